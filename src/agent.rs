@@ -21,7 +21,7 @@ use crate::{
     node::host::Host,
     ops::{
         admin::{self, Admin},
-        metrics, notify,
+        metrics, service,
     },
     outside::Outside,
     tasks::restarted,
@@ -32,8 +32,8 @@ mod node_volumes;
 mod pod_api;
 pub mod pods;
 
-use gc::Gc;
-use pods::Pods;
+use gc::CollectorThread;
+use pods::PodAgent;
 
 /// For giving the collector's turn back when the agent stops.
 const GIVE_BACK: Duration = Duration::from_secs(3);
@@ -74,10 +74,12 @@ pub async fn run_on(
     } = settings;
     tokio::pin!(stop);
     let pods = match pods {
-        Some(settings) => Some(Pods::new(host, outside, settings, &node_name, &state_dir, dry_run).await?),
+        Some(settings) => Some(PodAgent::new(host, outside, settings, &node_name, &state_dir, dry_run).await?),
         None => None,
     };
-    let gc = gc.map(|settings| Gc::new(settings, &node_name, dry_run)).transpose()?;
+    let gc = gc
+        .map(|settings| CollectorThread::new(settings, &node_name, dry_run))
+        .transpose()?;
     // Before anything is begun.
     let metrics = metrics.map(bind).transpose()?;
     let mut place = None;
@@ -86,8 +88,8 @@ pub async fn run_on(
         node: node_name.clone(),
         since: Timestamp::now(),
         dry_run,
-        pods: pods.as_ref().map(Pods::answers),
-        gc: gc.as_ref().map(Gc::answers),
+        pods: pods.as_ref().map(PodAgent::answers),
+        gc: gc.as_ref().map(CollectorThread::answers),
     });
     if !dry_run {
         let (listener, at) = admin::listen(&socket).await.map_err(|error| {
@@ -100,7 +102,7 @@ pub async fn run_on(
         serving.push(spawn(restarted("admin socket", serve)));
     }
     let notified = Arc::clone(&answers);
-    let notify = move || notify::tell(Arc::clone(&notified));
+    let notify = move || service::tell(Arc::clone(&notified));
     serving.push(spawn(restarted("notify", notify)));
     if let Some(listener) = metrics {
         let listener = Arc::new(listener);
@@ -126,7 +128,7 @@ pub async fn run_on(
             None => {
                 tracing::info!(node = node_name, dry_run, "Agent is running, and takes no pods down");
                 stop.await;
-                notify::stopping();
+                service::stopping();
                 Ok(())
             }
         }

@@ -68,7 +68,7 @@ pub enum Verb {
         after_help = "Examples:\n  pod-teardown status\n  pod-teardown status --json | jq .understudy\n\nExit code: 0, whatever it \
         shows; 64 the command line is wrong; 1 no agent answers."
     )]
-    Status(AskFlags),
+    Status(QueryFlags),
     /// Show how the teardown of a pod went, as bars over time.
     #[command(
         after_help = "Examples:\n  pod-teardown timeline default/web-0\n  pod-teardown timeline default/web-0 --format svg >web-0.svg\n\nThe agent remembers the last 256 teardowns \
@@ -107,7 +107,7 @@ pub enum Verb {
         object: ObjectName,
         /// How to ask the agent.
         #[command(flatten)]
-        ask: AskFlags,
+        ask: QueryFlags,
     },
     /// End a pod of this node now, as if its grace period had begun, and leave its object: its status says how it ended.
     ///
@@ -122,7 +122,7 @@ pub enum Verb {
         after_help = "Example:\n  pod-teardown kill default/web-0 --grace 5s\n\nExit code: 0 it has ended, now or \
         before; 64 the command line is wrong; 1 it was refused, or no agent answers or stays until the end."
     )]
-    Kill(EndFlags),
+    Kill(StopFlags),
     /// End a pod of this node as Failed, with a reason and a message that its status then shows.
     ///
     /// As kill, but the pod counts as failed whatever its containers' exit codes are, with the condition DisruptionTarget
@@ -137,7 +137,7 @@ pub enum Verb {
     Evict {
         /// Which pod, and how.
         #[command(flatten)]
-        end: EndFlags,
+        end: StopFlags,
         /// Reason in its status: one word, such as Evicted.
         #[arg(long, value_name = "WORD", value_parser = reason)]
         reason: String,
@@ -155,7 +155,7 @@ pub enum Verb {
         after_help = "Example:\n  pod-teardown held\n\nWhat nobody can release, such as a kubelet that is here, is said \
         first. Exit code: 0, also if nothing is held; 64 the command line is wrong; 1 no agent answers, or it takes no pods down."
     )]
-    Held(AskFlags),
+    Held(QueryFlags),
     /// Release one item that held shows. There is no second question: what it holds back is done from then on.
     ///
     /// A release counts for what it rests on when it is given, or with --digest for what held showed: if that is not the
@@ -254,7 +254,7 @@ pub enum GcVerb {
         after_help = "Examples:\n  pod-teardown gc status\n  pod-teardown gc status --json | jq .work\n\nExit code: 0, whatever it \
         shows; 64 the command line is wrong; 1 no agent answers, or it does not collect."
     )]
-    Status(AskFlags),
+    Status(QueryFlags),
     /// Draw objects with their owners and dependents as the collector knows them, and what it decides on each.
     ///
     /// With a UID: what is connected with that object, nearest first. Without: all that is not idle, with what is connected
@@ -290,7 +290,7 @@ pub struct SocketFlag {
 
 /// Which pod is to end, and how.
 #[derive(Debug, Clone, Args)]
-pub struct EndFlags {
+pub struct StopFlags {
     /// The pod, as NAMESPACE/NAME.
     #[arg(value_name = "NS/POD")]
     pub pod: PodName,
@@ -307,7 +307,7 @@ pub struct EndFlags {
 
 /// How the running agent is asked.
 #[derive(Debug, Clone, Args)]
-pub struct AskFlags {
+pub struct QueryFlags {
     /// How to reach the agent.
     #[command(flatten)]
     pub socket: SocketFlag,

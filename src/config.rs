@@ -102,7 +102,7 @@ pub struct PodSettings {
     /// Whether mounts of unreachable servers are unmounted by force.
     pub force_unmount: ForceUnmount,
     /// When to take over from the kubelet; `None` if the node has none (`--pods always`).
-    pub understudy: Option<TakeoverSettings>,
+    pub takeover: Option<TakeoverSettings>,
 }
 
 /// When to take over from the kubelet of this node.
@@ -231,7 +231,7 @@ async fn pod_settings(flags: &NodeFlags, problems: &mut Problems) -> Option<PodS
     let take_over_after = problems.take(take_over_after(&flags.take_over_after));
     let (kube, kubeconfig) = kube?;
     let kubelet = kubelet?;
-    let understudy = TakeoverSettings {
+    let takeover = TakeoverSettings {
         take_over_after: take_over_after?,
         fences: flags.fence_kubelet && !flags.dry_run,
     };
@@ -253,7 +253,7 @@ async fn pod_settings(flags: &NodeFlags, problems: &mut Problems) -> Option<PodS
             ForceUnmountFlag::Never => ForceUnmount::Never,
             ForceUnmountFlag::DeadServer => ForceUnmount::DeadServer,
         },
-        understudy: (flags.pods == PodsFlag::Auto).then_some(understudy),
+        takeover: (flags.pods == PodsFlag::Auto).then_some(takeover),
     })
 }
 

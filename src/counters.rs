@@ -101,7 +101,7 @@ impl Counters {
         /// A volume that no pod uses could not be taken off the node.
         unused_volume_failed => unused_volumes_failed;
         /// A request for a pod's end is given up.
-        request_given_up => requests_given_up;
+        stop_request_cancelled => requests_given_up;
     }
 
     /// An attempt failed, because of these; one that was let go on the way has none.

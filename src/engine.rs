@@ -45,7 +45,6 @@ use crate::{
         trace::Trace,
     },
     node::lock::PodsLock,
-    record::TraceRecorder,
     teardown::{
         begin::{Termination, shorten},
         context::Context,
@@ -54,6 +53,7 @@ use crate::{
         precedence::Precedence,
         worker::{PodUpdate, RuntimeState, Worker},
     },
+    trace_recorder::TraceRecorder,
 };
 
 mod builder;

@@ -51,7 +51,7 @@ pub mod journal;
 pub mod teardown;
 
 pub(crate) mod cleanup_throttle;
-pub mod record;
+pub mod trace_recorder;
 
 pub mod node;
 
@@ -59,11 +59,11 @@ pub mod model;
 
 pub mod clock;
 #[cfg(feature = "agent")]
+pub mod explanation;
+#[cfg(feature = "agent")]
 pub mod memory;
 #[cfg(feature = "agent")]
 pub mod object_name;
 #[cfg(feature = "agent")]
 pub(crate) mod tasks;
-#[cfg(feature = "agent")]
-pub mod why;
 pub mod words;

@@ -13,9 +13,10 @@ use std::{
 use jiff::Timestamp;
 use pod_teardown::{
     agent,
-    cli::{AskFlags, Cli, EndFlags, GcVerb, GraphFormat, NodeFlags, Read, SocketFlag, TimelineFormat, Verb},
+    cli::{Cli, GcVerb, GraphFormat, NodeFlags, QueryFlags, Read, SocketFlag, StopFlags, TimelineFormat, Verb},
     collector::picture::{Picture, dot::dot, svg::svg},
     config::{self, layout},
+    explanation::Explanation,
     handover::guard::holds::SafetyHolds,
     memory,
     model::{
@@ -27,16 +28,15 @@ use pod_teardown::{
     ops::{
         admin::{
             self,
-            kill::Ask,
             pause::{PAUSE, RESUME},
+            stop::StopRequest,
         },
-        check, client, end,
+        check, client,
         gc_status::{self, GcReport},
-        hand_back, held, logging, manual, notify, pause,
+        handover, holds, logging, manual, pause, service,
         status::{self, StatusReport},
-        timeline,
+        stop, timeline,
     },
-    why::Why,
 };
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -89,7 +89,7 @@ async fn dispatch(
     match cli.verb {
         Verb::Run(flags) => run(flags, &mistakes, unknown_variables).await,
         Verb::Check(flags) => run_check(flags, &mistakes, unknown_variables).await,
-        Verb::Status(AskFlags { socket, json }) => {
+        Verb::Status(QueryFlags { socket, json }) => {
             let text = |report: &StatusReport| status::text(report, Timestamp::now());
             ask(&socket, admin::STATUS, (!json).then_some(text)).await
         }
@@ -105,34 +105,41 @@ async fn dispatch(
         }
         Verb::Why {
             object,
-            ask: AskFlags { socket, json },
-        } => ask(&socket, &admin::why::question(&object), (!json).then_some(Why::text)).await,
-        Verb::Kill(flags) => end(&flags, "kill", None, None).await,
+            ask: QueryFlags { socket, json },
+        } => {
+            ask(
+                &socket,
+                &admin::why::question(&object),
+                (!json).then_some(Explanation::text),
+            )
+            .await
+        }
+        Verb::Kill(flags) => stop_pod(&flags, "kill", None, None).await,
         Verb::Evict {
             end: flags,
             reason,
             message,
-        } => end(&flags, "evict", Some(reason), Some(message)).await,
-        Verb::Held(AskFlags { socket, json }) => {
-            let text = |report: &SafetyHolds| held::text(report, Timestamp::now());
-            ask(&socket, admin::held::HELD, (!json).then_some(text)).await
+        } => stop_pod(&flags, "evict", Some(reason), Some(message)).await,
+        Verb::Held(QueryFlags { socket, json }) => {
+            let text = |report: &SafetyHolds| holds::text(report, Timestamp::now());
+            ask(&socket, admin::holds::HOLDS, (!json).then_some(text)).await
         }
         Verb::HandBack { timeout, socket } => {
             for mistake in mistakes {
                 print_error(&format!("{mistake}; handing back with the default"));
             }
-            print(&hand_back::hand_back(&socket.socket, timeout).await, 0);
+            print(&handover::hand_over(&socket.socket, timeout).await, 0);
             // Even if no agent has answered.
             ExitCode::SUCCESS
         }
         Verb::Pause { socket } => post(&socket, PAUSE, pause::paused).await,
         Verb::Resume { socket } => post(&socket, RESUME, pause::resumed).await,
-        Verb::Release { item, digest, socket } => release(&socket, item, digest).await,
+        Verb::Release { item, digest, socket } => approve(&socket, item, digest).await,
         Verb::Gc {
-            verb: GcVerb::Status(AskFlags { socket, json }),
+            verb: GcVerb::Status(QueryFlags { socket, json }),
         } => {
             let text = |report: &GcReport| gc_status::text(report, Timestamp::now());
-            ask(&socket, admin::gc::STATUS, (!json).then_some(text)).await
+            ask(&socket, admin::collector::STATUS, (!json).then_some(text)).await
         }
         Verb::Gc {
             verb: GcVerb::Graph { uid, format, socket },
@@ -142,7 +149,7 @@ async fn dispatch(
                 GraphFormat::Svg => Some(svg),
                 GraphFormat::Json => None,
             };
-            ask(&socket, &admin::gc::question(uid.as_deref()), text).await
+            ask(&socket, &admin::collector::question(uid.as_deref()), text).await
         }
         Verb::Completions { shell } => print(&manual::completions(shell), 0),
         Verb::Man { dir } => match manual::write(&dir) {
@@ -160,8 +167,8 @@ async fn ask<T: Serialize + DeserializeOwned>(
 ) -> ExitCode {
     let json = |answer: T| foreign::escape_json(serde_json::to_string_pretty(&answer).unwrap_or_default());
     let answer = match text {
-        Some(text) => client::ask(&socket.socket, path).await.map(|answer| text(&answer)),
-        None => client::ask_unchanged(&socket.socket, path).await.map(json),
+        Some(text) => client::get(&socket.socket, path).await.map(|answer| text(&answer)),
+        None => client::get_unescaped(&socket.socket, path).await.map(json),
     };
     match answer {
         Ok(answer) => print(&answer, 0),
@@ -171,17 +178,17 @@ async fn ask<T: Serialize + DeserializeOwned>(
 
 /// Sends a command to the agent, and prints the answer.
 async fn post<T: DeserializeOwned>(socket: &SocketFlag, path: &str, text: impl FnOnce(&T) -> String) -> ExitCode {
-    match client::tell::<T>(&socket.socket, path, &()).await {
+    match client::post::<T>(&socket.socket, path, &()).await {
         Ok(answer) => print(&text(&answer), 0),
         Err(error) => failed(1, &error.to_string()),
     }
 }
 
 /// Approves a safety hold, with this digest or the present one.
-async fn release(socket: &SocketFlag, item: String, digest: Option<String>) -> ExitCode {
+async fn approve(socket: &SocketFlag, item: String, digest: Option<String>) -> ExitCode {
     let digest = match digest {
         Some(digest) => digest,
-        None => match client::ask::<SafetyHolds>(&socket.socket, admin::held::HELD).await {
+        None => match client::get::<SafetyHolds>(&socket.socket, admin::holds::HOLDS).await {
             Err(error) => return failed(1, &error.to_string()),
             Ok(report) => match report.find(&item) {
                 Err(why) => return failed(1, &why),
@@ -189,26 +196,26 @@ async fn release(socket: &SocketFlag, item: String, digest: Option<String>) -> E
             },
         },
     };
-    let ask = admin::held::Ask {
+    let ask = admin::holds::ApprovalRequest {
         item,
         digest: Some(digest),
     };
-    match client::tell(&socket.socket, admin::held::RELEASE, &ask).await {
-        Ok(released) => print(&held::released(&released), 0),
+    match client::post(&socket.socket, admin::holds::APPROVE, &ask).await {
+        Ok(approved) => print(&holds::approved(&approved), 0),
         Err(error) => failed(1, &error.to_string()),
     }
 }
 
 /// Stops a pod and waits. Progress goes to standard error, the result to standard output.
-async fn end(flags: &EndFlags, verb: &str, reason: Option<String>, message: Option<String>) -> ExitCode {
-    let ask = Ask {
+async fn stop_pod(flags: &StopFlags, verb: &str, reason: Option<String>, message: Option<String>) -> ExitCode {
+    let ask = StopRequest {
         uid: flags.uid.clone(),
         grace_seconds: flags.grace,
         reason,
         message,
     };
-    match end::follow(&flags.socket.socket, &flags.pod, verb, &ask, print_error).await {
-        Ok(end) => print(&end::text(&end), 0),
+    match stop::follow(&flags.socket.socket, &flags.pod, verb, &ask, print_error).await {
+        Ok(result) => print(&stop::text(&result), 0),
         Err(error) => failed(1, &error.to_string()),
     }
 }
@@ -229,7 +236,7 @@ async fn run_logged(flags: NodeFlags, mistakes: &[Problem], unknown_variables: B
             "The environment has a setting that is none of this agent's: is it misspelt?"
         );
     }
-    let settings = match notify::settings(&flags, mistakes).await {
+    let settings = match service::settings(&flags, mistakes).await {
         Ok(settings) => settings,
         Err(problems) => return misconfigured(&problems),
     };

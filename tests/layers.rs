@@ -11,7 +11,7 @@ const LAYERS: [&str; 26] = [
     // Tools that know nothing of pods.
     "clock",
     "words",
-    "why",
+    "explanation",
     "memory",
     "tasks",
     // Pure: what every module says of a pod.
@@ -20,7 +20,7 @@ const LAYERS: [&str; 26] = [
     // What the node offers.
     "node",
     // What is told of a teardown while it goes on.
-    "record",
+    "trace_recorder",
     "cleanup_throttle",
     // One pod's termination: it has traits for what stands above it.
     "teardown",

@@ -25,7 +25,7 @@ use crate::{
     events::{self, Events},
     model::{problem::Problem, problems},
     node::effects::Effects,
-    ops::admin::gc::GcAnswers,
+    ops::admin::collector::CollectorAdmin,
 };
 
 /// After all that was known had to be forgotten.
@@ -35,7 +35,7 @@ const RESTART_DELAY: Duration = Duration::from_secs(1);
 const LOAD_SLEEP: Duration = Duration::from_millis(8);
 
 /// Ready to be run.
-pub(super) struct Gc {
+pub(super) struct CollectorThread {
     client: MetadataClient,
     turns: Turns,
     unsynced: Unsynced,
@@ -49,9 +49,9 @@ pub(super) struct Gc {
     counters: Arc<Counters>,
 }
 
-// === impl Gc ===
+// === impl CollectorThread ===
 
-impl Gc {
+impl CollectorThread {
     pub fn new(settings: GcSettings, node_name: &str, dry_run: bool) -> Result<Self, Problem> {
         let identity = leader_election::identity(node_name).map_err(|error| {
             Problem::configuration(format!("random numbers: {error}"), "let the agent read /dev/urandom")
@@ -73,8 +73,8 @@ impl Gc {
     }
 
     /// What questions about garbage are answered from.
-    pub fn answers(&self) -> GcAnswers {
-        GcAnswers {
+    pub fn answers(&self) -> CollectorAdmin {
+        CollectorAdmin {
             client: self.client.clone(),
             turns: self.turns.clone(),
             current: self.current.subscribe(),

@@ -42,7 +42,7 @@ use crate::{
         systemd::Systemd,
         threads::Threads,
     },
-    ops::{admin::PodAnswers, notify},
+    ops::{admin::PodsAdmin, service},
     outside::Outside,
     tasks::restarted,
     teardown::{
@@ -62,7 +62,7 @@ const LAST_EVENTS: Duration = Duration::from_secs(1);
 const HANDED_BACK: Duration = Duration::from_secs(45);
 
 /// Ready to be run.
-pub struct Pods {
+pub struct PodAgent {
     host: Host,
     outside: Outside,
     settings: PodSettings,
@@ -85,9 +85,9 @@ pub struct Pods {
     kubelet: AbortOnDropHandle<()>,
 }
 
-// === impl Pods ===
+// === impl PodAgent ===
 
-impl Pods {
+impl PodAgent {
     /// Takes the lock, opens the journal and looks for a kubelet.
     pub async fn new(
         host: Host,
@@ -126,7 +126,7 @@ impl Pods {
             .with_expected_settings(expected_kubelet_settings);
         let ours = settings.ours();
         guard.probe(&ours).await;
-        if settings.understudy.is_some() {
+        if settings.takeover.is_some() {
             guard.set_role(Some("it is not known yet whether the kubelet lives".to_owned()), false);
         }
         let (handle, questions) = WorkersHandle::new();
@@ -146,7 +146,7 @@ impl Pods {
             runtime_report: watch::Sender::new(RuntimeReport::default()),
             watch_report: watch::Sender::new(WatchReport::default()),
             house_report: watch::Sender::new(LeftoverReport::default()),
-            turn_report: settings.understudy.map(|_| watch::Sender::new(RoleReport::default())),
+            turn_report: settings.takeover.map(|_| watch::Sender::new(RoleReport::default())),
             handle,
             questions,
             api: Arc::default(),
@@ -160,8 +160,8 @@ impl Pods {
     }
 
     /// What questions about pods are answered from.
-    pub fn answers(&self) -> PodAnswers {
-        PodAnswers {
+    pub fn answers(&self) -> PodsAdmin {
+        PodsAdmin {
             runtime: self.runtime_report.subscribe(),
             guard: self.guard.clone(),
             watch: self.watch_report.subscribe(),
@@ -169,8 +169,8 @@ impl Pods {
             turn: self.turn_report.as_ref().map(watch::Sender::subscribe),
             hands_back_for: self
                 .settings
-                .understudy
-                .map_or(HANDED_BACK, |understudy| understudy.take_over_after),
+                .takeover
+                .map_or(HANDED_BACK, |takeover| takeover.take_over_after),
             workers: self.handle.clone(),
             journal: self.journal.clone(),
             counters: Arc::clone(&self.counters),
@@ -219,7 +219,7 @@ impl Pods {
             healthz,
             driver_hold,
             force_unmount: _,
-            understudy,
+            takeover,
         } = settings;
         let Outside {
             dial,
@@ -277,11 +277,11 @@ impl Pods {
         .map_err(|error| problems::api_client("--kubeconfig", &error))?;
         // Once, since this is done once.
         told.set(api.clone()).ok();
-        let lookout = understudy.zip(turn_report).map(|(understudy, report)| {
+        let lookout = takeover.zip(turn_report).map(|(takeover, report)| {
             let TakeoverSettings {
                 take_over_after,
                 fences,
-            } = understudy;
+            } = takeover;
             let monitor = KubeletMonitor {
                 guard: guard.clone(),
                 journal: journal.clone(),
@@ -407,7 +407,7 @@ impl Pods {
         let broken = tokio::select! {
             biased;
             () = stop.as_mut() => {
-                notify::stopping();
+                service::stopping();
                 tracing::info!(timeout = ?shutdown_timeout, "Told to stop; pods that are being taken down may come to an end");
                 None
             }

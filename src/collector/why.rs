@@ -15,8 +15,8 @@ use super::{
     names::{truncated, visible},
 };
 use crate::{
+    explanation::{Explanation, ObjectFacts},
     object_name::ObjectName,
-    why::{ObjectFacts, Why},
 };
 
 use self::{chain::Chain, find::find, words::Explainer};
@@ -26,11 +26,11 @@ use self::{chain::Chain, find::find, words::Explainer};
 /// # Errors
 ///
 /// The graph has no such object, or several. The text says what to do.
-pub fn explain(core: &Core, name: &ObjectName, now: Instant) -> Result<Why, String> {
+pub fn explain(core: &Core, name: &ObjectName, now: Instant) -> Result<Explanation, String> {
     find(name, &core.graph).map(|id| of(core, id, now))
 }
 
-fn of(core: &Core, id: NodeId, now: Instant) -> Why {
+fn of(core: &Core, id: NodeId, now: Instant) -> Explanation {
     let words = Explainer { core, now };
     let chain = Chain::longest_from(core, id);
     let decision_of = |&id: &NodeId| ObjectFacts {
@@ -38,7 +38,7 @@ fn of(core: &Core, id: NodeId, now: Instant) -> Why {
         uid: visible(&truncated(&core.graph.uid(id))),
         says: words.facts(id),
     };
-    Why {
+    Explanation {
         objects: chain.nodes.iter().map(decision_of).collect(),
         end: words.conclusion(&chain),
     }

@@ -1,10 +1,10 @@
 //! The admin socket: HTTP over a unix socket, for this program's own verbs and for curl.
 
-pub mod gc;
-pub mod hand_back;
-pub mod held;
-pub mod kill;
+pub mod collector;
+pub mod handover;
+pub mod holds;
 pub mod pause;
+pub mod stop;
 pub mod why;
 
 use std::{
@@ -31,7 +31,7 @@ use tokio::{
     time::timeout,
 };
 
-use self::gc::GcAnswers;
+use self::collector::CollectorAdmin;
 use super::{logging, status::StatusReport};
 use crate::{
     api::ApiClient,
@@ -65,14 +65,14 @@ pub struct Admin {
     /// Whether it performs nothing.
     pub dry_run: bool,
     /// What is asked of pods; nothing where none are taken down.
-    pub pods: Option<PodAnswers>,
+    pub pods: Option<PodsAdmin>,
     /// What is asked of the collector; nothing where none runs.
-    pub gc: Option<GcAnswers>,
+    pub gc: Option<CollectorAdmin>,
 }
 
 /// What questions about pods are answered from.
 #[derive(Clone)]
-pub struct PodAnswers {
+pub struct PodsAdmin {
     /// Whether the runtime answers.
     pub runtime: watch::Receiver<RuntimeReport>,
     /// What holds the agent back.
@@ -232,24 +232,24 @@ impl Admin {
         if path == STATUS {
             return Ok(self.status().await);
         }
-        if path == held::HELD {
+        if path == holds::HOLDS {
             return Ok(match &self.pods {
-                Some(pods) => held::held(pods).await,
+                Some(pods) => holds::list(pods).await,
                 None => no_pods(),
             });
         }
         if path == why::WHY {
             return Ok(why::answer(self, request.uri().query()).await);
         }
-        if let Some(answer) = gc::answer(self.gc.as_ref(), path, request.uri().query()) {
+        if let Some(answer) = collector::answer(self.gc.as_ref(), path, request.uri().query()) {
             return Ok(answer);
         }
         if let Some(uid) = path
-            .strip_prefix(kill::OUTCOMES)
+            .strip_prefix(stop::OUTCOMES)
             .and_then(|rest| rest.strip_prefix('/'))
         {
             return Ok(match &self.pods {
-                Some(pods) => kill::outcome(pods, uid, request.uri().query()).await,
+                Some(pods) => stop::outcome(pods, uid, request.uri().query()).await,
                 None => no_pods(),
             });
         }
@@ -283,7 +283,7 @@ impl Admin {
             log_lines_dropped: logging::dropped(),
             panics: logging::panics(),
             takes_pods: self.pods.is_some(),
-            collector: self.gc.as_ref().map(GcAnswers::in_short),
+            collector: self.gc.as_ref().map(CollectorAdmin::in_short),
             ..StatusReport::default()
         };
         if let Some(pods) = &self.pods
@@ -311,9 +311,9 @@ impl Admin {
     }
 }
 
-// === impl PodAnswers ===
+// === impl PodsAdmin ===
 
-impl PodAnswers {
+impl PodsAdmin {
     /// What the map of workers answers, or why it has none. Whoever gives up waiting was not heard: nothing is done later.
     async fn in_time<T>(&self, question: impl Future<Output = Option<T>>) -> Result<T, String> {
         // The map begins to answer once the runtime has been reached.
@@ -368,22 +368,22 @@ impl PodAnswers {
 }
 
 /// Does what a request asks for.
-async fn asked_to_do(pods: &PodAnswers, request: Request<Incoming>, peer: &str) -> Response<Full<Bytes>> {
+async fn asked_to_do(pods: &PodsAdmin, request: Request<Incoming>, peer: &str) -> Response<Full<Bytes>> {
     let path = request.uri().path().to_owned();
     let body = match Limited::new(request.into_body(), LARGEST).collect().await {
         Ok(body) => body.to_bytes(),
         Err(cause) => return error(StatusCode::BAD_REQUEST, &format!("the body cannot be read: {cause}")),
     };
-    if path == held::RELEASE {
-        held::release(pods, &body, peer).await
-    } else if path == hand_back::HAND_BACK {
-        hand_back::hand_back(pods, &body, peer).await
+    if path == holds::APPROVE {
+        holds::approve(pods, &body, peer).await
+    } else if path == handover::HANDOVER {
+        handover::hand_over(pods, &body, peer).await
     } else if path == pause::PAUSE {
         pause::pause(pods, peer).await
     } else if path == pause::RESUME {
         pause::resume(pods, peer).await
     } else {
-        kill::request(pods, &path, &body, peer).await
+        stop::request(pods, &path, &body, peer).await
     }
 }
 

@@ -20,7 +20,7 @@ use crate::{
 
 mod cluster;
 mod collector;
-mod held;
+mod holds;
 mod node;
 mod row;
 mod server;
@@ -88,7 +88,7 @@ async fn for_pods(settings: &Settings, pods: &PodSettings) -> Vec<Row> {
         (own, recorded) = journal(&settings.state_dir, &machine, runs);
         own.push(socket(&settings.socket, runs).await);
         if runs {
-            own.extend(held::held(&settings.socket).await);
+            own.extend(holds::safety_holds(&settings.socket).await);
         }
     }
     let mut rows = Vec::from_iter(credentials(
@@ -113,7 +113,7 @@ async fn for_pods(settings: &Settings, pods: &PodSettings) -> Vec<Row> {
                 url: &pods.kube.cluster_url,
                 node_name: &settings.node_name,
                 credentials_of: None,
-                looks_at_lease: pods.understudy.is_some(),
+                looks_at_lease: pods.takeover.is_some(),
             };
             rows.extend(server.check(&machine, recorded.as_deref()).await);
         }

@@ -28,7 +28,7 @@ fn remedy(cause: &io::Error) -> &'static str {
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
-pub enum AskError {
+pub enum ClientError {
     /// Nobody listens there.
     #[error("no agent answers at {path}: {cause}; {}", remedy(cause))]
     NoAgent {
@@ -45,7 +45,7 @@ pub enum AskError {
         "the agent at {path} has gone before it answered: {cause}; what became of it is told by pod-teardown status when it \
         runs again"
     )]
-    Cut {
+    Disconnected {
         /// The socket.
         path: String,
         /// How that was noticed.
@@ -56,7 +56,7 @@ pub enum AskError {
         "the agent has gone while {pod} was being ended: {cause}; what is left of that goes on when the agent starts again: \
         see pod-teardown status and pod-teardown timeline {pod} then"
     )]
-    Gone {
+    AgentExited {
         /// By name.
         pod: String,
         /// How that was noticed.
@@ -64,7 +64,7 @@ pub enum AskError {
     },
     /// The agent listens and does not answer, or not what it should.
     #[error("the agent at {path} gives no proper answer: {cause}")]
-    Broken {
+    InvalidAnswer {
         /// The socket.
         path: String,
         /// What is wrong.
@@ -73,34 +73,38 @@ pub enum AskError {
 }
 
 /// Asks the agent at `socket` for `path`. As with all answers here, its texts can be shown on a terminal.
-pub async fn ask<T: DeserializeOwned>(socket: &Path, path: &str) -> Result<T, AskError> {
+pub async fn get<T: DeserializeOwned>(socket: &Path, path: &str) -> Result<T, ClientError> {
     exchanged(socket, Method::GET, path, Bytes::new(), PATIENCE).await
 }
 
 /// The same with its texts unchanged, for JSON.
-pub async fn ask_unchanged<T: DeserializeOwned>(socket: &Path, path: &str) -> Result<T, AskError> {
+pub async fn get_unescaped<T: DeserializeOwned>(socket: &Path, path: &str) -> Result<T, ClientError> {
     let body = body_of(socket, Method::GET, path, Bytes::new(), PATIENCE).await?;
     serde_json::from_slice(&body).map_err(|error| broken(socket, error.to_string()))
 }
 
 /// The same where the agent may let its answer wait for so long.
-pub async fn wait<T: DeserializeOwned>(socket: &Path, path: &str, wait: Duration) -> Result<T, AskError> {
+pub async fn get_with_timeout<T: DeserializeOwned>(
+    socket: &Path,
+    path: &str,
+    wait: Duration,
+) -> Result<T, ClientError> {
     exchanged(socket, Method::GET, path, Bytes::new(), wait + PATIENCE).await
 }
 
 /// Asks the agent at `socket` to do something for which it may take so long.
-pub async fn tell_for<T: DeserializeOwned>(
+pub async fn post_with_timeout<T: DeserializeOwned>(
     socket: &Path,
     path: &str,
     what: &impl Serialize,
     time: Duration,
-) -> Result<T, AskError> {
+) -> Result<T, ClientError> {
     let body = serde_json::to_vec(what).unwrap_or_default();
     exchanged(socket, Method::POST, path, body.into(), time.saturating_add(PATIENCE)).await
 }
 
 /// Asks the agent at `socket` to do something.
-pub async fn tell<T: DeserializeOwned>(socket: &Path, path: &str, what: &impl Serialize) -> Result<T, AskError> {
+pub async fn post<T: DeserializeOwned>(socket: &Path, path: &str, what: &impl Serialize) -> Result<T, ClientError> {
     let body = serde_json::to_vec(what).unwrap_or_default();
     exchanged(socket, Method::POST, path, body.into(), LONG_PATIENCE).await
 }
@@ -111,15 +115,15 @@ async fn exchanged<T: DeserializeOwned>(
     path: &str,
     body: Bytes,
     patience: Duration,
-) -> Result<T, AskError> {
+) -> Result<T, ClientError> {
     let body = body_of(socket, method, path, body, patience).await?;
     let answer = serde_json::from_slice::<Value>(&body).map(foreign::escape_value);
     let answer = answer.and_then(serde_json::from_value);
     answer.map_err(|error| broken(socket, error.to_string()))
 }
 
-fn broken(socket: &Path, cause: String) -> AskError {
-    AskError::Broken {
+fn broken(socket: &Path, cause: String) -> ClientError {
+    ClientError::InvalidAnswer {
         path: socket.display().to_string(),
         cause,
     }
@@ -131,13 +135,15 @@ async fn body_of(
     path: &str,
     body: Bytes,
     patience: Duration,
-) -> Result<Bytes, AskError> {
-    let stream = UnixStream::connect(socket).await.map_err(|cause| AskError::NoAgent {
-        path: socket.display().to_string(),
-        cause,
-    })?;
+) -> Result<Bytes, ClientError> {
+    let stream = UnixStream::connect(socket)
+        .await
+        .map_err(|cause| ClientError::NoAgent {
+            path: socket.display().to_string(),
+            cause,
+        })?;
     let broken = |cause| broken(socket, cause);
-    let cut = |cause: String| AskError::Cut {
+    let cut = |cause: String| ClientError::Disconnected {
         path: socket.display().to_string(),
         cause,
     };
@@ -150,7 +156,7 @@ async fn body_of(
     if code != 200 {
         let error = serde_json::from_slice::<Value>(&body).ok();
         let message = error.and_then(|error| Some(error["error"].as_str()?.to_owned()));
-        return Err(AskError::Refused(
+        return Err(ClientError::Refused(
             message.unwrap_or_else(|| format!("HTTP status {code}")),
         ));
     }

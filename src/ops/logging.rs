@@ -215,7 +215,7 @@ impl Visit for Fields<'_> {
 
 /// What is logged, in each form that a log has.
 #[cfg(test)]
-pub(crate) fn in_every_form(log: impl Fn()) -> [(&'static str, String); 3] {
+pub(crate) fn log_in_all_formats(log: impl Fn()) -> [(&'static str, String); 3] {
     use std::os::unix::net::UnixDatagram;
 
     let (terminal, json) = (tests::Lines::default(), tests::Lines::default());

@@ -28,7 +28,7 @@ use super::{
     admin::{Admin, response},
     status::StatusReport,
 };
-pub use collector::Collecting;
+pub use collector::CollectorMetrics;
 
 /// Where they are asked for.
 pub const PATH: &str = "/metrics";
@@ -46,7 +46,7 @@ pub struct Scrape {
     /// Of the agent and its pods; nothing while it stops.
     pub status: Option<StatusReport>,
     /// Of the collector; nothing where there is none.
-    pub collector: Option<Collecting>,
+    pub collector: Option<CollectorMetrics>,
 }
 
 /// Makes the socket.
@@ -133,7 +133,7 @@ impl Scrape {
     async fn of(admin: &Admin) -> Self {
         Self {
             status: admin.report().await,
-            collector: admin.gc.as_ref().map(Collecting::of),
+            collector: admin.gc.as_ref().map(CollectorMetrics::of),
         }
     }
 }

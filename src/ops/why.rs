@@ -2,18 +2,18 @@
 
 use crate::{
     collector::names::visible,
+    explanation::{Explanation, ObjectFacts},
     model::{
         mismatch::MismatchKind,
         pod::PodView,
         trace::{Stage, Step, Trace},
     },
-    ops::stands::{paused, stands},
-    why::{ObjectFacts, Why},
+    ops::progress::{paused, stands},
     words::counted,
 };
 
 /// Of a pod whose end this agent has begun, while `held` holds everything back, or nothing does.
-pub fn of_pod(story: &Trace, held: Option<&str>) -> Why {
+pub fn of_pod(story: &Trace, held: Option<&str>) -> Explanation {
     let held = held.or_else(|| paused(story));
     let mut says = vec![if story.kept {
         format!("has ended{}", story.shown())
@@ -38,7 +38,7 @@ pub fn of_pod(story: &Trace, held: Option<&str>) -> Why {
     if !story.finalizers.is_empty() {
         says.push(format!("finalizers of its object: {}", story.finalizers.join(", ")));
     }
-    Why {
+    Explanation {
         objects: vec![ObjectFacts {
             object: format!("Pod {}/{}", story.namespace, story.name),
             uid: story.uid.clone(),
@@ -49,9 +49,9 @@ pub fn of_pod(story: &Trace, held: Option<&str>) -> Why {
 }
 
 /// Of a mirror, with which this agent never has to do; nothing of another pod.
-pub fn of_mirror(view: &PodView) -> Option<Why> {
+pub fn of_mirror(view: &PodView) -> Option<Explanation> {
     let PodView { pod, deletion, .. } = view;
-    view.mirror.then(|| Why {
+    view.mirror.then(|| Explanation {
         objects: vec![ObjectFacts {
             object: format!("Pod {}/{}", pod.namespace, pod.name),
             uid: pod.uid.to_string(),
@@ -73,7 +73,10 @@ pub fn of_mirror(view: &PodView) -> Option<Why> {
 
 /// What this agent and its collector say of one object, each if it knows it: the collector knows better once the node has
 /// done its part.
-pub fn joined(pod: Option<(Why, Stage)>, collector: Result<Why, String>) -> Result<Why, String> {
+pub fn joined(
+    pod: Option<(Explanation, Stage)>,
+    collector: Result<Explanation, String>,
+) -> Result<Explanation, String> {
     match (pod, collector) {
         (None, collector) => collector,
         (Some((pod, _)), Err(_)) => Ok(pod),
@@ -231,11 +234,11 @@ mod tests {
             uid: "1".to_owned(),
             says: vec![say.to_owned()],
         };
-        let pod = || Why {
+        let pod = || Explanation {
             objects: vec![told("Pod a/b", "here")],
             end: "node".to_owned(),
         };
-        let collector = || Why {
+        let collector = || Explanation {
             objects: vec![told("Pod a/b", "there"), told("Job a/c", "other")],
             end: "collector".to_owned(),
         };

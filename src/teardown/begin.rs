@@ -14,7 +14,7 @@ use crate::{
         termination::{Cause, Eviction},
         trace::Stage,
     },
-    record::TraceRecorder,
+    trace_recorder::TraceRecorder,
 };
 
 /// The termination of one pod.

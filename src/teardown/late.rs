@@ -9,7 +9,7 @@ use crate::{
         failure::{Failure, TIMEOUT},
         trace::{Blocked, Step},
     },
-    record::TraceRecorder,
+    trace_recorder::TraceRecorder,
 };
 
 /// How long a call may go on beyond its own time before that is shown.

@@ -16,8 +16,8 @@ use crate::{
         trace::Step,
     },
     node::cri::types::RuntimePod,
-    record::TraceRecorder,
     teardown::{context::Context, journal::PodJournalExt as _},
+    trace_recorder::TraceRecorder,
 };
 
 /// What became of a status.

@@ -22,8 +22,8 @@ use crate::{
         trace::Step,
     },
     node::{cri::types::RuntimePod, effects, grpc::GrpcError},
-    record::TraceRecorder,
     teardown::context::Context,
+    trace_recorder::TraceRecorder,
 };
 
 /// However little is left: below this a container could not even answer its signal.
@@ -102,7 +102,7 @@ impl Stop<'_> {
         let mut failures = Vec::new();
         for error in &failed {
             if !matches!(error, GrpcError::Held { .. }) {
-                self.record.sandbox_failed(error.to_string());
+                self.record.set_sandbox_error(error.to_string());
             }
             failures.push(busy::explained(&self.context.storage, Failure::new(Step::Sandbox, "", error)).await);
         }

@@ -57,7 +57,7 @@ use crate::{
         checkpoint::{self, JOURNAL},
         cri::types::{Container, RuntimePod},
     },
-    record::TraceRecorder,
+    trace_recorder::TraceRecorder,
 };
 
 /// Pauses between attempts: 1 s, doubling to a minute, each with jitter so that a node's pods do not move in step.
@@ -614,7 +614,7 @@ impl Worker {
         span.end(&result);
         let kept_by = result.map_err(|failure| vec![failure])?;
         // One that is kept is deleted again when its clean-up is tried again.
-        if !self.record.is_kept_by_finalizers() {
+        if !self.record.has_finalizers() {
             self.context.events.count(Counted::PodDeleted);
         }
         self.record.set_finalizers(kept_by);

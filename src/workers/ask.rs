@@ -16,7 +16,7 @@ use crate::{
         trace::Trace,
     },
     object_name::ObjectName,
-    record::TraceRecorder,
+    trace_recorder::TraceRecorder,
 };
 
 /// Where the map can be asked.

@@ -30,7 +30,6 @@ use crate::{
         trace::{Stage, Step},
     },
     node::checkpoint::{self, JOURNAL},
-    record::TraceRecorder,
     teardown::{
         begin::{Termination, shorten},
         context::Context,
@@ -40,6 +39,7 @@ use crate::{
         precedence::Precedence,
         worker::{LARGE_AT_ONCE, Outcome, PodUpdate, RuntimeState, Worker},
     },
+    trace_recorder::TraceRecorder,
     watch::{Change, Kind, RuntimePods},
 };
 
@@ -218,7 +218,7 @@ impl PodWorkers {
             self.journal.saw(&view, true);
         }
         self.counters.teardown_begun();
-        record.set_shown(&view);
+        record.set_terminal_state(&view);
         let update = PodUpdate {
             view,
             removed,
@@ -250,7 +250,7 @@ impl PodWorkers {
             let imposed = removed.then(|| Cause::Removed.required_grace()).flatten();
             status.shorten(&self.context, GraceAsked::of(&view, imposed));
         }
-        status.record.set_shown(&view);
+        status.record.set_terminal_state(&view);
         let ended_anyway = status.update.borrow().ends_anyway();
         status.update.send_modify(|update| {
             update.view = view;
@@ -351,13 +351,13 @@ impl PodWorkers {
                 let entry = self.context.journal.pod(&uid);
                 let why = cancelled(&status.record, entry.map(|entry| entry.stage));
                 tracing::warn!(pod.uid = %uid, pod.namespace = %pod.namespace, pod.name = %pod.name, why = why.as_str(), "Request to stop the pod is cancelled");
-                self.counters.request_given_up();
+                self.counters.stop_request_cancelled();
                 if !update.ends_anyway() {
                     self.context
                         .events
                         .event(&update.view, None, Reason::TeardownGivenUp, &why);
                 }
-                status.record.set_given_up(why);
+                status.record.set_cancelled(why);
                 let record = Arc::clone(&status.record);
                 self.remember(record);
                 self.context.journal.forget(&uid);

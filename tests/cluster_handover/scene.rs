@@ -18,7 +18,7 @@ use pod_teardown::{
     ops::{
         admin::{
             self,
-            hand_back::{Ask, HAND_BACK},
+            handover::{HANDOVER, HandoverRequest},
         },
         client,
         status::StatusReport,
@@ -175,10 +175,10 @@ impl Scene {
 
     /// The agent is asked for the node, as by the drop-in for the kubelet's unit, with so much time.
     pub async fn hand_back(&self, timeout: Duration) -> Result<HandBack> {
-        let ask = Ask {
+        let ask = HandoverRequest {
             timeout_ms: u64::try_from(timeout.as_millis())?,
         };
-        let HandoverResult { cut_short } = client::tell_for(&self.socket(), HAND_BACK, &ask, timeout).await?;
+        let HandoverResult { cut_short } = client::post_with_timeout(&self.socket(), HANDOVER, &ask, timeout).await?;
         Ok(if cut_short.is_empty() {
             HandBack::Clean
         } else {
@@ -219,7 +219,7 @@ impl Scene {
     pub async fn until_ours(&self, patience: Duration) -> Result<bool> {
         let late = Instant::now() + patience;
         while Instant::now() < late {
-            let status: StatusReport = client::ask(&self.socket(), admin::STATUS).await?;
+            let status: StatusReport = client::get(&self.socket(), admin::STATUS).await?;
             if status.understudy.is_some_and(|turn| turn.turn == "ours") {
                 return Ok(true);
             }

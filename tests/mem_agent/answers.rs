@@ -5,9 +5,9 @@ use std::{fs, path::PathBuf};
 use pod_teardown::ops::{
     admin::{
         TIMELINES,
-        kill::{Ask, Outcome, PODS},
+        stop::{PODS, StopOutcome, StopRequest},
     },
-    client, end, timeline,
+    client, stop, timeline,
 };
 use serde_json::{Value, json};
 use testbed::{
@@ -30,29 +30,29 @@ use crate::{
 };
 
 /// As the command does it: what it says, the last line that of its end, or why there is none.
-async fn followed(socket: PathBuf, path: &str, what: &Ask) -> Vec<String> {
+async fn followed(socket: PathBuf, path: &str, what: &StopRequest) -> Vec<String> {
     let (name, verb) = path.split_once('/').unwrap();
     let pod = format!("default/{name}").parse().unwrap();
     let mut said = Vec::new();
-    let end = end::follow(&socket, &pod, verb, what, |line| said.push(line.to_owned())).await;
-    said.push(end.map_or_else(|error| error.to_string(), |end| end::text(&end)));
+    let end = stop::follow(&socket, &pod, verb, what, |line| said.push(line.to_owned())).await;
+    said.push(end.map_or_else(|error| error.to_string(), |end| stop::text(&end)));
     said
 }
 
 #[tokio::test(start_paused = true)]
 async fn whoever_evicts_a_pod_that_has_succeeded_learns_that_it_is_not_evicted() {
     let node = node_with("web", &plain(), false).await;
-    granted(&node, "web/kill", &Ask::default()).await;
+    granted(&node, "web/kill", &StopRequest::default()).await;
     ended(&node, "web").await;
     until("it is kept", async || node.status().await.pods.kept == 1).await;
     let socket = node.flags.socket.socket.clone();
     let path = format!("{PODS}/default/web/evict");
-    let granted: Value = client::tell(&socket, &path, &eviction("Evicted")).await.unwrap();
+    let granted: Value = client::post(&socket, &path, &eviction("Evicted")).await.unwrap();
     assert_eq!(
         (&granted["endedAlready"], &granted["phase"], &granted["reason"]),
         (&json!(true), &json!("Succeeded"), &Value::Null)
     );
-    let Outcome { ended, story } = outcome(&node, "web", 0).await;
+    let StopOutcome { ended, story } = outcome(&node, "web", 0).await;
     assert_eq!(
         (ended, story.phase.as_deref(), story.reason),
         (true, Some("Succeeded"), None)
@@ -77,7 +77,7 @@ async fn whoever_kills_a_pod_that_was_evicted_learns_why_it_has_failed() {
         said[1].starts_with("default/web has ended as Failed (Evicted): none"),
         "{said:?}"
     );
-    let said = followed(socket(), "web/kill", &Ask::default()).await;
+    let said = followed(socket(), "web/kill", &StopRequest::default()).await;
     assert!(
         said[0].contains("has ended already as Failed (Evicted): the request changes nothing"),
         "{said:?}"
@@ -115,7 +115,7 @@ async fn an_end_is_told_though_the_watch_has_not_heard_of_it() {
     let node = node_with("web", &plain(), false).await;
     trouble(&node, Fault::new(Action::StallWatch));
     sleep(secs(1)).await;
-    granted(&node, "web/kill", &Ask::default()).await;
+    granted(&node, "web/kill", &StopRequest::default()).await;
     let began = Instant::now();
     assert!(outcome(&node, "web", 10).await.ended);
     assert!(began.elapsed() < secs(30), "{:?}", began.elapsed());
@@ -125,14 +125,14 @@ async fn an_end_is_told_though_the_watch_has_not_heard_of_it() {
 #[tokio::test(start_paused = true)]
 async fn the_time_that_a_pod_took_does_not_grow_once_it_has_ended() {
     let node = node_with("web", &plain(), false).await;
-    granted(&node, "web/kill", &Ask::default()).await;
+    granted(&node, "web/kill", &StopRequest::default()).await;
     until("it is kept", async || node.status().await.pods.kept == 1).await;
     ended(&node, "web").await;
     let before = outcome(&node, "web", 0).await.story;
     sleep(secs(600)).await;
     assert_eq!(outcome(&node, "web", 0).await.story.elapsed_ms, before.elapsed_ms);
     let path = format!("{TIMELINES}/default/web");
-    let stories: Vec<_> = client::ask(&node.flags.socket.socket, &path).await.unwrap();
+    let stories: Vec<_> = client::get(&node.flags.socket.socket, &path).await.unwrap();
     let text = timeline::text(&stories[0]);
     assert!(
         text.contains("ended as Succeeded in 0.") && text.contains("and is kept"),
@@ -182,7 +182,7 @@ async fn before_the_runtime_is_reached_requests_are_refused_for_that_reason_and_
     .await;
     let began = Instant::now();
     for told in [
-        refused(&node, "web/kill", &Ask::default()).await,
+        refused(&node, "web/kill", &StopRequest::default()).await,
         refused(&node, "web/evict", &eviction("Evicted")).await,
     ] {
         assert!(
@@ -191,7 +191,7 @@ async fn before_the_runtime_is_reached_requests_are_refused_for_that_reason_and_
         );
     }
     let path = format!("{TIMELINES}/default/web");
-    let told = client::ask::<Value>(&node.flags.socket.socket, &path)
+    let told = client::get::<Value>(&node.flags.socket.socket, &path)
         .await
         .unwrap_err()
         .to_string();
@@ -217,7 +217,7 @@ async fn an_agent_that_stops_begins_no_end_and_says_so() {
     node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
     let late = tokio::spawn(async move {
         sleep(secs(1)).await;
-        followed(socket, "late/kill", &Ask::default()).await
+        followed(socket, "late/kill", &StopRequest::default()).await
     });
     assert_eq!(node.stop().await, Ok(()));
     let told = late.await.unwrap();
@@ -231,7 +231,7 @@ async fn an_agent_that_stops_begins_no_end_and_says_so() {
 async fn an_agent_that_stops_before_the_end_says_when_it_goes_on() {
     let mut node = node_with("web", &plain(), true).await;
     let socket = node.flags.socket.socket.clone();
-    let waits = tokio::spawn(async move { followed(socket, "web/kill", &Ask::default()).await });
+    let waits = tokio::spawn(async move { followed(socket, "web/kill", &StopRequest::default()).await });
     node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
     assert_eq!(node.stop().await, Ok(()));
     let said = waits.await.unwrap();

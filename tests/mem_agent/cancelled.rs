@@ -1,6 +1,6 @@
 //! Requests to stop a pod that a kubelet comes before: they are cancelled, and the pod is that kubelet's.
 
-use pod_teardown::ops::admin::kill::Ask;
+use pod_teardown::ops::admin::stop::StopRequest;
 use serde_json::json;
 use testbed::{
     apiserver::faults::{Action, Fault},
@@ -57,7 +57,7 @@ fn starts_again_what_was_killed(node: &Node) {
 async fn a_request_that_a_kubelet_comes_before_is_given_up_and_the_pod_is_that_kubelets() {
     for crashes in [false, true] {
         let mut node = with_deaf_pod().await;
-        granted(&node, "web/kill", &Ask::default()).await;
+        granted(&node, "web/kill", &StopRequest::default()).await;
         node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
         if crashes {
             node.crash().await;
@@ -101,7 +101,7 @@ async fn a_request_is_cancelled_at_once_also_while_the_api_server_is_away_and_an
     assert_eq!(node.cri.effects().len(), before, "it lives");
     assert_eq!(node.count_events("web", "TeardownGivenUp").await, 1);
     starts_again_what_was_killed(&node);
-    granted(&node, "web/kill", &Ask::default()).await;
+    granted(&node, "web/kill", &StopRequest::default()).await;
     until("it has ended", async || node.status().await.pods.kept == 1).await;
 }
 
@@ -110,7 +110,7 @@ async fn a_request_is_cancelled_at_once_also_while_the_api_server_is_away_and_an
 async fn a_request_of_before_is_given_up_by_an_agent_that_was_away_while_a_kubelet_may_have_come() {
     for comes in [false, true] {
         let mut stage = Stage::taken_over_with_a_deaf_pod().await;
-        granted(&stage.node, "deaf/kill", &Ask::default()).await;
+        granted(&stage.node, "deaf/kill", &StopRequest::default()).await;
         stage.node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
         stage.node.crash().await;
         if comes {
@@ -147,7 +147,7 @@ async fn a_request_is_given_up_in_a_hook_that_the_runtime_knows_nothing_of() {
         node.pod("web", &hooked(&hook), |pod| drop(pod.container("main")));
         node.start().await;
         node.cri.allow_everything();
-        granted(&node, "web/kill", &Ask::default()).await;
+        granted(&node, "web/kill", &StopRequest::default()).await;
         sleep(secs(5)).await;
         let process = kubelet(&node);
         sleep(secs(3)).await;
@@ -163,7 +163,7 @@ async fn a_request_is_given_up_in_a_hook_that_the_runtime_knows_nothing_of() {
 async fn a_pod_that_lived_on_after_a_request_and_is_deleted_has_all_of_its_hook_and_grace() {
     for is_away in [false, true] {
         let mut stage = Stage::taken_over_with_a_deaf_pod().await;
-        let ask = Ask {
+        let ask = StopRequest {
             grace_seconds: Some(5),
             ..eviction("Evicted")
         };
@@ -194,7 +194,7 @@ async fn a_pod_that_lived_on_after_a_request_and_is_deleted_has_all_of_its_hook_
 #[tokio::test(start_paused = true)]
 async fn a_request_that_was_cancelled_is_not_carried_out_by_an_agent_that_is_started_again() {
     let mut node = with_deaf_pod().await;
-    granted(&node, "web/kill", &Ask::default()).await;
+    granted(&node, "web/kill", &StopRequest::default()).await;
     node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
     trouble(&node, Fault::new(Action::Refuse).resource("pods"));
     let process = kubelet(&node);
@@ -243,7 +243,7 @@ async fn a_killed_pod_that_has_not_started_whole_is_handed_back_only_when_the_ap
         if stalls {
             trouble(&node, Fault::new(Action::StallWatch).resource("pods"));
         }
-        granted(&node, "web/kill", &Ask::default()).await;
+        granted(&node, "web/kill", &StopRequest::default()).await;
         node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
         assert_eq!(hand_back(&node, secs(60)).await, at_rest());
         assert_eq!(node.get("web").await.unwrap()["status"]["phase"], "Failed");
@@ -257,7 +257,7 @@ async fn a_request_whose_end_the_api_has_taken_is_not_given_up_for_what_the_watc
     trouble(&node, Fault::delay(secs(25)).verb("watch").resource("pods").once());
     trouble(&node, Fault::new(Action::CutWatch).resource("pods").once());
     sleep(secs(1)).await;
-    granted(&node, "web/kill", &Ask::default()).await;
+    granted(&node, "web/kill", &StopRequest::default()).await;
     hook_runs(&node).await;
     assert_eq!(hand_back(&node, secs(60)).await, at_rest());
     sleep(secs(25)).await;
@@ -278,7 +278,7 @@ async fn an_end_that_a_restored_store_has_taken_back_beside_a_kubelet_is_given_u
         node.start().await;
         node.cri.allow_everything();
         if !deleted {
-            granted(&node, "web/kill", &Ask::default()).await;
+            granted(&node, "web/kill", &StopRequest::default()).await;
             until("it is kept", async || node.status().await.pods.kept == 1).await;
         }
         let process = kubelet(&node);

@@ -8,11 +8,11 @@ use std::{
 };
 
 use pod_teardown::{
+    explanation::Explanation,
     ops::{
-        admin::{kill::Ask, why::question},
+        admin::{stop::StopRequest, why::question},
         client,
     },
-    why::Why,
 };
 use serde_json::{Value, json};
 use testbed::{
@@ -218,7 +218,7 @@ async fn pods_that_the_agent_had_begun_with_are_not_gathered_when_a_kubelet_ends
     });
     node.start().await;
     node.cri.allow_everything();
-    ask(&node, "kept/kill", &Ask::default()).await.unwrap();
+    ask(&node, "kept/kill", &StopRequest::default()).await.unwrap();
     until("it is kept", async || node.status().await.pods.kept == 1).await;
     node.delete("web", None).await;
     node.calls(2, |seen| seen.kind == Kind::StopContainer).await;
@@ -249,7 +249,7 @@ async fn whoever_asks_for_an_end_in_a_wrong_world_is_not_sent_to_its_api_server(
     trouble(&node, Fault::status(404).verb("get").resource("nodes"));
     trouble(&node, Fault::new(Action::CutWatch).once());
     until("it is held", async || node.status().await.held.is_some()).await;
-    let told = refused(&node, "web/kill", &Ask::default()).await;
+    let told = refused(&node, "web/kill", &StopRequest::default()).await;
     assert!(told.contains("left alone") && !told.contains("kubectl"), "{told}");
 }
 
@@ -373,7 +373,7 @@ async fn a_dry_run_sends_no_request_of_a_hook() {
 
 async fn says_why(node: &Node, name: &str) -> Result<String, String> {
     let asked = question(&name.parse().unwrap());
-    let told = client::ask::<Why>(&node.flags.socket.socket, &asked).await;
+    let told = client::get::<Explanation>(&node.flags.socket.socket, &asked).await;
     told.map(|why| why.text()).map_err(|error| error.to_string())
 }
 

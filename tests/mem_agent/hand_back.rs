@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 use pod_teardown::{
     handover::guard::activity::HandoverResult,
     ops::{
-        admin::{hand_back, kill::Ask},
+        admin::{handover, stop::StopRequest},
         client,
     },
 };
@@ -31,10 +31,10 @@ pub async fn hand_back(node: &Node, patience: Duration) -> HandoverResult {
 
 /// The same of whoever listens there.
 pub async fn hand_back_at(socket: &Path, patience: Duration) -> HandoverResult {
-    let ask = hand_back::Ask {
+    let ask = handover::HandoverRequest {
         timeout_ms: u64::try_from(patience.as_millis()).unwrap(),
     };
-    client::tell_for(socket, hand_back::HAND_BACK, &ask, patience)
+    client::post_with_timeout(socket, handover::HANDOVER, &ask, patience)
         .await
         .unwrap()
 }
@@ -79,7 +79,7 @@ async fn a_pod_in_its_hook_is_stopped_first_and_nothing_else_is_begun() {
     let meanwhile = async {
         sleep(secs(1)).await;
         node.delete("other", None).await;
-        let why = refused(&node, "other/kill", &Ask::default()).await;
+        let why = refused(&node, "other/kill", &StopRequest::default()).await;
         assert!(why.contains("is being handed back"), "{why}");
     };
     let (handed_back, ()) = tokio::join!(handing_back, meanwhile);
@@ -265,7 +265,7 @@ async fn a_kubelet_that_comes_keeps_the_node_until_it_is_gone() {
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_is_killed_is_over_in_the_api_before_a_kubelet_could_start_it_again() {
     let node = with_hook(secs(10)).await;
-    granted(&node, "web/kill", &Ask::default()).await;
+    granted(&node, "web/kill", &StopRequest::default()).await;
     hook_runs(&node).await;
     assert_eq!(hand_back(&node, secs(60)).await, at_rest());
     assert_eq!(phase(&node, "web").await, "Succeeded");

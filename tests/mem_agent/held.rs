@@ -5,7 +5,7 @@ use std::fs;
 use pod_teardown::{
     handover::guard::holds::{SafetyHold, SafetyHolds},
     ops::{
-        admin::held::{Ask, HELD, RELEASE, Released},
+        admin::holds::{APPROVE, ApprovalRequest, Approved, HOLDS},
         client,
     },
 };
@@ -22,7 +22,7 @@ use crate::{
 };
 
 async fn held(node: &Node) -> SafetyHolds {
-    client::ask(&node.flags.socket.socket, HELD).await.unwrap()
+    client::get(&node.flags.socket.socket, HOLDS).await.unwrap()
 }
 
 pub async fn held_items(node: &Node) -> Vec<SafetyHold> {
@@ -40,16 +40,16 @@ pub async fn is_held(node: &Node, name: &str) -> SafetyHold {
     report.items.into_iter().find(|item| item.item == name).unwrap()
 }
 
-pub async fn release(node: &Node, item: &str) -> Result<Released, String> {
+pub async fn release(node: &Node, item: &str) -> Result<Approved, String> {
     released(node, item, None).await
 }
 
-async fn released(node: &Node, item: &str, digest: Option<String>) -> Result<Released, String> {
-    let ask = Ask {
+async fn released(node: &Node, item: &str, digest: Option<String>) -> Result<Approved, String> {
+    let ask = ApprovalRequest {
         item: item.to_owned(),
         digest,
     };
-    let told = client::tell(&node.flags.socket.socket, RELEASE, &ask).await;
+    let told = client::post(&node.flags.socket.socket, APPROVE, &ask).await;
     told.map_err(|error| error.to_string())
 }
 

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use pod_teardown::ops::admin::kill::Ask;
+use pod_teardown::ops::admin::stop::StopRequest;
 use serde_json::{Value, json};
 use testbed::scripted_cri::{Kind, Seen};
 use tokio::time::sleep;
@@ -125,7 +125,7 @@ async fn an_object_that_cannot_be_read_is_not_reported_as_absent() {
         node.status().await.counters.pods_unreadable == 1
     })
     .await;
-    granted(&node, "web/kill", &Ask::default()).await;
+    granted(&node, "web/kill", &StopRequest::default()).await;
     node.failing("web", "its annotations cannot be read").await;
 }
 

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use pod_teardown::ops::admin::kill::Ask;
+use pod_teardown::ops::admin::stop::StopRequest;
 use serde_json::{Value, json};
 use testbed::{
     apiserver::faults::{Action, Fault},
@@ -185,7 +185,7 @@ async fn a_request_for_a_pod_that_has_ended_with_nothing_here_changes_nothing() 
     node.object(evicted("web"));
     node.start().await;
     settled(&node, 1).await;
-    assert_eq!(granted(&node, "web/kill", &Ask::default()).await, 0);
+    assert_eq!(granted(&node, "web/kill", &StopRequest::default()).await, 0);
     assert_eq!(node.status().await.counters.begun, 0);
     assert!(node.cri.effects().is_empty());
 }

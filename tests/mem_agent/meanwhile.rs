@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pod_teardown::ops::admin::kill::{Ask, Outcome};
+use pod_teardown::ops::admin::stop::{StopOutcome, StopRequest};
 use serde_json::json;
 use testbed::{
     apiserver::faults::{Action, Fault},
@@ -46,9 +46,9 @@ async fn a_request_that_names_a_uid_means_that_pod_though_another_one_has_its_na
     let (node, names) = pods_with_namesakes().await;
     let mut refused = Vec::new();
     for name in &names {
-        let what = Ask {
+        let what = StopRequest {
             uid: Some(format!("new-{name}")),
-            ..Ask::default()
+            ..StopRequest::default()
         };
         if let Err(error) = ask(&node, &format!("{name}/kill"), &what).await {
             refused.push(error.to_string());
@@ -63,7 +63,7 @@ async fn a_request_by_name_never_means_a_pod_that_the_api_server_no_longer_shows
     let (node, names) = pods_with_namesakes().await;
     let mut old = Vec::new();
     for name in &names {
-        if let Ok((uid, _)) = ask(&node, &format!("{name}/kill"), &Ask::default()).await
+        if let Ok((uid, _)) = ask(&node, &format!("{name}/kill"), &StopRequest::default()).await
             && uid != format!("new-{name}")
         {
             old.push(uid);
@@ -80,7 +80,7 @@ async fn a_pod_that_the_api_shows_as_succeeded_never_becomes_failed() {
     });
     node.start().await;
     node.cri.allow_everything();
-    ask(&node, "web/kill", &Ask::default()).await.unwrap();
+    ask(&node, "web/kill", &StopRequest::default()).await.unwrap();
     node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
     // The last that is heard of it: somebody sets a label.
     let mut labelled = node.get("web").await.unwrap();
@@ -110,7 +110,7 @@ async fn a_shorter_grace_reaches_a_pod_that_waits_for_its_next_attempt() {
     node.start().await;
     node.cri
         .any_number_of(expect(StopContainer::any()).error(Code::Unknown, "busy"));
-    ask(&node, "web/kill", &Ask::default()).await.unwrap();
+    ask(&node, "web/kill", &StopRequest::default()).await.unwrap();
     node.failing("web", "busy").await;
     // The pauses have grown.
     sleep(secs(300)).await;
@@ -125,9 +125,9 @@ async fn a_shorter_grace_reaches_a_pod_that_waits_for_its_next_attempt() {
     sleep(secs(1)).await;
     node.cri.allow_everything();
     let (began, before) = (Instant::now(), stops());
-    let what = Ask {
+    let what = StopRequest {
         grace_seconds: Some(1),
-        ..Ask::default()
+        ..StopRequest::default()
     };
     ask(&node, "web/kill", &what).await.unwrap();
     until("it is stopped again", async || stops() > before).await;
@@ -183,7 +183,7 @@ async fn an_eviction_that_comes_while_a_status_is_on_its_way_is_what_it_says_in_
     // Somebody else changes the object all the time, and to read it takes a while.
     trouble(&node, Fault::status(409).resource("pods/status"));
     trouble(&node, Fault::delay(secs(3)).verb("list").resource("pods"));
-    ask(&node, "web/kill", &Ask::default()).await.unwrap();
+    ask(&node, "web/kill", &StopRequest::default()).await.unwrap();
     let refused = || node.api.requests().iter().filter(|it| it.code == Some(409)).count();
     until("its status is refused", async || refused() > 0).await;
     node.calls(1, |seen| seen.kind == Kind::StopPodSandbox).await;
@@ -206,11 +206,11 @@ async fn of_a_pod_that_has_ended_nothing_is_told_that_it_waits_for() {
     node.start().await;
     node.cri
         .in_order([expect(StopContainer::any()).error(Code::Unknown, "busy")]);
-    ask(&node, "web/kill", &Ask::default()).await.unwrap();
+    ask(&node, "web/kill", &StopRequest::default()).await.unwrap();
     node.failing("web", "busy").await;
     node.cri.allow_everything();
     until("it is kept", async || node.status().await.pods.kept == 1).await;
-    let Outcome { ended, story } = outcome(&node, "web", 0).await;
+    let StopOutcome { ended, story } = outcome(&node, "web", 0).await;
     assert!(ended);
     assert_eq!(story.blocked, []);
 }

@@ -5,8 +5,8 @@ use pod_teardown::{
     handover::guard::activity::HandoverResult,
     ops::{
         admin::{
-            kill::Ask,
             pause::{PAUSE, Pause},
+            stop::StopRequest,
         },
         client,
     },
@@ -38,7 +38,7 @@ async fn crashed_in_the_middle() -> Stage {
 }
 
 async fn pause(node: &Node) -> Pause {
-    client::tell(&node.flags.socket.socket, PAUSE, &()).await.unwrap()
+    client::post(&node.flags.socket.socket, PAUSE, &()).await.unwrap()
 }
 
 async fn names_deaf(node: &Node) {
@@ -200,7 +200,7 @@ async fn what_a_kubelet_has_stopped_since_is_named_no_more() {
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_was_killed_and_is_deleted_since_is_named_by_an_agent_that_was_away_meanwhile() {
     let mut stage = Stage::taken_over_with_a_deaf_pod().await;
-    granted(&stage.node, "deaf/kill", &Ask::default()).await;
+    granted(&stage.node, "deaf/kill", &StopRequest::default()).await;
     stage.node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
     stage.node.crash().await;
     sleep(secs(120)).await;

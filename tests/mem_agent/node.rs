@@ -301,7 +301,7 @@ impl Node {
 
     /// What the agent says of itself; nothing while it does not answer.
     pub async fn ask(&self) -> Option<StatusReport> {
-        client::ask(&self.flags.socket.socket, admin::STATUS).await.ok()
+        client::get(&self.flags.socket.socket, admin::STATUS).await.ok()
     }
 
     /// The same of an agent that answers.

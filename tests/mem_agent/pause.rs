@@ -4,8 +4,8 @@ use pod_teardown::{
     model::trace::BlockedReason,
     ops::{
         admin::{
-            kill::Ask,
             pause::{PAUSE, Pause, RESUME},
+            stop::StopRequest,
         },
         client,
     },
@@ -22,7 +22,7 @@ use crate::{
 };
 
 async fn tell(node: &Node, path: &str) -> Pause {
-    client::tell(&node.flags.socket.socket, path, &()).await.unwrap()
+    client::post(&node.flags.socket.socket, path, &()).await.unwrap()
 }
 
 #[tokio::test(start_paused = true)]
@@ -41,7 +41,7 @@ async fn a_pod_in_its_hook_comes_to_a_safe_point_and_all_others_wait_until_someb
         (status.held.as_deref(), status.paused.as_ref()),
         (None, pause.paused.as_ref())
     );
-    let why = refused(&node, "other/kill", &Ask::default()).await;
+    let why = refused(&node, "other/kill", &StopRequest::default()).await;
     assert!(
         why.contains("paused since") && why.contains("pod-teardown resume"),
         "{why}"

@@ -1,8 +1,8 @@
 //! Ends that somebody asks for by the admin API.
 
 use pod_teardown::ops::{
-    admin::kill::{Ask, OUTCOMES, Outcome, PODS},
-    client::{self, AskError},
+    admin::stop::{OUTCOMES, PODS, StopOutcome, StopRequest},
+    client::{self, ClientError},
 };
 use serde_json::{Value, json};
 use testbed::{
@@ -19,39 +19,39 @@ use crate::{
     server::trouble,
 };
 
-pub fn eviction(reason: &str) -> Ask {
-    Ask {
+pub fn eviction(reason: &str) -> StopRequest {
+    StopRequest {
         reason: Some(reason.to_owned()),
         message: Some(format!("{reason} because of a test")),
-        ..Ask::default()
+        ..StopRequest::default()
     }
 }
 
-pub fn within(seconds: i64) -> Ask {
-    Ask {
+pub fn within(seconds: i64) -> StopRequest {
+    StopRequest {
         grace_seconds: Some(seconds),
-        ..Ask::default()
+        ..StopRequest::default()
     }
 }
 
 /// Asks, and returns the UID and the grace in force.
-pub async fn ask(node: &Node, path: &str, ask: &Ask) -> Result<(String, u64), AskError> {
-    let granted: Value = client::tell(&node.flags.socket.socket, &format!("{PODS}/default/{path}"), ask).await?;
+pub async fn ask(node: &Node, path: &str, ask: &StopRequest) -> Result<(String, u64), ClientError> {
+    let granted: Value = client::post(&node.flags.socket.socket, &format!("{PODS}/default/{path}"), ask).await?;
     let uid = granted["uid"].as_str().unwrap().to_owned();
     Ok((uid, granted["graceSeconds"].as_u64().unwrap()))
 }
 
-pub async fn granted(node: &Node, path: &str, what: &Ask) -> u64 {
+pub async fn granted(node: &Node, path: &str, what: &StopRequest) -> u64 {
     ask(node, path, what).await.unwrap().1
 }
 
-pub async fn refused(node: &Node, path: &str, what: &Ask) -> String {
+pub async fn refused(node: &Node, path: &str, what: &StopRequest) -> String {
     ask(node, path, what).await.unwrap_err().to_string()
 }
 
-pub async fn outcome(node: &Node, name: &str, wait: u64) -> Outcome {
+pub async fn outcome(node: &Node, name: &str, wait: u64) -> StopOutcome {
     let path = format!("{OUTCOMES}/uid-{name}?wait={wait}");
-    client::wait(&node.flags.socket.socket, &path, secs(wait))
+    client::get_with_timeout(&node.flags.socket.socket, &path, secs(wait))
         .await
         .unwrap()
 }
@@ -99,7 +99,7 @@ async fn a_killed_pod_ends_with_its_hook_and_its_grace_and_keeps_its_object() {
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_ends_well_on_a_kill_has_succeeded() {
     let node = node_with("web", &plain(), false).await;
-    assert_eq!(granted(&node, "web/kill", &Ask::default()).await, 30);
+    assert_eq!(granted(&node, "web/kill", &StopRequest::default()).await, 30);
     assert_eq!(ended(&node, "web").await["phase"], "Succeeded");
 }
 
@@ -128,7 +128,7 @@ async fn an_evicted_pod_has_failed_with_reason_message_and_disruption_target_wha
 #[tokio::test(start_paused = true)]
 async fn an_eviction_wins_over_an_earlier_and_a_later_kill_and_the_last_eviction_over_the_first() {
     let node = node_with("web", &plain(), true).await;
-    granted(&node, "web/kill", &Ask::default()).await;
+    granted(&node, "web/kill", &StopRequest::default()).await;
     sleep(secs(1)).await;
     granted(&node, "web/evict", &eviction("First")).await;
     granted(&node, "web/evict", &eviction("Second")).await;
@@ -186,7 +186,7 @@ async fn a_kill_shortens_the_grace_of_a_pod_that_ends_and_the_same_again_or_a_lo
 #[tokio::test(start_paused = true)]
 async fn a_kill_of_a_pod_that_has_ended_comes_to_its_end_at_once() {
     let node = node_with("web", &plain(), false).await;
-    granted(&node, "web/kill", &Ask::default()).await;
+    granted(&node, "web/kill", &StopRequest::default()).await;
     let status = ended(&node, "web").await;
     until("it is kept", async || node.status().await.pods.kept == 1).await;
     let (calls, began) = (node.cri.effects().len(), Instant::now());
@@ -201,7 +201,7 @@ async fn a_kill_goes_on_after_a_crash_with_its_deadline_and_its_reason() {
     granted(
         &node,
         "web/evict",
-        &Ask {
+        &StopRequest {
             grace_seconds: Some(20),
             ..eviction("Evicted")
         },
@@ -224,7 +224,7 @@ async fn a_kill_goes_on_after_a_crash_with_its_deadline_and_its_reason() {
 async fn a_kill_while_the_api_server_is_away_stops_the_pod_and_tells_of_it_later() {
     let node = node_with("web", &plain(), false).await;
     trouble(&node, Fault::new(Action::Refuse));
-    granted(&node, "web/kill", &Ask::default()).await;
+    granted(&node, "web/kill", &StopRequest::default()).await;
     node.calls(1, |seen| seen.kind == Kind::StopPodSandbox).await;
     sleep(secs(30)).await;
     node.api.faults().clear();
@@ -240,18 +240,18 @@ async fn what_is_not_to_be_ended_is_refused_and_told_why() {
     mirror["metadata"]["annotations"] = json!({ "kubernetes.io/config.mirror": "hash" });
     node.object(mirror);
     node.start().await;
-    let other = Ask {
+    let other = StopRequest {
         uid: Some("another".to_owned()),
-        ..Ask::default()
+        ..StopRequest::default()
     };
     assert!(refused(&node, "web/kill", &other).await.contains("UID uid-web"));
     assert!(
-        refused(&node, "nobody/kill", &Ask::default())
+        refused(&node, "nobody/kill", &StopRequest::default())
             .await
             .contains("no pod default/nobody")
     );
     assert!(
-        refused(&node, "static-n1/kill", &Ask::default())
+        refused(&node, "static-n1/kill", &StopRequest::default())
             .await
             .contains("mirror of a static pod")
     );
@@ -261,13 +261,13 @@ async fn what_is_not_to_be_ended_is_refused_and_told_why() {
             .contains("mirror")
     );
     assert!(
-        refused(&node, "web/evict", &Ask::default())
+        refused(&node, "web/evict", &StopRequest::default())
             .await
             .contains("needs a reason")
     );
     kubelet(&node);
     until("it is seen", async || node.status().await.held.is_some()).await;
-    let told = refused(&node, "web/kill", &Ask::default()).await;
+    let told = refused(&node, "web/kill", &StopRequest::default()).await;
     assert!(
         told.contains("a kubelet works") && told.contains("kubectl delete pod -n default web"),
         "{told}"

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use pod_teardown::why::Why;
+use pod_teardown::explanation::Explanation;
 use pod_teardown::{
     model::trace::Step,
     ops::{admin::why, client},
@@ -32,7 +32,7 @@ impl Node {
 
     pub async fn why(&self, name: &str) -> String {
         let question = why::question(&format!("default/{name}").parse().unwrap());
-        let why: Why = client::ask(&self.flags.socket.socket, &question).await.unwrap();
+        let why: Explanation = client::get(&self.flags.socket.socket, &question).await.unwrap();
         why.text()
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf};
 
-use pod_teardown::ops::admin::kill::Ask;
+use pod_teardown::ops::admin::stop::StopRequest;
 use serde_json::json;
 use testbed::rest::Patch;
 use testbed::scripted_cri::{Expected, Kind, RemoveContainer, RemovePodSandbox, StopContainer, StopPodSandbox, expect};
@@ -402,7 +402,7 @@ async fn volumes_stay_while_a_process_of_a_pod_without_network_teardown_may_be_l
         }
         if what == "request" {
             // A kubelet would start the pod again, with its volumes.
-            granted(&node, "web/kill", &Ask::default()).await;
+            granted(&node, "web/kill", &StopRequest::default()).await;
         } else {
             node.delete("web", None).await;
         }

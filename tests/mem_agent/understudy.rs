@@ -4,12 +4,12 @@ use std::{fs, path::PathBuf, pin::Pin, time::Duration};
 
 use pod_teardown::{
     cli::PodsFlag,
+    explanation::Explanation,
     model::trace::BlockedReason,
     ops::{
-        admin::{kill::Ask, why::question},
+        admin::{stop::StopRequest, why::question},
         client,
     },
-    why::Why,
 };
 use serde_json::json;
 use testbed::{
@@ -494,7 +494,7 @@ async fn a_request_is_refused_while_the_agent_stands_by_though_no_kubelet_is_see
     let mut stage = Stage::set().await;
     stage.dies();
     until("the agent waits", async || stage.turn().await == "not-yet").await;
-    let why = refused(&stage.node, "web/kill", &Ask::default()).await;
+    let why = refused(&stage.node, "web/kill", &StopRequest::default()).await;
     assert!(why.contains("standing by"), "{why}");
 }
 
@@ -524,7 +524,7 @@ async fn before_the_api_server_has_shown_it_a_pod_an_agent_says_of_it_what_the_j
     sleep(secs(3)).await;
     let socket = &stage.node.flags.socket.socket;
     let name = "default/deaf".parse().unwrap();
-    let told = client::ask::<Why>(socket, &question(&name))
+    let told = client::get::<Explanation>(socket, &question(&name))
         .await
         .unwrap_err()
         .to_string();

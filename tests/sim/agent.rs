@@ -4,12 +4,12 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use pod_teardown::{
-    agent::pods::Pods,
+    agent::pods::PodAgent,
     clock::{BootClock, WallClock},
     config::PodSettings,
     model::problem::Problem,
     node::{cri::types::CgroupDriver, host::Host, kubelet_root::KubeletRoot, unmounts::ForceUnmount},
-    ops::admin::PodAnswers,
+    ops::admin::PodsAdmin,
     outside::Outside,
 };
 use std::sync::{
@@ -37,7 +37,7 @@ pub struct Machine {
 pub struct Running {
     task: JoinHandle<Result<(), Problem>>,
     stop: oneshot::Sender<()>,
-    pub answers: Arc<Mutex<Option<PodAnswers>>>,
+    pub answers: Arc<Mutex<Option<PodsAdmin>>>,
 }
 
 // === impl Machine ===
@@ -98,7 +98,7 @@ impl Machine {
             pod_logs_dir: self.node.join("logs"),
             healthz: None,
             force_unmount: ForceUnmount::Never,
-            understudy: None,
+            takeover: None,
         }
     }
 
@@ -112,7 +112,7 @@ impl Machine {
             self.node.join("state"),
         );
         let task = tokio::spawn(async move {
-            let pods = Pods::new(host, outside, settings, NODE, &state_dir, false).await?;
+            let pods = PodAgent::new(host, outside, settings, NODE, &state_dir, false).await?;
             *slot.lock().unwrap() = Some(pods.answers());
             let stopped = async {
                 // A dropped sender stops the agent, too.

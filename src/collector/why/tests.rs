@@ -82,7 +82,7 @@ impl World {
         });
     }
 
-    fn ask(&self, name: &str) -> Result<Why, String> {
+    fn ask(&self, name: &str) -> Result<Explanation, String> {
         explain(&self.shared.lock(), &name.parse().unwrap(), Instant::now())
     }
 

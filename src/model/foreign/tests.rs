@@ -21,8 +21,8 @@ use crate::{
         admin,
         check::{self, Row},
         logging,
-        metrics::{self, Collecting, Scrape},
-        notify,
+        metrics::{self, CollectorMetrics, Scrape},
+        service,
     },
 };
 
@@ -49,8 +49,8 @@ fn is_obeyed(letter: char) -> bool {
 /// The text at the output of each channel.
 fn channels(text: &str) -> BTreeMap<&'static str, String> {
     let mut all = BTreeMap::new();
-    all.insert("status for systemd", format!("STATUS={}\n", notify::shown(text)));
-    all.extend(logging::in_every_form(|| {
+    all.insert("status for systemd", format!("STATUS={}\n", service::shown(text)));
+    all.extend(logging::log_in_all_formats(|| {
         tracing::warn!(shown = %text, quoted = text, debugged = ?text, "{text}");
         tracing::info_span!("pod", pod.name = %text).in_scope(|| tracing::warn!("Within"));
     }));
@@ -64,12 +64,12 @@ fn channels(text: &str) -> BTreeMap<&'static str, String> {
         resource: text.to_owned(),
         ..KindMetrics::default()
     };
-    let collector = Collecting {
+    let collector = CollectorMetrics {
         snapshot: Some(MetricsSnapshot {
             kinds: vec![kind],
             ..MetricsSnapshot::default()
         }),
-        ..Collecting::default()
+        ..CollectorMetrics::default()
     };
     let scrape = Scrape {
         status: None,

@@ -6,7 +6,7 @@ use http_body_util::Full;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{PodAnswers, error, json_answer};
+use super::{PodsAdmin, error, json_answer};
 use crate::journal::paused::Paused;
 
 /// Where a pause is asked for.
@@ -28,7 +28,7 @@ pub struct Pause {
 }
 
 /// Nothing is begun from here on.
-pub(super) async fn pause(pods: &PodAnswers, peer: &str) -> Response<Full<Bytes>> {
+pub(super) async fn pause(pods: &PodsAdmin, peer: &str) -> Response<Full<Bytes>> {
     let (pods, peer) = (pods.clone(), peer.to_owned());
     in_any_case(async move {
         let durable = pods.guard.pause(&peer, Timestamp::now()).await;
@@ -43,7 +43,7 @@ pub(super) async fn pause(pods: &PodAnswers, peer: &str) -> Response<Full<Bytes>
 }
 
 /// All that waits is begun.
-pub(super) async fn resume(pods: &PodAnswers, peer: &str) -> Response<Full<Bytes>> {
+pub(super) async fn resume(pods: &PodsAdmin, peer: &str) -> Response<Full<Bytes>> {
     let (pods, peer) = (pods.clone(), peer.to_owned());
     in_any_case(async move {
         let (paused, durable) = pods.guard.resume().await;

@@ -7,9 +7,10 @@ use http::{Response, StatusCode};
 use http_body_util::Full;
 use percent_encoding::percent_decode_str;
 
-use super::{Admin, PodAnswers, error, json_answer};
+use super::{Admin, PodsAdmin, error, json_answer};
 use crate::{
     api::escape,
+    explanation::Explanation,
     model::{
         pod::{PodRef, PodView},
         trace::{Stage, Trace},
@@ -17,7 +18,6 @@ use crate::{
     object_name::ObjectName,
     ops::why::{joined, of_mirror, of_pod},
     teardown::journal::PodJournalExt as _,
-    why::Why,
 };
 
 /// Where it is asked, with `?of=` and a UID or a name behind it.
@@ -42,7 +42,7 @@ pub(super) async fn answer(admin: &Admin, query: Option<&str>) -> Response<Full<
         Ok(found) => found,
         Err(why) => return error(StatusCode::SERVICE_UNAVAILABLE, &why),
     };
-    let collector = super::gc::why(admin.gc.as_ref(), &name).map_err(|nothing| match &admin.pods {
+    let collector = super::collector::why(admin.gc.as_ref(), &name).map_err(|nothing| match &admin.pods {
         None => nothing,
         Some(pods) => living
             .map(|view| format!("{} is on this node, and is not being deleted", called(&view.pod)))
@@ -56,9 +56,9 @@ pub(super) async fn answer(admin: &Admin, query: Option<&str>) -> Response<Full<
 }
 
 /// What is known of such a pod, if it ends or is a mirror, and else what the API server shows of it, if there is one.
-type Found = (Option<(Why, Stage)>, Option<Arc<PodView>>);
+type Found = (Option<(Explanation, Stage)>, Option<Arc<PodView>>);
 
-async fn of_this_node(pods: &PodAnswers, name: &ObjectName) -> Result<Found, String> {
+async fn of_this_node(pods: &PodsAdmin, name: &ObjectName) -> Result<Found, String> {
     let story: Option<Trace> = match (name, name.pod()) {
         (ObjectName::Uid(uid), _) => {
             let record = pods.in_time(pods.workers.record(uid.as_str().into())).await?;
@@ -83,7 +83,7 @@ fn called(pod: &PodRef) -> String {
 }
 
 /// What is said of a pod whose end an earlier run of this agent began, before this run has been shown it.
-fn begun_before(pods: &PodAnswers, name: &ObjectName) -> Option<String> {
+fn begun_before(pods: &PodsAdmin, name: &ObjectName) -> Option<String> {
     let mut unfinished = pods.journal.unfinished().into_iter().map(|view| view.pod);
     let pod = unfinished.find(|pod| name.names(pod))?;
     let held = pods.guard.why_blocked().map(|why| format!("; held: {why}"));

@@ -202,7 +202,7 @@ pub(super) fn other_hands(settings: &PodSettings, node_name: &str, lock: Result<
     };
     rows.push(match &kubelet {
         None => Row::ok("kubelet", "none works on this node's pods"),
-        Some(kubelet) => alive(kubelet, settings.understudy.is_some()),
+        Some(kubelet) => alive(kubelet, settings.takeover.is_some()),
     });
     rows.extend(ends_with_k3s(settings.cri_endpoint.path(), &settings.kube.cluster_url));
     if let Some(started) = started {
@@ -248,7 +248,7 @@ fn ends_with_k3s(runtime: &Path, server: &http::Uri) -> Vec<Row> {
     rows
 }
 
-/// A kubelet that works on this node's pods is what an understudy waits beside, and where none should be it is in the way.
+/// A kubelet that works on this node's pods is what an takeover waits beside, and where none should be it is in the way.
 fn alive(kubelet: &KubeletProcess, stands_by: bool) -> Row {
     const WHAT: &str = "kubelet";
     let seen = format!("{} (pid {})", kubelet.command, kubelet.pid);

@@ -12,12 +12,12 @@ use crate::{
         metrics_snapshot::{KindMetrics, MetricsSnapshot},
         queue::Depth,
     },
-    ops::admin::gc::GcAnswers,
+    ops::admin::collector::CollectorAdmin,
 };
 
 /// How the collector of this agent stands.
 #[derive(Debug, Clone, Default)]
-pub struct Collecting {
+pub struct CollectorMetrics {
     /// It has the turn, and does what it decides.
     pub works: bool,
     /// It decides, and does nothing.
@@ -34,10 +34,10 @@ pub struct Collecting {
     pub snapshot: Option<MetricsSnapshot>,
 }
 
-// === impl Collecting ===
+// === impl CollectorMetrics ===
 
-impl Collecting {
-    pub(super) fn of(answers: &GcAnswers) -> Self {
+impl CollectorMetrics {
+    pub(super) fn of(answers: &CollectorAdmin) -> Self {
         let view = answers.turns.view();
         let (earlier, snapshot) = {
             // Both at one moment: at the end of a turn its counts go over to the past.

@@ -91,7 +91,7 @@ pub(super) fn full() -> Scrape {
             },
             ..StatusReport::default()
         }),
-        collector: Some(Collecting {
+        collector: Some(CollectorMetrics {
             works: true,
             credentials_end: Timestamp::from_second(1_767_225_600).ok(),
             earlier: Totals {
@@ -100,7 +100,7 @@ pub(super) fn full() -> Scrape {
                 ..Totals::default()
             },
             snapshot: Some(snapshot),
-            ..Collecting::default()
+            ..CollectorMetrics::default()
         }),
     }
 }
@@ -135,7 +135,7 @@ fn the_documented_metrics_are_those_that_are_told() {
 #[test]
 fn the_names_do_not_depend_on_what_there_is_to_tell() {
     let mut bare = full();
-    bare.collector = Some(Collecting::default());
+    bare.collector = Some(CollectorMetrics::default());
     assert_eq!(families(&text(bare).unwrap()), families(&text(full()).unwrap()));
 }
 

@@ -14,12 +14,12 @@ use crate::{
         termination::Cause,
         trace::{Stage, Trace},
     },
-    record::TraceRecorder,
     teardown::{
         begin::shorten,
         grace::{self, GraceAsked},
         journal::PodJournalExt as _,
     },
+    trace_recorder::TraceRecorder,
     workers::{
         ask::{Overview, Question},
         kill::{Granted, Kill, Refused},
@@ -95,7 +95,7 @@ impl PodWorkers {
         // One that is about to be shortened is in the journal first.
         let entry = self.context.journal.pod(&uid).map(|entry| entry.grace);
         let grace = entry.or_else(|| self.pods.get(&uid).map(|status| status.period.grace()));
-        let shown = self.pods.get(&uid).and_then(|status| status.record.shown());
+        let shown = self.pods.get(&uid).and_then(|status| status.record.terminal_state());
         Ok(Granted {
             uid: uid.to_string(),
             grace_seconds: grace.unwrap_or_default().as_secs(),

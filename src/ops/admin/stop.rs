@@ -8,13 +8,13 @@ use http_body_util::Full;
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
-use super::{PodAnswers, error, json_answer};
+use super::{PodsAdmin, error, json_answer};
 use crate::{
     model::{
         termination::{Eviction, is_reason},
         trace::Trace,
     },
-    record::TraceRecorder,
+    trace_recorder::TraceRecorder,
     workers::kill::{Kill, Refused},
 };
 
@@ -28,7 +28,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 /// What is asked.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Ask {
+pub struct StopRequest {
     /// Only the pod of this UID.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<String>,
@@ -46,7 +46,7 @@ pub struct Ask {
 /// How far a pod's end has come.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Outcome {
+pub struct StopOutcome {
     /// Nothing of it runs any more, and the API server shows that, or has no such object any more.
     pub ended: bool,
     /// How that came.
@@ -65,7 +65,7 @@ pub(super) fn target(path: &str) -> Option<(&str, &str, bool)> {
 }
 
 /// Does what is asked, and says of which pod.
-pub(super) async fn request(pods: &PodAnswers, path: &str, body: &[u8], peer: &str) -> Response<Full<Bytes>> {
+pub(super) async fn request(pods: &PodsAdmin, path: &str, body: &[u8], peer: &str) -> Response<Full<Bytes>> {
     let Some((namespace, name, evict)) = target(path) else {
         return error(
             StatusCode::NOT_FOUND,
@@ -95,7 +95,7 @@ pub(super) async fn request(pods: &PodAnswers, path: &str, body: &[u8], peer: &s
         .unwrap_or_else(|cause| error(StatusCode::INTERNAL_SERVER_ERROR, &cause.to_string()))
 }
 
-async fn grant(pods: PodAnswers, kill: Kill, peer: String) -> Response<Full<Bytes>> {
+async fn grant(pods: PodsAdmin, kill: Kill, peer: String) -> Response<Full<Bytes>> {
     let (namespace, name, evict) = (kill.namespace.clone(), kill.name.clone(), kill.imposed.is_some());
     let refused = |code, why: String| {
         tracing::warn!(pod.namespace = namespace, pod.name = name, peer, evict, %why, "A request to end a pod is refused");
@@ -138,8 +138,8 @@ async fn grant(pods: PodAnswers, kill: Kill, peer: String) -> Response<Full<Byte
 }
 
 fn kill(namespace: &str, name: &str, evict: bool, body: &[u8]) -> Result<Kill, String> {
-    let ask: Ask = match body {
-        [] => Ask::default(),
+    let ask: StopRequest = match body {
+        [] => StopRequest::default(),
         body => serde_json::from_slice(body).map_err(|error| format!("the body is no request: {error}"))?,
     };
     if ask.grace_seconds.is_some_and(|grace| grace < 0) {
@@ -170,7 +170,7 @@ fn kill(namespace: &str, name: &str, evict: bool, body: &[u8]) -> Result<Kill, S
 }
 
 /// Waits until the pod has ended and the API server shows it, or for as long as was asked for.
-pub(super) async fn outcome(pods: &PodAnswers, uid: &str, query: Option<&str>) -> Response<Full<Bytes>> {
+pub(super) async fn outcome(pods: &PodsAdmin, uid: &str, query: Option<&str>) -> Response<Full<Bytes>> {
     let seconds = query.and_then(|query| query.strip_prefix("wait=")?.parse().ok());
     let wait = Duration::from_secs(seconds.unwrap_or(0)).min(LONGEST_WAIT);
     let record = match pods.in_time(pods.workers.record(uid.into())).await {
@@ -188,8 +188,8 @@ pub(super) async fn outcome(pods: &PodAnswers, uid: &str, query: Option<&str>) -
     json_answer(&told(&record))
 }
 
-fn told(record: &Arc<TraceRecorder>) -> Outcome {
-    Outcome {
+fn told(record: &Arc<TraceRecorder>) -> StopOutcome {
+    StopOutcome {
         ended: record.has_ended(),
         story: record.trace(),
     }

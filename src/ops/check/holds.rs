@@ -9,8 +9,8 @@ use crate::{
 };
 
 /// Asks that agent. Without an answer there is nothing to say: the socket has a row of its own.
-pub(super) async fn held(socket: &Path) -> Vec<Row> {
-    match client::ask::<SafetyHolds>(socket, admin::held::HELD).await {
+pub(super) async fn safety_holds(socket: &Path) -> Vec<Row> {
+    match client::get::<SafetyHolds>(socket, admin::holds::HOLDS).await {
         Ok(report) => rows(&report.items),
         Err(_) => Vec::new(),
     }

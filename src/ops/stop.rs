@@ -3,8 +3,8 @@
 use std::{path::Path, time::Duration};
 
 use super::{
-    admin::kill::{Ask, OUTCOMES, Outcome, PODS},
-    client::{self, AskError},
+    admin::stop::{OUTCOMES, PODS, StopOutcome, StopRequest},
+    client::{self, ClientError},
 };
 use crate::{
     cli::PodName,
@@ -17,7 +17,7 @@ const WAIT: Duration = Duration::from_secs(1);
 
 /// What came of a request.
 #[derive(Debug)]
-pub struct End {
+pub struct StopResult {
     /// The pod had ended before, and nothing was changed.
     pub already: bool,
     /// How the pod ended.
@@ -30,10 +30,10 @@ pub async fn follow(
     socket: &Path,
     pod: &PodName,
     verb: &str,
-    ask: &Ask,
+    ask: &StopRequest,
     mut say: impl FnMut(&str),
-) -> Result<End, AskError> {
-    let granted: Granted = client::tell(socket, &format!("{PODS}/{pod}/{verb}"), ask).await?;
+) -> Result<StopResult, ClientError> {
+    let granted: Granted = client::post(socket, &format!("{PODS}/{pod}/{verb}"), ask).await?;
     let uid = &granted.uid;
     match (granted.ended_already, &granted.phase) {
         (false, _) => say(&format!(
@@ -48,16 +48,16 @@ pub async fn follow(
     let path = format!("{OUTCOMES}/{uid}?wait={}", WAIT.as_secs());
     let mut told = Vec::new();
     loop {
-        let outcome = client::wait(socket, &path, WAIT).await;
-        let Outcome { ended, story } = outcome.map_err(|error| gone(pod, error))?;
+        let outcome = client::get_with_timeout(socket, &path, WAIT).await;
+        let StopOutcome { ended, story } = outcome.map_err(|error| gone(pod, error))?;
         if ended {
-            return Ok(End {
+            return Ok(StopResult {
                 already: granted.ended_already,
                 story,
             });
         }
         if let Some(why) = story.given_up {
-            return Err(AskError::Refused(format!("the request is given up: {why}")));
+            return Err(ClientError::Refused(format!("the request is given up: {why}")));
         }
         if story.blocked != told {
             story
@@ -70,18 +70,18 @@ pub async fn follow(
 }
 
 /// The end was granted: whatever the reason, an agent that does not know of it is not the one that was asked, or stops.
-fn gone(pod: &PodName, error: AskError) -> AskError {
+fn gone(pod: &PodName, error: ClientError) -> ClientError {
     let cause = match error {
-        AskError::NoAgent { cause, .. } => format!("nobody listens at its socket: {cause}"),
-        AskError::Cut { cause, .. } | AskError::Refused(cause) => cause,
+        ClientError::NoAgent { cause, .. } => format!("nobody listens at its socket: {cause}"),
+        ClientError::Disconnected { cause, .. } | ClientError::Refused(cause) => cause,
         other => return other,
     };
     let pod = pod.to_string();
-    AskError::Gone { pod, cause }
+    ClientError::AgentExited { pod, cause }
 }
 
 /// What came of it, for people.
-pub fn text(End { already, story }: &End) -> String {
+pub fn text(StopResult { already, story }: &StopResult) -> String {
     let then = match story.stage {
         _ if story.kept => "its object, containers and logs are kept until it is deleted",
         Stage::Terminating | Stage::Terminated => "its volumes and cgroup are being cleaned up",

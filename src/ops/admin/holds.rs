@@ -6,7 +6,7 @@ use http_body_util::Full;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{JSON, PodAnswers, error, json_answer, response, stopping};
+use super::{JSON, PodsAdmin, error, json_answer, response, stopping};
 use crate::{
     handover::guard::holds::{ABSENCE, NODE_UID, SafetyHold, SafetyHolds},
     journal::JournalError,
@@ -15,14 +15,14 @@ use crate::{
 };
 
 /// Where that is asked for.
-pub const HELD: &str = "/v1/held";
+pub const HOLDS: &str = "/v1/held";
 /// Where a release goes.
-pub const RELEASE: &str = "/v1/release";
+pub const APPROVE: &str = "/v1/release";
 
 /// What is to be released.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Ask {
+pub struct ApprovalRequest {
     /// Its name, or the UID of a pod.
     pub item: String,
     /// The digest that was shown with it: nothing is released if it is another one by now.
@@ -33,7 +33,7 @@ pub struct Ask {
 /// What was released.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Released {
+pub struct Approved {
     /// As it was held.
     pub item: SafetyHold,
     /// Why a restart would not know of it.
@@ -42,7 +42,7 @@ pub struct Released {
 }
 
 /// All that is held; nothing while the agent stops.
-async fn report(pods: &PodAnswers) -> Option<(SafetyHolds, Overview)> {
+async fn report(pods: &PodsAdmin) -> Option<(SafetyHolds, Overview)> {
     // Before the runtime has been reached no pod is held, and the map does not answer.
     let reached = pods.runtime.borrow().version.is_some();
     let overview = if reached {
@@ -57,7 +57,7 @@ async fn report(pods: &PodAnswers) -> Option<(SafetyHolds, Overview)> {
 }
 
 /// What is held, and why.
-pub(super) async fn held(pods: &PodAnswers) -> Response<Full<Bytes>> {
+pub(super) async fn list(pods: &PodsAdmin) -> Response<Full<Bytes>> {
     match report(pods).await {
         Some((report, _)) => json_answer(&report),
         None => stopping(),
@@ -65,8 +65,8 @@ pub(super) async fn held(pods: &PodAnswers) -> Response<Full<Bytes>> {
 }
 
 /// Releases one item, and says what it was.
-pub(super) async fn release(pods: &PodAnswers, body: &[u8], peer: &str) -> Response<Full<Bytes>> {
-    let ask: Ask = match serde_json::from_slice(body) {
+pub(super) async fn approve(pods: &PodsAdmin, body: &[u8], peer: &str) -> Response<Full<Bytes>> {
+    let ask: ApprovalRequest = match serde_json::from_slice(body) {
         Ok(ask) => ask,
         Err(cause) => return error(StatusCode::BAD_REQUEST, &format!("the body is no request: {cause}")),
     };
@@ -78,7 +78,11 @@ pub(super) async fn release(pods: &PodAnswers, body: &[u8], peer: &str) -> Respo
         .unwrap_or_else(|cause| error(StatusCode::INTERNAL_SERVER_ERROR, &cause.to_string()))
 }
 
-async fn grant(pods: PodAnswers, Ask { item: name, digest }: Ask, peer: String) -> Response<Full<Bytes>> {
+async fn grant(
+    pods: PodsAdmin,
+    ApprovalRequest { item: name, digest }: ApprovalRequest,
+    peer: String,
+) -> Response<Full<Bytes>> {
     let refused = |code, why: &str| {
         tracing::warn!(item = name, peer, why, "A release is refused");
         error(code, why)
@@ -127,7 +131,7 @@ async fn grant(pods: PodAnswers, Ask { item: name, digest }: Ask, peer: String) 
             "A release is not on the disk yet: a restart would not know it"
         );
     }
-    json_answer(&Released { item, not_durable })
+    json_answer(&Approved { item, not_durable })
 }
 
 fn mismatch(overview: &Overview, uid: &str) -> Option<Mismatch> {
@@ -135,7 +139,7 @@ fn mismatch(overview: &Overview, uid: &str) -> Option<Mismatch> {
     story.mismatch.as_ref().map(|mismatch| mismatch.mismatch.clone())
 }
 
-async fn release_pod(pods: &PodAnswers, uid: &str, mismatch: Mismatch) -> Option<Result<(), JournalError>> {
+async fn release_pod(pods: &PodsAdmin, uid: &str, mismatch: Mismatch) -> Option<Result<(), JournalError>> {
     let ends = pods.workers.release(uid.into(), mismatch).await?;
     if ends { Some(pods.journal.durable().await) } else { None }
 }

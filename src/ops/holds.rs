@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use jiff::Timestamp;
 
-use super::admin::held::Released;
+use super::admin::holds::Approved;
 use crate::{
     handover::guard::holds::{SafetyHold, SafetyHolds},
     words::{seconds, some_of},
@@ -47,7 +47,7 @@ pub fn text(report: &SafetyHolds, now: Timestamp) -> String {
 }
 
 /// What was released, for people.
-pub fn released(Released { item, not_durable }: &Released) -> String {
+pub fn approved(Approved { item, not_durable }: &Approved) -> String {
     let told = format!("{} is released: {}", item.item, item.release);
     match not_durable {
         Some(cause) => format!("{told}; a restart of the agent would not know it yet: {cause}"),

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// See the module's documentation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Why {
+pub struct Explanation {
     /// The object that was asked for, and each that the one before it waits for.
     pub objects: Vec<ObjectFacts>,
     /// What it comes to.
@@ -29,7 +29,7 @@ pub struct ObjectFacts {
 
 // === impl Why ===
 
-impl Why {
+impl Explanation {
     /// For people.
     pub fn text(&self) -> String {
         let mut out = String::new();

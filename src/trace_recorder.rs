@@ -171,12 +171,12 @@ impl TraceRecorder {
     }
 
     /// Whether finalizers are known to keep its object.
-    pub fn is_kept_by_finalizers(&self) -> bool {
+    pub fn has_finalizers(&self) -> bool {
         !self.lock().finalizers.is_empty()
     }
 
     /// The stop request is cancelled for this reason.
-    pub fn set_given_up(&self, why: String) {
+    pub fn set_cancelled(&self, why: String) {
         self.lock().given_up = Some(why);
     }
 
@@ -186,7 +186,7 @@ impl TraceRecorder {
     }
 
     /// A stop of its sandbox failed. Only the first error is kept: some runtimes report a network failure once and then succeed.
-    pub fn sandbox_failed(&self, why: String) {
+    pub fn set_sandbox_error(&self, why: String) {
         self.lock().sandbox_error.get_or_insert(why);
     }
 
@@ -239,7 +239,7 @@ impl TraceRecorder {
     }
 
     /// Records the terminal phase of the pod in the API, if it has one.
-    pub fn set_shown(&self, view: &PodView) {
+    pub fn set_terminal_state(&self, view: &PodView) {
         let status = view.object.as_ref().and_then(|object| object.pod.status.as_ref());
         let Some(status) = status.filter(|_| view.terminal_phase) else {
             return;
@@ -252,7 +252,7 @@ impl TraceRecorder {
     }
 
     /// The terminal phase in the API.
-    pub fn shown(&self) -> Option<TerminalState> {
+    pub fn terminal_state(&self) -> Option<TerminalState> {
         self.standing.borrow().shown.clone()
     }
 
@@ -303,7 +303,7 @@ impl TraceRecorder {
     /// The trace up to now.
     pub fn trace(&self) -> Trace {
         let now = Instant::now();
-        let shown = self.shown();
+        let shown = self.terminal_state();
         let kept = self.standing.borrow().kept;
         let state = self.lock();
         Trace {

@@ -7,24 +7,24 @@ use http::{Response, StatusCode};
 use http_body_util::Full;
 use serde::{Deserialize, Serialize};
 
-use super::{PodAnswers, error, json_answer};
+use super::{PodsAdmin, error, json_answer};
 
 /// Where it is asked for.
-pub const HAND_BACK: &str = "/v1/hand-back";
+pub const HANDOVER: &str = "/v1/hand-back";
 /// Nobody who starts a kubelet waits longer.
 const LONGEST: Duration = Duration::from_secs(3600);
 
 /// What is asked for.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Ask {
+pub struct HandoverRequest {
     /// How long pods that are being taken down have to come to a safe point.
     pub timeout_ms: u64,
 }
 
 /// Returns when nothing is under way any more, or at the end of that time.
-pub(super) async fn hand_back(pods: &PodAnswers, body: &[u8], peer: &str) -> Response<Full<Bytes>> {
-    let Ask { timeout_ms } = match serde_json::from_slice(body) {
+pub(super) async fn hand_over(pods: &PodsAdmin, body: &[u8], peer: &str) -> Response<Full<Bytes>> {
+    let HandoverRequest { timeout_ms } = match serde_json::from_slice(body) {
         Ok(ask) => ask,
         Err(cause) => return error(StatusCode::BAD_REQUEST, &format!("the body is no request: {cause}")),
     };

@@ -3,20 +3,20 @@
 use std::{path::Path, time::Duration};
 
 use super::{
-    admin::hand_back::{Ask, HAND_BACK},
-    client::{self, AskError},
+    admin::handover::{HANDOVER, HandoverRequest},
+    client::{self, ClientError},
 };
 use crate::{handover::guard::activity::HandoverResult, words::some_of};
 
 /// What came of it, in words.
-pub async fn hand_back(socket: &Path, timeout: Duration) -> String {
-    let ask = Ask {
+pub async fn hand_over(socket: &Path, timeout: Duration) -> String {
+    let ask = HandoverRequest {
         timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
     };
-    text(client::tell_for(socket, HAND_BACK, &ask, timeout).await)
+    text(client::post_with_timeout(socket, HANDOVER, &ask, timeout).await)
 }
 
-fn text(answer: Result<HandoverResult, AskError>) -> String {
+fn text(answer: Result<HandoverResult, ClientError>) -> String {
     match answer {
         Ok(HandoverResult { cut_short }) if cut_short.is_empty() => {
             "The node is handed back: nothing is under way.".to_owned()
@@ -27,7 +27,7 @@ fn text(answer: Result<HandoverResult, AskError>) -> String {
             some_of(cut_short)
         ),
         // Nobody works on the node's pods who could be asked.
-        Err(error @ AskError::NoAgent { .. } | error @ AskError::Refused(_)) => {
+        Err(error @ ClientError::NoAgent { .. } | error @ ClientError::Refused(_)) => {
             format!("There is nothing to hand back: {error}")
         }
         Err(error) => format!("Whether the node is handed back is not known: {error}"),
@@ -43,7 +43,7 @@ mod tests {
         assert!(text(Ok(HandoverResult::default())).contains("nothing is under way"));
         let cut_short = vec!["default/web-0".to_owned()];
         assert!(text(Ok(HandoverResult { cut_short })).contains("default/web-0"));
-        let refused = AskError::Refused("this agent takes no pods down".to_owned());
+        let refused = ClientError::Refused("this agent takes no pods down".to_owned());
         assert_eq!(
             text(Err(refused)),
             "There is nothing to hand back: this agent takes no pods down"

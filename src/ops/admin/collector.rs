@@ -16,9 +16,9 @@ use crate::{
         shared::Shared, why,
     },
     counters::Counters,
+    explanation::Explanation,
     object_name::ObjectName,
     ops::{gc_status::GcReport, status::CollectorReport},
-    why::Why,
 };
 
 /// Where a picture is asked for, with `?uid=` and a UID or without.
@@ -28,7 +28,7 @@ pub const STATUS: &str = "/v1/gc/status";
 const NO_COLLECTOR: &str = "this agent does not collect: it was started without --gc-kubeconfig, or with --gc never";
 
 /// What questions about garbage are answered from.
-pub struct GcAnswers {
+pub struct CollectorAdmin {
     /// As whom it asks.
     pub client: MetadataClient,
     /// Whose turn it is.
@@ -41,9 +41,9 @@ pub struct GcAnswers {
     pub counters: Arc<Counters>,
 }
 
-// === impl GcAnswers ===
+// === impl CollectorAdmin ===
 
-impl GcAnswers {
+impl CollectorAdmin {
     /// What `status` says of the collector.
     pub(super) fn in_short(&self) -> CollectorReport {
         let unsynced = self.now(|core, now| core.sync_state.unsynced_reason(now));
@@ -69,7 +69,7 @@ pub fn question(uid: Option<&str>) -> String {
 }
 
 /// The answer of this collector; nothing if the question is for somebody else.
-pub(super) fn answer(gc: Option<&GcAnswers>, path: &str, query: Option<&str>) -> Option<Response<Full<Bytes>>> {
+pub(super) fn answer(gc: Option<&CollectorAdmin>, path: &str, query: Option<&str>) -> Option<Response<Full<Bytes>>> {
     if ![GRAPH, STATUS].contains(&path) {
         return None;
     }
@@ -85,13 +85,13 @@ pub(super) fn answer(gc: Option<&GcAnswers>, path: &str, query: Option<&str>) ->
 }
 
 /// Why this object is still there, as far as the collector knows.
-pub(super) fn why(gc: Option<&GcAnswers>, name: &ObjectName) -> Result<Why, String> {
+pub(super) fn why(gc: Option<&CollectorAdmin>, name: &ObjectName) -> Result<Explanation, String> {
     let gc = gc.ok_or_else(|| NO_COLLECTOR.to_owned())?;
     let known = gc.now(|core, now| why::explain(core, name, now));
     known.unwrap_or_else(|| Err(nothing(gc)))
 }
 
-fn status(gc: &GcAnswers) -> Response<Full<Bytes>> {
+fn status(gc: &CollectorAdmin) -> Response<Full<Bytes>> {
     let work = gc.now(WorkReport::of);
     json_answer(&GcReport {
         synced: work.as_ref().is_some_and(|work| work.synced),
@@ -102,7 +102,7 @@ fn status(gc: &GcAnswers) -> Response<Full<Bytes>> {
 }
 
 /// Nothing is known here; whom to ask instead.
-fn nothing(gc: &GcAnswers) -> String {
+fn nothing(gc: &CollectorAdmin) -> String {
     let view = gc.turns.view();
     let why = view.stands_by.unwrap_or_else(|| "it begins".to_owned());
     let holder = view.lease.filter(|lease| !lease.is_own).and_then(|lease| lease.holder);
