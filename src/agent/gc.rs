@@ -17,7 +17,7 @@ use crate::{
         Unsynced,
         collect::collect,
         counts::SharedTotals,
-        leader_election::{self, Turn, Turns},
+        leader_election::{self, CollectorRole, LeaderElection},
         shared::Shared,
     },
     config::GcSettings,
@@ -34,16 +34,16 @@ const RESTART_DELAY: Duration = Duration::from_secs(1);
 /// While the server has more to do than it can; it takes several times as long for what is under way then.
 const LOAD_SLEEP: Duration = Duration::from_millis(8);
 
-/// Ready to be run.
+/// The collector, ready to run.
 pub(super) struct CollectorThread {
     client: MetadataClient,
-    turns: Turns,
+    election: LeaderElection,
     unsynced: Unsynced,
     aggregated_hold: Duration,
     node_name: String,
-    /// What the collector of this turn knows; nothing while it is another's.
+    /// State of the active collector; `None` while it is standby.
     current: watch::Sender<Option<Arc<Shared>>>,
-    /// What was done in earlier turns.
+    /// Counts of earlier active periods.
     earlier: SharedTotals,
     /// Of its events.
     counters: Arc<Counters>,
@@ -56,14 +56,14 @@ impl CollectorThread {
         let identity = leader_election::identity(node_name).map_err(|error| {
             Problem::configuration(format!("random numbers: {error}"), "let the agent read /dev/urandom")
         })?;
-        let turns = Turns::new(identity, settings.mode, dry_run);
-        let effects = Effects::new(dry_run, turns.gate());
+        let election = LeaderElection::new(identity, settings.mode, dry_run);
+        let effects = Effects::new(dry_run, election.gate());
         let client = MetadataClient::new(&settings.kube, settings.kubeconfig, effects)
             .map_err(|error| problems::api_client("--gc-kubeconfig", &error))?;
         Ok(Self {
             node_name: node_name.to_owned(),
             client,
-            turns,
+            election,
             unsynced: settings.unsynced,
             aggregated_hold: settings.aggregated_hold,
             current: watch::Sender::new(None),
@@ -76,7 +76,7 @@ impl CollectorThread {
     pub fn answers(&self) -> CollectorAdmin {
         CollectorAdmin {
             client: self.client.clone(),
-            turns: self.turns.clone(),
+            election: self.election.clone(),
             current: self.current.subscribe(),
             earlier: self.earlier.clone(),
             counters: Arc::clone(&self.counters),
@@ -110,7 +110,7 @@ impl CollectorThread {
 
     /// Collects whenever it is this agent's turn, until told to stop.
     async fn run(self, stop: CancellationToken) {
-        self.turns.introduce();
+        self.election.log_start();
         let ended = Notify::new();
         let collecting = async {
             tokio::select! {
@@ -125,7 +125,7 @@ impl CollectorThread {
             // Nothing is under way any more: another agent may have the turn.
             ended.notify_one();
         };
-        join(collecting, self.turns.keep(&self.client, ended.notified())).await;
+        join(collecting, self.election.run(&self.client, ended.notified())).await;
     }
 
     /// What this turn knew is of no use any more; what it did stays counted.
@@ -139,12 +139,12 @@ impl CollectorThread {
     }
 
     async fn collect(&self) {
-        let mut turn = self.turns.watch();
+        let mut turn = self.election.watch();
         let bring = bring_events(self.client.clone());
         let (events, sender) = Events::new(bring, &self.node_name, Arc::clone(&self.counters));
         let _sender = spawn(sender);
         loop {
-            let works = matches!(*turn.borrow_and_update(), Turn::Works { .. });
+            let works = matches!(*turn.borrow_and_update(), CollectorRole::Active { .. });
             if !works {
                 // Whose turn it is has told so already.
                 if turn.changed().await.is_err() {

@@ -40,7 +40,7 @@ pub enum Lane {
     /// For questions about single objects.
     Question,
     /// For whose turn it is, which must not wait behind anything.
-    Turn,
+    Election,
     /// For one of many writes.
     Write(usize),
     /// For lists and the watch of the kind with this number.
@@ -91,7 +91,7 @@ impl Lane {
     fn number(self) -> usize {
         match self {
             Self::Question => 0,
-            Self::Turn => 1,
+            Self::Election => 1,
             Self::Write(number) => 2 + number % FOR_WRITES,
             Self::Kind(number) => 2 + FOR_WRITES + number / WATCHES_ON_ONE,
         }

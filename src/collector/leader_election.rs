@@ -1,7 +1,7 @@
-//! Whose turn it is to collect: that of one agent in the cluster, while kube-controller-manager does not work.
+//! Leader election: one agent of the cluster collects garbage, while kube-controller-manager does not.
 //!
-//! `lease → election → ground ← controller_manager`: what a turn stands on holds by the clock alone, so that a turn ends in
-//! time also when nothing goes forward any more.
+//! `lease → election → conditions ← controller_manager`. The conditions expire by the clock alone, so that the active role
+//! ends in time even if every request hangs.
 
 use std::{fs, io, sync::Arc};
 
@@ -17,24 +17,24 @@ use crate::{
     node::effects::{EffectGate, Held},
 };
 
+mod conditions;
 mod controller_manager;
 mod election;
-mod ground;
 mod lease;
 mod requests;
 mod view;
 
 pub use self::view::{LeaseView, ManagerView, View};
 use self::{
+    conditions::{Conditions, Validity},
     election::Election,
-    ground::{Ground, Leave},
     requests::Leases,
-    view::Notes,
+    view::StatusRecord,
 };
 
-/// The kernel makes a random UUID at each reading.
-const RANDOM: &str = "/proc/sys/kernel/random/uuid";
-/// The Lease of the one whose turn it is.
+/// Each read returns a new random UUID.
+const RANDOM_UUID: &str = "/proc/sys/kernel/random/uuid";
+/// The Lease that the active agent holds.
 pub const LEASE: &str = "kube-system/pod-teardown-gc";
 
 /// When this agent's collector may work: `--gc`.
@@ -49,77 +49,77 @@ pub enum Mode {
     Never,
 }
 
-/// Whether this agent's collector works.
+/// Role of this agent's collector.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Turn {
-    /// It does not: what it had begun is dropped.
-    Waits {
-        /// For people.
+pub enum CollectorRole {
+    /// It does not work; work in progress is dropped.
+    Standby {
+        /// Reason for `status`.
         why: String,
     },
-    /// It does. Another `since` is another turn, in which nothing counts that was known before.
-    Works {
-        /// Since then.
+    /// It works. Another `since` is another period, which starts with an empty graph.
+    Active {
+        /// Start of this period.
         since: Instant,
     },
 }
 
-/// Says whose turn it is, and takes part in settling it; all clones are the same.
+/// This agent's part in the leader election. Clones share their state.
 #[derive(Clone)]
-pub struct Turns(Arc<Inner>);
+pub struct LeaderElection(Arc<Inner>);
 
 struct Inner {
     identity: String,
     mode: Mode,
     dry_run: bool,
-    ground: watch::Sender<Ground>,
-    turn: watch::Sender<Turn>,
-    notes: Notes,
+    conditions: watch::Sender<Conditions>,
+    role: watch::Sender<CollectorRole>,
+    status: StatusRecord,
 }
 
-/// Ends the turn when it is dropped.
-struct Ends<'a>(&'a Turns);
+/// Ends the active role on drop.
+struct EndsRole<'a>(&'a LeaderElection);
 
-/// What an agent on this node calls itself from this start on.
+/// Identity of an agent on this node until it restarts.
 pub fn identity(node_name: &str) -> io::Result<String> {
-    Ok(format!("{node_name}_{}", fs::read_to_string(RANDOM)?.trim()))
+    Ok(format!("{node_name}_{}", fs::read_to_string(RANDOM_UUID)?.trim()))
 }
 
 // === impl Turns ===
 
-impl Turns {
-    /// Nobody's turn but, in a dry run, one's own: it collects nothing.
+impl LeaderElection {
+    /// Starts as standby; a dry run, which writes nothing, is active at once.
     pub fn new(identity: String, mode: Mode, dry_run: bool) -> Self {
-        let leave = Ok(Leave::for_ever(Instant::now()));
+        let validity = Ok(Validity::unlimited(Instant::now()));
         let yet = |what: &str| Err(format!("{what} not asked for yet"));
-        let (lease, alone) = match (mode, dry_run) {
-            (Mode::Never, _) => (Err("--gc never".to_owned()), leave),
-            (Mode::Auto | Mode::Always, true) => (leave.clone(), leave),
-            (Mode::Always, false) => (yet("its Lease was"), leave),
+        let (lease, manager_idle) = match (mode, dry_run) {
+            (Mode::Never, _) => (Err("--gc never".to_owned()), validity),
+            (Mode::Auto | Mode::Always, true) => (validity.clone(), validity),
+            (Mode::Always, false) => (yet("its Lease was"), validity),
             (Mode::Auto, false) => (yet("its Lease was"), yet("kube-controller-manager was")),
         };
-        let turns = Self(Arc::new(Inner {
+        let election = Self(Arc::new(Inner {
             identity,
             mode,
             dry_run,
-            ground: watch::Sender::new(Ground {
-                // Nobody reads a Lease of it.
-                firm: dry_run,
+            conditions: watch::Sender::new(Conditions {
+                // A dry run has no Lease.
+                lease_shows_active: dry_run,
                 lease,
-                alone,
-                rests: Instant::now(),
+                manager_idle,
+                manager_idle_until: Instant::now(),
             }),
-            turn: watch::Sender::new(Turn::Waits {
+            role: watch::Sender::new(CollectorRole::Standby {
                 why: "not begun".to_owned(),
             }),
-            notes: Notes::default(),
+            status: StatusRecord::default(),
         }));
-        turns.tell();
-        turns
+        election.update_role();
+        election
     }
 
-    /// Tells the log who takes part, and how.
-    pub fn introduce(&self) {
+    /// Logs this agent's identity and mode.
+    pub fn log_start(&self) {
         let Inner {
             identity,
             mode,
@@ -129,9 +129,9 @@ impl Turns {
         tracing::info!(identity, ?mode, dry_run, lease = LEASE, "The collector begins");
     }
 
-    /// Whether the collector may write at this moment.
+    /// Whether the collector may write now.
     pub fn may_write(&self) -> Result<(), Held> {
-        match self.0.ground.borrow().judge(Instant::now()) {
+        match self.0.conditions.borrow().check(Instant::now()) {
             Ok(_) => Ok(()),
             Err(why) => Err(Held {
                 reason: format!("it is not this agent's turn to collect: {why}"),
@@ -139,56 +139,56 @@ impl Turns {
         }
     }
 
-    /// The same as the gate of the collector's effects.
+    /// [`Self::may_write`] as a gate of the collector's effects.
     pub fn gate(&self) -> EffectGate {
-        let turns = self.clone();
-        Arc::new(move || turns.may_write())
+        let election = self.clone();
+        Arc::new(move || election.may_write())
     }
 
-    /// The present turn, and its changes.
-    pub fn watch(&self) -> watch::Receiver<Turn> {
-        self.0.turn.subscribe()
+    /// The present role and its changes.
+    pub fn watch(&self) -> watch::Receiver<CollectorRole> {
+        self.0.role.subscribe()
     }
 
-    /// For people.
+    /// The state for `gc status`.
     pub fn view(&self) -> View {
-        let noted = self.0.notes.all();
+        let recorded = self.0.status.all();
         let now = Instant::now();
-        let ground = self.0.ground.borrow().clone();
-        let stands_by = ground.judge(now).err().map(str::to_owned);
-        let holds_lease = noted.lease.is_some() && ground.lease.is_ok_and(|leave| leave.holds(now));
+        let conditions = self.0.conditions.borrow().clone();
+        let stands_by = conditions.check(now).err().map(str::to_owned);
+        let holds_lease = recorded.lease.is_some() && conditions.lease.is_ok_and(|validity| validity.is_valid(now));
         View {
             identity: self.0.identity.clone(),
             mode: self.0.mode,
             dry_run: self.0.dry_run,
-            works_since: noted.works_since.filter(|_| stands_by.is_none()),
+            works_since: recorded.works_since.filter(|_| stands_by.is_none()),
             stands_by,
-            lease: noted.lease,
+            lease: recorded.lease,
             holds_lease,
-            lease_error: noted.lease_error,
-            controller_manager: noted.manager,
+            lease_error: recorded.lease_error,
+            controller_manager: recorded.manager,
         }
     }
 
-    /// Takes part until `stop`, which is best told when the collector has ended, and gives the turn back. Dropped, the
-    /// turn ends at once, and other agents find out by themselves.
-    pub async fn keep(&self, client: &MetadataClient, stop: impl Future<Output = ()>) {
+    /// Takes part until `stop`, which should follow the end of the collector, then releases the Lease. If this future is
+    /// dropped, the active role ends at once and the Lease expires.
+    pub async fn run(&self, client: &MetadataClient, stop: impl Future<Output = ()>) {
         let inner = &*self.0;
-        let ends = Ends(self);
+        let ends = EndsRole(self);
         if inner.dry_run || inner.mode == Mode::Never {
             return stop.await;
         }
         let leases = Leases(client);
-        let mut election = Election::new(leases, &inner.identity, inner.mode, &inner.ground, &inner.notes);
+        let mut election = Election::new(leases, &inner.identity, inner.mode, &inner.conditions, &inner.status);
         tokio::select! {
             () = stop => {}
-            // These go on for ever. Boxed, since they are large.
+            // These never return. Boxed, since they are large.
             () = Box::pin(election.run()) => {}
             () = Box::pin(self.monitor_controller_manager(leases)) => {}
-            () = self.follow() => {}
+            () = self.follow_conditions() => {}
         }
         drop(ends);
-        election.give_back().await;
+        election.release().await;
     }
 
     /// Watches kube-controller-manager while the Lease is held.
@@ -198,67 +198,68 @@ impl Turns {
             return std::future::pending().await;
         }
         loop {
-            let leave = self.held().await;
+            let validity = self.wait_for_lease().await;
             tokio::select! {
-                () = controller_manager::monitor(leases, &inner.ground, &inner.notes) => {}
-                () = self.lost(leave) => {}
+                () = controller_manager::monitor(leases, &inner.conditions, &inner.status) => {}
+                () = self.wait_for_lease_loss(validity) => {}
             }
-            inner.notes.not_asked();
-            inner.ground.send_modify(|ground| {
+            inner.status.manager_not_read();
+            inner.conditions.send_modify(|conditions| {
                 let not_asked = "kube-controller-manager was not asked for yet".to_owned();
-                ground.set_alone(Err(not_asked), Instant::now());
+                conditions.set_manager_idle(Err(not_asked), Instant::now());
             });
         }
     }
 
     /// Waits until the Lease is held.
-    async fn held(&self) -> Leave {
-        let mut ground = self.0.ground.subscribe();
+    async fn wait_for_lease(&self) -> Validity {
+        let mut conditions = self.0.conditions.subscribe();
         loop {
             let now = Instant::now();
-            let leave = ground.borrow_and_update().lease.as_ref().ok().copied();
-            if let Some(leave) = leave.filter(|leave| leave.holds(now)) {
-                return leave;
+            let validity = conditions.borrow_and_update().lease.as_ref().ok().copied();
+            if let Some(validity) = validity.filter(|validity| validity.is_valid(now)) {
+                return validity;
             }
-            // The sender is ours: it cannot close.
-            ground.changed().await.ok();
+            // `self` has the sender: it cannot close.
+            conditions.changed().await.ok();
         }
     }
 
-    /// Waits until the Lease is not held any more, or anew.
-    async fn lost(&self, held: Leave) {
-        let mut ground = self.0.ground.subscribe();
+    /// Waits until the Lease is lost, even if this agent has acquired it again.
+    async fn wait_for_lease_loss(&self, held: Validity) {
+        let mut conditions = self.0.conditions.subscribe();
         loop {
             let now = Instant::now();
-            let leave = ground.borrow_and_update().lease.as_ref().ok().copied();
-            let Some(leave) = leave.filter(|leave| leave.since == held.since && leave.holds(now)) else {
+            let validity = conditions.borrow_and_update().lease.as_ref().ok().copied();
+            let Some(validity) = validity.filter(|validity| validity.since == held.since && validity.is_valid(now))
+            else {
                 return;
             };
-            ends_or_changes(&mut ground, leave.until).await;
+            wait_for_change(&mut conditions, validity.until).await;
         }
     }
 
-    /// Tells each change of the turn, also those that only the clock brings about.
-    async fn follow(&self) {
-        let mut ground = self.0.ground.subscribe();
+    /// Updates the role on each change of the conditions and when they expire.
+    async fn follow_conditions(&self) {
+        let mut conditions = self.0.conditions.subscribe();
         loop {
-            let leave = ground.borrow_and_update().judge(Instant::now()).ok();
-            self.tell();
-            ends_or_changes(&mut ground, leave.and_then(|leave| leave.until)).await;
+            let validity = conditions.borrow_and_update().check(Instant::now()).ok();
+            self.update_role();
+            wait_for_change(&mut conditions, validity.and_then(|validity| validity.until)).await;
         }
     }
 
-    fn tell(&self) {
-        let turn = match self.0.ground.borrow().judge(Instant::now()) {
-            Ok(leave) => Turn::Works { since: leave.since },
-            Err(why) => Turn::Waits { why: why.to_owned() },
+    fn update_role(&self) {
+        let role = match self.0.conditions.borrow().check(Instant::now()) {
+            Ok(validity) => CollectorRole::Active { since: validity.since },
+            Err(why) => CollectorRole::Standby { why: why.to_owned() },
         };
-        self.0.turn.send_if_modified(|before| {
-            if *before == turn {
+        self.0.role.send_if_modified(|before| {
+            if *before == role {
                 return false;
             }
-            match &turn {
-                Turn::Works { .. } => {
+            match &role {
+                CollectorRole::Active { .. } => {
                     let Inner {
                         identity,
                         mode,
@@ -272,20 +273,20 @@ impl Turns {
                         lease = LEASE,
                         "The collector works from now on"
                     );
-                    self.0.notes.works(Some(Timestamp::now()));
+                    self.0.status.set_active_since(Some(Timestamp::now()));
                 }
-                Turn::Waits { why } => {
+                CollectorRole::Standby { why } => {
                     tracing::info!(why, "The collector stands by");
-                    self.0.notes.works(None);
+                    self.0.status.set_active_since(None);
                 }
             }
-            *before = turn;
+            *before = role;
             true
         });
     }
 }
 
-async fn ends_or_changes(ground: &mut watch::Receiver<Ground>, until: Option<Instant>) {
+async fn wait_for_change(conditions: &mut watch::Receiver<Conditions>, until: Option<Instant>) {
     let end = async {
         match until {
             Some(until) => sleep_until(until).await,
@@ -293,21 +294,21 @@ async fn ends_or_changes(ground: &mut watch::Receiver<Ground>, until: Option<Ins
         }
     };
     tokio::select! {
-        // The sender lives as long as those who wait: it cannot close.
-        _ = ground.changed() => {}
+        // The callers have the sender: it cannot close.
+        _ = conditions.changed() => {}
         () = end => {}
     }
 }
 
 // === impl Ends ===
 
-impl Drop for Ends<'_> {
+impl Drop for EndsRole<'_> {
     fn drop(&mut self) {
         let stopped = "this agent stops";
         self.0
             .0
-            .ground
-            .send_modify(|ground| ground.lease = Err(stopped.to_owned()));
-        self.0.tell();
+            .conditions
+            .send_modify(|conditions| conditions.lease = Err(stopped.to_owned()));
+        self.0.update_role();
     }
 }

@@ -1,4 +1,4 @@
-//! Whether kube-controller-manager's collector works, by its Lease. The agent that holds the collectors' Lease watches it.
+//! Detects by its Lease whether kube-controller-manager works. Only the holder of the collectors' Lease watches it.
 
 use std::time::Duration;
 
@@ -10,53 +10,53 @@ use tokio::{
 };
 
 use super::{
-    ground::{Ground, extended},
-    requests::{Exact, Leases},
-    view::{Notes, named},
+    conditions::{Conditions, extended},
+    requests::{Freshness, Leases},
+    view::{StatusRecord, non_empty},
 };
 use crate::api::ApiError;
 
 const LEASE: &str = "kube-controller-manager";
-/// A Lease that does not change for so long is not renewed: three times its own duration.
+/// Without a change for so long, three times its duration, the Lease is not renewed.
 const IDLE: Duration = Duration::from_secs(45);
-/// How often it is read.
-const READ_EVERY: Duration = Duration::from_secs(2);
-/// An answer counts for so long, whatever fails afterwards: one lost answer must not end a turn.
+/// Interval of reads.
+const READ_INTERVAL: Duration = Duration::from_secs(2);
+/// How long an answer counts: one lost answer must not end the active role.
 const FRESH: Duration = Duration::from_secs(15);
 
-/// What was seen of the Lease.
+/// The last read state of the Lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Seen {
     /// When the last answered request was sent.
     asked: Instant,
     /// Holder, renewTime, transitions and resourceVersion; `None` without a Lease.
     mark: Option<[Value; 4]>,
-    /// When it was first seen so.
+    /// When this state was first read.
     since: Instant,
-    /// It was seen otherwise before.
+    /// An earlier read showed another state.
     changed: bool,
 }
 
-/// Watches the Lease and keeps `ground` up to date. Never returns.
-pub(super) async fn monitor(leases: Leases<'_>, ground: &watch::Sender<Ground>, notes: &Notes) {
+/// Watches the Lease and keeps `conditions` up to date. Never returns.
+pub(super) async fn monitor(leases: Leases<'_>, conditions: &watch::Sender<Conditions>, status: &StatusRecord) {
     let mut seen = None;
     loop {
         let asked = Instant::now();
-        match leases.get(LEASE, Exact::Now).await {
+        match leases.get(LEASE, Freshness::Latest).await {
             Ok(lease) => {
                 let now = seen_after(seen.as_ref(), lease.as_ref().map(mark), asked);
-                note(notes, seen.as_ref(), &now);
+                note(status, seen.as_ref(), &now);
                 seen = Some(now);
             }
-            Err(error) => note_error(notes, &error),
+            Err(error) => note_error(status, &error),
         }
         let now = Instant::now();
         let idle = idle_until(seen.as_ref(), now);
-        ground.send_modify(|ground| {
-            let alone = idle.map(|until| extended(&ground.alone, Some(until), now));
-            ground.set_alone(alone.map_err(str::to_owned), now);
+        conditions.send_modify(|conditions| {
+            let manager_idle = idle.map(|until| extended(&conditions.manager_idle, Some(until), now));
+            conditions.set_manager_idle(manager_idle.map_err(str::to_owned), now);
         });
-        sleep(READ_EVERY).await;
+        sleep(READ_INTERVAL).await;
     }
 }
 
@@ -75,7 +75,7 @@ fn seen_after(before: Option<&Seen>, mark: Option<[Value; 4]>, asked: Instant) -
     }
 }
 
-/// Until when the collector may work if nothing more is heard of kube-controller-manager, or why it may not.
+/// Until when the collector may work without another answer, or why it may not.
 fn idle_until(seen: Option<&Seen>, now: Instant) -> Result<Instant, &'static str> {
     let age = |of: Instant| now.saturating_duration_since(of);
     let Some(seen) = seen.filter(|seen| age(seen.asked) < FRESH) else {
@@ -88,7 +88,7 @@ fn idle_until(seen: Option<&Seen>, now: Instant) -> Result<Instant, &'static str
     }
 }
 
-/// What shows that a Lease changes.
+/// The fields that change when a Lease is renewed.
 fn mark(lease: &Value) -> [Value; 4] {
     let spec = &lease["spec"];
     [
@@ -99,9 +99,9 @@ fn mark(lease: &Value) -> [Value; 4] {
     ]
 }
 
-fn note(notes: &Notes, before: Option<&Seen>, now: &Seen) {
-    notes.manager(|view| {
-        view.holder = now.mark.as_ref().and_then(|mark| named(mark[0].as_str()?));
+fn note(status: &StatusRecord, before: Option<&Seen>, now: &Seen) {
+    status.update_manager(|view| {
+        view.holder = now.mark.as_ref().and_then(|mark| non_empty(mark[0].as_str()?));
         view.looked = Some(Timestamp::now());
         view.error = None;
         if before.is_some_and(|before| before.mark != now.mark) {
@@ -110,8 +110,8 @@ fn note(notes: &Notes, before: Option<&Seen>, now: &Seen) {
     });
 }
 
-fn note_error(notes: &Notes, error: &ApiError) {
-    notes.manager(|view| view.error = Some(error.to_string()));
+fn note_error(status: &StatusRecord, error: &ApiError) {
+    status.update_manager(|view| view.error = Some(error.to_string()));
 }
 
 #[cfg(test)]
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn it_works_until_its_lease_was_seen_unchanged_for_45_s_and_an_old_answer_shows_nothing() {
+    async fn manager_works_until_its_lease_is_unchanged_for_45_s_and_an_old_answer_does_not_count() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let seen = |asked, since, changed| {

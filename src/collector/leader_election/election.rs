@@ -1,4 +1,4 @@
-//! Gets the Lease, keeps it, and gives it back.
+//! Acquires, renews and releases the Lease.
 
 use std::{
     hash::{DefaultHasher, Hash as _, Hasher as _},
@@ -12,32 +12,32 @@ use tokio::{
 };
 
 use super::{
-    ground::{Ground, Leave, extended},
-    lease::{Candidate, DEADLINE, NAME, Next, RENEW_EVERY, Record, Seen, Sight, next},
-    requests::{Exact, Leases},
-    view::Notes,
+    conditions::{Conditions, Validity, extended},
+    lease::{Candidate, NAME, Next, Observed, RENEW_DEADLINE, RENEW_INTERVAL, Record, Seen, next},
+    requests::{Freshness, Leases},
+    view::StatusRecord,
 };
 use crate::{api::ApiError, collector::Mode};
 
-/// How often those look who only wait: there may be one on every node.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// Each of them takes up to so much longer, always the same, so that they do not move in step.
-const SPREAD: Duration = Duration::from_secs(1);
-/// For giving back; whoever waits finds out by itself after a while.
-const GIVE_BACK: Duration = Duration::from_secs(5);
+/// Interval of reads by a waiting agent: there may be one on every node.
+const WAIT_INTERVAL: Duration = Duration::from_secs(5);
+/// Added to the interval, by a hash of the identity, so that agents do not read at the same time.
+const MAX_SPREAD: Duration = Duration::from_secs(1);
+/// Limit of the release. Without it, the Lease expires.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) struct Election<'a> {
     leases: Leases<'a>,
     identity: &'a str,
     always: bool,
-    ground: &'a watch::Sender<Ground>,
-    notes: &'a Notes,
+    conditions: &'a watch::Sender<Conditions>,
+    status: &'a StatusRecord,
     seen: Option<Seen>,
-    /// What is seen is what this agent wrote, and nothing has been heard since.
-    own: bool,
-    /// What is cached may be too old to write over.
-    exact: Exact,
-    doubted: bool,
+    /// `seen` is this agent's own last write, and no later answer contradicts it.
+    is_current: bool,
+    /// A cached Lease may be too old to replace.
+    freshness: Freshness,
+    is_ambiguous: bool,
 }
 
 // === impl Election ===
@@ -47,23 +47,23 @@ impl<'a> Election<'a> {
         leases: Leases<'a>,
         identity: &'a str,
         mode: Mode,
-        ground: &'a watch::Sender<Ground>,
-        notes: &'a Notes,
+        conditions: &'a watch::Sender<Conditions>,
+        status: &'a StatusRecord,
     ) -> Self {
         Self {
             leases,
             identity,
             always: mode == Mode::Always,
-            ground,
-            notes,
+            conditions,
+            status,
             seen: None,
-            own: false,
-            exact: Exact::Now,
-            doubted: false,
+            is_current: false,
+            freshness: Freshness::Latest,
+            is_ambiguous: false,
         }
     }
 
-    /// Goes on for ever.
+    /// Never returns.
     pub async fn run(&mut self) {
         loop {
             let pause = self.step().await;
@@ -71,176 +71,177 @@ impl<'a> Election<'a> {
         }
     }
 
-    /// Gives the Lease back, if it is this agent's.
-    pub async fn give_back(&mut self) {
-        match timeout(GIVE_BACK, self.given_back()).await {
+    /// Releases the Lease if this agent holds it.
+    pub async fn release(&mut self) {
+        match timeout(RELEASE_TIMEOUT, self.try_release()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::info!(%error, "The collector's Lease was not given back"),
             Err(_) => tracing::info!("The collector's Lease was not given back in time"),
         }
     }
 
-    async fn given_back(&mut self) -> Result<(), ApiError> {
+    async fn try_release(&mut self) -> Result<(), ApiError> {
         loop {
-            if !self.own {
-                // Never begun: nothing can be this agent's.
+            if !self.is_current {
+                // Never read, so never acquired.
                 if self.seen.is_none() {
                     return Ok(());
                 }
-                self.exact = Exact::Now;
-                self.look().await?;
+                self.freshness = Freshness::Latest;
+                self.read_lease().await?;
             }
-            let Some(sight @ Sight::Present(record)) = self.seen.as_ref().map(|seen| &seen.sight) else {
+            let Some(observed @ Observed::Present(record)) = self.seen.as_ref().map(|seen| &seen.observed) else {
                 return Ok(());
             };
-            if record.holder != self.identity || self.doubted {
+            if record.holder != self.identity || self.is_ambiguous {
                 return Ok(());
             }
-            let back = Record::of(self.identity, sight, Timestamp::now()).given_back();
+            let back = Record::of(self.identity, observed, Timestamp::now()).released();
             match self.leases.replace(NAME, &back.object()).await {
-                // Not as it was last heard of: look, and try again, as long as there is time.
-                Err(error) if self.own || error.code() == Some(409) => self.own = false,
+                // The Lease has changed: read it and try again, within the limit.
+                Err(error) if self.is_current || error.code() == Some(409) => self.is_current = false,
                 answer => return answer.map(drop),
             }
         }
     }
 
-    /// Does what is due, and returns how long nothing is.
+    /// Runs a step; returns the pause before the next.
     async fn step(&mut self) -> Duration {
-        match self.tried().await {
+        match self.try_step().await {
             Ok(pause) => pause,
             Err(error) => {
-                self.own = false;
-                self.exact = Exact::Now;
+                self.is_current = false;
+                self.freshness = Freshness::Latest;
                 let why = format!("its Lease is unknown: {error}");
-                self.notes.lease_failed(&error);
-                if self.holds() {
-                    // It stays this agent's until its deadline.
-                    return RENEW_EVERY;
+                self.status.lease_failed(&error);
+                if self.holds_lease() {
+                    // This agent holds it until its deadline.
+                    return RENEW_INTERVAL;
                 }
-                self.lost(why);
-                self.often().max(error.retry_after().unwrap_or_default())
+                self.set_lease_lost(why);
+                self.wait_interval().max(error.retry_after().unwrap_or_default())
             }
         }
     }
 
-    async fn tried(&mut self) -> Result<Duration, ApiError> {
-        // Twice: whoever was told that it changed looks again at once.
+    async fn try_step(&mut self) -> Result<Duration, ApiError> {
+        // Twice: after a conflict the Lease is read again at once.
         for _ in 0..2 {
-            if !self.own {
-                self.look().await?;
+            if !self.is_current {
+                self.read_lease().await?;
             }
             let Some(seen) = &self.seen else { break };
             let candidate = Candidate {
                 identity: self.identity,
-                holds: self.holds(),
-                doubted: self.doubted,
+                holds_lease: self.holds_lease(),
+                is_ambiguous: self.is_ambiguous,
                 always: self.always,
             };
             match next(seen, candidate, Instant::now()) {
                 Next::Wait(left) => {
-                    self.waits();
-                    return Ok(left.min(self.often()));
+                    self.set_waiting();
+                    return Ok(left.min(self.wait_interval()));
                 }
                 Next::Take | Next::Renew => {}
             }
             match self.write().await {
-                Ok(()) => return Ok(RENEW_EVERY),
+                Ok(()) => return Ok(RENEW_INTERVAL),
                 Err(error) if matches!(error.code(), Some(404 | 409)) => {
-                    self.own = false;
-                    self.exact = Exact::Now;
+                    self.is_current = false;
+                    self.freshness = Freshness::Latest;
                 }
                 Err(error) => return Err(error),
             }
         }
-        // Others are at it, too.
-        Ok(RENEW_EVERY)
+        // Other agents write it, too.
+        Ok(RENEW_INTERVAL)
     }
 
-    async fn look(&mut self) -> Result<(), ApiError> {
-        let lease = self.leases.get(NAME, self.exact).await?;
-        let sight = lease.as_ref().and_then(Record::read);
-        let sight = sight.map_or(Sight::Absent, Sight::Present);
-        if let Sight::Present(record) = &sight
+    async fn read_lease(&mut self) -> Result<(), ApiError> {
+        let lease = self.leases.get(NAME, self.freshness).await?;
+        let observed = lease.as_ref().and_then(Record::read);
+        let observed = observed.map_or(Observed::Absent, Observed::Present);
+        if let Observed::Present(record) = &observed
             && !record.holder.is_empty()
             && record.holder != self.identity
         {
-            self.doubted = true;
+            self.is_ambiguous = true;
         }
-        self.notes.lease_seen(&sight, self.identity);
-        self.seen = Some(Seen::after(self.seen.take(), sight, Instant::now()));
+        self.status.lease_seen(&observed, self.identity);
+        self.seen = Some(Seen::after(self.seen.take(), observed, Instant::now()));
         Ok(())
     }
 
     async fn write(&mut self) -> Result<(), ApiError> {
         let Some(seen) = &self.seen else { return Ok(()) };
         let stands_by = self.stands_by();
-        let record = Record::of(self.identity, &seen.sight, Timestamp::now()).standing_by(stands_by);
-        // Whatever becomes of it, it replaces only what was seen: if the Lease bears this name afterwards, rightly so.
-        self.doubted = false;
+        let record = Record::of(self.identity, &seen.observed, Timestamp::now()).standing_by(stands_by);
+        // The write replaces only the version that was read: if the Lease names this agent afterwards, it holds it.
+        self.is_ambiguous = false;
         let sent = Instant::now();
-        let answer = match &seen.sight {
-            Sight::Absent => self.leases.create(&record.object()).await?,
-            Sight::Present(_) => self.leases.replace(NAME, &record.object()).await?,
+        let answer = match &seen.observed {
+            Observed::Absent => self.leases.create(&record.object()).await?,
+            Observed::Present(_) => self.leases.replace(NAME, &record.object()).await?,
         };
         let Some(stored) = record.stored(&answer) else {
-            self.own = false;
+            self.is_current = false;
             return Ok(());
         };
         let now = Instant::now();
-        let sight = Sight::Present(stored);
-        self.notes.lease_seen(&sight, self.identity);
+        let observed = Observed::Present(stored);
+        self.status.lease_seen(&observed, self.identity);
         self.seen = Some(Seen {
-            sight,
+            observed,
             since: now,
-            yields: false,
+            may_be_taken: false,
         });
-        self.own = true;
-        self.ground.send_modify(|ground| {
-            ground.firm = !stands_by;
-            ground.lease = Ok(extended(&ground.lease, Some(sent + DEADLINE), now));
+        self.is_current = true;
+        self.conditions.send_modify(|conditions| {
+            conditions.lease_shows_active = !stands_by;
+            conditions.lease = Ok(extended(&conditions.lease, Some(sent + RENEW_DEADLINE), now));
         });
         Ok(())
     }
 
-    /// Whether the Lease is to say that its holder stands by. From here on this agent does not work then, whatever becomes
-    /// of what is written: somebody who always works may take the Lease at once.
+    /// Whether the Lease has to show its holder as standby. If so, this agent is standby from now on, even if the write
+    /// fails: an agent with `--gc always` may take the Lease at once.
     fn stands_by(&self) -> bool {
-        let stands_by = self.ground.borrow().stands_by(Instant::now());
+        let stands_by = self.conditions.borrow().must_show_standby(Instant::now());
         if stands_by {
-            self.ground.send_if_modified(|ground| std::mem::take(&mut ground.firm));
+            self.conditions
+                .send_if_modified(|conditions| std::mem::take(&mut conditions.lease_shows_active));
         }
         stands_by
     }
 
-    fn holds(&self) -> bool {
-        let holds = |leave: &Leave| leave.holds(Instant::now());
-        self.ground.borrow().lease.as_ref().is_ok_and(holds)
+    fn holds_lease(&self) -> bool {
+        let is_valid = |validity: &Validity| validity.is_valid(Instant::now());
+        self.conditions.borrow().lease.as_ref().is_ok_and(is_valid)
     }
 
-    fn waits(&mut self) {
-        self.exact = Exact::Cached;
-        let why = match self.seen.as_ref().map(|seen| &seen.sight) {
-            Some(Sight::Present(record)) => format!("{} holds the Lease kube-system/{NAME}", record.holder),
-            Some(Sight::Absent) | None => {
+    fn set_waiting(&mut self) {
+        self.freshness = Freshness::Cached;
+        let why = match self.seen.as_ref().map(|seen| &seen.observed) {
+            Some(Observed::Present(record)) => format!("{} holds the Lease kube-system/{NAME}", record.holder),
+            Some(Observed::Absent) | None => {
                 format!("the Lease kube-system/{NAME} is missing, and whoever held it may not know yet")
             }
         };
-        self.lost(why);
+        self.set_lease_lost(why);
     }
 
-    fn lost(&self, why: String) {
-        self.ground.send_if_modified(|ground| {
+    fn set_lease_lost(&self, why: String) {
+        self.conditions.send_if_modified(|conditions| {
             let why = Err(why);
-            let changed = ground.lease != why;
-            ground.lease = why;
+            let changed = conditions.lease != why;
+            conditions.lease = why;
             changed
         });
     }
 
-    fn often(&self) -> Duration {
+    fn wait_interval(&self) -> Duration {
         let mut hasher = DefaultHasher::new();
         self.identity.hash(&mut hasher);
-        LOOK_EVERY + SPREAD.mul_f64(f64::from((hasher.finish() % 1000) as u16) / 1000.0)
+        WAIT_INTERVAL + MAX_SPREAD.mul_f64(f64::from((hasher.finish() % 1000) as u16) / 1000.0)
     }
 }

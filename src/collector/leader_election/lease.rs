@@ -1,4 +1,4 @@
-//! The Lease by which agents agree whose turn it is: what it says, and what follows from it.
+//! The Lease of the collectors: its content, and the next step of an agent that reads it.
 
 use std::time::Duration;
 
@@ -8,72 +8,71 @@ use tokio::time::Instant;
 
 /// Name of the Lease.
 pub const NAME: &str = "pod-teardown-gc";
-/// Nobody else takes a Lease that was renewed less than so long ago.
+/// No other agent takes a Lease within this time after its renewal.
 pub const DURATION: Duration = Duration::from_secs(15);
-/// How often the holder renews it.
-pub const RENEW_EVERY: Duration = Duration::from_secs(2);
-/// By it a holder says that it stands by. It bears the holder's name: whoever does not know it writes it back as it was.
+/// Interval of the holder's renewals.
+pub const RENEW_INTERVAL: Duration = Duration::from_secs(2);
+/// Annotation of a standby holder. Its value is the holder's identity, since a client that does not know the annotation
+/// writes it back unchanged.
 const STANDS_BY: &str = "pod-teardown/stands-by";
-/// The holder stops by itself when it was not renewed for so long: what it has sent by then has [`DURATION`] to arrive.
-pub const DEADLINE: Duration = Duration::from_secs(10);
+/// Without a renewal for so long the holder stops. Requests sent by then have until [`DURATION`] to arrive.
+pub const RENEW_DEADLINE: Duration = Duration::from_secs(10);
 
-/// What a Lease says.
+/// Content of the Lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
-    /// Who holds it; empty if it was given back.
+    /// Identity of the holder; empty if released.
     pub holder: String,
-    /// How long it is the holder's after each renewal.
+    /// How long the Lease is valid after each renewal.
     pub duration: Duration,
-    /// When it became the holder's, by the holder's clock.
+    /// When the holder acquired it, by the holder's clock.
     pub acquired: String,
-    /// When it was last renewed, by the holder's clock. Compared, and never believed.
+    /// When it was last renewed, by the holder's clock. Only compared for equality.
     pub renewed: String,
-    /// How often it went over to somebody else.
+    /// Number of changes of the holder.
     pub transitions: i64,
-    /// The holder says that its collector stands by, and that it does not work before it has said otherwise.
+    /// The holder's collector is standby, and stays so until the Lease shows otherwise.
     pub stands_by: bool,
-    /// All else that is written back as it was, with the resourceVersion.
+    /// Written back unchanged, with the resourceVersion.
     metadata: Value,
 }
 
-/// What a look has shown.
+/// Result of a read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Sight {
-    /// There is none.
+pub enum Observed {
     Absent,
-    /// There is one.
     Present(Record),
 }
 
-/// What is seen, and since when it has been so.
+/// The last read state and its age.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
-    /// The last look.
-    pub sight: Sight,
-    /// When it was first seen like that.
+    /// Result of the last read.
+    pub observed: Observed,
+    /// When this state was first read.
     pub since: Instant,
-    /// Its holder said that it stands by, and again at a later look: it lives, and this is no state of old.
-    pub yields: bool,
+    /// The holder showed standby in two successive versions: it is alive, and this is no older state of a restored store.
+    pub may_be_taken: bool,
 }
 
-/// Who asks.
+/// The agent that takes part.
 #[derive(Debug, Clone, Copy)]
 pub struct Candidate<'a> {
-    /// What it calls itself.
+    /// Its identity.
     pub identity: &'a str,
-    /// The deadline after its last renewal has not passed.
-    pub holds: bool,
-    /// Somebody else held the Lease after this one's last write. If it bears this one's name again all the same, the
-    /// store was set back, and the other may not know yet.
-    pub doubted: bool,
-    /// It works whatever other collectors do, and so goes before one that stands by for them.
+    /// The deadline of its last renewal has not passed.
+    pub holds_lease: bool,
+    /// Another agent held the Lease after this agent's last write. If the Lease names this agent again, the store was
+    /// restored, and the other agent may not know yet.
+    pub is_ambiguous: bool,
+    /// `--gc always`: it takes the Lease from a standby holder.
     pub always: bool,
 }
 
-/// What to do.
+/// Next step of a candidate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// It is another's for so long yet, if it does not change.
+    /// Another agent holds it for so long, if it does not change.
     Wait(Duration),
     /// Take it.
     Take,
@@ -84,16 +83,16 @@ pub enum Next {
 // === impl Record ===
 
 impl Record {
-    /// What the store gave this state, if that can be compared.
+    /// The resourceVersion, if it is a number.
     fn version(&self) -> Option<u64> {
         self.metadata["resourceVersion"].as_str()?.parse().ok()
     }
 
-    /// Reads a Lease; nothing if it is none.
+    /// Reads a Lease; `None` without a resourceVersion.
     pub fn read(lease: &Value) -> Option<Self> {
         let mut metadata = lease["metadata"].clone();
         metadata["resourceVersion"].as_str()?;
-        // The server keeps them; they are many.
+        // Large, and kept by the server.
         metadata.as_object_mut()?.remove("managedFields");
         let spec = &lease["spec"];
         let stands_by = &lease["metadata"]["annotations"][STANDS_BY];
@@ -112,11 +111,11 @@ impl Record {
         })
     }
 
-    /// The Lease of `holder`, as it is to be written over `sight`.
-    pub fn of(holder: &str, sight: &Sight, now: Timestamp) -> Self {
+    /// The Lease of `holder` that replaces `observed`.
+    pub fn of(holder: &str, observed: &Observed, now: Timestamp) -> Self {
         let now = now.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string();
-        match sight {
-            Sight::Absent => Self {
+        match observed {
+            Observed::Absent => Self {
                 holder: holder.to_owned(),
                 duration: DURATION,
                 acquired: now.clone(),
@@ -125,18 +124,18 @@ impl Record {
                 stands_by: false,
                 metadata: json!({ "name": NAME }),
             },
-            Sight::Present(before) => {
-                let goes_over = before.holder != holder;
+            Observed::Present(before) => {
+                let changes_holder = before.holder != holder;
                 Self {
                     holder: holder.to_owned(),
                     duration: DURATION,
-                    acquired: if goes_over {
+                    acquired: if changes_holder {
                         now.clone()
                     } else {
                         before.acquired.clone()
                     },
                     renewed: now,
-                    transitions: before.transitions.saturating_add(goes_over.into()),
+                    transitions: before.transitions.saturating_add(changes_holder.into()),
                     stands_by: false,
                     metadata: before.metadata.clone(),
                 }
@@ -144,13 +143,12 @@ impl Record {
         }
     }
 
-    /// The same of a holder that stands by, if it does.
     pub fn standing_by(self, stands_by: bool) -> Self {
         Self { stands_by, ..self }
     }
 
-    /// The same, given back, so that the next one need not wait.
-    pub fn given_back(self) -> Self {
+    /// The released Lease, which another agent may take at once.
+    pub fn released(self) -> Self {
         Self {
             holder: String::new(),
             duration: Duration::from_secs(1),
@@ -159,7 +157,7 @@ impl Record {
         }
     }
 
-    /// As it is sent.
+    /// The object of the request.
     pub fn object(&self) -> Value {
         let mut spec = json!({
             "holderIdentity": self.holder,
@@ -184,7 +182,7 @@ impl Record {
         })
     }
 
-    /// The same as the server has it now, by its answer to the write.
+    /// This Lease with the metadata of the server's answer to the write.
     pub fn stored(self, answer: &Value) -> Option<Self> {
         let mut object = self.object();
         object["metadata"] = answer["metadata"].clone();
@@ -195,13 +193,13 @@ impl Record {
 // === impl Seen ===
 
 impl Seen {
-    /// What is seen now, after `before`. A record that bears the same resourceVersion was not changed in between either.
-    pub fn after(before: Option<Self>, sight: Sight, now: Instant) -> Self {
+    /// The state after another read. The same resourceVersion means no change in between.
+    pub fn after(before: Option<Self>, observed: Observed, now: Instant) -> Self {
         match before {
-            Some(before) if before.sight == sight => before,
+            Some(before) if before.observed == observed => before,
             before => Self {
-                yields: before.is_some_and(|before| sight.still_stands_by(&before.sight)),
-                sight,
+                may_be_taken: before.is_some_and(|before| observed.still_stands_by(&before.observed)),
+                observed,
                 since: now,
             },
         }
@@ -210,8 +208,8 @@ impl Seen {
 
 // === impl Sight ===
 
-impl Sight {
-    /// Its holder says that it stands by, and said so before: a store that was put back shows older states.
+impl Observed {
+    /// The same holder shows standby in a newer version than `before`: a restored store shows older ones.
     fn still_stands_by(&self, before: &Self) -> bool {
         let (Self::Present(before), Self::Present(now)) = (before, self) else {
             return false;
@@ -220,20 +218,20 @@ impl Sight {
     }
 }
 
-/// What follows from what is seen. One that is missing may have been deleted under a holder, who has its deadline yet.
+/// The next step of `candidate`. A missing Lease may have been deleted while its holder's deadline has not passed.
 pub fn next(seen: &Seen, candidate: Candidate<'_>, now: Instant) -> Next {
     let unchanged = now.saturating_duration_since(seen.since);
     let after = |duration: Duration| match duration.saturating_sub(unchanged) {
         Duration::ZERO => Next::Take,
         left => Next::Wait(left),
     };
-    match &seen.sight {
-        Sight::Absent if candidate.holds => Next::Take,
-        Sight::Absent => after(DURATION),
-        Sight::Present(record) if record.holder.is_empty() => Next::Take,
-        Sight::Present(record) if record.holder == candidate.identity && !candidate.doubted => Next::Renew,
-        Sight::Present(_) if seen.yields && candidate.always => Next::Take,
-        Sight::Present(record) => after(record.duration),
+    match &seen.observed {
+        Observed::Absent if candidate.holds_lease => Next::Take,
+        Observed::Absent => after(DURATION),
+        Observed::Present(record) if record.holder.is_empty() => Next::Take,
+        Observed::Present(record) if record.holder == candidate.identity && !candidate.is_ambiguous => Next::Renew,
+        Observed::Present(_) if seen.may_be_taken && candidate.always => Next::Take,
+        Observed::Present(record) => after(record.duration),
     }
 }
 
@@ -241,10 +239,10 @@ pub fn next(seen: &Seen, candidate: Candidate<'_>, now: Instant) -> Next {
 mod tests {
     use super::*;
 
-    const ME: Candidate<'_> = Candidate {
+    const CANDIDATE: Candidate<'_> = Candidate {
         identity: "me",
-        holds: false,
-        doubted: false,
+        holds_lease: false,
+        is_ambiguous: false,
         always: false,
     };
 
@@ -252,7 +250,7 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    fn record(holder: &str, duration: u64, version: &str) -> Sight {
+    fn record(holder: &str, duration: u64, version: &str) -> Observed {
         let lease = json!({
             "metadata": { "name": NAME, "resourceVersion": version, "labels": { "kept": "yes" }, "managedFields": [1] },
             "spec": {
@@ -260,33 +258,39 @@ mod tests {
                 "acquireTime": "1998-01-01T00:00:00.000000Z", "leaseTransitions": 3,
             },
         });
-        Sight::Present(Record::read(&lease).unwrap())
+        Observed::Present(Record::read(&lease).unwrap())
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_follows() {
+    async fn next_step_follows_from_holder_and_age() {
         let start = Instant::now();
-        let holds = Candidate { holds: true, ..ME };
-        let doubted = Candidate { doubted: true, ..ME };
-        for (sight, unchanged, candidate, expected) in [
-            (record("other", 15, "1"), 0, ME, Next::Wait(secs(15))),
-            (record("other", 15, "1"), 14, ME, Next::Wait(secs(1))),
-            (record("other", 15, "1"), 15, ME, Next::Take),
-            (record("other", 15, "1"), 14, holds, Next::Wait(secs(1))),
-            (record("other", 40, "1"), 15, ME, Next::Wait(secs(25))),
-            (record("", 15, "1"), 0, ME, Next::Take),
-            (record("me", 15, "1"), 0, ME, Next::Renew),
-            (record("me", 15, "1"), 900, ME, Next::Renew),
-            (record("me", 15, "1"), 3, doubted, Next::Wait(secs(12))),
-            (record("me", 15, "1"), 15, doubted, Next::Take),
-            (Sight::Absent, 0, ME, Next::Wait(secs(15))),
-            (Sight::Absent, 15, ME, Next::Take),
-            (Sight::Absent, 0, holds, Next::Take),
+        let holds_lease = Candidate {
+            holds_lease: true,
+            ..CANDIDATE
+        };
+        let is_ambiguous = Candidate {
+            is_ambiguous: true,
+            ..CANDIDATE
+        };
+        for (observed, unchanged, candidate, expected) in [
+            (record("other", 15, "1"), 0, CANDIDATE, Next::Wait(secs(15))),
+            (record("other", 15, "1"), 14, CANDIDATE, Next::Wait(secs(1))),
+            (record("other", 15, "1"), 15, CANDIDATE, Next::Take),
+            (record("other", 15, "1"), 14, holds_lease, Next::Wait(secs(1))),
+            (record("other", 40, "1"), 15, CANDIDATE, Next::Wait(secs(25))),
+            (record("", 15, "1"), 0, CANDIDATE, Next::Take),
+            (record("me", 15, "1"), 0, CANDIDATE, Next::Renew),
+            (record("me", 15, "1"), 900, CANDIDATE, Next::Renew),
+            (record("me", 15, "1"), 3, is_ambiguous, Next::Wait(secs(12))),
+            (record("me", 15, "1"), 15, is_ambiguous, Next::Take),
+            (Observed::Absent, 0, CANDIDATE, Next::Wait(secs(15))),
+            (Observed::Absent, 15, CANDIDATE, Next::Take),
+            (Observed::Absent, 0, holds_lease, Next::Take),
         ] {
             let seen = Seen {
-                sight,
+                observed,
                 since: start,
-                yields: false,
+                may_be_taken: false,
             };
             assert_eq!(
                 next(&seen, candidate, start + secs(unchanged)),
@@ -297,42 +301,46 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn only_what_does_not_change_grows_old() {
+    async fn changed_lease_restarts_its_age() {
         let start = Instant::now();
         let seen = Seen::after(None, record("other", 15, "1"), start);
         let seen = Seen::after(Some(seen), record("other", 15, "1"), start + secs(9));
         assert_eq!(seen.since, start);
-        for changed in [record("other", 15, "2"), record("", 15, "1"), Sight::Absent] {
+        for changed in [record("other", 15, "2"), record("", 15, "1"), Observed::Absent] {
             let seen = Seen::after(Some(seen.clone()), changed, start + secs(9));
             assert_eq!(seen.since, start + secs(9));
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_holder_that_stands_by_yields_to_one_that_always_works_once_it_was_seen_to_live() {
+    async fn standby_holder_that_is_alive_yields_to_mode_always() {
         let now = Instant::now();
-        let always = Candidate { always: true, ..ME };
+        let always = Candidate {
+            always: true,
+            ..CANDIDATE
+        };
         let idle = |holder: &str, says: &str, version: &str| {
             let metadata = json!({ "resourceVersion": version, "annotations": { STANDS_BY: says } });
             let lease = json!({ "metadata": metadata, "spec": { "holderIdentity": holder } });
-            Sight::Present(Record::read(&lease).unwrap())
+            Observed::Present(Record::read(&lease).unwrap())
         };
-        let seen =
-            |first: &Sight, then: &Sight| Seen::after(Some(Seen::after(None, first.clone(), now)), then.clone(), now);
+        let seen = |first: &Observed, then: &Observed| {
+            Seen::after(Some(Seen::after(None, first.clone(), now)), then.clone(), now)
+        };
         let waits = Next::Wait(DURATION);
         let (one, two) = (idle("other", "other", "1"), idle("other", "other", "2"));
         assert_eq!(next(&seen(&one, &two), always, now), Next::Take);
-        assert_eq!(next(&seen(&one, &two), ME, now), waits);
-        // It may be a state of old that was put back.
+        assert_eq!(next(&seen(&one, &two), CANDIDATE, now), waits);
+        // It may be an older state of a restored store.
         assert_eq!(next(&seen(&one, &one), always, now), waits);
         assert_eq!(next(&seen(&one, &record("other", 15, "2")), always, now), waits);
-        // Left behind by one before, and written back by somebody who does not know it.
+        // Left by an earlier holder and written back by a client that does not know it.
         let left = (idle("other", "before", "1"), idle("other", "before", "2"));
         assert_eq!(next(&seen(&left.0, &left.1), always, now), waits);
     }
 
     #[test]
-    fn that_it_stands_by_is_said_and_taken_back_beside_what_others_say() {
+    fn standby_annotation_is_set_and_removed_beside_others() {
         let metadata = json!({ "resourceVersion": "1", "annotations": { "team": "a" } });
         let lease = json!({ "metadata": metadata, "spec": { "holderIdentity": "me" } });
         let record = Record::read(&lease).unwrap();
@@ -344,12 +352,12 @@ mod tests {
         );
         let read = Record::read(&object).unwrap();
         assert!(read.stands_by);
-        let works = Record::of("me", &Sight::Present(read), Timestamp::now()).object();
+        let works = Record::of("me", &Observed::Present(read), Timestamp::now()).object();
         assert_eq!(works["metadata"]["annotations"], json!({ "team": "a" }));
     }
 
     #[test]
-    fn what_is_written_replaces_only_what_was_seen_and_keeps_what_others_put_there() {
+    fn write_replaces_only_the_version_read_and_keeps_foreign_fields() {
         let now: Timestamp = "2026-01-02T03:04:05.5Z".parse().unwrap();
         let taken = Record::of("me", &record("other", 40, "7"), now);
         assert_eq!(
@@ -367,15 +375,15 @@ mod tests {
         let stored = taken
             .stored(&json!({ "metadata": { "name": NAME, "resourceVersion": "8" } }))
             .unwrap();
-        let renewed = Record::of("me", &Sight::Present(stored.clone()), now + secs(2));
+        let renewed = Record::of("me", &Observed::Present(stored.clone()), now + secs(2));
         assert_eq!((renewed.transitions, &renewed.acquired), (4, &stored.acquired));
         assert_eq!(renewed.object()["metadata"]["resourceVersion"], "8");
-        let back = renewed.given_back().object();
+        let back = renewed.released().object();
         assert_eq!(
             (&back["spec"]["holderIdentity"], &back["spec"]["leaseTransitions"]),
             (&json!(""), &json!(4))
         );
-        let first = Record::of("me", &Sight::Absent, now).object();
+        let first = Record::of("me", &Observed::Absent, now).object();
         assert_eq!(first["metadata"], json!({ "name": NAME }));
     }
 }

@@ -1,35 +1,35 @@
-//! What people are told of whose turn it is.
+//! State of the leader election for `gc status`.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::lease::Sight;
+use super::lease::Observed;
 use crate::{api::ApiError, collector::Mode};
 
-/// Whose turn it is to collect, and why.
+/// Role of this agent's collector, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct View {
-    /// What this agent calls itself.
+    /// This agent's identity.
     pub identity: String,
     /// `--gc`.
     pub mode: Mode,
-    /// It would collect nothing, needs no turn, and asks nobody.
+    /// A dry run takes no part in the election.
     pub dry_run: bool,
-    /// Since when this agent's collector works, if it does.
+    /// Start of the active role, if it is active.
     pub works_since: Option<Timestamp>,
-    /// Why it stands by, if it does.
+    /// Why it is standby, if it is.
     pub stands_by: Option<String>,
     /// The Lease of the agents' collectors.
     pub lease: Option<LeaseView>,
-    /// It is this agent's at this moment, for certain.
+    /// This agent certainly holds it now.
     #[serde(default)]
     pub holds_lease: bool,
-    /// Why the last request about it failed, if it did.
+    /// Error of the last request about it.
     pub lease_error: Option<String>,
-    /// kube-controller-manager, asked only by the agent that holds the Lease, with `--gc auto`.
+    /// kube-controller-manager; read only by the holder of the Lease, with `--gc auto`.
     pub controller_manager: Option<ManagerView>,
 }
 
@@ -37,17 +37,17 @@ pub struct View {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LeaseView {
-    /// Who holds it; nothing if nobody does.
+    /// Its holder, if any.
     pub holder: Option<String>,
-    /// It was this agent.
+    /// The holder is this agent.
     pub is_own: bool,
-    /// When it was last seen, or written.
+    /// When it was last read or written.
     #[serde(default)]
     pub seen: Option<Timestamp>,
-    /// The holder stands by: an agent with `--gc always` takes it over.
+    /// The holder is standby: an agent with `--gc always` takes it.
     #[serde(default)]
     pub stands_by: bool,
-    /// Since when, by the holder's clock.
+    /// When the holder acquired it, by the holder's clock.
     pub since: Option<Timestamp>,
 }
 
@@ -55,22 +55,22 @@ pub struct LeaseView {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ManagerView {
-    /// Who holds it; nothing if there is no Lease, or nobody holds it.
+    /// Its holder, if any.
     pub holder: Option<String>,
     /// When it was last seen to change.
     pub changed: Option<Timestamp>,
-    /// When it was last looked at.
+    /// When it was last read.
     pub looked: Option<Timestamp>,
-    /// Why the last look failed, if it did.
+    /// Error of the last read.
     pub error: Option<String>,
 }
 
-/// The parts of a [`View`] that are written down as they are seen.
+/// The recorded parts of a [`View`].
 #[derive(Debug, Default)]
-pub(super) struct Notes(Mutex<Noted>);
+pub(super) struct StatusRecord(Mutex<Recorded>);
 
 #[derive(Debug, Default, Clone)]
-pub(super) struct Noted {
+pub(super) struct Recorded {
     pub works_since: Option<Timestamp>,
     pub lease: Option<LeaseView>,
     pub lease_error: Option<String>,
@@ -79,52 +79,52 @@ pub(super) struct Noted {
 
 // === impl Notes ===
 
-impl Notes {
-    pub fn all(&self) -> Noted {
-        self.noted().clone()
+impl StatusRecord {
+    pub fn all(&self) -> Recorded {
+        self.recorded().clone()
     }
 
-    pub fn works(&self, since: Option<Timestamp>) {
-        self.noted().works_since = since;
+    pub fn set_active_since(&self, since: Option<Timestamp>) {
+        self.recorded().works_since = since;
     }
 
-    pub fn lease_seen(&self, sight: &Sight, identity: &str) {
-        let view = match sight {
-            Sight::Absent => LeaseView::default(),
-            Sight::Present(record) => LeaseView {
-                holder: named(&record.holder),
+    pub fn lease_seen(&self, observed: &Observed, identity: &str) {
+        let view = match observed {
+            Observed::Absent => LeaseView::default(),
+            Observed::Present(record) => LeaseView {
+                holder: non_empty(&record.holder),
                 is_own: record.holder == identity,
                 stands_by: record.stands_by,
                 since: record.acquired.parse().ok(),
                 seen: None,
             },
         };
-        let mut noted = self.noted();
-        noted.lease = Some(LeaseView {
+        let mut recorded = self.recorded();
+        recorded.lease = Some(LeaseView {
             seen: Some(Timestamp::now()),
             ..view
         });
-        noted.lease_error = None;
+        recorded.lease_error = None;
     }
 
     pub fn lease_failed(&self, error: &ApiError) {
-        self.noted().lease_error = Some(error.to_string());
+        self.recorded().lease_error = Some(error.to_string());
     }
 
-    pub fn manager(&self, change: impl FnOnce(&mut ManagerView)) {
-        change(self.noted().manager.get_or_insert_default());
+    pub fn update_manager(&self, change: impl FnOnce(&mut ManagerView)) {
+        change(self.recorded().manager.get_or_insert_default());
     }
 
-    /// Nobody is asked any more.
-    pub fn not_asked(&self) {
-        self.noted().manager = None;
+    /// kube-controller-manager's Lease is not read any more.
+    pub fn manager_not_read(&self) {
+        self.recorded().manager = None;
     }
 
-    fn noted(&self) -> MutexGuard<'_, Noted> {
+    fn recorded(&self) -> MutexGuard<'_, Recorded> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-pub(super) fn named(holder: &str) -> Option<String> {
+pub(super) fn non_empty(holder: &str) -> Option<String> {
     (!holder.is_empty()).then(|| holder.to_owned())
 }

@@ -12,8 +12,8 @@ use super::{error, json_answer};
 use crate::{
     api::{MetadataClient, escape},
     collector::{
-        core::Core, counts::SharedTotals, graph::Graph, leader_election::Turns, picture::Picture, report::WorkReport,
-        shared::Shared, why,
+        core::Core, counts::SharedTotals, graph::Graph, leader_election::LeaderElection, picture::Picture,
+        report::WorkReport, shared::Shared, why,
     },
     counters::Counters,
     explanation::Explanation,
@@ -32,7 +32,7 @@ pub struct CollectorAdmin {
     /// As whom it asks.
     pub client: MetadataClient,
     /// Whose turn it is.
-    pub turns: Turns,
+    pub election: LeaderElection,
     /// What the collector of this turn knows; nothing while it is another's.
     pub current: watch::Receiver<Option<Arc<Shared>>>,
     /// What was done in earlier turns.
@@ -48,7 +48,7 @@ impl CollectorAdmin {
     pub(super) fn in_short(&self) -> CollectorReport {
         let unsynced = self.now(|core, now| core.sync_state.unsynced_reason(now));
         CollectorReport {
-            stands_by: self.turns.view().stands_by,
+            stands_by: self.election.view().stands_by,
             not_synced: unsynced.unwrap_or_else(|| Some("it begins".to_owned())),
         }
     }
@@ -95,7 +95,7 @@ fn status(gc: &CollectorAdmin) -> Response<Full<Bytes>> {
     let work = gc.now(WorkReport::of);
     json_answer(&GcReport {
         synced: work.as_ref().is_some_and(|work| work.synced),
-        turn: gc.turns.view(),
+        turn: gc.election.view(),
         credentials_end: gc.client.credentials_end(),
         work,
     })
@@ -103,7 +103,7 @@ fn status(gc: &CollectorAdmin) -> Response<Full<Bytes>> {
 
 /// Nothing is known here; whom to ask instead.
 fn nothing(gc: &CollectorAdmin) -> String {
-    let view = gc.turns.view();
+    let view = gc.election.view();
     let why = view.stands_by.unwrap_or_else(|| "it begins".to_owned());
     let holder = view.lease.filter(|lease| !lease.is_own).and_then(|lease| lease.holder);
     let whom = holder.map_or_else(String::new, |holder| {

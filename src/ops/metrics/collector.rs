@@ -38,7 +38,7 @@ pub struct CollectorMetrics {
 
 impl CollectorMetrics {
     pub(super) fn of(answers: &CollectorAdmin) -> Self {
-        let view = answers.turns.view();
+        let view = answers.election.view();
         let (earlier, snapshot) = {
             // Both at one moment: at the end of a turn its counts go over to the past.
             let earlier = answers.earlier.lock();

@@ -6,7 +6,7 @@ use pod_teardown::{
     api::{MetadataClient, kubeconfig::read_kubeconfig},
     collector::{
         Mode,
-        leader_election::{Turn, Turns},
+        leader_election::{CollectorRole, LeaderElection},
     },
     node::effects::Effects,
 };
@@ -50,7 +50,7 @@ pub struct Cluster {
 }
 
 pub struct Agent {
-    pub turns: Turns,
+    pub election: LeaderElection,
     pub net: watch::Sender<Net>,
     task: JoinHandle<()>,
     stop: Option<oneshot::Sender<()>>,
@@ -83,11 +83,11 @@ pub fn wait_until<F: FnMut() -> bool>(limit: Duration, mut holds: F) -> impl Fut
 
 /// Checks from now on that no two agents may write at the same time. Dropping it stops the check.
 pub fn assert_at_most_one(agents: &[&Agent]) -> JoinSet<()> {
-    let turns: Vec<Turns> = agents.iter().map(|agent| agent.turns.clone()).collect();
+    let election: Vec<LeaderElection> = agents.iter().map(|agent| agent.election.clone()).collect();
     let mut set = JoinSet::new();
     set.spawn(async move {
         loop {
-            let may = turns.iter().filter(|turns| turns.may_write().is_ok()).count();
+            let may = election.iter().filter(|election| election.may_write().is_ok()).count();
             assert!(may < 2, "{may} may write at one time");
             sleep(SAMPLE).await;
         }
@@ -140,20 +140,20 @@ impl Cluster {
         let network = tokio::spawn(network(listener, server, network_state));
         let (config, path) = self.credentials_at(name, &url).await;
         // Not random: an agent's pauses depend on it.
-        let turns = Turns::new(name.to_owned(), mode, dry_run);
-        let client = MetadataClient::new(&config, path, Effects::new(dry_run, turns.gate())).unwrap();
+        let election = LeaderElection::new(name.to_owned(), mode, dry_run);
+        let client = MetadataClient::new(&config, path, Effects::new(dry_run, election.gate())).unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
-        let kept = turns.clone();
+        let kept = election.clone();
         let task = tokio::spawn(async move {
             let stopped = async {
                 if stopped.await.is_err() {
                     std::future::pending::<()>().await;
                 }
             };
-            kept.keep(&client, stopped).await;
+            kept.run(&client, stopped).await;
         });
         Agent {
-            turns,
+            election,
             net,
             task,
             stop: Some(stop),
@@ -201,14 +201,14 @@ impl Cluster {
 
 impl Agent {
     pub fn works(&self) -> bool {
-        let told = matches!(*self.turns.watch().borrow(), Turn::Works { .. });
-        told && self.turns.may_write().is_ok()
+        let told = matches!(*self.election.watch().borrow(), CollectorRole::Active { .. });
+        told && self.election.may_write().is_ok()
     }
 
     pub fn why(&self) -> String {
-        match &*self.turns.watch().borrow() {
-            Turn::Waits { why } => why.clone(),
-            Turn::Works { .. } => String::new(),
+        match &*self.election.watch().borrow() {
+            CollectorRole::Standby { why } => why.clone(),
+            CollectorRole::Active { .. } => String::new(),
         }
     }
 

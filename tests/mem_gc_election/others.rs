@@ -21,7 +21,7 @@ async fn an_agent_works_only_after_kube_controller_manager_was_silent() {
             cluster.renew(MANAGER, "master", Span::new()).await;
             assert!(!one.works());
         }
-        let view = one.turns.view();
+        let view = one.election.view();
         let manager = view.controller_manager.unwrap();
         assert_eq!(manager.holder.as_deref(), Some("master"));
         assert!(
@@ -31,7 +31,7 @@ async fn an_agent_works_only_after_kube_controller_manager_was_silent() {
         );
         let took = wait_until(secs(45 + 8), || one.works()).await;
         assert!(took >= secs(45), "{took:?}");
-        assert!(one.turns.view().works_since.is_some());
+        assert!(one.election.view().works_since.is_some());
         // It returns.
         cluster.renew(MANAGER, "master", Span::new()).await;
         wait_until(secs(4), || !one.works()).await;
@@ -74,7 +74,7 @@ async fn an_unreadable_manager_lease_does_not_count_as_silent() {
             "{code}: {}",
             one.why()
         );
-        assert!(one.turns.view().controller_manager.unwrap().error.is_some());
+        assert!(one.election.view().controller_manager.unwrap().error.is_some());
     }
 }
 
@@ -104,7 +104,7 @@ async fn mode_always_needs_the_lease_and_reads_no_other() {
     let took = wait_until(secs(17), || one.works()).await;
     assert!(took >= secs(15));
     sleep(secs(120)).await;
-    let view = one.turns.view();
+    let view = one.election.view();
     assert!(view.controller_manager.is_none() && view.lease.unwrap().is_own);
 }
 
@@ -120,10 +120,10 @@ async fn a_standby_holder_yields_the_lease_to_mode_always() {
             cluster.renew(MANAGER, "master", Span::new()).await;
             sleep(secs(2)).await;
         }
-        let view = one.turns.view().lease.unwrap();
+        let view = one.election.view().lease.unwrap();
         assert!(view.is_own && view.stands_by);
         assert!(
-            waits.turns.view().lease.unwrap().stands_by,
+            waits.election.view().lease.unwrap().stands_by,
             "one that waits is told, too"
         );
         sleep(dice.millis(5_000)).await;
@@ -145,8 +145,8 @@ async fn a_working_holder_does_not_yield_the_lease_to_mode_always() {
     let cluster = Cluster::new().await;
     let one = cluster.working("one", Mode::Auto, 70).await;
     let always = cluster.agent("always", Mode::Always).await;
-    let first = one.turns.watch().borrow().clone();
+    let first = one.election.watch().borrow().clone();
     sleep(secs(200)).await;
-    assert_eq!(*one.turns.watch().borrow(), first);
-    assert!(!always.works() && !always.turns.view().lease.unwrap().stands_by);
+    assert_eq!(*one.election.watch().borrow(), first);
+    assert!(!always.works() && !always.election.view().lease.unwrap().stands_by);
 }

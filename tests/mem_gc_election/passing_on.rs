@@ -1,7 +1,7 @@
 //! Takeover of the Lease.
 
 use jiff::ToSpan as _;
-use pod_teardown::collector::{Mode, leader_election::Turn};
+use pod_teardown::collector::{Mode, leader_election::CollectorRole};
 use serde_json::json;
 use testbed::apiserver::faults::{Action, Fault};
 use tokio::time::{Instant, sleep};
@@ -42,7 +42,7 @@ async fn a_stopped_holder_releases_the_lease_for_an_immediate_takeover() {
         let mut watcher = assert_at_most_one(&[&one, &other]);
         sleep(secs(30) + dice.millis(9_000)).await;
         one.stop().await;
-        assert!(one.turns.may_write().is_err());
+        assert!(one.election.may_write().is_err());
         assert_eq!(cluster.lease("pod-teardown-gc").await["spec"]["holderIdentity"], "");
         wait_until(secs(LOOK), || other.works()).await;
         expect_no_violation(&mut watcher);
@@ -65,17 +65,17 @@ async fn without_an_api_server_writes_stop_by_the_clock_and_resume_with_it() {
     for trouble in [Fault::new(Action::Refuse), Fault::status(500), Fault::delay(secs(3600))] {
         let cluster = Cluster::new().await;
         let one = cluster.working("one", Mode::Always, 20).await;
-        let first = one.turns.watch().borrow().clone();
+        let first = one.election.watch().borrow().clone();
         sleep(secs(7)).await;
-        assert_eq!(*one.turns.watch().borrow(), first, "a renewal is no new turn");
+        assert_eq!(*one.election.watch().borrow(), first, "a renewal is no new turn");
         cluster.api.faults().inject(trouble.clone());
-        let took = wait_until(secs(11), || one.turns.may_write().is_err()).await;
+        let took = wait_until(secs(11), || one.election.may_write().is_err()).await;
         assert!(took >= secs(7), "{took:?}: {trouble:?}");
         sleep(secs(120)).await;
-        assert!(!one.works() && one.turns.view().stands_by.is_some());
+        assert!(!one.works() && one.election.view().stands_by.is_some());
         cluster.api.faults().clear();
         wait_until(secs(60), || one.works()).await;
-        assert_ne!(*one.turns.watch().borrow(), first);
+        assert_ne!(*one.election.watch().borrow(), first);
     }
 }
 
@@ -83,12 +83,12 @@ async fn without_an_api_server_writes_stop_by_the_clock_and_resume_with_it() {
 async fn one_lost_answer_does_not_end_leadership() {
     let cluster = Cluster::new().await;
     let one = cluster.working("one", Mode::Always, 20).await;
-    let first = one.turns.watch().borrow().clone();
+    let first = one.election.watch().borrow().clone();
     for action in [Action::Refuse, Action::LoseResponse] {
         cluster.api.faults().inject(Fault::new(action).once());
         sleep(secs(20)).await;
     }
-    assert_eq!(*one.turns.watch().borrow(), first);
+    assert_eq!(*one.election.watch().borrow(), first);
 }
 
 #[tokio::test(start_paused = true)]
@@ -156,13 +156,13 @@ async fn labels_and_annotations_of_others_stay_on_the_lease() {
     let label = json!({ "metadata": { "labels": { "team": "a" } } });
     let patch = cluster.admin.patch(&path, testbed::rest::Patch::Merge, &label).await;
     patch.unwrap().ok().unwrap();
-    let first = one.turns.watch().borrow().clone();
+    let first = one.election.watch().borrow().clone();
     sleep(secs(30)).await;
     assert_eq!(
         cluster.lease("pod-teardown-gc").await["metadata"]["labels"]["team"],
         "a"
     );
-    assert_eq!(*one.turns.watch().borrow(), first);
+    assert_eq!(*one.election.watch().borrow(), first);
 }
 
 #[tokio::test(start_paused = true)]
@@ -172,7 +172,7 @@ async fn a_dry_run_works_at_once_without_a_lease() {
     assert!(one.works());
     sleep(secs(60)).await;
     assert!(cluster.api.requests().is_empty());
-    let view = one.turns.view();
+    let view = one.election.view();
     assert!(view.dry_run && view.works_since.is_some() && view.lease.is_none());
 }
 
@@ -200,5 +200,8 @@ async fn waiting_agents_send_few_requests() {
         "in {:?}",
         start.elapsed()
     );
-    assert!(matches!(*other.turns.watch().borrow(), Turn::Waits { .. }));
+    assert!(matches!(
+        *other.election.watch().borrow(),
+        CollectorRole::Standby { .. }
+    ));
 }

@@ -7,7 +7,7 @@ use pod_teardown::{
     collector::{
         Mode, Unsynced,
         collect::collect,
-        leader_election::{Turn, Turns},
+        leader_election::{CollectorRole, LeaderElection},
         shared::Shared,
     },
     node::effects::Effects,
@@ -26,11 +26,11 @@ use crate::cluster::{Cluster, secs, wait_until};
 async fn slow_answers_of_a_kind_do_not_end_leadership() {
     let cluster = Cluster::new().await;
     let (config, path) = cluster.credentials("one").await;
-    let turns = Turns::new("one".to_owned(), Mode::Always, false);
-    let client = MetadataClient::new(&config, path, Effects::new(false, turns.gate())).unwrap();
-    let (kept, same) = (turns.clone(), client.clone());
-    tokio::spawn(async move { kept.keep(&same, std::future::pending()).await });
-    wait_until(secs(30), || turns.may_write().is_ok()).await;
+    let election = LeaderElection::new("one".to_owned(), Mode::Always, false);
+    let client = MetadataClient::new(&config, path, Effects::new(false, election.gate())).unwrap();
+    let (kept, same) = (election.clone(), client.clone());
+    tokio::spawn(async move { kept.run(&same, std::future::pending()).await });
+    wait_until(secs(30), || election.may_write().is_ok()).await;
     let things = definition("a.test", true, &["v1"]);
     cluster.admin.create(DEFINITIONS, &things).await.unwrap().ok().unwrap();
     let shared = Arc::new(Shared::new(Unsynced::Hold));
@@ -62,10 +62,10 @@ async fn slow_answers_of_a_kind_do_not_end_leadership() {
     for number in 0..300 {
         insert(format!("b-{number}"), "a.test/v1", "Thing", 1000 + number);
     }
-    let mut turn = turns.watch();
+    let mut turn = election.watch();
     for _ in 0..120 {
         sleep(secs(1)).await;
         let now = turn.borrow_and_update().clone();
-        assert!(matches!(now, Turn::Works { .. }), "{now:?}");
+        assert!(matches!(now, CollectorRole::Active { .. }), "{now:?}");
     }
 }
