@@ -10,6 +10,7 @@ mod error;
 mod escape;
 mod event;
 pub mod expiry;
+mod http2;
 mod identity;
 mod items;
 pub mod kubeconfig;

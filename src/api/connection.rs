@@ -112,7 +112,13 @@ impl Connection {
         let client = self.credentials.sender();
         let response = match client.send(request).await {
             Ok(response) => response,
-            Err(error) => return Err(self.unsent(verb, path, &error).await),
+            Err(error) => {
+                let error = ApiError::not_sent(verb, path, &error);
+                if let ApiError::Unproven { code: Some(401), .. } = error {
+                    self.credentials.renew().await;
+                }
+                return Err(error);
+            }
         };
         let code = response.status();
         if code.is_success() {
@@ -134,20 +140,6 @@ impl Connection {
             retry_after,
             &body.unwrap_or_default(),
         ))
-    }
-
-    /// Whatever the Node was answered says nothing about what the request is for.
-    async fn unsent(&self, verb: &'static str, path: &str, error: &kube::Error) -> ApiError {
-        match proven::unproven(error) {
-            Some(ApiError::Held { cause, .. }) => ApiError::held(verb, path, cause.clone()),
-            Some(why) => {
-                if why.code() == Some(StatusCode::UNAUTHORIZED.as_u16()) {
-                    self.credentials.renew().await;
-                }
-                ApiError::unproven(verb, path, why)
-            }
-            None => ApiError::unreachable(verb, path, error),
-        }
     }
 
     /// A place among the writes that are under way.

@@ -90,6 +90,11 @@ pub enum ApiError {
     },
 }
 
+/// Why a connection was opened and not used.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub(super) struct Unproven(pub ApiError);
+
 /// What a refusal says that it is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct About {
@@ -159,8 +164,18 @@ impl ApiError {
         }
     }
 
+    /// No answer because of this error of the connection, which says if the connection was not proven.
+    pub(super) fn not_sent(verb: &'static str, path: &str, error: &(dyn Error + 'static)) -> Self {
+        let mut causes = std::iter::successors(Some(error), |&error| error.source());
+        match causes.find_map(|error| error.downcast_ref()) {
+            Some(Unproven(Self::Held { cause, .. })) => Self::held(verb, path, cause.clone()),
+            Some(Unproven(why)) => Self::unproven(verb, path, why),
+            None => Self::unreachable(verb, path, error),
+        }
+    }
+
     /// Not sent, because of what came of the proof.
-    pub(super) fn unproven(verb: &'static str, path: &str, why: &Self) -> Self {
+    fn unproven(verb: &'static str, path: &str, why: &Self) -> Self {
         Self::Unproven {
             verb,
             path: path.to_owned(),
@@ -231,7 +246,7 @@ impl ApiError {
 }
 
 /// An error with its causes on one line; each layer repeats less than one might hope.
-pub(super) fn chain(error: &dyn Error) -> String {
+fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

@@ -17,44 +17,35 @@ use http::{HeaderMap, Request, Response, Uri, Version, header, response};
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::{
     body::Incoming,
-    client::conn::{http1, http2},
+    client::conn::http1,
     rt::{Read, Write},
 };
 use hyper_rustls::HttpsConnector;
 use hyper_util::{
     client::legacy::{
         self,
-        connect::{Connect, Connection, HttpConnector},
+        connect::{Connect, Connection},
     },
     rt::TokioExecutor,
 };
 use k8s_openapi::api::core::v1::Node;
 use kube::client::{Body, ConfigExt as _};
-use tokio::time::timeout;
-use tower::{BoxError, Service, ServiceBuilder, ServiceExt as _};
+use tower::{BoxError, Service, ServiceBuilder};
 
 use super::{
     ApiError, USER_AGENT,
     answer::read,
     dial::{Dial, Dialer},
-    lanes::{connector, pinged},
+    error::Unproven,
+    http2::{Http2, Sender, connector, open_in_time, prove_in_time, tcp},
 };
 
-/// For a connection without its proof, name and TLS included; all addresses of a name share half of it.
-pub(super) const OPENING: Duration = Duration::from_secs(10);
-/// For the proof. A server that is busy lets requests wait for their turn.
-const PROOF: Duration = Duration::from_secs(20);
 /// A Node has some ten thousand bytes.
 const LARGEST: usize = 8 << 20;
 const VERB: &str = "GET";
 
 /// Judges what a server shows as this agent's Node; an error is why nothing may be sent there.
 pub type Proof = Arc<dyn Fn(Result<Node, ApiError>) -> BoxFuture<'static, Result<(), ApiError>> + Send + Sync>;
-
-/// A connection was opened and not used.
-#[derive(Debug, thiserror::Error)]
-#[error(transparent)]
-struct Unproven(ApiError);
 
 /// What it takes to ask for the Node.
 struct Question {
@@ -103,21 +94,15 @@ where
         config.rustls_https_connector_with_connector(transport.clone())?,
         question.clone(),
     );
-    let one = One {
-        connector: connector(config)?.enable_all_versions().wrap_connector(transport),
-        server: config.cluster_url.clone(),
+    let connector = connector(config)?.enable_all_versions().wrap_connector(transport);
+    let either = Either {
+        http2: Arc::new(Http2::new(connector, config.cluster_url.clone(), None)),
+        http1,
         question: question.clone(),
-        open: tokio::sync::Mutex::default(),
-        speaks_http1: AtomicBool::new(false),
+        server: config.cluster_url.clone(),
+        speaks_http1: Arc::default(),
     };
-    over(
-        Either {
-            one: Arc::new(one),
-            http1,
-        },
-        config,
-        question,
-    )
+    over(either, config, question)
 }
 
 /// A connection for each request that is under way.
@@ -151,37 +136,14 @@ where
     Ok(kube::Client::new(service, config.default_namespace.clone()))
 }
 
-/// One HTTP/2 connection, which is opened when it is needed.
-struct One<T> {
-    connector: HttpsConnector<T>,
-    server: Uri,
-    question: Option<Arc<Question>>,
-    open: tokio::sync::Mutex<Option<http2::SendRequest<Body>>>,
-    /// The server, or a proxy before it, was seen not to speak HTTP/2.
-    speaks_http1: AtomicBool,
-}
-
-/// That one; where HTTP/2 is not spoken, others.
+/// One HTTP/2 connection, or HTTP/1 connections where the server does not speak HTTP/2.
 struct Either<T> {
-    one: Arc<One<T>>,
+    http2: Arc<Http2<T, Body>>,
     http1: legacy::Client<Opener<HttpsConnector<T>>, Body>,
-}
-
-/// Opens what TLS goes over.
-pub(super) fn tcp() -> HttpConnector {
-    let mut tcp = HttpConnector::new();
-    tcp.enforce_http(false);
-    tcp.set_nodelay(true);
-    tcp.set_connect_timeout(Some(OPENING / 2));
-    tcp
-}
-
-/// Why the connection that a request was to go over was not used, if that is why it failed.
-pub(super) fn unproven<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a ApiError> {
-    let mut causes = std::iter::successors(Some(error), |error| error.source());
-    causes
-        .find_map(|error| error.downcast_ref::<Unproven>())
-        .map(|Unproven(why)| why)
+    question: Option<Arc<Question>>,
+    server: Uri,
+    /// The server, or a proxy before it, was seen not to speak HTTP/2.
+    speaks_http1: Arc<AtomicBool>,
 }
 
 // === impl Opener ===
@@ -204,66 +166,12 @@ where
     fn call(&mut self, uri: Uri) -> Self::Future {
         let (opening, question) = (self.inner.call(uri), self.question.clone());
         Box::pin(async move {
-            let late = |_| BoxError::from(format!("no connection within {OPENING:?}"));
-            let connection = timeout(OPENING, opening).await.map_err(late)?.map_err(Into::into)?;
-            let Some(question) = question else {
-                return Ok(connection);
-            };
-            let late = |_| BoxError::from(format!("the Node was not shown within {PROOF:?}"));
-            timeout(PROOF, question.ask(connection)).await.map_err(late)?
-        })
-    }
-}
-
-// === impl One ===
-
-impl<T> One<T>
-where
-    T: Service<Uri> + Clone,
-    T::Response: Connection + Read + Write + Unpin + Send + 'static,
-    T::Error: Into<BoxError>,
-    T::Future: Send + 'static,
-{
-    /// The connection, open and proven; `None` where HTTP/2 is not spoken. Others wait while it is opened.
-    async fn sender(&self) -> Result<Option<http2::SendRequest<Body>>, BoxError> {
-        if self.speaks_http1.load(Ordering::Relaxed) {
-            return Ok(None);
-        }
-        let mut open = self.open.lock().await;
-        if let Some(sender) = open.as_ref().filter(|sender| !sender.is_closed()) {
-            return Ok(Some(sender.clone()));
-        }
-        *open = None;
-        let late = |_| BoxError::from(format!("no connection within {OPENING:?}"));
-        let Some(sender) = timeout(OPENING, self.opened()).await.map_err(late)?? else {
-            tracing::warn!(
-                "The API server, or a proxy before it, does not speak HTTP/2: dead connections are noticed late"
-            );
-            self.speaks_http1.store(true, Ordering::Relaxed);
-            return Ok(None);
-        };
-        if let Some(question) = &self.question {
-            let late = |_| BoxError::from(format!("the Node was not shown within {PROOF:?}"));
-            let asked = question.ask_over(sender.clone(), &self.server);
-            timeout(PROOF, asked).await.map_err(late)??;
-        }
-        Ok(Some(open.insert(sender).clone()))
-    }
-
-    async fn opened(&self) -> Result<Option<http2::SendRequest<Body>>, BoxError> {
-        let mut connector = self.connector.clone();
-        let connection = connector.ready().await?.call(self.server.clone()).await?;
-        if !connection.connected().is_negotiated_h2() {
-            return Ok(None);
-        }
-        let (sender, driver) = pinged().handshake(connection).await?;
-        // Ends with the last request and sender of the connection, or with the connection; both show in its requests.
-        drop(tokio::spawn(async move {
-            if let Err(error) = driver.await {
-                tracing::debug!(%error, "Connection to the API server ended");
+            let connection = open_in_time(opening).await?;
+            match question {
+                Some(question) => prove_in_time(question.ask(connection)).await,
+                None => Ok(connection),
             }
-        }));
-        Ok(Some(sender))
+        })
     }
 }
 
@@ -272,8 +180,11 @@ where
 impl<T: Clone> Clone for Either<T> {
     fn clone(&self) -> Self {
         Self {
-            one: Arc::clone(&self.one),
+            http2: Arc::clone(&self.http2),
             http1: self.http1.clone(),
+            question: self.question.clone(),
+            server: self.server.clone(),
+            speaks_http1: Arc::clone(&self.speaks_http1),
         }
     }
 }
@@ -294,12 +205,24 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let Self { one, http1 } = self.clone();
+        let this = self.clone();
         Box::pin(async move {
-            match one.sender().await? {
-                Some(mut sender) => Ok(sender.send_request(request).await?),
-                None => Ok(http1.request(request).await?),
+            if !this.speaks_http1.load(Ordering::Relaxed) {
+                let prove = |sender| async {
+                    match &this.question {
+                        Some(question) => question.ask_over(sender, &this.server).await,
+                        None => Ok(()),
+                    }
+                };
+                if let Some(mut sender) = this.http2.sender(prove).await? {
+                    return Ok(sender.send_request(request).await?);
+                }
+                tracing::warn!(
+                    "The API server, or a proxy before it, does not speak HTTP/2: dead connections are noticed late"
+                );
+                this.speaks_http1.store(true, Ordering::Relaxed);
             }
+            Ok(this.http1.request(request).await?)
         })
     }
 }
@@ -348,7 +271,7 @@ impl Question {
     }
 
     /// Asks over an HTTP/2 connection, which may be used if the answer is good.
-    async fn ask_over(&self, mut sender: http2::SendRequest<Body>, server: &Uri) -> Result<(), BoxError> {
+    async fn ask_over(&self, mut sender: Sender<Body>, server: &Uri) -> Result<(), BoxError> {
         let mut parts = server.clone().into_parts();
         parts.path_and_query = Some(self.path.parse()?);
         let (mut head, _) = self.request()?.into_parts();
