@@ -47,7 +47,7 @@ pub async fn run(settings: Settings) -> Result<(), Problem> {
         again.told().await;
     };
     tokio::select! {
-        ended = run_on(Host::this()?, Outside::default(), settings, stop.told()) => ended,
+        ended = run_on(Host::local()?, Outside::default(), settings, stop.told()) => ended,
         () = twice => {
             tracing::warn!("Told to stop once more: what goes on is found and finished after the next start");
             Ok(())

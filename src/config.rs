@@ -20,7 +20,7 @@ use crate::{
     node::{
         cri::{CriEndpoint, types::CgroupDriver},
         kubelet_process::{
-            Ours,
+            LocalKubelet,
             start::{self, DEFAULT_ROOT, KubeletStart},
         },
         kubelet_root::KubeletRoot,
@@ -133,8 +133,8 @@ pub struct GcSettings {
 
 impl PodSettings {
     /// What identifies a kubelet of this node.
-    pub fn ours(&self) -> Ours {
-        Ours {
+    pub fn ours(&self) -> LocalKubelet {
+        LocalKubelet {
             root: self.kubelet_root.clone(),
             runtime: self.cri_endpoint.path().to_owned(),
             healthz: self.healthz,

@@ -4,7 +4,7 @@
 use crate::{
     api::Dial,
     journal::Disk,
-    node::{cri::CriService, threads::Blocking, unmounts::Unmounts},
+    node::{cri::CriService, threads::Blocking, unmounts::UnmountBackend},
 };
 
 /// Replacements for sockets, threads, file and kernel. The default is the real ones.
@@ -16,8 +16,8 @@ pub struct Outside {
     pub runtime: Option<CriService>,
     /// Stores the journal, instead of a file in the state directory.
     pub disk: Option<Disk>,
-    /// Unmounts file systems.
-    pub unmounts: Unmounts,
+    /// UnmountBackend file systems.
+    pub unmounts: UnmountBackend,
     /// Runs blocking calls.
     pub blocking: Blocking,
 }

@@ -33,7 +33,7 @@ use crate::{
         cgroups::Cgroups,
         cri::{Cri, PodUids},
         effects::Effects,
-        host::{Host, driver, same_mount_namespace},
+        host::{Host, detect_cgroup_driver, same_mount_namespace},
         identity::Identity,
         lock::{LockError, PodsLock},
         mounts::Mounts,
@@ -138,8 +138,8 @@ impl PodAgent {
             journal,
             effects: guard
                 .effects(dry_run)
-                .with_threads(Threads::by(outside.blocking))
-                .with_unmounts(outside.unmounts.clone())
+                .with_threads(Threads::default().with_blocking(outside.blocking))
+                .with_unmount_backend(outside.unmounts.clone())
                 .with_force_unmount(settings.force_unmount),
             outside,
             counters: Arc::new(Counters::default()),
@@ -230,19 +230,19 @@ impl PodAgent {
         } = outside;
         let listens = runtime.is_none();
         let cri = match runtime {
-            Some(runtime) => Cri::of(runtime, effects.clone()),
+            Some(runtime) => Cri::with_service(runtime, effects.clone()),
             None => Cri::new(&cri_endpoint, effects.clone()),
         };
         let version = tokio::select! {
             biased;
             () = stop.as_mut() => return Ok(()),
-            version = runtime::reach(&cri, &cri_endpoint, &runtime_report) => version.map_err(|error| {
+            version = runtime::wait_until_ready(&cri, &cri_endpoint, &runtime_report) => version.map_err(|error| {
                 problems::not_a_runtime(&cri_endpoint, &error)
             })?,
         };
         let asking = spawn(restarted("runtime probe", {
             let (cri, endpoint) = (cri.clone(), cri_endpoint.clone());
-            move || runtime::keep_asking(cri.clone(), endpoint.clone(), runtime_report.clone())
+            move || runtime::monitor(cri.clone(), endpoint.clone(), runtime_report.clone())
         }));
         if listens {
             tokio::select! {
@@ -253,7 +253,7 @@ impl PodAgent {
         }
         let cgroups = Cgroups::detect(&host.mountinfo, &host.cgroups).map_err(|error| problems::cgroups(&error))?;
         // For people: what is there is found under the names of either.
-        let driver = driver(
+        let driver = detect_cgroup_driver(
             cgroup_driver,
             &cri,
             kubelet_cgroup_driver.as_deref(),
@@ -263,7 +263,7 @@ impl PodAgent {
         .await;
         let cgroups = match cgroup_driver {
             None => cgroups,
-            Some(driver) => cgroups.made_by(driver),
+            Some(driver) => cgroups.with_driver(driver),
         };
 
         let api = ApiClient::new(
@@ -289,7 +289,7 @@ impl PodAgent {
                 healthz,
                 take_over_after,
                 clock: host.clock.clone(),
-                fence: fences.then(Systemd::of_this_machine),
+                fence: fences.then(Systemd::of_host),
                 report,
             };
             spawn(restarted("kubelet monitor", move || monitor.clone().run()))
@@ -307,14 +307,14 @@ impl PodAgent {
             watch_report,
         );
         let known: PodUids = {
-            let reads = Threads::of(1).done_by(blocking);
+            let reads = Threads::with_slots(1).with_blocking(blocking);
             let (root, cgroups, cgroup_root) = (kubelet_root.clone(), cgroups.clone(), cgroup_root.clone());
             let journal = journal.clone();
             Arc::new(move || {
                 let (reads, root, cgroups) = (reads.clone(), root.clone(), cgroups.clone());
                 let (cgroup_root, journal) = (cgroup_root.clone(), journal.clone());
                 let look = async move {
-                    let look = reads.work(move || named_pods(&root, &cgroups, &cgroup_root, &journal));
+                    let look = reads.run_blocking(move || named_pods(&root, &cgroups, &cgroup_root, &journal));
                     look.await.unwrap_or_default()
                 };
                 look.boxed()
@@ -361,7 +361,7 @@ impl PodAgent {
             kubelet_root: kubelet_root.clone(),
             pod_logs_dir,
             storage: Arc::new(storage),
-            reads: Threads::of(8).done_by(blocking),
+            reads: Threads::with_slots(8).with_blocking(blocking),
             cleanup_throttle: CleanupThrottle::default(),
             driver_hold,
             stopping: CancellationToken::new(),

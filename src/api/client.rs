@@ -380,7 +380,7 @@ impl ApiClient {
             return Ok(Bytes::new());
         }
         let sent = self.connection.collected(verb, path, request);
-        let answer = self.effects.as_long_as_allowed(sent).await;
+        let answer = self.effects.run_checked(sent).await;
         checkpoint::after(verb, &path);
         answer.map_err(|held| ApiError::held(verb, path, held.reason))?
     }

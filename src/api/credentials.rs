@@ -72,7 +72,7 @@ impl<T: Clone + Send + 'static> Credentials<T> {
         Ok(Self {
             kubeconfig,
             make,
-            threads: Threads::of(READS).done_by(blocking),
+            threads: Threads::with_slots(READS).with_blocking(blocking),
             current: Mutex::new(current),
         })
     }
@@ -112,7 +112,7 @@ impl<T: Clone + Send + 'static> Credentials<T> {
         let (path, make) = (self.kubeconfig.clone(), Arc::clone(&self.make));
         let is_known = move || known.is_some_and(|files| files.iter().all(|file| Stamp::of(&file.path) == *file));
         let read = move || (!is_known()).then(|| Found::read(&path, &*make));
-        let made = match timeout(PATIENCE, self.threads.work(read)).await {
+        let made = match timeout(PATIENCE, self.threads.run_blocking(read)).await {
             Ok(Ok(None)) => return,
             Ok(Ok(Some(Found { files, made }))) => made.map(|made| (files, made)),
             Ok(Err(why)) => Err(why.to_string()),

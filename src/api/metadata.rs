@@ -224,7 +224,7 @@ impl MetadataClient {
         content_type: &'static str,
         body: Bytes,
     ) -> Result<Written, ApiError> {
-        let allowed = self.effects.allow_untold();
+        let allowed = self.effects.allow_unlogged();
         if !allowed.map_err(|held| ApiError::held(verb, path, held.reason))? {
             tracing::debug!(verb, path, "Dry run: not sent");
             return Ok(Written::Withheld);

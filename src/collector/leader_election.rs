@@ -14,7 +14,7 @@ use tokio::{
 
 use crate::{
     api::MetadataClient,
-    node::effects::{EffectGate, Held},
+    node::effects::{EffectGate, EffectsBlocked},
 };
 
 mod conditions;
@@ -130,10 +130,10 @@ impl LeaderElection {
     }
 
     /// Whether the collector may write now.
-    pub fn may_write(&self) -> Result<(), Held> {
+    pub fn may_write(&self) -> Result<(), EffectsBlocked> {
         match self.0.conditions.borrow().check(Instant::now()) {
             Ok(_) => Ok(()),
-            Err(why) => Err(Held {
+            Err(why) => Err(EffectsBlocked {
                 reason: format!("it is not this agent's turn to collect: {why}"),
             }),
         }

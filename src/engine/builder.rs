@@ -17,7 +17,7 @@ use crate::{
     node::{
         cgroups::Cgroups,
         cri::{Cri, CriEndpoint},
-        effects::{Effects, Held},
+        effects::{Effects, EffectsBlocked},
         host::{Host, same_mount_namespace},
         identity::Identity,
         kubelet_root::KubeletRoot,
@@ -136,7 +136,7 @@ impl Builder {
             .map_err(|error| Problem::usage(format!("endpoint: {error}"), "name the socket of containerd or CRI-O"))?;
         let kubelet_root = KubeletRoot::resolve(&self.kubelet_root)
             .map_err(|error| Problem::configuration(error.to_string(), "name the kubelet's --root-dir"))?;
-        let host = Host::this()?;
+        let host = Host::local()?;
         let lock = PodsLock::acquire(kubelet_root.pods(), &host.proc)
             .map_err(|error| Problem::taken(error.to_string(), "stop the other process first"))?;
         let journal = match (self.journal, &self.state_dir) {
@@ -158,8 +158,11 @@ impl Builder {
         };
         let shuts = Arc::new(Notify::new());
         let gate = Arc::clone(&self.gate);
-        let why_blocked = move || gate.why_blocked().map_or(Ok(()), |reason| Err(Held { reason }));
-        let effects = Effects::new(false, Arc::new(why_blocked)).told(Arc::clone(&shuts));
+        let why_blocked = move || {
+            gate.why_blocked()
+                .map_or(Ok(()), |reason| Err(EffectsBlocked { reason }))
+        };
+        let effects = Effects::new(false, Arc::new(why_blocked)).with_block_signal(Arc::clone(&shuts));
         let ask = async move {
             loop {
                 sleep(ASK_EVERY).await;
@@ -167,7 +170,7 @@ impl Builder {
             }
         };
         let cri = Cri::new(&endpoint, effects.clone());
-        let runtime = cri.introduced(&endpoint).await.map_err(|error| {
+        let runtime = cri.identify(&endpoint).await.map_err(|error| {
             Problem::configuration(
                 format!("{endpoint}: {error}"),
                 "start the container runtime, or name its socket",
@@ -205,7 +208,7 @@ impl Builder {
             kubelet_root,
             storage: Arc::new(storage),
             pod_logs_dir: self.pod_logs_dir,
-            reads: Threads::of(READS),
+            reads: Threads::with_slots(READS),
             cleanup_throttle: CleanupThrottle::default(),
             driver_hold: self.driver_hold,
             stopping: CancellationToken::new(),

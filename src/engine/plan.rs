@@ -87,6 +87,9 @@ pub(super) async fn plan(context: &Arc<Context>, view: &PodView) -> Result<Plan,
         }
         Ok(plan)
     };
-    let plan = reads.work(look).await.map_err(|error| unread(error.to_string()))?;
+    let plan = reads
+        .run_blocking(look)
+        .await
+        .map_err(|error| unread(error.to_string()))?;
     plan.map_err(|failures| unread(failure::first(&failures)))
 }

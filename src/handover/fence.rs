@@ -5,8 +5,8 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use crate::node::{
-    kubelet_process::{KubeletProcess, Why},
-    systemd::{Queued, Systemd},
+    kubelet_process::{KubeletProcess, MatchReason},
+    systemd::{QueuedJob, Systemd},
 };
 
 /// Longer than the usual `TimeoutStopSec=` (90 s) and the SIGKILL after it.
@@ -18,12 +18,12 @@ const LIMIT: Duration = Duration::from_secs(180);
 /// # Errors
 /// When the kubelet is not the main process of a service, or systemd does not stop the unit.
 pub async fn stop(systemd: &Systemd, kubelet: &KubeletProcess) -> Result<String, String> {
-    if kubelet.holds || kubelet.why != Why::SameDirectory {
+    if kubelet.holds || kubelet.why != MatchReason::SameDirectory {
         return Err(format!(
             "{kubelet} is more, or less, than this node's kubelet: stop it by hand"
         ));
     }
-    let unit = systemd.service_of(kubelet.pid).await;
+    let unit = systemd.service_of_process(kubelet.pid).await;
     let unit = unit.map_err(|error| format!("systemd cannot be asked over D-Bus for the kubelet's unit: {error}"))?;
     let Some(unit) = unit else {
         return Err(format!(
@@ -31,11 +31,11 @@ pub async fn stop(systemd: &Systemd, kubelet: &KubeletProcess) -> Result<String,
         ));
     };
     tracing::warn!(unit, %kubelet, "Kubelet is unresponsive; its unit is stopped (--fence-kubelet)");
-    match timeout(LIMIT, systemd.stop_unit(&unit, Queued::Stays)).await {
+    match timeout(LIMIT, systemd.stop_unit(&unit, QueuedJob::Keep)).await {
         Ok(Ok(_)) => Ok(unit),
         Ok(Err(error)) => Err(format!("systemd does not stop {unit}: {error}")),
         Err(_) => {
-            systemd.forget().await;
+            systemd.disconnect().await;
             Err(format!(
                 "systemd has not stopped {unit} within {LIMIT:?}: does its process hang in the kernel? See systemctl status \
                  {unit}"
@@ -47,13 +47,13 @@ pub async fn stop(systemd: &Systemd, kubelet: &KubeletProcess) -> Result<String,
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::systemd::double::{Does, bus};
+    use crate::node::systemd::double::{Behavior, bus};
 
     fn kubelet() -> KubeletProcess {
         KubeletProcess {
             pid: 42,
             command: "/usr/bin/kubelet".into(),
-            why: Why::SameDirectory,
+            why: MatchReason::SameDirectory,
             holds: false,
         }
     }
@@ -61,7 +61,7 @@ mod tests {
     #[tokio::test]
     async fn service_with_the_kubelet_as_main_process_is_stopped() {
         let dir = tempfile::tempdir().unwrap();
-        let (systemd, asked) = bus(dir.path(), &[Does::Runs("kubelet.service", 42)]);
+        let (systemd, asked) = bus(dir.path(), &[Behavior::Runs("kubelet.service", 42)]);
         assert_eq!(stop(&systemd, &kubelet()).await, Ok("kubelet.service".to_owned()));
         assert!(asked.lock().unwrap().contains(&"StopUnit".to_owned()));
     }
@@ -69,7 +69,7 @@ mod tests {
     #[tokio::test]
     async fn queued_restart_is_not_replaced() {
         let dir = tempfile::tempdir().unwrap();
-        let (systemd, _) = bus(dir.path(), &[Does::Restarts("kubelet.service", 42)]);
+        let (systemd, _) = bus(dir.path(), &[Behavior::Restarts("kubelet.service", 42)]);
         let error = stop(&systemd, &kubelet()).await.unwrap_err();
         assert!(error.contains("its restart is queued"), "{error}");
     }
@@ -79,11 +79,14 @@ mod tests {
         for (units, why) in [
             // A login session, another service that has started a kubelet, a container.
             (
-                &[Does::Runs("session-1.scope", 42)][..],
+                &[Behavior::Runs("session-1.scope", 42)][..],
                 "not the main process of a service",
             ),
-            (&[Does::Runs("nodeadm.service", 7)], "not the main process of a service"),
-            (&[Does::KnowsNothing], "not the main process of a service"),
+            (
+                &[Behavior::Runs("nodeadm.service", 7)],
+                "not the main process of a service",
+            ),
+            (&[Behavior::KnowsNothing], "not the main process of a service"),
         ] {
             let dir = tempfile::tempdir().unwrap();
             let (systemd, asked) = bus(dir.path(), units);
@@ -92,13 +95,13 @@ mod tests {
             assert!(!asked.lock().unwrap().contains(&"StopUnit".to_owned()));
         }
         let dir = tempfile::tempdir().unwrap();
-        let (systemd, asked) = bus(dir.path(), &[Does::Runs("k3s.service", 42)]);
+        let (systemd, asked) = bus(dir.path(), &[Behavior::Runs("k3s.service", 42)]);
         let k3s = KubeletProcess {
             holds: true,
             ..kubelet()
         };
         let elsewhere = KubeletProcess {
-            why: Why::SameMachine,
+            why: MatchReason::SameMachine,
             ..kubelet()
         };
         for other in [k3s, elsewhere] {

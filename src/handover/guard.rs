@@ -19,7 +19,7 @@ use crate::{
     journal::{Journal, WatchMemory},
     model::problems,
     node::{
-        effects::{Effects, Held},
+        effects::{Effects, EffectsBlocked},
         identity::Identity,
         kubelet_process::{KubeletProcess, start::Settings},
         threads::Blocking,
@@ -163,8 +163,12 @@ impl Guard {
     /// The effects of this node. Each one passes the guard.
     pub fn effects(&self, dry_run: bool) -> Effects {
         let guard = self.clone();
-        let gate = move || guard.why_blocked().map_or(Ok(()), |reason| Err(Held { reason }));
-        Effects::new(dry_run, Arc::new(gate)).told(Arc::clone(&self.cancel))
+        let gate = move || {
+            guard
+                .why_blocked()
+                .map_or(Ok(()), |reason| Err(EffectsBlocked { reason }))
+        };
+        Effects::new(dry_run, Arc::new(gate)).with_block_signal(Arc::clone(&self.cancel))
     }
 
     /// Why no effect is allowed now.

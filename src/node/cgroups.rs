@@ -48,11 +48,11 @@ pub struct Cgroups {
 
 /// How many hierarchies are looked into. Runtimes put a process at the same place in each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Breadth {
+pub enum HierarchySearch {
     /// One that has the cgroup: enough to see that something is there.
-    One,
+    First,
     /// Every one: to see that nothing is.
-    Every,
+    All,
 }
 
 // === impl Cgroups ===
@@ -68,7 +68,7 @@ impl Cgroups {
         }
         Ok(Self {
             hierarchies,
-            systemd: Systemd::of_this_machine(),
+            systemd: Systemd::of_host(),
             drivers: &[CgroupDriver::Cgroupfs, CgroupDriver::Systemd],
         })
     }
@@ -76,7 +76,7 @@ impl Cgroups {
     /// The same with pods' cgroups made by this driver alone. Where it is not said, they are looked for under the names of
     /// both: a node may have changed its driver, and the wrong one would find nothing.
     #[must_use]
-    pub fn made_by(self, driver: CgroupDriver) -> Self {
+    pub fn with_driver(self, driver: CgroupDriver) -> Self {
         let drivers = match driver {
             CgroupDriver::Cgroupfs => &[CgroupDriver::Cgroupfs],
             CgroupDriver::Systemd => &[CgroupDriver::Systemd],
@@ -85,7 +85,7 @@ impl Cgroups {
     }
 
     /// The names that the pod's cgroup may have.
-    pub fn pod(&self, cgroup_root: &str, qos: Qos, uid: &str) -> Result<Vec<PodCgroup>, BadPart> {
+    pub fn pod_cgroups(&self, cgroup_root: &str, qos: Qos, uid: &str) -> Result<Vec<PodCgroup>, BadPart> {
         let name = |driver: &CgroupDriver| match driver {
             CgroupDriver::Cgroupfs => pod_cgroup_name(cgroup_root, qos, uid),
             CgroupDriver::Systemd => pod_slice_name(cgroup_root, qos, uid),
@@ -120,7 +120,7 @@ impl Cgroups {
 
     /// UIDs of all pods that have a cgroup below this cgroup root, in whichever hierarchy, of whichever class, made by
     /// whichever driver.
-    pub fn pods(&self, cgroup_root: &str) -> Result<BTreeSet<String>, Fault> {
+    pub fn pod_uids(&self, cgroup_root: &str) -> Result<BTreeSet<String>, Fault> {
         let mut pods = BTreeSet::new();
         for make in [pod_cgroup_name, pod_slice_name] {
             for qos in [Qos::Guaranteed, Qos::Burstable, Qos::BestEffort] {
@@ -149,21 +149,25 @@ impl Cgroups {
 
     /// Ids of all processes in the pod's cgroup, in whichever hierarchy.
     pub fn processes(&self, pod: &PodCgroup) -> Result<Vec<i32>, Fault> {
-        self.processes_but(pod, Breadth::Every, |_| false)
+        self.processes_except(pod, HierarchySearch::All, |_| false)
     }
 
     /// The same without those that are `known` by the name of the cgroup directly below the pod's that they are in or
     /// below. The empty name stands for the pod's own cgroup.
-    pub fn processes_but(
+    pub fn processes_except(
         &self,
         pod: &PodCgroup,
-        breadth: Breadth,
+        search: HierarchySearch,
         known: impl Fn(&OsStr) -> bool,
     ) -> Result<Vec<i32>, Fault> {
         let mut all = Vec::new();
         let there = self.groups(pod).filter(Group::exists);
-        for group in there.take(if breadth == Breadth::One { 1 } else { usize::MAX }) {
-            all.extend(group.processes_but(&known)?);
+        for group in there.take(if search == HierarchySearch::First {
+            1
+        } else {
+            usize::MAX
+        }) {
+            all.extend(group.processes_except(&known)?);
         }
         all.sort_unstable();
         all.dedup();
@@ -172,10 +176,10 @@ impl Cgroups {
 
     /// Names of the cgroups directly below the pod's that hold processes, in whichever hierarchy. The empty name stands for the
     /// pod's own cgroup.
-    pub fn populated(&self, pod: &PodCgroup) -> Result<BTreeSet<OsString>, Fault> {
+    pub fn populated_children(&self, pod: &PodCgroup) -> Result<BTreeSet<OsString>, Fault> {
         let mut populated = BTreeSet::new();
         for group in self.groups(pod) {
-            populated.extend(group.populated()?);
+            populated.extend(group.populated_children()?);
         }
         Ok(populated)
     }
@@ -238,24 +242,24 @@ mod tests {
     fn a_pod_is_looked_for_under_the_names_of_both_drivers_unless_one_is_said() {
         let cgroups = || Cgroups {
             hierarchies: Vec::new(),
-            systemd: Systemd::of_this_machine(),
+            systemd: Systemd::of_host(),
             drivers: &[CgroupDriver::Cgroupfs, CgroupDriver::Systemd],
         };
         let units = |cgroups: &Cgroups, root| {
-            let names = cgroups.pod(root, Qos::Guaranteed, "1-a").unwrap();
+            let names = cgroups.pod_cgroups(root, Qos::Guaranteed, "1-a").unwrap();
             names.iter().map(|name| name.unit().to_owned()).collect::<Vec<_>>()
         };
         assert_eq!(units(&cgroups(), "/"), ["pod1-a", "kubepods-pod1_a.slice"]);
         // systemd has no name for such a root.
         assert_eq!(units(&cgroups(), "/my_root"), ["pod1-a"]);
-        assert_eq!(units(&cgroups().made_by(CgroupDriver::Cgroupfs), "/"), ["pod1-a"]);
+        assert_eq!(units(&cgroups().with_driver(CgroupDriver::Cgroupfs), "/"), ["pod1-a"]);
         assert!(
             cgroups()
-                .made_by(CgroupDriver::Systemd)
-                .pod("/my_root", Qos::Guaranteed, "1-a")
+                .with_driver(CgroupDriver::Systemd)
+                .pod_cgroups("/my_root", Qos::Guaranteed, "1-a")
                 .is_err()
         );
-        assert!(cgroups().pod("/", Qos::Guaranteed, "../x").is_err());
+        assert!(cgroups().pod_cgroups("/", Qos::Guaranteed, "../x").is_err());
     }
 
     #[test]
@@ -267,7 +271,7 @@ mod tests {
         };
         let cgroups = Cgroups {
             hierarchies: ["cpu", "pids", "missing"].map(hierarchy).into(),
-            systemd: Systemd::of_this_machine(),
+            systemd: Systemd::of_host(),
             drivers: &[CgroupDriver::Cgroupfs, CgroupDriver::Systemd],
         };
         for path in [
@@ -281,8 +285,8 @@ mod tests {
         ] {
             fs::create_dir_all(dir.path().join(path)).unwrap();
         }
-        let found = cgroups.pods("/").unwrap();
+        let found = cgroups.pod_uids("/").unwrap();
         assert_eq!(Vec::from_iter(found), ["11-a", "22-b", "33-c", "44-d"]);
-        assert!(cgroups.pods("/elsewhere").unwrap().is_empty());
+        assert!(cgroups.pod_uids("/elsewhere").unwrap().is_empty());
     }
 }

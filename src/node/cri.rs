@@ -2,6 +2,7 @@
 //!
 //! `endpoint → client {reads} | effects → convert → types`
 
+mod cancel;
 pub mod client;
 mod convert;
 mod effects;
@@ -9,9 +10,8 @@ pub mod endpoint;
 mod greeting;
 mod info;
 mod lists;
-mod started;
 pub mod types;
 
-pub use client::{Cri, CriService, OutOfReach};
+pub use client::{Cri, CriService, CriServiceError};
 pub use endpoint::CriEndpoint;
 pub use lists::PodUids;

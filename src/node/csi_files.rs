@@ -62,14 +62,14 @@ pub enum Found {
     /// No such file.
     Missing,
     /// One that does not say what volume it is about.
-    Torn(Torn),
+    Invalid(InvalidVolumeData),
     /// One that can be read.
     Read(VolumeData),
 }
 
 /// Why a `vol_data.json` says nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Torn {
+pub enum InvalidVolumeData {
     /// It was created and never written; or its blocks were never, and are all zero.
     #[error("it is empty")]
     Empty,
@@ -84,7 +84,7 @@ pub enum Torn {
     TooLarge,
     /// It is a link, a directory or the like.
     #[error("it is no ordinary file")]
-    NoFile,
+    NotRegularFile,
     /// No driver can be called so.
     #[error("{0:?} is not the name of a driver")]
     BadDriver(String),
@@ -110,14 +110,15 @@ struct Written {
 pub fn read(dir: &Dir) -> Result<Found, Fault> {
     match dir.read_file(OsStr::new(FILE), LIMIT) {
         Ok(None) => Ok(Found::Missing),
-        Ok(Some(bytes)) => Ok(parse(&bytes).map_or_else(Found::Torn, Found::Read)),
+        Ok(Some(bytes)) => Ok(parse(&bytes).map_or_else(Found::Invalid, Found::Read)),
         Err(Fault {
             cause: Cause::TooLarge(_),
             ..
-        }) => Ok(Found::Torn(Torn::TooLarge)),
+        }) => Ok(Found::Invalid(InvalidVolumeData::TooLarge)),
         Err(Fault {
-            cause: Cause::NoFile, ..
-        }) => Ok(Found::Torn(Torn::NoFile)),
+            cause: Cause::NotRegularFile,
+            ..
+        }) => Ok(Found::Invalid(InvalidVolumeData::NotRegularFile)),
         Err(fault) => Err(fault),
     }
 }
@@ -134,18 +135,18 @@ pub fn read_at(path: &Path) -> Result<Found, Fault> {
 ///
 /// # Errors
 /// It is torn.
-pub fn parse(bytes: &[u8]) -> Result<VolumeData, Torn> {
+pub fn parse(bytes: &[u8]) -> Result<VolumeData, InvalidVolumeData> {
     if bytes.iter().all(|byte| *byte == 0 || byte.is_ascii_whitespace()) {
-        return Err(Torn::Empty);
+        return Err(InvalidVolumeData::Empty);
     }
     let written: Written = serde_json::from_slice(bytes).map_err(|error| match error.is_eof() {
-        true => Torn::CutOff,
-        false => Torn::Garbage(error.to_string()),
+        true => InvalidVolumeData::CutOff,
+        false => InvalidVolumeData::Garbage(error.to_string()),
     })?;
     let said = |text: Option<String>| text.filter(|text| !text.is_empty());
     let driver = said(written.driver_name);
     if let Some(driver) = driver.as_deref().filter(|driver| !is_driver(driver)) {
-        return Err(Torn::BadDriver(driver.to_owned()));
+        return Err(InvalidVolumeData::BadDriver(driver.to_owned()));
     }
     Ok(VolumeData {
         driver,

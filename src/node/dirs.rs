@@ -27,7 +27,7 @@ mod read;
 mod subvolume;
 mod tree;
 
-pub use read::Seen;
+pub use read::EntryInfo;
 
 /// How everything below a directory is opened.
 const WITHIN: ResolveFlag = ResolveFlag::RESOLVE_BENEATH
@@ -68,7 +68,7 @@ impl Dir {
     }
 
     /// Opens a directory below this one, on the same mount; `None` if there is none.
-    pub fn below(&self, relative: impl AsRef<Path>) -> Result<Option<Self>, Fault> {
+    pub fn open_below(&self, relative: impl AsRef<Path>) -> Result<Option<Self>, Fault> {
         let relative = relative.as_ref();
         let path = self.path.join(relative);
         if relative.as_os_str().is_empty() || !relative.components().all(|part| matches!(part, Component::Normal(_))) {
@@ -177,7 +177,7 @@ impl Dir {
     fn remove_one(&self, name: &OsStr, kind: UnlinkatFlags, effects: &Effects) -> Result<Outcome, Fault> {
         let path = self.path.join(name);
         let fault = |cause: Cause| Fault::new("remove", &path, cause);
-        if effects.dry_run() && !self.holds(name) {
+        if effects.is_dry_run() && !self.holds(name) {
             return Ok(Outcome::Nothing);
         }
         if !effects
@@ -276,7 +276,7 @@ mod tests {
             let faults = remove(&dir, name).unwrap_err();
             assert!(matches!(faults[0].cause, Cause::BadName(_)), "{name:?}: {faults:?}");
             assert!(
-                matches!(dir.below(name), Err(Fault { .. })) || name == "a/b",
+                matches!(dir.open_below(name), Err(Fault { .. })) || name == "a/b",
                 "{name:?}"
             );
         }
@@ -287,7 +287,7 @@ mod tests {
     fn what_is_not_there_is_gone() {
         let (_temp, dir) = temp();
         assert_eq!(remove(&dir, "missing"), Ok(Outcome::Nothing));
-        assert!(dir.below("missing/deeper").unwrap().is_none());
+        assert!(dir.open_below("missing/deeper").unwrap().is_none());
     }
 
     #[test]
@@ -311,8 +311,11 @@ mod tests {
         let outside = tempfile::tempdir().unwrap();
         fs::create_dir(outside.path().join("sub")).unwrap();
         symlink(outside.path(), temp.path().join("link")).unwrap();
-        assert_eq!(dir.below("link/sub").unwrap_err().cause, Cause::Errno(Errno::ELOOP));
-        assert_eq!(dir.below("link").unwrap_err().cause, Cause::Errno(Errno::ELOOP));
+        assert_eq!(
+            dir.open_below("link/sub").unwrap_err().cause,
+            Cause::Errno(Errno::ELOOP)
+        );
+        assert_eq!(dir.open_below("link").unwrap_err().cause, Cause::Errno(Errno::ELOOP));
     }
 
     #[test]
@@ -371,14 +374,14 @@ mod tests {
         let asked = std::sync::atomic::AtomicUsize::new(0);
         let gate = move || match asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
             0..10 => Ok(()),
-            _ => Err(super::super::effects::Held {
+            _ => Err(super::super::effects::EffectsBlocked {
                 reason: "a kubelet is here".into(),
             }),
         };
         let faults = dir
             .remove_tree(OsStr::new("v"), &Effects::new(false, std::sync::Arc::new(gate)))
             .unwrap_err();
-        assert!(faults.iter().any(Fault::is_held), "{faults:?}");
+        assert!(faults.iter().any(Fault::is_blocked), "{faults:?}");
         assert!(fs::read_dir(temp.path().join("v")).unwrap().count() > 30);
     }
 

@@ -37,7 +37,7 @@ pub struct Checkpoint {
     /// Those that can be read.
     pub claims: Vec<PreparedClaim>,
     /// Why that may be wrong, or not all.
-    pub doubts: Vec<Doubt>,
+    pub problems: Vec<CheckpointProblem>,
 }
 
 /// A claim in the checkpoint.
@@ -53,7 +53,7 @@ pub struct PreparedClaim {
 
 /// Why a checkpoint is not to be relied on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Doubt {
+pub enum CheckpointProblem {
     /// It was changed, or not written to its end.
     #[error("its checksum is {is} and should be {said}")]
     Checksum {
@@ -109,9 +109,11 @@ pub fn read(root: &Dir) -> Result<Option<Checkpoint>, Fault> {
     match root.read_file(OsStr::new(FILE), LIMIT) {
         Ok(bytes) => Ok(bytes.map(|bytes| parse(&bytes))),
         Err(Fault {
-            cause: cause @ (Cause::TooLarge(_) | Cause::NoFile),
+            cause: cause @ (Cause::TooLarge(_) | Cause::NotRegularFile),
             ..
-        }) => Ok(Some(Checkpoint::doubted(Doubt::Unreadable(cause.to_string())))),
+        }) => Ok(Some(Checkpoint::unreadable(CheckpointProblem::Unreadable(
+            cause.to_string(),
+        )))),
         Err(fault) => Err(fault),
     }
 }
@@ -120,22 +122,22 @@ pub fn read(root: &Dir) -> Result<Option<Checkpoint>, Fault> {
 pub fn parse(bytes: &[u8]) -> Checkpoint {
     let envelope: Envelope = match json(bytes) {
         Ok(envelope) => envelope,
-        Err(doubt) => return Checkpoint::doubted(doubt),
+        Err(problem) => return Checkpoint::unreadable(problem),
     };
     let is = crc32fast::hash(envelope.data.as_bytes());
     let mut checkpoint = match json::<Data>(envelope.data.as_bytes()) {
         Ok(data) => Checkpoint::of(&data.claim_info_state_list.unwrap_or_default()),
-        Err(doubt) => Checkpoint::doubted(doubt),
+        Err(problem) => Checkpoint::unreadable(problem),
     };
     if envelope.checksum != u64::from(is) {
         let said = envelope.checksum;
-        checkpoint.doubts.insert(0, Doubt::Checksum { said, is });
+        checkpoint.problems.insert(0, CheckpointProblem::Checksum { said, is });
     }
     checkpoint
 }
 
-fn json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Doubt> {
-    serde_json::from_slice(bytes).map_err(|error| Doubt::Unreadable(error.to_string()))
+fn json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CheckpointProblem> {
+    serde_json::from_slice(bytes).map_err(|error| CheckpointProblem::Unreadable(error.to_string()))
 }
 
 // === impl Checkpoint ===
@@ -151,16 +153,16 @@ impl Checkpoint {
         for claim in claims {
             match json::<ClaimInfo>(claim.get().as_bytes()) {
                 Ok(claim) => checkpoint.claims.push(claim.into()),
-                Err(doubt) => checkpoint.doubts.push(doubt),
+                Err(problem) => checkpoint.problems.push(problem),
             }
         }
         checkpoint
     }
 
-    fn doubted(doubt: Doubt) -> Self {
+    fn unreadable(problem: CheckpointProblem) -> Self {
         Self {
             claims: Vec::new(),
-            doubts: vec![doubt],
+            problems: vec![problem],
         }
     }
 }
@@ -231,7 +233,7 @@ mod tests {
     #[test]
     fn claims_are_read_with_pods_and_with_drivers_that_prepared_no_device() {
         let checkpoint = parse(WRITTEN.replace("CRC", CHECKSUM).as_bytes());
-        assert_eq!(checkpoint.doubts, []);
+        assert_eq!(checkpoint.problems, []);
         assert_eq!(checkpoint.claims, [gpu()]);
         assert_eq!(checkpoint.of_pod("u2").count(), 1);
         assert_eq!(checkpoint.of_pod("u3").count(), 0);
@@ -242,7 +244,7 @@ mod tests {
         let checkpoint = parse(WRITTEN.replace("CRC", "7").as_bytes());
         assert_eq!(checkpoint.claims, [gpu()]);
         let is = CHECKSUM.parse().unwrap();
-        assert_eq!(checkpoint.doubts, [Doubt::Checksum { said: 7, is }]);
+        assert_eq!(checkpoint.problems, [CheckpointProblem::Checksum { said: 7, is }]);
     }
 
     #[test]
@@ -255,7 +257,7 @@ mod tests {
         ]});
         let checkpoint = parse(&sealed(&data.to_string()));
         assert_eq!(checkpoint.claims, [gpu()]);
-        assert_eq!(checkpoint.doubts.len(), 2);
+        assert_eq!(checkpoint.problems.len(), 2);
     }
 
     #[test]
@@ -268,7 +270,7 @@ mod tests {
         let sealed = json!({"Data": data, "Checksum": crc32fast::hash(data.as_bytes()), "New": {"a": 1}});
         let expected = Checkpoint {
             claims: vec![gpu()],
-            doubts: Vec::new(),
+            problems: Vec::new(),
         };
         assert_eq!(parse(sealed.to_string().as_bytes()), expected);
     }
@@ -281,10 +283,10 @@ mod tests {
         let whole = WRITTEN.replace("CRC", CHECKSUM);
         for cut in 0..whole.len() {
             let checkpoint = parse(&whole.as_bytes()[..cut]);
-            assert_eq!((checkpoint.claims.len(), checkpoint.doubts.len()), (0, 1), "{cut}");
+            assert_eq!((checkpoint.claims.len(), checkpoint.problems.len()), (0, 1), "{cut}");
         }
         for data in ["", "7", "[]x", "{\"ClaimInfoStateList\":7}"] {
-            assert_eq!(parse(&sealed(data)).doubts.len(), 1, "{data}");
+            assert_eq!(parse(&sealed(data)).problems.len(), 1, "{data}");
         }
     }
 

@@ -7,17 +7,17 @@ use tokio::sync::Notify;
 use super::{
     checkpoint,
     threads::{Blocking, NotDone, Threads},
-    unmounts::{ForceUnmount, Unmounting, Unmounts},
+    unmounts::{ForceUnmount, UnmountBackend, Unmounting},
 };
 use crate::model::failure::{HELD, Reasoned};
 
 /// Asked before every effect; an error holds the effect back.
-pub type EffectGate = Arc<dyn Fn() -> Result<(), Held> + Send + Sync>;
+pub type EffectGate = Arc<dyn Fn() -> Result<(), EffectsBlocked> + Send + Sync>;
 
 /// Why nothing may be changed at the moment.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("held back: {reason}")]
-pub struct Held {
+#[error("blocked: {reason}")]
+pub struct EffectsBlocked {
     /// What stands in the way, for the operator.
     pub reason: String,
 }
@@ -92,7 +92,7 @@ impl Effects {
 
     /// The same, where somebody tells when the gate may have shut on what is under way.
     #[must_use]
-    pub fn told(self, shuts: Arc<Notify>) -> Self {
+    pub fn with_block_signal(self, shuts: Arc<Notify>) -> Self {
         Self { shuts, ..self }
     }
 
@@ -104,8 +104,8 @@ impl Effects {
 
     /// The same, with unmounts done so.
     #[must_use]
-    pub fn with_unmounts(mut self, unmounts: Unmounts) -> Self {
-        self.unmounting.by = unmounts;
+    pub fn with_unmount_backend(mut self, unmounts: UnmountBackend) -> Self {
+        self.unmounting.backend = unmounts;
         self
     }
 
@@ -134,14 +134,14 @@ impl Effects {
     }
 
     /// Whether every effect is only logged.
-    pub fn dry_run(&self) -> bool {
+    pub fn is_dry_run(&self) -> bool {
         self.dry_run
     }
 
     /// Whether `what` is to be done now; `false` in a dry run, which logs it. Whoever does it then says so to
     /// [`checkpoint::after`].
-    pub fn allow(&self, what: &Effect<'_>) -> Result<bool, Held> {
-        let allowed = self.allow_untold()?;
+    pub fn allow(&self, what: &Effect<'_>) -> Result<bool, EffectsBlocked> {
+        let allowed = self.allow_unlogged()?;
         if allowed {
             checkpoint::before(what.verb, what.target);
         } else {
@@ -151,7 +151,7 @@ impl Effects {
     }
 
     /// The same where whoever asks can tell more of it.
-    pub fn allow_untold(&self) -> Result<bool, Held> {
+    pub fn allow_unlogged(&self) -> Result<bool, EffectsBlocked> {
         (self.gate)()?;
         Ok(!self.dry_run)
     }
@@ -162,16 +162,19 @@ impl Effects {
     }
 
     /// Does work with these effects that may block, when it is its turn.
-    pub async fn work<T: Send + 'static>(&self, work: impl FnOnce(&Self) -> T + Send + 'static) -> Result<T, NotDone> {
+    pub async fn run_blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Self) -> T + Send + 'static,
+    ) -> Result<T, NotDone> {
         let effects = self.clone();
-        self.threads.work(move || work(&effects)).await
+        self.threads.run_blocking(move || work(&effects)).await
     }
 
     /// Goes on with what was allowed, and asks again before each step of it: whoever waits for a connection finds the gate
     /// shut when there is one. What was done by then is not known.
-    pub async fn as_long_as_allowed<F: Future>(&self, work: F) -> Result<F::Output, Held> {
+    pub async fn run_checked<F: Future>(&self, work: F) -> Result<F::Output, EffectsBlocked> {
         tokio::pin!(work);
-        poll_fn(|context| match self.go_on() {
+        poll_fn(|context| match self.check() {
             Ok(()) => work.as_mut().poll(context).map(Ok),
             Err(held) => Poll::Ready(Err(held)),
         })
@@ -179,19 +182,19 @@ impl Effects {
     }
 
     /// Goes on with what was allowed, and lets go of it as soon as the gate is shut: somebody else is about to do the same.
-    pub async fn while_allowed<F: Future>(&self, work: F) -> Result<F::Output, Held> {
+    pub async fn run_until_blocked<F: Future>(&self, work: F) -> Result<F::Output, EffectsBlocked> {
         tokio::select! {
             biased;
             done = work => Ok(done),
-            held = self.shut() => Err(held),
+            held = self.wait_until_blocked() => Err(held),
         }
     }
 
     /// Returns when the gate is shut, with the reason.
-    pub async fn shut(&self) -> Held {
+    pub async fn wait_until_blocked(&self) -> EffectsBlocked {
         loop {
             let shuts = self.shuts.notified();
-            if let Err(held) = self.go_on() {
+            if let Err(held) = self.check() {
                 return held;
             }
             shuts.await;
@@ -199,7 +202,7 @@ impl Effects {
     }
 
     /// Whether an effect that was allowed may go on; asked between the parts of a long one.
-    pub fn go_on(&self) -> Result<(), Held> {
+    pub fn check(&self) -> Result<(), EffectsBlocked> {
         (self.gate)()
     }
 }
@@ -212,7 +215,7 @@ impl fmt::Debug for Effects {
     }
 }
 
-impl Reasoned for Held {
+impl Reasoned for EffectsBlocked {
     fn reason(&self) -> std::borrow::Cow<'static, str> {
         HELD.into()
     }
@@ -233,7 +236,7 @@ mod tests {
     #[test]
     fn a_gate_that_shuts_holds_back_the_next_effect_also_in_a_dry_run() {
         let shut = Arc::new(AtomicBool::new(false));
-        let held = Held {
+        let held = EffectsBlocked {
             reason: "a kubelet is here".into(),
         };
         for dry_run in [false, true] {
@@ -252,7 +255,7 @@ mod tests {
             assert_eq!(effects.allow(&Effect::new("kill", &7)), Ok(!dry_run));
             shut.store(true, Ordering::Relaxed);
             assert_eq!(effects.allow(&Effect::new("kill", &7)), Err(held.clone()));
-            assert_eq!(effects.go_on(), Err(held.clone()));
+            assert_eq!(effects.check(), Err(held.clone()));
         }
     }
 
@@ -263,20 +266,20 @@ mod tests {
         let gate = move || {
             let reason = "a kubelet is here".to_owned();
             if is_shut.load(Ordering::Relaxed) {
-                Err(Held { reason })
+                Err(EffectsBlocked { reason })
             } else {
                 Ok(())
             }
         };
-        let effects = Effects::new(false, Arc::new(gate)).told(Arc::clone(&shuts));
-        assert_eq!(effects.while_allowed(async { 7 }).await, Ok(7));
+        let effects = Effects::new(false, Arc::new(gate)).with_block_signal(Arc::clone(&shuts));
+        assert_eq!(effects.run_until_blocked(async { 7 }).await, Ok(7));
         let tell = async {
             shuts.notify_waiters();
             tokio::task::yield_now().await;
             shut.store(true, Ordering::Relaxed);
             shuts.notify_waiters();
         };
-        let (held, ()) = tokio::join!(effects.while_allowed(std::future::pending::<()>()), tell);
+        let (held, ()) = tokio::join!(effects.run_until_blocked(std::future::pending::<()>()), tell);
         assert!(held.is_err());
     }
 }

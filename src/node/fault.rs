@@ -8,7 +8,7 @@ use std::{
 
 use nix::errno::Errno;
 
-use super::{cgroups::Survivors, effects::Held, holders::Holders, mounts::Hanging, threads::NotDone};
+use super::{cgroups::Survivors, effects::EffectsBlocked, holders::Holders, mounts::Hanging, threads::NotDone};
 use crate::model::{
     failure::{BUSY, Failure, HANGS, MOUNTED, OTHER, Reasoned},
     trace::Step,
@@ -22,7 +22,7 @@ pub enum Cause {
     Errno(Errno),
     /// The gate is shut.
     #[error(transparent)]
-    Held(#[from] Held),
+    Blocked(#[from] EffectsBlocked),
     /// It was not begun, or not brought to an end.
     #[error(transparent)]
     NotDone(#[from] NotDone),
@@ -46,7 +46,7 @@ pub enum Cause {
         "a volume of some pod is mounted here, and the directory of this pod is not there: was that renamed? Give it back its \
          name, or unmount this by hand"
     )]
-    MountedForSomebody,
+    MountedForUnknownPod,
     /// A loop device outlives its end.
     #[error(
         "still there: somebody has it open or has mounted what is on it, and it goes with the last of them; fuser -v {0:?} tells who"
@@ -69,7 +69,7 @@ pub enum Cause {
     BadName(OsString),
     /// What lies there is a link, a directory, a device or the like.
     #[error("it is no ordinary file")]
-    NoFile,
+    NotRegularFile,
     /// A file is larger than anything honest.
     #[error("it is larger than {0} bytes")]
     TooLarge(u64),
@@ -95,10 +95,10 @@ pub enum Cause {
     SharedName,
     /// What somebody else says of it.
     #[error("{0}")]
-    Words(String),
+    Message(String),
     /// A driver does not take away a volume of which the mount table shows nothing.
     #[error("{why}; the mount table shows nothing of it")]
-    NotTakenAway {
+    DriverFailed {
         /// What the driver answered, or why it cannot be asked.
         why: String,
         /// Which driver has not done what with which volume.
@@ -183,8 +183,8 @@ impl Fault {
     }
 
     /// Whether the gate was the cause, so that trying anything else now is in vain.
-    pub fn is_held(&self) -> bool {
-        matches!(self.cause, Cause::Held(_))
+    pub fn is_blocked(&self) -> bool {
+        matches!(self.cause, Cause::Blocked(_))
     }
 }
 
@@ -207,15 +207,15 @@ impl Reasoned for Fault {
     fn reason(&self) -> std::borrow::Cow<'static, str> {
         match &self.cause {
             Cause::Errno(errno) => format!("{errno:?}").into(),
-            Cause::Held(held) => held.reason(),
+            Cause::Blocked(held) => held.reason(),
             Cause::NotDone(not_done) => not_done.reason(),
             Cause::Hangs(_) => HANGS.into(),
             Cause::Busy(_) | Cause::LoopInUse(_) => BUSY.into(),
-            Cause::StillMounted | Cause::MountedElsewhere | Cause::MountedForSomebody => MOUNTED.into(),
+            Cause::StillMounted | Cause::MountedElsewhere | Cause::MountedForUnknownPod => MOUNTED.into(),
             Cause::Processes(_) => "processes".into(),
             Cause::Systemd(_) => "systemd".into(),
             Cause::UnknownPlugin { .. } | Cause::SharedName => "unknown_plugin".into(),
-            Cause::NotTakenAway { .. } => "driver".into(),
+            Cause::DriverFailed { .. } => "driver".into(),
             _ => OTHER.into(),
         }
     }

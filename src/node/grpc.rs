@@ -9,7 +9,7 @@ use crate::{
         failure::{HELD, OTHER, Reasoned},
         foreign::ForeignText,
     },
-    node::effects::Held,
+    node::effects::EffectsBlocked,
 };
 
 /// A call that failed: which one, on what, and how.
@@ -59,17 +59,17 @@ pub enum GrpcError {
     },
     /// The path cannot be sent.
     #[error("{call}: the path is no UTF-8")]
-    NoText {
+    PathNotUtf8 {
         /// The call that was not made.
         call: Call,
     },
     /// Effects are not allowed now; nothing was sent.
     #[error("{call}: {held}")]
-    Held {
+    Blocked {
         /// The call that was not made.
         call: Call,
         /// Why.
-        held: Held,
+        held: EffectsBlocked,
     },
 }
 
@@ -138,16 +138,16 @@ impl GrpcError {
             | Self::Timeout { call, .. }
             | Self::Failed { call, .. }
             | Self::Incomplete { call, .. }
-            | Self::NoText { call }
-            | Self::Held { call, .. } => call,
+            | Self::PathNotUtf8 { call }
+            | Self::Blocked { call, .. } => call,
         }
     }
 
     /// Whether the same call may succeed later without anybody changing it or the peer's configuration.
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::Unreachable { .. } | Self::Timeout { .. } | Self::Held { .. } => true,
-            Self::Foreign { .. } | Self::Incomplete { .. } | Self::NoText { .. } => false,
+            Self::Unreachable { .. } | Self::Timeout { .. } | Self::Blocked { .. } => true,
+            Self::Foreign { .. } | Self::Incomplete { .. } | Self::PathNotUtf8 { .. } => false,
             Self::Failed { code, .. } => !matches!(
                 code,
                 Code::InvalidArgument
@@ -168,8 +168,8 @@ impl GrpcError {
             Self::Foreign { .. }
             | Self::Timeout { .. }
             | Self::Incomplete { .. }
-            | Self::NoText { .. }
-            | Self::Held { .. } => false,
+            | Self::PathNotUtf8 { .. }
+            | Self::Blocked { .. } => false,
         }
     }
 
@@ -193,13 +193,13 @@ impl GrpcError {
     }
 
     /// Whether the driver has answered that there is no such volume.
-    pub fn does_not_know_the_volume(&self) -> bool {
+    pub fn is_unknown_volume(&self) -> bool {
         self.call().volume.is_some() && self.is_not_found()
     }
 
     /// Whether the gate was the cause, so that trying anything else now is in vain.
-    pub fn is_held(&self) -> bool {
-        matches!(self, Self::Held { .. })
+    pub fn is_blocked(&self) -> bool {
+        matches!(self, Self::Blocked { .. })
     }
 
     fn code(&self) -> Option<Code> {
@@ -232,7 +232,7 @@ fn is_foreign(error: &(dyn Error + 'static)) -> bool {
 
 impl Call {
     /// A call of the runtime, about this id.
-    pub(crate) fn of_runtime(name: &'static str, id: &str) -> Self {
+    pub(crate) fn to_runtime(name: &'static str, id: &str) -> Self {
         Self {
             name,
             peer: Peer::Runtime,
@@ -242,7 +242,7 @@ impl Call {
     }
 
     /// A call of a driver, about this path or these claims.
-    pub(crate) fn of_driver(name: &'static str, driver: &str, target: impl Into<String>) -> Self {
+    pub(crate) fn to_driver(name: &'static str, driver: &str, target: impl Into<String>) -> Self {
         Self {
             name,
             peer: Peer::Driver(driver.to_owned()),
@@ -294,8 +294,8 @@ impl Reasoned for GrpcError {
             Self::Unreachable { .. } => "unreachable".into(),
             Self::Timeout { .. } => "timeout".into(),
             Self::Foreign { .. } | Self::Incomplete { .. } => "unreadable".into(),
-            Self::NoText { .. } => OTHER.into(),
-            Self::Held { .. } => HELD.into(),
+            Self::PathNotUtf8 { .. } => OTHER.into(),
+            Self::Blocked { .. } => HELD.into(),
         }
     }
 }
@@ -307,7 +307,7 @@ mod tests {
     #[test]
     fn what_cannot_get_better_by_itself_is_not_retryable() {
         let failed = |code| GrpcError::Failed {
-            call: Call::of_runtime("StopContainer", "c"),
+            call: Call::to_runtime("StopContainer", "c"),
             code,
             message: String::new(),
         };
@@ -328,18 +328,18 @@ mod tests {
     fn an_error_names_the_call_and_what_it_was_about() {
         let cause = "No such file or directory (os error 2)".to_owned();
         let error = GrpcError::Unreachable {
-            call: Call::of_runtime("Version", ""),
+            call: Call::to_runtime("Version", ""),
             cause,
         };
         let text = "Version: the runtime cannot be reached: No such file or directory (os error 2)";
         assert_eq!(error.to_string(), text);
         let error = GrpcError::Timeout {
-            call: Call::of_runtime("StopContainer", "abc"),
+            call: Call::to_runtime("StopContainer", "abc"),
             after: Duration::from_secs(150),
         };
         assert_eq!(error.to_string(), "StopContainer abc: no answer within 150s");
         let error = GrpcError::Failed {
-            call: Call::of_runtime("RemoveContainer", "abc"),
+            call: Call::to_runtime("RemoveContainer", "abc"),
             code: Code::FailedPrecondition,
             message: "cannot delete running task abc: failed precondition".to_owned(),
         };
@@ -348,7 +348,7 @@ mod tests {
 
     #[test]
     fn whatever_a_driver_says_stays_on_one_line_and_names_driver_call_and_code() {
-        let call = Call::of_driver("NodeUnpublishVolume", "csi.example.com", "/pods/u/mount").about("vol/1");
+        let call = Call::to_driver("NodeUnpublishVolume", "csi.example.com", "/pods/u/mount").about("vol/1");
         let error = GrpcError::from_status(call, &Status::internal("umount: busy\nERROR forged"));
         assert_eq!(
             error.to_string(),

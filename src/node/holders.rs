@@ -12,15 +12,15 @@ use std::{
 
 use super::{
     mounts::{Mount, MountTable},
-    unmounts::{Call, UnderWay},
+    unmounts::{Call, CallsInFlight},
 };
 
 mod container;
-mod ended;
+mod exit;
 mod scan;
 
 pub use container::container_of;
-pub use ended::one_ends;
+pub use exit::wait_for_any_exit;
 use scan::Scan;
 
 /// Holders that are named one by one.
@@ -85,7 +85,7 @@ pub fn holders(
     proc: &Path,
     table: &Arc<MountTable>,
     busy: &[Mount],
-    under_way: &Arc<UnderWay>,
+    in_flight: &Arc<CallsInFlight>,
 ) -> HashMap<u64, Holders> {
     let Some(first) = busy.first() else {
         return HashMap::new();
@@ -95,7 +95,7 @@ pub fn holders(
         let found = Arc::clone(&found);
         move || scan::all(&found, LONGEST)
     };
-    let whole = under_way.wait_for(&first.path, Call::Look, PATIENCE, look);
+    let whole = in_flight.wait_for(&first.path, Call::FindHolders, PATIENCE, look);
     let mut holders = found.lock().unwrap_or_else(PoisonError::into_inner).found();
     for it in holders.values_mut() {
         it.cut_short = whole != Ok(true);

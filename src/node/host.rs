@@ -13,7 +13,7 @@ use crate::{
     node::{
         cgroups::Cgroups,
         cri::{Cri, CriEndpoint, types::CgroupDriver},
-        mount_namespace::{self, MountNamespace, Whose},
+        mount_namespace::{self, MountNamespace, NamespaceOwner},
     },
 };
 
@@ -49,7 +49,7 @@ pub struct Host {
 
 impl Host {
     /// This machine.
-    pub fn this() -> Result<Self, Problem> {
+    pub fn local() -> Result<Self, Problem> {
         let clock =
             BootClock::new().map_err(|error| Problem::configuration(format!("boot id: {error}"), "mount /proc"))?;
         Ok(Self {
@@ -66,7 +66,7 @@ impl Host {
 /// An unmount in another mount namespace than the runtime's would be a lie. One that is away just now is waited for.
 pub async fn same_mount_namespace(proc: &Path, endpoint: &CriEndpoint) -> Result<(), Problem> {
     loop {
-        match compared(mount_namespace::compare(proc, endpoint.path()).await) {
+        match check_mount_namespace(mount_namespace::compare(proc, endpoint.path()).await) {
             Err(problem) if problem.kind == ProblemKind::Absent => {
                 tracing::warn!(why = problem.what, "Container runtime has gone; waiting for it");
                 sleep(AGAIN).await;
@@ -77,24 +77,24 @@ pub async fn same_mount_namespace(proc: &Path, endpoint: &CriEndpoint) -> Result
 }
 
 /// What the comparison of mount namespaces comes to.
-pub fn compared(found: MountNamespace) -> Result<(), Problem> {
+pub fn check_mount_namespace(found: MountNamespace) -> Result<(), Problem> {
     match found {
         MountNamespace::Ok => Ok(()),
-        MountNamespace::Away(why) => Err(Problem {
+        MountNamespace::RuntimeDown(why) => Err(Problem {
             kind: ProblemKind::Absent,
             what: format!("mount namespace: {why}"),
             remedy: "start the container runtime".to_owned(),
         }),
-        MountNamespace::Other(whose @ Whose::RuntimeApart { .. }) => Err(Problem::configuration(
+        MountNamespace::Other(owner @ NamespaceOwner::IsolatedRuntime { .. }) => Err(Problem::configuration(
             format!(
-                "{whose} is in a mount namespace that PID 1 does not share, as with OpenShift's kubens: what this process unmounts \
+                "{owner} is in a mount namespace that PID 1 does not share, as with OpenShift's kubens: what this process unmounts \
                  would stay mounted there"
             ),
             "have the container runtime and the kubelet work in the mount namespace of PID 1, on OpenShift without kubens; such a \
              node is not supported",
         )),
-        MountNamespace::Other(whose) => Err(Problem::configuration(
-            format!("this process is not in the mount namespace of {whose}: what it unmounts would stay mounted there"),
+        MountNamespace::Other(owner) => Err(Problem::configuration(
+            format!("this process is not in the mount namespace of {owner}: what it unmounts would stay mounted there"),
             "run it on the host, without PrivateMounts=, PrivateTmp=, ProtectSystem= and the like in its unit",
         )),
         MountNamespace::Unknown(why) => Err(Problem::configuration(
@@ -106,7 +106,7 @@ pub fn compared(found: MountNamespace) -> Result<(), Problem> {
 
 /// The cgroup driver of this node, in the kubelet's order: the runtime's word, then the configuration's. Where nobody
 /// says, what lies on the node does.
-pub async fn driver(
+pub async fn detect_cgroup_driver(
     given: Option<CgroupDriver>,
     cri: &Cri,
     kubelet: Option<&str>,

@@ -50,15 +50,15 @@ pub struct KubeletProcess {
     pub pid: i32,
     /// Its command line.
     pub command: ForeignText,
-    /// Why it counts.
-    pub why: Why,
+    /// MatchReason it counts.
+    pub why: MatchReason,
     /// Whether it is a program that holds a kubelet among other things.
     pub holds: bool,
 }
 
-/// Why a kubelet counts as one of ours.
+/// MatchReason a kubelet counts as one of ours.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Why {
+pub enum MatchReason {
     /// Its directory is ours.
     SameDirectory,
     /// It has another directory on this machine, and the same runtime as far as it says: it may be this node's.
@@ -66,7 +66,7 @@ pub enum Why {
     /// Its directory could not be looked at: better one too many.
     Unreadable(Errno),
     /// It holds a kubelet on this machine whose directory is not on its command line: better one too many.
-    Unsaid,
+    UnknownDirectory,
 }
 
 /// What a process is by its name.
@@ -83,7 +83,7 @@ enum Kind {
 
 /// What tells whether a kubelet works on our pods.
 #[derive(Debug, Clone)]
-pub struct Ours {
+pub struct LocalKubelet {
     /// Our kubelet's directory.
     pub root: KubeletRoot,
     /// Our runtime's socket.
@@ -98,7 +98,7 @@ pub struct Ours {
 ///
 /// # Errors
 /// When none was seen and not all could be looked at, as without descriptors or memory.
-pub fn find(proc: &Path, ours: &Ours) -> io::Result<Vec<KubeletProcess>> {
+pub fn find(proc: &Path, ours: &LocalKubelet) -> io::Result<Vec<KubeletProcess>> {
     let mut pids = Vec::new();
     for entry in fs::read_dir(proc)? {
         pids.extend(entry?.file_name().to_str().and_then(|name| name.parse::<i32>().ok()));
@@ -139,7 +139,7 @@ fn all(pids: &[i32], look: impl Fn(i32) -> io::Result<Option<KubeletProcess>>) -
 ///
 /// # Errors
 /// When that is unknown, as without descriptors or memory.
-pub fn with_pid(proc: &Path, pid: i32, ours: &Ours) -> io::Result<Option<KubeletProcess>> {
+pub fn with_pid(proc: &Path, pid: i32, ours: &LocalKubelet) -> io::Result<Option<KubeletProcess>> {
     match by_name(proc, pid, ours)? {
         None => by_socket(proc, pid, &evidence::listeners(proc)?, ours),
         found => Ok(found),
@@ -147,7 +147,7 @@ pub fn with_pid(proc: &Path, pid: i32, ours: &Ours) -> io::Result<Option<Kubelet
 }
 
 /// The process with this pid, if it is a kubelet that counts whatever its name is: it has one of these listening sockets.
-fn by_socket(proc: &Path, pid: i32, listeners: &Listeners, ours: &Ours) -> io::Result<Option<KubeletProcess>> {
+fn by_socket(proc: &Path, pid: i32, listeners: &Listeners, ours: &LocalKubelet) -> io::Result<Option<KubeletProcess>> {
     let dir = proc.join(pid.to_string());
     if listeners.is_empty() || !rights::may_mount(proc, &dir) {
         return Ok(None);
@@ -160,7 +160,7 @@ fn by_socket(proc: &Path, pid: i32, listeners: &Listeners, ours: &Ours) -> io::R
 }
 
 /// The process with this pid, if it is a kubelet that counts and has the name of one.
-fn by_name(proc: &Path, pid: i32, ours: &Ours) -> io::Result<Option<KubeletProcess>> {
+fn by_name(proc: &Path, pid: i32, ours: &LocalKubelet) -> io::Result<Option<KubeletProcess>> {
     let dir = proc.join(pid.to_string());
     let Some(kind) = kind(&dir)? else { return Ok(None) };
     // First of all: a kubelet mounts, so a process that cannot mount is no kubelet, whatever its name and arguments are.
@@ -171,7 +171,7 @@ fn by_name(proc: &Path, pid: i32, ours: &Ours) -> io::Result<Option<KubeletProce
 }
 
 /// The process, if it counts. `roots` are the directories below which it listens on a kubelet's sockets.
-fn counted(pid: i32, kind: Kind, dir: &Path, roots: Vec<PathBuf>, ours: &Ours) -> Option<KubeletProcess> {
+fn counted(pid: i32, kind: Kind, dir: &Path, roots: Vec<PathBuf>, ours: &LocalKubelet) -> Option<KubeletProcess> {
     let arguments = fs::read(dir.join("cmdline"));
     let why = why(kind, dir, &arguments, roots, ours)?;
     Some(KubeletProcess {
@@ -206,17 +206,23 @@ fn kind(dir: &Path) -> io::Result<Option<Kind>> {
     Ok(holder.map(|(_, by)| Kind::Holder(by)))
 }
 
-/// Why the kubelet with this directory in procfs counts; `None` if it works elsewhere, has ended, or is none.
-fn why(kind: Kind, dir: &Path, arguments: &io::Result<Vec<u8>>, roots: Vec<PathBuf>, ours: &Ours) -> Option<Why> {
+/// MatchReason the kubelet with this directory in procfs counts; `None` if it works elsewhere, has ended, or is none.
+fn why(
+    kind: Kind,
+    dir: &Path,
+    arguments: &io::Result<Vec<u8>>,
+    roots: Vec<PathBuf>,
+    ours: &LocalKubelet,
+) -> Option<MatchReason> {
     let probed = match arguments {
         Ok(arguments) => probe::probe(kind, dir, &Arguments(arguments), roots, ours),
         Err(error) => Err(fault::errno(error)),
     };
     match probed {
         Ok(None) => None,
-        Ok(Some(Why::Unsaid)) | Err(_) if has_ended(dir) => None,
+        Ok(Some(MatchReason::UnknownDirectory)) | Err(_) if has_ended(dir) => None,
         Ok(why) => why,
-        Err(errno) => Some(Why::Unreadable(errno)),
+        Err(errno) => Some(MatchReason::Unreadable(errno)),
     }
 }
 
@@ -238,7 +244,7 @@ fn has_ended(dir: &Path) -> bool {
 impl fmt::Display for KubeletProcess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} (pid {})", self.command, self.pid)?;
-        if self.why == Why::SameMachine {
+        if self.why == MatchReason::SameMachine {
             f.write_str(
                 "; its --root-dir is not our --kubelet-root: give us its directory, or, if it is another node's, \
                  name its runtime on its command line with --container-runtime-endpoint",

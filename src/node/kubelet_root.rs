@@ -16,7 +16,7 @@ pub struct KubeletRoot {
 /// The kubelet's directory is not there, or not to be reached.
 #[derive(Debug, thiserror::Error)]
 #[error("{path:?} cannot be resolved: {source}")]
-pub struct NoKubeletRoot {
+pub struct UnresolvedRoot {
     path: PathBuf,
     source: io::Error,
 }
@@ -25,9 +25,9 @@ pub struct NoKubeletRoot {
 
 impl KubeletRoot {
     /// Resolves `root` and its `pods`, either of which may be a mount point, or a symlink to elsewhere.
-    pub fn resolve(root: &Path) -> Result<Self, NoKubeletRoot> {
+    pub fn resolve(root: &Path) -> Result<Self, UnresolvedRoot> {
         let resolve = |path: &Path| {
-            path.canonicalize().map_err(|source| NoKubeletRoot {
+            path.canonicalize().map_err(|source| UnresolvedRoot {
                 path: path.to_owned(),
                 source,
             })

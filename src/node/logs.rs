@@ -56,7 +56,9 @@ impl PodLogs {
     /// Removes the links in `links`, such as `/var/log/containers`, then the directory. A missing one is no failure.
     pub async fn remove(&self, links: &Path, effects: &Effects) -> Result<Outcome, Vec<Fault>> {
         let (logs, links) = (self.clone(), links.to_owned());
-        let result = effects.work(move |effects| logs.remove_now(&links, effects)).await;
+        let result = effects
+            .run_blocking(move |effects| logs.remove_now(&links, effects))
+            .await;
         result.unwrap_or_else(|why| Err(vec![Fault::new("remove", self.path(), why)]))
     }
 

@@ -37,7 +37,7 @@ const NAP: Duration = Duration::from_millis(10);
 const DELETED: &[u8] = b" (deleted)";
 
 /// Names of the loop devices on this file, as `sys_block` lists them.
-pub fn on(file: &Path, sys_block: &Path) -> Result<Vec<OsString>, Fault> {
+pub fn devices_on(file: &Path, sys_block: &Path) -> Result<Vec<OsString>, Fault> {
     let fault = |error: io::Error| Fault::new("list", sys_block, errno(&error));
     let mut found = Vec::new();
     for entry in fs::read_dir(sys_block).map_err(fault)? {
@@ -124,9 +124,9 @@ mod tests {
             fs::write(dir.join("backing_file"), file).unwrap();
         }
         fs::create_dir_all(sys.path().join("loop3")).unwrap();
-        let mut found = on(Path::new("/k/dev/u"), sys.path()).unwrap();
+        let mut found = devices_on(Path::new("/k/dev/u"), sys.path()).unwrap();
         found.sort();
         assert_eq!(found, ["loop0", "loop1"]);
-        assert!(on(Path::new("/k"), Path::new("/no/such/sys")).is_err());
+        assert!(devices_on(Path::new("/k"), Path::new("/no/such/sys")).is_err());
     }
 }

@@ -10,23 +10,23 @@ pub enum MountNamespace {
     /// The container runtime's, and PID 1's as far as that can be seen.
     Ok,
     /// Another than that process has.
-    Other(Whose),
+    Other(NamespaceOwner),
     /// Nobody listens there just now, for this reason: whoever does was there a moment ago, and will be again.
-    Away(String),
+    RuntimeDown(String),
     /// It could not be found out, for this reason.
     Unknown(String),
 }
 
-/// A process whose mount namespace should be ours.
+/// A process owner mount namespace should be ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Whose {
+pub enum NamespaceOwner {
     /// The container runtime.
     Runtime {
         /// Its process id.
         pid: i32,
     },
     /// The container runtime, which is in a namespace that PID 1 does not share, as with OpenShift's kubens.
-    RuntimeApart {
+    IsolatedRuntime {
         /// Its process id.
         pid: i32,
     },
@@ -37,10 +37,10 @@ pub enum Whose {
 /// What identifies a namespace.
 type Namespace = (u64, u64);
 
-impl fmt::Display for Whose {
+impl fmt::Display for NamespaceOwner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Runtime { pid } | Self::RuntimeApart { pid } => write!(f, "the container runtime (pid {pid})"),
+            Self::Runtime { pid } | Self::IsolatedRuntime { pid } => write!(f, "the container runtime (pid {pid})"),
             Self::Init => f.write_str("PID 1"),
         }
     }
@@ -53,7 +53,7 @@ pub async fn compare(proc: &Path, cri_socket: &Path) -> MountNamespace {
         Err(error) => {
             let told = format!("the peer of {cri_socket:?} is not known: {error}");
             return match error.kind() {
-                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => MountNamespace::Away(told),
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => MountNamespace::RuntimeDown(told),
                 _ => MountNamespace::Unknown(told),
             };
         }
@@ -88,14 +88,14 @@ fn judge(
     match (ours, runtime, init) {
         (Err(error), _, _) => MountNamespace::Unknown(format!("our own cannot be read: {error}")),
         (Ok(ours), Ok(runtime), Ok(init)) if ours != runtime && ours == init => {
-            MountNamespace::Other(Whose::RuntimeApart { pid })
+            MountNamespace::Other(NamespaceOwner::IsolatedRuntime { pid })
         }
-        (Ok(ours), Ok(runtime), _) if ours != runtime => MountNamespace::Other(Whose::Runtime { pid }),
-        (Ok(ours), _, Ok(init)) if ours != init => MountNamespace::Other(Whose::Init),
+        (Ok(ours), Ok(runtime), _) if ours != runtime => MountNamespace::Other(NamespaceOwner::Runtime { pid }),
+        (Ok(ours), _, Ok(init)) if ours != init => MountNamespace::Other(NamespaceOwner::Init),
         (Ok(_), Err(error), _) => {
             let told = format!("the runtime's (pid {pid}) cannot be read: {error}");
             match error.kind() {
-                io::ErrorKind::NotFound => MountNamespace::Away(told),
+                io::ErrorKind::NotFound => MountNamespace::RuntimeDown(told),
                 _ => MountNamespace::Unknown(told),
             }
         }
@@ -115,17 +115,20 @@ mod tests {
     #[test]
     fn every_combination_has_its_answer() {
         let (a, b) = (|| Ok((4, 1)), || Ok((4, 2)));
-        let runtime = MountNamespace::Other(Whose::Runtime { pid: 7 });
+        let runtime = MountNamespace::Other(NamespaceOwner::Runtime { pid: 7 });
         assert_eq!(judge(7, a(), a(), a()), MountNamespace::Ok);
         assert_eq!(judge(7, a(), a(), denied()), MountNamespace::Ok);
-        let apart = MountNamespace::Other(Whose::RuntimeApart { pid: 7 });
+        let apart = MountNamespace::Other(NamespaceOwner::IsolatedRuntime { pid: 7 });
         assert_eq!(judge(7, a(), b(), a()), apart, "as PID 1, which the runtime is not");
         assert_eq!(judge(7, a(), b(), b()), runtime);
         assert_eq!(judge(7, a(), b(), denied()), runtime);
-        assert_eq!(judge(7, a(), a(), b()), MountNamespace::Other(Whose::Init));
-        assert_eq!(judge(7, a(), denied(), b()), MountNamespace::Other(Whose::Init));
+        assert_eq!(judge(7, a(), a(), b()), MountNamespace::Other(NamespaceOwner::Init));
+        assert_eq!(
+            judge(7, a(), denied(), b()),
+            MountNamespace::Other(NamespaceOwner::Init)
+        );
         let ended = || Err(io::Error::from(io::ErrorKind::NotFound));
-        assert!(matches!(judge(7, a(), ended(), a()), MountNamespace::Away(_)));
+        assert!(matches!(judge(7, a(), ended(), a()), MountNamespace::RuntimeDown(_)));
         for unknown in [
             judge(7, a(), denied(), a()),
             judge(7, denied(), a(), a()),
@@ -154,7 +157,7 @@ mod tests {
         for socket in [&*left, Path::new("/no/such/socket")] {
             let found = compare(Path::new("/proc"), socket).await;
             assert!(
-                matches!(&found, MountNamespace::Away(why) if why.contains(socket.to_str().unwrap())),
+                matches!(&found, MountNamespace::RuntimeDown(why) if why.contains(socket.to_str().unwrap())),
                 "{found:?}"
             );
         }

@@ -31,7 +31,7 @@ use source::Source;
 pub use hanging::{Hanging, Mounted};
 pub(super) use mount::device;
 pub use mount::{BadLine, Mount, unescape};
-pub use rounds::{Places, Rounds, StillMounted, UnmountReport, hanging};
+pub use rounds::{StillMounted, UnmountReport, UnmountRounds, UnmountScope, hanging};
 pub use table::MountTable;
 pub use unmount::unmount;
 pub use watch::MountWatch;
@@ -43,14 +43,14 @@ const KEPT: Duration = Duration::from_secs(1);
 /// The mount table of one mount namespace, as far as it lies at or below one place.
 ///
 /// The kernel writes the whole table for each reader, which costs a millisecond on a node with 700 mounts. So a table is
-/// kept as long as the kernel says, when asked after the question, that nothing has changed since it was read. And pods
-/// that have asked before a read share it: one that began after the question is a true answer.
+/// kept as long as the kernel says, when asked after the request, that nothing has changed since it was read. And pods
+/// that have asked before a read share it: one that began after the request is a true answer.
 #[derive(Debug)]
 pub struct Mounts {
     mountinfo: PathBuf,
     scope: PathBuf,
-    questions: AtomicU64,
-    /// Held while the table is read.
+    requests: AtomicU64,
+    /// EffectsBlocked while the table is read.
     known: Mutex<Known>,
 }
 
@@ -64,9 +64,9 @@ struct Known {
     table: Arc<MountTable>,
 }
 
-/// A question that was asked of [`Mounts`]: whatever is read after it is a true answer.
+/// A request that was asked of [`Mounts`]: whatever is read after it is a true answer.
 #[derive(Debug, Clone, Copy)]
-pub struct Question(u64);
+pub struct TableRequest(u64);
 
 // === impl Mounts ===
 
@@ -83,7 +83,7 @@ impl Mounts {
             }),
             mountinfo,
             scope: scope.into(),
-            questions: AtomicU64::new(0),
+            requests: AtomicU64::new(0),
         }
     }
 
@@ -94,24 +94,24 @@ impl Mounts {
 
     /// The table as it is now, or was at some moment after the call. Blocks.
     pub fn read(&self) -> Result<Arc<MountTable>, Fault> {
-        self.answer(self.ask())
+        self.read_since(self.request())
     }
 
     /// Asks for the table as it is from now on. The later it is answered, the more others have asked by then, and one read
     /// serves them all.
-    pub fn ask(&self) -> Question {
-        Question(self.questions.fetch_add(1, Ordering::SeqCst))
+    pub fn request(&self) -> TableRequest {
+        TableRequest(self.requests.fetch_add(1, Ordering::SeqCst))
     }
 
-    /// The table as it was at some moment after the question. Blocks.
-    pub fn answer(&self, question: Question) -> Result<Arc<MountTable>, Fault> {
-        self.answer_by(&mut self.known(), question)
+    /// The table as it was at some moment after the request. Blocks.
+    pub fn read_since(&self, request: TableRequest) -> Result<Arc<MountTable>, Fault> {
+        self.read_locked(&mut self.known(), request)
     }
 
-    fn answer_by(&self, known: &mut Known, question: Question) -> Result<Arc<MountTable>, Fault> {
-        if question.0 >= known.serves_below {
-            let serves_below = self.questions.load(Ordering::SeqCst);
-            if !(known.source.is_unchanged() && known.is_young()) {
+    fn read_locked(&self, known: &mut Known, request: TableRequest) -> Result<Arc<MountTable>, Fault> {
+        if request.0 >= known.serves_below {
+            let serves_below = self.requests.load(Ordering::SeqCst);
+            if !(known.source.is_unchanged() && known.is_recent()) {
                 let began = Instant::now();
                 known.table = Arc::new(self.read_now(&mut known.source)?);
                 known.read = Some(began);
@@ -123,12 +123,12 @@ impl Mounts {
 
     /// A table of late: good enough to know what to unmount, never that nothing is left. Empty where none can be had.
     /// Blocks.
-    fn of_late(&self) -> Arc<MountTable> {
+    fn read_recent(&self) -> Arc<MountTable> {
         let mut known = self.known();
-        if known.is_young() {
+        if known.is_recent() {
             return Arc::clone(&known.table);
         }
-        self.answer_by(&mut known, self.ask()).unwrap_or_default()
+        self.read_locked(&mut known, self.request()).unwrap_or_default()
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -150,25 +150,25 @@ impl Mounts {
         MountWatch::on(&self.mountinfo)
     }
 
-    /// Unmounts everything below `dir`, but not what is mounted on `dir` itself. Blocks.
+    /// UnmountBackend everything below `dir`, but not what is mounted on `dir` itself. Blocks.
     pub fn unmount_all_below(&self, dir: &Path, effects: &Effects) -> Result<UnmountReport, StillMounted> {
-        self.unmount_all(Places::Below(dir.to_owned()), effects)
+        self.unmount_all(UnmountScope::Below(dir.to_owned()), effects)
     }
 
-    /// Unmounts everything on one of `places` and below them. Blocks.
+    /// UnmountBackend everything on one of `places` and below them. Blocks.
     pub fn unmount_all_at<P: AsRef<Path>>(
         &self,
         places: &[P],
         effects: &Effects,
     ) -> Result<UnmountReport, StillMounted> {
         let places = places.iter().map(|place| place.as_ref().to_owned()).collect();
-        self.unmount_all(Places::AtOrBelow(places), effects)
+        self.unmount_all(UnmountScope::AtOrBelow(places), effects)
     }
 
-    fn unmount_all(&self, places: Places, effects: &Effects) -> Result<UnmountReport, StillMounted> {
-        let mut rounds = self.begin_to_unmount(places, effects);
+    fn unmount_all(&self, places: UnmountScope, effects: &Effects) -> Result<UnmountReport, StillMounted> {
+        let mut rounds = self.start_unmount(places, effects);
         loop {
-            match rounds.go_on(self.read(), effects) {
+            match rounds.run_next(self.read(), effects) {
                 ControlFlow::Continue(next) => rounds = next,
                 ControlFlow::Break(done) => return done,
             }
@@ -178,10 +178,10 @@ impl Mounts {
     /// Begins to unmount everything in these places, by what was mounted there of late. Blocks.
     ///
     /// Others that unmount make each table an old one soon, and what it shows of these places may be true all the same.
-    pub fn begin_to_unmount(&self, places: Places, effects: &Effects) -> Rounds {
-        let mut rounds = Rounds::new(places);
-        if !effects.dry_run() {
-            rounds.unmount(&self.of_late(), effects);
+    pub fn start_unmount(&self, places: UnmountScope, effects: &Effects) -> UnmountRounds {
+        let mut rounds = UnmountRounds::new(places);
+        if !effects.is_dry_run() {
+            rounds.unmount(&self.read_recent(), effects);
         }
         rounds
     }
@@ -190,7 +190,7 @@ impl Mounts {
 // === impl Known ===
 
 impl Known {
-    fn is_young(&self) -> bool {
+    fn is_recent(&self) -> bool {
         self.read.is_some_and(|read| read.elapsed() < KEPT)
     }
 }

@@ -34,11 +34,12 @@ struct Line {
 
 /// A process whose mount namespace shows the file system of one of these devices, or any other block device on a path that
 /// ends so. Processes that end meanwhile, and what may not be looked at, hold nothing.
-pub fn that_mounts(proc: &Path, devices: &[(u32, u32)], ends_with: &Path) -> Result<Option<Holder>, Fault> {
-    let is_held = |line: Line| devices.contains(&line.device) || line.device.0 != 0 && line.path.ends_with(ends_with);
+pub fn find_mounting_process(proc: &Path, devices: &[(u32, u32)], ends_with: &Path) -> Result<Option<Holder>, Fault> {
+    let is_blocked =
+        |line: Line| devices.contains(&line.device) || line.device.0 != 0 && line.path.ends_with(ends_with);
     let mut holder = None;
     each(proc, &mut |pid, table| {
-        let found = lines(table).any(is_held);
+        let found = lines(table).any(is_blocked);
         if found {
             holder = Some(Holder::of(proc, pid));
         }
@@ -50,7 +51,7 @@ pub fn that_mounts(proc: &Path, devices: &[(u32, u32)], ends_with: &Path) -> Res
 /// A process in whose mount namespace the file system of one of these devices stays when `place` is unmounted in ours, whose
 /// mountinfo is `own`. A copy of that mount goes along with it if what it is mounted on follows ours, directly or through
 /// others.
-pub fn that_keeps(
+pub fn find_keeping_process(
     proc: &Path,
     own: &[u8],
     devices: &[(u32, u32)],
@@ -215,10 +216,10 @@ mod tests {
             for (place, table) in tables.iter().enumerate() {
                 namespace(proc.path(), &(100 + place).to_string(), table);
             }
-            let found = that_keeps(proc.path(), OURS.as_bytes(), &[(8, 16)], place, below).unwrap();
+            let found = find_keeping_process(proc.path(), OURS.as_bytes(), &[(8, 16)], place, below).unwrap();
             assert_eq!(found.map(|holder| holder.pid), keeps, "{what}");
         }
-        assert!(that_keeps(Path::new("/no/such/proc"), b"", &[(8, 16)], place, below).is_err());
+        assert!(find_keeping_process(Path::new("/no/such/proc"), b"", &[(8, 16)], place, below).is_err());
     }
 
     #[test]
@@ -236,21 +237,27 @@ mod tests {
             fs::write(dir.join("comm"), "postgres\n").unwrap();
         }
         let nowhere = Path::new("no/such/place");
-        let found = that_mounts(proc.path(), &[(8, 16)], nowhere).unwrap().unwrap();
+        let found = find_mounting_process(proc.path(), &[(8, 16)], nowhere)
+            .unwrap()
+            .unwrap();
         assert_eq!(found.to_string(), "process 8 (\"postgres\")");
-        let found = that_mounts(proc.path(), &[], Path::new("data")).unwrap();
+        let found = find_mounting_process(proc.path(), &[], Path::new("data")).unwrap();
         assert_eq!(
             found.map(|holder| holder.pid),
             Some(8),
             "by its path, also where nobody remembers the device"
         );
-        assert_eq!(that_mounts(proc.path(), &[(8, 17)], nowhere), Ok(None));
-        assert!(that_mounts(Path::new("/no/such/proc"), &[(8, 1)], nowhere).is_err());
+        assert_eq!(find_mounting_process(proc.path(), &[(8, 17)], nowhere), Ok(None));
+        assert!(find_mounting_process(Path::new("/no/such/proc"), &[(8, 1)], nowhere).is_err());
 
         // A process of a namespace that cannot tell any more does not stand for the others in it.
         let gone = proc.path().join("6");
         fs::create_dir_all(gone.join("ns")).unwrap();
         symlink("mnt:[2]", gone.join("ns/mnt")).unwrap();
-        assert!(that_mounts(proc.path(), &[(8, 16)], nowhere).unwrap().is_some());
+        assert!(
+            find_mounting_process(proc.path(), &[(8, 16)], nowhere)
+                .unwrap()
+                .is_some()
+        );
     }
 }

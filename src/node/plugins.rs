@@ -7,13 +7,13 @@
 mod call;
 pub mod csi;
 pub mod dra;
-mod gone;
 pub mod registry;
+mod unavailable;
 
 pub use csi::Csi;
 pub use dra::{ClaimRef, Dra, Service, Unprepared};
-pub use gone::DriverGone;
 pub use registry::{Kind, Registered, Registrars, Registry};
+pub use unavailable::DriverUnavailable;
 
 /// Generated from the files in `proto`.
 #[allow(missing_docs, reason = "the protocols' own words")]

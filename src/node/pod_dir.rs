@@ -11,7 +11,7 @@ use super::{
     dirs::Dir,
     fault::{Cause, Fault},
     kubelet_root::KubeletRoot,
-    mounts::{MountTable, Mounts, Question},
+    mounts::{MountTable, Mounts, TableRequest},
 };
 use crate::model::failure::Reasoned;
 
@@ -88,7 +88,7 @@ impl PodDir {
     /// Opens it; `None` if it is not there. It must not be a mount point itself.
     pub fn open(&self) -> Result<Option<Dir>, Fault> {
         match self.open_parent()? {
-            Some(pods) => pods.below(&self.uid),
+            Some(pods) => pods.open_below(&self.uid),
             None => Ok(None),
         }
     }
@@ -108,15 +108,15 @@ impl PodDir {
 
     /// What keeps the directory from being clean: volumes, subPath targets, block devices, mounts. Blocks.
     pub fn leftovers(&self, mounts: &Mounts) -> Result<Vec<PathBuf>, Fault> {
-        self.leftovers_since(mounts, mounts.ask())
+        self.leftovers_in(mounts, mounts.request())
     }
 
     /// The same by a mount table that was asked for before.
-    pub fn leftovers_since(&self, mounts: &Mounts, question: Question) -> Result<Vec<PathBuf>, Fault> {
+    pub fn leftovers_in(&self, mounts: &Mounts, request: TableRequest) -> Result<Vec<PathBuf>, Fault> {
         let left = self.leftovers_on_disk()?;
         // The table costs more than the disk, and is in vain where the disk already says no.
         if left.is_empty() {
-            Ok(self.mounted(&*mounts.answer(question)?))
+            Ok(self.mounted(&*mounts.read_since(request)?))
         } else {
             Ok(left)
         }
@@ -125,7 +125,7 @@ impl PodDir {
     /// Paths of what is mounted on the directory or below it.
     pub fn mounted(&self, table: &MountTable) -> Vec<PathBuf> {
         table
-            .at_or_below(&[&self.path])
+            .mounts_at_or_below(&[&self.path])
             .into_iter()
             .map(|mount| mount.path)
             .collect()
@@ -136,13 +136,13 @@ impl PodDir {
         let Some(dir) = self.open()? else { return Ok(Vec::new()) };
         let mut left = Vec::new();
         for place in [names::VOLUMES, names::DEVICES] {
-            left.extend(two_levels(&dir, place)?.iter().map(|(plugin, name)| {
+            left.extend(entries_by_plugin(&dir, place)?.iter().map(|(plugin, name)| {
                 let mut path = self.path.join(place);
                 path.extend([plugin, name]);
                 path
             }));
         }
-        if let Some(subpaths) = dir.below(names::SUBPATHS)? {
+        if let Some(subpaths) = dir.open_below(names::SUBPATHS)? {
             left.extend(subpaths.names()?.iter().map(|name| subpaths.path().join(name)));
         }
         Ok(left)
@@ -151,7 +151,7 @@ impl PodDir {
 
 /// The volumes with a directory in the open pod directory.
 pub fn volumes_in(dir: &Dir) -> Result<Vec<VolumeDir>, Fault> {
-    let found = two_levels(dir, names::VOLUMES)?;
+    let found = entries_by_plugin(dir, names::VOLUMES)?;
     Ok(found
         .into_iter()
         .map(|(plugin, name)| VolumeDir { plugin, name })
@@ -165,7 +165,7 @@ pub fn other_pods(root: &KubeletRoot, uid: &str) -> Result<Vec<Dir>, Fault> {
     };
     let mut others = Vec::new();
     for name in pods.names()?.iter().filter(|name| *name != uid) {
-        match pods.below(name) {
+        match pods.open_below(name) {
             Ok(other) => others.extend(other),
             // No pod's: a kubelet makes directories here.
             Err(Fault {
@@ -179,13 +179,13 @@ pub fn other_pods(root: &KubeletRoot, uid: &str) -> Result<Vec<Dir>, Fault> {
 }
 
 /// All `<place>/<plugin>/<name>`, in an order that does not depend on the file system.
-pub fn two_levels(dir: &Dir, place: impl AsRef<Path>) -> Result<Vec<(OsString, OsString)>, Fault> {
+pub fn entries_by_plugin(dir: &Dir, place: impl AsRef<Path>) -> Result<Vec<(OsString, OsString)>, Fault> {
     let mut found = Vec::new();
-    let Some(place) = dir.below(place)? else {
+    let Some(place) = dir.open_below(place)? else {
         return Ok(found);
     };
     for plugin in place.names()? {
-        if let Some(volumes) = place.below(&plugin)? {
+        if let Some(volumes) = place.open_below(&plugin)? {
             found.extend(volumes.names()?.into_iter().map(|name| (plugin.clone(), name)));
         }
     }

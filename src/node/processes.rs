@@ -17,7 +17,7 @@ const TICK: Duration = Duration::from_millis(10);
 ///
 /// # Errors
 /// When that cannot be read.
-pub fn runs(proc: &Path, pid: i32, started_by: Duration) -> io::Result<bool> {
+pub fn is_running(proc: &Path, pid: i32, started_by: Duration) -> io::Result<bool> {
     let dir = proc.join(pid.to_string());
     let Some(process) = stat(&dir)? else { return Ok(false) };
     if process.start > started_by.saturating_add(TICK) {
@@ -84,13 +84,13 @@ mod tests {
         let proc = Path::new("/proc");
         let mut sleeps = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let pid = i32::try_from(sleeps.id()).unwrap();
-        assert!(runs(proc, pid, LATER).unwrap());
-        assert!(!runs(proc, pid, Duration::ZERO).unwrap(), "it started after boot");
+        assert!(is_running(proc, pid, LATER).unwrap());
+        assert!(!is_running(proc, pid, Duration::ZERO).unwrap(), "it started after boot");
         sleeps.kill().unwrap();
-        while runs(proc, pid, LATER).unwrap() {}
+        while is_running(proc, pid, LATER).unwrap() {}
         assert!(proc.join(pid.to_string()).exists(), "nobody has waited for it");
         sleeps.wait().unwrap();
-        assert!(!runs(proc, pid, LATER).unwrap());
+        assert!(!is_running(proc, pid, LATER).unwrap());
     }
 
     #[test]
@@ -103,14 +103,14 @@ mod tests {
         };
         write("7", "Z");
         write("7/task/7", "Z");
-        assert!(!runs(dir.path(), 7, LATER).unwrap());
+        assert!(!is_running(dir.path(), 7, LATER).unwrap());
         write("7/task/9", "D");
-        assert!(runs(dir.path(), 7, LATER).unwrap());
+        assert!(is_running(dir.path(), 7, LATER).unwrap());
         assert!(
-            !runs(dir.path(), 7, Duration::from_secs(4)).unwrap(),
+            !is_running(dir.path(), 7, Duration::from_secs(4)).unwrap(),
             "another one has its id"
         );
         fs::write(dir.path().join("7/stat"), "nonsense").unwrap();
-        assert!(runs(dir.path(), 7, LATER).is_err());
+        assert!(is_running(dir.path(), 7, LATER).is_err());
     }
 }

@@ -30,14 +30,14 @@ pub struct RuntimeReport {
 }
 
 /// Waits for the runtime, however long it takes. An error is that of something else that listens there.
-pub async fn reach(
+pub async fn wait_until_ready(
     cri: &Cri,
     endpoint: &CriEndpoint,
     report: &watch::Sender<RuntimeReport>,
 ) -> Result<RuntimeVersion, GrpcError> {
     let mut pauses = pauses(FIRST_PAUSE, LONGEST_PAUSE).build();
     loop {
-        match cri.introduced(endpoint).await {
+        match cri.identify(endpoint).await {
             Ok(version) => {
                 answers(report, &version);
                 return Ok(version);
@@ -54,7 +54,7 @@ pub async fn reach(
 }
 
 /// Asks until the agent stops.
-pub async fn keep_asking(cri: Cri, endpoint: CriEndpoint, report: watch::Sender<RuntimeReport>) {
+pub async fn monitor(cri: Cri, endpoint: CriEndpoint, report: watch::Sender<RuntimeReport>) {
     loop {
         sleep(ASK_EVERY).await;
         match cri.version().await {

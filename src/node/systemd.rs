@@ -38,18 +38,18 @@ pub struct Systemd {
 
 /// What becomes of another job that somebody has asked for, and that has not come to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Queued {
+pub enum QueuedJob {
     /// This one replaces it.
-    Goes,
+    Replace,
     /// It stays, and this one is an error.
-    Stays,
+    Keep,
 }
 
 // === impl Systemd ===
 
 impl Systemd {
     /// That of this machine.
-    pub fn of_this_machine() -> Self {
+    pub fn of_host() -> Self {
         Self::default()
     }
 
@@ -71,7 +71,7 @@ impl Systemd {
     }
 
     /// The service whose main process this is, if it is one of a service.
-    pub async fn service_of(&self, pid: i32) -> Result<Option<String>, String> {
+    pub async fn service_of_process(&self, pid: i32) -> Result<Option<String>, String> {
         self.in_time(async {
             let connection = self.connection().await?;
             let pid = u32::try_from(pid).unwrap_or_default();
@@ -104,10 +104,10 @@ impl Systemd {
 
     /// Stops a unit and waits until that is done, for as long as it takes. One that is not loaded is stopped. Once more where
     /// the connection broke: the bus may have been started anew since it was used last.
-    pub async fn stop_unit(&self, unit: &str, queued: Queued) -> zbus::Result<Outcome> {
+    pub async fn stop_unit(&self, unit: &str, queued: QueuedJob) -> zbus::Result<Outcome> {
         match stop_over(&self.connection().await?, unit, queued).await {
             Err(error) if !is_answer(&error) => {
-                self.forget().await;
+                self.disconnect().await;
                 stop_over(&self.connection().await?, unit, queued).await
             }
             result => result,
@@ -115,7 +115,7 @@ impl Systemd {
     }
 
     /// Whatever has become of the connection: the next question begins anew.
-    pub async fn forget(&self) {
+    pub async fn disconnect(&self) {
         self.connection.lock().await.take();
     }
 
@@ -144,7 +144,7 @@ fn is_answer(error: &zbus::Error) -> bool {
 }
 
 /// Asks for the stop of a unit and waits for the end of that job.
-async fn stop_over(connection: &Connection, unit: &str, queued: Queued) -> zbus::Result<Outcome> {
+async fn stop_over(connection: &Connection, unit: &str, queued: QueuedJob) -> zbus::Result<Outcome> {
     // Any slice can be loaded, also one that is gone: its name says all.
     match call(connection, "GetUnit", &(unit,)).await {
         Ok(_) => {}
@@ -161,8 +161,8 @@ async fn stop_over(connection: &Connection, unit: &str, queued: Queued) -> zbus:
         .build();
     let mut ends = MessageStream::for_match_rule(ends, connection, None).await?;
     let mode = match queued {
-        Queued::Goes => "replace",
-        Queued::Stays => "fail",
+        QueuedJob::Replace => "replace",
+        QueuedJob::Keep => "fail",
     };
     let job = call(connection, "StopUnit", &(unit, mode)).await?;
     let job: OwnedObjectPath = job.body().deserialize()?;

@@ -2,11 +2,11 @@
 
 use std::{path::Path, sync::Arc, time::Duration};
 
-mod under_way;
+mod in_flight;
 
-pub use under_way::{Call, Hang, NotBack, UnderWay};
+pub use in_flight::{Call, CallError, CallsInFlight, Hang};
 
-/// Unmounts that take longer are left to themselves, and told.
+/// UnmountBackend that take longer are left to themselves, and told.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Who unmounts the topmost mount on a path; `INVAL` where there is none.
@@ -14,12 +14,12 @@ pub type Unmounter = Arc<dyn Fn(&Path) -> nix::Result<()> + Send + Sync>;
 
 /// How unmounts are done.
 #[derive(Clone, Default)]
-pub enum Unmounts {
+pub enum UnmountBackend {
     /// By the kernel.
     #[default]
     Kernel,
     /// By whoever keeps the mount table of a simulation, where nothing is really mounted.
-    By(Unmounter),
+    Simulated(Unmounter),
 }
 
 /// Whether the connection to a server that is gone may be cut, so that its mount can go (`--force-unmount`). What was
@@ -37,11 +37,11 @@ pub enum ForceUnmount {
 #[derive(Clone)]
 pub struct Unmounting {
     /// Who does it.
-    pub by: Unmounts,
+    pub backend: UnmountBackend,
     /// When by force.
     pub force: ForceUnmount,
     /// What has not come back.
-    pub under_way: Arc<UnderWay>,
+    pub in_flight: Arc<CallsInFlight>,
     /// How long one is waited for.
     pub patience: Duration,
 }
@@ -51,9 +51,9 @@ pub struct Unmounting {
 impl Default for Unmounting {
     fn default() -> Self {
         Self {
-            by: Unmounts::default(),
+            backend: UnmountBackend::default(),
             force: ForceUnmount::default(),
-            under_way: Arc::default(),
+            in_flight: Arc::default(),
             patience: PATIENCE,
         }
     }

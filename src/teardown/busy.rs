@@ -18,9 +18,9 @@ pub async fn explained(storage: &Arc<Storage>, failure: Failure) -> Failure {
     let place = path.clone();
     let look = storage.look(&path, move |storage| {
         let table = storage.all_mounts.read()?;
-        let mut busy = table.at_or_below(&[&place]);
+        let mut busy = table.mounts_at_or_below(&[&place]);
         busy.truncate(NAMED);
-        let mut found = holders(&storage.proc, &table, &busy, &storage.effects.unmounting().under_way);
+        let mut found = holders(&storage.proc, &table, &busy, &storage.effects.unmounting().in_flight);
         let named = busy
             .into_iter()
             .filter_map(|mount| Some((mount.path, found.remove(&mount.id)?)));

@@ -26,7 +26,7 @@ use crate::{
     node::{
         checkpoint::{self, JOURNAL},
         cri::types::{Container, ContainerState},
-        effects::{Effect, Held},
+        effects::{Effect, EffectsBlocked},
         grpc::GrpcError,
     },
     teardown::{boundary::Counted, context::Context, journal::PodJournalExt as _},
@@ -194,7 +194,7 @@ impl Stop<'_> {
         spec: &ContainerView,
         hook: &Hook,
         address: &Address,
-    ) -> Result<(), Held> {
+    ) -> Result<(), EffectsBlocked> {
         let Context {
             journal,
             clock,
@@ -238,7 +238,7 @@ impl Stop<'_> {
             () = passed(self.deadline.clone()) => Err(HookError::Overrun),
         };
         checkpoint::after(HOOK, &container.name);
-        if let Err(HookError::Held(held) | HookError::Runtime(GrpcError::Held { held, .. })) = result {
+        if let Err(HookError::Blocked(held) | HookError::Runtime(GrpcError::Blocked { held, .. })) = result {
             span.failed(&held);
             return Err(held);
         }

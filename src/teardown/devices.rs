@@ -48,8 +48,8 @@ pub async fn prepared(context: &Context, view: &PodView) -> Result<Vec<PreparedC
         }
         Err(failures) => return Err(failures),
     };
-    if !checkpoint.doubts.is_empty() && !shows_none {
-        let doubts: Vec<_> = checkpoint.doubts.iter().map(ToString::to_string).collect();
+    if !checkpoint.problems.is_empty() && !shows_none {
+        let doubts: Vec<_> = checkpoint.problems.iter().map(ToString::to_string).collect();
         let why = format!(
             "what the kubelet prepared for the pod cannot be told: {} in {}; the devices and the pod wait for a kubelet, which \
              itself starts only once that file is moved away",
@@ -110,7 +110,7 @@ pub async fn release(context: &Context, view: &PodView, claims: &[PreparedClaim]
 
 async fn checkpoint(context: &Context) -> Result<Option<Checkpoint>, Vec<Failure>> {
     let root = context.kubelet_root.path().to_owned();
-    let read = context.reads.work(move || match Dir::open(&root)? {
+    let read = context.reads.run_blocking(move || match Dir::open(&root)? {
         Some(root) => dra_checkpoint::read(&root),
         None => Ok(None),
     });

@@ -19,7 +19,7 @@ use crate::{
         kubelet_root::KubeletRoot,
         mounts::MountTable,
         plugins::{Kind, Registered, registry::DIRECTORY},
-        pod_dir::{names, other_pods, two_levels},
+        pod_dir::{entries_by_plugin, names, other_pods},
     },
     teardown::{context::Context, journal::PodJournalExt as _},
 };
@@ -49,8 +49,8 @@ pub async fn users_of(context: &Context, view: &PodView) -> Result<Option<Users>
         .collect();
     if own.is_empty() {
         // One that does not answer in time may be this one.
-        let mut silent = registry.silent.iter().map(|silent| &silent.error);
-        if let Some(error) = silent.find(|error| !error.is_unreachable()) {
+        let mut unresponsive = registry.unresponsive.iter().map(|unresponsive| &unresponsive.error);
+        if let Some(error) = unresponsive.find(|error| !error.is_unreachable()) {
             return Err(failure(error));
         }
         return match registry.faults.first() {
@@ -64,7 +64,7 @@ pub async fn users_of(context: &Context, view: &PodView) -> Result<Option<Users>
         Arc::clone(&context.storage.mounts),
     );
     let look = move || users(&paths, &*mounts.read()?, &uid, &own);
-    let needed = context.reads.work(look).await;
+    let needed = context.reads.run_blocking(look).await;
     let needed = needed.map_err(|why| failure(&why))?;
     needed.map(Some).map_err(|fault| failure(&fault))
 }
@@ -153,26 +153,26 @@ fn users(root: &KubeletRoot, table: &MountTable, uid: &str, drivers: &BTreeSet<D
         Found::Read(csi_files::VolumeData {
             driver: Some(driver), ..
         }) => drivers.contains(&Driver::Csi(driver)),
-        Found::Read(_) | Found::Torn(_) | Found::Missing => drives_volumes,
+        Found::Read(_) | Found::Invalid(_) | Found::Missing => drives_volumes,
     };
     let devices = Dir::open(&root.path().join(csi_files::STAGING).join(csi_files::BLOCK))?;
     let mut unseen: BTreeSet<&OsStr> = table.pods().filter(|pod| *pod != uid).collect();
     for pod in other_pods(root, uid)? {
         unseen.remove(OsStr::new(&pod.name()));
         let mut found = Vec::new();
-        if let Some(volumes) = pod.below(Path::new(names::VOLUMES).join(names::CSI))? {
+        if let Some(volumes) = pod.open_below(Path::new(names::VOLUMES).join(names::CSI))? {
             for volume in volumes.names()? {
                 // What is no directory is no volume.
-                found.extend(volumes.below(volume)?.as_ref().map(csi_files::read).transpose()?);
+                found.extend(volumes.open_below(volume)?.as_ref().map(csi_files::read).transpose()?);
             }
         }
-        for (_, volume) in two_levels(&pod, names::DEVICES)?
+        for (_, volume) in entries_by_plugin(&pod, names::DEVICES)?
             .into_iter()
             .filter(|(plugin, _)| plugin == names::CSI)
         {
             let data = devices
                 .as_ref()
-                .map(|devices| devices.below(Path::new(&volume).join("data")));
+                .map(|devices| devices.open_below(Path::new(&volume).join("data")));
             found.push(match data.transpose()?.flatten() {
                 Some(data) => csi_files::read(&data)?,
                 None => Found::Missing,

@@ -15,7 +15,7 @@ use crate::{
         trace::Step,
     },
     node::{
-        cgroups::{Breadth, PodCgroup},
+        cgroups::{HierarchySearch, PodCgroup},
         cri::types::{RuntimePod, Sandbox},
         fault::Fault,
     },
@@ -51,7 +51,7 @@ fn agreement(context: &Context, view: &PodView, removed: bool, observed: &Runtim
         let why = format!(
             "held: it comes from {:?} and not from the API server; does the manifest of a static pod carry the UID of {}, \
              in metadata.uid? It is never touched as long as it does",
-            sandbox.source().unwrap_or_default(),
+            sandbox.config_source().unwrap_or_default(),
             view.pod
         );
         return Err(vec![Failure {
@@ -73,7 +73,7 @@ fn agreement(context: &Context, view: &PodView, removed: bool, observed: &Runtim
         unless_approved(context, view, mismatch, Failure::new(Step::Cgroup, "", why))?;
     }
     // Containers that run have a directory, whatever became of the object.
-    if lives || (!removed && (!cgroups.is_empty() || !observed.is_gone())) {
+    if lives || (!removed && (!cgroups.is_empty() || !observed.is_empty())) {
         let dir = places::dir(context, view)?;
         let there = dir
             .open()
@@ -90,7 +90,7 @@ fn agreement(context: &Context, view: &PodView, removed: bool, observed: &Runtim
             unless_approved(context, view, mismatch, Failure::new(Step::Volumes, "", why))?;
         }
     }
-    match unknown(context, view, &cgroups, observed, Breadth::One)? {
+    match unknown(context, view, &cgroups, observed, HierarchySearch::First)? {
         None => Ok(()),
         Some((mismatch, failure)) => unless_approved(context, view, mismatch, failure),
     }
@@ -102,7 +102,7 @@ pub fn released(context: &Context, view: &PodView, stopped: &RuntimePod) -> Resu
         return Ok(Vec::new());
     }
     let cgroups = places::cgroups(context, view).collect::<Result<Vec<_>, _>>()?;
-    match unknown(context, view, &cgroups, stopped, Breadth::Every)? {
+    match unknown(context, view, &cgroups, stopped, HierarchySearch::All)? {
         Some((mismatch, _)) if is_approved(context, view, &mismatch) => Ok(cgroups),
         _ => Ok(Vec::new()),
     }
@@ -110,7 +110,7 @@ pub fn released(context: &Context, view: &PodView, stopped: &RuntimePod) -> Resu
 
 /// Nothing of the pod runs after its stop.
 pub fn nothing_runs(context: &Context, view: &PodView, stopped: &RuntimePod) -> Result<(), Vec<Failure>> {
-    let dry_run = context.effects.dry_run();
+    let dry_run = context.effects.is_dry_run();
     let running = still_running(stopped, Step::Kill);
     let ready = stopped.sandboxes.iter().filter(|sandbox| sandbox.is_ready());
     let ready = ready.map(|sandbox| Failure::new(Step::Sandbox, &sandbox.id, "still ready after its stop"));
@@ -120,7 +120,7 @@ pub fn nothing_runs(context: &Context, view: &PodView, stopped: &RuntimePod) -> 
     }
     // A runtime that has lost its memory meanwhile calls what it does not know stopped, too.
     let cgroups = places::cgroups(context, view).collect::<Result<Vec<_>, _>>()?;
-    match unknown(context, view, &cgroups, stopped, Breadth::Every)? {
+    match unknown(context, view, &cgroups, stopped, HierarchySearch::All)? {
         None => Ok(()),
         Some((mismatch, failure)) => Err(vec![Failure {
             mismatch: Some(mismatch),
@@ -144,7 +144,7 @@ pub fn lives(context: &Context, uid: &PodUid, observed: &RuntimePod) -> bool {
 /// machine for the pod says so by a sandbox that is ready.
 pub fn is_any_process_left(context: &Context, view: &PodView, stopped: &RuntimePod) -> Result<bool, Vec<Failure>> {
     let nothing = [Processes::None, Processes::NoCgroup];
-    Ok(stopped.lives() || !nothing.contains(&processes(context, view, stopped)?))
+    Ok(stopped.may_run() || !nothing.contains(&processes(context, view, stopped)?))
 }
 
 /// What is in the pod's cgroups.
@@ -156,7 +156,7 @@ pub fn processes(context: &Context, view: &PodView, observed: &RuntimePod) -> Re
         Processes::None
     };
     for cgroup in &cgroups {
-        let populated = context.cgroups.populated(cgroup);
+        let populated = context.cgroups.populated_children(cgroup);
         for child in populated.map_err(|fault| vec![fault.failure(Step::Cgroup)])? {
             if !is_known(observed, &child.to_string_lossy()) {
                 return Ok(Processes::Others);
@@ -184,7 +184,7 @@ fn unknown(
     view: &PodView,
     cgroups: &[PodCgroup],
     observed: &RuntimePod,
-    breadth: Breadth,
+    search: HierarchySearch,
 ) -> Result<Option<(Mismatch, Failure)>, Vec<Failure>> {
     let (mut facts, mut first) = (BTreeSet::new(), None);
     for cgroup in cgroups {
@@ -198,10 +198,13 @@ fn unknown(
             }
             known
         };
-        let processes = context.cgroups.processes_but(cgroup, breadth, known).map_err(failed)?;
+        let processes = context
+            .cgroups
+            .processes_except(cgroup, search, known)
+            .map_err(failed)?;
         let Some(pid) = processes.first() else { continue };
         for child in children.into_inner() {
-            let there = context.cgroups.processes_but(cgroup, breadth, |other| other != child);
+            let there = context.cgroups.processes_except(cgroup, search, |other| other != child);
             if !there.map_err(failed)?.is_empty() {
                 facts.insert(cgroup.path().join(child).display().to_string());
             }

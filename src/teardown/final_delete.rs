@@ -9,7 +9,7 @@ use crate::{
 
 /// Deletes the pod's object, and tells which finalizers keep it. `shown` is the status that the API holds.
 pub async fn send(context: &Context, view: &PodView, shown: &PodStatus) -> Result<Vec<String>, Failure> {
-    let dry_run = context.effects.dry_run();
+    let dry_run = context.effects.is_dry_run();
     may_be_deleted(view, shown, dry_run).map_err(|why| Failure::new(Step::Delete, "", why))?;
     match context.api.delete(&view.pod).await {
         Ok(finalizers) => {

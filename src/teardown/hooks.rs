@@ -9,7 +9,7 @@ use crate::{
     model::pod::{ContainerView, Hook},
     node::{
         cri::Cri,
-        effects::{Effects, Held},
+        effects::{Effects, EffectsBlocked},
         grpc::GrpcError,
     },
     teardown::http_hook::{self, HttpHookError, Target},
@@ -29,7 +29,7 @@ pub enum HookError {
     Http(HttpHookError),
     /// The gate was shut before it had ended.
     #[error(transparent)]
-    Held(Held),
+    Blocked(EffectsBlocked),
     /// The grace period ended before the hook did.
     #[error("still running when the grace period ended")]
     Overrun,
@@ -55,7 +55,7 @@ pub struct HookPlace {
 impl From<HttpHookError> for HookError {
     fn from(error: HttpHookError) -> Self {
         match error {
-            HttpHookError::Held(held) => Self::Held(held),
+            HttpHookError::Blocked(held) => Self::Blocked(held),
             other => Self::Http(other),
         }
     }
@@ -87,7 +87,7 @@ pub async fn run(
         Hook::Sleep(seconds) => {
             // An absurd length would overflow the clock; no grace period is that long.
             let wait = tokio::time::sleep(Duration::from_secs((*seconds).min(u64::from(u32::MAX))));
-            effects.while_allowed(wait).await.map_err(HookError::Held)
+            effects.run_until_blocked(wait).await.map_err(HookError::Blocked)
         }
         Hook::Invalid => Err(HookError::Invalid),
     }

@@ -11,7 +11,7 @@ use crate::{
         foreign::ForeignText,
         pod::{ContainerView, HookPort, HttpGet},
     },
-    node::effects::{Effects, Held},
+    node::effects::{Effects, EffectsBlocked},
 };
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
@@ -37,7 +37,7 @@ pub enum HttpHookError {
     NoAnswer(String),
     /// The gate was shut before a try, or before its answer.
     #[error(transparent)]
-    Held(#[from] Held),
+    Blocked(#[from] EffectsBlocked),
 }
 
 /// Where a request goes.
@@ -96,16 +96,16 @@ pub async fn get(get: &HttpGet, target: &Target, effects: &Effects) -> Result<()
     let mut headers = headers(&get.headers);
     let scheme = if get.https { "https" } else { "http" };
     // It was allowed before its start was written down.
-    effects.go_on()?;
+    effects.check()?;
     let request = send(target.url(scheme)?, headers.clone());
-    let Err(first) = effects.while_allowed(request).await? else {
+    let Err(first) = effects.run_until_blocked(request).await? else {
         return Ok(());
     };
     if get.https && speaks_plain_http(&first) {
         headers.remove(header::AUTHORIZATION);
-        effects.go_on()?;
+        effects.check()?;
         let request = send(target.url("http")?, headers);
-        if effects.while_allowed(request).await?.is_ok() {
+        if effects.run_until_blocked(request).await?.is_ok() {
             return Ok(());
         }
     }
@@ -344,14 +344,14 @@ mod tests {
             path: "/".to_owned(),
         };
         let held = || {
-            Err(Held {
+            Err(EffectsBlocked {
                 reason: "a kubelet works here".to_owned(),
             })
         };
         let effects = Effects::new(false, Arc::new(held));
         // A request that is sent is never answered.
         let answer = timeout(Duration::from_secs(10), get(&hook, &target, &effects)).await;
-        assert!(matches!(answer, Ok(Err(HttpHookError::Held(_)))), "{answer:?}");
+        assert!(matches!(answer, Ok(Err(HttpHookError::Blocked(_)))), "{answer:?}");
         assert!(listener.accept().is_err());
     }
 }

@@ -16,7 +16,7 @@ use crate::node::{
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[must_use = "a dry run may have withheld everything"]
 pub struct DiskReport {
-    /// Unmounts by hand; propagation may have taken other mounts along.
+    /// UnmountBackend by hand; propagation may have taken other mounts along.
     pub unmounted: usize,
     /// Trees, files and directories that were removed.
     pub removed: usize,
@@ -40,7 +40,7 @@ pub(super) async fn blocking<T: Send + 'static>(
 ) -> Result<T, Vec<Fault>> {
     let pod = pod.clone();
     let path = pod.path().to_owned();
-    let result = effects.work(move |effects| work(&pod, effects)).await;
+    let result = effects.run_blocking(move |effects| work(&pod, effects)).await;
     result.unwrap_or_else(|why| Err(vec![Fault::new("work on", path, why)]))
 }
 
@@ -66,7 +66,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Unmounts all that is mounted on `places` and below them. Says what is mounted after that; nothing where it cannot be
+    /// UnmountBackend all that is mounted on `places` and below them. Says what is mounted after that; nothing where it cannot be
     /// told, and then a fault says so.
     pub fn unmount_all(&mut self, mounts: &Mounts, places: &[&Path]) -> Option<Arc<MountTable>> {
         let done = mounts.unmount_all_at(places, self.effects);
@@ -153,7 +153,7 @@ impl<'a> Work<'a> {
 
     /// A directory in it, if it is there.
     fn below(&mut self, place: impl AsRef<Path>) -> Option<Dir> {
-        let opened = self.dir.below(place);
+        let opened = self.dir.open_below(place);
         opened.unwrap_or_else(|fault| {
             self.faults.push(fault);
             None

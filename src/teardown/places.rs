@@ -25,14 +25,14 @@ pub async fn find_cgroups(context: &Context, view: &PodView) -> Result<Vec<PodCg
     let (cgroups, root) = (context.cgroups.clone(), context.cgroup_root.clone());
     let uid = view.pod.uid.clone();
     let find = move |_: &Effects| cgroups_of(&cgroups, &root, &uid).collect();
-    let found = context.effects.work(find).await;
+    let found = context.effects.run_blocking(find).await;
     found.unwrap_or_else(|why| Err(vec![Failure::new(Step::Cgroup, "", why)]))
 }
 
 fn cgroups_of(cgroups: &Cgroups, root: &str, uid: &PodUid) -> impl Iterator<Item = Result<PodCgroup, Vec<Failure>>> {
     [Qos::Burstable, Qos::Guaranteed, Qos::BestEffort]
         .into_iter()
-        .flat_map(move |qos| match cgroups.pod(root, qos, uid.as_str()) {
+        .flat_map(move |qos| match cgroups.pod_cgroups(root, qos, uid.as_str()) {
             Ok(names) => names.into_iter().map(Ok).collect(),
             Err(error) => vec![Err(vec![Failure::new(Step::Cgroup, "", error)])],
         })

@@ -7,7 +7,7 @@ use crate::node::{
     dirs::Dir,
     effects::Effects,
     fault::{Cause, Fault},
-    mounts::{Mounts, Question},
+    mounts::{Mounts, TableRequest},
     pod_dir::{PodDir, names},
 };
 
@@ -16,20 +16,17 @@ use crate::node::{
 /// Refused while a volume is left or anything is mounted below.
 pub async fn remove_pod_dir(pod: &PodDir, mounts: &Arc<Mounts>, effects: &Effects) -> Result<DiskReport, Vec<Fault>> {
     // Before it is its turn: pods that end together share a table.
-    let (mounts, question) = (Arc::clone(mounts), mounts.ask());
-    blocking(pod, effects, move |pod, effects| {
-        remove(pod, &mounts, question, effects)
-    })
-    .await
+    let (mounts, request) = (Arc::clone(mounts), mounts.request());
+    blocking(pod, effects, move |pod, effects| remove(pod, &mounts, request, effects)).await
 }
 
-fn remove(pod: &PodDir, mounts: &Mounts, question: Question, effects: &Effects) -> Result<DiskReport, Vec<Fault>> {
+fn remove(pod: &PodDir, mounts: &Mounts, request: TableRequest, effects: &Effects) -> Result<DiskReport, Vec<Fault>> {
     let one = |fault| vec![fault];
     // A dry run has taken no volume away, and says what it would remove if it had.
-    let left = if effects.dry_run() {
+    let left = if effects.is_dry_run() {
         Vec::new()
     } else {
-        pod.leftovers_since(mounts, question).map_err(one)?
+        pod.leftovers_in(mounts, request).map_err(one)?
     };
     if !left.is_empty() {
         return Err(left
@@ -40,7 +37,7 @@ fn remove(pod: &PodDir, mounts: &Mounts, question: Question, effects: &Effects) 
     let Some(parent) = pod.open_parent().map_err(one)? else {
         return Ok(DiskReport::default());
     };
-    let Some(dir) = parent.below(pod.uid()).map_err(one)? else {
+    let Some(dir) = parent.open_below(pod.uid()).map_err(one)? else {
         return Ok(DiskReport::default());
     };
 
@@ -67,7 +64,7 @@ fn remove(pod: &PodDir, mounts: &Mounts, question: Question, effects: &Effects) 
 
 /// Removes `name` and the directories directly in it, all of which must be empty.
 fn remove_empty_levels(work: &mut Work<'_>, dir: &Dir, name: &OsStr) -> Result<(), Fault> {
-    if let Some(place) = dir.below(name)? {
+    if let Some(place) = dir.open_below(name)? {
         for plugin in place.names()? {
             work.count(place.remove_empty(&plugin, work.effects)?);
         }

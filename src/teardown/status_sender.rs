@@ -87,7 +87,9 @@ pub async fn send(
         .cloned()
         .collect();
     if !unknown.is_empty() {
-        let read = context.reads.work(move || termination_message::read_all(&unknown));
+        let read = context
+            .reads
+            .run_blocking(move || termination_message::read_all(&unknown));
         let (read, unread) = read.await.map_err(|error| Failure::new(Step::Status, "", error))?;
         messages.extend(read);
         for error in unread {

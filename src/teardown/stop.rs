@@ -77,7 +77,7 @@ impl Stop<'_> {
     /// after once more: the stop of a sandbox gives nobody any time.
     async fn still_running(&self) -> Vec<Failure> {
         let over = *self.deadline.borrow() <= Instant::now();
-        if over || self.observed.running().next().is_none() || self.context.effects.dry_run() {
+        if over || self.observed.running().next().is_none() || self.context.effects.is_dry_run() {
             return Vec::new();
         }
         match self.context.cri.pod_brief(self.view.pod.uid.as_str()).await {
@@ -101,7 +101,7 @@ impl Stop<'_> {
         span.end(&failed.first().map_or(Ok(()), Err));
         let mut failures = Vec::new();
         for error in &failed {
-            if !matches!(error, GrpcError::Held { .. }) {
+            if !matches!(error, GrpcError::Blocked { .. }) {
                 self.record.set_sandbox_error(error.to_string());
             }
             failures.push(busy::explained(&self.context.storage, Failure::new(Step::Sandbox, "", error)).await);
@@ -129,7 +129,10 @@ impl Stop<'_> {
         };
         for cgroup in found {
             let cgroups = self.context.cgroups.clone();
-            let thaw = self.context.effects.work(move |effects| cgroups.thaw(&cgroup, effects));
+            let thaw = self
+                .context
+                .effects
+                .run_blocking(move |effects| cgroups.thaw(&cgroup, effects));
             let thawed = thaw.await.map_err(|why| why.to_string());
             let thawed = thawed.and_then(|thawed| thawed.map_err(|fault| fault.to_string()));
             match thawed {

@@ -16,8 +16,8 @@ use crate::node::{
     dirs::Dir,
     effects::Effects,
     fault::{Cause, Fault},
-    mounts::{MountTable, Mounts, Places, Question, Rounds, hanging},
-    pod_dir::{PodDir, VolumeDir, names, two_levels, volumes_in},
+    mounts::{MountTable, Mounts, TableRequest, UnmountRounds, UnmountScope, hanging},
+    pod_dir::{PodDir, VolumeDir, entries_by_plugin, names, volumes_in},
 };
 
 mod found;
@@ -62,8 +62,8 @@ pub async fn tear_down_approved(
             }
         }
         if report.withheld == 0 && faults.is_empty() {
-            let (again, question) = (Arc::clone(storage), storage.mounts.ask());
-            blocking(pod, &storage.effects, move |pod, _| is_gone(pod, &again, question)).await?;
+            let (again, request) = (Arc::clone(storage), storage.mounts.request());
+            blocking(pod, &storage.effects, move |pod, _| is_gone(pod, &again, request)).await?;
         }
     }
     if faults.is_empty() { Ok(report) } else { Err(faults) }
@@ -74,7 +74,7 @@ pub async fn tear_down_approved(
 pub fn may_hold_attached(pod: &PodDir, mounts: &Mounts) -> bool {
     let may_be = |volume: &VolumeDir| kind::of(&volume.plugin).is_none_or(VolumeKind::may_be_attached);
     let look = |dir: &Dir| -> Result<bool, Fault> {
-        Ok(volumes_in(dir)?.iter().any(may_be) || !two_levels(dir, names::DEVICES)?.is_empty())
+        Ok(volumes_in(dir)?.iter().any(may_be) || !entries_by_plugin(dir, names::DEVICES)?.is_empty())
     };
     match pod.open() {
         Ok(Some(dir)) => look(&dir).unwrap_or(true),
@@ -95,7 +95,7 @@ struct Taking {
     found: Found,
     report: VolumesReport,
     faults: Vec<Fault>,
-    unmounting: Rounds,
+    unmounting: UnmountRounds,
 }
 
 /// In pieces of work between which all that end together wait for the same mount table: each has asked for it by the time
@@ -108,8 +108,8 @@ async fn take_away(pod: &PodDir, storage: &Arc<Storage>) -> Result<Done, Vec<Fau
             ControlFlow::Continue(taking) => taking,
             ControlFlow::Break(done) => return Ok(done),
         };
-        let (own, question) = (Arc::clone(storage), storage.mounts.ask());
-        let go_on = move |pod: &PodDir, _: &Effects| taking.go_on(pod, &own, question);
+        let (own, request) = (Arc::clone(storage), storage.mounts.request());
+        let go_on = move |pod: &PodDir, _: &Effects| taking.go_on(pod, &own, request);
         next = blocking(pod, &storage.effects, go_on).await?;
     }
 }
@@ -142,7 +142,7 @@ impl Taking {
         let Work { report, faults, .. } = work;
         let known = found.known.iter().map(|known| known.path.as_path());
         let places = found.subpaths().chain(known).map(Path::to_owned).collect();
-        let unmounting = mounts.begin_to_unmount(Places::AtOrBelow(places), effects);
+        let unmounting = mounts.start_unmount(UnmountScope::AtOrBelow(places), effects);
         Ok(ControlFlow::Continue(Self {
             found,
             report,
@@ -151,9 +151,14 @@ impl Taking {
         }))
     }
 
-    fn go_on(self, pod: &PodDir, storage: &Storage, question: Question) -> Result<ControlFlow<Done, Self>, Vec<Fault>> {
+    fn go_on(
+        self,
+        pod: &PodDir,
+        storage: &Storage,
+        request: TableRequest,
+    ) -> Result<ControlFlow<Done, Self>, Vec<Fault>> {
         let (mounts, effects) = (&storage.mounts, &storage.effects);
-        match self.unmounting.go_on(mounts.answer(question), effects) {
+        match self.unmounting.run_next(mounts.read_since(request), effects) {
             ControlFlow::Continue(unmounting) => Ok(ControlFlow::Continue(Self { unmounting, ..self })),
             ControlFlow::Break(unmounted) => {
                 let Some(dir) = pod.open().map_err(|fault| vec![fault])? else {
@@ -184,7 +189,7 @@ fn remove(mut work: Work<'_>, pod: &PodDir, found: Found, table: &MountTable) ->
     let mut left = pod.mounted(table);
     left.extend(work.faults.iter().map(|fault| fault.path.clone()));
     let holds_any = |place: &&Path| left.iter().any(|path| path.starts_with(place));
-    let busy = |places: &[&Path]| !effects.dry_run() && places.iter().any(holds_any);
+    let busy = |places: &[&Path]| !effects.is_dry_run() && places.iter().any(holds_any);
     for subpaths in found.subpaths().filter(|path| !busy(&[path])) {
         work.remove_tree(names::SUBPATHS, subpaths.file_name().unwrap_or_default());
     }
@@ -227,9 +232,9 @@ fn mapped(storage: &Storage, uid: &str) -> Result<Vec<VolumeDir>, Fault> {
     Ok(mapped)
 }
 
-fn is_gone(pod: &PodDir, storage: &Storage, question: Question) -> Result<(), Vec<Fault>> {
+fn is_gone(pod: &PodDir, storage: &Storage, request: TableRequest) -> Result<(), Vec<Fault>> {
     let one = |fault| vec![fault];
-    let table = storage.mounts.answer(question).map_err(one)?;
+    let table = storage.mounts.read_since(request).map_err(one)?;
     let mut more = unexplained(pod, &table, &[], &storage.effects).map_err(one)?;
     more.extend(devices(pod, &table));
     if more.is_empty() { Ok(()) } else { Err(more) }
@@ -258,20 +263,20 @@ fn mounted_below(pod: &PodDir, table: &MountTable) -> impl Iterator<Item = Fault
 }
 
 fn mounted_elsewhere(pod: &PodDir, table: &MountTable) -> impl Iterator<Item = Fault> {
-    let elsewhere = table.elsewhere(pod.uid());
+    let elsewhere = table.stray_mounts(pod.uid());
     elsewhere.map(|path| Fault::new("unmount", path, Cause::MountedElsewhere))
 }
 
 /// Raw block devices that are mapped for the pod, by the mount table alone: whoever takes them away looks for directories.
 fn devices(pod: &PodDir, table: &MountTable) -> impl Iterator<Item = Fault> {
-    let devices = table.devices(pod.uid()).iter();
+    let devices = table.mapped_devices(pod.uid()).iter();
     devices.map(|path| Fault::new("unmount", path, Cause::StillMounted))
 }
 
 /// What is mounted for a pod that has no directory. A volume in a path that tells no UID may be its own, too.
 fn mounted_without_directory(pod: &PodDir, table: &MountTable, with_devices: bool) -> Vec<Fault> {
-    let nameless = table.nameless().iter();
-    let nameless = nameless.map(|path| Fault::new("unmount", path, Cause::MountedForSomebody));
+    let nameless = table.volumes_without_uid().iter();
+    let nameless = nameless.map(|path| Fault::new("unmount", path, Cause::MountedForUnknownPod));
     let known = mounted_below(pod, table)
         .chain(mounted_elsewhere(pod, table))
         .chain(nameless);

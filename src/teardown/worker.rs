@@ -203,7 +203,7 @@ impl Worker {
             // A hand-back waits for no pause, and tells of those that are not at a safe point.
             let is_midway = self.context.journal.is_midway(&update.view.pod.uid);
             kept = Some(under_way).filter(|_| is_midway).inspect(|kept| kept.set_failed());
-            let is_dry_run = self.context.effects.dry_run();
+            let is_dry_run = self.context.effects.is_dry_run();
             let failures = match attempt {
                 Ok(_) if is_dry_run => Vec::new(),
                 Ok(outcome) => {
@@ -250,7 +250,7 @@ impl Worker {
         look: impl FnOnce(&Context, &PodView) -> Result<T, Vec<Failure>> + Send + 'static,
     ) -> Result<T, Vec<Failure>> {
         let (context, view) = (Arc::clone(&self.context), Arc::clone(view));
-        let looked = self.context.reads.work(move || look(&context, &view)).await;
+        let looked = self.context.reads.run_blocking(move || look(&context, &view)).await;
         looked.unwrap_or_else(|why| Err(vec![Failure::new(step, "", why)]))
     }
 
@@ -293,7 +293,7 @@ impl Worker {
         let is_wrong = self.kernel_still_counts(view, &observed).await;
         let mut overruled = is_wrong;
         if is_wrong {
-            observed = observed.with_nothing_running();
+            observed = observed.with_all_exited();
         }
         let observed = Arc::new(observed);
         let (shown, removed) = (Arc::clone(&observed), *removed);
@@ -304,7 +304,7 @@ impl Worker {
         let stopped = if is_wrong {
             Arc::clone(&observed)
         } else if has_ended_by_itself(update, &observed) {
-            if observed.has_unread_ends() {
+            if observed.has_unread_exit() {
                 Arc::new(self.look(view, Step::Status, AFTER_STOP).await?)
             } else {
                 Arc::clone(&observed)
@@ -331,9 +331,9 @@ impl Worker {
             }
             overruled = runs && self.kernel_counts(view).await;
             Arc::new(if overruled {
-                stopped.with_nothing_running()
+                stopped.with_all_exited()
             } else {
-                stopped.with_ends_of(&observed)
+                stopped.with_exits_from(&observed)
             })
         };
         drop(first);
@@ -477,7 +477,7 @@ impl Worker {
             return Ok(());
         };
         let reads = self.reads.fetch_add(1, Ordering::Relaxed) + 1;
-        if reads >= READS || self.context.effects.dry_run() {
+        if reads >= READS || self.context.effects.is_dry_run() {
             tracing::warn!(
                 container = name,
                 reads,
@@ -521,7 +521,7 @@ impl Worker {
             return;
         }
         let read = move || ended.iter().map(remembered::end).collect::<Ends>();
-        match self.context.reads.work(read).await {
+        match self.context.reads.run_blocking(read).await {
             Ok(ends) => self.context.journal.ended(&view.pod.uid, ends),
             Err(error) => {
                 tracing::error!(%error, "How containers ended cannot be remembered: if the runtime forgets them, their status is unknown");
@@ -578,7 +578,7 @@ impl Worker {
         };
         // With attached volumes the API keeps the statuses of when the containers ran, also on a later try.
         let has_ended = observed.running().next().is_none();
-        if update.removed || observed.is_gone() || has_ended && self.may_hold_attached(&update.view).await? {
+        if update.removed || observed.is_empty() || has_ended && self.may_hold_attached(&update.view).await? {
             return collected(stop.everything().await);
         }
         // Not waited for: what it says is older than what the next status will say, and the API server refuses it
@@ -672,5 +672,5 @@ fn unrecorded(what: &str, why: &dyn Display) -> Failure {
 
 /// A pod that is over by its phase and of which nothing runs is not stopped once more.
 fn has_ended_by_itself(update: &PodUpdate, observed: &RuntimePod) -> bool {
-    update.view.terminal_phase && update.view.deletion.is_none() && !update.removed && !observed.lives()
+    update.view.terminal_phase && update.view.deletion.is_none() && !update.removed && !observed.may_run()
 }

@@ -330,7 +330,7 @@ impl PodWorkers {
                 // Not on the disk yet: what is remembered for too long is found finished at the next start.
                 checkpoint::after(JOURNAL, &"forget");
                 status.state = State::Finished;
-                tracing::info!(pod.uid = %uid, pod.namespace = %pod.namespace, pod.name = %pod.name, took = ?rounded(status.record.elapsed()), "{}", if self.context.effects.dry_run() { "Dry run of a teardown has ended" } else { "Teardown is finished" });
+                tracing::info!(pod.uid = %uid, pod.namespace = %pod.namespace, pod.name = %pod.name, took = ?rounded(status.record.elapsed()), "{}", if self.context.effects.is_dry_run() { "Dry run of a teardown has ended" } else { "Teardown is finished" });
                 let removed = status.update.borrow().removed;
                 let record = Arc::clone(&status.record);
                 self.remember(record);

@@ -68,7 +68,7 @@ pub async fn look(context: &Context, journal: &Journal) -> Result<BTreeMap<PodUi
                 of(uid, &|traces| traces.mount = true);
             }
         }
-        for uid in cgroups.pods(&cgroup_root)? {
+        for uid in cgroups.pod_uids(&cgroup_root)? {
             of(&uid, &|traces| traces.cgroup = true);
         }
         for name in directories(&logs_dir)? {
@@ -78,7 +78,11 @@ pub async fn look(context: &Context, journal: &Journal) -> Result<BTreeMap<PodUi
         }
         Ok(found)
     };
-    let found = context.reads.work(on_disk).await.map_err(|error| error.to_string())?;
+    let found = context
+        .reads
+        .run_blocking(on_disk)
+        .await
+        .map_err(|error| error.to_string())?;
     let mut found = found.map_err(|fault| fault.to_string())?;
     let began = Instant::now();
     let named: BTreeSet<_> = found
@@ -99,7 +103,7 @@ pub async fn look(context: &Context, journal: &Journal) -> Result<BTreeMap<PodUi
 pub fn named_pods(root: &KubeletRoot, cgroups: &Cgroups, cgroup_root: &str, journal: &Journal) -> BTreeSet<String> {
     let unread = |fault: Fault| tracing::warn!(%fault, "Pods of this node cannot be looked for");
     let directories = directories(root.pods()).map_err(unread).unwrap_or_default();
-    let cgroups = cgroups.pods(cgroup_root).map_err(unread).unwrap_or_default();
+    let cgroups = cgroups.pod_uids(cgroup_root).map_err(unread).unwrap_or_default();
     directories
         .into_iter()
         .chain(cgroups)
@@ -140,7 +144,7 @@ pub(crate) async fn names_on_node(context: &Context, journal: &Journal) -> Resul
             .transpose()
             .map_err(said)?;
         if let Some(checkpoint) = checkpoint.flatten() {
-            if let Some(doubt) = checkpoint.doubts.first() {
+            if let Some(doubt) = checkpoint.problems.first() {
                 return Err(doubt.to_string());
             }
             let prepared_for = checkpoint.claims.iter().flat_map(|claim| &claim.pods);
@@ -148,7 +152,11 @@ pub(crate) async fn names_on_node(context: &Context, journal: &Journal) -> Resul
         }
         Ok(names)
     };
-    let on_disk = context.reads.work(on_disk).await.map_err(|error| error.to_string())?;
+    let on_disk = context
+        .reads
+        .run_blocking(on_disk)
+        .await
+        .map_err(|error| error.to_string())?;
     names.extend(on_disk?);
     Ok(names)
 }

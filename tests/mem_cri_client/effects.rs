@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use pod_teardown::node::cri::types::ExecOutcome;
-use pod_teardown::node::effects::{Effects, Held};
+use pod_teardown::node::effects::{Effects, EffectsBlocked};
 use pod_teardown::node::{cri::Cri, grpc::GrpcError};
 use testbed::scripted_cri::{
     ExecSync, Fault, Manners, Read, RemoveContainer, RemovePodSandbox, ScriptedCri, StopContainer, StopPodSandbox,
@@ -70,7 +70,7 @@ async fn a_whole_teardown_leaves_nothing() {
     cri.stop_sandbox(SANDBOX).await.unwrap();
     cri.remove_container(MAIN).await.unwrap();
     cri.remove_sandbox(SANDBOX).await.unwrap();
-    assert!(cri.pod("u1", crate::PATIENCE).await.unwrap().is_gone());
+    assert!(cri.pod("u1", crate::PATIENCE).await.unwrap().is_empty());
     runtime.finished().await;
 }
 
@@ -106,7 +106,7 @@ async fn a_call_that_is_not_answered_ends_with_its_own_time_and_the_patience_on_
             .then(|r| timed("RemoveContainer", PATIENCE, r.unwrap_err())),
         cri.remove_sandbox(SANDBOX)
             .then(|r| timed("RemovePodSandbox", PATIENCE, r.unwrap_err())),
-        cri.container_process(MAIN, PATIENCE)
+        cri.container_pid(MAIN, PATIENCE)
             .then(|r| timed("ContainerStatus", PATIENCE, r.unwrap_err())),
     );
     runtime.finished().await;
@@ -211,7 +211,7 @@ async fn nothing_is_changed_while_the_gate_is_shut_and_everything_can_be_seen() 
     let gate = {
         let open = Arc::clone(&open);
         move || {
-            let held = || Held {
+            let held = || EffectsBlocked {
                 reason: "a kubelet runs".to_owned(),
             };
             open.load(Ordering::Relaxed).then_some(()).ok_or_else(held)
@@ -221,7 +221,7 @@ async fn nothing_is_changed_while_the_gate_is_shut_and_everything_can_be_seen() 
     for result in every_effect(&cri).await {
         let error = result.unwrap_err();
         assert!(
-            matches!(&error, GrpcError::Held { held, .. } if held.reason == "a kubelet runs"),
+            matches!(&error, GrpcError::Blocked { held, .. } if held.reason == "a kubelet runs"),
             "{error}"
         );
     }

@@ -94,7 +94,7 @@ async fn a_pod_is_shown_whole_and_newest_first() {
         ..older.clone()
     };
     assert_eq!(pod.containers, [newer, older]);
-    assert!(cri.pod("u3", PATIENCE).await.unwrap().is_gone());
+    assert!(cri.pod("u3", PATIENCE).await.unwrap().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -216,7 +216,7 @@ async fn the_process_of_a_container_is_the_one_that_the_runtime_names() {
         .process(4242)
         .container("vm");
     let (_runtime, cri) = start(world).await;
-    let process = async |id: &str| cri.container_process(id, PATIENCE).await.unwrap();
+    let process = async |id: &str| cri.container_pid(id, PATIENCE).await.unwrap();
     assert_eq!(process("container-u1-main-0").await, Some(4242));
     assert_eq!(process("container-u1-vm-0").await, None);
     assert_eq!(process("gone").await, None);

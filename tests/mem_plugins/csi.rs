@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use pod_teardown::node::effects::{Effects, Held, Outcome};
+use pod_teardown::node::effects::{Effects, EffectsBlocked, Outcome};
 use pod_teardown::node::{grpc::GrpcError, plugins::Csi};
 use testbed::drivers::{Conduct, CsiCall, CsiDriver};
 use tokio::sync::Notify;
@@ -57,7 +57,7 @@ async fn whether_it_stages_is_asked_each_time() {
     let (driver, csi) = start(&root).await;
     for stages in [true, false, true] {
         driver.stages(stages);
-        assert_eq!(csi.stages().await, Ok(stages));
+        assert_eq!(csi.supports_staging().await, Ok(stages));
     }
     assert_eq!(driver.called().len(), 3);
 }
@@ -101,13 +101,16 @@ async fn a_driver_that_hangs_costs_its_deadline_and_no_more() {
     );
     let impatient = csi.clone().with_deadline(secs(3));
     let begun = Instant::now();
-    assert!(matches!(impatient.stages().await, Err(GrpcError::Timeout { .. })));
+    assert!(matches!(
+        impatient.supports_staging().await,
+        Err(GrpcError::Timeout { .. })
+    ));
     assert_eq!(begun.elapsed(), secs(3));
 
     driver.behave(Conduct::Slow(secs(119)));
     assert_eq!(unpublish(&csi, &Effects::ungated()).await, Ok(Outcome::Done));
     driver.behave_if(|call| *call == CsiCall::Capabilities, Conduct::Hangs);
-    let task = tokio::spawn(async move { (unpublish(&csi, &Effects::ungated()).await, csi.stages().await) });
+    let task = tokio::spawn(async move { (unpublish(&csi, &Effects::ungated()).await, csi.supports_staging().await) });
     let (unpublished, stages) = task.await.unwrap();
     assert_eq!(unpublished, Ok(Outcome::Done));
     assert!(matches!(stages, Err(GrpcError::Timeout { .. })), "{stages:?}");
@@ -124,7 +127,7 @@ async fn a_driver_that_is_gone_refuses_at_once_and_one_that_dies_in_the_call_is_
         driver.crash().await;
     });
     let error = cut.unwrap_err();
-    assert!(error.is_unreachable() && !error.is_held(), "{error}");
+    assert!(error.is_unreachable() && !error.is_blocked(), "{error}");
 
     let begun = Instant::now();
     let error = unpublish(&csi, &Effects::ungated()).await.unwrap_err();
@@ -148,14 +151,14 @@ async fn a_shut_gate_and_a_dry_run_send_nothing() {
     let (effects, shut) = gated();
     shut.store(true, Ordering::Relaxed);
     let error = unpublish(&csi, &effects).await.unwrap_err();
-    assert!(error.is_held(), "{error}");
+    assert!(error.is_blocked(), "{error}");
     assert_eq!(unpublish(&csi, &dry_run()).await, Ok(Outcome::Withheld));
     assert_eq!(
         csi.unstage(VOLUME, Path::new(TARGET), &dry_run()).await,
         Ok(Outcome::Withheld)
     );
     assert_eq!(driver.called(), []);
-    assert_eq!(csi.stages().await, Ok(true), "looking is no effect");
+    assert_eq!(csi.supports_staging().await, Ok(true), "looking is no effect");
 
     shut.store(false, Ordering::Relaxed);
     assert_eq!(unpublish(&csi, &effects).await, Ok(Outcome::Done));
@@ -168,7 +171,7 @@ async fn a_path_that_cannot_be_sent_is_not_sent_as_another() {
     let (driver, csi) = start(&root).await;
     let path = Path::new(OsStr::from_bytes(b"/pods/\xff"));
     let error = csi.unpublish(VOLUME, path, &Effects::ungated()).await.unwrap_err();
-    assert!(matches!(error, GrpcError::NoText { .. }), "{error}");
+    assert!(matches!(error, GrpcError::PathNotUtf8 { .. }), "{error}");
     assert_eq!(driver.called(), []);
 }
 
@@ -179,12 +182,12 @@ async fn a_gate_that_shuts_while_the_driver_is_dialled_holds_the_call_back() {
     let asked = AtomicUsize::new(0);
     let gate = move || match asked.fetch_add(1, Ordering::Relaxed) {
         0 => Ok(()),
-        _ => Err(Held {
+        _ => Err(EffectsBlocked {
             reason: "a kubelet is here".to_owned(),
         }),
     };
     let error = unpublish(&csi, &Effects::new(false, Arc::new(gate))).await.unwrap_err();
-    assert!(error.is_held(), "{error}");
+    assert!(error.is_blocked(), "{error}");
     assert_eq!(driver.called(), []);
 }
 
@@ -198,12 +201,12 @@ async fn a_call_that_changes_something_is_taken_back_when_the_gate_shuts() {
     let gate = move || {
         let reason = "a kubelet is here".to_owned();
         if shut.load(Ordering::SeqCst) {
-            Err(Held { reason })
+            Err(EffectsBlocked { reason })
         } else {
             Ok(())
         }
     };
-    let effects = Effects::new(false, Arc::new(gate)).told(Arc::clone(&shuts));
+    let effects = Effects::new(false, Arc::new(gate)).with_block_signal(Arc::clone(&shuts));
     let begun = Instant::now();
     let appears = async {
         sleep(secs(7)).await;
@@ -211,6 +214,6 @@ async fn a_call_that_changes_something_is_taken_back_when_the_gate_shuts() {
         shuts.notify_waiters();
     };
     let (answer, ()) = tokio::join!(unpublish(&csi, &effects), appears);
-    assert!(matches!(answer, Err(GrpcError::Held { .. })), "{answer:?}");
+    assert!(matches!(answer, Err(GrpcError::Blocked { .. })), "{answer:?}");
     assert_eq!((begun.elapsed(), driver.effects().len()), (secs(7), 1));
 }

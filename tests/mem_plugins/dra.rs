@@ -119,7 +119,13 @@ async fn a_shut_gate_and_a_dry_run_take_nothing_back() {
     let (driver, plugin) = start(&root, &[DraService::V1]).await;
     let (effects, shut) = gated();
     shut.store(true, Ordering::Relaxed);
-    assert!(plugin.unprepare(&[claim("c1")], &effects).await.unwrap_err().is_held());
+    assert!(
+        plugin
+            .unprepare(&[claim("c1")], &effects)
+            .await
+            .unwrap_err()
+            .is_blocked()
+    );
     assert_eq!(plugin.unprepare(&[claim("c1")], &dry_run()).await, Ok(None));
     assert_eq!(driver.called(), []);
 }
@@ -143,7 +149,7 @@ async fn claims_in_a_checkpoint_lead_to_their_drivers_from_a_task_of_its_own() {
     write_checkpoint(&root.path(), &[prepared, others]).unwrap();
     let dir = Dir::open(&root.path()).unwrap().unwrap();
     let checkpoint = dra_checkpoint::read(&dir).unwrap().unwrap();
-    assert_eq!((checkpoint.doubts.len(), checkpoint.claims.len()), (0, 2));
+    assert_eq!((checkpoint.problems.len(), checkpoint.claims.len()), (0, 2));
 
     let unprepared = tokio::spawn(async move {
         let held: Vec<_> = checkpoint.of_pod("u1").cloned().collect();

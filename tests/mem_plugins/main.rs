@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use pod_teardown::node::effects::{Effects, Held};
+use pod_teardown::node::effects::{Effects, EffectsBlocked};
 use pod_teardown::node::plugins::Registry;
 use tempfile::TempDir;
 
@@ -30,7 +30,7 @@ fn gated() -> (Effects, Arc<AtomicBool>) {
     let seen = Arc::clone(&shut);
     let gate = move || match seen.load(Ordering::Relaxed) {
         false => Ok(()),
-        true => Err(Held {
+        true => Err(EffectsBlocked {
             reason: "a kubelet is here".to_owned(),
         }),
     };

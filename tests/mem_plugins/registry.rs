@@ -45,7 +45,7 @@ async fn drivers_are_found_with_all_that_they_say_of_themselves() {
         },
     ];
     assert_eq!(registry.registered, expected);
-    assert_eq!((registry.silent.len(), registry.faults.len()), (0, 0));
+    assert_eq!((registry.unresponsive.len(), registry.faults.len()), (0, 0));
     assert_eq!(registry.csi(DRIVER).await, Ok(Csi::new(DRIVER, disk.endpoint())));
     let plugin = registry.dra(GPU).await.unwrap();
     assert_eq!(plugin.service(), Service::V1beta1, "the first of the plugin's own list");
@@ -70,7 +70,7 @@ async fn sockets_are_found_at_any_depth_and_neither_links_nor_files_nor_hidden_o
     let mut found: Vec<_> = registry.registered.iter().map(|it| it.socket.clone()).collect();
     found.sort();
     assert_eq!(found, [dir.join("a/b/reg.sock"), registration]);
-    assert_eq!((registry.silent, registry.faults), (vec![], vec![]));
+    assert_eq!((registry.unresponsive, registry.faults), (vec![], vec![]));
 }
 
 #[tokio::test(start_paused = true)]
@@ -80,11 +80,11 @@ async fn a_driver_that_crashed_is_gone_and_is_back_once_it_listens_again() {
     disk.crash().await;
     let registry = root.read().await;
     assert_eq!(registry.registered, []);
-    assert_eq!(registry.silent[0].socket, disk.registration());
-    assert!(registry.silent[0].error.is_unreachable());
+    assert_eq!(registry.unresponsive[0].socket, disk.registration());
+    assert!(registry.unresponsive[0].error.is_unreachable());
     let gone = registry.csi(DRIVER).await.unwrap_err();
     assert_eq!(
-        (gone.kind, &*gone.driver, gone.looked_in.clone()),
+        (gone.kind, &*gone.driver, gone.registry_dir.clone()),
         (Kind::Csi, DRIVER, root.registry())
     );
     let text = gone.to_string();
@@ -109,8 +109,8 @@ async fn a_registrar_that_has_answered_is_not_asked_again_as_long_as_its_socket_
     assert_eq!(read().await, first, "it was not asked");
     driver.crash().await;
     let gone = read().await;
-    assert_eq!((gone.registered.len(), gone.silent.len()), (0, 1));
-    assert!(gone.silent[0].error.is_unreachable());
+    assert_eq!((gone.registered.len(), gone.unresponsive.len()), (0, 1));
+    assert!(gone.unresponsive[0].error.is_unreachable());
     driver.come_back().unwrap();
     assert_eq!(read().await.registered.len(), 0, "it is another socket, which is asked");
     driver.introduces_itself(Conduct::Well);
@@ -145,11 +145,11 @@ async fn registrars_that_hang_cost_two_seconds_however_many_they_are() {
     let begun = Instant::now();
     let registry = root.read().await;
     assert_eq!(begun.elapsed(), secs(2));
-    assert_eq!(registry.silent.len(), hanging.len() + 1);
-    for silent in &registry.silent {
+    assert_eq!(registry.unresponsive.len(), hanging.len() + 1);
+    for unresponsive in &registry.unresponsive {
         assert!(
-            matches!(silent.error, GrpcError::Timeout { after, .. } if after == secs(2)),
-            "{silent:?}"
+            matches!(unresponsive.error, GrpcError::Timeout { after, .. } if after == secs(2)),
+            "{unresponsive:?}"
         );
     }
     assert!(registry.csi(DRIVER).await.is_ok(), "the others hold up nobody");

@@ -90,7 +90,7 @@ async fn what_is_sent_and_understood_is_byte_for_byte_that_of_a_kubelet() {
         socket: path.clone(),
     };
     assert_eq!(registry.registered, [found]);
-    assert_eq!(csi.stages().await, Ok(true));
+    assert_eq!(csi.supports_staging().await, Ok(true));
     assert_eq!(csi.unpublish("vol", Path::new("/t"), &effects).await, Ok(Outcome::Done));
     assert_eq!(csi.unstage("vol", Path::new("/s"), &effects).await, Ok(Outcome::Done));
     for service in [Service::V1, Service::V1beta1] {

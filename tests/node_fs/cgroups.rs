@@ -9,7 +9,7 @@ use std::{
 };
 
 use pod_teardown::node::{
-    cgroups::{Breadth, Cgroups, HierarchyKind, PodCgroup, Qos, pod_cgroup_name},
+    cgroups::{Cgroups, HierarchyKind, HierarchySearch, PodCgroup, Qos, pod_cgroup_name},
     effects::{Effects, Outcome},
 };
 use rustix::{
@@ -357,7 +357,9 @@ fn processes_are_told_apart_by_the_cgroup_below_the_pods_that_they_are_in() {
     let other = pod.run("other/deeper", "exec sleep 1000");
     let but = |names: &[&str]| {
         let known = |name: &std::ffi::OsStr| names.iter().any(|it| name == *it);
-        pod.cgroups.processes_but(&pod.name, Breadth::Every, known).unwrap()
+        pod.cgroups
+            .processes_except(&pod.name, HierarchySearch::All, known)
+            .unwrap()
     };
     let sorted = |mut pids: Vec<i32>| {
         pids.sort_unstable();

@@ -13,7 +13,7 @@ use std::{
 
 use pod_teardown::{
     node::{
-        effects::{Effects, Held},
+        effects::{Effects, EffectsBlocked},
         pod_dir::PodDir,
     },
     teardown::volumes::{VolumesReport, storage::Storage, tear_down_volumes},
@@ -109,7 +109,7 @@ fn a_staging_directory_that_may_not_be_removed_just_now_keeps_the_pod() {
         let gate = move || {
             let shut = known.has_in_use().is_empty() && shuts.swap(false, Ordering::Relaxed);
             let reason = "whether a kubelet works here is not known".to_owned();
-            if shut { Err(Held { reason }) } else { Ok(()) }
+            if shut { Err(EffectsBlocked { reason }) } else { Ok(()) }
         };
         let effects = Effects::new(false, Arc::new(gate));
         node.storage = Arc::new(Storage {
@@ -117,7 +117,7 @@ fn a_staging_directory_that_may_not_be_removed_just_now_keeps_the_pod() {
             ..Arc::into_inner(node.space.storage(&effects)).unwrap()
         });
         let why = node.fails().await;
-        assert!(why.contains("globalmount") && why.contains("held back"), "{why}");
+        assert!(why.contains("globalmount") && why.contains("blocked"), "{why}");
         node.goes().await;
         node.assert_clean();
     });

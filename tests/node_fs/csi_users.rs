@@ -313,12 +313,12 @@ fn a_volume_that_its_driver_does_not_take_away_goes_without_it_when_that_is_appr
             };
             let faults = tear_down(&approved).await.unwrap_err();
             assert!(
-                matches!(&faults[0].cause, Cause::Words(why) if why.contains("Internal")),
+                matches!(&faults[0].cause, Cause::Message(why) if why.contains("Internal")),
                 "{faults:?}"
             );
             umount(place).unwrap();
             let faults = tear_down(&approved).await.unwrap_err();
-            let Cause::NotTakenAway { volume, .. } = &faults[0].cause else {
+            let Cause::DriverFailed { volume, .. } = &faults[0].cause else {
                 panic!("{faults:?}");
             };
             approved.insert(volume.clone());

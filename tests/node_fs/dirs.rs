@@ -290,14 +290,14 @@ fn the_way_to_a_directory_does_not_lead_over_a_mount() {
         tmpfs(&space.pod.path().join("volumes"));
         fs::create_dir(space.pod.path().join("volumes/p")).unwrap();
         assert_eq!(
-            base(space).below("volumes/p").unwrap_err().cause,
+            base(space).open_below("volumes/p").unwrap_err().cause,
             Cause::OtherFileSystem
         );
         let same = space.pod.path().join("plugins");
         fs::create_dir(&same).unwrap();
         bind(&space.outside, &same);
         assert_eq!(
-            base(space).below("plugins").unwrap_err().cause,
+            base(space).open_below("plugins").unwrap_err().cause,
             Cause::OtherFileSystem,
             "same device, other mount"
         );

@@ -113,7 +113,7 @@ fn a_volume_in_a_directory_of_any_other_name_keeps_pods_without_a_directory_and_
         let renamed = space.outside.join("backup");
         fs::rename(space.pod.path(), &renamed).unwrap();
         let volume = renamed.join("volumes/kubernetes.io~empty-dir/memory");
-        assert_eq!(causes(tear_down(space, &root)), [(volume, Cause::MountedForSomebody)]);
+        assert_eq!(causes(tear_down(space, &root)), [(volume, Cause::MountedForUnknownPod)]);
         let other = space.another_pod();
         let storage = space.storage(&Effects::ungated());
         assert!(block_on(tear_down_volumes(&other, &storage)).is_ok());

@@ -58,7 +58,7 @@ impl Drop for Process {
 
 fn of(space: &Space, path: &Path) -> Holders {
     let table = space.mounts.read().unwrap();
-    let mount = table.on(path).remove(0);
+    let mount = table.mounts_on(path).remove(0);
     let mut found = holders(
         Path::new("/proc"),
         &table,
@@ -203,7 +203,7 @@ fn a_process_of_a_container_is_told_with_it() {
         let dir = space.volume("empty-dir", "v");
         tmpfs(&dir);
         let table = space.mounts.read().unwrap();
-        let mount = table.on(&dir).remove(0);
+        let mount = table.mounts_on(&dir).remove(0);
         // A list of processes as the kernel would write it.
         let proc = space.outside.join("proc");
         let of_process = |name: &str| proc.join("77").join(name);

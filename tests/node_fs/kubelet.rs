@@ -18,9 +18,9 @@ use std::{
 
 use nix::sched::{CloneFlags, unshare};
 use pod_teardown::node::{
-    kubelet_process::{Ours, Why, find},
+    kubelet_process::{LocalKubelet, MatchReason, find},
     kubelet_root::KubeletRoot,
-    mount_namespace::{MountNamespace, Whose, compare},
+    mount_namespace::{MountNamespace, NamespaceOwner, compare},
 };
 use tokio::time::Instant;
 
@@ -62,7 +62,7 @@ fn a_process_called_kubelet_counts_with_our_directory_and_not_with_another_runti
     let (ours, theirs) = (start("ours"), start("theirs"));
     let root = KubeletRoot::resolve(&temp.path().join("ours")).unwrap();
     let pid = |child: &Killed| i32::try_from(child.0.id()).unwrap();
-    let ours_are = Ours {
+    let ours_are = LocalKubelet {
         root,
         runtime: "/run/another.sock".into(),
         healthz: None,
@@ -81,7 +81,7 @@ fn a_process_called_kubelet_counts_with_our_directory_and_not_with_another_runti
         .into_iter()
         .find(|it| it.pid == pid(&ours))
         .expect("it works on our directory");
-    assert_eq!(mine.why, Why::SameDirectory);
+    assert_eq!(mine.why, MatchReason::SameDirectory);
     assert!(mine.command.contains("--root-dir"), "{}", mine.command);
     assert!(found().iter().all(|it| it.pid != pid(&theirs)));
 
@@ -117,7 +117,7 @@ fn a_process_without_cap_sys_admin_is_no_kubelet_though_it_has_our_directory() {
     let too_long = format!("/{}", "x/".repeat(4096));
     let powerless = [start(&ours_dir, 65534), start(&too_long, 65534)];
     let real = start(&ours_dir, 0);
-    let ours = Ours {
+    let ours = LocalKubelet {
         root: KubeletRoot::resolve(&temp.path().join("ours")).unwrap(),
         runtime: temp.path().join("cri.sock"),
         healthz: None,
@@ -150,7 +150,7 @@ fn the_owner_of_a_kubelets_socket_is_seen_in_proc_and_a_forged_line_makes_no_pro
     fs::create_dir_all(root.join("pods")).unwrap();
     fs::create_dir_all(root.join("pod-resources")).unwrap();
     let socket = root.join("pod-resources/kubelet.sock");
-    let ours = Ours {
+    let ours = LocalKubelet {
         root: KubeletRoot::resolve(&root).unwrap(),
         runtime: temp.path().join("cri.sock"),
         healthz: None,
@@ -158,7 +158,9 @@ fn the_owner_of_a_kubelets_socket_is_seen_in_proc_and_a_forged_line_makes_no_pro
     let me = i32::try_from(std::process::id()).unwrap();
     let is_seen = || {
         match find(Path::new("/proc"), &ours) {
-            Ok(found) => found.iter().any(|it| it.pid == me && it.why == Why::SameDirectory),
+            Ok(found) => found
+                .iter()
+                .any(|it| it.pid == me && it.why == MatchReason::SameDirectory),
             // Where these tests run in a container, PID 1 may be closed to them.
             Err(error) if error.kind() == ErrorKind::PermissionDenied => false,
             Err(error) => panic!("{error}"),
@@ -204,7 +206,7 @@ fn a_walk_that_hangs_in_a_foreign_root_delays_the_detection_of_no_other_kubelet(
         let server = Daemon::mounted_on(&at("rootfs/var/lib"));
         server.fall_silent();
         process("7", &at("rootfs"), "kubelet\0");
-        let ours = Ours {
+        let ours = LocalKubelet {
             root: KubeletRoot::resolve(&space.root).unwrap(),
             runtime: "/run/cri.sock".into(),
             healthz: None,
@@ -226,7 +228,7 @@ fn a_walk_that_hangs_in_a_foreign_root_delays_the_detection_of_no_other_kubelet(
             &format!("kubelet\0--root-dir={}\0", space.root.display()),
         );
         let (seen, took) = found();
-        assert_eq!(seen, [(8, Why::SameDirectory)]);
+        assert_eq!(seen, [(8, MatchReason::SameDirectory)]);
         // The thread that hangs is known.
         assert!(took < Duration::from_secs(1), "{took:?}");
     });
@@ -256,5 +258,8 @@ fn a_runtime_in_another_mount_namespace_is_told_from_one_in_ours() {
         block_on(compare(proc.path(), &socket))
     });
     let pid = i32::try_from(std::process::id()).unwrap();
-    assert_eq!(moved.join().unwrap(), MountNamespace::Other(Whose::Runtime { pid }));
+    assert_eq!(
+        moved.join().unwrap(),
+        MountNamespace::Other(NamespaceOwner::Runtime { pid })
+    );
 }

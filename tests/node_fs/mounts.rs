@@ -22,7 +22,7 @@ use nix::{
 use pod_teardown::node::{
     effects::{Effects, Outcome},
     fault::Cause,
-    mounts::{Places, unmount},
+    mounts::{UnmountScope, unmount},
 };
 use tokio::time::timeout;
 
@@ -39,9 +39,9 @@ fn a_table_that_the_kernel_calls_unchanged_is_not_read_again_and_one_that_change
         assert!(Arc::ptr_eq(&before, &space.mounts.read().unwrap()), "nothing changed");
         for round in 0..50 {
             tmpfs(&dir);
-            assert_eq!(space.mounts.read().unwrap().on(&dir).len(), 1, "round {round}");
+            assert_eq!(space.mounts.read().unwrap().mounts_on(&dir).len(), 1, "round {round}");
             nix::mount::umount(&dir).unwrap();
-            assert_eq!(space.mounts.read().unwrap().on(&dir), [], "round {round}");
+            assert_eq!(space.mounts.read().unwrap().mounts_on(&dir), [], "round {round}");
         }
     });
 }
@@ -50,14 +50,14 @@ fn a_table_that_the_kernel_calls_unchanged_is_not_read_again_and_one_that_change
 fn a_mount_that_comes_out_of_another_namespace_is_seen_at_once() {
     in_own_namespace(|space| {
         let dir = space.volume("empty-dir", "v");
-        assert_eq!(space.mounts.read().unwrap().on(&dir), []);
+        assert_eq!(space.mounts.read().unwrap().mounts_on(&dir), []);
         let at = dir.clone();
         let elsewhere = thread::spawn(move || {
             nix::sched::unshare(nix::sched::CloneFlags::CLONE_FS | nix::sched::CloneFlags::CLONE_NEWNS).unwrap();
             tmpfs(&at);
         });
         elsewhere.join().unwrap();
-        assert_eq!(space.mounts.read().unwrap().on(&dir).len(), 1);
+        assert_eq!(space.mounts.read().unwrap().mounts_on(&dir).len(), 1);
     });
 }
 
@@ -82,9 +82,9 @@ fn no_answer_is_older_than_its_question_while_others_mount_and_unmount() {
             });
             for round in 0..300 {
                 tmpfs(&mine);
-                assert_eq!(space.mounts.read().unwrap().on(&mine).len(), 1, "round {round}");
+                assert_eq!(space.mounts.read().unwrap().mounts_on(&mine).len(), 1, "round {round}");
                 nix::mount::umount(&mine).unwrap();
-                assert_eq!(space.mounts.read().unwrap().on(&mine), [], "round {round}");
+                assert_eq!(space.mounts.read().unwrap().mounts_on(&mine), [], "round {round}");
             }
             stop.store(true, Ordering::Relaxed);
             others.join().unwrap();
@@ -100,15 +100,15 @@ fn all_that_have_asked_before_a_read_share_it_and_who_asks_later_does_not() {
     in_own_namespace(|space| {
         let dir = space.volume("empty-dir", "v");
         let before = space.mounts.read().unwrap();
-        let asked = [(); 3].map(|()| space.mounts.ask());
+        let asked = [(); 3].map(|()| space.mounts.request());
         tmpfs(&dir);
-        let answers = asked.map(|question| space.mounts.answer(question).unwrap());
-        assert!(!Arc::ptr_eq(&before, &answers[0]) && answers[0].on(&dir).len() == 1);
+        let answers = asked.map(|request| space.mounts.read_since(request).unwrap());
+        assert!(!Arc::ptr_eq(&before, &answers[0]) && answers[0].mounts_on(&dir).len() == 1);
         assert!(answers.iter().all(|answer| Arc::ptr_eq(answer, &answers[0])));
         nix::mount::umount(&dir).unwrap();
-        let early = space.mounts.answer(asked[0]).unwrap();
+        let early = space.mounts.read_since(asked[0]).unwrap();
         assert!(Arc::ptr_eq(&early, &answers[0]), "it was answered truly");
-        assert_eq!(space.mounts.read().unwrap().on(&dir), []);
+        assert_eq!(space.mounts.read().unwrap().mounts_on(&dir), []);
     });
 }
 
@@ -119,15 +119,15 @@ fn a_mount_that_appears_while_others_are_unmounted_is_unmounted_too_before_that_
         let effects = Effects::ungated();
         tmpfs(&early);
         assert_eq!(space.mounted(), [&*early]);
-        let places = Places::AtOrBelow(vec![early, late.clone()]);
-        let rounds = space.mounts.begin_to_unmount(places, &effects);
+        let places = UnmountScope::AtOrBelow(vec![early, late.clone()]);
+        let rounds = space.mounts.start_unmount(places, &effects);
         tmpfs(&late);
-        let question = space.mounts.ask();
-        let ControlFlow::Continue(rounds) = rounds.go_on(space.mounts.answer(question), &effects) else {
+        let request = space.mounts.request();
+        let ControlFlow::Continue(rounds) = rounds.run_next(space.mounts.read_since(request), &effects) else {
             panic!("something is mounted")
         };
         assert_eq!(space.mounted(), Vec::<PathBuf>::new());
-        let ControlFlow::Break(Ok(done)) = rounds.go_on(space.mounts.read(), &effects) else {
+        let ControlFlow::Break(Ok(done)) = rounds.run_next(space.mounts.read(), &effects) else {
             panic!("nothing is mounted")
         };
         assert_eq!(done.unmounted, 2);
@@ -151,7 +151,7 @@ fn whoever_waits_for_a_change_is_woken_by_the_kernel_and_not_before() {
                 });
                 timeout(Duration::from_secs(10), watch.changed()).await.unwrap();
                 soon.await.unwrap();
-                assert_eq!(space.mounts.read().unwrap().on(&dir), []);
+                assert_eq!(space.mounts.read().unwrap().mounts_on(&dir), []);
                 tmpfs(&dir);
                 timeout(Duration::from_secs(10), watch.changed()).await.unwrap();
             }
@@ -342,7 +342,7 @@ fn a_root_that_was_removed_under_its_mount_is_told_and_unmounted() {
         bind(&space.outside.join("gone"), &dir);
         fs::remove_dir(space.outside.join("gone")).unwrap();
         let table = space.mounts.read().unwrap();
-        assert!(table.on(&dir)[0].root_deleted);
+        assert!(table.mounts_on(&dir)[0].root_deleted);
         space.mounts.unmount_all_at(&[&dir], &Effects::ungated()).unwrap();
         assert_eq!(space.mounted(), Vec::<PathBuf>::new());
     });

@@ -19,7 +19,7 @@ use pod_teardown::{
     node::{
         effects::{Effects, Outcome},
         fault::{Cause, Fault},
-        mounts::{Places, unmount},
+        mounts::{UnmountScope, unmount},
         unmounts::ForceUnmount,
     },
     teardown::volumes::tear_down_volumes,
@@ -116,8 +116,8 @@ fn an_unmount_that_hangs_is_told_and_not_tried_twice_and_the_others_go() {
         );
         assert!(!space.mounted().contains(&free));
 
-        let under_way = || effects.unmounting().under_way.unmounts(|_| true).len();
-        let before = under_way();
+        let in_flight = || effects.unmounting().in_flight.unmounts(|_| true).len();
+        let before = in_flight();
         let began = Instant::now();
         let again = space.mounts.unmount_all_below(space.pod.path(), &effects).unwrap_err();
         assert!(
@@ -125,11 +125,11 @@ fn an_unmount_that_hangs_is_told_and_not_tried_twice_and_the_others_go() {
             "the same calls are meant: {again:?}"
         );
         assert!(began.elapsed() < PATIENCE, "what hangs already is not waited for again");
-        assert_eq!(under_way(), before, "nothing new hangs");
+        assert_eq!(in_flight(), before, "nothing new hangs");
 
         // It is dead instead of silent now: whoever waited for it hears that.
         drop(daemon);
-        while !effects.unmounting().under_way.unmounts(|_| true).is_empty() {
+        while !effects.unmounting().in_flight.unmounts(|_| true).is_empty() {
             thread::yield_now();
         }
     });
@@ -147,19 +147,19 @@ fn a_way_that_leads_to_a_silent_server_since_the_table_was_read_holds_up_nobody(
         daemon.fall_silent();
         let began = Instant::now();
         let effects = effects(ForceUnmount::Never);
-        let places = Places::AtOrBelow(vec![inside, free]);
-        let mut rounds = space.mounts.begin_to_unmount(places, &effects);
+        let places = UnmountScope::AtOrBelow(vec![inside, free]);
+        let mut rounds = space.mounts.start_unmount(places, &effects);
         assert!(began.elapsed() < 20 * PATIENCE, "{:?}", began.elapsed());
         assert_eq!(space.mounted().len(), 2, "the server, and what it covers");
         let still = loop {
-            match rounds.go_on(space.mounts.read(), &effects) {
+            match rounds.run_next(space.mounts.read(), &effects) {
                 ControlFlow::Continue(next) => rounds = next,
                 ControlFlow::Break(done) => break done.unwrap_err(),
             }
         };
         assert!(matches!(still.faults[0].cause, Cause::Hangs(_)), "{still:?}");
         drop(daemon);
-        while !effects.unmounting().under_way.unmounts(|_| true).is_empty() {
+        while !effects.unmounting().in_flight.unmounts(|_| true).is_empty() {
             thread::yield_now();
         }
     });
@@ -236,15 +236,15 @@ fn a_second_attempt_on_a_volume_whose_unmount_hangs_starts_no_other_and_removes_
         assert!(first.iter().any(|fault| fault.path == inside), "{first:?}");
         assert!(!free.exists(), "the other volume does not wait for it");
 
-        let under_way = || effects.unmounting().under_way.unmounts(|_| true).len();
-        let before = under_way();
+        let in_flight = || effects.unmounting().in_flight.unmounts(|_| true).len();
+        let before = in_flight();
         let again = attempt().unwrap_err();
         assert_eq!(of_hung(&again), first, "the same calls are meant: {again:?}");
-        assert_eq!(under_way(), before, "nothing new hangs");
+        assert_eq!(in_flight(), before, "nothing new hangs");
         assert!(space.mounted().contains(&hung) && space.mounted().contains(&inside));
 
         drop(daemon);
-        while under_way() > 0 {
+        while in_flight() > 0 {
             thread::yield_now();
         }
         assert_eq!(attempt().unwrap().withheld, 0);

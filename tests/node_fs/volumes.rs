@@ -10,7 +10,7 @@ use futures::future::join_all;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use pod_teardown::{
     node::{
-        effects::{Effects, Held},
+        effects::{Effects, EffectsBlocked},
         fault::{Cause, Fault},
         kubelet_root::KubeletRoot,
         mounts::Mounts,
@@ -322,14 +322,14 @@ fn a_shut_gate_keeps_everything_as_it_is() {
     in_own_namespace(|space| {
         of_each_kind(space);
         let mounted = space.mounted();
-        let held = Held {
+        let held = EffectsBlocked {
             reason: "a kubelet is here".into(),
         };
         let answer = held.clone();
         let effects = Effects::new(false, Arc::new(move || Err(answer.clone())));
         let errors = tear_down_with(space, &effects).unwrap_err();
         assert!(
-            errors.iter().any(|error| error.cause == Cause::Held(held.clone())),
+            errors.iter().any(|error| error.cause == Cause::Blocked(held.clone())),
             "{errors:?}"
         );
         assert_eq!(space.mounted(), mounted);

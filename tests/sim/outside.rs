@@ -11,9 +11,9 @@ use std::{
 use pod_teardown::{
     api::{Dial, Duplex},
     node::{
-        cri::{CriService, OutOfReach},
+        cri::{CriService, CriServiceError},
         threads::Blocking,
-        unmounts::Unmounts,
+        unmounts::UnmountBackend,
     },
     outside::Outside,
 };
@@ -52,7 +52,7 @@ impl Externals {
             dial: Some(self.dial(run)),
             runtime: Some(self.runtime(run)),
             disk: Some(self.disk.opener(run)),
-            unmounts: Unmounts::By(Arc::new(move |path| {
+            unmounts: UnmountBackend::Simulated(Arc::new(move |path| {
                 if disk.serves(run) {
                     let runs = cri.look(|world| {
                         let known = state.now();
@@ -65,7 +65,7 @@ impl Externals {
                     Err(nix::errno::Errno::EIO)
                 }
             })),
-            blocking: Blocking::InPlace,
+            blocking: Blocking::Inline,
         }
     }
 
@@ -96,7 +96,7 @@ impl Externals {
         BoxCloneSyncService::new(service_fn(move |call| {
             let (state, disk, service) = (state.clone(), disk.clone(), service.clone());
             async move {
-                let away = || OutOfReach::from(BoxError::from("the runtime is away"));
+                let away = || CriServiceError::from(BoxError::from("the runtime is away"));
                 let cut = {
                     let known = state.now();
                     if !disk.serves(run) || known.faults.runtime_away {

@@ -8,7 +8,7 @@ use super::{Guard, State};
 use crate::{
     handover::probes::Probe,
     node::kubelet_process::{
-        self, KubeletProcess, Ours, Why,
+        self, KubeletProcess, LocalKubelet, MatchReason,
         start::{self, Difference, KubeletStart},
     },
 };
@@ -52,7 +52,7 @@ impl Guard {
     }
 
     /// Runs the process probe until it is dropped.
-    pub async fn watch_for_kubelet(self, ours: Ours) {
+    pub async fn watch_for_kubelet(self, ours: LocalKubelet) {
         loop {
             self.probe(&ours).await;
             let is_busy = self.lock().activity.is_busy();
@@ -65,7 +65,7 @@ impl Guard {
     }
 
     /// Probes the processes once for a kubelet of this node. If the last one still runs, the other processes are not searched.
-    pub async fn probe(&self, ours: &Ours) {
+    pub async fn probe(&self, ours: &LocalKubelet) {
         let (proc, ours) = (Arc::clone(&self.proc), ours.clone());
         let known = self.kubelet();
         let probe = move || {
@@ -137,7 +137,7 @@ impl Guard {
             tracing::warn!(what, remedy, "The kubelet and the agent have different settings");
         }
         // A kubelet with another root directory may serve another node. `kubelet --version` serves none.
-        if kubelet.why == Why::SameDirectory && started.serves_node() {
+        if kubelet.why == MatchReason::SameDirectory && started.serves_node() {
             self.journal.set_kubelet(started);
         }
     }
@@ -202,10 +202,10 @@ mod tests {
     };
 
     /// A directory that is both /proc and the kubelet's root directory, and a guard that probes it.
-    fn machine() -> (tempfile::TempDir, Ours, Guard) {
+    fn machine() -> (tempfile::TempDir, LocalKubelet, Guard) {
         let proc = tempfile::tempdir().unwrap();
         std::fs::create_dir(proc.path().join("pods")).unwrap();
-        let ours = Ours {
+        let ours = LocalKubelet {
             root: KubeletRoot::resolve(proc.path()).unwrap(),
             runtime: "/run/cri.sock".into(),
             healthz: None,

@@ -14,7 +14,7 @@ use crate::{
     model::event::Reason,
     node::{
         grpc::{Call, GrpcError},
-        kubelet_process::{self, Ours},
+        kubelet_process::{self, LocalKubelet},
         kubelet_root::KubeletRoot,
     },
     ops::{
@@ -119,10 +119,10 @@ fn event(text: &str) -> String {
 
 fn errors(text: &str) -> (String, String, String) {
     let status = tonic::Status::internal(text);
-    let of_driver = Call::of_driver("NodeUnpublishVolume", "csi.example.com", "/x");
+    let of_driver = Call::to_driver("NodeUnpublishVolume", "csi.example.com", "/x");
     let answer = json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 500, "message": text, "reason": text });
     (
-        GrpcError::from_status(Call::of_runtime("StopContainer", "1"), &status).to_string(),
+        GrpcError::from_status(Call::to_runtime("StopContainer", "1"), &status).to_string(),
         GrpcError::from_status(of_driver, &status).to_string(),
         ApiError::refused("GET", "/x", 500, None, answer.to_string().as_bytes()).to_string(),
     )
@@ -139,7 +139,7 @@ fn kubelet(text: &str) -> String {
     let root = KubeletRoot::resolve(proc.path()).unwrap();
     let command = format!("kubelet\0--root-dir={}\0{text}\0", proc.path().display());
     std::fs::write(proc.path().join("77/cmdline"), command).unwrap();
-    let ours = Ours {
+    let ours = LocalKubelet {
         root,
         runtime: "/run/cri.sock".into(),
         healthz: None,

@@ -45,11 +45,11 @@ impl Cgroups {
         let mut done = Outcome::Nothing;
         loop {
             let groups: Vec<Group> = self.groups(pod).collect();
-            let result = effects.work(move |effects| work(&groups, effects)).await;
+            let result = effects.run_blocking(move |effects| work(&groups, effects)).await;
             match result.unwrap_or_else(|why| Err(vec![Fault::new("remove cgroup", pod.path(), why)])) {
                 // That nothing is left now may be the work of a round before.
                 Ok(outcome) => return Ok(done.and(outcome)),
-                Err(faults) if tries == TRIES || faults.iter().any(Fault::is_held) => {
+                Err(faults) if tries == TRIES || faults.iter().any(Fault::is_blocked) => {
                     return Err(faults);
                 }
                 Err(_again) => done = Outcome::Done,

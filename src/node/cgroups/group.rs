@@ -42,7 +42,7 @@ impl Group {
 
     /// The same without those that are `known` by the name of the cgroup directly below it that they are in or below;
     /// its own name is empty.
-    pub fn processes_but(&self, known: impl Fn(&OsStr) -> bool) -> Result<Vec<i32>, Fault> {
+    pub fn processes_except(&self, known: impl Fn(&OsStr) -> bool) -> Result<Vec<i32>, Fault> {
         let mut dirs = Vec::new();
         if !known(OsStr::new("")) {
             dirs.push(self.path.clone());
@@ -57,7 +57,7 @@ impl Group {
 
     /// Names of the cgroups directly below it that hold processes, in them or below; its own name is empty. Those of other pid
     /// namespaces count, too.
-    pub fn populated(&self) -> Result<Vec<OsString>, Fault> {
+    pub fn populated_children(&self) -> Result<Vec<OsString>, Fault> {
         let mut populated = Vec::new();
         if holds_any(&self.path)? {
             populated.push(OsString::new());
@@ -192,7 +192,7 @@ fn children(dir: &Path) -> Result<Vec<PathBuf>, Fault> {
 
 fn remove(path: &Path, effects: &Effects) -> Result<Outcome, Fault> {
     const VERB: &str = "remove cgroup";
-    if effects.dry_run() && !path.exists() {
+    if effects.is_dry_run() && !path.exists() {
         return Ok(Outcome::Nothing);
     }
     if !effects

@@ -125,7 +125,7 @@ mod tests {
     use std::{fs, process::Command, sync::Arc};
 
     use super::*;
-    use crate::node::effects::Held;
+    use crate::node::effects::EffectsBlocked;
 
     #[test]
     fn nothing_is_frozen_or_killed_in_a_dry_run_or_behind_a_shut_gate_and_what_was_frozen_to_be_killed_is_thawed() {
@@ -142,11 +142,11 @@ mod tests {
         let switch = || fs::read_to_string(dir.path().join("cgroup.freeze")).unwrap();
         let dry = Effects::new(true, Arc::new(|| Ok(())));
         assert_eq!(group.kill(Rest::Lives, &dry), Ok(Outcome::Withheld));
-        let held = || Held {
+        let held = || EffectsBlocked {
             reason: "a kubelet is here".to_owned(),
         };
         let shut = Effects::new(false, Arc::new(move || Err(held())));
-        assert!(group.kill(Rest::Lives, &shut).unwrap_err().is_held());
+        assert!(group.kill(Rest::Lives, &shut).unwrap_err().is_blocked());
         assert_eq!((switch().as_str(), process.try_wait().unwrap()), ("-", None));
         assert_eq!(group.kill(Rest::Lives, &Effects::ungated()), Ok(Outcome::Done));
         assert!(!process.wait().unwrap().success());

@@ -9,7 +9,7 @@ use crate::node::{
     checkpoint,
     effects::{Effect, Effects, Outcome},
     fault::{Cause, Fault},
-    systemd::{Queued, Systemd},
+    systemd::{QueuedJob, Systemd},
 };
 
 const VERB: &str = "stop slice";
@@ -26,7 +26,7 @@ pub(super) async fn stop(systemd: &Systemd, pod: &PodCgroup, effects: &Effects) 
     {
         return Ok(Outcome::Withheld);
     }
-    let stopped = timeout(LIMIT, effects.as_long_as_allowed(systemd.stop_unit(unit, Queued::Goes))).await;
+    let stopped = timeout(LIMIT, effects.run_checked(systemd.stop_unit(unit, QueuedJob::Replace))).await;
     checkpoint::after(VERB, &path);
     let cause = match stopped {
         Ok(Ok(Ok(outcome))) => return Ok(outcome),
@@ -36,7 +36,7 @@ pub(super) async fn stop(systemd: &Systemd, pod: &PodCgroup, effects: &Effects) 
         )),
         Ok(Err(held)) => held.into(),
         Err(_) => {
-            systemd.forget().await;
+            systemd.disconnect().await;
             Cause::Systemd(format!(
                 "systemd has not stopped it within {LIMIT:?}; look at `systemctl list-jobs` and \
                  `systemctl status {unit}`"

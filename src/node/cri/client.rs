@@ -35,12 +35,12 @@ pub type ContainerEvents = BoxStream<'static, Result<(), GrpcError>>;
 
 /// What takes calls to a container runtime.
 pub type CriService =
-    BoxCloneSyncService<http::Request<tonic::body::Body>, http::Response<tonic::body::Body>, OutOfReach>;
+    BoxCloneSyncService<http::Request<tonic::body::Body>, http::Response<tonic::body::Body>, CriServiceError>;
 
 /// A call did not come to the runtime, or its answer not back.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
-pub struct OutOfReach(#[from] BoxError);
+pub struct CriServiceError(#[from] BoxError);
 
 /// Client of one container runtime; clones share the connection.
 #[derive(Debug, Clone)]
@@ -68,14 +68,14 @@ impl Cri {
         });
         // The authority is sent and means nothing; a path in its place would be refused by runtimes written in Go.
         let channel = Endpoint::from_static("http://localhost").connect_with_connector_lazy(connector);
-        Self::of(
-            BoxCloneSyncService::new(channel.map_err(|error| OutOfReach(error.into()))),
+        Self::with_service(
+            BoxCloneSyncService::new(channel.map_err(|error| CriServiceError(error.into()))),
             effects,
         )
     }
 
     /// A client of whatever takes its calls.
-    pub fn of(service: CriService, effects: Effects) -> Self {
+    pub fn with_service(service: CriService, effects: Effects) -> Self {
         let client = RuntimeServiceClient::new(service.clone()).max_decoding_message_size(LARGEST_MESSAGE);
         Self {
             client,
@@ -100,7 +100,7 @@ impl Cri {
     ///
     /// # Errors
     /// When the call fails; [`GrpcError::Foreign`] also where the connection broke because of that.
-    pub async fn introduced(&self, endpoint: &CriEndpoint) -> Result<RuntimeVersion, GrpcError> {
+    pub async fn identify(&self, endpoint: &CriEndpoint) -> Result<RuntimeVersion, GrpcError> {
         match self.version().await {
             Err(error) if error.is_unreachable() && greeting::is_foreign(endpoint.path()).await => {
                 Err(GrpcError::Foreign {
@@ -162,7 +162,7 @@ impl Cri {
     ///
     /// # Errors
     /// When the call fails.
-    pub async fn container_process(&self, id: &str, patience: Duration) -> Result<Option<i32>, GrpcError> {
+    pub async fn container_pid(&self, id: &str, patience: Duration) -> Result<Option<i32>, GrpcError> {
         let answer = self.container_status(id, true, patience).await?;
         Ok(answer.and_then(|answer| info::process(&answer)))
     }
@@ -194,7 +194,7 @@ impl Cri {
         let events = stream::once(opened).map_ok(Response::into_inner).try_flatten();
         events
             .map(|event| {
-                let failed = |status| GrpcError::from_status(Call::of_runtime("GetContainerEvents", ""), &status);
+                let failed = |status| GrpcError::from_status(Call::to_runtime("GetContainerEvents", ""), &status);
                 event.map(drop).map_err(failed)
             })
             .boxed()
@@ -279,9 +279,9 @@ pub(super) fn within<T>(
     async move {
         match tokio::time::timeout(deadline, rpc).await {
             Ok(Ok(response)) => Ok(response.into_inner()),
-            Ok(Err(status)) => Err(GrpcError::from_status(Call::of_runtime(name, id), &status)),
+            Ok(Err(status)) => Err(GrpcError::from_status(Call::to_runtime(name, id), &status)),
             Err(_) => Err(GrpcError::Timeout {
-                call: Call::of_runtime(name, id),
+                call: Call::to_runtime(name, id),
                 after: deadline,
             }),
         }

@@ -5,13 +5,13 @@ use std::time::Duration;
 use k8s_cri::v1;
 use tonic::{Code, Response, Status};
 
+use super::cancel::cancel_after_start;
 use super::client::{Cri, REQUEST_DEADLINE, within};
 use super::convert;
-use super::started::begun_before_given_up;
 use super::types::ExecOutcome;
 use crate::node::{
     checkpoint,
-    effects::{Effect, Held},
+    effects::{Effect, EffectsBlocked},
     grpc::{Call, GrpcError},
 };
 
@@ -48,15 +48,15 @@ impl Cri {
         let (mut client, id) = (self.client(), container_id.to_owned());
         let call = async move { change(NAME, &id, deadline, client.exec_sync(request)).await };
         let ended = || GrpcError::Unreachable {
-            call: Call::of_runtime(NAME, container_id),
+            call: Call::to_runtime(NAME, container_id),
             cause: "the agent ends".to_owned(),
         };
         // A command that ends before its call is canceled has ended: what is known of it counts, though a kubelet has come.
-        let answer = begun_before_given_up(call, self.effects.shut()).await;
+        let answer = cancel_after_start(call, self.effects.wait_until_blocked()).await;
         let answer = answer.map_err(|held| blocked(NAME, container_id, held));
         match answer.and_then(|answer| answer.ok_or_else(ended).flatten()) {
             Ok(answer) if convert::has_overrun(&answer) => Err(GrpcError::Timeout {
-                call: Call::of_runtime(NAME, container_id),
+                call: Call::to_runtime(NAME, container_id),
                 after: Duration::from_secs(seconds),
             }),
             Ok(answer) => Ok(convert::exec_outcome(&answer)),
@@ -92,7 +92,7 @@ impl Cri {
         let deadline = Duration::from_secs(seconds).saturating_add(MARGIN);
         let mut client = self.client();
         let call = change(NAME, id, deadline, client.stop_container(request));
-        gone_is_done(self.while_allowed(NAME, id, call).await)
+        gone_is_done(self.run_until_blocked(NAME, id, call).await)
     }
 
     /// Kills what is left in a sandbox and takes down its network. One that is not there has been stopped.
@@ -109,7 +109,7 @@ impl Cri {
         };
         let mut client = self.client();
         let call = change(NAME, id, REQUEST_DEADLINE, client.stop_pod_sandbox(request));
-        gone_is_done(self.while_allowed(NAME, id, call).await)
+        gone_is_done(self.run_until_blocked(NAME, id, call).await)
     }
 
     /// Removes a container from the runtime. One that is not there has been removed.
@@ -126,7 +126,7 @@ impl Cri {
         };
         let mut client = self.client();
         let call = change(NAME, id, REQUEST_DEADLINE, client.remove_container(request));
-        gone_is_done(self.while_allowed(NAME, id, call).await)
+        gone_is_done(self.run_until_blocked(NAME, id, call).await)
     }
 
     /// Removes a sandbox from the runtime, with the containers that it still has. One that is not there has been
@@ -144,17 +144,17 @@ impl Cri {
         };
         let mut client = self.client();
         let call = change(NAME, id, REQUEST_DEADLINE, client.remove_pod_sandbox(request));
-        gone_is_done(self.while_allowed(NAME, id, call).await)
+        gone_is_done(self.run_until_blocked(NAME, id, call).await)
     }
 
     /// Waits for a call that was admitted, and lets go of it when somebody else is about to do the same.
-    async fn while_allowed<T>(
+    async fn run_until_blocked<T>(
         &self,
         name: &'static str,
         id: &str,
         call: impl Future<Output = Result<T, GrpcError>>,
     ) -> Result<T, GrpcError> {
-        let outcome = self.effects.while_allowed(call).await;
+        let outcome = self.effects.run_until_blocked(call).await;
         outcome.map_err(|held| blocked(name, id, held)).flatten()
     }
 
@@ -167,9 +167,9 @@ impl Cri {
 }
 
 /// A call that the gate does not allow, or not any more.
-fn blocked(name: &'static str, id: &str, held: Held) -> GrpcError {
-    let call = Call::of_runtime(name, id);
-    GrpcError::Held { call, held }
+fn blocked(name: &'static str, id: &str, held: EffectsBlocked) -> GrpcError {
+    let call = Call::to_runtime(name, id);
+    GrpcError::Blocked { call, held }
 }
 
 /// A call that was admitted.

@@ -170,9 +170,9 @@ impl Cri {
     {
         let mut grpc = Grpc::new(self.service.clone()).max_decoding_message_size(LARGEST_MESSAGE);
         let path = PathAndQuery::try_from(format!("/runtime.v1.RuntimeService/{name}"));
-        let failed = |status: &tonic::Status| GrpcError::from_status(Call::of_runtime(name, uid), status);
+        let failed = |status: &tonic::Status| GrpcError::from_status(Call::to_runtime(name, uid), status);
         let call = async {
-            let unsent = |error: super::client::OutOfReach| tonic::Status::from_error(Box::new(error));
+            let unsent = |error: super::client::CriServiceError| tonic::Status::from_error(Box::new(error));
             grpc.ready().await.map_err(unsent)?;
             let path = path.map_err(|error| tonic::Status::internal(error.to_string()))?;
             let codec = ProstCodec::<Asked, Part>::default();
@@ -181,7 +181,7 @@ impl Cri {
         };
         let all = tokio::time::timeout(REQUEST_DEADLINE, call.boxed()).await;
         let late = |_| GrpcError::Timeout {
-            call: Call::of_runtime(name, uid),
+            call: Call::to_runtime(name, uid),
             after: REQUEST_DEADLINE,
         };
         all.map_err(late)?.map_err(|status| failed(&status))

@@ -154,18 +154,18 @@ impl Sandbox {
     }
 
     /// Who told the kubelet to make it, if that is said.
-    pub fn source(&self) -> Option<&str> {
+    pub fn config_source(&self) -> Option<&str> {
         self.annotations.get(keys::CONFIG_SOURCE).map(String::as_str)
     }
 
     /// Whether it is said to come from the API server.
     pub fn is_from_api(&self) -> bool {
-        self.source() == Some("api")
+        self.config_source() == Some("api")
     }
 
     /// Whether it is said to come from somewhere else, as that of a static pod is.
     pub fn is_from_elsewhere(&self) -> bool {
-        self.source().is_some_and(|source| source != "api")
+        self.config_source().is_some_and(|source| source != "api")
     }
 }
 
@@ -190,14 +190,14 @@ impl RuntimePod {
     }
 
     /// Whether the status of a container that has exited could not be read.
-    pub fn has_unread_ends(&self) -> bool {
+    pub fn has_unread_exit(&self) -> bool {
         let mut containers = self.containers.iter();
         containers.any(|it| it.state == ContainerState::Exited && it.is_unread)
     }
 
     /// The same, with the ends that an earlier look could read and this one could not.
     #[must_use]
-    pub fn with_ends_of(mut self, earlier: &Self) -> Self {
+    pub fn with_exits_from(mut self, earlier: &Self) -> Self {
         let read = |it: &&Container| it.state == ContainerState::Exited && !it.is_unread;
         for container in self
             .containers
@@ -214,7 +214,7 @@ impl RuntimePod {
 
     /// The same, where the kernel shows that nothing of it runs: how what ran has ended is unknown.
     #[must_use]
-    pub fn with_nothing_running(mut self) -> Self {
+    pub fn with_all_exited(mut self) -> Self {
         for container in self.containers.iter_mut().filter(|it| it.state.may_run()) {
             container.state = ContainerState::Exited;
             container.is_unread = true;
@@ -226,12 +226,12 @@ impl RuntimePod {
     }
 
     /// A process of the pod may be there, or a network and a cgroup for it.
-    pub fn lives(&self) -> bool {
+    pub fn may_run(&self) -> bool {
         self.running().next().is_some() || self.sandboxes.iter().any(Sandbox::is_ready)
     }
 
     /// Nothing of the pod is left in the runtime.
-    pub fn is_gone(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.sandboxes.is_empty() && self.containers.is_empty()
     }
 }

@@ -45,15 +45,15 @@ fn what_a_crash_leaves_is_told_apart() {
     let torn = |content: &[u8]| {
         fs::write(&path, content).unwrap();
         match read(&dir) {
-            Ok(Found::Torn(torn)) => torn,
+            Ok(Found::Invalid(torn)) => torn,
             other => panic!("{other:?}"),
         }
     };
-    assert_eq!(torn(b""), Torn::Empty);
-    assert_eq!(torn(b"\n"), Torn::Empty);
-    assert_eq!(torn(&[0; 4096]), Torn::Empty);
+    assert_eq!(torn(b""), InvalidVolumeData::Empty);
+    assert_eq!(torn(b"\n"), InvalidVolumeData::Empty);
+    assert_eq!(torn(&[0; 4096]), InvalidVolumeData::Empty);
     for cut in 1..POD_COPY.len() {
-        assert_eq!(torn(&POD_COPY.as_bytes()[..cut]), Torn::CutOff, "{cut}");
+        assert_eq!(torn(&POD_COPY.as_bytes()[..cut]), InvalidVolumeData::CutOff, "{cut}");
     }
     for garbage in [
         "x",
@@ -65,22 +65,31 @@ fn what_a_crash_leaves_is_told_apart() {
         "{\"volumeHandle\":{}}",
         "{}{}",
     ] {
-        assert!(matches!(torn(garbage.as_bytes()), Torn::Garbage(_)), "{garbage}");
+        assert!(
+            matches!(torn(garbage.as_bytes()), InvalidVolumeData::Garbage(_)),
+            "{garbage}"
+        );
     }
-    assert!(matches!(torn(b"{\"driverName\":\"\xff\"}"), Torn::Garbage(_)));
-    assert_eq!(torn(&vec![b' '; 1 << 20]), Torn::TooLarge);
+    assert!(matches!(
+        torn(b"{\"driverName\":\"\xff\"}"),
+        InvalidVolumeData::Garbage(_)
+    ));
+    assert_eq!(torn(&vec![b' '; 1 << 20]), InvalidVolumeData::TooLarge);
     fs::write(&path, POD_COPY).unwrap();
     assert!(matches!(read(&dir), Ok(Found::Read(_))));
     fs::remove_file(&path).unwrap();
     fs::create_dir(&path).unwrap();
-    assert_eq!(read(&dir), Ok(Found::Torn(Torn::NoFile)));
+    assert_eq!(read(&dir), Ok(Found::Invalid(InvalidVolumeData::NotRegularFile)));
 }
 
 #[test]
 fn a_driver_whose_name_leads_elsewhere_is_none() {
     for name in ["..", ".", "a/b", "../../etc", "a\0b", "a b", "ü", &"x".repeat(64)] {
         let json = serde_json::json!({"driverName": name, "volumeHandle": "v"}).to_string();
-        assert_eq!(parse(json.as_bytes()), Err(Torn::BadDriver(name.to_owned())));
+        assert_eq!(
+            parse(json.as_bytes()),
+            Err(InvalidVolumeData::BadDriver(name.to_owned()))
+        );
         assert_eq!(staging_dir(name, "v"), None);
     }
 }

@@ -16,7 +16,7 @@ const FILE: OFlag = OFlag::O_RDONLY
 
 /// What an entry of a directory is, itself and not what it may lead to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Seen {
+pub struct EntryInfo {
     /// What it is.
     pub kind: FileType,
     /// When it was last written, in seconds and nanoseconds since 1970.
@@ -39,12 +39,12 @@ impl Dir {
             Ok(fd) => File::from(fd),
             Err(Errno::ENOENT | Errno::ENAMETOOLONG) => return Ok(None),
             // A link, or a socket.
-            Err(Errno::ELOOP | Errno::ENXIO) => return Err(fault(Cause::NoFile)),
+            Err(Errno::ELOOP | Errno::ENXIO) => return Err(fault(Cause::NotRegularFile)),
             Err(errno) => return Err(fault(errno.into())),
         };
         let found = file.metadata().map_err(|error| fault(errno(&error).into()))?;
         if !found.is_file() {
-            return Err(fault(Cause::NoFile));
+            return Err(fault(Cause::NotRegularFile));
         }
         let mut bytes = Vec::new();
         match file.take(limit.saturating_add(1)).read_to_end(&mut bytes) {
@@ -55,12 +55,12 @@ impl Dir {
     }
 
     /// What the entry `name` is; `None` if there is none.
-    pub fn look_at(&self, name: &OsStr) -> Result<Option<Seen>, Fault> {
+    pub fn look_at(&self, name: &OsStr) -> Result<Option<EntryInfo>, Fault> {
         const VERB: &str = "look at";
         self.check(name, VERB)?;
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
         match statx(&self.fd, name, flags, StatxFlags::BASIC_STATS) {
-            Ok(found) => Ok(Some(Seen {
+            Ok(found) => Ok(Some(EntryInfo {
                 kind: FileType::from_raw_mode(found.stx_mode.into()),
                 modified: (found.stx_mtime.tv_sec, found.stx_mtime.tv_nsec),
                 inode: found.stx_ino,
@@ -101,7 +101,7 @@ mod tests {
         assert_eq!(read("absent"), Ok(None));
         assert_eq!(read("over"), Err(Cause::TooLarge(8)));
         for name in ["directory", "link", "pipe", "socket"] {
-            assert_eq!(read(name), Err(Cause::NoFile), "{name}");
+            assert_eq!(read(name), Err(Cause::NotRegularFile), "{name}");
         }
         for name in ["", ".", "..", "directory/x", "/etc/passwd"] {
             assert_eq!(read(name), Err(Cause::BadName(name.into())));

@@ -84,7 +84,7 @@ impl Walk<'_> {
     fn run(&mut self, name: &OsStr) {
         self.enter(name.to_owned());
         while let Some(level) = self.levels.last_mut() {
-            if let Err(held) = self.effects.go_on() {
+            if let Err(held) = self.effects.check() {
                 let path = self.path();
                 self.faults.push(Fault::new(VERB, path, held));
                 return;
@@ -191,7 +191,7 @@ impl Walk<'_> {
                     let name = OsStr::from_bytes(entry.file_name().to_bytes());
                     if !is_dots(name.as_bytes()) {
                         // A flat directory may hold a million. Who is held back here finds the rest when the listing is repeated.
-                        if self.effects.go_on().is_err() {
+                        if self.effects.check().is_err() {
                             break;
                         }
                         match unlink(&level.fd, name, entry.file_type()) {

@@ -221,7 +221,7 @@ fn uses(dir: &Path, places: &[Place], namespace: Namespace, table: &MountTable) 
 
 /// Whether a file of this namespace lies on what is mounted on `place`, and on nothing that is mounted in there.
 fn lies_on(table: &MountTable, file: &Path, place: &Path) -> bool {
-    within(file, place) && table.holding(file).is_none_or(|mount| mount.path == place)
+    within(file, place) && table.mount_containing(file).is_none_or(|mount| mount.path == place)
 }
 
 /// The mount that an open file lies on, of the text of its fdinfo.

@@ -10,7 +10,7 @@ use nix::{errno::Errno, fcntl::OFlag};
 use serde::Deserialize;
 
 use super::{
-    Ours,
+    LocalKubelet,
     arguments::Arguments,
     root,
     sockets::{self, Listeners},
@@ -28,7 +28,7 @@ const LONGEST: u64 = 1 << 20;
 ///
 /// # Errors
 /// When the sockets cannot be read.
-pub(super) fn shows(dir: &Path, arguments: &Arguments<'_>, ours: &Ours) -> Result<bool, Errno> {
+pub(super) fn shows(dir: &Path, arguments: &Arguments<'_>, ours: &LocalKubelet) -> Result<bool, Errno> {
     if arguments.has_a_kubelets_flag() {
         return Ok(true);
     }
@@ -50,7 +50,7 @@ pub(super) fn listeners(proc: &Path) -> io::Result<Listeners> {
 }
 
 /// Whether one of these sockets has the path of one below our kubelet's directory. Walks nothing.
-pub(super) fn is_below(listeners: &Listeners, ours: &Ours) -> bool {
+pub(super) fn is_below(listeners: &Listeners, ours: &LocalKubelet) -> bool {
     let root = &ours.root;
     let mut roots = listeners.values().filter_map(|path| path.ancestors().nth(2));
     roots.any(|path| path == root.path() || path == root.given())

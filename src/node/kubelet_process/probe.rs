@@ -20,7 +20,7 @@ use std::{
 use nix::errno::Errno;
 
 use super::{
-    Kind, Ours, Why,
+    Kind, LocalKubelet, MatchReason,
     arguments::Arguments,
     evidence, root,
     start::{DEFAULT_ROOT, has_our_paths},
@@ -40,7 +40,7 @@ type Process = (PathBuf, Vec<u8>);
 /// Walks in progress, each with whether it is known to be in the host's root.
 static UNDER_WAY: Mutex<BTreeMap<Process, Arc<AtomicBool>>> = Mutex::new(BTreeMap::new());
 
-/// Why a probe has no result.
+/// MatchReason a probe has no result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Failed {
     /// Because of the host, of this agent, or of procfs: the process may be a kubelet.
@@ -56,10 +56,10 @@ struct Question {
     arguments: Vec<u8>,
     /// Directories below which it listens on a kubelet's sockets, as that process sees them.
     listens_below: Vec<PathBuf>,
-    ours: Ours,
+    ours: LocalKubelet,
 }
 
-/// Why the process counts as a kubelet of this node; `None` if it is none.
+/// MatchReason the process counts as a kubelet of this node; `None` if it is none.
 ///
 /// # Errors
 /// When that is unknown because of the host or of this agent.
@@ -68,8 +68,8 @@ pub(super) fn probe(
     dir: &Path,
     arguments: &Arguments<'_>,
     listens_below: Vec<PathBuf>,
-    ours: &Ours,
-) -> Result<Option<Why>, Errno> {
+    ours: &LocalKubelet,
+) -> Result<Option<MatchReason>, Errno> {
     if let Kind::Holder(by) = kind
         && !arguments.holds(by)
     {
@@ -88,7 +88,7 @@ pub(super) fn probe(
         Ok(Some((why, is_configured))) => (Ok(why), is_configured),
         Err(Failed::Here(errno)) => (Err(errno), false),
         Err(Failed::Elsewhere) if roots.iter().any(|root| is_mounted(dir, root, ours)) => {
-            (Ok(Why::SameDirectory), false)
+            (Ok(MatchReason::SameDirectory), false)
         }
         Err(Failed::Elsewhere) => return Ok(None),
     };
@@ -120,7 +120,7 @@ fn on_a_thread<T: Send + 'static>(
             return Err(hangs(&is_here));
         }
         under_way.insert(process.clone(), Arc::clone(&is_here));
-        UnderWay(process)
+        RunningWalk(process)
     };
     let (sender, receiver) = sync_channel(2);
     let of_thread = Arc::clone(&is_here);
@@ -147,9 +147,9 @@ fn on_a_thread<T: Send + 'static>(
 }
 
 /// Removes a walk from the list when it ends, also by a panic.
-struct UnderWay(Process);
+struct RunningWalk(Process);
 
-impl Drop for UnderWay {
+impl Drop for RunningWalk {
     fn drop(&mut self) {
         under_way().remove(&self.0);
     }
@@ -170,8 +170,8 @@ fn started(dir: &Path) -> Vec<u8> {
 // === impl Question ===
 
 impl Question {
-    /// Why it counts, and whether its configuration is a kubelet's where that has to be known.
-    fn answer(&self, is_here: &AtomicBool) -> Result<Option<(Why, bool)>, Failed> {
+    /// MatchReason it counts, and whether its configuration is a kubelet's where that has to be known.
+    fn answer(&self, is_here: &AtomicBool) -> Result<Option<(MatchReason, bool)>, Failed> {
         let arguments = Arguments(&self.arguments);
         let Some(why) = self.works_here(is_here)? else {
             return Ok(None);
@@ -182,7 +182,7 @@ impl Question {
         Ok(Some((why, is_configured)))
     }
 
-    fn works_here(&self, is_here: &AtomicBool) -> Result<Option<Why>, Failed> {
+    fn works_here(&self, is_here: &AtomicBool) -> Result<Option<MatchReason>, Failed> {
         let host = Path::new(HOST);
         let their_root = root::base(&self.dir, host).map_err(|errno| of_proc(errno, false))?;
         let identity = root::identity_of(&their_root).map_err(|errno| of_walk(errno, false))?;
@@ -193,13 +193,13 @@ impl Question {
         // In the host's root its kubelet may have any directory. In another root, as of a container or a snap, our directory is
         // there by the kubelet's default name or by ours, or it is another node's kubelet.
         if here && is_holder && arguments.value("root-dir").is_none() {
-            return Ok(Some(Why::Unsaid));
+            return Ok(Some(MatchReason::UnknownDirectory));
         }
         let mut failed = None;
         for path in self.roots() {
             let base = root::base(&self.dir, &path).map_err(|errno| of_proc(errno, here))?;
             match self.is_ours(&base, &path, here) {
-                Ok(true) => return Ok(Some(Why::SameDirectory)),
+                Ok(true) => return Ok(Some(MatchReason::SameDirectory)),
                 Ok(false) => {}
                 Err(error) => failed = Some(error),
             }
@@ -221,7 +221,7 @@ impl Question {
             Kind::Listener => arguments.has_a_kubelets_flag(),
         };
         let counts = is_kubelet && here && same_runtime();
-        Ok(counts.then_some(Why::SameMachine))
+        Ok(counts.then_some(MatchReason::SameMachine))
     }
 
     /// Directories that may be its root directory, by its command line.
@@ -275,13 +275,13 @@ fn of_walk(errno: Errno, here: bool) -> Failed {
 }
 
 /// Whether our directory is at that path in the process's mount namespace, by its mountinfo. Walks nothing.
-fn is_mounted(dir: &Path, path: &Path, ours: &Ours) -> bool {
+fn is_mounted(dir: &Path, path: &Path, ours: &LocalKubelet) -> bool {
     let table = |process: &Path| MountTable::parse(&fs::read(process.join("mountinfo")).ok()?, HOST.as_ref()).ok();
     let (Some(theirs), Some(own)) = (table(dir), table(&dir.with_file_name("self"))) else {
         return false;
     };
     let place = |table: &MountTable, path: &Path| {
-        let mount = table.holding(path).filter(|mount| !mount.root_deleted)?;
+        let mount = table.mount_containing(path).filter(|mount| !mount.root_deleted)?;
         Some((mount.device, mount.root.join(path.strip_prefix(&mount.path).ok()?)))
     };
     let same = |path: &Path, our: &Path| place(&theirs, path).is_some_and(|it| Some(it) == place(&own, our));

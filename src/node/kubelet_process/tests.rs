@@ -2,8 +2,8 @@ use std::os::unix::{ffi::OsStrExt as _, fs::symlink};
 
 use super::*;
 
-fn ours(root: &KubeletRoot) -> Ours {
-    Ours {
+fn ours(root: &KubeletRoot) -> LocalKubelet {
+    LocalKubelet {
         root: root.clone(),
         runtime: "/run/ours.sock".into(),
         healthz: Some(([127, 0, 0, 1], 10248).into()),
@@ -48,7 +48,7 @@ impl Machine {
         dir
     }
 
-    fn found(&self) -> Vec<(i32, Why)> {
+    fn found(&self) -> Vec<(i32, MatchReason)> {
         let root = KubeletRoot::resolve(&self.path("ours")).unwrap();
         find(&self.path("proc"), &ours(&root))
             .unwrap()
@@ -91,7 +91,10 @@ fn a_kubelet_counts_if_its_directory_is_ours_by_whatever_path() {
     machine.process(10, "kubelet-1.36.3", &["kubelet", "--root_dir=ours"]);
     machine.process(11, ".kubelet-wrappe", &["kubelet", "--root-dir=ours"]);
     machine.process(12, "not-a-kubelet", &["kubelet", "--root-dir=ours"]);
-    assert_eq!(machine.found(), [5, 6, 8, 10, 11].map(|pid| (pid, Why::SameDirectory)));
+    assert_eq!(
+        machine.found(),
+        [5, 6, 8, 10, 11].map(|pid| (pid, MatchReason::SameDirectory))
+    );
 }
 
 #[test]
@@ -117,7 +120,7 @@ fn a_kubelet_with_another_directory_on_this_machine_counts_unless_it_names_anoth
         ],
     );
     machine.process(8, "kubelet", &["kubelet", "--root-dir=/x"]);
-    assert_eq!(machine.found(), [5, 6].map(|pid| (pid, Why::SameMachine)));
+    assert_eq!(machine.found(), [5, 6].map(|pid| (pid, MatchReason::SameMachine)));
 }
 
 #[test]
@@ -136,10 +139,10 @@ fn what_holds_a_kubelet_counts_unless_it_plainly_does_so_elsewhere_or_does_somet
     machine.process(10, "k0s", &["k0s", "worker", "--kubelet-arg=root-dir=ours"]);
     let gone = machine.process_here(11, "kubelite", &[]);
     fs::write(gone.join("stat"), "11 (kubelite) Z 1").unwrap();
-    let unsaid = |pid| (pid, Why::Unsaid);
+    let unsaid = |pid| (pid, MatchReason::UnknownDirectory);
     assert_eq!(
         machine.found(),
-        [unsaid(5), unsaid(6), unsaid(8), (10, Why::SameDirectory)]
+        [unsaid(5), unsaid(6), unsaid(8), (10, MatchReason::SameDirectory)]
     );
 }
 
@@ -160,7 +163,7 @@ fn what_holds_a_kubelet_in_a_container_counts_only_if_our_directory_is_there() {
     let root = KubeletRoot::resolve(&machine.path("rootfs/var/lib/kubelet")).unwrap();
     let found = find(&machine.path("proc"), &ours(&root)).unwrap();
     let found: Vec<_> = found.into_iter().map(|it| (it.pid, it.why)).collect();
-    assert_eq!(found, [5, 6, 7].map(|pid| (pid, Why::SameDirectory)));
+    assert_eq!(found, [5, 6, 7].map(|pid| (pid, MatchReason::SameDirectory)));
 }
 
 #[test]
@@ -177,7 +180,7 @@ fn what_holds_a_kubelet_in_a_snap_or_a_container_counts_if_it_has_our_directory_
     fs::rename(machine.path("ours"), machine.path("rootfs/bind/ours")).unwrap();
     symlink(machine.path("rootfs/bind/ours"), machine.path("ours")).unwrap();
     symlink("/bind/ours", same).unwrap();
-    assert_eq!(machine.found(), [(5, Why::SameDirectory)]);
+    assert_eq!(machine.found(), [(5, MatchReason::SameDirectory)]);
 }
 
 #[test]
@@ -185,7 +188,7 @@ fn what_holds_a_kubelet_and_cannot_be_looked_at_counts() {
     let machine = Machine::new();
     let dir = machine.process(5, "k3s-server", &["/usr/local/bin/k3s server"]);
     fs::remove_file(dir.join("root")).unwrap();
-    assert_eq!(machine.found(), [(5, Why::Unreadable(Errno::ENOENT))]);
+    assert_eq!(machine.found(), [(5, MatchReason::Unreadable(Errno::ENOENT))]);
 }
 
 #[test]
@@ -199,7 +202,7 @@ fn a_failed_walk_proves_nothing_in_a_foreign_root_and_counts_as_a_kubelet_in_the
     machine.process(7, "kubelet", &["kubelet", &long]);
     assert_eq!(machine.found(), []);
     machine.process_here(8, "kubelet", &["kubelet", &long]);
-    assert_eq!(machine.found(), [(8, Why::Unreadable(Errno::ENAMETOOLONG))]);
+    assert_eq!(machine.found(), [(8, MatchReason::Unreadable(Errno::ENAMETOOLONG))]);
 }
 
 #[test]
@@ -218,7 +221,11 @@ fn a_kubelet_in_a_container_that_cannot_be_walked_counts_by_the_kernels_list_of_
             "50 1 0:50 / / rw - overlay overlay rw\n51 50 {source} /var/lib/lib/kubelet rw - ext4 /dev/sda1 rw\n"
         );
         fs::write(dir.join("mountinfo"), theirs).unwrap();
-        assert_eq!(machine.found().contains(&(pid, Why::SameDirectory)), counts, "{source}");
+        assert_eq!(
+            machine.found().contains(&(pid, MatchReason::SameDirectory)),
+            counts,
+            "{source}"
+        );
     }
 }
 
@@ -259,13 +266,13 @@ fn a_process_that_cannot_mount_is_no_kubelet_whatever_its_name_is() {
     // What the kernel does not tell speaks for nobody.
     process(17, None, None);
     process(18, None, None);
-    let unreadable = Why::Unreadable(Errno::ENOENT);
+    let unreadable = MatchReason::Unreadable(Errno::ENOENT);
     assert_eq!(
         machine.found(),
         [
-            (15, Why::SameDirectory),
+            (15, MatchReason::SameDirectory),
             (16, unreadable.clone()),
-            (17, Why::SameDirectory),
+            (17, MatchReason::SameDirectory),
             (18, unreadable)
         ]
     );
@@ -421,9 +428,9 @@ fn a_process_of_any_name_is_a_kubelet_if_it_listens_below_our_root_where_only_a_
         has_socket(&dir, 77);
         for socket in [device_plugins, pod_resources] {
             listens(&in_ours(socket), "00010000");
-            assert_eq!(found(), [Why::SameDirectory], "{comm} {socket}");
+            assert_eq!(found(), [MatchReason::SameDirectory], "{comm} {socket}");
             let known = with_pid(&proc, 5, &ours).unwrap().unwrap();
-            assert!(known.why == Why::SameDirectory && !known.holds, "{known:?}");
+            assert!(known.why == MatchReason::SameDirectory && !known.holds, "{known:?}");
             listens(&in_ours(socket), "00000000");
             assert_eq!(found(), [], "it does not listen");
         }
@@ -447,7 +454,7 @@ fn a_process_of_any_name_is_a_kubelet_if_it_listens_below_our_root_where_only_a_
     // In a container the path is that container's.
     has_socket(&machine.process(6, "main", &["main"]), 77);
     listens("/var/lib/kubelet/device-plugins/kubelet.sock", "00010000");
-    assert_eq!(found(), [Why::SameDirectory]);
+    assert_eq!(found(), [MatchReason::SameDirectory]);
     listens("/var/lib/elsewhere/device-plugins/kubelet.sock", "00010000");
     assert_eq!(found(), []);
     fs::rename(proc.join("6"), machine.path("container")).unwrap();
@@ -456,7 +463,7 @@ fn a_process_of_any_name_is_a_kubelet_if_it_listens_below_our_root_where_only_a_
     listens(&in_ours(device_plugins), "00010000");
     let endpoint = "--container-runtime-endpoint=unix:///run/other.sock";
     has_socket(&machine.process_here(7, "main", &["main", "--root-dir=/x"]), 77);
-    assert_eq!(found(), [Why::SameMachine]);
+    assert_eq!(found(), [MatchReason::SameMachine]);
     fs::write(proc.join("7/cmdline"), format!("main\0--root-dir=/x\0{endpoint}\0")).unwrap();
     assert_eq!(found(), [], "another node's");
 
@@ -487,7 +494,7 @@ fn a_path_of_a_socket_is_read_whole_and_as_bytes() {
     ]
     .concat();
     fs::write(machine.path("proc/self/net/unix"), line).unwrap();
-    assert_eq!(machine.found(), [(5, Why::SameDirectory)], "{root:?}");
+    assert_eq!(machine.found(), [(5, MatchReason::SameDirectory)], "{root:?}");
 }
 
 /// The process has socket 77, of which this line tells.
@@ -567,7 +574,7 @@ fn links_are_resolved_in_the_kubelets_root_and_not_in_ours() {
     let root = KubeletRoot::resolve(&machine.path("rootfs/data")).unwrap();
     assert_eq!(
         find(&machine.path("proc"), &ours(&root)).unwrap()[0].why,
-        Why::SameDirectory
+        MatchReason::SameDirectory
     );
 }
 
@@ -578,7 +585,7 @@ fn a_kubelet_that_has_not_made_its_pods_directory_yet_counts_by_its_root() {
     fs::remove_dir(machine.path("ours/pods")).unwrap();
     symlink("../elsewhere/pods", machine.path("ours/pods")).unwrap();
     machine.process(5, "kubelet", &["kubelet", "--root-dir=ours"]);
-    assert_eq!(machine.found(), [(5, Why::SameDirectory)], "through the link");
+    assert_eq!(machine.found(), [(5, MatchReason::SameDirectory)], "through the link");
 }
 
 #[test]
@@ -586,9 +593,9 @@ fn a_kubelet_whose_directory_cannot_be_looked_at_counts() {
     let machine = Machine::new();
     let dir = machine.process(5, "kubelet", &["kubelet"]);
     fs::remove_file(dir.join("root")).unwrap();
-    assert_eq!(machine.found(), [(5, Why::Unreadable(Errno::ENOENT))]);
+    assert_eq!(machine.found(), [(5, MatchReason::Unreadable(Errno::ENOENT))]);
     fs::remove_file(dir.join("cmdline")).unwrap();
-    assert_eq!(machine.found(), [(5, Why::Unreadable(Errno::ENOENT))]);
+    assert_eq!(machine.found(), [(5, MatchReason::Unreadable(Errno::ENOENT))]);
 }
 
 #[test]
@@ -599,7 +606,7 @@ fn a_kubelet_that_is_only_a_zombie_does_not_count_unless_threads_are_left() {
     fs::write(dir.join("stat"), "5 (kubelet) Z 1").unwrap();
     assert_eq!(machine.found(), []);
     fs::create_dir(dir.join("task/2")).unwrap();
-    assert_eq!(machine.found(), [(5, Why::Unreadable(Errno::ENOENT))]);
+    assert_eq!(machine.found(), [(5, MatchReason::Unreadable(Errno::ENOENT))]);
 }
 
 #[test]
@@ -614,5 +621,9 @@ fn a_process_whose_name_cannot_be_read_may_be_a_kubelet_and_one_that_has_ended_i
     assert!(find(&machine.path("proc"), &ours(&root)).is_err());
     assert!(with_pid(&machine.path("proc"), 5, &ours(&root)).is_err());
     machine.process(6, "kubelet", &["kubelet", "--root-dir=ours"]);
-    assert_eq!(machine.found(), [(6, Why::SameDirectory)], "one that is seen suffices");
+    assert_eq!(
+        machine.found(),
+        [(6, MatchReason::SameDirectory)],
+        "one that is seen suffices"
+    );
 }

@@ -42,7 +42,7 @@ impl Mounted {
     /// What is topmost on `path`, by the text of the mount table: whoever looked there himself might hang.
     pub fn on(path: &Path) -> Option<Self> {
         let table = MountTable::parse(&fs::read(MOUNTINFO).ok()?, path).ok()?;
-        table.on(path).first().map(Self::from)
+        table.mounts_on(path).first().map(Self::from)
     }
 
     /// Whether somebody else than this kernel has to answer for it.

@@ -18,15 +18,15 @@ use crate::node::{
     effects::{Effects, Outcome},
     fault::{Cause, Fault},
     holders::{Holders, holders},
-    unmounts::Unmounts,
+    unmounts::UnmountBackend,
 };
 
-/// Rounds before something that keeps mounting is left to the next attempt.
+/// UnmountRounds before something that keeps mounting is left to the next attempt.
 const ROUNDS: usize = 16;
 
 /// Where everything is to be unmounted.
 #[derive(Debug)]
-pub enum Places {
+pub enum UnmountScope {
     /// On one of these or below it.
     AtOrBelow(Vec<PathBuf>),
     /// Below it, but not on it.
@@ -35,8 +35,8 @@ pub enum Places {
 
 /// What was unmounted so far. Only a table that was asked for after the last unmount ends it.
 #[derive(Debug)]
-pub struct Rounds {
-    places: Places,
+pub struct UnmountRounds {
+    places: UnmountScope,
     report: UnmountReport,
     /// What came of the last round, by mount.
     faults: HashMap<u64, Fault>,
@@ -67,14 +67,14 @@ pub struct StillMounted {
     pub report: UnmountReport,
 }
 
-// === impl Places ===
+// === impl UnmountScope ===
 
-impl Places {
+impl UnmountScope {
     /// What is mounted in them, in the order in which it has to be unmounted.
     fn mounts(&self, table: &MountTable) -> Vec<Mount> {
         match self {
-            Self::AtOrBelow(places) => table.at_or_below(places),
-            Self::Below(dir) => table.below(dir),
+            Self::AtOrBelow(places) => table.mounts_at_or_below(places),
+            Self::Below(dir) => table.mounts_below(dir),
         }
     }
 
@@ -86,10 +86,10 @@ impl Places {
     }
 }
 
-// === impl Rounds ===
+// === impl UnmountRounds ===
 
-impl Rounds {
-    pub(super) fn new(places: Places) -> Self {
+impl UnmountRounds {
+    pub(super) fn new(places: UnmountScope) -> Self {
         Self {
             places,
             report: UnmountReport::default(),
@@ -110,7 +110,7 @@ impl Rounds {
     }
 
     /// The next round, by a table that was asked for after the last one. Blocks.
-    pub fn go_on(
+    pub fn run_next(
         mut self,
         table: Result<Arc<MountTable>, Fault>,
         effects: &Effects,
@@ -130,7 +130,7 @@ impl Rounds {
                 self.stays(hanging)
             });
         }
-        if left == self.tried || self.rounds > ROUNDS || self.faults.values().any(Fault::is_held) {
+        if left == self.tried || self.rounds > ROUNDS || self.faults.values().any(Fault::is_blocked) {
             explain_busy(&mut self.faults, &left, &table, effects);
             // Whoever used it for a moment, such as a process that was just ending, has let go of it meanwhile. Nothing
             // would tell of that.
@@ -187,13 +187,13 @@ fn is_in_use_by_nobody(fault: &Fault) -> bool {
 /// Finds who keeps mounts in use, where that is why they stay.
 fn explain_busy(faults: &mut HashMap<u64, Fault>, left: &[Mount], table: &Arc<MountTable>, effects: &Effects) {
     let unmounting = effects.unmounting();
-    if matches!(unmounting.by, Unmounts::By(_)) {
+    if matches!(unmounting.backend, UnmountBackend::Simulated(_)) {
         return;
     }
     let is_busy = |fault: &Fault| fault.cause == Cause::Errno(Errno::EBUSY);
     let busy = left.iter().filter(|mount| faults.get(&mount.id).is_some_and(is_busy));
     let busy: Vec<Mount> = busy.cloned().collect();
-    for (id, holders) in holders(Path::new("/proc"), table, &busy, &unmounting.under_way) {
+    for (id, holders) in holders(Path::new("/proc"), table, &busy, &unmounting.in_flight) {
         if let Some(fault) = faults.get_mut(&id) {
             fault.cause = Cause::Busy(Box::new(holders));
         }
@@ -203,7 +203,7 @@ fn explain_busy(faults: &mut HashMap<u64, Fault>, left: &[Mount], table: &Arc<Mo
 /// The unmounts within these places that have not come back. The table may show nothing of them any more: what was written
 /// is still on its way.
 pub fn hanging(effects: &Effects, within: impl Fn(&Path) -> bool) -> Vec<Fault> {
-    let unmounts = effects.unmounting().under_way.unmounts(within).into_iter();
+    let unmounts = effects.unmounting().in_flight.unmounts(within).into_iter();
     unmounts
         .map(|(path, hang)| {
             let (since, what) = (hang.since, Mounted::on(&path));

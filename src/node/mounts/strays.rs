@@ -36,7 +36,7 @@ pub(super) struct Strays {
     /// Where they stand in `paths`, by what may be a pod's UID.
     by_uid: HashMap<OsString, Vec<usize>>,
     devices: HashMap<OsString, Vec<PathBuf>>,
-    nameless: Vec<PathBuf>,
+    without_uid: Vec<PathBuf>,
 }
 
 // === impl Strays ===
@@ -96,7 +96,7 @@ impl Strays {
         uids.dedup();
         let is_named = uids.iter().any(|uid| is_certain(uid)) || parts.contains(&OsStr::new(PODS));
         if !is_named && is_volume(parts) {
-            self.nameless.push(path.to_owned());
+            self.without_uid.push(path.to_owned());
         }
         if uids.is_empty() {
             return;
@@ -124,8 +124,8 @@ impl Strays {
     }
 
     /// Volumes in paths that do not tell whose they are.
-    pub fn nameless(&self) -> &[PathBuf] {
-        &self.nameless
+    pub fn volumes_without_uid(&self) -> &[PathBuf] {
+        &self.without_uid
     }
 }
 
@@ -237,17 +237,21 @@ mod tests {
 
     #[test]
     fn a_volume_in_a_path_without_any_uid_is_somebodys() {
-        for (path, nameless) in [
+        for (path, without_uid) in [
             ("/root/backup/volumes/kubernetes.io~projected/token", true),
             ("/root/backup/volume-subpaths/v/app/0", true),
             ("/srv/kubelet/pods/u1/volumes/kubernetes.io~projected/token", false),
             ("/srv/volumes/data", false),
             ("/srv/volumes/data/x", false),
         ] {
-            assert_eq!(strays(&[path], &[]).nameless().len(), usize::from(nameless), "{path}");
+            assert_eq!(
+                strays(&[path], &[]).volumes_without_uid().len(),
+                usize::from(without_uid),
+                "{path}"
+            );
         }
         let named = format!("/root/{UID}/volumes/kubernetes.io~projected/token");
-        assert_eq!(strays(&[&named], &[]).nameless().len(), 0);
+        assert_eq!(strays(&[&named], &[]).volumes_without_uid().len(), 0);
     }
 
     #[test]

@@ -65,18 +65,18 @@ impl MountTable {
 
     /// What is mounted for the pod with this UID elsewhere than in its directory: that has another name by now, or the kubelet
     /// has another root directory than we know.
-    pub fn elsewhere(&self, uid: &str) -> impl Iterator<Item = &Path> {
+    pub fn stray_mounts(&self, uid: &str) -> impl Iterator<Item = &Path> {
         self.strays.of(uid)
     }
 
     /// Where raw block devices are mapped for the pod with this UID.
-    pub fn devices(&self, uid: &str) -> &[PathBuf] {
+    pub fn mapped_devices(&self, uid: &str) -> &[PathBuf] {
         self.strays.devices_of(uid)
     }
 
     /// Volumes of pods in paths that tell no UID.
-    pub fn nameless(&self) -> &[PathBuf] {
-        self.strays.nameless()
+    pub fn volumes_without_uid(&self) -> &[PathBuf] {
+        self.strays.volumes_without_uid()
     }
 
     /// Names of the directories of pods in which something is mounted, or for which a device is mapped.
@@ -92,26 +92,26 @@ impl MountTable {
     }
 
     /// What is mounted below `dir`, in the order in which it has to be unmounted.
-    pub fn below(&self, dir: &Path) -> Vec<Mount> {
+    pub fn mounts_below(&self, dir: &Path) -> Vec<Mount> {
         let within = self.within(dir).iter().copied();
         self.in_order(within.filter(|&at| self.mounts[at].path != dir).collect())
     }
 
     /// What is mounted on `path` itself, topmost first.
-    pub fn on(&self, path: &Path) -> Vec<Mount> {
+    pub fn mounts_on(&self, path: &Path) -> Vec<Mount> {
         let within = self.within(path).iter().copied();
         self.in_order(within.take_while(|&at| self.mounts[at].path == path).collect())
     }
 
     /// What is mounted on one of `places` or below it, in the order in which it has to be unmounted.
-    pub fn at_or_below<P: AsRef<Path>>(&self, places: &[P]) -> Vec<Mount> {
+    pub fn mounts_at_or_below<P: AsRef<Path>>(&self, places: &[P]) -> Vec<Mount> {
         let within = places.iter().flat_map(|place| self.within(place.as_ref())).copied();
         self.in_order(within.collect())
     }
 
     /// The mount that whoever goes to `path` ends up on: the topmost of the nearest at or above it.
-    pub fn holding(&self, path: &Path) -> Option<&Mount> {
-        let on = |path: &Path| self.on(path).first().map(|mount| mount.id);
+    pub fn mount_containing(&self, path: &Path) -> Option<&Mount> {
+        let on = |path: &Path| self.mounts_on(path).first().map(|mount| mount.id);
         let id = path.ancestors().find_map(on)?;
         self.by_id.get(&id).map(|&at| &self.mounts[at])
     }
@@ -135,7 +135,7 @@ impl MountTable {
     /// Deepest first: by path, then within a stack on one path the topmost, which has the others as ancestors.
     fn in_order(&self, mut chosen: Vec<usize>) -> Vec<Mount> {
         chosen.sort_unstable();
-        // Places may lie within each other.
+        // UnmountScope may lie within each other.
         chosen.dedup();
         chosen.sort_by_cached_key(|&at| {
             let mount = &self.mounts[at];
@@ -270,7 +270,7 @@ mod tests {
                      5 0 8:1 / /srv/kubelet/pods rw - t s o\n\
                      6 0 8:1 / /kubelet/pods/u1/volumes/v rw - t s o\n";
         let table = MountTable::parse(text, Path::new("/kubelet/pods")).unwrap();
-        let found: Vec<_> = table.elsewhere("u1").map(|path| path.to_str().unwrap()).collect();
+        let found: Vec<_> = table.stray_mounts("u1").map(|path| path.to_str().unwrap()).collect();
         let expected = [
             "/srv/kubelet/pods/u1/volumes/v",
             "/data/pods/kubelet/pods/u1/volumes/v",
@@ -288,10 +288,10 @@ mod tests {
             "12 11 0:7 / /p/v rw - tmpfs t rw",
             "14 1 0:9 / /p/vx rw - tmpfs t rw",
         ]);
-        assert_eq!(ids(&table.at_or_below(&["/p/v"])), [13, 12, 11, 10]);
-        assert_eq!(ids(&table.on(Path::new("/p/v"))), [12, 11, 10]);
-        assert_eq!(ids(&table.below(Path::new("/p/v"))), [13]);
-        assert_eq!(ids(&table.below(Path::new("/p"))), [13, 12, 11, 14, 10]);
+        assert_eq!(ids(&table.mounts_at_or_below(&["/p/v"])), [13, 12, 11, 10]);
+        assert_eq!(ids(&table.mounts_on(Path::new("/p/v"))), [12, 11, 10]);
+        assert_eq!(ids(&table.mounts_below(Path::new("/p/v"))), [13]);
+        assert_eq!(ids(&table.mounts_below(Path::new("/p"))), [13, 12, 11, 14, 10]);
     }
 
     #[test]
@@ -301,7 +301,7 @@ mod tests {
             "11 10 0:6 / /p/v rw - tmpfs t rw",
             "12 11 0:7 / /p/v/in rw - tmpfs t rw",
         ]);
-        let id = |path| table.holding(Path::new(path)).map(|mount| mount.id);
+        let id = |path| table.mount_containing(Path::new(path)).map(|mount| mount.id);
         assert_eq!(
             [id("/p/v"), id("/p/v/a/b"), id("/p/v/in/a"), id("/p/vx"), id("/")],
             [Some(11), Some(11), Some(12), None, None]
@@ -327,7 +327,7 @@ mod tests {
     #[test]
     fn a_table_with_a_loop_is_still_ordered() {
         let table = table(&["1 2 0:5 / /p/a rw - t s o", "2 1 0:5 / /p/b rw - t s o"]);
-        assert_eq!(table.below(Path::new("/p")).len(), 2);
+        assert_eq!(table.mounts_below(Path::new("/p")).len(), 2);
     }
 
     /// A table of few names, so that paths lie within each other and stacks arise, in any order.
@@ -356,11 +356,11 @@ mod tests {
             places in proptest::collection::vec("(/a|/a-b|/ab|/b|/pods){0,4}/?|", 0..4),
         ) {
             let at_or_below = |it: &Mount| places.iter().any(|place| it.path.starts_with(place));
-            prop_assert_eq!(ids(&table.at_or_below(&places)), naive(&table, at_or_below));
+            prop_assert_eq!(ids(&table.mounts_at_or_below(&places)), naive(&table, at_or_below));
             for place in places.iter().map(Path::new) {
-                prop_assert_eq!(ids(&table.on(place)), naive(&table, |it| it.path == place));
+                prop_assert_eq!(ids(&table.mounts_on(place)), naive(&table, |it| it.path == place));
                 let below = naive(&table, |it| it.path != place && it.path.starts_with(place));
-                prop_assert_eq!(ids(&table.below(place)), below);
+                prop_assert_eq!(ids(&table.mounts_below(place)), below);
             }
         }
 

@@ -26,7 +26,7 @@ use crate::node::{
     effects::{Effect, Effects, Outcome},
     fault::{Cause, Fault, errno_of},
     threads::NotDone,
-    unmounts::{Call, ForceUnmount, NotBack, Unmounting, Unmounts},
+    unmounts::{Call, CallError, ForceUnmount, UnmountBackend, Unmounting},
 };
 
 const VERB: &str = "unmount";
@@ -36,7 +36,7 @@ const LET_GO_TRIES: u32 = 10;
 /// Only as far as the kernel knows the way without asking a file system.
 const CACHED: ResolveFlag = ResolveFlag::from_bits_retain(nix::libc::RESOLVE_CACHED);
 
-/// Unmounts the topmost mount on `path`, which must be absolute and free of symlinks.
+/// UnmountBackend the topmost mount on `path`, which must be absolute and free of symlinks.
 ///
 /// Whatever hangs in the kernel does so on a thread of its own: after some seconds it is left to itself and a fault.
 pub fn unmount(path: &Path, effects: &Effects) -> Result<Outcome, Fault> {
@@ -60,22 +60,22 @@ fn unmount_point(
     let fault = |cause: Cause| Fault::new(VERB, path, cause);
     let (parent, name) = split(path).ok_or_else(|| fault(Cause::BadName(path.into())))?;
     let unmounting = effects.unmounting();
-    let found = match &unmounting.by {
-        Unmounts::Kernel => match at_once(parent, name) {
+    let found = match &unmounting.backend {
+        UnmountBackend::Kernel => match at_once(parent, name) {
             Some(point) => Ok(Some(point)),
             None => {
                 let (parent, name) = (parent.to_owned(), name.to_owned());
                 unmounting
                     .wait_for(path, Call::Find, move || MountPoint::find(&parent, name))
-                    .map_err(|not_back| fault(cause(path, not_back)))?
+                    .map_err(|error| fault(cause(path, error)))?
             }
         },
-        Unmounts::By(_) => open_parent(parent, ResolveFlag::empty()).map(|_| None),
+        UnmountBackend::Simulated(_) => open_parent(parent, ResolveFlag::empty()).map(|_| None),
     };
-    let point = match (found, &unmounting.by) {
+    let point = match (found, &unmounting.backend) {
         (Ok(Some(point)), _) => Some(Arc::new(point)),
-        (Ok(None), Unmounts::By(_)) => None,
-        (Ok(None), Unmounts::Kernel) | (Err(Errno::ENOENT | Errno::ENOTDIR), _) => return Ok(Outcome::Nothing),
+        (Ok(None), UnmountBackend::Simulated(_)) => None,
+        (Ok(None), UnmountBackend::Kernel) | (Err(Errno::ENOENT | Errno::ENOTDIR), _) => return Ok(Outcome::Nothing),
         (Err(errno), _) => return Err(fault(errno.into())),
     };
     if !effects
@@ -84,13 +84,13 @@ fn unmount_point(
     {
         return Ok(Outcome::Withheld);
     }
-    let done = match (&point, &unmounting.by) {
+    let done = match (&point, &unmounting.backend) {
         (Some(point), _) => unmounting.unmount(path, point),
-        (None, Unmounts::By(unmount)) => Ok(unmount(path)),
-        (None, Unmounts::Kernel) => Ok(Err(Errno::EINVAL)),
+        (None, UnmountBackend::Simulated(unmount)) => Ok(unmount(path)),
+        (None, UnmountBackend::Kernel) => Ok(Err(Errno::EINVAL)),
     };
     checkpoint::after(VERB, &path);
-    match done.map_err(|not_back| fault(cause(path, not_back)))? {
+    match done.map_err(|error| fault(cause(path, error)))? {
         Ok(()) => Ok(Outcome::Done),
         // Gone meanwhile, or no mount (any more).
         Err(Errno::ENOENT | Errno::ENOTDIR | Errno::EINVAL) => Ok(Outcome::Nothing),
@@ -98,39 +98,39 @@ fn unmount_point(
     }
 }
 
-fn cause(path: &Path, not_back: NotBack) -> Cause {
-    match not_back {
-        NotBack::Hangs(hang) => Cause::from(Hanging {
+fn cause(path: &Path, error: CallError) -> Cause {
+    match error {
+        CallError::Hangs(hang) => Cause::from(Hanging {
             since: hang.since,
             what: Mounted::on(path),
         }),
-        NotBack::OthersHang => Cause::NotDone(NotDone::OthersHang),
-        NotBack::CutShort => Cause::NotDone(NotDone::CutShort),
+        CallError::NoFreeThread => Cause::NotDone(NotDone::NoFreeThread),
+        CallError::Aborted => Cause::NotDone(NotDone::Aborted),
     }
 }
 
 // === impl Unmounting ===
 
 impl Unmounting {
-    /// Unmounts it, and cuts the connection to a server that is gone if that is wanted.
-    fn unmount(&self, path: &Path, point: &Arc<MountPoint>) -> Result<nix::Result<()>, NotBack> {
+    /// UnmountBackend it, and cuts the connection to a server that is gone if that is wanted.
+    fn unmount(&self, path: &Path, point: &Arc<MountPoint>) -> Result<nix::Result<()>, CallError> {
         if point.is_quick {
             return self
-                .under_way
-                .here(path, Call::Unmount, || point.unmount(MntFlags::empty()));
+                .in_flight
+                .run_inline(path, Call::Unmount, || point.unmount(MntFlags::empty()));
         }
         if self.force == ForceUnmount::DeadServer && self.is_dead(path, point) {
             return self.force(path, point);
         }
         let plain = Arc::clone(point);
         match self.wait_for(path, Call::Unmount, move || plain.unmount(MntFlags::empty())) {
-            Err(NotBack::Hangs(_)) if self.may_force(path) => self.force(path, point),
+            Err(CallError::Hangs(_)) if self.may_force(path) => self.force(path, point),
             done => done,
         }
     }
 
     /// Never lazily: what is still in use stays mounted, and is told.
-    fn force(&self, path: &Path, point: &Arc<MountPoint>) -> Result<nix::Result<()>, NotBack> {
+    fn force(&self, path: &Path, point: &Arc<MountPoint>) -> Result<nix::Result<()>, CallError> {
         tracing::warn!(
             ?path,
             "Server of a mount does not answer: the connection is cut, as --force-unmount says"
@@ -151,9 +151,9 @@ impl Unmounting {
     fn is_dead(&self, path: &Path, point: &Arc<MountPoint>) -> bool {
         let point = Arc::clone(point);
         let dead = match self.wait_for(path, Call::Probe, move || point.probe()) {
-            Err(NotBack::Hangs(_)) => true,
+            Err(CallError::Hangs(_)) => true,
             Ok(Err(errno)) => is_gone(errno),
-            Ok(Ok(())) | Err(NotBack::OthersHang | NotBack::CutShort) => false,
+            Ok(Ok(())) | Err(CallError::NoFreeThread | CallError::Aborted) => false,
         };
         dead && self.may_force(path)
     }
@@ -167,8 +167,8 @@ impl Unmounting {
         path: &Path,
         call: Call,
         work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, NotBack> {
-        self.under_way.wait_for(path, call, self.patience, work)
+    ) -> Result<T, CallError> {
+        self.in_flight.wait_for(path, call, self.patience, work)
     }
 }
 

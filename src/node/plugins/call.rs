@@ -52,7 +52,7 @@ impl Way<'_> {
         match effects.allow(&Effect::new(name, &target)) {
             Ok(true) => {}
             Ok(false) => return Ok(None),
-            Err(held) => return Err(GrpcError::Held { call: self.call, held }),
+            Err(held) => return Err(GrpcError::Blocked { call: self.call, held }),
         }
         let answer = self.answer(message, send, Some(effects)).await;
         checkpoint::after(name, &target);
@@ -74,9 +74,9 @@ impl Way<'_> {
         let whole = Box::pin(async move {
             let connecting = connect(socket);
             let connected = match effects {
-                Some(effects) => match effects.as_long_as_allowed(connecting).await {
+                Some(effects) => match effects.run_checked(connecting).await {
                     Ok(connected) => connected,
-                    Err(held) => return Err(GrpcError::Held { call, held }),
+                    Err(held) => return Err(GrpcError::Blocked { call, held }),
                 },
                 None => connecting.await,
             };
@@ -84,9 +84,9 @@ impl Way<'_> {
             let sent = send(channel, Request::new(message));
             let answer = match effects {
                 // A kubelet that has come may ask the driver for the same volume: ours is taken back.
-                Some(effects) => match effects.while_allowed(sent).await {
+                Some(effects) => match effects.run_until_blocked(sent).await {
                     Ok(answer) => answer,
-                    Err(held) => return Err(GrpcError::Held { call, held }),
+                    Err(held) => return Err(GrpcError::Blocked { call, held }),
                 },
                 None => sent.await,
             };

@@ -104,8 +104,8 @@ impl Csi {
     ///
     /// # Errors
     /// When the call fails or is not answered.
-    pub async fn stages(&self) -> Result<bool, GrpcError> {
-        let way = self.way(Call::of_driver("NodeGetCapabilities", &self.driver, ""));
+    pub async fn supports_staging(&self) -> Result<bool, GrpcError> {
+        let way = self.way(Call::to_driver("NodeGetCapabilities", &self.driver, ""));
         let answer = way
             .look(NodeGetCapabilitiesRequest {}, async |channel, request| {
                 NodeClient::new(channel).node_get_capabilities(request).await
@@ -117,10 +117,10 @@ impl Csi {
     }
 
     fn way_to(&self, name: &'static str, volume: &str, path: &Path) -> Result<(Way<'_>, String), GrpcError> {
-        let call = Call::of_driver(name, &self.driver, path.to_string_lossy()).about(volume);
+        let call = Call::to_driver(name, &self.driver, path.to_string_lossy()).about(volume);
         match path.to_str() {
             Some(text) => Ok((self.way(call), text.to_owned())),
-            None => Err(GrpcError::NoText { call }),
+            None => Err(GrpcError::PathNotUtf8 { call }),
         }
     }
 

@@ -104,7 +104,7 @@ impl Dra {
     pub async fn unprepare(&self, claims: &[ClaimRef], effects: &Effects) -> Result<Option<Unprepared>, GrpcError> {
         let target = claims.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         let way = Way {
-            call: Call::of_driver("NodeUnprepareResources", &self.driver, target),
+            call: Call::to_driver("NodeUnprepareResources", &self.driver, target),
             socket: &self.endpoint,
             deadline: self.deadline,
         };

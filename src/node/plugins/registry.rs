@@ -17,7 +17,7 @@ use super::{
     call::Way,
     csi::Csi,
     dra::{Dra, Service},
-    gone::DriverGone,
+    unavailable::DriverUnavailable,
     wire::pluginregistration::{InfoRequest, PluginInfo, registration_client::RegistrationClient},
 };
 use crate::node::{
@@ -48,7 +48,7 @@ pub struct Registry {
     /// Those that answered, the latest first.
     pub registered: Vec<Registered>,
     /// Sockets that did not answer.
-    pub silent: Vec<Silent>,
+    pub unresponsive: Vec<UnresponsiveSocket>,
     /// Parts of the directory that could not be read.
     pub faults: Vec<Fault>,
 }
@@ -74,7 +74,7 @@ pub struct Registered {
 
 /// A socket that does not say who it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Silent {
+pub struct UnresponsiveSocket {
     /// The socket.
     pub socket: PathBuf,
     /// Why: a refused connection is that of a driver that is gone.
@@ -107,14 +107,14 @@ impl Registry {
     async fn read_with(dir: &Path, effects: &Effects, registrars: &Registrars) -> Result<Self, Fault> {
         let path = dir.to_owned();
         let (mut sockets, faults) = effects
-            .work(move |_| walk::sockets(&path))
+            .run_blocking(move |_| walk::sockets(&path))
             .await
             .unwrap_or_else(|not_done| Err(Fault::new("read", dir, not_done)))?;
         sockets.sort_unstable_by(|a, b| (b.since, &b.path).cmp(&(a.since, &a.path)));
         let mut registry = Self {
             dir: dir.to_owned(),
             registered: Vec::new(),
-            silent: Vec::new(),
+            unresponsive: Vec::new(),
             faults,
         };
         registrars.keep(&sockets);
@@ -124,7 +124,7 @@ impl Registry {
         while let Some(answer) = answers.next().await {
             match answer {
                 Ok(registered) => registry.registered.push(registered),
-                Err(silent) => registry.silent.push(silent),
+                Err(unresponsive) => registry.unresponsive.push(unresponsive),
             }
         }
         Ok(registry)
@@ -134,7 +134,7 @@ impl Registry {
     ///
     /// # Errors
     /// When there is none, or none that speaks CSI 1.
-    pub async fn csi(&self, driver: &str) -> Result<Csi, DriverGone> {
+    pub async fn csi(&self, driver: &str) -> Result<Csi, DriverUnavailable> {
         let endpoint = |it: &Registered| {
             let known = it.versions.iter().any(|version| is_first(version));
             known.then(|| Csi::new(driver, &it.endpoint))
@@ -146,7 +146,7 @@ impl Registry {
     ///
     /// # Errors
     /// When there is none, or none with a service that is known here.
-    pub async fn dra(&self, driver: &str) -> Result<Dra, DriverGone> {
+    pub async fn dra(&self, driver: &str) -> Result<Dra, DriverUnavailable> {
         let plugin = |it: &Registered| {
             let service = it.versions.iter().find_map(|name| Service::named(name))?;
             Some(Dra::new(driver, &it.endpoint, service))
@@ -159,7 +159,7 @@ impl Registry {
         kind: Kind,
         driver: &str,
         understood: impl Fn(&Registered) -> Option<T>,
-    ) -> Result<T, DriverGone> {
+    ) -> Result<T, DriverUnavailable> {
         let mut why = Vec::new();
         for it in self.registered.iter().filter(|it| it.kind == kind && it.name == driver) {
             match (understood(it), connects(&it.endpoint).await) {
@@ -173,16 +173,21 @@ impl Registry {
                 "none of {} drivers that answer has this name",
                 self.registered.len()
             ));
-            why.extend(self.silent.iter().take(TOLD).map(|silent| silent.error.to_string()));
-            if let Some(more) = self.silent.len().checked_sub(TOLD + 1) {
+            why.extend(
+                self.unresponsive
+                    .iter()
+                    .take(TOLD)
+                    .map(|unresponsive| unresponsive.error.to_string()),
+            );
+            if let Some(more) = self.unresponsive.len().checked_sub(TOLD + 1) {
                 why.push(format!("{} more sockets do not answer", more + 1));
             }
         }
-        Err(DriverGone {
+        Err(DriverUnavailable {
             kind,
             driver: driver.to_owned(),
             why: why.join("; "),
-            looked_in: self.dir.clone(),
+            registry_dir: self.dir.clone(),
         })
     }
 }
@@ -199,7 +204,7 @@ impl Registrars {
         Registry::read_with(dir, effects, self).await
     }
 
-    async fn ask(&self, socket: Socket) -> Result<Registered, Silent> {
+    async fn ask(&self, socket: Socket) -> Result<Registered, UnresponsiveSocket> {
         let known = self.known().get(&socket).cloned();
         if let Some(known) = known
             && connects(&socket.path).await.is_ok()
@@ -226,9 +231,9 @@ impl Registrars {
 }
 
 /// Who listens on a socket.
-async fn ask(path: &Path) -> Result<Registered, Silent> {
+async fn ask(path: &Path) -> Result<Registered, UnresponsiveSocket> {
     let way = Way {
-        call: Call::of_driver("GetInfo", &path.to_string_lossy(), ""),
+        call: Call::to_driver("GetInfo", &path.to_string_lossy(), ""),
         socket: path,
         deadline: PATIENCE,
     };
@@ -237,7 +242,7 @@ async fn ask(path: &Path) -> Result<Registered, Silent> {
     });
     match answer.await {
         Ok(info) => Ok(Registered::from_info(info, path.to_owned())),
-        Err(error) => Err(Silent {
+        Err(error) => Err(UnresponsiveSocket {
             socket: path.to_owned(),
             error,
         }),

@@ -21,7 +21,7 @@ const UNIT: &str = "/org/freedesktop/systemd1/unit/its";
 
 /// How it does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Does {
+pub enum Behavior {
     /// As it ought to.
     Well,
     /// The job ends with another result.
@@ -42,7 +42,7 @@ pub enum Does {
 pub type Asked = Arc<Mutex<Vec<String>>>;
 
 /// A bus at which every connection is served so; the last way serves all further ones.
-pub fn bus(dir: &Path, ways: &'static [Does]) -> (Systemd, Asked) {
+pub fn bus(dir: &Path, ways: &'static [Behavior]) -> (Systemd, Asked) {
     let asked = Asked::default();
     let listener = UnixListener::bind(dir.join("bus")).unwrap();
     let told = asked.clone();
@@ -57,7 +57,7 @@ pub fn bus(dir: &Path, ways: &'static [Does]) -> (Systemd, Asked) {
     (systemd, asked)
 }
 
-async fn serve(stream: UnixStream, does: Does, asked: Asked) -> zbus::Result<()> {
+async fn serve(stream: UnixStream, does: Behavior, asked: Asked) -> zbus::Result<()> {
     let bus = Builder::unix_stream(stream)
         .server(Guid::generate())?
         .p2p()
@@ -71,13 +71,13 @@ async fn serve(stream: UnixStream, does: Does, asked: Asked) -> zbus::Result<()>
         asked.lock().unwrap().push(member.clone());
         match (member.as_str(), does) {
             ("Hello", _) => bus.reply(&header, &":1.7").await?,
-            ("GetUnit", Does::HangsUp) => return bus.close().await,
-            ("GetUnit", Does::KnowsNothing) => bus.reply_error(&header, NO_SUCH_UNIT, &"no").await?,
-            ("GetUnitByPID", Does::Runs(..) | Does::Restarts(..)) => {
+            ("GetUnit", Behavior::HangsUp) => return bus.close().await,
+            ("GetUnit", Behavior::KnowsNothing) => bus.reply_error(&header, NO_SUCH_UNIT, &"no").await?,
+            ("GetUnitByPID", Behavior::Runs(..) | Behavior::Restarts(..)) => {
                 bus.reply(&header, &ObjectPath::try_from(UNIT)?).await?;
             }
             ("GetUnitByPID", _) => bus.reply_error(&header, NO_SUCH_UNIT, &"no unit").await?,
-            ("Get", Does::Runs(name, main) | Does::Restarts(name, main)) => {
+            ("Get", Behavior::Runs(name, main) | Behavior::Restarts(name, main)) => {
                 let (_, property): (String, String) = call.body().deserialize()?;
                 let value = if property == "Id" {
                     Value::from(name)
@@ -86,14 +86,14 @@ async fn serve(stream: UnixStream, does: Does, asked: Asked) -> zbus::Result<()>
                 };
                 bus.reply(&header, &value).await?;
             }
-            ("StopUnit", Does::Restarts(..)) if call.body().deserialize::<(String, String)>()?.1 == "fail" => {
+            ("StopUnit", Behavior::Restarts(..)) if call.body().deserialize::<(String, String)>()?.1 == "fail" => {
                 bus.reply_error(&header, DESTRUCTIVE, &"its restart is queued").await?;
             }
             ("StopUnit", does) => {
                 let job = ObjectPath::try_from(JOB)?;
-                let result = if does == Does::Fails { "timeout" } else { "done" };
+                let result = if does == Behavior::Fails { "timeout" } else { "done" };
                 let (unit, _): (String, String) = call.body().deserialize()?;
-                if does != Does::Hangs {
+                if does != Behavior::Hangs {
                     // Before the answer, as it may come.
                     let end = (7u32, &job, unit, result);
                     bus.emit_signal(None::<&str>, OBJECT, MANAGER, "JobRemoved", &end)

@@ -21,7 +21,7 @@ use crate::{
         host::{self, PROC},
         identity::Identity,
         kubelet_process::{
-            self, KubeletProcess, Why,
+            self, KubeletProcess, MatchReason,
             start::{self, Difference, KubeletStart},
         },
         lock::{Holder, LockError},
@@ -104,7 +104,7 @@ pub(super) async fn socket(path: &Path, agent_runs: bool) -> Row {
 pub(super) async fn runtime(cri: &Cri, settings: &PodSettings) -> Vec<Row> {
     let mut rows = Vec::new();
     let endpoint: &CriEndpoint = &settings.cri_endpoint;
-    match timeout(PATIENCE, cri.introduced(endpoint)).await {
+    match timeout(PATIENCE, cri.identify(endpoint)).await {
         Ok(Ok(version)) => rows.push(Row::ok(
             "runtime",
             format!("{} {}, CRI {}", version.name, version.version, version.api_version),
@@ -138,7 +138,7 @@ pub(super) async fn runtime(cri: &Cri, settings: &PodSettings) -> Vec<Row> {
         }
     }
     let namespace = mount_namespace::compare(Path::new(PROC), endpoint.path()).await;
-    rows.push(match host::compared(namespace) {
+    rows.push(match host::check_mount_namespace(namespace) {
         Err(problem) if problem.kind == ProblemKind::Absent => {
             Row::new("mount namespace", Verdict::Unreachable, problem.what, &problem.remedy)
         }
@@ -153,10 +153,11 @@ pub(super) async fn runtime(cri: &Cri, settings: &PodSettings) -> Vec<Row> {
         }
     };
     let kubelet = settings.kubelet_cgroup_driver.as_deref();
-    let driver = host::driver(settings.cgroup_driver, cri, kubelet, &cgroups, &settings.cgroup_root).await;
+    let driver =
+        host::detect_cgroup_driver(settings.cgroup_driver, cri, kubelet, &cgroups, &settings.cgroup_root).await;
     rows.push(match driver {
         CgroupDriver::Cgroupfs => Row::ok("cgroups", format!("{driver} driver, {cgroups}")),
-        CgroupDriver::Systemd => match Systemd::of_this_machine().version().await {
+        CgroupDriver::Systemd => match Systemd::of_host().version().await {
             Ok(version) => Row::ok("cgroups", format!("{driver} driver, {cgroups}, systemd {version}")),
             Err(error) => Row::new(
                 "cgroups",
@@ -253,17 +254,17 @@ fn alive(kubelet: &KubeletProcess, stands_by: bool) -> Row {
     const WHAT: &str = "kubelet";
     let seen = format!("{} (pid {})", kubelet.command, kubelet.pid);
     match (&kubelet.why, stands_by) {
-        (Why::SameDirectory, true) => Row::ok(WHAT, format!("{seen}; the agent stands by while it lives")),
-        (Why::SameDirectory | Why::Unreadable(_) | Why::Unsaid, false) => {
+        (MatchReason::SameDirectory, true) => Row::ok(WHAT, format!("{seen}; the agent stands by while it lives")),
+        (MatchReason::SameDirectory | MatchReason::Unreadable(_) | MatchReason::UnknownDirectory, false) => {
             let remedy = "stop it, or give --pods auto to stand by for it: with --pods always the agent touches nothing while \
                           it is there";
             Row::new(WHAT, Verdict::Warning, seen, remedy)
         }
-        (Why::Unreadable(_) | Why::Unsaid, true) => Row::ok(
+        (MatchReason::Unreadable(_) | MatchReason::UnknownDirectory, true) => Row::ok(
             WHAT,
             format!("{seen}, as far as can be told; the agent stands by while it lives"),
         ),
-        (Why::SameMachine, _) => {
+        (MatchReason::SameMachine, _) => {
             let remedy = "give its --root-dir as --kubelet-root; or, if it is another node's, name its runtime on its command \
                           line with --container-runtime-endpoint: the agent touches nothing while it may be this node's";
             Row::new(WHAT, Verdict::Warning, seen, remedy)
@@ -326,12 +327,12 @@ mod tests {
     #[test]
     fn a_kubelet_is_as_it_should_be_only_where_the_agent_stands_by_for_it() {
         for (why, stands_by, verdict, words) in [
-            (Why::SameDirectory, true, Verdict::Ok, ""),
-            (Why::SameDirectory, false, Verdict::Warning, "--pods auto"),
-            (Why::Unsaid, true, Verdict::Ok, ""),
-            (Why::Unsaid, false, Verdict::Warning, "--pods auto"),
-            (Why::SameMachine, true, Verdict::Warning, "--kubelet-root"),
-            (Why::SameMachine, false, Verdict::Warning, "--kubelet-root"),
+            (MatchReason::SameDirectory, true, Verdict::Ok, ""),
+            (MatchReason::SameDirectory, false, Verdict::Warning, "--pods auto"),
+            (MatchReason::UnknownDirectory, true, Verdict::Ok, ""),
+            (MatchReason::UnknownDirectory, false, Verdict::Warning, "--pods auto"),
+            (MatchReason::SameMachine, true, Verdict::Warning, "--kubelet-root"),
+            (MatchReason::SameMachine, false, Verdict::Warning, "--kubelet-root"),
         ] {
             let kubelet = KubeletProcess {
                 pid: 7,

@@ -9,7 +9,7 @@ use super::kind::{self, OneByOne, VolumeKind};
 use crate::node::{
     dirs::Dir,
     fault::{Cause, Fault},
-    pod_dir::{VolumeDir, names, two_levels, volumes_in},
+    pod_dir::{VolumeDir, entries_by_plugin, names, volumes_in},
 };
 
 /// The volumes of one pod.
@@ -52,7 +52,7 @@ impl Found {
     /// What is in this pod's directory, and the raw block volumes of which something is `mapped` for it elsewhere.
     pub fn in_dir(dir: &Dir, mapped: Vec<VolumeDir>) -> Result<Self, Fault> {
         let all_subpaths = dir.path().join(names::SUBPATHS);
-        let mut subpaths = match dir.below(names::SUBPATHS)? {
+        let mut subpaths = match dir.open_below(names::SUBPATHS)? {
             Some(subpaths) => subpaths.names()?,
             None => Vec::new(),
         };
@@ -64,7 +64,7 @@ impl Found {
                 None => others.push((volume.plugin, volume.name)),
             }
         }
-        let mut devices = two_levels(dir, names::DEVICES)?;
+        let mut devices = entries_by_plugin(dir, names::DEVICES)?;
         devices.extend(mapped.into_iter().map(|it| (it.plugin, it.name)));
         devices.sort();
         devices.dedup();

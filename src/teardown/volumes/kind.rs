@@ -60,9 +60,9 @@ pub(crate) trait DeviceKind: OneByOne {
     fn mapped_pods(&self, storage: &Storage) -> Result<Vec<String>, Fault>;
 }
 
-/// Volumes that an operator has approved to count as taken away without their drivers, as [`Cause::NotTakenAway`] names them.
+/// Volumes that an operator has approved to count as taken away without their drivers, as [`Cause::DriverFailed`] names them.
 ///
-/// [`Cause::NotTakenAway`]: crate::node::fault::Cause::NotTakenAway
+/// [`Cause::DriverFailed`]: crate::node::fault::Cause::DriverFailed
 pub type Approved = Arc<BTreeSet<String>>;
 
 /// What comes of taking one volume away.

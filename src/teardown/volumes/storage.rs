@@ -15,13 +15,13 @@ use crate::node::{
     fault::{Cause, Fault},
     kubelet_root::KubeletRoot,
     mounts::{Mount, Mounts},
-    plugins::{Csi, DriverGone, Registrars, registry::DIRECTORY},
+    plugins::{Csi, DriverUnavailable, Registrars, registry::DIRECTORY},
     superblock::FileSystem,
 };
 
 /// A driver that cannot be asked.
 pub(super) struct NoDriver {
-    pub why: DriverGone,
+    pub why: DriverUnavailable,
     /// It does not run: each socket by which it could be reached has nobody behind it.
     pub certain: bool,
 }
@@ -86,7 +86,7 @@ impl Storage {
         work: impl FnOnce(&Self) -> Result<T, Vec<Fault>> + Send + 'static,
     ) -> Result<T, Vec<Fault>> {
         let storage = Arc::clone(self);
-        let result = self.effects.work(move |_| work(&storage)).await;
+        let result = self.effects.run_blocking(move |_| work(&storage)).await;
         result.unwrap_or_else(|why| Err(vec![Fault::new("work on", what, why)]))
     }
 
@@ -131,7 +131,11 @@ impl Storage {
         let drivers = drivers.map_err(|fault| vec![fault])?;
         Ok(drivers.csi(driver).await.map_err(|why| NoDriver {
             why,
-            certain: drivers.faults.is_empty() && drivers.silent.iter().all(|silent| silent.error.is_unreachable()),
+            certain: drivers.faults.is_empty()
+                && drivers
+                    .unresponsive
+                    .iter()
+                    .all(|unresponsive| unresponsive.error.is_unreachable()),
         }))
     }
 }
@@ -184,5 +188,5 @@ impl Cluster for NoCluster {
 
 /// A failure in words.
 pub(super) fn in_words(verb: &'static str, path: impl AsRef<Path>, why: &dyn std::fmt::Display) -> Vec<Fault> {
-    vec![Fault::new(verb, path, Cause::Words(why.to_string()))]
+    vec![Fault::new(verb, path, Cause::Message(why.to_string()))]
 }

@@ -68,7 +68,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Unmounts the pod's volumes although its sandbox cannot be stopped, for example without the network plugin, once no process
+    /// UnmountBackend the pod's volumes although its sandbox cannot be stopped, for example without the network plugin, once no process
     /// of the pod is left. Returns `failures`, with those of the unmount added: the API object still waits for the sandbox.
     pub(super) async fn unmount_without_network_teardown(
         &self,
@@ -189,7 +189,7 @@ impl Worker {
 fn of_volumes(view: &PodView, faults: &[Fault]) -> Vec<Failure> {
     let failure = |fault: &Fault| {
         let failure = fault.failure(Step::Volumes);
-        let Cause::NotTakenAway { volume, .. } = &fault.cause else {
+        let Cause::DriverFailed { volume, .. } = &fault.cause else {
             return failure;
         };
         Failure {

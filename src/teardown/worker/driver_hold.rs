@@ -39,7 +39,7 @@ impl Worker {
     /// When the agent stops, or may begin nothing.
     pub(super) async fn wait_for_dependents(&self, view: &PodView, observed: &RuntimePod) -> Result<(), Yielded> {
         // Without a running container it serves no other pod. A termination that has begun is not interrupted.
-        if !observed.lives() || self.period.has_begun() || self.context.effects.dry_run() {
+        if !observed.may_run() || self.period.has_begun() || self.context.effects.is_dry_run() {
             return Ok(());
         }
         let began = Instant::now();

@@ -71,7 +71,7 @@ impl Worker {
         }
         // It may have gone meanwhile, and left to us what has come since.
         let is_over = self.is_the_kubelets(update)
-            && observed.is_gone()
+            && observed.is_empty()
             && self.is_nothing_left(&update.view).await
             && self.is_the_kubelets(update);
         is_over.then_some(Outcome::EndedByKubelet)

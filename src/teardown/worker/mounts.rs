@@ -55,7 +55,9 @@ impl PodMounts {
     /// What is mounted there now; nothing if that cannot be told.
     async fn now(&self) -> Option<Vec<PathBuf>> {
         let (dir, mounts) = (self.dir.clone(), Arc::clone(&self.mounts));
-        let look = self.reads.work(move || Some(dir.mounted(&*mounts.read().ok()?)));
+        let look = self
+            .reads
+            .run_blocking(move || Some(dir.mounted(&*mounts.read().ok()?)));
         look.await.ok().flatten()
     }
 }

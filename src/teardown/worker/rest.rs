@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 use super::{PodMounts, PodUpdate, Worker};
 use crate::{
     model::{failure::Failure, trace::Step},
-    node::holders::one_ends,
+    node::holders::wait_for_any_exit,
     teardown::{boundary::Attempt, stop::passed},
 };
 
@@ -54,10 +54,10 @@ impl Worker {
             () = over, if waits => Wakes::ForMore,
             Some(()) = once_more => Wakes::News,
             // It is a kubelet's, which is not to wait for it.
-            Err(_) = effects.while_allowed(pending::<()>()), if kept.is_some() => Wakes::ForMore,
+            Err(_) = effects.run_until_blocked(pending::<()>()), if kept.is_some() => Wakes::ForMore,
             // The kernel tells, whoever has unmounted something.
             Some(()) = unmounted => Wakes::ForMore,
-            () = one_ends(&held_by) => Wakes::ForMore,
+            () = wait_for_any_exit(&held_by) => Wakes::ForMore,
             () = sleep(pause) => Wakes::ForMore,
         }
     }

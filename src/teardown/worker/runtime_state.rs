@@ -81,7 +81,7 @@ impl Worker {
     pub(super) async fn kernel_counts(&self, view: &Arc<PodView>) -> bool {
         let deadline = self.period.deadline();
         // What is concluded is told and acted on: not while nothing may be touched.
-        let may_act = matches!(self.context.effects.allow_untold(), Ok(true));
+        let may_act = matches!(self.context.effects.allow_unlogged(), Ok(true));
         if Instant::now() < deadline || !may_act {
             return false;
         }
@@ -133,7 +133,7 @@ impl Worker {
         let mut named = Vec::new();
         for container in observed.running() {
             let first = self.runtime_state.lock().first.get(&container.id).copied();
-            let pid = cri.container_process(&container.id, PATIENCE).await;
+            let pid = cri.container_pid(&container.id, PATIENCE).await;
             named.push((container.name.clone(), first, pid.map_err(|error| error.to_string())));
         }
         let ends = self.context.journal.ends(&view.pod.uid);
@@ -144,7 +144,7 @@ impl Worker {
             let state = |first: Option<Duration>, pid: Result<Option<i32>, String>| match pid {
                 Err(why) => NamedProcess::Unreadable(why),
                 Ok(None) => NamedProcess::None,
-                Ok(Some(pid)) => match processes::runs(&context.storage.proc, pid, first.unwrap_or(since_boot)) {
+                Ok(Some(pid)) => match processes::is_running(&context.storage.proc, pid, first.unwrap_or(since_boot)) {
                     Ok(true) => NamedProcess::Runs(pid),
                     Ok(false) => NamedProcess::Exited(pid),
                     Err(error) => NamedProcess::Unreadable(format!("process {pid} cannot be looked at: {error}")),

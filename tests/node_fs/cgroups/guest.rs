@@ -11,7 +11,7 @@ use std::{
 use pod_teardown::node::{
     cgroups::{Cgroups, PodCgroup, Qos},
     cri::types::CgroupDriver,
-    effects::{Effects, Held, Outcome},
+    effects::{Effects, EffectsBlocked, Outcome},
 };
 
 use tokio::runtime::Runtime;
@@ -36,9 +36,9 @@ impl Slice {
     /// Roots and UIDs are of each test's own.
     fn new(root: &'static str, qos: Qos) -> Self {
         let cgroups = Cgroups::detect(Path::new("/proc/self/mountinfo"), Path::new("/sys/fs/cgroup")).unwrap();
-        let cgroups = cgroups.made_by(CgroupDriver::Systemd);
+        let cgroups = cgroups.with_driver(CgroupDriver::Systemd);
         let uid = format!("{}-4f7e-8d2b", std::process::id());
-        let pod = cgroups.pod(&format!("/{root}"), qos, &uid).unwrap().remove(0);
+        let pod = cgroups.pod_cgroups(&format!("/{root}"), qos, &uid).unwrap().remove(0);
         let slice = Self {
             cgroups,
             root,
@@ -202,7 +202,7 @@ fn a_pods_neighbours_and_the_classes_slices_stay() {
     let gone = Slice::new("shared", Qos::Burstable);
     let neighbour = gone
         .cgroups
-        .pod("/shared", Qos::Burstable, "neighbour")
+        .pod_cgroups("/shared", Qos::Burstable, "neighbour")
         .unwrap()
         .remove(0);
     systemctl(&["start", neighbour.unit()]);
@@ -244,11 +244,11 @@ fn a_dry_run_and_a_shut_gate_stop_nothing() {
     let scope = slice.run("a", "exec sleep 1000");
     let dry = Effects::new(true, Arc::new(|| Ok(())));
     assert_eq!(slice.destroy(&dry), Ok(Outcome::Withheld));
-    let held = || Held {
+    let held = || EffectsBlocked {
         reason: "a kubelet is here".to_owned(),
     };
     let shut = Effects::new(false, Arc::new(move || Err(held())));
-    assert!(slice.destroy(&shut).unwrap_err()[0].is_held());
+    assert!(slice.destroy(&shut).unwrap_err()[0].is_blocked());
     assert!(slice.is_loaded());
     assert!(!fs::read_to_string(scope.join("cgroup.procs")).unwrap().is_empty());
 }

@@ -92,9 +92,9 @@ fn the_cgroup_of_a_pod_on_a_node_that_is_a_container_goes_and_that_of_the_node_s
         let cgroups = Cgroups::detect(Path::new("/proc/thread-self/mountinfo"), &mounts).unwrap();
         assert_eq!(cgroups.hierarchies().len(), pod.cgroups.hierarchies().len());
 
-        assert_eq!(cgroups.pods(ROOT), Ok(BTreeSet::from([UID.to_owned()])));
-        assert_eq!(cgroups.pods("/"), Ok(BTreeSet::new()));
-        let names = cgroups.pod(ROOT, Qos::Burstable, UID).unwrap();
+        assert_eq!(cgroups.pod_uids(ROOT), Ok(BTreeSet::from([UID.to_owned()])));
+        assert_eq!(cgroups.pod_uids("/"), Ok(BTreeSet::new()));
+        let names = cgroups.pod_cgroups(ROOT, Qos::Burstable, UID).unwrap();
         assert_eq!(
             cgroups.processes(&names[0]).unwrap(),
             BTreeSet::from(ids).into_iter().collect::<Vec<_>>()

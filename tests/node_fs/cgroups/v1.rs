@@ -11,7 +11,7 @@ use std::{
 
 use pod_teardown::node::{
     cgroups::HierarchyKind,
-    effects::{Effects, Held, Outcome},
+    effects::{Effects, EffectsBlocked, Outcome},
     fault::Fault,
 };
 
@@ -61,7 +61,7 @@ fn at_most(allowed: usize) -> Effects {
         if asked.fetch_add(1, Ordering::SeqCst) < allowed {
             return Ok(());
         }
-        Err(Held {
+        Err(EffectsBlocked {
             reason: "enough".to_owned(),
         })
     };
@@ -85,7 +85,7 @@ fn whoever_is_killed_without_the_file_for_it_is_frozen_first_so_that_one_time_is
             // One attempt to remove it from each, which is in vain, and one to kill in the first.
             let effects = at_most(cgroups.hierarchies().len() + 1);
             let held = block_on(cgroups.destroy(&pod.name, &effects)).unwrap_err();
-            assert!(held.iter().any(Fault::is_held), "{held:?}");
+            assert!(held.iter().any(Fault::is_blocked), "{held:?}");
             assert!(
                 is_emptied(&pod),
                 "{file_system} {bomb:?}: {} are left",

@@ -7,7 +7,7 @@ use tokio::net::UnixListener;
 use super::*;
 use crate::node::{
     cgroups::{Qos, pod_slice_name},
-    systemd::double::{Does, bus},
+    systemd::double::{Behavior, bus},
 };
 
 fn pod() -> PodCgroup {
@@ -17,7 +17,7 @@ fn pod() -> PodCgroup {
 #[tokio::test]
 async fn a_slice_is_stopped_and_its_job_awaited_on_one_connection_for_all() {
     let dir = tempfile::tempdir().unwrap();
-    let (systemd, asked) = bus(dir.path(), &[Does::Well]);
+    let (systemd, asked) = bus(dir.path(), &[Behavior::Well]);
     for _ in 0..2 {
         assert_eq!(stop(&systemd, &pod(), &Effects::ungated()).await, Ok(Outcome::Done));
     }
@@ -33,14 +33,14 @@ async fn a_slice_is_stopped_and_its_job_awaited_on_one_connection_for_all() {
 #[tokio::test]
 async fn a_job_that_fails_is_no_reason_to_keep_the_directories() {
     let dir = tempfile::tempdir().unwrap();
-    let (systemd, _) = bus(dir.path(), &[Does::Fails]);
+    let (systemd, _) = bus(dir.path(), &[Behavior::Fails]);
     assert_eq!(stop(&systemd, &pod(), &Effects::ungated()).await, Ok(Outcome::Done));
 }
 
 #[tokio::test]
 async fn a_unit_that_is_not_loaded_is_not_stopped() {
     let dir = tempfile::tempdir().unwrap();
-    let (systemd, asked) = bus(dir.path(), &[Does::KnowsNothing]);
+    let (systemd, asked) = bus(dir.path(), &[Behavior::KnowsNothing]);
     assert_eq!(stop(&systemd, &pod(), &Effects::ungated()).await, Ok(Outcome::Nothing));
     assert!(!asked.lock().unwrap().contains(&"StopUnit".to_owned()));
 }
@@ -48,10 +48,10 @@ async fn a_unit_that_is_not_loaded_is_not_stopped() {
 #[tokio::test]
 async fn a_connection_that_breaks_is_made_anew_once() {
     let dir = tempfile::tempdir().unwrap();
-    let (systemd, _) = bus(dir.path(), &[Does::HangsUp, Does::Well]);
+    let (systemd, _) = bus(dir.path(), &[Behavior::HangsUp, Behavior::Well]);
     assert_eq!(stop(&systemd, &pod(), &Effects::ungated()).await, Ok(Outcome::Done));
     let dir = tempfile::tempdir().unwrap();
-    let (systemd, asked) = bus(dir.path(), &[Does::HangsUp]);
+    let (systemd, asked) = bus(dir.path(), &[Behavior::HangsUp]);
     assert!(stop(&systemd, &pod(), &Effects::ungated()).await.is_err());
     assert_eq!(
         asked.lock().unwrap().iter().filter(|asked| *asked == "Hello").count(),
@@ -62,7 +62,7 @@ async fn a_connection_that_breaks_is_made_anew_once() {
 #[tokio::test]
 async fn a_job_that_does_not_end_is_given_up_with_what_to_look_at() {
     let dir = tempfile::tempdir().unwrap();
-    let (systemd, asked) = bus(dir.path(), &[Does::Hangs, Does::Well]);
+    let (systemd, asked) = bus(dir.path(), &[Behavior::Hangs, Behavior::Well]);
     let effects = Effects::ungated();
     let stopping = async { stop(&systemd, &pod(), &effects).await };
     let watch = async {
@@ -109,13 +109,13 @@ async fn a_bus_that_is_away_or_says_nothing_is_a_failure_with_a_remedy_and_no_ha
 #[tokio::test]
 async fn a_dry_run_and_a_shut_gate_connect_to_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    let (systemd, asked) = bus(dir.path(), &[Does::Well]);
+    let (systemd, asked) = bus(dir.path(), &[Behavior::Well]);
     let dry = Effects::new(true, Arc::new(|| Ok(())));
     assert_eq!(stop(&systemd, &pod(), &dry).await, Ok(Outcome::Withheld));
-    let held = || crate::node::effects::Held {
+    let held = || crate::node::effects::EffectsBlocked {
         reason: "a kubelet is here".to_owned(),
     };
     let shut = Effects::new(false, Arc::new(move || Err(held())));
-    assert!(stop(&systemd, &pod(), &shut).await.unwrap_err().is_held());
+    assert!(stop(&systemd, &pod(), &shut).await.unwrap_err().is_blocked());
     assert!(asked.lock().unwrap().is_empty());
 }

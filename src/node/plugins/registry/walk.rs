@@ -75,7 +75,7 @@ impl Walk {
                 Ok(Some(seen)) if seen.kind == FileType::Directory => {
                     let inner = match depth {
                         0 => Err(Fault::new("read", path, Cause::TooDeep)),
-                        _ => dir.below(name),
+                        _ => dir.open_below(name),
                     };
                     let read = inner.and_then(|inner| inner.map_or(Ok(()), |inner| self.enter(&inner, depth - 1)));
                     self.faults.extend(read.err());

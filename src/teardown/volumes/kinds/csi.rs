@@ -97,7 +97,7 @@ async fn take_away(
 /// What the kubelet has written of the volume into its directory.
 fn pod_copy(pod: &PodDir, volume: &VolumeDir) -> Result<Found, Fault> {
     let dir = match pod.open()? {
-        Some(dir) => dir.below(volume.relative())?,
+        Some(dir) => dir.open_below(volume.relative())?,
         None => None,
     };
     dir.map_or(Ok(Found::Missing), |dir| csi_files::read(&dir))
@@ -111,7 +111,7 @@ fn remove_trace(storage: &Storage, pod: &PodDir, volume: &VolumeDir) -> Result<D
     let mut work = Work::on(&dir, &storage.effects);
     let place = Path::new(names::VOLUMES).join(&volume.plugin);
     // Some drivers publish by a link, which is never followed, and leave it.
-    let target = dir.below(place.join(&volume.name)).map_err(|fault| vec![fault])?;
+    let target = dir.open_below(place.join(&volume.name)).map_err(|fault| vec![fault])?;
     let seen = target.map(|target| target.look_at(TARGET.as_ref())).transpose();
     match seen.map_err(|fault| vec![fault])?.flatten() {
         Some(seen) if seen.kind == FileType::Symlink => {

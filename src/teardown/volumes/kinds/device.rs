@@ -34,7 +34,7 @@ impl Maps {
         let file = self.0.join(uid);
         let Some(dir) = Dir::open(&self.0).map_err(one)? else {
             // What covers the directory hides a mount, and takes none away.
-            let mounted = storage.all_mounts.read().map_err(one)?.at_or_below(&[&file]);
+            let mounted = storage.all_mounts.read().map_err(one)?.mounts_at_or_below(&[&file]);
             let still = |mount: &Mount| Fault::new("unmount", &mount.path, Cause::StillMounted);
             return match mounted.is_empty() {
                 true => Ok(DiskReport::default()),
@@ -42,7 +42,7 @@ impl Maps {
             };
         };
         let mut work = Work::on(&dir, &storage.effects);
-        for device in loops::on(&file, &storage.sys_block).map_err(one)? {
+        for device in loops::devices_on(&file, &storage.sys_block).map_err(one)? {
             work.keep(loops::detach(&device, &file, &storage.sys_block, &storage.effects));
         }
         if work.faults.is_empty() {
@@ -78,8 +78,8 @@ impl Maps {
 
     fn is_held(&self, storage: &Storage, uid: &OsStr) -> Result<bool, Fault> {
         let file = self.0.join(uid);
-        let mounted = !storage.all_mounts.read()?.at_or_below(&[&file]).is_empty();
-        Ok(mounted || !loops::on(&file, &storage.sys_block)?.is_empty())
+        let mounted = !storage.all_mounts.read()?.mounts_at_or_below(&[&file]).is_empty();
+        Ok(mounted || !loops::devices_on(&file, &storage.sys_block)?.is_empty())
     }
 
     /// Removes what is left over of all pods, on which nothing is mounted any more; what holds somebody's data is a fault.
@@ -108,7 +108,7 @@ fn may_live(storage: &Storage, uid: &OsStr) -> bool {
         return false;
     };
     match pod.open_parent() {
-        Ok(Some(pods)) => !matches!(pods.below(uid), Ok(None)),
+        Ok(Some(pods)) => !matches!(pods.open_below(uid), Ok(None)),
         Ok(None) | Err(_) => true,
     }
 }
@@ -123,7 +123,7 @@ fn remove_one(dir: &Dir, name: &OsStr, effects: &Effects) -> Result<Outcome, Fau
             Err(Fault::new(
                 "remove",
                 dir.path().join(name),
-                Cause::Words(why.to_owned()),
+                Cause::Message(why.to_owned()),
             ))
         }
         Some(_) => dir.remove_file(name, effects),
@@ -138,7 +138,7 @@ pub fn mapped_pods(storage: &Storage, all: &Path, maps: &str) -> Result<Vec<Stri
     let mut pods = Vec::new();
     for volume in all.names()? {
         let place = Path::new(&volume).join(maps);
-        match all.below(&place) {
+        match all.open_below(&place) {
             Ok(Some(place)) => pods.extend(Maps(place.path().to_owned()).holders(storage)?),
             Ok(None) => {}
             Err(fault) if is_no_directory(&fault) => {}
@@ -160,9 +160,9 @@ pub fn mapped_for(all: &Path, maps: &str, uid: &str) -> Result<Vec<OsString>, Fa
     let mut found = Vec::new();
     for volume in all.names()? {
         let place = if maps.is_empty() {
-            all.below(&volume)
+            all.open_below(&volume)
         } else {
-            all.below(Path::new(&volume).join(maps))
+            all.open_below(Path::new(&volume).join(maps))
         };
         match place {
             Ok(Some(place)) if place.names()?.iter().any(|name| name == uid) => found.push(volume),
@@ -182,7 +182,7 @@ pub fn remove_link(storage: &Storage, pod: &PodDir, volume: &VolumeDir) -> Resul
     };
     let mut work = Work::on(&dir, &storage.effects);
     let place = Path::new(names::DEVICES).join(&volume.plugin);
-    if let Some(place) = dir.below(&place).map_err(one)? {
+    if let Some(place) = dir.open_below(&place).map_err(one)? {
         // A kubelet makes a link here and nothing else.
         if place.link_target(&volume.name).map_err(one)?.is_some() {
             work.keep(place.remove_file(&volume.name, &storage.effects));

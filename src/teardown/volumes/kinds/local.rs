@@ -72,7 +72,7 @@ fn take_away(storage: &Storage, pod: &PodDir, volume: &VolumeDir) -> Result<Disk
 fn is_used_by_another(storage: &Storage, pod: &PodDir, volume: &OsStr) -> Result<bool, Fault> {
     let place = Path::new(names::VOLUMES).join(PLUGIN);
     for other in other_pods(&storage.root, pod.uid())? {
-        if let Some(volumes) = other.below(&place)?
+        if let Some(volumes) = other.open_below(&place)?
             && volumes.names()?.iter().any(|name| name == volume)
         {
             return Ok(true);

@@ -46,7 +46,7 @@ const DATA: &str = "data";
 
 /// The places of one raw block volume, outside of any pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Places {
+pub struct UnmountScope {
     all: PathBuf,
     /// Name of its PersistentVolume.
     pub volume: OsString,
@@ -57,9 +57,9 @@ fn all_in(storage: &Storage) -> PathBuf {
     storage.root.path().join(STAGING).join(BLOCK)
 }
 
-// === impl Places ===
+// === impl UnmountScope ===
 
-impl Places {
+impl UnmountScope {
     /// Those of the PersistentVolume of this name.
     pub fn of(storage: &Storage, volume: &OsStr) -> Self {
         Self {
@@ -170,7 +170,7 @@ async fn take_away(
     volume: VolumeDir,
     approved: Approved,
 ) -> Result<DiskReport, Vec<Fault>> {
-    let places = Places::of(&storage, &volume.name);
+    let places = UnmountScope::of(&storage, &volume.name);
     let what = places.data();
     let identity = places.identity(&storage).await?;
     let name = identity
@@ -190,7 +190,7 @@ async fn take_away(
             .await
         {
             Ok(done) => report += done,
-            Err(faults) if faults.iter().any(Fault::is_held) => return Err(faults),
+            Err(faults) if faults.iter().any(Fault::is_blocked) => return Err(faults),
             Err(faults) => {
                 tracing::warn!(
                     pod.uid = pod.uid(),
@@ -211,17 +211,17 @@ async fn take_away(
 }
 
 /// The places of all raw block volumes of this node, of which a kubelet that was cut short may have left a part. Blocks.
-pub fn all(storage: &Storage) -> Result<Vec<Places>, Fault> {
+pub fn all(storage: &Storage) -> Result<Vec<UnmountScope>, Fault> {
     let Some(all) = Dir::open(&all_in(storage))? else {
         return Ok(Vec::new());
     };
     let mut volumes: BTreeSet<OsString> = all.names()?.into_iter().collect();
     for place in [PUBLISHED, STAGED] {
         if volumes.remove(OsStr::new(place))
-            && let Some(place) = all.below(place)?
+            && let Some(place) = all.open_below(place)?
         {
             volumes.extend(place.names()?);
         }
     }
-    Ok(volumes.iter().map(|volume| Places::of(storage, volume)).collect())
+    Ok(volumes.iter().map(|volume| UnmountScope::of(storage, volume)).collect())
 }

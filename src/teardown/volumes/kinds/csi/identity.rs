@@ -44,7 +44,7 @@ impl Identity {
     pub fn said(data: &Found, dir: &Path) -> Result<Self, Unread> {
         let why = match data {
             Found::Missing => "there is none".to_owned(),
-            Found::Torn(torn) => torn.to_string(),
+            Found::Invalid(torn) => torn.to_string(),
             Found::Read(VolumeData {
                 driver: Some(driver),
                 handle: Some(handle),
@@ -111,7 +111,7 @@ async fn staged_as(storage: &Arc<Storage>, target: PathBuf) -> Result<Option<Ide
     let found = storage
         .look(&what, move |storage| {
             let table = storage.all_mounts.read()?;
-            let Some(mount) = table.on(&target).into_iter().next() else {
+            let Some(mount) = table.mounts_on(&target).into_iter().next() else {
                 return Ok(None);
             };
             let staged = staging::all(storage)?;
@@ -133,7 +133,7 @@ pub fn is_of(mount: &Mount, staged: &Mount) -> bool {
 /// them. Volumes of one server may share a file system without a device, each with mounts of its own: those are known by
 /// where they are, and by whom they are used.
 pub fn mounted_elsewhere(table: &MountTable, root: &Path, staged: &Path, places: &[PathBuf]) -> Option<PathBuf> {
-    let here = table.at_or_below(&[staged]);
+    let here = table.mounts_at_or_below(&[staged]);
     let is_another_volumes = |other: &Mount| {
         let shared = other.device.0 == 0 && !other.source.as_encoded_bytes().starts_with(b"/dev/");
         shared && (is_staged(root, &other.path) || is_published(root, &other.path))

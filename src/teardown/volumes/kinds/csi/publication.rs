@@ -18,7 +18,7 @@ use crate::{
         grpc::GrpcError,
         holders::{Holders, holders},
         mounts::MountTable,
-        plugins::DriverGone,
+        plugins::DriverUnavailable,
     },
     teardown::on_disk::DiskReport,
 };
@@ -28,7 +28,7 @@ const LAYERS: usize = 16;
 
 /// Why a driver has not done what it was to do.
 pub enum NotDone {
-    Gone(DriverGone),
+    Gone(DriverUnavailable),
     Refused(GrpcError),
 }
 
@@ -131,13 +131,13 @@ impl NotDone {
         path: &Path,
         approved: &Approved,
     ) -> Result<(), Vec<Fault>> {
-        let is_mounted = !table(storage).await?.at_or_below(&[path]).is_empty();
+        let is_mounted = !table(storage).await?.mounts_at_or_below(&[path]).is_empty();
         let (why, is_unknown) = match self {
-            Self::Refused(error) if is_mounted || error.is_held() => {
+            Self::Refused(error) if is_mounted || error.is_blocked() => {
                 return Err(by_driver(storage, verb, path, error).await);
             }
             Self::Gone(gone) if is_mounted => return Err(in_words(verb, path, &gone)),
-            Self::Refused(error) => (error.to_string(), error.does_not_know_the_volume()),
+            Self::Refused(error) => (error.to_string(), error.is_unknown_volume()),
             Self::Gone(gone) => (gone.to_string(), false),
         };
         let Identity { driver, handle } = identity;
@@ -146,7 +146,7 @@ impl NotDone {
             tracing::warn!(driver, volume = handle, path = %path.display(), why, "Nothing of the volume is mounted: it counts as taken away");
             return Ok(());
         }
-        Err(vec![Fault::new(verb, path, Cause::NotTakenAway { why, volume })])
+        Err(vec![Fault::new(verb, path, Cause::DriverFailed { why, volume })])
     }
 }
 
@@ -169,7 +169,7 @@ async fn unmount_inside(storage: &Arc<Storage>, target: &Path) -> Result<DiskRep
 
 /// How many mounts there are on the path.
 pub async fn count(storage: &Arc<Storage>, path: &Path) -> Result<usize, Vec<Fault>> {
-    table(storage).await.map(|table| table.on(path).len())
+    table(storage).await.map(|table| table.mounts_on(path).len())
 }
 
 /// The mount table as it is now.
@@ -184,12 +184,12 @@ async fn by_driver(storage: &Arc<Storage>, verb: &'static str, path: &Path, erro
     let is_busy = matches!(&error, GrpcError::Failed { code, message, .. }
         if *code == Code::FailedPrecondition || message.to_ascii_lowercase().contains("busy"));
     let cause = match error {
-        GrpcError::Held { held, .. } => Cause::Held(held),
+        GrpcError::Blocked { held, .. } => Cause::Blocked(held),
         other if is_busy => match held_by(storage, path).await {
-            Some(holders) => Cause::Words(format!("{other}; {holders}")),
-            None => Cause::Words(other.to_string()),
+            Some(holders) => Cause::Message(format!("{other}; {holders}")),
+            None => Cause::Message(other.to_string()),
         },
-        other => Cause::Words(other.to_string()),
+        other => Cause::Message(other.to_string()),
     };
     vec![Fault::new(verb, path, cause)]
 }
@@ -199,8 +199,8 @@ async fn held_by(storage: &Arc<Storage>, path: &Path) -> Option<Holders> {
     let place = path.to_owned();
     let look = storage.look(path, move |storage| {
         let table = storage.all_mounts.read()?;
-        let under_way = &storage.effects.unmounting().under_way;
-        let found = holders(&storage.proc, &table, &table.at_or_below(&[&place]), under_way);
+        let in_flight = &storage.effects.unmounting().in_flight;
+        let found = holders(&storage.proc, &table, &table.mounts_at_or_below(&[&place]), in_flight);
         Ok(found.into_values().find(|it| !it.processes.is_empty() || it.cut_short))
     });
     look.await.ok().flatten()

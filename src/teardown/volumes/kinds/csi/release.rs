@@ -11,7 +11,7 @@ use super::{
         kind::Approved,
         storage::{Storage, in_words},
     },
-    block::{self, Places},
+    block::{self, UnmountScope},
     identity::{Identity, mounted_elsewhere},
     publication::{NotDone, table},
     staging::Staged,
@@ -37,7 +37,7 @@ pub const VERB: &str = "unstage";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Stage {
     FileSystem(Staged),
-    Block(Places),
+    Block(UnmountScope),
 }
 
 // === impl Stage ===
@@ -135,7 +135,7 @@ pub async fn release(
         let what = stage.data();
         match storage.work(&what, move |storage| stage.remove(storage)).await {
             Ok(done) => report += done,
-            Err(faults) if ends && !faults.iter().any(Fault::is_held) => {
+            Err(faults) if ends && !faults.iter().any(Fault::is_blocked) => {
                 tracing::warn!(path = %what.display(), fault = faults.first().map(ToString::to_string), "Of a volume that is unstaged something is left");
             }
             Err(more) => faults.extend(more),
@@ -178,7 +178,7 @@ async fn unstage(
     let mut report = DiskReport::default();
     let global = &stage.global();
     let before = table(storage).await?;
-    let mounted = before.at_or_below(&[global]);
+    let mounted = before.mounts_at_or_below(&[global]);
     let lingering = storage.turns.lingering(global);
     let may_be_staged = {
         let stage = stage.clone();
@@ -203,7 +203,7 @@ async fn unstage(
     let mut file_systems = storage.look("file systems", of_device).await?;
     let done = match storage.csi(&identity.driver).await? {
         Err(gone) => Err(NotDone::Gone(gone.why)),
-        Ok(driver) => match driver.stages().await {
+        Ok(driver) => match driver.supports_staging().await {
             Ok(true) => {
                 let done = driver.unstage(&identity.handle, global, &storage.effects).await;
                 done.map_err(NotDone::Refused)
@@ -220,7 +220,7 @@ async fn unstage(
         Ok(Outcome::Done | Outcome::Nothing) => {}
         Err(not_done) => not_done.matters(storage, VERB, identity, global, approved).await?,
     }
-    if !table(storage).await?.at_or_below(&[global]).is_empty() {
+    if !table(storage).await?.mounts_at_or_below(&[global]).is_empty() {
         let why = format!(
             "driver {} says that it is done, but it is still mounted; it will be asked again",
             identity.driver
@@ -251,7 +251,7 @@ async fn goes_with_ours(storage: &Arc<Storage>, global: &Path, mounted: &[Mount]
     let keeps = storage.look("mount namespaces", move |storage| {
         let below = storage.below_root(&place);
         let own = storage.all_mounts.text()?;
-        namespaces::that_keeps(&storage.proc, &own, &devices, &place, below)
+        namespaces::find_keeping_process(&storage.proc, &own, &devices, &place, below)
     });
     match keeps.await? {
         None => Ok(()),
@@ -278,7 +278,7 @@ async fn is_free(storage: &Arc<Storage>, global: &Path, file_systems: Vec<FileSy
                 active = active.or(now.active().map(Path::to_owned));
             }
         }
-        if let Some(holder) = namespaces::that_mounts(&storage.proc, &devices, storage.below_root(&place))? {
+        if let Some(holder) = namespaces::find_mounting_process(&storage.proc, &devices, storage.below_root(&place))? {
             return Ok(Some(format!(
                 "its file system is still mounted in the mount namespace of {holder}; it may be detached once that has ended \
                  or has unmounted it"

@@ -57,7 +57,7 @@ impl Staged {
 
     /// The mount itself, if it is mounted.
     pub fn mount(&self, table: &MountTable) -> Option<Mount> {
-        table.on(&self.global()).into_iter().next()
+        table.mounts_on(&self.global()).into_iter().next()
     }
 
     /// The volume that is staged here, by the kubelet's file. Blocks.
@@ -124,7 +124,7 @@ pub fn all(storage: &Storage) -> Result<Vec<Staged>, Fault> {
         .iter()
         .filter(|name| *name != csi_files::BLOCK && *name != OLD)
     {
-        let (Some(name), Some(dir)) = (driver.to_str(), drivers.below(driver)?) else {
+        let (Some(name), Some(dir)) = (driver.to_str(), drivers.open_below(driver)?) else {
             continue;
         };
         let staged = dir.names()?.into_iter().filter_map(|staged| staged.into_string().ok());

@@ -157,7 +157,7 @@ async fn remove_nameless(storage: &Arc<Storage>, stage: Stage) -> Result<DiskRep
     });
     let (may_be_staged, user) = look.await?;
     let table = table(storage).await?;
-    let is_mounted = !table.at_or_below(&[&data, &global]).is_empty();
+    let is_mounted = !table.mounts_at_or_below(&[&data, &global]).is_empty();
     let unknown = match stage {
         Stage::FileSystem(_) => "no file and nothing in volumesInUse tells which volume this is",
         Stage::Block(_) => "neither the kubelet's vol_data.json nor a PersistentVolume tells which volume this is",

@@ -9,7 +9,7 @@ use std::{
 
 use super::{
     PLUGIN,
-    block::{self, Places},
+    block::{self, UnmountScope},
     identity::{Identity, Unread},
     release::Stage,
 };
@@ -17,7 +17,7 @@ use crate::{
     node::{
         csi_files,
         fault::{Cause, Fault},
-        pod_dir::{PodDir, VolumeDir, names, other_pods, two_levels},
+        pod_dir::{PodDir, VolumeDir, entries_by_plugin, names, other_pods},
     },
     teardown::volumes::storage::Storage,
 };
@@ -119,7 +119,7 @@ fn in_the_way(fault: Fault) -> Fault {
          unmount there, or take away, what no kubelet has made",
         fault.cause
     );
-    Fault::new(fault.verb, fault.path, Cause::Words(why))
+    Fault::new(fault.verb, fault.path, Cause::Message(why))
 }
 
 /// The first answer that `look` gives to any pod's use of any volume, and to whose volume that is. Blocks.
@@ -130,15 +130,19 @@ pub fn each<T>(
     let mut devices: BTreeMap<OsString, BTreeSet<String>> = BTreeMap::new();
     let mut seen = BTreeSet::new();
     for pod in other_pods(&storage.root, "")? {
-        for (plugin, volume) in two_levels(&pod, names::DEVICES)? {
+        for (plugin, volume) in entries_by_plugin(&pod, names::DEVICES)? {
             if plugin == PLUGIN {
                 devices.entry(volume).or_default().insert(pod.name());
             }
         }
         let plugin = Path::new(names::VOLUMES).join(PLUGIN);
-        let Some(volumes) = pod.below(&plugin)? else { continue };
+        let Some(volumes) = pod.open_below(&plugin)? else {
+            continue;
+        };
         for volume in volumes.names()? {
-            let Some(dir) = volumes.below(&volume)? else { continue };
+            let Some(dir) = volumes.open_below(&volume)? else {
+                continue;
+            };
             let said = Identity::said(&csi_files::read(&dir)?, dir.path());
             seen.insert((pod.name(), volume.clone()));
             let user = Use {
@@ -170,7 +174,7 @@ pub fn each<T>(
             .extend(places.users(storage)?);
     }
     for (volume, pods) in devices {
-        let said = Places::of(storage, &volume).said()?;
+        let said = UnmountScope::of(storage, &volume).said()?;
         for pod in pods {
             let user = Use {
                 pod,

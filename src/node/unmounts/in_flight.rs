@@ -26,7 +26,7 @@ pub enum Call {
     /// To cut the connection and unmount it.
     Force,
     /// Who uses it.
-    Look,
+    FindHolders,
 }
 
 /// Since when a call hangs.
@@ -38,30 +38,30 @@ pub struct Hang {
 
 /// Why there is no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NotBack {
+pub enum CallError {
     /// The call, or the same one before it, has not come back.
     Hangs(Hang),
     /// It was not begun: too many others hang.
-    OthersHang,
+    NoFreeThread,
     /// It was not begun or ended badly.
-    CutShort,
+    Aborted,
 }
 
 /// The calls that have not come back.
 #[derive(Debug, Default)]
-pub struct UnderWay {
+pub struct CallsInFlight {
     calls: Mutex<HashMap<(PathBuf, Call), Hang>>,
 }
 
 /// Takes the call off the list, however it ends.
 struct Listed {
-    under_way: Arc<UnderWay>,
+    in_flight: Arc<CallsInFlight>,
     key: (PathBuf, Call),
 }
 
-// === impl UnderWay ===
+// === impl CallsInFlight ===
 
-impl UnderWay {
+impl CallsInFlight {
     /// Does `work` on a thread of its own, and waits for it no longer than `patience`: then it goes on by itself. While it
     /// does, the same call for the same path is not begun again.
     pub fn wait_for<T: Send + 'static>(
@@ -70,7 +70,7 @@ impl UnderWay {
         call: Call,
         patience: Duration,
         work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, NotBack> {
+    ) -> Result<T, CallError> {
         let hang = Hang { since: now() };
         let listed = self.list(path, call, hang)?;
         let (answer, answered) = mpsc::sync_channel(1);
@@ -81,15 +81,15 @@ impl UnderWay {
             answer.send(done).ok();
         };
         let thread = thread::Builder::new().name(format!("{call}"));
-        thread.spawn(run).map_err(|_| NotBack::CutShort)?;
+        thread.spawn(run).map_err(|_| CallError::Aborted)?;
         answered.recv_timeout(patience).map_err(|error| match error {
-            mpsc::RecvTimeoutError::Timeout => NotBack::Hangs(hang),
-            mpsc::RecvTimeoutError::Disconnected => NotBack::CutShort,
+            mpsc::RecvTimeoutError::Timeout => CallError::Hangs(hang),
+            mpsc::RecvTimeoutError::Disconnected => CallError::Aborted,
         })
     }
 
     /// Does `work` at once, which nothing but the machine itself can make hang. It counts among the calls all the same.
-    pub fn here<T>(self: &Arc<Self>, path: &Path, call: Call, work: impl FnOnce() -> T) -> Result<T, NotBack> {
+    pub fn run_inline<T>(self: &Arc<Self>, path: &Path, call: Call, work: impl FnOnce() -> T) -> Result<T, CallError> {
         let _listed = self.list(path, call, Hang { since: now() })?;
         Ok(work())
     }
@@ -107,18 +107,18 @@ impl UnderWay {
         found
     }
 
-    fn list(self: &Arc<Self>, path: &Path, call: Call, hang: Hang) -> Result<Listed, NotBack> {
+    fn list(self: &Arc<Self>, path: &Path, call: Call, hang: Hang) -> Result<Listed, CallError> {
         let mut calls = self.calls();
         let key = (path.to_owned(), call);
         if let Some(earlier) = calls.get(&key) {
-            return Err(NotBack::Hangs(*earlier));
+            return Err(CallError::Hangs(*earlier));
         }
         if calls.len() >= MOST {
-            return Err(NotBack::OthersHang);
+            return Err(CallError::NoFreeThread);
         }
         calls.insert(key.clone(), hang);
         Ok(Listed {
-            under_way: Arc::clone(self),
+            in_flight: Arc::clone(self),
             key,
         })
     }
@@ -138,7 +138,7 @@ fn now() -> Timestamp {
 
 impl Drop for Listed {
     fn drop(&mut self) {
-        self.under_way.calls().remove(&self.key);
+        self.in_flight.calls().remove(&self.key);
     }
 }
 
@@ -152,7 +152,7 @@ impl fmt::Display for Call {
             Self::Probe => "probe-server",
             Self::Unmount => "unmount",
             Self::Force => "force-unmount",
-            Self::Look => "find-holders",
+            Self::FindHolders => "find-holders",
         })
     }
 }
@@ -166,64 +166,64 @@ mod tests {
 
     #[test]
     fn what_hangs_is_not_begun_again_and_holds_up_no_other_path_until_it_comes_back() {
-        let under_way = Arc::new(UnderWay::default());
+        let in_flight = Arc::new(CallsInFlight::default());
         let (release, hang) = mpsc::channel::<()>();
         let path = Path::new("/v");
-        let hung = under_way.wait_for(path, Call::Unmount, SHORT, move || hang.recv().is_ok());
-        let Err(NotBack::Hangs(since)) = hung else {
+        let hung = in_flight.wait_for(path, Call::Unmount, SHORT, move || hang.recv().is_ok());
+        let Err(CallError::Hangs(since)) = hung else {
             panic!("{hung:?}")
         };
-        let again = under_way.wait_for(path, Call::Unmount, LONG, || panic!("it is under way"));
-        assert_eq!(again, Err::<(), _>(NotBack::Hangs(since)));
-        assert_eq!(under_way.unmounts(|it| it == path), [(path.to_owned(), since)]);
-        assert_eq!(under_way.wait_for(Path::new("/w"), Call::Unmount, LONG, || 1), Ok(1));
-        assert_eq!(under_way.wait_for(path, Call::Force, LONG, || 2), Ok(2));
+        let again = in_flight.wait_for(path, Call::Unmount, LONG, || panic!("it is under way"));
+        assert_eq!(again, Err::<(), _>(CallError::Hangs(since)));
+        assert_eq!(in_flight.unmounts(|it| it == path), [(path.to_owned(), since)]);
+        assert_eq!(in_flight.wait_for(Path::new("/w"), Call::Unmount, LONG, || 1), Ok(1));
+        assert_eq!(in_flight.wait_for(path, Call::Force, LONG, || 2), Ok(2));
         drop(release);
-        while !under_way.unmounts(|_| true).is_empty() {
+        while !in_flight.unmounts(|_| true).is_empty() {
             thread::yield_now();
         }
-        assert_eq!(under_way.wait_for(path, Call::Unmount, LONG, || 3), Ok(3));
+        assert_eq!(in_flight.wait_for(path, Call::Unmount, LONG, || 3), Ok(3));
     }
 
     #[test]
     fn however_much_hangs_there_is_an_end_to_threads() {
-        let under_way = Arc::new(UnderWay::default());
+        let in_flight = Arc::new(CallsInFlight::default());
         let (release, hang) = mpsc::channel::<()>();
         let hang = Arc::new(Mutex::new(hang));
         for at in 0..MOST {
             let hang = Arc::clone(&hang);
             let path = PathBuf::from(at.to_string());
             let work = move || hang.lock().unwrap().recv().is_ok();
-            let done = under_way.wait_for(&path, Call::Unmount, Duration::ZERO, work);
-            assert!(matches!(done, Err(NotBack::Hangs(_))), "{done:?}");
+            let done = in_flight.wait_for(&path, Call::Unmount, Duration::ZERO, work);
+            assert!(matches!(done, Err(CallError::Hangs(_))), "{done:?}");
         }
         assert_eq!(
-            under_way.wait_for(Path::new("one more"), Call::Unmount, LONG, || ()),
-            Err(NotBack::OthersHang)
+            in_flight.wait_for(Path::new("one more"), Call::Unmount, LONG, || ()),
+            Err(CallError::NoFreeThread)
         );
         drop(release);
     }
 
     #[test]
     fn what_is_done_at_once_is_known_of_meanwhile_and_is_not_begun_beside_one_that_hangs() {
-        let under_way = Arc::new(UnderWay::default());
+        let in_flight = Arc::new(CallsInFlight::default());
         let path = Path::new("/v");
-        let known = || under_way.unmounts(|_| true).len();
-        assert_eq!(under_way.here(path, Call::Unmount, known), Ok(1));
+        let known = || in_flight.unmounts(|_| true).len();
+        assert_eq!(in_flight.run_inline(path, Call::Unmount, known), Ok(1));
         assert_eq!(known(), 0);
         let (release, hang) = mpsc::channel::<()>();
-        let hung = under_way.wait_for(path, Call::Unmount, SHORT, move || hang.recv().is_ok());
-        let here = under_way.here(path, Call::Unmount, || panic!("it is under way"));
+        let hung = in_flight.wait_for(path, Call::Unmount, SHORT, move || hang.recv().is_ok());
+        let here = in_flight.run_inline(path, Call::Unmount, || panic!("it is under way"));
         assert_eq!(here, hung.map(|_| ()));
         drop(release);
     }
 
     #[test]
     fn work_that_panics_is_over() {
-        let under_way = Arc::new(UnderWay::default());
+        let in_flight = Arc::new(CallsInFlight::default());
         let path = Path::new("/v");
-        let done = under_way.wait_for(path, Call::Find, LONG, || panic!("as it should"));
-        assert_eq!(done, Err::<(), _>(NotBack::CutShort));
-        assert_eq!(under_way.wait_for(path, Call::Find, LONG, || 1), Ok(1));
+        let done = in_flight.wait_for(path, Call::Find, LONG, || panic!("as it should"));
+        assert_eq!(done, Err::<(), _>(CallError::Aborted));
+        assert_eq!(in_flight.wait_for(path, Call::Find, LONG, || 1), Ok(1));
     }
 }

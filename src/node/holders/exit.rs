@@ -19,7 +19,7 @@ use tokio::{
 const GATHER: Duration = Duration::from_millis(100);
 
 /// Returns when one of these processes has ended; for ever where there is none.
-pub async fn one_ends(pids: &[i32]) {
+pub async fn wait_for_any_exit(pids: &[i32]) {
     if pids.is_empty() {
         return pending().await;
     }
@@ -57,15 +57,17 @@ mod tests {
         let mut processes = ["600", "601"].map(|seconds| Command::new("sleep").arg(seconds).spawn().unwrap());
         let pids = processes.each_ref().map(|process| process.id().cast_signed());
         let short = Duration::from_millis(300);
-        assert!(timeout(short, one_ends(&pids)).await.is_err(), "both live");
+        assert!(timeout(short, wait_for_any_exit(&pids)).await.is_err(), "both live");
         processes[1].kill().unwrap();
-        let told = timeout(Duration::from_secs(10), one_ends(&pids)).await;
+        let told = timeout(Duration::from_secs(10), wait_for_any_exit(&pids)).await;
         for mut process in processes {
             process.kill().unwrap();
             process.wait().unwrap();
         }
         told.unwrap();
-        timeout(Duration::from_secs(10), one_ends(&pids)).await.unwrap();
-        assert!(timeout(short, one_ends(&[])).await.is_err(), "nobody ends");
+        timeout(Duration::from_secs(10), wait_for_any_exit(&pids))
+            .await
+            .unwrap();
+        assert!(timeout(short, wait_for_any_exit(&[])).await.is_err(), "nobody ends");
     }
 }

@@ -17,7 +17,7 @@ const BEGINS: Duration = Duration::from_millis(500);
 /// Makes the call, and waits for its answer until `cancel` ends, whose value is the error then. A call that is not waited for
 /// any more is canceled, but not before the runtime has had time to begin; an answer in that time counts, unless the caller
 /// is gone. `None` when the agent stops.
-pub async fn begun_before_given_up<T: Send + 'static, E>(
+pub async fn cancel_after_start<T: Send + 'static, E>(
     call: impl Future<Output = T> + Send + 'static,
     cancel: impl Future<Output = E>,
 ) -> Result<Option<T>, E> {
@@ -62,7 +62,7 @@ mod tests {
             ended.send(()).unwrap();
             "done"
         };
-        let call = begun_before_given_up(call, pending::<Infallible>());
+        let call = cancel_after_start(call, pending::<Infallible>());
         let waited = timeout(Duration::from_millis(waited), call).await;
         let answer = waited.ok().and_then(|Ok(answer)| answer);
         let ended = end.await.ok();
