@@ -36,8 +36,6 @@ use crate::{
         host::{Host, detect_cgroup_driver, same_mount_namespace},
         identity::Identity,
         lock::{LockError, PodsLock},
-        mounts::Mounts,
-        plugins::Registrars,
         runtime::{self, RuntimeReport},
         systemd::Systemd,
         threads::Threads,
@@ -45,11 +43,7 @@ use crate::{
     ops::{admin::PodsAdmin, service},
     outside::Outside,
     tasks::restarted,
-    teardown::{
-        boundary::Terminating,
-        context::Context,
-        volumes::storage::{Storage, Turns},
-    },
+    teardown::{boundary::Terminating, context::Context, volumes::storage::Storage},
     watch::{PodSource, Relist, RuntimePods, WatchReport},
     workers::{PodWorkers, Questions, WorkersHandle, traces::named_pods},
 };
@@ -322,21 +316,12 @@ impl PodAgent {
         };
         let relist = Relist::new(cri.clone(), sighted, known);
         let (events, sender) = Events::new(bring_events(api.clone()), &node_name, Arc::clone(&counters));
-        let storage = Storage {
-            mounts: Arc::new(Mounts::new(&host.mountinfo, kubelet_root.pods())),
-            all_mounts: Arc::new(Mounts::new(host.mountinfo, "/")),
-            root: kubelet_root.clone(),
-            effects: effects.clone(),
-            sys_block: host.sys_block,
-            proc: host.proc,
-            cluster: Arc::new(NodeVolumes {
-                api: api.clone(),
-                guard: guard.clone(),
-                turn: Arc::default(),
-            }),
-            turns: Turns::default(),
-            registrars: Registrars::default(),
+        let cluster = NodeVolumes {
+            api: api.clone(),
+            guard: guard.clone(),
+            turn: Arc::default(),
         };
+        let storage = Storage::new(&host, &kubelet_root, &effects, Arc::new(cluster));
         let pod_api = ClusterPods {
             api,
             guard: guard.clone(),

@@ -13,7 +13,7 @@ use super::{Engine, Running};
 use crate::{
     cleanup_throttle::CleanupThrottle,
     journal::Journal,
-    model::problem::Problem,
+    model::{problem::Problem, problems},
     node::{
         cgroups::Cgroups,
         cri::{Cri, CriEndpoint},
@@ -22,8 +22,6 @@ use crate::{
         identity::Identity,
         kubelet_root::KubeletRoot,
         lock::PodsLock,
-        mounts::Mounts,
-        plugins::Registrars,
         threads::Threads,
     },
     teardown::{
@@ -31,7 +29,7 @@ use crate::{
         context::Context,
         journal::PodJournal,
         precedence::Precedence,
-        volumes::storage::{NoCluster, Storage, Turns},
+        volumes::storage::{NoCluster, Storage},
         worker::LARGE_AT_ONCE,
     },
 };
@@ -177,19 +175,8 @@ impl Builder {
             )
         })?;
         same_mount_namespace(&host.proc, &endpoint).await?;
-        let cgroups = Cgroups::detect(&host.mountinfo, &host.cgroups)
-            .map_err(|error| Problem::configuration(format!("cgroups: {error}"), "mount /sys/fs/cgroup"))?;
-        let storage = Storage {
-            mounts: Arc::new(Mounts::new(&host.mountinfo, kubelet_root.pods())),
-            all_mounts: Arc::new(Mounts::new(&host.mountinfo, "/")),
-            root: kubelet_root.clone(),
-            effects: effects.clone(),
-            sys_block: host.sys_block,
-            proc: host.proc,
-            cluster: Arc::new(NoCluster),
-            turns: Turns::default(),
-            registrars: Registrars::default(),
-        };
+        let cgroups = Cgroups::detect(&host.mountinfo, &host.cgroups).map_err(|error| problems::cgroups(&error))?;
+        let storage = Storage::new(&host, &kubelet_root, &effects, Arc::new(NoCluster));
         let running = Arc::new(Running::default());
         let terminating = Arc::clone(&running);
         let reports = self.reporter.is_some();

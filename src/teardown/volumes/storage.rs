@@ -13,6 +13,7 @@ use crate::node::{
     csi_files,
     effects::Effects,
     fault::{Cause, Fault},
+    host::Host,
     kubelet_root::KubeletRoot,
     mounts::{Mount, Mounts},
     plugins::{Csi, DriverUnavailable, Registrars, registry::DIRECTORY},
@@ -74,6 +75,21 @@ pub struct NoCluster;
 // === impl Storage ===
 
 impl Storage {
+    /// The volumes of pods below this kubelet's root, on this host.
+    pub fn new(host: &Host, root: &KubeletRoot, effects: &Effects, cluster: Arc<dyn Cluster>) -> Self {
+        Self {
+            mounts: Arc::new(Mounts::new(&host.mountinfo, root.pods())),
+            all_mounts: Arc::new(Mounts::new(&host.mountinfo, "/")),
+            root: root.clone(),
+            effects: effects.clone(),
+            sys_block: host.sys_block.clone(),
+            proc: host.proc.clone(),
+            cluster,
+            turns: Turns::default(),
+            registrars: Registrars::default(),
+        }
+    }
+
     /// A path as it is below the kubelet's root, which other mount namespaces may have elsewhere.
     pub fn below_root<'a>(&self, path: &'a Path) -> &'a Path {
         path.strip_prefix(self.root.path()).unwrap_or(path)
