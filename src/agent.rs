@@ -9,7 +9,7 @@ use tokio::{
     sync::oneshot,
     time::timeout,
 };
-use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     config::Settings,
@@ -24,7 +24,7 @@ use crate::{
         metrics, service,
     },
     outside::Outside,
-    tasks::restarted,
+    tasks::{restarted, spawn},
 };
 
 mod gc;
@@ -164,11 +164,6 @@ async fn end_of(gc: &mut Option<oneshot::Receiver<()>>) {
 
 fn bind(addr: SocketAddr) -> Result<TcpListener, Problem> {
     metrics::listen(addr).map_err(|error| problems::metrics_addr(addr, &error))
-}
-
-/// A task that ends with whoever started it.
-fn spawn<T: Send + 'static>(task: impl Future<Output = T> + Send + 'static) -> AbortOnDropHandle<T> {
-    AbortOnDropHandle::new(tokio::spawn(task))
 }
 
 /// Being told to stop.

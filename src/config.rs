@@ -1,7 +1,7 @@
 //! Validates the flags. All problems are reported at once, before any effect.
 
 use std::{
-    fmt, io,
+    io,
     net::SocketAddr,
     os::unix::fs::FileTypeExt as _,
     path::{Path, PathBuf},
@@ -13,6 +13,7 @@ use nix::{
     unistd::{AccessFlags, access},
 };
 
+use self::files::is_absent;
 use crate::{
     cli::{ForceUnmountFlag, GcFlag, NodeFlags, PodsFlag},
     collector::{Mode, Unsynced},
@@ -28,6 +29,7 @@ use crate::{
     },
 };
 
+mod files;
 mod kubeconfig;
 mod kubelet;
 pub mod layout;
@@ -277,16 +279,6 @@ async fn gc_settings(flags: &NodeFlags) -> Result<Option<GcSettings>, Problem> {
         unsynced: flags.gc_unsynced.into(),
         aggregated_hold,
     }))
-}
-
-/// Whether the path provably does not exist.
-fn is_absent(path: &Path) -> bool {
-    matches!(path.try_exists(), Ok(false))
-}
-
-/// The first line of an error. YAML errors quote the source in further lines.
-fn first_line(error: &dyn fmt::Display) -> String {
-    error.to_string().lines().next().unwrap_or_default().to_owned()
 }
 
 fn node_name(name: Option<&str>) -> Result<String, Problem> {

@@ -3,9 +3,8 @@
 //! `search → decide → is the object deleted? → workers`. Traces that do not provably belong to a pod of the API server are reported
 //! and never touched. While a kubelet runs, nothing is touched.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
 use tokio::{
     sync::{mpsc, watch},
     time::{Instant, MissedTickBehavior, interval},
@@ -23,29 +22,16 @@ use crate::{
 };
 
 mod decide;
+mod report;
 mod unused;
 
-use decide::{Facts, Leftover, Observations, Verdict};
+pub use report::LeftoverReport;
+
+use decide::{Facts, INTERVAL, Leftover, Observations, Verdict};
 use unused::Unused;
 
-/// Interval between two passes.
-const INTERVAL: Duration = Duration::from_secs(30);
 /// Name of this work for people, in a handover.
 const UNUSED: &str = "volumes that no pod uses";
-
-/// Leftovers in `status`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LeftoverReport {
-    /// Traces of deleted pods, which will be terminated.
-    #[serde(default)]
-    pub leftovers: Vec<String>,
-    /// Traces that do not provably belong to a pod of the API server; they are left alone.
-    #[serde(default, rename = "strangers")]
-    pub unmanaged: Vec<String>,
-    /// Volumes that no pod uses, and why they cannot be unstaged.
-    #[serde(default)]
-    pub volumes: Vec<String>,
-}
 
 /// Searches for leftovers until the agent stops.
 pub struct Housekeeping {

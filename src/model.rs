@@ -7,5 +7,6 @@ pub mod mismatch;
 pub mod pod;
 pub mod problem;
 pub mod problems;
+pub mod step;
 pub mod termination;
 pub mod trace;

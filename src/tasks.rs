@@ -4,9 +4,15 @@ use std::{panic::AssertUnwindSafe, time::Duration};
 
 use futures::FutureExt as _;
 use tokio::time::sleep;
+use tokio_util::task::AbortOnDropHandle;
 
 /// Pause before a restart; it limits the log.
 const AGAIN: Duration = Duration::from_secs(5);
+
+/// Starts a task that is aborted when its handle is dropped.
+pub fn spawn<T: Send + 'static>(task: impl Future<Output = T> + Send + 'static) -> AbortOnDropHandle<T> {
+    AbortOnDropHandle::new(tokio::spawn(task))
+}
 
 /// Runs the future of `start` until it returns. After a panic it calls `start` again: the task loses its state.
 pub async fn restarted<F: Future<Output = ()>>(task: &'static str, mut start: impl FnMut() -> F) {

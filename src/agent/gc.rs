@@ -10,7 +10,6 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::spawn;
 use crate::{
     api::MetadataClient,
     collector::{
@@ -26,6 +25,7 @@ use crate::{
     model::{problem::Problem, problems},
     node::effects::Effects,
     ops::admin::collector::CollectorAdmin,
+    tasks::spawn,
 };
 
 /// After all that was known had to be forgotten.

@@ -14,7 +14,6 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
-use super::spawn;
 use crate::{
     agent::{node_volumes::NodeVolumes, pod_api::ClusterPods},
     api::ApiClient,
@@ -42,7 +41,7 @@ use crate::{
     },
     ops::{admin::PodsAdmin, service},
     outside::Outside,
-    tasks::restarted,
+    tasks::{restarted, spawn},
     teardown::{boundary::Terminating, context::Context, volumes::storage::Storage},
     watch::{PodSource, Relist, RuntimePods, WatchReport},
     workers::{PodWorkers, Questions, WorkersHandle, traces::named_pods},

@@ -6,7 +6,6 @@
 use std::{fs, io, sync::Arc};
 
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
 use tokio::{
     sync::watch,
     time::{Instant, sleep_until},
@@ -21,33 +20,25 @@ mod conditions;
 mod controller_manager;
 mod election;
 mod lease;
+mod mode;
 mod requests;
 mod view;
 
-pub use self::view::{LeaseView, ManagerView, View};
 use self::{
     conditions::{Conditions, Validity},
     election::Election,
     requests::Leases,
     view::StatusRecord,
 };
+pub use self::{
+    mode::Mode,
+    view::{LeaseView, ManagerView, View},
+};
 
 /// Each read returns a new random UUID.
 const RANDOM_UUID: &str = "/proc/sys/kernel/random/uuid";
 /// The Lease that the active agent holds.
 pub const LEASE: &str = "kube-system/pod-teardown-gc";
-
-/// When this agent's collector may work: `--gc`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Mode {
-    /// While kube-controller-manager's Lease is not renewed.
-    Auto,
-    /// Whether kube-controller-manager works or not.
-    Always,
-    /// Not at all.
-    Never,
-}
 
 /// Role of this agent's collector.
 #[derive(Debug, Clone, PartialEq, Eq)]

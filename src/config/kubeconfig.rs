@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::is_absent;
+use super::files::is_absent;
 use crate::{
     api::kubeconfig::{credential_files, read_kubeconfig},
     model::problem::Problem,

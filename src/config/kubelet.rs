@@ -9,7 +9,7 @@ use std::{
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::{first_line, is_absent};
+use super::files::{first_line, is_absent};
 use crate::{model::problem::Problem, node::kubelet_process::start::KubeletStart};
 
 /// The only version of KubeletConfiguration.

@@ -14,6 +14,8 @@ use crate::{
     workers::traces::Traces,
 };
 
+/// Interval between two passes.
+pub(super) const INTERVAL: Duration = Duration::from_secs(30);
 /// How long traces must have been observed: the API server may not show a new pod yet.
 pub(super) const MIN_AGE: Duration = Duration::from_secs(120);
 /// In how many passes they must have been observed.

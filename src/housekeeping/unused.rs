@@ -9,7 +9,10 @@ use std::{
 use tokio::{sync::watch, time::Instant};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{INTERVAL, LeftoverReport, decide::MIN_AGE};
+use super::{
+    decide::{INTERVAL, MIN_AGE},
+    report::LeftoverReport,
+};
 use crate::{
     counters::Counters,
     handover::guard::activity::UnderWay,

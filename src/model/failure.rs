@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, fmt, time::Duration};
 
-use super::{mismatch::Mismatch, trace::Step};
+use super::{mismatch::Mismatch, step::Step};
 
 /// The guard blocks all effects.
 pub const HELD: &str = "held";

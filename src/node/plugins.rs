@@ -7,12 +7,14 @@
 mod call;
 pub mod csi;
 pub mod dra;
+mod kind;
 pub mod registry;
 mod unavailable;
 
 pub use csi::Csi;
 pub use dra::{ClaimRef, Dra, Service, Unprepared};
-pub use registry::{Kind, Registered, Registrars, Registry};
+pub use kind::Kind;
+pub use registry::{Registered, Registrars, Registry};
 pub use unavailable::DriverUnavailable;
 
 /// Generated from the files in `proto`.

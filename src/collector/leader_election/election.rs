@@ -11,13 +11,14 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
+use super::mode::Mode;
 use super::{
     conditions::{Conditions, Validity, extended},
     lease::{Candidate, NAME, Next, Observed, RENEW_DEADLINE, RENEW_INTERVAL, Record, Seen, next},
     requests::{Freshness, Leases},
     view::StatusRecord,
 };
-use crate::{api::ApiError, collector::Mode};
+use crate::api::ApiError;
 
 /// Interval of reads by a waiting agent: there may be one on every node.
 const WAIT_INTERVAL: Duration = Duration::from_secs(5);

@@ -6,7 +6,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::lease::Observed;
-use crate::{api::ApiError, collector::Mode};
+use super::mode::Mode;
+use crate::api::ApiError;
 
 /// Role of this agent's collector, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use dagre::Point;
 
-use self::layout::{Area, Arrow, Layout};
+use self::layout::{Area, Arrow, Layout, MARGIN};
 use super::{
     Appearance, Picture, Pictured, PicturedReference,
     text::{APPEARANCES, Placeholder},
@@ -19,8 +19,6 @@ const LETTER: f64 = 7.3;
 const LINE: f64 = 16.0;
 /// Space between text and border.
 const PADDING: f64 = 10.0;
-/// Space around the drawing.
-const MARGIN: f64 = 20.0;
 /// Height of title and legend.
 const HEAD: f64 = 100.0;
 /// The legend needs this width.

@@ -6,7 +6,7 @@ use bytes::BytesMut;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{MAX_OBJECT, PageEnd, WatchEvent, WireError};
+use super::event::{MAX_OBJECT, PageEnd, WatchEvent, WireError};
 use crate::collector::graph::{Observed, Reference};
 
 /// Decodes watch events, one per line.

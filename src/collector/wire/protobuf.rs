@@ -6,7 +6,7 @@ use prost::{
     encoding::{WireType, decode_key, decode_varint},
 };
 
-use super::{MAX_OBJECT, PageEnd, WatchEvent, WireError};
+use super::event::{MAX_OBJECT, PageEnd, WatchEvent, WireError};
 use crate::collector::graph::{Observed, Reference};
 
 /// Generated from `proto/meta.proto`.

@@ -4,7 +4,6 @@
 
 use std::{
     collections::HashMap,
-    fmt,
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
     time::Duration,
@@ -17,6 +16,7 @@ use super::{
     call::Way,
     csi::Csi,
     dra::{Dra, Service},
+    kind::Kind,
     unavailable::DriverUnavailable,
     wire::pluginregistration::{InfoRequest, PluginInfo, registration_client::RegistrationClient},
 };
@@ -79,17 +79,6 @@ pub struct UnresponsiveSocket {
     pub socket: PathBuf,
     /// Why: a refused connection is that of a driver that is gone.
     pub error: GrpcError,
-}
-
-/// What a driver is one of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// Volumes.
-    Csi,
-    /// Dynamic resources.
-    Dra,
-    /// Something that teardown has nothing to say to.
-    Other,
 }
 
 // === impl Registry ===
@@ -280,17 +269,5 @@ impl Registered {
             versions: info.supported_versions,
             socket,
         }
-    }
-}
-
-// === impl Kind ===
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Csi => "CSI",
-            Self::Dra => "DRA",
-            Self::Other => "other",
-        })
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::registry::Kind;
+use super::kind::Kind;
 use crate::model::failure::Reasoned;
 
 /// A driver that was needed and is not there to be called.

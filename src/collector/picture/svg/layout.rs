@@ -5,7 +5,8 @@ use dagre::{
     graph::{Graph, GraphOptions},
 };
 
-use super::MARGIN;
+/// Space around the drawing.
+pub const MARGIN: f64 = 20.0;
 
 /// An arrow from box to box.
 pub struct Arrow {

@@ -1,0 +1,15 @@
+//! When a collector may work.
+
+use serde::{Deserialize, Serialize};
+
+/// When this agent's collector may work: `--gc`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// While kube-controller-manager's Lease is not renewed.
+    Auto,
+    /// Whether kube-controller-manager works or not.
+    Always,
+    /// Not at all.
+    Never,
+}
