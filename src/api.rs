@@ -1,9 +1,10 @@
-//! The API server as this agent uses it: a handful of requests, each answer sorted by what it proves.
+//! Client of the API server. Errors distinguish what an answer proves.
 
 mod answer;
 mod client;
 mod cluster;
 mod connection;
+mod connection_pool;
 mod credentials;
 mod dial;
 mod error;
@@ -14,22 +15,21 @@ mod http2;
 mod identity;
 mod items;
 pub mod kubeconfig;
-mod lanes;
 mod metadata;
-mod proven;
+mod node_proof;
 mod review;
 
-/// How this program calls itself in requests.
+/// User-Agent header.
 const USER_AGENT: http::HeaderValue =
     http::HeaderValue::from_static(concat!("pod-teardown/", env!("CARGO_PKG_VERSION")));
 
 pub use self::{
-    answer::{in_time, read},
+    answer::{read, with_timeout},
     client::{ApiClient, DeleteAnswer, WatchLine, WatchStream},
     dial::{Dial, Duplex},
     error::{About, ApiError},
     escape::escape,
     event::EventWrite,
-    metadata::{Document, Lane, MetadataClient, Pieces, Written},
-    proven::Proof,
+    metadata::{AnswerStream, Document, Lane, MetadataClient, WriteOutcome},
+    node_proof::Proof,
 };

@@ -119,7 +119,7 @@ impl CollectorThread {
                 () = stop.cancelled() => {}
                 // These go on for ever.
                 () = self.collect() => {}
-                () = self.client.follow_renewals() => {}
+                () = self.client.reload_expiring_credentials() => {}
             }
             self.ended();
             // Nothing is under way any more: another agent may have the turn.

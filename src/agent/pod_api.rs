@@ -57,8 +57,8 @@ impl PodApi for ClusterPods {
     fn delete<'a>(&'a self, pod: &'a PodRef) -> BoxFuture<'a, Result<Vec<String>, ApiFailure>> {
         async {
             Ok(match self.api.delete_pod(pod).await? {
-                DeleteAnswer::Gone => Vec::new(),
-                DeleteAnswer::HeldByFinalizers(finalizers) => finalizers,
+                DeleteAnswer::Deleted => Vec::new(),
+                DeleteAnswer::WaitsForFinalizers(finalizers) => finalizers,
             })
         }
         .boxed()

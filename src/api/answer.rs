@@ -1,4 +1,4 @@
-//! Answers: waited for, and read.
+//! Timeout and decoding of answers.
 
 use std::time::Duration;
 
@@ -7,23 +7,23 @@ use tokio::time::timeout;
 
 use super::ApiError;
 
-/// What comes of a request within `patience`.
-pub async fn in_time<T>(
-    patience: Duration,
+/// Limits a request to `timeout_after`.
+pub async fn with_timeout<T>(
+    timeout_after: Duration,
     verb: &'static str,
     path: &str,
     answer: impl Future<Output = Result<T, ApiError>>,
 ) -> Result<T, ApiError> {
-    timeout(patience, answer).await.unwrap_or_else(|_| {
+    timeout(timeout_after, answer).await.unwrap_or_else(|_| {
         Err(ApiError::Timeout {
             verb,
             path: path.to_owned(),
-            after: patience,
+            after: timeout_after,
         })
     })
 }
 
-/// Reads a body that is JSON.
+/// Decodes a JSON body.
 pub fn read<T: DeserializeOwned>(verb: &'static str, path: &str, body: &[u8]) -> Result<T, ApiError> {
     serde_json::from_slice(body).map_err(|error| ApiError::unreadable(verb, path, error))
 }

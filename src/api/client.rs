@@ -1,5 +1,4 @@
-//! The requests themselves. Writes pass the gate for effects; nothing is retried here, because what a retry
-//! means differs from caller to caller.
+//! The requests of the agent. Writes pass the gate for effects. Nothing is retried here: the callers decide.
 
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
@@ -18,8 +17,8 @@ use tokio_util::{
 };
 
 use super::{
-    ApiError, answer::read, connection::Connection, dial::Dial, escape::escape, event::EventWrite, items::Items,
-    proven::Proof, review,
+    ApiError, answer::read, connection::Connection, dial::Dial, escape::escape, event::EventWrite, items::ListItems,
+    node_proof::Proof, review,
 };
 use crate::{
     model::pod::{PodObject, PodRef, PodView},
@@ -29,19 +28,19 @@ use crate::{
     },
 };
 
-/// Pods in the first page of a list. Each later one has as many as fill [`PAGE_BYTES`], if they are like those before.
+/// Pods in the first page of a list. Each later page has as many pods of the average size so far as fill [`PAGE_BYTES`].
 const FIRST_PAGE: usize = 10;
 const PAGE_BYTES: usize = 4 << 20;
-/// Pods in one page, however small they are.
-const LARGEST_PAGE: usize = 500;
-/// A page is at most so many times as long as the one before: its pods may be larger.
-const PAGE_GROWTH: usize = 4;
-/// Bytes of one object. etcd takes none over 1.5 MiB, and JSON may blow one up.
-const LARGEST_OBJECT: usize = 16 << 20;
-/// Lists at once for terminating pods. Each holds an object, and a hundred pods may ask together.
-const LISTS_AT_ONCE: usize = 4;
-/// A watch keeps the memory of a shorter line for the next one.
-const LONG_LINE: usize = 256 << 10;
+/// Upper limit of pods in a page.
+const MAX_PAGE: usize = 500;
+/// Largest growth from page to page: the next pods may be larger.
+const MAX_PAGE_GROWTH: usize = 4;
+/// Limit of an object in bytes. etcd accepts 1.5 MiB, and JSON is larger.
+const MAX_OBJECT: usize = 16 << 20;
+/// Simultaneous lists for terminating pods. Each buffers an object, and a hundred pods may need one at once.
+const MAX_LISTS: usize = 4;
+/// A watch reuses the buffer of a line up to this many bytes.
+const MAX_KEPT_LINE: usize = 256 << 10;
 
 /// A client with the agent's own identity.
 #[derive(Clone)]
@@ -52,17 +51,17 @@ pub struct ApiClient {
     lists: Arc<Semaphore>,
 }
 
-/// One page of pods, without them.
+/// Page of pods, without its items.
 #[derive(Debug, Deserialize)]
 struct PodPage {
     metadata: PageMeta,
 }
 
-/// `ListMeta`, as far as it is needed.
+/// The used fields of `ListMeta`.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct PageMeta {
-    /// State of the store that the list shows.
+    /// resourceVersion of the list.
     #[serde(default)]
     resource_version: String,
     /// Token of the next page; empty on the last.
@@ -70,13 +69,13 @@ struct PageMeta {
     continue_token: String,
 }
 
-/// What a list says of one pod.
+/// Result of a list of pods of one name.
 #[derive(Debug, Clone, Copy)]
 pub struct NamedPods {
-    /// State of the store that the list shows, if it can be compared.
+    /// resourceVersion of the list, if it is a number.
     pub version: Option<u64>,
-    /// The pod is in it, or something that might be the pod.
-    pub shows_it: bool,
+    /// The list has the pod, or an unreadable object that may be the pod.
+    pub has_pod: bool,
 }
 
 /// One line of a watch.
@@ -92,18 +91,18 @@ pub struct WatchLine {
 /// Lines of a running watch.
 pub type WatchStream = BoxStream<'static, Result<WatchLine, ApiError>>;
 
-/// What became of a DELETE.
+/// Result of a DELETE.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DeleteAnswer {
-    /// The object is gone.
-    Gone,
-    /// It stays until these finalizers are taken off.
-    HeldByFinalizers(Vec<String>),
+    /// The object is deleted.
+    Deleted,
+    /// The object stays until these finalizers are removed.
+    WaitsForFinalizers(Vec<String>),
 }
 
 impl ApiClient {
-    /// A client for the pods of this node. `kubeconfig` is where `config` was read from. Each connection proves by
-    /// `proof` where it leads; without one they are used as they are. They are opened by `dial`, if there is one.
+    /// A client for the pods of this node. `config` was read from `kubeconfig`. With a `proof`, each new connection has to
+    /// show this agent's Node first. `dial`, if given, opens the connections.
     pub fn new(
         config: &kube::Config,
         kubeconfig: PathBuf,
@@ -118,7 +117,7 @@ impl ApiClient {
             connection: Arc::new(connection),
             effects,
             node_name: node_name.into(),
-            lists: Arc::new(Semaphore::new(LISTS_AT_ONCE)),
+            lists: Arc::new(Semaphore::new(MAX_LISTS)),
         })
     }
 
@@ -127,19 +126,18 @@ impl ApiClient {
         &self.node_name
     }
 
-    /// When its credentials end, where they tell.
+    /// When its credentials expire, if they show it.
     pub fn credentials_end(&self) -> Option<jiff::Timestamp> {
         self.connection.credentials_end()
     }
 
-    /// This agent's Node. It is what is asked first wherever a connection begins: by credentials as they are now.
+    /// This agent's Node. It is the first request of a connection, so changed credentials are read before it.
     pub async fn node(&self) -> Result<Node, ApiError> {
-        self.connection.follow_files().await;
+        self.connection.reload_if_changed().await;
         self.get_json(&node_path(&self.node_name)).await
     }
 
-    /// What a kubelet changes in this Node's Lease with each renewal, several values in one text; nothing where there is no
-    /// Lease.
+    /// The fields of this Node's Lease that a kubelet's renewal changes, as one text; `None` without a Lease.
     pub async fn node_lease(&self) -> Result<Option<String>, ApiError> {
         let name = &self.node_name;
         let path = format!(
@@ -163,11 +161,11 @@ impl ApiClient {
         Ok(info["gitVersion"].as_str().unwrap_or("unknown").to_owned())
     }
 
-    /// Gives each of this node's pods to `each`, in a complete and consistent list; `name` narrows it to one name. Returns
-    /// the list's resourceVersion. At most one object is held at a time.
+    /// Calls `each` with each of this node's pods (of this `name`, if given) in a complete, consistent list. Returns the
+    /// list's resourceVersion. At most one object is in memory at a time.
     ///
     /// # Errors
-    /// When a page fails; what `each` was given is then half a list.
+    /// A page failed; `each` got a partial list.
     pub async fn each_pod(
         &self,
         name: Option<&str>,
@@ -184,23 +182,23 @@ impl ApiClient {
                 path = format!("{path}&continue={}", escape(&token));
             }
             let request = request(Method::GET, "GET", &path, None, Bytes::new())?;
-            let (mut items, mut pods, mut bytes, mut broken) = (Items::new(LARGEST_OBJECT), 0, 0, None);
+            let (mut items, mut pods, mut bytes, mut decode_error) = (ListItems::new(MAX_OBJECT), 0, 0, None);
             let mut take = |chunk: Bytes| {
                 bytes += chunk.len();
                 let taken = items.push(&chunk, |item| {
                     pods += 1;
                     match serde_json::from_slice(item) {
                         Ok(item) => each(item),
-                        Err(error) => broken = Some(error),
+                        Err(error) => decode_error = Some(error),
                     }
                 });
                 taken.map_err(|error| ApiError::unreadable("GET", &path, error))
             };
-            self.connection.streamed("GET", &path, request, &mut take).await?;
-            if let Some(error) = broken {
+            self.connection.fetch_streamed("GET", &path, request, &mut take).await?;
+            if let Some(error) = decode_error {
                 return Err(ApiError::unreadable("GET", &path, error));
             }
-            let PodPage { metadata } = read("GET", &path, &items.into_rest())?;
+            let PodPage { metadata } = read("GET", &path, &items.into_remainder())?;
             if metadata.continue_token.is_empty() {
                 return Ok(metadata.resource_version);
             }
@@ -208,7 +206,7 @@ impl ApiClient {
         }
     }
 
-    /// Watches this node's pods from a resourceVersion on. The server ends the stream after `lifetime`.
+    /// Watches this node's pods from a resourceVersion. The server ends the stream after `lifetime`.
     pub async fn watch_pods(&self, from: &str, lifetime: Duration) -> Result<WatchStream, ApiError> {
         const VERB: &str = "WATCH";
         const PATH: &str = "/api/v1/pods";
@@ -219,7 +217,7 @@ impl ApiClient {
             lifetime.as_secs(),
         );
         let request = request(Method::GET, VERB, &path, None, Bytes::new())?;
-        let response = self.connection.answered(VERB, &path, request).await?;
+        let response = self.connection.fetch_start(VERB, &path, request).await?;
         let body = StreamReader::new(response.into_body().into_data_stream().map_err(std::io::Error::other));
         let lines = FramedRead::new(body, Lines::default());
         Ok(lines
@@ -230,7 +228,7 @@ impl ApiClient {
             .boxed())
     }
 
-    /// Strategic merge patch of a pod's status. The body carries the UID, so that no other pod is ever touched.
+    /// Strategic merge patch of a pod's status. The patch contains the UID, so that it cannot change another pod.
     pub async fn patch_pod_status(&self, pod: &PodRef, patch: &Value) -> Result<(), ApiError> {
         const TYPE: &str = "application/strategic-merge-patch+json";
         let path = format!("{}/status", pod_path(pod));
@@ -239,8 +237,8 @@ impl ApiClient {
             .map(drop)
     }
 
-    /// JSON patch of this agent's Node's status, which says by tests what it rests on.
-    /// `false` in a dry run, which sends nothing.
+    /// JSON patch of this agent's Node's status; its `test` operations are the preconditions. `false` in a dry run, which
+    /// sends nothing.
     pub async fn patch_node_status(&self, patch: &Value) -> Result<bool, ApiError> {
         const TYPE: &str = "application/json-patch+json";
         let path = format!("{}/status", node_path(&self.node_name));
@@ -248,13 +246,13 @@ impl ApiClient {
         Ok(!answer.await?.is_empty())
     }
 
-    /// A PersistentVolume; a node may read those that its pods refer to.
+    /// A PersistentVolume. A node may read only those that its pods refer to.
     pub async fn persistent_volume(&self, name: &str) -> Result<PersistentVolume, ApiError> {
         self.get_json(&format!("/api/v1/persistentvolumes/{}", escape(name)))
             .await
     }
 
-    /// The final delete: grace 0, and the UID as precondition.
+    /// The final delete: grace period 0 and the UID as precondition.
     pub async fn delete_pod(&self, pod: &PodRef) -> Result<DeleteAnswer, ApiError> {
         let options = json!({
             "kind": "DeleteOptions",
@@ -271,55 +269,58 @@ impl ApiClient {
                 options.to_string().into(),
             )
             .await?;
-        let finalizers = serde_json::from_slice::<Deleted>(&body).map(|object| object.metadata.finalizers);
+        let finalizers = serde_json::from_slice::<DeletedObject>(&body).map(|object| object.metadata.finalizers);
         Ok(match finalizers {
-            Ok(finalizers) if !finalizers.is_empty() => DeleteAnswer::HeldByFinalizers(finalizers),
-            _ => DeleteAnswer::Gone,
+            Ok(finalizers) if !finalizers.is_empty() => DeleteAnswer::WaitsForFinalizers(finalizers),
+            _ => DeleteAnswer::Deleted,
         })
     }
 
     /// All pods of this pod's name on this node, in a complete and consistent list.
-    pub async fn named(&self, pod: &PodRef) -> Result<NamedPods, ApiError> {
-        let mut shows_it = false;
-        let version = self.each_named(pod, |item, _| shows_it |= item).await?;
-        Ok(NamedPods { version, shows_it })
+    pub async fn pods_named(&self, pod: &PodRef) -> Result<NamedPods, ApiError> {
+        let mut has_pod = false;
+        let version = self.for_each_named(pod, |item, _| has_pod |= item).await?;
+        Ok(NamedPods { version, has_pod })
     }
 
-    /// The pod's object; `None` if a list lacks it, which proves nothing. A node may always list its pods, and may not ask
-    /// for one that is gone.
+    /// The pod's object; `None` if a list lacks it, which does not prove its absence. By list, since a node may not GET a
+    /// deleted pod.
     ///
     /// # Errors
-    /// When the list fails, or the object cannot be read.
+    /// The list failed, or the object is unreadable.
     pub async fn pod(&self, pod: &PodRef) -> Result<Option<PodObject>, ApiError> {
         let mut found = None;
-        let mut keep = |is_it: bool, item: &RawValue| {
-            if is_it {
+        let mut read = |may_be_pod: bool, item: &RawValue| {
+            if may_be_pod {
                 found = Some(PodObject::read(item));
             }
         };
-        self.each_named(pod, &mut keep).await?;
+        self.for_each_named(pod, &mut read).await?;
         let found = found.transpose();
         found.map_err(|why| ApiError::unreadable("GET", &pod_path(pod), why))
     }
 
-    /// Calls `each` for each pod of this name, with whether it is, or might be, this one. Returns the list's version.
-    async fn each_named(
+    /// Calls `each` with each pod of this name and whether it is, or may be, this pod. Returns the list's version.
+    async fn for_each_named(
         &self,
         pod: &PodRef,
         mut each: impl FnMut(bool, &RawValue) + Send,
     ) -> Result<Option<u64>, ApiError> {
-        // One that cannot be read might be the one.
-        let is_this = |item: &RawValue| {
-            serde_json::from_str::<Deleted>(item.get()).map_or(true, |object| object.metadata.uid == pod.uid.as_str())
+        // An unreadable object may be this pod.
+        let may_be_pod = |item: &RawValue| {
+            serde_json::from_str::<DeletedObject>(item.get())
+                .map_or(true, |object| object.metadata.uid == pod.uid.as_str())
         };
-        // Never closed: an error cannot come.
+        // Never closed, so it cannot fail.
         let _list = self.lists.acquire().await.ok();
-        let version = self.each_pod(Some(&pod.name), |item| each(is_this(item), item)).await?;
+        let version = self
+            .each_pod(Some(&pod.name), |item| each(may_be_pod(item), item))
+            .await?;
         Ok(version.parse().ok())
     }
 
-    /// What `project` makes of the pods of this node, in a complete and consistent list. An object that cannot be read is
-    /// left out; the watch reports it.
+    /// Results of `project` for the pods of this node in a complete, consistent list. An unreadable object is skipped; the
+    /// watch reports it.
     pub async fn all_pods<T: Send>(
         &self,
         mut project: impl FnMut(PodView) -> Option<T> + Send,
@@ -328,13 +329,13 @@ impl ApiClient {
         let mut pods = Vec::new();
         let each = |item: &RawValue| match PodObject::read(item) {
             Ok(object) => pods.extend(project(PodView::whole(object, false))),
-            Err(error) => tracing::debug!(error, "Pod cannot be read and is left out"),
+            Err(error) => tracing::debug!(error, "Pod cannot be read; skipped"),
         };
         self.each_pod(None, each).await?;
         Ok(pods)
     }
 
-    /// The UID of this ResourceClaim, and the UIDs for which it is reserved.
+    /// The UID of this ResourceClaim and the UIDs of its `status.reservedFor`.
     pub async fn reserved_for(&self, namespace: &str, name: &str) -> Result<(String, Vec<String>), ApiError> {
         let (namespace, name) = (escape(namespace), escape(name));
         let path = format!("/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{name}");
@@ -343,7 +344,7 @@ impl ApiClient {
         Ok((metadata.uid, reserved.collect()))
     }
 
-    /// Records an event, or that it happened again.
+    /// Creates an event, or updates its count.
     pub async fn record(&self, event: EventWrite) -> Result<(), ApiError> {
         let (verb, path, content_type, body) = event.parts();
         let method = verb.parse().map_err(|error| ApiError::unreadable(verb, &path, error))?;
@@ -352,16 +353,16 @@ impl ApiClient {
             .map(drop)
     }
 
-    /// Asks whether this identity may do something. A question, not an effect.
-    pub async fn may(&self, attributes: &Value) -> Result<bool, ApiError> {
+    /// Whether this identity may do something (SelfSubjectAccessReview).
+    pub async fn is_allowed(&self, attributes: &Value) -> Result<bool, ApiError> {
         let request = request(Method::POST, "POST", review::PATH, None, review::of(attributes))?;
-        let answer = self.connection.collected("POST", review::PATH, request).await?;
+        let answer = self.connection.fetch("POST", review::PATH, request).await?;
         read("POST", review::PATH, &answer).map(|review| review::is_granted(&review))
     }
 
     async fn get_json<T: DeserializeOwned>(&self, path: &str) -> Result<T, ApiError> {
         let request = request(Method::GET, "GET", path, None, Bytes::new())?;
-        read("GET", path, &self.connection.collected("GET", path, request).await?)
+        read("GET", path, &self.connection.fetch("GET", path, request).await?)
     }
 
     async fn write(
@@ -373,29 +374,29 @@ impl ApiClient {
         body: Bytes,
     ) -> Result<Bytes, ApiError> {
         let request = request(method, verb, path, content_type, body)?;
-        let _place = self.connection.place().await;
-        // Whoever waited for a place may find the gate shut by now.
+        let _slot = self.connection.write_slot().await;
+        // The gate may have closed during the wait.
         let allowed = self.effects.allow(&Effect::new(verb, &path));
-        if !allowed.map_err(|held| ApiError::held(verb, path, held.reason))? {
+        if !allowed.map_err(|held| ApiError::blocked(verb, path, held.reason))? {
             return Ok(Bytes::new());
         }
-        let sent = self.connection.collected(verb, path, request);
+        let sent = self.connection.fetch(verb, path, request);
         let answer = self.effects.run_checked(sent).await;
         checkpoint::after(verb, &path);
-        answer.map_err(|held| ApiError::held(verb, path, held.reason))?
+        answer.map_err(|held| ApiError::blocked(verb, path, held.reason))?
     }
 }
 
-/// Pods in the page after one of `limit`, which had so many pods and bytes.
+/// Limit of the page after one with this limit, number of pods and bytes.
 fn next_page(limit: usize, pods: usize, bytes: usize) -> usize {
     let fitting = PAGE_BYTES * pods / bytes.max(1);
-    fitting.clamp(1, (limit * PAGE_GROWTH).min(LARGEST_PAGE))
+    fitting.clamp(1, (limit * MAX_PAGE_GROWTH).min(MAX_PAGE))
 }
 
-/// Lines of a watch. Unlike tokio's own decoder it copies none, and returns the memory of a long one.
+/// Decoder of a watch's lines. Unlike tokio's, it copies no line and frees the buffer of a long one.
 #[derive(Default)]
 struct Lines {
-    /// How far the buffer was searched.
+    /// Bytes of the buffer without a line feed.
     searched: usize,
 }
 
@@ -406,34 +407,32 @@ impl Decoder for Lines {
     fn decode(&mut self, buffer: &mut BytesMut) -> io::Result<Option<BytesMut>> {
         let Some(end) = buffer[self.searched..].iter().position(|byte| *byte == b'\n') else {
             self.searched = buffer.len();
-            if buffer.len() > LARGEST_OBJECT {
-                return Err(io::Error::other(format!(
-                    "more than {LARGEST_OBJECT} bytes for one event"
-                )));
+            if buffer.len() > MAX_OBJECT {
+                return Err(io::Error::other(format!("more than {MAX_OBJECT} bytes for one event")));
             }
             return Ok(None);
         };
         let line = buffer.split_to(self.searched + end + 1);
         self.searched = 0;
-        if line.len() > LONG_LINE {
+        if line.len() > MAX_KEPT_LINE {
             *buffer = BytesMut::from(&buffer[..]);
         }
         Ok(Some(line))
     }
 }
 
-/// As much of an object as tells which one it is and whether it stays.
+/// The fields of an object that show its identity and its finalizers.
 #[derive(Deserialize)]
-struct Deleted {
+struct DeletedObject {
     #[serde(default)]
     metadata: DeletedMeta,
 }
 
-/// As much of a ResourceClaim as is used: all of it may be large.
+/// The used fields of a ResourceClaim, which may be large.
 #[derive(Deserialize)]
 struct ResourceClaim {
     #[serde(default)]
-    metadata: Reserved,
+    metadata: UidOnly,
     #[serde(default)]
     status: Option<ResourceClaimStatus>,
 }
@@ -442,11 +441,11 @@ struct ResourceClaim {
 #[serde(rename_all = "camelCase")]
 struct ResourceClaimStatus {
     #[serde(default)]
-    reserved_for: Vec<Reserved>,
+    reserved_for: Vec<UidOnly>,
 }
 
 #[derive(Default, Deserialize)]
-struct Reserved {
+struct UidOnly {
     #[serde(default)]
     uid: String,
 }
@@ -492,7 +491,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_holds_about_the_same_bytes_whatever_the_size_of_pods() {
+    fn page_has_about_the_same_bytes_for_pods_of_any_size() {
         for (limit, pods, bytes, expected) in [
             (10, 10, 30_000, 40),
             (40, 40, 120_000, 160),
@@ -508,9 +507,9 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_found_however_it_arrives() {
+    fn watch_line_is_decoded_from_pieces_of_any_size() {
         let (mut lines, mut buffer, mut found) = (Lines::default(), BytesMut::new(), Vec::new());
-        let long = "x".repeat(LONG_LINE);
+        let long = "x".repeat(MAX_KEPT_LINE);
         for piece in ["{\"a\"", ":1}\n{", "}\n\n", &long, "\n{\"b\":", "2}\n"] {
             buffer.extend_from_slice(piece.as_bytes());
             while let Some(line) = lines.decode(&mut buffer).unwrap() {
@@ -521,7 +520,7 @@ mod tests {
             found,
             ["{\"a\":1}\n", "{}\n", "\n", &format!("{long}\n"), "{\"b\":2}\n"]
         );
-        buffer.extend_from_slice(&vec![b'x'; LARGEST_OBJECT + 1]);
+        buffer.extend_from_slice(&vec![b'x'; MAX_OBJECT + 1]);
         assert!(lines.decode(&mut buffer).is_err());
     }
 }

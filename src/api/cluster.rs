@@ -1,27 +1,27 @@
-//! The cluster that connections lead to, and how far its store is.
+//! Identity of the connected cluster, and the resourceVersion of its store.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 
-/// The cluster that connections lead to: that of the first one.
+/// The cluster of the first connection, which all later ones have to lead to.
 #[derive(Debug, Default)]
 pub(crate) struct Cluster {
     uid: Mutex<Option<String>>,
-    /// The highest version that its store was seen at, while somebody follows it.
+    /// Highest resourceVersion seen; `None` without a [`StoreFollower`].
     version: Mutex<Option<u64>>,
-    put_back: watch::Sender<Option<String>>,
+    restored: watch::Sender<Option<String>>,
 }
 
-/// While it is held, no connection is used that leads to an older state of the store than was seen before.
+/// While it exists, no connection is used that shows an older state of the store than an earlier one.
 #[derive(Debug)]
-pub struct StoreFollowed(Arc<Cluster>);
+pub struct StoreFollower(Arc<Cluster>);
 
 // === impl Cluster ===
 
 impl Cluster {
-    /// Whether this is the UID of its namespace kube-system.
-    pub(super) fn judge(&self, uid: &str) -> Result<(), String> {
+    /// Fails if its namespace kube-system has another UID.
+    pub(super) fn check_uid(&self, uid: &str) -> Result<(), String> {
         let mut known = self.uid.lock().unwrap_or_else(PoisonError::into_inner);
         let known = known.get_or_insert_with(|| uid.to_owned());
         if known == uid {
@@ -34,26 +34,26 @@ impl Cluster {
         }
     }
 
-    /// From now on it is remembered how far the store is.
-    pub(super) fn follow_store(self: &Arc<Self>) -> StoreFollowed {
+    /// Records the highest version from now on.
+    pub(super) fn follow_store(self: &Arc<Self>) -> StoreFollower {
         *self.version() = Some(0);
-        self.put_back.send_replace(None);
-        StoreFollowed(Arc::clone(self))
+        self.restored.send_replace(None);
+        StoreFollower(Arc::clone(self))
     }
 
-    /// How far its store was seen to be, to be taken before it is asked: answers may overtake each other.
-    pub(super) fn store_was_at(&self) -> Option<u64> {
+    /// Highest version so far. To be read before a request, since answers may overtake each other.
+    pub(super) fn last_store_version(&self) -> Option<u64> {
         *self.version()
     }
 
-    /// Its store shows itself at this version, and was at `before` when it was asked.
-    pub(super) fn store_is_at(&self, version: u64, before: Option<u64>) -> Result<(), String> {
+    /// Records the version of an answer; `before` is the highest version at the time of the request.
+    pub(super) fn record_store_version(&self, version: u64, before: Option<u64>) -> Result<(), String> {
         let mut highest = self.version();
         match before.filter(|_| highest.is_some()) {
             Some(known) if version < known => {
                 let why =
                     format!("the store was restored from a backup: its resourceVersion is {version} after {known}");
-                self.put_back.send_replace(Some(why.clone()));
+                self.restored.send_replace(Some(why.clone()));
                 Err(why)
             }
             Some(_) => {
@@ -69,16 +69,16 @@ impl Cluster {
     }
 }
 
-// === impl StoreFollowed ===
+// === impl StoreFollower ===
 
-impl StoreFollowed {
-    /// Why the store must have been put back, once it has.
-    pub fn put_back(&self) -> watch::Receiver<Option<String>> {
-        self.0.put_back.subscribe()
+impl StoreFollower {
+    /// Message once the store was restored from a backup.
+    pub fn restored(&self) -> watch::Receiver<Option<String>> {
+        self.0.restored.subscribe()
     }
 }
 
-impl Drop for StoreFollowed {
+impl Drop for StoreFollower {
     fn drop(&mut self) {
         *self.0.version() = None;
     }

@@ -1,4 +1,4 @@
-//! How requests reach the API server: how many at once, for how long, and with which credentials.
+//! Sends requests to the API server: concurrency, timeouts and credentials.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -12,23 +12,23 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::{
     ApiError,
-    answer::in_time,
+    answer::with_timeout,
     credentials::Credentials,
     dial::Dial,
-    proven::{self, Proof},
+    node_proof::{self, Proof},
 };
 use crate::node::threads::Blocking;
 
 /// The API server ends mutating requests after 34 s and others after 60 s.
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(65);
-/// Writes under way at once. HTTP/1 needs a connection for each, with its handshake, and keeps it: a node full of pods
-/// that end would make a hundred. Reads are few, and not counted: a look at the Node must not wait for writes.
-const AT_ONCE: usize = 8;
+/// Simultaneous writes. HTTP/1 needs a connection for each: a node full of terminating pods would open a hundred. Reads are
+/// few and not limited, since a read of the Node must not wait for writes.
+const MAX_WRITES: usize = 8;
 
-/// A client with the credentials of the moment.
+/// A client with the current credentials.
 pub(super) struct Connection {
     credentials: Credentials<kube::Client>,
-    places: Semaphore,
+    write_slots: Semaphore,
 }
 
 // === impl Connection ===
@@ -42,31 +42,31 @@ impl Connection {
         dial: Option<Dial>,
         blocking: Blocking,
     ) -> Result<Self, kube::Error> {
-        let make = move |config: &kube::Config| proven::client(config, &node_path, proof.clone(), dial.clone());
+        let make = move |config: &kube::Config| node_proof::client(config, &node_path, proof.clone(), dial.clone());
         Ok(Self {
             credentials: Credentials::new(config, kubeconfig, Arc::new(make), blocking)?,
-            places: Semaphore::new(AT_ONCE),
+            write_slots: Semaphore::new(MAX_WRITES),
         })
     }
 
-    /// Sends, and returns the whole answer. Boxed, since a request takes kilobytes while it goes on.
-    pub fn collected<'a>(
+    /// Sends, and returns the whole answer. Boxed, since the future takes kilobytes.
+    pub fn fetch<'a>(
         &'a self,
         verb: &'static str,
         path: &'a str,
         request: Request<Body>,
     ) -> BoxFuture<'a, Result<Bytes, ApiError>> {
         let answer = async move {
-            let response = self.begun(verb, path, request).await?;
+            let response = self.start(verb, path, request).await?;
             let body = response.into_body().collect().await;
             body.map(http_body_util::Collected::to_bytes)
                 .map_err(|error| ApiError::unreachable(verb, path, &error))
         };
-        Box::pin(self.bounded(verb, path, answer))
+        Box::pin(self.with_limit(verb, path, answer))
     }
 
-    /// Sends, and gives the answer to `take` as it arrives, which may refuse the rest.
-    pub fn streamed<'a>(
+    /// Sends, and passes the answer to `take` as it arrives. An error of `take` ends the request.
+    pub fn fetch_streamed<'a>(
         &'a self,
         verb: &'static str,
         path: &'a str,
@@ -74,48 +74,48 @@ impl Connection {
         take: &'a mut (dyn FnMut(Bytes) -> Result<(), ApiError> + Send),
     ) -> BoxFuture<'a, Result<(), ApiError>> {
         let answer = async move {
-            let mut body = self.begun(verb, path, request).await?.into_body();
+            let mut body = self.start(verb, path, request).await?.into_body();
             while let Some(frame) = body.frame().await {
                 let frame = frame.map_err(|error| ApiError::unreachable(verb, path, &error))?;
-                // What is no data are trailers.
+                // Other frames are trailers.
                 frame.into_data().map_or(Ok(()), &mut *take)?;
             }
             Ok(())
         };
-        Box::pin(self.bounded(verb, path, answer))
+        Box::pin(self.with_limit(verb, path, answer))
     }
 
-    async fn bounded<T>(
+    async fn with_limit<T>(
         &self,
         verb: &'static str,
         path: &str,
         answer: impl Future<Output = Result<T, ApiError>>,
     ) -> Result<T, ApiError> {
-        let result = in_time(REQUEST_TIMEOUT, verb, path, answer).await;
+        let result = with_timeout(REQUEST_TIMEOUT, verb, path, answer).await;
         if let Err(ApiError::Unreachable { .. } | ApiError::Unproven { .. } | ApiError::Timeout { .. }) = &result {
-            self.credentials.follow_files().await;
+            self.credentials.reload_if_changed().await;
         }
         result
     }
 
-    /// Sends, and turns every answer that is no success into an error. A success may go on for long.
-    pub async fn answered(
+    /// Sends, and returns a successful response when it starts; its body has no timeout.
+    pub async fn fetch_start(
         &self,
         verb: &'static str,
         path: &str,
         request: Request<Body>,
     ) -> Result<Response<Body>, ApiError> {
-        in_time(REQUEST_TIMEOUT, verb, path, self.begun(verb, path, request)).await
+        with_timeout(REQUEST_TIMEOUT, verb, path, self.start(verb, path, request)).await
     }
 
-    async fn begun(&self, verb: &'static str, path: &str, request: Request<Body>) -> Result<Response<Body>, ApiError> {
+    async fn start(&self, verb: &'static str, path: &str, request: Request<Body>) -> Result<Response<Body>, ApiError> {
         let client = self.credentials.sender();
         let response = match client.send(request).await {
             Ok(response) => response,
             Err(error) => {
                 let error = ApiError::not_sent(verb, path, &error);
                 if let ApiError::Unproven { code: Some(401), .. } = error {
-                    self.credentials.renew().await;
+                    self.credentials.reload_refused().await;
                 }
                 return Err(error);
             }
@@ -125,9 +125,9 @@ impl Connection {
             return Ok(response);
         }
         if code == StatusCode::UNAUTHORIZED {
-            self.credentials.renew().await;
+            self.credentials.reload_refused().await;
         }
-        let retry_after = proven::retry_after(response.headers());
+        let retry_after = node_proof::retry_after(response.headers());
         let body = response
             .into_body()
             .collect()
@@ -142,19 +142,19 @@ impl Connection {
         ))
     }
 
-    /// A place among the writes that are under way.
-    pub async fn place(&self) -> Option<SemaphorePermit<'_>> {
-        // Never closed: an error cannot come.
-        self.places.acquire().await.ok()
+    /// Waits for one of the [`MAX_WRITES`] slots.
+    pub async fn write_slot(&self) -> Option<SemaphorePermit<'_>> {
+        // Never closed, so it cannot fail.
+        self.write_slots.acquire().await.ok()
     }
 
-    /// When the credentials end, where they tell.
+    /// When the credentials expire, if they show it.
     pub fn credentials_end(&self) -> Option<Timestamp> {
         self.credentials.end()
     }
 
-    /// Follows a change of the files that the credentials come from.
-    pub async fn follow_files(&self) {
-        self.credentials.follow_files().await;
+    /// Reads the credentials again if their files have changed.
+    pub async fn reload_if_changed(&self) {
+        self.credentials.reload_if_changed().await;
     }
 }

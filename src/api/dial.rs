@@ -1,4 +1,4 @@
-//! Connections that somebody else opens than the network.
+//! Connections that a caller opens instead of TCP.
 
 use std::{io, pin::Pin, sync::Arc, task};
 
@@ -18,11 +18,11 @@ pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 /// Opens a connection to the API server.
 pub type Dial = Arc<dyn Fn() -> BoxFuture<'static, io::Result<Box<dyn Duplex>>> + Send + Sync>;
 
-/// Opens them by a [`Dial`], wherever a request goes.
+/// Opens every connection by a [`Dial`].
 #[derive(Clone)]
 pub(super) struct Dialer(pub Dial);
 
-/// A connection so opened.
+/// A connection of a [`Dialer`].
 pub(super) struct Dialed(TokioIo<Box<dyn Duplex>>);
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
@@ -39,8 +39,8 @@ impl Service<Uri> for Dialer {
     }
 
     fn call(&mut self, _: Uri) -> Self::Future {
-        let opening = (self.0)();
-        Box::pin(async move { opening.await.map(|opened| Dialed(TokioIo::new(opened))) })
+        let dialing = (self.0)();
+        Box::pin(async move { dialing.await.map(|connection| Dialed(TokioIo::new(connection))) })
     }
 }
 

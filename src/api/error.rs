@@ -1,4 +1,4 @@
-//! What a failed request means. Only a few answers prove anything about an object.
+//! Errors of requests. Only a few answers prove anything about an object.
 
 use std::{error::Error, fmt, time::Duration};
 
@@ -10,10 +10,10 @@ use crate::model::{
     trace::Step,
 };
 
-/// However long a server asks to be left alone: a pod must not wait for a mistyped header.
+/// Limit of a server's `Retry-After`, against a wrong value.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(300);
 
-/// A request that did not do what it should, with its verb and path.
+/// A failed request, with its verb and path.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
     /// The server answered with an error.
@@ -31,7 +31,7 @@ pub enum ApiError {
         message: String,
         /// From `Retry-After` or `details.retryAfterSeconds`.
         retry_after: Option<Duration>,
-        /// What it is about, if it says so.
+        /// The object that the answer names.
         about: Option<Box<About>>,
     },
     /// No answer: connection, TLS, or the stream broke.
@@ -44,14 +44,14 @@ pub enum ApiError {
         /// The chain of causes.
         cause: String,
     },
-    /// The connection did not prove where it leads: nothing went over it.
+    /// The connection did not prove its cluster; the request was not sent.
     #[error("{verb} {path}: not sent: {cause}")]
     Unproven {
         /// HTTP verb.
         verb: &'static str,
         /// Request path.
         path: String,
-        /// Why not.
+        /// Why the proof failed.
         cause: String,
         /// From `Retry-After` or `details.retryAfterSeconds` of the answer to the proof.
         retry_after: Option<Duration>,
@@ -65,7 +65,7 @@ pub enum ApiError {
         verb: &'static str,
         /// Request path.
         path: String,
-        /// How long was waited.
+        /// The limit.
         after: Duration,
     },
     /// An answer that cannot be read.
@@ -75,27 +75,27 @@ pub enum ApiError {
         verb: &'static str,
         /// Request path.
         path: String,
-        /// What the decoder said.
+        /// The decoder's error.
         cause: String,
     },
-    /// Held back by one of the guards.
+    /// Blocked by a safety check; not sent.
     #[error("{verb} {path}: held back: {cause}")]
-    Held {
+    Blocked {
         /// HTTP verb.
         verb: &'static str,
         /// Request path.
         path: String,
-        /// Which guard and why.
+        /// Which check and why.
         cause: String,
     },
 }
 
-/// Why a connection was opened and not used.
+/// Error of a connection that failed its proof.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub(super) struct Unproven(pub ApiError);
 
-/// What a refusal says that it is about.
+/// The object that a refusal names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct About {
     /// API group, empty for the core one.
@@ -107,15 +107,15 @@ pub struct About {
 }
 
 impl ApiError {
-    /// What went wrong, in a word: an HTTP status, if there is one.
-    pub fn in_a_word(&self) -> String {
+    /// The HTTP status or one word, as a metric label.
+    pub fn short_reason(&self) -> String {
         match self {
             Self::Refused { code, .. } => code.to_string(),
             Self::Unreachable { .. } => "unreachable".to_owned(),
             Self::Unproven { .. } => "unproven".to_owned(),
             Self::Timeout { .. } => "timeout".to_owned(),
             Self::Unreadable { .. } => "unreadable".to_owned(),
-            Self::Held { .. } => "held".to_owned(),
+            Self::Blocked { .. } => "held".to_owned(),
         }
     }
 
@@ -155,7 +155,6 @@ impl ApiError {
         }
     }
 
-    /// No answer, because of this.
     pub(super) fn unreachable(verb: &'static str, path: &str, error: &dyn Error) -> Self {
         Self::Unreachable {
             verb,
@@ -164,17 +163,17 @@ impl ApiError {
         }
     }
 
-    /// No answer because of this error of the connection, which says if the connection was not proven.
+    /// The error of a connection: unproven, blocked or unreachable.
     pub(super) fn not_sent(verb: &'static str, path: &str, error: &(dyn Error + 'static)) -> Self {
         let mut causes = std::iter::successors(Some(error), |&error| error.source());
         match causes.find_map(|error| error.downcast_ref()) {
-            Some(Unproven(Self::Held { cause, .. })) => Self::held(verb, path, cause.clone()),
+            Some(Unproven(Self::Blocked { cause, .. })) => Self::blocked(verb, path, cause.clone()),
             Some(Unproven(why)) => Self::unproven(verb, path, why),
             None => Self::unreachable(verb, path, error),
         }
     }
 
-    /// Not sent, because of what came of the proof.
+    /// Not sent, because the proof failed with `why`.
     fn unproven(verb: &'static str, path: &str, why: &Self) -> Self {
         Self::Unproven {
             verb,
@@ -185,16 +184,15 @@ impl ApiError {
         }
     }
 
-    /// Held back, because of this.
-    pub(super) fn held(verb: &'static str, path: &str, cause: String) -> Self {
-        Self::Held {
+    pub(super) fn blocked(verb: &'static str, path: &str, cause: String) -> Self {
+        Self::Blocked {
             verb,
             path: path.to_owned(),
             cause,
         }
     }
 
-    /// An answer that cannot be read, because of this.
+    /// The answer cannot be decoded.
     pub fn unreadable(verb: &'static str, path: &str, cause: impl fmt::Display) -> Self {
         Self::Unreadable {
             verb,
@@ -211,16 +209,16 @@ impl ApiError {
             | Self::Unproven { .. }
             | Self::Timeout { .. }
             | Self::Unreadable { .. }
-            | Self::Held { .. } => None,
+            | Self::Blocked { .. } => None,
         }
     }
 
-    /// The list or watch must start anew: its resourceVersion is too old.
+    /// The list or watch has to restart: its resourceVersion is too old.
     pub fn is_expired(&self) -> bool {
         self.code() == Some(410)
     }
 
-    /// Whether it proves that there is no such object. A route that is missing is answered with 404 too, but names none.
+    /// Whether it proves the object's absence. The 404 of a missing route names no object.
     pub fn is_absence_of(&self, group: &str, resource: &str, name: &str) -> bool {
         let Self::Refused {
             code: 404,
@@ -236,16 +234,16 @@ impl ApiError {
             && about.is_some_and(|it| (&*it.group, &*it.resource, &*it.name) == (group, resource, name))
     }
 
-    /// How long the server asks to be left alone.
+    /// The server's `Retry-After`.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Refused { retry_after, .. } | Self::Unproven { retry_after, .. } => *retry_after,
-            Self::Unreachable { .. } | Self::Timeout { .. } | Self::Unreadable { .. } | Self::Held { .. } => None,
+            Self::Unreachable { .. } | Self::Timeout { .. } | Self::Unreadable { .. } | Self::Blocked { .. } => None,
         }
     }
 }
 
-/// An error with its causes on one line; each layer repeats less than one might hope.
+/// The error and its causes on one line, without repetitions.
 fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -260,7 +258,7 @@ fn chain(error: &dyn Error) -> String {
 }
 
 impl ApiError {
-    /// The same as a failure of this step.
+    /// This error as a failure of a step.
     pub fn failure(&self, step: Step) -> Failure {
         Failure {
             retry_after: self.retry_after(),
@@ -271,6 +269,6 @@ impl ApiError {
 
 impl Reasoned for ApiError {
     fn reason(&self) -> std::borrow::Cow<'static, str> {
-        self.in_a_word().into()
+        self.short_reason().into()
     }
 }

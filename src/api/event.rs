@@ -1,4 +1,4 @@
-//! What is written about events.
+//! Requests that write events.
 
 use std::sync::Arc;
 
@@ -6,23 +6,23 @@ use bytes::Bytes;
 
 use super::escape::escape;
 
-/// A request about an event, with its body in JSON.
+/// A write of an event, with its body in JSON.
 #[derive(Debug, Clone)]
 pub enum EventWrite {
-    /// Makes one.
+    /// Creates an event.
     Create {
-        /// Where.
+        /// Namespace of the event.
         namespace: Arc<str>,
         /// The event.
         body: Bytes,
     },
-    /// Changes one: it happened again.
+    /// Updates an event that happened again.
     Patch {
-        /// Where.
+        /// Namespace of the event.
         namespace: Arc<str>,
         /// Its name.
         name: Arc<str>,
-        /// The change, as a merge patch.
+        /// Merge patch.
         body: Bytes,
     },
 }
@@ -30,7 +30,7 @@ pub enum EventWrite {
 // === impl EventWrite ===
 
 impl EventWrite {
-    /// Verb, path, type of the body, body.
+    /// Verb, path, content type and body.
     pub(super) fn parts(self) -> (&'static str, String, &'static str, Bytes) {
         let path = |namespace: &str| format!("/api/v1/namespaces/{}/events", escape(namespace));
         match self {

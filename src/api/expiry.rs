@@ -1,4 +1,4 @@
-//! Until when credentials are good, where they tell: a certificate does, and a token of a service account.
+//! Expiry of credentials that show it: certificates and service account tokens.
 
 mod token;
 
@@ -9,22 +9,22 @@ use jiff::{SignedDuration, Timestamp};
 use rustls::pki_types::{CertificateDer, UnixTime, pem::PemObject as _};
 use webpki::{EndEntityCert, Error, KeyUsage};
 
-/// From here on their end is worth a warning.
-pub const SOON: SignedDuration = SignedDuration::from_hours(7 * 24);
+/// Credentials that expire within this time get a warning.
+pub const WARNING_PERIOD: SignedDuration = SignedDuration::from_hours(7 * 24);
 
-/// The end of credentials.
+/// When credentials expire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Expiry {
-    /// What they are.
+    /// Kind of the credentials.
     pub of: &'static str,
-    /// When they end.
+    /// When they expire.
     pub end: Timestamp,
 }
 
 // === impl Expiry ===
 
 impl Expiry {
-    /// That of the credentials in `config`, whose files are read; nothing if they do not tell.
+    /// Expiry of the credentials in `config`, whose files are read; `None` if they do not show it.
     ///
     /// # Errors
     /// A certificate that cannot be read.
@@ -46,19 +46,19 @@ impl Expiry {
     }
 }
 
-/// Whether credentials that end then are to be renewed by now.
-pub fn is_soon(end: Timestamp, now: Timestamp) -> bool {
-    end.duration_since(now) < SOON
+/// Whether credentials with this expiry need a warning.
+pub fn expires_soon(end: Timestamp, now: Timestamp) -> bool {
+    end.duration_since(now) < WARNING_PERIOD
 }
 
-/// The end of the first certificate, which is the client's own. At the end of time it has expired, and that is checked before
-/// anything else; rustls, which is to use it, reads it in the same way.
+/// Expiry of the first certificate, the client's own. webpki, which rustls uses, checks the expiry first: a check at the end
+/// of time returns it in its error.
 fn certificate_end(pem: &[u8]) -> Result<Timestamp, String> {
-    const AT_LAST: UnixTime = UnixTime::since_unix_epoch(Duration::MAX);
+    const END_OF_TIME: UnixTime = UnixTime::since_unix_epoch(Duration::MAX);
     let der = CertificateDer::from_pem_slice(pem).map_err(|error| error.to_string())?;
     let certificate = EndEntityCert::try_from(&der).map_err(|error| error.to_string())?;
     let usage = KeyUsage::client_auth();
-    match certificate.verify_for_usage(&[], &[], &[], AT_LAST, usage, None, None) {
+    match certificate.verify_for_usage(&[], &[], &[], END_OF_TIME, usage, None, None) {
         Err(Error::CertExpired { not_after, .. }) => {
             let end = i64::try_from(not_after.as_secs()).map_err(|error| error.to_string())?;
             Timestamp::from_second(end).map_err(|error| error.to_string())
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_of_the_first_certificate_is_read_also_beside_a_key_and_when_it_is_over() {
+    fn end_of_the_first_certificate_is_read_beside_a_key_and_after_expiry() {
         let key = KeyPair::generate().unwrap();
         let until = |year| {
             let mut of = CertificateParams::new(Vec::new()).unwrap();
@@ -93,11 +93,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_certificate_is_an_error_with_its_reason() {
+    fn invalid_certificate_is_an_error_with_its_reason() {
         let empty = "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n";
         for (pem, why) in [("", "no items"), (empty, "BadDer")] {
-            let told = certificate_end(pem.as_bytes()).unwrap_err();
-            assert!(told.contains(why), "{told}");
+            let error = certificate_end(pem.as_bytes()).unwrap_err();
+            assert!(error.contains(why), "{error}");
         }
     }
 }

@@ -17,9 +17,9 @@ use kube::client::ConfigExt as _;
 use tokio::time::timeout;
 use tower::{BoxError, Service, ServiceExt as _};
 
-/// For a connection without its proof, DNS and TLS included. All addresses of a name share half of it.
+/// Limit of a connect with DNS and TLS, without the proof. All addresses of a name share half of it.
 pub(super) const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
-/// For the proof. A busy server queues requests.
+/// Limit of the proof. A busy server queues requests.
 pub(super) const PROOF_TIMEOUT: Duration = Duration::from_secs(20);
 /// A connection is pinged after 30 s without data, an idle one too, and closed after 15 s without an answer: a load balancer
 /// may have dropped its state silently. The same values as client-go: k8s.io/apimachinery/pkg/util/net/http.go
@@ -35,7 +35,7 @@ pub(super) struct Http2<T, B> {
     open: tokio::sync::Mutex<Option<Sender<B>>>,
 }
 
-/// TLS as the kubeconfig has it.
+/// Connector with the TLS settings of the kubeconfig.
 pub(super) fn connector(config: &kube::Config) -> Result<HttpsConnectorBuilder<WantsProtocols1>, kube::Error> {
     let builder = HttpsConnectorBuilder::new()
         .with_tls_config(config.rustls_client_config()?)
@@ -50,7 +50,7 @@ pub(super) fn connector(config: &kube::Config) -> Result<HttpsConnectorBuilder<W
     Ok(builder.with_server_name_resolver(FixedServerNameResolver::new(name)))
 }
 
-/// TCP connections, which TLS goes over.
+/// TCP connector below TLS.
 pub(super) fn tcp() -> HttpConnector {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);

@@ -1,4 +1,4 @@
-//! Who asks, as headers say it. Making them goes through several layers, so they are kept for a while.
+//! Authentication headers. They are cached, since building them passes several layers.
 
 use std::{
     sync::{Mutex, PoisonError},
@@ -12,19 +12,19 @@ use kube::client::ConfigExt as _;
 use tokio::time::Instant;
 use tower::{BoxError, ServiceBuilder, ServiceExt as _, service_fn, util::BoxCloneSyncService};
 
-/// They are kept for so long. Tokens are renewed ten seconds before they run out, or earlier.
-const KEPT: Duration = Duration::from_secs(5);
+/// Lifetime of cached headers. Tokens are renewed at least ten seconds before they expire.
+const CACHE_TIME: Duration = Duration::from_secs(5);
 
-/// See the module's documentation.
+/// Builds and caches the headers of a client's identity.
 pub(super) struct Identity {
     layers: BoxCloneSyncService<Request<Empty<Bytes>>, Response<()>, BoxError>,
-    kept: Mutex<Option<(Instant, HeaderMap)>>,
+    cached: Mutex<Option<(Instant, HeaderMap)>>,
 }
 
 // === impl Identity ===
 
 impl Identity {
-    /// That of these credentials.
+    /// The identity of these credentials.
     pub fn new(config: &kube::Config) -> Result<Self, kube::Error> {
         let layers = ServiceBuilder::new()
             .option_layer(config.auth_layer()?)
@@ -37,26 +37,26 @@ impl Identity {
             }));
         Ok(Self {
             layers: BoxCloneSyncService::new(layers),
-            kept: Mutex::default(),
+            cached: Mutex::default(),
         })
     }
 
-    /// The headers that say so, at the moment.
+    /// The current headers.
     pub async fn headers(&self) -> Result<HeaderMap, BoxError> {
-        if let Some(headers) = self.kept() {
+        if let Some(headers) = self.cached() {
             return Ok(headers);
         }
-        // Boxed, since it is rare, and every request would have to hold the place for it.
+        // Boxed, so that the rare case does not enlarge every request's future.
         let echo = Box::pin(self.layers.clone().oneshot(Request::default())).await?;
         let headers = echo.into_parts().0.headers;
-        let kept = Some((Instant::now(), headers.clone()));
-        *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = kept;
+        let cached = Some((Instant::now(), headers.clone()));
+        *self.cached.lock().unwrap_or_else(PoisonError::into_inner) = cached;
         Ok(headers)
     }
 
-    fn kept(&self) -> Option<HeaderMap> {
-        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let (since, headers) = kept.as_ref()?;
-        (since.elapsed() < KEPT).then(|| headers.clone())
+    fn cached(&self) -> Option<HeaderMap> {
+        let cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        let (since, headers) = cached.as_ref()?;
+        (since.elapsed() < CACHE_TIME).then(|| headers.clone())
     }
 }

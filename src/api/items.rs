@@ -1,28 +1,28 @@
-//! Takes the body of a list apart while it arrives, one item at a time: the body is never held as a whole.
+//! Splits the body of a list into items while it arrives. The whole body is never in memory.
 
-/// Brackets that are open in an item, its own included.
-const IN_ITEM: usize = 3;
+/// Number of open brackets inside an item, including its own.
+const ITEM_DEPTH: usize = 3;
 
-/// A JSON list such as `{"metadata": …, "items": [{…}, …]}`, of which at most one item is held.
+/// Reader of a JSON list such as `{"metadata": …, "items": [{…}, …]}`; buffers at most one item.
 #[derive(Debug)]
-pub struct Items {
-    /// Of one item, and of the list without its items.
+pub struct ListItems {
+    /// Bytes of one item, and of the list without its items.
     limit: usize,
-    place: Place,
+    position: Position,
     string: InString,
-    /// Brackets that are open.
+    /// Number of open brackets.
     depth: usize,
     item: Vec<u8>,
-    rest: Vec<u8>,
+    remainder: Vec<u8>,
 }
 
-/// An item, or the list without its items, is larger than this.
+/// An item, or the list without its items, is larger than the limit in bytes.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("more than {0} bytes for one object")]
 pub struct TooLarge(usize);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum Position {
     Outside,
     Between,
     Item,
@@ -32,29 +32,29 @@ enum Place {
 enum InString {
     No,
     Yes,
-    /// Behind a backslash.
+    /// After a backslash.
     Escaped,
 }
 
-// === impl Items ===
+// === impl ListItems ===
 
-impl Items {
-    /// Holds at most about `limit` bytes.
+impl ListItems {
+    /// Buffers at most about `limit` bytes.
     pub fn new(limit: usize) -> Self {
         Self {
             limit,
-            place: Place::Outside,
+            position: Position::Outside,
             string: InString::No,
             depth: 0,
             item: Vec::new(),
-            rest: Vec::new(),
+            remainder: Vec::new(),
         }
     }
 
-    /// Takes the next bytes, and gives every complete item to `each`.
+    /// Reads the next bytes and calls `each` with every complete item.
     ///
     /// # Errors
-    /// When more would have to be held than the limit.
+    /// An item, or the list without its items, exceeds the limit.
     pub fn push(&mut self, bytes: &[u8], mut each: impl FnMut(&[u8])) -> Result<(), TooLarge> {
         let mut from = 0;
         for (at, byte) in bytes.iter().enumerate() {
@@ -64,38 +64,38 @@ impl Items {
                 (InString::Yes, b'"') => self.string = InString::No,
                 (InString::No, b'{' | b'[') => {
                     self.depth += 1;
-                    match (self.place, byte, self.depth) {
-                        (Place::Outside, b'[', 2) => {
-                            self.hold(&bytes[from..at])?;
+                    match (self.position, byte, self.depth) {
+                        (Position::Outside, b'[', 2) => {
+                            self.append(&bytes[from..at])?;
                             from = at + 1;
-                            let name = self.rest.trim_ascii_end().strip_suffix(b":").unwrap_or_default();
+                            let name = self.remainder.trim_ascii_end().strip_suffix(b":").unwrap_or_default();
                             if name.trim_ascii_end().ends_with(br#""items""#) {
-                                self.place = Place::Between;
+                                self.position = Position::Between;
                             }
-                            self.rest.push(b'[');
+                            self.remainder.push(b'[');
                         }
-                        (Place::Between, b'{', IN_ITEM) => {
-                            self.hold(&bytes[from..at])?;
+                        (Position::Between, b'{', ITEM_DEPTH) => {
+                            self.append(&bytes[from..at])?;
                             from = at;
-                            self.place = Place::Item;
+                            self.position = Position::Item;
                         }
                         _ => {}
                     }
                 }
                 (InString::No, b'}' | b']') => {
                     self.depth = self.depth.saturating_sub(1);
-                    match (self.place, self.depth) {
-                        (Place::Item, 2) => {
-                            self.hold(&bytes[from..=at])?;
+                    match (self.position, self.depth) {
+                        (Position::Item, 2) => {
+                            self.append(&bytes[from..=at])?;
                             from = at + 1;
                             each(&self.item);
                             self.item.clear();
-                            self.place = Place::Between;
+                            self.position = Position::Between;
                         }
-                        (Place::Between, 1) => {
-                            self.hold(&bytes[from..at])?;
+                        (Position::Between, 1) => {
+                            self.append(&bytes[from..at])?;
                             from = at;
-                            self.place = Place::Outside;
+                            self.position = Position::Outside;
                         }
                         _ => {}
                     }
@@ -103,25 +103,25 @@ impl Items {
                 (InString::Yes | InString::No, _) => {}
             }
         }
-        self.hold(&bytes[from..])
+        self.append(&bytes[from..])
     }
 
-    /// The list without its items. It is no JSON before all of the list has arrived.
-    pub fn into_rest(self) -> Vec<u8> {
-        self.rest
+    /// The list without its items. It is valid JSON only after the whole list.
+    pub fn into_remainder(self) -> Vec<u8> {
+        self.remainder
     }
 
-    fn hold(&mut self, bytes: &[u8]) -> Result<(), TooLarge> {
-        match self.place {
-            Place::Item => self.item.extend_from_slice(bytes),
-            Place::Outside => self.rest.extend_from_slice(bytes),
-            // What is no object makes the rest unreadable.
-            Place::Between => {
-                let odd = bytes.iter().filter(|byte| !b", \t\r\n".contains(byte));
-                self.rest.extend(odd);
+    fn append(&mut self, bytes: &[u8]) -> Result<(), TooLarge> {
+        match self.position {
+            Position::Item => self.item.extend_from_slice(bytes),
+            Position::Outside => self.remainder.extend_from_slice(bytes),
+            // Anything but an object makes the remainder unreadable.
+            Position::Between => {
+                let unexpected = bytes.iter().filter(|byte| !b", \t\r\n".contains(byte));
+                self.remainder.extend(unexpected);
             }
         }
-        if self.item.len().max(self.rest.len()) > self.limit {
+        if self.item.len().max(self.remainder.len()) > self.limit {
             return Err(TooLarge(self.limit));
         }
         Ok(())
@@ -135,15 +135,15 @@ mod tests {
 
     use super::*;
 
-    /// The items and the rest of a list that arrives in pieces of this size.
-    fn taken_apart(list: &str, piece: usize) -> (Vec<Value>, Option<Value>) {
-        let (mut items, mut taken) = (Items::new(1 << 20), Vec::new());
+    /// The items and the remainder of a list that arrives in pieces of this size.
+    fn split(list: &str, piece: usize) -> (Vec<Value>, Option<Value>) {
+        let (mut items, mut taken) = (ListItems::new(1 << 20), Vec::new());
         for piece in list.as_bytes().chunks(piece) {
             items
                 .push(piece, |item| taken.push(serde_json::from_slice(item).unwrap()))
                 .unwrap();
         }
-        (taken, serde_json::from_slice(&items.into_rest()).ok())
+        (taken, serde_json::from_slice(&items.into_remainder()).ok())
     }
 
     fn text() -> impl Strategy<Value = String> {
@@ -167,7 +167,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_list_is_the_same_however_it_is_cut(
+        fn list_is_split_the_same_from_any_pieces(
             objects in proptest::collection::vec(proptest::collection::vec((text(), value()), 0..4), 0..5),
             metadata in value(),
             piece in 1..64_usize,
@@ -176,28 +176,25 @@ mod tests {
             let objects: Vec<Value> = objects.into_iter().map(|fields| Value::Object(fields.into_iter().collect())).collect();
             let list = json!({ "kind": "PodList", "items": objects, "metadata": { "more": metadata } });
             let text = if pretty { serde_json::to_string_pretty(&list) } else { serde_json::to_string(&list) };
-            let (taken, rest) = taken_apart(&text.unwrap(), piece);
+            let (taken, remainder) = split(&text.unwrap(), piece);
             prop_assert_eq!(taken, objects);
-            prop_assert_eq!(rest, Some(json!({ "kind": "PodList", "items": [], "metadata": { "more": metadata } })));
+            prop_assert_eq!(remainder, Some(json!({ "kind": "PodList", "items": [], "metadata": { "more": metadata } })));
         }
     }
 
     #[test]
-    fn half_a_list_and_one_of_other_things_than_objects_are_no_list() {
+    fn partial_list_or_list_of_non_objects_is_invalid() {
         let list = r#"{"items":[{"a":1},{"b":"]}"}],"metadata":{}}"#;
         for cut in 0..list.len() {
-            assert_eq!(taken_apart(&list[..cut], 7).1, None, "{}", &list[..cut]);
+            assert_eq!(split(&list[..cut], 7).1, None, "{}", &list[..cut]);
         }
-        assert_eq!(
-            taken_apart(r#"{"items":[{"a":1},7]}"#, 4).1,
-            Some(json!({ "items": [7] }))
-        );
-        assert_eq!(taken_apart(r#"{"items":null}"#, 4).1, Some(json!({ "items": null })));
+        assert_eq!(split(r#"{"items":[{"a":1},7]}"#, 4).1, Some(json!({ "items": [7] })));
+        assert_eq!(split(r#"{"items":null}"#, 4).1, Some(json!({ "items": null })));
     }
 
     #[test]
-    fn no_more_is_held_than_the_limit() {
-        let push = |text: &str| Items::new(16).push(text.as_bytes(), |_| ());
+    fn object_larger_than_the_limit_is_an_error() {
+        let push = |text: &str| ListItems::new(16).push(text.as_bytes(), |_| ());
         assert_eq!(push(r#"{"items":[{"a":1},{"b":2},{"c":3}"#), Ok(()));
         assert_eq!(push(r#"{"items":[{"a":"a long text"}"#), Err(TooLarge(16)));
         assert_eq!(push(r#"{"metadata":"a long text""#), Err(TooLarge(16)));

@@ -1,4 +1,4 @@
-//! Credentials: the kubeconfig, and the files that it names.
+//! Reads kubeconfigs.
 
 use std::path::{Path, PathBuf};
 
@@ -7,20 +7,20 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 
 use crate::node::threads::Blocking;
 
-/// Reads a kubeconfig and everything that it points to, on a thread of its own.
+/// Reads a kubeconfig on a separate thread.
 ///
 /// # Errors
-/// In words.
+/// A message if a file is missing or invalid, or if the kubeconfig names a proxy.
 pub async fn read_kubeconfig(path: &Path) -> Result<kube::Config, String> {
     let path = path.to_owned();
     let read = Blocking::OnThreads.run(move || read_kubeconfig_here(&path)).await;
     read.unwrap_or_else(|why| Err(why.to_string()))
 }
 
-/// The same on this thread, which it blocks.
+/// [`read_kubeconfig`] on the calling thread, which it blocks.
 ///
 /// # Errors
-/// In words.
+/// A message if a file is missing or invalid, or if the kubeconfig names a proxy.
 pub fn read_kubeconfig_here(path: &Path) -> Result<kube::Config, String> {
     let mut kubeconfig =
         Kubeconfig::read_from(path).map_err(|error| error.to_string().lines().next().unwrap_or_default().to_owned())?;
@@ -28,11 +28,10 @@ pub fn read_kubeconfig_here(path: &Path) -> Result<kube::Config, String> {
         if cluster.proxy_url.as_ref().is_some_and(|url| !url.is_empty()) {
             return Err("it names a proxy-url, and only direct connections are made".to_owned());
         }
-        // One that the environment names is for others: a node reaches its API server directly. Where the file names one,
-        // the environment is not read; it is taken out again below.
+        // Prevents a proxy from the environment: kube reads it only if the file names none. Removed again below.
         cluster.proxy_url.clone_from(&cluster.server);
     }
-    // It reads files and waits for nothing.
+    // Reads files only, so it is ready at once.
     let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).now_or_never();
     let config = config.ok_or("it is not read at once")?;
     let mut config = config.map_err(|error| error.to_string())?;
@@ -44,7 +43,7 @@ pub fn read_kubeconfig_here(path: &Path) -> Result<kube::Config, String> {
     Ok(config)
 }
 
-/// A kubeconfig, and the files that it names.
+/// A kubeconfig and the files that it names.
 pub fn credential_files(path: &Path) -> Vec<PathBuf> {
     let kubeconfig = Kubeconfig::read_from(path).unwrap_or_default();
     let clusters = kubeconfig.clusters.into_iter().filter_map(|it| it.cluster);

@@ -1,4 +1,4 @@
-//! Requests about objects of any kind, of which only the metadata matters.
+//! Requests for the metadata of objects of any kind.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -12,76 +12,76 @@ use tokio::time::sleep;
 
 use super::{
     ApiError,
-    answer::{in_time, read},
-    cluster::{Cluster, StoreFollowed},
+    answer::{read, with_timeout},
+    cluster::{Cluster, StoreFollower},
     connection::REQUEST_TIMEOUT,
+    connection_pool::{ConnectionPool, RequestParts},
     credentials::Credentials,
     event::EventWrite,
-    expiry::is_soon,
-    lanes::{Ask, Lanes},
-    proven::retry_after,
+    expiry::expires_soon,
+    node_proof::retry_after,
     review,
 };
 use crate::node::effects::Effects;
 
-/// What an answer to a question about one object may look like.
+/// Accept header of a request for one object.
 const OBJECT: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
 const JSON: &str = "application/json";
-/// The API server allows 100 requests at once over one connection, and a watch lasts.
-const WATCHES_ON_ONE: usize = 64;
-/// Whoever has renewed credentials sees it told soon.
-const LOOK_FOR_RENEWED_EVERY: Duration = Duration::from_secs(20);
-/// Connections for writes.
-const FOR_WRITES: usize = 2;
+/// Watches over one connection. The API server allows 100 simultaneous requests.
+const WATCHES_PER_CONNECTION: usize = 64;
+/// Interval of checks for renewed credentials.
+const RELOAD_INTERVAL: Duration = Duration::from_secs(20);
+/// Number of connections for writes.
+const WRITE_CONNECTIONS: usize = 2;
 
-/// Which connection a request goes over: nobody waits behind watches, and writes not behind lists.
+/// Selects the connection of a request, so that none waits behind watches and no write behind lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lane {
-    /// For questions about single objects.
-    Question,
-    /// For whose turn it is, which must not wait behind anything.
+    /// Requests for single objects.
+    Get,
+    /// Leader election, which must not wait behind other requests.
     Election,
-    /// For one of many writes.
+    /// A write; the number spreads writes over connections.
     Write(usize),
-    /// For lists and the watch of the kind with this number.
+    /// Lists and the watch of the kind with this number.
     Kind(usize),
 }
 
-/// A client with the collector's own identity.
+/// A client with the collector's identity.
 #[derive(Clone)]
 pub struct MetadataClient {
-    credentials: Arc<Credentials<Arc<Lanes>>>,
+    credentials: Arc<Credentials<Arc<ConnectionPool>>>,
     cluster: Arc<Cluster>,
     effects: Effects,
 }
 
-/// An answer, whole.
+/// A whole answer.
 #[derive(Debug)]
 pub struct Document {
     /// Type of the body.
     pub content_type: String,
-    /// What to show the next time, to be told only of changes.
+    /// For the next request, which then returns only a change.
     pub etag: Option<String>,
     /// The body.
     pub body: Bytes,
 }
 
-/// An answer that comes in pieces.
+/// An answer that is read in pieces.
 #[derive(Debug)]
-pub struct Pieces {
-    /// It is protobuf; else JSON.
+pub struct AnswerStream {
+    /// Protobuf, else JSON.
     pub is_protobuf: bool,
     verb: &'static str,
     path: String,
     body: Incoming,
 }
 
-/// What became of a write.
+/// Result of a write.
 #[derive(Debug)]
-pub enum Written {
-    /// The server has done it, and answered so.
+pub enum WriteOutcome {
+    /// The server's answer.
     Done(Bytes),
-    /// A dry run kept it back.
+    /// Not sent in a dry run.
     Withheld,
 }
 
@@ -90,10 +90,10 @@ pub enum Written {
 impl Lane {
     fn number(self) -> usize {
         match self {
-            Self::Question => 0,
+            Self::Get => 0,
             Self::Election => 1,
-            Self::Write(number) => 2 + number % FOR_WRITES,
-            Self::Kind(number) => 2 + FOR_WRITES + number / WATCHES_ON_ONE,
+            Self::Write(number) => 2 + number % WRITE_CONNECTIONS,
+            Self::Kind(number) => 2 + WRITE_CONNECTIONS + number / WATCHES_PER_CONNECTION,
         }
     }
 }
@@ -101,18 +101,21 @@ impl Lane {
 // === impl MetadataClient ===
 
 impl MetadataClient {
-    /// When the credentials end, where they tell.
+    /// When the credentials expire, if they show it.
     pub fn credentials_end(&self) -> Option<Timestamp> {
         self.credentials.end()
     }
 
-    /// Goes on for ever. Credentials that are about to end are good until then: without this, who has renewed their file
-    /// would be warned all the same.
-    pub async fn follow_renewals(&self) {
+    /// Never returns. Reads credentials that expire soon again when their file changes: they still work, so that no refusal
+    /// would trigger it, and the warning would stay.
+    pub async fn reload_expiring_credentials(&self) {
         loop {
-            sleep(LOOK_FOR_RENEWED_EVERY).await;
-            if self.credentials_end().is_some_and(|end| is_soon(end, Timestamp::now())) {
-                self.credentials.follow_files().await;
+            sleep(RELOAD_INTERVAL).await;
+            if self
+                .credentials_end()
+                .is_some_and(|end| expires_soon(end, Timestamp::now()))
+            {
+                self.credentials.reload_if_changed().await;
             }
         }
     }
@@ -121,7 +124,7 @@ impl MetadataClient {
     pub fn new(config: &kube::Config, kubeconfig: PathBuf, effects: Effects) -> Result<Self, kube::Error> {
         let cluster = Arc::new(Cluster::default());
         let same = Arc::clone(&cluster);
-        let make = move |config: &kube::Config| Lanes::new(config, Arc::clone(&same)).map(Arc::new);
+        let make = move |config: &kube::Config| ConnectionPool::new(config, Arc::clone(&same)).map(Arc::new);
         Ok(Self {
             credentials: Arc::new(Credentials::new(
                 config,
@@ -139,37 +142,36 @@ impl MetadataClient {
         &self.effects
     }
 
-    /// From now on, and as long as what is returned is held, no connection is used that leads to an older state of the store
-    /// than was seen before.
-    pub fn follow_store(&self) -> StoreFollowed {
+    /// While the returned value exists, no connection is used that shows an older state of the store than an earlier one.
+    pub fn follow_store(&self) -> StoreFollower {
         self.cluster.follow_store()
     }
 
-    /// How far the store was seen to be, to be taken before it is asked.
-    pub fn store_was_at(&self) -> Option<u64> {
-        self.cluster.store_was_at()
+    /// Highest resourceVersion so far. To be read before a request.
+    pub fn last_store_version(&self) -> Option<u64> {
+        self.cluster.last_store_version()
     }
 
-    /// A list of namespaces shows the store at this version; it was at `before` when it was asked.
-    pub fn store_is_at(&self, version: u64, before: Option<u64>) {
-        if let Err(why) = self.cluster.store_is_at(version, before) {
+    /// Records the version of a list of namespaces; `before` is the highest version at the time of the request.
+    pub fn record_store_version(&self, version: u64, before: Option<u64>) {
+        if let Err(why) = self.cluster.record_store_version(version, before) {
             tracing::warn!(why, "The API server shows an older state");
         }
     }
 
-    /// A document, or nothing if it is still the one with this tag.
+    /// A document; `None` if it still has this etag.
     pub async fn document(
         &self,
         path: &str,
         accept: &'static str,
         etag: Option<&str>,
     ) -> Result<Option<Document>, ApiError> {
-        let ask = Ask {
+        let parts = RequestParts {
             etag,
-            ..Ask::get("GET", path, accept)
+            ..RequestParts::get("GET", path, accept)
         };
-        in_time(REQUEST_TIMEOUT, "GET", path, async {
-            let response = self.begun(Lane::Question, &ask).await?;
+        with_timeout(REQUEST_TIMEOUT, "GET", path, async {
+            let response = self.start(Lane::Get, &parts).await?;
             if response.status() == StatusCode::NOT_MODIFIED {
                 return Ok(None);
             }
@@ -178,25 +180,25 @@ impl MetadataClient {
             Ok(Some(Document {
                 content_type: content_type.unwrap_or_default().to_owned(),
                 etag: etag.map(str::to_owned),
-                body: whole("GET", path, response).await?,
+                body: read_body("GET", path, response).await?,
             }))
         })
         .await
     }
 
-    /// Begins to read what comes in pieces.
-    pub async fn pieces(
+    /// Starts a list or watch.
+    pub async fn stream(
         &self,
         lane: Lane,
         verb: &'static str,
         path: &str,
         accept: &'static str,
-    ) -> Result<Pieces, ApiError> {
-        let ask = Ask::get(verb, path, accept);
-        let response = in_time(REQUEST_TIMEOUT, verb, path, self.begun(lane, &ask)).await?;
+    ) -> Result<AnswerStream, ApiError> {
+        let parts = RequestParts::get(verb, path, accept);
+        let response = with_timeout(REQUEST_TIMEOUT, verb, path, self.start(lane, &parts)).await?;
         let content_type = response.headers().get(header::CONTENT_TYPE);
         let content_type = content_type.and_then(|value| value.to_str().ok()).unwrap_or_default();
-        Ok(Pieces {
+        Ok(AnswerStream {
             is_protobuf: content_type.starts_with("application/vnd.kubernetes.protobuf"),
             verb,
             path: path.to_owned(),
@@ -204,18 +206,18 @@ impl MetadataClient {
         })
     }
 
-    /// One object; its metadata at least.
+    /// One object, with at least its metadata.
     pub async fn object(&self, path: &str) -> Result<Value, ApiError> {
-        self.json(Lane::Question, path, OBJECT).await
+        self.json(Lane::Get, path, OBJECT).await
     }
 
-    /// What is there in JSON, as `accept` names it.
+    /// The JSON of a GET with this accept header.
     pub async fn json(&self, lane: Lane, path: &str, accept: &'static str) -> Result<Value, ApiError> {
-        let body = self.collected(lane, Ask::get("GET", path, accept)).await?;
+        let body = self.fetch(lane, RequestParts::get("GET", path, accept)).await?;
         read("GET", path, &body)
     }
 
-    /// Changes something, if effects may happen. What a dry run keeps back is for the caller to tell.
+    /// Sends a write if the gate allows it. The caller logs a dry run.
     pub async fn write(
         &self,
         lane: usize,
@@ -223,25 +225,25 @@ impl MetadataClient {
         path: &str,
         content_type: &'static str,
         body: Bytes,
-    ) -> Result<Written, ApiError> {
+    ) -> Result<WriteOutcome, ApiError> {
         let allowed = self.effects.allow_unlogged();
-        if !allowed.map_err(|held| ApiError::held(verb, path, held.reason))? {
+        if !allowed.map_err(|held| ApiError::blocked(verb, path, held.reason))? {
             tracing::debug!(verb, path, "Dry run: not sent");
-            return Ok(Written::Withheld);
+            return Ok(WriteOutcome::Withheld);
         }
-        self.question(Lane::Write(lane), verb, path, content_type, body)
+        self.send_ungated(Lane::Write(lane), verb, path, content_type, body)
             .await
-            .map(Written::Done)
+            .map(WriteOutcome::Done)
     }
 
-    /// Records an event, or that it happened again.
+    /// Creates an event, or updates its count.
     pub async fn record(&self, event: EventWrite) -> Result<(), ApiError> {
         let (verb, path, content_type, body) = event.parts();
         self.write(0, verb, &path, content_type, body).await.map(drop)
     }
 
-    /// Sends a body that changes nothing, or only what this agent itself keeps at the server.
-    pub async fn question(
+    /// Sends a body past the gate: a review, or this agent's own Lease.
+    pub async fn send_ungated(
         &self,
         lane: Lane,
         verb: &'static str,
@@ -249,80 +251,85 @@ impl MetadataClient {
         content_type: &'static str,
         body: Bytes,
     ) -> Result<Bytes, ApiError> {
-        let ask = Ask {
+        let parts = RequestParts {
             content_type: Some(content_type),
             body,
-            ..Ask::get(verb, path, OBJECT)
+            ..RequestParts::get(verb, path, OBJECT)
         };
-        self.collected(lane, ask).await
+        self.fetch(lane, parts).await
     }
 
-    /// Asks whether this identity may do something.
-    pub async fn may(&self, attributes: &Value) -> Result<bool, ApiError> {
-        let ask = Ask {
+    /// Whether this identity may do something (SelfSubjectAccessReview).
+    pub async fn is_allowed(&self, attributes: &Value) -> Result<bool, ApiError> {
+        let parts = RequestParts {
             content_type: Some(JSON),
             body: review::of(attributes),
-            ..Ask::get("POST", review::PATH, JSON)
+            ..RequestParts::get("POST", review::PATH, JSON)
         };
-        let answer = self.collected(Lane::Question, ask).await?;
+        let answer = self.fetch(Lane::Get, parts).await?;
         read("POST", review::PATH, &answer).map(|review| review::is_granted(&review))
     }
 
-    async fn collected(&self, lane: Lane, ask: Ask<'_>) -> Result<Bytes, ApiError> {
-        let (verb, path) = (ask.verb, ask.path);
-        // Boxed, since a request takes a kilobyte while it goes on.
+    async fn fetch(&self, lane: Lane, parts: RequestParts<'_>) -> Result<Bytes, ApiError> {
+        let (verb, path) = (parts.verb, parts.path);
+        // Boxed, since the future takes a kilobyte.
         let answer = Box::pin(async move {
-            let response = self.begun(lane, &ask).await?;
-            whole(verb, path, response).await
+            let response = self.start(lane, &parts).await?;
+            read_body(verb, path, response).await
         });
-        in_time(REQUEST_TIMEOUT, verb, path, answer).await
+        with_timeout(REQUEST_TIMEOUT, verb, path, answer).await
     }
 
-    async fn begun(&self, lane: Lane, ask: &Ask<'_>) -> Result<Response<Incoming>, ApiError> {
-        let lanes = self.credentials.sender();
-        match lanes.send(lane.number(), ask).await {
+    async fn start(&self, lane: Lane, parts: &RequestParts<'_>) -> Result<Response<Incoming>, ApiError> {
+        let pool = self.credentials.sender();
+        match pool.send(lane.number(), parts).await {
             Ok(response) if response.status().is_success() || response.status() == StatusCode::NOT_MODIFIED => {
                 Ok(response)
             }
-            // Boxed, since it is rare, and every request would have to hold the place for it.
-            failed => Err(Box::pin(self.failed(ask.verb, ask.path, failed)).await),
+            // Boxed, so that the rare case does not enlarge every request's future.
+            failed => Err(Box::pin(self.request_error(parts.verb, parts.path, failed)).await),
         }
     }
 
-    async fn failed(&self, verb: &'static str, path: &str, response: Result<Response<Incoming>, ApiError>) -> ApiError {
+    async fn request_error(
+        &self,
+        verb: &'static str,
+        path: &str,
+        response: Result<Response<Incoming>, ApiError>,
+    ) -> ApiError {
         let response = match response {
             Ok(response) => response,
             Err(error) => {
                 match &error {
-                    ApiError::Unproven { code: Some(401), .. } => self.credentials.renew().await,
-                    _ => self.credentials.follow_files().await,
+                    ApiError::Unproven { code: Some(401), .. } => self.credentials.reload_refused().await,
+                    _ => self.credentials.reload_if_changed().await,
                 }
                 return error;
             }
         };
         let (code, retry_after) = (response.status().as_u16(), retry_after(response.headers()));
         if code == 401 {
-            self.credentials.renew().await;
+            self.credentials.reload_refused().await;
         }
-        let body = whole(verb, path, response).await.unwrap_or_default();
+        let body = read_body(verb, path, response).await.unwrap_or_default();
         ApiError::refused(verb, path, code, retry_after, &body)
     }
 }
 
-async fn whole(verb: &'static str, path: &str, response: Response<Incoming>) -> Result<Bytes, ApiError> {
+async fn read_body(verb: &'static str, path: &str, response: Response<Incoming>) -> Result<Bytes, ApiError> {
     let body = response.into_body().collect().await;
     body.map(http_body_util::Collected::to_bytes)
         .map_err(|error| ApiError::unreachable(verb, path, &error))
 }
 
-// === impl Pieces ===
+// === impl AnswerStream ===
 
-impl Pieces {
-    /// The next piece, which has to come within `patience`; `None` at the end.
-    pub async fn next(&mut self, patience: Duration) -> Result<Option<Bytes>, ApiError> {
+impl AnswerStream {
+    /// The next piece, within `timeout`; `None` at the end.
+    pub async fn next(&mut self, timeout: Duration) -> Result<Option<Bytes>, ApiError> {
         loop {
             let frame = async { Ok(self.body.frame().await) };
-            let Some(frame) = in_time(patience, self.verb, &self.path, frame).await? else {
+            let Some(frame) = with_timeout(timeout, self.verb, &self.path, frame).await? else {
                 return Ok(None);
             };
             let frame = frame.map_err(|error| ApiError::unreachable(self.verb, &self.path, &error))?;
@@ -332,7 +339,7 @@ impl Pieces {
         }
     }
 
-    /// It cannot be read, because of this.
+    /// The answer cannot be decoded.
     pub fn unreadable(&self, cause: impl std::fmt::Display) -> ApiError {
         ApiError::unreadable(self.verb, &self.path, cause)
     }

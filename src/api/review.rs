@@ -1,12 +1,11 @@
-//! The question whether an identity may do something.
+//! SelfSubjectAccessReviews.
 
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-/// Where it is asked.
 pub(super) const PATH: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 
-/// The question.
+/// Body of a review.
 pub(super) fn of(attributes: &Value) -> Bytes {
     let review = json!({
         "kind": "SelfSubjectAccessReview",
@@ -16,7 +15,7 @@ pub(super) fn of(attributes: &Value) -> Bytes {
     review.to_string().into()
 }
 
-/// The answer.
+/// Whether the answer allows it.
 pub(super) fn is_granted(review: &Value) -> bool {
     review["status"]["allowed"].as_bool().unwrap_or(false)
 }

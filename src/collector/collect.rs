@@ -43,7 +43,7 @@ const JSON: &str = "application/json";
 pub async fn collect(client: MetadataClient, shared: Arc<Shared>) -> String {
     let mut restart = shared.restart_reason.subscribe();
     let store = client.follow_store();
-    let mut restored = store.put_back();
+    let mut restored = store.restored();
     let discovery = DiscoveryTask {
         client: client.clone(),
         shared: Arc::clone(&shared),
@@ -208,7 +208,7 @@ impl DiscoveryTask {
         }
         let asked = troubled.into_iter().map(|(group, version)| async move {
             let path = format!("{API_SERVICES}/{}", escape(&format!("{version}.{group}")));
-            let answer = self.client.json(Lane::Question, &path, JSON).await;
+            let answer = self.client.json(Lane::Get, &path, JSON).await;
             ((group, version), answer)
         });
         let mut answers = stream::iter(asked).buffered(MAX_LISTS);
@@ -299,7 +299,7 @@ impl DiscoveryTask {
         let client = &self.client;
         let asked = kinds.into_iter().map(|(id, path)| async move {
             let asked = format!("{path}?limit=1");
-            let answer = timeout(ROUTE_TIMEOUT, client.pieces(Lane::Question, "LIST", &asked, wire::LIST)).await;
+            let answer = timeout(ROUTE_TIMEOUT, client.stream(Lane::Get, "LIST", &asked, wire::LIST)).await;
             let is_removed = matches!(answer, Ok(Err(error)) if error.code() == Some(404));
             (id, path, is_removed)
         });
@@ -321,10 +321,10 @@ impl DiscoveryTask {
     /// Checks the store's resourceVersion. A watch does not report that the store was restored from a backup.
     async fn check_store(&self) {
         // An event during the request may be younger than its answer.
-        let (before, reported) = (self.client.store_was_at(), self.shared.progress_of("namespaces"));
+        let (before, reported) = (self.client.last_store_version(), self.shared.progress_of("namespaces"));
         match self.store_version().await {
             Ok(version) => {
-                self.client.store_is_at(version, before);
+                self.client.record_store_version(version, before);
                 self.shared.check_store_version("namespaces", version, reported);
             }
             Err(error) => tracing::debug!(%error, "Store version check failed; will retry"),
@@ -332,10 +332,7 @@ impl DiscoveryTask {
     }
 
     async fn store_version(&self) -> Result<u64, ApiError> {
-        let mut pieces = self
-            .client
-            .pieces(Lane::Question, "LIST", NAMESPACES, wire::LIST)
-            .await?;
+        let mut pieces = self.client.stream(Lane::Get, "LIST", NAMESPACES, wire::LIST).await?;
         let mut page = PageReader::new(pieces.is_protobuf);
         while let Some(piece) = pieces.next(PIECE_TIMEOUT).await? {
             page.read(&piece, |_| ()).map_err(|error| pieces.unreadable(error))?;

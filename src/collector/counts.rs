@@ -86,7 +86,7 @@ impl Counts {
     pub fn failed(&mut self, step: &'static str, error: &ApiError) -> bool {
         let times = self
             .failures
-            .entry(format!("{step}: {}", error.in_a_word()))
+            .entry(format!("{step}: {}", error.short_reason()))
             .or_default();
         *times += 1;
         *times == 1

@@ -160,7 +160,7 @@ fn update_limit(done: &Done, limit: &mut Limit, busy: usize, now: Instant) {
             ApiError::Refused { .. } | ApiError::Unreadable { .. } | ApiError::Timeout { .. } => {
                 limit.record_answer(done.duration, busy);
             }
-            ApiError::Unreachable { .. } | ApiError::Unproven { .. } | ApiError::Held { .. } => {
+            ApiError::Unreachable { .. } | ApiError::Unproven { .. } | ApiError::Blocked { .. } => {
                 limit.record_no_answer(now);
             }
         },
@@ -283,7 +283,7 @@ fn apply_outcome(core: &mut Core, request: &Request, outcome: Outcome, now: Inst
             }
             match &error {
                 // It was not sent.
-                ApiError::Unproven { .. } | ApiError::Held { .. } => core.queue.requeue(item),
+                ApiError::Unproven { .. } | ApiError::Blocked { .. } => core.queue.requeue(item),
                 ApiError::Unreachable { .. } | ApiError::Refused { code: 429, .. } => {
                     let pause = backoff(RETRY, core.queue.tries(item));
                     let pause = pause.max(requested.unwrap_or_default());

@@ -76,7 +76,7 @@ pub fn identity(node_name: &str) -> io::Result<String> {
     Ok(format!("{node_name}_{}", fs::read_to_string(RANDOM_UUID)?.trim()))
 }
 
-// === impl Turns ===
+// === impl LeaderElection ===
 
 impl LeaderElection {
     /// Starts as standby; a dry run, which writes nothing, is active at once.
@@ -291,7 +291,7 @@ async fn wait_for_change(conditions: &mut watch::Receiver<Conditions>, until: Op
     }
 }
 
-// === impl Ends ===
+// === impl EndsRole ===
 
 impl Drop for EndsRole<'_> {
     fn drop(&mut self) {

@@ -125,7 +125,7 @@ impl Monitor {
         let mut token = String::new();
         loop {
             let path = format!("{}?limit={PAGE_SIZE}&continue={}", self.path, escape(&token));
-            let pieces = self.pieces("LIST", &path, wire::LIST);
+            let pieces = self.stream("LIST", &path, wire::LIST);
             let mut pieces = self.with_slot(&mut slot, pieces).await?;
             let mut page = PageReader::new(pieces.is_protobuf);
             while let Some(piece) = self.with_slot(&mut slot, pieces.next(PIECE_TIMEOUT)).await? {
@@ -167,7 +167,7 @@ impl Monitor {
             self.path,
             escape(from),
         );
-        let mut pieces = self.pieces("WATCH", &path, wire::WATCH).await?;
+        let mut pieces = self.stream("WATCH", &path, wire::WATCH).await?;
         self.shared.watch_started(self.kind, early);
         let mut watch = WatchReader::new(pieces.is_protobuf);
         while let Some(piece) = pieces.next(EVENT_TIMEOUT).await? {
@@ -190,13 +190,13 @@ impl Monitor {
         Ok(self.shared.last_version(self.kind).unwrap_or_else(|| from.to_owned()))
     }
 
-    async fn pieces(
+    async fn stream(
         &self,
         verb: &'static str,
         path: &str,
         accept: &'static str,
-    ) -> Result<crate::api::Pieces, StreamEnd> {
-        let pieces = self.client.pieces(Lane::Kind(self.number), verb, path, accept).await;
+    ) -> Result<crate::api::AnswerStream, StreamEnd> {
+        let pieces = self.client.stream(Lane::Kind(self.number), verb, path, accept).await;
         pieces.map_err(|error| {
             if error.is_expired() {
                 StreamEnd::Expired(error.to_string())

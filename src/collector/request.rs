@@ -11,7 +11,7 @@ use super::{
     uid::Uid,
     wire,
 };
-use crate::api::{self, ApiError, MetadataClient, Written};
+use crate::api::{self, ApiError, MetadataClient, WriteOutcome};
 
 const MERGE_PATCH: &str = "application/merge-patch+json";
 const STRATEGIC_PATCH: &str = "application/strategic-merge-patch+json";
@@ -218,9 +218,9 @@ impl Writes<'_> {
             .write(self.lane, "DELETE", &target.path, JSON, body.into())
             .await?;
         Ok(match written {
-            Written::Withheld => Outcome::DryRun,
-            Written::Done(answer) if is_success(&answer) => Outcome::Deleted,
-            Written::Done(_) => Outcome::Done,
+            WriteOutcome::Withheld => Outcome::DryRun,
+            WriteOutcome::Done(answer) if is_success(&answer) => Outcome::Deleted,
+            WriteOutcome::Done(_) => Outcome::Done,
         })
     }
 
@@ -332,7 +332,7 @@ impl Writes<'_> {
         const VERB: &str = "PATCH";
         let body = Bytes::from(body.to_string());
         let written = self.client.write(self.lane, VERB, &target.path, how, body);
-        let Written::Done(answer) = written.await? else {
+        let WriteOutcome::Done(answer) = written.await? else {
             return Ok(None);
         };
         api::read(VERB, &target.path, &answer).map(Some)

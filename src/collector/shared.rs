@@ -261,7 +261,7 @@ impl Shared {
             let since = watched.failure.take().map_or_else(Instant::now, |before| before.since);
             watched.failure = Some(WatchFailure {
                 text: error.to_string(),
-                reason: error.in_a_word(),
+                reason: error.short_reason(),
                 since,
             });
             if is_new {

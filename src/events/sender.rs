@@ -143,7 +143,7 @@ fn next(error: &ApiError, age: Duration) -> Next {
         ApiError::Unreachable { .. }
         | ApiError::Unproven { .. }
         | ApiError::Timeout { .. }
-        | ApiError::Held { .. }
+        | ApiError::Blocked { .. }
         | ApiError::Refused { code: 401 | 429, .. } => Next::Backoff,
         // It may be a webhook for one namespace only.
         ApiError::Refused { code: 500.., .. } => Next::Requeue,

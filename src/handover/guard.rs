@@ -181,7 +181,7 @@ impl Guard {
     /// Reads the Node again and compares it with the recorded one.
     ///
     /// # Errors
-    /// [`ApiError::Held`] for a mismatch, else the error of the request.
+    /// [`ApiError::Blocked`] for a mismatch, else the error of the request.
     pub async fn verify(&self, api: &ApiClient) -> Result<(), ApiError> {
         self.node(api).await.map(drop)
     }
@@ -221,7 +221,7 @@ impl Guard {
         };
         self.set_identity(identity.clone());
         self.lock().is_out_of_service = answer.as_ref().is_ok_and(is_out_of_service);
-        identity.map_err(|mismatch| ApiError::Held {
+        identity.map_err(|mismatch| ApiError::Blocked {
             verb: "GET",
             path: format!("/api/v1/nodes/{name}"),
             cause: mismatch.why,

@@ -164,7 +164,7 @@ impl KubeletMonitor {
     /// opened. `next`, or standby if the Node cannot be read. A mismatch blocks all effects in the guard.
     async fn verify_node_before(&self, next: Role, before: &Role) -> Role {
         let why = match timeout(NODE_TIMEOUT, self.guard.verify(&self.api)).await {
-            Ok(Ok(()) | Err(ApiError::Held { .. })) => return next,
+            Ok(Ok(()) | Err(ApiError::Blocked { .. })) => return next,
             Ok(Err(error)) => error.to_string(),
             Err(_) => format!("the API server has not answered within {NODE_TIMEOUT:?}"),
         };

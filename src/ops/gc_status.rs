@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    api::expiry::is_soon,
+    api::expiry::expires_soon,
     collector::{
         Mode,
         leader_election::{LeaseView, ManagerView, View},
@@ -44,7 +44,7 @@ pub fn text(report: &GcReport, now: Timestamp) -> String {
 fn credentials(end: Timestamp, now: Timestamp) -> String {
     if end <= now {
         format!("           the credentials have expired: {end:.0}; {RENEW_COLLECTORS}\n")
-    } else if is_soon(end, now) {
+    } else if expires_soon(end, now) {
         format!("           the credentials expire: {end:.0}; {RENEW_COLLECTORS}\n")
     } else {
         format!("           the credentials are good until {end:.0}\n")

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    api::expiry::is_soon,
+    api::expiry::expires_soon,
     counters::Counts,
     handover::{
         guard::holds::ABSENCE,
@@ -208,7 +208,7 @@ pub fn text(report: &StatusReport, now: Timestamp) -> String {
     if let Some(error) = &report.watch.error {
         let _ = writeln!(out, "          {error}");
     }
-    if let Some(end) = report.credentials_end.filter(|end| is_soon(*end, now)) {
+    if let Some(end) = report.credentials_end.filter(|end| expires_soon(*end, now)) {
         let told = if end > now { "expire" } else { "have expired" };
         let _ = writeln!(out, "          the credentials {told}: {end:.0}; {RENEW}");
     }

@@ -438,7 +438,7 @@ impl PodSource {
         let retry_in = rounded(pause);
         match error {
             // The guard has logged it.
-            ApiError::Held { .. } => tracing::debug!(%error, ?retry_in, "List blocked by a node identity mismatch"),
+            ApiError::Blocked { .. } => tracing::debug!(%error, ?retry_in, "List blocked by a node identity mismatch"),
             error => tracing::warn!(%error, ?retry_in, "List or watch failed; will retry"),
         }
         self.report.send_modify(|report| {

@@ -1,4 +1,4 @@
-//! Until when a token is good. One of a service account tells; of any other only the server knows.
+//! Expiry of a service account token. Other tokens do not show theirs.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use jiff::Timestamp;
@@ -6,13 +6,13 @@ use kube::config::AuthInfo;
 use secrecy::ExposeSecret as _;
 use serde::Deserialize;
 
-/// As much as is looked at of what a JSON Web Token says.
+/// The used claims of a JSON Web Token.
 #[derive(Deserialize)]
 struct Claims {
     exp: i64,
 }
 
-/// The end of the token that is sent, if it says so itself.
+/// Expiry of the token of these credentials, if it shows it.
 pub(super) fn end(auth: &AuthInfo) -> Option<Timestamp> {
     match (&auth.token, &auth.token_file) {
         (_, Some(file)) => end_of(std::fs::read_to_string(file).ok()?.trim()),
@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_of_a_service_accounts_token_is_read_and_of_no_other() {
+    fn only_the_end_of_a_service_account_token_is_read() {
         let claims = URL_SAFE_NO_PAD.encode(r#"{"iss":"x","exp":1767225600}"#);
         let end = end_of(&format!("e30.{claims}.signature"));
         assert_eq!(end, "2026-01-01T00:00:00Z".parse().ok());

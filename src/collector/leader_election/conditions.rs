@@ -25,7 +25,7 @@ pub(super) struct Conditions {
     pub manager_idle_until: Instant,
 }
 
-// === impl Leave ===
+// === impl Validity ===
 
 impl Validity {
     pub fn unlimited(since: Instant) -> Self {
@@ -37,7 +37,7 @@ impl Validity {
     }
 }
 
-// === impl Ground ===
+// === impl Conditions ===
 
 impl Conditions {
     /// When the active role began and expires, or why it may not be active now.

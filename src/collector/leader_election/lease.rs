@@ -206,7 +206,7 @@ impl Seen {
     }
 }
 
-// === impl Sight ===
+// === impl Observed ===
 
 impl Observed {
     /// The same holder shows standby in a newer version than `before`: a restored store shows older ones.

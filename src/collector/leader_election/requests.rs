@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde_json::Value;
 
-use crate::api::{ApiError, Lane, MetadataClient, in_time, read};
+use crate::api::{ApiError, Lane, MetadataClient, read, with_timeout};
 
 /// Limit of a request: half of the renew deadline, so that a second one fits in.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -34,7 +34,7 @@ impl Leases<'_> {
             Freshness::Latest => format!("{PATH}/{name}"),
             Freshness::Cached => format!("{PATH}/{name}?resourceVersion=0"),
         };
-        match in_time(TIMEOUT, "GET", &path, self.0.json(Lane::Election, &path, JSON)).await {
+        match with_timeout(TIMEOUT, "GET", &path, self.0.json(Lane::Election, &path, JSON)).await {
             Ok(lease) => Ok(Some(lease)),
             Err(error) if is_absence(&error, name) => Ok(None),
             Err(error) => Err(error),
@@ -53,8 +53,8 @@ impl Leases<'_> {
 
     async fn send(&self, verb: &'static str, path: &str, body: &Value) -> Result<Value, ApiError> {
         let body = Bytes::from(body.to_string());
-        let sent = self.0.question(Lane::Election, verb, path, JSON, body);
-        read(verb, path, &in_time(TIMEOUT, verb, path, sent).await?)
+        let sent = self.0.send_ungated(Lane::Election, verb, path, JSON, body);
+        read(verb, path, &with_timeout(TIMEOUT, verb, path, sent).await?)
     }
 }
 

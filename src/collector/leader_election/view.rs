@@ -78,7 +78,7 @@ pub(super) struct Recorded {
     pub manager: Option<ManagerView>,
 }
 
-// === impl Notes ===
+// === impl StatusRecord ===
 
 impl StatusRecord {
     pub fn all(&self) -> Recorded {

@@ -22,14 +22,14 @@ impl Guard {
     pub async fn is_gone(&self, api: &ApiClient, pod: &PodRef) -> Result<bool, ApiError> {
         self.verify(api).await?;
         let seen_before = self.highest();
-        let list = api.named(pod).await?;
-        if list.shows_it {
+        let list = api.pods_named(pod).await?;
+        if list.has_pod {
             return Ok(false);
         }
         self.verify(api).await?;
         match self.record_list(list.version, seen_before, None) {
             None => Ok(true),
-            Some(cause) => Err(ApiError::Held {
+            Some(cause) => Err(ApiError::Blocked {
                 verb: "LIST",
                 path: "/api/v1/pods".to_owned(),
                 cause,

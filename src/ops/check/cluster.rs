@@ -54,7 +54,7 @@ pub(super) async fn for_collector(settings: &GcSettings) -> Vec<Row> {
 
 /// The server's version, and which cluster it shows.
 async fn cluster(client: &MetadataClient) -> Result<String, ApiError> {
-    let version = client.json(Lane::Question, "/version", "application/json").await?;
+    let version = client.json(Lane::Get, "/version", "application/json").await?;
     let namespace = client.object("/api/v1/namespaces/kube-system").await?;
     Ok(format!(
         "{}, of the cluster whose kube-system has the UID {}",

@@ -59,7 +59,7 @@ impl Right {
         if !self.namespace.is_empty() {
             wish["namespace"] = self.namespace.into();
         }
-        answer(client.may(&wish)).await
+        answer(client.is_allowed(&wish)).await
     }
 }
 
@@ -128,7 +128,7 @@ pub(super) fn unasked(what: &str, error: &ApiError) -> Row {
             Verdict::Unreachable,
             "check the server in --gc-kubeconfig, and the network to it",
         ),
-        ApiError::Refused { .. } | ApiError::Unreadable { .. } | ApiError::Held { .. } => {
+        ApiError::Refused { .. } | ApiError::Unreadable { .. } | ApiError::Blocked { .. } => {
             (Verdict::Failed, ANOTHER_ANSWER)
         }
     };

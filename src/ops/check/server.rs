@@ -12,8 +12,8 @@ use super::{
 use crate::{
     api::{
         ApiClient, ApiError,
-        expiry::{Expiry, is_soon},
-        in_time,
+        expiry::{Expiry, expires_soon},
+        with_timeout,
     },
     model::problems,
     node::identity::Identity,
@@ -99,7 +99,7 @@ impl Server<'_> {
         let lease = self.looks_at_lease.then_some(("get the Lease", lease));
         for (what, attributes) in rights.into_iter().chain(lease) {
             let what = format!("right to {what}");
-            rows.push(match answer(self.api.may(&attributes)).await {
+            rows.push(match answer(self.api.is_allowed(&attributes)).await {
                 Ok(true) => Row::ok(&what, "granted"),
                 Ok(false) => Row::new(&what, Verdict::Failed, "not granted", &self.use_others()),
                 Err(error) => self.refused(&what, &error),
@@ -131,7 +131,7 @@ impl Server<'_> {
                  credentials",
             ),
             ApiError::Refused { code: 403, .. } => Row::new(what, Verdict::Failed, error, &self.use_others()),
-            ApiError::Refused { .. } | ApiError::Unreadable { .. } | ApiError::Held { .. } => {
+            ApiError::Refused { .. } | ApiError::Unreadable { .. } | ApiError::Blocked { .. } => {
                 Row::new(what, Verdict::Failed, error, ANOTHER_ANSWER)
             }
         }
@@ -199,7 +199,7 @@ fn good_until(what: &str, renew: &str, expiry: Expiry, now: Timestamp) -> Row {
     let Expiry { of, end } = expiry;
     if end <= now {
         Row::new(what, Verdict::Configuration, format!("expired at {end}"), renew)
-    } else if is_soon(end, now) {
+    } else if expires_soon(end, now) {
         Row::new(what, Verdict::Warning, format!("expire at {end}"), renew)
     } else {
         Row::ok(what, format!("{of}, good until {end}"))
@@ -207,7 +207,7 @@ fn good_until(what: &str, renew: &str, expiry: Expiry, now: Timestamp) -> Row {
 }
 
 pub(super) async fn answer<T>(request: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
-    in_time(PATIENCE, "GET", "/", request).await
+    with_timeout(PATIENCE, "GET", "/", request).await
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
-//! HTTP/2: many requests over few connections, which are opened when they are needed. Each shows, before anything else goes
-//! over it, that it leads to the same cluster as all others: what one cluster shows proves nothing of another's objects. And
-//! that the cluster's store was not put back to an older state, where somebody remembers what it held.
+//! HTTP/2 connections, opened on demand and shared by many requests. A new connection first shows that it leads to the same
+//! cluster as all others, since an answer of one cluster proves nothing about another's objects. It also shows that the store
+//! was not restored to an older state, if there is a [`StoreFollower`](super::cluster::StoreFollower).
 
 use std::{
     num::ParseIntError,
@@ -22,49 +22,47 @@ use super::{
     error::Unproven,
     http2::{self, Http2, connector, tcp},
     identity::Identity,
-    proven::retry_after,
+    node_proof::retry_after,
 };
 
-/// Bytes that a server may send before they are read: of one answer, and of all over one connection.
+/// Flow control windows in bytes: of a stream, and of a connection.
 const WINDOWS: (u32, u32) = (256 << 10, 1 << 20);
-/// What tells clusters apart is the UID of this namespace. A list shows besides how far the store is.
+/// The UID of this namespace identifies the cluster. A list also has the store's resourceVersion.
 const PATH: &str = "/api/v1/namespaces?fieldSelector=metadata.name%3Dkube-system";
-const LARGEST: usize = 1 << 20;
+const MAX_ANSWER: usize = 1 << 20;
 const VERB: &str = "GET";
 
 type Sender = http2::Sender<Full<Bytes>>;
-type Lane = Http2<HttpConnector, Full<Bytes>>;
+type Http2Connection = Http2<HttpConnector, Full<Bytes>>;
 
-/// Connections by number. Whoever shares one waits for its turn when the server allows no more requests over it.
-pub(super) struct Lanes {
+/// Connections by number. A request waits while the server allows no more over its connection.
+pub(super) struct ConnectionPool {
     server: Uri,
-    /// What comes before the path of each request.
+    /// Prefix of each request's path.
     base: String,
     connector: HttpsConnector<HttpConnector>,
-    /// Whose connections they are.
     identity: Identity,
     cluster: Arc<Cluster>,
-    lanes: Mutex<Vec<Arc<Lane>>>,
+    connections: Mutex<Vec<Arc<Http2Connection>>>,
 }
 
-/// What is to be sent.
-pub(super) struct Ask<'a> {
-    /// What the API server calls it: lists and watches have their own names.
+/// A request.
+pub(super) struct RequestParts<'a> {
+    /// The API server's verb: `LIST` and `WATCH` differ from `GET`.
     pub verb: &'static str,
-    /// Where, with the question after it.
+    /// Path and query.
     pub path: &'a str,
-    /// What the answer may look like.
+    /// Accept header.
     pub accept: &'static str,
-    /// The answer that is known already.
+    /// etag of the known answer.
     pub etag: Option<&'a str>,
     /// Type of the body.
     pub content_type: Option<&'static str>,
-    /// What goes with it.
     pub body: Bytes,
 }
 
 #[derive(Deserialize)]
-struct Namespaces {
+struct NamespaceList {
     metadata: ListMetadata,
     items: Vec<Namespace>,
 }
@@ -85,10 +83,10 @@ struct Metadata {
     uid: String,
 }
 
-// === impl Lanes ===
+// === impl ConnectionPool ===
 
-impl Lanes {
-    /// Connections with these credentials, none of them open.
+impl ConnectionPool {
+    /// A pool without open connections.
     pub fn new(config: &kube::Config, cluster: Arc<Cluster>) -> Result<Self, kube::Error> {
         Ok(Self {
             base: base(&config.cluster_url),
@@ -96,62 +94,62 @@ impl Lanes {
             connector: connector(config)?.enable_http2().wrap_connector(tcp()),
             identity: Identity::new(config)?,
             cluster,
-            lanes: Mutex::default(),
+            connections: Mutex::default(),
         })
     }
 
-    /// Sends over a connection, and returns the answer when it begins.
-    pub async fn send(&self, lane: usize, ask: &Ask<'_>) -> Result<Response<Incoming>, ApiError> {
+    /// Sends a request; returns the response when it starts.
+    pub async fn send(&self, lane: usize, parts: &RequestParts<'_>) -> Result<Response<Incoming>, ApiError> {
         let sent = async {
             let sender = self.lane(lane).sender(|sender| self.prove(sender)).await?;
             let sender = sender.ok_or("the server, or a proxy before it, does not speak HTTP/2")?;
-            self.send_over(sender, ask).await
+            self.send_over(sender, parts).await
         };
         sent.await
-            .map_err(|error| ApiError::not_sent(ask.verb, ask.path, &*error))
+            .map_err(|error| ApiError::not_sent(parts.verb, parts.path, &*error))
     }
 
-    fn lane(&self, number: usize) -> Arc<Lane> {
-        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
-        while lanes.len() <= number {
-            let lane = Lane::new(self.connector.clone(), self.server.clone(), Some(WINDOWS));
-            lanes.push(Arc::new(lane));
+    fn lane(&self, number: usize) -> Arc<Http2Connection> {
+        let mut connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        while connections.len() <= number {
+            let lane = Http2Connection::new(self.connector.clone(), self.server.clone(), Some(WINDOWS));
+            connections.push(Arc::new(lane));
         }
-        Arc::clone(&lanes[number])
+        Arc::clone(&connections[number])
     }
 
-    async fn send_over(&self, mut sender: Sender, ask: &Ask<'_>) -> Result<Response<Incoming>, BoxError> {
+    async fn send_over(&self, mut sender: Sender, parts: &RequestParts<'_>) -> Result<Response<Incoming>, BoxError> {
         let identity = self.identity.headers().await?;
-        Ok(sender.send_request(ask.request(&self.base, identity)?).await?)
+        Ok(sender.send_request(parts.request(&self.base, identity)?).await?)
     }
 
     async fn prove(&self, sender: Sender) -> Result<(), BoxError> {
-        let ask = Ask::get(VERB, PATH, "application/json");
-        let before = self.cluster.store_was_at();
-        let (head, body) = self.send_over(sender, &ask).await?.into_parts();
-        let body = Limited::new(body, LARGEST).collect().await?.to_bytes();
+        let parts = RequestParts::get(VERB, PATH, "application/json");
+        let before = self.cluster.last_store_version();
+        let (head, body) = self.send_over(sender, &parts).await?.into_parts();
+        let body = Limited::new(body, MAX_ANSWER).collect().await?.to_bytes();
         if !head.status.is_success() {
             let retry_after = retry_after(&head.headers);
             let refused = ApiError::refused(VERB, PATH, head.status.as_u16(), retry_after, &body);
             return Err(Unproven(refused).into());
         }
         let unreadable = |error: &dyn std::fmt::Display| format!("{VERB} {PATH}: {error}");
-        let shown: Namespaces = serde_json::from_slice(&body).map_err(|error| unreadable(&error))?;
-        let [namespace] = &*shown.items else {
+        let list: NamespaceList = serde_json::from_slice(&body).map_err(|error| unreadable(&error))?;
+        let [namespace] = &*list.items else {
             return Err(unreadable(&"it does not show the one namespace").into());
         };
-        let version = shown.metadata.resource_version.parse();
+        let version = list.metadata.resource_version.parse();
         let version = version.map_err(|error: ParseIntError| unreadable(&error))?;
-        let judged = self.cluster.judge(&namespace.metadata.uid);
-        let judged = judged.and_then(|()| self.cluster.store_is_at(version, before));
-        Ok(judged.map_err(|cause| Unproven(ApiError::held(VERB, PATH, cause)))?)
+        let checked = self.cluster.check_uid(&namespace.metadata.uid);
+        let checked = checked.and_then(|()| self.cluster.record_store_version(version, before));
+        Ok(checked.map_err(|cause| Unproven(ApiError::blocked(VERB, PATH, cause)))?)
     }
 }
 
-// === impl Ask ===
+// === impl RequestParts ===
 
-impl<'a> Ask<'a> {
-    /// Without a body.
+impl<'a> RequestParts<'a> {
+    /// A request without a body.
     pub fn get(verb: &'static str, path: &'a str, accept: &'static str) -> Self {
         Self {
             verb,
@@ -183,7 +181,7 @@ impl<'a> Ask<'a> {
     }
 }
 
-/// A server's address without a slash at its end.
+/// The server's URL without a trailing slash.
 fn base(server: &Uri) -> String {
     let scheme = server.scheme_str().unwrap_or("https");
     let authority = server.authority().map_or("", |authority| authority.as_str());

@@ -1,6 +1,5 @@
-//! Connections that prove where they lead: nothing goes over one before this agent's Node was seen through it. Whatever
-//! stands behind an address may be exchanged for another cluster between two connections. Within one only a proxy could do that
-//! which ends TLS itself; what it would get are the UIDs of another cluster's pods, which fit none of its own.
+//! Connections that show this agent's Node before any other request. Between two connections an address may change to another
+//! cluster. Within one, only a proxy that terminates TLS could do that, and the UIDs of its pods would not match.
 
 use std::{
     sync::{
@@ -40,47 +39,50 @@ use super::{
     http2::{Http2, Sender, connector, open_in_time, prove_in_time, tcp},
 };
 
-/// A Node has some ten thousand bytes.
-const LARGEST: usize = 8 << 20;
+/// Limit of the answer in bytes. A Node has some ten thousand.
+const MAX_ANSWER: usize = 8 << 20;
 const VERB: &str = "GET";
 
-/// Judges what a server shows as this agent's Node; an error is why nothing may be sent there.
+/// Checks the server's answer to a GET of this agent's Node. An error forbids requests over the connection.
 pub type Proof = Arc<dyn Fn(Result<Node, ApiError>) -> BoxFuture<'static, Result<(), ApiError>> + Send + Sync>;
 
-/// What it takes to ask for the Node.
-struct Question {
+/// Request for the Node over a new connection.
+struct NodeCheck {
     path: String,
     host: String,
-    /// As the last request had them: how this agent shows who it is.
+    /// Headers of the last request, with the authentication.
     headers: Mutex<HeaderMap>,
     proof: Proof,
 }
 
-/// Opens connections, and hands out those that proved themselves.
+/// Opens connections and returns those that pass the check.
 #[derive(Clone)]
-struct Opener<C> {
+struct ProvingConnector<C> {
     inner: C,
-    question: Option<Arc<Question>>,
+    node_check: Option<Arc<NodeCheck>>,
 }
 
-/// A client of which each connection proves itself by the Node at `path`; without a `proof` they are used as they are.
-/// They are opened by `dial`, if there is one, and else over TCP. Over TLS it is one HTTP/2 connection, which is pinged,
-/// where the server, or a proxy before it, speaks that.
+/// A client whose connections have to show the Node at `path`, if there is a `proof`. `dial`, else TCP, opens them. Over TLS
+/// it uses one HTTP/2 connection with pings if the server supports it.
 pub(super) fn client(
     config: &kube::Config,
     path: &str,
     proof: Option<Proof>,
     dial: Option<Dial>,
 ) -> Result<kube::Client, kube::Error> {
-    let question = proof.map(|proof| Arc::new(Question::new(&config.cluster_url, path, proof)));
+    let node_check = proof.map(|proof| Arc::new(NodeCheck::new(&config.cluster_url, path, proof)));
     match dial {
-        None => through(tcp(), config, question),
-        Some(dial) => through(Dialer(dial), config, question),
+        None => client_over(tcp(), config, node_check),
+        Some(dial) => client_over(Dialer(dial), config, node_check),
     }
 }
 
-/// The same, where `transport` opens what TLS goes over.
-fn through<C>(transport: C, config: &kube::Config, question: Option<Arc<Question>>) -> Result<kube::Client, kube::Error>
+/// [`client`] over `transport`.
+fn client_over<C>(
+    transport: C,
+    config: &kube::Config,
+    node_check: Option<Arc<NodeCheck>>,
+) -> Result<kube::Client, kube::Error>
 where
     C: Service<Uri> + Clone + Send + Sync + 'static,
     C::Response: Connection + Read + Write + Unpin + Send + 'static,
@@ -88,33 +90,37 @@ where
     C::Future: Send + 'static,
 {
     if config.cluster_url.scheme_str() != Some("https") {
-        return over(http1(transport, question.clone()), config, question);
+        return client_with(http1(transport, node_check.clone()), config, node_check);
     }
     let http1 = http1(
         config.rustls_https_connector_with_connector(transport.clone())?,
-        question.clone(),
+        node_check.clone(),
     );
     let connector = connector(config)?.enable_all_versions().wrap_connector(transport);
-    let either = Either {
+    let either = Http2OrHttp1 {
         http2: Arc::new(Http2::new(connector, config.cluster_url.clone(), None)),
         http1,
-        question: question.clone(),
+        node_check: node_check.clone(),
         server: config.cluster_url.clone(),
         speaks_http1: Arc::default(),
     };
-    over(either, config, question)
+    client_with(either, config, node_check)
 }
 
-/// A connection for each request that is under way.
-fn http1<C>(inner: C, question: Option<Arc<Question>>) -> legacy::Client<Opener<C>, Body>
+/// An HTTP/1 client: one connection for each request in flight.
+fn http1<C>(inner: C, node_check: Option<Arc<NodeCheck>>) -> legacy::Client<ProvingConnector<C>, Body>
 where
     C: Clone + Send + Sync + 'static,
-    Opener<C>: Connect + Clone,
+    ProvingConnector<C>: Connect + Clone,
 {
-    legacy::Client::builder(TokioExecutor::new()).build(Opener { inner, question })
+    legacy::Client::builder(TokioExecutor::new()).build(ProvingConnector { inner, node_check })
 }
 
-fn over<S>(sender: S, config: &kube::Config, question: Option<Arc<Question>>) -> Result<kube::Client, kube::Error>
+fn client_with<S>(
+    sender: S,
+    config: &kube::Config,
+    node_check: Option<Arc<NodeCheck>>,
+) -> Result<kube::Client, kube::Error>
 where
     S: Service<Request<Body>, Response = Response<Incoming>> + Clone + Send + 'static,
     S::Error: Into<BoxError> + 'static,
@@ -126,8 +132,8 @@ where
         .layer(config.extra_headers_layer()?)
         .map_request(move |mut request: Request<Body>| {
             request.headers_mut().insert(header::USER_AGENT, USER_AGENT);
-            if let Some(question) = &question {
-                question.remember(request.headers());
+            if let Some(node_check) = &node_check {
+                node_check.remember_headers(request.headers());
             }
             request
         })
@@ -137,18 +143,18 @@ where
 }
 
 /// One HTTP/2 connection, or HTTP/1 connections where the server does not speak HTTP/2.
-struct Either<T> {
+struct Http2OrHttp1<T> {
     http2: Arc<Http2<T, Body>>,
-    http1: legacy::Client<Opener<HttpsConnector<T>>, Body>,
-    question: Option<Arc<Question>>,
+    http1: legacy::Client<ProvingConnector<HttpsConnector<T>>, Body>,
+    node_check: Option<Arc<NodeCheck>>,
     server: Uri,
-    /// The server, or a proxy before it, was seen not to speak HTTP/2.
+    /// The server, or a proxy before it, does not support HTTP/2.
     speaks_http1: Arc<AtomicBool>,
 }
 
-// === impl Opener ===
+// === impl ProvingConnector ===
 
-impl<C> Service<Uri> for Opener<C>
+impl<C> Service<Uri> for ProvingConnector<C>
 where
     C: Service<Uri>,
     C::Response: Read + Write + Unpin + Send + 'static,
@@ -164,32 +170,32 @@ where
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        let (opening, question) = (self.inner.call(uri), self.question.clone());
+        let (opening, node_check) = (self.inner.call(uri), self.node_check.clone());
         Box::pin(async move {
             let connection = open_in_time(opening).await?;
-            match question {
-                Some(question) => prove_in_time(question.ask(connection)).await,
+            match node_check {
+                Some(node_check) => prove_in_time(node_check.check_http1(connection)).await,
                 None => Ok(connection),
             }
         })
     }
 }
 
-// === impl Either ===
+// === impl Http2OrHttp1 ===
 
-impl<T: Clone> Clone for Either<T> {
+impl<T: Clone> Clone for Http2OrHttp1<T> {
     fn clone(&self) -> Self {
         Self {
             http2: Arc::clone(&self.http2),
             http1: self.http1.clone(),
-            question: self.question.clone(),
+            node_check: self.node_check.clone(),
             server: self.server.clone(),
             speaks_http1: Arc::clone(&self.speaks_http1),
         }
     }
 }
 
-impl<T> Service<Request<Body>> for Either<T>
+impl<T> Service<Request<Body>> for Http2OrHttp1<T>
 where
     T: Service<Uri> + Clone + Send + Sync + 'static,
     T::Response: Connection + Read + Write + Unpin + Send + 'static,
@@ -209,8 +215,8 @@ where
         Box::pin(async move {
             if !this.speaks_http1.load(Ordering::Relaxed) {
                 let prove = |sender| async {
-                    match &this.question {
-                        Some(question) => question.ask_over(sender, &this.server).await,
+                    match &this.node_check {
+                        Some(node_check) => node_check.check_http2(sender, &this.server).await,
                         None => Ok(()),
                     }
                 };
@@ -227,9 +233,9 @@ where
     }
 }
 
-// === impl Question ===
+// === impl NodeCheck ===
 
-impl Question {
+impl NodeCheck {
     fn new(server: &Uri, path: &str, proof: Proof) -> Self {
         Self {
             path: format!("{}{path}", server.path().trim_end_matches('/')),
@@ -239,39 +245,39 @@ impl Question {
         }
     }
 
-    fn remember(&self, headers: &HeaderMap) {
+    fn remember_headers(&self, headers: &HeaderMap) {
         let mut last = self.headers.lock().unwrap_or_else(PoisonError::into_inner);
         if last.is_empty() || last.get(header::AUTHORIZATION) != headers.get(header::AUTHORIZATION) {
             last.clone_from(headers);
         }
     }
 
-    /// Asks over `connection`, and gives it back as it was if the answer is good.
-    async fn ask<T: Read + Write + Unpin + Send + 'static>(&self, connection: T) -> Result<T, BoxError> {
+    /// Requests the Node over `connection` and returns it for other requests if the answer passes.
+    async fn check_http1<T: Read + Write + Unpin + Send + 'static>(&self, connection: T) -> Result<T, BoxError> {
         let (mut sender, driver) = http1::handshake(connection).await?;
         let request = self.request()?;
-        let asked = async move {
+        let checked = async move {
             let response = sender.send_request(request).await?;
             let (head, body) = response.into_parts();
-            Ok::<_, BoxError>((head, Limited::new(body, LARGEST).collect().await?.to_bytes()))
+            Ok::<_, BoxError>((head, Limited::new(body, MAX_ANSWER).collect().await?.to_bytes()))
         };
-        // The sender is gone with its answer, and so the driver ends.
-        let (answer, left) = tokio::join!(asked, driver.without_shutdown());
+        // The driver ends, since the sender is dropped with its answer.
+        let (answer, unused) = tokio::join!(checked, driver.without_shutdown());
         let (head, body) = answer?;
-        self.judge(&head, &body).await?;
-        if !stays_open(head.version, &head.headers) {
+        self.check_answer(&head, &body).await?;
+        if !is_kept_alive(head.version, &head.headers) {
             return Err("the server, or a proxy before it, keeps no connection open after an answer".into());
         }
-        let left = left?;
-        if left.read_buf.is_empty() {
-            Ok(left.io)
+        let unused = unused?;
+        if unused.read_buf.is_empty() {
+            Ok(unused.io)
         } else {
             Err("the server says more than it was asked".into())
         }
     }
 
-    /// Asks over an HTTP/2 connection, which may be used if the answer is good.
-    async fn ask_over(&self, mut sender: Sender<Body>, server: &Uri) -> Result<(), BoxError> {
+    /// Requests the Node over an HTTP/2 connection.
+    async fn check_http2(&self, mut sender: Sender<Body>, server: &Uri) -> Result<(), BoxError> {
         let mut parts = server.clone().into_parts();
         parts.path_and_query = Some(self.path.parse()?);
         let (mut head, _) = self.request()?.into_parts();
@@ -279,11 +285,11 @@ impl Question {
         head.headers.remove(header::HOST);
         let response = sender.send_request(Request::from_parts(head, Body::empty())).await?;
         let (head, body) = response.into_parts();
-        let body = Limited::new(body, LARGEST).collect().await?.to_bytes();
-        self.judge(&head, &body).await
+        let body = Limited::new(body, MAX_ANSWER).collect().await?.to_bytes();
+        self.check_answer(&head, &body).await
     }
 
-    async fn judge(&self, head: &response::Parts, body: &Bytes) -> Result<(), BoxError> {
+    async fn check_answer(&self, head: &response::Parts, body: &Bytes) -> Result<(), BoxError> {
         let node = if head.status.is_success() {
             read(VERB, &self.path, body)
         } else {
@@ -309,7 +315,7 @@ impl Question {
     }
 }
 
-/// As the requests have it: a port that goes without saying is not said.
+/// The Host header, without the scheme's default port.
 fn host(server: &Uri) -> String {
     let host = server.host().unwrap_or_default();
     let default = if server.scheme_str() == Some("http") { 80 } else { 443 };
@@ -319,18 +325,18 @@ fn host(server: &Uri) -> String {
     }
 }
 
-fn stays_open(version: Version, headers: &HeaderMap) -> bool {
+fn is_kept_alive(version: Version, headers: &HeaderMap) -> bool {
     let values = headers.get_all(header::CONNECTION).iter();
     let words: Vec<String> = values
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(','))
         .map(|word| word.trim().to_ascii_lowercase())
         .collect();
-    let says = |wanted: &str| words.iter().any(|word| word == wanted);
-    !says("close") && (version != Version::HTTP_10 || says("keep-alive"))
+    let has = |wanted: &str| words.iter().any(|word| word == wanted);
+    !has("close") && (version != Version::HTTP_10 || has("keep-alive"))
 }
 
-/// How long a server asks to be left alone. Not at all is no answer: whoever asks has pauses of his own.
+/// The `Retry-After` header in seconds. Zero is ignored: callers have their own backoff.
 pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let seconds = headers.get(header::RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
     (seconds > 0).then(|| Duration::from_secs(seconds))
@@ -341,7 +347,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_host_is_said_as_requests_say_it() {
+    fn host_header_omits_the_default_port() {
         for (server, expected) in [
             ("https://api.example.com:443/prefix", "api.example.com"),
             ("https://api.example.com:6443", "api.example.com:6443"),
@@ -354,13 +360,13 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_ends_with_its_answer_is_known_however_that_is_written() {
+    fn connection_header_is_read_in_any_spelling() {
         let answer = |version, lines: &[&'static str]| {
             let mut headers = HeaderMap::new();
             for line in lines {
                 headers.append(header::CONNECTION, header::HeaderValue::from_static(line));
             }
-            stays_open(version, &headers)
+            is_kept_alive(version, &headers)
         };
         assert!(answer(Version::HTTP_11, &[]));
         assert!(answer(Version::HTTP_11, &["keep-alive"]));
