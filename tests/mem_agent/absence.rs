@@ -28,7 +28,7 @@ async fn deaf(names: &[&str]) -> Node {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_vanished_between_lists_is_asked_for_by_name_and_then_taken_down() {
+async fn pod_missing_in_a_list_is_confirmed_by_name_and_then_torn_down() {
     let node = deaf(&["web", "db"]).await;
     node.delete("web", Some(0)).await;
     node.api.forget_requests();
@@ -50,7 +50,7 @@ async fn a_pod_that_vanished_between_lists_is_asked_for_by_name_and_then_taken_d
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_doubt_that_cannot_be_settled_leaves_the_pod_alone() {
+async fn pod_whose_absence_cannot_be_confirmed_is_left_alone() {
     let node = deaf(&["web", "db"]).await;
     node.delete("web", Some(0)).await;
     // The list is answered, the question by name is not.
@@ -72,7 +72,7 @@ async fn a_doubt_that_cannot_be_settled_leaves_the_pod_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_was_deleted_by_force_meanwhile_is_taken_down_to_its_end() {
+async fn pod_deleted_by_force_during_its_termination_is_torn_down() {
     let mut node = Node::new().await;
     node.pod("web", &plain(), |pod| {
         drop(pod.container("main").ends_after_term(secs(10), 0));
@@ -102,7 +102,7 @@ async fn a_pod_that_was_deleted_by_force_meanwhile_is_taken_down_to_its_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_has_failed_and_whose_object_vanishes_is_waited_for_no_longer() {
+async fn failed_pod_whose_object_vanishes_gets_no_more_grace() {
     let mut node = Node::new().await;
     node.polite_pod("db");
     node.pod("web", &plain(), |pod| drop(pod.container("main").ignores_term()));
@@ -123,7 +123,7 @@ async fn a_pod_that_has_failed_and_whose_object_vanishes_is_waited_for_no_longer
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_that_is_suddenly_empty_holds_everything_back() {
+async fn suddenly_empty_list_blocks_everything() {
     let node = deaf(&["web", "db"]).await;
     for name in ["web", "db"] {
         node.delete(name, Some(0)).await;
@@ -143,7 +143,7 @@ async fn a_list_that_is_suddenly_empty_holds_everything_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_that_is_suddenly_empty_is_believed_of_a_node_that_is_out_of_service() {
+async fn suddenly_empty_list_is_accepted_for_a_node_out_of_service() {
     let node = deaf(&["web", "db"]).await;
     is_out_of_service(&node).await;
     for name in ["web", "db"] {
@@ -163,7 +163,7 @@ async fn is_out_of_service(node: &Node) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pods_that_ran_when_a_node_went_out_of_service_are_stopped_at_once_by_an_agent_that_did_not_run_then() {
+async fn pods_of_a_node_that_went_out_of_service_are_stopped_by_an_agent_that_starts_later() {
     let names: Vec<_> = (0..12).map(|number| format!("web-{number}")).collect();
     let mut node = Node::with_pods(&names.iter().map(String::as_str).collect::<Vec<_>>()).await;
     node.start().await;
@@ -184,7 +184,7 @@ async fn pods_that_ran_when_a_node_went_out_of_service_are_stopped_at_once_by_an
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_holds_conclusions_from_absence_outlives_the_journal() {
+async fn absence_hold_survives_the_journal() {
     let mut node = deaf(&["web", "db"]).await;
     for name in ["web", "db"] {
         node.delete(name, Some(0)).await;
@@ -201,7 +201,7 @@ async fn what_holds_conclusions_from_absence_outlives_the_journal() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_that_is_older_than_what_was_seen_holds_everything_back() {
+async fn list_older_than_seen_state_blocks_everything() {
     let mut node = deaf(&["web", "db"]).await;
     let own = recorded_node(&node).await;
     // The store comes back as it was before one of the pods was made.

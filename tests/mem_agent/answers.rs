@@ -40,7 +40,7 @@ async fn followed(socket: PathBuf, path: &str, what: &StopRequest) -> Vec<String
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_evicts_a_pod_that_has_succeeded_learns_that_it_is_not_evicted() {
+async fn eviction_of_a_succeeded_pod_reports_that_it_is_not_evicted() {
     let node = node_with("web", &plain(), false).await;
     granted(&node, "web/kill", &StopRequest::default()).await;
     ended(&node, "web").await;
@@ -68,7 +68,7 @@ async fn whoever_evicts_a_pod_that_has_succeeded_learns_that_it_is_not_evicted()
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_kills_a_pod_that_was_evicted_learns_why_it_has_failed() {
+async fn stop_of_an_evicted_pod_reports_why_it_failed() {
     let node = node_with("web", &plain(), false).await;
     let socket = || node.flags.socket.socket.clone();
     let said = followed(socket(), "web/evict", &eviction("Evicted")).await;
@@ -85,7 +85,7 @@ async fn whoever_kills_a_pod_that_was_evicted_learns_why_it_has_failed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_eviction_has_succeeded_only_when_the_api_server_shows_it_and_until_then_it_is_told_what_it_waits_for() {
+async fn eviction_reports_what_it_waits_for_until_the_api_server_shows_it() {
     let node = node_with("web", &plain(), false).await;
     // Told, the end would start the clock of a forced detach.
     let volume = node.pod_dir("web").join("volumes/kubernetes.io~rbd/pvc-1");
@@ -111,7 +111,7 @@ async fn an_eviction_has_succeeded_only_when_the_api_server_shows_it_and_until_t
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_end_is_told_though_the_watch_has_not_heard_of_it() {
+async fn outcome_is_reported_before_the_watch_shows_it() {
     let node = node_with("web", &plain(), false).await;
     trouble(&node, Fault::new(Action::StallWatch));
     sleep(secs(1)).await;
@@ -123,7 +123,7 @@ async fn an_end_is_told_though_the_watch_has_not_heard_of_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_time_that_a_pod_took_does_not_grow_once_it_has_ended() {
+async fn elapsed_time_does_not_grow_after_termination() {
     let node = node_with("web", &plain(), false).await;
     granted(&node, "web/kill", &StopRequest::default()).await;
     until("it is kept", async || node.status().await.pods.kept == 1).await;
@@ -141,7 +141,7 @@ async fn the_time_that_a_pod_took_does_not_grow_once_it_has_ended() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_caller_that_hangs_up_at_once_is_in_the_log_with_what_became_of_its_request() {
+async fn request_of_a_caller_that_hangs_up_is_logged_with_its_result() {
     let log = Log::new();
     let node = node_with("web", &plain(), false).await;
     for (before, path) in ["web/kill", "nobody/kill"].iter().enumerate() {
@@ -171,7 +171,7 @@ async fn a_caller_that_hangs_up_at_once_is_in_the_log_with_what_became_of_its_re
 }
 
 #[tokio::test(start_paused = true)]
-async fn before_the_runtime_is_reached_requests_are_refused_for_that_reason_and_not_done_later() {
+async fn requests_before_the_runtime_is_reached_are_refused_and_not_done_later() {
     let mut node = Node::new().await;
     node.polite_pod("web");
     node.cri.stop().await;
@@ -208,7 +208,7 @@ async fn before_the_runtime_is_reached_requests_are_refused_for_that_reason_and_
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agent_that_stops_begins_no_end_and_says_so() {
+async fn stopping_agent_refuses_requests() {
     let mut node = node_with("web", &plain(), true).await;
     node.polite_pod("late");
     until("it is known", async || node.status().await.watch.pods == 2).await;
@@ -228,7 +228,7 @@ async fn an_agent_that_stops_begins_no_end_and_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agent_that_stops_before_the_end_says_when_it_goes_on() {
+async fn stopping_agent_reports_when_the_termination_continues() {
     let mut node = node_with("web", &plain(), true).await;
     let socket = node.flags.socket.socket.clone();
     let waits = tokio::spawn(async move { followed(socket, "web/kill", &StopRequest::default()).await });

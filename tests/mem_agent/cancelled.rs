@@ -54,7 +54,7 @@ fn starts_again_what_was_killed(node: &Node) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_a_kubelet_comes_before_is_given_up_and_the_pod_is_that_kubelets() {
+async fn request_is_canceled_when_a_kubelet_starts_first() {
     for crashes in [false, true] {
         let mut node = with_deaf_pod().await;
         granted(&node, "web/kill", &StopRequest::default()).await;
@@ -86,7 +86,7 @@ async fn a_request_that_a_kubelet_comes_before_is_given_up_and_the_pod_is_that_k
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_is_cancelled_at_once_also_while_the_api_server_is_away_and_another_one_is_taken_later() {
+async fn request_is_canceled_without_an_api_server_and_a_later_one_is_accepted() {
     let node = with_deaf_pod().await;
     granted(&node, "web/evict", &eviction("Evicted")).await;
     node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
@@ -107,7 +107,7 @@ async fn a_request_is_cancelled_at_once_also_while_the_api_server_is_away_and_an
 
 /// With the kubelet the pod was started anew, and may have lived for days.
 #[tokio::test(start_paused = true)]
-async fn a_request_of_before_is_given_up_by_an_agent_that_was_away_while_a_kubelet_may_have_come() {
+async fn restarted_agent_cancels_a_request_if_a_kubelet_may_have_run() {
     for comes in [false, true] {
         let mut stage = Stage::taken_over_with_a_deaf_pod().await;
         granted(&stage.node, "deaf/kill", &StopRequest::default()).await;
@@ -139,7 +139,7 @@ async fn a_request_of_before_is_given_up_by_an_agent_that_was_away_while_a_kubel
 
 /// No call of the runtime is under way then which the kubelet could cut short.
 #[tokio::test(start_paused = true)]
-async fn a_request_is_given_up_in_a_hook_that_the_runtime_knows_nothing_of() {
+async fn request_is_canceled_during_a_hook_without_a_runtime_call() {
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let asks = json!({ "httpGet": { "host": "127.0.0.1", "port": silent.local_addr().unwrap().port() } });
     for hook in [json!({ "sleep": { "seconds": 25 } }), asks] {
@@ -160,7 +160,7 @@ async fn a_request_is_given_up_in_a_hook_that_the_runtime_knows_nothing_of() {
 
 /// It may have lived on for days.
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_lived_on_after_a_request_and_is_deleted_has_all_of_its_hook_and_grace() {
+async fn pod_deleted_after_a_canceled_request_gets_its_hook_and_full_grace() {
     for is_away in [false, true] {
         let mut stage = Stage::taken_over_with_a_deaf_pod().await;
         let ask = StopRequest {
@@ -192,7 +192,7 @@ async fn a_pod_that_lived_on_after_a_request_and_is_deleted_has_all_of_its_hook_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_was_cancelled_is_not_carried_out_by_an_agent_that_is_started_again() {
+async fn canceled_request_is_not_done_after_a_restart() {
     let mut node = with_deaf_pod().await;
     granted(&node, "web/kill", &StopRequest::default()).await;
     node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
@@ -212,7 +212,7 @@ async fn a_request_that_was_cancelled_is_not_carried_out_by_an_agent_that_is_sta
 
 /// As in the journal of an older agent, or of a deletion that a restored store has taken back.
 #[tokio::test(start_paused = true)]
-async fn an_end_that_was_begun_and_that_nothing_shows_a_reason_for_is_given_up_as_a_request_is() {
+async fn termination_without_a_recorded_cause_is_canceled_like_a_request() {
     let mut node = Node::with_pods(&["web"]).await;
     node.has_begun("web").await;
     let process = kubelet(&node);
@@ -226,7 +226,7 @@ async fn an_end_that_was_begun_and_that_nothing_shows_a_reason_for_is_given_up_a
 
 /// Of its containers one waits for its image: with the other stopped it is Pending, and a kubelet would start it again.
 #[tokio::test(start_paused = true)]
-async fn a_killed_pod_that_has_not_started_whole_is_handed_back_only_when_the_api_shows_its_end() {
+async fn partly_started_pod_is_at_a_safe_point_only_once_the_api_shows_its_end() {
     for stalls in [false, true] {
         let mut node = Node::new().await;
         let container = |name: &str| json!({ "name": name, "image": "registry.test/busybox:1" });
@@ -252,7 +252,7 @@ async fn a_killed_pod_that_has_not_started_whole_is_handed_back_only_when_the_ap
 
 /// What the watch tells late is older than what the API server has answered.
 #[tokio::test(start_paused = true)]
-async fn a_request_whose_end_the_api_has_taken_is_not_given_up_for_what_the_watch_tells_late() {
+async fn late_watch_event_does_not_cancel_a_finished_request() {
     let node = with_hook(secs(10)).await;
     trouble(&node, Fault::delay(secs(25)).verb("watch").resource("pods").once());
     trouble(&node, Fault::new(Action::CutWatch).resource("pods").once());
@@ -269,7 +269,7 @@ async fn a_request_whose_end_the_api_has_taken_is_not_given_up_for_what_the_watc
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_end_that_a_restored_store_has_taken_back_beside_a_kubelet_is_given_up() {
+async fn termination_reverted_by_a_restored_store_beside_a_kubelet_is_canceled() {
     for deleted in [false, true] {
         let mut node = Node::new().await;
         node.pod("web", &plain(), |pod| drop(pod.container("main")));
@@ -303,7 +303,7 @@ async fn an_end_that_a_restored_store_has_taken_back_beside_a_kubelet_is_given_u
 
 /// While the agent is at it: it stops what it has begun to stop, and the object stays.
 #[tokio::test(start_paused = true)]
-async fn a_deletion_that_a_restored_store_takes_back_in_the_middle_costs_no_object() {
+async fn deletion_reverted_by_a_restored_store_keeps_the_object() {
     for is_handed_back in [false, true] {
         let node = with_hook(secs(10)).await;
         let mut restored = node.get("web").await.unwrap();
@@ -323,7 +323,7 @@ async fn a_deletion_that_a_restored_store_takes_back_in_the_middle_costs_no_obje
 
 /// The look at the runtime lasts for all of the kubelet's life.
 #[tokio::test(start_paused = true)]
-async fn a_deletion_that_a_restored_store_takes_back_during_a_look_is_not_carried_out_after_a_kubelet() {
+async fn deletion_reverted_during_a_runtime_query_is_canceled_after_a_kubelet_ran() {
     let node = with_deaf_pod().await;
     let mut restored = node.get("web").await.unwrap();
     restored["metadata"].as_object_mut().unwrap().remove("resourceVersion");

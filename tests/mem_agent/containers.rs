@@ -10,7 +10,7 @@ use crate::{
 };
 
 #[tokio::test(start_paused = true)]
-async fn a_container_that_was_made_and_never_started_is_left_to_its_sandbox() {
+async fn created_container_is_removed_with_its_sandbox() {
     let mut node = Node::new().await;
     node.pod("web", &hooked(&exec()), |pod| drop(pod.container("main").created()));
     node.start().await;
@@ -25,7 +25,7 @@ async fn a_container_that_was_made_and_never_started_is_left_to_its_sandbox() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_container_that_has_ended_has_no_hook() {
+async fn exited_container_gets_no_hook() {
     let mut node = Node::new().await;
     node.pod("web", &hooked(&exec()), |pod| drop(pod.container("main").exited(0)));
     node.start().await;
@@ -37,7 +37,7 @@ async fn a_container_that_has_ended_has_no_hook() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_container_that_comes_to_run_meanwhile_is_stopped_too_before_the_object_goes() {
+async fn container_started_during_termination_is_stopped_before_the_object_is_deleted() {
     for restarts in [false, true] {
         let mut node = Node::new().await;
         node.pod("web", &plain(), |pod| {
@@ -63,7 +63,7 @@ async fn a_container_that_comes_to_run_meanwhile_is_stopped_too_before_the_objec
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_sandbox_of_a_pod_is_stopped_and_removed_whatever_state_it_is_in() {
+async fn sandboxes_in_every_state_are_stopped_and_removed() {
     let mut node = Node::new().await;
     node.pod("web", &plain(), |pod| {
         drop(
@@ -100,7 +100,7 @@ async fn every_sandbox_of_a_pod_is_stopped_and_removed_whatever_state_it_is_in()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_container_that_ends_while_its_hook_runs_is_stopped_without_harm() {
+async fn container_that_exits_during_its_hook_is_stopped() {
     let mut node = Node::new().await;
     node.pod("web", &hooked(&json!({ "sleep": { "seconds": 10 } })), |pod| {
         drop(pod.container("main"));
@@ -118,7 +118,7 @@ async fn a_container_that_ends_while_its_hook_runs_is_stopped_without_harm() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_is_over_and_of_which_nothing_runs_is_not_stopped_at_each_start_of_the_agent() {
+async fn finished_pod_is_not_stopped_again_at_each_start() {
     let mut node = Node::new().await;
     node.pod("web", &plain(), |pod| drop(pod.container("main").exited(0)));
     node.cri
@@ -139,7 +139,7 @@ async fn a_pod_that_is_over_and_of_which_nothing_runs_is_not_stopped_at_each_sta
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_container_that_cannot_be_stopped_keeps_no_other_from_its_stop() {
+async fn unstoppable_container_does_not_delay_other_stops() {
     let containers = json!([{ "name": "stuck", "image": "i" }, { "name": "main", "image": "i" }]);
     let mut node = Node::new().await;
     node.pod("web", &containers, |pod| drop(pod.container("stuck").container("main")));
@@ -156,7 +156,7 @@ async fn one_container_that_cannot_be_stopped_keeps_no_other_from_its_stop() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_container_that_was_left_frozen_is_thawed_before_it_is_told_to_stop() {
+async fn frozen_container_is_thawed_before_its_stop() {
     let mut node = Node::new().await;
     node.pod("web", &hooked(&exec()), |pod| {
         drop(pod.container("main").ends_after_term(secs(5), 3));
@@ -176,7 +176,7 @@ async fn a_container_that_was_left_frozen_is_thawed_before_it_is_told_to_stop() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sidecar_that_is_restarted_while_the_pod_ends_is_stopped_with_what_is_left_of_the_grace_period() {
+async fn sidecar_restarted_during_termination_is_stopped_within_the_remaining_grace() {
     let mut node = Node::new().await;
     let mut object = pod("web", &plain());
     object["spec"]["initContainers"] = json!([{ "name": "proxy", "image": "i", "restartPolicy": "Always" }]);

@@ -24,7 +24,7 @@ fn kept_object(node: &Node, name: &str) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_is_taken_down_within_its_grace_period_and_never_by_the_stop_of_its_sandbox() {
+async fn containers_are_stopped_within_grace_and_not_by_the_sandbox_stop() {
     let mut node = node().await;
     node.pod("web", &plain(), |pod| drop(pod.container("main").ignores_term()));
     node.start().await;
@@ -46,7 +46,7 @@ async fn a_pod_is_taken_down_within_its_grace_period_and_never_by_the_stop_of_it
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_that_is_repeated_after_a_restart_and_never_answered_is_not_waited_for() {
+async fn unanswered_stop_repeated_after_a_restart_is_not_waited_for() {
     let mut node = node().await;
     node.pod("web", &plain(), |pod| drop(pod.container("main").ignores_term()));
     node.start().await;
@@ -63,7 +63,7 @@ async fn a_stop_that_is_repeated_after_a_restart_and_never_answered_is_not_waite
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_repeated_stop_that_is_never_answered_is_waited_for_no_longer_than_the_container_runs() {
+async fn unanswered_repeated_stop_is_waited_for_only_while_the_container_runs() {
     let mut node = node().await;
     node.pod("web", &plain(), |pod| {
         drop(pod.container("main").ends_after_term(secs(20), 0));
@@ -81,7 +81,7 @@ async fn a_repeated_stop_that_is_never_answered_is_waited_for_no_longer_than_the
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_that_repeats_one_of_a_dead_kubelet_is_waited_for_no_longer_than_the_container_runs() {
+async fn stop_repeating_one_of_a_dead_kubelet_is_waited_for_only_while_the_container_runs() {
     let mut node = node().await;
     node.pod("web", &plain(), |pod| {
         drop(pod.container("main").ends_after_term(secs(20), 0));
@@ -97,7 +97,7 @@ async fn a_stop_that_repeats_one_of_a_dead_kubelet_is_waited_for_no_longer_than_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sidecar_is_stopped_when_its_main_container_has_exited_though_no_stop_of_that_is_answered() {
+async fn sidecar_is_stopped_after_the_main_container_exits_without_an_answer_to_its_stop() {
     let mut node = node().await;
     let mut object = pod("web", &plain());
     object["spec"]["initContainers"] = json!([{ "name": "proxy", "image": "i", "restartPolicy": "Always" }]);
@@ -122,7 +122,7 @@ async fn a_sidecar_is_stopped_when_its_main_container_has_exited_though_no_stop_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hook_that_overruns_is_ended_for_good_and_the_stop_comes_next() {
+async fn overrunning_hook_is_terminated_before_the_stop() {
     let mut node = node().await;
     node.pod("web", &hooked(&exec()), |pod| {
         drop(pod.container("main").commands(secs(300), 0, b""));
@@ -136,7 +136,7 @@ async fn a_hook_that_overruns_is_ended_for_good_and_the_stop_comes_next() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_exit_code_that_is_none_is_read_again_and_then_unknown() {
+async fn missing_exit_code_is_read_again_and_then_unknown() {
     let mut node = node().await;
     kept_object(&node, "web");
     node.left_over("web", |pod| drop(pod.container("main").ends_after_term(secs(1), -1)));
@@ -158,7 +158,7 @@ async fn an_exit_code_that_is_none_is_read_again_and_then_unknown() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_exit_code_that_comes_late_counts() {
+async fn late_exit_code_is_reported() {
     let mut node = node().await;
     kept_object(&node, "web");
     node.left_over("web", |pod| drop(pod.container("main").ends_after_term(secs(1), -1)));
@@ -174,7 +174,7 @@ async fn an_exit_code_that_comes_late_counts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_of_events_that_ends_at_once_is_not_opened_in_a_tight_loop() {
+async fn event_stream_that_ends_at_once_is_reopened_with_backoff() {
     let mut node = node().await;
     node.polite_pod("web");
     node.start().await;
@@ -195,7 +195,7 @@ async fn a_stream_of_events_that_ends_at_once_is_not_opened_in_a_tight_loop() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_network_that_could_not_be_torn_down_is_told_though_the_next_stop_succeeds() {
+async fn failed_network_teardown_is_reported_after_the_next_stop_succeeds() {
     let mut node = node().await;
     kept_object(&node, "web");
     node.left_over("web", |pod| {
@@ -215,7 +215,7 @@ async fn a_network_that_could_not_be_torn_down_is_told_though_the_next_stop_succ
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_half_made_sandbox_holds_up_no_pod() {
+async fn half_created_sandbox_blocks_no_pod() {
     let mut node = node().await;
     node.pod("web", &plain(), |pod| drop(pod.half_made()));
     node.start().await;
@@ -226,7 +226,7 @@ async fn a_half_made_sandbox_holds_up_no_pod() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_was_deleted_by_force_is_found_without_events() {
+async fn pod_deleted_by_force_is_found_without_runtime_events() {
     let mut node = node().await;
     node.polite_pod("web");
     node.polite_pod("db");

@@ -111,7 +111,7 @@ async fn waits(node: &Node, name: &str) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_claim_is_unprepared_when_the_containers_have_stopped_and_before_the_terminal_phase_is_shown() {
+async fn claim_is_unprepared_after_containers_stop_and_before_the_terminal_phase() {
     let mut node = Node::new().await;
     let driver = driver(&node, DRIVER);
     claiming_pod(&node, "web", &["gpu"], 3);
@@ -139,7 +139,7 @@ async fn a_claim_is_unprepared_when_the_containers_have_stopped_and_before_the_t
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_cannot_be_read_holds_up_no_claims_but_its_own() {
+async fn unreadable_pod_blocks_only_its_own_claims() {
     let mut node = Node::new().await;
     let driver = driver(&node, DRIVER);
     for name in ["web", "db"] {
@@ -169,7 +169,7 @@ async fn a_pod_that_cannot_be_read_holds_up_no_claims_but_its_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_driver_of_the_older_service_alone_is_asked_by_that() {
+async fn driver_with_only_the_older_service_is_called_with_it() {
     let mut node = Node::new().await;
     let driver = DraDriver::start(&node.path("kubelet"), DRIVER, &[DraService::V1beta1]).unwrap();
     claiming_pod(&node, "web", &["gpu"], 0);
@@ -193,7 +193,7 @@ fn reserved(node: &Node, claim: &str, pods: &[&str]) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_claim_that_a_living_pod_uses_is_left_whoever_says_so() {
+async fn claim_used_by_a_running_pod_is_kept_by_any_evidence() {
     for (witness, prepared_for, of_spec, reserved_for) in [
         ("checkpoint", &["web", "db"][..], &[][..], &[][..]),
         ("spec", &["web"], &["gpu"], &[]),
@@ -220,7 +220,7 @@ async fn a_claim_that_a_living_pod_uses_is_left_whoever_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_claim_that_was_made_for_a_pod_is_known_by_its_status_to_be_used_and_goes_with_it() {
+async fn generated_claim_is_found_in_the_pod_status_and_unprepared_with_its_pod() {
     let made = json!({ "resourceClaimStatuses": [{ "name": "gpu", "resourceClaimName": "gpu" }] });
     let mapping = json!({ "containerName": "main", "requestName": "r", "resourceName": "example.com/gpu" });
     let extended =
@@ -260,7 +260,7 @@ async fn a_claim_that_was_made_for_a_pod_is_known_by_its_status_to_be_used_and_g
 }
 
 #[tokio::test(start_paused = true)]
-async fn pods_that_end_together_do_not_keep_each_others_claim() {
+async fn pods_terminating_together_do_not_keep_a_shared_claim() {
     let mut node = Node::new().await;
     let driver = driver(&node, DRIVER);
     for (name, ends_after) in [("web", 2), ("db", 9)] {
@@ -279,7 +279,7 @@ async fn pods_that_end_together_do_not_keep_each_others_claim() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_pods_that_have_no_part_in_the_claim_the_runtime_is_not_asked() {
+async fn runtime_is_not_queried_for_pods_without_the_claim() {
     let mut node = Node::new().await;
     let driver = driver(&node, DRIVER);
     claiming_pod(&node, "web", &["gpu"], 0);
@@ -308,7 +308,7 @@ async fn of_pods_that_have_no_part_in_the_claim_the_runtime_is_not_asked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reservation_that_cannot_be_read_is_not_taken_for_none() {
+async fn unreadable_reservation_does_not_count_as_none() {
     let mut node = Node::new().await;
     let driver = driver(&node, DRIVER);
     claiming_pod(&node, "web", &["gpu"], 0);
@@ -325,7 +325,7 @@ async fn a_reservation_that_cannot_be_read_is_not_taken_for_none() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_claim_that_is_gone_or_not_the_nodes_to_read_is_unprepared() {
+async fn deleted_or_forbidden_claim_is_unprepared() {
     for code in [403, 404] {
         let mut node = Node::new().await;
         let driver = driver(&node, DRIVER);
@@ -341,7 +341,7 @@ async fn a_claim_that_is_gone_or_not_the_nodes_to_read_is_unprepared() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_driver_in_trouble_keeps_the_pod_and_not_the_claims_of_other_drivers() {
+async fn failing_dra_driver_blocks_its_pod_and_not_claims_of_other_drivers() {
     for trouble in [
         "refuses",
         "hangs",
@@ -405,7 +405,7 @@ async fn a_driver_in_trouble_keeps_the_pod_and_not_the_claims_of_other_drivers()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_try_after_a_call_that_failed_does_not_take_a_shared_claim_from_the_pod_that_runs() {
+async fn retry_of_a_failed_call_keeps_a_claim_shared_with_a_running_pod() {
     let log = Log::new();
     let mut node = Node::new().await;
     let (shared, own) = (driver(&node, DRIVER), driver(&node, OTHER));
@@ -429,7 +429,7 @@ async fn a_try_after_a_call_that_failed_does_not_take_a_shared_claim_from_the_po
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_runs_only_by_the_word_of_a_wrong_runtime_keeps_no_shared_claim() {
+async fn pod_that_only_a_wrong_runtime_reports_running_keeps_no_shared_claim() {
     let mut node = Node::new().await;
     let shared = driver(&node, DRIVER);
     for (name, pid) in [("web", 4242), ("db", 4243)] {
@@ -452,7 +452,7 @@ async fn a_pod_that_runs_only_by_the_word_of_a_wrong_runtime_keeps_no_shared_cla
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_checkpoint_that_is_not_whole_keeps_pods_with_claims_and_says_what_helps() {
+async fn damaged_checkpoint_blocks_pods_with_claims_and_names_the_remedy() {
     for damage in ["checksum", "torn", "empty"] {
         let mut node = Node::new().await;
         let driver = driver(&node, DRIVER);
@@ -502,7 +502,7 @@ async fn kept(node: &mut Node) -> DraDriver {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_whose_claims_were_released_needs_its_driver_no_more() {
+async fn pod_with_unprepared_claims_needs_no_driver() {
     for restarted in [false, true] {
         let mut node = Node::new().await;
         kept(&mut node).await.crash().await;
@@ -516,7 +516,7 @@ async fn a_pod_whose_claims_were_released_needs_its_driver_no_more() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_claims_for_which_the_checkpoint_names_the_pod_are_unprepared_where_it_names_any() {
+async fn only_claims_that_the_checkpoint_assigns_to_the_pod_are_unprepared() {
     for (what, spec, expected) in [
         ("the spec names more", &["gpu", "nic"][..], &["gpu"][..]),
         ("the spec names none", &[], &["gpu"]),

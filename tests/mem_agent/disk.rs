@@ -40,7 +40,7 @@ fn deletes(node: &Node) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn volumes_and_the_cgroup_go_before_the_object() {
+async fn volumes_and_cgroup_are_removed_before_the_object() {
     let node = with_polite_pod().await;
     for plugin in ["empty-dir", "projected", "secret", "configmap", "downward-api"] {
         let volume = node.pod_dir("web").join(format!("volumes/kubernetes.io~{plugin}/v"));
@@ -55,7 +55,7 @@ async fn volumes_and_the_cgroup_go_before_the_object() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_volume_of_an_unknown_kind_keeps_the_object_and_is_named_in_the_status() {
+async fn volume_of_an_unknown_plugin_keeps_the_object_and_is_named_in_status() {
     for (kind, phase) in [
         // Told, the end would start the clock of a forced detach.
         ("kubernetes.io~rbd/pvc-1", "Running"),
@@ -82,7 +82,7 @@ async fn a_volume_of_an_unknown_kind_keeps_the_object_and_is_named_in_the_status
 }
 
 #[tokio::test(start_paused = true)]
-async fn mounts_are_seen_where_the_pods_are_on_another_disk() {
+async fn mounts_are_found_with_pods_on_another_disk() {
     let mut node = Node::new().await;
     fs::create_dir_all(node.path("disk/pods")).unwrap();
     fs::remove_dir(node.path("kubelet/pods")).unwrap();
@@ -104,7 +104,7 @@ async fn mounts_are_seen_where_the_pods_are_on_another_disk() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_link_in_place_of_the_volumes_is_not_followed() {
+async fn symlink_in_place_of_the_volumes_directory_is_not_followed() {
     let node = with_polite_pod().await;
     let precious = node.path("precious/kubernetes.io~empty-dir/data");
     fs::create_dir_all(&precious).unwrap();
@@ -117,7 +117,7 @@ async fn a_link_in_place_of_the_volumes_is_not_followed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cgroup_with_processes_of_which_the_runtime_knows_nothing_is_held() {
+async fn pod_with_cgroup_processes_unknown_to_the_runtime_is_blocked() {
     for class in ["", "burstable", "besteffort"] {
         let node = with_polite_pod().await;
         // The runtime has lost its memory, or is another one.
@@ -178,7 +178,7 @@ impl Hangs {
 
 // A clock that is paused stands still while a thread works.
 #[tokio::test]
-async fn a_look_that_hangs_holds_up_no_other_pod() {
+async fn hanging_filesystem_check_blocks_no_other_pod() {
     let mut node = Node::with_pods(&["web", "other"]).await;
     fs::create_dir_all(cgroup(&node, "web").join("child")).unwrap();
     let hangs = Hangs::at(cgroup(&node, "web").join("child/cgroup.procs"));
@@ -216,7 +216,7 @@ impl Drop for Bystander {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_runtime_that_loses_its_memory_during_a_stop_has_proven_nothing() {
+async fn runtime_that_forgets_containers_during_a_stop_proves_nothing() {
     // Of all, or of one container.
     for lost in ["", "main"] {
         let mut node = Node::new().await;
@@ -247,7 +247,7 @@ async fn a_runtime_that_loses_its_memory_during_a_stop_has_proven_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_runtime_that_knows_a_sandbox_and_no_container_does_not_know_whose_processes_these_are() {
+async fn cgroup_processes_are_unknown_to_a_runtime_with_only_a_sandbox() {
     let mut node = Node::new().await;
     node.polite_pod("web");
     node.cri.change(|world| {
@@ -267,7 +267,7 @@ async fn a_runtime_that_knows_a_sandbox_and_no_container_does_not_know_whose_pro
 }
 
 #[tokio::test(start_paused = true)]
-async fn processes_that_somebody_has_released_are_killed_before_anything_rests_on_their_end_and_others_never() {
+async fn approved_processes_are_killed_before_teardown_and_others_never() {
     let mut node = Node::new().await;
     node.polite_pod("web");
     node.cri.change(|world| {
@@ -311,7 +311,7 @@ async fn processes_that_somebody_has_released_are_killed_before_anything_rests_o
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_left_in_the_cgroup_of_a_pod_that_the_runtime_knows_is_killed() {
+async fn leftover_processes_of_a_known_pod_are_killed() {
     let mut node = Node::new().await;
     node.polite_pod("web");
     let ids = node.cri.look(|world| {
@@ -336,7 +336,7 @@ async fn what_is_left_in_the_cgroup_of_a_pod_that_the_runtime_knows_is_killed() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_left_in_the_cgroup_is_killed_also_while_a_volume_keeps_the_pod() {
+async fn leftover_processes_are_killed_while_a_volume_blocks_the_pod() {
     let mut node = Node::new().await;
     node.polite_pod("web");
     let volume = node.pod_dir("web").join("volumes/kubernetes.io~unheard-of/data");
@@ -352,7 +352,7 @@ async fn what_is_left_in_the_cgroup_is_killed_also_while_a_volume_keeps_the_pod(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_has_ended_and_is_not_deleted_keeps_its_object_containers_and_logs() {
+async fn terminated_pod_that_is_not_deleted_keeps_object_containers_and_logs() {
     let mut node = Node::new().await;
     node.polite_pod("web");
     let mut ended = node.get("web").await.unwrap();

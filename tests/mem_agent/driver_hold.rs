@@ -80,7 +80,7 @@ async fn stopped_with(node: &Node, name: &str) -> Duration {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_driver_ends_after_the_pod_that_ends_and_has_a_volume_of_it() {
+async fn csi_driver_is_stopped_after_terminating_pods_with_its_volumes() {
     let (node, driver) = started(20).await;
     node.delete("csi", None).await;
     node.delete("db", None).await;
@@ -99,7 +99,7 @@ async fn a_driver_ends_after_the_pod_that_ends_and_has_a_volume_of_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_driver_has_waited_for_is_not_told_any_more_while_it_stops() {
+async fn stopping_driver_no_longer_reports_its_hold() {
     let mut node = Node::new().await;
     let _driver = csi_driver(&node, CSI);
     driver_pod(&node, "csi", CSI, |pod| drop(pod.container("main").ignores_term()));
@@ -114,7 +114,7 @@ async fn what_a_driver_has_waited_for_is_not_told_any_more_while_it_stops() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_volume_of_a_pod_that_lives_holds_no_driver() {
+async fn volume_of_a_running_pod_holds_no_driver() {
     let (node, driver) = started(0).await;
     let began = Instant::now();
     node.delete("csi", None).await;
@@ -124,7 +124,7 @@ async fn the_volume_of_a_pod_that_lives_holds_no_driver() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_driver_goes_when_it_was_held_for_long_enough_and_the_event_names_who_is_left() {
+async fn driver_is_stopped_after_the_longest_hold_and_an_event_names_the_remaining_pods() {
     let (node, driver) = started(0).await;
     driver.behave(busy());
     let began = Instant::now();
@@ -148,7 +148,7 @@ async fn a_driver_goes_when_it_was_held_for_long_enough_and_the_event_names_who_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_restart_of_the_agent_makes_neither_the_grace_shorter_nor_the_hold_longer() {
+async fn restart_changes_neither_grace_nor_hold() {
     for recovers in [true, false] {
         let (mut node, driver) = started(0).await;
         driver.behave(busy());
@@ -171,7 +171,7 @@ async fn a_restart_of_the_agent_makes_neither_the_grace_shorter_nor_the_hold_lon
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_end_that_nobody_tried_beside_a_kubelet_has_not_begun_after_a_restart() {
+async fn termination_not_attempted_beside_a_kubelet_has_not_begun_after_a_restart() {
     let (mut node, driver) = started(0).await;
     driver.behave(busy());
     let process = kubelet(&node);
@@ -197,7 +197,7 @@ async fn an_end_that_nobody_tried_beside_a_kubelet_has_not_begun_after_a_restart
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agent_that_stops_meanwhile_tells_of_no_failure() {
+async fn agent_stop_during_a_hold_reports_no_failure() {
     let log = Log::new();
     let (mut node, driver) = started(0).await;
     driver.behave(busy());
@@ -211,7 +211,7 @@ async fn an_agent_that_stops_meanwhile_tells_of_no_failure() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_driver_of_which_nothing_runs_is_not_held() {
+async fn driver_without_running_containers_is_not_held() {
     let mut node = Node::new().await;
     let driver = csi_driver(&node, CSI);
     driver.behave(busy());
@@ -234,7 +234,7 @@ async fn a_driver_of_which_nothing_runs_is_not_held() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_drivers_that_wait_for_each_other_both_end_after_the_hold() {
+async fn drivers_that_wait_for_each_other_are_stopped_after_the_hold() {
     let mut node = Node::new().await;
     node.flags.driver_hold = "60s".to_owned();
     let (one, two) = ("one.example.com", "two.example.com");
@@ -267,7 +267,7 @@ async fn two_drivers_that_wait_for_each_other_both_end_after_the_hold() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_whose_object_is_gone_already_still_has_its_driver_wait() {
+async fn pod_without_an_object_still_holds_its_driver() {
     let (node, driver) = started(0).await;
     driver.behave(busy());
     node.delete("db", None).await;
@@ -284,7 +284,7 @@ async fn a_pod_whose_object_is_gone_already_still_has_its_driver_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_raw_block_volume_holds_its_driver_and_one_of_another_driver_does_not() {
+async fn raw_block_volume_holds_only_its_own_driver() {
     for (of, held) in [(CSI, true), ("other.example.com", false)] {
         let mut node = Node::new().await;
         let driver = csi_driver(&node, CSI);
@@ -308,7 +308,7 @@ async fn a_raw_block_volume_holds_its_driver_and_one_of_another_driver_does_not(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_file_that_does_not_tell_its_driver_holds_each_of_them() {
+async fn volume_file_without_a_driver_name_holds_every_driver() {
     let (node, driver) = started(0).await;
     driver.behave(busy());
     let volume = node.pod_dir("db").join("volumes/kubernetes.io~csi/pv-1");
@@ -340,7 +340,7 @@ async fn with_claim(finalizers: &[&str]) -> (Node, DraDriver) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_driver_of_devices_ends_after_the_pod_that_ends_and_has_a_claim_of_it() {
+async fn dra_driver_is_stopped_after_terminating_pods_with_its_claims() {
     let (node, driver) = with_claim(&[]).await;
     driver.behave(busy());
     node.delete("dra", None).await;
@@ -354,7 +354,7 @@ async fn a_driver_of_devices_ends_after_the_pod_that_ends_and_has_a_claim_of_it(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_whose_claims_were_released_holds_no_driver_though_the_checkpoint_names_it() {
+async fn pod_with_unprepared_claims_holds_no_driver() {
     for kept_by in ["finalizer", "restart", "its own end"] {
         let (mut node, driver) = with_claim(if kept_by == "its own end" { &[] } else { &["test/hold"] }).await;
         if kept_by == "its own end" {
@@ -414,7 +414,7 @@ fn ended_last(node: &Node, name: &str) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn daemon_of_the_network_plugin_ends_after_the_other_pods_whichever_is_deleted_first() {
+async fn network_plugin_pod_is_stopped_after_the_other_pods_in_any_order_of_deletion() {
     for first in ["cni", "web"] {
         let node = with_network_plugin().await;
         node.cri.allow_everything();
@@ -438,7 +438,7 @@ async fn daemon_of_the_network_plugin_ends_after_the_other_pods_whichever_is_del
 }
 
 #[tokio::test(start_paused = true)]
-async fn daemon_of_the_network_plugin_ends_last_across_restarts_of_the_agent() {
+async fn network_plugin_pod_is_stopped_last_across_restarts() {
     let mut node = with_network_plugin().await;
     node.cri.allow_everything();
     node.delete("cni", None).await;
@@ -455,7 +455,7 @@ async fn daemon_of_the_network_plugin_ends_last_across_restarts_of_the_agent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn node_services_do_not_wait_for_pods_that_live_nor_for_each_other() {
+async fn node_services_wait_neither_for_running_pods_nor_for_each_other() {
     let node = with_network_plugin().await;
     node.cri.allow_everything();
     node_service(&node, "proxy");
@@ -469,7 +469,7 @@ async fn node_services_do_not_wait_for_pods_that_live_nor_for_each_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn node_service_ends_when_the_hold_is_over_though_another_pod_is_stuck() {
+async fn node_service_is_stopped_after_the_hold_despite_a_stuck_pod() {
     let node = with_network_plugin().await;
     node.cri
         .any_number_of(expect(StopPodSandbox::of("web")).error(Code::Unknown, "network plugin is not ready"));
@@ -490,7 +490,7 @@ async fn node_service_ends_when_the_hold_is_over_though_another_pod_is_stuck() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn held_pod_asks_the_server_for_no_list_until_nothing_known_needs_it() {
+async fn held_driver_requests_no_list_while_a_known_pod_needs_it() {
     // The next try of the other pod comes within this hold, however long its pause is.
     let mut node = Node::new().await;
     let driver = csi_driver(&node, CSI);
@@ -515,7 +515,7 @@ async fn held_pod_asks_the_server_for_no_list_until_nothing_known_needs_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn deletion_that_the_watch_has_not_shown_yet_holds_the_driver() {
+async fn deletion_before_its_watch_event_holds_the_driver() {
     let (node, driver) = started(0).await;
     driver.behave(busy());
     node.delete("csi", None).await;
@@ -527,7 +527,7 @@ async fn deletion_that_the_watch_has_not_shown_yet_holds_the_driver() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn driver_that_nobody_needs_is_no_event_however_short_the_hold_is() {
+async fn unneeded_driver_makes_no_event() {
     let mut node = Node::new().await;
     node.flags.driver_hold = "1s".to_owned();
     let _driver = csi_driver(&node, CSI);

@@ -29,7 +29,7 @@ async fn node_of_another_directory() -> (Node, PathBuf) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kubelet_with_another_directory_on_this_machine_holds_everything_back() {
+async fn kubelet_with_another_root_directory_blocks_everything() {
     let (mut node, theirs) = node_of_another_directory().await;
     kubelet_at(&node, &theirs);
     node.start().await;
@@ -41,7 +41,7 @@ async fn a_kubelet_with_another_directory_on_this_machine_holds_everything_back(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_mount_of_the_pod_below_another_directory_keeps_the_object_and_is_named() {
+async fn mount_of_the_pod_below_another_root_keeps_the_object_and_is_named() {
     let (mut node, theirs) = node_of_another_directory().await;
     node.start().await;
     node.delete("web", None).await;
@@ -57,7 +57,7 @@ async fn a_mount_of_the_pod_below_another_directory_keeps_the_object_and_is_name
 
 /// Something else may be mounted on the directory, or it is called otherwise by now.
 #[tokio::test(start_paused = true)]
-async fn what_is_mounted_for_a_pod_keeps_its_object_whatever_became_of_its_directory() {
+async fn mount_of_a_pod_without_a_directory_keeps_its_object() {
     for directory in [uid("web"), format!("{}.bak", uid("web"))] {
         let mut node = Node::new().await;
         let mut object = pod("web", &plain());
@@ -79,7 +79,7 @@ async fn what_is_mounted_for_a_pod_keeps_its_object_whatever_became_of_its_direc
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_has_a_cgroup_and_no_directory_here_is_held() {
+async fn pod_with_a_cgroup_and_no_directory_is_blocked() {
     let (mut node, _) = node_of_another_directory().await;
     fs::create_dir_all(node.pod_cgroup("web")).unwrap();
     node.start().await;
@@ -90,7 +90,7 @@ async fn a_pod_that_has_a_cgroup_and_no_directory_here_is_held() {
 
 /// A kubelet died between making the cgroup and making the directory.
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_never_got_a_directory_goes_on_when_somebody_makes_it_as_is_said() {
+async fn pod_without_a_directory_continues_when_the_remedy_is_followed() {
     let node = &mut Node::new().await;
     let mut object = pod("web", &plain());
     object["status"] = json!({ "phase": "Pending" });
@@ -112,7 +112,7 @@ async fn a_pod_that_never_got_a_directory_goes_on_when_somebody_makes_it_as_is_s
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_runs_without_a_cgroup_goes_on_when_somebody_stops_it_as_is_said() {
+async fn pod_that_runs_without_a_cgroup_continues_when_the_remedy_is_followed() {
     let mut node = Node::new().await;
     node.polite_pod("web");
     fs::remove_dir(node.pod_cgroup("web")).unwrap();
@@ -133,7 +133,7 @@ async fn a_pod_that_runs_without_a_cgroup_goes_on_when_somebody_stops_it_as_is_s
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_runs_without_a_directory_here_is_held_also_when_its_object_is_gone() {
+async fn running_pod_without_a_directory_is_blocked_without_its_object() {
     let mut node = Node::new().await;
     node.polite_pod("web");
     fs::rename(node.pod_dir("web"), node.path("elsewhere")).unwrap();

@@ -67,7 +67,7 @@ fn is_the_real_end(status: &Value) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_runtime_that_forgets_containers_before_the_status_is_taken_makes_no_end_unknown() {
+async fn exit_codes_are_kept_when_the_runtime_forgets_containers() {
     let mut node = Node::new().await;
     ended_and_not_told(&mut node).await;
     forget_containers(&node);
@@ -77,7 +77,7 @@ async fn a_runtime_that_forgets_containers_before_the_status_is_taken_makes_no_e
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agent_that_starts_after_the_containers_were_removed_knows_how_they_ended() {
+async fn exit_codes_are_known_after_a_restart_without_containers() {
     let mut node = Node::new().await;
     ended_and_not_told(&mut node).await;
     node.crash().await;
@@ -88,7 +88,7 @@ async fn an_agent_that_starts_after_the_containers_were_removed_knows_how_they_e
 }
 
 #[tokio::test(start_paused = true)]
-async fn words_on_a_volume_that_is_cleaned_away_are_told_after_a_crash() {
+async fn termination_message_of_a_removed_volume_is_reported_after_a_crash() {
     let mut node = Node::new().await;
     let volume = node.pod_dir("web").join("volumes/kubernetes.io~empty-dir/data");
     fs::create_dir_all(&volume).unwrap();
@@ -101,7 +101,7 @@ async fn words_on_a_volume_that_is_cleaned_away_are_told_after_a_crash() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_journal_nobody_knows_and_it_is_never_success() {
+async fn without_a_journal_the_exit_is_unknown_and_never_success() {
     let mut node = Node::new().await;
     ended_and_not_told(&mut node).await;
     node.crash().await;
@@ -117,7 +117,7 @@ async fn without_a_journal_nobody_knows_and_it_is_never_success() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_end_that_is_remembered_proves_nothing_of_what_runs() {
+async fn recorded_exit_does_not_prove_that_nothing_runs() {
     let mut node = Node::new().await;
     ended_and_not_told(&mut node).await;
     forget_containers(&node);

@@ -19,7 +19,7 @@ use crate::{
 };
 
 #[tokio::test(start_paused = true)]
-async fn a_file_that_is_no_socket_is_not_replaced_by_one() {
+async fn file_that_is_no_socket_is_not_replaced() {
     let mut node = Node::new().await;
     let precious = node.path("precious");
     fs::write(&precious, "data").unwrap();
@@ -39,7 +39,7 @@ async fn a_file_that_is_no_socket_is_not_replaced_by_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_socket_on_which_somebody_listens_is_not_taken_over() {
+async fn socket_with_a_listener_is_not_replaced() {
     let mut node = Node::new().await;
     let runtime = PathBuf::from(node.cri.endpoint().trim_start_matches("unix://"));
     node.flags.socket.socket = runtime.clone();
@@ -51,7 +51,7 @@ async fn a_socket_on_which_somebody_listens_is_not_taken_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_socket_that_a_dead_agent_left_is_replaced_and_only_our_own_is_removed() {
+async fn stale_socket_is_replaced_and_only_the_own_one_is_removed() {
     let mut node = Node::new().await;
     let path = node.flags.socket.socket.clone();
     drop(UnixListener::bind(&path).unwrap());
@@ -67,7 +67,7 @@ async fn a_socket_that_a_dead_agent_left_is_replaced_and_only_our_own_is_removed
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kubeconfig_that_names_another_server_is_followed_once_the_old_one_is_gone() {
+async fn changed_kubeconfig_is_used_when_the_old_server_is_gone() {
     let mut node = Node::new().await;
     node.polite_pod("web");
     node.start().await;

@@ -47,7 +47,7 @@ async fn with_sidecars_and_no_script() -> Node {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shorter_grace_reaches_a_container_that_is_waited_for() {
+async fn shorter_grace_applies_to_a_running_stop() {
     let mut node = Node::new().await;
     node.pod("web", &plain(), |pod| drop(pod.container("main").ignores_term()));
     node.start().await;
@@ -68,7 +68,7 @@ async fn a_shorter_grace_reaches_a_container_that_is_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shorter_grace_is_not_lost_with_a_call_that_fails() {
+async fn shorter_grace_survives_a_failed_call() {
     let mut node = Node::new().await;
     node.pod("web", &plain(), |pod| drop(pod.container("main").ignores_term()));
     node.start().await;
@@ -105,7 +105,7 @@ async fn a_shorter_grace_is_not_lost_with_a_call_that_fails() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_longer_grace_is_ignored() {
+async fn longer_grace_is_ignored() {
     let mut node = Node::new().await;
     node.pod("web", &plain(), |pod| drop(pod.container("main").ignores_term()));
     node.start().await;
@@ -123,7 +123,7 @@ async fn a_longer_grace_is_ignored() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shorter_grace_ends_a_hook_and_what_is_left_goes_to_the_container() {
+async fn shorter_grace_ends_a_hook_and_the_container_gets_the_remainder() {
     let mut node = Node::new().await;
     node.pod("web", &hooked(&exec()), |pod| {
         drop(pod.container("main").ignores_term().commands(secs(50), 0, b""));
@@ -179,7 +179,7 @@ async fn order(node: &Node, count: usize) -> Vec<(String, u64)> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_sidecar_is_stopped_before_a_container_whose_stop_failed() {
+async fn sidecars_are_stopped_after_a_container_whose_stop_failed() {
     let node = with_sidecars().await;
     node.cri.change(|world| {
         for container in world.containers.values_mut() {
@@ -206,7 +206,7 @@ async fn no_sidecar_is_stopped_before_a_container_whose_stop_failed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sidecars_are_stopped_at_the_end_of_the_grace_period_whatever_runs_before_them() {
+async fn sidecars_are_stopped_when_the_grace_period_expires() {
     let node = with_sidecars_and_a_stuck_container().await;
     // The pauses between attempts have grown by then.
     node.delete("web", Some(100)).await;
@@ -220,7 +220,7 @@ async fn sidecars_are_stopped_at_the_end_of_the_grace_period_whatever_runs_befor
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sidecar_that_was_not_stopped_yet_has_its_seconds_before_the_sandbox_ends_it() {
+async fn sidecar_gets_its_minimum_grace_before_the_sandbox_stop() {
     let node = with_sidecars_and_a_stuck_container().await;
     let mut object = node.get("web").await.unwrap();
     // Until the grace period is over, this one looks after itself.
@@ -241,7 +241,7 @@ async fn a_sidecar_that_was_not_stopped_yet_has_its_seconds_before_the_sandbox_e
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shorter_grace_reaches_the_sequence_of_sidecars() {
+async fn shorter_grace_applies_to_the_sequence_of_sidecars() {
     let node = with_sidecars().await;
     let began = Instant::now();
     node.delete("web", Some(60)).await;
@@ -257,7 +257,7 @@ async fn a_shorter_grace_reaches_the_sequence_of_sidecars() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn absurd_grace_periods_harm_nobody() {
+async fn absurd_grace_periods_are_harmless() {
     let mut node = Node::new().await;
     node.polite_pod("web");
     for (name, spec, deletion) in [
@@ -295,7 +295,7 @@ async fn hanging_hook() -> Node {
 
 /// Kubernetes issue 127339.
 #[tokio::test(start_paused = true)]
-async fn a_hook_that_never_ends_does_not_outlive_a_forced_deletion() {
+async fn endless_hook_is_terminated_by_a_forced_deletion() {
     let node = hanging_hook().await;
     node.delete("web", Some(300)).await;
     node.calls(1, |seen| seen.kind == Kind::ExecSync).await;
@@ -309,7 +309,7 @@ async fn a_hook_that_never_ends_does_not_outlive_a_forced_deletion() {
 
 /// Kubernetes issue 115817.
 #[tokio::test(start_paused = true)]
-async fn a_hook_that_hangs_and_a_container_that_ignores_its_signal_share_one_grace_period() {
+async fn hanging_hook_and_container_that_ignores_sigterm_share_one_grace_period() {
     let node = hanging_hook().await;
     let began = Instant::now();
     node.delete("web", Some(20)).await;
@@ -324,7 +324,7 @@ async fn a_hook_that_hangs_and_a_container_that_ignores_its_signal_share_one_gra
 
 /// Kubernetes issue 117373.
 #[tokio::test(start_paused = true)]
-async fn the_grace_period_begins_before_the_hook_and_not_after_it() {
+async fn grace_period_begins_before_the_hook() {
     let mut node = Node::new().await;
     node.pod("web", &hooked(&exec()), |pod| {
         drop(pod.container("main").ignores_term().commands(secs(40), 0, b""));
@@ -341,7 +341,7 @@ async fn the_grace_period_begins_before_the_hook_and_not_after_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_hook_takes_from_the_time_of_its_own_container() {
+async fn hook_uses_the_grace_of_its_own_container() {
     let containers = json!([
         { "name": "slow", "image": "i", "lifecycle": { "preStop": { "sleep": { "seconds": 12 } } } },
         { "name": "quick", "image": "i", "lifecycle": { "preStop": { "sleep": { "seconds": 3 } } } },
@@ -364,7 +364,7 @@ async fn each_hook_takes_from_the_time_of_its_own_container() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_hook_of_a_sidecar_runs_at_once_and_its_stop_waits_its_turn() {
+async fn hook_of_a_sidecar_runs_at_once_and_its_stop_in_order() {
     let node = with_sidecars().await;
     let mut object = node.get("web").await.unwrap();
     object["spec"]["initContainers"][0]["lifecycle"] = json!({ "preStop": exec() });

@@ -83,7 +83,7 @@ fn request() -> (TcpListener, Value) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_node_of_another_machine_is_left_alone() {
+async fn node_of_another_machine_is_not_touched() {
     for info in [json!({ "machineID": "another" }), json!({ "systemUUID": "another" })] {
         let mut node = Node::new().await;
         node.polite_pod("web");
@@ -102,7 +102,7 @@ async fn the_node_of_another_machine_is_left_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_was_registered_anew_is_left_alone() {
+async fn reregistered_node_is_not_touched() {
     let mut node = Node::new().await;
     node.polite_pod("web");
     node.start().await;
@@ -118,7 +118,7 @@ async fn a_node_that_was_registered_anew_is_left_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn while_a_kubelet_is_there_nothing_is_touched_and_afterwards_the_work_goes_on() {
+async fn teardown_waits_while_a_kubelet_runs_and_continues_afterwards() {
     let mut node = Node::new().await;
     node.pod("web", &hooked(&exec()), |pod| drop(pod.container("main")));
     let process = kubelet(&node);
@@ -150,7 +150,7 @@ fn kubelet_ends(node: &Node, name: &str) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pods_that_a_kubelet_has_ended_are_not_gathered_until_it_is_gone() {
+async fn pods_terminated_by_a_kubelet_do_not_accumulate() {
     let mut node = Node::new().await;
     node.polite_pod("lives");
     let process = kubelet(&node);
@@ -188,7 +188,7 @@ async fn pods_that_a_kubelet_has_ended_are_not_gathered_until_it_is_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pods_that_a_kubelet_ended_while_no_agent_ran_are_not_gathered_either() {
+async fn pods_terminated_by_a_kubelet_without_the_agent_do_not_accumulate() {
     let mut node = Node::with_pods(&["lives", "web"]).await;
     kubelet(&node);
     node.start().await;
@@ -211,7 +211,7 @@ async fn pods_that_a_kubelet_ended_while_no_agent_ran_are_not_gathered_either() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn pods_that_the_agent_had_begun_with_are_not_gathered_when_a_kubelet_ends_them() {
+async fn begun_pods_terminated_by_a_kubelet_do_not_accumulate() {
     let mut node = Node::with_pods(&["lives", "kept"]).await;
     node.pod("web", &hooked(&exec()), |pod| {
         drop(pod.container("main").ignores_term());
@@ -242,7 +242,7 @@ async fn pods_that_the_agent_had_begun_with_are_not_gathered_when_a_kubelet_ends
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_asks_for_an_end_in_a_wrong_world_is_not_sent_to_its_api_server() {
+async fn stop_request_during_an_identity_mismatch_does_not_name_the_wrong_api_server() {
     let mut node = Node::new().await;
     node.polite_pod("web");
     node.start().await;
@@ -254,7 +254,7 @@ async fn whoever_asks_for_an_end_in_a_wrong_world_is_not_sent_to_its_api_server(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_is_busy_and_names_no_pause_is_not_asked_all_the_time() {
+async fn busy_server_without_retry_after_is_asked_with_backoff() {
     let mut node = Node::new().await;
     node.polite_pod("web");
     trouble(&node, Fault::too_many(0).verb("list").resource("pods").times(20));
@@ -266,7 +266,7 @@ async fn a_server_that_is_busy_and_names_no_pause_is_not_asked_all_the_time() {
 
 /// A connection that led astray holds everything; whoever hears all the time looks again as soon as who hears nothing.
 #[tokio::test(start_paused = true)]
-async fn a_node_on_which_much_happens_is_looked_at_again_as_soon_as_others() {
+async fn identity_of_a_busy_node_is_checked_again_as_soon_as_of_others() {
     let mut node = Node::with_pods(&["web", "db"]).await;
     node.start().await;
     node.cri.allow_everything();
@@ -284,7 +284,7 @@ async fn a_node_on_which_much_happens_is_looked_at_again_as_soon_as_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_whose_object_went_beside_a_kubelet_that_did_nothing_is_ended_afterwards() {
+async fn pod_deleted_beside_an_idle_kubelet_is_stopped_afterwards() {
     let mut node = Node::new().await;
     node.pod("web", &plain(), |pod| drop(pod.container("main")));
     let process = kubelet(&node);
@@ -301,7 +301,7 @@ async fn a_pod_whose_object_went_beside_a_kubelet_that_did_nothing_is_ended_afte
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_seems_to_have_ended_beside_a_kubelet_is_kept_in_mind_in_the_wrong_world() {
+async fn pod_that_ended_beside_a_kubelet_is_remembered_during_an_identity_mismatch() {
     let mut node = Node::with_pods(&["lives", "web"]).await;
     kubelet(&node);
     node.start().await;
@@ -327,7 +327,7 @@ async fn a_pod_that_seems_to_have_ended_beside_a_kubelet_is_kept_in_mind_in_the_
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_request_of_a_hook_is_sent_while_nothing_may_be_touched_and_it_is_sent_afterwards() {
+async fn http_hook_is_sent_only_once_the_agent_may_act() {
     let mut node = Node::new().await;
     let (listener, hook) = request();
     node.pod("web", &hooked(&hook), |pod| drop(pod.container("main")));
@@ -344,7 +344,7 @@ async fn no_request_of_a_hook_is_sent_while_nothing_may_be_touched_and_it_is_sen
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sleep_that_nothing_could_follow_is_not_taken_for_one_that_was_slept() {
+async fn interrupted_sleep_hook_does_not_count_as_finished() {
     let mut node = Node::new().await;
     let hook = json!({ "sleep": { "seconds": 8 } });
     node.pod("web", &hooked(&hook), |pod| drop(pod.container("main")));
@@ -361,7 +361,7 @@ async fn a_sleep_that_nothing_could_follow_is_not_taken_for_one_that_was_slept()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dry_run_sends_no_request_of_a_hook() {
+async fn dry_run_sends_no_http_hook() {
     let mut node = Node::new().await;
     let (listener, hook) = request();
     node.pod("web", &hooked(&hook), |pod| drop(pod.container("main")));
@@ -378,7 +378,7 @@ async fn says_why(node: &Node, name: &str) -> Result<String, String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_a_pod_that_nobody_deletes_it_is_said_that_it_is_here() {
+async fn why_of_a_pod_that_is_not_deleted_says_that_it_runs() {
     let mut node = Node::with_pods(&["web"]).await;
     node.start().await;
     for name in ["default/web", &uid("web")] {
@@ -393,7 +393,7 @@ async fn of_a_pod_that_nobody_deletes_it_is_said_that_it_is_here() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_mirror_pod_is_never_touched() {
+async fn mirror_pod_is_never_touched() {
     let mut node = Node::new().await;
     node.polite_pod("mirror");
     let mut mirror = pod("mirror", &plain());
@@ -415,7 +415,7 @@ async fn a_mirror_pod_is_never_touched() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dry_run_performs_nothing() {
+async fn dry_run_has_no_effect() {
     let mut node = Node::new().await;
     node.pod("web", &hooked(&exec()), |pod| drop(pod.container("main")));
     let volume = node.pod_dir("web").join("volumes/kubernetes.io~empty-dir/data");
@@ -431,7 +431,7 @@ async fn a_dry_run_performs_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_whose_directory_is_below_another_root_is_held_until_it_is_there() {
+async fn pod_with_a_directory_below_another_root_is_blocked_until_it_exists() {
     let mut node = Node::new().await;
     node.polite_pod("web");
     let (dir, elsewhere) = (node.pod_dir("web"), node.path("elsewhere"));
@@ -448,7 +448,7 @@ async fn a_pod_whose_directory_is_below_another_root_is_held_until_it_is_there()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_static_pod_with_the_uid_of_a_pod_of_the_api_server_is_told_and_never_touched() {
+async fn static_pod_with_the_uid_of_an_api_pod_is_reported_and_never_touched() {
     let from_file = |pod: PodBuilder<'_>| drop(pod.source("file").container("main"));
     let mut node = Node::new().await;
     node.polite_pod("lives");

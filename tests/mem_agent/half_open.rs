@@ -27,7 +27,7 @@ fn balanced(node: &mut Node) -> Balancer {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_is_deleted_while_the_connection_is_half_open_is_gone_within_a_minute() {
+async fn pod_deleted_over_a_half_open_connection_is_torn_down_within_a_minute() {
     let mut node = Node::new().await;
     let balancer = balanced(&mut node);
     node.polite_pod("web");

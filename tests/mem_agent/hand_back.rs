@@ -71,7 +71,7 @@ async fn phase(node: &Node, name: &str) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_in_its_hook_is_stopped_first_and_nothing_else_is_begun() {
+async fn handover_stops_a_pod_in_its_hook_and_begins_nothing_else() {
     let node = with_hook(secs(10)).await;
     node.delete("web", None).await;
     hook_runs(&node).await;
@@ -102,7 +102,7 @@ async fn a_pod_in_its_hook_is_stopped_first_and_nothing_else_is_begun() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn at_the_end_of_the_time_the_agent_lets_go_and_names_what_it_leaves() {
+async fn handover_that_times_out_names_unfinished_pods() {
     let node = with_hook(secs(25)).await;
     node.delete("web", None).await;
     hook_runs(&node).await;
@@ -117,7 +117,7 @@ async fn at_the_end_of_the_time_the_agent_lets_go_and_names_what_it_leaves() {
 
 /// No call is under way then, but its containers are not stopped: the kubelet would run its hook again.
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_rests_after_a_stop_that_failed_makes_one_more_attempt_and_is_named_if_that_fails_too() {
+async fn handover_retries_a_failed_stop_once_and_names_the_pod_if_it_fails_again() {
     for fails in [false, true] {
         let node = with_hook(secs(1)).await;
         let many = if fails { 4 } else { 3 };
@@ -160,7 +160,7 @@ async fn a_pod_that_rests_after_a_stop_that_failed_makes_one_more_attempt_and_is
 
 /// Somebody of them is at an attempt nearly always.
 #[tokio::test(start_paused = true)]
-async fn pods_that_cannot_be_stopped_make_one_more_attempt_each_and_are_waited_for_no_longer() {
+async fn handover_retries_unstoppable_pods_once_and_does_not_wait_for_them() {
     let mut node = Node::new().await;
     let names = ["a", "b", "c", "d", "e", "f", "g", "h"];
     for name in names {
@@ -181,7 +181,7 @@ async fn pods_that_cannot_be_stopped_make_one_more_attempt_each_and_are_waited_f
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_runs_on_though_the_runtime_says_that_it_has_stopped_is_named() {
+async fn handover_names_a_pod_that_runs_despite_a_successful_stop() {
     let mut node = Node::with_pods(&["web"]).await;
     node.start().await;
     node.cri
@@ -197,7 +197,7 @@ async fn one_that_runs_on_though_the_runtime_says_that_it_has_stopped_is_named()
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_whose_stop_has_failed_is_tried_again_for_as_long_as_others_are_waited_for() {
+async fn handover_retries_a_failed_stop_while_it_waits_for_other_pods() {
     let node = with_hook(secs(25)).await;
     node.delete("web", None).await;
     hook_runs(&node).await;
@@ -209,7 +209,7 @@ async fn one_whose_stop_has_failed_is_tried_again_for_as_long_as_others_are_wait
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_attempt_that_was_begun_while_others_were_waited_for_is_waited_for_too() {
+async fn handover_waits_for_attempts_begun_during_its_wait() {
     let node = with_hook(secs(10)).await;
     node.delete("web", None).await;
     hook_runs(&node).await;
@@ -223,7 +223,7 @@ async fn an_attempt_that_was_begun_while_others_were_waited_for_is_waited_for_to
 
 /// As by a unit whose program is not there, or which ends at once.
 #[tokio::test(start_paused = true)]
-async fn a_kubelet_that_is_started_in_vain_again_and_again_gets_the_time_to_start_only_once() {
+async fn kubelet_that_fails_to_start_repeatedly_gets_the_reservation_once() {
     let node = with_hook(secs(1)).await;
     assert_eq!(hand_back(&node, secs(60)).await, at_rest());
     node.delete("other", None).await;
@@ -249,7 +249,7 @@ async fn a_kubelet_that_is_started_in_vain_again_and_again_gets_the_time_to_star
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kubelet_that_comes_keeps_the_node_until_it_is_gone() {
+async fn kubelet_keeps_the_node_until_it_exits() {
     let node = with_hook(secs(1)).await;
     assert_eq!(hand_back(&node, secs(60)).await, at_rest());
     let process = kubelet(&node);
@@ -263,7 +263,7 @@ async fn a_kubelet_that_comes_keeps_the_node_until_it_is_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_is_killed_is_over_in_the_api_before_a_kubelet_could_start_it_again() {
+async fn stopped_pod_is_terminal_in_the_api_before_the_handover() {
     let node = with_hook(secs(10)).await;
     granted(&node, "web/kill", &StopRequest::default()).await;
     hook_runs(&node).await;
@@ -281,7 +281,7 @@ async fn a_pod_that_is_killed_is_over_in_the_api_before_a_kubelet_could_start_it
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_asks_twice_is_answered_twice() {
+async fn two_handover_requests_are_both_answered() {
     let node = with_hook(secs(10)).await;
     node.delete("web", None).await;
     hook_runs(&node).await;
@@ -316,7 +316,7 @@ fn lives(node: &Node) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_that_is_cut_short_is_let_go_so_that_the_kubelets_grace_period_counts() {
+async fn canceled_stop_leaves_the_grace_period_to_the_kubelet() {
     let node = deaf().await;
     let cut_short = vec!["default/web".to_owned()];
     assert_eq!(hand_back(&node, secs(1)).await, HandoverResult { cut_short });
@@ -328,7 +328,7 @@ async fn a_stop_that_is_cut_short_is_let_go_so_that_the_kubelets_grace_period_co
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kubelet_that_just_appears_finds_no_stop_of_the_agents_under_way() {
+async fn appearing_kubelet_finds_no_stop_in_progress() {
     let node = deaf().await;
     let _process = kubelet(&node);
     sleep(secs(120)).await;

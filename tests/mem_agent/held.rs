@@ -54,7 +54,7 @@ async fn released(node: &Node, item: &str, digest: Option<String>) -> Result<App
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_not_held_cannot_be_released_and_the_names_of_all_that_is_are_told() {
+async fn unknown_item_cannot_be_approved_and_the_error_lists_all_items() {
     let mut node = Node::new().await;
     node.polite_pod("web");
     fs::remove_dir(node.pod_cgroup("web")).unwrap();
@@ -71,7 +71,7 @@ async fn what_is_not_held_cannot_be_released_and_the_names_of_all_that_is_are_to
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kubelet_is_shown_and_cannot_be_released() {
+async fn kubelet_is_listed_and_cannot_be_approved() {
     let mut node = Node::new().await;
     kubelet(&node);
     node.start().await;
@@ -80,7 +80,7 @@ async fn a_kubelet_is_shown_and_cannot_be_released() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_node_that_was_registered_anew_is_the_right_one_from_its_release_on_also_after_a_restart() {
+async fn reregistered_node_is_accepted_after_approval_and_a_restart() {
     let mut node = Node::new().await;
     node.polite_pod("web");
     node.start().await;
@@ -113,7 +113,7 @@ async fn the_node_that_was_registered_anew_is_the_right_one_from_its_release_on_
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_another_cluster_lacks_of_the_pods_from_before_takes_another_word_than_its_node() {
+async fn pods_missing_in_another_cluster_need_their_own_approval() {
     for (restarts, others) in [(true, 1), (true, 5), (false, 5)] {
         let mut node = Node::new().await;
         let names = ["web", "db", "mail"];
@@ -152,7 +152,7 @@ async fn what_another_cluster_lacks_of_the_pods_from_before_takes_another_word_t
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_older_list_is_believed_from_its_release_on_also_after_a_restart() {
+async fn older_list_is_accepted_after_approval_and_a_restart() {
     let mut node = Node::with_pods(&["web", "db"]).await;
     node.start().await;
     let own = recorded_node(&node).await;
@@ -178,7 +178,7 @@ async fn an_older_list_is_believed_from_its_release_on_also_after_a_restart() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hold_from_before_a_restart_can_be_released() {
+async fn hold_from_before_a_restart_can_be_approved() {
     let mut node = Node::with_pods(&["web", "db"]).await;
     node.start().await;
     let own = recorded_node(&node).await;
@@ -198,7 +198,7 @@ async fn a_hold_from_before_a_restart_can_be_released() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_that_is_suddenly_empty_is_believed_from_its_release_on() {
+async fn suddenly_empty_list_is_accepted_after_approval() {
     let mut node = Node::with_pods(&["web", "db"]).await;
     node.start().await;
     trouble(&node, Fault::new(Action::StallWatch).once());
@@ -247,7 +247,7 @@ async fn lost(pods: usize, lost: usize, restarts: bool) -> Node {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_that_lacks_most_of_many_pods_is_doubted_until_its_release() {
+async fn list_that_lacks_most_of_many_pods_is_blocked_until_approval() {
     for restarts in [false, true] {
         let node = lost(15, 10, restarts).await;
         let item = is_held(&node, "absence").await;
@@ -263,7 +263,7 @@ async fn a_list_that_lacks_most_of_many_pods_is_doubted_until_its_release() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn how_many_pods_are_missing_is_told_as_long_as_they_are_also_after_restarts() {
+async fn number_of_missing_pods_is_reported_across_restarts() {
     let mut node = lost(15, 10, true).await;
     // As after a reboot.
     node.cri.change(|world| {
@@ -284,7 +284,7 @@ async fn how_many_pods_are_missing_is_told_as_long_as_they_are_also_after_restar
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_before_the_first_list_settles_nothing_that_it_turns_out_to_lack() {
+async fn approval_before_the_first_list_does_not_cover_pods_that_it_lacks() {
     let mut node = lost(15, 10, false).await;
     is_held(&node, "absence").await;
     node.crash().await;
@@ -304,7 +304,7 @@ async fn a_release_before_the_first_list_settles_nothing_that_it_turns_out_to_la
 }
 
 #[tokio::test(start_paused = true)]
-async fn fewer_pods_or_less_than_half_of_them_may_be_missing_at_once() {
+async fn few_pods_or_less_than_half_may_be_missing_at_once() {
     for (pods, missing) in [(10, 9), (21, 10)] {
         let node = lost(pods, missing, false).await;
         for number in 0..missing {
@@ -315,7 +315,7 @@ async fn fewer_pods_or_less_than_half_of_them_may_be_missing_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_first_list_that_is_empty_is_doubted_where_pods_lived_before_the_restart() {
+async fn empty_first_list_is_blocked_if_pods_ran_before_the_restart() {
     let mut node = Node::new().await;
     node.polite_pod("web");
     node.start().await;
@@ -333,7 +333,7 @@ async fn a_first_list_that_is_empty_is_doubted_where_pods_lived_before_the_resta
 }
 
 #[tokio::test(start_paused = true)]
-async fn pods_that_vanished_a_few_at_a_time_between_restarts_are_never_many() {
+async fn pods_that_vanish_gradually_across_restarts_are_not_suspicious() {
     let mut node = Node::new().await;
     for number in 0..18 {
         node.polite_pod(&format!("web-{number}"));
@@ -353,7 +353,7 @@ async fn pods_that_vanished_a_few_at_a_time_between_restarts_are_never_many() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pods_whose_deletion_was_seen_are_missed_by_nobody_after_a_restart() {
+async fn pods_deleted_before_a_restart_do_not_count_as_missing() {
     let mut node = Node::new().await;
     node.polite_pod("web");
     node.cri.allow_everything();
@@ -368,7 +368,7 @@ async fn pods_whose_deletion_was_seen_are_missed_by_nobody_after_a_restart() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_runs_without_a_cgroup_is_ended_after_its_release_and_no_other_is() {
+async fn approved_pod_that_runs_without_a_cgroup_is_stopped_and_no_other_is() {
     let mut node = Node::new().await;
     for name in ["web", "db"] {
         node.polite_pod(name);
@@ -392,7 +392,7 @@ async fn a_pod_that_runs_without_a_cgroup_is_ended_after_its_release_and_no_othe
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_without_a_directory_is_ended_after_its_release() {
+async fn pod_without_a_directory_is_stopped_after_approval() {
     let mut node = Node::new().await;
     node.polite_pod("web");
     fs::remove_dir_all(node.pod_dir("web")).unwrap();
@@ -406,7 +406,7 @@ async fn a_pod_without_a_directory_is_ended_after_its_release() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_of_a_missing_directory_does_not_cover_what_is_mounted_in_it() {
+async fn approval_of_a_missing_directory_does_not_cover_its_mounts() {
     let mut node = Node::new().await;
     node.polite_pod("web");
     fs::rename(node.pod_dir("web"), node.path("renamed")).unwrap();
@@ -427,7 +427,7 @@ async fn a_release_of_a_missing_directory_does_not_cover_what_is_mounted_in_it()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_is_known_after_a_crash() {
+async fn approval_survives_a_crash() {
     let mut node = Node::new().await;
     node.polite_pod("web");
     fs::remove_dir(node.pod_cgroup("web")).unwrap();
@@ -446,7 +446,7 @@ async fn a_release_is_known_after_a_crash() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_of_which_something_new_turns_up_is_held_again() {
+async fn pod_with_new_evidence_is_blocked_again() {
     let mut node = Node::new().await;
     node.polite_pod("web");
     fs::remove_dir(node.pod_cgroup("web")).unwrap();
@@ -465,7 +465,7 @@ async fn a_pod_of_which_something_new_turns_up_is_held_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_of_what_was_shown_releases_nothing_else() {
+async fn approval_covers_only_the_shown_evidence() {
     let mut node = Node::new().await;
     node.polite_pod("web");
     fs::remove_dir(node.pod_cgroup("web")).unwrap();

@@ -28,7 +28,7 @@ async fn with_hook(hook: &serde_json::Value) -> Node {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hook_runs_before_the_stop_and_out_of_the_same_grace() {
+async fn hook_runs_before_the_stop_within_the_same_grace() {
     let node = with_hook(&exec()).await;
     node.cri.in_order([
         expect(ExecSync::of("main").command(&["drain"]).timeout(secs(30))).then(secs(12)),
@@ -41,7 +41,7 @@ async fn a_hook_runs_before_the_stop_and_out_of_the_same_grace() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sleep_is_slept() {
+async fn sleep_hook_sleeps() {
     let node = with_hook(&json!({ "sleep": { "seconds": 9 } })).await;
     node.cri.in_order([expect(StopContainer::of("main").timeout(secs(21)))]);
     node.delete("web", None).await;
@@ -50,7 +50,7 @@ async fn a_sleep_is_slept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hook_that_fails_is_an_event_and_the_stop_goes_on() {
+async fn failed_hook_is_an_event_and_the_stop_continues() {
     let hook = || expect(ExecSync::of("main"));
     for (failing, left) in [
         (hook().exit(3), 30),
@@ -78,7 +78,7 @@ async fn a_hook_that_fails_is_an_event_and_the_stop_goes_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hook_without_handler_fails_and_an_absurd_sleep_ends_with_the_grace_period() {
+async fn hook_without_handler_fails_and_absurd_sleep_ends_with_the_grace_period() {
     for (hook, left) in [
         (json!({}), 30),
         (json!({ "exec": {} }), 30),
@@ -101,7 +101,7 @@ async fn a_hook_without_handler_fails_and_an_absurd_sleep_ends_with_the_grace_pe
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hook_that_could_not_be_sent_is_not_taken_for_one_that_ran() {
+async fn hook_that_could_not_be_sent_does_not_count_as_run() {
     let node = with_hook(&exec()).await;
     node.delete("web", None).await;
     // Between the look at the pod and the hook the runtime goes away.
@@ -119,7 +119,7 @@ async fn a_hook_that_could_not_be_sent_is_not_taken_for_one_that_ran() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hook_for_which_no_time_is_left_is_an_event_and_said_once() {
+async fn skipped_hook_without_remaining_grace_is_one_event() {
     let mut node = with_hook(&exec()).await;
     // The agent has begun, and ends before it could do anything; the runtime is away until the grace period is over, and
     // the stop takes two attempts.
@@ -151,7 +151,7 @@ async fn a_hook_for_which_no_time_is_left_is_an_event_and_said_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_runtime_that_was_away_when_the_pod_was_deleted_takes_nothing_of_its_hook_and_its_grace() {
+async fn runtime_outage_at_deletion_costs_neither_hook_nor_grace() {
     let node = with_hook(&exec()).await;
     node.cri.stop().await;
     node.delete("web", None).await;
@@ -195,7 +195,7 @@ async fn asks(listener: &TcpListener) -> TcpStream {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_address_that_the_runtime_does_not_tell_holds_up_only_the_hooks_that_need_it_and_not_for_long() {
+async fn missing_pod_ip_delays_only_hooks_that_need_it() {
     let (node, listener) = asked_at_the_address_of_the_status().await;
     node.delete("web", None).await;
     for _ in 0..2 {
@@ -223,7 +223,7 @@ async fn an_address_that_the_runtime_does_not_tell_holds_up_only_the_hooks_that_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hook_with_little_time_does_not_lose_all_of_it_to_an_address_that_the_runtime_does_not_tell() {
+async fn missing_pod_ip_leaves_time_for_a_short_hook() {
     let (node, listener) = asked_at_the_address_of_the_status().await;
     let began = Instant::now();
     node.delete("web", Some(4)).await;
@@ -233,7 +233,7 @@ async fn a_hook_with_little_time_does_not_lose_all_of_it_to_an_address_that_the_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hook_without_host_of_a_pod_on_the_nodes_network_goes_to_the_nodes_address() {
+async fn http_hook_of_a_host_network_pod_goes_to_the_node_address() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let lifecycle = json!({ "preStop": { "httpGet": { "port": port } } });

@@ -31,7 +31,7 @@ async fn others_go_on(node: &Node) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn objects_that_cannot_be_identified_are_counted_and_skipped() {
+async fn objects_without_identity_are_counted_and_skipped() {
     let mut node = Node::new().await;
     node.start().await;
     node.cri.allow_everything();
@@ -54,7 +54,7 @@ async fn objects_that_cannot_be_identified_are_counted_and_skipped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deleted_pod_is_taken_down_whatever_cannot_be_read_of_it() {
+async fn deleted_pod_with_any_unreadable_field_is_torn_down() {
     let late = "9999-12-31T23:59:59Z";
     let mut node = Node::new().await;
     let hostile = [
@@ -97,7 +97,7 @@ async fn a_deleted_pod_is_taken_down_whatever_cannot_be_read_of_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_of_which_a_condition_cannot_be_read_ends_with_its_deletion_also_by_force() {
+async fn pod_with_an_unreadable_condition_is_deleted_also_by_force() {
     let mut node = Node::new().await;
     for (name, grace) in [("polite", None), ("forced", Some(0))] {
         let mut object = pod(name, &plain());
@@ -114,7 +114,7 @@ async fn a_pod_of_which_a_condition_cannot_be_read_ends_with_its_deletion_also_b
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_object_that_cannot_be_read_is_not_reported_as_absent() {
+async fn unreadable_object_does_not_count_as_absent() {
     let mut node = Node::with_pods(&["web"]).await;
     node.start().await;
     node.cri.allow_everything();
@@ -130,7 +130,7 @@ async fn an_object_that_cannot_be_read_is_not_reported_as_absent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn missing_fields_are_no_trouble() {
+async fn missing_fields_are_accepted() {
     let mut node = Node::new().await;
     node.start().await;
     node.cri.allow_everything();
@@ -149,7 +149,7 @@ async fn missing_fields_are_no_trouble() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_uid_that_is_a_path_leads_nowhere() {
+async fn uid_that_is_a_path_is_harmless() {
     for uid in [
         "..",
         "../../precious",
@@ -185,7 +185,7 @@ async fn a_uid_that_is_a_path_leads_nowhere() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn names_that_are_paths_lead_nowhere() {
+async fn names_that_are_paths_are_harmless() {
     for (namespace, name) in [
         ("default", ".."),
         ("..", "web"),
@@ -211,7 +211,7 @@ async fn names_that_are_paths_lead_nowhere() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn container_names_that_are_paths_lead_nowhere() {
+async fn container_names_that_are_paths_are_harmless() {
     let mut node = Node::new().await;
     node.start().await;
     node.cri.allow_everything();
@@ -228,7 +228,7 @@ async fn container_names_that_are_paths_lead_nowhere() {
 
 /// A termination with a long grace period holds the room for as long.
 #[tokio::test(start_paused = true)]
-async fn a_large_pod_without_room_is_named_and_stopped_when_it_is_removed() {
+async fn large_pod_beyond_the_memory_limit_is_named_and_stopped_when_removed() {
     let mut node = Node::new().await;
     let ephemeral = |count: usize| -> Value {
         (0..count)
@@ -255,7 +255,7 @@ async fn a_large_pod_without_room_is_named_and_stopped_when_it_is_removed() {
 
 /// A list that is searched for each entry of another takes seconds, in which the agent does nothing else.
 #[tokio::test(start_paused = true)]
-async fn a_pod_of_ten_thousand_containers_goes_and_so_do_others() {
+async fn pod_of_ten_thousand_containers_delays_no_other() {
     let mut node = Node::new().await;
     let containers: Vec<Value> = (0..10_000)
         .map(|number| json!({ "name": format!("c{number}"), "image": "x" }))

@@ -78,7 +78,7 @@ async fn house(node: &Node) -> LeftoverReport {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_kind_of_rest_of_a_pod_that_was_seen_is_taken_down_to_its_end_after_a_while() {
+async fn every_kind_of_leftover_of_a_seen_pod_is_removed_after_a_while() {
     let node = after_the_end_of(&["a", "b", "c"]).await;
     let effects = node.cri.effects().len();
     for (name, what) in [("a", "cgroup"), ("b", "logs"), ("c", "directory")] {
@@ -113,7 +113,7 @@ async fn each_kind_of_rest_of_a_pod_that_was_seen_is_taken_down_to_its_end_after
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_proof_survives_agent_and_machine() {
+async fn proof_of_an_api_pod_survives_restart_and_reboot() {
     let mut node = Node::with_pods(&["lives", "web"]).await;
     node.start().await;
     // The list is in the journal.
@@ -138,7 +138,7 @@ async fn the_proof_survives_agent_and_machine() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_nobody_can_prove_is_told_and_never_touched() {
+async fn leftover_without_proof_is_reported_and_never_touched() {
     let mut node = Node::new().await;
     node.polite_pod("lives");
     let of_a_static_pod = node.path("kubelet/pods/0123456789abcdef0123456789abcdef/volumes");
@@ -169,7 +169,7 @@ async fn what_nobody_can_prove_is_told_and_never_touched() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn beside_a_kubelet_nothing_is_touched_and_afterwards_it_is_observed_anew() {
+async fn leftovers_beside_a_kubelet_are_not_touched_and_observed_again_afterwards() {
     let node = after_the_end_of(&["web"]).await;
     leave(&node, "web", "logs");
     sleep(secs(100)).await;
@@ -184,7 +184,7 @@ async fn beside_a_kubelet_nothing_is_touched_and_afterwards_it_is_observed_anew(
 }
 
 #[tokio::test(start_paused = true)]
-async fn pods_that_come_and_go_beside_a_kubelet_do_not_gather_in_the_journal() {
+async fn pods_beside_a_kubelet_do_not_accumulate_in_the_journal() {
     let mut node = Node::new().await;
     node.polite_pod("lives");
     kubelet(&node);
@@ -206,7 +206,7 @@ async fn jobs_come_and_go(node: &Node) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nor_do_they_while_absence_proves_nothing() {
+async fn pods_during_an_absence_hold_do_not_accumulate_in_the_journal() {
     let mut node = Node::new().await;
     node.polite_pod("lives");
     kubelet(&node);
@@ -223,7 +223,7 @@ async fn nor_do_they_while_absence_proves_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn before_the_first_complete_list_nothing_is_nobodys() {
+async fn nothing_is_a_leftover_before_the_first_complete_list() {
     let mut node = Node::with_pods(&["lives", "web"]).await;
     node.start().await;
     sleep(secs(1)).await;
@@ -241,7 +241,7 @@ async fn before_the_first_complete_list_nothing_is_nobodys() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_api_server_that_does_not_answer_by_name_proves_nothing() {
+async fn unanswered_list_by_name_proves_no_leftover() {
     let node = after_the_end_of(&["web"]).await;
     leave(&node, "web", "directory");
     let user = format!("system:node:{NODE}");
@@ -253,7 +253,7 @@ async fn an_api_server_that_does_not_answer_by_name_proves_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn while_absence_proves_nothing_what_is_left_stays() {
+async fn leftovers_stay_during_an_absence_hold() {
     let mut node = after_the_end_of(&["web"]).await;
     leave(&node, "web", "directory");
     let own = recorded_node(&node).await;
@@ -267,7 +267,7 @@ async fn while_absence_proves_nothing_what_is_left_stays() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_taken_away_is_not_tried_again_and_again_by_one_worker_after_another() {
+async fn unremovable_leftover_is_not_retried_by_successive_workers() {
     let node = after_the_end_of(&["web"]).await;
     // A volume of a plugin that nobody here knows.
     fs::create_dir_all(node.pod_dir("web").join("volumes/example.com~strange/data/more")).unwrap();
@@ -286,7 +286,7 @@ async fn what_cannot_be_taken_away_is_not_tried_again_and_again_by_one_worker_af
 }
 
 #[tokio::test(start_paused = true)]
-async fn dead_containers_and_old_logs_of_a_pod_that_lives_are_not_ours() {
+async fn dead_containers_and_old_logs_of_a_running_pod_are_not_touched() {
     let mut node = Node::new().await;
     node.polite_pod("lives");
     node.cri.change(|world| {
@@ -303,7 +303,7 @@ async fn dead_containers_and_old_logs_of_a_pod_that_lives_are_not_ours() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_that_was_cut_short_makes_no_pod_nobodys() {
+async fn truncated_list_makes_no_pod_a_leftover() {
     let mut node = Node::with_pods(&["lives", "web"]).await;
     node.start().await;
     for _ in 0..5 {
@@ -315,7 +315,7 @@ async fn a_list_that_was_cut_short_makes_no_pod_nobodys() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_mount_that_is_left_of_a_pod_without_a_directory_is_found_and_named_until_it_is_gone() {
+async fn leftover_mount_without_a_directory_is_named_until_it_is_unmounted() {
     let node = after_the_end_of(&["a"]).await;
     let volume = volume(&node, "a");
     let table = fs::read_to_string(node.path("mountinfo")).unwrap();

@@ -35,7 +35,7 @@ async fn settled(node: &Node, pods: usize) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn thousands_of_terminal_pods_with_nothing_here_get_no_worker_and_come_before_no_deletion() {
+async fn thousands_of_idle_terminal_pods_get_no_worker_and_delay_no_deletion() {
     let mut node = Node::new().await;
     for number in 0..3_000 {
         node.object(evicted(&format!("evicted-{number}")));
@@ -57,7 +57,7 @@ async fn thousands_of_terminal_pods_with_nothing_here_get_no_worker_and_come_bef
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_terminal_pod_of_which_anything_is_here_gets_its_worker() {
+async fn terminal_pod_with_anything_on_the_node_gets_a_worker() {
     let mut node = Node::new().await;
     let dir = |path: std::path::PathBuf| fs::create_dir_all(path).unwrap();
     let names = [
@@ -118,7 +118,7 @@ async fn a_terminal_pod_of_which_anything_is_here_gets_its_worker() {
 
 /// The list kept few fields of it.
 #[tokio::test(start_paused = true)]
-async fn a_terminal_pod_with_a_running_container_has_the_grace_period_and_the_hook_of_its_spec() {
+async fn terminal_pod_with_a_running_container_gets_the_grace_and_hook_of_its_spec() {
     let mut node = Node::new().await;
     let mut object = evicted("web");
     object["spec"]["terminationGracePeriodSeconds"] = 60.into();
@@ -135,7 +135,7 @@ async fn a_terminal_pod_with_a_running_container_has_the_grace_period_and_the_ho
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_terminal_pod_gets_its_worker_when_the_node_cannot_be_checked() {
+async fn terminal_pod_gets_a_worker_if_the_node_cannot_be_checked() {
     let mut node = Node::new().await;
     node.object(evicted("web"));
     // The list of the runtime's pods in the background finds it as it is.
@@ -147,7 +147,7 @@ async fn a_terminal_pod_gets_its_worker_when_the_node_cannot_be_checked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_terminal_pod_that_is_deleted_later_goes_and_is_forgotten() {
+async fn idle_terminal_pod_deleted_later_is_finished_and_forgotten() {
     let mut node = Node::new().await;
     node.object(evicted("db"));
     let mut object = evicted("web");
@@ -180,7 +180,7 @@ async fn a_terminal_pod_that_is_deleted_later_goes_and_is_forgotten() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_for_a_pod_that_has_ended_with_nothing_here_changes_nothing() {
+async fn request_for_an_idle_terminal_pod_changes_nothing() {
     let mut node = Node::new().await;
     node.object(evicted("web"));
     node.start().await;
@@ -191,7 +191,7 @@ async fn a_request_for_a_pod_that_has_ended_with_nothing_here_changes_nothing() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_terminal_pod_that_was_deleted_unseen_is_forgotten_without_a_worker() {
+async fn idle_terminal_pod_deleted_unseen_is_forgotten_without_a_worker() {
     let mut node = Node::with_pods(&["lives"]).await;
     node.object(evicted("web"));
     node.start().await;
@@ -212,7 +212,7 @@ async fn a_terminal_pod_that_was_deleted_unseen_is_forgotten_without_a_worker() 
 
 /// Whoever made them may hold their objects by a finalizer, as a Job does.
 #[tokio::test(start_paused = true)]
-async fn hundreds_of_deleted_pods_with_nothing_here_come_before_no_pod_that_runs() {
+async fn hundreds_of_deleted_idle_pods_delay_no_running_pod() {
     for phase in ["Failed", "Pending"] {
         let mut node = Node::new().await;
         for number in 0..200 {

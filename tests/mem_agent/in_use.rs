@@ -107,7 +107,7 @@ async fn started() -> (Node, CsiDriver) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_has_ended_and_its_volume_may_be_detached_only_when_it_is_unpublished_and_unstaged() {
+async fn pod_terminates_and_its_volume_is_detachable_only_after_unpublish_and_unstage() {
     let (node, driver) = started().await;
     driver.behave(Conduct::Slow(secs(20)));
     node.delete("db", None).await;
@@ -125,7 +125,7 @@ async fn a_pod_has_ended_and_its_volume_may_be_detached_only_when_it_is_unpublis
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_driver_in_trouble_keeps_the_pod_and_the_volume_attached() {
+async fn failing_csi_driver_keeps_the_pod_and_its_volume_attached() {
     for (trouble, words) in [
         (
             Conduct::Fails(Code::Internal, "target is busy".into()),
@@ -146,7 +146,7 @@ async fn a_driver_in_trouble_keeps_the_pod_and_the_volume_attached() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_volume_that_its_driver_never_takes_away_goes_without_it_after_its_release_if_nothing_is_mounted() {
+async fn approved_volume_without_a_mount_is_removed_without_its_driver() {
     let (node, driver) = started().await;
     driver.behave(Conduct::Fails(Code::Internal, "no".into()));
     node.delete("db", None).await;
@@ -185,7 +185,7 @@ fn mounts(node: &Node, places: &[&PathBuf]) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_driver_says_does_not_count_while_the_kernel_shows_the_mount() {
+async fn answer_of_a_driver_does_not_count_while_the_mount_exists() {
     let (node, driver) = started().await;
     let target = node.pod_dir("db").join("volumes/kubernetes.io~csi/pv-1/mount");
     let staging = staging(&node.path("kubelet"), &PV);
@@ -217,7 +217,7 @@ fn keeping(node: &Node) -> PathBuf {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_file_system_that_another_mount_namespace_would_keep_is_not_unstaged() {
+async fn filesystem_mounted_in_another_mount_namespace_is_not_unstaged() {
     let (node, driver) = started().await;
     let holder = keeping(&node);
     mounts(&node, &[&staging(&node.path("kubelet"), &PV)]);
@@ -234,7 +234,7 @@ async fn a_file_system_that_another_mount_namespace_would_keep_is_not_unstaged()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_file_system_that_lives_on_in_another_mount_namespace_keeps_its_volume_attached_however_often_it_is_tried() {
+async fn filesystem_left_in_another_mount_namespace_keeps_its_volume_attached() {
     let (node, driver) = started().await;
     mounts(&node, &[&staging(&node.path("kubelet"), &PV)]);
     driver.behave(Conduct::Slow(secs(5)));
@@ -253,7 +253,7 @@ async fn a_file_system_that_lives_on_in_another_mount_namespace_keeps_its_volume
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_volume_of_two_pods_stays_in_use_until_the_second_has_ended() {
+async fn volume_of_two_pods_stays_in_use_until_the_second_terminates() {
     let (node, driver) = started().await;
     storing_pod(&node, "web", &PV, 0);
     node.delete("db", None).await;
@@ -272,7 +272,7 @@ async fn the_write_is_on_its_way(node: &Node) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_that_changes_under_the_write_is_read_again_and_nobody_elses_entry_is_lost() {
+async fn concurrent_change_of_volumes_in_use_keeps_foreign_entries() {
     let (node, _driver) = started().await;
     trouble(&node, Fault::delay(secs(10)).resource("nodes/status").once());
     node.delete("db", None).await;
@@ -284,7 +284,7 @@ async fn a_list_that_changes_under_the_write_is_read_again_and_nobody_elses_entr
 }
 
 #[tokio::test(start_paused = true)]
-async fn pods_that_end_together_do_not_overtake_each_other_in_the_list() {
+async fn pods_terminating_together_update_volumes_in_use_in_order() {
     let mut node = Node::new().await;
     let _driver = csi_driver(&node, DRIVER);
     let names: Vec<_> = (0..20).map(|number| format!("db-{number}")).collect();
@@ -315,7 +315,7 @@ async fn pods_that_end_together_do_not_overtake_each_other_in_the_list() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_list_of_another_node_of_this_name_is_left_alone() {
+async fn volumes_in_use_of_another_node_of_this_name_are_not_changed() {
     let (node, _driver) = started().await;
     trouble(&node, Fault::delay(secs(10)).resource("nodes/status").once());
     node.delete("db", None).await;
@@ -333,7 +333,7 @@ async fn the_list_of_another_node_of_this_name_is_left_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_takes_no_change_of_the_list_keeps_the_pod_and_is_asked_again() {
+async fn refused_update_of_volumes_in_use_keeps_the_pod_and_is_retried() {
     let (node, _driver) = started().await;
     trouble(&node, Fault::status(503).resource("nodes/status"));
     node.delete("db", None).await;
@@ -362,7 +362,7 @@ async fn with_unused() -> (Node, CsiDriver) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn while_a_pod_lives_whose_directory_is_elsewhere_no_volume_is_taken_for_nobodys() {
+async fn no_volume_is_unused_while_a_pod_with_another_root_runs() {
     let (node, driver) = with_unused().await;
     sleep(secs(600)).await;
     assert_eq!(calls(&driver), [""; 0]);
@@ -379,7 +379,7 @@ async fn while_a_pod_lives_whose_directory_is_elsewhere_no_volume_is_taken_for_n
 }
 
 #[tokio::test(start_paused = true)]
-async fn while_absence_proves_nothing_no_volume_is_taken_for_nobodys() {
+async fn no_volume_is_unused_during_an_absence_hold() {
     let (mut node, driver) = with_unused().await;
     fs::create_dir_all(node.pod_dir("db")).unwrap();
     sleep(secs(1)).await;

@@ -22,7 +22,7 @@ async fn another_node(node: &Node) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_damaged_journal_is_quarantined_and_reported_and_pods_are_taken_down() {
+async fn damaged_journal_is_quarantined_and_pods_are_torn_down() {
     let mut node = Node::new().await;
     node.polite_pod("web");
     node.polite_pod("db");
@@ -50,7 +50,7 @@ async fn a_damaged_journal_is_quarantined_and_reported_and_pods_are_taken_down()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_damaged_journal_is_no_way_around_the_hold_for_another_node() {
+async fn damaged_journal_does_not_bypass_a_node_identity_mismatch() {
     let mut node = Node::new().await;
     node.polite_pod("web");
     node.start().await;
@@ -72,7 +72,7 @@ async fn a_damaged_journal_is_no_way_around_the_hold_for_another_node() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cloned_machine_begins_a_journal_of_its_own() {
+async fn cloned_machine_starts_a_new_journal() {
     let mut node = Node::new().await;
     node.pod("web", &plain(), |pod| drop(pod.container("main").ignores_term()));
     let machine_id = node.path("root/etc/machine-id");
@@ -98,7 +98,7 @@ async fn a_cloned_machine_begins_a_journal_of_its_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_disk_that_takes_no_journal_keeps_no_pod_from_ending_and_gets_one_when_it_can() {
+async fn unwritable_journal_blocks_no_pod_and_is_written_once_possible() {
     let mut node = Node::new().await;
     node.pod("web", &hooked(&exec()), |pod| drop(pod.container("main")));
     node.pod("db", &plain(), |pod| drop(pod.container("main").ignores_term()));
@@ -139,7 +139,7 @@ fn rewrite(node: &Node, name: &str, change: impl FnOnce(&mut Value)) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_jump_of_the_wall_clock_moves_no_deadline_and_runs_no_hook_again() {
+async fn wall_clock_jump_moves_no_deadline_and_reruns_no_hook() {
     for jumped in ["1970-01-01T00:00:00Z", "2200-01-01T00:00:00Z"] {
         let mut node = Node::new().await;
         node.pod("web", &hooked(&exec()), |pod| {

@@ -22,7 +22,7 @@ async fn crowded(streams: bool) -> Node {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_was_deleted_by_force_is_found_where_no_list_of_all_is_to_be_had() {
+async fn pod_deleted_by_force_is_found_without_a_complete_runtime_list() {
     for streams in [false, true] {
         let mut node = crowded(streams).await;
         node.start().await;

@@ -42,7 +42,7 @@ async fn pods_with_namesakes() -> (Node, Vec<String>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_names_a_uid_means_that_pod_though_another_one_has_its_name() {
+async fn request_with_a_uid_selects_that_pod_among_namesakes() {
     let (node, names) = pods_with_namesakes().await;
     let mut refused = Vec::new();
     for name in &names {
@@ -59,7 +59,7 @@ async fn a_request_that_names_a_uid_means_that_pod_though_another_one_has_its_na
 
 /// A wrong choice between two of one name would be a matter of chance: hence twelve.
 #[tokio::test(start_paused = true)]
-async fn a_request_by_name_never_means_a_pod_that_the_api_server_no_longer_shows() {
+async fn request_by_name_never_selects_a_pod_missing_in_the_api() {
     let (node, names) = pods_with_namesakes().await;
     let mut old = Vec::new();
     for name in &names {
@@ -73,7 +73,7 @@ async fn a_request_by_name_never_means_a_pod_that_the_api_server_no_longer_shows
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_the_api_shows_as_succeeded_never_becomes_failed() {
+async fn succeeded_pod_never_becomes_failed() {
     let mut node = Node::new().await;
     node.pod("web", &plain(), |pod| {
         drop(pod.container("main").ends_after_term(secs(5), 0));
@@ -101,7 +101,7 @@ async fn a_pod_that_the_api_shows_as_succeeded_never_becomes_failed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shorter_grace_reaches_a_pod_that_waits_for_its_next_attempt() {
+async fn shorter_grace_applies_to_a_pod_between_attempts() {
     let mut node = Node::new().await;
     let mut patient = pod("web", &plain());
     patient["spec"]["terminationGracePeriodSeconds"] = 3600.into();
@@ -135,7 +135,7 @@ async fn a_shorter_grace_reaches_a_pod_that_waits_for_its_next_attempt() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_could_not_be_read_and_whose_object_is_gone_is_at_least_told() {
+async fn unreadable_pod_whose_object_is_deleted_is_reported() {
     let mut node = Node::new().await;
     node.polite_pod("lives");
     node.polite_pod("web");
@@ -159,7 +159,7 @@ async fn a_pod_that_could_not_be_read_and_whose_object_is_gone_is_at_least_told(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_known_pod_whose_object_can_no_longer_be_read_ends_when_that_goes() {
+async fn known_pod_with_an_unreadable_object_is_torn_down_after_its_deletion() {
     let mut node = Node::with_pods(&["lives", "web"]).await;
     node.start().await;
     node.cri.allow_everything();
@@ -175,7 +175,7 @@ async fn a_known_pod_whose_object_can_no_longer_be_read_ends_when_that_goes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_eviction_that_comes_while_a_status_is_on_its_way_is_what_it_says_in_the_end() {
+async fn eviction_during_a_status_update_is_in_the_final_status() {
     let mut node = Node::new().await;
     node.polite_pod("web");
     node.start().await;
@@ -200,7 +200,7 @@ async fn an_eviction_that_comes_while_a_status_is_on_its_way_is_what_it_says_in_
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_a_pod_that_has_ended_nothing_is_told_that_it_waits_for() {
+async fn terminated_pod_reports_no_wait() {
     let mut node = Node::new().await;
     node.polite_pod("web");
     node.start().await;
@@ -216,7 +216,7 @@ async fn of_a_pod_that_has_ended_nothing_is_told_that_it_waits_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_status_of_a_pod_that_is_evicted_is_reported_before_its_containers_are_stopped() {
+async fn status_of_an_evicted_pod_is_sent_before_its_containers_are_stopped() {
     let mut node = Node::new().await;
     node.pod("web", &plain(), |pod| drop(pod.container("main").ignores_term()));
     node.start().await;
@@ -229,7 +229,7 @@ async fn the_status_of_a_pod_that_is_evicted_is_reported_before_its_containers_a
 }
 
 #[tokio::test(start_paused = true)]
-async fn events_that_come_while_absence_is_proven_are_no_restored_store() {
+async fn watch_events_during_an_absence_check_are_no_restored_store() {
     let mut node = Node::new().await;
     node.polite_pod("db");
     node.pod("web", &plain(), |pod| {

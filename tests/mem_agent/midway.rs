@@ -48,7 +48,7 @@ async fn names_deaf(node: &Node) {
 
 /// It could not go on with what the one before has begun.
 #[tokio::test(start_paused = true)]
-async fn an_agent_that_has_not_seen_its_node_names_what_the_one_before_was_in_the_middle_of() {
+async fn agent_without_its_node_names_pods_in_progress_of_its_predecessor() {
     let mut stage = crashed_in_the_middle().await;
     trouble(&stage.node, Fault::new(Action::Refuse).resource("nodes"));
     stage.node.launch().await;
@@ -57,14 +57,14 @@ async fn an_agent_that_has_not_seen_its_node_names_what_the_one_before_was_in_th
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agent_that_was_only_just_started_names_what_the_one_before_was_in_the_middle_of() {
+async fn starting_agent_names_pods_in_progress_of_its_predecessor() {
     let mut stage = crashed_in_the_middle().await;
     stage.node.start().await;
     names_deaf(&stage.node).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agent_that_has_its_turn_but_not_its_pods_names_what_the_one_before_was_in_the_middle_of() {
+async fn active_agent_without_its_pods_names_pods_in_progress_of_its_predecessor() {
     let mut stage = crashed_in_the_middle().await;
     trouble(&stage.node, Fault::new(Action::Refuse).resource("pods"));
     stage.node.launch().await;
@@ -78,7 +78,7 @@ async fn an_agent_that_has_its_turn_but_not_its_pods_names_what_the_one_before_w
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agent_of_its_own_names_what_the_one_before_was_in_the_middle_of() {
+async fn agent_with_pods_always_names_pods_in_progress_of_its_predecessor() {
     let mut node = Node::new().await;
     node.pod("deaf", &plain(), |pod| drop(pod.container("main").ignores_term()));
     node.start().await;
@@ -93,7 +93,7 @@ async fn an_agent_of_its_own_names_what_the_one_before_was_in_the_middle_of() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_a_pause_has_left_in_the_middle_is_named() {
+async fn pod_in_progress_at_a_pause_is_named() {
     let node = with_hook(secs(1)).await;
     let busy = || expect(StopContainer::any()).error(Code::Unavailable, "busy");
     node.cri.in_order((0..3).map(|_| busy()));
@@ -106,7 +106,7 @@ async fn a_pod_that_a_pause_has_left_in_the_middle_is_named() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_a_pause_has_left_at_a_safe_point_is_not_named() {
+async fn pod_at_a_safe_point_at_a_pause_is_not_named() {
     let stage = Stage::taken_over_with_a_deaf_pod().await;
     stage.node.delete("deaf", None).await;
     stage.node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
@@ -119,7 +119,7 @@ async fn a_pod_that_a_pause_has_left_at_a_safe_point_is_not_named() {
 
 /// Its hook has run and its containers are stopped; only its sandbox is not.
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_a_kubelet_would_do_nothing_again_of_is_not_named_whatever_of_it_fails() {
+async fn pod_with_stopped_containers_is_not_named_if_its_sandbox_fails() {
     let mut node = Node::new().await;
     node.pod("web", &hooked(&exec()), |pod| drop(pod.container("main")));
     node.start().await;
@@ -140,7 +140,7 @@ async fn a_pod_that_a_kubelet_would_do_nothing_again_of_is_not_named_whatever_of
 
 /// Whether a kubelet is there is not known then for a moment, and the agent stands by.
 #[tokio::test(start_paused = true)]
-async fn what_was_under_way_is_named_though_a_look_at_the_processes_has_failed() {
+async fn pod_in_progress_is_named_after_a_failed_process_scan() {
     let stage = Stage::taken_over_with_a_deaf_pod().await;
     stage.node.delete("deaf", None).await;
     stage.node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
@@ -155,7 +155,7 @@ async fn what_was_under_way_is_named_though_a_look_at_the_processes_has_failed()
 
 /// The next one would begin with it anew.
 #[tokio::test(start_paused = true)]
-async fn what_a_kubelet_has_come_for_and_not_brought_to_an_end_is_named_again() {
+async fn pod_in_progress_that_a_kubelet_did_not_finish_is_named_again() {
     for crashes in [false, true] {
         let mut stage = Stage::taken_over_with_a_deaf_pod().await;
         stage.node.delete("deaf", None).await;
@@ -176,7 +176,7 @@ async fn what_a_kubelet_has_come_for_and_not_brought_to_an_end_is_named_again() 
 
 /// Its object stays, so that nothing else tells that it is over.
 #[tokio::test(start_paused = true)]
-async fn what_a_kubelet_has_stopped_since_is_named_no_more() {
+async fn pod_in_progress_that_a_kubelet_stopped_is_not_named() {
     let mut stage = Stage::taken_over_with_a_deaf_pod().await;
     let mut held = stage.node.get("deaf").await.unwrap();
     held["metadata"]["finalizers"] = json!(["test/hold"]);
@@ -198,7 +198,7 @@ async fn what_a_kubelet_has_stopped_since_is_named_no_more() {
 
 /// Its end begins anew with the kubelet, whatever of it the agent before had done.
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_was_killed_and_is_deleted_since_is_named_by_an_agent_that_was_away_meanwhile() {
+async fn stopped_pod_deleted_without_the_agent_is_named_after_its_restart() {
     let mut stage = Stage::taken_over_with_a_deaf_pod().await;
     granted(&stage.node, "deaf/kill", &StopRequest::default()).await;
     stage.node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
@@ -217,7 +217,7 @@ async fn a_pod_that_was_killed_and_is_deleted_since_is_named_by_an_agent_that_wa
 
 /// Such as one that only tells its version, or one of another node, of which nothing can be read just yet.
 #[tokio::test(start_paused = true)]
-async fn what_was_under_way_is_named_though_a_kubelet_was_seen_for_a_moment() {
+async fn pod_in_progress_is_named_after_a_short_lived_kubelet() {
     for before in [true, false] {
         let mut stage = Stage::taken_over_with_a_deaf_pod().await;
         stage.node.delete("deaf", None).await;
@@ -240,7 +240,7 @@ async fn what_was_under_way_is_named_though_a_kubelet_was_seen_for_a_moment() {
 
 /// Such as with a runtime that is down.
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_was_tried_and_of_which_nothing_was_stopped_is_not_named() {
+async fn attempted_pod_without_a_stop_call_is_not_named() {
     let node = with_hook(secs(1)).await;
     node.cri.stop().await;
     node.delete("web", None).await;

@@ -28,7 +28,7 @@ fn only_to_the_orphan(node: &Node) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_of_the_api_server_whose_object_is_gone_is_taken_down_without_hook_status_or_grace() {
+async fn orphaned_api_pod_is_torn_down_without_hook_status_or_grace() {
     let node = with_orphan(|pod| drop(pod.container("main").ignores_term())).await;
     node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
     // A runtime gets no less than two seconds.
@@ -45,7 +45,7 @@ async fn a_pod_of_the_api_server_whose_object_is_gone_is_taken_down_without_hook
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_proven_to_be_of_the_api_server_is_told_and_left_alone() {
+async fn pod_without_proof_of_the_api_server_is_reported_and_not_touched() {
     let node = with_orphan(|pod| drop(pod.source("file").container("main"))).await;
     node.left_over("crictl", |pod| drop(pod.source("").container("main")));
     until("both are told", async || node.status().await.watch.unmanaged.len() == 2).await;
@@ -58,7 +58,7 @@ async fn what_cannot_be_proven_to_be_of_the_api_server_is_told_and_left_alone() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn on_a_node_of_which_the_api_server_knows_no_pod_nothing_is_an_orphan() {
+async fn nothing_is_an_orphan_if_the_api_server_has_no_pod_of_the_node() {
     let mut node = Node::new().await;
     node.left_over("web", |pod| drop(pod.container("main")));
     node.start().await;
@@ -68,7 +68,7 @@ async fn on_a_node_of_which_the_api_server_knows_no_pod_nothing_is_an_orphan() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn most_of_many_pods_that_only_the_runtime_knows_are_ended_by_somebodys_word_alone() {
+async fn many_orphans_are_stopped_only_after_approval() {
     for (listed, orphans, holds) in [(1, 12, true), (13, 12, false), (1, 9, false)] {
         let mut node = Node::new().await;
         for number in 0..listed {
@@ -105,7 +105,7 @@ async fn most_of_many_pods_that_only_the_runtime_knows_are_ended_by_somebodys_wo
 }
 
 #[tokio::test(start_paused = true)]
-async fn pods_whose_end_was_seen_are_no_crowd_that_nobody_knows() {
+async fn pods_whose_deletion_was_seen_do_not_count_as_many_orphans() {
     let mut node = Node::new().await;
     let names: Vec<_> = (0..30).map(|number| format!("web-{number}")).collect();
     for name in &names {
@@ -127,7 +127,7 @@ async fn pods_whose_end_was_seen_are_no_crowd_that_nobody_knows() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn beside_a_kubelet_nothing_is_an_orphan() {
+async fn nothing_is_an_orphan_beside_a_kubelet() {
     let mut node = Node::new().await;
     node.polite_pod("lives");
     node.left_over("web", |pod| drop(pod.container("main")));
@@ -143,7 +143,7 @@ async fn beside_a_kubelet_nothing_is_an_orphan() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_runtime_that_tells_of_what_happens_is_looked_at_sooner() {
+async fn runtime_events_trigger_an_earlier_orphan_check() {
     let mut took = Vec::new();
     for tells in [false, true] {
         let mut node = Node::new().await;
@@ -162,7 +162,7 @@ async fn a_runtime_that_tells_of_what_happens_is_looked_at_sooner() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn late_news_do_not_revive_a_pod_of_which_nothing_is_left() {
+async fn late_watch_event_does_not_revive_a_finished_pod() {
     let mut node = Node::new().await;
     node.polite_pod("lives");
     node.polite_pod("web");

@@ -26,7 +26,7 @@ async fn tell(node: &Node, path: &str) -> Pause {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_in_its_hook_comes_to_a_safe_point_and_all_others_wait_until_somebody_resumes() {
+async fn pause_lets_a_pod_in_its_hook_reach_a_safe_point_and_blocks_others() {
     let node = with_hook(secs(10)).await;
     node.delete("web", None).await;
     hook_runs(&node).await;
@@ -64,7 +64,7 @@ async fn a_pod_in_its_hook_comes_to_a_safe_point_and_all_others_wait_until_someb
 
 /// A stop that has failed is not tried again until somebody resumes.
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_rests_after_a_stop_that_failed_is_left_alone_in_a_pause() {
+async fn failed_stop_is_not_retried_during_a_pause() {
     let node = with_hook(secs(1)).await;
     let busy = || expect(StopContainer::any()).error(Code::Unavailable, "busy");
     node.cri.in_order((0..3).map(|_| busy()));
@@ -88,7 +88,7 @@ async fn starts_again(node: &mut Node, without_journal: bool) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pause_outlives_the_agent_and_its_journal() {
+async fn pause_survives_the_agent_and_its_journal() {
     for without_journal in [false, true] {
         let mut node = with_hook(secs(1)).await;
         let pause = tell(&node, PAUSE).await;
@@ -105,7 +105,7 @@ async fn a_pause_outlives_the_agent_and_its_journal() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn beside_a_kubelet_a_pause_is_not_what_blocks_a_pod() {
+async fn kubelet_and_not_the_pause_is_reported_as_blocking() {
     let node = with_hook(secs(10)).await;
     tell(&node, PAUSE).await;
     let process = kubelet(&node);

@@ -79,7 +79,7 @@ async fn many_writes_wait() -> (Node, Vec<String>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn writes_that_wait_do_not_go_to_another_cluster_that_the_kubeconfig_comes_to_name() {
+async fn queued_writes_do_not_go_to_another_cluster_of_a_changed_kubeconfig() {
     let (node, names) = many_writes_wait().await;
     let other = another_cluster(&names).await;
     fs::write(node.path("kubeconfig"), other.node_kubeconfig(NODE)).unwrap();
@@ -90,7 +90,7 @@ async fn writes_that_wait_do_not_go_to_another_cluster_that_the_kubeconfig_comes
 }
 
 #[tokio::test(start_paused = true)]
-async fn writes_that_wait_are_not_sent_beside_a_kubelet_that_has_come() {
+async fn queued_writes_are_not_sent_once_a_kubelet_runs() {
     let (node, _) = many_writes_wait().await;
     kubelet_at(&node, &node.path("kubelet"));
     sleep(secs(5)).await;
@@ -103,7 +103,7 @@ async fn writes_that_wait_are_not_sent_beside_a_kubelet_that_has_come() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_new_connection_that_leads_to_another_cluster_is_not_used() {
+async fn new_connection_to_another_cluster_is_not_used() {
     let mut node = Node::new().await;
     // More than the connections that are there can take at once.
     let names: Vec<_> = (0..12).map(|n| format!("web-{n}")).collect();

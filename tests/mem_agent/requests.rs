@@ -78,7 +78,7 @@ pub async fn node_with(name: &str, containers: &Value, stubborn: bool) -> Node {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_killed_pod_ends_with_its_hook_and_its_grace_and_keeps_its_object() {
+async fn stopped_pod_gets_its_hook_and_grace_and_keeps_its_object() {
     let node = node_with("web", &hooked(&exec()), true).await;
     assert_eq!(granted(&node, "web/kill", &within(9)).await, 9);
     assert!(!outcome(&node, "web", 0).await.ended);
@@ -97,14 +97,14 @@ async fn a_killed_pod_ends_with_its_hook_and_its_grace_and_keeps_its_object() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_ends_well_on_a_kill_has_succeeded() {
+async fn stopped_pod_with_exit_code_zero_has_succeeded() {
     let node = node_with("web", &plain(), false).await;
     assert_eq!(granted(&node, "web/kill", &StopRequest::default()).await, 30);
     assert_eq!(ended(&node, "web").await["phase"], "Succeeded");
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_evicted_pod_has_failed_with_reason_message_and_disruption_target_whatever_it_exits_with() {
+async fn evicted_pod_fails_with_reason_message_and_disruption_target_for_any_exit_code() {
     let node = node_with("web", &plain(), false).await;
     granted(&node, "web/evict", &eviction("Evicted")).await;
     let status = ended(&node, "web").await;
@@ -126,7 +126,7 @@ async fn an_evicted_pod_has_failed_with_reason_message_and_disruption_target_wha
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_eviction_wins_over_an_earlier_and_a_later_kill_and_the_last_eviction_over_the_first() {
+async fn eviction_overrides_earlier_and_later_stops_and_earlier_evictions() {
     let node = node_with("web", &plain(), true).await;
     granted(&node, "web/kill", &StopRequest::default()).await;
     sleep(secs(1)).await;
@@ -147,7 +147,7 @@ async fn an_eviction_wins_over_an_earlier_and_a_later_kill_and_the_last_eviction
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_eviction_of_a_pod_that_is_being_deleted_is_what_its_last_status_says() {
+async fn eviction_of_a_terminating_pod_is_in_its_final_status() {
     let node = node_with("web", &plain(), true).await;
     let mut held = node.get("web").await.unwrap();
     held["metadata"]["finalizers"] = json!(["test/keep"]);
@@ -163,7 +163,7 @@ async fn an_eviction_of_a_pod_that_is_being_deleted_is_what_its_last_status_says
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kill_shortens_the_grace_of_a_pod_that_ends_and_the_same_again_or_a_longer_one_changes_nothing() {
+async fn stop_only_shortens_the_grace_of_a_terminating_pod() {
     let mut node = Node::new().await;
     node.pod("web", &plain(), |pod| drop(pod.container("main").ignores_term()));
     node.start().await;
@@ -184,7 +184,7 @@ async fn a_kill_shortens_the_grace_of_a_pod_that_ends_and_the_same_again_or_a_lo
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kill_of_a_pod_that_has_ended_comes_to_its_end_at_once() {
+async fn stop_of_a_terminated_pod_finishes_at_once() {
     let node = node_with("web", &plain(), false).await;
     granted(&node, "web/kill", &StopRequest::default()).await;
     let status = ended(&node, "web").await;
@@ -196,7 +196,7 @@ async fn a_kill_of_a_pod_that_has_ended_comes_to_its_end_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kill_goes_on_after_a_crash_with_its_deadline_and_its_reason() {
+async fn stop_continues_after_a_crash_with_its_deadline_and_reason() {
     let mut node = node_with("web", &plain(), true).await;
     granted(
         &node,
@@ -221,7 +221,7 @@ async fn a_kill_goes_on_after_a_crash_with_its_deadline_and_its_reason() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kill_while_the_api_server_is_away_stops_the_pod_and_tells_of_it_later() {
+async fn stop_without_an_api_server_stops_the_pod_and_reports_it_later() {
     let node = node_with("web", &plain(), false).await;
     trouble(&node, Fault::new(Action::Refuse));
     granted(&node, "web/kill", &StopRequest::default()).await;
@@ -232,7 +232,7 @@ async fn a_kill_while_the_api_server_is_away_stops_the_pod_and_tells_of_it_later
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_not_to_be_ended_is_refused_and_told_why() {
+async fn requests_that_must_not_be_done_are_refused_with_a_reason() {
     let mut node = Node::new().await;
     node.polite_pod("web");
     node.polite_pod("static-n1");
@@ -277,7 +277,7 @@ async fn what_is_not_to_be_ended_is_refused_and_told_why() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_lasts_longer_than_it_should_is_an_event() {
+async fn overdue_request_is_an_event() {
     let mut node = Node::new().await;
     node.polite_pod("web");
     node.start().await;

@@ -21,7 +21,7 @@ fn all_but_hooks_may_come(node: &Node) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_deadline_stands() {
+async fn deadline_survives_a_restart() {
     let mut node = Node::new().await;
     node.pod("web", &plain(), |pod| drop(pod.container("main").ignores_term()));
     node.start().await;
@@ -43,7 +43,7 @@ async fn the_deadline_stands() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_reboot_of_the_machine_the_grace_period_is_over() {
+async fn grace_period_is_expired_after_a_reboot() {
     let mut node = Node::new().await;
     node.pod("web", &plain(), |pod| drop(pod.container("main").ignores_term()));
     node.start().await;
@@ -63,7 +63,7 @@ async fn after_a_reboot_of_the_machine_the_grace_period_is_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_runs_after_a_reboot_gets_no_more_than_the_grace_since_the_boot_however_often_the_agent_starts() {
+async fn container_that_runs_after_a_reboot_gets_the_grace_since_boot_only_once() {
     let mut node = Node::new().await;
     node.pod("web", &hooked(&exec()), |pod| {
         drop(pod.container("main").ignores_term());
@@ -95,7 +95,7 @@ async fn what_runs_after_a_reboot_gets_no_more_than_the_grace_since_the_boot_how
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hook_that_has_ended_is_not_run_again() {
+async fn finished_hook_is_not_rerun_after_a_restart() {
     let mut node = Node::new().await;
     node.pod("web", &hooked(&exec()), |pod| {
         drop(pod.container("main").ignores_term());
@@ -113,7 +113,7 @@ async fn a_hook_that_has_ended_is_not_run_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hook_that_was_interrupted_runs_again_within_what_is_left() {
+async fn interrupted_hook_reruns_within_the_remaining_grace() {
     let mut node = Node::new().await;
     node.pod("web", &hooked(&exec()), |pod| drop(pod.container("main")));
     node.start().await;
@@ -131,7 +131,7 @@ async fn a_hook_that_was_interrupted_runs_again_within_what_is_left() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hook_that_was_interrupted_is_not_run_when_nothing_is_left() {
+async fn interrupted_hook_is_not_rerun_after_the_grace_period() {
     let mut node = Node::new().await;
     node.pod("web", &hooked(&exec()), |pod| drop(pod.container("main")));
     node.start().await;
@@ -147,7 +147,7 @@ async fn a_hook_that_was_interrupted_is_not_run_when_nothing_is_left() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_journal_forgets_a_pod_that_is_finished() {
+async fn finished_pod_is_removed_from_the_journal() {
     let mut node = Node::new().await;
     node.polite_pod("web");
     node.start().await;
@@ -160,7 +160,7 @@ async fn the_journal_forgets_a_pod_that_is_finished() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_whose_object_went_while_no_agent_ran_is_still_taken_down() {
+async fn pod_whose_object_was_deleted_without_the_agent_is_torn_down() {
     let mut node = Node::new().await;
     node.polite_pod("neighbour");
     for name in ["web", "db"] {
@@ -187,7 +187,7 @@ async fn a_pod_whose_object_went_while_no_agent_ran_is_still_taken_down() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_finishes_a_pod_that_comes_to_its_end_in_time() {
+async fn shutdown_finishes_a_pod_that_terminates_in_time() {
     let mut node = Node::new().await;
     node.pod("web", &plain(), |pod| drop(pod.container("main").ignores_term()));
     node.start().await;
@@ -206,7 +206,7 @@ async fn a_stop_finishes_a_pod_that_comes_to_its_end_in_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_leaves_a_pod_that_takes_too_long_to_the_next_start() {
+async fn shutdown_leaves_a_slow_pod_to_the_next_start() {
     let mut node = Node::new().await;
     node.pod("web", &plain(), |pod| drop(pod.container("main").ignores_term()));
     node.start().await;
@@ -227,7 +227,7 @@ async fn a_stop_leaves_a_pod_that_takes_too_long_to_the_next_start() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_a_pod_that_ended_before_a_restart_and_is_kept_no_news_is_made() {
+async fn kept_pod_is_not_reported_again_after_a_restart() {
     let log = Log::new();
     let mut node = Node::new().await;
     node.polite_pod("web");

@@ -10,7 +10,7 @@ use crate::{
 };
 
 #[tokio::test(start_paused = true)]
-async fn a_runtime_that_is_away_at_the_start_is_waited_for() {
+async fn agent_waits_for_a_runtime_that_is_down_at_start() {
     let mut node = Node::new().await;
     node.polite_pod("web");
     node.delete("web", None).await;
@@ -24,7 +24,7 @@ async fn a_runtime_that_is_away_at_the_start_is_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_listens_at_the_start_and_is_no_runtime_ends_the_agent() {
+async fn agent_exits_if_the_endpoint_is_no_runtime() {
     let mut node = Node::new().await;
     node.cri.speak_another_protocol().await;
     node.launch().await;
@@ -33,7 +33,7 @@ async fn what_listens_at_the_start_and_is_no_runtime_ends_the_agent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_runtime_that_goes_away_later_is_waited_for_and_nothing_is_lost() {
+async fn runtime_outage_is_waited_for_without_loss() {
     let mut node = Node::with_pods(&["web", "db"]).await;
     node.start().await;
     node.cri.stop().await;
@@ -54,7 +54,7 @@ async fn a_runtime_that_goes_away_later_is_waited_for_and_nothing_is_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_runtime_that_restarts_in_the_middle_costs_no_container_its_grace() {
+async fn runtime_restart_during_a_stop_costs_no_grace() {
     let mut node = Node::new().await;
     node.pod("web", &plain(), |pod| {
         drop(pod.container("main").ends_after_term(secs(20), 0));
@@ -89,7 +89,7 @@ async fn a_runtime_that_restarts_in_the_middle_costs_no_container_its_grace() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_look_that_fails_or_hangs_proves_nothing() {
+async fn failed_or_hanging_runtime_query_proves_nothing() {
     for fault in [
         Fault::Hang,
         Fault::Error(Code::Unknown, "database is locked".to_owned()),
@@ -113,7 +113,7 @@ async fn a_look_that_fails_or_hangs_proves_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_runtime_that_says_nothing_holds_up_only_who_needs_it() {
+async fn unresponsive_runtime_blocks_only_steps_that_need_it() {
     let mut node = Node::new().await;
     node.polite_pod("web");
     node.start().await;

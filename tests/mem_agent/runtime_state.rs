@@ -64,7 +64,7 @@ async fn is_over(node: &Node) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_container_whose_process_has_exited_goes_whatever_the_runtime_says() {
+async fn container_whose_process_exited_is_terminated_despite_the_runtime() {
     let node = wrong(Some(PID)).await;
     node.cri
         .any_number_of(expect(RemoveContainer::any()).error(Code::DeadlineExceeded, "context deadline exceeded"));
@@ -107,7 +107,7 @@ async fn a_container_whose_process_has_exited_goes_whatever_the_runtime_says() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_concluded_of_a_wrong_runtime_survives_a_restart_of_the_agent() {
+async fn correction_of_a_wrong_runtime_survives_a_restart() {
     let mut node = wrong(Some(PID)).await;
     for pattern in [RemoveContainer::any(), RemovePodSandbox::any()] {
         node.cri
@@ -123,7 +123,7 @@ async fn what_was_concluded_of_a_wrong_runtime_survives_a_restart_of_the_agent()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_zombie_and_a_process_that_has_only_the_same_id_are_no_container() {
+async fn zombie_or_reused_pid_is_no_running_container() {
     // The machine is up for 1000 s when the test begins.
     for (state, started) in [("Z", 100), ("S", 1002)] {
         let node = wrong(Some(PID)).await;
@@ -136,7 +136,7 @@ async fn a_zombie_and_a_process_that_has_only_the_same_id_are_no_container() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_goes_while_the_named_process_or_any_other_of_the_pod_runs() {
+async fn nothing_is_corrected_while_a_process_of_the_pod_runs() {
     let node = wrong(Some(PID)).await;
     node.process(PID, "D", 100);
     node.delete("web", Some(1)).await;
@@ -158,7 +158,7 @@ async fn nothing_goes_while_the_named_process_or_any_other_of_the_pod_runs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_word_of_a_runtime_that_names_no_process_stands() {
+async fn runtime_that_names_no_process_is_not_corrected() {
     let node = wrong(None).await;
     node.delete("web", Some(1)).await;
     sleep(secs(600)).await;
@@ -173,7 +173,7 @@ async fn the_word_of_a_runtime_that_names_no_process_stands() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_that_outlives_its_timeout_is_a_failure_that_is_shown() {
+async fn stop_beyond_its_timeout_is_reported_as_failure() {
     let mut node = Node::new().await;
     node.pod("web", &plain(), |pod| drop(pod.container("main")));
     node.start().await;
@@ -192,7 +192,7 @@ async fn a_stop_that_outlives_its_timeout_is_a_failure_that_is_shown() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_that_hangs_though_the_container_has_exited_holds_up_nothing_for_long() {
+async fn hanging_stop_of_an_exited_container_delays_little() {
     let mut node = Node::new().await;
     node.pod("web", &plain(), |pod| drop(pod.container("main").process(PID)));
     node.start().await;
@@ -208,7 +208,7 @@ async fn a_stop_that_hangs_though_the_container_has_exited_holds_up_nothing_for_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_path_that_the_runtime_finds_busy_is_shown_with_what_is_mounted_there() {
+async fn path_that_is_busy_for_the_runtime_is_reported_with_its_mounts() {
     let mut node = Node::new().await;
     node.polite_pod("web");
     let (rootfs, nested) = (node.path("run/rootfs"), node.path("run/rootfs/image/nested"));
@@ -230,7 +230,7 @@ async fn a_path_that_the_runtime_finds_busy_is_shown_with_what_is_mounted_there(
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_first_error_of_a_sandbox_stop_is_remembered_when_the_next_one_succeeds() {
+async fn first_error_of_a_sandbox_stop_is_reported_after_a_later_success() {
     let mut node = Node::new().await;
     let mut object = pod("web", &plain());
     object["metadata"]["finalizers"] = json!(["test/hold"]);
@@ -254,7 +254,7 @@ async fn the_first_error_of_a_sandbox_stop_is_remembered_when_the_next_one_succe
 
 /// CRI-O keeps a sandbox without a process ready until it was told to stop it. The cgroup is the agent's own doing.
 #[tokio::test(start_paused = true)]
-async fn a_sandbox_that_is_still_ready_after_the_runtime_was_corrected_is_removed() {
+async fn ready_sandbox_of_a_corrected_runtime_is_removed() {
     let mut node = Node::new().await;
     node.pod("web", &plain(), |pod| drop(pod.container("main").process(PID)));
     node.cri.change(|world| {

@@ -35,7 +35,7 @@ async fn with_polite_pod() -> Node {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_is_away_at_the_start_is_waited_for_and_nothing_is_touched() {
+async fn agent_waits_for_an_api_server_that_is_down_at_start() {
     let mut node = Node::new().await;
     node.polite_pod("web");
     node.delete("web", None).await;
@@ -69,7 +69,7 @@ async fn are_cleaned(of_the_node: &[PathBuf]) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_goes_away_later_is_waited_for_and_nothing_is_lost() {
+async fn api_server_outage_is_waited_for_without_loss() {
     let mut node = Node::new().await;
     node.pod("web", &plain(), |pod| {
         drop(pod.container("main").ends_after_term(secs(10), 0));
@@ -96,7 +96,7 @@ async fn a_server_that_goes_away_later_is_waited_for_and_nothing_is_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_status_that_is_refused_for_good_keeps_no_volume_and_no_cgroup() {
+async fn refused_status_blocks_neither_volumes_nor_cgroup() {
     let mut node = Node::new().await;
     node.polite_pod("web");
     let of_the_node = volume_and_cgroup(&node);
@@ -116,7 +116,7 @@ async fn a_status_that_is_refused_for_good_keeps_no_volume_and_no_cgroup() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_status_could_not_tell_and_the_disk_does_not_take_is_not_cleaned_away() {
+async fn state_neither_in_the_api_nor_in_the_journal_is_not_cleaned() {
     let mut node = Node::new().await;
     node.polite_pod("web");
     let of_the_node = volume_and_cgroup(&node);
@@ -137,7 +137,7 @@ async fn what_the_status_could_not_tell_and_the_disk_does_not_take_is_not_cleane
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_cleaned_without_a_server_while_a_kubelet_is_there() {
+async fn nothing_is_cleaned_without_an_api_server_beside_a_kubelet() {
     let mut node = Node::new().await;
     node.pod("web", &plain(), |pod| {
         drop(pod.container("main").ends_after_term(secs(10), 0));
@@ -156,7 +156,7 @@ async fn nothing_is_cleaned_without_a_server_while_a_kubelet_is_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deletion_that_came_while_the_watch_was_cut_is_seen_also_when_history_is_forgotten() {
+async fn deletion_during_a_broken_watch_is_found_after_an_expired_history() {
     for forgotten in [false, true] {
         let node = with_polite_pod().await;
         let lists = asked(&node, "list", "pods").len();
@@ -175,7 +175,7 @@ async fn a_deletion_that_came_while_the_watch_was_cut_is_seen_also_when_history_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_is_cut_again_and_again_is_begun_anew_at_growing_intervals() {
+async fn broken_watch_restarts_with_backoff() {
     let node = with_polite_pod().await;
     node.api.forget_requests();
     trouble(&node, Fault::new(Action::CutWatch));
@@ -188,7 +188,7 @@ async fn a_watch_that_is_cut_again_and_again_is_begun_anew_at_growing_intervals(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_is_silent_is_checked_after_five_minutes() {
+async fn silent_watch_is_checked_after_five_minutes() {
     let node = with_polite_pod().await;
     trouble(&node, Fault::new(Action::StallWatch).once());
     sleep(secs(1)).await;
@@ -203,7 +203,7 @@ async fn a_watch_that_is_silent_is_checked_after_five_minutes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn credentials_are_read_again_when_they_are_refused() {
+async fn refused_credentials_are_read_again() {
     let mut node = Node::new().await;
     node.polite_pod("web");
     node.delete("web", None).await;
@@ -227,7 +227,7 @@ async fn credentials_are_read_again_when_they_are_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_server_is_left_alone_for_as_long_as_it_asks() {
+async fn retry_after_of_the_server_is_respected() {
     for (verb, resource) in [
         ("get", "nodes"),
         ("list", "pods"),
@@ -249,7 +249,7 @@ async fn the_server_is_left_alone_for_as_long_as_it_asks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_is_lost_after_the_write_does_no_harm() {
+async fn lost_answer_to_a_write_is_harmless() {
     for (verb, resource) in [("patch", "pods/status"), ("delete", "pods"), ("create", "events")] {
         let node = with_polite_pod().await;
         trouble(
@@ -264,7 +264,7 @@ async fn an_answer_that_is_lost_after_the_write_does_no_harm() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_proves_nothing_about_a_pod_that_is_there() {
+async fn refusal_does_not_prove_absence() {
     for code in [400, 403, 404, 409, 422, 500, 503] {
         for (verb, resource) in [("patch", "pods/status"), ("delete", "pods")] {
             let node = with_polite_pod().await;
@@ -278,7 +278,7 @@ async fn a_refusal_proves_nothing_about_a_pod_that_is_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_final_delete_waits_for_a_terminal_phase_in_the_api() {
+async fn final_delete_waits_for_a_terminal_phase_in_the_api() {
     let node = with_polite_pod().await;
     trouble(&node, Fault::status(500).verb("patch").resource("pods/status"));
     node.delete("web", None).await;
@@ -291,7 +291,7 @@ async fn the_final_delete_waits_for_a_terminal_phase_in_the_api() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_recreated_under_the_same_name_is_never_touched() {
+async fn pod_recreated_under_the_same_name_is_never_touched() {
     let mut node = Node::new().await;
     node.polite_pod("web");
     node.start().await;
@@ -321,7 +321,7 @@ async fn a_pod_recreated_under_the_same_name_is_never_touched() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_event_waits_for_a_server_that_is_away() {
+async fn event_is_sent_after_an_api_server_outage() {
     let mut node = Node::new().await;
     node.pod("web", &hooked(&exec()), |pod| drop(pod.container("main")));
     node.start().await;

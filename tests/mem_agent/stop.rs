@@ -23,7 +23,7 @@ fn the_rest_may_come(node: &Node) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_polite_pod_is_taken_down_step_by_step_and_nothing_is_left() {
+async fn pod_is_torn_down_in_order_without_leftovers() {
     let mut node = Node::new().await;
     node.polite_pod("web");
     node.start().await;
@@ -42,7 +42,7 @@ async fn a_polite_pod_is_taken_down_step_by_step_and_nothing_is_left() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_that_hangs_is_given_up_and_repeated_and_no_other_pod_waits_for_it() {
+async fn hanging_stop_is_canceled_and_retried_without_delaying_other_pods() {
     let mut node = Node::new().await;
     node.pod("stuck", &plain(), |pod| drop(pod.container("main")));
     node.polite_pod("web");
@@ -90,19 +90,19 @@ async fn the_sandbox_waits_for_another_stop_after(first: Expected) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_sandbox_waits_for_a_container_whose_stop_failed_as_long_as_it_has_grace() {
+async fn sandbox_stop_waits_for_a_failed_container_stop_within_its_grace() {
     let failed = expect(StopContainer::of("main")).error(Code::Internal, "shim is busy");
     the_sandbox_waits_for_another_stop_after(failed).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_sandbox_waits_for_a_container_that_was_not_stopped_although_that_was_said() {
+async fn sandbox_stop_waits_for_a_container_that_runs_despite_a_successful_stop() {
     let pretended = expect(StopContainer::of("main")).reply_ok_but_do_nothing();
     the_sandbox_waits_for_another_stop_after(pretended).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn clean_ups_that_hang_do_not_hold_up_another() {
+async fn hanging_cleanups_delay_no_other() {
     let mut node = Node::new().await;
     let stuck: Vec<String> = (0..8).map(|n| format!("p{n}")).collect();
     for name in &stuck {
@@ -126,7 +126,7 @@ async fn clean_ups_that_hang_do_not_hold_up_another() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_comes_late_is_waited_for() {
+async fn late_answer_is_waited_for() {
     let mut node = Node::new().await;
     node.polite_pod("web");
     node.start().await;
@@ -138,7 +138,7 @@ async fn an_answer_that_comes_late_is_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_that_fails_is_repeated_and_one_that_fails_after_its_work_is_not_needed_again() {
+async fn failed_stop_is_retried_only_if_the_container_runs() {
     for does_it_though in [false, true] {
         let mut node = Node::new().await;
         node.polite_pod("web");
@@ -167,7 +167,7 @@ async fn a_stop_that_fails_is_repeated_and_one_that_fails_after_its_work_is_not_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sandbox_that_does_not_stop_is_tried_at_growing_intervals_and_no_other_pod_waits() {
+async fn sandbox_stop_is_retried_with_backoff_without_delaying_other_pods() {
     let mut node = Node::new().await;
     node.polite_pod("stuck");
     node.polite_pod("web");
@@ -248,7 +248,7 @@ async fn no_object_is_deleted_while_a_sandbox_is_ready() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_container_in_an_unknown_state_is_stopped_like_one_that_runs() {
+async fn container_in_unknown_state_is_stopped() {
     let mut node = Node::new().await;
     node.pod("web", &plain(), |pod| drop(pod.container("main").unknown()));
     node.start().await;
@@ -264,7 +264,7 @@ async fn a_container_in_an_unknown_state_is_stopped_like_one_that_runs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_container_that_is_killed_is_reported_with_its_real_exit_code() {
+async fn killed_container_is_reported_with_its_real_exit_code() {
     let mut node = Node::new().await;
     node.pod("web", &plain(), |pod| drop(pod.container("main").ignores_term()));
     let mut held = node.get("web").await.unwrap();
@@ -291,7 +291,7 @@ async fn a_container_that_is_killed_is_reported_with_its_real_exit_code() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_whose_object_stays_is_counted_as_deleted_once_however_often_its_clean_up_fails() {
+async fn pod_whose_object_stays_is_counted_as_deleted_once() {
     let mut node = Node::new().await;
     node.polite_pod("web");
     let mut held = node.get("web").await.unwrap();
@@ -314,7 +314,7 @@ async fn a_pod_whose_object_stays_is_counted_as_deleted_once_however_often_its_c
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_phase_that_goes_back_ends_no_teardown_and_the_end_is_told_once_more() {
+async fn reverted_phase_does_not_end_the_teardown_and_is_sent_again() {
     let mut node = Node::new().await;
     node.polite_pod("web");
     node.start().await;
@@ -368,7 +368,7 @@ fn network_teardown_fails(node: &Node) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn volumes_are_unmounted_though_the_network_cannot_be_taken_down_and_the_object_waits_for_that() {
+async fn failed_network_teardown_blocks_the_object_and_not_the_volumes() {
     let mut node = Node::new().await;
     let volume = pod_without_network_plugin(&node, "web");
     node.start().await;
@@ -384,7 +384,7 @@ async fn volumes_are_unmounted_though_the_network_cannot_be_taken_down_and_the_o
 }
 
 #[tokio::test(start_paused = true)]
-async fn volumes_stay_while_a_process_of_a_pod_without_network_teardown_may_be_left() {
+async fn volumes_stay_while_a_process_may_run_after_a_failed_network_teardown() {
     for what in ["sandbox", "process", "request"] {
         let mut node = Node::new().await;
         let volume = pod_without_network_plugin(&node, "web");

@@ -33,7 +33,7 @@ async fn stuck() -> Node {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_is_stuck_for_an_hour_makes_one_event_for_each_reason_with_a_count() {
+async fn stuck_pod_makes_one_counted_event_per_reason() {
     let node = stuck().await;
     sleep(secs(3600)).await;
     for reason in ["FailedKillPod", "TeardownBlocked"] {
@@ -47,7 +47,7 @@ async fn a_pod_that_is_stuck_for_an_hour_makes_one_event_for_each_reason_with_a_
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_blocked_before_the_grace_period_is_over_and_a_while_more() {
+async fn pod_is_reported_blocked_only_some_time_after_the_grace_period() {
     let node = stuck().await;
     sleep(secs(50)).await;
     assert_eq!(events(&node, "FailedKillPod").await.len(), 1);
@@ -57,7 +57,7 @@ async fn nothing_is_blocked_before_the_grace_period_is_over_and_a_while_more() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_event_that_the_api_server_has_forgotten_is_made_anew_with_its_count() {
+async fn expired_event_is_created_again_with_its_count() {
     let node = stuck().await;
     until("it is told", async || !events(&node, "FailedKillPod").await.is_empty()).await;
     let name = events(&node, "FailedKillPod").await[0]["metadata"]["name"].clone();
@@ -70,7 +70,7 @@ async fn an_event_that_the_api_server_has_forgotten_is_made_anew_with_its_count(
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_counted_while_the_api_server_is_away_is_brought_when_it_returns() {
+async fn events_counted_during_an_api_server_outage_are_sent_afterwards() {
     let node = stuck().await;
     until("it is told", async || !events(&node, "FailedKillPod").await.is_empty()).await;
     trouble(&node, Fault::new(Action::Refuse));
@@ -83,7 +83,7 @@ async fn what_is_counted_while_the_api_server_is_away_is_brought_when_it_returns
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_not_told_yet_when_the_agent_stops_is_told_before_it_ends() {
+async fn pending_events_are_sent_before_the_agent_exits() {
     let mut node = Node::new().await;
     node.polite_pod("web");
     node.start().await;
@@ -97,7 +97,7 @@ async fn what_is_not_told_yet_when_the_agent_stops_is_told_before_it_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_api_server_that_takes_no_events_does_not_keep_the_agent_from_stopping() {
+async fn refused_events_do_not_delay_the_shutdown() {
     let mut node = Node::new().await;
     node.polite_pod("web");
     node.start().await;

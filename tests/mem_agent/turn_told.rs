@@ -8,7 +8,7 @@ use crate::{
 use tokio::time::sleep;
 
 #[tokio::test(start_paused = true)]
-async fn each_change_of_the_turn_is_a_log_line_with_what_was_seen_and_status_says_since_when() {
+async fn each_role_change_is_logged_with_its_evidence_and_status_has_its_time() {
     let log = Log::new();
     let mut stage = Stage::set().await;
     stage.node.delete("web", None).await;
@@ -40,7 +40,7 @@ async fn each_change_of_the_turn_is_a_log_line_with_what_was_seen_and_status_say
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kubelet_that_was_started_in_vain_and_then_stays_but_does_nothing_is_told_anew() {
+async fn restarting_kubelet_that_becomes_unresponsive_is_reported_again() {
     let log = Log::new();
     let mut stage = Stage::set().await;
     for _ in 0..10 {

@@ -136,7 +136,7 @@ pub fn in_time(took: Duration) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn while_the_kubelet_lives_nothing_is_touched_and_when_it_is_gone_its_pods_are_taken_down() {
+async fn takeover_follows_the_death_of_the_kubelet_and_nothing_is_touched_before() {
     let mut stage = Stage::set().await;
     stage.node.delete("web", None).await;
     stage.renews_for(secs(120)).await;
@@ -150,7 +150,7 @@ async fn while_the_kubelet_lives_nothing_is_touched_and_when_it_is_gone_its_pods
 }
 
 #[tokio::test(start_paused = true)]
-async fn pods_whose_objects_are_gone_are_stopped_before_all_others() {
+async fn pods_without_objects_are_stopped_first() {
     let mut stage = Stage::set().await;
     let names = ["db", "web-0", "web-1"];
     names.iter().for_each(|name| stage.node.polite_pod(name));
@@ -177,7 +177,7 @@ async fn pods_whose_objects_are_gone_are_stopped_before_all_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_its_kubelet_registered_anew_before_it_died_is_noticed_before_anything_is_touched() {
+async fn node_reregistered_by_its_kubelet_is_detected_before_any_effect() {
     let mut stage = Stage::set().await;
     stage.renews_for(secs(20)).await;
     stage
@@ -193,7 +193,7 @@ async fn a_node_that_its_kubelet_registered_anew_before_it_died_is_noticed_befor
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_said_of_a_pod_that_waits_for_a_take_over_is_so_and_afterwards_no_more() {
+async fn pod_waiting_for_a_takeover_is_reported_so_only_until_then() {
     let mut stage = Stage::set().await;
     stage
         .node
@@ -216,7 +216,7 @@ async fn what_is_said_of_a_pod_that_waits_for_a_take_over_is_so_and_afterwards_n
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_only_the_runtime_knows_is_ended_as_soon_as_the_agent_takes_over() {
+async fn orphan_is_stopped_right_after_the_takeover() {
     let mut stage = Stage::set().await;
     stage.renews_for(secs(20)).await;
     stage.dies();
@@ -232,7 +232,7 @@ async fn a_pod_that_only_the_runtime_knows_is_ended_as_soon_as_the_agent_takes_o
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_restart_of_the_kubelet_takes_nothing_over() {
+async fn kubelet_restart_causes_no_takeover() {
     let mut stage = Stage::set().await;
     stage.node.delete("web", None).await;
     for _ in 0..5 {
@@ -248,7 +248,7 @@ async fn a_restart_of_the_kubelet_takes_nothing_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agent_that_starts_without_a_kubelet_waits_as_if_that_had_only_just_gone() {
+async fn agent_started_without_a_kubelet_waits_for_the_whole_threshold() {
     let mut stage = Stage::set().await;
     stage.dies();
     sleep(secs(30)).await;
@@ -260,7 +260,7 @@ async fn an_agent_that_starts_without_a_kubelet_waits_as_if_that_had_only_just_g
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agent_that_is_started_again_goes_on_with_its_turn_and_no_deadline_moves() {
+async fn restarted_agent_stays_active_and_moves_no_deadline() {
     for crashes in [false, true] {
         let mut stage = Stage::taken_over_with_a_deaf_pod().await;
         let deleted = Instant::now();
@@ -285,7 +285,7 @@ async fn an_agent_that_is_started_again_goes_on_with_its_turn_and_no_deadline_mo
 
 /// What may have happened while no agent looked, and whether it still goes on with its turn.
 #[tokio::test(start_paused = true)]
-async fn an_agent_that_is_started_again_stands_by_anew_if_a_kubelet_may_have_been_there_meanwhile() {
+async fn restarted_agent_is_standby_if_a_kubelet_may_have_run() {
     let cases: [(&str, bool, Happening); 7] = [
         ("nothing", true, |_| Box::pin(async {})),
         ("a long time", false, |_| Box::pin(sleep(secs(60)))),
@@ -323,7 +323,7 @@ async fn an_agent_that_is_started_again_stands_by_anew_if_a_kubelet_may_have_bee
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agent_that_is_started_again_after_the_node_was_handed_back_stands_by_anew() {
+async fn agent_restarted_after_a_handover_is_standby() {
     let mut stage = Stage::set().await;
     stage.dies();
     stage.taken_over().await;
@@ -335,7 +335,7 @@ async fn an_agent_that_is_started_again_after_the_node_was_handed_back_stands_by
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_outage_of_the_api_server_proves_nothing_of_the_kubelet() {
+async fn api_server_outage_proves_nothing_about_the_kubelet() {
     let mut stage = Stage::set().await;
     stage.node.delete("web", None).await;
     trouble(&stage.node, Fault::new(Action::Refuse).resource("leases"));
@@ -353,7 +353,7 @@ async fn an_outage_of_the_api_server_proves_nothing_of_the_kubelet() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_renews_the_lease_unseen_keeps_the_agent_from_taking_over_and_stops_it() {
+async fn lease_renewed_by_an_unseen_kubelet_prevents_and_ends_the_active_role() {
     let mut stage = Stage::set().await;
     stage.node.delete("web", None).await;
     stage.dies();
@@ -372,7 +372,7 @@ async fn whoever_renews_the_lease_unseen_keeps_the_agent_from_taking_over_and_st
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kubelet_that_only_exists_is_left_alone_and_said_to_be_wedged() {
+async fn unresponsive_kubelet_is_left_alone_and_reported() {
     let mut stage = Stage::set().await;
     stage.node.delete("web", None).await;
     until("the kubelet is said to be wedged", async || {
@@ -391,7 +391,7 @@ async fn a_kubelet_that_only_exists_is_left_alone_and_said_to_be_wedged() {
 
 /// As with k3s and RKE2, whose containerd is a child process: without a runtime no pod is stopped, and nothing is lost.
 #[tokio::test(start_paused = true)]
-async fn a_runtime_that_ends_with_its_kubelet_is_waited_for_and_nothing_is_lost() {
+async fn runtime_that_exits_with_its_kubelet_is_waited_for_without_loss() {
     for with_kubelet in [true, false] {
         let mut stage = Stage::set().await;
         let k3s = stage.node.path("proc/4711");
@@ -424,7 +424,7 @@ async fn a_runtime_that_ends_with_its_kubelet_is_waited_for_and_nothing_is_lost(
 
 /// Each of them lives for so short a time as one whose configuration is wrong.
 #[tokio::test(start_paused = true)]
-async fn a_kubelet_that_is_started_in_vain_again_and_again_is_said_to_be_wedged_until_it_is_stopped() {
+async fn kubelet_that_fails_to_start_repeatedly_is_reported_unresponsive_until_stopped() {
     let mut stage = Stage::set().await;
     stage.node.delete("web", None).await;
     for round in 0..30 {
@@ -451,7 +451,7 @@ async fn a_kubelet_that_is_started_in_vain_again_and_again_is_said_to_be_wedged_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_machine_that_has_only_just_started_may_start_its_kubelet_yet() {
+async fn agent_waits_for_the_kubelet_after_boot() {
     let mut stage = Stage::set().await;
     assert_eq!(stage.node.stop().await, Ok(()));
     stage.dies();
@@ -463,7 +463,7 @@ async fn a_machine_that_has_only_just_started_may_start_its_kubelet_yet() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agent_that_did_not_run_for_a_while_has_seen_nothing() {
+async fn agent_that_was_suspended_has_observed_nothing() {
     let mut stage = Stage::set().await;
     stage.dies();
     stage.taken_over().await;
@@ -477,7 +477,7 @@ async fn an_agent_that_did_not_run_for_a_while_has_seen_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kubelet_that_returns_gets_its_node_back_at_once() {
+async fn returning_kubelet_gets_its_node_at_once() {
     let mut stage = Stage::set().await;
     stage.dies();
     stage.taken_over().await;
@@ -490,7 +490,7 @@ async fn a_kubelet_that_returns_gets_its_node_back_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_is_refused_while_the_agent_stands_by_though_no_kubelet_is_seen() {
+async fn standby_agent_refuses_requests_without_a_kubelet() {
     let mut stage = Stage::set().await;
     stage.dies();
     until("the agent waits", async || stage.turn().await == "not-yet").await;
@@ -500,7 +500,7 @@ async fn a_request_is_refused_while_the_agent_stands_by_though_no_kubelet_is_see
 
 /// Of values that say nothing, none is taken for a sign of life.
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_was_never_there_is_renewed_by_nobody() {
+async fn missing_lease_shows_no_kubelet() {
     let mut node = Node::with_pods(&["web"]).await;
     node.flags.pods = PodsFlag::Auto;
     node.delete("web", None).await;
@@ -513,7 +513,7 @@ async fn a_lease_that_was_never_there_is_renewed_by_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn before_the_api_server_has_shown_it_a_pod_an_agent_says_of_it_what_the_journal_knows() {
+async fn pod_is_explained_from_the_journal_before_the_first_list() {
     let mut stage = Stage::taken_over_with_a_deaf_pod().await;
     stage.node.delete("deaf", None).await;
     stage.node.calls(1, |seen| seen.kind == Kind::StopContainer).await;

@@ -49,7 +49,7 @@ async fn ended(node: &Node, list: &str) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_runs_is_told_to_stop_at_once_though_the_status_of_another_container_cannot_be_read() {
+async fn running_container_is_stopped_despite_another_unreadable_status() {
     for fault in [broken(), Fault::Hang, Fault::Error(Code::Unimplemented, String::new())] {
         let node = init_and_main().await;
         node.cri.fault_of(Read::ContainerStatus, "init", fault);
@@ -69,7 +69,7 @@ async fn what_runs_is_told_to_stop_at_once_though_the_status_of_another_containe
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_container_that_the_list_shows_running_is_stopped_whatever_its_status_says() {
+async fn container_listed_as_running_is_stopped_despite_its_status() {
     let node = init_and_main().await;
     node.cri.fault_of(Read::ContainerStatus, "main", broken());
     node.delete("web", None).await;
@@ -88,7 +88,7 @@ async fn a_container_that_the_list_shows_running_is_stopped_whatever_its_status_
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_end_that_can_be_read_after_some_tries_is_shown_as_it_was() {
+async fn exit_that_is_readable_after_retries_is_reported() {
     let node = init_and_main().await;
     node.cri.fault_of(Read::ContainerStatus, "main", broken());
     node.delete("web", None).await;
@@ -107,7 +107,7 @@ async fn an_end_that_can_be_read_after_some_tries_is_shown_as_it_was() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_end_that_the_api_server_shows_is_not_read_again() {
+async fn exit_shown_by_the_api_server_is_not_read_again() {
     let node = init_and_main().await;
     let runtime = node.cri.look(|world| world.runtime.0.clone());
     let id = format!("{runtime}://container-uid-web-init-0");
@@ -127,7 +127,7 @@ async fn an_end_that_the_api_server_shows_is_not_read_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failed_look_is_booked_under_the_step_that_needed_it() {
+async fn failed_runtime_query_counts_for_the_step_that_needed_it() {
     let mut node = Node::new().await;
     node.polite_pod("web");
     node.start().await;
@@ -149,7 +149,7 @@ async fn a_failed_look_is_booked_under_the_step_that_needed_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_look_after_the_stop_is_no_failure_of_a_stop_signal() {
+async fn failed_runtime_query_after_the_stop_is_no_stop_failure() {
     let mut node = Node::new().await;
     node.polite_pod("web");
     node.start().await;

@@ -44,7 +44,7 @@ fn unstaged(driver: &CsiDriver) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_driver_that_hangs_keeps_nothing_from_going_that_is_left_of_pods() {
+async fn hanging_driver_delays_no_other_leftover() {
     let node = after_the_end_of(&["web"]).await;
     let driver = staged(&node, DRIVER, &["1", "2", "3", "4", "5", "6", "7", "8"]);
     driver.behave(Conduct::Hangs);
@@ -57,7 +57,7 @@ async fn a_driver_that_hangs_keeps_nothing_from_going_that_is_left_of_pods() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_volume_that_cannot_be_taken_off_is_tried_less_and_less_often_and_said_once() {
+async fn volume_that_cannot_be_unstaged_is_retried_with_backoff_and_logged_once() {
     let log = Log::new();
     let node = after_the_end_of(&[]).await;
     let driver = staged(&node, DRIVER, &["1"]);
@@ -86,7 +86,7 @@ async fn a_volume_that_cannot_be_taken_off_is_tried_less_and_less_often_and_said
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_driver_that_hangs_keeps_no_volume_of_another_staged() {
+async fn hanging_driver_delays_no_volume_of_another_driver() {
     let node = after_the_end_of(&[]).await;
     let hangs = staged(&node, DRIVER, &["1", "2", "3", "4", "5", "6", "7", "8"]);
     hangs.behave(Conduct::Hangs);

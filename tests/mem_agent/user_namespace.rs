@@ -12,7 +12,7 @@ use crate::{
 const RANGE: &str = r#"{"uidMappings":[{"hostId":65536,"containerId":0,"length":65536}]}"#;
 
 #[tokio::test(start_paused = true)]
-async fn the_range_of_user_ids_is_given_back_also_while_the_object_stays_and_not_before_the_cgroup_is_gone() {
+async fn user_namespace_mapping_is_released_after_the_cgroup_and_while_the_object_stays() {
     let mut node = Node::new().await;
     let mut own_users = pod("web", &plain());
     own_users["spec"]["hostUsers"] = json!(false);
@@ -37,7 +37,7 @@ async fn the_range_of_user_ids_is_given_back_also_while_the_object_stays_and_not
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_link_in_place_of_the_range_is_removed_and_what_it_points_to_stays() {
+async fn symlink_in_place_of_the_mapping_is_removed_and_not_followed() {
     let mut node = Node::new().await;
     let mut own_users = pod("web", &plain());
     own_users["spec"]["hostUsers"] = json!(false);

@@ -58,7 +58,7 @@ async fn another_cluster(node: &mut Node) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_visit_to_another_cluster_ends_no_pod() {
+async fn connection_to_another_cluster_stops_no_pod() {
     let mut node = Node::with_pods(&["web", "db"]).await;
     node.start().await;
     let own = recorded_node(&node).await;
@@ -79,7 +79,7 @@ async fn a_visit_to_another_cluster_ends_no_pod() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_visit_to_another_cluster_costs_no_pod_its_hook_or_its_grace_later() {
+async fn connection_to_another_cluster_costs_neither_hook_nor_grace() {
     let mut node = Node::new().await;
     node.pod("web", &hooked(&exec()), |pod| drop(pod.container("main")));
     node.polite_pod("db");
@@ -104,7 +104,7 @@ async fn a_visit_to_another_cluster_costs_no_pod_its_hook_or_its_grace_later() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_without_our_node_stops_what_is_under_way() {
+async fn server_without_the_node_interrupts_work_in_progress() {
     let mut node = Node::new().await;
     node.pod("web", &hooked(&json!({ "sleep": { "seconds": 20 } })), |pod| {
         drop(pod.container("main"));
@@ -139,7 +139,7 @@ async fn doubted(node: &Node) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_restored_store_lacks_is_still_not_gone_when_its_versions_have_climbed() {
+async fn pods_missing_in_a_restored_store_stay_blocked_when_its_versions_grow() {
     let mut node = Node::with_pods(&["web", "db"]).await;
     node.start().await;
     restored(&mut node).await;
@@ -162,7 +162,7 @@ async fn what_a_restored_store_lacks_is_still_not_gone_when_its_versions_have_cl
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_was_restored_while_the_agent_was_away_proves_no_pod_gone() {
+async fn store_restored_without_the_agent_proves_no_deletion() {
     let mut node = Node::new().await;
     node.polite_pod("db");
     node.pod("web", &plain(), |pod| drop(pod.container("main").ignores_term()));
@@ -180,7 +180,7 @@ async fn a_store_that_was_restored_while_the_agent_was_away_proves_no_pod_gone()
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_name_in_many_namespaces_is_looked_through_to_the_end() {
+async fn list_of_one_name_in_many_namespaces_is_read_to_the_end() {
     let mut node = Node::new().await;
     node.polite_pod("web");
     for number in 0..60 {
@@ -200,7 +200,7 @@ async fn one_name_in_many_namespaces_is_looked_through_to_the_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn over_no_connection_anything_is_asked_or_written_before_the_node_was_seen() {
+async fn each_connection_shows_the_node_before_any_other_request() {
     let mut node = Node::new().await;
     let names = ["web", "db", "mail", "queue", "cache"];
     for name in names {

@@ -62,7 +62,7 @@ cases! {
         the_deadline_stands_when_the_agent_dies_in_the_wait,
         told_to_stop_twice_it_ends_at_once_and_nothing_is_lost,
         a_hook_that_a_crash_interrupted_gets_what_is_left,
-        a_hook_that_has_ended_is_not_run_again,
+        finished_hook_is_not_rerun_after_a_restart,
         a_deletion_that_came_while_no_agent_ran_is_done_at_its_start,
         a_runtime_that_restarts_delays_a_teardown_and_no_more,
     ],
@@ -96,7 +96,7 @@ cases! {
     hooks, Shared: [
         a_hook_that_overruns_is_cut_at_the_deadline,
         a_command_runs_before_the_signal,
-        a_hook_that_fails_is_an_event_and_the_stop_goes_on,
+        failed_hook_is_an_event_and_the_stop_continues,
         a_request_reaches_a_named_port_of_the_pod,
         a_sleep_delays_the_signal,
     ],

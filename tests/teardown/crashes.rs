@@ -54,7 +54,7 @@ pub async fn told_to_stop_twice_it_ends_at_once_and_nothing_is_lost(scene: &mut 
     scene.stop_agent().await
 }
 
-pub async fn a_hook_that_has_ended_is_not_run_again(scene: &mut Scene) -> Result<()> {
+pub async fn finished_hook_is_not_rerun_after_a_restart(scene: &mut Scene) -> Result<()> {
     scene.start_agent().await?;
     let pod = scene
         .run(hooked("once", 4, STUBBORN, &exec("echo hook >> /out/log")))

@@ -23,7 +23,7 @@ pub async fn a_command_runs_before_the_signal(scene: &mut Scene) -> Result<()> {
     Ok(())
 }
 
-pub async fn a_hook_that_fails_is_an_event_and_the_stop_goes_on(scene: &mut Scene) -> Result<()> {
+pub async fn failed_hook_is_an_event_and_the_stop_continues(scene: &mut Scene) -> Result<()> {
     let hook = exec("echo secret; exit 3");
     let pod = scene.run(hooked("fails", 30, NOTING, &hook)).await?;
     let history = scene.follow(&pod).await?;
