@@ -11,28 +11,28 @@ use testbed::{
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    node::{NODE, Node, secs, until},
+    node::{NODE, Node, secs, wait_until},
+    node_identity::{recorded_node, replaced},
     pods::{plain, pod},
-    server::trouble,
-    world::{recorded_node, replaced},
+    server::inject_fault,
 };
 
 /// A node with these pods, whose agent watches and will not hear of what happens next.
-async fn deaf(names: &[&str]) -> Node {
+async fn node_with_stalled_watch(names: &[&str]) -> Node {
     let mut node = Node::with_pods(names).await;
     node.start().await;
     node.cri.allow_everything();
-    trouble(&node, Fault::new(Action::StallWatch).once());
+    inject_fault(&node, Fault::new(Action::StallWatch).once());
     sleep(secs(1)).await;
     node
 }
 
 #[tokio::test(start_paused = true)]
 async fn pod_missing_in_a_list_is_confirmed_by_name_and_then_torn_down() {
-    let node = deaf(&["web", "db"]).await;
+    let node = node_with_stalled_watch(&["web", "db"]).await;
     node.delete("web", Some(0)).await;
     node.api.forget_requests();
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
     let by_name = |path: &str| path.contains("fieldSelector=") && path.contains("metadata.name%3Dweb");
     let asked = node
         .api
@@ -51,14 +51,14 @@ async fn pod_missing_in_a_list_is_confirmed_by_name_and_then_torn_down() {
 
 #[tokio::test(start_paused = true)]
 async fn pod_whose_absence_cannot_be_confirmed_is_left_alone() {
-    let node = deaf(&["web", "db"]).await;
+    let node = node_with_stalled_watch(&["web", "db"]).await;
     node.delete("web", Some(0)).await;
     // The list is answered, the question by name is not.
     let lists = |fault: Fault| fault.verb("list").resource("pods").user(&format!("system:node:{NODE}"));
     let faults = node.api.faults();
     faults.inject(lists(Fault::delay(Duration::from_millis(1))).once());
     faults.inject(lists(Fault::status(500)));
-    until("the question by name was asked", async || {
+    wait_until("the question by name was asked", async || {
         node.api
             .requests()
             .iter()
@@ -68,7 +68,7 @@ async fn pod_whose_absence_cannot_be_confirmed_is_left_alone() {
     sleep(secs(120)).await;
     assert!(node.cri.effects().is_empty() && node.pod_dir("web").exists());
     node.api.faults().clear();
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -83,11 +83,11 @@ async fn pod_deleted_by_force_during_its_termination_is_torn_down() {
     node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
     // The agent does not hear of it: what a node is told of a pod that is gone has to do.
     let user = format!("system:node:{NODE}");
-    trouble(&node, Fault::new(Action::StallWatch).once());
+    inject_fault(&node, Fault::new(Action::StallWatch).once());
     sleep(secs(1)).await;
     node.delete("web", Some(0)).await;
     node.api.forget_requests();
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
     let patches = node
         .api
         .requests()
@@ -98,37 +98,37 @@ async fn pod_deleted_by_force_during_its_termination_is_torn_down() {
         !codes.is_empty() && codes.iter().all(|code| [403, 404].contains(code)),
         "{codes:?}"
     );
-    until("it is finished", async || node.status().await.counters.finished == 1).await;
+    wait_until("it is finished", async || node.status().await.counters.finished == 1).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn failed_pod_whose_object_vanishes_gets_no_more_grace() {
     let mut node = Node::new().await;
-    node.polite_pod("db");
+    node.simple_pod("db");
     node.pod("web", &plain(), |pod| drop(pod.container("main").ignores_term()));
     let mut failed = pod("web", &plain());
     failed["spec"]["terminationGracePeriodSeconds"] = 3600.into();
     failed["status"]["phase"] = "Failed".into();
-    node.object(failed);
+    node.insert(failed);
     node.cri.allow_everything();
     node.start().await;
     node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
     // The agent does not hear of the deletion, only that the object is gone.
-    trouble(&node, Fault::new(Action::StallWatch).once());
+    inject_fault(&node, Fault::new(Action::StallWatch).once());
     sleep(secs(1)).await;
     node.delete("web", Some(0)).await;
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
     let stops = node.calls(2, |seen| seen.kind == Kind::StopContainer).await;
     assert_eq!(stops[1].1.timeout, Some(secs(2)));
 }
 
 #[tokio::test(start_paused = true)]
 async fn suddenly_empty_list_blocks_everything() {
-    let node = deaf(&["web", "db"]).await;
+    let node = node_with_stalled_watch(&["web", "db"]).await;
     for name in ["web", "db"] {
         node.delete(name, Some(0)).await;
     }
-    until("the list is doubted", async || node.status().await.watch.held.is_some()).await;
+    wait_until("the list is doubted", async || node.status().await.watch.held.is_some()).await;
     assert!(
         node.status()
             .await
@@ -144,13 +144,13 @@ async fn suddenly_empty_list_blocks_everything() {
 
 #[tokio::test(start_paused = true)]
 async fn suddenly_empty_list_is_accepted_for_a_node_out_of_service() {
-    let node = deaf(&["web", "db"]).await;
+    let node = node_with_stalled_watch(&["web", "db"]).await;
     is_out_of_service(&node).await;
     for name in ["web", "db"] {
         node.delete(name, Some(0)).await;
     }
-    node.nothing_left("web").await;
-    node.nothing_left("db").await;
+    node.wait_torn_down("web").await;
+    node.wait_torn_down("db").await;
     assert_eq!(node.status().await.watch.held, None);
 }
 
@@ -177,7 +177,7 @@ async fn pods_of_a_node_that_went_out_of_service_are_stopped_by_an_agent_that_st
     node.start().await;
     let begun = Instant::now();
     for name in &names {
-        node.nothing_left(name).await;
+        node.wait_torn_down(name).await;
     }
     assert!(begun.elapsed() < secs(30), "{:?}", begun.elapsed());
     assert!(node.status().await.watch.unmanaged.is_empty());
@@ -185,11 +185,11 @@ async fn pods_of_a_node_that_went_out_of_service_are_stopped_by_an_agent_that_st
 
 #[tokio::test(start_paused = true)]
 async fn absence_hold_survives_the_journal() {
-    let mut node = deaf(&["web", "db"]).await;
+    let mut node = node_with_stalled_watch(&["web", "db"]).await;
     for name in ["web", "db"] {
         node.delete(name, Some(0)).await;
     }
-    until("the list is doubted", async || node.status().await.watch.held.is_some()).await;
+    wait_until("the list is doubted", async || node.status().await.watch.held.is_some()).await;
     let held = node.status().await.watch.held;
     assert_eq!(node.stop().await, Ok(()));
     std::fs::write(node.path("state/journal.redb"), "damaged").unwrap();
@@ -202,19 +202,19 @@ async fn absence_hold_survives_the_journal() {
 
 #[tokio::test(start_paused = true)]
 async fn list_older_than_seen_state_blocks_everything() {
-    let mut node = deaf(&["web", "db"]).await;
+    let mut node = node_with_stalled_watch(&["web", "db"]).await;
     let own = recorded_node(&node).await;
     // The store comes back as it was before one of the pods was made.
     replaced(&mut node, 1).await;
-    node.object(own);
-    node.object(pod("db", &plain()));
-    until("the list is doubted", async || node.status().await.watch.held.is_some()).await;
+    node.insert(own);
+    node.insert(pod("db", &plain()));
+    wait_until("the list is doubted", async || node.status().await.watch.held.is_some()).await;
     let held = node.status().await.watch.held.unwrap();
     assert!(held.contains("was the cluster's store restored?"), "{held}");
     sleep(secs(700)).await;
     assert!(node.cri.effects().is_empty() && node.pod_dir("web").exists());
     // What the list shows counts: its deletion is nobody's absence.
     node.delete("db", None).await;
-    node.nothing_left("db").await;
+    node.wait_torn_down("db").await;
     assert!(node.cri.effects().iter().all(|(_, seen)| seen.pod_uid == "uid-db"));
 }

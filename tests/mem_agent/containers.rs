@@ -5,7 +5,7 @@ use testbed::scripted_cri::{ExecSync, Kind, SimState, StopContainer, expect};
 use tokio::time::sleep;
 
 use crate::{
-    node::{Node, secs, until},
+    node::{Node, secs, wait_until},
     pods::{exec, hooked, plain, pod, uid},
 };
 
@@ -16,7 +16,7 @@ async fn created_container_is_removed_with_its_sandbox() {
     node.start().await;
     node.cri.allow_everything();
     node.delete("web", None).await;
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
     let kinds: Vec<_> = node.cri.effects().into_iter().map(|(_, seen)| seen.kind).collect();
     assert_eq!(
         kinds,
@@ -31,7 +31,7 @@ async fn exited_container_gets_no_hook() {
     node.start().await;
     node.cri.allow_everything();
     node.delete("web", None).await;
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
     assert!(node.cri.effects().iter().all(|(_, seen)| seen.kind != Kind::ExecSync));
     assert_eq!(node.count_events("web", "FailedPreStopHook").await, 0);
 }
@@ -55,9 +55,9 @@ async fn container_started_during_termination_is_stopped_before_the_object_is_de
             let pod = world.pod("default", "web", &uid("web"));
             drop(pod.container(if restarts { "main" } else { "late" }).ignores_term());
         });
-        node.failing("web", "still Running").await;
+        node.wait_blocked("web", "still Running").await;
         assert!(node.get("web").await.is_some());
-        node.nothing_left("web").await;
+        node.wait_torn_down("web").await;
         assert!(node.cri.look(|world| world.is_empty()));
     }
 }
@@ -79,7 +79,7 @@ async fn sandboxes_in_every_state_are_stopped_and_removed() {
     node.start().await;
     node.cri.allow_everything();
     node.delete("web", None).await;
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
     for kind in [Kind::StopPodSandbox, Kind::RemovePodSandbox] {
         let mut ids: Vec<_> = node
             .cri
@@ -113,7 +113,7 @@ async fn container_that_exits_during_its_hook_is_stopped() {
         let main = world.containers.values_mut().next().unwrap();
         (main.state, main.exit_code) = (SimState::Exited, 7);
     });
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
     assert_eq!(node.count_events("web", "FailedKillPod").await, 0);
 }
 
@@ -125,17 +125,17 @@ async fn finished_pod_is_not_stopped_again_at_each_start() {
         .change(|world| world.sandboxes.values_mut().for_each(|sandbox| sandbox.ready = false));
     let mut over = node.get("web").await.unwrap();
     over["status"]["phase"] = "Succeeded".into();
-    node.object(over);
+    node.insert(over);
     for _ in 0..2 {
         node.start().await;
-        until("it is kept", async || node.status().await.pods.kept == 1).await;
+        wait_until("it is kept", async || node.status().await.pods.kept == 1).await;
         assert!(node.cri.effects().is_empty());
         node.crash().await;
     }
     node.start().await;
     node.cri.allow_everything();
     node.delete("web", None).await;
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -149,10 +149,10 @@ async fn unstoppable_container_does_not_delay_other_stops() {
         expect(StopContainer::of("main")),
     ]);
     node.delete("web", None).await;
-    node.failing("web", "shim is gone").await;
+    node.wait_blocked("web", "shim is gone").await;
     node.cri.finished().await;
     node.cri.allow_everything();
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -172,7 +172,7 @@ async fn frozen_container_is_thawed_before_its_stop() {
     node.calls(1, |seen| seen.kind == Kind::ExecSync).await;
     assert_eq!(std::fs::read_to_string(&freezer).unwrap().trim(), "0");
     std::fs::remove_file(&freezer).unwrap();
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -180,8 +180,8 @@ async fn sidecar_restarted_during_termination_is_stopped_within_the_remaining_gr
     let mut node = Node::new().await;
     let mut object = pod("web", &plain());
     object["spec"]["initContainers"] = json!([{ "name": "proxy", "image": "i", "restartPolicy": "Always" }]);
-    node.object(object);
-    node.left_over("web", |pod| {
+    node.insert(object);
+    node.pod_without_object("web", |pod| {
         drop(pod.container("proxy").container("main").ends_after_term(secs(10), 0));
     });
     node.start().await;
@@ -195,7 +195,7 @@ async fn sidecar_restarted_during_termination_is_stopped_within_the_remaining_gr
         let pod = world.pod("default", "web", &uid("web"));
         drop(pod.container("proxy").ends_after_term(secs(3), 0));
     });
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
     let stops = node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
     let again = stops.iter().find(|(_, seen)| seen.id == "container-uid-web-proxy-1");
     let (_, again) = again.expect("the new one is stopped, too");

@@ -5,7 +5,7 @@ use testbed::scripted_cri::{Fault, Kind, Logged, Manners, Read, World};
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    node::{Node, secs, until},
+    node::{Node, secs, wait_until},
     pods::{exec, hooked, plain, pod, uid},
 };
 
@@ -20,7 +20,7 @@ async fn node() -> Node {
 fn kept_object(node: &Node, name: &str) {
     let mut object = pod(name, &plain());
     object["metadata"]["finalizers"] = json!(["test/hold"]);
-    node.object(object);
+    node.insert(object);
 }
 
 #[tokio::test(start_paused = true)]
@@ -30,7 +30,7 @@ async fn containers_are_stopped_within_grace_and_not_by_the_sandbox_stop() {
     node.start().await;
     let began = Instant::now();
     node.delete("web", Some(7)).await;
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
     let took = began.elapsed();
     assert!(took >= secs(7) && took < secs(9), "{took:?}");
     let kinds: Vec<_> = node.kinds().into_iter().map(|(kind, _)| kind).collect();
@@ -57,7 +57,7 @@ async fn unanswered_stop_repeated_after_a_restart_is_not_waited_for() {
     sleep(secs(10)).await;
     node.start().await;
     node.calls(2, |seen| seen.kind == Kind::StopContainer).await;
-    node.gone("web").await;
+    node.wait_deleted("web").await;
     let took = began.elapsed();
     assert!(took >= secs(30) && took < secs(60), "{took:?}");
 }
@@ -75,7 +75,7 @@ async fn unanswered_repeated_stop_is_waited_for_only_while_the_container_runs() 
     node.crash().await;
     sleep(secs(5)).await;
     node.start().await;
-    node.gone("web").await;
+    node.wait_deleted("web").await;
     let took = began.elapsed();
     assert!(took >= secs(20) && took < secs(25), "{took:?}");
 }
@@ -91,7 +91,7 @@ async fn stop_repeating_one_of_a_dead_kubelet_is_waited_for_only_while_the_conta
     node.start().await;
     let began = Instant::now();
     node.delete("web", Some(3600)).await;
-    node.gone("web").await;
+    node.wait_deleted("web").await;
     let took = began.elapsed();
     assert!(took >= secs(20) && took < secs(35), "{took:?}");
 }
@@ -101,8 +101,8 @@ async fn sidecar_is_stopped_after_the_main_container_exits_without_an_answer_to_
     let mut node = node().await;
     let mut object = pod("web", &plain());
     object["spec"]["initContainers"] = json!([{ "name": "proxy", "image": "i", "restartPolicy": "Always" }]);
-    node.object(object);
-    node.left_over("web", |pod| {
+    node.insert(object);
+    node.pod_without_object("web", |pod| {
         drop(
             pod.container("proxy")
                 .ignores_term()
@@ -129,7 +129,7 @@ async fn overrunning_hook_is_terminated_before_the_stop() {
     });
     node.start().await;
     node.delete("web", Some(10)).await;
-    node.gone("web").await;
+    node.wait_deleted("web").await;
     let kinds: Vec<_> = node.kinds().into_iter().map(|(kind, _)| kind).collect();
     assert_eq!(kinds[..2], [Kind::ExecSync, Kind::StopContainer]);
     assert_eq!(node.count_events("web", "FailedPreStopHook").await, 1);
@@ -139,10 +139,10 @@ async fn overrunning_hook_is_terminated_before_the_stop() {
 async fn missing_exit_code_is_read_again_and_then_unknown() {
     let mut node = node().await;
     kept_object(&node, "web");
-    node.left_over("web", |pod| drop(pod.container("main").ends_after_term(secs(1), -1)));
+    node.pod_without_object("web", |pod| drop(pod.container("main").ends_after_term(secs(1), -1)));
     node.start().await;
     node.delete("web", None).await;
-    until("its end is shown", async || {
+    wait_until("its end is shown", async || {
         node.get("web").await.unwrap()["status"]["phase"] == "Failed"
     })
     .await;
@@ -161,13 +161,13 @@ async fn missing_exit_code_is_read_again_and_then_unknown() {
 async fn late_exit_code_is_reported() {
     let mut node = node().await;
     kept_object(&node, "web");
-    node.left_over("web", |pod| drop(pod.container("main").ends_after_term(secs(1), -1)));
+    node.pod_without_object("web", |pod| drop(pod.container("main").ends_after_term(secs(1), -1)));
     node.start().await;
     node.delete("web", None).await;
-    node.failing("web", "how it ended cannot be read").await;
+    node.wait_blocked("web", "how it ended cannot be read").await;
     node.cri
         .change(|world| world.containers.values_mut().for_each(|it| it.exit_code = 0));
-    until("its end is shown", async || {
+    wait_until("its end is shown", async || {
         node.get("web").await.unwrap()["status"]["phase"] == "Succeeded"
     })
     .await;
@@ -176,7 +176,7 @@ async fn late_exit_code_is_reported() {
 #[tokio::test(start_paused = true)]
 async fn event_stream_that_ends_at_once_is_reopened_with_backoff() {
     let mut node = node().await;
-    node.polite_pod("web");
+    node.simple_pod("web");
     node.start().await;
     let count = |name: &str| {
         let is_it = |call: &Logged| matches!(call, Logged::Read(called, _) if *called == name);
@@ -198,7 +198,7 @@ async fn event_stream_that_ends_at_once_is_reopened_with_backoff() {
 async fn failed_network_teardown_is_reported_after_the_next_stop_succeeds() {
     let mut node = node().await;
     kept_object(&node, "web");
-    node.left_over("web", |pod| {
+    node.pod_without_object("web", |pod| {
         drop(
             pod.network_fails("failed to destroy network for pod sandbox")
                 .container("main"),
@@ -206,7 +206,7 @@ async fn failed_network_teardown_is_reported_after_the_next_stop_succeeds() {
     });
     node.start().await;
     node.delete("web", None).await;
-    until("it is let go", async || node.status().await.counters.deleted == 1).await;
+    wait_until("it is let go", async || node.status().await.counters.deleted == 1).await;
     let why = node.why("web").await;
     assert!(
         why.contains("network may be left") && why.contains("failed to destroy network"),
@@ -221,22 +221,22 @@ async fn half_created_sandbox_blocks_no_pod() {
     node.start().await;
     let began = Instant::now();
     node.delete("web", None).await;
-    node.gone("web").await;
+    node.wait_deleted("web").await;
     assert!(began.elapsed() < secs(5), "{:?}", began.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
 async fn pod_deleted_by_force_is_found_without_runtime_events() {
     let mut node = node().await;
-    node.polite_pod("web");
-    node.polite_pod("db");
+    node.simple_pod("web");
+    node.simple_pod("db");
     node.start().await;
     node.cri.fault(
         Read::GetContainerEvents,
         Fault::Error(tonic::Code::Unknown, "container events are disabled".to_owned()),
     );
     node.delete("web", Some(0)).await;
-    until("its containers are gone", async || {
+    wait_until("its containers are gone", async || {
         node.cri
             .look(|world| world.sandboxes.values().all(|it| it.pod_uid != uid("web")))
     })

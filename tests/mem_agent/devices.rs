@@ -15,9 +15,9 @@ use tonic::Code;
 
 use crate::{
     log::Log,
-    node::{Node, secs, until},
+    node::{Node, secs, wait_until},
     pods::{plain, pod, uid},
-    server::trouble,
+    server::inject_fault,
 };
 
 pub const DRIVER: &str = "gpu.example.com";
@@ -86,8 +86,8 @@ pub fn claiming(name: &str, claims: &[&str]) -> Value {
 
 /// Such a pod, which ends so many seconds after its stop signal.
 fn claiming_pod(node: &Node, name: &str, claims: &[&str], ends_after: u64) {
-    node.object(claiming(name, claims));
-    node.left_over(name, |pod| {
+    node.insert(claiming(name, claims));
+    node.pod_without_object(name, |pod| {
         drop(pod.container("main").ends_after_term(secs(ends_after), 0));
     });
 }
@@ -123,12 +123,12 @@ async fn claim_is_unprepared_after_containers_stop_and_before_the_terminal_phase
     node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
     sleep(secs(2)).await;
     assert!(driver.called().is_empty(), "while a container runs");
-    until("the driver is asked", async || !driver.called().is_empty()).await;
+    wait_until("the driver is asked", async || !driver.called().is_empty()).await;
     node.cri
         .look(|world| assert!(world.sandboxes.values().all(|sandbox| !sandbox.ready)));
     sleep(secs(9)).await;
     assert_eq!(node.get("web").await.unwrap()["status"]["phase"], "Running");
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
     let call = DraCall {
         service: DraService::V1,
         claims: vec![("default".into(), "gpu".into(), claim_uid("gpu"))],
@@ -147,8 +147,8 @@ async fn unreadable_pod_blocks_only_its_own_claims() {
     }
     let mut odd = claiming("odd", &["db"]);
     odd["metadata"]["annotations"] = 7.into();
-    node.object(odd);
-    node.left_over("odd", |pod| drop(pod.container("main")));
+    node.insert(odd);
+    node.pod_without_object("odd", |pod| drop(pod.container("main")));
     let claim = |name, pods| Prepared {
         name,
         pods,
@@ -159,7 +159,7 @@ async fn unreadable_pod_blocks_only_its_own_claims() {
     node.cri.allow_everything();
     for name in ["web", "db"] {
         node.delete(name, None).await;
-        node.nothing_left(name).await;
+        node.wait_torn_down(name).await;
     }
     assert_eq!(
         asked(&driver),
@@ -177,7 +177,7 @@ async fn driver_with_only_the_older_service_is_called_with_it() {
     node.start().await;
     node.cri.allow_everything();
     node.delete("web", None).await;
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
     assert_eq!(driver.called()[0].call.service, DraService::V1beta1);
 }
 
@@ -185,7 +185,7 @@ fn reserved(node: &Node, claim: &str, pods: &[&str]) {
     let reserved = pods
         .iter()
         .map(|name| json!({ "resource": "pods", "name": name, "uid": uid(name) }));
-    node.object(json!({
+    node.insert(json!({
         "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
         "metadata": { "name": claim, "namespace": "default", "uid": claim_uid(claim) },
         "spec": {}, "status": { "reservedFor": reserved.collect::<Value>() },
@@ -208,13 +208,13 @@ async fn claim_used_by_a_running_pod_is_kept_by_any_evidence() {
         node.start().await;
         node.cri.allow_everything();
         node.delete("web", None).await;
-        node.nothing_left("web").await;
+        node.wait_torn_down("web").await;
         sleep(secs(300)).await;
         assert!(driver.called().is_empty(), "{witness}");
         assert_eq!(fs::read(file(&node)).unwrap(), written, "{witness}");
         // The last one takes it along, where anything says that it is one of its own.
         node.delete("db", None).await;
-        node.nothing_left("db").await;
+        node.wait_torn_down("db").await;
         assert_eq!(asked(&driver).len(), usize::from(witness != "reservation"), "{witness}");
     }
 }
@@ -241,20 +241,20 @@ async fn generated_claim_is_found_in_the_pod_status_and_unprepared_with_its_pod(
         for (field, value) in status.as_object().unwrap() {
             db["status"][field] = value.clone();
         }
-        node.object(db);
-        node.left_over("db", |_| {});
+        node.insert(db);
+        node.pod_without_object("db", |_| {});
         // Neither reservation nor checkpoint speaks of the other pod.
         reserved(&node, "gpu", &["web"]);
         checkpoint(&node, &[gpu(&["web"])]);
         node.start().await;
         node.cri.allow_everything();
         node.delete("web", None).await;
-        node.nothing_left("web").await;
+        node.wait_torn_down("web").await;
         sleep(secs(300)).await;
         assert!(driver.called().is_empty(), "{kind}");
         checkpoint(&node, &[gpu(&["db"])]);
         node.delete("db", None).await;
-        node.nothing_left("db").await;
+        node.wait_torn_down("db").await;
         assert_eq!(asked(&driver), ["gpu"], "{kind}");
     }
 }
@@ -272,9 +272,9 @@ async fn pods_terminating_together_do_not_keep_a_shared_claim() {
     node.cri.allow_everything();
     node.delete("web", None).await;
     node.delete("db", None).await;
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
     assert!(driver.called().is_empty(), "a container of the other one still runs");
-    node.nothing_left("db").await;
+    node.wait_torn_down("db").await;
     assert_eq!(asked(&driver), ["gpu"]);
 }
 
@@ -298,7 +298,7 @@ async fn runtime_is_not_queried_for_pods_without_the_claim() {
     sleep(secs(5)).await;
     let before = node.cri.log().len();
     node.delete("web", None).await;
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
     assert!(driver.called().is_empty(), "the first of them uses it");
     let log = node.cri.log().split_off(before);
     let lists = log
@@ -317,10 +317,10 @@ async fn unreadable_reservation_does_not_count_as_none() {
     checkpoint(&node, &[gpu(&["web"])]);
     node.start().await;
     node.cri.allow_everything();
-    trouble(&node, Fault::status(500).resource("resourceclaims").times(3));
+    inject_fault(&node, Fault::status(500).resource("resourceclaims").times(3));
     node.delete("web", None).await;
-    node.failing("web", "resourceclaims").await;
-    node.nothing_left("web").await;
+    node.wait_blocked("web", "resourceclaims").await;
+    node.wait_torn_down("web").await;
     assert!(driver.called().is_empty());
 }
 
@@ -333,16 +333,16 @@ async fn deleted_or_forbidden_claim_is_unprepared() {
         checkpoint(&node, &[gpu(&["web"])]);
         node.start().await;
         node.cri.allow_everything();
-        trouble(&node, Fault::status(code).resource("resourceclaims"));
+        inject_fault(&node, Fault::status(code).resource("resourceclaims"));
         node.delete("web", None).await;
-        node.nothing_left("web").await;
+        node.wait_torn_down("web").await;
         assert_eq!(asked(&driver), ["gpu"], "{code}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn failing_dra_driver_blocks_its_pod_and_not_claims_of_other_drivers() {
-    for trouble in [
+    for inject_fault in [
         "refuses",
         "hangs",
         "is gone",
@@ -358,7 +358,7 @@ async fn failing_dra_driver_blocks_its_pod_and_not_claims_of_other_drivers() {
             drivers: &[OTHER],
         };
         let written = checkpoint(&node, &[gpu(&["web"]), nic]);
-        let words = match trouble {
+        let words = match inject_fault {
             "refuses" => {
                 bad.behave(Conduct::Fails(Code::Internal, "device is busy".to_owned()));
                 "device is busy"
@@ -383,24 +383,24 @@ async fn failing_dra_driver_blocks_its_pod_and_not_claims_of_other_drivers() {
         node.start().await;
         node.cri.allow_everything();
         node.delete("web", None).await;
-        node.failing("web", words).await;
-        let blocked = node.story("web").await.unwrap().blocked;
+        node.wait_blocked("web", words).await;
+        let blocked = node.trace("web").await.unwrap().blocked;
         let of_driver = |it: &Blocked| (it.step, &*it.target) == (Some(Step::Devices), "gpu.example.com");
-        assert!(blocked.iter().all(of_driver), "{trouble}: {blocked:?}");
+        assert!(blocked.iter().all(of_driver), "{inject_fault}: {blocked:?}");
         waits(&node, "web").await;
-        assert!(asked(&good).contains(&"nic".to_owned()), "{trouble}");
-        if trouble == "is gone" {
+        assert!(asked(&good).contains(&"nic".to_owned()), "{inject_fault}");
+        if inject_fault == "is gone" {
             bad.come_back().unwrap();
         }
-        if matches!(trouble, "passes the claim over" | "fails for the claim") {
+        if matches!(inject_fault, "passes the claim over" | "fails for the claim") {
             drop(bad);
             let _other = driver(&node, DRIVER);
-            node.nothing_left("web").await;
+            node.wait_torn_down("web").await;
         } else {
             bad.behave(Conduct::Well);
-            node.nothing_left("web").await;
+            node.wait_torn_down("web").await;
         }
-        assert_eq!(fs::read(file(&node)).unwrap(), written, "{trouble}");
+        assert_eq!(fs::read(file(&node)).unwrap(), written, "{inject_fault}");
     }
 }
 
@@ -421,7 +421,7 @@ async fn retry_of_a_failed_call_keeps_a_claim_shared_with_a_running_pod() {
     node.start().await;
     node.cri.allow_everything();
     node.delete("web", None).await;
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
     assert_eq!(asked(&own), ["nic"; 4]);
     assert_eq!(asked(&shared), ["nic"; 4]);
     assert_eq!(log.lines("Another pod uses the claim").len(), 1, "not on each try");
@@ -433,20 +433,20 @@ async fn pod_that_only_a_wrong_runtime_reports_running_keeps_no_shared_claim() {
     let mut node = Node::new().await;
     let shared = driver(&node, DRIVER);
     for (name, pid) in [("web", 4242), ("db", 4243)] {
-        node.object(claiming(name, &["gpu"]));
-        node.left_over(name, |pod| drop(pod.container("main").process(pid)));
+        node.insert(claiming(name, &["gpu"]));
+        node.pod_without_object(name, |pod| drop(pod.container("main").process(pid)));
     }
     node.cri.change(|world| world.kill_shim("container-uid-web-main-0"));
     checkpoint(&node, &[gpu(&["web", "db"])]);
     node.start().await;
     node.cri.allow_everything();
     node.delete("web", Some(1)).await;
-    node.gone("web").await;
+    node.wait_deleted("web").await;
     assert!(shared.called().is_empty(), "while db runs");
     node.cri
         .look(|world| assert!(world.container("container-uid-web-main-0").is_some()));
     node.delete("db", Some(1)).await;
-    node.nothing_left("db").await;
+    node.wait_torn_down("db").await;
     assert_eq!(asked(&shared), ["gpu"]);
     node.crash().await;
 }
@@ -457,7 +457,7 @@ async fn damaged_checkpoint_blocks_pods_with_claims_and_names_the_remedy() {
         let mut node = Node::new().await;
         let driver = driver(&node, DRIVER);
         claiming_pod(&node, "web", &["gpu"], 0);
-        node.polite_pod("db");
+        node.simple_pod("db");
         let whole = checkpoint(&node, &[gpu(&["web"])]);
         let damaged = match damage {
             "checksum" => String::from_utf8(whole.clone())
@@ -472,17 +472,17 @@ async fn damaged_checkpoint_blocks_pods_with_claims_and_names_the_remedy() {
         node.cri.allow_everything();
         node.delete("web", None).await;
         node.delete("db", None).await;
-        node.failing("web", "dra_manager_state").await;
-        let failure = node.story("web").await.unwrap().blocked.remove(0).message;
+        node.wait_blocked("web", "dra_manager_state").await;
+        let failure = node.trace("web").await.unwrap().blocked.remove(0).message;
         let path = file(&node).display().to_string();
         assert!(failure.contains("moved away") && failure.contains(&path), "{failure}");
         waits(&node, "web").await;
         // One without claims has nothing to do with it.
-        node.nothing_left("db").await;
+        node.wait_torn_down("db").await;
         assert!(driver.called().is_empty(), "{damage}");
         assert_eq!(fs::read(file(&node)).unwrap(), damaged, "{damage}");
         fs::rename(file(&node), node.path("aside")).unwrap();
-        node.nothing_left("web").await;
+        node.wait_torn_down("web").await;
     }
 }
 
@@ -492,11 +492,11 @@ async fn kept(node: &mut Node) -> DraDriver {
     claiming_pod(node, "job", &["gpu"], 0);
     let mut over = claiming("job", &["gpu"]);
     over["status"]["phase"] = "Succeeded".into();
-    node.object(over);
+    node.insert(over);
     checkpoint(node, &[gpu(&["job"])]);
     node.cri.allow_everything();
     node.start().await;
-    until("it is kept", async || node.status().await.pods.kept == 1).await;
+    wait_until("it is kept", async || node.status().await.pods.kept == 1).await;
     assert_eq!(asked(&driver), ["gpu"]);
     driver
 }
@@ -511,7 +511,7 @@ async fn pod_with_unprepared_claims_needs_no_driver() {
             node.start().await;
         }
         node.delete("job", None).await;
-        node.nothing_left("job").await;
+        node.wait_torn_down("job").await;
     }
 }
 
@@ -533,7 +533,7 @@ async fn only_claims_that_the_checkpoint_assigns_to_the_pod_are_unprepared() {
         node.start().await;
         node.cri.allow_everything();
         node.delete("web", None).await;
-        node.nothing_left("web").await;
+        node.wait_torn_down("web").await;
         assert_eq!(asked(&driver), expected, "{what}");
     }
 }
@@ -547,7 +547,7 @@ async fn claim_that_was_prepared_for_no_pod_is_not_unprepared() {
     node.start().await;
     node.cri.allow_everything();
     node.delete("web", None).await;
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
     assert_eq!(asked(&driver), [""; 0]);
 }
 
@@ -570,7 +570,7 @@ async fn driver_whose_devices_all_skip_the_operation_is_neither_called_nor_neede
         node.start().await;
         node.cri.allow_everything();
         node.delete("web", None).await;
-        node.nothing_left("web").await;
+        node.wait_torn_down("web").await;
         assert_eq!(
             present.map_or(0, |driver| asked(&driver).len()),
             usize::from(is_called),

@@ -17,14 +17,14 @@ use tokio::time::sleep;
 
 use crate::{
     guard::kubelet,
-    held::release,
-    node::{Node, secs, until},
+    node::{Node, secs, wait_until},
     pods::{hooked, uid},
+    safety_holds::approve,
 };
 
-async fn with_polite_pod() -> Node {
+async fn with_simple_pod() -> Node {
     let mut node = Node::new().await;
-    node.polite_pod("web");
+    node.simple_pod("web");
     node.start().await;
     node.cri.allow_everything();
     node
@@ -41,7 +41,7 @@ fn deletes(node: &Node) -> usize {
 
 #[tokio::test(start_paused = true)]
 async fn volumes_and_cgroup_are_removed_before_the_object() {
-    let node = with_polite_pod().await;
+    let node = with_simple_pod().await;
     for plugin in ["empty-dir", "projected", "secret", "configmap", "downward-api"] {
         let volume = node.pod_dir("web").join(format!("volumes/kubernetes.io~{plugin}/v"));
         fs::create_dir_all(volume.join("..data")).unwrap();
@@ -49,9 +49,9 @@ async fn volumes_and_cgroup_are_removed_before_the_object() {
     }
     fs::create_dir_all(cgroup(&node, "web").join("container")).unwrap();
     node.delete("web", None).await;
-    node.gone("web").await;
+    node.wait_deleted("web").await;
     assert!(!cgroup(&node, "web").exists() && !node.pod_dir("web").join("volumes/kubernetes.io~secret/v").exists());
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -63,12 +63,12 @@ async fn volume_of_an_unknown_plugin_keeps_the_object_and_is_named_in_status() {
         // The end itself is no secret.
         ("kubernetes.io~nfs/share", "Succeeded"),
     ] {
-        let node = with_polite_pod().await;
+        let node = with_simple_pod().await;
         let volume = node.pod_dir("web").join("volumes").join(kind);
         fs::create_dir_all(volume.join("mount")).unwrap();
         fs::write(volume.join("vol_data.json"), "{}").unwrap();
         node.delete("web", None).await;
-        node.failing("web", kind).await;
+        node.wait_blocked("web", kind).await;
         sleep(secs(300)).await;
         assert_eq!(deletes(&node), 0);
         assert_eq!(node.get("web").await.unwrap()["status"]["phase"], phase, "{kind}");
@@ -77,7 +77,7 @@ async fn volume_of_an_unknown_plugin_keeps_the_object_and_is_named_in_status() {
         assert_eq!(node.count_events("web", "FailedUnMount").await, 1);
         // Its driver takes it away.
         fs::remove_dir_all(&volume).unwrap();
-        node.nothing_left("web").await;
+        node.wait_torn_down("web").await;
     }
 }
 
@@ -87,7 +87,7 @@ async fn mounts_are_found_with_pods_on_another_disk() {
     fs::create_dir_all(node.path("disk/pods")).unwrap();
     fs::remove_dir(node.path("kubelet/pods")).unwrap();
     symlink(node.path("disk/pods"), node.path("kubelet/pods")).unwrap();
-    node.polite_pod("web");
+    node.simple_pod("web");
     let mounted = node.path("disk/pods").join(uid("web")).join("plugins/other");
     fs::create_dir_all(&mounted).unwrap();
     let table = fs::read_to_string(node.path("mountinfo")).unwrap();
@@ -96,22 +96,22 @@ async fn mounts_are_found_with_pods_on_another_disk() {
     node.start().await;
     node.cri.allow_everything();
     node.delete("web", None).await;
-    node.failing("web", "plugins/other").await;
+    node.wait_blocked("web", "plugins/other").await;
     sleep(secs(100)).await;
     assert!(mounted.exists() && deletes(&node) == 0);
     fs::write(node.path("mountinfo"), table).unwrap();
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn symlink_in_place_of_the_volumes_directory_is_not_followed() {
-    let node = with_polite_pod().await;
+    let node = with_simple_pod().await;
     let precious = node.path("precious/kubernetes.io~empty-dir/data");
     fs::create_dir_all(&precious).unwrap();
     fs::write(precious.join("file"), "").unwrap();
     symlink(node.path("precious"), node.pod_dir("web").join("volumes")).unwrap();
     node.delete("web", None).await;
-    node.failing("web", "volumes").await;
+    node.wait_blocked("web", "volumes").await;
     sleep(secs(100)).await;
     assert!(precious.join("file").exists() && deletes(&node) == 0);
 }
@@ -119,7 +119,7 @@ async fn symlink_in_place_of_the_volumes_directory_is_not_followed() {
 #[tokio::test(start_paused = true)]
 async fn pod_with_cgroup_processes_unknown_to_the_runtime_is_blocked() {
     for class in ["", "burstable", "besteffort"] {
-        let node = with_polite_pod().await;
+        let node = with_simple_pod().await;
         // The runtime has lost its memory, or is another one.
         node.cri.change(|world| {
             world.containers.clear();
@@ -132,7 +132,8 @@ async fn pod_with_cgroup_processes_unknown_to_the_runtime_is_blocked() {
         fs::create_dir_all(cgroup.join("container")).unwrap();
         fs::write(cgroup.join("container/cgroup.procs"), "4711\n4712\n").unwrap();
         node.delete("web", None).await;
-        node.failing("web", "held: it holds 2 processes (first pid 4711)").await;
+        node.wait_blocked("web", "held: it holds 2 processes (first pid 4711)")
+            .await;
         sleep(secs(200)).await;
         assert!(cgroup.exists() && node.pod_dir("web").exists());
         assert_eq!(deletes(&node), 0);
@@ -142,17 +143,17 @@ async fn pod_with_cgroup_processes_unknown_to_the_runtime_is_blocked() {
             "nobody knows how it ended"
         );
         fs::remove_dir_all(&cgroup).unwrap();
-        node.nothing_left("web").await;
+        node.wait_torn_down("web").await;
     }
 }
 
 /// A file that whoever reads waits for, until it is removed; at the latest after some seconds that really pass.
-struct Hangs {
+struct HangingFile {
     end: mpsc::Sender<()>,
     remover: JoinHandle<bool>,
 }
 
-impl Hangs {
+impl HangingFile {
     fn at(path: PathBuf) -> Self {
         mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
         let (end, ends) = mpsc::channel();
@@ -181,12 +182,12 @@ impl Hangs {
 async fn hanging_filesystem_check_blocks_no_other_pod() {
     let mut node = Node::with_pods(&["web", "other"]).await;
     fs::create_dir_all(cgroup(&node, "web").join("child")).unwrap();
-    let hangs = Hangs::at(cgroup(&node, "web").join("child/cgroup.procs"));
+    let hangs = HangingFile::at(cgroup(&node, "web").join("child/cgroup.procs"));
     node.start().await;
     node.cri.allow_everything();
     node.delete("web", None).await;
     node.delete("other", None).await;
-    node.gone("other").await;
+    node.wait_deleted("other").await;
     assert!(node.get("web").await.is_some());
     assert!(hangs.end(), "all has waited for it");
 }
@@ -202,7 +203,7 @@ impl Bystander {
         Self(child)
     }
 
-    fn lives(&mut self) -> bool {
+    fn is_alive(&mut self) -> bool {
         self.0.try_wait().unwrap().is_none()
     }
 }
@@ -237,19 +238,19 @@ async fn runtime_that_forgets_containers_during_a_stop_proves_nothing() {
                 world.sandboxes.clear();
             }
         });
-        node.failing("web", "processes (first pid").await;
+        node.wait_blocked("web", "processes (first pid").await;
         sleep(secs(200)).await;
-        assert!(process.lives() && volume.exists(), "{lost:?}");
+        assert!(process.is_alive() && volume.exists(), "{lost:?}");
         assert_eq!(node.get("web").await.unwrap()["status"]["phase"], "Running", "{lost:?}");
         fs::remove_dir_all(cgroup(&node, "web").join(&id)).unwrap();
-        node.nothing_left("web").await;
+        node.wait_torn_down("web").await;
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn cgroup_processes_are_unknown_to_a_runtime_with_only_a_sandbox() {
     let mut node = Node::new().await;
-    node.polite_pod("web");
+    node.simple_pod("web");
     node.cri.change(|world| {
         world.containers.clear();
         world.sandboxes.values_mut().for_each(|sandbox| sandbox.ready = false);
@@ -259,17 +260,17 @@ async fn cgroup_processes_are_unknown_to_a_runtime_with_only_a_sandbox() {
     node.start().await;
     node.cri.allow_everything();
     node.delete("web", None).await;
-    node.failing("web", "held: it holds 1 processes").await;
+    node.wait_blocked("web", "held: it holds 1 processes").await;
     sleep(secs(200)).await;
-    assert!(process.lives() && node.cri.effects().is_empty());
+    assert!(process.is_alive() && node.cri.effects().is_empty());
     fs::remove_dir_all(&other).unwrap();
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn approved_processes_are_killed_before_teardown_and_others_never() {
     let mut node = Node::new().await;
-    node.polite_pod("web");
+    node.simple_pod("web");
     node.cri.change(|world| {
         world.containers.clear();
         world.sandboxes.values_mut().for_each(|sandbox| sandbox.ready = false);
@@ -284,36 +285,36 @@ async fn approved_processes_are_killed_before_teardown_and_others_never() {
     node.start().await;
     node.cri.allow_everything();
     node.delete("web", None).await;
-    node.failing("web", "have them killed: pod-teardown release pod/default/web")
+    node.wait_blocked("web", "have them killed: pod-teardown release pod/default/web")
         .await;
     let held = kubelet(&node);
     sleep(secs(10)).await;
-    release(&node, "pod/default/web").await.unwrap();
+    approve(&node, "pod/default/web").await.unwrap();
     // What was shown is not what is there.
     let new = cgroup(&node, "web").join("fedcba9876543210");
     let stranger = Bystander::in_cgroup(&new);
     fs::remove_dir_all(held).unwrap();
     sleep(secs(120)).await;
-    assert!(process.lives());
+    assert!(process.is_alive());
     drop(stranger);
     fs::remove_dir_all(&new).unwrap();
     let asked = || fs::read_to_string(&kill).unwrap() == "1";
-    until("it is to be killed", async || asked()).await;
+    wait_until("it is to be killed", async || asked()).await;
     sleep(secs(60)).await;
-    assert!(process.lives() && volume.exists());
+    assert!(process.is_alive() && volume.exists());
     let shown = node.get("web").await.unwrap();
     assert!(!["Succeeded", "Failed"].contains(&shown["status"]["phase"].as_str().unwrap()));
     // As a kernel does it, with the cgroup's files.
     fs::remove_file(&kill).unwrap();
-    until("it is killed", async || !process.lives()).await;
+    wait_until("it is killed", async || !process.is_alive()).await;
     fs::remove_dir_all(&other).unwrap();
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn leftover_processes_of_a_known_pod_are_killed() {
     let mut node = Node::new().await;
-    node.polite_pod("web");
+    node.simple_pod("web");
     let ids = node.cri.look(|world| {
         let container = world.container("main").unwrap();
         [container.id.clone(), container.sandbox_id.clone()]
@@ -329,8 +330,8 @@ async fn leftover_processes_of_a_known_pod_are_killed() {
     node.start().await;
     node.cri.allow_everything();
     node.delete("web", None).await;
-    until("all are killed", async || {
-        processes.iter_mut().all(|process| !process.lives())
+    wait_until("all are killed", async || {
+        processes.iter_mut().all(|process| !process.is_alive())
     })
     .await;
 }
@@ -338,7 +339,7 @@ async fn leftover_processes_of_a_known_pod_are_killed() {
 #[tokio::test(start_paused = true)]
 async fn leftover_processes_are_killed_while_a_volume_blocks_the_pod() {
     let mut node = Node::new().await;
-    node.polite_pod("web");
+    node.simple_pod("web");
     let volume = node.pod_dir("web").join("volumes/kubernetes.io~unheard-of/data");
     fs::create_dir_all(&volume).unwrap();
     let id = node.cri.look(|world| world.container("main").unwrap().id.clone());
@@ -346,18 +347,18 @@ async fn leftover_processes_are_killed_while_a_volume_blocks_the_pod() {
     node.start().await;
     node.cri.allow_everything();
     node.delete("web", None).await;
-    until("it is killed", async || !process.lives()).await;
-    node.failing("web", "unheard-of").await;
+    wait_until("it is killed", async || !process.is_alive()).await;
+    node.wait_blocked("web", "unheard-of").await;
     assert!(volume.exists() && cgroup(&node, "web").exists() && deletes(&node) == 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn terminated_pod_that_is_not_deleted_keeps_object_containers_and_logs() {
     let mut node = Node::new().await;
-    node.polite_pod("web");
+    node.simple_pod("web");
     let mut ended = node.get("web").await.unwrap();
     ended["status"]["phase"] = "Succeeded".into();
-    node.object(ended);
+    node.insert(ended);
     node.cri.allow_everything();
     node.start().await;
     sleep(secs(60)).await;
@@ -365,5 +366,5 @@ async fn terminated_pod_that_is_not_deleted_keeps_object_containers_and_logs() {
     assert!(node.cri.look(|world| world.containers.len() == 1));
     assert!(node.path("logs").read_dir().unwrap().count() == 1 && deletes(&node) == 0);
     node.delete("web", None).await;
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
 }

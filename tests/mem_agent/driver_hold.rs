@@ -19,9 +19,9 @@ use crate::{
     guard::kubelet,
     in_use::{DRIVER as CSI, csi_driver, published, storing_pod},
     log::Log,
-    node::{Node, secs, until},
+    node::{Node, secs, wait_until},
     pods::{plain, pod, uid},
-    server::trouble,
+    server::inject_fault,
 };
 
 const DATA: Pv<'_> = Pv {
@@ -36,15 +36,15 @@ fn driver_object(node: &Node, name: &str, driver: &str) {
     let mut object = pod(name, &plain());
     let socket_dir = node.path("kubelet/plugins").join(driver);
     object["spec"]["volumes"] = json!([{ "name": "socket-dir", "hostPath": { "path": socket_dir } }]);
-    node.object(object);
+    node.insert(object);
 }
 
 fn driver_pod(node: &Node, name: &str, driver: &str, build: impl FnOnce(PodBuilder<'_>)) {
     driver_object(node, name, driver);
-    node.left_over(name, build);
+    node.pod_without_object(name, build);
 }
 
-fn polite(pod: PodBuilder<'_>) {
+fn simple(pod: PodBuilder<'_>) {
     drop(pod.container("main"));
 }
 
@@ -53,7 +53,7 @@ async fn started(ends_after: u64) -> (Node, CsiDriver) {
     let mut node = Node::new().await;
     node.flags.driver_hold = "60s".to_owned();
     let driver = csi_driver(&node, CSI);
-    driver_pod(&node, "csi", CSI, polite);
+    driver_pod(&node, "csi", CSI, simple);
     storing_pod(&node, "db", &DATA, ends_after);
     node.start().await;
     node.cri.allow_everything();
@@ -74,8 +74,8 @@ fn stops(node: &Node, name: &str) -> Vec<(Duration, Seen)> {
 }
 
 /// Waits until the pod is told to stop, and returns with how much grace.
-async fn stopped_with(node: &Node, name: &str) -> Duration {
-    until("it is told to stop", async || !stops(node, name).is_empty()).await;
+async fn wait_stopped(node: &Node, name: &str) -> Duration {
+    wait_until("it is told to stop", async || !stops(node, name).is_empty()).await;
     stops(node, name)[0].1.timeout.unwrap()
 }
 
@@ -84,16 +84,16 @@ async fn csi_driver_is_stopped_after_terminating_pods_with_its_volumes() {
     let (node, driver) = started(20).await;
     node.delete("csi", None).await;
     node.delete("db", None).await;
-    node.failing("csi", "held: default/db that end need this pod as a driver")
+    node.wait_blocked("csi", "held: default/db that end need this pod as a driver")
         .await;
     sleep(secs(15)).await;
     assert!(stops(&node, "csi").is_empty());
-    until("the volume is unstaged", async || driver.effects().len() == 2).await;
+    wait_until("the volume is unstaged", async || driver.effects().len() == 2).await;
     assert!(stops(&node, "csi").is_empty());
     // The whole grace period is still its own, and nobody says that it waits.
-    assert_eq!(stopped_with(&node, "csi").await, secs(30));
-    node.nothing_left("db").await;
-    node.nothing_left("csi").await;
+    assert_eq!(wait_stopped(&node, "csi").await, secs(30));
+    node.wait_torn_down("db").await;
+    node.wait_torn_down("csi").await;
     assert_eq!(node.count_events("csi", "DriverHoldExceeded").await, 0);
     assert_eq!(node.count_events("csi", "FailedKillPod").await, 0);
 }
@@ -108,9 +108,9 @@ async fn stopping_driver_no_longer_reports_its_hold() {
     node.cri.allow_everything();
     node.delete("csi", None).await;
     node.delete("db", None).await;
-    node.failing("csi", "held: ").await;
-    stopped_with(&node, "csi").await;
-    assert_eq!(node.story("csi").await.unwrap().blocked, []);
+    node.wait_blocked("csi", "held: ").await;
+    wait_stopped(&node, "csi").await;
+    assert_eq!(node.trace("csi").await.unwrap().blocked, []);
 }
 
 #[tokio::test(start_paused = true)]
@@ -118,7 +118,7 @@ async fn volume_of_a_running_pod_holds_no_driver() {
     let (node, driver) = started(0).await;
     let began = Instant::now();
     node.delete("csi", None).await;
-    node.nothing_left("csi").await;
+    node.wait_torn_down("csi").await;
     assert!(began.elapsed() < secs(10), "{:?}", began.elapsed());
     assert_eq!(driver.effects(), []);
 }
@@ -130,11 +130,11 @@ async fn driver_is_stopped_after_the_longest_hold_and_an_event_names_the_remaini
     let began = Instant::now();
     node.delete("csi", None).await;
     node.delete("db", None).await;
-    assert_eq!(stopped_with(&node, "csi").await, secs(30));
+    assert_eq!(wait_stopped(&node, "csi").await, secs(30));
     let held = began.elapsed();
     assert!(held >= secs(60) && held < secs(65), "{held:?}");
-    node.nothing_left("csi").await;
-    until("it is told", async || {
+    node.wait_torn_down("csi").await;
+    wait_until("it is told", async || {
         node.count_events("csi", "DriverHoldExceeded").await == 1
     })
     .await;
@@ -155,7 +155,7 @@ async fn restart_changes_neither_grace_nor_hold() {
         let began = Instant::now();
         node.delete("csi", None).await;
         node.delete("db", None).await;
-        node.failing("csi", "held: ").await;
+        node.wait_blocked("csi", "held: ").await;
         for _ in 0..2 {
             sleep(secs(20)).await;
             node.crash().await;
@@ -165,7 +165,7 @@ async fn restart_changes_neither_grace_nor_hold() {
         if recovers {
             driver.behave(Conduct::Well);
         }
-        assert_eq!(stopped_with(&node, "csi").await, secs(30));
+        assert_eq!(wait_stopped(&node, "csi").await, secs(30));
         assert!(began.elapsed() < secs(66), "{:?}", began.elapsed());
     }
 }
@@ -178,7 +178,7 @@ async fn termination_not_attempted_beside_a_kubelet_has_not_begun_after_a_restar
     sleep(secs(3)).await;
     for name in ["csi", "db"] {
         node.delete(name, None).await;
-        node.failing(name, "a kubelet works on this node's pods").await;
+        node.wait_blocked(name, "a kubelet works on this node's pods").await;
     }
     for _ in 0..2 {
         sleep(secs(90)).await;
@@ -186,14 +186,14 @@ async fn termination_not_attempted_beside_a_kubelet_has_not_begun_after_a_restar
         node.start().await;
     }
     fs::remove_dir_all(process).unwrap();
-    assert_eq!(stopped_with(&node, "db").await, secs(30));
-    node.failing("csi", "held: default/db that end need this pod as a driver")
+    assert_eq!(wait_stopped(&node, "db").await, secs(30));
+    node.wait_blocked("csi", "held: default/db that end need this pod as a driver")
         .await;
     // The hold begins with the first try, too.
     sleep(secs(40)).await;
     assert!(stops(&node, "csi").is_empty());
     driver.behave(Conduct::Well);
-    assert_eq!(stopped_with(&node, "csi").await, secs(30));
+    assert_eq!(wait_stopped(&node, "csi").await, secs(30));
 }
 
 #[tokio::test(start_paused = true)]
@@ -203,7 +203,7 @@ async fn agent_stop_during_a_hold_reports_no_failure() {
     driver.behave(busy());
     node.delete("csi", None).await;
     node.delete("db", None).await;
-    node.failing("csi", "held: ").await;
+    node.wait_blocked("csi", "held: ").await;
     assert_eq!(node.stop().await, Ok(()));
     let failed = log.lines("Teardown step failed");
     assert!(failed.iter().all(|line| line.contains("uid-db")), "{failed:?}");
@@ -216,7 +216,7 @@ async fn driver_without_running_containers_is_not_held() {
     let driver = csi_driver(&node, CSI);
     driver.behave(busy());
     driver_object(&node, "csi", CSI);
-    node.left_over("csi", |pod| drop(pod.container("main").exited(1)));
+    node.pod_without_object("csi", |pod| drop(pod.container("main").exited(1)));
     node.cri.change(|world| {
         for sandbox in world.sandboxes.values_mut() {
             sandbox.ready = false;
@@ -226,10 +226,10 @@ async fn driver_without_running_containers_is_not_held() {
     node.start().await;
     node.cri.allow_everything();
     node.delete("db", None).await;
-    node.failing("db", "busy").await;
+    node.wait_blocked("db", "busy").await;
     let began = Instant::now();
     node.delete("csi", None).await;
-    node.nothing_left("csi").await;
+    node.wait_torn_down("csi").await;
     assert!(began.elapsed() < secs(10), "{:?}", began.elapsed());
 }
 
@@ -240,7 +240,7 @@ async fn drivers_that_wait_for_each_other_are_stopped_after_the_hold() {
     let (one, two) = ("one.example.com", "two.example.com");
     let _drivers = [csi_driver(&node, one), csi_driver(&node, two)];
     for (name, driver, of) in [("one", one, two), ("two", two, one)] {
-        driver_pod(&node, name, driver, polite);
+        driver_pod(&node, name, driver, simple);
         let pv = Pv {
             name: of,
             driver: of,
@@ -256,8 +256,8 @@ async fn drivers_that_wait_for_each_other_are_stopped_after_the_hold() {
         node.delete(name, None).await;
     }
     for name in ["one", "two"] {
-        stopped_with(&node, name).await;
-        node.nothing_left(name).await;
+        wait_stopped(&node, name).await;
+        node.wait_torn_down(name).await;
     }
     assert!(
         began.elapsed() > secs(59) && began.elapsed() < secs(75),
@@ -271,16 +271,16 @@ async fn pod_without_an_object_still_holds_its_driver() {
     let (node, driver) = started(0).await;
     driver.behave(busy());
     node.delete("db", None).await;
-    node.failing("db", "busy").await;
+    node.wait_blocked("db", "busy").await;
     node.delete("db", Some(0)).await;
-    node.gone("db").await;
+    node.wait_deleted("db").await;
     node.delete("csi", None).await;
-    node.failing("csi", "held: default/db").await;
+    node.wait_blocked("csi", "held: default/db").await;
     sleep(secs(20)).await;
     assert!(stops(&node, "csi").is_empty());
     driver.behave(Conduct::Well);
-    node.nothing_left("db").await;
-    node.nothing_left("csi").await;
+    node.wait_torn_down("db").await;
+    node.wait_torn_down("csi").await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -289,8 +289,8 @@ async fn raw_block_volume_holds_only_its_own_driver() {
         let mut node = Node::new().await;
         let driver = csi_driver(&node, CSI);
         driver.behave(busy());
-        driver_pod(&node, "csi", CSI, polite);
-        node.polite_pod("db");
+        driver_pod(&node, "csi", CSI, simple);
+        node.simple_pod("db");
         let data = node.path("kubelet/plugins/kubernetes.io/csi/volumeDevices/pv-1/data");
         fs::create_dir_all(&data).unwrap();
         let said = json!({ "driverName": of, "volumeHandle": "vol-1" });
@@ -316,18 +316,18 @@ async fn volume_file_without_a_driver_name_holds_every_driver() {
     fs::write(volume.join("mount/left"), "").unwrap();
     node.delete("db", None).await;
     node.delete("csi", None).await;
-    node.failing("csi", "held: default/db").await;
+    node.wait_blocked("csi", "held: default/db").await;
 }
 
 /// A node with a DRA driver's pod `dra` and a pod `job` with a claim of it.
 async fn with_claim(finalizers: &[&str]) -> (Node, DraDriver) {
     let mut node = Node::new().await;
     let driver = DraDriver::start(&node.path("kubelet"), DRA, &[DraService::V1]).unwrap();
-    driver_pod(&node, "dra", DRA, polite);
+    driver_pod(&node, "dra", DRA, simple);
     let mut object = claiming("job", &["gpu"]);
     object["metadata"]["finalizers"] = json!(finalizers);
-    node.object(object);
-    node.left_over("job", polite);
+    node.insert(object);
+    node.pod_without_object("job", simple);
     let gpu = Prepared {
         name: "gpu",
         pods: &["job"],
@@ -345,12 +345,12 @@ async fn dra_driver_is_stopped_after_terminating_pods_with_its_claims() {
     driver.behave(busy());
     node.delete("dra", None).await;
     node.delete("job", None).await;
-    node.failing("dra", "held: default/job").await;
+    node.wait_blocked("dra", "held: default/job").await;
     sleep(secs(30)).await;
     assert!(stops(&node, "dra").is_empty());
     driver.behave(Conduct::Well);
-    node.nothing_left("job").await;
-    node.nothing_left("dra").await;
+    node.wait_torn_down("job").await;
+    node.wait_torn_down("dra").await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -364,10 +364,10 @@ async fn pod_with_unprepared_claims_holds_no_driver() {
                 .patch(path, testbed::rest::Patch::Merge, &over)
                 .await
                 .unwrap();
-            until("it is kept", async || node.status().await.pods.kept == 1).await;
+            wait_until("it is kept", async || node.status().await.pods.kept == 1).await;
         } else {
             node.delete("job", None).await;
-            until("it is finished", async || node.status().await.counters.finished == 1).await;
+            wait_until("it is finished", async || node.status().await.counters.finished == 1).await;
         }
         if kept_by == "restart" {
             node.crash().await;
@@ -376,7 +376,7 @@ async fn pod_with_unprepared_claims_holds_no_driver() {
         assert!(!driver.called().is_empty(), "{kept_by}");
         let began = Instant::now();
         node.delete("dra", None).await;
-        node.nothing_left("dra").await;
+        node.wait_torn_down("dra").await;
         assert!(began.elapsed() < secs(10), "{kept_by}: {:?}", began.elapsed());
         assert!(node.get("job").await.is_some(), "{kept_by}");
     }
@@ -387,8 +387,8 @@ fn node_service(node: &Node, name: &str) {
     let mut object = pod(name, &plain());
     object["spec"]["hostNetwork"] = json!(true);
     object["spec"]["priorityClassName"] = json!("system-node-critical");
-    node.object(object);
-    node.left_over(name, polite);
+    node.insert(object);
+    node.pod_without_object(name, simple);
 }
 
 /// A node with the daemon `cni` of its network plugin and a pod `web`, whose network only goes with the daemon's help.
@@ -404,7 +404,7 @@ async fn with_network_plugin() -> Node {
 }
 
 /// Whether the pod was left alone until the sandboxes of all others were told to stop.
-fn ended_last(node: &Node, name: &str) -> bool {
+fn is_stopped_last(node: &Node, name: &str) -> bool {
     let effects = node.cri.effects();
     let others = effects
         .iter()
@@ -421,16 +421,16 @@ async fn network_plugin_pod_is_stopped_after_the_other_pods_in_any_order_of_dele
         node.delete(first, None).await;
         sleep(secs(3)).await;
         node.delete(if first == "cni" { "web" } else { "cni" }, None).await;
-        node.failing("cni", "held: default/web that end need this pod as a node service")
+        node.wait_blocked("cni", "held: default/web that end need this pod as a node service")
             .await;
         assert_eq!(
-            stopped_with(&node, "cni").await,
+            wait_stopped(&node, "cni").await,
             secs(30),
             "its own grace period is whole"
         );
-        node.nothing_left("cni").await;
+        node.wait_torn_down("cni").await;
         assert!(
-            node.get("web").await.is_none() && ended_last(&node, "cni"),
+            node.get("web").await.is_none() && is_stopped_last(&node, "cni"),
             "{first} first"
         );
         assert_eq!(node.count_events("cni", "DriverHoldExceeded").await, 0);
@@ -442,16 +442,16 @@ async fn network_plugin_pod_is_stopped_last_across_restarts() {
     let mut node = with_network_plugin().await;
     node.cri.allow_everything();
     node.delete("cni", None).await;
-    node.failing("cni", "held: ").await;
+    node.wait_blocked("cni", "held: ").await;
     node.crash().await;
     // While no agent runs.
     node.delete("web", None).await;
     node.start().await;
-    node.failing("cni", "held: default/web").await;
+    node.wait_blocked("cni", "held: default/web").await;
     node.crash().await;
     node.start().await;
-    node.nothing_left("cni").await;
-    assert!(node.get("web").await.is_none() && ended_last(&node, "cni"));
+    node.wait_torn_down("cni").await;
+    assert!(node.get("web").await.is_none() && is_stopped_last(&node, "cni"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -462,8 +462,8 @@ async fn node_services_wait_neither_for_running_pods_nor_for_each_other() {
     let began = Instant::now();
     node.delete("cni", None).await;
     node.delete("proxy", None).await;
-    node.nothing_left("cni").await;
-    node.nothing_left("proxy").await;
+    node.wait_torn_down("cni").await;
+    node.wait_torn_down("proxy").await;
     assert!(began.elapsed() < secs(10), "{:?}", began.elapsed());
     assert!(node.get("web").await.is_some());
 }
@@ -477,13 +477,13 @@ async fn node_service_is_stopped_after_the_hold_despite_a_stuck_pod() {
     let began = Instant::now();
     node.delete("web", None).await;
     node.delete("cni", None).await;
-    node.nothing_left("cni").await;
+    node.wait_torn_down("cni").await;
     assert!(
         began.elapsed() > secs(59) && began.elapsed() < secs(75),
         "{:?}",
         began.elapsed()
     );
-    until("it is told", async || {
+    wait_until("it is told", async || {
         node.count_events("cni", "DriverHoldExceeded").await == 1
     })
     .await;
@@ -494,14 +494,14 @@ async fn held_driver_requests_no_list_while_a_known_pod_needs_it() {
     // The next try of the other pod comes within this hold, however long its pause is.
     let mut node = Node::new().await;
     let driver = csi_driver(&node, CSI);
-    driver_pod(&node, "csi", CSI, polite);
+    driver_pod(&node, "csi", CSI, simple);
     storing_pod(&node, "db", &DATA, 0);
     node.start().await;
     node.cri.allow_everything();
     driver.behave(busy());
     node.delete("csi", None).await;
     node.delete("db", None).await;
-    node.failing("csi", "held: default/db").await;
+    node.wait_blocked("csi", "held: default/db").await;
     let of_pods = |it: &Request| {
         it.asked.verb == "list" && it.asked.resource == "pods" && it.asked.user.starts_with("system:node:")
     };
@@ -510,7 +510,7 @@ async fn held_driver_requests_no_list_while_a_known_pod_needs_it() {
     sleep(secs(40)).await;
     assert_eq!(lists(), before);
     driver.behave(Conduct::Well);
-    node.nothing_left("csi").await;
+    node.wait_torn_down("csi").await;
     assert!(lists() > before, "what is known is confirmed");
 }
 
@@ -519,11 +519,12 @@ async fn deletion_before_its_watch_event_holds_the_driver() {
     let (node, driver) = started(0).await;
     driver.behave(busy());
     node.delete("csi", None).await;
-    node.failing("csi", "held: other pods that are deleted just now").await;
-    trouble(&node, Fault::new(Action::StallWatch).once());
+    node.wait_blocked("csi", "held: other pods that are deleted just now")
+        .await;
+    inject_fault(&node, Fault::new(Action::StallWatch).once());
     node.delete("db", None).await;
-    node.failing("csi", "held: default/db").await;
-    assert!(node.story("db").await.is_none() && stops(&node, "csi").is_empty());
+    node.wait_blocked("csi", "held: default/db").await;
+    assert!(node.trace("db").await.is_none() && stops(&node, "csi").is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -531,10 +532,10 @@ async fn unneeded_driver_makes_no_event() {
     let mut node = Node::new().await;
     node.flags.driver_hold = "1s".to_owned();
     let _driver = csi_driver(&node, CSI);
-    driver_pod(&node, "csi", CSI, polite);
+    driver_pod(&node, "csi", CSI, simple);
     node.start().await;
     node.cri.allow_everything();
     node.delete("csi", None).await;
-    node.nothing_left("csi").await;
+    node.wait_torn_down("csi").await;
     assert_eq!(node.count_events("csi", "DriverHoldExceeded").await, 0);
 }

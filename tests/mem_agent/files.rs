@@ -69,7 +69,7 @@ async fn stale_socket_is_replaced_and_only_the_own_one_is_removed() {
 #[tokio::test(start_paused = true)]
 async fn changed_kubeconfig_is_used_when_the_old_server_is_gone() {
     let mut node = Node::new().await;
-    node.polite_pod("web");
+    node.simple_pod("web");
     node.start().await;
     node.cri.allow_everything();
     let path = format!("/api/v1/nodes/{NODE}");
@@ -81,9 +81,9 @@ async fn changed_kubeconfig_is_used_when_the_old_server_is_gone() {
     // The old one ends by that.
     node.api = MemApiServer::start(config).await.unwrap();
     node.admin = node.api.admin().unwrap();
-    node.object(json!({ "apiVersion": "v1", "kind": "Node", "metadata": metadata }));
-    node.object(pod("web", &plain()));
+    node.insert(json!({ "apiVersion": "v1", "kind": "Node", "metadata": metadata }));
+    node.insert(pod("web", &plain()));
     fs::write(node.path("kubeconfig"), node.api.node_kubeconfig(NODE)).unwrap();
     node.delete("web", None).await;
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
 }

@@ -6,7 +6,7 @@ use tokio::time::{Instant, sleep};
 use tonic::Code;
 
 use crate::{
-    node::{Node, secs, until},
+    node::{Node, secs, wait_until},
     pods::{exec, hooked, plain, pod},
 };
 
@@ -41,7 +41,7 @@ async fn with_sidecars_and_no_script() -> Node {
     });
     let mut object = pod("web", &plain());
     object["spec"]["initContainers"] = sidecars();
-    node.object(object);
+    node.insert(object);
     node.start().await;
     node
 }
@@ -56,7 +56,7 @@ async fn shorter_grace_applies_to_a_running_stop() {
     node.delete("web", Some(60)).await;
     sleep(secs(10)).await;
     node.delete("web", Some(15)).await;
-    node.gone("web").await;
+    node.wait_deleted("web").await;
     assert!(
         began.elapsed() >= secs(15) && began.elapsed() < secs(16),
         "{:?}",
@@ -83,10 +83,10 @@ async fn shorter_grace_survives_a_failed_call() {
     node.delete("web", Some(3600)).await;
     sleep(secs(10)).await;
     node.delete("web", Some(20)).await;
-    node.failing("web", "shim is busy").await;
+    node.wait_blocked("web", "shim is busy").await;
     node.calls(4, |seen| seen.kind == Kind::StopContainer).await;
     node.cri.allow_everything();
-    node.gone("web").await;
+    node.wait_deleted("web").await;
     let stops = node.calls(4, |seen| seen.kind == Kind::StopContainer).await;
     let pauses: Vec<_> = stops.windows(2).map(|pair| pair[1].0 - pair[0].0).collect();
     // Each pause has up to as much again as jitter.
@@ -115,10 +115,10 @@ async fn longer_grace_is_ignored() {
     sleep(secs(2)).await;
     let mut longer = node.get("web").await.unwrap();
     longer["metadata"]["deletionGracePeriodSeconds"] = 600.into();
-    node.object(longer);
+    node.insert(longer);
     sleep(secs(2)).await;
     node.cri.allow_everything();
-    node.gone("web").await;
+    node.wait_deleted("web").await;
     assert!(began.elapsed() < secs(11), "{:?}", began.elapsed());
 }
 
@@ -144,7 +144,7 @@ async fn shorter_grace_ends_a_hook_and_the_container_gets_the_remainder() {
         began.elapsed()
     );
     node.cri.allow_everything();
-    node.gone("web").await;
+    node.wait_deleted("web").await;
     assert!(began.elapsed() < secs(15), "{:?}", began.elapsed());
     assert_eq!(node.count_events("web", "FailedPreStopHook").await, 1);
 }
@@ -167,7 +167,7 @@ async fn sidecars_are_stopped_after_the_main_container_in_reverse_order() {
     assert_eq!(order, [("main", 0), ("logs", 3), ("mesh", 6)]);
     let timeouts: Vec<_> = stops.iter().filter_map(|(_, seen)| seen.timeout).collect();
     assert_eq!(timeouts, [secs(30), secs(27), secs(24)], "all inside the one deadline");
-    node.gone("web").await;
+    node.wait_deleted("web").await;
 }
 
 /// Names and times of all stops since the first.
@@ -195,8 +195,8 @@ async fn sidecars_are_stopped_after_a_container_whose_stop_failed() {
         expect(StopContainer::of("mesh")),
     ]);
     node.delete("web", None).await;
-    node.failing("web", "shim is busy").await;
-    node.gone("web").await;
+    node.wait_blocked("web", "shim is busy").await;
+    node.wait_deleted("web").await;
     let order = order(&node, 5).await;
     let names: Vec<_> = order.iter().map(|(name, _)| &**name).collect();
     assert_eq!(names, ["main", "main", "logs", "logs", "mesh"], "{order:?}");
@@ -210,7 +210,7 @@ async fn sidecars_are_stopped_when_the_grace_period_expires() {
     let node = with_sidecars_and_a_stuck_container().await;
     // The pauses between attempts have grown by then.
     node.delete("web", Some(100)).await;
-    node.gone("web").await;
+    node.wait_deleted("web").await;
     let order = order(&node, 3).await;
     let sidecars: Vec<_> = order.iter().filter(|(name, _)| name != "main").collect();
     assert!(
@@ -225,10 +225,10 @@ async fn sidecar_gets_its_minimum_grace_before_the_sandbox_stop() {
     let mut object = node.get("web").await.unwrap();
     // Until the grace period is over, this one looks after itself.
     object["spec"]["initContainers"][0]["lifecycle"] = json!({ "preStop": { "sleep": { "seconds": 60 } } });
-    node.object(object);
+    node.insert(object);
     sleep(secs(1)).await;
     node.delete("web", None).await;
-    node.gone("web").await;
+    node.wait_deleted("web").await;
     let effects = node.cri.effects();
     let first = |kind, name: &str| {
         effects
@@ -247,7 +247,7 @@ async fn shorter_grace_applies_to_the_sequence_of_sidecars() {
     node.delete("web", Some(60)).await;
     sleep(secs(4)).await;
     node.delete("web", Some(5)).await;
-    node.gone("web").await;
+    node.wait_deleted("web").await;
     // Whoever has not had its turn by the deadline has what nobody goes without: two seconds.
     assert!(
         began.elapsed() >= secs(7) && began.elapsed() < secs(9),
@@ -259,27 +259,27 @@ async fn shorter_grace_applies_to_the_sequence_of_sidecars() {
 #[tokio::test(start_paused = true)]
 async fn absurd_grace_periods_are_harmless() {
     let mut node = Node::new().await;
-    node.polite_pod("web");
+    node.simple_pod("web");
     for (name, spec, deletion) in [
         ("endless", i64::MAX, json!(i64::MAX)),
         ("negative", -1, Value::Null),
         ("lowest", i64::MIN, Value::Null),
     ] {
-        node.polite_pod(name);
+        node.simple_pod(name);
         let mut object = node.get(name).await.unwrap();
         object["spec"]["terminationGracePeriodSeconds"] = spec.into();
         object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
         object["metadata"]["deletionGracePeriodSeconds"] = deletion;
-        node.object(object);
+        node.insert(object);
     }
     node.launch().await;
     node.cri.allow_everything();
     for name in ["endless", "negative", "lowest"] {
-        node.nothing_left(name).await;
+        node.wait_torn_down(name).await;
     }
     node.delete("web", None).await;
-    node.nothing_left("web").await;
-    until("the agent goes on", async || node.runs()).await;
+    node.wait_torn_down("web").await;
+    wait_until("the agent goes on", async || node.runs()).await;
 }
 
 /// A pod with a hook that never ends and a container that ignores its signal.
@@ -302,7 +302,7 @@ async fn endless_hook_is_terminated_by_a_forced_deletion() {
     sleep(secs(20)).await;
     let forced = Instant::now();
     node.delete("web", Some(0)).await;
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
     assert!(forced.elapsed() < secs(4), "{:?}", forced.elapsed());
     assert_eq!(node.calls(1, |seen| seen.kind == Kind::ExecSync).await.len(), 1);
 }
@@ -313,7 +313,7 @@ async fn hanging_hook_and_container_that_ignores_sigterm_share_one_grace_period(
     let node = hanging_hook().await;
     let began = Instant::now();
     node.delete("web", Some(20)).await;
-    node.gone("web").await;
+    node.wait_deleted("web").await;
     // What no container goes without is two seconds.
     assert!(began.elapsed() < secs(23), "{:?}", began.elapsed());
     assert_eq!(
@@ -331,12 +331,12 @@ async fn grace_period_begins_before_the_hook() {
     });
     let mut object = node.get("web").await.unwrap();
     object["spec"]["terminationGracePeriodSeconds"] = 40.into();
-    node.object(object);
+    node.insert(object);
     node.start().await;
     node.cri.allow_everything();
     let began = Instant::now();
     node.delete("web", None).await;
-    node.gone("web").await;
+    node.wait_deleted("web").await;
     assert!(began.elapsed() < secs(43), "{:?}", began.elapsed());
 }
 
@@ -354,7 +354,7 @@ async fn hook_uses_the_grace_of_its_own_container() {
     node.start().await;
     node.cri.allow_everything();
     node.delete("web", None).await;
-    node.gone("web").await;
+    node.wait_deleted("web").await;
     let stops = node.calls(3, |seen| seen.kind == Kind::StopContainer).await;
     let left: Vec<_> = stops
         .iter()
@@ -368,7 +368,7 @@ async fn hook_of_a_sidecar_runs_at_once_and_its_stop_in_order() {
     let node = with_sidecars().await;
     let mut object = node.get("web").await.unwrap();
     object["spec"]["initContainers"][0]["lifecycle"] = json!({ "preStop": exec() });
-    node.object(object);
+    node.insert(object);
     node.cri.change(|world| {
         for container in world.containers.values_mut() {
             container.on_term = testbed::scripted_cri::OnTerm::End(secs(3), 0);
@@ -376,7 +376,7 @@ async fn hook_of_a_sidecar_runs_at_once_and_its_stop_in_order() {
     });
     sleep(secs(1)).await;
     node.delete("web", None).await;
-    node.gone("web").await;
+    node.wait_deleted("web").await;
     let calls = node.cri.effects();
     let first = calls[0].0;
     let order: Vec<_> = calls

@@ -22,14 +22,14 @@ use testbed::{
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    node::{NODE, Node, secs, until},
+    node::{NODE, Node, secs, wait_until},
     pods::{exec, hooked, plain, pod, uid},
-    requests::{ask, refused},
-    server::trouble,
+    server::inject_fault,
+    stop_requests::{ask, refused},
 };
 
 /// Nothing has come of a deletion after a good while.
-async fn nothing_happens(node: &Node, name: &str) {
+async fn assert_no_effect(node: &Node, name: &str) {
     node.delete(name, None).await;
     node.api.forget_requests();
     sleep(secs(120)).await;
@@ -45,10 +45,10 @@ async fn nothing_happens(node: &Node, name: &str) {
 }
 
 /// Why an agent touches nothing that was only now started.
-async fn held_from_the_start(node: &mut Node) -> String {
+async fn hold_at_start(node: &mut Node) -> String {
     node.launch().await;
-    let held = async || node.ask().await.and_then(|status| status.held);
-    until("the Node was looked at", async || {
+    let held = async || node.try_status().await.and_then(|status| status.held);
+    wait_until("the Node was looked at", async || {
         held().await.is_some_and(|why| why.starts_with("Node "))
     })
     .await;
@@ -86,35 +86,35 @@ fn request() -> (TcpListener, Value) {
 async fn node_of_another_machine_is_not_touched() {
     for info in [json!({ "machineID": "another" }), json!({ "systemUUID": "another" })] {
         let mut node = Node::new().await;
-        node.polite_pod("web");
+        node.simple_pod("web");
         fs::create_dir_all(node.path("root/etc")).unwrap();
         fs::write(node.path("root/etc/machine-id"), "this-one\n").unwrap();
-        node.object(json!({
+        node.insert(json!({
             "apiVersion": "v1", "kind": "Node", "metadata": { "name": NODE }, "status": { "nodeInfo": info },
         }));
-        let held = held_from_the_start(&mut node).await;
+        let held = hold_at_start(&mut node).await;
         assert!(
             held.contains("is another machine") && held.contains("this-one"),
             "{held}"
         );
-        nothing_happens(&node, "web").await;
+        assert_no_effect(&node, "web").await;
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn reregistered_node_is_not_touched() {
     let mut node = Node::new().await;
-    node.polite_pod("web");
+    node.simple_pod("web");
     node.start().await;
     assert_eq!(node.status().await.held, None);
     assert_eq!(node.stop().await, Ok(()));
-    node.object(json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": NODE, "uid": "another-uid" } }));
-    let held = held_from_the_start(&mut node).await;
+    node.insert(json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": NODE, "uid": "another-uid" } }));
+    let held = hold_at_start(&mut node).await;
     assert!(
         held.contains("another-uid") && held.contains("the journal was made for"),
         "{held}"
     );
-    nothing_happens(&node, "web").await;
+    assert_no_effect(&node, "web").await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -128,7 +128,7 @@ async fn teardown_waits_while_a_kubelet_runs_and_continues_afterwards() {
         held.contains("a kubelet works on this node's pods") && held.contains("4711"),
         "{held}"
     );
-    nothing_happens(&node, "web").await;
+    assert_no_effect(&node, "web").await;
     let told = node.status().await;
     assert_eq!((told.counters.attempts_failed, told.counters.hooks_failed), (0, 0));
     assert!(
@@ -137,11 +137,11 @@ async fn teardown_waits_while_a_kubelet_runs_and_continues_afterwards() {
     );
     fs::remove_dir_all(&process).unwrap();
     node.cri.allow_everything();
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
 }
 
 /// What a kubelet leaves of a pod that it has ended.
-fn kubelet_ends(node: &Node, name: &str) {
+fn kubelet_tears_down(node: &Node, name: &str) {
     node.cri.change(|world| {
         world.containers.retain(|_, it| it.pod_uid != uid(name));
         world.sandboxes.retain(|_, it| it.pod_uid != uid(name));
@@ -152,18 +152,18 @@ fn kubelet_ends(node: &Node, name: &str) {
 #[tokio::test(start_paused = true)]
 async fn pods_terminated_by_a_kubelet_do_not_accumulate() {
     let mut node = Node::new().await;
-    node.polite_pod("lives");
+    node.simple_pod("lives");
     let process = kubelet(&node);
     node.start().await;
     for number in 0..30 {
         let name = format!("job-{number}");
-        node.polite_pod(&name);
+        node.simple_pod(&name);
         sleep(secs(1)).await;
         node.delete(&name, None).await;
         sleep(secs(1)).await;
-        kubelet_ends(&node, &name);
+        kubelet_tears_down(&node, &name);
         node.delete(&name, Some(0)).await;
-        node.gone(&name).await;
+        node.wait_deleted(&name).await;
     }
     sleep(secs(3600)).await;
     let status = node.status().await;
@@ -175,7 +175,7 @@ async fn pods_terminated_by_a_kubelet_do_not_accumulate() {
         .map(|story| (&story.name, story.elapsed_ms))
         .collect();
     assert!(told.is_empty(), "{} of 30: {told:?}", told.len());
-    assert!(node.story("job-1").await.is_none());
+    assert!(node.trace("job-1").await.is_none());
     node.crash().await;
     assert!(node.journal().await.is_empty());
     // Nor do they come back.
@@ -193,15 +193,15 @@ async fn pods_terminated_by_a_kubelet_without_the_agent_do_not_accumulate() {
     kubelet(&node);
     node.start().await;
     node.delete("web", None).await;
-    node.failing("web", "a kubelet works on this node's pods").await;
+    node.wait_blocked("web", "a kubelet works on this node's pods").await;
     sleep(secs(5)).await;
     node.crash().await;
     assert_eq!(node.journal().await.len(), 1);
-    kubelet_ends(&node, "web");
+    kubelet_tears_down(&node, "web");
     node.delete("web", Some(0)).await;
-    node.gone("web").await;
+    node.wait_deleted("web").await;
     node.start().await;
-    until("it is forgotten", async || {
+    wait_until("it is forgotten", async || {
         let status = node.status().await;
         status.watch.pods == 1 && status.pods.terminating.is_empty()
     })
@@ -219,7 +219,7 @@ async fn begun_pods_terminated_by_a_kubelet_do_not_accumulate() {
     node.start().await;
     node.cri.allow_everything();
     ask(&node, "kept/kill", &StopRequest::default()).await.unwrap();
-    until("it is kept", async || node.status().await.pods.kept == 1).await;
+    wait_until("it is kept", async || node.status().await.pods.kept == 1).await;
     node.delete("web", None).await;
     node.calls(2, |seen| seen.kind == Kind::StopContainer).await;
     kubelet(&node);
@@ -230,9 +230,9 @@ async fn begun_pods_terminated_by_a_kubelet_do_not_accumulate() {
     sleep(secs(30)).await;
     assert_eq!(node.status().await.pods.terminating.len(), 2);
     for name in ["kept", "web"] {
-        kubelet_ends(&node, name);
+        kubelet_tears_down(&node, name);
     }
-    until("they are forgotten", async || {
+    wait_until("they are forgotten", async || {
         let pods = node.status().await.pods;
         pods.terminating.is_empty() && pods.kept == 0
     })
@@ -244,11 +244,11 @@ async fn begun_pods_terminated_by_a_kubelet_do_not_accumulate() {
 #[tokio::test(start_paused = true)]
 async fn stop_request_during_an_identity_mismatch_does_not_name_the_wrong_api_server() {
     let mut node = Node::new().await;
-    node.polite_pod("web");
+    node.simple_pod("web");
     node.start().await;
-    trouble(&node, Fault::status(404).verb("get").resource("nodes"));
-    trouble(&node, Fault::new(Action::CutWatch).once());
-    until("it is held", async || node.status().await.held.is_some()).await;
+    inject_fault(&node, Fault::status(404).verb("get").resource("nodes"));
+    inject_fault(&node, Fault::new(Action::CutWatch).once());
+    wait_until("it is held", async || node.status().await.held.is_some()).await;
     let told = refused(&node, "web/kill", &StopRequest::default()).await;
     assert!(told.contains("left alone") && !told.contains("kubectl"), "{told}");
 }
@@ -256,11 +256,11 @@ async fn stop_request_during_an_identity_mismatch_does_not_name_the_wrong_api_se
 #[tokio::test(start_paused = true)]
 async fn busy_server_without_retry_after_is_asked_with_backoff() {
     let mut node = Node::new().await;
-    node.polite_pod("web");
-    trouble(&node, Fault::too_many(0).verb("list").resource("pods").times(20));
+    node.simple_pod("web");
+    inject_fault(&node, Fault::too_many(0).verb("list").resource("pods").times(20));
     let began = Instant::now();
     node.start().await;
-    until("it watches", async || node.status().await.watch.pods == 1).await;
+    wait_until("it watches", async || node.status().await.watch.pods == 1).await;
     assert!(began.elapsed() > secs(60), "{:?}", began.elapsed());
 }
 
@@ -270,17 +270,17 @@ async fn identity_of_a_busy_node_is_checked_again_as_soon_as_of_others() {
     let mut node = Node::with_pods(&["web", "db"]).await;
     node.start().await;
     node.cri.allow_everything();
-    trouble(&node, Fault::status(403).verb("get").resource("nodes").once());
+    inject_fault(&node, Fault::status(403).verb("get").resource("nodes").once());
     node.delete("web", None).await;
-    until("it is held", async || node.status().await.held.is_some()).await;
+    wait_until("it is held", async || node.status().await.held.is_some()).await;
     for number in 0..30 {
         let mut db = node.get("db").await.unwrap();
         db["metadata"]["labels"] = json!({ "n": number.to_string() });
-        node.object(db);
+        node.insert(db);
         sleep(secs(1)).await;
     }
     assert_eq!(node.status().await.held, None);
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -291,13 +291,13 @@ async fn pod_deleted_beside_an_idle_kubelet_is_stopped_afterwards() {
     node.start().await;
     // By somebody who lost patience with the kubelet. No other pod is left, so that the runtime's word proves nothing.
     node.delete("web", Some(0)).await;
-    node.gone("web").await;
+    node.wait_deleted("web").await;
     sleep(secs(300)).await;
     assert_eq!(node.status().await.pods.terminating.len(), 1);
     assert!(node.cri.effects().is_empty());
     fs::remove_dir_all(&process).unwrap();
     node.cri.allow_everything();
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -307,19 +307,19 @@ async fn pod_that_ended_beside_a_kubelet_is_remembered_during_an_identity_mismat
     node.start().await;
     let own = node.admin.get(&format!("/api/v1/nodes/{NODE}")).await.unwrap().body["metadata"].take();
     let is = |metadata: &Value| {
-        node.object(json!({ "apiVersion": "v1", "kind": "Node", "metadata": metadata }));
-        trouble(&node, Fault::new(Action::CutWatch).once());
+        node.insert(json!({ "apiVersion": "v1", "kind": "Node", "metadata": metadata }));
+        inject_fault(&node, Fault::new(Action::CutWatch).once());
     };
     node.delete("web", Some(0)).await;
-    until("its end is seen", async || node.status().await.watch.pods == 1).await;
+    wait_until("its end is seen", async || node.status().await.watch.pods == 1).await;
     is(&json!({ "name": NODE, "uid": "another-uid" }));
     let held = async || node.status().await.held.unwrap();
-    until("the Node was looked at", async || held().await.starts_with("Node ")).await;
-    kubelet_ends(&node, "web");
+    wait_until("the Node was looked at", async || held().await.starts_with("Node ")).await;
+    kubelet_tears_down(&node, "web");
     sleep(secs(300)).await;
     assert_eq!(node.status().await.pods.terminating.len(), 1);
     is(&own);
-    until("it is forgotten", async || {
+    wait_until("it is forgotten", async || {
         node.status().await.pods.terminating.is_empty()
     })
     .await;
@@ -334,12 +334,12 @@ async fn http_hook_is_sent_only_once_the_agent_may_act() {
     let process = kubelet(&node);
     node.start().await;
     node.delete("web", Some(600)).await;
-    node.failing("web", "a kubelet works on this node's pods").await;
+    node.wait_blocked("web", "a kubelet works on this node's pods").await;
     sleep(secs(120)).await;
     assert!(listener.accept().is_err(), "the hook is the kubelet's to send");
     fs::remove_dir_all(&process).unwrap();
     node.cri.allow_everything();
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
     assert!(listener.accept().is_ok());
 }
 
@@ -367,11 +367,11 @@ async fn dry_run_sends_no_http_hook() {
     node.pod("web", &hooked(&hook), |pod| drop(pod.container("main")));
     node.flags.dry_run = true;
     node.launch().await;
-    nothing_happens(&node, "web").await;
+    assert_no_effect(&node, "web").await;
     assert!(listener.accept().is_err());
 }
 
-async fn says_why(node: &Node, name: &str) -> Result<String, String> {
+async fn why(node: &Node, name: &str) -> Result<String, String> {
     let asked = question(&name.parse().unwrap());
     let told = client::get::<Explanation>(&node.flags.socket.socket, &asked).await;
     told.map(|why| why.text()).map_err(|error| error.to_string())
@@ -382,10 +382,10 @@ async fn why_of_a_pod_that_is_not_deleted_says_that_it_runs() {
     let mut node = Node::with_pods(&["web"]).await;
     node.start().await;
     for name in ["default/web", &uid("web")] {
-        let told = says_why(&node, name).await.unwrap_err();
+        let told = why(&node, name).await.unwrap_err();
         assert!(told.contains("is on this node, and is not being deleted"), "{told}");
     }
-    let told = says_why(&node, "default/other").await.unwrap_err();
+    let told = why(&node, "default/other").await.unwrap_err();
     assert!(
         told.contains("no teardown of a pod default/other is known here"),
         "{told}"
@@ -395,20 +395,20 @@ async fn why_of_a_pod_that_is_not_deleted_says_that_it_runs() {
 #[tokio::test(start_paused = true)]
 async fn mirror_pod_is_never_touched() {
     let mut node = Node::new().await;
-    node.polite_pod("mirror");
+    node.simple_pod("mirror");
     let mut mirror = pod("mirror", &plain());
     mirror["metadata"]["annotations"] = json!({ "kubernetes.io/config.mirror": "" });
-    node.object(mirror.clone());
+    node.insert(mirror.clone());
     node.start().await;
-    nothing_happens(&node, "mirror").await;
-    let told = says_why(&node, "default/mirror").await.unwrap();
+    assert_no_effect(&node, "mirror").await;
+    let told = why(&node, "default/mirror").await.unwrap();
     assert!(
         told.contains("is the mirror of a static pod") && told.contains("was deleted"),
         "{told}"
     );
     // Not when its object goes, either.
     node.delete("mirror", Some(0)).await;
-    until("the object is gone", async || node.get("mirror").await.is_none()).await;
+    wait_until("the object is gone", async || node.get("mirror").await.is_none()).await;
     sleep(secs(400)).await;
     assert!(node.cri.effects().is_empty() && node.pod_dir("mirror").exists());
     assert_eq!(node.status().await.counters.begun, 0);
@@ -424,7 +424,7 @@ async fn dry_run_has_no_effect() {
     fs::create_dir_all(&cgroup).unwrap();
     node.flags.dry_run = true;
     node.launch().await;
-    nothing_happens(&node, "web").await;
+    assert_no_effect(&node, "web").await;
     assert!(volume.exists() && cgroup.exists() && node.path("logs").read_dir().unwrap().count() == 1);
     assert!(!node.flags.state_dir.exists() && !node.flags.socket.socket.exists());
     assert_eq!(node.stop().await, Ok(()));
@@ -433,25 +433,26 @@ async fn dry_run_has_no_effect() {
 #[tokio::test(start_paused = true)]
 async fn pod_with_a_directory_below_another_root_is_blocked_until_it_exists() {
     let mut node = Node::new().await;
-    node.polite_pod("web");
+    node.simple_pod("web");
     let (dir, elsewhere) = (node.pod_dir("web"), node.path("elsewhere"));
     fs::rename(&dir, &elsewhere).unwrap();
     node.start().await;
     node.delete("web", None).await;
-    node.failing("web", "is --kubelet-root the kubelet's --root-dir?").await;
+    node.wait_blocked("web", "is --kubelet-root the kubelet's --root-dir?")
+        .await;
     sleep(secs(120)).await;
     assert!(node.cri.effects().is_empty() && elsewhere.join("etc-hosts").exists());
     assert_eq!(node.get("web").await.unwrap()["status"]["phase"], "Running");
     fs::rename(&elsewhere, &dir).unwrap();
     node.cri.allow_everything();
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn static_pod_with_the_uid_of_an_api_pod_is_reported_and_never_touched() {
     let from_file = |pod: PodBuilder<'_>| drop(pod.source("file").container("main"));
     let mut node = Node::new().await;
-    node.polite_pod("lives");
+    node.simple_pod("lives");
     for name in ["deleted", "gone", "gone-meanwhile"] {
         node.pod(name, &plain(), from_file);
     }
@@ -459,7 +460,7 @@ async fn static_pod_with_the_uid_of_an_api_pod_is_reported_and_never_touched() {
     node.delete("deleted", None).await;
     node.delete("gone", Some(0)).await;
     for name in ["deleted", "gone"] {
-        node.failing(name, "does the manifest of a static pod carry the UID")
+        node.wait_blocked(name, "does the manifest of a static pod carry the UID")
             .await;
     }
     node.crash().await;

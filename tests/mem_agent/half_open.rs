@@ -30,7 +30,7 @@ fn balanced(node: &mut Node) -> Balancer {
 async fn pod_deleted_over_a_half_open_connection_is_torn_down_within_a_minute() {
     let mut node = Node::new().await;
     let balancer = balanced(&mut node);
-    node.polite_pod("web");
+    node.simple_pod("web");
     node.start().await;
     node.cri.allow_everything();
     // Idle or not.
@@ -38,7 +38,7 @@ async fn pod_deleted_over_a_half_open_connection_is_torn_down_within_a_minute() 
     balancer.drop_state();
     let begun = Instant::now();
     node.delete("web", None).await;
-    node.gone("web").await;
+    node.wait_deleted("web").await;
     assert!(begun.elapsed() < secs(60), "{:?}", begun.elapsed());
 }
 
@@ -47,7 +47,7 @@ async fn all_requests_of_a_node_share_one_connection_over_tls() {
     let mut node = Node::new().await;
     let _balancer = balanced(&mut node);
     for name in ["a", "b", "c"] {
-        node.polite_pod(name);
+        node.simple_pod(name);
     }
     node.start().await;
     node.cri.allow_everything();
@@ -55,7 +55,7 @@ async fn all_requests_of_a_node_share_one_connection_over_tls() {
         node.delete(name, None).await;
     }
     for name in ["a", "b", "c"] {
-        node.nothing_left(name).await;
+        node.wait_torn_down(name).await;
     }
     let user = format!("system:node:{NODE}");
     let requests = node.api.requests().into_iter().filter(|it| it.asked.user == user);
@@ -67,7 +67,7 @@ async fn all_requests_of_a_node_share_one_connection_over_tls() {
 #[tokio::test(start_paused = true)]
 async fn no_request_accepts_compression_or_asks_for_an_unsafe_deletion() {
     let mut node = Node::new().await;
-    node.polite_pod("web");
+    node.simple_pod("web");
     let bodies: Arc<Mutex<Vec<String>>> = Arc::default();
     let told = Arc::clone(&bodies);
     node.api.tell(Box::new(move |asked, body, code| {
@@ -78,7 +78,7 @@ async fn no_request_accepts_compression_or_asks_for_an_unsafe_deletion() {
     node.start().await;
     node.cri.allow_everything();
     node.delete("web", None).await;
-    node.gone("web").await;
+    node.wait_deleted("web").await;
     let bodies = bodies.lock().unwrap();
     assert!(!bodies.is_empty());
     for body in bodies.iter() {

@@ -35,7 +35,7 @@ async fn hook_runs_before_the_stop_within_the_same_grace() {
         expect(StopContainer::of("main").timeout(secs(18))),
     ]);
     node.delete("web", None).await;
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
     node.cri.finished().await;
     assert_eq!(node.count_events("web", "FailedPreStopHook").await, 0);
 }
@@ -45,7 +45,7 @@ async fn sleep_hook_sleeps() {
     let node = with_hook(&json!({ "sleep": { "seconds": 9 } })).await;
     node.cri.in_order([expect(StopContainer::of("main").timeout(secs(21)))]);
     node.delete("web", None).await;
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
     node.cri.finished().await;
 }
 
@@ -64,7 +64,7 @@ async fn failed_hook_is_an_event_and_the_stop_continues() {
         node.cri
             .in_order([failing, expect(StopContainer::of("main").timeout(secs(left)))]);
         node.delete("web", None).await;
-        node.nothing_left("web").await;
+        node.wait_torn_down("web").await;
         let events = node.events("web").await;
         let failed: Vec<_> = events
             .iter()
@@ -94,7 +94,7 @@ async fn hook_without_handler_fails_and_absurd_sleep_ends_with_the_grace_period(
         node.cri
             .in_order([expect(StopContainer::of("main").timeout(secs(left)))]);
         node.delete("web", None).await;
-        node.nothing_left("web").await;
+        node.wait_torn_down("web").await;
         node.cri.finished().await;
         assert_eq!(node.count_events("web", "FailedPreStopHook").await, 1, "{hook}");
     }
@@ -108,12 +108,12 @@ async fn hook_that_could_not_be_sent_does_not_count_as_run() {
     node.cri.in_order([expect(ExecSync::of("main")).hang()]);
     node.calls(1, |seen| seen.kind == Kind::ExecSync).await;
     node.cri.stop().await;
-    node.failing("web", "cannot be reached").await;
+    node.wait_blocked("web", "cannot be reached").await;
     node.cri.start_again().await;
     node.cri
         .in_order([expect(ExecSync::of("main")), expect(StopContainer::of("main"))]);
     let began = Instant::now();
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
     assert!(began.elapsed() < secs(10));
     node.cri.finished().await;
 }
@@ -125,7 +125,7 @@ async fn skipped_hook_without_remaining_grace_is_one_event() {
     // the stop takes two attempts.
     node.cri.stop().await;
     node.delete("web", None).await;
-    node.failing("web", "cannot be reached").await;
+    node.wait_blocked("web", "cannot be reached").await;
     node.crash().await;
     sleep(secs(60)).await;
     node.cri.in_order([
@@ -135,11 +135,11 @@ async fn skipped_hook_without_remaining_grace_is_one_event() {
     ]);
     node.cri.start_again().await;
     node.start().await;
-    node.failing("web", "busy").await;
-    let spans = node.story("web").await.unwrap().spans;
+    node.wait_blocked("web", "busy").await;
+    let spans = node.trace("web").await.unwrap().spans;
     let hook = spans.iter().find(|span| span.step == Step::Hook).unwrap();
     assert!(hook.failure.as_ref().unwrap().contains("no time was left"));
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
     node.cri.finished().await;
     let events = node.events("web").await;
     let left_out = events.iter().filter(|(reason, _)| reason == "FailedPreStopHook");
@@ -161,13 +161,13 @@ async fn runtime_outage_at_deletion_costs_neither_hook_nor_grace() {
         expect(StopContainer::of("main").timeout(secs(20))),
     ]);
     node.cri.start_again().await;
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
     node.cri.finished().await;
     assert_eq!(node.count_events("web", "FailedPreStopHook").await, 0);
 }
 
 /// Two containers whose hooks ask the pod at an address that the runtime does not tell, and one without a hook.
-async fn asked_at_the_address_of_the_status() -> (Node, TcpListener) {
+async fn hooks_to_the_status_address() -> (Node, TcpListener) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let lifecycle = json!({ "preStop": { "httpGet": { "port": port } } });
@@ -182,24 +182,24 @@ async fn asked_at_the_address_of_the_status() -> (Node, TcpListener) {
     });
     let mut object = pod("web", &containers);
     object["status"]["podIP"] = "127.0.0.1".into();
-    node.object(object);
+    node.insert(object);
     node.start().await;
     node.cri.allow_everything();
     node.cri.fault(Read::PodSandboxStatus, Fault::Hang);
     (node, listener)
 }
 
-async fn asks(listener: &TcpListener) -> TcpStream {
+async fn accept_request(listener: &TcpListener) -> TcpStream {
     let asking = timeout(secs(100), listener.accept()).await;
     asking.expect("a hook that asks").unwrap().0
 }
 
 #[tokio::test(start_paused = true)]
 async fn missing_pod_ip_delays_only_hooks_that_need_it() {
-    let (node, listener) = asked_at_the_address_of_the_status().await;
+    let (node, listener) = hooks_to_the_status_address().await;
     node.delete("web", None).await;
     for _ in 0..2 {
-        let mut asking = asks(&listener).await;
+        let mut asking = accept_request(&listener).await;
         let mut request = [0; 4];
         asking.read_exact(&mut request).await.unwrap();
         assert_eq!(&request, b"GET ");
@@ -208,7 +208,7 @@ async fn missing_pod_ip_delays_only_hooks_that_need_it() {
             .await
             .unwrap();
     }
-    node.gone("web").await;
+    node.wait_deleted("web").await;
     let stops = node.calls(3, |seen| seen.kind == Kind::StopContainer).await;
     let mut left: Vec<_> = stops
         .iter()
@@ -224,12 +224,12 @@ async fn missing_pod_ip_delays_only_hooks_that_need_it() {
 
 #[tokio::test(start_paused = true)]
 async fn missing_pod_ip_leaves_time_for_a_short_hook() {
-    let (node, listener) = asked_at_the_address_of_the_status().await;
+    let (node, listener) = hooks_to_the_status_address().await;
     let began = Instant::now();
     node.delete("web", Some(4)).await;
-    asks(&listener).await;
+    accept_request(&listener).await;
     assert!(began.elapsed() < secs(4), "{:?}", began.elapsed());
-    node.gone("web").await;
+    node.wait_deleted("web").await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -245,10 +245,10 @@ async fn http_hook_of_a_host_network_pod_goes_to_the_node_address() {
     object["status"]["hostIP"] = "127.0.0.1".into();
     // Nobody listens there.
     object["status"]["podIP"] = "192.0.2.1".into();
-    node.object(object);
+    node.insert(object);
     node.start().await;
     node.cri.allow_everything();
     node.delete("web", Some(4)).await;
-    asks(&listener).await;
-    node.gone("web").await;
+    accept_request(&listener).await;
+    node.wait_deleted("web").await;
 }

@@ -8,13 +8,13 @@ use testbed::scripted_cri::{Kind, Seen};
 use tokio::time::sleep;
 
 use crate::{
-    node::{NODE, Node, secs, until},
+    node::{NODE, Node, secs, wait_until},
     pods::{plain, pod, uid},
-    requests::granted,
+    stop_requests::granted,
 };
 
 /// A pod that is being deleted, with something changed.
-fn ending(name: &str, change: impl FnOnce(&mut Value)) -> Value {
+fn terminating_pod(name: &str, change: impl FnOnce(&mut Value)) -> Value {
     let mut object = pod(name, &plain());
     object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
     object["metadata"]["deletionGracePeriodSeconds"] = 30.into();
@@ -23,10 +23,10 @@ fn ending(name: &str, change: impl FnOnce(&mut Value)) -> Value {
 }
 
 /// Another pod of the node is still taken down.
-async fn others_go_on(node: &Node) {
-    node.polite_pod("polite");
+async fn other_pods_are_torn_down(node: &Node) {
+    node.simple_pod("polite");
     node.delete("polite", None).await;
-    node.nothing_left("polite").await;
+    node.wait_torn_down("polite").await;
     assert!(node.runs());
 }
 
@@ -36,16 +36,16 @@ async fn objects_without_identity_are_counted_and_skipped() {
     node.start().await;
     node.cri.allow_everything();
     let hostile = [
-        ending("a", |pod| pod["metadata"]["annotations"] = "mirror".into()),
-        ending("b", |pod| pod["metadata"]["annotations"] = json!([])),
+        terminating_pod("a", |pod| pod["metadata"]["annotations"] = "mirror".into()),
+        terminating_pod("b", |pod| pod["metadata"]["annotations"] = json!([])),
     ];
     let count = u64::try_from(hostile.len()).unwrap();
-    hostile.into_iter().for_each(|object| node.object(object));
-    until("all are counted", async || {
+    hostile.into_iter().for_each(|object| node.insert(object));
+    wait_until("all are counted", async || {
         node.status().await.counters.pods_unreadable == count
     })
     .await;
-    others_go_on(&node).await;
+    other_pods_are_torn_down(&node).await;
     assert_eq!(node.status().await.counters.begun, 1);
     // They are reported once, and are no secret to a list, either.
     assert_eq!(node.stop().await, Ok(()));
@@ -58,22 +58,22 @@ async fn deleted_pod_with_any_unreadable_field_is_torn_down() {
     let late = "9999-12-31T23:59:59Z";
     let mut node = Node::new().await;
     let hostile = [
-        ending("containers", |pod| pod["spec"]["containers"] = "none".into()),
-        ending("grace", |pod| {
+        terminating_pod("containers", |pod| pod["spec"]["containers"] = "none".into()),
+        terminating_pod("grace", |pod| {
             pod["spec"]["terminationGracePeriodSeconds"] = "soon".into();
         }),
-        ending("deletion", |pod| pod["metadata"]["deletionTimestamp"] = late.into()),
-        ending("name", |pod| pod["spec"]["containers"] = json!([{ "name": 7 }])),
-        ending("hook", |pod| {
+        terminating_pod("deletion", |pod| pod["metadata"]["deletionTimestamp"] = late.into()),
+        terminating_pod("name", |pod| pod["spec"]["containers"] = json!([{ "name": 7 }])),
+        terminating_pod("hook", |pod| {
             pod["spec"]["containers"] = json!([{ "name": "main", "lifecycle": { "preStop": 3 } }]);
         }),
-        ending("condition", |pod| {
+        terminating_pod("condition", |pod| {
             pod["status"]["conditions"] = json!([{ "type": "Mine", "status": "True", "lastTransitionTime": late }]);
         }),
-        ending("manager", |pod| {
+        terminating_pod("manager", |pod| {
             pod["metadata"]["managedFields"] = json!([{ "manager": "m", "time": late }]);
         }),
-        ending("status", |pod| {
+        terminating_pod("status", |pod| {
             pod["status"]["containerStatuses"] = json!([7, { "name": 7 }]);
         }),
     ];
@@ -81,19 +81,19 @@ async fn deleted_pod_with_any_unreadable_field_is_torn_down() {
         .each_ref()
         .map(|object| object["metadata"]["name"].as_str().unwrap().to_owned());
     for object in hostile {
-        node.object(object);
+        node.insert(object);
     }
     for name in &names {
-        node.left_over(name, |pod| drop(pod.container("main")));
+        node.pod_without_object(name, |pod| drop(pod.container("main")));
     }
     node.cri.allow_everything();
     node.start().await;
     for name in &names {
-        node.nothing_left(name).await;
+        node.wait_torn_down(name).await;
     }
     // All but the one whose managers nobody needs to know.
     assert_eq!(node.status().await.counters.pods_unreadable, 7);
-    others_go_on(&node).await;
+    other_pods_are_torn_down(&node).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -103,12 +103,12 @@ async fn pod_with_an_unreadable_condition_is_deleted_also_by_force() {
         let mut object = pod(name, &plain());
         object["status"]["conditions"] =
             json!([{ "type": "Mine", "status": "True", "lastTransitionTime": "9999-12-31T23:59:59Z" }]);
-        node.object(object);
-        node.left_over(name, |pod| drop(pod.container("main")));
+        node.insert(object);
+        node.pod_without_object(name, |pod| drop(pod.container("main")));
         node.start().await;
         node.cri.allow_everything();
         node.delete(name, grace).await;
-        node.nothing_left(name).await;
+        node.wait_torn_down(name).await;
         assert_eq!(node.stop().await, Ok(()));
     }
 }
@@ -120,13 +120,13 @@ async fn unreadable_object_does_not_count_as_absent() {
     node.cri.allow_everything();
     let mut odd = node.get("web").await.unwrap();
     odd["metadata"]["annotations"] = "mirror".into();
-    node.object(odd);
-    until("it is noticed", async || {
+    node.insert(odd);
+    wait_until("it is noticed", async || {
         node.status().await.counters.pods_unreadable == 1
     })
     .await;
     granted(&node, "web/kill", &StopRequest::default()).await;
-    node.failing("web", "its annotations cannot be read").await;
+    node.wait_blocked("web", "its annotations cannot be read").await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -135,17 +135,17 @@ async fn missing_fields_are_accepted() {
     node.start().await;
     node.cri.allow_everything();
     let sparse = [
-        ending("no-status", |pod| drop(pod.as_object_mut().unwrap().remove("status"))),
-        ending("no-containers", |pod| pod["spec"]["containers"] = json!([])),
-        ending("null-containers", |pod| pod["spec"]["containers"] = Value::Null),
-        ending("little-spec", |pod| pod["spec"] = json!({ "nodeName": NODE })),
+        terminating_pod("no-status", |pod| drop(pod.as_object_mut().unwrap().remove("status"))),
+        terminating_pod("no-containers", |pod| pod["spec"]["containers"] = json!([])),
+        terminating_pod("null-containers", |pod| pod["spec"]["containers"] = Value::Null),
+        terminating_pod("little-spec", |pod| pod["spec"] = json!({ "nodeName": NODE })),
     ];
     for object in sparse {
         let name = object["metadata"]["name"].as_str().unwrap().to_owned();
-        node.object(object);
-        node.nothing_left(&name).await;
+        node.insert(object);
+        node.wait_torn_down(&name).await;
     }
-    others_go_on(&node).await;
+    other_pods_are_torn_down(&node).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -164,9 +164,9 @@ async fn uid_that_is_a_path_is_harmless() {
         fs::create_dir_all(node.path("kubelet/volumes/kubernetes.io~empty-dir/data")).unwrap();
         node.start().await;
         node.cri.allow_everything();
-        node.object(ending("evil", |pod| pod["metadata"]["uid"] = uid.into()));
-        until(&format!("{uid:?} is reported"), async || {
-            let story = node.story("evil").await;
+        node.insert(terminating_pod("evil", |pod| pod["metadata"]["uid"] = uid.into()));
+        wait_until(&format!("{uid:?} is reported"), async || {
+            let story = node.trace("evil").await;
             story.is_some_and(|story| story.blocked.iter().any(|it| it.message.contains("cannot be part of")))
                 || node.status().await.counters.pods_unreadable > 0
         })
@@ -180,7 +180,7 @@ async fn uid_that_is_a_path_is_harmless() {
             node.path("kubelet/volumes/kubernetes.io~empty-dir/data").exists(),
             "{uid:?}"
         );
-        others_go_on(&node).await;
+        other_pods_are_torn_down(&node).await;
     }
 }
 
@@ -196,7 +196,7 @@ async fn names_that_are_paths_are_harmless() {
         fs::create_dir_all(node.path("precious/data")).unwrap();
         node.start().await;
         node.cri.allow_everything();
-        node.object(ending("evil", |pod| {
+        node.insert(terminating_pod("evil", |pod| {
             pod["metadata"]["name"] = name.into();
             pod["metadata"]["namespace"] = namespace.into();
         }));
@@ -206,7 +206,7 @@ async fn names_that_are_paths_are_harmless() {
             "{namespace}/{name}"
         );
         assert!(node.path("kubelet/pods").exists());
-        others_go_on(&node).await;
+        other_pods_are_torn_down(&node).await;
     }
 }
 
@@ -221,9 +221,9 @@ async fn container_names_that_are_paths_are_harmless() {
         drop(pod.container("../../precious").container("").container(".."));
     });
     node.delete("evil", None).await;
-    node.nothing_left("evil").await;
+    node.wait_torn_down("evil").await;
     assert!(node.path("precious").exists());
-    others_go_on(&node).await;
+    other_pods_are_torn_down(&node).await;
 }
 
 /// A termination with a long grace period holds the room for as long.
@@ -239,8 +239,8 @@ async fn large_pod_beyond_the_memory_limit_is_named_and_stopped_when_removed() {
         let mut object = pod(name, &plain());
         object["spec"]["terminationGracePeriodSeconds"] = 3_600.into();
         object["spec"]["ephemeralContainers"] = ephemeral(count);
-        node.object(object);
-        node.left_over(name, |pod| drop(pod.container("main").ignores_term()));
+        node.insert(object);
+        node.pod_without_object(name, |pod| drop(pod.container("main").ignores_term()));
     }
     node.cri.allow_everything();
     node.start().await;
@@ -248,7 +248,7 @@ async fn large_pod_beyond_the_memory_limit_is_named_and_stopped_when_removed() {
     let stops = |seen: &Seen, name| seen.kind == Kind::StopContainer && seen.pod_uid == uid(name);
     node.calls(1, |seen| stops(seen, "first")).await;
     node.delete("second", None).await;
-    node.failing("second", "other large pods").await;
+    node.wait_blocked("second", "other large pods").await;
     node.delete("second", Some(0)).await;
     node.calls(1, |seen| stops(seen, "second")).await;
 }
@@ -264,6 +264,6 @@ async fn pod_of_ten_thousand_containers_delays_no_other() {
     node.start().await;
     node.cri.allow_everything();
     node.delete("crowd", None).await;
-    others_go_on(&node).await;
-    node.gone("crowd").await;
+    other_pods_are_torn_down(&node).await;
+    node.wait_deleted("crowd").await;
 }

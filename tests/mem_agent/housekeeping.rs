@@ -9,10 +9,10 @@ use tokio::time::{Instant, sleep};
 
 use crate::{
     guard::kubelet,
-    node::{NODE, Node, secs, until},
+    node::{NODE, Node, secs, wait_until},
+    node_identity::{recorded_node, replaced},
     pods::{plain, pod, uid},
-    server::trouble,
-    world::{recorded_node, replaced},
+    server::inject_fault,
 };
 
 fn logs(node: &Node, name: &str) -> PathBuf {
@@ -25,7 +25,7 @@ fn volume(node: &Node, name: &str) -> PathBuf {
 }
 
 /// Makes nothing but the pod's cgroup, its logs, or its directory with a volume.
-fn leave(node: &Node, name: &str, what: &str) {
+fn create_leftover(node: &Node, name: &str, what: &str) {
     match what {
         "cgroup" => fs::create_dir_all(node.pod_cgroup(name)).unwrap(),
         "logs" => {
@@ -40,7 +40,7 @@ fn leave(node: &Node, name: &str, what: &str) {
     }
 }
 
-fn is_left(node: &Node, name: &str) -> Vec<&'static str> {
+fn leftovers_of(node: &Node, name: &str) -> Vec<&'static str> {
     let places = [
         ("cgroup", node.pod_cgroup(name)),
         ("logs", logs(node, name)),
@@ -52,11 +52,11 @@ fn is_left(node: &Node, name: &str) -> Vec<&'static str> {
 
 /// A node with a pod that lives, and with pods of these names that the agent has seen and that are gone with all that was
 /// theirs. They are not forgotten yet, if the agent does not run on.
-pub async fn after_the_end_of(names: &[&str]) -> Node {
+pub async fn node_after_termination_of(names: &[&str]) -> Node {
     let mut node = Node::new().await;
-    node.polite_pod("lives");
+    node.simple_pod("lives");
     for name in names {
-        node.polite_pod(name);
+        node.simple_pod(name);
     }
     node.cri.allow_everything();
     node.start().await;
@@ -64,38 +64,41 @@ pub async fn after_the_end_of(names: &[&str]) -> Node {
         node.delete(name, None).await;
     }
     for name in names {
-        node.nothing_left(name).await;
+        node.wait_torn_down(name).await;
     }
-    until("all are finished", async || {
+    wait_until("all are finished", async || {
         node.status().await.counters.finished == names.len() as u64
     })
     .await;
     node
 }
 
-async fn house(node: &Node) -> LeftoverReport {
+async fn leftover_report(node: &Node) -> LeftoverReport {
     node.status().await.house
 }
 
 #[tokio::test(start_paused = true)]
 async fn every_kind_of_leftover_of_a_seen_pod_is_removed_after_a_while() {
-    let node = after_the_end_of(&["a", "b", "c"]).await;
+    let node = node_after_termination_of(&["a", "b", "c"]).await;
     let effects = node.cri.effects().len();
     for (name, what) in [("a", "cgroup"), ("b", "logs"), ("c", "directory")] {
-        leave(&node, name, what);
+        create_leftover(&node, name, what);
     }
     let began = Instant::now();
-    until("they are observed", async || house(&node).await.leftovers.len() == 3).await;
+    wait_until("they are observed", async || {
+        leftover_report(&node).await.leftovers.len() == 3
+    })
+    .await;
     assert_eq!(
-        house(&node).await.leftovers,
+        leftover_report(&node).await.leftovers,
         [
             "default/a (UID uid-a): cgroup",
             "default/b (UID uid-b): logs",
             "default/c (UID uid-c): directory"
         ]
     );
-    until("nothing is left", async || {
-        ["a", "b", "c"].iter().all(|name| is_left(&node, name).is_empty())
+    wait_until("nothing is left", async || {
+        ["a", "b", "c"].iter().all(|name| leftovers_of(&node, name).is_empty())
     })
     .await;
     assert!(
@@ -103,9 +106,9 @@ async fn every_kind_of_leftover_of_a_seen_pod_is_removed_after_a_while() {
         "{:?}",
         began.elapsed()
     );
-    until("all are finished", async || node.status().await.counters.finished == 6).await;
+    wait_until("all are finished", async || node.status().await.counters.finished == 6).await;
     assert_eq!(node.cri.effects().len(), effects, "the runtime knew nothing of them");
-    assert_eq!(is_left(&node, "lives"), ["cgroup", "logs", "directory"]);
+    assert_eq!(leftovers_of(&node, "lives"), ["cgroup", "logs", "directory"]);
     assert_eq!(node.status().await.counters.leftovers_found, 3);
     let mut node = node;
     node.crash().await;
@@ -125,68 +128,68 @@ async fn proof_of_an_api_pod_survives_restart_and_reboot() {
         world.sandboxes.retain(|_, it| it.pod_uid != uid("web"));
     });
     node.delete("web", Some(0)).await;
-    leave(&node, "web", "directory");
+    create_leftover(&node, "web", "directory");
     node.start().await;
-    until("nothing is left", async || is_left(&node, "web").is_empty()).await;
+    wait_until("nothing is left", async || leftovers_of(&node, "web").is_empty()).await;
     assert!(node.cri.effects().is_empty());
     // Then the proof is forgotten, too: what comes under its UID from now on is nobody's.
     sleep(secs(60)).await;
-    leave(&node, "web", "directory");
+    create_leftover(&node, "web", "directory");
     sleep(secs(900)).await;
-    assert_eq!(house(&node).await.unmanaged, ["UID uid-web: directory"]);
+    assert_eq!(leftover_report(&node).await.unmanaged, ["UID uid-web: directory"]);
     assert!(volume(&node, "web").join("file").exists());
 }
 
 #[tokio::test(start_paused = true)]
 async fn leftover_without_proof_is_reported_and_never_touched() {
     let mut node = Node::new().await;
-    node.polite_pod("lives");
+    node.simple_pod("lives");
     let of_a_static_pod = node.path("kubelet/pods/0123456789abcdef0123456789abcdef/volumes");
     fs::create_dir_all(&of_a_static_pod).unwrap();
     for what in ["cgroup", "logs", "directory"] {
-        leave(&node, "unknown", what);
+        create_leftover(&node, "unknown", what);
     }
     // A mirror is no proof of anything.
     let mut mirror = pod("mirror", &plain());
     mirror["metadata"]["annotations"] = json!({ "kubernetes.io/config.mirror": "" });
-    node.object(mirror);
-    leave(&node, "mirror", "directory");
+    node.insert(mirror);
+    create_leftover(&node, "mirror", "directory");
     node.start().await;
     node.delete("mirror", Some(0)).await;
-    node.gone("mirror").await;
+    node.wait_deleted("mirror").await;
     sleep(secs(1200)).await;
     assert_eq!(
-        house(&node).await.unmanaged,
+        leftover_report(&node).await.unmanaged,
         [
             "UID 0123456789abcdef0123456789abcdef: directory",
             "UID uid-mirror: directory",
             "UID uid-unknown: directory, cgroup, logs"
         ]
     );
-    assert_eq!(is_left(&node, "unknown"), ["cgroup", "logs", "directory"]);
+    assert_eq!(leftovers_of(&node, "unknown"), ["cgroup", "logs", "directory"]);
     assert!(volume(&node, "mirror").join("file").exists() && of_a_static_pod.exists());
     assert!(node.cri.effects().is_empty() && node.status().await.counters.begun == 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn leftovers_beside_a_kubelet_are_not_touched_and_observed_again_afterwards() {
-    let node = after_the_end_of(&["web"]).await;
-    leave(&node, "web", "logs");
+    let node = node_after_termination_of(&["web"]).await;
+    create_leftover(&node, "web", "logs");
     sleep(secs(100)).await;
     let process = kubelet(&node);
     sleep(secs(600)).await;
-    assert_eq!(is_left(&node, "web"), ["logs"]);
-    assert_eq!(house(&node).await, LeftoverReport::default());
+    assert_eq!(leftovers_of(&node, "web"), ["logs"]);
+    assert_eq!(leftover_report(&node).await, LeftoverReport::default());
     fs::remove_dir_all(process).unwrap();
     let began = Instant::now();
-    until("nothing is left", async || is_left(&node, "web").is_empty()).await;
+    wait_until("nothing is left", async || leftovers_of(&node, "web").is_empty()).await;
     assert!(began.elapsed() >= secs(120), "{:?}", began.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
 async fn pods_beside_a_kubelet_do_not_accumulate_in_the_journal() {
     let mut node = Node::new().await;
-    node.polite_pod("lives");
+    node.simple_pod("lives");
     kubelet(&node);
     node.start().await;
     jobs_come_and_go(&node).await;
@@ -198,24 +201,24 @@ async fn pods_beside_a_kubelet_do_not_accumulate_in_the_journal() {
 async fn jobs_come_and_go(node: &Node) {
     for number in 0..20 {
         let name = format!("job-{number}");
-        node.object(pod(&name, &plain()));
+        node.insert(pod(&name, &plain()));
         sleep(secs(2)).await;
         node.delete(&name, Some(0)).await;
-        node.gone(&name).await;
+        node.wait_deleted(&name).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn pods_during_an_absence_hold_do_not_accumulate_in_the_journal() {
     let mut node = Node::new().await;
-    node.polite_pod("lives");
+    node.simple_pod("lives");
     kubelet(&node);
     node.start().await;
     let own = recorded_node(&node).await;
     replaced(&mut node, 1).await;
-    node.object(own);
-    node.object(pod("lives", &plain()));
-    until("the list is doubted", async || node.status().await.watch.held.is_some()).await;
+    node.insert(own);
+    node.insert(pod("lives", &plain()));
+    wait_until("the list is doubted", async || node.status().await.watch.held.is_some()).await;
     jobs_come_and_go(&node).await;
     sleep(secs(90)).await;
     node.crash().await;
@@ -229,49 +232,52 @@ async fn nothing_is_a_leftover_before_the_first_complete_list() {
     sleep(secs(1)).await;
     node.crash().await;
     let user = format!("system:node:{NODE}");
-    trouble(&node, Fault::status(500).verb("list").resource("pods").user(&user));
+    inject_fault(&node, Fault::status(500).verb("list").resource("pods").user(&user));
     node.launch().await;
     sleep(secs(900)).await;
-    assert_eq!(house(&node).await, LeftoverReport::default());
-    assert_eq!(is_left(&node, "web"), ["cgroup", "logs", "directory"]);
+    assert_eq!(leftover_report(&node).await, LeftoverReport::default());
+    assert_eq!(leftovers_of(&node, "web"), ["cgroup", "logs", "directory"]);
     node.api.faults().clear();
     sleep(secs(300)).await;
-    assert_eq!(is_left(&node, "web"), ["cgroup", "logs", "directory"]);
+    assert_eq!(leftovers_of(&node, "web"), ["cgroup", "logs", "directory"]);
     assert!(node.cri.effects().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
 async fn unanswered_list_by_name_proves_no_leftover() {
-    let node = after_the_end_of(&["web"]).await;
-    leave(&node, "web", "directory");
+    let node = node_after_termination_of(&["web"]).await;
+    create_leftover(&node, "web", "directory");
     let user = format!("system:node:{NODE}");
-    trouble(&node, Fault::status(503).verb("list").resource("pods").user(&user));
+    inject_fault(&node, Fault::status(503).verb("list").resource("pods").user(&user));
     sleep(secs(600)).await;
     assert!(volume(&node, "web").join("file").exists());
     node.api.faults().clear();
-    until("nothing is left", async || is_left(&node, "web").is_empty()).await;
+    wait_until("nothing is left", async || leftovers_of(&node, "web").is_empty()).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn leftovers_stay_during_an_absence_hold() {
-    let mut node = after_the_end_of(&["web"]).await;
-    leave(&node, "web", "directory");
+    let mut node = node_after_termination_of(&["web"]).await;
+    create_leftover(&node, "web", "directory");
     let own = recorded_node(&node).await;
     replaced(&mut node, 1).await;
-    node.object(own);
-    node.object(pod("lives", &plain()));
-    until("the list is doubted", async || node.status().await.watch.held.is_some()).await;
+    node.insert(own);
+    node.insert(pod("lives", &plain()));
+    wait_until("the list is doubted", async || node.status().await.watch.held.is_some()).await;
     sleep(secs(900)).await;
     assert!(volume(&node, "web").join("file").exists());
-    assert_eq!(house(&node).await.leftovers, ["default/web (UID uid-web): directory"]);
+    assert_eq!(
+        leftover_report(&node).await.leftovers,
+        ["default/web (UID uid-web): directory"]
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn unremovable_leftover_is_not_retried_by_successive_workers() {
-    let node = after_the_end_of(&["web"]).await;
+    let node = node_after_termination_of(&["web"]).await;
     // A volume of a plugin that nobody here knows.
     fs::create_dir_all(node.pod_dir("web").join("volumes/example.com~strange/data/more")).unwrap();
-    until("it is tried", async || {
+    wait_until("it is tried", async || {
         node.status().await.counters.leftovers_found == 1
     })
     .await;
@@ -288,7 +294,7 @@ async fn unremovable_leftover_is_not_retried_by_successive_workers() {
 #[tokio::test(start_paused = true)]
 async fn dead_containers_and_old_logs_of_a_running_pod_are_not_touched() {
     let mut node = Node::new().await;
-    node.polite_pod("lives");
+    node.simple_pod("lives");
     node.cri.change(|world| {
         world.pod("default", "lives", &uid("lives")).container("main");
         world
@@ -299,7 +305,7 @@ async fn dead_containers_and_old_logs_of_a_running_pod_are_not_touched() {
     node.start().await;
     sleep(secs(900)).await;
     assert!(node.cri.effects().is_empty());
-    assert_eq!(house(&node).await, LeftoverReport::default());
+    assert_eq!(leftover_report(&node).await, LeftoverReport::default());
 }
 
 #[tokio::test(start_paused = true)]
@@ -307,25 +313,25 @@ async fn truncated_list_makes_no_pod_a_leftover() {
     let mut node = Node::with_pods(&["lives", "web"]).await;
     node.start().await;
     for _ in 0..5 {
-        trouble(&node, Fault::new(Action::CutWatch).once());
+        inject_fault(&node, Fault::new(Action::CutWatch).once());
         sleep(secs(100)).await;
     }
-    assert_eq!(is_left(&node, "web"), ["cgroup", "logs", "directory"]);
+    assert_eq!(leftovers_of(&node, "web"), ["cgroup", "logs", "directory"]);
     assert!(node.cri.effects().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
 async fn leftover_mount_without_a_directory_is_named_until_it_is_unmounted() {
-    let node = after_the_end_of(&["a"]).await;
+    let node = node_after_termination_of(&["a"]).await;
     let volume = volume(&node, "a");
     let table = fs::read_to_string(node.path("mountinfo")).unwrap();
     let mount = format!("40 1 0:30 / {} rw - tmpfs tmpfs rw\n", volume.display());
     fs::write(node.path("mountinfo"), table.clone() + &mount).unwrap();
-    until("it is observed", async || {
-        house(&node).await.leftovers == ["default/a (UID uid-a): mount"]
+    wait_until("it is observed", async || {
+        leftover_report(&node).await.leftovers == ["default/a (UID uid-a): mount"]
     })
     .await;
-    node.failing("a", "still mounted").await;
+    node.wait_blocked("a", "still mounted").await;
     fs::write(node.path("mountinfo"), table).unwrap();
-    until("it is finished", async || node.status().await.counters.finished == 2).await;
+    wait_until("it is finished", async || node.status().await.counters.finished == 2).await;
 }

@@ -16,10 +16,10 @@ use tokio::time::{Instant, sleep};
 use tonic::Code;
 
 use crate::{
-    held::{held_items, is_held, release},
-    node::{NODE, Node, secs, until},
+    node::{NODE, Node, secs, wait_until},
     pods::{plain, pod},
-    server::trouble,
+    safety_holds::{approve, hold_items, wait_held},
+    server::inject_fault,
 };
 
 pub const DRIVER: &str = "disk.example.com";
@@ -53,8 +53,8 @@ pub fn published(node: &Node, pod: &str, pv: &Pv<'_>) -> PathBuf {
 pub fn storing_pod(node: &Node, name: &str, pv: &Pv<'_>, ends_after: u64) -> PathBuf {
     let mut object = pod(name, &plain());
     object["spec"]["volumes"] = json!([{ "name": "data", "persistentVolumeClaim": { "claimName": "data" } }]);
-    node.object(object);
-    node.left_over(name, |pod| {
+    node.insert(object);
+    node.pod_without_object(name, |pod| {
         drop(pod.container("main").ends_after_term(secs(ends_after), 0));
     });
     published(node, name, pv)
@@ -77,7 +77,7 @@ async fn in_use(node: &Node) -> Value {
 }
 
 /// Nobody may take the pod's end as told, nor the volume as free.
-async fn is_attached(node: &Node, name: &str) {
+async fn assert_attached(node: &Node, name: &str) {
     let status = node.get(name).await.unwrap()["status"].take();
     assert_eq!(status["phase"], "Running");
     // With none that runs the controller would begin to count.
@@ -111,22 +111,22 @@ async fn pod_terminates_and_its_volume_is_detachable_only_after_unpublish_and_un
     let (node, driver) = started().await;
     driver.behave(Conduct::Slow(secs(20)));
     node.delete("db", None).await;
-    until("it is being unstaged", async || {
-        is_attached(&node, "db").await;
+    wait_until("it is being unstaged", async || {
+        assert_attached(&node, "db").await;
         calls(&driver) == ["unpublish", "unstage"]
     })
     .await;
     sleep(secs(19)).await;
-    is_attached(&node, "db").await;
-    until("it may be detached", async || in_use(&node).await == json!([OTHER])).await;
-    node.nothing_left("db").await;
+    assert_attached(&node, "db").await;
+    wait_until("it may be detached", async || in_use(&node).await == json!([OTHER])).await;
+    node.wait_torn_down("db").await;
     assert_eq!(calls(&driver), ["unpublish", "unstage"]);
     assert!(!staging(&node.path("kubelet"), &PV).parent().unwrap().exists());
 }
 
 #[tokio::test(start_paused = true)]
 async fn failing_csi_driver_keeps_the_pod_and_its_volume_attached() {
-    for (trouble, words) in [
+    for (inject_fault, words) in [
         (
             Conduct::Fails(Code::Internal, "target is busy".into()),
             "target is busy",
@@ -134,13 +134,13 @@ async fn failing_csi_driver_keeps_the_pod_and_its_volume_attached() {
         (Conduct::Hangs, "120"),
     ] {
         let (node, driver) = started().await;
-        driver.behave(trouble);
+        driver.behave(inject_fault);
         node.delete("db", None).await;
-        node.failing("db", words).await;
+        node.wait_blocked("db", words).await;
         sleep(secs(600)).await;
-        is_attached(&node, "db").await;
+        assert_attached(&node, "db").await;
         driver.behave(Conduct::Well);
-        node.nothing_left("db").await;
+        node.wait_torn_down("db").await;
         assert_eq!(in_use(&node).await, json!([OTHER]));
     }
 }
@@ -152,7 +152,7 @@ async fn approved_volume_without_a_mount_is_removed_without_its_driver() {
     node.delete("db", None).await;
     let mut held = String::new();
     for verb in ["unpublish", "unstage"] {
-        let item = is_held(&node, "pod/default/db").await;
+        let item = wait_held(&node, "pod/default/db").await;
         assert!(item.why.contains("pod-teardown release pod/default/db"), "{item:?}");
         assert!(
             item.facts.len() == 1 && item.facts[0].starts_with(verb) && item.facts[0] != held,
@@ -160,15 +160,15 @@ async fn approved_volume_without_a_mount_is_removed_without_its_driver() {
         );
         held = item.facts[0].clone();
         sleep(secs(300)).await;
-        is_attached(&node, "db").await;
-        release(&node, "pod/default/db").await.unwrap();
-        until("that is done", async || {
-            let items = held_items(&node).await;
+        assert_attached(&node, "db").await;
+        approve(&node, "pod/default/db").await.unwrap();
+        wait_until("that is done", async || {
+            let items = hold_items(&node).await;
             items.first().is_none_or(|item| item.facts != [held.clone()])
         })
         .await;
     }
-    node.nothing_left("db").await;
+    node.wait_torn_down("db").await;
     assert_eq!(in_use(&node).await, json!([OTHER]));
 }
 
@@ -192,17 +192,17 @@ async fn answer_of_a_driver_does_not_count_while_the_mount_exists() {
     mounts(&node, &[&staging, &target]);
     driver.behave(Conduct::Pretends);
     node.delete("db", None).await;
-    node.failing("db", "still mounted").await;
+    node.wait_blocked("db", "still mounted").await;
     sleep(secs(300)).await;
     assert!(!calls(&driver).contains(&"unstage"));
-    is_attached(&node, "db").await;
+    assert_attached(&node, "db").await;
     mounts(&node, &[&staging]);
-    node.failing("db", "globalmount").await;
+    node.wait_blocked("db", "globalmount").await;
     sleep(secs(300)).await;
-    is_attached(&node, "db").await;
+    assert_attached(&node, "db").await;
     mounts(&node, &[]);
     driver.behave(Conduct::Well);
-    node.nothing_left("db").await;
+    node.wait_torn_down("db").await;
     assert_eq!(in_use(&node).await, json!([OTHER]));
 }
 
@@ -222,14 +222,14 @@ async fn filesystem_mounted_in_another_mount_namespace_is_not_unstaged() {
     let holder = keeping(&node);
     mounts(&node, &[&staging(&node.path("kubelet"), &PV)]);
     node.delete("db", None).await;
-    node.failing("db", "\"backup\"").await;
+    node.wait_blocked("db", "\"backup\"").await;
     sleep(secs(300)).await;
     assert!(!calls(&driver).contains(&"unstage"));
-    is_attached(&node, "db").await;
+    assert_attached(&node, "db").await;
     fs::remove_dir_all(&holder).unwrap();
-    until("it is being unstaged", async || calls(&driver).contains(&"unstage")).await;
+    wait_until("it is being unstaged", async || calls(&driver).contains(&"unstage")).await;
     mounts(&node, &[]);
-    node.nothing_left("db").await;
+    node.wait_torn_down("db").await;
     assert_eq!(in_use(&node).await, json!([OTHER]));
 }
 
@@ -239,16 +239,16 @@ async fn filesystem_left_in_another_mount_namespace_keeps_its_volume_attached() 
     mounts(&node, &[&staging(&node.path("kubelet"), &PV)]);
     driver.behave(Conduct::Slow(secs(5)));
     node.delete("db", None).await;
-    until("it is being unstaged", async || calls(&driver).contains(&"unstage")).await;
+    wait_until("it is being unstaged", async || calls(&driver).contains(&"unstage")).await;
     // Made while the driver was at it.
     let holder = keeping(&node);
     mounts(&node, &[]);
-    node.failing("db", "\"backup\"").await;
+    node.wait_blocked("db", "\"backup\"").await;
     sleep(secs(300)).await;
     assert!(calls(&driver).len() > 3, "{:?}", calls(&driver));
-    is_attached(&node, "db").await;
+    assert_attached(&node, "db").await;
     fs::remove_dir_all(&holder).unwrap();
-    node.nothing_left("db").await;
+    node.wait_torn_down("db").await;
     assert_eq!(in_use(&node).await, json!([OTHER]));
 }
 
@@ -257,29 +257,29 @@ async fn volume_of_two_pods_stays_in_use_until_the_second_terminates() {
     let (node, driver) = started().await;
     storing_pod(&node, "web", &PV, 0);
     node.delete("db", None).await;
-    node.nothing_left("db").await;
+    node.wait_torn_down("db").await;
     assert_eq!(calls(&driver), ["unpublish"]);
     assert_eq!(in_use(&node).await, json!([IN_USE, OTHER]));
     node.delete("web", None).await;
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
     assert_eq!(calls(&driver), ["unpublish", "unpublish", "unstage"]);
     assert_eq!(in_use(&node).await, json!([OTHER]));
 }
 
 /// Returns when the trouble has met somebody.
-async fn the_write_is_on_its_way(node: &Node) {
-    until("the list is written", async || node.api.faults().pending().is_empty()).await;
+async fn wait_write_sent(node: &Node) {
+    wait_until("the list is written", async || node.api.faults().pending().is_empty()).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn concurrent_change_of_volumes_in_use_keeps_foreign_entries() {
     let (node, _driver) = started().await;
-    trouble(&node, Fault::delay(secs(10)).resource("nodes/status").once());
+    inject_fault(&node, Fault::delay(secs(10)).resource("nodes/status").once());
     node.delete("db", None).await;
-    the_write_is_on_its_way(&node).await;
+    wait_write_sent(&node).await;
     let third = "kubernetes.io/example-disk/vol-3";
     set_in_use(&node, &[IN_USE, OTHER, third]).await;
-    node.nothing_left("db").await;
+    node.wait_torn_down("db").await;
     assert_eq!(in_use(&node).await, json!([OTHER, third]));
 }
 
@@ -305,7 +305,7 @@ async fn pods_terminating_together_update_volumes_in_use_in_order() {
         node.delete(name, None).await;
     }
     for name in &names {
-        node.nothing_left(name).await;
+        node.wait_torn_down(name).await;
     }
     assert_eq!(in_use(&node).await, json!([OTHER]));
     let all = node.api.requests().into_iter();
@@ -317,16 +317,16 @@ async fn pods_terminating_together_update_volumes_in_use_in_order() {
 #[tokio::test(start_paused = true)]
 async fn volumes_in_use_of_another_node_of_this_name_are_not_changed() {
     let (node, _driver) = started().await;
-    trouble(&node, Fault::delay(secs(10)).resource("nodes/status").once());
+    inject_fault(&node, Fault::delay(secs(10)).resource("nodes/status").once());
     node.delete("db", None).await;
-    the_write_is_on_its_way(&node).await;
+    wait_write_sent(&node).await;
     let path = format!("/api/v1/nodes/{NODE}");
     let own = node.admin.get(&path).await.unwrap().body;
     node.admin.delete(&path, None).await.unwrap();
     let mut other = own.clone();
     other["metadata"] = json!({ "name": NODE, "uid": "another" });
-    node.object(other);
-    until("it is noticed", async || node.status().await.held.is_some()).await;
+    node.insert(other);
+    wait_until("it is noticed", async || node.status().await.held.is_some()).await;
     sleep(secs(600)).await;
     assert_eq!(in_use(&node).await, json!([IN_USE, OTHER]));
     assert!(node.get("db").await.is_some());
@@ -335,14 +335,14 @@ async fn volumes_in_use_of_another_node_of_this_name_are_not_changed() {
 #[tokio::test(start_paused = true)]
 async fn refused_update_of_volumes_in_use_keeps_the_pod_and_is_retried() {
     let (node, _driver) = started().await;
-    trouble(&node, Fault::status(503).resource("nodes/status"));
+    inject_fault(&node, Fault::status(503).resource("nodes/status"));
     node.delete("db", None).await;
-    node.failing("db", "volumesInUse").await;
+    node.wait_blocked("db", "volumesInUse").await;
     let began = Instant::now();
     sleep(secs(300)).await;
-    is_attached(&node, "db").await;
+    assert_attached(&node, "db").await;
     node.api.faults().clear();
-    node.nothing_left("db").await;
+    node.wait_torn_down("db").await;
     assert!(began.elapsed() < secs(430), "{:?}", began.elapsed());
     assert_eq!(in_use(&node).await, json!([OTHER]));
 }
@@ -352,7 +352,7 @@ async fn with_unused() -> (Node, CsiDriver) {
     let mut node = Node::new().await;
     let driver = csi_driver(&node, DRIVER);
     for name in ["db", "web"] {
-        node.polite_pod(name);
+        node.simple_pod(name);
     }
     published(&node, "db", &PV);
     set_in_use(&node, &[IN_USE, OTHER]).await;
@@ -374,7 +374,7 @@ async fn no_volume_is_unused_while_a_pod_with_another_root_runs() {
         "{told:?}"
     );
     fs::create_dir_all(node.pod_dir("db")).unwrap();
-    until("it may be detached", async || in_use(&node).await == json!([OTHER])).await;
+    wait_until("it may be detached", async || in_use(&node).await == json!([OTHER])).await;
     assert_eq!(calls(&driver), ["unstage"]);
 }
 
@@ -388,7 +388,7 @@ async fn no_volume_is_unused_during_an_absence_hold() {
         node.delete(name, Some(0)).await;
     }
     node.start().await;
-    is_held(&node, "absence").await;
+    wait_held(&node, "absence").await;
     sleep(secs(600)).await;
     assert_eq!(calls(&driver), [""; 0]);
     assert_eq!(in_use(&node).await, json!([IN_USE, OTHER]));

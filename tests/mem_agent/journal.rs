@@ -9,7 +9,7 @@ use testbed::scripted_cri::{Kind, StopContainer, expect};
 use tokio::time::sleep;
 
 use crate::{
-    node::{NODE, Node, secs, until},
+    node::{NODE, Node, secs, wait_until},
     pods::{exec, hooked, plain, uid},
 };
 
@@ -18,20 +18,20 @@ fn file(node: &Node) -> PathBuf {
 }
 
 async fn another_node(node: &Node) {
-    node.object(json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": NODE, "uid": "another-uid" } }));
+    node.insert(json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": NODE, "uid": "another-uid" } }));
 }
 
 #[tokio::test(start_paused = true)]
 async fn damaged_journal_is_quarantined_and_pods_are_torn_down() {
     let mut node = Node::new().await;
-    node.polite_pod("web");
-    node.polite_pod("db");
+    node.simple_pod("web");
+    node.simple_pod("db");
     fs::create_dir_all(&node.flags.state_dir).unwrap();
     fs::write(file(&node), "no journal").unwrap();
     node.start().await;
     node.cri.allow_everything();
     node.delete("web", None).await;
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
     let status = node.status().await;
     assert_eq!((status.held, status.journal), (None, None));
     let [quarantined] = &status.journal_asides[..] else {
@@ -45,22 +45,22 @@ async fn damaged_journal_is_quarantined_and_pods_are_torn_down() {
     assert_eq!(fs::read_to_string(quarantined).unwrap(), "no journal");
     fs::remove_file(quarantined).unwrap();
     node.delete("db", None).await;
-    node.nothing_left("db").await;
+    node.wait_torn_down("db").await;
     assert!(node.status().await.journal_asides.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
 async fn damaged_journal_does_not_bypass_a_node_identity_mismatch() {
     let mut node = Node::new().await;
-    node.polite_pod("web");
+    node.simple_pod("web");
     node.start().await;
     assert_eq!(node.stop().await, Ok(()));
     fs::write(file(&node), "damaged").unwrap();
     another_node(&node).await;
     node.delete("web", None).await;
     node.launch().await;
-    until("it is held", async || {
-        node.ask().await.is_some_and(|status| {
+    wait_until("it is held", async || {
+        node.try_status().await.is_some_and(|status| {
             status
                 .held
                 .is_some_and(|held| held.contains("another-uid") && held.contains("was made for"))
@@ -92,7 +92,7 @@ async fn cloned_machine_starts_a_new_journal() {
     // Nothing of what the other machine began counts here.
     node.calls(2, |_| true).await;
     node.cri.allow_everything();
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
     assert_eq!(node.status().await.journal_asides.len(), 1);
     node.cri.finished().await;
 }
@@ -108,7 +108,7 @@ async fn unwritable_journal_blocks_no_pod_and_is_written_once_possible() {
     node.start().await;
     node.cri.allow_everything();
     node.delete("web", None).await;
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
     let status = node.status().await;
     assert_eq!(status.held, None);
     assert!(status.journal.is_some() && !file(&node).exists(), "{status:?}");
@@ -116,11 +116,11 @@ async fn unwritable_journal_blocks_no_pod_and_is_written_once_possible() {
     node.calls(1, |seen| seen.kind == Kind::StopContainer && seen.pod_uid == uid("db"))
         .await;
     fs::rename(&blocked, node.path("away")).unwrap();
-    until("it is written", async || node.status().await.journal.is_none()).await;
+    wait_until("it is written", async || node.status().await.journal.is_none()).await;
     node.crash().await;
     assert_eq!(node.journal().await, [uid("db")]);
     node.start().await;
-    node.nothing_left("db").await;
+    node.wait_torn_down("db").await;
 }
 
 /// Changes what the journal says of a pod.
@@ -166,7 +166,7 @@ async fn wall_clock_jump_moves_no_deadline_and_reruns_no_hook() {
         node.start().await;
         node.calls(3, |_| true).await;
         node.cri.allow_everything();
-        node.nothing_left("web").await;
+        node.wait_torn_down("web").await;
         node.cri.finished().await;
     }
 }

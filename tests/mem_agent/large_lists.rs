@@ -1,7 +1,7 @@
 //! A node whose runtime has more to list than fits into one message.
 
 use crate::{
-    node::{Node, until},
+    node::{Node, wait_until},
     pods::uid,
 };
 
@@ -9,7 +9,7 @@ use crate::{
 /// agent ran.
 async fn crowded(streams: bool) -> Node {
     let node = Node::with_pods(&["web", "db", "mail"]).await;
-    node.left_over("gone", |pod| drop(pod.container("main").container("side")));
+    node.pod_without_object("gone", |pod| drop(pod.container("main").container("side")));
     node.cri.change(|world| {
         for sandbox in world.sandboxes.values_mut() {
             sandbox.annotations.push(("large".to_owned(), "x".repeat(10_000)));
@@ -26,7 +26,7 @@ async fn pod_deleted_by_force_is_found_without_a_complete_runtime_list() {
     for streams in [false, true] {
         let mut node = crowded(streams).await;
         node.start().await;
-        until("nothing of it is in the runtime", async || {
+        wait_until("nothing of it is in the runtime", async || {
             node.cri.look(|world| {
                 let sandboxes = world.sandboxes.values().all(|it| it.pod_uid != uid("gone"));
                 sandboxes && world.containers.values().all(|it| it.pod_uid != uid("gone"))
@@ -35,6 +35,6 @@ async fn pod_deleted_by_force_is_found_without_a_complete_runtime_list() {
         .await;
         assert_eq!(node.cri.look(|world| world.sandboxes.len()), 3, "the others live on");
         node.delete("web", None).await;
-        node.nothing_left("web").await;
+        node.wait_torn_down("web").await;
     }
 }

@@ -9,38 +9,38 @@ use tracing::{Dispatch, Level, subscriber::DefaultGuard};
 
 /// While there is only one subscriber, tracing asks the thread that comes by a line first whether anybody wants it, and
 /// remembers that for all: another test would silence this one.
-static ANOTHER: OnceLock<Dispatch> = OnceLock::new();
+static SECOND_SUBSCRIBER: OnceLock<Dispatch> = OnceLock::new();
 
 /// Takes down what is logged on this thread, which is all that the agent of a test has.
 pub struct Log {
-    taken: Taken,
+    captured: Captured,
     _until_dropped: DefaultGuard,
 }
 
 #[derive(Clone, Default)]
-struct Taken(Arc<Mutex<Vec<u8>>>);
+struct Captured(Arc<Mutex<Vec<u8>>>);
 
 // === impl Log ===
 
 impl Log {
     pub fn new() -> Self {
-        ANOTHER.get_or_init(|| Dispatch::new(tracing_subscriber::fmt().with_writer(io::sink).finish()));
-        let taken = Taken::default();
-        let to = taken.clone();
+        SECOND_SUBSCRIBER.get_or_init(|| Dispatch::new(tracing_subscriber::fmt().with_writer(io::sink).finish()));
+        let captured = Captured::default();
+        let to = captured.clone();
         let subscriber = tracing_subscriber::fmt()
             .with_max_level(Level::INFO)
             .with_ansi(false)
             .with_writer(move || to.clone())
             .finish();
         Self {
-            taken,
+            captured,
             _until_dropped: tracing::subscriber::set_default(subscriber),
         }
     }
 
     /// Lines that contain these words.
     pub fn lines(&self, words: &str) -> Vec<String> {
-        let text = String::from_utf8(self.taken.0.lock().unwrap().clone()).unwrap();
+        let text = String::from_utf8(self.captured.0.lock().unwrap().clone()).unwrap();
         text.lines()
             .filter(|line| line.contains(words))
             .map(str::to_owned)
@@ -50,7 +50,7 @@ impl Log {
 
 // === impl Taken ===
 
-impl io::Write for Taken {
+impl io::Write for Captured {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.lock().unwrap().extend_from_slice(bytes);
         Ok(bytes.len())

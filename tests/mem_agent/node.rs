@@ -36,11 +36,11 @@ use tokio::{
 /// The node's name.
 pub const NODE: &str = "n1";
 /// Longest wait on the virtual clock for anything that a test waits for.
-const PATIENCE: Duration = secs(900);
+const WAIT_LIMIT: Duration = secs(900);
 /// How often is looked whether it has come.
-const LOOK: Duration = Duration::from_millis(20);
+const MIN_PAUSE: Duration = Duration::from_millis(20);
 /// And for what takes long.
-const SELDOM: Duration = Duration::from_millis(200);
+const MAX_PAUSE: Duration = Duration::from_millis(200);
 
 /// All that the agent meets. Dropped, the runtime's script is held against what came.
 pub struct Node {
@@ -52,7 +52,7 @@ pub struct Node {
     /// How the agent reaches the API server and the runtime: by sockets, unless a test says otherwise.
     pub outside: Outside,
     /// A moment, and how long the machine was up then.
-    up: (Instant, Duration),
+    uptime: (Instant, Duration),
     agent: Option<Running>,
     dir: TempDir,
 }
@@ -76,16 +76,19 @@ pub const fn secs(seconds: u64) -> Duration {
 
 /// Waits on the virtual clock until `holds`.
 #[track_caller]
-pub fn until<F: AsyncFnMut() -> bool>(what: &str, mut holds: F) -> impl Future<Output = ()> {
+pub fn wait_until<F: AsyncFnMut() -> bool>(what: &str, mut holds: F) -> impl Future<Output = ()> {
     let caller = std::panic::Location::caller();
     async move {
-        let late = Instant::now() + PATIENCE;
-        let mut pause = LOOK;
+        let deadline = Instant::now() + WAIT_LIMIT;
+        let mut pause = MIN_PAUSE;
         while !holds().await {
-            assert!(Instant::now() < late, "at {caller}: never within {PATIENCE:?}: {what}");
+            assert!(
+                Instant::now() < deadline,
+                "at {caller}: never within {WAIT_LIMIT:?}: {what}"
+            );
             sleep(pause).await;
             // Each look is a request, and a grace period is long.
-            pause = (pause + LOOK).min(SELDOM);
+            pause = (pause + MIN_PAUSE).min(MAX_PAUSE);
         }
     }
 }
@@ -105,7 +108,7 @@ impl Node {
     /// The same, with a polite pod of each of these names.
     pub async fn with_pods(names: &[&str]) -> Self {
         let node = Self::new().await;
-        names.iter().for_each(|name| node.polite_pod(name));
+        names.iter().for_each(|name| node.simple_pod(name));
         node
     }
 
@@ -169,7 +172,7 @@ impl Node {
             flags,
             boot_id: "boot-1".to_owned(),
             outside: Outside::default(),
-            up: (Instant::now(), secs(1000)),
+            uptime: (Instant::now(), secs(1000)),
             agent: None,
             dir,
         }
@@ -181,8 +184,8 @@ impl Node {
     }
 
     /// The machine is up for so long just now.
-    pub fn booted(&mut self, ago: Duration) {
-        self.up = (Instant::now(), ago);
+    pub fn set_uptime(&mut self, ago: Duration) {
+        self.uptime = (Instant::now(), ago);
     }
 
     // --- agent ---
@@ -190,8 +193,8 @@ impl Node {
     /// Starts the agent and waits until it watches.
     pub async fn start(&mut self) {
         self.launch().await;
-        until("the agent watches", async || {
-            self.ask()
+        wait_until("the agent watches", async || {
+            self.try_status()
                 .await
                 .is_some_and(|status| serde_json::to_value(status.watch.state).unwrap() == "watching")
         })
@@ -201,14 +204,14 @@ impl Node {
     /// Starts the agent and waits for nothing.
     pub async fn launch(&mut self) {
         let settings = config::validate(&self.flags).await.unwrap();
-        let (at, up) = self.up;
+        let (at, uptime) = self.uptime;
         let host = Host {
             sys_block: self.path("sys/block"),
             root: self.path("root"),
             proc: self.path("proc"),
             mountinfo: self.path("mountinfo"),
             cgroups: self.path("cgroup"),
-            clock: BootClock::of(&self.boot_id, move || up + at.elapsed()),
+            clock: BootClock::of(&self.boot_id, move || uptime + at.elapsed()),
         };
         let (stop, stopped) = oneshot::channel();
         let stopped = async {
@@ -253,7 +256,7 @@ impl Node {
 
     async fn journal_closed(&self) {
         let file = self.flags.state_dir.join(journal::FILE);
-        until("the journal is closed", async || redb::Database::open(&file).is_ok()).await;
+        wait_until("the journal is closed", async || redb::Database::open(&file).is_ok()).await;
     }
 
     /// UIDs in the journal of an agent that has ended.
@@ -272,7 +275,7 @@ impl Node {
     }
 
     /// An agent that runs no more has begun with the end of this pod, and has not written down why.
-    pub async fn has_begun(&self, name: &str) {
+    pub async fn begin_in_journal(&self, name: &str) {
         let machine = Identity::read(&self.path("root"));
         let journal = journal::Journal::open(&self.flags.state_dir, &machine).unwrap();
         let pod = PodRef {
@@ -300,13 +303,13 @@ impl Node {
     }
 
     /// What the agent says of itself; nothing while it does not answer.
-    pub async fn ask(&self) -> Option<StatusReport> {
+    pub async fn try_status(&self) -> Option<StatusReport> {
         client::get(&self.flags.socket.socket, admin::STATUS).await.ok()
     }
 
     /// The same of an agent that answers.
     pub async fn status(&self) -> StatusReport {
-        self.ask().await.expect("an agent that answers")
+        self.try_status().await.expect("an agent that answers")
     }
 
     // --- calls ---
@@ -326,7 +329,7 @@ impl Node {
                 .filter(|(_, seen)| wanted(seen))
                 .collect::<Vec<_>>()
         };
-        until("so many calls have come", async || of().len() >= count).await;
+        wait_until("so many calls have come", async || of().len() >= count).await;
         of()
     }
 

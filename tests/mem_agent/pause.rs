@@ -16,12 +16,12 @@ use tonic::Code;
 
 use crate::{
     guard::kubelet,
-    hand_back::{called, hook_runs, with_hook},
+    handover::{call_kinds, hook_runs, with_hook},
     node::{Node, secs},
-    requests::refused,
+    stop_requests::refused,
 };
 
-async fn tell(node: &Node, path: &str) -> Pause {
+async fn send(node: &Node, path: &str) -> Pause {
     client::post(&node.flags.socket.socket, path, &()).await.unwrap()
 }
 
@@ -30,12 +30,12 @@ async fn pause_lets_a_pod_in_its_hook_reach_a_safe_point_and_blocks_others() {
     let node = with_hook(secs(10)).await;
     node.delete("web", None).await;
     hook_runs(&node).await;
-    let pause = tell(&node, PAUSE).await;
+    let pause = send(&node, PAUSE).await;
     assert_eq!(pause.under_way, ["default/web"]);
     node.delete("other", None).await;
     sleep(secs(300)).await;
     let stopped = [Kind::ExecSync, Kind::StopContainer, Kind::StopPodSandbox];
-    assert_eq!(called(&node), stopped);
+    assert_eq!(call_kinds(&node), stopped);
     let status = node.status().await;
     assert_eq!(
         (status.held.as_deref(), status.paused.as_ref()),
@@ -53,13 +53,13 @@ async fn pause_lets_a_pod_in_its_hook_reach_a_safe_point_and_blocks_others() {
             story.blocked
         );
     }
-    assert_eq!(tell(&node, PAUSE).await.paused, pause.paused, "who was first is told");
-    assert_eq!(tell(&node, RESUME).await.paused, pause.paused);
-    node.nothing_left("web").await;
-    node.nothing_left("other").await;
-    let hooks = called(&node).iter().filter(|kind| **kind == Kind::ExecSync).count();
+    assert_eq!(send(&node, PAUSE).await.paused, pause.paused, "who was first is told");
+    assert_eq!(send(&node, RESUME).await.paused, pause.paused);
+    node.wait_torn_down("web").await;
+    node.wait_torn_down("other").await;
+    let hooks = call_kinds(&node).iter().filter(|kind| **kind == Kind::ExecSync).count();
     assert_eq!(hooks, 1, "a hook that has ended is not run again");
-    assert_eq!(tell(&node, RESUME).await, Pause::default());
+    assert_eq!(send(&node, RESUME).await, Pause::default());
 }
 
 /// A stop that has failed is not tried again until somebody resumes.
@@ -71,15 +71,15 @@ async fn failed_stop_is_not_retried_during_a_pause() {
     node.delete("web", None).await;
     let stops = |seen: &Seen| seen.kind == Kind::StopContainer;
     node.calls(3, stops).await;
-    tell(&node, PAUSE).await;
+    send(&node, PAUSE).await;
     sleep(secs(300)).await;
     assert_eq!(node.calls(3, stops).await.len(), 3);
-    tell(&node, RESUME).await;
-    node.nothing_left("web").await;
+    send(&node, RESUME).await;
+    node.wait_torn_down("web").await;
 }
 
 /// The agent is started again, and what it wrote down may be lost.
-async fn starts_again(node: &mut Node, without_journal: bool) {
+async fn restart_agent(node: &mut Node, without_journal: bool) {
     assert_eq!(node.stop().await, Ok(()));
     if without_journal {
         std::fs::write(node.path("state/journal.redb"), "damaged").unwrap();
@@ -91,15 +91,15 @@ async fn starts_again(node: &mut Node, without_journal: bool) {
 async fn pause_survives_the_agent_and_its_journal() {
     for without_journal in [false, true] {
         let mut node = with_hook(secs(1)).await;
-        let pause = tell(&node, PAUSE).await;
-        starts_again(&mut node, without_journal).await;
+        let pause = send(&node, PAUSE).await;
+        restart_agent(&mut node, without_journal).await;
         node.delete("web", None).await;
         sleep(secs(120)).await;
-        assert_eq!(called(&node), []);
+        assert_eq!(call_kinds(&node), []);
         assert_eq!(node.status().await.paused, pause.paused);
-        tell(&node, RESUME).await;
-        node.nothing_left("web").await;
-        starts_again(&mut node, without_journal).await;
+        send(&node, RESUME).await;
+        node.wait_torn_down("web").await;
+        restart_agent(&mut node, without_journal).await;
         assert_eq!(node.status().await.paused, None);
     }
 }
@@ -107,14 +107,14 @@ async fn pause_survives_the_agent_and_its_journal() {
 #[tokio::test(start_paused = true)]
 async fn kubelet_and_not_the_pause_is_reported_as_blocking() {
     let node = with_hook(secs(10)).await;
-    tell(&node, PAUSE).await;
+    send(&node, PAUSE).await;
     let process = kubelet(&node);
     node.delete("web", None).await;
-    node.failing("web", "a kubelet works").await;
-    let blocked = node.story("web").await.unwrap().blocked;
+    node.wait_blocked("web", "a kubelet works").await;
+    let blocked = node.trace("web").await.unwrap().blocked;
     assert_eq!(blocked[0].reason, BlockedReason::Guard, "{blocked:?}");
     std::fs::remove_dir_all(process).unwrap();
-    node.failing("web", "paused since").await;
-    let blocked = node.story("web").await.unwrap().blocked;
+    node.wait_blocked("web", "paused since").await;
+    let blocked = node.trace("web").await.unwrap().blocked;
     assert_eq!(blocked[0].reason, BlockedReason::Paused, "{blocked:?}");
 }

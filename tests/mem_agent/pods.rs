@@ -7,7 +7,7 @@ use pod_teardown::model::trace::Trace;
 use serde_json::{Value, json};
 use testbed::scripted_cri::PodBuilder;
 
-use crate::node::{NODE, Node, until};
+use crate::node::{NODE, Node, wait_until};
 
 /// UID of the pod of this name.
 pub fn uid(name: &str) -> String {
@@ -44,12 +44,12 @@ pub fn exec() -> Value {
 impl Node {
     /// A pod in the API and in the runtime, with its log directory and the directory that a kubelet keeps for it.
     pub fn pod(&self, name: &str, containers: &Value, build: impl FnOnce(PodBuilder<'_>)) {
-        self.object(pod(name, containers));
-        self.left_over(name, build);
+        self.insert(pod(name, containers));
+        self.pod_without_object(name, build);
     }
 
     /// A pod that only the runtime and the disk know.
-    pub fn left_over(&self, name: &str, build: impl FnOnce(PodBuilder<'_>)) {
+    pub fn pod_without_object(&self, name: &str, build: impl FnOnce(PodBuilder<'_>)) {
         self.cri.change(|world| build(world.pod("default", name, &uid(name))));
         fs::create_dir_all(self.pod_dir(name).join("etc-hosts")).unwrap();
         fs::create_dir_all(self.path("logs").join(format!("default_{name}_{}/main", uid(name)))).unwrap();
@@ -57,12 +57,12 @@ impl Node {
     }
 
     /// A pod with one container that ends at once on its stop signal.
-    pub fn polite_pod(&self, name: &str) {
+    pub fn simple_pod(&self, name: &str) {
         self.pod(name, &plain(), |pod| drop(pod.container("main")));
     }
 
     /// An object in the API, past all validation.
-    pub fn object(&self, object: Value) {
+    pub fn insert(&self, object: Value) {
         self.api.insert_raw(object).unwrap();
     }
 
@@ -97,16 +97,16 @@ impl Node {
 
     /// Waits until the pod's object is gone.
     #[track_caller]
-    pub fn gone(&self, name: &str) -> impl Future<Output = ()> {
-        until("the pod's object is gone", async || self.get(name).await.is_none())
+    pub fn wait_deleted(&self, name: &str) -> impl Future<Output = ()> {
+        wait_until("the pod's object is gone", async || self.get(name).await.is_none())
     }
 
     /// Waits until nothing of the pod is left: object, containers, sandbox, logs, directory.
     #[track_caller]
-    pub fn nothing_left(&self, name: &str) -> impl Future<Output = ()> {
+    pub fn wait_torn_down(&self, name: &str) -> impl Future<Output = ()> {
         let uid = uid(name);
         let logs = self.path("logs").join(format!("default_{name}_{uid}"));
-        until("nothing of the pod is left", async move || {
+        wait_until("nothing of the pod is left", async move || {
             let in_runtime = self.cri.look(|world| {
                 world.sandboxes.values().any(|it| it.pod_uid == uid)
                     || world.containers.values().any(|it| it.pod_uid == uid)
@@ -133,18 +133,18 @@ impl Node {
     }
 
     /// The story of a pod that is being taken down.
-    pub async fn story(&self, name: &str) -> Option<Trace> {
-        let status = self.ask().await?;
+    pub async fn trace(&self, name: &str) -> Option<Trace> {
+        let status = self.try_status().await?;
         status.pods.terminating.into_iter().find(|story| story.name == name)
     }
 
     /// Waits until the pod's teardown names a failure that contains `words`.
     #[track_caller]
-    pub fn failing(&self, name: &str, words: &str) -> impl Future<Output = ()> {
+    pub fn wait_blocked(&self, name: &str, words: &str) -> impl Future<Output = ()> {
         let what = format!("the status of {name} says {words:?}");
         async move {
-            until(&what, async || {
-                let story = self.story(name).await;
+            wait_until(&what, async || {
+                let story = self.trace(name).await;
                 story.is_some_and(|story| story.blocked.iter().any(|blocked| blocked.to_string().contains(words)))
             })
             .await;

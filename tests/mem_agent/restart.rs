@@ -5,11 +5,11 @@ use tokio::time::{Instant, sleep};
 
 use crate::{
     log::Log,
-    node::{Node, secs, until},
+    node::{Node, secs, wait_until},
     pods::{exec, hooked, plain, pod, uid},
 };
 
-fn all_but_hooks_may_come(node: &Node) {
+fn allow_all_but_hooks(node: &Node) {
     for pattern in [
         StopContainer::any(),
         StopPodSandbox::any(),
@@ -36,8 +36,8 @@ async fn deadline_survives_a_restart() {
     sleep(secs(6)).await;
     node.start().await;
     node.calls(2, |_| true).await;
-    all_but_hooks_may_come(&node);
-    node.nothing_left("web").await;
+    allow_all_but_hooks(&node);
+    node.wait_torn_down("web").await;
     assert!(began.elapsed() < secs(31), "{:?}", began.elapsed());
     node.cri.finished().await;
 }
@@ -57,8 +57,8 @@ async fn grace_period_is_expired_after_a_reboot() {
     node.boot_id = "boot-2".to_owned();
     node.start().await;
     node.calls(2, |_| true).await;
-    all_but_hooks_may_come(&node);
-    node.nothing_left("web").await;
+    allow_all_but_hooks(&node);
+    node.wait_torn_down("web").await;
     node.cri.finished().await;
 }
 
@@ -81,7 +81,7 @@ async fn container_that_runs_after_a_reboot_gets_the_grace_since_boot_only_once(
     sleep(secs(30)).await;
     node.crash().await;
     node.boot_id = "boot-2".to_owned();
-    node.booted(secs(20));
+    node.set_uptime(secs(20));
     node.start().await;
     node.calls(2, |_| true).await;
     sleep(secs(10)).await;
@@ -89,8 +89,8 @@ async fn container_that_runs_after_a_reboot_gets_the_grace_since_boot_only_once(
     node.start().await;
     node.calls(3, |_| true).await;
     node.calls(4, |_| true).await;
-    all_but_hooks_may_come(&node);
-    node.nothing_left("web").await;
+    allow_all_but_hooks(&node);
+    node.wait_torn_down("web").await;
     node.cri.finished().await;
 }
 
@@ -106,9 +106,9 @@ async fn finished_hook_is_not_rerun_after_a_restart() {
     node.delete("web", None).await;
     node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
     node.crash().await;
-    all_but_hooks_may_come(&node);
+    allow_all_but_hooks(&node);
     node.start().await;
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
     node.cri.finished().await;
 }
 
@@ -121,12 +121,12 @@ async fn interrupted_hook_reruns_within_the_remaining_grace() {
         expect(ExecSync::of("main").timeout(secs(30))).hang(),
         expect(ExecSync::of("main").timeout_within(secs(19)..=secs(20))),
     ]);
-    all_but_hooks_may_come(&node);
+    allow_all_but_hooks(&node);
     node.delete("web", None).await;
     sleep(secs(10)).await;
     node.crash().await;
     node.start().await;
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
     node.cri.finished().await;
 }
 
@@ -136,25 +136,25 @@ async fn interrupted_hook_is_not_rerun_after_the_grace_period() {
     node.pod("web", &hooked(&exec()), |pod| drop(pod.container("main")));
     node.start().await;
     node.cri.in_order([expect(ExecSync::of("main")).hang()]);
-    all_but_hooks_may_come(&node);
+    allow_all_but_hooks(&node);
     node.delete("web", None).await;
     sleep(secs(10)).await;
     node.crash().await;
     sleep(secs(25)).await;
     node.start().await;
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
     node.cri.finished().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn finished_pod_is_removed_from_the_journal() {
     let mut node = Node::new().await;
-    node.polite_pod("web");
+    node.simple_pod("web");
     node.start().await;
     node.cri.allow_everything();
     node.delete("web", None).await;
-    node.nothing_left("web").await;
-    until("it is finished", async || node.status().await.counters.finished == 1).await;
+    node.wait_torn_down("web").await;
+    wait_until("it is finished", async || node.status().await.counters.finished == 1).await;
     assert_eq!(node.stop().await, Ok(()));
     assert_eq!(node.journal().await, Vec::<String>::new());
 }
@@ -162,7 +162,7 @@ async fn finished_pod_is_removed_from_the_journal() {
 #[tokio::test(start_paused = true)]
 async fn pod_whose_object_was_deleted_without_the_agent_is_torn_down() {
     let mut node = Node::new().await;
-    node.polite_pod("neighbour");
+    node.simple_pod("neighbour");
     for name in ["web", "db"] {
         node.pod(name, &plain(), |pod| drop(pod.container("main").ignores_term()));
     }
@@ -178,9 +178,9 @@ async fn pod_whose_object_was_deleted_without_the_agent_is_torn_down() {
     }
     node.start().await;
     for name in ["web", "db"] {
-        node.nothing_left(name).await;
+        node.wait_torn_down(name).await;
     }
-    until("both are finished", async || node.status().await.counters.finished == 2).await;
+    wait_until("both are finished", async || node.status().await.counters.finished == 2).await;
     assert!(node.get("neighbour").await.is_some());
     assert_eq!(node.stop().await, Ok(()));
     assert_eq!(node.journal().await, Vec::<String>::new());
@@ -223,27 +223,27 @@ async fn shutdown_leaves_a_slow_pod_to_the_next_start() {
     assert!(node.get("web").await.is_some());
     assert_eq!(node.journal().await, [uid("web")]);
     node.start().await;
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn kept_pod_is_not_reported_again_after_a_restart() {
     let log = Log::new();
     let mut node = Node::new().await;
-    node.polite_pod("web");
+    node.simple_pod("web");
     let mut over = pod("web", &plain());
     over["status"]["phase"] = "Succeeded".into();
-    node.object(over);
+    node.insert(over);
     node.cri.allow_everything();
     node.start().await;
-    until("it is kept", async || node.status().await.pods.kept == 1).await;
+    wait_until("it is kept", async || node.status().await.pods.kept == 1).await;
     assert_eq!(log.lines("Teardown begins").len(), 1);
     node.crash().await;
     node.start().await;
-    until("it is kept", async || node.status().await.pods.kept == 1).await;
+    wait_until("it is kept", async || node.status().await.pods.kept == 1).await;
     assert_eq!(log.lines("Teardown goes on after a restart"), Vec::<String>::new());
     // What comes to it then is told.
     node.delete("web", None).await;
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
     assert_eq!(log.lines("Teardown is finished").len(), 1);
 }

@@ -5,14 +5,14 @@ use tokio::time::{Instant, sleep};
 use tonic::Code;
 
 use crate::{
-    node::{Node, secs, until},
+    node::{Node, secs, wait_until},
     pods::plain,
 };
 
 #[tokio::test(start_paused = true)]
 async fn agent_waits_for_a_runtime_that_is_down_at_start() {
     let mut node = Node::new().await;
-    node.polite_pod("web");
+    node.simple_pod("web");
     node.delete("web", None).await;
     node.cri.stop().await;
     node.launch().await;
@@ -20,7 +20,7 @@ async fn agent_waits_for_a_runtime_that_is_down_at_start() {
     assert!(node.runs());
     node.cri.allow_everything();
     node.cri.start_again().await;
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -39,7 +39,7 @@ async fn runtime_outage_is_waited_for_without_loss() {
     node.cri.stop().await;
     for name in ["web", "db"] {
         node.delete(name, None).await;
-        node.failing(name, "cannot be reached").await;
+        node.wait_blocked(name, "cannot be reached").await;
     }
     sleep(secs(300)).await;
     for name in ["web", "db"] {
@@ -49,7 +49,7 @@ async fn runtime_outage_is_waited_for_without_loss() {
     node.cri.allow_everything();
     node.cri.start_again().await;
     for name in ["web", "db"] {
-        node.nothing_left(name).await;
+        node.wait_torn_down(name).await;
     }
 }
 
@@ -66,7 +66,7 @@ async fn runtime_restart_during_a_stop_costs_no_grace() {
     node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
     sleep(secs(5)).await;
     node.cri.start_again().await;
-    until("the phase is terminal", async || {
+    wait_until("the phase is terminal", async || {
         node.get("web")
             .await
             .is_none_or(|pod| pod["status"]["phase"] == "Succeeded")
@@ -83,7 +83,7 @@ async fn runtime_restart_during_a_stop_costs_no_grace() {
         "{:?}",
         began.elapsed()
     );
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
     let stops = node.calls(2, |seen| seen.kind == Kind::StopContainer).await;
     assert!(stops[1].1.timeout.unwrap() <= secs(25), "{stops:?}");
 }
@@ -97,7 +97,7 @@ async fn failed_or_hanging_runtime_query_proves_nothing() {
     ] {
         for read in [Read::ListContainers, Read::ListPodSandbox] {
             let mut node = Node::new().await;
-            node.polite_pod("web");
+            node.simple_pod("web");
             node.start().await;
             node.cri.fault(read, fault.clone());
             node.delete("web", Some(1)).await;
@@ -107,7 +107,7 @@ async fn failed_or_hanging_runtime_query_proves_nothing() {
             assert!(node.cri.effects().is_empty() && node.pod_dir("web").exists());
             node.cri.heal();
             node.cri.allow_everything();
-            node.nothing_left("web").await;
+            node.wait_torn_down("web").await;
         }
     }
 }
@@ -115,14 +115,14 @@ async fn failed_or_hanging_runtime_query_proves_nothing() {
 #[tokio::test(start_paused = true)]
 async fn unresponsive_runtime_blocks_only_steps_that_need_it() {
     let mut node = Node::new().await;
-    node.polite_pod("web");
+    node.simple_pod("web");
     node.start().await;
     node.cri.fall_silent().await;
     node.delete("web", None).await;
-    node.failing("web", "no answer within").await;
+    node.wait_blocked("web", "no answer within").await;
     assert_eq!(node.status().await.watch.pods, 1);
     node.cri.in_order([expect(StopContainer::of("main"))]);
     node.cri.allow_everything();
     node.cri.start_again().await;
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
 }

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 use tonic::Code;
 
 use crate::{
-    node::{Node, secs, until},
+    node::{Node, secs, wait_until},
     pods::{plain, pod},
 };
 
@@ -38,12 +38,12 @@ impl Node {
 }
 
 /// A pod whose runtime says RUNNING of its container whatever it is told, with a process of this state, if any.
-async fn wrong(process: Option<i32>) -> Node {
+async fn with_wrong_runtime(process: Option<i32>) -> Node {
     let mut node = Node::new().await;
     let mut object = pod("web", &plain());
     object["metadata"]["finalizers"] = json!(["test/hold"]);
-    node.object(object);
-    node.left_over("web", |pod| {
+    node.insert(object);
+    node.pod_without_object("web", |pod| {
         let pod = pod.container("main").ignores_term();
         drop(match process {
             Some(pid) => pod.process(pid),
@@ -58,21 +58,21 @@ async fn wrong(process: Option<i32>) -> Node {
     node
 }
 
-async fn is_over(node: &Node) -> bool {
+async fn has_terminated(node: &Node) -> bool {
     let phase = node.get("web").await.unwrap()["status"]["phase"].clone();
     phase == "Failed" || phase == "Succeeded"
 }
 
 #[tokio::test(start_paused = true)]
 async fn container_whose_process_exited_is_terminated_despite_the_runtime() {
-    let node = wrong(Some(PID)).await;
+    let node = with_wrong_runtime(Some(PID)).await;
     node.cri
         .any_number_of(expect(RemoveContainer::any()).error(Code::DeadlineExceeded, "context deadline exceeded"));
     node.cri
         .any_number_of(expect(RemovePodSandbox::any()).error(Code::DeadlineExceeded, "context deadline exceeded"));
     let began = Instant::now();
     node.delete("web", Some(20)).await;
-    until("its end is shown", async || is_over(&node).await).await;
+    wait_until("its end is shown", async || has_terminated(&node).await).await;
     let took = began.elapsed();
     assert!(took >= secs(50) && took < secs(120), "{took:?}");
     let object = node.get("web").await.unwrap();
@@ -84,20 +84,20 @@ async fn container_whose_process_exited_is_terminated_despite_the_runtime() {
     // 1970 is what the kubelet writes where the runtime has no time, and nobody has asked the runtime for this end.
     assert!(end["startedAt"].is_null() && end["finishedAt"].is_null(), "{end}");
     assert_eq!(object["status"]["phase"], "Failed");
-    until("the object is let go", async || {
+    wait_until("the object is let go", async || {
         node.status().await.counters.deleted == 1
     })
     .await;
     assert!(!node.pod_cgroup("web").exists());
     let events = node.events("web").await;
-    let wrong: Vec<_> = events
+    let with_wrong_runtime: Vec<_> = events
         .iter()
         .filter(|(reason, _)| reason == "RuntimeStateWrong")
         .collect();
-    assert_eq!(wrong.len(), 1, "{events:?}");
+    assert_eq!(with_wrong_runtime.len(), 1, "{events:?}");
     assert!(
-        wrong[0].1.contains("main (process 4242)") && wrong[0].1.contains("restart"),
-        "{wrong:?}"
+        with_wrong_runtime[0].1.contains("main (process 4242)") && with_wrong_runtime[0].1.contains("restart"),
+        "{with_wrong_runtime:?}"
     );
     let why = node.why("web").await;
     assert!(
@@ -108,17 +108,17 @@ async fn container_whose_process_exited_is_terminated_despite_the_runtime() {
 
 #[tokio::test(start_paused = true)]
 async fn correction_of_a_wrong_runtime_survives_a_restart() {
-    let mut node = wrong(Some(PID)).await;
+    let mut node = with_wrong_runtime(Some(PID)).await;
     for pattern in [RemoveContainer::any(), RemovePodSandbox::any()] {
         node.cri
             .any_number_of(expect(pattern).error(Code::DeadlineExceeded, "no"));
     }
     node.delete("web", Some(1)).await;
-    until("it is let go", async || node.status().await.counters.deleted == 1).await;
+    wait_until("it is let go", async || node.status().await.counters.deleted == 1).await;
     node.crash().await;
     node.start().await;
-    node.failing("web", "RemoveContainer").await;
-    let blocked = node.story("web").await.unwrap().blocked;
+    node.wait_blocked("web", "RemoveContainer").await;
+    let blocked = node.trace("web").await.unwrap().blocked;
     assert!(blocked.iter().all(|it| it.step == Some(Step::Cleanup)), "{blocked:?}");
 }
 
@@ -126,18 +126,18 @@ async fn correction_of_a_wrong_runtime_survives_a_restart() {
 async fn zombie_or_reused_pid_is_no_running_container() {
     // The machine is up for 1000 s when the test begins.
     for (state, started) in [("Z", 100), ("S", 1002)] {
-        let node = wrong(Some(PID)).await;
+        let node = with_wrong_runtime(Some(PID)).await;
         node.cri.allow_everything();
         node.delete("web", Some(1)).await;
         sleep(secs(1)).await;
         node.process(PID, state, started);
-        until("its end is shown", async || is_over(&node).await).await;
+        wait_until("its end is shown", async || has_terminated(&node).await).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn nothing_is_corrected_while_a_process_of_the_pod_runs() {
-    let node = wrong(Some(PID)).await;
+    let node = with_wrong_runtime(Some(PID)).await;
     node.process(PID, "D", 100);
     node.delete("web", Some(1)).await;
     sleep(secs(300)).await;
@@ -154,12 +154,12 @@ async fn nothing_is_corrected_while_a_process_of_the_pod_runs() {
     assert_eq!(node.get("web").await.unwrap()["status"]["phase"], "Running");
     fs::remove_dir_all(&other).unwrap();
     node.cri.allow_everything();
-    until("its end is shown", async || is_over(&node).await).await;
+    wait_until("its end is shown", async || has_terminated(&node).await).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn runtime_that_names_no_process_is_not_corrected() {
-    let node = wrong(None).await;
+    let node = with_wrong_runtime(None).await;
     node.delete("web", Some(1)).await;
     sleep(secs(600)).await;
     assert_eq!(node.get("web").await.unwrap()["status"]["phase"], "Running");
@@ -188,7 +188,7 @@ async fn stop_beyond_its_timeout_is_reported_as_failure() {
         "{why}"
     );
     node.cri.allow_everything();
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -202,7 +202,7 @@ async fn hanging_stop_of_an_exited_container_delays_little() {
     }
     let began = Instant::now();
     node.delete("web", Some(20)).await;
-    node.gone("web").await;
+    node.wait_deleted("web").await;
     let took = began.elapsed();
     assert!(took >= secs(50) && took < secs(65), "{took:?}");
 }
@@ -210,7 +210,7 @@ async fn hanging_stop_of_an_exited_container_delays_little() {
 #[tokio::test(start_paused = true)]
 async fn path_that_is_busy_for_the_runtime_is_reported_with_its_mounts() {
     let mut node = Node::new().await;
-    node.polite_pod("web");
+    node.simple_pod("web");
     let (rootfs, nested) = (node.path("run/rootfs"), node.path("run/rootfs/image/nested"));
     let mut table = fs::read_to_string(node.path("mountinfo")).unwrap();
     for (id, parent, path) in [(40, 1, &rootfs), (41, 40, &nested)] {
@@ -222,7 +222,7 @@ async fn path_that_is_busy_for_the_runtime_is_reported_with_its_mounts() {
     node.cri
         .any_number_of(expect(StopContainer::of("main")).error(Code::Unknown, &words));
     node.delete("web", None).await;
-    node.failing("web", "what is mounted in it").await;
+    node.wait_blocked("web", "what is mounted in it").await;
     let why = node.why("web").await;
     assert!(why.contains(&format!("mounted at {nested:?}")), "{why}");
     node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
@@ -234,8 +234,8 @@ async fn first_error_of_a_sandbox_stop_is_reported_after_a_later_success() {
     let mut node = Node::new().await;
     let mut object = pod("web", &plain());
     object["metadata"]["finalizers"] = json!(["test/hold"]);
-    node.object(object);
-    node.left_over("web", |pod| drop(pod.container("main")));
+    node.insert(object);
+    node.pod_without_object("web", |pod| drop(pod.container("main")));
     node.start().await;
     node.cri.in_order([
         expect(StopContainer::of("main")),
@@ -244,7 +244,7 @@ async fn first_error_of_a_sandbox_stop_is_reported_after_a_later_success() {
     ]);
     node.cri.allow_everything();
     node.delete("web", None).await;
-    until("it is let go", async || node.status().await.counters.deleted == 1).await;
+    wait_until("it is let go", async || node.status().await.counters.deleted == 1).await;
     let why = node.why("web").await;
     assert!(
         why.contains("network may be left") && why.contains("failed to destroy network"),
@@ -264,12 +264,12 @@ async fn ready_sandbox_of_a_corrected_runtime_is_removed() {
     node.cri.allow_everything();
     node.start().await;
     node.delete("web", Some(1)).await;
-    node.gone("web").await;
-    node.failing("web", "RemovePodSandbox").await;
+    node.wait_deleted("web").await;
+    node.wait_blocked("web", "RemovePodSandbox").await;
     assert!(!node.pod_cgroup("web").exists());
     node.cri.change(|world| {
         world.restart_runtime(Instant::now());
         assert!(world.sandboxes.values().all(|sandbox| sandbox.ready));
     });
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
 }

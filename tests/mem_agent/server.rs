@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::{
     guard::kubelet,
-    node::{NODE, Node, secs, until},
+    node::{NODE, Node, secs, wait_until},
     pods::{exec, hooked, plain, pod},
 };
 
@@ -22,13 +22,13 @@ fn asked(node: &Node, verb: &str, resource: &str) -> Vec<Option<u16>> {
 }
 
 /// Trouble for the agent alone.
-pub fn trouble(node: &Node, fault: Fault) {
+pub fn inject_fault(node: &Node, fault: Fault) {
     node.api.faults().inject(fault.user(&format!("system:node:{NODE}")));
 }
 
-async fn with_polite_pod() -> Node {
+async fn with_simple_pod() -> Node {
     let mut node = Node::new().await;
-    node.polite_pod("web");
+    node.simple_pod("web");
     node.start().await;
     node.cri.allow_everything();
     node
@@ -37,19 +37,19 @@ async fn with_polite_pod() -> Node {
 #[tokio::test(start_paused = true)]
 async fn agent_waits_for_an_api_server_that_is_down_at_start() {
     let mut node = Node::new().await;
-    node.polite_pod("web");
+    node.simple_pod("web");
     node.delete("web", None).await;
-    trouble(&node, Fault::new(Action::Refuse));
+    inject_fault(&node, Fault::new(Action::Refuse));
     node.launch().await;
-    until("the watch says why", async || {
-        node.ask().await.is_some_and(|it| it.watch.error.is_some())
+    wait_until("the watch says why", async || {
+        node.try_status().await.is_some_and(|it| it.watch.error.is_some())
     })
     .await;
     sleep(secs(120)).await;
     assert!(node.status().await.held.unwrap().contains("has not been seen"));
     node.api.faults().clear();
     node.cri.allow_everything();
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
     assert_eq!(node.status().await.watch.error, None);
 }
 
@@ -61,11 +61,8 @@ fn volume_and_cgroup(node: &Node) -> [PathBuf; 2] {
     [volume, node.pod_cgroup("web")]
 }
 
-async fn are_cleaned(of_the_node: &[PathBuf]) {
-    until("the node is clean", async || {
-        of_the_node.iter().all(|path| !path.exists())
-    })
-    .await;
+async fn wait_cleaned(paths: &[PathBuf]) {
+    wait_until("the node is clean", async || paths.iter().all(|path| !path.exists())).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -74,17 +71,17 @@ async fn api_server_outage_is_waited_for_without_loss() {
     node.pod("web", &plain(), |pod| {
         drop(pod.container("main").ends_after_term(secs(10), 0));
     });
-    let of_the_node = volume_and_cgroup(&node);
+    let paths = volume_and_cgroup(&node);
     node.start().await;
     node.cri.allow_everything();
     node.delete("web", None).await;
     node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
-    trouble(&node, Fault::new(Action::CutWatch).once());
-    trouble(&node, Fault::new(Action::Refuse));
-    node.failing("web", "status").await;
+    inject_fault(&node, Fault::new(Action::CutWatch).once());
+    inject_fault(&node, Fault::new(Action::Refuse));
+    node.wait_blocked("web", "status").await;
     sleep(secs(600)).await;
     // What can be done without it is done, and no more.
-    assert!(of_the_node.iter().all(|path| !path.exists()));
+    assert!(paths.iter().all(|path| !path.exists()));
     node.cri.look(|world| {
         assert!(world.sandboxes.len() == 1 && world.sandboxes.values().all(|sandbox| !sandbox.ready));
         assert_eq!(world.containers.len(), 1);
@@ -92,48 +89,49 @@ async fn api_server_outage_is_waited_for_without_loss() {
     assert!(node.pod_dir("web").join("etc-hosts").exists() && node.get("web").await.is_some());
     assert!(node.path("logs").read_dir().unwrap().count() == 1);
     node.api.faults().clear();
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn refused_status_blocks_neither_volumes_nor_cgroup() {
     let mut node = Node::new().await;
-    node.polite_pod("web");
-    let of_the_node = volume_and_cgroup(&node);
+    node.simple_pod("web");
+    let paths = volume_and_cgroup(&node);
     node.start().await;
     node.cri.allow_everything();
-    trouble(&node, Fault::status(400).verb("patch").resource("pods/status"));
+    inject_fault(&node, Fault::status(400).verb("patch").resource("pods/status"));
     node.delete("web", None).await;
-    are_cleaned(&of_the_node).await;
-    node.failing("web", "status: PATCH").await;
+    wait_cleaned(&paths).await;
+    node.wait_blocked("web", "status: PATCH").await;
     // It has not ended for anybody who asks: how it ends may still be decided.
-    let stage = serde_json::to_value(node.story("web").await.unwrap().stage).unwrap();
+    let stage = serde_json::to_value(node.trace("web").await.unwrap().stage).unwrap();
     assert_eq!(stage, "terminating");
     sleep(secs(600)).await;
     assert_eq!(asked(&node, "delete", "pods"), []);
     node.api.faults().clear();
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn state_neither_in_the_api_nor_in_the_journal_is_not_cleaned() {
     let mut node = Node::new().await;
-    node.polite_pod("web");
-    let of_the_node = volume_and_cgroup(&node);
+    node.simple_pod("web");
+    let paths = volume_and_cgroup(&node);
     // Where the journal is made there is something that cannot be removed.
     let blocked = node.flags.state_dir.join("journal.new");
     fs::create_dir_all(blocked.join("x")).unwrap();
     node.start().await;
     node.cri.allow_everything();
-    trouble(&node, Fault::status(503).verb("patch").resource("pods/status"));
+    inject_fault(&node, Fault::status(503).verb("patch").resource("pods/status"));
     node.delete("web", None).await;
-    node.failing("web", "how the containers ended is on no disk yet").await;
+    node.wait_blocked("web", "how the containers ended is on no disk yet")
+        .await;
     sleep(secs(300)).await;
-    assert!(of_the_node.iter().all(|path| path.exists()));
+    assert!(paths.iter().all(|path| path.exists()));
     fs::rename(&blocked, node.path("away")).unwrap();
-    are_cleaned(&of_the_node).await;
+    wait_cleaned(&paths).await;
     node.api.faults().clear();
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -142,59 +140,59 @@ async fn nothing_is_cleaned_without_an_api_server_beside_a_kubelet() {
     node.pod("web", &plain(), |pod| {
         drop(pod.container("main").ends_after_term(secs(10), 0));
     });
-    let of_the_node = volume_and_cgroup(&node);
+    let paths = volume_and_cgroup(&node);
     node.start().await;
     node.cri.allow_everything();
-    trouble(&node, Fault::status(503).verb("patch").resource("pods/status"));
+    inject_fault(&node, Fault::status(503).verb("patch").resource("pods/status"));
     node.delete("web", None).await;
     node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
     let process = kubelet(&node);
     sleep(secs(120)).await;
-    assert!(of_the_node.iter().all(|path| path.exists()));
+    assert!(paths.iter().all(|path| path.exists()));
     fs::remove_dir_all(&process).unwrap();
-    are_cleaned(&of_the_node).await;
+    wait_cleaned(&paths).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn deletion_during_a_broken_watch_is_found_after_an_expired_history() {
     for forgotten in [false, true] {
-        let node = with_polite_pod().await;
+        let node = with_simple_pod().await;
         let lists = asked(&node, "list", "pods").len();
-        trouble(
+        inject_fault(
             &node,
             Fault::new(Action::Refuse).resource("pods").verb("watch").times(1),
         );
-        trouble(&node, Fault::new(Action::CutWatch).once());
+        inject_fault(&node, Fault::new(Action::CutWatch).once());
         node.delete("web", None).await;
         if forgotten {
             node.api.compact();
         }
-        node.nothing_left("web").await;
+        node.wait_torn_down("web").await;
         assert!(asked(&node, "list", "pods").len() > lists || !forgotten);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn broken_watch_restarts_with_backoff() {
-    let node = with_polite_pod().await;
+    let node = with_simple_pod().await;
     node.api.forget_requests();
-    trouble(&node, Fault::new(Action::CutWatch));
+    inject_fault(&node, Fault::new(Action::CutWatch));
     sleep(secs(120)).await;
     let watches = asked(&node, "watch", "pods").len();
     assert!((5..40).contains(&watches), "{watches} watches within two minutes");
     node.api.faults().clear();
     node.delete("web", None).await;
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn silent_watch_is_checked_after_five_minutes() {
-    let node = with_polite_pod().await;
-    trouble(&node, Fault::new(Action::StallWatch).once());
+    let node = with_simple_pod().await;
+    inject_fault(&node, Fault::new(Action::StallWatch).once());
     sleep(secs(1)).await;
     let began = Instant::now();
     node.delete("web", None).await;
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
     assert!(
         began.elapsed() > secs(200) && began.elapsed() < secs(310),
         "{:?}",
@@ -205,14 +203,14 @@ async fn silent_watch_is_checked_after_five_minutes() {
 #[tokio::test(start_paused = true)]
 async fn refused_credentials_are_read_again() {
     let mut node = Node::new().await;
-    node.polite_pod("web");
+    node.simple_pod("web");
     node.delete("web", None).await;
     let good = fs::read_to_string(node.path("kubeconfig")).unwrap();
     let stale = testbed::api::kubeconfig(&node.api.url(), None, "stale", "no such token");
     fs::write(node.path("kubeconfig"), stale).unwrap();
     node.launch().await;
-    until("the watch says why", async || {
-        node.ask()
+    wait_until("the watch says why", async || {
+        node.try_status()
             .await
             .and_then(|it| it.watch.error)
             .is_some_and(|error| error.contains("401"))
@@ -223,7 +221,7 @@ async fn refused_credentials_are_read_again() {
     assert!(node.cri.effects().is_empty());
     node.cri.allow_everything();
     fs::write(node.path("kubeconfig"), good).unwrap();
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -235,14 +233,14 @@ async fn retry_after_of_the_server_is_respected() {
         ("delete", "pods"),
     ] {
         let mut node = Node::new().await;
-        node.polite_pod("web");
+        node.simple_pod("web");
         node.delete("web", None).await;
         // The status as it is and the one at the end.
-        trouble(&node, Fault::too_many(25).verb(verb).resource(resource).times(2));
+        inject_fault(&node, Fault::too_many(25).verb(verb).resource(resource).times(2));
         node.cri.allow_everything();
         let began = Instant::now();
         node.launch().await;
-        node.nothing_left("web").await;
+        node.wait_torn_down("web").await;
         assert!(began.elapsed() >= secs(25), "{verb} {resource}: {:?}", began.elapsed());
         assert!(began.elapsed() < secs(60), "{verb} {resource}: {:?}", began.elapsed());
     }
@@ -251,14 +249,14 @@ async fn retry_after_of_the_server_is_respected() {
 #[tokio::test(start_paused = true)]
 async fn lost_answer_to_a_write_is_harmless() {
     for (verb, resource) in [("patch", "pods/status"), ("delete", "pods"), ("create", "events")] {
-        let node = with_polite_pod().await;
-        trouble(
+        let node = with_simple_pod().await;
+        inject_fault(
             &node,
             Fault::new(Action::LoseResponse).verb(verb).resource(resource).times(2),
         );
         node.delete("web", None).await;
-        node.nothing_left("web").await;
-        until("it is finished", async || node.status().await.counters.finished == 1).await;
+        node.wait_torn_down("web").await;
+        wait_until("it is finished", async || node.status().await.counters.finished == 1).await;
         assert_eq!(node.count_events("web", "Killing").await, 1, "{verb} {resource}");
     }
 }
@@ -267,10 +265,10 @@ async fn lost_answer_to_a_write_is_harmless() {
 async fn refusal_does_not_prove_absence() {
     for code in [400, 403, 404, 409, 422, 500, 503] {
         for (verb, resource) in [("patch", "pods/status"), ("delete", "pods")] {
-            let node = with_polite_pod().await;
-            trouble(&node, Fault::status(code).verb(verb).resource(resource).times(2));
+            let node = with_simple_pod().await;
+            inject_fault(&node, Fault::status(code).verb(verb).resource(resource).times(2));
             node.delete("web", None).await;
-            node.nothing_left("web").await;
+            node.wait_torn_down("web").await;
             let codes = asked(&node, verb, resource);
             assert!(codes.contains(&Some(200)), "{verb} {resource}: {codes:?}");
         }
@@ -279,41 +277,41 @@ async fn refusal_does_not_prove_absence() {
 
 #[tokio::test(start_paused = true)]
 async fn final_delete_waits_for_a_terminal_phase_in_the_api() {
-    let node = with_polite_pod().await;
-    trouble(&node, Fault::status(500).verb("patch").resource("pods/status"));
+    let node = with_simple_pod().await;
+    inject_fault(&node, Fault::status(500).verb("patch").resource("pods/status"));
     node.delete("web", None).await;
-    node.failing("web", "status: ").await;
+    node.wait_blocked("web", "status: ").await;
     sleep(secs(300)).await;
     assert_eq!(asked(&node, "delete", "pods"), []);
     node.api.faults().clear();
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
     assert_eq!(asked(&node, "delete", "pods"), [Some(200)]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn pod_recreated_under_the_same_name_is_never_touched() {
     let mut node = Node::new().await;
-    node.polite_pod("web");
+    node.simple_pod("web");
     node.start().await;
     node.cri
         .in_order([expect(StopContainer::of("main").in_pod("uid-web")).then(secs(5))]);
     node.delete("web", None).await;
     node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
-    trouble(&node, Fault::new(Action::StallWatch).once());
+    inject_fault(&node, Fault::new(Action::StallWatch).once());
     sleep(secs(1)).await;
     node.delete("web", Some(0)).await;
     let mut other = pod("web", &plain());
     other["metadata"]["uid"] = "uid-other".into();
-    node.object(other);
+    node.insert(other);
     node.cri
         .change(|world| drop(world.pod("default", "web", "uid-other").container("main")));
     node.cri.allow_everything();
-    until("nothing of the first is left", async || {
+    wait_until("nothing of the first is left", async || {
         node.cri
             .look(|world| world.sandboxes.values().all(|sandbox| sandbox.pod_uid != "uid-web"))
     })
     .await;
-    until("it is finished", async || node.status().await.counters.finished == 1).await;
+    wait_until("it is finished", async || node.status().await.counters.finished == 1).await;
     let object = node.get("web").await.unwrap();
     assert_eq!(object["metadata"]["deletionTimestamp"], Value::Null);
     assert_eq!(object["status"]["phase"], "Running");
@@ -329,7 +327,7 @@ async fn event_is_sent_after_an_api_server_outage() {
         expect(ExecSync::of("main")).exit(3),
         expect(StopContainer::of("main")).then(secs(5)),
     ]);
-    trouble(&node, Fault::new(Action::Refuse).verb("create"));
+    inject_fault(&node, Fault::new(Action::Refuse).verb("create"));
     node.delete("web", None).await;
     node.calls(2, |_| true).await;
     node.cri.allow_everything();

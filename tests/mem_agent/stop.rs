@@ -10,13 +10,13 @@ use tokio::time::{Instant, sleep};
 use tonic::Code;
 
 use crate::{
-    node::{Node, secs, until},
+    node::{Node, secs, wait_until},
     pods::{plain, uid},
-    requests::granted,
+    stop_requests::granted,
 };
 
 /// The sandbox's stop and all removals may come whenever they do.
-fn the_rest_may_come(node: &Node) {
+fn allow_remaining_calls(node: &Node) {
     for pattern in [StopPodSandbox::any(), RemoveContainer::any(), RemovePodSandbox::any()] {
         node.cri.any_number_of(expect(pattern));
     }
@@ -25,7 +25,7 @@ fn the_rest_may_come(node: &Node) {
 #[tokio::test(start_paused = true)]
 async fn pod_is_torn_down_in_order_without_leftovers() {
     let mut node = Node::new().await;
-    node.polite_pod("web");
+    node.simple_pod("web");
     node.start().await;
     node.cri.in_order([
         expect(StopContainer::of("main").timeout(secs(30))),
@@ -34,7 +34,7 @@ async fn pod_is_torn_down_in_order_without_leftovers() {
         expect(RemovePodSandbox::of("web")),
     ]);
     node.delete("web", None).await;
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
     node.cri.finished().await;
     let status = node.status().await;
     assert_eq!((status.counters.finished, status.counters.attempts_failed), (1, 0));
@@ -45,9 +45,9 @@ async fn pod_is_torn_down_in_order_without_leftovers() {
 async fn hanging_stop_is_canceled_and_retried_without_delaying_other_pods() {
     let mut node = Node::new().await;
     node.pod("stuck", &plain(), |pod| drop(pod.container("main")));
-    node.polite_pod("web");
+    node.simple_pod("web");
     node.start().await;
-    the_rest_may_come(&node);
+    allow_remaining_calls(&node);
     node.cri
         .any_number_of(expect(StopContainer::of("main").in_pod("uid-web")));
     node.cri.in_order([
@@ -59,9 +59,9 @@ async fn hanging_stop_is_canceled_and_retried_without_delaying_other_pods() {
     let began = Instant::now();
     node.delete("stuck", Some(5)).await;
     node.delete("web", None).await;
-    node.gone("web").await;
+    node.wait_deleted("web").await;
     assert!(began.elapsed() < secs(2), "{:?}", began.elapsed());
-    node.gone("stuck").await;
+    node.wait_deleted("stuck").await;
     // The grace period, what a runtime may need beyond it, and the pause before the next attempt.
     assert!(
         began.elapsed() > secs(5 + 120) && began.elapsed() < secs(5 + 120 + 3),
@@ -73,9 +73,9 @@ async fn hanging_stop_is_canceled_and_retried_without_delaying_other_pods() {
 }
 
 /// After this answer to the first stop, the sandbox is stopped only when there was a second.
-async fn the_sandbox_waits_for_another_stop_after(first: Expected) {
+async fn assert_sandbox_waits_after(first: Expected) {
     let mut node = Node::new().await;
-    node.polite_pod("web");
+    node.simple_pod("web");
     node.start().await;
     node.cri.in_order([
         first,
@@ -85,20 +85,20 @@ async fn the_sandbox_waits_for_another_stop_after(first: Expected) {
         expect(RemovePodSandbox::of("web")),
     ]);
     node.delete("web", None).await;
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
     node.cri.finished().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn sandbox_stop_waits_for_a_failed_container_stop_within_its_grace() {
     let failed = expect(StopContainer::of("main")).error(Code::Internal, "shim is busy");
-    the_sandbox_waits_for_another_stop_after(failed).await;
+    assert_sandbox_waits_after(failed).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn sandbox_stop_waits_for_a_container_that_runs_despite_a_successful_stop() {
     let pretended = expect(StopContainer::of("main")).reply_ok_but_do_nothing();
-    the_sandbox_waits_for_another_stop_after(pretended).await;
+    assert_sandbox_waits_after(pretended).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -106,13 +106,13 @@ async fn hanging_cleanups_delay_no_other() {
     let mut node = Node::new().await;
     let stuck: Vec<String> = (0..8).map(|n| format!("p{n}")).collect();
     for name in &stuck {
-        node.polite_pod(name);
+        node.simple_pod(name);
         let removal = RemoveContainer::any().in_pod(&uid(name));
         node.cri.any_number_of(expect(removal).hang());
     }
-    node.polite_pod("web");
+    node.simple_pod("web");
     node.start().await;
-    the_rest_may_come(&node);
+    allow_remaining_calls(&node);
     node.cri.any_number_of(expect(StopContainer::any()));
     for name in &stuck {
         node.delete(name, Some(1)).await;
@@ -120,7 +120,7 @@ async fn hanging_cleanups_delay_no_other() {
     sleep(secs(30)).await;
     node.delete("web", Some(1)).await;
     let began = Instant::now();
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
     assert!(began.elapsed() < secs(60), "{:?}", began.elapsed());
     node.crash().await;
 }
@@ -128,12 +128,12 @@ async fn hanging_cleanups_delay_no_other() {
 #[tokio::test(start_paused = true)]
 async fn late_answer_is_waited_for() {
     let mut node = Node::new().await;
-    node.polite_pod("web");
+    node.simple_pod("web");
     node.start().await;
-    the_rest_may_come(&node);
+    allow_remaining_calls(&node);
     node.cri.in_order([expect(StopContainer::of("main")).then(secs(60))]);
     node.delete("web", None).await;
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
     assert_eq!(node.count_events("web", "FailedKillPod").await, 0);
 }
 
@@ -141,9 +141,9 @@ async fn late_answer_is_waited_for() {
 async fn failed_stop_is_retried_only_if_the_container_runs() {
     for does_it_though in [false, true] {
         let mut node = Node::new().await;
-        node.polite_pod("web");
+        node.simple_pod("web");
         node.start().await;
-        the_rest_may_come(&node);
+        allow_remaining_calls(&node);
         let stop = || expect(StopContainer::of("main"));
         if does_it_though {
             node.cri
@@ -153,7 +153,7 @@ async fn failed_stop_is_retried_only_if_the_container_runs() {
                 .in_order([stop().error(Code::Internal, "shim is busy"), stop()]);
         }
         node.delete("web", None).await;
-        node.nothing_left("web").await;
+        node.wait_torn_down("web").await;
         let said = node.events("web").await;
         let failed: Vec<_> = said.iter().filter(|(reason, _)| reason == "FailedKillPod").collect();
         assert_eq!(failed.len(), 1, "{said:?}");
@@ -169,15 +169,15 @@ async fn failed_stop_is_retried_only_if_the_container_runs() {
 #[tokio::test(start_paused = true)]
 async fn sandbox_stop_is_retried_with_backoff_without_delaying_other_pods() {
     let mut node = Node::new().await;
-    node.polite_pod("stuck");
-    node.polite_pod("web");
+    node.simple_pod("stuck");
+    node.simple_pod("web");
     node.start().await;
     node.cri
         .any_number_of(expect(StopPodSandbox::of("stuck")).error(Code::Unknown, "network plugin is not ready"));
     node.cri.allow_everything();
     node.delete("stuck", None).await;
     node.delete("web", None).await;
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
     let calls = node
         .calls(8, |seen| seen.kind == Kind::StopPodSandbox && seen.name == "stuck")
         .await;
@@ -206,7 +206,7 @@ async fn no_object_is_deleted_while_one_of_its_containers_runs() {
     node.cri
         .any_number_of(expect(StopPodSandbox::any()).reply_ok_but_do_nothing());
     node.delete("web", Some(2)).await;
-    node.failing("web", "still Running after its stop").await;
+    node.wait_blocked("web", "still Running after its stop").await;
     node.calls(5, |seen| seen.kind == Kind::StopContainer).await;
     let object = node.get("web").await.expect("the object stays");
     assert_eq!(object["status"]["phase"], "Running", "no end is told that has not come");
@@ -214,8 +214,8 @@ async fn no_object_is_deleted_while_one_of_its_containers_runs() {
         world.will_end("main", Instant::now(), 0);
         world.sandboxes.values_mut().for_each(|sandbox| sandbox.ready = false);
     });
-    the_rest_may_come(&node);
-    node.nothing_left("web").await;
+    allow_remaining_calls(&node);
+    node.wait_torn_down("web").await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -239,10 +239,10 @@ async fn no_object_is_deleted_while_a_sandbox_is_ready() {
             node.cri
                 .change(|world| drop(world.pod("default", "web", &uid("web")).sandbox()));
         }
-        node.failing("web", "still ready after its stop").await;
+        node.wait_blocked("web", "still ready after its stop").await;
         assert_eq!(node.get("web").await.unwrap()["status"]["phase"], "Running");
-        the_rest_may_come(&node);
-        node.nothing_left("web").await;
+        allow_remaining_calls(&node);
+        node.wait_torn_down("web").await;
         assert!(node.count_events("web", "FailedKillPod").await > 0);
     }
 }
@@ -252,14 +252,14 @@ async fn container_in_unknown_state_is_stopped() {
     let mut node = Node::new().await;
     node.pod("web", &plain(), |pod| drop(pod.container("main").unknown()));
     node.start().await;
-    the_rest_may_come(&node);
+    allow_remaining_calls(&node);
     node.cri.in_order([
         expect(StopContainer::of("main")).reply_ok_but_do_nothing(),
         expect(StopContainer::of("main")),
     ]);
     node.delete("web", None).await;
-    node.failing("web", "still Unknown").await;
-    node.gone("web").await;
+    node.wait_blocked("web", "still Unknown").await;
+    node.wait_deleted("web").await;
     node.cri.finished().await;
 }
 
@@ -269,12 +269,12 @@ async fn killed_container_is_reported_with_its_real_exit_code() {
     node.pod("web", &plain(), |pod| drop(pod.container("main").ignores_term()));
     let mut held = node.get("web").await.unwrap();
     held["metadata"]["finalizers"] = json!(["test/hold"]);
-    node.object(held);
+    node.insert(held);
     node.start().await;
     node.cri.allow_everything();
     let began = Instant::now();
     node.delete("web", Some(7)).await;
-    until("the phase is terminal", async || {
+    wait_until("the phase is terminal", async || {
         node.get("web").await.unwrap()["status"]["phase"] == "Failed"
     })
     .await;
@@ -293,10 +293,10 @@ async fn killed_container_is_reported_with_its_real_exit_code() {
 #[tokio::test(start_paused = true)]
 async fn pod_whose_object_stays_is_counted_as_deleted_once() {
     let mut node = Node::new().await;
-    node.polite_pod("web");
+    node.simple_pod("web");
     let mut held = node.get("web").await.unwrap();
     held["metadata"]["finalizers"] = json!(["test/hold"]);
-    node.object(held);
+    node.insert(held);
     node.start().await;
     for pattern in [StopContainer::any(), StopPodSandbox::any(), RemoveContainer::any()] {
         node.cri.any_number_of(expect(pattern));
@@ -305,8 +305,8 @@ async fn pod_whose_object_stays_is_counted_as_deleted_once() {
     node.cri.in_order((0..3).map(|_| busy()));
     node.delete("web", None).await;
     node.calls(3, |seen| seen.kind == Kind::RemovePodSandbox).await;
-    the_rest_may_come(&node);
-    until("nothing is left to do", async || {
+    allow_remaining_calls(&node);
+    wait_until("nothing is left to do", async || {
         node.status().await.counters.finished == 1
     })
     .await;
@@ -316,7 +316,7 @@ async fn pod_whose_object_stays_is_counted_as_deleted_once() {
 #[tokio::test(start_paused = true)]
 async fn reverted_phase_does_not_end_the_teardown_and_is_sent_again() {
     let mut node = Node::new().await;
-    node.polite_pod("web");
+    node.simple_pod("web");
     node.start().await;
     let phase = async |phase: &str| {
         let path = "/api/v1/namespaces/default/pods/web/status";
@@ -333,10 +333,10 @@ async fn reverted_phase_does_not_end_the_teardown_and_is_sent_again() {
     node.cri
         .in_order([expect(StopPodSandbox::any()).error(Code::Unknown, "busy")]);
     phase("Failed").await;
-    node.failing("web", "busy").await;
+    node.wait_blocked("web", "busy").await;
     phase("Running").await;
     node.cri.any_number_of(expect(StopPodSandbox::any()));
-    until("its end is told", async || {
+    wait_until("its end is told", async || {
         let pod = node.get("web").await.expect("nobody has asked for its deletion");
         pod["status"]["containerStatuses"][0]["state"]["terminated"].is_object() && pod["status"]["phase"] != "Running"
     })
@@ -347,12 +347,12 @@ async fn reverted_phase_does_not_end_the_teardown_and_is_sent_again() {
     assert!(node.pod_dir("web").exists() && node.path("logs").read_dir().unwrap().count() == 1);
     node.cri.allow_everything();
     node.delete("web", None).await;
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
 }
 
 /// A pod with a file in an emptyDir whose network cannot be taken down, though its sandbox has stopped. Returns the volume.
 fn pod_without_network_plugin(node: &Node, name: &str) -> PathBuf {
-    node.polite_pod(name);
+    node.simple_pod(name);
     let volume = node.pod_dir(name).join("volumes/kubernetes.io~empty-dir/data");
     fs::create_dir_all(&volume).unwrap();
     fs::write(volume.join("file"), "").unwrap();
@@ -374,8 +374,8 @@ async fn failed_network_teardown_blocks_the_object_and_not_the_volumes() {
     node.start().await;
     network_teardown_fails(&node);
     node.delete("web", None).await;
-    until("the volume is gone", async || !volume.exists()).await;
-    node.failing("web", "no multus.sock").await;
+    wait_until("the volume is gone", async || !volume.exists()).await;
+    node.wait_blocked("web", "no multus.sock").await;
     sleep(secs(600)).await;
     let object = node.get("web").await.expect("the object stays");
     assert_eq!(object["status"]["phase"], "Running");
@@ -406,7 +406,7 @@ async fn volumes_stay_while_a_process_may_run_after_a_failed_network_teardown() 
         } else {
             node.delete("web", None).await;
         }
-        node.failing("web", "no multus.sock").await;
+        node.wait_blocked("web", "no multus.sock").await;
         sleep(secs(60)).await;
         assert!(volume.join("file").exists(), "{what}");
     }

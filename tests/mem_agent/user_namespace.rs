@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::json;
 
 use crate::{
-    node::{Node, secs, until},
+    node::{Node, secs, wait_until},
     pods::{plain, pod},
 };
 
@@ -20,7 +20,7 @@ async fn user_namespace_mapping_is_released_after_the_cgroup_and_while_the_objec
     node.pod("web", &plain(), |pod| {
         drop(pod.container("main").ends_after_term(secs(1), 0));
     });
-    node.object(own_users);
+    node.insert(own_users);
     let file = node.pod_dir("web").join("userns");
     fs::write(&file, RANGE).unwrap();
     // A cgroup with something in it that is no cgroup's cannot be removed here.
@@ -29,10 +29,10 @@ async fn user_namespace_mapping_is_released_after_the_cgroup_and_while_the_objec
     node.start().await;
     node.cri.allow_everything();
     node.delete("web", None).await;
-    node.failing("web", "cgroup:").await;
+    node.wait_blocked("web", "cgroup:").await;
     assert_eq!(fs::read_to_string(&file).unwrap(), RANGE, "whole, or not there");
     fs::remove_file(stuck).unwrap();
-    until("it is given back", async || !file.exists()).await;
+    wait_until("it is given back", async || !file.exists()).await;
     assert!(node.get("web").await.is_some());
 }
 
@@ -44,13 +44,13 @@ async fn symlink_in_place_of_the_mapping_is_removed_and_not_followed() {
     node.pod("web", &plain(), |pod| {
         drop(pod.container("main").ends_after_term(secs(1), 0));
     });
-    node.object(own_users);
+    node.insert(own_users);
     let precious = node.path("precious");
     fs::write(&precious, RANGE).unwrap();
     std::os::unix::fs::symlink(&precious, node.pod_dir("web").join("userns")).unwrap();
     node.start().await;
     node.cri.allow_everything();
     node.delete("web", None).await;
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
     assert_eq!(fs::read_to_string(precious).unwrap(), RANGE);
 }

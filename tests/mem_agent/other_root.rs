@@ -23,7 +23,7 @@ async fn node_of_another_directory() -> (Node, PathBuf) {
     fs::write(node.path("mountinfo"), table).unwrap();
     let mut object = pod("web", &plain());
     object["status"] = json!({ "phase": "Pending" });
-    node.object(object);
+    node.insert(object);
     node.cri.allow_everything();
     (node, theirs)
 }
@@ -45,14 +45,14 @@ async fn mount_of_the_pod_below_another_root_keeps_the_object_and_is_named() {
     let (mut node, theirs) = node_of_another_directory().await;
     node.start().await;
     node.delete("web", None).await;
-    node.failing("web", &theirs.display().to_string()).await;
+    node.wait_blocked("web", &theirs.display().to_string()).await;
     sleep(secs(60)).await;
     assert!(node.get("web").await.is_some());
     // Once it is gone the pod ends.
     let table = fs::read_to_string(node.path("mountinfo")).unwrap();
     let without = table.lines().filter(|line| !line.contains("projected/token"));
     fs::write(node.path("mountinfo"), without.collect::<Vec<_>>().join("\n") + "\n").unwrap();
-    node.gone("web").await;
+    node.wait_deleted("web").await;
 }
 
 /// Something else may be mounted on the directory, or it is called otherwise by now.
@@ -62,7 +62,7 @@ async fn mount_of_a_pod_without_a_directory_keeps_its_object() {
         let mut node = Node::new().await;
         let mut object = pod("web", &plain());
         object["status"] = json!({ "phase": "Pending" });
-        node.object(object);
+        node.insert(object);
         let volume = node.path(&format!("kubelet/pods/{directory}/volumes/kubernetes.io~secret/s"));
         let table = fs::read_to_string(node.path("mountinfo")).unwrap();
         let mount = format!("40 1 0:30 / {} rw - tmpfs tmpfs rw\n", volume.display());
@@ -70,11 +70,11 @@ async fn mount_of_a_pod_without_a_directory_keeps_its_object() {
         node.cri.allow_everything();
         node.start().await;
         node.delete("web", None).await;
-        node.failing("web", "still mounted").await;
+        node.wait_blocked("web", "still mounted").await;
         sleep(secs(300)).await;
         assert!(node.get("web").await.is_some());
         fs::write(node.path("mountinfo"), table).unwrap();
-        node.gone("web").await;
+        node.wait_deleted("web").await;
     }
 }
 
@@ -84,7 +84,8 @@ async fn pod_with_a_cgroup_and_no_directory_is_blocked() {
     fs::create_dir_all(node.pod_cgroup("web")).unwrap();
     node.start().await;
     node.delete("web", None).await;
-    node.failing("web", "is --kubelet-root the kubelet's --root-dir?").await;
+    node.wait_blocked("web", "is --kubelet-root the kubelet's --root-dir?")
+        .await;
     assert!(node.get("web").await.is_some());
 }
 
@@ -94,7 +95,7 @@ async fn pod_without_a_directory_continues_when_the_remedy_is_followed() {
     let node = &mut Node::new().await;
     let mut object = pod("web", &plain());
     object["status"] = json!({ "phase": "Pending" });
-    node.object(object);
+    node.insert(object);
     let cgroup = node.pod_cgroup("web");
     fs::create_dir_all(&cgroup).unwrap();
     node.start().await;
@@ -103,24 +104,24 @@ async fn pod_without_a_directory_continues_when_the_remedy_is_followed() {
         "there is no {}; is --kubelet-root the kubelet's --root-dir? If it is, make that directory, empty",
         node.pod_dir("web").display()
     );
-    node.failing("web", &remedy).await;
+    node.wait_blocked("web", &remedy).await;
     sleep(secs(120)).await;
     assert!(cgroup.exists() && node.get("web").await.is_some());
     fs::create_dir(node.pod_dir("web")).unwrap();
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
     assert!(!cgroup.exists() && node.cri.effects().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
 async fn pod_that_runs_without_a_cgroup_continues_when_the_remedy_is_followed() {
     let mut node = Node::new().await;
-    node.polite_pod("web");
+    node.simple_pod("web");
     fs::remove_dir(node.pod_cgroup("web")).unwrap();
     node.start().await;
     node.delete("web", None).await;
-    node.failing("web", "are --cgroup-root and --cgroup-driver the kubelet's?")
+    node.wait_blocked("web", "are --cgroup-root and --cgroup-driver the kubelet's?")
         .await;
-    node.failing("web", "If they are, stop the pod's containers and sandboxes by hand")
+    node.wait_blocked("web", "If they are, stop the pod's containers and sandboxes by hand")
         .await;
     sleep(secs(120)).await;
     assert!(node.cri.effects().is_empty() && node.get("web").await.is_some());
@@ -129,13 +130,13 @@ async fn pod_that_runs_without_a_cgroup_continues_when_the_remedy_is_followed() 
         world.sandboxes.values_mut().for_each(|it| it.ready = false);
     });
     node.cri.allow_everything();
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn running_pod_without_a_directory_is_blocked_without_its_object() {
     let mut node = Node::new().await;
-    node.polite_pod("web");
+    node.simple_pod("web");
     fs::rename(node.pod_dir("web"), node.path("elsewhere")).unwrap();
     node.start().await;
     node.delete("web", Some(0)).await;

@@ -17,20 +17,20 @@ use tonic::Code;
 
 use crate::{
     guard::kubelet,
-    node::{Node, secs, until},
+    node::{Node, secs, wait_until},
     pods::{exec, hooked, plain},
-    requests::{granted, refused},
+    stop_requests::{granted, refused},
 };
 
 /// How long a kubelet has to start.
-const KEEPS: Duration = secs(45);
+const RESERVATION: Duration = secs(45);
 
-pub async fn hand_back(node: &Node, patience: Duration) -> HandoverResult {
-    hand_back_at(&node.flags.socket.socket, patience).await
+pub async fn request_handover(node: &Node, patience: Duration) -> HandoverResult {
+    request_handover_at(&node.flags.socket.socket, patience).await
 }
 
 /// The same of whoever listens there.
-pub async fn hand_back_at(socket: &Path, patience: Duration) -> HandoverResult {
+pub async fn request_handover_at(socket: &Path, patience: Duration) -> HandoverResult {
     let ask = handover::HandoverRequest {
         timeout_ms: u64::try_from(patience.as_millis()).unwrap(),
     };
@@ -39,7 +39,7 @@ pub async fn hand_back_at(socket: &Path, patience: Duration) -> HandoverResult {
         .unwrap()
 }
 
-pub fn at_rest() -> HandoverResult {
+pub fn nothing_in_progress() -> HandoverResult {
     HandoverResult::default()
 }
 
@@ -57,7 +57,7 @@ pub async fn with_hook(takes: Duration) -> Node {
     node
 }
 
-pub fn called(node: &Node) -> Vec<Kind> {
+pub fn call_kinds(node: &Node) -> Vec<Kind> {
     node.kinds().into_iter().map(|(kind, _)| kind).collect()
 }
 
@@ -75,7 +75,7 @@ async fn handover_stops_a_pod_in_its_hook_and_begins_nothing_else() {
     let node = with_hook(secs(10)).await;
     node.delete("web", None).await;
     hook_runs(&node).await;
-    let (begun, handing_back) = (Instant::now(), hand_back(&node, secs(60)));
+    let (begun, handing_back) = (Instant::now(), request_handover(&node, secs(60)));
     let meanwhile = async {
         sleep(secs(1)).await;
         node.delete("other", None).await;
@@ -83,21 +83,21 @@ async fn handover_stops_a_pod_in_its_hook_and_begins_nothing_else() {
         assert!(why.contains("is being handed back"), "{why}");
     };
     let (handed_back, ()) = tokio::join!(handing_back, meanwhile);
-    assert_eq!(handed_back, at_rest());
+    assert_eq!(handed_back, nothing_in_progress());
     assert!((secs(9)..secs(12)).contains(&begun.elapsed()), "{:?}", begun.elapsed());
     let stopped = [Kind::ExecSync, Kind::StopContainer, Kind::StopPodSandbox];
-    assert_eq!(called(&node), stopped);
+    assert_eq!(call_kinds(&node), stopped);
     // Nothing of it but what ran is gone.
     assert!(node.pod_dir("web").exists());
     assert_eq!(phase(&node, "web").await, "Running");
-    sleep(KEEPS - secs(2)).await;
-    assert_eq!(called(&node), stopped);
+    sleep(RESERVATION - secs(2)).await;
+    assert_eq!(call_kinds(&node), stopped);
     let held = node.status().await.held.unwrap();
     assert!(held.contains("was handed back") && held.contains("to start"), "{held}");
     // No kubelet has come.
-    node.nothing_left("web").await;
-    node.nothing_left("other").await;
-    let hooks = called(&node).iter().filter(|kind| **kind == Kind::ExecSync).count();
+    node.wait_torn_down("web").await;
+    node.wait_torn_down("other").await;
+    let hooks = call_kinds(&node).iter().filter(|kind| **kind == Kind::ExecSync).count();
     assert_eq!(hooks, 1, "a hook that has ended is not run again");
 }
 
@@ -108,11 +108,11 @@ async fn handover_that_times_out_names_unfinished_pods() {
     hook_runs(&node).await;
     let begun = Instant::now();
     let cut_short = vec!["default/web".to_owned()];
-    assert_eq!(hand_back(&node, secs(5)).await, HandoverResult { cut_short });
+    assert_eq!(request_handover(&node, secs(5)).await, HandoverResult { cut_short });
     assert!((secs(5)..secs(6)).contains(&begun.elapsed()), "{:?}", begun.elapsed());
-    sleep(KEEPS - secs(2)).await;
-    assert_eq!(called(&node), [Kind::ExecSync], "nothing was called after that");
-    node.nothing_left("web").await;
+    sleep(RESERVATION - secs(2)).await;
+    assert_eq!(call_kinds(&node), [Kind::ExecSync], "nothing was called after that");
+    node.wait_torn_down("web").await;
 }
 
 /// No call is under way then, but its containers are not stopped: the kubelet would run its hook again.
@@ -127,7 +127,7 @@ async fn handover_retries_a_failed_stop_once_and_names_the_pod_if_it_fails_again
         node.calls(3, |seen| seen.kind == Kind::StopContainer).await;
         sleep(secs(1)).await;
         let begun = Instant::now();
-        let handed_back = hand_back(&node, secs(60)).await;
+        let handed_back = request_handover(&node, secs(60)).await;
         assert!(
             begun.elapsed() < secs(2),
             "it waits for no pause: {:?}",
@@ -135,12 +135,12 @@ async fn handover_retries_a_failed_stop_once_and_names_the_pod_if_it_fails_again
         );
         let cut_short = if fails { vec!["default/web".to_owned()] } else { vec![] };
         assert_eq!(handed_back.cut_short, cut_short);
-        let stops = called(&node)
+        let stops = call_kinds(&node)
             .iter()
             .filter(|kind| **kind == Kind::StopContainer)
             .count();
         assert_eq!(stops, 4);
-        assert_eq!(called(&node).contains(&Kind::StopPodSandbox), !fails);
+        assert_eq!(call_kinds(&node).contains(&Kind::StopPodSandbox), !fails);
         let counted = node.status().await.counters;
         assert_eq!(
             counted.attempts_failed, many,
@@ -150,7 +150,7 @@ async fn handover_retries_a_failed_stop_once_and_names_the_pod_if_it_fails_again
         assert_eq!(counted.failures, BTreeMap::from(of_each));
         let (again, named) = (Instant::now(), handed_back);
         assert_eq!(
-            hand_back(&node, secs(60)).await,
+            request_handover(&node, secs(60)).await,
             named,
             "nothing has become of it since"
         );
@@ -175,7 +175,7 @@ async fn handover_retries_unstoppable_pods_once_and_does_not_wait_for_them() {
     }
     node.calls(8, |seen| seen.kind == Kind::StopContainer).await;
     let begun = Instant::now();
-    let handed_back = hand_back(&node, secs(60)).await;
+    let handed_back = request_handover(&node, secs(60)).await;
     assert_eq!(handed_back.cut_short, names.map(|name| format!("default/{name}")));
     assert!(begun.elapsed() < secs(11), "{:?}", begun.elapsed());
 }
@@ -191,9 +191,9 @@ async fn handover_names_a_pod_that_runs_despite_a_successful_stop() {
     node.delete("web", None).await;
     // Also when nothing is left of its grace period.
     sleep(secs(60)).await;
-    node.failing("web", "still Running after its stop").await;
+    node.wait_blocked("web", "still Running after its stop").await;
     let cut_short = vec!["default/web".to_owned()];
-    assert_eq!(hand_back(&node, secs(60)).await, HandoverResult { cut_short });
+    assert_eq!(request_handover(&node, secs(60)).await, HandoverResult { cut_short });
 }
 
 #[tokio::test(start_paused = true)]
@@ -205,7 +205,7 @@ async fn handover_retries_a_failed_stop_while_it_waits_for_other_pods() {
     node.cri.in_order([busy.error(Code::Unavailable, "busy")]);
     node.delete("other", None).await;
     node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
-    assert_eq!(hand_back(&node, secs(60)).await, at_rest());
+    assert_eq!(request_handover(&node, secs(60)).await, nothing_in_progress());
 }
 
 #[tokio::test(start_paused = true)]
@@ -218,48 +218,48 @@ async fn handover_waits_for_attempts_begun_during_its_wait() {
     node.cri.in_order([busy.error(Code::Unavailable, "busy"), again]);
     node.delete("other", None).await;
     node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
-    assert_eq!(hand_back(&node, secs(60)).await, at_rest());
+    assert_eq!(request_handover(&node, secs(60)).await, nothing_in_progress());
 }
 
 /// As by a unit whose program is not there, or which ends at once.
 #[tokio::test(start_paused = true)]
 async fn kubelet_that_fails_to_start_repeatedly_gets_the_reservation_once() {
     let node = with_hook(secs(1)).await;
-    assert_eq!(hand_back(&node, secs(60)).await, at_rest());
+    assert_eq!(request_handover(&node, secs(60)).await, nothing_in_progress());
     node.delete("other", None).await;
     let begun = Instant::now();
     let unit = async {
         loop {
             sleep(secs(10)).await;
-            hand_back(&node, secs(60)).await;
+            request_handover(&node, secs(60)).await;
         }
     };
     tokio::select! {
         biased;
-        () = node.nothing_left("other") => {}
+        () = node.wait_torn_down("other") => {}
         () = unit => {}
     }
     let took = begun.elapsed();
-    assert!((KEEPS..KEEPS + secs(12)).contains(&took), "{took:?}");
+    assert!((RESERVATION..RESERVATION + secs(12)).contains(&took), "{took:?}");
     // Long after that somebody starts one once more.
-    sleep(KEEPS).await;
-    assert_eq!(hand_back(&node, secs(60)).await, at_rest());
-    sleep(KEEPS - secs(1)).await;
+    sleep(RESERVATION).await;
+    assert_eq!(request_handover(&node, secs(60)).await, nothing_in_progress());
+    sleep(RESERVATION - secs(1)).await;
     assert!(node.status().await.held.unwrap().contains("was handed back"));
 }
 
 #[tokio::test(start_paused = true)]
 async fn kubelet_keeps_the_node_until_it_exits() {
     let node = with_hook(secs(1)).await;
-    assert_eq!(hand_back(&node, secs(60)).await, at_rest());
+    assert_eq!(request_handover(&node, secs(60)).await, nothing_in_progress());
     let process = kubelet(&node);
     node.delete("other", None).await;
-    sleep(KEEPS + secs(60)).await;
+    sleep(RESERVATION + secs(60)).await;
     let held = node.status().await.held.unwrap();
     assert!(held.contains("a kubelet works on this node's pods"), "{held}");
-    assert_eq!(called(&node), []);
+    assert_eq!(call_kinds(&node), []);
     fs::remove_dir_all(process).unwrap();
-    node.nothing_left("other").await;
+    node.wait_torn_down("other").await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -267,7 +267,7 @@ async fn stopped_pod_is_terminal_in_the_api_before_the_handover() {
     let node = with_hook(secs(10)).await;
     granted(&node, "web/kill", &StopRequest::default()).await;
     hook_runs(&node).await;
-    assert_eq!(hand_back(&node, secs(60)).await, at_rest());
+    assert_eq!(request_handover(&node, secs(60)).await, nothing_in_progress());
     assert_eq!(phase(&node, "web").await, "Succeeded");
     assert!(
         node.pod_dir("web").join("etc-hosts").exists(),
@@ -285,17 +285,17 @@ async fn two_handover_requests_are_both_answered() {
     let node = with_hook(secs(10)).await;
     node.delete("web", None).await;
     hook_runs(&node).await;
-    let (one, two) = tokio::join!(hand_back(&node, secs(60)), hand_back(&node, secs(2)));
+    let (one, two) = tokio::join!(request_handover(&node, secs(60)), request_handover(&node, secs(2)));
     assert_eq!(
         (one.cut_short.len(), two.cut_short.len()),
         (1, 1),
         "it was let go, whoever asks"
     );
-    until("it goes on", async || node.get("web").await.is_none()).await;
+    wait_until("it goes on", async || node.get("web").await.is_none()).await;
 }
 
 /// A pod whose container takes no notice of its signal, and which is being deleted with a long grace period.
-async fn deaf() -> Node {
+async fn node_with_stubborn_pod() -> Node {
     let mut node = Node::new().await;
     node.pod("web", &plain(), |pod| drop(pod.container("main").ignores_term()));
     node.start().await;
@@ -305,7 +305,7 @@ async fn deaf() -> Node {
     node
 }
 
-fn lives(node: &Node) -> bool {
+fn is_running(node: &Node) -> bool {
     let runs = |world: &World| {
         world
             .containers
@@ -317,21 +317,21 @@ fn lives(node: &Node) -> bool {
 
 #[tokio::test(start_paused = true)]
 async fn canceled_stop_leaves_the_grace_period_to_the_kubelet() {
-    let node = deaf().await;
+    let node = node_with_stubborn_pod().await;
     let cut_short = vec!["default/web".to_owned()];
-    assert_eq!(hand_back(&node, secs(1)).await, HandoverResult { cut_short });
+    assert_eq!(request_handover(&node, secs(1)).await, HandoverResult { cut_short });
     let _process = kubelet(&node);
     sleep(secs(120)).await;
     // The grace period that the agent had asked for is over.
-    assert_eq!(lives(&node), !node.finishes_abandoned_stops());
-    assert_eq!(called(&node), [Kind::StopContainer]);
+    assert_eq!(is_running(&node), !node.finishes_abandoned_stops());
+    assert_eq!(call_kinds(&node), [Kind::StopContainer]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn appearing_kubelet_finds_no_stop_in_progress() {
-    let node = deaf().await;
+    let node = node_with_stubborn_pod().await;
     let _process = kubelet(&node);
     sleep(secs(120)).await;
-    assert_eq!(lives(&node), !node.finishes_abandoned_stops());
-    assert_eq!(called(&node), [Kind::StopContainer]);
+    assert_eq!(is_running(&node), !node.finishes_abandoned_stops());
+    assert_eq!(call_kinds(&node), [Kind::StopContainer]);
 }

@@ -14,9 +14,9 @@ use tonic::Code;
 
 use crate::{
     guard::kubelet,
-    node::{Node, secs, until},
+    node::{Node, secs, wait_until},
     pods::{exec, hooked, plain, pod},
-    server::trouble,
+    server::inject_fault,
 };
 
 pub fn eviction(reason: &str) -> StopRequest {
@@ -90,10 +90,10 @@ async fn stopped_pod_gets_its_hook_and_grace_and_keeps_its_object() {
         node.kinds()[..2],
         [(Kind::ExecSync, Some(secs(9))), (Kind::StopContainer, Some(secs(9)))]
     );
-    until("it is kept", async || node.status().await.pods.kept == 1).await;
+    wait_until("it is kept", async || node.status().await.pods.kept == 1).await;
     // A deletion afterwards takes the rest away.
     node.delete("web", None).await;
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -151,7 +151,7 @@ async fn eviction_of_a_terminating_pod_is_in_its_final_status() {
     let node = node_with("web", &plain(), true).await;
     let mut held = node.get("web").await.unwrap();
     held["metadata"]["finalizers"] = json!(["test/keep"]);
-    node.object(held);
+    node.insert(held);
     node.delete("web", Some(20)).await;
     node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
     granted(&node, "web/evict", &eviction("Evicted")).await;
@@ -179,7 +179,7 @@ async fn stop_only_shortens_the_grace_of_a_terminating_pod() {
         sleep(secs(1)).await;
     }
     node.cri.allow_everything();
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
     assert!(began.elapsed() < secs(15), "{:?}", began.elapsed());
 }
 
@@ -188,7 +188,7 @@ async fn stop_of_a_terminated_pod_finishes_at_once() {
     let node = node_with("web", &plain(), false).await;
     granted(&node, "web/kill", &StopRequest::default()).await;
     let status = ended(&node, "web").await;
-    until("it is kept", async || node.status().await.pods.kept == 1).await;
+    wait_until("it is kept", async || node.status().await.pods.kept == 1).await;
     let (calls, began) = (node.cri.effects().len(), Instant::now());
     granted(&node, "web/evict", &eviction("TooLate")).await;
     assert_eq!(ended(&node, "web").await, status);
@@ -223,7 +223,7 @@ async fn stop_continues_after_a_crash_with_its_deadline_and_reason() {
 #[tokio::test(start_paused = true)]
 async fn stop_without_an_api_server_stops_the_pod_and_reports_it_later() {
     let node = node_with("web", &plain(), false).await;
-    trouble(&node, Fault::new(Action::Refuse));
+    inject_fault(&node, Fault::new(Action::Refuse));
     granted(&node, "web/kill", &StopRequest::default()).await;
     node.calls(1, |seen| seen.kind == Kind::StopPodSandbox).await;
     sleep(secs(30)).await;
@@ -234,11 +234,11 @@ async fn stop_without_an_api_server_stops_the_pod_and_reports_it_later() {
 #[tokio::test(start_paused = true)]
 async fn requests_that_must_not_be_done_are_refused_with_a_reason() {
     let mut node = Node::new().await;
-    node.polite_pod("web");
-    node.polite_pod("static-n1");
+    node.simple_pod("web");
+    node.simple_pod("static-n1");
     let mut mirror = pod("static-n1", &plain());
     mirror["metadata"]["annotations"] = json!({ "kubernetes.io/config.mirror": "hash" });
-    node.object(mirror);
+    node.insert(mirror);
     node.start().await;
     let other = StopRequest {
         uid: Some("another".to_owned()),
@@ -266,7 +266,7 @@ async fn requests_that_must_not_be_done_are_refused_with_a_reason() {
             .contains("needs a reason")
     );
     kubelet(&node);
-    until("it is seen", async || node.status().await.held.is_some()).await;
+    wait_until("it is seen", async || node.status().await.held.is_some()).await;
     let told = refused(&node, "web/kill", &StopRequest::default()).await;
     assert!(
         told.contains("a kubelet works") && told.contains("kubectl delete pod -n default web"),
@@ -279,14 +279,14 @@ async fn requests_that_must_not_be_done_are_refused_with_a_reason() {
 #[tokio::test(start_paused = true)]
 async fn overdue_request_is_an_event() {
     let mut node = Node::new().await;
-    node.polite_pod("web");
+    node.simple_pod("web");
     node.start().await;
     node.cri
         .any_number_of(expect(StopContainer::any()).error(Code::Unknown, "busy"));
     node.cri
         .any_number_of(expect(StopPodSandbox::any()).reply_ok_but_do_nothing());
     granted(&node, "web/kill", &within(5)).await;
-    node.failing("web", "busy").await;
+    node.wait_blocked("web", "busy").await;
     sleep(secs(8)).await;
     assert_eq!(node.count_events("web", "ExceededGracePeriod").await, 0);
     sleep(secs(60)).await;

@@ -11,9 +11,9 @@ use testbed::scripted_cri::Kind;
 use tokio::time::sleep;
 
 use crate::{
-    node::{NODE, Node, secs, until},
+    node::{NODE, Node, secs, wait_until},
     pods::{exec, hooked, plain, pod},
-    server::trouble,
+    server::inject_fault,
 };
 
 /// Another server answers behind the same address, with nothing in it.
@@ -26,7 +26,7 @@ pub async fn replaced(node: &mut Node, first_version: u64) {
     };
     // Dropping the old one closes its connections.
     node.api = MemApiServer::start(Config::default()).await.unwrap();
-    until("the address is free", async || {
+    wait_until("the address is free", async || {
         let server = MemApiServer::start(config.clone()).await;
         server.is_ok_and(|server| {
             node.api = server;
@@ -49,11 +49,11 @@ pub async fn recorded_node(node: &Node) -> Value {
 /// For a while the address leads to another cluster, with a node of this name and a pod of its own.
 async fn another_cluster(node: &mut Node) {
     replaced(node, 5_000).await;
-    node.object(node_object(&json!({ "name": NODE, "uid": "other-cluster" })));
+    node.insert(node_object(&json!({ "name": NODE, "uid": "other-cluster" })));
     let mut stranger = pod("stranger", &plain());
     stranger["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
-    node.object(stranger);
-    until("it is noticed", async || node.status().await.held.is_some()).await;
+    node.insert(stranger);
+    wait_until("it is noticed", async || node.status().await.held.is_some()).await;
     sleep(secs(20)).await;
 }
 
@@ -65,11 +65,11 @@ async fn connection_to_another_cluster_stops_no_pod() {
     another_cluster(&mut node).await;
     assert_eq!(node.status().await.counters.begun, 0);
     replaced(&mut node, 1_000_000).await;
-    node.object(own);
+    node.insert(own);
     for name in ["web", "db"] {
-        node.object(pod(name, &plain()));
+        node.insert(pod(name, &plain()));
     }
-    until("the world is the right one", async || {
+    wait_until("the world is the right one", async || {
         node.status().await.held.is_none()
     })
     .await;
@@ -82,20 +82,20 @@ async fn connection_to_another_cluster_stops_no_pod() {
 async fn connection_to_another_cluster_costs_neither_hook_nor_grace() {
     let mut node = Node::new().await;
     node.pod("web", &hooked(&exec()), |pod| drop(pod.container("main")));
-    node.polite_pod("db");
+    node.simple_pod("db");
     node.start().await;
     let own = recorded_node(&node).await;
     another_cluster(&mut node).await;
     node.crash().await;
     assert!(node.journal().await.is_empty());
     replaced(&mut node, 1_000_000).await;
-    node.object(own);
-    node.object(pod("web", &hooked(&exec())));
-    node.object(pod("db", &plain()));
+    node.insert(own);
+    node.insert(pod("web", &hooked(&exec())));
+    node.insert(pod("db", &plain()));
     node.cri.allow_everything();
     node.start().await;
     node.delete("web", None).await;
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
     let effects = node.cri.effects();
     let kinds: Vec<_> = effects.iter().map(|(_, seen)| seen.kind).collect();
     assert_eq!(kinds[..2], [Kind::ExecSync, Kind::StopContainer]);
@@ -118,23 +118,23 @@ async fn server_without_the_node_interrupts_work_in_progress() {
     assert!(node.cri.effects().is_empty());
     let held = node.status().await.held.unwrap();
     assert!(held.contains("shows no Node of this agent"), "{held}");
-    node.object(own);
-    node.object(pod("web", &hooked(&json!({ "sleep": { "seconds": 20 } }))));
+    node.insert(own);
+    node.insert(pod("web", &hooked(&json!({ "sleep": { "seconds": 20 } }))));
     node.cri.allow_everything();
     node.delete("web", None).await;
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
 }
 
 /// The store comes back as it was before `web` was made, or began to end.
 async fn restored(node: &mut Node) {
     let own = recorded_node(node).await;
     replaced(node, 1).await;
-    node.object(own);
-    node.object(pod("db", &plain()));
+    node.insert(own);
+    node.insert(pod("db", &plain()));
 }
 
-async fn doubted(node: &Node) -> String {
-    until("the list is doubted", async || node.status().await.watch.held.is_some()).await;
+async fn wait_list_blocked(node: &Node) -> String {
+    wait_until("the list is doubted", async || node.status().await.watch.held.is_some()).await;
     node.status().await.watch.held.unwrap()
 }
 
@@ -143,9 +143,9 @@ async fn pods_missing_in_a_restored_store_stay_blocked_when_its_versions_grow() 
     let mut node = Node::with_pods(&["web", "db"]).await;
     node.start().await;
     restored(&mut node).await;
-    doubted(&node).await;
+    wait_list_blocked(&node).await;
     for number in 0..400 {
-        node.object(json!({
+        node.insert(json!({
             "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": format!("c{number}"), "namespace": "default" },
         }));
     }
@@ -153,18 +153,26 @@ async fn pods_missing_in_a_restored_store_stay_blocked_when_its_versions_grow() 
     faults.inject(Fault::status(410).verb("watch").once());
     faults.inject(Fault::new(Action::CutWatch).once());
     sleep(secs(700)).await;
-    assert!(doubted(&node).await.contains("was the cluster's store restored?"));
+    assert!(
+        wait_list_blocked(&node)
+            .await
+            .contains("was the cluster's store restored?")
+    );
     assert!(node.cri.effects().is_empty() && node.pod_dir("web").exists());
     // Nor does a restart of the agent settle it.
     node.crash().await;
     node.start().await;
-    assert!(doubted(&node).await.contains("was the cluster's store restored?"));
+    assert!(
+        wait_list_blocked(&node)
+            .await
+            .contains("was the cluster's store restored?")
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn store_restored_without_the_agent_proves_no_deletion() {
     let mut node = Node::new().await;
-    node.polite_pod("db");
+    node.simple_pod("db");
     node.pod("web", &plain(), |pod| drop(pod.container("main").ignores_term()));
     node.start().await;
     node.cri.allow_everything();
@@ -173,7 +181,7 @@ async fn store_restored_without_the_agent_proves_no_deletion() {
     node.crash().await;
     restored(&mut node).await;
     node.start().await;
-    doubted(&node).await;
+    wait_list_blocked(&node).await;
     sleep(secs(700)).await;
     assert_eq!(node.cri.effects().len(), 1, "but for the stop from before");
     assert!(node.pod_dir("web").exists());
@@ -182,21 +190,21 @@ async fn store_restored_without_the_agent_proves_no_deletion() {
 #[tokio::test(start_paused = true)]
 async fn list_of_one_name_in_many_namespaces_is_read_to_the_end() {
     let mut node = Node::new().await;
-    node.polite_pod("web");
+    node.simple_pod("web");
     for number in 0..60 {
         let namespace = format!("tenant-{number:02}");
         let mut other = pod("web", &plain());
         other["metadata"]["namespace"] = namespace.as_str().into();
         other["metadata"]["uid"] = format!("uid-{number}").into();
-        node.object(json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace } }));
-        node.object(other);
+        node.insert(json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace } }));
+        node.insert(other);
     }
     node.start().await;
     node.cri.allow_everything();
-    trouble(&node, Fault::new(Action::StallWatch).once());
+    inject_fault(&node, Fault::new(Action::StallWatch).once());
     sleep(secs(1)).await;
     node.delete("web", Some(0)).await;
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -210,14 +218,14 @@ async fn each_connection_shows_the_node_before_any_other_request() {
     }
     node.start().await;
     node.cri.allow_everything();
-    trouble(&node, Fault::new(Action::Refuse).resource("pods/status").times(9));
-    trouble(&node, Fault::new(Action::LoseResponse).verb("delete").times(2));
-    trouble(&node, Fault::new(Action::CutWatch).once());
+    inject_fault(&node, Fault::new(Action::Refuse).resource("pods/status").times(9));
+    inject_fault(&node, Fault::new(Action::LoseResponse).verb("delete").times(2));
+    inject_fault(&node, Fault::new(Action::CutWatch).once());
     for name in names {
         node.delete(name, None).await;
     }
     for name in names {
-        node.nothing_left(name).await;
+        node.wait_torn_down(name).await;
     }
     let user = format!("system:node:{NODE}");
     let mut seen = HashSet::new();

@@ -23,20 +23,20 @@ use tokio::{
 
 use crate::{
     log::Log,
-    node::{Node, secs, until},
+    node::{Node, secs, wait_until},
     pods::plain,
-    requests::{ended, eviction, granted, node_with, outcome, refused, within},
-    server::trouble,
+    server::inject_fault,
+    stop_requests::{ended, eviction, granted, node_with, outcome, refused, within},
 };
 
 /// As the command does it: what it says, the last line that of its end, or why there is none.
-async fn followed(socket: PathBuf, path: &str, what: &StopRequest) -> Vec<String> {
+async fn output_of(socket: PathBuf, path: &str, what: &StopRequest) -> Vec<String> {
     let (name, verb) = path.split_once('/').unwrap();
     let pod = format!("default/{name}").parse().unwrap();
-    let mut said = Vec::new();
-    let end = stop::follow(&socket, &pod, verb, what, |line| said.push(line.to_owned())).await;
-    said.push(end.map_or_else(|error| error.to_string(), |end| stop::text(&end)));
-    said
+    let mut output = Vec::new();
+    let end = stop::follow(&socket, &pod, verb, what, |line| output.push(line.to_owned())).await;
+    output.push(end.map_or_else(|error| error.to_string(), |end| stop::text(&end)));
+    output
 }
 
 #[tokio::test(start_paused = true)]
@@ -44,7 +44,7 @@ async fn eviction_of_a_succeeded_pod_reports_that_it_is_not_evicted() {
     let node = node_with("web", &plain(), false).await;
     granted(&node, "web/kill", &StopRequest::default()).await;
     ended(&node, "web").await;
-    until("it is kept", async || node.status().await.pods.kept == 1).await;
+    wait_until("it is kept", async || node.status().await.pods.kept == 1).await;
     let socket = node.flags.socket.socket.clone();
     let path = format!("{PODS}/default/web/evict");
     let granted: Value = client::post(&socket, &path, &eviction("Evicted")).await.unwrap();
@@ -58,7 +58,7 @@ async fn eviction_of_a_succeeded_pod_reports_that_it_is_not_evicted() {
         (true, Some("Succeeded"), None)
     );
     assert_eq!(
-        followed(socket, "web/evict", &eviction("Evicted")).await,
+        output_of(socket, "web/evict", &eviction("Evicted")).await,
         [
             "default/web has ended already as Succeeded: the request changes nothing; its object, containers and logs are kept \
              until it is deleted"
@@ -71,16 +71,16 @@ async fn eviction_of_a_succeeded_pod_reports_that_it_is_not_evicted() {
 async fn stop_of_an_evicted_pod_reports_why_it_failed() {
     let node = node_with("web", &plain(), false).await;
     let socket = || node.flags.socket.socket.clone();
-    let said = followed(socket(), "web/evict", &eviction("Evicted")).await;
-    assert_eq!(said[0], "default/web (UID uid-web) is being ended, grace 30 s");
+    let output = output_of(socket(), "web/evict", &eviction("Evicted")).await;
+    assert_eq!(output[0], "default/web (UID uid-web) is being ended, grace 30 s");
     assert!(
-        said[1].starts_with("default/web has ended as Failed (Evicted): none"),
-        "{said:?}"
+        output[1].starts_with("default/web has ended as Failed (Evicted): none"),
+        "{output:?}"
     );
-    let said = followed(socket(), "web/kill", &StopRequest::default()).await;
+    let output = output_of(socket(), "web/kill", &StopRequest::default()).await;
     assert!(
-        said[0].contains("has ended already as Failed (Evicted): the request changes nothing"),
-        "{said:?}"
+        output[0].contains("has ended already as Failed (Evicted): the request changes nothing"),
+        "{output:?}"
     );
 }
 
@@ -91,21 +91,21 @@ async fn eviction_reports_what_it_waits_for_until_the_api_server_shows_it() {
     let volume = node.pod_dir("web").join("volumes/kubernetes.io~rbd/pvc-1");
     fs::create_dir_all(volume.join("mount")).unwrap();
     let socket = node.flags.socket.socket.clone();
-    let waits = tokio::spawn(async move { followed(socket, "web/evict", &eviction("Evicted")).await });
-    node.failing("web", "kubernetes.io~rbd/pvc-1").await;
+    let waits = tokio::spawn(async move { output_of(socket, "web/evict", &eviction("Evicted")).await });
+    node.wait_blocked("web", "kubernetes.io~rbd/pvc-1").await;
     sleep(secs(300)).await;
     assert!(!waits.is_finished());
     assert!(!outcome(&node, "web", 0).await.ended);
     assert_eq!(node.get("web").await.unwrap()["status"]["phase"], "Running");
     fs::remove_dir_all(&volume).unwrap();
-    let said = waits.await.unwrap();
+    let output = waits.await.unwrap();
     assert!(
-        said[1].starts_with("waits for volumes") && said[1].contains("pvc-1"),
-        "{said:?}"
+        output[1].starts_with("waits for volumes") && output[1].contains("pvc-1"),
+        "{output:?}"
     );
     assert!(
-        said.last().unwrap().contains("has ended as Failed (Evicted)"),
-        "{said:?}"
+        output.last().unwrap().contains("has ended as Failed (Evicted)"),
+        "{output:?}"
     );
     assert_eq!(node.get("web").await.unwrap()["status"]["phase"], "Failed");
 }
@@ -113,7 +113,7 @@ async fn eviction_reports_what_it_waits_for_until_the_api_server_shows_it() {
 #[tokio::test(start_paused = true)]
 async fn outcome_is_reported_before_the_watch_shows_it() {
     let node = node_with("web", &plain(), false).await;
-    trouble(&node, Fault::new(Action::StallWatch));
+    inject_fault(&node, Fault::new(Action::StallWatch));
     sleep(secs(1)).await;
     granted(&node, "web/kill", &StopRequest::default()).await;
     let began = Instant::now();
@@ -126,7 +126,7 @@ async fn outcome_is_reported_before_the_watch_shows_it() {
 async fn elapsed_time_does_not_grow_after_termination() {
     let node = node_with("web", &plain(), false).await;
     granted(&node, "web/kill", &StopRequest::default()).await;
-    until("it is kept", async || node.status().await.pods.kept == 1).await;
+    wait_until("it is kept", async || node.status().await.pods.kept == 1).await;
     ended(&node, "web").await;
     let before = outcome(&node, "web", 0).await.story;
     sleep(secs(600)).await;
@@ -153,7 +153,7 @@ async fn request_of_a_caller_that_hangs_up_is_logged_with_its_result() {
             yield_now().await;
         }
     }
-    until("what became of both is logged", async || {
+    wait_until("what became of both is logged", async || {
         log.lines("is granted").len() + log.lines("is refused").len() == 2
     })
     .await;
@@ -164,7 +164,7 @@ async fn request_of_a_caller_that_hangs_up_is_logged_with_its_result() {
     );
     assert!(log.lines("is granted")[0].contains("pod.uid=\"uid-web\""));
     assert!(log.lines("is refused")[0].contains("no pod default/nobody"));
-    until("it has ended", async || {
+    wait_until("it has ended", async || {
         node.get("web").await.unwrap()["status"]["phase"] == "Succeeded"
     })
     .await;
@@ -173,11 +173,13 @@ async fn request_of_a_caller_that_hangs_up_is_logged_with_its_result() {
 #[tokio::test(start_paused = true)]
 async fn requests_before_the_runtime_is_reached_are_refused_and_not_done_later() {
     let mut node = Node::new().await;
-    node.polite_pod("web");
+    node.simple_pod("web");
     node.cri.stop().await;
     node.launch().await;
-    until("it is told", async || {
-        node.ask().await.is_some_and(|status| status.runtime.error.is_some())
+    wait_until("it is told", async || {
+        node.try_status()
+            .await
+            .is_some_and(|status| status.runtime.error.is_some())
     })
     .await;
     let began = Instant::now();
@@ -199,8 +201,8 @@ async fn requests_before_the_runtime_is_reached_are_refused_and_not_done_later()
     assert!(began.elapsed() < secs(1), "{:?}", began.elapsed());
     node.cri.start_again().await;
     node.cri.allow_everything();
-    until("it watches", async || {
-        node.ask().await.is_some_and(|status| status.watch.pods == 1)
+    wait_until("it watches", async || {
+        node.try_status().await.is_some_and(|status| status.watch.pods == 1)
     })
     .await;
     sleep(secs(60)).await;
@@ -210,14 +212,14 @@ async fn requests_before_the_runtime_is_reached_are_refused_and_not_done_later()
 #[tokio::test(start_paused = true)]
 async fn stopping_agent_refuses_requests() {
     let mut node = node_with("web", &plain(), true).await;
-    node.polite_pod("late");
-    until("it is known", async || node.status().await.watch.pods == 2).await;
+    node.simple_pod("late");
+    wait_until("it is known", async || node.status().await.watch.pods == 2).await;
     let socket = node.flags.socket.socket.clone();
     granted(&node, "web/kill", &within(9)).await;
     node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
     let late = tokio::spawn(async move {
         sleep(secs(1)).await;
-        followed(socket, "late/kill", &StopRequest::default()).await
+        output_of(socket, "late/kill", &StopRequest::default()).await
     });
     assert_eq!(node.stop().await, Ok(()));
     let told = late.await.unwrap();
@@ -231,16 +233,16 @@ async fn stopping_agent_refuses_requests() {
 async fn stopping_agent_reports_when_the_termination_continues() {
     let mut node = node_with("web", &plain(), true).await;
     let socket = node.flags.socket.socket.clone();
-    let waits = tokio::spawn(async move { followed(socket, "web/kill", &StopRequest::default()).await });
+    let waits = tokio::spawn(async move { output_of(socket, "web/kill", &StopRequest::default()).await });
     node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
     assert_eq!(node.stop().await, Ok(()));
-    let said = waits.await.unwrap();
-    let last = said.last().unwrap();
+    let output = waits.await.unwrap();
+    let last = output.last().unwrap();
     for words in [
         "the agent has gone while default/web was being ended",
         "goes on when the agent starts",
         "pod-teardown status",
     ] {
-        assert!(last.contains(words), "{words:?} is not in {said:?}");
+        assert!(last.contains(words), "{words:?} is not in {output:?}");
     }
 }

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 use tonic::Code;
 
 use crate::{
-    node::{Node, secs, until},
+    node::{Node, secs, wait_until},
     pods::pod,
 };
 
@@ -22,8 +22,8 @@ async fn init_and_main() -> Node {
     let mut object = pod("web", &json!([{ "name": "main", "image": "i" }]));
     object["spec"]["initContainers"] = json!([{ "name": "init", "image": "i" }]);
     object["metadata"]["finalizers"] = json!(["test/hold"]);
-    node.object(object);
-    node.left_over("web", |pod| {
+    node.insert(object);
+    node.pod_without_object("web", |pod| {
         drop(
             pod.container("init")
                 .exited(0)
@@ -38,7 +38,7 @@ async fn init_and_main() -> Node {
 
 /// The entry of a container once the phase is terminal.
 async fn ended(node: &Node, list: &str) -> Value {
-    until("the phase is terminal", async || {
+    wait_until("the phase is terminal", async || {
         matches!(
             node.get("web").await.unwrap()["status"]["phase"].as_str(),
             Some("Failed" | "Succeeded")
@@ -92,8 +92,8 @@ async fn exit_that_is_readable_after_retries_is_reported() {
     let node = init_and_main().await;
     node.cri.fault_of(Read::ContainerStatus, "main", broken());
     node.delete("web", None).await;
-    node.failing("web", "how it ended cannot be read").await;
-    let story = node.story("web").await.unwrap();
+    node.wait_blocked("web", "how it ended cannot be read").await;
+    let story = node.trace("web").await.unwrap();
     assert!(
         story
             .blocked
@@ -117,7 +117,7 @@ async fn exit_shown_by_the_api_server_is_not_read_again() {
         "containerID": id,
         "state": { "terminated": { "exitCode": 0, "reason": "Completed", "containerID": id } },
     }]);
-    node.object(object);
+    node.insert(object);
     node.cri.fault_of(Read::ContainerStatus, "init", broken());
     let began = Instant::now();
     node.delete("web", None).await;
@@ -129,7 +129,7 @@ async fn exit_shown_by_the_api_server_is_not_read_again() {
 #[tokio::test(start_paused = true)]
 async fn failed_runtime_query_counts_for_the_step_that_needed_it() {
     let mut node = Node::new().await;
-    node.polite_pod("web");
+    node.simple_pod("web");
     node.start().await;
     for pattern in [StopContainer::any(), StopPodSandbox::any()] {
         node.cri.any_number_of(expect(pattern));
@@ -138,20 +138,20 @@ async fn failed_runtime_query_counts_for_the_step_that_needed_it() {
         node.cri.any_number_of(expect(pattern).error(Code::Unknown, "busy"));
     }
     node.delete("web", None).await;
-    node.failing("web", "busy").await;
+    node.wait_blocked("web", "busy").await;
     node.cri.fault(
         Read::ListContainers,
         Fault::Error(Code::Unknown, "database is locked".to_owned()),
     );
-    node.failing("web", "database is locked").await;
-    let blocked = node.story("web").await.unwrap().blocked;
+    node.wait_blocked("web", "database is locked").await;
+    let blocked = node.trace("web").await.unwrap().blocked;
     assert!(blocked.iter().all(|it| it.step == Some(Step::Cleanup)), "{blocked:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn failed_runtime_query_after_the_stop_is_no_stop_failure() {
     let mut node = Node::new().await;
-    node.polite_pod("web");
+    node.simple_pod("web");
     node.start().await;
     node.cri.any_number_of(expect(StopContainer::any()));
     node.cri.any_number_of(expect(StopPodSandbox::any()).then(secs(5)));
@@ -162,13 +162,13 @@ async fn failed_runtime_query_after_the_stop_is_no_stop_failure() {
         Fault::Error(Code::Unknown, "database is locked".to_owned()),
     );
     sleep(secs(5)).await;
-    until("the look has failed", async || {
-        node.story("web").await.is_some_and(|story| !story.blocked.is_empty())
+    wait_until("the look has failed", async || {
+        node.trace("web").await.is_some_and(|story| !story.blocked.is_empty())
     })
     .await;
-    let blocked = node.story("web").await.unwrap().blocked;
+    let blocked = node.trace("web").await.unwrap().blocked;
     assert!(blocked.iter().all(|it| it.step == Some(Step::Sandbox)), "{blocked:?}");
     node.cri.heal();
     node.cri.allow_everything();
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
 }

@@ -9,9 +9,9 @@ use tokio::time::{Instant, sleep};
 use tonic::Code;
 
 use crate::{
-    node::{Node, secs, until},
+    node::{Node, secs, wait_until},
     pods::plain,
-    server::trouble,
+    server::inject_fault,
 };
 
 async fn events(node: &Node, reason: &str) -> Vec<Value> {
@@ -59,7 +59,7 @@ async fn pod_is_reported_blocked_only_some_time_after_the_grace_period() {
 #[tokio::test(start_paused = true)]
 async fn expired_event_is_created_again_with_its_count() {
     let node = stuck().await;
-    until("it is told", async || !events(&node, "FailedKillPod").await.is_empty()).await;
+    wait_until("it is told", async || !events(&node, "FailedKillPod").await.is_empty()).await;
     let name = events(&node, "FailedKillPod").await[0]["metadata"]["name"].clone();
     let path = format!("/api/v1/namespaces/default/events/{}", name.as_str().unwrap());
     node.admin.delete(&path, None).await.unwrap();
@@ -72,8 +72,8 @@ async fn expired_event_is_created_again_with_its_count() {
 #[tokio::test(start_paused = true)]
 async fn events_counted_during_an_api_server_outage_are_sent_afterwards() {
     let node = stuck().await;
-    until("it is told", async || !events(&node, "FailedKillPod").await.is_empty()).await;
-    trouble(&node, Fault::new(Action::Refuse));
+    wait_until("it is told", async || !events(&node, "FailedKillPod").await.is_empty()).await;
+    inject_fault(&node, Fault::new(Action::Refuse));
     sleep(secs(1500)).await;
     node.api.faults().clear();
     sleep(secs(330)).await;
@@ -85,12 +85,12 @@ async fn events_counted_during_an_api_server_outage_are_sent_afterwards() {
 #[tokio::test(start_paused = true)]
 async fn pending_events_are_sent_before_the_agent_exits() {
     let mut node = Node::new().await;
-    node.polite_pod("web");
+    node.simple_pod("web");
     node.start().await;
     node.cri.allow_everything();
-    trouble(&node, Fault::status(503).verb("create").resource("events").once());
+    inject_fault(&node, Fault::status(503).verb("create").resource("events").once());
     node.delete("web", None).await;
-    node.gone("web").await;
+    node.wait_deleted("web").await;
     assert!(events(&node, "Killing").await.is_empty());
     node.stop().await.unwrap();
     assert_eq!(events(&node, "Killing").await.len(), 1);
@@ -99,12 +99,12 @@ async fn pending_events_are_sent_before_the_agent_exits() {
 #[tokio::test(start_paused = true)]
 async fn refused_events_do_not_delay_the_shutdown() {
     let mut node = Node::new().await;
-    node.polite_pod("web");
+    node.simple_pod("web");
     node.start().await;
     node.cri.allow_everything();
-    trouble(&node, Fault::status(503).verb("create").resource("events"));
+    inject_fault(&node, Fault::status(503).verb("create").resource("events"));
     node.delete("web", None).await;
-    node.gone("web").await;
+    node.wait_deleted("web").await;
     let began = Instant::now();
     node.stop().await.unwrap();
     assert!(began.elapsed() < secs(5), "{:?}", began.elapsed());

@@ -11,10 +11,10 @@ use tokio::time::{Instant, sleep};
 use tonic::Code;
 
 use crate::{
-    housekeeping::after_the_end_of,
+    housekeeping::node_after_termination_of,
     in_use::{DRIVER, csi_driver},
     log::Log,
-    node::{Node, secs, until},
+    node::{Node, secs, wait_until},
 };
 
 /// A driver, and volumes of it that are staged for nobody.
@@ -45,21 +45,21 @@ fn unstaged(driver: &CsiDriver) -> usize {
 
 #[tokio::test(start_paused = true)]
 async fn hanging_driver_delays_no_other_leftover() {
-    let node = after_the_end_of(&["web"]).await;
+    let node = node_after_termination_of(&["web"]).await;
     let driver = staged(&node, DRIVER, &["1", "2", "3", "4", "5", "6", "7", "8"]);
     driver.behave(Conduct::Hangs);
     let began = Instant::now();
     let left = node.pod_dir("web").join("volumes/kubernetes.io~empty-dir/data");
     fs::create_dir_all(&left).unwrap();
-    until("it is gone", async || !node.pod_dir("web").exists()).await;
+    wait_until("it is gone", async || !node.pod_dir("web").exists()).await;
     assert!(began.elapsed() < secs(200), "{:?}", began.elapsed());
-    until("the driver is asked", async || !driver.called().is_empty()).await;
+    wait_until("the driver is asked", async || !driver.called().is_empty()).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn volume_that_cannot_be_unstaged_is_retried_with_backoff_and_logged_once() {
     let log = Log::new();
-    let node = after_the_end_of(&[]).await;
+    let node = node_after_termination_of(&[]).await;
     let driver = staged(&node, DRIVER, &["1"]);
     let refuses = |why: &str| Conduct::Fails(Code::Internal, why.to_owned());
     driver.behave(refuses("no way"));
@@ -73,9 +73,9 @@ async fn volume_that_cannot_be_unstaged_is_retried_with_backoff_and_logged_once(
     assert!(status.house.volumes[0].contains("no way"), "{:?}", status.house.volumes);
     assert_eq!(log.lines("no way").len(), 1);
     driver.behave(refuses("no chance"));
-    until("the change is said", async || log.lines("no chance").len() == 1).await;
+    wait_until("the change is said", async || log.lines("no chance").len() == 1).await;
     driver.behave(Conduct::Well);
-    until("it is taken off", async || node.status().await.house.volumes.is_empty()).await;
+    wait_until("it is taken off", async || node.status().await.house.volumes.is_empty()).await;
     assert!(
         !node
             .path("kubelet/plugins/kubernetes.io/csi")
@@ -87,11 +87,11 @@ async fn volume_that_cannot_be_unstaged_is_retried_with_backoff_and_logged_once(
 
 #[tokio::test(start_paused = true)]
 async fn hanging_driver_delays_no_volume_of_another_driver() {
-    let node = after_the_end_of(&[]).await;
+    let node = node_after_termination_of(&[]).await;
     let hangs = staged(&node, DRIVER, &["1", "2", "3", "4", "5", "6", "7", "8"]);
     hangs.behave(Conduct::Hangs);
     let quick = staged(&node, "quick.example.com", &["quick"]);
     let began = Instant::now();
-    until("it is taken off", async || unstaged(&quick) == 1).await;
+    wait_until("it is taken off", async || unstaged(&quick) == 1).await;
     assert!(began.elapsed() < secs(200), "{:?}", began.elapsed());
 }

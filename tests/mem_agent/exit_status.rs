@@ -7,35 +7,35 @@ use testbed::apiserver::faults::Fault;
 use tokio::time::sleep;
 
 use crate::{
-    node::{Node, secs, until},
+    node::{Node, secs, wait_until},
     pods::{plain, pod},
-    server::trouble,
+    server::inject_fault,
 };
 
 /// A pod that fails with 7 and says why. Its object stays for somebody, and the API takes no status.
-async fn ended_and_not_told(node: &mut Node) {
-    let words = node.path("words");
-    ended_with(node, &words).await;
+async fn terminated_and_unreported(node: &mut Node) {
+    let message = node.path("words");
+    terminated_with_message(node, &message).await;
 }
 
 /// The same, with its words in this file.
-async fn ended_with(node: &mut Node, words: &Path) {
-    fs::write(words, "disk on fire").unwrap();
+async fn terminated_with_message(node: &mut Node, message: &Path) {
+    fs::write(message, "disk on fire").unwrap();
     let mut held = pod("web", &plain());
     held["metadata"]["finalizers"] = json!(["test/hold"]);
     node.pod("web", &plain(), |pod| {
         drop(pod.container("main").ends_after_term(secs(1), 7).termination_message(
             "/dev/termination-log",
-            words.to_str().unwrap(),
+            message.to_str().unwrap(),
             "File",
         ));
     });
-    node.object(held);
+    node.insert(held);
     node.start().await;
     node.cri.allow_everything();
-    trouble(node, Fault::status(503).resource("pods/status").times(1000));
+    inject_fault(node, Fault::status(503).resource("pods/status").times(1000));
     node.delete("web", None).await;
-    node.failing("web", "status: PATCH").await;
+    node.wait_blocked("web", "status: PATCH").await;
 }
 
 fn forget_containers(node: &Node) {
@@ -46,15 +46,15 @@ fn forget_containers(node: &Node) {
     fs::remove_file(node.path("words")).unwrap();
 }
 
-async fn told(node: &Node) -> Value {
-    until("its end is told", async || {
+async fn reported_status(node: &Node) -> Value {
+    wait_until("its end is told", async || {
         node.get("web").await.unwrap()["status"]["phase"] != "Running"
     })
     .await;
     node.get("web").await.unwrap()["status"].take()
 }
 
-fn is_the_real_end(status: &Value) {
+fn assert_real_exit(status: &Value) {
     let end = &status["containerStatuses"][0]["state"]["terminated"];
     assert_eq!(
         (&status["phase"], &end["exitCode"], &end["reason"], &end["message"]),
@@ -69,22 +69,22 @@ fn is_the_real_end(status: &Value) {
 #[tokio::test(start_paused = true)]
 async fn exit_codes_are_kept_when_the_runtime_forgets_containers() {
     let mut node = Node::new().await;
-    ended_and_not_told(&mut node).await;
+    terminated_and_unreported(&mut node).await;
     forget_containers(&node);
     sleep(secs(100)).await;
     node.api.faults().clear();
-    is_the_real_end(&told(&node).await);
+    assert_real_exit(&reported_status(&node).await);
 }
 
 #[tokio::test(start_paused = true)]
 async fn exit_codes_are_known_after_a_restart_without_containers() {
     let mut node = Node::new().await;
-    ended_and_not_told(&mut node).await;
+    terminated_and_unreported(&mut node).await;
     node.crash().await;
     forget_containers(&node);
     node.api.faults().clear();
     node.start().await;
-    is_the_real_end(&told(&node).await);
+    assert_real_exit(&reported_status(&node).await);
 }
 
 #[tokio::test(start_paused = true)]
@@ -92,24 +92,24 @@ async fn termination_message_of_a_removed_volume_is_reported_after_a_crash() {
     let mut node = Node::new().await;
     let volume = node.pod_dir("web").join("volumes/kubernetes.io~empty-dir/data");
     fs::create_dir_all(&volume).unwrap();
-    ended_with(&mut node, &volume.join("words")).await;
-    until("the volume is gone", async || !volume.exists()).await;
+    terminated_with_message(&mut node, &volume.join("words")).await;
+    wait_until("the volume is gone", async || !volume.exists()).await;
     node.crash().await;
     node.api.faults().clear();
     node.start().await;
-    is_the_real_end(&told(&node).await);
+    assert_real_exit(&reported_status(&node).await);
 }
 
 #[tokio::test(start_paused = true)]
 async fn without_a_journal_the_exit_is_unknown_and_never_success() {
     let mut node = Node::new().await;
-    ended_and_not_told(&mut node).await;
+    terminated_and_unreported(&mut node).await;
     node.crash().await;
     forget_containers(&node);
     fs::remove_file(node.flags.state_dir.join(pod_teardown::journal::FILE)).unwrap();
     node.api.faults().clear();
     node.start().await;
-    let status = told(&node).await;
+    let status = reported_status(&node).await;
     let end = &status["containerStatuses"][0]["state"]["terminated"];
     assert_eq!(status["phase"], "Failed", "{status}");
     assert_ne!(end["exitCode"], 0, "{status}");
@@ -119,13 +119,13 @@ async fn without_a_journal_the_exit_is_unknown_and_never_success() {
 #[tokio::test(start_paused = true)]
 async fn recorded_exit_does_not_prove_that_nothing_runs() {
     let mut node = Node::new().await;
-    ended_and_not_told(&mut node).await;
+    terminated_and_unreported(&mut node).await;
     forget_containers(&node);
     let cgroup = node.pod_cgroup("web").join("container");
     fs::create_dir_all(&cgroup).unwrap();
     fs::write(cgroup.join("cgroup.procs"), "4711\n").unwrap();
     node.api.faults().clear();
-    node.failing("web", "held: it holds 1 processes").await;
+    node.wait_blocked("web", "held: it holds 1 processes").await;
     sleep(secs(100)).await;
     assert_eq!(node.get("web").await.unwrap()["status"]["phase"], "Running");
 }

@@ -12,11 +12,11 @@ use tokio::time::{Instant, sleep};
 use tonic::Code;
 
 use crate::{
-    node::{Node, secs, until},
+    node::{Node, secs, wait_until},
+    node_identity::{recorded_node, replaced},
     pods::{plain, pod},
-    requests::{ask, eviction, outcome},
-    server::trouble,
-    world::{recorded_node, replaced},
+    server::inject_fault,
+    stop_requests::{ask, eviction, outcome},
 };
 
 /// Twelve pods, whose store comes back as it was before they were made: StatefulSets make them anew, with other UIDs.
@@ -24,19 +24,19 @@ async fn pods_with_namesakes() -> (Node, Vec<String>) {
     let mut node = Node::new().await;
     let names: Vec<_> = (0..12).map(|number| format!("db-{number}")).collect();
     for name in &names {
-        node.polite_pod(name);
+        node.simple_pod(name);
     }
     node.start().await;
     let own = recorded_node(&node).await;
     replaced(&mut node, 1).await;
-    node.object(own);
+    node.insert(own);
     for name in &names {
         let mut again = pod(name, &plain());
         again["metadata"]["uid"] = format!("new-{name}").into();
-        node.object(again);
+        node.insert(again);
     }
-    until("the list is doubted", async || node.status().await.watch.held.is_some()).await;
-    until("all are known", async || node.status().await.watch.pods == 24).await;
+    wait_until("the list is doubted", async || node.status().await.watch.held.is_some()).await;
+    wait_until("all are known", async || node.status().await.watch.pods == 24).await;
     node.cri.allow_everything();
     (node, names)
 }
@@ -85,12 +85,12 @@ async fn succeeded_pod_never_becomes_failed() {
     // The last that is heard of it: somebody sets a label.
     let mut labelled = node.get("web").await.unwrap();
     labelled["metadata"]["labels"] = json!({ "a": "b" });
-    node.object(labelled);
+    node.insert(labelled);
     sleep(secs(1)).await;
-    trouble(&node, Fault::new(Action::StallWatch));
+    inject_fault(&node, Fault::new(Action::StallWatch));
     // The server does what it is asked, and its answer is lost.
-    trouble(&node, Fault::new(Action::LoseResponse).resource("pods/status").once());
-    until("the API shows its end", async || {
+    inject_fault(&node, Fault::new(Action::LoseResponse).resource("pods/status").once());
+    wait_until("the API shows its end", async || {
         node.get("web").await.unwrap()["status"]["phase"] == "Succeeded"
     })
     .await;
@@ -106,12 +106,12 @@ async fn shorter_grace_applies_to_a_pod_between_attempts() {
     let mut patient = pod("web", &plain());
     patient["spec"]["terminationGracePeriodSeconds"] = 3600.into();
     node.pod("web", &plain(), |pod| drop(pod.container("main")));
-    node.object(patient);
+    node.insert(patient);
     node.start().await;
     node.cri
         .any_number_of(expect(StopContainer::any()).error(Code::Unknown, "busy"));
     ask(&node, "web/kill", &StopRequest::default()).await.unwrap();
-    node.failing("web", "busy").await;
+    node.wait_blocked("web", "busy").await;
     // The pauses have grown.
     sleep(secs(300)).await;
     let stops = || {
@@ -121,7 +121,7 @@ async fn shorter_grace_applies_to_a_pod_between_attempts() {
             .count()
     };
     let before = stops();
-    until("an attempt has just failed", async || stops() > before).await;
+    wait_until("an attempt has just failed", async || stops() > before).await;
     sleep(secs(1)).await;
     node.cri.allow_everything();
     let (began, before) = (Instant::now(), stops());
@@ -130,26 +130,26 @@ async fn shorter_grace_applies_to_a_pod_between_attempts() {
         ..StopRequest::default()
     };
     ask(&node, "web/kill", &what).await.unwrap();
-    until("it is stopped again", async || stops() > before).await;
+    wait_until("it is stopped again", async || stops() > before).await;
     assert!(began.elapsed() < secs(5), "{:?}", began.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
 async fn unreadable_pod_whose_object_is_deleted_is_reported() {
     let mut node = Node::new().await;
-    node.polite_pod("lives");
-    node.polite_pod("web");
+    node.simple_pod("lives");
+    node.simple_pod("web");
     let mut odd = pod("web", &plain());
     odd["metadata"]["annotations"] = "mirror".into();
-    node.object(odd);
+    node.insert(odd);
     node.start().await;
-    until("it is noticed", async || {
+    wait_until("it is noticed", async || {
         node.status().await.counters.pods_unreadable == 1
     })
     .await;
     node.cri.allow_everything();
     node.delete("web", Some(0)).await;
-    until("its object is gone", async || node.get("web").await.is_none()).await;
+    wait_until("its object is gone", async || node.get("web").await.is_none()).await;
     sleep(secs(900)).await;
     let told = node.status().await.watch.unmanaged;
     let ended = node
@@ -165,30 +165,30 @@ async fn known_pod_with_an_unreadable_object_is_torn_down_after_its_deletion() {
     node.cri.allow_everything();
     let mut odd = node.get("web").await.unwrap();
     odd["metadata"]["annotations"] = "mirror".into();
-    node.object(odd);
-    until("it is noticed", async || {
+    node.insert(odd);
+    wait_until("it is noticed", async || {
         node.status().await.counters.pods_unreadable == 1
     })
     .await;
     node.delete("web", Some(0)).await;
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn eviction_during_a_status_update_is_in_the_final_status() {
     let mut node = Node::new().await;
-    node.polite_pod("web");
+    node.simple_pod("web");
     node.start().await;
     node.cri.allow_everything();
     // Somebody else changes the object all the time, and to read it takes a while.
-    trouble(&node, Fault::status(409).resource("pods/status"));
-    trouble(&node, Fault::delay(secs(3)).verb("list").resource("pods"));
+    inject_fault(&node, Fault::status(409).resource("pods/status"));
+    inject_fault(&node, Fault::delay(secs(3)).verb("list").resource("pods"));
     ask(&node, "web/kill", &StopRequest::default()).await.unwrap();
     let refused = || node.api.requests().iter().filter(|it| it.code == Some(409)).count();
-    until("its status is refused", async || refused() > 0).await;
+    wait_until("its status is refused", async || refused() > 0).await;
     node.calls(1, |seen| seen.kind == Kind::StopPodSandbox).await;
     let before = refused();
-    until("its last status is refused", async || refused() > before).await;
+    wait_until("its last status is refused", async || refused() > before).await;
     ask(&node, "web/evict", &eviction("Evicted")).await.unwrap();
     node.api.faults().clear();
     assert!(outcome(&node, "web", 60).await.ended);
@@ -202,14 +202,14 @@ async fn eviction_during_a_status_update_is_in_the_final_status() {
 #[tokio::test(start_paused = true)]
 async fn terminated_pod_reports_no_wait() {
     let mut node = Node::new().await;
-    node.polite_pod("web");
+    node.simple_pod("web");
     node.start().await;
     node.cri
         .in_order([expect(StopContainer::any()).error(Code::Unknown, "busy")]);
     ask(&node, "web/kill", &StopRequest::default()).await.unwrap();
-    node.failing("web", "busy").await;
+    node.wait_blocked("web", "busy").await;
     node.cri.allow_everything();
-    until("it is kept", async || node.status().await.pods.kept == 1).await;
+    wait_until("it is kept", async || node.status().await.pods.kept == 1).await;
     let StopOutcome { ended, story } = outcome(&node, "web", 0).await;
     assert!(ended);
     assert_eq!(story.blocked, []);
@@ -231,7 +231,7 @@ async fn status_of_an_evicted_pod_is_sent_before_its_containers_are_stopped() {
 #[tokio::test(start_paused = true)]
 async fn watch_events_during_an_absence_check_are_no_restored_store() {
     let mut node = Node::new().await;
-    node.polite_pod("db");
+    node.simple_pod("db");
     node.pod("web", &plain(), |pod| {
         drop(pod.container("main").ends_after_term(secs(5), 0));
     });
@@ -241,23 +241,23 @@ async fn watch_events_during_an_absence_check_are_no_restored_store() {
     node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
     sleep(secs(1)).await;
     // A server, or a way to it, that takes a little longer.
-    trouble(&node, Fault::delay(secs(2)).resource("pods/status").once());
-    trouble(
+    inject_fault(&node, Fault::delay(secs(2)).resource("pods/status").once());
+    inject_fault(
         &node,
         Fault::delay(Duration::from_millis(50)).verb("get").resource("nodes"),
     );
     node.calls(1, |seen| seen.kind == Kind::StopPodSandbox).await;
     sleep(secs(1)).await;
     node.delete("web", Some(0)).await;
-    node.gone("web").await;
+    node.wait_deleted("web").await;
     // Other pods of this node live on meanwhile.
     for number in 0..300 {
         let mut db = node.get("db").await.unwrap();
         db["metadata"]["labels"] = json!({ "n": number.to_string() });
-        node.object(db);
+        node.insert(db);
         sleep(Duration::from_millis(10)).await;
     }
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
     assert_eq!(node.status().await.watch.held, None);
     node.crash().await;
     node.start().await;

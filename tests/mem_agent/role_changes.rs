@@ -2,22 +2,22 @@
 
 use crate::{
     log::Log,
-    node::{secs, until},
-    understudy::Stage,
+    node::{secs, wait_until},
+    standby::NodeWithKubelet,
 };
 use tokio::time::sleep;
 
 #[tokio::test(start_paused = true)]
 async fn each_role_change_is_logged_with_its_evidence_and_status_has_its_time() {
     let log = Log::new();
-    let mut stage = Stage::set().await;
+    let mut stage = NodeWithKubelet::new().await;
     stage.node.delete("web", None).await;
-    until("the kubelet is seen", async || stage.turn().await == "kubelet").await;
-    let since = async |stage: &Stage| stage.node.status().await.understudy.unwrap().since.unwrap();
+    wait_until("the kubelet is seen", async || stage.role().await == "kubelet").await;
+    let since = async |stage: &NodeWithKubelet| stage.node.status().await.understudy.unwrap().since.unwrap();
     let works = since(&stage).await;
     assert_eq!(log.lines("the kubelet is there").len(), 1);
-    stage.dies();
-    stage.taken_over().await;
+    stage.kubelet_exits();
+    stage.wait_for_takeover().await;
     let lines = log.lines("this agent takes its pods down");
     assert_eq!(lines.len(), 1, "{lines:?}");
     for sign in ["process silent", "healthz silent", "lease silent"] {
@@ -33,8 +33,8 @@ async fn each_role_change_is_logged_with_its_evidence_and_status_has_its_time() 
     assert!(ours > works);
     sleep(secs(60)).await;
     assert_eq!(since(&stage).await, ours);
-    stage.returns();
-    until("the agent lets go", async || stage.turn().await == "kubelet").await;
+    stage.kubelet_starts();
+    wait_until("the agent lets go", async || stage.role().await == "kubelet").await;
     assert_eq!(log.lines("the kubelet is there").len(), 2);
     assert!(since(&stage).await > ours);
 }
@@ -42,18 +42,18 @@ async fn each_role_change_is_logged_with_its_evidence_and_status_has_its_time() 
 #[tokio::test(start_paused = true)]
 async fn restarting_kubelet_that_becomes_unresponsive_is_reported_again() {
     let log = Log::new();
-    let mut stage = Stage::set().await;
+    let mut stage = NodeWithKubelet::new().await;
     for _ in 0..10 {
-        stage.dies();
+        stage.kubelet_exits();
         sleep(secs(8)).await;
-        stage.returns();
+        stage.kubelet_starts();
         sleep(secs(3)).await;
     }
-    assert_eq!(stage.turn().await, "wedged");
+    assert_eq!(stage.role().await, "wedged");
     let in_vain = log.lines("again and again");
     assert!(in_vain.len() == 1 && in_vain[0].contains("ERROR"), "{in_vain:?}");
     sleep(secs(60)).await;
-    assert_eq!(stage.turn().await, "wedged");
+    assert_eq!(stage.role().await, "wedged");
     let wedged = log.lines("it is wedged");
     assert!(wedged.len() == 1 && wedged[0].contains("ERROR"), "{wedged:?}");
 }

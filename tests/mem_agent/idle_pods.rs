@@ -13,9 +13,9 @@ use tokio::time::{Instant, sleep};
 
 use crate::{
     devices::{DRIVER, Prepared, checkpoint},
-    node::{Node, secs, until},
+    node::{Node, secs, wait_until},
     pods::{plain, pod, uid},
-    requests::granted,
+    stop_requests::granted,
 };
 
 /// A pod that the kubelet has refused: nothing of it was ever on the node.
@@ -27,8 +27,8 @@ fn evicted(name: &str) -> Value {
 }
 
 /// The agent has seen the pods, and checked the node.
-async fn settled(node: &Node, pods: usize) {
-    until("all are seen, and the node is checked", async || {
+async fn wait_checked(node: &Node, pods: usize) {
+    wait_until("all are seen, and the node is checked", async || {
         node.status().await.pods.kept == pods
     })
     .await;
@@ -38,14 +38,14 @@ async fn settled(node: &Node, pods: usize) {
 async fn thousands_of_idle_terminal_pods_get_no_worker_and_delay_no_deletion() {
     let mut node = Node::new().await;
     for number in 0..3_000 {
-        node.object(evicted(&format!("evicted-{number}")));
+        node.insert(evicted(&format!("evicted-{number}")));
     }
-    node.polite_pod("web");
+    node.simple_pod("web");
     node.start().await;
     node.cri.allow_everything();
     let began = Instant::now();
     node.delete("web", None).await;
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
     assert!(began.elapsed() < secs(1), "{:?}", began.elapsed());
     sleep(secs(60)).await;
     let status = node.status().await;
@@ -80,9 +80,9 @@ async fn terminal_pod_with_anything_on_the_node_gets_a_worker() {
         if name == "claim" {
             object["spec"]["resourceClaims"] = json!([{ "name": "gpu", "resourceClaimName": "gpu" }]);
         }
-        node.object(object);
+        node.insert(object);
     }
-    node.object(evicted("nothing"));
+    node.insert(evicted("nothing"));
     // Its object shows no claim.
     let prepared = Prepared {
         name: "gpu",
@@ -108,7 +108,7 @@ async fn terminal_pod_with_anything_on_the_node_gets_a_worker() {
         .change(|world| world.sandboxes.retain(|_, sandbox| sandbox.pod_uid != uid("container")));
     node.cri.allow_everything();
     node.start().await;
-    until("all have one", async || {
+    wait_until("all have one", async || {
         node.status().await.counters.begun >= names.len() as u64
     })
     .await;
@@ -124,56 +124,56 @@ async fn terminal_pod_with_a_running_container_gets_the_grace_and_hook_of_its_sp
     object["spec"]["terminationGracePeriodSeconds"] = 60.into();
     object["spec"]["containers"][0]["lifecycle"] = json!({ "preStop": { "exec": { "command": ["drain"] } } });
     node.pod("web", &plain(), |pod| drop(pod.container("main")));
-    node.object(object);
+    node.insert(object);
     node.cri.in_order([
         expect(ExecSync::of("main").command(&["drain"]).timeout(secs(60))),
         expect(StopContainer::of("main").timeout(secs(60))),
     ]);
     node.cri.allow_everything();
     node.start().await;
-    until("it is stopped", async || node.status().await.pods.kept == 1).await;
+    wait_until("it is stopped", async || node.status().await.pods.kept == 1).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn terminal_pod_gets_a_worker_if_the_node_cannot_be_checked() {
     let mut node = Node::new().await;
-    node.object(evicted("web"));
+    node.insert(evicted("web"));
     // The list of the runtime's pods in the background finds it as it is.
     fs::remove_dir_all(node.path("cgroup/kubepods")).unwrap();
     fs::write(node.path("cgroup/kubepods"), "").unwrap();
     node.cri.allow_everything();
     node.start().await;
-    until("it has one", async || node.status().await.counters.begun == 1).await;
+    wait_until("it has one", async || node.status().await.counters.begun == 1).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn idle_terminal_pod_deleted_later_is_finished_and_forgotten() {
     let mut node = Node::new().await;
-    node.object(evicted("db"));
+    node.insert(evicted("db"));
     let mut object = evicted("web");
     // Some controller has its reasons.
     object["metadata"]["finalizers"] = json!(["example.com/kept"]);
-    node.object(object);
+    node.insert(object);
     node.start().await;
-    settled(&node, 2).await;
+    wait_checked(&node, 2).await;
     node.cri.allow_everything();
     node.delete("web", None).await;
-    until("its worker begins", async || node.status().await.counters.begun == 1).await;
-    until("this node is done with it", async || {
+    wait_until("its worker begins", async || node.status().await.counters.begun == 1).await;
+    wait_until("this node is done with it", async || {
         node.status().await.counters.deleted == 1
     })
     .await;
     let path = "/api/v1/namespaces/default/pods/web";
-    let release = json!({ "metadata": { "finalizers": null } });
+    let approve = json!({ "metadata": { "finalizers": null } });
     node.admin
-        .patch(path, Patch::Merge, &release)
+        .patch(path, Patch::Merge, &approve)
         .await
         .unwrap()
         .ok()
         .unwrap();
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
     node.delete("db", Some(0)).await;
-    node.nothing_left("db").await;
+    node.wait_torn_down("db").await;
     sleep(secs(60)).await;
     let status = node.status().await;
     assert_eq!((status.counters.begun, status.pods.kept, status.watch.pods), (2, 0, 0));
@@ -182,9 +182,9 @@ async fn idle_terminal_pod_deleted_later_is_finished_and_forgotten() {
 #[tokio::test(start_paused = true)]
 async fn request_for_an_idle_terminal_pod_changes_nothing() {
     let mut node = Node::new().await;
-    node.object(evicted("web"));
+    node.insert(evicted("web"));
     node.start().await;
-    settled(&node, 1).await;
+    wait_checked(&node, 1).await;
     assert_eq!(granted(&node, "web/kill", &StopRequest::default()).await, 0);
     assert_eq!(node.status().await.counters.begun, 0);
     assert!(node.cri.effects().is_empty());
@@ -193,16 +193,16 @@ async fn request_for_an_idle_terminal_pod_changes_nothing() {
 #[tokio::test(start_paused = true)]
 async fn idle_terminal_pod_deleted_unseen_is_forgotten_without_a_worker() {
     let mut node = Node::with_pods(&["lives"]).await;
-    node.object(evicted("web"));
+    node.insert(evicted("web"));
     node.start().await;
-    settled(&node, 1).await;
+    wait_checked(&node, 1).await;
     // The agent hears of nothing, and has to list again.
     let faults = node.api.faults();
     faults.inject(Fault::new(Action::Refuse).resource("pods").verb("watch").times(3));
     faults.inject(Fault::new(Action::CutWatch).once());
     node.delete("web", Some(0)).await;
     node.api.compact();
-    until("it is forgotten", async || {
+    wait_until("it is forgotten", async || {
         let status = node.status().await;
         (status.watch.pods, status.pods.kept) == (1, 0)
     })
@@ -221,16 +221,16 @@ async fn hundreds_of_deleted_idle_pods_delay_no_running_pod() {
             object["metadata"]["deletionGracePeriodSeconds"] = 0.into();
             object["metadata"]["finalizers"] = json!(["batch.kubernetes.io/job-tracking"]);
             object["status"] = json!({ "phase": phase });
-            node.object(object);
+            node.insert(object);
         }
-        node.polite_pod("web");
+        node.simple_pod("web");
         node.cri.allow_everything();
         node.start().await;
         let began = Instant::now();
         node.delete("web", None).await;
-        node.nothing_left("web").await;
+        node.wait_torn_down("web").await;
         assert!(began.elapsed() < secs(1), "{phase}: {:?}", began.elapsed());
-        until("all have had their final delete", async || {
+        wait_until("all have had their final delete", async || {
             let status = node.status().await;
             assert!(status.pods.terminating.len() <= 17, "{}", status.pods.terminating.len());
             status.counters.deleted == 201

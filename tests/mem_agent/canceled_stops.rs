@@ -10,16 +10,16 @@ use tokio::time::sleep;
 
 use crate::{
     guard::kubelet,
-    hand_back::{at_rest, hand_back, hook_runs, with_hook},
-    node::{Node, secs, until},
+    handover::{hook_runs, nothing_in_progress, request_handover, with_hook},
+    node::{Node, secs, wait_until},
     pods::{exec, hooked, plain, pod},
-    requests::{eviction, granted, outcome},
-    server::trouble,
-    understudy::{Stage, in_time},
+    server::inject_fault,
+    standby::{NodeWithKubelet, assert_takes_threshold},
+    stop_requests::{eviction, granted, outcome},
 };
 
 /// The agent runs, and "web" has a hook and ends only when it is killed.
-async fn with_deaf_pod() -> Node {
+async fn with_stubborn_pod() -> Node {
     let mut node = Node::new().await;
     node.pod("web", &hooked(&exec()), |pod| {
         drop(pod.container("main").ignores_term());
@@ -29,15 +29,15 @@ async fn with_deaf_pod() -> Node {
     node
 }
 
-async fn is_given_up(node: &Node) {
-    until("the request is given up", async || {
+async fn wait_canceled(node: &Node) {
+    wait_until("the request is given up", async || {
         node.status().await.counters.requests_given_up == 1
     })
     .await;
 }
 
 /// As a kubelet does with what it finds stopped.
-fn starts_all_again(node: &Node) {
+fn kubelet_restarts_containers(node: &Node) {
     node.cri.change(|world| {
         world.sandboxes.values_mut().for_each(|sandbox| sandbox.ready = true);
         for container in world.containers.values_mut() {
@@ -47,16 +47,16 @@ fn starts_all_again(node: &Node) {
 }
 
 /// A kubelet starts again what CRI-O has killed though the caller of the stop was gone. In containerd it lives on.
-fn starts_again_what_was_killed(node: &Node) {
+fn kubelet_restarts_killed_containers(node: &Node) {
     if node.finishes_abandoned_stops() {
-        starts_all_again(node);
+        kubelet_restarts_containers(node);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn request_is_canceled_when_a_kubelet_starts_first() {
     for crashes in [false, true] {
-        let mut node = with_deaf_pod().await;
+        let mut node = with_stubborn_pod().await;
         granted(&node, "web/kill", &StopRequest::default()).await;
         node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
         if crashes {
@@ -66,7 +66,7 @@ async fn request_is_canceled_when_a_kubelet_starts_first() {
         if crashes {
             node.start().await;
         }
-        until("it is given up", async || {
+        wait_until("it is given up", async || {
             node.status().await.pods.terminating.is_empty()
         })
         .await;
@@ -76,10 +76,10 @@ async fn request_is_canceled_when_a_kubelet_starts_first() {
         let before = node.cri.effects().len();
         sleep(secs(600)).await;
         assert_eq!(node.cri.effects().len(), before, "it lives");
-        starts_again_what_was_killed(&node);
+        kubelet_restarts_killed_containers(&node);
         // Its next end is another one, with its hook and its whole grace.
         node.delete("web", None).await;
-        node.nothing_left("web").await;
+        node.wait_torn_down("web").await;
         let stops = node.calls(2, |seen| seen.kind == Kind::StopContainer).await;
         assert!(stops.last().unwrap().1.timeout > Some(secs(20)), "{stops:?}");
     }
@@ -87,12 +87,12 @@ async fn request_is_canceled_when_a_kubelet_starts_first() {
 
 #[tokio::test(start_paused = true)]
 async fn request_is_canceled_without_an_api_server_and_a_later_one_is_accepted() {
-    let node = with_deaf_pod().await;
+    let node = with_stubborn_pod().await;
     granted(&node, "web/evict", &eviction("Evicted")).await;
     node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
-    trouble(&node, Fault::new(Action::Refuse).resource("pods"));
+    inject_fault(&node, Fault::new(Action::Refuse).resource("pods"));
     let process = kubelet(&node);
-    is_given_up(&node).await;
+    wait_canceled(&node).await;
     std::fs::remove_dir_all(process).unwrap();
     let before = node.cri.effects().len();
     sleep(secs(120)).await;
@@ -100,39 +100,39 @@ async fn request_is_canceled_without_an_api_server_and_a_later_one_is_accepted()
     sleep(secs(600)).await;
     assert_eq!(node.cri.effects().len(), before, "it lives");
     assert_eq!(node.count_events("web", "TeardownGivenUp").await, 1);
-    starts_again_what_was_killed(&node);
+    kubelet_restarts_killed_containers(&node);
     granted(&node, "web/kill", &StopRequest::default()).await;
-    until("it has ended", async || node.status().await.pods.kept == 1).await;
+    wait_until("it has ended", async || node.status().await.pods.kept == 1).await;
 }
 
 /// With the kubelet the pod was started anew, and may have lived for days.
 #[tokio::test(start_paused = true)]
 async fn restarted_agent_cancels_a_request_if_a_kubelet_may_have_run() {
     for comes in [false, true] {
-        let mut stage = Stage::taken_over_with_a_deaf_pod().await;
-        granted(&stage.node, "deaf/kill", &StopRequest::default()).await;
+        let mut stage = NodeWithKubelet::active_with_stubborn_pod().await;
+        granted(&stage.node, "stubborn/kill", &StopRequest::default()).await;
         stage.node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
         stage.node.crash().await;
         if comes {
-            stage.returns();
+            stage.kubelet_starts();
             stage.renew().await;
             sleep(secs(300)).await;
-            stage.dies();
+            stage.kubelet_exits();
         }
         stage.node.start().await;
         if comes {
-            in_time(stage.taken_over().await);
+            assert_takes_threshold(stage.wait_for_takeover().await);
         } else {
-            stage.taken_over().await;
+            stage.wait_for_takeover().await;
         }
-        let given_up = async |many| stage.node.status().await.counters.requests_given_up == many;
+        let canceled = async |many| stage.node.status().await.counters.requests_given_up == many;
         if comes {
-            until("it is given up", async || given_up(1).await).await;
+            wait_until("it is given up", async || canceled(1).await).await;
             sleep(secs(600)).await;
             assert_eq!(stage.node.cri.effects().len(), 1, "it lives");
         } else {
             stage.node.calls(1, |seen| seen.kind == Kind::StopPodSandbox).await;
-            assert!(given_up(0).await);
+            assert!(canceled(0).await);
         }
     }
 }
@@ -152,7 +152,7 @@ async fn request_is_canceled_during_a_hook_without_a_runtime_call() {
         let process = kubelet(&node);
         sleep(secs(3)).await;
         std::fs::remove_dir_all(process).unwrap();
-        is_given_up(&node).await;
+        wait_canceled(&node).await;
         sleep(secs(600)).await;
         assert_eq!(node.cri.effects(), Vec::new(), "it lives");
     }
@@ -162,29 +162,29 @@ async fn request_is_canceled_during_a_hook_without_a_runtime_call() {
 #[tokio::test(start_paused = true)]
 async fn pod_deleted_after_a_canceled_request_gets_its_hook_and_full_grace() {
     for is_away in [false, true] {
-        let mut stage = Stage::taken_over_with_a_deaf_pod().await;
+        let mut stage = NodeWithKubelet::active_with_stubborn_pod().await;
         let ask = StopRequest {
             grace_seconds: Some(5),
             ..eviction("Evicted")
         };
-        granted(&stage.node, "deaf/evict", &ask).await;
+        granted(&stage.node, "stubborn/evict", &ask).await;
         stage.node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
         if is_away {
             stage.node.crash().await;
         } else {
-            trouble(&stage.node, Fault::new(Action::Refuse).resource("pods"));
+            inject_fault(&stage.node, Fault::new(Action::Refuse).resource("pods"));
         }
-        stage.returns();
+        stage.kubelet_starts();
         stage.renew().await;
         sleep(secs(300)).await;
-        starts_again_what_was_killed(&stage.node);
-        stage.node.delete("deaf", None).await;
+        kubelet_restarts_killed_containers(&stage.node);
+        stage.node.delete("stubborn", None).await;
         stage.node.api.faults().clear();
-        stage.dies();
+        stage.kubelet_exits();
         if is_away {
             stage.node.start().await;
         }
-        stage.node.nothing_left("deaf").await;
+        stage.node.wait_torn_down("stubborn").await;
         let stops = stage.node.calls(2, |seen| seen.kind == Kind::StopContainer).await;
         let last = stops.last().unwrap().1.timeout;
         assert!(last > Some(secs(25)), "its own grace period: {last:?}");
@@ -193,10 +193,10 @@ async fn pod_deleted_after_a_canceled_request_gets_its_hook_and_full_grace() {
 
 #[tokio::test(start_paused = true)]
 async fn canceled_request_is_not_done_after_a_restart() {
-    let mut node = with_deaf_pod().await;
+    let mut node = with_stubborn_pod().await;
     granted(&node, "web/kill", &StopRequest::default()).await;
     node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
-    trouble(&node, Fault::new(Action::Refuse).resource("pods"));
+    inject_fault(&node, Fault::new(Action::Refuse).resource("pods"));
     let process = kubelet(&node);
     sleep(secs(120)).await;
     std::fs::remove_dir_all(process).unwrap();
@@ -214,11 +214,11 @@ async fn canceled_request_is_not_done_after_a_restart() {
 #[tokio::test(start_paused = true)]
 async fn termination_without_a_recorded_cause_is_canceled_like_a_request() {
     let mut node = Node::with_pods(&["web"]).await;
-    node.has_begun("web").await;
+    node.begin_in_journal("web").await;
     let process = kubelet(&node);
     node.start().await;
     node.cri.allow_everything();
-    is_given_up(&node).await;
+    wait_canceled(&node).await;
     std::fs::remove_dir_all(process).unwrap();
     sleep(secs(600)).await;
     assert_eq!(node.cri.effects(), Vec::new(), "it lives");
@@ -236,16 +236,16 @@ async fn partly_started_pod_is_at_a_safe_point_only_once_the_api_shows_its_end()
         object["status"]["containerStatuses"] = json!([
             { "name": "second", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state },
         ]);
-        node.object(object);
-        node.left_over("web", |pod| drop(pod.container("main").ignores_term()));
+        node.insert(object);
+        node.pod_without_object("web", |pod| drop(pod.container("main").ignores_term()));
         node.start().await;
         node.cri.allow_everything();
         if stalls {
-            trouble(&node, Fault::new(Action::StallWatch).resource("pods"));
+            inject_fault(&node, Fault::new(Action::StallWatch).resource("pods"));
         }
         granted(&node, "web/kill", &StopRequest::default()).await;
         node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
-        assert_eq!(hand_back(&node, secs(60)).await, at_rest());
+        assert_eq!(request_handover(&node, secs(60)).await, nothing_in_progress());
         assert_eq!(node.get("web").await.unwrap()["status"]["phase"], "Failed");
     }
 }
@@ -254,12 +254,12 @@ async fn partly_started_pod_is_at_a_safe_point_only_once_the_api_shows_its_end()
 #[tokio::test(start_paused = true)]
 async fn late_watch_event_does_not_cancel_a_finished_request() {
     let node = with_hook(secs(10)).await;
-    trouble(&node, Fault::delay(secs(25)).verb("watch").resource("pods").once());
-    trouble(&node, Fault::new(Action::CutWatch).resource("pods").once());
+    inject_fault(&node, Fault::delay(secs(25)).verb("watch").resource("pods").once());
+    inject_fault(&node, Fault::new(Action::CutWatch).resource("pods").once());
     sleep(secs(1)).await;
     granted(&node, "web/kill", &StopRequest::default()).await;
     hook_runs(&node).await;
-    assert_eq!(hand_back(&node, secs(60)).await, at_rest());
+    assert_eq!(request_handover(&node, secs(60)).await, nothing_in_progress());
     sleep(secs(25)).await;
     let process = kubelet(&node);
     sleep(secs(60)).await;
@@ -279,7 +279,7 @@ async fn termination_reverted_by_a_restored_store_beside_a_kubelet_is_canceled()
         node.cri.allow_everything();
         if !deleted {
             granted(&node, "web/kill", &StopRequest::default()).await;
-            until("it is kept", async || node.status().await.pods.kept == 1).await;
+            wait_until("it is kept", async || node.status().await.pods.kept == 1).await;
         }
         let process = kubelet(&node);
         sleep(secs(2)).await;
@@ -287,9 +287,9 @@ async fn termination_reverted_by_a_restored_store_beside_a_kubelet_is_canceled()
             node.delete("web", None).await;
             sleep(secs(2)).await;
         }
-        node.object(restored);
+        node.insert(restored);
         sleep(secs(5)).await;
-        starts_all_again(&node);
+        kubelet_restarts_containers(&node);
         std::fs::create_dir_all(node.pod_dir("web").join("etc-hosts")).unwrap();
         std::fs::create_dir_all(node.pod_cgroup("web")).unwrap();
         sleep(secs(60)).await;
@@ -297,7 +297,7 @@ async fn termination_reverted_by_a_restored_store_beside_a_kubelet_is_canceled()
         std::fs::remove_dir_all(process).unwrap();
         sleep(secs(300)).await;
         assert_eq!(node.cri.effects().len(), before, "it lives");
-        is_given_up(&node).await;
+        wait_canceled(&node).await;
     }
 }
 
@@ -310,10 +310,10 @@ async fn deletion_reverted_by_a_restored_store_keeps_the_object() {
         restored["metadata"].as_object_mut().unwrap().remove("resourceVersion");
         node.delete("web", None).await;
         hook_runs(&node).await;
-        node.object(restored);
+        node.insert(restored);
         sleep(secs(1)).await;
         if is_handed_back {
-            assert_eq!(hand_back(&node, secs(60)).await, at_rest());
+            assert_eq!(request_handover(&node, secs(60)).await, nothing_in_progress());
         }
         sleep(secs(60)).await;
         let object = node.get("web").await.unwrap();
@@ -324,18 +324,18 @@ async fn deletion_reverted_by_a_restored_store_keeps_the_object() {
 /// The look at the runtime lasts for all of the kubelet's life.
 #[tokio::test(start_paused = true)]
 async fn deletion_reverted_during_a_runtime_query_is_canceled_after_a_kubelet_ran() {
-    let node = with_deaf_pod().await;
+    let node = with_stubborn_pod().await;
     let mut restored = node.get("web").await.unwrap();
     restored["metadata"].as_object_mut().unwrap().remove("resourceVersion");
     node.cri.fault(Read::ListContainers, Look::Late(secs(20)));
     node.delete("web", None).await;
     sleep(secs(2)).await;
-    node.object(restored);
+    node.insert(restored);
     sleep(secs(2)).await;
     let process = kubelet(&node);
     sleep(secs(5)).await;
     std::fs::remove_dir_all(process).unwrap();
     sleep(secs(300)).await;
-    is_given_up(&node).await;
+    wait_canceled(&node).await;
     assert_eq!(node.cri.effects(), Vec::new(), "it lives");
 }

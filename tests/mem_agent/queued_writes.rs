@@ -21,9 +21,9 @@ use tokio::{
 
 use crate::{
     guard::kubelet_at,
-    node::{NODE, Node, secs, until},
+    node::{NODE, Node, secs, wait_until},
     pods::{plain, pod},
-    server::trouble,
+    server::inject_fault,
 };
 
 /// As many as are sent at once.
@@ -66,11 +66,11 @@ async fn many_writes_wait() -> (Node, Vec<String>) {
     let mut node = Node::new().await;
     let names: Vec<String> = (0..3 * AT_ONCE).map(|n| format!("p{n}")).collect();
     for name in &names {
-        node.polite_pod(name);
+        node.simple_pod(name);
     }
     node.start().await;
     node.cri.allow_everything();
-    trouble(&node, Fault::delay(secs(30)).verb("patch"));
+    inject_fault(&node, Fault::delay(secs(30)).verb("patch"));
     for name in &names {
         node.delete(name, None).await;
     }
@@ -83,7 +83,7 @@ async fn queued_writes_do_not_go_to_another_cluster_of_a_changed_kubeconfig() {
     let (node, names) = many_writes_wait().await;
     let other = another_cluster(&names).await;
     fs::write(node.path("kubeconfig"), other.node_kubeconfig(NODE)).unwrap();
-    trouble(&node, Fault::new(Action::CutWatch).once());
+    inject_fault(&node, Fault::new(Action::CutWatch).once());
     sleep(secs(120)).await;
     assert_eq!(writes(&other), Vec::<String>::new());
     assert!(node.status().await.held.is_some());
@@ -108,9 +108,9 @@ async fn new_connection_to_another_cluster_is_not_used() {
     // More than the connections that are there can take at once.
     let names: Vec<_> = (0..12).map(|n| format!("web-{n}")).collect();
     for name in &names {
-        node.polite_pod(name);
+        node.simple_pod(name);
     }
-    node.polite_pod("db");
+    node.simple_pod("db");
     let other = another_cluster(&names).await;
     let port = |api: &MemApiServer| -> u16 { api.url().rsplit(':').next().unwrap().parse().unwrap() };
     let target = Arc::new(AtomicU16::new(port(&node.api)));
@@ -133,19 +133,19 @@ async fn new_connection_to_another_cluster_is_not_used() {
     node.start().await;
     node.cri.allow_everything();
     node.delete("db", None).await;
-    node.nothing_left("db").await;
+    node.wait_torn_down("db").await;
     sleep(secs(120)).await;
     target.store(port(&other), Ordering::SeqCst);
     for name in &names {
         node.delete(name, None).await;
     }
-    until("it is held", async || node.status().await.held.is_some()).await;
+    wait_until("it is held", async || node.status().await.held.is_some()).await;
     sleep(secs(60)).await;
     assert_eq!(writes(&other), Vec::<String>::new());
     target.store(port(&node.api), Ordering::SeqCst);
     let back = Instant::now();
     for name in &names {
-        node.nothing_left(name).await;
+        node.wait_torn_down(name).await;
     }
     assert!(back.elapsed() < secs(90), "{:?}", back.elapsed());
     assert_eq!(writes(&other), Vec::<String>::new());

@@ -20,18 +20,18 @@ use tokio::time::{Instant, sleep};
 use tonic::Code;
 
 use crate::{
-    hand_back::{at_rest, hand_back, hand_back_at, with_hook},
-    node::{Node, secs, until},
+    handover::{nothing_in_progress, request_handover, request_handover_at, with_hook},
+    node::{Node, secs, wait_until},
     pods::{exec, hooked, plain},
-    requests::granted,
-    server::trouble,
-    understudy::Stage,
+    server::inject_fault,
+    standby::NodeWithKubelet,
+    stop_requests::granted,
 };
 
-/// An agent that took over was killed while it waited for the end of "deaf".
-async fn crashed_in_the_middle() -> Stage {
-    let mut stage = Stage::taken_over_with_a_deaf_pod().await;
-    stage.node.delete("deaf", None).await;
+/// An agent that took over was killed while it waited for the end of "stubborn".
+async fn crashed_in_progress() -> NodeWithKubelet {
+    let mut stage = NodeWithKubelet::active_with_stubborn_pod().await;
+    stage.node.delete("stubborn", None).await;
     stage.node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
     stage.node.crash().await;
     stage
@@ -41,55 +41,55 @@ async fn pause(node: &Node) -> Pause {
     client::post(&node.flags.socket.socket, PAUSE, &()).await.unwrap()
 }
 
-async fn names_deaf(node: &Node) {
-    let handed_back = hand_back(node, secs(60)).await;
+async fn assert_names_stubborn(node: &Node) {
+    let handed_back = request_handover(node, secs(60)).await;
     assert_eq!(handed_back.cut_short, ["default/deaf"]);
 }
 
 /// It could not go on with what the one before has begun.
 #[tokio::test(start_paused = true)]
 async fn agent_without_its_node_names_pods_in_progress_of_its_predecessor() {
-    let mut stage = crashed_in_the_middle().await;
-    trouble(&stage.node, Fault::new(Action::Refuse).resource("nodes"));
+    let mut stage = crashed_in_progress().await;
+    inject_fault(&stage.node, Fault::new(Action::Refuse).resource("nodes"));
     stage.node.launch().await;
     sleep(secs(1)).await;
-    names_deaf(&stage.node).await;
+    assert_names_stubborn(&stage.node).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn starting_agent_names_pods_in_progress_of_its_predecessor() {
-    let mut stage = crashed_in_the_middle().await;
+    let mut stage = crashed_in_progress().await;
     stage.node.start().await;
-    names_deaf(&stage.node).await;
+    assert_names_stubborn(&stage.node).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn active_agent_without_its_pods_names_pods_in_progress_of_its_predecessor() {
-    let mut stage = crashed_in_the_middle().await;
-    trouble(&stage.node, Fault::new(Action::Refuse).resource("pods"));
+    let mut stage = crashed_in_progress().await;
+    inject_fault(&stage.node, Fault::new(Action::Refuse).resource("pods"));
     stage.node.launch().await;
     let goes_on = async || {
-        let status = stage.node.ask().await;
+        let status = stage.node.try_status().await;
         status.is_some_and(|status| status.understudy.is_some_and(|understudy| understudy.turn == "ours"))
     };
-    until("it has its turn", goes_on).await;
+    wait_until("it has its turn", goes_on).await;
     sleep(secs(1)).await;
-    names_deaf(&stage.node).await;
+    assert_names_stubborn(&stage.node).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn agent_with_pods_always_names_pods_in_progress_of_its_predecessor() {
     let mut node = Node::new().await;
-    node.pod("deaf", &plain(), |pod| drop(pod.container("main").ignores_term()));
+    node.pod("stubborn", &plain(), |pod| drop(pod.container("main").ignores_term()));
     node.start().await;
     node.cri.allow_everything();
-    node.delete("deaf", None).await;
+    node.delete("stubborn", None).await;
     node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
     node.crash().await;
-    trouble(&node, Fault::new(Action::Refuse).resource("nodes"));
+    inject_fault(&node, Fault::new(Action::Refuse).resource("nodes"));
     node.launch().await;
     sleep(secs(1)).await;
-    names_deaf(&node).await;
+    assert_names_stubborn(&node).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -101,20 +101,20 @@ async fn pod_in_progress_at_a_pause_is_named() {
     node.calls(3, |seen| seen.kind == Kind::StopContainer).await;
     pause(&node).await;
     sleep(secs(1)).await;
-    let handed_back = hand_back(&node, secs(60)).await;
+    let handed_back = request_handover(&node, secs(60)).await;
     assert_eq!(handed_back.cut_short, ["default/web"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn pod_at_a_safe_point_at_a_pause_is_not_named() {
-    let stage = Stage::taken_over_with_a_deaf_pod().await;
-    stage.node.delete("deaf", None).await;
+    let stage = NodeWithKubelet::active_with_stubborn_pod().await;
+    stage.node.delete("stubborn", None).await;
     stage.node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
     pause(&stage.node).await;
     sleep(secs(120)).await;
     stage.node.calls(1, |seen| seen.kind == Kind::StopPodSandbox).await;
     assert!(pause(&stage.node).await.under_way.is_empty());
-    assert_eq!(hand_back(&stage.node, secs(60)).await, HandoverResult::default());
+    assert_eq!(request_handover(&stage.node, secs(60)).await, HandoverResult::default());
 }
 
 /// Its hook has run and its containers are stopped; only its sandbox is not.
@@ -132,58 +132,58 @@ async fn pod_with_stopped_containers_is_not_named_if_its_sandbox_fails() {
     node.calls(2, |seen| seen.kind == Kind::StopPodSandbox).await;
     sleep(secs(1)).await;
     node.crash().await;
-    trouble(&node, Fault::new(Action::Refuse).resource("nodes"));
+    inject_fault(&node, Fault::new(Action::Refuse).resource("nodes"));
     node.launch().await;
     sleep(secs(1)).await;
-    assert_eq!(hand_back(&node, secs(60)).await, HandoverResult::default());
+    assert_eq!(request_handover(&node, secs(60)).await, HandoverResult::default());
 }
 
 /// Whether a kubelet is there is not known then for a moment, and the agent stands by.
 #[tokio::test(start_paused = true)]
 async fn pod_in_progress_is_named_after_a_failed_process_scan() {
-    let stage = Stage::taken_over_with_a_deaf_pod().await;
-    stage.node.delete("deaf", None).await;
+    let stage = NodeWithKubelet::active_with_stubborn_pod().await;
+    stage.node.delete("stubborn", None).await;
     stage.node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
     let (proc, away) = (stage.node.path("proc"), stage.node.path("proc-away"));
     std::fs::rename(&proc, &away).unwrap();
     sleep(secs(3)).await;
     std::fs::rename(&away, &proc).unwrap();
     sleep(secs(3)).await;
-    assert_eq!(stage.turn().await, "not-yet");
-    names_deaf(&stage.node).await;
+    assert_eq!(stage.role().await, "not-yet");
+    assert_names_stubborn(&stage.node).await;
 }
 
 /// The next one would begin with it anew.
 #[tokio::test(start_paused = true)]
 async fn pod_in_progress_that_a_kubelet_did_not_finish_is_named_again() {
     for crashes in [false, true] {
-        let mut stage = Stage::taken_over_with_a_deaf_pod().await;
-        stage.node.delete("deaf", None).await;
+        let mut stage = NodeWithKubelet::active_with_stubborn_pod().await;
+        stage.node.delete("stubborn", None).await;
         stage.node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
-        stage.returns();
+        stage.kubelet_starts();
         stage.renew().await;
         sleep(secs(10)).await;
         if crashes {
             stage.node.crash().await;
             stage.node.start().await;
         }
-        stage.dies();
+        stage.kubelet_exits();
         sleep(secs(10)).await;
-        names_deaf(&stage.node).await;
-        names_deaf(&stage.node).await;
+        assert_names_stubborn(&stage.node).await;
+        assert_names_stubborn(&stage.node).await;
     }
 }
 
 /// Its object stays, so that nothing else tells that it is over.
 #[tokio::test(start_paused = true)]
 async fn pod_in_progress_that_a_kubelet_stopped_is_not_named() {
-    let mut stage = Stage::taken_over_with_a_deaf_pod().await;
-    let mut held = stage.node.get("deaf").await.unwrap();
+    let mut stage = NodeWithKubelet::active_with_stubborn_pod().await;
+    let mut held = stage.node.get("stubborn").await.unwrap();
     held["metadata"]["finalizers"] = json!(["test/hold"]);
-    stage.node.object(held);
-    stage.node.delete("deaf", None).await;
+    stage.node.insert(held);
+    stage.node.delete("stubborn", None).await;
     stage.node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
-    stage.returns();
+    stage.kubelet_starts();
     stage.renew().await;
     sleep(secs(5)).await;
     stage.node.cri.change(|world| {
@@ -191,48 +191,48 @@ async fn pod_in_progress_that_a_kubelet_stopped_is_not_named() {
         all.iter().for_each(|id| world.will_end(id, Instant::now(), 0));
     });
     sleep(secs(40)).await;
-    stage.dies();
+    stage.kubelet_exits();
     sleep(secs(10)).await;
-    assert_eq!(hand_back(&stage.node, secs(60)).await, HandoverResult::default());
+    assert_eq!(request_handover(&stage.node, secs(60)).await, HandoverResult::default());
 }
 
 /// Its end begins anew with the kubelet, whatever of it the agent before had done.
 #[tokio::test(start_paused = true)]
 async fn stopped_pod_deleted_without_the_agent_is_named_after_its_restart() {
-    let mut stage = Stage::taken_over_with_a_deaf_pod().await;
-    granted(&stage.node, "deaf/kill", &StopRequest::default()).await;
+    let mut stage = NodeWithKubelet::active_with_stubborn_pod().await;
+    granted(&stage.node, "stubborn/kill", &StopRequest::default()).await;
     stage.node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
     stage.node.crash().await;
     sleep(secs(120)).await;
-    stage.node.delete("deaf", None).await;
+    stage.node.delete("stubborn", None).await;
     stage.node.start().await;
     sleep(secs(5)).await;
     if stage.node.finishes_abandoned_stops() {
         // The container was killed meanwhile: nothing is in progress any more.
-        assert_eq!(hand_back(&stage.node, secs(60)).await, at_rest());
+        assert_eq!(request_handover(&stage.node, secs(60)).await, nothing_in_progress());
         return;
     }
-    names_deaf(&stage.node).await;
+    assert_names_stubborn(&stage.node).await;
 }
 
 /// Such as one that only tells its version, or one of another node, of which nothing can be read just yet.
 #[tokio::test(start_paused = true)]
 async fn pod_in_progress_is_named_after_a_short_lived_kubelet() {
     for before in [true, false] {
-        let mut stage = Stage::taken_over_with_a_deaf_pod().await;
-        stage.node.delete("deaf", None).await;
+        let mut stage = NodeWithKubelet::active_with_stubborn_pod().await;
+        stage.node.delete("stubborn", None).await;
         stage.node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
         let socket = stage.node.flags.socket.socket.clone();
         let moment = async {
-            stage.returns();
+            stage.kubelet_starts();
             sleep(secs(2)).await;
-            stage.dies();
+            stage.kubelet_exits();
         };
         if before {
             moment.await;
-            names_deaf(&stage.node).await;
+            assert_names_stubborn(&stage.node).await;
         } else {
-            let (_, handed_back) = tokio::join!(moment, hand_back_at(&socket, secs(60)));
+            let (_, handed_back) = tokio::join!(moment, request_handover_at(&socket, secs(60)));
             assert_eq!(handed_back.cut_short, ["default/deaf"]);
         }
     }
@@ -244,6 +244,6 @@ async fn attempted_pod_without_a_stop_call_is_not_named() {
     let node = with_hook(secs(1)).await;
     node.cri.stop().await;
     node.delete("web", None).await;
-    node.failing("web", "cannot be reached").await;
-    assert_eq!(hand_back(&node, secs(60)).await, HandoverResult::default());
+    node.wait_blocked("web", "cannot be reached").await;
+    assert_eq!(request_handover(&node, secs(60)).await, HandoverResult::default());
 }

@@ -20,33 +20,33 @@ use tokio::time::{Instant, advance, sleep};
 
 use crate::{
     guard::kubelet,
-    hand_back::hand_back,
-    held::{is_held, release},
-    node::{NODE, Node, secs, until},
+    handover::request_handover,
+    node::{NODE, Node, secs, wait_until},
     pods::{plain, uid},
-    requests::refused,
-    server::trouble,
+    safety_holds::{approve, wait_held},
+    server::inject_fault,
+    stop_requests::refused,
 };
 
 /// `--take-over-after` where nothing is said.
 const THRESHOLD: Duration = secs(45);
 /// How late it may be seen that it is over: from the end of the process to the look that notices it, and what it takes to ask.
-const LATE: Duration = Duration::from_millis(1_200);
+const TOLERANCE: Duration = Duration::from_millis(1_200);
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n1";
 
 /// What happens to a stage.
-type Happening = fn(&mut Stage) -> Pin<Box<dyn Future<Output = ()> + '_>>;
+type StageChange = fn(&mut NodeWithKubelet) -> Pin<Box<dyn Future<Output = ()> + '_>>;
 
 /// A node whose agent stands by for a kubelet, which lives.
-pub struct Stage {
+pub struct NodeWithKubelet {
     pub node: Node,
     process: Option<PathBuf>,
     renewals: u64,
 }
 
-impl Stage {
+impl NodeWithKubelet {
     /// With a polite pod, and an agent that has seen the kubelet.
-    pub async fn set() -> Self {
+    pub async fn new() -> Self {
         let mut node = Node::with_pods(&["web"]).await;
         node.flags.pods = PodsFlag::Auto;
         let process = Some(kubelet(&node));
@@ -61,14 +61,14 @@ impl Stage {
         stage
     }
 
-    /// The kubelet is dead, the agent has the node, and "deaf" ends only when it is killed.
-    pub async fn taken_over_with_a_deaf_pod() -> Self {
-        let mut stage = Self::set().await;
+    /// The kubelet is dead, the agent has the node, and "stubborn" ends only when it is killed.
+    pub async fn active_with_stubborn_pod() -> Self {
+        let mut stage = Self::new().await;
         stage
             .node
-            .pod("deaf", &plain(), |pod| drop(pod.container("main").ignores_term()));
-        stage.dies();
-        stage.taken_over().await;
+            .pod("stubborn", &plain(), |pod| drop(pod.container("main").ignores_term()));
+        stage.kubelet_exits();
+        stage.wait_for_takeover().await;
         stage
     }
 
@@ -81,7 +81,7 @@ impl Stage {
             "spec": { "holderIdentity": NODE, "renewTime": format!("2026-01-01T00:00:{:02}.000000Z", self.renewals % 60) },
         });
         if self.renewals == 1 {
-            self.node.object(lease);
+            self.node.insert(lease);
         } else {
             let patch = json!({ "spec": lease["spec"] });
             let answer = self
@@ -95,7 +95,7 @@ impl Stage {
     }
 
     /// The kubelet lives, or somebody who renews its Lease, for so long.
-    async fn renews_for(&mut self, time: Duration) {
+    async fn renew_for(&mut self, time: Duration) {
         let end = Instant::now() + time;
         while Instant::now() < end {
             self.renew().await;
@@ -104,67 +104,67 @@ impl Stage {
     }
 
     /// The kubelet dies.
-    pub fn dies(&mut self) {
+    pub fn kubelet_exits(&mut self) {
         fs::remove_dir_all(self.process.take().unwrap()).unwrap();
     }
 
     /// It is started again.
-    pub fn returns(&mut self) {
+    pub fn kubelet_starts(&mut self) {
         self.process = Some(kubelet(&self.node));
     }
 
-    pub async fn turn(&self) -> String {
+    pub async fn role(&self) -> String {
         let status = self.node.status().await;
         status.understudy.unwrap().turn
     }
 
     /// Nobody has touched anything.
-    fn nothing_was_touched(&self) {
+    fn assert_untouched(&self) {
         assert_eq!(self.node.cri.effects(), Vec::new());
     }
 
     /// Waits until the agent has taken over, and tells how long that took.
-    pub async fn taken_over(&self) -> Duration {
+    pub async fn wait_for_takeover(&self) -> Duration {
         let begun = Instant::now();
-        until("the agent takes over", async || self.turn().await == "ours").await;
+        wait_until("the agent takes over", async || self.role().await == "ours").await;
         begun.elapsed()
     }
 }
 
-pub fn in_time(took: Duration) {
-    assert!((THRESHOLD - secs(1)..THRESHOLD + LATE).contains(&took), "{took:?}");
+pub fn assert_takes_threshold(took: Duration) {
+    assert!((THRESHOLD - secs(1)..THRESHOLD + TOLERANCE).contains(&took), "{took:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn takeover_follows_the_death_of_the_kubelet_and_nothing_is_touched_before() {
-    let mut stage = Stage::set().await;
+    let mut stage = NodeWithKubelet::new().await;
     stage.node.delete("web", None).await;
-    stage.renews_for(secs(120)).await;
-    assert_eq!(stage.turn().await, "kubelet");
-    stage.nothing_was_touched();
+    stage.renew_for(secs(120)).await;
+    assert_eq!(stage.role().await, "kubelet");
+    stage.assert_untouched();
     stage.renew().await;
-    stage.dies();
-    in_time(stage.taken_over().await);
-    stage.node.nothing_left("web").await;
+    stage.kubelet_exits();
+    assert_takes_threshold(stage.wait_for_takeover().await);
+    stage.node.wait_torn_down("web").await;
     assert_eq!(stage.node.status().await.held, None);
 }
 
 #[tokio::test(start_paused = true)]
 async fn pods_without_objects_are_stopped_first() {
-    let mut stage = Stage::set().await;
+    let mut stage = NodeWithKubelet::new().await;
     let names = ["db", "web-0", "web-1"];
-    names.iter().for_each(|name| stage.node.polite_pod(name));
+    names.iter().for_each(|name| stage.node.simple_pod(name));
     stage.node.pod("zombie", &plain(), |pod| {
         drop(pod.container("main").ends_after_term(secs(1), 0));
     });
-    stage.renews_for(secs(20)).await;
-    stage.dies();
+    stage.renew_for(secs(20)).await;
+    stage.kubelet_exits();
     for name in names {
         stage.node.delete(name, None).await;
     }
     // Somebody does not want to wait, and starts another that writes to the same volume.
     stage.node.delete("zombie", Some(0)).await;
-    stage.taken_over().await;
+    stage.wait_for_takeover().await;
     let stops = stage.node.calls(4, |seen| seen.kind == Kind::StopContainer).await;
     assert_eq!(&*stops[0].1.pod_uid, uid("zombie"));
     assert!(
@@ -172,42 +172,42 @@ async fn pods_without_objects_are_stopped_first() {
         "{stops:?}"
     );
     for name in names.into_iter().chain(["zombie"]) {
-        stage.node.nothing_left(name).await;
+        stage.node.wait_torn_down(name).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn node_reregistered_by_its_kubelet_is_detected_before_any_effect() {
-    let mut stage = Stage::set().await;
-    stage.renews_for(secs(20)).await;
+    let mut stage = NodeWithKubelet::new().await;
+    stage.renew_for(secs(20)).await;
     stage
         .node
-        .object(json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": NODE, "uid": "another-uid" } }));
+        .insert(json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": NODE, "uid": "another-uid" } }));
     stage.node.delete("web", None).await;
-    stage.dies();
-    is_held(&stage.node, "node-uid").await;
+    stage.kubelet_exits();
+    wait_held(&stage.node, "node-uid").await;
     sleep(secs(120)).await;
-    stage.nothing_was_touched();
-    release(&stage.node, "node-uid").await.unwrap();
-    stage.node.nothing_left("web").await;
+    stage.assert_untouched();
+    approve(&stage.node, "node-uid").await.unwrap();
+    stage.node.wait_torn_down("web").await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn pod_waiting_for_a_takeover_is_reported_so_only_until_then() {
-    let mut stage = Stage::set().await;
+    let mut stage = NodeWithKubelet::new().await;
     stage
         .node
-        .pod("deaf", &plain(), |pod| drop(pod.container("main").ignores_term()));
-    stage.renews_for(secs(20)).await;
-    stage.dies();
-    stage.node.delete("deaf", None).await;
+        .pod("stubborn", &plain(), |pod| drop(pod.container("main").ignores_term()));
+    stage.renew_for(secs(20)).await;
+    stage.kubelet_exits();
+    stage.node.delete("stubborn", None).await;
     sleep(secs(20)).await;
     let story = async || stage.node.status().await.pods.terminating[0].clone();
     let waiting = story().await;
     // Nothing of it was used: nobody has told the container anything.
     assert_eq!(waiting.grace_left_ms, waiting.grace_seconds * 1000);
     assert_eq!(waiting.blocked[0].reason, BlockedReason::Guard, "{waiting:?}");
-    stage.taken_over().await;
+    stage.wait_for_takeover().await;
     stage.node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
     sleep(secs(1)).await;
     let begun = story().await;
@@ -217,54 +217,56 @@ async fn pod_waiting_for_a_takeover_is_reported_so_only_until_then() {
 
 #[tokio::test(start_paused = true)]
 async fn orphan_is_stopped_right_after_the_takeover() {
-    let mut stage = Stage::set().await;
-    stage.renews_for(secs(20)).await;
-    stage.dies();
-    stage.node.left_over("zombie", |pod| drop(pod.container("main")));
+    let mut stage = NodeWithKubelet::new().await;
+    stage.renew_for(secs(20)).await;
+    stage.kubelet_exits();
+    stage
+        .node
+        .pod_without_object("zombie", |pod| drop(pod.container("main")));
     // A look at the runtime has shown it by then.
     sleep(secs(12)).await;
-    stage.nothing_was_touched();
-    stage.taken_over().await;
+    stage.assert_untouched();
+    stage.wait_for_takeover().await;
     let since = Instant::now();
     stage.node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
     assert!(since.elapsed() < secs(1), "{:?}", since.elapsed());
-    stage.node.nothing_left("zombie").await;
+    stage.node.wait_torn_down("zombie").await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn kubelet_restart_causes_no_takeover() {
-    let mut stage = Stage::set().await;
+    let mut stage = NodeWithKubelet::new().await;
     stage.node.delete("web", None).await;
     for _ in 0..5 {
         stage.renew().await;
-        stage.dies();
+        stage.kubelet_exits();
         sleep(secs(30)).await;
-        assert_eq!(stage.turn().await, "not-yet");
-        stage.returns();
-        stage.renews_for(secs(20)).await;
-        assert_eq!(stage.turn().await, "kubelet");
+        assert_eq!(stage.role().await, "not-yet");
+        stage.kubelet_starts();
+        stage.renew_for(secs(20)).await;
+        assert_eq!(stage.role().await, "kubelet");
     }
-    stage.nothing_was_touched();
+    stage.assert_untouched();
 }
 
 #[tokio::test(start_paused = true)]
 async fn agent_started_without_a_kubelet_waits_for_the_whole_threshold() {
-    let mut stage = Stage::set().await;
-    stage.dies();
+    let mut stage = NodeWithKubelet::new().await;
+    stage.kubelet_exits();
     sleep(secs(30)).await;
     assert_eq!(stage.node.stop().await, Ok(()));
     stage.node.delete("web", None).await;
     stage.node.start().await;
-    in_time(stage.taken_over().await);
-    stage.node.nothing_left("web").await;
+    assert_takes_threshold(stage.wait_for_takeover().await);
+    stage.node.wait_torn_down("web").await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn restarted_agent_stays_active_and_moves_no_deadline() {
     for crashes in [false, true] {
-        let mut stage = Stage::taken_over_with_a_deaf_pod().await;
+        let mut stage = NodeWithKubelet::active_with_stubborn_pod().await;
         let deleted = Instant::now();
-        stage.node.delete("deaf", None).await;
+        stage.node.delete("stubborn", None).await;
         stage.node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
         sleep(secs(4)).await;
         if crashes {
@@ -277,7 +279,7 @@ async fn restarted_agent_stays_active_and_moves_no_deadline() {
         stage.node.start().await;
         let story = stage.node.status().await.pods.terminating[0].clone();
         assert!(story.resumed.is_some() && story.elapsed_ms >= 6_000, "{story:?}");
-        stage.node.nothing_left("deaf").await;
+        stage.node.wait_torn_down("stubborn").await;
         let took = deleted.elapsed();
         assert!((secs(30)..secs(33)).contains(&took), "crashes: {crashes}, {took:?}");
     }
@@ -286,7 +288,7 @@ async fn restarted_agent_stays_active_and_moves_no_deadline() {
 /// What may have happened while no agent looked, and whether it still goes on with its turn.
 #[tokio::test(start_paused = true)]
 async fn restarted_agent_is_standby_if_a_kubelet_may_have_run() {
-    let cases: [(&str, bool, Happening); 7] = [
+    let cases: [(&str, bool, StageChange); 7] = [
         ("nothing", true, |_| Box::pin(async {})),
         ("a long time", false, |_| Box::pin(sleep(secs(60)))),
         (
@@ -303,80 +305,80 @@ async fn restarted_agent_is_standby_if_a_kubelet_may_have_run() {
             Box::pin(async { stage.node.boot_id = "boot-2".to_owned() })
         }),
         ("a kubelet that works", false, |stage| {
-            Box::pin(async { stage.returns() })
+            Box::pin(async { stage.kubelet_starts() })
         }),
         ("an outage, which ends with the Lease as it was", true, |stage| {
-            Box::pin(async { trouble(&stage.node, Fault::new(Action::Refuse).resource("leases").times(3)) })
+            Box::pin(async { inject_fault(&stage.node, Fault::new(Action::Refuse).resource("leases").times(3)) })
         }),
     ];
     for (what, goes_on, happens) in cases {
-        let mut stage = Stage::set().await;
-        stage.dies();
-        stage.taken_over().await;
+        let mut stage = NodeWithKubelet::new().await;
+        stage.kubelet_exits();
+        stage.wait_for_takeover().await;
         sleep(secs(20)).await;
         stage.node.crash().await;
         happens(&mut stage).await;
         stage.node.start().await;
         sleep(secs(25)).await;
-        assert_eq!(stage.turn().await == "ours", goes_on, "{what}: {}", stage.turn().await);
+        assert_eq!(stage.role().await == "ours", goes_on, "{what}: {}", stage.role().await);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn agent_restarted_after_a_handover_is_standby() {
-    let mut stage = Stage::set().await;
-    stage.dies();
-    stage.taken_over().await;
-    hand_back(&stage.node, secs(5)).await;
+    let mut stage = NodeWithKubelet::new().await;
+    stage.kubelet_exits();
+    stage.wait_for_takeover().await;
+    request_handover(&stage.node, secs(5)).await;
     sleep(secs(1)).await;
     stage.node.crash().await;
     stage.node.start().await;
-    in_time(stage.taken_over().await);
+    assert_takes_threshold(stage.wait_for_takeover().await);
 }
 
 #[tokio::test(start_paused = true)]
 async fn api_server_outage_proves_nothing_about_the_kubelet() {
-    let mut stage = Stage::set().await;
+    let mut stage = NodeWithKubelet::new().await;
     stage.node.delete("web", None).await;
-    trouble(&stage.node, Fault::new(Action::Refuse).resource("leases"));
-    stage.dies();
+    inject_fault(&stage.node, Fault::new(Action::Refuse).resource("leases"));
+    stage.kubelet_exits();
     sleep(secs(300)).await;
-    assert_eq!(stage.turn().await, "unknown");
-    stage.nothing_was_touched();
+    assert_eq!(stage.role().await, "unknown");
+    stage.assert_untouched();
     stage.node.api.faults().clear();
-    in_time(stage.taken_over().await);
+    assert_takes_threshold(stage.wait_for_takeover().await);
     // Once it is the agent's turn, an outage takes it from nobody.
-    trouble(&stage.node, Fault::new(Action::Refuse).resource("leases"));
+    inject_fault(&stage.node, Fault::new(Action::Refuse).resource("leases"));
     sleep(secs(120)).await;
-    assert_eq!(stage.turn().await, "ours");
-    stage.node.nothing_left("web").await;
+    assert_eq!(stage.role().await, "ours");
+    stage.node.wait_torn_down("web").await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn lease_renewed_by_an_unseen_kubelet_prevents_and_ends_the_active_role() {
-    let mut stage = Stage::set().await;
+    let mut stage = NodeWithKubelet::new().await;
     stage.node.delete("web", None).await;
-    stage.dies();
-    stage.renews_for(secs(300)).await;
-    assert_eq!(stage.turn().await, "unseen");
+    stage.kubelet_exits();
+    stage.renew_for(secs(300)).await;
+    assert_eq!(stage.role().await, "unseen");
     let held = stage.node.status().await.held.unwrap();
     assert!(
         held.contains("renews the Lease") && held.contains("on another machine"),
         "{held}"
     );
-    stage.nothing_was_touched();
+    stage.assert_untouched();
     stage.renew().await;
-    in_time(stage.taken_over().await);
+    assert_takes_threshold(stage.wait_for_takeover().await);
     stage.renew().await;
-    until("the agent lets go", async || stage.turn().await != "ours").await;
+    wait_until("the agent lets go", async || stage.role().await != "ours").await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn unresponsive_kubelet_is_left_alone_and_reported() {
-    let mut stage = Stage::set().await;
+    let mut stage = NodeWithKubelet::new().await;
     stage.node.delete("web", None).await;
-    until("the kubelet is said to be wedged", async || {
-        stage.turn().await == "wedged"
+    wait_until("the kubelet is said to be wedged", async || {
+        stage.role().await == "wedged"
     })
     .await;
     sleep(secs(600)).await;
@@ -384,40 +386,40 @@ async fn unresponsive_kubelet_is_left_alone_and_reported() {
     assert!(status.understudy.unwrap().stands_by.unwrap().contains("it is wedged"));
     let held = status.held.unwrap();
     assert!(held.contains("is wedged; mend it"), "{held}");
-    stage.nothing_was_touched();
+    stage.assert_untouched();
     stage.renew().await;
-    until("it works again", async || stage.turn().await == "kubelet").await;
+    wait_until("it works again", async || stage.role().await == "kubelet").await;
 }
 
 /// As with k3s and RKE2, whose containerd is a child process: without a runtime no pod is stopped, and nothing is lost.
 #[tokio::test(start_paused = true)]
 async fn runtime_that_exits_with_its_kubelet_is_waited_for_without_loss() {
     for with_kubelet in [true, false] {
-        let mut stage = Stage::set().await;
+        let mut stage = NodeWithKubelet::new().await;
         let k3s = stage.node.path("proc/4711");
         fs::write(k3s.join("comm"), "k3s-agent\n").unwrap();
         fs::write(k3s.join("cmdline"), "/usr/local/bin/k3s agent\0").unwrap();
-        stage.renews_for(secs(20)).await;
-        assert_eq!(stage.turn().await, "kubelet");
+        stage.renew_for(secs(20)).await;
+        assert_eq!(stage.role().await, "kubelet");
         stage.node.delete("web", None).await;
-        stage.dies();
+        stage.kubelet_exits();
         stage.node.cri.stop().await;
-        in_time(stage.taken_over().await);
-        stage.node.failing("web", "cannot be reached").await;
+        assert_takes_threshold(stage.wait_for_takeover().await);
+        stage.node.wait_blocked("web", "cannot be reached").await;
         sleep(secs(600)).await;
         assert_eq!(stage.node.get("web").await.unwrap()["status"]["phase"], "Running");
         assert!(stage.node.pod_dir("web").exists());
-        stage.nothing_was_touched();
+        stage.assert_untouched();
         if with_kubelet {
-            stage.returns();
+            stage.kubelet_starts();
             sleep(secs(2)).await;
             stage.node.cri.start_again().await;
-            stage.renews_for(secs(60)).await;
-            assert_eq!(stage.turn().await, "kubelet");
-            stage.nothing_was_touched();
+            stage.renew_for(secs(60)).await;
+            assert_eq!(stage.role().await, "kubelet");
+            stage.assert_untouched();
         } else {
             stage.node.cri.start_again().await;
-            stage.node.nothing_left("web").await;
+            stage.node.wait_torn_down("web").await;
         }
     }
 }
@@ -425,18 +427,18 @@ async fn runtime_that_exits_with_its_kubelet_is_waited_for_without_loss() {
 /// Each of them lives for so short a time as one whose configuration is wrong.
 #[tokio::test(start_paused = true)]
 async fn kubelet_that_fails_to_start_repeatedly_is_reported_unresponsive_until_stopped() {
-    let mut stage = Stage::set().await;
+    let mut stage = NodeWithKubelet::new().await;
     stage.node.delete("web", None).await;
     for round in 0..30 {
-        stage.dies();
+        stage.kubelet_exits();
         for _ in 0..10 {
             sleep(secs(1)).await;
-            let turn = stage.turn().await;
+            let turn = stage.role().await;
             assert!(round < 7 || turn == "wedged", "round {round}: {turn}");
         }
-        stage.returns();
+        stage.kubelet_starts();
         sleep(secs(2)).await;
-        let turn = stage.turn().await;
+        let turn = stage.role().await;
         assert!(round < 7 || turn == "wedged", "round {round}: {turn}");
     }
     let told = stage.node.status().await.understudy.unwrap().stands_by.unwrap();
@@ -444,56 +446,56 @@ async fn kubelet_that_fails_to_start_repeatedly_is_reported_unresponsive_until_s
         told.contains("again and again") && told.contains("systemctl stop kubelet"),
         "{told}"
     );
-    stage.nothing_was_touched();
-    stage.dies();
-    in_time(stage.taken_over().await);
-    stage.node.nothing_left("web").await;
+    stage.assert_untouched();
+    stage.kubelet_exits();
+    assert_takes_threshold(stage.wait_for_takeover().await);
+    stage.node.wait_torn_down("web").await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn agent_waits_for_the_kubelet_after_boot() {
-    let mut stage = Stage::set().await;
+    let mut stage = NodeWithKubelet::new().await;
     assert_eq!(stage.node.stop().await, Ok(()));
-    stage.dies();
+    stage.kubelet_exits();
     stage.node.boot_id = "boot-2".to_owned();
-    stage.node.booted(secs(20));
+    stage.node.set_uptime(secs(20));
     stage.node.start().await;
-    let took = stage.taken_over().await;
+    let took = stage.wait_for_takeover().await;
     assert!((secs(278)..secs(284)).contains(&took), "{took:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn agent_that_was_suspended_has_observed_nothing() {
-    let mut stage = Stage::set().await;
-    stage.dies();
-    stage.taken_over().await;
-    stage.returns();
-    until("the agent lets go", async || stage.turn().await == "kubelet").await;
-    stage.dies();
+    let mut stage = NodeWithKubelet::new().await;
+    stage.kubelet_exits();
+    stage.wait_for_takeover().await;
+    stage.kubelet_starts();
+    wait_until("the agent lets go", async || stage.role().await == "kubelet").await;
+    stage.kubelet_exits();
     sleep(secs(30)).await;
     // As of a process that was stopped, or a machine that was moved.
     advance(secs(60)).await;
-    in_time(stage.taken_over().await);
+    assert_takes_threshold(stage.wait_for_takeover().await);
 }
 
 #[tokio::test(start_paused = true)]
 async fn returning_kubelet_gets_its_node_at_once() {
-    let mut stage = Stage::set().await;
-    stage.dies();
-    stage.taken_over().await;
-    stage.returns();
+    let mut stage = NodeWithKubelet::new().await;
+    stage.kubelet_exits();
+    stage.wait_for_takeover().await;
+    stage.kubelet_starts();
     sleep(secs(2)).await;
-    assert_eq!(stage.turn().await, "kubelet");
+    assert_eq!(stage.role().await, "kubelet");
     stage.node.delete("web", None).await;
     sleep(secs(60)).await;
-    stage.nothing_was_touched();
+    stage.assert_untouched();
 }
 
 #[tokio::test(start_paused = true)]
 async fn standby_agent_refuses_requests_without_a_kubelet() {
-    let mut stage = Stage::set().await;
-    stage.dies();
-    until("the agent waits", async || stage.turn().await == "not-yet").await;
+    let mut stage = NodeWithKubelet::new().await;
+    stage.kubelet_exits();
+    wait_until("the agent waits", async || stage.role().await == "not-yet").await;
     let why = refused(&stage.node, "web/kill", &StopRequest::default()).await;
     assert!(why.contains("standing by"), "{why}");
 }
@@ -506,7 +508,7 @@ async fn missing_lease_shows_no_kubelet() {
     node.delete("web", None).await;
     node.start().await;
     node.cri.allow_everything();
-    node.nothing_left("web").await;
+    node.wait_torn_down("web").await;
     let probes = node.status().await.understudy.unwrap().probes;
     let lease = probes.iter().find(|it| it.probe == "lease").unwrap();
     assert_eq!((lease.shows.as_str(), lease.seen.as_str()), ("silent", "is not there"));
@@ -514,12 +516,12 @@ async fn missing_lease_shows_no_kubelet() {
 
 #[tokio::test(start_paused = true)]
 async fn pod_is_explained_from_the_journal_before_the_first_list() {
-    let mut stage = Stage::taken_over_with_a_deaf_pod().await;
-    stage.node.delete("deaf", None).await;
+    let mut stage = NodeWithKubelet::active_with_stubborn_pod().await;
+    stage.node.delete("stubborn", None).await;
     stage.node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
     sleep(secs(1)).await;
     stage.node.crash().await;
-    trouble(&stage.node, Fault::new(Action::Refuse));
+    inject_fault(&stage.node, Fault::new(Action::Refuse));
     stage.node.launch().await;
     sleep(secs(3)).await;
     let socket = &stage.node.flags.socket.socket;
@@ -530,5 +532,5 @@ async fn pod_is_explained_from_the_journal_before_the_first_list() {
         .to_string();
     assert!(told.contains("begun before") && told.contains("held: "), "{told}");
     stage.node.api.faults().clear();
-    stage.node.nothing_left("deaf").await;
+    stage.node.wait_torn_down("stubborn").await;
 }
