@@ -1,4 +1,4 @@
-//! The composition root: builds everything in the order in which it is needed, and starts the tasks.
+//! The composition root: builds all parts in the order of their dependencies, and starts the tasks.
 
 use std::{future::pending, io::ErrorKind, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -35,27 +35,33 @@ pub mod pods;
 use gc::CollectorThread;
 use pods::PodAgent;
 
-/// For giving the collector's turn back when the agent stops.
-const GIVE_BACK: Duration = Duration::from_secs(3);
+/// Maximum time to release the collector's Lease when the agent stops.
+const LEASE_RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Runs the agent of this machine until a signal tells it to stop; a second one ends it at once, which loses nothing.
+/// Runs the agent of this node until SIGTERM, SIGINT or SIGHUP. A second signal stops it immediately, which loses nothing.
+///
+/// # Errors
+/// When it cannot start, or a part of it fails.
 pub async fn run(settings: Settings) -> Result<(), Problem> {
-    let (mut stop, mut again) = (Stop::new()?, Stop::new()?);
-    let _small = spawn(restarted("memory", memory::stay_small));
-    let twice = async {
-        again.told().await;
-        again.told().await;
+    let (mut stop, mut second_stop) = (StopSignal::new()?, StopSignal::new()?);
+    let _memory = spawn(restarted("memory", memory::stay_small));
+    let stopped_twice = async {
+        second_stop.received().await;
+        second_stop.received().await;
     };
     tokio::select! {
-        ended = run_on(Host::local()?, Outside::default(), settings, stop.told()) => ended,
-        () = twice => {
-            tracing::warn!("Told to stop once more: what goes on is found and finished after the next start");
+        ended = run_on(Host::local()?, Outside::default(), settings, stop.received()) => ended,
+        () = stopped_twice => {
+            tracing::warn!("Second stop signal: exiting immediately; work in progress is resumed after the next start");
             Ok(())
         }
     }
 }
 
-/// Runs the agent of `host` until it is told to stop. Dropped, it leaves everything as it is, as in a crash.
+/// Runs the agent of `host` until `stop` completes. Dropping the future is like a crash: nothing is cleaned up.
+///
+/// # Errors
+/// When it cannot start, or a part of it fails.
 pub async fn run_on(
     host: Host,
     outside: Outside,
@@ -80,82 +86,81 @@ pub async fn run_on(
     let gc = gc
         .map(|settings| CollectorThread::new(settings, &node_name, dry_run))
         .transpose()?;
-    // Before anything is begun.
+    // Ports are checked before any work starts.
     let metrics = metrics.map(bind).transpose()?;
-    let mut place = None;
-    let mut serving = Vec::new();
-    let answers = Arc::new(Admin {
+    let mut socket_file = None;
+    let mut servers = Vec::new();
+    let admin = Arc::new(Admin {
         node: node_name.clone(),
         since: Timestamp::now(),
         dry_run,
-        pods: pods.as_ref().map(PodAgent::answers),
-        gc: gc.as_ref().map(CollectorThread::answers),
+        pods: pods.as_ref().map(PodAgent::admin),
+        gc: gc.as_ref().map(CollectorThread::admin),
     });
     if !dry_run {
-        let (listener, at) = admin::listen(&socket).await.map_err(|error| {
+        let (listener, file) = admin::listen(&socket).await.map_err(|error| {
             let is_taken = error.kind() == ErrorKind::AddrInUse;
             problems::admin_socket(&socket, &error, is_taken)
         })?;
-        place = Some(at);
-        let (answers, listener) = (Arc::clone(&answers), Arc::new(listener));
-        let serve = move || Arc::clone(&answers).serve(Arc::clone(&listener));
-        serving.push(spawn(restarted("admin socket", serve)));
+        socket_file = Some(file);
+        let (admin, listener) = (Arc::clone(&admin), Arc::new(listener));
+        let serve = move || Arc::clone(&admin).serve(Arc::clone(&listener));
+        servers.push(spawn(restarted("admin socket", serve)));
     }
-    let notified = Arc::clone(&answers);
-    let notify = move || service::tell(Arc::clone(&notified));
-    serving.push(spawn(restarted("notify", notify)));
+    let reported = Arc::clone(&admin);
+    let report = move || service::report_status(Arc::clone(&reported));
+    servers.push(spawn(restarted("service status", report)));
     if let Some(listener) = metrics {
         let listener = Arc::new(listener);
-        let serve = move || metrics::serve(Arc::clone(&answers), Arc::clone(&listener));
-        serving.push(spawn(restarted("metrics", serve)));
+        let serve = move || metrics::serve(Arc::clone(&admin), Arc::clone(&listener));
+        servers.push(spawn(restarted("metrics", serve)));
     }
-    let collected = CancellationToken::new();
-    // Told also when this is dropped.
-    let _collected = collected.clone().drop_guard();
-    let mut gc = gc.map(|gc| gc.start(collected.clone())).transpose()?;
-    let mut gc_ended = false;
-    let mut ended = {
+    let stop_collector = CancellationToken::new();
+    let _stop_on_drop = stop_collector.clone().drop_guard();
+    let mut gc = gc.map(|gc| gc.start(stop_collector.clone())).transpose()?;
+    let mut gc_exited = false;
+    let mut result = {
         let stop = async {
             tokio::select! {
                 biased;
                 () = stop.as_mut() => {}
-                () = end_of(&mut gc) => gc_ended = true,
+                () = wait_for_exit(&mut gc) => gc_exited = true,
             }
         };
         tokio::pin!(stop);
         match pods {
             Some(pods) => pods.run(shutdown_timeout, &mut stop).await,
             None => {
-                tracing::info!(node = node_name, dry_run, "Agent is running, and takes no pods down");
+                tracing::info!(node = node_name, dry_run, "Agent is running without pod teardown");
                 stop.await;
-                service::stopping();
+                service::report_stopping();
                 Ok(())
             }
         }
     };
-    if gc_ended {
-        ended = ended.and(Err(Problem {
+    if gc_exited {
+        result = result.and(Err(Problem {
             kind: ProblemKind::Internal,
             what: "the thread of the collector has ended".to_owned(),
             remedy: "start the agent again, and report this with its log".to_owned(),
         }));
     }
-    collected.cancel();
-    if let Some(gc) = gc.filter(|_| !gc_ended)
-        && timeout(GIVE_BACK, gc).await.is_err()
+    stop_collector.cancel();
+    if let Some(gc) = gc.filter(|_| !gc_exited)
+        && timeout(LEASE_RELEASE_TIMEOUT, gc).await.is_err()
     {
-        tracing::warn!("The Lease could not be given back; others find out by themselves");
+        tracing::warn!("Lease was not released; other collectors wait until it expires");
     }
-    drop(serving);
-    if let Some(place) = place {
-        place.clear();
+    drop(servers);
+    if let Some(file) = socket_file {
+        file.remove();
     }
     tracing::info!("Agent has stopped");
-    ended
+    result
 }
 
-/// Returns when the thread of the collector has ended without a stop order: by a panic.
-async fn end_of(gc: &mut Option<oneshot::Receiver<()>>) {
+/// Waits until the collector's thread exits by itself, which only a panic causes.
+async fn wait_for_exit(gc: &mut Option<oneshot::Receiver<()>>) {
     match gc {
         Some(gc) => drop(gc.await),
         None => pending().await,
@@ -166,16 +171,16 @@ fn bind(addr: SocketAddr) -> Result<TcpListener, Problem> {
     metrics::listen(addr).map_err(|error| problems::metrics_addr(addr, &error))
 }
 
-/// Being told to stop.
-struct Stop {
+/// The signals that stop the agent.
+struct StopSignal {
     terminate: tokio::signal::unix::Signal,
     interrupt: tokio::signal::unix::Signal,
     hang_up: tokio::signal::unix::Signal,
 }
 
-// === impl Stop ===
+// === impl StopSignal ===
 
-impl Stop {
+impl StopSignal {
     fn new() -> Result<Self, Problem> {
         let listen = |kind| {
             signal(kind).map_err(|error| {
@@ -189,7 +194,7 @@ impl Stop {
         })
     }
 
-    async fn told(&mut self) {
+    async fn received(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}

@@ -95,10 +95,8 @@ async fn dispatch(
         }
         Verb::Timeline { pod, format, socket } => {
             let text: Option<fn(&Vec<Trace>) -> String> = match format {
-                TimelineFormat::Text => {
-                    Some(|stories| stories.iter().map(timeline::text).collect::<Vec<_>>().join("\n"))
-                }
-                TimelineFormat::Svg => Some(|stories| timeline::svg(stories)),
+                TimelineFormat::Text => Some(|traces| traces.iter().map(timeline::text).collect::<Vec<_>>().join("\n")),
+                TimelineFormat::Svg => Some(|traces| timeline::svg(traces)),
                 TimelineFormat::Json => None,
             };
             ask(&socket, &format!("{}/{pod}", admin::TIMELINES), text).await
@@ -109,7 +107,7 @@ async fn dispatch(
         } => {
             ask(
                 &socket,
-                &admin::why::question(&object),
+                &admin::why::path_of(&object),
                 (!json).then_some(Explanation::text),
             )
             .await
@@ -149,7 +147,7 @@ async fn dispatch(
                 GraphFormat::Svg => Some(svg),
                 GraphFormat::Json => None,
             };
-            ask(&socket, &admin::collector::question(uid.as_deref()), text).await
+            ask(&socket, &admin::collector::graph_path(uid.as_deref()), text).await
         }
         Verb::Completions { shell } => print(&manual::completions(shell), 0),
         Verb::Man { dir } => match manual::write(&dir) {
@@ -236,7 +234,7 @@ async fn run_logged(flags: NodeFlags, mistakes: &[Problem], unknown_variables: B
             "The environment has a setting that is none of this agent's: is it misspelt?"
         );
     }
-    let settings = match service::settings(&flags, mistakes).await {
+    let settings = match service::wait_for_settings(&flags, mistakes).await {
         Ok(settings) => settings,
         Err(problems) => return misconfigured(&problems),
     };

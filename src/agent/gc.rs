@@ -1,4 +1,4 @@
-//! The half that collects garbage.
+//! Runs the garbage collector.
 
 use std::{sync::Arc, thread, time::Duration};
 
@@ -28,24 +28,24 @@ use crate::{
     tasks::spawn,
 };
 
-/// After all that was known had to be forgotten.
+/// Delay before a restart of the collector with an empty graph.
 const RESTART_DELAY: Duration = Duration::from_secs(1);
 
-/// While the server has more to do than it can; it takes several times as long for what is under way then.
+/// Pause between writes while the API server is overloaded. Its requests take several times as long then.
 const LOAD_SLEEP: Duration = Duration::from_millis(8);
 
-/// The collector, ready to run.
+/// The garbage collector of this agent, before its thread starts.
 pub(super) struct CollectorThread {
     client: MetadataClient,
     election: LeaderElection,
     unsynced: Unsynced,
     aggregated_hold: Duration,
     node_name: String,
-    /// State of the active collector; `None` while it is standby.
+    /// State of the collector; `None` while it is on standby.
     current: watch::Sender<Option<Arc<Shared>>>,
-    /// Counts of earlier active periods.
+    /// Totals of earlier terms as leader.
     earlier: SharedTotals,
-    /// Of its events.
+    /// Counters of its events.
     counters: Arc<Counters>,
 }
 
@@ -72,8 +72,8 @@ impl CollectorThread {
         })
     }
 
-    /// What questions about garbage are answered from.
-    pub fn answers(&self) -> CollectorAdmin {
+    /// Answers requests on the admin socket.
+    pub fn admin(&self) -> CollectorAdmin {
         CollectorAdmin {
             client: self.client.clone(),
             election: self.election.clone(),
@@ -83,8 +83,10 @@ impl CollectorThread {
         }
     }
 
-    /// Does it on a thread of its own, which does nothing else: pods do not wait for it, nor does it share their time.
-    /// The end of it is told.
+    /// Starts the collector's own thread, so that it does not delay pods. The receiver completes when the thread exits.
+    ///
+    /// # Errors
+    /// When the thread cannot be created.
     pub fn start(self, stop: CancellationToken) -> Result<oneshot::Receiver<()>, Problem> {
         let no_thread = |error: std::io::Error| {
             Problem::configuration(
@@ -92,7 +94,7 @@ impl CollectorThread {
                 "check the limits of this process",
             )
         };
-        let (ended, told) = oneshot::channel();
+        let (exited, exit) = oneshot::channel();
         let runtime = runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -101,52 +103,50 @@ impl CollectorThread {
             .name("collector".to_owned())
             .spawn(move || {
                 runtime.block_on(self.run(stop));
-                // Whoever started it may have gone.
-                ended.send(()).ok();
+                exited.send(()).ok();
             })
             .map_err(no_thread)?;
-        Ok(told)
+        Ok(exit)
     }
 
-    /// Collects whenever it is this agent's turn, until told to stop.
+    /// Collects while this agent is the leader, until it is stopped.
     async fn run(self, stop: CancellationToken) {
         self.election.log_start();
-        let ended = Notify::new();
+        let stopped = Notify::new();
         let collecting = async {
             tokio::select! {
-                // Nothing begins once it is told to stop.
+                // A stop takes precedence.
                 biased;
                 () = stop.cancelled() => {}
-                // These go on for ever.
+                // These never return.
                 () = self.collect() => {}
                 () = self.client.reload_expiring_credentials() => {}
             }
-            self.ended();
-            // Nothing is under way any more: another agent may have the turn.
-            ended.notify_one();
+            self.end_term();
+            // No write is in progress: another agent may become the leader.
+            stopped.notify_one();
         };
-        join(collecting, self.election.run(&self.client, ended.notified())).await;
+        join(collecting, self.election.run(&self.client, stopped.notified())).await;
     }
 
-    /// What this turn knew is of no use any more; what it did stays counted.
-    fn ended(&self) {
-        // Whoever adds up both sees neither without the other.
+    /// Drops the state, and adds its counts to the totals.
+    fn end_term(&self) {
+        // Metrics add up both under this lock.
         let mut earlier = self.earlier.lock();
-        let ended = self.current.send_replace(None);
-        if let Some(shared) = ended {
+        let state = self.current.send_replace(None);
+        if let Some(shared) = state {
             earlier.counts.add(&shared.lock().counts);
         }
     }
 
     async fn collect(&self) {
         let mut turn = self.election.watch();
-        let bring = bring_events(self.client.clone());
-        let (events, sender) = Events::new(bring, &self.node_name, Arc::clone(&self.counters));
+        let send = send_events(self.client.clone());
+        let (events, sender) = Events::new(send, &self.node_name, Arc::clone(&self.counters));
         let _sender = spawn(sender);
         loop {
-            let works = matches!(*turn.borrow_and_update(), CollectorRole::Active { .. });
-            if !works {
-                // Whose turn it is has told so already.
+            let is_leader = matches!(*turn.borrow_and_update(), CollectorRole::Active { .. });
+            if !is_leader {
                 if turn.changed().await.is_err() {
                     return;
                 }
@@ -161,12 +161,12 @@ impl CollectorThread {
             self.current.send_replace(Some(Arc::clone(&shared)));
             let lost = tokio::select! {
                 why = collect(self.client.clone(), shared) => Some(why),
-                // Whatever the turn is now, this one is over.
+                // Any change ends this term.
                 _ = turn.changed() => None,
             };
-            self.ended();
+            self.end_term();
             if let Some(why) = lost {
-                tracing::error!(why, "The collector forgets all that it knew, and begins anew");
+                tracing::error!(why, "Collector restarts with an empty graph");
                 self.earlier.lock().resets += 1;
                 sleep(RESTART_DELAY).await;
             }
@@ -174,7 +174,7 @@ impl CollectorThread {
     }
 }
 
-fn bring_events(client: MetadataClient) -> events::SendEvent {
+fn send_events(client: MetadataClient) -> events::SendEvent {
     Arc::new(move |event| {
         let client = client.clone();
         Box::pin(async move { client.record(event).await })

@@ -1,5 +1,5 @@
-//! What the API server knows of this node's volumes, and when one may be detached: `volumesInUse` of the Node, which a
-//! controller waits for.
+//! The API server's view of this node's volumes. The attach/detach controller detaches a volume once the Node's `volumesInUse` no
+//! longer lists it.
 
 use std::sync::Arc;
 
@@ -14,18 +14,18 @@ use crate::{
     teardown::volumes::storage::Cluster,
 };
 
-/// How often the Node may change between a look and a write.
-const TRIES: usize = 5;
+/// Maximum attempts to change a list that others change at the same time.
+const MAX_ATTEMPTS: usize = 5;
 
-/// The API server's side of volumes.
+/// Reads and updates volumes at the API server.
 #[derive(Clone)]
 pub struct NodeVolumes {
-    /// Who is asked.
+    /// The API client.
     pub api: ApiClient,
-    /// Knows which Node this one is.
+    /// Checks the identity of the Node.
     pub guard: Guard,
-    /// One change of the list at a time: many pods end at once, and each that overtakes another costs that a try.
-    pub turn: Arc<Mutex<()>>,
+    /// Serializes changes: concurrent ones would fail and use up attempts.
+    pub update_lock: Arc<Mutex<()>>,
 }
 
 // === impl NodeVolumes ===
@@ -39,7 +39,7 @@ impl Cluster for NodeVolumes {
                     let csi = volume.spec.and_then(|spec| spec.csi);
                     Ok(csi.map(|csi| (csi.driver, csi.volume_handle)))
                 }
-                // Gone, or one that no pod of this node refers to any more: such a node may not read it.
+                // It is deleted, or no pod of this node refers to it any more: then the node may not read it.
                 Err(error) if matches!(error.code(), Some(403 | 404)) => {
                     tracing::debug!(volume = name, %error, "PersistentVolume cannot be read");
                     Ok(None)
@@ -65,10 +65,16 @@ impl Cluster for NodeVolumes {
     }
 }
 
-async fn out_of_use(NodeVolumes { api, guard, turn }: &NodeVolumes, volume: &str) -> Result<(), ApiError> {
-    let _turn = turn.lock().await;
-    for last in [false; TRIES - 1].into_iter().chain([true]) {
-        // Another Node of this name has a list of its own.
+async fn out_of_use(
+    NodeVolumes {
+        api,
+        guard,
+        update_lock,
+    }: &NodeVolumes,
+    volume: &str,
+) -> Result<(), ApiError> {
+    let _guard = update_lock.lock().await;
+    for last in [false; MAX_ATTEMPTS - 1].into_iter().chain([true]) {
         let node = guard.node(api).await?;
         let Some(patch) = patch(&node, volume) else {
             return Ok(());
@@ -80,7 +86,7 @@ async fn out_of_use(NodeVolumes { api, guard, turn }: &NodeVolumes, volume: &str
                 }
                 return Ok(());
             }
-            // Somebody has changed the list meanwhile.
+            // The list has changed meanwhile.
             Err(error) if error.code() == Some(422) && !last => {}
             Err(error) => return Err(error),
         }
@@ -95,7 +101,7 @@ fn in_use(node: &Node) -> &[String] {
         .unwrap_or_default()
 }
 
-/// The list without this volume, for the Node and the list that were seen; the list has no keys to merge by.
+/// A JSON patch that removes the volume, with the Node's UID and the present list as preconditions; `None` if it is not listed.
 fn patch(node: &Node, volume: &str) -> Option<Value> {
     const PATH: &str = "/status/volumesInUse";
     let before = in_use(node);
@@ -115,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_this_volume_is_taken_out_and_only_of_the_list_that_was_seen() {
+    fn patch_removes_only_this_volume_and_has_preconditions() {
         let node: Node = serde_json::from_value(json!({
             "metadata": { "uid": "n1" },
             "status": { "volumesInUse": ["kubernetes.io/csi/d^a", "kubernetes.io/csi/d^b"] },

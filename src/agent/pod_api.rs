@@ -1,4 +1,4 @@
-//! The API server, as teardown needs it.
+//! Implements the API that teardown needs.
 
 use futures::future::{BoxFuture, FutureExt as _};
 use serde_json::Value;
@@ -44,7 +44,7 @@ impl PodApi for ClusterPods {
     fn reserved_for<'a>(&'a self, claim: &'a ClaimRef) -> BoxFuture<'a, Result<Vec<String>, ApiFailure>> {
         async {
             let (uid, pods) = self.api.reserved_for(&claim.namespace, &claim.name).await?;
-            // Another claim of this name by now says nothing of the one that was prepared.
+            // A claim of this name with another UID proves nothing about the prepared one.
             Ok(if uid == claim.uid { pods } else { Vec::new() })
         }
         .boxed()

@@ -1,4 +1,4 @@
-//! The half that takes pods down. It knows the outside only by [`Host`] and [`Outside`].
+//! Runs the teardown of this node's pods. All access to the outside is in [`Host`] and [`Outside`], so that tests can replace it.
 
 use std::{
     path::Path,
@@ -47,21 +47,21 @@ use crate::{
     workers::{PodWorkers, Questions, WorkersHandle, traces::named_pods},
 };
 
-/// Changes that may wait while the map is busy; a longer queue would only hide that it is.
-const CHANGES: usize = 64;
-/// For events that are not told yet when the agent stops.
-const LAST_EVENTS: Duration = Duration::from_secs(1);
-/// How long a kubelet has to start that nobody stands by for.
-const HANDED_BACK: Duration = Duration::from_secs(45);
+/// Maximum number of pod changes that wait for the workers.
+const MAX_CHANGES: usize = 64;
+/// Maximum time to send the last events when the agent stops.
+const EVENT_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a handover is valid without a kubelet, with `--pods always`.
+const DEFAULT_HANDOVER_VALIDITY: Duration = Duration::from_secs(45);
 
-/// Ready to be run.
+/// The teardown of this node's pods, before its tasks start.
 pub struct PodAgent {
     host: Host,
     outside: Outside,
     settings: PodSettings,
     node_name: String,
     dry_run: bool,
-    /// Only one agent may touch this node's pods; one that touches nothing is no other hand.
+    /// The exclusive lock on this node's pods; `None` in a dry run.
     _lock: Option<PodsLock>,
     journal: Journal,
     guard: Guard,
@@ -69,9 +69,9 @@ pub struct PodAgent {
     counters: Arc<Counters>,
     runtime_report: watch::Sender<RuntimeReport>,
     watch_report: watch::Sender<WatchReport>,
-    house_report: watch::Sender<LeftoverReport>,
-    /// Where the agent stands by for a kubelet.
-    turn_report: Option<watch::Sender<RoleReport>>,
+    leftover_report: watch::Sender<LeftoverReport>,
+    /// `None` without `--pods auto`.
+    role_report: Option<watch::Sender<RoleReport>>,
     handle: WorkersHandle,
     questions: Questions,
     api: Arc<OnceLock<ApiClient>>,
@@ -81,7 +81,10 @@ pub struct PodAgent {
 // === impl PodAgent ===
 
 impl PodAgent {
-    /// Takes the lock, opens the journal and looks for a kubelet.
+    /// Takes the lock, opens the journal and detects a kubelet.
+    ///
+    /// # Errors
+    /// When another agent has the lock, or the journal cannot be used.
     pub async fn new(
         host: Host,
         outside: Outside,
@@ -138,8 +141,8 @@ impl PodAgent {
             counters: Arc::new(Counters::default()),
             runtime_report: watch::Sender::new(RuntimeReport::default()),
             watch_report: watch::Sender::new(WatchReport::default()),
-            house_report: watch::Sender::new(LeftoverReport::default()),
-            turn_report: settings.takeover.map(|_| watch::Sender::new(RoleReport::default())),
+            leftover_report: watch::Sender::new(LeftoverReport::default()),
+            role_report: settings.takeover.map(|_| watch::Sender::new(RoleReport::default())),
             handle,
             questions,
             api: Arc::default(),
@@ -152,18 +155,18 @@ impl PodAgent {
         })
     }
 
-    /// What questions about pods are answered from.
-    pub fn answers(&self) -> PodsAdmin {
+    /// Answers requests on the admin socket.
+    pub fn admin(&self) -> PodsAdmin {
         PodsAdmin {
             runtime: self.runtime_report.subscribe(),
             guard: self.guard.clone(),
             watch: self.watch_report.subscribe(),
-            house: self.house_report.subscribe(),
-            turn: self.turn_report.as_ref().map(watch::Sender::subscribe),
-            hands_back_for: self
+            leftovers: self.leftover_report.subscribe(),
+            role: self.role_report.as_ref().map(watch::Sender::subscribe),
+            handover_validity: self
                 .settings
                 .takeover
-                .map_or(HANDED_BACK, |takeover| takeover.take_over_after),
+                .map_or(DEFAULT_HANDOVER_VALIDITY, |takeover| takeover.take_over_after),
             workers: self.handle.clone(),
             journal: self.journal.clone(),
             counters: Arc::clone(&self.counters),
@@ -171,7 +174,10 @@ impl PodAgent {
         }
     }
 
-    /// Takes pods down until it is told to stop.
+    /// Takes pods down until `stop` completes.
+    ///
+    /// # Errors
+    /// When the runtime or the node is unsuitable, or the pod workers exit.
     pub async fn run(
         self,
         shutdown_timeout: Duration,
@@ -190,11 +196,11 @@ impl PodAgent {
             counters,
             runtime_report,
             watch_report,
-            house_report,
-            turn_report,
+            leftover_report,
+            role_report,
             handle,
             questions,
-            api: told,
+            api: api_slot,
             kubelet,
         } = self;
         let PodSettings {
@@ -221,7 +227,7 @@ impl PodAgent {
             disk: _,
             unmounts: _,
         } = outside;
-        let listens = runtime.is_none();
+        let has_socket = runtime.is_none();
         let cri = match runtime {
             Some(runtime) => Cri::with_service(runtime, effects.clone()),
             None => Cri::new(&cri_endpoint, effects.clone()),
@@ -233,11 +239,11 @@ impl PodAgent {
                 problems::not_a_runtime(&cri_endpoint, &error)
             })?,
         };
-        let asking = spawn(restarted("runtime probe", {
+        let runtime_probe = spawn(restarted("runtime probe", {
             let (cri, endpoint) = (cri.clone(), cri_endpoint.clone());
             move || runtime::monitor(cri.clone(), endpoint.clone(), runtime_report.clone())
         }));
-        if listens {
+        if has_socket {
             tokio::select! {
                 biased;
                 () = stop.as_mut() => return Ok(()),
@@ -245,7 +251,7 @@ impl PodAgent {
             }
         }
         let cgroups = Cgroups::detect(&host.mountinfo, &host.cgroups).map_err(|error| problems::cgroups(&error))?;
-        // For people: what is there is found under the names of either.
+        // Only for the log: existing cgroups are found under the names of both drivers.
         let driver = detect_cgroup_driver(
             cgroup_driver,
             &cri,
@@ -268,9 +274,8 @@ impl PodAgent {
             &node_name,
         )
         .map_err(|error| problems::api_client("--kubeconfig", &error))?;
-        // Once, since this is done once.
-        told.set(api.clone()).ok();
-        let lookout = takeover.zip(turn_report).map(|(takeover, report)| {
+        api_slot.set(api.clone()).ok();
+        let kubelet_monitor = takeover.zip(role_report).map(|(takeover, report)| {
             let TakeoverSettings {
                 take_over_after,
                 fences,
@@ -287,10 +292,10 @@ impl PodAgent {
             };
             spawn(restarted("kubelet monitor", move || monitor.clone().run()))
         });
-        let (changes_in, changes) = mpsc::channel(CHANGES);
+        let (changes_in, changes) = mpsc::channel(MAX_CHANGES);
         let leftovers = changes_in.downgrade();
-        let (sighted, runtime_pods) = watch::channel(Arc::new(RuntimePods::none()));
-        let (source, roll) = PodSource::new(
+        let (runtime_pods_sender, runtime_pods) = watch::channel(Arc::new(RuntimePods::none()));
+        let (source, list) = PodSource::new(
             api.clone(),
             guard.clone(),
             journal.clone(),
@@ -299,36 +304,36 @@ impl PodAgent {
             changes_in,
             watch_report,
         );
-        let known: PodUids = {
+        let known_pods: PodUids = {
             let reads = Threads::with_slots(1).with_blocking(blocking);
             let (root, cgroups, cgroup_root) = (kubelet_root.clone(), cgroups.clone(), cgroup_root.clone());
             let journal = journal.clone();
             Arc::new(move || {
                 let (reads, root, cgroups) = (reads.clone(), root.clone(), cgroups.clone());
                 let (cgroup_root, journal) = (cgroup_root.clone(), journal.clone());
-                let look = async move {
-                    let look = reads.run_blocking(move || named_pods(&root, &cgroups, &cgroup_root, &journal));
-                    look.await.unwrap_or_default()
+                let uids = async move {
+                    let uids = reads.run_blocking(move || named_pods(&root, &cgroups, &cgroup_root, &journal));
+                    uids.await.unwrap_or_default()
                 };
-                look.boxed()
+                uids.boxed()
             })
         };
-        let relist = Relist::new(cri.clone(), sighted, known);
-        let (events, sender) = Events::new(bring_events(api.clone()), &node_name, Arc::clone(&counters));
+        let relist = Relist::new(cri.clone(), runtime_pods_sender, known_pods);
+        let (events, sender) = Events::new(send_events(api.clone()), &node_name, Arc::clone(&counters));
         let cluster = NodeVolumes {
             api: api.clone(),
             guard: guard.clone(),
-            turn: Arc::default(),
+            update_lock: Arc::default(),
         };
         let storage = Storage::new(&host, &kubelet_root, &effects, Arc::new(cluster));
         let pod_api = ClusterPods {
             api,
             guard: guard.clone(),
         };
-        let asked = handle.clone();
+        let workers_handle = handle.clone();
         let terminating: Terminating = Arc::new(move || {
-            let asked = asked.clone();
-            async move { asked.terminating().await.unwrap_or_default() }.boxed()
+            let workers_handle = workers_handle.clone();
+            async move { workers_handle.terminating().await.unwrap_or_default() }.boxed()
         });
         let context = Arc::new(Context {
             api: Arc::new(pod_api),
@@ -350,20 +355,21 @@ impl PodAgent {
             driver_hold,
             stopping: CancellationToken::new(),
         });
-        let (housed, calls) = (Arc::clone(&context), roll);
-        let (guarded, remembered, counted) = (guard.clone(), journal.clone(), Arc::clone(&counters));
-        let housekeeping = move || {
-            let (context, calls, workers) = (Arc::clone(&housed), calls.clone(), handle.clone());
-            Housekeeping::new(
-                context,
-                (remembered.clone(), Arc::clone(&counted)),
-                guarded.clone(),
-                calls,
-                workers,
-                leftovers.clone(),
-                house_report.clone(),
-            )
-            .run()
+        let housekeeping = {
+            let (context, guard) = (Arc::clone(&context), guard.clone());
+            let (journal, counters) = (journal.clone(), Arc::clone(&counters));
+            move || {
+                Housekeeping::new(
+                    Arc::clone(&context),
+                    (journal.clone(), Arc::clone(&counters)),
+                    guard.clone(),
+                    list.clone(),
+                    handle.clone(),
+                    leftovers.clone(),
+                    leftover_report.clone(),
+                )
+                .run()
+            }
         };
         let workers = PodWorkers::new(
             context,
@@ -381,24 +387,24 @@ impl PodAgent {
             dry_run,
             "Agent is running"
         );
-        // Its end is that of the workers.
+        // The workers exit when the source does.
         let source = spawn(source.run());
         let relist = spawn(restarted("relist", move || relist.clone().run()));
         let housekeeping = spawn(restarted("housekeeping", housekeeping));
         let mut sender = spawn(sender);
         let mut workers = spawn(workers.run(shutdown_timeout));
 
-        let broken = tokio::select! {
+        let problem = tokio::select! {
             biased;
             () = stop.as_mut() => {
-                service::stopping();
-                tracing::info!(timeout = ?shutdown_timeout, "Told to stop; pods that are being taken down may come to an end");
+                service::report_stopping();
+                tracing::info!(timeout = ?shutdown_timeout, "Stopping; terminating pods have until the timeout to finish");
                 None
             }
-            // By a panic, or because the watch ended by one. Whoever started the agent shall start it again.
-            ended = &mut workers => Some(Problem {
+            // A panic in the workers or in the watch: the service manager has to restart the agent.
+            result = &mut workers => Some(Problem {
                 kind: ProblemKind::Internal,
-                what: format!("the map of workers has ended: {ended:?}"),
+                what: format!("the map of workers has ended: {result:?}"),
                 remedy: "start the agent again, and report this with its log".to_owned(),
             }),
         };
@@ -409,19 +415,19 @@ impl PodAgent {
                 .await
                 .is_err()
         {
-            tracing::error!("The map of workers does not end");
+            tracing::error!("Pod workers do not exit");
         }
-        drop((asking, kubelet, lookout, relist, housekeeping));
-        // An API that does not answer is not waited for any more. Nothing depends on what it is told here.
-        timeout(LAST_EVENTS, &mut sender).await.ok();
+        drop((runtime_probe, kubelet, kubelet_monitor, relist, housekeeping));
+        // Events are best effort.
+        timeout(EVENT_FLUSH_TIMEOUT, &mut sender).await.ok();
         if let Err(error) = journal.durable().await {
-            tracing::error!(%error, "Journal is not on the disk");
+            tracing::error!(%error, "Cannot flush the journal");
         }
-        broken.map_or(Ok(()), Err)
+        problem.map_or(Ok(()), Err)
     }
 }
 
-fn bring_events(api: ApiClient) -> events::SendEvent {
+fn send_events(api: ApiClient) -> events::SendEvent {
     Arc::new(move |event| {
         let api = api.clone();
         Box::pin(async move { api.record(event).await })

@@ -1,4 +1,4 @@
-//! The admin socket: HTTP over a unix socket, for this program's own verbs and for curl.
+//! The admin socket: HTTP over a Unix socket, for the verbs of this program and for curl.
 
 pub mod collector;
 pub mod handover;
@@ -45,67 +45,67 @@ use crate::{
     workers::{Overview, WorkersHandle},
 };
 
-/// Where `status` is asked for.
+/// Path of the status.
 pub const STATUS: &str = "/v1/status";
-/// Where a timeline is asked for, with namespace and name behind it.
+/// Path of timelines, followed by namespace and name.
 pub const TIMELINES: &str = "/v1/timelines";
 const JSON: &str = "application/json";
 const STOPPING: &str = "the agent is stopping";
-/// More is no request.
-const LARGEST: usize = 64 << 10;
-/// Sooner than whoever asks gives up.
-const ANSWERED_WITHIN: Duration = Duration::from_secs(4);
+/// Maximum size of a request body, in bytes.
+const MAX_BODY: usize = 64 << 10;
+/// Shorter than the timeout of the client.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// What questions are answered from.
+/// Answers requests on the admin socket.
 pub struct Admin {
     /// The node's name.
     pub node: String,
-    /// Since when the agent runs.
+    /// When the agent was started.
     pub since: Timestamp,
-    /// Whether it performs nothing.
+    /// Whether effects are only logged.
     pub dry_run: bool,
-    /// What is asked of pods; nothing where none are taken down.
+    /// For requests about pods; `None` with `--pods never`.
     pub pods: Option<PodsAdmin>,
-    /// What is asked of the collector; nothing where none runs.
+    /// For requests about the collector; `None` if this agent has none.
     pub gc: Option<CollectorAdmin>,
 }
 
-/// What questions about pods are answered from.
+/// Answers requests about pods.
 #[derive(Clone)]
 pub struct PodsAdmin {
-    /// Whether the runtime answers.
+    /// State of the container runtime.
     pub runtime: watch::Receiver<RuntimeReport>,
-    /// What holds the agent back.
+    /// Decides whether the agent may act.
     pub guard: Guard,
-    /// Where the watch stands.
+    /// State of the watch.
     pub watch: watch::Receiver<WatchReport>,
-    /// What is left on this node of pods that are gone.
-    pub house: watch::Receiver<LeftoverReport>,
-    /// Whose turn it is, where the agent stands by for a kubelet.
-    pub turn: Option<watch::Receiver<RoleReport>>,
-    /// For how long a node that was handed back is a kubelet's that has not been seen yet.
-    pub hands_back_for: Duration,
-    /// The pods that end.
+    /// Leftovers of deleted pods on this node.
+    pub leftovers: watch::Receiver<LeftoverReport>,
+    /// The role; `None` without `--pods auto`.
+    pub role: Option<watch::Receiver<RoleReport>>,
+    /// How long a handover is valid while no kubelet is seen.
+    pub handover_validity: Duration,
+    /// The pod workers.
     pub workers: WorkersHandle,
-    /// What survives a crash.
+    /// The journal.
     pub journal: Journal,
-    /// What happened how often.
+    /// Counters since the start.
     pub counters: Arc<Counters>,
-    /// The client of the API server, once there is one.
+    /// The API client, once it exists.
     pub api: Arc<OnceLock<ApiClient>>,
 }
 
-/// The socket's place in the file system.
+/// The socket file, identified by device and inode.
 #[derive(Debug)]
-pub struct Place {
+pub struct SocketFile {
     path: PathBuf,
-    file: (u64, u64),
+    id: (u64, u64),
 }
 
-/// Whether a process listens on the socket; `None` if nothing is there.
+/// Whether a process listens on the socket; `None` if it does not exist.
 ///
 /// # Errors
-/// When something else than a socket is there, or it cannot be found out.
+/// When the path is not a socket, or the check fails.
 pub async fn is_listened_on(path: &Path) -> io::Result<Option<bool>> {
     match std::fs::symlink_metadata(path) {
         Ok(found) if !found.file_type().is_socket() => return Err(io::Error::other("it is no socket")),
@@ -115,14 +115,17 @@ pub async fn is_listened_on(path: &Path) -> io::Result<Option<bool>> {
     }
     match UnixStream::connect(path).await {
         Ok(_) => Ok(Some(true)),
-        // Nobody has it open any more. Whatever else comes, somebody may.
+        // No process listens. Other errors do not prove that.
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(Some(false)),
         Err(error) => Err(io::Error::other(format!("whether somebody listens there: {error}"))),
     }
 }
 
-/// Makes the socket, readable by its owner alone. One that a dead agent left is replaced, and nothing else.
-pub async fn listen(path: &Path) -> io::Result<(UnixListener, Place)> {
+/// Creates the socket with mode 0600, and its directory. The socket of an agent that has exited is replaced.
+///
+/// # Errors
+/// `AddrInUse` if a process listens there; otherwise when the socket cannot be created.
+pub async fn listen(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     if let Some(dir) = path.parent() {
         DirBuilder::new().recursive(true).mode(0o750).create(dir)?;
     }
@@ -138,24 +141,24 @@ pub async fn listen(path: &Path) -> io::Result<(UnixListener, Place)> {
     }
     let listener = UnixListener::bind(path)?;
     std::fs::set_permissions(path, Permissions::from_mode(0o600))?;
-    let place = Place {
+    let socket = SocketFile {
         path: path.to_owned(),
-        file: file(path)?,
+        id: file_id(path)?,
     };
-    Ok((listener, place))
+    Ok((listener, socket))
 }
 
-fn file(path: &Path) -> io::Result<(u64, u64)> {
+fn file_id(path: &Path) -> io::Result<(u64, u64)> {
     std::fs::symlink_metadata(path).map(|found| (found.dev(), found.ino()))
 }
 
-// === impl Place ===
+// === impl SocketFile ===
 
-impl Place {
-    /// Removes the socket, unless it is another one by now.
-    pub fn clear(self) {
-        if file(&self.path).is_ok_and(|file| file == self.file) {
-            // Gone already is as good.
+impl SocketFile {
+    /// Removes the socket, unless it was replaced.
+    pub fn remove(self) {
+        if file_id(&self.path).is_ok_and(|id| id == self.id) {
+            // It may be removed already.
             std::fs::remove_file(&self.path).ok();
         }
     }
@@ -164,7 +167,7 @@ impl Place {
 // === impl Admin ===
 
 impl Admin {
-    /// Answers until the agent stops.
+    /// Answers requests until the future is dropped.
     pub async fn serve(self: Arc<Self>, listener: Arc<UnixListener>) {
         loop {
             match listener.accept().await {
@@ -183,20 +186,17 @@ impl Admin {
         let (peer, is_allowed) = match stream.peer_cred() {
             Ok(peer) => {
                 let pid = peer.pid().map_or_else(|| "?".to_owned(), |pid| pid.to_string());
-                (format!("uid {}, pid {pid}", peer.uid()), may_ask(peer.uid()))
+                (format!("uid {}, pid {pid}", peer.uid()), is_allowed_user(peer.uid()))
             }
             Err(error) => {
-                tracing::warn!(%error, "Admin request by nobody knows whom is refused");
+                tracing::warn!(%error, "Admin request refused: credentials of the peer are unknown");
                 return;
             }
         };
         if is_allowed {
             tracing::debug!(peer, "Admin request");
         } else {
-            tracing::warn!(
-                peer,
-                "Admin request is refused: its user is neither root nor the agent's"
-            );
+            tracing::warn!(peer, "Admin request refused: the user is neither root nor the agent's");
         }
         let service = service_fn(async |request| {
             if is_allowed {
@@ -212,13 +212,13 @@ impl Admin {
             .serve_connection(TokioIo::new(stream), service)
             .await
         {
-            tracing::debug!(%error, "Admin connection was cut");
+            tracing::debug!(%error, "Admin connection failed");
         }
     }
 
     async fn answer(&self, request: Request<Incoming>, peer: &str) -> Result<Response<Full<Bytes>>, Infallible> {
         match (request.method(), &self.pods) {
-            (&Method::POST, Some(pods)) => return Ok(asked_to_do(pods, request, peer).await),
+            (&Method::POST, Some(pods)) => return Ok(command(pods, request, peer).await),
             (&Method::POST, None) => return Ok(no_pods()),
             (&Method::GET, _) => {}
             _ => {
@@ -246,7 +246,7 @@ impl Admin {
         }
         if let Some(uid) = path
             .strip_prefix(stop::OUTCOMES)
-            .and_then(|rest| rest.strip_prefix('/'))
+            .and_then(|path| path.strip_prefix('/'))
         {
             return Ok(match &self.pods {
                 Some(pods) => stop::outcome(pods, uid, request.uri().query()).await,
@@ -255,7 +255,7 @@ impl Admin {
         }
         let names = path
             .strip_prefix(TIMELINES)
-            .and_then(|rest| rest.strip_prefix('/')?.split_once('/'));
+            .and_then(|path| path.strip_prefix('/')?.split_once('/'));
         Ok(match names {
             Some((namespace, name)) => self.timelines(namespace, name).await,
             None => error(
@@ -272,7 +272,7 @@ impl Admin {
         }
     }
 
-    /// All that the agent says of itself; nothing while it stops.
+    /// The status of the agent; `None` while it stops.
     pub async fn report(&self) -> Option<StatusReport> {
         let mut report = StatusReport {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -283,11 +283,11 @@ impl Admin {
             log_lines_dropped: logging::dropped(),
             panics: logging::panics(),
             takes_pods: self.pods.is_some(),
-            collector: self.gc.as_ref().map(CollectorAdmin::in_short),
+            collector: self.gc.as_ref().map(CollectorAdmin::summary),
             ..StatusReport::default()
         };
         if let Some(pods) = &self.pods
-            && !pods.tell(&mut report).await
+            && !pods.add_to(&mut report).await
         {
             return None;
         }
@@ -300,13 +300,13 @@ impl Admin {
         };
         match pods.in_time(pods.workers.stories(namespace, name)).await {
             Err(why) => error(StatusCode::SERVICE_UNAVAILABLE, &why),
-            Ok(stories) if stories.is_empty() => error(
+            Ok(traces) if traces.is_empty() => error(
                 StatusCode::NOT_FOUND,
                 &format!(
                     "no teardown of {namespace}/{name} is remembered; the agent knows those since its start, the last 256"
                 ),
             ),
-            Ok(stories) => json_answer(&stories),
+            Ok(traces) => json_answer(&traces),
         }
     }
 }
@@ -314,26 +314,29 @@ impl Admin {
 // === impl PodsAdmin ===
 
 impl PodsAdmin {
-    /// What the map of workers answers, or why it has none. Whoever gives up waiting was not heard: nothing is done later.
-    async fn in_time<T>(&self, question: impl Future<Output = Option<T>>) -> Result<T, String> {
-        // The map begins to answer once the runtime has been reached.
+    /// Waits for an answer of the pod workers. A command whose answer was not awaited has no effect.
+    ///
+    /// # Errors
+    /// When the runtime was never reached, the agent stops, or there is no answer within [`ANSWER_TIMEOUT`].
+    async fn in_time<T>(&self, query: impl Future<Output = Option<T>>) -> Result<T, String> {
+        // The workers answer once the runtime has been reached.
         let RuntimeReport { version, error } = self.runtime.borrow().clone();
         if version.is_none() {
             let why = error.map_or_else(String::new, |error| format!(": {error}"));
             return Err(format!("the container runtime has not been reached yet{why}"));
         }
-        match timeout(ANSWERED_WITHIN, question).await {
+        match timeout(ANSWER_TIMEOUT, query).await {
             Ok(answer) => answer.ok_or_else(|| STOPPING.to_owned()),
             Err(_) => Err(format!(
-                "the agent did not come to it within {ANSWERED_WITHIN:?}; see its log"
+                "the agent did not come to it within {ANSWER_TIMEOUT:?}; see its log"
             )),
         }
     }
 
-    /// Tells what there is to tell of pods; `false` while the agent stops.
-    async fn tell(&self, report: &mut StatusReport) -> bool {
+    /// Adds the status of pods; `false` while the agent stops.
+    async fn add_to(&self, report: &mut StatusReport) -> bool {
         report.runtime = self.runtime.borrow().clone();
-        // The map begins to answer once the runtime has been reached.
+        // The workers answer once the runtime has been reached.
         let pods = match report.runtime.version {
             Some(_) => self.workers.overview().await,
             None => Some(Overview::default()),
@@ -346,12 +349,12 @@ impl PodsAdmin {
         report.node_uid_held = self.guard.has_node_uid_mismatch();
         report.paused = self.guard.paused();
         report.credentials_end = self.api.get().and_then(ApiClient::credentials_end);
-        report.understudy = self.turn.as_ref().map(|turn| turn.borrow().clone());
+        report.understudy = self.role.as_ref().map(|role| role.borrow().clone());
         report.watch = self.watch.borrow().clone();
-        // Whoever asks for one pod by name may find it out between two lists.
+        // A query for a single pod can find out between two lists.
         let held = self.guard.absence_hold();
         report.watch.held = held.or_else(|| report.watch.held.take());
-        report.house = self.house.borrow().clone();
+        report.house = self.leftovers.borrow().clone();
         report.pods = pods;
         report.journal = trouble.error.map(|error| error.to_string());
         let quarantined = self.journal.quarantined();
@@ -367,10 +370,10 @@ impl PodsAdmin {
     }
 }
 
-/// Does what a request asks for.
-async fn asked_to_do(pods: &PodsAdmin, request: Request<Incoming>, peer: &str) -> Response<Full<Bytes>> {
+/// Performs the command of a POST request.
+async fn command(pods: &PodsAdmin, request: Request<Incoming>, peer: &str) -> Response<Full<Bytes>> {
     let path = request.uri().path().to_owned();
-    let body = match Limited::new(request.into_body(), LARGEST).collect().await {
+    let body = match Limited::new(request.into_body(), MAX_BODY).collect().await {
         Ok(body) => body.to_bytes(),
         Err(cause) => return error(StatusCode::BAD_REQUEST, &format!("the body cannot be read: {cause}")),
     };
@@ -387,8 +390,8 @@ async fn asked_to_do(pods: &PodsAdmin, request: Request<Incoming>, peer: &str) -
     }
 }
 
-/// Whatever the mode of the socket: root, and the user that the agent runs as.
-fn may_ask(uid: u32) -> bool {
+/// Root and the agent's user are allowed, regardless of the socket's mode.
+fn is_allowed_user(uid: u32) -> bool {
     uid == 0 || uid == nix::unistd::geteuid().as_raw()
 }
 
@@ -418,11 +421,11 @@ fn error(code: StatusCode, message: &str) -> Response<Full<Bytes>> {
     )
 }
 
-/// An answer with a body of this type.
-pub(super) fn response(code: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
+/// A response with a body of this content type.
+pub(super) fn response(code: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = code;
-    let kind = HeaderValue::from_static(kind);
-    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    let content_type = HeaderValue::from_static(content_type);
+    response.headers_mut().insert(header::CONTENT_TYPE, content_type);
     response
 }

@@ -64,7 +64,7 @@ pub fn strange(name: &str) -> Row {
 
 fn metrics_addr(addr: SocketAddr) -> Row {
     const WHAT: &str = "metrics address";
-    match metrics::try_out(addr) {
+    match metrics::check(addr) {
         Ok(()) => Row::ok(WHAT, "can be listened on"),
         Err(error) => {
             let row = Row::from_problem(WHAT, &problems::metrics_addr(addr, &error));

@@ -1,4 +1,4 @@
-//! The other end of the admin socket.
+//! The client of the admin socket.
 
 use std::{error::Error, io, path::Path, time::Duration};
 
@@ -13,12 +13,12 @@ use tokio::{net::UnixStream, time::timeout};
 
 use crate::model::foreign;
 
-/// The agent answers from memory.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// And then waits for the disk, if it is asked to do something.
-const LONG_PATIENCE: Duration = Duration::from_secs(15);
+/// Timeout of queries, which the agent answers from memory.
+const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Timeout of commands, which the agent answers after a write to disk.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// What to do where nobody could be asked.
+/// The remedy if the socket cannot be used.
 fn remedy(cause: &io::Error) -> &'static str {
     match cause.kind() {
         io::ErrorKind::PermissionDenied => "only root may ask it: run this as root",
@@ -26,21 +26,21 @@ fn remedy(cause: &io::Error) -> &'static str {
     }
 }
 
-/// Why there is no answer.
+/// A failed request.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody listens there.
+    /// No agent listens on the socket.
     #[error("no agent answers at {path}: {cause}; {}", remedy(cause))]
     NoAgent {
         /// The socket.
         path: String,
-        /// What the kernel says.
+        /// The error of connect(2).
         cause: io::Error,
     },
-    /// The agent has no answer to this.
+    /// The agent has refused the request.
     #[error("{0}")]
     Refused(String),
-    /// It went while it was asked.
+    /// The agent has closed the connection before its answer.
     #[error(
         "the agent at {path} has gone before it answered: {cause}; what became of it is told by pod-teardown status when it \
         runs again"
@@ -48,81 +48,91 @@ pub enum ClientError {
     Disconnected {
         /// The socket.
         path: String,
-        /// How that was noticed.
+        /// The error of the connection.
         cause: String,
     },
-    /// It went while somebody waited for the end of a pod.
+    /// The agent has exited while it stopped the pod.
     #[error(
         "the agent has gone while {pod} was being ended: {cause}; what is left of that goes on when the agent starts again: \
         see pod-teardown status and pod-teardown timeline {pod} then"
     )]
     AgentExited {
-        /// By name.
+        /// `NAMESPACE/NAME`.
         pod: String,
-        /// How that was noticed.
+        /// The error of the connection.
         cause: String,
     },
-    /// The agent listens and does not answer, or not what it should.
+    /// The agent does not answer in time, or its answer is invalid.
     #[error("the agent at {path} gives no proper answer: {cause}")]
     InvalidAnswer {
         /// The socket.
         path: String,
-        /// What is wrong.
+        /// The reason.
         cause: String,
     },
 }
 
-/// Asks the agent at `socket` for `path`. As with all answers here, its texts can be shown on a terminal.
+/// Sends a query. Control characters in the answer are escaped for a terminal.
+///
+/// # Errors
+/// See [`ClientError`]; this applies to all functions here.
 pub async fn get<T: DeserializeOwned>(socket: &Path, path: &str) -> Result<T, ClientError> {
-    exchanged(socket, Method::GET, path, Bytes::new(), PATIENCE).await
+    request(socket, Method::GET, path, Bytes::new(), QUERY_TIMEOUT).await
 }
 
-/// The same with its texts unchanged, for JSON.
+/// Sends a query. The answer is not escaped.
 pub async fn get_unescaped<T: DeserializeOwned>(socket: &Path, path: &str) -> Result<T, ClientError> {
-    let body = body_of(socket, Method::GET, path, Bytes::new(), PATIENCE).await?;
-    serde_json::from_slice(&body).map_err(|error| broken(socket, error.to_string()))
+    let body = body_of(socket, Method::GET, path, Bytes::new(), QUERY_TIMEOUT).await?;
+    serde_json::from_slice(&body).map_err(|error| invalid_answer(socket, error.to_string()))
 }
 
-/// The same where the agent may let its answer wait for so long.
+/// Sends a query that the agent may answer after `wait`.
 pub async fn get_with_timeout<T: DeserializeOwned>(
     socket: &Path,
     path: &str,
     wait: Duration,
 ) -> Result<T, ClientError> {
-    exchanged(socket, Method::GET, path, Bytes::new(), wait + PATIENCE).await
+    request(socket, Method::GET, path, Bytes::new(), wait + QUERY_TIMEOUT).await
 }
 
-/// Asks the agent at `socket` to do something for which it may take so long.
+/// Sends a command that may take `time`.
 pub async fn post_with_timeout<T: DeserializeOwned>(
     socket: &Path,
     path: &str,
-    what: &impl Serialize,
+    command: &impl Serialize,
     time: Duration,
 ) -> Result<T, ClientError> {
-    let body = serde_json::to_vec(what).unwrap_or_default();
-    exchanged(socket, Method::POST, path, body.into(), time.saturating_add(PATIENCE)).await
+    let body = serde_json::to_vec(command).unwrap_or_default();
+    request(
+        socket,
+        Method::POST,
+        path,
+        body.into(),
+        time.saturating_add(QUERY_TIMEOUT),
+    )
+    .await
 }
 
-/// Asks the agent at `socket` to do something.
-pub async fn post<T: DeserializeOwned>(socket: &Path, path: &str, what: &impl Serialize) -> Result<T, ClientError> {
-    let body = serde_json::to_vec(what).unwrap_or_default();
-    exchanged(socket, Method::POST, path, body.into(), LONG_PATIENCE).await
+/// Sends a command.
+pub async fn post<T: DeserializeOwned>(socket: &Path, path: &str, command: &impl Serialize) -> Result<T, ClientError> {
+    let body = serde_json::to_vec(command).unwrap_or_default();
+    request(socket, Method::POST, path, body.into(), COMMAND_TIMEOUT).await
 }
 
-async fn exchanged<T: DeserializeOwned>(
+async fn request<T: DeserializeOwned>(
     socket: &Path,
     method: Method,
     path: &str,
     body: Bytes,
-    patience: Duration,
+    timeout_after: Duration,
 ) -> Result<T, ClientError> {
-    let body = body_of(socket, method, path, body, patience).await?;
+    let body = body_of(socket, method, path, body, timeout_after).await?;
     let answer = serde_json::from_slice::<Value>(&body).map(foreign::escape_value);
     let answer = answer.and_then(serde_json::from_value);
-    answer.map_err(|error| broken(socket, error.to_string()))
+    answer.map_err(|error| invalid_answer(socket, error.to_string()))
 }
 
-fn broken(socket: &Path, cause: String) -> ClientError {
+fn invalid_answer(socket: &Path, cause: String) -> ClientError {
     ClientError::InvalidAnswer {
         path: socket.display().to_string(),
         cause,
@@ -134,7 +144,7 @@ async fn body_of(
     method: Method,
     path: &str,
     body: Bytes,
-    patience: Duration,
+    timeout_after: Duration,
 ) -> Result<Bytes, ClientError> {
     let stream = UnixStream::connect(socket)
         .await
@@ -142,16 +152,16 @@ async fn body_of(
             path: socket.display().to_string(),
             cause,
         })?;
-    let broken = |cause| broken(socket, cause);
-    let cut = |cause: String| ClientError::Disconnected {
+    let invalid = |cause| invalid_answer(socket, cause);
+    let disconnected = |cause: String| ClientError::Disconnected {
         path: socket.display().to_string(),
         cause,
     };
-    let answer = timeout(patience, exchange(stream, method, path, body)).await;
+    let answer = timeout(timeout_after, exchange(stream, method, path, body)).await;
     let (code, body) = match answer {
-        Err(_) => return Err(broken(format!("nothing within {patience:?}"))),
-        Ok(Err(error)) if has_gone(&*error) => return Err(cut(error.to_string())),
-        Ok(answer) => answer.map_err(|error| broken(error.to_string()))?,
+        Err(_) => return Err(invalid(format!("nothing within {timeout_after:?}"))),
+        Ok(Err(error)) if is_disconnect(&*error) => return Err(disconnected(error.to_string())),
+        Ok(answer) => answer.map_err(|error| invalid(error.to_string()))?,
     };
     if code != 200 {
         let error = serde_json::from_slice::<Value>(&body).ok();
@@ -163,16 +173,16 @@ async fn body_of(
     Ok(body)
 }
 
-/// Whether the connection ended before there was an answer, as that of a process that has ended.
-fn has_gone(error: &(dyn Error + Send + Sync + 'static)) -> bool {
+/// Whether the connection was closed before the answer, as by an exit of the agent.
+fn is_disconnect(error: &(dyn Error + Send + Sync + 'static)) -> bool {
     let Some(error) = error.downcast_ref::<hyper::Error>() else {
         return false;
     };
-    let of_io = error.source().and_then(|source| source.downcast_ref::<io::Error>());
+    let io_error = error.source().and_then(|source| source.downcast_ref::<io::Error>());
     error.is_incomplete_message()
         || error.is_closed()
         || error.is_canceled()
-        || of_io
+        || io_error
             .is_some_and(|error| [io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe].contains(&error.kind()))
 }
 

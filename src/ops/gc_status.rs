@@ -1,4 +1,4 @@
-//! What `gc status` says to people.
+//! The status of the garbage collector, and its text form.
 
 use std::fmt::Write as _;
 
@@ -16,28 +16,28 @@ use crate::{
     ops::check::RENEW_COLLECTORS,
 };
 
-/// How the collector of this agent stands.
+/// The status of this agent's collector.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GcReport {
-    /// It works, and every kind can be seen.
+    /// It is active, and all kinds are synced.
     pub synced: bool,
-    /// Whose turn it is.
+    /// The leader election.
     pub turn: View,
-    /// When its credentials end, where they tell.
+    /// When its credentials expire, if known.
     pub credentials_end: Option<Timestamp>,
-    /// What it knows and has to do; nothing while it stands by.
+    /// Its state; `None` while it is on standby.
     pub work: Option<WorkReport>,
 }
 
-/// For people.
+/// Formats the status.
 pub fn text(report: &GcReport, now: Timestamp) -> String {
-    let mut out = turn(&report.turn, now);
+    let mut out = leader_election(&report.turn, now);
     out.extend(report.credentials_end.map(|end| credentials(end, now)));
     if let Some(work) = &report.work {
         out.push_str(&work.text());
     }
-    // Whoever may write an owner reference has a say in some of these lines.
+    // Some lines contain owner references, which are untrusted.
     out.lines().map(|line| visible(line) + "\n").collect()
 }
 
@@ -51,30 +51,30 @@ fn credentials(end: Timestamp, now: Timestamp) -> String {
     }
 }
 
-fn turn(turn: &View, now: Timestamp) -> String {
+fn leader_election(view: &View, now: Timestamp) -> String {
     let mut out = String::new();
-    let mode = match turn.mode {
+    let mode = match view.mode {
         Mode::Auto => "auto",
         Mode::Always => "always",
         Mode::Never => "never",
     };
-    let dry_run = if turn.dry_run { ", dry run" } else { "" };
-    let stands = match (&turn.stands_by, turn.works_since) {
+    let dry_run = if view.dry_run { ", dry run" } else { "" };
+    let state = match (&view.stands_by, view.works_since) {
         (Some(why), _) => format!("stands by: {why}"),
         (None, Some(since)) => format!("works since {} ago", ago(since, now)),
         (None, None) => "works".to_owned(),
     };
     // Writing to a String cannot fail.
-    let _ = writeln!(out, "collector  {stands} ({}, --gc {mode}{dry_run})", turn.identity);
-    if let Some(lease) = &turn.lease {
-        let _ = writeln!(out, "Lease      {}", whose(turn, lease, now));
+    let _ = writeln!(out, "collector  {state} ({}, --gc {mode}{dry_run})", view.identity);
+    if let Some(lease) = &view.lease {
+        let _ = writeln!(out, "Lease      {}", lease_holder(view, lease, now));
     }
-    if let Some(error) = &turn.lease_error {
+    if let Some(error) = &view.lease_error {
         let _ = writeln!(out, "           {error}");
     }
     if let Some(ManagerView {
         holder, changed, error, ..
-    }) = &turn.controller_manager
+    }) = &view.controller_manager
     {
         let lease = match (holder, changed) {
             (None, _) => "no Lease of kube-controller-manager is held".to_owned(),
@@ -94,8 +94,8 @@ fn turn(turn: &View, now: Timestamp) -> String {
     out
 }
 
-/// What was seen last is told as such where it may be otherwise by now.
-fn whose(turn: &View, lease: &LeaseView, now: Timestamp) -> String {
+/// Formats the holder of the Lease. A holder that may have changed is marked as last seen.
+fn lease_holder(view: &View, lease: &LeaseView, now: Timestamp) -> String {
     let LeaseView {
         holder,
         is_own,
@@ -103,15 +103,15 @@ fn whose(turn: &View, lease: &LeaseView, now: Timestamp) -> String {
         stands_by,
         since,
     } = lease;
-    let is_known = turn.holds_lease || (turn.lease_error.is_none() && !is_own);
-    let whose = match holder {
+    let is_known = view.holds_lease || (view.lease_error.is_none() && !is_own);
+    let holder = match holder {
         None => "nobody's".to_owned(),
         Some(_) if *is_own => "this agent's".to_owned(),
         Some(holder) => format!("{holder}'s"),
     };
     if !is_known {
         let seen = seen.map_or_else(String::new, |seen| format!(", {} ago", ago(seen, now)));
-        return format!("unknown whose it is now; {whose} when it was last seen{seen}");
+        return format!("unknown whose it is now; {holder} when it was last seen{seen}");
     }
     let since = since.map_or_else(String::new, |since| {
         format!(", since {} ago by its clock", ago(since, now))
@@ -121,7 +121,7 @@ fn whose(turn: &View, lease: &LeaseView, now: Timestamp) -> String {
     } else {
         ""
     };
-    format!("{whose}{since}{yields}")
+    format!("{holder}{since}{yields}")
 }
 
 fn ago(since: Timestamp, now: Timestamp) -> String {
@@ -172,26 +172,26 @@ mod tests {
     }
 
     #[test]
-    fn whose_the_lease_is_is_told_only_as_long_as_it_is_known() {
+    fn holder_of_the_lease_is_shown_as_last_seen_once_it_is_uncertain() {
         let now = Timestamp::from_second(40).unwrap();
-        let said = |view: View| turn(&view, now).lines().nth(1).unwrap().to_owned();
-        let known = |whose: &str| format!("Lease      {whose}, since 40s ago by its clock");
+        let lease_line = |view: View| leader_election(&view, now).lines().nth(1).unwrap().to_owned();
+        let known = |holder: &str| format!("Lease      {holder}, since 40s ago by its clock");
         let unknown =
-            |whose: &str| format!("Lease      unknown whose it is now; {whose} when it was last seen, 40s ago");
+            |holder: &str| format!("Lease      unknown whose it is now; {holder} when it was last seen, 40s ago");
         for (view, expected) in [
             (view(true, true, false), known("this agent's")),
-            // Nobody takes it before this agent has stopped by itself.
+            // No other agent takes it before this one has stopped by itself.
             (view(true, true, true), known("this agent's")),
             (view(true, false, true), unknown("this agent's")),
             (view(false, false, false), known("other's")),
             (view(false, false, true), unknown("other's")),
         ] {
-            assert_eq!(said(view), expected);
+            assert_eq!(lease_line(view), expected);
         }
     }
 
     #[test]
-    fn the_end_of_the_credentials_is_told_with_what_to_do_once_it_is_near() {
+    fn expiry_of_the_credentials_is_shown_with_a_remedy_once_it_is_near() {
         let end: Timestamp = "2026-01-09T00:00:00Z".parse().unwrap();
         for (now, words, renew) in [
             ("2026-01-01T23:59:59Z", "are good until 2026-01-09T00:00:00Z", false),
@@ -205,21 +205,21 @@ mod tests {
                 credentials_end: Some(end),
                 work: None,
             };
-            let told = text(&report, now);
-            assert!(told.contains(&format!("the credentials {words}")), "{now}: {told}");
-            assert_eq!(told.contains("gc-kubeconfig.sh"), renew, "{now}: {told}");
-            let untold = text(
+            let shown = text(&report, now);
+            assert!(shown.contains(&format!("the credentials {words}")), "{now}: {shown}");
+            assert_eq!(shown.contains("gc-kubeconfig.sh"), renew, "{now}: {shown}");
+            let without_expiry = text(
                 &GcReport {
                     credentials_end: None,
                     ..report
                 },
                 now,
             );
-            assert!(!untold.contains("credentials"), "{untold}");
+            assert!(!without_expiry.contains("credentials"), "{without_expiry}");
         }
     }
 
-    /// Names of all fields in it.
+    /// Adds the names of all fields.
     fn fields(value: &Value, all: &mut BTreeSet<String>) {
         match value {
             Value::Object(members) => {
@@ -233,8 +233,8 @@ mod tests {
         }
     }
 
-    /// Of everything that is told, one.
-    fn one_of_each() -> (Core, Value) {
+    /// A collector state and a report in which no list is empty.
+    fn complete_report() -> (Core, Value) {
         let mut core = Core::new(Unsynced::Hold);
         let now = Instant::now();
         let owner = |kind: &str, uid: &str| Reference {
@@ -288,12 +288,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn all_that_is_told_in_json_is_documented() {
+    async fn every_json_field_is_documented() {
         let docs = concat!(
             include_str!("../../docs/garbage-collector.md"),
             include_str!("../../docs/status-json.md")
         );
-        let (core, status) = one_of_each();
+        let (core, status) = complete_report();
         let picture = serde_json::to_value(Picture::around(&core.graph, "a")).unwrap();
         let name = "b".parse().unwrap();
         let why = serde_json::to_value(why::explain(&core, &name, Instant::now()).unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! `hand-back`: gives the node to a kubelet that is about to start, and never keeps that from starting.
+//! `hand-back`: requests the handover of the node to a kubelet that is about to start. It never prevents that start.
 
 use std::{path::Path, time::Duration};
 
@@ -8,12 +8,12 @@ use super::{
 };
 use crate::{handover::guard::activity::HandoverResult, words::some_of};
 
-/// What came of it, in words.
+/// Requests the handover and formats the result.
 pub async fn hand_over(socket: &Path, timeout: Duration) -> String {
-    let ask = HandoverRequest {
+    let request = HandoverRequest {
         timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
     };
-    text(client::post_with_timeout(socket, HANDOVER, &ask, timeout).await)
+    text(client::post_with_timeout(socket, HANDOVER, &request, timeout).await)
 }
 
 fn text(answer: Result<HandoverResult, ClientError>) -> String {
@@ -26,7 +26,7 @@ fn text(answer: Result<HandoverResult, ClientError>) -> String {
              such pods.",
             some_of(cut_short)
         ),
-        // Nobody works on the node's pods who could be asked.
+        // No agent works on this node's pods.
         Err(error @ ClientError::NoAgent { .. } | error @ ClientError::Refused(_)) => {
             format!("There is nothing to hand back: {error}")
         }
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_cut_short_is_named() {
+    fn pods_that_reached_no_safe_point_are_named() {
         assert!(text(Ok(HandoverResult::default())).contains("nothing is under way"));
         let cut_short = vec!["default/web-0".to_owned()];
         assert!(text(Ok(HandoverResult { cut_short })).contains("default/web-0"));

@@ -1,4 +1,4 @@
-//! What `held` and `release` print.
+//! Formats safety holds and approvals for `held` and `release`.
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,7 @@ use crate::{
     words::{seconds, some_of},
 };
 
-/// What is held, for people.
+/// Lists the safety holds.
 pub fn text(report: &SafetyHolds, now: Timestamp) -> String {
     let mut out = String::new();
     // Writing to a String cannot fail.
@@ -46,12 +46,12 @@ pub fn text(report: &SafetyHolds, now: Timestamp) -> String {
     out
 }
 
-/// What was released, for people.
+/// Formats an approval.
 pub fn approved(Approved { item, not_durable }: &Approved) -> String {
-    let told = format!("{} is released: {}", item.item, item.release);
+    let text = format!("{} is released: {}", item.item, item.release);
     match not_durable {
-        Some(cause) => format!("{told}; a restart of the agent would not know it yet: {cause}"),
-        None => told,
+        Some(cause) => format!("{text}; a restart of the agent would not know it yet: {cause}"),
+        None => text,
     }
 }
 
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_item_is_shown_with_what_it_is_called_and_what_its_release_does() {
+    fn each_hold_is_listed_with_its_name_reason_and_effect_of_approval() {
         let since: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
         let item = |item: &str, uid: Option<&str>| SafetyHold {
             item: item.to_owned(),
@@ -75,17 +75,17 @@ mod tests {
             held: None,
             items: vec![item("absence", None), item("pod/ns/web-0", Some("12"))],
         };
-        let told = text(&report, "2026-01-02T03:06:05Z".parse().unwrap());
+        let list = text(&report, "2026-01-02T03:06:05Z".parse().unwrap());
         let block = "  since    2026-01-02T03:04:05Z, for 2 min 0 s\n  why      that is why\n  release  that follows\n";
         let (digest, facts) = ("  digest   0a\n\n", "  facts    container 1\n");
         let expected = format!("absence\n{block}{digest}pod/ns/web-0  (UID 12)\n{block}{facts}{digest}");
-        assert_eq!(told, expected);
+        assert_eq!(list, expected);
 
         let report = SafetyHolds {
             held: Some("a kubelet works on this node's pods".to_owned()),
             items: Vec::new(),
         };
-        let told = text(&report, since);
-        assert!(told.contains("Nothing may be touched: a kubelet works") && told.contains("Nothing is held"));
+        let list = text(&report, since);
+        assert!(list.contains("Nothing may be touched: a kubelet works") && list.contains("Nothing is held"));
     }
 }

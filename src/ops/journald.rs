@@ -1,7 +1,6 @@
-//! The journal: each field of a line is a field there, and the line that people read holds them, too.
+//! Writes log lines to systemd's journal. Each field of a line is a field of the journal, and also part of `MESSAGE`.
 //!
-//! tracing-journald writes the same fields, but of the line only its sentence: "Teardown step failed", of which pod and why
-//! only those are told who ask for all fields.
+//! tracing-journald leaves the fields out of `MESSAGE`, so that `journalctl` would not show the pod and the error of a line.
 
 use std::{fmt::Write as _, io, os::unix::net::UnixDatagram, path::Path, sync::Arc};
 
@@ -12,25 +11,25 @@ use tracing::{
 };
 use tracing_subscriber::{Layer, layer::Context, registry::LookupSpan};
 
-use super::logging::{Fields, LONGEST, LogQueue};
+use super::logging::{Fields, LogQueue, MAX_VALUE};
 use crate::model::foreign::ForeignText;
 
-/// Where journald listens.
+/// The socket of journald.
 pub const SOCKET: &str = "/run/systemd/journal/socket";
 
-/// Makes entries for the journal, and puts them into the queue.
+/// A tracing layer that queues entries for the journal.
 pub struct Journald(pub Arc<LogQueue>);
 
-/// What a span says.
-struct OfSpan(Map<String, Value>);
+/// The fields of a span.
+struct SpanFields(Map<String, Value>);
 
-/// Writes entries to the journal, for as long as that takes.
+/// A function that writes an entry to the journal. It blocks while the journal is busy.
 ///
 /// # Errors
-/// When no journal listens there.
+/// When no journal listens on the socket.
 pub fn writer(path: &Path) -> io::Result<impl FnMut(&[u8]) -> io::Result<()> + Send + 'static> {
     let (socket, path) = (UnixDatagram::unbound()?, path.to_owned());
-    // Nothing is written; it shows whether a journal listens.
+    // An empty message, which is ignored, shows whether a journal listens.
     socket.send_to(&[], &path)?;
     Ok(move |entry: &[u8]| socket.send_to(entry, &path).map(drop))
 }
@@ -42,13 +41,13 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Journald {
         if let Some(span) = context.span(id) {
             let mut fields = Map::new();
             attributes.record(&mut Fields(&mut fields));
-            span.extensions_mut().insert(OfSpan(fields));
+            span.extensions_mut().insert(SpanFields(fields));
         }
     }
 
     fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
         if let Some(span) = context.span(id)
-            && let Some(OfSpan(fields)) = span.extensions_mut().get_mut()
+            && let Some(SpanFields(fields)) = span.extensions_mut().get_mut()
         {
             values.record(&mut Fields(fields));
         }
@@ -61,19 +60,19 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Journald {
             .into_iter()
             .flat_map(|scope| scope.from_root())
         {
-            if let Some(OfSpan(of_span)) = span.extensions().get() {
-                fields.extend(of_span.clone());
+            if let Some(SpanFields(span_fields)) = span.extensions().get() {
+                fields.extend(span_fields.clone());
             }
         }
         event.record(&mut Fields(&mut fields));
         self.0
-            .put(entry(*event.metadata().level(), event.metadata().target(), fields));
+            .push(entry(*event.metadata().level(), event.metadata().target(), fields));
     }
 }
 
-/// As journald reads it: a name, the length of the value, the value.
+/// Encodes an entry in the journal's native protocol: name, length and value of each field.
 fn entry(level: Level, target: &str, mut fields: Map<String, Value>) -> Vec<u8> {
-    // As syslog has them; what is told of all that works is of the lowest but one.
+    // syslog priorities.
     let priority = match level {
         Level::ERROR => "3",
         Level::WARN => "4",
@@ -83,7 +82,7 @@ fn entry(level: Level, target: &str, mut fields: Map<String, Value>) -> Vec<u8> 
     let mut line = String::from(fields.remove("message").map(text).unwrap_or_default());
     let fields: Vec<_> = fields.into_iter().map(|(name, value)| (name, text(value))).collect();
     for (name, value) in &fields {
-        // Who reads the line looks a pod up by its name.
+        // Users know a pod by its name.
         if name != "pod.uid" {
             write!(line, " {name}={value}").ok();
         }
@@ -96,16 +95,16 @@ fn entry(level: Level, target: &str, mut fields: Map<String, Value>) -> Vec<u8> 
         ("TARGET", target),
     ];
     for (name, value) in fixed {
-        put(&mut entry, name, value);
+        write_field(&mut entry, name, value);
     }
     for (name, value) in &fields {
-        put(&mut entry, &field(name), value);
+        write_field(&mut entry, &field_name(name), value);
     }
     entry
 }
 
-fn put(entry: &mut Vec<u8>, name: &str, value: &str) {
-    let value = &value.as_bytes()[..value.floor_char_boundary(LONGEST)];
+fn write_field(entry: &mut Vec<u8>, name: &str, value: &str) {
+    let value = &value.as_bytes()[..value.floor_char_boundary(MAX_VALUE)];
     entry.extend_from_slice(name.as_bytes());
     entry.push(b'\n');
     entry.extend_from_slice(&(value.len() as u64).to_le_bytes());
@@ -113,8 +112,8 @@ fn put(entry: &mut Vec<u8>, name: &str, value: &str) {
     entry.push(b'\n');
 }
 
-/// `pod.uid` is `POD_UID`: journald takes capitals, digits and underscores.
-fn field(name: &str) -> String {
+/// Converts a name, such as `pod.uid` to `POD_UID`: journald accepts capitals, digits and underscores.
+fn field_name(name: &str) -> String {
     let legal = |c: char| {
         if c.is_ascii_alphanumeric() {
             c.to_ascii_uppercase()
@@ -125,24 +124,24 @@ fn field(name: &str) -> String {
     name.trim_start_matches('_').chars().map(legal).collect()
 }
 
-/// journalctl hides a message with control characters, and a newline in one forges a line.
+/// Escapes and truncates a value: journalctl hides messages with control characters, and a newline could forge a line.
 fn text(value: Value) -> ForeignText {
     match value {
-        Value::String(text) => ForeignText::within(&text, LONGEST),
-        other => ForeignText::within(&other.to_string(), LONGEST),
+        Value::String(text) => ForeignText::within(&text, MAX_VALUE),
+        other => ForeignText::within(&other.to_string(), MAX_VALUE),
     }
 }
 
 #[cfg(test)]
-/// The fields of an entry.
-pub(super) fn read(mut entry: &[u8]) -> std::collections::BTreeMap<String, String> {
+/// Parses an entry.
+pub(super) fn fields(mut entry: &[u8]) -> std::collections::BTreeMap<String, String> {
     let mut fields = std::collections::BTreeMap::new();
     while let Some(end) = entry.iter().position(|byte| *byte == b'\n') {
         let name = String::from_utf8(entry[..end].to_vec()).unwrap();
-        let (length, rest) = entry[end + 1..].split_at(8);
+        let (length, tail) = entry[end + 1..].split_at(8);
         let length = usize::try_from(u64::from_le_bytes(length.try_into().unwrap())).unwrap();
-        fields.insert(name, String::from_utf8(rest[..length].to_vec()).unwrap());
-        entry = &rest[length + 1..];
+        fields.insert(name, String::from_utf8(tail[..length].to_vec()).unwrap());
+        entry = &tail[length + 1..];
     }
     fields
 }
@@ -154,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_field_is_one_of_the_journal_and_the_line_has_what_people_look_for() {
+    fn every_field_is_a_journal_field_and_the_message_shows_the_pod_and_the_error() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("journal");
         let journal = UnixDatagram::bind(&path).unwrap();
@@ -166,13 +165,9 @@ mod tests {
             span.in_scope(|| tracing::warn!(error = %"a\nb", "It failed"));
         });
         let mut entry = [0; 4096];
-        assert_eq!(
-            journal.recv(&mut entry).unwrap(),
-            0,
-            "somebody asks whether it is there"
-        );
+        assert_eq!(journal.recv(&mut entry).unwrap(), 0, "the writer checks the socket");
         let length = journal.recv(&mut entry).unwrap();
-        let fields = read(&entry[..length]);
+        let fields = fields(&entry[..length]);
         for (name, value) in [
             ("POD_UID", "u1"),
             ("POD_NAME", "web"),
@@ -192,11 +187,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_is_cut_and_where_nobody_listens_there_is_no_journal() {
-        let long = "ü".repeat(LONGEST);
+    fn long_values_are_truncated_and_a_missing_journal_is_an_error() {
+        let long = "ü".repeat(MAX_VALUE);
         let fields = Map::from_iter([("message".to_owned(), Value::from(long))]);
-        let cut = read(&entry(Level::INFO, "t", fields));
-        assert!((LONGEST - 3..=LONGEST).contains(&cut["MESSAGE"].len()));
+        let truncated = super::fields(&entry(Level::INFO, "t", fields));
+        assert!((MAX_VALUE - 3..=MAX_VALUE).contains(&truncated["MESSAGE"].len()));
         assert!(writer(Path::new("/no/such/journal")).is_err());
     }
 }

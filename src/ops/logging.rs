@@ -1,4 +1,4 @@
-//! Logs: text on a terminal, fields of journald under systemd, JSON otherwise.
+//! Sets logging up: text on a terminal, journald fields under systemd, otherwise JSON.
 
 mod queue;
 
@@ -38,38 +38,37 @@ pub(super) use self::queue::LogQueue;
 use super::journald::{self, Journald};
 use crate::model::foreign::{self, ForeignText};
 
-/// What is logged unless `RUST_LOG` says otherwise. The clients' own layers repeat what is reported here with its pod.
-const DEFAULT: &str = "info,kube_client=off,tower=warn,hyper=warn,h2=warn";
+/// The filter without `RUST_LOG`. It hides messages of the clients' libraries: the agent logs the same failures with their pods.
+const DEFAULT_FILTER: &str = "info,kube_client=off,tower=warn,hyper=warn,h2=warn";
 
-/// What is longer than a datagram to journald may be is cut.
-pub(super) const LONGEST: usize = 16 << 10;
+/// Maximum length of a value, so that an entry fits into a datagram to journald.
+pub(super) const MAX_VALUE: usize = 16 << 10;
 
-/// Where lines wait to be written, once the log was started.
+/// The queue of lines, once logging was started.
 static QUEUE: OnceLock<Arc<LogQueue>> = OnceLock::new();
 
 /// See [`panics`].
 static PANICS: AtomicU64 = AtomicU64::new(0);
 
-/// A line on its way to the queue. A log without a reader must neither block nor end the agent.
+/// Puts a line into the queue. A log without a reader must not block the agent.
 struct Line(Arc<LogQueue>);
 
-/// One object a line, in which the fields of spans and events lie side by side: `pod.uid` finds all of a pod, whether a
-/// line was written by its worker or by the watch.
-struct Flat;
+/// Formats a line as one JSON object with the fields of its event and its spans: `pod.uid` finds all lines of a pod.
+struct FlatJson;
 
-/// Fields of an event.
+/// Collects the fields of an event.
 pub(super) struct Fields<'a>(pub &'a mut Map<String, Value>);
 
 /// Starts logging to the journal or to standard error.
 ///
 /// # Errors
-/// When there is no thread or no descriptor for it.
+/// When a thread or a file descriptor cannot be created.
 pub fn start() -> io::Result<()> {
-    let wanted = std::env::var("RUST_LOG").unwrap_or_default();
-    let parsed = wanted.parse::<Targets>();
+    let rust_log = std::env::var("RUST_LOG").unwrap_or_default();
+    let parsed = rust_log.parse::<Targets>();
     let filter = match &parsed {
-        Ok(filter) if !wanted.is_empty() => filter.clone(),
-        _ => DEFAULT.parse().unwrap_or_default(),
+        Ok(filter) if !rust_log.is_empty() => filter.clone(),
+        _ => DEFAULT_FILTER.parse().unwrap_or_default(),
     };
     let registry = tracing_subscriber::registry().with(filter);
     let journal = journal();
@@ -77,13 +76,13 @@ pub fn start() -> io::Result<()> {
     let queue = match journal {
         Some(write) => LogQueue::start(write, report_dropped),
         None => {
-            // A descriptor of its own: a blocked write must not hold the lock of `io::stderr`.
+            // A separate descriptor, because a blocked write would hold the lock of `io::stderr`.
             let mut stderr = File::from(io::stderr().as_fd().try_clone_to_owned()?);
             LogQueue::start(move |line| stderr.write_all(line), report_dropped)
         }
     }?;
     let queue = QUEUE.get_or_init(|| queue);
-    // The standard hook writes to standard error, which may block.
+    // The default hook writes to standard error, which may block.
     panic::set_hook(Box::new(|panic| {
         PANICS.fetch_add(1, Ordering::Relaxed);
         tracing::error!(%panic, thread = thread::current().name(), "Panic");
@@ -98,48 +97,48 @@ pub fn start() -> io::Result<()> {
         registry.with(lines.with_target(false).fmt_fields(text())).init();
     } else {
         registry
-            .with(lines.fmt_fields(JsonFields::new()).event_format(Flat))
+            .with(lines.fmt_fields(JsonFields::new()).event_format(FlatJson))
             .init();
     }
     if let Err(error) = parsed {
-        tracing::warn!(%error, wanted, "RUST_LOG is not understood, and ignored; write it like info,pod_teardown=debug");
+        tracing::warn!(%error, rust_log, "RUST_LOG is invalid and ignored; write it like info,pod_teardown=debug");
     }
     Ok(())
 }
 
-/// Waits until the lines so far are written, a second at most.
+/// Waits until all lines are written, at most a second.
 pub fn flush() {
     if let Some(queue) = QUEUE.get() {
         queue.flush();
     }
 }
 
-/// How many lines of the log were dropped since the start.
+/// Number of log lines dropped since the start.
 pub fn dropped() -> u64 {
     QUEUE.get().map_or(0, |queue| queue.dropped())
 }
 
-/// How often anything panicked since the start.
+/// Number of panics since the start.
 pub fn panics() -> u64 {
     PANICS.load(Ordering::Relaxed)
 }
 
 fn report_dropped(lines: u64) {
-    tracing::warn!(lines, "Log lines were dropped, since nothing took them");
+    tracing::warn!(lines, "Log lines were dropped because no reader took them");
 }
 
-/// The journal, if standard error goes there: `pod.uid` becomes its field `POD_UID`.
+/// The writer of the journal, if standard error is connected to it (systemd.exec(5): `JOURNAL_STREAM`).
 fn journal() -> Option<impl FnMut(&[u8]) -> io::Result<()> + Send + 'static> {
-    let told = std::env::var("JOURNAL_STREAM").ok()?;
+    let stream = std::env::var("JOURNAL_STREAM").ok()?;
     let stderr = nix::sys::stat::fstat(io::stderr()).ok()?;
-    let goes_there = told == format!("{}:{}", stderr.st_dev, stderr.st_ino);
-    goes_there.then(|| journald::writer(Path::new(journald::SOCKET)))?.ok()
+    let is_journal = stream == format!("{}:{}", stderr.st_dev, stderr.st_ino);
+    is_journal.then(|| journald::writer(Path::new(journald::SOCKET)))?.ok()
 }
 
-/// Fields on a terminal, of which only our own colors reach it: `fmt` would pass on what control characters are in them.
+/// Formats fields for a terminal, with control characters escaped.
 fn text() -> impl for<'a> FormatFields<'a> + 'static {
     debug_fn(|writer, field, value| {
-        let value = ForeignText::within(&format!("{value:?}"), LONGEST);
+        let value = ForeignText::within(&format!("{value:?}"), MAX_VALUE);
         match field.name() {
             "message" => write!(writer, "{value}"),
             name => write!(writer, "{name}={value}"),
@@ -152,7 +151,7 @@ fn text() -> impl for<'a> FormatFields<'a> + 'static {
 
 impl Write for Line {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        self.0.put(line.to_vec());
+        self.0.push(line.to_vec());
         Ok(line.len())
     }
 
@@ -161,9 +160,9 @@ impl Write for Line {
     }
 }
 
-// === impl Flat ===
+// === impl FlatJson ===
 
-impl<S: Subscriber + for<'a> LookupSpan<'a>> FormatEvent<S, JsonFields> for Flat {
+impl<S: Subscriber + for<'a> LookupSpan<'a>> FormatEvent<S, JsonFields> for FlatJson {
     fn format_event(
         &self,
         context: &FmtContext<'_, S, JsonFields>,
@@ -205,7 +204,7 @@ impl Visit for Fields<'_> {
 
     fn record_str(&mut self, field: &Field, value: &str) {
         self.0
-            .insert(field.name().to_owned(), foreign::cut(value, LONGEST).into());
+            .insert(field.name().to_owned(), foreign::cut(value, MAX_VALUE).into());
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
@@ -213,7 +212,7 @@ impl Visit for Fields<'_> {
     }
 }
 
-/// What is logged, in each form that a log has.
+/// The output of `log` in each log format.
 #[cfg(test)]
 pub(crate) fn log_in_all_formats(log: impl Fn()) -> [(&'static str, String); 3] {
     use std::os::unix::net::UnixDatagram;
@@ -225,7 +224,7 @@ pub(crate) fn log_in_all_formats(log: impl Fn()) -> [(&'static str, String); 3] 
         .with_writer(move || to_terminal.clone());
     tracing::subscriber::with_default(lines.fmt_fields(text()).finish(), &log);
     let lines = tracing_subscriber::fmt().with_writer(move || to_json.clone());
-    let lines = lines.fmt_fields(JsonFields::new()).event_format(Flat);
+    let lines = lines.fmt_fields(JsonFields::new()).event_format(FlatJson);
     tracing::subscriber::with_default(lines.finish(), &log);
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("journal");
@@ -238,7 +237,7 @@ pub(crate) fn log_in_all_formats(log: impl Fn()) -> [(&'static str, String); 3] 
     let mut entries = String::new();
     let mut entry = vec![0; 1 << 20];
     while let Ok(length) = journal.recv(&mut entry) {
-        for (name, value) in journald::read(&entry[..length]) {
+        for (name, value) in journald::fields(&entry[..length]) {
             entries += &format!("{name}={value}\n");
         }
     }
@@ -275,37 +274,41 @@ mod tests {
     }
 
     #[test]
-    fn one_name_finds_all_of_a_pod_within_its_span_and_without() {
+    fn pod_uid_finds_all_lines_of_a_pod_with_and_without_its_span() {
         let lines = Lines::default();
         let writer = lines.clone();
         let subscriber = tracing_subscriber::fmt()
             .with_writer(move || writer.clone())
             .fmt_fields(JsonFields::new())
-            .event_format(Flat)
+            .event_format(FlatJson)
             .finish();
         tracing::subscriber::with_default(subscriber, || {
             let uid = "u1";
             tracing::info_span!("pod", pod.uid = %uid, pod.name = %"web").in_scope(|| {
-                tracing::warn!(what = None::<&str>, cause = "a \"b\"\nc", pods = 3, "From within");
+                tracing::warn!(what = None::<&str>, cause = "a \"b\"\nc", pods = 3, "Inside");
             });
-            tracing::info!(pod.uid = %uid, done = true, "From without");
+            tracing::info!(pod.uid = %uid, done = true, "Outside");
         });
-        let told = lines.text();
-        let told: Vec<Value> = told.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        assert_eq!(told.len(), 2);
+        let text = lines.text();
+        let parsed: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(parsed.len(), 2);
         assert!(
-            told.iter()
+            parsed
+                .iter()
                 .all(|line| line["pod.uid"] == "u1" && line["timestamp"].is_string())
         );
         assert_eq!(
-            (&told[0]["message"], &told[0]["pods"]),
-            (&"From within".into(), &3.into())
+            (&parsed[0]["message"], &parsed[0]["pods"]),
+            (&"Inside".into(), &3.into())
         );
         assert_eq!(
-            (&told[0]["pod.name"], &told[0]["cause"]),
+            (&parsed[0]["pod.name"], &parsed[0]["cause"]),
             (&"web".into(), &"a \"b\"\nc".into())
         );
-        assert_eq!((&told[1]["level"], &told[1]["done"]), (&"INFO".into(), &true.into()));
-        assert!(told[0].get("what").is_none());
+        assert_eq!(
+            (&parsed[1]["level"], &parsed[1]["done"]),
+            (&"INFO".into(), &true.into())
+        );
+        assert!(parsed[0].get("what").is_none());
     }
 }

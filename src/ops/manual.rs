@@ -1,4 +1,4 @@
-//! What a package brings besides the program: manual pages, and scripts by which shells complete what is typed.
+//! Generates manual pages and shell completions.
 
 use std::{
     fs, io,
@@ -14,11 +14,11 @@ use clap_mangen::{
 
 use crate::cli::Cli;
 
-/// Section of the manual: programs that administer a system.
+/// Manual section of system administration programs.
 const SECTION: &str = "8";
-/// What begins the part of a help text that tells exit codes.
+/// Prefix of the exit codes in a help text.
 const EXIT: &str = "Exit code: ";
-/// What is used where no flag says otherwise.
+/// Files of the FILES section.
 const FILES: [(&str, &str); 4] = [
     (
         "/etc/default/pod-teardown",
@@ -35,18 +35,17 @@ const FILES: [(&str, &str); 4] = [
     ),
 ];
 
-/// A page could not be written.
+/// A manual page could not be written.
 #[derive(Debug, thiserror::Error)]
 #[error("write {path:?}: {source}")]
-pub struct NoPage {
+pub struct PageError {
     path: PathBuf,
     source: io::Error,
 }
 
-/// The script for a shell.
+/// The completion script for a shell.
 pub fn completions(shell: Shell) -> String {
     let all = Cli::command();
-    // Nobody is offered what is hidden.
     let shown = all.get_subcommands().filter(|verb| !verb.is_hide_set()).cloned();
     let mut program = Command::new("pod-teardown")
         .version(env!("CARGO_PKG_VERSION"))
@@ -56,21 +55,24 @@ pub fn completions(shell: Shell) -> String {
     String::from_utf8_lossy(&script).into_owned()
 }
 
-/// Writes the page of the program and one for each verb into `dir`.
-pub fn write(dir: &Path) -> Result<(), NoPage> {
+/// Writes a page for the program and one for each verb into `dir`.
+///
+/// # Errors
+/// When a file cannot be written.
+pub fn write(dir: &Path) -> Result<(), PageError> {
     let mut program = Cli::command().disable_help_subcommand(true);
     program.build();
     pages(&program, dir)
 }
 
-fn pages(command: &Command, dir: &Path) -> Result<(), NoPage> {
+fn pages(command: &Command, dir: &Path) -> Result<(), PageError> {
     let man = Man::new(command.clone())
         .section(SECTION)
         .source(concat!("pod-teardown ", env!("CARGO_PKG_VERSION")))
         .manual("pod-teardown");
     let path = dir.join(man.get_filename());
     let written = page(&man, command).and_then(|page| fs::write(&path, page));
-    written.map_err(|source| NoPage { path, source })?;
+    written.map_err(|source| PageError { path, source })?;
     command
         .get_subcommands()
         .filter(|verb| !verb.is_hide_set())
@@ -88,25 +90,25 @@ fn page(man: &Man, command: &Command) -> io::Result<Vec<u8>> {
     if command.has_subcommands() {
         man.render_subcommands_section(&mut page)?;
     }
-    let mut rest = Roff::new();
+    let mut tail = Roff::new();
     if let Some(help) = command.get_after_help() {
-        after(&help.to_string(), &mut rest);
+        add_after_help(&help.to_string(), &mut tail);
     }
     if is_program {
-        rest.control("SH", ["FILES"]);
+        tail.control("SH", ["FILES"]);
         for (file, what) in FILES {
-            rest.control("TP", []).text([bold(file)]).text([roman(what)]);
+            tail.control("TP", []).text([bold(file)]).text([roman(what)]);
         }
     } else {
-        rest.control("SH", ["SEE ALSO"])
+        tail.control("SH", ["SEE ALSO"])
             .text([bold("pod-teardown"), roman(format!("({SECTION})"))]);
     }
-    rest.to_writer(&mut page)?;
+    tail.to_writer(&mut page)?;
     Ok(page)
 }
 
-/// What stands below the flags in the help: examples as they are typed, what is said besides, and the exit codes.
-fn after(help: &str, page: &mut Roff) {
+/// Adds the text below the flags of a help text: examples, notes and exit codes.
+fn add_after_help(help: &str, page: &mut Roff) {
     let (help, exit) = help.split_once(EXIT).unwrap_or((help, ""));
     for part in help.split("\n\n").map(str::trim_end).filter(|part| !part.is_empty()) {
         match part.split_once('\n') {
@@ -134,7 +136,7 @@ mod tests {
     #[test]
     fn examples_keep_their_lines_and_exit_codes_have_a_section() {
         let mut page = Roff::new();
-        after("Examples:\n  a b\n  c\n\nSo it is. Exit code: 0; 64 wrong.", &mut page);
+        add_after_help("Examples:\n  a b\n  c\n\nSo it is. Exit code: 0; 64 wrong.", &mut page);
         let page = page.to_roff();
         let parts: Vec<_> = page.split(".SH ").collect();
         assert_eq!(parts.len(), 4, "{page}");
@@ -144,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn every_verb_has_a_page_but_for_what_only_packagers_need() {
+    fn every_verb_except_hidden_ones_has_a_page() {
         let dir = tempfile::tempdir().unwrap();
         write(dir.path()).unwrap();
         let page = |name: &str| fs::read_to_string(dir.path().join(format!("pod-teardown{name}.8")));

@@ -1,5 +1,5 @@
-//! What can be counted and measured, for Prometheus and its like: made when it is asked for, from what `status` and
-//! `gc status` tell too. No series is of a single pod or object. docs/metrics.md lists all of them.
+//! Metrics for Prometheus, created for each scrape from the data of `status` and `gc status`. No metric has a series per pod or
+//! object. docs/metrics.md lists all of them.
 
 mod collector;
 mod page;
@@ -30,32 +30,38 @@ use super::{
 };
 pub use collector::CollectorMetrics;
 
-/// Where they are asked for.
+/// Path of the metrics.
 pub const PATH: &str = "/metrics";
-/// All names begin so.
+/// Prefix of all names.
 const PREFIX: &str = "pod_teardown";
 const TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// Connections at a time: whoever scrapes has one, and nobody knows who else comes.
-const CONNECTIONS: usize = 16;
-/// A request that does not come is not waited for.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Maximum number of concurrent connections. Prometheus needs one.
+const MAX_CONNECTIONS: usize = 16;
+/// Maximum time to receive a request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// All that is told at one moment.
+/// The data of one scrape.
 #[derive(Debug, Default)]
 pub struct Scrape {
-    /// Of the agent and its pods; nothing while it stops.
+    /// The agent and its pods; `None` while the agent stops.
     pub status: Option<StatusReport>,
-    /// Of the collector; nothing where there is none.
+    /// The collector; `None` if this agent has none.
     pub collector: Option<CollectorMetrics>,
 }
 
-/// Makes the socket.
+/// Creates the socket.
+///
+/// # Errors
+/// When the address cannot be used.
 pub fn listen(addr: SocketAddr) -> io::Result<TcpListener> {
     bound(addr)?.listen(128)
 }
 
-/// Whether the socket could be made; it is gone again afterwards, and nobody could connect to it.
-pub fn try_out(addr: SocketAddr) -> io::Result<()> {
+/// Checks whether the socket can be created, without listening.
+///
+/// # Errors
+/// When the address cannot be used.
+pub fn check(addr: SocketAddr) -> io::Result<()> {
     bound(addr).map(drop)
 }
 
@@ -65,28 +71,28 @@ fn bound(addr: SocketAddr) -> io::Result<TcpSocket> {
     } else {
         TcpSocket::new_v6()
     }?;
-    // Connections of an agent that has ended do not keep the next one from its place.
+    // Connections of an agent that has exited must not block the address.
     socket.set_reuseaddr(true)?;
     socket.bind(addr)?;
     Ok(socket)
 }
 
-/// Answers until the agent stops.
+/// Answers requests until the future is dropped.
 pub async fn serve(admin: Arc<Admin>, listener: Arc<TcpListener>) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
-        // It is never closed.
-        let place = Arc::clone(&places).acquire_owned().await.ok();
+        // The semaphore is never closed.
+        let permit = Arc::clone(&permits).acquire_owned().await.ok();
         match listener.accept().await {
             Ok((stream, peer)) => {
                 let admin = Arc::clone(&admin);
                 tokio::spawn(async move {
-                    let _place = place;
+                    let _permit = permit;
                     let service = service_fn(|request| answer(&admin, request));
                     let mut server = http1::Builder::new();
-                    server.timer(TokioTimer::new()).header_read_timeout(PATIENCE);
+                    server.timer(TokioTimer::new()).header_read_timeout(REQUEST_TIMEOUT);
                     if let Err(error) = server.serve_connection(TokioIo::new(stream), service).await {
-                        tracing::debug!(%error, %peer, "Metrics connection was cut");
+                        tracing::debug!(%error, %peer, "Metrics connection failed");
                     }
                 });
             }
@@ -98,7 +104,7 @@ pub async fn serve(admin: Arc<Admin>, listener: Arc<TcpListener>) {
     }
 }
 
-/// As Prometheus takes times.
+/// Time since the Unix epoch; `None` before it.
 fn since_epoch(time: Option<Timestamp>) -> Option<Duration> {
     let seconds = u64::try_from(time?.as_second()).ok()?;
     Some(Duration::from_secs(seconds))
@@ -118,7 +124,10 @@ async fn answer(admin: &Admin, request: Request<Incoming>) -> Result<Response<Fu
     })
 }
 
-/// As OpenMetrics writes it.
+/// Encodes the metrics in the OpenMetrics text format.
+///
+/// # Errors
+/// When the encoder fails.
 pub fn text(scrape: Scrape) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix(PREFIX);
     registry.register_collector(Box::new(scrape));

@@ -1,15 +1,15 @@
-//! What `pause` and `resume` print.
+//! Formats the results of `pause` and `resume`.
 
 use super::admin::pause::Pause;
 use crate::words::some_of;
 
-/// What a pause comes to.
+/// Formats the result of `pause`.
 pub fn paused(pause: &Pause) -> String {
-    let who = pause
+    let by = pause
         .paused
         .as_ref()
         .map_or_else(String::new, |paused| format!(", {}", paused.why()));
-    let rest = if pause.under_way.is_empty() {
+    let progress = if pause.under_way.is_empty() {
         "nothing is under way".to_owned()
     } else {
         format!(
@@ -17,16 +17,19 @@ pub fn paused(pause: &Pause) -> String {
             some_of(pause.under_way.iter().cloned())
         )
     };
-    format!("No pod's end is begun or taken further{who}; {rest}{}.", durable(pause))
+    format!(
+        "No pod's end is begun or taken further{by}; {progress}{}.",
+        durable(pause)
+    )
 }
 
-/// What its end comes to.
+/// Formats the result of `resume`.
 pub fn resumed(pause: &Pause) -> String {
-    let told = match &pause.paused {
+    let text = match &pause.paused {
         Some(paused) => format!("What waits is taken up again; it was {}", paused.why()),
         None => "It was not paused".to_owned(),
     };
-    format!("{told}{}.", durable(pause))
+    format!("{text}{}.", durable(pause))
 }
 
 fn durable(pause: &Pause) -> String {

@@ -1,96 +1,96 @@
-//! Where a pod's end is at, in words. Pure.
+//! Describes the progress of a pod's termination in one line. Pure.
 
 use crate::{
     model::trace::{BlockedReason, Span, Stage, Step, Trace},
     words::seconds,
 };
 
-/// Where a pod's end is at.
+/// What happens to a pod at the moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum At {
-    /// Nothing is done to it.
-    Held,
-    /// Its end waits for that of others, and its grace period has not begun.
-    Waits,
-    /// This step is under way.
-    Now(Step),
-    /// This step has failed and will be tried again.
-    Again(Step),
-    /// Between two steps.
-    Between,
+enum Activity {
+    Blocked,
+    /// Other pods have to terminate first. The grace period has not begun.
+    WaitingForDependents,
+    InProgress(Step),
+    WaitingToRetry(Step),
+    BetweenSteps,
 }
 
-/// Why nothing is done for it, if somebody has paused the agent.
-pub(super) fn paused(story: &Trace) -> Option<&str> {
-    let mut blocked = story.blocked.iter();
-    let paused = blocked.find(|blocked| blocked.reason == BlockedReason::Paused)?;
-    Some(&paused.message)
+/// The reason why the agent is paused, if it is.
+pub(super) fn pause_reason(trace: &Trace) -> Option<&str> {
+    let mut blocked = trace.blocked.iter();
+    let pause = blocked.find(|blocked| blocked.reason == BlockedReason::Paused)?;
+    Some(&pause.message)
 }
 
-fn at(story: &Trace, held: bool) -> At {
-    for blocked in &story.blocked {
+fn activity(trace: &Trace, is_blocked: bool) -> Activity {
+    for blocked in &trace.blocked {
         match blocked.reason {
-            BlockedReason::Dependents if !held => return At::Waits,
+            BlockedReason::Dependents if !is_blocked => return Activity::WaitingForDependents,
             BlockedReason::Guard | BlockedReason::Paused | BlockedReason::Mismatch => {
-                return At::Held;
+                return Activity::Blocked;
             }
             BlockedReason::Dependents | BlockedReason::Failed => {}
         }
     }
-    if held {
-        return At::Held;
+    if is_blocked {
+        return Activity::Blocked;
     }
-    let open = story.spans.iter().filter(|span| span.end_ms.is_none());
+    let open = trace.spans.iter().filter(|span| span.end_ms.is_none());
     if let Some(step) = open.map(|span| span.step).min() {
-        return At::Now(step);
+        return Activity::InProgress(step);
     }
-    story.failed_at().map_or(At::Between, At::Again)
+    trace
+        .failed_at()
+        .map_or(Activity::BetweenSteps, Activity::WaitingToRetry)
 }
 
-/// Where a pod's end is at, in words.
-pub(super) fn stands(story: &Trace, held: bool) -> String {
-    let at = at(story, held);
-    let elapsed = seconds(story.elapsed_ms - since_ms(story, at));
-    let doing = match (at, story.stage) {
+/// The activity, its duration and, while containers run, the rest of the grace period. `is_blocked`: the whole agent is.
+pub(super) fn describe(trace: &Trace, is_blocked: bool) -> String {
+    let activity = activity(trace, is_blocked);
+    let elapsed = seconds(trace.elapsed_ms - start_ms(trace, activity));
+    let doing = match (activity, trace.stage) {
         (_, Stage::Finished) => return format!("finished in {elapsed}"),
-        (At::Held, _) => "held".to_owned(),
-        (At::Waits, _) => "its end waits for that of others".to_owned(),
-        (At::Now(step), _) => under_way(step).to_owned(),
-        (At::Again(step), Stage::Deleted) => format!("deleted; {} will be tried again", thing(step)),
-        (At::Again(step), _) => format!("{} will be tried again", thing(step)),
-        (At::Between, Stage::Terminating) => under_way(Step::Term).to_owned(),
-        (At::Between, Stage::Terminated) => "nothing runs; volumes and cgroup are being removed".to_owned(),
-        (At::Between, Stage::Deleted) => under_way(Step::Cleanup).to_owned(),
+        (Activity::Blocked, _) => "held".to_owned(),
+        (Activity::WaitingForDependents, _) => "its end waits for that of others".to_owned(),
+        (Activity::InProgress(step), _) => in_progress(step).to_owned(),
+        (Activity::WaitingToRetry(step), Stage::Deleted) => format!("deleted; {} will be tried again", noun(step)),
+        (Activity::WaitingToRetry(step), _) => format!("{} will be tried again", noun(step)),
+        (Activity::BetweenSteps, Stage::Terminating) => in_progress(Step::Term).to_owned(),
+        (Activity::BetweenSteps, Stage::Terminated) => "nothing runs; volumes and cgroup are being removed".to_owned(),
+        (Activity::BetweenSteps, Stage::Deleted) => in_progress(Step::Cleanup).to_owned(),
     };
-    // The status is sent, and the object deleted, when nothing runs any more: nobody has a use for grace then.
-    let runs = story.stage == Stage::Terminating
+    // The status is sent, and the object deleted, after all containers have stopped.
+    let runs = trace.stage == Stage::Terminating
         && !matches!(
-            at,
-            At::Waits | At::Now(Step::Status | Step::Delete) | At::Again(Step::Status | Step::Delete)
+            activity,
+            Activity::WaitingForDependents
+                | Activity::InProgress(Step::Status | Step::Delete)
+                | Activity::WaitingToRetry(Step::Status | Step::Delete)
         );
-    match story.grace_left_ms {
+    match trace.grace_left_ms {
         _ if !runs => format!("{doing}, for {elapsed}"),
         0 => format!(
             "{doing}, for {elapsed}; the grace period of {} s is over",
-            story.grace_seconds
+            trace.grace_seconds
         ),
         left => format!(
             "{doing}, for {elapsed}; {} of {} s grace left",
             seconds(left),
-            story.grace_seconds
+            trace.grace_seconds
         ),
     }
 }
 
-/// Since when it is there, if not from the beginning: pods may have waited long for a turn.
-fn since_ms(story: &Trace, at: At) -> u64 {
-    let At::Now(step) = at else { return 0 };
-    let doing = |span: &&Span| under_way(span.step) == under_way(step);
-    let since = story.spans.iter().filter(doing).map(|span| span.start_ms).min();
-    since.unwrap_or_default().min(story.elapsed_ms)
+/// When the activity began: a pod may have waited long before its first step.
+fn start_ms(trace: &Trace, activity: Activity) -> u64 {
+    let Activity::InProgress(step) = activity else { return 0 };
+    let is_same = |span: &&Span| in_progress(span.step) == in_progress(step);
+    let start = trace.spans.iter().filter(is_same).map(|span| span.start_ms).min();
+    start.unwrap_or_default().min(trace.elapsed_ms)
 }
 
-fn under_way(step: Step) -> &'static str {
+fn in_progress(step: Step) -> &'static str {
     match step {
         Step::Hook | Step::Term | Step::Kill => "containers are being stopped",
         Step::Sandbox => "the sandbox is being stopped",
@@ -103,7 +103,7 @@ fn under_way(step: Step) -> &'static str {
     }
 }
 
-fn thing(step: Step) -> &'static str {
+fn noun(step: Step) -> &'static str {
     match step {
         Step::Hook | Step::Term | Step::Kill => "the stop of its containers",
         Step::Sandbox => "the stop of its sandbox",
@@ -128,7 +128,7 @@ mod tests {
         }
     }
 
-    fn story(stage: Stage, open: &[Step], blocked: &[Blocked]) -> Trace {
+    fn trace(stage: Stage, open: &[Step], blocked: &[Blocked]) -> Trace {
         let span = |step: &Step| Span {
             step: *step,
             what: String::new(),
@@ -147,9 +147,9 @@ mod tests {
     }
 
     #[test]
-    fn a_line_names_what_really_waits_and_grace_only_while_something_runs() {
+    fn line_names_the_activity_and_shows_the_grace_period_only_while_containers_run() {
         let grace = "; 12.0 s of 30 s grace left";
-        let (ending, ended, gone) = (Stage::Terminating, Stage::Terminated, Stage::Deleted);
+        let (terminating, terminated, deleted) = (Stage::Terminating, Stage::Terminated, Stage::Deleted);
         let no_status = &[failed(Step::Status, "PATCH /api/v1: connection refused")][..];
         let mismatch = &[Blocked {
             reason: BlockedReason::Mismatch,
@@ -159,9 +159,9 @@ mod tests {
             BlockedReason::Dependents,
             "ns/db that end need this pod as a driver",
         )][..];
-        for (stage, open, blocked, held, doing, grace) in [
+        for (stage, open, blocked, is_blocked, doing, grace) in [
             (
-                ending,
+                terminating,
                 &[Step::Term][..],
                 &[][..],
                 false,
@@ -169,7 +169,7 @@ mod tests {
                 grace,
             ),
             (
-                ending,
+                terminating,
                 &[Step::Status],
                 &[],
                 false,
@@ -177,7 +177,7 @@ mod tests {
                 "",
             ),
             (
-                ending,
+                terminating,
                 &[],
                 no_status,
                 false,
@@ -185,7 +185,7 @@ mod tests {
                 "",
             ),
             (
-                ending,
+                terminating,
                 &[Step::Sandbox],
                 no_status,
                 false,
@@ -193,18 +193,25 @@ mod tests {
                 grace,
             ),
             (
-                ending,
+                terminating,
                 &[],
                 &[failed(Step::Term, "hangs")],
                 false,
                 "the stop of its containers will be tried again",
                 grace,
             ),
-            (ending, &[], &[failed(Step::Term, "no")], true, "held", grace),
-            (ending, &[], mismatch, false, "held", grace),
-            (ending, &[], dependents, false, "its end waits for that of others", ""),
+            (terminating, &[], &[failed(Step::Term, "no")], true, "held", grace),
+            (terminating, &[], mismatch, false, "held", grace),
             (
-                ended,
+                terminating,
+                &[],
+                dependents,
+                false,
+                "its end waits for that of others",
+                "",
+            ),
+            (
+                terminated,
                 &[],
                 &[failed(Step::Volumes, "busy")],
                 false,
@@ -212,7 +219,7 @@ mod tests {
                 "",
             ),
             (
-                gone,
+                deleted,
                 &[],
                 &[failed(Step::Cleanup, "x")],
                 false,
@@ -220,7 +227,7 @@ mod tests {
                 "",
             ),
             (
-                gone,
+                deleted,
                 &[],
                 &[],
                 false,
@@ -228,19 +235,18 @@ mod tests {
                 "",
             ),
         ] {
-            let told = stands(&story(stage, open, blocked), held);
-            assert_eq!(told, format!("{doing}, for 18.0 s{grace}"), "{open:?} {blocked:?}");
+            let line = describe(&trace(stage, open, blocked), is_blocked);
+            assert_eq!(line, format!("{doing}, for 18.0 s{grace}"), "{open:?} {blocked:?}");
         }
-        // An age would grow; this is how long it took.
-        assert_eq!(stands(&story(Stage::Finished, &[], &[]), false), "finished in 18.0 s");
+        assert_eq!(describe(&trace(Stage::Finished, &[], &[]), false), "finished in 18.0 s");
     }
 
     #[test]
-    fn how_long_something_has_been_going_on_does_not_count_what_was_waited_for_before() {
-        let mut waited = story(Stage::Terminating, &[Step::Term, Step::Kill], &[]);
+    fn duration_of_an_activity_excludes_the_wait_before_it() {
+        let mut waited = trace(Stage::Terminating, &[Step::Term, Step::Kill], &[]);
         (waited.spans[0].start_ms, waited.spans[1].start_ms) = (10_000, 16_000);
         waited.spans[0].end_ms = Some(16_000);
-        let told = stands(&waited, false);
-        assert!(told.starts_with("containers are being stopped, for 8.0 s;"), "{told}");
+        let line = describe(&waited, false);
+        assert!(line.starts_with("containers are being stopped, for 8.0 s;"), "{line}");
     }
 }

@@ -1,4 +1,4 @@
-//! Tells systemd how the agent is, where that has started it as a service of `Type=notify`.
+//! Reports the agent's state to systemd, if it runs as a service of `Type=notify`.
 
 use std::{env, path::Path, sync::Arc, time::Duration};
 
@@ -19,30 +19,33 @@ use crate::{
     node::host::PROC,
 };
 
-/// How often what `systemctl status` shows is brought up to date.
-const EVERY: Duration = Duration::from_secs(10);
-/// How often it is looked whether what is not there has come.
-const LOOK: Duration = Duration::from_secs(5);
-/// systemd ignores a message of more than 4096 bytes.
-const LONGEST: usize = 1024;
+/// How often the status in `systemctl status` is updated.
+const REPORT_INTERVAL: Duration = Duration::from_secs(10);
+/// How often missing files are checked again.
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
+/// Maximum length of a status. systemd ignores a message of more than 4096 bytes.
+const MAX_STATUS: usize = 1024;
 
-/// What the flags say. A service waits for files that are not there yet: the package is installed before its node has joined a
-/// cluster, and nobody starts it again when that is done. A person at a terminal is told at once.
-pub async fn settings(flags: &NodeFlags, mistakes: &[Problem]) -> Result<Settings, Vec<Problem>> {
-    let mut told = Vec::new();
+/// Validates the flags. A service waits for files that do not exist yet: its package is installed before the node joins a
+/// cluster. A user at a terminal gets the problems at once.
+///
+/// # Errors
+/// All problems.
+pub async fn wait_for_settings(flags: &NodeFlags, mistakes: &[Problem]) -> Result<Settings, Vec<Problem>> {
+    let mut reported = Vec::new();
     let mut half_written = false;
     loop {
         let all = layout::complete(flags, Path::new("/"), Path::new(PROC));
         let is_to_come = |it: &Problem| matches!(it.kind, ProblemKind::Absent | ProblemKind::NotGiven);
         match config::validate_all(&all, mistakes).await {
             Err(problems) if is_service() && problems.iter().all(is_to_come) => {
-                if problems != told {
-                    waits(&problems).await;
-                    told = problems;
+                if problems != reported {
+                    report_missing(&problems).await;
+                    reported = problems;
                 }
                 half_written = true;
             }
-            // Whoever writes these files may be in the middle of one.
+            // The files may be written at the moment.
             Err(_) if half_written => half_written = false,
             settled => return settled,
         }
@@ -50,48 +53,48 @@ pub async fn settings(flags: &NodeFlags, mistakes: &[Problem]) -> Result<Setting
         if watchdog.is_some() {
             send(&[NotifyState::Watchdog], None).await;
         }
-        sleep(watchdog.map_or(LOOK, |within| LOOK.min(within / 3))).await;
+        sleep(watchdog.map_or(RETRY_INTERVAL, |within| RETRY_INTERVAL.min(within / 3))).await;
     }
 }
 
-async fn waits(problems: &[Problem]) {
+async fn report_missing(problems: &[Problem]) {
     for problem in problems {
         let Problem { what, remedy, .. } = problem;
-        tracing::warn!(what, remedy, "Not there yet; waiting for it");
+        tracing::warn!(what, remedy, "Required file or setting is missing; waiting for it");
     }
     let first = problems.first().map_or_else(String::new, Problem::to_string);
     send(&[NotifyState::Ready], Some(&format!("waiting: {first}"))).await;
 }
 
-/// Says that the agent has started, and from then on how it is, until it is dropped. The watchdog is fed only by an agent whose
-/// parts answer: systemd starts one anew that does not, which loses nothing.
-pub async fn tell(answers: Arc<Admin>) {
+/// Reports that the agent has started, and then its status until the future is dropped. The watchdog is only notified while
+/// all parts of the agent answer: otherwise systemd restarts it.
+pub async fn report_status(admin: Arc<Admin>) {
     if !is_service() {
         return;
     }
     let watchdog = watchdog_enabled();
-    let every = watchdog.map_or(EVERY, |within| EVERY.min(within / 3));
+    let interval = watchdog.map_or(REPORT_INTERVAL, |within| REPORT_INTERVAL.min(within / 3));
     send(&[NotifyState::Ready], None).await;
-    let mut told = String::new();
+    let mut reported = String::new();
     loop {
-        if let Ok(Some(report)) = timeout(every, answers.report()).await {
+        if let Ok(Some(report)) = timeout(interval, admin.report()).await {
             let line = status::line(&report);
-            if line != told {
+            if line != reported {
                 send(&[], Some(&line)).await;
-                told = line;
+                reported = line;
             }
             if watchdog.is_some() {
                 send(&[NotifyState::Watchdog], None).await;
             }
         }
-        sleep(every).await;
+        sleep(interval).await;
     }
 }
 
-/// Says that the agent stops, and may take a while for that.
-pub fn stopping() {
+/// Reports that the agent stops.
+pub fn report_stopping() {
     if is_service() {
-        // It is sent without being awaited.
+        // The message is sent even if the future is dropped.
         drop(send(
             &[NotifyState::Stopping],
             Some("stopping; pods may come to their end"),
@@ -103,15 +106,15 @@ fn is_service() -> bool {
     env::var_os("NOTIFY_SOCKET").is_some()
 }
 
-/// A status as systemd may hear it.
-pub(crate) fn shown(status: &str) -> ForeignText {
-    ForeignText::within(status, LONGEST)
+/// Escapes and truncates a status for systemd.
+pub(crate) fn escaped_status(status: &str) -> ForeignText {
+    ForeignText::within(status, MAX_STATUS)
 }
 
-/// The only way to systemd. A newline in the status would begin an assignment of its own, such as `MAINPID=`. It is sent by a
-/// thread of its own: a systemd that takes nothing blocks no other task.
+/// Sends a message to systemd. A newline in the status would begin another assignment, such as `MAINPID=`. A separate thread
+/// sends it, because an unresponsive systemd blocks the call.
 fn send(state: &[NotifyState<'static>], status: Option<&str>) -> impl Future<Output = ()> {
-    let (state, status) = (state.to_vec(), status.map(shown));
+    let (state, status) = (state.to_vec(), status.map(escaped_status));
     let sent = spawn_blocking(move || {
         let status = status.as_deref().map(NotifyState::Status);
         let state: Vec<_> = state.into_iter().chain(status).collect();
@@ -119,7 +122,7 @@ fn send(state: &[NotifyState<'static>], status: Option<&str>) -> impl Future<Out
     });
     async {
         if let Ok(Err(error)) = sent.await {
-            tracing::warn!(%error, "systemd cannot be told how the agent is");
+            tracing::warn!(%error, "Cannot report the agent's state to systemd");
         }
     }
 }

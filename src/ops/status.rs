@@ -1,4 +1,4 @@
-//! What `status` says.
+//! The status of the agent, and its text form.
 
 use std::fmt::Write as _;
 
@@ -15,88 +15,88 @@ use crate::{
     housekeeping::LeftoverReport,
     journal::paused::Paused,
     node::runtime::RuntimeReport,
-    ops::{check::RENEW, progress::stands},
+    ops::{check::RENEW, progress::describe},
     watch::{SourceState, WatchReport},
     words::{counted, seconds, some_of},
     workers::Overview,
 };
 
-/// All that the agent says of itself.
+/// The status of the agent.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StatusReport {
     /// The agent's version.
     pub version: String,
-    /// Its process.
+    /// Its process ID.
     pub pid: u32,
-    /// Since when it runs.
+    /// When it was started.
     pub since: Timestamp,
     /// Its node.
     pub node: String,
-    /// Whether it only says what it would do.
+    /// Whether it only logs what it would do.
     pub dry_run: bool,
-    /// How often anything in the agent panicked.
+    /// Number of panics since the start.
     #[serde(default)]
     pub panics: u64,
-    /// Lines of the log that were dropped, since nothing took them.
+    /// Log lines that were dropped because no reader took them.
     #[serde(default)]
     pub log_lines_dropped: u64,
-    /// Whether it takes pods down; what follows but the counters is of them.
+    /// Whether it takes pods down. Without that, most of the following fields are empty.
     pub takes_pods: bool,
-    /// The collector, where one runs.
+    /// The garbage collector; `None` if this agent has none.
     #[serde(default)]
     pub collector: Option<CollectorReport>,
-    /// Whose turn it is, where the agent stands by for a kubelet.
+    /// The role; `None` without `--pods auto`.
     #[serde(default)]
     pub understudy: Option<RoleReport>,
-    /// Why nothing may be touched at the moment.
+    /// Why the agent may not act at the moment.
     pub held: Option<String>,
-    /// Whether that is because the Node has another UID than the recorded one, which somebody may release.
+    /// Whether the reason is that the Node has another UID than the recorded one. An operator can approve it.
     #[serde(default)]
     pub node_uid_held: bool,
-    /// When the credentials of the node end, where they tell.
+    /// When the node's credentials expire, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credentials_end: Option<Timestamp>,
-    /// Who has paused the agent.
+    /// The pause, if the agent is paused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<Paused>,
     /// The container runtime.
     pub runtime: RuntimeReport,
     /// The watch of this node's pods.
     pub watch: WatchReport,
-    /// What is left on this node of pods that are gone.
+    /// Leftovers of deleted pods on this node.
     #[serde(default)]
     pub house: LeftoverReport,
-    /// Pods that end.
+    /// Terminating pods.
     pub pods: Overview,
-    /// Why the journal cannot be written at the moment.
+    /// Why the journal cannot be written, if it cannot.
     #[serde(default)]
     pub journal: Option<String>,
-    /// What is kept beside the journal because it is no use as one, until somebody takes it away.
+    /// Quarantined journal files, until an operator deletes them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub journal_asides: Vec<String>,
-    /// What happened how often.
+    /// Counters since the start.
     pub counters: Counts,
 }
 
-/// The collector in short; `gc status` tells more.
+/// Summary of the collector; `gc status` has the details.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CollectorReport {
-    /// Why it stands by; nothing while it works.
+    /// Why it is on standby; `None` while it is active.
     pub stands_by: Option<String>,
-    /// Why not every kind can be seen, which matters while it works; nothing if they can.
+    /// Why not all kinds are synced; `None` if they are.
     pub not_synced: Option<String>,
 }
 
-// === impl TurnReport ===
+// === impl RoleReport ===
 
 impl RoleReport {
     fn line(&self, now: Timestamp) -> String {
-        let for_how_long = ago(self.since, now);
+        let duration = duration_since(self.since, now);
         match &self.stands_by {
-            Some(why) => format!("{why}; standing by{for_how_long}"),
-            None => format!("gone; it is this agent's turn{for_how_long}"),
+            Some(why) => format!("{why}; standing by{duration}"),
+            None => format!("gone; it is this agent's turn{duration}"),
         }
     }
 }
@@ -111,14 +111,14 @@ impl ProbeReport {
             seen,
             since,
         } = self;
-        format!("{probe:<8} {shows}{}: {seen}", ago(*since, now))
+        format!("{probe:<8} {shows}{}: {seen}", duration_since(*since, now))
     }
 }
 
-/// For how long something has been so.
-fn ago(since: Option<Timestamp>, now: Timestamp) -> String {
-    let lasts = since.and_then(|since| u64::try_from(now.duration_since(since).as_millis()).ok());
-    lasts.map_or_else(String::new, |lasts| format!(", for {}", seconds(lasts)))
+/// Formats the time since then, with a leading comma; empty if unknown.
+fn duration_since(since: Option<Timestamp>, now: Timestamp) -> String {
+    let duration = since.and_then(|since| u64::try_from(now.duration_since(since).as_millis()).ok());
+    duration.map_or_else(String::new, |ms| format!(", for {}", seconds(ms)))
 }
 
 // === impl CollectorReport ===
@@ -133,14 +133,14 @@ impl CollectorReport {
     }
 }
 
-/// On one line, for whoever looks at many services.
+/// Formats the status as one line, for `systemctl status`.
 pub fn line(report: &StatusReport) -> String {
     if !report.takes_pods {
         let collector = report.collector.as_ref().map(CollectorReport::line);
         return collector.map_or_else(String::new, |line| format!("collector {line}"));
     }
-    let turn = report.understudy.as_ref();
-    if let Some(why) = turn.and_then(|turn| turn.stands_by.as_ref()) {
+    let role = report.understudy.as_ref();
+    if let Some(why) = role.and_then(|role| role.stands_by.as_ref()) {
         return format!("standing by: {why}");
     }
     if let Some(why) = &report.held {
@@ -152,19 +152,19 @@ pub fn line(report: &StatusReport) -> String {
     if let Some(why) = report.runtime.error.as_ref().or(report.watch.error.as_ref()) {
         return format!("waiting: {why}");
     }
-    let ending = report.pods.terminating.len() as u64;
+    let terminating = report.pods.terminating.len() as u64;
     format!(
         "{} on this node, {} being taken down",
         counted(report.watch.pods as u64, "pod"),
-        if ending == 0 {
+        if terminating == 0 {
             "none".to_owned()
         } else {
-            ending.to_string()
+            terminating.to_string()
         }
     )
 }
 
-/// For people.
+/// Formats the whole status.
 pub fn text(report: &StatusReport, now: Timestamp) -> String {
     let mut out = String::new();
     let since = seconds(u64::try_from(now.as_second() - report.since.as_second()).unwrap_or(0) * 1000);
@@ -209,15 +209,15 @@ pub fn text(report: &StatusReport, now: Timestamp) -> String {
         let _ = writeln!(out, "          {error}");
     }
     if let Some(end) = report.credentials_end.filter(|end| expires_soon(*end, now)) {
-        let told = if end > now { "expire" } else { "have expired" };
-        let _ = writeln!(out, "          the credentials {told}: {end:.0}; {RENEW}");
+        let verb = if end > now { "expire" } else { "have expired" };
+        let _ = writeln!(out, "          the credentials {verb}: {end:.0}; {RENEW}");
     }
-    if let Some(turn) = &report.understudy {
-        let _ = writeln!(out, "kubelet   {}", turn.line(now));
-        for probe in &turn.probes {
+    if let Some(role) = &report.understudy {
+        let _ = writeln!(out, "kubelet   {}", role.line(now));
+        for probe in &role.probes {
             let _ = writeln!(out, "          {}", probe.line(now));
         }
-        if let Some(last) = &turn.fenced.last {
+        if let Some(last) = &role.fenced.last {
             let _ = writeln!(out, "          {last}");
         }
     }
@@ -251,7 +251,7 @@ pub fn text(report: &StatusReport, now: Timestamp) -> String {
             "volumes   not all that no pod uses can be taken off the node: {some}"
         );
     }
-    for (name, what, of) in [
+    for (label, what, pods) in [
         (
             "leftovers",
             "that are gone, taken down when they have been there for a while",
@@ -263,19 +263,19 @@ pub fn text(report: &StatusReport, now: Timestamp) -> String {
             &report.house.unmanaged,
         ),
     ] {
-        if !of.is_empty() {
-            let (count, some) = (counted(of.len() as u64, "pod"), some_of(of.iter().cloned()));
-            let _ = writeln!(out, "{name:<9} {count} {what}: {some}");
+        if !pods.is_empty() {
+            let (count, some) = (counted(pods.len() as u64, "pod"), some_of(pods.iter().cloned()));
+            let _ = writeln!(out, "{label:<9} {count} {what}: {some}");
         }
     }
     if let Some(error) = &report.journal {
-        // It says itself that it is the journal.
+        // The message names the journal.
         let _ = writeln!(out, "{error}; a restart would not know what was begun");
     }
-    for aside in &report.journal_asides {
+    for file in &report.journal_asides {
         let _ = writeln!(
             out,
-            "journal   {aside} could not be used and is quarantined; remove it once nothing in it matters to you"
+            "journal   {file} could not be used and is quarantined; remove it once nothing in it matters to you"
         );
     }
     let Counts {
@@ -295,16 +295,16 @@ pub fn text(report: &StatusReport, now: Timestamp) -> String {
     if report.pods.kept > 0 {
         let _ = writeln!(out, "          ended and not deleted: {}", report.pods.kept);
     }
-    for story in &report.pods.terminating {
+    for trace in &report.pods.terminating {
         let _ = writeln!(
             out,
             "\n{}/{}  {}",
-            story.namespace,
-            story.name,
-            stands(story, report.held.is_some())
+            trace.namespace,
+            trace.name,
+            describe(trace, report.held.is_some())
         );
-        let _ = writeln!(out, "  uid {}, attempt {}", story.uid, story.attempts);
-        for failure in &story.blocked {
+        let _ = writeln!(out, "  uid {}, attempt {}", trace.uid, trace.attempts);
+        for failure in &trace.blocked {
             let _ = writeln!(out, "  waits for: {failure}");
         }
     }
@@ -316,15 +316,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_collector_has_a_line_of_its_own_where_there_is_one() {
-        let said = |collector: Option<CollectorReport>| {
+    fn collector_has_a_line_if_there_is_one() {
+        let status = |collector: Option<CollectorReport>| {
             let report = StatusReport {
                 collector,
                 ..StatusReport::default()
             };
             text(&report, Timestamp::UNIX_EPOCH)
         };
-        assert!(!said(None).contains("collector"));
+        assert!(!status(None).contains("collector"));
         let (by, unseen) = (
             Some("it is another's turn".to_owned()),
             Some("secrets (403)".to_owned()),
@@ -334,8 +334,8 @@ mod tests {
             (None, unseen.clone(), "collector works; NOT SYNCED: secrets (403)\n"),
             (by, unseen, "collector stands by: it is another's turn\n"),
         ] {
-            let said = said(Some(CollectorReport { stands_by, not_synced }));
-            assert!(said.contains(line), "{line:?} is not in {said}");
+            let status = status(Some(CollectorReport { stands_by, not_synced }));
+            assert!(status.contains(line), "{line:?} is not in {status}");
         }
     }
 }

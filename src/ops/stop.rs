@@ -1,4 +1,4 @@
-//! `kill` and `evict`: asks the agent for a pod's end, follows it, and says what came of it.
+//! `kill` and `evict`: sends the stop request to the agent, shows its progress and prints the result.
 
 use std::{path::Path, time::Duration};
 
@@ -12,65 +12,68 @@ use crate::{
     workers::kill::Granted,
 };
 
-/// How long one question for the outcome may wait; then what was said meanwhile is told.
+/// How long one query for the outcome waits; then progress is shown.
 const WAIT: Duration = Duration::from_secs(1);
 
-/// What came of a request.
+/// The result of a stop request.
 #[derive(Debug)]
 pub struct StopResult {
-    /// The pod had ended before, and nothing was changed.
-    pub already: bool,
-    /// How the pod ended.
-    pub story: Trace,
+    /// The pod had terminated before the request, which changed nothing.
+    pub was_terminated: bool,
+    /// The trace of its termination.
+    pub trace: Trace,
 }
 
-/// Ends a pod, and tells `say` how it goes, a line each time that something is new. Returns when nothing of it runs and the
-/// API server shows it.
+/// Stops a pod and passes each change of what blocks it to `print`. Returns when no container runs and the API server shows
+/// that.
+///
+/// # Errors
+/// When the agent refuses or cancels the request, or no longer answers.
 pub async fn follow(
     socket: &Path,
     pod: &PodName,
     verb: &str,
-    ask: &StopRequest,
-    mut say: impl FnMut(&str),
+    request: &StopRequest,
+    mut print: impl FnMut(&str),
 ) -> Result<StopResult, ClientError> {
-    let granted: Granted = client::post(socket, &format!("{PODS}/{pod}/{verb}"), ask).await?;
+    let granted: Granted = client::post(socket, &format!("{PODS}/{pod}/{verb}"), request).await?;
     let uid = &granted.uid;
     match (granted.ended_already, &granted.phase) {
-        (false, _) => say(&format!(
+        (false, _) => print(&format!(
             "{pod} (UID {uid}) is being ended, grace {} s",
             granted.grace_seconds
         )),
-        (true, None) => say(&format!(
+        (true, None) => print(&format!(
             "{pod} (UID {uid}) runs no more, so that nothing changes; the API server does not show its end yet"
         )),
         (true, Some(_)) => {}
     }
     let path = format!("{OUTCOMES}/{uid}?wait={}", WAIT.as_secs());
-    let mut told = Vec::new();
+    let mut printed = Vec::new();
     loop {
         let outcome = client::get_with_timeout(socket, &path, WAIT).await;
-        let StopOutcome { ended, story } = outcome.map_err(|error| gone(pod, error))?;
+        let StopOutcome { ended, story: trace } = outcome.map_err(|error| agent_exited(pod, error))?;
         if ended {
             return Ok(StopResult {
-                already: granted.ended_already,
-                story,
+                was_terminated: granted.ended_already,
+                trace,
             });
         }
-        if let Some(why) = story.given_up {
+        if let Some(why) = trace.given_up {
             return Err(ClientError::Refused(format!("the request is given up: {why}")));
         }
-        if story.blocked != told {
-            story
+        if trace.blocked != printed {
+            trace
                 .blocked
                 .iter()
-                .for_each(|failure| say(&format!("waits for {failure}")));
-            told = story.blocked;
+                .for_each(|failure| print(&format!("waits for {failure}")));
+            printed = trace.blocked;
         }
     }
 }
 
-/// The end was granted: whatever the reason, an agent that does not know of it is not the one that was asked, or stops.
-fn gone(pod: &PodName, error: ClientError) -> ClientError {
+/// An agent that does not know a request that was granted has restarted, or is stopping.
+fn agent_exited(pod: &PodName, error: ClientError) -> ClientError {
     let cause = match error {
         ClientError::NoAgent { cause, .. } => format!("nobody listens at its socket: {cause}"),
         ClientError::Disconnected { cause, .. } | ClientError::Refused(cause) => cause,
@@ -80,16 +83,16 @@ fn gone(pod: &PodName, error: ClientError) -> ClientError {
     ClientError::AgentExited { pod, cause }
 }
 
-/// What came of it, for people.
-pub fn text(StopResult { already, story }: &StopResult) -> String {
-    let then = match story.stage {
-        _ if story.kept => "its object, containers and logs are kept until it is deleted",
+/// Formats the result.
+pub fn text(StopResult { was_terminated, trace }: &StopResult) -> String {
+    let then = match trace.stage {
+        _ if trace.kept => "its object, containers and logs are kept until it is deleted",
         Stage::Terminating | Stage::Terminated => "its volumes and cgroup are being cleaned up",
         Stage::Deleted => "its object is gone, and what is left in the runtime is being removed",
         Stage::Finished => "nothing of it is left on this node",
     };
-    let (namespace, name, shown) = (&story.namespace, &story.name, story.shown());
-    if *already {
+    let (namespace, name, shown) = (&trace.namespace, &trace.name, trace.shown());
+    if *was_terminated {
         format!("{namespace}/{name} has ended already{shown}: the request changes nothing; {then}")
     } else {
         format!("{namespace}/{name} has ended{shown}: none of its containers runs; {then}")

@@ -1,4 +1,4 @@
-//! A teardown as bars over time. Pure.
+//! Draws a teardown trace as bars over time. Pure.
 
 mod svg;
 
@@ -11,61 +11,61 @@ use crate::{
     words::seconds,
 };
 
-/// Columns of the bars.
+/// Width of the bars, in columns.
 const WIDTH: u64 = 48;
-/// Parts of a column that a terminal can draw.
+/// Fractions of a column that a terminal can draw.
 const EIGHTHS: [char; 7] = ['▏', '▎', '▍', '▌', '▋', '▊', '▉'];
 
-/// Draws one story.
-pub fn text(story: &Trace) -> String {
-    let mut out = head(story).join("\n") + "\n";
-    let end = end(story);
-    let what_width = story
+/// Draws one trace for a terminal.
+pub fn text(trace: &Trace) -> String {
+    let mut out = head(trace).join("\n") + "\n";
+    let total = total_ms(trace);
+    let what_width = trace
         .spans
         .iter()
         .map(|span| span.what.chars().count())
         .max()
         .unwrap_or(0);
-    for row in rows(&story.spans) {
+    for row in rows(&trace.spans) {
         // Writing to a String cannot fail.
         let _ = writeln!(
             out,
             "  {:8} {:what_width$} │{}│ {}{}",
             row.step,
             row.what,
-            bars(&row.times, end),
-            row.told(),
+            bars(&row.times, total),
+            row.times_text(),
             row.failure.map(|why| format!("  ✗ {why}")).unwrap_or_default(),
         );
     }
-    for failure in &story.blocked {
+    for failure in &trace.blocked {
         let _ = writeln!(out, "  waits for: {failure}");
     }
     out
 }
 
-/// Whose story it is, and how it went as a whole.
-fn head(story: &Trace) -> [String; 2] {
-    let state = match story.stage {
-        _ if story.kept => format!("ended{} in {}, and is kept", story.shown(), precise(story.elapsed_ms)),
-        Stage::Finished => format!("finished in {}", precise(story.elapsed_ms)),
-        Stage::Deleted => format!("deleted, cleaning up for {}", precise(story.elapsed_ms)),
-        Stage::Terminating | Stage::Terminated => format!("goes on, for {} so far", precise(story.elapsed_ms)),
+/// The pod, and its state as a whole.
+fn head(trace: &Trace) -> [String; 2] {
+    let state = match trace.stage {
+        _ if trace.kept => format!("ended{} in {}, and is kept", trace.shown(), precise(trace.elapsed_ms)),
+        Stage::Finished => format!("finished in {}", precise(trace.elapsed_ms)),
+        Stage::Deleted => format!("deleted, cleaning up for {}", precise(trace.elapsed_ms)),
+        Stage::Terminating | Stage::Terminated => format!("goes on, for {} so far", precise(trace.elapsed_ms)),
     };
-    let (begun, attempts) = story.begun();
+    let (begun, attempts) = trace.begun();
     [
-        format!("{}/{}  uid {}", story.namespace, story.name, story.uid),
-        format!("{begun}, grace {} s, {state}, {attempts}", story.grace_seconds),
+        format!("{}/{}  uid {}", trace.namespace, trace.name, trace.uid),
+        format!("{begun}, grace {} s, {state}, {attempts}", trace.grace_seconds),
     ]
 }
 
-/// Where the scale of time ends.
-fn end(story: &Trace) -> u64 {
-    let ends = story.spans.iter().filter_map(|span| span.end_ms);
-    ends.chain([story.elapsed_ms]).max().unwrap_or(0).max(1)
+/// Length of the time scale, in milliseconds.
+fn total_ms(trace: &Trace) -> u64 {
+    let ends = trace.spans.iter().filter_map(|span| span.end_ms);
+    ends.chain([trace.elapsed_ms]).max().unwrap_or(0).max(1)
 }
 
-/// What happened again in the same way, attempt after attempt: one line.
+/// Equal spans of several attempts, on one line.
 struct Row<'a> {
     step: Step,
     what: &'a str,
@@ -95,8 +95,8 @@ fn rows(spans: &[Span]) -> Vec<Row<'_>> {
 // === impl Row ===
 
 impl Row<'_> {
-    /// From when to when, and how often.
-    fn told(&self) -> String {
+    /// Formats the first start, the last end and the number of spans.
+    fn times_text(&self) -> String {
         let ends: Option<Vec<u64>> = self.times.iter().map(|(_, end)| *end).collect();
         let end = ends.and_then(|ends| ends.into_iter().max());
         let often = match self.times.len() {
@@ -111,7 +111,7 @@ impl Row<'_> {
     }
 }
 
-/// Several bars in one line, dots where it waited for the next.
+/// Draws several bars on one line, with dots between them.
 fn bars(times: &[(u64, Option<u64>)], total: u64) -> String {
     let mut line = Vec::new();
     for (start, end) in times {
@@ -128,7 +128,7 @@ fn bars(times: &[(u64, Option<u64>)], total: u64) -> String {
     line.into_iter().collect()
 }
 
-/// From `start` to `end` of `total`, never empty: what happened is seen, however short it was.
+/// Draws a bar from `start` to `end` of `total`. It is never empty: short spans stay visible.
 fn bar(start: u64, end: u64, total: u64) -> String {
     let column = (start * WIDTH / total).min(WIDTH - 1);
     let until = (end * WIDTH * 8 / total).max(column * 8 + 1);
@@ -139,7 +139,7 @@ fn bar(start: u64, end: u64, total: u64) -> String {
     bar + &" ".repeat(count(WIDTH).saturating_sub(drawn))
 }
 
-/// Two digits after the point where that says something.
+/// Formats milliseconds, below a minute with two decimals.
 fn precise(ms: u64) -> String {
     if ms < 60_000 {
         format!("{}.{:02} s", ms / 1000, ms % 1000 / 10)
@@ -156,16 +156,16 @@ mod tests {
     use crate::model::trace::{Span, Step};
 
     #[test]
-    fn bars_lie_where_their_time_lies() {
+    fn bars_match_their_times() {
         assert_eq!(bar(0, 100, 100), "█".repeat(48));
         assert_eq!(bar(50, 100, 100), format!("{}{}", " ".repeat(24), "█".repeat(24)));
-        assert_eq!(bar(0, 0, 100).trim_end(), "▏", "an instant is seen");
+        assert_eq!(bar(0, 0, 100).trim_end(), "▏", "an instant is visible");
         assert_eq!(bar(100, 100, 100).trim_start(), "█", "also at the very end");
     }
 
     #[test]
-    fn a_story_reads_from_top_to_bottom() {
-        let story = Trace {
+    fn timeline_shows_the_pod_its_state_and_each_step() {
+        let trace = Trace {
             stage: Stage::Finished,
             elapsed_ms: 2000,
             phase: Some("Succeeded".into()),
@@ -187,7 +187,7 @@ mod tests {
             ],
             ..Trace::sample()
         };
-        let text = text(&story);
+        let text = text(&trace);
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines[0], "default/web-0  uid 1234");
         assert_eq!(
@@ -208,7 +208,7 @@ mod tests {
             kept: true,
             finalizers: Vec::new(),
             reason: Some("Evicted".into()),
-            ..story
+            ..trace
         };
         let text = super::text(&kept);
         assert!(
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_again_and_again_is_one_line_with_dots_where_it_waited() {
+    fn repeated_failures_share_a_line_with_dots_between_attempts() {
         let span = |step, start_ms, failure: Option<&str>| Span {
             step,
             what: String::new(),
@@ -234,7 +234,7 @@ mod tests {
             span(Step::Status, 80, None),
         ];
         let rows = rows(&spans);
-        let told: Vec<_> = rows
+        let drawn: Vec<_> = rows
             .iter()
             .map(|row| (row.step, row.failure, row.times.len()))
             .collect();
@@ -243,7 +243,7 @@ mod tests {
             (Step::Status, Some("500"), 2),
             (Step::Status, None, 1),
         ];
-        assert_eq!(told, expected);
+        assert_eq!(drawn, expected);
         let line = bars(&rows[0].times, 96);
         assert_eq!(line.trim_end(), format!("█████{}█████", "·".repeat(15)));
         assert_eq!(line.chars().count(), 48);

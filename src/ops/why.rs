@@ -1,4 +1,4 @@
-//! Why a pod of this node is still there, from the story of its end. Pure.
+//! Explains why a pod of this node still exists, from the trace of its termination. Pure.
 
 use crate::{
     collector::names::visible,
@@ -8,47 +8,47 @@ use crate::{
         pod::PodView,
         trace::{Stage, Step, Trace},
     },
-    ops::progress::{paused, stands},
+    ops::progress::{describe, pause_reason},
     words::counted,
 };
 
-/// Of a pod whose end this agent has begun, while `held` holds everything back, or nothing does.
-pub fn of_pod(story: &Trace, held: Option<&str>) -> Explanation {
-    let held = held.or_else(|| paused(story));
-    let mut says = vec![if story.kept {
-        format!("has ended{}", story.shown())
+/// Explains a pod that this agent terminates. `blocked`: why the agent may not act, if it may not.
+pub fn of_pod(trace: &Trace, blocked: Option<&str>) -> Explanation {
+    let blocked = blocked.or_else(|| pause_reason(trace));
+    let mut says = vec![if trace.kept {
+        format!("has ended{}", trace.shown())
     } else {
-        stands(story, held.is_some())
+        describe(trace, blocked.is_some())
     }];
-    let (begun, attempts) = story.begun();
+    let (begun, attempts) = trace.begun();
     says.push(format!("{begun}, {attempts}"));
-    let done = done(story);
+    let done = completed_steps(trace);
     if !done.is_empty() {
         says.push(format!("done: {done}"));
     }
-    says.extend(story.blocked.iter().map(|failure| format!("waits for: {failure}")));
-    if let Some(state) = &story.runtime_state {
+    says.extend(trace.blocked.iter().map(|failure| format!("waits for: {failure}")));
+    if let Some(state) = &trace.runtime_state {
         says.push(format!("runtime: {state}"));
     }
-    if let Some(error) = &story.sandbox_error {
+    if let Some(error) = &trace.sandbox_error {
         says.push(format!(
             "its network may be left, since the first stop of its sandbox failed: {error}"
         ));
     }
-    if !story.finalizers.is_empty() {
-        says.push(format!("finalizers of its object: {}", story.finalizers.join(", ")));
+    if !trace.finalizers.is_empty() {
+        says.push(format!("finalizers of its object: {}", trace.finalizers.join(", ")));
     }
     Explanation {
         objects: vec![ObjectFacts {
-            object: format!("Pod {}/{}", story.namespace, story.name),
-            uid: story.uid.clone(),
+            object: format!("Pod {}/{}", trace.namespace, trace.name),
+            uid: trace.uid.clone(),
             says: says.iter().map(|line| visible(line)).collect(),
         }],
-        end: visible(&end(story, held)),
+        end: visible(&conclusion(trace, blocked)),
     }
 }
 
-/// Of a mirror, with which this agent never has to do; nothing of another pod.
+/// Explains a mirror pod, which this agent never touches; `None` for other pods.
 pub fn of_mirror(view: &PodView) -> Option<Explanation> {
     let PodView { pod, deletion, .. } = view;
     view.mirror.then(|| Explanation {
@@ -71,9 +71,11 @@ pub fn of_mirror(view: &PodView) -> Option<Explanation> {
     })
 }
 
-/// What this agent and its collector say of one object, each if it knows it: the collector knows better once the node has
-/// done its part.
-pub fn joined(
+/// Combines the explanations of the agent and of its collector. The collector's conclusion applies once the node has finished.
+///
+/// # Errors
+/// The collector's, if neither knows the object.
+pub fn combined(
     pod: Option<(Explanation, Stage)>,
     collector: Result<Explanation, String>,
 ) -> Result<Explanation, String> {
@@ -94,12 +96,12 @@ pub fn joined(
     }
 }
 
-/// Steps that have come to a good end, in their order.
-fn done(story: &Trace) -> String {
+/// The steps that have succeeded, in their order.
+fn completed_steps(trace: &Trace) -> String {
     let is_done = |step: &Step| {
-        let mut spans = story.spans.iter().filter(|span| span.step == *step).peekable();
-        // Of attempts only the last one counts, whose bars come last.
+        let mut spans = trace.spans.iter().filter(|span| span.step == *step).peekable();
         let any = spans.peek().is_some();
+        // Only the last attempt counts.
         let last = spans.last();
         any && last.is_some_and(|span| span.end_ms.is_some() && span.failure.is_none())
     };
@@ -107,31 +109,31 @@ fn done(story: &Trace) -> String {
     steps.map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-fn end(story: &Trace, held: Option<&str>) -> String {
+fn conclusion(trace: &Trace, agent_blocked: Option<&str>) -> String {
     let Trace {
         namespace,
         name,
         blocked,
         finalizers,
         ..
-    } = story;
-    if story.stage == Stage::Finished && finalizers.is_empty() {
+    } = trace;
+    if trace.stage == Stage::Finished && finalizers.is_empty() {
         return "Nothing is left of it on this node, and its object was deleted.".to_owned();
     }
-    if story.stage == Stage::Finished {
+    if trace.stage == Stage::Finished {
         return format!(
             "This node has done its part. Its object stays until whoever owns these finalizers takes them off; what is there \
              now: kubectl get pod {name} -n {namespace} -o jsonpath='{{.metadata.finalizers}}'"
         );
     }
-    if story.kept {
+    if trace.kept {
         return "Nothing of it runs, and it was not deleted: its object, its containers and their logs stay until it is."
             .to_owned();
     }
-    if let Some(held) = held {
-        return format!("Nothing on this node is touched: {held}");
+    if let Some(reason) = agent_blocked {
+        return format!("Nothing on this node is touched: {reason}");
     }
-    if let Some(mismatch) = &story.mismatch {
+    if let Some(mismatch) = &trace.mismatch {
         if mismatch.mismatch.kind == MismatchKind::VolumeNotTakenAway {
             return format!(
                 "It is tried again within a minute. If the volume is gone from this node, the pod can go on without its driver; \
@@ -146,7 +148,7 @@ fn end(story: &Trace, held: Option<&str>) -> String {
         return "It goes on, and nothing has failed; pod-teardown timeline shows how.".to_owned();
     }
     let count = counted(blocked.len() as u64, "thing");
-    let mounts = if story.failed_at() == Some(Step::Volumes) {
+    let mounts = if trace.failed_at() == Some(Step::Volumes) {
         ", and as soon as the kernel tells that something of it was unmounted or that who uses it has ended"
     } else {
         ""
@@ -159,7 +161,7 @@ mod tests {
     use super::*;
     use crate::model::trace::{Blocked, BlockedReason, Span};
 
-    fn story(stage: Stage, blocked: Vec<Blocked>) -> Trace {
+    fn trace(stage: Stage, blocked: Vec<Blocked>) -> Trace {
         let span = |step, failure: Option<&str>| Span {
             step,
             what: String::new(),
@@ -185,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_waits_tells_what_is_done_and_what_not_with_whoever_holds_it() {
+    fn explanation_lists_completed_steps_and_failures_with_their_holders() {
         let busy = Blocked {
             step: Some(Step::Volumes),
             ..Blocked::pod(
@@ -193,7 +195,7 @@ mod tests {
                 "unmount /v: busy; held by pid 12 (postgres) of container db",
             )
         };
-        let why = of_pod(&story(Stage::Terminated, vec![busy.clone()]), None);
+        let why = of_pod(&trace(Stage::Terminated, vec![busy.clone()]), None);
         assert_eq!(
             why.text(),
             format!(
@@ -205,13 +207,13 @@ mod tests {
     }
 
     #[test]
-    fn what_it_comes_to_names_who_has_to_do_something() {
-        let ends = |change: fn(&mut Trace), held| {
-            let mut story = story(Stage::Terminated, Vec::new());
-            change(&mut story);
-            of_pod(&story, held).end
+    fn conclusion_names_the_next_action() {
+        let conclusion = |change: fn(&mut Trace), blocked| {
+            let mut trace = trace(Stage::Terminated, Vec::new());
+            change(&mut trace);
+            of_pod(&trace, blocked).end
         };
-        for (change, held, words) in [
+        for (change, blocked, words) in [
             ((|_| {}) as fn(&mut Trace), None, "nothing has failed"),
             (|_| {}, Some("a kubelet works"), "is touched: a kubelet works"),
             (|it| it.kept = true, None, "it was not deleted"),
@@ -222,32 +224,32 @@ mod tests {
                 "kubectl get pod web-0 -n shop",
             ),
         ] {
-            let end = ends(change, held);
-            assert!(end.contains(words), "{end}");
+            let conclusion = conclusion(change, blocked);
+            assert!(conclusion.contains(words), "{conclusion}");
         }
     }
 
     #[test]
-    fn the_collector_has_the_last_word_once_the_node_has_done_its_part() {
-        let told = |object: &str, say: &str| ObjectFacts {
+    fn conclusion_of_the_collector_applies_once_the_node_has_finished() {
+        let facts = |object: &str, say: &str| ObjectFacts {
             object: object.to_owned(),
             uid: "1".to_owned(),
             says: vec![say.to_owned()],
         };
         let pod = || Explanation {
-            objects: vec![told("Pod a/b", "here")],
+            objects: vec![facts("Pod a/b", "here")],
             end: "node".to_owned(),
         };
         let collector = || Explanation {
-            objects: vec![told("Pod a/b", "there"), told("Job a/c", "other")],
+            objects: vec![facts("Pod a/b", "there"), facts("Job a/c", "other")],
             end: "collector".to_owned(),
         };
         for (stage, objects, end) in [(Stage::Terminated, 1, "node"), (Stage::Finished, 2, "collector")] {
-            let why = joined(Some((pod(), stage)), Ok(collector())).unwrap();
+            let why = combined(Some((pod(), stage)), Ok(collector())).unwrap();
             assert_eq!((why.objects.len(), &*why.end), (objects, end));
             assert_eq!(why.objects[0].says, ["here", "there"]);
         }
-        assert_eq!(joined(Some((pod(), Stage::Finished)), Err("no".into())), Ok(pod()));
-        assert_eq!(joined(None, Err("no".into())), Err("no".into()));
+        assert_eq!(combined(Some((pod(), Stage::Finished)), Err("no".into())), Ok(pod()));
+        assert_eq!(combined(None, Err("no".into())), Err("no".into()));
     }
 }

@@ -70,7 +70,7 @@ async fn what_is_held_is_shown_and_released_by_its_name_and_who_asks_is_logged()
     agent.until("it watches", watches).await;
     assert!(agent.status()["held"].is_null());
     let log = agent.log();
-    let line = log.lines().find(|line| line.contains("Released by somebody's word"));
+    let line = log.lines().find(|line| line.contains(r#""message":"Approved""#));
     assert!(line.is_some_and(|line| line.contains("uid 0, pid ")), "{log}");
     assert_eq!(agent.terminate().await, Some(0));
 }

@@ -114,6 +114,6 @@ async fn only_root_is_answered_whatever_the_mode_of_the_socket() {
         assert!(told.err.contains("only root may ask, and not uid 65534"), "{told:?}");
     }
     assert!(agent.status()["node"].is_string());
-    agent.says("Admin request is refused").await;
+    agent.says("Admin request refused").await;
     assert_eq!(agent.terminate().await, Some(0));
 }

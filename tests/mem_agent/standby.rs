@@ -7,7 +7,7 @@ use pod_teardown::{
     explanation::Explanation,
     model::trace::BlockedReason,
     ops::{
-        admin::{stop::StopRequest, why::question},
+        admin::{stop::StopRequest, why::path_of},
         client,
     },
 };
@@ -526,7 +526,7 @@ async fn pod_is_explained_from_the_journal_before_the_first_list() {
     sleep(secs(3)).await;
     let socket = &stage.node.flags.socket.socket;
     let name = "default/deaf".parse().unwrap();
-    let told = client::get::<Explanation>(socket, &question(&name))
+    let told = client::get::<Explanation>(socket, &path_of(&name))
         .await
         .unwrap_err()
         .to_string();

@@ -149,7 +149,7 @@ async fn request_of_a_caller_that_hangs_up_is_logged_with_its_result() {
         let request = format!("POST {PODS}/default/{path} HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n");
         caller.write_all(request.as_bytes()).await.unwrap();
         // Who hangs up before anybody has read the request has asked for nothing.
-        while log.lines("Somebody asks for the end of a pod").len() == before {
+        while log.lines("Pod stop requested").len() == before {
             yield_now().await;
         }
     }
@@ -157,7 +157,7 @@ async fn request_of_a_caller_that_hangs_up_is_logged_with_its_result() {
         log.lines("is granted").len() + log.lines("is refused").len() == 2
     })
     .await;
-    let asked = log.lines("Somebody asks for the end of a pod");
+    let asked = log.lines("Pod stop requested");
     assert!(
         asked.len() == 2 && asked.iter().all(|line| line.contains("peer=\"uid ")),
         "{asked:?}"

@@ -113,7 +113,7 @@ impl Machine {
         );
         let task = tokio::spawn(async move {
             let pods = PodAgent::new(host, outside, settings, NODE, &state_dir, false).await?;
-            *slot.lock().unwrap() = Some(pods.answers());
+            *slot.lock().unwrap() = Some(pods.admin());
             let stopped = async {
                 // A dropped sender stops the agent, too.
                 stopped.await.ok();

@@ -39,7 +39,7 @@ pub async fn told_to_stop_twice_it_ends_at_once_and_nothing_is_lost(scene: &mut 
     scene.says("left", "term").await?;
     let agent = scene.own_agent()?;
     agent.tell_to_stop()?;
-    while !agent.log().contains("Told to stop;") {
+    while !agent.log().contains("Stopping; terminating pods") {
         ensure!(start.elapsed() < PATIENCE, "it does not listen: {}", agent.log_tail());
         sleep(Duration::from_millis(20)).await;
     }

@@ -49,7 +49,10 @@ fn is_obeyed(letter: char) -> bool {
 /// The text at the output of each channel.
 fn channels(text: &str) -> BTreeMap<&'static str, String> {
     let mut all = BTreeMap::new();
-    all.insert("status for systemd", format!("STATUS={}\n", service::shown(text)));
+    all.insert(
+        "status for systemd",
+        format!("STATUS={}\n", service::escaped_status(text)),
+    );
     all.extend(logging::log_in_all_formats(|| {
         tracing::warn!(shown = %text, quoted = text, debugged = ?text, "{text}");
         tracing::info_span!("pod", pod.name = %text).in_scope(|| tracing::warn!("Within"));

@@ -1,4 +1,4 @@
-//! What is asked of the collector.
+//! Answers requests about the collector.
 
 use std::sync::Arc;
 
@@ -21,54 +21,54 @@ use crate::{
     ops::{gc_status::GcReport, status::CollectorReport},
 };
 
-/// Where a picture is asked for, with `?uid=` and a UID or without.
+/// Path of the graph, with or without `?uid=UID`.
 pub const GRAPH: &str = "/v1/gc/graph";
-/// Where it is asked how the collector stands.
+/// Path of the collector's status.
 pub const STATUS: &str = "/v1/gc/status";
 const NO_COLLECTOR: &str = "this agent does not collect: it was started without --gc-kubeconfig, or with --gc never";
 
-/// What questions about garbage are answered from.
+/// Answers requests about the collector.
 pub struct CollectorAdmin {
-    /// As whom it asks.
+    /// The collector's API client.
     pub client: MetadataClient,
-    /// Whose turn it is.
+    /// The leader election.
     pub election: LeaderElection,
-    /// What the collector of this turn knows; nothing while it is another's.
+    /// State of the collector; `None` while it is on standby.
     pub current: watch::Receiver<Option<Arc<Shared>>>,
-    /// What was done in earlier turns.
+    /// Totals of earlier terms as leader.
     pub earlier: SharedTotals,
-    /// Of its events.
+    /// Counters of its events.
     pub counters: Arc<Counters>,
 }
 
 // === impl CollectorAdmin ===
 
 impl CollectorAdmin {
-    /// What `status` says of the collector.
-    pub(super) fn in_short(&self) -> CollectorReport {
-        let unsynced = self.now(|core, now| core.sync_state.unsynced_reason(now));
+    /// Summary for `status`.
+    pub(super) fn summary(&self) -> CollectorReport {
+        let unsynced = self.query(|core, now| core.sync_state.unsynced_reason(now));
         CollectorReport {
             stands_by: self.election.view().stands_by,
             not_synced: unsynced.unwrap_or_else(|| Some("it begins".to_owned())),
         }
     }
 
-    /// What is known at this moment, if anything is.
-    pub(in crate::ops) fn now<T>(&self, ask: impl FnOnce(&Core, Instant) -> T) -> Option<T> {
+    /// Queries the present state; `None` while the collector is on standby.
+    pub(in crate::ops) fn query<T>(&self, query: impl FnOnce(&Core, Instant) -> T) -> Option<T> {
         let current = self.current.borrow().clone();
-        current.map(|shared| ask(&shared.lock(), Instant::now()))
+        current.map(|shared| query(&shared.lock(), Instant::now()))
     }
 }
 
-/// The question for a picture around a UID, which may be any text, or of what is not idle.
-pub fn question(uid: Option<&str>) -> String {
+/// The path that queries the graph around a UID, or of all active objects. The UID can be any text.
+pub fn graph_path(uid: Option<&str>) -> String {
     match uid {
         Some(uid) => format!("{GRAPH}?uid={}", escape(uid)),
         None => GRAPH.to_owned(),
     }
 }
 
-/// The answer of this collector; nothing if the question is for somebody else.
+/// Answers a GET request; `None` if the path is not one of the collector's.
 pub(super) fn answer(gc: Option<&CollectorAdmin>, path: &str, query: Option<&str>) -> Option<Response<Full<Bytes>>> {
     if ![GRAPH, STATUS].contains(&path) {
         return None;
@@ -79,20 +79,23 @@ pub(super) fn answer(gc: Option<&CollectorAdmin>, path: &str, query: Option<&str
     Some(match path {
         STATUS => status(gc),
         _ => gc
-            .now(|core, _| draw(&core.graph, query))
-            .unwrap_or_else(|| error(StatusCode::NOT_FOUND, &nothing(gc))),
+            .query(|core, _| draw(&core.graph, query))
+            .unwrap_or_else(|| error(StatusCode::NOT_FOUND, &unknown(gc))),
     })
 }
 
-/// Why this object is still there, as far as the collector knows.
+/// Explains why an object still exists.
+///
+/// # Errors
+/// When the collector does not know the object, is on standby or does not exist.
 pub(super) fn why(gc: Option<&CollectorAdmin>, name: &ObjectName) -> Result<Explanation, String> {
     let gc = gc.ok_or_else(|| NO_COLLECTOR.to_owned())?;
-    let known = gc.now(|core, now| why::explain(core, name, now));
-    known.unwrap_or_else(|| Err(nothing(gc)))
+    let known = gc.query(|core, now| why::explain(core, name, now));
+    known.unwrap_or_else(|| Err(unknown(gc)))
 }
 
 fn status(gc: &CollectorAdmin) -> Response<Full<Bytes>> {
-    let work = gc.now(WorkReport::of);
+    let work = gc.query(WorkReport::of);
     json_answer(&GcReport {
         synced: work.as_ref().is_some_and(|work| work.synced),
         turn: gc.election.view(),
@@ -101,16 +104,16 @@ fn status(gc: &CollectorAdmin) -> Response<Full<Bytes>> {
     })
 }
 
-/// Nothing is known here; whom to ask instead.
-fn nothing(gc: &CollectorAdmin) -> String {
+/// The error while this collector is on standby. It names the active one.
+fn unknown(gc: &CollectorAdmin) -> String {
     let view = gc.election.view();
     let why = view.stands_by.unwrap_or_else(|| "it begins".to_owned());
     let holder = view.lease.filter(|lease| !lease.is_own).and_then(|lease| lease.holder);
-    let whom = holder.map_or_else(String::new, |holder| {
+    let remedy = holder.map_or_else(String::new, |holder| {
         let node = holder.rsplit_once('_').map_or(&*holder, |(node, _)| node);
         format!("; it is the turn of {holder}: ask the agent of node {node}")
     });
-    format!("the collector of this agent knows nothing: {why}{whom}")
+    format!("the collector of this agent knows nothing: {why}{remedy}")
 }
 
 fn draw(graph: &Graph, query: Option<&str>) -> Response<Full<Bytes>> {
@@ -143,8 +146,8 @@ mod tests {
     use super::*;
     use crate::collector::graph::Observed;
 
-    /// Of one object that is being deleted, with this UID.
-    fn one(uid: &str) -> Graph {
+    /// A graph of one object with this UID that is being deleted.
+    fn graph_of(uid: &str) -> Graph {
         let mut graph = Graph::default();
         let kind = graph.kinds.id("", "Pod").unwrap();
         let object = Observed {
@@ -162,17 +165,17 @@ mod tests {
         (code, String::from_utf8(body.to_vec()).unwrap())
     }
 
-    async fn asked(graph: &Graph, question: &str) -> (u16, String) {
-        let query = question.strip_prefix(GRAPH).unwrap().strip_prefix('?');
+    async fn query(graph: &Graph, path: &str) -> (u16, String) {
+        let query = path.strip_prefix(GRAPH).unwrap().strip_prefix('?');
         read(draw(graph, query)).await
     }
 
     #[tokio::test]
-    async fn a_uid_arrives_as_it_was_given_whatever_it_holds() {
+    async fn uid_with_special_characters_is_transmitted_unchanged() {
         for uid in ["0b9a8230-aace-4480-91d0-db24e46eb609", "a b&uid=c%20?\"\n#é+"] {
-            let graph = one(uid);
-            for question in [question(Some(uid)), question(None)] {
-                let (code, body) = asked(&graph, &question).await;
+            let graph = graph_of(uid);
+            for path in [graph_path(Some(uid)), graph_path(None)] {
+                let (code, body) = query(&graph, &path).await;
                 assert_eq!(code, 200, "{body}");
                 let picture: Picture = serde_json::from_str(&body).unwrap();
                 assert_eq!(picture.objects[0].uid, uid);
@@ -181,11 +184,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn where_there_is_no_picture_the_reason_is_told() {
-        let graph = one("a");
-        let (code, body) = asked(&graph, &question(Some("b"))).await;
+    async fn failed_graph_query_has_a_reason() {
+        let graph = graph_of("a");
+        let (code, body) = query(&graph, &graph_path(Some("b"))).await;
         assert!(code == 404 && body.contains("no dependent with UID"), "{code} {body}");
-        let (code, body) = asked(&graph, &question(Some(""))).await;
+        let (code, body) = query(&graph, &graph_path(Some(""))).await;
         assert!(code == 400 && body.contains("an empty one"), "{code} {body}");
         let (code, body) = read(answer(None, GRAPH, None).unwrap()).await;
         assert!(code == 404 && body.contains("does not collect"), "{code} {body}");

@@ -1,4 +1,4 @@
-//! What the guards hold back, and its release.
+//! Lists safety holds, and approves them.
 
 use bytes::Bytes;
 use http::{Response, StatusCode};
@@ -14,36 +14,36 @@ use crate::{
     workers::Overview,
 };
 
-/// Where that is asked for.
+/// Path of the list.
 pub const HOLDS: &str = "/v1/held";
-/// Where a release goes.
+/// Path of an approval.
 pub const APPROVE: &str = "/v1/release";
 
-/// What is to be released.
+/// An approval request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ApprovalRequest {
-    /// Its name, or the UID of a pod.
+    /// The item's name, or the UID of a pod.
     pub item: String,
-    /// The digest that was shown with it: nothing is released if it is another one by now.
+    /// The digest that the user has seen. The approval is refused if it has changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
 }
 
-/// What was released.
+/// An approved item.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Approved {
-    /// As it was held.
+    /// The safety hold.
     pub item: SafetyHold,
-    /// Why a restart would not know of it.
+    /// Why a restart would lose the approval.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_durable: Option<String>,
 }
 
-/// All that is held; nothing while the agent stops.
+/// All safety holds; `None` while the agent stops.
 async fn report(pods: &PodsAdmin) -> Option<(SafetyHolds, Overview)> {
-    // Before the runtime has been reached no pod is held, and the map does not answer.
+    // Before the runtime is reached, the workers do not answer and no pod is blocked.
     let reached = pods.runtime.borrow().version.is_some();
     let overview = if reached {
         pods.workers.overview().await?
@@ -56,7 +56,7 @@ async fn report(pods: &PodsAdmin) -> Option<(SafetyHolds, Overview)> {
     Some((SafetyHolds { held, items }, overview))
 }
 
-/// What is held, and why.
+/// Lists the safety holds.
 pub(super) async fn list(pods: &PodsAdmin) -> Response<Full<Bytes>> {
     match report(pods).await {
         Some((report, _)) => json_answer(&report),
@@ -64,16 +64,16 @@ pub(super) async fn list(pods: &PodsAdmin) -> Response<Full<Bytes>> {
     }
 }
 
-/// Releases one item, and says what it was.
+/// Approves one item.
 pub(super) async fn approve(pods: &PodsAdmin, body: &[u8], peer: &str) -> Response<Full<Bytes>> {
-    let ask: ApprovalRequest = match serde_json::from_slice(body) {
-        Ok(ask) => ask,
+    let request: ApprovalRequest = match serde_json::from_slice(body) {
+        Ok(request) => request,
         Err(cause) => return error(StatusCode::BAD_REQUEST, &format!("the body is no request: {cause}")),
     };
-    tracing::info!(item = ask.item, peer, "Somebody releases what is held");
-    // Whoever hangs up does not interrupt it, so that what becomes of it is logged.
-    let releasing = tokio::spawn(grant(pods.clone(), ask, peer.to_owned()));
-    releasing
+    tracing::info!(item = request.item, peer, "Approval requested");
+    // A client that disconnects does not interrupt it, so that the result is logged.
+    let granted = tokio::spawn(grant(pods.clone(), request, peer.to_owned()));
+    granted
         .await
         .unwrap_or_else(|cause| error(StatusCode::INTERNAL_SERVER_ERROR, &cause.to_string()))
 }
@@ -84,7 +84,7 @@ async fn grant(
     peer: String,
 ) -> Response<Full<Bytes>> {
     let refused = |code, why: &str| {
-        tracing::warn!(item = name, peer, why, "A release is refused");
+        tracing::warn!(item = name, peer, why, "Approval refused");
         error(code, why)
     };
     let Some((report, overview)) = report(&pods).await else {
@@ -99,20 +99,20 @@ async fn grant(
             "what is held as {} is not what was shown: see pod-teardown held; by now it is {}: {}",
             item.item, item.digest, item.why
         );
-        tracing::warn!(item = name, peer, why, "A release is refused");
+        tracing::warn!(item = name, peer, why, "Approval refused");
         let body = json!({ "error": why, "item": item });
         return response(StatusCode::CONFLICT, JSON, body.to_string());
     }
-    let released = match (item.item.as_str(), &item.uid) {
+    let approved = match (item.item.as_str(), &item.uid) {
         (NODE_UID, None) => pods.guard.approve_node_uid().await,
         (ABSENCE, None) => pods.guard.approve_absence().await,
         (_, Some(uid)) => match mismatch(&overview, uid) {
-            Some(mismatch) => release_pod(&pods, uid, mismatch).await,
+            Some(mismatch) => approve_pod(&pods, uid, mismatch).await,
             None => None,
         },
         (_, None) => None,
     };
-    let Some(durable) = released else {
+    let Some(durable) = approved else {
         return refused(StatusCode::CONFLICT, "it is held no more");
     };
     tracing::warn!(
@@ -121,25 +121,29 @@ async fn grant(
         peer,
         why = item.why,
         release = item.release,
-        "Released by somebody's word"
+        "Approved"
     );
     let not_durable = durable.err().map(|cause| cause.to_string());
     if let Some(cause) = &not_durable {
         tracing::error!(
             item = item.item,
             cause,
-            "A release is not on the disk yet: a restart would not know it"
+            "Approval is not durable: a restart would lose it"
         );
     }
     json_answer(&Approved { item, not_durable })
 }
 
 fn mismatch(overview: &Overview, uid: &str) -> Option<Mismatch> {
-    let story = overview.terminating.iter().find(|story| story.uid == uid)?;
-    story.mismatch.as_ref().map(|mismatch| mismatch.mismatch.clone())
+    let trace = overview.terminating.iter().find(|trace| trace.uid == uid)?;
+    trace.mismatch.as_ref().map(|mismatch| mismatch.mismatch.clone())
 }
 
-async fn release_pod(pods: &PodsAdmin, uid: &str, mismatch: Mismatch) -> Option<Result<(), JournalError>> {
-    let ends = pods.workers.release(uid.into(), mismatch).await?;
-    if ends { Some(pods.journal.durable().await) } else { None }
+async fn approve_pod(pods: &PodsAdmin, uid: &str, mismatch: Mismatch) -> Option<Result<(), JournalError>> {
+    let is_approved = pods.workers.release(uid.into(), mismatch).await?;
+    if is_approved {
+        Some(pods.journal.durable().await)
+    } else {
+        None
+    }
 }

@@ -1,4 +1,4 @@
-//! Pauses the agent, and resumes.
+//! Pauses and resumes the agent.
 
 use bytes::Bytes;
 use http::{Response, StatusCode};
@@ -9,30 +9,30 @@ use serde::{Deserialize, Serialize};
 use super::{PodsAdmin, error, json_answer};
 use crate::journal::paused::Paused;
 
-/// Where a pause is asked for.
+/// Path of `pause`.
 pub const PAUSE: &str = "/v1/pause";
-/// Where its end is.
+/// Path of `resume`.
 pub const RESUME: &str = "/v1/resume";
 
-/// What came of either.
+/// The result of `pause` or `resume`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Pause {
-    /// The pause that begins, goes on, or has ended.
+    /// The pause that is in force or was ended.
     pub paused: Option<Paused>,
-    /// What was begun before, and comes to a safe point yet.
+    /// Work in progress that has not reached a safe point yet.
     pub under_way: Vec<String>,
-    /// Why a restart would not know of it.
+    /// Why a restart would lose the change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_durable: Option<String>,
 }
 
-/// Nothing is begun from here on.
+/// Starts no work any more.
 pub(super) async fn pause(pods: &PodsAdmin, peer: &str) -> Response<Full<Bytes>> {
     let (pods, peer) = (pods.clone(), peer.to_owned());
-    in_any_case(async move {
+    uninterrupted(async move {
         let durable = pods.guard.pause(&peer, Timestamp::now()).await;
-        tracing::warn!(peer, durable = durable.is_ok(), "Paused: nothing is begun from here on");
+        tracing::warn!(peer, durable = durable.is_ok(), "Paused: no work is started any more");
         Pause {
             paused: pods.guard.paused(),
             under_way: pods.guard.work_in_progress(),
@@ -42,10 +42,10 @@ pub(super) async fn pause(pods: &PodsAdmin, peer: &str) -> Response<Full<Bytes>>
     .await
 }
 
-/// All that waits is begun.
+/// Continues all work.
 pub(super) async fn resume(pods: &PodsAdmin, peer: &str) -> Response<Full<Bytes>> {
     let (pods, peer) = (pods.clone(), peer.to_owned());
-    in_any_case(async move {
+    uninterrupted(async move {
         let (paused, durable) = pods.guard.resume().await;
         tracing::warn!(
             peer,
@@ -62,10 +62,10 @@ pub(super) async fn resume(pods: &PodsAdmin, peer: &str) -> Response<Full<Bytes>
     .await
 }
 
-/// Whoever hangs up does not interrupt it.
-async fn in_any_case(work: impl Future<Output = Pause> + Send + 'static) -> Response<Full<Bytes>> {
+/// A client that disconnects does not interrupt the work.
+async fn uninterrupted(work: impl Future<Output = Pause> + Send + 'static) -> Response<Full<Bytes>> {
     match tokio::spawn(work).await {
-        Ok(done) => json_answer(&done),
+        Ok(pause) => json_answer(&pause),
         Err(cause) => error(StatusCode::INTERNAL_SERVER_ERROR, &cause.to_string()),
     }
 }

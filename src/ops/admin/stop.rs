@@ -1,4 +1,4 @@
-//! Requests to end a pod, and the wait for what becomes of one.
+//! Stop and eviction requests, and their outcomes.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,42 +18,42 @@ use crate::{
     workers::kill::{Kill, Refused},
 };
 
-/// Where a request goes, with namespace, name and verb behind it.
+/// Path of requests, followed by namespace, name and verb.
 pub const PODS: &str = "/v1/pods";
-/// Where the outcome is asked for, with the UID behind it.
+/// Path of outcomes, followed by the UID.
 pub const OUTCOMES: &str = "/v1/outcomes";
-/// The longest wait for an outcome; whoever asks may ask again.
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
+/// Maximum wait for an outcome.
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
-/// What is asked.
+/// The body of a stop or eviction request.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct StopRequest {
-    /// Only the pod of this UID.
+    /// UID of the pod, as a precondition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<String>,
-    /// The grace period instead of the pod's own, in seconds; of a pod that ends it only shortens.
+    /// Overrides the pod's grace period, in seconds. For a terminating pod it can only shorten it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grace_seconds: Option<i64>,
-    /// Of an eviction: what the status gives as reason, in one word.
+    /// `reason` of the evicted pod's status, in one word.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Of an eviction: why, for people.
+    /// `message` of the evicted pod's status.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }
 
-/// How far a pod's end has come.
+/// The outcome of a request so far.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StopOutcome {
-    /// Nothing of it runs any more, and the API server shows that, or has no such object any more.
+    /// No container runs, and the API server shows that or the object is deleted.
     pub ended: bool,
-    /// How that came.
+    /// The trace of the termination.
     pub story: Trace,
 }
 
-/// A request as its path says it: namespace, name, and whether it is an eviction.
+/// Parses the path of a request: namespace, name, and whether it is an eviction.
 pub(super) fn target(path: &str) -> Option<(&str, &str, bool)> {
     let mut parts = path.strip_prefix(PODS)?.strip_prefix('/')?.split('/');
     let (namespace, name, verb) = (parts.next()?, parts.next()?, parts.next()?);
@@ -64,7 +64,7 @@ pub(super) fn target(path: &str) -> Option<(&str, &str, bool)> {
     }
 }
 
-/// Does what is asked, and says of which pod.
+/// Performs a stop or eviction request.
 pub(super) async fn request(pods: &PodsAdmin, path: &str, body: &[u8], peer: &str) -> Response<Full<Bytes>> {
     let Some((namespace, name, evict)) = target(path) else {
         return error(
@@ -73,11 +73,11 @@ pub(super) async fn request(pods: &PodsAdmin, path: &str, body: &[u8], peer: &st
              /v1/pause and /v1/resume",
         );
     };
-    let kill = match kill(namespace, name, evict, body) {
+    let kill = match parse(namespace, name, evict, body) {
         Ok(kill) => kill,
         Err(why) => return error(StatusCode::BAD_REQUEST, &why),
     };
-    // Before anything is done: whoever asks may hang up at any moment, and so may the agent's process.
+    // Logged first, because the agent may crash at any moment.
     tracing::info!(
         pod.uid = kill.uid,
         pod.namespace = namespace,
@@ -86,11 +86,11 @@ pub(super) async fn request(pods: &PodsAdmin, path: &str, body: &[u8], peer: &st
         evict,
         reason = kill.imposed.as_ref().map(|imposed| imposed.reason.as_str()),
         grace_seconds = kill.grace,
-        "Somebody asks for the end of a pod"
+        "Pod stop requested"
     );
-    // Whoever hangs up does not interrupt it, so that what becomes of it is logged.
-    let granting = tokio::spawn(grant(pods.clone(), kill, peer.to_owned()));
-    granting
+    // A client that disconnects does not interrupt it, so that the result is logged.
+    let granted = tokio::spawn(grant(pods.clone(), kill, peer.to_owned()));
+    granted
         .await
         .unwrap_or_else(|cause| error(StatusCode::INTERNAL_SERVER_ERROR, &cause.to_string()))
 }
@@ -98,15 +98,15 @@ pub(super) async fn request(pods: &PodsAdmin, path: &str, body: &[u8], peer: &st
 async fn grant(pods: PodsAdmin, kill: Kill, peer: String) -> Response<Full<Bytes>> {
     let (namespace, name, evict) = (kill.namespace.clone(), kill.name.clone(), kill.imposed.is_some());
     let refused = |code, why: String| {
-        tracing::warn!(pod.namespace = namespace, pod.name = name, peer, evict, %why, "A request to end a pod is refused");
+        tracing::warn!(pod.namespace = namespace, pod.name = name, peer, evict, %why, "Pod stop request refused");
         error(code, &why)
     };
     match pods.in_time(pods.workers.kill(kill)).await {
         Ok(Ok(granted)) => {
             let uid = &granted.uid;
-            // Nobody but the journal tells an agent after a crash what was promised here.
+            // After a crash only the journal knows the request.
             if let Err(error) = pods.journal.durable().await {
-                tracing::error!(pod.uid = uid, pod.namespace = namespace, pod.name = name, %error, "The end of a pod is granted, and would be forgotten in a crash");
+                tracing::error!(pod.uid = uid, pod.namespace = namespace, pod.name = name, %error, "Pod stop request is granted but not durable: a crash would lose it");
             }
             tracing::info!(
                 pod.uid = uid,
@@ -116,7 +116,7 @@ async fn grant(pods: PodsAdmin, kill: Kill, peer: String) -> Response<Full<Bytes
                 evict,
                 grace_seconds = granted.grace_seconds,
                 ended_already = granted.ended_already,
-                "A request to end a pod is granted"
+                "Pod stop request granted"
             );
             json_answer(&granted)
         }
@@ -137,15 +137,15 @@ async fn grant(pods: PodsAdmin, kill: Kill, peer: String) -> Response<Full<Bytes
     }
 }
 
-fn kill(namespace: &str, name: &str, evict: bool, body: &[u8]) -> Result<Kill, String> {
-    let ask: StopRequest = match body {
+fn parse(namespace: &str, name: &str, evict: bool, body: &[u8]) -> Result<Kill, String> {
+    let request: StopRequest = match body {
         [] => StopRequest::default(),
         body => serde_json::from_slice(body).map_err(|error| format!("the body is no request: {error}"))?,
     };
-    if ask.grace_seconds.is_some_and(|grace| grace < 0) {
+    if request.grace_seconds.is_some_and(|grace| grace < 0) {
         return Err("graceSeconds must not be negative".to_owned());
     }
-    let imposed = match (evict, ask.reason, ask.message) {
+    let imposed = match (evict, request.reason, request.message) {
         (false, None, None) => None,
         (false, ..) => return Err("reason and message are for an eviction: ask at …/evict".to_owned()),
         (true, reason, message) => {
@@ -163,16 +163,16 @@ fn kill(namespace: &str, name: &str, evict: bool, body: &[u8]) -> Result<Kill, S
     Ok(Kill {
         namespace: namespace.to_owned(),
         name: name.to_owned(),
-        uid: ask.uid,
-        grace: ask.grace_seconds,
+        uid: request.uid,
+        grace: request.grace_seconds,
         imposed,
     })
 }
 
-/// Waits until the pod has ended and the API server shows it, or for as long as was asked for.
+/// Waits until the pod has terminated and the API server shows it, or until the time of the query is over.
 pub(super) async fn outcome(pods: &PodsAdmin, uid: &str, query: Option<&str>) -> Response<Full<Bytes>> {
     let seconds = query.and_then(|query| query.strip_prefix("wait=")?.parse().ok());
-    let wait = Duration::from_secs(seconds.unwrap_or(0)).min(LONGEST_WAIT);
+    let wait = Duration::from_secs(seconds.unwrap_or(0)).min(MAX_WAIT);
     let record = match pods.in_time(pods.workers.record(uid.into())).await {
         Ok(Some(record)) => record,
         Ok(None) => {
@@ -183,12 +183,11 @@ pub(super) async fn outcome(pods: &PodsAdmin, uid: &str, query: Option<&str>) ->
         }
         Err(why) => return error(StatusCode::SERVICE_UNAVAILABLE, &why),
     };
-    // Also what has not come so far is an answer.
     timeout(wait, record.wait_until_ended()).await.ok();
-    json_answer(&told(&record))
+    json_answer(&outcome_of(&record))
 }
 
-fn told(record: &Arc<TraceRecorder>) -> StopOutcome {
+fn outcome_of(record: &Arc<TraceRecorder>) -> StopOutcome {
     StopOutcome {
         ended: record.has_ended(),
         story: record.trace(),
@@ -199,20 +198,20 @@ fn told(record: &Arc<TraceRecorder>) -> StopOutcome {
 mod tests {
     use super::*;
 
-    fn asked(path: &str, body: &str) -> Result<Kill, String> {
+    fn parsed(path: &str, body: &str) -> Result<Kill, String> {
         let (namespace, name, evict) = target(path).unwrap();
-        kill(namespace, name, evict, body.as_bytes())
+        parse(namespace, name, evict, body.as_bytes())
     }
 
     #[test]
-    fn a_request_is_understood_or_told_what_is_wrong_with_it() {
-        let plain = asked("/v1/pods/ns/web/kill", r#"{"uid":"u","graceSeconds":5}"#).unwrap();
+    fn valid_requests_are_parsed_and_others_refused() {
+        let plain = parsed("/v1/pods/ns/web/kill", r#"{"uid":"u","graceSeconds":5}"#).unwrap();
         assert_eq!(
             (plain.uid.as_deref(), plain.grace, plain.imposed),
             (Some("u"), Some(5), None)
         );
-        assert_eq!(asked("/v1/pods/ns/web/kill", "").unwrap().grace, None);
-        let evict = asked("/v1/pods/ns/web/evict", r#"{"reason":"Evicted","message":"disk full"}"#).unwrap();
+        assert_eq!(parsed("/v1/pods/ns/web/kill", "").unwrap().grace, None);
+        let evict = parsed("/v1/pods/ns/web/evict", r#"{"reason":"Evicted","message":"disk full"}"#).unwrap();
         let imposed = evict.imposed.unwrap();
         assert_eq!(
             (&*imposed.reason, imposed.disruption.as_deref()),
@@ -227,7 +226,7 @@ mod tests {
             ("/v1/pods/ns/web/evict", r#"{"reason":"no word","message":"m"}"#),
             ("/v1/pods/ns/web/evict", r#"{"reason":"Evicted"}"#),
         ] {
-            assert!(asked(path, body).is_err(), "{path} {body}");
+            assert!(parsed(path, body).is_err(), "{path} {body}");
         }
         for path in [
             "/v1/pods/ns/web",

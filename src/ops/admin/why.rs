@@ -1,4 +1,4 @@
-//! Why an object is still there: a pod of this node, or any object that the collector knows.
+//! Answers why an object still exists: a pod of this node, or an object that the collector knows.
 
 use std::sync::Arc;
 
@@ -16,15 +16,15 @@ use crate::{
         trace::{Stage, Trace},
     },
     object_name::ObjectName,
-    ops::why::{joined, of_mirror, of_pod},
+    ops::why::{combined, of_mirror, of_pod},
     teardown::journal::PodJournalExt as _,
 };
 
-/// Where it is asked, with `?of=` and a UID or a name behind it.
+/// Path of the query, followed by `?of=` and a UID or a name.
 pub const WHY: &str = "/v1/why";
 
-/// The question why an object is still there.
-pub fn question(name: &ObjectName) -> String {
+/// The path that queries an object.
+pub fn path_of(name: &ObjectName) -> String {
     format!("{WHY}?of={}", escape(&name.to_string()))
 }
 
@@ -38,28 +38,28 @@ pub(super) async fn answer(admin: &Admin, query: Option<&str>) -> Response<Full<
         None => Ok((None, None)),
         Some(pods) => of_this_node(pods, &name).await,
     };
-    let (pod, living) = match found {
+    let (pod, known) = match found {
         Ok(found) => found,
         Err(why) => return error(StatusCode::SERVICE_UNAVAILABLE, &why),
     };
     let collector = super::collector::why(admin.gc.as_ref(), &name).map_err(|nothing| match &admin.pods {
         None => nothing,
-        Some(pods) => living
-            .map(|view| format!("{} is on this node, and is not being deleted", called(&view.pod)))
+        Some(pods) => known
+            .map(|view| format!("{} is on this node, and is not being deleted", label(&view.pod)))
             .or_else(|| begun_before(pods, &name))
             .unwrap_or_else(|| no_pod(&name, nothing)),
     });
-    match joined(pod, collector) {
+    match combined(pod, collector) {
         Ok(why) => json_answer(&why),
         Err(nothing) => error(StatusCode::NOT_FOUND, &nothing),
     }
 }
 
-/// What is known of such a pod, if it ends or is a mirror, and else what the API server shows of it, if there is one.
+/// The explanation of a terminating or mirror pod, else the pod in the API, if it exists.
 type Found = (Option<(Explanation, Stage)>, Option<Arc<PodView>>);
 
 async fn of_this_node(pods: &PodsAdmin, name: &ObjectName) -> Result<Found, String> {
-    let story: Option<Trace> = match (name, name.pod()) {
+    let trace: Option<Trace> = match (name, name.pod()) {
         (ObjectName::Uid(uid), _) => {
             let record = pods.in_time(pods.workers.record(uid.as_str().into())).await?;
             record.map(|record| record.trace())
@@ -67,22 +67,22 @@ async fn of_this_node(pods: &PodsAdmin, name: &ObjectName) -> Result<Found, Stri
         (_, Some((namespace, name))) => pods.in_time(pods.workers.stories(namespace, name)).await?.pop(),
         (_, None) => None,
     };
-    if let Some(story) = story {
-        let held = pods.guard.why_blocked();
-        return Ok((Some((of_pod(&story, held.as_deref()), story.stage)), None));
+    if let Some(trace) = trace {
+        let blocked = pods.guard.why_blocked();
+        return Ok((Some((of_pod(&trace, blocked.as_deref()), trace.stage)), None));
     }
-    let living = pods.in_time(pods.workers.living(name.clone())).await?;
-    Ok(match living.as_deref().and_then(of_mirror) {
+    let known = pods.in_time(pods.workers.living(name.clone())).await?;
+    Ok(match known.as_deref().and_then(of_mirror) {
         Some(why) => (Some((why, Stage::Terminating)), None),
-        None => (None, living),
+        None => (None, known),
     })
 }
 
-fn called(pod: &PodRef) -> String {
+fn label(pod: &PodRef) -> String {
     format!("pod {}/{}, uid {},", pod.namespace, pod.name, pod.uid)
 }
 
-/// What is said of a pod whose end an earlier run of this agent began, before this run has been shown it.
+/// Reports a pod that an earlier run of the agent began to terminate and that this run has not seen yet.
 fn begun_before(pods: &PodsAdmin, name: &ObjectName) -> Option<String> {
     let mut unfinished = pods.journal.unfinished().into_iter().map(|view| view.pod);
     let pod = unfinished.find(|pod| name.names(pod))?;
@@ -90,12 +90,12 @@ fn begun_before(pods: &PodsAdmin, name: &ObjectName) -> Option<String> {
     Some(format!(
         "the end of {} was begun before this agent was started, and goes on once the API server has shown it the Node and its \
          pods{}",
-        called(&pod),
+        label(&pod),
         held.unwrap_or_default()
     ))
 }
 
-/// What is said where a pod of this node may have been meant, with what the collector says.
+/// The error for an unknown object that may be a pod of this node. `nothing`: the collector's error.
 fn no_pod(name: &ObjectName, nothing: String) -> String {
     match name {
         ObjectName::Uid(_) => format!("no teardown of a pod with this UID is known here; {nothing}"),

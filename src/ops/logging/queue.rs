@@ -1,5 +1,4 @@
-//! Lines of the log on their way out. A thread of its own writes them: a journal or a pipe that takes nothing blocks the log, and
-//! none of the tasks that log.
+//! The queue of log lines. A separate thread writes them: a blocked journal or pipe blocks only that thread.
 
 use std::{
     cell::Cell,
@@ -13,17 +12,17 @@ use std::{
     time::Duration,
 };
 
-/// Lines that wait may take so much memory; further ones are dropped.
-const LARGEST: usize = 1 << 20;
-/// At the end of the agent lines that wait have so long to be taken.
-const FLUSHED_WITHIN: Duration = Duration::from_secs(1);
+/// Maximum size of the queue; further lines are dropped.
+const MAX_BYTES: usize = 1 << 20;
+/// Maximum time to write the queue when the agent exits.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 thread_local! {
-    /// How many dropped lines the line announces that this thread puts next.
+    /// Number of dropped lines that the next line of this thread announces.
     static ANNOUNCES: Cell<u64> = const { Cell::new(0) };
 }
 
-/// See the module's documentation.
+/// The queue of log lines.
 #[derive(Default)]
 pub struct LogQueue {
     waiting: Mutex<Waiting>,
@@ -35,29 +34,29 @@ pub struct LogQueue {
 struct Waiting {
     lines: VecDeque<Entry>,
     bytes: usize,
-    /// One was taken out, and is not written yet.
+    /// A line was removed, and is not written yet.
     is_writing: bool,
-    /// Dropped lines whose announcement waits or is written.
+    /// Number of dropped lines whose announcement is queued or written.
     announced: u64,
-    /// An announcement waits. Further dropped lines are announced after it, so that announcements do not fill the queue.
+    /// An announcement is queued. Further dropped lines are announced after it, so that announcements do not fill the queue.
     has_announcement: bool,
 }
 
 struct Entry {
     line: Vec<u8>,
-    /// How many dropped lines it announces; 0 for any other line.
+    /// Number of dropped lines that it announces; 0 for any other line.
     announces: u64,
 }
 
 // === impl LogQueue ===
 
 impl LogQueue {
-    /// A queue whose lines are written by `write`, which may block. Once a line is taken after others were dropped, `report` gets
-    /// their number, and puts one line that announces it. It gets that number again, with what was dropped meanwhile, if it puts
-    /// none, or if that line is refused.
+    /// Starts a queue whose lines are written by `write`, which may block. After lines were dropped and another one was written,
+    /// `report` is called with their number and must push one line. Without that line, or if it is refused, `report` is called
+    /// again.
     ///
     /// # Errors
-    /// When there is no thread to be had.
+    /// When the thread cannot be created.
     pub fn start(
         mut write: impl FnMut(&[u8]) -> io::Result<()> + Send + 'static,
         report: impl Fn(u64) + Send + 'static,
@@ -67,15 +66,15 @@ impl LogQueue {
         let run = move || {
             loop {
                 let entry = lines.next();
-                let is_taken = write(&entry.line).is_ok();
-                if !is_taken {
-                    lines.refused(&entry);
+                let is_written = write(&entry.line).is_ok();
+                if !is_written {
+                    lines.count_refused(&entry);
                 }
                 let unannounced = lines.unannounced();
-                if is_taken && unannounced > 0 {
+                if is_written && unannounced > 0 {
                     ANNOUNCES.set(unannounced);
                     report(unannounced);
-                    // Where the log's level leaves announcements out, none was put.
+                    // The log level may have filtered the announcement.
                     ANNOUNCES.set(0);
                 }
                 lines.lock().is_writing = false;
@@ -86,14 +85,14 @@ impl LogQueue {
         Ok(queue)
     }
 
-    /// Puts a line at the end, or drops it; never waits. An announcement is not dropped: there is at most one, besides the lines.
-    pub fn put(&self, line: Vec<u8>) {
+    /// Adds a line, or drops it if the queue is full; never blocks. An announcement is not dropped: there is at most one.
+    pub fn push(&self, line: Vec<u8>) {
         let announces = ANNOUNCES.take();
         let mut waiting = self.lock();
         if announces > 0 {
             waiting.announced += announces;
             waiting.has_announcement = true;
-        } else if waiting.bytes + line.len() > LARGEST {
+        } else if waiting.bytes + line.len() > MAX_BYTES {
             self.dropped.fetch_add(1, Ordering::Relaxed);
             return;
         }
@@ -102,19 +101,19 @@ impl LogQueue {
         self.changed.notify_all();
     }
 
-    /// Waits until all lines are written, a second at most.
+    /// Waits until all lines are written, at most a second.
     pub fn flush(&self) {
         let is_busy = |waiting: &mut Waiting| waiting.is_writing || !waiting.lines.is_empty();
-        drop(self.changed.wait_timeout_while(self.lock(), FLUSHED_WITHIN, is_busy));
+        drop(self.changed.wait_timeout_while(self.lock(), FLUSH_TIMEOUT, is_busy));
     }
 
-    /// How many lines were dropped, or refused by the journal or standard error.
+    /// Number of lines that were dropped, or refused by the journal or standard error.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Counts a line that was not taken; an announcement is made again.
-    fn refused(&self, entry: &Entry) {
+    /// Counts a line that was refused; an announcement is repeated.
+    fn count_refused(&self, entry: &Entry) {
         match entry.announces {
             0 => {
                 self.dropped.fetch_add(1, Ordering::Relaxed);
@@ -123,7 +122,7 @@ impl LogQueue {
         }
     }
 
-    /// How many dropped lines are to be announced now.
+    /// Number of dropped lines to announce now.
     fn unannounced(&self) -> u64 {
         let waiting = self.lock();
         if waiting.has_announcement {
@@ -156,8 +155,8 @@ mod tests {
 
     use super::*;
 
-    /// A writer that waits for a permit before each line; what it has written; a queue that announces what it drops.
-    fn limited() -> (
+    /// A queue whose writer waits for a permit before each line: permits, begun writes, written lines, queue.
+    fn queue_with_permits() -> (
         mpsc::Sender<()>,
         mpsc::Receiver<()>,
         mpsc::Receiver<Vec<u8>>,
@@ -171,15 +170,15 @@ mod tests {
             permitted.recv().ok();
             written.send(line.to_vec()).map_err(io::Error::other)
         };
-        (permits, begun, lines, announcing(write))
+        (permits, begun, lines, announcing_queue(write))
     }
 
-    fn announcing(write: impl FnMut(&[u8]) -> io::Result<()> + Send + 'static) -> Arc<LogQueue> {
-        let itself = Arc::new(std::sync::OnceLock::<Arc<LogQueue>>::new());
-        let to_queue = Arc::clone(&itself);
-        let report = move |count| to_queue.wait().put(format!("dropped {count}").into_bytes());
+    fn announcing_queue(write: impl FnMut(&[u8]) -> io::Result<()> + Send + 'static) -> Arc<LogQueue> {
+        let own_handle = Arc::new(std::sync::OnceLock::<Arc<LogQueue>>::new());
+        let to_queue = Arc::clone(&own_handle);
+        let report = move |count| to_queue.wait().push(format!("dropped {count}").into_bytes());
         let queue = LogQueue::start(write, report).unwrap();
-        assert!(itself.set(Arc::clone(&queue)).is_ok());
+        assert!(own_handle.set(Arc::clone(&queue)).is_ok());
         queue
     }
 
@@ -187,7 +186,7 @@ mod tests {
         format!("{number:<1023}\n").into_bytes()
     }
 
-    /// The counts that were announced.
+    /// The announced counts.
     fn announced(lines: &[Vec<u8>]) -> Vec<u64> {
         let counts = lines.iter().filter_map(|line| line.strip_prefix(b"dropped "));
         counts
@@ -196,42 +195,42 @@ mod tests {
     }
 
     #[test]
-    fn a_blocked_writer_blocks_no_caller_and_lines_beyond_a_bound_are_dropped_and_reported_later() {
-        let (permits, begun, lines, queue) = limited();
-        queue.put(line(0));
+    fn blocked_writer_blocks_no_caller_and_dropped_lines_are_announced_later() {
+        let (permits, begun, lines, queue) = queue_with_permits();
+        queue.push(line(0));
         begun.recv().unwrap();
-        // One is on its way, and so many wait.
-        let kept = 1 + LARGEST / 1024;
-        (1..kept + 100).for_each(|number| queue.put(line(number)));
+        // One is being written, and the queue is full.
+        let kept = 1 + MAX_BYTES / 1024;
+        (1..kept + 100).for_each(|number| queue.push(line(number)));
         let lost = queue.dropped();
         assert_eq!(lost, 100);
         queue.flush();
-        assert_eq!(lines.try_iter().count(), 0, "the flush has a bound");
+        assert_eq!(lines.try_iter().count(), 0, "the flush has a timeout");
 
         drop(permits);
         queue.flush();
         let all: Vec<Vec<u8>> = lines.try_iter().collect();
         let (announcement, all) = all.split_last().unwrap();
-        assert!(all.iter().cloned().eq((0..kept).map(line)), "in their order");
+        assert!(all.iter().cloned().eq((0..kept).map(line)), "in order");
         assert_eq!(announced(std::slice::from_ref(announcement)), [lost]);
-        queue.put(line(0));
+        queue.push(line(0));
         queue.flush();
         assert_eq!(lines.try_iter().collect::<Vec<_>>(), [line(0)], "reported once");
         assert_eq!(queue.dropped(), lost);
     }
 
     #[test]
-    fn what_is_announced_is_exactly_what_was_dropped_though_the_queue_stays_full() {
-        let (permits, begun, lines, queue) = limited();
-        queue.put(line(0));
+    fn announced_counts_are_exact_while_the_queue_stays_full() {
+        let (permits, begun, lines, queue) = queue_with_permits();
+        queue.push(line(0));
         begun.recv().unwrap();
-        let full = 1 + LARGEST / 1024;
-        (0..full + 50).for_each(|number| queue.put(line(number)));
-        // Whenever one is written, callers fill its place at once, and further lines are dropped.
+        let full = 1 + MAX_BYTES / 1024;
+        (0..full + 50).for_each(|number| queue.push(line(number)));
+        // Callers fill the queue again after each write, so that further lines are dropped.
         for number in 0..3 * full {
             permits.send(()).unwrap();
             begun.recv().unwrap();
-            (0..3).for_each(|_| queue.put(line(number)));
+            (0..3).for_each(|_| queue.push(line(number)));
         }
         drop(permits);
         queue.flush();
@@ -240,12 +239,12 @@ mod tests {
         assert_eq!(announced.iter().sum::<u64>(), queue.dropped());
         assert!(
             announced.len() < 10,
-            "announcements do not take the place of lines: {announced:?}"
+            "announcements do not displace lines: {announced:?}"
         );
     }
 
     #[test]
-    fn an_announcement_that_is_refused_is_made_again_and_is_no_dropped_line() {
+    fn refused_announcement_is_repeated_and_does_not_count_as_dropped() {
         let (written, lines) = mpsc::channel();
         let mut refuses = 3;
         let write = move |line: &[u8]| {
@@ -256,10 +255,10 @@ mod tests {
                 false => written.send(line.to_vec()).map_err(io::Error::other),
             }
         };
-        let queue = announcing(write);
+        let queue = announcing_queue(write);
         for _ in 0..5 {
-            queue.put(b"refused".to_vec());
-            queue.put(b"taken".to_vec());
+            queue.push(b"refused".to_vec());
+            queue.push(b"taken".to_vec());
             queue.flush();
         }
         let all: Vec<Vec<u8>> = lines.try_iter().collect();
@@ -268,13 +267,13 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_refused_count_as_dropped() {
+    fn refused_lines_count_as_dropped() {
         let queue = LogQueue::start(
             |_| Err(io::ErrorKind::BrokenPipe.into()),
-            |_| panic!("nothing is taken"),
+            |_| panic!("no line is written"),
         )
         .unwrap();
-        queue.put(b"line\n".to_vec());
+        queue.push(b"line\n".to_vec());
         queue.flush();
         assert_eq!(queue.dropped(), 1);
     }

@@ -1,4 +1,4 @@
-//! Of the collector.
+//! Metrics of the garbage collector.
 
 use std::{fmt, time::Duration};
 
@@ -15,58 +15,58 @@ use crate::{
     ops::admin::collector::CollectorAdmin,
 };
 
-/// How the collector of this agent stands.
+/// The data of one scrape of the collector.
 #[derive(Debug, Clone, Default)]
 pub struct CollectorMetrics {
-    /// It has the turn, and does what it decides.
-    pub works: bool,
-    /// It decides, and does nothing.
+    /// It is active, and not in a dry run.
+    pub is_active: bool,
+    /// It only logs what it would do.
     pub dry_run: bool,
-    /// The Lease is this agent's, for certain.
+    /// This agent certainly holds the Lease.
     pub holds_lease: bool,
-    /// When its credentials end, where they tell.
+    /// When its credentials expire, if known.
     pub credentials_end: Option<Timestamp>,
-    /// What was done before the present turn.
+    /// Totals of earlier terms as leader.
     pub earlier: Totals,
-    /// Events that nobody will read.
+    /// Events that were dropped.
     pub events_dropped: u64,
-    /// What it knows and has to do; nothing while it stands by.
+    /// Its state; `None` while it is on standby.
     pub snapshot: Option<MetricsSnapshot>,
 }
 
 // === impl CollectorMetrics ===
 
 impl CollectorMetrics {
-    pub(super) fn of(answers: &CollectorAdmin) -> Self {
-        let view = answers.election.view();
+    pub(super) fn of(admin: &CollectorAdmin) -> Self {
+        let view = admin.election.view();
         let (earlier, snapshot) = {
-            // Both at one moment: at the end of a turn its counts go over to the past.
-            let earlier = answers.earlier.lock();
-            (earlier.clone(), answers.now(MetricsSnapshot::of))
+            // Under one lock, because a term adds its counts to the totals when it ends.
+            let earlier = admin.earlier.lock();
+            (earlier.clone(), admin.query(MetricsSnapshot::of))
         };
         Self {
-            works: view.stands_by.is_none() && !view.dry_run,
+            is_active: view.stands_by.is_none() && !view.dry_run,
             dry_run: view.dry_run,
             holds_lease: view.holds_lease,
-            credentials_end: answers.client.credentials_end(),
-            events_dropped: answers.counters.counts().events_dropped,
+            credentials_end: admin.client.credentials_end(),
+            events_dropped: admin.counters.counts().events_dropped,
             earlier,
             snapshot,
         }
     }
 
     pub(super) fn write(&self, page: &mut Page<'_>) -> fmt::Result {
-        page.is(
+        page.boolean(
             "gc_works",
             "1 while it is this agent's turn to collect, 0 while it stands by, and in a dry run.",
-            self.works,
+            self.is_active,
         )?;
-        page.is(
+        page.boolean(
             "gc_dry_run",
             "1 if this agent's collector only tells what it would do.",
             self.dry_run,
         )?;
-        page.is(
+        page.boolean(
             "gc_lease_held",
             "1 while the collector's Lease is this agent's, for certain.",
             self.holds_lease,
@@ -95,15 +95,15 @@ impl CollectorMetrics {
         if let Some(snapshot) = &self.snapshot {
             counts.add(&snapshot.counts);
         }
-        done(page, &counts)?;
+        work(page, &counts)?;
         let snapshot = self.snapshot.clone().unwrap_or_default();
-        refused(page, &snapshot)?;
-        knows(page, &snapshot)?;
+        refusals(page, &snapshot)?;
+        graph(page, &snapshot)?;
         waits(page, &snapshot)
     }
 }
 
-fn done(page: &mut Page<'_>, counts: &Counts) -> fmt::Result {
+fn work(page: &mut Page<'_>, counts: &Counts) -> fmt::Result {
     let Counts {
         events,
         deleted,
@@ -152,21 +152,21 @@ fn done(page: &mut Page<'_>, counts: &Counts) -> fmt::Result {
     )
 }
 
-fn refused(page: &mut Page<'_>, snapshot: &MetricsSnapshot) -> fmt::Result {
+fn refusals(page: &mut Page<'_>, snapshot: &MetricsSnapshot) -> fmt::Result {
     let codes = snapshot
         .refused
         .iter()
         .map(|(&(step, code), &since)| (step, code.to_string(), since));
     let codes: Vec<_> = codes.collect();
-    page.all_seconds(
+    page.seconds_family(
         "gc_refused",
         "For how long the API server has been refusing requests of a step, as long as it goes on; absent if it does not.",
         codes.iter().map(|(step, code, since)| ([("step", *step), ("reason", code.as_str())], *since)),
     )
 }
 
-fn knows(page: &mut Page<'_>, snapshot: &MetricsSnapshot) -> fmt::Result {
-    page.is(
+fn graph(page: &mut Page<'_>, snapshot: &MetricsSnapshot) -> fmt::Result {
+    page.boolean(
         "gc_synced",
         "1 while it works and every kind can be seen, which the end of foreground deletions and orphaning rest on.",
         snapshot.synced,
@@ -192,7 +192,7 @@ fn knows(page: &mut Page<'_>, snapshot: &MetricsSnapshot) -> fmt::Result {
         .kinds
         .iter()
         .filter_map(|kind| Some((labels(kind), kind.silent?)));
-    page.all_seconds(
+    page.seconds_family(
         "gc_kind_watch_silence",
         "How long the watch of a kind has told nothing; the server tells how far it is at least once a minute.",
         silent,

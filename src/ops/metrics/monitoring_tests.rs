@@ -1,4 +1,4 @@
-//! Alerts and dashboard ask only for what the agent tells.
+//! Alerts and the dashboard use only metrics that the agent exports.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,8 +13,8 @@ use super::{tests::full, text};
 const ALERTS: &str = include_str!("../../../monitoring/alerts.yaml");
 const DASHBOARD: &str = include_str!("../../../monitoring/dashboard.json");
 
-/// What whoever scrapes adds.
-const OF_THE_SCRAPE: [&str; 2] = ["instance", "job"];
+/// Labels that Prometheus adds.
+const SCRAPE_LABELS: [&str; 2] = ["instance", "job"];
 
 fn alerts() -> Vec<Value> {
     let file: Value = serde_saphyr::from_str(ALERTS).unwrap();
@@ -23,26 +23,26 @@ fn alerts() -> Vec<Value> {
     groups.into_iter().flat_map(rules).collect()
 }
 
-/// The labels of a metric, each with the values that it has.
+/// The labels of a metric with their values.
 type Labels = BTreeMap<String, BTreeSet<String>>;
 
-/// By metric, of an agent that has something to tell of everything.
-fn told() -> BTreeMap<String, Labels> {
-    let mut told = BTreeMap::<String, Labels>::new();
+/// The labels of every exported metric.
+fn exported() -> BTreeMap<String, Labels> {
+    let mut exported = BTreeMap::<String, Labels>::new();
     let text = text(full()).unwrap();
     for line in text.lines().filter(|line| !line.starts_with('#')) {
         let Expr::VectorSelector(sample) = parser::parse(line.rsplit_once(' ').unwrap().0).unwrap() else {
             panic!("{line}")
         };
-        let labels = told.entry(sample.name.unwrap()).or_default();
+        let labels = exported.entry(sample.name.unwrap()).or_default();
         for Matcher { name, value, .. } in sample.matchers.matchers {
             labels.entry(name).or_default().insert(value);
         }
     }
-    told
+    exported
 }
 
-/// A metric, and the labels that are asked for, each with the values that are named.
+/// A metric, and its label matchers with their values.
 type Selector = (String, Vec<(String, Vec<String>)>);
 
 fn selectors(expr: &Expr, found: &mut Vec<Selector>) {
@@ -72,23 +72,23 @@ fn selectors(expr: &Expr, found: &mut Vec<Selector>) {
     }
 }
 
-/// How many of our metrics an expression asks for, all of which there are, with their labels.
+/// Checks that all metrics and labels of an expression exist, and returns the number of metrics.
 fn check(expr: &str) -> usize {
-    let told = told();
-    // Grafana puts these in.
+    let exported = exported();
+    // Grafana replaces it.
     let plain = expr.replace("$node", ".*");
     let parsed = parser::parse(&plain).unwrap_or_else(|error| panic!("{expr}: {error}"));
     let mut found = Vec::new();
     selectors(&parsed, &mut found);
     for (metric, labels) in found.iter().filter(|(metric, _)| metric != "up") {
-        let told = told
+        let exported = exported
             .get(metric)
             .unwrap_or_else(|| panic!("there is no metric {metric}"));
         for (label, value) in labels
             .iter()
-            .filter(|(label, _)| !OF_THE_SCRAPE.contains(&label.as_str()))
+            .filter(|(label, _)| !SCRAPE_LABELS.contains(&label.as_str()))
         {
-            let values = told
+            let values = exported
                 .get(label)
                 .unwrap_or_else(|| panic!("{metric} has no label {label}: {expr}"));
             for value in value {
@@ -99,9 +99,9 @@ fn check(expr: &str) -> usize {
     found.len()
 }
 
-/// What is between braces of a text, as `$labels.step` or `step`.
+/// The labels that a template uses, as `$labels.step` or `step`.
 fn labels_of(text: &str) -> impl Iterator<Item = &str> {
-    let inside = text.split("{{").skip(1).filter_map(|rest| rest.split_once("}}"));
+    let inside = text.split("{{").skip(1).filter_map(|text| text.split_once("}}"));
     inside
         .map(|(name, _)| name.trim())
         .filter(|name| !name.starts_with("$value"))
@@ -110,20 +110,20 @@ fn labels_of(text: &str) -> impl Iterator<Item = &str> {
 
 fn has_label(expr: &str, label: &str) -> bool {
     let metrics = expr.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-    let told = told();
-    let mut ours = metrics.filter_map(|word| told.get(word));
-    OF_THE_SCRAPE.contains(&label) || ours.any(|labels| labels.contains_key(label))
+    let exported = exported();
+    let mut ours = metrics.filter_map(|word| exported.get(word));
+    SCRAPE_LABELS.contains(&label) || ours.any(|labels| labels.contains_key(label))
 }
 
 #[test]
-fn every_alert_asks_for_metrics_and_labels_that_there_are_and_says_what_to_do() {
+fn every_alert_uses_existing_metrics_and_labels_and_has_a_remedy() {
     let alerts = alerts();
     assert!(alerts.len() > 15, "{}", alerts.len());
     for alert in alerts {
         let expr = alert["expr"].as_str().unwrap();
         assert!(check(expr) > 0, "{expr}");
-        let told = |field: &str| alert["annotations"][field].as_str().unwrap_or_default().to_owned();
-        let (summary, remedy) = (told("summary"), told("description"));
+        let annotation = |field: &str| alert["annotations"][field].as_str().unwrap_or_default().to_owned();
+        let (summary, remedy) = (annotation("summary"), annotation("description"));
         assert!(summary.len() > 20 && remedy.len() > 20, "{alert}");
         for label in labels_of(&summary) {
             assert!(has_label(expr, label), "{expr} has no label {label}");
@@ -132,7 +132,7 @@ fn every_alert_asks_for_metrics_and_labels_that_there_are_and_says_what_to_do() 
 }
 
 #[test]
-fn every_panel_asks_for_metrics_and_labels_that_there_are() {
+fn every_panel_uses_existing_metrics_and_labels() {
     let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
     let panels = dashboard["panels"].as_array().unwrap();
     assert!(panels.len() > 10);
@@ -147,18 +147,18 @@ fn every_panel_asks_for_metrics_and_labels_that_there_are() {
 
 #[test]
 #[should_panic(expected = "there is no metric pod_teardown_nonsense")]
-fn a_metric_that_is_not_there_is_noticed() {
+fn unknown_metric_is_detected() {
     check("sum(rate(pod_teardown_nonsense[5m])) > 1");
 }
 
 #[test]
 #[should_panic(expected = "has no turn")]
-fn a_value_that_is_not_there_is_noticed() {
+fn unknown_value_is_detected() {
     check(r#"pod_teardown_turn{turn="wegded"} == 1"#);
 }
 
 #[test]
 #[should_panic(expected = "has no label shape")]
-fn a_label_that_is_not_there_is_noticed() {
+fn unknown_label_is_detected() {
     check(r#"pod_teardown_turn{shape="round"} == 1"#);
 }

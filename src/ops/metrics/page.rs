@@ -1,4 +1,4 @@
-//! Families of metrics as they are written, one after another.
+//! Writes metric families.
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
@@ -10,37 +10,37 @@ use prometheus_client::{
 
 use crate::model::foreign::ForeignText;
 
-/// What is written to.
+/// A page of metrics.
 pub(super) struct Page<'a>(pub DescriptorEncoder<'a>);
 
-/// Longest value of a label, in bytes.
-const LONGEST: usize = 256;
+/// Maximum length of a label value, in bytes.
+const MAX_VALUE: usize = 256;
 
-/// Names and values.
+/// Names and values of labels.
 type Labels<S, const N: usize> = [(&'static str, S); N];
 
-/// Values come from the cluster, too, such as the names of kinds.
-fn shown<S: AsRef<str>, const N: usize>(labels: &Labels<S, N>) -> Labels<String, N> {
+/// Escapes and truncates label values: some come from the cluster, such as names of kinds.
+fn escaped<S: AsRef<str>, const N: usize>(labels: &Labels<S, N>) -> Labels<String, N> {
     labels
         .each_ref()
-        .map(|(name, value)| (*name, ForeignText::within(value.as_ref(), LONGEST).into()))
+        .map(|(name, value)| (*name, ForeignText::within(value.as_ref(), MAX_VALUE).into()))
 }
 
 // === impl Page ===
 
 impl Page<'_> {
-    /// One value.
+    /// Writes a gauge.
     pub fn gauge(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
         let mut encoder = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
         encoder.encode_gauge(&value)
     }
 
-    /// Whether something is so.
-    pub fn is(&mut self, name: &str, help: &str, holds: bool) -> fmt::Result {
-        self.gauge(name, help, u64::from(holds))
+    /// Writes a gauge with the value 0 or 1.
+    pub fn boolean(&mut self, name: &str, help: &str, value: bool) -> fmt::Result {
+        self.gauge(name, help, u64::from(value))
     }
 
-    /// One value for each set of labels.
+    /// Writes a gauge for each set of labels.
     pub fn gauges<S: AsRef<str>, const N: usize>(
         &mut self,
         name: &str,
@@ -49,12 +49,12 @@ impl Page<'_> {
     ) -> fmt::Result {
         let mut encoder = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for (labels, value) in values {
-            encoder.encode_family(&shown(&labels))?.encode_gauge(&value)?;
+            encoder.encode_family(&escaped(&labels))?.encode_gauge(&value)?;
         }
         Ok(())
     }
 
-    /// A time, where there is one.
+    /// Writes a gauge in seconds; without a sample for `None`.
     pub fn seconds(&mut self, name: &str, help: &str, value: Option<Duration>) -> fmt::Result {
         let mut encoder = self
             .0
@@ -62,8 +62,8 @@ impl Page<'_> {
         value.map_or(Ok(()), |value| encoder.encode_gauge(&value.as_secs_f64()))
     }
 
-    /// A time for each set of labels.
-    pub fn all_seconds<S: AsRef<str>, const N: usize>(
+    /// Writes a gauge in seconds for each set of labels.
+    pub fn seconds_family<S: AsRef<str>, const N: usize>(
         &mut self,
         name: &str,
         help: &str,
@@ -74,19 +74,19 @@ impl Page<'_> {
             .encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Gauge)?;
         for (labels, value) in values {
             encoder
-                .encode_family(&shown(&labels))?
+                .encode_family(&escaped(&labels))?
                 .encode_gauge(&value.as_secs_f64())?;
         }
         Ok(())
     }
 
-    /// What only grows.
+    /// Writes a counter.
     pub fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
         let mut encoder = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
         encoder.encode_counter::<NoLabelSet, _, u64>(&value, None)
     }
 
-    /// Time that only grows.
+    /// Writes a counter in seconds.
     pub fn seconds_counter(&mut self, name: &str, help: &str, value: Duration) -> fmt::Result {
         let mut encoder = self
             .0
@@ -94,7 +94,7 @@ impl Page<'_> {
         encoder.encode_counter::<NoLabelSet, _, u64>(&value.as_secs_f64(), None)
     }
 
-    /// What failed how often, told as `STEP: REASON`.
+    /// Writes counters of failures. The keys are `STEP: REASON`.
     pub fn failures(&mut self, name: &str, help: &str, failures: &BTreeMap<String, u64>) -> fmt::Result {
         let failures = failures.iter().map(|(failure, &times)| {
             let (step, reason) = failure.split_once(": ").unwrap_or((failure, ""));
@@ -103,7 +103,7 @@ impl Page<'_> {
         self.counters(name, help, failures)
     }
 
-    /// A counter for each set of labels.
+    /// Writes a counter for each set of labels.
     pub fn counters<S: AsRef<str>, const N: usize>(
         &mut self,
         name: &str,
@@ -113,15 +113,15 @@ impl Page<'_> {
         let mut encoder = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
         for (labels, value) in values {
             encoder
-                .encode_family(&shown(&labels))?
+                .encode_family(&escaped(&labels))?
                 .encode_counter::<NoLabelSet, _, u64>(&value, None)?;
         }
         Ok(())
     }
 
-    /// What does not change.
+    /// Writes an info metric.
     pub fn info(&mut self, name: &str, help: &str, labels: &Labels<&str, 1>) -> fmt::Result {
         let mut encoder = self.0.encode_descriptor(name, help, None, MetricType::Info)?;
-        encoder.encode_info(&shown(labels))
+        encoder.encode_info(&escaped(labels))
     }
 }

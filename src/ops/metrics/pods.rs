@@ -1,4 +1,4 @@
-//! Of the agent, and of the pods that it takes down.
+//! Metrics of the agent and of terminating pods.
 
 use std::{fmt, time::Duration};
 
@@ -27,10 +27,7 @@ pub(super) fn write(page: &mut Page<'_>, status: &StatusReport) -> fmt::Result {
         status.log_lines_dropped,
     )?;
     if status.takes_pods {
-        status
-            .understudy
-            .as_ref()
-            .map_or(Ok(()), |turn| understudy(page, turn))?;
+        status.understudy.as_ref().map_or(Ok(()), |report| role(page, report))?;
         health(page, status)?;
         pods(page, status)?;
         counters(page, &status.counters)?;
@@ -38,7 +35,7 @@ pub(super) fn write(page: &mut Page<'_>, status: &StatusReport) -> fmt::Result {
     Ok(())
 }
 
-fn understudy(page: &mut Page<'_>, report: &RoleReport) -> fmt::Result {
+fn role(page: &mut Page<'_>, report: &RoleReport) -> fmt::Result {
     page.gauges(
         "turn",
         "1 for whose turn it is to take pods down: ours, or why this agent stands by; with --pods auto.",
@@ -62,12 +59,12 @@ fn understudy(page: &mut Page<'_>, report: &RoleReport) -> fmt::Result {
     page.counters(
         "kubelets_fenced",
         "Kubelets that were wedged and whose unit was to be stopped, by what came of it; with --fence-kubelet.",
-        [("stopped", stopped), ("failed", failed)].map(|(result, many)| ([("result", result)], many)),
+        [("stopped", stopped), ("failed", failed)].map(|(result, count)| ([("result", result)], count)),
     )
 }
 
 fn health(page: &mut Page<'_>, status: &StatusReport) -> fmt::Result {
-    page.is(
+    page.boolean(
         "held",
         "1 while nothing may be touched, such as beside a kubelet; status says why.",
         status.held.is_some(),
@@ -77,32 +74,32 @@ fn health(page: &mut Page<'_>, status: &StatusReport) -> fmt::Result {
         "When the node's credentials end, since the Unix epoch; none where they do not tell.",
         since_epoch(status.credentials_end),
     )?;
-    page.is(
+    page.boolean(
         "paused",
         "1 while somebody has paused the agent, until pod-teardown resume.",
         status.paused.is_some(),
     )?;
-    page.is(
+    page.boolean(
         "absence_held",
         "1 while nothing is concluded from what a list of pods lacks.",
         status.watch.held.is_some(),
     )?;
-    page.is(
+    page.boolean(
         "node_uid_held",
         "1 while nothing may be touched because the Node has another UID than the recorded one, until somebody releases it.",
         status.node_uid_held,
     )?;
-    page.is(
+    page.boolean(
         "runtime_up",
         "1 while the container runtime answers.",
         status.runtime.version.is_some() && status.runtime.error.is_none(),
     )?;
-    page.is(
+    page.boolean(
         "watch_up",
         "1 while this node's pods are watched.",
         status.watch.state == SourceState::Watching,
     )?;
-    page.is(
+    page.boolean(
         "journal_up",
         "1 while the journal can be written.",
         status.journal.is_none(),
@@ -130,24 +127,24 @@ fn pods(page: &mut Page<'_>, status: &StatusReport) -> fmt::Result {
         "Volumes that no pod uses and that cannot be taken off the node for now; status says why.",
         status.house.volumes.len() as u64,
     )?;
-    let stories = &status.pods.terminating;
+    let traces = &status.pods.terminating;
     page.gauge(
         "pods_held",
         "Pods that wait for a person's decision, see pod-teardown held.",
-        stories.iter().filter(|story| story.mismatch.is_some()).count() as u64,
+        traces.iter().filter(|trace| trace.mismatch.is_some()).count() as u64,
     )?;
     let stages = [
         (Stage::Terminating, "terminating"),
         (Stage::Terminated, "terminated"),
         (Stage::Deleted, "deleted"),
     ];
-    let at = |stage: Stage| stories.iter().filter(|story| story.stage == stage).count() as u64;
+    let at = |stage: Stage| traces.iter().filter(|trace| trace.stage == stage).count() as u64;
     page.gauges(
         "pods_ending",
         "Pods that are being taken down, by how far they are.",
         stages.map(|(stage, name)| ([("stage", name)], at(stage))),
     )?;
-    let failing = |step| stories.iter().filter(|story| story.failed_at() == Some(step)).count() as u64;
+    let failing = |step| traces.iter().filter(|trace| trace.failed_at() == Some(step)).count() as u64;
     page.gauges(
         "pods_failing",
         "Pods whose last attempt failed and is repeated, by the step that failed first.",
@@ -163,7 +160,7 @@ fn pods(page: &mut Page<'_>, status: &StatusReport) -> fmt::Result {
         "Pods that are taken down and whose object stays, held by finalizers.",
         status.pods.finished as u64,
     )?;
-    let longest = stories.iter().map(|story| story.elapsed_ms).max().unwrap_or_default();
+    let longest = traces.iter().map(|trace| trace.elapsed_ms).max().unwrap_or_default();
     page.seconds(
         "longest_teardown",
         "For how long the pod that has taken longest is being taken down; 0 if there is none.",

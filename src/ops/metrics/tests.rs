@@ -26,7 +26,7 @@ fn probe(probe: &str, shows: &str) -> ProbeReport {
     }
 }
 
-/// Of an agent that has something to tell of everything.
+/// A scrape with every family.
 pub(super) fn full() -> Scrape {
     let pods = KindMetrics {
         resource: "pods".to_owned(),
@@ -92,7 +92,7 @@ pub(super) fn full() -> Scrape {
             ..StatusReport::default()
         }),
         collector: Some(CollectorMetrics {
-            works: true,
+            is_active: true,
             credentials_end: Timestamp::from_second(1_767_225_600).ok(),
             earlier: Totals {
                 counts,
@@ -105,7 +105,7 @@ pub(super) fn full() -> Scrape {
     }
 }
 
-/// Names and types of all families, the names as samples bear them.
+/// Names and types of all families, with the suffixes of their samples.
 fn families(text: &str) -> BTreeSet<(String, String)> {
     let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
     let family = |line: &str| {
@@ -121,11 +121,11 @@ fn families(text: &str) -> BTreeSet<(String, String)> {
 }
 
 #[test]
-fn the_documented_metrics_are_those_that_are_told() {
-    // Rows of alerts hold expressions.
+fn documented_metrics_are_the_exported_ones() {
+    // Rows of alerts contain expressions.
     let row = |line: &str| {
-        let (name, rest) = line.strip_prefix("| `")?.split_once("` | ")?;
-        let (kind, _) = rest.split_once(" | ")?;
+        let (name, row) = line.strip_prefix("| `")?.split_once("` | ")?;
+        let (kind, _) = row.split_once(" | ")?;
         (!name.contains(' ')).then(|| (name.to_owned(), kind.to_owned()))
     };
     let documented: BTreeSet<_> = DOCS.lines().filter_map(row).collect();
@@ -133,14 +133,14 @@ fn the_documented_metrics_are_those_that_are_told() {
 }
 
 #[test]
-fn the_names_do_not_depend_on_what_there_is_to_tell() {
+fn names_do_not_depend_on_the_state() {
     let mut bare = full();
     bare.collector = Some(CollectorMetrics::default());
     assert_eq!(families(&text(bare).unwrap()), families(&text(full()).unwrap()));
 }
 
 #[test]
-fn values_have_their_labels_and_what_was_done_in_earlier_turns_still_counts() {
+fn samples_have_their_labels_and_include_earlier_terms_as_leader() {
     let text = text(full()).unwrap();
     for line in [
         r#"pod_teardown_build_info{version="1.2.3"} 1"#,
@@ -173,7 +173,7 @@ fn values_have_their_labels_and_what_was_done_in_earlier_turns_still_counts() {
 }
 
 #[test]
-fn nothing_is_told_of_pods_where_none_are_taken_down_and_of_a_collector_where_there_is_none() {
+fn agent_without_pods_and_collector_exports_only_its_own_metrics() {
     let mut scrape = full();
     scrape.collector = None;
     if let Some(status) = &mut scrape.status {

@@ -1,38 +1,36 @@
-//! The same bars in SVG, to be looked at without another program.
+//! Draws teardown traces as SVG for a browser.
 
 #[cfg(test)]
 mod tests;
 
 use std::fmt::Write as _;
 
-use super::{Row, end, head, precise, rows};
+use super::{Row, head, precise, rows, total_ms};
 use crate::{
     model::trace::{Step, Trace},
     words::{escaped, seconds, shortened, visible},
 };
 
-/// Width of a letter of the font, which has the same for all.
+/// Width of a letter in the monospace font.
 const LETTER: f64 = 7.3;
-/// Height of a line.
 const LINE: f64 = 22.0;
-/// Height of a bar.
 const BAR: f64 = 14.0;
-/// Around everything, and between one story and the next.
+/// Space around the page and between traces.
 const MARGIN: f64 = 20.0;
-/// How wide the scale of time is.
+/// Width of the time scale.
 const SCALE: f64 = 640.0;
-/// What happened is seen, however short it was.
-const LEAST: f64 = 2.0;
-/// Between labels, bars and times.
+/// Minimum width of a bar: short spans stay visible.
+const MIN_BAR: f64 = 2.0;
+/// Space between labels, bars and times.
 const GAP: f64 = 12.0;
-/// Letters of a label; the rest is in what shows when the pointer rests on it.
+/// Maximum letters of a label. The tooltip has the whole text.
 const LABEL: usize = 42;
-/// Letters of a reason.
+/// Maximum letters of a failure.
 const REASON: usize = 90;
-/// Lines on the scale of time, at most.
-const TICKS: u64 = 8;
-/// Between two lines on the scale.
-const STEPS: [u64; 19] = [
+/// Maximum number of lines on the time scale.
+const MAX_TICKS: u64 = 8;
+/// Distances between two lines on the time scale, in milliseconds.
+const TICK_INTERVALS: [u64; 19] = [
     1, 5, 10, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 300_000, 600_000, 1_800_000, 3_600_000,
     14_400_000, DAY,
 ];
@@ -42,11 +40,11 @@ const STYLE: &str = "text { font-family: monospace; font-size: 12px; fill: #222;
     .t { font-size: 14px; font-weight: bold } .m { fill: #555 } .f { fill: #b00020 } \
     .g { stroke: #ddd } .w { stroke: #888; stroke-dasharray: 2 3 }";
 
-/// Draws stories one below the other, each on a scale of its own.
-pub fn svg(stories: &[Trace]) -> String {
+/// Draws the traces below each other, each with its own time scale.
+pub fn svg(traces: &[Trace]) -> String {
     let mut page = Page::default();
-    for story in stories {
-        page.add(story);
+    for trace in traces {
+        page.add(trace);
     }
     let (width, height) = (page.width + MARGIN, page.y + MARGIN);
     format!(
@@ -57,7 +55,7 @@ pub fn svg(stories: &[Trace]) -> String {
     )
 }
 
-/// What is drawn so far, and down to where.
+/// The drawing so far, and its size.
 #[derive(Default)]
 struct Page {
     body: String,
@@ -65,24 +63,24 @@ struct Page {
     width: f64,
 }
 
-/// Where a time lies.
+/// The time scale of a chart.
 #[derive(Clone, Copy)]
 struct Scale {
     left: f64,
     end: u64,
 }
 
-/// Of a line on the scale of time.
-fn tick(end: u64) -> u64 {
-    let fits = |step: &u64| end / step <= TICKS;
-    STEPS
+/// The distance between two lines on the time scale, in milliseconds.
+fn tick_interval(end: u64) -> u64 {
+    let fits = |step: &u64| end / step <= MAX_TICKS;
+    TICK_INTERVALS
         .into_iter()
         .find(fits)
-        .unwrap_or_else(|| (end / TICKS).div_ceil(DAY) * DAY)
+        .unwrap_or_else(|| (end / MAX_TICKS).div_ceil(DAY) * DAY)
 }
 
-/// Told apart also by those who see some colours as one; none is the red of failures.
-fn colour(step: Step) -> &'static str {
+/// Colors that color-blind users can distinguish. None is the red of failures.
+fn color(step: Step) -> &'static str {
     match step {
         Step::Hook => "#e69f00",
         Step::Term => "#56b4e9",
@@ -100,11 +98,11 @@ fn colour(step: Step) -> &'static str {
 // === impl Scale ===
 
 impl Scale {
-    /// The left edge and the width of a bar.
+    /// Left edge and width of a bar.
     fn bar(self, start: u64, end: Option<u64>) -> (f64, f64) {
         let at = |ms: u64| ms.min(self.end) as f64 / self.end as f64 * SCALE;
-        let from = at(start).min(SCALE - LEAST);
-        let until = at(end.unwrap_or(self.end)).max(from + LEAST);
+        let from = at(start).min(SCALE - MIN_BAR);
+        let until = at(end.unwrap_or(self.end)).max(from + MIN_BAR);
         (self.left + from, until - from)
     }
 }
@@ -112,21 +110,21 @@ impl Scale {
 // === impl Page ===
 
 impl Page {
-    fn add(&mut self, story: &Trace) {
-        let [title, state] = head(story);
+    fn add(&mut self, trace: &Trace) {
+        let [title, state] = head(trace);
         self.y += MARGIN;
         self.line("t", MARGIN, &visible(&title));
         self.line("m", MARGIN, &visible(&state));
-        let rows = rows(&story.spans);
+        let rows = rows(&trace.spans);
         if !rows.is_empty() {
-            self.chart(&rows, end(story));
+            self.chart(&rows, total_ms(trace));
         }
-        for failure in &story.blocked {
+        for failure in &trace.blocked {
             self.line("f", MARGIN, &shortened(&format!("waits for: {failure}"), 2 * REASON));
         }
     }
 
-    /// The scale, and a line for each row.
+    /// Draws the time scale, and a line for each row.
     fn chart(&mut self, rows: &[Row<'_>], end: u64) {
         let labels: Vec<String> = rows.iter().map(Row::label).collect();
         let letters = labels.iter().map(|label| label.chars().count()).max().unwrap_or(0);
@@ -135,11 +133,11 @@ impl Page {
             end,
         };
         let (top, bottom) = (self.y + LINE, self.y + LINE * (rows.len() + 1) as f64);
-        let step = usize::try_from(tick(end)).unwrap_or(usize::MAX);
+        let step = usize::try_from(tick_interval(end)).unwrap_or(usize::MAX);
         for ms in (0..=end).step_by(step) {
             let x = scale.left + ms as f64 / end as f64 * SCALE;
-            let told = if ms < 60_000 { precise(ms) } else { seconds(ms) };
-            self.put("m", (x, top - 6.0), &told);
+            let label = if ms < 60_000 { precise(ms) } else { seconds(ms) };
+            self.put("m", (x, top - 6.0), &label);
             // Writing to a String cannot fail.
             let _ = writeln!(
                 self.body,
@@ -155,12 +153,12 @@ impl Page {
     fn row(&mut self, row: &Row<'_>, label: &str, scale: Scale) {
         let middle = self.y + LINE / 2.0;
         let baseline = middle + 4.0;
-        let _ = write!(self.body, "<g><title>{}</title>", escaped(&row.whole()));
+        let _ = write!(self.body, "<g><title>{}</title>", escaped(&row.tooltip()));
         self.put("l", (MARGIN, baseline), label);
-        let behind = (scale.left + SCALE + GAP, baseline);
-        self.put("l", behind, &row.told());
+        let after_bars = (scale.left + SCALE + GAP, baseline);
+        self.put("l", after_bars, &row.times_text());
         if let Some(why) = row.failure {
-            let x = behind.0 + (row.told().chars().count() + 2) as f64 * LETTER;
+            let x = after_bars.0 + (row.times_text().chars().count() + 2) as f64 * LETTER;
             self.put("f", (x, baseline), &format!("✗ {}", shortened(why, REASON)));
         }
         self.body.push_str("</g>\n");
@@ -178,7 +176,7 @@ impl Page {
     }
 
     fn bar(&mut self, row: &Row<'_>, (start, end): (u64, Option<u64>), (x, width): (f64, f64), y: f64) {
-        let lasted = match end {
+        let times = match end {
             Some(end) => format!(
                 "{} → {}, {}",
                 precise(start),
@@ -196,18 +194,18 @@ impl Page {
             self.body,
             r#"<rect class="{}" x="{x:.2}" y="{y:.1}" width="{width:.2}" height="{BAR}" fill="{}"{line}><title>{}</title></rect>"#,
             row.step,
-            colour(row.step),
-            escaped(&format!("{}\n{lasted}", row.whole())),
+            color(row.step),
+            escaped(&format!("{}\n{times}", row.tooltip())),
         );
     }
 
-    /// A line of text.
+    /// Adds a line of text.
     fn line(&mut self, class: &str, x: f64, text: &str) {
         self.put(class, (x, self.y + LINE / 2.0 + 4.0), text);
         self.y += LINE;
     }
 
-    /// A text that has been made visible.
+    /// Draws a text whose control characters are escaped.
     fn put(&mut self, class: &str, (x, y): (f64, f64), text: &str) {
         let letter = if class == "t" { LETTER * 14.0 / 12.0 } else { LETTER };
         self.width = self.width.max(x + text.chars().count() as f64 * letter);
@@ -228,8 +226,8 @@ impl Row<'_> {
             .to_owned()
     }
 
-    /// All that is known of it, nothing shortened.
-    fn whole(&self) -> String {
+    /// The unshortened text.
+    fn tooltip(&self) -> String {
         let what = format!("{} {}", self.step, visible(self.what));
         let why = self.failure.map(|why| format!("\n✗ {}", visible(why)));
         what.trim_end().to_owned() + &why.unwrap_or_default()

@@ -1,4 +1,4 @@
-//! What a drawing shows, read as whoever looks at it reads it.
+//! Checks drawings by their parsed elements.
 
 use proptest::prelude::*;
 use roxmltree::{Document, Node};
@@ -16,7 +16,7 @@ fn span(step: Step, what: &str, start_ms: u64, end_ms: Option<u64>) -> Span {
     }
 }
 
-fn story(elapsed_ms: u64, spans: Vec<Span>) -> Trace {
+fn trace(elapsed_ms: u64, spans: Vec<Span>) -> Trace {
     Trace {
         elapsed_ms,
         spans,
@@ -39,8 +39,8 @@ fn bars(drawing: &str) -> Vec<(f64, f64)> {
     bars.map(|bar| (number(&bar, "x"), number(&bar, "width"))).collect()
 }
 
-/// What is in all elements of this name.
-fn all(drawing: &str, element: &str) -> Vec<String> {
+/// The texts of all elements of this name.
+fn texts_of(drawing: &str, element: &str) -> Vec<String> {
     let document = Document::parse(drawing).unwrap();
     let found = document.descendants().filter(|node| node.has_tag_name(element));
     found.map(|node| node.text().unwrap_or_default().to_owned()).collect()
@@ -53,7 +53,7 @@ fn bars_begin_and_last_in_proportion_to_their_times() {
         span(Step::Term, "main", 2_000, Some(8_000)),
         span(Step::Sandbox, "", 8_000, Some(9_000)),
     ];
-    let bars = bars(&svg(&[story(10_000, spans)]));
+    let bars = bars(&svg(&[trace(10_000, spans)]));
     let [hook, term, sandbox] = bars[..] else {
         panic!("{bars:?}")
     };
@@ -68,7 +68,7 @@ fn bars_begin_and_last_in_proportion_to_their_times() {
 }
 
 #[test]
-fn each_step_and_container_has_a_line_of_its_own_that_tells_its_time() {
+fn each_step_and_container_has_a_line_with_its_times() {
     let mut failed = span(Step::Status, "", 8_000, Some(8_100));
     failed.failure = Some("500: try again".to_owned());
     let mut again = failed.clone();
@@ -80,14 +80,14 @@ fn each_step_and_container_has_a_line_of_its_own_that_tells_its_time() {
         again,
         span(Step::Volumes, "data", 9_500, None),
     ];
-    let mut story = story(10_000, spans);
-    story.blocked = vec![Blocked {
+    let mut trace = trace(10_000, spans);
+    trace.blocked = vec![Blocked {
         step: Some(Step::Volumes),
         target: "data".to_owned(),
         ..Blocked::pod(BlockedReason::Failed, "in use by process 12")
     }];
-    let drawing = svg(&[story]);
-    let texts = all(&drawing, "text");
+    let drawing = svg(&[trace]);
+    let texts = texts_of(&drawing, "text");
     for text in [
         "default/web-0  uid 1234",
         "began 2026-01-02 03:04:05 UTC (it was deleted), grace 30 s, goes on, for 10.00 s so far, 1 attempt",
@@ -101,7 +101,7 @@ fn each_step_and_container_has_a_line_of_its_own_that_tells_its_time() {
     ] {
         assert_eq!(texts.iter().filter(|it| *it == text).count(), 1, "{text}: {texts:?}");
     }
-    let tooltips = all(&drawing, "title");
+    let tooltips = texts_of(&drawing, "title");
     for tooltip in [
         "term main\n0.00 s → 8.00 s, 8.00 s",
         "status\n✗ 500: try again\n9.00 s → 9.10 s, 0.10 s",
@@ -123,21 +123,21 @@ fn each_step_and_container_has_a_line_of_its_own_that_tells_its_time() {
 }
 
 #[test]
-fn names_and_reasons_are_shown_as_they_are_and_never_become_part_of_the_drawing() {
-    let odd = "</title><script>alert(1)</script>\"'&]]>\u{0}\u{1b}[2J\u{fffe}\u{202e}";
-    let mut spans = vec![span(Step::Hook, odd, 0, Some(10))];
-    spans[0].failure = Some(odd.to_owned());
-    let hostile = Trace {
-        namespace: odd.to_owned(),
-        name: odd.to_owned(),
-        uid: odd.to_owned(),
-        reason: Some(odd.to_owned()),
-        phase: Some(odd.to_owned()),
+fn names_and_reasons_are_escaped() {
+    let hostile = "</title><script>alert(1)</script>\"'&]]>\u{0}\u{1b}[2J\u{fffe}\u{202e}";
+    let mut spans = vec![span(Step::Hook, hostile, 0, Some(10))];
+    spans[0].failure = Some(hostile.to_owned());
+    let trace = Trace {
+        namespace: hostile.to_owned(),
+        name: hostile.to_owned(),
+        uid: hostile.to_owned(),
+        reason: Some(hostile.to_owned()),
+        phase: Some(hostile.to_owned()),
         kept: true,
-        blocked: vec![Blocked::pod(BlockedReason::Failed, odd)],
-        ..story(10, spans)
+        blocked: vec![Blocked::pod(BlockedReason::Failed, hostile)],
+        ..trace(10, spans)
     };
-    let drawing = svg(&[hostile]);
+    let drawing = svg(&[trace]);
     let document = Document::parse(&drawing).unwrap();
     let known = ["svg", "style", "rect", "line", "text", "g", "title"];
     for node in document.descendants().filter(Node::is_element) {
@@ -147,31 +147,31 @@ fn names_and_reasons_are_shown_as_they_are_and_never_become_part_of_the_drawing(
     }
     let shown = "</title><script>alert(1)</script>\"'&]]>\\0\\u{1b}[2J\\u{fffe}\\u{202e}";
     assert!(
-        all(&drawing, "text").contains(&format!("{shown}/{shown}  uid {shown}")),
+        texts_of(&drawing, "text").contains(&format!("{shown}/{shown}  uid {shown}")),
         "{drawing}"
     );
-    assert!(all(&drawing, "title").contains(&format!("hook {shown}\n✗ {shown}")));
+    assert!(texts_of(&drawing, "title").contains(&format!("hook {shown}\n✗ {shown}")));
 }
 
 #[test]
-fn a_long_reason_is_cut_in_the_drawing_and_whole_where_the_pointer_rests() {
+fn long_reason_is_truncated_in_the_drawing_and_complete_in_the_tooltip() {
     let long = "no ".repeat(5_000);
     let mut spans = vec![span(Step::Volumes, &long, 0, Some(10))];
     spans[0].failure = Some(long.clone());
-    let drawing = svg(&[story(10, spans)]);
-    assert!(all(&drawing, "title").iter().any(|it| it.contains(&long)));
+    let drawing = svg(&[trace(10, spans)]);
+    assert!(texts_of(&drawing, "title").iter().any(|it| it.contains(&long)));
     let document = Document::parse(&drawing).unwrap();
     assert!(number(&document.root_element(), "width") < 2_500.0);
 }
 
 #[test]
-fn no_two_steps_look_alike() {
+fn colors_of_all_steps_differ_clearly() {
     let channels = |step: Step| {
-        let colour = u32::from_str_radix(&colour(step)[1..], 16).unwrap();
-        [colour >> 16, colour >> 8 & 255, colour & 255].map(f64::from)
+        let color = u32::from_str_radix(&color(step)[1..], 16).unwrap();
+        [color >> 16, color >> 8 & 255, color & 255].map(f64::from)
     };
-    for (place, one) in Step::ALL.into_iter().enumerate() {
-        for other in &Step::ALL[..place] {
+    for (index, one) in Step::ALL.into_iter().enumerate() {
+        for other in &Step::ALL[..index] {
             let pairs = channels(one).into_iter().zip(channels(*other));
             let distance = pairs.map(|(one, other)| (one - other).powi(2)).sum::<f64>().sqrt();
             assert!(distance > 60.0, "{one} and {other}: {distance}");
@@ -180,8 +180,8 @@ fn no_two_steps_look_alike() {
 }
 
 #[test]
-fn pods_of_one_name_are_drawn_below_each_other() {
-    let one = story(10, vec![span(Step::Delete, "", 0, Some(10))]);
+fn pods_of_the_same_name_are_drawn_below_each_other() {
+    let one = trace(10, vec![span(Step::Delete, "", 0, Some(10))]);
     let other = Trace {
         uid: "5678".to_owned(),
         spans: Vec::new(),
@@ -201,27 +201,27 @@ fn pods_of_one_name_are_drawn_below_each_other() {
 }
 
 #[test]
-fn a_scale_has_few_lines_however_long_it_is() {
+fn number_of_scale_lines_is_limited() {
     for end in [1, 7, 999, 8_430, 59_999, 3_599_000, 40 * DAY, 4_000 * DAY, u64::MAX / 2] {
-        let lines = end / tick(end);
-        assert!(lines <= TICKS && (lines > 0 || end < DAY), "{end}: {lines}");
+        let lines = end / tick_interval(end);
+        assert!(lines <= MAX_TICKS && (lines > 0 || end < DAY), "{end}: {lines}");
     }
 }
 
 proptest! {
     #[test]
-    fn every_bar_is_seen_and_within_the_scale(
+    fn every_bar_is_visible_and_within_the_scale(
         spans in proptest::collection::vec((0u64..100_000, proptest::option::of(0u64..100_000)), 1..20),
         elapsed in 0u64..100_000,
     ) {
         let spans: Vec<Span> = spans
             .into_iter()
             .enumerate()
-            .map(|(place, (start, length))| span(Step::Term, &format!("c{place:02}"), start, length.map(|length| start + length)))
+            .map(|(index, (start, length))| span(Step::Term, &format!("c{index:02}"), start, length.map(|length| start + length)))
             .collect();
         let left = MARGIN + 12.0 * LETTER + GAP;
-        for (x, width) in bars(&svg(&[story(elapsed, spans)])) {
-            prop_assert!(width >= LEAST - 0.01 && x >= left - 0.01 && x + width <= left + SCALE + 0.02, "{x} {width}");
+        for (x, width) in bars(&svg(&[trace(elapsed, spans)])) {
+            prop_assert!(width >= MIN_BAR - 0.01 && x >= left - 0.01 && x + width <= left + SCALE + 0.02, "{x} {width}");
         }
     }
 }
