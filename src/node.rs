@@ -1,4 +1,4 @@
-//! What the node offers.
+//! Access to this node: the container runtime, mounts, cgroups, directories, drivers and processes.
 
 pub mod cgroups;
 pub mod checkpoint;

@@ -16,7 +16,7 @@ pub struct Outside {
     pub runtime: Option<CriService>,
     /// Stores the journal, instead of a file in the state directory.
     pub disk: Option<Disk>,
-    /// UnmountBackend file systems.
+    /// Unmounts file systems.
     pub unmounts: UnmountBackend,
     /// Runs blocking calls.
     pub blocking: Blocking,

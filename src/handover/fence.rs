@@ -18,7 +18,7 @@ const LIMIT: Duration = Duration::from_secs(180);
 /// # Errors
 /// When the kubelet is not the main process of a service, or systemd does not stop the unit.
 pub async fn stop(systemd: &Systemd, kubelet: &KubeletProcess) -> Result<String, String> {
-    if kubelet.holds || kubelet.why != MatchReason::SameDirectory {
+    if kubelet.is_wrapper || kubelet.why != MatchReason::SameDirectory {
         return Err(format!(
             "{kubelet} is more, or less, than this node's kubelet: stop it by hand"
         ));
@@ -54,7 +54,7 @@ mod tests {
             pid: 42,
             command: "/usr/bin/kubelet".into(),
             why: MatchReason::SameDirectory,
-            holds: false,
+            is_wrapper: false,
         }
     }
 
@@ -86,7 +86,7 @@ mod tests {
                 &[Behavior::Runs("nodeadm.service", 7)],
                 "not the main process of a service",
             ),
-            (&[Behavior::KnowsNothing], "not the main process of a service"),
+            (&[Behavior::NotLoaded], "not the main process of a service"),
         ] {
             let dir = tempfile::tempdir().unwrap();
             let (systemd, asked) = bus(dir.path(), units);
@@ -97,7 +97,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (systemd, asked) = bus(dir.path(), &[Behavior::Runs("k3s.service", 42)]);
         let k3s = KubeletProcess {
-            holds: true,
+            is_wrapper: true,
             ..kubelet()
         };
         let elsewhere = KubeletProcess {

@@ -22,7 +22,7 @@ use crate::{
 /// Limits the backoff of a volume: it starts with one interval, doubles with each failure, and ends at 8 minutes.
 const MAX_DOUBLINGS: u32 = 4;
 
-/// UnmountBackend and unstages volumes that no pod uses, in at most one task.
+/// Unmounts and unstages volumes that no pod uses, in at most one task.
 pub(super) struct Unused {
     storage: Arc<Storage>,
     counters: Arc<Counters>,

@@ -1,9 +1,9 @@
-//! Pod cgroups in all hierarchies of this machine: v1, v2, and both side by side.
+//! Pod cgroups in all cgroup hierarchies of this node: v1, v2 or both.
 //!
-//! cgroups-rs kills, freezes and thaws. The rest is ours:
-//! - Lists of processes: its `procs` turns a read error into an empty list, which would read as "nothing runs".
+//! cgroups-rs kills, freezes and thaws. This module implements the rest:
+//! - Lists of processes: its `procs` turns a read error into an empty list, which would mean "nothing runs".
 //! - Removal: its `delete` for v1 stops at the first controller that fails, and sleeps on the calling thread.
-//! - The wait until a cgroup is frozen, and SIGKILL by pidfd where there is no `cgroup.kill`: it has neither.
+//! - Waiting until a cgroup is frozen, and SIGKILL by pidfd on kernels without `cgroup.kill`: it has neither.
 
 use std::{
     collections::BTreeSet,
@@ -36,33 +36,33 @@ pub use hierarchy::{Hierarchy, HierarchyKind};
 pub use name::{BadPart, PodCgroup, Qos, pod_cgroup_name, pod_slice_name};
 pub use survivor::{Survivor, Survivors};
 
-/// All cgroup hierarchies in which a pod may have a directory, and who makes it.
+/// All cgroup hierarchies in which a pod may have a cgroup.
 #[derive(Debug, Clone)]
 pub struct Cgroups {
     hierarchies: Vec<Hierarchy>,
-    /// Makes and stops them as slices; else kubelet and runtime make plain directories.
+    /// Creates and stops the slices of the systemd driver.
     systemd: Systemd,
-    /// Under whose names pods' cgroups are looked for.
+    /// Drivers whose cgroup names are searched.
     drivers: &'static [CgroupDriver],
 }
 
-/// How many hierarchies are looked into. Runtimes put a process at the same place in each.
+/// How many hierarchies are searched. Runtimes put a process into the same cgroup in each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HierarchySearch {
-    /// One that has the cgroup: enough to see that something is there.
+    /// Only the first one that has the cgroup. Enough to prove that a process exists.
     First,
-    /// Every one: to see that nothing is.
+    /// All of them. Needed to prove that no process exists.
     All,
 }
 
 // === impl Cgroups ===
 
 impl Cgroups {
-    /// Finds the hierarchies mounted at or below `root`, such as `/sys/fs/cgroup`, in the file `mountinfo`.
+    /// Finds the hierarchies mounted at or below `root`, such as `/sys/fs/cgroup`, from the file `mountinfo`.
     pub fn detect(mountinfo: &Path, root: &Path) -> Result<Self, Fault> {
         let text = fs::read(mountinfo).map_err(|error| Fault::new("read", mountinfo, errno(&error)))?;
         let table = MountTable::parse(&text, root).map_err(|_| Fault::new("read", mountinfo, Errno::EBADMSG))?;
-        let hierarchies = hierarchy::all_of(table.all());
+        let hierarchies = hierarchy::distinct(table.all());
         if hierarchies.is_empty() {
             return Err(Fault::new("find cgroup hierarchies in", root, Errno::ENOENT));
         }
@@ -73,8 +73,8 @@ impl Cgroups {
         })
     }
 
-    /// The same with pods' cgroups made by this driver alone. Where it is not said, they are looked for under the names of
-    /// both: a node may have changed its driver, and the wrong one would find nothing.
+    /// Restricts the search to the names of this driver. By default the names of both are searched: a node may have
+    /// changed its driver, and the wrong one would find nothing.
     #[must_use]
     pub fn with_driver(self, driver: CgroupDriver) -> Self {
         let drivers = match driver {
@@ -91,7 +91,7 @@ impl Cgroups {
             CgroupDriver::Systemd => pod_slice_name(cgroup_root, qos, uid),
         };
         let (names, bad): (Vec<_>, Vec<_>) = self.drivers.iter().map(name).partition(Result::is_ok);
-        // A root that is no name for one driver may be one for the other.
+        // A root that is invalid for one driver may be valid for the other.
         match bad.into_iter().find_map(Result::err) {
             Some(bad) if names.is_empty() => Err(bad),
             _ => Ok(names.into_iter().flatten().collect()),
@@ -103,8 +103,8 @@ impl Cgroups {
         &self.hierarchies
     }
 
-    /// Whether slices of the systemd driver hold the pods below this cgroup root, and nothing of the cgroupfs driver
-    /// does.
+    /// Whether pods below this cgroup root are in slices of the systemd driver, and none is in a cgroup of the cgroupfs
+    /// driver.
     pub fn has_slices(&self, cgroup_root: &str) -> bool {
         let parent =
             |name: Result<PodCgroup, BadPart>| name.ok().and_then(|name| Some(name.path().parent()?.to_owned()));
@@ -118,13 +118,12 @@ impl Cgroups {
         exists(slices) && !exists(plain)
     }
 
-    /// UIDs of all pods that have a cgroup below this cgroup root, in whichever hierarchy, of whichever class, made by
-    /// whichever driver.
+    /// UIDs of all pods with a cgroup below this cgroup root, in any hierarchy, of any QoS class and either driver.
     pub fn pod_uids(&self, cgroup_root: &str) -> Result<BTreeSet<String>, Fault> {
         let mut pods = BTreeSet::new();
         for make in [pod_cgroup_name, pod_slice_name] {
             for qos in [Qos::Guaranteed, Qos::Burstable, Qos::BestEffort] {
-                // A root that is no name for one driver may be one for the other.
+                // A root that is invalid for one driver may be valid for the other.
                 let Ok(any) = make(cgroup_root, qos, "any") else {
                     continue;
                 };
@@ -144,16 +143,16 @@ impl Cgroups {
 
     /// Whether the pod's cgroup exists in any hierarchy.
     pub fn exists(&self, pod: &PodCgroup) -> bool {
-        self.groups(pod).any(|group| group.exists())
+        self.cgroups_of(pod).any(|group| group.exists())
     }
 
-    /// Ids of all processes in the pod's cgroup, in whichever hierarchy.
+    /// PIDs of all processes in the pod's cgroup, in any hierarchy.
     pub fn processes(&self, pod: &PodCgroup) -> Result<Vec<i32>, Fault> {
         self.processes_except(pod, HierarchySearch::All, |_| false)
     }
 
-    /// The same without those that are `known` by the name of the cgroup directly below the pod's that they are in or
-    /// below. The empty name stands for the pod's own cgroup.
+    /// PIDs of the processes in the pod's cgroup, except those in child cgroups whose name is `known`. The empty name
+    /// stands for the pod's own cgroup.
     pub fn processes_except(
         &self,
         pod: &PodCgroup,
@@ -161,7 +160,7 @@ impl Cgroups {
         known: impl Fn(&OsStr) -> bool,
     ) -> Result<Vec<i32>, Fault> {
         let mut all = Vec::new();
-        let there = self.groups(pod).filter(Group::exists);
+        let there = self.cgroups_of(pod).filter(Group::exists);
         for group in there.take(if search == HierarchySearch::First {
             1
         } else {
@@ -174,20 +173,19 @@ impl Cgroups {
         Ok(all)
     }
 
-    /// Names of the cgroups directly below the pod's that hold processes, in whichever hierarchy. The empty name stands for the
-    /// pod's own cgroup.
+    /// Names of the child cgroups that have processes, in any hierarchy. The empty name stands for the pod's own cgroup.
     pub fn populated_children(&self, pod: &PodCgroup) -> Result<BTreeSet<OsString>, Fault> {
         let mut populated = BTreeSet::new();
-        for group in self.groups(pod) {
+        for group in self.cgroups_of(pod) {
             populated.extend(group.populated_children()?);
         }
         Ok(populated)
     }
 
-    /// Lets what is frozen in the pod's cgroup run: a frozen process takes no stop signal, and with v1 no SIGKILL.
+    /// Thaws the pod's cgroup. A frozen process handles no stop signal, and on v1 no SIGKILL.
     pub fn thaw(&self, pod: &PodCgroup, effects: &Effects) -> Result<Outcome, Fault> {
         let mut outcome = Outcome::Nothing;
-        for group in self.groups(pod) {
+        for group in self.cgroups_of(pod) {
             match group.thaw(effects)? {
                 Outcome::Nothing => {}
                 done => outcome = done,
@@ -196,7 +194,7 @@ impl Cgroups {
         Ok(outcome)
     }
 
-    fn groups<'a>(&'a self, pod: &'a PodCgroup) -> impl Iterator<Item = Group> + 'a {
+    fn cgroups_of<'a>(&'a self, pod: &'a PodCgroup) -> impl Iterator<Item = Group> + 'a {
         self.hierarchies.iter().map(|it| Group {
             path: it.path.join(pod.path()),
             kind: it.kind,
@@ -219,7 +217,7 @@ impl fmt::Display for Cgroups {
     }
 }
 
-/// Names that are text of what is in a directory, which need not be there.
+/// Names of the directory's entries that are UTF-8. Empty if the directory does not exist.
 fn names_in(dir: &Path) -> Result<Vec<String>, Fault> {
     let entries = match fs::read_dir(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -239,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_is_looked_for_under_the_names_of_both_drivers_unless_one_is_said() {
+    fn both_drivers_are_searched_unless_one_is_configured() {
         let cgroups = || Cgroups {
             hierarchies: Vec::new(),
             systemd: Systemd::of_host(),
@@ -250,7 +248,7 @@ mod tests {
             names.iter().map(|name| name.unit().to_owned()).collect::<Vec<_>>()
         };
         assert_eq!(units(&cgroups(), "/"), ["pod1-a", "kubepods-pod1_a.slice"]);
-        // systemd has no name for such a root.
+        // systemd cannot represent this root.
         assert_eq!(units(&cgroups(), "/my_root"), ["pod1-a"]);
         assert_eq!(units(&cgroups().with_driver(CgroupDriver::Cgroupfs), "/"), ["pod1-a"]);
         assert!(
@@ -263,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_are_found_below_every_parent_of_either_driver_and_nothing_else_is_taken_for_one() {
+    fn pods_are_found_below_every_parent_of_either_driver() {
         let dir = tempfile::tempdir().unwrap();
         let hierarchy = |name: &str| Hierarchy {
             path: dir.path().join(name),

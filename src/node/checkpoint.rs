@@ -1,18 +1,18 @@
-//! Points at which a test stops, kills or surrounds this process with trouble: before and after each change that it
-//! makes. Without the feature `system-tests`, which no binary for use has, they are nothing.
+//! Points before and after each effect at which a test can stop or kill this process, or break its environment. Without
+//! the feature `system-tests`, which released binaries lack, they do nothing.
 
 use std::fmt;
 
-/// The verb of what is written to the journal.
+/// The verb of writes to the journal.
 pub const JOURNAL: &str = "write to the journal";
 
-/// Just before a change that was allowed: nothing of it is done.
+/// Called just before an allowed effect.
 #[inline]
 pub fn before(verb: &str, target: &dyn fmt::Debug) {
     reached("before", verb, target);
 }
 
-/// Just after a change, whether it went well or not: nothing was made of it yet.
+/// Called just after an effect, successful or not, before its result is used.
 #[inline]
 pub fn after(verb: &str, target: &dyn fmt::Debug) {
     reached("after", verb, target);
@@ -22,8 +22,8 @@ pub fn after(verb: &str, target: &dyn fmt::Debug) {
 #[inline]
 fn reached(_when: &str, _verb: &str, _target: &dyn fmt::Debug) {}
 
-/// Says where the process is, and waits for one byte. The whole thread waits, and on the main one the whole agent: the
-/// world stands still as it is. Where nobody listens (any more) it goes on.
+/// Reports the checkpoint and waits for one byte. This blocks the thread, and on the main thread the whole agent. Without
+/// a listener it returns at once.
 #[cfg(feature = "system-tests")]
 fn reached(when: &str, verb: &str, target: &dyn fmt::Debug) {
     use std::{
@@ -32,7 +32,7 @@ fn reached(when: &str, verb: &str, target: &dyn fmt::Debug) {
         os::unix::net::UnixStream,
         sync::LazyLock,
     };
-    /// Names the socket.
+    /// Environment variable with the path of the socket.
     const SOCKET: &str = "POD_TEARDOWN_CHECKPOINTS";
     static LISTENER: LazyLock<Option<OsString>> = LazyLock::new(|| std::env::var_os(SOCKET));
     let Some(listener) = &*LISTENER else { return };

@@ -1,4 +1,4 @@
-//! The container runtime: a client in the agent's own types. CRI protobuf stays behind this module.
+//! Client of the container runtime, in the agent's own types. CRI protobuf is not visible outside this module.
 //!
 //! `endpoint → client {reads} | effects → convert → types`
 

@@ -1,7 +1,7 @@
-//! What the kubelet writes down of CSI volumes, and the names that it gives them.
+//! The kubelet's `vol_data.json` files of CSI volumes, and the names that the kubelet gives CSI volumes.
 //!
-//! The file is written in place and never synced, so a crash may leave it empty or cut off; and it lies where drivers write,
-//! so nothing in it is believed further than it can be checked.
+//! The kubelet writes the file in place without sync, so a crash may leave it empty or truncated. Drivers can write to
+//! its directory, so its content is validated.
 
 use std::{
     ffi::OsStr,
@@ -19,26 +19,26 @@ use super::{
 
 /// The file's name, beside each mount.
 pub const FILE: &str = "vol_data.json";
-/// Below the kubelet's root: staged volumes, by driver and [`staging_name`].
+/// Below the kubelet's root directory: staged volumes, by driver and [`staging_name`].
 pub const STAGING: &str = "plugins/kubernetes.io/csi";
-/// Below [`STAGING`], in place of a driver's name: block volumes.
+/// Below [`STAGING`], instead of a driver's name: block volumes.
 pub const BLOCK: &str = "volumeDevices";
 
-/// A volume handle has at most 128 bytes, a SELinux context little more.
-const LIMIT: u64 = 64 << 10;
-/// A driver's name is at most so long.
-const LONGEST_DRIVER: usize = 63;
+/// Maximum size in bytes. A volume handle has at most 128 bytes, a SELinux context little more.
+const MAX_SIZE: u64 = 64 << 10;
+/// Maximum length of a driver's name.
+const MAX_DRIVER_NAME: usize = 63;
 
-/// What a `vol_data.json` says; each part may be missing from it.
+/// Content of a `vol_data.json`. Each field may be missing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct VolumeData {
-    /// Name of the driver: one that can be the name of a directory.
+    /// Name of the driver, valid as a directory name.
     pub driver: Option<String>,
-    /// The driver's name of the volume: any text.
+    /// The driver's ID of the volume: any text.
     pub handle: Option<String>,
     /// Name of the VolumeAttachment.
     pub attachment_id: Option<String>,
-    /// Name of the node, as the driver was told.
+    /// Name of the node, as the driver knows it.
     pub node: Option<String>,
     /// Name of the PersistentVolume, or of the volume in the pod.
     pub spec_name: Option<String>,
@@ -46,53 +46,53 @@ pub struct VolumeData {
     pub lifecycle: Lifecycle,
 }
 
-/// Who made a volume, and so how long it lives.
+/// `volumeLifecycleMode` of a volume.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Lifecycle {
-    /// A PersistentVolume. Also where nothing is said of it, as for block volumes.
+    /// A PersistentVolume. Also if the mode is missing, as for block volumes.
     #[default]
     Persistent,
-    /// Written out in the pod: made at publish, gone at unpublish, never staged.
+    /// Inline volume of a pod: created at publish, deleted at unpublish, never staged.
     Ephemeral,
 }
 
-/// What lies where a `vol_data.json` should be.
+/// State of a `vol_data.json`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Found {
-    /// No such file.
+    /// It does not exist.
     Missing,
-    /// One that does not say what volume it is about.
+    /// It exists but does not identify a volume.
     Invalid(InvalidVolumeData),
-    /// One that can be read.
+    /// It is valid.
     Read(VolumeData),
 }
 
-/// Why a `vol_data.json` says nothing.
+/// Why a `vol_data.json` is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidVolumeData {
-    /// It was created and never written; or its blocks were never, and are all zero.
+    /// It was never written, or its blocks are all zero.
     #[error("it is empty")]
     Empty,
-    /// It ends before its end.
+    /// It is truncated.
     #[error("it is cut off")]
     CutOff,
     /// It is not what a kubelet writes.
     #[error("it is not what a kubelet writes: {0}")]
     Garbage(String),
-    /// It is too large for what it should be.
-    #[error("it is larger than {LIMIT} bytes")]
+    /// It exceeds the limit.
+    #[error("it is larger than {MAX_SIZE} bytes")]
     TooLarge,
     /// It is a link, a directory or the like.
-    #[error("it is no ordinary file")]
+    #[error("it is not a regular file")]
     NotRegularFile,
-    /// No driver can be called so.
+    /// The driver's name is invalid.
     #[error("{0:?} is not the name of a driver")]
     BadDriver(String),
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Written {
+struct RawVolumeData {
     driver_name: Option<String>,
     volume_handle: Option<String>,
     #[serde(rename = "attachmentID")]
@@ -103,12 +103,13 @@ struct Written {
     volume_lifecycle_mode: Option<String>,
 }
 
-/// What the `vol_data.json` in this directory says: a pod's volume, a staged one, or the `data` of a block volume.
+/// Reads the `vol_data.json` in this directory: of a pod's volume, of a staged volume, or in the `data` directory of a
+/// block volume.
 ///
 /// # Errors
-/// When it cannot be looked at.
+/// When it cannot be read.
 pub fn read(dir: &Dir) -> Result<Found, Fault> {
-    match dir.read_file(OsStr::new(FILE), LIMIT) {
+    match dir.read_file(OsStr::new(FILE), MAX_SIZE) {
         Ok(None) => Ok(Found::Missing),
         Ok(Some(bytes)) => Ok(parse(&bytes).map_or_else(Found::Invalid, Found::Read)),
         Err(Fault {
@@ -123,23 +124,23 @@ pub fn read(dir: &Dir) -> Result<Found, Fault> {
     }
 }
 
-/// The same in the directory of this path, which need not be there.
+/// Like [`read`], in the directory at this path, which may not exist.
 ///
 /// # Errors
-/// When it cannot be looked at.
+/// When it cannot be read.
 pub fn read_at(path: &Path) -> Result<Found, Fault> {
     Dir::open(path)?.map_or(Ok(Found::Missing), |dir| read(&dir))
 }
 
-/// What a `vol_data.json` says.
+/// Parses a `vol_data.json`.
 ///
 /// # Errors
-/// It is torn.
+/// When it is invalid.
 pub fn parse(bytes: &[u8]) -> Result<VolumeData, InvalidVolumeData> {
     if bytes.iter().all(|byte| *byte == 0 || byte.is_ascii_whitespace()) {
         return Err(InvalidVolumeData::Empty);
     }
-    let written: Written = serde_json::from_slice(bytes).map_err(|error| match error.is_eof() {
+    let written: RawVolumeData = serde_json::from_slice(bytes).map_err(|error| match error.is_eof() {
         true => InvalidVolumeData::CutOff,
         false => InvalidVolumeData::Garbage(error.to_string()),
     })?;
@@ -161,23 +162,23 @@ pub fn parse(bytes: &[u8]) -> Result<VolumeData, InvalidVolumeData> {
     })
 }
 
-/// Whether a driver may have this name, which then is safe in a path.
+/// Whether a driver may have this name. Such a name is safe in a path.
 pub fn is_driver(name: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
-    is_name(name.as_ref()) && name.len() <= LONGEST_DRIVER && name.bytes().all(allowed)
+    is_name(name.as_ref()) && name.len() <= MAX_DRIVER_NAME && name.bytes().all(allowed)
 }
 
-/// The directory of a staged volume's mount and file, in that of its driver.
+/// Name of the directory with a staged volume's mount and file, below that of its driver.
 pub fn staging_name(handle: &str) -> String {
     sha256([handle])
 }
 
-/// Where a volume is staged, below the kubelet's root; `None` for what is no name of a driver.
+/// Path of a staged volume below the kubelet's root directory; `None` if the driver's name is invalid.
 pub fn staging_dir(driver: &str, handle: &str) -> Option<PathBuf> {
     is_driver(driver).then(|| Path::new(STAGING).join(driver).join(staging_name(handle)))
 }
 
-/// The handle of a volume that is written out in a pod.
+/// Volume handle of an inline volume.
 pub fn ephemeral_handle(pod_uid: &str, volume_name: &str) -> String {
     format!("csi-{}", sha256([pod_uid, volume_name]))
 }
@@ -204,7 +205,7 @@ fn sha256<const N: usize>(parts: [&str; N]) -> String {
         context.update(part.as_bytes());
     }
     context.finish().as_ref().iter().fold(String::new(), |mut hex, byte| {
-        // Cannot fail.
+        // Writing to a String cannot fail.
         let _written = write!(hex, "{byte:02x}");
         hex
     })

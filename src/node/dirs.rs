@@ -1,4 +1,4 @@
-//! Directories by descriptor: nothing here follows a link or crosses a mount point below the directory it started in.
+//! Directories by descriptor. Nothing here follows a link, or crosses a mount point below the start directory.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -29,55 +29,56 @@ mod tree;
 
 pub use read::EntryInfo;
 
-/// How everything below a directory is opened.
-const WITHIN: ResolveFlag = ResolveFlag::RESOLVE_BENEATH
+/// Resolve flags for everything below a directory.
+const RESOLVE: ResolveFlag = ResolveFlag::RESOLVE_BENEATH
     .union(ResolveFlag::RESOLVE_NO_SYMLINKS)
     .union(ResolveFlag::RESOLVE_NO_XDEV);
 
-/// For a directory that is read and removed from. Without `NOFOLLOW`: then a link in last place is `ELOOP`, too.
-const DIRECTORY: OFlag = OFlag::O_RDONLY
+/// Flags for a directory that is read and removed from. Without `NOFOLLOW`, so that a link as last component also fails
+/// with `ELOOP`.
+const OPEN_FLAGS: OFlag = OFlag::O_RDONLY
     .union(OFlag::O_DIRECTORY)
     .union(OFlag::O_CLOEXEC)
     .union(OFlag::O_NONBLOCK);
 
-/// An open directory, the base of removals.
+/// An open directory, from which entries can be removed.
 #[derive(Debug)]
 pub struct Dir {
     fd: OwnedFd,
     path: PathBuf,
-    place: Place,
+    location: Location,
 }
 
-/// The file system and the mount that a directory lies on.
+/// Device and mount of a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Place {
+struct Location {
     device: (u32, u32),
-    /// Since Linux 5.8.
+    /// Only known since Linux 5.8.
     mount: Option<u64>,
 }
 
 // === impl Dir ===
 
 impl Dir {
-    /// Opens a directory by its absolute path, which must be free of symlinks; `None` if there is none.
+    /// Opens a directory by its absolute path, which must not contain symlinks; `None` if it does not exist.
     pub fn open(path: &Path) -> Result<Option<Self>, Fault> {
         Self::opened(
-            open(AT_FDCWD, path.as_os_str(), DIRECTORY, ResolveFlag::RESOLVE_NO_SYMLINKS),
+            open(AT_FDCWD, path.as_os_str(), OPEN_FLAGS, ResolveFlag::RESOLVE_NO_SYMLINKS),
             path.to_owned(),
         )
     }
 
-    /// Opens a directory below this one, on the same mount; `None` if there is none.
+    /// Opens a directory below this one, on the same mount; `None` if it does not exist.
     pub fn open_below(&self, relative: impl AsRef<Path>) -> Result<Option<Self>, Fault> {
         let relative = relative.as_ref();
         let path = self.path.join(relative);
         if relative.as_os_str().is_empty() || !relative.components().all(|part| matches!(part, Component::Normal(_))) {
             return Err(Fault::new("open", &self.path, Cause::BadName(relative.into())));
         }
-        let Some(dir) = Self::opened(open(&self.fd, relative.as_os_str(), DIRECTORY, WITHIN), path)? else {
+        let Some(dir) = Self::opened(open(&self.fd, relative.as_os_str(), OPEN_FLAGS, RESOLVE), path)? else {
             return Ok(None);
         };
-        if !dir.place.is_on_mount_of(self.place) {
+        if !dir.location.is_on_mount_of(self.location) {
             return Err(Fault::new("open", &dir.path, Cause::OtherFileSystem));
         }
         Ok(Some(dir))
@@ -89,18 +90,18 @@ impl Dir {
             Err(Errno::ENOENT) => return Ok(None),
             Err(errno) => return Err(Fault::new("open", path, errno)),
         };
-        match place(&fd) {
-            Ok(place) => Ok(Some(Self { fd, path, place })),
+        match location(&fd) {
+            Ok(location) => Ok(Some(Self { fd, path, location })),
             Err(errno) => Err(Fault::new("stat", path, errno)),
         }
     }
 
-    /// The path it was opened by.
+    /// The path by which it was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Its own name, for people and for UIDs, which are text.
+    /// Its own name, for messages and UIDs.
     pub fn name(&self) -> String {
         let name = self.path.file_name().unwrap_or_default();
         name.to_string_lossy().into_owned()
@@ -125,7 +126,7 @@ impl Dir {
         Ok(names)
     }
 
-    /// Where the symlink `name` points; `None` if it is no symlink or not there.
+    /// Target of the symlink `name`; `None` if it is no symlink or does not exist.
     pub fn link_target(&self, name: &OsStr) -> Result<Option<PathBuf>, Fault> {
         self.check(name, "read the link")?;
         match readlinkat(&self.fd, name) {
@@ -135,9 +136,9 @@ impl Dir {
         }
     }
 
-    /// Removes the entry `name` and, if it is a directory, all that it holds.
+    /// Removes the entry `name` and, if it is a directory, everything in it.
     ///
-    /// Whatever cannot be removed is reported, and the rest is removed all the same.
+    /// Entries that cannot be removed are reported; the others are removed anyway.
     pub fn remove_tree(&self, name: &OsStr, effects: &Effects) -> Result<Outcome, Vec<Fault>> {
         self.check(name, "remove").map_err(|fault| vec![fault])?;
         match self.remove_one(name, UnlinkatFlags::RemoveDir, effects) {
@@ -177,12 +178,12 @@ impl Dir {
     fn remove_one(&self, name: &OsStr, kind: UnlinkatFlags, effects: &Effects) -> Result<Outcome, Fault> {
         let path = self.path.join(name);
         let fault = |cause: Cause| Fault::new("remove", &path, cause);
-        if effects.is_dry_run() && !self.holds(name) {
+        if effects.is_dry_run() && !self.has_entry(name) {
             return Ok(Outcome::Nothing);
         }
         if !effects
             .allow(&Effect::new("remove", &path))
-            .map_err(|held| fault(held.into()))?
+            .map_err(|blocked| fault(blocked.into()))?
         {
             return Ok(Outcome::Withheld);
         }
@@ -190,14 +191,13 @@ impl Dir {
         checkpoint::after("remove", &path);
         match removed {
             Ok(()) => Ok(Outcome::Done),
-            // A name that the file system cannot hold is not there either.
+            // A name that is too long for the file system cannot exist.
             Err(Errno::ENOENT | Errno::ENAMETOOLONG) => Ok(Outcome::Nothing),
             Err(errno) => Err(fault(errno.into())),
         }
     }
 
-    /// Whether there is an entry of this name, of whatever kind.
-    fn holds(&self, name: &OsStr) -> bool {
+    fn has_entry(&self, name: &OsStr) -> bool {
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
         !matches!(
             statx(&self.fd, name, flags, StatxFlags::empty()),
@@ -214,7 +214,7 @@ impl Dir {
     }
 }
 
-/// Whether this can only be an entry of a directory, never a way out of it.
+/// Whether this is a plain file name: no `/`, `.` or `..`.
 pub fn is_name(name: &OsStr) -> bool {
     let bytes = name.as_bytes();
     !bytes.is_empty() && !is_dots(bytes) && !bytes.contains(&b'/') && !bytes.contains(&0)
@@ -226,8 +226,8 @@ fn is_dots(name: &[u8]) -> bool {
 
 // === impl Place ===
 
-impl Place {
-    /// Whether it is the same mount: by its id, since a subvolume of btrfs has a device number of its own on its parent's mount.
+impl Location {
+    /// Compares mounts by ID if known: a btrfs subvolume has its own device number on its parent's mount.
     fn is_on_mount_of(self, other: Self) -> bool {
         match (self.mount, other.mount) {
             (Some(mount), Some(other)) => mount == other,
@@ -236,15 +236,15 @@ impl Place {
     }
 }
 
-/// Opens what lies at a path, seen from a directory.
+/// Opens a path relative to a directory.
 fn open(dir: impl AsFd, path: &OsStr, flags: OFlag, resolve: ResolveFlag) -> nix::Result<OwnedFd> {
     openat2(dir, path, OpenHow::new().flags(flags).resolve(resolve))
 }
 
-fn place(fd: impl AsFd) -> nix::Result<Place> {
+fn location(fd: impl AsFd) -> nix::Result<Location> {
     let found = statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID).map_err(errno_of)?;
     let has_mount = found.stx_mask & StatxFlags::MNT_ID.bits() != 0;
-    Ok(Place {
+    Ok(Location {
         device: (found.stx_dev_major, found.stx_dev_minor),
         mount: has_mount.then_some(found.stx_mnt_id),
     })
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_lead_out_are_refused() {
+    fn names_that_leave_the_directory_are_refused() {
         let (temp, dir) = temp();
         fs::create_dir(temp.path().join("keep")).unwrap();
         for name in ["", ".", "..", "a/b", "/", "/etc", "../x", "a\0b"] {
@@ -284,14 +284,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_gone() {
+    fn missing_entry_counts_as_removed() {
         let (_temp, dir) = temp();
         assert_eq!(remove(&dir, "missing"), Ok(Outcome::Nothing));
         assert!(dir.open_below("missing/deeper").unwrap().is_none());
     }
 
     #[test]
-    fn links_are_removed_and_what_they_point_to_stays() {
+    fn links_are_removed_but_their_targets_are_kept() {
         let (temp, dir) = temp();
         let outside = tempfile::tempdir().unwrap();
         fs::write(outside.path().join("data"), "precious").unwrap();
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_through_a_link_is_not_taken() {
+    fn paths_through_links_are_refused() {
         let (temp, dir) = temp();
         let outside = tempfile::tempdir().unwrap();
         fs::create_dir(outside.path().join("sub")).unwrap();
@@ -329,26 +329,26 @@ mod tests {
     }
 
     #[test]
-    fn mounts_are_told_apart_by_id_and_by_device_only_on_kernels_without_ids() {
-        let place = |mount, minor| Place {
+    fn mounts_are_compared_by_id_or_by_device_on_kernels_without_ids() {
+        let location = |mount, minor| Location {
             device: (0, minor),
             mount,
         };
         for (one, other, same) in [
-            (place(Some(7), 1), place(Some(7), 2), true),
-            (place(Some(7), 1), place(Some(8), 1), false),
-            (place(None, 1), place(None, 1), true),
-            (place(None, 1), place(None, 2), false),
-            (place(Some(7), 1), place(None, 2), false),
+            (location(Some(7), 1), location(Some(7), 2), true),
+            (location(Some(7), 1), location(Some(8), 1), false),
+            (location(None, 1), location(None, 1), true),
+            (location(None, 1), location(None, 2), false),
+            (location(Some(7), 1), location(None, 2), false),
         ] {
             assert_eq!(one.is_on_mount_of(other), same, "{one:?} {other:?}");
         }
     }
 
     #[test]
-    fn more_subdirectories_than_are_listed_at_once_all_go() {
+    fn all_subdirectories_are_removed_beyond_one_listing() {
         let (temp, dir) = temp();
-        for i in 0..(tree::LISTED + 1000) {
+        for i in 0..(tree::MAX_LISTED + 1000) {
             fs::create_dir_all(temp.path().join(format!("v/{i}/x"))).unwrap();
         }
         assert_eq!(remove(&dir, "v"), Ok(Outcome::Done));
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dry_run_removes_nothing_and_says_so() {
+    fn dry_run_removes_nothing_and_reports_it() {
         let (temp, dir) = temp();
         fs::create_dir_all(temp.path().join("v/x")).unwrap();
         let effects = Effects::new(true, std::sync::Arc::new(|| Ok(())));
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gate_that_shuts_stops_a_removal_that_is_under_way() {
+    fn gate_stops_a_removal_in_progress() {
         let (temp, dir) = temp();
         for i in 0..50 {
             fs::create_dir_all(temp.path().join(format!("v/{i}/x"))).unwrap();
@@ -386,9 +386,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_called_as_a_directory_that_is_renamed_up_goes_as_well() {
+    fn entries_with_reserved_names_are_removed() {
         let (temp, dir) = temp();
-        let deep = "d/".repeat(tree::LEVELS + 3);
+        let deep = "d/".repeat(tree::MAX_DEPTH + 3);
         for name in [
             ".pod-teardown-0/full/x",
             ".pod-teardown-2",
@@ -406,7 +406,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(24))]
 
         #[test]
-        fn any_tree_of_any_names_goes_and_its_neighbour_stays(
+        fn any_tree_is_removed_and_its_neighbor_is_kept(
             paths in proptest::collection::vec(proptest::collection::vec(
                 proptest::collection::vec(1u8..=255, 1..12), 1..40), 1..20)
         ) {

@@ -1,7 +1,7 @@
-//! What the kubelet writes down of the claims that it prepared for pods. Only read here: a kubelet that finds anything wrong
-//! in it does not start.
+//! The kubelet's checkpoint of prepared ResourceClaims. Never written here: a kubelet that finds an error in it does not
+//! start.
 //!
-//! It may lack claims that are in use, and holds ones whose preparation never began.
+//! It may lack claims that are in use, and contain claims whose preparation never started.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,23 +20,23 @@ use super::{
     plugins::ClaimRef,
 };
 
-/// The file's name in the kubelet's root.
+/// The file's name in the kubelet's root directory.
 pub const FILE: &str = "dra_manager_state";
 
-/// In `skipNodeOperations`: the call of a driver that is not needed.
+/// Value in `skipNodeOperations`: the driver needs no unprepare call.
 const SKIP_UNPREPARE: &str = "NodeUnprepareResources";
-/// The same for each call.
+/// Value in `skipNodeOperations`: the driver needs no call at all.
 const SKIP_ALL: &str = "*";
 
-/// A few thousand claims with many devices each.
-const LIMIT: u64 = 64 << 20;
+/// Maximum size in bytes: a few thousand claims with many devices each.
+const MAX_SIZE: u64 = 64 << 20;
 
-/// The claims that the kubelet prepared, or began to.
+/// The claims that the kubelet prepared, or started to prepare.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// Those that can be read.
+    /// Claims that can be parsed.
     pub claims: Vec<PreparedClaim>,
-    /// Why that may be wrong, or not all.
+    /// Why the claims may be wrong or incomplete.
     pub problems: Vec<CheckpointProblem>,
 }
 
@@ -45,24 +45,25 @@ pub struct Checkpoint {
 pub struct PreparedClaim {
     /// Which one.
     pub claim: ClaimRef,
-    /// UIDs of the pods for which it is prepared.
+    /// UIDs of the pods that use it.
     pub pods: BTreeSet<String>,
-    /// The drivers that have to unprepare it, also ones that prepared no device. One all of whose devices skip that is none.
+    /// The drivers that have to unprepare it, including those without prepared devices. Drivers that skip the operation
+    /// for all of their devices are left out.
     pub drivers: BTreeSet<String>,
 }
 
-/// Why a checkpoint is not to be relied on.
+/// Why a checkpoint is unreliable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CheckpointProblem {
-    /// It was changed, or not written to its end.
-    #[error("its checksum is {is} and should be {said}")]
+    /// It was modified or truncated.
+    #[error("its checksum is {actual} and should be {expected}")]
     Checksum {
-        /// What the file says.
-        said: u64,
-        /// What was computed.
-        is: u32,
+        /// The checksum in the file.
+        expected: u64,
+        /// The computed checksum.
+        actual: u32,
     },
-    /// Nothing can be read of it, or nothing of one of its claims.
+    /// The file or one of its claims cannot be parsed.
     #[error("{0}")]
     Unreadable(String),
 }
@@ -96,17 +97,17 @@ struct ClaimInfo {
 
 #[derive(Deserialize)]
 struct DriverState {
-    /// Operations without which all of the driver's devices for the claim do: feature gate `DRAOptionalNodeOperations`.
+    /// Operations that the driver does not need for any of its devices: feature gate `DRAOptionalNodeOperations`.
     #[serde(rename = "skipNodeOperations")]
     skipped: Option<Vec<String>>,
 }
 
-/// The checkpoint in the kubelet's root; `None` where no kubelet with DRA ever ran.
+/// Reads the checkpoint in the kubelet's root directory; `None` if no kubelet with DRA ever ran here.
 ///
 /// # Errors
-/// When the file cannot be read at all.
+/// When the file cannot be read.
 pub fn read(root: &Dir) -> Result<Option<Checkpoint>, Fault> {
-    match root.read_file(OsStr::new(FILE), LIMIT) {
+    match root.read_file(OsStr::new(FILE), MAX_SIZE) {
         Ok(bytes) => Ok(bytes.map(|bytes| parse(&bytes))),
         Err(Fault {
             cause: cause @ (Cause::TooLarge(_) | Cause::NotRegularFile),
@@ -118,20 +119,22 @@ pub fn read(root: &Dir) -> Result<Option<Checkpoint>, Fault> {
     }
 }
 
-/// What a checkpoint says, as far as it can be read.
+/// Parses a checkpoint as far as possible.
 pub fn parse(bytes: &[u8]) -> Checkpoint {
     let envelope: Envelope = match json(bytes) {
         Ok(envelope) => envelope,
         Err(problem) => return Checkpoint::unreadable(problem),
     };
-    let is = crc32fast::hash(envelope.data.as_bytes());
+    let actual = crc32fast::hash(envelope.data.as_bytes());
     let mut checkpoint = match json::<Data>(envelope.data.as_bytes()) {
         Ok(data) => Checkpoint::of(&data.claim_info_state_list.unwrap_or_default()),
         Err(problem) => Checkpoint::unreadable(problem),
     };
-    if envelope.checksum != u64::from(is) {
-        let said = envelope.checksum;
-        checkpoint.problems.insert(0, CheckpointProblem::Checksum { said, is });
+    if envelope.checksum != u64::from(actual) {
+        let expected = envelope.checksum;
+        checkpoint
+            .problems
+            .insert(0, CheckpointProblem::Checksum { expected, actual });
     }
     checkpoint
 }
@@ -204,7 +207,7 @@ mod tests {
 
     use super::*;
 
-    // The list as a kubelet 1.36 writes it, with the crc32 of zlib.
+    // A checkpoint as a kubelet 1.36 writes it, with the crc32 of zlib.
     const WRITTEN: &str = r#"{"Data":"{\"kind\":\"DRACheckpoint\",\"apiVersion\":\"checkpoint.dra.kubelet.k8s.io/v1\",\"ClaimInfoStateList\":[{\"ClaimUID\":\"c1\",\"ClaimName\":\"gpu\",\"Namespace\":\"shop\",\"PodUIDs\":{\"u1\":{},\"u2\":{}},\"DriverState\":{\"gpu.example.com\":{\"Devices\":[{\"PoolName\":\"p\",\"DeviceName\":\"d\",\"ShareID\":null,\"RequestNames\":[\"r\"],\"CDIDeviceIDs\":[\"x\"]}]},\"net.example.com\":{\"Devices\":null}}}]}","Checksum":CRC}"#;
     const CHECKSUM: &str = "2319698127";
 
@@ -231,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn claims_are_read_with_pods_and_with_drivers_that_prepared_no_device() {
+    fn claims_are_read_with_pods_and_all_drivers() {
         let checkpoint = parse(WRITTEN.replace("CRC", CHECKSUM).as_bytes());
         assert_eq!(checkpoint.problems, []);
         assert_eq!(checkpoint.claims, [gpu()]);
@@ -240,15 +243,18 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_checksum_leaves_a_doubt_and_the_claims() {
+    fn wrong_checksum_is_a_problem_but_claims_are_read() {
         let checkpoint = parse(WRITTEN.replace("CRC", "7").as_bytes());
         assert_eq!(checkpoint.claims, [gpu()]);
-        let is = CHECKSUM.parse().unwrap();
-        assert_eq!(checkpoint.problems, [CheckpointProblem::Checksum { said: 7, is }]);
+        let actual = CHECKSUM.parse().unwrap();
+        assert_eq!(
+            checkpoint.problems,
+            [CheckpointProblem::Checksum { expected: 7, actual }]
+        );
     }
 
     #[test]
-    fn a_claim_that_makes_no_sense_does_not_take_the_others_with_it() {
+    fn invalid_claim_does_not_hide_the_others() {
         let data = json!({"ClaimInfoStateList": [
             {"ClaimUID": 7},
             {"ClaimUID": "c1", "ClaimName": "gpu", "Namespace": "shop", "PodUIDs": {"u1": {}, "u2": {}},
@@ -261,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_are_not_known_are_passed_over() {
+    fn unknown_keys_are_ignored() {
         let data = json!({"kind": "DRACheckpoint", "newInList": [1], "ClaimInfoStateList": [
             {"ClaimUID": "c1", "ClaimName": "gpu", "Namespace": "shop", "PodUIDs": {"u1": {"new": 1}, "u2": {}}, "New": {},
              "DriverState": {"gpu.example.com": {"Devices": [{"New": "x"}], "new": true}, "net.example.com": {"new": []}}},
@@ -276,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn no_claims_are_no_doubt_and_what_cannot_be_read_is_one() {
+    fn missing_claims_are_no_problem_but_unreadable_ones_are() {
         for data in ["{}", "{\"ClaimInfoStateList\":null}", "{\"ClaimInfoStateList\":[]}"] {
             assert_eq!(parse(&sealed(data)), Checkpoint::default());
         }
@@ -291,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_without_the_file_has_no_checkpoint() {
+    fn missing_file_is_no_checkpoint() {
         let temp = tempfile::tempdir().unwrap();
         let root = Dir::open(&temp.path().canonicalize().unwrap()).unwrap().unwrap();
         assert_eq!(read(&root), Ok(None));

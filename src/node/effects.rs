@@ -1,4 +1,4 @@
-//! The one gate that every change to the world passes.
+//! The gate in front of every change to the node and the API.
 
 use std::{fmt, future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
@@ -11,35 +11,35 @@ use super::{
 };
 use crate::model::failure::{HELD, Reasoned};
 
-/// Asked before every effect; an error holds the effect back.
+/// Called before every effect. An error blocks the effect.
 pub type EffectGate = Arc<dyn Fn() -> Result<(), EffectsBlocked> + Send + Sync>;
 
-/// Why nothing may be changed at the moment.
+/// Why effects are blocked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("blocked: {reason}")]
 pub struct EffectsBlocked {
-    /// What stands in the way, for the operator.
+    /// The reason, for the operator.
     pub reason: String,
 }
 
-/// A change to the world that is about to be made.
+/// A change that is about to be made.
 #[derive(Clone, Copy)]
 pub struct Effect<'a> {
-    /// What is done, such as `unmount`.
+    /// The action, such as `unmount`.
     pub verb: &'static str,
-    /// What it is done to: a path, a process, an id.
+    /// What it changes: a path, a process, an ID.
     pub target: &'a dyn fmt::Debug,
 }
 
-/// What became of an effect that did not fail.
+/// Result of an effect that did not fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "an effect that was withheld did not happen"]
 pub enum Outcome {
-    /// It was done.
+    /// The change was made.
     Done,
-    /// There was nothing to do it to.
+    /// There was nothing to change.
     Nothing,
-    /// A dry run decided it and kept it back.
+    /// The change was suppressed by a dry run.
     Withheld,
 }
 
@@ -48,8 +48,8 @@ pub enum Outcome {
 pub struct Effects {
     dry_run: bool,
     gate: EffectGate,
-    /// Told when the gate may have shut on what is under way.
-    shuts: Arc<Notify>,
+    /// Notified when the gate may have shut during an effect.
+    block_signal: Arc<Notify>,
     threads: Threads,
     unmounting: Unmounting,
 }
@@ -66,7 +66,7 @@ impl<'a> Effect<'a> {
 // === impl Outcome ===
 
 impl Outcome {
-    /// What became of two effects: what of any was done was done.
+    /// Result of two effects: `Done` if either was.
     pub fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::Done, _) | (_, Self::Done) => Self::Done,
@@ -79,66 +79,66 @@ impl Outcome {
 // === impl Effects ===
 
 impl Effects {
-    /// Effects behind `gate`; in a dry run they are logged instead.
+    /// Effects behind `gate`. In a dry run they are only logged.
     pub fn new(dry_run: bool, gate: EffectGate) -> Self {
         Self {
             dry_run,
             gate,
-            shuts: Arc::default(),
+            block_signal: Arc::default(),
             threads: Threads::default(),
             unmounting: Unmounting::default(),
         }
     }
 
-    /// The same, where somebody tells when the gate may have shut on what is under way.
+    /// Sets the signal that is notified when the gate may have shut.
     #[must_use]
-    pub fn with_block_signal(self, shuts: Arc<Notify>) -> Self {
-        Self { shuts, ..self }
+    pub fn with_block_signal(self, block_signal: Arc<Notify>) -> Self {
+        Self { block_signal, ..self }
     }
 
-    /// The same, with work that blocks done there.
+    /// Sets the threads for blocking work.
     #[must_use]
     pub fn with_threads(self, threads: Threads) -> Self {
         Self { threads, ..self }
     }
 
-    /// The same, with unmounts done so.
+    /// Sets how unmounts are executed.
     #[must_use]
     pub fn with_unmount_backend(mut self, unmounts: UnmountBackend) -> Self {
         self.unmounting.backend = unmounts;
         self
     }
 
-    /// The same, with unmounts done by force then.
+    /// Sets when unmounts are forced.
     #[must_use]
     pub fn with_force_unmount(mut self, force: ForceUnmount) -> Self {
         self.unmounting.force = force;
         self
     }
 
-    /// The same, with unmounts waited for so long before they are said to hang.
+    /// Sets how long an unmount may take before it counts as hanging.
     #[must_use]
     pub fn with_patience(mut self, patience: Duration) -> Self {
         self.unmounting.patience = patience;
         self
     }
 
-    /// How unmounts are done, and those that hang.
+    /// Settings of unmounts, and those that hang.
     pub fn unmounting(&self) -> &Unmounting {
         &self.unmounting
     }
 
-    /// Effects that always happen: for tests and tools that answer for themselves.
+    /// Effects that are always allowed, for tests and tools.
     pub fn ungated() -> Self {
         Self::new(false, Arc::new(|| Ok(())))
     }
 
-    /// Whether every effect is only logged.
+    /// Whether effects are only logged.
     pub fn is_dry_run(&self) -> bool {
         self.dry_run
     }
 
-    /// Whether `what` is to be done now; `false` in a dry run, which logs it. Whoever does it then says so to
+    /// Whether `what` may be done now; `false` in a dry run, which logs it. The caller reports its completion to
     /// [`checkpoint::after`].
     pub fn allow(&self, what: &Effect<'_>) -> Result<bool, EffectsBlocked> {
         let allowed = self.allow_unlogged()?;
@@ -150,18 +150,18 @@ impl Effects {
         Ok(allowed)
     }
 
-    /// The same where whoever asks can tell more of it.
+    /// Like [`Self::allow`], without a log line and a checkpoint, for callers that log more details.
     pub fn allow_unlogged(&self) -> Result<bool, EffectsBlocked> {
         (self.gate)()?;
         Ok(!self.dry_run)
     }
 
-    /// Where work that blocks is done.
+    /// How blocking work is executed.
     pub fn blocking(&self) -> Blocking {
         self.threads.blocking()
     }
 
-    /// Does work with these effects that may block, when it is its turn.
+    /// Runs blocking work with these effects, when a thread is free.
     pub async fn run_blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Self) -> T + Send + 'static,
@@ -170,38 +170,38 @@ impl Effects {
         self.threads.run_blocking(move || work(&effects)).await
     }
 
-    /// Goes on with what was allowed, and asks again before each step of it: whoever waits for a connection finds the gate
-    /// shut when there is one. What was done by then is not known.
+    /// Polls `work`, and asks the gate before each poll. Does not notice on its own that the gate block_signal. What an
+    /// interrupted `work` did is unknown.
     pub async fn run_checked<F: Future>(&self, work: F) -> Result<F::Output, EffectsBlocked> {
         tokio::pin!(work);
         poll_fn(|context| match self.check() {
             Ok(()) => work.as_mut().poll(context).map(Ok),
-            Err(held) => Poll::Ready(Err(held)),
+            Err(blocked) => Poll::Ready(Err(blocked)),
         })
         .await
     }
 
-    /// Goes on with what was allowed, and lets go of it as soon as the gate is shut: somebody else is about to do the same.
+    /// Polls `work`, and drops it as soon as the gate block_signal, since a kubelet may be about to do the same.
     pub async fn run_until_blocked<F: Future>(&self, work: F) -> Result<F::Output, EffectsBlocked> {
         tokio::select! {
             biased;
             done = work => Ok(done),
-            held = self.wait_until_blocked() => Err(held),
+            blocked = self.wait_until_blocked() => Err(blocked),
         }
     }
 
     /// Returns when the gate is shut, with the reason.
     pub async fn wait_until_blocked(&self) -> EffectsBlocked {
         loop {
-            let shuts = self.shuts.notified();
-            if let Err(held) = self.check() {
-                return held;
+            let block_signal = self.block_signal.notified();
+            if let Err(blocked) = self.check() {
+                return blocked;
             }
-            shuts.await;
+            block_signal.await;
         }
     }
 
-    /// Whether an effect that was allowed may go on; asked between the parts of a long one.
+    /// Whether an allowed effect may continue. Called between the parts of a long one.
     pub fn check(&self) -> Result<(), EffectsBlocked> {
         (self.gate)()
     }
@@ -228,20 +228,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dry_run_allows_nothing() {
+    fn dry_run_allows_nothing() {
         let effects = Effects::new(true, Arc::new(|| Ok(())));
         assert_eq!(effects.allow(&Effect::new("unmount", &"/x")), Ok(false));
     }
 
     #[test]
-    fn a_gate_that_shuts_holds_back_the_next_effect_also_in_a_dry_run() {
+    fn shut_gate_blocks_the_next_effect_even_in_a_dry_run() {
         let shut = Arc::new(AtomicBool::new(false));
-        let held = EffectsBlocked {
+        let blocked = EffectsBlocked {
             reason: "a kubelet is here".into(),
         };
         for dry_run in [false, true] {
             shut.store(false, Ordering::Relaxed);
-            let (seen, answer) = (shut.clone(), held.clone());
+            let (seen, answer) = (shut.clone(), blocked.clone());
             let effects = Effects::new(
                 dry_run,
                 Arc::new(move || {
@@ -254,14 +254,14 @@ mod tests {
             );
             assert_eq!(effects.allow(&Effect::new("kill", &7)), Ok(!dry_run));
             shut.store(true, Ordering::Relaxed);
-            assert_eq!(effects.allow(&Effect::new("kill", &7)), Err(held.clone()));
-            assert_eq!(effects.check(), Err(held.clone()));
+            assert_eq!(effects.allow(&Effect::new("kill", &7)), Err(blocked.clone()));
+            assert_eq!(effects.check(), Err(blocked.clone()));
         }
     }
 
     #[tokio::test]
-    async fn what_is_under_way_is_let_go_when_the_gate_shuts_and_somebody_tells() {
-        let (shut, shuts) = (Arc::new(AtomicBool::new(false)), Arc::new(Notify::new()));
+    async fn effect_in_flight_is_dropped_when_the_gate_shuts() {
+        let (shut, block_signal) = (Arc::new(AtomicBool::new(false)), Arc::new(Notify::new()));
         let is_shut = Arc::clone(&shut);
         let gate = move || {
             let reason = "a kubelet is here".to_owned();
@@ -271,15 +271,15 @@ mod tests {
                 Ok(())
             }
         };
-        let effects = Effects::new(false, Arc::new(gate)).with_block_signal(Arc::clone(&shuts));
+        let effects = Effects::new(false, Arc::new(gate)).with_block_signal(Arc::clone(&block_signal));
         assert_eq!(effects.run_until_blocked(async { 7 }).await, Ok(7));
         let tell = async {
-            shuts.notify_waiters();
+            block_signal.notify_waiters();
             tokio::task::yield_now().await;
             shut.store(true, Ordering::Relaxed);
-            shuts.notify_waiters();
+            block_signal.notify_waiters();
         };
-        let (held, ()) = tokio::join!(effects.run_until_blocked(std::future::pending::<()>()), tell);
-        assert!(held.is_err());
+        let (blocked, ()) = tokio::join!(effects.run_until_blocked(std::future::pending::<()>()), tell);
+        assert!(blocked.is_err());
     }
 }

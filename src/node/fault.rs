@@ -1,4 +1,4 @@
-//! What went wrong on the node, with verb and path.
+//! Errors of operations on the node, with verb and path.
 
 use std::{
     ffi::OsString,
@@ -14,72 +14,72 @@ use crate::model::{
     trace::Step,
 };
 
-/// Why an effect or a look failed.
+/// Why an operation failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Cause {
-    /// The kernel refused.
+    /// A system call failed.
     #[error("{}", std::io::Error::from(*.0))]
     Errno(Errno),
     /// The gate is shut.
     #[error(transparent)]
     Blocked(#[from] EffectsBlocked),
-    /// It was not begun, or not brought to an end.
+    /// The work was not started or not completed.
     #[error(transparent)]
     NotDone(#[from] NotDone),
-    /// A mount is still there after everything was tried.
+    /// A mount still exists after all attempts.
     #[error("still mounted")]
     StillMounted,
-    /// Somebody uses what is mounted there.
+    /// Processes or nested mounts use the file system.
     #[error("{0}")]
     Busy(Box<Holders>),
-    /// The kernel has not come back from it.
+    /// The system call has not returned.
     #[error("{0}")]
     Hangs(Box<Hanging>),
-    /// It is the pod's by its path, and not in the pod's directory.
+    /// The mount's path contains the pod's UID, but is outside of the pod's directory.
     #[error(
         "still mounted, and not in the pod's directory below --kubelet-root; was that directory renamed, or is --kubelet-root \
-         not the kubelet's --root-dir? Give it back its name, or unmount this by hand"
+         not the kubelet's --root-dir? Rename it back, or unmount this path by hand"
     )]
     MountedElsewhere,
-    /// It is a pod's by the shape of its path, which tells no UID; the pod that waits for it has no directory.
+    /// The mount's path looks like a pod's volume but contains no UID, and the pod that waits has no directory.
     #[error(
-        "a volume of some pod is mounted here, and the directory of this pod is not there: was that renamed? Give it back its \
-         name, or unmount this by hand"
+        "a pod's volume is mounted here, and the directory of this pod does not exist: was it renamed? Rename it back, or \
+         unmount this path by hand"
     )]
     MountedForUnknownPod,
-    /// A loop device outlives its end.
+    /// A loop device still exists after its detachment.
     #[error(
-        "still there: somebody has it open or has mounted what is on it, and it goes with the last of them; fuser -v {0:?} tells who"
+        "still there: it is open or mounted, and is detached when its last user closes it; fuser -v {0:?} shows the users"
     )]
     LoopInUse(PathBuf),
-    /// It is there although it ought to be gone.
+    /// It still exists after its removal.
     #[error("still there")]
     StillThere,
-    /// What lies there is another mount or file system, which is never entered.
+    /// Another mount or file system, which is never entered.
     #[error("another mount or file system begins here")]
     OtherFileSystem,
-    /// A directory came back full as often as it was emptied.
+    /// A directory was filled again as often as it was emptied.
     #[error("it fills up as fast as it is emptied")]
     KeepsFilling,
-    /// Directories are nested deeper than anything honest.
+    /// Directories are nested deeper than any legitimate ones.
     #[error("directories are nested too deep")]
     TooDeep,
     /// A name that could lead out of the directory.
     #[error("{0:?} is not a name within a directory")]
     BadName(OsString),
-    /// What lies there is a link, a directory, a device or the like.
-    #[error("it is no ordinary file")]
+    /// A link, a directory, a device or the like.
+    #[error("it is not a regular file")]
     NotRegularFile,
-    /// A file is larger than anything honest.
+    /// A file is larger than any legitimate one.
     #[error("it is larger than {0} bytes")]
     TooLarge(u64),
-    /// The kernel lacks `openat2`, without which removal is not safe.
+    /// The kernel lacks `openat2`, which safe removal needs.
     #[error("this kernel has no openat2 (Linux 5.6 or newer is needed)")]
     KernelTooOld,
-    /// A kind of volume that this agent does not know how to take away.
+    /// A volume plugin that the agent does not support.
     #[error(
-        "volume {name:?} of plugin {plugin:?} is of a kind that is not handled: left alone; a kubelet can take it away, or the pod \
-             goes on once it is unmounted and removed by hand"
+        "volume {name:?} of plugin {plugin:?} is not supported and is left alone; a kubelet can remove it, or the pod \
+             continues once it is unmounted and removed by hand"
     )]
     UnknownPlugin {
         /// The plugin's directory name.
@@ -89,65 +89,65 @@ pub enum Cause {
     },
     /// Two volumes of the pod use one name, so their subPath mounts cannot be told apart.
     #[error(
-        "it may belong to another volume of that name, which is not handled: left alone; the pod goes on once both are \
+        "it may belong to another volume with that name, which is not supported; the pod continues once both are \
              unmounted and removed, by a kubelet or by hand"
     )]
     SharedName,
-    /// What somebody else says of it.
+    /// A message from another component.
     #[error("{0}")]
     Message(String),
-    /// A driver does not take away a volume of which the mount table shows nothing.
+    /// A driver cannot tear down a volume that the mount table does not show.
     #[error("{why}; the mount table shows nothing of it")]
     DriverFailed {
-        /// What the driver answered, or why it cannot be asked.
+        /// The driver's answer, or why it cannot be called.
         why: String,
-        /// Which driver has not done what with which volume.
+        /// Driver, call and volume.
         volume: String,
     },
-    /// Processes that outlive SIGKILL.
+    /// Processes that survived SIGKILL.
     #[error("processes are left in it: {0}")]
     Processes(Survivors),
-    /// systemd was asked, in vain.
+    /// An error from systemd.
     #[error("{0}")]
     Systemd(String),
-    /// More of the same.
+    /// Further faults.
     #[error("and {0} more")]
     More(usize),
 }
 
-/// Paths in faults are cut to so many bytes.
-const LONGEST: usize = 4096;
+/// Maximum length of a path in a fault, in bytes.
+const MAX_PATH: usize = 4096;
 
-/// Something that could not be done.
+/// A failed operation on the node.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("cannot {verb} {path:?}: {cause}")]
 pub struct Fault {
-    /// What was tried.
+    /// What was attempted.
     pub verb: &'static str,
-    /// What it was tried on.
+    /// The target.
     pub path: PathBuf,
     /// Why it failed.
     pub cause: Cause,
 }
 
-/// The kernel's error number, `EIO` where the library made the error up.
+/// The error number; `EIO` if the error is not from the kernel.
 pub(crate) fn errno(error: &std::io::Error) -> Errno {
     error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
 }
 
-/// The same of a call that goes by rustix.
+/// The error number of a rustix call.
 pub(crate) fn errno_of(error: rustix::io::Errno) -> Errno {
     Errno::from_raw(error.raw_os_error())
 }
 
-/// Head and tail of a path that is longer than anybody reads: directories may be nested without end.
-fn cut(path: &Path) -> PathBuf {
+/// Head and tail of a path that is too long for a message. Directories may be nested without limit.
+fn shorten(path: &Path) -> PathBuf {
     const MIDDLE: &[u8] = " … ".as_bytes();
     let bytes = path.as_os_str().as_bytes();
-    if bytes.len() <= LONGEST {
+    if bytes.len() <= MAX_PATH {
         return path.to_owned();
     }
-    let half = (LONGEST - MIDDLE.len()) / 2;
+    let half = (MAX_PATH - MIDDLE.len()) / 2;
     let parts = [&bytes[..half], MIDDLE, &bytes[bytes.len() - half..]];
     OsString::from_vec(parts.concat()).into()
 }
@@ -177,19 +177,19 @@ impl Fault {
     pub fn new(verb: &'static str, path: impl AsRef<Path>, cause: impl Into<Cause>) -> Self {
         Self {
             verb,
-            path: cut(path.as_ref()),
+            path: shorten(path.as_ref()),
             cause: cause.into(),
         }
     }
 
-    /// Whether the gate was the cause, so that trying anything else now is in vain.
+    /// Whether the gate blocked the operation, so that other operations would fail as well.
     pub fn is_blocked(&self) -> bool {
         matches!(self.cause, Cause::Blocked(_))
     }
 }
 
 impl Fault {
-    /// The same as a failure of this step.
+    /// Converts it to a failure of this step.
     pub fn failure(&self, step: Step) -> Failure {
         let held_by = match &self.cause {
             Cause::Busy(holders) => holders.processes.iter().map(|holder| holder.pid).collect(),
@@ -203,11 +203,11 @@ impl Fault {
 }
 
 impl Reasoned for Fault {
-    /// The kernel's name of the error, where it has refused.
+    /// The name of the error number if there is one.
     fn reason(&self) -> std::borrow::Cow<'static, str> {
         match &self.cause {
             Cause::Errno(errno) => format!("{errno:?}").into(),
-            Cause::Blocked(held) => held.reason(),
+            Cause::Blocked(blocked) => blocked.reason(),
             Cause::NotDone(not_done) => not_done.reason(),
             Cause::Hangs(_) => HANGS.into(),
             Cause::Busy(_) | Cause::LoopInUse(_) => BUSY.into(),
@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_without_end_is_cut_to_its_head_and_its_tail() {
+    fn endless_path_is_shortened_to_head_and_tail() {
         let path = format!("/head/{}/tail", "d/".repeat(100_000));
         let fault = Fault::new("remove", path, Errno::EPERM);
         let text = fault.path.to_str().unwrap();
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hostile_path_stays_on_one_line_of_the_log() {
+    fn path_with_newline_stays_on_one_log_line() {
         let fault = Fault::new("remove", "/pods/a\nERROR forged", Errno::EPERM);
         let line = fault.to_string();
         assert!(!line.contains('\n'), "{line}");
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_counted_under_the_kernels_name_of_it_or_a_word_of_ours() {
+    fn failures_are_counted_by_error_name_or_reason() {
         let fault = |cause| Fault {
             verb: "unmount",
             path: "/a/b".into(),

@@ -1,4 +1,4 @@
-//! What can go wrong between the agent and a gRPC peer on this node: the container runtime or a driver.
+//! Errors of gRPC calls on this node: to the container runtime or a driver.
 
 use std::{error::Error, fmt, time::Duration};
 
@@ -12,90 +12,90 @@ use crate::{
     node::effects::EffectsBlocked,
 };
 
-/// A call that failed: which one, on what, and how.
+/// A failed call: which one, its target, and how it failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GrpcError {
-    /// No connection, or it broke while the call was out: what the peer did is not known.
-    #[error("{call}: the {} cannot be reached: {cause}", call.peer.word())]
+    /// No connection, or it broke during the call. What the peer did is unknown.
+    #[error("{call}: the {} cannot be reached: {cause}", call.peer.label())]
     Unreachable {
         /// The call.
         call: Call,
         /// The innermost cause.
         cause: String,
     },
-    /// What listens there does not speak gRPC. Told of the runtime only.
-    #[error("{call}: what listens on the socket does not speak gRPC: {cause}")]
+    /// The server does not speak gRPC. Only reported for the runtime.
+    #[error("{call}: the server on the socket does not speak gRPC: {cause}")]
     Foreign {
         /// The call.
         call: Call,
-        /// How that was seen.
+        /// How that was detected.
         cause: String,
     },
-    /// No answer in time: what the peer did is not known.
+    /// No answer in time. What the peer did is unknown.
     #[error("{call}: no answer within {after:?}")]
     Timeout {
         /// The call.
         call: Call,
-        /// How long the answer was waited for.
+        /// How long the call waited.
         after: Duration,
     },
-    /// The peer said no.
+    /// The peer answered with an error.
     #[error("{call}: {code:?}: {message}{}", remedy(message))]
     Failed {
         /// The call.
         call: Call,
-        /// The peer's class of error.
+        /// The gRPC status code.
         code: Code,
         /// The peer's message.
         message: String,
     },
-    /// The answer lacks what it must have.
+    /// The answer lacks a required field.
     #[error("{call}: the answer has no {what}")]
     Incomplete {
         /// The call.
         call: Call,
-        /// What is missing.
+        /// The missing field.
         what: &'static str,
     },
-    /// The path cannot be sent.
-    #[error("{call}: the path is no UTF-8")]
+    /// The path is not UTF-8 and cannot be sent.
+    #[error("{call}: the path is not UTF-8")]
     PathNotUtf8 {
         /// The call that was not made.
         call: Call,
     },
-    /// Effects are not allowed now; nothing was sent.
-    #[error("{call}: {held}")]
+    /// Effects are blocked; nothing was sent.
+    #[error("{call}: {blocked}")]
     Blocked {
         /// The call that was not made.
         call: Call,
         /// Why.
-        held: EffectsBlocked,
+        blocked: EffectsBlocked,
     },
 }
 
-/// A call and what it is about.
+/// A call and its target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call {
     /// Name of the call.
     pub name: &'static str,
     /// Who is called.
     pub peer: Peer,
-    /// Id of a container or sandbox, UID of a pod, a path, or claims; empty if it is about none.
+    /// ID of a container or sandbox, UID of a pod, a path, or claims; may be empty.
     pub target: String,
-    /// The driver's own name of the volume that it is about.
+    /// The driver's ID of the volume.
     pub volume: Option<String>,
 }
 
-/// Who is called.
+/// The peer of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Peer {
     /// The container runtime.
     Runtime,
-    /// A driver, by its name, or its registration socket while that is not known.
+    /// A driver, by its name, or by its registration socket while the name is unknown.
     Driver(String),
 }
 
-/// What helps where no call of the CRI does.
+/// A remedy for errors that no CRI call can clear.
 fn remedy(message: &str) -> &'static str {
     if message.contains("cannot delete running task") {
         "; if this stays, a start that was cut short may have left it to containerd (its issue 11037), and no call of the CRI removes \
@@ -109,7 +109,7 @@ fn remedy(message: &str) -> &'static str {
 
 impl GrpcError {
     pub(crate) fn from_status(call: Call, status: &Status) -> Self {
-        // A status that came over the wire has no source; one that tonic made of a broken connection has.
+        // A status from the wire has no source. One that tonic creates for a broken connection has.
         if let Some(source) = status.source() {
             return if call.peer == Peer::Runtime && is_foreign(source) {
                 let cause = cause_of(source);
@@ -130,7 +130,7 @@ impl GrpcError {
         Self::Unreachable { call, cause }
     }
 
-    /// The call that this is about.
+    /// The failed call.
     pub fn call(&self) -> &Call {
         match self {
             Self::Unreachable { call, .. }
@@ -143,7 +143,7 @@ impl GrpcError {
         }
     }
 
-    /// Whether the same call may succeed later without anybody changing it or the peer's configuration.
+    /// Whether the same call may succeed later without a change of configuration.
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Unreachable { .. } | Self::Timeout { .. } | Self::Blocked { .. } => true,
@@ -160,7 +160,7 @@ impl GrpcError {
         }
     }
 
-    /// Whether the peer itself was out of reach, as opposed to the call having failed or hung.
+    /// Whether the peer was unreachable. False if the call failed or timed out.
     pub fn is_unreachable(&self) -> bool {
         match self {
             Self::Unreachable { .. } => true,
@@ -173,17 +173,17 @@ impl GrpcError {
         }
     }
 
-    /// Whether whatever listens there is no CRI v1 runtime: another protocol, or gRPC without the service.
+    /// Whether the server is not a CRI v1 runtime: it speaks another protocol, or gRPC without this service.
     pub fn is_not_a_runtime(&self) -> bool {
         matches!(self, Self::Foreign { .. }) || self.is_unknown_call()
     }
 
-    /// Whether the runtime is too old to know this call.
+    /// Whether the runtime does not implement this call.
     pub fn is_unknown_call(&self) -> bool {
         self.code() == Some(Code::Unimplemented)
     }
 
-    /// Whether the answer is larger than a message may be: for our side (`OutOfRange`) or the peer's.
+    /// Whether the answer exceeds the agent's (`OutOfRange`) or the peer's message limit.
     pub(super) fn is_too_large(&self) -> bool {
         matches!(self.code(), Some(Code::OutOfRange | Code::ResourceExhausted))
     }
@@ -192,12 +192,12 @@ impl GrpcError {
         self.code() == Some(Code::NotFound)
     }
 
-    /// Whether the driver has answered that there is no such volume.
+    /// Whether the driver answered that the volume does not exist.
     pub fn is_unknown_volume(&self) -> bool {
         self.call().volume.is_some() && self.is_not_found()
     }
 
-    /// Whether the gate was the cause, so that trying anything else now is in vain.
+    /// Whether the gate blocked the call, so that other calls would fail as well.
     pub fn is_blocked(&self) -> bool {
         matches!(self, Self::Blocked { .. })
     }
@@ -210,7 +210,7 @@ impl GrpcError {
     }
 }
 
-/// An error and all that it was made of.
+/// An error and its sources.
 fn chain<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     std::iter::successors(Some(error), |&error| error.source())
 }
@@ -220,8 +220,8 @@ fn cause_of(error: &(dyn Error + 'static)) -> String {
     ForeignText::new(&innermost.to_string()).into()
 }
 
-/// Our own HTTP/2 side refused what it read. An error that the peer sent is no sign of a foreign protocol, and neither
-/// is one of the socket.
+/// Whether the agent's own HTTP/2 side rejected what it read. An error sent by the peer, or by the socket, does not prove
+/// another protocol.
 fn is_foreign(error: &(dyn Error + 'static)) -> bool {
     chain(error)
         .filter_map(|error| error.downcast_ref::<h2::Error>())
@@ -231,7 +231,7 @@ fn is_foreign(error: &(dyn Error + 'static)) -> bool {
 // === impl Call ===
 
 impl Call {
-    /// A call of the runtime, about this id.
+    /// A call to the runtime about this ID.
     pub(crate) fn to_runtime(name: &'static str, id: &str) -> Self {
         Self {
             name,
@@ -241,7 +241,7 @@ impl Call {
         }
     }
 
-    /// A call of a driver, about this path or these claims.
+    /// A call to a driver about this path or these claims.
     pub(crate) fn to_driver(name: &'static str, driver: &str, target: impl Into<String>) -> Self {
         Self {
             name,
@@ -251,8 +251,8 @@ impl Call {
         }
     }
 
-    /// The same, about this volume: the driver's storage knows it by that name, and not by our path.
-    pub(super) fn about(self, volume: &str) -> Self {
+    /// Sets the volume: the driver's storage knows it by that ID, not by the agent's path.
+    pub(super) fn for_volume(self, volume: &str) -> Self {
         let volume = Some(volume.to_owned());
         Self { volume, ..self }
     }
@@ -278,7 +278,7 @@ impl fmt::Display for Call {
 // === impl Peer ===
 
 impl Peer {
-    fn word(&self) -> &'static str {
+    fn label(&self) -> &'static str {
         match self {
             Self::Runtime => "runtime",
             Self::Driver(_) => "driver",
@@ -287,7 +287,7 @@ impl Peer {
 }
 
 impl Reasoned for GrpcError {
-    /// A class of gRPC's, where the peer has answered.
+    /// The gRPC status code if the peer answered.
     fn reason(&self) -> std::borrow::Cow<'static, str> {
         match self {
             Self::Failed { code, .. } => format!("{code:?}").into(),
@@ -305,7 +305,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_get_better_by_itself_is_not_retryable() {
+    fn permanent_errors_are_not_retryable() {
         let failed = |code| GrpcError::Failed {
             call: Call::to_runtime("StopContainer", "c"),
             code,
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_names_the_call_and_what_it_was_about() {
+    fn error_names_the_call_and_its_target() {
         let cause = "No such file or directory (os error 2)".to_owned();
         let error = GrpcError::Unreachable {
             call: Call::to_runtime("Version", ""),
@@ -347,8 +347,8 @@ mod tests {
     }
 
     #[test]
-    fn whatever_a_driver_says_stays_on_one_line_and_names_driver_call_and_code() {
-        let call = Call::to_driver("NodeUnpublishVolume", "csi.example.com", "/pods/u/mount").about("vol/1");
+    fn driver_error_is_one_line_with_driver_call_and_code() {
+        let call = Call::to_driver("NodeUnpublishVolume", "csi.example.com", "/pods/u/mount").for_volume("vol/1");
         let error = GrpcError::from_status(call, &Status::internal("umount: busy\nERROR forged"));
         assert_eq!(
             error.to_string(),

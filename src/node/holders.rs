@@ -1,6 +1,6 @@
-//! Who keeps a mount in use.
+//! Finds the holders of a mount.
 //!
-//! What lies on the mount itself is never touched, for its server may be gone: only links in /proc are read, and text.
+//! Never accesses the mounted file system, whose server may not answer: reads only links and text in /proc.
 
 use std::{
     collections::HashMap,
@@ -23,64 +23,64 @@ pub use container::container_of;
 pub use exit::wait_for_any_exit;
 use scan::Scan;
 
-/// Holders that are named one by one.
-const NAMED: usize = 8;
-/// A look at all processes takes no longer, however many there are.
-const LONGEST: Duration = Duration::from_secs(2);
-/// The memory map of a process that is stuck may keep whoever reads it.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// Number of holders reported one by one.
+const MAX_NAMED: usize = 8;
+/// Limit of the search, whatever the number of processes.
+const SEARCH_LIMIT: Duration = Duration::from_secs(2);
+/// Limit of one read: reading the memory map of a hung process may hang.
+const READ_LIMIT: Duration = Duration::from_secs(3);
 
-/// Who keeps one mount in use, as far as it was found.
+/// Holders of one mount, as far as found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Holders {
     /// Processes, at most eight.
     pub processes: Vec<Holder>,
-    /// Mounts inside it, at most eight.
-    pub inside: Vec<PathBuf>,
-    /// How many further processes there are.
+    /// Nested mounts, at most eight.
+    pub nested: Vec<PathBuf>,
+    /// Number of other processes.
     pub more: usize,
-    /// The look at the processes did not come to its end.
-    pub cut_short: bool,
+    /// The search did not read all processes.
+    pub is_incomplete: bool,
 }
 
-/// A process that keeps a mount in use.
+/// A process that uses a mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
     /// Its id.
     pub pid: i32,
-    /// Its name, as the kernel knows it.
+    /// Its command name.
     pub command: String,
-    /// Id of its container.
+    /// ID of its container.
     pub container: Option<String>,
-    /// What of it lies on the mount.
-    pub how: How,
-    /// Where it sees the mount.
+    /// How it uses the mount.
+    pub usage: Usage,
+    /// Its mount namespace.
     pub namespace: Namespace,
 }
 
-/// What of a process lies on a mount.
+/// How a process uses a mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum How {
+pub enum Usage {
     /// Its working directory.
     WorkingDirectory,
     /// Its root directory.
     Root,
-    /// A file that it has open.
+    /// An open file.
     OpenFile,
-    /// A file that is mapped into its memory, such as the program that it runs.
+    /// A file mapped into its memory, such as its program.
     MappedFile,
 }
 
-/// Which mount namespace a process is in.
+/// Mount namespace of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Namespace {
-    /// That of this agent.
+    /// The agent's.
     Own,
     /// Another one.
     Other,
 }
 
-/// Finds who keeps these mounts in use, by their ids; each has an entry. Processes are listed in `proc`.
+/// Finds the holders of these mounts, by mount ID; each has an entry. Processes are read from `proc`.
 pub fn holders(
     proc: &Path,
     table: &Arc<MountTable>,
@@ -91,14 +91,14 @@ pub fn holders(
         return HashMap::new();
     };
     let found = Arc::new(Mutex::new(Scan::new(proc.to_owned(), Arc::clone(table), busy.to_vec())));
-    let look = {
+    let search = {
         let found = Arc::clone(&found);
-        move || scan::all(&found, LONGEST)
+        move || scan::all(&found, SEARCH_LIMIT)
     };
-    let whole = in_flight.wait_for(&first.path, Call::FindHolders, PATIENCE, look);
+    let result = in_flight.run_with_timeout(&first.path, Call::FindHolders, READ_LIMIT, search);
     let mut holders = found.lock().unwrap_or_else(PoisonError::into_inner).found();
     for it in holders.values_mut() {
-        it.cut_short = whole != Ok(true);
+        it.is_incomplete = result != Ok(true);
     }
     holders
 }
@@ -106,25 +106,23 @@ pub fn holders(
 // === impl Holders ===
 
 impl fmt::Display for Holders {
-    /// On one line: names of processes and files are anybody's to choose.
+    /// On one line: processes and files have untrusted names.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut by: Vec<String> = self.processes.iter().map(Holder::to_string).collect();
         if self.more > 0 {
             by.push(format!("{} more", self.more));
         }
-        if !self.inside.is_empty() {
-            let inside: Vec<_> = self.inside.iter().map(|path| format!("{path:?}")).collect();
-            by.push(format!("what is mounted in it: {}", inside.join(", ")));
+        if !self.nested.is_empty() {
+            let nested: Vec<_> = self.nested.iter().map(|path| format!("{path:?}")).collect();
+            by.push(format!("what is mounted in it: {}", nested.join(", ")));
         }
         if by.is_empty() {
-            f.write_str(
-                "it is in use, and nobody was found who uses it: perhaps a loop device, swap or an NFS export",
-            )?;
+            f.write_str("it is in use, but no user was found: perhaps a loop device, swap or an NFS export")?;
         } else {
             write!(f, "it is in use by {}; it goes when they end", by.join(", "))?;
         }
-        if self.cut_short {
-            f.write_str(" (not all processes were looked at)")?;
+        if self.is_incomplete {
+            f.write_str(" (not all processes were read)")?;
         }
         Ok(())
     }
@@ -136,17 +134,17 @@ impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "process {} {:?}", self.pid, self.command)?;
         if let Some(container) = &self.container {
-            // As much of it as crictl shows.
+            // The prefix that crictl shows.
             write!(f, " of container {}", container.get(..13).unwrap_or(container))?;
         }
         if self.namespace == Namespace::Other {
             f.write_str(" in another mount namespace")?;
         }
-        write!(f, " ({})", self.how)
+        write!(f, " ({})", self.usage)
     }
 }
 
-impl fmt::Display for How {
+impl fmt::Display for Usage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::WorkingDirectory => "working directory",
@@ -157,38 +155,37 @@ impl fmt::Display for How {
     }
 }
 
-/// Whether `path` is `place` or lies below it.
-fn within(path: &Path, place: &Path) -> bool {
-    path.starts_with(place)
+fn is_within(path: &Path, parent: &Path) -> bool {
+    path.starts_with(parent)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn holder(pid: i32, how: How) -> Holder {
+    fn holder(pid: i32, usage: Usage) -> Holder {
         Holder {
             pid,
             command: "sh\n\"x".to_owned(),
             container: None,
-            how,
+            usage,
             namespace: Namespace::Own,
         }
     }
 
     #[test]
-    fn each_holder_is_named_on_one_line() {
+    fn each_holder_is_shown_on_one_line() {
         let container = Some("0123456789abcdef".repeat(4));
         let holders = Holders {
             processes: vec![
-                holder(7, How::WorkingDirectory),
+                holder(7, Usage::WorkingDirectory),
                 Holder {
                     container,
                     namespace: Namespace::Other,
-                    ..holder(8, How::OpenFile)
+                    ..holder(8, Usage::OpenFile)
                 },
             ],
-            inside: vec!["/v/a\nb".into()],
+            nested: vec!["/v/a\nb".into()],
             more: 3,
             ..Holders::default()
         };
@@ -201,10 +198,10 @@ mod tests {
     }
 
     #[test]
-    fn a_look_that_found_nobody_says_so_and_whether_it_came_to_its_end() {
+    fn search_without_result_reports_it_and_whether_it_is_complete() {
         let mut holders = Holders::default();
-        assert!(holders.to_string().starts_with("it is in use, and nobody was found"));
-        holders.cut_short = true;
-        assert!(holders.to_string().ends_with("(not all processes were looked at)"));
+        assert!(holders.to_string().starts_with("it is in use, but no user was found"));
+        holders.is_incomplete = true;
+        assert!(holders.to_string().ends_with("(not all processes were read)"));
     }
 }

@@ -1,4 +1,4 @@
-//! The machine that the agent works on, and what it must be like for that.
+//! Paths of this node, and checks that the agent can work on it.
 
 use std::{
     path::{Path, PathBuf},
@@ -17,29 +17,29 @@ use crate::{
     },
 };
 
-/// So often is looked for a runtime that has gone.
-const AGAIN: Duration = Duration::from_secs(1);
-/// Where processes are listed.
+/// Interval between checks for a missing runtime.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// Directory with all processes.
 pub const PROC: &str = "/proc";
-/// The mount table of this process, which is that of the host: `same_mount_namespace` sees to it.
+/// The mount table of this process, which is the host's: `same_mount_namespace` checks it.
 pub const MOUNTINFO: &str = "/proc/self/mountinfo";
-/// Where cgroup hierarchies are mounted.
+/// Directory with the cgroup hierarchies.
 pub const CGROUP_ROOT: &str = "/sys/fs/cgroup";
-/// Where the kernel lists block devices.
+/// Directory with all block devices.
 pub const SYS_BLOCK: &str = "/sys/block";
 
-/// Where a machine shows itself.
+/// Where the agent reads the state of a node.
 #[derive(Clone)]
 pub struct Host {
-    /// Below which its identity is read.
+    /// Root directory for the node's identity files.
     pub root: PathBuf,
-    /// Where its processes are listed.
+    /// Directory with all processes.
     pub proc: PathBuf,
-    /// Its mount table.
+    /// The mount table.
     pub mountinfo: PathBuf,
-    /// Where its cgroup hierarchies are mounted.
+    /// Directory with the cgroup hierarchies.
     pub cgroups: PathBuf,
-    /// Where its block devices are listed.
+    /// Directory with all block devices.
     pub sys_block: PathBuf,
     /// Its clock.
     pub clock: BootClock,
@@ -48,7 +48,10 @@ pub struct Host {
 // === impl Host ===
 
 impl Host {
-    /// This machine.
+    /// This node.
+    ///
+    /// # Errors
+    /// When the boot ID cannot be read.
     pub fn local() -> Result<Self, Problem> {
         let clock =
             BootClock::new().map_err(|error| Problem::configuration(format!("boot id: {error}"), "mount /proc"))?;
@@ -63,20 +66,21 @@ impl Host {
     }
 }
 
-/// An unmount in another mount namespace than the runtime's would be a lie. One that is away just now is waited for.
+/// Checks that the agent and the runtime share a mount namespace: unmounts in another one would have no effect. Waits
+/// while the runtime is down.
 pub async fn same_mount_namespace(proc: &Path, endpoint: &CriEndpoint) -> Result<(), Problem> {
     loop {
         match check_mount_namespace(mount_namespace::compare(proc, endpoint.path()).await) {
             Err(problem) if problem.kind == ProblemKind::Absent => {
-                tracing::warn!(why = problem.what, "Container runtime has gone; waiting for it");
-                sleep(AGAIN).await;
+                tracing::warn!(why = problem.what, "Container runtime is down; waiting for it");
+                sleep(RETRY_INTERVAL).await;
             }
             answer => return answer,
         }
     }
 }
 
-/// What the comparison of mount namespaces comes to.
+/// Converts the result of the comparison to a problem.
 pub fn check_mount_namespace(found: MountNamespace) -> Result<(), Problem> {
     match found {
         MountNamespace::Ok => Ok(()),
@@ -104,8 +108,8 @@ pub fn check_mount_namespace(found: MountNamespace) -> Result<(), Problem> {
     }
 }
 
-/// The cgroup driver of this node, in the kubelet's order: the runtime's word, then the configuration's. Where nobody
-/// says, what lies on the node does.
+/// The cgroup driver of this node, in the kubelet's order: from the runtime, then from the configuration. If neither
+/// names it, it is derived from the existing cgroups.
 pub async fn detect_cgroup_driver(
     given: Option<CgroupDriver>,
     cri: &Cri,
@@ -116,12 +120,12 @@ pub async fn detect_cgroup_driver(
     if let Some(given) = given {
         return given;
     }
-    let told = cri.cgroup_driver().await.unwrap_or_else(|error| {
-        tracing::warn!(%error, "Runtime does not tell its cgroup driver");
+    let reported = cri.cgroup_driver().await.unwrap_or_else(|error| {
+        tracing::warn!(%error, "Runtime does not report its cgroup driver");
         None
     });
-    let systemd = match (told, kubelet) {
-        (Some(told), _) => return told,
+    let systemd = match (reported, kubelet) {
+        (Some(reported), _) => return reported,
         (None, Some(kubelet)) if !kubelet.is_empty() => kubelet != "cgroupfs",
         (None, _) => cgroups.has_slices(cgroup_root),
     };

@@ -1,23 +1,23 @@
-//! Which machine this is, compared with what the Node object says of its own.
+//! Identity of this machine, and its comparison with the Node object.
 
 use std::{fs, path::Path};
 
-/// What identifies this machine, as far as it can be read.
+/// IDs of this machine, as far as they can be read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Identity {
     /// The machine id.
     pub machine_id: Option<String>,
-    /// What a kubelet here would report as system UUID.
+    /// The system UUID that a kubelet would report here.
     pub system_uuid: Option<String>,
-    /// Differs after each boot.
+    /// The boot ID, which changes with each boot.
     pub boot_id: Option<String>,
 }
 
-/// The Node object speaks of another machine.
+/// The Node object names another machine.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the node's {what} is {node:?}, this machine's is {}", .here.as_deref().unwrap_or("unknown"))]
 pub struct IdentityMismatch {
-    /// Which of the marks differs.
+    /// The ID that differs.
     pub what: &'static str,
     /// The Node object's.
     pub node: String,
@@ -25,9 +25,9 @@ pub struct IdentityMismatch {
     pub here: Option<String>,
 }
 
-/// In the order in which the kubelet tries them.
+/// In the kubelet's order.
 const MACHINE_ID: [&str; 2] = ["etc/machine-id", "var/lib/dbus/machine-id"];
-/// Firmware, then device trees of machines without DMI, then what the kubelet falls back on.
+/// Firmware, then device trees of machines without DMI, then the kubelet's fallback.
 const SYSTEM_UUID: [&str; 4] = [
     "sys/class/dmi/id/product_uuid",
     "proc/device-tree/system-id",
@@ -39,16 +39,16 @@ const BOOT_ID: [&str; 1] = ["proc/sys/kernel/random/boot_id"];
 // === impl Identity ===
 
 impl Identity {
-    /// Reads it below `root`, which is `/` but in tests.
+    /// Reads the IDs below `root`, which is `/` except in tests.
     pub fn read(root: &Path) -> Self {
         Self {
-            machine_id: first(root, &MACHINE_ID),
-            system_uuid: first(root, &SYSTEM_UUID),
-            boot_id: first(root, &BOOT_ID),
+            machine_id: read_first(root, &MACHINE_ID),
+            system_uuid: read_first(root, &SYSTEM_UUID),
+            boot_id: read_first(root, &BOOT_ID),
         }
     }
 
-    /// Whether the Node object's ids, where they are set, are this machine's. What cannot be read here does not match.
+    /// Whether the Node object's IDs, where set, are this machine's. An ID that cannot be read here does not match.
     pub fn matches(&self, node_machine_id: &str, node_system_uuid: &str) -> Result<(), IdentityMismatch> {
         same("machineID", node_machine_id, self.machine_id.as_deref())?;
         same("systemUUID", node_system_uuid, self.system_uuid.as_deref())
@@ -56,7 +56,7 @@ impl Identity {
 }
 
 fn same(what: &'static str, node: &str, here: Option<&str>) -> Result<(), IdentityMismatch> {
-    // Firmware and kernel do not agree on the case of UUIDs.
+    // Firmware and kernel differ in the case of UUIDs.
     if node.is_empty() || here.is_some_and(|here| here.eq_ignore_ascii_case(node.trim())) {
         return Ok(());
     }
@@ -67,7 +67,7 @@ fn same(what: &'static str, node: &str, here: Option<&str>) -> Result<(), Identi
     })
 }
 
-fn first(root: &Path, files: &[&str]) -> Option<String> {
+fn read_first(root: &Path, files: &[&str]) -> Option<String> {
     let read = |file: &&str| {
         let text = fs::read_to_string(root.join(file)).ok()?;
         let id = text.trim_matches(|c: char| c == '\0' || c.is_whitespace());
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_read_without_what_surrounds_them() {
+    fn ids_are_trimmed() {
         let here = machine(&[
             ("etc/machine-id", "\n"),
             ("var/lib/dbus/machine-id", "abc\n"),
@@ -107,13 +107,13 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_without_firmware_uuid_is_known_by_its_machine_id_as_with_the_kubelet() {
+    fn machine_id_replaces_a_missing_firmware_uuid() {
         let here = machine(&[("etc/machine-id", "abc\n")]);
         assert_eq!(here.matches("abc", "abc"), Ok(()));
     }
 
     #[test]
-    fn whatever_is_set_must_match() {
+    fn ids_that_are_set_must_match() {
         let here = Identity {
             machine_id: Some("abc".into()),
             system_uuid: Some("12-AB".into()),
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_knows_nothing_of_itself_is_not_the_node() {
+    fn machine_without_ids_does_not_match() {
         let here = Identity::default();
         assert_eq!(here.matches("", ""), Ok(()));
         let text = here.matches("abc", "").unwrap_err().to_string();

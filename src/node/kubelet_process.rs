@@ -1,4 +1,4 @@
-//! Kubelet processes that work on the same pods as we: while there is one, nothing may be touched.
+//! Kubelet processes that work on the same pods as the agent. While one exists, effects are blocked.
 //!
 //! A process is judged by facts that it cannot fake: capabilities, namespaces, mounts and sockets. Its name and its command line
 //! only make it a candidate. A failed walk through its own root file system proves nothing. A process of any name is a kubelet if
@@ -30,7 +30,7 @@ pub use sockets::is_kubelets_answer;
 
 const NAME: &str = "kubelet";
 /// Programs that hold a kubelet or start one, each with the arguments that make it do so; without any it always does.
-const HOLDERS: [(&str, &[&[u8]]); 10] = [
+const WRAPPERS: [(&str, &[&[u8]]); 10] = [
     ("kubelite", &[]),
     ("k3s-server", &[]),
     ("k3s-agent", &[]),
@@ -50,13 +50,13 @@ pub struct KubeletProcess {
     pub pid: i32,
     /// Its command line.
     pub command: ForeignText,
-    /// MatchReason it counts.
+    /// Why it counts.
     pub why: MatchReason,
     /// Whether it is a program that holds a kubelet among other things.
-    pub holds: bool,
+    pub is_wrapper: bool,
 }
 
-/// MatchReason a kubelet counts as one of ours.
+/// Why a kubelet counts as one of ours.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MatchReason {
     /// Its directory is ours.
@@ -76,7 +76,7 @@ enum Kind {
     /// Its name only begins as a kubelet's: it is one if it has what only a kubelet has.
     Candidate,
     /// By these arguments, if they are not none.
-    Holder(&'static [&'static [u8]]),
+    Wrapper(&'static [&'static [u8]]),
     /// Whatever its name: it listens where only a kubelet does.
     Listener,
 }
@@ -98,13 +98,13 @@ pub struct LocalKubelet {
 ///
 /// # Errors
 /// When none was seen and not all could be looked at, as without descriptors or memory.
-pub fn find(proc: &Path, ours: &LocalKubelet) -> io::Result<Vec<KubeletProcess>> {
+pub fn find(proc: &Path, local: &LocalKubelet) -> io::Result<Vec<KubeletProcess>> {
     let mut pids = Vec::new();
     for entry in fs::read_dir(proc)? {
         pids.extend(entry?.file_name().to_str().and_then(|name| name.parse::<i32>().ok()));
     }
     pids.sort_unstable();
-    let named = all(&pids, |pid| by_name(proc, pid, ours));
+    let named = collect(&pids, |pid| by_name(proc, pid, local));
     if named.as_ref().is_ok_and(|found| !found.is_empty()) {
         return named;
     }
@@ -112,19 +112,24 @@ pub fn find(proc: &Path, ours: &LocalKubelet) -> io::Result<Vec<KubeletProcess>>
     if listeners.is_empty() {
         return named;
     }
-    match all(&pids, |pid| by_socket(proc, pid, &listeners, ours)) {
+    match collect(&pids, |pid| by_socket(proc, pid, &listeners, local)) {
         Ok(found) if found.is_empty() => named,
         // A process may be closed even to root. It may be a kubelet of ours only if one listens below our directory.
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied && !evidence::is_below(&listeners, ours) => named,
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied && !evidence::is_below(&listeners, local) => {
+            named
+        }
         found => found,
     }
 }
 
-/// All that `look` finds; its error when it finds none.
-fn all(pids: &[i32], look: impl Fn(i32) -> io::Result<Option<KubeletProcess>>) -> io::Result<Vec<KubeletProcess>> {
+/// All that `probe_pid` finds; its error when it finds none.
+fn collect(
+    pids: &[i32],
+    probe_pid: impl Fn(i32) -> io::Result<Option<KubeletProcess>>,
+) -> io::Result<Vec<KubeletProcess>> {
     let (mut found, mut unseen) = (Vec::new(), None);
     for &pid in pids {
-        match look(pid) {
+        match probe_pid(pid) {
             Ok(it) => found.extend(it),
             Err(error) => unseen = Some(error),
         }
@@ -139,15 +144,15 @@ fn all(pids: &[i32], look: impl Fn(i32) -> io::Result<Option<KubeletProcess>>) -
 ///
 /// # Errors
 /// When that is unknown, as without descriptors or memory.
-pub fn with_pid(proc: &Path, pid: i32, ours: &LocalKubelet) -> io::Result<Option<KubeletProcess>> {
-    match by_name(proc, pid, ours)? {
-        None => by_socket(proc, pid, &evidence::listeners(proc)?, ours),
+pub fn with_pid(proc: &Path, pid: i32, local: &LocalKubelet) -> io::Result<Option<KubeletProcess>> {
+    match by_name(proc, pid, local)? {
+        None => by_socket(proc, pid, &evidence::listeners(proc)?, local),
         found => Ok(found),
     }
 }
 
 /// The process with this pid, if it is a kubelet that counts whatever its name is: it has one of these listening sockets.
-fn by_socket(proc: &Path, pid: i32, listeners: &Listeners, ours: &LocalKubelet) -> io::Result<Option<KubeletProcess>> {
+fn by_socket(proc: &Path, pid: i32, listeners: &Listeners, local: &LocalKubelet) -> io::Result<Option<KubeletProcess>> {
     let dir = proc.join(pid.to_string());
     if listeners.is_empty() || !rights::may_mount(proc, &dir) {
         return Ok(None);
@@ -156,29 +161,35 @@ fn by_socket(proc: &Path, pid: i32, listeners: &Listeners, ours: &LocalKubelet) 
     if roots.is_empty() {
         return Ok(None);
     }
-    Ok(counted(pid, Kind::Listener, &dir, roots, ours))
+    Ok(match_process(pid, Kind::Listener, &dir, roots, local))
 }
 
 /// The process with this pid, if it is a kubelet that counts and has the name of one.
-fn by_name(proc: &Path, pid: i32, ours: &LocalKubelet) -> io::Result<Option<KubeletProcess>> {
+fn by_name(proc: &Path, pid: i32, local: &LocalKubelet) -> io::Result<Option<KubeletProcess>> {
     let dir = proc.join(pid.to_string());
     let Some(kind) = kind(&dir)? else { return Ok(None) };
     // First of all: a kubelet mounts, so a process that cannot mount is no kubelet, whatever its name and arguments are.
     if !rights::may_mount(proc, &dir) {
         return Ok(None);
     }
-    Ok(counted(pid, kind, &dir, Vec::new(), ours))
+    Ok(match_process(pid, kind, &dir, Vec::new(), local))
 }
 
 /// The process, if it counts. `roots` are the directories below which it listens on a kubelet's sockets.
-fn counted(pid: i32, kind: Kind, dir: &Path, roots: Vec<PathBuf>, ours: &LocalKubelet) -> Option<KubeletProcess> {
+fn match_process(
+    pid: i32,
+    kind: Kind,
+    dir: &Path,
+    roots: Vec<PathBuf>,
+    local: &LocalKubelet,
+) -> Option<KubeletProcess> {
     let arguments = fs::read(dir.join("cmdline"));
-    let why = why(kind, dir, &arguments, roots, ours)?;
+    let why = why(kind, dir, &arguments, roots, local)?;
     Some(KubeletProcess {
         pid,
         command: readable(arguments.unwrap_or_default()),
         why,
-        holds: matches!(kind, Kind::Holder(_)),
+        is_wrapper: matches!(kind, Kind::Wrapper(_)),
     })
 }
 
@@ -202,32 +213,32 @@ fn kind(dir: &Path) -> io::Result<Option<Kind>> {
     if name.trim_start_matches('.').starts_with(NAME) {
         return Ok(Some(Kind::Candidate));
     }
-    let holder = HOLDERS.iter().find(|(holder, _)| name == *holder);
-    Ok(holder.map(|(_, by)| Kind::Holder(by)))
+    let holder = WRAPPERS.iter().find(|(holder, _)| name == *holder);
+    Ok(holder.map(|(_, by)| Kind::Wrapper(by)))
 }
 
-/// MatchReason the kubelet with this directory in procfs counts; `None` if it works elsewhere, has ended, or is none.
+/// Why the kubelet with this directory in procfs counts; `None` if it works elsewhere, has ended, or is none.
 fn why(
     kind: Kind,
     dir: &Path,
     arguments: &io::Result<Vec<u8>>,
     roots: Vec<PathBuf>,
-    ours: &LocalKubelet,
+    local: &LocalKubelet,
 ) -> Option<MatchReason> {
     let probed = match arguments {
-        Ok(arguments) => probe::probe(kind, dir, &Arguments(arguments), roots, ours),
+        Ok(arguments) => probe::probe(kind, dir, &Arguments(arguments), roots, local),
         Err(error) => Err(fault::errno(error)),
     };
     match probed {
         Ok(None) => None,
-        Ok(Some(MatchReason::UnknownDirectory)) | Err(_) if has_ended(dir) => None,
+        Ok(Some(MatchReason::UnknownDirectory)) | Err(_) if has_exited(dir) => None,
         Ok(why) => why,
         Err(errno) => Some(MatchReason::Unreadable(errno)),
     }
 }
 
 /// A process without any thread left but a zombie, or none at all.
-fn has_ended(dir: &Path) -> bool {
+fn has_exited(dir: &Path) -> bool {
     let Ok(tasks) = fs::read_dir(dir.join("task")) else {
         return !dir.exists();
     };

@@ -1,11 +1,11 @@
-//! The kubelet's directory, resolved once: everything below it is then found by text alone.
+//! The kubelet's root directory, resolved once, so that paths below it can be compared as text.
 
 use std::{
     io,
     path::{Path, PathBuf},
 };
 
-/// The kubelet's root directory and the directory of its pods, both without symlinks.
+/// The kubelet's root directory and its pods directory, both without symlinks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KubeletRoot {
     given: PathBuf,
@@ -13,7 +13,7 @@ pub struct KubeletRoot {
     pods: PathBuf,
 }
 
-/// The kubelet's directory is not there, or not to be reached.
+/// The kubelet's root directory does not exist or cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[error("{path:?} cannot be resolved: {source}")]
 pub struct UnresolvedRoot {
@@ -24,7 +24,7 @@ pub struct UnresolvedRoot {
 // === impl KubeletRoot ===
 
 impl KubeletRoot {
-    /// Resolves `root` and its `pods`, either of which may be a mount point, or a symlink to elsewhere.
+    /// Resolves `root` and its `pods`, each of which may be a mount point or a symlink.
     pub fn resolve(root: &Path) -> Result<Self, UnresolvedRoot> {
         let resolve = |path: &Path| {
             path.canonicalize().map_err(|source| UnresolvedRoot {
@@ -41,7 +41,7 @@ impl KubeletRoot {
         })
     }
 
-    /// As the operator wrote it.
+    /// The configured path.
     pub fn given(&self) -> &Path {
         &self.given
     }
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn links_above_and_at_pods_are_resolved_once() {
+    fn links_above_and_at_pods_are_resolved() {
         let temp = tempfile::tempdir().unwrap();
         let real = temp.path().canonicalize().unwrap();
         fs::create_dir_all(real.join("data/kubelet")).unwrap();
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn missing_directory_is_named() {
         let error = KubeletRoot::resolve(Path::new("/no/such/kubelet")).unwrap_err();
         assert!(error.to_string().contains("\"/no/such/kubelet\""), "{error}");
     }

@@ -1,4 +1,4 @@
-//! One agent per node: an exclusive lock on the directory of the kubelet's pods.
+//! One agent per node: an exclusive lock on the kubelet's pods directory.
 
 use std::{
     fs::{self, File, TryLockError},
@@ -15,44 +15,44 @@ use nix::{
 use super::fault::{Fault, errno};
 use crate::model::foreign::ForeignText;
 
-/// How the cgroup of the service is called.
+/// Cgroup name of the agent's service.
 const SERVICE: &str = "/pod-teardown.service";
 
-/// The lock, held until it is dropped or the process ends.
+/// The lock, held until it is dropped or the process exits.
 #[derive(Debug)]
-#[must_use = "the lock is gone as soon as this is dropped"]
+#[must_use = "the lock is released as soon as this is dropped"]
 pub struct PodsLock {
     _dir: File,
 }
 
-/// Why there is no lock.
+/// Why the lock was not acquired.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LockError {
-    /// Somebody else has it.
+    /// Another process holds it.
     #[error("{path:?} is locked by {}", describe(.holder.as_ref()))]
     Taken {
         /// The directory.
         path: PathBuf,
-        /// Who has it, if that can be seen.
+        /// The holder, if visible.
         holder: Option<Holder>,
     },
-    /// The directory cannot be locked at all.
+    /// The directory cannot be locked.
     #[error(transparent)]
     Failed(Fault),
 }
 
-/// The process that holds a lock.
+/// The process that holds the lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
     /// Its process id.
     pub pid: i32,
     /// Its command line.
     pub command: ForeignText,
-    /// It runs as the service that the package brings.
+    /// It runs as the packaged service.
     pub in_service: bool,
 }
 
-/// A line of /proc/locks, as far as it matters.
+/// The relevant fields of a line of /proc/locks.
 #[derive(Debug, PartialEq, Eq)]
 struct Line {
     pid: i32,
@@ -61,7 +61,7 @@ struct Line {
 }
 
 impl PodsLock {
-    /// Takes the lock on `pods`, or says who has it, by what `proc` tells.
+    /// Acquires the lock on `pods`, or finds the holder in `proc`.
     pub fn acquire(pods: &Path, proc: &Path) -> Result<Self, LockError> {
         let fault = |error: io::Error| LockError::Failed(Fault::new("lock", pods, errno(&error)));
         let mut dir = File::options();
@@ -88,7 +88,7 @@ fn find_holder(proc: &Path, device: (u64, u64), inode: u64) -> Option<Holder> {
         .filter_map(parse)
         .filter(|line| line.inode == inode)
         .collect();
-    // Some file systems show another device to stat than to the lock table; then the inode alone has to do.
+    // Some file systems report different devices to stat and to the lock table. Then the inode alone is compared.
     let line = lines.iter().find(|line| line.device == device).or(lines.first())?;
     let of_holder = proc.join(line.pid.to_string());
     let command = fs::read(of_holder.join("cmdline")).unwrap_or_default();
@@ -100,24 +100,24 @@ fn find_holder(proc: &Path, device: (u64, u64), inode: u64) -> Option<Holder> {
     })
 }
 
-/// Of `1: FLOCK  ADVISORY  WRITE 4711 fe:00:131 0 EOF`; waiters have an arrow after their number and are left out.
+/// Parses `1: FLOCK  ADVISORY  WRITE 4711 fe:00:131 0 EOF`. Waiters have an arrow after the number and are skipped.
 fn parse(line: &str) -> Option<Line> {
     let mut fields = line.split_ascii_whitespace().skip(1);
     if fields.next()? != "FLOCK" {
         return None;
     }
     let pid = fields.nth(2)?.parse().ok().filter(|pid| *pid > 0)?;
-    let mut place = fields.next()?.split(':');
-    let major = u64::from_str_radix(place.next()?, 16).ok()?;
-    let minor = u64::from_str_radix(place.next()?, 16).ok()?;
+    let mut file_id = fields.next()?.split(':');
+    let major = u64::from_str_radix(file_id.next()?, 16).ok()?;
+    let minor = u64::from_str_radix(file_id.next()?, 16).ok()?;
     Some(Line {
         pid,
         device: (major, minor),
-        inode: place.next()?.parse().ok()?,
+        inode: file_id.next()?.parse().ok()?,
     })
 }
 
-/// A command line as people write it.
+/// A command line as text.
 pub(super) fn readable(mut cmdline: Vec<u8>) -> ForeignText {
     while cmdline.last() == Some(&0) {
         cmdline.pop();
@@ -131,7 +131,7 @@ pub(super) fn readable(mut cmdline: Vec<u8>) -> ForeignText {
 fn describe(holder: Option<&Holder>) -> String {
     match holder {
         Some(Holder { pid, command, .. }) => format!("process {pid} ({command})"),
-        None => "a process that cannot be seen from here".to_owned(),
+        None => "a process that is not visible here".to_owned(),
     }
 }
 
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_second_to_come_is_refused_and_told_who_was_first() {
+    fn second_agent_is_refused_with_the_holder() {
         let temp = tempfile::tempdir().unwrap();
         let first = PodsLock::acquire(temp.path(), Path::new("/proc")).unwrap();
         let error = PodsLock::acquire(temp.path(), Path::new("/proc")).unwrap_err();
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn the_service_is_known_by_its_cgroup() {
+    fn service_is_recognized_by_its_cgroup() {
         let proc = tempfile::tempdir().unwrap();
         let write = |path: &str, text: &str| fs::write(proc.path().join(path), text).unwrap();
         fs::create_dir(proc.path().join("77")).unwrap();
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn without_proc_the_lock_is_still_refused() {
+    fn lock_is_refused_without_proc() {
         let temp = tempfile::tempdir().unwrap();
         let _first = PodsLock::acquire(temp.path(), Path::new("/proc")).unwrap();
         let error = PodsLock::acquire(temp.path(), Path::new("/no/such/proc")).unwrap_err();
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_directory_is_named() {
+    fn missing_directory_is_named() {
         let error = PodsLock::acquire(Path::new("/no/such/pods"), Path::new("/proc")).unwrap_err();
         assert!(error.to_string().contains("/no/such/pods"), "{error}");
     }
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn command_lines_are_read_with_spaces() {
+    fn command_lines_contain_spaces() {
         assert_eq!(
             readable(b"/usr/bin/agent\0run\0--x\0".to_vec()),
             "/usr/bin/agent run --x".into()

@@ -1,4 +1,4 @@
-//! The logs of a pod: its directory, and the links to it that log collectors read.
+//! Removes the logs of a pod: its directory, and the links to it for log collectors.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -14,10 +14,10 @@ use super::{
 };
 use crate::model::failure::Reasoned;
 
-/// The kubelet cuts the name of a link before its suffix, so that it fits a file name.
-const LINK_STEM: usize = 251;
+/// The kubelet truncates a link's name before its suffix, to fit a file name.
+const MAX_LINK_STEM: usize = 251;
 
-/// Where a pod's logs lie.
+/// The log directory of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodLogs {
     root: PathBuf,
@@ -25,7 +25,7 @@ pub struct PodLogs {
     link_prefix: String,
 }
 
-/// A namespace, name or UID that would name another directory than this pod's.
+/// A namespace, name or UID that would lead to another directory.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} cannot be part of the name of a log directory")]
 pub struct BadPart(String);
@@ -33,7 +33,7 @@ pub struct BadPart(String);
 // === impl PodLogs ===
 
 impl PodLogs {
-    /// The logs of one pod below `root`, the configured `podLogsDir`.
+    /// Log directory of one pod below `root`, the configured `podLogsDir`.
     pub fn new(root: &Path, namespace: &str, name: &str, uid: &str) -> Result<Self, BadPart> {
         for part in [namespace, name, uid] {
             if !is_part(part) {
@@ -53,16 +53,17 @@ impl PodLogs {
         self.root.join(&self.dir)
     }
 
-    /// Removes the links in `links`, such as `/var/log/containers`, then the directory. A missing one is no failure.
+    /// Removes the pod's links in `links`, such as `/var/log/containers`, then the directory. A missing directory is no
+    /// error.
     pub async fn remove(&self, links: &Path, effects: &Effects) -> Result<Outcome, Vec<Fault>> {
         let (logs, links) = (self.clone(), links.to_owned());
         let result = effects
-            .run_blocking(move |effects| logs.remove_now(&links, effects))
+            .run_blocking(move |effects| logs.remove_blocking(&links, effects))
             .await;
         result.unwrap_or_else(|why| Err(vec![Fault::new("remove", self.path(), why)]))
     }
 
-    fn remove_now(&self, links: &Path, effects: &Effects) -> Result<Outcome, Vec<Fault>> {
+    fn remove_blocking(&self, links: &Path, effects: &Effects) -> Result<Outcome, Vec<Fault>> {
         let mut outcome = Outcome::Nothing;
         let mut faults = Vec::new();
         let root = resolved(&self.root).map_err(|fault| vec![fault])?;
@@ -83,7 +84,7 @@ impl PodLogs {
         if faults.is_empty() { Ok(outcome) } else { Err(faults) }
     }
 
-    /// Only links with the pod's name that point into the pod's directory: a namesake's are another pod's.
+    /// Removes only links with the pod's name that point into the pod's directory: a pod with the same name has its own.
     fn remove_links(&self, links: &Path, root: Option<&Path>, effects: &Effects) -> Result<Outcome, Vec<Fault>> {
         let one = |fault| vec![fault];
         let Some(links) = resolved(links).map_err(one)? else {
@@ -115,22 +116,22 @@ impl PodLogs {
 
     fn may_be_link(&self, name: &OsStr) -> bool {
         let prefix = self.link_prefix.as_bytes();
-        let prefix = &prefix[..prefix.len().min(LINK_STEM)];
+        let prefix = &prefix[..prefix.len().min(MAX_LINK_STEM)];
         name.as_bytes()
             .strip_suffix(b".log")
             .is_some_and(|stem| stem.starts_with(prefix))
     }
 }
 
-/// The name that the kubelet gives to the link to a container's log.
+/// The name of the kubelet's link to a container's log.
 pub fn link_name(pod: &str, namespace: &str, container: &str, id: &str) -> OsString {
     let mut name = format!("{pod}_{namespace}_{container}-{id}").into_bytes();
-    name.truncate(LINK_STEM);
+    name.truncate(MAX_LINK_STEM);
     name.extend(b".log");
     OsStr::from_bytes(&name).to_owned()
 }
 
-/// The operator's directories may lie below links; what is in them is reached through none. `None` if missing.
+/// The configured directories may be below symlinks; entries in them are opened without following any. `None` if missing.
 fn resolved(path: &Path) -> Result<Option<PathBuf>, Fault> {
     match path.canonicalize() {
         Ok(path) => Ok(Some(path)),
@@ -139,7 +140,7 @@ fn resolved(path: &Path) -> Result<Option<PathBuf>, Fault> {
     }
 }
 
-/// Names in Kubernetes have neither `_` nor `/`; a lone `.` or `..` cannot come of it, but is refused all the same.
+/// Names in Kubernetes contain neither `_` nor `/`. `.` and `..` cannot result, but are refused anyway.
 fn is_part(part: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'.';
     (1..=253).contains(&part.len()) && part.bytes().all(allowed) && part != "." && part != ".."
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_that_could_name_another_directory_are_refused() {
+    fn parts_of_other_directory_names_are_refused() {
         for bad in ["", ".", "..", "a/b", "../x", "a_b", "a\n", "a\0", &"a".repeat(254)] {
             for (ns, name, uid) in [(bad, "n", "u"), ("ns", bad, "u"), ("ns", "n", bad)] {
                 assert_eq!(
@@ -172,7 +173,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_directory_and_its_links_go_and_a_namesakes_stay() {
+    async fn directory_and_links_are_removed_but_not_those_of_a_pod_with_the_same_name() {
         let temp = tempfile::tempdir().unwrap();
         let (root, links) = (temp.path().join("pods"), temp.path().join("containers"));
         fs::create_dir_all(root.join("ns_web_old/app")).unwrap();
@@ -208,7 +209,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn links_whose_names_were_cut_are_found() {
+    async fn links_with_truncated_names_are_found() {
         let temp = tempfile::tempdir().unwrap();
         // The second is too long for a log directory, and for anything of its name but the cut link.
         for length in [180, 253] {
@@ -223,7 +224,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_log_directory_that_is_a_link_is_unlinked_and_its_target_stays() {
+    async fn log_directory_that_is_a_link_is_unlinked_but_its_target_is_kept() {
         let temp = tempfile::tempdir().unwrap();
         fs::create_dir_all(temp.path().join("outside")).unwrap();
         fs::write(temp.path().join("outside/data"), "precious").unwrap();
@@ -237,7 +238,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_any_log_directory_there_is_nothing_to_do() {
+    async fn missing_log_directories_are_no_error() {
         let logs = PodLogs::new(Path::new("/no/such/logs"), "ns", "web", "u").unwrap();
         assert_eq!(remove(&logs, Path::new("/no/such/links")).await, Ok(Outcome::Nothing));
     }

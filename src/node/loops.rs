@@ -1,4 +1,4 @@
-//! Loop devices: a kubelet holds each raw block device of a pod by one, so that its name is not given to another device.
+//! Loop devices. A kubelet keeps one on each raw block device of a pod, so that its device name is not reused.
 
 #![allow(unsafe_code)]
 
@@ -28,15 +28,15 @@ nix::ioctl_none_bad!(
     0x4C01
 );
 
-/// So often it is looked whether a device is gone, and so long apart. A losetup that wanted the same device at the same
-/// moment keeps it open for a quarter of a second before it takes another one.
-const LOOKS: u32 = 60;
-const NAP: Duration = Duration::from_millis(10);
+/// Number of polls for the device to disappear, and their interval. losetup may keep a device open for a quarter of a
+/// second while it looks for a free one.
+const POLLS: u32 = 60;
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// What the kernel writes behind the path of a file that has been removed.
+/// The kernel's suffix of a deleted file's path.
 const DELETED: &[u8] = b" (deleted)";
 
-/// Names of the loop devices on this file, as `sys_block` lists them.
+/// Names of the loop devices that are attached to this file, from `sys_block`.
 pub fn devices_on(file: &Path, sys_block: &Path) -> Result<Vec<OsString>, Fault> {
     let fault = |error: io::Error| Fault::new("list", sys_block, errno(&error));
     let mut found = Vec::new();
@@ -49,7 +49,7 @@ pub fn devices_on(file: &Path, sys_block: &Path) -> Result<Vec<OsString>, Fault>
     Ok(found)
 }
 
-/// The file behind a loop device; `None` if there is none.
+/// The file of a loop device; `None` if it is not attached.
 fn backing_file(device: &OsStr, sys_block: &Path) -> Result<Option<PathBuf>, Fault> {
     let file = sys_block.join(device).join("loop/backing_file");
     let mut text = match fs::read(&file) {
@@ -66,7 +66,7 @@ fn backing_file(device: &OsStr, sys_block: &Path) -> Result<Option<PathBuf>, Fau
     Ok(Some(OsString::from_vec(text).into()))
 }
 
-/// Takes the device off its file, if it is still on that one.
+/// Detaches the device if it is still attached to this file.
 pub fn detach(device: &OsStr, file: &Path, sys_block: &Path, effects: &Effects) -> Result<Outcome, Fault> {
     const VERB: &str = "detach loop device";
     let node = Path::new("/dev").join(device);
@@ -76,13 +76,13 @@ pub fn detach(device: &OsStr, file: &Path, sys_block: &Path, effects: &Effects) 
         Err(error) if matches!(errno(&error), Errno::ENOENT | Errno::ENXIO) => return Ok(Outcome::Nothing),
         Err(error) => return Err(fault(errno(&error).into())),
     };
-    // While it is open it does not go, and so is not given to another file.
+    // While it is open, it cannot be attached to another file.
     if backing_file(device, sys_block)?.is_none_or(|now| now != file) {
         return Ok(Outcome::Nothing);
     }
     if !effects
         .allow(&Effect::new(VERB, &node))
-        .map_err(|held| fault(held.into()))?
+        .map_err(|blocked| fault(blocked.into()))?
     {
         return Ok(Outcome::Withheld);
     }
@@ -94,14 +94,13 @@ pub fn detach(device: &OsStr, file: &Path, sys_block: &Path, effects: &Effects) 
         Ok(_) | Err(Errno::ENXIO) => {}
         Err(errno) => return Err(fault(errno.into())),
     }
-    // Whoever has it open, or has mounted it, keeps it: the kernel takes it away after the last one. Mostly that is somebody
-    // who looks at each device that changes.
-    for _ in 0..LOOKS {
+    // The kernel keeps the device while it is open or mounted. Most holders only probe devices that change.
+    for _ in 0..POLLS {
         if backing_file(device, sys_block)?.is_none_or(|now| now != file) {
             return Ok(Outcome::Done);
         }
         #[expect(clippy::disallowed_methods, reason = "on a thread for work that blocks")]
-        std::thread::sleep(NAP);
+        std::thread::sleep(POLL_INTERVAL);
     }
     Err(fault(Cause::LoopInUse(node.clone())))
 }
@@ -111,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn devices_are_known_by_their_file_also_when_it_is_removed() {
+    fn devices_are_found_by_their_file_even_if_it_is_deleted() {
         let sys = tempfile::tempdir().unwrap();
         for (device, file) in [
             ("loop0", "/k/dev/u\n"),

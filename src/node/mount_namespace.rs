@@ -1,23 +1,23 @@
-//! Whether this process sees the mounts that it is to undo: an unmount in another mount namespace is a lie.
+//! Compares the agent's mount namespace with the runtime's: an unmount in another one has no effect there.
 
 use std::{fmt, fs, io, os::unix::fs::MetadataExt, path::Path};
 
 use tokio::net::UnixStream;
 
-/// What the comparison of mount namespaces says.
+/// Result of the comparison.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MountNamespace {
-    /// The container runtime's, and PID 1's as far as that can be seen.
+    /// The same as the runtime's, and PID 1's as far as readable.
     Ok,
-    /// Another than that process has.
+    /// Different from this process's.
     Other(NamespaceOwner),
-    /// Nobody listens there just now, for this reason: whoever does was there a moment ago, and will be again.
+    /// The runtime does not listen at the moment, for this reason.
     RuntimeDown(String),
-    /// It could not be found out, for this reason.
+    /// It cannot be determined, for this reason.
     Unknown(String),
 }
 
-/// A process owner mount namespace should be ours.
+/// A process whose mount namespace differs from the agent's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NamespaceOwner {
     /// The container runtime.
@@ -25,7 +25,7 @@ pub enum NamespaceOwner {
         /// Its process id.
         pid: i32,
     },
-    /// The container runtime, which is in a namespace that PID 1 does not share, as with OpenShift's kubens.
+    /// The container runtime, in a namespace that PID 1 does not share, as with OpenShift's kubens.
     IsolatedRuntime {
         /// Its process id.
         pid: i32,
@@ -34,7 +34,7 @@ pub enum NamespaceOwner {
     Init,
 }
 
-/// What identifies a namespace.
+/// Device and inode of a namespace.
 type Namespace = (u64, u64);
 
 impl fmt::Display for NamespaceOwner {
@@ -46,15 +46,15 @@ impl fmt::Display for NamespaceOwner {
     }
 }
 
-/// Compares our mount namespace with that of whoever listens on `cri_socket`, and of PID 1.
+/// Compares the agent's mount namespace with those of the process that listens on `cri_socket` and of PID 1.
 pub async fn compare(proc: &Path, cri_socket: &Path) -> MountNamespace {
     let pid = match peer(cri_socket).await {
         Ok(pid) => pid,
         Err(error) => {
-            let told = format!("the peer of {cri_socket:?} is not known: {error}");
+            let why = format!("the peer of {cri_socket:?} is not known: {error}");
             return match error.kind() {
-                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => MountNamespace::RuntimeDown(told),
-                _ => MountNamespace::Unknown(told),
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => MountNamespace::RuntimeDown(why),
+                _ => MountNamespace::Unknown(why),
             };
         }
     };
@@ -66,10 +66,10 @@ pub async fn compare(proc: &Path, cri_socket: &Path) -> MountNamespace {
     )
 }
 
-/// The process that called `listen`.
+/// PID of the process that called `listen`.
 async fn peer(socket: &Path) -> io::Result<i32> {
     let pid = UnixStream::connect(socket).await?.peer_cred()?.pid();
-    // 0 stands for a process of another pid namespace.
+    // 0 means a process of another PID namespace.
     pid.filter(|pid| *pid > 0)
         .ok_or_else(|| io::Error::other("it is in another pid namespace"))
 }
@@ -93,13 +93,13 @@ fn judge(
         (Ok(ours), Ok(runtime), _) if ours != runtime => MountNamespace::Other(NamespaceOwner::Runtime { pid }),
         (Ok(ours), _, Ok(init)) if ours != init => MountNamespace::Other(NamespaceOwner::Init),
         (Ok(_), Err(error), _) => {
-            let told = format!("the runtime's (pid {pid}) cannot be read: {error}");
+            let why = format!("the runtime's (pid {pid}) cannot be read: {error}");
             match error.kind() {
-                io::ErrorKind::NotFound => MountNamespace::RuntimeDown(told),
-                _ => MountNamespace::Unknown(told),
+                io::ErrorKind::NotFound => MountNamespace::RuntimeDown(why),
+                _ => MountNamespace::Unknown(why),
             }
         }
-        // PID 1 may be shielded from us; what counts for the pods' mounts is the runtime.
+        // PID 1 may be hidden. The runtime's namespace is the one with the pods' mounts.
         (Ok(_), Ok(_), Ok(_) | Err(_)) => MountNamespace::Ok,
     }
 }
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn every_combination_has_its_answer() {
+    fn every_combination_is_judged() {
         let (a, b) = (|| Ok((4, 1)), || Ok((4, 2)));
         let runtime = MountNamespace::Other(NamespaceOwner::Runtime { pid: 7 });
         assert_eq!(judge(7, a(), a(), a()), MountNamespace::Ok);
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_listener_in_our_own_namespace_is_recognised() {
+    async fn listener_in_the_own_namespace_is_recognized() {
         let temp = tempfile::tempdir().unwrap();
         let socket = temp.path().join("cri.sock");
         let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_socket_that_nobody_listens_on_is_one_whose_owner_is_away() {
+    async fn socket_without_listener_means_runtime_down() {
         let temp = tempfile::tempdir().unwrap();
         let left = temp.path().join("cri.sock");
         drop(std::os::unix::net::UnixListener::bind(&left).unwrap());

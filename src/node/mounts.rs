@@ -1,4 +1,4 @@
-//! What is mounted below the kubelet's directory, and how it is taken away.
+//! Mounts below the kubelet's root directory, and their removal.
 
 use std::{
     ops::ControlFlow,
@@ -36,48 +36,48 @@ pub use table::MountTable;
 pub use unmount::unmount;
 pub use watch::MountWatch;
 
-/// How long a table is kept. The kernel tells of every mount and unmount, but not of a directory above a mount that is
-/// given another name.
-const KEPT: Duration = Duration::from_secs(1);
+/// Maximum age of a cached table. The kernel reports mounts and unmounts, but not the rename of a directory above a
+/// mount.
+const MAX_AGE: Duration = Duration::from_secs(1);
 
-/// The mount table of one mount namespace, as far as it lies at or below one place.
+/// The mount table of one mount namespace, restricted to a scope.
 ///
-/// The kernel writes the whole table for each reader, which costs a millisecond on a node with 700 mounts. So a table is
-/// kept as long as the kernel says, when asked after the request, that nothing has changed since it was read. And pods
-/// that have asked before a read share it: one that began after the request is a true answer.
+/// The kernel writes the whole table for each reader, which takes a millisecond with 700 mounts. So the table is cached
+/// as long as the kernel reports no change since it was read. Requests made before a read share its result: a read that
+/// started after the request is current for it.
 #[derive(Debug)]
 pub struct Mounts {
     mountinfo: PathBuf,
     scope: PathBuf,
     requests: AtomicU64,
-    /// EffectsBlocked while the table is read.
-    known: Mutex<Known>,
+    /// Locked while the table is read.
+    cache: Mutex<Cache>,
 }
 
 #[derive(Debug)]
-struct Known {
+struct Cache {
     source: Source,
-    /// Questions with a smaller number were asked before the kernel was.
-    serves_below: u64,
-    /// When the read of the table began.
+    /// Requests with a smaller number were made before the kernel was polled.
+    current_below: u64,
+    /// When the last read started.
     read: Option<Instant>,
     table: Arc<MountTable>,
 }
 
-/// A request that was asked of [`Mounts`]: whatever is read after it is a true answer.
+/// A request for the table: any read that starts after it answers it.
 #[derive(Debug, Clone, Copy)]
 pub struct TableRequest(u64);
 
 // === impl Mounts ===
 
 impl Mounts {
-    /// The mounts at or below `scope`, a path without symlinks, as `mountinfo` lists them.
+    /// The mounts at or below `scope`, a path without symlinks, from `mountinfo`.
     pub fn new(mountinfo: impl Into<PathBuf>, scope: impl Into<PathBuf>) -> Self {
         let mountinfo = mountinfo.into();
         Self {
-            known: Mutex::new(Known {
+            cache: Mutex::new(Cache {
                 source: Source::new(mountinfo.clone()),
-                serves_below: 0,
+                current_below: 0,
                 read: None,
                 table: Arc::default(),
             }),
@@ -87,86 +87,85 @@ impl Mounts {
         }
     }
 
-    /// All that the kernel's own table says at this moment, word by word. Blocks.
+    /// The text of mountinfo now. Blocks.
     pub fn text(&self) -> Result<Vec<u8>, Fault> {
         std::fs::read(&self.mountinfo).map_err(|error| Fault::new("read", &self.mountinfo, errno(&error)))
     }
 
-    /// The table as it is now, or was at some moment after the call. Blocks.
+    /// The table at a moment after this call. Blocks.
     pub fn read(&self) -> Result<Arc<MountTable>, Fault> {
         self.read_since(self.request())
     }
 
-    /// Asks for the table as it is from now on. The later it is answered, the more others have asked by then, and one read
-    /// serves them all.
+    /// Requests the table as of now. A later [`Self::read_since`] can share the read of other requests.
     pub fn request(&self) -> TableRequest {
         TableRequest(self.requests.fetch_add(1, Ordering::SeqCst))
     }
 
-    /// The table as it was at some moment after the request. Blocks.
+    /// The table at a moment after the request. Blocks.
     pub fn read_since(&self, request: TableRequest) -> Result<Arc<MountTable>, Fault> {
-        self.read_locked(&mut self.known(), request)
+        self.read_locked(&mut self.cache(), request)
     }
 
-    fn read_locked(&self, known: &mut Known, request: TableRequest) -> Result<Arc<MountTable>, Fault> {
-        if request.0 >= known.serves_below {
-            let serves_below = self.requests.load(Ordering::SeqCst);
-            if !(known.source.is_unchanged() && known.is_recent()) {
+    fn read_locked(&self, cache: &mut Cache, request: TableRequest) -> Result<Arc<MountTable>, Fault> {
+        if request.0 >= cache.current_below {
+            let current_below = self.requests.load(Ordering::SeqCst);
+            if !(cache.source.is_unchanged() && cache.is_recent()) {
                 let began = Instant::now();
-                known.table = Arc::new(self.read_now(&mut known.source)?);
-                known.read = Some(began);
+                cache.table = Arc::new(self.read_now(&mut cache.source)?);
+                cache.read = Some(began);
             }
-            known.serves_below = serves_below;
+            cache.current_below = current_below;
         }
-        Ok(Arc::clone(&known.table))
+        Ok(Arc::clone(&cache.table))
     }
 
-    /// A table of late: good enough to know what to unmount, never that nothing is left. Empty where none can be had.
-    /// Blocks.
+    /// A recent table: good enough to choose what to unmount, but no proof that nothing is mounted. Empty if it cannot be
+    /// read. Blocks.
     fn read_recent(&self) -> Arc<MountTable> {
-        let mut known = self.known();
-        if known.is_recent() {
-            return Arc::clone(&known.table);
+        let mut cache = self.cache();
+        if cache.is_recent() {
+            return Arc::clone(&cache.table);
         }
-        self.read_locked(&mut known, self.request()).unwrap_or_default()
+        self.read_locked(&mut cache, self.request()).unwrap_or_default()
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn cache(&self) -> MutexGuard<'_, Cache> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn read_now(&self, source: &mut Source) -> Result<MountTable, Fault> {
         let fault = |cause: Cause| Fault::new("read", &self.mountinfo, cause);
         let text = source.read().map_err(|error| fault(errno(&error).into()))?;
         MountTable::parse(&text, &self.scope).map_err(|bad| {
-            source.forget();
-            tracing::warn!(%bad, "The mount table cannot be understood");
+            source.invalidate();
+            tracing::warn!(%bad, "Mount table cannot be parsed");
             fault(Cause::Errno(nix::errno::Errno::EBADMSG))
         })
     }
 
-    /// Tells changes of the table from now on.
+    /// Watches the table for changes from now on.
     pub fn watch(&self) -> Result<MountWatch, Fault> {
-        MountWatch::on(&self.mountinfo)
+        MountWatch::open(&self.mountinfo)
     }
 
-    /// UnmountBackend everything below `dir`, but not what is mounted on `dir` itself. Blocks.
+    /// Unmounts everything below `dir`, but not `dir` itself. Blocks.
     pub fn unmount_all_below(&self, dir: &Path, effects: &Effects) -> Result<UnmountReport, StillMounted> {
         self.unmount_all(UnmountScope::Below(dir.to_owned()), effects)
     }
 
-    /// UnmountBackend everything on one of `places` and below them. Blocks.
+    /// Unmounts everything at or below `paths`. Blocks.
     pub fn unmount_all_at<P: AsRef<Path>>(
         &self,
-        places: &[P],
+        paths: &[P],
         effects: &Effects,
     ) -> Result<UnmountReport, StillMounted> {
-        let places = places.iter().map(|place| place.as_ref().to_owned()).collect();
-        self.unmount_all(UnmountScope::AtOrBelow(places), effects)
+        let paths = paths.iter().map(|path| path.as_ref().to_owned()).collect();
+        self.unmount_all(UnmountScope::AtOrBelow(paths), effects)
     }
 
-    fn unmount_all(&self, places: UnmountScope, effects: &Effects) -> Result<UnmountReport, StillMounted> {
-        let mut rounds = self.start_unmount(places, effects);
+    fn unmount_all(&self, what: UnmountScope, effects: &Effects) -> Result<UnmountReport, StillMounted> {
+        let mut rounds = self.start_unmount(what, effects);
         loop {
             match rounds.run_next(self.read(), effects) {
                 ControlFlow::Continue(next) => rounds = next,
@@ -175,11 +174,11 @@ impl Mounts {
         }
     }
 
-    /// Begins to unmount everything in these places, by what was mounted there of late. Blocks.
+    /// Starts to unmount everything in this scope, based on a recent table. Blocks.
     ///
-    /// Others that unmount make each table an old one soon, and what it shows of these places may be true all the same.
-    pub fn start_unmount(&self, places: UnmountScope, effects: &Effects) -> UnmountRounds {
-        let mut rounds = UnmountRounds::new(places);
+    /// The table may be outdated because of other unmounts, and still be right about this scope.
+    pub fn start_unmount(&self, what: UnmountScope, effects: &Effects) -> UnmountRounds {
+        let mut rounds = UnmountRounds::new(what);
         if !effects.is_dry_run() {
             rounds.unmount(&self.read_recent(), effects);
         }
@@ -189,9 +188,9 @@ impl Mounts {
 
 // === impl Known ===
 
-impl Known {
+impl Cache {
     fn is_recent(&self) -> bool {
-        self.read.is_some_and(|read| read.elapsed() < KEPT)
+        self.read.is_some_and(|read| read.elapsed() < MAX_AGE)
     }
 }
 
@@ -209,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_question_is_answered_by_a_later_read() {
+    fn later_request_gets_a_later_read() {
         let (file, mounts) = mounts("");
         assert_eq!(mounts.read().unwrap().all(), []);
         fs::write(file.path(), "7 1 0:5 / /no-such-root/v rw - tmpfs t rw\n").unwrap();
@@ -217,19 +216,19 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_that_no_unmount_reaches_is_reported_and_never_called_gone() {
+    fn unreachable_mount_is_reported_as_still_mounted() {
         let (_file, mounts) = mounts("7 1 0:5 / /no-such-root/v rw - tmpfs t rw\n");
-        let left = mounts
+        let still = mounts
             .unmount_all_below(Path::new("/no-such-root"), &Effects::ungated())
             .unwrap_err();
         assert_eq!(
-            left.faults,
+            still.faults,
             [Fault::new("unmount", "/no-such-root/v", Cause::StillMounted)]
         );
     }
 
     #[test]
-    fn a_table_that_cannot_be_read_is_an_error_and_not_an_empty_table() {
+    fn unreadable_table_is_an_error() {
         let (_file, unreadable) = mounts("nonsense\n");
         assert!(unreadable.unmount_all_at(&["/x"], &Effects::ungated()).is_err());
         assert!(Mounts::new("/no/such/mountinfo", "/").read().is_err());

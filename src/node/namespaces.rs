@@ -1,4 +1,4 @@
-//! Mounts in other mount namespaces: an unmount in ours does not end a file system that somebody else has mounted.
+//! Mounts in other mount namespaces: they keep a file system active after an unmount in the agent's.
 
 use std::{
     collections::{BTreeSet, HashSet},
@@ -16,29 +16,29 @@ use super::{
 pub struct Holder {
     /// Its id.
     pub pid: u32,
-    /// Its command.
+    /// Its command name.
     pub command: String,
 }
 
-/// A line of mountinfo, as far as it says what goes along with what.
+/// Fields of a line of mountinfo that describe propagation.
 struct Line {
     id: u64,
     parent: u64,
     device: (u32, u32),
     path: PathBuf,
-    /// Its peer group: what is done in one of its mounts is done in all.
+    /// Its peer group: mounts and unmounts propagate within it.
     shared: Option<u64>,
-    /// The peer group that it follows.
+    /// The peer group from which it receives propagation.
     master: Option<u64>,
 }
 
-/// A process whose mount namespace shows the file system of one of these devices, or any other block device on a path that
-/// ends so. Processes that end meanwhile, and what may not be looked at, hold nothing.
+/// A process whose mount namespace has one of these devices mounted, or any block device on a path that ends with
+/// `ends_with`. Exited or unreadable processes are skipped.
 pub fn find_mounting_process(proc: &Path, devices: &[(u32, u32)], ends_with: &Path) -> Result<Option<Holder>, Fault> {
     let is_blocked =
         |line: Line| devices.contains(&line.device) || line.device.0 != 0 && line.path.ends_with(ends_with);
     let mut holder = None;
-    each(proc, &mut |pid, table| {
+    for_each_namespace(proc, &mut |pid, table| {
         let found = lines(table).any(is_blocked);
         if found {
             holder = Some(Holder::of(proc, pid));
@@ -48,24 +48,24 @@ pub fn find_mounting_process(proc: &Path, devices: &[(u32, u32)], ends_with: &Pa
     Ok(holder)
 }
 
-/// A process in whose mount namespace the file system of one of these devices stays when `place` is unmounted in ours, whose
-/// mountinfo is `own`. A copy of that mount goes along with it if what it is mounted on follows ours, directly or through
+/// A process whose mount namespace keeps a file system of these devices mounted when `mount_point` is unmounted in the agent's,
+/// whose mountinfo is `own`. A copy is unmounted along with it if its parent receives propagation, directly or through
 /// others.
 pub fn find_keeping_process(
     proc: &Path,
     own: &[u8],
     devices: &[(u32, u32)],
-    place: &Path,
+    mount_point: &Path,
     ends_with: &Path,
 ) -> Result<Option<Holder>, Fault> {
     let own: Vec<Line> = lines(own).collect();
-    let on = own.iter().rev().find(|line| line.path == place);
+    let on = own.iter().rev().find(|line| line.path == mount_point);
     let below = on.and_then(|on| own.iter().find(|line| line.id == on.parent));
     let mut following: BTreeSet<u64> = below.and_then(|below| below.shared).into_iter().collect();
     let is_ours = |line: &Line| own.iter().any(|own| own.id == line.id);
 
     let (mut chains, mut copies) = (BTreeSet::new(), Vec::new());
-    each(proc, &mut |pid, table| {
+    for_each_namespace(proc, &mut |pid, table| {
         let lines: Vec<Line> = lines(table).collect();
         chains.extend(lines.iter().filter_map(|line| Some((line.master?, line.shared?))));
         for copy in lines
@@ -78,22 +78,22 @@ pub fn find_keeping_process(
         }
         false
     })?;
-    // Who follows a follower follows, too.
+    // Propagation is transitive.
     while let Some(&(_, more)) = chains
         .iter()
         .find(|(master, shared)| following.contains(master) && !following.contains(shared))
     {
         following.insert(more);
     }
-    let goes = |groups: [Option<u64>; 2]| groups.iter().flatten().any(|group| following.contains(group));
+    let follows = |groups: [Option<u64>; 2]| groups.iter().flatten().any(|group| following.contains(group));
     let kept = copies
         .into_iter()
-        .find(|&(_, is_there, groups)| !(is_there && goes(groups)));
+        .find(|&(_, is_there, groups)| !(is_there && follows(groups)));
     Ok(kept.map(|(pid, ..)| Holder::of(proc, pid)))
 }
 
-/// Looks at the mounts of each mount namespace, with one of its processes, until `look` has seen enough.
-fn each(proc: &Path, look: &mut dyn FnMut(u32, &[u8]) -> bool) -> Result<(), Fault> {
+/// Calls `visit` with the mounts of each mount namespace, from one of its processes, until it returns `true`.
+fn for_each_namespace(proc: &Path, visit: &mut dyn FnMut(u32, &[u8]) -> bool) -> Result<(), Fault> {
     let mut seen: HashSet<PathBuf> = HashSet::new();
     let entries = fs::read_dir(proc).map_err(|error| Fault::new("list", proc, errno(&error)))?;
     for entry in entries.flatten() {
@@ -106,12 +106,12 @@ fn each(proc: &Path, look: &mut dyn FnMut(u32, &[u8]) -> bool) -> Result<(), Fau
         if seen.contains(&namespace) {
             continue;
         }
-        // One that ends just now has told nothing of its namespace: another of its processes is asked.
+        // If a process is exiting, another one of its namespace is read.
         let Ok(table) = fs::read(entry.path().join("mountinfo")) else {
             continue;
         };
         seen.insert(namespace);
-        if look(pid, &table) {
+        if visit(pid, &table) {
             break;
         }
     }
@@ -171,7 +171,7 @@ mod tests {
 
     use super::*;
 
-    /// A namespace of one process, with these lines of mountinfo.
+    /// A namespace with one process and these lines of mountinfo.
     fn namespace(proc: &Path, pid: &str, table: &str) {
         let dir = proc.join(pid);
         fs::create_dir_all(dir.join("ns")).unwrap();
@@ -181,12 +181,12 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_keeps_the_file_system_unless_it_goes_along_with_ours() {
+    fn copy_keeps_the_file_system_unless_it_follows_the_unmount() {
         const OURS: &str = "20 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n30 20 8:16 / /kubelet/stage/global rw shared:9 - ext4 /dev/sdb rw\n";
         let on = |root: &str, path: &str| {
             format!("50 1 8:1 / / rw {root}- ext4 /dev/sda1 rw\n51 50 8:16 / {path} rw - ext4 /dev/sdb rw\n")
         };
-        let (place, below) = (Path::new("/kubelet/stage/global"), Path::new("stage/global"));
+        let (mount_point, below) = (Path::new("/kubelet/stage/global"), Path::new("stage/global"));
         for (what, tables, keeps) in [
             ("a peer", vec![on("shared:1 ", "/kubelet/stage/global")], None),
             ("a follower", vec![on("master:1 ", "/host/kubelet/stage/global")], None),
@@ -213,17 +213,17 @@ mod tests {
         ] {
             let proc = tempfile::tempdir().unwrap();
             namespace(proc.path(), "1", OURS);
-            for (place, table) in tables.iter().enumerate() {
-                namespace(proc.path(), &(100 + place).to_string(), table);
+            for (number, table) in tables.iter().enumerate() {
+                namespace(proc.path(), &(100 + number).to_string(), table);
             }
-            let found = find_keeping_process(proc.path(), OURS.as_bytes(), &[(8, 16)], place, below).unwrap();
+            let found = find_keeping_process(proc.path(), OURS.as_bytes(), &[(8, 16)], mount_point, below).unwrap();
             assert_eq!(found.map(|holder| holder.pid), keeps, "{what}");
         }
-        assert!(find_keeping_process(Path::new("/no/such/proc"), b"", &[(8, 16)], place, below).is_err());
+        assert!(find_keeping_process(Path::new("/no/such/proc"), b"", &[(8, 16)], mount_point, below).is_err());
     }
 
     #[test]
-    fn one_process_of_each_namespace_is_asked_and_the_one_that_holds_the_device_is_named() {
+    fn one_process_per_namespace_is_read_and_the_holder_is_named() {
         let proc = tempfile::tempdir().unwrap();
         for (pid, namespace, table) in [
             ("7", "mnt:[1]", "36 35 8:1 / / rw - ext4 /dev/sda1 rw\n"),
@@ -236,7 +236,7 @@ mod tests {
             fs::write(dir.join("mountinfo"), table).unwrap();
             fs::write(dir.join("comm"), "postgres\n").unwrap();
         }
-        let nowhere = Path::new("no/such/place");
+        let nowhere = Path::new("no/such/mount_point");
         let found = find_mounting_process(proc.path(), &[(8, 16)], nowhere)
             .unwrap()
             .unwrap();
@@ -245,15 +245,15 @@ mod tests {
         assert_eq!(
             found.map(|holder| holder.pid),
             Some(8),
-            "by its path, also where nobody remembers the device"
+            "by its path, even if the device is unknown"
         );
         assert_eq!(find_mounting_process(proc.path(), &[(8, 17)], nowhere), Ok(None));
         assert!(find_mounting_process(Path::new("/no/such/proc"), &[(8, 1)], nowhere).is_err());
 
         // A process of a namespace that cannot tell any more does not stand for the others in it.
-        let gone = proc.path().join("6");
-        fs::create_dir_all(gone.join("ns")).unwrap();
-        symlink("mnt:[2]", gone.join("ns/mnt")).unwrap();
+        let exited = proc.path().join("6");
+        fs::create_dir_all(exited.join("ns")).unwrap();
+        symlink("mnt:[2]", exited.join("ns/mnt")).unwrap();
         assert!(
             find_mounting_process(proc.path(), &[(8, 16)], nowhere)
                 .unwrap()

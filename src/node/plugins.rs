@@ -1,6 +1,5 @@
-//! Drivers on this node, found by the sockets that they register with at the kubelet: of volumes (CSI) and of devices
-//! (DRA). No connection is kept between calls; what a registrar has
-//! answered is, as long as its socket is the same.
+//! CSI and DRA drivers on this node, found by their registration sockets. No connection is kept between calls. A
+//! registration answer is kept as long as its socket is unchanged.
 //!
 //! `registry → {csi, dra} → call`
 

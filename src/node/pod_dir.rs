@@ -1,4 +1,4 @@
-//! The directory that a kubelet keeps for a pod, and what may lie in it.
+//! The kubelet's directory of a pod, and its contents.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::model::failure::Reasoned;
 
-/// Names within a pod's directory, which must match the kubelet's.
+/// Names within a pod's directory, as the kubelet chooses them.
 pub mod names {
     /// `volumes/<plugin>/<volume>`.
     pub const VOLUMES: &str = "volumes";
@@ -25,15 +25,15 @@ pub mod names {
     pub const SUBPATHS: &str = "volume-subpaths";
     /// `plugins/kubernetes.io~empty-dir/<volume>/ready`.
     pub const PLUGINS: &str = "plugins";
-    /// The plugin whose markers say that a volume is set up.
+    /// Plugin whose markers mean that a volume is set up.
     pub const EMPTY_DIR: &str = "kubernetes.io~empty-dir";
-    /// The plugin of volumes that drivers mount.
+    /// Plugin of CSI volumes.
     pub const CSI: &str = "kubernetes.io~csi";
-    /// Prefix of the marker's directory for volumes that are an emptyDir underneath.
+    /// Prefix of the marker's directory for volumes based on an emptyDir.
     pub const WRAPPED: &str = "wrapped_";
 }
 
-/// A pod's directory; need not exist.
+/// A pod's directory, which may not exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodDir {
     pods: PathBuf,
@@ -41,24 +41,24 @@ pub struct PodDir {
     path: PathBuf,
 }
 
-/// A UID that is none: it would name another directory than a pod's.
+/// A UID that would lead to another directory.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a pod UID")]
 pub struct BadUid(String);
 
-/// One directory `volumes/<plugin>/<name>`.
+/// A directory `volumes/<plugin>/<name>`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeDir {
     /// Name of the plugin's directory.
     pub plugin: OsString,
-    /// Name of the volume's directory: the volume's in the pod, or the PersistentVolume's.
+    /// Name of the volume's directory: the name in the pod, or the PersistentVolume's.
     pub name: OsString,
 }
 
 // === impl PodDir ===
 
 impl PodDir {
-    /// The directory of the pod `uid`. Anything but letters, digits and `-` is refused.
+    /// The directory of the pod `uid`. A UID with other characters than letters, digits and `-` is refused.
     pub fn new(root: &KubeletRoot, uid: &str) -> Result<Self, BadUid> {
         if !is_uid(uid) {
             return Err(BadUid(uid.to_owned()));
@@ -80,12 +80,12 @@ impl PodDir {
         &self.uid
     }
 
-    /// Opens the directory that holds it; `None` if there is none.
+    /// Opens its parent directory; `None` if that does not exist.
     pub fn open_parent(&self) -> Result<Option<Dir>, Fault> {
         Dir::open(&self.pods)
     }
 
-    /// Opens it; `None` if it is not there. It must not be a mount point itself.
+    /// Opens it; `None` if it does not exist. It must not be a mount point.
     pub fn open(&self) -> Result<Option<Dir>, Fault> {
         match self.open_parent()? {
             Some(pods) => pods.open_below(&self.uid),
@@ -93,7 +93,7 @@ impl PodDir {
         }
     }
 
-    /// The volumes that have a directory here.
+    /// The volumes with a directory here.
     pub fn volumes(&self) -> Result<Vec<VolumeDir>, Fault> {
         match self.open()? {
             Some(dir) => volumes_in(&dir),
@@ -101,28 +101,28 @@ impl PodDir {
         }
     }
 
-    /// Whether no volume is left, on the disk and in the mount table. Blocks.
+    /// Whether no volume is leftovers, on disk and in the mount table. Blocks.
     pub fn is_clean(&self, mounts: &Mounts) -> Result<bool, Fault> {
         Ok(self.leftovers(mounts)?.is_empty())
     }
 
-    /// What keeps the directory from being clean: volumes, subPath targets, block devices, mounts. Blocks.
+    /// Leftover volumes, subPath targets, block devices and mounts. Blocks.
     pub fn leftovers(&self, mounts: &Mounts) -> Result<Vec<PathBuf>, Fault> {
         self.leftovers_in(mounts, mounts.request())
     }
 
-    /// The same by a mount table that was asked for before.
+    /// Like [`Self::leftovers`], with a mount table that was requested before.
     pub fn leftovers_in(&self, mounts: &Mounts, request: TableRequest) -> Result<Vec<PathBuf>, Fault> {
-        let left = self.leftovers_on_disk()?;
-        // The table costs more than the disk, and is in vain where the disk already says no.
-        if left.is_empty() {
+        let leftovers = self.leftovers_on_disk()?;
+        // Reading the table is expensive, and not needed if the disk already shows leftovers.
+        if leftovers.is_empty() {
             Ok(self.mounted(&*mounts.read_since(request)?))
         } else {
-            Ok(left)
+            Ok(leftovers)
         }
     }
 
-    /// Paths of what is mounted on the directory or below it.
+    /// Mount points at or below the directory.
     pub fn mounted(&self, table: &MountTable) -> Vec<PathBuf> {
         table
             .mounts_at_or_below(&[&self.path])
@@ -134,22 +134,22 @@ impl PodDir {
     /// Volumes, subPath targets and block devices that have an entry.
     pub fn leftovers_on_disk(&self) -> Result<Vec<PathBuf>, Fault> {
         let Some(dir) = self.open()? else { return Ok(Vec::new()) };
-        let mut left = Vec::new();
-        for place in [names::VOLUMES, names::DEVICES] {
-            left.extend(entries_by_plugin(&dir, place)?.iter().map(|(plugin, name)| {
-                let mut path = self.path.join(place);
+        let mut leftovers = Vec::new();
+        for parent in [names::VOLUMES, names::DEVICES] {
+            leftovers.extend(entries_by_plugin(&dir, parent)?.iter().map(|(plugin, name)| {
+                let mut path = self.path.join(parent);
                 path.extend([plugin, name]);
                 path
             }));
         }
         if let Some(subpaths) = dir.open_below(names::SUBPATHS)? {
-            left.extend(subpaths.names()?.iter().map(|name| subpaths.path().join(name)));
+            leftovers.extend(subpaths.names()?.iter().map(|name| subpaths.path().join(name)));
         }
-        Ok(left)
+        Ok(leftovers)
     }
 }
 
-/// The volumes with a directory in the open pod directory.
+/// The volumes with a directory in this open pod directory.
 pub fn volumes_in(dir: &Dir) -> Result<Vec<VolumeDir>, Fault> {
     let found = entries_by_plugin(dir, names::VOLUMES)?;
     Ok(found
@@ -158,7 +158,7 @@ pub fn volumes_in(dir: &Dir) -> Result<Vec<VolumeDir>, Fault> {
         .collect())
 }
 
-/// The directories of all pods but the one with this UID.
+/// The directories of all pods except the one with this UID.
 pub fn other_pods(root: &KubeletRoot, uid: &str) -> Result<Vec<Dir>, Fault> {
     let Some(pods) = Dir::open(root.pods())? else {
         return Ok(Vec::new());
@@ -167,7 +167,7 @@ pub fn other_pods(root: &KubeletRoot, uid: &str) -> Result<Vec<Dir>, Fault> {
     for name in pods.names()?.iter().filter(|name| *name != uid) {
         match pods.open_below(name) {
             Ok(other) => others.extend(other),
-            // No pod's: a kubelet makes directories here.
+            // Not a pod's: the kubelet creates only directories here.
             Err(Fault {
                 cause: Cause::Errno(Errno::ENOTDIR | Errno::ELOOP),
                 ..
@@ -178,14 +178,14 @@ pub fn other_pods(root: &KubeletRoot, uid: &str) -> Result<Vec<Dir>, Fault> {
     Ok(others)
 }
 
-/// All `<place>/<plugin>/<name>`, in an order that does not depend on the file system.
-pub fn entries_by_plugin(dir: &Dir, place: impl AsRef<Path>) -> Result<Vec<(OsString, OsString)>, Fault> {
+/// All `<parent>/<plugin>/<name>`, sorted.
+pub fn entries_by_plugin(dir: &Dir, parent: impl AsRef<Path>) -> Result<Vec<(OsString, OsString)>, Fault> {
     let mut found = Vec::new();
-    let Some(place) = dir.open_below(place)? else {
+    let Some(parent) = dir.open_below(parent)? else {
         return Ok(found);
     };
-    for plugin in place.names()? {
-        if let Some(volumes) = place.open_below(&plugin)? {
+    for plugin in parent.names()? {
+        if let Some(volumes) = parent.open_below(&plugin)? {
             found.extend(volumes.names()?.into_iter().map(|name| (plugin.clone(), name)));
         }
     }
@@ -193,7 +193,7 @@ pub fn entries_by_plugin(dir: &Dir, place: impl AsRef<Path>) -> Result<Vec<(OsSt
     Ok(found)
 }
 
-/// UIDs are UUIDs for pods of the API and 32 hex digits for static pods; both fit here, and no path does.
+/// UIDs are UUIDs for API pods and 32 hex digits for static pods.
 fn is_uid(uid: &str) -> bool {
     (1..=63).contains(&uid.len()) && uid.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_uid_that_could_be_a_path_is_refused() {
+    fn uid_with_path_characters_is_refused() {
         let (temp, _pod) = pod();
         let root = KubeletRoot::resolve(temp.path()).unwrap();
         for uid in [
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn every_volume_is_found_with_its_plugin() {
+    fn volumes_are_found_with_their_plugin() {
         let (_temp, pod) = pod();
         let plugins = ["configmap", "csi", "empty-dir", "unheard-of"];
         for plugin in plugins {
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_without_directory_is_clean_and_has_no_volumes() {
+    fn missing_directory_is_clean_without_volumes() {
         let (_temp, pod) = pod();
         fs::remove_dir(pod.path()).unwrap();
         assert_eq!(pod.volumes(), Ok(vec![]));
@@ -277,28 +277,28 @@ mod tests {
     }
 
     #[test]
-    fn empty_plugin_directories_are_clean_and_anything_in_them_is_not() {
+    fn only_empty_plugin_directories_are_clean() {
         let (_temp, pod) = pod();
-        for place in [
+        for name in [
             "volumes/p",
             "volumeDevices/p",
             "volume-subpaths",
             "containers/c",
             "plugins/p",
         ] {
-            fs::create_dir_all(pod.path().join(place)).unwrap();
+            fs::create_dir_all(pod.path().join(name)).unwrap();
         }
         fs::write(pod.path().join("etc-hosts"), "").unwrap();
         assert_eq!(pod.is_clean(&nothing_mounted()), Ok(true));
-        for left in ["volumes/p/v", "volumeDevices/p/v", "volume-subpaths/v"] {
-            symlink("nowhere", pod.path().join(left)).unwrap();
-            assert_eq!(pod.leftovers(&nothing_mounted()), Ok(vec![pod.path().join(left)]));
-            fs::remove_file(pod.path().join(left)).unwrap();
+        for leftover in ["volumes/p/v", "volumeDevices/p/v", "volume-subpaths/v"] {
+            symlink("nowhere", pod.path().join(leftover)).unwrap();
+            assert_eq!(pod.leftovers(&nothing_mounted()), Ok(vec![pod.path().join(leftover)]));
+            fs::remove_file(pod.path().join(leftover)).unwrap();
         }
     }
 
     #[test]
-    fn a_mount_anywhere_below_is_not_clean_also_where_the_disk_shows_nothing() {
+    fn directory_with_a_mount_below_is_not_clean() {
         let (_temp, pod) = pod();
         let table = tempfile::NamedTempFile::new().unwrap();
         let path = pod.path().join("containers");
@@ -307,13 +307,13 @@ mod tests {
     }
 
     #[test]
-    fn a_link_in_place_of_a_directory_is_an_error_and_never_clean() {
+    fn link_instead_of_a_directory_is_an_error() {
         let (_temp, pod) = pod();
-        for place in ["volumes", "volume-subpaths", "volumeDevices"] {
-            symlink("/etc", pod.path().join(place)).unwrap();
+        for name in ["volumes", "volume-subpaths", "volumeDevices"] {
+            symlink("/etc", pod.path().join(name)).unwrap();
             let fault = pod.is_clean(&nothing_mounted()).unwrap_err();
-            assert_eq!(fault.cause, Cause::Errno(nix::errno::Errno::ELOOP), "{place}");
-            fs::remove_file(pod.path().join(place)).unwrap();
+            assert_eq!(fault.cause, Cause::Errno(nix::errno::Errno::ELOOP), "{name}");
+            fs::remove_file(pod.path().join(name)).unwrap();
         }
     }
 }

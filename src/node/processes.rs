@@ -1,4 +1,4 @@
-//! Whether a process that the runtime names is still there.
+//! Whether a process named by the runtime still exists.
 
 use std::{fs, io, path::Path, time::Duration};
 
@@ -7,16 +7,16 @@ use nix::{
     unistd::{SysconfVar, sysconf},
 };
 
-/// Where `/proc/PID/stat` has the start, counted behind the name: field 22.
-const START: usize = 19;
-/// A tick is rounded down.
+/// Index of the start time (field 22) in `/proc/PID/stat`, counted after the name.
+const START_FIELD: usize = 19;
+/// Clock ticks are rounded down.
 const TICK: Duration = Duration::from_millis(10);
 
-/// Whether the process with this id runs, of those that had started by then (since boot): ids are given to new processes.
-/// One of which only a zombie is left runs no more.
+/// Whether the process with this PID runs and had started by `started_by` (since boot): PIDs are reused. A zombie does
+/// not run.
 ///
 /// # Errors
-/// When that cannot be read.
+/// When it cannot be read.
 pub fn is_running(proc: &Path, pid: i32, started_by: Duration) -> io::Result<bool> {
     let dir = proc.join(pid.to_string());
     let Some(process) = stat(&dir)? else { return Ok(false) };
@@ -26,9 +26,9 @@ pub fn is_running(proc: &Path, pid: i32, started_by: Duration) -> io::Result<boo
     if process.runs {
         return Ok(true);
     }
-    // The first thread may have ended alone.
+    // The first thread may have exited alone.
     let threads = match fs::read_dir(dir.join("task")) {
-        Err(error) if is_gone(&error) => return Ok(false),
+        Err(error) if has_exited(&error) => return Ok(false),
         threads => threads?,
     };
     for thread in threads {
@@ -46,18 +46,18 @@ struct Stat {
 
 fn stat(dir: &Path) -> io::Result<Option<Stat>> {
     let text = match fs::read_to_string(dir.join("stat")) {
-        Err(error) if is_gone(&error) => return Ok(None),
+        Err(error) if has_exited(&error) => return Ok(None),
         text => text?,
     };
     parse(&text).map(Some).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// The name may hold any character.
+/// The name may contain any character.
 fn parse(stat: &str) -> Option<Stat> {
     let (_, behind) = stat.rsplit_once(") ")?;
     let mut fields = behind.split_ascii_whitespace();
     let state = fields.next()?;
-    let ticks: u64 = fields.nth(START - 1)?.parse().ok()?;
+    let ticks: u64 = fields.nth(START_FIELD - 1)?.parse().ok()?;
     let a_second = sysconf(SysconfVar::CLK_TCK).ok()??;
     let a_second = u64::try_from(a_second).ok().filter(|ticks| *ticks > 0)?;
     let start =
@@ -68,8 +68,8 @@ fn parse(stat: &str) -> Option<Stat> {
     })
 }
 
-/// Removed, or ended while it was read.
-fn is_gone(error: &io::Error) -> bool {
+/// It exited before or during the read.
+fn has_exited(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(Errno::ESRCH as i32)
 }
 
@@ -80,7 +80,7 @@ mod tests {
     const LATER: Duration = Duration::from_secs(1_000_000_000);
 
     #[test]
-    fn a_process_runs_until_it_has_exited_and_its_zombie_does_not() {
+    fn process_runs_until_it_exits_and_a_zombie_does_not() {
         let proc = Path::new("/proc");
         let mut sleeps = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let pid = i32::try_from(sleeps.id()).unwrap();
@@ -88,13 +88,13 @@ mod tests {
         assert!(!is_running(proc, pid, Duration::ZERO).unwrap(), "it started after boot");
         sleeps.kill().unwrap();
         while is_running(proc, pid, LATER).unwrap() {}
-        assert!(proc.join(pid.to_string()).exists(), "nobody has waited for it");
+        assert!(proc.join(pid.to_string()).exists(), "it is a zombie");
         sleeps.wait().unwrap();
         assert!(!is_running(proc, pid, LATER).unwrap());
     }
 
     #[test]
-    fn a_process_of_which_one_thread_runs_on_runs() {
+    fn process_with_one_running_thread_runs() {
         let dir = tempfile::tempdir().unwrap();
         let stat = |state: &str| format!("7 (a) Z (b)) {state} 1 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 500 0 0\n");
         let write = |path: &str, state| {

@@ -1,4 +1,4 @@
-//! Whether the container runtime answers: asked again and again, so that its absence is told before a pod needs it.
+//! Monitors whether the container runtime answers, so that its failure is reported before a pod needs it.
 
 use std::time::Duration;
 
@@ -15,21 +15,21 @@ use crate::clock::{pauses, rounded};
 /// Pauses while it does not answer.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// How often one that answers is asked.
-const ASK_EVERY: Duration = Duration::from_secs(10);
+/// Interval while it answers.
+const INTERVAL: Duration = Duration::from_secs(10);
 
-/// What `status` says of the container runtime.
+/// State of the container runtime in `status`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RuntimeReport {
-    /// Its name and version as it last gave them; `None` before it has ever answered.
+    /// Its last known name and version; `None` before its first answer.
     pub version: Option<String>,
-    /// Why it does not answer, while it does not.
+    /// Why it does not answer, if so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-/// Waits for the runtime, however long it takes. An error is that of something else that listens there.
+/// Waits for the runtime without a limit. An error means that another program listens on its socket.
 pub async fn wait_until_ready(
     cri: &Cri,
     endpoint: &CriEndpoint,
@@ -39,13 +39,13 @@ pub async fn wait_until_ready(
     loop {
         match cri.identify(endpoint).await {
             Ok(version) => {
-                answers(report, &version);
+                record_answer(report, &version);
                 return Ok(version);
             }
             Err(error) if error.is_not_a_runtime() => return Err(error),
             Err(error) => {
                 let pause = pauses.next().unwrap_or(LONGEST_PAUSE);
-                tracing::warn!(%endpoint, %error, retry_in = ?rounded(pause), "Container runtime is not to be had; waiting for it");
+                tracing::warn!(%endpoint, %error, retry_in = ?rounded(pause), "Container runtime is unreachable; waiting for it");
                 report.send_modify(|report| report.error = Some(error.to_string()));
                 sleep(pause).await;
             }
@@ -53,20 +53,20 @@ pub async fn wait_until_ready(
     }
 }
 
-/// Asks until the agent stops.
+/// Polls until the agent stops.
 pub async fn monitor(cri: Cri, endpoint: CriEndpoint, report: watch::Sender<RuntimeReport>) {
     loop {
-        sleep(ASK_EVERY).await;
+        sleep(INTERVAL).await;
         match cri.version().await {
             Ok(version) => {
                 if report.borrow().error.is_some() {
                     tracing::info!(%endpoint, version = version.version, "Container runtime answers again");
                 }
-                answers(&report, &version);
+                record_answer(&report, &version);
             }
             Err(error) => {
                 if report.borrow().error.is_none() {
-                    tracing::warn!(%endpoint, %error, "Container runtime does not answer; pods that end wait for it");
+                    tracing::warn!(%endpoint, %error, "Container runtime does not answer; terminating pods wait for it");
                 }
                 report.send_modify(|report| report.error = Some(error.to_string()));
             }
@@ -74,7 +74,7 @@ pub async fn monitor(cri: Cri, endpoint: CriEndpoint, report: watch::Sender<Runt
     }
 }
 
-fn answers(report: &watch::Sender<RuntimeReport>, version: &RuntimeVersion) {
+fn record_answer(report: &watch::Sender<RuntimeReport>, version: &RuntimeVersion) {
     report.send_replace(RuntimeReport {
         version: Some(format!("{} {}", version.name, version.version)),
         error: None,

@@ -1,6 +1,6 @@
-//! systemd, asked over D-Bus: to stop units, and of whom a process is.
+//! Stops units and finds the unit of a process, over systemd's D-Bus API.
 //!
-//! zbus speaks D-Bus on the runtime that is there anyway. Nothing is connected before something is asked.
+//! zbus uses the existing tokio runtime, and connects at the first call.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,59 +20,59 @@ const SERVICE: &str = "org.freedesktop.systemd1";
 const OBJECT: &str = "/org/freedesktop/systemd1";
 const MANAGER: &str = "org.freedesktop.systemd1.Manager";
 const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
-/// Nothing of that name is loaded, or not any more.
+/// No unit with this name is loaded.
 const NO_SUCH_UNIT: &str = "org.freedesktop.systemd1.NoSuchUnit";
 
-/// What is asked for is answered at once.
+/// systemd answers immediately.
 const LIMIT: Duration = Duration::from_secs(30);
-/// Whoever listens lets others in at once.
+/// The bus accepts connections immediately.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
-/// A client of systemd; all clones share one connection.
+/// A client of systemd. Clones share one connection.
 #[derive(Debug, Clone, Default)]
 pub struct Systemd {
-    /// Address of the message bus, where it is not the system's.
+    /// Address of the message bus; `None` for the system bus.
     bus: Option<Arc<str>>,
     connection: Arc<Mutex<Option<Connection>>>,
 }
 
-/// What becomes of another job that somebody has asked for, and that has not come to its end.
+/// What happens to another queued job of the unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueuedJob {
-    /// This one replaces it.
+    /// This job replaces it.
     Replace,
-    /// It stays, and this one is an error.
+    /// It remains, and this job fails.
     Keep,
 }
 
 // === impl Systemd ===
 
 impl Systemd {
-    /// That of this machine.
+    /// Connects to the system bus.
     pub fn of_host() -> Self {
         Self::default()
     }
 
-    /// One behind the bus at this address.
-    pub fn at(bus: &str) -> Self {
+    /// Connects to the bus at this address.
+    pub fn with_bus(bus: &str) -> Self {
         Self {
             bus: Some(bus.into()),
             ..Self::default()
         }
     }
 
-    /// Its version; for `check`.
+    /// The version of systemd, for `check`.
     pub async fn version(&self) -> Result<String, String> {
-        self.in_time(async {
+        self.with_timeout(async {
             let version = property(&self.connection().await?, OBJECT, MANAGER, "Version").await?;
             Ok(String::try_from(version)?)
         })
         .await
     }
 
-    /// The service whose main process this is, if it is one of a service.
+    /// The service whose main process this is, if any.
     pub async fn service_of_process(&self, pid: i32) -> Result<Option<String>, String> {
-        self.in_time(async {
+        self.with_timeout(async {
             let connection = self.connection().await?;
             let pid = u32::try_from(pid).unwrap_or_default();
             let unit: OwnedObjectPath = match call(&connection, "GetUnitByPID", &(pid,)).await {
@@ -95,26 +95,26 @@ impl Systemd {
         .await
     }
 
-    async fn in_time<T>(&self, asked: impl Future<Output = zbus::Result<T>>) -> Result<T, String> {
-        match timeout(LIMIT, asked).await {
+    async fn with_timeout<T>(&self, request: impl Future<Output = zbus::Result<T>>) -> Result<T, String> {
+        match timeout(LIMIT, request).await {
             Ok(answer) => answer.map_err(|error| ForeignText::new(&error.to_string()).into()),
             Err(_) => Err(format!("no answer within {LIMIT:?}")),
         }
     }
 
-    /// Stops a unit and waits until that is done, for as long as it takes. One that is not loaded is stopped. Once more where
-    /// the connection broke: the bus may have been started anew since it was used last.
+    /// Stops a unit and waits without a limit for the job to finish. A unit that is not loaded counts as stopped. Retried
+    /// once if the connection broke: the bus may have restarted since its last use.
     pub async fn stop_unit(&self, unit: &str, queued: QueuedJob) -> zbus::Result<Outcome> {
-        match stop_over(&self.connection().await?, unit, queued).await {
+        match stop_on(&self.connection().await?, unit, queued).await {
             Err(error) if !is_answer(&error) => {
                 self.disconnect().await;
-                stop_over(&self.connection().await?, unit, queued).await
+                stop_on(&self.connection().await?, unit, queued).await
             }
             result => result,
         }
     }
 
-    /// Whatever has become of the connection: the next question begins anew.
+    /// Drops the connection. The next call opens a new one.
     pub async fn disconnect(&self) {
         self.connection.lock().await.take();
     }
@@ -131,27 +131,27 @@ impl Systemd {
         let new = timeout(CONNECT_LIMIT, bus.build())
             .await
             .unwrap_or_else(|_| Err(zbus::Error::Failure(format!("no answer within {CONNECT_LIMIT:?}"))))?;
-        // It tells of jobs only if somebody wants to hear of them.
+        // systemd sends job signals only to subscribers.
         call(&new, "Subscribe", &()).await?;
         *kept = Some(new.clone());
         Ok(new)
     }
 }
 
-/// Whether it was said by systemd, or by the bus on its behalf: the connection is a good one.
+/// Whether systemd, or the bus on its behalf, answered: the connection works.
 fn is_answer(error: &zbus::Error) -> bool {
     matches!(error, zbus::Error::MethodError(..) | zbus::Error::FDO(_))
 }
 
-/// Asks for the stop of a unit and waits for the end of that job.
-async fn stop_over(connection: &Connection, unit: &str, queued: QueuedJob) -> zbus::Result<Outcome> {
-    // Any slice can be loaded, also one that is gone: its name says all.
+/// Stops a unit and waits for the job's end.
+async fn stop_on(connection: &Connection, unit: &str, queued: QueuedJob) -> zbus::Result<Outcome> {
+    // systemd can load any slice by its name, even one that no longer exists.
     match call(connection, "GetUnit", &(unit,)).await {
         Ok(_) => {}
         Err(zbus::Error::MethodError(name, ..)) if name == NO_SUCH_UNIT => return Ok(Outcome::Nothing),
         Err(error) => return Err(error),
     }
-    // Before the question, so that an end that comes at once is heard.
+    // Subscribe before the call, so that no signal is missed.
     let ends = MatchRule::builder()
         .msg_type(Type::Signal)
         .sender(SERVICE)?
@@ -174,13 +174,13 @@ async fn stop_over(connection: &Connection, unit: &str, queued: QueuedJob) -> zb
         let (_, ended, _, result): (u32, OwnedObjectPath, String, String) = end.body().deserialize()?;
         if ended == job {
             if result != "done" {
-                // What is left shows when its directories are removed.
-                tracing::warn!(unit, result, "systemd has not stopped a unit well");
+                // Remaining processes show when its cgroups are removed.
+                tracing::warn!(unit, result, "Unit stop failed in systemd");
             }
             break;
         }
     }
-    // One that has failed stays loaded without that. It is gone if it has not.
+    // A failed unit stays loaded until it is reset. Any other one is already unloaded.
     match call(connection, "ResetFailedUnit", &(unit,)).await {
         Err(error) if !is_answer(&error) => Err(error),
         Ok(_) | Err(_) => Ok(Outcome::Done),

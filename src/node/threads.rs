@@ -1,7 +1,7 @@
-//! Work that blocks, on threads of its own, a few at a time.
+//! Blocking work on a few threads.
 //!
-//! More threads would wait for the same locks of the kernel, and each takes memory. Work that hangs, as an unmount may
-//! for ever, keeps no quick_slot, and never takes the last threads: who looks for a kubelet needs one, and so does the journal.
+//! More threads would only wait for the same kernel locks and take memory. Work that hangs, such as an unmount, gives up
+//! its quick slot, and never takes the last threads: the search for a kubelet and the journal need them.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -16,28 +16,28 @@ use tokio::{
     time::timeout,
 };
 
-/// Threads for work that blocks, in the whole agent.
+/// Number of threads for blocking work in the whole agent.
 pub const THREADS: usize = 64;
-/// Of them, those that the work on pods may take, however it hangs.
+/// Number of those that work on pods may use, even if it hangs.
 const SLOTS: usize = THREADS - 16;
-/// Pieces of work at a time, as long as they are short.
-const AT_ONCE: usize = 8;
-/// What takes longer gives its turn away.
-const SHORT: Duration = Duration::from_millis(100);
-/// Whoever gets no slot for so long is told so.
+/// Number of short pieces of work at a time.
+const QUICK_SLOTS: usize = 8;
+/// Work that takes longer gives up its quick slot.
+const QUICK_TIME: Duration = Duration::from_millis(100);
+/// How long work waits for a slot.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Who does work that blocks.
+/// Where blocking work runs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Blocking {
-    /// Threads of their own: nobody else waits for a disk that hangs.
+    /// On separate threads, so that a hanging disk blocks nothing else.
     #[default]
     OnThreads,
-    /// Whoever wants it done, in a simulation: nothing hangs there, and threads would make each run another one.
+    /// On the caller's thread, in a simulation: nothing hangs there, and threads would make runs differ.
     Inline,
 }
 
-/// Where it is done; all clones are the same. By default for the work on pods.
+/// Threads for blocking work. Clones share their slots. The default is for work on pods.
 #[derive(Clone)]
 pub struct Threads {
     blocking: Blocking,
@@ -49,17 +49,17 @@ pub struct Threads {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NotDone {
     /// All slots are taken.
-    #[error("other pieces of work on this node hang, and this one has to wait for one of them to end")]
+    #[error("too many other calls on this node hang; it runs when one of them returns")]
     NoFreeThread,
-    /// It panicked, or the agent ends.
-    #[error("it was cut short")]
+    /// It panicked, or the agent is stopping.
+    #[error("it was aborted")]
     Aborted,
 }
 
 // === impl Blocking ===
 
 impl Blocking {
-    /// Does `work`. On a thread it goes on to its end also when nobody waits for it any more.
+    /// Runs `work`. On a thread it completes even if the caller is dropped.
     ///
     /// # Errors
     /// [`NotDone::Aborted`].
@@ -67,7 +67,7 @@ impl Blocking {
         match self {
             Self::OnThreads => spawn_blocking(work).await.map_err(|_| NotDone::Aborted),
             Self::Inline => {
-                // As a thread does, it lets others go first.
+                // Yield, as a thread would let other tasks run first.
                 yield_now().await;
                 catch_unwind(AssertUnwindSafe(work)).map_err(|_| NotDone::Aborted)
             }
@@ -78,12 +78,12 @@ impl Blocking {
 // === impl Threads ===
 
 impl Threads {
-    /// For work of which so many pieces may hang.
+    /// Threads with this many slots for work that may hang.
     pub fn with_slots(slots: usize) -> Self {
         Self {
             blocking: Blocking::default(),
             slots: Arc::new(Semaphore::new(slots)),
-            quick_slots: Arc::new(Semaphore::new(AT_ONCE)),
+            quick_slots: Arc::new(Semaphore::new(QUICK_SLOTS)),
         }
     }
 
@@ -92,7 +92,7 @@ impl Threads {
         Self::default().with_blocking(blocking)
     }
 
-    /// The same, done by these.
+    /// Sets where the work runs.
     #[must_use]
     pub fn with_blocking(self, blocking: Blocking) -> Self {
         Self { blocking, ..self }
@@ -103,12 +103,13 @@ impl Threads {
         self.blocking
     }
 
-    /// Does `work` when it is its turn.
+    /// Runs `work` when a slot is free.
     pub async fn run_blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, NotDone> {
-        // Never closed: only the time can run out. The slot comes first: who waits for one keeps no turn.
+        // The semaphore is never closed, so only the timeout can fail. The slot comes first: work that waits for one must
+        // not take a quick slot.
         let slot = timeout(PATIENCE, Arc::clone(&self.slots).acquire_owned()).await;
         let slot = slot.map_err(|_| NotDone::NoFreeThread)?;
         let quick_slot = self.quick_slots.acquire().await.ok();
@@ -118,7 +119,7 @@ impl Threads {
             result
         });
         tokio::pin!(done);
-        match timeout(SHORT, &mut done).await {
+        match timeout(QUICK_TIME, &mut done).await {
             Ok(done) => done,
             Err(_) => {
                 drop(quick_slot);
@@ -163,17 +164,19 @@ mod tests {
             tokio::spawn(async move { threads.run_blocking(move || hang.lock().unwrap().recv().is_err()).await })
         });
         let started = started.collect();
-        // Until each has its thread and has given its turn away.
-        while threads.slots.available_permits() > SLOTS - pieces || threads.quick_slots.available_permits() < AT_ONCE {
+        // Wait until each has its thread and has given up its quick slot.
+        while threads.slots.available_permits() > SLOTS - pieces
+            || threads.quick_slots.available_permits() < QUICK_SLOTS
+        {
             yield_now().await;
         }
         (release, started)
     }
 
     #[tokio::test]
-    async fn work_that_hangs_holds_up_no_other_for_long() {
+    async fn hanging_work_does_not_block_other_work_for_long() {
         let threads = Threads::default();
-        let (release, hanging) = hanging(&threads, 3 * AT_ONCE).await;
+        let (release, hanging) = hanging(&threads, 3 * QUICK_SLOTS).await;
         assert_eq!(threads.run_blocking(|| 1).await.unwrap(), 1);
         drop(release);
         for done in hanging {
@@ -182,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn however_much_hangs_there_are_threads_left() {
+    fn some_threads_stay_free_whatever_hangs() {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .max_blocking_threads(THREADS)
             .enable_all()
@@ -192,8 +195,8 @@ mod tests {
             let threads = Threads::default();
             let (release, hanging) = hanging(&threads, SLOTS).await;
             tokio::time::pause();
-            // Time does not pass by itself while threads are at work.
-            let waited = tokio::time::advance(PATIENCE + SHORT);
+            // Time does not advance by itself while threads work.
+            let waited = tokio::time::advance(PATIENCE + QUICK_TIME);
             let (answer, ()) = tokio::join!(threads.run_blocking(|| 1), waited);
             assert_eq!(answer, Err(NotDone::NoFreeThread));
             tokio::time::resume();
@@ -209,11 +212,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn work_that_panics_gives_its_place_back() {
+    async fn panicking_work_returns_its_slot() {
         for blocking in [Blocking::OnThreads, Blocking::Inline] {
             let threads = Threads::by(blocking);
             for _ in 0..=SLOTS {
-                assert!(threads.run_blocking(|| panic!("as it should")).await.is_err());
+                assert!(threads.run_blocking(|| panic!("on purpose")).await.is_err());
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Who unmounts, when by force, and what hangs meanwhile.
+//! How unmounts are executed and forced, and which ones hang.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -6,43 +6,43 @@ mod in_flight;
 
 pub use in_flight::{Call, CallError, CallsInFlight, Hang};
 
-/// UnmountBackend that take longer are left to themselves, and told.
+/// Timeout of an unmount. After that it is abandoned and reported.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Who unmounts the topmost mount on a path; `INVAL` where there is none.
+/// Unmounts the topmost mount on a path; `EINVAL` if there is none.
 pub type Unmounter = Arc<dyn Fn(&Path) -> nix::Result<()> + Send + Sync>;
 
-/// How unmounts are done.
+/// What executes unmounts.
 #[derive(Clone, Default)]
 pub enum UnmountBackend {
-    /// By the kernel.
+    /// The kernel.
     #[default]
     Kernel,
-    /// By whoever keeps the mount table of a simulation, where nothing is really mounted.
+    /// A simulation's mount table, where nothing is really mounted.
     Simulated(Unmounter),
 }
 
-/// Whether the connection to a server that is gone may be cut, so that its mount can go (`--force-unmount`). What was
-/// written and not sent is lost then.
+/// Whether to cut the connection to an unresponsive server, so that its mount can be removed (`--force-unmount`). Unsent
+/// writes are lost.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ForceUnmount {
-    /// A mount waits for its server.
+    /// Wait for the server.
     #[default]
     Never,
-    /// Where the server does not answer, or the kernel calls it gone.
+    /// If the server does not answer, or the kernel reports it as dead.
     DeadServer,
 }
 
-/// How unmounts are done, and those that hang; all clones know of the same ones.
+/// Settings of unmounts, and those that hang. Clones share the latter.
 #[derive(Clone)]
 pub struct Unmounting {
     /// Who does it.
     pub backend: UnmountBackend,
-    /// When by force.
+    /// When unmounts are forced.
     pub force: ForceUnmount,
-    /// What has not come back.
+    /// Calls that have not returned.
     pub in_flight: Arc<CallsInFlight>,
-    /// How long one is waited for.
+    /// Timeout of one call.
     pub patience: Duration,
 }
 

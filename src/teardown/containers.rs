@@ -238,9 +238,9 @@ impl Stop<'_> {
             () = passed(self.deadline.clone()) => Err(HookError::Overrun),
         };
         checkpoint::after(HOOK, &container.name);
-        if let Err(HookError::Blocked(held) | HookError::Runtime(GrpcError::Blocked { held, .. })) = result {
-            span.failed(&held);
-            return Err(held);
+        if let Err(HookError::Blocked(blocked) | HookError::Runtime(GrpcError::Blocked { blocked, .. })) = result {
+            span.failed(&blocked);
+            return Err(blocked);
         }
         // A hook that the runtime was not asked for, or was lost on while it ran, is one that was interrupted.
         let interrupted = matches!(result, Err(HookError::Runtime(GrpcError::Unreachable { .. })));

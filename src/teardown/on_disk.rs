@@ -16,7 +16,7 @@ use crate::node::{
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[must_use = "a dry run may have withheld everything"]
 pub struct DiskReport {
-    /// UnmountBackend by hand; propagation may have taken other mounts along.
+    /// Unmounts by hand; propagation may have taken other mounts along.
     pub unmounted: usize,
     /// Trees, files and directories that were removed.
     pub removed: usize,
@@ -66,7 +66,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// UnmountBackend all that is mounted on `places` and below them. Says what is mounted after that; nothing where it cannot be
+    /// Unmounts all that is mounted on `places` and below them. Says what is mounted after that; nothing where it cannot be
     /// told, and then a fault says so.
     pub fn unmount_all(&mut self, mounts: &Mounts, places: &[&Path]) -> Option<Arc<MountTable>> {
         let done = mounts.unmount_all_at(places, self.effects);

@@ -369,7 +369,7 @@ async fn failing_dra_driver_blocks_its_pod_and_not_claims_of_other_drivers() {
             }
             "is gone" => {
                 bad.crash().await;
-                "gone from this node"
+                "not available on this node"
             }
             "fails for the claim" => {
                 bad.fails_for(&claim_uid("gpu"), "the device fell off the bus");

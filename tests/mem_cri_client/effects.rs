@@ -221,7 +221,7 @@ async fn nothing_is_changed_while_the_gate_is_shut_and_everything_can_be_seen() 
     for result in every_effect(&cri).await {
         let error = result.unwrap_err();
         assert!(
-            matches!(&error, GrpcError::Blocked { held, .. } if held.reason == "a kubelet runs"),
+            matches!(&error, GrpcError::Blocked { blocked, .. } if blocked.reason == "a kubelet runs"),
             "{error}"
         );
     }

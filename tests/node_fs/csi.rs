@@ -131,7 +131,10 @@ fn a_driver_that_is_gone_keeps_the_pod_and_is_named_until_it_is_back() {
         tmpfs(&memory);
         node.driver.crash().await;
         let why = node.fails().await;
-        assert!(why.contains(DRIVER) && why.contains("gone from this node"), "{why}");
+        assert!(
+            why.contains(DRIVER) && why.contains("not available on this node"),
+            "{why}"
+        );
         assert!(!memory.exists(), "other volumes are not held up");
         assert_eq!(node.known.has_in_use(), [IN_USE]);
         node.driver.come_back().unwrap();

@@ -268,7 +268,7 @@ fn a_volume_that_is_published_by_a_link_is_unpublished_by_its_driver_and_the_lin
             symlink(&volume, &published.target).unwrap();
             node.driver.crash().await;
             let why = node.fails().await;
-            assert!(why.contains("is gone from this node"), "{why}");
+            assert!(why.contains("is not available on this node"), "{why}");
             assert!(published.target.is_symlink() && node.known.has_in_use() == [IN_USE]);
             node.driver.come_back().unwrap();
             if pretends {

@@ -16,7 +16,7 @@ use nix::{
 use pod_teardown::node::{
     effects::Effects,
     fault::Cause,
-    holders::{Holder, Holders, How, Namespace, holders},
+    holders::{Holder, Holders, Namespace, Usage, holders},
 };
 use tokio::time::Instant;
 
@@ -68,11 +68,11 @@ fn of(space: &Space, path: &Path) -> Holders {
     found.remove(&mount.id).unwrap()
 }
 
-fn told(holders: &Holders) -> Vec<(i32, How, Namespace)> {
+fn told(holders: &Holders) -> Vec<(i32, Usage, Namespace)> {
     let mut told: Vec<_> = holders
         .processes
         .iter()
-        .map(|it| (it.pid, it.how, it.namespace))
+        .map(|it| (it.pid, it.usage, it.namespace))
         .collect();
     told.sort_by_key(|it| it.0);
     told
@@ -117,10 +117,10 @@ fn a_busy_mount_is_told_with_each_process_that_holds_it_and_how() {
         let own = i32::try_from(std::process::id()).unwrap();
         let mut expected = vec![
             // Only this thread of it is in the namespace of the test.
-            (own, How::OpenFile, Namespace::Other),
-            (processes[0].pid(), How::WorkingDirectory, Namespace::Own),
-            (processes[1].pid(), How::MappedFile, Namespace::Own),
-            (processes[2].pid(), How::MappedFile, Namespace::Own),
+            (own, Usage::OpenFile, Namespace::Other),
+            (processes[0].pid(), Usage::WorkingDirectory, Namespace::Own),
+            (processes[1].pid(), Usage::MappedFile, Namespace::Own),
+            (processes[2].pid(), Usage::MappedFile, Namespace::Own),
         ];
         expected.sort_by_key(|it| it.0);
         assert_eq!(told(holders), expected);
@@ -155,7 +155,7 @@ fn who_holds_a_mount_in_another_namespace_is_named_too() {
         let Cause::Busy(holders) = &still.faults[0].cause else {
             panic!("{still:?}")
         };
-        assert_eq!(told(holders), [(user.pid(), How::WorkingDirectory, Namespace::Other)]);
+        assert_eq!(told(holders), [(user.pid(), Usage::WorkingDirectory, Namespace::Other)]);
         drop(user);
         space.unmount_what_is_let_go();
     });
@@ -171,7 +171,7 @@ fn only_the_first_holders_are_named_and_the_others_counted() {
             .map(|_| Process::of(Command::new("sleep").arg("1000").current_dir(&dir)).running("sleep"))
             .collect();
         let found = of(space, &dir);
-        assert_eq!((found.processes.len(), found.more, found.cut_short), (8, 3, false));
+        assert_eq!((found.processes.len(), found.more, found.is_incomplete), (8, 3, false));
         drop(processes);
         assert_eq!(of(space, &dir), Holders::default());
     });
@@ -189,8 +189,8 @@ fn a_server_that_never_answers_does_not_hold_up_the_look() {
         let found = of(space, &dir);
         assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
         assert_eq!(
-            found.processes.iter().map(|it| it.how).collect::<Vec<_>>(),
-            [How::OpenFile]
+            found.processes.iter().map(|it| it.usage).collect::<Vec<_>>(),
+            [Usage::OpenFile]
         );
         drop(open);
     });
@@ -219,7 +219,7 @@ fn a_process_of_a_container_is_told_with_it() {
             pid: 77,
             command: "evil\\x".to_owned(),
             container: Some(id),
-            how: How::OpenFile,
+            usage: Usage::OpenFile,
             namespace: Namespace::Own,
         };
         assert_eq!(found[&mount.id].processes, [expected]);

@@ -152,7 +152,7 @@ impl Space {
         PodDir::new(&KubeletRoot::resolve(&self.root).unwrap(), &uid).unwrap()
     }
 
-    /// UnmountBackend all of the pod, now that nobody of this test uses it any more.
+    /// Unmounts all of the pod, now that nobody of this test uses it any more.
     pub fn unmount_what_is_let_go(&self) {
         let effects = Effects::ungated();
         block_on(soon(async || self.mounts.unmount_all_below(self.pod.path(), &effects)));

@@ -208,7 +208,7 @@ impl Known {
         self.write_mounts();
     }
 
-    /// UnmountBackend as the kernel would, while this container of the pod runs.
+    /// Unmounts as the kernel would, while this container of the pod runs.
     pub fn unmount(&mut self, path: &Path, runs: Option<&str>) -> nix::Result<()> {
         let Some(at) = self.mounts.iter().rposition(|(_, mounted)| mounted == path) else {
             return Err(nix::errno::Errno::EINVAL);

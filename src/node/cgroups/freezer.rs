@@ -1,4 +1,4 @@
-//! Freezing and thawing: who is frozen forks no more, and dies of SIGKILL in v2 at once, in v1 when it is thawed.
+//! Freezes and thaws cgroups. A frozen process cannot fork; SIGKILL takes effect at once on v2, on v1 after the thaw.
 
 use std::{
     fs::File,
@@ -15,7 +15,7 @@ use nix::{
 
 use super::{
     HierarchyKind,
-    group::{Group, errno_of, is_gone, is_there, tree},
+    group::{Group, errno_of, is_removed, may_exist, tree},
     survivor::is_ready,
 };
 use crate::node::{
@@ -26,60 +26,59 @@ use crate::node::{
 
 const FREEZE: &str = "freeze";
 const THAW: &str = "thaw";
-/// So often is looked, with waits after that double from a millisecond: together eight seconds. Each process has to have
-/// its turn to run before it is frozen, and hundreds of them wait long for it.
-const LOOKS: u32 = 13;
-/// After so many, in a quarter of a second, nobody is within a fork any more who does not run.
-const BRIEF: u32 = 8;
+/// Number of polls, with waits that double from a millisecond: eight seconds in total. A process has to be scheduled
+/// before it is frozen, which takes long with hundreds of them.
+const POLLS: u32 = 13;
+/// After this many polls, a quarter of a second, no process that does not run is inside a fork.
+const FORK_POLLS: u32 = 8;
 
 // === impl Group ===
 
 impl Group {
-    /// Freezes all that is in it and below it, as far as that goes: a kernel before 5.2 has no freezer in v2.
+    /// Freezes all processes in the cgroup and below it. Does nothing on v2 before Linux 5.2, which has no freezer.
     pub fn freeze(&self) -> Result<(), Fault> {
         let Some(freezer) = self.freezer(&self.path) else {
             return Ok(());
         };
         checkpoint::before(FREEZE, &self.path);
         let frozen = freezer.freeze().map_err(errno_of);
-        let frozen = frozen.and_then(|()| self.until_frozen(&freezer));
+        let frozen = frozen.and_then(|()| self.wait_until_frozen(&freezer));
         checkpoint::after(FREEZE, &self.path);
-        unless_gone(FREEZE, &self.path, frozen)
+        ignore_removed(FREEZE, &self.path, frozen)
     }
 
-    /// cgroups-rs does not wait, and its state of v2 is what was asked for. That all are frozen is told by `cgroup.events`,
-    /// which also says when; v1 is asked again.
-    fn until_frozen(&self, freezer: &FreezerController) -> Result<(), Errno> {
+    /// cgroups-rs does not wait, and on v2 its state is the requested one. On v2 `cgroup.events` reports frozen processes
+    /// and can be polled; on v1 the state is read again.
+    fn wait_until_frozen(&self, freezer: &FreezerController) -> Result<(), Errno> {
         let events = (self.kind == HierarchyKind::V2).then(|| File::open(self.path.join("cgroup.events")));
         let events = events.transpose().map_err(|error| errno(&error))?;
         let mut wait: u16 = 1;
-        for nth in 0..LOOKS {
+        for nth in 0..POLLS {
             let is_frozen = match &events {
-                Some(events) => is_told(events).map_err(|error| errno(&error))?,
+                Some(events) => reports_frozen(events).map_err(|error| errno(&error))?,
                 None => matches!(freezer.state().map_err(errno_of)?, FreezerState::Frozen),
             };
-            if is_frozen || nth >= BRIEF && !self.runs() {
+            if is_frozen || nth >= FORK_POLLS && !self.may_run() {
                 break;
             }
             let change = events.iter().map(|it| PollFd::new(it.as_fd(), PollFlags::POLLPRI));
-            // Whatever ends it, the next look tells.
+            // The next read decides, whatever ended the wait.
             poll(&mut Vec::from_iter(change), PollTimeout::from(wait)).ok();
             wait *= 2;
         }
         Ok(())
     }
 
-    /// Whether anything in it could run. Whoever waits in the kernel for a disk or a server cannot be frozen, and does not
-    /// fork either.
-    fn runs(&self) -> bool {
+    /// Whether any process may run. A process in uninterruptible sleep cannot be frozen, and cannot fork either.
+    fn may_run(&self) -> bool {
         let processes = self.processes();
         processes.is_ok_and(|pids| pids.iter().any(|pid| is_ready(*pid)))
     }
 
-    /// Lets all that is frozen in it run, whoever froze it. Parents first, since a frozen parent freezes its children.
+    /// Thaws the cgroup and all cgroups below it. Parents come first, since a frozen parent freezes its children.
     pub fn thaw_all(&self) -> Result<(), Fault> {
         let mut thawed = self.thaw_one(&self.path);
-        for dir in self.frozen()? {
+        for dir in self.frozen_cgroups()? {
             thawed = thawed.and(self.thaw_one(&dir));
         }
         thawed
@@ -87,12 +86,13 @@ impl Group {
 
     fn thaw_one(&self, dir: &Path) -> Result<(), Fault> {
         let thawed = self.freezer(dir).map_or(Ok(()), |freezer| freezer.thaw());
-        unless_gone(THAW, dir, thawed.map_err(errno_of))
+        ignore_removed(THAW, dir, thawed.map_err(errno_of))
     }
 
-    /// Lets what is frozen in it run, if only into its end: a frozen process takes no signal but, with v2, SIGKILL.
+    /// Thaws all processes in the cgroup, so that they handle signals. A frozen process handles none, except SIGKILL on
+    /// v2.
     pub fn thaw(&self, effects: &Effects) -> Result<Outcome, Fault> {
-        if self.frozen()?.is_empty() {
+        if self.frozen_cgroups()?.is_empty() {
             return Ok(Outcome::Nothing);
         }
         if !effects
@@ -106,8 +106,8 @@ impl Group {
         thawed.map(|()| Outcome::Done)
     }
 
-    /// The cgroups in it that are frozen by themselves, or are about to be.
-    fn frozen(&self) -> Result<Vec<PathBuf>, Fault> {
+    /// The cgroups at or below this one that are frozen themselves, or about to be.
+    fn frozen_cgroups(&self) -> Result<Vec<PathBuf>, Fault> {
         let mut frozen = Vec::new();
         if self.kind == HierarchyKind::V1 {
             return Ok(frozen);
@@ -116,14 +116,14 @@ impl Group {
             match self.freezer(&dir).map(|freezer| freezer.state()) {
                 None | Some(Ok(FreezerState::Thawed)) => {}
                 Some(Ok(FreezerState::Freezing | FreezerState::Frozen)) => frozen.push(dir),
-                Some(Err(error)) => unless_gone("read the freezer of", &dir, Err(errno_of(error)))?,
+                Some(Err(error)) => ignore_removed("read the freezer of", &dir, Err(errno_of(error)))?,
             }
         }
         Ok(frozen)
     }
 
-    /// The freezer of a cgroup in this hierarchy. cgroups-rs would try to make a file that is not there, and `EACCES` would
-    /// not tell that from a refusal.
+    /// The freezer of a cgroup in this hierarchy. `None` without a freezer file: cgroups-rs would try to create it, and
+    /// its `EACCES` looks like a refusal.
     fn freezer(&self, dir: &Path) -> Option<FreezerController> {
         let file = match self.kind {
             HierarchyKind::V2 => "cgroup.freeze",
@@ -131,20 +131,20 @@ impl Group {
             HierarchyKind::V1 => return None,
         };
         let is_v2 = self.kind == HierarchyKind::V2;
-        is_there(&dir.join(file)).then(|| FreezerController::new(dir.to_owned(), PathBuf::new(), is_v2))
+        may_exist(&dir.join(file)).then(|| FreezerController::new(dir.to_owned(), PathBuf::new(), is_v2))
     }
 }
 
-/// Whether `cgroup.events` says that all are frozen.
-fn is_told(mut events: &File) -> io::Result<bool> {
+/// Whether `cgroup.events` reports all processes as frozen.
+fn reports_frozen(mut events: &File) -> io::Result<bool> {
     events.rewind()?;
     Ok(io::read_to_string(events)?.lines().any(|line| line == "frozen 1"))
 }
 
-/// What is removed meanwhile needs neither.
-fn unless_gone(verb: &'static str, path: &Path, done: Result<(), Errno>) -> Result<(), Fault> {
+/// Ignores errors about a cgroup that has been removed meanwhile.
+fn ignore_removed(verb: &'static str, path: &Path, done: Result<(), Errno>) -> Result<(), Fault> {
     match done {
-        Err(errno) if !is_gone(errno) => Err(Fault::new(verb, path, errno)),
+        Err(errno) if !is_removed(errno) => Err(Fault::new(verb, path, errno)),
         Ok(()) | Err(_) => Ok(()),
     }
 }

@@ -1,4 +1,4 @@
-//! One cgroup in one hierarchy: what is in it, and how it is removed.
+//! One cgroup in one hierarchy: its processes and its removal.
 
 use std::{
     error::Error as _,
@@ -21,7 +21,7 @@ use crate::node::{
 
 const PROCS: &str = "cgroup.procs";
 
-/// A cgroup's directory; need not exist.
+/// A cgroup's directory, which may not exist.
 #[derive(Debug, Clone)]
 pub(super) struct Group {
     pub path: PathBuf,
@@ -32,16 +32,16 @@ pub(super) struct Group {
 
 impl Group {
     pub fn exists(&self) -> bool {
-        is_there(&self.path)
+        may_exist(&self.path)
     }
 
-    /// Ids of all processes in it and below it; none that cannot be meant.
+    /// PIDs of all processes in it and below it. Invalid PIDs are left out.
     pub fn processes(&self) -> Result<Vec<i32>, Fault> {
         processes_of(tree(&self.path)?)
     }
 
-    /// The same without those that are `known` by the name of the cgroup directly below it that they are in or below;
-    /// its own name is empty.
+    /// PIDs of the processes in it and below it, except those in child cgroups whose name is `known`. The empty name
+    /// stands for the cgroup itself.
     pub fn processes_except(&self, known: impl Fn(&OsStr) -> bool) -> Result<Vec<i32>, Fault> {
         let mut dirs = Vec::new();
         if !known(OsStr::new("")) {
@@ -55,16 +55,16 @@ impl Group {
         processes_of(dirs)
     }
 
-    /// Names of the cgroups directly below it that hold processes, in them or below; its own name is empty. Those of other pid
-    /// namespaces count, too.
+    /// Names of the child cgroups with processes, also of other PID namespaces. The empty name stands for the cgroup
+    /// itself.
     pub fn populated_children(&self) -> Result<Vec<OsString>, Fault> {
         let mut populated = Vec::new();
-        if holds_any(&self.path)? {
+        if has_processes(&self.path)? {
             populated.push(OsString::new());
         }
         for child in children(&self.path)? {
             for dir in tree(&child)? {
-                if holds_any(&dir)? {
+                if has_processes(&dir)? {
                     populated.push(child.file_name().unwrap_or_default().to_owned());
                     break;
                 }
@@ -73,7 +73,7 @@ impl Group {
         Ok(populated)
     }
 
-    /// Removes it if nothing is in it.
+    /// Removes it if it has no processes.
     pub fn remove(&self, effects: &Effects) -> Result<Outcome, Fault> {
         remove(&self.path, effects)
     }
@@ -84,7 +84,7 @@ impl Group {
         for dir in tree(&self.path)?.iter().rev() {
             last = remove(dir, effects);
         }
-        // Where a child could not go its parents cannot either: say which processes are in the way.
+        // If a child cannot be removed, its parents cannot either. Report which processes are in the way.
         match last {
             Err(Fault {
                 verb,
@@ -92,18 +92,18 @@ impl Group {
                 cause: Cause::Errno(Errno::EBUSY),
             }) => match self.processes()? {
                 pids if pids.is_empty() => Err(Fault::new(verb, path, Errno::EBUSY)),
-                pids => Err(Fault::new(verb, path, Cause::Processes(Survivors::look_at(&pids)))),
+                pids => Err(Fault::new(verb, path, Cause::Processes(Survivors::read(&pids)))),
             },
             other => other,
         }
     }
 
-    /// Whether nothing is in it any more; if not, who it is.
+    /// Fails with the remaining processes if there are any.
     pub fn is_empty(&self) -> Result<(), Fault> {
         match self.processes()? {
             pids if pids.is_empty() => Ok(()),
             pids => {
-                let left = Cause::Processes(Survivors::look_at(&pids));
+                let left = Cause::Processes(Survivors::read(&pids));
                 Err(Fault::new("kill the processes of", &self.path, left))
             }
         }
@@ -112,8 +112,8 @@ impl Group {
 
 // === impl Hierarchy ===
 
-/// To cgroups-rs a cgroup is a hierarchy of its own: that takes the name of one within a hierarchy only as text, and finds
-/// hierarchies by itself only at `/sys/fs/cgroup`, the unified one of a hybrid node not at all.
+/// cgroups-rs needs a hierarchy for each cgroup: it takes a path within a hierarchy only as text, finds hierarchies only
+/// at `/sys/fs/cgroup`, and never the unified one of a hybrid node.
 impl Hierarchy for Group {
     fn subsystems(&self) -> Vec<Subsystem> {
         Vec::new()
@@ -136,27 +136,27 @@ impl Hierarchy for Group {
     }
 }
 
-/// Whether any process is in this cgroup, as long as it is there.
-fn holds_any(dir: &Path) -> Result<bool, Fault> {
+/// Whether the cgroup exists and has processes.
+fn has_processes(dir: &Path) -> Result<bool, Fault> {
     let file = dir.join(PROCS);
     match fs::read_to_string(&file) {
         Ok(text) => Ok(!text.trim().is_empty()),
-        Err(error) if is_gone(errno(&error)) => Ok(false),
-        // A threaded cgroup: its processes are listed further up.
+        Err(error) if is_removed(errno(&error)) => Ok(false),
+        // A threaded cgroup: its processes are listed in an ancestor.
         Err(error) if errno(&error) == Errno::EOPNOTSUPP => Ok(false),
         Err(error) => Err(Fault::new("read", file, errno(&error))),
     }
 }
 
-/// Ids of all processes in these cgroups; none that cannot be meant.
+/// PIDs of all processes in these cgroups. Invalid PIDs are left out.
 fn processes_of(dirs: Vec<PathBuf>) -> Result<Vec<i32>, Fault> {
     let mut pids = Vec::new();
     for dir in dirs {
         let file = dir.join(PROCS);
         match fs::read_to_string(&file) {
-            Ok(text) => pids.extend(text.lines().filter_map(|line| line.parse().ok()).filter(can_be_meant)),
-            Err(error) if is_gone(errno(&error)) => {}
-            // A threaded cgroup: its processes are listed further up.
+            Ok(text) => pids.extend(text.lines().filter_map(|line| line.parse().ok()).filter(is_valid_pid)),
+            Err(error) if is_removed(errno(&error)) => {}
+            // A threaded cgroup: its processes are listed in an ancestor.
             Err(error) if errno(&error) == Errno::EOPNOTSUPP => {}
             Err(error) => return Err(Fault::new("read", file, errno(&error))),
         }
@@ -166,7 +166,7 @@ fn processes_of(dirs: Vec<PathBuf>) -> Result<Vec<i32>, Fault> {
     Ok(pids)
 }
 
-/// The cgroup and everything below it, parents first.
+/// The cgroup and all cgroups below it, parents first.
 pub(super) fn tree(path: &Path) -> Result<Vec<PathBuf>, Fault> {
     let mut dirs = vec![path.to_owned()];
     let mut next = 0;
@@ -177,15 +177,15 @@ pub(super) fn tree(path: &Path) -> Result<Vec<PathBuf>, Fault> {
     Ok(dirs)
 }
 
-/// The cgroups directly below it; none if it is gone itself.
+/// The child cgroups. Empty if the cgroup does not exist.
 fn children(dir: &Path) -> Result<Vec<PathBuf>, Fault> {
-    // A cgroup has two links and one for each below it, and many files, which are dear to list.
+    // A cgroup has two links plus one for each child. Its many files are slow to list.
     if fs::symlink_metadata(dir).is_ok_and(|found| found.nlink() == 2) {
         return Ok(Vec::new());
     }
     match list(dir) {
         Ok(found) => Ok(found),
-        Err(error) if is_gone(errno(&error)) => Ok(Vec::new()),
+        Err(error) if is_removed(errno(&error)) => Ok(Vec::new()),
         Err(error) => Err(Fault::new("list", dir, errno(&error))),
     }
 }
@@ -221,38 +221,38 @@ fn list(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Only a clear answer is a no.
-pub(super) fn is_there(path: &Path) -> bool {
-    !matches!(fs::symlink_metadata(path), Err(error) if is_gone(errno(&error)))
+/// False only if the kernel says so.
+pub(super) fn may_exist(path: &Path) -> bool {
+    !matches!(fs::symlink_metadata(path), Err(error) if is_removed(errno(&error)))
 }
 
-/// Removed, or being removed: reading a file of a dying cgroup says `ENODEV`.
-pub(super) fn is_gone(errno: Errno) -> bool {
+/// Whether the cgroup is removed, or being removed: reading a file of a dying cgroup fails with `ENODEV`.
+pub(super) fn is_removed(errno: Errno) -> bool {
     matches!(errno, Errno::ENOENT | Errno::ENODEV)
 }
 
-/// What the kernel said to cgroups-rs; `EBADMSG` where that could not make anything of an answer.
+/// The error number from the kernel; `EBADMSG` if cgroups-rs could not parse a file.
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 pub(super) fn errno_of(error: cgroups_rs::fs::error::Error) -> Errno {
     let cause = error.source().and_then(|cause| cause.downcast_ref());
     cause.map_or(Errno::EBADMSG, errno)
 }
 
-/// A process of another pid namespace is listed as 0, which would signal our own group; 1 and we ourselves are never
-/// a pod's.
-fn can_be_meant(pid: &i32) -> bool {
+/// Whether a PID can belong to a pod. A process of another PID namespace is listed as 0, which would signal the agent's
+/// own process group; 1 and the agent itself are never a pod's.
+fn is_valid_pid(pid: &i32) -> bool {
     *pid > 1 && u32::try_from(*pid) != Ok(process::id())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::cgroups::kill::Rest;
+    use crate::node::cgroups::kill::VictimState;
 
     #[test]
-    fn ids_that_would_hit_somebody_else_are_dropped() {
+    fn invalid_pids_are_dropped() {
         let own = i32::try_from(process::id()).unwrap();
-        let kept: Vec<i32> = [-5, -1, 0, 1, 2, own, 4242].into_iter().filter(can_be_meant).collect();
+        let kept: Vec<i32> = [-5, -1, 0, 1, 2, own, 4242].into_iter().filter(is_valid_pid).collect();
         assert_eq!(
             kept,
             [2, 4242].into_iter().filter(|pid| *pid != own).collect::<Vec<_>>()
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_exist_holds_no_processes_and_needs_no_removal() {
+    fn missing_cgroup_has_no_processes_and_counts_as_removed() {
         for kind in [HierarchyKind::V1, HierarchyKind::Freezer, HierarchyKind::V2] {
             let group = Group {
                 path: "/sys/fs/cgroup/no/such/group".into(),
@@ -268,7 +268,10 @@ mod tests {
             };
             assert!(!group.exists());
             assert_eq!(group.processes(), Ok(vec![]));
-            assert_eq!(group.kill(Rest::Lives, &Effects::ungated()), Ok(Outcome::Nothing));
+            assert_eq!(
+                group.kill(VictimState::MayFork, &Effects::ungated()),
+                Ok(Outcome::Nothing)
+            );
             assert_eq!(group.freeze(), Ok(()));
             assert_eq!(group.thaw_all(), Ok(()));
             assert_eq!(group.remove_tree(&Effects::ungated()), Ok(Outcome::Nothing));

@@ -1,22 +1,22 @@
-//! The hierarchies that are mounted, and what each of them can do.
+//! The mounted hierarchies and their capabilities.
 
 use std::path::{Path, PathBuf};
 
 use crate::node::mounts::Mount;
 
-/// One hierarchy.
+/// A mounted cgroup hierarchy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hierarchy {
-    /// Where it is mounted.
+    /// Its mount point.
     pub path: PathBuf,
     /// What it can do.
     pub kind: HierarchyKind,
 }
 
-/// What a hierarchy can do against those who fork while they are killed; the most comes first.
+/// What a hierarchy offers against processes that fork while they are killed. The strongest comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum HierarchyKind {
-    /// The unified hierarchy, alone or beside v1: kills all at once, or freezes.
+    /// The unified hierarchy, alone or beside v1. Kills all processes at once, or freezes them.
     V2,
     /// The v1 hierarchy with the freezer.
     Freezer,
@@ -24,8 +24,9 @@ pub enum HierarchyKind {
     V1,
 }
 
-/// Each hierarchy once: controllers that share one show the same device. Of several mounts the whole and shortest wins.
-pub(super) fn all_of(mounts: &[Mount]) -> Vec<Hierarchy> {
+/// Each hierarchy once: controllers that share one have the same device. Of several mounts, the shortest path to the
+/// whole hierarchy is used.
+pub(super) fn distinct(mounts: &[Mount]) -> Vec<Hierarchy> {
     let is_cgroup = |mount: &&Mount| mount.fs_type == "cgroup" || mount.fs_type == "cgroup2";
     let mut found: Vec<&Mount> = mounts.iter().filter(is_cgroup).collect();
     found.sort_by_key(|mount| (mount.device, mount.root != Path::new("/"), mount.path.as_os_str().len()));
@@ -74,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn hybrid_is_every_v1_hierarchy_and_the_unified_one() {
+    fn hybrid_node_has_every_v1_hierarchy_and_the_unified_one() {
         let found = detect(&[
             "30 1 0:25 / /sys/fs/cgroup ro - tmpfs tmpfs rw",
             "31 30 0:28 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct",
@@ -92,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hierarchy_that_is_mounted_twice_counts_once_by_its_shortest_whole_mount() {
+    fn hierarchy_mounted_twice_counts_once_by_its_shortest_whole_mount() {
         let found = detect(&[
             "1 0 0:28 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct",
             "2 0 0:28 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct",
@@ -109,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn no_hierarchy_at_all_is_an_error_and_not_an_empty_success() {
+    fn no_hierarchy_is_an_error() {
         assert!(detect(&["1 0 0:26 / /sys/fs/cgroup rw - tmpfs tmpfs rw"]).is_err());
         assert!(Cgroups::detect(Path::new("/no/such/file"), Path::new("/sys/fs/cgroup")).is_err());
     }

@@ -1,4 +1,4 @@
-//! How all that is in a cgroup is killed, also what forks meanwhile.
+//! Kills all processes of a cgroup, including those that fork meanwhile.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use rustix::{
 
 use super::{
     HierarchyKind,
-    group::{Group, errno_of, is_gone},
+    group::{Group, errno_of, is_removed},
 };
 use crate::node::{
     checkpoint,
@@ -19,104 +19,105 @@ use crate::node::{
 };
 
 const VERB: &str = "kill the processes of";
-/// So many descriptors a process can spare, whatever its limit is.
-const HELD: usize = 256;
-/// Whoever is killed without being frozen may fork on for ever.
-const ROUNDS: usize = 4;
+/// Number of pidfds open at a time, within any descriptor limit.
+const MAX_PIDFDS: usize = 256;
+/// Limits the rounds: processes that cannot be frozen may fork without end.
+const MAX_ROUNDS: usize = 4;
 
-/// What is known of the processes before they are killed.
+/// State of the processes before they are killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Rest {
+pub(super) enum VictimState {
     /// They may fork while they are killed.
-    Lives,
+    MayFork,
     /// They were killed in another hierarchy.
-    Dies,
+    Killed,
 }
 
 // === impl Group ===
 
 impl Group {
-    /// Sends SIGKILL to all that is in it, and lets what is frozen run into it.
-    pub fn kill(&self, rest: Rest, effects: &Effects) -> Result<Outcome, Fault> {
+    /// Sends SIGKILL to all processes in it, and thaws frozen ones so that they exit.
+    pub fn kill(&self, state: VictimState, effects: &Effects) -> Result<Outcome, Fault> {
         let fault = |cause: Cause| Fault::new(VERB, &self.path, cause);
         if self.processes()?.is_empty() {
             return Ok(Outcome::Nothing);
         }
         if !effects
             .allow(&Effect::new(VERB, &self.path))
-            .map_err(|held| fault(held.into()))?
+            .map_err(|blocked| fault(blocked.into()))?
         {
             return Ok(Outcome::Withheld);
         }
-        let killed = self.kill_all(rest);
+        let killed = self.kill_all(state);
         checkpoint::after(VERB, &self.path);
         killed.map(|()| Outcome::Done)
     }
 
-    fn kill_all(&self, rest: Rest) -> Result<(), Fault> {
-        if self.kind == HierarchyKind::V2 && self.kill_at_once()? {
+    fn kill_all(&self, state: VictimState) -> Result<(), Fault> {
+        if self.kind == HierarchyKind::V2 && self.kill_by_file()? {
             return Ok(());
         }
-        let frozen = match rest {
-            Rest::Lives => self.freeze(),
-            Rest::Dies => Ok(()),
+        let frozen = match state {
+            VictimState::MayFork => self.freeze(),
+            VictimState::Killed => Ok(()),
         };
         let killed = self.kill_one_by_one();
-        // Whatever became of that: what is frozen here nobody else thaws.
+        // Thaw even after an error: nothing else would.
         let thawed = self.thaw_all();
         frozen.and(killed).and(thawed)
     }
 
-    /// Whether the kernel could do that: one before 5.14 lacks the file.
-    fn kill_at_once(&self) -> Result<bool, Fault> {
+    /// Writes `cgroup.kill`. False if the kernel has no such file (before Linux 5.14).
+    fn kill_by_file(&self) -> Result<bool, Fault> {
         match self.root_control_group().kill() {
             Ok(()) => Ok(true),
             Err(error) if *error.kind() == ErrorKind::InvalidOperation => Ok(false),
             Err(error) => match errno_of(error) {
-                errno if is_gone(errno) => Ok(false),
+                errno if is_removed(errno) => Ok(false),
                 errno => Err(Fault::new(VERB, &self.path, errno)),
             },
         }
     }
 
-    /// Until nobody is listed who was not killed: version 2 may call a cgroup frozen in which one is still within a fork.
+    /// Kills processes until every listed one was killed. On v2 a cgroup may count as frozen while a process is inside a
+    /// fork.
     fn kill_one_by_one(&self) -> Result<(), Fault> {
         let mut killed = BTreeSet::new();
-        for _ in 0..ROUNDS {
+        for _ in 0..MAX_ROUNDS {
             let mut left = self.processes()?;
             left.retain(|pid| !killed.contains(pid));
             if left.is_empty() {
                 break;
             }
-            for some in left.chunks(HELD) {
+            for some in left.chunks(MAX_PIDFDS) {
                 killed.extend(self.kill_these(some)?);
             }
         }
         Ok(())
     }
 
-    /// A process id may be given to a stranger between the listing and the signal. So each is first held by a
-    /// descriptor, and signalled only if it is listed once more after that. Tells who was.
+    /// Kills these processes and returns those that were signaled. A PID may be reused between the listing and the
+    /// signal, so each process is opened as a pidfd, and signaled only if it is listed again after that.
     fn kill_these(&self, pids: &[i32]) -> Result<Vec<i32>, Fault> {
-        let mut held = Vec::new();
+        let mut pidfds = Vec::new();
         for &raw in pids {
             let Some(pid) = Pid::from_raw(raw) else { continue };
             match pidfd_open(pid, PidfdFlags::empty()) {
-                Ok(fd) => held.push((raw, fd)),
-                // Ended meanwhile, or a thread of a process that the next look shows.
+                Ok(fd) => pidfds.push((raw, fd)),
+                // It exited meanwhile, or is a thread of a process that the next listing shows.
                 Err(Errno::SRCH | Errno::INVAL) => {}
-                Err(errno) => return Err(Fault::new("hold a process of", &self.path, fault::errno_of(errno))),
+                Err(errno) => return Err(Fault::new("open a process of", &self.path, fault::errno_of(errno))),
             }
         }
         let still = self.processes()?;
-        held.retain(|(raw, _)| still.binary_search(raw).is_ok());
-        for (_, fd) in &held {
+        pidfds.retain(|(raw, _)| still.binary_search(raw).is_ok());
+        for (_, fd) in &pidfds {
             match pidfd_send_signal(fd, Signal::KILL) {
                 Ok(()) | Err(Errno::SRCH) => {}
                 Err(errno) => return Err(Fault::new(VERB, &self.path, fault::errno_of(errno))),
             }
         }
-        Ok(held.into_iter().map(|(raw, _)| raw).collect())
+        Ok(pidfds.into_iter().map(|(raw, _)| raw).collect())
     }
 }
 
@@ -128,7 +129,7 @@ mod tests {
     use crate::node::effects::EffectsBlocked;
 
     #[test]
-    fn nothing_is_frozen_or_killed_in_a_dry_run_or_behind_a_shut_gate_and_what_was_frozen_to_be_killed_is_thawed() {
+    fn dry_run_and_shut_gate_freeze_and_kill_nothing_and_a_kill_thaws() {
         let dir = tempfile::tempdir().unwrap();
         let mut process = Command::new("sleep").arg("1000").spawn().unwrap();
         let write = |file, text: &str| fs::write(dir.path().join(file), text).unwrap();
@@ -141,14 +142,14 @@ mod tests {
         };
         let switch = || fs::read_to_string(dir.path().join("cgroup.freeze")).unwrap();
         let dry = Effects::new(true, Arc::new(|| Ok(())));
-        assert_eq!(group.kill(Rest::Lives, &dry), Ok(Outcome::Withheld));
-        let held = || EffectsBlocked {
+        assert_eq!(group.kill(VictimState::MayFork, &dry), Ok(Outcome::Withheld));
+        let blocked = || EffectsBlocked {
             reason: "a kubelet is here".to_owned(),
         };
-        let shut = Effects::new(false, Arc::new(move || Err(held())));
-        assert!(group.kill(Rest::Lives, &shut).unwrap_err().is_blocked());
+        let shut = Effects::new(false, Arc::new(move || Err(blocked())));
+        assert!(group.kill(VictimState::MayFork, &shut).unwrap_err().is_blocked());
         assert_eq!((switch().as_str(), process.try_wait().unwrap()), ("-", None));
-        assert_eq!(group.kill(Rest::Lives, &Effects::ungated()), Ok(Outcome::Done));
+        assert_eq!(group.kill(VictimState::MayFork, &Effects::ungated()), Ok(Outcome::Done));
         assert!(!process.wait().unwrap().success());
         assert_eq!(switch(), "0");
     }

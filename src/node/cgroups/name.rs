@@ -1,4 +1,4 @@
-//! How the kubelet names the cgroup of a pod.
+//! Names of pod cgroups, as the kubelet chooses them.
 
 use std::{
     ffi::OsStr,
@@ -7,27 +7,27 @@ use std::{
 
 use crate::model::failure::Reasoned;
 
-/// Quality of service, by which pods are grouped.
+/// QoS class of a pod, which determines the parent cgroup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Qos {
-    /// Requests equal limits: directly below `kubepods`.
+    /// Requests equal limits. Directly below `kubepods`.
     Guaranteed,
     /// Some requests or limits.
     Burstable,
-    /// None at all.
+    /// No requests and no limits.
     BestEffort,
 }
 
-/// The path of a pod's cgroup within each hierarchy; relative, and without a way out.
+/// Path of a pod's cgroup relative to the root of each hierarchy, without `..`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PodCgroup(PathBuf);
 
-/// Parts of which no cgroup name can be made.
+/// A value that cannot be part of a cgroup name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} cannot be part of the name of a cgroup")]
 pub struct BadPart(String);
 
-/// The node-allocatable root of all pods, below the configured cgroup root.
+/// Parent cgroup of all pods below the configured cgroup root (node allocatable).
 const KUBEPODS: &str = "kubepods";
 
 // === impl Qos ===
@@ -55,17 +55,17 @@ impl Qos {
 // === impl PodCgroup ===
 
 impl PodCgroup {
-    /// As a path relative to the root of a hierarchy.
+    /// The path relative to the root of a hierarchy.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// Whether it is a unit of systemd. No pod's name ends so with the other driver.
+    /// Whether it is a systemd slice. Pod cgroups of the cgroupfs driver never end like this.
     pub fn is_slice(&self) -> bool {
         self.unit().ends_with(".slice")
     }
 
-    /// Its last component, which with the systemd driver is the name of its unit.
+    /// Its last component, which is the unit name with the systemd driver.
     pub fn unit(&self) -> &str {
         self.0.file_name().and_then(OsStr::to_str).unwrap_or_default()
     }
@@ -76,12 +76,12 @@ pub fn pod_cgroup_name(cgroup_root: &str, qos: Qos, uid: &str) -> Result<PodCgro
     Ok(PodCgroup(parts(cgroup_root, qos, uid)?.iter().collect()))
 }
 
-/// The pod's slice with the systemd driver; its last component is the name of the unit.
+/// The pod's slice with the systemd driver; the last component is the unit name.
 pub fn pod_slice_name(cgroup_root: &str, qos: Qos, uid: &str) -> Result<PodCgroup, BadPart> {
     let mut path = PathBuf::new();
     let mut slice = String::new();
     for part in parts(cgroup_root, qos, uid)? {
-        // The way back must be unambiguous: the kubelet refuses such parts as well.
+        // Names must be reversible: the kubelet refuses such parts as well.
         if part.contains('_') {
             return Err(BadPart(part));
         }
@@ -94,11 +94,11 @@ pub fn pod_slice_name(cgroup_root: &str, qos: Qos, uid: &str) -> Result<PodCgrou
     Ok(PodCgroup(path))
 }
 
-/// The UID in the name of a pod's cgroup or slice: the reverse of [`pod_cgroup_name`] and [`pod_slice_name`]. Whether such a
-/// name is that of a pod's is told by where it is.
+/// The UID in the name of a pod's cgroup or slice: the reverse of [`pod_cgroup_name`] and [`pod_slice_name`]. The caller
+/// checks that the name is at a pod's level.
 pub fn uid_in(name: &str) -> Option<String> {
     let uid = match name.strip_suffix(".slice") {
-        // Parts are joined by `-`, and have none themselves: the UID's are written as `_`.
+        // Parts are joined by `-` and contain none: a UID's `-` is written as `_`.
         Some(slice) => slice.rsplit('-').next()?.strip_prefix("pod")?.replace('_', "-"),
         None => name.strip_prefix("pod")?.to_owned(),
     };
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_class_has_its_place_with_both_drivers() {
+    fn each_qos_class_has_its_cgroup_with_both_drivers() {
         let table = [
             (
                 "/",
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn no_name_leads_out_of_the_hierarchy_or_to_another_pod() {
+    fn names_outside_of_the_hierarchy_or_of_another_pod_are_refused() {
         for uid in ["", "..", "../x", "a/b", "/", ".", "a\n"] {
             assert!(pod_cgroup_name("/", Qos::Burstable, uid).is_err(), "{uid:?}");
             assert!(pod_slice_name("/", Qos::Burstable, uid).is_err(), "{uid:?}");
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn no_uid_is_read_from_a_name_that_is_no_pods() {
+    fn names_of_other_cgroups_contain_no_uid() {
         for name in [
             "",
             "pod",
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_are_read_as_the_api_writes_them() {
+    fn qos_classes_are_parsed_from_the_api() {
         assert_eq!(Qos::from_class("BestEffort"), Some(Qos::BestEffort));
         assert_eq!(Qos::from_class("besteffort"), None);
     }

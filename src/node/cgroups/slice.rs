@@ -1,4 +1,4 @@
-//! Pods whose cgroups systemd makes: it stops their slices.
+//! Stops the systemd slices of pods.
 
 use std::time::Duration;
 
@@ -14,15 +14,15 @@ use crate::node::{
 
 const VERB: &str = "stop slice";
 
-/// A slice with nothing in it stops in some milliseconds; the kubelet waits as long.
+/// A slice without processes stops in milliseconds. The kubelet uses the same timeout.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Stops a pod's slice and waits until that is done. One that is not loaded is stopped.
+/// Stops a pod's slice and waits for the job to finish. A slice that is not loaded counts as stopped.
 pub(super) async fn stop(systemd: &Systemd, pod: &PodCgroup, effects: &Effects) -> Result<Outcome, Fault> {
     let (path, unit) = (pod.path(), pod.unit());
     if !effects
         .allow(&Effect::new(VERB, &path))
-        .map_err(|held| Fault::new(VERB, path, held))?
+        .map_err(|blocked| Fault::new(VERB, path, blocked))?
     {
         return Ok(Outcome::Withheld);
     }
@@ -34,7 +34,7 @@ pub(super) async fn stop(systemd: &Systemd, pod: &PodCgroup, effects: &Effects) 
             "systemd cannot be asked over D-Bus: {error}; look at `systemctl status dbus`, and whether \
              --cgroup-driver is the kubelet's"
         )),
-        Ok(Err(held)) => held.into(),
+        Ok(Err(blocked)) => blocked.into(),
         Err(_) => {
             systemd.disconnect().await;
             Cause::Systemd(format!(

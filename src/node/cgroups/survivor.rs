@@ -1,42 +1,42 @@
-//! Processes that outlive SIGKILL, and what they wait in.
+//! Processes that survive SIGKILL, and the kernel functions that block them.
 
 use std::{
     fmt, fs,
     path::{Path, PathBuf},
 };
 
-/// So many are named: they suffice to find the culprit.
-const NAMED: usize = 8;
+/// Number of processes named in messages.
+const MAX_NAMED: usize = 8;
 
-/// Processes that were to be gone, for people.
+/// Processes that should have exited, for messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Survivors {
-    /// The first of them.
+    /// The first [`MAX_NAMED`] of them.
     pub named: Vec<Survivor>,
-    /// How many more there are.
+    /// Number of other processes.
     pub more: usize,
 }
 
-/// One process. What is not known of it is empty.
+/// One process. Unknown values are empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Survivor {
     /// Its id.
     pub pid: i32,
-    /// The name of its program.
+    /// Its command name.
     pub name: String,
-    /// The function of the kernel in which one of its threads waits and takes no signal; `Some("")` if the kernel does
-    /// not tell which.
+    /// The kernel function in which one of its threads sleeps uninterruptibly; `Some("")` if the kernel does not show the
+    /// function.
     pub waits_in: Option<String>,
 }
 
 // === impl Survivors ===
 
 impl Survivors {
-    /// Looks at these processes.
-    pub fn look_at(pids: &[i32]) -> Self {
+    /// Reads the names and states of these processes.
+    pub fn read(pids: &[i32]) -> Self {
         Self {
-            named: pids.iter().take(NAMED).map(|pid| Survivor::look_at(*pid)).collect(),
-            more: pids.len().saturating_sub(NAMED),
+            named: pids.iter().take(MAX_NAMED).map(|pid| Survivor::read(*pid)).collect(),
+            more: pids.len().saturating_sub(MAX_NAMED),
         }
     }
 }
@@ -56,13 +56,13 @@ impl fmt::Display for Survivors {
 // === impl Survivor ===
 
 impl Survivor {
-    /// Looks at a process, which may end meanwhile.
-    pub fn look_at(pid: i32) -> Self {
+    /// Reads the name and state of a process, which may exit meanwhile.
+    pub fn read(pid: i32) -> Self {
         let process = PathBuf::from(format!("/proc/{pid}"));
         let name = fs::read_to_string(process.join("comm")).unwrap_or_default();
         let waits_in = threads(&process).find_map(|thread| {
             let read = |file| fs::read_to_string(thread.join(file)).unwrap_or_default();
-            is_in_state('D', &read("stat")).then(|| waits_in(&read("wchan"), &read("stack")))
+            is_in_state('D', &read("stat")).then(|| kernel_function(&read("wchan"), &read("stack")))
         });
         Self {
             pid,
@@ -74,7 +74,7 @@ impl Survivor {
 
 impl fmt::Display for Survivor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Who runs in a container chooses the name.
+        // A container chooses the name.
         let name = self.name.escape_debug();
         match self.waits_in.as_deref() {
             Some("") => write!(f, "{} ({name}, waits in the kernel and takes no signal)", self.pid),
@@ -85,7 +85,7 @@ impl fmt::Display for Survivor {
     }
 }
 
-/// Whether a process runs, or would if it were its turn. One that has ended since it was listed did.
+/// Whether a process is running or runnable. False if it has exited.
 pub(super) fn is_ready(pid: i32) -> bool {
     let process = PathBuf::from(format!("/proc/{pid}"));
     let mut threads = threads(&process).peekable();
@@ -93,20 +93,20 @@ pub(super) fn is_ready(pid: i32) -> bool {
     has_ended || threads.any(|thread| is_in_state('R', &fs::read_to_string(thread.join("stat")).unwrap_or_default()))
 }
 
-/// The first thread may have ended, and another one hang.
+/// All threads: the first may have exited while another hangs.
 fn threads(process: &Path) -> impl Iterator<Item = PathBuf> {
     let threads = fs::read_dir(process.join("task")).into_iter().flatten();
     threads.flatten().map(|thread| thread.path())
 }
 
-/// From `/proc/PID/stat`: the state follows the name, which may hold any character.
+/// Parses `/proc/PID/stat`: the state follows the name, which may contain any character.
 fn is_in_state(state: char, stat: &str) -> bool {
     stat.rsplit_once(") ")
         .is_some_and(|(_, found)| found.starts_with(state))
 }
 
-/// `wchan` is `0` where the kernel does not tell; `stack` is told to root, and not by every kernel.
-fn waits_in(wchan: &str, stack: &str) -> String {
+/// `wchan` is `0` if the kernel hides it. `stack` is readable by root only, and not on every kernel.
+fn kernel_function(wchan: &str, stack: &str) -> String {
     let innermost = || {
         let function = stack.lines().next()?.split_whitespace().nth(1)?;
         function.split('+').next()
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_in_the_kernel_is_told_with_what_he_waits_in() {
+    fn process_in_the_kernel_is_shown_with_its_function() {
         let survivors = Survivors {
             named: vec![
                 survivor(5, "tar", Some("rpc_wait_bit_killable")),
@@ -148,21 +148,21 @@ mod tests {
     }
 
     #[test]
-    fn only_the_first_are_looked_at() {
-        let survivors = Survivors::look_at(&(1_000_000_001..=1_000_000_010).collect::<Vec<_>>());
+    fn only_the_first_are_named() {
+        let survivors = Survivors::read(&(1_000_000_001..=1_000_000_010).collect::<Vec<_>>());
         assert_eq!((survivors.named.len(), survivors.more), (8, 2));
         assert_eq!(survivors.named[0], survivor(1_000_000_001, "", None));
     }
 
     #[test]
-    fn the_state_is_found_behind_whatever_name() {
+    fn state_is_found_after_any_name() {
         assert!(is_in_state('D', "7 (a) S (b) D 1 7"));
         assert!(!is_in_state('D', "7 (a) D (b) S 1 7"));
         assert!(!is_in_state('D', ""));
     }
 
     #[test]
-    fn whoever_runs_or_has_ended_is_not_taken_for_one_that_waits() {
+    fn running_and_exited_processes_do_not_count_as_waiting() {
         assert!(is_ready(1_000_000_001));
         assert!(is_ready(i32::try_from(std::process::id()).unwrap()));
         let mut sleeps = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
@@ -173,10 +173,10 @@ mod tests {
     }
 
     #[test]
-    fn what_it_waits_in_is_read_from_the_stack_where_wchan_does_not_tell() {
+    fn stack_is_read_if_wchan_is_hidden() {
         let stack = "[<0>] folio_wait_bit+0x1/0x2\n[<0>] vfs_read+0x3/0x4\n";
-        assert_eq!(waits_in("nfs_wait_bit_killable", stack), "nfs_wait_bit_killable");
-        assert_eq!(waits_in("0", stack), "folio_wait_bit");
-        assert_eq!(waits_in("0", ""), "");
+        assert_eq!(kernel_function("nfs_wait_bit_killable", stack), "nfs_wait_bit_killable");
+        assert_eq!(kernel_function("0", stack), "folio_wait_bit");
+        assert_eq!(kernel_function("0", ""), "");
     }
 }

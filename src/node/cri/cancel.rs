@@ -1,4 +1,4 @@
-//! Calls that are not given up while the runtime still begins what they ask for.
+//! Cancels calls only after the runtime has had time to start their work.
 
 use std::time::Duration;
 
@@ -7,34 +7,35 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-/// How long a runtime may take to begin: tens of milliseconds on a quiet node. A kubelet that has just appeared, and is seen
-/// within a quarter of a second, takes about one from its start to its first work on a pod: by then the call is given up.
+/// Time for a runtime to start the work of a call: tens of milliseconds on an idle node. A kubelet needs about a second
+/// from its start to its first work on a pod, and is detected within a quarter of a second, so the call is canceled
+/// before that.
 ///
-/// A shim of containerd whose caller is gone before a command was begun waits 30 s for readers that do not come, and
-/// answers nothing else about its pod meanwhile: grace periods grow by them.
-const BEGINS: Duration = Duration::from_millis(500);
+/// If a call is canceled before its command starts, containerd's shim waits 30 s for readers and answers nothing else
+/// about the pod. Grace periods would grow by that time.
+const START_TIME: Duration = Duration::from_millis(500);
 
-/// Makes the call, and waits for its answer until `cancel` ends, whose value is the error then. A call that is not waited for
-/// any more is canceled, but not before the runtime has had time to begin; an answer in that time counts, unless the caller
-/// is gone. `None` when the agent stops.
+/// Sends a call and waits for its answer until `cancel` returns an error. The call is then canceled, but not before the
+/// runtime has had time to start; an answer in that time still counts. The same holds if the caller is dropped. `None`
+/// when the agent stops.
 pub async fn cancel_after_start<T: Send + 'static, E>(
     call: impl Future<Output = T> + Send + 'static,
     cancel: impl Future<Output = E>,
 ) -> Result<Option<T>, E> {
     let (mut answer, answered) = oneshot::channel();
-    let begins = Instant::now() + BEGINS;
+    let started = Instant::now() + START_TIME;
     tokio::spawn(async move {
-        let told = tokio::select! {
+        let result = tokio::select! {
             biased;
-            told = call => told,
-            () = async { answer.closed().await; sleep_until(begins).await } => return,
+            result = call => result,
+            () = async { answer.closed().await; sleep_until(started).await } => return,
         };
-        // Who does not wait any more need not know.
-        answer.send(told).ok();
+        // The caller may be dropped.
+        answer.send(result).ok();
     });
     let cancel = async {
         let why = cancel.await;
-        sleep_until(begins).await;
+        sleep_until(started).await;
         why
     };
     tokio::select! {
@@ -52,8 +53,8 @@ mod tests {
 
     use super::*;
 
-    /// A call that takes `millis` and is waited for no longer than `waited`: what it answers, and when it ended, unless it
-    /// was given up.
+    /// A call that takes `millis`, with a caller that waits for `waited`. Returns the answer, and when the call finished
+    /// unless it was canceled.
     async fn call(millis: u64, waited: u64) -> (Option<&'static str>, Option<u64>) {
         let (ended, end) = oneshot::channel();
         let begun = Instant::now();
@@ -71,18 +72,18 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_waits_gets_the_answer() {
+    async fn waiting_caller_gets_the_answer() {
         assert_eq!(call(5_000, 60_000).await, (Some("done"), Some(5_000)));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_call_that_nobody_waits_for_comes_to_its_end_while_it_may_still_begin() {
+    async fn abandoned_call_is_not_canceled_before_it_may_have_started() {
         assert_eq!(call(400, 20).await, (None, Some(400)));
         assert_eq!(call(600, 20).await, (None, None));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_call_that_has_begun_is_given_up_at_once() {
+    async fn started_call_is_canceled_at_once() {
         let begun = Instant::now();
         assert_eq!(call(5_000, 2_000).await, (None, None));
         assert_eq!(begun.elapsed(), Duration::from_secs(2));

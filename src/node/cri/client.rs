@@ -1,4 +1,4 @@
-//! The CRI client: one connection that heals itself, and the calls that only look.
+//! The CRI client: one connection that reconnects by itself, and the read-only calls.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -23,30 +23,30 @@ use crate::node::{
     grpc::{Call, GrpcError},
 };
 
-/// How long an answer is waited for where the call itself has no time to spend: the kubelet's default too, long enough
-/// for a runtime under load to take down a sandbox's network.
+/// Timeout of a call that has no duration of its own. Same as the kubelet's default: long enough for a loaded runtime to
+/// tear down a sandbox's network.
 pub(super) const REQUEST_DEADLINE: Duration = Duration::from_secs(120);
 
-/// Largest answer taken in, the kubelet's limit: lists of a full node with long annotations pass tonic's own 4 MiB.
+/// Limit of an answer's size, same as the kubelet's. Lists of a full node with long annotations exceed tonic's 4 MiB.
 pub(super) const LARGEST_MESSAGE: usize = 16 * 1024 * 1024;
 
-/// What the runtime tells of its containers, without saying what.
+/// One item per change of any container, without details.
 pub type ContainerEvents = BoxStream<'static, Result<(), GrpcError>>;
 
-/// What takes calls to a container runtime.
+/// The service that sends calls to a container runtime.
 pub type CriService =
     BoxCloneSyncService<http::Request<tonic::body::Body>, http::Response<tonic::body::Body>, CriServiceError>;
 
-/// A call did not come to the runtime, or its answer not back.
+/// The call did not reach the runtime, or its answer was lost.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct CriServiceError(#[from] BoxError);
 
-/// Client of one container runtime; clones share the connection.
+/// Client of one container runtime. Clones share the connection.
 #[derive(Debug, Clone)]
 pub struct Cri {
     client: RuntimeServiceClient<CriService>,
-    /// For calls that the client does not know.
+    /// Used for calls that the generated client lacks.
     pub(super) service: CriService,
     pub(super) effects: Effects,
 }
@@ -54,7 +54,7 @@ pub struct Cri {
 // === impl Cri ===
 
 impl Cri {
-    /// A client that connects at its first call, and again whenever the connection is gone. Must be called within a
+    /// A client that connects at its first call, and reconnects whenever the connection is lost. Must be called within a
     /// tokio runtime, which drives the connection.
     pub fn new(endpoint: &CriEndpoint, effects: Effects) -> Self {
         let path = endpoint.path().to_path_buf();
@@ -66,7 +66,7 @@ impl Cri {
                     .map(hyper_util::rt::TokioIo::new)
             }
         });
-        // The authority is sent and means nothing; a path in its place would be refused by runtimes written in Go.
+        // The authority is sent but ignored. Runtimes written in Go would refuse a path here.
         let channel = Endpoint::from_static("http://localhost").connect_with_connector_lazy(connector);
         Self::with_service(
             BoxCloneSyncService::new(channel.map_err(|error| CriServiceError(error.into()))),
@@ -74,7 +74,7 @@ impl Cri {
         )
     }
 
-    /// A client of whatever takes its calls.
+    /// A client that sends its calls to `service`.
     pub fn with_service(service: CriService, effects: Effects) -> Self {
         let client = RuntimeServiceClient::new(service.clone()).max_decoding_message_size(LARGEST_MESSAGE);
         Self {
@@ -84,7 +84,7 @@ impl Cri {
         }
     }
 
-    /// Who the runtime is.
+    /// Name and versions of the runtime.
     ///
     /// # Errors
     /// When the call fails.
@@ -92,33 +92,33 @@ impl Cri {
         let request = v1::VersionRequest {
             version: "v1".to_owned(),
         };
-        let answer = within("Version", "", REQUEST_DEADLINE, self.client().version(request)).await?;
+        let answer = call_with_timeout("Version", "", REQUEST_DEADLINE, self.client().version(request)).await?;
         Ok(convert::version(answer))
     }
 
-    /// Who the runtime is, and whether it is one at all.
+    /// Name and versions of the runtime, after checking that a container runtime listens there.
     ///
     /// # Errors
-    /// When the call fails; [`GrpcError::Foreign`] also where the connection broke because of that.
+    /// When the call fails. [`GrpcError::Foreign`] also if the connection broke because of another protocol.
     pub async fn identify(&self, endpoint: &CriEndpoint) -> Result<RuntimeVersion, GrpcError> {
         match self.version().await {
             Err(error) if error.is_unreachable() && greeting::is_foreign(endpoint.path()).await => {
                 Err(GrpcError::Foreign {
                     call: error.call().clone(),
-                    cause: "it greets in another protocol".to_owned(),
+                    cause: "the server starts with another protocol".to_owned(),
                 })
             }
             answer => answer,
         }
     }
 
-    /// The cgroup driver that the runtime is set to; `None` from runtimes too old to say.
+    /// The cgroup driver that the runtime is configured with; `None` from older runtimes that do not report it.
     ///
     /// # Errors
-    /// When the call fails in another way than being unknown to the runtime.
+    /// When the call fails, unless the runtime does not implement it.
     pub async fn cgroup_driver(&self) -> Result<Option<CgroupDriver>, GrpcError> {
         let request = v1::RuntimeConfigRequest {};
-        match within(
+        match call_with_timeout(
             "RuntimeConfig",
             "",
             REQUEST_DEADLINE,
@@ -132,33 +132,33 @@ impl Cri {
         }
     }
 
-    /// All that the runtime knows of a pod. A container that is gone between the list and the look at it is left out; one
-    /// whose status fails, or is not there after `patience`, is as the list shows it ([`Container::is_unread`]).
+    /// Sandboxes and containers of a pod. A container removed after the list is left out. One whose status fails, or
+    /// takes longer than `patience`, has only the values from the list ([`Container::is_unread`]).
     ///
     /// # Errors
-    /// When a list fails, or the runtime goes away meanwhile.
+    /// When a list fails, or the runtime becomes unreachable.
     pub async fn pod(&self, uid: &str, patience: Duration) -> Result<RuntimePod, GrpcError> {
-        let (sandboxes, listed) = self.lists_of(uid).await?;
+        let (sandboxes, listed) = self.lists(uid).await?;
         let looks = listed.into_iter().map(|container| self.container(container, patience));
         let containers = try_join_all(looks).await?;
         Ok(convert::pod(sandboxes, containers.into_iter().flatten()))
     }
 
-    /// The pod as the two lists show it, without a look at each container: the cheap way to know what runs. Start, end,
-    /// reason, message and files are missing, and every container that is not running has the exit code 137, because
-    /// nobody asked for the real one.
+    /// The pod as the two lists show it, without the status of each container: cheap, and enough to know what runs.
+    /// Times, reason, message and files are missing. Every container that is not running has the exit code 137, since the
+    /// real one is unknown.
     ///
     /// # Errors
     /// When either list fails.
     pub async fn pod_brief(&self, uid: &str) -> Result<RuntimePod, GrpcError> {
-        let (sandboxes, listed) = self.lists_of(uid).await?;
+        let (sandboxes, listed) = self.lists(uid).await?;
         Ok(convert::pod(
             sandboxes,
             listed.into_iter().map(convert::listed_container),
         ))
     }
 
-    /// The first process of a container, if the runtime knows the container and names one.
+    /// PID of a container's first process, if the runtime knows the container and reports a PID.
     ///
     /// # Errors
     /// When the call fails.
@@ -167,7 +167,7 @@ impl Cri {
         Ok(answer.and_then(|answer| info::process(&answer)))
     }
 
-    /// IPs of a sandbox, the primary first; none if it is gone or on the host's network.
+    /// IPs of a sandbox, the primary first. Empty if the sandbox does not exist or uses the host network.
     ///
     /// # Errors
     /// When the call fails.
@@ -176,7 +176,7 @@ impl Cri {
         Ok(answer.map(convert::pod_ips).unwrap_or_default())
     }
 
-    /// The cgroup under which a sandbox was put, if the sandbox exists and the runtime tells.
+    /// The parent cgroup of a sandbox, if the sandbox exists and the runtime reports it.
     ///
     /// # Errors
     /// When the call fails.
@@ -185,11 +185,11 @@ impl Cri {
         Ok(answer.and_then(|answer| info::cgroup_parent(&answer)))
     }
 
-    /// Whatever happens to containers, each time without saying what: for those who then look themselves. A runtime that
-    /// tells nothing says so by its first answer.
+    /// A stream with one item per container event, without details. The first item is an error if the runtime does not
+    /// send events.
     pub fn container_events(&self) -> ContainerEvents {
         let mut client = self.client();
-        // A runtime may answer only once it has something to tell, so that the answer is part of the stream.
+        // A runtime may answer only with its first event, so the response is part of the stream.
         let opened = async move { client.get_container_events(v1::GetEventsRequest {}).await };
         let events = stream::once(opened).map_ok(Response::into_inner).try_flatten();
         events
@@ -200,11 +200,11 @@ impl Cri {
             .boxed()
     }
 
-    async fn lists_of(&self, uid: &str) -> Result<(Vec<v1::PodSandbox>, Vec<v1::Container>), GrpcError> {
+    async fn lists(&self, uid: &str) -> Result<(Vec<v1::PodSandbox>, Vec<v1::Container>), GrpcError> {
         try_join(self.sandboxes(uid), self.containers(uid)).await
     }
 
-    /// One that is not known to have ended counts as the list shows it, whatever is wrong with its status.
+    /// A container that may run counts as the list shows it if its status cannot be read.
     async fn container(&self, listed: v1::Container, patience: Duration) -> Result<Option<Container>, GrpcError> {
         match self.container_status(&listed.id, false, patience).await {
             Ok(Some(v1::ContainerStatusResponse {
@@ -234,7 +234,7 @@ impl Cri {
             verbose,
         };
         let mut client = self.client();
-        match within("ContainerStatus", id, patience, client.container_status(request)).await {
+        match call_with_timeout("ContainerStatus", id, patience, client.container_status(request)).await {
             Ok(answer) => Ok(Some(answer)),
             Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(error),
@@ -246,7 +246,7 @@ impl Cri {
             pod_sandbox_id: id.to_owned(),
             verbose,
         };
-        match within(
+        match call_with_timeout(
             "PodSandboxStatus",
             id,
             REQUEST_DEADLINE,
@@ -260,16 +260,17 @@ impl Cri {
         }
     }
 
-    /// tonic wants a client of its own for each call in flight; cloning one is a handful of reference counts.
+    /// tonic needs a separate client for each call in flight. Cloning one only increments reference counts.
     pub(super) fn client(&self) -> RuntimeServiceClient<CriService> {
         self.client.clone()
     }
 }
 
-/// One call, bounded. The bound is ours alone and not sent along: giving up resets the stream, which tells the runtime.
+/// Runs one call with a timeout. The timeout is not sent to the runtime: on expiry the stream is reset, which cancels the
+/// call.
 ///
-/// A call takes kilobytes while it goes on, and its place in whoever makes it would take them all the time.
-pub(super) fn within<T>(
+/// The future is boxed: it takes kilobytes, which every caller would otherwise reserve all the time.
+pub(super) fn call_with_timeout<T>(
     name: &'static str,
     id: &str,
     deadline: Duration,
@@ -288,7 +289,7 @@ pub(super) fn within<T>(
     }
 }
 
-pub(super) fn by_uid(uid: &str) -> HashMap<String, String> {
+pub(super) fn uid_label(uid: &str) -> HashMap<String, String> {
     if uid.is_empty() {
         HashMap::new()
     } else {

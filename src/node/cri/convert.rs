@@ -1,4 +1,4 @@
-//! CRI protobuf into the agent's own types. Whatever a runtime sends has a meaning here; nothing fails.
+//! Converts CRI protobuf to the agent's own types. Every message is accepted; no conversion fails.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -11,16 +11,16 @@ use super::types::{
     SandboxState, keys,
 };
 
-/// How much of a command's output is kept: the end, where errors are, and no more than a log line can bear.
-const KEPT_OUTPUT: usize = 4096;
+/// Number of bytes kept from a command's output. The end is kept, where errors are.
+const MAX_OUTPUT: usize = 4096;
 
-/// The exit code of a container whose end was not looked at: never a success.
+/// Exit code of a container whose status was not read. Never a success.
 const UNKNOWN_EXIT: i32 = 137;
 
-/// What CRI-O writes where it has no exit file (`server/container_status.go`). No process exits with it.
+/// What CRI-O reports without an exit file (`server/container_status.go`). No process exits with it.
 const NO_EXIT_CODE: i32 = -1;
 
-/// Asks for the end of the log where the termination message is empty.
+/// Policy that uses the end of the log if the termination message is empty.
 const FALL_BACK_TO_LOGS: &str = "FallbackToLogsOnError";
 
 pub(super) fn version(answer: v1::VersionResponse) -> RuntimeVersion {
@@ -103,7 +103,7 @@ fn pod_sandbox(listed: v1::PodSandbox) -> PodSandbox {
     }
 }
 
-/// A container as a list shows it.
+/// A container as the list shows it.
 pub(super) fn listed_container(listed: v1::Container) -> Container {
     let v1::Container {
         id,
@@ -145,7 +145,7 @@ pub(super) fn listed_container(listed: v1::Container) -> Container {
     }
 }
 
-/// A container as its status shows it; the sandbox is known from the list alone.
+/// A container as its status shows it. Only the list names its sandbox.
 pub(super) fn container(status: v1::ContainerStatus, sandbox_id: String) -> Container {
     let v1::ContainerStatus {
         id,
@@ -204,8 +204,8 @@ pub(super) fn pod_ips(answer: v1::PodSandboxStatusResponse) -> Vec<String> {
         .collect()
 }
 
-/// Whether the command did not end in time, as CRI-O puts it (`server/container_execsync.go`).
-pub(super) fn has_overrun(answer: &v1::ExecSyncResponse) -> bool {
+/// Whether the command exceeded its timeout, as CRI-O reports it (`server/container_execsync.go`).
+pub(super) fn has_timed_out(answer: &v1::ExecSyncResponse) -> bool {
     let says = |output: &[u8]| tail(output).contains("timed out");
     answer.exit_code == NO_EXIT_CODE && (says(&answer.stderr) || says(&answer.stdout))
 }
@@ -219,7 +219,7 @@ pub(super) fn exec_outcome(answer: &v1::ExecSyncResponse) -> ExecOutcome {
 }
 
 fn tail(output: &[u8]) -> String {
-    String::from_utf8_lossy(&output[output.len().saturating_sub(KEPT_OUTPUT)..]).into_owned()
+    String::from_utf8_lossy(&output[output.len().saturating_sub(MAX_OUTPUT)..]).into_owned()
 }
 
 fn container_state(state: i32) -> ContainerState {
@@ -244,7 +244,7 @@ fn falls_back_to_log(annotations: &HashMap<String, String>) -> bool {
         .is_some_and(|policy| policy == FALL_BACK_TO_LOGS)
 }
 
-/// Zero means "not yet"; so do the negative values that runtimes make of Go's zero time.
+/// Zero means "not yet", and so do the negative values that runtimes derive from Go's zero time.
 fn timestamp(nanoseconds: i64) -> Option<Timestamp> {
     if nanoseconds <= 0 {
         None
@@ -258,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bare_message_still_makes_a_container() {
+    fn container_is_built_from_an_empty_message() {
         let bare = v1::ContainerStatus {
             id: "c".to_owned(),
             state: 99,
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn the_termination_message_is_where_its_own_path_is_mounted() {
+    fn termination_message_file_is_the_mount_of_its_path() {
         let mount = |inside: &str, outside: &str| v1::Mount {
             container_path: inside.to_owned(),
             host_path: outside.to_owned(),
@@ -299,10 +299,10 @@ mod tests {
     }
 
     #[test]
-    fn only_the_end_of_an_output_is_kept() {
-        let long = [b"begin ".as_slice(), &[b'x'; KEPT_OUTPUT - 3], b"end"].concat();
+    fn end_of_the_output_is_kept() {
+        let long = [b"begin ".as_slice(), &[b'x'; MAX_OUTPUT - 3], b"end"].concat();
         let kept = tail(&long);
-        assert_eq!(kept.len(), KEPT_OUTPUT);
+        assert_eq!(kept.len(), MAX_OUTPUT);
         assert!(kept.starts_with('x') && kept.ends_with("end"));
         assert_eq!(tail(b"short"), "short");
         assert_eq!(tail(b"\xff!"), "\u{fffd}!");

@@ -1,4 +1,4 @@
-//! The calls that change something, all of them through the gate.
+//! Calls that change something. All of them pass the gate.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use k8s_cri::v1;
 use tonic::{Code, Response, Status};
 
 use super::cancel::cancel_after_start;
-use super::client::{Cri, REQUEST_DEADLINE, within};
+use super::client::{Cri, REQUEST_DEADLINE, call_with_timeout};
 use super::convert;
 use super::types::ExecOutcome;
 use crate::node::{
@@ -15,19 +15,19 @@ use crate::node::{
     grpc::{Call, GrpcError},
 };
 
-/// What a stop or a command may take beyond its own time before the runtime counts as not answering: at the end of that
-/// time it still has to kill, reap and unmount, which is as much work as any other call.
-const MARGIN: Duration = REQUEST_DEADLINE;
+/// Additional time for a stop or a command before the runtime counts as unresponsive. After the stop or command itself,
+/// the runtime still has to kill, reap and unmount.
+const EXTRA_TIME: Duration = REQUEST_DEADLINE;
 
 // === impl Cri ===
 
 impl Cri {
-    /// Runs a command in a container and waits for its end; the runtime kills it after `timeout`. That timeout is sent
-    /// in whole seconds, rounded up and at least one, because zero means "no limit" to a runtime.
+    /// Runs a command in a container and waits for its exit. The runtime kills it after `timeout`, which is rounded up to
+    /// whole seconds, at least one: zero means "no limit".
     ///
     /// # Errors
-    /// When the call fails, is held back, or the command overran: [`GrpcError::Timeout`]. An exit code other than zero
-    /// is no error.
+    /// When the call fails or is blocked, or the command exceeded its timeout: [`GrpcError::Timeout`]. An exit code other
+    /// than zero is no error.
     pub async fn exec_sync(
         &self,
         container_id: &str,
@@ -44,23 +44,23 @@ impl Cri {
             cmd: command.to_vec(),
             timeout: i64::try_from(seconds).unwrap_or(i64::MAX),
         };
-        let deadline = Duration::from_secs(seconds).saturating_add(MARGIN);
+        let deadline = Duration::from_secs(seconds).saturating_add(EXTRA_TIME);
         let (mut client, id) = (self.client(), container_id.to_owned());
         let call = async move { change(NAME, &id, deadline, client.exec_sync(request)).await };
         let ended = || GrpcError::Unreachable {
             call: Call::to_runtime(NAME, container_id),
-            cause: "the agent ends".to_owned(),
+            cause: "the agent is stopping".to_owned(),
         };
-        // A command that ends before its call is canceled has ended: what is known of it counts, though a kubelet has come.
+        // A command that exits before its call is canceled counts, even if a kubelet has started.
         let answer = cancel_after_start(call, self.effects.wait_until_blocked()).await;
-        let answer = answer.map_err(|held| blocked(NAME, container_id, held));
+        let answer = answer.map_err(|blocked| blocked_error(NAME, container_id, blocked));
         match answer.and_then(|answer| answer.ok_or_else(ended).flatten()) {
-            Ok(answer) if convert::has_overrun(&answer) => Err(GrpcError::Timeout {
+            Ok(answer) if convert::has_timed_out(&answer) => Err(GrpcError::Timeout {
                 call: Call::to_runtime(NAME, container_id),
                 after: Duration::from_secs(seconds),
             }),
             Ok(answer) => Ok(convert::exec_outcome(&answer)),
-            // The runtime's own word for "the command did not end in time".
+            // containerd's answer if the command exceeded its timeout.
             Err(GrpcError::Failed {
                 call,
                 code: Code::DeadlineExceeded,
@@ -73,11 +73,11 @@ impl Cri {
         }
     }
 
-    /// Sends a container its stop signal, and SIGKILL when it has not ended after `timeout`, in whole seconds, rounded
-    /// up; returns when it has ended. One that is not there has been stopped.
+    /// Sends a container its stop signal, and SIGKILL after `timeout` (rounded up to whole seconds). Returns when the
+    /// container has exited. A container that does not exist counts as stopped.
     ///
     /// # Errors
-    /// When the call fails, is held back, or is not answered.
+    /// When the call fails, is blocked, or is not answered.
     pub async fn stop_container(&self, id: &str, timeout: Duration) -> Result<(), GrpcError> {
         const NAME: &str = "StopContainer";
         let seconds = whole_seconds(timeout);
@@ -89,16 +89,16 @@ impl Cri {
             container_id: id.to_owned(),
             timeout,
         };
-        let deadline = Duration::from_secs(seconds).saturating_add(MARGIN);
+        let deadline = Duration::from_secs(seconds).saturating_add(EXTRA_TIME);
         let mut client = self.client();
         let call = change(NAME, id, deadline, client.stop_container(request));
-        gone_is_done(self.run_until_blocked(NAME, id, call).await)
+        not_found_is_ok(self.run_until_blocked(NAME, id, call).await)
     }
 
-    /// Kills what is left in a sandbox and takes down its network. One that is not there has been stopped.
+    /// Kills what still runs in a sandbox and tears down its network. A sandbox that does not exist counts as stopped.
     ///
     /// # Errors
-    /// When the call fails, is held back, or is not answered.
+    /// When the call fails, is blocked, or is not answered.
     pub async fn stop_sandbox(&self, id: &str) -> Result<(), GrpcError> {
         const NAME: &str = "StopPodSandbox";
         if !self.admit(NAME, id)? {
@@ -109,13 +109,13 @@ impl Cri {
         };
         let mut client = self.client();
         let call = change(NAME, id, REQUEST_DEADLINE, client.stop_pod_sandbox(request));
-        gone_is_done(self.run_until_blocked(NAME, id, call).await)
+        not_found_is_ok(self.run_until_blocked(NAME, id, call).await)
     }
 
-    /// Removes a container from the runtime. One that is not there has been removed.
+    /// Removes a container. One that does not exist counts as removed.
     ///
     /// # Errors
-    /// When the call fails, is held back, or is not answered.
+    /// When the call fails, is blocked, or is not answered.
     pub async fn remove_container(&self, id: &str) -> Result<(), GrpcError> {
         const NAME: &str = "RemoveContainer";
         if !self.admit(NAME, id)? {
@@ -126,14 +126,13 @@ impl Cri {
         };
         let mut client = self.client();
         let call = change(NAME, id, REQUEST_DEADLINE, client.remove_container(request));
-        gone_is_done(self.run_until_blocked(NAME, id, call).await)
+        not_found_is_ok(self.run_until_blocked(NAME, id, call).await)
     }
 
-    /// Removes a sandbox from the runtime, with the containers that it still has. One that is not there has been
-    /// removed.
+    /// Removes a sandbox and its remaining containers. One that does not exist counts as removed.
     ///
     /// # Errors
-    /// When the call fails, is held back, or is not answered.
+    /// When the call fails, is blocked, or is not answered.
     pub async fn remove_sandbox(&self, id: &str) -> Result<(), GrpcError> {
         const NAME: &str = "RemovePodSandbox";
         if !self.admit(NAME, id)? {
@@ -144,10 +143,10 @@ impl Cri {
         };
         let mut client = self.client();
         let call = change(NAME, id, REQUEST_DEADLINE, client.remove_pod_sandbox(request));
-        gone_is_done(self.run_until_blocked(NAME, id, call).await)
+        not_found_is_ok(self.run_until_blocked(NAME, id, call).await)
     }
 
-    /// Waits for a call that was admitted, and lets go of it when somebody else is about to do the same.
+    /// Waits for an admitted call, and cancels it when the gate shuts.
     async fn run_until_blocked<T>(
         &self,
         name: &'static str,
@@ -155,36 +154,36 @@ impl Cri {
         call: impl Future<Output = Result<T, GrpcError>>,
     ) -> Result<T, GrpcError> {
         let outcome = self.effects.run_until_blocked(call).await;
-        outcome.map_err(|held| blocked(name, id, held)).flatten()
+        outcome.map_err(|blocked| blocked_error(name, id, blocked)).flatten()
     }
 
-    /// The one way to an effect.
+    /// Asks the gate. Every call that changes something starts here.
     fn admit(&self, name: &'static str, id: &str) -> Result<bool, GrpcError> {
         self.effects
             .allow(&Effect::new(name, &id))
-            .map_err(|held| blocked(name, id, held))
+            .map_err(|blocked| blocked_error(name, id, blocked))
     }
 }
 
-/// A call that the gate does not allow, or not any more.
-fn blocked(name: &'static str, id: &str, held: EffectsBlocked) -> GrpcError {
+/// The error of a call that the gate blocks or interrupts.
+fn blocked_error(name: &'static str, id: &str, blocked: EffectsBlocked) -> GrpcError {
     let call = Call::to_runtime(name, id);
-    GrpcError::Blocked { call, held }
+    GrpcError::Blocked { call, blocked }
 }
 
-/// A call that was admitted.
+/// Sends a call that was admitted.
 async fn change<T>(
     name: &'static str,
     id: &str,
     deadline: Duration,
     call: impl Future<Output = Result<Response<T>, Status>>,
 ) -> Result<T, GrpcError> {
-    let answer = within(name, id, deadline, call).await;
+    let answer = call_with_timeout(name, id, deadline, call).await;
     checkpoint::after(name, &id);
     answer
 }
 
-fn gone_is_done<T>(result: Result<T, GrpcError>) -> Result<(), GrpcError> {
+fn not_found_is_ok<T>(result: Result<T, GrpcError>) -> Result<(), GrpcError> {
     match result {
         Ok(_) => Ok(()),
         Err(error) if error.is_not_found() => Ok(()),
@@ -203,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_of_a_second_counts_as_a_whole_one() {
+    fn seconds_are_rounded_up() {
         assert_eq!(whole_seconds(Duration::ZERO), 0);
         assert_eq!(whole_seconds(Duration::from_nanos(1)), 1);
         assert_eq!(whole_seconds(Duration::from_secs(30)), 30);

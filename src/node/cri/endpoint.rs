@@ -1,4 +1,4 @@
-//! Where the container runtime listens.
+//! Address of the container runtime.
 
 use std::fmt;
 use std::io;
@@ -6,26 +6,26 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// The kernel's limit for the path of a unix socket, its final NUL included.
-const LONGEST_SOCKET_PATH: usize = 108;
+/// The kernel's limit of a unix socket's path, including the final NUL.
+const MAX_SOCKET_PATH: usize = 108;
 
-/// Address of a container runtime: a unix socket by its absolute path.
+/// Address of a container runtime: the absolute path of a unix socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CriEndpoint {
     path: PathBuf,
 }
 
-/// Why a text is no [`CriEndpoint`].
+/// Why a text is not a valid [`CriEndpoint`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EndpointError {
     /// Another scheme than `unix://`, or none.
     #[error("{0:?} is not of the form unix:///path/to/socket")]
     NotUnix(String),
-    /// The path depends on the working directory.
+    /// The path is relative.
     #[error("{0:?} names a relative path; write unix:// and then the absolute path of the socket")]
     Relative(String),
-    /// No socket can have this path.
-    #[error("{0:?} is longer than the {max} bytes that a socket's path may have", max = LONGEST_SOCKET_PATH - 1)]
+    /// The path exceeds the kernel's limit.
+    #[error("{0:?} is longer than the {max} bytes that a socket's path may have", max = MAX_SOCKET_PATH - 1)]
     TooLong(String),
 }
 
@@ -37,11 +37,11 @@ impl CriEndpoint {
         &self.path
     }
 
-    /// Whether a socket is what lies at the path. A connection attempt alone cannot tell: the kernel refuses it for
-    /// an ordinary file just as for a socket that nobody listens on.
+    /// Whether the path is a socket. A connection attempt does not show this: the kernel refuses it for an ordinary file
+    /// as well as for a socket without a listener.
     ///
     /// # Errors
-    /// When the path cannot be looked at; a socket that is not there yet is [`io::ErrorKind::NotFound`].
+    /// When the path cannot be read. A socket that does not exist yet is [`io::ErrorKind::NotFound`].
     pub fn is_socket(&self) -> io::Result<bool> {
         Ok(std::fs::metadata(&self.path)?.file_type().is_socket())
     }
@@ -57,7 +57,7 @@ impl FromStr for CriEndpoint {
         if !path.starts_with('/') {
             return Err(EndpointError::Relative(text.to_owned()));
         }
-        if path.len() >= LONGEST_SOCKET_PATH {
+        if path.len() >= MAX_SOCKET_PATH {
             return Err(EndpointError::TooLong(text.to_owned()));
         }
         Ok(Self {
@@ -89,13 +89,13 @@ mod tests {
         for text in ["unix://", "unix://run/x"] {
             assert_eq!(parse(text), EndpointError::Relative(text.to_owned()));
         }
-        let long = format!("unix:///{}", "x".repeat(LONGEST_SOCKET_PATH - 1));
+        let long = format!("unix:///{}", "x".repeat(MAX_SOCKET_PATH - 1));
         assert_eq!(parse(&long), EndpointError::TooLong(long.clone()));
         assert!(long[..long.len() - 1].parse::<CriEndpoint>().is_ok());
     }
 
     #[test]
-    fn an_ordinary_file_is_told_from_a_socket() {
+    fn regular_file_is_no_socket() {
         let dir = tempfile::tempdir().unwrap();
         let endpoint =
             |name: &str| -> CriEndpoint { format!("unix://{}", dir.path().join(name).display()).parse().unwrap() };

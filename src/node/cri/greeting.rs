@@ -1,7 +1,7 @@
-//! What whoever listens on the runtime's socket says first.
+//! Detects another protocol on the runtime's socket by its first bytes.
 //!
-//! Whoever greets in another protocol and hangs up may be gone before a question is sent, and then looks like a runtime
-//! that is away. What was said can be read all the same.
+//! A server of another protocol may close the connection before a request is sent, and then looks like a runtime that is
+//! down. The bytes it sent can still be read.
 
 use std::{path::Path, time::Duration};
 
@@ -11,33 +11,33 @@ use tokio::{
     time::timeout,
 };
 
-/// RFC 9113, section 3.4: what a client says first, with empty settings.
+/// RFC 9113, section 3.4: the client's connection preface, with empty settings.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
-/// Length, type, flags and stream of a frame.
+/// Length, type, flags and stream ID of a frame.
 const HEADER: usize = 9;
-/// The type of the frame that a server says first.
+/// Type of the first frame that a server sends.
 const SETTINGS: u8 = 4;
-/// Greetings come at once.
+/// Servers send it immediately.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Whether somebody greets there in another protocol than gRPC's.
+/// Whether a server on this socket starts with another protocol than HTTP/2.
 pub async fn is_foreign(socket: &Path) -> bool {
-    let mut said = Vec::new();
+    let mut received = Vec::new();
     let listen = async {
         let mut stream = UnixStream::connect(socket).await?;
-        // It may have hung up already.
+        // It may have closed the connection already.
         stream.write_all(PREFACE).await.ok();
-        while said.len() < HEADER && stream.read_buf(&mut said).await? > 0 {}
+        while received.len() < HEADER && stream.read_buf(&mut received).await? > 0 {}
         std::io::Result::Ok(())
     };
-    // Silence, and no connection, prove nothing; the words that came before an error count.
+    // No data and no connection prove nothing. Bytes received before an error count.
     timeout(PATIENCE, listen).await.ok();
-    !said.is_empty() && !is_settings(&said)
+    !received.is_empty() && !is_settings(&received)
 }
 
-fn is_settings(said: &[u8]) -> bool {
-    // The stream is 0, but for a bit that is reserved.
-    matches!(said, [_, _, _, SETTINGS, _, 0 | 0x80, 0, 0, 0, ..])
+fn is_settings(received: &[u8]) -> bool {
+    // The stream ID is 0, except for a reserved bit.
+    matches!(received, [_, _, _, SETTINGS, _, 0 | 0x80, 0, 0, 0, ..])
 }
 
 #[cfg(test)]
@@ -47,10 +47,10 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn only_words_in_another_protocol_are_foreign() {
+    async fn only_bytes_of_another_protocol_are_foreign() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
-        assert!(!is_foreign(&path).await, "nobody is there");
+        assert!(!is_foreign(&path).await, "no server");
         let cases: [(&[u8], bool); 4] = [
             (b"SSH-2.0-OpenSSH_9.2\r\n", true),
             (b"?\n", true),

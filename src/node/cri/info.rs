@@ -1,4 +1,4 @@
-//! What runtimes tell beyond the CRI, in JSON texts of their own. One that cannot be read is as good as none.
+//! Runtime-specific JSON in verbose CRI answers. JSON that cannot be parsed counts as missing.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -6,10 +6,10 @@ use std::collections::HashMap;
 use k8s_cri::v1;
 use serde::Deserialize;
 
-/// Under this key both runtimes put their text.
+/// Key of the JSON, used by containerd and CRI-O.
 const INFO: &str = "info";
 
-/// Where CRI-O notes what containerd keeps in the sandbox's configuration.
+/// CRI-O's annotation for what containerd keeps in the sandbox's configuration.
 const CRIO_CGROUP_PARENT: &str = "io.kubernetes.cri-o.CgroupParent";
 
 #[derive(Deserialize)]
@@ -21,13 +21,13 @@ struct Info<'a> {
     runtime_spec: Option<Spec<'a>>,
 }
 
-/// The process that a runtime names.
+/// The process in a container's JSON.
 #[derive(Deserialize)]
 struct Process {
     pid: Option<i64>,
 }
 
-/// The configuration that the sandbox was made with, as containerd repeats it.
+/// The sandbox's configuration, as containerd repeats it.
 #[derive(Deserialize)]
 struct Config<'a> {
     #[serde(borrow)]
@@ -40,14 +40,14 @@ struct Linux<'a> {
     cgroup_parent: Option<Cow<'a, str>>,
 }
 
-/// The OCI specification of the sandbox's container.
+/// The OCI specification of the sandbox.
 #[derive(Deserialize)]
 struct Spec<'a> {
     #[serde(borrow)]
     annotations: Option<HashMap<Cow<'a, str>, Cow<'a, str>>>,
 }
 
-/// The cgroup that the sandbox was put under.
+/// The parent cgroup of the sandbox.
 pub(super) fn cgroup_parent(answer: &v1::PodSandboxStatusResponse) -> Option<String> {
     let info: Info<'_> = serde_json::from_str(answer.info.get(INFO)?).ok()?;
     let of_containerd = info.config.and_then(|config| config.linux?.cgroup_parent);
@@ -61,10 +61,10 @@ pub(super) fn cgroup_parent(answer: &v1::PodSandboxStatusResponse) -> Option<Str
         .map(Cow::into_owned)
 }
 
-/// The first process of a container; none where the runtime names none.
+/// PID of a container's first process, if reported.
 pub(super) fn process(answer: &v1::ContainerStatusResponse) -> Option<i32> {
     let process: Process = serde_json::from_str(answer.info.get(INFO)?).ok()?;
-    // Nobody's container is PID 1 of the node.
+    // No container is PID 1 of the node.
     process
         .pid
         .and_then(|pid| i32::try_from(pid).ok())
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_named_or_not() {
+    fn pid_is_read_if_present() {
         for (info, pid) in [
             (r#"{"sandboxID":"s","pid":4242,"removing":false}"#, Some(4242)),
             (r#"{"pid":0}"#, None),
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn containerd_and_crio_name_the_cgroup_parent_in_their_own_places() {
+    fn cgroup_parent_is_read_from_containerd_and_crio() {
         let containerd = r#"{"pid":7,"config":{"metadata":{},"linux":{"cgroup_parent":"/kubepods/pod1"}}}"#;
         assert_eq!(parent(containerd).as_deref(), Some("/kubepods/pod1"));
         let crio =
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_says_nothing_of_it_is_no_error() {
+    fn unrelated_json_is_no_error() {
         for info in [
             "",
             "[]",

@@ -1,4 +1,4 @@
-//! The runtime's lists, also those that are larger than one message: by its stream, else in parts.
+//! Lists of the runtime, also those larger than one message: streamed, or else read in parts.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -15,33 +15,33 @@ use tonic::{Request, client::Grpc};
 use tonic_prost::ProstCodec;
 
 use super::{
-    client::{Cri, LARGEST_MESSAGE, REQUEST_DEADLINE, by_uid, within},
+    client::{Cri, LARGEST_MESSAGE, REQUEST_DEADLINE, call_with_timeout, uid_label},
     convert,
     types::{PodSandbox, keys},
 };
 use crate::node::grpc::{Call, GrpcError};
 
-/// A sandbox changes its state only in this order, so queries in this order miss none.
+/// States in the only order in which a sandbox changes, so that queries in this order miss none.
 const SANDBOX_STATES: [v1::PodSandboxState; 2] =
     [v1::PodSandboxState::SandboxReady, v1::PodSandboxState::SandboxNotready];
-/// The same of containers.
+/// The same for containers.
 const CONTAINER_STATES: [v1::ContainerState; 4] = [
     v1::ContainerState::ContainerCreated,
     v1::ContainerState::ContainerRunning,
     v1::ContainerState::ContainerUnknown,
     v1::ContainerState::ContainerExited,
 ];
-/// Lists of single pods that are asked for at once.
-const AT_ONCE: usize = 8;
+/// Number of per-pod lists requested at a time.
+const MAX_CONCURRENT: usize = 8;
 
-/// UIDs of pods that the node or the journal names, for a runtime whose list of all is too large.
+/// UIDs of pods known from the node or the journal. Used if the runtime's complete list is too large.
 pub type PodUids = Arc<dyn Fn() -> BoxFuture<'static, BTreeSet<String>> + Send + Sync>;
 
 // === impl Cri ===
 
 impl Cri {
-    /// Every sandbox of the node, of whatever pod, newest first within a pod. Where a runtime cannot say all of it in any
-    /// way, those of the pods that `known` names.
+    /// Every sandbox of the node, newest first within a pod. If the complete list is too large in every form, only
+    /// sandboxes of the pods in `known`.
     ///
     /// # Errors
     /// When a call fails.
@@ -49,19 +49,19 @@ impl Cri {
         let listed = match self.sandboxes("").await {
             Err(error) if error.is_too_large() => {
                 let uids = known().await;
-                tracing::warn!(%error, pods = uids.len(), "List of all sandboxes is too large; only pods that directories, cgroups and the journal name are asked for");
+                tracing::warn!(%error, pods = uids.len(), "List of all sandboxes is too large; only pods that directories, cgroups and the journal name are listed");
                 let lists = stream::iter(uids).map(|uid| async move { self.sandboxes(&uid).await });
-                lists.buffered(AT_ONCE).try_concat().await?
+                lists.buffered(MAX_CONCURRENT).try_concat().await?
             }
             listed => listed?,
         };
         Ok(convert::node_sandboxes(listed))
     }
 
-    /// UIDs of all pods that have a sandbox or a container.
+    /// UIDs of all pods with a sandbox or a container.
     ///
     /// # Errors
-    /// When a call fails, or a list is too large to be had.
+    /// When a call fails, or a list is too large.
     pub async fn pods(&self) -> Result<BTreeSet<String>, GrpcError> {
         let (sandboxes, containers) = try_join(self.sandboxes(""), self.containers("")).await?;
         let sandboxes = convert::node_sandboxes(sandboxes).into_iter().map(|it| it.pod_uid);
@@ -70,7 +70,7 @@ impl Cri {
         Ok(sandboxes.chain(containers).collect())
     }
 
-    /// Sandboxes of one pod, or of all if `uid` is empty.
+    /// Sandboxes of one pod, or of all pods if `uid` is empty.
     pub(super) async fn sandboxes(&self, uid: &str) -> Result<Vec<v1::PodSandbox>, GrpcError> {
         match self.sandboxes_in(uid, None).await {
             Err(error) if error.is_too_large() => {}
@@ -95,7 +95,7 @@ impl Cri {
         Ok(all.into_values().collect())
     }
 
-    /// Containers of one pod, or of all if `uid` is empty.
+    /// Containers of one pod, or of all pods if `uid` is empty.
     pub(super) async fn containers(&self, uid: &str) -> Result<Vec<v1::Container>, GrpcError> {
         match self.containers_in(uid, "", None).await {
             Err(error) if error.is_too_large() => {}
@@ -145,7 +145,9 @@ impl Cri {
         };
         let mut client = self.client();
         let call = client.list_pod_sandbox(request);
-        Ok(within("ListPodSandbox", uid, REQUEST_DEADLINE, call).await?.items)
+        Ok(call_with_timeout("ListPodSandbox", uid, REQUEST_DEADLINE, call)
+            .await?
+            .items)
     }
 
     async fn containers_in(
@@ -159,13 +161,15 @@ impl Cri {
         };
         let mut client = self.client();
         let call = client.list_containers(request);
-        Ok(within("ListContainers", uid, REQUEST_DEADLINE, call).await?.containers)
+        Ok(call_with_timeout("ListContainers", uid, REQUEST_DEADLINE, call)
+            .await?
+            .containers)
     }
 
-    /// A streaming list of CRI 1.36. On the wire its messages are those of the list that it stands for.
-    async fn stream<Asked, Part>(&self, name: &'static str, uid: &str, request: Asked) -> Result<Vec<Part>, GrpcError>
+    /// A streaming list of CRI 1.36. Its messages have the wire format of the list that it replaces.
+    async fn stream<Req, Part>(&self, name: &'static str, uid: &str, request: Req) -> Result<Vec<Part>, GrpcError>
     where
-        Asked: Message + Send + Sync + 'static,
+        Req: Message + Send + Sync + 'static,
         Part: Message + Default + Send + 'static,
     {
         let mut grpc = Grpc::new(self.service.clone()).max_decoding_message_size(LARGEST_MESSAGE);
@@ -175,7 +179,7 @@ impl Cri {
             let unsent = |error: super::client::CriServiceError| tonic::Status::from_error(Box::new(error));
             grpc.ready().await.map_err(unsent)?;
             let path = path.map_err(|error| tonic::Status::internal(error.to_string()))?;
-            let codec = ProstCodec::<Asked, Part>::default();
+            let codec = ProstCodec::<Req, Part>::default();
             let parts = grpc.server_streaming(Request::new(request), path, codec).await?;
             parts.into_inner().try_collect::<Vec<Part>>().await
         };
@@ -190,7 +194,7 @@ impl Cri {
 
 fn sandbox_filter(uid: &str, state: Option<v1::PodSandboxState>) -> v1::PodSandboxFilter {
     v1::PodSandboxFilter {
-        label_selector: by_uid(uid),
+        label_selector: uid_label(uid),
         state: state.map(|state| v1::PodSandboxStateValue { state: state.into() }),
         ..Default::default()
     }
@@ -198,7 +202,7 @@ fn sandbox_filter(uid: &str, state: Option<v1::PodSandboxState>) -> v1::PodSandb
 
 fn container_filter(uid: &str, sandbox: &str, state: Option<v1::ContainerState>) -> v1::ContainerFilter {
     v1::ContainerFilter {
-        label_selector: by_uid(uid),
+        label_selector: uid_label(uid),
         pod_sandbox_id: sandbox.to_owned(),
         state: state.map(|state| v1::ContainerStateValue { state: state.into() }),
         ..Default::default()

@@ -1,22 +1,22 @@
-//! What this agent knows of the container runtime, in its own words: CRI protobuf ends at this file's neighbours.
+//! State of the container runtime, in the agent's own types.
 
 use std::{collections::BTreeMap, fmt};
 
 use jiff::Timestamp;
 
-/// The labels and annotations by which a kubelet marks what it creates.
+/// Labels and annotations that the kubelet sets on sandboxes and containers.
 pub mod keys {
     /// Label on sandboxes and containers: the pod's name.
     pub const POD_NAME: &str = "io.kubernetes.pod.name";
     /// Label on sandboxes and containers: the pod's namespace.
     pub const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
-    /// Label on sandboxes and containers: the pod's UID, the identity that everything here is decided by.
+    /// Label on sandboxes and containers: the pod's UID, which identifies a pod everywhere in the agent.
     pub const POD_UID: &str = "io.kubernetes.pod.uid";
     /// Label on containers: the name in the pod's spec.
     pub const CONTAINER_NAME: &str = "io.kubernetes.container.name";
-    /// Annotation on containers: how often this container was restarted before.
+    /// Annotation on containers: number of earlier restarts.
     pub const RESTART_COUNT: &str = "io.kubernetes.container.restartCount";
-    /// Annotation on containers: where the container writes its termination message, as it sees it.
+    /// Annotation on containers: path of the termination message inside the container.
     pub const TERMINATION_MESSAGE_PATH: &str = "io.kubernetes.container.terminationMessagePath";
     /// Annotation on containers: `File` or `FallbackToLogsOnError`.
     pub const TERMINATION_MESSAGE_POLICY: &str = "io.kubernetes.container.terminationMessagePolicy";
@@ -24,16 +24,16 @@ pub mod keys {
     pub const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
 }
 
-/// State of a container as the runtime reports it. Anything else than the first three counts as unknown.
+/// State of a container as the runtime reports it. Unknown values count as `Unknown`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ContainerState {
     /// Created, never started.
     Created,
     /// Its process runs.
     Running,
-    /// Its process has ended; exit code and times are known.
+    /// Its process has exited; exit code and times are known.
     Exited,
-    /// The runtime cannot tell: it may be running, and is treated so.
+    /// The runtime does not know. Treated as running.
     Unknown,
 }
 
@@ -47,13 +47,13 @@ impl fmt::Display for CgroupDriver {
 }
 
 impl ContainerState {
-    /// Whether a process of this container may still be there.
+    /// Whether a process of this container may exist.
     pub fn may_run(self) -> bool {
         matches!(self, Self::Running | Self::Unknown)
     }
 }
 
-/// One container instance of a pod, with everything that teardown and status need.
+/// One container of a pod, with everything that teardown and status need.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Container {
     /// Runtime's id.
@@ -62,7 +62,7 @@ pub struct Container {
     pub name: String,
     /// CRI attempt, the kubelet's restart count at creation.
     pub attempt: u32,
-    /// The sandbox it lives in.
+    /// The sandbox it belongs to.
     pub sandbox_id: String,
     /// Last reported state.
     pub state: ContainerState,
@@ -70,9 +70,9 @@ pub struct Container {
     pub created_at: Timestamp,
     /// When it was started; `None` if never.
     pub started_at: Option<Timestamp>,
-    /// When it ended; `None` while it runs.
+    /// When it exited; `None` while it runs.
     pub finished_at: Option<Timestamp>,
-    /// Exit code; means something only when exited.
+    /// Exit code; valid only if exited.
     pub exit_code: i32,
     /// Runtime's reason, such as `Completed`, `Error`, `OOMKilled`.
     pub reason: String,
@@ -86,9 +86,9 @@ pub struct Container {
     pub restart_count: i32,
     /// Host path of the termination message file, if the runtime reports its mount.
     pub termination_message_file: Option<String>,
-    /// Whether the end of the log stands in for an empty termination message after an error.
+    /// Whether the end of the log replaces an empty termination message after an error.
     pub message_falls_back_to_log: bool,
-    /// Host path of the container's log; empty if the runtime names none.
+    /// Host path of the container's log; empty if the runtime reports none.
     pub log_path: String,
     /// Only the list is known: the status could not be read, or has no real exit code.
     pub is_unread: bool,
@@ -96,7 +96,7 @@ pub struct Container {
 
 #[cfg(test)]
 impl Container {
-    /// As a list shows it, for tests that change what matters to them.
+    /// A container as a list shows it, for tests.
     pub fn listed(name: &str, state: ContainerState) -> Self {
         Self {
             id: format!("{name}-0"),
@@ -124,9 +124,9 @@ impl Container {
 /// State of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SandboxState {
-    /// Its network and cgroup stand.
+    /// Its network and cgroup exist.
     Ready,
-    /// Stopped or dead.
+    /// Stopped or exited.
     NotReady,
 }
 
@@ -141,9 +141,9 @@ pub struct Sandbox {
     pub state: SandboxState,
     /// When it was created, by the runtime's clock.
     pub created_at: Timestamp,
-    /// Pod annotations as they were when the sandbox was made.
+    /// Annotations of the pod when the sandbox was created.
     pub annotations: BTreeMap<String, String>,
-    /// Pod IPs, first is the primary; empty for the host network and when not asked for.
+    /// Pod IPs, the primary first; empty for the host network and if not requested.
     pub ips: Vec<String>,
 }
 
@@ -153,49 +153,49 @@ impl Sandbox {
         self.state == SandboxState::Ready
     }
 
-    /// Who told the kubelet to make it, if that is said.
+    /// Source of the pod (`api`, `file` or `http`), if the sandbox has the annotation.
     pub fn config_source(&self) -> Option<&str> {
         self.annotations.get(keys::CONFIG_SOURCE).map(String::as_str)
     }
 
-    /// Whether it is said to come from the API server.
+    /// Whether the annotation names the API server as source.
     pub fn is_from_api(&self) -> bool {
         self.config_source() == Some("api")
     }
 
-    /// Whether it is said to come from somewhere else, as that of a static pod is.
+    /// Whether the annotation names another source, as for a static pod.
     pub fn is_from_elsewhere(&self) -> bool {
         self.config_source().is_some_and(|source| source != "api")
     }
 }
 
-/// All that the runtime knows of one pod, newest first.
+/// Sandboxes and containers of one pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RuntimePod {
-    /// Attempt descending, then creation descending, then id.
+    /// Ordered by attempt descending, then creation descending, then ID.
     pub sandboxes: Vec<Sandbox>,
-    /// Creation descending.
+    /// Ordered by creation descending.
     pub containers: Vec<Container>,
 }
 
 impl RuntimePod {
-    /// The newest instance of the container with this name.
+    /// The newest container with this name.
     pub fn newest(&self, name: &str) -> Option<&Container> {
         self.containers.iter().find(|container| container.name == name)
     }
 
-    /// Containers of which a process may still be there.
+    /// Containers that may have a process.
     pub fn running(&self) -> impl Iterator<Item = &Container> {
         self.containers.iter().filter(|container| container.state.may_run())
     }
 
-    /// Whether the status of a container that has exited could not be read.
+    /// Whether the status of an exited container could not be read.
     pub fn has_unread_exit(&self) -> bool {
         let mut containers = self.containers.iter();
         containers.any(|it| it.state == ContainerState::Exited && it.is_unread)
     }
 
-    /// The same, with the ends that an earlier look could read and this one could not.
+    /// Takes exit codes that this read lacks from an earlier one.
     #[must_use]
     pub fn with_exits_from(mut self, earlier: &Self) -> Self {
         let read = |it: &&Container| it.state == ContainerState::Exited && !it.is_unread;
@@ -212,7 +212,7 @@ impl RuntimePod {
         self
     }
 
-    /// The same, where the kernel shows that nothing of it runs: how what ran has ended is unknown.
+    /// Marks all containers as exited, since the kernel shows no process. The exit codes are unknown.
     #[must_use]
     pub fn with_all_exited(mut self) -> Self {
         for container in self.containers.iter_mut().filter(|it| it.state.may_run()) {
@@ -225,21 +225,21 @@ impl RuntimePod {
         self
     }
 
-    /// A process of the pod may be there, or a network and a cgroup for it.
+    /// Whether the pod may have a process, a network or a cgroup.
     pub fn may_run(&self) -> bool {
         self.running().next().is_some() || self.sandboxes.iter().any(Sandbox::is_ready)
     }
 
-    /// Nothing of the pod is left in the runtime.
+    /// Whether the runtime has nothing of the pod.
     pub fn is_empty(&self) -> bool {
         self.sandboxes.is_empty() && self.containers.is_empty()
     }
 }
 
-/// A sandbox together with the pod that it belongs to, for looks at the whole node.
+/// A sandbox together with its pod, for lists of the whole node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodSandbox {
-    /// The pod's UID; empty if the sandbox was made by something that does not say.
+    /// The pod's UID; empty if the sandbox has no such label.
     pub pod_uid: String,
     /// The pod's namespace.
     pub namespace: String,
@@ -249,7 +249,7 @@ pub struct PodSandbox {
     pub sandbox: Sandbox,
 }
 
-/// Who the runtime is.
+/// Name and versions of the runtime.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuntimeVersion {
     /// Its name, such as `containerd`.
@@ -260,12 +260,12 @@ pub struct RuntimeVersion {
     pub api_version: String,
 }
 
-/// Who manages the cgroups of pods on this node.
+/// Which component manages the cgroups of pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CgroupDriver {
     /// systemd, as slices and scopes.
     Systemd,
-    /// Kubelet and runtime by themselves, as plain directories.
+    /// The kubelet and the runtime, as plain directories.
     Cgroupfs,
 }
 

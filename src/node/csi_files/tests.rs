@@ -11,7 +11,7 @@ fn text(text: &str) -> Option<String> {
 }
 
 #[test]
-fn a_pods_copy_says_all_and_a_global_one_only_driver_and_handle() {
+fn pod_file_has_all_fields_and_a_global_one_driver_and_handle() {
     let all = VolumeData {
         driver: text("csi.example.com"),
         handle: text("vol/../0123"),
@@ -31,13 +31,13 @@ fn a_pods_copy_says_all_and_a_global_one_only_driver_and_handle() {
 }
 
 #[test]
-fn keys_that_are_not_known_are_passed_over() {
+fn unknown_keys_are_ignored() {
     let newer = POD_COPY.replace('{', r#"{"newKey":{"a":[1]},"#);
     assert_eq!(parse(newer.as_bytes()), parse(POD_COPY.as_bytes()));
 }
 
 #[test]
-fn what_a_crash_leaves_is_told_apart() {
+fn truncated_files_after_a_crash_are_distinguished() {
     let temp = tempfile::tempdir().unwrap();
     let dir = Dir::open(&temp.path().canonicalize().unwrap()).unwrap().unwrap();
     let path = temp.path().join(FILE);
@@ -83,7 +83,7 @@ fn what_a_crash_leaves_is_told_apart() {
 }
 
 #[test]
-fn a_driver_whose_name_leads_elsewhere_is_none() {
+fn driver_name_with_a_path_is_refused() {
     for name in ["..", ".", "a/b", "../../etc", "a\0b", "a b", "ü", &"x".repeat(64)] {
         let json = serde_json::json!({"driverName": name, "volumeHandle": "v"}).to_string();
         assert_eq!(
@@ -94,9 +94,9 @@ fn a_driver_whose_name_leads_elsewhere_is_none() {
     }
 }
 
-// The digests are those of coreutils' sha256sum.
+// The digests were computed with coreutils' sha256sum.
 #[test]
-fn names_are_those_that_the_kubelet_gives() {
+fn names_equal_the_kubelets() {
     let staged =
         "plugins/kubernetes.io/csi/csi.example.com/f1dcc41f8f47bcb49d9e1cd26bd3aef8ebdac1e4cbe319cc4b4ac26bffe8f1e9";
     assert_eq!(staging_dir("csi.example.com", "vol-0123").unwrap(), Path::new(staged));
@@ -116,7 +116,7 @@ fn names_are_those_that_the_kubelet_gives() {
 
 proptest! {
     #[test]
-    fn no_content_breaks_the_reader_and_no_driver_leads_out(content in proptest::collection::vec(any::<u8>(), 0..64), name in ".*") {
+    fn no_content_panics_and_no_driver_name_is_a_path(content in proptest::collection::vec(any::<u8>(), 0..64), name in ".*") {
         let _torn = parse(&content);
         let json = serde_json::json!({"driverName": name, "volumeHandle": "v"}).to_string();
         if let Ok(VolumeData { driver: Some(driver), .. }) = parse(json.as_bytes()) {

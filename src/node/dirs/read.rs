@@ -1,44 +1,44 @@
-//! Small files of a directory, read as they are found by whoever trusts nothing of them.
+//! Reads small files and entries of a directory with untrusted content.
 
 use std::{ffi::OsStr, fs::File, io::Read as _};
 
 use nix::{errno::Errno, fcntl::OFlag};
 use rustix::fs::{AtFlags, FileType, StatxFlags, statx};
 
-use super::{Dir, WITHIN, open};
+use super::{Dir, RESOLVE, open};
 use crate::node::fault::{Cause, Fault, errno, errno_of};
 
-/// For a file that is read. Of what is no file, such as a pipe without a writer, opening it must not wait either.
-const FILE: OFlag = OFlag::O_RDONLY
+/// Flags for reading a file. Opening a FIFO without a writer must not block.
+const OPEN_FLAGS: OFlag = OFlag::O_RDONLY
     .union(OFlag::O_CLOEXEC)
     .union(OFlag::O_NONBLOCK)
     .union(OFlag::O_NOCTTY);
 
-/// What an entry of a directory is, itself and not what it may lead to.
+/// Metadata of an entry. Links are not followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EntryInfo {
-    /// What it is.
+    /// Its file type.
     pub kind: FileType,
-    /// When it was last written, in seconds and nanoseconds since 1970.
+    /// Last modification, in seconds and nanoseconds since 1970.
     pub modified: (i64, u32),
-    /// Its number on its file system.
+    /// Its inode number.
     pub inode: u64,
-    /// When it was last changed in whatever way: nobody can set that.
+    /// Last status change (`ctime`), which a user cannot set.
     pub changed: (i64, u32),
 }
 
 // === impl Dir ===
 
 impl Dir {
-    /// What lies in the file `name`, which must be an ordinary one of at most `limit` bytes; `None` if there is none.
+    /// Content of the file `name`, which must be a regular file of at most `limit` bytes; `None` if it does not exist.
     pub fn read_file(&self, name: &OsStr, limit: u64) -> Result<Option<Vec<u8>>, Fault> {
         const VERB: &str = "read";
         self.check(name, VERB)?;
         let fault = |cause: Cause| Fault::new(VERB, self.path.join(name), cause);
-        let file = match open(&self.fd, name, FILE, WITHIN) {
+        let file = match open(&self.fd, name, OPEN_FLAGS, RESOLVE) {
             Ok(fd) => File::from(fd),
             Err(Errno::ENOENT | Errno::ENAMETOOLONG) => return Ok(None),
-            // A link, or a socket.
+            // A link or a socket.
             Err(Errno::ELOOP | Errno::ENXIO) => return Err(fault(Cause::NotRegularFile)),
             Err(errno) => return Err(fault(errno.into())),
         };
@@ -54,9 +54,9 @@ impl Dir {
         }
     }
 
-    /// What the entry `name` is; `None` if there is none.
-    pub fn look_at(&self, name: &OsStr) -> Result<Option<EntryInfo>, Fault> {
-        const VERB: &str = "look at";
+    /// Metadata of the entry `name`; `None` if it does not exist.
+    pub fn stat(&self, name: &OsStr) -> Result<Option<EntryInfo>, Fault> {
+        const VERB: &str = "stat";
         self.check(name, VERB)?;
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
         match statx(&self.fd, name, flags, StatxFlags::BASIC_STATS) {
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_an_ordinary_file_within_the_limit_is_read_and_nothing_else_is_waited_for() {
+    fn only_regular_files_within_the_limit_are_read_without_blocking() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().canonicalize().unwrap();
         let dir = Dir::open(&path).unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! Subvolumes of btrfs: directories with a device number of their own on the same mount.
+//! btrfs subvolumes: directories with their own device number on the same mount.
 
 #![allow(unsafe_code)]
 
@@ -12,8 +12,8 @@ nix::ioctl_write_ptr!(
     u64
 );
 
-/// Takes the read-only flag off the subvolume whose root this is: containers can make such snapshots, and nothing in one can be
-/// removed. Where it is no subvolume or refused, what cannot be removed is told.
+/// Clears the read-only flag of the subvolume with this root directory: containers can create such snapshots, and nothing
+/// in them can be removed. Errors are ignored; the removal then reports what is left.
 pub(super) fn make_writable(root: &OwnedFd) {
     // SAFETY: the request reads one u64 of flags, which outlives the call, and changes nothing but the subvolume.
     let _refused = unsafe { set_flags(root.as_raw_fd(), &0) };

@@ -1,9 +1,9 @@
-//! Removal of a directory that is not empty, of any depth and width, with few descriptors and bounded memory.
+//! Removes a directory tree of any depth and width, with few descriptors and bounded memory.
 //!
-//! The walk goes down by name, each time opened below its parent without links and mounts, and comes back up over the
-//! descriptors, all of which stay open. A directory that lies deeper than that is first renamed up into the topmost one, under
-//! a name of ours, and entered there: a rename crosses no mount and follows no link. What a crash leaves under such a name
-//! goes with the tree at the next attempt. Of a wide directory, a part is listed, and gone before the next part is.
+//! The walk opens each directory below its parent, without following links or crossing mounts, and keeps all descriptors
+//! open on its way. A directory below the maximum depth is first renamed into the topmost one under a reserved name, and
+//! removed from there; a rename crosses no mount and follows no link. Directories that a crash leaves under such a name
+//! are removed with the tree at the next attempt. A wide directory is listed and removed in parts.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -19,23 +19,23 @@ use nix::{
 };
 use rustix::fs::{FileType, RawDir};
 
-use super::{DIRECTORY, Dir, WITHIN, is_dots, open, place, subvolume};
+use super::{Dir, OPEN_FLAGS, RESOLVE, is_dots, location, open, subvolume};
 use crate::node::{
     effects::Effects,
     fault::{Cause, Fault, errno_of},
 };
 
-/// Levels that are entered, each with a descriptor.
-pub(super) const LEVELS: usize = 16;
+/// Maximum depth of the walk. Each level holds a descriptor.
+pub(super) const MAX_DEPTH: usize = 16;
 /// About the maximum number of subdirectories listed at a time; the entries of one more buffer may exceed it.
-pub(super) const LISTED: usize = 128;
+pub(super) const MAX_LISTED: usize = 128;
 const BUFFER: usize = 8 * 1024;
-/// How often a directory is emptied again that came back full.
-const REFILLS: u32 = 8;
-/// Faults that are told one by one.
-const TOLD: usize = 32;
-/// Directories that are renamed up are called so, with a number behind it.
-const MOVED: &str = ".pod-teardown-";
+/// How often a directory that is filled again is emptied.
+const MAX_REFILLS: u32 = 8;
+/// Number of faults reported one by one.
+const MAX_FAULTS: usize = 32;
+/// Prefix of the reserved names; a number follows.
+const MOVED_PREFIX: &str = ".pod-teardown-";
 
 const VERB: &str = "remove";
 
@@ -53,18 +53,18 @@ struct Level {
     name: OsString,
     fd: OwnedFd,
     device: (u32, u32),
-    /// Subdirectories that were listed and are not empty.
+    /// Listed subdirectories that are not empty.
     todo: Vec<OsString>,
-    /// Numbers in the names of those that were renamed up into it.
+    /// Numbers in the reserved names of directories renamed into this one.
     moved: Range<u64>,
-    /// All of it was listed.
+    /// The listing is complete.
     is_listed: bool,
-    /// Something in it could not be removed, and that is told.
+    /// An entry could not be removed, and this is reported.
     has_failed: bool,
     refills: u32,
 }
 
-/// Removes the directory `name` in `base`, which the caller has allowed.
+/// Removes the directory `name` in `base`. The caller has asked the gate.
 pub(super) fn remove(base: &Dir, name: &OsStr, effects: &Effects) -> Result<(), Vec<Fault>> {
     let mut walk = Walk {
         base,
@@ -75,42 +75,47 @@ pub(super) fn remove(base: &Dir, name: &OsStr, effects: &Effects) -> Result<(), 
         buffer: Vec::with_capacity(BUFFER),
     };
     walk.run(name);
-    walk.told()
+    walk.finish()
 }
 
 // === impl Walk ===
 
 impl Walk<'_> {
     fn run(&mut self, name: &OsStr) {
-        self.enter(name.to_owned());
+        self.descend(name.to_owned());
         while let Some(level) = self.levels.last_mut() {
-            if let Err(held) = self.effects.check() {
+            if let Err(blocked) = self.effects.check() {
                 let path = self.path();
-                self.faults.push(Fault::new(VERB, path, held));
+                self.faults.push(Fault::new(VERB, path, blocked));
                 return;
             }
             match level.next() {
-                Some(child) => self.enter(child),
-                None if level.is_listed => self.leave(),
-                None => self.sweep(),
+                Some(child) => self.descend(child),
+                None if level.is_listed => self.ascend(),
+                None => self.remove_entries(),
             }
         }
     }
 
-    /// Goes down into the directory `name`, or has it renamed to where it is entered later.
-    fn enter(&mut self, name: OsString) {
-        if self.levels.len() >= LEVELS {
+    /// Descends into the directory `name`, or renames it to be removed later.
+    fn descend(&mut self, name: OsString) {
+        if self.levels.len() >= MAX_DEPTH {
             return self.move_up(&name);
         }
-        let opened = open(self.parent(), &name, DIRECTORY, WITHIN);
-        let found = opened.and_then(|fd| place(&fd).map(|place| (fd, place)));
+        let opened = open(self.parent(), &name, OPEN_FLAGS, RESOLVE);
+        let found = opened.and_then(|fd| location(&fd).map(|found| (fd, found)));
         match found {
-            Ok((_, found)) if !found.is_on_mount_of(self.base.place) => self.fail(&name, Cause::OtherFileSystem),
+            Ok((_, found)) if !found.is_on_mount_of(self.base.location) => {
+                self.report_failure(&name, Cause::OtherFileSystem)
+            }
             Ok((fd, found)) => {
-                let above = self.levels.last().map_or(self.base.place.device, |level| level.device);
+                let above = self
+                    .levels
+                    .last()
+                    .map_or(self.base.location.device, |level| level.device);
                 if found.device != above {
                     subvolume::make_writable(&fd);
-                    // Nothing can be renamed out of a subvolume but the next one: it has to be near the top itself.
+                    // Nothing can be renamed out of a subvolume except a nested subvolume, which has to be near the top itself.
                     if self.levels.len() > 1 && self.rename(&name, 0).is_ok() {
                         return;
                     }
@@ -127,35 +132,35 @@ impl Walk<'_> {
                 });
             }
             Err(Errno::ENOENT) => {}
-            // Swapped for a link or a file since it was listed: that goes like any other.
+            // It was replaced by a link or a file since the listing.
             Err(Errno::ELOOP | Errno::ENOTDIR) => match unlinkat(self.parent(), &*name, UnlinkatFlags::NoRemoveDir) {
                 Ok(()) | Err(Errno::ENOENT) => {}
-                Err(errno) => self.fail(&name, errno.into()),
+                Err(errno) => self.report_failure(&name, errno.into()),
             },
-            Err(errno) => self.fail(&name, errno.into()),
+            Err(errno) => self.report_failure(&name, errno.into()),
         }
     }
 
-    /// Renames the directory `name` of the deepest level up to the topmost from where it can be reached.
+    /// Renames the directory `name` of the deepest level to the topmost level that can take it.
     fn move_up(&mut self, name: &OsStr) {
         let device = self.levels.last().map(|level| level.device);
         let home = self.levels.iter().position(|level| Some(level.device) == device);
         match home.filter(|home| home + 1 < self.levels.len()) {
             Some(home) => match self.rename(name, home) {
                 Ok(()) | Err(Errno::ENOENT) => {}
-                Err(errno) => self.fail(name, errno.into()),
+                Err(errno) => self.report_failure(name, errno.into()),
             },
-            None => self.fail(name, Cause::TooDeep),
+            None => self.report_failure(name, Cause::TooDeep),
         }
     }
 
-    /// Renames the directory `name` of the deepest level into the level `home`, which takes note of it.
+    /// Renames the directory `name` of the deepest level into the level `home`, which records its number.
     fn rename(&mut self, name: &OsStr, home: usize) -> Result<(), Errno> {
         loop {
-            let to = moved(self.levels[home].moved.end);
+            let to = moved_name(self.levels[home].moved.end);
             let renamed = renameat(self.parent(), name, &self.levels[home].fd, &*to);
             match renamed {
-                // What is called so already is entered under that name, too.
+                // A directory that already has this name is removed under it, too.
                 Err(Errno::EEXIST | Errno::ENOTEMPTY | Errno::ENOTDIR | Errno::EISDIR) => {
                     self.levels[home].moved.end += 1;
                 }
@@ -168,9 +173,9 @@ impl Walk<'_> {
         }
     }
 
-    /// Removes all entries of the deepest level that go at once, and notes the directories that are not empty; as many as are
-    /// listed at a time.
-    fn sweep(&mut self) {
+    /// Removes all entries of the deepest level that can be removed at once, and collects non-empty directories, up to
+    /// the listing's limit.
+    fn remove_entries(&mut self) {
         let Some(mut level) = self.levels.pop() else {
             return;
         };
@@ -184,13 +189,14 @@ impl Walk<'_> {
                 }
                 Some(Err(errno)) => {
                     (level.is_listed, level.has_failed) = (true, true);
-                    self.tell(&level.name, OsStr::new(""), errno_of(errno).into());
+                    self.report(&level.name, OsStr::new(""), errno_of(errno).into());
                     break;
                 }
                 Some(Ok(entry)) => {
                     let name = OsStr::from_bytes(entry.file_name().to_bytes());
                     if !is_dots(name.as_bytes()) {
-                        // A flat directory may hold a million. Who is held back here finds the rest when the listing is repeated.
+                        // A flat directory may have a million entries. After a block, the next listing finds the
+                        // remaining ones.
                         if self.effects.check().is_err() {
                             break;
                         }
@@ -199,13 +205,13 @@ impl Walk<'_> {
                             Err(Errno::ENOTEMPTY | Errno::EEXIST) => level.todo.push(name.to_owned()),
                             Err(errno) => {
                                 level.has_failed = true;
-                                self.tell(&level.name, name, errno.into());
+                                self.report(&level.name, name, errno.into());
                             }
                         }
                     }
                 }
             }
-            if entries.is_buffer_empty() && level.todo.len() >= LISTED {
+            if entries.is_buffer_empty() && level.todo.len() >= MAX_LISTED {
                 break;
             }
         }
@@ -213,8 +219,8 @@ impl Walk<'_> {
         self.levels.push(level);
     }
 
-    /// Removes the deepest level itself, which has been emptied, and goes up; or empties it once more.
-    fn leave(&mut self) {
+    /// Removes the deepest level, which has been emptied, and ascends; or empties it again.
+    fn ascend(&mut self) {
         let Some(mut level) = self.levels.pop() else {
             return;
         };
@@ -222,18 +228,18 @@ impl Walk<'_> {
             Ok(()) | Err(Errno::ENOENT) => {}
             Err(Errno::ENOTEMPTY | Errno::EEXIST) if !level.has_failed => {
                 level.refills += 1;
-                if level.refills > REFILLS || lseek(&level.fd, 0, Whence::SeekSet).is_err() {
-                    self.fail(&level.name, Cause::KeepsFilling);
+                if level.refills > MAX_REFILLS || lseek(&level.fd, 0, Whence::SeekSet).is_err() {
+                    self.report_failure(&level.name, Cause::KeepsFilling);
                 } else {
                     level.is_listed = false;
                     self.levels.push(level);
                 }
             }
-            // What is left in it has been told.
-            Err(Errno::ENOTEMPTY | Errno::EEXIST) => self.keeps_something(),
-            // Something else bears its name now; the next look at the parent finds what.
+            // What is left in it has been reported.
+            Err(Errno::ENOTEMPTY | Errno::EEXIST) => self.set_failed(),
+            // Another file has its name now. The next listing of the parent shows it.
             Err(Errno::ENOTDIR) => {}
-            Err(errno) => self.fail(&level.name, errno.into()),
+            Err(errno) => self.report_failure(&level.name, errno.into()),
         }
     }
 
@@ -241,21 +247,21 @@ impl Walk<'_> {
         self.levels.last().map_or(&self.base.fd, |level| &level.fd)
     }
 
-    /// The entry `name` of the deepest level stays, for a reason to be told.
-    fn fail(&mut self, name: &OsStr, cause: Cause) {
-        self.tell(name, OsStr::new(""), cause);
-        self.keeps_something();
+    /// Reports that the entry `name` of the deepest level cannot be removed.
+    fn report_failure(&mut self, name: &OsStr, cause: Cause) {
+        self.report(name, OsStr::new(""), cause);
+        self.set_failed();
     }
 
-    fn keeps_something(&mut self) {
+    fn set_failed(&mut self) {
         if let Some(parent) = self.levels.last_mut() {
             parent.has_failed = true;
         }
     }
 
-    /// Of `name` in the deepest level, or of what is `within` it.
-    fn tell(&mut self, name: &OsStr, within: &OsStr, cause: Cause) {
-        if self.faults.len() >= TOLD {
+    /// Reports a fault about `name` in the deepest level, or about `within` inside it.
+    fn report(&mut self, name: &OsStr, within: &OsStr, cause: Cause) {
+        if self.faults.len() >= MAX_FAULTS {
             self.untold += 1;
             return;
         }
@@ -272,7 +278,7 @@ impl Walk<'_> {
         path
     }
 
-    fn told(mut self) -> Result<(), Vec<Fault>> {
+    fn finish(mut self) -> Result<(), Vec<Fault>> {
         if self.untold > 0 {
             let more = Fault::new(VERB, &self.base.path, Cause::More(self.untold));
             self.faults.push(more);
@@ -288,17 +294,17 @@ impl Walk<'_> {
 // === impl Level ===
 
 impl Level {
-    /// The next subdirectory to enter.
+    /// The next subdirectory to descend into.
     fn next(&mut self) -> Option<OsString> {
-        self.todo.pop().or_else(|| self.moved.next().map(moved))
+        self.todo.pop().or_else(|| self.moved.next().map(moved_name))
     }
 }
 
-fn moved(number: u64) -> OsString {
-    format!("{MOVED}{number}").into()
+fn moved_name(number: u64) -> OsString {
+    format!("{MOVED_PREFIX}{number}").into()
 }
 
-/// Removes one entry, whatever it turns out to be; the type in the listing may be unknown or out of date.
+/// Removes one entry of any type. The type in the listing may be unknown or outdated.
 fn unlink(fd: &OwnedFd, name: &OsStr, listed: FileType) -> Result<(), Errno> {
     if listed == FileType::Directory {
         match unlinkat(fd, name, UnlinkatFlags::RemoveDir) {

@@ -1,9 +1,9 @@
-//! Which container a process belongs to, by its cgroups.
+//! The container of a process, from its cgroups.
 
-/// The id of the container that a process belongs to, of the text of its /proc/PID/cgroup: a directory `ID` with the
-/// cgroupfs driver, a scope `RUNTIME-ID.scope` with systemd's, `SLICE:RUNTIME:ID` where one is taken for the other.
+/// The container ID in the text of `/proc/PID/cgroup`: a directory `ID` with the cgroupfs driver, a scope
+/// `RUNTIME-ID.scope` with the systemd driver, `SLICE:RUNTIME:ID` if the drivers of kubelet and runtime differ.
 pub fn container_of(cgroup: &str) -> Option<String> {
-    // The innermost: a node may be a container itself.
+    // The innermost: a node may itself run in a container.
     let in_line = |line: &str| line.split(['/', ':']).rev().find_map(id).map(str::to_owned);
     cgroup.lines().find_map(in_line)
 }
@@ -20,7 +20,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_container_is_read_from_the_cgroups_of_both_drivers() {
+    fn container_is_found_in_the_cgroups_of_both_drivers() {
         let (id, node) = ("0123456789abcdef".repeat(4), "f".repeat(64));
         let pod = "pod5f0d7f0e_1b1c_4f7e_8d2b_6a9c1c7e0a01";
         for line in [

@@ -1,4 +1,4 @@
-//! Waiting for the end of somebody who keeps a mount in use: the kernel tells.
+//! Waits until a holder of a mount exits, by pidfd.
 
 #![allow(
     unsafe_code,
@@ -14,20 +14,20 @@ use tokio::{
     time::sleep,
 };
 
-/// Processes that end together are looked at once. One that was gone before it could be waited for is not looked for all
-/// the time either.
-const GATHER: Duration = Duration::from_millis(100);
+/// Processes that exit together are handled together. Also limits retries for a process that exited before it could be
+/// watched.
+const SETTLE_TIME: Duration = Duration::from_millis(100);
 
-/// Returns when one of these processes has ended; for ever where there is none.
+/// Returns when one of these processes has exited. Pends forever without any.
 pub async fn wait_for_any_exit(pids: &[i32]) {
     if pids.is_empty() {
         return pending().await;
     }
-    select_all(pids.iter().map(|pid| Box::pin(ends(*pid)))).await;
-    sleep(GATHER).await;
+    select_all(pids.iter().map(|pid| Box::pin(wait_for_exit(*pid)))).await;
+    sleep(SETTLE_TIME).await;
 }
 
-async fn ends(pid: i32) {
+async fn wait_for_exit(pid: i32) {
     let Some(pid) = Pid::from_raw(pid) else {
         return pending().await;
     };
@@ -35,7 +35,7 @@ async fn ends(pid: i32) {
         // SAFETY: it owns its descriptor, always shows the same one, and is dropped only with the registration.
         Ok(process) => unsafe { AsyncFd::<OwnedFd>::register_with_interest(process, Interest::READABLE) },
         Err(rustix::io::Errno::SRCH) => return,
-        // Then it is looked at after the pause.
+        // Pend: the caller retries after its pause.
         Err(_) => return pending().await,
     };
     match watched {
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_first_to_end_is_told_and_nobody_before() {
+    async fn first_exit_is_reported_and_nothing_before() {
         let mut processes = ["600", "601"].map(|seconds| Command::new("sleep").arg(seconds).spawn().unwrap());
         let pids = processes.each_ref().map(|process| process.id().cast_signed());
         let short = Duration::from_millis(300);

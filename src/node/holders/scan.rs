@@ -1,4 +1,4 @@
-//! The look at all processes, once for all mounts that are in use.
+//! Searches all processes once, for all busy mounts.
 
 use std::{
     collections::HashMap,
@@ -11,29 +11,29 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{Holder, Holders, How, NAMED, Namespace, container_of, within};
+use super::{Holder, Holders, MAX_NAMED, Namespace, Usage, container_of, is_within};
 use crate::node::mounts::{Mount, MountTable, unescape};
 
-/// What was found so far.
+/// Result so far.
 pub(super) struct Scan {
     proc: PathBuf,
     table: Arc<MountTable>,
     busy: Vec<Mount>,
     own: Option<PathBuf>,
-    /// The same mounts in other namespaces in which somebody is, by their link.
-    others: HashMap<PathBuf, Vec<Twin>>,
+    /// The same mounts in other namespaces, by the namespace's link.
+    others: HashMap<PathBuf, Vec<SameMount>>,
     found: HashMap<u64, Holders>,
 }
 
-/// A mount that is the same as one that is in use, in another namespace.
+/// A mount in another namespace that is the same as a busy one.
 #[derive(Clone)]
-struct Twin {
+struct SameMount {
     of: u64,
     id: u64,
     path: PathBuf,
 }
 
-/// Looks at all processes; `false` if the time is up before. The lock is free whenever something may hang.
+/// Searches all processes; `false` if the time expires before the end. The lock is free during calls that may hang.
 pub(super) fn all(scan: &Mutex<Scan>, longest: Duration) -> bool {
     let until = Instant::now() + longest;
     let (proc, table) = {
@@ -49,11 +49,11 @@ pub(super) fn all(scan: &Mutex<Scan>, longest: Duration) -> bool {
             return false;
         }
         let dir = proc.join(i32::to_string(&pid));
-        // In a statement of its own: the lock is free again after it.
-        let places = lock(scan).places(&dir);
-        let Some((places, namespace)) = places else { continue };
-        for (of, how) in uses(&dir, &places, namespace, &table) {
-            lock(scan).note(of, pid, &dir, how, namespace);
+        // A separate statement, so that the lock is released after it.
+        let views = lock(scan).views(&dir);
+        let Some((views, namespace)) = views else { continue };
+        for (of, usage) in uses(&dir, &views, namespace, &table) {
+            lock(scan).note(of, pid, &dir, usage, namespace);
         }
     }
     true
@@ -64,7 +64,7 @@ fn lock(scan: &Mutex<Scan>) -> MutexGuard<'_, Scan> {
 }
 
 /// A mount as one process sees it.
-struct Place {
+struct MountView {
     of: u64,
     id: u64,
     path: PathBuf,
@@ -80,7 +80,7 @@ impl Scan {
             own: link("thread-self").or_else(|| link("self")),
             found: busy
                 .iter()
-                .map(|mount| (mount.id, mounts_inside(&table, mount)))
+                .map(|mount| (mount.id, nested_mounts(&table, mount)))
                 .collect(),
             others: HashMap::new(),
             proc,
@@ -93,36 +93,36 @@ impl Scan {
         self.found.clone()
     }
 
-    /// The mounts as a process sees them, if it may see any; each namespace is looked at once.
-    fn places(&mut self, dir: &Path) -> Option<(Vec<Place>, Namespace)> {
+    /// The mounts as a process sees them, if it sees any. Each namespace is read once.
+    fn views(&mut self, dir: &Path) -> Option<(Vec<MountView>, Namespace)> {
         let namespace = fs::read_link(dir.join("ns/mnt")).ok()?;
-        let place = |mount: &Mount, id: u64, path: &Path| Place {
+        let view = |mount: &Mount, id: u64, path: &Path| MountView {
             of: mount.id,
             id,
             path: path.to_owned(),
             device: mount.device,
         };
-        let own = self.busy.iter().map(|it| place(it, it.id, &it.path));
+        let own = self.busy.iter().map(|it| view(it, it.id, &it.path));
         if Some(&namespace) == self.own.as_ref() {
             return Some((own.collect(), Namespace::Own));
         }
         let busy = &self.busy;
-        let copies = self.others.entry(namespace).or_insert_with(|| copies(dir, busy));
+        let copies = self.others.entry(namespace).or_insert_with(|| same_mounts(dir, busy));
         let copies = copies.iter().filter_map(|copy| {
             let mount = busy.iter().find(|it| it.id == copy.of)?;
-            Some(place(mount, copy.id, &copy.path))
+            Some(view(mount, copy.id, &copy.path))
         });
         // A file of this namespace may be open there.
-        let only_by_id = own.map(|it| Place {
+        let only_by_id = own.map(|it| MountView {
             path: PathBuf::new(),
             ..it
         });
         Some((copies.chain(only_by_id).collect(), Namespace::Other))
     }
 
-    fn note(&mut self, of: u64, pid: i32, dir: &Path, how: How, namespace: Namespace) {
+    fn note(&mut self, of: u64, pid: i32, dir: &Path, usage: Usage, namespace: Namespace) {
         let Some(holders) = self.found.get_mut(&of) else { return };
-        if holders.processes.len() == NAMED {
+        if holders.processes.len() == MAX_NAMED {
             holders.more += 1;
             return;
         }
@@ -131,26 +131,26 @@ impl Scan {
             pid,
             command: String::from_utf8_lossy(&text("comm")).trim_end().to_owned(),
             container: container_of(&String::from_utf8_lossy(&text("cgroup"))),
-            how,
+            usage,
             namespace,
         });
     }
 }
 
-/// The mounts whose parent this one is.
-fn mounts_inside(table: &MountTable, mount: &Mount) -> Holders {
-    let inside = table
+/// Mounts whose parent is `mount`.
+fn nested_mounts(table: &MountTable, mount: &Mount) -> Holders {
+    let nested = table
         .all()
         .iter()
         .filter(|it| it.parent == mount.id && it.id != mount.id);
     Holders {
-        inside: inside.take(NAMED).map(|it| it.path.clone()).collect(),
+        nested: nested.take(MAX_NAMED).map(|it| it.path.clone()).collect(),
         ..Holders::default()
     }
 }
 
-/// The same mounts in the namespace of another process: of the same file system, and the same directory of it.
-fn copies(dir: &Path, busy: &[Mount]) -> Vec<Twin> {
+/// The same mounts in another process's namespace: with the same file system and the same root directory.
+fn same_mounts(dir: &Path, busy: &[Mount]) -> Vec<SameMount> {
     let Ok(text) = fs::read(dir.join("mountinfo")) else {
         return Vec::new();
     };
@@ -158,7 +158,7 @@ fn copies(dir: &Path, busy: &[Mount]) -> Vec<Twin> {
         .iter()
         .map(|it| format!("{}:{}", it.device.0, it.device.1))
         .collect();
-    // Most mounts there are something else, and not worth to be understood.
+    // Skip most lines cheaply: they belong to other devices.
     let same_device = |line: &&[u8]| {
         let device = line.split(|&it| it == b' ').nth(2);
         device.is_some_and(|it| devices.iter().any(|device| device.as_bytes() == it))
@@ -173,7 +173,7 @@ fn copies(dir: &Path, busy: &[Mount]) -> Vec<Twin> {
             .map(|it| it.id)
     };
     let copy = |mount: &Mount| {
-        Some(Twin {
+        Some(SameMount {
             of: same(mount)?,
             id: mount.id,
             path: mount.path.clone(),
@@ -182,49 +182,52 @@ fn copies(dir: &Path, busy: &[Mount]) -> Vec<Twin> {
     table.all().iter().filter_map(copy).collect()
 }
 
-/// What of a process lies on the mounts; of each mount once.
-fn uses(dir: &Path, places: &[Place], namespace: Namespace, table: &MountTable) -> Vec<(u64, How)> {
-    let mut uses: Vec<(u64, How)> = Vec::new();
-    let lies_there = |file: &Path, place: &Place| match namespace {
-        Namespace::Own => lies_on(table, file, &place.path),
-        Namespace::Other => !place.path.as_os_str().is_empty() && within(file, &place.path),
+/// How a process uses these mounts, one entry per mount.
+fn uses(dir: &Path, views: &[MountView], namespace: Namespace, table: &MountTable) -> Vec<(u64, Usage)> {
+    let mut uses: Vec<(u64, Usage)> = Vec::new();
+    let is_there = |file: &Path, view: &MountView| match namespace {
+        Namespace::Own => is_on(table, file, &view.path),
+        Namespace::Other => !view.path.as_os_str().is_empty() && is_within(file, &view.path),
     };
-    for (link, how) in [("cwd", How::WorkingDirectory), ("root", How::Root)] {
+    for (link, usage) in [("cwd", Usage::WorkingDirectory), ("root", Usage::Root)] {
         if let Ok(file) = fs::read_link(dir.join(link)) {
-            let there = places.iter().filter(|place| lies_there(&file, place));
-            uses.extend(there.map(|place| (place.of, how)));
+            let there = views.iter().filter(|view| is_there(&file, view));
+            uses.extend(there.map(|view| (view.of, usage)));
         }
     }
     for entry in fs::read_dir(dir.join("fdinfo")).into_iter().flatten().flatten() {
         if let Some(id) = mount_of(&fs::read(entry.path()).unwrap_or_default()) {
-            let there = places.iter().filter(|place| place.id == id);
-            uses.extend(there.map(|place| (place.of, How::OpenFile)));
+            let there = views.iter().filter(|view| view.id == id);
+            uses.extend(there.map(|view| (view.of, Usage::OpenFile)));
         }
     }
     if uses.is_empty() {
         let maps = fs::read(dir.join("maps")).unwrap_or_default();
         for (device, file) in maps.split(|&it| it == b'\n').filter_map(mapped) {
-            let there = places
+            let there = views
                 .iter()
-                .filter(|place| place.device == device && lies_there(Path::new(&file), place));
-            uses.extend(there.map(|place| (place.of, How::MappedFile)));
+                .filter(|view| view.device == device && is_there(Path::new(&file), view));
+            uses.extend(there.map(|view| (view.of, Usage::MappedFile)));
         }
     }
-    let mut told = Vec::new();
+    let mut seen = Vec::new();
     uses.retain(|(of, _)| {
-        let new = !told.contains(of);
-        told.push(*of);
+        let new = !seen.contains(of);
+        seen.push(*of);
         new
     });
     uses
 }
 
-/// Whether a file of this namespace lies on what is mounted on `place`, and on nothing that is mounted in there.
-fn lies_on(table: &MountTable, file: &Path, place: &Path) -> bool {
-    within(file, place) && table.mount_containing(file).is_none_or(|mount| mount.path == place)
+/// Whether a file of this namespace is on the mount at `view`, and not on a nested mount.
+fn is_on(table: &MountTable, file: &Path, mount_point: &Path) -> bool {
+    is_within(file, mount_point)
+        && table
+            .mount_containing(file)
+            .is_none_or(|mount| mount.path == mount_point)
 }
 
-/// The mount that an open file lies on, of the text of its fdinfo.
+/// The mount ID of an open file, from its fdinfo.
 fn mount_of(fdinfo: &[u8]) -> Option<u64> {
     let line = fdinfo
         .split(|&it| it == b'\n')
@@ -232,7 +235,7 @@ fn mount_of(fdinfo: &[u8]) -> Option<u64> {
     std::str::from_utf8(line).ok()?.trim().parse().ok()
 }
 
-/// Device and path of a file that is mapped, of a line of maps.
+/// Device and path of a mapped file, from a line of maps.
 fn mapped(line: &[u8]) -> Option<((u32, u32), OsString)> {
     let at = line.iter().position(|&it| it == b'/')?;
     let device = std::str::from_utf8(line[..at].split(|&it| it == b' ').nth(3)?).ok()?;
@@ -246,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_maps_and_fdinfo_are_read() {
+    fn lines_of_maps_and_fdinfo_are_parsed() {
         let line = b"7f00-7f01 r-xp 00000000 fd:1a 131 /v/with space (deleted)";
         assert_eq!(mapped(line), Some(((0xfd, 0x1a), "/v/with space (deleted)".into())));
         assert_eq!(mapped(b"7f00-7f01 rw-p 00000000 00:00 0 [heap]"), None);

@@ -7,10 +7,10 @@ use std::{
 };
 
 /// Passes a flag to the kubelet inside a k3s or RKE2 process.
-const HOLDERS_FLAG: &[u8] = b"--kubelet-arg=";
+const WRAPPER_FLAG: &[u8] = b"--kubelet-arg=";
 /// Flags that only a kubelet has, of any release. Not `--kubeconfig` or `--feature-gates`, which
 /// drivers and approvers have, too.
-const ONLY_KUBELETS: [&[u8]; 66] = [
+const KUBELET_FLAGS: [&[u8]; 66] = [
     b"allowed-unsafe-sysctls",
     b"bootstrap-kubeconfig",
     b"cgroup-driver",
@@ -91,7 +91,7 @@ impl<'a> Arguments<'a> {
         let mut found = None;
         let mut arguments = self.each();
         while let Some(argument) = arguments.next() {
-            let flag = argument.strip_prefix(HOLDERS_FLAG).unwrap_or(argument);
+            let flag = argument.strip_prefix(WRAPPER_FLAG).unwrap_or(argument);
             let flag = flag.strip_prefix(b"--").unwrap_or(flag);
             let (name, value) = split(flag);
             if is(name, wanted.as_bytes()) {
@@ -115,14 +115,14 @@ impl<'a> Arguments<'a> {
     }
 
     /// Whether one of its flags is one that only a kubelet has.
-    pub(super) fn has_a_kubelets_flag(&self) -> bool {
+    pub(super) fn has_kubelet_flag(&self) -> bool {
         let mut flags = self.each().filter_map(|argument| argument.strip_prefix(b"--"));
-        flags.any(|flag| ONLY_KUBELETS.iter().any(|only| is(split(flag).0, only)))
+        flags.any(|flag| KUBELET_FLAGS.iter().any(|only| is(split(flag).0, only)))
     }
 
     /// Whether one of these subcommands is there, by which the program runs a kubelet inside. Some programs rewrite their command
     /// line as one text. A process without a command line has threads left and no memory: it counts.
-    pub(super) fn holds(&self, by: &[&[u8]]) -> bool {
+    pub(super) fn runs_kubelet(&self, by: &[&[u8]]) -> bool {
         let mut words = self.0.split(|byte| b"\0 ".contains(byte));
         by.is_empty() || self.0.is_empty() || words.any(|word| by.contains(&word))
     }

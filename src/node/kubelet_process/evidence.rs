@@ -22,19 +22,19 @@ const SOCKETS: [&str; 2] = ["device-plugins/kubelet.sock", "pod-resources/kubele
 /// The port of a kubelet's API.
 const PORT: u16 = 10250;
 /// A configuration is far shorter.
-const LONGEST: u64 = 1 << 20;
+const MAX_SIZE: u64 = 1 << 20;
 
 /// Whether its flags or its listening sockets are a kubelet's.
 ///
 /// # Errors
 /// When the sockets cannot be read.
-pub(super) fn shows(dir: &Path, arguments: &Arguments<'_>, ours: &LocalKubelet) -> Result<bool, Errno> {
-    if arguments.has_a_kubelets_flag() {
+pub(super) fn is_shown(dir: &Path, arguments: &Arguments<'_>, local: &LocalKubelet) -> Result<bool, Errno> {
+    if arguments.has_kubelet_flag() {
         return Ok(true);
     }
     let listens = || {
         let (inodes, net) = (sockets::of(dir)?, dir.join("net"));
-        let health = ours.healthz.map_or(PORT, |at| at.port());
+        let health = local.healthz.map_or(PORT, |at| at.port());
         Ok(!inodes.is_empty()
             && (sockets::listening(&net, &SOCKETS)?
                 .keys()
@@ -50,8 +50,8 @@ pub(super) fn listeners(proc: &Path) -> io::Result<Listeners> {
 }
 
 /// Whether one of these sockets has the path of one below our kubelet's directory. Walks nothing.
-pub(super) fn is_below(listeners: &Listeners, ours: &LocalKubelet) -> bool {
-    let root = &ours.root;
+pub(super) fn is_below(listeners: &Listeners, local: &LocalKubelet) -> bool {
+    let root = &local.root;
     let mut roots = listeners.values().filter_map(|path| path.ancestors().nth(2));
     roots.any(|path| path == root.path() || path == root.given())
 }
@@ -80,7 +80,7 @@ pub(super) fn is_configured(dir: &Path, arguments: &Arguments<'_>) -> bool {
             return Err(Errno::EINVAL);
         }
         let mut text = String::new();
-        file.take(LONGEST)
+        file.take(MAX_SIZE)
             .read_to_string(&mut text)
             .map_err(|error| fault::errno(&error))?;
         Ok(text)

@@ -1,7 +1,7 @@
 //! Finds out whether a kubelet process works on our pods.
 //!
 //! It walks the root file system of that process, which may contain anything: symlink loops, mounts of a dead server. So the walk
-//! has a thread of its own, which is left behind when it hangs. A failed walk through a foreign root proves nothing.
+//! has a thread of its own, which is abandoned when it hangs. A failed walk through a foreign root proves nothing.
 
 use std::{
     collections::BTreeMap,
@@ -32,15 +32,15 @@ const HOST: &str = "/";
 /// A walk that takes longer hangs. It is less than the age at which a probe of all processes expires.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Threads that may hang at a time.
-const LEFT_BEHIND: usize = 8;
+const MAX_HANGING: usize = 8;
 
 /// A process, by its directory in procfs and when it was started.
 type Process = (PathBuf, Vec<u8>);
 
 /// Walks in progress, each with whether it is known to be in the host's root.
-static UNDER_WAY: Mutex<BTreeMap<Process, Arc<AtomicBool>>> = Mutex::new(BTreeMap::new());
+static RUNNING_WALKS: Mutex<BTreeMap<Process, Arc<AtomicBool>>> = Mutex::new(BTreeMap::new());
 
-/// MatchReason a probe has no result.
+/// Why a probe has no result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Failed {
     /// Because of the host, of this agent, or of procfs: the process may be a kubelet.
@@ -50,16 +50,16 @@ enum Failed {
 }
 
 /// Input of a probe.
-struct Question {
+struct Input {
     kind: Kind,
     dir: PathBuf,
     arguments: Vec<u8>,
     /// Directories below which it listens on a kubelet's sockets, as that process sees them.
     listens_below: Vec<PathBuf>,
-    ours: LocalKubelet,
+    local: LocalKubelet,
 }
 
-/// MatchReason the process counts as a kubelet of this node; `None` if it is none.
+/// Why the process counts as a kubelet of this node; `None` if it is none.
 ///
 /// # Errors
 /// When that is unknown because of the host or of this agent.
@@ -68,31 +68,31 @@ pub(super) fn probe(
     dir: &Path,
     arguments: &Arguments<'_>,
     listens_below: Vec<PathBuf>,
-    ours: &LocalKubelet,
+    local: &LocalKubelet,
 ) -> Result<Option<MatchReason>, Errno> {
-    if let Kind::Holder(by) = kind
-        && !arguments.holds(by)
+    if let Kind::Wrapper(by) = kind
+        && !arguments.runs_kubelet(by)
     {
         return Ok(None);
     }
-    let question = Question {
+    let question = Input {
         kind,
         dir: dir.to_owned(),
         arguments: arguments.0.to_owned(),
         listens_below,
-        ours: ours.clone(),
+        local: local.clone(),
     };
     let roots = question.roots();
     let (why, is_configured) = match on_a_thread(dir, PATIENCE, move |is_here| question.answer(is_here)) {
         Ok(None) => return Ok(None),
         Ok(Some((why, is_configured))) => (Ok(why), is_configured),
         Err(Failed::Here(errno)) => (Err(errno), false),
-        Err(Failed::Elsewhere) if roots.iter().any(|root| is_mounted(dir, root, ours)) => {
+        Err(Failed::Elsewhere) if roots.iter().any(|root| is_mounted(dir, root, local)) => {
             (Ok(MatchReason::SameDirectory), false)
         }
         Err(Failed::Elsewhere) => return Ok(None),
     };
-    if kind == Kind::Candidate && !is_configured && !evidence::shows(dir, arguments, ours)? {
+    if kind == Kind::Candidate && !is_configured && !evidence::is_shown(dir, arguments, local)? {
         return Ok(None);
     }
     why.map(Some)
@@ -112,11 +112,11 @@ fn on_a_thread<T: Send + 'static>(
     // Known before the walk, however long that takes.
     let is_here = Arc::new(AtomicBool::new(has_our_paths(&dir.with_file_name(""), dir)));
     let guard = {
-        let mut under_way = under_way();
+        let mut under_way = running_walks();
         if let Some(is_here) = under_way.get(&process) {
             return Err(hangs(is_here));
         }
-        if under_way.len() >= LEFT_BEHIND {
+        if under_way.len() >= MAX_HANGING {
             return Err(hangs(&is_here));
         }
         under_way.insert(process.clone(), Arc::clone(&is_here));
@@ -151,12 +151,12 @@ struct RunningWalk(Process);
 
 impl Drop for RunningWalk {
     fn drop(&mut self) {
-        under_way().remove(&self.0);
+        running_walks().remove(&self.0);
     }
 }
 
-fn under_way() -> MutexGuard<'static, BTreeMap<Process, Arc<AtomicBool>>> {
-    UNDER_WAY.lock().unwrap_or_else(PoisonError::into_inner)
+fn running_walks() -> MutexGuard<'static, BTreeMap<Process, Arc<AtomicBool>>> {
+    RUNNING_WALKS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Start time of the process: a pid is used again.
@@ -169,15 +169,15 @@ fn started(dir: &Path) -> Vec<u8> {
 
 // === impl Question ===
 
-impl Question {
-    /// MatchReason it counts, and whether its configuration is a kubelet's where that has to be known.
+impl Input {
+    /// Why it counts, and whether its configuration is a kubelet's where that has to be known.
     fn answer(&self, is_here: &AtomicBool) -> Result<Option<(MatchReason, bool)>, Failed> {
         let arguments = Arguments(&self.arguments);
         let Some(why) = self.works_here(is_here)? else {
             return Ok(None);
         };
         let is_configured = self.kind == Kind::Candidate
-            && !arguments.has_a_kubelets_flag()
+            && !arguments.has_kubelet_flag()
             && evidence::is_configured(&self.dir, &arguments);
         Ok(Some((why, is_configured)))
     }
@@ -188,7 +188,7 @@ impl Question {
         let identity = root::identity_of(&their_root).map_err(|errno| of_walk(errno, false))?;
         let here = root::ours(host).is_none_or(|here| here == identity);
         is_here.store(here, Ordering::Release);
-        let is_holder = matches!(self.kind, Kind::Holder(_));
+        let is_holder = matches!(self.kind, Kind::Wrapper(_));
         let arguments = Arguments(&self.arguments);
         // In the host's root its kubelet may have any directory. In another root, as of a container or a snap, our directory is
         // there by the kubelet's default name or by ours, or it is another node's kubelet.
@@ -210,15 +210,15 @@ impl Question {
         // Our --kubelet-root may be wrong.
         let same_runtime = || {
             arguments.runtime().is_none_or(|path| {
-                let ours = &self.ours.runtime;
-                path == ours || root::ours(path).is_some_and(|theirs| Some(theirs) == root::ours(ours))
+                let local = &self.local.runtime;
+                path == local || root::ours(path).is_some_and(|theirs| Some(theirs) == root::ours(local))
             })
         };
         // A program that only listens on a socket of such a name elsewhere on the machine is no kubelet.
         let is_kubelet = match self.kind {
             Kind::Kubelet | Kind::Candidate => true,
-            Kind::Holder(_) => false,
-            Kind::Listener => arguments.has_a_kubelets_flag(),
+            Kind::Wrapper(_) => false,
+            Kind::Listener => arguments.has_kubelet_flag(),
         };
         let counts = is_kubelet && here && same_runtime();
         Ok(counts.then_some(MatchReason::SameMachine))
@@ -226,13 +226,13 @@ impl Question {
 
     /// Directories that may be its root directory, by its command line.
     fn roots(&self) -> Vec<PathBuf> {
-        let ours = &self.ours.root;
+        let local = &self.local.root;
         match (Arguments(&self.arguments).path("root-dir"), self.kind) {
             (Some(given), _) => vec![given],
             (None, Kind::Kubelet | Kind::Candidate) => vec![DEFAULT_ROOT.into()],
             (None, Kind::Listener) => self.listens_below.clone(),
             // The flag of the agent may be a relative path.
-            (None, Kind::Holder(_)) => [Path::new(DEFAULT_ROOT), ours.path(), ours.given()]
+            (None, Kind::Wrapper(_)) => [Path::new(DEFAULT_ROOT), local.path(), local.given()]
                 .map(|path| Path::new(HOST).join(path))
                 .into(),
         }
@@ -240,8 +240,8 @@ impl Question {
 
     /// Whether the root directory at `path` is ours.
     fn is_ours(&self, base: &OwnedFd, path: &Path, here: bool) -> Result<bool, Failed> {
-        let ours = &self.ours.root;
-        let (Some(our_root), Some(our_pods)) = (root::ours(ours.path()), root::ours(ours.pods())) else {
+        let local = &self.local.root;
+        let (Some(our_root), Some(our_pods)) = (root::ours(local.path()), root::ours(local.pods())) else {
             return Err(Failed::Here(Errno::ENOENT));
         };
         match root::identity(base, &path.join("pods")) {
@@ -275,20 +275,20 @@ fn of_walk(errno: Errno, here: bool) -> Failed {
 }
 
 /// Whether our directory is at that path in the process's mount namespace, by its mountinfo. Walks nothing.
-fn is_mounted(dir: &Path, path: &Path, ours: &LocalKubelet) -> bool {
+fn is_mounted(dir: &Path, path: &Path, local: &LocalKubelet) -> bool {
     let table = |process: &Path| MountTable::parse(&fs::read(process.join("mountinfo")).ok()?, HOST.as_ref()).ok();
     let (Some(theirs), Some(own)) = (table(dir), table(&dir.with_file_name("self"))) else {
         return false;
     };
-    let place = |table: &MountTable, path: &Path| {
+    let located = |table: &MountTable, path: &Path| {
         let mount = table.mount_containing(path).filter(|mount| !mount.root_deleted)?;
         Some((mount.device, mount.root.join(path.strip_prefix(&mount.path).ok()?)))
     };
-    let same = |path: &Path, our: &Path| place(&theirs, path).is_some_and(|it| Some(it) == place(&own, our));
+    let same = |path: &Path, our: &Path| located(&theirs, path).is_some_and(|it| Some(it) == located(&own, our));
     let is_plain = |part| matches!(part, Component::RootDir | Component::Normal(_));
     path.is_absolute()
         && path.components().all(is_plain)
-        && (same(&path.join("pods"), ours.root.pods()) || same(path, ours.root.path()))
+        && (same(&path.join("pods"), local.root.pods()) || same(path, local.root.path()))
 }
 
 #[cfg(test)]
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_walk_that_hangs_is_left_behind_and_proves_nothing_unless_it_is_in_the_hosts_root() {
+    fn hanging_walk_is_abandoned_and_counts_only_in_the_hosts_root() {
         let proc = tempfile::tempdir().unwrap();
         let process = |pid: &str| proc.path().join(pid);
         let (release, failed) = hangs(&process("5"), false);
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shortage_of_the_agent_is_no_failure_of_a_foreign_root() {
+    fn resource_shortage_is_no_failure_of_a_foreign_root() {
         for errno in [Errno::EMFILE, Errno::ENFILE, Errno::ENOMEM] {
             assert_eq!(of_walk(errno, false), Failed::Here(errno));
         }

@@ -19,7 +19,7 @@ use nix::sys::{
 };
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
-use super::{evidence, has_ended, kind, rights};
+use super::{evidence, has_exited, kind, rights};
 
 /// Listening sockets: the path of each by its inode.
 pub(super) type Listeners = BTreeMap<u64, PathBuf>;
@@ -124,7 +124,7 @@ fn each(dir: &Path, mut with: impl FnMut(RawFd, u64)) -> io::Result<()> {
             // Closed meanwhile.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             // The kernel answers so for a process that is exiting, too.
-            Err(error) if error.kind() == ErrorKind::PermissionDenied && has_ended(dir) => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::PermissionDenied && has_exited(dir) => return Ok(()),
             Err(error) => return Err(error),
         }
     }

@@ -99,8 +99,8 @@ pub fn of(proc: &Path, pid: i32) -> Option<KubeletStart> {
     let arguments = Arguments(&command);
     match kind {
         Kind::Kubelet => {}
-        Kind::Candidate | Kind::Listener if arguments.has_a_kubelets_flag() => {}
-        Kind::Candidate | Kind::Listener | Kind::Holder(_) => return None,
+        Kind::Candidate | Kind::Listener if arguments.has_kubelet_flag() => {}
+        Kind::Candidate | Kind::Listener | Kind::Wrapper(_) => return None,
     }
     let cwd = fs::read_link(dir.join("cwd")).unwrap_or_default();
     let path = |flag| {
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_of_a_running_kubelet_are_learned_with_absolute_paths() {
+    fn flags_of_a_running_kubelet_have_absolute_paths() {
         let machine = machine();
         let proc = machine.path();
         process(proc, 5, "kubelet-csr-app", &["kubelet-csr-approver", "--kubeconfig=/x"]);
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flag_of_the_kubelet_that_disagrees_is_named_with_its_remedy() {
+    fn flags_that_disagree_are_named_with_a_remedy() {
         let ours = Settings {
             kubeconfig: "/etc/kubernetes/kubelet.conf".into(),
             kubelet_root: DEFAULT_ROOT.into(),

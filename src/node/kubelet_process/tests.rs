@@ -59,7 +59,7 @@ impl Machine {
 }
 
 #[test]
-fn the_root_directory_is_read_from_the_command_line() {
+fn root_directory_is_read_from_the_command_line() {
     for (arguments, expected) in [
         (&["kubelet"][..], None),
         (&["kubelet", "--root-dir", "/a"], Some("/a")),
@@ -79,7 +79,7 @@ fn the_root_directory_is_read_from_the_command_line() {
 }
 
 #[test]
-fn a_kubelet_counts_if_its_directory_is_ours_by_whatever_path() {
+fn kubelet_counts_if_its_directory_is_ours_by_any_path() {
     let machine = Machine::new();
     // In its own root file system the directory is a bind in real life; a hard fact of dev and inode either way.
     symlink(machine.path("ours"), machine.path("rootfs/direct")).unwrap();
@@ -98,7 +98,7 @@ fn a_kubelet_counts_if_its_directory_is_ours_by_whatever_path() {
 }
 
 #[test]
-fn a_kubelet_with_another_directory_on_this_machine_counts_unless_it_names_another_runtime() {
+fn kubelet_with_another_directory_counts_unless_it_names_another_runtime() {
     let machine = Machine::new();
     let here = |pid, arguments: &[&str]| machine.process_here(pid, "kubelet", arguments);
     here(5, &["kubelet", "--root-dir=/data/kubelet"]);
@@ -124,7 +124,7 @@ fn a_kubelet_with_another_directory_on_this_machine_counts_unless_it_names_anoth
 }
 
 #[test]
-fn what_holds_a_kubelet_counts_unless_it_plainly_does_so_elsewhere_or_does_something_else() {
+fn wrapper_counts_unless_it_provably_runs_elsewhere_or_without_a_kubelet() {
     let machine = Machine::new();
     fs::create_dir_all(machine.path("elsewhere/pods")).unwrap();
     machine.process_here(5, "k3s-server", &["/usr/local/bin/k3s server"]);
@@ -147,7 +147,7 @@ fn what_holds_a_kubelet_counts_unless_it_plainly_does_so_elsewhere_or_does_somet
 }
 
 #[test]
-fn what_holds_a_kubelet_in_a_container_counts_only_if_our_directory_is_there() {
+fn wrapper_in_a_container_counts_only_with_our_directory() {
     let machine = Machine::new();
     // No directory, one of its own, and what is no directory at all.
     machine.process(5, "kubelite", &["kubelite"]);
@@ -167,7 +167,7 @@ fn what_holds_a_kubelet_in_a_container_counts_only_if_our_directory_is_there() {
 }
 
 #[test]
-fn what_holds_a_kubelet_in_a_snap_or_a_container_counts_if_it_has_our_directory_by_our_name_for_it() {
+fn wrapper_in_a_snap_or_container_counts_with_our_directory_at_our_path() {
     let machine = Machine::new();
     fs::create_dir_all(machine.path("rootfs/var/lib/kubelet/pods")).unwrap();
     let name = machine.path("ours");
@@ -184,7 +184,7 @@ fn what_holds_a_kubelet_in_a_snap_or_a_container_counts_if_it_has_our_directory_
 }
 
 #[test]
-fn what_holds_a_kubelet_and_cannot_be_looked_at_counts() {
+fn unreadable_wrapper_counts() {
     let machine = Machine::new();
     let dir = machine.process(5, "k3s-server", &["/usr/local/bin/k3s server"]);
     fs::remove_file(dir.join("root")).unwrap();
@@ -192,7 +192,7 @@ fn what_holds_a_kubelet_and_cannot_be_looked_at_counts() {
 }
 
 #[test]
-fn a_failed_walk_proves_nothing_in_a_foreign_root_and_counts_as_a_kubelet_in_the_hosts_root() {
+fn failed_walk_counts_only_in_the_hosts_root() {
     let machine = Machine::new();
     symlink("kubelet", machine.path("rootfs/var/lib/kubelet")).unwrap();
     fs::write(machine.path("rootfs/file"), "").unwrap();
@@ -206,7 +206,7 @@ fn a_failed_walk_proves_nothing_in_a_foreign_root_and_counts_as_a_kubelet_in_the
 }
 
 #[test]
-fn a_kubelet_in_a_container_that_cannot_be_walked_counts_by_the_kernels_list_of_its_mounts() {
+fn kubelet_in_an_unreadable_container_counts_by_its_mountinfo() {
     let machine = Machine::new();
     let own = format!("31 1 8:1 / {} rw - ext4 /dev/sda1 rw\n", machine.path("").display());
     fs::write(machine.path("proc/self/mountinfo"), own).unwrap();
@@ -230,7 +230,7 @@ fn a_kubelet_in_a_container_that_cannot_be_walked_counts_by_the_kernels_list_of_
 }
 
 #[test]
-fn a_process_that_cannot_mount_is_no_kubelet_whatever_its_name_is() {
+fn process_that_cannot_mount_is_no_kubelet() {
     let machine = Machine::new();
     fs::create_dir_all(machine.path("proc/self/ns")).unwrap();
     symlink("user:[1]", machine.path("proc/self/ns/user")).unwrap();
@@ -280,7 +280,7 @@ fn a_process_that_cannot_mount_is_no_kubelet_whatever_its_name_is() {
 
 /// Drivers, approvers and exporters have such names, and often the kubelet's directory.
 #[test]
-fn a_process_whose_name_begins_with_kubelet_counts_if_it_shows_what_only_a_kubelet_has() {
+fn process_named_like_a_kubelet_counts_with_kubelet_evidence() {
     let machine = Machine::new();
     let root = KubeletRoot::resolve(&machine.path("ours")).unwrap();
     let same = machine.path("rootfs/var/lib/kubelet");
@@ -393,7 +393,7 @@ fn a_process_whose_name_begins_with_kubelet_counts_if_it_shows_what_only_a_kubel
 
 /// A kubelet started by a loader, or under another name, is as much a kubelet as any.
 #[test]
-fn a_process_of_any_name_is_a_kubelet_if_it_listens_below_our_root_where_only_a_kubelet_does() {
+fn process_of_any_name_counts_if_it_listens_on_a_kubelet_socket() {
     let machine = Machine::new();
     fs::create_dir_all(machine.path("elsewhere/pods")).unwrap();
     fs::create_dir_all(machine.path("rootfs/bind")).unwrap();
@@ -403,7 +403,7 @@ fn a_process_of_any_name_is_a_kubelet_if_it_listens_below_our_root_where_only_a_
     symlink(machine.path("rootfs/bind/ours"), machine.path("ours")).unwrap();
     symlink("/bind/ours", machine.path("rootfs/var/lib/kubelet")).unwrap();
     let root = KubeletRoot::resolve(&machine.path("ours")).unwrap();
-    let (proc, ours) = (machine.path("proc"), ours(&root));
+    let (proc, local) = (machine.path("proc"), ours(&root));
     fs::create_dir_all(proc.join("self/net")).unwrap();
     let listens = |path: &str, flags: &str| {
         let line = format!("0000000000000000: 00000002 00000000 {flags} 0001 01    77 {path}\n");
@@ -414,7 +414,7 @@ fn a_process_of_any_name_is_a_kubelet_if_it_listens_below_our_root_where_only_a_
         symlink(format!("socket:[{inode}]"), dir.join("fd/3")).unwrap();
     };
     let found = || {
-        find(&proc, &ours)
+        find(&proc, &local)
             .unwrap()
             .into_iter()
             .map(|it| it.why)
@@ -429,8 +429,11 @@ fn a_process_of_any_name_is_a_kubelet_if_it_listens_below_our_root_where_only_a_
         for socket in [device_plugins, pod_resources] {
             listens(&in_ours(socket), "00010000");
             assert_eq!(found(), [MatchReason::SameDirectory], "{comm} {socket}");
-            let known = with_pid(&proc, 5, &ours).unwrap().unwrap();
-            assert!(known.why == MatchReason::SameDirectory && !known.holds, "{known:?}");
+            let known = with_pid(&proc, 5, &local).unwrap().unwrap();
+            assert!(
+                known.why == MatchReason::SameDirectory && !known.is_wrapper,
+                "{known:?}"
+            );
             listens(&in_ours(socket), "00000000");
             assert_eq!(found(), [], "it does not listen");
         }
@@ -444,7 +447,7 @@ fn a_process_of_any_name_is_a_kubelet_if_it_listens_below_our_root_where_only_a_
         listens(&in_ours(device_plugins), "00010000");
         fs::write(dir.join("status"), "CapEff:\t00000000a80425fb\n").unwrap();
         assert_eq!(found(), [], "it cannot mount");
-        assert_eq!(with_pid(&proc, 5, &ours).unwrap(), None, "it cannot mount");
+        assert_eq!(with_pid(&proc, 5, &local).unwrap(), None, "it cannot mount");
         fs::rename(dir, machine.path(comm)).unwrap();
     }
     let other = machine.process_here(5, "main", &["main"]);
@@ -469,13 +472,13 @@ fn a_process_of_any_name_is_a_kubelet_if_it_listens_below_our_root_where_only_a_
 
     // While such a socket listens, a process whose sockets cannot be seen may be the kubelet.
     fs::write(machine.process_here(8, "main", &["main"]).join("fd"), "").unwrap();
-    assert!(find(&proc, &ours).is_err());
+    assert!(find(&proc, &local).is_err());
     listens(&in_ours(device_plugins), "00000000");
     assert_eq!(found(), []);
 }
 
 #[test]
-fn a_path_of_a_socket_is_read_whole_and_as_bytes() {
+fn socket_path_is_read_as_bytes() {
     let machine = Machine::new();
     let root = KubeletRoot::resolve(&machine.path("ours")).unwrap();
     let name = std::ffi::OsStr::from_bytes(b"our kubelet\xff");
@@ -508,7 +511,7 @@ fn sockets_of(dir: &Path, file: &str, line: &str) {
 }
 
 #[test]
-fn an_answer_is_a_kubelets_only_if_a_process_that_may_be_one_listens_there() {
+fn answer_counts_only_from_a_possible_kubelet() {
     let machine = Machine::new();
     let proc = machine.path("proc");
     fs::remove_dir(proc.join("self")).unwrap();
@@ -535,7 +538,7 @@ fn an_answer_is_a_kubelets_only_if_a_process_that_may_be_one_listens_there() {
     fs::create_dir(another.join("fd")).unwrap();
     assert!(
         !is_kubelets_answer(&proc, at(ports[0]), None).unwrap(),
-        "it is not who listens"
+        "another process listens"
     );
     for (pid, comm) in [(7, "kubelet"), (8, "kubelet-1.36.3"), (9, "k3s-server")] {
         let dir = machine.process_here(pid, comm, &[comm]);
@@ -565,7 +568,7 @@ fn an_answer_is_a_kubelets_only_if_a_process_that_may_be_one_listens_there() {
 }
 
 #[test]
-fn links_are_resolved_in_the_kubelets_root_and_not_in_ours() {
+fn links_are_resolved_in_the_kubelets_root() {
     let machine = Machine::new();
     fs::create_dir_all(machine.path("rootfs/data/pods")).unwrap();
     symlink("/data", machine.path("rootfs/var/lib/kubelet")).unwrap();
@@ -579,7 +582,7 @@ fn links_are_resolved_in_the_kubelets_root_and_not_in_ours() {
 }
 
 #[test]
-fn a_kubelet_that_has_not_made_its_pods_directory_yet_counts_by_its_root() {
+fn kubelet_without_pods_directory_counts_by_its_root() {
     let machine = Machine::new();
     fs::create_dir_all(machine.path("elsewhere/pods")).unwrap();
     fs::remove_dir(machine.path("ours/pods")).unwrap();
@@ -589,7 +592,7 @@ fn a_kubelet_that_has_not_made_its_pods_directory_yet_counts_by_its_root() {
 }
 
 #[test]
-fn a_kubelet_whose_directory_cannot_be_looked_at_counts() {
+fn kubelet_with_unreadable_directory_counts() {
     let machine = Machine::new();
     let dir = machine.process(5, "kubelet", &["kubelet"]);
     fs::remove_file(dir.join("root")).unwrap();
@@ -599,7 +602,7 @@ fn a_kubelet_whose_directory_cannot_be_looked_at_counts() {
 }
 
 #[test]
-fn a_kubelet_that_is_only_a_zombie_does_not_count_unless_threads_are_left() {
+fn zombie_kubelet_counts_only_with_other_threads() {
     let machine = Machine::new();
     let dir = machine.process(5, "kubelet", &[]);
     fs::remove_file(dir.join("root")).unwrap();
@@ -610,7 +613,7 @@ fn a_kubelet_that_is_only_a_zombie_does_not_count_unless_threads_are_left() {
 }
 
 #[test]
-fn a_process_whose_name_cannot_be_read_may_be_a_kubelet_and_one_that_has_ended_is_none() {
+fn unreadable_name_may_be_a_kubelet_but_an_exited_process_is_none() {
     let machine = Machine::new();
     let root = KubeletRoot::resolve(&machine.path("ours")).unwrap();
     let dir = machine.process(5, "sleep", &["sleep"]);

@@ -1,4 +1,4 @@
-//! Mounts whose server is gone, and what is said of an unmount that hangs.
+//! Unmounts that hang, and mounts with an unresponsive server.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -13,39 +13,39 @@ use nix::errno::Errno;
 use super::{Mount, MountTable};
 use crate::model::foreign::ForeignText;
 
-/// What the kernel answers for a server that it has given up.
-const GONE: [Errno; 4] = [Errno::ENOTCONN, Errno::ESTALE, Errno::EIO, Errno::EHOSTDOWN];
-/// The mounts of the thread that asks, which are those that it can unmount.
+/// Errors of the kernel for a server that does not respond.
+const DEAD_SERVER: [Errno; 4] = [Errno::ENOTCONN, Errno::ESTALE, Errno::EIO, Errno::EHOSTDOWN];
+/// The mounts of the calling thread, which are those that it can unmount.
 const MOUNTINFO: &str = "/proc/thread-self/mountinfo";
 
-/// An unmount that has not come back.
+/// An unmount that has not returned.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct Hanging {
-    /// Since when.
+    /// When it started.
     pub since: Timestamp,
-    /// What is mounted there, if it was seen.
+    /// The mount, if known.
     pub what: Option<Mounted>,
 }
 
-/// What is mounted somewhere.
+/// File system type and source of a mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mounted {
     /// Type of file system, such as `nfs4`.
     pub fs_type: OsString,
-    /// What was mounted, such as a server and its directory.
+    /// The mounted source, such as a server and its directory.
     pub source: OsString,
 }
 
 // === impl Mounted ===
 
 impl Mounted {
-    /// What is topmost on `path`, by the text of the mount table: whoever looked there himself might hang.
-    pub fn on(path: &Path) -> Option<Self> {
+    /// The topmost mount on `path`, from the text of the mount table: accessing the path might hang.
+    pub fn topmost_on(path: &Path) -> Option<Self> {
         let table = MountTable::parse(&fs::read(MOUNTINFO).ok()?, path).ok()?;
         table.mounts_on(path).first().map(Self::from)
     }
 
-    /// Whether somebody else than this kernel has to answer for it.
+    /// Whether a server outside of the kernel answers for the file system.
     pub fn has_server(&self) -> bool {
         let name = self.fs_type.as_bytes();
         matches!(
@@ -64,9 +64,9 @@ impl From<&Mount> for Mounted {
     }
 }
 
-/// Whether this answer tells that the server is gone.
-pub(super) fn is_gone(errno: Errno) -> bool {
-    GONE.contains(&errno)
+/// Whether this error means that the server does not respond.
+pub(super) fn is_server_dead(errno: Errno) -> bool {
+    DEAD_SERVER.contains(&errno)
 }
 
 // === impl Hanging ===
@@ -76,17 +76,17 @@ impl fmt::Display for Hanging {
         write!(f, "it hangs in the kernel since {}", self.since)?;
         let Some(what) = &self.what else {
             return f.write_str(
-                "; a server behind it, or behind a directory above it, may be gone: it ends when that answers again",
+                "; a server behind it, or behind a directory above it, may be gone: it returns when that answers again",
             );
         };
         let name = |name: &OsStr| ForeignText::from_bytes(name.as_encoded_bytes());
         write!(f, " ({} of {}); ", name(&what.fs_type), name(&what.source))?;
         if what.has_server() {
             f.write_str(
-                "the server may be gone: it ends when that answers again, or by force with --force-unmount dead-server",
+                "the server may be gone: it returns when that answers again, or by force with --force-unmount dead-server",
             )
         } else {
-            f.write_str("its device, or the server behind a directory above it, may be slow or gone: it ends with that")
+            f.write_str("its device, or the server behind a directory above it, may be slow or gone: it returns when that answers")
         }
     }
 }
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_others_answer_for_is_ever_forced() {
+    fn only_mounts_with_a_server_are_forced() {
         let with = [
             "nfs",
             "nfs4",
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hang_is_told_with_its_server_and_the_way_out_on_one_line() {
+    fn hang_is_shown_with_server_and_remedy_on_one_line() {
         let hanging = |what| Hanging {
             since: "2026-03-01T10:00:00Z".parse().unwrap(),
             what,
@@ -143,8 +143,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_mounted_is_read_from_the_table() {
-        assert_eq!(Mounted::on(Path::new("/proc")).unwrap().fs_type, "proc");
-        assert_eq!(Mounted::on(Path::new("/proc/self/no-mount")), None);
+    fn mounted_source_is_read_from_the_table() {
+        assert_eq!(Mounted::topmost_on(Path::new("/proc")).unwrap().fs_type, "proc");
+        assert_eq!(Mounted::topmost_on(Path::new("/proc/self/no-mount")), None);
     }
 }

@@ -1,7 +1,7 @@
 //! One line of mountinfo.
 //!
-//! Own parser: the kernel writes paths as bytes that need not be UTF-8, and escapes some of them; the `procfs` crate
-//! reads lines as UTF-8 and undoes no escape.
+//! Paths are bytes that need not be UTF-8, and the kernel escapes some of them. The `procfs` crate reads lines as UTF-8
+//! and does not unescape, so this parser does both.
 
 use std::{
     borrow::Cow,
@@ -10,30 +10,30 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// One mount of this mount namespace.
+/// A mount in this mount namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
-    /// The kernel's id; may be used again after an unmount.
+    /// The kernel's mount ID; may be reused after an unmount.
     pub id: u64,
-    /// Id of the mount that this one is mounted on.
+    /// ID of the mount that this one is mounted on.
     pub parent: u64,
-    /// Major and minor number of the file system: what tells two superblocks apart.
+    /// Major and minor number, which identify the file system.
     pub device: (u32, u32),
-    /// The directory or file of that file system that is mounted.
+    /// The directory or file of the file system that is mounted.
     pub root: PathBuf,
-    /// That directory or file has been removed meanwhile.
+    /// `root` has been deleted.
     pub root_deleted: bool,
-    /// Where it is mounted.
+    /// The mount point.
     pub path: PathBuf,
     /// Type of file system, such as `tmpfs`.
     pub fs_type: OsString,
-    /// What was mounted, such as a device.
+    /// The mounted source, such as a device.
     pub source: OsString,
-    /// Options of the file system, separated by commas.
+    /// Options of the file system, comma-separated.
     pub super_options: OsString,
 }
 
-/// What a line of mountinfo must have and this one has not.
+/// A line of mountinfo that lacks a field.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("mountinfo line without {missing}: {line:?}")]
 pub struct BadLine {
@@ -41,7 +41,7 @@ pub struct BadLine {
     line: OsString,
 }
 
-/// Where the mount of this line of mountinfo is.
+/// The mount point in this line of mountinfo.
 pub(super) fn path_of(line: &[u8]) -> Result<Cow<'_, Path>, BadLine> {
     let field = line.split(|&byte| byte == b' ').nth(4);
     field.map(plain).ok_or_else(|| BadLine {
@@ -50,7 +50,7 @@ pub(super) fn path_of(line: &[u8]) -> Result<Cow<'_, Path>, BadLine> {
     })
 }
 
-/// A path as it is, of a field in which the kernel may have escaped it.
+/// The unescaped path in a field.
 fn plain(field: &[u8]) -> Cow<'_, Path> {
     if field.contains(&b'\\') {
         Cow::Owned(unescape(field).into())
@@ -62,7 +62,7 @@ fn plain(field: &[u8]) -> Cow<'_, Path> {
 // === impl Mount ===
 
 impl Mount {
-    /// Whether its file system lives in memory and ends with it: nobody is asked, and nothing written, when it goes.
+    /// Whether the file system exists only in memory: its unmount needs no server and writes nothing.
     pub(super) fn is_in_memory(&self) -> bool {
         matches!(self.fs_type.as_bytes(), b"tmpfs" | b"ramfs" | b"hugetlbfs")
     }
@@ -77,13 +77,13 @@ impl Mount {
         let parent = number(fields.next()).ok_or_else(|| bad("a parent"))?;
         let device = fields.next().and_then(device).ok_or_else(|| bad("a device"))?;
         let mut root = unescape(fields.next().ok_or_else(|| bad("a root"))?);
-        // No path within a file system holds two slashes, so this suffix is the kernel's.
+        // No path within a file system contains two slashes, so this suffix is the kernel's.
         let root_deleted = root.as_bytes().ends_with(b"//deleted");
         if root_deleted {
             let length = root.len() - b"//deleted".len();
             root = OsString::from_vec(root.into_vec()[..length].to_vec());
         }
-        // Path and options of the mount, then any number of optional fields up to a lone dash.
+        // Path and options of the mount, then any number of optional fields up to a single dash.
         fields
             .by_ref()
             .skip(2)
@@ -110,13 +110,13 @@ fn number<T: std::str::FromStr>(field: Option<&[u8]>) -> Option<T> {
     std::str::from_utf8(field?).ok()?.parse().ok()
 }
 
-/// Major and minor number, as the kernel writes them.
+/// Major and minor number, in the kernel's notation.
 pub(crate) fn device(field: &[u8]) -> Option<(u32, u32)> {
     let mut parts = field.splitn(2, |&byte| byte == b':');
     Some((number(parts.next())?, number(parts.next())?))
 }
 
-/// Undoes the kernel's octal escapes: a backslash and three octal digits, one byte.
+/// Decodes the kernel's octal escapes: a backslash and three octal digits for one byte.
 pub fn unescape(field: &[u8]) -> OsString {
     if !field.contains(&b'\\') {
         return OsStr::from_bytes(field).to_owned();

@@ -1,4 +1,4 @@
-//! Unmounting in rounds, because one unmount may take others along, or uncover a mount.
+//! Unmounts in rounds, because one unmount may propagate to other mounts or uncover one.
 
 use std::{
     collections::HashMap,
@@ -21,66 +21,66 @@ use crate::node::{
     unmounts::UnmountBackend,
 };
 
-/// UnmountRounds before something that keeps mounting is left to the next attempt.
-const ROUNDS: usize = 16;
+/// Limit of rounds, against a process that keeps mounting.
+const MAX_ROUNDS: usize = 16;
 
-/// Where everything is to be unmounted.
+/// What to unmount.
 #[derive(Debug)]
 pub enum UnmountScope {
-    /// On one of these or below it.
+    /// At or below one of these paths.
     AtOrBelow(Vec<PathBuf>),
-    /// Below it, but not on it.
+    /// Below this path, but not on it.
     Below(PathBuf),
 }
 
-/// What was unmounted so far. Only a table that was asked for after the last unmount ends it.
+/// Progress of the rounds. Completion is only proven by a table requested after the last unmount.
 #[derive(Debug)]
 pub struct UnmountRounds {
-    places: UnmountScope,
+    scope: UnmountScope,
     report: UnmountReport,
-    /// What came of the last round, by mount.
+    /// Faults of the last round, by mount ID.
     faults: HashMap<u64, Fault>,
-    /// What the last round tried. Their ids alone do not tell: the kernel gives one away again at once.
+    /// Mounts tried in the last round. IDs alone are not enough: the kernel reuses them at once.
     tried: Vec<Mount>,
     rounds: usize,
-    /// What was in use by nobody who could be found was tried once more.
-    tried_once_more: bool,
+    /// Busy mounts without a holder were retried once.
+    has_retried: bool,
 }
 
-/// What a round of unmounting did.
+/// Result of the rounds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UnmountReport {
-    /// How many mounts were unmounted by hand; propagation may have taken others along.
+    /// Number of unmounts; propagation may have removed more.
     pub unmounted: usize,
-    /// How many a dry run kept back.
+    /// Number of unmounts suppressed by a dry run.
     pub withheld: usize,
-    /// What was mounted when nothing was left to do.
+    /// The last mount table.
     pub table: Arc<MountTable>,
 }
 
-/// What stayed mounted although it was tried, and what is known of the reasons.
+/// Mounts that remain, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StillMounted {
-    /// One for every mount that is left, with its path.
+    /// One for each remaining mount.
     pub faults: Vec<Fault>,
-    /// What went well before.
+    /// What was unmounted before.
     pub report: UnmountReport,
 }
 
 // === impl UnmountScope ===
 
 impl UnmountScope {
-    /// What is mounted in them, in the order in which it has to be unmounted.
+    /// The mounts in this scope, in unmount order.
     fn mounts(&self, table: &MountTable) -> Vec<Mount> {
         match self {
-            Self::AtOrBelow(places) => table.mounts_at_or_below(places),
+            Self::AtOrBelow(paths) => table.mounts_at_or_below(paths),
             Self::Below(dir) => table.mounts_below(dir),
         }
     }
 
-    fn hold(&self, path: &Path) -> bool {
+    fn contains(&self, path: &Path) -> bool {
         match self {
-            Self::AtOrBelow(places) => places.iter().any(|place| path.starts_with(place)),
+            Self::AtOrBelow(paths) => paths.iter().any(|root| path.starts_with(root)),
             Self::Below(dir) => path != dir && path.starts_with(dir),
         }
     }
@@ -89,27 +89,27 @@ impl UnmountScope {
 // === impl UnmountRounds ===
 
 impl UnmountRounds {
-    pub(super) fn new(places: UnmountScope) -> Self {
+    pub(super) fn new(scope: UnmountScope) -> Self {
         Self {
-            places,
+            scope,
             report: UnmountReport::default(),
             faults: HashMap::new(),
             tried: Vec::new(),
             rounds: 0,
-            tried_once_more: false,
+            has_retried: false,
         }
     }
 
-    /// A round by a table that may be an old one. What fails in it is tried again, but not beside what hangs.
+    /// Runs a round based on a table that may be outdated. Failed unmounts are retried, unless one hangs.
     pub(super) fn unmount(&mut self, table: &MountTable, effects: &Effects) {
-        let left = self.places.mounts(table);
-        self.unmount_each(left, table, effects);
+        let remaining = self.scope.mounts(table);
+        self.unmount_each(remaining, table, effects);
         if !self.faults.values().any(|fault| matches!(fault.cause, Cause::Hangs(_))) {
             self.tried.clear();
         }
     }
 
-    /// The next round, by a table that was asked for after the last one. Blocks.
+    /// Runs the next round, based on a table requested after the last one. Blocks.
     pub fn run_next(
         mut self,
         table: Result<Arc<MountTable>, Fault>,
@@ -117,46 +117,45 @@ impl UnmountRounds {
     ) -> ControlFlow<Result<UnmountReport, StillMounted>, Self> {
         match table {
             Ok(table) => self.report.table = table,
-            Err(fault) => return ControlFlow::Break(self.stays(vec![fault])),
+            Err(fault) => return ControlFlow::Break(self.still_mounted(vec![fault])),
         }
         let table = Arc::clone(&self.report.table);
-        let left = self.places.mounts(&table);
-        if left.is_empty() {
-            // The kernel takes a mount off the table before it brings to the server what was written.
-            let hanging = hanging(effects, |path| self.places.hold(path));
+        let remaining = self.scope.mounts(&table);
+        if remaining.is_empty() {
+            // The kernel removes a mount from the table before it writes dirty data to the server.
+            let hanging = hanging(effects, |path| self.scope.contains(path));
             return ControlFlow::Break(if hanging.is_empty() {
                 Ok(self.report)
             } else {
-                self.stays(hanging)
+                self.still_mounted(hanging)
             });
         }
-        if left == self.tried || self.rounds > ROUNDS || self.faults.values().any(Fault::is_blocked) {
-            explain_busy(&mut self.faults, &left, &table, effects);
-            // Whoever used it for a moment, such as a process that was just ending, has let go of it meanwhile. Nothing
-            // would tell of that.
-            if !self.tried_once_more && self.faults.values().any(is_in_use_by_nobody) {
-                self.tried_once_more = true;
-                self.unmount_each(left, &table, effects);
+        if remaining == self.tried || self.rounds > MAX_ROUNDS || self.faults.values().any(Fault::is_blocked) {
+            explain_busy(&mut self.faults, &remaining, &table, effects);
+            // A short-lived user, such as an exiting process, may have released it meanwhile. No event reports that.
+            if !self.has_retried && self.faults.values().any(has_no_holder) {
+                self.has_retried = true;
+                self.unmount_each(remaining, &table, effects);
                 return ControlFlow::Continue(self);
             }
             let unexplained = |mount: &Mount| Fault::new("unmount", &mount.path, Cause::StillMounted);
-            let faults = left
+            let faults = remaining
                 .iter()
                 .map(|it| self.faults.remove(&it.id).unwrap_or_else(|| unexplained(it)))
                 .collect();
-            return ControlFlow::Break(self.stays(faults));
+            return ControlFlow::Break(self.still_mounted(faults));
         }
-        self.unmount_each(left, &table, effects);
+        self.unmount_each(remaining, &table, effects);
         if self.report.withheld > 0 {
             return ControlFlow::Break(Ok(self.report));
         }
         ControlFlow::Continue(self)
     }
 
-    fn unmount_each(&mut self, left: Vec<Mount>, table: &MountTable, effects: &Effects) {
+    fn unmount_each(&mut self, remaining: Vec<Mount>, table: &MountTable, effects: &Effects) {
         self.rounds += 1;
         self.faults.clear();
-        for mount in &left {
+        for mount in &remaining {
             match unmount_seen(mount, table, effects) {
                 Ok(Outcome::Done) => self.report.unmounted += 1,
                 Ok(Outcome::Nothing) => {}
@@ -169,10 +168,10 @@ impl UnmountRounds {
                 }
             }
         }
-        self.tried = left;
+        self.tried = remaining;
     }
 
-    fn stays(self, faults: Vec<Fault>) -> Result<UnmountReport, StillMounted> {
+    fn still_mounted(self, faults: Vec<Fault>) -> Result<UnmountReport, StillMounted> {
         Err(StillMounted {
             faults,
             report: self.report,
@@ -180,18 +179,20 @@ impl UnmountRounds {
     }
 }
 
-fn is_in_use_by_nobody(fault: &Fault) -> bool {
+fn has_no_holder(fault: &Fault) -> bool {
     matches!(&fault.cause, Cause::Busy(holders) if **holders == Holders::default())
 }
 
-/// Finds who keeps mounts in use, where that is why they stay.
-fn explain_busy(faults: &mut HashMap<u64, Fault>, left: &[Mount], table: &Arc<MountTable>, effects: &Effects) {
+/// Adds the holders to busy mounts.
+fn explain_busy(faults: &mut HashMap<u64, Fault>, remaining: &[Mount], table: &Arc<MountTable>, effects: &Effects) {
     let unmounting = effects.unmounting();
     if matches!(unmounting.backend, UnmountBackend::Simulated(_)) {
         return;
     }
     let is_busy = |fault: &Fault| fault.cause == Cause::Errno(Errno::EBUSY);
-    let busy = left.iter().filter(|mount| faults.get(&mount.id).is_some_and(is_busy));
+    let busy = remaining
+        .iter()
+        .filter(|mount| faults.get(&mount.id).is_some_and(is_busy));
     let busy: Vec<Mount> = busy.cloned().collect();
     for (id, holders) in holders(Path::new("/proc"), table, &busy, &unmounting.in_flight) {
         if let Some(fault) = faults.get_mut(&id) {
@@ -200,13 +201,13 @@ fn explain_busy(faults: &mut HashMap<u64, Fault>, left: &[Mount], table: &Arc<Mo
     }
 }
 
-/// The unmounts within these places that have not come back. The table may show nothing of them any more: what was written
-/// is still on its way.
+/// Unmounts in this scope that have not returned. The table may not show them any more, while dirty data is still being
+/// written.
 pub fn hanging(effects: &Effects, within: impl Fn(&Path) -> bool) -> Vec<Fault> {
     let unmounts = effects.unmounting().in_flight.unmounts(within).into_iter();
     unmounts
         .map(|(path, hang)| {
-            let (since, what) = (hang.since, Mounted::on(&path));
+            let (since, what) = (hang.since, Mounted::topmost_on(&path));
             Fault::new("unmount", path, Hanging { since, what })
         })
         .collect()

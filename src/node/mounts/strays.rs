@@ -1,6 +1,6 @@
-//! Mounts of pods that do not lie below the pod's own directory: that was renamed, or the kubelet has another root directory.
+//! Mounts of pods outside of the pod's directory: it was renamed, or the kubelet has another root directory.
 //!
-//! A path lookup finds none of them. They are known by the UID in their path.
+//! They are found by the UID in their path.
 
 use std::{
     collections::HashMap,
@@ -9,12 +9,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What every kubelet calls the directory of its pods.
+/// Name of the directory with all pods, in every kubelet's root directory.
 const PODS: &str = "pods";
-/// Directories of a pod in which a kubelet mounts something on the node.
+/// Directories of a pod with mounts on the node.
 const MOUNTED_IN: [&str; 2] = ["volumes", "volume-subpaths"];
-/// All that a kubelet makes in a pod's directory.
-const OF_A_POD: [&str; 6] = [
+/// Directories that a kubelet creates in a pod's directory.
+const POD_ENTRIES: [&str; 6] = [
     "volumes",
     "volume-subpaths",
     "volumeDevices",
@@ -22,18 +22,18 @@ const OF_A_POD: [&str; 6] = [
     "containers",
     "etc-hosts",
 ];
-/// Raw block devices are mapped below this directory of a plugin, each in a file that is called as its pod's UID.
+/// Directory of a plugin with mapped raw block devices, in files named by the pod's UID.
 const DEVICES: &str = "volumeDevices";
-/// Where CSI drivers stage devices.
+/// Directories in which CSI drivers stage devices.
 const STAGED: [&str; 3] = ["csi", DEVICES, "staging"];
-/// Groups of hexadecimal digits in a UUID.
+/// Lengths of the hexadecimal groups in a UUID.
 const UUID: [usize; 5] = [8, 4, 4, 4, 12];
 
 /// Mounts of pods in unexpected places.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Strays {
     paths: Vec<PathBuf>,
-    /// Where they stand in `paths`, by what may be a pod's UID.
+    /// Indexes in `paths`, by possible pod UID.
     by_uid: HashMap<OsString, Vec<usize>>,
     devices: HashMap<OsString, Vec<PathBuf>>,
     without_uid: Vec<PathBuf>,
@@ -42,7 +42,7 @@ pub(super) struct Strays {
 // === impl Strays ===
 
 impl Strays {
-    /// Notes a mount outside of the directory of all pods.
+    /// Records a mount outside of the pods directory.
     pub fn note_outside(&mut self, path: &Path) {
         let is_told = |part: &OsStr| part == PODS || part == DEVICES || MOUNTED_IN.iter().any(|name| part == *name);
         if !path.iter().any(is_told) {
@@ -50,7 +50,7 @@ impl Strays {
         }
         let parts: Vec<&OsStr> = path.iter().collect();
         self.note(path, &parts, false);
-        // Beside them lies what is staged, by the names of volumes.
+        // Staged devices are in sibling directories, named by volumes.
         if let Some((last, above)) = parts.split_last()
             && above.iter().any(|part| *part == DEVICES)
             && !above
@@ -62,31 +62,31 @@ impl Strays {
         }
     }
 
-    /// Notes a mount below the directory of all pods; `relative` is its path from there. Names inside a pod's directory may be
-    /// chosen by a tenant, so a mount there never counts for another pod.
+    /// Records a mount below the pods directory; `relative` is its path from there. A tenant may choose names inside a
+    /// pod's directory, so such a mount never counts for another pod.
     pub fn note_inside(&mut self, path: &Path, relative: &Path) {
         let parts: Vec<&OsStr> = relative.iter().collect();
         let is_of_a_pod = match parts.as_slice() {
             [] => true,
             [first] => is_plain(first),
-            [first, second, ..] => is_plain(first) && OF_A_POD.iter().any(|name| second == name),
+            [first, second, ..] => is_plain(first) && POD_ENTRIES.iter().any(|name| second == name),
         };
         if !is_of_a_pod {
             self.note(path, &parts, parts.len() == 1);
         }
     }
 
-    /// `is_whole`: the mount is on what may be the directory of a pod itself.
-    fn note(&mut self, path: &Path, parts: &[&OsStr], is_whole: bool) {
+    /// `is_pod_dir`: the mount point may be a pod's directory itself.
+    fn note(&mut self, path: &Path, parts: &[&OsStr], is_pod_dir: bool) {
         let mut uids: Vec<OsString> = Vec::new();
         for (at, part) in parts.iter().enumerate() {
-            // Directories above the kubelet's may be called so, too.
+            // Directories above the kubelet's root directory may have the same name.
             if at > 0 && parts[at - 1] == PODS {
                 uids.push((*part).to_owned());
             }
             let is_a_pods = match parts.get(at + 1) {
                 Some(next) => MOUNTED_IN.iter().any(|name| next == name),
-                None => is_whole,
+                None => is_pod_dir,
             };
             if is_a_pods {
                 uids.extend(uids_in(part));
@@ -107,29 +107,29 @@ impl Strays {
         self.paths.push(path.to_owned());
     }
 
-    /// Those of the pod with this UID.
-    pub fn of(&self, uid: &str) -> impl Iterator<Item = &Path> {
+    /// Stray mounts of the pod with this UID.
+    pub fn of_pod(&self, uid: &str) -> impl Iterator<Item = &Path> {
         let at = self.by_uid.get(OsStr::new(uid)).into_iter().flatten();
         at.map(|&at| self.paths[at].as_path())
     }
 
-    /// Raw block devices that are mapped for it.
+    /// Raw block devices mapped for this pod.
     pub fn devices_of(&self, uid: &str) -> &[PathBuf] {
         self.devices.get(OsStr::new(uid)).map_or(&[], Vec::as_slice)
     }
 
-    /// UIDs of all pods that have such a device.
+    /// UIDs of all pods with such devices.
     pub fn with_devices(&self) -> impl Iterator<Item = &OsStr> {
         self.devices.keys().map(OsString::as_os_str)
     }
 
-    /// Volumes in paths that do not tell whose they are.
+    /// Volumes in paths without a UID.
     pub fn volumes_without_uid(&self) -> &[PathBuf] {
         &self.without_uid
     }
 }
 
-/// `volumes/<plugin>/<volume>` or `volume-subpaths/<volume>/<container>/<index>`, wherever that is.
+/// `volumes/<plugin>/<volume>` or `volume-subpaths/<volume>/<container>/<index>`, at any depth.
 fn is_volume(parts: &[&OsStr]) -> bool {
     let is = |window: &[&OsStr]| match window {
         [dir, plugin, _, ..] if *dir == MOUNTED_IN[0] => plugin.as_bytes().contains(&b'~'),
@@ -143,12 +143,12 @@ fn is_part(byte: &u8) -> bool {
     byte.is_ascii_alphanumeric() || *byte == b'-'
 }
 
-/// Whether it may be the name of a pod's directory.
+/// Whether a pod's directory may have this name.
 fn is_plain(name: &OsStr) -> bool {
     name.as_bytes().iter().all(is_part) && uids_in(name).all(|uid| uid == name)
 }
 
-/// What may be a pod's UID in the name of a directory: `UID.old` and `UID-old` as well.
+/// Possible pod UIDs in the name of a directory, also in `UID.old` and `UID-old`.
 fn uids_in(name: &OsStr) -> impl Iterator<Item = OsString> {
     let words = name
         .as_bytes()
@@ -162,7 +162,7 @@ fn uids_in(name: &OsStr) -> impl Iterator<Item = OsString> {
     })
 }
 
-/// A UID that nothing else can be: a UUID, or a static pod's digest.
+/// Whether the text can only be a UID: a UUID, or a static pod's digest.
 fn is_certain(text: &OsStr) -> bool {
     let bytes = text.as_bytes();
     is_uuid(bytes) || bytes.len() == 32 && bytes.iter().all(u8::is_ascii_hexdigit)
@@ -196,29 +196,31 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_in_a_renamed_directory_is_its_pods_by_the_uid_in_the_new_name() {
+    fn volume_in_a_renamed_directory_is_found_by_the_uid_in_its_name() {
         let inside = ["{}.bak", "{}-old", ".{}", "old_{}", "x-{}", "old/{}", "{}.bak/extra"];
         let inside = inside.map(|name| format!("/kubelet/pods/{}/volumes/a~b/v", name.replace("{}", UID)));
         let outside = ["{}", "{}.bak", "tmp-{}"];
         let outside = outside.map(|name| format!("/root/{}/volume-subpaths/v/c/0", name.replace("{}", UID)));
         for path in &inside[..6] {
-            assert_eq!(strays(&[], &[path]).of(UID).count(), 1, "{path}");
+            assert_eq!(strays(&[], &[path]).of_pod(UID).count(), 1, "{path}");
         }
         // Nothing that a kubelet makes.
-        assert_eq!(strays(&[], &[&inside[6]]).of(UID).count(), 0);
+        assert_eq!(strays(&[], &[&inside[6]]).of_pod(UID).count(), 0);
         for path in &outside {
-            assert_eq!(strays(&[path], &[]).of(UID).count(), 1, "{path}");
+            assert_eq!(strays(&[path], &[]).of_pod(UID).count(), 1, "{path}");
         }
         let itself = format!("/kubelet/pods/{UID}.bak");
-        assert_eq!(strays(&[], &[&itself]).of(UID).count(), 1);
+        assert_eq!(strays(&[], &[&itself]).of_pod(UID).count(), 1);
         assert_eq!(
-            strays(&[], &["/kubelet/pods/web.bak/volumes/a~b/v"]).of("web").count(),
+            strays(&[], &["/kubelet/pods/web.bak/volumes/a~b/v"])
+                .of_pod("web")
+                .count(),
             1
         );
     }
 
     #[test]
-    fn names_that_a_tenant_chooses_make_no_mount_another_pods() {
+    fn names_chosen_by_a_tenant_never_count_for_another_pod() {
         let other = "0f3a8c1e-7a55-4d0e-9d0c-5f2f7a3b9c11";
         for path in [
             "volumes/kubernetes.io~empty-dir/{}",
@@ -236,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_in_a_path_without_any_uid_is_somebodys() {
+    fn volume_in_a_path_without_uid_is_recorded() {
         for (path, without_uid) in [
             ("/root/backup/volumes/kubernetes.io~projected/token", true),
             ("/root/backup/volume-subpaths/v/app/0", true),
@@ -255,13 +257,13 @@ mod tests {
     }
 
     #[test]
-    fn a_raw_block_device_is_mapped_for_the_pod_that_its_file_is_called_by() {
+    fn raw_block_device_belongs_to_the_pod_named_by_its_file() {
         let path = format!("/kubelet/plugins/kubernetes.io/csi/volumeDevices/publish/pv/{UID}");
         let staged = "/kubelet/plugins/kubernetes.io/csi/volumeDevices/staging/pv";
         let strays = strays(&[&path, staged], &[]);
         assert_eq!(strays.devices_of(UID), [PathBuf::from(&path)]);
         assert!(strays.devices_of("pv").is_empty(), "what is staged is no pod's");
-        assert_eq!(strays.of(UID).count(), 0, "it is where it belongs");
+        assert_eq!(strays.of_pod(UID).count(), 0, "it is where it belongs");
         assert_eq!(strays.with_devices().collect::<Vec<_>>(), [UID]);
     }
 }

@@ -1,4 +1,4 @@
-//! The mount table, read from the text of mountinfo.
+//! The mount table, parsed from the text of mountinfo.
 
 use std::{
     cmp::Ordering,
@@ -14,36 +14,36 @@ use super::{
     strays::Strays,
 };
 
-/// The mounts at or below one place, in the kernel's order.
+/// The mounts in a scope, in the kernel's order.
 ///
-/// A question about one pod touches only what is mounted for it: there may be thousands of others.
+/// Indexed, so that a query for one pod does not read the mounts of thousands of others.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MountTable {
     scope: PathBuf,
     mounts: Vec<Mount>,
-    /// Where they stand in `mounts`, by path: what lies at or below a place stands together.
+    /// Indexes in `mounts`, ordered by path: mounts at or below a path are adjacent.
     by_path: Vec<usize>,
-    /// Where they stand in `mounts`.
+    /// Indexes in `mounts`.
     by_id: HashMap<u64, usize>,
-    /// What is mounted for pods in other places than their directories.
+    /// Mounts of pods outside of their directories.
     strays: Strays,
 }
 
 // === impl MountTable ===
 
 impl MountTable {
-    /// Parses mountinfo, keeping only what is mounted on `scope` or below it.
+    /// Parses mountinfo, and keeps mounts at or below `scope`.
     ///
-    /// A line that cannot be read is an error: a mount that is overlooked would be a lie.
+    /// A line that cannot be parsed is an error: a missed mount would count as unmounted.
     pub fn parse(text: &[u8], scope: &Path) -> Result<Self, BadLine> {
         let mut table = Self::default();
         let scope = plain(scope);
-        // All of the machine is no directory of pods.
+        // `/` is no pods directory.
         let has_pods = scope.file_name().is_some();
         for line in text.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()) {
-            // Most lines of a busy node are containers' and end here.
+            // Most lines of a busy node belong to containers and are skipped here.
             let path = path_of(line)?;
-            if lies_within(key(&path), key(&scope)) {
+            if is_within(key(&path), key(&scope)) {
                 if let Ok(relative) = path.strip_prefix(&scope)
                     && has_pods
                 {
@@ -63,79 +63,78 @@ impl MountTable {
         Ok(table)
     }
 
-    /// What is mounted for the pod with this UID elsewhere than in its directory: that has another name by now, or the kubelet
-    /// has another root directory than we know.
+    /// Mounts of this pod outside of its directory: it was renamed, or the kubelet has another root directory.
     pub fn stray_mounts(&self, uid: &str) -> impl Iterator<Item = &Path> {
-        self.strays.of(uid)
+        self.strays.of_pod(uid)
     }
 
-    /// Where raw block devices are mapped for the pod with this UID.
+    /// Paths at which raw block devices are mapped for this pod.
     pub fn mapped_devices(&self, uid: &str) -> &[PathBuf] {
         self.strays.devices_of(uid)
     }
 
-    /// Volumes of pods in paths that tell no UID.
+    /// Pod volumes in paths without a UID.
     pub fn volumes_without_uid(&self) -> &[PathBuf] {
         self.strays.volumes_without_uid()
     }
 
-    /// Names of the directories of pods in which something is mounted, or for which a device is mapped.
+    /// Names of pod directories with mounts or mapped devices.
     pub fn pods(&self) -> impl Iterator<Item = &OsStr> {
         let mounts = self.mounts.iter();
         let below = mounts.filter_map(|mount| mount.path.strip_prefix(&self.scope).ok()?.iter().next());
         below.chain(self.strays.with_devices())
     }
 
-    /// All mounts, in the kernel's order.
+    /// All mounts in scope, in the kernel's order.
     pub fn all(&self) -> &[Mount] {
         &self.mounts
     }
 
-    /// What is mounted below `dir`, in the order in which it has to be unmounted.
+    /// The mounts below `dir`, in unmount order.
     pub fn mounts_below(&self, dir: &Path) -> Vec<Mount> {
-        let within = self.within(dir).iter().copied();
-        self.in_order(within.filter(|&at| self.mounts[at].path != dir).collect())
+        let within = self.range_within(dir).iter().copied();
+        self.unmount_order(within.filter(|&at| self.mounts[at].path != dir).collect())
     }
 
-    /// What is mounted on `path` itself, topmost first.
+    /// The mounts on `path` itself, topmost first.
     pub fn mounts_on(&self, path: &Path) -> Vec<Mount> {
-        let within = self.within(path).iter().copied();
-        self.in_order(within.take_while(|&at| self.mounts[at].path == path).collect())
+        let within = self.range_within(path).iter().copied();
+        self.unmount_order(within.take_while(|&at| self.mounts[at].path == path).collect())
     }
 
-    /// What is mounted on one of `places` or below it, in the order in which it has to be unmounted.
-    pub fn mounts_at_or_below<P: AsRef<Path>>(&self, places: &[P]) -> Vec<Mount> {
-        let within = places.iter().flat_map(|place| self.within(place.as_ref())).copied();
-        self.in_order(within.collect())
+    /// The mounts at or below `paths`, in unmount order.
+    pub fn mounts_at_or_below<P: AsRef<Path>>(&self, paths: &[P]) -> Vec<Mount> {
+        let within = paths.iter().flat_map(|path| self.range_within(path.as_ref())).copied();
+        self.unmount_order(within.collect())
     }
 
-    /// The mount that whoever goes to `path` ends up on: the topmost of the nearest at or above it.
+    /// The mount that `path` resolves to: the topmost one at or nearest above it.
     pub fn mount_containing(&self, path: &Path) -> Option<&Mount> {
         let on = |path: &Path| self.mounts_on(path).first().map(|mount| mount.id);
         let id = path.ancestors().find_map(on)?;
         self.by_id.get(&id).map(|&at| &self.mounts[at])
     }
 
-    /// Whether all that it is mounted in, as far as it is known here, is in memory: the way to it asks nobody.
-    pub(super) fn lies_in_memory(&self, mount: &Mount) -> bool {
+    /// Whether all known mounts above it are in memory, so that a path lookup contacts no server.
+    pub(super) fn is_all_in_memory(&self, mount: &Mount) -> bool {
         self.ancestors(mount).all(Mount::is_in_memory)
     }
 
-    /// Where the mounts at `place` or below it stand.
-    fn within(&self, place: &Path) -> &[usize] {
-        let place = plain(place);
+    /// Indexes of the mounts at or below `path`.
+    fn range_within(&self, path: &Path) -> &[usize] {
+        let path = plain(path);
         let key_at = |at: usize| key(&self.mounts[at].path);
         let first = self
             .by_path
-            .partition_point(|&at| order(key_at(at), key(&place)).is_lt());
+            .partition_point(|&at| order(key_at(at), key(&path)).is_lt());
         let from = &self.by_path[first..];
-        &from[..from.partition_point(|&at| lies_within(key_at(at), key(&place)))]
+        &from[..from.partition_point(|&at| is_within(key_at(at), key(&path)))]
     }
 
-    /// Deepest first: by path, then within a stack on one path the topmost, which has the others as ancestors.
-    fn in_order(&self, mut chosen: Vec<usize>) -> Vec<Mount> {
+    /// Sorts mounts deepest first. On one path, the topmost comes first: it has the others as ancestors.
+    fn unmount_order(&self, mut chosen: Vec<usize>) -> Vec<Mount> {
         chosen.sort_unstable();
-        // UnmountScope may lie within each other.
+        // Places may contain each other.
         chosen.dedup();
         chosen.sort_by_cached_key(|&at| {
             let mount = &self.mounts[at];
@@ -144,29 +143,29 @@ impl MountTable {
         chosen.into_iter().map(|at| self.mounts[at].clone()).collect()
     }
 
-    /// The known mounts that it is mounted in, from the nearest on.
+    /// The known mounts above it, nearest first.
     fn ancestors<'a>(&'a self, mount: &'a Mount) -> impl Iterator<Item = &'a Mount> {
         let above = |mount: &&Mount| {
             let parent = &self.mounts[*self.by_id.get(&mount.parent)?];
             (parent.id != mount.id).then_some(parent)
         };
-        // Bounded by the size of the table, since a table read in two parts may hold a loop.
+        // Bounded by the size of the table: a table read in two parts may contain a cycle.
         iter::successors(Some(mount), above).skip(1).take(self.mounts.len())
     }
 }
 
-/// Without anything that can be left out, as the kernel writes paths.
+/// Without redundant components, as the kernel writes paths.
 fn plain(path: &Path) -> PathBuf {
     path.components().collect()
 }
 
-/// What plain paths are compared by: a node has thousands of them, and part by part that takes ten times as long.
+/// Plain paths are compared as bytes: ten times faster than by component, and a node has thousands.
 fn key(path: &Path) -> &[u8] {
     let path = path.as_os_str().as_bytes();
     path.strip_suffix(b"/").unwrap_or(path)
 }
 
-/// Such that what lies at or below a place stands together.
+/// Orders paths so that those at or below a path are adjacent.
 fn order(one: &[u8], other: &[u8]) -> Ordering {
     let rank = |byte: u8| if byte == b'/' { 0 } else { byte };
     match one.iter().zip(other).find(|(one, other)| one != other) {
@@ -175,8 +174,8 @@ fn order(one: &[u8], other: &[u8]) -> Ordering {
     }
 }
 
-fn lies_within(path: &[u8], place: &[u8]) -> bool {
-    let rest = path.strip_prefix(place);
+fn is_within(path: &[u8], parent: &[u8]) -> bool {
+    let rest = path.strip_prefix(parent);
     rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'/')))
 }
 
@@ -207,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn every_field_is_read_past_any_number_of_optional_ones() {
+    fn fields_are_parsed_after_any_number_of_optional_ones() {
         for optional in ["", "shared:7 ", "shared:7 master:2 propagate_from:1 unbindable "] {
             let line =
                 format!("36 35 98:1 /a/b /pods/x rw,noatime {optional}- ext4 /dev/my\\040disk rw,errors=continue");
@@ -227,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_removed_root_is_told_from_a_name() {
+    fn deleted_root_is_distinguished_from_a_name() {
         let table = table(&[
             "1 0 8:1 /v/c//deleted /a rw - ext4 s rw",
             "2 0 8:1 /v/c\\040(deleted) /b rw - ext4 s rw",
@@ -242,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_cannot_be_read_is_an_error_and_not_a_missing_mount() {
+    fn invalid_line_is_an_error() {
         for line in [
             "x",
             "1 0 8:1",
@@ -255,14 +254,14 @@ mod tests {
     }
 
     #[test]
-    fn only_the_scope_is_kept_and_siblings_with_a_longer_name_are_not_in_it() {
+    fn only_mounts_in_scope_are_kept() {
         let text = b"1 0 8:1 / / rw - t s o\n2 1 8:1 / /pods rw - t s o\n3 2 8:1 / /pods/a rw - t s o\n4 1 8:1 / /pods-b rw - t s o\n";
         let table = MountTable::parse(text, Path::new("/pods")).unwrap();
         assert_eq!(ids(table.all()), [2, 3]);
     }
 
     #[test]
-    fn mounts_of_a_pod_below_other_directories_are_known_by_pods_and_its_uid() {
+    fn stray_mounts_are_found_by_uid() {
         let text = b"1 0 8:1 / /srv/kubelet/pods/u1/volumes/v rw - t s o\n\
                      2 0 8:1 / /data/pods/kubelet/pods/u1/volumes/v rw - t s o\n\
                      3 0 8:1 / /srv/kubelet/pods/u1 rw - t s o\n\
@@ -280,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn nested_mounts_come_before_what_they_lie_in_and_stacks_from_the_top() {
+    fn nested_and_topmost_mounts_come_first() {
         let table = table(&[
             "10 1 0:5 / /p/v rw - tmpfs t rw",
             "13 12 0:8 / /p/v/in rw - tmpfs t rw",
@@ -295,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn who_goes_to_a_path_ends_up_on_the_topmost_mount_at_or_above_it() {
+    fn path_is_on_the_topmost_mount_at_or_above_it() {
         let table = table(&[
             "10 1 0:5 / /p/v rw - tmpfs t rw",
             "11 10 0:6 / /p/v rw - tmpfs t rw",
@@ -309,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_in_a_server_or_on_a_disk_does_not_lie_in_memory_however_deep() {
+    fn mounts_below_a_server_or_disk_are_not_all_in_memory() {
         let table = table(&[
             "10 1 0:5 / /p/v rw - tmpfs t rw",
             "11 10 0:6 / /p/v/in rw - hugetlbfs t rw",
@@ -319,18 +318,18 @@ mod tests {
             "15 1 8:1 / /p/w rw - ext4 t rw",
             "16 15 0:3 / /p/w/in rw - tmpfs t rw",
         ]);
-        let all = table.all().iter().filter(|it| table.lies_in_memory(it));
+        let all = table.all().iter().filter(|it| table.is_all_in_memory(it));
         let in_memory: Vec<u64> = all.map(|mount| mount.id).collect();
         assert_eq!(in_memory, [10, 11, 12, 15]);
     }
 
     #[test]
-    fn a_table_with_a_loop_is_still_ordered() {
+    fn table_with_a_cycle_is_ordered() {
         let table = table(&["1 2 0:5 / /p/a rw - t s o", "2 1 0:5 / /p/b rw - t s o"]);
         assert_eq!(table.mounts_below(Path::new("/p")).len(), 2);
     }
 
-    /// A table of few names, so that paths lie within each other and stacks arise, in any order.
+    /// A table with few names, so that nested paths and stacks occur, in any order.
     fn any_table() -> impl Strategy<Value = MountTable> {
         let path = proptest::collection::vec(proptest::sample::select(vec!["a", "a-b", "ab", "b", "pods"]), 0..5);
         proptest::collection::vec((path, 0u64..40), 0..40).prop_map(|mounts| {
@@ -342,7 +341,7 @@ mod tests {
         })
     }
 
-    /// The order of unmounting, worked out from the whole table.
+    /// The expected unmount order, computed from the whole table.
     fn naive(table: &MountTable, wanted: impl Fn(&Mount) -> bool) -> Vec<u64> {
         let mut chosen: Vec<_> = table.all().iter().enumerate().filter(|(_, it)| wanted(it)).collect();
         chosen.sort_by_key(|(at, it)| (it.path.components().count(), table.ancestors(it).count(), *at));
@@ -351,7 +350,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_index_finds_what_a_look_at_every_mount_finds(
+        fn index_finds_the_same_as_a_full_search(
             table in any_table(),
             places in proptest::collection::vec("(/a|/a-b|/ab|/b|/pods){0,4}/?|", 0..4),
         ) {
@@ -365,7 +364,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_the_kernel_escapes_is_read_as_it_was(name in proptest::collection::vec(1u8..=255, 1..40)) {
+        fn escaped_paths_are_decoded(name in proptest::collection::vec(1u8..=255, 1..40)) {
             let name: Vec<u8> = name.into_iter().filter(|&byte| byte != b'/').collect();
             let mut path = b"/pods/".to_vec();
             path.extend(&name);
@@ -377,7 +376,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_makes_the_parser_panic(text in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn parser_never_panics(text in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = MountTable::parse(&text, Path::new("/"));
             let _ = unescape(&text);
         }

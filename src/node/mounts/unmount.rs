@@ -1,4 +1,4 @@
-//! One unmount: of exactly this path, through no symlink, never lazy, and by force only for a server that is gone.
+//! Unmounts exactly one path: through no symlink, never lazily, and by force only if its server does not respond.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -19,7 +19,7 @@ use rustix::fs::{AtFlags, Statx, StatxAttributes, StatxFlags, statx};
 
 use super::{
     Mount, MountTable,
-    hanging::{Hanging, Mounted, is_gone},
+    hanging::{Hanging, Mounted, is_server_dead},
 };
 use crate::node::{
     checkpoint,
@@ -30,38 +30,38 @@ use crate::node::{
 };
 
 const VERB: &str = "unmount";
-/// A connection that was cut lets go of those who waited for it a moment later.
-const LET_GO: Duration = Duration::from_millis(20);
-const LET_GO_TRIES: u32 = 10;
-/// Only as far as the kernel knows the way without asking a file system.
+/// Interval of retries: waiters release the mount shortly after the connection is cut.
+const RELEASE_INTERVAL: Duration = Duration::from_millis(20);
+const RELEASE_TRIES: u32 = 10;
+/// Resolve only from the kernel's cache, without contacting a file system.
 const CACHED: ResolveFlag = ResolveFlag::from_bits_retain(nix::libc::RESOLVE_CACHED);
 
-/// UnmountBackend the topmost mount on `path`, which must be absolute and free of symlinks.
+/// Unmounts the topmost mount on `path`, which must be absolute and free of symlinks.
 ///
-/// Whatever hangs in the kernel does so on a thread of its own: after some seconds it is left to itself and a fault.
+/// A call that may hang runs on its own thread. After the timeout it is abandoned and reported as a fault.
 pub fn unmount(path: &Path, effects: &Effects) -> Result<Outcome, Fault> {
     unmount_point(path, effects, |_, _| None)
 }
 
-/// The same of a mount that a table shows. If nothing of it can hang, no thread is made for it.
+/// Unmounts a mount from a table. No thread is created if nothing can hang.
 pub(super) fn unmount_seen(mount: &Mount, table: &MountTable, effects: &Effects) -> Result<Outcome, Fault> {
     unmount_point(&mount.path, effects, |parent, name| {
         table
-            .lies_in_memory(mount)
-            .then(|| MountPoint::find_at_once(parent, name, mount))?
+            .is_all_in_memory(mount)
+            .then(|| MountPoint::find_cached(parent, name, mount))?
     })
 }
 
 fn unmount_point(
     path: &Path,
     effects: &Effects,
-    at_once: impl FnOnce(&Path, &OsStr) -> Option<MountPoint>,
+    find_cached: impl FnOnce(&Path, &OsStr) -> Option<MountPoint>,
 ) -> Result<Outcome, Fault> {
     let fault = |cause: Cause| Fault::new(VERB, path, cause);
     let (parent, name) = split(path).ok_or_else(|| fault(Cause::BadName(path.into())))?;
     let unmounting = effects.unmounting();
     let found = match &unmounting.backend {
-        UnmountBackend::Kernel => match at_once(parent, name) {
+        UnmountBackend::Kernel => match find_cached(parent, name) {
             Some(point) => Ok(Some(point)),
             None => {
                 let (parent, name) = (parent.to_owned(), name.to_owned());
@@ -80,7 +80,7 @@ fn unmount_point(
     };
     if !effects
         .allow(&Effect::new(VERB, &path))
-        .map_err(|held| fault(held.into()))?
+        .map_err(|blocked| fault(blocked.into()))?
     {
         return Ok(Outcome::Withheld);
     }
@@ -92,7 +92,7 @@ fn unmount_point(
     checkpoint::after(VERB, &path);
     match done.map_err(|error| fault(cause(path, error)))? {
         Ok(()) => Ok(Outcome::Done),
-        // Gone meanwhile, or no mount (any more).
+        // It was unmounted meanwhile, or is not a mount.
         Err(Errno::ENOENT | Errno::ENOTDIR | Errno::EINVAL) => Ok(Outcome::Nothing),
         Err(errno) => Err(fault(errno.into())),
     }
@@ -102,7 +102,7 @@ fn cause(path: &Path, error: CallError) -> Cause {
     match error {
         CallError::Hangs(hang) => Cause::from(Hanging {
             since: hang.since,
-            what: Mounted::on(path),
+            what: Mounted::topmost_on(path),
         }),
         CallError::NoFreeThread => Cause::NotDone(NotDone::NoFreeThread),
         CallError::Aborted => Cause::NotDone(NotDone::Aborted),
@@ -112,7 +112,7 @@ fn cause(path: &Path, error: CallError) -> Cause {
 // === impl Unmounting ===
 
 impl Unmounting {
-    /// UnmountBackend it, and cuts the connection to a server that is gone if that is wanted.
+    /// Unmounts it. Cuts the connection to an unresponsive server if configured.
     fn unmount(&self, path: &Path, point: &Arc<MountPoint>) -> Result<nix::Result<()>, CallError> {
         if point.is_quick {
             return self
@@ -129,17 +129,17 @@ impl Unmounting {
         }
     }
 
-    /// Never lazily: what is still in use stays mounted, and is told.
+    /// Forces the unmount, but never lazily: a busy mount remains and is reported.
     fn force(&self, path: &Path, point: &Arc<MountPoint>) -> Result<nix::Result<()>, CallError> {
         tracing::warn!(
             ?path,
-            "Server of a mount does not answer: the connection is cut, as --force-unmount says"
+            "Server of a mount does not answer; cutting its connection (--force-unmount)"
         );
         let point = Arc::clone(point);
         let force = move || {
-            for _ in 1..LET_GO_TRIES {
+            for _ in 1..RELEASE_TRIES {
                 match point.unmount(MntFlags::MNT_FORCE) {
-                    Err(Errno::EBUSY) => park_timeout(LET_GO),
+                    Err(Errno::EBUSY) => park_timeout(RELEASE_INTERVAL),
                     done => return done,
                 }
             }
@@ -152,14 +152,14 @@ impl Unmounting {
         let point = Arc::clone(point);
         let dead = match self.wait_for(path, Call::Probe, move || point.probe()) {
             Err(CallError::Hangs(_)) => true,
-            Ok(Err(errno)) => is_gone(errno),
+            Ok(Err(errno)) => is_server_dead(errno),
             Ok(Ok(())) | Err(CallError::NoFreeThread | CallError::Aborted) => false,
         };
         dead && self.may_force(path)
     }
 
     fn may_force(&self, path: &Path) -> bool {
-        self.force == ForceUnmount::DeadServer && Mounted::on(path).is_some_and(|it| it.has_server())
+        self.force == ForceUnmount::DeadServer && Mounted::topmost_on(path).is_some_and(|it| it.has_server())
     }
 
     fn wait_for<T: Send + 'static>(
@@ -168,25 +168,25 @@ impl Unmounting {
         call: Call,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, CallError> {
-        self.in_flight.wait_for(path, call, self.patience, work)
+        self.in_flight.run_with_timeout(path, call, self.patience, work)
     }
 }
 
-/// Where something is mounted: the directory that holds it, and the name in there.
+/// A mount point: its parent directory and its name.
 ///
-/// `UMOUNT_NOFOLLOW` guards only the last component, and a container may have swapped any other for a symlink. So the
-/// directory that holds the mount point is opened without following any, and the unmount starts from there.
+/// `UMOUNT_NOFOLLOW` protects only the last component, and a container may have replaced any other with a symlink. So the
+/// parent directory is opened without following symlinks, and the unmount starts from there.
 struct MountPoint {
     parent: OwnedFd,
     name: OsString,
-    /// Nothing of the unmount can hang.
+    /// The unmount cannot hang.
     is_quick: bool,
 }
 
 // === impl MountPoint ===
 
 impl MountPoint {
-    /// Nothing if the kernel knows that nothing is mounted there.
+    /// `None` if the kernel knows that it is not a mount point.
     fn find(parent: &Path, name: OsString) -> nix::Result<Option<Self>> {
         let point = Self {
             parent: open_parent(parent, ResolveFlag::empty())?,
@@ -196,18 +196,18 @@ impl MountPoint {
         Ok(point.may_be_mount().then_some(point))
     }
 
-    /// The same for `mount`, if it is topmost there, by what the kernel knows without asking any file system. Nothing where
-    /// that does not suffice, or where to unmount it might mean to write what it holds.
-    fn find_at_once(parent: &Path, name: &OsStr, mount: &Mount) -> Option<Self> {
+    /// Finds `mount` from the kernel's cache, if it is topmost. `None` if the cache is not enough, or if the unmount
+    /// might write data.
+    fn find_cached(parent: &Path, name: &OsStr, mount: &Mount) -> Option<Self> {
         let parent = open_parent(parent, CACHED).ok()?;
         let is_on_its_device = |it: &Statx| (it.stx_dev_major, it.stx_dev_minor) == mount.device;
-        let dir = look(&parent, OsStr::new(""))?;
-        // Where it is the directory's too, that file system stays mounted: nothing has to be written.
-        let stays = is_on_its_device(&dir);
-        if dir.stx_mnt_id != mount.parent || !(mount.is_in_memory() || stays) {
+        let dir = cached_metadata(&parent, OsStr::new(""))?;
+        // If the parent directory is on the same file system, that remains mounted and nothing is written.
+        let stays_mounted = is_on_its_device(&dir);
+        if dir.stx_mnt_id != mount.parent || !(mount.is_in_memory() || stays_mounted) {
             return None;
         }
-        let root = look(&parent, name)?;
+        let root = cached_metadata(&parent, name)?;
         (root.stx_mnt_id == mount.id && is_on_its_device(&root)).then(|| Self {
             parent,
             name: name.to_owned(),
@@ -223,14 +223,14 @@ impl MountPoint {
         umount2(&self.path(), MntFlags::UMOUNT_NOFOLLOW | flags)
     }
 
-    /// Asks the server for something. Whoever waits here for an answer keeps the mount in use.
+    /// Sends a request to the server. While it waits, the mount is busy.
     fn probe(&self) -> nix::Result<()> {
         statfs(&self.path()).map(drop)
     }
 
-    /// Whether the kernel calls it the root of a mount. In doubt yes: the unmount itself will tell.
+    /// Whether the kernel may have a mount here. True if unknown: the unmount then decides.
     fn may_be_mount(&self) -> bool {
-        // Not synchronised: a server that is gone must not hold up the question.
+        // Not synchronized: an unresponsive server must not block the call.
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
         match statx(&self.parent, &*self.name, flags, StatxFlags::empty()) {
             Ok(found) => {
@@ -259,8 +259,8 @@ fn split(path: &Path) -> Option<(&Path, &OsStr)> {
     Some((path.parent()?, path.file_name()?))
 }
 
-/// What the kernel knows of it by itself, the mount that it is on above all.
-fn look(dir: &OwnedFd, name: &OsStr) -> Option<Statx> {
+/// Cached metadata, including the mount ID.
+fn cached_metadata(dir: &OwnedFd, name: &OsStr) -> Option<Statx> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
     let found = statx(dir, name, flags, StatxFlags::MNT_ID).ok()?;
     (found.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(found)
@@ -279,7 +279,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_that_could_lead_elsewhere_are_refused() {
+    fn relative_and_unclean_paths_are_refused() {
         for path in ["", "/", "a/b", "/a/../b", "/a/..", ".."] {
             let fault = unmount(Path::new(path), &Effects::ungated()).unwrap_err();
             assert!(matches!(fault.cause, Cause::BadName(_)), "{path}: {fault}");
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_mount_or_not_there_needs_no_unmount() {
+    fn missing_paths_and_paths_without_a_mount_need_no_unmount() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().canonicalize().unwrap();
         std::fs::write(root.join("file"), "").unwrap();
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_symlink_on_the_way_is_refused() {
+    fn symlink_in_the_path_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().canonicalize().unwrap();
         std::os::unix::fs::symlink("/", root.join("link")).unwrap();

@@ -1,4 +1,4 @@
-//! Waiting for the mount table to change.
+//! Waits for changes of the mount table.
 
 #![allow(
     unsafe_code,
@@ -12,9 +12,9 @@ use tokio::io::{Interest, unix::AsyncFd};
 use super::source::open_kernels;
 use crate::node::fault::{Fault, errno};
 
-/// Tells each change of the mount table that was made after this watch was.
+/// Reports changes of the mount table since its creation.
 ///
-/// Whoever waits for something makes a watch first, then looks, then waits: nothing is missed.
+/// Create the watch first, then read the table, then wait: no change is missed.
 #[derive(Debug)]
 pub struct MountWatch {
     kernel: Option<AsyncFd<fs::File>>,
@@ -23,7 +23,7 @@ pub struct MountWatch {
 // === impl MountWatch ===
 
 impl MountWatch {
-    pub(super) fn on(mountinfo: &Path) -> Result<Self, Fault> {
+    pub(super) fn open(mountinfo: &Path) -> Result<Self, Fault> {
         let fault = |error: std::io::Error| Fault::new("watch", mountinfo, errno(&error));
         let kernel = open_kernels(mountinfo).map_err(fault)?;
         // SAFETY: the file owns its descriptor, always shows the same one, and is dropped only with the registration.
@@ -33,15 +33,15 @@ impl MountWatch {
         })
     }
 
-    /// Waits until something has been mounted or unmounted since the last call. For ever where the table is an ordinary
-    /// file: nobody tells what becomes of that.
+    /// Waits for a mount or unmount since the last call. Pends forever if the table is an ordinary file, which reports
+    /// nothing.
     pub async fn changed(&mut self) {
         let Some(kernel) = &self.kernel else {
             return pending().await;
         };
         match kernel.ready(Interest::PRIORITY).await {
-            Ok(mut told) => told.clear_ready(),
-            // The runtime ends.
+            Ok(mut ready) => ready.clear_ready(),
+            // The runtime is shutting down.
             Err(_) => pending().await,
         }
     }

@@ -1,5 +1,5 @@
-//! One call on a connection of its own, bounded as a whole. The bound is ours alone and not sent along: giving up resets the
-//! stream, which tells the driver.
+//! One call on its own connection, with one timeout for both. The timeout is not sent to the driver: on expiry the stream
+//! is reset, which cancels the call.
 
 use std::{path::Path, time::Duration};
 
@@ -16,8 +16,8 @@ use crate::node::{
     grpc::{Call, GrpcError},
 };
 
-/// How a call is told and where it goes.
-pub(super) struct Way<'a> {
+/// A call, the driver's socket and the timeout.
+pub(super) struct CallRequest<'a> {
     pub(super) call: Call,
     pub(super) socket: &'a Path,
     pub(super) deadline: Duration,
@@ -25,9 +25,9 @@ pub(super) struct Way<'a> {
 
 // === impl Way ===
 
-impl Way<'_> {
-    /// A call that only looks.
-    pub(super) async fn look<M, A, F>(
+impl CallRequest<'_> {
+    /// Sends a read-only call.
+    pub(super) async fn read<M, A, F>(
         self,
         message: M,
         send: impl FnOnce(Channel, Request<M>) -> F,
@@ -38,7 +38,7 @@ impl Way<'_> {
         self.answer(message, send, None).await
     }
 
-    /// A call that changes something: the one way to it. `None` in a dry run.
+    /// Sends a call that changes something. Every such call goes through here. `None` in a dry run.
     pub(super) async fn change<M, A, F>(
         self,
         message: M,
@@ -52,7 +52,12 @@ impl Way<'_> {
         match effects.allow(&Effect::new(name, &target)) {
             Ok(true) => {}
             Ok(false) => return Ok(None),
-            Err(held) => return Err(GrpcError::Blocked { call: self.call, held }),
+            Err(blocked) => {
+                return Err(GrpcError::Blocked {
+                    call: self.call,
+                    blocked,
+                });
+            }
         }
         let answer = self.answer(message, send, Some(effects)).await;
         checkpoint::after(name, &target);
@@ -69,24 +74,24 @@ impl Way<'_> {
         F: Future<Output = Result<Response<A>, Status>>,
     {
         let Self { call, socket, deadline } = self;
-        let told = call.clone();
-        // A call takes kilobytes while it goes on, and its place in whoever makes it would take them all the time.
+        let reported_call = call.clone();
+        // The future is boxed: it takes kilobytes, which every caller would otherwise reserve all the time.
         let whole = Box::pin(async move {
             let connecting = connect(socket);
             let connected = match effects {
                 Some(effects) => match effects.run_checked(connecting).await {
                     Ok(connected) => connected,
-                    Err(held) => return Err(GrpcError::Blocked { call, held }),
+                    Err(blocked) => return Err(GrpcError::Blocked { call, blocked }),
                 },
                 None => connecting.await,
             };
             let channel = connected.map_err(|error| GrpcError::unreachable(call.clone(), &error))?;
             let sent = send(channel, Request::new(message));
             let answer = match effects {
-                // A kubelet that has come may ask the driver for the same volume: ours is taken back.
+                // A kubelet that has started may call the driver for the same volume, so this call is canceled.
                 Some(effects) => match effects.run_until_blocked(sent).await {
                     Ok(answer) => answer,
-                    Err(held) => return Err(GrpcError::Blocked { call, held }),
+                    Err(blocked) => return Err(GrpcError::Blocked { call, blocked }),
                 },
                 None => sent.await,
             };
@@ -95,7 +100,7 @@ impl Way<'_> {
                 .map_err(|status| GrpcError::from_status(call, &status))
         });
         timeout(deadline, whole).await.unwrap_or(Err(GrpcError::Timeout {
-            call: told,
+            call: reported_call,
             after: deadline,
         }))
     }
@@ -107,7 +112,7 @@ async fn connect(socket: &Path) -> Result<Channel, tonic::transport::Error> {
         let path = path.clone();
         async move { UnixStream::connect(path).await.map(TokioIo::new) }
     });
-    // The authority is sent and means nothing; a path in its place would be refused by drivers written in Go.
+    // The authority is sent but ignored. Drivers written in Go would refuse a path here.
     Endpoint::from_static("http://localhost")
         .connect_with_connector(connector)
         .await

@@ -1,8 +1,8 @@
-//! A CSI driver: the calls that take a volume off the node.
+//! Calls of a CSI driver that unpublish and unstage volumes.
 //!
-//! `NOT_FOUND` is an error here, other than everywhere else: a driver that no longer has what it is to take away must answer
-//! with success, so `NOT_FOUND` says that it does not know the volume at all, and nothing of the mount. Only where the mount
-//! table shows nothing of it either is the volume gone.
+//! `NOT_FOUND` is an error here: a driver must report success if nothing is published any more. `NOT_FOUND` means that
+//! the driver does not know the volume, which proves nothing about the mount. The volume counts as removed only if the
+//! mount table does not show it either.
 
 use std::{
     path::{Path, PathBuf},
@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::{
-    call::Way,
+    call::CallRequest,
     wire::csi::v1::{
         NodeGetCapabilitiesRequest, NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest,
         node_client::NodeClient,
@@ -22,10 +22,10 @@ use crate::node::{
     grpc::{Call, GrpcError},
 };
 
-/// How long the kubelet waits for an answer.
+/// The kubelet's timeout.
 pub const DEADLINE: Duration = Duration::from_secs(120);
 
-/// A CSI driver that takes calls on this node.
+/// A CSI driver on this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Csi {
     driver: String,
@@ -36,7 +36,7 @@ pub struct Csi {
 // === impl Csi ===
 
 impl Csi {
-    /// The driver of this name that listens there.
+    /// The driver with this name and socket.
     pub fn new(driver: impl Into<String>, endpoint: impl Into<PathBuf>) -> Self {
         Self {
             driver: driver.into(),
@@ -45,69 +45,68 @@ impl Csi {
         }
     }
 
-    /// The same, with another time for each call.
+    /// Sets the timeout of each call.
     #[must_use]
     pub fn with_deadline(self, deadline: Duration) -> Self {
         Self { deadline, ..self }
     }
 
-    /// Its name.
+    /// The driver's name.
     pub fn driver(&self) -> &str {
         &self.driver
     }
 
-    /// Has a volume taken out of the place where one pod sees it. That the mount is gone is for the kernel to say.
+    /// Calls `NodeUnpublishVolume` for one pod's volume. The caller checks the mount table.
     ///
     /// # Errors
-    /// When the call fails, is held back, or is not answered.
+    /// When the call fails, is blocked, or is not answered.
     pub async fn unpublish(
         &self,
         volume_id: &str,
         target_path: &Path,
         effects: &Effects,
     ) -> Result<Outcome, GrpcError> {
-        let (way, target_path) = self.way_to("NodeUnpublishVolume", volume_id, target_path)?;
+        let (call, target_path) = self.volume_request("NodeUnpublishVolume", volume_id, target_path)?;
         let request = NodeUnpublishVolumeRequest {
             volume_id: volume_id.to_owned(),
             target_path,
         };
-        let answer = way.change(request, effects, async |channel, request| {
+        let answer = call.change(request, effects, async |channel, request| {
             NodeClient::new(channel).node_unpublish_volume(request).await
         });
         Ok(outcome(answer.await?.as_ref()))
     }
 
-    /// Has a volume taken off the node, which no pod of the node uses any more. That the mount is gone is for the kernel to
-    /// say.
+    /// Calls `NodeUnstageVolume` for a volume that no pod of the node uses. The caller checks the mount table.
     ///
     /// # Errors
-    /// When the call fails, is held back, or is not answered.
+    /// When the call fails, is blocked, or is not answered.
     pub async fn unstage(
         &self,
         volume_id: &str,
         staging_target_path: &Path,
         effects: &Effects,
     ) -> Result<Outcome, GrpcError> {
-        let (way, staging_target_path) = self.way_to("NodeUnstageVolume", volume_id, staging_target_path)?;
+        let (call, staging_target_path) = self.volume_request("NodeUnstageVolume", volume_id, staging_target_path)?;
         let request = NodeUnstageVolumeRequest {
             volume_id: volume_id.to_owned(),
             staging_target_path,
         };
-        let answer = way.change(request, effects, async |channel, request| {
+        let answer = call.change(request, effects, async |channel, request| {
             NodeClient::new(channel).node_unstage_volume(request).await
         });
         Ok(outcome(answer.await?.as_ref()))
     }
 
-    /// Whether it stages volumes, so that they must be unstaged. Asked each time: a driver that was updated may have begun
-    /// to.
+    /// Whether the driver stages volumes, so that they must be unstaged. Called each time: an update of the driver may
+    /// change it.
     ///
     /// # Errors
     /// When the call fails or is not answered.
     pub async fn supports_staging(&self) -> Result<bool, GrpcError> {
-        let way = self.way(Call::to_driver("NodeGetCapabilities", &self.driver, ""));
-        let answer = way
-            .look(NodeGetCapabilitiesRequest {}, async |channel, request| {
+        let call = self.request(Call::to_driver("NodeGetCapabilities", &self.driver, ""));
+        let answer = call
+            .read(NodeGetCapabilitiesRequest {}, async |channel, request| {
                 NodeClient::new(channel).node_get_capabilities(request).await
             })
             .await?;
@@ -116,16 +115,21 @@ impl Csi {
         Ok(capabilities.any(|it| matches!(it.r#type, Some(Type::Rpc(rpc)) if rpc.r#type == stages)))
     }
 
-    fn way_to(&self, name: &'static str, volume: &str, path: &Path) -> Result<(Way<'_>, String), GrpcError> {
-        let call = Call::to_driver(name, &self.driver, path.to_string_lossy()).about(volume);
+    fn volume_request(
+        &self,
+        name: &'static str,
+        volume: &str,
+        path: &Path,
+    ) -> Result<(CallRequest<'_>, String), GrpcError> {
+        let call = Call::to_driver(name, &self.driver, path.to_string_lossy()).for_volume(volume);
         match path.to_str() {
-            Some(text) => Ok((self.way(call), text.to_owned())),
+            Some(text) => Ok((self.request(call), text.to_owned())),
             None => Err(GrpcError::PathNotUtf8 { call }),
         }
     }
 
-    fn way(&self, call: Call) -> Way<'_> {
-        Way {
+    fn request(&self, call: Call) -> CallRequest<'_> {
+        CallRequest {
             call,
             socket: &self.endpoint,
             deadline: self.deadline,

@@ -1,4 +1,4 @@
-//! A driver of dynamic resources (DRA): has it take back what it prepared for claims.
+//! A DRA driver: has it unprepare ResourceClaims.
 
 use std::{
     collections::BTreeMap,
@@ -10,7 +10,7 @@ use std::{
 use tonic::Code;
 
 use super::{
-    call::Way,
+    call::CallRequest,
     wire::k8s::io::kubelet::pkg::apis::dra::{
         v1::{Claim, NodeUnprepareResourcesRequest, dra_plugin_client::DraPluginClient as V1},
         v1beta1::dra_plugin_client::DraPluginClient as V1beta1,
@@ -21,10 +21,10 @@ use crate::node::{
     grpc::{Call, GrpcError},
 };
 
-/// How long the kubelet waits for an answer.
+/// The kubelet's timeout.
 pub const DEADLINE: Duration = Duration::from_secs(45);
 
-/// A plugin of a DRA driver that takes calls on this node.
+/// A plugin of a DRA driver on this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dra {
     driver: String,
@@ -33,16 +33,16 @@ pub struct Dra {
     deadline: Duration,
 }
 
-/// A gRPC service by which a plugin takes calls.
+/// gRPC service of a plugin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Service {
-    /// Of Kubernetes 1.34 and newer.
+    /// Since Kubernetes 1.34.
     V1,
-    /// Of 1.32 and newer.
+    /// Since Kubernetes 1.32.
     V1beta1,
 }
 
-/// A ResourceClaim, as drivers know it.
+/// A ResourceClaim as drivers identify it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ClaimRef {
     /// Its namespace.
@@ -53,19 +53,19 @@ pub struct ClaimRef {
     pub name: String,
 }
 
-/// What a driver answered.
+/// A driver's answer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Unprepared {
-    /// Of each claim that was asked about, by its UID, whether it was taken back, or else why not.
+    /// For each requested claim, by UID: success or the driver's error.
     pub claims: BTreeMap<String, Result<(), String>>,
-    /// UIDs that nobody asked about, for which the kubelet takes the whole answer to be wrong.
+    /// UIDs that were not requested. The kubelet rejects the whole answer because of them.
     pub unknown: Vec<String>,
 }
 
 // === impl Dra ===
 
 impl Dra {
-    /// The plugin of this driver that listens there.
+    /// The plugin of this driver with this socket.
     pub fn new(driver: impl Into<String>, endpoint: impl Into<PathBuf>, service: Service) -> Self {
         Self {
             driver: driver.into(),
@@ -75,18 +75,18 @@ impl Dra {
         }
     }
 
-    /// The same, with another time for each call.
+    /// Sets the timeout of each call.
     #[must_use]
     pub fn with_deadline(self, deadline: Duration) -> Self {
         Self { deadline, ..self }
     }
 
-    /// Name of its driver.
+    /// Name of the driver.
     pub fn driver(&self) -> &str {
         &self.driver
     }
 
-    /// The socket that takes its calls.
+    /// Path of the plugin's socket.
     pub fn endpoint(&self) -> &Path {
         &self.endpoint
     }
@@ -96,14 +96,14 @@ impl Dra {
         self.service
     }
 
-    /// Has the driver take back what it prepared for these claims. A claim of which it does not speak was not taken back.
-    /// `None` in a dry run.
+    /// Calls `NodeUnprepareResources` for these claims. A claim that the answer lacks counts as failed. `None` in a dry
+    /// run.
     ///
     /// # Errors
-    /// When the call as a whole fails, is held back, or is not answered.
+    /// When the call as a whole fails, is blocked, or is not answered.
     pub async fn unprepare(&self, claims: &[ClaimRef], effects: &Effects) -> Result<Option<Unprepared>, GrpcError> {
         let target = claims.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-        let way = Way {
+        let call = CallRequest {
             call: Call::to_driver("NodeUnprepareResources", &self.driver, target),
             socket: &self.endpoint,
             deadline: self.deadline,
@@ -111,11 +111,11 @@ impl Dra {
         let request = NodeUnprepareResourcesRequest {
             claims: claims.iter().map(Claim::from).collect(),
         };
-        let answer = way.change(request, effects, async |channel, request| match self.service {
+        let answer = call.change(request, effects, async |channel, request| match self.service {
             Service::V1 => V1::new(channel).node_unprepare_resources(request).await,
             Service::V1beta1 => V1beta1::new(channel).node_unprepare_resources(request).await,
         });
-        let Some(answer) = answer.await.map_err(|error| self.asked_by(error))? else {
+        let Some(answer) = answer.await.map_err(|error| self.with_service_hint(error))? else {
             return Ok(None);
         };
         let mut errors: BTreeMap<_, _> = answer.claims.into_iter().map(|(uid, it)| (uid, it.error)).collect();
@@ -136,8 +136,8 @@ impl Dra {
         }))
     }
 
-    /// A plugin that does not know the service that it was asked by often says nothing of that.
-    fn asked_by(&self, error: GrpcError) -> GrpcError {
+    /// Adds the service's name to an error: plugins often do not mention it.
+    fn with_service_hint(&self, error: GrpcError) -> GrpcError {
         match error {
             GrpcError::Failed { call, code, message } if code == Code::Unimplemented => GrpcError::Failed {
                 call,
@@ -152,7 +152,7 @@ impl Dra {
 // === impl Service ===
 
 impl fmt::Display for Service {
-    /// As plugins register it.
+    /// The name that plugins register.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::V1 => "v1.DRAPlugin",
@@ -162,7 +162,7 @@ impl fmt::Display for Service {
 }
 
 impl Service {
-    /// The service of this name, as plugins register it; `None` for one that is not known here.
+    /// The service with this registered name; `None` for unknown ones.
     pub fn named(name: &str) -> Option<Self> {
         match name {
             "v1.DRAPlugin" => Some(Self::V1),

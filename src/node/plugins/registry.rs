@@ -1,6 +1,6 @@
-//! Who registered at the kubelet: every socket below its `plugins_registry` is asked who it is.
+//! Drivers registered with the kubelet: every socket below `plugins_registry` is asked for its driver.
 //!
-//! The kubelet's own next step, telling the driver that it was taken in, is never taken here.
+//! The kubelet's next step, `NotifyRegistrationStatus`, is never sent.
 
 use std::{
     collections::HashMap,
@@ -13,7 +13,7 @@ use futures::stream::{self, StreamExt as _};
 use tokio::{net::UnixStream, time::timeout};
 
 use super::{
-    call::Way,
+    call::CallRequest,
     csi::Csi,
     dra::{Dra, Service},
     kind::Kind,
@@ -30,22 +30,22 @@ mod walk;
 
 use walk::Socket;
 
-/// The directory's name below the kubelet's root.
+/// The directory's name below the kubelet's root directory.
 pub const DIRECTORY: &str = "plugins_registry";
 
-/// How long a driver may take to say who it is, connecting included; the kubelet gives it 1 s for the answer.
+/// Timeout of the registration call, connecting included. The kubelet uses 1 s for the call.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Sockets that are asked at a time: more than any node has drivers, less than the agent may open.
-const AT_ONCE: usize = 64;
-/// Sockets that do not answer of which so many are told by name.
-const TOLD: usize = 3;
+/// Number of sockets asked at a time: more than a node has drivers, fewer than the descriptor limit.
+const MAX_CONCURRENT: usize = 64;
+/// Number of unresponsive sockets named in messages.
+const MAX_NAMED: usize = 3;
 
-/// All drivers that registered, as of one look.
+/// Registered drivers, from one read of the directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Registry {
-    /// The directory that was looked at.
+    /// The directory that was read.
     pub dir: PathBuf,
-    /// Those that answered, the latest first.
+    /// Drivers that answered, newest socket first.
     pub registered: Vec<Registered>,
     /// Sockets that did not answer.
     pub unresponsive: Vec<UnresponsiveSocket>,
@@ -53,39 +53,38 @@ pub struct Registry {
     pub faults: Vec<Fault>,
 }
 
-/// What registrars have answered, by socket. A driver that starts again makes a socket of its own, which is asked again.
+/// Cached registration answers, by socket. A restarted driver creates a new socket, which is asked again.
 #[derive(Debug, Default)]
 pub struct Registrars(Mutex<HashMap<Socket, Registered>>);
 
-/// A driver as it introduced itself.
+/// A driver's registration answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Registered {
-    /// What it is a driver of.
+    /// Type of the plugin.
     pub kind: Kind,
     /// Its name.
     pub name: String,
-    /// The socket that takes its calls.
+    /// Path of the socket that serves its calls.
     pub endpoint: PathBuf,
-    /// Versions of its API for CSI, names of gRPC services for DRA.
+    /// API versions for CSI, names of gRPC services for DRA.
     pub versions: Vec<String>,
-    /// The socket by which it registered.
+    /// Path of its registration socket.
     pub socket: PathBuf,
 }
 
-/// A socket that does not say who it is.
+/// A socket that did not answer the registration call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnresponsiveSocket {
     /// The socket.
     pub socket: PathBuf,
-    /// Why: a refused connection is that of a driver that is gone.
+    /// Why. A refused connection means that the driver is not running.
     pub error: GrpcError,
 }
 
 // === impl Registry ===
 
 impl Registry {
-    /// Asks every socket below `dir` who it is, side by side. A directory that is not there is that of a kubelet without
-    /// drivers.
+    /// Asks every socket below `dir` in parallel. A missing directory means that there are no drivers.
     ///
     /// # Errors
     /// When the directory itself cannot be read.
@@ -106,10 +105,10 @@ impl Registry {
             unresponsive: Vec::new(),
             faults,
         };
-        registrars.keep(&sockets);
+        registrars.retain(&sockets);
         let mut answers = stream::iter(sockets)
             .map(|socket| registrars.ask(socket))
-            .buffered(AT_ONCE);
+            .buffered(MAX_CONCURRENT);
         while let Some(answer) = answers.next().await {
             match answer {
                 Ok(registered) => registry.registered.push(registered),
@@ -119,22 +118,22 @@ impl Registry {
         Ok(registry)
     }
 
-    /// The CSI driver of this name; of several the latest that takes connections.
+    /// The CSI driver with this name; of several, the newest that accepts connections.
     ///
     /// # Errors
-    /// When there is none, or none that speaks CSI 1.
+    /// When there is none, or none that supports CSI 1.
     pub async fn csi(&self, driver: &str) -> Result<Csi, DriverUnavailable> {
         let endpoint = |it: &Registered| {
-            let known = it.versions.iter().any(|version| is_first(version));
+            let known = it.versions.iter().any(|version| is_v1(version));
             known.then(|| Csi::new(driver, &it.endpoint))
         };
         self.latest(Kind::Csi, driver, endpoint).await
     }
 
-    /// The plugin of this DRA driver; of several the latest that takes connections.
+    /// The plugin of this DRA driver; of several, the newest that accepts connections.
     ///
     /// # Errors
-    /// When there is none, or none with a service that is known here.
+    /// When there is none, or none with a known service.
     pub async fn dra(&self, driver: &str) -> Result<Dra, DriverUnavailable> {
         let plugin = |it: &Registered| {
             let service = it.versions.iter().find_map(|name| Service::named(name))?;
@@ -151,7 +150,7 @@ impl Registry {
     ) -> Result<T, DriverUnavailable> {
         let mut why = Vec::new();
         for it in self.registered.iter().filter(|it| it.kind == kind && it.name == driver) {
-            match (understood(it), connects(&it.endpoint).await) {
+            match (understood(it), check_connection(&it.endpoint).await) {
                 (Some(found), Ok(())) => return Ok(found),
                 (Some(_), Err(error)) => why.push(format!("its socket {:?} does not answer: {error}", it.endpoint)),
                 (None, _) => why.push(format!("it speaks only {:?}", it.versions)),
@@ -165,10 +164,10 @@ impl Registry {
             why.extend(
                 self.unresponsive
                     .iter()
-                    .take(TOLD)
+                    .take(MAX_NAMED)
                     .map(|unresponsive| unresponsive.error.to_string()),
             );
-            if let Some(more) = self.unresponsive.len().checked_sub(TOLD + 1) {
+            if let Some(more) = self.unresponsive.len().checked_sub(MAX_NAMED + 1) {
                 why.push(format!("{} more sockets do not answer", more + 1));
             }
         }
@@ -184,8 +183,8 @@ impl Registry {
 // === impl Registrars ===
 
 impl Registrars {
-    /// As [`Registry::read`], but a socket that has answered is not asked again. It is still checked that a process listens on
-    /// it.
+    /// Like [`Registry::read`], but a socket that has answered before is not asked again. Whether a process listens on it
+    /// is still checked.
     ///
     /// # Errors
     /// When the directory itself cannot be read.
@@ -196,7 +195,7 @@ impl Registrars {
     async fn ask(&self, socket: Socket) -> Result<Registered, UnresponsiveSocket> {
         let known = self.known().get(&socket).cloned();
         if let Some(known) = known
-            && connects(&socket.path).await.is_ok()
+            && check_connection(&socket.path).await.is_ok()
         {
             return Ok(known);
         }
@@ -209,8 +208,8 @@ impl Registrars {
         answer
     }
 
-    /// Forgets all sockets but these.
-    fn keep(&self, sockets: &[Socket]) {
+    /// Forgets all other sockets.
+    fn retain(&self, sockets: &[Socket]) {
         self.known().retain(|known, _| sockets.contains(known));
     }
 
@@ -219,14 +218,14 @@ impl Registrars {
     }
 }
 
-/// Who listens on a socket.
+/// Asks a registration socket for its driver.
 async fn ask(path: &Path) -> Result<Registered, UnresponsiveSocket> {
-    let way = Way {
+    let request = CallRequest {
         call: Call::to_driver("GetInfo", &path.to_string_lossy(), ""),
         socket: path,
         deadline: PATIENCE,
     };
-    let answer = way.look(InfoRequest {}, async |channel, request| {
+    let answer = request.read(InfoRequest {}, async |channel, request| {
         RegistrationClient::new(channel).get_info(request).await
     });
     match answer.await {
@@ -238,13 +237,13 @@ async fn ask(path: &Path) -> Result<Registered, UnresponsiveSocket> {
     }
 }
 
-async fn connects(socket: &Path) -> std::io::Result<()> {
+async fn check_connection(socket: &Path) -> std::io::Result<()> {
     timeout(PATIENCE, UnixStream::connect(socket)).await??;
     Ok(())
 }
 
-/// Whether a version of CSI is a 1.x.
-fn is_first(version: &str) -> bool {
+/// Whether a CSI version is 1.x.
+fn is_v1(version: &str) -> bool {
     let version = version.strip_prefix('v').unwrap_or(version);
     version.split('.').next() == Some("1")
 }

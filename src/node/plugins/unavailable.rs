@@ -1,22 +1,22 @@
-//! A driver that is not there to be called.
+//! A driver that cannot be called.
 
 use std::path::PathBuf;
 
 use super::kind::Kind;
 use crate::model::failure::Reasoned;
 
-/// A driver that was needed and is not there to be called.
+/// A driver that is needed but cannot be called.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{kind} driver {driver:?} is gone from this node: {why} (looked for below {registry_dir:?}); what it holds can only be \
-     taken back once its pod runs here again"
+    "{kind} driver {driver:?} is not available on this node: {why} (registrations below {registry_dir:?}); it can \
+     only be called once its pod runs here again"
 )]
 pub struct DriverUnavailable {
     /// Of which kind it would be.
     pub kind: Kind,
     /// Its name.
     pub driver: String,
-    /// How that was seen.
+    /// How that was detected.
     pub why: String,
     /// The directory in which drivers register.
     pub registry_dir: PathBuf,
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_driver_that_is_gone_is_told_with_where_it_was_looked_for_and_what_helps() {
+    fn unavailable_driver_is_reported_with_directory_and_remedy() {
         let gone = DriverUnavailable {
             kind: Kind::Csi,
             driver: "csi.example.com".to_owned(),
@@ -42,8 +42,8 @@ mod tests {
         };
         assert_eq!(
             gone.to_string(),
-            "CSI driver \"csi.example.com\" is gone from this node: none of 3 sockets registers it (looked for below \
-             \"/var/lib/kubelet/plugins_registry\"); what it holds can only be taken back once its pod runs here again"
+            "CSI driver \"csi.example.com\" is not available on this node: none of 3 sockets registers it (registrations below \
+             \"/var/lib/kubelet/plugins_registry\"); it can only be called once its pod runs here again"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! A bus of a test's own, behind which a systemd does as it is told.
+//! A private bus with a fake systemd, for tests.
 
 use std::{
     path::Path,
@@ -19,60 +19,60 @@ const JOB: &str = "/org/freedesktop/systemd1/job/7";
 const DESTRUCTIVE: &str = "org.freedesktop.systemd1.TransactionIsDestructive";
 const UNIT: &str = "/org/freedesktop/systemd1/unit/its";
 
-/// How it does.
+/// Behavior of the fake systemd.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Behavior {
-    /// As it ought to.
-    Well,
-    /// The job ends with another result.
+    /// As the real one.
+    Succeeds,
+    /// The job fails.
     Fails,
-    /// It knows of no such unit.
-    KnowsNothing,
-    /// The job does not end.
+    /// No unit is loaded.
+    NotLoaded,
+    /// The job does not finish.
     Hangs,
-    /// The connection ends at the first question.
-    HangsUp,
-    /// Every process is of the unit with this name, whose main process is this one.
+    /// The connection closes at the first call.
+    Disconnects,
+    /// Every process belongs to the unit with this name and main PID.
     Runs(&'static str, u32),
-    /// The same, and somebody has asked for the unit's restart, which has not come to its end.
+    /// Like `Runs`, while a restart of the unit is queued.
     Restarts(&'static str, u32),
 }
 
-/// What it was asked, by the names of methods.
-pub type Asked = Arc<Mutex<Vec<String>>>;
+/// Names of the called methods.
+pub type Calls = Arc<Mutex<Vec<String>>>;
 
-/// A bus at which every connection is served so; the last way serves all further ones.
-pub fn bus(dir: &Path, ways: &'static [Behavior]) -> (Systemd, Asked) {
-    let asked = Asked::default();
+/// A bus whose connections behave as listed; the last behavior applies to all further ones.
+pub fn bus(dir: &Path, behaviors: &'static [Behavior]) -> (Systemd, Calls) {
+    let calls = Calls::default();
     let listener = UnixListener::bind(dir.join("bus")).unwrap();
-    let told = asked.clone();
+    let recorded = calls.clone();
     tokio::spawn(async move {
         for nth in 0.. {
             let (stream, _) = listener.accept().await.unwrap();
-            let does = ways[nth.min(ways.len() - 1)];
-            tokio::spawn(serve(stream, does, told.clone()));
+            let behavior = behaviors[nth.min(behaviors.len() - 1)];
+            tokio::spawn(serve(stream, behavior, recorded.clone()));
         }
     });
-    let systemd = Systemd::at(&format!("unix:path={}", dir.join("bus").display()));
-    (systemd, asked)
+    let systemd = Systemd::with_bus(&format!("unix:path={}", dir.join("bus").display()));
+    (systemd, calls)
 }
 
-async fn serve(stream: UnixStream, does: Behavior, asked: Asked) -> zbus::Result<()> {
+async fn serve(stream: UnixStream, behavior: Behavior, calls: Calls) -> zbus::Result<()> {
     let bus = Builder::unix_stream(stream)
         .server(Guid::generate())?
         .p2p()
         .build()
         .await?;
-    let mut calls = MessageStream::from(&bus);
-    while let Some(call) = calls.next().await {
+    let mut messages = MessageStream::from(&bus);
+    while let Some(call) = messages.next().await {
         let call = call?;
         let header = call.header();
         let member = header.member().map(ToString::to_string).unwrap_or_default();
-        asked.lock().unwrap().push(member.clone());
-        match (member.as_str(), does) {
+        calls.lock().unwrap().push(member.clone());
+        match (member.as_str(), behavior) {
             ("Hello", _) => bus.reply(&header, &":1.7").await?,
-            ("GetUnit", Behavior::HangsUp) => return bus.close().await,
-            ("GetUnit", Behavior::KnowsNothing) => bus.reply_error(&header, NO_SUCH_UNIT, &"no").await?,
+            ("GetUnit", Behavior::Disconnects) => return bus.close().await,
+            ("GetUnit", Behavior::NotLoaded) => bus.reply_error(&header, NO_SUCH_UNIT, &"no").await?,
             ("GetUnitByPID", Behavior::Runs(..) | Behavior::Restarts(..)) => {
                 bus.reply(&header, &ObjectPath::try_from(UNIT)?).await?;
             }
@@ -89,12 +89,12 @@ async fn serve(stream: UnixStream, does: Behavior, asked: Asked) -> zbus::Result
             ("StopUnit", Behavior::Restarts(..)) if call.body().deserialize::<(String, String)>()?.1 == "fail" => {
                 bus.reply_error(&header, DESTRUCTIVE, &"its restart is queued").await?;
             }
-            ("StopUnit", does) => {
+            ("StopUnit", behavior) => {
                 let job = ObjectPath::try_from(JOB)?;
-                let result = if does == Behavior::Fails { "timeout" } else { "done" };
+                let result = if behavior == Behavior::Fails { "timeout" } else { "done" };
                 let (unit, _): (String, String) = call.body().deserialize()?;
-                if does != Behavior::Hangs {
-                    // Before the answer, as it may come.
+                if behavior != Behavior::Hangs {
+                    // The signal may come before the answer.
                     let end = (7u32, &job, unit, result);
                     bus.emit_signal(None::<&str>, OBJECT, MANAGER, "JobRemoved", &end)
                         .await?;

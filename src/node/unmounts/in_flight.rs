@@ -1,4 +1,4 @@
-//! Calls that may hang in the kernel for ever, each on a thread of its own.
+//! Calls that may hang in the kernel, each on its own thread.
 
 use std::{
     collections::HashMap,
@@ -11,50 +11,50 @@ use std::{
 
 use jiff::{Timestamp, Unit};
 
-/// Calls that may hang at a time; further ones are not begun. Each keeps a thread.
-const MOST: usize = 128;
+/// Maximum number of calls in flight, since each takes a thread. Further ones are refused.
+const MAX_CALLS: usize = 128;
 
-/// What is asked of the kernel.
+/// A call into the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Call {
-    /// To find the mount point.
+    /// Finds the mount point.
     Find,
-    /// Whether the server answers.
+    /// Checks whether the server answers.
     Probe,
     /// To unmount it.
     Unmount,
-    /// To cut the connection and unmount it.
+    /// Cuts the connection and unmounts.
     Force,
-    /// Who uses it.
+    /// Finds the holders.
     FindHolders,
 }
 
-/// Since when a call hangs.
+/// Start of a call that hangs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hang {
-    /// When it was begun.
+    /// When it started.
     pub since: Timestamp,
 }
 
-/// Why there is no answer.
+/// Why a call has no result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallError {
-    /// The call, or the same one before it, has not come back.
+    /// This call, or an earlier identical one, has not returned.
     Hangs(Hang),
-    /// It was not begun: too many others hang.
+    /// Not started: too many others hang.
     NoFreeThread,
-    /// It was not begun or ended badly.
+    /// Not started, or it panicked.
     Aborted,
 }
 
-/// The calls that have not come back.
+/// The calls that have not returned.
 #[derive(Debug, Default)]
 pub struct CallsInFlight {
     calls: Mutex<HashMap<(PathBuf, Call), Hang>>,
 }
 
-/// Takes the call off the list, however it ends.
-struct Listed {
+/// Removes the call from the list when dropped.
+struct ListedCall {
     in_flight: Arc<CallsInFlight>,
     key: (PathBuf, Call),
 }
@@ -62,9 +62,9 @@ struct Listed {
 // === impl CallsInFlight ===
 
 impl CallsInFlight {
-    /// Does `work` on a thread of its own, and waits for it no longer than `patience`: then it goes on by itself. While it
-    /// does, the same call for the same path is not begun again.
-    pub fn wait_for<T: Send + 'static>(
+    /// Runs `work` on a new thread, and waits for at most `patience`; after that the thread continues alone. Meanwhile,
+    /// the same call for the same path is refused.
+    pub fn run_with_timeout<T: Send + 'static>(
         self: &Arc<Self>,
         path: &Path,
         call: Call,
@@ -76,7 +76,7 @@ impl CallsInFlight {
         let (answer, answered) = mpsc::sync_channel(1);
         let run = move || {
             let done = work();
-            // Before the answer: whoever hears it may call again.
+            // Before the answer: its receiver may start the same call again.
             drop(listed);
             answer.send(done).ok();
         };
@@ -88,13 +88,13 @@ impl CallsInFlight {
         })
     }
 
-    /// Does `work` at once, which nothing but the machine itself can make hang. It counts among the calls all the same.
+    /// Runs `work` on this thread, for work that cannot hang. It is listed like other calls.
     pub fn run_inline<T>(self: &Arc<Self>, path: &Path, call: Call, work: impl FnOnce() -> T) -> Result<T, CallError> {
         let _listed = self.list(path, call, Hang { since: now() })?;
         Ok(work())
     }
 
-    /// The unmounts that have not come back, for paths that are asked for.
+    /// The unmounts in flight whose paths are wanted.
     pub fn unmounts(&self, wanted: impl Fn(&Path) -> bool) -> Vec<(PathBuf, Hang)> {
         let calls = self.calls();
         let unmounts = calls
@@ -107,17 +107,17 @@ impl CallsInFlight {
         found
     }
 
-    fn list(self: &Arc<Self>, path: &Path, call: Call, hang: Hang) -> Result<Listed, CallError> {
+    fn list(self: &Arc<Self>, path: &Path, call: Call, hang: Hang) -> Result<ListedCall, CallError> {
         let mut calls = self.calls();
         let key = (path.to_owned(), call);
         if let Some(earlier) = calls.get(&key) {
             return Err(CallError::Hangs(*earlier));
         }
-        if calls.len() >= MOST {
+        if calls.len() >= MAX_CALLS {
             return Err(CallError::NoFreeThread);
         }
         calls.insert(key.clone(), hang);
-        Ok(Listed {
+        Ok(ListedCall {
             in_flight: Arc::clone(self),
             key,
         })
@@ -128,7 +128,7 @@ impl CallsInFlight {
     }
 }
 
-/// For people, to the second.
+/// Rounded to seconds, for messages.
 fn now() -> Timestamp {
     let now = Timestamp::now();
     now.round(Unit::Second).unwrap_or(now)
@@ -136,7 +136,7 @@ fn now() -> Timestamp {
 
 // === impl Listed ===
 
-impl Drop for Listed {
+impl Drop for ListedCall {
     fn drop(&mut self) {
         self.in_flight.calls().remove(&self.key);
     }
@@ -145,7 +145,7 @@ impl Drop for Listed {
 // === impl Call ===
 
 impl fmt::Display for Call {
-    /// As the thread is called; the kernel takes 15 letters.
+    /// The thread's name, of at most 15 characters.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Find => "find-mount",
@@ -165,65 +165,68 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
 
     #[test]
-    fn what_hangs_is_not_begun_again_and_holds_up_no_other_path_until_it_comes_back() {
+    fn hanging_call_is_not_repeated_and_blocks_no_other_path() {
         let in_flight = Arc::new(CallsInFlight::default());
         let (release, hang) = mpsc::channel::<()>();
         let path = Path::new("/v");
-        let hung = in_flight.wait_for(path, Call::Unmount, SHORT, move || hang.recv().is_ok());
+        let hung = in_flight.run_with_timeout(path, Call::Unmount, SHORT, move || hang.recv().is_ok());
         let Err(CallError::Hangs(since)) = hung else {
             panic!("{hung:?}")
         };
-        let again = in_flight.wait_for(path, Call::Unmount, LONG, || panic!("it is under way"));
+        let again = in_flight.run_with_timeout(path, Call::Unmount, LONG, || panic!("it is in flight"));
         assert_eq!(again, Err::<(), _>(CallError::Hangs(since)));
         assert_eq!(in_flight.unmounts(|it| it == path), [(path.to_owned(), since)]);
-        assert_eq!(in_flight.wait_for(Path::new("/w"), Call::Unmount, LONG, || 1), Ok(1));
-        assert_eq!(in_flight.wait_for(path, Call::Force, LONG, || 2), Ok(2));
+        assert_eq!(
+            in_flight.run_with_timeout(Path::new("/w"), Call::Unmount, LONG, || 1),
+            Ok(1)
+        );
+        assert_eq!(in_flight.run_with_timeout(path, Call::Force, LONG, || 2), Ok(2));
         drop(release);
         while !in_flight.unmounts(|_| true).is_empty() {
             thread::yield_now();
         }
-        assert_eq!(in_flight.wait_for(path, Call::Unmount, LONG, || 3), Ok(3));
+        assert_eq!(in_flight.run_with_timeout(path, Call::Unmount, LONG, || 3), Ok(3));
     }
 
     #[test]
-    fn however_much_hangs_there_is_an_end_to_threads() {
+    fn number_of_hanging_threads_is_limited() {
         let in_flight = Arc::new(CallsInFlight::default());
         let (release, hang) = mpsc::channel::<()>();
         let hang = Arc::new(Mutex::new(hang));
-        for at in 0..MOST {
+        for at in 0..MAX_CALLS {
             let hang = Arc::clone(&hang);
             let path = PathBuf::from(at.to_string());
             let work = move || hang.lock().unwrap().recv().is_ok();
-            let done = in_flight.wait_for(&path, Call::Unmount, Duration::ZERO, work);
+            let done = in_flight.run_with_timeout(&path, Call::Unmount, Duration::ZERO, work);
             assert!(matches!(done, Err(CallError::Hangs(_))), "{done:?}");
         }
         assert_eq!(
-            in_flight.wait_for(Path::new("one more"), Call::Unmount, LONG, || ()),
+            in_flight.run_with_timeout(Path::new("one more"), Call::Unmount, LONG, || ()),
             Err(CallError::NoFreeThread)
         );
         drop(release);
     }
 
     #[test]
-    fn what_is_done_at_once_is_known_of_meanwhile_and_is_not_begun_beside_one_that_hangs() {
+    fn inline_call_is_listed_and_refused_beside_a_hanging_one() {
         let in_flight = Arc::new(CallsInFlight::default());
         let path = Path::new("/v");
         let known = || in_flight.unmounts(|_| true).len();
         assert_eq!(in_flight.run_inline(path, Call::Unmount, known), Ok(1));
         assert_eq!(known(), 0);
         let (release, hang) = mpsc::channel::<()>();
-        let hung = in_flight.wait_for(path, Call::Unmount, SHORT, move || hang.recv().is_ok());
-        let here = in_flight.run_inline(path, Call::Unmount, || panic!("it is under way"));
+        let hung = in_flight.run_with_timeout(path, Call::Unmount, SHORT, move || hang.recv().is_ok());
+        let here = in_flight.run_inline(path, Call::Unmount, || panic!("it is in flight"));
         assert_eq!(here, hung.map(|_| ()));
         drop(release);
     }
 
     #[test]
-    fn work_that_panics_is_over() {
+    fn panicking_call_is_removed() {
         let in_flight = Arc::new(CallsInFlight::default());
         let path = Path::new("/v");
-        let done = in_flight.wait_for(path, Call::Find, LONG, || panic!("as it should"));
+        let done = in_flight.run_with_timeout(path, Call::Find, LONG, || panic!("on purpose"));
         assert_eq!(done, Err::<(), _>(CallError::Aborted));
-        assert_eq!(in_flight.wait_for(path, Call::Find, LONG, || 1), Ok(1));
+        assert_eq!(in_flight.run_with_timeout(path, Call::Find, LONG, || 1), Ok(1));
     }
 }

@@ -338,7 +338,7 @@ mod tests {
                 pid: 7,
                 command: "kubelet --v=2".into(),
                 why,
-                holds: false,
+                is_wrapper: false,
             };
             let row = alive(&kubelet, stands_by);
             row.assert_helps();

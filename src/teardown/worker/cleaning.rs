@@ -68,7 +68,7 @@ impl Worker {
         Ok(())
     }
 
-    /// UnmountBackend the pod's volumes although its sandbox cannot be stopped, for example without the network plugin, once no process
+    /// Unmounts the pod's volumes although its sandbox cannot be stopped, for example without the network plugin, once no process
     /// of the pod is left. Returns `failures`, with those of the unmount added: the API object still waits for the sandbox.
     pub(super) async fn unmount_without_network_teardown(
         &self,

@@ -66,7 +66,7 @@ fn is_on_shared(dir: &Path) -> Result<bool> {
     }))
 }
 
-/// UnmountBackend everything at and below a directory. Mounts that vanish meanwhile are no failure.
+/// Unmounts everything at and below a directory. Mounts that vanish meanwhile are no failure.
 pub fn detach_below(dir: &Path) -> Result<()> {
     for point in below(dir)?.iter().rev() {
         match umount2(point, MntFlags::empty()) {
@@ -77,7 +77,7 @@ pub fn detach_below(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// UnmountBackend everything below a directory, then removes it. One that is not there is no failure.
+/// Unmounts everything below a directory, then removes it. One that is not there is no failure.
 pub fn remove_dir(dir: &Path) -> Result<()> {
     detach_below(dir)?;
     match fs::remove_dir_all(dir) {

@@ -1,4 +1,4 @@
-//! With a systemd that does as it is told.
+//! Slices are stopped by a fake systemd.
 
 use std::{future::pending, sync::Arc};
 
@@ -15,101 +15,101 @@ fn pod() -> PodCgroup {
 }
 
 #[tokio::test]
-async fn a_slice_is_stopped_and_its_job_awaited_on_one_connection_for_all() {
+async fn slices_are_stopped_and_their_jobs_awaited_on_one_connection() {
     let dir = tempfile::tempdir().unwrap();
-    let (systemd, asked) = bus(dir.path(), &[Behavior::Well]);
+    let (systemd, calls) = bus(dir.path(), &[Behavior::Succeeds]);
     for _ in 0..2 {
         assert_eq!(stop(&systemd, &pod(), &Effects::ungated()).await, Ok(Outcome::Done));
     }
-    let asked = asked.lock().unwrap();
-    let count = |what: &str| asked.iter().filter(|asked| *asked == what).count();
+    let calls = calls.lock().unwrap();
+    let count = |what: &str| calls.iter().filter(|calls| *calls == what).count();
     assert_eq!(
         ["Hello", "Subscribe", "StopUnit", "ResetFailedUnit"].map(count),
         [1, 1, 2, 2],
-        "{asked:?}"
+        "{calls:?}"
     );
 }
 
 #[tokio::test]
-async fn a_job_that_fails_is_no_reason_to_keep_the_directories() {
+async fn failed_job_does_not_prevent_removal() {
     let dir = tempfile::tempdir().unwrap();
     let (systemd, _) = bus(dir.path(), &[Behavior::Fails]);
     assert_eq!(stop(&systemd, &pod(), &Effects::ungated()).await, Ok(Outcome::Done));
 }
 
 #[tokio::test]
-async fn a_unit_that_is_not_loaded_is_not_stopped() {
+async fn unloaded_unit_is_not_stopped() {
     let dir = tempfile::tempdir().unwrap();
-    let (systemd, asked) = bus(dir.path(), &[Behavior::KnowsNothing]);
+    let (systemd, calls) = bus(dir.path(), &[Behavior::NotLoaded]);
     assert_eq!(stop(&systemd, &pod(), &Effects::ungated()).await, Ok(Outcome::Nothing));
-    assert!(!asked.lock().unwrap().contains(&"StopUnit".to_owned()));
+    assert!(!calls.lock().unwrap().contains(&"StopUnit".to_owned()));
 }
 
 #[tokio::test]
-async fn a_connection_that_breaks_is_made_anew_once() {
+async fn broken_connection_is_reopened_once() {
     let dir = tempfile::tempdir().unwrap();
-    let (systemd, _) = bus(dir.path(), &[Behavior::HangsUp, Behavior::Well]);
+    let (systemd, _) = bus(dir.path(), &[Behavior::Disconnects, Behavior::Succeeds]);
     assert_eq!(stop(&systemd, &pod(), &Effects::ungated()).await, Ok(Outcome::Done));
     let dir = tempfile::tempdir().unwrap();
-    let (systemd, asked) = bus(dir.path(), &[Behavior::HangsUp]);
+    let (systemd, calls) = bus(dir.path(), &[Behavior::Disconnects]);
     assert!(stop(&systemd, &pod(), &Effects::ungated()).await.is_err());
     assert_eq!(
-        asked.lock().unwrap().iter().filter(|asked| *asked == "Hello").count(),
+        calls.lock().unwrap().iter().filter(|calls| *calls == "Hello").count(),
         2
     );
 }
 
 #[tokio::test]
-async fn a_job_that_does_not_end_is_given_up_with_what_to_look_at() {
+async fn hanging_job_times_out_with_a_remedy() {
     let dir = tempfile::tempdir().unwrap();
-    let (systemd, asked) = bus(dir.path(), &[Behavior::Hangs, Behavior::Well]);
+    let (systemd, calls) = bus(dir.path(), &[Behavior::Hangs, Behavior::Succeeds]);
     let effects = Effects::ungated();
     let stopping = async { stop(&systemd, &pod(), &effects).await };
     let watch = async {
-        while !asked.lock().unwrap().contains(&"StopUnit".to_owned()) {
+        while !calls.lock().unwrap().contains(&"StopUnit".to_owned()) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        // From here on nothing is said: time may run.
+        // No more messages follow, so time may advance.
         tokio::time::pause();
         pending::<()>().await;
     };
     let stopped = tokio::select! {
         stopped = stopping => stopped,
-        () = watch => unreachable!("it waits for ever"),
+        () = watch => unreachable!("it never returns"),
     };
     tokio::time::resume();
-    let told = stopped.unwrap_err().to_string();
+    let text = stopped.unwrap_err().to_string();
     assert!(
-        told.contains("within 30s") && told.contains("systemctl status kubepods-podu.slice"),
-        "{told}"
+        text.contains("within 30s") && text.contains("systemctl status kubepods-podu.slice"),
+        "{text}"
     );
     assert_eq!(
         stop(&systemd, &pod(), &effects).await,
         Ok(Outcome::Done),
-        "the next attempt begins anew"
+        "the next attempt connects again"
     );
 }
 
 #[tokio::test]
-async fn a_bus_that_is_away_or_says_nothing_is_a_failure_with_a_remedy_and_no_hang() {
+async fn missing_or_unresponsive_bus_fails_with_a_remedy() {
     let dir = tempfile::tempdir().unwrap();
-    let at = |name: &str| Systemd::at(&format!("unix:path={}", dir.path().join(name).display()));
+    let at = |name: &str| Systemd::with_bus(&format!("unix:path={}", dir.path().join(name).display()));
     let _silent = UnixListener::bind(dir.path().join("silent")).unwrap();
     tokio::time::pause();
     for (name, why) in [("away", "No such file"), ("silent", "no answer within 5s")] {
-        let told = stop(&at(name), &pod(), &Effects::ungated())
+        let text = stop(&at(name), &pod(), &Effects::ungated())
             .await
             .unwrap_err()
             .to_string();
-        assert!(told.contains(why) && told.contains("systemctl status dbus"), "{told}");
+        assert!(text.contains(why) && text.contains("systemctl status dbus"), "{text}");
         assert!(at(name).version().await.unwrap_err().contains(why));
     }
 }
 
 #[tokio::test]
-async fn a_dry_run_and_a_shut_gate_connect_to_nothing() {
+async fn dry_run_and_shut_gate_do_not_connect() {
     let dir = tempfile::tempdir().unwrap();
-    let (systemd, asked) = bus(dir.path(), &[Behavior::Well]);
+    let (systemd, calls) = bus(dir.path(), &[Behavior::Succeeds]);
     let dry = Effects::new(true, Arc::new(|| Ok(())));
     assert_eq!(stop(&systemd, &pod(), &dry).await, Ok(Outcome::Withheld));
     let held = || crate::node::effects::EffectsBlocked {
@@ -117,5 +117,5 @@ async fn a_dry_run_and_a_shut_gate_connect_to_nothing() {
     };
     let shut = Effects::new(false, Arc::new(move || Err(held())));
     assert!(stop(&systemd, &pod(), &shut).await.unwrap_err().is_blocked());
-    assert!(asked.lock().unwrap().is_empty());
+    assert!(calls.lock().unwrap().is_empty());
 }

@@ -1,4 +1,4 @@
-//! Sockets below a directory.
+//! Finds sockets below a directory.
 
 use std::{
     os::unix::ffi::OsStrExt as _,
@@ -12,18 +12,18 @@ use crate::node::{
     fault::{Cause, Fault},
 };
 
-/// Directories within each other; drivers use one or two.
-const DEPTH: usize = 8;
-/// Entries in all; a node has a few dozen drivers at most.
-const MOST: usize = 1024;
+/// Maximum nesting. Drivers use one or two levels.
+const MAX_DEPTH: usize = 8;
+/// Maximum number of entries. A node has a few dozen drivers at most.
+const MAX_ENTRIES: usize = 1024;
 
 /// A socket in the registry.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Socket {
     pub(super) path: PathBuf,
-    /// When it was made.
+    /// When it was created.
     pub(super) since: (i64, u32),
-    /// With these it is another one as soon as a driver makes it again.
+    /// With these values, a recreated socket is a different one.
     pub(super) inode: u64,
     pub(super) changed: (i64, u32),
 }
@@ -34,16 +34,15 @@ struct Walk {
     left: usize,
 }
 
-/// All sockets at and below `dir` whose names do not begin with a dot, without following links; what cannot be read is left
-/// out and told.
+/// All sockets at and below `dir`, except hidden ones. Links are not followed. Unreadable entries are reported as faults.
 pub(super) fn sockets(dir: &Path) -> Result<(Vec<Socket>, Vec<Fault>), Fault> {
     let mut walk = Walk {
         sockets: Vec::new(),
         faults: Vec::new(),
-        left: MOST,
+        left: MAX_ENTRIES,
     };
     if let Some(dir) = Dir::open(dir)? {
-        walk.enter(&dir, DEPTH)?;
+        walk.enter(&dir, MAX_DEPTH)?;
     }
     Ok((walk.sockets, walk.faults))
 }
@@ -65,7 +64,7 @@ impl Walk {
             }
             self.left -= 1;
             let path = dir.path().join(name);
-            match dir.look_at(name) {
+            match dir.stat(name) {
                 Ok(Some(seen)) if seen.kind == FileType::Socket => self.sockets.push(Socket {
                     path,
                     since: seen.modified,

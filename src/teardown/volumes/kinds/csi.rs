@@ -112,7 +112,7 @@ fn remove_trace(storage: &Storage, pod: &PodDir, volume: &VolumeDir) -> Result<D
     let place = Path::new(names::VOLUMES).join(&volume.plugin);
     // Some drivers publish by a link, which is never followed, and leave it.
     let target = dir.open_below(place.join(&volume.name)).map_err(|fault| vec![fault])?;
-    let seen = target.map(|target| target.look_at(TARGET.as_ref())).transpose();
+    let seen = target.map(|target| target.stat(TARGET.as_ref())).transpose();
     match seen.map_err(|fault| vec![fault])?.flatten() {
         Some(seen) if seen.kind == FileType::Symlink => {
             work.remove_file(place.join(&volume.name), TARGET.as_ref());

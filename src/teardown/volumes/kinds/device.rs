@@ -115,7 +115,7 @@ fn may_live(storage: &Storage, uid: &OsStr) -> bool {
 
 /// What devices are mounted on holds nothing.
 fn remove_one(dir: &Dir, name: &OsStr, effects: &Effects) -> Result<Outcome, Fault> {
-    match dir.look_at(name)?.map(|seen| seen.kind) {
+    match dir.stat(name)?.map(|seen| seen.kind) {
         None => Ok(Outcome::Nothing),
         Some(FileType::Directory) => dir.remove_empty(name, effects),
         Some(FileType::RegularFile) if dir.read_file(name, 0).is_err() => {

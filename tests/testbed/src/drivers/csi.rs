@@ -209,7 +209,7 @@ fn asked(volume_id: &str, path: String) -> Result<PathBuf, Status> {
     Ok(path.into())
 }
 
-/// UnmountBackend what is mounted at and below a path, the last mount first; what is not mounted is no failure.
+/// Unmounts what is mounted at and below a path, the last mount first; what is not mounted is no failure.
 fn unmount(path: &Path) -> Result<(), Status> {
     let points = mounts::below(path).map_err(|error| Status::internal(format!("{error:#}")))?;
     for point in points.iter().rev() {

@@ -46,7 +46,7 @@ const DATA: &str = "data";
 
 /// The places of one raw block volume, outside of any pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UnmountScope {
+pub struct BlockVolumePaths {
     all: PathBuf,
     /// Name of its PersistentVolume.
     pub volume: OsString,
@@ -57,9 +57,9 @@ fn all_in(storage: &Storage) -> PathBuf {
     storage.root.path().join(STAGING).join(BLOCK)
 }
 
-// === impl UnmountScope ===
+// === impl BlockVolumePaths ===
 
-impl UnmountScope {
+impl BlockVolumePaths {
     /// Those of the PersistentVolume of this name.
     pub fn of(storage: &Storage, volume: &OsStr) -> Self {
         Self {
@@ -170,7 +170,7 @@ async fn take_away(
     volume: VolumeDir,
     approved: Approved,
 ) -> Result<DiskReport, Vec<Fault>> {
-    let places = UnmountScope::of(&storage, &volume.name);
+    let places = BlockVolumePaths::of(&storage, &volume.name);
     let what = places.data();
     let identity = places.identity(&storage).await?;
     let name = identity
@@ -211,7 +211,7 @@ async fn take_away(
 }
 
 /// The places of all raw block volumes of this node, of which a kubelet that was cut short may have left a part. Blocks.
-pub fn all(storage: &Storage) -> Result<Vec<UnmountScope>, Fault> {
+pub fn all(storage: &Storage) -> Result<Vec<BlockVolumePaths>, Fault> {
     let Some(all) = Dir::open(&all_in(storage))? else {
         return Ok(Vec::new());
     };
@@ -223,5 +223,8 @@ pub fn all(storage: &Storage) -> Result<Vec<UnmountScope>, Fault> {
             volumes.extend(place.names()?);
         }
     }
-    Ok(volumes.iter().map(|volume| UnmountScope::of(storage, volume)).collect())
+    Ok(volumes
+        .iter()
+        .map(|volume| BlockVolumePaths::of(storage, volume))
+        .collect())
 }

@@ -184,7 +184,7 @@ async fn by_driver(storage: &Arc<Storage>, verb: &'static str, path: &Path, erro
     let is_busy = matches!(&error, GrpcError::Failed { code, message, .. }
         if *code == Code::FailedPrecondition || message.to_ascii_lowercase().contains("busy"));
     let cause = match error {
-        GrpcError::Blocked { held, .. } => Cause::Blocked(held),
+        GrpcError::Blocked { blocked, .. } => Cause::Blocked(blocked),
         other if is_busy => match held_by(storage, path).await {
             Some(holders) => Cause::Message(format!("{other}; {holders}")),
             None => Cause::Message(other.to_string()),
@@ -201,7 +201,9 @@ async fn held_by(storage: &Arc<Storage>, path: &Path) -> Option<Holders> {
         let table = storage.all_mounts.read()?;
         let in_flight = &storage.effects.unmounting().in_flight;
         let found = holders(&storage.proc, &table, &table.mounts_at_or_below(&[&place]), in_flight);
-        Ok(found.into_values().find(|it| !it.processes.is_empty() || it.cut_short))
+        Ok(found
+            .into_values()
+            .find(|it| !it.processes.is_empty() || it.is_incomplete))
     });
     look.await.ok().flatten()
 }

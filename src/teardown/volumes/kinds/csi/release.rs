@@ -11,7 +11,7 @@ use super::{
         kind::Approved,
         storage::{Storage, in_words},
     },
-    block::{self, UnmountScope},
+    block::{self, BlockVolumePaths},
     identity::{Identity, mounted_elsewhere},
     publication::{NotDone, table},
     staging::Staged,
@@ -37,7 +37,7 @@ pub const VERB: &str = "unstage";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Stage {
     FileSystem(Staged),
-    Block(UnmountScope),
+    Block(BlockVolumePaths),
 }
 
 // === impl Stage ===

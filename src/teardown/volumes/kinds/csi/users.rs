@@ -9,7 +9,7 @@ use std::{
 
 use super::{
     PLUGIN,
-    block::{self, UnmountScope},
+    block::{self, BlockVolumePaths},
     identity::{Identity, Unread},
     release::Stage,
 };
@@ -174,7 +174,7 @@ pub fn each<T>(
             .extend(places.users(storage)?);
     }
     for (volume, pods) in devices {
-        let said = UnmountScope::of(storage, &volume).said()?;
+        let said = BlockVolumePaths::of(storage, &volume).said()?;
         for pod in pods {
             let user = Use {
                 pod,
