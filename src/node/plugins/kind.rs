@@ -1,15 +1,15 @@
-//! Kinds of plugins.
+//! Types of plugins.
 
 use std::fmt;
 
-/// What a driver is one of.
+/// Type of a plugin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Volumes.
+    /// CSI: volumes.
     Csi,
-    /// Dynamic resources.
+    /// DRA: dynamic resources.
     Dra,
-    /// Something that teardown has nothing to say to.
+    /// Not relevant for teardown.
     Other,
 }
 
