@@ -11,6 +11,7 @@ mod links;
 mod lists;
 mod namespaces;
 mod node;
+mod observed;
 mod orphaned;
 mod references;
 mod served_kinds;
@@ -24,7 +25,6 @@ use hashbrown::DefaultHashBuilder;
 use self::{
     isolated::{Isolated, NamespacedName},
     links::Links,
-    lists::ListMark,
     namespaces::Namespaces,
     orphaned::Orphaned,
 };
@@ -37,55 +37,9 @@ pub use self::{
     links::Link,
     namespaces::NamespaceId,
     node::{Node, NodeId},
+    observed::{Coordinates, Observed, Reference},
     state::State,
 };
-
-/// Kind, namespace and name of an object.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Coordinates<'a> {
-    /// Its kind.
-    pub kind: KindId,
-    /// Its namespace.
-    pub namespace: NamespaceId,
-    /// Its name.
-    pub name: &'a str,
-}
-
-/// The metadata that the collector uses.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Observed {
-    /// UID.
-    pub uid: String,
-    /// Namespace, empty for cluster-scoped objects.
-    pub namespace: String,
-    /// Name.
-    pub name: String,
-    /// `resourceVersion`.
-    pub version: String,
-    /// It has a `deletionTimestamp`.
-    pub deleting: bool,
-    /// It has the finalizer `orphan`.
-    pub orphan: bool,
-    /// It has the finalizer `foregroundDeletion`.
-    pub foreground: bool,
-    /// Its owner references.
-    pub owners: Vec<Reference>,
-}
-
-/// An owner reference.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Reference {
-    /// Group and version of the owner.
-    pub api_version: String,
-    /// Kind of the owner.
-    pub kind: String,
-    /// Name of the owner.
-    pub name: String,
-    /// UID of the owner.
-    pub uid: String,
-    /// `blockOwnerDeletion`.
-    pub blocking: bool,
-}
 
 /// An item of the work queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -114,6 +68,16 @@ enum Change {
     Applied,
     /// A later state was known already.
     Stale,
+}
+
+/// Marks of a kind's last list.
+#[derive(Debug, Clone, Copy, Default)]
+struct ListMark {
+    /// The mark of objects seen in the current list. It alternates from list to list, so starting one changes no
+    /// object. Between lists all observed objects have it.
+    mark: bool,
+    /// A list has started and is not complete.
+    is_open: bool,
 }
 
 /// See the module's documentation.

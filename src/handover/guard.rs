@@ -17,7 +17,7 @@ use tokio::{sync::Notify, time::Instant};
 use crate::{
     api::{ApiClient, ApiError, Proof},
     journal::{Journal, WatchMemory},
-    model::problems,
+    model::{pod::PodRef, problems},
     node::{
         effects::{Effects, EffectsBlocked},
         identity::Identity,
@@ -27,15 +27,17 @@ use crate::{
 };
 
 mod absence;
-pub mod activity;
+mod activity;
 mod approve;
 mod gate;
 pub mod holds;
 mod kubelet;
 mod pause;
+pub mod work;
 
 use absence::MissingPods;
 pub use absence::{ListComparison, UnlistedPods};
+use activity::Activity;
 
 /// How often the highest resourceVersion is recorded. It changes with every pod; this is enough to detect a restored etcd.
 const REMEMBER_EVERY: Duration = Duration::from_secs(60);
@@ -85,7 +87,7 @@ struct State {
     requested_at: Option<Instant>,
     /// A kubelet that any probe has found since [`Guard::take_probes`] was last called.
     seen: Option<KubeletProcess>,
-    activity: activity::Activity,
+    activity: Activity,
     store: WatchMemory,
     recorded_at: Option<Instant>,
     /// resourceVersion of the last complete list.
@@ -127,7 +129,7 @@ impl Guard {
                 probed_during: Instant::now()..Instant::now(),
                 requested_at: None,
                 seen: None,
-                activity: activity::Activity::default(),
+                activity: Activity::default(),
                 store,
                 recorded_at: None,
                 listed: None,
@@ -184,6 +186,29 @@ impl Guard {
     /// [`ApiError::Blocked`] for a mismatch, else the error of the request.
     pub async fn verify(&self, api: &ApiClient) -> Result<(), ApiError> {
         self.node(api).await.map(drop)
+    }
+
+    /// Whether a complete, consistent list of the pods of this name on this node lacks this UID. The Node is read before and
+    /// after it, so that the list is known to come from the right cluster.
+    ///
+    /// # Errors
+    /// When a request fails, the Node is not the recorded one, or absence is no proof now.
+    pub async fn is_gone(&self, api: &ApiClient, pod: &PodRef) -> Result<bool, ApiError> {
+        self.verify(api).await?;
+        let seen_before = self.highest();
+        let list = api.pods_named(pod).await?;
+        if list.has_pod {
+            return Ok(false);
+        }
+        self.verify(api).await?;
+        match self.record_list(list.version, seen_before, None) {
+            None => Ok(true),
+            Some(cause) => Err(ApiError::Blocked {
+                verb: "LIST",
+                path: "/api/v1/pods".to_owned(),
+                cause,
+            }),
+        }
     }
 
     /// The Node from the API server, if it is the recorded one.

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     counters::Counters,
-    handover::guard::activity::UnderWay,
+    handover::guard::work::UnderWay,
     teardown::volumes::{Released, release_unused, storage::Storage},
 };
 

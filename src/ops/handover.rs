@@ -6,7 +6,7 @@ use super::{
     admin::handover::{HANDOVER, HandoverRequest},
     client::{self, ClientError},
 };
-use crate::{handover::guard::activity::HandoverResult, words::some_of};
+use crate::{handover::guard::work::HandoverResult, words::some_of};
 
 /// Requests the handover and formats the result.
 pub async fn hand_over(socket: &Path, timeout: Duration) -> String {

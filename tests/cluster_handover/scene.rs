@@ -14,7 +14,7 @@ use nix::{
     unistd::Pid,
 };
 use pod_teardown::{
-    handover::guard::activity::HandoverResult,
+    handover::guard::work::HandoverResult,
     ops::{
         admin::{
             self,

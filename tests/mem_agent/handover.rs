@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
 use pod_teardown::{
-    handover::guard::activity::HandoverResult,
+    handover::guard::work::HandoverResult,
     ops::{
         admin::{handover, stop::StopRequest},
         client,

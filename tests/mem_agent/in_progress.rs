@@ -2,7 +2,7 @@
 //! point since.
 
 use pod_teardown::{
-    handover::guard::activity::HandoverResult,
+    handover::guard::work::HandoverResult,
     ops::{
         admin::{
             pause::{PAUSE, Pause},

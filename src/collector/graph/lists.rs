@@ -1,17 +1,7 @@
 //! Relists: objects that a complete list does not show are deleted.
 
-use super::{Graph, Isolated, NodeId, Observed, State, WorkItem};
+use super::{Graph, Isolated, ListMark, NodeId, Observed, State, WorkItem};
 use crate::collector::kinds::KindId;
-
-/// Marks of a kind's last list.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct ListMark {
-    /// The mark of objects seen in the current list. It alternates from list to list, so starting one changes no
-    /// object. Between lists all observed objects have it.
-    pub mark: bool,
-    /// A list has started and is not complete.
-    pub is_open: bool,
-}
 
 // === impl Graph ===
 

@@ -2,41 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use super::Guard;
-use crate::{
-    api::{ApiClient, ApiError},
-    journal::WatchMemory,
-    model::pod::{PodRef, PodUid},
-    words::counted,
-};
+use crate::{journal::WatchMemory, model::pod::PodUid, words::counted};
 
 /// From this many missing pods on, and if they are the majority, an approval is needed.
 const MANY: usize = 10;
-
-impl Guard {
-    /// Whether a complete, consistent list of the pods of this name on this node lacks this UID. The Node is read before and
-    /// after it, so that the list is known to come from the right cluster.
-    ///
-    /// # Errors
-    /// When a request fails, the Node is not the recorded one, or absence is no proof now.
-    pub async fn is_gone(&self, api: &ApiClient, pod: &PodRef) -> Result<bool, ApiError> {
-        self.verify(api).await?;
-        let seen_before = self.highest();
-        let list = api.pods_named(pod).await?;
-        if list.has_pod {
-            return Ok(false);
-        }
-        self.verify(api).await?;
-        match self.record_list(list.version, seen_before, None) {
-            None => Ok(true),
-            Some(cause) => Err(ApiError::Blocked {
-                verb: "LIST",
-                path: "/api/v1/pods".to_owned(),
-                cause,
-            }),
-        }
-    }
-}
 
 /// A complete list compared with the known pods.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -1,15 +1,8 @@
-//! Whether new work may begin, the work in progress, and the handover of the node to a kubelet. No work begins on standby or during
-//! a handover.
+//! The role, a handover to a kubelet, and the work in progress.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
-use serde::{Deserialize, Serialize};
-use tokio::time::{Instant, timeout};
-
-use super::Guard;
+use tokio::time::Instant;
 
 /// After each handover the agent stays away at least this long: the caller is about to start a kubelet.
 const MIN_RESERVATION: Duration = Duration::from_secs(5);
@@ -22,38 +15,24 @@ pub(super) struct Activity {
     /// The kubelet process is unresponsive.
     pub is_unresponsive: bool,
     /// Number of handover calls in progress.
-    handovers: usize,
+    pub handovers: usize,
     /// Until when the node is reserved for a kubelet that has not been seen yet.
     reserved_until: Option<Instant>,
     /// The first and the last handover since a kubelet was seen.
     unseen_since: Option<(Instant, Instant)>,
-    under_way: BTreeMap<u64, Work>,
-    last: u64,
+    pub under_way: BTreeMap<u64, Work>,
+    pub last: u64,
 }
 
 /// Work that has not reached a safe point.
 #[derive(Debug)]
-struct Work {
+pub(super) struct Work {
     /// Its name for people, such as `default/web-0`.
-    what: String,
+    pub what: String,
     /// The last attempt has failed, and the next one has not begun.
-    waits_to_retry: bool,
+    pub waits_to_retry: bool,
     /// An attempt has failed since the handover began: the handover does not wait for the next one to begin.
-    has_failed: bool,
-}
-
-/// Work in progress. It ends when this is dropped.
-pub struct UnderWay {
-    guard: Guard,
-    id: u64,
-}
-
-/// The result of a handover.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct HandoverResult {
-    /// Work that had not reached a safe point at the timeout. The kubelet may repeat hooks and grace period of these pods.
-    pub cut_short: Vec<String>,
+    pub has_failed: bool,
 }
 
 // === impl Activity ===
@@ -76,7 +55,7 @@ impl Activity {
     }
 
     /// Whether a handover waits only for attempts that are in progress.
-    fn is_nearly_idle(&self) -> bool {
+    pub fn is_nearly_idle(&self) -> bool {
         self.handovers > 0 && self.under_way.values().all(|work| work.has_failed)
     }
 
@@ -93,7 +72,7 @@ impl Activity {
 
     /// Reserves the node for `reserve_for` from now on. The handover was requested at `asked`. A kubelet whose starts fail again and again,
     /// each with a handover, gets this time only once.
-    fn hand_over(&mut self, asked: Instant, reserve_for: Duration) {
+    pub fn hand_over(&mut self, asked: Instant, reserve_for: Duration) {
         let now = Instant::now();
         let repeated = self
             .unseen_since
@@ -101,184 +80,5 @@ impl Activity {
         let first = repeated.map_or(now, |(first, _)| first);
         self.unseen_since = Some((first, now));
         self.reserved_until = Some((first + reserve_for).max(now + MIN_RESERVATION.min(reserve_for)));
-    }
-}
-
-// === impl Guard ===
-
-impl Guard {
-    /// Sets the role: why this agent is on standby, and whether the kubelet is unresponsive. `None`: it is active.
-    pub fn set_role(&self, stands_by: Option<String>, is_unresponsive: bool) {
-        let mut state = self.lock();
-        state.activity.is_unresponsive = is_unresponsive;
-        if state.activity.stands_by.is_some() && stands_by.is_none() {
-            self.unblocked.notify_waiters();
-        }
-        if stands_by.is_some() {
-            self.cancel.notify_waiters();
-        }
-        state.activity.stands_by = stands_by;
-    }
-
-    /// Whether a handover is in progress, or has ended and its kubelet has not been seen yet.
-    pub fn is_handing_over(&self) -> bool {
-        let state = self.lock();
-        state.activity.handovers > 0 || state.activity.why_blocked().is_some()
-    }
-
-    /// Waits until this agent becomes active or is resumed.
-    pub async fn unblocked(&self) {
-        self.unblocked.notified().await;
-    }
-
-    /// Why no new work may begin now. Work in progress may continue.
-    pub fn why_no_new_work(&self) -> Option<String> {
-        let handovers = || {
-            let is_handing_over = self.lock().activity.handovers > 0;
-            is_handing_over.then(|| "the node is being handed back to its kubelet".to_owned())
-        };
-        let paused = || self.paused().map(|paused| paused.why());
-        self.why_blocked().or_else(handovers).or_else(paused)
-    }
-
-    /// Begins work with this name for people. A handover waits until it ends.
-    ///
-    /// # Errors
-    /// Why no work may begin.
-    pub fn begin(&self, what: String) -> Result<UnderWay, String> {
-        if let Some(why) = self.why_no_new_work() {
-            return Err(why);
-        }
-        let mut state = self.lock();
-        if !state.activity.is_busy() {
-            self.probe_requested.notify_one();
-        }
-        state.activity.last += 1;
-        let id = state.activity.last;
-        let work = Work {
-            what,
-            waits_to_retry: false,
-            has_failed: false,
-        };
-        state.activity.under_way.insert(id, work);
-        Ok(UnderWay {
-            guard: self.clone(),
-            id,
-        })
-    }
-
-    /// Hands the node over to a kubelet that is about to start. No work begins from now on, and work in progress has `patience` to
-    /// reach a safe point. Work that waits to retry makes one more attempt at once. Then all effects are blocked for `reserve_for`, or
-    /// until a kubelet is seen.
-    pub async fn hand_over(&self, patience: Duration, reserve_for: Duration) -> HandoverResult {
-        let _handing_back = OngoingHandover::begin(self);
-        let asked = Instant::now();
-        let idle = async {
-            loop {
-                let ends = self.idle.notified();
-                if !self.lock().activity.is_busy() {
-                    return;
-                }
-                ends.await;
-            }
-        };
-        // After the timeout, too: the caller starts a kubelet now.
-        timeout(patience, idle).await.ok();
-        // Also pods that an earlier run has not brought to a safe point, and those that a kubelet process interrupted.
-        let midway = self.journal.midway();
-        // A restarted agent must not become active again.
-        self.journal.set_turn(None);
-        let mut state = self.lock();
-        state.activity.hand_over(asked, reserve_for);
-        self.cancel.notify_waiters();
-        let cut_short: BTreeSet<_> = state.activity.under_way().into_iter().chain(midway).collect();
-        HandoverResult {
-            cut_short: cut_short.into_iter().collect(),
-        }
-    }
-
-    fn notify_if_idle(&self) {
-        if !self.lock().activity.is_busy() {
-            self.idle.notify_waiters();
-        }
-    }
-}
-
-/// One handover in progress.
-struct OngoingHandover<'a>(&'a Guard);
-
-// === impl OngoingHandover ===
-
-impl<'a> OngoingHandover<'a> {
-    fn begin(guard: &'a Guard) -> Self {
-        let mut state = guard.lock();
-        state.activity.handovers += 1;
-        for work in state.activity.under_way.values_mut() {
-            (work.waits_to_retry, work.has_failed) = (false, false);
-        }
-        guard.retry_requested.notify_waiters();
-        drop(state);
-        Self(guard)
-    }
-}
-
-impl Drop for OngoingHandover<'_> {
-    fn drop(&mut self) {
-        self.0.lock().activity.handovers -= 1;
-    }
-}
-
-// === impl UnderWay ===
-
-impl UnderWay {
-    /// Whether it may begin a further part.
-    pub fn may_begin_part(&self) -> bool {
-        self.guard.why_no_new_work().is_none()
-    }
-
-    /// The attempt has failed, and the next one begins later.
-    pub fn set_failed(&self) {
-        if let Some(work) = self.guard.lock().activity.under_way.get_mut(&self.id) {
-            (work.waits_to_retry, work.has_failed) = (true, true);
-        }
-        self.guard.notify_if_idle();
-    }
-
-    /// Begins the next attempt. `false`: a handover does not wait for it any more.
-    pub fn begin_retry(&self) -> bool {
-        let mut state = self.guard.lock();
-        if state.activity.is_nearly_idle() {
-            return false;
-        }
-        if let Some(work) = state.activity.under_way.get_mut(&self.id) {
-            work.waits_to_retry = false;
-        }
-        self.guard.probe_requested.notify_one();
-        true
-    }
-
-    /// Waits until the next attempt has to begin at once, because a handover has begun.
-    pub async fn retry_requested(&self) {
-        loop {
-            let notified = self.guard.retry_requested.notified();
-            if !self
-                .guard
-                .lock()
-                .activity
-                .under_way
-                .get(&self.id)
-                .is_some_and(|work| work.waits_to_retry)
-            {
-                return;
-            }
-            notified.await;
-        }
-    }
-}
-
-impl Drop for UnderWay {
-    fn drop(&mut self) {
-        self.guard.lock().activity.under_way.remove(&self.id);
-        self.guard.notify_if_idle();
     }
 }

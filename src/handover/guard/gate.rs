@@ -2,7 +2,7 @@
 
 use futures::future::{BoxFuture, FutureExt as _};
 
-use super::{Guard, activity::UnderWay};
+use super::{Guard, work::UnderWay};
 use crate::{
     model::{pod::PodRef, trace::BlockedReason},
     teardown::boundary::{Attempt, Gate},
