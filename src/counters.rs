@@ -1,6 +1,7 @@
 //! What happened how often.
 
 use std::{
+    borrow::Cow,
     collections::BTreeMap,
     sync::{
         Mutex, PoisonError,
@@ -10,7 +11,10 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::failure::Failure;
+use crate::model::{failure::Failure, trace::Step};
+
+/// How often each step failed, by reason.
+pub type Failures<S = Step> = BTreeMap<S, BTreeMap<Cow<'static, str>, u64>>;
 
 /// Counters since the start of the agent.
 #[derive(Debug, Default)]
@@ -19,7 +23,7 @@ pub struct Counters {
     deleted: AtomicU64,
     finished: AtomicU64,
     attempts_failed: AtomicU64,
-    failures: Mutex<BTreeMap<String, u64>>,
+    failures: Mutex<Failures>,
     hooks_failed: AtomicU64,
     events_dropped: AtomicU64,
     pods_unreadable: AtomicU64,
@@ -41,9 +45,9 @@ pub struct Counts {
     pub finished: u64,
     /// Attempts that failed and are repeated.
     pub attempts_failed: u64,
-    /// What failed in them, by step and reason.
+    /// Failures of steps.
     #[serde(default)]
-    pub failures: BTreeMap<String, u64>,
+    pub failures: Failures,
     /// preStop hooks that failed.
     pub hooks_failed: u64,
     /// Events that nobody will read.
@@ -118,7 +122,7 @@ impl Counters {
     /// Something failed, in an attempt that goes on or that ends with it.
     pub fn failed(&self, Failure { step, reason, .. }: &Failure) {
         let mut counted = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        *counted.entry(format!("{step}: {reason}")).or_default() += 1;
+        *counted.entry(*step).or_default().entry(reason.clone()).or_default() += 1;
     }
 
     /// All values.

@@ -1,13 +1,13 @@
 //! Counters of the collector.
 
 use std::{
-    collections::BTreeMap,
+    borrow::Cow,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use serde::{Deserialize, Serialize};
 
-use crate::api::ApiError;
+use crate::{api::ApiError, counters::Failures};
 
 /// Counters since the collector's last start.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,8 +27,8 @@ pub struct Counts {
     pub asked: u64,
     /// Writes that met a conflict.
     pub conflicts: u64,
-    /// Failures by step and reason.
-    pub failures: BTreeMap<String, u64>,
+    /// Failures of steps.
+    pub failures: Failures<Cow<'static, str>>,
 }
 
 /// Sums over all periods in which this agent's collector was active.
@@ -77,17 +77,18 @@ impl Counts {
         self.unseen += unseen;
         self.asked += asked;
         self.conflicts += conflicts;
-        for (failure, times) in failures {
-            *self.failures.entry(failure.clone()).or_default() += times;
+        for (step, reasons) in failures {
+            let sums = self.failures.entry(step.clone()).or_default();
+            for (reason, times) in reasons {
+                *sums.entry(reason.clone()).or_default() += times;
+            }
         }
     }
 
     /// Counts a failure; `true` for the first of its kind.
     pub fn failed(&mut self, step: &'static str, error: &ApiError) -> bool {
-        let times = self
-            .failures
-            .entry(format!("{step}: {}", error.short_reason()))
-            .or_default();
+        let reasons = self.failures.entry(step.into()).or_default();
+        let times = reasons.entry(error.in_a_word().into()).or_default();
         *times += 1;
         *times == 1
     }

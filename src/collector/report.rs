@@ -217,8 +217,10 @@ impl WorkReport {
                 counted(*unseen, "finalizer taken off")
             );
         }
-        for (failure, times) in failures {
-            let _ = writeln!(out, "failed     {failure}, {times} times");
+        for (step, reasons) in failures {
+            for (reason, times) in reasons {
+                let _ = writeln!(out, "failed     {step}: {reason}, {times} times");
+            }
         }
         section(&mut out, "Deletions that wait for dependents", &self.deletions, |it| {
             let example = it

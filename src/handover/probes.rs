@@ -6,6 +6,8 @@ use std::{ops::Range, time::Duration};
 
 use tokio::time::Instant;
 
+use super::report::ProbeState;
+
 /// The result of one probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Probe {
@@ -135,12 +137,12 @@ impl Probe {
         }
     }
 
-    /// Its label in `status`.
-    pub fn label(&self) -> &'static str {
+    /// The result without its details.
+    pub fn state(&self) -> ProbeState {
         match self {
-            Self::Alive(_) => "lives",
-            Self::Down(_) => "silent",
-            Self::Unknown(_) => "unknown",
+            Self::Alive(_) => ProbeState::Alive,
+            Self::Down(_) => ProbeState::Down,
+            Self::Unknown(_) => ProbeState::Unknown,
         }
     }
 }

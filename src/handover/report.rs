@@ -1,5 +1,7 @@
 //! The role and the probes of the kubelet in `status`.
 
+use std::fmt;
+
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
@@ -39,6 +41,21 @@ pub struct Fenced {
     pub last: Option<String>,
 }
 
+/// What a probe shows of the kubelet.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ProbeState {
+    /// It runs.
+    #[serde(rename = "lives")]
+    Alive,
+    /// It does not run.
+    #[serde(rename = "silent")]
+    Down,
+    /// The probe failed.
+    #[default]
+    #[serde(rename = "unknown")]
+    Unknown,
+}
+
 /// One probe of the kubelet.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -46,8 +63,8 @@ pub struct ProbeReport {
     /// Which one: `process`, `healthz` or `lease`.
     #[serde(rename = "sign")]
     pub probe: String,
-    /// `lives`, `silent` or `unknown`.
-    pub shows: String,
+    /// The last result.
+    pub shows: ProbeState,
     /// Since when all results are the same, without a gap.
     pub since: Option<Timestamp>,
     /// Details of the last result.
@@ -111,6 +128,18 @@ impl Fenced {
     }
 }
 
+// === impl ProbeState ===
+
+impl fmt::Display for ProbeState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Alive => "lives",
+            Self::Down => "silent",
+            Self::Unknown => "unknown",
+        })
+    }
+}
+
 // === impl ProbeReport ===
 
 impl ProbeReport {
@@ -118,7 +147,7 @@ impl ProbeReport {
         let lasts = Instant::now().saturating_duration_since(probe.since);
         Self {
             probe: name.to_owned(),
-            shows: probe.result.label().to_owned(),
+            shows: probe.result.state(),
             since: wall.checked_sub(lasts).ok(),
             seen: probe.result.detail().to_owned(),
         }

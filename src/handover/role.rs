@@ -150,7 +150,7 @@ pub fn initial_role(had: Option<&OwnTurn>, take_over_after: Duration, now: &Mark
 impl Role {
     /// Whether pods are terminated neither by the kubelet nor by this agent until the kubelet is repaired.
     pub fn is_unresponsive(&self) -> bool {
-        self.kind() == "wedged"
+        matches!(self, Self::Standby(Why::Unresponsive | Why::Restarting))
     }
 
     /// Whether both have the same reason, regardless of durations and messages.

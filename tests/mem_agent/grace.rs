@@ -1,5 +1,6 @@
 //! The grace period while it runs: it can be shortened wherever the pod stands, and never grows.
 
+use pod_teardown::model::trace::Step;
 use serde_json::{Value, json};
 use testbed::scripted_cri::{ExecSync, Kind, StopContainer, expect};
 use tokio::time::{Instant, sleep};
@@ -101,7 +102,7 @@ async fn shorter_grace_survives_a_failed_call() {
     );
     assert_eq!(node.count_events("web", "FailedKillPod").await, 1);
     let counted = node.status().await.counters;
-    assert_eq!(counted.failures, [("term: Unknown".to_owned(), 2)].into());
+    assert_eq!(counted.failures, [(Step::Term, [("Unknown".into(), 2)].into())].into());
 }
 
 #[tokio::test(start_paused = true)]

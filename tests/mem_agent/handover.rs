@@ -1,9 +1,10 @@
 //! `hand-back`: the node is given to a kubelet that is about to start, each pod at a safe point.
 
-use std::{collections::BTreeMap, fs, path::Path, time::Duration};
+use std::{fs, path::Path, time::Duration};
 
 use pod_teardown::{
-    handover::guard::work::HandoverResult,
+    handover::guard::activity::HandoverResult,
+    model::trace::Step,
     ops::{
         admin::{handover, stop::StopRequest},
         client,
@@ -146,8 +147,8 @@ async fn handover_retries_a_failed_stop_once_and_names_the_pod_if_it_fails_again
             counted.attempts_failed, many,
             "one that is let go at a safe point has not failed"
         );
-        let of_each = ["term: Unavailable", "term: running"].map(|failure| (failure.to_owned(), many));
-        assert_eq!(counted.failures, BTreeMap::from(of_each));
+        let of_each = ["Unavailable", "running"].map(|reason| (reason.into(), many));
+        assert_eq!(counted.failures, [(Step::Term, of_each.into())].into());
         let (again, named) = (Instant::now(), handed_back);
         assert_eq!(
             request_handover(&node, secs(60)).await,

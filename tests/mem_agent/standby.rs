@@ -4,7 +4,7 @@ use std::{fs, path::PathBuf, pin::Pin, time::Duration};
 
 use pod_teardown::{
     cli::PodsFlag,
-    explanation::Explanation,
+    handover::report::ProbeState,
     model::trace::BlockedReason,
     ops::{
         admin::{stop::StopRequest, why::path_of},
@@ -511,7 +511,7 @@ async fn missing_lease_shows_no_kubelet() {
     node.wait_torn_down("web").await;
     let probes = node.status().await.understudy.unwrap().probes;
     let lease = probes.iter().find(|it| it.probe == "lease").unwrap();
-    assert_eq!((lease.shows.as_str(), lease.seen.as_str()), ("silent", "is not there"));
+    assert_eq!((lease.shows, lease.seen.as_str()), (ProbeState::Down, "is not there"));
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,6 +1,6 @@
 //! Writes metric families.
 
-use std::{collections::BTreeMap, fmt, time::Duration};
+use std::{fmt, time::Duration};
 
 use prometheus_client::{
     encoding::{DescriptorEncoder, NoLabelSet},
@@ -8,7 +8,7 @@ use prometheus_client::{
     registry::Unit,
 };
 
-use crate::model::foreign::ForeignText;
+use crate::{counters::Failures, model::foreign::ForeignText};
 
 /// A page of metrics.
 pub(super) struct Page<'a>(pub DescriptorEncoder<'a>);
@@ -94,11 +94,12 @@ impl Page<'_> {
         encoder.encode_counter::<NoLabelSet, _, u64>(&value.as_secs_f64(), None)
     }
 
-    /// Writes counters of failures. The keys are `STEP: REASON`.
-    pub fn failures(&mut self, name: &str, help: &str, failures: &BTreeMap<String, u64>) -> fmt::Result {
-        let failures = failures.iter().map(|(failure, &times)| {
-            let (step, reason) = failure.split_once(": ").unwrap_or((failure, ""));
-            ([("step", step), ("reason", reason)], times)
+    /// Counters of failures, with the labels `step` and `reason`.
+    pub fn failures<S: ToString>(&mut self, name: &str, help: &str, failures: &Failures<S>) -> fmt::Result {
+        let failures = failures.iter().flat_map(|(step, reasons)| {
+            let step = step.to_string();
+            let labels = move |reason: &str| [("step", step.clone()), ("reason", reason.to_owned())];
+            reasons.iter().map(move |(reason, &times)| (labels(reason), times))
         });
         self.counters(name, help, failures)
     }

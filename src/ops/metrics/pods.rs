@@ -6,7 +6,7 @@ use super::{page::Page, since_epoch};
 use crate::{
     counters::Counts,
     handover::{
-        report::{Fenced, RoleReport},
+        report::{Fenced, ProbeState, RoleReport},
         role::Role,
     },
     model::trace::{Stage, Step},
@@ -50,10 +50,12 @@ fn role(page: &mut Page<'_>, report: &RoleReport) -> fmt::Result {
     page.gauges(
         "kubelet_lives",
         "1 while this sign of the kubelet shows that it lives, 0 while it does not, or cannot be looked at.",
-        report
-            .probes
-            .iter()
-            .map(|probe| ([("sign", probe.probe.clone())], u64::from(probe.shows == "lives"))),
+        report.probes.iter().map(|probe| {
+            (
+                [("sign", probe.probe.clone())],
+                u64::from(probe.shows == ProbeState::Alive),
+            )
+        }),
     )?;
     let Fenced { stopped, failed, .. } = report.fenced;
     page.counters(

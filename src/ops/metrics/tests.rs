@@ -14,14 +14,16 @@ use crate::{
         queue::Depth,
     },
     counters,
-    handover::report::{Fenced, ProbeReport, RoleReport},
+    handover::report::{Fenced, ProbeReport, ProbeState, RoleReport},
+    model::trace::Step,
 };
+
 const DOCS: &str = include_str!("../../../docs/metrics.md");
 
-fn probe(probe: &str, shows: &str) -> ProbeReport {
+fn probe(probe: &str, shows: ProbeState) -> ProbeReport {
     ProbeReport {
         probe: probe.to_owned(),
-        shows: shows.to_owned(),
+        shows,
         ..ProbeReport::default()
     }
 }
@@ -40,7 +42,7 @@ pub(super) fn full() -> Scrape {
         resource: "replicasets".to_owned(),
         ..KindMetrics::default()
     };
-    let failures = BTreeMap::from([("delete: 500".to_owned(), 3)]);
+    let failures = [("delete".into(), [("500".into(), 3)].into())].into();
     let snapshot = MetricsSnapshot {
         kinds: vec![pods, sets],
         queue: Depth {
@@ -73,9 +75,9 @@ pub(super) fn full() -> Scrape {
                 turn: "ours".to_owned(),
                 since: Timestamp::from_second(1_767_052_800).ok(),
                 probes: vec![
-                    probe("process", "silent"),
-                    probe("healthz", "unknown"),
-                    probe("lease", "lives"),
+                    probe("process", ProbeState::Down),
+                    probe("healthz", ProbeState::Unknown),
+                    probe("lease", ProbeState::Alive),
                 ],
                 fenced: Fenced {
                     stopped: 3,
@@ -86,7 +88,7 @@ pub(super) fn full() -> Scrape {
             }),
             credentials_end: Timestamp::from_second(1_767_139_200).ok(),
             counters: counters::Counts {
-                failures: BTreeMap::from([("volumes: EBUSY".to_owned(), 5)]),
+                failures: [(Step::Volumes, [("EBUSY".into(), 5)].into())].into(),
                 ..counters::Counts::default()
             },
             ..StatusReport::default()
