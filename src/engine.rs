@@ -50,7 +50,7 @@ use crate::{
         context::Context,
         journal::PodJournalExt as _,
         period::Period,
-        precedence::Precedence,
+        priority_gate::PriorityGate,
         worker::{PodUpdate, RuntimeState, Worker},
     },
     trace_recorder::TraceRecorder,
@@ -69,7 +69,7 @@ pub struct Engine {
     /// Whether somebody takes the status, and deletes the object.
     reports: bool,
     running: Arc<Running>,
-    precedence: Precedence,
+    priority_gate: PriorityGate,
     large: Arc<Semaphore>,
     _lock: PodsLock,
     _shuts: AbortOnDropHandle<()>,
@@ -157,7 +157,7 @@ impl Engine {
             imposed,
         } = Termination::begin(context, &view, Cause::Deleted, grace, None);
         if let Some(manifest) = manifest {
-            context.journal.keep_manifest(&uid, manifest);
+            context.journal.record_manifest(&uid, manifest);
         }
         let view = Arc::new(view);
         let update = PodUpdate {
@@ -165,7 +165,7 @@ impl Engine {
             // Nobody waits for a status.
             removed: !self.reports,
             imposed: imposed.map(Arc::new),
-            releases: 0,
+            approvals: 0,
         };
         let (updates, outcome) = (watch::Sender::new(update), watch::Sender::new(None));
         let worker = Worker {
@@ -173,8 +173,8 @@ impl Engine {
             updates: updates.subscribe(),
             period: Arc::clone(&period),
             record: Arc::clone(&record),
-            precedence: self.precedence.clone(),
-            reads: AtomicU32::new(0),
+            priority_gate: self.priority_gate.clone(),
+            failed_reads: AtomicU32::new(0),
             runtime_state: RuntimeState::default(),
             large: Arc::clone(&self.large),
         };

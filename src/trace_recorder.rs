@@ -138,6 +138,7 @@ impl TraceRecorder {
         let mut state = self.lock();
         state.attempts += 1;
         state.finished = None;
+        state.blocked.iter_mut().for_each(|blocked| blocked.retry_at = None);
     }
 
     /// Sets what blocks the pod; empty if nothing does.

@@ -28,9 +28,9 @@ use crate::{
         boundary::{EventSink, Gate, NoApi, NoEvents, OpenGate, PodApi},
         context::Context,
         journal::PodJournal,
-        precedence::Precedence,
-        volumes::storage::{NoCluster, Storage},
-        worker::LARGE_AT_ONCE,
+        priority_gate::PriorityGate,
+        volumes::storage::{NoCluster, Storage, Turns},
+        worker::MAX_LARGE_KIB,
     },
 };
 
@@ -204,8 +204,8 @@ impl Builder {
             context: Arc::new(context),
             reports,
             running,
-            precedence: Precedence::default(),
-            large: Arc::new(Semaphore::new(LARGE_AT_ONCE as usize)),
+            priority_gate: PriorityGate::default(),
+            large: Arc::new(Semaphore::new(MAX_LARGE_KIB as usize)),
             _lock: lock,
             _shuts: AbortOnDropHandle::new(tokio::spawn(ask)),
         })

@@ -14,7 +14,7 @@ use crate::{
         evidence,
         grace::{self, GraceAsked},
         journal::PodJournalExt as _,
-        places,
+        locate,
     },
 };
 
@@ -75,9 +75,9 @@ pub(super) async fn plan(context: &Arc<Context>, view: &PodView) -> Result<Plan,
         plan.blocked = evidence::all_agree(&context, &view, true, Step::Term, &observed)
             .err()
             .unwrap_or_default();
-        let dir = places::dir(&context, &view)?;
+        let dir = locate::pod_dir(&context, &view)?;
         plan.mounts = dir.mounted(&*context.storage.mounts.read().map_err(failed)?);
-        for cgroup in places::cgroups(&context, &view) {
+        for cgroup in locate::cgroups(&context, &view) {
             plan.cgroups.push(cgroup?.path().to_owned());
         }
         if dir.open().map_err(failed)?.is_some() {

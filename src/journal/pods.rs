@@ -68,7 +68,7 @@ impl Journal {
     /// All pods that are midway, by namespace and name.
     pub fn midway(&self) -> Vec<String> {
         let state = self.lock();
-        let entries = state.pods.values().filter(|entry| entry.midway);
+        let entries = state.pods.values().filter(|entry| entry.in_progress);
         entries
             .map(|entry| format!("{}/{}", entry.namespace, entry.name))
             .collect()

@@ -164,8 +164,8 @@ impl Disk {
         self.full.store(full, Ordering::SeqCst);
     }
 
-    /// What an agent would know that begins now.
-    fn as_it_is(&self) -> Journal {
+    /// The journal of an agent that starts now.
+    fn restarted(&self) -> Journal {
         let copy = self.bytes.lock().unwrap().clone();
         let disk = Self {
             bytes: Arc::new(Mutex::new(copy)),
@@ -242,11 +242,11 @@ async fn a_disk_that_was_full_gets_what_was_said_meanwhile_and_what_comes_later(
     disk.fill(false);
     sleep(LONGEST_PAUSE).await;
     assert_eq!(journal.trouble().error, None);
-    let known = disk.as_it_is();
+    let known = disk.restarted();
     assert!(known.pod(&"web".into()).unwrap().hooks.contains_key("c1"));
     assert!(known.pod(&"before".into()).is_some() && known.pod(&"ended".into()).is_none());
     journal.hook_ended(&"web".into(), "c1").await.unwrap();
-    assert!(disk.as_it_is().pod(&"web".into()).unwrap().hooks["c1"].ended);
+    assert!(disk.restarted().pod(&"web".into()).unwrap().hooks["c1"].ended);
 }
 
 #[tokio::test(start_paused = true)]
@@ -258,7 +258,7 @@ async fn whose_node_this_is_counts_at_once_and_comes_to_the_disk_when_that_has_r
     assert_eq!(journal.node_uid().as_deref(), Some("node-1"));
     disk.fill(false);
     sleep(LONGEST_PAUSE).await;
-    assert_eq!(disk.as_it_is().node_uid().as_deref(), Some("node-1"));
+    assert_eq!(disk.restarted().node_uid().as_deref(), Some("node-1"));
 }
 
 #[tokio::test(start_paused = true)]

@@ -122,6 +122,9 @@ pub struct Blocked {
     pub reason: BlockedReason,
     /// Message for people.
     pub message: String,
+    /// When the next attempt begins at the latest; `None` during an attempt, or if the whole pod waits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_at: Option<Timestamp>,
     /// PIDs of processes that have to exit first, as far as known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub holders: Vec<i32>,
@@ -200,6 +203,7 @@ impl Blocked {
             target: String::new(),
             reason,
             message: message.into(),
+            retry_at: None,
             holders: Vec::new(),
         }
     }
@@ -216,6 +220,7 @@ impl From<&Failure> for Blocked {
                 _ => BlockedReason::Failed,
             },
             message: failure.cause.clone(),
+            retry_at: None,
             holders: failure.held_by.clone(),
         }
     }

@@ -52,7 +52,7 @@ impl Termination {
         context.journal.begin(pod, now.clone(), grace, imposed.as_ref());
         // Of one that was begun before, the API shows no reason, or none any more.
         if matches!(cause, Cause::Requested | Cause::Begun) {
-            context.journal.requested(&pod.uid);
+            context.journal.record_request(&pod.uid);
         }
         if cause == Cause::PhaseTerminal && reached >= Some(Stage::Terminated) {
             // Most of a node's pods may be such, and nothing happens to them.

@@ -6,7 +6,7 @@ use std::{
     ffi::{OsStr, OsString},
 };
 
-use super::{places, runtime_state::Processes};
+use super::{locate, runtime_state::Processes};
 use crate::{
     model::{
         failure::{Failure, HELD, RUNNING},
@@ -60,7 +60,7 @@ fn agreement(context: &Context, view: &PodView, removed: bool, observed: &Runtim
         }]);
     }
     let lives = lives(context, &view.pod.uid, observed);
-    let cgroups = places::cgroups(context, view).collect::<Result<Vec<_>, _>>()?;
+    let cgroups = locate::cgroups(context, view).collect::<Result<Vec<_>, _>>()?;
     if lives && cgroups.is_empty() {
         let why = format!(
             "held: the pod runs, but has no cgroup below {}/kubepods; are --cgroup-root and --cgroup-driver the kubelet's? \
@@ -73,8 +73,8 @@ fn agreement(context: &Context, view: &PodView, removed: bool, observed: &Runtim
         unless_approved(context, view, mismatch, Failure::new(Step::Cgroup, "", why))?;
     }
     // Containers that run have a directory, whatever became of the object.
-    if lives || (!removed && (!cgroups.is_empty() || !observed.is_empty())) {
-        let dir = places::dir(context, view)?;
+    if lives || (!removed && (!cgroups.is_empty() || !observed.is_gone())) {
+        let dir = locate::pod_dir(context, view)?;
         let there = dir
             .open()
             .map_err(|fault| vec![Failure::new(Step::Volumes, "", fault)])?;
@@ -97,12 +97,16 @@ fn agreement(context: &Context, view: &PodView, removed: bool, observed: &Runtim
 }
 
 /// Cgroups of processes that somebody has released to be killed, though the runtime knows nothing of them.
-pub fn released(context: &Context, view: &PodView, stopped: &RuntimePod) -> Result<Vec<PodCgroup>, Vec<Failure>> {
-    if context.journal.releases(&view.pod.uid).is_empty() {
+pub fn approved_cgroups(
+    context: &Context,
+    view: &PodView,
+    stopped: &RuntimePod,
+) -> Result<Vec<PodCgroup>, Vec<Failure>> {
+    if context.journal.approvals(&view.pod.uid).is_empty() {
         return Ok(Vec::new());
     }
-    let cgroups = places::cgroups(context, view).collect::<Result<Vec<_>, _>>()?;
-    match unknown(context, view, &cgroups, stopped, HierarchySearch::All)? {
+    let cgroups = locate::cgroups(context, view).collect::<Result<Vec<_>, _>>()?;
+    match unknown(context, view, &cgroups, stopped, Breadth::Every)? {
         Some((mismatch, _)) if is_approved(context, view, &mismatch) => Ok(cgroups),
         _ => Ok(Vec::new()),
     }
@@ -119,8 +123,8 @@ pub fn nothing_runs(context: &Context, view: &PodView, stopped: &RuntimePod) -> 
         return Err(failures);
     }
     // A runtime that has lost its memory meanwhile calls what it does not know stopped, too.
-    let cgroups = places::cgroups(context, view).collect::<Result<Vec<_>, _>>()?;
-    match unknown(context, view, &cgroups, stopped, HierarchySearch::All)? {
+    let cgroups = locate::cgroups(context, view).collect::<Result<Vec<_>, _>>()?;
+    match unknown(context, view, &cgroups, stopped, Breadth::Every)? {
         None => Ok(()),
         Some((mismatch, failure)) => Err(vec![Failure {
             mismatch: Some(mismatch),
@@ -133,9 +137,9 @@ pub fn nothing_runs(context: &Context, view: &PodView, stopped: &RuntimePod) -> 
 /// overruled the runtime, that goes on reporting containers as running, or their sandbox as ready. A container that has ended
 /// never runs again.
 pub fn lives(context: &Context, uid: &PodUid, observed: &RuntimePod) -> bool {
-    let ends = context.journal.ends(uid);
-    let has_ended = |sandbox: &&Sandbox| ends.values().any(|end| end.sandbox_id == sandbox.id);
-    let mut running = observed.running().filter(|it| !ends.contains_key(&it.id));
+    let exits = context.journal.exits(uid);
+    let has_ended = |sandbox: &&Sandbox| exits.values().any(|exit| exit.sandbox_id == sandbox.id);
+    let mut running = observed.running().filter(|it| !exits.contains_key(&it.id));
     let mut ready = observed.sandboxes.iter().filter(|it| it.is_ready() && !has_ended(it));
     running.next().is_some() || ready.next().is_some()
 }
@@ -149,7 +153,7 @@ pub fn is_any_process_left(context: &Context, view: &PodView, stopped: &RuntimeP
 
 /// What is in the pod's cgroups.
 pub fn processes(context: &Context, view: &PodView, observed: &RuntimePod) -> Result<Processes, Vec<Failure>> {
-    let cgroups = places::cgroups(context, view).collect::<Result<Vec<_>, _>>()?;
+    let cgroups = locate::cgroups(context, view).collect::<Result<Vec<_>, _>>()?;
     let mut processes = if cgroups.is_empty() {
         Processes::NoCgroup
     } else {
@@ -226,8 +230,8 @@ fn ids(observed: &RuntimePod) -> impl Iterator<Item = String> {
 }
 
 fn is_approved(context: &Context, view: &PodView, mismatch: &Mismatch) -> bool {
-    let releases = context.journal.releases(&view.pod.uid);
-    mismatch.is_approved_by(&releases, context.clock.boot_id())
+    let approvals = context.journal.approvals(&view.pod.uid);
+    mismatch.is_approved_by(&approvals, context.clock.boot_id())
 }
 
 fn unless_approved(

@@ -1,11 +1,11 @@
-//! How far each pod's termination has come: what may not begin again after a crash.
+//! The state of each pod's termination that must survive a crash.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
-use super::ends::Ends;
+use super::exits::Exits;
 use crate::{
     clock::Mark,
     model::{
@@ -16,102 +16,102 @@ use crate::{
     },
 };
 
-/// Keeps an entry for each pod that terminates. A restart must find what [`Self::durable`] has vouched for.
+/// Keeps an entry for each terminating pod. A restart must find all changes that [`Self::durable`] has confirmed.
 pub trait PodJournal: Send + Sync {
-    /// Calls `read` with the entry of this pod; not at all if there is none.
+    /// Calls `read` with the entry of this pod, if there is one.
     fn read(&self, uid: &PodUid, read: &mut dyn FnMut(&PodEntry));
 
-    /// Calls `change` once with the entry of this pod, and keeps what that makes of it. Durable soon, not at once.
+    /// Calls `change` once with the entry of this pod, and stores the result. It is durable later.
     fn change(&self, uid: &PodUid, change: &mut dyn FnMut(&mut Option<PodEntry>));
 
-    /// All pods that have an entry.
+    /// All pods with an entry.
     fn pods(&self) -> Vec<PodRef>;
 
     /// Returns when all changes so far are durable.
     ///
     /// # Errors
-    /// The reason why they are not, or not yet. Callers go on without, so it must not wait longer than a few seconds.
+    /// Why they are not, or not yet. Callers continue without, so it must return within a few seconds.
     fn durable(&self) -> BoxFuture<'_, Result<(), String>>;
 }
 
-/// What is known of one pod's end.
+/// The termination of one pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodEntry {
     /// For people.
     pub namespace: String,
     /// For people.
     pub name: String,
-    /// When this node began to end the pod.
+    /// When this node began to terminate the pod.
     pub begun: Mark,
     /// The grace period in force, counted from `begun`.
     pub grace: Duration,
-    /// It has not begun: nothing was tried with the pod yet, such as beside a kubelet.
+    /// It has not begun: no attempt was made yet, for example while a kubelet runs.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub untouched: bool,
-    /// It has not begun: the pod's end waits for others that need it.
+    /// It has not begun: the pod waits for other pods that need it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub waits: bool,
-    /// Its containers were being stopped, and it has come to no safe point since.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub midway: bool,
-    /// Its claims of dynamic resources were released: the kubelet's checkpoint, which says who has any, is never changed.
+    /// Its containers were being stopped, and it has not reached a safe point since.
+    #[serde(default, rename = "midway", skip_serializing_if = "std::ops::Not::not")]
+    pub in_progress: bool,
+    /// Its claims of dynamic resources were unprepared. The kubelet's checkpoint still has them: this agent never changes it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub released: bool,
-    /// The end that somebody decided on.
+    /// The eviction that a user requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub imposed: Option<Eviction>,
-    /// What has begun its end, if that is somebody's request, and the API has shown no other reason since.
+    /// The stop request that began it, until the API shows another reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<Request>,
     /// By container id.
     #[serde(default)]
     pub hooks: BTreeMap<String, HookEntry>,
-    /// How far its end has come; for people, since every attempt starts from what is really there.
+    /// For people: every attempt begins with the observed state.
     #[serde(default)]
     pub stage: Stage,
-    /// Containers that were seen to have ended.
-    #[serde(default)]
-    pub ends: Ends,
-    /// The pod as JSON, for one that no API server shows.
+    /// Exited containers.
+    #[serde(default, rename = "ends")]
+    pub exits: Exits,
+    /// The pod as JSON, if no API server has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub manifest: Option<String>,
-    /// What somebody has released of it.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub releases: Vec<Release>,
+    /// Mismatches that a user has approved.
+    #[serde(default, rename = "releases", skip_serializing_if = "Vec::is_empty")]
+    pub approvals: Vec<Release>,
 }
 
-/// A request to stop a pod, of which a kubelet knows nothing: it restarts the containers.
+/// A request to stop a pod. A kubelet does not have it, and restarts the containers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Request {
-    /// No kubelet was here since.
+    /// No kubelet was seen since.
     Holds,
-    /// A kubelet was here since, or may have been: the pod is that kubelet's.
+    /// A kubelet was seen since, or may have run: the pod is that kubelet's.
     Cancelled,
 }
 
-/// A preStop hook that was begun.
+/// A preStop hook that has started.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HookEntry {
-    /// When.
+    /// When it started.
     pub started: Mark,
-    /// Once it has ended, well or not, it is never run again.
+    /// It has finished or failed, and never runs again.
     pub ended: bool,
 }
 
-/// What teardown records, and what it finds again after a restart.
+/// Reads and changes of entries. Changes are durable later unless a method waits for the disk.
 pub trait PodJournalExt: PodJournal {
-    /// What is known of a pod's termination.
+    /// The entry of a pod.
     fn pod(&self, uid: &PodUid) -> Option<PodEntry> {
         get(self, uid, PodEntry::clone)
     }
 
-    /// Whether the termination of a pod was begun and is not forgotten.
+    /// Whether a pod has an entry.
     fn knows(&self, uid: &PodUid) -> bool {
         get(self, uid, |_| ()).is_some()
     }
 
-    /// Pods whose termination was begun and not finished, as far as the journal knows them.
+    /// Pods with an entry, with as much of them as the journal has.
     fn unfinished(&self) -> Vec<PodView> {
         self.pods().into_iter().map(PodView::remembered).collect()
     }
@@ -121,23 +121,22 @@ pub trait PodJournalExt: PodJournal {
         request(self, uid) == Some(Request::Cancelled)
     }
 
-    /// Whether this pod's containers were being stopped, and it has come to no safe point since.
-    fn is_midway(&self, uid: &PodUid) -> bool {
-        get(self, uid, |entry| entry.midway).unwrap_or_default()
+    /// Whether this pod's containers were being stopped, and it has not reached a safe point since.
+    fn is_in_progress(&self, uid: &PodUid) -> bool {
+        get(self, uid, |entry| entry.in_progress).unwrap_or_default()
     }
 
-    /// How containers of this pod were seen to have ended.
-    fn ends(&self, uid: &PodUid) -> Ends {
-        get(self, uid, |entry| entry.ends.clone()).unwrap_or_default()
+    /// Exited containers of this pod.
+    fn exits(&self, uid: &PodUid) -> Exits {
+        get(self, uid, |entry| entry.exits.clone()).unwrap_or_default()
     }
 
     /// Mismatches of this pod that a user has approved.
-    fn releases(&self, uid: &PodUid) -> Vec<Release> {
-        get(self, uid, |entry| entry.releases.clone()).unwrap_or_default()
+    fn approvals(&self, uid: &PodUid) -> Vec<Release> {
+        get(self, uid, |entry| entry.approvals.clone()).unwrap_or_default()
     }
 
-    /// Records that a pod is to end, which begins with [`Self::tries`], that its grace period was shortened, or that
-    /// somebody decided on how it ends. Durable soon, not at once.
+    /// Records that a pod terminates, a shorter grace period, or an eviction. The grace period begins with [`Self::record_attempt`].
     fn begin(&self, pod: &PodRef, begun: Mark, grace: Duration, imposed: Option<&Eviction>) {
         self.change(&pod.uid, &mut |entry| match entry {
             Some(entry) => {
@@ -152,36 +151,35 @@ pub trait PodJournalExt: PodJournal {
                     grace,
                     untouched: true,
                     waits: false,
-                    midway: false,
+                    in_progress: false,
                     released: false,
                     imposed: imposed.cloned(),
                     request: None,
                     hooks: BTreeMap::new(),
                     stage: Stage::default(),
-                    ends: Ends::new(),
+                    exits: Exits::new(),
                     manifest: None,
-                    releases: Vec::new(),
+                    approvals: Vec::new(),
                 });
             }
         });
     }
 
-    /// Records the pod itself, as JSON. Durable soon, not at once.
-    fn keep_manifest(&self, uid: &PodUid, manifest: String) {
+    /// Records the pod as JSON.
+    fn record_manifest(&self, uid: &PodUid, manifest: String) {
         update(self, uid, |entry| entry.manifest = Some(manifest));
     }
 
-    /// Records that it is somebody's request that ends the pod. Durable soon, not at once.
-    fn requested(&self, uid: &PodUid) {
+    /// Records that only a stop request terminates the pod.
+    fn record_request(&self, uid: &PodUid) {
         update(self, uid, |entry| {
             entry.request.get_or_insert(Request::Holds);
         });
     }
 
-    /// Records that the API shows another reason for the pod's end, while a request for it holds: it is one end. Durable soon,
-    /// not at once.
-    fn request_is_confirmed(&self, uid: &PodUid) {
-        // Asked at each attempt, and most often there is none.
+    /// Records that the API shows another reason for the termination, so that the stop request cannot be cancelled any more.
+    fn confirm_request(&self, uid: &PodUid) {
+        // Most often there is none.
         if request(self, uid) != Some(Request::Holds) {
             return;
         }
@@ -190,8 +188,8 @@ pub trait PodJournalExt: PodJournal {
         });
     }
 
-    /// Records that the pod's end is tried from now on, and that its grace period may run. Durable soon, not at once.
-    fn tries(&self, uid: &PodUid, now: Mark) {
+    /// Records an attempt. The grace period begins with the first one, unless the pod waits.
+    fn record_attempt(&self, uid: &PodUid, now: Mark) {
         update(self, uid, |entry| {
             if std::mem::take(&mut entry.untouched) && !entry.waits {
                 entry.begun = now;
@@ -199,37 +197,32 @@ pub trait PodJournalExt: PodJournal {
         });
     }
 
-    /// Records that the grace period runs from now on, and not from when the pod was first seen to end: nothing has been done
-    /// to it yet. Durable soon, not at once.
-    fn counts_from(&self, uid: &PodUid, now: Mark) {
-        update(self, uid, |entry| {
-            entry.counts_from(now);
-        });
+    /// Records that the grace period begins now: nothing has been done to the pod before.
+    fn record_grace_from(&self, uid: &PodUid, now: Mark) {
+        update(self, uid, |entry| entry.begin_grace(now));
     }
 
-    /// Records that the pod is stopped from now on, and is midway with that if any container is left to be, and if that is given,
-    /// that the grace period runs from then on. Durable soon, not at once.
-    fn stops(&self, uid: &PodUid, is_midway: bool, counts_from: Option<Mark>) {
+    /// Records that the pod is being stopped, whether it is at a safe point, and when its grace period begins, if it does now.
+    fn record_stop(&self, uid: &PodUid, is_in_progress: bool, grace_from: Option<Mark>) {
         update(self, uid, |entry| {
-            entry.midway = is_midway;
-            if let Some(now) = counts_from {
-                entry.counts_from(now);
+            entry.in_progress = is_in_progress;
+            if let Some(now) = grace_from {
+                entry.begin_grace(now);
             }
         });
     }
 
-    /// Records that nothing of the pod is under way which a kubelet that comes now would have to do again, and that the API
-    /// shows a reason for the pod's end. Durable soon, not at once.
-    fn is_safe(&self, uid: &PodUid) {
+    /// Records a safe point: a kubelet that comes now has nothing to do again, and the API shows a reason for the termination.
+    fn set_safe_point(&self, uid: &PodUid) {
         update(self, uid, |entry| {
-            entry.midway = false;
+            entry.in_progress = false;
             entry.request.take_if(|request| *request == Request::Holds);
         });
     }
 
-    /// Records that the pod's end waits for others, so that the time until it begins is none of its grace, also after a
-    /// restart. Since when it does: an earlier run of this agent may have recorded that. Durable soon, not at once.
-    fn waits(&self, uid: &PodUid, now: Mark) -> Mark {
+    /// Records that the pod waits for others, and its grace period has not begun. Returns since when it waits, also in earlier runs of
+    /// this agent.
+    fn record_wait(&self, uid: &PodUid, now: Mark) -> Mark {
         let mut since = now;
         update(self, uid, |entry| {
             if entry.waits {
@@ -241,14 +234,14 @@ pub trait PodJournalExt: PodJournal {
         since
     }
 
-    /// Records that the pod's claims were released. Durable soon, not at once.
-    fn released(&self, uid: &PodUid) {
+    /// Records that the pod's claims were unprepared.
+    fn record_released(&self, uid: &PodUid) {
         update(self, uid, |entry| {
             entry.released = true;
         });
     }
 
-    /// Records that a hook begins. Returns when that is on the disk.
+    /// Records that a hook starts. Returns when it is durable.
     fn hook_started(&self, uid: &PodUid, container: &str, started: Mark) -> BoxFuture<'_, Result<(), String>> {
         update(self, uid, |entry| {
             entry
@@ -258,7 +251,7 @@ pub trait PodJournalExt: PodJournal {
         self.durable()
     }
 
-    /// Records that a hook has ended, well or not. Returns when that is on the disk.
+    /// Records that a hook has finished or failed. Returns when it is durable.
     fn hook_ended(&self, uid: &PodUid, container: &str) -> BoxFuture<'_, Result<(), String>> {
         update(self, uid, |entry| {
             if let Some(hook) = entry.hooks.get_mut(container) {
@@ -268,37 +261,37 @@ pub trait PodJournalExt: PodJournal {
         self.durable()
     }
 
-    /// Records how containers have ended, once for each. Durable soon, not at once.
-    fn ended(&self, uid: &PodUid, ends: Ends) {
+    /// Records exited containers. The first record of each counts.
+    fn record_exits(&self, uid: &PodUid, exits: Exits) {
         update(self, uid, |entry| {
-            for (id, end) in ends {
-                entry.ends.entry(id).or_insert(end);
+            for (id, exit) in exits {
+                entry.exits.entry(id).or_insert(exit);
             }
         });
     }
 
-    /// Records how far a pod's end has come. Durable soon, not at once.
-    fn reached(&self, uid: &PodUid, stage: Stage) {
+    /// Records a stage. An earlier stage than the recorded one changes nothing.
+    fn record_stage(&self, uid: &PodUid, stage: Stage) {
         update(self, uid, |entry| {
             entry.stage = entry.stage.max(stage);
         });
     }
 
-    /// Records that a user has approved a mismatch about this pod. Durable soon, not at once.
-    fn release(&self, uid: &PodUid, release: Release) {
+    /// Records that a user has approved a mismatch about this pod.
+    fn record_approval(&self, uid: &PodUid, approval: Release) {
         update(self, uid, |entry| {
-            // Of volumes each is released by itself.
+            // Each volume has its own approval. Otherwise a new approval replaces the one of its kind.
             let is_of_another = |before: &Release| {
-                before.mismatch.kind == MismatchKind::VolumeNotTakenAway && before.mismatch != release.mismatch
+                before.mismatch.kind == MismatchKind::VolumeNotTakenAway && before.mismatch != approval.mismatch
             };
             entry
-                .releases
-                .retain(|before| before.mismatch.kind != release.mismatch.kind || is_of_another(before));
-            entry.releases.push(release);
+                .approvals
+                .retain(|before| before.mismatch.kind != approval.mismatch.kind || is_of_another(before));
+            entry.approvals.push(approval);
         });
     }
 
-    /// The pod is gone and nothing of it is left.
+    /// Removes the entry of a finished pod.
     fn forget(&self, uid: &PodUid) {
         self.change(uid, &mut |entry| *entry = None);
     }
@@ -334,11 +327,11 @@ impl PodEntry {
         !(self.untouched || self.waits)
     }
 
-    fn counts_from(&mut self, now: Mark) {
+    fn begin_grace(&mut self, now: Mark) {
         (self.begun, self.untouched, self.waits) = (now, false, false);
     }
 
-    /// As it is written down.
+    /// The entry in the journal's format.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         serde_json::to_vec(self).unwrap_or_default()
     }

@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::PodStatus;
 use serde_json::Value;
 
 use super::{
-    remembered,
+    recorded_exits,
     status::{self, Messages, Stage},
     termination_message,
 };
@@ -26,7 +26,7 @@ pub enum Sent {
     /// The API shows it; this is the whole of it.
     Shown(Box<PodStatus>),
     /// The object is proven to be gone.
-    Gone,
+    Deleted,
     /// The object has changed since it was seen: what is to be said of it has to be decided anew.
     Overtaken,
 }
@@ -45,16 +45,16 @@ pub struct Facts<'a> {
 }
 
 /// The status while the pod is being stopped. Delayed on its way, it must not undo what is said later.
-pub async fn as_it_is(context: &Context, facts: Facts<'_>) -> Result<(), Failure> {
+pub async fn send_prestop(context: &Context, facts: Facts<'_>) -> Result<(), Failure> {
     let view = facts.view;
     let Some(object) = &view.object else { return Ok(()) };
-    let ends = context.journal.ends(&view.pod.uid);
-    let observed = &remembered::with_ends(facts.observed, &ends);
+    let exits = context.journal.exits(&view.pod.uid);
+    let observed = &recorded_exits::with_exits(facts.observed, &exits);
     let wanted = wanted(
         context,
         object,
         Facts { observed, ..facts },
-        &remembered::messages(&ends),
+        &recorded_exits::messages(&exits),
     );
     let Some(patch) = on_top_of(object, view, &wanted) else {
         return Ok(());
@@ -77,13 +77,17 @@ pub async fn send(
     // Never a sign that the object is gone: who knows that does not come here.
     let unknown = || Failure::new(Step::Status, "", "the object has not been seen since its end began");
     let object = view.object.as_ref().ok_or_else(unknown)?;
-    let ends = context.journal.ends(&view.pod.uid);
-    let observed = &remembered::with_ends(facts.observed, &ends);
-    let mut messages = remembered::messages(&ends);
+    let exits = context.journal.exits(&view.pod.uid);
+    let observed = &recorded_exits::with_exits(facts.observed, &exits);
+    let mut messages = recorded_exits::messages(&exits);
     let unknown: Vec<_> = observed
         .containers
         .iter()
-        .filter(|container| ends.get(&container.id).is_none_or(|end| end.last_words.is_none()))
+        .filter(|container| {
+            exits
+                .get(&container.id)
+                .is_none_or(|exit| exit.termination_message.is_none())
+        })
         .cloned()
         .collect();
     if !unknown.is_empty() {
@@ -109,7 +113,7 @@ pub async fn send(
         // 404: no such pod. 422: another UID. 409: another version, or another UID. 403: what a node is told of pods that are
         // gone, and of rights that it lacks. None of them proves anything before it is known who answers.
         Err(error) if matches!(error.code, Some(403 | 404 | 409 | 422)) => match context.api.is_gone(&view.pod).await {
-            Ok(true) => Ok(Sent::Gone),
+            Ok(true) => Ok(Sent::Deleted),
             Ok(false) if error.code == Some(409) => Ok(Sent::Overtaken),
             Ok(false) => Err(error.failure(Step::Status)),
             Err(unsure) => Err(unsure.failure(Step::Status)),

@@ -13,7 +13,7 @@ use super::{
     containers::Stopped,
     evidence,
     late::{LATE, shown_when_late},
-    places,
+    locate,
 };
 use crate::{
     model::{
@@ -120,7 +120,7 @@ impl Stop<'_> {
 
     async fn thaw_now(&self, why: &str) {
         const FAILED: &str = "Frozen processes cannot be thawed";
-        let found = match places::find_cgroups(self.context, self.view).await {
+        let found = match locate::find_cgroups(self.context, self.view).await {
             Ok(found) => found,
             Err(failures) => {
                 tracing::warn!(cause = failure::first(&failures), "{FAILED}");

@@ -36,8 +36,8 @@ use crate::{
         grace::{self, GraceAsked},
         journal::PodJournalExt as _,
         period::Period,
-        precedence::Precedence,
-        worker::{LARGE_AT_ONCE, Outcome, PodUpdate, RuntimeState, Worker},
+        priority_gate::PriorityGate,
+        worker::{MAX_LARGE_KIB, Outcome, PodUpdate, RuntimeState, Worker},
     },
     trace_recorder::TraceRecorder,
     watch::{Change, Kind, RuntimePods},
@@ -86,7 +86,7 @@ pub struct PodWorkers {
     /// Those that are gone, and when nothing was left of them: late news must not revive them.
     ended: HashMap<PodUid, Instant>,
     workers: JoinSet<Outcome>,
-    precedence: Precedence,
+    priority_gate: PriorityGate,
     large: Arc<Semaphore>,
     /// Waits for the disk before a request makes a grace period shorter.
     shortening: JoinSet<()>,
@@ -121,8 +121,8 @@ impl PodWorkers {
             absent: Absent::default(),
             ended: HashMap::new(),
             workers: JoinSet::new(),
-            precedence: Precedence::default(),
-            large: Arc::new(Semaphore::new(LARGE_AT_ONCE as usize)),
+            priority_gate: PriorityGate::default(),
+            large: Arc::new(Semaphore::new(MAX_LARGE_KIB as usize)),
             shortening: JoinSet::new(),
             at_work: HashMap::new(),
             ended_since: 0,
@@ -223,7 +223,7 @@ impl PodWorkers {
             view,
             removed,
             imposed: imposed.map(Arc::new),
-            releases: 0,
+            approvals: 0,
         };
         let status = PodSyncStatus {
             update: watch::Sender::new(update),
@@ -250,18 +250,18 @@ impl PodWorkers {
             let imposed = removed.then(|| Cause::Removed.required_grace()).flatten();
             status.shorten(&self.context, GraceAsked::of(&view, imposed));
         }
-        status.record.set_terminal_state(&view);
-        let ended_anyway = status.update.borrow().ends_anyway();
+        status.record.set_shown(&view);
+        let ended_anyway = status.update.borrow().terminates_by_api();
         status.update.send_modify(|update| {
             update.view = view;
             update.removed |= removed;
         });
-        let ends_anyway = status.update.borrow().ends_anyway();
-        if ended_anyway && !ends_anyway {
+        let terminates_by_api = status.update.borrow().terminates_by_api();
+        if ended_anyway && !terminates_by_api {
             // As by a store that was restored: why it was to end is not to be seen any more.
-            self.context.journal.requested(uid);
-        } else if ends_anyway && self.guard.why_no_new_work().is_none() {
-            self.context.journal.request_is_confirmed(uid);
+            self.context.journal.record_request(uid);
+        } else if terminates_by_api && self.guard.why_no_new_work().is_none() {
+            self.context.journal.confirm_request(uid);
         }
         if status.state == State::Kept {
             status.state = State::Working;
@@ -283,8 +283,8 @@ impl PodWorkers {
             updates: status.update.subscribe(),
             period: Arc::clone(&status.period),
             record: Arc::clone(&status.record),
-            precedence: self.precedence.clone(),
-            reads: AtomicU32::new(0),
+            priority_gate: self.priority_gate.clone(),
+            failed_reads: AtomicU32::new(0),
             runtime_state: RuntimeState::default(),
             large: Arc::clone(&self.large),
         };
@@ -340,7 +340,7 @@ impl PodWorkers {
                 }
                 self.absent_is_finished(&uid);
             }
-            Some(Outcome::EndedByKubelet) => {
+            Some(Outcome::FinishedByKubelet) => {
                 tracing::info!(pod.uid = %uid, pod.namespace = %pod.namespace, pod.name = %pod.name, "A kubelet has ended the pod; nothing is left to do");
                 self.context.journal.forget(&uid);
                 self.pods.remove(&uid);
@@ -351,8 +351,8 @@ impl PodWorkers {
                 let entry = self.context.journal.pod(&uid);
                 let why = cancelled(&status.record, entry.map(|entry| entry.stage));
                 tracing::warn!(pod.uid = %uid, pod.namespace = %pod.namespace, pod.name = %pod.name, why = why.as_str(), "Request to stop the pod is cancelled");
-                self.counters.stop_request_cancelled();
-                if !update.ends_anyway() {
+                self.counters.request_given_up();
+                if !update.terminates_by_api() {
                     self.context
                         .events
                         .event(&update.view, None, Reason::TeardownGivenUp, &why);
@@ -364,7 +364,7 @@ impl PodWorkers {
                 self.pods.remove(&uid);
                 // If the API shows that it terminates, that has nothing to do with the request, and begins with its whole grace.
                 let kind = if update.removed { Kind::Remove } else { Kind::Add };
-                let view = match update.ends_anyway() {
+                let view = match update.terminates_by_api() {
                     true => update.view,
                     false => Arc::new(update.view.without_object()),
                 };

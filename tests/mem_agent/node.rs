@@ -285,7 +285,7 @@ impl Node {
         };
         let now = BootClock::of(&self.boot_id, || secs(600)).now();
         journal.begin(&pod, now.clone(), secs(30), None);
-        journal.tries(&pod.uid, now);
+        journal.record_attempt(&pod.uid, now);
         journal.durable().await.unwrap();
         drop(journal);
         self.journal_closed().await;

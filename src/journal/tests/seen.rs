@@ -89,14 +89,14 @@ async fn a_release_is_known_after_a_restart_and_forgotten_with_its_pod() {
         at: at.clone(),
     };
     let journal = reopened(dir.path(), async |journal: &Journal| {
-        journal.release(&"b".into(), release("of a pod that does not end"));
+        journal.record_approval(&"b".into(), release("of a pod that does not end"));
         journal.begin(&pod("a"), at.clone(), Duration::from_secs(10), None);
-        journal.release(&"a".into(), release("first"));
-        journal.release(&"a".into(), release("second"));
+        journal.record_approval(&"a".into(), release("first"));
+        journal.record_approval(&"a".into(), release("second"));
     })
     .await;
-    assert_eq!(journal.releases(&"a".into()), [release("second")]);
+    assert_eq!(journal.approvals(&"a".into()), [release("second")]);
     assert!(!journal.knows(&"b".into()));
     journal.forget(&"a".into());
-    assert!(journal.releases(&"a".into()).is_empty());
+    assert!(journal.approvals(&"a".into()).is_empty());
 }

@@ -16,24 +16,24 @@ use crate::{
         processes,
     },
     teardown::{
-        ends::{ContainerEnd, Ends},
         evidence,
+        exits::{ContainerExit, Exits},
         journal::PodJournalExt as _,
-        places,
+        locate,
         runtime_state::{Facts, NamedProcess, Settling, Verdict},
         stop::{AFTER_KILL, passed},
     },
 };
 
-/// How often is looked while a stop is under way.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// Longest wait for what the runtime says meanwhile.
+/// How often the kernel's state is checked while a stop is in progress.
+const INTERVAL: Duration = Duration::from_secs(5);
+/// Longest wait for the runtime's answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The reason that the status shows of a container whose end is not known.
+/// The reason in the status of a container whose exit code is unknown.
 const STATUS_UNKNOWN: &str = "ContainerStatusUnknown";
 const UNKNOWN_EXIT: i32 = 137;
 
-/// What a worker remembers from look to look.
+/// State over all checks of one pod.
 #[derive(Debug, Default)]
 pub struct RuntimeState(Mutex<Seen>);
 
@@ -41,17 +41,17 @@ pub struct RuntimeState(Mutex<Seen>);
 struct Seen {
     settling: Settling,
     /// When each container was first seen running, since boot. A process that started later has reused its PID.
-    first: BTreeMap<String, Duration>,
+    first_seen: BTreeMap<String, Duration>,
 }
 
 // === impl RuntimeState ===
 
 impl RuntimeState {
-    /// These containers run by the runtime's word.
-    pub(super) fn saw(&self, observed: &RuntimePod, since_boot: Duration) {
+    /// Records the containers that the runtime reports as running, `since_boot`.
+    pub(super) fn record_running(&self, observed: &RuntimePod, since_boot: Duration) {
         let mut seen = self.lock();
         for container in observed.running() {
-            seen.first.entry(container.id.clone()).or_insert(since_boot);
+            seen.first_seen.entry(container.id.clone()).or_insert(since_boot);
         }
     }
 
@@ -61,27 +61,27 @@ impl RuntimeState {
 }
 
 impl Worker {
-    /// Returns when the kernel's word counts, while a stop fails to come back.
+    /// Returns when the kernel's state counts, while a stop is not answered.
     pub(super) async fn until_kernel_counts(&self, view: &Arc<PodView>) {
         passed(self.period.subscribe()).await;
         sleep(AFTER_KILL).await;
         while !self.kernel_counts(view).await {
-            sleep(LOOK_EVERY).await;
+            sleep(INTERVAL).await;
         }
     }
 
-    /// Whether an earlier attempt has concluded that these containers have exited, and nothing speaks against it.
+    /// Whether an earlier attempt has concluded that these containers have exited, and no process is seen.
     pub(super) async fn kernel_still_counts(&self, view: &Arc<PodView>, observed: &RuntimePod) -> bool {
-        let ends = self.context.journal.ends(&view.pod.uid);
+        let exits = self.context.journal.exits(&view.pod.uid);
         let mut running = observed.running().peekable();
-        running.peek().is_some() && running.all(|it| ends.contains_key(&it.id)) && self.kernel_counts(view).await
+        running.peek().is_some() && running.all(|it| exits.contains_key(&it.id)) && self.kernel_counts(view).await
     }
 
-    /// Whether nothing of the pod runs, whatever the runtime reports. If so, it is recorded in the journal, and reported.
+    /// Whether the kernel shows that nothing of the pod runs, and has done so for long enough. It is recorded and reported.
     pub(super) async fn kernel_counts(&self, view: &Arc<PodView>) -> bool {
         let deadline = self.period.deadline();
-        // What is concluded is told and acted on: not while nothing may be touched.
-        let may_act = matches!(self.context.effects.allow_unlogged(), Ok(true));
+        // The conclusion has effects, so the gate must be open.
+        let may_act = matches!(self.context.effects.allow_untold(), Ok(true));
         if Instant::now() < deadline || !may_act {
             return false;
         }
@@ -105,25 +105,27 @@ impl Worker {
                 false
             }
             Verdict::Kill => {
-                self.kill_rest(view).await;
+                self.kill_leftovers(view).await;
                 false
             }
             Verdict::Kernel(why) => {
                 if !facts.has_settled {
                     tracing::warn!(
                         why,
-                        "Runtime says that containers run which have exited; the kernel counts"
+                        "Runtime reports exited containers as running; the kernel's state counts"
                     );
                 }
                 self.context.events.event(view, None, Reason::RuntimeStateWrong, &why);
-                self.context.journal.ended(&view.pod.uid, unknown_ends(&observed));
+                self.context
+                    .journal
+                    .record_exits(&view.pod.uid, unknown_exits(&observed));
                 self.record.set_runtime_state(Some(why));
                 true
             }
         }
     }
 
-    /// Nothing if the runtime does not tell what runs by its word.
+    /// `None` if the runtime does not answer, or the cgroups cannot be read.
     async fn facts(&self, view: &Arc<PodView>) -> Option<(RuntimePod, Facts)> {
         let cri = &self.context.cri;
         let observed = timeout(PATIENCE, cri.pod_brief(view.pod.uid.as_str()))
@@ -132,12 +134,16 @@ impl Worker {
             .ok()?;
         let mut named = Vec::new();
         for container in observed.running() {
-            let first = self.runtime_state.lock().first.get(&container.id).copied();
-            let pid = cri.container_pid(&container.id, PATIENCE).await;
-            named.push((container.name.clone(), first, pid.map_err(|error| error.to_string())));
+            let first_seen = self.runtime_state.lock().first_seen.get(&container.id).copied();
+            let pid = cri.container_process(&container.id, PATIENCE).await;
+            named.push((
+                container.name.clone(),
+                first_seen,
+                pid.map_err(|error| error.to_string()),
+            ));
         }
-        let ends = self.context.journal.ends(&view.pod.uid);
-        let has_settled = observed.running().all(|it| ends.contains_key(&it.id));
+        let exits = self.context.journal.exits(&view.pod.uid);
+        let has_settled = observed.running().all(|it| exits.contains_key(&it.id));
         let since_boot = self.context.clock.now().since_boot;
         let shown = observed.clone();
         let facts = self.on_node(view, Step::Kill, move |context, view| {
@@ -162,11 +168,11 @@ impl Worker {
         Some((observed, facts.await.ok()?))
     }
 
-    /// All that is left in the pod's cgroups is of containers and sandboxes that the runtime should have killed.
-    async fn kill_rest(&self, view: &PodView) {
-        let found = places::find_cgroups(&self.context, view).await;
+    /// Kills the processes in the pod's cgroups, all of containers and sandboxes that the runtime should have killed.
+    async fn kill_leftovers(&self, view: &PodView) {
+        let found = locate::find_cgroups(&self.context, view).await;
         for cgroup in found.unwrap_or_default() {
-            tracing::warn!(cgroup = %cgroup.path().display(), "Killing what the runtime has left of a pod whose containers have exited");
+            tracing::warn!(cgroup = %cgroup.path().display(), "Killing processes that the runtime has left of a pod whose containers have exited");
             if let Err(faults) = self.context.cgroups.kill(&cgroup, &self.context.effects).await {
                 let why = faults.first().map(ToString::to_string).unwrap_or_default();
                 tracing::warn!(why, "Processes of the pod cannot be killed");
@@ -175,9 +181,9 @@ impl Worker {
     }
 }
 
-/// How containers ended of which the runtime says that they run.
-fn unknown_ends(observed: &RuntimePod) -> Ends {
-    let end = |it: &Container| ContainerEnd {
+/// Exits of the containers that the runtime reports as running.
+fn unknown_exits(observed: &RuntimePod) -> Exits {
+    let exit = |it: &Container| ContainerExit {
         name: it.name.clone(),
         attempt: it.attempt,
         restart_count: it.restart_count,
@@ -190,7 +196,7 @@ fn unknown_ends(observed: &RuntimePod) -> Ends {
         message: "Its process had exited, and the runtime said that it ran".to_owned(),
         image: it.image.clone(),
         image_ref: it.image_ref.clone(),
-        last_words: Some(String::new()),
+        termination_message: Some(String::new()),
     };
-    observed.running().map(|it| (it.id.clone(), end(it))).collect()
+    observed.running().map(|it| (it.id.clone(), exit(it))).collect()
 }

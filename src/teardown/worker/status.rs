@@ -1,4 +1,4 @@
-//! What the API is told of a pod's state on its way to its end.
+//! Sends the status: before the stop, after it, and when the node is clean.
 
 use std::sync::Arc;
 
@@ -14,11 +14,25 @@ use crate::{
     },
 };
 
-/// An object that changes faster than a status can be sent waits for the next attempt.
-const LOOKS: usize = 5;
+/// An object that changes more often while its status is sent waits for the next attempt.
+const MAX_SENDS: usize = 5;
+
+/// Result of sending the status after the stop.
+pub(super) struct Reported {
+    /// The object is deleted.
+    pub is_deleted: bool,
+    /// The status that the API shows; `None` if it was not sent.
+    pub shown: Option<Box<PodStatus>>,
+    pub failures: Vec<Failure>,
+}
 
 impl Worker {
-    pub(super) async fn as_it_is(&self, view: &Arc<PodView>, observed: &RuntimePod) -> Result<(), Vec<Failure>> {
+    /// Sends the status as observed, while containers are being stopped.
+    pub(super) async fn send_prestop_status(
+        &self,
+        view: &Arc<PodView>,
+        observed: &RuntimePod,
+    ) -> Result<(), Vec<Failure>> {
         let view = self.latest(view).await?;
         let imposed = self.imposed();
         let facts = status_sender::Facts {
@@ -27,11 +41,36 @@ impl Worker {
             stage: Stage::Terminating,
             imposed: imposed.as_deref(),
         };
-        let sent = Box::pin(status_sender::as_it_is(&self.context, facts)).await;
+        let sent = Box::pin(status_sender::send_prestop(&self.context, facts)).await;
         sent.map_err(|failure| vec![failure])
     }
 
-    /// The status that the API shows now; `None` if the object is gone.
+    /// Sends the status of the stopped containers. With attached volumes it waits until these are unmounted: a terminal status starts
+    /// the controller's clock for a forced detach.
+    ///
+    /// # Errors
+    /// If it is not known whether volumes are attached. A failure of the API server is part of the result.
+    pub(super) async fn report_stopped(
+        &self,
+        view: &Arc<PodView>,
+        removed: bool,
+        stopped: &RuntimePod,
+    ) -> Result<Reported, Vec<Failure>> {
+        let mut reported = Reported {
+            is_deleted: removed,
+            shown: None,
+            failures: Vec::new(),
+        };
+        if !self.may_hold_attached(view).await? {
+            match self.status(view, removed, stopped, Stage::Stopped, None).await {
+                Ok(status) => (reported.is_deleted, reported.shown) = (status.is_none(), status),
+                Err(failures) => reported.failures = failures,
+            }
+        }
+        Ok(reported)
+    }
+
+    /// Sends the status. Returns what the API shows now; `None` if the object is deleted.
     pub(super) async fn status(
         &self,
         view: &Arc<PodView>,
@@ -44,10 +83,9 @@ impl Worker {
             return Ok(None);
         }
         let mut view = self.latest(view).await?;
-        for _ in 0..LOOKS {
-            // Somebody may have decided on how it ends while the last one was on its way.
+        for _ in 0..MAX_SENDS {
+            // An eviction may have been requested while the last status was sent.
             let imposed = self.imposed();
-            // Boxed: a worker is small while it waits for containers, and that is most of the time.
             let facts = status_sender::Facts {
                 view: &view,
                 observed,
@@ -55,27 +93,29 @@ impl Worker {
                 imposed: imposed.as_deref(),
             };
             let send = status_sender::send(&self.context, facts, before, &self.record);
+            // Boxed: most of the time a worker waits for containers, and it must be small then.
             match Box::pin(send).await.map_err(|failure| vec![failure])? {
                 Sent::Shown(status) => {
-                    if let Some(words) = news_of_a_deadline(&view, &status) {
-                        self.context.events.event(&view, None, Reason::DeadlineExceeded, words);
+                    if let Some(message) = new_deadline_exceeded(&view, &status) {
+                        self.context
+                            .events
+                            .event(&view, None, Reason::DeadlineExceeded, message);
                     }
                     return Ok(Some(status));
                 }
-                Sent::Gone => return Ok(None),
+                Sent::Deleted => return Ok(None),
                 Sent::Overtaken => view = self.read(&view).await?,
             }
         }
-        let what = format!("the object has changed {LOOKS} times while its status was on its way");
+        let what = format!("the object has changed {MAX_SENDS} times while its status was on its way");
         Err(vec![Failure::new(Step::Status, "", what)])
     }
 
-    /// What was decided on how the pod ends.
     fn imposed(&self) -> Option<Arc<Eviction>> {
         self.updates.borrow().imposed.clone()
     }
 
-    /// The pod as it was last seen, with its object. Of a pod that lived until somebody decided otherwise none was kept.
+    /// The pod as it was last seen, with its object. It is read from the API if neither has one, such as after a stop request.
     async fn latest(&self, view: &Arc<PodView>) -> Result<Arc<PodView>, Vec<Failure>> {
         let latest = Arc::clone(&self.updates.borrow().view);
         if latest.object.is_some() {
@@ -92,14 +132,14 @@ impl Worker {
         let pod = self.context.api.pod(&view.pod).await;
         let pod = pod.map_err(|error| vec![error.failure(Step::Status)])?;
         let view = pod.map(|pod| PodView::whole(pod, true));
-        // Never a sign that it is gone: the watch will say so.
+        // This does not show that it is deleted: the watch does.
         let view = view.ok_or_else(|| vec![Failure::new(Step::Status, "", "a list by the pod's name lacks it")])?;
         Ok(Arc::new(view))
     }
 }
 
-/// What is said of a pod's deadline, where the API has not shown before that it has passed.
-fn news_of_a_deadline<'a>(view: &PodView, status: &'a PodStatus) -> Option<&'a str> {
+/// The message of a status with reason `DeadlineExceeded`, if the API did not have that reason before.
+fn new_deadline_exceeded<'a>(view: &PodView, status: &'a PodStatus) -> Option<&'a str> {
     let before = view
         .object
         .as_ref()

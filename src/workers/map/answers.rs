@@ -149,8 +149,8 @@ impl PodWorkers {
     fn release(&mut self, uid: &PodUid, mismatch: Mismatch) -> bool {
         let Some(status) = self.pods.get(uid) else { return false };
         let at = self.context.clock.now();
-        self.context.journal.release(uid, Release { mismatch, at });
-        status.update.send_modify(|update| update.releases += 1);
+        self.context.journal.record_approval(uid, Release { mismatch, at });
+        status.update.send_modify(|update| update.approvals += 1);
         true
     }
 

@@ -1,4 +1,4 @@
-//! Where on the node a pod's things are.
+//! Locates a pod's cgroups and directory on the node.
 
 use crate::{
     model::{
@@ -14,13 +14,12 @@ use crate::{
     teardown::context::Context,
 };
 
-/// The pod's cgroups that are there, below whichever QoS parent and made by whichever driver: the class in the API is what
-/// somebody wrote, and a look costs little. It blocks.
+/// The pod's cgroups that exist, below any QoS parent and of either cgroup driver: the class in the API may be wrong. Blocks.
 pub fn cgroups(context: &Context, view: &PodView) -> impl Iterator<Item = Result<PodCgroup, Vec<Failure>>> {
     cgroups_of(&context.cgroups, &context.cgroup_root, &view.pod.uid)
 }
 
-/// The same from a task, which must not block.
+/// As [`cgroups`], without blocking.
 pub async fn find_cgroups(context: &Context, view: &PodView) -> Result<Vec<PodCgroup>, Vec<Failure>> {
     let (cgroups, root) = (context.cgroups.clone(), context.cgroup_root.clone());
     let uid = view.pod.uid.clone();
@@ -40,7 +39,10 @@ fn cgroups_of(cgroups: &Cgroups, root: &str, uid: &PodUid) -> impl Iterator<Item
 }
 
 /// The pod's directory, which need not exist.
-pub fn dir(context: &Context, view: &PodView) -> Result<PodDir, Vec<Failure>> {
+///
+/// # Errors
+/// If the UID cannot be the name of a directory.
+pub fn pod_dir(context: &Context, view: &PodView) -> Result<PodDir, Vec<Failure>> {
     PodDir::new(&context.kubelet_root, view.pod.uid.as_str())
         .map_err(|error| vec![Failure::new(Step::Volumes, view.pod.uid.as_str(), error)])
 }

@@ -40,28 +40,28 @@ fn ids(pod: &RuntimePod) -> Vec<&str> {
 #[test]
 fn an_end_that_was_kept_stands_for_the_container_that_the_runtime_forgot() {
     let ended = instance("c1", "main", 10, ContainerState::Exited);
-    let ends: Ends = [end(&ended)].into();
-    let merged = with_ends(&RuntimePod::default(), &ends).into_owned();
+    let exits: Exits = [read(&ended)].into();
+    let merged = with_exits(&RuntimePod::default(), &exits).into_owned();
     assert_eq!(merged.containers, [ended], "as it was seen, but for its files");
 }
 
 #[test]
 fn what_is_seen_counts_and_newer_containers_come_first() {
-    let ends: Ends = [end(&instance("c1", "main", 10, ContainerState::Exited))].into();
+    let exits: Exits = [read(&instance("c1", "main", 10, ContainerState::Exited))].into();
     let newer = instance("c2", "main", 20, ContainerState::Running);
     let older = instance("c0", "main", 5, ContainerState::Exited);
-    let merged = with_ends(&pod(vec![newer.clone(), older]), &ends).into_owned();
+    let merged = with_exits(&pod(vec![newer.clone(), older]), &exits).into_owned();
     assert_eq!(ids(&merged), ["c2", "c1", "c0"]);
     assert_eq!(merged.newest("main"), Some(&newer));
     // Whatever was seen once, a container that runs runs.
     let runs = pod(vec![instance("c1", "main", 10, ContainerState::Running)]);
-    assert_eq!(*with_ends(&runs, &ends), runs);
+    assert_eq!(*with_exits(&runs, &exits), runs);
 }
 
 #[test]
 fn a_runtime_that_cannot_tell_any_more_does_not_make_an_end_unknown() {
-    let ends: Ends = [end(&instance("c1", "main", 10, ContainerState::Exited))].into();
-    let merged = with_ends(&pod(vec![instance("c1", "main", 10, ContainerState::Unknown)]), &ends).into_owned();
+    let exits: Exits = [read(&instance("c1", "main", 10, ContainerState::Exited))].into();
+    let merged = with_exits(&pod(vec![instance("c1", "main", 10, ContainerState::Unknown)]), &exits).into_owned();
     assert_eq!(
         (merged.containers.len(), merged.containers[0].state),
         (1, ContainerState::Exited)
@@ -69,7 +69,7 @@ fn a_runtime_that_cannot_tell_any_more_does_not_make_an_end_unknown() {
 }
 
 #[test]
-fn only_ends_that_a_status_may_show_are_worth_keeping() {
+fn only_ends_that_a_status_may_show_are_exited() {
     let before = pod(vec![
         instance("init", "init", 1, ContainerState::Exited),
         instance("c9", "main", 9, ContainerState::Running),
@@ -80,7 +80,7 @@ fn only_ends_that_a_status_may_show_are_worth_keeping() {
         instance("c7", "main", 7, ContainerState::Exited),
         instance("never", "other", 6, ContainerState::Created),
     ]);
-    let kept: Vec<_> = worth_keeping(&before, &stopped)
+    let kept: Vec<_> = exited(&before, &stopped)
         .map(|container| container.id.as_str())
         .collect();
     assert_eq!(kept, ["c9", "c8", "init"]);
@@ -88,17 +88,21 @@ fn only_ends_that_a_status_may_show_are_worth_keeping() {
 
 #[test]
 fn an_entry_without_last_words_has_no_message_and_an_empty_one_neither() {
-    let (id, end) = end(&instance("c1", "main", 10, ContainerState::Exited));
-    assert_eq!(end.last_words.as_deref(), Some(""), "there was nothing to read");
-    let said = ContainerEnd {
-        last_words: Some("bye".to_owned()),
-        ..end.clone()
+    let (id, exit) = read(&instance("c1", "main", 10, ContainerState::Exited));
+    assert_eq!(
+        exit.termination_message.as_deref(),
+        Some(""),
+        "there was nothing to read"
+    );
+    let said = ContainerExit {
+        termination_message: Some("bye".to_owned()),
+        ..exit.clone()
     };
-    let unread = ContainerEnd {
-        last_words: None,
-        ..end.clone()
+    let unread = ContainerExit {
+        termination_message: None,
+        ..exit.clone()
     };
-    let messages = messages(&[(id, end), ("c2".to_owned(), said), ("c3".to_owned(), unread)].into());
+    let messages = messages(&[(id, exit), ("c2".to_owned(), said), ("c3".to_owned(), unread)].into());
     assert_eq!(["c1", "c2", "c3"].map(|id| messages.get(id)), [None, Some("bye"), None]);
 }
 
@@ -120,14 +124,14 @@ proptest! {
                 .collect(),
         );
         all.containers.sort_by_key(|container| Reverse(container.created_at));
-        let ends: Ends = worth_keeping(&RuntimePod::default(), &all).map(end).collect();
+        let exits: Exits = exited(&RuntimePod::default(), &all).map(read).collect();
         let mut seen = all.clone();
         let mut number = 0;
         seen.containers.retain(|container| {
             number += 1;
-            !(ends.contains_key(&container.id) && forgotten & (1 << (number - 1)) != 0)
+            !(exits.contains_key(&container.id) && forgotten & (1 << (number - 1)) != 0)
         });
-        prop_assert_eq!(with_ends(&seen, &ends).into_owned(), all.clone());
-        prop_assert_eq!(with_ends(&all, &ends).into_owned(), all);
+        prop_assert_eq!(with_exits(&seen, &exits).into_owned(), all.clone());
+        prop_assert_eq!(with_exits(&all, &exits).into_owned(), all);
     }
 }

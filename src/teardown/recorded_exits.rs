@@ -1,5 +1,5 @@
-//! Containers whose end is known, although the runtime has forgotten them. For the status only: what still runs, and what
-//! may be removed, is decided by what is seen.
+//! Recorded exits of containers that the runtime has forgotten. For the status only: what is stopped or removed depends on what is
+//! observed.
 
 use std::{
     borrow::Cow,
@@ -10,25 +10,25 @@ use std::{
 use k8s_openapi::api::core::v1::PodStatus;
 
 use super::{
-    ends::{ContainerEnd, Ends},
+    exits::{ContainerExit, Exits},
     status::Messages,
     termination_message::TerminationMessage,
 };
 use crate::node::cri::types::{Container, ContainerState, RuntimePod};
 
-/// A status shows the newest end of each container, and the one before it.
+/// A status shows the last two exits of each container.
 const SHOWN: usize = 2;
-/// Bytes of the runtime's own message; all messages of a pod share as many in its status.
+/// Bytes of the runtime's message. All messages in a pod's status have this limit together.
 const LONGEST_MESSAGE: usize = 12 * 1024;
 
-/// Containers that have ended, as they were seen before the stop and after it, as far as a status may show them.
-pub fn worth_keeping<'a>(before: &'a RuntimePod, stopped: &'a RuntimePod) -> impl Iterator<Item = &'a Container> {
-    let ended = |container: &&Container| container.state == ContainerState::Exited && !container.is_unread;
-    in_status(before, stopped).filter(ended)
+/// Containers that have exited before or after the stop, as far as a status may show them.
+pub fn exited<'a>(before: &'a RuntimePod, stopped: &'a RuntimePod) -> impl Iterator<Item = &'a Container> {
+    let has_exited = |container: &&Container| container.state == ContainerState::Exited && !container.is_unread;
+    in_status(before, stopped).filter(has_exited)
 }
 
-/// Names of containers whose end a status has to show, while neither the runtime, the journal nor the API server tells it.
-pub fn unread<'a>(stopped: &'a RuntimePod, ends: &Ends, shown: Option<&PodStatus>) -> Option<&'a str> {
+/// The first container in the status whose exit neither the runtime, the journal nor the API server has.
+pub fn unread<'a>(stopped: &'a RuntimePod, exits: &Exits, shown: Option<&PodStatus>) -> Option<&'a str> {
     let statuses = shown.into_iter().flat_map(|status| {
         let lists = [
             &status.container_statuses,
@@ -42,19 +42,19 @@ pub fn unread<'a>(stopped: &'a RuntimePod, ends: &Ends, shown: Option<&PodStatus
         .filter_map(|state| state.terminated.as_ref()?.container_id.as_deref()?.split_once("://"))
         .map(|(_, id)| id)
         .collect();
-    let unknown = |it: &&Container| !ends.contains_key(&it.id) && !ids.contains(it.id.as_str());
-    let ended = |it: &&Container| it.state == ContainerState::Exited && it.is_unread;
-    let mut unread = in_status(stopped, stopped).filter(ended).filter(unknown);
+    let unknown = |it: &&Container| !exits.contains_key(&it.id) && !ids.contains(it.id.as_str());
+    let exited = |it: &&Container| it.state == ContainerState::Exited && it.is_unread;
+    let mut unread = in_status(stopped, stopped).filter(exited).filter(unknown);
     unread.next().map(|container| container.name.as_str())
 }
 
-/// The instances that a status shows: the newest of each container, and the one before it.
+/// The instances that a status shows: the last two of each container.
 fn in_status<'a>(before: &'a RuntimePod, stopped: &'a RuntimePod) -> impl Iterator<Item = &'a Container> {
-    let gone = before
+    let removed = before
         .containers
         .iter()
         .filter(|container| stopped.containers.iter().all(|other| other.id != container.id));
-    let mut all: Vec<_> = stopped.containers.iter().chain(gone).collect();
+    let mut all: Vec<_> = stopped.containers.iter().chain(removed).collect();
     all.sort_by_key(|container| Reverse(container.created_at));
     let mut seen = BTreeMap::<&str, usize>::new();
     all.into_iter().filter(move |container| {
@@ -64,11 +64,11 @@ fn in_status<'a>(before: &'a RuntimePod, stopped: &'a RuntimePod) -> impl Iterat
     })
 }
 
-/// The end of a container that has ended, with its last words. Blocks on local disks only.
-pub fn end(container: &Container) -> (String, ContainerEnd) {
+/// The exit of a container, with its termination message. Blocks on local disks only.
+pub fn read(container: &Container) -> (String, ContainerExit) {
     let mut message = container.message.clone();
     message.truncate(message.floor_char_boundary(LONGEST_MESSAGE));
-    let end = ContainerEnd {
+    let exit = ContainerExit {
         name: container.name.clone(),
         attempt: container.attempt,
         restart_count: container.restart_count,
@@ -81,15 +81,15 @@ pub fn end(container: &Container) -> (String, ContainerEnd) {
         message,
         image: container.image.clone(),
         image_ref: container.image_ref.clone(),
-        // Why it cannot be read is told when the status is sent.
-        last_words: TerminationMessage::of(container).read().ok(),
+        // A failure is reported when the status is sent.
+        termination_message: TerminationMessage::of(container).read().ok(),
     };
-    (container.id.clone(), end)
+    (container.id.clone(), exit)
 }
 
-/// What the runtime knows, and what is remembered of containers that it has lost. What is seen counts, unless it is that
-/// the runtime cannot tell, or cannot be read: what has ended never runs again.
-pub fn with_ends<'a>(observed: &'a RuntimePod, ends: &Ends) -> Cow<'a, RuntimePod> {
+/// Adds recorded exits of containers that the runtime has forgotten, or whose state or exit code it cannot report. An exited container
+/// never runs again.
+pub fn with_exits<'a>(observed: &'a RuntimePod, exits: &Exits) -> Cow<'a, RuntimePod> {
     let knows = |id: &str| {
         let seen = observed.containers.iter().find(|container| container.id == id);
         let is_known = |it: &Container| match it.state {
@@ -99,10 +99,10 @@ pub fn with_ends<'a>(observed: &'a RuntimePod, ends: &Ends) -> Cow<'a, RuntimePo
         };
         seen.is_some_and(is_known)
     };
-    let lost: Vec<_> = ends
+    let lost: Vec<_> = exits
         .iter()
         .filter(|(id, _)| !knows(id))
-        .map(|(id, end)| container(id, end))
+        .map(|(id, exit)| container(id, exit))
         .collect();
     if lost.is_empty() {
         return Cow::Borrowed(observed);
@@ -117,32 +117,32 @@ pub fn with_ends<'a>(observed: &'a RuntimePod, ends: &Ends) -> Cow<'a, RuntimePo
     })
 }
 
-/// The last words that are remembered.
-pub fn messages(ends: &Ends) -> Messages {
-    let words = ends
+/// The recorded termination messages.
+pub fn messages(exits: &Exits) -> Messages {
+    let messages = exits
         .iter()
-        .filter_map(|(id, end)| Some((id.clone(), end.last_words.clone()?)));
-    words.collect()
+        .filter_map(|(id, exit)| Some((id.clone(), exit.termination_message.clone()?)));
+    messages.collect()
 }
 
-fn container(id: &str, end: &ContainerEnd) -> Container {
-    let end = end.clone();
+fn container(id: &str, exit: &ContainerExit) -> Container {
+    let exit = exit.clone();
     Container {
         id: id.to_owned(),
-        name: end.name,
-        attempt: end.attempt,
-        sandbox_id: end.sandbox_id,
+        name: exit.name,
+        attempt: exit.attempt,
+        sandbox_id: exit.sandbox_id,
         state: ContainerState::Exited,
-        created_at: end.created_at,
-        started_at: end.started_at,
-        finished_at: end.finished_at,
-        exit_code: end.exit_code,
-        reason: end.reason,
-        message: end.message,
-        image: end.image,
-        image_ref: end.image_ref,
-        restart_count: end.restart_count,
-        // What was there has been read, and may be gone by now.
+        created_at: exit.created_at,
+        started_at: exit.started_at,
+        finished_at: exit.finished_at,
+        exit_code: exit.exit_code,
+        reason: exit.reason,
+        message: exit.message,
+        image: exit.image,
+        image_ref: exit.image_ref,
+        restart_count: exit.restart_count,
+        // It was read before, and may have been removed.
         termination_message_file: None,
         message_falls_back_to_log: false,
         log_path: String::new(),

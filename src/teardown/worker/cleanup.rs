@@ -1,4 +1,4 @@
-//! What is taken off the node once nothing runs: processes that were left, devices, volumes, cgroups, and what the runtime has.
+//! Cleans the node when nothing of the pod runs: processes, devices, volumes, cgroups, containers and logs.
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,36 +21,36 @@ use crate::{
         cleanup, devices, evidence,
         journal::PodJournalExt as _,
         late::{LATE, shown_when_late},
-        places, user_namespace, volumes,
+        locate, user_namespace, volumes,
     },
 };
 
-/// A clean-up that takes longer keeps its place no more.
+/// A cleanup that takes longer returns its permit.
 const LONG: Duration = Duration::from_secs(5);
 
 // === impl Worker ===
 
 impl Worker {
-    /// Nothing rests on these processes having ended before they have.
-    pub(super) async fn kill_released(
+    /// Kills processes that a user has approved to be killed, and waits for their exit.
+    pub(super) async fn kill_approved_processes(
         &self,
         view: &Arc<PodView>,
         stopped: &Arc<RuntimePod>,
     ) -> Result<(), Vec<Failure>> {
         let shown = Arc::clone(stopped);
-        let released = self.on_node(view, Step::Cgroup, move |context, view| {
-            evidence::released(context, view, &shown)
+        let approved = self.on_node(view, Step::Cgroup, move |context, view| {
+            evidence::approved_cgroups(context, view, &shown)
         });
-        for cgroup in released.await? {
-            tracing::warn!(cgroup = %cgroup.path().display(), "Killing processes of which the runtime knows no container, as somebody has decided");
+        for cgroup in approved.await? {
+            tracing::warn!(cgroup = %cgroup.path().display(), "Killing processes of unknown containers; a user has approved it");
             let killed = self.context.cgroups.destroy(&cgroup, &self.context.effects).await;
             killed.map(drop).map_err(faults(Step::Cgroup))?;
         }
         Ok(())
     }
 
-    /// A terminal phase lets the claims be given to others. Once released they are nobody's to release again, whose driver
-    /// may have ended since; unless somebody has started the pod anew.
+    /// Unprepares the pod's devices before the terminal phase, which allows other pods to reserve the claims. It happens once: the driver
+    /// may be deleted after that. A pod that runs again may have prepared them again.
     pub(super) async fn release_devices(&self, view: &PodView, observed: &RuntimePod) -> Result<(), Vec<Failure>> {
         let entry = self.context.journal.pod(&view.pod.uid);
         if entry.is_some_and(|entry| entry.released) && !evidence::lives(&self.context, &view.pod.uid, observed) {
@@ -64,7 +64,7 @@ impl Worker {
         let result = Box::pin(devices::release(&self.context, view, &claims)).await;
         span.end(&result.as_ref().map_err(|failures| first(failures)));
         result?;
-        self.context.journal.released(&view.pod.uid);
+        self.context.journal.record_released(&view.pod.uid);
         Ok(())
     }
 
@@ -76,8 +76,8 @@ impl Worker {
         observed: &RuntimePod,
         mut failures: Vec<Failure>,
     ) -> Vec<Failure> {
-        // A kubelet starts again what only a request has stopped, and that has its volumes still.
-        if self.ends_anyway()
+        // A kubelet restarts a pod that only a request has stopped, and that still has its volumes.
+        if self.terminates_by_api()
             && failures.iter().all(|failure| failure.step == Step::Sandbox)
             && let Err(Unfinished::Failed(more)) = self.unmount_if_no_process_is_left(update, observed).await
         {
@@ -91,8 +91,8 @@ impl Worker {
         PodUpdate { view, removed, .. }: &PodUpdate,
         observed: &RuntimePod,
     ) -> Result<(), Unfinished> {
-        let stopped = Arc::new(self.look(view, Step::Volumes, AFTER_STOP).await?);
-        self.goes_on()?;
+        let stopped = Arc::new(self.query(view, Step::Volumes, AFTER_STOP).await?);
+        self.check_not_cancelled()?;
         let shown = Arc::clone(&stopped);
         let is_left = self.on_node(view, Step::Volumes, move |context, view| {
             evidence::is_any_process_left(context, view, &shown)
@@ -102,31 +102,31 @@ impl Worker {
         }
         self.safe_point(true)?;
         if !removed {
-            self.remember_ends(view, observed, &stopped).await;
-            let durable = self.ends_are_durable(view, observed, &stopped).await;
+            self.record_exits(view, observed, &stopped).await;
+            let durable = self.sync_exits(view, observed, &stopped).await;
             durable.map_err(|failure| vec![failure])?;
         }
         Ok(self.tear_down_volumes(view).await?)
     }
 
-    /// Volumes first: what a memory volume holds is charged to the cgroup. The user ids last, when nothing has them.
+    /// Volumes first: the content of a memory volume is charged to the cgroup. User IDs last, when no file or process has them.
     pub(super) async fn clean_node(&self, view: &PodView) -> Result<(), Vec<Failure>> {
         self.tear_down_volumes(view).await?;
         let span = self.record.span(Step::Cgroup, "");
         let mut failures = Vec::new();
-        for cgroup in places::find_cgroups(&self.context, view).await? {
+        for cgroup in locate::find_cgroups(&self.context, view).await? {
             let result = self.context.cgroups.destroy(&cgroup, &self.context.effects).await;
             failures.extend(result.err().map(faults(Step::Cgroup)).into_iter().flatten());
         }
         let result = collected(failures);
         span.end(&result.as_ref().map_err(|failures| first(failures)));
         result?;
-        let dir = places::dir(&self.context, view)?;
+        let dir = locate::pod_dir(&self.context, view)?;
         user_namespace::release(&dir, view, &self.context.effects).await
     }
 
     async fn tear_down_volumes(&self, view: &PodView) -> Result<(), Vec<Failure>> {
-        let dir = places::dir(&self.context, view)?;
+        let dir = locate::pod_dir(&self.context, view)?;
         let span = self.record.span(Step::Volumes, "");
         let volumes = async || {
             let approved = self.approved_volumes(view);
@@ -134,9 +134,9 @@ impl Worker {
             done.map(drop).map_err(|faults| of_volumes(view, &faults))
         };
         let mut result = volumes().await;
-        // Who has outlived the containers may be who holds a volume, and is not to live on because of another one.
+        // A process that survived its container may hold a volume.
         if let Err(failures) = &mut result {
-            match self.kill_left(view).await {
+            match self.kill_survivors(view).await {
                 Ok(Effect::Done) => result = volumes().await,
                 Ok(Effect::Nothing | Effect::Withheld) => {}
                 Err(more) => failures.extend(more),
@@ -146,36 +146,36 @@ impl Worker {
         result
     }
 
-    /// Volumes that somebody has released: they count as taken away without their drivers.
+    /// Volumes that count as unpublished without their drivers, by approval.
     fn approved_volumes(&self, view: &PodView) -> volumes::Approved {
-        let releases = self.context.journal.releases(&view.pod.uid).into_iter();
-        let of_volumes = releases.filter(|Release { mismatch, at }| {
+        let approvals = self.context.journal.approvals(&view.pod.uid).into_iter();
+        let of_volumes = approvals.filter(|Release { mismatch, at }| {
             mismatch.kind == MismatchKind::VolumeNotTakenAway && at.boot_id == self.context.clock.boot_id()
         });
-        Arc::new(of_volumes.flat_map(|release| release.mismatch.facts).collect())
+        Arc::new(of_volumes.flat_map(|approval| approval.mismatch.facts).collect())
     }
 
-    /// Kills whatever the containers have left in the pod's cgroup.
-    async fn kill_left(&self, view: &PodView) -> Result<Effect, Vec<Failure>> {
+    /// Kills all processes in the pod's cgroups.
+    async fn kill_survivors(&self, view: &PodView) -> Result<Effect, Vec<Failure>> {
         let mut killed = Effect::Nothing;
-        for cgroup in places::find_cgroups(&self.context, view).await? {
+        for cgroup in locate::find_cgroups(&self.context, view).await? {
             let result = self.context.cgroups.kill(&cgroup, &self.context.effects).await;
             killed = killed.and(result.map_err(faults(Step::Cgroup))?);
         }
         Ok(killed)
     }
 
-    /// When nobody waits any more: containers, sandboxes, logs, directory.
+    /// Removes containers, sandboxes, logs and the pod's directory, with a permit of the cleanup throttle.
     pub(super) async fn clean_up(&self, view: &PodView) -> Result<(), Vec<Failure>> {
-        let place = self.context.cleanup_throttle.permit().await;
-        let dir = places::dir(&self.context, view)?;
+        let permit = self.context.cleanup_throttle.permit().await;
+        let dir = locate::pod_dir(&self.context, view)?;
         let span = self.record.span(Step::Cleanup, "");
         let mut removed = Box::pin(cleanup::remove(&self.context, view, &dir));
         let result = match timeout(LONG, &mut removed).await {
             Ok(result) => result,
             Err(_) => {
-                // It hangs somewhere, and others can be cleaned up in its place.
-                drop(place);
+                // It hangs; another pod may use its permit.
+                drop(permit);
                 let doing = "the removal of containers, sandboxes and logs";
                 shown_when_late(&self.record, (Step::Cleanup, ""), LATE, doing, removed).await
             }
@@ -185,7 +185,7 @@ impl Worker {
     }
 }
 
-/// Where nothing of a volume is mounted, only its driver keeps the pod: that can be settled by a person.
+/// A volume that is not mounted waits only for its driver: a user may approve to go on without.
 fn of_volumes(view: &PodView, faults: &[Fault]) -> Vec<Failure> {
     let failure = |fault: &Fault| {
         let failure = fault.failure(Step::Volumes);

@@ -1,4 +1,4 @@
-//! How containers ended: what a status needs of them when the runtime no longer knows them.
+//! Exited containers, as far as a status needs them when the runtime has forgotten them.
 
 use std::collections::BTreeMap;
 
@@ -6,24 +6,24 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 /// By container id.
-pub type Ends = BTreeMap<String, ContainerEnd>;
+pub type Exits = BTreeMap<String, ContainerExit>;
 
-/// A container that was seen to have ended.
+/// An exited container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ContainerEnd {
+pub struct ContainerExit {
     /// Name in the pod's spec.
     pub name: String,
     /// CRI attempt.
     pub attempt: u32,
     /// From the kubelet's annotation.
     pub restart_count: i32,
-    /// The sandbox it lived in.
+    /// Its sandbox.
     pub sandbox_id: String,
     /// When it was created, by the runtime's clock.
     pub created_at: Timestamp,
     /// When it was started; `None` if never.
     pub started_at: Option<Timestamp>,
-    /// When it ended.
+    /// When it exited.
     pub finished_at: Option<Timestamp>,
     /// Exit code.
     pub exit_code: i32,
@@ -31,10 +31,11 @@ pub struct ContainerEnd {
     pub reason: String,
     /// Runtime's message.
     pub message: String,
-    /// Image as the user wrote it.
+    /// Image in the spec.
     pub image: String,
-    /// Image as the runtime resolved it.
+    /// Image as resolved by the runtime.
     pub image_ref: String,
     /// Its termination message; `None` if it could not be read.
-    pub last_words: Option<String>,
+    #[serde(rename = "last_words")]
+    pub termination_message: Option<String>,
 }

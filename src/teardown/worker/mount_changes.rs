@@ -1,4 +1,4 @@
-//! Whether what is mounted for a pod has changed: the kernel tells, whoever has done it.
+//! Detects changes of the mounts below a pod's directory.
 
 use std::{future::pending, path::PathBuf, sync::Arc, time::Duration};
 
@@ -7,39 +7,38 @@ use tokio::time::sleep;
 use crate::{
     model::pod::PodView,
     node::{mounts::Mounts, pod_dir::PodDir, threads::Threads},
-    teardown::{context::Context, places},
+    teardown::{context::Context, locate},
 };
 
-/// Mounts that change together are looked at once.
+/// Changes within this time are one change.
 const GATHER: Duration = Duration::from_millis(100);
 
-/// The mounts below a pod's directory, from attempt to attempt.
+/// The mounts below a pod's directory, over all attempts.
 pub(super) struct PodMounts {
     dir: PodDir,
     mounts: Arc<Mounts>,
     reads: Threads,
-    /// What was mounted when somebody last looked.
+    /// The mounts at the last check.
     seen: Option<Option<Vec<PathBuf>>>,
 }
 
 // === impl PodMounts ===
 
 impl PodMounts {
-    /// Those of this pod; none if its UID cannot name a directory.
+    /// `None` if the pod's UID cannot be the name of a directory.
     pub fn of(context: &Context, view: &PodView) -> Option<Self> {
         Some(Self {
-            dir: places::dir(context, view).ok()?,
+            dir: locate::pod_dir(context, view).ok()?,
             mounts: Arc::clone(&context.storage.mounts),
             reads: context.reads.clone(),
             seen: None,
         })
     }
 
-    /// Returns when something else is mounted there than when it was looked at last, be it long ago. Other pods come and go
-    /// all the time.
+    /// Returns when the mounts differ from those at the last check, at once if they already do.
     pub async fn change(&mut self) {
         let Ok(mut watch) = self.mounts.watch() else {
-            // Then it is looked at after the pause.
+            // The pause between attempts ends the wait.
             return pending().await;
         };
         loop {
@@ -52,13 +51,11 @@ impl PodMounts {
         }
     }
 
-    /// What is mounted there now; nothing if that cannot be told.
+    /// `None` if the mount table cannot be read.
     async fn now(&self) -> Option<Vec<PathBuf>> {
         let (dir, mounts) = (self.dir.clone(), Arc::clone(&self.mounts));
-        let look = self
-            .reads
-            .run_blocking(move || Some(dir.mounted(&*mounts.read().ok()?)));
-        look.await.ok().flatten()
+        let read = self.reads.work(move || Some(dir.mounted(&*mounts.read().ok()?)));
+        read.await.ok().flatten()
     }
 }
 
@@ -72,15 +69,15 @@ mod tests {
     use crate::node::kubelet_root::KubeletRoot;
 
     #[tokio::test]
-    async fn what_was_unmounted_while_nobody_waited_is_a_change() {
+    async fn unmount_between_two_waits_is_a_change() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir_all(dir.path().join("pods/u1")).unwrap();
         let root = KubeletRoot::resolve(dir.path()).unwrap();
         let pod = PodDir::new(&root, "u1").unwrap();
         let at = root.pods().join("u1/volumes/kubernetes.io~iscsi/lun");
         let table = dir.path().join("mountinfo");
-        let lies = |at: &Path| format!("9 1 0:9 / {} rw - tmpfs none rw\n", at.display());
-        fs::write(&table, lies(&at)).unwrap();
+        let line = |at: &Path| format!("9 1 0:9 / {} rw - tmpfs none rw\n", at.display());
+        fs::write(&table, line(&at)).unwrap();
         let mut mounts = PodMounts {
             dir: pod,
             mounts: Arc::new(Mounts::new(&table, root.pods())),
@@ -88,8 +85,8 @@ mod tests {
             seen: None,
         };
         let short = Duration::from_millis(300);
-        assert!(timeout(short, mounts.change()).await.is_err(), "it is the first look");
-        fs::write(&table, lies(Path::new("/elsewhere"))).unwrap();
+        assert!(timeout(short, mounts.change()).await.is_err(), "it is the first check");
+        fs::write(&table, line(Path::new("/elsewhere"))).unwrap();
         mounts.change().await;
         assert!(
             timeout(short, mounts.change()).await.is_err(),

@@ -1,5 +1,5 @@
-//! A pod that others need for their termination terminates after them, but it does not wait for ever: a CSI or DRA driver, and
-//! a service of the whole node such as the network plugin.
+//! A pod that other pods need for their termination, such as a CSI driver or the network plugin, terminates after them, at most
+//! `--driver-hold` later.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -9,7 +9,7 @@ use super::{Worker, Yielded, termination};
 use crate::{
     model::{
         event::Reason,
-        failure::Failure,
+        failure::{Failure, first},
         pod::{PodRef, PodView},
         trace::{Blocked, BlockedReason, Step},
     },
@@ -19,15 +19,15 @@ use crate::{
 };
 
 /// How often is checked whether other pods still need it.
-const LOOK: Duration = Duration::from_secs(2);
+const INTERVAL: Duration = Duration::from_secs(2);
 /// All pods of a node may be deleted one after another, this one first. So it waits at least this long.
-const SETTLES: Duration = LOOK.saturating_mul(2);
+const SETTLES: Duration = INTERVAL.saturating_mul(2);
 
 /// Other pods that are terminating and need a pod.
 struct Dependents {
     /// Namespaces and names.
     pods: Vec<String>,
-    /// What they need it as.
+    /// What they need it as, with an article.
     role: &'static str,
 }
 
@@ -36,14 +36,14 @@ impl Worker {
     /// begins only after that.
     ///
     /// # Errors
-    /// When the agent stops, or may begin nothing.
+    /// If the agent stops, or nothing may begin.
     pub(super) async fn wait_for_dependents(&self, view: &PodView, observed: &RuntimePod) -> Result<(), Yielded> {
         // Without a running container it serves no other pod. A termination that has begun is not interrupted.
         if !observed.may_run() || self.period.has_begun() || self.context.effects.is_dry_run() {
             return Ok(());
         }
         let began = Instant::now();
-        let mut told = String::new();
+        let mut reported = String::new();
         loop {
             let is_settled = began.elapsed() >= SETTLES;
             let (words, may_be_none) = match self.dependents(view, is_settled).await {
@@ -58,13 +58,13 @@ impl Worker {
                     (words, false)
                 }
                 Err(failures) => {
-                    let why = super::first(&failures);
+                    let why = first(&failures);
                     let words = format!("whether pods that end need this pod cannot be told: {why}");
                     (words, false)
                 }
             };
             let now = self.context.clock.now();
-            let since = self.context.journal.waits(&view.pod.uid, now.clone());
+            let since = self.context.journal.record_wait(&view.pod.uid, now.clone());
             if grace::used(&since, &now) >= self.context.driver_hold {
                 if !may_be_none {
                     let message = format!("--driver-hold is over; the pod ends although {words}");
@@ -75,34 +75,33 @@ impl Worker {
                 }
                 break;
             }
-            if words != told {
-                tracing::info!(why = words, "The pod's end waits");
+            if words != reported {
+                tracing::info!(why = words, "Termination waits for other pods");
             }
             self.record
                 .set_blocked(vec![Blocked::pod(BlockedReason::Dependents, words.as_str())]);
-            told = words;
+            reported = words;
             if self.context.gate.why_no_new_work().is_some() {
-                return Err(Yielded::Guard);
+                return Err(Yielded::NoNewWork);
             }
             tokio::select! {
                 biased;
-                () = self.context.stopping.cancelled() => return Err(Yielded::Stop),
-                () = sleep(LOOK) => {}
+                () = self.context.stopping.cancelled() => return Err(Yielded::Stopping),
+                () = sleep(INTERVAL) => {}
             }
         }
         self.record.set_blocked(Vec::new());
-        // It has waited, by what is on the disk, and does so no more when it is told to stop.
+        // The disk must not show that it waits when it is stopped.
         if self.context.journal.pod(&view.pod.uid).is_some_and(|entry| entry.waits) {
             let now = self.context.clock.now();
-            self.context.journal.counts_from(&view.pod.uid, now);
-            self.remembered().await;
+            self.context.journal.record_grace_from(&view.pod.uid, now);
+            self.sync_beginning().await;
         }
         Ok(())
     }
 
-    /// Which terminating pods need this one; `None` if it is neither a driver nor a node service. The agent's own state has the
-    /// pods that it works on. If none of these needs this pod and `confirm` is set, it also lists all pods of the node: the
-    /// watch may not have reported a deletion yet.
+    /// The terminating pods that need this one; `None` if it is neither a driver nor a node service. If no worker has such a pod and
+    /// `confirm` is set, it also lists all pods of the node: the watch may not have reported a deletion yet.
     async fn dependents(&self, view: &PodView, confirm: bool) -> Result<Option<Dependents>, Vec<Failure>> {
         let users = drivers::users_of(&self.context, view).await?;
         let is_service = is_node_service(view);
@@ -115,10 +114,10 @@ impl Worker {
         // Node services do not wait for each other.
         let needs = |other: &PodView| is_service && !is_node_service(other) || uses(other);
         let known = (self.context.terminating)().await;
-        let at_work = known.values().filter(|other| needs(other)).map(|other| &other.pod);
-        // After a restart some are known to the journal before they are to the workers.
+        let with_worker = known.values().filter(|other| needs(other)).map(|other| &other.pod);
+        // After a restart the journal has some before the workers do.
         let begun = self.context.journal.unfinished().into_iter().filter(uses);
-        let pods = named(view, at_work.cloned().chain(begun.map(|other| other.pod)));
+        let pods = named(view, with_worker.cloned().chain(begun.map(|other| other.pod)));
         if !pods.is_empty() || !confirm {
             return Ok(Some(Dependents { pods, role }));
         }

@@ -1,4 +1,4 @@
-//! Between two attempts: what the next one waits for.
+//! Waits for the next attempt.
 
 use std::{future::pending, time::Duration};
 
@@ -12,67 +12,65 @@ use crate::{
     teardown::{boundary::Attempt, stop::passed},
 };
 
-/// Why a worker rests no more.
+/// Why the wait is over.
 pub(super) enum Wakes {
-    /// The agent ends.
+    /// The agent stops.
     Stopping,
-    /// Something has changed: the pauses between attempts begin anew.
+    /// The pod has changed: the backoff restarts.
     News,
-    /// It has waited long enough, or for what has come.
+    /// The pause is over, or something that the pod waits for has happened.
     ForMore,
 }
 
 impl Worker {
-    /// Rests after an attempt that has failed so, for as long as nothing happens that is worth another one. What is `kept` is in
-    /// the middle of a pod.
-    pub(super) async fn rest(
+    /// Waits after an attempt with these failures until the next one makes sense, at most for `pause`. `in_progress` is given if the
+    /// pod is not at a safe point.
+    pub(super) async fn wait_for_retry(
         &mut self,
         update: &PodUpdate,
         failures: &[Failure],
         mounts: &mut Option<PodMounts>,
-        kept: Option<&dyn Attempt>,
+        in_progress: Option<&dyn Attempt>,
         pause: Duration,
     ) -> Wakes {
         let mut deadline = self.period.subscribe();
         let over = passed(deadline.clone());
         let waits = *deadline.borrow() > Instant::now() && failures.iter().any(Failure::is_stop_failure);
         let is_mounted = failures.iter().any(|failure| failure.step == Step::Volumes);
-        // What was unmounted during the attempt is a reason for another one, too.
+        // An unmount during the attempt counts, too.
         let of_pod = mounts.take().or_else(|| PodMounts::of(&self.context, &update.view));
         *mounts = of_pod.filter(|_| is_mounted);
         let held_by: Vec<_> = failures.iter().flat_map(|failure| &failure.held_by).copied().collect();
         let unmounted = OptionFuture::from(mounts.as_mut().map(PodMounts::change));
         let (effects, stopping) = (self.context.effects.clone(), self.context.stopping.clone());
-        let once_more = OptionFuture::from(kept.map(|kept| kept.retry_requested()));
+        let requested = OptionFuture::from(in_progress.map(|attempt| attempt.retry_requested()));
         tokio::select! {
             biased;
             () = stopping.cancelled() => Wakes::Stopping,
-            () = self.matters(update) => Wakes::News,
-            // Somebody who shortens the grace period does not want to wait.
+            () = self.important_news(update) => Wakes::News,
+            // A user who shortens the grace period does not want to wait.
             Ok(()) = deadline.changed() => Wakes::News,
-            // What has held up other stops holds them up no more.
+            // After the grace period, sidecars no longer wait for main containers.
             () = over, if waits => Wakes::ForMore,
-            Some(()) = once_more => Wakes::News,
-            // It is a kubelet's, which is not to wait for it.
-            Err(_) = effects.run_until_blocked(pending::<()>()), if kept.is_some() => Wakes::ForMore,
-            // The kernel tells, whoever has unmounted something.
+            Some(()) = requested => Wakes::News,
+            // A kubelet comes, and must not wait for this pod.
+            Err(_) = effects.while_allowed(pending::<()>()), if in_progress.is_some() => Wakes::ForMore,
             Some(()) = unmounted => Wakes::ForMore,
             () = wait_for_any_exit(&held_by) => Wakes::ForMore,
             () = sleep(pause) => Wakes::ForMore,
         }
     }
 
-    /// Returns when there is news worth another attempt at once: the deletion, or the object's end. Most news is the echo
-    /// of what this worker has written itself.
-    async fn matters(&mut self, update: &PodUpdate) {
+    /// Returns when news of the pod justifies an attempt at once, such as its deletion. Most news only shows what this worker has
+    /// written.
+    async fn important_news(&mut self, update: &PodUpdate) {
         let news = |newer: &PodUpdate| {
             newer.removed != update.removed
                 || newer.view.deletion != update.view.deletion
                 || newer.imposed != update.imposed
-                || newer.releases != update.releases
+                || newer.approvals != update.approvals
         };
         if self.updates.wait_for(news).await.is_err() {
-            // There will be no more news.
             pending::<()>().await;
         }
     }

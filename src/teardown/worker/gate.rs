@@ -1,0 +1,96 @@
+//! Waits while the gate blocks, and detects whether a kubelet finishes the pod meanwhile.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::{Instant, sleep};
+
+use super::{Outcome, PodUpdate, Worker};
+use crate::{
+    model::{
+        pod::PodView,
+        trace::{Blocked, Step},
+    },
+    node::mounts::MountTable,
+    teardown::{
+        context::Context, journal::PodJournalExt as _, locate, priority_gate::Priority, volumes::is_anything_mounted,
+    },
+};
+
+/// How often the gate is checked while it blocks.
+const GATE_INTERVAL: Duration = Duration::from_secs(1);
+/// How often the leftovers of a kubelet are checked meanwhile.
+const NODE_INTERVAL: Duration = Duration::from_secs(30);
+
+impl Worker {
+    /// Waits until the gate opens: an attempt would only report failures. Returns the worker's outcome if the agent stops, a kubelet has
+    /// finished the pod, or its stop request is cancelled. A pod whose object is deleted gets priority.
+    pub(super) async fn wait_for_gate(&self, priority: &mut Option<Priority>) -> Option<Outcome> {
+        let mut next_check = Instant::now();
+        let mut updates = self.updates.clone();
+        while let Some((reason, why)) = self.context.gate.why_no_new_work() {
+            let update = updates.borrow_and_update().clone();
+            // A handover names a pod whose stop is in progress, unless the API server shows that the pod does not terminate.
+            let is_alive = update.view.object.is_some() && !update.terminates_by_api();
+            if self.is_cancelled() && (is_alive || !self.context.journal.is_in_progress(&update.view.pod.uid)) {
+                return Some(Outcome::Cancelled);
+            }
+            if update.removed {
+                priority.get_or_insert_with(|| self.priority_gate.enter());
+            }
+            self.record.set_blocked(vec![Blocked::pod(reason, why)]);
+            let finished = async {
+                sleep(GATE_INTERVAL).await;
+                let update = self.updates.borrow().clone();
+                let is_in_progress = self.context.journal.is_in_progress(&update.view.pod.uid);
+                if !(is_in_progress || self.is_kubelets(&update)) || Instant::now() < next_check {
+                    return None;
+                }
+                next_check = Instant::now() + NODE_INTERVAL;
+                self.outcome_beside_kubelet(&update).await
+            };
+            tokio::select! {
+                biased;
+                () = self.context.stopping.cancelled() => return Some(Outcome::Stopping),
+                () = self.context.gate.unblocked() => {}
+                Ok(()) = updates.changed(), if priority.is_none() => {}
+                finished = finished => if finished.is_some() { return finished },
+            }
+        }
+        self.record.set_blocked(Vec::new());
+        None
+    }
+
+    /// `FinishedByKubelet` if nothing of the pod is left. Records a safe point if a kubelet has nothing to do for the pod again.
+    async fn outcome_beside_kubelet(&self, update: &PodUpdate) -> Option<Outcome> {
+        let observed = self.context.cri.pod_brief(update.view.pod.uid.as_str()).await.ok()?;
+        if observed.running().next().is_none() && update.terminates_by_api() {
+            self.context.journal.set_safe_point(&update.view.pod.uid);
+        }
+        // The kubelet may have exited meanwhile, with leftovers for this agent.
+        let is_finished = self.is_kubelets(update)
+            && observed.is_gone()
+            && self.is_nothing_left(&update.view).await
+            && self.is_kubelets(update);
+        is_finished.then_some(Outcome::FinishedByKubelet)
+    }
+
+    /// Whether a kubelet runs and the pod's object is deleted.
+    fn is_kubelets(&self, update: &PodUpdate) -> bool {
+        update.removed && self.context.gate.has_kubelet()
+    }
+
+    /// Whether cgroups, mount table and the kubelet's directory show nothing of the pod. The runtime does not show all leftovers.
+    async fn is_nothing_left(&self, view: &Arc<PodView>) -> bool {
+        let nothing_left = |context: &Context, view: &PodView| {
+            let nothing_runs = |cgroup| context.cgroups.processes(&cgroup).is_ok_and(|pids| pids.is_empty());
+            let dir = locate::pod_dir(context, view)?;
+            let is_mounted = |table: Arc<MountTable>| is_anything_mounted(&dir, &table);
+            Ok(
+                locate::cgroups(context, view).all(|cgroup| cgroup.is_ok_and(nothing_runs))
+                    && matches!(dir.open(), Ok(None))
+                    && context.storage.mounts.read().is_ok_and(|table| !is_mounted(table)),
+            )
+        };
+        self.on_node(view, Step::Cleanup, nothing_left).await.unwrap_or(false)
+    }
+}

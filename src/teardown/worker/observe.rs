@@ -1,0 +1,114 @@
+//! Queries what the runtime and the node show of the pod.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{PodUpdate, Worker};
+use crate::{
+    model::{
+        failure::Failure,
+        pod::PodView,
+        trace::{Stage, Step},
+    },
+    node::cri::types::RuntimePod,
+    teardown::{
+        context::Context,
+        evidence,
+        journal::PodJournalExt as _,
+        late::{LATE, shown_when_late},
+    },
+};
+
+/// Longest wait for a container's status before the stop: other containers must not wait for their stop.
+const BEFORE_STOP: Duration = Duration::from_secs(2);
+
+/// The pod in the runtime.
+pub(super) struct Observed {
+    pub pod: Arc<RuntimePod>,
+    /// The runtime reports running containers, and the kernel shows that they have exited: `pod` has them as exited.
+    pub is_overruled: bool,
+}
+
+// === impl Observed ===
+
+impl Observed {
+    pub fn runs(&self) -> bool {
+        self.pod.running().next().is_some()
+    }
+}
+
+// === impl Worker ===
+
+impl Worker {
+    /// The pod before its stop.
+    ///
+    /// # Errors
+    /// If the runtime does not answer, or runtime, cgroups and directories do not agree.
+    pub(super) async fn observe(&self, update: &PodUpdate) -> Result<Observed, Vec<Failure>> {
+        let (view, removed) = (&update.view, update.removed);
+        // Durable together with the beginning of the grace period, and so before anything is stopped.
+        self.context
+            .journal
+            .record_attempt(&view.pod.uid, self.context.clock.now());
+        let (step, began) = (self.first_step(), self.context.clock.now().since_boot);
+        let (observed, ()) = tokio::join!(self.query(view, step, BEFORE_STOP), self.sync_beginning());
+        let mut observed = observed?;
+        self.runtime_state.record_running(&observed, began);
+        let is_overruled = self.kernel_still_counts(view, &observed).await;
+        if is_overruled {
+            observed = observed.with_nothing_running();
+        }
+        let pod = Arc::new(observed);
+        let shown = Arc::clone(&pod);
+        self.on_node(view, step, move |context, view| {
+            evidence::all_agree(context, view, removed, step, &shown)
+        })
+        .await?;
+        Ok(Observed { pod, is_overruled })
+    }
+
+    /// Queries the runtime for the pod. A failure is one of `step`.
+    pub(super) async fn query(
+        &self,
+        view: &PodView,
+        step: Step,
+        patience: Duration,
+    ) -> Result<RuntimePod, Vec<Failure>> {
+        let query = self.context.cri.pod(view.pod.uid.as_str(), patience);
+        let observed = shown_when_late(&self.record, (step, ""), LATE, "what the runtime has of the pod", query).await;
+        observed.map_err(|error| vec![Failure::new(step, "", error)])
+    }
+
+    /// Reads files of the node on a thread, so that a read that hangs delays no other pod. A failure is one of `step`.
+    pub(super) async fn on_node<T: Send + 'static>(
+        &self,
+        view: &Arc<PodView>,
+        step: Step,
+        read: impl FnOnce(&Context, &PodView) -> Result<T, Vec<Failure>> + Send + 'static,
+    ) -> Result<T, Vec<Failure>> {
+        let (context, view) = (Arc::clone(&self.context), Arc::clone(view));
+        let result = self.context.reads.work(move || read(&context, &view)).await;
+        result.unwrap_or_else(|why| Err(vec![Failure::new(step, "", why)]))
+    }
+
+    /// Whether neither the runtime nor the cgroups show a process of the pod after its stop.
+    pub(super) async fn check_nothing_runs(
+        &self,
+        view: &Arc<PodView>,
+        stopped: &Arc<RuntimePod>,
+    ) -> Result<(), Vec<Failure>> {
+        let shown = Arc::clone(stopped);
+        self.on_node(view, Step::Cgroup, move |context, view| {
+            evidence::nothing_runs(context, view, &shown)
+        })
+        .await
+    }
+
+    /// The step that an attempt begins with. The containers of a terminated pod are not stopped again.
+    pub(super) fn first_step(&self) -> Step {
+        match self.record.stage() {
+            Stage::Terminating => Step::Term,
+            Stage::Terminated => Step::Volumes,
+            Stage::Deleted | Stage::Finished => Step::Cleanup,
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Reports the failures of an attempt: log, counters, events, trace.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Worker;
+use crate::{
+    clock::rounded,
+    model::{
+        event::Reason,
+        failure::Failure,
+        pod::PodView,
+        trace::{Blocked, Step},
+    },
+    teardown::{NOT_KILLED, boundary::Counted},
+};
+
+/// A pod is reported as blocked if an attempt fails so long after the grace period.
+const BLOCKED_AFTER: Duration = Duration::from_secs(30);
+
+impl Worker {
+    /// The next attempt begins after `pause` at the latest.
+    pub(super) fn report(&self, view: &PodView, failures: &[Failure], pause: Duration) {
+        self.context.events.count(Counted::AttemptFailed(failures));
+        for failure in failures {
+            tracing::warn!(step = %failure.step, what = (!failure.what.is_empty()).then_some(failure.what.as_str()), cause = failure.cause, retry_in = ?rounded(pause), "Teardown step failed; will retry");
+        }
+        let of = |steps: &[Step]| {
+            let failures = failures.iter().filter(|failure| steps.contains(&failure.step));
+            failures.map(ToString::to_string).collect::<Vec<_>>().join("; ")
+        };
+        let kill = of(&[Step::Term, Step::Kill, Step::Sandbox, Step::Devices, Step::Cgroup]);
+        self.send_event(view, Reason::FailedKillPod, NOT_KILLED, &kill);
+        if self.record.exceeds_grace_period() {
+            let late = "the runtime has not killed the pod within its grace period";
+            self.send_event(view, Reason::ExceededGracePeriod, late, &kill);
+        }
+        let volumes = of(&[Step::Volumes]);
+        self.send_event(view, Reason::FailedUnMount, "error tearing down volumes", &volumes);
+        if Instant::now() > self.period.deadline() + BLOCKED_AFTER {
+            let all = of(&Step::ALL);
+            self.send_event(view, Reason::TeardownBlocked, "the pod's end does not come", &all);
+        }
+        let retry_at = self.context.clock.now().wall.checked_add(pause).ok();
+        let blocked = |failure| Blocked {
+            retry_at,
+            ..Blocked::from(failure)
+        };
+        self.record.set_blocked(failures.iter().map(blocked).collect());
+        let mismatch = failures
+            .iter()
+            .find_map(|failure| Some((failure.mismatch.clone()?, failure.to_string())));
+        self.record.set_mismatch(mismatch);
+    }
+
+    /// Nothing blocks the pod.
+    pub(super) fn clear_blocked(&self) {
+        self.record.set_blocked(Vec::new());
+        self.record.set_mismatch(None);
+    }
+
+    fn send_event(&self, view: &PodView, reason: Reason, what: &str, failures: &str) {
+        if !failures.is_empty() {
+            let message = format!("{what}: {failures}");
+            self.context.events.event(view, None, reason, &message);
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Stops the pod's containers and sandboxes, after the pods that need them.
+
+use std::sync::Arc;
+
+use super::{AFTER_STOP, PodUpdate, Unfinished, Worker, observe::Observed};
+use crate::{
+    model::{
+        failure::{Failure, collected, first},
+        pod::PodView,
+        trace::Step,
+    },
+    node::{
+        checkpoint::{self, JOURNAL},
+        cri::types::RuntimePod,
+    },
+    teardown::{journal::PodJournalExt as _, locate, stop::Stop, volumes},
+};
+
+impl Worker {
+    /// Stops the pod unless it needs no stop. Returns the pod after that.
+    pub(super) async fn stop_unless_exited(
+        &self,
+        update: &PodUpdate,
+        observed: &Observed,
+    ) -> Result<Observed, Unfinished> {
+        let (pod, is_overruled) = (Arc::clone(&observed.pod), observed.is_overruled);
+        if is_overruled || (has_exited_by_itself(update, &pod) && !pod.has_unread_ends()) {
+            return Ok(Observed { pod, is_overruled });
+        }
+        if has_exited_by_itself(update, &pod) {
+            let pod = Arc::new(self.query(&update.view, Step::Status, AFTER_STOP).await?);
+            return Ok(Observed { pod, is_overruled });
+        }
+        self.wait_for_dependents(&update.view, &pod).await?;
+        self.check_not_cancelled()?;
+        self.begin_stop(&update.view, &pod);
+        self.stop_observed(update, &pod).await
+    }
+
+    async fn stop_observed(&self, update: &PodUpdate, observed: &RuntimePod) -> Result<Observed, Unfinished> {
+        let view = &update.view;
+        let stopped = tokio::select! {
+            biased;
+            stopped = self.stop(update, observed) => stopped,
+            () = self.until_kernel_counts(view) => Ok(()),
+        };
+        if let Err(failures) = stopped
+            && !(observed.running().next().is_some() && self.kernel_counts(view).await)
+        {
+            let failures = self.unmount_without_network_teardown(update, observed, failures).await;
+            return Err(Unfinished::Failed(failures));
+        }
+        let stopped = self.query(view, Step::Sandbox, AFTER_STOP).await?;
+        let runs = stopped.running().next().is_some();
+        if !runs {
+            self.record.set_runtime_state(None);
+        }
+        let is_overruled = runs && self.kernel_counts(view).await;
+        let pod = Arc::new(if is_overruled {
+            stopped.with_nothing_running()
+        } else {
+            stopped.with_ends_of(observed)
+        });
+        Ok(Observed { pod, is_overruled })
+    }
+
+    /// Sends the pre-stop status at the same time.
+    async fn stop(&self, update: &PodUpdate, observed: &RuntimePod) -> Result<(), Vec<Failure>> {
+        let stop = Stop {
+            context: &self.context,
+            view: &update.view,
+            observed,
+            deadline: self.period.subscribe(),
+            record: &self.record,
+        };
+        // With attached volumes the API keeps the last running container statuses, also in later attempts.
+        let has_exited = observed.running().next().is_none();
+        if update.removed || observed.is_gone() || has_exited && self.may_hold_attached(&update.view).await? {
+            return collected(stop.everything().await);
+        }
+        // The stop does not wait for it. The API server rejects it once it has a newer status.
+        let prestop_status = async {
+            if let Err(failures) = self.send_prestop_status(&update.view, observed).await {
+                tracing::debug!(failure = %first(&failures), "Pre-stop status is not sent");
+            }
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            // No report comes before the stop.
+            biased;
+            failures = stop.everything() => collected(failures),
+            () = prestop_status => unreachable!("pending never returns"),
+        }
+    }
+
+    /// Whether attachable volumes of the pod may still be mounted or staged.
+    pub(super) async fn may_hold_attached(&self, view: &Arc<PodView>) -> Result<bool, Vec<Failure>> {
+        if view.attachable_volumes {
+            return Ok(true);
+        }
+        self.on_node(view, Step::Status, |context, view| {
+            let dir = locate::pod_dir(context, view)?;
+            Ok(volumes::may_hold_attached(&dir, &context.storage.mounts))
+        })
+        .await
+    }
+
+    /// Waits until the disk has the beginning of the grace period: after a crash it must not begin again. The stop goes on even if
+    /// the disk is full.
+    pub(super) async fn sync_beginning(&self) {
+        checkpoint::before(JOURNAL, &"begun");
+        let recorded = self.context.journal.durable().await;
+        checkpoint::after(JOURNAL, &"begun");
+        if let Err(error) = recorded {
+            tracing::error!(%error, "Beginning of the grace period is not recorded: after a crash it would begin again");
+        }
+    }
+
+    /// Begins the grace period. The journal has an earlier time for that, so this does not wait for the disk.
+    fn begin_stop(&self, view: &PodView, observed: &RuntimePod) {
+        let grace_from = self.period.begins().then(|| {
+            self.record.set_grace(self.period.grace(), self.period.end());
+            self.context.clock.now()
+        });
+        // If no container runs and the API shows the termination, a kubelet has nothing to do again.
+        let is_in_progress = observed.running().next().is_some() || !self.terminates_by_api();
+        self.context
+            .journal
+            .record_stop(&view.pod.uid, is_in_progress, grace_from);
+    }
+}
+
+/// Whether the pod has a terminal phase and nothing of it runs, and so is not stopped.
+fn has_exited_by_itself(update: &PodUpdate, observed: &RuntimePod) -> bool {
+    update.view.terminal_phase && update.view.deletion.is_none() && !update.removed && !observed.lives()
+}
