@@ -1,4 +1,4 @@
-//! Taking a pod down: each step idempotent, failures collected, nothing cut short by one of them.
+//! Takes a pod down: each step is idempotent, and failures are collected.
 
 pub(crate) mod begin;
 pub mod boundary;
@@ -34,5 +34,5 @@ pub(crate) mod worker;
 
 pub use worker::Outcome;
 
-/// How an event `FailedKillPod` begins, as the kubelet's.
+/// Prefix of the message of `FailedKillPod`, as the kubelet's.
 pub(crate) const NOT_KILLED: &str = "error killing pod";

@@ -59,13 +59,13 @@ impl Cluster for NodeVolumes {
         .boxed()
     }
 
-    fn out_of_use(&self, volume: String) -> BoxFuture<'static, Result<(), String>> {
+    fn remove_in_use(&self, volume: String) -> BoxFuture<'static, Result<(), String>> {
         let node = self.clone();
-        async move { out_of_use(&node, &volume).await.map_err(|error| error.to_string()) }.boxed()
+        async move { remove_in_use(&node, &volume).await.map_err(|error| error.to_string()) }.boxed()
     }
 }
 
-async fn out_of_use(
+async fn remove_in_use(
     NodeVolumes {
         api,
         guard,

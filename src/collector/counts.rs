@@ -88,7 +88,7 @@ impl Counts {
     /// Counts a failure; `true` for the first of its kind.
     pub fn failed(&mut self, step: &'static str, error: &ApiError) -> bool {
         let reasons = self.failures.entry(step.into()).or_default();
-        let times = reasons.entry(error.in_a_word().into()).or_default();
+        let times = reasons.entry(error.short_reason().into()).or_default();
         *times += 1;
         *times == 1
     }

@@ -29,7 +29,7 @@ use crate::{
         context::Context,
         journal::PodJournal,
         priority_gate::PriorityGate,
-        volumes::storage::{NoCluster, Storage, Turns},
+        volumes::storage::{NoCluster, Storage},
         worker::MAX_LARGE_KIB,
     },
 };

@@ -12,7 +12,7 @@ use crate::{
     teardown::{
         context::Context,
         evidence,
-        grace::{self, GraceAsked},
+        grace::{self, RequestedGrace},
         journal::PodJournalExt as _,
         locate,
     },
@@ -59,7 +59,7 @@ pub(super) async fn plan(context: &Arc<Context>, view: &PodView) -> Result<Plan,
     let hooks = observed.running().filter(|it| has_hook(&it.name) && !has_run(&it.id));
     let mut plan = Plan {
         blocked: Vec::new(),
-        grace: grace::effective(entry.as_ref().map(|entry| entry.grace), GraceAsked::of(view, None)),
+        grace: grace::effective(entry.as_ref().map(|entry| entry.grace), RequestedGrace::of(view, None)),
         hooks: hooks.map(|it| it.name.clone()).collect(),
         containers: running,
         sandboxes: observed.sandboxes.iter().map(|it| it.id.clone()).collect(),
@@ -72,7 +72,7 @@ pub(super) async fn plan(context: &Arc<Context>, view: &PodView) -> Result<Plan,
     let reads = context.reads.clone();
     let look = move || -> Result<Plan, Vec<Failure>> {
         let failed = |fault| vec![Failure::new(Step::Volumes, "", fault)];
-        plan.blocked = evidence::all_agree(&context, &view, true, Step::Term, &observed)
+        plan.blocked = evidence::check_agreement(&context, &view, true, Step::Term, &observed)
             .err()
             .unwrap_or_default();
         let dir = locate::pod_dir(&context, &view)?;

@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_a_person_must_set_right_and_another_agent_forbid_the_start() {
+    fn only_problems_that_a_user_must_correct_and_another_agent_prevent_the_start() {
         let of = |errno: Errno| io("open")(errno.into());
         for errno in [Errno::EACCES, Errno::EPERM, Errno::ENOTDIR, Errno::ELOOP] {
             assert!(of(errno).forbids_the_start(), "{errno}");

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_that_differs_makes_it_another_machines_and_one_that_is_not_known_does_not() {
+    fn different_id_shows_another_node_and_unknown_id_does_not() {
         let written = Header::of(&machine(Some("m1"), Some("AB-12")), None);
         for (machine_id, system_uuid, ours) in [
             (Some("m1"), Some("AB-12"), true),
@@ -156,14 +156,14 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_was_known_once_is_not_forgotten() {
+    fn known_id_of_the_node_is_kept() {
         let before = Header::of(&machine(Some("m1"), Some("u1")), None);
         let now = Header::of(&machine(None, Some("u1")), Some(&before));
         assert_eq!(now.machine_id.as_deref(), Some("m1"));
     }
 
     #[test]
-    fn a_later_format_is_known_by_its_number_whatever_else_it_says() {
+    fn later_format_is_detected_by_its_number() {
         let here = machine(Some("m1"), None);
         assert_eq!(Header::read(None, &here), Ok(None));
         let later = format!("{{\"schema\":{},\"machineId\":[7]}}", SCHEMA + 1);

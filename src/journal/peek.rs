@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_look_finds_the_node_also_after_a_crash_and_changes_nothing() {
+    async fn peek_finds_the_node_even_after_a_crash_and_changes_nothing() {
         let here = Identity::default();
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(peek(dir.path(), &here).unwrap(), good(None));

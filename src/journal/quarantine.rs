@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quarantined_journals_are_never_written_over_and_all_are_listed() {
+    fn quarantined_journals_are_never_overwritten_and_all_are_listed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(FILE);
         for text in ["first", "second", "third"] {
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_is_not_filled_with_quarantined_journals() {
+    fn number_of_quarantined_journals_is_limited() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(FILE);
         fs::write(&path, "damaged").unwrap();

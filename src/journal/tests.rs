@@ -62,7 +62,7 @@ async fn opened(dir: &Path, machine: &Identity) -> Journal {
 }
 
 #[tokio::test]
-async fn what_was_begun_and_which_hooks_ended_is_known_after_a_restart() {
+async fn terminations_and_finished_hooks_survive_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let now = BootClock::new().unwrap().now();
     let journal = reopened(dir.path(), async |journal: &Journal| {
@@ -80,7 +80,7 @@ async fn what_was_begun_and_which_hooks_ended_is_known_after_a_restart() {
 }
 
 #[tokio::test]
-async fn what_a_crash_left_of_a_journal_that_was_being_made_is_in_nobodys_way() {
+async fn half_written_journal_of_a_crash_is_replaced() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("journal.new"), "half of one").unwrap();
     let journal = reopened(dir.path(), async |journal: &Journal| {
@@ -94,7 +94,7 @@ async fn what_a_crash_left_of_a_journal_that_was_being_made_is_in_nobodys_way() 
 }
 
 #[tokio::test]
-async fn a_second_beginning_keeps_the_first_moment_and_the_shorter_grace() {
+async fn second_beginning_keeps_the_first_time_and_the_shorter_grace_period() {
     let dir = tempfile::tempdir().unwrap();
     let clock = BootClock::new().unwrap();
     let journal = Journal::open(dir.path(), &machine("m1")).unwrap();
@@ -108,7 +108,7 @@ async fn a_second_beginning_keeps_the_first_moment_and_the_shorter_grace() {
 }
 
 #[tokio::test]
-async fn what_the_watch_knew_is_known_after_a_restart() {
+async fn state_of_the_watch_survives_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let known = WatchMemory {
         highest: 42,
@@ -124,7 +124,7 @@ async fn what_the_watch_knew_is_known_after_a_restart() {
 }
 
 #[tokio::test]
-async fn a_finished_pod_is_forgotten() {
+async fn finished_pod_has_no_entry() {
     let dir = tempfile::tempdir().unwrap();
     let now = BootClock::new().unwrap().now();
     let journal = reopened(dir.path(), async |journal: &Journal| {
@@ -222,7 +222,7 @@ impl StorageBackend for Disk {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_disk_that_was_full_gets_what_was_said_meanwhile_and_what_comes_later() {
+async fn changes_during_and_after_a_full_disk_are_written() {
     let disk = Disk::default();
     let journal = disk.journal();
     let now = BootClock::new().unwrap().now();
@@ -250,7 +250,7 @@ async fn a_disk_that_was_full_gets_what_was_said_meanwhile_and_what_comes_later(
 }
 
 #[tokio::test(start_paused = true)]
-async fn whose_node_this_is_counts_at_once_and_comes_to_the_disk_when_that_has_room() {
+async fn node_uid_applies_at_once_and_is_written_when_the_disk_has_space() {
     let disk = Disk::default();
     let journal = disk.journal();
     disk.fill(true);
@@ -262,7 +262,7 @@ async fn whose_node_this_is_counts_at_once_and_comes_to_the_disk_when_that_has_r
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_disk_that_does_not_answer_is_waited_for_no_longer_than_a_few_seconds_and_is_told() {
+async fn wait_for_a_hanging_disk_is_limited_and_reported() {
     let disk = Disk::default();
     let journal = disk.journal();
     let (writes, nobody) = mpsc::unbounded_channel();

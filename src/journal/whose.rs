@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn the_node_is_known_to_the_machine_that_recorded_it_and_to_no_other() {
+    fn node_uid_is_known_only_on_the_node_that_recorded_it() {
         let node_uid = |dir: &Path, machine: &Identity| read(dir, machine).node_uid;
         let record = |dir: &Path, machine: &Identity, uid: &str| {
             change(dir, machine, |whose| whose.node_uid = Some(uid.to_owned()))
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn one_word_more_takes_none_of_the_others_away_and_nothing_makes_no_file() {
+    fn change_of_one_field_keeps_the_others_and_empty_state_has_no_file() {
         let dir = tempfile::tempdir().unwrap();
         let (dir, ours) = (dir.path(), machine("m1"));
         change(dir, &ours, |whose| whose.paused = None).unwrap();

@@ -1,10 +1,10 @@
-//! The beginning of a pod's termination, and its continuation after a restart.
+//! Begins a pod's termination, and resumes it after a restart.
 
 use std::{sync::Arc, time::Duration};
 
 use super::{
     context::Context,
-    grace::{self, GraceAsked},
+    grace::{self, RequestedGrace},
     journal::PodJournalExt as _,
     period::Period,
 };
@@ -23,14 +23,15 @@ pub struct Termination {
     pub period: Arc<Period>,
     /// Its trace.
     pub record: Arc<TraceRecorder>,
-    /// The end that was decided on, in this run or an earlier one.
+    /// The eviction that a user requested, in this run or an earlier one.
     pub imposed: Option<Eviction>,
 }
 
 // === impl Termination ===
 
 impl Termination {
-    /// Begins it in the journal, or takes it from there. `grace` is in seconds; it counts if it is shorter than what is in force.
+    /// Begins the termination in the journal, or resumes it from there. `grace` is in seconds, and only shortens the period in
+    /// force.
     pub fn begin(
         context: &Context,
         view: &PodView,
@@ -42,7 +43,7 @@ impl Termination {
         let now = context.clock.now();
         let entry = context.journal.pod(&pod.uid);
         let in_force = entry.as_ref().map(|entry| entry.grace);
-        let grace = grace::effective(in_force, GraceAsked::of(view, grace.or(cause.required_grace())));
+        let grace = grace::effective(in_force, RequestedGrace::of(view, grace.or(cause.required_grace())));
         let begun = entry.as_ref().filter(|entry| entry.has_begun());
         let begun = begun.map(|entry| entry.begun.clone());
         let used_before = begun.as_ref().map(|begun| grace::used(begun, &now));
@@ -50,19 +51,19 @@ impl Termination {
         let reached = entry.as_ref().map(|entry| entry.stage);
         let imposed = imposed.or_else(|| entry?.imposed);
         context.journal.begin(pod, now.clone(), grace, imposed.as_ref());
-        // Of one that was begun before, the API shows no reason, or none any more.
+        // Only the journal has the reason of such a termination.
         if matches!(cause, Cause::Requested | Cause::Begun) {
             context.journal.record_request(&pod.uid);
         }
         if cause == Cause::PhaseTerminal && reached >= Some(Stage::Terminated) {
-            // Most of a node's pods may be such, and nothing happens to them.
-            tracing::debug!(pod.uid = %pod.uid, pod.namespace = %pod.namespace, pod.name = %pod.name, "A pod that had ended before a restart is looked at once more");
+            // Most pods of a node may be like this, and nothing is done to them.
+            tracing::debug!(pod.uid = %pod.uid, pod.namespace = %pod.namespace, pod.name = %pod.name, "Terminal pod is checked once after the restart");
         } else {
             tracing::info!(
                 pod.uid = %pod.uid, pod.namespace = %pod.namespace, pod.name = %pod.name,
                 ?cause, grace_seconds = grace.as_secs(), used_seconds = used_before.unwrap_or_default().as_secs(), reached = reached.map(tracing::field::debug),
                 reason = imposed.as_ref().map(|imposed| imposed.reason.as_str()),
-                "{}", if reached.is_some() { "Teardown goes on after a restart" } else { "Teardown begins" }
+                "{}", if reached.is_some() { "Teardown resumed after a restart" } else { "Teardown started" }
             );
         }
         let record = TraceRecorder::new(pod.clone(), cause, grace, period.end());
@@ -78,12 +79,12 @@ impl Termination {
     }
 }
 
-/// Shortens the grace period. `false` if it was not longer, or if nothing is left to shorten.
+/// Shortens the grace period. `false` if it was not longer, or the pod's containers are stopped.
 pub fn shorten(period: &Period, record: &TraceRecorder, grace: Duration) -> bool {
     let shorter = record.stage() == Stage::Terminating && period.shorten(grace);
     if shorter {
         let pod = record.pod();
-        tracing::info!(pod.uid = %pod.uid, pod.namespace = %pod.namespace, pod.name = %pod.name, grace_seconds = grace.as_secs(), "Grace period is shortened");
+        tracing::info!(pod.uid = %pod.uid, pod.namespace = %pod.namespace, pod.name = %pod.name, grace_seconds = grace.as_secs(), "Grace period shortened");
         record.set_grace(grace, period.end());
     }
     shorter

@@ -1,4 +1,4 @@
-//! What teardown needs from whoever embeds it, beside [`PodJournal`](super::journal::PodJournal) and the container runtime.
+//! Traits that an embedder of teardown implements, besides [`PodJournal`](super::journal::PodJournal).
 
 use std::{borrow::Cow, collections::BTreeMap, future::pending, sync::Arc, time::Duration};
 
@@ -15,14 +15,14 @@ use crate::{
     node::plugins::ClaimRef,
 };
 
-/// The API server, as far as the termination of pods needs it. Each write must have the pod's UID as its precondition.
+/// Requests to the API server. Each write must have the pod's UID as its precondition.
 ///
-/// The defaults are for a node without one: it takes everything, and shows nothing.
+/// The defaults are for a node without API server: writes succeed, and reads show nothing.
 pub trait PodApi: Send + Sync {
-    /// The pod's object as it is now; `None` if a list by its name lacks this UID, which proves nothing.
+    /// The pod's current object; `None` if a list by its name lacks this UID, which does not prove its deletion.
     ///
     /// # Errors
-    /// When there is no answer.
+    /// If there is no response.
     fn pod<'a>(&'a self, _pod: &'a PodRef) -> BoxFuture<'a, Result<Option<PodObject>, ApiFailure>> {
         async { Ok(None) }.boxed()
     }
@@ -30,15 +30,15 @@ pub trait PodApi: Send + Sync {
     /// Calls `each` with every pod of this node.
     ///
     /// # Errors
-    /// When the list is not complete.
+    /// If the list is not complete.
     fn each_pod<'a>(&'a self, _each: &'a mut (dyn FnMut(PodView) + Send)) -> BoxFuture<'a, Result<(), ApiFailure>> {
         async { Ok(()) }.boxed()
     }
 
-    /// UIDs of the pods for which this very claim is reserved.
+    /// UIDs of the pods for which the claim with this UID is reserved.
     ///
     /// # Errors
-    /// When that cannot be known.
+    /// If the claim cannot be read.
     fn reserved_for<'a>(&'a self, _claim: &'a ClaimRef) -> BoxFuture<'a, Result<Vec<String>, ApiFailure>> {
         async { Ok(Vec::new()) }.boxed()
     }
@@ -46,32 +46,32 @@ pub trait PodApi: Send + Sync {
     /// Sends a strategic merge patch of the pod's status.
     ///
     /// # Errors
-    /// When the API server does not show this status now.
+    /// If the API server has not accepted it.
     fn patch_status<'a>(&'a self, _pod: &'a PodRef, _patch: &'a Value) -> BoxFuture<'a, Result<(), ApiFailure>> {
         async { Ok(()) }.boxed()
     }
 
-    /// The final delete, with grace period 0. Returns the finalizers that still hold the object.
+    /// Sends the final delete, with grace period 0. Returns the finalizers that still keep the object.
     ///
     /// # Errors
-    /// When it was not accepted.
+    /// If it was not accepted.
     fn delete<'a>(&'a self, _pod: &'a PodRef) -> BoxFuture<'a, Result<Vec<String>, ApiFailure>> {
         async { Ok(Vec::new()) }.boxed()
     }
 
-    /// Whether the object of this UID is proven to be gone. A 404 alone is no proof: it may come from another cluster.
+    /// Whether the object with this UID is proven to be deleted. A 404 alone is no proof: it may come from another cluster.
     ///
     /// # Errors
-    /// When that cannot be known.
+    /// If that cannot be proven or refuted.
     fn is_gone<'a>(&'a self, _pod: &'a PodRef) -> BoxFuture<'a, Result<bool, ApiFailure>> {
         async { Ok(false) }.boxed()
     }
 }
 
-/// No API server.
+/// A node without API server.
 pub struct NoApi;
 
-/// A request that was refused, or that has no answer.
+/// A request that was rejected or has no response.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{cause}")]
 pub struct ApiFailure {
@@ -79,30 +79,30 @@ pub struct ApiFailure {
     pub code: Option<u16>,
     /// Verb, path and cause, for people.
     pub cause: String,
-    /// The cause in one word, for counting.
+    /// The cause in one word, for counters.
     pub reason: Cow<'static, str>,
-    /// How long the server asks to be left alone.
+    /// The server's `Retry-After`.
     pub retry_after: Option<Duration>,
 }
 
-/// Takes what is reported of pods. Nothing waits for it, and nothing depends on it.
+/// Takes reports about pods. Nothing waits for them or depends on them.
 pub trait EventSink: Send + Sync {
-    /// An event for people, about the pod or one of its containers.
+    /// An event about the pod or one of its containers.
     fn event(&self, _view: &PodView, _container: Option<(Role, &str)>, _reason: Reason, _message: &str) {}
 
-    /// Something that is counted.
+    /// Increases a counter.
     fn count(&self, _what: Counted<'_>) {}
 }
 
-/// Nobody takes them.
+/// Discards all reports.
 pub struct NoEvents;
 
-/// What is counted.
+/// A counter to increase.
 #[derive(Debug, Clone, Copy)]
 pub enum Counted<'a> {
-    /// A step failed while its attempt goes on.
+    /// A step failed, and its attempt continues.
     Failed(&'a Failure),
-    /// An attempt ended with these failures, which are at least one; it will be repeated.
+    /// An attempt failed with these failures, at least one. It will be retried.
     AttemptFailed(&'a [Failure]),
     /// A preStop hook failed.
     HookFailed,
@@ -110,24 +110,24 @@ pub enum Counted<'a> {
     PodDeleted,
 }
 
-/// Whether pods may be touched. The default is that they may.
+/// Whether pods may be touched. By default they may.
 pub trait Gate: Send + Sync {
-    /// Why no effect may happen now. Asked before each effect.
+    /// Why no effect is allowed now. Called before each effect.
     fn why_blocked(&self) -> Option<String> {
         None
     }
 
-    /// Why no termination may begin, or go on after a safe point.
+    /// Why no termination may begin, or continue after a safe point.
     fn why_no_new_work(&self) -> Option<(BlockedReason, String)> {
         self.why_blocked().map(|why| (BlockedReason::Guard, why))
     }
 
-    /// Whether an attempt that has failed may be repeated although nothing new begins.
+    /// Whether a failed attempt may be retried while nothing new may begin.
     fn may_repeat(&self) -> bool {
         self.why_blocked().is_none()
     }
 
-    /// Whether a kubelet is here that takes down all pods itself.
+    /// Whether a kubelet runs, which terminates all pods itself.
     fn has_kubelet(&self) -> bool {
         false
     }
@@ -139,34 +139,34 @@ pub trait Gate: Send + Sync {
             .then(|| Box::new(Free) as Box<dyn Attempt>)
     }
 
-    /// Returns when something may begin that could not before. It may miss that: callers also ask every second.
+    /// Returns when something may begin again. It may miss that: callers also check every second.
     fn unblocked(&self) -> BoxFuture<'_, ()> {
         pending().boxed()
     }
 }
 
-/// The attempts for one pod. It is dropped when the pod is at a safe point.
+/// Permit for the attempts of one pod. It is dropped at a safe point.
 pub trait Attempt: Send + Sync {
-    /// The attempt has failed, and the next one comes later.
+    /// The attempt has failed and will be retried.
     fn set_failed(&self) {}
 
-    /// The next attempt begins; `false` if it may not.
+    /// The next attempt begins. `false` if it may not.
     fn begin_retry(&self) -> bool {
         true
     }
 
-    /// Returns when the next attempt is to begin at once.
+    /// Returns when the next attempt must begin at once.
     fn retry_requested(&self) -> BoxFuture<'_, ()> {
         pending().boxed()
     }
 }
 
-/// Everything may always be touched.
+/// A gate that is always open.
 pub struct OpenGate;
 
 struct Free;
 
-/// Which pods are terminating and still have something on the node.
+/// The pods that are terminating and still have something on the node.
 pub type Terminating = Arc<dyn Fn() -> BoxFuture<'static, BTreeMap<PodUid, Arc<PodView>>> + Send + Sync>;
 
 impl PodApi for NoApi {}
@@ -180,7 +180,7 @@ impl Attempt for Free {}
 // === impl ApiFailure ===
 
 impl ApiFailure {
-    /// The same as a failure of this step.
+    /// This failure as one of `step`.
     pub fn failure(&self, step: Step) -> Failure {
         Failure {
             retry_after: self.retry_after,

@@ -1,24 +1,24 @@
-//! A path that the runtime could not unmount, with what is mounted there and who holds it.
+//! Adds mounts and their holders to an error of the runtime about a busy path.
 
 use std::{path::PathBuf, sync::Arc};
 
 use super::volumes::storage::Storage;
 use crate::{model::failure::Failure, node::holders::holders};
 
-/// How Go and libc put EBUSY.
+/// EBUSY in errors of Go and libc.
 const BUSY: &str = "device or resource busy";
-/// So many mounts are named.
+/// Maximum number of mounts in the message.
 const NAMED: usize = 8;
 
-/// The same failure, and where the runtime names a busy mount, what is mounted at or below it and who holds that.
-pub async fn explained(storage: &Arc<Storage>, failure: Failure) -> Failure {
+/// Adds the mounts at or below the busy path in the failure's message, with their holders. Other failures stay unchanged.
+pub async fn with_holders(storage: &Arc<Storage>, failure: Failure) -> Failure {
     let Some(path) = busy_path(&failure.cause) else {
         return failure;
     };
-    let place = path.clone();
-    let look = storage.look(&path, move |storage| {
+    let dir = path.clone();
+    let read = storage.look(&path, move |storage| {
         let table = storage.all_mounts.read()?;
-        let mut busy = table.mounts_at_or_below(&[&place]);
+        let mut busy = table.mounts_at_or_below(&[&dir]);
         busy.truncate(NAMED);
         let mut found = holders(&storage.proc, &table, &busy, &storage.effects.unmounting().in_flight);
         let named = busy
@@ -26,7 +26,7 @@ pub async fn explained(storage: &Arc<Storage>, failure: Failure) -> Failure {
             .filter_map(|mount| Some((mount.path, found.remove(&mount.id)?)));
         Ok(named.collect::<Vec<_>>())
     });
-    let found = match look.await {
+    let found = match read.await {
         Ok(found) => found,
         Err(faults) => {
             let why = faults.first().map(ToString::to_string).unwrap_or_default();
@@ -52,7 +52,7 @@ fn with(failure: Failure, more: &str) -> Failure {
     Failure { cause, ..failure }
 }
 
-/// The absolute path before the words for EBUSY, in an error about an unmount.
+/// The absolute path before the text of EBUSY, if the error is about an unmount.
 fn busy_path(error: &str) -> Option<PathBuf> {
     let (before, _) = error.split_once(BUSY)?;
     let is_about_unmount = ["unmount", "umount"].iter().any(|word| before.contains(word));
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_busy_path_is_found_in_the_words_of_runtimes() {
+    fn busy_path_is_found_in_errors_of_runtimes() {
         let path = "/run/containerd/io.containerd.runtime.v2.task/k8s.io/abc/rootfs";
         for error in [
             format!("StopContainer abc: Unknown: failed to unmount {path}: device or resource busy"),

@@ -1,4 +1,4 @@
-//! What is left when nobody waits any more: containers and sandboxes in the runtime, logs, the pod's directory.
+//! Removes what is left after the final delete: containers and sandboxes in the runtime, logs, the pod's directory.
 
 use std::path::Path;
 
@@ -15,10 +15,10 @@ use crate::{
     teardown::{context::Context, pod_dir},
 };
 
-/// Where log collectors find a link to each container's log; the kubelet knows no flag for it.
+/// Links to the logs of containers, for log collectors. The kubelet has no flag for this directory.
 const LOG_LINKS: &str = "/var/log/containers";
 
-/// Removes all of it. What fails keeps nothing else from going, but for the directory.
+/// Removes all of it. A failure prevents only the removal of the directory.
 pub async fn remove(context: &Context, view: &PodView, dir: &PodDir) -> Result<(), Vec<Failure>> {
     let failed = |what: &str, error: &dyn Reasoned| Failure::new(Step::Cleanup, what, error);
     let mut failures = Vec::new();
@@ -27,7 +27,7 @@ pub async fn remove(context: &Context, view: &PodView, dir: &PodDir) -> Result<(
         Err(error) => return Err(vec![failed("", &error)]),
     };
     remove_from_runtime(context, &observed, &mut failures).await;
-    // A container's log may be open until the container is gone.
+    // The runtime may still write to a container's log before the container is removed.
     let logs = logs::PodLogs::new(
         &context.pod_logs_dir,
         &view.pod.namespace,
@@ -42,7 +42,7 @@ pub async fn remove(context: &Context, view: &PodView, dir: &PodDir) -> Result<(
         }
         Err(error) => failures.push(failed("", &error)),
     }
-    // Last of all: a pod that the runtime has and that lacks its directory would be one of another kubelet.
+    // The directory is last: without it, the pod in the runtime would look like one of another kubelet.
     if failures.is_empty()
         && let Err(errors) = pod_dir::remove_pod_dir(dir, &context.storage.mounts, &context.effects).await
     {
@@ -51,11 +51,11 @@ pub async fn remove(context: &Context, view: &PodView, dir: &PodDir) -> Result<(
     collected(failures)
 }
 
-/// Containers first, then their sandboxes.
+/// Removes containers before their sandboxes.
 async fn remove_from_runtime(context: &Context, observed: &RuntimePod, failures: &mut Vec<Failure>) {
     let failure = async |what: &str, error: GrpcError| {
         let failure = Failure::new(Step::Cleanup, what, error);
-        busy::explained(&context.storage, failure).await
+        busy::with_holders(&context.storage, failure).await
     };
     let containers = observed.containers.iter().map(|container| async {
         match context.cri.remove_container(&container.id).await {

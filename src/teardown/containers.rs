@@ -1,4 +1,4 @@
-//! Stopping containers: hooks at once, then the stop signals in their order, all inside the one deadline.
+//! Stops containers: all hooks at once, then the stop signals in order, all within one deadline.
 
 use std::{convert::Infallible, time::Duration};
 
@@ -11,7 +11,7 @@ use tokio::{
 
 use super::{
     NOT_KILLED, busy,
-    hooks::{self, HookError, HookPlace},
+    hooks::{self, HookError, HookTarget},
     late::{LATE, shown_when_late},
     stop::{MIN_STOP, Stop, passed},
 };
@@ -32,14 +32,14 @@ use crate::{
     teardown::{boundary::Counted, context::Context, journal::PodJournalExt as _},
 };
 
-/// Longest stop that is asked for; beyond it clocks and runtimes overflow.
+/// Longest timeout of a stop: longer ones overflow clocks of runtimes.
 const MAX_STOP: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
-/// Pauses between the calls that are to hasten one with more time.
+/// Pauses between repeated stops after the grace period was shortened.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// How often the containers are listed while stops have no answer: before the deadline, in the first attempt.
+/// How often the containers are listed while stops are not answered: before the deadline, in the first attempt.
 const LIST_EVERY: Duration = Duration::from_secs(10);
 /// The same in later attempts, which repeat stops.
 const LIST_EVERY_IF_REPEATED: Duration = Duration::from_secs(2);
@@ -47,45 +47,45 @@ const LIST_EVERY_IF_REPEATED: Duration = Duration::from_secs(2);
 const FIRST_LATE_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_LATE_PAUSE: Duration = Duration::from_secs(5);
 
-/// Longest wait for the address that the runtime knows; the status has one, too.
+/// Longest wait for the pod IP in the runtime. The status has one, too.
 const LOOKUP: Duration = Duration::from_secs(5);
 
-/// The effect that a hook is.
+/// Name of the effect.
 const HOOK: &str = "run the preStop hook of";
 
-/// The pod's address, once a hook has needed it.
+/// The pod IP, after the first hook has needed it.
 type Address = OnceCell<Option<String>>;
 
-/// One container to stop, and the order it stands in.
+/// One container to stop, with its position in the stop order.
 struct Stoppable<'a> {
     container: &'a Container,
     spec: Option<&'a ContainerView>,
-    /// Place in the spec's list; what it has not in its spec comes with the regular ones.
-    place: usize,
-    came: watch::Sender<Came>,
+    /// Index in the spec. Containers without a spec stop with the regular ones.
+    index: usize,
+    result: watch::Sender<StopResult>,
     /// The runtime shows that it has exited.
     has_exited: watch::Sender<bool>,
 }
 
-/// What came of a stop in this attempt.
+/// Result of a stop in this attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Came {
+enum StopResult {
     /// Not known yet.
-    Open,
-    /// It has ended.
-    Ended,
-    /// It may run on.
+    Pending,
+    /// The container has exited.
+    Exited,
+    /// The container may still run.
     Failed,
-    /// It has not been told to stop.
-    LeftOut,
+    /// It was not stopped in this attempt.
+    Skipped,
 }
 
-/// What came of all of them.
+/// Results of all stops.
 #[derive(Default)]
 pub(super) struct Stopped {
     pub failures: Vec<Failure>,
-    /// Some were left to the next attempt. Then there are failures, too.
-    pub left_out: bool,
+    /// Some stops were left to the next attempt. `failures` has the reason.
+    pub has_skipped: bool,
 }
 
 impl Stop<'_> {
@@ -99,7 +99,7 @@ impl Stop<'_> {
         let address = Address::new();
         let stops = stoppables
             .iter()
-            .map(|stoppable| self.one(stoppable, &stoppables, &address));
+            .map(|stoppable| self.stop_one(stoppable, &stoppables, &address));
         let results = tokio::select! {
             biased;
             results = join_all(stops) => results,
@@ -107,28 +107,28 @@ impl Stop<'_> {
         };
         Stopped {
             failures: results.into_iter().filter_map(Result::err).collect(),
-            left_out: stoppables.iter().any(|it| *it.came.borrow() == Came::LeftOut),
+            has_skipped: stoppables.iter().any(|it| *it.result.borrow() == StopResult::Skipped),
         }
     }
 
     fn stoppable<'a>(&'a self, container: &'a Container) -> Stoppable<'a> {
-        let place = self
+        let index = self
             .view
             .containers
             .iter()
             .position(|spec| *spec.name == container.name);
         Stoppable {
             container,
-            spec: place.and_then(|place| self.view.containers.get(place)),
-            place: place.unwrap_or(usize::MAX),
-            came: watch::Sender::new(Came::Open),
+            spec: index.and_then(|index| self.view.containers.get(index)),
+            index: index.unwrap_or(usize::MAX),
+            result: watch::Sender::new(StopResult::Pending),
             has_exited: watch::Sender::new(false),
         }
     }
 
-    /// Marks the containers that the runtime shows to have exited. In CRI-O a stop may never be answered if the caller of an
-    /// earlier stop has died (CRI-O issues 8748 and 9754). That caller may be this agent, or the kubelet before it.
-    /// Before the deadline, a container that is not listed may still run: the stop of its sandbox would kill it early.
+    /// Marks the containers that the runtime shows as exited. CRI-O may never answer a stop if the caller of an earlier stop has
+    /// exited (CRI-O issues 8748 and 9754): this agent, or the kubelet before it. Before the deadline, a container that is not
+    /// listed may still run, and the stop of its sandbox would kill it early.
     async fn detect_exits(&self, stoppables: &[Stoppable<'_>]) -> Infallible {
         let every = if self.record.is_first_attempt() {
             LIST_EVERY
@@ -157,9 +157,17 @@ impl Stop<'_> {
         }
     }
 
-    async fn one(&self, stoppable: &Stoppable<'_>, all: &[Stoppable<'_>], address: &Address) -> Result<(), Failure> {
+    async fn stop_one(
+        &self,
+        stoppable: &Stoppable<'_>,
+        all: &[Stoppable<'_>],
+        address: &Address,
+    ) -> Result<(), Failure> {
         let Stoppable {
-            container, spec, came, ..
+            container,
+            spec,
+            result,
+            ..
         } = stoppable;
         let message = format!("Stopping container {}", container.name);
         self.context.events.event(
@@ -169,25 +177,29 @@ impl Stop<'_> {
             &message,
         );
         if let Some((spec, hook)) = spec.and_then(|spec| Some((spec, spec.pre_stop.as_ref()?))) {
-            // A hook is for a container that is known to run.
+            // Hooks run only in running containers.
             if container.state == ContainerState::Running
                 && let Err(held) = self.hook(container, spec, hook, address).await
             {
-                // The gate may open again before the stop, which must not come first.
-                came.send_replace(Came::LeftOut);
+                // The gate may open again, and the hook must run before the stop.
+                result.send_replace(StopResult::Skipped);
                 return Err(Failure::new(Step::Hook, &container.name, held));
             }
         }
-        if !self.turn_comes(stoppable, all).await {
-            came.send_replace(Came::LeftOut);
+        if !self.wait_for_turn(stoppable, all).await {
+            result.send_replace(StopResult::Skipped);
             return Ok(());
         }
-        let result = self.stop(stoppable).await;
-        came.send_replace(if result.is_ok() { Came::Ended } else { Came::Failed });
-        result
+        let stopped = self.stop(stoppable).await;
+        result.send_replace(if stopped.is_ok() {
+            StopResult::Exited
+        } else {
+            StopResult::Failed
+        });
+        stopped
     }
 
-    /// An error means that the hook may not run now, and that nothing was recorded of it.
+    /// An error means that the hook may not run now, and that nothing was recorded.
     async fn hook(
         &self,
         container: &Container,
@@ -207,10 +219,7 @@ impl Stop<'_> {
             .pod(uid)
             .and_then(|entry| entry.hooks.get(&container.id).cloned());
         if before.is_some_and(|before| before.ended) {
-            tracing::info!(
-                container = container.name,
-                "preStop hook has ended before; it is not run again"
-            );
+            tracing::info!(container = container.name, "preStop hook is finished and not rerun");
             return Ok(());
         }
         if !effects.allow(&Effect::new(HOOK, &container.name))? {
@@ -221,15 +230,15 @@ impl Stop<'_> {
         let recorded = journal.hook_started(uid, &container.id, clock.now()).await;
         checkpoint::after(JOURNAL, &("hook started", &container.name));
         if let Err(error) = recorded {
-            tracing::error!(container = container.name, %error, "preStop hook runs unrecorded: after a crash it would run again");
+            tracing::error!(container = container.name, %error, "Start of the preStop hook is not recorded: after a crash it would run again");
         }
         let deadline = *self.deadline.borrow();
         let run = async {
-            let place = HookPlace {
+            let target = HookTarget {
                 container_id: container.id.clone(),
                 address: self.address_for(hook, address).await,
             };
-            hooks::run(&self.context.cri, effects, spec, hook, &place, deadline).await
+            hooks::run(&self.context.cri, effects, spec, hook, &target, deadline).await
         };
         let result = tokio::select! {
             biased;
@@ -242,7 +251,7 @@ impl Stop<'_> {
             span.failed(&blocked);
             return Err(blocked);
         }
-        // A hook that the runtime was not asked for, or was lost on while it ran, is one that was interrupted.
+        // A hook is interrupted, not finished, if the runtime could not be called or became unreachable.
         let interrupted = matches!(result, Err(HookError::Runtime(GrpcError::Unreachable { .. })));
         if !interrupted {
             checkpoint::before(JOURNAL, &("hook ended", &container.name));
@@ -253,7 +262,7 @@ impl Stop<'_> {
             }
         }
         if let Err(error) = &result {
-            tracing::warn!(container = container.name, hook = hook.kind(), %error, "preStop hook failed; the stop goes on");
+            tracing::warn!(container = container.name, hook = hook.kind(), %error, "preStop hook failed; the stop continues");
             events.count(Counted::HookFailed);
             events.event(
                 self.view,
@@ -261,7 +270,7 @@ impl Stop<'_> {
                 Reason::FailedPreStopHook,
                 match error {
                     HookError::NoTime => "PreStopHook was left out: no time was left of the grace period",
-                    // What it printed may hold secrets.
+                    // Its output may contain secrets.
                     _ => "PreStopHook failed",
                 },
             );
@@ -270,23 +279,23 @@ impl Stop<'_> {
         Ok(())
     }
 
-    /// Main containers go at once; a sidecar waits until they and the sidecars behind it in the spec have ended, but not
-    /// beyond the deadline. `false` if one of them does not end in this attempt: the next one tries that one first, and
-    /// what serves it goes on until then.
-    async fn turn_comes(&self, stoppable: &Stoppable<'_>, all: &[Stoppable<'_>]) -> bool {
+    /// Waits until the container may be stopped. A sidecar waits for main containers and the sidecars after it in the spec, until
+    /// the deadline. `false` if one of these does not exit in this attempt: the next attempt stops that one first, and the
+    /// sidecar keeps running until then.
+    async fn wait_for_turn(&self, stoppable: &Stoppable<'_>, all: &[Stoppable<'_>]) -> bool {
         if role(stoppable.spec) != Role::Sidecar {
             return true;
         }
         let before = all.iter().filter(|other| match role(other.spec) {
             Role::Regular | Role::Init => true,
-            Role::Sidecar => other.place > stoppable.place,
+            Role::Sidecar => other.index > stoppable.index,
             Role::Ephemeral => false,
         });
         let ends = join_all(before.map(|other| async {
-            let mut came = other.came.subscribe();
-            let came = came.wait_for(|came| *came != Came::Open).await;
-            // The sender outlives this borrow: an error cannot come.
-            came.is_ok_and(|came| *came == Came::Ended)
+            let mut result = other.result.subscribe();
+            let result = result.wait_for(|result| *result != StopResult::Pending).await;
+            // The sender lives longer than this borrow.
+            result.is_ok_and(|result| *result == StopResult::Exited)
         }));
         tokio::select! {
             biased;
@@ -295,9 +304,8 @@ impl Stop<'_> {
         }
     }
 
-    /// One StopContainer, and another with less time whenever the deadline comes nearer, until one of these goes through.
-    /// The earlier call stays open: taking it back would take back its SIGKILL, too.
-    /// An exit that the runtime shows counts as an answer.
+    /// Calls StopContainer, and again with less time whenever the deadline becomes earlier, until one call succeeds. Earlier
+    /// calls stay open: if they were canceled, their SIGKILL would be, too. An exit that the runtime shows counts as success.
     async fn stop(&self, stoppable: &Stoppable<'_>) -> Result<(), Failure> {
         let container = stoppable.container;
         let mut has_exited = stoppable.has_exited.subscribe();
@@ -311,34 +319,34 @@ impl Stop<'_> {
         let mut again = None;
         loop {
             tokio::select! {
-                // What has ended needs no other call.
+                // An exited container needs no further call.
                 biased;
-                // Never empty here: each error that leaves calls behind goes on waiting for them.
+                // `calls` is never empty here: an error is returned only if no call is left.
                 Some((of, result)) = calls.next() => match result {
                     Ok(()) => return Ok(()),
                     Err(error) => {
                         let failure = Failure::new(Step::Term, &container.name, &error);
-                        let failure = busy::explained(&self.context.storage, failure).await;
+                        let failure = busy::with_holders(&self.context.storage, failure).await;
                         if calls.is_empty() {
                             return Err(failure);
                         }
-                        tracing::warn!(container = container.name, %error, "StopContainer failed; another call is under way");
-                        // All others leave more time than there is.
+                        tracing::warn!(container = container.name, %error, "StopContainer failed; another call is in progress");
+                        // All other calls have a later deadline.
                         if of == at {
-                            self.tell_meanwhile(&failure);
+                            self.report_meanwhile(&failure);
                             again = Some(Instant::now() + pauses.next().unwrap_or(LONGEST_PAUSE));
                         }
                     }
                 },
-                // The sender outlives this borrow: an error cannot come.
+                // The sender lives longer than this borrow.
                 () = async { drop(has_exited.wait_for(|has_exited| *has_exited).await) } => {
                     tracing::warn!(
                         container = container.name,
-                        "StopContainer has no answer, and the runtime shows that the container has exited; the call is given up"
+                        "StopContainer is not answered, but the container has exited; the call is dropped"
                     );
                     return Ok(());
                 }
-                // Grace was shortened; a closed channel only means that it will not be again.
+                // The grace period was shortened. A closed channel only means that it will not be again.
                 changed = deadline.changed(), if open => {
                     open = changed.is_ok();
                     let nearer = *deadline.borrow_and_update();
@@ -355,8 +363,8 @@ impl Stop<'_> {
         }
     }
 
-    /// What failed while the attempt goes on, perhaps for as long as the grace period was before it was shortened.
-    fn tell_meanwhile(&self, failure: &Failure) {
+    /// Reports a failure while the attempt continues, possibly until the end of the original grace period.
+    fn report_meanwhile(&self, failure: &Failure) {
         self.context.events.count(Counted::Failed(failure));
         self.record.add_failure(Blocked::from(failure));
         let message = format!("{NOT_KILLED}: {failure}");
@@ -365,7 +373,7 @@ impl Stop<'_> {
             .event(self.view, None, Reason::FailedKillPod, &message);
     }
 
-    /// With the deadline that it is for.
+    /// Returns the deadline with the result.
     async fn stop_call(&self, container: &Container, deadline: Instant) -> (Instant, Result<(), GrpcError>) {
         let left = deadline
             .saturating_duration_since(Instant::now())
@@ -387,8 +395,8 @@ impl Stop<'_> {
         (deadline, result)
     }
 
-    /// Where an `httpGet` hook without host goes: to the address that the runtime tells, else to that in the status, else,
-    /// for pods on its network, to the node. Looked up by the first hook that needs it, for all of them.
+    /// The host of an `httpGet` hook without `host`: the pod IP in the runtime, else in the status, else the node's IP for pods
+    /// with host network. The first hook that needs it queries it for all.
     async fn address_for(&self, hook: &Hook, address: &Address) -> Option<String> {
         match hook {
             Hook::HttpGet(get) if get.host.is_none() && self.view.host_network => self.view.host_ip.clone(),
@@ -400,13 +408,13 @@ impl Stop<'_> {
     async fn pod_address(&self) -> Option<String> {
         let mut ips = Vec::new();
         if let Some(sandbox) = self.observed.sandboxes.first() {
-            // The request needs time, too.
+            // The hook's request needs time, too.
             let left = self.deadline.borrow().saturating_duration_since(Instant::now());
             let patience = LOOKUP.min(left / 2);
             match timeout(patience, self.context.cri.pod_ips(&sandbox.id)).await {
                 Ok(Ok(found)) => ips = found,
-                Ok(Err(error)) => tracing::warn!(%error, "Pod IP is not to be had from the runtime"),
-                Err(_) => tracing::warn!(?patience, "Pod IP is not told by the runtime in time"),
+                Ok(Err(error)) => tracing::warn!(%error, "Pod IP cannot be read from the runtime"),
+                Err(_) => tracing::warn!(?patience, "Runtime does not report the pod IP in time"),
             }
         }
         ips.into_iter().next().or_else(|| self.view.ips.first().cloned())

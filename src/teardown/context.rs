@@ -1,4 +1,4 @@
-//! What every worker works with.
+//! Clients and settings that all workers share.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -15,23 +15,23 @@ use crate::{
     teardown::volumes::storage::Storage,
 };
 
-/// What every worker works with.
+/// Clients and settings that all workers share.
 pub struct Context {
     /// The API server.
     pub(crate) api: Arc<dyn PodApi>,
-    /// What survives a crash.
+    /// State that survives a crash.
     pub(crate) journal: Arc<dyn PodJournal>,
-    /// Where events go.
+    /// Events and counters.
     pub(crate) events: Arc<dyn EventSink>,
     /// Whether pods may be touched.
     pub(crate) gate: Arc<dyn Gate>,
-    /// Which other pods terminate.
+    /// The pods that are terminating.
     pub(crate) terminating: Terminating,
     /// The container runtime.
     pub(crate) cri: Cri,
-    /// How the runtime calls itself: container ids in the API start with it.
+    /// Name of the runtime: the prefix of container IDs in the API.
     pub(crate) runtime_name: String,
-    /// Moments that survive a restart.
+    /// Times that survive a restart.
     pub(crate) clock: BootClock,
     /// The gate for effects.
     pub(crate) effects: Effects,
@@ -41,16 +41,16 @@ pub struct Context {
     pub(crate) cgroup_root: String,
     /// The kubelet's root directory, resolved.
     pub(crate) kubelet_root: KubeletRoot,
-    /// What volumes are taken away with.
+    /// Mounts, directories and drivers for the teardown of volumes.
     pub(crate) storage: Arc<Storage>,
-    /// Where the kubelet keeps the logs of pods.
+    /// The kubelet's directory for logs of pods.
     pub(crate) pod_logs_dir: PathBuf,
-    /// Reading what containers left, which must not wait for what hangs.
+    /// Threads for reads that may hang.
     pub(crate) reads: Threads,
-    /// Tells when no pod is waiting to be gone.
+    /// Delays cleanups while other pods are being stopped.
     pub(crate) cleanup_throttle: CleanupThrottle,
-    /// How long the termination of a driver or a node service waits for pods that need it.
+    /// `--driver-hold`: how long a driver or a node service waits for pods that need it.
     pub(crate) driver_hold: Duration,
-    /// The agent stops: what waits for its next attempt waits no longer.
+    /// The agent stops.
     pub(crate) stopping: CancellationToken,
 }

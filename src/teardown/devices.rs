@@ -1,10 +1,9 @@
-//! Devices of dynamic resources: claims that the kubelet had prepared for a pod are unprepared by their drivers, but for
-//! those that another pod uses. The terminal phase lets a claim be given to others, so all of this comes before it.
+//! Devices of dynamic resources: drivers unprepare a pod's claims, except those that another pod uses. This happens before the
+//! terminal phase, which allows other pods to reserve the claims.
 //!
-//! What the kubelet had prepared is in its checkpoint, which is read and never written: a kubelet that returns finds
-//! claims of pods that are gone, and unprepares them once more. The checkpoint lists the pods of each claim by UID. The
-//! claims in a pod's spec and status count only if the checkpoint does not list the pod. kubelet 1.37:
-//! `pkg/kubelet/cm/dra/manager.go` `unprepareResourcesForPod`.
+//! The kubelet's checkpoint has the prepared claims, with the UIDs of their pods. It is read and never written: a kubelet that
+//! starts again finds the claims of deleted pods, and unprepares them once more. The claims in a pod's spec and status count only
+//! if the checkpoint does not list the pod. kubelet 1.37: `pkg/kubelet/cm/dra/manager.go` `unprepareResourcesForPod`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,13 +29,13 @@ use crate::{
 mod decide;
 mod neighbours;
 
-/// The claims that the kubelet had prepared for the pod, or begun to.
+/// The claims that the kubelet has prepared, or begun to prepare, for the pod.
 pub async fn prepared(context: &Context, view: &PodView) -> Result<Vec<PreparedClaim>, Vec<Failure>> {
-    // Of a pod whose object was never seen nobody knows whether it has any.
+    // Without the pod's object it is unknown whether the pod has claims.
     let shows_none = !view.dynamic_resources && !view.containers.is_empty();
     let checkpoint = match checkpoint(context).await {
         Ok(Some(checkpoint)) => checkpoint,
-        // No kubelet has ever prepared anything on this node.
+        // No kubelet has ever prepared a claim on this node.
         Ok(None) => return Ok(Vec::new()),
         Err(failures) if shows_none => {
             let cause = failure::first(&failures);
@@ -70,7 +69,7 @@ fn claims_of(view: &PodView, claims: Vec<PreparedClaim>) -> Vec<PreparedClaim> {
     if !own.is_empty() {
         return own;
     }
-    // Without a pod it was not prepared: the kubelet writes down the pod before it calls a driver.
+    // Without a pod a claim is not prepared: the kubelet records the pod before it calls a driver.
     let is_named = |prepared: &PreparedClaim| {
         let ClaimRef { namespace, name, .. } = &prepared.claim;
         *namespace == *view.pod.namespace
@@ -80,7 +79,7 @@ fn claims_of(view: &PodView, claims: Vec<PreparedClaim>) -> Vec<PreparedClaim> {
     others.into_iter().filter(is_named).collect()
 }
 
-/// Has those of these claims unprepared that no other pod uses. A second call asks the drivers again, who must not mind.
+/// Unprepares those of these claims that no other pod uses. It may be repeated.
 pub async fn release(context: &Context, view: &PodView, claims: &[PreparedClaim]) -> Result<(), Vec<Failure>> {
     let uid = view.pod.uid.as_str();
     let neighbours = neighbours::of(context, uid, claims).await?;
@@ -97,7 +96,7 @@ pub async fn release(context: &Context, view: &PodView, claims: &[PreparedClaim]
         }
     }
     unprepare(context, by_driver).await?;
-    // Once, and not on each try.
+    // Logged once, not in each attempt.
     for (ClaimRef { namespace, name, .. }, by) in used {
         tracing::info!(
             claim = format_args!("{namespace}/{name}"),
@@ -121,7 +120,7 @@ async fn checkpoint(context: &Context) -> Result<Option<Checkpoint>, Vec<Failure
     }
 }
 
-/// All drivers at once: one that fails keeps no other from its work.
+/// Calls all drivers at once. A failure of one does not affect the others.
 async fn unprepare(context: &Context, by_driver: BTreeMap<&str, Vec<ClaimRef>>) -> Result<(), Vec<Failure>> {
     if by_driver.is_empty() {
         return Ok(());
@@ -138,7 +137,7 @@ async fn unprepare(context: &Context, by_driver: BTreeMap<&str, Vec<ClaimRef>>) 
             Err(gone) => return vec![failure(&gone)],
         };
         match plugin.unprepare(claims, &context.effects).await {
-            // A dry run.
+            // Dry run.
             Ok(None) => Vec::new(),
             Ok(Some(done)) => {
                 let unknown: BTreeSet<_> = done.unknown.iter().collect();

@@ -1,7 +1,7 @@
-//! Pods that are drivers themselves, of volumes or of devices: without them the volumes and claims of others cannot be
-//! released, and while no kubelet is there nobody starts them again. So they end last.
+//! Pods that are drivers of volumes or devices. Without them the volumes and claims of other pods cannot be released, and without
+//! a kubelet they are not restarted. So they terminate last.
 //!
-//! `sockets below plugins_registry → the pod whose hostPath holds one → other pods that end and need it`
+//! `sockets below plugins_registry → the pod whose hostPath has one → other terminating pods that need it`
 
 use std::{collections::BTreeSet, ffi::OsStr, path::Path, sync::Arc};
 
@@ -24,10 +24,10 @@ use crate::{
     teardown::{context::Context, journal::PodJournalExt as _},
 };
 
-/// Below the kubelet's root: where drivers have their sockets.
+/// Below the kubelet's root: directory of drivers' sockets.
 const PLUGINS: &str = "plugins";
 
-/// UIDs of pods with something of the drivers that this pod is; `None` if it is no driver.
+/// UIDs of pods with volumes or claims of the drivers in this pod; `None` if it has none.
 pub async fn users_of(context: &Context, view: &PodView) -> Result<Option<Users>, Vec<Failure>> {
     let root = &context.kubelet_root;
     if !view
@@ -48,8 +48,8 @@ pub async fn users_of(context: &Context, view: &PodView) -> Result<Option<Users>
         .filter_map(Driver::of)
         .collect();
     if own.is_empty() {
-        // One that does not answer in time may be this one.
-        let mut unresponsive = registry.unresponsive.iter().map(|unresponsive| &unresponsive.error);
+        // A driver that does not answer in time may be in this pod.
+        let mut unresponsive = registry.unresponsive.iter().map(|driver| &driver.error);
         if let Some(error) = unresponsive.find(|error| !error.is_unreachable()) {
             return Err(failure(error));
         }
@@ -69,18 +69,17 @@ pub async fn users_of(context: &Context, view: &PodView) -> Result<Option<Users>
     needed.map(Some).map_err(|fault| failure(&fault))
 }
 
-/// Whether the claims of a pod that ends were released: a pod that is over by its phase, and that nobody works on any more, has
-/// been through all of it.
+/// Whether the claims of a terminating pod are unprepared. They are if it has a terminal phase and no worker.
 fn has_released(context: &Context, other: &PodView) -> bool {
     let entry = context.journal.pod(&other.pod.uid);
     entry.map_or(other.terminal_phase, |entry| entry.released)
 }
 
-/// UIDs of pods with something of a driver.
+/// UIDs of the pods that need a driver.
 #[derive(Debug, Default)]
 pub struct Users {
     volumes: BTreeSet<String>,
-    /// By the kubelet's checkpoint, which also names those whose claims were released since.
+    /// By the kubelet's checkpoint. It still has pods whose claims were unprepared since.
     claims: BTreeSet<String>,
 }
 
@@ -94,7 +93,7 @@ impl Users {
     }
 }
 
-/// A driver by what it drives.
+/// A driver, by its volumes or devices.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Driver {
     Csi(String),
@@ -114,8 +113,8 @@ impl Driver {
     }
 }
 
-/// Whether the socket that takes the driver's calls lies in a directory that the pod shares with the host. Of one outside of the
-/// kubelet's directories the pod has to share the socket by which the driver registered, too.
+/// Whether the driver's socket is in a directory that the pod shares with the host. If that is outside of the kubelet's
+/// directories, the pod must also share the driver's registration socket.
 fn is_in(root: &KubeletRoot, view: &PodView, driver: &Registered) -> bool {
     let paths = || view.host_paths.iter().map(|path| Path::new(&**path));
     let registers = || paths().any(|path| may_hold_sockets(root, path) && lies_in(root, &driver.socket, path));
@@ -126,7 +125,7 @@ fn is_in(root: &KubeletRoot, view: &PodView, driver: &Registered) -> bool {
     })
 }
 
-/// Whether one path is the other or lies below it, by whichever of their usual names.
+/// Whether one path is the other or is below it, by any of their usual names.
 fn lies_in(root: &KubeletRoot, path: &Path, dir: &Path) -> bool {
     let plain = |path: &Path| {
         let aliases = [(root.given(), root.path()), (Path::new("/var/run"), Path::new("/run"))];
@@ -136,8 +135,8 @@ fn lies_in(root: &KubeletRoot, path: &Path, dir: &Path) -> bool {
     plain(path).starts_with(plain(dir))
 }
 
-/// A path below the kubelet's `plugins` or `plugins_registry`, or one of these. Who shares more of the host than that is
-/// rather somebody who looks after it.
+/// Whether the path is the kubelet's `plugins` or `plugins_registry`, or below these. A pod that shares more of the host is not a
+/// driver, but manages the node.
 fn may_hold_sockets(root: &KubeletRoot, path: &Path) -> bool {
     [root.given(), root.path()]
         .iter()
@@ -148,7 +147,7 @@ fn may_hold_sockets(root: &KubeletRoot, path: &Path) -> bool {
 fn users(root: &KubeletRoot, table: &MountTable, uid: &str, drivers: &BTreeSet<Driver>) -> Result<Users, Fault> {
     let mut users = Users::default();
     let drives_volumes = drivers.iter().any(|driver| matches!(driver, Driver::Csi(_)));
-    // A file that does not tell whose volume it is may be of any.
+    // A file without driver and handle may be about any volume.
     let is_of = |found: Found| match found {
         Found::Read(csi_files::VolumeData {
             driver: Some(driver), ..
@@ -162,7 +161,7 @@ fn users(root: &KubeletRoot, table: &MountTable, uid: &str, drivers: &BTreeSet<D
         let mut found = Vec::new();
         if let Some(volumes) = pod.open_below(Path::new(names::VOLUMES).join(names::CSI))? {
             for volume in volumes.names()? {
-                // What is no directory is no volume.
+                // Only directories are volumes.
                 found.extend(volumes.open_below(volume)?.as_ref().map(csi_files::read).transpose()?);
             }
         }
@@ -182,7 +181,7 @@ fn users(root: &KubeletRoot, table: &MountTable, uid: &str, drivers: &BTreeSet<D
             users.volumes.insert(pod.name());
         }
     }
-    // What is mounted for a pod whose directory cannot be seen may be any driver's.
+    // A mount of a pod whose directory is not visible may be of any driver.
     if drives_volumes {
         users
             .volumes
@@ -211,7 +210,7 @@ mod tests {
     use crate::model::pod::PodRef;
 
     #[test]
-    fn a_pod_is_a_driver_by_the_directory_of_its_socket_and_not_by_all_of_the_kubelets() {
+    fn pod_is_a_driver_by_the_directory_of_its_socket_and_not_by_the_kubelets_root() {
         let temp = tempfile::tempdir().unwrap();
         std::fs::create_dir(temp.path().join("pods")).unwrap();
         let root = KubeletRoot::resolve(temp.path()).unwrap();
@@ -232,7 +231,7 @@ mod tests {
                 vec!["/var/run/d".to_owned(), below("plugins_registry/d-reg.sock")],
                 true,
             ),
-            // Who has no part in the registration only looks after it.
+            // A pod without the registration socket only manages drivers.
             (vec!["/run/d".to_owned()], false),
             (vec!["/run/other".to_owned(), below("plugins_registry")], false),
             (vec!["/".to_owned(), below("plugins_registry")], false),

@@ -1,4 +1,4 @@
-//! What may be concluded from what runtime, cgroups and directories show of a pod.
+//! Checks what runtime, cgroups and directories show of a pod.
 
 use std::{
     cell::RefCell,
@@ -22,14 +22,13 @@ use crate::{
     teardown::{context::Context, journal::PodJournalExt as _},
 };
 
-/// Runtime, cgroups and the kubelet's directory must tell of the same pod. If they do not, this is the wrong runtime,
-/// or one that has lost its memory, or these are the wrong cgroups or the wrong directory: nothing may be concluded
-/// from what is not there. A kubelet removes the directory of a pod only after its object is gone; one that died between
-/// making the cgroup and making the directory looks the same, and only a person can tell. What a person has released is
-/// doubted no more, as long as it is what was shown.
+/// Checks that runtime, cgroups and the kubelet's directory show the same pod. Otherwise the runtime, the cgroups or the
+/// directory may be wrong, or the runtime has lost its state: then absence proves nothing. A kubelet removes the directory of a
+/// pod only after its object is deleted. A kubelet that crashed between the creation of cgroup and directory causes the same
+/// mismatch, and only a user can tell. An approved mismatch counts as long as it stays the same.
 ///
-/// A look that fails is a failure of `step`, which needs it.
-pub fn all_agree(
+/// A failed read is a failure of `step`.
+pub fn check_agreement(
     context: &Context,
     view: &PodView,
     removed: bool,
@@ -37,12 +36,12 @@ pub fn all_agree(
     observed: &RuntimePod,
 ) -> Result<(), Vec<Failure>> {
     agreement(context, view, removed, observed).map_err(|failures| {
-        let of_a_look = |failure: &Failure| failure.mismatch.is_none() && failure.reason != HELD;
-        let booked = |failure: Failure| match of_a_look(&failure) {
+        let is_failed_read = |failure: &Failure| failure.mismatch.is_none() && failure.reason != HELD;
+        let of_step = |failure: Failure| match is_failed_read(&failure) {
             true => Failure { step, ..failure },
             false => failure,
         };
-        failures.into_iter().map(booked).collect()
+        failures.into_iter().map(of_step).collect()
     })
 }
 
@@ -59,9 +58,9 @@ fn agreement(context: &Context, view: &PodView, removed: bool, observed: &Runtim
             ..Failure::new(Step::Sandbox, &sandbox.id, why)
         }]);
     }
-    let lives = lives(context, &view.pod.uid, observed);
+    let runs = runs(context, &view.pod.uid, observed);
     let cgroups = locate::cgroups(context, view).collect::<Result<Vec<_>, _>>()?;
-    if lives && cgroups.is_empty() {
+    if runs && cgroups.is_empty() {
         let why = format!(
             "held: the pod runs, but has no cgroup below {}/kubepods; are --cgroup-root and --cgroup-driver the kubelet's? \
              If they are, stop the pod's containers and sandboxes by hand, or let the runtime alone count: \
@@ -72,8 +71,8 @@ fn agreement(context: &Context, view: &PodView, removed: bool, observed: &Runtim
         let mismatch = Mismatch::new(MismatchKind::NoCgroup, ids(observed));
         unless_approved(context, view, mismatch, Failure::new(Step::Cgroup, "", why))?;
     }
-    // Containers that run have a directory, whatever became of the object.
-    if lives || (!removed && (!cgroups.is_empty() || !observed.is_gone())) {
+    // A running container has a directory, even if the object is deleted.
+    if runs || (!removed && (!cgroups.is_empty() || !observed.is_empty())) {
         let dir = locate::pod_dir(context, view)?;
         let there = dir
             .open()
@@ -90,13 +89,13 @@ fn agreement(context: &Context, view: &PodView, removed: bool, observed: &Runtim
             unless_approved(context, view, mismatch, Failure::new(Step::Volumes, "", why))?;
         }
     }
-    match unknown(context, view, &cgroups, observed, HierarchySearch::First)? {
+    match unknown_processes(context, view, &cgroups, observed, HierarchySearch::First)? {
         None => Ok(()),
         Some((mismatch, failure)) => unless_approved(context, view, mismatch, failure),
     }
 }
 
-/// Cgroups of processes that somebody has released to be killed, though the runtime knows nothing of them.
+/// Cgroups with processes of unknown containers that a user has approved to be killed.
 pub fn approved_cgroups(
     context: &Context,
     view: &PodView,
@@ -106,14 +105,14 @@ pub fn approved_cgroups(
         return Ok(Vec::new());
     }
     let cgroups = locate::cgroups(context, view).collect::<Result<Vec<_>, _>>()?;
-    match unknown(context, view, &cgroups, stopped, Breadth::Every)? {
+    match unknown_processes(context, view, &cgroups, stopped, HierarchySearch::All)? {
         Some((mismatch, _)) if is_approved(context, view, &mismatch) => Ok(cgroups),
         _ => Ok(Vec::new()),
     }
 }
 
-/// Nothing of the pod runs after its stop.
-pub fn nothing_runs(context: &Context, view: &PodView, stopped: &RuntimePod) -> Result<(), Vec<Failure>> {
+/// Checks that nothing of the pod runs after its stop.
+pub fn check_nothing_runs(context: &Context, view: &PodView, stopped: &RuntimePod) -> Result<(), Vec<Failure>> {
     let dry_run = context.effects.is_dry_run();
     let running = still_running(stopped, Step::Kill);
     let ready = stopped.sandboxes.iter().filter(|sandbox| sandbox.is_ready());
@@ -122,9 +121,9 @@ pub fn nothing_runs(context: &Context, view: &PodView, stopped: &RuntimePod) -> 
     if !failures.is_empty() {
         return Err(failures);
     }
-    // A runtime that has lost its memory meanwhile calls what it does not know stopped, too.
+    // A runtime that has lost its state also reports an unknown container as stopped.
     let cgroups = locate::cgroups(context, view).collect::<Result<Vec<_>, _>>()?;
-    match unknown(context, view, &cgroups, stopped, Breadth::Every)? {
+    match unknown_processes(context, view, &cgroups, stopped, HierarchySearch::All)? {
         None => Ok(()),
         Some((mismatch, failure)) => Err(vec![Failure {
             mismatch: Some(mismatch),
@@ -133,10 +132,9 @@ pub fn nothing_runs(context: &Context, view: &PodView, stopped: &RuntimePod) -> 
     }
 }
 
-/// Whether anything of the pod lives by the runtime's word, but for what the journal knows to have ended: where the kernel has
-/// overruled the runtime, that goes on reporting containers as running, or their sandbox as ready. A container that has ended
-/// never runs again.
-pub fn lives(context: &Context, uid: &PodUid, observed: &RuntimePod) -> bool {
+/// Whether the runtime shows that anything of the pod runs, except recorded exits. After the kernel has overruled it, a runtime
+/// still reports containers as running or their sandbox as ready. An exited container never runs again.
+pub fn runs(context: &Context, uid: &PodUid, observed: &RuntimePod) -> bool {
     let exits = context.journal.exits(uid);
     let has_ended = |sandbox: &&Sandbox| exits.values().any(|exit| exit.sandbox_id == sandbox.id);
     let mut running = observed.running().filter(|it| !exits.contains_key(&it.id));
@@ -144,14 +142,14 @@ pub fn lives(context: &Context, uid: &PodUid, observed: &RuntimePod) -> bool {
     running.next().is_some() || ready.next().is_some()
 }
 
-/// Whether the runtime or the kernel shows a process of a pod whose sandboxes could not be stopped. A runtime that has a virtual
-/// machine for the pod says so by a sandbox that is ready.
+/// Whether the runtime or the kernel shows a process of a pod whose sandboxes could not be stopped. For a virtual machine, the
+/// runtime shows a ready sandbox.
 pub fn is_any_process_left(context: &Context, view: &PodView, stopped: &RuntimePod) -> Result<bool, Vec<Failure>> {
     let nothing = [Processes::None, Processes::NoCgroup];
     Ok(stopped.may_run() || !nothing.contains(&processes(context, view, stopped)?))
 }
 
-/// What is in the pod's cgroups.
+/// The kinds of processes in the pod's cgroups.
 pub fn processes(context: &Context, view: &PodView, observed: &RuntimePod) -> Result<Processes, Vec<Failure>> {
     let cgroups = locate::cgroups(context, view).collect::<Result<Vec<_>, _>>()?;
     let mut processes = if cgroups.is_empty() {
@@ -171,7 +169,7 @@ pub fn processes(context: &Context, view: &PodView, observed: &RuntimePod) -> Re
     Ok(processes)
 }
 
-/// What runs after its stop, as failures of this step.
+/// Containers that run after their stop, as failures of this step.
 pub(super) fn still_running(stopped: &RuntimePod, step: Step) -> impl Iterator<Item = Failure> {
     stopped.running().map(move |container| {
         let why = format!("still {:?} after its stop", container.state);
@@ -183,7 +181,7 @@ pub(super) fn still_running(stopped: &RuntimePod, step: Step) -> impl Iterator<I
 }
 
 /// Processes in the pod's cgroups of which the runtime knows no container.
-fn unknown(
+fn unknown_processes(
     context: &Context,
     view: &PodView,
     cgroups: &[PodCgroup],
@@ -247,9 +245,9 @@ fn unless_approved(
     Err(vec![Failure { mismatch, ..failure }])
 }
 
-/// Whether the processes in this cgroup below the pod's, or with an empty name in the pod's own, are the pod's to end.
-/// Runtimes name a cgroup by the id of what is in it. Who is in the pod's own was moved there by somebody: a runtime
-/// that remembers containers of the pod is the right one to end the pod all the same.
+/// Whether the processes in this child cgroup of the pod are of its containers. An empty name is the pod's own cgroup. Runtimes
+/// name a cgroup by the ID of its container or sandbox. A user has moved processes to the pod's own cgroup: they may be killed if
+/// the runtime has containers of the pod.
 fn is_known(observed: &RuntimePod, child: &str) -> bool {
     if child.is_empty() {
         return !observed.containers.is_empty();
@@ -265,7 +263,7 @@ mod tests {
     use crate::node::cri::types::{Container, ContainerState};
 
     #[test]
-    fn cgroups_that_runtimes_name_by_the_id_of_a_container_are_known() {
+    fn cgroups_named_after_a_container_id_are_known() {
         let id = "0123456789abcdef".repeat(4);
         let observed = RuntimePod {
             containers: vec![Container {

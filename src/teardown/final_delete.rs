@@ -1,4 +1,4 @@
-//! The final delete: only what is being deleted, only after the API shows that it has ended, only this very UID.
+//! Final delete: only of a deleted pod, only with a terminal phase in the API, only of this UID.
 
 use k8s_openapi::api::core::v1::PodStatus;
 
@@ -7,27 +7,24 @@ use crate::{
     teardown::context::Context,
 };
 
-/// Deletes the pod's object, and tells which finalizers keep it. `shown` is the status that the API holds.
+/// Deletes the pod's object. Returns the finalizers that keep it. `shown` is the status in the API.
 pub async fn send(context: &Context, view: &PodView, shown: &PodStatus) -> Result<Vec<String>, Failure> {
     let dry_run = context.effects.is_dry_run();
     may_be_deleted(view, shown, dry_run).map_err(|why| Failure::new(Step::Delete, "", why))?;
     match context.api.delete(&view.pod).await {
         Ok(finalizers) => {
             if !finalizers.is_empty() {
-                tracing::info!(
-                    ?finalizers,
-                    "Pod is deleted as far as this node is concerned; finalizers hold its object"
-                );
+                tracing::info!(?finalizers, "Pod is deleted on this node; finalizers keep its object");
             } else if !dry_run {
                 tracing::info!("Pod is deleted");
             }
             Ok(finalizers)
         }
-        // 404 and 409: no such pod, or another UID under this name. 403: what a node is told of pods that are gone. None of
-        // them proves anything before it is known who answers.
+        // 404 and 409: no such pod, or another UID under this name. 403: the response to a node about a deleted pod. None proves
+        // anything before the server's identity is proven.
         Err(error) if matches!(error.code, Some(403 | 404 | 409)) => match context.api.is_gone(&view.pod).await {
             Ok(true) => {
-                tracing::info!("Pod was deleted by somebody else");
+                tracing::info!("Pod was already deleted");
                 Ok(Vec::new())
             }
             Ok(false) => Err(error.failure(Step::Delete)),
@@ -37,7 +34,7 @@ pub async fn send(context: &Context, view: &PodView, shown: &PodStatus) -> Resul
     }
 }
 
-/// A dry run has stopped nothing, so that no phase can be terminal; its delete gets no further than the gate.
+/// In a dry run nothing was stopped, so that no phase is terminal. The gate withholds its delete.
 fn may_be_deleted(view: &PodView, shown: &PodStatus, dry_run: bool) -> Result<(), &'static str> {
     let terminal = dry_run || matches!(shown.phase.as_deref(), Some("Failed" | "Succeeded"));
     match (view.mirror, view.deletion.is_some(), terminal) {
@@ -70,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_deleted_pod_that_is_no_mirror_and_has_a_terminal_phase_is_deleted() {
+    fn final_delete_needs_a_deletion_timestamp_and_a_terminal_phase_and_no_mirror() {
         for mirror in [false, true] {
             for deleted in [false, true] {
                 for phase in ["Pending", "Running", "Failed", "Succeeded", "Unknown", ""] {

@@ -1,31 +1,31 @@
-//! The grace period in force: it may only shrink, and it never starts again.
+//! The grace period in force. It only gets shorter, and never restarts.
 
 use std::time::Duration;
 
 use crate::{clock::Mark, model::pod::PodView};
 
-/// A pod without a period of its own, which the API server never lets happen: what it would have filled in.
+/// Default of the API server for a pod without a grace period.
 const DEFAULT_SECONDS: u64 = 30;
-/// Below this no container could be stopped politely; also what a forced deletion gets.
+/// With less time no container could exit by itself. A forced deletion gets this, too.
 const MIN_SECONDS: u64 = 1;
-/// Ten years: clocks overflow on what the API accepts.
+/// Ten years: clocks overflow with what the API accepts.
 const MAX_SECONDS: u64 = 10 * 365 * 24 * 3600;
 
-/// What is asked for at one moment. A zero is a value, not "unset".
+/// Requests for a grace period, in seconds. A zero is a value, not "unset".
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct GraceAsked {
+pub struct RequestedGrace {
     /// `metadata.deletionGracePeriodSeconds`.
     pub deletion: Option<i64>,
-    /// From whoever ends the pod for another reason than its deletion.
+    /// From a request of a user, or a cause other than the deletion.
     pub imposed: Option<i64>,
     /// `spec.terminationGracePeriodSeconds`.
     pub spec: Option<i64>,
 }
 
-// === impl GraceAsked ===
+// === impl RequestedGrace ===
 
-impl GraceAsked {
-    /// What the pod's object asks for, and perhaps somebody else.
+impl RequestedGrace {
+    /// The requests in the pod's object, and perhaps of a user.
     pub fn of(view: &PodView, imposed: Option<i64>) -> Self {
         Self {
             deletion: view.deletion.and_then(|deletion| deletion.grace),
@@ -35,8 +35,8 @@ impl GraceAsked {
     }
 }
 
-/// The period in force after `asked`, given the one in force before.
-pub fn effective(in_force: Option<Duration>, asked: GraceAsked) -> Duration {
+/// The period in force after these requests. `in_force` is the one before.
+pub fn effective(in_force: Option<Duration>, asked: RequestedGrace) -> Duration {
     let shortest = [asked.deletion, asked.imposed]
         .into_iter()
         .flatten()
@@ -47,16 +47,16 @@ pub fn effective(in_force: Option<Duration>, asked: GraceAsked) -> Duration {
     Duration::from_secs(grace.clamp(MIN_SECONDS, MAX_SECONDS))
 }
 
-/// How much of a period that began at `begun` is used up at `now`.
+/// The part of a period begun at `begun` that has passed at `now`.
 ///
-/// After a reboot of the machine nobody knows for how long it was off. Nothing that runs now is older than the boot, so
-/// that the period has run for it since then at the latest: what has just been started by somebody gets a rest, which
-/// ends at the same moment however often the agent starts, and nothing else waits for it.
+/// After a reboot it is unknown how long the node was off. Nothing that runs is older than the boot, so at least the uptime has
+/// passed. A container that was started since the boot still gets the rest, with the same deadline after any number of restarts
+/// of the agent.
 pub fn used(begun: &Mark, now: &Mark) -> Duration {
     begun.elapsed(now).unwrap_or(now.since_boot)
 }
 
-/// Negative periods count as none at all.
+/// Negative periods count as zero.
 fn seconds(asked: i64) -> u64 {
     u64::try_from(asked).unwrap_or(0)
 }
@@ -67,8 +67,8 @@ mod tests {
 
     use super::*;
 
-    fn asked(deletion: Option<i64>, imposed: Option<i64>, spec: Option<i64>) -> GraceAsked {
-        GraceAsked {
+    fn asked(deletion: Option<i64>, imposed: Option<i64>, spec: Option<i64>) -> RequestedGrace {
+        RequestedGrace {
             deletion,
             imposed,
             spec,
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn each_source_counts_in_its_order() {
+    fn sources_of_the_grace_period_apply_in_order() {
         let cases = [
             // in force, deletion, imposed, spec, expected
             (None, None, None, Some(30), 30),
@@ -90,11 +90,11 @@ mod tests {
             (Some(10), Some(60), Some(40), Some(30), 10),
             (Some(10), None, None, Some(2), 10),
             (Some(10), Some(4), None, Some(30), 4),
-            // Zero is a value: the least there is, not "unset".
+            // A zero is the shortest period, not "unset".
             (None, Some(0), Some(30), Some(30), 1),
             (None, Some(0), None, Some(30), 1),
             (None, None, None, Some(0), 1),
-            // Absurd values.
+            // Extreme values.
             (None, Some(-5), None, Some(30), 1),
             (None, None, None, Some(i64::MIN), 1),
             (None, Some(i64::MAX), None, Some(30), MAX_SECONDS),
@@ -118,9 +118,9 @@ mod tests {
     }
 
     #[test]
-    fn after_a_reboot_the_machine_has_used_of_it_at_least_what_it_is_up() {
+    fn after_a_reboot_at_least_the_uptime_is_used() {
         for (boot, up, expected) in [("a", 107, 7), ("b", 5, 5), ("b", 4000, 4000), ("a", 90, 0)] {
-            // Wherever the wall clock has jumped to.
+            // The wall clock may have jumped.
             for wall in [0, 5_000_000, 9_000_000_000] {
                 let used = used(&mark("a", 100, 5_000_000), &mark(boot, up, wall));
                 assert_eq!(used.as_secs(), expected, "{boot} {up} {wall}");
@@ -130,7 +130,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_end_of_a_period_stands_however_often_the_agent_starts(
+        fn deadline_stays_over_any_number_of_restarts(
             began in 0u64..1_000_000, grace in 1u64..1_000_000, starts in prop::collection::vec((0u64..1_000_000, any::<u32>()), 2..10),
             rebooted in any::<bool>(),
         ) {
@@ -142,7 +142,7 @@ mod tests {
                 let now = mark(boot, first + later, i64::from(wall));
                 let left = grace.saturating_sub(used(&begun, &now));
                 prop_assert!(left <= grace);
-                // Once it is over, it stays so.
+                // A passed deadline stays passed.
                 Ok((left > Duration::ZERO).then(|| now.since_boot + left))
             }).collect::<Result<Vec<_>, _>>()?;
             let mut ends: Vec<_> = ends.into_iter().flatten().collect();
@@ -151,7 +151,7 @@ mod tests {
         }
 
         #[test]
-        fn it_never_grows_and_never_falls_below_a_second(
+        fn grace_period_never_grows_and_is_at_least_a_second(
             start in 1u64..1_000_000,
             requests in prop::collection::vec((any::<Option<i64>>(), any::<Option<i64>>(), any::<Option<i64>>()), 1..20),
         ) {

@@ -1,4 +1,4 @@
-//! preStop hooks: run out of the container's own grace, never run again once ended, never a reason to stop short.
+//! preStop hooks. They run within the grace period, never again once finished, and never prevent the stop.
 
 use std::time::Duration;
 
@@ -15,38 +15,38 @@ use crate::{
     teardown::http_hook::{self, HttpHookError, Target},
 };
 
-/// Why a hook counts as failed. What it printed stays out of events: it may hold secrets.
+/// Why a hook failed. Its output may contain secrets, and is not part of events.
 #[derive(Debug, Error)]
 pub enum HookError {
-    /// The command ended with another code than 0.
+    /// The command exited with another code than 0.
     #[error("exec ended with exit code {0}")]
     ExitCode(i32),
     /// The runtime could not run it.
     #[error(transparent)]
     Runtime(#[from] GrpcError),
-    /// No answer to the request.
+    /// The request was not answered.
     #[error(transparent)]
     Http(HttpHookError),
-    /// The gate was shut before it had ended.
+    /// The gate closed before it finished.
     #[error(transparent)]
     Blocked(EffectsBlocked),
-    /// The grace period ended before the hook did.
+    /// The grace period expired before the hook finished.
     #[error("still running when the grace period ended")]
     Overrun,
-    /// The grace period had ended before the hook could begin.
+    /// The grace period expired before the hook started.
     #[error("left out: no time was left of the grace period")]
     NoTime,
-    /// The handler names nothing that can be run.
+    /// The handler has nothing to run.
     #[error("the handler is empty or of an unknown kind")]
     Invalid,
 }
 
-/// Where a hook finds its container.
+/// The container of a hook.
 #[derive(Debug, Clone)]
-pub struct HookPlace {
-    /// Container to run a command in.
+pub struct HookTarget {
+    /// Container that a command runs in.
     pub container_id: String,
-    /// Address of the pod, or of the node for pods on its network.
+    /// Pod IP, or the node's IP for pods with host network.
     pub address: Option<String>,
 }
 
@@ -61,31 +61,31 @@ impl From<HttpHookError> for HookError {
     }
 }
 
-/// Runs one hook, which `effects` have allowed, to its end, or until they allow nothing any more. The caller bounds it by the deadline; `deadline` tells the
-/// runtime when to give up.
+/// Runs one hook that `effects` have allowed, until it finishes or the gate closes. The caller limits it to the deadline.
+/// `deadline` is the timeout for the runtime.
 pub async fn run(
     cri: &Cri,
     effects: &Effects,
     container: &ContainerView,
     hook: &Hook,
-    place: &HookPlace,
+    target: &HookTarget,
     deadline: Instant,
 ) -> Result<(), HookError> {
     match hook {
         Hook::Exec(command) => {
             let left = deadline.saturating_duration_since(Instant::now());
-            let outcome = cri.exec_sync(&place.container_id, command, left).await?;
+            let outcome = cri.exec_sync(&target.container_id, command, left).await?;
             match outcome.exit_code {
                 0 => Ok(()),
                 code => Err(HookError::ExitCode(code)),
             }
         }
         Hook::HttpGet(get) => {
-            let target = Target::of(get, container, place.address.as_deref())?;
-            Ok(http_hook::get(get, &target, effects).await?)
+            let address = Target::of(get, container, target.address.as_deref())?;
+            Ok(http_hook::get(get, &address, effects).await?)
         }
         Hook::Sleep(seconds) => {
-            // An absurd length would overflow the clock; no grace period is that long.
+            // Extreme values overflow the clock.
             let wait = tokio::time::sleep(Duration::from_secs((*seconds).min(u64::from(u32::MAX))));
             effects.run_until_blocked(wait).await.map_err(HookError::Blocked)
         }

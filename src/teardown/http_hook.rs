@@ -1,4 +1,4 @@
-//! The `httpGet` of a preStop hook, as the kubelet sends it: certificates unchecked, any answer is success.
+//! `httpGet` of a preStop hook, like the kubelet's: certificates are not verified, any response is success.
 
 use std::{
     error::Error,
@@ -15,32 +15,32 @@ use crate::{
 };
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
-/// Redirects that are followed, all within one host name.
+/// Maximum number of redirects, all to the same host name.
 const MAX_REDIRECTS: usize = 10;
-/// How the kubelet of this version names itself.
+/// User agent of kubelet 1.37.
 const USER_AGENT: &str = "kube-lifecycle/1.37";
 
-/// Why a request got no answer.
+/// Why a request was not answered.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpHookError {
-    /// A pod without an address, and the handler names no host.
+    /// The pod has no address, and the handler has no host.
     #[error("httpGet: the pod has no IP and the handler names no host")]
     NoAddress,
-    /// A text that names no port of the container, or a number that is none.
+    /// The port is neither the name of a container port nor a valid number.
     #[error("httpGet: port {0} is neither the name of a port of the container nor a number from 1 to 65535")]
     BadPort(String),
-    /// Host, port and path make no URL.
+    /// Host, port and path are not a valid URL.
     #[error("httpGet: {0:?} is no URL")]
     BadUrl(String),
-    /// Nothing was answered.
+    /// There was no response.
     #[error("httpGet: {0}")]
     NoAnswer(String),
-    /// The gate was shut before a try, or before its answer.
+    /// The gate closed before the request or its response.
     #[error(transparent)]
     Blocked(#[from] EffectsBlocked),
 }
 
-/// Where a request goes.
+/// Address of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     authority: String,
@@ -50,7 +50,7 @@ pub struct Target {
 // === impl Target ===
 
 impl Target {
-    /// Looks up host and port.
+    /// Resolves host and port.
     pub fn of(get: &HttpGet, container: &ContainerView, pod_address: Option<&str>) -> Result<Self, HttpHookError> {
         let host = get.host.as_deref().or(pod_address).ok_or(HttpHookError::NoAddress)?;
         let host = if host.contains(':') && !host.starts_with('[') {
@@ -75,7 +75,7 @@ impl Target {
     }
 }
 
-/// A text is always a name, also one of digits, as since kubelet 1.37: `pkg/probe/util.go` `ResolveContainerPort`.
+/// A string is always a name, even if it has only digits, as since kubelet 1.37: `pkg/probe/util.go` `ResolveContainerPort`.
 fn port(port: &HookPort, container: &ContainerView) -> Result<u16, HttpHookError> {
     let (number, text) = match port {
         HookPort::Number(number) => (Some(*number), number.to_string()),
@@ -91,11 +91,11 @@ fn port(port: &HookPort, container: &ContainerView) -> Result<u16, HttpHookError
         .ok_or(HttpHookError::BadPort(text))
 }
 
-/// Sends the request; an https port that speaks plain http gets it once more in plain http, without credentials.
+/// Sends the request. If an https port speaks plain http, it is sent again in plain http, without credentials.
 pub async fn get(get: &HttpGet, target: &Target, effects: &Effects) -> Result<(), HttpHookError> {
     let mut headers = headers(&get.headers);
     let scheme = if get.https { "https" } else { "http" };
-    // It was allowed before its start was written down.
+    // The gate was checked before the start of the hook was recorded.
     effects.check()?;
     let request = send(target.url(scheme)?, headers.clone());
     let Err(first) = effects.run_until_blocked(request).await? else {
@@ -116,7 +116,7 @@ async fn send(url: reqwest::Url, headers: HeaderMap) -> Result<(), reqwest::Erro
     client()?.get(url).headers(headers).send().await.map(drop)
 }
 
-/// Made when the first hook needs it: most nodes never do.
+/// Created for the first hook: most nodes never need it.
 fn client() -> Result<&'static reqwest::Client, reqwest::Error> {
     static CLIENT: OnceLock<reqwest::Client> = OnceLock::new();
     if let Some(client) = CLIENT.get() {
@@ -142,7 +142,7 @@ fn client() -> Result<&'static reqwest::Client, reqwest::Error> {
     Ok(CLIENT.get_or_init(|| client))
 }
 
-/// TLS without any check, as for the kubelet's probes: the pod's certificate is the pod's own affair.
+/// TLS without verification, like the kubelet's probes.
 fn unchecked_tls() -> rustls::ClientConfig {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     rustls::ClientConfig::builder_with_provider(Arc::clone(&provider))
@@ -156,7 +156,7 @@ fn unchecked_tls() -> rustls::ClientConfig {
 fn headers(pairs: &[(String, String)]) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for (name, value) in pairs {
-        // The API server refuses names and values that are none; what comes through all the same cannot be sent.
+        // The API server rejects invalid names and values. Others cannot be sent.
         if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
             headers.append(name, value);
         }
@@ -171,10 +171,10 @@ fn headers(pairs: &[(String, String)]) -> HeaderMap {
     headers
 }
 
-/// Whether the answer to a handshake was no record of TLS, as from a server that speaks plain http.
+/// Whether the response to a handshake was not TLS, as from a plain http server.
 fn speaks_plain_http(error: &reqwest::Error) -> bool {
     let is_no_record = |mut cause: &(dyn Error + 'static)| {
-        // What an `io::Error` was made of is not among its sources.
+        // The inner error of an `io::Error` is not one of its sources.
         while let Some(inner) = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
             cause = inner;
         }
@@ -192,7 +192,7 @@ fn causes(error: &reqwest::Error) -> String {
     chain(error).map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
-/// An error and all that it was made of.
+/// An error and all its causes.
 fn chain(error: &reqwest::Error) -> impl Iterator<Item = &(dyn Error + 'static)> {
     std::iter::successors(Some(error as &(dyn Error + 'static)), |&error| error.source())
 }
@@ -250,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn port_as_text_names_a_port_of_the_container_and_digits_are_no_number() {
+    fn string_port_is_a_name_even_if_it_has_only_digits() {
         let container = ContainerView {
             name: "main".into(),
             role: crate::model::pod::Role::Regular,
@@ -271,7 +271,7 @@ mod tests {
         );
     }
 
-    /// What a listener hears that answers each connection with these bytes, and then closes it.
+    /// Starts a listener that sends `answer` on each connection and closes it. Returns the result of the hook, and the requests.
     async fn heard(answer: &'static [u8], path: &str) -> (Result<(), HttpHookError>, Vec<String>) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let at = listener.local_addr().unwrap();
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_that_speaks_plain_http_is_asked_in_plain_http_without_credentials() {
+    async fn plain_http_server_gets_plain_http_without_credentials() {
         let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
         let (got, heard) = heard(answer, "/drain").await;
         assert!(got.is_ok(), "{got:?}");
@@ -320,8 +320,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_hook_asks_for_makes_no_server_one_of_plain_http() {
-        // An alert: the handshake has failed.
+    async fn plain_http_depends_only_on_the_servers_answer() {
+        // A handshake failure.
         let alert = &[21, 3, 3, 0, 2, 2, 40];
         let (got, heard) = heard(alert, "/InvalidContentType").await;
         assert!(matches!(got, Err(HttpHookError::NoAnswer(_))), "{got:?}");
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn no_request_is_sent_once_nothing_may_be_touched() {
+    async fn no_request_is_sent_while_the_gate_blocks() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let hook = HttpGet {
@@ -349,7 +349,7 @@ mod tests {
             })
         };
         let effects = Effects::new(false, Arc::new(held));
-        // A request that is sent is never answered.
+        // The request is never answered.
         let answer = timeout(Duration::from_secs(10), get(&hook, &target, &effects)).await;
         assert!(matches!(answer, Ok(Err(HttpHookError::Blocked(_)))), "{answer:?}");
         assert!(listener.accept().is_err());

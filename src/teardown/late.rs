@@ -1,4 +1,4 @@
-//! Calls that take longer than they should: shown as failures while they are waited for.
+//! Reports calls that are not answered in time, while it waits for them.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use crate::{
     trace_recorder::TraceRecorder,
 };
 
-/// How long a call may go on beyond its own time before that is shown.
+/// A call is reported when it takes so much longer than its own timeout.
 pub const LATE: Duration = Duration::from_secs(10);
 
-/// Waits for a call. While it has no answer after `patience`, that is shown as a failure of the pod.
+/// Waits for a call. After `patience` without an answer, it is reported as a failure of the pod until the answer.
 pub async fn shown_when_late<T>(
     record: &TraceRecorder,
     (step, what): (Step, &str),
@@ -40,7 +40,7 @@ pub async fn shown_when_late<T>(
     call.await
 }
 
-/// A failure that is shown for as long as this lives: nobody may wait for the call any more.
+/// A failure that is reported until this is dropped.
 struct Shown<'a> {
     record: &'a TraceRecorder,
     failure: Blocked,
@@ -67,7 +67,7 @@ mod tests {
     use crate::model::{pod::PodRef, termination::Cause};
 
     #[tokio::test(start_paused = true)]
-    async fn a_call_is_a_failure_for_as_long_as_it_is_late() {
+    async fn late_call_is_a_failure_until_it_is_answered() {
         let pod = PodRef {
             uid: "u".into(),
             namespace: "ns".into(),

@@ -1,16 +1,16 @@
-//! Pods that serve the whole node, such as the daemon of the network plugin: the runtime cannot take down the network of other
-//! pods without it (CNI DEL), and while no kubelet is there nobody starts it again. So they terminate last. Pure.
+//! Pods that serve the whole node, such as the daemon of the network plugin. The runtime needs it to remove the network of other
+//! pods (CNI DEL), and without a kubelet it is not restarted. So they terminate last. Pure.
 
 use std::path::Path;
 
 use crate::model::pod::PodView;
 
-/// A directory of this name is in the path of all that CNI plugins share with the host: `/etc/cni/net.d`, `/opt/cni/bin`.
+/// Name of a directory in all paths that CNI plugins share with the host: `/etc/cni/net.d`, `/opt/cni/bin`.
 const CNI: &str = "cni";
 
-/// Whether any other pod of the node may need this one until it is gone. It has the host's network, so it needs no network
-/// plugin itself. And it is critical to its node, or it shares a directory of CNI with the host: not every network plugin has a
-/// priority class. One with a volume or a device of a driver is not held back: the driver waits for it, and may need the network.
+/// Whether other pods of the node may need this one until they are deleted. It has host network, so it needs no network plugin
+/// itself. It is critical to its node, or shares a CNI directory with the host: not every network plugin has a priority class. A
+/// pod with a volume or device of a driver does not wait: the driver waits for it, and may need the network.
 pub fn is_node_service(view: &PodView) -> bool {
     let shares_cni = || view.host_paths.iter().any(|path| is_of_cni(Path::new(&**path)));
     let needs_driver = view.attachable_volumes || view.dynamic_resources;

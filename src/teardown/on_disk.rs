@@ -1,4 +1,4 @@
-//! Work on one pod's directory: what was done and what failed are collected while it goes on.
+//! Work on one pod's directory, with its results and failures.
 
 use std::{ffi::OsStr, ops::AddAssign, path::Path, sync::Arc};
 
@@ -12,19 +12,19 @@ use crate::node::{
     pod_dir::{PodDir, VolumeDir, names},
 };
 
-/// What was done on the disk. Everything asked for is gone, unless a dry run withheld something.
+/// Results of work on the disk. Everything was removed, unless a dry run withheld effects.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[must_use = "a dry run may have withheld everything"]
 pub struct DiskReport {
-    /// Unmounts by hand; propagation may have taken other mounts along.
+    /// Own unmounts. Propagation may have removed other mounts.
     pub unmounted: usize,
-    /// Trees, files and directories that were removed.
+    /// Removed trees, files and directories.
     pub removed: usize,
-    /// Effects that a dry run decided and did not carry out.
+    /// Effects that a dry run withheld.
     pub withheld: usize,
 }
 
-/// A pod's directory and what becomes of it.
+/// Work on one directory.
 pub(crate) struct Work<'a> {
     pub dir: &'a Dir,
     pub effects: &'a Effects,
@@ -32,7 +32,7 @@ pub(crate) struct Work<'a> {
     pub faults: Vec<Fault>,
 }
 
-/// Runs `work` where it may block: an unmount can take long, and can hang on a server that is gone.
+/// Runs `work` on a thread: an unmount may hang on a server that does not answer.
 pub(super) async fn blocking<T: Send + 'static>(
     pod: &PodDir,
     effects: &Effects,
@@ -66,14 +66,14 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Unmounts all that is mounted on `places` and below them. Says what is mounted after that; nothing where it cannot be
-    /// told, and then a fault says so.
-    pub fn unmount_all(&mut self, mounts: &Mounts, places: &[&Path]) -> Option<Arc<MountTable>> {
-        let done = mounts.unmount_all_at(places, self.effects);
+    /// Unmounts everything mounted at or below these paths. Returns the mount table after that; `None` with a fault if it cannot
+    /// be read.
+    pub fn unmount_all(&mut self, mounts: &Mounts, paths: &[&Path]) -> Option<Arc<MountTable>> {
+        let done = mounts.unmount_all_at(paths, self.effects);
         self.unmounted(mounts, done)
     }
 
-    /// As [`Self::unmount_all`] where that has come to its end.
+    /// As [`Self::unmount_all`], for finished unmounts.
     pub fn unmounted(&mut self, mounts: &Mounts, done: Result<UnmountReport, StillMounted>) -> Option<Arc<MountTable>> {
         match done {
             Ok(done) => {
@@ -89,54 +89,54 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Removes the volume's directory with all that it holds.
+    /// Removes the volume's directory with its content.
     pub fn remove_volume(&mut self, volume: &VolumeDir) {
         self.remove_tree(Path::new(names::VOLUMES).join(&volume.plugin), &volume.name);
     }
 
-    /// Removes `place/name` with all that it holds.
-    pub fn remove_tree(&mut self, place: impl AsRef<Path>, name: &OsStr) {
-        self.remove_trees(place, [name]);
+    /// Removes `dir/name` with its content.
+    pub fn remove_tree(&mut self, dir: impl AsRef<Path>, name: &OsStr) {
+        self.remove_trees(dir, [name]);
     }
 
-    /// Removes all of these in `place` with all that they hold.
-    pub fn remove_trees<N: AsRef<OsStr>>(&mut self, place: impl AsRef<Path>, names: impl IntoIterator<Item = N>) {
-        let Some(place) = self.below(place) else { return };
+    /// Removes these entries of `dir` with their content.
+    pub fn remove_trees<N: AsRef<OsStr>>(&mut self, dir: impl AsRef<Path>, names: impl IntoIterator<Item = N>) {
+        let Some(dir) = self.below(dir) else { return };
         for name in names {
-            match place.remove_tree(name.as_ref(), self.effects) {
+            match dir.remove_tree(name.as_ref(), self.effects) {
                 Ok(outcome) => self.count(outcome),
                 Err(faults) => self.faults.extend(faults),
             }
         }
     }
 
-    /// Removes `place/name`, which must not be a directory.
-    pub fn remove_file(&mut self, place: impl AsRef<Path>, name: &OsStr) {
-        if let Some(place) = self.below(place) {
-            self.keep(place.remove_file(name, self.effects));
+    /// Removes `dir/name`, which must not be a directory.
+    pub fn remove_file(&mut self, dir: impl AsRef<Path>, name: &OsStr) {
+        if let Some(dir) = self.below(dir) {
+            self.record(dir.remove_file(name, self.effects));
         }
     }
 
-    /// Removes `place/name`, which must be an empty directory.
-    pub fn remove_empty(&mut self, place: impl AsRef<Path>, name: &OsStr) {
-        if let Some(place) = self.below(place) {
-            self.keep(place.remove_empty(name, self.effects));
+    /// Removes `dir/name`, which must be an empty directory.
+    pub fn remove_empty(&mut self, dir: impl AsRef<Path>, name: &OsStr) {
+        if let Some(dir) = self.below(dir) {
+            self.record(dir.remove_empty(name, self.effects));
         }
     }
 
-    /// Removes the entry `name` of `dir` if it is an empty directory; one that holds something stays.
+    /// Removes the entry `name` of `dir` if it is an empty directory.
     pub fn remove_if_empty(&mut self, dir: &Dir, name: &OsStr) {
         match dir.remove_empty(name, self.effects) {
             Err(Fault {
                 cause: Cause::Errno(Errno::ENOTEMPTY | Errno::EEXIST),
                 ..
             }) => {}
-            done => self.keep(done),
+            done => self.record(done),
         }
     }
 
-    /// Counts what was done, and collects what failed.
-    pub fn keep(&mut self, done: Result<Outcome, Fault>) {
+    /// Counts the result of a removal.
+    pub fn record(&mut self, done: Result<Outcome, Fault>) {
         match done {
             Ok(outcome) => self.count(outcome),
             Err(fault) => self.faults.push(fault),
@@ -151,9 +151,9 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// A directory in it, if it is there.
-    fn below(&mut self, place: impl AsRef<Path>) -> Option<Dir> {
-        let opened = self.dir.open_below(place);
+    /// A subdirectory; `None` if it does not exist or cannot be opened.
+    fn below(&mut self, dir: impl AsRef<Path>) -> Option<Dir> {
+        let opened = self.dir.open_below(dir);
         opened.unwrap_or_else(|fault| {
             self.faults.push(fault);
             None

@@ -1,5 +1,5 @@
-//! The grace period of one pod while it runs. It begins with the first thing that is done to the pod: a node that is busy
-//! or a runtime that is away takes nothing of it. Once begun it only gets shorter.
+//! The running grace period of one pod. It begin with the first effect: a busy node or an unreachable runtime does not use it
+//! up. Once begun it only gets shorter.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
@@ -8,7 +8,7 @@ use std::{
 
 use tokio::{sync::watch, time::Instant};
 
-/// See the module's documentation.
+/// A pod's grace period.
 #[derive(Debug)]
 pub struct Period {
     state: Mutex<State>,
@@ -19,7 +19,7 @@ pub struct Period {
 struct State {
     grace: Duration,
     began: Instant,
-    /// Before this run of the agent.
+    /// Time used before this run of the agent.
     used_before: Duration,
     has_begun: bool,
 }
@@ -27,12 +27,12 @@ struct State {
 // === impl Period ===
 
 impl Period {
-    /// One that has yet to begin.
+    /// A period that has not begun.
     pub fn new(grace: Duration) -> Self {
         Self::of(grace, Duration::ZERO, false)
     }
 
-    /// One of which an earlier run of this agent has used so much.
+    /// A period that began in an earlier run of the agent.
     pub fn resumed(grace: Duration, used_before: Duration) -> Self {
         Self::of(grace, used_before, true)
     }
@@ -50,34 +50,34 @@ impl Period {
         }
     }
 
-    /// How long it is.
+    /// Length.
     pub fn grace(&self) -> Duration {
         self.lock().grace
     }
 
-    /// When it is over; as long as it has not begun, as if it did now.
+    /// The deadline. Before the period begin: the deadline if it began now.
     pub fn deadline(&self) -> Instant {
         *self.deadline.borrow()
     }
 
-    /// When it is over, if it has begun.
+    /// The deadline, if it has begun.
     pub fn end(&self) -> Option<Instant> {
         let state = self.lock();
         state.has_begun.then(|| state.deadline())
     }
 
-    /// The deadline, wherever it moves.
+    /// Notifies of changes of the deadline.
     pub fn subscribe(&self) -> watch::Receiver<Instant> {
         self.deadline.subscribe()
     }
 
-    /// Whether anything was done to the pod yet.
+    /// Whether it has begun.
     pub fn has_begun(&self) -> bool {
         self.lock().has_begun
     }
 
-    /// Something is about to be done to the pod. `true` the first time.
-    pub fn begins(&self) -> bool {
+    /// Begins the period. `true` the first time.
+    pub fn begin(&self) -> bool {
         let mut state = self.lock();
         let first = !state.has_begun;
         if first {
@@ -87,7 +87,7 @@ impl Period {
         first
     }
 
-    /// A shorter period takes effect at once, and a longer one not at all: then `false`.
+    /// Shortens the period at once. `false` if it is not longer than `grace`.
     pub fn shorten(&self, grace: Duration) -> bool {
         let mut state = self.lock();
         let shorter = grace < state.grace;
@@ -122,31 +122,31 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_begins_with_the_first_thing_that_is_done_and_only_once() {
+    async fn grace_period_begins_once_with_the_first_effect() {
         let period = Period::new(secs(30));
         advance(secs(100)).await;
-        assert!(period.begins());
+        assert!(period.begin());
         let deadline = period.deadline();
         assert_eq!(deadline, Instant::now() + secs(30));
         advance(secs(10)).await;
-        assert!(!period.begins());
+        assert!(!period.begin());
         assert_eq!(period.deadline(), deadline);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_was_used_before_counts_and_it_does_not_begin_again() {
+    async fn resumed_grace_period_does_not_begin_again() {
         let period = Period::resumed(secs(30), secs(20));
         advance(secs(4)).await;
-        assert!(!period.begins());
+        assert!(!period.begin());
         assert_eq!(period.deadline(), Instant::now() + secs(6));
         let late = Period::resumed(secs(30), secs(60));
         assert_eq!(late.deadline(), Instant::now());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_only_gets_shorter() {
+    async fn grace_period_only_gets_shorter() {
         let period = Period::new(secs(30));
-        assert!(period.begins() && !period.shorten(secs(40)) && !period.shorten(secs(30)));
+        assert!(period.begin() && !period.shorten(secs(40)) && !period.shorten(secs(30)));
         advance(secs(5)).await;
         assert!(period.shorten(secs(12)));
         assert_eq!(

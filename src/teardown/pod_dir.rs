@@ -1,4 +1,4 @@
-//! The rest of a pod's directory, once nothing in it is worth keeping.
+//! Removes a pod's directory when no volume is left in it.
 
 use std::{ffi::OsStr, sync::Arc};
 
@@ -11,18 +11,22 @@ use crate::node::{
     pod_dir::{PodDir, names},
 };
 
-/// Removes what is left of the pod's directory, after its API object is gone.
+/// Removes the pod's directory, after its object is deleted.
 ///
-/// Refused while a volume is left or anything is mounted below.
+/// # Errors
+/// If a volume is left, anything is mounted below, or a removal fails.
 pub async fn remove_pod_dir(pod: &PodDir, mounts: &Arc<Mounts>, effects: &Effects) -> Result<DiskReport, Vec<Fault>> {
-    // Before it is its turn: pods that end together share a table.
-    let (mounts, request) = (Arc::clone(mounts), mounts.request());
-    blocking(pod, effects, move |pod, effects| remove(pod, &mounts, request, effects)).await
+    // Asked before the work waits for a thread: pods that terminate together share a mount table.
+    let (mounts, question) = (Arc::clone(mounts), mounts.request());
+    blocking(pod, effects, move |pod, effects| {
+        remove(pod, &mounts, question, effects)
+    })
+    .await
 }
 
 fn remove(pod: &PodDir, mounts: &Mounts, request: TableRequest, effects: &Effects) -> Result<DiskReport, Vec<Fault>> {
     let one = |fault| vec![fault];
-    // A dry run has taken no volume away, and says what it would remove if it had.
+    // A dry run has removed no volume, and reports what it would remove.
     let left = if effects.is_dry_run() {
         Vec::new()
     } else {
@@ -44,7 +48,7 @@ fn remove(pod: &PodDir, mounts: &Mounts, request: TableRequest, effects: &Effect
     let mut work = Work::on(&dir, effects);
     for name in dir.names().map_err(one)? {
         match name.to_str() {
-            // What may hold data is never removed with its content: a volume that appears meanwhile stops us.
+            // Directories of data must be empty: a volume that appears meanwhile stops the removal.
             Some(names::VOLUMES | names::DEVICES | names::SUBPATHS) => {
                 if let Err(fault) = remove_empty_levels(&mut work, &dir, &name) {
                     work.faults.push(fault);
@@ -57,16 +61,16 @@ fn remove(pod: &PodDir, mounts: &Mounts, request: TableRequest, effects: &Effect
         }
     }
     if work.faults.is_empty() {
-        work.keep(parent.remove_empty(pod.uid().as_ref(), effects));
+        work.record(parent.remove_empty(pod.uid().as_ref(), effects));
     }
     work.done()
 }
 
-/// Removes `name` and the directories directly in it, all of which must be empty.
+/// Removes `name` and the directories directly in it. All must be empty.
 fn remove_empty_levels(work: &mut Work<'_>, dir: &Dir, name: &OsStr) -> Result<(), Fault> {
-    if let Some(place) = dir.open_below(name)? {
-        for plugin in place.names()? {
-            work.count(place.remove_empty(&plugin, work.effects)?);
+    if let Some(dir) = dir.open_below(name)? {
+        for plugin in dir.names()? {
+            work.count(dir.remove_empty(&plugin, work.effects)?);
         }
     }
     work.count(dir.remove_empty(name, work.effects)?);

@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// So long the kernel must have shown, after the grace period, that nothing runs.
+/// How long after the grace period the kernel must show that nothing runs.
 pub const SETTLES: Duration = Duration::from_secs(30);
 
-/// The process that the runtime names for a container that it says runs.
+/// The process of a container that the runtime reports as running.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NamedProcess {
-    /// It names none, as runtimes that run containers in virtual machines do.
+    /// The runtime names none, as runtimes with virtual machines do.
     None,
-    /// Whether there is one, or what became of it, could not be read.
+    /// The process cannot be read.
     Unreadable(String),
     /// It runs.
     Runs(i32),
@@ -22,36 +22,36 @@ pub enum NamedProcess {
     Exited(i32),
 }
 
-/// What is in the pod's cgroups, in all hierarchies.
+/// Processes in the pod's cgroups of all hierarchies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Processes {
     /// The pod has no cgroup.
     NoCgroup,
-    /// Nothing.
+    /// No process.
     None,
-    /// Processes in cgroups of containers and sandboxes that the runtime has.
+    /// Processes only in cgroups of the runtime's containers and sandboxes.
     OfRuntime,
     /// Other processes.
     Others,
 }
 
-/// What is known of a pod of which the runtime says that it runs.
+/// State of a pod that the runtime reports as running.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Facts {
-    /// Containers that run by the runtime's word, by name.
+    /// Containers that the runtime reports as running, by name.
     pub running: Vec<(String, NamedProcess)>,
-    /// What the kernel shows in its cgroups.
+    /// Processes in the pod's cgroups.
     pub processes: Processes,
-    /// It was concluded before that all of these containers have exited, and their cgroups may be removed since.
+    /// An earlier attempt has concluded that all of these containers have exited. Their cgroups may be removed since.
     pub has_settled: bool,
 }
 
 /// Whether the state of the runtime or of the kernel counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// The runtime's, for this reason.
+    /// The runtime's; with the reason.
     Runtime(String),
-    /// Undecided: the containers' processes have exited, but processes in cgroups of the runtime are left. Kill these.
+    /// Undecided: the containers' processes have exited, but others are left in cgroups of the runtime. Kill these.
     Kill,
     /// Undecided: nothing runs, but for less than [`SETTLES`].
     Settling(String),
@@ -68,12 +68,12 @@ pub struct Settling {
 // === impl Settling ===
 
 impl Settling {
-    /// What was seen before counts no more.
+    /// Restarts the time.
     pub fn reset(&mut self) {
         self.since = None;
     }
 
-    /// Takes in what is seen `now`. `deadline`: the end of the grace period.
+    /// Decides by the state `now`. `deadline` is the end of the grace period.
     pub fn judge(&mut self, facts: &Facts, deadline: Instant, now: Instant) -> Verdict {
         let verdict = self.verdict(facts, deadline, now);
         if matches!(verdict, Verdict::Runtime(_) | Verdict::Kill) {
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_counts_once_nothing_has_run_for_30_seconds_after_the_grace_period() {
+    fn kernel_counts_when_nothing_has_run_for_30_seconds_after_the_grace_period() {
         let (deadline, gone) = (
             Instant::now() + SETTLES,
             facts(NamedProcess::Exited(8), Processes::None),
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn one_look_that_shows_something_begins_the_30_seconds_again() {
+    fn any_sign_of_a_process_restarts_the_30_seconds() {
         let deadline = Instant::now();
         let gone = facts(NamedProcess::Exited(8), Processes::None);
         for seen in [
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_process_or_a_cgroup_the_runtime_counts_and_says_why() {
+    fn runtime_counts_if_a_process_or_cgroup_cannot_be_checked() {
         let deadline = Instant::now();
         let much_later = deadline + SETTLES * 100;
         for (facts, words) in [
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_runtime_should_have_killed_is_killed_when_all_named_processes_have_exited() {
+    fn leftover_processes_are_killed_when_all_named_processes_have_exited() {
         let deadline = Instant::now();
         let pause_runs = facts(NamedProcess::Exited(8), Processes::OfRuntime);
         let judge = |at| Settling::default().judge(&pause_runs, deadline, at);
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_concluded_holds_as_long_as_nothing_is_seen_to_run() {
+    fn conclusion_holds_while_no_process_is_seen() {
         let deadline = Instant::now();
         let settled = |process, processes| {
             let facts = Facts {

@@ -1,10 +1,9 @@
 //! The pod status that the API should show, as a pure function of the pod, the runtime and the time.
 //!
-//! `observed → container lists → phase → (after clean-up: what nobody can tell any more) → conditions → wanted → patch`
+//! `observed → container lists → phase → (after cleanup: unknown exits) → conditions → wanted → patch`
 //!
-//! [`generate`] says what the status should be, [`patch`] turns that into the smallest request against the live object.
-//! Neither waits, reads or sends anything.
-//! Reasons and the short forms of condition messages are those of the kubelet, so that a hand-over changes no object.
+//! [`generate`] returns the wanted status, and [`patch`] the smallest patch of the live object. Neither waits, reads or sends
+//! anything. Reasons and short forms of condition messages are the kubelet's, so that a handover changes no object.
 
 mod absent;
 mod addresses;
@@ -43,40 +42,40 @@ pub use message::Messages;
 pub use patch::patch;
 pub use phase::Phase;
 
-/// How far the teardown of the pod has come.
+/// Stage of the teardown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// Before and while containers are stopped: processes may still run, so no terminal phase is reported yet.
+    /// Before and while containers are stopped: processes may run, and no terminal phase is reported.
     Terminating,
-    /// All containers are stopped and devices released (the kubelet's `podIsTerminal`).
+    /// All containers are stopped and devices unprepared (the kubelet's `podIsTerminal`).
     Stopped,
-    /// Volumes and cgroup are gone too: nothing is left to learn (the kubelet's `TerminatePod`).
+    /// Volumes are unmounted and the cgroup is removed (the kubelet's `TerminatePod`).
     Terminated,
 }
 
-/// All that a status is made of.
+/// Input of a status.
 #[derive(Debug, Clone, Copy)]
 pub struct Facts<'a> {
-    /// The pod as the API last showed it, with its status.
+    /// The pod in the API, with its status.
     pub pod: &'a Pod,
-    /// What the runtime knows of it.
+    /// The pod in the runtime.
     pub observed: &'a RuntimePod,
-    /// The CRI's runtime name; container ids read `<runtime>://<id>`.
+    /// Name of the runtime: container IDs in the API are `<runtime>://<id>`.
     pub runtime_name: &'a str,
-    /// Wall clock, for new start and transition times.
+    /// Wall clock, for start and transition times.
     pub now: Timestamp,
-    /// How far the teardown has come.
+    /// Stage of the teardown.
     pub stage: Stage,
-    /// The end somebody decided on.
+    /// The eviction that a user requested.
     pub imposed: Option<&'a Eviction>,
-    /// Termination messages already read from disk.
+    /// Termination messages read from disk.
     pub messages: &'a Messages,
 }
 
 // === impl Facts ===
 
 impl Facts<'_> {
-    /// The stage to report by. A container that is seen running refutes the caller: invariant 1 weighs more than his word.
+    /// The stage to report. If a container runs, the pod is not stopped, regardless of the caller (invariant 1).
     fn stage(&self) -> Stage {
         let runs = |container: &Container| container.state == ContainerState::Running;
         if self.observed.containers.iter().any(runs) {
@@ -87,7 +86,7 @@ impl Facts<'_> {
     }
 }
 
-/// The status that the API should show for this pod. Everything that is not ours is taken over from the API's status.
+/// The wanted status. Fields that this agent does not own are those of the API.
 pub fn generate(facts: &Facts<'_>) -> PodStatus {
     let facts = &Facts {
         stage: facts.stage(),
@@ -100,9 +99,9 @@ pub fn generate(facts: &Facts<'_>) -> PodStatus {
     if facts.stage == Stage::Terminated {
         terminated::settle(facts.pod, &api, &mut lists, &mut verdict);
     }
-    // Conditions follow the end that is decided, even while the phase itself is held back: an evicted pod leaves its
-    // endpoints before its containers are stopped. They do not follow an end for want of knowledge: as with the kubelet,
-    // they go on telling what was wanting.
+    // Conditions follow the decided phase, even while the phase itself is held back: an evicted pod leaves its endpoints before
+    // its containers are stopped. If a pod fails only because exit codes are unknown, conditions keep their messages, as with the
+    // kubelet.
     let conditions = conditions::build(facts, &api, &lists, &decided);
     let verdict = verdict.held_back(facts.stage, &api);
     let (pod_ip, pod_ips) = addresses::pod_addresses(facts, &api);
@@ -125,7 +124,7 @@ pub fn generate(facts: &Facts<'_>) -> PodStatus {
     status
 }
 
-/// `CalculatePodStatusObservedGeneration`, and never less than the API shows.
+/// `CalculatePodStatusObservedGeneration`, never less than in the API.
 fn observed_generation(pod: &Pod, api: &PodStatus) -> Option<i64> {
     pod.metadata
         .generation
@@ -133,7 +132,7 @@ fn observed_generation(pod: &Pod, api: &PodStatus) -> Option<i64> {
         .max(api.observed_generation)
 }
 
-/// The API server leaves out empty lists; so do we, or every comparison would find a difference.
+/// The API server omits empty lists. Without this, each comparison would find a difference.
 fn some_unless_empty<T>(list: Vec<T>) -> Option<Vec<T>> {
     if list.is_empty() { None } else { Some(list) }
 }

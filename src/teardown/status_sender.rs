@@ -1,4 +1,4 @@
-//! Sends the status that `status` decides on. The UID goes with every patch, so that no other pod is ever touched.
+//! Sends the status that `status` generates. Each patch has the pod's UID, so that it changes no other pod.
 
 use k8s_openapi::api::core::v1::PodStatus;
 use serde_json::Value;
@@ -20,31 +20,31 @@ use crate::{
     trace_recorder::TraceRecorder,
 };
 
-/// What became of a status.
+/// Result of sending a status.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Sent {
-    /// The API shows it; this is the whole of it.
+    /// The API has this status.
     Shown(Box<PodStatus>),
-    /// The object is proven to be gone.
+    /// The object is proven to be deleted.
     Deleted,
-    /// The object has changed since it was seen: what is to be said of it has to be decided anew.
+    /// The object has changed: the status must be generated again.
     Overtaken,
 }
 
-/// What a status is made of, but for what is read for it.
+/// Input of a status.
 #[derive(Clone, Copy)]
 pub struct Facts<'a> {
     /// The pod, with its object.
     pub view: &'a PodView,
-    /// What the runtime knows of it.
+    /// The pod in the runtime.
     pub observed: &'a RuntimePod,
-    /// How far its end has come.
+    /// Stage of the termination.
     pub stage: Stage,
-    /// The end that somebody decided on.
+    /// The eviction that a user requested.
     pub imposed: Option<&'a Eviction>,
 }
 
-/// The status while the pod is being stopped. Delayed on its way, it must not undo what is said later.
+/// Sends the pre-stop status. If it is delayed, it must not replace a later status.
 pub async fn send_prestop(context: &Context, facts: Facts<'_>) -> Result<(), Failure> {
     let view = facts.view;
     let Some(object) = &view.object else { return Ok(()) };
@@ -56,7 +56,7 @@ pub async fn send_prestop(context: &Context, facts: Facts<'_>) -> Result<(), Fai
         Facts { observed, ..facts },
         &recorded_exits::messages(&exits),
     );
-    let Some(patch) = on_top_of(object, view, &wanted) else {
+    let Some(patch) = patch_of(object, view, &wanted) else {
         return Ok(());
     };
     context
@@ -66,7 +66,7 @@ pub async fn send_prestop(context: &Context, facts: Facts<'_>) -> Result<(), Fai
         .map_err(|error| error.failure(Step::Status))
 }
 
-/// The status once everything has stopped. `before` is what was sent last: nothing is patched when nothing changed.
+/// Sends the status after the stop. `before` is the last status sent: an unchanged one is not sent again.
 pub async fn send(
     context: &Context,
     facts: Facts<'_>,
@@ -74,7 +74,7 @@ pub async fn send(
     record: &TraceRecorder,
 ) -> Result<Sent, Failure> {
     let view = facts.view;
-    // Never a sign that the object is gone: who knows that does not come here.
+    // This does not show that the object is deleted.
     let unknown = || Failure::new(Step::Status, "", "the object has not been seen since its end began");
     let object = view.object.as_ref().ok_or_else(unknown)?;
     let exits = context.journal.exits(&view.pod.uid);
@@ -97,21 +97,21 @@ pub async fn send(
         let (read, unread) = read.await.map_err(|error| Failure::new(Step::Status, "", error))?;
         messages.extend(read);
         for error in unread {
-            tracing::warn!(error = %error, "Termination message is left out");
+            tracing::warn!(error = %error, "Termination message cannot be read");
         }
     }
     let wanted = wanted(context, object, Facts { observed, ..facts }, &messages);
     if before == Some(&wanted) {
         return Ok(Sent::Shown(Box::new(wanted)));
     }
-    let Some(patch) = on_top_of(object, view, &wanted) else {
+    let Some(patch) = patch_of(object, view, &wanted) else {
         return Ok(Sent::Shown(Box::new(wanted)));
     };
     let span = record.span(Step::Status, "");
     let result = match context.api.patch_status(&view.pod, &patch).await {
         Ok(()) => Ok(Sent::Shown(Box::new(wanted))),
-        // 404: no such pod. 422: another UID. 409: another version, or another UID. 403: what a node is told of pods that are
-        // gone, and of rights that it lacks. None of them proves anything before it is known who answers.
+        // 404: no such pod. 422: another UID. 409: another version, or another UID. 403: the response to a node about a deleted
+        // pod, or missing rights. None proves anything before the server's identity is proven.
         Err(error) if matches!(error.code, Some(403 | 404 | 409 | 422)) => match context.api.is_gone(&view.pod).await {
             Ok(true) => Ok(Sent::Deleted),
             Ok(false) if error.code == Some(409) => Ok(Sent::Overtaken),
@@ -120,13 +120,13 @@ pub async fn send(
         },
         Err(error) => Err(error.failure(Step::Status)),
     };
-    // That the object is gone is an answer, and no failure.
+    // A deleted object is no failure.
     span.end(&result);
     result
 }
 
-/// It carries the resourceVersion that it rests on: what has become terminal since, by whoever's word, stays as it is.
-fn on_top_of(object: &PodObject, view: &PodView, wanted: &PodStatus) -> Option<Value> {
+/// The patch has the resourceVersion of the object: a status that became terminal since is not overwritten.
+fn patch_of(object: &PodObject, view: &PodView, wanted: &PodStatus) -> Option<Value> {
     let mut patch = status::patch(&object.pod, &object.statuses, view.pod.uid.as_str(), wanted)?;
     patch["metadata"]["resourceVersion"] = object.pod.metadata.resource_version.clone().into();
     Some(patch)

@@ -1,4 +1,4 @@
-//! Ending what runs of a pod: its containers, then its sandboxes.
+//! Stops a pod's containers, then its sandboxes.
 
 use std::{convert::Infallible, time::Duration};
 
@@ -26,38 +26,40 @@ use crate::{
     trace_recorder::TraceRecorder,
 };
 
-/// However little is left: below this a container could not even answer its signal.
+/// Shortest timeout of a stop: with less a container could not react to its signal.
 pub(super) const MIN_STOP: Duration = Duration::from_secs(2);
-/// Until a container that had the shortest of all stops has its SIGKILL.
+/// Time until a container that is stopped with the shortest timeout gets its SIGKILL.
 pub const AFTER_KILL: Duration = MIN_STOP.saturating_add(Duration::from_secs(1));
 
-/// Everything that ending one pod needs.
+/// The stop of one pod.
 pub struct Stop<'a> {
     /// Clients and journal.
     pub context: &'a Context,
     /// The pod.
     pub view: &'a PodView,
-    /// What of it runs.
+    /// The pod in the runtime.
     pub observed: &'a RuntimePod,
-    /// When the grace period is over; it may come nearer while this runs.
+    /// End of the grace period. It may become earlier while this runs.
     pub deadline: watch::Receiver<Instant>,
-    /// The pod's story.
+    /// The teardown trace.
     pub record: &'a TraceRecorder,
 }
 
 impl Stop<'_> {
-    /// Ends all of it. Failures are collected; none keeps another container from its stop.
+    /// Stops everything. Returns all failures: none prevents the stop of another container.
     pub async fn everything(&self) -> Vec<Failure> {
         let stopped = async {
             if self.observed.running().next().is_some() {
-                // A checkpoint of the pod may have left it frozen: neither a hook nor a stop signal would come to it.
-                self.thaw_now("Frozen processes are thawed, to take their stop signal")
-                    .await;
+                // A checkpoint may have left the pod frozen: it would get neither a hook nor a stop signal.
+                self.thaw_now("Frozen processes thawed for their stop signal").await;
             }
-            let Stopped { mut failures, left_out } = self.containers().await;
-            // The stop of a sandbox kills what is left in it at once: it waits until each container was told to stop,
-            // and, where one could not be stopped, for the end of the grace period.
-            if left_out {
+            let Stopped {
+                mut failures,
+                has_skipped,
+            } = self.containers().await;
+            // The stop of a sandbox kills its containers at once. It waits until each container was stopped, and for the end of
+            // the grace period if a stop failed.
+            if has_skipped {
                 return failures;
             }
             failures.extend(self.still_running().await);
@@ -73,8 +75,8 @@ impl Stop<'_> {
         }
     }
 
-    /// What runs although its stop was said to be done, or was started meanwhile. Whatever had to be stopped is looked
-    /// after once more: the stop of a sandbox gives nobody any time.
+    /// Containers that still run although their stop succeeded, or that were started meanwhile. Called before the sandboxes are
+    /// stopped, which kills containers without a grace period.
     async fn still_running(&self) -> Vec<Failure> {
         let over = *self.deadline.borrow() <= Instant::now();
         if over || self.observed.running().next().is_none() || self.context.effects.is_dry_run() {
@@ -104,17 +106,16 @@ impl Stop<'_> {
             if !matches!(error, GrpcError::Blocked { .. }) {
                 self.record.set_sandbox_error(error.to_string());
             }
-            failures.push(busy::explained(&self.context.storage, Failure::new(Step::Sandbox, "", error)).await);
+            failures.push(busy::with_holders(&self.context.storage, Failure::new(Step::Sandbox, "", error)).await);
         }
         failures
     }
 
-    /// Once the runtime has sent its SIGKILL: what is frozen takes none, and the end of it would be waited for in vain.
+    /// Thaws the pod after the runtime has sent its SIGKILL: a frozen process does not exit.
     async fn thaw(&self) -> Infallible {
         passed(self.deadline.clone()).await;
         sleep(AFTER_KILL).await;
-        self.thaw_now("Frozen processes are thawed, to die of their SIGKILL")
-            .await;
+        self.thaw_now("Frozen processes thawed for their SIGKILL").await;
         std::future::pending().await
     }
 
@@ -144,12 +145,12 @@ impl Stop<'_> {
     }
 }
 
-/// Returns when the deadline is over, wherever it has moved in the meantime.
+/// Returns when the deadline has passed, even if it changes meanwhile.
 pub async fn passed(mut deadline: watch::Receiver<Instant>) {
     loop {
         let at = *deadline.borrow_and_update();
         tokio::select! {
-            // It only ever comes nearer: one that is over stays over.
+            // It only becomes earlier: a passed deadline stays passed.
             biased;
             () = sleep_until(at) => return,
             changed = deadline.changed() => if changed.is_err() {

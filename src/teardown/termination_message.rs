@@ -1,7 +1,7 @@
-//! What a container left behind about its end: its termination message file, else the end of its log.
+//! A container's termination message: its file, else the end of its log.
 //!
-//! The container writes the file, so nothing about it is trusted: only a regular file is read, no link is followed,
-//! nothing blocks, and no more than a few KiB are taken.
+//! The container writes the file, so it is not trusted: only a regular file is read, without following links or blocking, up to a
+//! few KiB.
 
 #[cfg(test)]
 mod tests;
@@ -17,35 +17,35 @@ use thiserror::Error;
 use super::status::Messages;
 use crate::node::cri::types::{Container, ContainerState};
 
-/// Bytes taken from the end of the termination message file (`MaxContainerTerminationMessageLength`).
+/// Bytes read from the end of the termination message file (`MaxContainerTerminationMessageLength`).
 const FILE_LIMIT: u64 = 4096;
-/// Lines and bytes taken from the end of the log (`MaxContainerTerminationMessageLogLines`, `…LogLength`).
+/// Lines and bytes used from the end of the log (`MaxContainerTerminationMessageLogLines`, `…LogLength`).
 const LOG_LINES: usize = 80;
 const LOG_LIMIT: usize = 2048;
-/// Raw bytes of the log that are looked at: a runtime splits lines at 16 KiB, so that after dropping the first, cut one
-/// there are still more than [`LOG_LIMIT`] bytes of text or more than [`LOG_LINES`] lines.
+/// Raw bytes read from the log. A runtime splits lines at 16 KiB: without the first, truncated line there are still more than
+/// [`LOG_LIMIT`] bytes of text or more than [`LOG_LINES`] lines.
 const LOG_WINDOW: u64 = 32 * 1024;
-/// The runtime's reason for a container that could not even be started: it has no log.
+/// The runtime's reason for a container that could not be started, and has no log.
 const CANNOT_RUN: &str = "ContainerCannotRun";
 
-/// Why a termination message could not be read. Both are worth one more try only if the disk is.
+/// Why a termination message could not be read.
 #[derive(Debug, Error)]
 pub enum Error {
-    /// Opening or reading failed for another reason than that the file is not there.
+    /// Open or read failed, and the file exists.
     #[error("cannot {verb} {path}")]
     Io {
-        /// What was tried.
+        /// The operation.
         verb: &'static str,
-        /// On what.
+        /// The path.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// A directory, a device, a socket or a pipe stands there.
+    /// It is a directory, a device, a socket or a pipe.
     #[error("{path} is not a regular file")]
     NotAFile {
-        /// Where.
+        /// The path.
         path: PathBuf,
     },
 }
@@ -53,7 +53,7 @@ pub enum Error {
 // === impl Error ===
 
 impl Error {
-    /// In one line, for the places that show no chain of causes.
+    /// In one line, for texts that show no chain of causes.
     fn with_cause(&self) -> String {
         match self {
             Self::Io { source, .. } => format!("{self}: {source}"),
@@ -62,7 +62,7 @@ impl Error {
     }
 }
 
-/// Where one container's last words are to be found.
+/// Sources of one container's termination message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TerminationMessage {
     file: Option<PathBuf>,
@@ -72,13 +72,13 @@ pub struct TerminationMessage {
 // === impl TerminationMessage ===
 
 impl TerminationMessage {
-    /// Reads `file`, and `log` only if there is no file or nothing in it.
+    /// Reads `file`, and `log` only if the file is missing or empty.
     #[cfg(test)]
     pub fn new(file: Option<PathBuf>, log: Option<PathBuf>) -> Self {
         Self { file, log }
     }
 
-    /// Where to look for this container; the log counts only if its policy says so and it failed after it had started.
+    /// The sources for this container. The log counts only if its policy allows that and it failed after its start.
     pub fn of(container: &Container) -> Self {
         let log_counts =
             container.message_falls_back_to_log && container.exit_code != 0 && container.reason != CANNOT_RUN;
@@ -104,8 +104,8 @@ impl TerminationMessage {
     }
 }
 
-/// The messages of all containers that have ended. Where one cannot be read, that is what its message says, as with the
-/// kubelet; the error comes back as well, to be logged once.
+/// The messages of all exited containers. If one cannot be read, its message says so, like the kubelet's. The errors are also
+/// returned, for the log.
 pub fn read_all<'a>(containers: impl IntoIterator<Item = &'a Container>) -> (Messages, Vec<Error>) {
     let mut messages = Messages::default();
     let mut errors = Vec::new();
@@ -131,17 +131,17 @@ pub fn read_all<'a>(containers: impl IntoIterator<Item = &'a Container>) -> (Mes
 #[derive(Debug, Default)]
 struct Tail {
     bytes: Vec<u8>,
-    /// Something came before it.
+    /// Whether the file is longer.
     cut: bool,
 }
 
 // === impl Tail ===
 
 impl Tail {
-    /// A character that the cut splits is left out; other bytes that are no UTF-8 are replaced.
+    /// The text. A character that is split at the beginning is omitted, and invalid bytes are replaced.
     fn text(&self) -> String {
         let is_continuation = |byte: &&u8| **byte & 0b1100_0000 == 0b1000_0000;
-        // At most three bytes can belong to a character that began before the cut.
+        // At most three bytes can belong to a character that began before the tail.
         let split = if self.cut {
             self.bytes.iter().take(3).take_while(is_continuation).count()
         } else {
@@ -151,7 +151,7 @@ impl Tail {
     }
 }
 
-/// At most `limit` bytes from the end of a regular file; nothing if it is not there.
+/// At most `limit` bytes from the end of a regular file; empty if it does not exist.
 fn tail(path: &Path, limit: u64) -> Result<Tail, Error> {
     let io = |verb| {
         move |source| Error::Io {
@@ -166,7 +166,7 @@ fn tail(path: &Path, limit: u64) -> Result<Tail, Error> {
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             return Ok(Tail::default());
         }
-        // What open(2) answers to a link under O_NOFOLLOW, and to a socket or a device without a driver.
+        // Errors of open(2) for a link with O_NOFOLLOW, and for a socket or a device without a driver.
         Err(error) if matches!(error.raw_os_error(), Some(nix::libc::ELOOP | nix::libc::ENXIO)) => {
             return Err(Error::NotAFile { path: path.to_owned() });
         }
@@ -179,12 +179,12 @@ fn tail(path: &Path, limit: u64) -> Result<Tail, Error> {
     let start = metadata.len().saturating_sub(limit);
     file.seek(SeekFrom::Start(start)).map_err(io("seek in"))?;
     let mut bytes = Vec::new();
-    // Bounded once more, since the file may grow while it is read.
+    // Limited again: the file may grow while it is read.
     file.take(limit).read_to_end(&mut bytes).map_err(io("read"))?;
     Ok(Tail { bytes, cut: start > 0 })
 }
 
-/// The text of the last lines of a log in the CRI's format, `TIMESTAMP STREAM TAG text`.
+/// The text of the last lines of a log in CRI format, `TIMESTAMP STREAM TAG text`.
 fn end_of_log(tail: &Tail) -> String {
     let mut lines: Vec<&[u8]> = tail.bytes.split(|byte| *byte == b'\n').collect();
     if lines.last().is_some_and(|last| last.is_empty()) {
@@ -210,12 +210,12 @@ fn end_of_log(tail: &Tail) -> String {
 #[derive(Debug)]
 struct LogLine<'a> {
     text: &'a [u8],
-    /// Not continued by the next line.
+    /// The last part of a line.
     is_complete: bool,
 }
 
 impl<'a> LogLine<'a> {
-    /// `None` for what is not in the format, which the kubelet leaves out as well.
+    /// `None` if it is not in the format. The kubelet skips such lines, too.
     fn parse(line: &'a [u8]) -> Option<Self> {
         let mut fields = line.splitn(4, |byte| *byte == b' ');
         let _timestamp = fields.next()?;
@@ -223,7 +223,7 @@ impl<'a> LogLine<'a> {
         let tags = fields.next()?;
         let text = fields.next()?;
         let known_stream = matches!(stream, b"stdout" | b"stderr");
-        // Tags are separated by colons, the first says partial or full.
+        // Tags are separated by colons. The first one is partial or full.
         let is_complete = tags.split(|byte| *byte == b':').next() != Some(b"P");
         known_stream.then_some(Self { text, is_complete })
     }

@@ -1,5 +1,5 @@
-//! The range of user ids that a kubelet gave a pod for its user namespace. It is a file in the pod's directory and nothing
-//! else, and it goes as a whole: a kubelet that finds one it cannot read does not start.
+//! The range of user IDs of a pod with a user namespace. It is a file in the pod's directory, removed as a whole: a kubelet does
+//! not start if it cannot read one.
 
 use super::on_disk::blocking;
 use crate::{
@@ -7,12 +7,12 @@ use crate::{
     node::{effects::Effects, fault::Fault, pod_dir::PodDir},
 };
 
-/// The file's name.
+/// Name of the file.
 const FILE: &str = "userns";
 
-/// Gives the range back, once nothing of the pod is left that has an owner in it. NotFound is success.
+/// Releases the range, when no file or process of the pod has one of its user IDs. A missing file is success.
 pub async fn release(dir: &PodDir, view: &PodView, effects: &Effects) -> Result<(), Vec<Failure>> {
-    // Of a pod whose object was never seen nobody knows whether it has one.
+    // Without the pod's object it is unknown whether the pod has a user namespace.
     let is_known = !view.containers.is_empty();
     if is_known && !view.user_namespace {
         return Ok(());

@@ -1,6 +1,6 @@
-//! Volumes of a pod: unmounted, removed, and looked at again.
+//! Volumes of a pod: unmounted, removed, and checked on disk.
 //!
-//! `found → {kinds of the agent's own: unmount → mount table → remove} → {one by one: driver, shared mounts} → look again`
+//! `found → {the agent's own kinds: unmount → mount table → remove} → {one by one: driver, shared mounts} → check`
 
 use std::{
     ops::ControlFlow,
@@ -31,15 +31,15 @@ use kind::{OneByOne, VolumeKind};
 pub use kinds::csi::{IsDue, Released, release_unused};
 use storage::Storage;
 
-/// Takes the pod's volumes away and looks whether they are gone.
+/// Tears down the pod's volumes and checks that they are removed. It may be repeated.
 ///
-/// Volumes of kinds that are not handled are left alone, and are errors: such a pod has to wait. A second call has
-/// nothing to do.
+/// # Errors
+/// All failures. Volumes of unsupported kinds stay unchanged and are failures.
 pub async fn tear_down_volumes(pod: &PodDir, storage: &Arc<Storage>) -> Result<VolumesReport, Vec<Fault>> {
     tear_down_approved(pod, storage, Approved::default()).await
 }
 
-/// The same, where some volumes go without their drivers.
+/// As [`tear_down_volumes`]. The approved volumes count as unpublished without their drivers.
 pub async fn tear_down_approved(
     pod: &PodDir,
     storage: &Arc<Storage>,
@@ -49,11 +49,11 @@ pub async fn tear_down_approved(
         mut report,
         mut faults,
         one_by_one,
-    } = take_away(pod, storage).await?;
+    } = tear_down(pod, storage).await?;
     if !one_by_one.is_empty() {
         let volumes = one_by_one.into_iter().map(|(volume, way)| {
             let (storage, pod) = (Arc::clone(storage), pod.clone());
-            way.take_away(storage, pod, volume, Arc::clone(&approved))
+            way.tear_down(storage, pod, volume, Arc::clone(&approved))
         });
         for done in join_all(volumes).await {
             match done {
@@ -63,14 +63,14 @@ pub async fn tear_down_approved(
         }
         if report.withheld == 0 && faults.is_empty() {
             let (again, request) = (Arc::clone(storage), storage.mounts.request());
-            blocking(pod, &storage.effects, move |pod, _| is_gone(pod, &again, request)).await?;
+            blocking(pod, &storage.effects, move |pod, _| check_removed(pod, &again, request)).await?;
         }
     }
     if faults.is_empty() { Ok(report) } else { Err(faults) }
 }
 
-/// Whether a volume is here that a controller may have attached to this node. What cannot be looked at may be one, and so may
-/// what is mounted for a pod whose directory is not there. Blocks.
+/// Whether a volume is left that a controller may have attached to this node. An unreadable volume may be one, and so may a mount
+/// of a pod without directory. Blocks.
 pub fn may_hold_attached(pod: &PodDir, mounts: &Mounts) -> bool {
     let may_be = |volume: &VolumeDir| kind::of(&volume.plugin).is_none_or(VolumeKind::may_be_attached);
     let look = |dir: &Dir| -> Result<bool, Fault> {
@@ -83,46 +83,46 @@ pub fn may_hold_attached(pod: &PodDir, mounts: &Mounts) -> bool {
     }
 }
 
-/// What became of the volumes that the agent takes away all at once, and which are left for the second step.
+/// Result for the volumes that are torn down together, and the volumes for the second step.
 struct Done {
     report: VolumesReport,
     faults: Vec<Fault>,
     one_by_one: Vec<(VolumeDir, &'static dyn OneByOne)>,
 }
 
-/// The volumes of a pod while they are being taken away. Without descriptors: very many pods may wait at a time.
-struct Taking {
+/// The volumes of a pod during their teardown. It has no descriptors: very many pods may wait at a time.
+struct Teardown {
     found: Found,
     report: VolumesReport,
     faults: Vec<Fault>,
     unmounting: UnmountRounds,
 }
 
-/// In pieces of work between which all that end together wait for the same mount table: each has asked for it by the time
-/// that the first of them has its turn to read it, and all of them are unmounted by then.
-async fn take_away(pod: &PodDir, storage: &Arc<Storage>) -> Result<Done, Vec<Fault>> {
+/// Tears down the volumes that need no driver. The work is split: pods that terminate together wait for the same mount table in
+/// between. Each requests it before the first one gets a thread to read it, and all have unmounted by then.
+async fn tear_down(pod: &PodDir, storage: &Arc<Storage>) -> Result<Done, Vec<Fault>> {
     let own = Arc::clone(storage);
-    let mut next = blocking(pod, &storage.effects, move |pod, _| Taking::begin(pod, &own)).await?;
+    let mut next = blocking(pod, &storage.effects, move |pod, _| Teardown::begin(pod, &own)).await?;
     loop {
         let taking = match next {
             ControlFlow::Continue(taking) => taking,
             ControlFlow::Break(done) => return Ok(done),
         };
         let (own, request) = (Arc::clone(storage), storage.mounts.request());
-        let go_on = move |pod: &PodDir, _: &Effects| taking.go_on(pod, &own, request);
-        next = blocking(pod, &storage.effects, go_on).await?;
+        let resume = move |pod: &PodDir, _: &Effects| taking.resume(pod, &own, request);
+        next = blocking(pod, &storage.effects, resume).await?;
     }
 }
 
-// === impl Taking ===
+// === impl Teardown ===
 
-impl Taking {
+impl Teardown {
     fn begin(pod: &PodDir, storage: &Storage) -> Result<ControlFlow<Done, Self>, Vec<Fault>> {
         let one = |fault| vec![fault];
         let (mounts, effects) = (&storage.mounts, &storage.effects);
         let mapped = mapped(storage, pod.uid()).map_err(one)?;
         let Some(dir) = pod.open().map_err(one)? else {
-            // A directory that is renamed or covered shows nothing of what is mounted in it.
+            // The content of a renamed or covered directory does not show its mounts.
             let one_by_one = found::one_by_one(mapped);
             let table = mounts.read().map_err(one)?;
             let mut faults = mounted_without_directory(pod, &table, one_by_one.is_empty());
@@ -136,13 +136,13 @@ impl Taking {
         let found = Found::in_dir(&dir, mapped).map_err(one)?;
         let mut work = Work::on(&dir, effects);
         work.faults.extend(found.left_alone.iter().cloned());
-        // The markers go before the volumes, so that nobody takes a half of one for a volume that is set up.
+        // Markers are removed first, so that no kubelet takes a half-removed volume for a complete one.
         let markers = found.known.iter().filter_map(|it| it.kind.marker(&it.volume.name));
         work.remove_trees(Path::new(names::PLUGINS).join(names::EMPTY_DIR), markers);
         let Work { report, faults, .. } = work;
         let known = found.known.iter().map(|known| known.path.as_path());
-        let places = found.subpaths().chain(known).map(Path::to_owned).collect();
-        let unmounting = mounts.start_unmount(UnmountScope::AtOrBelow(places), effects);
+        let paths = found.subpaths().chain(known).map(Path::to_owned).collect();
+        let unmounting = mounts.start_unmount(UnmountScope::AtOrBelow(paths), effects);
         Ok(ControlFlow::Continue(Self {
             found,
             report,
@@ -151,7 +151,7 @@ impl Taking {
         }))
     }
 
-    fn go_on(
+    fn resume(
         self,
         pod: &PodDir,
         storage: &Storage,
@@ -162,7 +162,7 @@ impl Taking {
             ControlFlow::Continue(unmounting) => Ok(ControlFlow::Continue(Self { unmounting, ..self })),
             ControlFlow::Break(unmounted) => {
                 let Some(dir) = pod.open().map_err(|fault| vec![fault])? else {
-                    // Somebody has removed it meanwhile.
+                    // It was removed meanwhile.
                     return Self::begin(pod, storage);
                 };
                 let mut work = Work {
@@ -173,7 +173,7 @@ impl Taking {
                 };
                 match work.unmounted(mounts, unmounted) {
                     Some(table) => remove(work, pod, self.found, &table).map(ControlFlow::Break),
-                    // Without a table nothing is known to be unmounted, so nothing is removed.
+                    // Without a mount table nothing is known to be unmounted, and nothing is removed.
                     None => Err(work.faults),
                 }
             }
@@ -181,19 +181,19 @@ impl Taking {
     }
 }
 
-/// Removes all of which nothing is mounted any more.
+/// Removes volumes without mounts.
 fn remove(mut work: Work<'_>, pod: &PodDir, found: Found, table: &MountTable) -> Result<Done, Vec<Fault>> {
     let effects = work.effects;
-    // A dry run has unmounted nothing, and says what it would remove if it had.
-    // An unmount that has not come back holds its place: what was written is still on its way.
+    // A dry run has unmounted nothing, and reports what it would remove. During an unmount that hangs, data may still be written:
+    // the volume stays.
     let mut left = pod.mounted(table);
     left.extend(work.faults.iter().map(|fault| fault.path.clone()));
     let holds_any = |place: &&Path| left.iter().any(|path| path.starts_with(place));
-    let busy = |places: &[&Path]| !effects.is_dry_run() && places.iter().any(holds_any);
+    let busy = |paths: &[&Path]| !effects.is_dry_run() && paths.iter().any(holds_any);
     for subpaths in found.subpaths().filter(|path| !busy(&[path])) {
         work.remove_tree(names::SUBPATHS, subpaths.file_name().unwrap_or_default());
     }
-    for known in found.known.iter().filter(|known| !busy(&known.places())) {
+    for known in found.known.iter().filter(|known| !busy(&known.paths())) {
         known.kind.remove(&mut work, &known.volume);
     }
     work.remove_if_empty(work.dir, names::SUBPATHS.as_ref());
@@ -219,7 +219,7 @@ fn remove(mut work: Work<'_>, pod: &PodDir, found: Found, table: &MountTable) ->
     })
 }
 
-/// Raw block volumes of which something is left for this pod outside of its directory.
+/// Raw block volumes with files for this pod outside of its directory.
 fn mapped(storage: &Storage, uid: &str) -> Result<Vec<VolumeDir>, Fault> {
     let mut mapped = Vec::new();
     for kind in kind::devices() {
@@ -232,7 +232,7 @@ fn mapped(storage: &Storage, uid: &str) -> Result<Vec<VolumeDir>, Fault> {
     Ok(mapped)
 }
 
-fn is_gone(pod: &PodDir, storage: &Storage, request: TableRequest) -> Result<(), Vec<Fault>> {
+fn check_removed(pod: &PodDir, storage: &Storage, request: TableRequest) -> Result<(), Vec<Fault>> {
     let one = |fault| vec![fault];
     let table = storage.mounts.read_since(request).map_err(one)?;
     let mut more = unexplained(pod, &table, &[], &storage.effects).map_err(one)?;
@@ -240,9 +240,9 @@ fn is_gone(pod: &PodDir, storage: &Storage, request: TableRequest) -> Result<(),
     if more.is_empty() { Ok(()) } else { Err(more) }
 }
 
-/// What is there although no fault says why, by the disk as it is now and by the mount table.
+/// Leftovers that no fault explains, on disk and in the mount table.
 ///
-/// The table may be the one that the removals rested on: a directory that was removed has nothing mounted in it.
+/// The table may be the one from before the removals: a removed directory had no mounts.
 fn unexplained(pod: &PodDir, table: &MountTable, explained: &[&Path], effects: &Effects) -> Result<Vec<Fault>, Fault> {
     let explained = |path: &Path| explained.iter().any(|it| it.starts_with(path) || path.starts_with(it));
     let on_disk = pod
@@ -267,13 +267,13 @@ fn mounted_elsewhere(pod: &PodDir, table: &MountTable) -> impl Iterator<Item = F
     elsewhere.map(|path| Fault::new("unmount", path, Cause::MountedElsewhere))
 }
 
-/// Raw block devices that are mapped for the pod, by the mount table alone: whoever takes them away looks for directories.
+/// Raw block devices mapped for the pod, by the mount table alone: the teardown searches directories.
 fn devices(pod: &PodDir, table: &MountTable) -> impl Iterator<Item = Fault> {
     let devices = table.mapped_devices(pod.uid()).iter();
     devices.map(|path| Fault::new("unmount", path, Cause::StillMounted))
 }
 
-/// What is mounted for a pod that has no directory. A volume in a path that tells no UID may be its own, too.
+/// Mounts of a pod without directory. A volume whose path has no UID may be the pod's.
 fn mounted_without_directory(pod: &PodDir, table: &MountTable, with_devices: bool) -> Vec<Fault> {
     let nameless = table.volumes_without_uid().iter();
     let nameless = nameless.map(|path| Fault::new("unmount", path, Cause::MountedForUnknownPod));
@@ -283,7 +283,7 @@ fn mounted_without_directory(pod: &PodDir, table: &MountTable, with_devices: boo
     known.chain(devices(pod, table).filter(|_| with_devices)).collect()
 }
 
-/// Whether anything is mounted for the pod, or may be, whatever its directory shows.
+/// Whether anything is or may be mounted for the pod, regardless of its directory.
 pub fn is_anything_mounted(pod: &PodDir, table: &MountTable) -> bool {
     !mounted_without_directory(pod, table, true).is_empty()
 }

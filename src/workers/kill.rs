@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_leads_to_one_uid_or_to_a_refusal_that_says_why() {
+    fn name_resolves_to_one_uid_or_an_error() {
         let pods = [view("a", "1", false), view("static", "2", true)];
         let resolve = |name, uid| kill(name, uid).resolve(pods.iter()).map(|view| view.pod.uid.clone());
         assert_eq!(resolve("a", None), Ok("1".into()));

@@ -33,7 +33,7 @@ use crate::{
     teardown::{
         begin::{Termination, shorten},
         context::Context,
-        grace::{self, GraceAsked},
+        grace::{self, RequestedGrace},
         journal::PodJournalExt as _,
         period::Period,
         priority_gate::PriorityGate,
@@ -248,9 +248,9 @@ impl PodWorkers {
         }
         if removed || view.deletion.is_some() {
             let imposed = removed.then(|| Cause::Removed.required_grace()).flatten();
-            status.shorten(&self.context, GraceAsked::of(&view, imposed));
+            status.shorten(&self.context, RequestedGrace::of(&view, imposed));
         }
-        status.record.set_shown(&view);
+        status.record.set_terminal_state(&view);
         let ended_anyway = status.update.borrow().terminates_by_api();
         status.update.send_modify(|update| {
             update.view = view;
@@ -351,7 +351,7 @@ impl PodWorkers {
                 let entry = self.context.journal.pod(&uid);
                 let why = cancelled(&status.record, entry.map(|entry| entry.stage));
                 tracing::warn!(pod.uid = %uid, pod.namespace = %pod.namespace, pod.name = %pod.name, why = why.as_str(), "Request to stop the pod is cancelled");
-                self.counters.request_given_up();
+                self.counters.stop_request_cancelled();
                 if !update.terminates_by_api() {
                     self.context
                         .events
@@ -392,7 +392,7 @@ impl PodWorkers {
 impl PodSyncStatus {
     /// A shorter grace period takes effect at once, and a longer one not at all. Afterwards there is nothing left to
     /// shorten: what comes then is the echo of our own final delete.
-    fn shorten(&mut self, context: &Context, asked: GraceAsked) {
+    fn shorten(&mut self, context: &Context, asked: RequestedGrace) {
         let grace = grace::effective(Some(self.period.grace()), asked);
         if shorten(&self.period, &self.record, grace) {
             let pod = self.record.pod();

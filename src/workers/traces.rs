@@ -222,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_name_of_three_parts_is_that_of_a_pods_logs() {
+    fn log_directory_of_a_pod_has_a_name_of_three_parts() {
         assert_eq!(log_dir("ns_web-0_12-ab"), Some(("ns", "web-0", "12-ab")));
         for name in ["", "ns_web", "ns__12", "_web_12", "ns_web_", "a_b_c_d", "audit"] {
             assert_eq!(log_dir(name), None, "{name:?}");

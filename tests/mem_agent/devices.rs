@@ -386,8 +386,8 @@ async fn failing_dra_driver_blocks_its_pod_and_not_claims_of_other_drivers() {
         node.wait_blocked("web", words).await;
         let blocked = node.trace("web").await.unwrap().blocked;
         let of_driver = |it: &Blocked| (it.step, &*it.target) == (Some(Step::Devices), "gpu.example.com");
-        assert!(blocked.iter().all(of_driver), "{trouble}: {blocked:?}");
-        assert!(blocked[0].retry_at.is_some(), "{trouble}: {blocked:?}");
+        assert!(blocked.iter().all(of_driver), "{inject_fault}: {blocked:?}");
+        assert!(blocked[0].retry_at.is_some(), "{inject_fault}: {blocked:?}");
         waits(&node, "web").await;
         assert!(asked(&good).contains(&"nic".to_owned()), "{inject_fault}");
         if inject_fault == "is gone" {

@@ -4,6 +4,7 @@ use std::{fs, path::PathBuf, pin::Pin, time::Duration};
 
 use pod_teardown::{
     cli::PodsFlag,
+    explanation::Explanation,
     handover::report::ProbeState,
     model::trace::BlockedReason,
     ops::{

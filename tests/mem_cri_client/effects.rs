@@ -235,7 +235,7 @@ async fn nothing_is_changed_while_the_gate_is_shut_and_everything_can_be_seen() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dry_run_says_what_it_would_do_and_does_nothing() {
+async fn dry_run_reports_effects_and_has_none() {
     #[derive(Clone, Default)]
     struct Lines(Arc<Mutex<Vec<u8>>>);
     impl Write for Lines {

@@ -16,7 +16,7 @@ use pod_teardown::{
         pod_dir::remove_pod_dir,
         volumes::{
             may_hold_attached,
-            storage::{NoCluster, Storage, Turns},
+            storage::{NoCluster, Storage, VolumeLocks},
             tear_down_volumes,
         },
     },
@@ -48,7 +48,7 @@ fn tear_down(space: &Space, root: &KubeletRoot) -> Result<(), Vec<Fault>> {
         sys_block: "/sys/block".into(),
         proc: "/proc".into(),
         cluster: Arc::new(NoCluster),
-        turns: Turns::default(),
+        locks: VolumeLocks::default(),
         registrars: Registrars::default(),
     };
     block_on(tear_down_volumes(&space.pod, &Arc::new(storage))).map(drop)

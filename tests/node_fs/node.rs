@@ -61,7 +61,7 @@ impl Cluster for Known {
         async move { Ok(in_use) }.boxed()
     }
 
-    fn out_of_use(&self, volume: String) -> BoxFuture<'static, Result<(), String>> {
+    fn remove_in_use(&self, volume: String) -> BoxFuture<'static, Result<(), String>> {
         self.in_use.lock().unwrap().retain(|it| *it != volume);
         async { Ok(()) }.boxed()
     }

@@ -15,7 +15,7 @@ use nix::{
 };
 use pod_teardown::{
     node::{effects::Effects, kubelet_root::KubeletRoot, mounts::Mounts, plugins::Registrars, pod_dir::PodDir},
-    teardown::volumes::storage::{NoCluster, Storage, Turns},
+    teardown::volumes::storage::{NoCluster, Storage, VolumeLocks},
 };
 
 pub const UID: &str = "5f0d7f0e-1b1c-4f7e-8d2b-6a9c1c7e0a01";
@@ -140,7 +140,7 @@ impl Space {
             sys_block: "/sys/block".into(),
             proc: "/proc".into(),
             cluster: Arc::new(NoCluster),
-            turns: Turns::default(),
+            locks: VolumeLocks::default(),
             registrars: Registrars::default(),
         })
     }

@@ -33,11 +33,11 @@ use super::{
 /// Until a pod goes of which the runtime says for so long that it runs: 30 s after the grace period, and some looks.
 const WRONG_FOR: Duration = Duration::from_secs(80);
 
-pub async fn a_sandbox_whose_network_plugins_are_gone_is_tried_until_they_are_back(scene: &mut Scene) -> Result<()> {
+pub async fn sandbox_is_retried_until_its_network_plugins_are_back(scene: &mut Scene) -> Result<()> {
     waits_for_its_network(scene, |scene, away| scene.stage.containerd.set_plugins_away(away)).await
 }
 
-pub async fn a_sandbox_whose_network_configuration_is_gone_is_tried_until_it_is_back(scene: &mut Scene) -> Result<()> {
+pub async fn sandbox_is_retried_until_its_network_configuration_is_back(scene: &mut Scene) -> Result<()> {
     waits_for_its_network(scene, |scene, away| scene.stage.containerd.set_network_away(away)).await
 }
 
@@ -68,7 +68,7 @@ async fn waits_for_its_network(scene: &mut Scene, set_away: fn(&Scene, bool) -> 
     scene.stop_agent().await
 }
 
-pub async fn a_container_whose_shim_was_killed_before_its_end_leaves_nothing(scene: &mut Scene) -> Result<()> {
+pub async fn container_whose_shim_was_killed_before_its_stop_leaves_nothing(scene: &mut Scene) -> Result<()> {
     scene.start_agent().await?;
     let pod = scene.run(simple("before", 5, STUBBORN)).await?;
     kill_shim(scene, &pod)?;
@@ -82,7 +82,7 @@ pub async fn a_container_whose_shim_was_killed_before_its_end_leaves_nothing(sce
     scene.stop_agent().await
 }
 
-pub async fn a_container_whose_shim_is_killed_while_it_is_stopped_leaves_nothing(scene: &mut Scene) -> Result<()> {
+pub async fn container_whose_shim_is_killed_during_its_stop_leaves_nothing(scene: &mut Scene) -> Result<()> {
     scene.start_agent().await?;
     let pod = scene.run(simple("meanwhile", 8, STUBBORN)).await?;
     let history = scene.follow(&pod).await?;
@@ -98,7 +98,7 @@ pub async fn a_container_whose_shim_is_killed_while_it_is_stopped_leaves_nothing
 }
 
 /// A shim that does not go on is the one that containerd does not notice: it goes on reporting that the container runs.
-pub async fn a_container_whose_shim_hangs_ends_when_all_its_processes_have_exited(scene: &mut Scene) -> Result<()> {
+pub async fn container_with_a_hanging_shim_terminates_when_its_processes_have_exited(scene: &mut Scene) -> Result<()> {
     scene.start_agent().await?;
     let mut web = simple("wrong", 1, STUBBORN);
     web["spec"]["volumes"] = json!([{ "name": "memory", "emptyDir": { "medium": "Memory", "sizeLimit": "8Mi" } }]);
@@ -138,9 +138,7 @@ pub async fn a_container_whose_shim_hangs_ends_when_all_its_processes_have_exite
 }
 
 /// containerd unmounts the root of a container before it reports its end, and tries that again after longer and longer pauses.
-pub async fn why_shows_that_a_stop_has_no_answer_while_somebody_has_the_containers_root_open(
-    scene: &mut Scene,
-) -> Result<()> {
+pub async fn why_shows_a_stop_without_answer_while_a_process_uses_the_containers_root(scene: &mut Scene) -> Result<()> {
     let pod = scene.run(simple("open", 1, POLITE)).await?;
     let container = pod.containers.get("main").context("container main")?;
     let state = &scene.stage.containerd.paths().state;
@@ -173,9 +171,7 @@ pub async fn why_shows_that_a_stop_has_no_answer_while_somebody_has_the_containe
 }
 
 /// Such as an image volume in which somebody has mounted something else.
-pub async fn why_names_what_is_mounted_where_the_runtime_cannot_unmount_and_who_holds_it(
-    scene: &mut Scene,
-) -> Result<()> {
+pub async fn why_names_the_busy_mount_and_its_holder(scene: &mut Scene) -> Result<()> {
     let pod = scene.run(simple("nested", 1, POLITE)).await?;
     if let Err(refused) = run_with_image_volume(scene, &pod).await {
         // Image volumes came with containerd 2.1.

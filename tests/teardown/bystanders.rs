@@ -9,7 +9,7 @@ use super::{
     scene::Scene,
 };
 
-pub async fn a_pod_that_is_not_deleted_is_left_alone(scene: &mut Scene) -> Result<()> {
+pub async fn pod_that_is_not_deleted_is_not_touched(scene: &mut Scene) -> Result<()> {
     let pod = scene.run(simple("lives", 10, POLITE)).await?;
     let before = scene.object("lives").await?;
     scene.fence().await?;
@@ -20,7 +20,7 @@ pub async fn a_pod_that_is_not_deleted_is_left_alone(scene: &mut Scene) -> Resul
 
 /// It runs here, as far as the runtime knows, but the API says that it is another node's: here it is an orphan, and its
 /// object is not this node's to touch.
-pub async fn the_object_of_another_nodes_pod_is_left_alone_though_its_containers_end_here(
+pub async fn object_of_a_pod_on_another_node_is_kept_although_its_containers_stop_here(
     scene: &mut Scene,
 ) -> Result<()> {
     // While the API server knows none of the node's pods, no orphan is taken down.
@@ -41,7 +41,7 @@ pub async fn the_object_of_another_nodes_pod_is_left_alone_though_its_containers
     scene.stop_agent().await
 }
 
-pub async fn a_mirror_pod_is_left_alone(scene: &mut Scene) -> Result<()> {
+pub async fn mirror_pod_is_not_touched(scene: &mut Scene) -> Result<()> {
     // While the API server knows none of the node's pods, no orphan is taken down anyway.
     let other = scene.run(simple("other", 10, POLITE)).await?;
     let mut pod = simple("static", 10, POLITE);
@@ -77,7 +77,7 @@ pub async fn a_mirror_pod_is_left_alone(scene: &mut Scene) -> Result<()> {
 }
 
 /// Somebody has declared it dead: nothing of it runs on, but its containers and logs stay to be looked at.
-pub async fn a_pod_that_has_failed_is_cleaned_and_kept_until_it_is_deleted(scene: &mut Scene) -> Result<()> {
+pub async fn failed_pod_is_cleaned_and_kept_until_it_is_deleted(scene: &mut Scene) -> Result<()> {
     let mut pod = simple("failed", 10, POLITE);
     pod["spec"]["volumes"] = json!([{ "name": "memory", "emptyDir": { "medium": "Memory" } }]);
     let pod = scene.run(pod).await?;

@@ -26,10 +26,10 @@ const SURELY: Duration = Duration::from_secs(2);
 /// The claims.
 pub fn cases() -> Vec<Case<ControlPlane>> {
     vec![Case {
-        name: "certificates::one_that_is_renewed_is_taken_and_without_one_nothing_is_lost",
+        name: "certificates::renewed_certificate_is_used_and_an_expired_one_loses_nothing",
         place: Place::Own,
         check: |scene, plane| {
-            Box::pin(one_that_is_renewed_is_taken_and_without_one_nothing_is_lost(
+            Box::pin(renewed_certificate_is_used_and_an_expired_one_loses_nothing(
                 scene, plane,
             ))
         },
@@ -62,7 +62,7 @@ impl Certificates<'_> {
     }
 }
 
-async fn one_that_is_renewed_is_taken_and_without_one_nothing_is_lost(
+async fn renewed_certificate_is_used_and_an_expired_one_loses_nothing(
     scene: &mut Scene,
     plane: &ControlPlane,
 ) -> Result<()> {

@@ -11,7 +11,7 @@ use super::{
 };
 
 /// Late in the period: what is left of it is much less than a whole one.
-pub async fn the_deadline_stands_when_the_agent_dies_in_the_wait(scene: &mut Scene) -> Result<()> {
+pub async fn deadline_stays_when_the_agent_is_killed_during_the_wait(scene: &mut Scene) -> Result<()> {
     scene.start_agent().await?;
     let pod = scene.run(simple("waits", 12, STUBBORN)).await?;
     let start = Instant::now();
@@ -31,7 +31,7 @@ pub async fn the_deadline_stands_when_the_agent_dies_in_the_wait(scene: &mut Sce
 }
 
 /// Told once, it waits for its pods; told twice, it leaves them to the next start.
-pub async fn told_to_stop_twice_it_ends_at_once_and_nothing_is_lost(scene: &mut Scene) -> Result<()> {
+pub async fn second_stop_signal_exits_at_once_and_loses_nothing(scene: &mut Scene) -> Result<()> {
     scene.start_agent().await?;
     let pod = scene.run(simple("left", 10, STUBBORN)).await?;
     let start = Instant::now();
@@ -70,7 +70,7 @@ pub async fn finished_hook_is_not_rerun_after_a_restart(scene: &mut Scene) -> Re
     scene.stop_agent().await
 }
 
-pub async fn a_hook_that_a_crash_interrupted_gets_what_is_left(scene: &mut Scene) -> Result<()> {
+pub async fn hook_interrupted_by_a_crash_gets_the_remaining_time(scene: &mut Scene) -> Result<()> {
     scene.start_agent().await?;
     let hook = exec("echo hook >> /out/log; sleep 60; echo ended >> /out/log");
     let pod = scene.run(hooked("again", 8, STUBBORN, &hook)).await?;
@@ -95,7 +95,7 @@ pub async fn a_hook_that_a_crash_interrupted_gets_what_is_left(scene: &mut Scene
     scene.stop_agent().await
 }
 
-pub async fn a_deletion_that_came_while_no_agent_ran_is_done_at_its_start(scene: &mut Scene) -> Result<()> {
+pub async fn deletion_while_no_agent_ran_is_done_at_its_start(scene: &mut Scene) -> Result<()> {
     scene.start_agent().await?;
     scene.stop_agent().await?;
     let graceful = scene.run(simple("graceful", 2, STUBBORN)).await?;
@@ -114,7 +114,7 @@ pub async fn a_deletion_that_came_while_no_agent_ran_is_done_at_its_start(scene:
     scene.stop_agent().await
 }
 
-pub async fn a_runtime_that_restarts_delays_a_teardown_and_no_more(scene: &mut Scene) -> Result<()> {
+pub async fn restart_of_the_runtime_only_delays_a_teardown(scene: &mut Scene) -> Result<()> {
     scene.start_agent().await?;
     let waits = scene.run(simple("waits", 4, STUBBORN)).await?;
     let lives = scene.run(simple("lives", 4, STUBBORN)).await?;

@@ -14,9 +14,7 @@ use super::{
 };
 
 /// While the driver fails, the pod waits and is told why; the device goes all the same.
-pub async fn a_volume_may_be_attached_elsewhere_once_its_driver_has_taken_it_back_and_not_before(
-    scene: &mut Scene,
-) -> Result<()> {
+pub async fn volume_may_be_attached_elsewhere_only_after_its_driver_has_unstaged_it(scene: &mut Scene) -> Result<()> {
     let drivers = Drivers::start(&scene.stage)?;
     let mut web = simple("stateful", 10, POLITE);
     demand(&mut web);

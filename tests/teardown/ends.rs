@@ -12,7 +12,7 @@ use super::{
     scene::Scene,
 };
 
-pub async fn a_polite_pod_ends_well(scene: &mut Scene) -> Result<()> {
+pub async fn pod_that_exits_at_its_signal_succeeds(scene: &mut Scene) -> Result<()> {
     let pod = scene.run(simple("polite", 30, POLITE)).await?;
     let history = scene.follow(&pod).await?;
     let took = scene.take_down(&pod).await?;
@@ -23,7 +23,7 @@ pub async fn a_polite_pod_ends_well(scene: &mut Scene) -> Result<()> {
     scene.event(&pod, "Killing").await.map(drop)
 }
 
-pub async fn a_container_gets_the_stop_signal_of_its_image(scene: &mut Scene) -> Result<()> {
+pub async fn container_gets_the_stop_signal_of_its_image(scene: &mut Scene) -> Result<()> {
     let mut usr1 = simple(
         "usr1",
         30,
@@ -36,7 +36,7 @@ pub async fn a_container_gets_the_stop_signal_of_its_image(scene: &mut Scene) ->
     Ok(())
 }
 
-pub async fn one_that_ignores_its_signal_is_killed_when_its_grace_is_over(scene: &mut Scene) -> Result<()> {
+pub async fn container_that_ignores_its_signal_is_killed_after_its_grace_period(scene: &mut Scene) -> Result<()> {
     let pod = scene.run(simple("stubborn", 2, STUBBORN)).await?;
     let history = scene.follow(&pod).await?;
     let took = scene.take_down(&pod).await?;
@@ -48,7 +48,7 @@ pub async fn one_that_ignores_its_signal_is_killed_when_its_grace_is_over(scene:
     Ok(())
 }
 
-pub async fn one_that_is_frozen_is_thawed_and_takes_its_stop_signal(scene: &mut Scene) -> Result<()> {
+pub async fn frozen_container_is_thawed_and_gets_its_stop_signal(scene: &mut Scene) -> Result<()> {
     let pod = scene.run(simple("frozen", 25, POLITE)).await?;
     cgroups::freeze(&pod.cgroup)?;
     let took = scene.take_down(&pod).await?;
@@ -57,7 +57,7 @@ pub async fn one_that_is_frozen_is_thawed_and_takes_its_stop_signal(scene: &mut 
 }
 
 /// None ends before all have begun to.
-pub async fn containers_stop_side_by_side(scene: &mut Scene) -> Result<()> {
+pub async fn containers_stop_in_parallel(scene: &mut Scene) -> Result<()> {
     let slow = |code: u8| format!("trap 'echo begins >> /out/log; sleep 3; echo ends >> /out/log; exit {code}' TERM");
     let containers: Vec<_> = (0..3).map(|code| container(&format!("c{code}"), &slow(code))).collect();
     let pod = scene.run(pod("three", 30, &containers)).await?;
@@ -73,7 +73,7 @@ pub async fn containers_stop_side_by_side(scene: &mut Scene) -> Result<()> {
     Ok(())
 }
 
-pub async fn sidecars_are_stopped_last_and_in_reverse(scene: &mut Scene) -> Result<()> {
+pub async fn sidecars_are_stopped_last_in_reverse_order(scene: &mut Scene) -> Result<()> {
     let slow = |name: &str| {
         let work = format!("echo {name} begins >> /out/log; sleep 1; echo {name} ends >> /out/log");
         format!("trap '{work}; exit 0' TERM")
@@ -107,7 +107,7 @@ pub async fn sidecars_are_stopped_last_and_in_reverse(scene: &mut Scene) -> Resu
 }
 
 /// The object goes at once, and what runs then belongs to nobody: it gets the shortest stop there is.
-pub async fn a_deletion_without_grace_leaves_nothing(scene: &mut Scene) -> Result<()> {
+pub async fn deletion_without_grace_period_leaves_nothing(scene: &mut Scene) -> Result<()> {
     let pod = scene.run(simple("forced", 60, STUBBORN)).await?;
     let start = Instant::now();
     scene.delete(&pod, Some(0)).await?;
@@ -120,7 +120,7 @@ pub async fn a_deletion_without_grace_leaves_nothing(scene: &mut Scene) -> Resul
     Ok(())
 }
 
-pub async fn a_shortened_grace_takes_effect_during_the_wait(scene: &mut Scene) -> Result<()> {
+pub async fn shortened_grace_period_takes_effect_during_the_wait(scene: &mut Scene) -> Result<()> {
     let pod = scene.run(simple("shortened", 100, STUBBORN)).await?;
     let history = scene.follow(&pod).await?;
     let start = Instant::now();
@@ -139,7 +139,7 @@ pub async fn a_shortened_grace_takes_effect_during_the_wait(scene: &mut Scene) -
     Ok(())
 }
 
-pub async fn twenty_pods_end_at_once(scene: &mut Scene) -> Result<()> {
+pub async fn twenty_pods_terminate_at_once(scene: &mut Scene) -> Result<()> {
     let pods = (0..20).map(|index| simple(&format!("many-{index}"), 10, POLITE));
     let pods = scene.run_all(pods.collect()).await?;
     for pod in &pods {

@@ -28,17 +28,17 @@ macro_rules! cases {
 /// The claims of this file.
 pub fn cases() -> Vec<Case<MemApiServer>> {
     cases![
-        Shared a_status_that_is_refused_is_sent_again,
-        Shared a_server_that_asks_for_patience_gets_it,
-        Shared an_answer_that_is_lost_changes_nothing,
-        Shared a_delete_that_comes_late_spares_the_successor,
-        Own a_watch_that_is_cut_loses_nothing,
-        Own a_deletion_during_an_outage_is_found_afterwards,
+        Shared rejected_status_is_sent_again,
+        Shared retry_after_of_the_server_is_respected,
+        Shared lost_response_changes_nothing,
+        Shared late_delete_does_not_delete_a_recreated_pod,
+        Own interrupted_watch_loses_nothing,
+        Own deletion_during_an_api_outage_is_found_after_it,
     ]
 }
 
 /// The hook and the stop are not repeated with it.
-async fn a_status_that_is_refused_is_sent_again(scene: &mut Scene, api: &MemApiServer) -> Result<()> {
+async fn rejected_status_is_sent_again(scene: &mut Scene, api: &MemApiServer) -> Result<()> {
     let pod = scene.run(simple("refused", 30, NOTING)).await?;
     let history = scene.follow(&pod).await?;
     for fault in [Fault::status(500).times(3), Fault::new(Action::Refuse).once()] {
@@ -52,7 +52,7 @@ async fn a_status_that_is_refused_is_sent_again(scene: &mut Scene, api: &MemApiS
     all_used(api, "refused")
 }
 
-async fn a_server_that_asks_for_patience_gets_it(scene: &mut Scene, api: &MemApiServer) -> Result<()> {
+async fn retry_after_of_the_server_is_respected(scene: &mut Scene, api: &MemApiServer) -> Result<()> {
     let pod = scene.run(simple("patient", 30, POLITE)).await?;
     for verb in ["patch", "delete"] {
         api.faults()
@@ -63,7 +63,7 @@ async fn a_server_that_asks_for_patience_gets_it(scene: &mut Scene, api: &MemApi
     all_used(api, "patient")
 }
 
-async fn an_answer_that_is_lost_changes_nothing(scene: &mut Scene, api: &MemApiServer) -> Result<()> {
+async fn lost_response_changes_nothing(scene: &mut Scene, api: &MemApiServer) -> Result<()> {
     let pod = scene.run(simple("lost", 30, NOTING)).await?;
     let history = scene.follow(&pod).await?;
     for verb in ["patch", "delete"] {
@@ -82,7 +82,7 @@ async fn an_answer_that_is_lost_changes_nothing(scene: &mut Scene, api: &MemApiS
     Ok(())
 }
 
-async fn a_watch_that_is_cut_loses_nothing(scene: &mut Scene, api: &MemApiServer) -> Result<()> {
+async fn interrupted_watch_loses_nothing(scene: &mut Scene, api: &MemApiServer) -> Result<()> {
     scene.start_agent().await?;
     let pods = (0..4).map(|index| simple(&format!("cut-{index}"), 30, POLITE));
     let pods = scene.run_all(pods.collect()).await?;
@@ -98,7 +98,7 @@ async fn a_watch_that_is_cut_loses_nothing(scene: &mut Scene, api: &MemApiServer
 }
 
 /// Neither the watch nor lists nor the node itself are to be had.
-async fn a_deletion_during_an_outage_is_found_afterwards(scene: &mut Scene, api: &MemApiServer) -> Result<()> {
+async fn deletion_during_an_api_outage_is_found_after_it(scene: &mut Scene, api: &MemApiServer) -> Result<()> {
     scene.start_agent().await?;
     let graceful = scene.run(simple("graceful", 30, POLITE)).await?;
     let forced = scene.run(simple("forced", 30, POLITE)).await?;
@@ -119,7 +119,7 @@ async fn a_deletion_during_an_outage_is_found_afterwards(scene: &mut Scene, api:
 }
 
 /// The delete is under way when the pod is deleted by somebody else, and another takes its name on another node.
-async fn a_delete_that_comes_late_spares_the_successor(scene: &mut Scene, api: &MemApiServer) -> Result<()> {
+async fn late_delete_does_not_delete_a_recreated_pod(scene: &mut Scene, api: &MemApiServer) -> Result<()> {
     let pod = scene.run(simple("late", 30, POLITE)).await?;
     let delay = Fault::delay(Duration::from_secs(3)).verb("delete").name("late");
     api.faults().inject(delay.user(&user(scene)).once());

@@ -28,7 +28,7 @@ const EFFECTS: [&str; 9] = [
     "RemovePodSandbox",
 ];
 
-pub async fn a_second_agent_ends_and_names_the_first(scene: &mut Scene) -> Result<()> {
+pub async fn second_agent_exits_and_names_the_first(scene: &mut Scene) -> Result<()> {
     scene.start_agent().await?;
     let first = scene.agent.as_ref().and_then(|agent| agent.pid()).context("no pid")?;
     let second = scene.spawn_agent(&[])?;
@@ -42,7 +42,7 @@ pub async fn a_second_agent_ends_and_names_the_first(scene: &mut Scene) -> Resul
     scene.stop_agent().await
 }
 
-pub async fn a_dry_run_says_what_it_would_do_and_does_nothing(scene: &mut Scene) -> Result<()> {
+pub async fn dry_run_reports_effects_and_has_none(scene: &mut Scene) -> Result<()> {
     let mut pod = hooked("dry", 10, POLITE, &exec("echo hook >> /out/log"));
     pod["spec"]["volumes"] = json!([{ "name": "memory", "emptyDir": { "medium": "Memory" } }]);
     let pod = scene.run(pod).await?;
@@ -73,7 +73,7 @@ pub async fn a_dry_run_says_what_it_would_do_and_does_nothing(scene: &mut Scene)
     scene.stop_agent().await
 }
 
-pub async fn a_kubelet_at_work_holds_everything_back_until_it_ends(scene: &mut Scene) -> Result<()> {
+pub async fn running_kubelet_blocks_all_effects_until_it_exits(scene: &mut Scene) -> Result<()> {
     let pod = scene.run(simple("kubelets", 10, POLITE)).await?;
     let mut kubelet = kubelet(scene)?;
     scene.start_agent().await?;
@@ -88,7 +88,7 @@ pub async fn a_kubelet_at_work_holds_everything_back_until_it_ends(scene: &mut S
 }
 
 /// What is in a call goes on; the next step waits.
-pub async fn a_kubelet_that_starts_during_a_teardown_stops_it(scene: &mut Scene) -> Result<()> {
+pub async fn kubelet_that_starts_during_a_teardown_stops_it(scene: &mut Scene) -> Result<()> {
     scene.start_agent().await?;
     let pod = scene.run(simple("shared", 4, STUBBORN)).await?;
     scene.delete(&pod, None).await?;
@@ -105,7 +105,7 @@ pub async fn a_kubelet_that_starts_during_a_teardown_stops_it(scene: &mut Scene)
     scene.stop_agent().await
 }
 
-pub async fn a_node_of_another_machine_holds_everything_back(scene: &mut Scene) -> Result<()> {
+pub async fn node_with_another_machine_id_blocks_all_effects(scene: &mut Scene) -> Result<()> {
     let path = format!("/api/v1/nodes/{}/status", scene.stage.node);
     let marks = json!({ "status": { "nodeInfo": { "machineID": "0123456789abcdef0123456789abcdef" } } });
     scene.stage.admin.patch(&path, Patch::Strategic, &marks).await?.ok()?;
@@ -119,7 +119,7 @@ pub async fn a_node_of_another_machine_holds_everything_back(scene: &mut Scene) 
     scene.stop_agent().await
 }
 
-pub async fn a_node_that_was_registered_anew_holds_everything_back(scene: &mut Scene) -> Result<()> {
+pub async fn node_that_was_registered_again_blocks_all_effects(scene: &mut Scene) -> Result<()> {
     scene.start_agent().await?;
     scene.fence().await?;
     let pod = scene.run(simple("of-before", 10, POLITE)).await?;

@@ -12,7 +12,7 @@ use super::{
     scene::{PATIENCE, Scene},
 };
 
-pub async fn a_command_runs_before_the_signal(scene: &mut Scene) -> Result<()> {
+pub async fn exec_hook_runs_before_the_stop_signal(scene: &mut Scene) -> Result<()> {
     let hook = exec("echo begins >> /out/log; sleep 1; echo ends >> /out/log");
     let pod = scene.run(hooked("command", 30, NOTING, &hook)).await?;
     let history = scene.follow(&pod).await?;
@@ -41,7 +41,7 @@ pub async fn failed_hook_is_an_event_and_the_stop_continues(scene: &mut Scene) -
 }
 
 /// Of a grace of 2 s nothing is left then: the container gets the 2 s that every stop has at least.
-pub async fn a_hook_that_overruns_is_cut_at_the_deadline(scene: &mut Scene) -> Result<()> {
+pub async fn overrunning_hook_is_cut_off_at_the_deadline(scene: &mut Scene) -> Result<()> {
     let hook = exec("echo begins >> /out/log; sleep 60; echo ends >> /out/log");
     let pod = scene.run(hooked("overruns", 2, STUBBORN, &hook)).await?;
     let history = scene.follow(&pod).await?;
@@ -57,7 +57,7 @@ pub async fn a_hook_that_overruns_is_cut_at_the_deadline(scene: &mut Scene) -> R
     Ok(())
 }
 
-pub async fn a_request_reaches_a_named_port_of_the_pod(scene: &mut Scene) -> Result<()> {
+pub async fn http_hook_reaches_a_named_port_of_the_pod(scene: &mut Scene) -> Result<()> {
     let read = r#"while read -r line; do echo "$line" >> /out/request; [ ${#line} -le 1 ] && break; done"#;
     let answer = r#"printf "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n""#;
     let script = format!("nc -l -p 8080 -e sh -c '{read}; {answer}' &\n{NOTING}");
@@ -81,7 +81,7 @@ pub async fn a_request_reaches_a_named_port_of_the_pod(scene: &mut Scene) -> Res
     Ok(())
 }
 
-pub async fn a_sleep_delays_the_signal(scene: &mut Scene) -> Result<()> {
+pub async fn sleep_hook_delays_the_stop_signal(scene: &mut Scene) -> Result<()> {
     let hook = json!({ "sleep": { "seconds": 2 } });
     let pod = scene.run(hooked("sleeps", 30, NOTING, &hook)).await?;
     let took = scene.take_down(&pod).await?;

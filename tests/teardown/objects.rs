@@ -12,7 +12,7 @@ use super::{
 /// Legal for any object, and nobody's business here.
 const FINALIZER: &str = "example.com/hold";
 
-pub async fn a_finalizer_keeps_the_object_but_not_the_node(scene: &mut Scene) -> Result<()> {
+pub async fn finalizer_keeps_the_object_and_nothing_on_the_node(scene: &mut Scene) -> Result<()> {
     let pod = held(scene, "held").await?;
     scene.delete(&pod, None).await?;
     scene.clean(&pod).await?;
@@ -33,7 +33,7 @@ pub async fn a_finalizer_keeps_the_object_but_not_the_node(scene: &mut Scene) ->
     scene.gone_and_clean(&pod).await
 }
 
-pub async fn the_last_status_tells_how_each_container_ended(scene: &mut Scene) -> Result<()> {
+pub async fn last_status_has_the_exit_of_each_container(scene: &mut Scene) -> Result<()> {
     let ends = |code: u8| format!("trap 'exit {code}' TERM");
     let containers = [
         container("well", &ends(0)),
@@ -71,7 +71,7 @@ pub async fn the_last_status_tells_how_each_container_ended(scene: &mut Scene) -
 }
 
 /// As the controller of a StatefulSet does it: at once, under the same name.
-pub async fn a_successor_of_the_same_name_is_another_pod(scene: &mut Scene) -> Result<()> {
+pub async fn pod_recreated_under_the_same_name_is_another_pod(scene: &mut Scene) -> Result<()> {
     let old = held(scene, "web-0").await?;
     scene.delete(&old, None).await?;
     scene.clean(&old).await?;

@@ -15,25 +15,19 @@ const SHORT: usize = 13;
 pub fn cases() -> Vec<Case<ControlPlane>> {
     vec![
         Case {
-            name: "outside::crictl_shows_a_pod_until_it_is_torn_down_and_its_neighbour_afterwards",
+            name: "outside::crictl_shows_a_pod_until_its_teardown_and_another_pod_after_that",
             place: Place::Shared,
-            check: |scene, _| {
-                Box::pin(crictl_shows_a_pod_until_it_is_torn_down_and_its_neighbour_afterwards(
-                    scene,
-                ))
-            },
+            check: |scene, _| Box::pin(crictl_shows_a_pod_until_its_teardown_and_another_pod_after_that(scene)),
         },
         Case {
-            name: "outside::a_container_killed_with_crictl_ends_the_grace_period_and_its_exit_is_reported",
+            name: "outside::exit_of_a_container_stopped_with_crictl_is_reported_at_once",
             place: Place::Shared,
-            check: |scene, _| {
-                Box::pin(a_container_killed_with_crictl_ends_the_grace_period_and_its_exit_is_reported(scene))
-            },
+            check: |scene, _| Box::pin(exit_of_a_container_stopped_with_crictl_is_reported_at_once(scene)),
         },
     ]
 }
 
-async fn crictl_shows_a_pod_until_it_is_torn_down_and_its_neighbour_afterwards(scene: &mut Scene) -> Result<()> {
+async fn crictl_shows_a_pod_until_its_teardown_and_another_pod_after_that(scene: &mut Scene) -> Result<()> {
     let crictl = Crictl::of(&scene.stage.containerd).await?;
     let pods = ["goes", "stays"].map(|name| simple(name, 10, POLITE));
     let pods = scene.run_all(pods.into()).await?;
@@ -56,9 +50,7 @@ async fn crictl_shows_a_pod_until_it_is_torn_down_and_its_neighbour_afterwards(s
 }
 
 /// In the middle of its grace period, which is not waited for any more.
-async fn a_container_killed_with_crictl_ends_the_grace_period_and_its_exit_is_reported(
-    scene: &mut Scene,
-) -> Result<()> {
+async fn exit_of_a_container_stopped_with_crictl_is_reported_at_once(scene: &mut Scene) -> Result<()> {
     let crictl = Crictl::of(&scene.stage.containerd).await?;
     let pod = scene.run(simple("by-hand", 100, STUBBORN)).await?;
     let history = scene.follow(&pod).await?;

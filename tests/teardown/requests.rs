@@ -12,7 +12,7 @@ use super::{
     scene::Scene,
 };
 
-pub async fn a_pod_that_is_killed_ends_with_its_hook_and_keeps_its_object(scene: &mut Scene) -> Result<()> {
+pub async fn stopped_pod_runs_its_hook_and_keeps_its_object(scene: &mut Scene) -> Result<()> {
     let pod = scene
         .run(hooked("killed", 30, STUBBORN, &exec("echo hook >> /out/log")))
         .await?;
@@ -30,7 +30,7 @@ pub async fn a_pod_that_is_killed_ends_with_its_hook_and_keeps_its_object(scene:
     scene.take_down(&pod).await.map(drop)
 }
 
-pub async fn an_evicted_pod_has_failed_though_its_container_ends_well(scene: &mut Scene) -> Result<()> {
+pub async fn evicted_pod_has_failed_although_its_container_succeeded(scene: &mut Scene) -> Result<()> {
     let pod = scene.run(simple("evicted", 30, POLITE)).await?;
     let (name, message) = (scene.name("evicted"), "The node runs out of disk.");
     scene
@@ -54,7 +54,7 @@ pub async fn an_evicted_pod_has_failed_though_its_container_ends_well(scene: &mu
 }
 
 /// Its object went while no agent ran that had ever seen it.
-pub async fn a_pod_that_only_the_runtime_knows_is_taken_down(scene: &mut Scene) -> Result<()> {
+pub async fn orphan_in_the_runtime_is_taken_down(scene: &mut Scene) -> Result<()> {
     let lives = scene.run(simple("lives", 5, POLITE)).await?;
     let orphan = scene.run(simple("orphan", 30, STUBBORN)).await?;
     let before = scene.object("lives").await?;
@@ -68,7 +68,7 @@ pub async fn a_pod_that_only_the_runtime_knows_is_taken_down(scene: &mut Scene) 
 }
 
 /// As the kernel and the kubelet's configuration have it, and not as somebody says.
-pub async fn check_shows_the_cgroup_driver_and_the_version_of_this_machine(scene: &mut Scene) -> Result<()> {
+pub async fn check_shows_the_cgroup_driver_and_version_of_the_node(scene: &mut Scene) -> Result<()> {
     let (told, code) = scene.check().await?;
     let row = told.lines().find(|line| line.contains("cgroups")).unwrap_or_default();
     let (driver, systemd) = match scene.stage.starter.dirs().cgroup_driver {

@@ -29,19 +29,19 @@ pub fn cases<S>() -> Vec<Case<S>> {
         };
     }
     cases![
-        it_waits_on_a_node_that_has_not_joined_and_works_when_it_has,
-        who_forbids_services_to_start_gets_none_and_a_purge_leaves_nothing,
-        a_pod_goes_whole_and_the_journal_has_it_by_its_uid,
-        one_that_is_stuck_is_started_again_and_one_that_would_work_in_vain_is_not,
-        a_kubelet_that_starts_asks_for_its_pods_and_gets_them,
-        a_kubelet_that_starts_in_the_middle_of_a_grace_period_waits_for_the_end_of_it,
-        a_kubelet_that_is_wedged_is_stopped_through_its_unit_and_stays_so,
-        an_upgrade_runs_no_hook_twice_and_lets_every_deadline_stand,
+        service_waits_until_the_node_has_joined_the_cluster,
+        policy_rc_d_prevents_the_start_and_a_purge_leaves_nothing,
+        pod_is_removed_completely_and_the_log_has_its_uid,
+        hanging_service_is_restarted_and_misconfigured_one_is_not,
+        starting_kubelet_requests_the_handover_and_gets_its_pods,
+        kubelet_that_starts_during_a_grace_period_waits_until_it_expires,
+        unresponsive_kubelet_is_stopped_through_its_unit_and_stays_stopped,
+        upgrade_reruns_no_hook_and_keeps_all_deadlines,
     ]
 }
 
 /// All of kubeadm's places are the unit's own; only the name of the Node is told.
-async fn it_waits_on_a_node_that_has_not_joined_and_works_when_it_has(scene: &mut Scene) -> Result<()> {
+async fn service_waits_until_the_node_has_joined_the_cluster(scene: &mut Scene) -> Result<()> {
     let service = Installed::new("now")?;
     ensure!(service.systemctl(&["is-enabled", "pod-teardown"])? == "enabled");
     until("it says what it waits for", || {
@@ -85,7 +85,7 @@ async fn it_waits_on_a_node_that_has_not_joined_and_works_when_it_has(scene: &mu
     Ok(())
 }
 
-async fn who_forbids_services_to_start_gets_none_and_a_purge_leaves_nothing(_: &mut Scene) -> Result<()> {
+async fn policy_rc_d_prevents_the_start_and_a_purge_leaves_nothing(_: &mut Scene) -> Result<()> {
     let policy = Installed::forbidding()?;
     let service = Installed::new("now")?;
     ensure!(service.shown("ActiveState")? == "inactive", "policy-rc.d counts");
@@ -123,7 +123,7 @@ async fn who_forbids_services_to_start_gets_none_and_a_purge_leaves_nothing(_: &
     Ok(())
 }
 
-async fn a_pod_goes_whole_and_the_journal_has_it_by_its_uid(scene: &mut Scene) -> Result<()> {
+async fn pod_is_removed_completely_and_the_log_has_its_uid(scene: &mut Scene) -> Result<()> {
     let service = Installed::at_work(scene).await?;
     let mut main = container("main", "trap 'exit 0' TERM; echo x > /memory/x");
     main["lifecycle"] = json!({ "preStop": exec("echo hook >> /out/log") });
@@ -179,7 +179,7 @@ async fn a_pod_goes_whole_and_the_journal_has_it_by_its_uid(scene: &mut Scene) -
     Ok(())
 }
 
-async fn one_that_is_stuck_is_started_again_and_one_that_would_work_in_vain_is_not(scene: &mut Scene) -> Result<()> {
+async fn hanging_service_is_restarted_and_misconfigured_one_is_not(scene: &mut Scene) -> Result<()> {
     let service = Installed::at_work(scene).await?;
     service.drop_in("watchdog", "[Service]\nWatchdogSec=6s\nTimeoutAbortSec=1s\n")?;
     service.systemctl(&["restart", "pod-teardown"])?;
@@ -212,7 +212,7 @@ fn kubelet(service: &Installed, scene: &Scene, more: &str) -> Result<()> {
     service.unit("kubelet.service", &format!("[Service]\nExecStart={command}\n{more}"))
 }
 
-async fn a_kubelet_that_starts_asks_for_its_pods_and_gets_them(scene: &mut Scene) -> Result<()> {
+async fn starting_kubelet_requests_the_handover_and_gets_its_pods(scene: &mut Scene) -> Result<()> {
     let service = Installed::at_work(scene).await?;
     kubelet(&service, scene, "")?;
     service.systemctl(&["start", "kubelet"])?;
@@ -240,9 +240,7 @@ async fn a_kubelet_that_starts_asks_for_its_pods_and_gets_them(scene: &mut Scene
 }
 
 /// By the drop-in, with something under way: the unit's start takes as long as that needs to a safe point, and no longer.
-async fn a_kubelet_that_starts_in_the_middle_of_a_grace_period_waits_for_the_end_of_it(
-    scene: &mut Scene,
-) -> Result<()> {
+async fn kubelet_that_starts_during_a_grace_period_waits_until_it_expires(scene: &mut Scene) -> Result<()> {
     let service = Installed::at_work(scene).await?;
     kubelet(&service, scene, "")?;
     let handed_back = || {
@@ -302,7 +300,7 @@ fn kubelet_with_health(service: &Installed, scene: &Scene, more: &str) -> Result
 }
 
 /// It tells its health for a while and renews no Lease. Started again it would be by systemd, if it were only killed.
-async fn a_kubelet_that_is_wedged_is_stopped_through_its_unit_and_stays_so(scene: &mut Scene) -> Result<()> {
+async fn unresponsive_kubelet_is_stopped_through_its_unit_and_stays_stopped(scene: &mut Scene) -> Result<()> {
     let settings = [("PODS", "auto"), ("TAKE_OVER_AFTER", "5s"), ("FENCE_KUBELET", "true")];
     let service = Installed::at_work_with(scene, &settings).await?;
     kubelet_with_health(&service, scene, "Restart=always\nRestartSec=100ms\n")?;
@@ -347,7 +345,7 @@ async fn a_kubelet_that_is_wedged_is_stopped_through_its_unit_and_stays_so(scene
 }
 
 /// One pod is in its hook and one in the wait after its signal, when the package is replaced by a later one.
-async fn an_upgrade_runs_no_hook_twice_and_lets_every_deadline_stand(scene: &mut Scene) -> Result<()> {
+async fn upgrade_reruns_no_hook_and_keeps_all_deadlines(scene: &mut Scene) -> Result<()> {
     let service = Installed::at_work(scene).await?;
     let hook = exec("echo hook >> /out/log; sleep 12; echo done >> /out/log");
     let grace = Duration::from_secs(35);

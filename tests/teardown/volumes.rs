@@ -71,7 +71,7 @@ pub async fn volumes_of_every_kind_are_unmounted_and_removed(scene: &mut Scene) 
     clippy::disallowed_methods,
     reason = "the directory is the test's own, not the agent's work"
 )]
-pub async fn what_somebody_unmounts_by_hand_lets_its_pod_go_at_once(scene: &mut Scene) -> Result<()> {
+pub async fn unmount_by_hand_unblocks_the_pod_at_once(scene: &mut Scene) -> Result<()> {
     let mut main = container("main", POLITE);
     main["volumeMounts"] = json!([{ "name": "disk", "mountPath": "/disk" }]);
     let mut web = pod("unmounted", 10, &[main]);
@@ -114,7 +114,7 @@ pub async fn what_somebody_unmounts_by_hand_lets_its_pod_go_at_once(scene: &mut 
 }
 
 /// Such as a container that looks into all pods' directories: it is told by its id, as crictl shows it.
-pub async fn why_names_the_mount_that_is_busy_and_the_container_that_holds_it(scene: &mut Scene) -> Result<()> {
+pub async fn why_names_the_busy_mount_and_the_container_that_holds_it(scene: &mut Scene) -> Result<()> {
     let mut main = container("main", POLITE);
     main["volumeMounts"] = json!([{ "name": "memory", "mountPath": "/memory" }]);
     let mut web = pod("held", 10, &[main]);
@@ -157,7 +157,7 @@ pub async fn why_names_the_mount_that_is_busy_and_the_container_that_holds_it(sc
 }
 
 /// What lies behind a hostPath is not the pod's.
-pub async fn what_a_host_path_shows_stays(scene: &mut Scene) -> Result<()> {
+pub async fn content_of_a_host_path_stays(scene: &mut Scene) -> Result<()> {
     let mut main = container(
         "main",
         &format!("mkdir -p /out/kept; echo data > /out/kept/file; {POLITE}"),

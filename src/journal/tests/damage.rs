@@ -64,13 +64,13 @@ fn judge(good: &Good, bytes: &[u8]) -> usize {
 }
 
 #[tokio::test]
-async fn a_journal_that_is_as_it_was_closed_is_used() {
+async fn unchanged_journal_is_used() {
     let good = good().await;
     assert_eq!(judge(&good, &good.bytes), PODS);
 }
 
 #[tokio::test]
-async fn a_journal_that_was_cut_off_anywhere_is_quarantined_whole() {
+async fn truncated_journal_is_quarantined() {
     let good = good().await;
     let len = good.bytes.len();
     let cuts = (0..64).map(|part| len * part / 64);
@@ -81,7 +81,7 @@ async fn a_journal_that_was_cut_off_anywhere_is_quarantined_whole() {
 }
 
 #[tokio::test]
-async fn a_block_that_was_lost_costs_the_journal_or_nothing() {
+async fn lost_block_quarantines_the_journal_or_changes_nothing() {
     let good = good().await;
     for at in (0..good.bytes.len()).step_by(512) {
         let mut bytes = good.bytes.clone();
@@ -96,7 +96,7 @@ async fn a_block_that_was_lost_costs_the_journal_or_nothing() {
 }
 
 #[tokio::test]
-async fn bits_that_fall_over_make_up_no_entry() {
+async fn flipped_bits_add_no_entry() {
     let good = good().await;
     // Where something is: the rest of the file is room for more.
     let places: Vec<_> = (0..good.bytes.len()).filter(|&at| good.bytes[at] != 0).collect();
@@ -116,7 +116,7 @@ async fn bits_that_fall_over_make_up_no_entry() {
 }
 
 #[tokio::test]
-async fn what_is_no_journal_at_all_is_quarantined() {
+async fn file_that_is_no_journal_is_quarantined() {
     let good = good().await;
     let mut headless = good.bytes.clone();
     headless[..320].fill(0);
@@ -136,7 +136,7 @@ async fn what_is_no_journal_at_all_is_quarantined() {
 }
 
 #[tokio::test]
-async fn a_directory_in_its_place_is_quarantined_with_all_that_is_in_it() {
+async fn directory_at_the_journals_path_is_quarantined_with_its_content() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join(FILE);
     fs::create_dir(&path).unwrap();
@@ -149,7 +149,7 @@ async fn a_directory_in_its_place_is_quarantined_with_all_that_is_in_it() {
 }
 
 #[tokio::test]
-async fn a_pipe_in_its_place_is_waited_for_by_nobody() {
+async fn pipe_at_the_journals_path_does_not_block() {
     let dir = tempfile::tempdir().unwrap();
     nix::unistd::mkfifo(&dir.path().join(FILE), nix::sys::stat::Mode::S_IRWXU).unwrap();
     let journal = Journal::open(dir.path(), &machine("m1")).unwrap();
@@ -166,7 +166,7 @@ fn tamper(dir: &Path, change: impl FnOnce(&redb::WriteTransaction)) {
 }
 
 #[tokio::test]
-async fn a_row_that_cannot_be_read_quarantines_the_journal_and_the_node_is_still_known() {
+async fn unreadable_row_quarantines_the_journal_and_keeps_the_node_uid() {
     type Tamper = fn(&redb::WriteTransaction);
     let row: [Tamper; 3] = [
         |transaction| {
@@ -219,7 +219,7 @@ async fn a_row_that_cannot_be_read_quarantines_the_journal_and_the_node_is_still
 
 /// A kill of the agent leaves what it wrote until then, in the order in which it did.
 #[tokio::test(start_paused = true)]
-async fn a_journal_is_usable_whatever_write_of_it_was_the_last() {
+async fn journal_is_usable_after_a_crash_at_any_write() {
     let disk = Disk::default();
     let states = Arc::clone(&disk.states);
     let journal = disk.journal();
@@ -254,7 +254,7 @@ async fn a_journal_is_usable_whatever_write_of_it_was_the_last() {
 }
 
 #[tokio::test]
-async fn a_journal_of_a_later_version_is_quarantined_and_the_node_is_still_known() {
+async fn journal_of_a_later_version_is_quarantined_and_the_node_uid_is_kept() {
     let dir = tempfile::tempdir().unwrap();
     let now = BootClock::new().unwrap().now();
     drop(
@@ -286,7 +286,7 @@ async fn a_journal_of_a_later_version_is_quarantined_and_the_node_is_still_known
 }
 
 #[tokio::test]
-async fn a_journal_from_before_there_were_headers_is_taken_over_without_loss() {
+async fn journal_without_a_header_is_used_without_loss() {
     let dir = tempfile::tempdir().unwrap();
     let database = Database::create(dir.path().join(FILE)).unwrap();
     let transaction = database.begin_write().unwrap();

@@ -24,7 +24,7 @@ impl Store for Broken {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_journal_that_cannot_be_made_keeps_nobody_waiting_and_is_made_later() {
+async fn journal_that_cannot_be_created_delays_nothing_and_is_created_later() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join(FILE);
     // Nothing can be made where a journal that is half done is a directory that is not empty.
@@ -58,7 +58,7 @@ impl Store for Hanging {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_disk_that_hangs_takes_little_of_a_grace_period_and_only_once() {
+async fn hanging_disk_delays_a_stop_briefly_and_only_once() {
     let dir = tempfile::tempdir().unwrap();
     let place = Place::take(dir.path(), &machine("m1")).unwrap();
     let (hangs, answers) = mpsc::channel();
@@ -94,7 +94,7 @@ async fn until_written(journal: &Journal) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_directory_that_cannot_be_made_yet_is_made_later() {
+async fn state_directory_that_cannot_be_created_is_created_later() {
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().join("state");
     let full = Arc::new(AtomicBool::new(true));
@@ -112,7 +112,7 @@ async fn a_directory_that_cannot_be_made_yet_is_made_later() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_damaged_journal_stays_where_it_is_until_another_can_take_its_place() {
+async fn damaged_journal_keeps_its_name_until_it_can_be_replaced() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join(FILE);
     fs::write(&path, "damaged").unwrap();
@@ -129,7 +129,7 @@ async fn a_damaged_journal_stays_where_it_is_until_another_can_take_its_place() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_journal_says_that_can_be_read_and_not_written_counts() {
+async fn read_only_journal_is_used() {
     let dir = tempfile::tempdir().unwrap();
     let now = BootClock::new().unwrap().now();
     drop(
@@ -165,7 +165,7 @@ async fn what_a_journal_says_that_can_be_read_and_not_written_counts() {
 }
 
 #[tokio::test]
-async fn rights_that_are_missing_and_links_to_nowhere_are_for_a_person_to_set_right() {
+async fn missing_rights_and_dangling_links_prevent_the_start() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join(FILE);
     std::os::unix::fs::symlink(dir.path().join("not mounted"), &path).unwrap();
@@ -187,7 +187,7 @@ async fn rights_that_are_missing_and_links_to_nowhere_are_for_a_person_to_set_ri
 
 /// Put back to what it was before the last writes, as by a page that is lost.
 #[tokio::test]
-async fn a_pause_and_a_hold_outlive_a_journal_that_is_whole_and_knows_nothing_of_them() {
+async fn pause_and_node_uid_survive_a_new_journal() {
     let dir = tempfile::tempdir().unwrap();
     let before = reopened(dir.path(), async |journal| {
         journal.set_node_uid("node-1").await.unwrap();

@@ -11,7 +11,7 @@ async fn of_machine_1(dir: &Path) {
 }
 
 #[tokio::test]
-async fn another_machines_journal_is_quarantined_with_its_node_and_comes_back_by_hand() {
+async fn journal_of_another_node_is_quarantined_and_can_be_restored_by_hand() {
     let dir = tempfile::tempdir().unwrap();
     of_machine_1(dir.path()).await;
     let clone = opened(dir.path(), &machine("m2")).await;
@@ -32,7 +32,7 @@ async fn another_machines_journal_is_quarantined_with_its_node_and_comes_back_by
 }
 
 #[tokio::test]
-async fn a_second_clone_writes_over_nothing() {
+async fn journal_of_a_second_clone_overwrites_nothing() {
     let dir = tempfile::tempdir().unwrap();
     of_machine_1(dir.path()).await;
     for (clones, id) in ["m2", "m3", "m4"].into_iter().enumerate() {
@@ -43,7 +43,7 @@ async fn a_second_clone_writes_over_nothing() {
 }
 
 #[tokio::test]
-async fn two_agents_do_not_share_a_state_directory_even_if_the_file_is_moved_away() {
+async fn state_directory_has_one_agent_even_if_the_journal_is_moved_away() {
     let dir = tempfile::tempdir().unwrap();
     let first = Journal::open(dir.path(), &machine("m1")).unwrap();
     fs::rename(dir.path().join(FILE), dir.path().join("moved")).unwrap();
@@ -59,7 +59,7 @@ async fn two_agents_do_not_share_a_state_directory_even_if_the_file_is_moved_awa
 }
 
 #[tokio::test]
-async fn a_journal_that_was_moved_away_is_the_operators_decision_and_the_node_is_recorded_anew() {
+async fn node_uid_is_recorded_again_after_an_operator_moved_the_journal_away() {
     let dir = tempfile::tempdir().unwrap();
     of_machine_1(dir.path()).await;
     drop(opened(dir.path(), &machine("m1")).await);

@@ -31,7 +31,7 @@ fn tamper(dir: &Path, change: impl FnOnce(&redb::WriteTransaction)) {
 }
 
 #[tokio::test]
-async fn pods_that_were_seen_are_known_after_a_restart_until_they_are_forgotten_and_mirrors_never() {
+async fn seen_pods_survive_a_restart_until_they_are_removed_and_mirrors_do_not() {
     let dir = tempfile::tempdir().unwrap();
     let journal = reopened(dir.path(), async |journal: &Journal| {
         for uid in ["a", "b", "c"] {
@@ -48,7 +48,7 @@ async fn pods_that_were_seen_are_known_after_a_restart_until_they_are_forgotten_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_is_shown_again_as_it_was_is_not_written_again() {
+async fn unchanged_pod_is_not_written_again() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path(), &machine("m1")).unwrap();
     journal.saw(&view("a", false), false);
@@ -62,7 +62,7 @@ async fn a_pod_that_is_shown_again_as_it_was_is_not_written_again() {
 }
 
 #[tokio::test]
-async fn a_journal_from_before_pods_that_were_seen_were_kept_opens_without_loss() {
+async fn journal_without_seen_pods_opens_without_loss() {
     let dir = tempfile::tempdir().unwrap();
     let now = BootClock::new().unwrap().now();
     let journal = reopened(dir.path(), async |journal: &Journal| {
@@ -81,7 +81,7 @@ async fn a_journal_from_before_pods_that_were_seen_were_kept_opens_without_loss(
 }
 
 #[tokio::test]
-async fn a_release_is_known_after_a_restart_and_forgotten_with_its_pod() {
+async fn approval_survives_a_restart_and_is_removed_with_its_pod() {
     let dir = tempfile::tempdir().unwrap();
     let at = BootClock::new().unwrap().now();
     let release = |facts: &str| Release {

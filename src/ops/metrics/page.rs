@@ -94,7 +94,7 @@ impl Page<'_> {
         encoder.encode_counter::<NoLabelSet, _, u64>(&value.as_secs_f64(), None)
     }
 
-    /// Counters of failures, with the labels `step` and `reason`.
+    /// Writes counters of failures, with the labels `step` and `reason`.
     pub fn failures<S: ToString>(&mut self, name: &str, help: &str, failures: &Failures<S>) -> fmt::Result {
         let failures = failures.iter().flat_map(|(step, reasons)| {
             let step = step.to_string();

@@ -1,9 +1,8 @@
-//! Whether a claim may be unprepared. Pure.
+//! Decides whether a claim may be unprepared. Pure.
 //!
-//! The kubelet decides by what it remembers of a claim's pods, and forgets one on a call that then fails: its second try
-//! takes the devices from the other pod, which still runs. Here nothing is remembered. A claim stays if any of three
-//! witnesses names a pod that may still use it: the checkpoint, the pods of this node by their specs, and the claim's own
-//! `reservedFor`.
+//! The kubelet decides by its cache of a claim's pods, and removes a pod from it even if the call then fails: its retry takes the
+//! devices from another pod that still runs. This agent has no cache. A claim stays prepared if one of three sources names a pod
+//! that may use it: the checkpoint, the specs of the node's pods, and `reservedFor` of the claim.
 
 use crate::node::dra_checkpoint::PreparedClaim;
 
@@ -12,30 +11,30 @@ use crate::node::dra_checkpoint::PreparedClaim;
 pub struct Neighbour {
     pub uid: String,
     pub namespace: String,
-    /// Names of the claims that its object says it uses.
+    /// Names of the claims in its object.
     pub claims: Vec<String>,
-    /// It has not ended: by its object it goes on, or the runtime has something of it that runs.
+    /// It has not terminated: its object or the runtime shows that it runs.
     pub lives: bool,
 }
 
-/// Other pods of this node, and for whom claims are reserved.
+/// Other pods of this node, and reservations of claims.
 #[derive(Debug, Clone, Default)]
 pub struct Neighbours {
     pub pods: Vec<Neighbour>,
-    /// UIDs of claims, each with a UID for which it is reserved.
+    /// UIDs of claims, each with the UID of a pod for which it is reserved.
     pub reserved: Vec<(String, String)>,
 }
 
-/// What becomes of a claim.
+/// Whether a claim may be unprepared.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// No other pod uses it.
+    /// It may: no other pod uses it.
     Unprepare,
-    /// The pod with this UID does.
+    /// It may not: the pod with this UID uses it.
     Used(String),
 }
 
-/// Whether any witness says that the pod uses the claim.
+/// Whether any source shows that the pod uses the claim.
 pub fn uses(pod: &Neighbour, prepared: &PreparedClaim, reserved: &[(String, String)]) -> bool {
     let claim = &prepared.claim;
     let by_checkpoint = prepared.pods.contains(&pod.uid);
@@ -44,7 +43,7 @@ pub fn uses(pod: &Neighbour, prepared: &PreparedClaim, reserved: &[(String, Stri
     by_checkpoint || by_spec || reserved.any(|(of, by)| *of == claim.uid && *by == pod.uid)
 }
 
-/// What becomes of this claim when the pod `uid` ends.
+/// Decides about a claim of the terminating pod `uid`.
 pub fn decide(prepared: &PreparedClaim, uid: &str, neighbours: &Neighbours) -> Verdict {
     let mut others = neighbours.pods.iter().filter(|pod| pod.uid != uid && pod.lives);
     match others.find(|pod| uses(pod, prepared, &neighbours.reserved)) {
@@ -80,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_stays_as_long_as_one_witness_names_a_pod_that_lives() {
+    fn claim_stays_prepared_while_any_source_names_a_running_pod() {
         let used = || Verdict::Used("b".into());
         for (what, checkpoint, other, reserved, expected) in [
             ("alone", &["a"][..], None, None, Verdict::Unprepare),

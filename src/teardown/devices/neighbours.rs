@@ -1,5 +1,4 @@
-//! The other pods of this node, as far as they may use a claim: asked for anew for each decision, of the API server and of
-//! the runtime.
+//! Queries API server and runtime for other pods of this node that may use a claim.
 
 use std::collections::BTreeSet;
 
@@ -15,10 +14,10 @@ use crate::{
     teardown::{context::Context, evidence},
 };
 
-/// All that may use one of these claims beside the pod `uid`.
+/// All pods that may use one of these claims, except the pod `uid`.
 pub async fn of(context: &Context, uid: &str, claims: &[PreparedClaim]) -> Result<Neighbours, Vec<Failure>> {
     let failure = |why: &dyn Reasoned| vec![Failure::new(Step::Devices, "", why)];
-    // One that cannot be read still has the claims by which the checkpoint and reservations name it.
+    // The checkpoint and reservations still show the claims of an unreadable pod.
     let mut pods = Vec::new();
     let listed = context.api.each_pod(&mut |pod| pods.push(Neighbour::from(&pod))).await;
     listed.map_err(|error| vec![error.failure(Step::Devices)])?;
@@ -27,9 +26,9 @@ pub async fn of(context: &Context, uid: &str, claims: &[PreparedClaim]) -> Resul
         .map(async |claim| -> Result<Vec<(String, String)>, Vec<Failure>> {
             match context.api.reserved_for(&claim.claim).await {
                 Ok(by) => Ok(by.into_iter().map(|by| (claim.claim.uid.clone(), by)).collect()),
-                // Gone, or one that no pod of this node names: such a node may not read it.
+                // Deleted, or named by no pod of this node: then the node may not read it.
                 Err(error) if matches!(error.code, Some(403 | 404)) => {
-                    tracing::debug!(claim = claim.claim.name, %error, "For whom the claim is reserved cannot be read");
+                    tracing::debug!(claim = claim.claim.name, %error, "Reservations of the claim cannot be read");
                     Ok(Vec::new())
                 }
                 Err(error) => Err(vec![error.failure(Step::Devices)]),
@@ -37,7 +36,7 @@ pub async fn of(context: &Context, uid: &str, claims: &[PreparedClaim]) -> Resul
         });
     let reserved: Result<Vec<_>, _> = join_all(reserved).await.into_iter().collect();
     let reserved: Vec<_> = reserved?.into_iter().flatten().collect();
-    // What the API server has forgotten, or says to be ending, may still run.
+    // A pod that is terminating in the API, or not there, may still run.
     let known: BTreeSet<String> = pods.iter().map(|pod| pod.uid.clone()).collect();
     let witnessed = claims.iter().flat_map(|claim| &claim.pods);
     let witnessed: BTreeSet<&String> = witnessed.chain(reserved.iter().map(|(_, by)| by)).collect();
@@ -52,12 +51,12 @@ pub async fn of(context: &Context, uid: &str, claims: &[PreparedClaim]) -> Resul
                 lives: false,
             }),
     );
-    // A node full of pods that end asks the runtime of few of them.
+    // On a full node with many terminating pods the runtime is queried for few of them.
     let may_use = |pod: &Neighbour| claims.iter().any(|claim| uses(pod, claim, &reserved));
     for pod in pods.iter_mut().filter(|pod| pod.uid != uid && !pod.lives) {
         if may_use(pod) {
             let observed = context.cri.pod_brief(&pod.uid).await.map_err(|error| failure(&error))?;
-            pod.lives = evidence::lives(context, &pod.uid.as_str().into(), &observed);
+            pod.lives = evidence::runs(context, &pod.uid.as_str().into(), &observed);
         }
     }
     Ok(Neighbours { pods, reserved })

@@ -38,7 +38,7 @@ fn ids(pod: &RuntimePod) -> Vec<&str> {
 }
 
 #[test]
-fn an_end_that_was_kept_stands_for_the_container_that_the_runtime_forgot() {
+fn recorded_exit_replaces_a_forgotten_container() {
     let ended = instance("c1", "main", 10, ContainerState::Exited);
     let exits: Exits = [read(&ended)].into();
     let merged = with_exits(&RuntimePod::default(), &exits).into_owned();
@@ -46,20 +46,20 @@ fn an_end_that_was_kept_stands_for_the_container_that_the_runtime_forgot() {
 }
 
 #[test]
-fn what_is_seen_counts_and_newer_containers_come_first() {
+fn observed_state_counts_and_newer_containers_come_first() {
     let exits: Exits = [read(&instance("c1", "main", 10, ContainerState::Exited))].into();
     let newer = instance("c2", "main", 20, ContainerState::Running);
     let older = instance("c0", "main", 5, ContainerState::Exited);
     let merged = with_exits(&pod(vec![newer.clone(), older]), &exits).into_owned();
     assert_eq!(ids(&merged), ["c2", "c1", "c0"]);
     assert_eq!(merged.newest("main"), Some(&newer));
-    // Whatever was seen once, a container that runs runs.
+    // A running container runs, regardless of recorded exits.
     let runs = pod(vec![instance("c1", "main", 10, ContainerState::Running)]);
     assert_eq!(*with_exits(&runs, &exits), runs);
 }
 
 #[test]
-fn a_runtime_that_cannot_tell_any_more_does_not_make_an_end_unknown() {
+fn unknown_state_does_not_replace_a_recorded_exit() {
     let exits: Exits = [read(&instance("c1", "main", 10, ContainerState::Exited))].into();
     let merged = with_exits(&pod(vec![instance("c1", "main", 10, ContainerState::Unknown)]), &exits).into_owned();
     assert_eq!(
@@ -69,7 +69,7 @@ fn a_runtime_that_cannot_tell_any_more_does_not_make_an_end_unknown() {
 }
 
 #[test]
-fn only_ends_that_a_status_may_show_are_exited() {
+fn only_exits_that_a_status_may_show_are_recorded() {
     let before = pod(vec![
         instance("init", "init", 1, ContainerState::Exited),
         instance("c9", "main", 9, ContainerState::Running),
@@ -87,7 +87,7 @@ fn only_ends_that_a_status_may_show_are_exited() {
 }
 
 #[test]
-fn an_entry_without_last_words_has_no_message_and_an_empty_one_neither() {
+fn recorded_exit_without_termination_message_has_no_message() {
     let (id, exit) = read(&instance("c1", "main", 10, ContainerState::Exited));
     assert_eq!(
         exit.termination_message.as_deref(),
@@ -108,7 +108,7 @@ fn an_entry_without_last_words_has_no_message_and_an_empty_one_neither() {
 
 proptest! {
     #[test]
-    fn forgetting_any_containers_that_have_ended_changes_nothing_once_they_are_kept(
+    fn recorded_exits_replace_any_forgotten_containers(
         containers in prop::collection::vec((0..3_u8, 0..50_i64, any::<bool>()), 0..8),
         forgotten in any::<u8>(),
     ) {
@@ -118,7 +118,7 @@ proptest! {
                 .enumerate()
                 .map(|(number, &(name, created, ended))| {
                     let state = if ended { ContainerState::Exited } else { ContainerState::Created };
-                    // No two are created in one moment.
+                    // All have different creation times.
                     instance(&format!("c{number}"), &format!("n{name}"), created * 8 + i64::try_from(number).unwrap(), state)
                 })
                 .collect(),

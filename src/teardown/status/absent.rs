@@ -1,4 +1,4 @@
-//! One container that the runtime does not know, or no longer: what the API knew of it is all there is.
+//! The status of a container that the runtime does not have, from its status in the API.
 
 use k8s_openapi::api::core::v1::{
     ContainerState, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus, PodSpec,
@@ -10,7 +10,7 @@ use super::{Facts, Stage};
 
 const CRASH_LOOP: &str = "CrashLoopBackOff";
 
-/// A container that the runtime does not know, or no longer.
+/// The entry of a container that the runtime does not have.
 pub(super) fn entry(
     facts: &Facts<'_>,
     spec: &PodSpec,
@@ -38,7 +38,7 @@ pub(super) fn entry(
         ..fresh(slot, waiting)
     };
     if previous.container_id.is_some() {
-        // The kubelet drops the ids of a lost container; they are all that is left to search the logs by.
+        // The kubelet drops the IDs of a lost container. They are needed to search the logs.
         entry.container_id.clone_from(&previous.container_id);
         entry.image.clone_from(&previous.image);
         entry.image_id.clone_from(&previous.image_id);
@@ -54,14 +54,14 @@ pub(super) fn entry(
     entry
 }
 
-/// It ran, and the runtime has lost it.
+/// A running container that the runtime has lost.
 fn vanished(facts: &Facts<'_>, entry: &mut ContainerStatus) {
     let end = lost(
         "The runtime no longer knew the container when the pod was taken down; it was running before",
         entry,
     );
     match facts.stage {
-        // As the kubelet: waiting with a past, so that a runtime that was only asked too early can still correct it.
+        // Like the kubelet: waiting with a last state, so that a runtime that was queried too early can still correct it.
         Stage::Terminating => {
             if entry.last_state.as_ref().is_none_or(|last| last.terminated.is_none()) {
                 entry.last_state = Some(end);
@@ -71,8 +71,8 @@ fn vanished(facts: &Facts<'_>, entry: &mut ContainerStatus) {
     }
 }
 
-/// The kubelet keeps the reason of a failed start in memory; after its death the API's entry is the memory. A crash loop
-/// that will not go round again ends with its last real exit, unless that was a success, which nobody can vouch for.
+/// The kubelet keeps the reason of a failed start in memory. This agent takes it from the entry in the API. A crash loop ends
+/// with its last exit, unless that was a success, which is not certain.
 fn still_waiting(facts: &Facts<'_>, state: ContainerState, entry: &mut ContainerStatus) {
     let Some(waiting) = state.waiting else { return };
     let crashed = entry.last_state.as_ref().and_then(|last| last.terminated.as_ref());
@@ -86,7 +86,7 @@ fn still_waiting(facts: &Facts<'_>, state: ContainerState, entry: &mut Container
     };
 }
 
-/// An ordinary init container without a trace must have done its work if a regular one was created after it.
+/// An init container without a record has succeeded if a regular container was created after it.
 fn infer_success(instances: &Instances<'_>, slot: &Slot<'_>, entry: &mut ContainerStatus) -> bool {
     let inferred = slot.kind == Kind::Init && instances.any_regular;
     if inferred {

@@ -1,4 +1,4 @@
-//! The pod's addresses: what the runtime knows now, else what the API was told before.
+//! The pod's addresses, from the runtime or else from the API.
 
 use std::net::IpAddr;
 
@@ -9,8 +9,8 @@ use crate::node::cri::types::SandboxState;
 
 /// `podIP` and `podIPs`.
 ///
-/// The kubelet erases them once the sandbox is gone and it was restarted; here they stay, since nobody else may hold them
-/// as long as the pod is there to be looked up by them.
+/// The kubelet removes them if it restarts after the sandbox was removed. Here they stay: no other pod may have them while this
+/// one is found by them.
 pub(super) fn pod_addresses(facts: &Facts<'_>, api: &PodStatus) -> (Option<String>, Option<Vec<PodIP>>) {
     let mut ips = from_runtime(facts, api);
     if ips.is_empty() && api.pod_ip.as_deref().unwrap_or_default().is_empty() && uses_host_network(facts) {
@@ -25,8 +25,8 @@ pub(super) fn pod_addresses(facts: &Facts<'_>, api: &PodStatus) -> (Option<Strin
     }
 }
 
-/// At most one address of each family, the node's own family first, printed the one canonical way (`sortPodIPs`).
-/// Only the newest sandbox has a say, and only while it is ready.
+/// At most one address of each family, the node's family first, in canonical form (`sortPodIPs`). Only the newest sandbox counts,
+/// and only while it is ready.
 fn from_runtime(facts: &Facts<'_>, api: &PodStatus) -> Vec<String> {
     let newest = facts
         .observed
@@ -46,7 +46,7 @@ fn from_runtime(facts: &Facts<'_>, api: &PodStatus) -> Vec<String> {
         .collect()
 }
 
-/// A pod on the host's network has the host's addresses.
+/// A pod with host network has the host's addresses.
 fn host_addresses(api: &PodStatus) -> Vec<String> {
     let first = api.host_ip.iter().filter(|ip| !ip.is_empty()).cloned();
     let all = api.host_ips.iter().flatten().map(|host| host.ip.clone());

@@ -1,4 +1,4 @@
-//! The conditions of a pod: those of others as they are, then ours in the kubelet's order.
+//! The conditions of a pod: foreign ones unchanged, then own ones in the kubelet's order.
 
 use k8s_openapi::api::core::v1::{PodCondition, PodSpec, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -20,10 +20,10 @@ const READY_TO_START: &str = "PodReadyToStartContainers";
 const SANDBOX_NOT_READY: &str = "PodSandboxNotReady";
 const ALL_RESTARTING: &str = "AllContainersRestarting";
 
-/// Reason of a disruption that came from this node, as opposed to the eviction API or the scheduler.
+/// Reason of a disruption by this node, as opposed to the eviction API or the scheduler.
 pub(super) const BY_KUBELET: &str = "TerminationByKubelet";
 
-/// Conditions that a node agent owns. The two of a resize are the kubelet's as well, but it alone knows how that stands.
+/// Conditions of a node agent. Those of a resize are the kubelet's, too, but only it knows their state.
 pub(super) fn is_ours(kind: &str) -> bool {
     [
         READY,
@@ -36,7 +36,7 @@ pub(super) fn is_ours(kind: &str) -> bool {
     .contains(&kind)
 }
 
-/// All conditions: those of others in the API's order, `DisruptionTarget`, ours.
+/// All conditions: foreign ones in the API's order, `DisruptionTarget`, own ones.
 pub(super) fn build(facts: &Facts<'_>, api: &PodStatus, lists: &Lists, verdict: &Verdict) -> Vec<PodCondition> {
     let none = PodSpec::default();
     let spec = facts.pod.spec.as_ref().unwrap_or(&none);
@@ -51,9 +51,9 @@ pub(super) fn build(facts: &Facts<'_>, api: &PodStatus, lists: &Lists, verdict: 
         }
     }
 
-    let wanting = containers_ready(spec, lists, None);
-    let containers_ready = if stays(api, CONTAINERS_READY, &wanting) {
-        wanting
+    let answer = containers_ready(spec, lists, None);
+    let containers_ready = if stays(api, CONTAINERS_READY, &answer) {
+        answer
     } else {
         containers_ready(spec, lists, phase)
     };
@@ -85,24 +85,24 @@ pub(super) fn build(facts: &Facts<'_>, api: &PodStatus, lists: &Lists, verdict: 
     conditions
 }
 
-/// What was said to be wanting of a pod that then failed for want of knowledge is not said in other words later.
-fn stays(api: &PodStatus, kind: &str, wanting: &Answer) -> bool {
-    Phase::is_over(api) && !wanting.holds && says(api, kind, wanting)
+/// The message of a pod that fails because exit codes are unknown does not change.
+fn stays(api: &PodStatus, kind: &str, answer: &Answer) -> bool {
+    Phase::is_over(api) && !answer.holds && shows(api, kind, answer)
 }
 
-/// Whether the API shows this condition as false, in these words.
-fn says(api: &PodStatus, kind: &str, wanting: &Answer) -> bool {
+/// Whether the API shows this condition as false, with this reason and message.
+fn shows(api: &PodStatus, kind: &str, answer: &Answer) -> bool {
     let said = |old: &PodCondition| {
         old.type_ == kind
             && old.status == "False"
-            // An empty one is as good as none, as in the patch.
-            && old.reason.as_deref().unwrap_or_default() == wanting.reason.unwrap_or_default()
-            && old.message.as_deref().unwrap_or_default() == wanting.message.as_deref().unwrap_or_default()
+            // An empty message equals none, as in the patch.
+            && old.reason.as_deref().unwrap_or_default() == answer.reason.unwrap_or_default()
+            && old.message.as_deref().unwrap_or_default() == answer.message.as_deref().unwrap_or_default()
     };
     api.conditions.iter().flatten().any(said)
 }
 
-/// `DisruptionTarget` goes out together with the terminal phase, once nothing can run any more (`mergePodStatus`).
+/// `DisruptionTarget` is set together with the terminal phase, when nothing can run (`mergePodStatus`).
 fn disruption(facts: &Facts<'_>, api: &PodStatus, verdict: &Verdict) -> Option<PodCondition> {
     let message = facts.imposed?.disruption.as_ref()?;
     let already_over = Phase::is_over(api);
@@ -119,7 +119,7 @@ fn disruption(facts: &Facts<'_>, api: &PodStatus, verdict: &Verdict) -> Option<P
     }
 }
 
-/// The transition time moves only with the truth, not with its reason or message (`updateLastTransitionTime`).
+/// The transition time changes only with the status, not with reason or message (`updateLastTransitionTime`).
 fn condition(facts: &Facts<'_>, api: &PodStatus, kind: &str, answer: Answer) -> PodCondition {
     let status = if answer.holds { "True" } else { "False" };
     let old = api
@@ -144,19 +144,19 @@ fn condition(facts: &Facts<'_>, api: &PodStatus, kind: &str, answer: Answer) -> 
     }
 }
 
-/// The message that goes with it says why (since 1.37). One that an older kubelet has left without is left so.
+/// The message has the cause since 1.37. A condition of an older kubelet without message stays so.
 fn ready_to_start(facts: &Facts<'_>, api: &PodStatus) -> Answer {
     let bare = Answer::bare(false);
     match why_sandbox_is_not_ready(facts, api) {
         None => Answer::yes(),
-        Some(_) if says(api, READY_TO_START, &bare) => bare,
+        Some(_) if shows(api, READY_TO_START, &bare) => bare,
         Some(why) => Answer::no(SANDBOX_NOT_READY, Some(why.to_owned())),
     }
 }
 
-/// One ready sandbox, the newest, with an address of its own unless it is on the host's network. An address that the API knows
-/// will do, since not every look at the runtime asks for addresses. kubelet: `pkg/kubelet/kuberuntime/util/util.go`
-/// `PodSandboxChanged`, but for a mode of the network that has changed.
+/// The newest sandbox must be the only ready one, with an address unless the pod has host network. An address in the API
+/// suffices, since not every query of the runtime reads addresses. kubelet: `pkg/kubelet/kuberuntime/util/util.go`
+/// `PodSandboxChanged`, except for a changed network mode.
 fn why_sandbox_is_not_ready(facts: &Facts<'_>, api: &PodStatus) -> Option<&'static str> {
     let sandboxes = &facts.observed.sandboxes;
     let ready = |state: SandboxState| state == SandboxState::Ready;

@@ -10,7 +10,7 @@ use super::slot::{Kind, Slot};
 use super::transition::Rules;
 use super::{Facts, absent, instance};
 
-/// All container statuses of a pod: regular and ephemeral ones by name, init ones in the order of the spec.
+/// All container statuses of a pod: regular and ephemeral ones by name, init containers in the order of the spec.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Lists {
     pub regular: Vec<ContainerStatus>,
@@ -18,7 +18,7 @@ pub(super) struct Lists {
     pub ephemeral: Vec<ContainerStatus>,
 }
 
-/// Which of the three lists of a pod's status.
+/// The three lists of a pod's status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum List {
     Regular,
@@ -41,7 +41,7 @@ impl Kind {
 // === impl List ===
 
 impl List {
-    /// In the order of their numbers.
+    /// In the order of their discriminants.
     const ALL: [Self; 3] = [Self::Regular, Self::Init, Self::Ephemeral];
 
     fn of(self, api: &PodStatus) -> &[ContainerStatus] {
@@ -54,11 +54,11 @@ impl List {
     }
 }
 
-/// One entry for each container of the spec. What the spec does not know is not reported.
+/// One entry for each container of the spec. Other containers are not reported.
 pub(super) fn lists(facts: &Facts<'_>, api: &PodStatus) -> Lists {
     let mut lists = Lists::default();
     let Some(spec) = &facts.pod.spec else { return lists };
-    let known = Known {
+    let known = Input {
         facts,
         spec,
         instances: Instances::of(facts, spec),
@@ -112,16 +112,16 @@ fn slots(spec: &PodSpec) -> impl Iterator<Item = Slot<'_>> {
     init.chain(regular).chain(ephemeral)
 }
 
-/// What all entries are made of.
-struct Known<'a> {
+/// Input of all entries.
+struct Input<'a> {
     facts: &'a Facts<'a>,
     spec: &'a PodSpec,
     instances: Instances<'a>,
     rules: Rules<'a>,
 }
 
-impl Known<'_> {
-    /// One container: from its newest instances, or from what the API knew of it if the runtime has none.
+impl Input<'_> {
+    /// The entry of a container: from its newest instances, or from the API if the runtime has none.
     fn entry(&self, slot: &Slot<'_>, previous: Option<&ContainerStatus>) -> ContainerStatus {
         let Self {
             facts,
@@ -140,7 +140,7 @@ impl Known<'_> {
         if let Some(previous) = previous {
             carry_over(&mut entry, previous);
             if !rules.is_legal(slot.kind, previous, &entry) {
-                // The kubelet drops the whole update here, which can hold up the final delete for ever.
+                // The kubelet drops the whole update in this case, which can block the final delete forever.
                 entry = previous.clone();
             }
         }
@@ -149,7 +149,7 @@ impl Known<'_> {
     }
 }
 
-/// What others own in an entry, or what the kubelet computes from facts that only it has: as the API shows it.
+/// Fields of others in an entry, or of the kubelet that only it can compute, stay unchanged.
 fn carry_over(entry: &mut ContainerStatus, previous: &ContainerStatus) {
     entry.restart_count = entry.restart_count.max(previous.restart_count);
     entry.resources.clone_from(&previous.resources);

@@ -1,4 +1,4 @@
-//! `spec.activeDeadlineSeconds`: a pod that outlives it has failed.
+//! `spec.activeDeadlineSeconds`: a pod that exceeds it has failed.
 
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::PodStatus;
@@ -6,19 +6,19 @@ use k8s_openapi::api::core::v1::PodStatus;
 use super::Facts;
 use crate::node::cri::types::{Container, ContainerState};
 
-/// Reason of a pod that has outlived its active deadline.
+/// Reason of a pod that has exceeded its active deadline.
 pub const REASON: &str = "DeadlineExceeded";
 pub(super) const MESSAGE: &str = "The pod was still active when its activeDeadlineSeconds were over";
 
-/// Whether the pod was alive past its deadline (the kubelet's `activeDeadlineHandler`).
+/// Whether the pod ran past its deadline (the kubelet's `activeDeadlineHandler`).
 ///
-/// A pod whose containers had all ended before the deadline kept it, even if nobody was there to report so in time.
+/// A pod whose containers had all exited before the deadline has not exceeded it, even if that was not reported in time.
 pub(super) fn exceeded(facts: &Facts<'_>, api: &PodStatus) -> bool {
     let spec = facts.pod.spec.as_ref();
     let Some(seconds) = spec.and_then(|spec| spec.active_deadline_seconds) else {
         return false;
     };
-    // What has no start time is given this one now.
+    // A pod without start time gets the current one.
     let start = api.start_time.as_ref().map_or(facts.now, |start| start.0);
     let Ok(deadline) = start.checked_add(SignedDuration::from_secs(seconds.max(0))) else {
         return false;

@@ -1,5 +1,5 @@
-//! Containers and their entries by name. A pod may have thousands of them, and a list that is searched for each one of another
-//! list would take seconds.
+//! Containers and entries by name. A pod may have thousands: linear searches of one list for each entry of another would take
+//! seconds.
 
 use std::collections::HashMap;
 
@@ -8,13 +8,13 @@ use k8s_openapi::api::core::v1::{Container, ContainerStatus, PodSpec};
 use super::Facts;
 use crate::node::cri::types::{Container as Instance, ContainerState};
 
-/// Values by name. Names are unique in a valid pod; in an invalid one the first counts everywhere.
+/// Values by name. Names are unique in a valid pod. In an invalid one the first counts.
 pub(super) struct ByName<'a, T>(HashMap<&'a str, &'a T>);
 
-/// The runtime's instances of each container, newest first.
+/// Instances of each container in the runtime, newest first.
 pub(super) struct Instances<'a> {
     by_name: HashMap<&'a str, Vec<&'a Instance>>,
-    /// A regular container was created: initialization is over.
+    /// A regular container was created, so initialization is complete.
     pub any_regular: bool,
 }
 
@@ -29,7 +29,7 @@ impl<'a, T> ByName<'a, T> {
         Self(by_name)
     }
 
-    /// The one of this name.
+    /// The value of this name.
     pub fn get(&self, name: &str) -> Option<&'a T> {
         self.0.get(name).copied()
     }
@@ -52,7 +52,7 @@ impl<'a> ByName<'a, Container> {
 // === impl Instances ===
 
 impl<'a> Instances<'a> {
-    /// What the runtime has of this pod.
+    /// The instances of this pod.
     pub fn of(facts: &Facts<'a>, spec: &PodSpec) -> Self {
         let mut by_name = HashMap::<&str, Vec<&Instance>>::new();
         for instance in &facts.observed.containers {
@@ -70,7 +70,7 @@ impl<'a> Instances<'a> {
         instances
     }
 
-    /// Those of the container of this name.
+    /// The instances of this container.
     pub fn named(&self, name: &str) -> &[&'a Instance] {
         self.by_name.get(name).map(Vec::as_slice).unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! One container as its newest instance in the runtime shows it.
+//! The status of a container from its newest instances in the runtime.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
@@ -11,7 +11,7 @@ use super::slot::{Kind, STATUS_UNKNOWN, Slot, ended, lost};
 use super::{Facts, Stage};
 use crate::node::cri::types::{Container, ContainerState as RuntimeState};
 
-/// The newest instance gives the entry, the second newest its last state.
+/// The newest instance is the state, the one before it the last state.
 pub(super) fn entry(
     facts: &Facts<'_>,
     slot: &Slot<'_>,
@@ -36,8 +36,8 @@ pub(super) fn entry(
     }
 }
 
-/// Whether the API already knew a later run of this container, which the runtime has lost since. The exit code of the
-/// earlier one must not pass for the end of the later one.
+/// Whether the API had a later run of this container, which the runtime has lost. The exit code of an earlier run must not be
+/// used for it.
 pub(super) fn is_of_an_earlier_run(
     facts: &Facts<'_>,
     instance: &Container,
@@ -53,8 +53,8 @@ pub(super) fn is_of_an_earlier_run(
     })
 }
 
-/// `started` and `ready`. Without probes of our own a running container keeps what the API says of it: that the pod is
-/// being taken down does not make it unready.
+/// `started` and `ready`. Without own probes a running container keeps its values in the API: the teardown does not make it
+/// unready.
 pub(super) fn set_readiness(entry: &mut ContainerStatus, slot: &Slot<'_>, previous: Option<&ContainerStatus>) {
     let state = entry.state.as_ref();
     let runs = state.is_some_and(|state| state.running.is_some());
@@ -70,7 +70,7 @@ pub(super) fn set_readiness(entry: &mut ContainerStatus, slot: &Slot<'_>, previo
             .and_then(|same| same.started)
             .unwrap_or(!slot.has_startup_probe);
     match slot.kind {
-        // Nothing probes these; the kubelet leaves both fields alone.
+        // They have no probes. The kubelet leaves both fields unchanged.
         Kind::Ephemeral => {
             entry.started = same_run.filter(|_| runs).and_then(|same| same.started);
             entry.ready = same_run.is_some_and(|same| runs && same.ready);
@@ -87,7 +87,7 @@ pub(super) fn set_readiness(entry: &mut ContainerStatus, slot: &Slot<'_>, previo
 }
 
 fn state(facts: &Facts<'_>, previous: Option<&ContainerStatus>, instance: &Container) -> ContainerState {
-    // Whatever ended under this id has ended, even if the runtime forgot how.
+    // A terminated container stays terminated, even if the runtime has lost its exit code.
     let same = previous.filter(|previous| previous.container_id.as_deref() == Some(&api_id(facts, instance)));
     let known = same.and_then(|same| same.state.as_ref());
     let known_end = known.filter(|state| state.terminated.is_some());
@@ -100,7 +100,7 @@ fn state(facts: &Facts<'_>, previous: Option<&ContainerStatus>, instance: &Conta
         RuntimeState::Running => running(instance.started_at),
         RuntimeState::Exited if !instance.is_unread => ended(end(facts, instance)),
         RuntimeState::Exited | RuntimeState::Unknown => known_end.cloned().unwrap_or_else(|| match facts.stage {
-            // It may be alive: no end is reported before it is stopped. The kubelet reports 137 at once.
+            // It may run: no exit is reported before its stop. The kubelet reports 137 at once.
             Stage::Terminating => known
                 .filter(|state| state.running.is_some())
                 .cloned()
@@ -110,7 +110,7 @@ fn state(facts: &Facts<'_>, previous: Option<&ContainerStatus>, instance: &Conta
     }
 }
 
-/// The second newest instance, else what the API knew before this one.
+/// The instance before the newest, else the last state in the API.
 fn last_state(
     facts: &Facts<'_>,
     previous: Option<&ContainerStatus>,
@@ -134,7 +134,7 @@ fn last_state(
     }
 }
 
-/// The end of an earlier instance that cannot be read, as the API shows it.
+/// The exit of an earlier instance in the API, if the runtime's cannot be read.
 fn shown_end(facts: &Facts<'_>, previous: Option<&ContainerStatus>, instance: &Container) -> Option<ContainerState> {
     let previous = previous?;
     let of_this = |state: &&ContainerState| {
@@ -163,8 +163,7 @@ fn running(started_at: Option<Timestamp>) -> ContainerState {
 }
 
 fn end(facts: &Facts<'_>, instance: &Container) -> ContainerStateTerminated {
-    // The kubelet writes 1970 where the runtime has no time, as for a container that never started, and nothing for an end that
-    // is unknown.
+    // Like the kubelet: 1970 if the runtime has no time, as for a container that never started, and no times for an unknown exit.
     let is_unknown = instance.reason == STATUS_UNKNOWN;
     let time = |time: Option<Timestamp>| time.or((!is_unknown).then_some(Timestamp::UNIX_EPOCH)).map(Time);
     ContainerStateTerminated {

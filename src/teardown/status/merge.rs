@@ -1,5 +1,5 @@
-//! What of a wanted status may go onto the live object (`mergePodStatus`): it may have moved on since the status was made,
-//! and nothing of it may go back.
+//! The part of a wanted status that may be applied to the live object (`mergePodStatus`). That may have changed since the status
+//! was generated, and must not be reverted.
 
 use std::collections::HashSet;
 
@@ -12,12 +12,12 @@ use super::slot::Kind;
 use super::transition::Rules;
 use super::verdict::Verdict;
 
-/// The fields that we own, as the live object should show them. `None` leaves a field alone, except where noted.
+/// The fields owned by a node agent, with their new values. `None` leaves a field unchanged, except where noted.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Merged {
-    /// Reason and message must go if they are `None` here.
+    /// `None` removes reason and message.
     pub verdict: Verdict,
-    /// Only ours, each at most once.
+    /// Only own ones, each at most once.
     pub conditions: Vec<PodCondition>,
     pub regular: Vec<ContainerStatus>,
     pub init: Vec<ContainerStatus>,
@@ -64,7 +64,7 @@ pub(super) fn merge(pod: &Pod, wanted: &PodStatus) -> Merged {
     }
 }
 
-/// A terminal phase in the API always wins, with the reason and message it came with.
+/// A terminal phase in the API always wins, with its reason and message.
 fn verdict(live: &PodStatus, wanted: &PodStatus) -> Verdict {
     if Phase::is_over(live) || wanted.phase.is_none() {
         Verdict::of(live)
@@ -79,7 +79,7 @@ fn conditions(live: &PodStatus, wanted: &PodStatus) -> Vec<PodCondition> {
     let mut merged: Vec<PodCondition> = Vec::new();
     for condition in wanted.conditions.iter().flatten() {
         let belongs = match condition.type_.as_str() {
-            // Readiness that was judged by another phase than the one that stands is not worth sending.
+            // Readiness that was generated with another phase is not sent.
             READY | CONTAINERS_READY => !overtaken && !raises(live, condition),
             DISRUPTION_TARGET => ends_now && condition.reason.as_deref() == Some(BY_KUBELET),
             other => is_ours(other),
@@ -91,15 +91,14 @@ fn conditions(live: &PodStatus, wanted: &PodStatus) -> Vec<PodCondition> {
     merged
 }
 
-/// Whoever made a pod unready knew why: a node controller that misses the kubelet, or a kubelet that probed. Without probes
-/// nothing newer is known, and a pod that ends does not come back to its endpoints. The flags of its containers do not
-/// tell: a node controller leaves them as they are.
+/// A node controller or a probe has made the pod unready. Without probes there is no newer result, and a terminating pod does not
+/// return to its endpoints. The `ready` fields of its containers do not show this: a node controller leaves them unchanged.
 fn raises(live: &PodStatus, condition: &PodCondition) -> bool {
     let unready = |old: &PodCondition| old.type_ == condition.type_ && old.status == "False";
     condition.status == "True" && live.conditions.iter().flatten().any(unready)
 }
 
-/// What is already true on the live object has been so since the time written there.
+/// A condition that already has this status keeps its transition time.
 fn with_live_time(live: &PodStatus, condition: &PodCondition) -> PodCondition {
     let same = |old: &&PodCondition| old.type_ == condition.type_ && old.status == condition.status;
     let since = live
@@ -114,8 +113,7 @@ fn with_live_time(live: &PodStatus, condition: &PodCondition) -> PodCondition {
     }
 }
 
-/// The wanted entries, each only where it does not take the live one back; then live ones that were not known when the
-/// status was made, such as those of an ephemeral container added meanwhile.
+/// The wanted entries where they do not revert live ones, then live entries that are new, such as that of an ephemeral container.
 fn entries(
     rules: &Rules<'_>,
     kind: impl Fn(&str) -> Kind,

@@ -1,18 +1,18 @@
-//! Termination messages: where they come from, how they join the runtime's own, how long they may get.
+//! Termination messages, joined with the runtime's messages and limited in length.
 
 use std::collections::BTreeMap;
 
-/// Bytes for the termination messages of one pod (`MaxPodTerminationMessageLogLength`); its containers share them.
+/// Bytes for the termination messages of one pod (`MaxPodTerminationMessageLogLength`), shared by its containers.
 const POD_BUDGET: usize = 12 * 1024;
 
-/// Termination messages that were read from disk, by the runtime's container id.
+/// Termination messages read from disk, by container ID in the runtime.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Messages(BTreeMap<String, String>);
 
 // === impl Messages ===
 
 impl Messages {
-    /// Remembers what the container left behind; an empty text is as good as none.
+    /// Adds a message. An empty one equals none.
     pub fn insert(&mut self, container_id: impl Into<String>, text: impl Into<String>) {
         let text = text.into();
         if !text.is_empty() {
@@ -20,12 +20,12 @@ impl Messages {
         }
     }
 
-    /// Remembers what others left behind, too.
+    /// Adds other messages.
     pub fn extend(&mut self, others: Self) {
         self.0.extend(others.0);
     }
 
-    /// What the container left behind.
+    /// The message of a container.
     pub fn get(&self, container_id: &str) -> Option<&str> {
         self.0.get(container_id).map(String::as_str)
     }
@@ -41,7 +41,7 @@ impl<I: Into<String>, T: Into<String>> FromIterator<(I, T)> for Messages {
     }
 }
 
-/// The runtime's message, then the container's own (`convertToKubeContainerStatus`).
+/// The runtime's message, then the container's (`convertToKubeContainerStatus`).
 pub(super) fn joined(runtime: &str, own: Option<&str>) -> Option<String> {
     match (runtime, own.unwrap_or_default()) {
         ("", "") => None,
@@ -51,12 +51,12 @@ pub(super) fn joined(runtime: &str, own: Option<&str>) -> Option<String> {
     }
 }
 
-/// Bytes for each message of a pod with so many containers of all kinds (`normalizeStatus`).
+/// Bytes for each message in a pod with this number of containers of all kinds (`normalizeStatus`).
 pub(super) fn share(containers: usize) -> usize {
     POD_BUDGET / containers.max(1)
 }
 
-/// Cuts to at most `limit` bytes without splitting a character, as the kubelet's cut by bytes may.
-pub(super) fn cut(text: &mut String, limit: usize) {
+/// Truncates to at most `limit` bytes without splitting a character, unlike the kubelet.
+pub(super) fn truncate(text: &mut String, limit: usize) {
     text.truncate(text.floor_char_boundary(limit));
 }

@@ -1,10 +1,10 @@
-//! The shape in which a status is compared and sent: whole seconds and bounded messages (`normalizeStatus`).
+//! The form in which a status is compared and sent: whole seconds and limited messages (`normalizeStatus`).
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::message::{cut, share};
+use super::message::{share, truncate};
 
 pub(super) fn normalize(pod: &Pod, status: &mut PodStatus) {
     let limit = share(containers_of(pod));
@@ -24,7 +24,7 @@ pub(super) fn normalize(pod: &Pod, status: &mut PodStatus) {
 }
 
 fn normalize_entry(entry: &mut ContainerStatus, limit: usize) {
-    // The server prints an empty last state where we have none.
+    // The server has an empty last state where this agent has none.
     entry.last_state = entry
         .last_state
         .take()
@@ -37,13 +37,13 @@ fn normalize_entry(entry: &mut ContainerStatus, limit: usize) {
             whole_seconds(&mut end.started_at);
             whole_seconds(&mut end.finished_at);
             if let Some(message) = &mut end.message {
-                cut(message, limit);
+                truncate(message, limit);
             }
         }
     }
 }
 
-/// Containers of all kinds: they share the room for messages.
+/// Number of containers of all kinds: they share the bytes for messages.
 fn containers_of(pod: &Pod) -> usize {
     pod.spec.as_ref().map_or(0, |spec| {
         spec.containers.len()

@@ -1,4 +1,4 @@
-//! The smallest strategic merge patch that makes the live object show the wanted status.
+//! The smallest strategic merge patch that gives the live object the wanted status.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,10 +8,10 @@ use serde_json::{Map, Value, json, value::RawValue};
 use super::merge::{Merged, merge};
 use crate::model::pod::RawStatuses;
 
-/// Body of a `PATCH pods/status` (strategic merge), or `None` if nothing that we own differs.
+/// Body of a `PATCH pods/status` (strategic merge), or `None` if no own field differs.
 ///
-/// `uid` is the pod that the status was made for; it is the precondition, never the UID that the live object happens to
-/// have. For an object of another UID there is nothing to say. `raw` has what the server shows beyond what is known here.
+/// `uid` is the pod that the status was generated for. It is the precondition, never the UID of the live object. An object with
+/// another UID needs no patch. `raw` has the fields that this agent does not know.
 pub fn patch(api: &Pod, raw: &RawStatuses, uid: &str, wanted: &PodStatus) -> Option<Value> {
     if uid.is_empty() || api.metadata.uid.as_deref() != Some(uid) {
         return None;
@@ -78,7 +78,7 @@ pub fn patch(api: &Pod, raw: &RawStatuses, uid: &str, wanted: &PodStatus) -> Opt
     (!status.is_empty()).then(|| json!({ "metadata": { "uid": uid }, "status": status }))
 }
 
-/// A field that may be set and changed but is never taken away.
+/// A field that is never removed.
 fn set(status: &mut Map<String, Value>, field: &str, live: impl Into<Value>, new: impl Into<Value>) {
     let (live, new) = (live.into(), new.into());
     if !new.is_null() && live != new {
@@ -86,7 +86,7 @@ fn set(status: &mut Map<String, Value>, field: &str, live: impl Into<Value>, new
     }
 }
 
-/// A text that goes when it is not wanted any more. An empty one is as good as none.
+/// A text that is removed if it is not wanted. An empty one equals none.
 fn set_or_clear(status: &mut Map<String, Value>, field: &str, live: Option<&str>, new: Option<&str>) {
     let (live, new) = (live.unwrap_or_default(), new.unwrap_or_default());
     if live != new {
@@ -95,7 +95,7 @@ fn set_or_clear(status: &mut Map<String, Value>, field: &str, live: Option<&str>
     }
 }
 
-/// A list that the server merges by `ip`: what is to go must be named.
+/// A list that the server merges by `ip`: removed entries must be named.
 fn set_pod_ips(status: &mut Map<String, Value>, live: Option<&[PodIP]>, new: Option<&[PodIP]>) {
     let distinct = |list: Option<&[PodIP]>| {
         let mut ips: Vec<String> = Vec::new();
@@ -124,7 +124,7 @@ fn set_pod_ips(status: &mut Map<String, Value>, live: Option<&[PodIP]>, new: Opt
     }
 }
 
-/// A list that the server merges by `type`: only ours, of these only what differs, never a removal.
+/// A list that the server merges by `type`: only own conditions, of these only differences, and no removal.
 fn set_conditions(status: &mut Map<String, Value>, live: Option<&[PodCondition]>, ours: &[PodCondition]) {
     let live = live.unwrap_or_default();
     let changes: Vec<Value> = ours
@@ -136,7 +136,7 @@ fn set_conditions(status: &mut Map<String, Value>, live: Option<&[PodCondition]>
     if changes.is_empty() {
         return;
     }
-    // Those of others keep their places, ours follow in their own order, the same as in the list of changes.
+    // Foreign conditions keep their positions. Own ones follow in their order, the same as in the list of changes.
     let is_ours = |kind: &str| ours.iter().any(|condition| condition.type_ == kind);
     let others = live.iter().map(|old| old.type_.as_str()).filter(|kind| !is_ours(kind));
     let mut seen = HashSet::new();
@@ -149,7 +149,7 @@ fn set_conditions(status: &mut Map<String, Value>, live: Option<&[PodCondition]>
     status.insert("conditions".into(), Value::Array(changes));
 }
 
-/// The fields of one condition that differ, with the key that it is found by.
+/// The fields of one condition that differ, with its merge key.
 fn condition_change(old: Option<&PodCondition>, new: &PodCondition) -> Option<Map<String, Value>> {
     let new = fields(new);
     let old = old.map(fields).unwrap_or_default();
@@ -168,8 +168,7 @@ fn condition_change(old: Option<&PodCondition>, new: &PodCondition) -> Option<Ma
     Some(change)
 }
 
-/// A list that the server replaces as a whole: what is unknown here of an entry is sent back as it came, and so is an entry
-/// that cannot be read.
+/// A list that the server replaces as a whole: unknown fields of an entry, and unreadable entries, are sent back unchanged.
 fn set_entries(
     status: &mut Map<String, Value>,
     field: &str,
@@ -190,7 +189,7 @@ fn set_entries(
     for entry in &mut new {
         let name = entry.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
         if let Some(shown) = shown.get(&*name) {
-            keep_what_is_unknown(entry, live.get(&*name).copied().unwrap_or(&nothing), shown);
+            keep_unknown_fields(entry, live.get(&*name).copied().unwrap_or(&nothing), shown);
         }
     }
     new.extend(
@@ -201,7 +200,7 @@ fn set_entries(
     status.insert(field.into(), value);
 }
 
-/// Entries by name; of several with one name the first.
+/// Entries by name, the first one of each name.
 fn by_name(entries: &[Map<String, Value>]) -> HashMap<&str, &Map<String, Value>> {
     let named = entries
         .iter()
@@ -210,8 +209,8 @@ fn by_name(entries: &[Map<String, Value>]) -> HashMap<&str, &Map<String, Value>>
     named.collect()
 }
 
-/// Copies to `entry` each field of `shown`, the server's JSON, that `entry` leaves as it was read (`live`), or that was not read.
-fn keep_what_is_unknown(entry: &mut Map<String, Value>, live: &Map<String, Value>, shown: &Map<String, Value>) {
+/// Copies to `entry` each field of `shown`, the server's JSON, that is unknown or that `entry` has unchanged from `live`.
+fn keep_unknown_fields(entry: &mut Map<String, Value>, live: &Map<String, Value>, shown: &Map<String, Value>) {
     for (field, value) in shown {
         if live.get(field) == entry.get(field) {
             entry.insert(field.clone(), value.clone());
@@ -219,16 +218,16 @@ fn keep_what_is_unknown(entry: &mut Map<String, Value>, live: &Map<String, Value
     }
 }
 
-/// An object by its fields, without those that are empty: the server prints `"lastState": {}` and may leave out `""`.
+/// The fields of an object, without empty ones: the server prints `"lastState": {}` and may omit `""`.
 fn fields(object: &impl serde::Serialize) -> Map<String, Value> {
     match serde_json::to_value(object) {
-        Ok(Value::Object(map)) => map.into_iter().filter(|(field, value)| keep(field, value)).collect(),
+        Ok(Value::Object(map)) => map.into_iter().filter(|(field, value)| is_kept(field, value)).collect(),
         Ok(_) | Err(_) => Map::new(),
     }
 }
 
-/// Fields that an entry must have are kept even if they are empty.
-fn keep(field: &str, value: &Value) -> bool {
+/// Required fields are kept even if they are empty.
+fn is_kept(field: &str, value: &Value) -> bool {
     match value {
         Value::Null => false,
         Value::String(text) => !text.is_empty() || matches!(field, "name" | "image" | "imageID" | "type" | "status"),

@@ -1,4 +1,4 @@
-//! The phase of a pod, and the life of a container that it follows from.
+//! The phase of a pod, and the states of containers that it follows from.
 
 use k8s_openapi::api::core::v1::{ContainerStatus, PodStatus};
 
@@ -9,20 +9,20 @@ pub enum Phase {
     Pending,
     /// At least one container runs or will run again.
     Running,
-    /// Every container ended with 0 and none will run again.
+    /// Every container exited with 0, and none will run again.
     Succeeded,
-    /// Every container ended, at least one not with 0, or somebody decided so.
+    /// Every container exited, at least one not with 0, or the pod was evicted.
     Failed,
 }
 
-/// What a container's status says about its life.
+/// State of a container in a status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Life<'a> {
-    /// No status at all, or one without a state.
+pub(super) enum ContainerLife<'a> {
+    /// No status, or a status without state.
     Unknown,
-    /// Never started as far as the status tells.
+    /// It has never started.
     Waiting,
-    /// Waits to be started again after this end.
+    /// It waits to be restarted after this exit.
     WaitingAgain {
         exit_code: i32,
         reason: Option<&'a str>,
@@ -39,7 +39,7 @@ pub(super) enum Life<'a> {
 // === impl Phase ===
 
 impl Phase {
-    /// The phase by its name in the API.
+    /// The phase of this name in the API.
     pub fn parse(text: &str) -> Option<Self> {
         match text {
             "Pending" => Some(Self::Pending),
@@ -60,7 +60,7 @@ impl Phase {
         }
     }
 
-    /// Whether a pod can never leave it.
+    /// Whether a pod never leaves this phase.
     pub fn is_terminal(self) -> bool {
         match self {
             Self::Succeeded | Self::Failed => true,
@@ -68,20 +68,20 @@ impl Phase {
         }
     }
 
-    /// The phase that a status shows, if it is one we know.
+    /// The phase in a status; `None` if it is unknown.
     pub fn of(status: &PodStatus) -> Option<Self> {
         status.phase.as_deref().and_then(Self::parse)
     }
 
-    /// Whether a status shows a phase that no container leaves.
+    /// Whether a status has a terminal phase.
     pub fn is_over(status: &PodStatus) -> bool {
         Self::of(status).is_some_and(Self::is_terminal)
     }
 }
 
-// === impl Life ===
+// === impl ContainerLife ===
 
-impl<'a> Life<'a> {
+impl<'a> ContainerLife<'a> {
     pub(super) fn of(status: &'a ContainerStatus) -> Self {
         let Some(state) = &status.state else {
             return Self::Unknown;

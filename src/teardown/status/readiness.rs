@@ -1,4 +1,4 @@
-//! What makes a pod initialized and ready, and what is wanting if it is not.
+//! Whether a pod is initialized and ready, and which containers are not.
 
 use k8s_openapi::api::core::v1::{ContainerStatus, PodCondition, PodSpec, PodStatus};
 
@@ -12,7 +12,7 @@ const POD_COMPLETED: &str = "PodCompleted";
 const POD_FAILED: &str = "PodFailed";
 const UNKNOWN_STATUSES: &str = "UnknownContainerStatuses";
 
-/// Truth of a condition, with why it is not true.
+/// Status of a condition, with reason and message if it is not true.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Answer {
     pub holds: bool,
@@ -46,17 +46,17 @@ impl Answer {
     }
 }
 
-/// Containers that keep a condition from being true, by what is wrong with them.
+/// Containers that prevent a condition, by cause.
 #[derive(Debug, Default)]
-struct Wanting<'a> {
+struct Unready<'a> {
     unknown: Vec<&'a str>,
     unready: Vec<&'a str>,
 }
 
-// === impl Wanting ===
+// === impl Unready ===
 
-impl<'a> Wanting<'a> {
-    fn look(&mut self, name: &'a str, status: Option<&ContainerStatus>, is_fine: impl Fn(&ContainerStatus) -> bool) {
+impl<'a> Unready<'a> {
+    fn check(&mut self, name: &'a str, status: Option<&ContainerStatus>, is_fine: impl Fn(&ContainerStatus) -> bool) {
         match status {
             None => self.unknown.push(name),
             Some(status) if !is_fine(status) => self.unready.push(name),
@@ -64,7 +64,7 @@ impl<'a> Wanting<'a> {
         }
     }
 
-    /// The kubelet's short form; `None` if nothing is wanting.
+    /// The kubelet's short message; `None` if there are no such containers.
     fn message(&self, what: &str) -> Option<String> {
         let part = |what: &str, names: &[&str]| {
             (!names.is_empty()).then(|| format!("containers with {what} status: [{}]", names.join(" ")))
@@ -77,7 +77,7 @@ impl<'a> Wanting<'a> {
     }
 }
 
-/// Reason for everything that is not true any more once the pod is over.
+/// Reason of all conditions that are false in a terminal phase.
 pub(super) fn end_of(phase: Option<Phase>) -> Option<&'static str> {
     match phase {
         Some(Phase::Succeeded) => Some(POD_COMPLETED),
@@ -88,7 +88,7 @@ pub(super) fn end_of(phase: Option<Phase>) -> Option<&'static str> {
 
 /// `GenerateContainersReadyCondition`.
 pub(super) fn containers_ready(spec: &PodSpec, lists: &Lists, phase: Option<Phase>) -> Answer {
-    let mut wanting = Wanting::default();
+    let mut unready = Unready::default();
     let (init, regular) = (ByName::entries(&lists.init), ByName::entries(&lists.regular));
     for sidecar in spec
         .init_containers
@@ -96,10 +96,10 @@ pub(super) fn containers_ready(spec: &PodSpec, lists: &Lists, phase: Option<Phas
         .flatten()
         .filter(|container| is_sidecar(container))
     {
-        wanting.look(&sidecar.name, init.get(&sidecar.name), |status| status.ready);
+        unready.check(&sidecar.name, init.get(&sidecar.name), |status| status.ready);
     }
     for container in &spec.containers {
-        wanting.look(&container.name, regular.get(&container.name), |status| status.ready);
+        unready.check(&container.name, regular.get(&container.name), |status| status.ready);
     }
     if let Some(reason) = end_of(phase) {
         return Answer::no(reason, None);
@@ -107,14 +107,14 @@ pub(super) fn containers_ready(spec: &PodSpec, lists: &Lists, phase: Option<Phas
     if spec.containers.is_empty() {
         return Answer::no(UNKNOWN_STATUSES, None);
     }
-    wanting
+    unready
         .message("unready")
         .map_or_else(Answer::yes, |message| Answer::no("ContainersNotReady", Some(message)))
 }
 
-/// The readiness gates, once the containers are ready (`GeneratePodReadyCondition`).
+/// The readiness gates, when the containers are ready (`GeneratePodReadyCondition`).
 pub(super) fn gates_ready(spec: &PodSpec, of_api: &[PodCondition]) -> Answer {
-    let wanting: Vec<String> = spec
+    let unready: Vec<String> = spec
         .readiness_gates
         .iter()
         .flatten()
@@ -132,20 +132,20 @@ pub(super) fn gates_ready(spec: &PodSpec, of_api: &[PodCondition]) -> Answer {
             }
         })
         .collect();
-    if wanting.is_empty() {
+    if unready.is_empty() {
         Answer::yes()
     } else {
-        Answer::no("ReadinessGatesNotReady", Some(wanting.join(", ")))
+        Answer::no("ReadinessGatesNotReady", Some(unready.join(", ")))
     }
 }
 
 /// `GeneratePodInitializedCondition`.
 pub(super) fn initialized(spec: &PodSpec, api: &PodStatus, lists: &Lists, phase: Option<Phase>) -> Answer {
-    let mut wanting = Wanting::default();
+    let mut unready = Unready::default();
     let init = ByName::entries(&lists.init);
     for container in spec.init_containers.iter().flatten() {
         let sidecar = is_sidecar(container);
-        wanting.look(&container.name, init.get(&container.name), |status| {
+        unready.check(&container.name, init.get(&container.name), |status| {
             if sidecar {
                 status.started == Some(true)
             } else {
@@ -153,7 +153,7 @@ pub(super) fn initialized(spec: &PodSpec, api: &PodStatus, lists: &Lists, phase:
             }
         });
     }
-    if phase == Some(Phase::Succeeded) && wanting.unknown.is_empty() {
+    if phase == Some(Phase::Succeeded) && unready.unknown.is_empty() {
         return Answer {
             reason: Some(POD_COMPLETED),
             ..Answer::yes()
@@ -165,12 +165,12 @@ pub(super) fn initialized(spec: &PodSpec, api: &PodStatus, lists: &Lists, phase:
             .as_ref()
             .is_some_and(|state| state.running.is_some() || state.terminated.is_some())
     };
-    // Once initialized, a pod stays so.
+    // A pod stays initialized.
     let was_true = |old: &PodCondition| old.type_ == INITIALIZED && old.status == "True";
     if lists.regular.iter().any(has_started) || api.conditions.iter().flatten().any(was_true) {
         return Answer::yes();
     }
-    wanting.message("incomplete").map_or_else(Answer::yes, |message| {
+    unready.message("incomplete").map_or_else(Answer::yes, |message| {
         Answer::no("ContainersNotInitialized", Some(message))
     })
 }

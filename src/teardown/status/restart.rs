@@ -1,8 +1,8 @@
-//! Whether a container may be started again after it ended, by the rules of the spec (`ContainerShouldRestart`).
+//! Whether a container may be restarted after its exit, by the rules of the spec (`ContainerShouldRestart`).
 
 use k8s_openapi::api::core::v1::{Container, PodSpec};
 
-/// Reason of an end that a `RestartAllContainers` rule brought about; such a container is to come back.
+/// Reason of an exit due to a `RestartAllContainers` rule: such a container is restarted.
 const RESTARTING_ALL: &str = "RestartingAllContainers";
 
 /// Restart policy, of a pod or of one container.
@@ -34,9 +34,9 @@ impl Policy {
     }
 }
 
-/// Whether the spec wants the container back after this exit: its rules speak first, then its own policy, then the pod's.
+/// Whether the spec restarts the container after this exit: by its rules, then its own policy, then the pod's.
 pub(super) fn should_restart(spec: &PodSpec, container: &Container, exit_code: i32) -> bool {
-    // Rules are valid only beside a policy of the container's own.
+    // Rules are valid only with a policy of the container itself.
     if container.restart_policy.is_some() && matching_rule_restarts(container, exit_code) {
         return true;
     }
@@ -45,12 +45,12 @@ pub(super) fn should_restart(spec: &PodSpec, container: &Container, exit_code: i
     own.or(pods).unwrap_or(Policy::Always).restarts(exit_code)
 }
 
-/// As [`should_restart`], or the end was itself part of a restart of the whole pod.
+/// As [`should_restart`], or the exit was part of a restart of the whole pod.
 pub(super) fn comes_back(spec: &PodSpec, container: &Container, exit_code: i32, reason: Option<&str>) -> bool {
     reason == Some(RESTARTING_ALL) || should_restart(spec, container, exit_code)
 }
 
-/// A restartable init container, that is one with policy Always of its own (`IsRestartableInitContainer`).
+/// A restartable init container, with its own policy Always (`IsRestartableInitContainer`).
 pub(super) fn is_sidecar(init_container: &Container) -> bool {
     init_container.restart_policy.as_deref() == Some("Always")
 }
@@ -71,7 +71,7 @@ pub(super) fn all_could_restart(spec: &PodSpec) -> bool {
         .any(restarts_all)
 }
 
-/// The first rule that matches decides, and only for a restart; an unknown action leaves it to the policies.
+/// The first matching rule decides, and only for a restart. With an unknown action the policies decide.
 fn matching_rule_restarts(container: &Container, exit_code: i32) -> bool {
     let matches = |operator: &str, listed: bool| match operator {
         "In" => listed,

@@ -1,24 +1,24 @@
-//! One container of the spec, and what every status of one is made of.
+//! A container of the spec.
 
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus};
 
-/// Exit code of a container whose end nobody can tell: never success.
+/// Exit code of a container whose exit is unknown, never 0.
 const UNKNOWN_EXIT: i32 = 137;
-/// The reason of an end that is unknown.
+/// Reason of an unknown exit.
 pub(super) const STATUS_UNKNOWN: &str = "ContainerStatusUnknown";
 
-/// The place of a container in the spec, which decides what its status means.
+/// The list of a container in the spec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Regular,
-    /// Runs to its end before the regular ones start.
+    /// Exits before the regular containers start.
     Init,
     /// A restartable init container.
     Sidecar,
     Ephemeral,
 }
 
-/// What status needs of one container in the spec.
+/// A container of the spec, as far as its status depends on it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Slot<'a> {
     pub kind: Kind,
@@ -28,7 +28,7 @@ pub(super) struct Slot<'a> {
     pub has_readiness_probe: bool,
 }
 
-/// The end of a container that nobody can tell: 137 and no times.
+/// The state of a container whose exit is unknown: 137 and no times.
 pub(super) fn lost(message: &str, entry: &ContainerStatus) -> ContainerState {
     ended(ContainerStateTerminated {
         container_id: entry.container_id.clone(),

@@ -1,15 +1,15 @@
-//! The phase that the containers of a pod add up to.
+//! Computes the phase from the states of the containers.
 
 use k8s_openapi::api::core::v1::{Container, PodSpec};
 
 use super::containers::Lists;
 use super::index::ByName;
-use super::phase::{Life, Phase};
+use super::phase::{ContainerLife, Phase};
 use super::restart::{comes_back, is_sidecar};
 use super::{Facts, Stage};
 use crate::node::cri::types::Container as Instance;
 
-/// How many containers of the pod are in which part of their life.
+/// Number of containers in each state.
 #[derive(Debug, Default)]
 struct Tally {
     init_failed_for_good: usize,
@@ -28,7 +28,9 @@ pub(super) fn phase(facts: &Facts<'_>, spec: &PodSpec, lists: &Lists) -> Phase {
     let mut tally = Tally::default();
     let (init, regular) = (ByName::entries(&lists.init), ByName::entries(&lists.regular));
     for container in spec.init_containers.iter().flatten() {
-        let life = init.get(&container.name).map_or(Life::Unknown, Life::of);
+        let life = init
+            .get(&container.name)
+            .map_or(ContainerLife::Unknown, ContainerLife::of);
         if is_sidecar(container) {
             tally.sidecar(life);
         } else {
@@ -36,7 +38,9 @@ pub(super) fn phase(facts: &Facts<'_>, spec: &PodSpec, lists: &Lists) -> Phase {
         }
     }
     for container in &spec.containers {
-        let life = regular.get(&container.name).map_or(Life::Unknown, Life::of);
+        let life = regular
+            .get(&container.name)
+            .map_or(ContainerLife::Unknown, ContainerLife::of);
         tally.regular(spec, container, life);
     }
     let stopped = match facts.stage {
@@ -46,7 +50,7 @@ pub(super) fn phase(facts: &Facts<'_>, spec: &PodSpec, lists: &Lists) -> Phase {
     tally.phase(stopped, regular_was_created(facts, spec))
 }
 
-/// Whether the newest sandbox holds any regular container: then initialization is over, whatever sidecars do
+/// Whether the newest sandbox has a regular container: then initialization is complete, regardless of sidecars
 /// (`HasAnyActiveRegularContainerStarted`).
 fn regular_was_created(facts: &Facts<'_>, spec: &PodSpec) -> bool {
     facts.observed.sandboxes.first().is_some_and(|sandbox| {
@@ -60,11 +64,11 @@ fn regular_was_created(facts: &Facts<'_>, spec: &PodSpec) -> bool {
 // === impl Tally ===
 
 impl Tally {
-    fn init(&mut self, spec: &PodSpec, container: &Container, life: Life<'_>) {
+    fn init(&mut self, spec: &PodSpec, container: &Container, life: ContainerLife<'_>) {
         match life {
-            Life::Unknown | Life::Waiting | Life::Running { .. } => self.init_pending += 1,
-            Life::Ended { exit_code: 0, .. } | Life::WaitingAgain { exit_code: 0, .. } => {}
-            Life::Ended { exit_code, reason } | Life::WaitingAgain { exit_code, reason } => {
+            ContainerLife::Unknown | ContainerLife::Waiting | ContainerLife::Running { .. } => self.init_pending += 1,
+            ContainerLife::Ended { exit_code: 0, .. } | ContainerLife::WaitingAgain { exit_code: 0, .. } => {}
+            ContainerLife::Ended { exit_code, reason } | ContainerLife::WaitingAgain { exit_code, reason } => {
                 if !comes_back(spec, container, exit_code, reason) {
                     self.init_failed_for_good += 1;
                 }
@@ -72,37 +76,37 @@ impl Tally {
         }
     }
 
-    fn sidecar(&mut self, life: Life<'_>) {
+    fn sidecar(&mut self, life: ContainerLife<'_>) {
         match life {
-            Life::Unknown => {
+            ContainerLife::Unknown => {
                 self.sidecar_pending += 1;
                 self.unknown += 1;
             }
-            Life::Waiting => {
+            ContainerLife::Waiting => {
                 self.sidecar_pending += 1;
                 self.waiting += 1;
             }
-            Life::Running { started } => {
+            ContainerLife::Running { started } => {
                 self.sidecar_pending += usize::from(!started);
                 self.running += 1;
             }
-            // A sidecar that ended says nothing about the work of the pod.
-            Life::Ended { .. } | Life::WaitingAgain { .. } => {}
+            // An exited sidecar does not affect the result of the pod.
+            ContainerLife::Ended { .. } | ContainerLife::WaitingAgain { .. } => {}
         }
     }
 
-    fn regular(&mut self, spec: &PodSpec, container: &Container, life: Life<'_>) {
+    fn regular(&mut self, spec: &PodSpec, container: &Container, life: ContainerLife<'_>) {
         match life {
-            Life::Unknown => self.unknown += 1,
-            Life::Waiting => self.waiting += 1,
-            Life::Running { .. } => self.running += 1,
-            Life::Ended { exit_code, reason } => {
+            ContainerLife::Unknown => self.unknown += 1,
+            ContainerLife::Waiting => self.waiting += 1,
+            ContainerLife::Running { .. } => self.running += 1,
+            ContainerLife::Ended { exit_code, reason } => {
                 self.stopped += 1;
                 self.stopped_for_good += usize::from(!comes_back(spec, container, exit_code, reason));
                 self.succeeded += usize::from(exit_code == 0);
             }
-            // Never counts as succeeded: it was meant to run once more.
-            Life::WaitingAgain { exit_code, reason } => {
+            // Not a success: it was meant to run again.
+            ContainerLife::WaitingAgain { exit_code, reason } => {
                 self.stopped += 1;
                 self.stopped_for_good += usize::from(!comes_back(spec, container, exit_code, reason));
             }
@@ -128,7 +132,7 @@ impl Tally {
         } else if self.stopped == 0 {
             Phase::Pending
         } else if pod_is_stopped || self.stopped_for_good == self.stopped {
-            // Once the pod is stopped nothing comes back, whatever its restart policy says.
+            // In a stopped pod nothing restarts, regardless of its restart policy.
             all_succeeded
         } else {
             Phase::Running

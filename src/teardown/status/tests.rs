@@ -1,10 +1,10 @@
-//! The rules of a pod's status, each by the claim it makes.
+//! Claims about the pod status.
 
 mod arbitrary;
 mod conditions;
 mod containers;
 mod fixture;
-mod last_words;
+mod messages;
 mod patch;
 mod phase;
 mod properties;

@@ -1,4 +1,4 @@
-//! Which steps a container's status may take; the API server refuses the same ones for the whole pod.
+//! Allowed transitions of a container's status. The API server rejects the whole pod for others.
 
 use std::collections::HashSet;
 
@@ -18,7 +18,7 @@ pub(super) struct Rules<'a> {
 }
 
 impl<'a> Rules<'a> {
-    /// Those of this spec.
+    /// The rules of this spec.
     pub fn of(spec: &'a PodSpec) -> Self {
         Self {
             spec,
@@ -29,7 +29,7 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// Whether this container of the init list is a sidecar.
+    /// Whether this init container is a sidecar.
     pub fn is_sidecar(&self, name: &str) -> bool {
         self.init.get(name).is_some_and(is_sidecar)
     }
@@ -43,8 +43,7 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// A container that ended may show another state again only where its restart policy allows
-    /// (`checkContainerStateTransition`).
+    /// A terminated container may get another state only if its restart policy allows that (`checkContainerStateTransition`).
     pub fn is_legal(&self, kind: Kind, from: &ContainerStatus, to: &ContainerStatus) -> bool {
         let Some(end) = from.state.as_ref().and_then(|state| state.terminated.as_ref()) else {
             return true;

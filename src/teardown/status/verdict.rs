@@ -1,4 +1,4 @@
-//! What is said of a pod as a whole, from its containers and what was decided about it.
+//! Phase, reason and message of a pod, from its containers and an eviction.
 
 use k8s_openapi::api::core::v1::PodStatus;
 
@@ -6,7 +6,7 @@ use super::containers::Lists;
 use super::phase::Phase;
 use super::{Facts, Stage, deadline, tally};
 
-/// A phase with the reason and message that belong to it.
+/// A phase with its reason and message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Verdict {
     pub phase: Option<String>,
@@ -17,7 +17,7 @@ pub(super) struct Verdict {
 // === impl Verdict ===
 
 impl Verdict {
-    /// What the API shows now.
+    /// The values in the API.
     pub(super) fn of(status: &PodStatus) -> Self {
         Self {
             phase: status.phase.clone(),
@@ -43,7 +43,7 @@ impl Verdict {
         self.known().is_some_and(Phase::is_terminal)
     }
 
-    /// While a process may run, what the pod holds exclusively is not free: a terminal phase waits (`mergePodStatus`).
+    /// A terminal phase waits while a process may run: the pod's exclusive resources are not free (`mergePodStatus`).
     pub(super) fn held_back(self, stage: Stage, api: &PodStatus) -> Self {
         match stage {
             Stage::Terminating if self.is_terminal() => Self::of(api),
@@ -52,8 +52,7 @@ impl Verdict {
     }
 }
 
-/// Phase, reason and message, in the order of who may overrule whom: the API's terminal phase, an end that was imposed,
-/// the active deadline, and last the containers.
+/// Phase, reason and message, by precedence: a terminal phase in the API, an eviction, the active deadline, the containers.
 pub(super) fn decide(facts: &Facts<'_>, api: &PodStatus, lists: &Lists) -> Verdict {
     if Phase::is_over(api) {
         return Verdict::of(api);

@@ -1,4 +1,4 @@
-//! Last words, from files as a container may leave them.
+//! Termination messages from files that a container may leave.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// A directory with the two files, each only if there is something in it.
+/// A directory with the two files, each only if it is not empty.
 struct Words {
     dir: TempDir,
 }
@@ -67,7 +67,7 @@ fn log_line(tag: &str, text: &str) -> String {
 }
 
 #[test]
-fn the_file_speaks_before_the_log() {
+fn message_file_is_used_before_the_log() {
     let words = Words::new(Some(b"out of disk"), Some(log_line("F", "from the log").as_bytes()));
     assert_eq!(words.read().unwrap(), "out of disk");
 }
@@ -79,7 +79,7 @@ fn only_the_last_4096_bytes_of_the_file_count() {
 }
 
 #[test]
-fn a_character_split_by_the_cut_is_left_out_and_a_foreign_byte_replaced() {
+fn split_character_is_omitted_and_invalid_byte_is_replaced() {
     let content = ["ä".as_bytes(), &[b'x'; 4094], &[0xff]].concat();
     let words = Words::new(Some(&content), None);
     assert_eq!(words.read().unwrap(), format!("{}\u{fffd}", "x".repeat(4094)));
@@ -92,7 +92,7 @@ fn a_character_split_by_the_cut_is_left_out_and_a_foreign_byte_replaced() {
 }
 
 #[test]
-fn the_log_stands_in_for_a_missing_and_for_an_empty_file() {
+fn log_replaces_a_missing_or_empty_file() {
     let log = log_line("F", "first") + &log_line("P", "sec") + &log_line("F:extra", "ond");
     for file in [None, Some(&b""[..])] {
         assert_eq!(
@@ -103,26 +103,26 @@ fn the_log_stands_in_for_a_missing_and_for_an_empty_file() {
 }
 
 #[test]
-fn nothing_at_all_is_an_empty_message() {
+fn no_file_and_no_log_is_an_empty_message() {
     assert_eq!(Words::new(None, None).read().unwrap(), "");
     assert_eq!(TerminationMessage::new(None, None).read().unwrap(), "");
 }
 
 #[test]
-fn the_log_gives_its_last_80_lines() {
+fn last_80_lines_of_the_log_are_used() {
     let log: String = (0..100).map(|i| log_line("F", &i.to_string())).collect();
     let expected: String = (20..100).map(|i| format!("{i}\n")).collect();
     assert_eq!(Words::new(None, Some(log.as_bytes())).read().unwrap(), expected);
 }
 
 #[test]
-fn the_log_gives_its_last_2048_bytes_even_of_very_long_lines() {
+fn last_2048_bytes_of_the_log_are_used() {
     let log: String = (0..20).map(|_| log_line("P", &"y".repeat(16 * 1024))).collect();
     assert_eq!(Words::new(None, Some(log.as_bytes())).read().unwrap(), "y".repeat(2048));
 }
 
 #[test]
-fn lines_that_are_not_in_the_format_are_left_out() {
+fn lines_of_another_format_are_skipped() {
     let log = format!("garbage\n\n{}t nowhere F text\n", log_line("F", "good"));
     assert_eq!(Words::new(None, Some(log.as_bytes())).read().unwrap(), "good\n");
 }
@@ -199,7 +199,7 @@ fn the_log_counts_only_for_a_failure_whose_policy_says_so() {
 }
 
 #[test]
-fn only_ended_containers_are_asked_and_a_failure_is_said_in_the_message() {
+fn only_exited_containers_are_read_and_a_failure_is_the_message() {
     let words = Words::new(Some(b"bye"), None);
     let broken = Words::new(None, None);
     fs::create_dir(broken.file()).unwrap();

@@ -1,4 +1,4 @@
-//! What lies in a pod's directory, sorted by what is to become of it.
+//! The content of a pod's directory, sorted by what happens to it.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -14,42 +14,42 @@ use crate::node::{
 
 /// The volumes of one pod.
 pub(super) struct Found {
-    /// Volumes to take away all at once.
-    pub known: Vec<Known>,
-    /// Volumes to take away one by one.
-    pub one_by_one: Vec<Single>,
-    /// Directories `volume-subpaths/<volume>` without a volume: of hostPath volumes, or of volumes that are gone.
+    /// Volumes that are torn down together.
+    pub known: Vec<KnownVolume>,
+    /// Volumes that are torn down one by one.
+    pub one_by_one: Vec<SingleVolume>,
+    /// Directories `volume-subpaths/<volume>` without a volume: of hostPath volumes, or of removed volumes.
     pub stray: Vec<PathBuf>,
-    /// What is left alone, and why.
+    /// Why volumes stay unchanged.
     pub left_alone: Vec<Fault>,
-    /// Directories of subPath targets that are left alone with their volume.
+    /// Directories of subPath targets that stay with their volume.
     pub kept: Vec<PathBuf>,
 }
 
-/// A volume to take away.
-pub(super) struct Known {
+/// A volume to tear down.
+pub(super) struct KnownVolume {
     pub volume: VolumeDir,
     pub kind: &'static dyn VolumeKind,
     /// Its directory.
     pub path: PathBuf,
-    /// The directory of its subPath targets, if there is one.
+    /// Directory of its subPath targets.
     pub subpaths: Option<PathBuf>,
 }
 
-/// A volume to take away by itself.
-pub(super) struct Single {
+/// A volume to tear down by itself.
+pub(super) struct SingleVolume {
     pub volume: VolumeDir,
     pub way: &'static dyn OneByOne,
     /// Its directory.
     pub path: PathBuf,
-    /// The directory of its subPath targets, if there is one: they go first.
+    /// Directory of its subPath targets. They are unmounted first.
     pub subpaths: Option<PathBuf>,
 }
 
 // === impl Found ===
 
 impl Found {
-    /// What is in this pod's directory, and the raw block volumes of which something is `mapped` for it elsewhere.
+    /// The volumes in this pod's directory, and the raw block volumes `mapped` for it elsewhere.
     pub fn in_dir(dir: &Dir, mapped: Vec<VolumeDir>) -> Result<Self, Fault> {
         let all_subpaths = dir.path().join(names::SUBPATHS);
         let mut subpaths = match dir.open_below(names::SUBPATHS)? {
@@ -75,7 +75,7 @@ impl Found {
         let mut known = Vec::new();
         let mut one_by_one: Vec<_> = self::one_by_one(handled)
             .into_iter()
-            .map(|(volume, way)| Single {
+            .map(|(volume, way)| SingleVolume {
                 path: [
                     dir.path(),
                     names::DEVICES.as_ref(),
@@ -89,8 +89,8 @@ impl Found {
                 subpaths: None,
             })
             .collect();
-        let mut left_alone = unhandled("unmount", &dir.path().join(names::VOLUMES), &others);
-        left_alone.extend(unhandled("unmap", &dir.path().join(names::DEVICES), &devices));
+        let mut left_alone = unsupported("unmount", &dir.path().join(names::VOLUMES), &others);
+        left_alone.extend(unsupported("unmap", &dir.path().join(names::DEVICES), &devices));
         let is_other = |wanted: &OsStr| others.iter().chain(&devices).any(|(_, name)| name == wanted);
 
         for (volume, kind) in volumes {
@@ -103,13 +103,13 @@ impl Found {
             let path = dir.path().join(volume.relative());
             let subpaths = has_subpaths.then_some(target);
             match kind.one_by_one() {
-                Some(way) => one_by_one.push(Single {
+                Some(way) => one_by_one.push(SingleVolume {
                     volume,
                     way,
                     path,
                     subpaths,
                 }),
-                None => known.push(Known {
+                None => known.push(KnownVolume {
                     volume,
                     kind,
                     path,
@@ -133,7 +133,7 @@ impl Found {
         })
     }
 
-    /// All directories of subPath targets that are to go.
+    /// All directories of subPath targets to remove.
     pub fn subpaths(&self) -> impl Iterator<Item = &Path> {
         let known = self.known.iter().map(|known| &known.subpaths);
         known
@@ -143,31 +143,31 @@ impl Found {
     }
 }
 
-/// Raw block volumes of kinds that are handled here, with the way of each.
+/// Supported raw block volumes, with their kinds.
 pub(super) fn one_by_one(devices: impl IntoIterator<Item = VolumeDir>) -> Vec<(VolumeDir, &'static dyn OneByOne)> {
-    let with_way = |volume: VolumeDir| {
+    let with_kind = |volume: VolumeDir| {
         let kind = kind::of_device(&volume.plugin)?;
         Some((volume, kind as &dyn OneByOne))
     };
-    devices.into_iter().filter_map(with_way).collect()
+    devices.into_iter().filter_map(with_kind).collect()
 }
 
-fn unhandled(verb: &'static str, place: &Path, volumes: &[(OsString, OsString)]) -> Vec<Fault> {
+fn unsupported(verb: &'static str, dir: &Path, volumes: &[(OsString, OsString)]) -> Vec<Fault> {
     let fault = |(plugin, name): &(OsString, OsString)| {
         let cause = Cause::UnknownPlugin {
             plugin: plugin.clone(),
             name: name.clone(),
         };
-        Fault::new(verb, place.join(plugin).join(name), cause)
+        Fault::new(verb, dir.join(plugin).join(name), cause)
     };
     volumes.iter().map(fault).collect()
 }
 
-// === impl Known ===
+// === impl KnownVolume ===
 
-impl Known {
-    /// Everywhere where something of it may be mounted, or below.
-    pub fn places(&self) -> Vec<&Path> {
+impl KnownVolume {
+    /// All paths with mounts of the volume, at or below.
+    pub fn paths(&self) -> Vec<&Path> {
         self.subpaths.iter().chain([&self.path]).map(PathBuf::as_path).collect()
     }
 }
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn subpaths_belong_to_the_volume_of_their_name_and_the_rest_are_strays() {
+    fn subpaths_belong_to_the_volume_of_their_name() {
         let (root, found) = found(&[
             "volumes/kubernetes.io~empty-dir/a",
             "volumes/kubernetes.io~secret/b",
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn volumes_that_are_not_handled_keep_their_subpaths_and_are_named() {
+    fn unsupported_volumes_keep_their_subpaths_and_are_reported() {
         let (root, found) = found(&[
             "volumes/kubernetes.io~iscsi/pv",
             "volumeDevices/kubernetes.io~iscsi/block",
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_whose_subpaths_may_be_anothers_is_left_alone() {
+    fn volume_with_ambiguous_subpaths_is_not_removed() {
         let both = ["volumes/kubernetes.io~empty-dir/data", "volumes/kubernetes.io~fc/data"];
         let (root, shared) = found(&[both[0], both[1], "volume-subpaths/data/c/0"]);
         assert_eq!((shared.known.len(), shared.stray.len()), (0, 0));

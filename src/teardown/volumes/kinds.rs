@@ -1,4 +1,4 @@
-//! All kinds of volumes that are handled here. A new one is a file beside these and a line in the table.
+//! All supported kinds of volumes. A new one is a file beside these and a line in the table.
 
 use super::kind::{DeviceKind, VolumeKind};
 
@@ -9,7 +9,7 @@ mod local;
 mod network;
 mod wrapped;
 
-/// The table. Volumes of any other plugin are left alone, named, and keep their pod.
+/// The table. Volumes of any other plugin stay unchanged, are reported, and block their pod.
 pub(super) const KINDS: &[&dyn VolumeKind] = &[
     &empty_dir::EmptyDir,
     &wrapped::PROJECTED,
@@ -26,5 +26,5 @@ pub(super) const KINDS: &[&dyn VolumeKind] = &[
     &csi::Csi,
 ];
 
-/// The same for raw block volumes.
+/// The table of raw block volumes.
 pub(super) const DEVICES: &[&dyn DeviceKind] = &[&local::block::Block, &csi::block::Block];

@@ -1,4 +1,4 @@
-//! What volumes are taken away with.
+//! Mounts, directories and drivers for the teardown of volumes.
 
 use std::{
     collections::HashMap,
@@ -20,62 +20,63 @@ use crate::node::{
     superblock::FileSystem,
 };
 
-/// A driver that cannot be asked.
+/// A driver that cannot be called.
 pub(super) struct NoDriver {
     pub why: DriverUnavailable,
-    /// It does not run: each socket by which it could be reached has nobody behind it.
+    /// It does not run: no process listens on its sockets.
     pub certain: bool,
 }
 
-/// The node's mounts, directories and drivers, and what the API server knows of its volumes.
+/// Mounts, directories and drivers of the node, and the API server's state of its volumes.
 pub struct Storage {
     /// The kubelet's directory.
     pub root: KubeletRoot,
-    /// What is mounted below the directory of its pods.
+    /// Mounts below the directory of pods.
     pub mounts: Arc<Mounts>,
-    /// All that is mounted on this machine: read only where a volume has a part outside of its pod's directory.
+    /// All mounts of the node. Read only for volumes with a part outside of the pod's directory.
     pub all_mounts: Arc<Mounts>,
     /// The gate for effects.
     pub effects: Effects,
-    /// Where the kernel lists block devices.
+    /// sysfs directory of block devices.
     pub sys_block: PathBuf,
-    /// Where processes are listed.
+    /// procfs.
     pub proc: PathBuf,
-    /// What the API server knows.
+    /// The API server's state of volumes.
     pub cluster: Arc<dyn Cluster>,
-    /// One at a time.
-    pub turns: Turns,
-    /// What drivers have said of themselves.
+    /// One lock for each volume.
+    pub locks: VolumeLocks,
+    /// Capabilities of drivers.
     pub registrars: Registrars,
 }
 
-/// What the API server knows of this node's volumes.
+/// The API server's state of this node's volumes.
 pub trait Cluster: Send + Sync {
-    /// The CSI driver and volume handle behind the PersistentVolume of this name, while this node may read it.
+    /// CSI driver and volume handle of the PersistentVolume of this name; `None` if it does not exist, or the node may not read
+    /// it.
     fn persistent_volume(&self, name: String) -> BoxFuture<'static, Result<Option<(String, String)>, String>>;
 
     /// The node's `volumesInUse`.
     fn in_use(&self) -> BoxFuture<'static, Result<Vec<String>, String>>;
 
-    /// Takes a volume out of the node's `volumesInUse`: from then on it may be detached.
-    fn out_of_use(&self, volume: String) -> BoxFuture<'static, Result<(), String>>;
+    /// Removes a volume from the node's `volumesInUse`: after that a controller may detach it.
+    fn remove_in_use(&self, volume: String) -> BoxFuture<'static, Result<(), String>>;
 }
 
-/// Turns of those who work on the same volume: whoever comes second finds what the first has left.
+/// Locks by volume: work on the same volume is done one after another.
 #[derive(Default)]
-pub struct Turns {
-    turns: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
-    /// By staging directory: file systems that are unmounted there and may still be active.
+pub struct VolumeLocks {
+    locks: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
+    /// By staging directory: unmounted file systems that may still be active.
     lingering: Mutex<HashMap<PathBuf, FileSystem>>,
 }
 
-/// No API server: of a volume nothing is known but what lies on the node, and nobody waits for it.
+/// No API server: volumes are known only by the node's files.
 pub struct NoCluster;
 
 // === impl Storage ===
 
 impl Storage {
-    /// The volumes of pods below this kubelet's root, on this host.
+    /// Mounts, directories and drivers for the pods below this kubelet's root.
     pub fn new(host: &Host, root: &KubeletRoot, effects: &Effects, cluster: Arc<dyn Cluster>) -> Self {
         Self {
             mounts: Arc::new(Mounts::new(&host.mountinfo, root.pods())),
@@ -85,17 +86,17 @@ impl Storage {
             sys_block: host.sys_block.clone(),
             proc: host.proc.clone(),
             cluster,
-            turns: Turns::default(),
+            locks: VolumeLocks::default(),
             registrars: Registrars::default(),
         }
     }
 
-    /// A path as it is below the kubelet's root, which other mount namespaces may have elsewhere.
+    /// The path relative to the kubelet's root. Other mount namespaces may have the root at another path.
     pub fn below_root<'a>(&self, path: &'a Path) -> &'a Path {
         path.strip_prefix(self.root.path()).unwrap_or(path)
     }
 
-    /// Does work that may block, when it is its turn.
+    /// Runs blocking work on a thread.
     pub async fn work<T: Send + 'static>(
         self: &Arc<Self>,
         what: impl AsRef<Path>,
@@ -106,7 +107,7 @@ impl Storage {
         result.unwrap_or_else(|why| Err(vec![Fault::new("work on", what, why)]))
     }
 
-    /// As [`Self::work`], for what has one way to fail.
+    /// As [`Self::work`], with a single fault.
     pub(in crate::teardown) async fn look<T: Send + 'static>(
         self: &Arc<Self>,
         what: impl AsRef<Path>,
@@ -116,11 +117,11 @@ impl Storage {
             .await
     }
 
-    /// Removes the volume from `volumesInUse`; `place` is where it was mounted. It fails while anything is mounted in a directory
-    /// named by the volume's digest. Only the mount table shows all of these.
-    pub(super) async fn out_of_use(self: &Arc<Self>, volume: String, place: &Path) -> Result<(), Vec<Fault>> {
+    /// Removes the volume from `volumesInUse`. `mounted_at` is its former mount point. It fails while anything is mounted in a
+    /// directory with the volume's digest in its name: only the mount table shows all of these.
+    pub(super) async fn remove_in_use(self: &Arc<Self>, volume: String, mounted_at: &Path) -> Result<(), Vec<Fault>> {
         if let Some((driver, digest)) = csi_files::staged_as(&volume) {
-            self.look(place, move |storage| {
+            self.look(mounted_at, move |storage| {
                 let table = storage.all_mounts.read()?;
                 let all = storage.root.path().join(csi_files::STAGING);
                 let is_staged = |it: &&Mount| match it.path.strip_prefix(&all) {
@@ -134,8 +135,8 @@ impl Storage {
             })
             .await?;
         }
-        let out = self.cluster.out_of_use(volume).await;
-        out.map_err(|why| in_words("take out of volumesInUse", place, &why))
+        let out = self.cluster.remove_in_use(volume).await;
+        out.map_err(|why| fault_of("take out of volumesInUse", mounted_at, &why))
     }
 
     /// The CSI driver of this name.
@@ -156,21 +157,21 @@ impl Storage {
     }
 }
 
-// === impl Turns ===
+// === impl VolumeLocks ===
 
-impl Turns {
-    /// Waits until nobody else works on what is called so.
-    pub async fn take(&self, what: &str) -> OwnedMutexGuard<()> {
+impl VolumeLocks {
+    /// Locks the volume of this name.
+    pub async fn lock(&self, what: &str) -> OwnedMutexGuard<()> {
         let turn = {
-            let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
-            turns.retain(|_, turn| Arc::strong_count(turn) > 1);
-            Arc::clone(turns.entry(what.to_owned()).or_default())
+            let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
+            locks.retain(|_, turn| Arc::strong_count(turn) > 1);
+            Arc::clone(locks.entry(what.to_owned()).or_default())
         };
         turn.lock_owned().await
     }
 
-    /// Remembers the file system that was staged here until it is known to be active nowhere: it is no longer in the mount
-    /// table of this namespace.
+    /// Remembers the file system that was staged here, until it is known to be inactive. It is no longer in this namespace's
+    /// mount table.
     pub(super) fn set_lingering(&self, staged: &Path, file_system: Option<FileSystem>) {
         let mut lingering = self.lingering.lock().unwrap_or_else(PoisonError::into_inner);
         match file_system {
@@ -197,12 +198,12 @@ impl Cluster for NoCluster {
         Box::pin(async { Ok(Vec::new()) })
     }
 
-    fn out_of_use(&self, _volume: String) -> BoxFuture<'static, Result<(), String>> {
+    fn remove_in_use(&self, _volume: String) -> BoxFuture<'static, Result<(), String>> {
         Box::pin(async { Ok(()) })
     }
 }
 
-/// A failure in words.
-pub(super) fn in_words(verb: &'static str, path: impl AsRef<Path>, why: &dyn std::fmt::Display) -> Vec<Fault> {
+/// A fault with this cause.
+pub(super) fn fault_of(verb: &'static str, path: impl AsRef<Path>, why: &dyn std::fmt::Display) -> Vec<Fault> {
     vec![Fault::new(verb, path, Cause::Message(why.to_string()))]
 }

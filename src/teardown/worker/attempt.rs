@@ -157,7 +157,7 @@ impl Worker {
         span.end(&result);
         let finalizers = result.map_err(|failure| vec![failure])?;
         // A pod with finalizers is deleted again with each retry of its cleanup.
-        if !self.record.is_kept_by_finalizers() {
+        if !self.record.has_finalizers() {
             self.context.events.count(Counted::PodDeleted);
         }
         self.record.set_finalizers(finalizers);

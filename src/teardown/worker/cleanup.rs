@@ -53,7 +53,7 @@ impl Worker {
     /// may be deleted after that. A pod that runs again may have prepared them again.
     pub(super) async fn release_devices(&self, view: &PodView, observed: &RuntimePod) -> Result<(), Vec<Failure>> {
         let entry = self.context.journal.pod(&view.pod.uid);
-        if entry.is_some_and(|entry| entry.released) && !evidence::lives(&self.context, &view.pod.uid, observed) {
+        if entry.is_some_and(|entry| entry.released) && !evidence::runs(&self.context, &view.pod.uid, observed) {
             return Ok(());
         }
         let claims = devices::prepared(&self.context, view).await?;

@@ -68,7 +68,7 @@ impl Worker {
         }
         // The kubelet may have exited meanwhile, with leftovers for this agent.
         let is_finished = self.is_kubelets(update)
-            && observed.is_gone()
+            && observed.is_empty()
             && self.is_nothing_left(&update.view).await
             && self.is_kubelets(update);
         is_finished.then_some(Outcome::FinishedByKubelet)

@@ -54,7 +54,9 @@ impl PodMounts {
     /// `None` if the mount table cannot be read.
     async fn now(&self) -> Option<Vec<PathBuf>> {
         let (dir, mounts) = (self.dir.clone(), Arc::clone(&self.mounts));
-        let read = self.reads.work(move || Some(dir.mounted(&*mounts.read().ok()?)));
+        let read = self
+            .reads
+            .run_blocking(move || Some(dir.mounted(&*mounts.read().ok()?)));
         read.await.ok().flatten()
     }
 }

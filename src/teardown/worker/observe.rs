@@ -55,12 +55,12 @@ impl Worker {
         self.runtime_state.record_running(&observed, began);
         let is_overruled = self.kernel_still_counts(view, &observed).await;
         if is_overruled {
-            observed = observed.with_nothing_running();
+            observed = observed.with_all_exited();
         }
         let pod = Arc::new(observed);
         let shown = Arc::clone(&pod);
         self.on_node(view, step, move |context, view| {
-            evidence::all_agree(context, view, removed, step, &shown)
+            evidence::check_agreement(context, view, removed, step, &shown)
         })
         .await?;
         Ok(Observed { pod, is_overruled })
@@ -86,7 +86,7 @@ impl Worker {
         read: impl FnOnce(&Context, &PodView) -> Result<T, Vec<Failure>> + Send + 'static,
     ) -> Result<T, Vec<Failure>> {
         let (context, view) = (Arc::clone(&self.context), Arc::clone(view));
-        let result = self.context.reads.work(move || read(&context, &view)).await;
+        let result = self.context.reads.run_blocking(move || read(&context, &view)).await;
         result.unwrap_or_else(|why| Err(vec![Failure::new(step, "", why)]))
     }
 
@@ -98,7 +98,7 @@ impl Worker {
     ) -> Result<(), Vec<Failure>> {
         let shown = Arc::clone(stopped);
         self.on_node(view, Step::Cgroup, move |context, view| {
-            evidence::nothing_runs(context, view, &shown)
+            evidence::check_nothing_runs(context, view, &shown)
         })
         .await
     }

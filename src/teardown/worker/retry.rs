@@ -54,7 +54,7 @@ impl Worker {
             () = over, if waits => Wakes::ForMore,
             Some(()) = requested => Wakes::News,
             // A kubelet comes, and must not wait for this pod.
-            Err(_) = effects.while_allowed(pending::<()>()), if in_progress.is_some() => Wakes::ForMore,
+            Err(_) = effects.run_until_blocked(pending::<()>()), if in_progress.is_some() => Wakes::ForMore,
             Some(()) = unmounted => Wakes::ForMore,
             () = wait_for_any_exit(&held_by) => Wakes::ForMore,
             () = sleep(pause) => Wakes::ForMore,

@@ -81,7 +81,7 @@ impl Worker {
     pub(super) async fn kernel_counts(&self, view: &Arc<PodView>) -> bool {
         let deadline = self.period.deadline();
         // The conclusion has effects, so the gate must be open.
-        let may_act = matches!(self.context.effects.allow_untold(), Ok(true));
+        let may_act = matches!(self.context.effects.allow_unlogged(), Ok(true));
         if Instant::now() < deadline || !may_act {
             return false;
         }
@@ -135,7 +135,7 @@ impl Worker {
         let mut named = Vec::new();
         for container in observed.running() {
             let first_seen = self.runtime_state.lock().first_seen.get(&container.id).copied();
-            let pid = cri.container_process(&container.id, PATIENCE).await;
+            let pid = cri.container_pid(&container.id, PATIENCE).await;
             named.push((
                 container.name.clone(),
                 first_seen,

@@ -24,7 +24,7 @@ impl Worker {
         observed: &Observed,
     ) -> Result<Observed, Unfinished> {
         let (pod, is_overruled) = (Arc::clone(&observed.pod), observed.is_overruled);
-        if is_overruled || (has_exited_by_itself(update, &pod) && !pod.has_unread_ends()) {
+        if is_overruled || (has_exited_by_itself(update, &pod) && !pod.has_unread_exit()) {
             return Ok(Observed { pod, is_overruled });
         }
         if has_exited_by_itself(update, &pod) {
@@ -57,9 +57,9 @@ impl Worker {
         }
         let is_overruled = runs && self.kernel_counts(view).await;
         let pod = Arc::new(if is_overruled {
-            stopped.with_nothing_running()
+            stopped.with_all_exited()
         } else {
-            stopped.with_ends_of(observed)
+            stopped.with_exits_from(observed)
         });
         Ok(Observed { pod, is_overruled })
     }
@@ -75,7 +75,7 @@ impl Worker {
         };
         // With attached volumes the API keeps the last running container statuses, also in later attempts.
         let has_exited = observed.running().next().is_none();
-        if update.removed || observed.is_gone() || has_exited && self.may_hold_attached(&update.view).await? {
+        if update.removed || observed.is_empty() || has_exited && self.may_hold_attached(&update.view).await? {
             return collected(stop.everything().await);
         }
         // The stop does not wait for it. The API server rejects it once it has a newer status.
@@ -118,7 +118,7 @@ impl Worker {
 
     /// Begins the grace period. The journal has an earlier time for that, so this does not wait for the disk.
     fn begin_stop(&self, view: &PodView, observed: &RuntimePod) {
-        let grace_from = self.period.begins().then(|| {
+        let grace_from = self.period.begin().then(|| {
             self.record.set_grace(self.period.grace(), self.period.end());
             self.context.clock.now()
         });
@@ -132,5 +132,5 @@ impl Worker {
 
 /// Whether the pod has a terminal phase and nothing of it runs, and so is not stopped.
 fn has_exited_by_itself(update: &PodUpdate, observed: &RuntimePod) -> bool {
-    update.view.terminal_phase && update.view.deletion.is_none() && !update.removed && !observed.lives()
+    update.view.terminal_phase && update.view.deletion.is_none() && !update.removed && !observed.may_run()
 }

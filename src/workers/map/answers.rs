@@ -16,7 +16,7 @@ use crate::{
     },
     teardown::{
         begin::shorten,
-        grace::{self, GraceAsked},
+        grace::{self, RequestedGrace},
         journal::PodJournalExt as _,
     },
     trace_recorder::TraceRecorder,
@@ -108,9 +108,9 @@ impl PodWorkers {
     /// A request for the end of a pod that comes to its end already.
     fn change_end(&mut self, uid: &PodUid, kill: Kill) {
         let Some(status) = self.pods.get_mut(uid) else { return };
-        let asked = GraceAsked {
+        let asked = RequestedGrace {
             imposed: kill.grace,
-            ..GraceAsked::default()
+            ..RequestedGrace::default()
         };
         let grace = grace::effective(Some(status.period.grace()), asked);
         let (now, imposed) = (self.context.clock.now(), kill.imposed);

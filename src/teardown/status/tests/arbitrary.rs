@@ -1,4 +1,4 @@
-//! Any pod, status and runtime, however odd or hostile.
+//! Arbitrary pods, statuses and runtimes, including invalid ones.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ use crate::{
     node::cri::types::{Container, ContainerState as RuntimeState, RuntimePod, Sandbox, SandboxState},
     teardown::status::{Facts, Messages, Stage, generate},
 };
-// --- anything the API may show ---
+// --- anything that the API may show ---
 
 fn word(words: &'static [&'static str]) -> impl Strategy<Value = String> {
     select(words).prop_map(str::to_owned)
@@ -39,7 +39,7 @@ fn timestamp() -> impl Strategy<Value = Timestamp> {
     prop_oneof![8 => usual, 1 => Just(Timestamp::UNIX_EPOCH)]
 }
 
-/// As the API keeps them, in whole seconds.
+/// In whole seconds, as in the API.
 fn time() -> impl Strategy<Value = Option<Time>> {
     of(timestamp().prop_map(|time| Time(Timestamp::from_second(time.as_second()).unwrap())))
 }
@@ -179,7 +179,7 @@ fn ip() -> impl Strategy<Value = String> {
 
 pub(super) fn status() -> impl Strategy<Value = PodStatus> {
     let entries = || of(vec(entry(), 0..4));
-    // The server lets no address stand there twice.
+    // The server accepts no duplicate addresses.
     let ips = of(subsequence(&["10.0.0.7", "10.0.0.8", "fd00::7", "junk", ""], 0..4).prop_shuffle());
     let ips = ips.prop_map(|ips| Some(ips?.into_iter().map(|ip| PodIP { ip: ip.to_owned() }).collect()));
     let lists = (entries(), entries(), entries(), of(vec(condition(), 0..6)));
@@ -223,7 +223,7 @@ pub(super) fn status() -> impl Strategy<Value = PodStatus> {
         )
 }
 
-// --- anything a spec may ask for ---
+// --- anything that a spec may request ---
 
 fn policy() -> impl Strategy<Value = Option<String>> {
     of(word(&["Always", "OnFailure", "Never", "Never", "Odd"]))
@@ -297,7 +297,7 @@ fn pod() -> impl Strategy<Value = Pod> {
     })
 }
 
-// --- anything a runtime may answer ---
+// --- anything that a runtime may report ---
 
 fn instance() -> impl Strategy<Value = Container> {
     use RuntimeState::{Created, Exited, Running, Unknown};
@@ -349,7 +349,7 @@ fn imposed() -> impl Strategy<Value = Option<Eviction>> {
     }))
 }
 
-/// One pod with all that is known of it.
+/// One pod in API and runtime.
 #[derive(Debug, Clone)]
 pub(super) struct World {
     pub pod: Pod,

@@ -1,4 +1,4 @@
-//! Conditions: order, reasons, times, and whose they are.
+//! Conditions: order, reasons, times, owners.
 
 use k8s_openapi::api::core::v1::{ContainerRestartRule, PodCondition, PodReadinessGate};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -39,7 +39,7 @@ fn says(status: &str, reason: &str, message: Option<&str>) -> (String, Option<St
     )
 }
 
-/// All conditions as the API shows them afterwards.
+/// All conditions in the API after the patch.
 fn sent(case: &Case, stage: Stage) -> Vec<PodCondition> {
     let body = patch(&case.pod, UID, &case.generate(stage)).unwrap();
     let pod = apply(serde_json::to_value(&case.pod).unwrap(), &body);
@@ -51,7 +51,7 @@ fn running_pod() -> k8s_openapi::api::core::v1::Pod {
 }
 
 #[test]
-fn foreign_conditions_come_first_as_they_are_and_ours_in_the_kubelets_order() {
+fn foreign_conditions_come_first_unchanged_and_own_ones_in_the_kubelets_order() {
     let foreign = PodCondition {
         last_probe_time: Some(Time(at(3))),
         ..mk_condition("example.com/lb", "False")
@@ -87,7 +87,7 @@ fn termination_alone_does_not_make_a_pod_unready() {
     assert_eq!(answer(&case, Stage::Terminating, "Ready"), says("True", "", None));
 }
 
-/// As a node controller leaves a pod whose node is not ready: the flags of its containers stay as they were.
+/// As a node controller leaves a pod on a node that is not ready: the `ready` fields of its containers are unchanged.
 #[test]
 fn termination_does_not_make_a_pod_ready_again() {
     for kind in ["Ready", "ContainersReady"] {
@@ -130,7 +130,7 @@ fn transition_times_move_only_with_the_status() {
 }
 
 #[test]
-fn readiness_names_who_is_missing() {
+fn readiness_names_unready_containers() {
     let pod = with_spec(mk_pod([mk_container("b"), mk_container("a")]), |spec| {
         spec.init_containers = Some(vec![mk_sidecar("proxy"), mk_container("init")]);
     });
@@ -151,7 +151,7 @@ fn readiness_names_who_is_missing() {
 }
 
 #[test]
-fn a_pod_without_containers_is_of_unknown_readiness() {
+fn readiness_of_a_pod_without_containers_is_unknown() {
     let case = Case::new(mk_pod([]), []);
     assert_eq!(
         answer(&case, Stage::Terminating, "Ready"),
@@ -160,7 +160,7 @@ fn a_pod_without_containers_is_of_unknown_readiness() {
 }
 
 #[test]
-fn a_pod_that_is_over_is_unready_for_that_reason() {
+fn terminal_pod_is_unready_for_that_reason() {
     for (exit_code, reason) in [(0, "PodCompleted"), (1, "PodFailed")] {
         let case = Case::new(running_pod(), [exited("a", exit_code)]);
         for stage in [Stage::Stopped, Stage::Terminated] {
@@ -172,7 +172,7 @@ fn a_pod_that_is_over_is_unready_for_that_reason() {
 }
 
 #[test]
-fn an_empty_message_is_none_when_what_was_wanting_is_said_again() {
+fn empty_message_equals_no_message() {
     let said = |message: Option<&str>| PodCondition {
         reason: Some("UnknownContainerStatuses".into()),
         message: message.map(Into::into),
@@ -189,7 +189,7 @@ fn an_empty_message_is_none_when_what_was_wanting_is_said_again() {
 }
 
 #[test]
-fn an_evicted_pod_is_unready_before_it_is_stopped() {
+fn evicted_pod_is_unready_before_its_stop() {
     let mut case = Case::new(running_pod(), [running("a")]);
     case.imposed = Some(evicted());
     assert_eq!(
@@ -254,7 +254,7 @@ fn initialized_follows_the_init_containers_and_never_goes_back() {
 }
 
 #[test]
-fn a_pod_may_start_containers_only_in_one_ready_sandbox_with_an_address() {
+fn pod_is_ready_to_start_containers_only_with_one_ready_sandbox_and_an_address() {
     let stopped = || Sandbox {
         state: SandboxState::NotReady,
         ..mk_sandbox()
@@ -283,26 +283,26 @@ fn a_pod_may_start_containers_only_in_one_ready_sandbox_with_an_address() {
         ("without address", vec![without_address()], false, Some(bare)),
         ("on the host's network", vec![without_address()], true, None),
     ];
-    for (claim, sandboxes, host_network, wanting) in cases {
+    for (claim, sandboxes, host_network, unready) in cases {
         let pod = with_status(running_pod(), |status| status.pod_ip = None);
         let mut case = Case::new(
             with_spec(pod, |spec| spec.host_network = Some(host_network)),
             [running("a")],
         );
         case.observed.sandboxes = sandboxes;
-        let expected = match wanting {
+        let expected = match unready {
             None => says("True", "", None),
             Some(message) => says("False", "PodSandboxNotReady", Some(message)),
         };
         let shown = || answer(&case, Stage::Terminating, "PodReadyToStartContainers");
         assert_eq!(shown(), expected, "{claim}");
-        // As kubelets before 1.37 leave it.
+        // As kubelets before 1.37.
         let old = with_condition(case.pod.clone(), mk_condition("PodReadyToStartContainers", "False"));
         let case = Case {
             pod: old,
             ..case.clone()
         };
-        let expected = if wanting.is_some() {
+        let expected = if unready.is_some() {
             says("False", "", None)
         } else {
             expected

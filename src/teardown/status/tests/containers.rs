@@ -1,4 +1,4 @@
-//! Container statuses, from the newest instances and from what the API knew before.
+//! Container statuses, from the newest instances and the API.
 
 use k8s_openapi::api::core::v1::{
     ContainerStateTerminated, ContainerStatus, EphemeralContainer, Probe, VolumeMountStatus,
@@ -26,14 +26,14 @@ fn unknown_end(entry: &ContainerStatus) -> Option<(i32, Option<&str>, Option<&Ti
 }
 
 #[test]
-fn a_running_container_shows_its_start_and_keeps_its_readiness() {
+fn running_container_shows_its_start_and_keeps_its_readiness() {
     let previous = mk_entry("a", running_since(at(10)));
     let pod = with_entry(mk_pod([mk_container("a")]), previous.clone());
     assert_eq!(Case::new(pod, [running("a")]).entry(Stage::Terminating), previous);
 }
 
 #[test]
-fn an_unready_container_stays_unready() {
+fn unready_container_stays_unready() {
     let previous = ContainerStatus {
         ready: false,
         ..mk_entry("a", running_since(at(10)))
@@ -43,7 +43,7 @@ fn an_unready_container_stays_unready() {
 }
 
 #[test]
-fn a_run_that_the_api_did_not_know_is_started_and_ready_unless_a_probe_must_say_so() {
+fn unreported_run_is_started_and_ready_unless_it_has_a_probe() {
     let probe = Some(Probe::default());
     let cases = [
         ("no probes", mk_container("a"), Some(true), true),
@@ -73,7 +73,7 @@ fn a_run_that_the_api_did_not_know_is_started_and_ready_unless_a_probe_must_say_
 }
 
 #[test]
-fn a_created_container_waits_for_no_reason() {
+fn created_container_waits_without_a_reason() {
     let case = Case::new(mk_pod([mk_container("a")]), [mk_instance("a", RuntimeState::Created)]);
     let expected = mk_entry("a", waiting(None));
     for stage in [Stage::Terminating, Stage::Stopped] {
@@ -82,7 +82,7 @@ fn a_created_container_waits_for_no_reason() {
 }
 
 #[test]
-fn an_ended_container_shows_its_real_end() {
+fn exited_container_shows_its_exit_code_and_times() {
     let pod = with_entry(mk_pod([mk_container("a")]), mk_entry("a", running_since(at(10))));
     for stage in STAGES {
         let entry = Case::new(pod.clone(), [exited("a", 7)]).entry(stage);
@@ -91,7 +91,7 @@ fn an_ended_container_shows_its_real_end() {
 }
 
 #[test]
-fn an_end_without_a_start_shows_1970_as_the_kubelet_does() {
+fn exit_without_a_start_shows_1970_like_the_kubelet() {
     let never_started = Container {
         started_at: None,
         reason: "StartError".into(),
@@ -107,7 +107,7 @@ fn an_end_without_a_start_shows_1970_as_the_kubelet_does() {
 }
 
 #[test]
-fn the_real_end_of_a_crash_loop_replaces_the_waiting_state() {
+fn exit_in_a_crash_loop_replaces_the_waiting_state() {
     let mut previous = mk_entry("a", waiting(Some("CrashLoopBackOff")));
     previous.last_state = Some(terminated(end_of("a", 1)));
     let pod = not_deleted(with_entry(mk_pod([mk_container("a")]), previous));
@@ -177,7 +177,7 @@ fn without_a_second_instance_the_last_state_comes_from_the_api() {
 }
 
 #[test]
-fn the_exit_code_of_an_earlier_run_does_not_pass_for_the_end_of_a_lost_one() {
+fn exit_code_of_an_earlier_run_is_not_used_for_a_lost_one() {
     let lost = ContainerStatus {
         container_id: Some("containerd://a-1".into()),
         restart_count: 1,
@@ -220,7 +220,7 @@ fn the_restart_count_never_falls() {
 }
 
 #[test]
-fn an_unknown_container_counts_as_running_until_it_is_stopped_and_then_as_lost() {
+fn unknown_container_counts_as_running_before_the_stop_and_as_lost_after_it() {
     let previous = ContainerStatus {
         restart_count: 2,
         ..mk_entry("a", running_since(at(10)))
@@ -245,7 +245,7 @@ fn an_unknown_container_counts_as_running_until_it_is_stopped_and_then_as_lost()
 }
 
 #[test]
-fn an_end_that_the_api_knows_survives_a_runtime_that_forgot_it() {
+fn exit_in_the_api_survives_a_runtime_that_has_forgotten_it() {
     let previous = mk_entry("a", terminated(end_of("a", 0)));
     let pod = with_entry(mk_pod([mk_container("a")]), previous.clone());
     for instances in [
@@ -261,7 +261,7 @@ fn an_end_that_the_api_knows_survives_a_runtime_that_forgot_it() {
 }
 
 #[test]
-fn a_vanished_container_keeps_its_ids_and_ends_as_unknown() {
+fn vanished_container_keeps_its_ids_and_becomes_unknown() {
     let previous = mk_entry("a", running_since(at(10)));
     let pod = with_entry(mk_pod([mk_container("a")]), previous.clone());
     for deleted in [true, false] {
@@ -287,7 +287,7 @@ fn a_vanished_container_keeps_its_ids_and_ends_as_unknown() {
 }
 
 #[test]
-fn a_container_nobody_knows_waits_with_the_reason_of_its_turn() {
+fn container_that_was_never_created_waits_with_the_kubelets_reason() {
     let pod = mk_pod([mk_container("a")]);
     let with_init = with_spec(pod.clone(), |spec| {
         spec.init_containers = Some(vec![mk_container("init")]);
@@ -358,7 +358,7 @@ fn an_init_container_is_ready_once_it_is_done() {
 }
 
 #[test]
-fn one_illegal_step_keeps_that_entry_and_lets_the_others_go_on() {
+fn illegal_transition_keeps_its_entry_and_changes_the_others() {
     let ended = mk_entry("a", terminated(end_of("a", 0)));
     let pod = with_entry(mk_pod([mk_container("a"), mk_container("b")]), ended.clone());
     let revived = Container {
@@ -380,7 +380,7 @@ fn one_illegal_step_keeps_that_entry_and_lets_the_others_go_on() {
 }
 
 #[test]
-fn what_others_own_in_an_entry_is_taken_over() {
+fn foreign_fields_of_an_entry_are_kept() {
     let previous = ContainerStatus {
         resources: Some(Default::default()),
         allocated_resources: Some([("cpu".to_owned(), Default::default())].into()),
@@ -432,7 +432,7 @@ fn entries_are_sorted_by_name_and_init_ones_by_spec() {
 }
 
 #[test]
-fn an_ephemeral_container_has_no_probes_and_no_say_in_the_phase() {
+fn ephemeral_container_has_no_probes_and_does_not_affect_the_phase() {
     let pod = with_spec(mk_pod([mk_container("a")]), |spec| {
         spec.ephemeral_containers = Some(vec![EphemeralContainer {
             name: "debug".into(),
@@ -449,7 +449,7 @@ fn an_ephemeral_container_has_no_probes_and_no_say_in_the_phase() {
 }
 
 #[test]
-fn an_ephemeral_container_never_comes_back_and_a_sidecar_always_may() {
+fn ephemeral_container_never_restarts_and_a_sidecar_always_may() {
     let pod = with_spec(mk_pod([mk_container("a")]), |spec| {
         spec.restart_policy = Some("Always".into());
         spec.init_containers = Some(vec![mk_sidecar("s")]);

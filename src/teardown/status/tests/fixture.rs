@@ -1,4 +1,4 @@
-//! Builders for pods as the API shows them and as the runtime does, and the facts made of both.
+//! Builders for pods in API and runtime.
 
 use std::collections::BTreeMap;
 
@@ -17,22 +17,22 @@ use crate::{
 pub(super) const UID: &str = "11111111-2222-3333-4444-555555555555";
 pub(super) const STAGES: [Stage; 3] = [Stage::Terminating, Stage::Stopped, Stage::Terminated];
 
-/// Seconds after some moment in 2026.
+/// Seconds after a fixed time in 2026.
 pub(super) fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_780_000_000 + seconds).unwrap()
 }
 
-/// When the status is made.
+/// Time of the status.
 pub(super) fn now() -> Timestamp {
     at(1000)
 }
 
-/// The patch for an object of which everything is known.
+/// The patch for an object without unknown fields.
 pub(super) fn patch(pod: &Pod, uid: &str, wanted: &PodStatus) -> Option<serde_json::Value> {
     crate::teardown::status::patch(pod, &RawStatuses::default(), uid, wanted)
 }
 
-/// One pod from both sides.
+/// One pod in API and runtime.
 #[derive(Debug, Clone)]
 pub(super) struct Case {
     pub pod: Pod,
@@ -71,12 +71,12 @@ impl Case {
         }
     }
 
-    /// The one regular container's entry.
+    /// The entry of the regular container.
     pub(super) fn entry(&self, stage: Stage) -> ContainerStatus {
         self.generate(stage).container_statuses.unwrap().remove(0)
     }
 
-    /// The one init container's entry.
+    /// The entry of the init container.
     pub(super) fn init_entry(&self, stage: Stage) -> ContainerStatus {
         self.generate(stage).init_container_statuses.unwrap().remove(0)
     }
@@ -137,13 +137,13 @@ pub(super) fn mk_pod(containers: impl IntoIterator<Item = Spec>) -> Pod {
     }
 }
 
-/// Changes the spec of a pod that has one.
+/// Changes the spec of a pod.
 pub(super) fn with_spec(mut pod: Pod, change: impl FnOnce(&mut PodSpec)) -> Pod {
     change(pod.spec.as_mut().unwrap());
     pod
 }
 
-/// Changes the status of a pod that has one.
+/// Changes the status of a pod.
 pub(super) fn with_status(mut pod: Pod, change: impl FnOnce(&mut PodStatus)) -> Pod {
     change(pod.status.as_mut().unwrap());
     pod
@@ -170,9 +170,9 @@ pub(super) fn not_deleted(mut pod: Pod) -> Pod {
     pod
 }
 
-// --- the API's view ---
+// --- the API ---
 
-/// An entry whose instance has the id that [`mk_instance`] gives.
+/// An entry with the ID of an instance of [`mk_instance`].
 pub(super) fn mk_entry(name: &str, state: ContainerState) -> ContainerStatus {
     let runs = state.running.is_some();
     ContainerStatus {
@@ -214,7 +214,7 @@ pub(super) fn terminated(end: ContainerStateTerminated) -> ContainerState {
     }
 }
 
-/// What [`mk_instance`] ends up as.
+/// The terminated state of [`mk_instance`].
 pub(super) fn end_of(name: &str, exit_code: i32) -> ContainerStateTerminated {
     ContainerStateTerminated {
         container_id: Some(format!("containerd://{name}-0")),
@@ -236,7 +236,7 @@ pub(super) fn mk_condition(kind: &str, status: &str) -> PodCondition {
     }
 }
 
-// --- the runtime's view ---
+// --- the runtime ---
 
 pub(super) fn mk_sandbox() -> Sandbox {
     Sandbox {

@@ -1,4 +1,4 @@
-//! The patch: only ours, only what differs, never back.
+//! The patch: only own fields, only differences, no reverts.
 
 use k8s_openapi::api::core::v1::{ContainerStatus, EphemeralContainer, Pod, PodCondition, PodIP, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -8,20 +8,20 @@ use super::fixture::*;
 use super::strategic_merge::apply;
 use crate::teardown::status::Stage;
 
-/// The pod after its status was patched with what the runtime shows at this stage.
+/// The pod after a patch with the runtime's state at this stage.
 fn patched(case: &Case, stage: Stage) -> Pod {
     let wanted = case.generate(stage);
     send(&case.pod, &wanted)
 }
 
-/// The pod after this patch, as the server stores it.
+/// The pod after this patch, as in the server.
 fn send(live: &Pod, wanted: &PodStatus) -> Pod {
     let pod = serde_json::to_value(live).unwrap();
     let body = patch(live, UID, wanted).unwrap_or_else(|| json!({}));
     serde_json::from_value(apply(pod, &body)).unwrap()
 }
 
-/// The `status` part of the patch from a live pod to what is wanted.
+/// The `status` part of the patch from a live pod to the wanted status.
 fn status_patch(live: &Pod, wanted: &PodStatus) -> Option<Value> {
     patch(live, UID, wanted).map(|mut body| body["status"].take())
 }
@@ -30,7 +30,7 @@ fn live(pod: &Pod) -> &PodStatus {
     pod.status.as_ref().unwrap()
 }
 
-/// A running pod as a kubelet leaves it.
+/// A running pod with the status of a kubelet.
 fn settled() -> Case {
     let entry = mk_entry("a", running_since(at(10)));
     let mut case = Case::new(with_entry(mk_pod([mk_container("a")]), entry), [running("a")]);
@@ -48,7 +48,7 @@ fn nothing_is_sent_when_nothing_changed() {
 }
 
 #[test]
-fn a_finished_pod_is_told_so_in_one_small_patch() {
+fn finished_pod_needs_one_small_patch() {
     let mut case = settled();
     case.observed.containers = vec![exited("a", 0)];
     let body = patch(&case.pod, UID, &case.generate(Stage::Stopped)).unwrap();
@@ -93,7 +93,7 @@ fn a_finished_pod_is_told_so_in_one_small_patch() {
 }
 
 #[test]
-fn the_patch_leads_to_what_is_wanted_and_then_is_empty() {
+fn patch_produces_the_wanted_status_and_is_then_empty() {
     for imposed in [None, Some(evicted())] {
         let mut case = settled();
         case.imposed = imposed;
@@ -111,7 +111,7 @@ fn the_patch_leads_to_what_is_wanted_and_then_is_empty() {
 }
 
 #[test]
-fn a_pod_of_another_uid_is_left_alone() {
+fn pod_with_another_uid_is_not_changed() {
     let case = settled();
     let wanted = PodStatus {
         phase: Some("Failed".into()),
@@ -140,7 +140,7 @@ fn reason_and_message_go_with_the_phase_they_belonged_to() {
 }
 
 #[test]
-fn a_terminal_phase_on_the_live_object_wins_over_a_late_status() {
+fn terminal_phase_of_the_live_object_wins_over_a_late_status() {
     let mut case = settled();
     let early = case.generate(Stage::Terminating);
     case.observed.containers = vec![exited("a", 0)];
@@ -154,7 +154,7 @@ fn a_terminal_phase_on_the_live_object_wins_over_a_late_status() {
 }
 
 #[test]
-fn an_ended_entry_is_not_replaced_by_a_running_one_of_the_same_run() {
+fn terminated_entry_is_not_replaced_by_a_running_one_of_the_same_run() {
     for policy in ["Always", "Never"] {
         let mut case = settled();
         case.pod = with_spec(case.pod, |spec| spec.restart_policy = Some(policy.into()));
@@ -170,7 +170,7 @@ fn an_ended_entry_is_not_replaced_by_a_running_one_of_the_same_run() {
 }
 
 #[test]
-fn a_later_run_replaces_an_ended_one_where_the_policy_allows() {
+fn later_run_replaces_a_terminated_one_where_the_policy_allows() {
     let ended = with_entry(mk_pod([mk_container("a")]), mk_entry("a", terminated(end_of("a", 0))));
     let later = ContainerStatus {
         container_id: Some("containerd://a-1".into()),
@@ -189,7 +189,7 @@ fn a_later_run_replaces_an_ended_one_where_the_policy_allows() {
 }
 
 #[test]
-fn conditions_of_others_are_not_in_the_patch() {
+fn foreign_conditions_are_not_in_the_patch() {
     let mut case = settled();
     let stale = mk_condition("example.com/lb", "False");
     case.pod = with_condition(case.pod, stale);
@@ -240,7 +240,7 @@ fn an_eviction_through_the_api_meanwhile_keeps_its_condition() {
 }
 
 #[test]
-fn what_is_already_true_keeps_the_time_it_became_so() {
+fn unchanged_condition_keeps_its_transition_time() {
     let case = settled();
     let wanted = PodStatus {
         conditions: Some(vec![PodCondition {
@@ -294,7 +294,7 @@ fn entries_of_containers_added_meanwhile_stay() {
 }
 
 #[test]
-fn entries_of_no_container_go() {
+fn entries_without_a_container_are_removed() {
     let pod = with_init_entry(settled().pod, mk_entry("ghost", waiting(None)));
     let case = Case {
         pod,
@@ -326,7 +326,7 @@ fn addresses_are_added_and_removed_by_name_and_never_erased() {
 }
 
 #[test]
-fn what_the_server_prints_for_nothing_is_no_difference() {
+fn defaults_of_the_server_are_no_difference() {
     let mut case = settled();
     let entries = case.pod.status.as_mut().unwrap().container_statuses.as_mut().unwrap();
     entries[0].last_state = Some(Default::default());
@@ -335,7 +335,7 @@ fn what_the_server_prints_for_nothing_is_no_difference() {
 }
 
 #[test]
-fn a_pod_without_status_gets_one() {
+fn pod_without_status_gets_one() {
     let mut case = Case::new(mk_pod([mk_container("a")]), [exited("a", 0)]);
     case.pod.status = None;
     let after = patched(&case, Stage::Stopped);
@@ -343,7 +343,7 @@ fn a_pod_without_status_gets_one() {
 }
 
 #[test]
-fn claim_lists_and_volume_health_are_left_alone() {
+fn claim_statuses_and_volume_health_are_not_changed() {
     let of_others = json!({
         "resourceClaimStatuses": [{ "name": "gpu", "resourceClaimName": "web-gpu" }],
         "extendedResourceClaimStatus": {

@@ -1,4 +1,4 @@
-//! The phase: what containers make of it, and who overrules them.
+//! The phase from the containers, and what overrules it.
 
 use k8s_openapi::api::core::v1::{ContainerRestartRule, ContainerRestartRuleOnExitCodes, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -25,7 +25,7 @@ fn two(first: Container, second: Container) -> Vec<Container> {
 #[test]
 fn containers_decide_the_phase() {
     let created = |name: &str| mk_instance(name, RuntimeState::Created);
-    // claim, restart policy, instances of a and b, phase while terminating, phase once stopped
+    // claim, restart policy, instances of a and b, phase while terminating, phase when stopped
     let cases = [
         (
             "both run",
@@ -110,7 +110,7 @@ fn a_terminal_phase_waits_until_nothing_can_run() {
 }
 
 #[test]
-fn a_container_seen_running_refutes_that_the_pod_is_stopped() {
+fn running_container_shows_that_the_pod_is_not_stopped() {
     let mut case = Case::new(
         mk_pod([mk_container("a"), mk_container("b")]),
         [running("a"), exited("b", 1)],
@@ -165,7 +165,7 @@ fn init_containers_decide_before_regular_ones() {
 }
 
 #[test]
-fn sidecars_that_ended_say_nothing_about_success() {
+fn exited_sidecars_do_not_affect_success() {
     let pod = with_spec(mk_pod([mk_container("a")]), |spec| {
         spec.init_containers = Some(vec![mk_sidecar("proxy")]);
     });
@@ -207,7 +207,7 @@ fn a_restart_rule_overrules_both_policies() {
             values: Some(vec![42]),
         }),
     };
-    // operator, exit code of the init container: does its failure end the pod?
+    // operator, exit code of the init container: whether its failure terminates the pod
     for (operator, exit_code, expected) in [
         ("In", 42, "Pending"),
         ("In", 1, "Failed"),
@@ -230,7 +230,7 @@ fn a_restart_rule_overrules_both_policies() {
 }
 
 #[test]
-fn an_imposed_end_stays_failed_whatever_the_exit_codes_say() {
+fn evicted_pod_stays_failed_regardless_of_exit_codes() {
     for exit_code in [0, 1] {
         let mut case = Case::new(mk_pod([mk_container("a")]), [exited("a", exit_code)]);
         case.imposed = Some(evicted());
@@ -245,7 +245,7 @@ fn an_imposed_end_stays_failed_whatever_the_exit_codes_say() {
 }
 
 #[test]
-fn an_imposed_end_without_words_has_none() {
+fn eviction_without_a_message_has_none() {
     let mut case = Case::new(mk_pod([mk_container("a")]), [exited("a", 0)]);
     case.imposed = Some(Eviction {
         reason: String::new(),
@@ -277,7 +277,7 @@ fn a_terminal_phase_in_the_api_always_wins() {
 }
 
 #[test]
-fn reason_and_message_belong_to_the_phase_they_came_with() {
+fn reason_and_message_change_only_with_the_phase() {
     let pod = with_status(mk_pod([mk_container("a")]), |status| {
         status.reason = Some("NodeLost".into());
         status.message = Some("the node did not answer".into());
@@ -289,7 +289,7 @@ fn reason_and_message_belong_to_the_phase_they_came_with() {
 }
 
 #[test]
-fn a_pod_that_outlived_its_deadline_failed() {
+fn pod_that_exceeded_its_deadline_has_failed() {
     let pod = |seconds| {
         with_spec(mk_pod([mk_container("a")]), |spec| {
             spec.active_deadline_seconds = Some(seconds);
@@ -323,7 +323,7 @@ fn a_pod_that_outlived_its_deadline_failed() {
 }
 
 #[test]
-fn a_pod_without_containers_is_pending_until_it_ends_failed() {
+fn pod_without_containers_is_pending_until_it_fails() {
     let case = Case::new(mk_pod([]), []);
     assert_eq!(STAGES.map(|stage| case.phase(stage)), ["Pending", "Pending", "Failed"]);
 }
@@ -355,7 +355,7 @@ fn observed_generation_never_falls() {
 }
 
 #[test]
-fn an_end_that_was_part_of_a_restart_of_the_whole_pod_is_not_the_last() {
+fn exit_in_a_restart_of_all_containers_is_not_final() {
     let restarting = Container {
         reason: "RestartingAllContainers".into(),
         ..exited("init", 137)

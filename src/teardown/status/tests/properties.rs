@@ -1,4 +1,4 @@
-//! What holds for any pod, however odd, hostile or out of date.
+//! Properties of the status of any pod, including invalid and outdated ones.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition, PodStatus};
@@ -14,7 +14,7 @@ use crate::{
     node::cri::types::ContainerState as RuntimeState,
     teardown::status::{Phase, Stage},
 };
-/// Fields of a status that may ever be in a patch, orders left out.
+/// Fields of a status that a patch may have, without order directives.
 const OURS: [&str; 11] = [
     "phase",
     "reason",
@@ -34,7 +34,7 @@ fn send(live: &Pod, wanted: &PodStatus) -> Pod {
     serde_json::from_value(apply(serde_json::to_value(live).unwrap(), &body)).unwrap()
 }
 
-// --- what holds ---
+// --- properties ---
 
 fn status_of(pod: &Pod) -> PodStatus {
     pod.status.clone().unwrap_or_default()
@@ -49,7 +49,7 @@ fn all_lists(status: &PodStatus) -> [&[ContainerStatus]; 3] {
     lists.map(|list| list.as_deref().unwrap_or_default())
 }
 
-/// Every entry that is in both, the first of its name counting, as (before, after).
+/// Entries in both lists, the first of each name, as (before, after).
 fn pairs<'a>(before: &'a PodStatus, after: &'a PodStatus) -> Vec<(&'a ContainerStatus, &'a ContainerStatus)> {
     let mut pairs = Vec::new();
     for (before, after) in all_lists(before).into_iter().zip(all_lists(after)) {
@@ -60,7 +60,7 @@ fn pairs<'a>(before: &'a PodStatus, after: &'a PodStatus) -> Vec<(&'a ContainerS
     pairs
 }
 
-/// The conditions of others. The order among types is not theirs to keep.
+/// Foreign conditions, without their order among types.
 fn foreign(status: &PodStatus) -> Vec<&PodCondition> {
     let foreign = |condition: &&PodCondition| ["mine", "gate", ""].contains(&condition.type_.as_str());
     let mut list: Vec<&PodCondition> = status.conditions.iter().flatten().filter(foreign).collect();
@@ -103,7 +103,7 @@ proptest! {
     }
 
     #[test]
-    fn a_second_look_at_the_same_world_has_nothing_to_add(world in world()) {
+    fn status_of_the_same_state_is_unchanged(world in world()) {
         let after = World { pod: send(&world.pod, &world.wanted()), ..world };
         prop_assert_eq!(patch(&after.pod, UID, &after.wanted()), None);
     }
@@ -143,7 +143,7 @@ proptest! {
     }
 
     #[test]
-    fn an_imposed_end_is_never_a_success(world in world()) {
+    fn evicted_pod_never_succeeds(world in world()) {
         let was_over = Phase::of(&status_of(&world.pod)) == Some(Phase::Succeeded);
         if world.imposed.is_some() && !was_over {
             let phase = world.wanted().phase;
@@ -152,14 +152,14 @@ proptest! {
     }
 
     #[test]
-    fn after_clean_up_every_pod_is_over(mut world in world()) {
+    fn every_pod_has_a_terminal_phase_after_its_cleanup(mut world in world()) {
         world.observed.containers.retain(|container| container.state != RuntimeState::Running);
         world.stage = Stage::Terminated;
         prop_assert!(Phase::is_over(&world.wanted()));
     }
 
     #[test]
-    fn a_pod_that_is_over_is_not_ready(world in world()) {
+    fn terminal_pod_is_not_ready(world in world()) {
         let wanted = world.wanted();
         if Phase::is_over(&wanted) {
             for condition in wanted.conditions.iter().flatten() {
@@ -170,7 +170,7 @@ proptest! {
     }
 
     #[test]
-    fn a_patch_holds_the_uid_and_our_fields_and_nothing_else(world in world(), meanwhile in of(status())) {
+    fn patch_has_only_the_uid_and_own_fields(world in world(), meanwhile in of(status())) {
         let live = Pod { status: meanwhile, ..world.pod.clone() };
         if let Some(body) = patch(&live, UID, &world.wanted()) {
             let top: Vec<&String> = body.as_object().unwrap().keys().collect();
@@ -187,7 +187,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_not_ours_is_as_it_was(world in world(), meanwhile in of(status())) {
+    fn foreign_fields_are_unchanged(world in world(), meanwhile in of(status())) {
         let live = Pod { status: meanwhile, ..world.pod.clone() };
         let after = send(&live, &world.wanted());
         prop_assert_eq!(&live.metadata, &after.metadata);
@@ -198,7 +198,7 @@ proptest! {
     }
 
     #[test]
-    fn what_has_ended_for_good_stays_ended(mut world in world(), meanwhile in of(status())) {
+    fn terminated_container_stays_terminated(mut world in world(), meanwhile in of(status())) {
         let spec = world.pod.spec.get_or_insert_default();
         spec.restart_policy = Some("Never".into());
         for container in spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()) {

@@ -1,10 +1,10 @@
-//! As much of the server's strategic merge as a pod status needs.
+//! The server's strategic merge, as far as a pod status needs it.
 
 use serde_json::{Map, Value};
 
 const ORDER: &str = "$setElementOrder/";
 
-/// The key by which the server merges the elements of a list; lists without one are replaced.
+/// The server's merge key of a list. Lists without one are replaced.
 fn merge_key(field: &str) -> Option<&'static str> {
     match field {
         "conditions" => Some("type"),
@@ -13,7 +13,7 @@ fn merge_key(field: &str) -> Option<&'static str> {
     }
 }
 
-/// The object as it stands after the patch.
+/// The object after the patch.
 pub(super) fn apply(object: Value, patch: &Value) -> Value {
     let (Value::Object(mut object), Value::Object(patch)) = (object, patch) else {
         return patch.clone();
@@ -51,7 +51,7 @@ fn merge_list(old: Value, key: &str, changes: &[Value]) -> Vec<Value> {
     list
 }
 
-/// The server refuses changes that are not in the order they ask for; so does this.
+/// Like the server, rejects a patch whose changes are not in the requested order.
 fn sort_list(object: &mut Map<String, Value>, field: &str, order: &Value, changes: Option<&Value>) {
     let key = merge_key(field).expect("only lists with a merge key have an order");
     let order: Vec<&Value> = order.as_array().unwrap().iter().map(|element| &element[key]).collect();

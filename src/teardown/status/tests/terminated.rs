@@ -1,4 +1,4 @@
-//! After clean-up: nothing stays undecided.
+//! After the cleanup: all containers are terminated.
 
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, EphemeralContainer, Pod, PodCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use super::fixture::*;
 use crate::teardown::status::Stage;
 
-/// Exit code of each entry, `None` where it has not ended.
+/// Exit code of each entry; `None` if it is not terminated.
 fn ends(entries: Option<Vec<ContainerStatus>>) -> Vec<Option<i32>> {
     let end = |entry: &ContainerStatus| entry.state.as_ref()?.terminated.as_ref().map(|end| end.exit_code);
     entries.unwrap_or_default().iter().map(end).collect()
@@ -32,7 +32,7 @@ fn a_pod_that_never_started_fails_with_137() {
 }
 
 #[test]
-fn regular_containers_end_only_if_the_pod_was_initialized() {
+fn regular_containers_terminate_only_if_the_pod_was_initialized() {
     let proxy = with_spec(mk_pod([mk_container("a")]), |spec| {
         spec.init_containers = Some(vec![mk_sidecar("proxy")]);
     });
@@ -102,7 +102,7 @@ fn regular_containers_end_only_if_the_pod_was_initialized() {
 
 #[test]
 fn an_init_container_that_succeeded_at_its_signal_has_not_initialized_the_pod() {
-    // The deletion was asked for 30 s before it was due.
+    // The delete request was 30 s before its deadline.
     let ended_at = |seconds| {
         let mut pod = with_two_inits();
         pod.metadata.deletion_grace_period_seconds = Some(30);
@@ -119,7 +119,7 @@ fn an_init_container_that_succeeded_at_its_signal_has_not_initialized_the_pod() 
 }
 
 #[test]
-fn a_sidecar_that_has_ended_had_initialized_the_pod_if_it_was_so_before_the_end() {
+fn exited_sidecar_keeps_the_pod_initialized() {
     let proxy = with_spec(mk_pod([mk_container("a")]), |spec| {
         spec.init_containers = Some(vec![mk_sidecar("proxy")]);
     });
@@ -141,7 +141,7 @@ fn a_sidecar_that_has_ended_had_initialized_the_pod_if_it_was_so_before_the_end(
 }
 
 #[test]
-fn a_pod_that_fails_for_want_of_knowledge_goes_on_telling_what_was_wanting() {
+fn pod_that_fails_as_unknown_keeps_its_unready_containers() {
     let pod = with_status(mk_pod([mk_container("a")]), |status| {
         status.phase = Some("Pending".into());
     });
@@ -160,7 +160,7 @@ fn a_pod_that_fails_for_want_of_knowledge_goes_on_telling_what_was_wanting() {
 }
 
 #[test]
-fn init_containers_end_up_to_the_last_that_shows_a_start_and_at_least_the_first() {
+fn init_containers_terminate_up_to_the_last_started_and_at_least_the_first() {
     let cases = [
         ("none started", Case::new(with_two_inits(), []), [Some(137), None, None]),
         (
@@ -184,7 +184,7 @@ fn init_containers_end_up_to_the_last_that_shows_a_start_and_at_least_the_first(
 }
 
 #[test]
-fn ephemeral_containers_stay_as_they_are() {
+fn ephemeral_containers_are_unchanged() {
     let pod = with_spec(mk_pod([mk_container("a")]), |spec| {
         spec.ephemeral_containers = Some(vec![EphemeralContainer {
             name: "debug".into(),
@@ -202,14 +202,14 @@ fn ephemeral_containers_stay_as_they_are() {
 }
 
 #[test]
-fn a_success_that_is_known_stays_one() {
+fn known_success_is_kept() {
     let case = Case::new(mk_pod([mk_container("a")]), [exited("a", 0)]);
     assert_eq!(case.generate(Stage::Terminated), case.generate(Stage::Stopped));
     assert_eq!(case.phase(Stage::Terminated), "Succeeded");
 }
 
 #[test]
-fn a_static_looking_annotation_does_not_keep_an_api_pod_from_its_end() {
+fn config_source_annotation_of_an_api_pod_changes_nothing() {
     let mut pod = mk_pod([mk_container("a")]);
     pod.metadata.annotations = Some([("kubernetes.io/config.source".to_owned(), "file".to_owned())].into());
     assert_eq!(Case::new(pod, [exited("a", 0)]).phase(Stage::Stopped), "Succeeded");

@@ -1,4 +1,4 @@
-//! What is unknown of an object, or cannot be read, is left as the server has it.
+//! Unknown and unreadable fields of an object stay unchanged.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use super::arbitrary::{World, world};
 use super::fixture::*;
 use super::strategic_merge::apply;
 use crate::{model::pod::PodObject, teardown::status::Stage};
-/// A running pod in the server's own JSON.
+/// A running pod in the server's JSON.
 fn running_pod() -> Value {
     let pod = with_entry(mk_pod([mk_container("a")]), mk_entry("a", running_since(at(10))));
     let pod = with_condition(pod, mk_condition("Ready", "True"));
@@ -17,7 +17,7 @@ fn running_pod() -> Value {
     pod
 }
 
-/// The pod as the server stores it once it shows how its container has ended.
+/// The pod in the server after its container has exited.
 fn after_its_end(pod: &Value) -> Value {
     let object = PodObject::from_value(pod).unwrap();
     let case = Case::new(object.pod, [exited("a", 3)]);
@@ -27,7 +27,7 @@ fn after_its_end(pod: &Value) -> Value {
 }
 
 #[test]
-fn fields_of_a_newer_server_survive_in_the_entry_of_a_container() {
+fn unknown_fields_of_a_container_status_are_kept() {
     let mut pod = running_pod();
     let kept = [
         ("fieldOfTheFuture", json!({ "a": [1] })),
@@ -53,12 +53,12 @@ fn fields_of_a_newer_server_survive_in_the_entry_of_a_container() {
 }
 
 #[test]
-fn conditions_and_entries_that_cannot_be_read_are_not_touched() {
+fn unreadable_conditions_and_entries_are_not_changed() {
     let mut pod = running_pod();
     let condition = json!({ "type": "Mine", "status": "True", "lastTransitionTime": "9999-12-31T23:59:59Z" });
     let conditions = pod["status"]["conditions"].as_array_mut().unwrap();
     conditions.extend([condition.clone(), json!({ "type": 7, "status": "True" })]);
-    // One of ours, which stays true.
+    // An own condition, which stays true.
     conditions.push(json!({ "type": "PodScheduled", "status": "True", "lastTransitionTime": "9999-12-31T23:59:59Z" }));
     let odd = json!({ "name": 7, "image": "i" });
     pod["status"]["containerStatuses"]
@@ -80,7 +80,7 @@ fn conditions_and_entries_that_cannot_be_read_are_not_touched() {
 }
 
 #[test]
-fn an_entry_of_which_the_state_cannot_be_read_is_reported_as_the_runtime_shows_it() {
+fn unreadable_state_is_replaced_by_the_runtimes() {
     for state in [
         json!("running"),
         json!({ "running": 7 }),
@@ -105,9 +105,9 @@ fn an_exit_code_that_cannot_be_read_is_no_success() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever the object, what is read of it leads to the same status as all of it does.
+    /// The fields that are read give the same status as the whole object.
     #[test]
-    fn what_is_not_read_changes_no_status(world in world()) {
+    fn fields_that_are_not_read_change_no_status(world in world()) {
         let mut live = serde_json::to_value(&world.pod).unwrap();
         live["metadata"]["name"] = "web".into();
         live["metadata"]["namespace"] = "ns".into();

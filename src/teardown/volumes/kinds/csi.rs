@@ -1,7 +1,7 @@
-//! CSI volumes, as file systems and as raw block devices: their driver unpublishes them for the pod, and unstages them when
-//! no pod of this node uses them any more. What it says is not believed, but the mount table.
+//! CSI volumes, as file systems and as raw block devices. The driver unpublishes them for the pod, and unstages them when no pod
+//! of this node uses them. The mount table counts, not the driver's response.
 //!
-//! `identity → publication (NodeUnpublishVolume) → users → release (NodeUnstageVolume) → volumesInUse → the pod's own trace`
+//! `identity → publication (NodeUnpublishVolume) → users → release (NodeUnstageVolume) → volumesInUse → the pod's directory`
 
 use std::{path::Path, sync::Arc};
 
@@ -9,7 +9,7 @@ use futures::future::FutureExt as _;
 use rustix::fs::FileType;
 
 use super::super::{
-    kind::{Approved, OneByOne, Taken, VolumeKind},
+    kind::{Approved, OneByOne, TeardownResult, VolumeKind},
     storage::Storage,
 };
 use crate::{
@@ -29,7 +29,7 @@ mod staging;
 mod unused;
 mod users;
 
-use release::Stage;
+use release::StagingPath;
 use staging::Staged;
 pub use unused::{IsDue, Released, release_unused};
 use users::{Shape, Use};
@@ -37,7 +37,7 @@ use users::{Shape, Use};
 pub struct Csi;
 
 const PLUGIN: &str = names::CSI;
-/// Below a volume's directory: where its driver mounts it for the pod.
+/// Below a volume's directory: its mount point for the pod.
 const TARGET: &str = "mount";
 
 // === impl Csi ===
@@ -57,12 +57,12 @@ impl VolumeKind for Csi {
 }
 
 impl OneByOne for Csi {
-    fn take_away(&self, storage: Arc<Storage>, pod: PodDir, volume: VolumeDir, approved: Approved) -> Taken {
-        take_away(storage, pod, volume, approved).boxed()
+    fn tear_down(&self, storage: Arc<Storage>, pod: PodDir, volume: VolumeDir, approved: Approved) -> TeardownResult {
+        tear_down(storage, pod, volume, approved).boxed()
     }
 }
 
-async fn take_away(
+async fn tear_down(
     storage: Arc<Storage>,
     pod: PodDir,
     volume: VolumeDir,
@@ -78,23 +78,23 @@ async fn take_away(
     let name = identity
         .as_ref()
         .map_or_else(|| path.display().to_string(), |it| it.unique_name());
-    let _turn = storage.turns.take(&name).await;
+    let _turn = storage.locks.lock(&name).await;
 
-    let mut report = publication::end(&storage, identity.as_ref(), &target, &approved).await?;
-    // What belongs to one pod alone is neither staged nor attached.
+    let mut report = publication::unpublish(&storage, identity.as_ref(), &target, &approved).await?;
+    // An ephemeral volume of one pod is neither staged nor attached.
     let ephemeral = matches!(&data, Found::Read(data) if data.lifecycle == Lifecycle::Ephemeral);
     if let Some(identity) = identity.filter(|_| !ephemeral) {
         let own = Use::new(&pod, Shape::FileSystem, &volume);
-        let staged = Staged::of(&storage, &identity).map(Stage::FileSystem);
+        let staged = Staged::of(&storage, &identity).map(StagingPath::FileSystem);
         report += release::release(&storage, &identity, Some(own), staged.into_iter().collect(), &approved).await?;
     }
     report += storage
-        .work(&path, move |storage| remove_trace(storage, &pod, &volume))
+        .work(&path, move |storage| remove_volume_dir(storage, &pod, &volume))
         .await?;
     Ok(report)
 }
 
-/// What the kubelet has written of the volume into its directory.
+/// The kubelet's file in the volume's directory.
 fn pod_copy(pod: &PodDir, volume: &VolumeDir) -> Result<Found, Fault> {
     let dir = match pod.open()? {
         Some(dir) => dir.open_below(volume.relative())?,
@@ -103,14 +103,14 @@ fn pod_copy(pod: &PodDir, volume: &VolumeDir) -> Result<Found, Fault> {
     dir.map_or(Ok(Found::Missing), |dir| csi_files::read(&dir))
 }
 
-/// Removes the volume's directory: the mount point, the kubelet's file and itself; never what else may lie there.
-fn remove_trace(storage: &Storage, pod: &PodDir, volume: &VolumeDir) -> Result<DiskReport, Vec<Fault>> {
+/// Removes the volume's directory: the mount point, the kubelet's file and itself, but no other content.
+fn remove_volume_dir(storage: &Storage, pod: &PodDir, volume: &VolumeDir) -> Result<DiskReport, Vec<Fault>> {
     let Some(dir) = pod.open().map_err(|fault| vec![fault])? else {
         return Ok(DiskReport::default());
     };
     let mut work = Work::on(&dir, &storage.effects);
     let place = Path::new(names::VOLUMES).join(&volume.plugin);
-    // Some drivers publish by a link, which is never followed, and leave it.
+    // Some drivers publish with a link, and leave it. It is never followed.
     let target = dir.open_below(place.join(&volume.name)).map_err(|fault| vec![fault])?;
     let seen = target.map(|target| target.stat(TARGET.as_ref())).transpose();
     match seen.map_err(|fault| vec![fault])?.flatten() {
@@ -119,7 +119,7 @@ fn remove_trace(storage: &Storage, pod: &PodDir, volume: &VolumeDir) -> Result<D
         }
         _ => work.remove_empty(place.join(&volume.name), TARGET.as_ref()),
     }
-    // While the mount point is there, this is what tells whose it is.
+    // As long as the mount point exists, this file identifies the volume.
     if work.faults.is_empty() {
         work.remove_file(place.join(&volume.name), csi_files::FILE.as_ref());
         work.remove_empty(place, &volume.name);

@@ -1,5 +1,4 @@
-//! What raw block volumes have in common: a directory with one file for each pod, on which the device is bound, and which a
-//! loop device holds.
+//! Raw block volumes have a directory with one file for each pod. The device is bound to the file, and a loop device has it open.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -22,18 +21,18 @@ use crate::{
     teardown::on_disk::{DiskReport, Work},
 };
 
-/// The directory of one volume's maps, outside of any pod's.
+/// The directory of one volume's maps, outside of pods' directories.
 pub struct Maps(pub PathBuf);
 
 // === impl Maps ===
 
 impl Maps {
-    /// Takes the pod's map away: loop device, bind mount, file. What the data are stays as it is.
+    /// Removes the pod's map: loop device, bind mount, file. The data on the device stays.
     pub fn unmap(&self, storage: &Storage, uid: &str) -> Result<DiskReport, Vec<Fault>> {
         let one = |fault| vec![fault];
         let file = self.0.join(uid);
         let Some(dir) = Dir::open(&self.0).map_err(one)? else {
-            // What covers the directory hides a mount, and takes none away.
+            // A mount over the directory hides a mount, but does not remove it.
             let mounted = storage.all_mounts.read().map_err(one)?.mounts_at_or_below(&[&file]);
             let still = |mount: &Mount| Fault::new("unmount", &mount.path, Cause::StillMounted);
             return match mounted.is_empty() {
@@ -43,24 +42,24 @@ impl Maps {
         };
         let mut work = Work::on(&dir, &storage.effects);
         for device in loops::devices_on(&file, &storage.sys_block).map_err(one)? {
-            work.keep(loops::detach(&device, &file, &storage.sys_block, &storage.effects));
+            work.record(loops::detach(&device, &file, &storage.sys_block, &storage.effects));
         }
         if work.faults.is_empty() {
             work.unmount_all(&storage.all_mounts, &[&file]);
         }
         if work.faults.is_empty() {
-            work.keep(dir.remove_file(uid.as_ref(), &storage.effects));
+            work.record(dir.remove_file(uid.as_ref(), &storage.effects));
         }
         work.done()
     }
 
-    /// UIDs of the pods that have one here and may live. What nobody holds, of a pod without a directory, is only left over: a
-    /// kubelet makes that directory first and removes it last.
+    /// UIDs of the pods that have a map here and may run. A map without holder is a leftover if the pod has no directory: a
+    /// kubelet creates that directory first and removes it last.
     pub fn users(&self, storage: &Storage) -> Result<Vec<String>, Fault> {
-        self.pods(|uid| Ok(may_live(storage, uid) || self.is_held(storage, uid)?))
+        self.pods(|uid| Ok(may_run(storage, uid) || self.is_held(storage, uid)?))
     }
 
-    /// UIDs of the pods for which something is mounted here, or held by a loop device.
+    /// UIDs of the pods with a mount or a loop device here.
     fn holders(&self, storage: &Storage) -> Result<Vec<String>, Fault> {
         self.pods(|uid| self.is_held(storage, uid))
     }
@@ -82,28 +81,28 @@ impl Maps {
         Ok(mounted || !loops::devices_on(&file, &storage.sys_block)?.is_empty())
     }
 
-    /// Removes what is left over of all pods, on which nothing is mounted any more; what holds somebody's data is a fault.
-    pub fn remove_left(&self, work: &mut Work<'_>) -> Result<(), Fault> {
+    /// Removes the leftovers of all pods, which have no mounts. A file with content is a fault.
+    pub fn remove_leftovers(&self, work: &mut Work<'_>) -> Result<(), Fault> {
         let Some(dir) = Dir::open(&self.0)? else { return Ok(()) };
         for name in dir.names()? {
-            work.keep(remove_one(&dir, &name, work.effects));
+            work.record(remove_one(&dir, &name, work.effects));
         }
         Ok(())
     }
 
-    /// The same of one pod.
-    pub fn remove_left_of(&self, storage: &Storage, uid: &str) -> Result<DiskReport, Vec<Fault>> {
+    /// Removes the leftover of one pod.
+    pub fn remove_leftovers_of(&self, storage: &Storage, uid: &str) -> Result<DiskReport, Vec<Fault>> {
         let Some(dir) = Dir::open(&self.0).map_err(|fault| vec![fault])? else {
             return Ok(DiskReport::default());
         };
         let mut work = Work::on(&dir, &storage.effects);
-        work.keep(remove_one(&dir, uid.as_ref(), &storage.effects));
+        work.record(remove_one(&dir, uid.as_ref(), &storage.effects));
         work.done()
     }
 }
 
-/// A pod whose directory cannot be looked for may live.
-fn may_live(storage: &Storage, uid: &OsStr) -> bool {
+/// A pod whose directory cannot be checked may run.
+fn may_run(storage: &Storage, uid: &OsStr) -> bool {
     let Some(Ok(pod)) = uid.to_str().map(|uid| PodDir::new(&storage.root, uid)) else {
         return false;
     };
@@ -113,7 +112,7 @@ fn may_live(storage: &Storage, uid: &OsStr) -> bool {
     }
 }
 
-/// What devices are mounted on holds nothing.
+/// The mount point of a device is an empty file.
 fn remove_one(dir: &Dir, name: &OsStr, effects: &Effects) -> Result<Outcome, Fault> {
     match dir.stat(name)?.map(|seen| seen.kind) {
         None => Ok(Outcome::Nothing),
@@ -130,7 +129,7 @@ fn remove_one(dir: &Dir, name: &OsStr, effects: &Effects) -> Result<Outcome, Fau
     }
 }
 
-/// UIDs of the pods for which a device is mounted or held in one of the directories `<all>/<volume>/<maps>`.
+/// UIDs of the pods with a mounted or held device in one of the directories `<all>/<volume>/<maps>`.
 pub fn mapped_pods(storage: &Storage, all: &Path, maps: &str) -> Result<Vec<String>, Fault> {
     let Some(all) = Dir::open(all)? else {
         return Ok(Vec::new());
@@ -152,7 +151,7 @@ fn is_no_directory(fault: &Fault) -> bool {
     matches!(fault.cause, Cause::Errno(Errno::ENOTDIR | Errno::ELOOP))
 }
 
-/// Names of the volumes of which this pod has a map in one of the directories `<all>/<volume>/<maps>`.
+/// Names of the volumes with a map for this pod in one of the directories `<all>/<volume>/<maps>`.
 pub fn mapped_for(all: &Path, maps: &str, uid: &str) -> Result<Vec<OsString>, Fault> {
     let Some(all) = Dir::open(all)? else {
         return Ok(Vec::new());
@@ -174,7 +173,7 @@ pub fn mapped_for(all: &Path, maps: &str, uid: &str) -> Result<Vec<OsString>, Fa
     Ok(found)
 }
 
-/// Removes the pod's link to the device: the last trace of the volume in its directory.
+/// Removes the pod's link to the device, the last part of the volume in its directory.
 pub fn remove_link(storage: &Storage, pod: &PodDir, volume: &VolumeDir) -> Result<DiskReport, Vec<Fault>> {
     let one = |fault| vec![fault];
     let Some(dir) = pod.open().map_err(one)? else {
@@ -183,11 +182,11 @@ pub fn remove_link(storage: &Storage, pod: &PodDir, volume: &VolumeDir) -> Resul
     let mut work = Work::on(&dir, &storage.effects);
     let place = Path::new(names::DEVICES).join(&volume.plugin);
     if let Some(place) = dir.open_below(&place).map_err(one)? {
-        // A kubelet makes a link here and nothing else.
+        // A kubelet creates only a link here.
         if place.link_target(&volume.name).map_err(one)?.is_some() {
-            work.keep(place.remove_file(&volume.name, &storage.effects));
+            work.record(place.remove_file(&volume.name, &storage.effects));
         } else if place.names().map_err(one)?.contains(&volume.name) {
-            work.keep(place.remove_empty(&volume.name, &storage.effects));
+            work.record(place.remove_empty(&volume.name, &storage.effects));
         }
     }
     work.done()

@@ -1,4 +1,4 @@
-//! `emptyDir` on disk, in memory or of huge pages: it lives and ends with its pod.
+//! `emptyDir` on disk, in memory or of huge pages. Its data is removed with its pod.
 
 use std::ffi::{OsStr, OsString};
 

@@ -1,12 +1,12 @@
-//! `local` volumes: a directory of the host, or the file system of a device that is mounted once for all pods. The data
-//! stays; what goes is the pod's mount, and the device's with the last pod.
+//! `local` volumes: a directory of the host, or the file system of a device that is mounted once for all pods. The data stays.
+//! The pod's mount is unmounted, and the device's with the last pod.
 
 use std::{ffi::OsStr, path::Path, sync::Arc};
 
 use futures::future::FutureExt as _;
 
 use super::super::{
-    kind::{Approved, OneByOne, Taken, VolumeKind},
+    kind::{Approved, OneByOne, TeardownResult, VolumeKind},
     storage::Storage,
 };
 use crate::{
@@ -24,7 +24,7 @@ pub mod block;
 pub struct Local;
 
 const PLUGIN: &str = "kubernetes.io~local-volume";
-/// Below the kubelet's directory: one directory for each volume that is made of a device.
+/// Below the kubelet's directory: one directory for each volume on a device.
 const DEVICE_MOUNTS: &str = "plugins/kubernetes.io/local-volume/mounts";
 
 // === impl Local ===
@@ -40,19 +40,19 @@ impl VolumeKind for Local {
 }
 
 impl OneByOne for Local {
-    fn take_away(&self, storage: Arc<Storage>, pod: PodDir, volume: VolumeDir, _approved: Approved) -> Taken {
+    fn tear_down(&self, storage: Arc<Storage>, pod: PodDir, volume: VolumeDir, _approved: Approved) -> TeardownResult {
         async move {
             let path = pod.path().join(volume.relative());
-            let _turn = storage.turns.take(&format!("{PLUGIN}/{}", volume.name.display())).await;
+            let _turn = storage.locks.lock(&format!("{PLUGIN}/{}", volume.name.display())).await;
             storage
-                .work(&path, move |storage| take_away(storage, &pod, &volume))
+                .work(&path, move |storage| tear_down(storage, &pod, &volume))
                 .await
         }
         .boxed()
     }
 }
 
-fn take_away(storage: &Storage, pod: &PodDir, volume: &VolumeDir) -> Result<DiskReport, Vec<Fault>> {
+fn tear_down(storage: &Storage, pod: &PodDir, volume: &VolumeDir) -> Result<DiskReport, Vec<Fault>> {
     let one = |fault| vec![fault];
     let Some(dir) = pod.open().map_err(one)? else {
         return Ok(DiskReport::default());
@@ -62,7 +62,7 @@ fn take_away(storage: &Storage, pod: &PodDir, volume: &VolumeDir) -> Result<Disk
     if work.faults.is_empty() && !is_used_by_another(storage, pod, &volume.name).map_err(one)? {
         unmount_device(storage, &volume.name, &mut work);
     }
-    // Last, so that whoever is cut short finds it again.
+    // The last step, so that a retry finds the volume again.
     if work.faults.is_empty() {
         work.remove_empty(Path::new(names::VOLUMES).join(&volume.plugin), &volume.name);
     }
@@ -78,7 +78,7 @@ fn is_used_by_another(storage: &Storage, pod: &PodDir, volume: &OsStr) -> Result
             return Ok(true);
         }
     }
-    // Another pod's directory may be covered by another mount.
+    // Another pod's directory may be covered by a mount.
     let others = storage.mounts.read()?;
     let is_used = |it: &Mount| it.path.ends_with(place.join(volume)) && !it.path.starts_with(pod.path());
     Ok(others.all().iter().any(is_used))

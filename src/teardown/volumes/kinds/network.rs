@@ -1,12 +1,12 @@
-//! File systems of servers, mounted for one pod: unmounted, and only the empty mount point goes.
+//! Network file systems, mounted for one pod. They are unmounted, and only the empty mount point is removed.
 
 use super::super::kind::VolumeKind;
 
-/// One such kind, by its plugin's directory.
+/// A kind, with its plugin's directory.
 pub struct Network(&'static str);
 
 pub const NFS: Network = Network("kubernetes.io~nfs");
-/// This and the following are what kubelets of earlier versions leave.
+/// Kinds of earlier versions of the kubelet.
 pub const CEPH_FS: Network = Network("kubernetes.io~cephfs");
 pub const GLUSTER_FS: Network = Network("kubernetes.io~glusterfs");
 pub const AZURE_FILE: Network = Network("kubernetes.io~azure-file");

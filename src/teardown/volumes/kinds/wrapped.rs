@@ -1,5 +1,4 @@
-//! Volumes that are an `emptyDir` underneath, into which the kubelet writes what the API server has: nothing in them is
-//! anybody's only copy.
+//! Volumes on an `emptyDir` with content from the API server. The content may be deleted.
 
 use std::ffi::{OsStr, OsString};
 
@@ -9,16 +8,16 @@ use crate::{
     teardown::on_disk::Work,
 };
 
-/// One such kind, by its plugin's directory.
+/// A kind, with its plugin's directory.
 pub struct Wrapped(&'static str);
 
-/// `projected`, also the token volume of every pod.
+/// `projected`, such as the token volume of every pod.
 pub const PROJECTED: Wrapped = Wrapped("kubernetes.io~projected");
 pub const SECRET: Wrapped = Wrapped("kubernetes.io~secret");
-/// On the disk; the others are in memory.
+/// On disk. The others are in memory.
 pub const CONFIG_MAP: Wrapped = Wrapped("kubernetes.io~configmap");
 pub const DOWNWARD_API: Wrapped = Wrapped("kubernetes.io~downward-api");
-/// On the disk, a clone.
+/// On disk, a clone.
 pub const GIT_REPO: Wrapped = Wrapped("kubernetes.io~git-repo");
 
 // === impl Wrapped ===

@@ -1,6 +1,6 @@
 //! A CSI volume as a raw block device.
 //!
-//! `loop device → bind of the device → NodeUnpublishVolume → NodeUnstageVolume → volumesInUse → link in the pod`
+//! `loop device → bind mount of the device → NodeUnpublishVolume → NodeUnstageVolume → volumesInUse → link in the pod`
 
 use std::{
     collections::BTreeSet,
@@ -14,15 +14,15 @@ use futures::future::FutureExt as _;
 use super::{
     super::{
         super::{
-            kind::{Approved, DeviceKind, OneByOne, Taken},
+            kind::{Approved, DeviceKind, OneByOne, TeardownResult},
             storage::Storage,
         },
         device::{self, Maps},
     },
     PLUGIN,
-    identity::{self, Identity, Unread},
+    identity::{self, Identity, UnidentifiedFile},
     publication,
-    release::{self, Stage},
+    release::{self, StagingPath},
     users::{Shape, Use},
 };
 use crate::{
@@ -37,14 +37,14 @@ use crate::{
 
 pub struct Block;
 
-/// Beside the volumes: what is published for pods, and what is staged.
+/// Directories of published and of staged volumes.
 const PUBLISHED: &str = "publish";
 const STAGED: &str = "staging";
-/// In each volume's directory.
+/// Directories of each volume.
 const MAPS: &str = "dev";
 const DATA: &str = "data";
 
-/// The places of one raw block volume, outside of any pod.
+/// The paths of one raw block volume, outside of pods' directories.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BlockVolumePaths {
     all: PathBuf,
@@ -52,7 +52,7 @@ pub struct BlockVolumePaths {
     pub volume: OsString,
 }
 
-/// Where all of them are.
+/// Directory of all raw block volumes.
 fn all_in(storage: &Storage) -> PathBuf {
     storage.root.path().join(STAGING).join(BLOCK)
 }
@@ -60,7 +60,7 @@ fn all_in(storage: &Storage) -> PathBuf {
 // === impl BlockVolumePaths ===
 
 impl BlockVolumePaths {
-    /// Those of the PersistentVolume of this name.
+    /// The paths of the PersistentVolume with this name.
     pub fn of(storage: &Storage, volume: &OsStr) -> Self {
         Self {
             all: all_in(storage),
@@ -76,40 +76,40 @@ impl BlockVolumePaths {
         self.all.join(PUBLISHED).join(&self.volume)
     }
 
-    /// Where it is staged.
+    /// Its staging path.
     pub fn staged(&self) -> PathBuf {
         self.all.join(STAGED).join(&self.volume)
     }
 
-    /// Holds the kubelet's file.
+    /// Directory of the kubelet's file.
     pub fn data(&self) -> PathBuf {
         self.all.join(&self.volume).join(DATA)
     }
 
-    /// The volume that this is, by the kubelet's file. Blocks.
-    pub fn said(&self) -> Result<Result<Identity, Unread>, Fault> {
+    /// The volume in the kubelet's file. Blocks.
+    pub fn read_identity(&self) -> Result<Result<Identity, UnidentifiedFile>, Fault> {
         let data = self.data();
-        Ok(Identity::said(&csi_files::read_at(&data)?, &data))
+        Ok(Identity::read(&csi_files::read_at(&data)?, &data))
     }
 
-    /// The same, else by the PersistentVolume, whose name is the volume's.
+    /// The volume in the kubelet's file, else of the PersistentVolume with the volume's name.
     pub async fn identity(&self, storage: &Arc<Storage>) -> Result<Option<Identity>, Vec<Fault>> {
-        let places = self.clone();
-        let said = storage.look(self.data(), move |_| places.said());
+        let paths = self.clone();
+        let said = storage.look(self.data(), move |_| paths.read_identity());
         match said.await? {
             Ok(identity) => Ok(Some(identity)),
             Err(_) => identity::by_persistent_volume(storage, &self.volume, &self.data()).await,
         }
     }
 
-    /// UIDs of the pods for which it is mapped or published, and that may live. Blocks.
+    /// UIDs of the pods for which it is mapped or published, and that may run. Blocks.
     pub fn users(&self, storage: &Storage) -> Result<Vec<String>, Fault> {
         let mut users = self.maps().users(storage)?;
         users.extend(Maps(self.published()).users(storage)?);
         Ok(users)
     }
 
-    /// Removes all that a kubelet made for the volume, and what is left over of pods: empty files and directories, and the
+    /// Removes everything that a kubelet created for the volume, and leftovers of pods: empty files and directories, and the
     /// kubelet's file. Blocks.
     pub fn remove(&self, storage: &Storage) -> Result<DiskReport, Vec<Fault>> {
         let Some(dir) = Dir::open(&self.all).map_err(|fault| vec![fault])? else {
@@ -118,17 +118,17 @@ impl BlockVolumePaths {
         let own = Path::new(&self.volume);
         let mut work = Work::on(&dir, &storage.effects);
         for maps in [Maps(self.published()), self.maps()] {
-            let left = maps.remove_left(&mut work);
+            let left = maps.remove_leftovers(&mut work);
             work.faults.extend(left.err());
         }
         work.remove_empty(PUBLISHED, &self.volume);
-        // A driver leaves here what it mounted the device on; nothing is mounted any more.
+        // A driver may leave its mount point here. Nothing is mounted.
         work.remove_tree(STAGED, &self.volume);
         work.remove_empty(own, MAPS.as_ref());
         if work.faults.is_empty() {
             work.remove_file(own.join(DATA), csi_files::FILE.as_ref());
             work.remove_empty(own, DATA.as_ref());
-            work.keep(dir.remove_empty(&self.volume, &storage.effects));
+            work.record(dir.remove_empty(&self.volume, &storage.effects));
         }
         work.done()
     }
@@ -159,34 +159,34 @@ impl DeviceKind for Block {
 }
 
 impl OneByOne for Block {
-    fn take_away(&self, storage: Arc<Storage>, pod: PodDir, volume: VolumeDir, approved: Approved) -> Taken {
-        take_away(storage, pod, volume, approved).boxed()
+    fn tear_down(&self, storage: Arc<Storage>, pod: PodDir, volume: VolumeDir, approved: Approved) -> TeardownResult {
+        tear_down(storage, pod, volume, approved).boxed()
     }
 }
 
-async fn take_away(
+async fn tear_down(
     storage: Arc<Storage>,
     pod: PodDir,
     volume: VolumeDir,
     approved: Approved,
 ) -> Result<DiskReport, Vec<Fault>> {
-    let places = BlockVolumePaths::of(&storage, &volume.name);
-    let what = places.data();
-    let identity = places.identity(&storage).await?;
+    let paths = BlockVolumePaths::of(&storage, &volume.name);
+    let what = paths.data();
+    let identity = paths.identity(&storage).await?;
     let name = identity
         .as_ref()
         .map_or_else(|| what.display().to_string(), Identity::unique_name);
-    let _turn = storage.turns.take(&name).await;
+    let _turn = storage.locks.lock(&name).await;
 
-    let (maps, uid) = (places.maps(), pod.uid().to_owned());
+    let (maps, uid) = (paths.maps(), pod.uid().to_owned());
     let mut report = storage.work(&what, move |storage| maps.unmap(storage, &uid)).await?;
-    let published = Maps(places.published());
-    report += publication::end(&storage, identity.as_ref(), &published.0.join(pod.uid()), &approved).await?;
+    let published = Maps(paths.published());
+    report += publication::unpublish(&storage, identity.as_ref(), &published.0.join(pod.uid()), &approved).await?;
     if report.withheld == 0 {
         let uid = pod.uid().to_owned();
-        // It was the driver's to remove, keeps nobody, and is looked at again with the volume's directories.
+        // The driver should have removed it. It does not block the pod, and is removed with the volume's directories.
         match storage
-            .work(&what, move |storage| published.remove_left_of(storage, &uid))
+            .work(&what, move |storage| published.remove_leftovers_of(storage, &uid))
             .await
         {
             Ok(done) => report += done,
@@ -195,14 +195,21 @@ async fn take_away(
                 tracing::warn!(
                     pod.uid = pod.uid(),
                     fault = faults.first().map(ToString::to_string),
-                    "Something is left where a driver has unpublished a raw block volume"
+                    "Driver has unpublished a raw block volume and left its mount point"
                 );
             }
         }
     }
     if let Some(identity) = &identity {
         let own = Use::new(&pod, Shape::Block, &volume);
-        report += release::release(&storage, identity, Some(own), vec![Stage::Block(places)], &approved).await?;
+        report += release::release(
+            &storage,
+            identity,
+            Some(own),
+            vec![StagingPath::Block(paths)],
+            &approved,
+        )
+        .await?;
     }
     report += storage
         .work(&what, move |storage| device::remove_link(storage, &pod, &volume))
@@ -210,7 +217,7 @@ async fn take_away(
     Ok(report)
 }
 
-/// The places of all raw block volumes of this node, of which a kubelet that was cut short may have left a part. Blocks.
+/// The paths of all raw block volumes of this node, including partial ones of an interrupted kubelet. Blocks.
 pub fn all(storage: &Storage) -> Result<Vec<BlockVolumePaths>, Fault> {
     let Some(all) = Dir::open(&all_in(storage))? else {
         return Ok(Vec::new());

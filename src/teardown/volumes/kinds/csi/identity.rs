@@ -1,4 +1,4 @@
-//! Which driver has mounted a volume, and by which handle it knows it; also where the kubelet's file about it is torn.
+//! Identifies the driver and handle of a volume, even if the kubelet's file is damaged.
 
 use std::{
     ffi::OsStr,
@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    super::super::storage::{Storage, in_words},
+    super::super::storage::{Storage, fault_of},
     PLUGIN, TARGET, staging,
 };
 use crate::node::{
@@ -17,17 +17,17 @@ use crate::node::{
     pod_dir::{PodDir, VolumeDir, names},
 };
 
-/// What a volume is called by its driver.
+/// Driver and handle of a volume.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Identity {
     pub driver: String,
     pub handle: String,
 }
 
-/// A file of the kubelet that does not tell which volume it is about.
+/// A file of the kubelet that does not identify its volume.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{file:?} does not tell which volume it is about ({why})")]
-pub struct Unread {
+pub struct UnidentifiedFile {
     file: PathBuf,
     why: String,
 }
@@ -35,13 +35,13 @@ pub struct Unread {
 // === impl Identity ===
 
 impl Identity {
-    /// As in the node's `volumesInUse`.
+    /// Name in the node's `volumesInUse`.
     pub fn unique_name(&self) -> String {
         unique_name(&self.driver, &self.handle)
     }
 
-    /// What the kubelet's file in the directory `dir` says, if it says both.
-    pub fn said(data: &Found, dir: &Path) -> Result<Self, Unread> {
+    /// Driver and handle in the kubelet's file in the directory `dir`, if it has both.
+    pub fn read(data: &Found, dir: &Path) -> Result<Self, UnidentifiedFile> {
         let why = match data {
             Found::Missing => "there is none".to_owned(),
             Found::Invalid(torn) => torn.to_string(),
@@ -57,13 +57,13 @@ impl Identity {
             }
             Found::Read(_) => "it lacks driver or handle".to_owned(),
         };
-        Err(Unread::new(dir, why))
+        Err(UnidentifiedFile::new(dir, why))
     }
 }
 
-// === impl Unread ===
+// === impl UnidentifiedFile ===
 
-impl Unread {
+impl UnidentifiedFile {
     /// The file in the directory `dir`.
     pub fn new(dir: &Path, why: impl Into<String>) -> Self {
         Self {
@@ -73,7 +73,7 @@ impl Unread {
     }
 }
 
-/// Whose volume this is: by the pod's own file, else by what it is a mount of, else by the PersistentVolume.
+/// Identifies a volume by the pod's file, else by the staged volume that it is a mount of, else by the PersistentVolume.
 pub async fn of_volume(
     storage: &Arc<Storage>,
     pod: &PodDir,
@@ -81,9 +81,9 @@ pub async fn of_volume(
     data: &Found,
     target: &Path,
 ) -> Result<Option<Identity>, Vec<Fault>> {
-    match Identity::said(data, &pod.path().join(volume.relative())) {
+    match Identity::read(data, &pod.path().join(volume.relative())) {
         Ok(identity) => return Ok(Some(identity)),
-        Err(why) => tracing::warn!(pod.uid = pod.uid(), %why, "Whose volume this is, is looked for elsewhere"),
+        Err(why) => tracing::warn!(pod.uid = pod.uid(), %why, "Volume is not identified by its file"),
     }
     if let Some(staged) = staged_as(storage, target.to_owned()).await? {
         return Ok(Some(staged));
@@ -91,7 +91,7 @@ pub async fn of_volume(
     by_persistent_volume(storage, &volume.name, target).await
 }
 
-/// Whose volume this is by the PersistentVolume, whose name is the volume's.
+/// Identifies a volume by the PersistentVolume with its name.
 pub async fn by_persistent_volume(
     storage: &Storage,
     volume: &OsStr,
@@ -101,7 +101,7 @@ pub async fn by_persistent_volume(
         return Ok(None);
     };
     let told = storage.cluster.persistent_volume(name.to_owned()).await;
-    let told = told.map_err(|why| in_words("find the PersistentVolume of", place, &why))?;
+    let told = told.map_err(|why| fault_of("find the PersistentVolume of", place, &why))?;
     Ok(told.map(|(driver, handle)| Identity { driver, handle }))
 }
 
@@ -129,16 +129,15 @@ pub fn is_of(mount: &Mount, staged: &Mount) -> bool {
     mount.device == staged.device && mount.root.starts_with(&staged.root)
 }
 
-/// Where else than at the volume's own `places` something is mounted of what is mounted at or below `staged`, which is one of
-/// them. Volumes of one server may share a file system without a device, each with mounts of its own: those are known by
-/// where they are, and by whom they are used.
-pub fn mounted_elsewhere(table: &MountTable, root: &Path, staged: &Path, places: &[PathBuf]) -> Option<PathBuf> {
+/// A mount of the file system at or below `staged` outside of the volume's own `paths`, which include `staged`. Volumes of one
+/// server may share a file system without a device: then paths and users distinguish them.
+pub fn mounted_elsewhere(table: &MountTable, root: &Path, staged: &Path, paths: &[PathBuf]) -> Option<PathBuf> {
     let here = table.mounts_at_or_below(&[staged]);
     let is_another_volumes = |other: &Mount| {
         let shared = other.device.0 == 0 && !other.source.as_encoded_bytes().starts_with(b"/dev/");
         shared && (is_staged(root, &other.path) || is_published(root, &other.path))
     };
-    let is_own = |other: &Mount| places.iter().any(|place| other.path.starts_with(place));
+    let is_own = |other: &Mount| paths.iter().any(|place| other.path.starts_with(place));
     let others = table.all().iter().filter(|other| !is_own(other));
     let mut others = others.filter(|other| !is_another_volumes(other));
     let other = others.find(|other| here.iter().any(|mount| is_of(other, mount)))?;
@@ -151,7 +150,7 @@ fn is_staged(root: &Path, path: &Path) -> bool {
     below.is_ok_and(|below| below.components().count() == 3 && below.ends_with(staging::GLOBAL))
 }
 
-/// `pods/UID/volumes/kubernetes.io~csi/VOLUME/mount`, or a part of such: of another volume, since nobody uses this one.
+/// `pods/UID/volumes/kubernetes.io~csi/VOLUME/mount`, or a part of it. It is of another volume: no pod uses this one.
 fn is_published(root: &Path, path: &Path) -> bool {
     let Ok(below) = path.strip_prefix(root.join("pods")) else {
         return false;
@@ -164,7 +163,7 @@ fn is_published(root: &Path, path: &Path) -> bool {
     }
 }
 
-/// The handle with this staging directory, among those that the node has in use.
+/// The handle with this staging directory, among the node's `volumesInUse`.
 pub fn handle_in_use(in_use: &[String], driver: &str, directory: &str) -> Option<String> {
     let prefix = unique_name(driver, "");
     let handles = in_use.iter().filter_map(|name| name.strip_prefix(&prefix));

@@ -1,4 +1,4 @@
-//! A volume's mount for one pod, which its driver takes away.
+//! The mount of a volume for one pod, which its driver unmounts.
 
 use std::{path::Path, sync::Arc};
 
@@ -7,7 +7,7 @@ use tonic::Code;
 use super::{
     super::super::{
         kind::Approved,
-        storage::{Storage, in_words},
+        storage::{Storage, fault_of},
     },
     identity::Identity,
 };
@@ -23,18 +23,18 @@ use crate::{
     teardown::on_disk::DiskReport,
 };
 
-/// How many mounts on one path a driver is asked to take away, one after another.
+/// Maximum number of mounts on one path that are unpublished one after another.
 const LAYERS: usize = 16;
 
-/// Why a driver has not done what it was to do.
-pub enum NotDone {
+/// Why a driver has not done its work.
+pub enum DriverFailure {
     Gone(DriverUnavailable),
     Refused(GrpcError),
 }
 
-/// Has the driver unpublish the volume from `target`, until the mount table shows nothing there any more. A link there was made
-/// by a driver that publishes so: it is never followed here.
-pub async fn end(
+/// Calls the driver to unpublish the volume from `target`, until the mount table has no mount there. If the driver publishes with
+/// a link, it is never followed.
+pub async fn unpublish(
     storage: &Arc<Storage>,
     identity: Option<&Identity>,
     target: &Path,
@@ -47,13 +47,13 @@ pub async fn end(
     for _ in 0..LAYERS {
         match unmount_inside(storage, target).await {
             Ok(done) => report += done,
-            // What an upper mount covers can be reached when that is gone.
+            // A mount that was covered can be reached after the upper one is unmounted.
             Err(_) if mounted > 1 => {}
             Err(faults) => return Err(faults),
         }
         let Some(identity) = identity else {
             if mounted == 0 && !is_link {
-                // Nobody has mounted it yet, or somebody has taken it away already.
+                // It is not mounted yet, or already unmounted.
                 return Ok(report);
             }
             let why = format!(
@@ -66,19 +66,19 @@ pub async fn end(
                 },
                 if is_link { "that is removed" } else { "it is unmounted" },
             );
-            return Err(in_words(VERB, target, &why));
+            return Err(fault_of(VERB, target, &why));
         };
         let done = match storage.csi(&identity.driver).await? {
             Ok(driver) => {
                 let done = driver.unpublish(&identity.handle, target, &storage.effects).await;
-                done.map_err(NotDone::Refused)
+                done.map_err(DriverFailure::Refused)
             }
-            // Who is not there mounts nothing either.
+            // A driver that does not run mounts nothing.
             Err(gone) if mounted == 0 && gone.certain && !is_link => {
-                tracing::warn!(driver = identity.driver, volume = identity.handle, why = %gone.why, "Nothing is mounted for the pod: its end is not told to the driver");
+                tracing::warn!(driver = identity.driver, volume = identity.handle, why = %gone.why, "Nothing is mounted for the pod; the driver is not called");
                 return Ok(report);
             }
-            Err(gone) => Err(NotDone::Gone(gone.why)),
+            Err(gone) => Err(DriverFailure::Gone(gone.why)),
         };
         match done {
             Ok(Outcome::Withheld) => {
@@ -87,7 +87,9 @@ pub async fn end(
             }
             Ok(Outcome::Done | Outcome::Nothing) => {}
             Err(not_done) => {
-                not_done.matters(storage, VERB, identity, target, approved).await?;
+                not_done
+                    .unless_unpublished(storage, VERB, identity, target, approved)
+                    .await?;
                 return Ok(report);
             }
         }
@@ -102,11 +104,11 @@ pub async fn end(
                     "driver {} says that it is done, but it is still mounted; it will be asked again",
                     identity.driver
                 );
-                return Err(in_words(VERB, target, &why));
+                return Err(fault_of(VERB, target, &why));
             }
         }
     }
-    Err(in_words(
+    Err(fault_of(
         VERB,
         target,
         &"more is mounted on it than its driver takes away",
@@ -118,12 +120,12 @@ async fn is_link(storage: &Arc<Storage>, target: &Path) -> Result<bool, Vec<Faul
     storage.look(target, move |_| Ok(place.is_symlink())).await
 }
 
-// === impl NotDone ===
+// === impl DriverFailure ===
 
-impl NotDone {
-    /// Nothing if the volume is gone from `path` all the same: the mount table shows nothing of it, and the driver does not know
-    /// it, or an operator has approved that it counts as gone.
-    pub async fn matters(
+impl DriverFailure {
+    /// Returns nothing if the mount table has no mount at `path`, and the driver does not know the volume or an operator has
+    /// approved that it counts as unpublished.
+    pub async fn unless_unpublished(
         self,
         storage: &Arc<Storage>,
         verb: &'static str,
@@ -136,21 +138,21 @@ impl NotDone {
             Self::Refused(error) if is_mounted || error.is_blocked() => {
                 return Err(by_driver(storage, verb, path, error).await);
             }
-            Self::Gone(gone) if is_mounted => return Err(in_words(verb, path, &gone)),
+            Self::Gone(gone) if is_mounted => return Err(fault_of(verb, path, &gone)),
             Self::Refused(error) => (error.to_string(), error.is_unknown_volume()),
             Self::Gone(gone) => (gone.to_string(), false),
         };
         let Identity { driver, handle } = identity;
         let volume = format!("{verb} volume {handle:?} of CSI driver {driver:?}");
         if is_unknown || approved.contains(&volume) {
-            tracing::warn!(driver, volume = handle, path = %path.display(), why, "Nothing of the volume is mounted: it counts as taken away");
+            tracing::warn!(driver, volume = handle, path = %path.display(), why, "Volume is not mounted and counts as unpublished");
             return Ok(());
         }
         Err(vec![Fault::new(verb, path, Cause::DriverFailed { why, volume })])
     }
 }
 
-/// What others have mounted within the volume is not the driver's to unmount, and would keep it busy.
+/// Unmounts mounts of others inside the volume: the driver does not, and they would keep it busy.
 async fn unmount_inside(storage: &Arc<Storage>, target: &Path) -> Result<DiskReport, Vec<Fault>> {
     let within = target.to_owned();
     storage
@@ -167,25 +169,25 @@ async fn unmount_inside(storage: &Arc<Storage>, target: &Path) -> Result<DiskRep
         .await
 }
 
-/// How many mounts there are on the path.
+/// Number of mounts on the path.
 pub async fn count(storage: &Arc<Storage>, path: &Path) -> Result<usize, Vec<Fault>> {
     table(storage).await.map(|table| table.mounts_on(path).len())
 }
 
-/// The mount table as it is now.
+/// The current mount table.
 pub async fn table(storage: &Arc<Storage>) -> Result<Arc<MountTable>, Vec<Fault>> {
     storage
         .look("the mount table", |storage| storage.all_mounts.read())
         .await
 }
 
-/// What a driver answered, as a failure of what it was asked for; with who holds the mount, if it says that it is in use.
+/// The driver's error as a fault, with the holders of the mount if it is busy.
 async fn by_driver(storage: &Arc<Storage>, verb: &'static str, path: &Path, error: GrpcError) -> Vec<Fault> {
     let is_busy = matches!(&error, GrpcError::Failed { code, message, .. }
         if *code == Code::FailedPrecondition || message.to_ascii_lowercase().contains("busy"));
     let cause = match error {
         GrpcError::Blocked { blocked, .. } => Cause::Blocked(blocked),
-        other if is_busy => match held_by(storage, path).await {
+        other if is_busy => match holders_of(storage, path).await {
             Some(holders) => Cause::Message(format!("{other}; {holders}")),
             None => Cause::Message(other.to_string()),
         },
@@ -194,8 +196,8 @@ async fn by_driver(storage: &Arc<Storage>, verb: &'static str, path: &Path, erro
     vec![Fault::new(verb, path, cause)]
 }
 
-/// Who holds what is mounted at this path or below.
-async fn held_by(storage: &Arc<Storage>, path: &Path) -> Option<Holders> {
+/// Holders of the mounts at or below this path.
+async fn holders_of(storage: &Arc<Storage>, path: &Path) -> Option<Holders> {
     let place = path.to_owned();
     let look = storage.look(path, move |storage| {
         let table = storage.all_mounts.read()?;

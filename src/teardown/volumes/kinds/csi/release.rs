@@ -1,5 +1,4 @@
-//! A volume taken off the node: from every place where it is staged, with the last pod that uses it in whichever way, and
-//! only then no longer in use.
+//! Unstages a volume from all its staging paths when its last pod terminates, and then removes it from `volumesInUse`.
 
 use std::{
     path::{Path, PathBuf},
@@ -9,11 +8,11 @@ use std::{
 use super::{
     super::super::{
         kind::Approved,
-        storage::{Storage, in_words},
+        storage::{Storage, fault_of},
     },
     block::{self, BlockVolumePaths},
     identity::{Identity, mounted_elsewhere},
-    publication::{NotDone, table},
+    publication::{DriverFailure, table},
     staging::Staged,
     users::{self, Use},
 };
@@ -32,60 +31,58 @@ use crate::{
 
 pub const VERB: &str = "unstage";
 
-/// A place where a driver may have staged a volume. One volume may have several: as a file system and as a raw block device,
-/// and as such for each PersistentVolume that is made of it.
+/// A path where a driver may have staged a volume. One volume may have several: as a file system, and as a raw block device for
+/// each of its PersistentVolumes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Stage {
+pub enum StagingPath {
     FileSystem(Staged),
     Block(BlockVolumePaths),
 }
 
-// === impl Stage ===
+// === impl StagingPath ===
 
-impl Stage {
-    /// What the driver was told to stage it at.
+impl StagingPath {
+    /// The staging target path for the driver.
     pub fn global(&self) -> PathBuf {
         match self {
             Self::FileSystem(staged) => staged.global(),
-            Self::Block(places) => places.staged(),
+            Self::Block(paths) => paths.staged(),
         }
     }
 
-    /// The directory that holds the kubelet's file.
+    /// Directory of the kubelet's file.
     pub fn data(&self) -> PathBuf {
         match self {
             Self::FileSystem(staged) => staged.path.clone(),
-            Self::Block(places) => places.data(),
+            Self::Block(paths) => paths.data(),
         }
     }
 
-    /// All that a kubelet made for it. Blocks.
+    /// Removes everything that a kubelet created for it. Blocks.
     pub fn remove(&self, storage: &Storage) -> Result<DiskReport, Vec<Fault>> {
         match self {
             Self::FileSystem(staged) => staged.remove(storage),
-            Self::Block(places) => places.remove(storage),
+            Self::Block(paths) => paths.remove(storage),
         }
     }
 
-    /// A volume that was begun to be staged has its directory; the kubelet writes its file before it calls a driver that
-    /// stages. Blocks.
+    /// Whether it may be staged: the kubelet creates the directory, then its file, and then calls a driver that stages. Blocks.
     pub fn may_be_staged(&self) -> Result<bool, Fault> {
         Ok(Dir::open(&self.global())?.is_some() && csi_files::read_at(&self.data())? != Found::Missing)
     }
 }
 
-/// Takes the volume off the node, unless somebody else uses it, and says that it may be detached. `but` is the use that ends
-/// just now, and `known` are places where the volume may be staged, whatever their files say. Whoever calls has the volume's
-/// turn.
+/// Unstages the volume, unless another pod uses it, and allows its detach. `but` is the use that ends now. `known` are paths
+/// where the volume may be staged, regardless of their files. The caller holds the volume's lock.
 pub async fn release(
     storage: &Arc<Storage>,
     identity: &Identity,
     but: Option<Use>,
-    known: Vec<Stage>,
+    known: Vec<StagingPath>,
     approved: &Approved,
 ) -> Result<DiskReport, Vec<Fault>> {
     let mut report = DiskReport::default();
-    let Some(place) = known.first().map(Stage::global) else {
+    let Some(place) = known.first().map(StagingPath::global) else {
         return Ok(report);
     };
     let ends = but.is_some();
@@ -104,17 +101,17 @@ pub async fn release(
                         volume,
                         driver,
                         user = user.of.pod,
-                        "Another pod uses the volume: it stays staged"
+                        "Another pod uses the volume; it stays staged"
                     );
                 }
                 Some(_) => {
-                    tracing::warn!(volume, driver, why = %user, "Another pod may use the volume: it stays staged");
+                    tracing::warn!(volume, driver, why = %user, "Another pod may use the volume; it stays staged");
                 }
             }
             return Ok(report);
         }
     };
-    let globals: Vec<_> = stages.iter().map(Stage::global).collect();
+    let globals: Vec<_> = stages.iter().map(StagingPath::global).collect();
     let mut faults = Vec::new();
     for stage in &stages {
         match unstage(storage, identity, stage, &globals, approved).await {
@@ -128,15 +125,15 @@ pub async fn release(
     if report.withheld > 0 {
         return Ok(report);
     }
-    storage.out_of_use(identity.unique_name(), &place).await?;
-    // The volume is free by now. What a driver has left in a directory keeps nobody: housekeeping tells of it. What is only
-    // held back is tried again with the pod.
+    storage.remove_in_use(identity.unique_name(), &place).await?;
+    // The volume may be detached now. What a driver has left in a directory blocks no pod: housekeeping reports it. Effects that
+    // the gate withheld are retried with the pod.
     for stage in stages {
         let what = stage.data();
         match storage.work(&what, move |storage| stage.remove(storage)).await {
             Ok(done) => report += done,
             Err(faults) if ends && !faults.iter().any(Fault::is_blocked) => {
-                tracing::warn!(path = %what.display(), fault = faults.first().map(ToString::to_string), "Of a volume that is unstaged something is left");
+                tracing::warn!(path = %what.display(), fault = faults.first().map(ToString::to_string), "Volume is unstaged and has left files");
             }
             Err(more) => faults.extend(more),
         }
@@ -144,17 +141,17 @@ pub async fn release(
     if faults.is_empty() { Ok(report) } else { Err(faults) }
 }
 
-/// These and all other places where the volume is staged. Blocks.
-fn stages(storage: &Storage, identity: &Identity, known: Vec<Stage>) -> Result<Vec<Stage>, Fault> {
+/// Adds all other staging paths of the volume. Blocks.
+fn stages(storage: &Storage, identity: &Identity, known: Vec<StagingPath>) -> Result<Vec<StagingPath>, Fault> {
     let mut found = known;
     if let Some(staged) = Staged::of(storage, identity)
         && Dir::open(&staged.path)?.is_some()
     {
-        found.push(Stage::FileSystem(staged));
+        found.push(StagingPath::FileSystem(staged));
     }
-    for places in block::all(storage)? {
-        if places.said()?.as_ref() == Ok(identity) {
-            found.push(Stage::Block(places));
+    for paths in block::all(storage)? {
+        if paths.read_identity()?.as_ref() == Ok(identity) {
+            found.push(StagingPath::Block(paths));
         }
     }
     let mut all = Vec::new();
@@ -166,34 +163,33 @@ fn stages(storage: &Storage, identity: &Identity, known: Vec<Stage>) -> Result<V
     Ok(all)
 }
 
-/// Has the driver unstage what is at this place; nothing to do where neither mount nor directory is left. `places` are all
-/// of the volume's.
+/// Calls the driver to unstage this path, unless neither mount nor directory is left. `paths` are all paths of the volume.
 async fn unstage(
     storage: &Arc<Storage>,
     identity: &Identity,
-    stage: &Stage,
-    places: &[PathBuf],
+    stage: &StagingPath,
+    paths: &[PathBuf],
     approved: &Approved,
 ) -> Result<DiskReport, Vec<Fault>> {
     let mut report = DiskReport::default();
     let global = &stage.global();
     let before = table(storage).await?;
     let mounted = before.mounts_at_or_below(&[global]);
-    let lingering = storage.turns.lingering(global);
+    let lingering = storage.locks.lingering(global);
     let may_be_staged = {
         let stage = stage.clone();
         storage.look(global, move |_| stage.may_be_staged())
     };
     if mounted.is_empty() && lingering.is_none() && !may_be_staged.await? {
-        // Nobody may remember that a file system lives on.
-        is_free(storage, global, Vec::new()).await?;
+        // An earlier run may have left the file system active.
+        check_inactive(storage, global, Vec::new()).await?;
         return Ok(report);
     }
-    if let Some(place) = mounted_elsewhere(&before, storage.root.path(), global, places) {
+    if let Some(place) = mounted_elsewhere(&before, storage.root.path(), global, paths) {
         let why = format!("no pod uses it any more, but it is mounted on {place:?} as well");
-        return Err(in_words(VERB, global, &why));
+        return Err(fault_of(VERB, global, &why));
     }
-    goes_with_ours(storage, global, &mounted).await?;
+    check_no_other_mounts(storage, global, &mounted).await?;
     let mut devices: Vec<_> = mounted.iter().map(|mount| mount.device).collect();
     devices.retain(|device| device.0 != 0);
     let of_device = move |storage: &Storage| {
@@ -202,14 +198,14 @@ async fn unstage(
     };
     let mut file_systems = storage.look("file systems", of_device).await?;
     let done = match storage.csi(&identity.driver).await? {
-        Err(gone) => Err(NotDone::Gone(gone.why)),
+        Err(gone) => Err(DriverFailure::Gone(gone.why)),
         Ok(driver) => match driver.supports_staging().await {
             Ok(true) => {
                 let done = driver.unstage(&identity.handle, global, &storage.effects).await;
-                done.map_err(NotDone::Refused)
+                done.map_err(DriverFailure::Refused)
             }
             Ok(false) => Ok(Outcome::Nothing),
-            Err(error) => Err(NotDone::Refused(error)),
+            Err(error) => Err(DriverFailure::Refused(error)),
         },
     };
     match done {
@@ -218,28 +214,32 @@ async fn unstage(
             return Ok(report);
         }
         Ok(Outcome::Done | Outcome::Nothing) => {}
-        Err(not_done) => not_done.matters(storage, VERB, identity, global, approved).await?,
+        Err(not_done) => {
+            not_done
+                .unless_unpublished(storage, VERB, identity, global, approved)
+                .await?
+        }
     }
     if !table(storage).await?.mounts_at_or_below(&[global]).is_empty() {
         let why = format!(
             "driver {} says that it is done, but it is still mounted; it will be asked again",
             identity.driver
         );
-        return Err(in_words(VERB, global, &why));
+        return Err(fault_of(VERB, global, &why));
     }
     report.unmounted += mounted.len();
     file_systems.extend(lingering);
     if let Some(file_system) = file_systems.first() {
-        storage.turns.set_lingering(global, Some(file_system.clone()));
+        storage.locks.set_lingering(global, Some(file_system.clone()));
     }
-    is_free(storage, global, file_systems).await?;
-    storage.turns.set_lingering(global, None);
+    check_inactive(storage, global, file_systems).await?;
+    storage.locks.set_lingering(global, None);
     Ok(report)
 }
 
-/// A driver that unstages takes the device away: no other mount namespace may keep the file system by then.
-async fn goes_with_ours(storage: &Arc<Storage>, global: &Path, mounted: &[Mount]) -> Result<(), Vec<Fault>> {
-    // Only what lies on a device goes with one. btrfs counts its own.
+/// A driver that unstages may detach the device: no other mount namespace may still have the file system mounted.
+async fn check_no_other_mounts(storage: &Arc<Storage>, global: &Path, mounted: &[Mount]) -> Result<(), Vec<Fault>> {
+    // Only file systems on a device are affected. btrfs has its own device numbers.
     let on_devices = mounted
         .iter()
         .filter(|mount| mount.device.0 != 0 || mount.fs_type == "btrfs");
@@ -260,14 +260,18 @@ async fn goes_with_ours(storage: &Arc<Storage>, global: &Path, mounted: &[Mount]
                 "its file system would stay mounted in the mount namespace of {holder}, whose device its driver takes away; it is \
                  unstaged once that has ended or has unmounted it"
             );
-            Err(in_words(VERB, global, &why))
+            Err(fault_of(VERB, global, &why))
         }
     }
 }
 
-/// A volume may be detached once its file systems are active nowhere. Another mount namespace may still have one mounted: there
-/// it has the same device, and mostly the same end of its path. A detached mount is in no mount table.
-async fn is_free(storage: &Arc<Storage>, global: &Path, file_systems: Vec<FileSystem>) -> Result<(), Vec<Fault>> {
+/// Checks that the file systems are active nowhere, so that the volume may be detached. Another mount namespace may still have
+/// one mounted, with the same device and mostly the same end of its path. A detached mount is in no mount table.
+async fn check_inactive(
+    storage: &Arc<Storage>,
+    global: &Path,
+    file_systems: Vec<FileSystem>,
+) -> Result<(), Vec<Fault>> {
     let place = global.to_owned();
     let kept_by = storage.look("mount namespaces", move |storage| {
         let (mut devices, mut active) = (Vec::new(), None);
@@ -294,6 +298,6 @@ async fn is_free(storage: &Arc<Storage>, global: &Path, file_systems: Vec<FileSy
     });
     match kept_by.await? {
         None => Ok(()),
-        Some(why) => Err(in_words(VERB, global, &why)),
+        Some(why) => Err(fault_of(VERB, global, &why)),
     }
 }

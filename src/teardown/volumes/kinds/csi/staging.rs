@@ -1,4 +1,4 @@
-//! A volume with a file system as it is staged for the whole node.
+//! A volume with a file system, staged for the node.
 
 use std::{
     path::{Path, PathBuf},
@@ -6,8 +6,8 @@ use std::{
 };
 
 use super::{
-    super::super::storage::{Storage, in_words},
-    identity::{Identity, Unread, handle_in_use},
+    super::super::storage::{Storage, fault_of},
+    identity::{Identity, UnidentifiedFile, handle_in_use},
     release::VERB,
     users,
 };
@@ -21,17 +21,17 @@ use crate::{
     teardown::on_disk::{DiskReport, Work},
 };
 
-/// Below a staging directory: where the volume is mounted for the node.
+/// Below a staging directory: the mount point for the node.
 pub const GLOBAL: &str = "globalmount";
 
-/// Where kubelets before 1.24 staged, each volume by its PersistentVolume's name.
+/// Staging directory of kubelets before 1.24, by PersistentVolume.
 const OLD: &str = "pv";
 
 /// A staging directory `<driver>/<digest of the handle>`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Staged {
     pub driver: String,
-    /// Its name, the digest.
+    /// The digest.
     pub name: String,
     /// Its path.
     pub path: PathBuf,
@@ -40,7 +40,7 @@ pub struct Staged {
 // === impl Staged ===
 
 impl Staged {
-    /// Where this volume is staged, if it is.
+    /// The staging directory of this volume, if there is one.
     pub fn of(storage: &Storage, identity: &Identity) -> Option<Self> {
         let dir = staging_dir(&identity.driver, &identity.handle)?;
         Some(Self {
@@ -50,23 +50,24 @@ impl Staged {
         })
     }
 
-    /// Where it is mounted.
+    /// Its mount point.
     pub fn global(&self) -> PathBuf {
         self.path.join(GLOBAL)
     }
 
-    /// The mount itself, if it is mounted.
+    /// Its mount, if it is mounted.
     pub fn mount(&self, table: &MountTable) -> Option<Mount> {
         table.mounts_on(&self.global()).into_iter().next()
     }
 
-    /// The volume that is staged here, by the kubelet's file. Blocks.
-    pub fn said(&self) -> Result<Result<Identity, Unread>, Fault> {
-        let said = Identity::said(&csi_files::read_at(&self.path)?, &self.path);
+    /// The volume in the kubelet's file. Blocks.
+    pub fn read_identity(&self) -> Result<Result<Identity, UnidentifiedFile>, Fault> {
+        let said = Identity::read(&csi_files::read_at(&self.path)?, &self.path);
         Ok(match said {
-            Ok(said) if staging_name(&said.handle) != self.name => {
-                Err(Unread::new(&self.path, "it is about another one than its directory"))
-            }
+            Ok(said) if staging_name(&said.handle) != self.name => Err(UnidentifiedFile::new(
+                &self.path,
+                "it is about another one than its directory",
+            )),
             said => said,
         })
     }
@@ -75,10 +76,10 @@ impl Staged {
         identity.driver == self.driver && staging_name(&identity.handle) == self.name
     }
 
-    /// The volume that is staged here: by the kubelet's file, by that of a pod, or by what the node has in use.
+    /// The volume that is staged here: by the kubelet's file, by the file of a pod, or by `volumesInUse`.
     pub async fn identity(&self, storage: &Arc<Storage>) -> Result<Option<Identity>, Vec<Fault>> {
         let staged = self.clone();
-        let said = storage.look(&self.path, move |storage| match staged.said()? {
+        let said = storage.look(&self.path, move |storage| match staged.read_identity()? {
             Ok(said) => Ok(Some(said)),
             Err(_) => users::each(storage, &mut |_, said| said.ok().filter(|said| staged.is_of(said))),
         });
@@ -86,14 +87,14 @@ impl Staged {
             return Ok(Some(said));
         }
         let in_use = storage.cluster.in_use().await;
-        let in_use = in_use.map_err(|why| in_words(VERB, &self.path, &why))?;
+        let in_use = in_use.map_err(|why| fault_of(VERB, &self.path, &why))?;
         Ok(handle_in_use(&in_use, &self.driver, &self.name).map(|handle| Identity {
             driver: self.driver.clone(),
             handle,
         }))
     }
 
-    /// Removes its directories and the kubelet's file; never what else may lie there.
+    /// Removes its directories and the kubelet's file, but no other content.
     pub fn remove(&self, storage: &Storage) -> Result<DiskReport, Vec<Fault>> {
         let Some(dir) = Dir::open(&all_staged(storage)).map_err(|fault| vec![fault])? else {
             return Ok(DiskReport::default());

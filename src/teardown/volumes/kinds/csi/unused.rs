@@ -1,4 +1,4 @@
-//! What no pod uses any more: left by a kubelet, or an agent, that was cut short between a pod and its volume.
+//! Unstages volumes that no pod uses: leftovers of a kubelet or agent that was interrupted.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,12 +11,12 @@ use futures::stream::{self, StreamExt as _};
 use super::{
     super::super::{
         kind::Approved,
-        storage::{Storage, in_words},
+        storage::{Storage, fault_of},
     },
     block,
-    identity::{Identity, Unread, mounted_elsewhere},
+    identity::{Identity, UnidentifiedFile, mounted_elsewhere},
     publication::table,
-    release::{self, Stage, VERB},
+    release::{self, StagingPath, VERB},
     staging, users,
 };
 use crate::{
@@ -24,31 +24,31 @@ use crate::{
     teardown::on_disk::DiskReport,
 };
 
-/// What every CSI volume begins with in `volumesInUse`.
+/// Prefix of CSI volumes in `volumesInUse`.
 const CSI: &str = "kubernetes.io/csi/";
 
 const OUT_OF_USE: &str = "take out of volumesInUse";
 
-/// As many volumes are taken off the node at once: a driver that hangs does not hold up others.
+/// Maximum number of volumes unstaged at the same time: a driver that hangs does not delay others.
 const AT_ONCE: usize = 16;
 
-/// Whether the volume of this name has been unused for long, and may be tried now.
+/// Whether the volume of this name has been unused for long enough, and a retry is due.
 pub type IsDue<'a> = dyn FnMut(&str) -> bool + Send + 'a;
 
-/// What came of taking off the node what nobody uses.
+/// Results for unused volumes.
 #[derive(Debug, Default)]
 #[must_use = "what has failed is to be told"]
 pub struct Released {
-    /// What was done.
+    /// Results on disk.
     pub report: DiskReport,
-    /// What has failed, by the volume's unique name, or by its place where nobody knows its name.
+    /// Failures by unique name of the volume, or by path if the volume is not identified.
     pub failed: BTreeMap<String, Vec<Fault>>,
 }
 
 // === impl Released ===
 
 impl Released {
-    fn keep(&mut self, volume: impl Into<String>, done: Result<DiskReport, Vec<Fault>>) {
+    fn record(&mut self, volume: impl Into<String>, done: Result<DiskReport, Vec<Fault>>) {
         match done {
             Ok(done) => self.report += done,
             Err(faults) => self.failed.entry(volume.into()).or_default().extend(faults),
@@ -56,10 +56,10 @@ impl Released {
     }
 }
 
-/// Takes off the node what is staged and used by nobody, and out of `volumesInUse` what is not even staged: it could not be
-/// attached elsewhere.
+/// Unstages volumes that no pod uses, and removes volumes that are not staged from `volumesInUse`: they could not be attached
+/// elsewhere.
 ///
-/// Asks `is_due` of each, by its unique name: what has just come to be unused may be somebody's who is not done yet.
+/// Calls `is_due` with the unique name of each: a volume that became unused just now may still be in progress.
 pub async fn release_unused(storage: &Arc<Storage>, is_due: &mut IsDue<'_>) -> Released {
     let mut released = Released::default();
     let root = storage.root.path().display().to_string();
@@ -69,20 +69,20 @@ pub async fn release_unused(storage: &Arc<Storage>, is_due: &mut IsDue<'_>) -> R
     });
     let stages = match stages.await {
         Ok(Some(stages)) => stages,
-        // No kubelet has ever mounted a CSI volume here.
+        // No kubelet has mounted a CSI volume on this node.
         Ok(None) => return released,
         Err(faults) => {
-            released.keep(root, Err(faults));
+            released.record(root, Err(faults));
             return released;
         }
     };
-    let mut volumes = BTreeMap::<Identity, Vec<Stage>>::new();
+    let mut volumes = BTreeMap::<Identity, Vec<StagingPath>>::new();
     for stage in stages {
         let place = stage.global().display().to_string();
         match identity(storage, &stage).await {
             Ok(Some(identity)) => volumes.entry(identity).or_default().push(stage),
-            Ok(None) => released.keep(place, remove_nameless(storage, stage).await),
-            Err(faults) => released.keep(place, Err(faults)),
+            Ok(None) => released.record(place, remove_unidentified(storage, stage).await),
+            Err(faults) => released.record(place, Err(faults)),
         }
     }
     let mut due = Vec::new();
@@ -93,31 +93,31 @@ pub async fn release_unused(storage: &Arc<Storage>, is_due: &mut IsDue<'_>) -> R
         match user.await {
             Ok(None) if is_due(&name) => due.push(release_one(Arc::clone(storage), identity, stages)),
             Ok(Some(user)) if user.unread.is_some() && is_due(&name) => {
-                let places = stages.iter().flat_map(|stage| in_words(VERB, stage.global(), &user));
-                released.keep(name, Err(places.collect()));
+                let paths = stages.iter().flat_map(|stage| fault_of(VERB, stage.global(), &user));
+                released.record(name, Err(paths.collect()));
             }
             Ok(_) => {}
-            Err(faults) => released.keep(name, Err(faults)),
+            Err(faults) => released.record(name, Err(faults)),
         }
     }
     let mut due = stream::iter(due).buffer_unordered(AT_ONCE);
     while let Some((name, done)) = due.next().await {
-        released.keep(name, done);
+        released.record(name, done);
     }
-    match not_even_staged(storage).await {
+    match unstaged_in_use(storage).await {
         Ok((volumes, unread)) => {
             for volume in volumes.into_iter().filter(|volume| is_due(volume)) {
                 let out = match &unread {
                     None => {
-                        let _turn = storage.turns.take(&volume).await;
-                        storage.out_of_use(volume.clone(), Path::new(&volume)).await
+                        let _turn = storage.locks.lock(&volume).await;
+                        storage.remove_in_use(volume.clone(), Path::new(&volume)).await
                     }
-                    Some(unread) => Err(in_words(OUT_OF_USE, &volume, unread)),
+                    Some(unread) => Err(fault_of(OUT_OF_USE, &volume, unread)),
                 };
-                released.keep(volume, out.map(|()| DiskReport::default()));
+                released.record(volume, out.map(|()| DiskReport::default()));
             }
         }
-        Err(faults) => released.keep(root, Err(faults)),
+        Err(faults) => released.record(root, Err(faults)),
     }
     released
 }
@@ -125,48 +125,50 @@ pub async fn release_unused(storage: &Arc<Storage>, is_due: &mut IsDue<'_>) -> R
 async fn release_one(
     storage: Arc<Storage>,
     identity: Identity,
-    stages: Vec<Stage>,
+    stages: Vec<StagingPath>,
 ) -> (String, Result<DiskReport, Vec<Fault>>) {
     let name = identity.unique_name();
-    let _turn = storage.turns.take(&name).await;
+    let _turn = storage.locks.lock(&name).await;
     let done = release::release(&storage, &identity, None, stages, &Approved::default()).await;
     (name, done)
 }
 
-/// All places where something may be staged.
-fn all(storage: &Storage) -> Result<Vec<Stage>, Fault> {
-    let with_file_systems = staging::all(storage)?.into_iter().map(Stage::FileSystem);
-    let devices = block::all(storage)?.into_iter().map(Stage::Block);
+/// All paths where a volume may be staged.
+fn all(storage: &Storage) -> Result<Vec<StagingPath>, Fault> {
+    let with_file_systems = staging::all(storage)?.into_iter().map(StagingPath::FileSystem);
+    let devices = block::all(storage)?.into_iter().map(StagingPath::Block);
     Ok(with_file_systems.chain(devices).collect())
 }
 
-async fn identity(storage: &Arc<Storage>, stage: &Stage) -> Result<Option<Identity>, Vec<Fault>> {
+async fn identity(storage: &Arc<Storage>, stage: &StagingPath) -> Result<Option<Identity>, Vec<Fault>> {
     match stage {
-        Stage::FileSystem(staged) => staged.identity(storage).await,
-        Stage::Block(places) => places.identity(storage).await,
+        StagingPath::FileSystem(staged) => staged.identity(storage).await,
+        StagingPath::Block(paths) => paths.identity(storage).await,
     }
 }
 
-/// The kubelet leaves directories for every volume of a driver that does not stage. Anything else that nobody can name is
-/// told, and left.
-async fn remove_nameless(storage: &Arc<Storage>, stage: Stage) -> Result<DiskReport, Vec<Fault>> {
+/// Removes the directory of an unidentified volume. The kubelet leaves one for every volume of a driver that does not stage.
+/// Anything else is reported, and stays.
+async fn remove_unidentified(storage: &Arc<Storage>, stage: StagingPath) -> Result<DiskReport, Vec<Fault>> {
     let (data, global) = (stage.data(), stage.global());
     let of = stage.clone();
     let look = storage.look(&data, move |storage| {
-        Ok((of.may_be_staged()?, users::of_nameless(storage, &of)?))
+        Ok((of.may_be_staged()?, users::of_unidentified(storage, &of)?))
     });
     let (may_be_staged, user) = look.await?;
     let table = table(storage).await?;
     let is_mounted = !table.mounts_at_or_below(&[&data, &global]).is_empty();
     let unknown = match stage {
-        Stage::FileSystem(_) => "no file and nothing in volumesInUse tells which volume this is",
-        Stage::Block(_) => "neither the kubelet's vol_data.json nor a PersistentVolume tells which volume this is",
+        StagingPath::FileSystem(_) => "no file and nothing in volumesInUse tells which volume this is",
+        StagingPath::Block(_) => {
+            "neither the kubelet's vol_data.json nor a PersistentVolume tells which volume this is"
+        }
     };
     let elsewhere = mounted_elsewhere(&table, storage.root.path(), &global, std::slice::from_ref(&global));
     if !is_mounted && !may_be_staged {
-        // Nothing but directories, unless it is a device that a pod has.
+        // It has only directories, unless a pod has the device.
         return match (&stage, user) {
-            (Stage::Block(_), Some(_)) => Ok(DiskReport::default()),
+            (StagingPath::Block(_), Some(_)) => Ok(DiskReport::default()),
             _ => storage.work(&data, move |storage| stage.remove(storage)).await,
         };
     }
@@ -177,12 +179,12 @@ async fn remove_nameless(storage: &Arc<Storage>, stage: Stage) -> Result<DiskRep
             format!("{unknown}, and no pod uses it; once it is unmounted and removed by hand, nothing waits for it")
         }
     };
-    Err(in_words(VERB, global, &why))
+    Err(fault_of(VERB, global, &why))
 }
 
-/// What is in use, and of which nothing is on this node; and a file that may be about any of it.
-async fn not_even_staged(storage: &Arc<Storage>) -> Result<(BTreeSet<String>, Option<Unread>), Vec<Fault>> {
-    let why_not = |why: String| in_words("look for volumes in use below", storage.root.path(), &why);
+/// Volumes in use without any file on this node, and a file that may be about any of them.
+async fn unstaged_in_use(storage: &Arc<Storage>) -> Result<(BTreeSet<String>, Option<UnidentifiedFile>), Vec<Fault>> {
+    let why_not = |why: String| fault_of("look for volumes in use below", storage.root.path(), &why);
     let mut in_use: BTreeSet<String> = storage.cluster.in_use().await.map_err(why_not)?.into_iter().collect();
     in_use.retain(|name| name.starts_with(CSI));
     if in_use.is_empty() {
@@ -192,17 +194,17 @@ async fn not_even_staged(storage: &Arc<Storage>) -> Result<(BTreeSet<String>, Op
     Ok((in_use.difference(&here).cloned().collect(), unread))
 }
 
-/// The volumes that something on this node tells of, and a file that does not tell of which it is.
-fn traces(storage: &Storage) -> Result<(BTreeSet<String>, Option<Unread>), Fault> {
+/// Volumes with files on this node, and a file that does not identify its volume.
+fn traces(storage: &Storage) -> Result<(BTreeSet<String>, Option<UnidentifiedFile>), Fault> {
     let (mut names, mut unread) = (BTreeSet::new(), None);
-    let mut add = |said: Result<Identity, Unread>| match said {
+    let mut add = |said: Result<Identity, UnidentifiedFile>| match said {
         Ok(identity) => drop(names.insert(identity.unique_name())),
         Err(not) => drop(unread.get_or_insert(not)),
     };
     for stage in all(storage)? {
         add(match stage {
-            Stage::FileSystem(staged) => staged.said()?,
-            Stage::Block(places) => places.said()?,
+            StagingPath::FileSystem(staged) => staged.read_identity()?,
+            StagingPath::Block(paths) => paths.read_identity()?,
         });
     }
     users::each(storage, &mut |_, said| {

@@ -1,4 +1,4 @@
-//! Who on this node uses a volume: with a file system, as a raw block device, or both.
+//! The pods of this node that use a volume, with a file system or as a raw block device.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,8 +10,8 @@ use std::{
 use super::{
     PLUGIN,
     block::{self, BlockVolumePaths},
-    identity::{Identity, Unread},
-    release::Stage,
+    identity::{Identity, UnidentifiedFile},
+    release::StagingPath,
 };
 use crate::{
     node::{
@@ -22,30 +22,30 @@ use crate::{
     teardown::volumes::storage::Storage,
 };
 
-/// One pod's use of one of its volumes.
+/// A pod's use of one of its volumes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Use {
     /// The pod's UID.
     pub pod: String,
     /// How it uses it.
     pub shape: Shape,
-    /// The volume's name in the pod, or the PersistentVolume's.
+    /// Name of the volume in the pod, or of the PersistentVolume.
     pub volume: OsString,
 }
 
-/// As what a pod has a volume.
+/// How a pod uses a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
     FileSystem,
     Block,
 }
 
-/// Who uses a volume, or may.
+/// A pod that uses a volume, or may use it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct User {
     pub of: Use,
-    /// Nobody can tell whether it is this volume.
-    pub unread: Option<Unread>,
+    /// It is unknown whether it is this volume.
+    pub unread: Option<UnidentifiedFile>,
 }
 
 // === impl Use ===
@@ -76,23 +76,22 @@ impl fmt::Display for User {
     }
 }
 
-/// A pod that uses the volume, or one that may. Blocks.
+/// A pod that uses the volume, or that may use it. Blocks.
 pub fn of(storage: &Storage, identity: &Identity, but: Option<&Use>) -> Result<Option<User>, Fault> {
     let of = |user: &Use, said: Option<&Identity>| but != Some(user) && said.is_none_or(|it| it == identity);
-    first(storage, of)
+    find(storage, of)
 }
 
-/// The same for what is at this place, of which nobody can tell which volume it is. File systems are mounted for pods
-/// elsewhere. Blocks.
-pub fn of_nameless(storage: &Storage, stage: &Stage) -> Result<Option<User>, Fault> {
-    first(storage, |user, said| match stage {
-        Stage::Block(places) if user.shape == Shape::Block && user.volume == places.volume => true,
-        Stage::Block(_) | Stage::FileSystem(_) => said.is_none(),
+/// A pod that uses the unidentified volume at this path, or that may use it. File systems are mounted for pods elsewhere. Blocks.
+pub fn of_unidentified(storage: &Storage, stage: &StagingPath) -> Result<Option<User>, Fault> {
+    find(storage, |user, said| match stage {
+        StagingPath::Block(paths) if user.shape == Shape::Block && user.volume == paths.volume => true,
+        StagingPath::Block(_) | StagingPath::FileSystem(_) => said.is_none(),
     })
 }
 
-/// The first one that is certain, else the first one that is not.
-fn first(storage: &Storage, is: impl Fn(&Use, Option<&Identity>) -> bool) -> Result<Option<User>, Fault> {
+/// The first certain user, else the first possible one.
+fn find(storage: &Storage, is: impl Fn(&Use, Option<&Identity>) -> bool) -> Result<Option<User>, Fault> {
     let mut doubted = None;
     let certain = each(storage, &mut |of, said| {
         if !is(&of, said.as_ref().ok()) {
@@ -109,11 +108,11 @@ fn first(storage: &Storage, is: impl Fn(&Use, Option<&Identity>) -> bool) -> Res
             }
         }
     });
-    Ok(certain.map_err(in_the_way)?.or(doubted))
+    Ok(certain.map_err(unreadable_pod_dir)?.or(doubted))
 }
 
-/// What keeps anybody from looking into a pod's directory may be of another pod than the one that waits for it.
-fn in_the_way(fault: Fault) -> Fault {
+/// The fault may be of another pod's directory than the one that is torn down.
+fn unreadable_pod_dir(fault: Fault) -> Fault {
     let why = format!(
         "{}; as long as nobody can tell whether the pod of that directory uses the volume, it is not taken off the node: \
          unmount there, or take away, what no kubelet has made",
@@ -122,10 +121,10 @@ fn in_the_way(fault: Fault) -> Fault {
     Fault::new(fault.verb, fault.path, Cause::Message(why))
 }
 
-/// The first answer that `look` gives to any pod's use of any volume, and to whose volume that is. Blocks.
+/// The first result of `check` over all uses of volumes and their identities. Blocks.
 pub fn each<T>(
     storage: &Storage,
-    look: &mut impl FnMut(Use, Result<Identity, Unread>) -> Option<T>,
+    look: &mut impl FnMut(Use, Result<Identity, UnidentifiedFile>) -> Option<T>,
 ) -> Result<Option<T>, Fault> {
     let mut devices: BTreeMap<OsString, BTreeSet<String>> = BTreeMap::new();
     let mut seen = BTreeSet::new();
@@ -143,7 +142,7 @@ pub fn each<T>(
             let Some(dir) = volumes.open_below(&volume)? else {
                 continue;
             };
-            let said = Identity::said(&csi_files::read(&dir)?, dir.path());
+            let said = Identity::read(&csi_files::read(&dir)?, dir.path());
             seen.insert((pod.name(), volume.clone()));
             let user = Use {
                 pod: pod.name(),
@@ -155,26 +154,26 @@ pub fn each<T>(
             }
         }
     }
-    // A directory that another mount covers hides a volume, and takes none away.
+    // A mount over the directory hides a volume, but does not remove it.
     let table = storage.mounts.read()?;
     for (pod, volume, dir) in table.all().iter().filter_map(|it| published(storage, &it.path)) {
         if !seen.insert((pod.clone(), volume.clone())) {
             continue;
         }
-        let unread = Unread::new(&dir, "something is mounted in its directory, which cannot be seen");
+        let unread = UnidentifiedFile::new(&dir, "something is mounted in its directory, which cannot be seen");
         let shape = Shape::FileSystem;
         if let Some(found) = look(Use { pod, shape, volume }, Err(unread)) {
             return Ok(Some(found));
         }
     }
-    for places in block::all(storage)? {
+    for paths in block::all(storage)? {
         devices
-            .entry(places.volume.clone())
+            .entry(paths.volume.clone())
             .or_default()
-            .extend(places.users(storage)?);
+            .extend(paths.users(storage)?);
     }
     for (volume, pods) in devices {
-        let said = BlockVolumePaths::of(storage, &volume).said()?;
+        let said = BlockVolumePaths::of(storage, &volume).read_identity()?;
         for pod in pods {
             let user = Use {
                 pod,
@@ -189,7 +188,7 @@ pub fn each<T>(
     Ok(None)
 }
 
-/// Pod, volume and the volume's directory, of what is mounted for a pod as a file system.
+/// Pod, volume and the volume's directory of a file system that is mounted for a pod.
 fn published(storage: &Storage, path: &Path) -> Option<(String, OsString, PathBuf)> {
     let mut parts = path.strip_prefix(storage.root.pods()).ok()?.iter();
     let (pod, volumes, plugin, volume) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);

@@ -1,4 +1,4 @@
-//! A `local` volume as a raw block device: what goes is the pod's map of it.
+//! A `local` volume as a raw block device. Only the pod's map is removed.
 
 use std::{ffi::OsString, sync::Arc};
 
@@ -7,7 +7,7 @@ use futures::future::FutureExt as _;
 use super::{
     super::{
         super::{
-            kind::{Approved, DeviceKind, OneByOne, Taken},
+            kind::{Approved, DeviceKind, OneByOne, TeardownResult},
             storage::Storage,
         },
         device::{self, Maps},
@@ -21,7 +21,7 @@ use crate::node::{
 
 pub struct Block;
 
-/// Below the kubelet's directory; with the escaped name of the plugin, unlike the device mounts.
+/// Below the kubelet's directory, with the escaped name of the plugin, unlike the device mounts.
 const ALL_MAPS: &str = "plugins/kubernetes.io~local-volume/volumeDevices";
 
 // === impl Block ===
@@ -41,10 +41,10 @@ impl DeviceKind for Block {
 }
 
 impl OneByOne for Block {
-    fn take_away(&self, storage: Arc<Storage>, pod: PodDir, volume: VolumeDir, _approved: Approved) -> Taken {
+    fn tear_down(&self, storage: Arc<Storage>, pod: PodDir, volume: VolumeDir, _approved: Approved) -> TeardownResult {
         async move {
             let what = format!("{ALL_MAPS}/{}", volume.name.display());
-            let _turn = storage.turns.take(&what).await;
+            let _turn = storage.locks.lock(&what).await;
             storage
                 .work(&what, move |storage| {
                     let mut report =

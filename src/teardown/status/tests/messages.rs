@@ -1,4 +1,4 @@
-//! Messages, times and addresses: what the status carries beside states.
+//! Messages, times and addresses of the status.
 
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::{HostIP, PodStatus};
@@ -21,7 +21,7 @@ fn ips(status: &PodStatus) -> (Option<&str>, Vec<&str>) {
 }
 
 #[test]
-fn the_containers_words_follow_the_runtimes() {
+fn containers_message_follows_the_runtimes() {
     for (runtime, own, expected) in [
         ("", None, None),
         ("", Some("own"), Some("own")),
@@ -41,7 +41,7 @@ fn the_containers_words_follow_the_runtimes() {
 }
 
 #[test]
-fn containers_share_12_kib_of_words_and_no_character_is_split() {
+fn messages_of_a_pod_share_12_kib_and_no_character_is_split() {
     let mk = |containers: usize, text: &str| {
         let names: Vec<String> = (0..containers).map(|i| format!("c{i}")).collect();
         let mut case = Case::new(mk_pod(names.iter().map(|name| mk_container(name))), [exited("c0", 1)]);
@@ -123,7 +123,7 @@ fn a_pod_on_the_hosts_network_has_the_hosts_addresses() {
 }
 
 #[test]
-fn what_is_not_ours_stays_as_the_api_has_it() {
+fn foreign_fields_stay_unchanged() {
     let foreign = PodStatus {
         host_ip: Some("192.168.0.1".into()),
         nominated_node_name: Some("elsewhere".into()),
