@@ -1,4 +1,4 @@
-//! What a list that lacks a pod proves, and what it does not.
+//! Which lists prove that a pod is absent.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::{
     server::inject_fault,
 };
 
-/// A node with these pods, whose agent watches and will not hear of what happens next.
+/// A node with these pods, whose agent gets no further watch events.
 async fn node_with_stalled_watch(names: &[&str]) -> Node {
     let mut node = Node::with_pods(names).await;
     node.start().await;
@@ -41,7 +41,7 @@ async fn pod_missing_in_a_list_is_confirmed_by_name_and_then_torn_down() {
         .filter(|request| by_name(&request.asked.path));
     assert_eq!(asked.count(), 1);
     let stop = &node.calls(1, |seen| seen.kind == Kind::StopContainer).await[0];
-    // Nobody is left to wait for, but a container always has as much as it takes to answer its signal.
+    // No grace is needed for a deleted pod, but a stop has a minimum timeout.
     assert_eq!((&*stop.1.pod_uid, stop.1.timeout), ("uid-web", Some(secs(2))));
     assert!(
         node.cri
@@ -53,12 +53,12 @@ async fn pod_missing_in_a_list_is_confirmed_by_name_and_then_torn_down() {
 async fn pod_whose_absence_cannot_be_confirmed_is_left_alone() {
     let node = node_with_stalled_watch(&["web", "db"]).await;
     node.delete("web", Some(0)).await;
-    // The list is answered, the question by name is not.
+    // The list is answered, the list by name is not.
     let lists = |fault: Fault| fault.verb("list").resource("pods").user(&format!("system:node:{NODE}"));
     let faults = node.api.faults();
     faults.inject(lists(Fault::delay(Duration::from_millis(1))).once());
     faults.inject(lists(Fault::status(500)));
-    wait_until("the question by name was asked", async || {
+    wait_until("the list by name was requested", async || {
         node.api
             .requests()
             .iter()
@@ -81,7 +81,7 @@ async fn pod_deleted_by_force_during_its_termination_is_torn_down() {
     node.cri.allow_everything();
     node.delete("web", None).await;
     node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
-    // The agent does not hear of it: what a node is told of a pod that is gone has to do.
+    // Without a watch event only the answers about a deleted pod are left.
     let user = format!("system:node:{NODE}");
     inject_fault(&node, Fault::new(Action::StallWatch).once());
     sleep(secs(1)).await;
@@ -98,7 +98,10 @@ async fn pod_deleted_by_force_during_its_termination_is_torn_down() {
         !codes.is_empty() && codes.iter().all(|code| [403, 404].contains(code)),
         "{codes:?}"
     );
-    wait_until("it is finished", async || node.status().await.counters.finished == 1).await;
+    wait_until("the pod is finished", async || {
+        node.status().await.counters.finished == 1
+    })
+    .await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -113,7 +116,7 @@ async fn failed_pod_whose_object_vanishes_gets_no_more_grace() {
     node.cri.allow_everything();
     node.start().await;
     node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
-    // The agent does not hear of the deletion, only that the object is gone.
+    // The agent gets no deletion event, only a list without the object.
     inject_fault(&node, Fault::new(Action::StallWatch).once());
     sleep(secs(1)).await;
     node.delete("web", Some(0)).await;
@@ -128,7 +131,7 @@ async fn suddenly_empty_list_blocks_everything() {
     for name in ["web", "db"] {
         node.delete(name, Some(0)).await;
     }
-    wait_until("the list is doubted", async || node.status().await.watch.held.is_some()).await;
+    wait_until("the list is blocked", async || node.status().await.watch.held.is_some()).await;
     assert!(
         node.status()
             .await
@@ -154,7 +157,7 @@ async fn suddenly_empty_list_is_accepted_for_a_node_out_of_service() {
     assert_eq!(node.status().await.watch.held, None);
 }
 
-/// Its pods' volumes are about to be attached elsewhere.
+/// Taints the node: its pods' volumes will be attached to other nodes.
 async fn is_out_of_service(node: &Node) {
     let taint = json!({ "key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute" });
     let patch = json!({ "spec": { "taints": [taint] } });
@@ -189,7 +192,7 @@ async fn absence_hold_survives_the_journal() {
     for name in ["web", "db"] {
         node.delete(name, Some(0)).await;
     }
-    wait_until("the list is doubted", async || node.status().await.watch.held.is_some()).await;
+    wait_until("the list is blocked", async || node.status().await.watch.held.is_some()).await;
     let held = node.status().await.watch.held;
     assert_eq!(node.stop().await, Ok(()));
     std::fs::write(node.path("state/journal.redb"), "damaged").unwrap();
@@ -204,16 +207,16 @@ async fn absence_hold_survives_the_journal() {
 async fn list_older_than_seen_state_blocks_everything() {
     let mut node = node_with_stalled_watch(&["web", "db"]).await;
     let own = recorded_node(&node).await;
-    // The store comes back as it was before one of the pods was made.
+    // The store is restored to a state before one of the pods was created.
     replaced(&mut node, 1).await;
     node.insert(own);
     node.insert(pod("db", &plain()));
-    wait_until("the list is doubted", async || node.status().await.watch.held.is_some()).await;
+    wait_until("the list is blocked", async || node.status().await.watch.held.is_some()).await;
     let held = node.status().await.watch.held.unwrap();
     assert!(held.contains("was the cluster's store restored?"), "{held}");
     sleep(secs(700)).await;
     assert!(node.cri.effects().is_empty() && node.pod_dir("web").exists());
-    // What the list shows counts: its deletion is nobody's absence.
+    // A pod in the list is not absent, so its deletion counts.
     node.delete("db", None).await;
     node.wait_torn_down("db").await;
     assert!(node.cri.effects().iter().all(|(_, seen)| seen.pod_uid == "uid-db"));

@@ -1,4 +1,4 @@
-//! Requests to stop a pod that a kubelet comes before: they are cancelled, and the pod is that kubelet's.
+//! Stop requests that are canceled because a kubelet starts first.
 
 use pod_teardown::ops::admin::stop::StopRequest;
 use serde_json::json;
@@ -18,7 +18,7 @@ use crate::{
     stop_requests::{eviction, granted, outcome},
 };
 
-/// The agent runs, and "web" has a hook and ends only when it is killed.
+/// A running agent and a pod "web" with a hook that ignores SIGTERM.
 async fn with_stubborn_pod() -> Node {
     let mut node = Node::new().await;
     node.pod("web", &hooked(&exec()), |pod| {
@@ -30,13 +30,13 @@ async fn with_stubborn_pod() -> Node {
 }
 
 async fn wait_canceled(node: &Node) {
-    wait_until("the request is given up", async || {
+    wait_until("the request is canceled", async || {
         node.status().await.counters.requests_given_up == 1
     })
     .await;
 }
 
-/// As a kubelet does with what it finds stopped.
+/// A kubelet restarts stopped containers.
 fn kubelet_restarts_containers(node: &Node) {
     node.cri.change(|world| {
         world.sandboxes.values_mut().for_each(|sandbox| sandbox.ready = true);
@@ -46,7 +46,7 @@ fn kubelet_restarts_containers(node: &Node) {
     });
 }
 
-/// A kubelet starts again what CRI-O has killed though the caller of the stop was gone. In containerd it lives on.
+/// CRI-O kills the container although the caller of the stop is gone, and a kubelet restarts it. In containerd it runs on.
 fn kubelet_restarts_killed_containers(node: &Node) {
     if node.finishes_abandoned_stops() {
         kubelet_restarts_containers(node);
@@ -66,18 +66,18 @@ async fn request_is_canceled_when_a_kubelet_starts_first() {
         if crashes {
             node.start().await;
         }
-        wait_until("it is given up", async || {
+        wait_until("the request is canceled", async || {
             node.status().await.pods.terminating.is_empty()
         })
         .await;
-        let story = outcome(&node, "web", 1).await;
-        assert!(!story.ended && story.story.given_up.unwrap().contains("a kubelet came"));
+        let outcome = outcome(&node, "web", 1).await;
+        assert!(!outcome.ended && outcome.story.given_up.unwrap().contains("a kubelet came"));
         std::fs::remove_dir_all(process).unwrap();
         let before = node.cri.effects().len();
         sleep(secs(600)).await;
-        assert_eq!(node.cri.effects().len(), before, "it lives");
+        assert_eq!(node.cri.effects().len(), before, "it runs");
         kubelet_restarts_killed_containers(&node);
-        // Its next end is another one, with its hook and its whole grace.
+        // The next termination is a new one, with its hook and full grace.
         node.delete("web", None).await;
         node.wait_torn_down("web").await;
         let stops = node.calls(2, |seen| seen.kind == Kind::StopContainer).await;
@@ -98,14 +98,14 @@ async fn request_is_canceled_without_an_api_server_and_a_later_one_is_accepted()
     sleep(secs(120)).await;
     node.api.faults().clear();
     sleep(secs(600)).await;
-    assert_eq!(node.cri.effects().len(), before, "it lives");
+    assert_eq!(node.cri.effects().len(), before, "it runs");
     assert_eq!(node.count_events("web", "TeardownGivenUp").await, 1);
     kubelet_restarts_killed_containers(&node);
     granted(&node, "web/kill", &StopRequest::default()).await;
-    wait_until("it has ended", async || node.status().await.pods.kept == 1).await;
+    wait_until("the pod has terminated", async || node.status().await.pods.kept == 1).await;
 }
 
-/// With the kubelet the pod was started anew, and may have lived for days.
+/// The kubelet may have restarted the pod, which may have run for days.
 #[tokio::test(start_paused = true)]
 async fn restarted_agent_cancels_a_request_if_a_kubelet_may_have_run() {
     for comes in [false, true] {
@@ -127,9 +127,9 @@ async fn restarted_agent_cancels_a_request_if_a_kubelet_may_have_run() {
         }
         let canceled = async |many| stage.node.status().await.counters.requests_given_up == many;
         if comes {
-            wait_until("it is given up", async || canceled(1).await).await;
+            wait_until("the request is canceled", async || canceled(1).await).await;
             sleep(secs(600)).await;
-            assert_eq!(stage.node.cri.effects().len(), 1, "it lives");
+            assert_eq!(stage.node.cri.effects().len(), 1, "it runs");
         } else {
             stage.node.calls(1, |seen| seen.kind == Kind::StopPodSandbox).await;
             assert!(canceled(0).await);
@@ -137,7 +137,7 @@ async fn restarted_agent_cancels_a_request_if_a_kubelet_may_have_run() {
     }
 }
 
-/// No call of the runtime is under way then which the kubelet could cut short.
+/// No runtime call is in progress then that the kubelet could interrupt.
 #[tokio::test(start_paused = true)]
 async fn request_is_canceled_during_a_hook_without_a_runtime_call() {
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -154,11 +154,11 @@ async fn request_is_canceled_during_a_hook_without_a_runtime_call() {
         std::fs::remove_dir_all(process).unwrap();
         wait_canceled(&node).await;
         sleep(secs(600)).await;
-        assert_eq!(node.cri.effects(), Vec::new(), "it lives");
+        assert_eq!(node.cri.effects(), Vec::new(), "it runs");
     }
 }
 
-/// It may have lived on for days.
+/// It may have run for days.
 #[tokio::test(start_paused = true)]
 async fn pod_deleted_after_a_canceled_request_gets_its_hook_and_full_grace() {
     for is_away in [false, true] {
@@ -207,10 +207,10 @@ async fn canceled_request_is_not_done_after_a_restart() {
     sleep(secs(120)).await;
     node.api.faults().clear();
     sleep(secs(600)).await;
-    assert_eq!(node.cri.effects().len(), before, "it lives");
+    assert_eq!(node.cri.effects().len(), before, "it runs");
 }
 
-/// As in the journal of an older agent, or of a deletion that a restored store has taken back.
+/// As in the journal of an older agent, or after a restored store has reverted a deletion.
 #[tokio::test(start_paused = true)]
 async fn termination_without_a_recorded_cause_is_canceled_like_a_request() {
     let mut node = Node::with_pods(&["web"]).await;
@@ -221,10 +221,10 @@ async fn termination_without_a_recorded_cause_is_canceled_like_a_request() {
     wait_canceled(&node).await;
     std::fs::remove_dir_all(process).unwrap();
     sleep(secs(600)).await;
-    assert_eq!(node.cri.effects(), Vec::new(), "it lives");
+    assert_eq!(node.cri.effects(), Vec::new(), "it runs");
 }
 
-/// Of its containers one waits for its image: with the other stopped it is Pending, and a kubelet would start it again.
+/// One container waits for its image: with the other stopped the pod is Pending, and a kubelet would restart it.
 #[tokio::test(start_paused = true)]
 async fn partly_started_pod_is_at_a_safe_point_only_once_the_api_shows_its_end() {
     for stalls in [false, true] {
@@ -250,7 +250,7 @@ async fn partly_started_pod_is_at_a_safe_point_only_once_the_api_shows_its_end()
     }
 }
 
-/// What the watch tells late is older than what the API server has answered.
+/// A late watch event is older than the API server's answer.
 #[tokio::test(start_paused = true)]
 async fn late_watch_event_does_not_cancel_a_finished_request() {
     let node = with_hook(secs(10)).await;
@@ -265,7 +265,7 @@ async fn late_watch_event_does_not_cancel_a_finished_request() {
     sleep(secs(60)).await;
     std::fs::remove_dir_all(process).unwrap();
     sleep(secs(120)).await;
-    assert_eq!(node.status().await.counters.requests_given_up, 0, "it was carried out");
+    assert_eq!(node.status().await.counters.requests_given_up, 0, "it was done");
 }
 
 #[tokio::test(start_paused = true)]
@@ -279,7 +279,7 @@ async fn termination_reverted_by_a_restored_store_beside_a_kubelet_is_canceled()
         node.cri.allow_everything();
         if !deleted {
             granted(&node, "web/kill", &StopRequest::default()).await;
-            wait_until("it is kept", async || node.status().await.pods.kept == 1).await;
+            wait_until("the pod is kept", async || node.status().await.pods.kept == 1).await;
         }
         let process = kubelet(&node);
         sleep(secs(2)).await;
@@ -296,12 +296,12 @@ async fn termination_reverted_by_a_restored_store_beside_a_kubelet_is_canceled()
         let before = node.cri.effects().len();
         std::fs::remove_dir_all(process).unwrap();
         sleep(secs(300)).await;
-        assert_eq!(node.cri.effects().len(), before, "it lives");
+        assert_eq!(node.cri.effects().len(), before, "it runs");
         wait_canceled(&node).await;
     }
 }
 
-/// While the agent is at it: it stops what it has begun to stop, and the object stays.
+/// The agent finishes the stops that it has begun, and the object stays.
 #[tokio::test(start_paused = true)]
 async fn deletion_reverted_by_a_restored_store_keeps_the_object() {
     for is_handed_back in [false, true] {
@@ -317,11 +317,11 @@ async fn deletion_reverted_by_a_restored_store_keeps_the_object() {
         }
         sleep(secs(60)).await;
         let object = node.get("web").await.unwrap();
-        assert_eq!(object["status"]["phase"], "Succeeded", "no kubelet starts it again");
+        assert_eq!(object["status"]["phase"], "Succeeded", "no kubelet restarts it");
     }
 }
 
-/// The look at the runtime lasts for all of the kubelet's life.
+/// The runtime query lasts as long as the kubelet runs.
 #[tokio::test(start_paused = true)]
 async fn deletion_reverted_during_a_runtime_query_is_canceled_after_a_kubelet_ran() {
     let node = with_stubborn_pod().await;
@@ -337,5 +337,5 @@ async fn deletion_reverted_during_a_runtime_query_is_canceled_after_a_kubelet_ra
     std::fs::remove_dir_all(process).unwrap();
     sleep(secs(300)).await;
     wait_canceled(&node).await;
-    assert_eq!(node.cri.effects(), Vec::new(), "it lives");
+    assert_eq!(node.cri.effects(), Vec::new(), "it runs");
 }

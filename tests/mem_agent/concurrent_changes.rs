@@ -1,4 +1,4 @@
-//! What meets while a pod ends: requests and namesakes, lost answers and later decisions, events and lists.
+//! Concurrent changes during a termination: requests, namesakes, lost answers, later decisions, events and lists.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::{
     stop_requests::{ask, eviction, outcome},
 };
 
-/// Twelve pods, whose store comes back as it was before they were made: StatefulSets make them anew, with other UIDs.
+/// Twelve pods in a store restored to a state before them: StatefulSets created them again with other UIDs.
 async fn pods_with_namesakes() -> (Node, Vec<String>) {
     let mut node = Node::new().await;
     let names: Vec<_> = (0..12).map(|number| format!("db-{number}")).collect();
@@ -35,7 +35,7 @@ async fn pods_with_namesakes() -> (Node, Vec<String>) {
         again["metadata"]["uid"] = format!("new-{name}").into();
         node.insert(again);
     }
-    wait_until("the list is doubted", async || node.status().await.watch.held.is_some()).await;
+    wait_until("the list is blocked", async || node.status().await.watch.held.is_some()).await;
     wait_until("all are known", async || node.status().await.watch.pods == 24).await;
     node.cri.allow_everything();
     (node, names)
@@ -57,7 +57,7 @@ async fn request_with_a_uid_selects_that_pod_among_namesakes() {
     assert!(refused.is_empty(), "{} of 12: {refused:#?}", refused.len());
 }
 
-/// A wrong choice between two of one name would be a matter of chance: hence twelve.
+/// A wrong choice between namesakes would be random, so there are twelve.
 #[tokio::test(start_paused = true)]
 async fn request_by_name_never_selects_a_pod_missing_in_the_api() {
     let (node, names) = pods_with_namesakes().await;
@@ -82,13 +82,13 @@ async fn succeeded_pod_never_becomes_failed() {
     node.cri.allow_everything();
     ask(&node, "web/kill", &StopRequest::default()).await.unwrap();
     node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
-    // The last that is heard of it: somebody sets a label.
+    // The last watch event: a label is set.
     let mut labelled = node.get("web").await.unwrap();
     labelled["metadata"]["labels"] = json!({ "a": "b" });
     node.insert(labelled);
     sleep(secs(1)).await;
     inject_fault(&node, Fault::new(Action::StallWatch));
-    // The server does what it is asked, and its answer is lost.
+    // The server applies the request, and its answer is lost.
     inject_fault(&node, Fault::new(Action::LoseResponse).resource("pods/status").once());
     wait_until("the API shows its end", async || {
         node.get("web").await.unwrap()["status"]["phase"] == "Succeeded"
@@ -112,7 +112,7 @@ async fn shorter_grace_applies_to_a_pod_between_attempts() {
         .any_number_of(expect(StopContainer::any()).error(Code::Unknown, "busy"));
     ask(&node, "web/kill", &StopRequest::default()).await.unwrap();
     node.wait_blocked("web", "busy").await;
-    // The pauses have grown.
+    // The backoff has grown.
     sleep(secs(300)).await;
     let stops = || {
         node.kinds()
@@ -130,7 +130,7 @@ async fn shorter_grace_applies_to_a_pod_between_attempts() {
         ..StopRequest::default()
     };
     ask(&node, "web/kill", &what).await.unwrap();
-    wait_until("it is stopped again", async || stops() > before).await;
+    wait_until("the pod is stopped again", async || stops() > before).await;
     assert!(began.elapsed() < secs(5), "{:?}", began.elapsed());
 }
 
@@ -143,19 +143,19 @@ async fn unreadable_pod_whose_object_is_deleted_is_reported() {
     odd["metadata"]["annotations"] = "mirror".into();
     node.insert(odd);
     node.start().await;
-    wait_until("it is noticed", async || {
+    wait_until("it is reported", async || {
         node.status().await.counters.pods_unreadable == 1
     })
     .await;
     node.cri.allow_everything();
     node.delete("web", Some(0)).await;
-    wait_until("its object is gone", async || node.get("web").await.is_none()).await;
+    wait_until("its object is deleted", async || node.get("web").await.is_none()).await;
     sleep(secs(900)).await;
-    let told = node.status().await.watch.unmanaged;
+    let answer = node.status().await.watch.unmanaged;
     let ended = node
         .cri
         .look(|world| world.containers.values().all(|it| it.pod_uid != "uid-web"));
-    assert!(ended || !told.is_empty(), "its containers run on, and nobody is told");
+    assert!(ended || !answer.is_empty(), "its containers run on without a report");
 }
 
 #[tokio::test(start_paused = true)]
@@ -166,7 +166,7 @@ async fn known_pod_with_an_unreadable_object_is_torn_down_after_its_deletion() {
     let mut odd = node.get("web").await.unwrap();
     odd["metadata"]["annotations"] = "mirror".into();
     node.insert(odd);
-    wait_until("it is noticed", async || {
+    wait_until("it is reported", async || {
         node.status().await.counters.pods_unreadable == 1
     })
     .await;
@@ -180,7 +180,7 @@ async fn eviction_during_a_status_update_is_in_the_final_status() {
     node.simple_pod("web");
     node.start().await;
     node.cri.allow_everything();
-    // Somebody else changes the object all the time, and to read it takes a while.
+    // Another client changes the object all the time, and reads are slow.
     inject_fault(&node, Fault::status(409).resource("pods/status"));
     inject_fault(&node, Fault::delay(secs(3)).verb("list").resource("pods"));
     ask(&node, "web/kill", &StopRequest::default()).await.unwrap();
@@ -209,7 +209,7 @@ async fn terminated_pod_reports_no_wait() {
     ask(&node, "web/kill", &StopRequest::default()).await.unwrap();
     node.wait_blocked("web", "busy").await;
     node.cri.allow_everything();
-    wait_until("it is kept", async || node.status().await.pods.kept == 1).await;
+    wait_until("the pod is kept", async || node.status().await.pods.kept == 1).await;
     let StopOutcome { ended, story } = outcome(&node, "web", 0).await;
     assert!(ended);
     assert_eq!(story.blocked, []);
@@ -240,7 +240,7 @@ async fn watch_events_during_an_absence_check_are_no_restored_store() {
     node.delete("web", None).await;
     node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
     sleep(secs(1)).await;
-    // A server, or a way to it, that takes a little longer.
+    // A slow server or network.
     inject_fault(&node, Fault::delay(secs(2)).resource("pods/status").once());
     inject_fault(
         &node,
@@ -250,7 +250,7 @@ async fn watch_events_during_an_absence_check_are_no_restored_store() {
     sleep(secs(1)).await;
     node.delete("web", Some(0)).await;
     node.wait_deleted("web").await;
-    // Other pods of this node live on meanwhile.
+    // Other pods of this node keep running.
     for number in 0..300 {
         let mut db = node.get("db").await.unwrap();
         db["metadata"]["labels"] = json!({ "n": number.to_string() });

@@ -1,4 +1,4 @@
-//! Containers that are not simply running when their pod ends.
+//! Containers in states other than running.
 
 use serde_json::json;
 use testbed::scripted_cri::{ExecSync, Kind, SimState, StopContainer, expect};
@@ -49,8 +49,7 @@ async fn container_started_during_termination_is_stopped_before_the_object_is_de
         node.delete("web", None).await;
         node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
         sleep(secs(1)).await;
-        // A kubelet that was killed in the middle of a start has asked the runtime for it all the same, in a sandbox
-        // that it made last.
+        // A kubelet that was killed during a start may still have requested it, in the newest sandbox.
         node.cri.change(|world| {
             let pod = world.pod("default", "web", &uid("web"));
             drop(pod.container(if restarts { "main" } else { "late" }).ignores_term());
@@ -128,7 +127,7 @@ async fn finished_pod_is_not_stopped_again_at_each_start() {
     node.insert(over);
     for _ in 0..2 {
         node.start().await;
-        wait_until("it is kept", async || node.status().await.pods.kept == 1).await;
+        wait_until("the pod is kept", async || node.status().await.pods.kept == 1).await;
         assert!(node.cri.effects().is_empty());
         node.crash().await;
     }

@@ -1,4 +1,4 @@
-//! Pods of CRI-O, whose manners are others than containerd's.
+//! Pods of CRI-O, which behaves differently from containerd.
 
 use serde_json::json;
 use testbed::scripted_cri::{Fault, Kind, Logged, Manners, Read, World};
@@ -16,7 +16,7 @@ async fn node() -> Node {
     node
 }
 
-/// Its object stays after its end.
+/// Its object stays after its termination.
 fn kept_object(node: &Node, name: &str) {
     let mut object = pod(name, &plain());
     object["metadata"]["finalizers"] = json!(["test/hold"]);
@@ -142,7 +142,7 @@ async fn missing_exit_code_is_read_again_and_then_unknown() {
     node.pod_without_object("web", |pod| drop(pod.container("main").ends_after_term(secs(1), -1)));
     node.start().await;
     node.delete("web", None).await;
-    wait_until("its end is shown", async || {
+    wait_until("the API shows its end", async || {
         node.get("web").await.unwrap()["status"]["phase"] == "Failed"
     })
     .await;
@@ -167,7 +167,7 @@ async fn late_exit_code_is_reported() {
     node.wait_blocked("web", "how it ended cannot be read").await;
     node.cri
         .change(|world| world.containers.values_mut().for_each(|it| it.exit_code = 0));
-    wait_until("its end is shown", async || {
+    wait_until("the API shows its end", async || {
         node.get("web").await.unwrap()["status"]["phase"] == "Succeeded"
     })
     .await;
@@ -206,7 +206,10 @@ async fn failed_network_teardown_is_reported_after_the_next_stop_succeeds() {
     });
     node.start().await;
     node.delete("web", None).await;
-    wait_until("it is let go", async || node.status().await.counters.deleted == 1).await;
+    wait_until("the object is deleted", async || {
+        node.status().await.counters.deleted == 1
+    })
+    .await;
     let why = node.why("web").await;
     assert!(
         why.contains("network may be left") && why.contains("failed to destroy network"),

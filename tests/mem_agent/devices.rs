@@ -1,5 +1,4 @@
-//! Claims of dynamic resources: unprepared between the last container's end and the terminal phase, and never under a pod
-//! that still runs.
+//! DRA claims: unprepared between the last container's exit and the terminal phase, and never while a pod with them runs.
 
 use std::fs;
 
@@ -26,7 +25,6 @@ const OTHER: &str = "nic.example.com";
 /// A claim in the kubelet's checkpoint.
 pub struct Prepared<'a> {
     pub name: &'a str,
-    /// Names of pods.
     pub pods: &'a [&'a str],
     pub drivers: &'a [&'a str],
 }
@@ -43,7 +41,7 @@ pub fn claim_uid(claim: &str) -> String {
     format!("claim-{claim}")
 }
 
-/// Writes the checkpoint as a kubelet does, and returns what was written.
+/// Writes the checkpoint as a kubelet does; returns its content.
 pub fn checkpoint(node: &Node, claims: &[Prepared<'_>]) -> Vec<u8> {
     let keys =
         |keys: &[&str], value: &Value| -> Value { keys.iter().map(|&key| (key.to_owned(), value.clone())).collect() };
@@ -62,7 +60,7 @@ pub fn checkpoint(node: &Node, claims: &[Prepared<'_>]) -> Vec<u8> {
     write_checkpoint(node, &claims)
 }
 
-/// The same with claims as the kubelet writes them.
+/// Writes the checkpoint with these claims.
 fn write_checkpoint(node: &Node, claims: &[Value]) -> Vec<u8> {
     let data = json!({ "kind": "DRACheckpoint", "ClaimInfoStateList": claims }).to_string();
     let sealed = json!({ "Data": data, "Checksum": crc32fast::hash(data.as_bytes()) }).to_string();
@@ -74,7 +72,7 @@ fn file(node: &Node) -> std::path::PathBuf {
     node.path("kubelet/dra_manager_state")
 }
 
-/// A pod's object whose spec names these claims.
+/// A pod object with these claims.
 pub fn claiming(name: &str, claims: &[&str]) -> Value {
     let mut object = pod(name, &plain());
     let claims = claims
@@ -84,7 +82,7 @@ pub fn claiming(name: &str, claims: &[&str]) -> Value {
     object
 }
 
-/// Such a pod, which ends so many seconds after its stop signal.
+/// A pod with these claims, which exits so many seconds after SIGTERM.
 fn claiming_pod(node: &Node, name: &str, claims: &[&str], ends_after: u64) {
     node.insert(claiming(name, claims));
     node.pod_without_object(name, |pod| {
@@ -102,7 +100,7 @@ fn asked(driver: &DraDriver) -> Vec<String> {
     claims.map(|(_, name, _)| name).collect()
 }
 
-/// Nothing of the pod runs, and the API does not show that it has ended.
+/// Waits until no container of the pod runs; the API does not show a terminal phase.
 async fn waits(node: &Node, name: &str) {
     sleep(secs(300)).await;
     node.cri
@@ -123,7 +121,7 @@ async fn claim_is_unprepared_after_containers_stop_and_before_the_terminal_phase
     node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
     sleep(secs(2)).await;
     assert!(driver.called().is_empty(), "while a container runs");
-    wait_until("the driver is asked", async || !driver.called().is_empty()).await;
+    wait_until("the driver is called", async || !driver.called().is_empty()).await;
     node.cri
         .look(|world| assert!(world.sandboxes.values().all(|sandbox| !sandbox.ready)));
     sleep(secs(9)).await;
@@ -212,7 +210,7 @@ async fn claim_used_by_a_running_pod_is_kept_by_any_evidence() {
         sleep(secs(300)).await;
         assert!(driver.called().is_empty(), "{witness}");
         assert_eq!(fs::read(file(&node)).unwrap(), written, "{witness}");
-        // The last one takes it along, where anything says that it is one of its own.
+        // The last pod has it unprepared, if any evidence assigns it to the pod.
         node.delete("db", None).await;
         node.wait_torn_down("db").await;
         assert_eq!(asked(&driver).len(), usize::from(witness != "reservation"), "{witness}");
@@ -243,7 +241,7 @@ async fn generated_claim_is_found_in_the_pod_status_and_unprepared_with_its_pod(
         }
         node.insert(db);
         node.pod_without_object("db", |_| {});
-        // Neither reservation nor checkpoint speaks of the other pod.
+        // Neither reservation nor checkpoint names the other pod.
         reserved(&node, "gpu", &["web"]);
         checkpoint(&node, &[gpu(&["web"])]);
         node.start().await;
@@ -478,7 +476,7 @@ async fn damaged_checkpoint_blocks_pods_with_claims_and_names_the_remedy() {
         let path = file(&node).display().to_string();
         assert!(failure.contains("moved away") && failure.contains(&path), "{failure}");
         waits(&node, "web").await;
-        // One without claims has nothing to do with it.
+        // A pod without claims is not affected.
         node.wait_torn_down("db").await;
         assert!(driver.called().is_empty(), "{damage}");
         assert_eq!(fs::read(file(&node)).unwrap(), damaged, "{damage}");
@@ -487,7 +485,7 @@ async fn damaged_checkpoint_blocks_pods_with_claims_and_names_the_remedy() {
     }
 }
 
-/// A pod that ended by itself, and whose object stays.
+/// A finished pod whose object stays.
 async fn kept(node: &mut Node) -> DraDriver {
     let driver = driver(node, DRIVER);
     claiming_pod(node, "job", &["gpu"], 0);
@@ -497,7 +495,7 @@ async fn kept(node: &mut Node) -> DraDriver {
     checkpoint(node, &[gpu(&["job"])]);
     node.cri.allow_everything();
     node.start().await;
-    wait_until("it is kept", async || node.status().await.pods.kept == 1).await;
+    wait_until("the pod is kept", async || node.status().await.pods.kept == 1).await;
     assert_eq!(asked(&driver), ["gpu"]);
     driver
 }

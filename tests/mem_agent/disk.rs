@@ -1,4 +1,4 @@
-//! Volumes, cgroups and directories that stand between a pod and its final delete.
+//! Volumes, cgroups and directories that block the final delete.
 
 use std::{
     fs,
@@ -57,10 +57,10 @@ async fn volumes_and_cgroup_are_removed_before_the_object() {
 #[tokio::test(start_paused = true)]
 async fn volume_of_an_unknown_plugin_keeps_the_object_and_is_named_in_status() {
     for (kind, phase) in [
-        // Told, the end would start the clock of a forced detach.
+        // A reported end would start the controller's timeout for a forced detach.
         ("kubernetes.io~rbd/pvc-1", "Running"),
         ("example.com~flex/x", "Running"),
-        // The end itself is no secret.
+        // The end itself may be reported.
         ("kubernetes.io~nfs/share", "Succeeded"),
     ] {
         let node = with_simple_pod().await;
@@ -72,10 +72,10 @@ async fn volume_of_an_unknown_plugin_keeps_the_object_and_is_named_in_status() {
         sleep(secs(300)).await;
         assert_eq!(deletes(&node), 0);
         assert_eq!(node.get("web").await.unwrap()["status"]["phase"], phase, "{kind}");
-        // What lies there is not ours.
+        // Its data is not the agent's.
         assert!(volume.join("vol_data.json").exists());
         assert_eq!(node.count_events("web", "FailedUnMount").await, 1);
-        // Its driver takes it away.
+        // Its driver removes it.
         fs::remove_dir_all(&volume).unwrap();
         node.wait_torn_down("web").await;
     }
@@ -120,7 +120,7 @@ async fn symlink_in_place_of_the_volumes_directory_is_not_followed() {
 async fn pod_with_cgroup_processes_unknown_to_the_runtime_is_blocked() {
     for class in ["", "burstable", "besteffort"] {
         let node = with_simple_pod().await;
-        // The runtime has lost its memory, or is another one.
+        // The runtime has lost its state, or is another one.
         node.cri.change(|world| {
             world.containers.clear();
             world.sandboxes.clear();
@@ -140,14 +140,14 @@ async fn pod_with_cgroup_processes_unknown_to_the_runtime_is_blocked() {
         assert_eq!(
             node.get("web").await.unwrap()["status"]["phase"],
             "Running",
-            "nobody knows how it ended"
+            "the exit is unknown"
         );
         fs::remove_dir_all(&cgroup).unwrap();
         node.wait_torn_down("web").await;
     }
 }
 
-/// A file that whoever reads waits for, until it is removed; at the latest after some seconds that really pass.
+/// A file whose readers block until it is removed, at most some seconds of real time.
 struct HangingFile {
     end: mpsc::Sender<()>,
     remover: JoinHandle<bool>,
@@ -159,7 +159,7 @@ impl HangingFile {
         let (end, ends) = mpsc::channel();
         let remover = thread::spawn(move || {
             let in_time = ends.recv_timeout(Duration::from_secs(20)).is_ok();
-            // Who waits for a writer has one, and then the end of the file.
+            // A waiting reader gets a writer, then the end of the file.
             let pipe = fs::File::options().read(true).write(true).open(&path).unwrap();
             fs::remove_file(&path).unwrap();
             thread::sleep(Duration::from_millis(100));
@@ -169,15 +169,15 @@ impl HangingFile {
         Self { end, remover }
     }
 
-    /// Removes it; whether it is not too late.
+    /// Removes it; `false` if the readers were released before.
     fn end(self) -> bool {
-        // Too late if nobody listens any more.
+        // No receiver: released before.
         self.end.send(()).ok();
         self.remover.join().unwrap()
     }
 }
 
-// A clock that is paused stands still while a thread works.
+// The paused clock does not advance while a thread works.
 #[tokio::test]
 async fn hanging_filesystem_check_blocks_no_other_pod() {
     let mut node = Node::with_pods(&["web", "other"]).await;
@@ -192,7 +192,7 @@ async fn hanging_filesystem_check_blocks_no_other_pod() {
     assert!(hangs.end(), "all has waited for it");
 }
 
-/// A process that is killed if anybody takes it for one of the pod's.
+/// A process that must not be killed as one of the pod's.
 struct Bystander(Child);
 
 impl Bystander {
@@ -210,7 +210,7 @@ impl Bystander {
 
 impl Drop for Bystander {
     fn drop(&mut self) {
-        // Dead already is as good.
+        // It may be dead already.
         self.0.kill().ok();
         self.0.wait().ok();
     }
@@ -218,7 +218,7 @@ impl Drop for Bystander {
 
 #[tokio::test(start_paused = true)]
 async fn runtime_that_forgets_containers_during_a_stop_proves_nothing() {
-    // Of all, or of one container.
+    // It forgets all containers, or one.
     for lost in ["", "main"] {
         let mut node = Node::new().await;
         let main = hooked(&json!({ "sleep": { "seconds": 10 } }))[0].take();
@@ -279,7 +279,7 @@ async fn approved_processes_are_killed_before_teardown_and_others_never() {
     fs::create_dir_all(&volume).unwrap();
     let other = cgroup(&node, "web").join("0123456789abcdef");
     let mut process = Bystander::in_cgroup(&other);
-    // A kernel that is slow to kill: as long as the file is there, it is only told to.
+    // A slow kernel: while the file exists, it only gets the request to kill.
     let kill = cgroup(&node, "web").join("cgroup.kill");
     fs::write(&kill, "").unwrap();
     node.start().await;
@@ -290,7 +290,7 @@ async fn approved_processes_are_killed_before_teardown_and_others_never() {
     let held = kubelet(&node);
     sleep(secs(10)).await;
     approve(&node, "pod/default/web").await.unwrap();
-    // What was shown is not what is there.
+    // The shown evidence is not the present one.
     let new = cgroup(&node, "web").join("fedcba9876543210");
     let stranger = Bystander::in_cgroup(&new);
     fs::remove_dir_all(held).unwrap();
@@ -299,14 +299,14 @@ async fn approved_processes_are_killed_before_teardown_and_others_never() {
     drop(stranger);
     fs::remove_dir_all(&new).unwrap();
     let asked = || fs::read_to_string(&kill).unwrap() == "1";
-    wait_until("it is to be killed", async || asked()).await;
+    wait_until("the kill is requested", async || asked()).await;
     sleep(secs(60)).await;
     assert!(process.is_alive() && volume.exists());
     let shown = node.get("web").await.unwrap();
     assert!(!["Succeeded", "Failed"].contains(&shown["status"]["phase"].as_str().unwrap()));
-    // As a kernel does it, with the cgroup's files.
+    // The kernel kills and removes the cgroup's files.
     fs::remove_file(&kill).unwrap();
-    wait_until("it is killed", async || !process.is_alive()).await;
+    wait_until("the process is killed", async || !process.is_alive()).await;
     fs::remove_dir_all(&other).unwrap();
     node.wait_torn_down("web").await;
 }
@@ -320,7 +320,7 @@ async fn leftover_processes_of_a_known_pod_are_killed() {
         [container.id.clone(), container.sandbox_id.clone()]
     });
     let pod = cgroup(&node, "web");
-    // A survivor of its container, one of the sandbox under a name as CRI-O gives it, and who was moved there by hand.
+    // A process left of its container, one of a sandbox named as by CRI-O, and one moved there by hand.
     let places = [
         pod.join(&ids[0]).join("deeper"),
         pod.join(format!("crio-{}", ids[1])),
@@ -347,7 +347,7 @@ async fn leftover_processes_are_killed_while_a_volume_blocks_the_pod() {
     node.start().await;
     node.cri.allow_everything();
     node.delete("web", None).await;
-    wait_until("it is killed", async || !process.is_alive()).await;
+    wait_until("the process is killed", async || !process.is_alive()).await;
     node.wait_blocked("web", "unheard-of").await;
     assert!(volume.exists() && cgroup(&node, "web").exists() && deletes(&node) == 0);
 }

@@ -1,4 +1,4 @@
-//! Pods that are drivers themselves end after the pods that need them, but not for ever after.
+//! Driver pods are stopped after the pods that need them, within a limited hold.
 
 use std::{fs, os::unix::fs::symlink, time::Duration};
 
@@ -31,7 +31,7 @@ const DATA: Pv<'_> = Pv {
     staged: true,
 };
 
-/// A pod that shares the directory of this driver's socket with the host.
+/// A pod with a hostPath of this driver's socket directory.
 fn driver_object(node: &Node, name: &str, driver: &str) {
     let mut object = pod(name, &plain());
     let socket_dir = node.path("kubelet/plugins").join(driver);
@@ -48,7 +48,7 @@ fn simple(pod: PodBuilder<'_>) {
     drop(pod.container("main"));
 }
 
-/// A node with a driver's pod `csi` and a pod `db` that has a volume of it, and an agent that holds drivers for a minute.
+/// A node with a driver pod `csi`, a pod `db` with its volume, and an agent with `--driver-hold 1m`.
 async fn started(ends_after: u64) -> (Node, CsiDriver) {
     let mut node = Node::new().await;
     node.flags.driver_hold = "60s".to_owned();
@@ -73,9 +73,9 @@ fn stops(node: &Node, name: &str) -> Vec<(Duration, Seen)> {
         .collect()
 }
 
-/// Waits until the pod is told to stop, and returns with how much grace.
+/// Waits for the pod's stop; returns its timeout.
 async fn wait_stopped(node: &Node, name: &str) -> Duration {
-    wait_until("it is told to stop", async || !stops(node, name).is_empty()).await;
+    wait_until("the pod is stopped", async || !stops(node, name).is_empty()).await;
     stops(node, name)[0].1.timeout.unwrap()
 }
 
@@ -90,7 +90,7 @@ async fn csi_driver_is_stopped_after_terminating_pods_with_its_volumes() {
     assert!(stops(&node, "csi").is_empty());
     wait_until("the volume is unstaged", async || driver.effects().len() == 2).await;
     assert!(stops(&node, "csi").is_empty());
-    // The whole grace period is still its own, and nobody says that it waits.
+    // Its grace period is complete, and no wait is reported.
     assert_eq!(wait_stopped(&node, "csi").await, secs(30));
     node.wait_torn_down("db").await;
     node.wait_torn_down("csi").await;
@@ -134,7 +134,7 @@ async fn driver_is_stopped_after_the_longest_hold_and_an_event_names_the_remaini
     let held = began.elapsed();
     assert!(held >= secs(60) && held < secs(65), "{held:?}");
     node.wait_torn_down("csi").await;
-    wait_until("it is told", async || {
+    wait_until("it is reported", async || {
         node.count_events("csi", "DriverHoldExceeded").await == 1
     })
     .await;
@@ -189,7 +189,7 @@ async fn termination_not_attempted_beside_a_kubelet_has_not_begun_after_a_restar
     assert_eq!(wait_stopped(&node, "db").await, secs(30));
     node.wait_blocked("csi", "held: default/db that end need this pod as a driver")
         .await;
-    // The hold begins with the first try, too.
+    // The hold begins with the first attempt.
     sleep(secs(40)).await;
     assert!(stops(&node, "csi").is_empty());
     driver.behave(Conduct::Well);
@@ -319,7 +319,7 @@ async fn volume_file_without_a_driver_name_holds_every_driver() {
     node.wait_blocked("csi", "held: default/db").await;
 }
 
-/// A node with a DRA driver's pod `dra` and a pod `job` with a claim of it.
+/// A node with a DRA driver pod `dra` and a pod `job` with its claim.
 async fn with_claim(finalizers: &[&str]) -> (Node, DraDriver) {
     let mut node = Node::new().await;
     let driver = DraDriver::start(&node.path("kubelet"), DRA, &[DraService::V1]).unwrap();
@@ -364,10 +364,13 @@ async fn pod_with_unprepared_claims_holds_no_driver() {
                 .patch(path, testbed::rest::Patch::Merge, &over)
                 .await
                 .unwrap();
-            wait_until("it is kept", async || node.status().await.pods.kept == 1).await;
+            wait_until("the pod is kept", async || node.status().await.pods.kept == 1).await;
         } else {
             node.delete("job", None).await;
-            wait_until("it is finished", async || node.status().await.counters.finished == 1).await;
+            wait_until("the pod is finished", async || {
+                node.status().await.counters.finished == 1
+            })
+            .await;
         }
         if kept_by == "restart" {
             node.crash().await;
@@ -382,7 +385,7 @@ async fn pod_with_unprepared_claims_holds_no_driver() {
     }
 }
 
-/// A daemon that serves the node: with the host's network and the priority of the node's most critical pods.
+/// A node service: host network and priority system-node-critical.
 fn node_service(node: &Node, name: &str) {
     let mut object = pod(name, &plain());
     object["spec"]["hostNetwork"] = json!(true);
@@ -391,7 +394,7 @@ fn node_service(node: &Node, name: &str) {
     node.pod_without_object(name, simple);
 }
 
-/// A node with the daemon `cni` of its network plugin and a pod `web`, whose network only goes with the daemon's help.
+/// A node with its network plugin's pod `cni` and a pod `web`, whose network teardown needs the plugin.
 async fn with_network_plugin() -> Node {
     let mut node = Node::new().await;
     node.flags.driver_hold = "60s".to_owned();
@@ -403,7 +406,7 @@ async fn with_network_plugin() -> Node {
     node
 }
 
-/// Whether the pod was left alone until the sandboxes of all others were told to stop.
+/// Whether the pod was stopped after the sandboxes of all others.
 fn is_stopped_last(node: &Node, name: &str) -> bool {
     let effects = node.cri.effects();
     let others = effects
@@ -444,7 +447,7 @@ async fn network_plugin_pod_is_stopped_last_across_restarts() {
     node.delete("cni", None).await;
     node.wait_blocked("cni", "held: ").await;
     node.crash().await;
-    // While no agent runs.
+    // No agent runs.
     node.delete("web", None).await;
     node.start().await;
     node.wait_blocked("cni", "held: default/web").await;
@@ -483,7 +486,7 @@ async fn node_service_is_stopped_after_the_hold_despite_a_stuck_pod() {
         "{:?}",
         began.elapsed()
     );
-    wait_until("it is told", async || {
+    wait_until("it is reported", async || {
         node.count_events("cni", "DriverHoldExceeded").await == 1
     })
     .await;
@@ -491,7 +494,7 @@ async fn node_service_is_stopped_after_the_hold_despite_a_stuck_pod() {
 
 #[tokio::test(start_paused = true)]
 async fn held_driver_requests_no_list_while_a_known_pod_needs_it() {
-    // The next try of the other pod comes within this hold, however long its pause is.
+    // The other pod's next attempt comes within this hold.
     let mut node = Node::new().await;
     let driver = csi_driver(&node, CSI);
     driver_pod(&node, "csi", CSI, simple);

@@ -1,4 +1,4 @@
-//! What people are told in the cluster of a pod whose end does not come.
+//! Events about stuck pods.
 
 use serde_json::Value;
 use testbed::{
@@ -20,7 +20,7 @@ async fn events(node: &Node, reason: &str) -> Vec<Value> {
     events.into_iter().filter(|event| event["reason"] == reason).collect()
 }
 
-/// A pod that is being deleted and whose sandbox never stops.
+/// A deleted pod whose sandbox never stops.
 async fn stuck() -> Node {
     let mut node = Node::new().await;
     node.pod("web", &plain(), |pod| drop(pod.container("main")));
@@ -37,12 +37,12 @@ async fn stuck_pod_makes_one_counted_event_per_reason() {
     let node = stuck().await;
     sleep(secs(3600)).await;
     for reason in ["FailedKillPod", "TeardownBlocked"] {
-        let told = events(&node, reason).await;
-        assert_eq!(told.len(), 1, "{reason}: {told:?}");
-        assert!(told[0]["message"].as_str().unwrap().contains("no CNI configuration"));
-        let count = told[0]["count"].as_u64().unwrap();
+        let written = events(&node, reason).await;
+        assert_eq!(written.len(), 1, "{reason}: {written:?}");
+        assert!(written[0]["message"].as_str().unwrap().contains("no CNI configuration"));
+        let count = written[0]["count"].as_u64().unwrap();
         assert!((30..100).contains(&count), "{reason}: {count}");
-        assert_ne!(told[0]["firstTimestamp"], Value::Null);
+        assert_ne!(written[0]["firstTimestamp"], Value::Null);
     }
 }
 
@@ -59,27 +59,33 @@ async fn pod_is_reported_blocked_only_some_time_after_the_grace_period() {
 #[tokio::test(start_paused = true)]
 async fn expired_event_is_created_again_with_its_count() {
     let node = stuck().await;
-    wait_until("it is told", async || !events(&node, "FailedKillPod").await.is_empty()).await;
+    wait_until("the event exists", async || {
+        !events(&node, "FailedKillPod").await.is_empty()
+    })
+    .await;
     let name = events(&node, "FailedKillPod").await[0]["metadata"]["name"].clone();
     let path = format!("/api/v1/namespaces/default/events/{}", name.as_str().unwrap());
     node.admin.delete(&path, None).await.unwrap();
     sleep(secs(600)).await;
-    let told = events(&node, "FailedKillPod").await;
-    assert_eq!(told.len(), 1);
-    assert!(told[0]["count"].as_u64().unwrap() > 5 && told[0]["metadata"]["name"] == name);
+    let written = events(&node, "FailedKillPod").await;
+    assert_eq!(written.len(), 1);
+    assert!(written[0]["count"].as_u64().unwrap() > 5 && written[0]["metadata"]["name"] == name);
 }
 
 #[tokio::test(start_paused = true)]
 async fn events_counted_during_an_api_server_outage_are_sent_afterwards() {
     let node = stuck().await;
-    wait_until("it is told", async || !events(&node, "FailedKillPod").await.is_empty()).await;
+    wait_until("the event exists", async || {
+        !events(&node, "FailedKillPod").await.is_empty()
+    })
+    .await;
     inject_fault(&node, Fault::new(Action::Refuse));
     sleep(secs(1500)).await;
     node.api.faults().clear();
     sleep(secs(330)).await;
-    let told = events(&node, "FailedKillPod").await;
-    assert_eq!(told.len(), 1);
-    assert!(told[0]["count"].as_u64().unwrap() > 20, "{told:?}");
+    let written = events(&node, "FailedKillPod").await;
+    assert_eq!(written.len(), 1);
+    assert!(written[0]["count"].as_u64().unwrap() > 20, "{written:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,4 +1,4 @@
-//! How containers ended is told as it was, also when the runtime has forgotten them meanwhile.
+//! Real exit statuses are reported, even if the runtime has forgotten the containers.
 
 use std::{fs, path::Path};
 
@@ -12,13 +12,13 @@ use crate::{
     server::inject_fault,
 };
 
-/// A pod that fails with 7 and says why. Its object stays for somebody, and the API takes no status.
+/// A pod that exits with 7 and a termination message. A finalizer keeps its object, and the API refuses the status.
 async fn terminated_and_unreported(node: &mut Node) {
     let message = node.path("words");
     terminated_with_message(node, &message).await;
 }
 
-/// The same, with its words in this file.
+/// The same, with the termination message in this file.
 async fn terminated_with_message(node: &mut Node, message: &Path) {
     fs::write(message, "disk on fire").unwrap();
     let mut held = pod("web", &plain());
@@ -47,7 +47,7 @@ fn forget_containers(node: &Node) {
 }
 
 async fn reported_status(node: &Node) -> Value {
-    wait_until("its end is told", async || {
+    wait_until("its end is reported", async || {
         node.get("web").await.unwrap()["status"]["phase"] != "Running"
     })
     .await;
@@ -93,7 +93,7 @@ async fn termination_message_of_a_removed_volume_is_reported_after_a_crash() {
     let volume = node.pod_dir("web").join("volumes/kubernetes.io~empty-dir/data");
     fs::create_dir_all(&volume).unwrap();
     terminated_with_message(&mut node, &volume.join("words")).await;
-    wait_until("the volume is gone", async || !volume.exists()).await;
+    wait_until("the volume is removed", async || !volume.exists()).await;
     node.crash().await;
     node.api.faults().clear();
     node.start().await;

@@ -1,4 +1,4 @@
-//! The files that the agent is pointed to, or keeps: damaged, foreign, or changed while it runs.
+//! Files of the agent that are damaged, foreign, or changed while it runs.
 
 use std::{fs, os::unix::net::UnixListener, path::PathBuf};
 
@@ -78,7 +78,7 @@ async fn changed_kubeconfig_is_used_when_the_old_server_is_gone() {
         first_version: 5000,
         ..Config::default()
     };
-    // The old one ends by that.
+    // This stops the old one.
     node.api = MemApiServer::start(config).await.unwrap();
     node.admin = node.api.admin().unwrap();
     node.insert(json!({ "apiVersion": "v1", "kind": "Node", "metadata": metadata }));

@@ -1,4 +1,4 @@
-//! The grace period while it runs: it can be shortened wherever the pod stands, and never grows.
+//! The running grace period: it can be shortened at every step, and never grows.
 
 use pod_teardown::model::trace::Step;
 use serde_json::{Value, json};
@@ -18,14 +18,14 @@ fn sidecars() -> Value {
     ])
 }
 
-/// A node with a pod of two sidecars and a main container, all of which ignore their stop signal.
+/// A node with a pod of two sidecars and a main container, all of which ignore SIGTERM.
 async fn with_sidecars() -> Node {
     let node = with_sidecars_and_no_script().await;
     node.cri.allow_everything();
     node
 }
 
-/// The same, and no stop of the main container ever succeeds.
+/// The same; stops of the main container always fail.
 async fn with_sidecars_and_a_stuck_container() -> Node {
     let node = with_sidecars_and_no_script().await;
     node.cri
@@ -90,11 +90,11 @@ async fn shorter_grace_survives_a_failed_call() {
     node.wait_deleted("web").await;
     let stops = node.calls(4, |seen| seen.kind == Kind::StopContainer).await;
     let pauses: Vec<_> = stops.windows(2).map(|pair| pair[1].0 - pair[0].0).collect();
-    // Each pause has up to as much again as jitter.
+    // Jitter may double each pause.
     for (pause, least) in pauses[1..].iter().zip([secs(1), secs(2)]) {
         assert!(*pause >= least && *pause <= 2 * least, "{pauses:?}");
     }
-    // What is left is asked for in whole seconds.
+    // The remaining grace is requested in whole seconds.
     assert!(
         began.elapsed() >= secs(20) && began.elapsed() < secs(22),
         "{:?}",
@@ -153,7 +153,7 @@ async fn shorter_grace_ends_a_hook_and_the_container_gets_the_remainder() {
 #[tokio::test(start_paused = true)]
 async fn sidecars_are_stopped_after_the_main_container_in_reverse_order() {
     let node = with_sidecars().await;
-    // They end as soon as they are told.
+    // They exit on SIGTERM at once.
     node.cri.change(|world| {
         for container in world.containers.values_mut() {
             container.on_term = testbed::scripted_cri::OnTerm::End(secs(3), 0);
@@ -171,7 +171,7 @@ async fn sidecars_are_stopped_after_the_main_container_in_reverse_order() {
     node.wait_deleted("web").await;
 }
 
-/// Names and times of all stops since the first.
+/// Names and seconds since the first of all stops.
 async fn order(node: &Node, count: usize) -> Vec<(String, u64)> {
     let stops = node.calls(count, |seen| seen.kind == Kind::StopContainer).await;
     let began = stops[0].0;
@@ -209,7 +209,7 @@ async fn sidecars_are_stopped_after_a_container_whose_stop_failed() {
 #[tokio::test(start_paused = true)]
 async fn sidecars_are_stopped_when_the_grace_period_expires() {
     let node = with_sidecars_and_a_stuck_container().await;
-    // The pauses between attempts have grown by then.
+    // The backoff has grown by then.
     node.delete("web", Some(100)).await;
     node.wait_deleted("web").await;
     let order = order(&node, 3).await;
@@ -224,7 +224,7 @@ async fn sidecars_are_stopped_when_the_grace_period_expires() {
 async fn sidecar_gets_its_minimum_grace_before_the_sandbox_stop() {
     let node = with_sidecars_and_a_stuck_container().await;
     let mut object = node.get("web").await.unwrap();
-    // Until the grace period is over, this one looks after itself.
+    // Within the grace period this container exits by itself.
     object["spec"]["initContainers"][0]["lifecycle"] = json!({ "preStop": { "sleep": { "seconds": 60 } } });
     node.insert(object);
     sleep(secs(1)).await;
@@ -249,7 +249,7 @@ async fn shorter_grace_applies_to_the_sequence_of_sidecars() {
     sleep(secs(4)).await;
     node.delete("web", Some(5)).await;
     node.wait_deleted("web").await;
-    // Whoever has not had its turn by the deadline has what nobody goes without: two seconds.
+    // A container not stopped by the deadline gets the minimum of two seconds.
     assert!(
         began.elapsed() >= secs(7) && began.elapsed() < secs(9),
         "{:?}",
@@ -280,10 +280,10 @@ async fn absurd_grace_periods_are_harmless() {
     }
     node.delete("web", None).await;
     node.wait_torn_down("web").await;
-    wait_until("the agent goes on", async || node.runs()).await;
+    wait_until("the agent runs", async || node.runs()).await;
 }
 
-/// A pod with a hook that never ends and a container that ignores its signal.
+/// A pod with an endless hook and a container that ignores SIGTERM.
 async fn hanging_hook() -> Node {
     let mut node = Node::new().await;
     node.pod("web", &hooked(&exec()), |pod| {
@@ -315,7 +315,7 @@ async fn hanging_hook_and_container_that_ignores_sigterm_share_one_grace_period(
     let began = Instant::now();
     node.delete("web", Some(20)).await;
     node.wait_deleted("web").await;
-    // What no container goes without is two seconds.
+    // The minimum of a stop is two seconds.
     assert!(began.elapsed() < secs(23), "{:?}", began.elapsed());
     assert_eq!(
         node.kinds()[..2],

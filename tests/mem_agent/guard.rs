@@ -1,4 +1,4 @@
-//! When nothing may be touched: the wrong world, another hand on the pods, mirrors, and a dry run.
+//! When the agent must not act: identity mismatch, a kubelet, mirror pods, a dry run.
 
 use std::{
     fs,
@@ -28,7 +28,7 @@ use crate::{
     stop_requests::{ask, refused},
 };
 
-/// Nothing has come of a deletion after a good while.
+/// A deletion has had no effect after some minutes.
 async fn assert_no_effect(node: &Node, name: &str) {
     node.delete(name, None).await;
     node.api.forget_requests();
@@ -44,23 +44,23 @@ async fn assert_no_effect(node: &Node, name: &str) {
     assert!(writes.is_empty(), "{writes:?}");
 }
 
-/// Why an agent touches nothing that was only now started.
+/// Starts an agent; returns its hold.
 async fn hold_at_start(node: &mut Node) -> String {
     node.launch().await;
     let held = async || node.try_status().await.and_then(|status| status.held);
-    wait_until("the Node was looked at", async || {
+    wait_until("the Node was checked", async || {
         held().await.is_some_and(|why| why.starts_with("Node "))
     })
     .await;
     held().await.unwrap()
 }
 
-/// A kubelet of this node, until its directory is removed.
+/// Adds a kubelet process; removing the returned directory ends it.
 pub fn kubelet(node: &Node) -> PathBuf {
     kubelet_at(node, &node.path("kubelet"))
 }
 
-/// A kubelet on this machine that has this directory.
+/// The same, with this root directory.
 pub fn kubelet_at(node: &Node, root: &Path) -> PathBuf {
     let process = node.path("proc/4711");
     fs::create_dir_all(process.join("task/4711")).unwrap();
@@ -71,7 +71,7 @@ pub fn kubelet_at(node: &Node, root: &Path) -> PathBuf {
     process
 }
 
-/// A hook that asks whoever listens there.
+/// An HTTP hook and its server.
 fn request() -> (TcpListener, Value) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
@@ -129,8 +129,8 @@ async fn teardown_waits_while_a_kubelet_runs_and_continues_afterwards() {
         "{held}"
     );
     assert_no_effect(&node, "web").await;
-    let told = node.status().await;
-    assert_eq!((told.counters.attempts_failed, told.counters.hooks_failed), (0, 0));
+    let report = node.status().await;
+    assert_eq!((report.counters.attempts_failed, report.counters.hooks_failed), (0, 0));
     assert!(
         node.events("web").await.is_empty(),
         "nothing was done, so there is nothing to tell"
@@ -140,7 +140,7 @@ async fn teardown_waits_while_a_kubelet_runs_and_continues_afterwards() {
     node.wait_torn_down("web").await;
 }
 
-/// What a kubelet leaves of a pod that it has ended.
+/// A kubelet tears the pod down, except for its object.
 fn kubelet_tears_down(node: &Node, name: &str) {
     node.cri.change(|world| {
         world.containers.retain(|_, it| it.pod_uid != uid(name));
@@ -168,17 +168,17 @@ async fn pods_terminated_by_a_kubelet_do_not_accumulate() {
     sleep(secs(3600)).await;
     let status = node.status().await;
     assert_eq!((status.watch.pods, status.counters.finished), (1, 0));
-    let told: Vec<_> = status
+    let report: Vec<_> = status
         .pods
         .terminating
         .iter()
-        .map(|story| (&story.name, story.elapsed_ms))
+        .map(|trace| (&trace.name, trace.elapsed_ms))
         .collect();
-    assert!(told.is_empty(), "{} of 30: {told:?}", told.len());
+    assert!(report.is_empty(), "{} of 30: {report:?}", report.len());
     assert!(node.trace("job-1").await.is_none());
     node.crash().await;
     assert!(node.journal().await.is_empty());
-    // Nor do they come back.
+    // They do not reappear.
     fs::remove_dir_all(&process).unwrap();
     node.start().await;
     sleep(secs(120)).await;
@@ -201,7 +201,7 @@ async fn pods_terminated_by_a_kubelet_without_the_agent_do_not_accumulate() {
     node.delete("web", Some(0)).await;
     node.wait_deleted("web").await;
     node.start().await;
-    wait_until("it is forgotten", async || {
+    wait_until("the pod is forgotten", async || {
         let status = node.status().await;
         status.watch.pods == 1 && status.pods.terminating.is_empty()
     })
@@ -219,20 +219,20 @@ async fn begun_pods_terminated_by_a_kubelet_do_not_accumulate() {
     node.start().await;
     node.cri.allow_everything();
     ask(&node, "kept/kill", &StopRequest::default()).await.unwrap();
-    wait_until("it is kept", async || node.status().await.pods.kept == 1).await;
+    wait_until("the pod is kept", async || node.status().await.pods.kept == 1).await;
     node.delete("web", None).await;
     node.calls(2, |seen| seen.kind == Kind::StopContainer).await;
     kubelet(&node);
     for name in ["kept", "web"] {
         node.delete(name, Some(0)).await;
     }
-    // Something of them is there for a while.
+    // Something of them stays for a while.
     sleep(secs(30)).await;
     assert_eq!(node.status().await.pods.terminating.len(), 2);
     for name in ["kept", "web"] {
         kubelet_tears_down(&node, name);
     }
-    wait_until("they are forgotten", async || {
+    wait_until("the pods are forgotten", async || {
         let pods = node.status().await.pods;
         pods.terminating.is_empty() && pods.kept == 0
     })
@@ -248,9 +248,9 @@ async fn stop_request_during_an_identity_mismatch_does_not_name_the_wrong_api_se
     node.start().await;
     inject_fault(&node, Fault::status(404).verb("get").resource("nodes"));
     inject_fault(&node, Fault::new(Action::CutWatch).once());
-    wait_until("it is held", async || node.status().await.held.is_some()).await;
-    let told = refused(&node, "web/kill", &StopRequest::default()).await;
-    assert!(told.contains("left alone") && !told.contains("kubectl"), "{told}");
+    wait_until("a hold is reported", async || node.status().await.held.is_some()).await;
+    let report = refused(&node, "web/kill", &StopRequest::default()).await;
+    assert!(report.contains("left alone") && !report.contains("kubectl"), "{report}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -260,11 +260,11 @@ async fn busy_server_without_retry_after_is_asked_with_backoff() {
     inject_fault(&node, Fault::too_many(0).verb("list").resource("pods").times(20));
     let began = Instant::now();
     node.start().await;
-    wait_until("it watches", async || node.status().await.watch.pods == 1).await;
+    wait_until("the agent watches", async || node.status().await.watch.pods == 1).await;
     assert!(began.elapsed() > secs(60), "{:?}", began.elapsed());
 }
 
-/// A connection that led astray holds everything; whoever hears all the time looks again as soon as who hears nothing.
+/// A connection to a wrong server blocks everything. The check is repeated after the same time with and without watch events.
 #[tokio::test(start_paused = true)]
 async fn identity_of_a_busy_node_is_checked_again_as_soon_as_of_others() {
     let mut node = Node::with_pods(&["web", "db"]).await;
@@ -272,7 +272,7 @@ async fn identity_of_a_busy_node_is_checked_again_as_soon_as_of_others() {
     node.cri.allow_everything();
     inject_fault(&node, Fault::status(403).verb("get").resource("nodes").once());
     node.delete("web", None).await;
-    wait_until("it is held", async || node.status().await.held.is_some()).await;
+    wait_until("a hold is reported", async || node.status().await.held.is_some()).await;
     for number in 0..30 {
         let mut db = node.get("db").await.unwrap();
         db["metadata"]["labels"] = json!({ "n": number.to_string() });
@@ -289,7 +289,7 @@ async fn pod_deleted_beside_an_idle_kubelet_is_stopped_afterwards() {
     node.pod("web", &plain(), |pod| drop(pod.container("main")));
     let process = kubelet(&node);
     node.start().await;
-    // By somebody who lost patience with the kubelet. No other pod is left, so that the runtime's word proves nothing.
+    // Deleted by force. No other pod is left, so that the runtime's list proves nothing.
     node.delete("web", Some(0)).await;
     node.wait_deleted("web").await;
     sleep(secs(300)).await;
@@ -311,15 +311,15 @@ async fn pod_that_ended_beside_a_kubelet_is_remembered_during_an_identity_mismat
         inject_fault(&node, Fault::new(Action::CutWatch).once());
     };
     node.delete("web", Some(0)).await;
-    wait_until("its end is seen", async || node.status().await.watch.pods == 1).await;
+    wait_until("its end is observed", async || node.status().await.watch.pods == 1).await;
     is(&json!({ "name": NODE, "uid": "another-uid" }));
     let held = async || node.status().await.held.unwrap();
-    wait_until("the Node was looked at", async || held().await.starts_with("Node ")).await;
+    wait_until("the Node was checked", async || held().await.starts_with("Node ")).await;
     kubelet_tears_down(&node, "web");
     sleep(secs(300)).await;
     assert_eq!(node.status().await.pods.terminating.len(), 1);
     is(&own);
-    wait_until("it is forgotten", async || {
+    wait_until("the pod is forgotten", async || {
         node.status().await.pods.terminating.is_empty()
     })
     .await;
@@ -373,8 +373,8 @@ async fn dry_run_sends_no_http_hook() {
 
 async fn why(node: &Node, name: &str) -> Result<String, String> {
     let asked = path_of(&name.parse().unwrap());
-    let told = client::get::<Explanation>(&node.flags.socket.socket, &asked).await;
-    told.map(|why| why.text()).map_err(|error| error.to_string())
+    let report = client::get::<Explanation>(&node.flags.socket.socket, &asked).await;
+    report.map(|why| why.text()).map_err(|error| error.to_string())
 }
 
 #[tokio::test(start_paused = true)]
@@ -382,13 +382,13 @@ async fn why_of_a_pod_that_is_not_deleted_says_that_it_runs() {
     let mut node = Node::with_pods(&["web"]).await;
     node.start().await;
     for name in ["default/web", &uid("web")] {
-        let told = why(&node, name).await.unwrap_err();
-        assert!(told.contains("is on this node, and is not being deleted"), "{told}");
+        let report = why(&node, name).await.unwrap_err();
+        assert!(report.contains("is on this node, and is not being deleted"), "{report}");
     }
-    let told = why(&node, "default/other").await.unwrap_err();
+    let report = why(&node, "default/other").await.unwrap_err();
     assert!(
-        told.contains("no teardown of a pod default/other is known here"),
-        "{told}"
+        report.contains("no teardown of a pod default/other is known here"),
+        "{report}"
     );
 }
 
@@ -401,14 +401,14 @@ async fn mirror_pod_is_never_touched() {
     node.insert(mirror.clone());
     node.start().await;
     assert_no_effect(&node, "mirror").await;
-    let told = why(&node, "default/mirror").await.unwrap();
+    let report = why(&node, "default/mirror").await.unwrap();
     assert!(
-        told.contains("is the mirror of a static pod") && told.contains("was deleted"),
-        "{told}"
+        report.contains("is the mirror of a static pod") && report.contains("was deleted"),
+        "{report}"
     );
-    // Not when its object goes, either.
+    // Nor when its object is deleted.
     node.delete("mirror", Some(0)).await;
-    wait_until("the object is gone", async || node.get("mirror").await.is_none()).await;
+    wait_until("the object is deleted", async || node.get("mirror").await.is_none()).await;
     sleep(secs(400)).await;
     assert!(node.cri.effects().is_empty() && node.pod_dir("mirror").exists());
     assert_eq!(node.status().await.counters.begun, 0);

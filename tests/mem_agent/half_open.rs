@@ -1,4 +1,4 @@
-//! How requests reach the API server: over connections that may be half-open, and with what in them.
+//! Connections and headers of requests to the API server.
 
 use std::{
     fs,
@@ -33,7 +33,7 @@ async fn pod_deleted_over_a_half_open_connection_is_torn_down_within_a_minute() 
     node.simple_pod("web");
     node.start().await;
     node.cri.allow_everything();
-    // Idle or not.
+    // Idle or busy.
     sleep(secs(100)).await;
     balancer.drop_state();
     let begun = Instant::now();
@@ -69,10 +69,13 @@ async fn no_request_accepts_compression_or_asks_for_an_unsafe_deletion() {
     let mut node = Node::new().await;
     node.simple_pod("web");
     let bodies: Arc<Mutex<Vec<String>>> = Arc::default();
-    let told = Arc::clone(&bodies);
+    let captured = Arc::clone(&bodies);
     node.api.tell(Box::new(move |asked, body, code| {
         if asked.user.starts_with("system:node:") && asked.verb == "delete" && code.is_none() {
-            told.lock().unwrap().push(String::from_utf8_lossy(body).into_owned());
+            captured
+                .lock()
+                .unwrap()
+                .push(String::from_utf8_lossy(body).into_owned());
         }
     }));
     node.start().await;

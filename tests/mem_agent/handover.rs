@@ -1,4 +1,4 @@
-//! `hand-back`: the node is given to a kubelet that is about to start, each pod at a safe point.
+//! `pod-teardown handover`: every pod reaches a safe point before a kubelet starts.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -23,14 +23,14 @@ use crate::{
     stop_requests::{granted, refused},
 };
 
-/// How long a kubelet has to start.
+/// Time that a kubelet gets to start.
 const RESERVATION: Duration = secs(45);
 
 pub async fn request_handover(node: &Node, patience: Duration) -> HandoverResult {
     request_handover_at(&node.flags.socket.socket, patience).await
 }
 
-/// The same of whoever listens there.
+/// The same at this socket.
 pub async fn request_handover_at(socket: &Path, patience: Duration) -> HandoverResult {
     let ask = handover::HandoverRequest {
         timeout_ms: u64::try_from(patience.as_millis()).unwrap(),
@@ -44,7 +44,7 @@ pub fn nothing_in_progress() -> HandoverResult {
     HandoverResult::default()
 }
 
-/// The agent runs, "web" has a hook that takes so long, and whatever else is called comes to its end at once.
+/// A running agent and a pod "web" with a hook of this duration; all other calls end at once.
 pub async fn with_hook(takes: Duration) -> Node {
     let mut node = Node::new().await;
     node.pod("web", &hooked(&exec()), |pod| drop(pod.container("main")));
@@ -88,14 +88,14 @@ async fn handover_stops_a_pod_in_its_hook_and_begins_nothing_else() {
     assert!((secs(9)..secs(12)).contains(&begun.elapsed()), "{:?}", begun.elapsed());
     let stopped = [Kind::ExecSync, Kind::StopContainer, Kind::StopPodSandbox];
     assert_eq!(call_kinds(&node), stopped);
-    // Nothing of it but what ran is gone.
+    // Only its containers are gone.
     assert!(node.pod_dir("web").exists());
     assert_eq!(phase(&node, "web").await, "Running");
     sleep(RESERVATION - secs(2)).await;
     assert_eq!(call_kinds(&node), stopped);
     let held = node.status().await.held.unwrap();
     assert!(held.contains("was handed back") && held.contains("to start"), "{held}");
-    // No kubelet has come.
+    // No kubelet has started.
     node.wait_torn_down("web").await;
     node.wait_torn_down("other").await;
     let hooks = call_kinds(&node).iter().filter(|kind| **kind == Kind::ExecSync).count();
@@ -116,7 +116,7 @@ async fn handover_that_times_out_names_unfinished_pods() {
     node.wait_torn_down("web").await;
 }
 
-/// No call is under way then, but its containers are not stopped: the kubelet would run its hook again.
+/// No call is in progress then, but its containers run: the kubelet would run its hook again.
 #[tokio::test(start_paused = true)]
 async fn handover_retries_a_failed_stop_once_and_names_the_pod_if_it_fails_again() {
     for fails in [false, true] {
@@ -145,7 +145,7 @@ async fn handover_retries_a_failed_stop_once_and_names_the_pod_if_it_fails_again
         let counted = node.status().await.counters;
         assert_eq!(
             counted.attempts_failed, many,
-            "one that is let go at a safe point has not failed"
+            "an interruption at a safe point is no failure"
         );
         let of_each = ["Unavailable", "running"].map(|reason| (reason.into(), many));
         assert_eq!(counted.failures, [(Step::Term, of_each.into())].into());
@@ -159,7 +159,7 @@ async fn handover_retries_a_failed_stop_once_and_names_the_pod_if_it_fails_again
     }
 }
 
-/// Somebody of them is at an attempt nearly always.
+/// One of them is at an attempt nearly always.
 #[tokio::test(start_paused = true)]
 async fn handover_retries_unstoppable_pods_once_and_does_not_wait_for_them() {
     let mut node = Node::new().await;
@@ -190,7 +190,7 @@ async fn handover_names_a_pod_that_runs_despite_a_successful_stop() {
     node.cri
         .any_number_of(expect(StopPodSandbox::any()).reply_ok_but_do_nothing());
     node.delete("web", None).await;
-    // Also when nothing is left of its grace period.
+    // Even after the grace period.
     sleep(secs(60)).await;
     node.wait_blocked("web", "still Running after its stop").await;
     let cut_short = vec!["default/web".to_owned()];
@@ -222,7 +222,7 @@ async fn handover_waits_for_attempts_begun_during_its_wait() {
     assert_eq!(request_handover(&node, secs(60)).await, nothing_in_progress());
 }
 
-/// As by a unit whose program is not there, or which ends at once.
+/// As by a unit whose program is missing or exits at once.
 #[tokio::test(start_paused = true)]
 async fn kubelet_that_fails_to_start_repeatedly_gets_the_reservation_once() {
     let node = with_hook(secs(1)).await;
@@ -242,7 +242,7 @@ async fn kubelet_that_fails_to_start_repeatedly_gets_the_reservation_once() {
     }
     let took = begun.elapsed();
     assert!((RESERVATION..RESERVATION + secs(12)).contains(&took), "{took:?}");
-    // Long after that somebody starts one once more.
+    // Long after that it is started once more.
     sleep(RESERVATION).await;
     assert_eq!(request_handover(&node, secs(60)).await, nothing_in_progress());
     sleep(RESERVATION - secs(1)).await;
@@ -278,7 +278,7 @@ async fn stopped_pod_is_terminal_in_the_api_before_the_handover() {
     sleep(secs(60)).await;
     fs::remove_dir_all(process).unwrap();
     sleep(secs(120)).await;
-    assert_eq!(node.status().await.counters.requests_given_up, 0, "it was carried out");
+    assert_eq!(node.status().await.counters.requests_given_up, 0, "it was done");
 }
 
 #[tokio::test(start_paused = true)]
@@ -290,12 +290,12 @@ async fn two_handover_requests_are_both_answered() {
     assert_eq!(
         (one.cut_short.len(), two.cut_short.len()),
         (1, 1),
-        "it was let go, whoever asks"
+        "it is at a safe point for both callers"
     );
-    wait_until("it goes on", async || node.get("web").await.is_none()).await;
+    wait_until("the teardown continues", async || node.get("web").await.is_none()).await;
 }
 
-/// A pod whose container takes no notice of its signal, and which is being deleted with a long grace period.
+/// A node with a deleted pod that ignores SIGTERM and has a long grace period.
 async fn node_with_stubborn_pod() -> Node {
     let mut node = Node::new().await;
     node.pod("web", &plain(), |pod| drop(pod.container("main").ignores_term()));
@@ -323,7 +323,7 @@ async fn canceled_stop_leaves_the_grace_period_to_the_kubelet() {
     assert_eq!(request_handover(&node, secs(1)).await, HandoverResult { cut_short });
     let _process = kubelet(&node);
     sleep(secs(120)).await;
-    // The grace period that the agent had asked for is over.
+    // The grace period of the agent's stop has expired.
     assert_eq!(is_running(&node), !node.finishes_abandoned_stops());
     assert_eq!(call_kinds(&node), [Kind::StopContainer]);
 }

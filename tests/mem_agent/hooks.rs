@@ -1,4 +1,4 @@
-//! preStop hooks: out of the container's own grace, reported when they fail, never a reason to stop short.
+//! preStop hooks: within the container's grace, reported on failure, never a reason not to stop.
 
 use pod_teardown::model::trace::Step;
 use serde_json::json;
@@ -55,7 +55,7 @@ async fn failed_hook_is_an_event_and_the_stop_continues() {
     for (failing, left) in [
         (hook().exit(3), 30),
         (hook().error(Code::Unknown, "no such file"), 30),
-        // What was asked for in vain until the grace period ended.
+        // Requested in vain until the grace period expired.
         (hook().hang(), 2),
         (hook().then(secs(31)), 2),
     ] {
@@ -71,7 +71,7 @@ async fn failed_hook_is_an_event_and_the_stop_continues() {
             .filter(|(reason, _)| reason == "FailedPreStopHook")
             .collect();
         assert_eq!(failed.len(), 1, "{said}");
-        // What a command printed may hold secrets.
+        // The output of a command may contain secrets.
         assert_eq!(failed[0].1, "PreStopHook failed", "{said}");
         assert_eq!(node.status().await.counters.hooks_failed, 1, "{said}");
     }
@@ -104,7 +104,7 @@ async fn hook_without_handler_fails_and_absurd_sleep_ends_with_the_grace_period(
 async fn hook_that_could_not_be_sent_does_not_count_as_run() {
     let node = with_hook(&exec()).await;
     node.delete("web", None).await;
-    // Between the look at the pod and the hook the runtime goes away.
+    // The runtime becomes unavailable before the hook.
     node.cri.in_order([expect(ExecSync::of("main")).hang()]);
     node.calls(1, |seen| seen.kind == Kind::ExecSync).await;
     node.cri.stop().await;
@@ -121,8 +121,8 @@ async fn hook_that_could_not_be_sent_does_not_count_as_run() {
 #[tokio::test(start_paused = true)]
 async fn skipped_hook_without_remaining_grace_is_one_event() {
     let mut node = with_hook(&exec()).await;
-    // The agent has begun, and ends before it could do anything; the runtime is away until the grace period is over, and
-    // the stop takes two attempts.
+    // The agent crashes right after the beginning; the runtime is down until the grace period expires, and the stop takes
+    // two attempts.
     node.cri.stop().await;
     node.delete("web", None).await;
     node.wait_blocked("web", "cannot be reached").await;
@@ -166,7 +166,7 @@ async fn runtime_outage_at_deletion_costs_neither_hook_nor_grace() {
     assert_eq!(node.count_events("web", "FailedPreStopHook").await, 0);
 }
 
-/// Two containers whose hooks ask the pod at an address that the runtime does not tell, and one without a hook.
+/// Two containers with HTTP hooks to a pod IP that the runtime does not report, and one without a hook.
 async fn hooks_to_the_status_address() -> (Node, TcpListener) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -243,7 +243,7 @@ async fn http_hook_of_a_host_network_pod_goes_to_the_node_address() {
     let mut object = pod("web", &containers);
     object["spec"]["hostNetwork"] = true.into();
     object["status"]["hostIP"] = "127.0.0.1".into();
-    // Nobody listens there.
+    // No server listens there.
     object["status"]["podIP"] = "192.0.2.1".into();
     node.insert(object);
     node.start().await;

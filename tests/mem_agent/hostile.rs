@@ -1,4 +1,4 @@
-//! Pod objects with missing, absurd or hostile fields: reported, never fatal, never a way out of the pod's directory.
+//! Pod objects with missing, absurd or hostile fields: reported, never fatal, never an escape from the pod's directory.
 
 use std::fs;
 
@@ -13,7 +13,7 @@ use crate::{
     stop_requests::granted,
 };
 
-/// A pod that is being deleted, with something changed.
+/// A deleted pod object with a change.
 fn terminating_pod(name: &str, change: impl FnOnce(&mut Value)) -> Value {
     let mut object = pod(name, &plain());
     object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
@@ -22,7 +22,7 @@ fn terminating_pod(name: &str, change: impl FnOnce(&mut Value)) -> Value {
     object
 }
 
-/// Another pod of the node is still taken down.
+/// Another pod of the node is torn down.
 async fn other_pods_are_torn_down(node: &Node) {
     node.simple_pod("polite");
     node.delete("polite", None).await;
@@ -47,7 +47,7 @@ async fn objects_without_identity_are_counted_and_skipped() {
     .await;
     other_pods_are_torn_down(&node).await;
     assert_eq!(node.status().await.counters.begun, 1);
-    // They are reported once, and are no secret to a list, either.
+    // They are reported once; a list shows them, too.
     assert_eq!(node.stop().await, Ok(()));
     node.start().await;
     assert_eq!(node.status().await.counters.pods_unreadable, count);
@@ -91,7 +91,7 @@ async fn deleted_pod_with_any_unreadable_field_is_torn_down() {
     for name in &names {
         node.wait_torn_down(name).await;
     }
-    // All but the one whose managers nobody needs to know.
+    // All but the one with only unreadable managedFields.
     assert_eq!(node.status().await.counters.pods_unreadable, 7);
     other_pods_are_torn_down(&node).await;
 }
@@ -121,7 +121,7 @@ async fn unreadable_object_does_not_count_as_absent() {
     let mut odd = node.get("web").await.unwrap();
     odd["metadata"]["annotations"] = "mirror".into();
     node.insert(odd);
-    wait_until("it is noticed", async || {
+    wait_until("it is reported", async || {
         node.status().await.counters.pods_unreadable == 1
     })
     .await;
@@ -166,8 +166,8 @@ async fn uid_that_is_a_path_is_harmless() {
         node.cri.allow_everything();
         node.insert(terminating_pod("evil", |pod| pod["metadata"]["uid"] = uid.into()));
         wait_until(&format!("{uid:?} is reported"), async || {
-            let story = node.trace("evil").await;
-            story.is_some_and(|story| story.blocked.iter().any(|it| it.message.contains("cannot be part of")))
+            let trace = node.trace("evil").await;
+            trace.is_some_and(|trace| trace.blocked.iter().any(|it| it.message.contains("cannot be part of")))
                 || node.status().await.counters.pods_unreadable > 0
         })
         .await;
@@ -226,7 +226,7 @@ async fn container_names_that_are_paths_are_harmless() {
     other_pods_are_torn_down(&node).await;
 }
 
-/// A termination with a long grace period holds the room for as long.
+/// A termination with a long grace period uses the memory for as long.
 #[tokio::test(start_paused = true)]
 async fn large_pod_beyond_the_memory_limit_is_named_and_stopped_when_removed() {
     let mut node = Node::new().await;
@@ -253,7 +253,7 @@ async fn large_pod_beyond_the_memory_limit_is_named_and_stopped_when_removed() {
     node.calls(1, |seen| stops(seen, "second")).await;
 }
 
-/// A list that is searched for each entry of another takes seconds, in which the agent does nothing else.
+/// Quadratic searches would block the agent for seconds.
 #[tokio::test(start_paused = true)]
 async fn pod_of_ten_thousand_containers_delays_no_other() {
     let mut node = Node::new().await;

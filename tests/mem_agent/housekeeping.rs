@@ -1,4 +1,4 @@
-//! What is left on the node of pods that are gone: on the disk, among logs and cgroups, in the journal.
+//! Leftovers of deleted pods: directories, logs, cgroups, journal entries.
 
 use std::{fs, path::PathBuf};
 
@@ -19,12 +19,12 @@ fn logs(node: &Node, name: &str) -> PathBuf {
     node.path("logs").join(format!("default_{name}_{}", uid(name)))
 }
 
-/// A volume with data in it, as a kubelet lays one out.
+/// A volume with data, as a kubelet creates one.
 fn volume(node: &Node, name: &str) -> PathBuf {
     node.pod_dir(name).join("volumes/kubernetes.io~empty-dir/data")
 }
 
-/// Makes nothing but the pod's cgroup, its logs, or its directory with a volume.
+/// Creates only the pod's cgroup, its logs, or its directory with a volume.
 fn create_leftover(node: &Node, name: &str, what: &str) {
     match what {
         "cgroup" => fs::create_dir_all(node.pod_cgroup(name)).unwrap(),
@@ -50,8 +50,7 @@ fn leftovers_of(node: &Node, name: &str) -> Vec<&'static str> {
     there.map(|(what, _)| what).collect()
 }
 
-/// A node with a pod that lives, and with pods of these names that the agent has seen and that are gone with all that was
-/// theirs. They are not forgotten yet, if the agent does not run on.
+/// A node with a running pod and finished pods of these names, which the journal still has if the agent does not run on.
 pub async fn node_after_termination_of(names: &[&str]) -> Node {
     let mut node = Node::new().await;
     node.simple_pod("lives");
@@ -97,7 +96,7 @@ async fn every_kind_of_leftover_of_a_seen_pod_is_removed_after_a_while() {
             "default/c (UID uid-c): directory"
         ]
     );
-    wait_until("nothing is left", async || {
+    wait_until("no leftover exists", async || {
         ["a", "b", "c"].iter().all(|name| leftovers_of(&node, name).is_empty())
     })
     .await;
@@ -119,7 +118,7 @@ async fn every_kind_of_leftover_of_a_seen_pod_is_removed_after_a_while() {
 async fn proof_of_an_api_pod_survives_restart_and_reboot() {
     let mut node = Node::with_pods(&["lives", "web"]).await;
     node.start().await;
-    // The list is in the journal.
+    // The journal has the seen UIDs.
     sleep(secs(1)).await;
     node.crash().await;
     node.boot_id = "boot-2".to_owned();
@@ -130,9 +129,9 @@ async fn proof_of_an_api_pod_survives_restart_and_reboot() {
     node.delete("web", Some(0)).await;
     create_leftover(&node, "web", "directory");
     node.start().await;
-    wait_until("nothing is left", async || leftovers_of(&node, "web").is_empty()).await;
+    wait_until("no leftover exists", async || leftovers_of(&node, "web").is_empty()).await;
     assert!(node.cri.effects().is_empty());
-    // Then the proof is forgotten, too: what comes under its UID from now on is nobody's.
+    // Then the proof is removed, too: anything new with its UID has no owner.
     sleep(secs(60)).await;
     create_leftover(&node, "web", "directory");
     sleep(secs(900)).await;
@@ -149,7 +148,7 @@ async fn leftover_without_proof_is_reported_and_never_touched() {
     for what in ["cgroup", "logs", "directory"] {
         create_leftover(&node, "unknown", what);
     }
-    // A mirror is no proof of anything.
+    // A mirror pod proves nothing.
     let mut mirror = pod("mirror", &plain());
     mirror["metadata"]["annotations"] = json!({ "kubernetes.io/config.mirror": "" });
     node.insert(mirror);
@@ -182,7 +181,7 @@ async fn leftovers_beside_a_kubelet_are_not_touched_and_observed_again_afterward
     assert_eq!(leftover_report(&node).await, LeftoverReport::default());
     fs::remove_dir_all(process).unwrap();
     let began = Instant::now();
-    wait_until("nothing is left", async || leftovers_of(&node, "web").is_empty()).await;
+    wait_until("no leftover exists", async || leftovers_of(&node, "web").is_empty()).await;
     assert!(began.elapsed() >= secs(120), "{:?}", began.elapsed());
 }
 
@@ -218,7 +217,7 @@ async fn pods_during_an_absence_hold_do_not_accumulate_in_the_journal() {
     replaced(&mut node, 1).await;
     node.insert(own);
     node.insert(pod("lives", &plain()));
-    wait_until("the list is doubted", async || node.status().await.watch.held.is_some()).await;
+    wait_until("the list is blocked", async || node.status().await.watch.held.is_some()).await;
     jobs_come_and_go(&node).await;
     sleep(secs(90)).await;
     node.crash().await;
@@ -252,7 +251,7 @@ async fn unanswered_list_by_name_proves_no_leftover() {
     sleep(secs(600)).await;
     assert!(volume(&node, "web").join("file").exists());
     node.api.faults().clear();
-    wait_until("nothing is left", async || leftovers_of(&node, "web").is_empty()).await;
+    wait_until("no leftover exists", async || leftovers_of(&node, "web").is_empty()).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -263,7 +262,7 @@ async fn leftovers_stay_during_an_absence_hold() {
     replaced(&mut node, 1).await;
     node.insert(own);
     node.insert(pod("lives", &plain()));
-    wait_until("the list is doubted", async || node.status().await.watch.held.is_some()).await;
+    wait_until("the list is blocked", async || node.status().await.watch.held.is_some()).await;
     sleep(secs(900)).await;
     assert!(volume(&node, "web").join("file").exists());
     assert_eq!(
@@ -275,9 +274,9 @@ async fn leftovers_stay_during_an_absence_hold() {
 #[tokio::test(start_paused = true)]
 async fn unremovable_leftover_is_not_retried_by_successive_workers() {
     let node = node_after_termination_of(&["web"]).await;
-    // A volume of a plugin that nobody here knows.
+    // A volume of an unknown plugin.
     fs::create_dir_all(node.pod_dir("web").join("volumes/example.com~strange/data/more")).unwrap();
-    wait_until("it is tried", async || {
+    wait_until("it is attempted", async || {
         node.status().await.counters.leftovers_found == 1
     })
     .await;
@@ -327,11 +326,14 @@ async fn leftover_mount_without_a_directory_is_named_until_it_is_unmounted() {
     let table = fs::read_to_string(node.path("mountinfo")).unwrap();
     let mount = format!("40 1 0:30 / {} rw - tmpfs tmpfs rw\n", volume.display());
     fs::write(node.path("mountinfo"), table.clone() + &mount).unwrap();
-    wait_until("it is observed", async || {
+    wait_until("the leftover is observed", async || {
         leftover_report(&node).await.leftovers == ["default/a (UID uid-a): mount"]
     })
     .await;
     node.wait_blocked("a", "still mounted").await;
     fs::write(node.path("mountinfo"), table).unwrap();
-    wait_until("it is finished", async || node.status().await.counters.finished == 2).await;
+    wait_until("the pod is finished", async || {
+        node.status().await.counters.finished == 2
+    })
+    .await;
 }

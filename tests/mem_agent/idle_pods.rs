@@ -1,4 +1,4 @@
-//! Terminal pods of which nothing is on the node, as a node under disk pressure makes them by the hour.
+//! Terminal pods with nothing on the node, as disk pressure makes them.
 
 use std::fs;
 
@@ -18,7 +18,7 @@ use crate::{
     stop_requests::granted,
 };
 
-/// A pod that the kubelet has refused: nothing of it was ever on the node.
+/// A pod that the kubelet has rejected: it never had anything on the node.
 fn evicted(name: &str) -> Value {
     let mut object = pod(name, &plain());
     object["status"] =
@@ -83,7 +83,7 @@ async fn terminal_pod_with_anything_on_the_node_gets_a_worker() {
         node.insert(object);
     }
     node.insert(evicted("nothing"));
-    // Its object shows no claim.
+    // Its object has no claim.
     let prepared = Prepared {
         name: "gpu",
         pods: &["prepared"],
@@ -116,7 +116,7 @@ async fn terminal_pod_with_anything_on_the_node_gets_a_worker() {
     assert_eq!(node.status().await.counters.begun, names.len() as u64);
 }
 
-/// The list kept few fields of it.
+/// The list kept only few fields of it.
 #[tokio::test(start_paused = true)]
 async fn terminal_pod_with_a_running_container_gets_the_grace_and_hook_of_its_spec() {
     let mut node = Node::new().await;
@@ -131,19 +131,19 @@ async fn terminal_pod_with_a_running_container_gets_the_grace_and_hook_of_its_sp
     ]);
     node.cri.allow_everything();
     node.start().await;
-    wait_until("it is stopped", async || node.status().await.pods.kept == 1).await;
+    wait_until("the pod is stopped", async || node.status().await.pods.kept == 1).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn terminal_pod_gets_a_worker_if_the_node_cannot_be_checked() {
     let mut node = Node::new().await;
     node.insert(evicted("web"));
-    // The list of the runtime's pods in the background finds it as it is.
+    // The background list of the runtime's pods finds it.
     fs::remove_dir_all(node.path("cgroup/kubepods")).unwrap();
     fs::write(node.path("cgroup/kubepods"), "").unwrap();
     node.cri.allow_everything();
     node.start().await;
-    wait_until("it has one", async || node.status().await.counters.begun == 1).await;
+    wait_until("it has a worker", async || node.status().await.counters.begun == 1).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -151,7 +151,7 @@ async fn idle_terminal_pod_deleted_later_is_finished_and_forgotten() {
     let mut node = Node::new().await;
     node.insert(evicted("db"));
     let mut object = evicted("web");
-    // Some controller has its reasons.
+    // A controller's finalizer.
     object["metadata"]["finalizers"] = json!(["example.com/kept"]);
     node.insert(object);
     node.start().await;
@@ -159,7 +159,7 @@ async fn idle_terminal_pod_deleted_later_is_finished_and_forgotten() {
     node.cri.allow_everything();
     node.delete("web", None).await;
     wait_until("its worker begins", async || node.status().await.counters.begun == 1).await;
-    wait_until("this node is done with it", async || {
+    wait_until("this node has finished it", async || {
         node.status().await.counters.deleted == 1
     })
     .await;
@@ -196,13 +196,13 @@ async fn idle_terminal_pod_deleted_unseen_is_forgotten_without_a_worker() {
     node.insert(evicted("web"));
     node.start().await;
     wait_checked(&node, 1).await;
-    // The agent hears of nothing, and has to list again.
+    // Without watch events the agent has to list again.
     let faults = node.api.faults();
     faults.inject(Fault::new(Action::Refuse).resource("pods").verb("watch").times(3));
     faults.inject(Fault::new(Action::CutWatch).once());
     node.delete("web", Some(0)).await;
     node.api.compact();
-    wait_until("it is forgotten", async || {
+    wait_until("the pod is forgotten", async || {
         let status = node.status().await;
         (status.watch.pods, status.pods.kept) == (1, 0)
     })
@@ -210,7 +210,7 @@ async fn idle_terminal_pod_deleted_unseen_is_forgotten_without_a_worker() {
     assert_eq!(node.status().await.counters.begun, 0);
 }
 
-/// Whoever made them may hold their objects by a finalizer, as a Job does.
+/// Their creator may keep the objects by a finalizer, as a Job does.
 #[tokio::test(start_paused = true)]
 async fn hundreds_of_deleted_idle_pods_delay_no_running_pod() {
     for phase in ["Failed", "Pending"] {

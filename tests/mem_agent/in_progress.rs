@@ -1,5 +1,4 @@
-//! What a hand-back names though no call is under way: pods whose containers were being stopped, and that have come to no safe
-//! point since.
+//! Pods that a handover names although no call is in progress: their stop was begun, and they have reached no safe point.
 
 use pod_teardown::{
     handover::guard::work::HandoverResult,
@@ -28,7 +27,7 @@ use crate::{
     stop_requests::granted,
 };
 
-/// An agent that took over was killed while it waited for the end of "stubborn".
+/// An active agent was killed during the stop of "stubborn".
 async fn crashed_in_progress() -> NodeWithKubelet {
     let mut stage = NodeWithKubelet::active_with_stubborn_pod().await;
     stage.node.delete("stubborn", None).await;
@@ -46,7 +45,7 @@ async fn assert_names_stubborn(node: &Node) {
     assert_eq!(handed_back.cut_short, ["default/deaf"]);
 }
 
-/// It could not go on with what the one before has begun.
+/// It could not continue its predecessor's work.
 #[tokio::test(start_paused = true)]
 async fn agent_without_its_node_names_pods_in_progress_of_its_predecessor() {
     let mut stage = crashed_in_progress().await;
@@ -68,11 +67,11 @@ async fn active_agent_without_its_pods_names_pods_in_progress_of_its_predecessor
     let mut stage = crashed_in_progress().await;
     inject_fault(&stage.node, Fault::new(Action::Refuse).resource("pods"));
     stage.node.launch().await;
-    let goes_on = async || {
+    let is_active = async || {
         let status = stage.node.try_status().await;
         status.is_some_and(|status| status.understudy.is_some_and(|understudy| understudy.turn == "ours"))
     };
-    wait_until("it has its turn", goes_on).await;
+    wait_until("the agent is active", is_active).await;
     sleep(secs(1)).await;
     assert_names_stubborn(&stage.node).await;
 }
@@ -117,7 +116,7 @@ async fn pod_at_a_safe_point_at_a_pause_is_not_named() {
     assert_eq!(request_handover(&stage.node, secs(60)).await, HandoverResult::default());
 }
 
-/// Its hook has run and its containers are stopped; only its sandbox is not.
+/// Its hook has run and its containers are stopped, but not its sandbox.
 #[tokio::test(start_paused = true)]
 async fn pod_with_stopped_containers_is_not_named_if_its_sandbox_fails() {
     let mut node = Node::new().await;
@@ -138,7 +137,7 @@ async fn pod_with_stopped_containers_is_not_named_if_its_sandbox_fails() {
     assert_eq!(request_handover(&node, secs(60)).await, HandoverResult::default());
 }
 
-/// Whether a kubelet is there is not known then for a moment, and the agent stands by.
+/// The kubelet's state is unknown for a moment, and the agent is standby.
 #[tokio::test(start_paused = true)]
 async fn pod_in_progress_is_named_after_a_failed_process_scan() {
     let stage = NodeWithKubelet::active_with_stubborn_pod().await;
@@ -153,7 +152,7 @@ async fn pod_in_progress_is_named_after_a_failed_process_scan() {
     assert_names_stubborn(&stage.node).await;
 }
 
-/// The next one would begin with it anew.
+/// The next one would restart its termination.
 #[tokio::test(start_paused = true)]
 async fn pod_in_progress_that_a_kubelet_did_not_finish_is_named_again() {
     for crashes in [false, true] {
@@ -174,7 +173,7 @@ async fn pod_in_progress_that_a_kubelet_did_not_finish_is_named_again() {
     }
 }
 
-/// Its object stays, so that nothing else tells that it is over.
+/// Its object stays, so that nothing else shows its end.
 #[tokio::test(start_paused = true)]
 async fn pod_in_progress_that_a_kubelet_stopped_is_not_named() {
     let mut stage = NodeWithKubelet::active_with_stubborn_pod().await;
@@ -196,7 +195,7 @@ async fn pod_in_progress_that_a_kubelet_stopped_is_not_named() {
     assert_eq!(request_handover(&stage.node, secs(60)).await, HandoverResult::default());
 }
 
-/// Its end begins anew with the kubelet, whatever of it the agent before had done.
+/// The kubelet restarts its termination, regardless of the previous agent's progress.
 #[tokio::test(start_paused = true)]
 async fn stopped_pod_deleted_without_the_agent_is_named_after_its_restart() {
     let mut stage = NodeWithKubelet::active_with_stubborn_pod().await;
@@ -208,14 +207,14 @@ async fn stopped_pod_deleted_without_the_agent_is_named_after_its_restart() {
     stage.node.start().await;
     sleep(secs(5)).await;
     if stage.node.finishes_abandoned_stops() {
-        // The container was killed meanwhile: nothing is in progress any more.
+        // The container was killed, so nothing is in progress.
         assert_eq!(request_handover(&stage.node, secs(60)).await, nothing_in_progress());
         return;
     }
     assert_names_stubborn(&stage.node).await;
 }
 
-/// Such as one that only tells its version, or one of another node, of which nothing can be read just yet.
+/// Such as one that only prints its version, or one of another node that cannot be read yet.
 #[tokio::test(start_paused = true)]
 async fn pod_in_progress_is_named_after_a_short_lived_kubelet() {
     for before in [true, false] {
@@ -238,7 +237,7 @@ async fn pod_in_progress_is_named_after_a_short_lived_kubelet() {
     }
 }
 
-/// Such as with a runtime that is down.
+/// As with a runtime that is down.
 #[tokio::test(start_paused = true)]
 async fn attempted_pod_without_a_stop_call_is_not_named() {
     let node = with_hook(secs(1)).await;

@@ -1,5 +1,5 @@
-//! Volumes that are attached to the node: when a pod with one has ended for the API server, and when the volume may be
-//! detached. Drivers have nothing mounted here: what they are asked, and in which order, is what counts.
+//! Attached volumes: when their pod's terminal status is reported, and when they may be detached. Drivers mount nothing
+//! here; their calls and the order count.
 
 use std::{fs, path::PathBuf};
 
@@ -30,14 +30,14 @@ const PV: Pv<'_> = Pv {
     staged: true,
 };
 const IN_USE: &str = "kubernetes.io/csi/disk.example.com^vol-1";
-/// Of a kind that nobody here knows anything of.
+/// Volume of an unknown plugin.
 const OTHER: &str = "kubernetes.io/example-disk/vol-2";
 
 pub fn csi_driver(node: &Node, name: &str) -> CsiDriver {
     CsiDriver::start(&node.path("kubelet"), name).unwrap()
 }
 
-/// A volume of a driver, staged and published for the pod as the kubelet's files have it.
+/// A CSI volume, staged and published by the kubelet's files.
 pub fn published(node: &Node, pod: &str, pv: &Pv<'_>) -> PathBuf {
     let volume = node.pod_dir(pod).join("volumes/kubernetes.io~csi").join(pv.name);
     fs::create_dir_all(volume.join("mount")).unwrap();
@@ -49,7 +49,7 @@ pub fn published(node: &Node, pod: &str, pv: &Pv<'_>) -> PathBuf {
     volume.join("mount")
 }
 
-/// A pod with a PersistentVolume, which ends so many seconds after its stop signal.
+/// A pod with a PersistentVolume, which exits so many seconds after SIGTERM.
 pub fn storing_pod(node: &Node, name: &str, pv: &Pv<'_>, ends_after: u64) -> PathBuf {
     let mut object = pod(name, &plain());
     object["spec"]["volumes"] = json!([{ "name": "data", "persistentVolumeClaim": { "claimName": "data" } }]);
@@ -76,11 +76,11 @@ async fn in_use(node: &Node) -> Value {
     answer.body["status"]["volumesInUse"].clone()
 }
 
-/// Nobody may take the pod's end as told, nor the volume as free.
+/// The API shows neither the pod's end nor the volume as detachable.
 async fn assert_attached(node: &Node, name: &str) {
     let status = node.get(name).await.unwrap()["status"].take();
     assert_eq!(status["phase"], "Running");
-    // With none that runs the controller would begin to count.
+    // Without a running container the controller's timeout would begin.
     let ended = status.to_string().contains("\"terminated\"");
     assert!(!ended, "{status}");
     assert!(in_use(node).await.as_array().unwrap().contains(&json!(IN_USE)));
@@ -95,7 +95,7 @@ fn calls(driver: &CsiDriver) -> Vec<&'static str> {
     driver.effects().into_iter().map(name).collect()
 }
 
-/// A node with a pod whose volume is in use, and an agent.
+/// A node with an agent and a pod whose volume is in use.
 async fn started() -> (Node, CsiDriver) {
     let mut node = Node::new().await;
     let driver = csi_driver(&node, DRIVER);
@@ -111,14 +111,17 @@ async fn pod_terminates_and_its_volume_is_detachable_only_after_unpublish_and_un
     let (node, driver) = started().await;
     driver.behave(Conduct::Slow(secs(20)));
     node.delete("db", None).await;
-    wait_until("it is being unstaged", async || {
+    wait_until("the volume is being unstaged", async || {
         assert_attached(&node, "db").await;
         calls(&driver) == ["unpublish", "unstage"]
     })
     .await;
     sleep(secs(19)).await;
     assert_attached(&node, "db").await;
-    wait_until("it may be detached", async || in_use(&node).await == json!([OTHER])).await;
+    wait_until("the volume may be detached", async || {
+        in_use(&node).await == json!([OTHER])
+    })
+    .await;
     node.wait_torn_down("db").await;
     assert_eq!(calls(&driver), ["unpublish", "unstage"]);
     assert!(!staging(&node.path("kubelet"), &PV).parent().unwrap().exists());
@@ -162,7 +165,7 @@ async fn approved_volume_without_a_mount_is_removed_without_its_driver() {
         sleep(secs(300)).await;
         assert_attached(&node, "db").await;
         approve(&node, "pod/default/db").await.unwrap();
-        wait_until("that is done", async || {
+        wait_until("the volume is removed", async || {
             let items = hold_items(&node).await;
             items.first().is_none_or(|item| item.facts != [held.clone()])
         })
@@ -172,7 +175,7 @@ async fn approved_volume_without_a_mount_is_removed_without_its_driver() {
     assert_eq!(in_use(&node).await, json!([OTHER]));
 }
 
-/// The agent's mount table, with these places beside what is always there.
+/// Writes the agent's mount table with these mount points.
 fn mounts(node: &Node, places: &[&PathBuf]) {
     let mut table = format!(
         "31 1 0:27 / {} rw - cgroup2 cgroup2 rw\n",
@@ -206,7 +209,7 @@ async fn answer_of_a_driver_does_not_count_while_the_mount_exists() {
     assert_eq!(in_use(&node).await, json!([OTHER]));
 }
 
-/// A process in a mount namespace of its own, in which the staged file system is mounted and stays.
+/// A process in its own mount namespace, in which the staged filesystem stays mounted.
 fn keeping(node: &Node) -> PathBuf {
     let holder = node.path("proc/4711");
     fs::create_dir_all(holder.join("ns")).unwrap();
@@ -227,7 +230,10 @@ async fn filesystem_mounted_in_another_mount_namespace_is_not_unstaged() {
     assert!(!calls(&driver).contains(&"unstage"));
     assert_attached(&node, "db").await;
     fs::remove_dir_all(&holder).unwrap();
-    wait_until("it is being unstaged", async || calls(&driver).contains(&"unstage")).await;
+    wait_until("the volume is being unstaged", async || {
+        calls(&driver).contains(&"unstage")
+    })
+    .await;
     mounts(&node, &[]);
     node.wait_torn_down("db").await;
     assert_eq!(in_use(&node).await, json!([OTHER]));
@@ -239,8 +245,11 @@ async fn filesystem_left_in_another_mount_namespace_keeps_its_volume_attached() 
     mounts(&node, &[&staging(&node.path("kubelet"), &PV)]);
     driver.behave(Conduct::Slow(secs(5)));
     node.delete("db", None).await;
-    wait_until("it is being unstaged", async || calls(&driver).contains(&"unstage")).await;
-    // Made while the driver was at it.
+    wait_until("the volume is being unstaged", async || {
+        calls(&driver).contains(&"unstage")
+    })
+    .await;
+    // Created during the driver's call.
     let holder = keeping(&node);
     mounts(&node, &[]);
     node.wait_blocked("db", "\"backup\"").await;
@@ -266,7 +275,7 @@ async fn volume_of_two_pods_stays_in_use_until_the_second_terminates() {
     assert_eq!(in_use(&node).await, json!([OTHER]));
 }
 
-/// Returns when the trouble has met somebody.
+/// Waits until a request has met the fault.
 async fn wait_write_sent(node: &Node) {
     wait_until("the list is written", async || node.api.faults().pending().is_empty()).await;
 }
@@ -326,7 +335,7 @@ async fn volumes_in_use_of_another_node_of_this_name_are_not_changed() {
     let mut other = own.clone();
     other["metadata"] = json!({ "name": NODE, "uid": "another" });
     node.insert(other);
-    wait_until("it is noticed", async || node.status().await.held.is_some()).await;
+    wait_until("it is reported", async || node.status().await.held.is_some()).await;
     sleep(secs(600)).await;
     assert_eq!(in_use(&node).await, json!([IN_USE, OTHER]));
     assert!(node.get("db").await.is_some());
@@ -347,7 +356,7 @@ async fn refused_update_of_volumes_in_use_keeps_the_pod_and_is_retried() {
     assert_eq!(in_use(&node).await, json!([OTHER]));
 }
 
-/// A node on which a pod lives, and a volume is in use and staged that seems to be nobody's, and an agent.
+/// A node with an agent, a running pod, and a staged volume in use that no pod seems to have.
 async fn with_unused() -> (Node, CsiDriver) {
     let mut node = Node::new().await;
     let driver = csi_driver(&node, DRIVER);
@@ -367,14 +376,18 @@ async fn no_volume_is_unused_while_a_pod_with_another_root_runs() {
     sleep(secs(600)).await;
     assert_eq!(calls(&driver), [""; 0]);
     assert_eq!(in_use(&node).await, json!([IN_USE, OTHER]));
-    let told = node.status().await.house.volumes;
+    let answer = node.status().await.house.volumes;
     assert!(
-        told.iter()
-            .any(|told| told.contains("default/db lives and has no directory")),
-        "{told:?}"
+        answer
+            .iter()
+            .any(|answer| answer.contains("default/db lives and has no directory")),
+        "{answer:?}"
     );
     fs::create_dir_all(node.pod_dir("db")).unwrap();
-    wait_until("it may be detached", async || in_use(&node).await == json!([OTHER])).await;
+    wait_until("the volume may be detached", async || {
+        in_use(&node).await == json!([OTHER])
+    })
+    .await;
     assert_eq!(calls(&driver), ["unstage"]);
 }
 

@@ -1,4 +1,4 @@
-//! An agent whose journal is damaged, of another machine, or cannot be written: pods come to their end all the same.
+//! A damaged, foreign or unwritable journal does not block teardown.
 
 use std::{fs, path::PathBuf};
 
@@ -59,7 +59,7 @@ async fn damaged_journal_does_not_bypass_a_node_identity_mismatch() {
     another_node(&node).await;
     node.delete("web", None).await;
     node.launch().await;
-    wait_until("it is held", async || {
+    wait_until("the hold is reported", async || {
         node.try_status().await.is_some_and(|status| {
             status
                 .held
@@ -89,7 +89,7 @@ async fn cloned_machine_starts_a_new_journal() {
     node.crash().await;
     fs::write(&machine_id, "m2\n").unwrap();
     node.start().await;
-    // Nothing of what the other machine began counts here.
+    // Terminations begun on the other machine do not count here.
     node.calls(2, |_| true).await;
     node.cri.allow_everything();
     node.wait_torn_down("web").await;
@@ -102,7 +102,7 @@ async fn unwritable_journal_blocks_no_pod_and_is_written_once_possible() {
     let mut node = Node::new().await;
     node.pod("web", &hooked(&exec()), |pod| drop(pod.container("main")));
     node.pod("db", &plain(), |pod| drop(pod.container("main").ignores_term()));
-    // Where the journal is made there is something that cannot be removed.
+    // The journal's path is blocked by something that cannot be removed.
     let blocked = file(&node).with_extension("new");
     fs::create_dir_all(blocked.join("x")).unwrap();
     node.start().await;
@@ -116,14 +116,14 @@ async fn unwritable_journal_blocks_no_pod_and_is_written_once_possible() {
     node.calls(1, |seen| seen.kind == Kind::StopContainer && seen.pod_uid == uid("db"))
         .await;
     fs::rename(&blocked, node.path("away")).unwrap();
-    wait_until("it is written", async || node.status().await.journal.is_none()).await;
+    wait_until("the journal is written", async || node.status().await.journal.is_none()).await;
     node.crash().await;
     assert_eq!(node.journal().await, [uid("db")]);
     node.start().await;
     node.wait_torn_down("db").await;
 }
 
-/// Changes what the journal says of a pod.
+/// Changes a pod's journal entry.
 fn rewrite(node: &Node, name: &str, change: impl FnOnce(&mut Value)) {
     const PODS: redb::TableDefinition<'_, &str, &[u8]> = redb::TableDefinition::new("pods-v1");
     let database = redb::Database::open(file(node)).unwrap();

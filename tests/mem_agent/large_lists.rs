@@ -1,12 +1,11 @@
-//! A node whose runtime has more to list than fits into one message.
+//! A runtime whose list does not fit into one message.
 
 use crate::{
     node::{Node, wait_until},
     pods::uid,
 };
 
-/// Pods whose annotations are too large for a list of all of them, and one whose object was deleted by force while no
-/// agent ran.
+/// Pods whose annotations are too large for one list, and one deleted by force while no agent ran.
 async fn crowded(streams: bool) -> Node {
     let node = Node::with_pods(&["web", "db", "mail"]).await;
     node.pod_without_object("gone", |pod| drop(pod.container("main").container("side")));
@@ -26,7 +25,7 @@ async fn pod_deleted_by_force_is_found_without_a_complete_runtime_list() {
     for streams in [false, true] {
         let mut node = crowded(streams).await;
         node.start().await;
-        wait_until("nothing of it is in the runtime", async || {
+        wait_until("the runtime has nothing of the pod", async || {
             node.cri.look(|world| {
                 let sandboxes = world.sandboxes.values().all(|it| it.pod_uid != uid("gone"));
                 sandboxes && world.containers.values().all(|it| it.pod_uid != uid("gone"))

@@ -1,4 +1,4 @@
-//! What the agent of a test logs.
+//! Captures the agent's log.
 
 use std::{
     io,
@@ -7,11 +7,11 @@ use std::{
 
 use tracing::{Dispatch, Level, subscriber::DefaultGuard};
 
-/// While there is only one subscriber, tracing asks the thread that comes by a line first whether anybody wants it, and
-/// remembers that for all: another test would silence this one.
+/// With a single subscriber, tracing caches the interest of the first thread for all threads: another test would silence
+/// this one.
 static SECOND_SUBSCRIBER: OnceLock<Dispatch> = OnceLock::new();
 
-/// Takes down what is logged on this thread, which is all that the agent of a test has.
+/// Captures the log of this thread, the only one of a test's agent.
 pub struct Log {
     captured: Captured,
     _until_dropped: DefaultGuard,

@@ -1,7 +1,7 @@
-//! The agent in one process with a scripted runtime and an API server in memory, on a clock that only these tests turn.
+//! The agent in one process with a scripted runtime and an in-memory API server, on a virtual clock.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by it")]
-#![allow(clippy::disallowed_methods, reason = "the machine is a directory of the test's own")]
+#![allow(clippy::unwrap_used, reason = "it fails the test")]
+#![allow(clippy::disallowed_methods, reason = "the node is a directory of the test")]
 
 mod log;
 mod node;

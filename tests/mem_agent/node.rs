@@ -1,4 +1,4 @@
-//! A node for the agent: directories of its own, a runtime that follows a script, and an API server in memory.
+//! The agent's node: directories, a scripted runtime and an in-memory API server.
 
 use std::{
     fs,
@@ -35,23 +35,23 @@ use tokio::{
 
 /// The node's name.
 pub const NODE: &str = "n1";
-/// Longest wait on the virtual clock for anything that a test waits for.
+/// Longest wait of a test, on the virtual clock.
 const WAIT_LIMIT: Duration = secs(900);
-/// How often is looked whether it has come.
+/// First pause of [`wait_until`].
 const MIN_PAUSE: Duration = Duration::from_millis(20);
-/// And for what takes long.
+/// Longest pause of [`wait_until`].
 const MAX_PAUSE: Duration = Duration::from_millis(200);
 
-/// All that the agent meets. Dropped, the runtime's script is held against what came.
+/// The agent's environment. On drop, the runtime's calls are compared with the script.
 pub struct Node {
     pub cri: ScriptedCri,
     pub api: MemApiServer,
     pub admin: Client,
     pub flags: NodeFlags,
     pub boot_id: String,
-    /// How the agent reaches the API server and the runtime: by sockets, unless a test says otherwise.
+    /// Connections to the API server and the runtime; sockets by default.
     pub outside: Outside,
-    /// A moment, and how long the machine was up then.
+    /// A moment, and the uptime then.
     uptime: (Instant, Duration),
     agent: Option<Running>,
     dir: TempDir,
@@ -62,7 +62,7 @@ struct Running {
     stop: oneshot::Sender<()>,
 }
 
-/// `RUNTIME_MANNERS=cri-o`: those of CRI-O.
+/// Behavior of the runtime: CRI-O's with `RUNTIME_MANNERS=cri-o`.
 fn manners() -> Manners {
     match std::env::var("RUNTIME_MANNERS").as_deref() {
         Ok("cri-o") => Manners::CriO,
@@ -87,7 +87,7 @@ pub fn wait_until<F: AsyncFnMut() -> bool>(what: &str, mut holds: F) -> impl Fut
                 "at {caller}: never within {WAIT_LIMIT:?}: {what}"
             );
             sleep(pause).await;
-            // Each look is a request, and a grace period is long.
+            // Each check is a request, and a grace period is long.
             pause = (pause + MIN_PAUSE).min(MAX_PAUSE);
         }
     }
@@ -96,7 +96,7 @@ pub fn wait_until<F: AsyncFnMut() -> bool>(what: &str, mut holds: F) -> impl Fut
 // === impl Node ===
 
 impl Node {
-    /// A node without pods, whose agent does not run yet. The runtime expects no call.
+    /// A node without pods and without a running agent. The runtime expects no call.
     pub async fn new() -> Self {
         let api = MemApiServer::start(Config {
             nodes: vec![NODE.to_owned()],
@@ -105,7 +105,7 @@ impl Node {
         Self::with(api.await.unwrap()).await
     }
 
-    /// The same, with a polite pod of each of these names.
+    /// The same, with simple pods of these names.
     pub async fn with_pods(names: &[&str]) -> Self {
         let node = Self::new().await;
         names.iter().for_each(|name| node.simple_pod(name));
@@ -115,7 +115,7 @@ impl Node {
     /// The same, with this API server.
     pub async fn with(api: MemApiServer) -> Self {
         if std::env::var_os("RUST_LOG").is_some() {
-            // Another test of this process may have been first.
+            // Another test of this process may have installed it.
             let _ = tracing_subscriber::fmt()
                 .with_max_level(tracing::Level::DEBUG)
                 .with_test_writer()
@@ -126,7 +126,7 @@ impl Node {
         for name in ["kubelet/pods", "logs", "root", "cgroup/kubepods", "proc", "sys/block"] {
             fs::create_dir_all(path(name)).unwrap();
         }
-        // The agent looks for kubelets here, and for the mount namespaces of itself, of the runtime and of PID 1.
+        // The agent reads kubelets here, and the mount namespaces of itself, the runtime and PID 1.
         for process in ["self", "1", &std::process::id().to_string()] {
             symlink(Path::new("/proc").join(process), path("proc").join(process)).unwrap();
         }
@@ -134,7 +134,7 @@ impl Node {
         fs::write(path("mountinfo"), mount).unwrap();
         let logs = json!({
             "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration", "podLogsDir": path("logs"),
-            // A socket would not wait for this clock.
+            // A socket would not follow the virtual clock.
             "healthzPort": 0,
         });
         fs::write(path("kubelet.yaml"), logs.to_string()).unwrap();
@@ -178,12 +178,12 @@ impl Node {
         }
     }
 
-    /// A path in the node's own directory: `kubelet`, `logs`, `cgroup`, `proc`, `root`, `state`, `kubeconfig`.
+    /// A path in the node's directory: `kubelet`, `logs`, `cgroup`, `proc`, `root`, `state`, `kubeconfig`.
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    /// The machine is up for so long just now.
+    /// Sets the present uptime.
     pub fn set_uptime(&mut self, ago: Duration) {
         self.uptime = (Instant::now(), ago);
     }
@@ -201,7 +201,7 @@ impl Node {
         .await;
     }
 
-    /// Starts the agent and waits for nothing.
+    /// Starts the agent without waiting.
     pub async fn launch(&mut self) {
         let settings = config::validate(&self.flags).await.unwrap();
         let (at, uptime) = self.uptime;
@@ -215,7 +215,7 @@ impl Node {
         };
         let (stop, stopped) = oneshot::channel();
         let stopped = async {
-            // Dropped is told, too.
+            // A dropped sender stops it, too.
             stopped.await.ok();
         };
         let task = tokio::spawn(agent::run_on(host, self.outside.clone(), settings, stopped));
@@ -227,7 +227,7 @@ impl Node {
         self.agent.as_ref().is_some_and(|agent| !agent.task.is_finished())
     }
 
-    /// Tells the agent to stop, and returns how it ended.
+    /// Stops the agent; returns its result.
     pub async fn stop(&mut self) -> Result<(), Problem> {
         let Running { task, stop } = self.agent.take().expect("an agent that runs");
         stop.send(()).ok();
@@ -238,7 +238,7 @@ impl Node {
         result
     }
 
-    /// Returns how the agent ended by itself.
+    /// Waits until the agent exits by itself; returns its result.
     pub async fn ended(&mut self) -> Result<(), Problem> {
         let Running { task, stop } = self.agent.take().expect("an agent that was started");
         let result = task.await.unwrap();
@@ -246,7 +246,7 @@ impl Node {
         result
     }
 
-    /// Ends the agent where it stands, and waits until its journal is closed, as a process's end would have it at once.
+    /// Aborts the agent and waits until its journal is closed, which a process's exit would do at once.
     pub async fn crash(&mut self) {
         let Running { task, .. } = self.agent.take().expect("an agent that runs");
         task.abort();
@@ -259,7 +259,7 @@ impl Node {
         wait_until("the journal is closed", async || redb::Database::open(&file).is_ok()).await;
     }
 
-    /// UIDs in the journal of an agent that has ended.
+    /// Unfinished UIDs in the journal of a stopped agent.
     pub async fn journal(&self) -> Vec<String> {
         self.journal_closed().await;
         let machine = Identity::read(&self.path("root"));
@@ -274,7 +274,7 @@ impl Node {
         uids
     }
 
-    /// An agent that runs no more has begun with the end of this pod, and has not written down why.
+    /// Adds a begun termination without a cause to the journal of a stopped agent.
     pub async fn begin_in_journal(&self, name: &str) {
         let machine = Identity::read(&self.path("root"));
         let journal = journal::Journal::open(&self.flags.state_dir, &machine).unwrap();
@@ -291,7 +291,7 @@ impl Node {
         self.journal_closed().await;
     }
 
-    /// UIDs of pods that the journal of an agent that has ended knows to have been seen.
+    /// Seen UIDs in the journal of a stopped agent.
     pub async fn seen(&self) -> Vec<String> {
         self.journal_closed().await;
         let machine = Identity::read(&self.path("root"));
@@ -302,25 +302,25 @@ impl Node {
         uids
     }
 
-    /// What the agent says of itself; nothing while it does not answer.
+    /// The agent's status; `None` if it does not answer.
     pub async fn try_status(&self) -> Option<StatusReport> {
         client::get(&self.flags.socket.socket, admin::STATUS).await.ok()
     }
 
-    /// The same of an agent that answers.
+    /// The agent's status.
     pub async fn status(&self) -> StatusReport {
         self.try_status().await.expect("an agent that answers")
     }
 
     // --- calls ---
 
-    /// Whether the runtime goes on with a stop whose caller is gone, up to its SIGKILL. CRI-O does; in containerd such a
-    /// container lives on.
+    /// Whether the runtime continues a stop whose caller is gone, up to SIGKILL. CRI-O does; in containerd the container
+    /// keeps running.
     pub fn finishes_abandoned_stops(&self) -> bool {
         self.cri.look(|world| world.manners) == Manners::CriO
     }
 
-    /// Waits until so many changing calls of this kind have come.
+    /// Waits for so many effects of this kind; returns them.
     pub async fn calls(&self, count: usize, wanted: impl Fn(&Seen) -> bool) -> Vec<(Duration, Seen)> {
         let of = || {
             self.cri
@@ -329,11 +329,11 @@ impl Node {
                 .filter(|(_, seen)| wanted(seen))
                 .collect::<Vec<_>>()
         };
-        wait_until("so many calls have come", async || of().len() >= count).await;
+        wait_until("the calls have come", async || of().len() >= count).await;
         of()
     }
 
-    /// Kinds and timeouts of all changing calls so far.
+    /// Kinds and timeouts of all effects so far.
     pub fn kinds(&self) -> Vec<(Kind, Option<Duration>)> {
         let effects = self.cri.effects().into_iter();
         effects.map(|(_, seen)| (seen.kind, seen.timeout)).collect()

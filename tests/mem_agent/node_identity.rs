@@ -1,4 +1,4 @@
-//! What is not concluded while the API server is another one, or its store has gone back.
+//! Another API server or a restored store proves nothing.
 
 use std::collections::HashSet;
 
@@ -16,7 +16,7 @@ use crate::{
     server::inject_fault,
 };
 
-/// Another server answers behind the same address, with nothing in it.
+/// An empty server replaces the old one at its address.
 pub async fn replaced(node: &mut Node, first_version: u64) {
     let listen = node.api.url().trim_start_matches("http://").parse().unwrap();
     let config = Config {
@@ -24,7 +24,7 @@ pub async fn replaced(node: &mut Node, first_version: u64) {
         first_version,
         ..Config::default()
     };
-    // Dropping the old one closes its connections.
+    // Dropping the old server closes its connections.
     node.api = MemApiServer::start(Config::default()).await.unwrap();
     wait_until("the address is free", async || {
         let server = MemApiServer::start(config.clone()).await;
@@ -40,20 +40,20 @@ fn node_object(metadata: &Value) -> Value {
     json!({ "apiVersion": "v1", "kind": "Node", "metadata": metadata })
 }
 
-/// The node's object, to be put into another server.
+/// The Node object, for another server.
 pub async fn recorded_node(node: &Node) -> Value {
     let answer = node.admin.get(&format!("/api/v1/nodes/{NODE}")).await.unwrap();
     node_object(&answer.body["metadata"])
 }
 
-/// For a while the address leads to another cluster, with a node of this name and a pod of its own.
+/// For a while the address leads to another cluster with a node of this name and another pod.
 async fn another_cluster(node: &mut Node) {
     replaced(node, 5_000).await;
     node.insert(node_object(&json!({ "name": NODE, "uid": "other-cluster" })));
     let mut stranger = pod("stranger", &plain());
     stranger["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
     node.insert(stranger);
-    wait_until("it is noticed", async || node.status().await.held.is_some()).await;
+    wait_until("it is reported", async || node.status().await.held.is_some()).await;
     sleep(secs(20)).await;
 }
 
@@ -69,10 +69,7 @@ async fn connection_to_another_cluster_stops_no_pod() {
     for name in ["web", "db"] {
         node.insert(pod(name, &plain()));
     }
-    wait_until("the world is the right one", async || {
-        node.status().await.held.is_none()
-    })
-    .await;
+    wait_until("the identity matches", async || node.status().await.held.is_none()).await;
     sleep(secs(700)).await;
     assert!(node.cri.effects().is_empty());
     assert_eq!(node.status().await.watch.pods, 2);
@@ -125,7 +122,7 @@ async fn server_without_the_node_interrupts_work_in_progress() {
     node.wait_torn_down("web").await;
 }
 
-/// The store comes back as it was before `web` was made, or began to end.
+/// The store is restored to a state before `web` was created or deleted.
 async fn restored(node: &mut Node) {
     let own = recorded_node(node).await;
     replaced(node, 1).await;
@@ -134,7 +131,7 @@ async fn restored(node: &mut Node) {
 }
 
 async fn wait_list_blocked(node: &Node) -> String {
-    wait_until("the list is doubted", async || node.status().await.watch.held.is_some()).await;
+    wait_until("the list is blocked", async || node.status().await.watch.held.is_some()).await;
     node.status().await.watch.held.unwrap()
 }
 
@@ -159,7 +156,7 @@ async fn pods_missing_in_a_restored_store_stay_blocked_when_its_versions_grow() 
             .contains("was the cluster's store restored?")
     );
     assert!(node.cri.effects().is_empty() && node.pod_dir("web").exists());
-    // Nor does a restart of the agent settle it.
+    // A restart of the agent does not change it.
     node.crash().await;
     node.start().await;
     assert!(
@@ -236,6 +233,6 @@ async fn each_connection_shows_the_node_before_any_other_request() {
         }
         assert!(seen.contains(&request.connection), "{request:?}");
     }
-    // One is lost with each fault.
+    // Each fault breaks a connection.
     assert!(seen.len() > 11, "{}", seen.len());
 }

@@ -1,4 +1,4 @@
-//! What the runtime holds and the API server knows nothing of.
+//! Pods that only the runtime knows.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ use crate::{
     safety_holds::{approve, item_names, wait_held},
 };
 
-/// A node with a pod that lives, and one that only the runtime knows.
+/// A node with a running pod and one that only the runtime knows.
 async fn with_orphan(build: impl FnOnce(PodBuilder<'_>)) -> Node {
     let mut node = Node::new().await;
     node.simple_pod("lives");
@@ -22,7 +22,7 @@ async fn with_orphan(build: impl FnOnce(PodBuilder<'_>)) -> Node {
     node
 }
 
-/// Everything that was done was done to the orphan.
+/// All effects were on the orphan.
 fn only_to_the_orphan(node: &Node) -> bool {
     node.cri.effects().iter().all(|(_, seen)| seen.pod_uid == uid("web"))
 }
@@ -31,7 +31,7 @@ fn only_to_the_orphan(node: &Node) -> bool {
 async fn orphaned_api_pod_is_torn_down_without_hook_status_or_grace() {
     let node = with_orphan(|pod| drop(pod.container("main").ignores_term())).await;
     node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
-    // A runtime gets no less than two seconds.
+    // The minimum of a stop is two seconds.
     assert_eq!(node.status().await.pods.terminating[0].grace_seconds, 1);
     node.wait_torn_down("web").await;
     let stop = &node.calls(1, |seen| seen.kind == Kind::StopContainer).await[0].1;
@@ -48,7 +48,10 @@ async fn orphaned_api_pod_is_torn_down_without_hook_status_or_grace() {
 async fn pod_without_proof_of_the_api_server_is_reported_and_not_touched() {
     let node = with_orphan(|pod| drop(pod.source("file").container("main"))).await;
     node.pod_without_object("crictl", |pod| drop(pod.source("").container("main")));
-    wait_until("both are told", async || node.status().await.watch.unmanaged.len() == 2).await;
+    wait_until("both are reported", async || {
+        node.status().await.watch.unmanaged.len() == 2
+    })
+    .await;
     assert_eq!(
         node.status().await.watch.unmanaged,
         ["default/crictl (UID uid-crictl)", "default/web (UID uid-web)"]
@@ -62,7 +65,10 @@ async fn nothing_is_an_orphan_if_the_api_server_has_no_pod_of_the_node() {
     let mut node = Node::new().await;
     node.pod_without_object("web", |pod| drop(pod.container("main")));
     node.start().await;
-    wait_until("it is told", async || node.status().await.watch.unmanaged.len() == 1).await;
+    wait_until("it is reported", async || {
+        node.status().await.watch.unmanaged.len() == 1
+    })
+    .await;
     sleep(secs(600)).await;
     assert!(node.cri.effects().is_empty());
 }
@@ -115,7 +121,7 @@ async fn pods_whose_deletion_was_seen_do_not_count_as_many_orphans() {
     node.cri.allow_everything();
     node.start().await;
     for (number, name) in names.iter().enumerate() {
-        // Half of them by force.
+        // Half of them are deleted by force.
         node.delete(name, (number % 2 == 0).then_some(0)).await;
     }
     for name in &names {
@@ -171,8 +177,11 @@ async fn late_watch_event_does_not_revive_a_finished_pod() {
     let before = node.get("web").await.unwrap();
     node.delete("web", None).await;
     node.wait_torn_down("web").await;
-    wait_until("it is finished", async || node.status().await.counters.finished == 1).await;
-    // A server that shows an older state once more.
+    wait_until("the pod is finished", async || {
+        node.status().await.counters.finished == 1
+    })
+    .await;
+    // A server that shows an older state again.
     node.insert(before);
     node.delete("web", None).await;
     sleep(secs(1)).await;

@@ -1,4 +1,4 @@
-//! `--kubelet-root` is not the kubelet's `--root-dir`: what the agent sees is not what there is.
+//! `--kubelet-root` differs from the kubelet's `--root-dir`.
 
 use std::{fs, path::PathBuf};
 
@@ -12,7 +12,7 @@ use crate::{
     pods::{plain, pod, uid},
 };
 
-/// A pod without a sandbox yet, for which a kubelet with another directory has made a cgroup and mounted a token.
+/// A pod without a sandbox, for which a kubelet with another root has created a cgroup and mounted a token.
 async fn node_of_another_directory() -> (Node, PathBuf) {
     let node = Node::new().await;
     let theirs = node.path("data-kubelet");
@@ -48,14 +48,14 @@ async fn mount_of_the_pod_below_another_root_keeps_the_object_and_is_named() {
     node.wait_blocked("web", &theirs.display().to_string()).await;
     sleep(secs(60)).await;
     assert!(node.get("web").await.is_some());
-    // Once it is gone the pod ends.
+    // Without the mount the pod terminates.
     let table = fs::read_to_string(node.path("mountinfo")).unwrap();
     let without = table.lines().filter(|line| !line.contains("projected/token"));
     fs::write(node.path("mountinfo"), without.collect::<Vec<_>>().join("\n") + "\n").unwrap();
     node.wait_deleted("web").await;
 }
 
-/// Something else may be mounted on the directory, or it is called otherwise by now.
+/// The directory may be mounted over, or renamed.
 #[tokio::test(start_paused = true)]
 async fn mount_of_a_pod_without_a_directory_keeps_its_object() {
     for directory in [uid("web"), format!("{}.bak", uid("web"))] {
@@ -89,7 +89,7 @@ async fn pod_with_a_cgroup_and_no_directory_is_blocked() {
     assert!(node.get("web").await.is_some());
 }
 
-/// A kubelet died between making the cgroup and making the directory.
+/// A kubelet died after it created the cgroup and before the directory.
 #[tokio::test(start_paused = true)]
 async fn pod_without_a_directory_continues_when_the_remedy_is_followed() {
     let node = &mut Node::new().await;

@@ -1,4 +1,4 @@
-//! `pause`: nothing is begun until somebody resumes, whatever happens to the agent meanwhile.
+//! `pod-teardown pause`: nothing begins until `resume`, across restarts of the agent.
 
 use pod_teardown::{
     model::trace::BlockedReason,
@@ -46,14 +46,18 @@ async fn pause_lets_a_pod_in_its_hook_reach_a_safe_point_and_blocks_others() {
         why.contains("paused since") && why.contains("pod-teardown resume"),
         "{why}"
     );
-    for story in &status.pods.terminating {
+    for trace in &status.pods.terminating {
         assert!(
-            story.blocked[0].reason == BlockedReason::Paused && story.blocked[0].message.starts_with("paused since"),
+            trace.blocked[0].reason == BlockedReason::Paused && trace.blocked[0].message.starts_with("paused since"),
             "{:?}",
-            story.blocked
+            trace.blocked
         );
     }
-    assert_eq!(send(&node, PAUSE).await.paused, pause.paused, "who was first is told");
+    assert_eq!(
+        send(&node, PAUSE).await.paused,
+        pause.paused,
+        "the first pause is reported"
+    );
     assert_eq!(send(&node, RESUME).await.paused, pause.paused);
     node.wait_torn_down("web").await;
     node.wait_torn_down("other").await;
@@ -62,7 +66,7 @@ async fn pause_lets_a_pod_in_its_hook_reach_a_safe_point_and_blocks_others() {
     assert_eq!(send(&node, RESUME).await, Pause::default());
 }
 
-/// A stop that has failed is not tried again until somebody resumes.
+/// A failed stop is not retried until `resume`.
 #[tokio::test(start_paused = true)]
 async fn failed_stop_is_not_retried_during_a_pause() {
     let node = with_hook(secs(1)).await;
@@ -78,7 +82,7 @@ async fn failed_stop_is_not_retried_during_a_pause() {
     node.wait_torn_down("web").await;
 }
 
-/// The agent is started again, and what it wrote down may be lost.
+/// Restarts the agent, possibly without its journal.
 async fn restart_agent(node: &mut Node, without_journal: bool) {
     assert_eq!(node.stop().await, Ok(()));
     if without_journal {

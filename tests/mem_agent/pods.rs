@@ -1,4 +1,4 @@
-//! Pods of the node: made, deleted, and looked for.
+//! Pods of the node.
 
 use std::{fs, path::PathBuf};
 
@@ -14,7 +14,7 @@ pub fn uid(name: &str) -> String {
     format!("uid-{name}")
 }
 
-/// A running pod with these containers, as the API has it.
+/// The object of a running pod with these containers.
 pub fn pod(name: &str, containers: &Value) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod",
@@ -34,7 +34,7 @@ pub fn hooked(hook: &Value) -> Value {
     json!([{ "name": "main", "image": "registry.test/busybox:1", "lifecycle": { "preStop": hook } }])
 }
 
-/// A hook that is a command.
+/// An exec hook.
 pub fn exec() -> Value {
     json!({ "exec": { "command": ["drain"] } })
 }
@@ -42,13 +42,13 @@ pub fn exec() -> Value {
 // === impl Node ===
 
 impl Node {
-    /// A pod in the API and in the runtime, with its log directory and the directory that a kubelet keeps for it.
+    /// A pod in the API and the runtime, with its directories and cgroup.
     pub fn pod(&self, name: &str, containers: &Value, build: impl FnOnce(PodBuilder<'_>)) {
         self.insert(pod(name, containers));
         self.pod_without_object(name, build);
     }
 
-    /// A pod that only the runtime and the disk know.
+    /// A pod in the runtime and on the disk only.
     pub fn pod_without_object(&self, name: &str, build: impl FnOnce(PodBuilder<'_>)) {
         self.cri.change(|world| build(world.pod("default", name, &uid(name))));
         fs::create_dir_all(self.pod_dir(name).join("etc-hosts")).unwrap();
@@ -56,28 +56,28 @@ impl Node {
         fs::create_dir_all(self.pod_cgroup(name)).unwrap();
     }
 
-    /// A pod with one container that ends at once on its stop signal.
+    /// A pod with one container that exits on SIGTERM at once.
     pub fn simple_pod(&self, name: &str) {
         self.pod(name, &plain(), |pod| drop(pod.container("main")));
     }
 
-    /// An object in the API, past all validation.
+    /// Inserts an object into the API without validation.
     pub fn insert(&self, object: Value) {
         self.api.insert_raw(object).unwrap();
     }
 
-    /// The pod's directory below the kubelet's.
+    /// The pod's directory.
     pub fn pod_dir(&self, name: &str) -> PathBuf {
         self.path("kubelet/pods").join(uid(name))
     }
 
-    /// The pod's cgroup, in the one hierarchy that there is.
+    /// The pod's cgroup.
     pub fn pod_cgroup(&self, name: &str) -> PathBuf {
         self.path("cgroup/kubepods/besteffort")
             .join(format!("pod{}", uid(name)))
     }
 
-    /// Asks for a pod's deletion.
+    /// Deletes a pod by the API.
     pub async fn delete(&self, name: &str, grace: Option<i64>) {
         let path = format!("/api/v1/namespaces/default/pods/{name}");
         let mut options = json!({ "kind": "DeleteOptions", "apiVersion": "v1" });
@@ -88,25 +88,25 @@ impl Node {
         assert!((200..300).contains(&code), "{code} {answer}");
     }
 
-    /// The pod as the API has it.
+    /// The pod's object.
     pub async fn get(&self, name: &str) -> Option<Value> {
         let path = format!("/api/v1/namespaces/default/pods/{name}");
         let (code, object) = self.api.ask(Method::GET, &path, &Value::Null).await;
         (code == 200).then_some(object)
     }
 
-    /// Waits until the pod's object is gone.
+    /// Waits until the pod's object is deleted.
     #[track_caller]
     pub fn wait_deleted(&self, name: &str) -> impl Future<Output = ()> {
-        wait_until("the pod's object is gone", async || self.get(name).await.is_none())
+        wait_until("the pod's object is deleted", async || self.get(name).await.is_none())
     }
 
-    /// Waits until nothing of the pod is left: object, containers, sandbox, logs, directory.
+    /// Waits until the pod's object, containers, sandbox, logs and directory are gone.
     #[track_caller]
     pub fn wait_torn_down(&self, name: &str) -> impl Future<Output = ()> {
         let uid = uid(name);
         let logs = self.path("logs").join(format!("default_{name}_{uid}"));
-        wait_until("nothing of the pod is left", async move || {
+        wait_until("the pod is torn down", async move || {
             let in_runtime = self.cri.look(|world| {
                 world.sandboxes.values().any(|it| it.pod_uid == uid)
                     || world.containers.values().any(|it| it.pod_uid == uid)
@@ -126,26 +126,26 @@ impl Node {
             .collect()
     }
 
-    /// How many events of this reason there are about a pod.
+    /// Number of events with this reason about a pod.
     pub async fn count_events(&self, name: &str, reason: &str) -> usize {
         let events = self.events(name).await;
         events.iter().filter(|(of, _)| of == reason).count()
     }
 
-    /// The story of a pod that is being taken down.
+    /// The trace of a terminating pod.
     pub async fn trace(&self, name: &str) -> Option<Trace> {
         let status = self.try_status().await?;
-        status.pods.terminating.into_iter().find(|story| story.name == name)
+        status.pods.terminating.into_iter().find(|trace| trace.name == name)
     }
 
-    /// Waits until the pod's teardown names a failure that contains `words`.
+    /// Waits until the pod is blocked with a message that contains `words`.
     #[track_caller]
     pub fn wait_blocked(&self, name: &str, words: &str) -> impl Future<Output = ()> {
         let what = format!("the status of {name} says {words:?}");
         async move {
             wait_until(&what, async || {
-                let story = self.trace(name).await;
-                story.is_some_and(|story| story.blocked.iter().any(|blocked| blocked.to_string().contains(words)))
+                let trace = self.trace(name).await;
+                trace.is_some_and(|trace| trace.blocked.iter().any(|blocked| blocked.to_string().contains(words)))
             })
             .await;
         }

@@ -1,4 +1,4 @@
-//! Writes that wait for a place or a connection while the world changes.
+//! Writes that wait for a slot or a connection while the cluster or the kubelet changes.
 
 use std::{
     fs,
@@ -26,10 +26,10 @@ use crate::{
     server::inject_fault,
 };
 
-/// As many as are sent at once.
+/// Number of simultaneous writes.
 const AT_ONCE: usize = 16;
 
-/// What the agent has changed, or tried to.
+/// The agent's write requests.
 fn writes(api: &MemApiServer) -> Vec<String> {
     let user = format!("system:node:{NODE}");
     let asked = api.requests().into_iter().filter(|it| it.asked.user == user);
@@ -61,7 +61,7 @@ async fn another_cluster(pods: &[String]) -> MemApiServer {
     api
 }
 
-/// A node whose server takes half a minute for a status, and many pods that end.
+/// A node with many terminating pods and a server that takes half a minute for a status.
 async fn many_writes_wait() -> (Node, Vec<String>) {
     let mut node = Node::new().await;
     let names: Vec<String> = (0..3 * AT_ONCE).map(|n| format!("p{n}")).collect();
@@ -97,7 +97,7 @@ async fn queued_writes_are_not_sent_once_a_kubelet_runs() {
     assert!(node.status().await.held.is_some());
     node.api.forget_requests();
     sleep(secs(120)).await;
-    // Those that were under way may be answered meanwhile.
+    // Requests in progress may be answered.
     let writes = writes(&node.api);
     assert!(writes.len() <= AT_ONCE, "{}: {writes:#?}", writes.len());
 }
@@ -105,7 +105,7 @@ async fn queued_writes_are_not_sent_once_a_kubelet_runs() {
 #[tokio::test(start_paused = true)]
 async fn new_connection_to_another_cluster_is_not_used() {
     let mut node = Node::new().await;
-    // More than the connections that are there can take at once.
+    // More than the open connections can carry.
     let names: Vec<_> = (0..12).map(|n| format!("web-{n}")).collect();
     for name in &names {
         node.simple_pod(name);
@@ -117,7 +117,7 @@ async fn new_connection_to_another_cluster_is_not_used() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let to = Arc::clone(&target);
-    // A virtual address: what is connected stays where it is, what connects anew goes to the target.
+    // A virtual address: open connections stay, new ones go to the target.
     tokio::spawn(async move {
         while let Ok((mut inner, _)) = listener.accept().await {
             let port = to.load(Ordering::SeqCst);
@@ -139,7 +139,7 @@ async fn new_connection_to_another_cluster_is_not_used() {
     for name in &names {
         node.delete(name, None).await;
     }
-    wait_until("it is held", async || node.status().await.held.is_some()).await;
+    wait_until("the hold is reported", async || node.status().await.held.is_some()).await;
     sleep(secs(60)).await;
     assert_eq!(writes(&other), Vec::<String>::new());
     target.store(port(&node.api), Ordering::SeqCst);

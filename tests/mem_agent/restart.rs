@@ -1,4 +1,4 @@
-//! What an agent that was ended anywhere makes of the pods that it had begun to take down.
+//! Restarts of the agent during a teardown.
 
 use testbed::scripted_cri::{ExecSync, Kind, RemoveContainer, RemovePodSandbox, StopContainer, StopPodSandbox, expect};
 use tokio::time::{Instant, sleep};
@@ -71,7 +71,7 @@ async fn container_that_runs_after_a_reboot_gets_the_grace_since_boot_only_once(
     node.start().await;
     node.cri.in_order([
         expect(ExecSync::of("main")).hang(),
-        // By then somebody has started another container, which has run no hook.
+        // Another container was started, which has run no hook.
         expect(ExecSync::of("main").timeout_within(secs(79)..=secs(80))).hang(),
         expect(ExecSync::of("main").timeout_within(secs(69)..=secs(70))).hang(),
         expect(StopContainer::of("main").timeout(secs(2))),
@@ -154,7 +154,10 @@ async fn finished_pod_is_removed_from_the_journal() {
     node.cri.allow_everything();
     node.delete("web", None).await;
     node.wait_torn_down("web").await;
-    wait_until("it is finished", async || node.status().await.counters.finished == 1).await;
+    wait_until("the pod is finished", async || {
+        node.status().await.counters.finished == 1
+    })
+    .await;
     assert_eq!(node.stop().await, Ok(()));
     assert_eq!(node.journal().await, Vec::<String>::new());
 }
@@ -236,13 +239,13 @@ async fn kept_pod_is_not_reported_again_after_a_restart() {
     node.insert(over);
     node.cri.allow_everything();
     node.start().await;
-    wait_until("it is kept", async || node.status().await.pods.kept == 1).await;
+    wait_until("the pod is kept", async || node.status().await.pods.kept == 1).await;
     assert_eq!(log.lines("Teardown begins").len(), 1);
     node.crash().await;
     node.start().await;
-    wait_until("it is kept", async || node.status().await.pods.kept == 1).await;
+    wait_until("the pod is kept", async || node.status().await.pods.kept == 1).await;
     assert_eq!(log.lines("Teardown goes on after a restart"), Vec::<String>::new());
-    // What comes to it then is told.
+    // A later deletion is reported.
     node.delete("web", None).await;
     node.wait_torn_down("web").await;
     assert_eq!(log.lines("Teardown is finished").len(), 1);

@@ -1,4 +1,4 @@
-//! Whose turn it is, and why, is told whenever that changes.
+//! Role changes are logged and shown in status.
 
 use crate::{
     log::Log,
@@ -34,7 +34,7 @@ async fn each_role_change_is_logged_with_its_evidence_and_status_has_its_time() 
     sleep(secs(60)).await;
     assert_eq!(since(&stage).await, ours);
     stage.kubelet_starts();
-    wait_until("the agent lets go", async || stage.role().await == "kubelet").await;
+    wait_until("the agent is standby", async || stage.role().await == "kubelet").await;
     assert_eq!(log.lines("the kubelet is there").len(), 2);
     assert!(since(&stage).await > ours);
 }
@@ -54,6 +54,6 @@ async fn restarting_kubelet_that_becomes_unresponsive_is_reported_again() {
     assert!(in_vain.len() == 1 && in_vain[0].contains("ERROR"), "{in_vain:?}");
     sleep(secs(60)).await;
     assert_eq!(stage.role().await, "wedged");
-    let wedged = log.lines("it is wedged");
-    assert!(wedged.len() == 1 && wedged[0].contains("ERROR"), "{wedged:?}");
+    let lines = log.lines("it is wedged");
+    assert!(lines.len() == 1 && lines[0].contains("ERROR"), "{lines:?}");
 }

@@ -1,4 +1,4 @@
-//! A runtime that is not there, is away for a while, or comes back as if nothing had been.
+//! Outages and restarts of the runtime.
 
 use testbed::scripted_cri::{Fault, Kind, Read, StopContainer, expect};
 use tokio::time::{Instant, sleep};
@@ -72,7 +72,7 @@ async fn runtime_restart_during_a_stop_costs_no_grace() {
             .is_none_or(|pod| pod["status"]["phase"] == "Succeeded")
     })
     .await;
-    // CRI-O never answers the second stop. The exit is seen in a list, which is asked for every 2 s.
+    // CRI-O never answers the second stop. The exit is found in a list, requested every 2 s.
     let late = if node.finishes_abandoned_stops() {
         secs(24)
     } else {

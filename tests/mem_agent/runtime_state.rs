@@ -1,4 +1,4 @@
-//! A runtime that says for ever that a container runs, and calls that do not come back.
+//! A runtime that reports an exited container as running, and calls that hang.
 
 use std::fs;
 
@@ -20,7 +20,7 @@ use crate::{
 const PID: i32 = 4242;
 
 impl Node {
-    /// A process, in the state that the kernel shows with this letter, which started so many seconds after boot.
+    /// A process in this state (a letter of /proc/PID/stat), started so many seconds after boot.
     fn process(&self, pid: i32, state: &str, started: u64) {
         let dir = self.path("proc").join(pid.to_string());
         fs::create_dir_all(dir.join("task").join(pid.to_string())).unwrap();
@@ -37,7 +37,7 @@ impl Node {
     }
 }
 
-/// A pod whose runtime says RUNNING of its container whatever it is told, with a process of this state, if any.
+/// A pod whose container the runtime always reports as RUNNING, with a process in this state, if any.
 async fn with_wrong_runtime(process: Option<i32>) -> Node {
     let mut node = Node::new().await;
     let mut object = pod("web", &plain());
@@ -72,7 +72,7 @@ async fn container_whose_process_exited_is_terminated_despite_the_runtime() {
         .any_number_of(expect(RemovePodSandbox::any()).error(Code::DeadlineExceeded, "context deadline exceeded"));
     let began = Instant::now();
     node.delete("web", Some(20)).await;
-    wait_until("its end is shown", async || has_terminated(&node).await).await;
+    wait_until("the API shows its end", async || has_terminated(&node).await).await;
     let took = began.elapsed();
     assert!(took >= secs(50) && took < secs(120), "{took:?}");
     let object = node.get("web").await.unwrap();
@@ -81,10 +81,10 @@ async fn container_whose_process_exited_is_terminated_despite_the_runtime() {
         (&end["exitCode"], &end["reason"]),
         (&json!(137), &json!("ContainerStatusUnknown"))
     );
-    // 1970 is what the kubelet writes where the runtime has no time, and nobody has asked the runtime for this end.
+    // The kubelet writes 1970 if the runtime has no time, and the runtime has stopped nothing here.
     assert!(end["startedAt"].is_null() && end["finishedAt"].is_null(), "{end}");
     assert_eq!(object["status"]["phase"], "Failed");
-    wait_until("the object is let go", async || {
+    wait_until("the object is deleted", async || {
         node.status().await.counters.deleted == 1
     })
     .await;
@@ -114,7 +114,10 @@ async fn correction_of_a_wrong_runtime_survives_a_restart() {
             .any_number_of(expect(pattern).error(Code::DeadlineExceeded, "no"));
     }
     node.delete("web", Some(1)).await;
-    wait_until("it is let go", async || node.status().await.counters.deleted == 1).await;
+    wait_until("the object is deleted", async || {
+        node.status().await.counters.deleted == 1
+    })
+    .await;
     node.crash().await;
     node.start().await;
     node.wait_blocked("web", "RemoveContainer").await;
@@ -124,14 +127,14 @@ async fn correction_of_a_wrong_runtime_survives_a_restart() {
 
 #[tokio::test(start_paused = true)]
 async fn zombie_or_reused_pid_is_no_running_container() {
-    // The machine is up for 1000 s when the test begins.
+    // The uptime is 1000 s when the test begins.
     for (state, started) in [("Z", 100), ("S", 1002)] {
         let node = with_wrong_runtime(Some(PID)).await;
         node.cri.allow_everything();
         node.delete("web", Some(1)).await;
         sleep(secs(1)).await;
         node.process(PID, state, started);
-        wait_until("its end is shown", async || has_terminated(&node).await).await;
+        wait_until("the API shows its end", async || has_terminated(&node).await).await;
     }
 }
 
@@ -144,17 +147,17 @@ async fn nothing_is_corrected_while_a_process_of_the_pod_runs() {
     assert_eq!(node.get("web").await.unwrap()["status"]["phase"], "Running");
     let why = node.why("web").await;
     assert!(why.contains("process 4242 of container main runs"), "{why}");
-    // It has exited, and somebody else is in one of the pod's cgroups.
+    // It has exited, and another process is in one of the pod's cgroups.
     fs::remove_dir_all(node.path("proc/4242")).unwrap();
     let other = node.pod_cgroup("web").join("container-uid-web-main-0");
     fs::create_dir_all(&other).unwrap();
-    // Of another pid namespace: nobody can kill it by that.
+    // A PID of another namespace, which cannot be killed.
     fs::write(other.join("cgroup.procs"), "0\n").unwrap();
     sleep(secs(300)).await;
     assert_eq!(node.get("web").await.unwrap()["status"]["phase"], "Running");
     fs::remove_dir_all(&other).unwrap();
     node.cri.allow_everything();
-    wait_until("its end is shown", async || has_terminated(&node).await).await;
+    wait_until("the API shows its end", async || has_terminated(&node).await).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -244,7 +247,10 @@ async fn first_error_of_a_sandbox_stop_is_reported_after_a_later_success() {
     ]);
     node.cri.allow_everything();
     node.delete("web", None).await;
-    wait_until("it is let go", async || node.status().await.counters.deleted == 1).await;
+    wait_until("the object is deleted", async || {
+        node.status().await.counters.deleted == 1
+    })
+    .await;
     let why = node.why("web").await;
     assert!(
         why.contains("network may be left") && why.contains("failed to destroy network"),
@@ -252,7 +258,7 @@ async fn first_error_of_a_sandbox_stop_is_reported_after_a_later_success() {
     );
 }
 
-/// CRI-O keeps a sandbox without a process ready until it was told to stop it. The cgroup is the agent's own doing.
+/// CRI-O keeps a sandbox without a process ready until StopPodSandbox. The agent removes the cgroup.
 #[tokio::test(start_paused = true)]
 async fn ready_sandbox_of_a_corrected_runtime_is_removed() {
     let mut node = Node::new().await;

@@ -1,4 +1,4 @@
-//! What the guards hold back, and what its release does.
+//! Safety holds and their approval.
 
 use std::fs;
 
@@ -33,9 +33,9 @@ pub async fn item_names(node: &Node) -> Vec<String> {
     hold_items(node).await.into_iter().map(|item| item.item).collect()
 }
 
-/// Waits until this is held, and tells of it.
+/// Waits for this hold and returns it.
 pub async fn wait_held(node: &Node, name: &str) -> SafetyHold {
-    wait_until("it is held", async || {
+    wait_until("the hold exists", async || {
         item_names(node).await.iter().any(|item| item == name)
     })
     .await;
@@ -52,8 +52,8 @@ async fn try_approve(node: &Node, item: &str, digest: Option<String>) -> Result<
         item: item.to_owned(),
         digest,
     };
-    let told = client::post(&node.flags.socket.socket, APPROVE, &ask).await;
-    told.map_err(|error| error.to_string())
+    let answer = client::post(&node.flags.socket.socket, APPROVE, &ask).await;
+    answer.map_err(|error| error.to_string())
 }
 
 #[tokio::test(start_paused = true)]
@@ -63,12 +63,12 @@ async fn unknown_item_cannot_be_approved_and_the_error_lists_all_items() {
     fs::remove_dir(node.pod_cgroup("web")).unwrap();
     node.start().await;
     assert_eq!(safety_holds(&node).await, SafetyHolds::default());
-    let told = approve(&node, "absence").await.unwrap_err();
-    assert!(told.contains("nothing is held that could be released"), "{told}");
+    let answer = approve(&node, "absence").await.unwrap_err();
+    assert!(answer.contains("nothing is held that could be released"), "{answer}");
     node.delete("web", None).await;
     wait_held(&node, "pod/default/web").await;
-    let told = approve(&node, "pod/default/db").await.unwrap_err();
-    assert!(told.contains("pod/default/web (UID uid-web)"), "{told}");
+    let answer = approve(&node, "pod/default/db").await.unwrap_err();
+    assert!(answer.contains("pod/default/web (UID uid-web)"), "{answer}");
     sleep(secs(120)).await;
     assert!(node.cri.effects().is_empty());
 }
@@ -107,7 +107,7 @@ async fn reregistered_node_is_accepted_after_approval_and_a_restart() {
         ("node-uid", None)
     );
     node.wait_torn_down("web").await;
-    // It might have been another cluster that does not know of what lived here.
+    // It may be another cluster that does not know these pods.
     assert_eq!(item_names(&node).await, ["absence"]);
     approve(&node, "absence").await.unwrap();
     assert!(item_names(&node).await.is_empty());
@@ -144,7 +144,7 @@ async fn pods_missing_in_another_cluster_need_their_own_approval() {
         wait_held(&node, "node-uid").await;
         approve(&node, "node-uid").await.unwrap();
         let numbered = async || wait_held(&node, "absence").await.release.contains("(3)");
-        wait_until("it is told how many are missing", numbered).await;
+        wait_until("the number of missing pods is reported", numbered).await;
         let item = wait_held(&node, "absence").await;
         assert!(item.why.contains("under which 3 pods lived"), "{item:?}");
         sleep(secs(700)).await;
@@ -162,7 +162,7 @@ async fn older_list_is_accepted_after_approval_and_a_restart() {
     let mut node = Node::with_pods(&["web", "db"]).await;
     node.start().await;
     let own = recorded_node(&node).await;
-    // The store comes back as it was before `web` was made.
+    // The store is restored to a state before `web` was created.
     replaced(&mut node, 1).await;
     node.insert(own);
     node.insert(pod("db", &plain()));
@@ -198,7 +198,7 @@ async fn hold_from_before_a_restart_can_be_approved() {
     let after = wait_held(&node, "absence").await;
     assert_eq!((after.since, &after.why), (before.since, &before.why));
     approve(&node, "absence").await.unwrap();
-    // What is left of it is housekeeping's: the agent of this run has never seen it.
+    // Its leftovers are housekeeping's: this run of the agent has never seen it.
     node.wait_torn_down("web").await;
     assert!(node.pod_dir("db").exists());
 }
@@ -227,7 +227,7 @@ async fn suddenly_empty_list_is_accepted_after_approval() {
     assert!(item_names(&node).await.is_empty());
 }
 
-/// A node whose agent saw so many pods live, and then a list without the first few of them.
+/// A node whose agent saw so many pods run, then a list without the first `lost` of them.
 async fn node_missing_pods(pods: usize, node_missing_pods: usize, restarts: bool) -> Node {
     let mut node = Node::new().await;
     let names: Vec<_> = (0..pods).map(|number| format!("web-{number}")).collect();
@@ -271,7 +271,7 @@ async fn list_that_lacks_most_of_many_pods_is_blocked_until_approval() {
 #[tokio::test(start_paused = true)]
 async fn number_of_missing_pods_is_reported_across_restarts() {
     let mut node = node_missing_pods(15, 10, true).await;
-    // As after a reboot.
+    // A reboot.
     node.cri.change(|world| {
         world.containers.clear();
         world.sandboxes.clear();
@@ -280,7 +280,7 @@ async fn number_of_missing_pods_is_reported_across_restarts() {
         for _ in 0..2 {
             let item = wait_held(&node, "absence").await;
             assert!(item.release.contains("(10)"), "{item:?}");
-            // Listed once more.
+            // In the list again.
             sleep(secs(700)).await;
         }
         node.crash().await;
@@ -392,7 +392,7 @@ async fn approved_pod_that_runs_without_a_cgroup_is_stopped_and_no_other_is() {
     sleep(secs(120)).await;
     assert_eq!(item_names(&node).await, ["pod/default/db"]);
     assert!(node.cri.effects().iter().all(|(_, seen)| seen.pod_uid == uid("web")));
-    // Also by its UID.
+    // By its UID, too.
     approve(&node, "uid-db").await.unwrap();
     node.wait_torn_down("db").await;
 }
@@ -440,7 +440,7 @@ async fn approval_survives_a_crash() {
     node.start().await;
     node.delete("web", None).await;
     wait_held(&node, "pod/default/web").await;
-    // Nothing comes of it in this run.
+    // No effect in this run.
     let process = kubelet(&node);
     sleep(secs(10)).await;
     approve(&node, "pod/default/web").await.unwrap();
@@ -481,17 +481,17 @@ async fn approval_covers_only_the_shown_evidence() {
     assert_eq!(shown.facts.len(), 2, "a container and a sandbox: {shown:?}");
     node.cri
         .change(|world| drop(world.pod("default", "web", &uid("web")).container("another")));
-    wait_until("it is seen", async || {
+    wait_until("it is observed", async || {
         wait_held(&node, "pod/default/web").await.digest != shown.digest
     })
     .await;
     let now = wait_held(&node, "pod/default/web").await;
-    let told = try_approve(&node, "pod/default/web", Some(shown.digest))
+    let answer = try_approve(&node, "pod/default/web", Some(shown.digest))
         .await
         .unwrap_err();
     assert!(
-        told.contains("is not what was shown") && told.contains(&now.digest),
-        "{told}"
+        answer.contains("is not what was shown") && answer.contains(&now.digest),
+        "{answer}"
     );
     sleep(secs(120)).await;
     assert!(node.cri.effects().is_empty());

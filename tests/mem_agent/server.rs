@@ -1,4 +1,4 @@
-//! An API server that is away, busy, forgetful, or loses its answers.
+//! An API server that is down, busy, restored, or whose answers are lost.
 
 use std::{fs, path::PathBuf};
 
@@ -13,7 +13,7 @@ use crate::{
     pods::{exec, hooked, plain, pod},
 };
 
-/// Requests of the agent with this verb for this resource, by their codes.
+/// Status codes of the agent's requests with this verb and resource.
 fn asked(node: &Node, verb: &str, resource: &str) -> Vec<Option<u16>> {
     let of_agent = |user: &str| user == format!("system:node:{NODE}");
     let all = node.api.requests().into_iter();
@@ -21,7 +21,7 @@ fn asked(node: &Node, verb: &str, resource: &str) -> Vec<Option<u16>> {
     wanted.map(|request| request.code).collect()
 }
 
-/// Trouble for the agent alone.
+/// Injects a fault into the agent's requests only.
 pub fn inject_fault(node: &Node, fault: Fault) {
     node.api.faults().inject(fault.user(&format!("system:node:{NODE}")));
 }
@@ -41,7 +41,7 @@ async fn agent_waits_for_an_api_server_that_is_down_at_start() {
     node.delete("web", None).await;
     inject_fault(&node, Fault::new(Action::Refuse));
     node.launch().await;
-    wait_until("the watch says why", async || {
+    wait_until("the watch reports the error", async || {
         node.try_status().await.is_some_and(|it| it.watch.error.is_some())
     })
     .await;
@@ -53,7 +53,7 @@ async fn agent_waits_for_an_api_server_that_is_down_at_start() {
     assert_eq!(node.status().await.watch.error, None);
 }
 
-/// What holds a secret, and what the pod's memory is charged to.
+/// A volume with a secret, and the pod's cgroup.
 fn volume_and_cgroup(node: &Node) -> [PathBuf; 2] {
     let volume = node.pod_dir("web").join("volumes/kubernetes.io~secret/token");
     fs::create_dir_all(&volume).unwrap();
@@ -62,7 +62,10 @@ fn volume_and_cgroup(node: &Node) -> [PathBuf; 2] {
 }
 
 async fn wait_cleaned(paths: &[PathBuf]) {
-    wait_until("the node is clean", async || paths.iter().all(|path| !path.exists())).await;
+    wait_until("volume and cgroup are removed", async || {
+        paths.iter().all(|path| !path.exists())
+    })
+    .await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -80,7 +83,7 @@ async fn api_server_outage_is_waited_for_without_loss() {
     inject_fault(&node, Fault::new(Action::Refuse));
     node.wait_blocked("web", "status").await;
     sleep(secs(600)).await;
-    // What can be done without it is done, and no more.
+    // Only steps that do not need it are done.
     assert!(paths.iter().all(|path| !path.exists()));
     node.cri.look(|world| {
         assert!(world.sandboxes.len() == 1 && world.sandboxes.values().all(|sandbox| !sandbox.ready));
@@ -103,7 +106,7 @@ async fn refused_status_blocks_neither_volumes_nor_cgroup() {
     node.delete("web", None).await;
     wait_cleaned(&paths).await;
     node.wait_blocked("web", "status: PATCH").await;
-    // It has not ended for anybody who asks: how it ends may still be decided.
+    // Its end is not final: an eviction may still change it.
     let stage = serde_json::to_value(node.trace("web").await.unwrap().stage).unwrap();
     assert_eq!(stage, "terminating");
     sleep(secs(600)).await;
@@ -117,7 +120,7 @@ async fn state_neither_in_the_api_nor_in_the_journal_is_not_cleaned() {
     let mut node = Node::new().await;
     node.simple_pod("web");
     let paths = volume_and_cgroup(&node);
-    // Where the journal is made there is something that cannot be removed.
+    // The journal's path is blocked by something that cannot be removed.
     let blocked = node.flags.state_dir.join("journal.new");
     fs::create_dir_all(blocked.join("x")).unwrap();
     node.start().await;
@@ -209,7 +212,7 @@ async fn refused_credentials_are_read_again() {
     let stale = testbed::api::kubeconfig(&node.api.url(), None, "stale", "no such token");
     fs::write(node.path("kubeconfig"), stale).unwrap();
     node.launch().await;
-    wait_until("the watch says why", async || {
+    wait_until("the watch reports the error", async || {
         node.try_status()
             .await
             .and_then(|it| it.watch.error)
@@ -235,7 +238,7 @@ async fn retry_after_of_the_server_is_respected() {
         let mut node = Node::new().await;
         node.simple_pod("web");
         node.delete("web", None).await;
-        // The status as it is and the one at the end.
+        // The pre-stop status and the final one.
         inject_fault(&node, Fault::too_many(25).verb(verb).resource(resource).times(2));
         node.cri.allow_everything();
         let began = Instant::now();
@@ -256,7 +259,10 @@ async fn lost_answer_to_a_write_is_harmless() {
         );
         node.delete("web", None).await;
         node.wait_torn_down("web").await;
-        wait_until("it is finished", async || node.status().await.counters.finished == 1).await;
+        wait_until("the pod is finished", async || {
+            node.status().await.counters.finished == 1
+        })
+        .await;
         assert_eq!(node.count_events("web", "Killing").await, 1, "{verb} {resource}");
     }
 }
@@ -306,12 +312,15 @@ async fn pod_recreated_under_the_same_name_is_never_touched() {
     node.cri
         .change(|world| drop(world.pod("default", "web", "uid-other").container("main")));
     node.cri.allow_everything();
-    wait_until("nothing of the first is left", async || {
+    wait_until("the first pod is torn down", async || {
         node.cri
             .look(|world| world.sandboxes.values().all(|sandbox| sandbox.pod_uid != "uid-web"))
     })
     .await;
-    wait_until("it is finished", async || node.status().await.counters.finished == 1).await;
+    wait_until("the pod is finished", async || {
+        node.status().await.counters.finished == 1
+    })
+    .await;
     let object = node.get("web").await.unwrap();
     assert_eq!(object["metadata"]["deletionTimestamp"], Value::Null);
     assert_eq!(object["status"]["phase"], "Running");

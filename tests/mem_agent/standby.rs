@@ -1,4 +1,4 @@
-//! Beside a kubelet: standing by while it lives, taking over when it is gone, and letting go when it comes back.
+//! Beside a kubelet: standby while it runs, takeover when it is dead, standby again when it returns.
 
 use std::{fs, path::PathBuf, pin::Pin, time::Duration};
 
@@ -29,16 +29,16 @@ use crate::{
     stop_requests::refused,
 };
 
-/// `--take-over-after` where nothing is said.
+/// Default of `--take-over-after`.
 const THRESHOLD: Duration = secs(45);
-/// How late it may be seen that it is over: from the end of the process to the look that notices it, and what it takes to ask.
+/// Tolerance: the interval of process probes plus the duration of requests.
 const TOLERANCE: Duration = Duration::from_millis(1_200);
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n1";
 
-/// What happens to a stage.
+/// A change of the node with its kubelet.
 type StageChange = fn(&mut NodeWithKubelet) -> Pin<Box<dyn Future<Output = ()> + '_>>;
 
-/// A node whose agent stands by for a kubelet, which lives.
+/// A node with a running kubelet and a standby agent.
 pub struct NodeWithKubelet {
     pub node: Node,
     process: Option<PathBuf>,
@@ -46,7 +46,7 @@ pub struct NodeWithKubelet {
 }
 
 impl NodeWithKubelet {
-    /// With a polite pod, and an agent that has seen the kubelet.
+    /// With a simple pod and an agent that has seen the kubelet.
     pub async fn new() -> Self {
         let mut node = Node::with_pods(&["web"]).await;
         node.flags.pods = PodsFlag::Auto;
@@ -62,7 +62,7 @@ impl NodeWithKubelet {
         stage
     }
 
-    /// The kubelet is dead, the agent has the node, and "stubborn" ends only when it is killed.
+    /// The kubelet is dead, the agent is active, and "stubborn" ignores SIGTERM.
     pub async fn active_with_stubborn_pod() -> Self {
         let mut stage = Self::new().await;
         stage
@@ -95,7 +95,7 @@ impl NodeWithKubelet {
         }
     }
 
-    /// The kubelet lives, or somebody who renews its Lease, for so long.
+    /// The Lease is renewed for so long.
     async fn renew_for(&mut self, time: Duration) {
         let end = Instant::now() + time;
         while Instant::now() < end {
@@ -109,7 +109,7 @@ impl NodeWithKubelet {
         fs::remove_dir_all(self.process.take().unwrap()).unwrap();
     }
 
-    /// It is started again.
+    /// The kubelet starts again.
     pub fn kubelet_starts(&mut self) {
         self.process = Some(kubelet(&self.node));
     }
@@ -119,12 +119,12 @@ impl NodeWithKubelet {
         status.understudy.unwrap().turn
     }
 
-    /// Nobody has touched anything.
+    /// The agent has had no effect.
     fn assert_untouched(&self) {
         assert_eq!(self.node.cri.effects(), Vec::new());
     }
 
-    /// Waits until the agent has taken over, and tells how long that took.
+    /// Waits for the takeover; returns how long it took.
     pub async fn wait_for_takeover(&self) -> Duration {
         let begun = Instant::now();
         wait_until("the agent takes over", async || self.role().await == "ours").await;
@@ -163,7 +163,7 @@ async fn pods_without_objects_are_stopped_first() {
     for name in names {
         stage.node.delete(name, None).await;
     }
-    // Somebody does not want to wait, and starts another that writes to the same volume.
+    // A user starts another pod that writes to the same volume.
     stage.node.delete("zombie", Some(0)).await;
     stage.wait_for_takeover().await;
     let stops = stage.node.calls(4, |seen| seen.kind == Kind::StopContainer).await;
@@ -203,15 +203,15 @@ async fn pod_waiting_for_a_takeover_is_reported_so_only_until_then() {
     stage.kubelet_exits();
     stage.node.delete("stubborn", None).await;
     sleep(secs(20)).await;
-    let story = async || stage.node.status().await.pods.terminating[0].clone();
-    let waiting = story().await;
-    // Nothing of it was used: nobody has told the container anything.
+    let trace = async || stage.node.status().await.pods.terminating[0].clone();
+    let waiting = trace().await;
+    // No grace was used: the container got no stop.
     assert_eq!(waiting.grace_left_ms, waiting.grace_seconds * 1000);
     assert_eq!(waiting.blocked[0].reason, BlockedReason::Guard, "{waiting:?}");
     stage.wait_for_takeover().await;
     stage.node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
     sleep(secs(1)).await;
-    let begun = story().await;
+    let begun = trace().await;
     assert!(begun.grace_left_ms < begun.grace_seconds * 1000, "{begun:?}");
     assert_eq!(begun.blocked, []);
 }
@@ -224,7 +224,7 @@ async fn orphan_is_stopped_right_after_the_takeover() {
     stage
         .node
         .pod_without_object("zombie", |pod| drop(pod.container("main")));
-    // A look at the runtime has shown it by then.
+    // A runtime query has shown it by then.
     sleep(secs(12)).await;
     stage.assert_untouched();
     stage.wait_for_takeover().await;
@@ -273,20 +273,20 @@ async fn restarted_agent_stays_active_and_moves_no_deadline() {
         if crashes {
             stage.node.crash().await;
         } else {
-            // It waits for as long as `--shutdown-timeout` says.
+            // It waits for `--shutdown-timeout`.
             assert_eq!(stage.node.stop().await, Ok(()));
         }
         sleep(secs(2)).await;
         stage.node.start().await;
-        let story = stage.node.status().await.pods.terminating[0].clone();
-        assert!(story.resumed.is_some() && story.elapsed_ms >= 6_000, "{story:?}");
+        let trace = stage.node.status().await.pods.terminating[0].clone();
+        assert!(trace.resumed.is_some() && trace.elapsed_ms >= 6_000, "{trace:?}");
         stage.node.wait_torn_down("stubborn").await;
         let took = deleted.elapsed();
         assert!((secs(30)..secs(33)).contains(&took), "crashes: {crashes}, {took:?}");
     }
 }
 
-/// What may have happened while no agent looked, and whether it still goes on with its turn.
+/// Changes without an agent, and whether the restarted agent stays active.
 #[tokio::test(start_paused = true)]
 async fn restarted_agent_is_standby_if_a_kubelet_may_have_run() {
     let cases: [(&str, bool, StageChange); 7] = [
@@ -312,7 +312,7 @@ async fn restarted_agent_is_standby_if_a_kubelet_may_have_run() {
             Box::pin(async { inject_fault(&stage.node, Fault::new(Action::Refuse).resource("leases").times(3)) })
         }),
     ];
-    for (what, goes_on, happens) in cases {
+    for (what, stays_active, happens) in cases {
         let mut stage = NodeWithKubelet::new().await;
         stage.kubelet_exits();
         stage.wait_for_takeover().await;
@@ -321,7 +321,12 @@ async fn restarted_agent_is_standby_if_a_kubelet_may_have_run() {
         happens(&mut stage).await;
         stage.node.start().await;
         sleep(secs(25)).await;
-        assert_eq!(stage.role().await == "ours", goes_on, "{what}: {}", stage.role().await);
+        assert_eq!(
+            stage.role().await == "ours",
+            stays_active,
+            "{what}: {}",
+            stage.role().await
+        );
     }
 }
 
@@ -348,7 +353,7 @@ async fn api_server_outage_proves_nothing_about_the_kubelet() {
     stage.assert_untouched();
     stage.node.api.faults().clear();
     assert_takes_threshold(stage.wait_for_takeover().await);
-    // Once it is the agent's turn, an outage takes it from nobody.
+    // An outage does not end the active role.
     inject_fault(&stage.node, Fault::new(Action::Refuse).resource("leases"));
     sleep(secs(120)).await;
     assert_eq!(stage.role().await, "ours");
@@ -371,14 +376,14 @@ async fn lease_renewed_by_an_unseen_kubelet_prevents_and_ends_the_active_role() 
     stage.renew().await;
     assert_takes_threshold(stage.wait_for_takeover().await);
     stage.renew().await;
-    wait_until("the agent lets go", async || stage.role().await != "ours").await;
+    wait_until("the agent is standby", async || stage.role().await != "ours").await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn unresponsive_kubelet_is_left_alone_and_reported() {
     let mut stage = NodeWithKubelet::new().await;
     stage.node.delete("web", None).await;
-    wait_until("the kubelet is said to be wedged", async || {
+    wait_until("the kubelet is reported unresponsive", async || {
         stage.role().await == "wedged"
     })
     .await;
@@ -389,10 +394,10 @@ async fn unresponsive_kubelet_is_left_alone_and_reported() {
     assert!(held.contains("is wedged; mend it"), "{held}");
     stage.assert_untouched();
     stage.renew().await;
-    wait_until("it works again", async || stage.role().await == "kubelet").await;
+    wait_until("the kubelet works again", async || stage.role().await == "kubelet").await;
 }
 
-/// As with k3s and RKE2, whose containerd is a child process: without a runtime no pod is stopped, and nothing is lost.
+/// As with k3s and RKE2, whose containerd is a child process: without a runtime no pod is stopped.
 #[tokio::test(start_paused = true)]
 async fn runtime_that_exits_with_its_kubelet_is_waited_for_without_loss() {
     for with_kubelet in [true, false] {
@@ -425,7 +430,7 @@ async fn runtime_that_exits_with_its_kubelet_is_waited_for_without_loss() {
     }
 }
 
-/// Each of them lives for so short a time as one whose configuration is wrong.
+/// Each exits as soon as with a wrong configuration.
 #[tokio::test(start_paused = true)]
 async fn kubelet_that_fails_to_start_repeatedly_is_reported_unresponsive_until_stopped() {
     let mut stage = NodeWithKubelet::new().await;
@@ -442,10 +447,10 @@ async fn kubelet_that_fails_to_start_repeatedly_is_reported_unresponsive_until_s
         let turn = stage.role().await;
         assert!(round < 7 || turn == "wedged", "round {round}: {turn}");
     }
-    let told = stage.node.status().await.understudy.unwrap().stands_by.unwrap();
+    let answer = stage.node.status().await.understudy.unwrap().stands_by.unwrap();
     assert!(
-        told.contains("again and again") && told.contains("systemctl stop kubelet"),
-        "{told}"
+        answer.contains("again and again") && answer.contains("systemctl stop kubelet"),
+        "{answer}"
     );
     stage.assert_untouched();
     stage.kubelet_exits();
@@ -471,10 +476,10 @@ async fn agent_that_was_suspended_has_observed_nothing() {
     stage.kubelet_exits();
     stage.wait_for_takeover().await;
     stage.kubelet_starts();
-    wait_until("the agent lets go", async || stage.role().await == "kubelet").await;
+    wait_until("the agent is standby", async || stage.role().await == "kubelet").await;
     stage.kubelet_exits();
     sleep(secs(30)).await;
-    // As of a process that was stopped, or a machine that was moved.
+    // As a stopped process or a migrated virtual machine.
     advance(secs(60)).await;
     assert_takes_threshold(stage.wait_for_takeover().await);
 }
@@ -496,12 +501,15 @@ async fn returning_kubelet_gets_its_node_at_once() {
 async fn standby_agent_refuses_requests_without_a_kubelet() {
     let mut stage = NodeWithKubelet::new().await;
     stage.kubelet_exits();
-    wait_until("the agent waits", async || stage.role().await == "not-yet").await;
+    wait_until("the agent waits for the threshold", async || {
+        stage.role().await == "not-yet"
+    })
+    .await;
     let why = refused(&stage.node, "web/kill", &StopRequest::default()).await;
     assert!(why.contains("standing by"), "{why}");
 }
 
-/// Of values that say nothing, none is taken for a sign of life.
+/// Empty values do not count as a renewal.
 #[tokio::test(start_paused = true)]
 async fn missing_lease_shows_no_kubelet() {
     let mut node = Node::with_pods(&["web"]).await;
@@ -527,11 +535,11 @@ async fn pod_is_explained_from_the_journal_before_the_first_list() {
     sleep(secs(3)).await;
     let socket = &stage.node.flags.socket.socket;
     let name = "default/deaf".parse().unwrap();
-    let told = client::get::<Explanation>(socket, &path_of(&name))
+    let answer = client::get::<Explanation>(socket, &path_of(&name))
         .await
         .unwrap_err()
         .to_string();
-    assert!(told.contains("begun before") && told.contains("held: "), "{told}");
+    assert!(answer.contains("begun before") && answer.contains("held: "), "{answer}");
     stage.node.api.faults().clear();
     stage.node.wait_torn_down("stubborn").await;
 }

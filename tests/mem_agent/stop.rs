@@ -1,4 +1,4 @@
-//! What becomes of a pod whose containers or sandboxes do not stop as they should.
+//! Containers and sandboxes that do not stop properly.
 
 use std::{fs, path::PathBuf};
 
@@ -15,7 +15,7 @@ use crate::{
     stop_requests::granted,
 };
 
-/// The sandbox's stop and all removals may come whenever they do.
+/// Allows the sandbox stop and all removals at any time.
 fn allow_remaining_calls(node: &Node) {
     for pattern in [StopPodSandbox::any(), RemoveContainer::any(), RemovePodSandbox::any()] {
         node.cri.any_number_of(expect(pattern));
@@ -52,7 +52,7 @@ async fn hanging_stop_is_canceled_and_retried_without_delaying_other_pods() {
         .any_number_of(expect(StopContainer::of("main").in_pod("uid-web")));
     node.cri.in_order([
         expect(StopContainer::of("main").in_pod("uid-stuck")).hang(),
-        // It would take the container with it.
+        // It would stop the container, too.
         expect(StopPodSandbox::of("stuck")).reply_ok_but_do_nothing(),
         expect(StopContainer::of("main").in_pod("uid-stuck").timeout(secs(2))),
     ]);
@@ -62,7 +62,7 @@ async fn hanging_stop_is_canceled_and_retried_without_delaying_other_pods() {
     node.wait_deleted("web").await;
     assert!(began.elapsed() < secs(2), "{:?}", began.elapsed());
     node.wait_deleted("stuck").await;
-    // The grace period, what a runtime may need beyond it, and the pause before the next attempt.
+    // The grace period, the runtime's margin, and the pause before the next attempt.
     assert!(
         began.elapsed() > secs(5 + 120) && began.elapsed() < secs(5 + 120 + 3),
         "{:?}",
@@ -72,7 +72,7 @@ async fn hanging_stop_is_canceled_and_retried_without_delaying_other_pods() {
     node.cri.finished().await;
 }
 
-/// After this answer to the first stop, the sandbox is stopped only when there was a second.
+/// After this answer to the first stop, the sandbox is stopped only after a second one.
 async fn assert_sandbox_waits_after(first: Expected) {
     let mut node = Node::new().await;
     node.simple_pod("web");
@@ -183,7 +183,7 @@ async fn sandbox_stop_is_retried_with_backoff_without_delaying_other_pods() {
         .await;
     let pauses: Vec<_> = calls.windows(2).map(|pair| pair[1].0 - pair[0].0).collect();
     for (at, pause) in pauses.iter().enumerate() {
-        // Each pause has up to as much again as jitter.
+        // Jitter may double each pause.
         let least = secs(1 << at).min(secs(60));
         assert!(*pause >= least && *pause <= 2 * least, "{pauses:?}");
     }
@@ -209,7 +209,7 @@ async fn no_object_is_deleted_while_one_of_its_containers_runs() {
     node.wait_blocked("web", "still Running after its stop").await;
     node.calls(5, |seen| seen.kind == Kind::StopContainer).await;
     let object = node.get("web").await.expect("the object stays");
-    assert_eq!(object["status"]["phase"], "Running", "no end is told that has not come");
+    assert_eq!(object["status"]["phase"], "Running", "no end is reported before it");
     node.cri.change(|world| {
         world.will_end("main", Instant::now(), 0);
         world.sandboxes.values_mut().for_each(|sandbox| sandbox.ready = false);
@@ -220,7 +220,7 @@ async fn no_object_is_deleted_while_one_of_its_containers_runs() {
 
 #[tokio::test(start_paused = true)]
 async fn no_object_is_deleted_while_a_sandbox_is_ready() {
-    // One that stays although it was told, and one that appears while another is told.
+    // One that stays ready after its stop, and one that appears during another's stop.
     for meanwhile in [false, true] {
         let mut node = Node::new().await;
         node.pod("web", &plain(), |pod| {
@@ -306,10 +306,7 @@ async fn pod_whose_object_stays_is_counted_as_deleted_once() {
     node.delete("web", None).await;
     node.calls(3, |seen| seen.kind == Kind::RemovePodSandbox).await;
     allow_remaining_calls(&node);
-    wait_until("nothing is left to do", async || {
-        node.status().await.counters.finished == 1
-    })
-    .await;
+    wait_until("no work is left", async || node.status().await.counters.finished == 1).await;
     assert_eq!(node.status().await.counters.deleted, 1);
 }
 
@@ -329,15 +326,15 @@ async fn reverted_phase_does_not_end_the_teardown_and_is_sent_again() {
             .unwrap();
     };
     node.cri.any_number_of(expect(StopContainer::any()));
-    // Somebody else writes the status while the second attempt is waited for.
+    // Another client writes the status before the second attempt.
     node.cri
         .in_order([expect(StopPodSandbox::any()).error(Code::Unknown, "busy")]);
     phase("Failed").await;
     node.wait_blocked("web", "busy").await;
     phase("Running").await;
     node.cri.any_number_of(expect(StopPodSandbox::any()));
-    wait_until("its end is told", async || {
-        let pod = node.get("web").await.expect("nobody has asked for its deletion");
+    wait_until("the API shows its end", async || {
+        let pod = node.get("web").await.expect("it is not deleted");
         pod["status"]["containerStatuses"][0]["state"]["terminated"].is_object() && pod["status"]["phase"] != "Running"
     })
     .await;
@@ -350,7 +347,7 @@ async fn reverted_phase_does_not_end_the_teardown_and_is_sent_again() {
     node.wait_torn_down("web").await;
 }
 
-/// A pod with a file in an emptyDir whose network cannot be taken down, though its sandbox has stopped. Returns the volume.
+/// A pod with a file in an emptyDir whose network teardown fails, although its sandbox has stopped. Returns the volume.
 fn pod_without_network_plugin(node: &Node, name: &str) -> PathBuf {
     node.simple_pod(name);
     let volume = node.pod_dir(name).join("volumes/kubernetes.io~empty-dir/data");
@@ -359,7 +356,7 @@ fn pod_without_network_plugin(node: &Node, name: &str) -> PathBuf {
     volume
 }
 
-/// The network plugin is away: containerd has stopped all processes by then.
+/// The network plugin is down: containerd has stopped all processes by then.
 fn network_teardown_fails(node: &Node) {
     node.cri.any_number_of(
         expect(StopPodSandbox::any()).reply_error_but_do_it(Code::Unknown, "failed to destroy network: no multus.sock"),
@@ -374,7 +371,7 @@ async fn failed_network_teardown_blocks_the_object_and_not_the_volumes() {
     node.start().await;
     network_teardown_fails(&node);
     node.delete("web", None).await;
-    wait_until("the volume is gone", async || !volume.exists()).await;
+    wait_until("the volume is removed", async || !volume.exists()).await;
     node.wait_blocked("web", "no multus.sock").await;
     sleep(secs(600)).await;
     let object = node.get("web").await.expect("the object stays");
@@ -401,7 +398,7 @@ async fn volumes_stay_while_a_process_may_run_after_a_failed_network_teardown() 
             _ => network_teardown_fails(&node),
         }
         if what == "request" {
-            // A kubelet would start the pod again, with its volumes.
+            // A kubelet would restart the pod with its volumes.
             granted(&node, "web/kill", &StopRequest::default()).await;
         } else {
             node.delete("web", None).await;

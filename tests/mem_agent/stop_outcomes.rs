@@ -1,4 +1,4 @@
-//! What those are told who asked for the end of a pod.
+//! Answers to the callers of stop and evict requests.
 
 use std::{fs, path::PathBuf};
 
@@ -29,7 +29,7 @@ use crate::{
     stop_requests::{ended, eviction, granted, node_with, outcome, refused, within},
 };
 
-/// As the command does it: what it says, the last line that of its end, or why there is none.
+/// Output of the command; the last line is the outcome or the error.
 async fn output_of(socket: PathBuf, path: &str, what: &StopRequest) -> Vec<String> {
     let (name, verb) = path.split_once('/').unwrap();
     let pod = format!("default/{name}").parse().unwrap();
@@ -44,7 +44,7 @@ async fn eviction_of_a_succeeded_pod_reports_that_it_is_not_evicted() {
     let node = node_with("web", &plain(), false).await;
     granted(&node, "web/kill", &StopRequest::default()).await;
     ended(&node, "web").await;
-    wait_until("it is kept", async || node.status().await.pods.kept == 1).await;
+    wait_until("the pod is kept", async || node.status().await.pods.kept == 1).await;
     let socket = node.flags.socket.socket.clone();
     let path = format!("{PODS}/default/web/evict");
     let granted: Value = client::post(&socket, &path, &eviction("Evicted")).await.unwrap();
@@ -87,7 +87,7 @@ async fn stop_of_an_evicted_pod_reports_why_it_failed() {
 #[tokio::test(start_paused = true)]
 async fn eviction_reports_what_it_waits_for_until_the_api_server_shows_it() {
     let node = node_with("web", &plain(), false).await;
-    // Told, the end would start the clock of a forced detach.
+    // A reported end would start the controller's timeout for a forced detach.
     let volume = node.pod_dir("web").join("volumes/kubernetes.io~rbd/pvc-1");
     fs::create_dir_all(volume.join("mount")).unwrap();
     let socket = node.flags.socket.socket.clone();
@@ -126,7 +126,7 @@ async fn outcome_is_reported_before_the_watch_shows_it() {
 async fn elapsed_time_does_not_grow_after_termination() {
     let node = node_with("web", &plain(), false).await;
     granted(&node, "web/kill", &StopRequest::default()).await;
-    wait_until("it is kept", async || node.status().await.pods.kept == 1).await;
+    wait_until("the pod is kept", async || node.status().await.pods.kept == 1).await;
     ended(&node, "web").await;
     let before = outcome(&node, "web", 0).await.story;
     sleep(secs(600)).await;
@@ -144,16 +144,16 @@ async fn elapsed_time_does_not_grow_after_termination() {
 async fn request_of_a_caller_that_hangs_up_is_logged_with_its_result() {
     let log = Log::new();
     let node = node_with("web", &plain(), false).await;
-    for (before, path) in ["web/kill", "nobody/kill"].iter().enumerate() {
+    for (before, path) in ["web/kill", "missing/kill"].iter().enumerate() {
         let mut caller = UnixStream::connect(&node.flags.socket.socket).await.unwrap();
         let request = format!("POST {PODS}/default/{path} HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n");
         caller.write_all(request.as_bytes()).await.unwrap();
-        // Who hangs up before anybody has read the request has asked for nothing.
+        // A request whose caller hangs up before it is read does not count.
         while log.lines("Pod stop requested").len() == before {
             yield_now().await;
         }
     }
-    wait_until("what became of both is logged", async || {
+    wait_until("both results are logged", async || {
         log.lines("is granted").len() + log.lines("is refused").len() == 2
     })
     .await;
@@ -163,8 +163,8 @@ async fn request_of_a_caller_that_hangs_up_is_logged_with_its_result() {
         "{asked:?}"
     );
     assert!(log.lines("is granted")[0].contains("pod.uid=\"uid-web\""));
-    assert!(log.lines("is refused")[0].contains("no pod default/nobody"));
-    wait_until("it has ended", async || {
+    assert!(log.lines("is refused")[0].contains("no pod default/missing"));
+    wait_until("the pod has terminated", async || {
         node.get("web").await.unwrap()["status"]["phase"] == "Succeeded"
     })
     .await;
@@ -176,32 +176,32 @@ async fn requests_before_the_runtime_is_reached_are_refused_and_not_done_later()
     node.simple_pod("web");
     node.cri.stop().await;
     node.launch().await;
-    wait_until("it is told", async || {
+    wait_until("it is reported", async || {
         node.try_status()
             .await
             .is_some_and(|status| status.runtime.error.is_some())
     })
     .await;
     let began = Instant::now();
-    for told in [
+    for answer in [
         refused(&node, "web/kill", &StopRequest::default()).await,
         refused(&node, "web/evict", &eviction("Evicted")).await,
     ] {
         assert!(
-            told.contains("the end of default/web is not begun: the container runtime has not been reached yet: "),
-            "{told}"
+            answer.contains("the end of default/web is not begun: the container runtime has not been reached yet: "),
+            "{answer}"
         );
     }
     let path = format!("{TIMELINES}/default/web");
-    let told = client::get::<Value>(&node.flags.socket.socket, &path)
+    let answer = client::get::<Value>(&node.flags.socket.socket, &path)
         .await
         .unwrap_err()
         .to_string();
-    assert!(told.contains("has not been reached yet"), "{told}");
+    assert!(answer.contains("has not been reached yet"), "{answer}");
     assert!(began.elapsed() < secs(1), "{:?}", began.elapsed());
     node.cri.start_again().await;
     node.cri.allow_everything();
-    wait_until("it watches", async || {
+    wait_until("the agent watches", async || {
         node.try_status().await.is_some_and(|status| status.watch.pods == 1)
     })
     .await;
@@ -213,7 +213,7 @@ async fn requests_before_the_runtime_is_reached_are_refused_and_not_done_later()
 async fn stopping_agent_refuses_requests() {
     let mut node = node_with("web", &plain(), true).await;
     node.simple_pod("late");
-    wait_until("it is known", async || node.status().await.watch.pods == 2).await;
+    wait_until("the pods are known", async || node.status().await.watch.pods == 2).await;
     let socket = node.flags.socket.socket.clone();
     granted(&node, "web/kill", &within(9)).await;
     node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
@@ -222,10 +222,10 @@ async fn stopping_agent_refuses_requests() {
         output_of(socket, "late/kill", &StopRequest::default()).await
     });
     assert_eq!(node.stop().await, Ok(()));
-    let told = late.await.unwrap();
+    let answer = late.await.unwrap();
     assert!(
-        told[0].contains("the agent is stopping") && !told[0].contains("kubectl"),
-        "{told:?}"
+        answer[0].contains("the agent is stopping") && !answer[0].contains("kubectl"),
+        "{answer:?}"
     );
 }
 

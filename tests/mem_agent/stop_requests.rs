@@ -1,4 +1,4 @@
-//! Ends that somebody asks for by the admin API.
+//! Stop and evict requests of the admin API.
 
 use pod_teardown::ops::{
     admin::stop::{OUTCOMES, PODS, StopOutcome, StopRequest},
@@ -34,7 +34,7 @@ pub fn within(seconds: i64) -> StopRequest {
     }
 }
 
-/// Asks, and returns the UID and the grace in force.
+/// Sends a request; returns the UID and the grace period in seconds.
 pub async fn ask(node: &Node, path: &str, ask: &StopRequest) -> Result<(String, u64), ClientError> {
     let granted: Value = client::post(&node.flags.socket.socket, &format!("{PODS}/default/{path}"), ask).await?;
     let uid = granted["uid"].as_str().unwrap().to_owned();
@@ -90,8 +90,8 @@ async fn stopped_pod_gets_its_hook_and_grace_and_keeps_its_object() {
         node.kinds()[..2],
         [(Kind::ExecSync, Some(secs(9))), (Kind::StopContainer, Some(secs(9)))]
     );
-    wait_until("it is kept", async || node.status().await.pods.kept == 1).await;
-    // A deletion afterwards takes the rest away.
+    wait_until("the pod is kept", async || node.status().await.pods.kept == 1).await;
+    // A later deletion removes the object, containers and logs.
     node.delete("web", None).await;
     node.wait_torn_down("web").await;
 }
@@ -188,7 +188,7 @@ async fn stop_of_a_terminated_pod_finishes_at_once() {
     let node = node_with("web", &plain(), false).await;
     granted(&node, "web/kill", &StopRequest::default()).await;
     let status = ended(&node, "web").await;
-    wait_until("it is kept", async || node.status().await.pods.kept == 1).await;
+    wait_until("the pod is kept", async || node.status().await.pods.kept == 1).await;
     let (calls, began) = (node.cri.effects().len(), Instant::now());
     granted(&node, "web/evict", &eviction("TooLate")).await;
     assert_eq!(ended(&node, "web").await, status);
@@ -246,9 +246,9 @@ async fn requests_that_must_not_be_done_are_refused_with_a_reason() {
     };
     assert!(refused(&node, "web/kill", &other).await.contains("UID uid-web"));
     assert!(
-        refused(&node, "nobody/kill", &StopRequest::default())
+        refused(&node, "missing/kill", &StopRequest::default())
             .await
-            .contains("no pod default/nobody")
+            .contains("no pod default/missing")
     );
     assert!(
         refused(&node, "static-n1/kill", &StopRequest::default())
@@ -266,11 +266,11 @@ async fn requests_that_must_not_be_done_are_refused_with_a_reason() {
             .contains("needs a reason")
     );
     kubelet(&node);
-    wait_until("it is seen", async || node.status().await.held.is_some()).await;
-    let told = refused(&node, "web/kill", &StopRequest::default()).await;
+    wait_until("the hold is reported", async || node.status().await.held.is_some()).await;
+    let answer = refused(&node, "web/kill", &StopRequest::default()).await;
     assert!(
-        told.contains("a kubelet works") && told.contains("kubectl delete pod -n default web"),
-        "{told}"
+        answer.contains("a kubelet works") && answer.contains("kubectl delete pod -n default web"),
+        "{answer}"
     );
     sleep(secs(60)).await;
     assert!(node.cri.effects().is_empty());

@@ -1,4 +1,4 @@
-//! Containers whose status the runtime cannot give: what runs is stopped, and what cannot be read is unknown.
+//! Unreadable container statuses: running containers are stopped, and unreadable exits are unknown.
 
 use pod_teardown::model::trace::Step;
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ fn broken() -> Fault {
     Fault::Error(Code::Unknown, "image \"sha256:1\": not found".to_owned())
 }
 
-/// A pod with a container that ended long ago and one that runs, whose object stays after its end.
+/// A pod with an exited and a running container, whose object stays.
 async fn init_and_main() -> Node {
     let mut node = Node::new().await;
     let mut object = pod("web", &json!([{ "name": "main", "image": "i" }]));
@@ -36,7 +36,7 @@ async fn init_and_main() -> Node {
     node
 }
 
-/// The entry of a container once the phase is terminal.
+/// Waits for the terminal phase; returns a container's status.
 async fn ended(node: &Node, list: &str) -> Value {
     wait_until("the phase is terminal", async || {
         matches!(
@@ -83,7 +83,7 @@ async fn container_listed_as_running_is_stopped_despite_its_status() {
     assert_eq!(
         node.get("web").await.unwrap()["status"]["phase"],
         "Failed",
-        "an end that nobody knows is no success"
+        "an unknown exit is no success"
     );
 }
 
@@ -93,14 +93,14 @@ async fn exit_that_is_readable_after_retries_is_reported() {
     node.cri.fault_of(Read::ContainerStatus, "main", broken());
     node.delete("web", None).await;
     node.wait_blocked("web", "how it ended cannot be read").await;
-    let story = node.trace("web").await.unwrap();
+    let trace = node.trace("web").await.unwrap();
     assert!(
-        story
+        trace
             .blocked
             .iter()
             .all(|it| (it.step, &*it.target) == (Some(Step::Status), "main")),
         "{:?}",
-        story.blocked
+        trace.blocked
     );
     node.cri.heal();
     assert_eq!(ended(&node, "containerStatuses").await["exitCode"], 5);
@@ -162,8 +162,8 @@ async fn failed_runtime_query_after_the_stop_is_no_stop_failure() {
         Fault::Error(Code::Unknown, "database is locked".to_owned()),
     );
     sleep(secs(5)).await;
-    wait_until("the look has failed", async || {
-        node.trace("web").await.is_some_and(|story| !story.blocked.is_empty())
+    wait_until("the query has failed", async || {
+        node.trace("web").await.is_some_and(|trace| !trace.blocked.is_empty())
     })
     .await;
     let blocked = node.trace("web").await.unwrap().blocked;

@@ -1,4 +1,4 @@
-//! Volumes that no pod uses any more and that cannot be taken off the node: they keep nothing else, and nobody busy.
+//! Volumes without a pod that cannot be unstaged: they block nothing else and are retried with backoff.
 
 use std::fs;
 
@@ -17,7 +17,7 @@ use crate::{
     node::{Node, secs, wait_until},
 };
 
-/// A driver, and volumes of it that are staged for nobody.
+/// A driver with staged volumes that no pod has.
 fn staged(node: &Node, name: &str, handles: &[&str]) -> CsiDriver {
     let driver = csi_driver(node, name);
     for handle in handles {
@@ -51,9 +51,9 @@ async fn hanging_driver_delays_no_other_leftover() {
     let began = Instant::now();
     let left = node.pod_dir("web").join("volumes/kubernetes.io~empty-dir/data");
     fs::create_dir_all(&left).unwrap();
-    wait_until("it is gone", async || !node.pod_dir("web").exists()).await;
+    wait_until("the directory is removed", async || !node.pod_dir("web").exists()).await;
     assert!(began.elapsed() < secs(200), "{:?}", began.elapsed());
-    wait_until("the driver is asked", async || !driver.called().is_empty()).await;
+    wait_until("the driver is called", async || !driver.called().is_empty()).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -64,7 +64,7 @@ async fn volume_that_cannot_be_unstaged_is_retried_with_backoff_and_logged_once(
     let refuses = |why: &str| Conduct::Fails(Code::Internal, why.to_owned());
     driver.behave(refuses("no way"));
     sleep(secs(3600)).await;
-    // Each time the first thing that it is asked is what it can.
+    // The first call is always GetCapabilities.
     let tries = driver.called().len();
     assert!((5..15).contains(&tries), "{tries}");
     let status = node.status().await;
@@ -73,9 +73,12 @@ async fn volume_that_cannot_be_unstaged_is_retried_with_backoff_and_logged_once(
     assert!(status.house.volumes[0].contains("no way"), "{:?}", status.house.volumes);
     assert_eq!(log.lines("no way").len(), 1);
     driver.behave(refuses("no chance"));
-    wait_until("the change is said", async || log.lines("no chance").len() == 1).await;
+    wait_until("the change is logged", async || log.lines("no chance").len() == 1).await;
     driver.behave(Conduct::Well);
-    wait_until("it is taken off", async || node.status().await.house.volumes.is_empty()).await;
+    wait_until("the volume is unstaged", async || {
+        node.status().await.house.volumes.is_empty()
+    })
+    .await;
     assert!(
         !node
             .path("kubelet/plugins/kubernetes.io/csi")
@@ -92,6 +95,6 @@ async fn hanging_driver_delays_no_volume_of_another_driver() {
     hangs.behave(Conduct::Hangs);
     let quick = staged(&node, "quick.example.com", &["quick"]);
     let began = Instant::now();
-    wait_until("it is taken off", async || unstaged(&quick) == 1).await;
+    wait_until("the volume is unstaged", async || unstaged(&quick) == 1).await;
     assert!(began.elapsed() < secs(200), "{:?}", began.elapsed());
 }

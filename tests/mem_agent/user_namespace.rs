@@ -1,4 +1,4 @@
-//! The user ids of a pod are given back when nothing of it is left that has them.
+//! A pod's user namespace mapping is released when no process or file has its IDs.
 
 use std::fs;
 
@@ -23,7 +23,7 @@ async fn user_namespace_mapping_is_released_after_the_cgroup_and_while_the_objec
     node.insert(own_users);
     let file = node.pod_dir("web").join("userns");
     fs::write(&file, RANGE).unwrap();
-    // A cgroup with something in it that is no cgroup's cannot be removed here.
+    // In this directory a cgroup with a foreign file cannot be removed.
     let stuck = node.pod_cgroup("web").join("stuck");
     fs::write(&stuck, "").unwrap();
     node.start().await;
@@ -32,7 +32,7 @@ async fn user_namespace_mapping_is_released_after_the_cgroup_and_while_the_objec
     node.wait_blocked("web", "cgroup:").await;
     assert_eq!(fs::read_to_string(&file).unwrap(), RANGE, "whole, or not there");
     fs::remove_file(stuck).unwrap();
-    wait_until("it is given back", async || !file.exists()).await;
+    wait_until("the mapping is released", async || !file.exists()).await;
     assert!(node.get("web").await.is_some());
 }
 
