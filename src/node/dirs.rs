@@ -136,33 +136,6 @@ impl Dir {
         }
     }
 
-    /// Removes the entry `name` and, if it is a directory, everything in it.
-    ///
-    /// Entries that cannot be removed are reported; the others are removed anyway.
-    pub fn remove_tree(&self, name: &OsStr, effects: &Effects) -> Result<Outcome, Vec<Fault>> {
-        self.check(name, "remove").map_err(|fault| vec![fault])?;
-        match self.remove_one(name, UnlinkatFlags::RemoveDir, effects) {
-            Err(Fault {
-                cause: Cause::Errno(Errno::ENOTDIR),
-                ..
-            }) => self
-                .remove_one(name, UnlinkatFlags::NoRemoveDir, effects)
-                .map_err(|fault| vec![fault]),
-            Err(Fault {
-                cause: Cause::Errno(Errno::ENOTEMPTY | Errno::EEXIST),
-                ..
-            }) => {
-                const VERB: &str = "empty and remove";
-                let path = self.path.join(name);
-                checkpoint::before(VERB, &path);
-                let removed = tree::remove(self, name, effects);
-                checkpoint::after(VERB, &path);
-                removed.map(|()| Outcome::Done)
-            }
-            other => other.map_err(|fault| vec![fault]),
-        }
-    }
-
     /// Removes the entry `name`, which must not be a directory.
     pub fn remove_file(&self, name: &OsStr, effects: &Effects) -> Result<Outcome, Fault> {
         self.check(name, "remove")?;

@@ -4,8 +4,7 @@
 
 use std::{
     collections::HashMap,
-    fmt,
-    path::{Path, PathBuf},
+    path::Path,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -17,68 +16,18 @@ use super::{
 
 mod container;
 mod exit;
+mod holder;
 mod scan;
 
 pub use container::container_of;
 pub use exit::wait_for_any_exit;
+pub use holder::{Holder, Holders, Namespace, Usage};
 use scan::Scan;
 
-/// Number of holders reported one by one.
-const MAX_NAMED: usize = 8;
 /// Limit of the search, whatever the number of processes.
 const SEARCH_LIMIT: Duration = Duration::from_secs(2);
 /// Limit of one read: reading the memory map of a hung process may hang.
 const READ_LIMIT: Duration = Duration::from_secs(3);
-
-/// Holders of one mount, as far as found.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Holders {
-    /// Processes, at most eight.
-    pub processes: Vec<Holder>,
-    /// Nested mounts, at most eight.
-    pub nested: Vec<PathBuf>,
-    /// Number of other processes.
-    pub more: usize,
-    /// The search did not read all processes.
-    pub is_incomplete: bool,
-}
-
-/// A process that uses a mount.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Holder {
-    /// Its id.
-    pub pid: i32,
-    /// Its command name.
-    pub command: String,
-    /// ID of its container.
-    pub container: Option<String>,
-    /// How it uses the mount.
-    pub usage: Usage,
-    /// Its mount namespace.
-    pub namespace: Namespace,
-}
-
-/// How a process uses a mount.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Usage {
-    /// Its working directory.
-    WorkingDirectory,
-    /// Its root directory.
-    Root,
-    /// An open file.
-    OpenFile,
-    /// A file mapped into its memory, such as its program.
-    MappedFile,
-}
-
-/// Mount namespace of a process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Namespace {
-    /// The agent's.
-    Own,
-    /// Another one.
-    Other,
-}
 
 /// Finds the holders of these mounts, by mount ID; each has an entry. Processes are read from `proc`.
 pub fn holders(
@@ -101,62 +50,6 @@ pub fn holders(
         it.is_incomplete = result != Ok(true);
     }
     holders
-}
-
-// === impl Holders ===
-
-impl fmt::Display for Holders {
-    /// On one line: processes and files have untrusted names.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut by: Vec<String> = self.processes.iter().map(Holder::to_string).collect();
-        if self.more > 0 {
-            by.push(format!("{} more", self.more));
-        }
-        if !self.nested.is_empty() {
-            let nested: Vec<_> = self.nested.iter().map(|path| format!("{path:?}")).collect();
-            by.push(format!("what is mounted in it: {}", nested.join(", ")));
-        }
-        if by.is_empty() {
-            f.write_str("it is in use, but no user was found: perhaps a loop device, swap or an NFS export")?;
-        } else {
-            write!(f, "it is in use by {}; it goes when they end", by.join(", "))?;
-        }
-        if self.is_incomplete {
-            f.write_str(" (not all processes were read)")?;
-        }
-        Ok(())
-    }
-}
-
-// === impl Holder ===
-
-impl fmt::Display for Holder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "process {} {:?}", self.pid, self.command)?;
-        if let Some(container) = &self.container {
-            // The prefix that crictl shows.
-            write!(f, " of container {}", container.get(..13).unwrap_or(container))?;
-        }
-        if self.namespace == Namespace::Other {
-            f.write_str(" in another mount namespace")?;
-        }
-        write!(f, " ({})", self.usage)
-    }
-}
-
-impl fmt::Display for Usage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::WorkingDirectory => "working directory",
-            Self::Root => "root directory",
-            Self::OpenFile => "open file",
-            Self::MappedFile => "mapped file",
-        })
-    }
-}
-
-fn is_within(path: &Path, parent: &Path) -> bool {
-    path.starts_with(parent)
 }
 
 #[cfg(test)]

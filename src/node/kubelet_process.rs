@@ -5,92 +5,28 @@
 //! it listens on a socket below our kubelet's directory that only a kubelet has.
 
 use std::{
-    fmt, fs,
-    io::{self, Read as _},
-    net::SocketAddr,
+    fs, io,
     path::{Path, PathBuf},
 };
 
-use nix::errno::Errno;
-
-use super::{fault, kubelet_root::KubeletRoot, lock::readable};
-use crate::model::foreign::ForeignText;
+use super::{fault, lock::readable};
 
 pub mod arguments;
 mod evidence;
+mod healthz;
+mod kind;
 mod probe;
+mod process;
 mod rights;
 mod root;
 mod sockets;
 pub mod start;
 
 use arguments::Arguments;
+pub use healthz::is_kubelets_answer;
+use kind::{Kind, has_exited, kind};
+pub use process::{KubeletProcess, LocalKubelet, MatchReason};
 use sockets::Listeners;
-pub use sockets::is_kubelets_answer;
-
-const NAME: &str = "kubelet";
-/// Programs that hold a kubelet or start one, each with the arguments that make it do so; without any it always does.
-const WRAPPERS: [(&str, &[&[u8]]); 10] = [
-    ("kubelite", &[]),
-    ("k3s-server", &[]),
-    ("k3s-agent", &[]),
-    ("k3s", &[b"server", b"agent"]),
-    ("rke2", &[b"server", b"agent"]),
-    ("k0s", &[b"worker", b"controller"]),
-    ("microshift", &[b"run"]),
-    ("hyperkube", &[b"kubelet"]),
-    ("edgecore", &[]),
-    ("edged", &[]),
-];
-
-/// A kubelet that works, or may work, on our pods.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KubeletProcess {
-    /// Its process id.
-    pub pid: i32,
-    /// Its command line.
-    pub command: ForeignText,
-    /// Why it counts.
-    pub why: MatchReason,
-    /// Whether it is a program that holds a kubelet among other things.
-    pub is_wrapper: bool,
-}
-
-/// Why a kubelet counts as one of ours.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum MatchReason {
-    /// Its directory is ours.
-    SameDirectory,
-    /// It has another directory on this machine, and the same runtime as far as it says: it may be this node's.
-    SameMachine,
-    /// Its directory could not be looked at: better one too many.
-    Unreadable(Errno),
-    /// It holds a kubelet on this machine whose directory is not on its command line: better one too many.
-    UnknownDirectory,
-}
-
-/// What a process is by its name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Kubelet,
-    /// Its name only begins as a kubelet's: it is one if it has what only a kubelet has.
-    Candidate,
-    /// By these arguments, if they are not none.
-    Wrapper(&'static [&'static [u8]]),
-    /// Whatever its name: it listens where only a kubelet does.
-    Listener,
-}
-
-/// What tells whether a kubelet works on our pods.
-#[derive(Debug, Clone)]
-pub struct LocalKubelet {
-    /// Our kubelet's directory.
-    pub root: KubeletRoot,
-    /// Our runtime's socket.
-    pub runtime: PathBuf,
-    /// Address of our kubelet's healthz endpoint, if it has one.
-    pub healthz: Option<SocketAddr>,
-}
 
 /// All kubelets that count, from the files of `proc`, by pid. It reads a file of every process: any of them may have
 /// become a kubelet by exec. Where no kubelet counts by its name, and a kubelet's socket listens, it searches for the process that
@@ -193,30 +129,6 @@ fn match_process(
     })
 }
 
-/// By its name. A process that is gone by now is none; one whose name cannot be read may be any.
-fn kind(dir: &Path) -> io::Result<Option<Kind>> {
-    // A name has 15 bytes and a newline at most. Not `fs::read`, which asks for the size and the end, too.
-    let mut name = [0; 32];
-    let read = fs::File::open(dir.join("comm")).and_then(|mut file| file.read(&mut name));
-    let read = match read {
-        Ok(read) => read,
-        Err(error) if matches!(fault::errno(&error), Errno::ENOENT | Errno::ESRCH) => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    let Ok(name) = std::str::from_utf8(name[..read].trim_ascii_end()) else {
-        return Ok(None);
-    };
-    if name == NAME {
-        return Ok(Some(Kind::Kubelet));
-    }
-    // `kubelet-v1.36.3`, `kubelet-amd64`, `kubelet.real`, `.kubelet-wrapped`; but also drivers, approvers and exporters.
-    if name.trim_start_matches('.').starts_with(NAME) {
-        return Ok(Some(Kind::Candidate));
-    }
-    let holder = WRAPPERS.iter().find(|(holder, _)| name == *holder);
-    Ok(holder.map(|(_, by)| Kind::Wrapper(by)))
-}
-
 /// Why the kubelet with this directory in procfs counts; `None` if it works elsewhere, has ended, or is none.
 fn why(
     kind: Kind,
@@ -234,34 +146,6 @@ fn why(
         Ok(Some(MatchReason::UnknownDirectory)) | Err(_) if has_exited(dir) => None,
         Ok(why) => why,
         Err(errno) => Some(MatchReason::Unreadable(errno)),
-    }
-}
-
-/// A process without any thread left but a zombie, or none at all.
-fn has_exited(dir: &Path) -> bool {
-    let Ok(tasks) = fs::read_dir(dir.join("task")) else {
-        return !dir.exists();
-    };
-    let is_zombie = || {
-        let stat = fs::read(dir.join("stat")).unwrap_or_default();
-        let after_name = stat.iter().rposition(|&byte| byte == b')').map(|at| &stat[at + 1..]);
-        after_name
-            .and_then(|rest| rest.trim_ascii_start().first())
-            .is_some_and(|state| b"ZX".contains(state))
-    };
-    tasks.count() <= 1 && is_zombie()
-}
-
-impl fmt::Display for KubeletProcess {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (pid {})", self.command, self.pid)?;
-        if self.why == MatchReason::SameMachine {
-            f.write_str(
-                "; its --root-dir is not our --kubelet-root: give us its directory, or, if it is another node's, \
-                 name its runtime on its command line with --container-runtime-endpoint",
-            )?;
-        }
-        Ok(())
     }
 }
 

@@ -21,7 +21,8 @@ use rustix::fs::{FileType, RawDir};
 
 use super::{Dir, OPEN_FLAGS, RESOLVE, is_dots, location, open, subvolume};
 use crate::node::{
-    effects::Effects,
+    checkpoint,
+    effects::{Effects, Outcome},
     fault::{Cause, Fault, errno_of},
 };
 
@@ -64,8 +65,39 @@ struct Level {
     refills: u32,
 }
 
+// === impl Dir ===
+
+impl Dir {
+    /// Removes the entry `name` and, if it is a directory, everything in it.
+    ///
+    /// Entries that cannot be removed are reported; the others are removed anyway.
+    pub fn remove_tree(&self, name: &OsStr, effects: &Effects) -> Result<Outcome, Vec<Fault>> {
+        self.check(name, "remove").map_err(|fault| vec![fault])?;
+        match self.remove_one(name, UnlinkatFlags::RemoveDir, effects) {
+            Err(Fault {
+                cause: Cause::Errno(Errno::ENOTDIR),
+                ..
+            }) => self
+                .remove_one(name, UnlinkatFlags::NoRemoveDir, effects)
+                .map_err(|fault| vec![fault]),
+            Err(Fault {
+                cause: Cause::Errno(Errno::ENOTEMPTY | Errno::EEXIST),
+                ..
+            }) => {
+                const VERB: &str = "empty and remove";
+                let path = self.path.join(name);
+                checkpoint::before(VERB, &path);
+                let removed = remove(self, name, effects);
+                checkpoint::after(VERB, &path);
+                removed.map(|()| Outcome::Done)
+            }
+            other => other.map_err(|fault| vec![fault]),
+        }
+    }
+}
+
 /// Removes the directory `name` in `base`. The caller has asked the gate.
-pub(super) fn remove(base: &Dir, name: &OsStr, effects: &Effects) -> Result<(), Vec<Fault>> {
+fn remove(base: &Dir, name: &OsStr, effects: &Effects) -> Result<(), Vec<Fault>> {
     let mut walk = Walk {
         base,
         effects,

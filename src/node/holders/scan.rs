@@ -11,7 +11,10 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{Holder, Holders, MAX_NAMED, Namespace, Usage, container_of, is_within};
+use super::{
+    container::container_of,
+    holder::{Holder, Holders, MAX_NAMED, Namespace, Usage},
+};
 use crate::node::mounts::{Mount, MountTable, unescape};
 
 /// Result so far.
@@ -242,6 +245,10 @@ fn mapped(line: &[u8]) -> Option<((u32, u32), OsString)> {
     let (major, minor) = device.split_once(':')?;
     let number = |text| u32::from_str_radix(text, 16).ok();
     Some(((number(major)?, number(minor)?), unescape(&line[at..])))
+}
+
+fn is_within(path: &Path, parent: &Path) -> bool {
+    path.starts_with(parent)
 }
 
 #[cfg(test)]

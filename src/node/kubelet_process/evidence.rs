@@ -10,8 +10,8 @@ use nix::{errno::Errno, fcntl::OFlag};
 use serde::Deserialize;
 
 use super::{
-    LocalKubelet,
     arguments::Arguments,
+    process::LocalKubelet,
     root,
     sockets::{self, Listeners},
 };

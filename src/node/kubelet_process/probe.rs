@@ -20,9 +20,11 @@ use std::{
 use nix::errno::Errno;
 
 use super::{
-    Kind, LocalKubelet, MatchReason,
     arguments::Arguments,
-    evidence, root,
+    evidence,
+    kind::Kind,
+    process::{LocalKubelet, MatchReason},
+    root,
     start::{DEFAULT_ROOT, has_our_paths},
 };
 use crate::node::{fault, mounts::MountTable};

@@ -19,7 +19,7 @@ use nix::sys::{
 };
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
-use super::{evidence, has_exited, kind, rights};
+use super::kind::has_exited;
 
 /// Listening sockets: the path of each by its inode.
 pub(super) type Listeners = BTreeMap<u64, PathBuf>;
@@ -28,46 +28,6 @@ pub(super) type Listeners = BTreeMap<u64, PathBuf>;
 const LISTENS: &str = "0A";
 /// Flag of a socket of the file system that listens.
 const ACCEPTS: &[u8] = b"00010000";
-
-/// Whether a process that may be a kubelet listens at `at`: one that may mount, and whose name is that of a kubelet or of a
-/// program that runs one inside. The process `known` is tried first; it may have any name if it has a kubelet's sockets.
-///
-/// # Errors
-/// When the sockets of such a process cannot be read.
-pub fn is_kubelets_answer(proc: &Path, at: SocketAddr, known: Option<i32>) -> io::Result<bool> {
-    let sockets = |dir: &Path| match kind(dir)?.is_some() && rights::may_mount(proc, dir) {
-        true => of(dir),
-        false => Ok(BTreeSet::new()),
-    };
-    let is_such =
-        |local: SocketAddr| local.port() == at.port() && (local.ip() == at.ip() || local.ip().is_unspecified());
-    let listens =
-        |sockets: &BTreeSet<u64>| Ok(!sockets.is_empty() && any_tcp(&proc.join("self/net"), sockets, is_such)?);
-    let listens_as_kubelet = |dir: &Path| {
-        let listeners = evidence::listeners(proc)?;
-        io::Result::Ok(
-            !listeners.is_empty() && rights::may_mount(proc, dir) && !evidence::roots(dir, &listeners)?.is_empty(),
-        )
-    };
-    if let Some(known) = known
-        && let known = proc.join(known.to_string())
-        && (listens(&sockets(&known)?)? || (listens_as_kubelet(&known)? && listens(&of(&known)?)?))
-    {
-        return Ok(true);
-    }
-    let mut all = BTreeSet::new();
-    for entry in fs::read_dir(proc)? {
-        let entry = entry?;
-        if entry
-            .file_name()
-            .to_str()
-            .is_some_and(|name| name.parse::<i32>().is_ok())
-        {
-            all.extend(sockets(&entry.path())?);
-        }
-    }
-    listens(&all)
-}
 
 /// Inodes of the sockets of a process; none when it has exited.
 pub(super) fn of(dir: &Path) -> io::Result<BTreeSet<u64>> {

@@ -8,7 +8,11 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::{Kind, arguments::Arguments, kind, rights};
+use super::{
+    arguments::Arguments,
+    kind::{Kind, kind},
+    rights,
+};
 use crate::{model::foreign::ForeignText, node::lock::readable};
 
 /// Flags of a kubelet. Paths are absolute, in the host's root file system.

@@ -1,6 +1,12 @@
-use std::os::unix::{ffi::OsStrExt as _, fs::symlink};
+use std::{
+    net::SocketAddr,
+    os::unix::{ffi::OsStrExt as _, fs::symlink},
+};
+
+use nix::errno::Errno;
 
 use super::*;
+use crate::node::kubelet_root::KubeletRoot;
 
 fn ours(root: &KubeletRoot) -> LocalKubelet {
     LocalKubelet {

@@ -1,0 +1,77 @@
+//! What a process is by its name, and whether it has exited.
+
+use std::{
+    fs,
+    io::{self, Read as _},
+    path::Path,
+};
+
+use nix::errno::Errno;
+
+use crate::node::fault;
+
+const NAME: &str = "kubelet";
+/// Programs that hold a kubelet or start one, each with the arguments that make it do so; without any it always does.
+const WRAPPERS: [(&str, &[&[u8]]); 10] = [
+    ("kubelite", &[]),
+    ("k3s-server", &[]),
+    ("k3s-agent", &[]),
+    ("k3s", &[b"server", b"agent"]),
+    ("rke2", &[b"server", b"agent"]),
+    ("k0s", &[b"worker", b"controller"]),
+    ("microshift", &[b"run"]),
+    ("hyperkube", &[b"kubelet"]),
+    ("edgecore", &[]),
+    ("edged", &[]),
+];
+
+/// What a process is by its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Kubelet,
+    /// Its name only begins as a kubelet's: it is one if it has what only a kubelet has.
+    Candidate,
+    /// By these arguments, if they are not none.
+    Wrapper(&'static [&'static [u8]]),
+    /// Whatever its name: it listens where only a kubelet does.
+    Listener,
+}
+
+/// By its name. A process that is gone by now is none; one whose name cannot be read may be any.
+pub(super) fn kind(dir: &Path) -> io::Result<Option<Kind>> {
+    // A name has 15 bytes and a newline at most. Not `fs::read`, which asks for the size and the end, too.
+    let mut name = [0; 32];
+    let read = fs::File::open(dir.join("comm")).and_then(|mut file| file.read(&mut name));
+    let read = match read {
+        Ok(read) => read,
+        Err(error) if matches!(fault::errno(&error), Errno::ENOENT | Errno::ESRCH) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let Ok(name) = std::str::from_utf8(name[..read].trim_ascii_end()) else {
+        return Ok(None);
+    };
+    if name == NAME {
+        return Ok(Some(Kind::Kubelet));
+    }
+    // `kubelet-v1.36.3`, `kubelet-amd64`, `kubelet.real`, `.kubelet-wrapped`; but also drivers, approvers and exporters.
+    if name.trim_start_matches('.').starts_with(NAME) {
+        return Ok(Some(Kind::Candidate));
+    }
+    let holder = WRAPPERS.iter().find(|(holder, _)| name == *holder);
+    Ok(holder.map(|(_, by)| Kind::Wrapper(by)))
+}
+
+/// A process without any thread left but a zombie, or none at all.
+pub(super) fn has_exited(dir: &Path) -> bool {
+    let Ok(tasks) = fs::read_dir(dir.join("task")) else {
+        return !dir.exists();
+    };
+    let is_zombie = || {
+        let stat = fs::read(dir.join("stat")).unwrap_or_default();
+        let after_name = stat.iter().rposition(|&byte| byte == b')').map(|at| &stat[at + 1..]);
+        after_name
+            .and_then(|rest| rest.trim_ascii_start().first())
+            .is_some_and(|state| b"ZX".contains(state))
+    };
+    tasks.count() <= 1 && is_zombie()
+}

@@ -1,0 +1,57 @@
+//! Kubelet processes, and the kubelet of this node.
+
+use std::{fmt, net::SocketAddr, path::PathBuf};
+
+use nix::errno::Errno;
+
+use crate::{model::foreign::ForeignText, node::kubelet_root::KubeletRoot};
+
+/// A kubelet that works, or may work, on our pods.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KubeletProcess {
+    /// Its process id.
+    pub pid: i32,
+    /// Its command line.
+    pub command: ForeignText,
+    /// Why it counts.
+    pub why: MatchReason,
+    /// Whether it is a program that holds a kubelet among other things.
+    pub is_wrapper: bool,
+}
+
+/// Why a kubelet counts as one of ours.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MatchReason {
+    /// Its directory is ours.
+    SameDirectory,
+    /// It has another directory on this machine, and the same runtime as far as it says: it may be this node's.
+    SameMachine,
+    /// Its directory could not be looked at: better one too many.
+    Unreadable(Errno),
+    /// It holds a kubelet on this machine whose directory is not on its command line: better one too many.
+    UnknownDirectory,
+}
+
+/// What tells whether a kubelet works on our pods.
+#[derive(Debug, Clone)]
+pub struct LocalKubelet {
+    /// Our kubelet's directory.
+    pub root: KubeletRoot,
+    /// Our runtime's socket.
+    pub runtime: PathBuf,
+    /// Address of our kubelet's healthz endpoint, if it has one.
+    pub healthz: Option<SocketAddr>,
+}
+
+impl fmt::Display for KubeletProcess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (pid {})", self.command, self.pid)?;
+        if self.why == MatchReason::SameMachine {
+            f.write_str(
+                "; its --root-dir is not our --kubelet-root: give us its directory, or, if it is another node's, \
+                 name its runtime on its command line with --container-runtime-endpoint",
+            )?;
+        }
+        Ok(())
+    }
+}
