@@ -3,7 +3,7 @@
 use std::{fs, path::Path, time::Duration};
 
 use pod_teardown::{
-    handover::guard::activity::HandoverResult,
+    handover::guard::work::HandoverResult,
     model::trace::Step,
     ops::{
         admin::{handover, stop::StopRequest},
