@@ -1,17 +1,17 @@
-//! Whether two hands were on one pod, and what came of it, from what was recorded of both. Pure.
+//! Detects from the records whether kubelet and agent acted on one pod at the same time. Pure.
 //!
-//! Times are seconds since the run's begin. A kubelet's life lasts from the moment its process is one until that has ended.
+//! Times are seconds since the start of the run. A kubelet's life lasts from the start of its process to its exit.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Who acts.
+/// Side that acts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Side {
     Kubelet,
     Agent,
 }
 
-/// What was done to a pod.
+/// An act on a pod.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Act {
     pub side: Side,
@@ -23,14 +23,14 @@ pub struct Act {
     pub done: bool,
 }
 
-/// How a kubelet came to its node.
+/// Handover before a kubelet's start.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum HandBack {
-    /// Nobody asked for it: it just appeared, or there was nothing to hand back.
+pub enum Handover {
+    /// None: the kubelet was unannounced, or the agent was standby.
     None,
-    /// Everything was at a safe point.
+    /// All pods were at a safe point.
     Clean,
-    /// These pods, by namespace and name, were not.
+    /// These pods (namespace and name) were not at a safe point.
     CutShort(BTreeSet<String>),
 }
 
@@ -39,45 +39,44 @@ pub enum HandBack {
 pub struct Life {
     pub start: f64,
     pub end: f64,
-    pub before: HandBack,
-    /// How long the agent kept the node for it. Nobody has kept it for one that just appears: since ever.
-    pub kept_until: f64,
+    pub before: Handover,
+    /// End of the agent's reservation for it; `f64::MIN` for an unannounced one.
+    pub reserved_until: f64,
 }
 
 impl Life {
     fn has_cut_short(&self, uid: &str, names: &BTreeMap<String, String>) -> bool {
-        matches!(&self.before, HandBack::CutShort(pods) if names.get(uid).is_some_and(|name| pods.contains(name)))
+        matches!(&self.before, Handover::CutShort(pods) if names.get(uid).is_some_and(|name| pods.contains(name)))
     }
 }
 
-/// What is counted.
+/// Result of the comparison.
 #[derive(Debug, Default, PartialEq)]
 pub struct Verdict {
-    /// Acts of one side within the other's interval on the same pod, or of the agent after a clean hand-back.
+    /// Acts of one side during an act of the other on the same pod, or of the agent after a clean handover.
     pub overlaps: Vec<String>,
-    /// Hooks that ran to their end by the agent's hand, and once more by anybody's; but for pods whose hand-back came to
-    /// its timeout, or that were not handed back.
+    /// Hooks that the agent finished and that ran again, after a clean handover.
     pub run_again: Vec<String>,
-    /// The same of pods whose hand-back came to its timeout.
+    /// The same after a handover that timed out.
     pub run_again_late: usize,
-    /// The same of pods that were not handed back at all: a kubelet just appeared.
+    /// The same before an unannounced kubelet.
     pub run_again_unasked: usize,
-    /// Hooks by the agent's hand that were interrupted, and begun again by anybody's.
+    /// Hooks of the agent that were interrupted and begun again.
     pub begun_again: usize,
-    /// Hooks that a kubelet had begun when it died, and that the agent began again.
+    /// Hooks that a kubelet had begun at its death and the agent began again.
     pub repeated_after_death: usize,
-    /// Acts that the agent began when a kubelet had appeared unannounced and was not seen yet.
+    /// Acts that the agent began before it detected an unannounced kubelet.
     pub unseen: usize,
-    /// How many seconds after the kubelet the latest of them was begun.
+    /// Latest of them, in seconds after the kubelet's start.
     pub latest_unseen: f64,
-    /// Acts of the agent that a kubelet cut short by its unannounced appearance.
+    /// Acts of the agent that an unannounced kubelet interrupted.
     pub in_flight: usize,
 }
 
-/// So long after a kubelet has appeared unannounced may the agent begin something: it looks once a second.
-const SEEN_WITHIN: f64 = 2.0;
+/// Seconds within which the agent has to detect an unannounced kubelet: it probes once a second.
+const DETECTION_LIMIT: f64 = 2.0;
 
-/// What these acts come to. `names` tells a pod's namespace and name by its UID.
+/// Compares the acts. `names` maps a UID to namespace and name.
 pub fn judge(lives: &[Life], acts: &[Act], names: &BTreeMap<String, String>) -> Verdict {
     let mut verdict = Verdict::default();
     for (index, life) in lives.iter().enumerate() {
@@ -89,11 +88,11 @@ pub fn judge(lives: &[Life], acts: &[Act], names: &BTreeMap<String, String>) -> 
                 *seen = act;
             }
         }
-        // What a dead one has begun, or its children have, may go on.
+        // Acts of a dead kubelet or its children may continue.
         let left: Vec<_> = of(acts, Side::Kubelet)
             .filter(|act| act.begin < life.start && act.end > since)
             .collect();
-        // From the death of one kubelet to that of the next the agent's acts come before that one's.
+        // The agent's acts between two kubelets come before the next one's.
         for act in of(acts, Side::Agent).filter(|act| act.begin > since && act.begin <= life.end) {
             let theirs = left
                 .iter()
@@ -102,18 +101,18 @@ pub fn judge(lives: &[Life], acts: &[Act], names: &BTreeMap<String, String>) -> 
             if let Some(theirs) = theirs.or_else(first) {
                 verdict
                     .overlaps
-                    .push(format!("{} and {}", told(act, names), told(theirs, names)));
+                    .push(format!("{} and {}", describe(act, names), describe(theirs, names)));
                 continue;
             }
             let is_begun_late = act.begin > life.start;
-            let is_kept = act.begin <= life.kept_until;
-            if is_begun_late && !is_kept && act.begin < life.start + SEEN_WITHIN {
+            let is_kept = act.begin <= life.reserved_until;
+            if is_begun_late && !is_kept && act.begin < life.start + DETECTION_LIMIT {
                 verdict.unseen += 1;
                 verdict.latest_unseen = verdict.latest_unseen.max(act.begin - life.start);
             } else if is_begun_late {
                 verdict.overlaps.push(format!(
                     "{} begun {:.3} s after a kubelet was there (before: {:?})",
-                    told(act, names),
+                    describe(act, names),
                     act.begin - life.start,
                     life.before
                 ));
@@ -122,7 +121,7 @@ pub fn judge(lives: &[Life], acts: &[Act], names: &BTreeMap<String, String>) -> 
             } else if act.end > life.start && !life.has_cut_short(&act.uid, names) {
                 verdict.overlaps.push(format!(
                     "{} went on {:.3} s after its hand-back",
-                    told(act, names),
+                    describe(act, names),
                     act.end - life.start
                 ));
             }
@@ -132,7 +131,7 @@ pub fn judge(lives: &[Life], acts: &[Act], names: &BTreeMap<String, String>) -> 
     verdict
 }
 
-/// Hooks that were run more than once, one of each pod.
+/// Counts hooks that ran more than once; each pod has one.
 fn hooks(lives: &[Life], acts: &[Act], names: &BTreeMap<String, String>, verdict: &mut Verdict) {
     let mut runs = BTreeMap::<&str, Vec<&Act>>::new();
     for act in acts.iter().filter(|act| act.what == HOOK) {
@@ -144,19 +143,19 @@ fn hooks(lives: &[Life], acts: &[Act], names: &BTreeMap<String, String>, verdict
             let (one, again) = (pair[0], pair[1]);
             match (one.side, again.side) {
                 (Side::Kubelet, Side::Agent) => verdict.repeated_after_death += 1,
-                // Each kubelet does so with those of the one before.
+                // Each kubelet repeats hooks of its predecessor.
                 (Side::Kubelet, Side::Kubelet) => {}
                 (Side::Agent, _) if !one.done => verdict.begun_again += 1,
                 (Side::Agent, _) => {
-                    // That of whoever ran it again, if it was a kubelet. It may have come just before, and not have been seen yet.
+                    // The kubelet that ran it again, if any. It may have started just before and not be detected yet.
                     let next = lives
                         .iter()
                         .rfind(|life| life.end > one.begin && life.start <= again.begin);
                     match next {
-                        Some(life) if one.begin > life.kept_until => verdict.run_again_unasked += 1,
+                        Some(life) if one.begin > life.reserved_until => verdict.run_again_unasked += 1,
                         Some(life) if life.has_cut_short(uid, names) => verdict.run_again_late += 1,
                         _ => {
-                            let (one, again) = (told(one, names), told(again, names));
+                            let (one, again) = (describe(one, names), describe(again, names));
                             verdict
                                 .run_again
                                 .push(format!("{one}, and then {again}; between them {next:?}"));
@@ -168,9 +167,9 @@ fn hooks(lives: &[Life], acts: &[Act], names: &BTreeMap<String, String>, verdict
     }
 }
 
-/// What the agent did to pods before anybody had asked for their deletion, or that nobody has. `asked` tells when that was by
-/// UID; those of `ended` were at their end without it.
-pub fn untimely(
+/// Acts of the agent on pods before their deletion. `asked` has the deletion times by UID; pods of `ended` had terminated
+/// without one.
+pub fn acts_before_deletion(
     acts: &[Act],
     asked: &BTreeMap<String, f64>,
     ended: &BTreeSet<String>,
@@ -180,23 +179,23 @@ pub fn untimely(
     of(acts, Side::Agent)
         .filter(|act| !ended.contains(&act.uid))
         .filter(is_before)
-        .map(|act| format!("{}, deleted at {:?}", told(act, names), asked.get(&act.uid)))
+        .map(|act| format!("{}, deleted at {:?}", describe(act, names), asked.get(&act.uid)))
         .collect()
 }
 
-/// The only commands that these pods are asked to run.
+/// Exec calls of these pods are hooks.
 pub const HOOK: &str = "ExecSync";
-/// How acts begin that are these.
+/// Prefixes of mount acts.
 pub const MOUNT: &str = "mount ";
 pub const UNMOUNT: &str = "unmount ";
-/// What those to the API server hold.
+/// Part of acts on the API server.
 pub const WRITE: &str = " pods/";
 
 fn of(acts: &[Act], side: Side) -> impl Iterator<Item = &Act> {
     acts.iter().filter(move |act| act.side == side)
 }
 
-fn told(act: &Act, names: &BTreeMap<String, String>) -> String {
+fn describe(act: &Act, names: &BTreeMap<String, String>) -> String {
     let name = names.get(&act.uid).map_or("?", String::as_str);
     format!(
         "{:?}: {} of {name} {} ({:.3} s to {:.3} s)",
@@ -227,51 +226,51 @@ mod tests {
         act(Side::Kubelet, "StopContainer", begin, end)
     }
 
-    /// A kubelet that died at 10, and one that came at 50 in this way, in time.
-    fn verdict(before: HandBack, acts: &[Act]) -> Verdict {
-        let kept_until = if before == HandBack::None { f64::MIN } else { 60.0 };
-        kept(before, kept_until, acts)
+    /// A kubelet that died at 10, and one started at 50 after this handover, within its reservation.
+    fn verdict(before: Handover, acts: &[Act]) -> Verdict {
+        let reserved_until = if before == Handover::None { f64::MIN } else { 60.0 };
+        with_reservation(before, reserved_until, acts)
     }
 
-    fn kept(before: HandBack, kept_until: f64, acts: &[Act]) -> Verdict {
-        in_lives(&[life(50.0, 100.0, before, kept_until)], acts)
+    fn with_reservation(before: Handover, reserved_until: f64, acts: &[Act]) -> Verdict {
+        in_lives(&[life(50.0, 100.0, before, reserved_until)], acts)
     }
 
-    fn life(start: f64, end: f64, before: HandBack, kept_until: f64) -> Life {
+    fn life(start: f64, end: f64, before: Handover, reserved_until: f64) -> Life {
         Life {
             start,
             end,
             before,
-            kept_until,
+            reserved_until,
         }
     }
 
     fn in_lives(lives: &[Life], acts: &[Act]) -> Verdict {
-        let first = life(0.0, 10.0, HandBack::None, f64::MIN);
+        let first = life(0.0, 10.0, Handover::None, f64::MIN);
         let lives = [&[first], lives].concat();
         let names = BTreeMap::from([("u".to_owned(), "ns/pod".to_owned())]);
         judge(&lives, acts, &names)
     }
 
-    fn cut_short() -> HandBack {
-        HandBack::CutShort(["ns/pod".to_owned()].into())
+    fn cut_short() -> Handover {
+        Handover::CutShort(["ns/pod".to_owned()].into())
     }
 
     #[test]
-    fn one_after_the_other_is_no_overlap() {
+    fn successive_acts_are_no_overlap() {
         let acts = [
             kubelet(5.0, 9.0),
             agent(20.0, 30.0),
             agent(31.0, 49.0),
             kubelet(60.0, 70.0),
         ];
-        assert_eq!(verdict(HandBack::Clean, &acts), Verdict::default());
-        assert_eq!(verdict(HandBack::None, &acts), Verdict::default());
+        assert_eq!(verdict(Handover::Clean, &acts), Verdict::default());
+        assert_eq!(verdict(Handover::None, &acts), Verdict::default());
     }
 
     #[test]
-    fn both_at_a_time_is_an_overlap_however_the_kubelet_came() {
-        for before in [HandBack::None, HandBack::Clean, cut_short()] {
+    fn simultaneous_acts_are_an_overlap() {
+        for before in [Handover::None, Handover::Clean, cut_short()] {
             for acts in [
                 [agent(49.0, 61.0), kubelet(60.0, 70.0)],
                 [kubelet(60.0, 61.0), agent(80.0, 81.0)],
@@ -283,10 +282,10 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_or_unmount_in_the_others_interval_is_an_overlap() {
+    fn mount_or_unmount_within_the_other_sides_act_is_an_overlap() {
         let mount = |side, at| act(side, "mount /pods/u/volumes/v", at, at);
         let unmount = |side, at| act(side, "unmount /pods/u/volumes/v", at, at);
-        for before in [HandBack::None, HandBack::Clean, cut_short()] {
+        for before in [Handover::None, Handover::Clean, cut_short()] {
             for acts in [
                 [agent(49.0, 61.0), mount(Side::Kubelet, 60.0)],
                 [kubelet(60.0, 61.0), unmount(Side::Agent, 60.5)],
@@ -303,11 +302,11 @@ mod tests {
             assert_eq!(verdict(before, &in_turn), Verdict::default());
         }
         let handed_back = [unmount(Side::Agent, 50.1)];
-        assert_eq!(verdict(HandBack::Clean, &handed_back).overlaps.len(), 1);
+        assert_eq!(verdict(Handover::Clean, &handed_back).overlaps.len(), 1);
     }
 
     #[test]
-    fn what_outlives_a_kubelet_is_an_overlap_only_if_the_agent_has_begun() {
+    fn act_that_outlives_a_kubelet_is_an_overlap_only_if_the_agent_has_begun() {
         let orphan = |at| act(Side::Kubelet, "unmount /pods/u/volumes/v", at, at);
         for (theirs, many) in [
             (orphan(10.1), 0),
@@ -317,21 +316,21 @@ mod tests {
             (kubelet(9.0, 20.5), 1),
         ] {
             let acts = [theirs, agent(20.0, 21.0)];
-            assert_eq!(verdict(HandBack::Clean, &acts).overlaps.len(), many, "{acts:?}");
+            assert_eq!(verdict(Handover::Clean, &acts).overlaps.len(), many, "{acts:?}");
         }
     }
 
     #[test]
-    fn after_a_hand_back_the_agent_begins_nothing_and_only_what_was_cut_short_goes_on() {
-        assert_eq!(verdict(HandBack::Clean, &[agent(50.5, 50.6)]).overlaps.len(), 1);
-        assert_eq!(verdict(HandBack::Clean, &[agent(49.0, 50.6)]).overlaps.len(), 1);
+    fn agent_begins_nothing_after_a_handover_and_only_interrupted_acts_continue() {
+        assert_eq!(verdict(Handover::Clean, &[agent(50.5, 50.6)]).overlaps.len(), 1);
+        assert_eq!(verdict(Handover::Clean, &[agent(49.0, 50.6)]).overlaps.len(), 1);
         assert_eq!(verdict(cut_short(), &[agent(49.0, 50.6)]), Verdict::default());
         assert_eq!(verdict(cut_short(), &[agent(50.5, 50.6)]).overlaps.len(), 1);
     }
 
     #[test]
-    fn a_kubelet_that_comes_when_its_hand_back_has_run_out_just_appears() {
-        let late = |acts: &[Act]| kept(HandBack::Clean, 45.0, acts);
+    fn kubelet_after_an_expired_reservation_counts_as_unannounced() {
+        let late = |acts: &[Act]| with_reservation(Handover::Clean, 45.0, acts);
         let seen = late(&[agent(46.0, 50.6), agent(50.7, 50.8)]);
         assert_eq!((seen.unseen, seen.in_flight, seen.overlaps.len()), (1, 1, 0));
         for acts in [
@@ -341,25 +340,25 @@ mod tests {
         ] {
             assert_eq!(late(&acts).overlaps.len(), 1, "{acts:?}");
         }
-        let soon = kept(HandBack::Clean, 50.5, &[agent(50.4, 50.6)]);
+        let soon = with_reservation(Handover::Clean, 50.5, &[agent(50.4, 50.6)]);
         assert_eq!(soon.overlaps.len(), 1);
     }
 
     #[test]
-    fn a_kubelet_that_just_appears_is_seen_within_two_seconds() {
-        let seen = verdict(HandBack::None, &[agent(49.0, 50.6), agent(50.7, 50.8)]);
+    fn unannounced_kubelet_is_detected_within_two_seconds() {
+        let seen = verdict(Handover::None, &[agent(49.0, 50.6), agent(50.7, 50.8)]);
         assert_eq!((seen.unseen, seen.in_flight, seen.overlaps.len()), (1, 1, 0));
         assert!((seen.latest_unseen - 0.7).abs() < 1e-9, "{}", seen.latest_unseen);
-        assert_eq!(verdict(HandBack::None, &[agent(52.5, 52.6)]).overlaps.len(), 1);
+        assert_eq!(verdict(Handover::None, &[agent(52.5, 52.6)]).overlaps.len(), 1);
     }
 
     #[test]
-    fn what_the_agent_does_to_a_pod_before_its_deletion_is_told_whoever_it_was_that_deleted_it_later() {
+    fn acts_of_the_agent_before_the_deletion_of_a_pod_are_reported() {
         let acts = [kubelet(1.0, 2.0), agent(20.0, 21.0)];
         let many = |asked: Option<f64>, ended: &[&str]| {
             let asked = asked.map(|at| ("u".to_owned(), at)).into_iter().collect();
             let ended = ended.iter().map(ToString::to_string).collect();
-            untimely(&acts, &asked, &ended, &BTreeMap::new()).len()
+            acts_before_deletion(&acts, &asked, &ended, &BTreeMap::new()).len()
         };
         assert_eq!(many(Some(19.9), &[]), 0);
         assert_eq!(many(Some(20.1), &[]), 1);
@@ -368,30 +367,30 @@ mod tests {
     }
 
     #[test]
-    fn a_hook_that_the_agent_has_run_to_its_end_runs_again_only_without_a_hand_back() {
+    fn finished_hook_is_rerun_only_without_a_handover() {
         let hook = |side, begin, end| act(side, HOOK, begin, end);
         let again = [hook(Side::Agent, 20.0, 25.0), hook(Side::Kubelet, 60.0, 65.0)];
-        assert_eq!(verdict(HandBack::Clean, &again).run_again.len(), 1);
-        for (before, counted) in [(HandBack::None, (0, 1)), (cut_short(), (1, 0))] {
+        assert_eq!(verdict(Handover::Clean, &again).run_again.len(), 1);
+        for (before, counted) in [(Handover::None, (0, 1)), (cut_short(), (1, 0))] {
             let verdict = verdict(before, &again);
             assert!(verdict.run_again.is_empty());
             assert_eq!((verdict.run_again_late, verdict.run_again_unasked), counted);
         }
         let unseen = [hook(Side::Agent, 50.1, 50.2), hook(Side::Kubelet, 60.0, 60.1)];
-        let unseen = verdict(HandBack::None, &unseen);
+        let unseen = verdict(Handover::None, &unseen);
         assert_eq!((unseen.run_again.len(), unseen.run_again_unasked), (0, 1));
         let seen_for_a_moment = [
-            life(30.0, 31.0, HandBack::None, f64::MIN),
-            life(50.0, 100.0, HandBack::Clean, 60.0),
+            life(30.0, 31.0, Handover::None, f64::MIN),
+            life(50.0, 100.0, Handover::Clean, 60.0),
         ];
         assert_eq!(in_lives(&seen_for_a_moment, &again).run_again.len(), 1);
         let by_itself = [hook(Side::Agent, 20.0, 25.0), hook(Side::Agent, 30.0, 31.0)];
-        assert_eq!(verdict(HandBack::Clean, &by_itself).run_again.len(), 1);
+        assert_eq!(verdict(Handover::Clean, &by_itself).run_again.len(), 1);
         let begun_by_a_kubelet = [hook(Side::Kubelet, 9.0, 10.0), hook(Side::Agent, 30.0, 31.0)];
-        assert_eq!(verdict(HandBack::Clean, &begun_by_a_kubelet).repeated_after_death, 1);
+        assert_eq!(verdict(Handover::Clean, &begun_by_a_kubelet).repeated_after_death, 1);
         let mut interrupted = again;
         interrupted[0].done = false;
-        let interrupted = verdict(HandBack::Clean, &interrupted);
+        let interrupted = verdict(Handover::Clean, &interrupted);
         assert_eq!((interrupted.run_again.len(), interrupted.begun_again), (0, 1));
     }
 }

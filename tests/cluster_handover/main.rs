@@ -1,17 +1,16 @@
-//! The real kubelet dies and comes back, again and again, while pods are created and deleted; the agent beside it takes over
-//! and lets go. Both reach the runtime through recorders of their own, and the API server writes down who has written to
-//! pods; the kernel tells who mounts and unmounts. Two hands on one pod are seen. Some agents are killed while they have the
-//! node, and others go on.
+//! A real kubelet dies and returns repeatedly while pods are created and deleted, and the agent takes over each time.
+//! Recorders, the audit log and the kernel's mount events show which side acted. Acts of both on one pod at the same time
+//! fail the test. Some active agents are killed and restarted.
 //!
-//! `DEATHS` says how often (6), `TAKE_OVER_AFTER` is the agent's (2s), `HANDOVER_SEED` chooses another run.
+//! `DEATHS`: number of deaths (6). `TAKE_OVER_AFTER`: the agent's flag (2s). `HANDOVER_SEED`: another random run.
 
 #![allow(
     clippy::disallowed_methods,
     reason = "tests work in places of their own, and remove what they made"
 )]
 
+mod in_progress;
 mod judge;
-mod middle;
 mod mounts;
 mod pods;
 mod run;
@@ -23,7 +22,7 @@ use anyhow::{Result, anyhow};
 use run::{Plan, run};
 use tokio::sync::Mutex;
 
-/// Two kubelets at a time would be slow on two processors.
+/// Two simultaneous kubelets would be slow on two processors.
 static ALONE: Mutex<()> = Mutex::const_new(());
 
 fn said<T: FromStr<Err: fmt::Display>>(name: &str, default: T) -> Result<T> {
@@ -34,7 +33,7 @@ fn said<T: FromStr<Err: fmt::Display>>(name: &str, default: T) -> Result<T> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_kubelet_that_dies_and_comes_back_and_the_agent_are_never_both_on_one_pod() -> Result<()> {
+async fn kubelet_and_agent_are_never_both_on_one_pod() -> Result<()> {
     let plan = Plan {
         deaths: said("DEATHS", 6)?,
         take_over_after: said("TAKE_OVER_AFTER", "2s".to_owned())?,
@@ -47,8 +46,7 @@ async fn a_kubelet_that_dies_and_comes_back_and_the_agent_are_never_both_on_one_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_kubelet_was_in_the_middle_of_is_finished_and_what_was_deleted_by_force_is_stopped_first() -> Result<()>
-{
+async fn work_of_a_killed_kubelet_is_finished_and_pods_deleted_by_force_are_stopped_first() -> Result<()> {
     let _alone = ALONE.lock().await;
-    middle::finished_by_the_agent().await
+    in_progress::run().await
 }

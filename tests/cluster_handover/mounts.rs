@@ -1,4 +1,4 @@
-//! Whose hand a mount or unmount is, and of which pod. Pure.
+//! Maps a mount or unmount to its side and pod. Pure.
 
 use std::path::Path;
 
@@ -6,16 +6,16 @@ use testbed::recorder::mounts::{Actor, Change, Mounting};
 
 use crate::judge::{MOUNT, Side, UNMOUNT};
 
-/// The processes beside the kubelet that might mount below its root.
+/// Processes other than the kubelet that may mount below its root.
 #[derive(Debug, Clone)]
 pub struct Others {
-    /// Each that has run.
+    /// Each agent that has run.
     pub agents: Vec<Agent>,
     pub runtime: i32,
     pub test: i32,
 }
 
-/// An agent as long as it ran, in seconds since the run's begin: later its number may be that of any other process.
+/// Period of an agent's PID in seconds since the start of the run: later another process may have it.
 #[derive(Debug, Clone)]
 pub struct Agent {
     pub pid: i32,
@@ -24,8 +24,8 @@ pub struct Agent {
 }
 
 impl Others {
-    /// A kubelet has this done by programs that end at once: they may be gone before they are looked at, and may outlive it.
-    /// So it is the kubelet's unless it is known to be somebody else's.
+    /// A kubelet mounts by short-lived programs, which may exit before they are read and may outlive it. So unknown
+    /// processes count as the kubelet's.
     pub fn side(&self, by: &Actor, at: f64) -> Option<Side> {
         let is_agent = |pid| {
             let mut agents = self.agents.iter();
@@ -81,10 +81,10 @@ mod tests {
     }
 
     #[test]
-    fn what_neither_the_agent_nor_the_runtime_nor_the_test_does_is_the_kubelets() {
+    fn acts_of_unknown_processes_are_the_kubelets() {
         assert_eq!(side_at(10, Some(30), 3.0), Some(Side::Agent));
         assert_eq!(side(11, Some(30)), Some(Side::Agent));
-        // A program of the kubelet's that was given its number.
+        // A program of the kubelet with the same PID.
         assert_eq!(side(10, Some(40)), Some(Side::Kubelet));
         for (pid, parent) in [(20, Some(30)), (21, Some(20)), (30, Some(1))] {
             assert_eq!(side(pid, parent), None);
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn the_uid_is_what_follows_the_directory_of_all_pods() {
+    fn uid_is_the_path_component_below_the_pods_directory() {
         let uid = |point: &str| uid("/k/pods".as_ref(), point.as_ref());
         assert_eq!(uid("/k/pods/u/volumes/kubernetes.io~empty-dir/v"), Some("u".to_owned()));
         assert_eq!(uid("/k/pods"), None);

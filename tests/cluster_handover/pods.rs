@@ -1,4 +1,4 @@
-//! The pods that come and go while kubelets live and die.
+//! Random pods.
 
 use serde_json::{Value, json};
 use testbed::{
@@ -6,10 +6,10 @@ use testbed::{
     dice::Dice,
 };
 
-/// Takes no notice of SIGTERM.
+/// Ignores SIGTERM.
 pub const DEAF: &str = "trap '' TERM; while :; do sleep 1; done";
 
-/// A pod of a shape that the dice choose, called so.
+/// A random pod with this name.
 pub fn pod(name: &str, dice: &mut Dice) -> Value {
     let grace = [2, 5, 15, 30][dice.up_to(4)];
     let mut pod = json!({
@@ -17,7 +17,7 @@ pub fn pod(name: &str, dice: &mut Dice) -> Value {
         "kind": "Pod",
         "metadata": { "name": name },
         "spec": {
-            // What ends by itself, or is ended by somebody who should not, is not started again and so is seen.
+            // A container that exits or is stopped wrongly is not restarted, so that the test detects it.
             "restartPolicy": "Never",
             "terminationGracePeriodSeconds": grace,
             "automountServiceAccountToken": false,
@@ -35,7 +35,7 @@ pub fn pod(name: &str, dice: &mut Dice) -> Value {
         }
         3 => spec["containers"] = json!([container("main", DEAF)]),
         _ => {
-            // With its hook behind it, it goes on until its grace is over: long enough for a kubelet to come.
+            // After its hook it runs until the grace period expires: long enough for a kubelet to start.
             if dice.one_in(2) {
                 spec["containers"] = json!([container("main", DEAF)]);
             }

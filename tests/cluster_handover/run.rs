@@ -1,4 +1,4 @@
-//! One run: deaths and births on one hand, pods that come and go on the other, and at the end what came of all that.
+//! One run: deaths and starts of kubelets, concurrent creations and deletions of pods, and the report.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,20 +13,20 @@ use testbed::{dice::Dice, leftovers::Leftovers};
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    judge::{Act, HOOK, HandBack, Life, MOUNT, Side, UNMOUNT, Verdict, WRITE, judge, untimely},
+    judge::{Act, HOOK, Handover, Life, MOUNT, Side, UNMOUNT, Verdict, WRITE, acts_before_deletion, judge},
     pods::pod,
     scene::Scene,
 };
 
-/// So many pods live at a time.
-const LIVING: usize = 18;
-/// How long the last pods have to go, and what is left of them, with a kubelet that works: it sweeps once a minute.
-const LAST: Duration = Duration::from_secs(150);
+/// Number of running pods.
+const RUNNING_PODS: usize = 18;
+/// Limit for the last deletions and the removal of leftovers by a kubelet, which sweeps once a minute.
+const CLEANUP_LIMIT: Duration = Duration::from_secs(150);
 
-/// How much longer than its threshold the agent may take. On a busy machine that lets it look too seldom it begins anew.
-const OURS: Duration = Duration::from_secs(600);
+/// Margin of a takeover beyond its threshold. On a busy machine, late probes restart the threshold.
+const TAKEOVER_MARGIN: Duration = Duration::from_secs(600);
 
-/// What is asked for.
+/// Parameters of a run.
 #[derive(Debug)]
 pub struct Plan {
     pub deaths: usize,
@@ -34,7 +34,7 @@ pub struct Plan {
     pub seed: u64,
 }
 
-/// What came of it.
+/// Result of a run.
 pub struct Report {
     plan: String,
     took: f64,
@@ -49,27 +49,27 @@ pub struct Report {
     unmounts: [usize; 2],
     writes: [usize; 2],
     verdict: Verdict,
-    /// What the agent did to pods that nobody had deleted.
-    untimely: Vec<String>,
+    /// Acts of the agent on pods that were not deleted.
+    acts_before_deletion: Vec<String>,
     never_started: usize,
     lost: Vec<String>,
     stuck: Vec<String>,
     left: Vec<String>,
-    /// Containers that the runtime removes for nobody.
+    /// Containers that the runtime cannot remove.
     unremovable: usize,
     unknown: usize,
 }
 
-/// The pods so far.
+/// All pods of the run.
 #[derive(Debug, Default)]
-struct Flock {
-    /// UIDs by name, of all.
+struct Pods {
+    /// UIDs by name.
     uids: BTreeMap<String, String>,
-    /// When the deletion was asked for, by name.
+    /// Deletion times by name.
     deleted: BTreeMap<String, f64>,
-    /// UIDs of those that have ended before, as their kubelet died while it started them.
+    /// UIDs of pods that terminated before, because their kubelet died during their start.
     never_started: BTreeSet<String>,
-    /// What else had become of pods before they were deleted.
+    /// Other pods that did not run at their deletion.
     lost: Vec<String>,
 }
 
@@ -77,23 +77,23 @@ struct Flock {
 pub async fn run(plan: &Plan) -> Result<Report> {
     eprintln!("{plan:?}");
     let mut dice = Dice::new(plan.seed);
-    let mut scene = Scene::set(&plan.take_over_after).await?;
-    let mut flock = Flock::default();
+    let mut scene = Scene::start(&plan.take_over_after).await?;
+    let mut flock = Pods::default();
     let mut taken_over = 0;
     let threshold = humantime::parse_duration(&plan.take_over_after)?;
     for nth in 0..plan.deaths {
         let up = Duration::from_secs(3) + dice.millis(9_000);
-        flock.live(&scene, &mut dice, up).await?;
-        scene.death(&mut dice).await?;
-        // One in four is a restart, too short for anybody to take over.
+        flock.run_for(&scene, &mut dice, up).await?;
+        scene.end_kubelet(&mut dice).await?;
+        // One in four is a restart, too short for a takeover.
         let away = if dice.one_in(4) {
             flock
-                .live(&scene, &mut dice, threshold.min(Duration::from_secs(30)) / 2)
+                .run_for(&scene, &mut dice, threshold.min(Duration::from_secs(30)) / 2)
                 .await?;
             "a restart"
         } else {
-            let patience = threshold + OURS;
-            let ours = flock.during(&scene, &mut dice, scene.until_ours(patience)).await?;
+            let patience = threshold + TAKEOVER_MARGIN;
+            let ours = flock.during(&scene, &mut dice, scene.wait_active(patience)).await?;
             if !ours {
                 bail!(
                     "the agent does not take over: {}",
@@ -102,33 +102,33 @@ pub async fn run(plan: &Plan) -> Result<Report> {
             }
             taken_over += 1;
             let some = dice.millis(6_000);
-            flock.live(&scene, &mut dice, some).await?;
-            // In the middle of what it does, and then with what it has done.
+            flock.run_for(&scene, &mut dice, some).await?;
+            // Killed during its work, and then between its acts.
             if dice.one_in(3) {
-                scene.agent_dies().await?;
-                let ours = flock.during(&scene, &mut dice, scene.until_ours(patience)).await?;
+                scene.restart_agent().await?;
+                let ours = flock.during(&scene, &mut dice, scene.wait_active(patience)).await?;
                 if !ours {
                     bail!("an agent that was killed does not go on");
                 }
                 let some = dice.millis(3_000);
-                flock.live(&scene, &mut dice, some).await?;
+                flock.run_for(&scene, &mut dice, some).await?;
             }
             "taken over"
         };
         let before = match dice.up_to(4) {
-            0 => HandBack::None,
-            1 => scene.hand_back(Duration::from_millis(200)).await?,
+            0 => Handover::None,
+            1 => scene.request_handover(Duration::from_millis(200)).await?,
             _ => {
                 flock
-                    .during(&scene, &mut dice, scene.hand_back(Duration::from_secs(60)))
+                    .during(&scene, &mut dice, scene.request_handover(Duration::from_secs(60)))
                     .await?
             }
         };
         eprintln!("death {} of {}: {away}, then {before:?}", nth + 1, plan.deaths);
-        scene.birth(before).await?;
+        scene.start_kubelet(before).await?;
     }
     let deleted = flock.deleted.len();
-    let stuck = flock.ends(&scene).await?;
+    let stuck = flock.delete_all(&scene).await?;
     let acts = scene.acts(&flock.uids)?;
     let names = flock
         .uids
@@ -136,11 +136,16 @@ pub async fn run(plan: &Plan) -> Result<Report> {
         .map(|(name, uid)| (uid.clone(), format!("default/{name}")));
     let names = names.collect();
     let verdict = judge(&scene.lives, &acts, &names);
-    let untimely = untimely(&acts, &flock.asked(), &flock.never_started, &names);
+    let acts_before_deletion = acts_before_deletion(&acts, &flock.asked(), &flock.never_started, &names);
     let left = flock.left(&scene).await?;
-    let wrong = [&verdict.overlaps, &verdict.run_again, &untimely, &left.remains];
+    let wrong = [
+        &verdict.overlaps,
+        &verdict.run_again,
+        &acts_before_deletion,
+        &left.remains,
+    ];
     let wrong: Vec<_> = wrong.into_iter().flatten().cloned().collect();
-    eprint!("{}", scene.told_of(&wrong));
+    eprint!("{}", scene.logs_about(&wrong));
     let is_wrong = |act: &&Act| wrong.iter().any(|line| line.contains(&act.uid));
     acts.iter().filter(is_wrong).for_each(|act| eprintln!("{act:?}"));
     if !wrong.is_empty() {
@@ -164,7 +169,7 @@ pub async fn run(plan: &Plan) -> Result<Report> {
         unmounts: of(|act| act.what.starts_with(UNMOUNT)),
         writes: of(|act| act.what.contains(WRITE)),
         verdict,
-        untimely,
+        acts_before_deletion,
         never_started: flock.never_started.len(),
         lost: flock.lost,
         stuck,
@@ -176,9 +181,9 @@ pub async fn run(plan: &Plan) -> Result<Report> {
 
 // === impl Flock ===
 
-impl Flock {
-    /// Pods come and go for so long.
-    async fn live(&mut self, scene: &Scene, dice: &mut Dice, time: Duration) -> Result<()> {
+impl Pods {
+    /// Creates and deletes pods for so long.
+    async fn run_for(&mut self, scene: &Scene, dice: &mut Dice, time: Duration) -> Result<()> {
         let wait = async {
             sleep(time).await;
             Ok(())
@@ -186,7 +191,7 @@ impl Flock {
         self.during(scene, dice, wait).await
     }
 
-    /// Pods come and go while something else is done; each of them wholly, or not at all.
+    /// Creates and deletes pods during `work`; a change in progress is finished.
     async fn during<T>(&mut self, scene: &Scene, dice: &mut Dice, work: impl Future<Output = Result<T>>) -> Result<T> {
         let mut work = pin!(work);
         loop {
@@ -199,7 +204,7 @@ impl Flock {
         }
     }
 
-    /// One pod comes or goes.
+    /// Creates or deletes a pod.
     async fn change(&mut self, scene: &Scene, dice: &mut Dice) -> Result<()> {
         let living: Vec<_> = self
             .uids
@@ -207,7 +212,7 @@ impl Flock {
             .filter(|name| !self.deleted.contains_key(*name))
             .cloned()
             .collect();
-        if living.len() < LIVING && !dice.one_in(3) || living.is_empty() {
+        if living.len() < RUNNING_PODS && !dice.one_in(3) || living.is_empty() {
             let name = format!("pod-{}", self.uids.len());
             let uid = scene.create(pod(&name, dice)).await?;
             self.uids.insert(name, uid);
@@ -222,7 +227,7 @@ impl Flock {
         self.delete(scene, name, grace).await
     }
 
-    /// Deletes one that nobody has deleted so far, and that ought to be at work.
+    /// Deletes a pod that should be running.
     async fn delete(&mut self, scene: &Scene, name: &str, grace: Option<i64>) -> Result<()> {
         self.deleted.insert(name.to_owned(), scene.now());
         match scene.delete(name, grace).await? {
@@ -238,15 +243,15 @@ impl Flock {
         Ok(())
     }
 
-    /// When the deletion of each was asked for, by UID.
+    /// Deletion times by UID.
     fn asked(&self) -> BTreeMap<String, f64> {
         let asked = self.deleted.iter();
         asked.map(|(name, at)| (self.uids[name].clone(), *at)).collect()
     }
 
-    /// Nobody dies any more. Tells who of the deleted does not go; those of the others that do not run are lost, and then all go.
-    async fn ends(&mut self, scene: &Scene) -> Result<Vec<String>> {
-        let late = Instant::now() + LAST;
+    /// With a running kubelet: reports deleted pods that stay and other pods that do not run, then deletes all.
+    async fn delete_all(&mut self, scene: &Scene) -> Result<Vec<String>> {
+        let late = Instant::now() + CLEANUP_LIMIT;
         let names: Vec<_> = self.uids.keys().cloned().collect();
         let (deleted, living): (Vec<_>, Vec<_>) = names.into_iter().partition(|name| self.deleted.contains_key(name));
         let mut stuck = loop {
@@ -262,10 +267,10 @@ impl Flock {
                 break stuck;
             }
             if Instant::now() > late {
-                let told = idle
+                let text = idle
                     .into_iter()
                     .map(|name| format!("{name} does not run: {:?}", pods.get(name)));
-                self.lost.extend(told);
+                self.lost.extend(text);
                 break stuck;
             }
             sleep(Duration::from_millis(500)).await;
@@ -276,7 +281,7 @@ impl Flock {
         for name in &stuck {
             scene.delete(name, None).await?;
         }
-        let late = Instant::now() + LAST;
+        let late = Instant::now() + CLEANUP_LIMIT;
         while !scene.pods().await?.is_empty() && Instant::now() < late {
             sleep(Duration::from_millis(500)).await;
         }
@@ -284,10 +289,10 @@ impl Flock {
         Ok(stuck)
     }
 
-    /// What is left on the node of all of them, in the end.
+    /// Leftovers on the node.
     async fn left(&self, scene: &Scene) -> Result<Leftovers> {
         let gone = self.uids.values().cloned().collect();
-        let late = Instant::now() + LAST;
+        let late = Instant::now() + CLEANUP_LIMIT;
         loop {
             let left = scene.left_of(&gone).await?;
             if left.is_empty() || Instant::now() > late {
@@ -298,8 +303,8 @@ impl Flock {
     }
 }
 
-/// Whether this is a container, or its sandbox, that has ended before it began, as its kubelet died while it was started, and
-/// that containerd can remove no more, whoever asks for it: its issue 11037.
+/// Whether this is a container, or its sandbox, whose start was interrupted by the kubelet's death and that containerd cannot
+/// remove (containerd issue 11037).
 fn is_unremovable(left: &str, acts: &[Act]) -> bool {
     let has_ended = left.contains("CONTAINER_EXITED") || left.contains("SANDBOX_NOTREADY");
     let of_pod = |what: &str| {
@@ -309,7 +314,7 @@ fn is_unremovable(left: &str, acts: &[Act]) -> bool {
     has_ended && of_pod("StartContainer") && of_pod("RemoveContainer")
 }
 
-/// Its kubelet died while it started a container, and the runtime gave that up with it.
+/// Its kubelet died during a container's start, and the runtime canceled the start.
 fn never_started(pod: &Value) -> bool {
     let containers = pod["status"]["containerStatuses"].as_array();
     let mut reasons = containers
@@ -332,12 +337,12 @@ fn runs(pod: &Value) -> bool {
 // === impl Report ===
 
 impl Report {
-    /// Whether everything is as it ought to be.
+    /// Whether the run has no violation.
     pub fn is_good(&self) -> Result<()> {
         let bad = [
             &self.verdict.overlaps,
             &self.verdict.run_again,
-            &self.untimely,
+            &self.acts_before_deletion,
             &self.lost,
             &self.stuck,
             &self.left,
@@ -349,7 +354,7 @@ impl Report {
         if self.unknown > 0 {
             bail!("of {} calls it is not known which pod they were for", self.unknown);
         }
-        // Not to see what is done is not to see that two do it. What came has gone, by the hand of one or the other.
+        // Without records no overlap could be detected, so there have to be some.
         let ([by_kubelet, by_agent], mounts) = (self.unmounts, self.mounts.iter().sum::<usize>());
         if mounts != by_kubelet + by_agent || by_kubelet == 0 || self.taken_over > 0 && by_agent == 0 {
             bail!("{mounts} mounts were seen, and {by_kubelet} unmounts by the kubelet and {by_agent} by the agent");
@@ -365,8 +370,8 @@ impl Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let handed_back =
-            |which: fn(&HandBack) -> bool| self.lives.iter().skip(1).filter(|life| which(&life.before)).count();
-        let late = |life: &&Life| life.before != HandBack::None && life.start > life.kept_until;
+            |which: fn(&Handover) -> bool| self.lives.iter().skip(1).filter(|life| which(&life.before)).count();
+        let late = |life: &&Life| life.before != Handover::None && life.start > life.reserved_until;
         let late = self.lives.iter().filter(late).count();
         let Verdict {
             overlaps,
@@ -384,14 +389,14 @@ impl fmt::Display for Report {
             ("kubelet deaths", self.lives.len() - 1),
             ("  of them taken over by the agent", self.taken_over),
             ("  agents killed meanwhile", self.agent_deaths),
-            ("  handed back clean", handed_back(|before| *before == HandBack::Clean)),
+            ("  handed back clean", handed_back(|before| *before == Handover::Clean)),
             (
                 "  handed back with a timeout that came",
-                handed_back(|before| matches!(before, HandBack::CutShort(_))),
+                handed_back(|before| matches!(before, Handover::CutShort(_))),
             ),
             (
                 "  kubelets that just appeared",
-                handed_back(|before| *before == HandBack::None),
+                handed_back(|before| *before == Handover::None),
             ),
             ("  kubelets that came when their hand-back had run out", late),
             ("pods created", self.pods),
@@ -418,7 +423,10 @@ impl fmt::Display for Report {
             ("acts begun before a kubelet that just appeared was seen", *unseen),
             ("  the latest so many milliseconds after it was there", millis),
             ("acts that it cut short", *in_flight),
-            ("acts of the agent on pods that nobody had deleted", self.untimely.len()),
+            (
+                "acts of the agent on pods that nobody had deleted",
+                self.acts_before_deletion.len(),
+            ),
             (
                 "pods whose start was cut short with their kubelet, and that ended with it",
                 self.never_started,

@@ -1,4 +1,4 @@
-//! A node with a kubelet that lives and dies, the agent beside it, and pods that come and go meanwhile.
+//! A node with a kubelet, the agent, and the records of both.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -36,7 +36,7 @@ use testbed::{
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    judge::{Act, HandBack, Life, Side},
+    judge::{Act, Handover, Life, Side},
     mounts::{Agent, Others, uid, what},
 };
 
@@ -44,15 +44,15 @@ pub const AGENT: &str = env!("CARGO_BIN_EXE_pod-teardown");
 const NODE: &str = "node-0";
 const KUBELET: &str = "kubelet";
 const PODS: &str = "pods";
-/// Bytes of a UID; ids of containers have more.
+/// Length of a UID; container IDs are longer.
 const ID: usize = 36;
-/// Seconds that the answer to a hand-back may take.
-const ANSWER: f64 = 0.1;
+/// Seconds for the answer to a handover.
+const HANDOVER_MARGIN: f64 = 0.1;
 const POLL: Duration = Duration::from_millis(20);
-/// Seconds within which the agent has written down what it has heard, however busy the disk is.
-const RECORDED: f64 = 5.0;
-/// Until a kubelet is a process of its own: it makes itself a mount namespace first. On a machine under load that takes long.
-const BIRTH: Duration = Duration::from_secs(180);
+/// Seconds within which the agent has recorded an answer, even with a busy disk.
+const JOURNAL_DELAY: f64 = 5.0;
+/// Limit for the start of a kubelet's process after its mount namespace, on a machine under load.
+const START_LIMIT: Duration = Duration::from_secs(180);
 
 /// See the module's documentation.
 pub struct Scene {
@@ -75,8 +75,8 @@ pub struct Scene {
 // === impl Scene ===
 
 impl Scene {
-    /// With a kubelet that is ready, and an agent that stands by.
-    pub async fn set(take_over_after: &str) -> Result<Self> {
+    /// With a ready kubelet and a standby agent.
+    pub async fn start(take_over_after: &str) -> Result<Self> {
         let plane = ControlPlane::start().await?;
         let audit_log = plane.audit_log();
         let stage = Stage::set_for_a_kubelet(Box::new(plane), NODE).await?;
@@ -103,8 +103,8 @@ impl Scene {
         let life = Life {
             start: 0.0,
             end: f64::MAX,
-            before: HandBack::None,
-            kept_until: f64::MIN,
+            before: Handover::None,
+            reserved_until: f64::MIN,
         };
         Ok(Self {
             stage,
@@ -123,7 +123,7 @@ impl Scene {
         })
     }
 
-    /// Seconds since the run's begin.
+    /// Seconds since the start of the run.
     pub fn now(&self) -> f64 {
         self.since(Timestamp::now())
     }
@@ -132,30 +132,30 @@ impl Scene {
         at.duration_since(self.began).as_secs_f64()
     }
 
-    /// The kubelet dies, in one of the ways in which kubelets do.
-    pub async fn death(&mut self, dice: &mut Dice) -> Result<()> {
+    /// Ends the kubelet in a random way.
+    pub async fn end_kubelet(&mut self, dice: &mut Dice) -> Result<()> {
         if !dice.one_in(4) {
-            return self.dies();
+            return self.kill_kubelet();
         }
         let kubelet = self.kubelet.take().context("a kubelet that lives")?;
         kubelet.stop().await?;
-        self.life_is_over()
+        self.end_life()
     }
 
-    /// The kubelet is killed.
-    pub fn dies(&mut self) -> Result<()> {
+    /// Kills the kubelet.
+    pub fn kill_kubelet(&mut self) -> Result<()> {
         self.kubelet.take().context("a kubelet that lives")?.crash();
-        self.life_is_over()
+        self.end_life()
     }
 
-    fn life_is_over(&mut self) -> Result<()> {
+    fn end_life(&mut self) -> Result<()> {
         let now = self.now();
         self.lives.last_mut().context("a life")?.end = now;
         Ok(())
     }
 
-    /// The agent is killed, and started again.
-    pub async fn agent_dies(&mut self) -> Result<()> {
+    /// Kills and restarts the agent.
+    pub async fn restart_agent(&mut self) -> Result<()> {
         let pid = self.agent.pid().context("an agent that runs")?;
         kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL)?;
         self.agent_deaths.push(self.now());
@@ -173,34 +173,33 @@ impl Scene {
         Ok(())
     }
 
-    /// The agent is asked for the node, as by the drop-in for the kubelet's unit, with so much time.
-    pub async fn hand_back(&self, timeout: Duration) -> Result<HandBack> {
+    /// Requests a handover with this timeout, as the drop-in of the kubelet's unit does.
+    pub async fn request_handover(&self, timeout: Duration) -> Result<Handover> {
         let ask = HandoverRequest {
             timeout_ms: u64::try_from(timeout.as_millis())?,
         };
         let HandoverResult { cut_short } = client::post_with_timeout(&self.socket(), HANDOVER, &ask, timeout).await?;
         Ok(if cut_short.is_empty() {
-            HandBack::Clean
+            Handover::Clean
         } else {
-            HandBack::CutShort(cut_short.into_iter().collect())
+            Handover::CutShort(cut_short.into_iter().collect())
         })
     }
 
-    /// Where the agent is asked.
+    /// The admin socket.
     pub fn socket(&self) -> PathBuf {
         self.stage.containerd.ground().dir().join("agent/admin.sock")
     }
 
-    /// A kubelet is started; its life begins when its process is one. The agent keeps a node that it has handed back as long
-    /// as it lets a kubelet be away.
-    pub async fn birth(&mut self, before: HandBack) -> Result<()> {
-        let kept_until = match before {
-            HandBack::None => f64::MIN,
-            _ => self.now() + humantime::parse_duration(&self.take_over_after)?.as_secs_f64() - ANSWER,
+    /// Starts a kubelet; its life begins with its process. The reservation after a handover lasts `--take-over-after`.
+    pub async fn start_kubelet(&mut self, before: Handover) -> Result<()> {
+        let reserved_until = match before {
+            Handover::None => f64::MIN,
+            _ => self.now() + humantime::parse_duration(&self.take_over_after)?.as_secs_f64() - HANDOVER_MARGIN,
         };
         let kubelet = Kubelet::spawn_through(&self.stage, &self.for_kubelet.endpoint()).await?;
         let name = format!("/proc/{}/comm", kubelet.pid());
-        let late = Instant::now() + BIRTH;
+        let late = Instant::now() + START_LIMIT;
         while fs::read_to_string(&name).unwrap_or_default().trim() != KUBELET {
             ensure!(Instant::now() < late, "no kubelet: {}", kubelet.log_tail());
             sleep(Duration::from_millis(2)).await;
@@ -209,14 +208,14 @@ impl Scene {
             start: self.now(),
             end: f64::MAX,
             before,
-            kept_until,
+            reserved_until,
         });
         self.kubelet = Some(kubelet);
         Ok(())
     }
 
-    /// Waits until the agent takes pods down, or for so long.
-    pub async fn until_ours(&self, patience: Duration) -> Result<bool> {
+    /// Waits until the agent is active, at most so long.
+    pub async fn wait_active(&self, patience: Duration) -> Result<bool> {
         let late = Instant::now() + patience;
         while Instant::now() < late {
             let status: StatusReport = client::get(&self.socket(), admin::STATUS).await?;
@@ -236,7 +235,7 @@ impl Scene {
         Ok(pods.into_iter().map(|pod| (name(&pod), pod)).collect())
     }
 
-    /// Creates a pod on the node, and tells its UID.
+    /// Creates a pod on the node; returns its UID.
     pub async fn create(&self, mut pod: Value) -> Result<String> {
         pod["spec"]["nodeName"] = NODE.into();
         let stored = self
@@ -248,7 +247,7 @@ impl Scene {
         stored["metadata"]["uid"].as_str().map(str::to_owned).context("a UID")
     }
 
-    /// Deletes a pod, with its own grace period or with this one, and tells what it was by then; nothing of one that is no more.
+    /// Deletes a pod, with this grace period or its own; returns its last object, or `None` if it does not exist.
     pub async fn delete(&self, name: &str, grace: Option<i64>) -> Result<Option<Value>> {
         let options = grace.map(|grace| json!({ "gracePeriodSeconds": grace }));
         let path = format!("/api/v1/namespaces/default/pods/{name}");
@@ -259,7 +258,7 @@ impl Scene {
         answer.ok().map(Some).with_context(|| format!("delete {name}"))
     }
 
-    /// All that both did to pods.
+    /// Acts of both sides on pods.
     pub fn acts(&self, uids: &BTreeMap<String, String>) -> Result<Vec<Act>> {
         let now = self.now();
         let all = self.record.calls();
@@ -277,10 +276,11 @@ impl Scene {
             };
             let end = call.end.map_or(now, |end| self.since(end));
             let uid = call.uid.as_deref()?;
-            // What came to its end when the agent came to its own, or outlived it, that may not have written down any more. It had,
-            // if it went on to the next.
+            // The agent may not have recorded acts that ended with it or later, unless it began another act.
             let begin = self.since(call.begin);
-            let is_last = |death: &f64| (begin..end + RECORDED).contains(death) && !stops(uid, end, *death);
+            let is_last = |end_kubelet: &f64| {
+                (begin..end + JOURNAL_DELAY).contains(end_kubelet) && !stops(uid, end, *end_kubelet)
+            };
             Some(Act {
                 side,
                 uid: uid.to_owned(),
@@ -296,7 +296,7 @@ impl Scene {
         Ok(calls.chain(writes).chain(mounts).collect())
     }
 
-    /// Mounts and unmounts of pods' volumes, each of a moment.
+    /// Mounts and unmounts of pods' volumes.
     fn mounted(&self) -> Result<Vec<Act>> {
         let pods = self.stage.starter.dirs().kubelet_root.join(PODS);
         let acts = self.mounts.heard()?.into_iter().filter_map(|mounting| {
@@ -313,12 +313,12 @@ impl Scene {
         Ok(acts.collect())
     }
 
-    /// How many calls were of no pod that is known.
+    /// Number of calls for unknown pods.
     pub fn unknown(&self) -> usize {
         self.record.calls().iter().filter(|call| call.uid.is_none()).count()
     }
 
-    /// What a line of the audit log tells of one of these pods, by name, and of who wrote to it.
+    /// The write to one of these pods in a line of the audit log, if it is one.
     fn write(&self, line: &str, uids: &BTreeMap<String, String>) -> Option<Act> {
         let event: Value = serde_json::from_str(line).ok()?;
         let agent = event["userAgent"].as_str()?;
@@ -346,27 +346,27 @@ impl Scene {
         })
     }
 
-    /// What is left on the node of pods that are no more.
+    /// Leftovers of deleted pods on the node.
     pub async fn left_of(&self, gone: &BTreeSet<String>) -> Result<Leftovers> {
         Leftovers::of_all(self.stage.starter.dirs(), self.stage.containerd.cri(), gone).await
     }
 
-    /// What the kubelets, the agents and the runtime have said of what is named there: all of it goes with the test.
-    pub fn told_of(&self, wrong: &[String]) -> String {
+    /// Lines of the logs of kubelets, agents and runtime about these names: the files are removed with the test.
+    pub fn logs_about(&self, wrong: &[String]) -> String {
         let words = wrong.iter().flat_map(|line| line.split([' ', '/', '_', ',', ';']));
         let ids: BTreeSet<_> = words
             .map(|word| word.trim_start_matches("pod"))
             .filter(|word| word.len() >= ID)
             .collect();
         let ground = self.stage.containerd.ground().dir();
-        let mut told = String::new();
+        let mut found = String::new();
         for log in ["kubelet-process/log", "agent/log", "log"] {
             let text = fs::read(ground.join(log)).unwrap_or_default();
             let text = String::from_utf8_lossy(&text);
             let lines = text.lines().filter(|line| ids.iter().any(|id| line.contains(id)));
-            lines.for_each(|line| told.extend([log, ": ", line, "\n"]));
+            lines.for_each(|line| found.extend([log, ": ", line, "\n"]));
         }
-        told
+        found
     }
 }
 

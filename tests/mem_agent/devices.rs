@@ -340,7 +340,7 @@ async fn deleted_or_forbidden_claim_is_unprepared() {
 
 #[tokio::test(start_paused = true)]
 async fn failing_dra_driver_blocks_its_pod_and_not_claims_of_other_drivers() {
-    for inject_fault in [
+    for trouble in [
         "refuses",
         "hangs",
         "is gone",
@@ -356,7 +356,7 @@ async fn failing_dra_driver_blocks_its_pod_and_not_claims_of_other_drivers() {
             drivers: &[OTHER],
         };
         let written = checkpoint(&node, &[gpu(&["web"]), nic]);
-        let words = match inject_fault {
+        let words = match trouble {
             "refuses" => {
                 bad.behave(Conduct::Fails(Code::Internal, "device is busy".to_owned()));
                 "device is busy"
@@ -384,14 +384,14 @@ async fn failing_dra_driver_blocks_its_pod_and_not_claims_of_other_drivers() {
         node.wait_blocked("web", words).await;
         let blocked = node.trace("web").await.unwrap().blocked;
         let of_driver = |it: &Blocked| (it.step, &*it.target) == (Some(Step::Devices), "gpu.example.com");
-        assert!(blocked.iter().all(of_driver), "{inject_fault}: {blocked:?}");
-        assert!(blocked[0].retry_at.is_some(), "{inject_fault}: {blocked:?}");
+        assert!(blocked.iter().all(of_driver), "{trouble}: {blocked:?}");
+        assert!(blocked[0].retry_at.is_some(), "{trouble}: {blocked:?}");
         waits(&node, "web").await;
-        assert!(asked(&good).contains(&"nic".to_owned()), "{inject_fault}");
-        if inject_fault == "is gone" {
+        assert!(asked(&good).contains(&"nic".to_owned()), "{trouble}");
+        if trouble == "is gone" {
             bad.come_back().unwrap();
         }
-        if matches!(inject_fault, "passes the claim over" | "fails for the claim") {
+        if matches!(trouble, "passes the claim over" | "fails for the claim") {
             drop(bad);
             let _other = driver(&node, DRIVER);
             node.wait_torn_down("web").await;
@@ -399,7 +399,7 @@ async fn failing_dra_driver_blocks_its_pod_and_not_claims_of_other_drivers() {
             bad.behave(Conduct::Well);
             node.wait_torn_down("web").await;
         }
-        assert_eq!(fs::read(file(&node)).unwrap(), written, "{inject_fault}");
+        assert_eq!(fs::read(file(&node)).unwrap(), written, "{trouble}");
     }
 }
 

@@ -164,9 +164,9 @@ async fn idle_terminal_pod_deleted_later_is_finished_and_forgotten() {
     })
     .await;
     let path = "/api/v1/namespaces/default/pods/web";
-    let approve = json!({ "metadata": { "finalizers": null } });
+    let patch = json!({ "metadata": { "finalizers": null } });
     node.admin
-        .patch(path, Patch::Merge, &approve)
+        .patch(path, Patch::Merge, &patch)
         .await
         .unwrap()
         .ok()

@@ -129,7 +129,7 @@ async fn pod_terminates_and_its_volume_is_detachable_only_after_unpublish_and_un
 
 #[tokio::test(start_paused = true)]
 async fn failing_csi_driver_keeps_the_pod_and_its_volume_attached() {
-    for (inject_fault, words) in [
+    for (behavior, words) in [
         (
             Conduct::Fails(Code::Internal, "target is busy".into()),
             "target is busy",
@@ -137,7 +137,7 @@ async fn failing_csi_driver_keeps_the_pod_and_its_volume_attached() {
         (Conduct::Hangs, "120"),
     ] {
         let (node, driver) = started().await;
-        driver.behave(inject_fault);
+        driver.behave(behavior);
         node.delete("db", None).await;
         node.wait_blocked("db", words).await;
         sleep(secs(600)).await;

@@ -1,4 +1,4 @@
-//! What a kubelet was in the middle of when it was killed, and what was deleted while nobody listened.
+//! Work in progress of a killed kubelet, and pods deleted before the takeover.
 
 use std::{
     fs,
@@ -13,33 +13,33 @@ use testbed::{containerd::POLITE, wait::eventually};
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    judge::{Act, HOOK, HandBack, Side, UNMOUNT},
+    judge::{Act, HOOK, Handover, Side, UNMOUNT},
     pods::{DEAF, container},
     scene::{AGENT, Scene},
 };
 
 const STOP: &str = "StopContainer";
 const START: Duration = Duration::from_secs(120);
-const REACHED: Duration = Duration::from_secs(60);
-/// No grace period here is longer than 20 s.
-const GONE: Duration = Duration::from_secs(90);
-/// Attempts are many seconds apart by then.
-const AT_ONCE: Duration = Duration::from_secs(3);
-/// Writes as long as it lives, to a volume that another pod might use.
+const PROGRESS_LIMIT: Duration = Duration::from_secs(60);
+/// Longer than all grace periods here (20 s).
+const DELETE_LIMIT: Duration = Duration::from_secs(90);
+/// Without the backoff, which has grown to many seconds.
+const IMMEDIATE: Duration = Duration::from_secs(3);
+/// Writes until it exits, to a volume that another pod might use.
 const WRITES: &str = "trap '' TERM; while :; do date >> /data/log; sleep 0.1; done";
 
-/// One pod on its way.
+/// A pod of the test.
 struct Pod {
     name: &'static str,
     uid: String,
 }
 
-/// Keeps a mount busy until it is dropped.
-struct Holder(Child);
+/// Keeps a mount busy until the drop.
+struct MountHolder(Child);
 
 // === impl Holder ===
 
-impl Holder {
+impl MountHolder {
     fn of(dir: &Path) -> Result<Self> {
         let sleep = Command::new("sleep")
             .arg("600")
@@ -50,7 +50,7 @@ impl Holder {
     }
 }
 
-impl Drop for Holder {
+impl Drop for MountHolder {
     fn drop(&mut self) {
         self.0.kill().ok();
         self.0.wait().ok();
@@ -66,7 +66,7 @@ impl Pod {
         Ok(Self { name, uid })
     }
 
-    /// What this side has done to it.
+    /// Acts of this side on it.
     fn acts(&self, scene: &Scene, side: Side, what: &str) -> Result<Vec<Act>> {
         let names = [(self.name.to_owned(), self.uid.clone())].into();
         let acts = scene.acts(&names)?.into_iter();
@@ -74,16 +74,16 @@ impl Pod {
         Ok(of_pod.collect())
     }
 
-    /// Waits until the kubelet has done, or begun, something to it.
+    /// Waits until the kubelet's acts on it satisfy `reached`.
     async fn until(&self, scene: &Scene, what: &str, reached: impl Fn(&[Act]) -> bool) -> Result<()> {
-        let told = format!("the kubelet's {what} of {}", self.name);
+        let text = format!("the kubelet's {what} of {}", self.name);
         let look = async || Ok(reached(&self.acts(scene, Side::Kubelet, what)?).then_some(()));
-        eventually(REACHED, &told, look).await
+        eventually(PROGRESS_LIMIT, &text, look).await
     }
 
     async fn gone(&self, scene: &Scene) -> Result<()> {
         let look = async || Ok((!scene.pods().await?.contains_key(self.name)).then_some(()));
-        let gone = eventually(GONE, &format!("the end of {}", self.name), look).await;
+        let gone = eventually(DELETE_LIMIT, &format!("the end of {}", self.name), look).await;
         gone.with_context(|| format!("the agent's log ends:\n{}", scene.agent.log_tail()))
     }
 
@@ -116,9 +116,9 @@ fn lines(log: &Path) -> usize {
     fs::read_to_string(log).unwrap_or_default().lines().count()
 }
 
-/// See the test's name.
-pub async fn finished_by_the_agent() -> Result<()> {
-    let mut scene = Scene::set("2s").await?;
+/// Runs the test.
+pub async fn run() -> Result<()> {
+    let mut scene = Scene::start("2s").await?;
     let data = scene.stage.containerd.ground().dir().join("data");
     fs::create_dir(&data)?;
 
@@ -149,8 +149,8 @@ pub async fn finished_by_the_agent() -> Result<()> {
         eventually(START, &format!("{} to run", pod.name), runs).await?;
     }
 
-    // The kubelet is killed in the middle of these three.
-    let holder = Holder::of(&half_unmounted.volume(&scene, "busy"))?;
+    // The kubelet is killed during these three.
+    let holder = MountHolder::of(&half_unmounted.volume(&scene, "busy"))?;
     scene.delete(half_unmounted.name, None).await?;
     half_unmounted
         .until(&scene, UNMOUNT, |acts| {
@@ -163,17 +163,17 @@ pub async fn finished_by_the_agent() -> Result<()> {
         .until(&scene, STOP, |acts| acts.len() == 2 && acts.iter().any(|act| act.done))
         .await?;
     in_hook.until(&scene, HOOK, |acts| !acts.is_empty()).await?;
-    scene.dies()?;
+    scene.kill_kubelet()?;
     let died = scene.now();
 
-    // Nobody hears of these.
+    // No kubelet gets these deletions.
     scene.delete(unheard.name, None).await?;
     scene.delete(forced.name, Some(0)).await?;
     ensure!(
         !scene.pods().await?.contains_key(forced.name),
         "what was deleted by force is gone"
     );
-    ensure!(scene.until_ours(REACHED).await?, "the agent does not take over");
+    ensure!(scene.wait_active(PROGRESS_LIMIT).await?, "the agent does not take over");
 
     for pod in [&in_hook, &half_stopped, &unheard] {
         pod.gone(&scene).await?;
@@ -189,7 +189,7 @@ pub async fn finished_by_the_agent() -> Result<()> {
         "only the container that still runs is stopped: {stops:?}"
     );
 
-    // Whoever writes is gone before others are told to stop, and stays so.
+    // The writing pod is stopped before the others, and stays stopped.
     let forced_stop = agents(&forced, STOP)?;
     let ended = forced_stop
         .iter()
@@ -209,10 +209,10 @@ pub async fn finished_by_the_agent() -> Result<()> {
     sleep(Duration::from_secs(1)).await;
     ensure!(
         written > 0 && lines(&data.join("log")) == written,
-        "somebody still writes"
+        "a process still writes"
     );
 
-    // The last one waits for the mount, says for whose sake, and goes when that one does.
+    // The last one waits for the mount, names its holder, and is deleted after the holder exits.
     let why = Command::new(AGENT)
         .args(["why", "default/half-unmounted", "--socket"])
         .arg(scene.socket())
@@ -232,23 +232,23 @@ pub async fn finished_by_the_agent() -> Result<()> {
     half_unmounted.gone(&scene).await?;
     let took = freed.elapsed();
     eprintln!("{:.1} s after the mount was free its pod is gone", took.as_secs_f64());
-    ensure!(took < AT_ONCE, "nobody waits for a pause between attempts: {took:?}");
+    ensure!(took < IMMEDIATE, "no pause between attempts: {took:?}");
     let by_agent = agents(&half_unmounted, UNMOUNT)?;
     ensure!(
         by_agent.len() == 1 && by_agent[0].what.contains("/busy by "),
         "what the kubelet has left mounted is unmounted: {by_agent:?}"
     );
 
-    // And nobody else was touched.
+    // No other pod was touched.
     ensure!(
         agents(&living, "")?.is_empty(),
-        "a pod that lives is nobody's business: {:?}",
+        "a running pod is not touched: {:?}",
         agents(&living, "")?
     );
-    scene.birth(HandBack::None).await?;
+    scene.start_kubelet(Handover::None).await?;
     let gone = all[..5].iter().map(|pod| pod.uid.clone()).collect();
     let clean = async || Ok(scene.left_of(&gone).await?.is_empty().then_some(()));
-    eventually(REACHED, "a clean node", clean).await?;
+    eventually(PROGRESS_LIMIT, "a clean node", clean).await?;
     ensure!(
         scene.pods().await?["living"]["status"]["phase"] == "Running",
         "it has lived on"
