@@ -35,7 +35,7 @@ pub struct Cli {
     pub verb: Verb,
 }
 
-/// What the program can do.
+/// The verbs.
 #[derive(Debug, Subcommand)]
 pub enum Verb {
     /// Run the agent of this node, in the foreground.
@@ -246,7 +246,7 @@ pub enum Verb {
     },
 }
 
-/// What can be asked of the collector.
+/// The verbs of `gc`.
 #[derive(Debug, Subcommand)]
 pub enum GcVerb {
     /// Show how the collector stands: whose turn it is, each kind, the queues, what waits longest and why, what is kept.
@@ -280,7 +280,7 @@ pub enum GcVerb {
     },
 }
 
-/// Where the running agent listens.
+/// `--socket`.
 #[derive(Debug, Clone, Args)]
 pub struct SocketFlag {
     /// Admin socket of the running agent.
@@ -288,7 +288,7 @@ pub struct SocketFlag {
     pub socket: PathBuf,
 }
 
-/// Which pod is to end, and how.
+/// Flags of `kill` and `evict`.
 #[derive(Debug, Clone, Args)]
 pub struct StopFlags {
     /// The pod, as NAMESPACE/NAME.
@@ -305,7 +305,7 @@ pub struct StopFlags {
     pub socket: SocketFlag,
 }
 
-/// How the running agent is asked.
+/// Flags of queries.
 #[derive(Debug, Clone, Args)]
 pub struct QueryFlags {
     /// How to reach the agent.

@@ -1,4 +1,4 @@
-//! What happened how often.
+//! Counters of the agent since its start.
 
 use std::{
     borrow::Cow,
@@ -16,7 +16,7 @@ use crate::model::{failure::Failure, trace::Step};
 /// How often each step failed, by reason.
 pub type Failures<S = Step> = BTreeMap<S, BTreeMap<Cow<'static, str>, u64>>;
 
-/// Counters since the start of the agent.
+/// The counters.
 #[derive(Debug, Default)]
 pub struct Counters {
     begun: AtomicU64,
@@ -33,7 +33,7 @@ pub struct Counters {
     requests_given_up: AtomicU64,
 }
 
-/// Their values at one moment.
+/// A snapshot of the counters.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Counts {
@@ -41,37 +41,37 @@ pub struct Counts {
     pub begun: u64,
     /// Final deletes that the API server has accepted.
     pub deleted: u64,
-    /// Teardowns of which nothing is left to do.
+    /// Finished teardowns.
     pub finished: u64,
-    /// Attempts that failed and are repeated.
+    /// Failed attempts, which are retried.
     pub attempts_failed: u64,
     /// Failures of steps.
     #[serde(default)]
     pub failures: Failures,
-    /// preStop hooks that failed.
+    /// Failed preStop hooks.
     pub hooks_failed: u64,
-    /// Events that nobody will read.
+    /// Events that were dropped.
     pub events_dropped: u64,
-    /// Pod objects that could not be understood.
+    /// Pod objects that could not be parsed.
     pub pods_unreadable: u64,
-    /// Workers that panicked and were started again.
+    /// Workers that panicked and were restarted.
     pub workers_panicked: u64,
-    /// Pods that were gone and of which something was found that was left.
+    /// Deleted pods with leftovers on the node.
     #[serde(default)]
     pub leftovers_found: u64,
-    /// Attempts to take a volume that no pod uses off the node that failed and are repeated.
+    /// Failed attempts to unmount an unused volume.
     #[serde(default)]
     pub unused_volumes_failed: u64,
-    /// Requests for a pod's end that were given up, since a kubelet has come, or may have.
+    /// Stop requests that were cancelled because a kubelet was seen first.
     #[serde(default)]
     pub requests_given_up: u64,
-    /// Writes of the journal that failed; it counts this and what follows itself.
+    /// Failed writes of the journal. The journal counts this and the following fields itself.
     #[serde(default)]
     pub journal_writes_failed: u64,
     /// Durable writes of the journal.
     #[serde(default)]
     pub journal_commits: u64,
-    /// Microseconds that they took together.
+    /// Their total duration, in microseconds.
     #[serde(default)]
     pub journal_commits_us: u64,
 }
@@ -88,27 +88,27 @@ impl Counters {
     count! {
         /// A teardown begins.
         teardown_begun => begun;
-        /// A pod's object is deleted, as far as this node is concerned.
+        /// The final delete of a pod was accepted.
         pod_deleted => deleted;
-        /// Nothing is left to do for a pod.
+        /// A teardown has finished.
         teardown_finished => finished;
         /// A hook failed.
         hook_failed => hooks_failed;
         /// An event was dropped.
         event_dropped => events_dropped;
-        /// A pod's object, or fields of it, cannot be read.
+        /// A pod object could not be parsed completely.
         pod_unreadable => pods_unreadable;
         /// A worker panicked.
         worker_panicked => workers_panicked;
-        /// Something was left of a pod that is gone.
+        /// A deleted pod has leftovers on the node.
         leftover_found => leftovers_found;
-        /// A volume that no pod uses could not be taken off the node.
+        /// An unused volume could not be unmounted.
         unused_volume_failed => unused_volumes_failed;
-        /// A request for a pod's end is given up.
+        /// A stop request was cancelled.
         stop_request_cancelled => requests_given_up;
     }
 
-    /// An attempt failed, because of these; one that was let go on the way has none.
+    /// Counts a failed attempt and its failures. An attempt that was interrupted has none, and is not counted.
     pub fn attempt_failed(&self, failures: &[Failure]) {
         if failures.is_empty() {
             return;
@@ -119,13 +119,13 @@ impl Counters {
         }
     }
 
-    /// Something failed, in an attempt that goes on or that ends with it.
+    /// Counts a failure.
     pub fn failed(&self, Failure { step, reason, .. }: &Failure) {
-        let mut counted = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        *counted.entry(*step).or_default().entry(reason.clone()).or_default() += 1;
+        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        *failures.entry(*step).or_default().entry(reason.clone()).or_default() += 1;
     }
 
-    /// All values.
+    /// A snapshot of all counters.
     pub fn counts(&self) -> Counts {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Counts {

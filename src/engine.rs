@@ -63,16 +63,16 @@ pub use crate::teardown::Outcome;
 pub use builder::Builder;
 pub use plan::Plan;
 
-/// Takes pods of this node down. Dropped, it leaves everything as it is, as in a crash.
+/// Takes pods of this node down. Dropping it is like a crash: nothing is cleaned up.
 pub struct Engine {
     context: Arc<Context>,
-    /// Whether somebody takes the status, and deletes the object.
-    reports: bool,
+    /// Whether a reporter sends the status and deletes the object.
+    has_reporter: bool,
     running: Arc<Running>,
     priority_gate: PriorityGate,
     large: Arc<Semaphore>,
     _lock: PodsLock,
-    _shuts: AbortOnDropHandle<()>,
+    _gate_poll: AbortOnDropHandle<()>,
 }
 
 /// Pods that are terminating.
@@ -85,7 +85,7 @@ struct Entry {
     _task: AbortOnDropHandle<()>,
 }
 
-/// The termination of one pod, which goes on whether this is kept or not.
+/// The termination of one pod. Dropping this does not stop it.
 #[derive(Clone)]
 pub struct Teardown {
     context: Arc<Context>,
@@ -103,7 +103,7 @@ impl Engine {
         Builder::new(endpoint, kubelet_root.into())
     }
 
-    /// What [`Self::begin`] would take down now. Nothing is changed.
+    /// Lists what [`Self::begin`] would take down now, without changes.
     ///
     /// # Errors
     /// When the pod has no name, namespace or UID, or when the node or the runtime cannot be read.
@@ -111,7 +111,7 @@ impl Engine {
         plan::plan(&self.context, &view_of(pod)?).await
     }
 
-    /// Begins the pod's termination. One that is in progress goes on as it is; an earlier one is resumed from the journal. The
+    /// Begins the pod's termination. A termination in progress is not changed; an earlier one is resumed from the journal. The
     /// pod's spec is written to the journal, for [`Self::recover`].
     ///
     /// The grace period is the shortest of `grace`, the pod's `deletionGracePeriodSeconds` and what the journal has; without
@@ -162,8 +162,8 @@ impl Engine {
         let view = Arc::new(view);
         let update = PodUpdate {
             view: Arc::clone(&view),
-            // Nobody waits for a status.
-            removed: !self.reports,
+            // Without a reporter no status is sent.
+            removed: !self.has_reporter,
             imposed: imposed.map(Arc::new),
             approvals: 0,
         };
@@ -189,14 +189,14 @@ impl Engine {
             tracing::info_span!("pod", pod.uid = %uid, pod.namespace = %view.pod.namespace, pod.name = %view.pod.name);
         let key = uid.clone();
         let run = async move {
-            // It lives as long as the worker, who waits for news.
+            // The worker stops without a sender of updates.
             let _updates = updates;
-            let ended = worker.run().await;
-            if ended == Outcome::Finished {
+            let result = worker.run().await;
+            if result == Outcome::Finished {
                 context.journal.forget(&uid);
             }
             running_pods.lock().remove(&uid);
-            outcome.send_replace(Some(ended));
+            outcome.send_replace(Some(result));
         };
         let entry = Entry {
             view,
@@ -215,7 +215,7 @@ impl Drop for Engine {
     }
 }
 
-/// The pod as a pod that is being deleted, whether its object says so yet or not.
+/// The pod with a deletion timestamp, which is added if it is missing.
 fn view_of(pod: &Pod) -> Result<PodView, Problem> {
     let mut pod = pod.clone();
     let deletion = &mut pod.metadata.deletion_timestamp;
@@ -251,13 +251,12 @@ impl Teardown {
         self.record.pod()
     }
 
-    /// How it stands now: stage, steps, failures. Times are in milliseconds.
+    /// The trace up to now: stage, steps, failures. Times are in milliseconds.
     pub fn trace(&self) -> Trace {
         self.record.trace()
     }
 
-    /// How it stands, now and after each step that begins, ends or fails. It ends with the termination, or with the engine.
-    /// Steps that follow each other faster than they are read come as one.
+    /// Yields the trace now and after each change, until the termination or the engine ends. Fast changes are merged.
     pub fn progress(&self) -> impl Stream<Item = Trace> + Send + use<> {
         let (record, outcome) = (Arc::clone(&self.record), self.outcome.clone());
         let mut changes = record.subscribe();
@@ -275,7 +274,7 @@ impl Teardown {
     pub async fn shorten(&self, grace: Duration) {
         let grace = Duration::from_secs(grace.as_secs().max(1));
         if grace < self.period.grace() {
-            // Only the journal remembers it, and a grace period never grows again.
+            // Durable first, because a grace period must not grow after a crash.
             let journal = &self.context.journal;
             journal.begin(self.pod(), self.context.clock.now(), grace, None);
             journal.durable().await.ok();
@@ -287,7 +286,7 @@ impl Teardown {
     /// engine was dropped before: [`Engine::recover`] resumes it.
     pub async fn finished(&self) -> Option<Outcome> {
         let mut outcome = self.outcome.clone();
-        let ended = outcome.wait_for(Option::is_some).await;
-        ended.ok().and_then(|ended| *ended)
+        let result = outcome.wait_for(Option::is_some).await;
+        result.ok().and_then(|outcome| *outcome)
     }
 }

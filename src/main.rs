@@ -247,10 +247,10 @@ async fn run_logged(flags: NodeFlags, mistakes: &[Problem], unknown_variables: B
 async fn run_check(flags: NodeFlags, mistakes: &[Problem], unknown_variables: BTreeSet<String>) -> ExitCode {
     let flags = layout::complete(&flags, Path::new("/"), Path::new(PROC));
     let mut rows = match config::validate_all(&flags, mistakes).await {
-        Ok(settings) => check::all(settings).await,
+        Ok(settings) => check::run(settings).await,
         Err(problems) => problems.into_iter().map(check::Row::from).collect(),
     };
-    rows.extend(unknown_variables.iter().map(|name| check::strange(name)));
+    rows.extend(unknown_variables.iter().map(|name| check::unknown_variable(name)));
     print(&check::table(&rows), check::exit_code(&rows))
 }
 

@@ -33,13 +33,13 @@ pub struct TraceRecorder {
     start: Instant,
     /// Time taken in earlier runs of the agent, and when this run resumed it; `None` if this run has begun it.
     resumed: Option<(Duration, Timestamp)>,
-    standing: watch::Sender<Standing>,
+    progress: watch::Sender<Progress>,
     state: Mutex<State>,
 }
 
 /// Progress that others wait for.
 #[derive(Debug, Default)]
-pub(crate) struct Standing {
+pub(crate) struct Progress {
     stage: Stage,
     /// The terminal phase in the API.
     shown: Option<TerminalState>,
@@ -90,7 +90,7 @@ impl TraceRecorder {
             cause,
             start: Instant::now(),
             resumed: None,
-            standing: watch::Sender::default(),
+            progress: watch::Sender::default(),
             state: Mutex::new(State {
                 grace,
                 deadline,
@@ -125,7 +125,7 @@ impl TraceRecorder {
         &self.pod
     }
 
-    /// The grace period was shortened, or has begun.
+    /// Sets the grace period, and its deadline once it has begun.
     pub fn set_grace(&self, grace: Duration, deadline: Option<Instant>) {
         let mut state = self.lock();
         state.grace = grace;
@@ -133,8 +133,8 @@ impl TraceRecorder {
     }
 
     /// Begins the next attempt.
-    pub fn attempt(&self) {
-        self.standing.send_modify(|standing| standing.kept = false);
+    pub fn begin_attempt(&self) {
+        self.progress.send_modify(|progress| progress.kept = false);
         let mut state = self.lock();
         state.attempts += 1;
         state.finished = None;
@@ -144,7 +144,7 @@ impl TraceRecorder {
     /// Sets what blocks the pod; empty if nothing does.
     pub fn set_blocked(&self, blocked: Vec<Blocked>) {
         self.lock().blocked = blocked;
-        self.changed();
+        self.notify_change();
     }
 
     /// Whether anything blocks the pod.
@@ -176,7 +176,7 @@ impl TraceRecorder {
         !self.lock().finalizers.is_empty()
     }
 
-    /// The stop request is cancelled for this reason.
+    /// Records why the stop request was cancelled.
     pub fn set_cancelled(&self, why: String) {
         self.lock().given_up = Some(why);
     }
@@ -186,15 +186,15 @@ impl TraceRecorder {
         self.lock().runtime_state = state;
     }
 
-    /// A stop of its sandbox failed. Only the first error is kept: some runtimes report a network failure once and then succeed.
+    /// Records a failed stop of the sandbox. Only the first error is kept: some runtimes report a network failure once and then succeed.
     pub fn set_sandbox_error(&self, why: String) {
         self.lock().sandbox_error.get_or_insert(why);
     }
 
-    /// A failure is resolved.
+    /// Removes a resolved failure.
     pub fn clear_failure(&self, failure: &Blocked) {
         self.lock().blocked.retain(|other| other != failure);
-        self.changed();
+        self.notify_change();
     }
 
     /// Whether this is the first attempt, in this and earlier runs of the agent.
@@ -209,17 +209,17 @@ impl TraceRecorder {
             state.blocked.push(failure);
         }
         drop(state);
-        self.changed();
+        self.notify_change();
     }
 
     /// Notifies of each change of [`Self::trace`], except of durations.
-    pub(crate) fn subscribe(&self) -> watch::Receiver<Standing> {
-        self.standing.subscribe()
+    pub(crate) fn subscribe(&self) -> watch::Receiver<Progress> {
+        self.progress.subscribe()
     }
 
     /// The present stage.
     pub fn stage(&self) -> Stage {
-        self.standing.borrow().stage
+        self.progress.borrow().stage
     }
 
     /// Enters a stage. `Finished` clears what blocks the pod.
@@ -230,13 +230,13 @@ impl TraceRecorder {
             state.blocked.clear();
             state.mismatch = None;
         }
-        self.standing.send_modify(|standing| standing.stage = stage);
+        self.progress.send_modify(|progress| progress.stage = stage);
     }
 
-    /// All work is done that is possible before a deletion.
+    /// Records that only the deletion of the pod is missing.
     pub fn set_kept(&self) {
         self.lock().finished = Some(Instant::now());
-        self.standing.send_modify(|standing| standing.kept = true);
+        self.progress.send_modify(|progress| progress.kept = true);
     }
 
     /// Records the terminal phase of the pod in the API, if it has one.
@@ -249,25 +249,25 @@ impl TraceRecorder {
             phase: status.phase.clone().unwrap_or_default(),
             reason: status.reason.clone(),
         };
-        self.standing.send_modify(|standing| standing.shown = Some(shown));
+        self.progress.send_modify(|progress| progress.shown = Some(shown));
     }
 
     /// The terminal phase in the API.
     pub fn terminal_state(&self) -> Option<TerminalState> {
-        self.standing.borrow().shown.clone()
+        self.progress.borrow().shown.clone()
     }
 
     /// Whether no container runs, and the API server shows that or the object is deleted.
     pub fn has_ended(&self) -> bool {
-        let standing = self.standing.borrow();
+        let progress = self.progress.borrow();
         // `kept` follows from an answer of the API server that the watch may not have seen yet.
-        standing.has_ended() || standing.stage >= Stage::Terminated && standing.kept
+        progress.has_ended() || progress.stage >= Stage::Terminated && progress.kept
     }
 
     /// Waits until the pod has terminated and its terminal phase is known.
     pub async fn wait_until_ended(&self) {
         // The sender lives as long as `self`.
-        self.standing.subscribe().wait_for(Standing::has_ended).await.ok();
+        self.progress.subscribe().wait_for(Progress::has_ended).await.ok();
     }
 
     /// Whether the pod was stopped by a user and takes longer than 1.5 times its grace period.
@@ -291,7 +291,7 @@ impl TraceRecorder {
             });
         }
         drop(state);
-        self.changed();
+        self.notify_change();
         OpenSpan { record: self, index }
     }
 
@@ -305,7 +305,7 @@ impl TraceRecorder {
     pub fn trace(&self) -> Trace {
         let now = Instant::now();
         let shown = self.terminal_state();
-        let kept = self.standing.borrow().kept;
+        let kept = self.progress.borrow().kept;
         let state = self.lock();
         Trace {
             namespace: self.pod.namespace.to_string(),
@@ -336,9 +336,9 @@ impl TraceRecorder {
         }
     }
 
-    /// The trace has changed.
-    fn changed(&self) {
-        self.standing.send_modify(|_| ());
+    /// Notifies subscribers of a change.
+    fn notify_change(&self) {
+        self.progress.send_modify(|_| ());
     }
 
     fn ms(&self, at: Instant) -> u64 {
@@ -359,9 +359,9 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-// === impl Standing ===
+// === impl Progress ===
 
-impl Standing {
+impl Progress {
     fn has_ended(&self) -> bool {
         self.stage >= Stage::Deleted || self.stage >= Stage::Terminated && self.shown.is_some()
     }
@@ -399,7 +399,7 @@ impl OpenSpan<'_> {
         if let Some(span) = self.record.lock().spans.get_mut(index) {
             change(span);
         }
-        self.record.changed();
+        self.record.notify_change();
     }
 }
 
@@ -433,12 +433,12 @@ mod tests {
         tokio::time::advance(Duration::from_secs(1)).await;
         kill.failed("hangs");
         let trace = record.trace();
-        let bars: Vec<_> = trace
+        let times: Vec<_> = trace
             .spans
             .iter()
             .map(|span| (span.step, span.start_ms, span.end_ms))
             .collect();
-        assert_eq!(bars, [(Step::Term, 0, Some(2000)), (Step::Kill, 2000, Some(3000))]);
+        assert_eq!(times, [(Step::Term, 0, Some(2000)), (Step::Kill, 2000, Some(3000))]);
         assert_eq!(trace.spans[1].failure.as_deref(), Some("hangs"));
         assert_eq!((trace.grace_seconds, trace.grace_left_ms), (30, 27_000));
     }

@@ -1,4 +1,4 @@
-//! What flags and arguments can be.
+//! Values of flags and arguments.
 
 use std::{fmt, str::FromStr};
 
@@ -10,7 +10,7 @@ use crate::{
     node::cri::types::CgroupDriver,
 };
 
-/// How a picture of objects is drawn.
+/// `--format` of `gc graph`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum GraphFormat {
     /// For graphviz.
@@ -21,7 +21,7 @@ pub enum GraphFormat {
     Json,
 }
 
-/// A pod as people name it.
+/// The name of a pod, as `NAMESPACE/NAME`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodName {
     /// Its namespace.
@@ -30,7 +30,7 @@ pub struct PodName {
     pub name: String,
 }
 
-/// How a timeline is printed.
+/// `--format` of `timeline`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum TimelineFormat {
     /// Bars for a terminal.
@@ -118,7 +118,7 @@ impl From<UnsyncedFlag> for Unsynced {
 // === impl CgroupDriverFlag ===
 
 impl CgroupDriverFlag {
-    /// The driver that was named.
+    /// The driver; `None` for `auto`.
     pub fn given(self) -> Option<CgroupDriver> {
         match self {
             Self::Auto => None,
@@ -152,14 +152,14 @@ impl fmt::Display for PodName {
     }
 }
 
-/// A duration with its unit, rounded up to seconds.
+/// Parses a duration with a unit, and rounds up to seconds.
 pub(super) fn whole_seconds(text: &str) -> Result<i64, String> {
     let duration = humantime::parse_duration(text).map_err(|error| format!("{error}; it needs a unit, such as 5s"))?;
     let seconds = duration.as_secs() + u64::from(duration.subsec_nanos() > 0);
     i64::try_from(seconds).map_err(|error| error.to_string())
 }
 
-/// Of an eviction, as the API has it.
+/// Parses the reason of an eviction.
 pub(super) fn reason(text: &str) -> Result<String, &'static str> {
     if is_reason(text) {
         Ok(text.to_owned())

@@ -1,4 +1,4 @@
-//! What an engine is made of.
+//! Builds an engine.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -34,12 +34,12 @@ use crate::{
     },
 };
 
-/// Files that are read at the same time.
-const READS: usize = 8;
-/// How often a gate is asked for effects that are in progress.
-const ASK_EVERY: Duration = Duration::from_secs(1);
+/// Maximum number of concurrent file reads.
+const MAX_READS: usize = 8;
+/// How often the gate is checked for effects in progress.
+const GATE_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Makes an [`Engine`].
+/// Builds an [`Engine`].
 #[must_use = "nothing is taken down before it is started"]
 pub struct Builder {
     endpoint: String,
@@ -96,33 +96,33 @@ impl Builder {
         Self { state_dir, ..self }
     }
 
-    /// Keeps the journal there.
+    /// Uses this journal.
     pub fn journal(self, journal: impl PodJournal + 'static) -> Self {
         let journal: Option<Arc<dyn PodJournal>> = Some(Arc::new(journal));
         Self { journal, ..self }
     }
 
-    /// Asks this gate before each effect, and each second for effects in progress. Without it everything may always be touched,
-    /// also beside a kubelet.
+    /// Checks this gate before each effect, and every second for effects in progress. Without it effects are always allowed, even
+    /// while a kubelet runs.
     pub fn gate(self, gate: impl Gate + 'static) -> Self {
         let gate = Arc::new(gate);
         Self { gate, ..self }
     }
 
-    /// Sends each pod's status there, and the final delete. Without it a termination ends when nothing is left on the node.
+    /// Sends each pod's status and the final delete to this API. Without it a termination ends when nothing is left on the node.
     pub fn reporter(self, reporter: impl PodApi + 'static) -> Self {
         let reporter: Option<Arc<dyn PodApi>> = Some(Arc::new(reporter));
         Self { reporter, ..self }
     }
 
-    /// Sends events there.
+    /// Sends events to this sink.
     pub fn events(self, events: impl EventSink + 'static) -> Self {
         let events = Arc::new(events);
         Self { events, ..self }
     }
 
-    /// Looks at the node, and takes the lock on its pods. It must be called in a tokio runtime. It waits while the container
-    /// runtime restarts.
+    /// Reads the node's configuration and takes the lock on its pods. It must be called in a tokio runtime. It waits while the
+    /// container runtime restarts.
     ///
     /// # Errors
     /// When the endpoint or the kubelet's directory is wrong, the runtime does not answer, this process is not in its mount
@@ -154,17 +154,17 @@ impl Builder {
                 Arc::new(journal) as Arc<dyn PodJournal>
             }
         };
-        let shuts = Arc::new(Notify::new());
+        let gate_poll = Arc::new(Notify::new());
         let gate = Arc::clone(&self.gate);
         let why_blocked = move || {
             gate.why_blocked()
                 .map_or(Ok(()), |reason| Err(EffectsBlocked { reason }))
         };
-        let effects = Effects::new(false, Arc::new(why_blocked)).with_block_signal(Arc::clone(&shuts));
-        let ask = async move {
+        let effects = Effects::new(false, Arc::new(why_blocked)).with_block_signal(Arc::clone(&gate_poll));
+        let poll = async move {
             loop {
-                sleep(ASK_EVERY).await;
-                shuts.notify_waiters();
+                sleep(GATE_POLL_INTERVAL).await;
+                gate_poll.notify_waiters();
             }
         };
         let cri = Cri::new(&endpoint, effects.clone());
@@ -179,7 +179,7 @@ impl Builder {
         let storage = Storage::new(&host, &kubelet_root, &effects, Arc::new(NoCluster));
         let running = Arc::new(Running::default());
         let terminating = Arc::clone(&running);
-        let reports = self.reporter.is_some();
+        let has_reporter = self.reporter.is_some();
         let context = Context {
             api: self.reporter.unwrap_or_else(|| Arc::new(NoApi)),
             journal,
@@ -195,19 +195,19 @@ impl Builder {
             kubelet_root,
             storage: Arc::new(storage),
             pod_logs_dir: self.pod_logs_dir,
-            reads: Threads::with_slots(READS),
+            reads: Threads::with_slots(MAX_READS),
             cleanup_throttle: CleanupThrottle::default(),
             driver_hold: self.driver_hold,
             stopping: CancellationToken::new(),
         };
         Ok(Engine {
             context: Arc::new(context),
-            reports,
+            has_reporter,
             running,
             priority_gate: PriorityGate::default(),
             large: Arc::new(Semaphore::new(MAX_LARGE_KIB as usize)),
             _lock: lock,
-            _shuts: AbortOnDropHandle::new(tokio::spawn(ask)),
+            _gate_poll: AbortOnDropHandle::new(tokio::spawn(poll)),
         })
     }
 }

@@ -1,4 +1,4 @@
-//! What a termination would do now.
+//! Plans a termination without changes.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -18,26 +18,26 @@ use crate::{
     },
 };
 
-/// What there is of a pod on this node, in the order in which it would be taken down.
+/// What exists of a pod on this node, in the order of its teardown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
-    /// What must be settled before anything is stopped.
+    /// What blocks the termination.
     pub blocked: Vec<Failure>,
     /// The grace period.
     pub grace: Duration,
     /// Containers whose preStop hook would run.
     pub hooks: Vec<String>,
-    /// Containers that run and would be stopped.
+    /// Running containers.
     pub containers: Vec<String>,
-    /// Sandboxes that would be removed, by id.
+    /// IDs of the pod's sandboxes.
     pub sandboxes: Vec<String>,
     /// Volumes in the pod's directory, as `PLUGIN/NAME`.
     pub volumes: Vec<String>,
-    /// What is mounted in the pod's directory.
+    /// Mount points in the pod's directory.
     pub mounts: Vec<PathBuf>,
-    /// Cgroups, within their hierarchies.
+    /// Paths of the pod's cgroups in their hierarchies.
     pub cgroups: Vec<PathBuf>,
-    /// The pod's directory, if there is one.
+    /// The pod's directory, if it exists.
     pub directory: Option<PathBuf>,
 }
 
@@ -70,7 +70,7 @@ pub(super) async fn plan(context: &Arc<Context>, view: &PodView) -> Result<Plan,
     };
     let (context, view) = (Arc::clone(context), view.clone());
     let reads = context.reads.clone();
-    let look = move || -> Result<Plan, Vec<Failure>> {
+    let read = move || -> Result<Plan, Vec<Failure>> {
         let failed = |fault| vec![Failure::new(Step::Volumes, "", fault)];
         plan.blocked = evidence::check_agreement(&context, &view, true, Step::Term, &observed)
             .err()
@@ -88,7 +88,7 @@ pub(super) async fn plan(context: &Arc<Context>, view: &PodView) -> Result<Plan,
         Ok(plan)
     };
     let plan = reads
-        .run_blocking(look)
+        .run_blocking(read)
         .await
         .map_err(|error| unread(error.to_string()))?;
     plan.map_err(|failures| unread(failure::first(&failures)))

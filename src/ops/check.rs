@@ -1,4 +1,4 @@
-//! `check`: reads, asks, and says what would stand in the way. Touches nothing.
+//! `check`: reports what would prevent the agent from working, without changes.
 
 use std::{io::ErrorKind, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
@@ -28,16 +28,16 @@ mod server;
 pub use cluster::RENEW as RENEW_COLLECTORS;
 use cluster::for_collector;
 pub use collector::collector_rights;
-use node::{journal, other_hands, runtime, socket};
+use node::{journal, other_processes, runtime, socket};
 pub use row::{Row, Verdict, exit_code, table};
 pub use server::RENEW;
 use server::{Server, credentials};
 
-/// Whoever takes longer counts as not to be reached.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Timeout of each request to the API server or the runtime.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Looks at everything that the agent needs.
-pub async fn all(settings: Settings) -> Vec<Row> {
+/// Checks everything that the agent needs.
+pub async fn run(settings: Settings) -> Vec<Row> {
     let mut rows = vec![Row::ok("configuration", "all flags and files can be read")];
     match &settings.pods {
         Some(pods) => rows.extend(for_pods(&settings, pods).await),
@@ -52,8 +52,8 @@ pub async fn all(settings: Settings) -> Vec<Row> {
     rows
 }
 
-/// A setting that is none.
-pub fn strange(name: &str) -> Row {
+/// The row for an unknown environment variable.
+pub fn unknown_variable(name: &str) -> Row {
     Row::new(
         "environment",
         Verdict::Warning,
@@ -68,7 +68,7 @@ fn metrics_addr(addr: SocketAddr) -> Row {
         Ok(()) => Row::ok(WHAT, "can be listened on"),
         Err(error) => {
             let row = Row::from_problem(WHAT, &problems::metrics_addr(addr, &error));
-            // It may be the agent itself.
+            // The agent itself may use it.
             let is_taken = error.kind() == ErrorKind::AddrInUse;
             let verdict = if is_taken { Verdict::Warning } else { row.verdict };
             Row { verdict, ..row }
@@ -77,18 +77,18 @@ fn metrics_addr(addr: SocketAddr) -> Row {
 }
 
 async fn for_pods(settings: &Settings, pods: &PodSettings) -> Vec<Row> {
-    // Nothing here passes the gate; a dry run makes sure.
+    // A dry run has no effects.
     let effects = Effects::new(true, Arc::new(|| Ok(())));
     let machine = Identity::read(Path::new("/"));
     let lock = PodsLock::acquire(pods.kubelet_root.pods(), Path::new(PROC)).map(drop);
-    let runs = matches!(lock, Err(LockError::Taken { .. }));
+    let agent_runs = matches!(lock, Err(LockError::Taken { .. }));
     // A dry run has neither journal nor socket.
-    let (mut own, mut recorded) = (Vec::new(), None);
+    let (mut state_rows, mut recorded) = (Vec::new(), None);
     if !settings.dry_run {
-        (own, recorded) = journal(&settings.state_dir, &machine, runs);
-        own.push(socket(&settings.socket, runs).await);
-        if runs {
-            own.extend(holds::safety_holds(&settings.socket).await);
+        (state_rows, recorded) = journal(&settings.state_dir, &machine, agent_runs);
+        state_rows.push(socket(&settings.socket, agent_runs).await);
+        if agent_runs {
+            state_rows.extend(holds::safety_holds(&settings.socket).await);
         }
     }
     let mut rows = Vec::from_iter(credentials(
@@ -102,7 +102,7 @@ async fn for_pods(settings: &Settings, pods: &PodSettings) -> Vec<Row> {
         &pods.kube,
         pods.kubeconfig.clone(),
         effects.clone(),
-        // By the way that the agent takes; what the Node says is judged below.
+        // The identity of the Node is checked below.
         Some(Arc::new(|_| Box::pin(async { Ok(()) }))),
         None,
         &settings.node_name,
@@ -113,7 +113,7 @@ async fn for_pods(settings: &Settings, pods: &PodSettings) -> Vec<Row> {
                 url: &pods.kube.cluster_url,
                 node_name: &settings.node_name,
                 credentials_of: None,
-                looks_at_lease: pods.takeover.is_some(),
+                needs_lease: pods.takeover.is_some(),
             };
             rows.extend(server.check(&machine, recorded.as_deref()).await);
         }
@@ -124,7 +124,7 @@ async fn for_pods(settings: &Settings, pods: &PodSettings) -> Vec<Row> {
     }
     let cri = Cri::new(&pods.cri_endpoint, effects);
     rows.extend(runtime(&cri, pods).await);
-    rows.extend(own);
-    rows.extend(other_hands(pods, &settings.node_name, lock));
+    rows.extend(state_rows);
+    rows.extend(other_processes(pods, &settings.node_name, lock));
     rows
 }

@@ -179,7 +179,7 @@ impl Worker {
             if update.terminates_by_api() {
                 self.context.journal.confirm_request(&update.view.pod.uid);
             }
-            self.record.attempt();
+            self.record.begin_attempt();
             let attempt = self.attempt(&update, &mut stopping_pod, priority.take()).await;
             // A handover does not wait for this pause; it reports pods that are not at a safe point.
             let is_in_progress = self.context.journal.is_in_progress(&update.view.pod.uid);

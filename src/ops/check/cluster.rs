@@ -1,13 +1,13 @@
-//! Whether the collector can work: its credentials, its server, its rights.
+//! Checks the collector's credentials, server and rights.
 
 use std::sync::Arc;
 
 use jiff::Timestamp;
 
 use super::{
-    collector::{collector_rights, unasked},
+    collector::{collector_rights, failed_query},
     row::Row,
-    server::{answer, credentials},
+    server::{credentials, in_time},
 };
 use crate::{
     api::{ApiError, Lane, MetadataClient},
@@ -17,11 +17,11 @@ use crate::{
 };
 
 const WHAT: &str = "collector's server";
-/// For credentials of the collector that end.
+/// Remedy for expiring credentials of the collector.
 pub const RENEW: &str = "renew what --gc-kubeconfig holds, as deploy/gc-kubeconfig.sh does (below /usr/share/doc/pod-teardown where the package is installed); the agent reads that file again by \
     itself";
 
-/// Looks at everything that the collector needs.
+/// Checks everything that the collector needs.
 pub(super) async fn for_collector(settings: &GcSettings) -> Vec<Row> {
     let mut rows = Vec::from_iter(credentials(
         "collector's credentials",
@@ -30,7 +30,7 @@ pub(super) async fn for_collector(settings: &GcSettings) -> Vec<Row> {
         &settings.kube,
         Timestamp::now(),
     ));
-    // Nothing here passes the gate; a dry run makes sure.
+    // A dry run has no effects.
     let effects = Effects::new(true, Arc::new(|| Ok(())));
     let client = match MetadataClient::new(&settings.kube, settings.kubeconfig.clone(), effects) {
         Ok(client) => client,
@@ -42,7 +42,7 @@ pub(super) async fn for_collector(settings: &GcSettings) -> Vec<Row> {
             return rows;
         }
     };
-    match answer(cluster(&client)).await {
+    match in_time(cluster(&client)).await {
         Ok(seen) => {
             rows.push(Row::ok(WHAT, seen));
             rows.extend(collector_rights(&client).await);
@@ -52,7 +52,7 @@ pub(super) async fn for_collector(settings: &GcSettings) -> Vec<Row> {
     rows
 }
 
-/// The server's version, and which cluster it shows.
+/// The server's version, and the UID of its cluster.
 async fn cluster(client: &MetadataClient) -> Result<String, ApiError> {
     let version = client.json(Lane::Get, "/version", "application/json").await?;
     let namespace = client.object("/api/v1/namespaces/kube-system").await?;
@@ -66,6 +66,6 @@ async fn cluster(client: &MetadataClient) -> Result<String, ApiError> {
 fn refused(url: &str, error: &ApiError) -> Row {
     Row {
         seen: format!("{url}: {error}"),
-        ..unasked(WHAT, error)
+        ..failed_query(WHAT, error)
     }
 }

@@ -1,4 +1,4 @@
-//! Whether the collector may do what it has to.
+//! Checks the rights of the collector.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::{
     row::{Row, Verdict},
-    server::{ANOTHER_ANSWER, answer},
+    server::{OTHER_ERROR, in_time},
 };
 use crate::{
     api::{ApiError, MetadataClient},
@@ -19,12 +19,12 @@ use crate::{
 
 const WHAT: &str = "collector's rights";
 const REMEDY: &str = "apply deploy/gc-rbac.yaml (below /usr/share/doc/pod-teardown where the package is installed), and give that account's kubeconfig as --gc-kubeconfig";
-/// What is done to objects of every kind that is collected.
+/// Verbs that the collector needs for every kind.
 const VERBS: [&str; 5] = ["get", "list", "watch", "delete", "patch"];
-/// Questions at a time: there are some for each kind if not all is granted at once.
-const AT_ONCE: usize = 8;
-/// So many resources are named in a row.
-const NAMED: usize = 12;
+/// Maximum number of concurrent requests.
+const MAX_REQUESTS: usize = 8;
+/// Maximum number of resources that a row names.
+const MAX_NAMED: usize = 12;
 
 /// A right that the collector needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,29 +47,29 @@ impl Right {
         }
     }
 
-    /// As `kubectl auth can-i` takes it.
+    /// The resource in the form of `kubectl auth can-i`.
     fn resource(&self) -> String {
         let resource = qualified(&self.resource, &self.group);
-        let place = if self.namespace.is_empty() { "" } else { " in " };
-        format!("{resource}{place}{}", self.namespace)
+        let preposition = if self.namespace.is_empty() { "" } else { " in " };
+        format!("{resource}{preposition}{}", self.namespace)
     }
 
-    async fn granted(&self, client: &MetadataClient) -> Result<bool, ApiError> {
-        let mut wish = json!({ "verb": self.verb, "group": self.group, "resource": self.resource });
+    async fn is_granted(&self, client: &MetadataClient) -> Result<bool, ApiError> {
+        let mut attributes = json!({ "verb": self.verb, "group": self.group, "resource": self.resource });
         if !self.namespace.is_empty() {
-            wish["namespace"] = self.namespace.into();
+            attributes["namespace"] = self.namespace.into();
         }
-        answer(client.is_allowed(&wish)).await
+        in_time(client.is_allowed(&attributes)).await
     }
 }
 
-/// Whether the collector's credentials let it do its work.
+/// Checks whether the collector's credentials have all rights.
 pub async fn collector_rights(client: &MetadataClient) -> Vec<Row> {
-    let found = match answer(Discovery::default().discover(client)).await {
+    let found = match in_time(Discovery::default().discover(client)).await {
         Ok(found) => found,
-        Err(error) => return vec![unasked(WHAT, &error)],
+        Err(error) => return vec![failed_query(WHAT, &error)],
     };
-    let mut rows = vec![rights_to(client, &found).await];
+    let mut rows = vec![check_rights(client, &found).await];
     if !found.failed.is_empty() {
         let failed = found.failed.iter().map(|(group, it)| format!("{group} ({})", it.why));
         rows.push(Row::new(
@@ -82,38 +82,38 @@ pub async fn collector_rights(client: &MetadataClient) -> Vec<Row> {
     rows
 }
 
-/// The same for the kinds that were found.
-async fn rights_to(client: &MetadataClient, found: &Discovered) -> Row {
+/// Checks the rights for the discovered kinds.
+async fn check_rights(client: &MetadataClient, found: &Discovered) -> Row {
     match missing(client, found).await {
-        Ok(missing) => judged(&missing, found.served.iter().filter(|kind| kind.collected).count()),
-        Err(error) => unasked(WHAT, &error),
+        Ok(missing) => rights_row(&missing, found.served.iter().filter(|kind| kind.collected).count()),
+        Err(error) => failed_query(WHAT, &error),
     }
 }
 
 async fn missing(client: &MetadataClient, found: &Discovered) -> Result<Vec<Right>, ApiError> {
-    // Whoever may do it to all kinds is asked no more; the others are asked kind by kind, since rights may also come from
-    // authorizers that know no such rule.
+    // Verbs that are not granted for all kinds are checked kind by kind: not all authorizers support wildcards.
     let all = VERBS.map(|verb| Right::new(verb, "*", "*", "")).to_vec();
     let kinds = denied(client, all).await?.into_iter().flat_map(|denied| {
         let collected = found.served.iter().filter(|kind| kind.collected);
         collected.map(move |kind| Right::new(denied.verb, &kind.group, &kind.resource.plural, ""))
     });
-    let own = ["create", "get", "update"].map(|verb| Right::new(verb, "coordination.k8s.io", "leases", "kube-system"));
+    let leases =
+        ["create", "get", "update"].map(|verb| Right::new(verb, "coordination.k8s.io", "leases", "kube-system"));
     let events = ["create", "patch"].map(|verb| Right::new(verb, "", "events", ""));
-    denied(client, kinds.chain(own).chain(events).collect()).await
+    denied(client, kinds.chain(leases).chain(events).collect()).await
 }
 
 async fn denied(client: &MetadataClient, rights: Vec<Right>) -> Result<Vec<Right>, ApiError> {
-    let asked = rights.into_iter().map(|right| async move {
-        let granted = right.granted(client).await;
+    let requests = rights.into_iter().map(|right| async move {
+        let granted = right.is_granted(client).await;
         granted.map(|granted| (!granted).then_some(right))
     });
-    let answers: Vec<_> = stream::iter(asked).buffered(AT_ONCE).collect().await;
+    let answers: Vec<_> = stream::iter(requests).buffered(MAX_REQUESTS).collect().await;
     answers.into_iter().filter_map(Result::transpose).collect()
 }
 
-/// Why something could not be asked of the server.
-pub(super) fn unasked(what: &str, error: &ApiError) -> Row {
+/// The row for a failed request.
+pub(super) fn failed_query(what: &str, error: &ApiError) -> Row {
     let (verdict, remedy) = match error {
         ApiError::Unproven { code: Some(403), .. } | ApiError::Refused { code: 403, .. } => (Verdict::Failed, REMEDY),
         ApiError::Unproven { code: Some(401), .. } | ApiError::Refused { code: 401, .. } => (
@@ -129,14 +129,14 @@ pub(super) fn unasked(what: &str, error: &ApiError) -> Row {
             "check the server in --gc-kubeconfig, and the network to it",
         ),
         ApiError::Refused { .. } | ApiError::Unreadable { .. } | ApiError::Blocked { .. } => {
-            (Verdict::Failed, ANOTHER_ANSWER)
+            (Verdict::Failed, OTHER_ERROR)
         }
     };
     Row::new(what, verdict, error, remedy)
 }
 
-/// What is missing, in one row; verbs that lack the same resources together.
-fn judged(missing: &[Right], kinds: usize) -> Row {
+/// The row for missing rights. Verbs with the same missing resources are grouped.
+fn rights_row(missing: &[Right], kinds: usize) -> Row {
     if missing.is_empty() {
         return Row::ok(
             WHAT,
@@ -160,8 +160,8 @@ fn judged(missing: &[Right], kinds: usize) -> Row {
 }
 
 fn named(resources: &[String]) -> String {
-    let named = resources[..resources.len().min(NAMED)].join(", ");
-    match resources.len().saturating_sub(NAMED) {
+    let named = resources[..resources.len().min(MAX_NAMED)].join(", ");
+    match resources.len().saturating_sub(MAX_NAMED) {
         0 => named,
         more => format!("{named} and {more} more"),
     }
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named_by_verb_and_resource() {
+    fn missing_rights_are_named_by_verb_and_resource() {
         for (missing, seen) in [
             (vec![], "may collect all 57 kinds, hold its Lease and write events"),
             (
@@ -194,7 +194,7 @@ mod tests {
                 "may not create: leases.coordination.k8s.io in kube-system; may not delete: pods; may not list, watch: secrets",
             ),
         ] {
-            let row = judged(&missing, 57);
+            let row = rights_row(&missing, 57);
             assert_eq!(row.seen, seen);
             assert_eq!(row.verdict == Verdict::Ok, missing.is_empty());
             assert_eq!(row.remedy == REMEDY, !missing.is_empty());
@@ -203,9 +203,9 @@ mod tests {
     }
 
     #[test]
-    fn whatever_the_server_answers_there_is_something_to_do() {
+    fn every_failed_query_has_a_remedy() {
         for (error, verdict, words) in errors() {
-            let row = unasked(WHAT, &error);
+            let row = failed_query(WHAT, &error);
             row.assert_helps();
             let words = if words == USE { "gc-rbac" } else { words };
             assert!(
@@ -216,9 +216,9 @@ mod tests {
     }
 
     #[test]
-    fn a_long_list_is_cut() {
+    fn long_list_is_truncated() {
         let missing: Vec<Right> = (0..57).map(|number| right("list", "", &format!("r{number}"))).collect();
-        let row = judged(&missing, 57);
+        let row = rights_row(&missing, 57);
         assert!(row.seen.ends_with("r11 and 45 more"), "{}", row.seen);
     }
 }

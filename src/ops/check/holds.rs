@@ -1,4 +1,4 @@
-//! What the agent that runs here holds back until somebody has decided.
+//! Lists the safety holds of the running agent.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use crate::{
     ops::{admin, client},
 };
 
-/// Asks that agent. Without an answer there is nothing to say: the socket has a row of its own.
+/// Queries the running agent. Without an answer there is no row: the socket has its own.
 pub(super) async fn safety_holds(socket: &Path) -> Vec<Row> {
     match client::get::<SafetyHolds>(socket, admin::holds::HOLDS).await {
         Ok(report) => rows(&report.items),
@@ -22,7 +22,7 @@ fn rows(items: &[SafetyHold]) -> Vec<Row> {
         return vec![Row::ok(WHAT, "nothing waits for a word of yours")];
     }
     let row = |SafetyHold { item, uid, why, .. }: &SafetyHold| {
-        // One pod that waits keeps no other from its end.
+        // A hold of one pod does not block others.
         let verdict = if uid.is_some() {
             Verdict::Warning
         } else {
@@ -41,7 +41,7 @@ mod tests {
     use crate::handover::guard::holds::NODE_UID;
 
     #[test]
-    fn what_holds_all_pods_fails_the_check_and_what_holds_one_is_noted() {
+    fn hold_of_the_whole_node_fails_the_check_and_one_of_a_pod_is_a_warning() {
         let item = |item: &str, uid: Option<&str>| SafetyHold {
             item: item.to_owned(),
             uid: uid.map(str::to_owned),

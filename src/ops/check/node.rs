@@ -1,11 +1,11 @@
-//! Whether this node has what the agent needs, and who else is at work on it.
+//! Checks this node, and detects other agents and kubelets on it.
 
 use std::{fmt::Display, iter, net::IpAddr, path::Path};
 
 use tokio::time::timeout;
 
 use super::{
-    PATIENCE,
+    REQUEST_TIMEOUT,
     row::{Row, Verdict},
 };
 use crate::{
@@ -31,7 +31,7 @@ use crate::{
     ops::admin,
 };
 
-/// Also the UID of the Node that it was made for.
+/// Checks the journal. Also returns the Node UID that it records.
 pub(super) fn journal(state_dir: &Path, machine: &Identity, agent_runs: bool) -> (Vec<Row>, Option<String>) {
     const WHAT: &str = "journal";
     const LOST: &str = "nothing needs to be done: the agent quarantines it when it starts and begins another; what is lost \
@@ -83,11 +83,11 @@ pub(super) fn journal(state_dir: &Path, machine: &Identity, agent_runs: bool) ->
     (iter::once(row).chain(quarantined).collect(), uid)
 }
 
-/// Whether the admin socket can be made.
+/// Checks whether the admin socket can be created.
 pub(super) async fn socket(path: &Path, agent_runs: bool) -> Row {
     const WHAT: &str = "admin socket";
     let problem = |why: &dyn Display, is_taken| Row::from_problem(WHAT, &problems::admin_socket(path, why, is_taken));
-    match timeout(PATIENCE, admin::is_listened_on(path)).await {
+    match timeout(REQUEST_TIMEOUT, admin::is_listened_on(path)).await {
         Ok(Ok(None)) => Row::ok(WHAT, "can be made"),
         Ok(Ok(Some(false))) => Row::ok(WHAT, "can be made; a dead agent's is replaced"),
         Ok(Ok(Some(true))) if agent_runs => {
@@ -104,7 +104,7 @@ pub(super) async fn socket(path: &Path, agent_runs: bool) -> Row {
 pub(super) async fn runtime(cri: &Cri, settings: &PodSettings) -> Vec<Row> {
     let mut rows = Vec::new();
     let endpoint: &CriEndpoint = &settings.cri_endpoint;
-    match timeout(PATIENCE, cri.identify(endpoint)).await {
+    match timeout(REQUEST_TIMEOUT, cri.identify(endpoint)).await {
         Ok(Ok(version)) => rows.push(Row::ok(
             "runtime",
             format!("{} {}, CRI {}", version.name, version.version, version.api_version),
@@ -127,7 +127,7 @@ pub(super) async fn runtime(cri: &Cri, settings: &PodSettings) -> Vec<Row> {
             return rows;
         }
         Err(_) => {
-            let seen = format!("{endpoint}: no answer within {PATIENCE:?}");
+            let seen = format!("{endpoint}: no answer within {REQUEST_TIMEOUT:?}");
             rows.push(Row::new(
                 "runtime",
                 Verdict::Unreachable,
@@ -187,7 +187,7 @@ fn other_agents(lock: Result<(), LockError>) -> Row {
     }
 }
 
-pub(super) fn other_hands(settings: &PodSettings, node_name: &str, lock: Result<(), LockError>) -> Vec<Row> {
+pub(super) fn other_processes(settings: &PodSettings, node_name: &str, lock: Result<(), LockError>) -> Vec<Row> {
     let mut rows = vec![other_agents(lock)];
     let (kubelet, started) = match kubelet_process::find(Path::new(PROC), &settings.ours()) {
         Ok(found) => {
@@ -203,20 +203,20 @@ pub(super) fn other_hands(settings: &PodSettings, node_name: &str, lock: Result<
     };
     rows.push(match &kubelet {
         None => Row::ok("kubelet", "none works on this node's pods"),
-        Some(kubelet) => alive(kubelet, settings.takeover.is_some()),
+        Some(kubelet) => kubelet_row(kubelet, settings.takeover.is_some()),
     });
-    rows.extend(ends_with_k3s(settings.cri_endpoint.path(), &settings.kube.cluster_url));
+    rows.extend(k3s_dependencies(
+        settings.cri_endpoint.path(),
+        &settings.kube.cluster_url,
+    ));
     if let Some(started) = started {
-        rows.extend(flags_of_kubelet(
-            &started,
-            &settings.expected_kubelet_settings(node_name),
-        ));
+        rows.extend(kubelet_flags(&started, &settings.expected_kubelet_settings(node_name)));
     }
     rows
 }
 
-/// Flags of the kubelet, running or last seen, that disagree with the agent's settings.
-fn flags_of_kubelet(started: &KubeletStart, ours: &start::Settings) -> Vec<Row> {
+/// Compares the flags of the running or last known kubelet with the agent's settings.
+fn kubelet_flags(started: &KubeletStart, ours: &start::Settings) -> Vec<Row> {
     const WHAT: &str = "kubelet's flags";
     let differences = started.differences(ours);
     if differences.is_empty() {
@@ -226,11 +226,11 @@ fn flags_of_kubelet(started: &KubeletStart, ours: &start::Settings) -> Vec<Row> 
     differences.iter().map(row).collect()
 }
 
-/// k3s and RKE2 start containerd as a child process with a death signal: no container can be stopped while they are down. Their
-/// kubeconfig reaches the API server through them, too.
-fn ends_with_k3s(runtime: &Path, server: &http::Uri) -> Vec<Row> {
+/// Warns of dependencies on k3s or RKE2. Their containerd is a child process with a death signal, so no container can be stopped
+/// while they are down. Their kubeconfig names a proxy in the same process.
+fn k3s_dependencies(runtime: &Path, server: &http::Uri) -> Vec<Row> {
     const WHAT: &str = "ends with k3s";
-    // With another runtime they start none.
+    // With another runtime they start no containerd.
     if !runtime.ends_with("k3s/containerd/containerd.sock") {
         return Vec::new();
     }
@@ -249,11 +249,11 @@ fn ends_with_k3s(runtime: &Path, server: &http::Uri) -> Vec<Row> {
     rows
 }
 
-/// A kubelet that works on this node's pods is what an takeover waits beside, and where none should be it is in the way.
-fn alive(kubelet: &KubeletProcess, stands_by: bool) -> Row {
+/// The row for a running kubelet. It is expected with `--pods auto` only.
+fn kubelet_row(kubelet: &KubeletProcess, is_standby: bool) -> Row {
     const WHAT: &str = "kubelet";
     let seen = format!("{} (pid {})", kubelet.command, kubelet.pid);
-    match (&kubelet.why, stands_by) {
+    match (&kubelet.why, is_standby) {
         (MatchReason::SameDirectory, true) => Row::ok(WHAT, format!("{seen}; the agent stands by while it lives")),
         (MatchReason::SameDirectory | MatchReason::Unreadable(_) | MatchReason::UnknownDirectory, false) => {
             let remedy = "stop it, or give --pods auto to stand by for it: with --pods always the agent touches nothing while \
@@ -277,18 +277,18 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_path_on_which_no_socket_can_be_made_is_a_mistake() {
+    async fn unusable_socket_path_is_a_configuration_error() {
         let dir = tempfile::tempdir().unwrap();
-        let at = |name: &str| dir.path().join(name);
-        let plain = at("plain");
+        let path = |name: &str| dir.path().join(name);
+        let plain = path("plain");
         std::fs::write(&plain, "").unwrap();
-        let alive = std::os::unix::net::UnixListener::bind(at("alive")).unwrap();
-        drop(std::os::unix::net::UnixListener::bind(at("dead")).unwrap());
+        let alive = std::os::unix::net::UnixListener::bind(path("alive")).unwrap();
+        drop(std::os::unix::net::UnixListener::bind(path("dead")).unwrap());
         for (path, agent_runs, verdict) in [
-            (at("none"), false, Verdict::Ok),
-            (at("dead"), false, Verdict::Ok),
-            (at("alive"), true, Verdict::Ok),
-            (at("alive"), false, Verdict::Configuration),
+            (path("none"), false, Verdict::Ok),
+            (path("dead"), false, Verdict::Ok),
+            (path("alive"), true, Verdict::Ok),
+            (path("alive"), false, Verdict::Configuration),
             (plain, false, Verdict::Configuration),
         ] {
             let row = socket(&path, agent_runs).await;
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_that_works_here_is_as_it_should_be_if_it_is_the_service() {
+    fn running_agent_is_expected_only_if_it_is_the_service() {
         let taken = |in_service| LockError::Taken {
             path: "/pods".into(),
             holder: Some(Holder {
@@ -325,8 +325,8 @@ mod tests {
     }
 
     #[test]
-    fn a_kubelet_is_as_it_should_be_only_where_the_agent_stands_by_for_it() {
-        for (why, stands_by, verdict, words) in [
+    fn running_kubelet_is_expected_only_with_pods_auto() {
+        for (why, is_standby, verdict, words) in [
             (MatchReason::SameDirectory, true, Verdict::Ok, ""),
             (MatchReason::SameDirectory, false, Verdict::Warning, "--pods auto"),
             (MatchReason::UnknownDirectory, true, Verdict::Ok, ""),
@@ -340,7 +340,7 @@ mod tests {
                 why,
                 is_wrapper: false,
             };
-            let row = alive(&kubelet, stands_by);
+            let row = kubelet_row(&kubelet, is_standby);
             row.assert_helps();
             assert_eq!(row.verdict, verdict, "{row:?}");
             assert!(
@@ -351,20 +351,20 @@ mod tests {
     }
 
     #[test]
-    fn every_flag_of_the_kubelet_that_disagrees_has_a_row_with_its_remedy() {
+    fn every_different_kubelet_flag_has_a_row_with_a_remedy() {
         let ours = start::Settings {
             kubelet_root: "/var/lib/kubelet".into(),
             runtime: "/run/cri.sock".into(),
             ..start::Settings::default()
         };
-        let same = flags_of_kubelet(&KubeletStart::default(), &ours);
+        let same = kubelet_flags(&KubeletStart::default(), &ours);
         assert_eq!((same.len(), same[0].verdict), (1, Verdict::Ok), "{same:?}");
         let other = KubeletStart {
             config: Some("/etc/kubelet.yaml".into()),
             runtime: Some("unix:///run/crio/crio.sock".to_owned()),
             ..KubeletStart::default()
         };
-        let rows = flags_of_kubelet(&other, &ours);
+        let rows = kubelet_flags(&other, &ours);
         assert_eq!(rows.len(), 2, "{rows:?}");
         for row in rows {
             row.assert_helps();
@@ -373,17 +373,17 @@ mod tests {
     }
 
     #[test]
-    fn a_runtime_and_an_api_server_that_end_with_k3s_are_noted() {
+    fn runtime_and_api_server_inside_k3s_are_warnings() {
         let k3s = "/run/k3s/containerd/containerd.sock";
-        for (runtime, server, told) in [
+        for (runtime, server, warnings) in [
             (k3s, "https://127.0.0.1:6444", 2),
             (k3s, "https://[::1]:6443", 2),
             (k3s, "https://api.example:6443", 1),
             ("/run/containerd/containerd.sock", "https://127.0.0.1:6444", 0),
             ("/run/crio/crio.sock", "https://api.example:6443", 0),
         ] {
-            let rows = ends_with_k3s(Path::new(runtime), &http::Uri::from_static(server));
-            assert_eq!(rows.len(), told, "{runtime} {server}");
+            let rows = k3s_dependencies(Path::new(runtime), &http::Uri::from_static(server));
+            assert_eq!(rows.len(), warnings, "{runtime} {server}");
             for row in rows {
                 row.assert_helps();
                 assert_eq!(row.verdict, Verdict::Warning);
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_that_is_no_use_is_told_with_what_to_do() {
+    fn unusable_journal_is_a_warning_with_a_remedy() {
         let here = Identity::default();
         let dir = tempfile::tempdir().unwrap();
         let (rows, _) = journal(dir.path(), &here, false);
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_open_journal_is_this_agents_or_in_the_way_of_it() {
+    async fn open_journal_is_an_error_unless_this_agent_runs() {
         let here = Identity::default();
         let dir = tempfile::tempdir().unwrap();
         let open = crate::journal::Journal::open(dir.path(), &here).unwrap();

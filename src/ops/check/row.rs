@@ -1,4 +1,4 @@
-//! One line of what `check` says, and all of them together.
+//! The rows of `check`, and their table.
 
 use std::fmt::Write as _;
 
@@ -7,32 +7,32 @@ use crate::model::{
     problem::{Problem, ProblemKind},
 };
 
-/// From sysexits.h: the command was used wrongly.
+/// sysexits.h `EX_USAGE`.
 const USAGE: u8 = 64;
-/// From sysexits.h: a service cannot be reached.
+/// sysexits.h `EX_UNAVAILABLE`.
 const UNAVAILABLE: u8 = 69;
-/// From sysexits.h: something is configured wrongly.
+/// sysexits.h `EX_CONFIG`.
 const CONFIGURATION: u8 = 78;
 
-/// One line of the table.
+/// A row of the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
-    /// What was looked at.
+    /// The checked item.
     pub what: String,
-    /// How it is.
+    /// The result.
     pub verdict: Verdict,
-    /// What was seen.
+    /// The observation.
     pub seen: String,
-    /// What to do, if anything.
+    /// The remedy; empty if none is needed.
     pub remedy: String,
 }
 
-/// How a thing is; failures by the exit code that they ask for.
+/// The result of a check. Failures differ by their exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// As it should be.
     Ok,
-    /// Works, and is worth a look.
+    /// Works, but needs attention.
     Warning,
     /// Wrong on the command line.
     Usage,
@@ -40,11 +40,11 @@ pub enum Verdict {
     Configuration,
     /// Cannot be reached.
     Unreachable,
-    /// Anything else.
+    /// Any other failure.
     Failed,
 }
 
-/// All rows, for people.
+/// Formats the rows as a table.
 pub fn table(rows: &[Row]) -> String {
     let width = rows.iter().map(|row| row.what.chars().count()).max().unwrap_or(0);
     let mut out = String::new();
@@ -59,7 +59,7 @@ pub fn table(rows: &[Row]) -> String {
     out
 }
 
-/// The first that applies: usage, configuration, unreachable, anything else.
+/// The exit code of the gravest failure: usage, configuration, unreachable, other.
 pub fn exit_code(rows: &[Row]) -> u8 {
     let any = |verdict| rows.iter().any(|row| row.verdict == verdict);
     if any(Verdict::Usage) {
@@ -88,7 +88,7 @@ impl Verdict {
 // === impl Row ===
 
 impl Row {
-    #[allow(clippy::needless_pass_by_value, reason = "errors and texts alike end here")]
+    #[allow(clippy::needless_pass_by_value, reason = "it takes errors and texts")]
     pub(crate) fn new(what: &str, verdict: Verdict, seen: impl ToString, remedy: &str) -> Self {
         Self {
             what: what.to_owned(),
@@ -120,9 +120,9 @@ impl From<Problem> for Row {
 
 #[cfg(test)]
 impl Row {
-    /// What is not as it should be says what to do, beginning with the deed, and names what to do it to.
+    /// Asserts that a failure has a remedy that begins with a verb and names an object.
     pub(super) fn assert_helps(&self) {
-        const DEEDS: [&str; 15] = [
+        const VERBS: [&str; 15] = [
             "apply",
             "check",
             "correct",
@@ -139,21 +139,21 @@ impl Row {
             "stop",
             "use",
         ];
-        const THINGS: [&str; 6] = ["--", "`", "/", "root", "disk", "nothing needs"];
+        const OBJECTS: [&str; 6] = ["--", "`", "/", "root", "disk", "nothing needs"];
         if self.verdict == Verdict::Ok {
             assert_eq!(self.remedy, "", "{self:?}");
             return;
         }
-        let begins = |deed: &str| {
-            let rest = self.remedy.strip_prefix(deed);
-            rest.is_some_and(|rest| rest.starts_with(' '))
+        let begins = |verb: &str| {
+            let object = self.remedy.strip_prefix(verb);
+            object.is_some_and(|object| object.starts_with(' '))
         };
-        assert!(DEEDS.into_iter().any(begins), "no deed: {self:?}");
+        assert!(VERBS.into_iter().any(begins), "no verb: {self:?}");
         assert!(
-            THINGS
+            OBJECTS
                 .iter()
-                .any(|thing| self.remedy.contains(thing) || self.seen.contains(thing)),
-            "no thing: {self:?}"
+                .any(|object| self.remedy.contains(object) || self.seen.contains(object)),
+            "no object: {self:?}"
         );
         assert!(!self.what.is_empty() && !self.seen.is_empty(), "{self:?}");
     }
@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_kind_of_failure_that_applies_decides_the_exit_code() {
+    fn gravest_failure_determines_the_exit_code() {
         let rows = |verdicts: &[Verdict]| {
             verdicts
                 .iter()
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_shows_its_remedy_below() {
+    fn failure_shows_its_remedy_below() {
         let table = table(&[
             Row::ok("runtime", "containerd 1"),
             Row::new("Node", Verdict::Failed, "none", "do this"),

@@ -1,4 +1,4 @@
-//! Whether the API server can be reached, takes the credentials, and shows this machine's Node.
+//! Checks the API server: connection, credentials, rights and the identity of the Node.
 
 use http::Uri;
 use jiff::Timestamp;
@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
 
 use super::{
-    PATIENCE,
+    REQUEST_TIMEOUT,
     row::{Row, Verdict},
 };
 use crate::{
@@ -19,25 +19,25 @@ use crate::{
     node::identity::Identity,
 };
 
-/// For credentials of a node that end. kubeadm renews no client certificate of a kubelet.
+/// Remedy for expiring credentials of a node. kubeadm does not renew a kubelet's client certificate.
 pub const RENEW: &str = "start the kubelet (`systemctl start kubelet`) for a while, with a bootstrap kubeconfig if the certificate has \
     expired: it renews its own while it runs; or have a new one signed for system:node:NAME of group system:nodes";
-/// For rights that are missing.
-const USE_THE_KUBELETS: &str = "name the kubelet's credentials with --kubeconfig, such as /etc/kubernetes/kubelet.conf (user \
+/// Remedy for missing rights.
+const USE_KUBELET_CREDENTIALS: &str = "name the kubelet's credentials with --kubeconfig, such as /etc/kubernetes/kubelet.conf (user \
     system:node:NAME, group system:nodes)";
-/// For answers that have nothing to do with whoever asks.
-pub(super) const ANOTHER_ANSWER: &str = "see what `kubectl get --raw /readyz` says and what is in the API server's log, and then \
+/// Remedy for errors that do not depend on the credentials.
+pub(super) const OTHER_ERROR: &str = "see what `kubectl get --raw /readyz` says and what is in the API server's log, and then \
     run the check again";
 
-/// The API server as it is asked here.
+/// The API server, and what to check.
 pub(super) struct Server<'a> {
     pub api: &'a ApiClient,
     pub url: &'a Uri,
     pub node_name: &'a str,
-    /// The Node whose credentials these are, if they are of another than the one asked for.
+    /// The node that the credentials belong to, if it is another one.
     pub credentials_of: Option<String>,
-    /// Whether the Node's Lease is looked at, to tell whether its kubelet lives.
-    pub looks_at_lease: bool,
+    /// Whether the agent has to read the Node's Lease.
+    pub needs_lease: bool,
 }
 
 // === impl Server ===
@@ -45,14 +45,14 @@ pub(super) struct Server<'a> {
 impl Server<'_> {
     pub async fn check(mut self, machine: &Identity, recorded: Option<&str>) -> Vec<Row> {
         let mut rows = Vec::new();
-        match answer(self.api.version()).await {
+        match in_time(self.api.version()).await {
             Ok(version) => rows.push(Row::ok("API server", version)),
             Err(error) => {
                 rows.push(self.refused("API server", &error));
                 return rows;
             }
         }
-        match answer(self.api.node()).await {
+        match in_time(self.api.node()).await {
             Ok(node) => rows.push(identity(&node, machine, recorded)),
             Err(ApiError::Refused { code: 404, .. }) => rows.push(Row::new(
                 "Node",
@@ -96,12 +96,12 @@ impl Server<'_> {
         let lease = json!({
             "verb": "get", "group": "coordination.k8s.io", "resource": "leases", "namespace": "kube-node-lease", "name": node_name,
         });
-        let lease = self.looks_at_lease.then_some(("get the Lease", lease));
+        let lease = self.needs_lease.then_some(("get the Lease", lease));
         for (what, attributes) in rights.into_iter().chain(lease) {
             let what = format!("right to {what}");
-            rows.push(match answer(self.api.is_allowed(&attributes)).await {
+            rows.push(match in_time(self.api.is_allowed(&attributes)).await {
                 Ok(true) => Row::ok(&what, "granted"),
-                Ok(false) => Row::new(&what, Verdict::Failed, "not granted", &self.use_others()),
+                Ok(false) => Row::new(&what, Verdict::Failed, "not granted", &self.credentials_remedy()),
                 Err(error) => self.refused(&what, &error),
             });
         }
@@ -109,18 +109,18 @@ impl Server<'_> {
     }
 
     fn refused(&self, what: &str, error: &ApiError) -> Row {
-        let named = format!("{}: {error}", self.url);
+        let seen = format!("{}: {error}", self.url);
         match error {
             ApiError::Unreachable { cause, .. } if cause.contains("invalid peer certificate") => Row::new(
                 what,
                 Verdict::Configuration,
-                named,
+                seen,
                 "check certificate-authority-data and the server's name in --kubeconfig, and this machine's clock",
             ),
             ApiError::Unreachable { .. } | ApiError::Unproven { .. } | ApiError::Timeout { .. } => Row::new(
                 what,
                 Verdict::Unreachable,
-                named,
+                seen,
                 "check the server in --kubeconfig, and the network to it",
             ),
             ApiError::Refused { code: 401, .. } => Row::new(
@@ -130,32 +130,32 @@ impl Server<'_> {
                 "renew what --kubeconfig holds, or name the file that the kubelet uses: the server does not know these \
                  credentials",
             ),
-            ApiError::Refused { code: 403, .. } => Row::new(what, Verdict::Failed, error, &self.use_others()),
+            ApiError::Refused { code: 403, .. } => Row::new(what, Verdict::Failed, error, &self.credentials_remedy()),
             ApiError::Refused { .. } | ApiError::Unreadable { .. } | ApiError::Blocked { .. } => {
-                Row::new(what, Verdict::Failed, error, ANOTHER_ANSWER)
+                Row::new(what, Verdict::Failed, error, OTHER_ERROR)
             }
         }
     }
 
-    fn use_others(&self) -> String {
+    fn credentials_remedy(&self) -> String {
         match &self.credentials_of {
             Some(other) => format!(
                 "give --node-name {other}, or the kubeconfig of {} as --kubeconfig: these credentials are those of \
                  system:node:{other}",
                 self.node_name
             ),
-            None => USE_THE_KUBELETS.to_owned(),
+            None => USE_KUBELET_CREDENTIALS.to_owned(),
         }
     }
 }
 
-/// Another Node's name, if the server says that the credentials are its.
+/// The name of the node that the credentials belong to, if the error shows another one.
 fn other_node(error: &ApiError, node_name: &str) -> Option<String> {
     let ApiError::Refused { code: 403, message, .. } = error else {
         return None;
     };
-    let (_, rest) = message.split_once("User \"system:node:")?;
-    let (user, _) = rest.split_once('"')?;
+    let (_, user) = message.split_once("User \"system:node:")?;
+    let (user, _) = user.split_once('"')?;
     (user != node_name).then(|| user.to_owned())
 }
 
@@ -182,10 +182,10 @@ fn identity(node: &Node, machine: &Identity, recorded: Option<&str>) -> Row {
     Row::ok(WHAT, format!("is this machine, UID {uid}"))
 }
 
-/// Until when credentials are good, where they tell.
+/// Checks when credentials expire; `None` if they do not tell.
 pub(super) fn credentials(what: &str, flag: &str, renew: &str, config: &kube::Config, now: Timestamp) -> Option<Row> {
     match Expiry::of(config) {
-        Ok(expiry) => expiry.map(|expiry| good_until(what, renew, expiry, now)),
+        Ok(expiry) => expiry.map(|expiry| expiry_row(what, renew, expiry, now)),
         Err(error) => Some(Row::new(
             what,
             Verdict::Configuration,
@@ -195,7 +195,7 @@ pub(super) fn credentials(what: &str, flag: &str, renew: &str, config: &kube::Co
     }
 }
 
-fn good_until(what: &str, renew: &str, expiry: Expiry, now: Timestamp) -> Row {
+fn expiry_row(what: &str, renew: &str, expiry: Expiry, now: Timestamp) -> Row {
     let Expiry { of, end } = expiry;
     if end <= now {
         Row::new(what, Verdict::Configuration, format!("expired at {end}"), renew)
@@ -206,8 +206,8 @@ fn good_until(what: &str, renew: &str, expiry: Expiry, now: Timestamp) -> Row {
     }
 }
 
-pub(super) async fn answer<T>(request: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
-    with_timeout(PATIENCE, "GET", "/", request).await
+pub(super) async fn in_time<T>(request: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
+    with_timeout(REQUEST_TIMEOUT, "GET", "/", request).await
 }
 
 #[cfg(test)]
@@ -217,10 +217,10 @@ pub(super) mod tests {
     use super::*;
     use crate::node::effects::Effects;
 
-    /// Where other credentials are needed.
+    /// Words of the remedy that names other credentials.
     pub const USE: &str = "the kubelet's credentials";
 
-    /// All ways in which a question may fail, how grave each is, and words of its remedy.
+    /// All errors, their verdicts, and words of their remedies.
     pub fn errors() -> Vec<(ApiError, Verdict, &'static str)> {
         let path = || "/version".to_owned();
         let refused = |code| ApiError::Refused {
@@ -272,7 +272,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test]
-    async fn whatever_the_server_answers_there_is_something_to_do() {
+    async fn every_error_of_the_server_has_a_remedy() {
         let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
         let effects = Effects::new(true, Arc::new(|| Ok(())));
         let api = ApiClient::new(&config, "none".into(), effects, None, None, "n1").unwrap();
@@ -282,7 +282,7 @@ pub(super) mod tests {
                 url: &config.cluster_url,
                 node_name: "n1",
                 credentials_of,
-                looks_at_lease: true,
+                needs_lease: true,
             };
             for (error, verdict, words) in errors() {
                 let row = server.refused("Node", &error);
@@ -300,7 +300,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn credentials_that_end_say_how_they_are_renewed() {
+    fn expiring_credentials_have_a_remedy() {
         let end = |text: &str| Expiry {
             of: "a certificate",
             end: text.parse().unwrap(),
@@ -311,14 +311,14 @@ pub(super) mod tests {
             (end("2026-01-08T23:59:59Z"), Verdict::Warning),
             (end("2026-01-09T00:00:00Z"), Verdict::Ok),
         ] {
-            let row = good_until("credentials", RENEW, end, now);
+            let row = expiry_row("credentials", RENEW, end, now);
             row.assert_helps();
             assert_eq!(row.verdict, verdict, "{row:?}");
         }
     }
 
     #[test]
-    fn a_node_must_be_this_machine_and_the_recorded_one() {
+    fn node_must_be_this_host_and_the_recorded_one() {
         let here = Identity {
             machine_id: Some("m".to_owned()),
             ..Identity::default()
