@@ -16,7 +16,7 @@ mod memory;
 #[path = "../tests/cli/run.rs"]
 mod run;
 
-use memory::{MOST, Terminal, Terminals, evicted, peak_with_large};
+use memory::{LIMIT, Terminal, Terminals, evicted, peak_with_large};
 use testbed::bench::{
     figures::Figures,
     line::{self, Goal, Line},
@@ -57,13 +57,13 @@ fn main() {
             format!("peak, {LARGE} large pods"),
             "MiB",
             Figures::of(large.iter().copied()),
-            MOST,
+            LIMIT,
         ),
         line(
             format!("peak, {TERMINAL} terminal pods"),
             "MiB",
             of(&|it| it.peak.all),
-            MOST,
+            LIMIT,
         ),
         line("each terminal pod".to_owned(), "B", of(&|it| it.bytes), BYTES),
         line(
@@ -76,7 +76,7 @@ fn main() {
             format!("peak, {DELETED} deleted ones held by a finalizer"),
             "MiB",
             of_deleted(&|it| it.peak.all),
-            MOST,
+            LIMIT,
         ),
         line(
             "a deleted pod beside these".to_owned(),

@@ -1,4 +1,4 @@
-//! The collector as its operator sees it: `status`, `why`, and metrics, of an agent that does nothing else.
+//! The output of an agent that only collects: `status`, `why` and metrics.
 
 use std::{
     io::{Read as _, Write as _},
@@ -14,17 +14,17 @@ use testbed::{
 };
 
 use crate::{
-    command::{Flags, Told, told},
+    command::{CommandOutput, Flags, run_command},
     run::Agent,
 };
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
-/// With the collector's credentials, and a port for metrics.
-fn collecting(api: &MemApiServer) -> (Flags, String) {
+/// Flags of an agent that only collects, and its metrics address.
+fn collector_flags(api: &MemApiServer) -> (Flags, String) {
     let free = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = free.local_addr().unwrap().to_string();
-    let flags = Flags::good()
+    let flags = Flags::valid()
         .with("pods", "never")
         .with("gc", "always")
         .with("metrics-addr", addr.clone())
@@ -40,12 +40,12 @@ async fn map(admin: &Client, name: &str, finalizers: &[&str], owner: Option<&Val
     admin.create(MAPS, &object).await.unwrap().ok().unwrap()
 }
 
-fn asked(agent: &Agent, arguments: &[&str]) -> Told {
+fn run(agent: &Agent, arguments: &[&str]) -> CommandOutput {
     let socket = agent.flags.socket().to_str().unwrap();
-    told(&[arguments, &["--socket", socket]].concat())
+    run_command(&[arguments, &["--socket", socket]].concat())
 }
 
-/// What is answered to a request, with its head.
+/// The HTTP answer to a request, with its headers.
 fn http(addr: &str, request: &str) -> String {
     let mut stream = TcpStream::connect(addr).unwrap();
     write!(stream, "{request} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
@@ -55,7 +55,7 @@ fn http(addr: &str, request: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn why_leads_from_a_foreground_deletion_to_the_object_that_somebody_else_holds() {
+async fn why_leads_from_a_foreground_deletion_to_the_object_with_a_finalizer() {
     let api = MemApiServer::start(Config::default()).await.unwrap();
     let admin = api.admin().unwrap();
     let owner = map(&admin, "owner", &[], None).await;
@@ -69,17 +69,17 @@ async fn why_leads_from_a_foreground_deletion_to_the_object_that_somebody_else_h
         .ok()
         .unwrap();
 
-    let (flags, addr) = collecting(&api);
+    let (flags, addr) = collector_flags(&api);
     let mut agent = Agent::start(flags);
     let why = ["why", "ConfigMap/default/owner"];
     agent
         .until("all three are being deleted", |agent| {
-            asked(agent, &why)
+            run(agent, &why)
                 .out
                 .contains("All wait for ConfigMap default/last: its deletion")
         })
         .await;
-    let text = asked(&agent, &why).out;
+    let text = run(&agent, &why).out;
     for words in [
         "ConfigMap default/owner  uid",
         "which waits for ConfigMap default/middle",
@@ -88,9 +88,9 @@ async fn why_leads_from_a_foreground_deletion_to_the_object_that_somebody_else_h
         assert!(text.contains(words), "{words} is not in {text}");
     }
     let uid = owner["metadata"]["uid"].as_str().unwrap();
-    let document: Value = serde_json::from_str(&asked(&agent, &["why", uid, "--json"]).out).unwrap();
+    let document: Value = serde_json::from_str(&run(&agent, &["why", uid, "--json"]).out).unwrap();
     assert_eq!(document["objects"].as_array().unwrap().len(), 3, "{document}");
-    let unknown = asked(&agent, &["why", "ConfigMap/nowhere"]);
+    let unknown = run(&agent, &["why", "ConfigMap/nowhere"]);
     assert_eq!(unknown.code, Some(1), "{unknown:?}");
     assert!(unknown.err.contains("use its UID"), "{unknown:?}");
 
@@ -100,7 +100,7 @@ async fn why_leads_from_a_foreground_deletion_to_the_object_that_somebody_else_h
         })
         .await;
     assert!(
-        asked(&agent, &["status"])
+        run(&agent, &["status"])
             .out
             .contains("collector works, and sees every kind")
     );
@@ -122,28 +122,28 @@ async fn why_leads_from_a_foreground_deletion_to_the_object_that_somebody_else_h
     assert_eq!(agent.terminate().await, Some(0));
 }
 
-/// It has answered, and it is its turn.
+/// The collector of this agent is active.
 fn works(agent: &Agent) -> bool {
     let collector = &agent.status()["collector"];
     collector.is_object() && collector["standsBy"].is_null()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_that_stands_by_says_why_and_whom_to_ask() {
+async fn standby_collector_names_the_reason_and_the_active_one() {
     let api = MemApiServer::start(Config::default()).await.unwrap();
-    let (first, _) = collecting(&api);
+    let (first, _) = collector_flags(&api);
     let mut first = Agent::start(first.with("node-name", "holder"));
     first.until("it works", works).await;
-    let (second, addr) = collecting(&api);
+    let (second, addr) = collector_flags(&api);
     let mut second = Agent::start(second);
     second
         .until("it knows who works", |agent| {
-            asked(agent, &["why", "Pod/x"])
+            run(agent, &["why", "Pod/x"])
                 .err
                 .contains("ask the agent of node holder")
         })
         .await;
-    let status = asked(&second, &["status"]).out;
+    let status = run(&second, &["status"]).out;
     assert!(status.contains("collector stands by: "), "{status}");
     let answer = http(&addr, "GET /metrics");
     assert!(answer.contains("pod_teardown_gc_works 0"), "{answer}");
@@ -152,28 +152,28 @@ async fn one_that_stands_by_says_why_and_whom_to_ask() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_address_for_metrics_that_is_taken_is_a_mistake_and_check_tells_of_it() {
+async fn metrics_address_in_use_is_an_error_and_check_reports_it() {
     let api = MemApiServer::start(Config::default()).await.unwrap();
-    let (flags, addr) = collecting(&api);
+    let (flags, addr) = collector_flags(&api);
     let _taken = TcpListener::bind(&addr).unwrap();
-    let checked = flags.tell("check");
+    let checked = flags.run("check");
     assert!(checked.out.contains("nobody else uses"), "{checked:?}");
     let mut agent = Agent::start(flags);
-    assert_eq!(agent.ended().await, Some(78));
+    assert_eq!(agent.wait_for_exit().await, Some(78));
     let log = agent.log();
     assert!(
         log.contains(&format!("--metrics-addr {addr}")) && log.contains("nobody else uses"),
         "{log}"
     );
 
-    let (flags, _) = collecting(&api);
+    let (flags, _) = collector_flags(&api);
     // No machine has it: it is kept for examples.
-    let told = flags.with("metrics-addr", "192.0.2.1:9464").tell("check");
-    assert_eq!(told.code, Some(78), "{told:?}");
+    let output = flags.with("metrics-addr", "192.0.2.1:9464").run("check");
+    assert_eq!(output.code, Some(78), "{output:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dry_run_tells_what_it_would_delete_and_why_and_deletes_nothing() {
+async fn dry_run_logs_what_it_would_delete_and_why_and_deletes_nothing() {
     let api = MemApiServer::start(Config::default()).await.unwrap();
     let admin = api.admin().unwrap();
     let owner = map(&admin, "owner", &[], None).await;
@@ -184,9 +184,9 @@ async fn a_dry_run_tells_what_it_would_delete_and_why_and_deletes_nothing() {
         .unwrap()
         .ok()
         .unwrap();
-    let (flags, addr) = collecting(&api);
+    let (flags, addr) = collector_flags(&api);
     let mut agent = Agent::start(flags.by_variable("POD_TEARDOWN_DRY_RUN", "true"));
-    agent.says("Dry run: not done").await;
+    agent.wait_for_log("Dry run: not done").await;
     let log = agent.log();
     let line = log.lines().find(|line| line.contains("Dry run: not done")).unwrap();
     for words in [

@@ -1,4 +1,4 @@
-//! The real binary with flags that are right, until a test makes some of them wrong.
+//! Runs the real binary with valid flags, which tests can change.
 
 use std::{
     collections::BTreeMap,
@@ -16,39 +16,38 @@ use testbed::apiserver::MemApiServer;
 /// The name of the Node.
 pub const NODE: &str = "n1";
 
-/// Flags by name, and a directory for all that they name.
+/// Flags by name, and a directory with the files that they name.
 pub struct Flags {
     flags: BTreeMap<&'static str, String>,
     env: BTreeMap<&'static str, String>,
     dir: TempDir,
 }
 
-/// What came of a command.
+/// Exit code and output of a command.
 #[derive(Debug)]
-pub struct Told {
+pub struct CommandOutput {
     pub code: Option<i32>,
     pub out: String,
     pub err: String,
 }
 
-/// Runs the binary with these arguments and nothing of this process's environment.
-pub fn told(arguments: &[&str]) -> Told {
-    tell(command().args(arguments))
+/// Runs the binary with these arguments and an empty environment.
+pub fn run_command(arguments: &[&str]) -> CommandOutput {
+    output_of(command().args(arguments))
 }
 
-/// The same with something in the agent's place that gives these answers, one for each connection, and then closes it; an
-/// empty one is none.
-pub fn answered(arguments: &[&str], answers: &[&str]) -> Told {
-    let whole = |answer: &&str| match answer.len() {
+/// Runs the binary against a fake agent that gives one answer per connection. An empty answer closes the connection.
+pub fn run_with_answers(arguments: &[&str], answers: &[&str]) -> CommandOutput {
+    let with_headers = |answer: &&str| match answer.len() {
         0 => String::new(),
         length => format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{answer}"),
     };
-    let answers: Vec<String> = answers.iter().map(whole).collect();
-    answered_as_is(arguments, &answers.iter().map(String::as_str).collect::<Vec<_>>())
+    let answers: Vec<String> = answers.iter().map(with_headers).collect();
+    run_with_raw_answers(arguments, &answers.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// The same with answers that are whole, with their heads.
-pub fn answered_as_is(arguments: &[&str], answers: &[&str]) -> Told {
+/// Runs the binary against a fake agent whose answers include HTTP headers.
+pub fn run_with_raw_answers(arguments: &[&str], answers: &[&str]) -> CommandOutput {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("socket");
     let listener = UnixListener::bind(&socket).unwrap();
@@ -60,7 +59,7 @@ pub fn answered_as_is(arguments: &[&str], answers: &[&str]) -> Told {
                 caller.write_all(answer.as_bytes()).unwrap();
             }
         });
-        told(&[arguments, &["--socket", socket.to_str().unwrap()]].concat())
+        run_command(&[arguments, &["--socket", socket.to_str().unwrap()]].concat())
     })
 }
 
@@ -70,10 +69,10 @@ pub fn command() -> Command {
     command
 }
 
-/// Runs a command, and takes down what it says.
-pub fn tell(command: &mut Command) -> Told {
+/// Runs a command until it exits.
+pub fn output_of(command: &mut Command) -> CommandOutput {
     let output = command.output().unwrap();
-    Told {
+    CommandOutput {
         code: output.status.code(),
         out: String::from_utf8(output.stdout).unwrap(),
         err: String::from_utf8(output.stderr).unwrap(),
@@ -83,8 +82,8 @@ pub fn tell(command: &mut Command) -> Told {
 // === impl Flags ===
 
 impl Flags {
-    /// Nothing that they name is wrong; nobody listens at the API server and the runtime's socket is not there yet.
-    pub fn good() -> Self {
+    /// Valid flags. No API server listens, and the runtime's socket does not exist.
+    pub fn valid() -> Self {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir_all(dir.path().join("kubelet/pods")).unwrap();
         let flags = Self {
@@ -95,7 +94,7 @@ impl Flags {
         let path = |name: &str| flags.path(name).display().to_string();
         let kubeconfig = testbed::api::kubeconfig("http://127.0.0.1:1", None, "node", "token");
         fs::write(flags.path("kubeconfig"), kubeconfig).unwrap();
-        let given = [
+        let values = [
             ("kubeconfig", path("kubeconfig")),
             ("node-name", NODE.to_owned()),
             ("cri-endpoint", format!("unix://{}", path("cri.sock"))),
@@ -104,14 +103,14 @@ impl Flags {
             ("socket", path("run/agent.sock")),
         ];
         Self {
-            flags: given.into(),
+            flags: values.into(),
             ..flags
         }
     }
 
-    /// With the credentials of the node at this server.
-    pub fn at(api: &MemApiServer) -> Self {
-        let flags = Self::good();
+    /// Valid flags with the node's credentials for this server.
+    pub fn for_server(api: &MemApiServer) -> Self {
+        let flags = Self::valid();
         fs::write(flags.path("kubeconfig"), api.node_kubeconfig(NODE)).unwrap();
         flags
     }
@@ -126,38 +125,38 @@ impl Flags {
         Path::new(&self.flags["socket"])
     }
 
-    /// Another value for a flag.
+    /// Sets a flag.
     pub fn with(mut self, flag: &'static str, value: impl Into<String>) -> Self {
         self.flags.insert(flag, value.into());
         self
     }
 
-    /// A path in the directory as the value of a flag.
+    /// Sets a flag to a path in the directory.
     pub fn with_path(self, flag: &'static str, name: &str) -> Self {
         let path = self.path(name).display().to_string();
         self.with(flag, path)
     }
 
-    /// A flag not given.
+    /// Removes a flag.
     pub fn without(mut self, flag: &'static str) -> Self {
         self.flags.remove(flag);
         self
     }
 
-    /// A flag given by its environment variable instead.
+    /// Passes a flag by its environment variable.
     pub fn by_environment(mut self, flag: &'static str, variable: &'static str) -> Self {
         let value = self.flags.remove(flag).unwrap();
         self.env.insert(variable, value);
         self
     }
 
-    /// An environment variable.
+    /// Sets an environment variable.
     pub fn by_variable(mut self, variable: &'static str, value: &str) -> Self {
         self.env.insert(variable, value.to_owned());
         self
     }
 
-    /// The command that these flags make with a verb.
+    /// The command with this verb.
     pub fn command(&self, verb: &str) -> Command {
         let mut command = command();
         command.arg(verb).envs(&self.env);
@@ -167,17 +166,17 @@ impl Flags {
         command
     }
 
-    /// Runs that command to its end.
-    pub fn tell(&self, verb: &str) -> Told {
-        tell(&mut self.command(verb))
+    /// Runs the command until it exits.
+    pub fn run(&self, verb: &str) -> CommandOutput {
+        output_of(&mut self.command(verb))
     }
 }
 
-// === impl Told ===
+// === impl CommandOutput ===
 
-impl Told {
+impl CommandOutput {
     /// Lines of standard error.
-    pub fn complaints(&self) -> Vec<&str> {
+    pub fn error_lines(&self) -> Vec<&str> {
         self.err.lines().collect()
     }
 }

@@ -1,4 +1,4 @@
-//! The file that the service takes its flags from: it says of each what the command line says.
+//! The service's environment file documents each flag like the command line.
 
 use std::{collections::BTreeMap, fs, time::Duration};
 
@@ -24,7 +24,7 @@ const TAIL: &str = "
 #RUST_LOG=info,pod_teardown=debug
 ";
 
-/// What stands for flags that have no default.
+/// Examples for flags without a default.
 const EXAMPLES: [(&str, &str); 11] = [
     ("POD_TEARDOWN_KUBECONFIG", "/etc/kubernetes/kubelet.conf"),
     ("POD_TEARDOWN_CRI_ENDPOINT", "unix:///run/containerd/containerd.sock"),
@@ -52,14 +52,14 @@ fn variables(command: &Command) -> Vec<(&str, &Arg)> {
         .collect()
 }
 
-/// What the unit itself sets.
-fn of_unit() -> BTreeMap<&'static str, &'static str> {
+/// Environment variables of the unit file.
+fn unit_variables() -> BTreeMap<&'static str, &'static str> {
     let set = UNIT.lines().filter_map(|line| line.strip_prefix("Environment="));
     set.filter_map(|it| it.split_once('=')).collect()
 }
 
-/// What is said of it, and of each of its values.
-fn told(arg: &Arg) -> Vec<String> {
+/// The help of a flag and of its values.
+fn descriptions(arg: &Arg) -> Vec<String> {
     let help = arg.get_long_help().or(arg.get_help()).unwrap().to_string();
     let values = arg.get_possible_values();
     let named = values.iter().filter(|_| arg.get_action().takes_values());
@@ -86,7 +86,7 @@ fn wrapped(text: &str) -> String {
 
 fn expected() -> String {
     let command = run();
-    let of_unit = of_unit();
+    let unit_variables = unit_variables();
     let parts = variables(&command).into_iter().map(|(variable, arg)| {
         let default = arg.get_default_values().first().and_then(|it| it.to_str());
         let default = default.filter(|_| arg.get_action().takes_values());
@@ -96,18 +96,18 @@ fn expected() -> String {
                 .find(|(name, _)| *name == variable)
                 .map(|(_, value)| *value)
         };
-        let value = of_unit.get(variable).copied().or(default).or_else(example);
+        let value = unit_variables.get(variable).copied().or(default).or_else(example);
         let value = value.unwrap_or_else(|| panic!("{variable} has no default: give it an example here"));
-        let told: String = told(arg).iter().map(|it| wrapped(it)).collect();
-        format!("\n{told}#{variable}={value}\n")
+        let help: String = descriptions(arg).iter().map(|it| wrapped(it)).collect();
+        format!("\n{help}#{variable}={value}\n")
     });
     HEAD.to_owned() + &parts.collect::<String>() + TAIL
 }
 
 #[test]
-fn the_environment_file_has_every_variable_with_its_meaning_and_its_default() {
-    let (is, expected) = (fs::read_to_string(FILE).unwrap_or_default(), expected());
-    if is != expected {
+fn environment_file_has_every_variable_with_its_help_and_default() {
+    let (actual, expected) = (fs::read_to_string(FILE).unwrap_or_default(), expected());
+    if actual != expected {
         let path = concat!(env!("CARGO_TARGET_TMPDIR"), "/pod-teardown.default");
         fs::write(path, &expected).unwrap();
         panic!("{FILE} does not say what the flags say. If those are right: cp {path} {FILE}");
@@ -115,22 +115,22 @@ fn the_environment_file_has_every_variable_with_its_meaning_and_its_default() {
 }
 
 #[test]
-fn what_the_unit_sets_and_the_environment_file_holds_are_flags_of_run() {
+fn variables_of_the_unit_and_the_environment_file_are_flags_of_run() {
     let command = run();
     let known: Vec<_> = variables(&command).into_iter().map(|(variable, _)| variable).collect();
     assert!(
-        of_unit().keys().all(|variable| known.contains(variable)),
+        unit_variables().keys().all(|variable| known.contains(variable)),
         "{:?}",
-        of_unit()
+        unit_variables()
     );
-    assert_eq!(of_unit().len(), 0, "each node has its own");
+    assert_eq!(unit_variables().len(), 0, "the unit sets none");
     let file = fs::read_to_string(FILE).unwrap();
     let settings = file.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
-    assert_eq!(settings.count(), 0, "the package itself changes nothing");
+    assert_eq!(settings.count(), 0, "all are commented out");
 }
 
 #[test]
-fn a_kubelet_that_starts_asks_where_the_service_listens() {
+fn drop_in_of_the_kubelet_reads_the_environment_file_of_the_service() {
     for unit in [UNIT, DROP_IN] {
         assert!(
             unit.contains("\nEnvironmentFile=-/etc/default/pod-teardown\n"),
@@ -139,11 +139,11 @@ fn a_kubelet_that_starts_asks_where_the_service_listens() {
     }
 }
 
-/// Else systemd would end the start of a kubelet whose pods take long, again and again.
+/// Otherwise systemd would abort every start of the kubelet while a pod terminates slowly.
 #[test]
-fn a_kubelet_that_starts_waits_for_its_pods_for_less_time_than_systemd_waits_for_its_start() {
-    let asks = DROP_IN.lines().find_map(|line| line.strip_prefix("ExecStartPre=-"));
-    let (_, timeout) = asks.unwrap().split_once(" hand-back --timeout ").unwrap();
-    let systemd_waits = Duration::from_secs(90);
-    assert!(humantime::parse_duration(timeout).unwrap() + Duration::from_secs(10) < systemd_waits);
+fn timeout_of_the_handover_is_shorter_than_systemds_start_timeout() {
+    let command = DROP_IN.lines().find_map(|line| line.strip_prefix("ExecStartPre=-"));
+    let (_, timeout) = command.unwrap().split_once(" hand-back --timeout ").unwrap();
+    let start_timeout = Duration::from_secs(90);
+    assert!(humantime::parse_duration(timeout).unwrap() + Duration::from_secs(10) < start_timeout);
 }

@@ -1,18 +1,18 @@
-//! Mistakes on the command line and in what it points to: each one clear line, with thing, remedy and exit code.
+//! Errors on the command line and in the files that it names: each is one line with object, remedy and exit code.
 
 use std::fs::{self, File};
 
-use crate::command::{Flags, command, told};
+use crate::command::{Flags, command, output};
 
 const USAGE: Option<i32> = Some(64);
 const CONFIGURATION: Option<i32> = Some(78);
 
-/// Flags, code, and words of the line that complains, the last of them from its remedy.
+/// Flags, exit code, and words of the error, the last of them from its remedy.
 type Case = (Flags, Option<i32>, [&'static str; 3]);
 
 fn cases() -> Vec<Case> {
     let file = |name: &str, text: &str| {
-        let flags = Flags::good();
+        let flags = Flags::valid();
         fs::write(flags.path(name), text).unwrap();
         flags
     };
@@ -22,57 +22,57 @@ fn cases() -> Vec<Case> {
     };
     vec![
         (
-            Flags::good().without("kubeconfig"),
+            Flags::valid().without("kubeconfig"),
             USAGE,
             ["--kubeconfig", "is missing", "kubelet.conf"],
         ),
         (
-            Flags::good().with("shutdown-timeout", "20"),
+            Flags::valid().with("shutdown-timeout", "20"),
             USAGE,
             ["--shutdown-timeout", "20", "20s"],
         ),
         (
-            Flags::good().with("shutdown-timeout", "soon"),
+            Flags::valid().with("shutdown-timeout", "soon"),
             USAGE,
             ["--shutdown-timeout", "soon", "20s"],
         ),
         (
-            Flags::good().with("take-over-after", "45"),
+            Flags::valid().with("take-over-after", "45"),
             USAGE,
             ["--take-over-after", "45", "unit"],
         ),
         (
-            Flags::good().with("take-over-after", "1s"),
+            Flags::valid().with("take-over-after", "1s"),
             USAGE,
             ["--take-over-after", "1s", "2s"],
         ),
         (
-            Flags::good().with("metrics-addr", "localhost"),
+            Flags::valid().with("metrics-addr", "localhost"),
             USAGE,
             ["--metrics-addr localhost", "with a port", "127.0.0.1:9464"],
         ),
         (
-            Flags::good().with("metrics-addr", "127.0.0.1:0"),
+            Flags::valid().with("metrics-addr", "127.0.0.1:0"),
             USAGE,
             ["--metrics-addr 127.0.0.1:0", "port 0", "127.0.0.1:9464"],
         ),
         (
-            Flags::good().with("node-name", "../n1"),
+            Flags::valid().with("node-name", "../n1"),
             USAGE,
             ["--node-name", "../n1", "kubectl get nodes"],
         ),
         (
-            Flags::good().with("cri-endpoint", "tcp://1.2.3.4:5"),
+            Flags::valid().with("cri-endpoint", "tcp://1.2.3.4:5"),
             USAGE,
             ["--cri-endpoint", "tcp://", "unix:///"],
         ),
         (
-            Flags::good().with("cgroup-root", "/a/../b"),
+            Flags::valid().with("cgroup-root", "/a/../b"),
             USAGE,
             ["--cgroup-root", "..", "cgroupRoot"],
         ),
         (
-            Flags::good().with_path("kubeconfig", "absent"),
+            Flags::valid().with_path("kubeconfig", "absent"),
             CONFIGURATION,
             ["--kubeconfig", "absent", "readable"],
         ),
@@ -87,7 +87,7 @@ fn cases() -> Vec<Case> {
             ["--kubeconfig", "empty", "kubeconfig"],
         ),
         (
-            Flags::good().with_path("kubelet-root", "absent"),
+            Flags::valid().with_path("kubelet-root", "absent"),
             CONFIGURATION,
             ["--kubelet-root", "absent", "--root-dir"],
         ),
@@ -97,7 +97,7 @@ fn cases() -> Vec<Case> {
             ["--kubelet-root", "file", "--root-dir"],
         ),
         (
-            Flags::good().with_path("kubelet-config", "absent"),
+            Flags::valid().with_path("kubelet-config", "absent"),
             CONFIGURATION,
             ["--kubelet-config", "absent", "--config"],
         ),
@@ -131,17 +131,17 @@ fn cases() -> Vec<Case> {
             ["--kubeconfig", "server 127.0.0.1:18080", "https://host:port"],
         ),
         (
-            Flags::good().with("state-dir", "/proc/x"),
+            Flags::valid().with("state-dir", "/proc/x"),
             CONFIGURATION,
             ["--state-dir /proc/x", "/proc", "write to"],
         ),
         (
-            Flags::good().with("socket", "agent.sock"),
+            Flags::valid().with("socket", "agent.sock"),
             CONFIGURATION,
             ["--socket agent.sock", "absolute", "in full"],
         ),
         (
-            Flags::good().with("shutdown-timeout", "0"),
+            Flags::valid().with("shutdown-timeout", "0"),
             USAGE,
             ["--shutdown-timeout 0", "no unit", "20s"],
         ),
@@ -151,17 +151,17 @@ fn cases() -> Vec<Case> {
             ["--state-dir", "is not a directory", "write to"],
         ),
         (
-            Flags::good().with("state-dir", "state"),
+            Flags::valid().with("state-dir", "state"),
             CONFIGURATION,
             ["--state-dir", "absolute", "in full"],
         ),
         (
-            Flags::good().with_path("socket", "kubelet"),
+            Flags::valid().with_path("socket", "kubelet"),
             CONFIGURATION,
             ["--socket", "is a directory", "name a path"],
         ),
         (
-            Flags::good().with("cri-endpoint", "unix:///dev/null"),
+            Flags::valid().with("cri-endpoint", "unix:///dev/null"),
             CONFIGURATION,
             ["--cri-endpoint", "is not a socket", "listens"],
         ),
@@ -169,53 +169,53 @@ fn cases() -> Vec<Case> {
 }
 
 #[test]
-fn every_mistake_is_one_line_that_names_the_thing_and_the_remedy() {
+fn every_error_is_one_line_that_names_the_object_and_the_remedy() {
     for (flags, code, words) in cases() {
-        let told = flags.tell("run");
-        assert_eq!(told.code, code, "{words:?}: {told:?}");
-        let lines = told.complaints();
-        assert_eq!(lines.len(), 1, "{words:?}: {told:?}");
+        let output = flags.run("run");
+        assert_eq!(output.code, code, "{words:?}: {output:?}");
+        let lines = output.error_lines();
+        assert_eq!(lines.len(), 1, "{words:?}: {output:?}");
         for word in words {
-            assert!(lines[0].contains(word), "{word:?} is not in {told:?}");
+            assert!(lines[0].contains(word), "{word:?} is not in {output:?}");
         }
         assert!(
             !flags.path("state").exists() && !flags.path("run").exists(),
-            "something was made: {told:?}"
+            "something was made: {output:?}"
         );
     }
 }
 
 #[test]
-fn check_ends_with_the_same_code_and_shows_the_same_remedy() {
+fn check_has_the_same_exit_code_and_remedy() {
     for (flags, code, words) in cases() {
-        let told = flags.tell("check");
-        assert_eq!(told.code, code, "{words:?}: {told:?}");
+        let output = flags.run("check");
+        assert_eq!(output.code, code, "{words:?}: {output:?}");
         for word in words {
-            assert!(told.out.contains(word), "{word:?} is not in {told:?}");
+            assert!(output.out.contains(word), "{word:?} is not in {output:?}");
         }
     }
 }
 
 #[test]
-fn all_mistakes_are_told_at_once() {
-    let flags = Flags::good()
+fn all_errors_are_reported_at_once() {
+    let flags = Flags::valid()
         .with_path("kubeconfig", "absent")
         .with_path("kubelet-root", "absent")
         .with("cri-endpoint", "unix:///dev/null")
         .with("node-name", "N_1");
-    let told = flags.tell("run");
-    let lines = told.complaints();
+    let output = flags.run("run");
+    let lines = output.error_lines();
     let named = ["--node-name", "--kubeconfig", "--cri-endpoint", "--kubelet-root"];
-    assert_eq!(lines.len(), named.len(), "{told:?}");
+    assert_eq!(lines.len(), named.len(), "{output:?}");
     for (line, flag) in lines.iter().zip(named) {
         assert!(line.starts_with("pod-teardown: ") && line.contains(flag), "{line}");
     }
     // Wrong usage comes before wrong configuration.
-    assert_eq!(told.code, USAGE);
+    assert_eq!(output.code, USAGE);
 }
 
 #[test]
-fn what_is_no_flag_and_no_verb_is_wrong_usage() {
+fn unknown_flags_and_verbs_are_usage_errors() {
     for arguments in [
         &["run", "--grace", "5s"][..],
         &["check", "--no-such-flag"],
@@ -227,57 +227,60 @@ fn what_is_no_flag_and_no_verb_is_wrong_usage() {
         &["why"],
         &[],
     ] {
-        let told = told(arguments);
-        assert_eq!(told.code, USAGE, "{arguments:?}: {told:?}");
-        assert!(!told.err.is_empty() && told.out.is_empty(), "{arguments:?}: {told:?}");
+        let output = run_command(arguments);
+        assert_eq!(output.code, USAGE, "{arguments:?}: {output:?}");
+        assert!(
+            !output.err.is_empty() && output.out.is_empty(),
+            "{arguments:?}: {output:?}"
+        );
     }
-    assert!(told(&["run", "--grace", "5s"]).err.contains("--grace"));
+    assert!(run_command(&["run", "--grace", "5s"]).err.contains("--grace"));
     for pod in ["web-0", "a/b/c", "/x", "x/", "a b/c", "a/ü", ""] {
-        let told = told(&["timeline", pod]);
-        assert_eq!(told.code, USAGE, "{pod:?}: {told:?}");
-        assert!(told.err.contains("must be NAMESPACE/NAME"), "{pod:?}: {told:?}");
+        let output = run_command(&["timeline", pod]);
+        assert_eq!(output.code, USAGE, "{pod:?}: {output:?}");
+        assert!(output.err.contains("must be NAMESPACE/NAME"), "{pod:?}: {output:?}");
     }
 }
 
 #[test]
-fn a_hand_back_keeps_no_kubelet_from_starting_where_no_agent_is() {
-    let told = told(&["hand-back", "--socket", "/no/such/socket"]);
-    assert_eq!((told.code, told.err.as_str()), (Some(0), ""));
+fn handover_without_an_agent_does_not_prevent_the_kubelets_start() {
+    let output = run_command(&["hand-back", "--socket", "/no/such/socket"]);
+    assert_eq!((output.code, output.err.as_str()), (Some(0), ""));
     assert!(
-        told.out.contains("nothing to hand back") && told.out.contains("/no/such/socket"),
-        "{told:?}"
+        output.out.contains("nothing to hand back") && output.out.contains("/no/such/socket"),
+        "{output:?}"
     );
     let full = File::options().write(true).open("/dev/full").unwrap();
     let status = command()
         .args(["hand-back", "--socket", "/no/such/socket"])
         .stdout(full)
         .status();
-    assert_eq!(status.unwrap().code(), Some(0), "it could not be told");
+    assert_eq!(status.unwrap().code(), Some(0), "the result could not be printed");
 }
 
 #[test]
-fn a_mistake_in_the_drop_in_keeps_no_kubelet_from_starting() {
+fn error_in_the_drop_in_does_not_prevent_the_kubelets_start() {
     let node = ["--socket", "/no/such/socket"];
-    let timed = told(&["hand-back", "--timeout", "60", node[0], node[1]]);
+    let timed = run_command(&["hand-back", "--timeout", "60", node[0], node[1]]);
     assert_eq!(timed.code, Some(0), "{timed:?}");
     assert!(timed.err.contains("--timeout 60"), "{timed:?}");
     assert!(
         timed.out.contains("nothing to hand back"),
         "it is asked for all the same: {timed:?}"
     );
-    let misspelt = told(&["hand-back", "--time", "60s"]);
+    let misspelt = run_command(&["hand-back", "--time", "60s"]);
     assert_eq!(misspelt.code, Some(0), "{misspelt:?}");
     assert!(
         misspelt.err.contains("--time") && !misspelt.out.is_empty(),
         "it is asked for with the defaults: {misspelt:?}"
     );
-    let help = told(&["hand-back", "--help"]);
+    let help = run_command(&["hand-back", "--help"]);
     assert!(help.code == Some(0) && help.out.contains("--timeout"), "{help:?}");
 }
 
 #[test]
-fn help_says_what_each_verb_takes_and_how_it_ends() {
-    let help = told(&["--help"]);
+fn help_of_each_verb_has_its_arguments_and_exit_codes() {
+    let help = run_command(&["--help"]);
     assert_eq!(help.code, Some(0));
     for verb in ["run", "check", "status", "timeline", "held", "release", "hand-back"] {
         assert!(help.out.contains(verb), "{verb} is not in {}", help.out);
@@ -297,7 +300,7 @@ fn help_says_what_each_verb_takes_and_how_it_ends() {
         "dry-run",
     ];
     for verb in ["run", "check"] {
-        let help = told(&[verb, "--help"]);
+        let help = run_command(&[verb, "--help"]);
         assert_eq!(help.code, Some(0));
         for flag in flags {
             let variable = format!("POD_TEARDOWN_{}", flag.to_uppercase().replace('-', "_"));
@@ -305,72 +308,68 @@ fn help_says_what_each_verb_takes_and_how_it_ends() {
             assert!(help.out.contains(&variable), "{verb}: {variable}");
         }
     }
-    let check = told(&["check", "--help"]).out;
+    let check = run_command(&["check", "--help"]).out;
     assert!(
         ["78", "69", "Exit code"].iter().all(|word| check.contains(word)),
         "{check}"
     );
-    assert!(told(&["timeline", "--help"]).out.contains("NS/POD"));
-    assert!(told(&["status", "--help"]).out.contains("--json"));
+    assert!(run_command(&["timeline", "--help"]).out.contains("NS/POD"));
+    assert!(run_command(&["status", "--help"]).out.contains("--json"));
 }
 
 #[test]
-fn a_flag_may_be_given_by_its_environment_variable() {
-    let flags = Flags::good()
+fn flag_can_be_set_by_its_environment_variable() {
+    let flags = Flags::valid()
         .with("shutdown-timeout", "20")
         .with_path("kubelet-root", "absent")
         .by_environment("shutdown-timeout", "POD_TEARDOWN_SHUTDOWN_TIMEOUT")
         .by_environment("kubelet-root", "POD_TEARDOWN_KUBELET_ROOT")
         .by_environment("kubeconfig", "POD_TEARDOWN_KUBECONFIG");
-    let told = flags.tell("run");
-    let lines = told.complaints();
-    assert_eq!(lines.len(), 2, "{told:?}");
+    let output = flags.run("run");
+    let lines = output.error_lines();
+    assert_eq!(lines.len(), 2, "{output:?}");
     assert!(
         lines[0].contains("--kubelet-root") && lines[1].contains("--shutdown-timeout"),
-        "{told:?}"
+        "{output:?}"
     );
 }
 
 #[test]
-fn a_choice_that_there_is_not_hides_no_other_mistake() {
+fn invalid_choice_does_not_hide_other_errors() {
     for verb in ["run", "check"] {
-        let flags = Flags::good()
+        let flags = Flags::valid()
             .with_path("kubelet-root", "absent")
             .with("pods", "sometimes");
         let output = flags.command(verb).env("POD_TEARDOWN_GC", "maybe").output().unwrap();
-        let told = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
         for mistake in [
             "--pods sometimes",
             "auto, always, never",
             "--gc maybe",
             "--kubelet-root",
         ] {
-            assert!(told.contains(mistake), "{verb}: {mistake}: {told}");
+            assert!(text.contains(mistake), "{verb}: {mistake}: {text}");
         }
         assert_eq!(output.status.code(), Some(64), "{verb}");
     }
 }
 
 #[test]
-fn a_setting_that_is_none_is_told() {
+fn unknown_setting_is_reported() {
     let misspelt = ("POD_TEARDOWN_TAKEOVER_AFTER", "10s");
-    let flags = Flags::good().with_path("kubelet-root", "absent");
+    let flags = Flags::valid().with_path("kubelet-root", "absent");
     for verb in ["run", "check"] {
         let output = flags.command(verb).env(misspelt.0, misspelt.1).output().unwrap();
-        let told = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
-        assert!(told.contains(misspelt.0), "{verb}: {told}");
-        assert_eq!(
-            output.status.code(),
-            Some(78),
-            "{verb}: it is no mistake of its own: {told}"
-        );
+        let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert!(text.contains(misspelt.0), "{verb}: {text}");
+        assert_eq!(output.status.code(), Some(78), "{verb}: it is not an error: {text}");
     }
 }
 
 #[test]
-fn an_empty_variable_is_as_good_as_none_and_a_switch_takes_what_people_write() {
+fn empty_variable_counts_as_unset_and_a_switch_accepts_common_values() {
     let with = |variable: &'static str, value: &str| {
-        let flags = Flags::good().with_path("kubelet-root", "absent");
+        let flags = Flags::valid().with_path("kubelet-root", "absent");
         let output = flags.command("run").env(variable, value).output().unwrap();
         String::from_utf8(output.stderr).unwrap()
     };
@@ -392,8 +391,8 @@ fn an_empty_variable_is_as_good_as_none_and_a_switch_takes_what_people_write() {
 }
 
 #[test]
-fn questions_to_an_agent_that_does_not_run_say_so() {
-    let flags = Flags::good();
+fn queries_without_an_agent_have_an_error() {
+    let flags = Flags::valid();
     let socket = flags.socket().display().to_string();
     for arguments in [
         &["status", "--socket", &socket][..],
@@ -402,11 +401,11 @@ fn questions_to_an_agent_that_does_not_run_say_so() {
         &["gc", "graph", "--socket", &socket],
         &["gc", "graph", "--uid", "a b&c", "--format", "svg", "--socket", &socket],
     ] {
-        let told = told(arguments);
-        assert_eq!(told.code, Some(1), "{told:?}");
-        assert_eq!(told.complaints().len(), 1, "{told:?}");
+        let output = run_command(arguments);
+        assert_eq!(output.code, Some(1), "{output:?}");
+        assert_eq!(output.error_lines().len(), 1, "{output:?}");
         for word in ["no agent answers", &socket, "is it running", "--socket"] {
-            assert!(told.err.contains(word), "{word:?} is not in {told:?}");
+            assert!(output.err.contains(word), "{word:?} is not in {output:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Foreign text drives neither systemd nor the terminal of an operator.
+//! Untrusted text controls neither systemd nor the terminal.
 
 use std::{
     fs,
@@ -9,7 +9,7 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::{
-    command::{answered, told},
+    command::{run_command, run_with_answers},
     run::{Agent, api},
     service::Systemd,
 };
@@ -17,28 +17,30 @@ use testbed::scripted_cri::{ScriptedCri, World};
 
 use crate::command::Flags;
 
-/// All that a terminal, a log or systemd obeys in a text.
-const OBEYED: &str = "\u{1}\u{7}\u{8}\t\n\u{b}\u{c}\r\u{1b}\u{1f}\u{7f}\u{80}\u{85}\u{90}\u{9b}\u{9d}\u{9f}\u{61c}\u{200e}\u{200f}\
+/// Characters that a terminal, a log or systemd interprets.
+const CONTROL: &str = "\u{1}\u{7}\u{8}\t\n\u{b}\u{c}\r\u{1b}\u{1f}\u{7f}\u{80}\u{85}\u{90}\u{9b}\u{9d}\u{9f}\u{61c}\u{200e}\u{200f}\
     \u{2028}\u{2029}\u{202a}\u{202b}\u{202c}\u{202d}\u{202e}\u{2066}\u{2067}\u{2068}\u{2069}";
 
-fn is_obeyed(letter: char) -> bool {
-    letter != '\n' && (letter.is_control() || OBEYED.contains(letter))
+fn is_control(letter: char) -> bool {
+    letter != '\n' && (letter.is_control() || CONTROL.contains(letter))
 }
 
-/// The same in which each text that is `x` is another.
-fn filled(value: &Value, with: &str) -> Value {
+/// Replaces each text `x` in the value.
+fn filled(value: &Value, replacement: &str) -> Value {
     match value {
-        Value::String(text) if text == "x" => with.into(),
-        Value::Array(items) => items.iter().map(|item| filled(item, with)).collect(),
+        Value::String(text) if text == "x" => replacement.into(),
+        Value::Array(items) => items.iter().map(|item| filled(item, replacement)).collect(),
         Value::Object(members) => {
-            let members = members.iter().map(|(name, value)| (name.clone(), filled(value, with)));
+            let members = members
+                .iter()
+                .map(|(name, value)| (name.clone(), filled(value, replacement)));
             Value::Object(members.collect())
         }
         other => other.clone(),
     }
 }
 
-fn story() -> Value {
+fn trace() -> Value {
     json!({
         "namespace": "x", "name": "x", "uid": "x", "began": "2026-01-02T03:04:05Z", "cause": "deleted",
         "graceSeconds": 30, "graceLeftMs": 0, "stage": "terminated", "elapsedMs": 4000, "attempts": 2,
@@ -51,10 +53,10 @@ fn item() -> Value {
     json!({ "item": "x", "uid": "x", "why": "x", "release": "x", "facts": ["x"], "digest": "x" })
 }
 
-/// A question, its answer, and the flags for the answer as JSON.
-type Question = (Vec<&'static str>, Value, Option<&'static [&'static str]>);
+/// The arguments of a query, its answer, and the flags for JSON.
+type Query = (Vec<&'static str>, Value, Option<&'static [&'static str]>);
 
-fn questions() -> [Question; 10] {
+fn queries() -> [Query; 10] {
     const JSON: Option<&[&str]> = Some(&["--json"]);
     let report = pod_teardown::ops::status::StatusReport {
         takes_pods: true,
@@ -73,7 +75,7 @@ fn questions() -> [Question; 10] {
             "house",
             json!({ "leftovers": ["x"], "strangers": ["x"], "volumes": ["x"] }),
         ),
-        ("pods", json!({ "terminating": [story()], "kept": 1, "finished": 1 })),
+        ("pods", json!({ "terminating": [trace()], "kept": 1, "finished": 1 })),
         ("journal", json!("x")),
         ("journalAsides", json!(["x"])),
         ("collector", json!({ "standsBy": "x", "notSynced": "x" })),
@@ -108,12 +110,12 @@ fn questions() -> [Question; 10] {
         (vec!["why", "default/web"], why, JSON),
         (
             vec!["timeline", "default/web"],
-            json!([story()]),
+            json!([trace()]),
             Some(&["--format", "json"]),
         ),
         (
             vec!["timeline", "default/web", "--format", "svg"],
-            json!([story()]),
+            json!([trace()]),
             None,
         ),
         (vec!["gc", "graph"], picture, Some(&["--format", "json"])),
@@ -129,16 +131,20 @@ fn questions() -> [Question; 10] {
 }
 
 #[test]
-fn no_answer_drives_the_terminal_whatever_the_verb() {
-    let hostile = format!("begin{OBEYED}end");
-    for (verb, answer, json) in questions() {
+fn answers_do_not_control_the_terminal() {
+    let hostile = format!("begin{CONTROL}end");
+    for (verb, answer, json) in queries() {
         let shown = |with: &str, more: &[&str]| {
-            let told = answered(&[&verb, more].concat(), &[&filled(&answer, with).to_string()]);
-            assert_eq!((told.code, told.err.as_str()), (Some(0), ""), "{verb:?}: {told:?}");
-            let obeyed: Vec<char> = told.out.chars().filter(|letter| is_obeyed(*letter)).collect();
-            // Our own tables and drawings have none, nor tabs.
-            assert!(obeyed.is_empty(), "{verb:?}: {obeyed:?}");
-            told.out
+            let output = run_with_answers(&[&verb, more].concat(), &[&filled(&answer, with).to_string()]);
+            assert_eq!(
+                (output.code, output.err.as_str()),
+                (Some(0), ""),
+                "{verb:?}: {output:?}"
+            );
+            let control: Vec<char> = output.out.chars().filter(|letter| is_control(*letter)).collect();
+            // Tables and drawings have no control characters and no tabs.
+            assert!(control.is_empty(), "{verb:?}: {control:?}");
+            output.out
         };
         let (harmless, text) = (shown("begin", &[]), shown(&hostile, &[]));
         assert!(harmless.contains("begin") && text.contains("begin"), "{verb:?}: {text}");
@@ -154,8 +160,8 @@ fn no_answer_drives_the_terminal_whatever_the_verb() {
 }
 
 #[test]
-fn no_error_of_an_agent_drives_the_terminal() {
-    let answer = json!({ "error": format!("begin{OBEYED}end") }).to_string();
+fn errors_of_the_agent_do_not_control_the_terminal() {
+    let answer = json!({ "error": format!("begin{CONTROL}end") }).to_string();
     let length = answer.len();
     let refusal = format!("HTTP/1.1 503 No\r\ncontent-length: {length}\r\n\r\n{answer}");
     for verb in [
@@ -164,19 +170,19 @@ fn no_error_of_an_agent_drives_the_terminal() {
         &["kill", "default/web"],
         &["why", "default/web"],
     ] {
-        let told = crate::command::answered_as_is(verb, &[&refusal]);
-        assert_eq!((told.code, told.complaints().len()), (Some(1), 1), "{told:?}");
+        let output = crate::command::run_with_raw_answers(verb, &[&refusal]);
+        assert_eq!((output.code, output.error_lines().len()), (Some(1), 1), "{output:?}");
         assert!(
-            told.err.contains("begin") && !told.err.chars().any(is_obeyed),
-            "{told:?}"
+            output.err.contains("begin") && !output.err.chars().any(is_control),
+            "{output:?}"
         );
     }
 }
 
 #[test]
-fn no_wrong_argument_drives_the_terminal() {
-    // An argument has no NUL, and a newline only begins a line.
-    let hostile = format!("begin{OBEYED}end");
+fn invalid_arguments_do_not_control_the_terminal() {
+    // An argument cannot contain NUL.
+    let hostile = format!("begin{CONTROL}end");
     for arguments in [
         &[hostile.as_str()][..],
         &["status", &hostile],
@@ -187,21 +193,21 @@ fn no_wrong_argument_drives_the_terminal() {
         &["hand-back", &hostile],
         &["gc", &hostile],
     ] {
-        let told = told(arguments);
-        let obeyed: Vec<char> = told
+        let output = run_command(arguments);
+        let control: Vec<char> = output
             .err
             .chars()
-            .filter(|letter| is_obeyed(*letter) && *letter != '\t')
+            .filter(|letter| is_control(*letter) && *letter != '\t')
             .collect();
-        assert!(obeyed.is_empty(), "{arguments:?}: {obeyed:?} in {}", told.err);
+        assert!(control.is_empty(), "{arguments:?}: {control:?} in {}", output.err);
         assert!(
-            told.err.contains("\\u{9b}") && told.err.contains("\\u{202e}"),
-            "{told:?}"
+            output.err.contains("\\u{9b}") && output.err.contains("\\u{202e}"),
+            "{output:?}"
         );
     }
 }
 
-/// Killed when it is dropped.
+/// A process that is killed when dropped.
 struct Process(std::process::Child);
 
 impl Drop for Process {
@@ -211,7 +217,7 @@ impl Drop for Process {
     }
 }
 
-/// A kubelet with our directory and further arguments. By its runtime it is none of other agents'.
+/// Starts a fake kubelet with this kubelet root. Its runtime differs from that of other tests' agents.
 fn kubelet(flags: &Flags, arguments: &[&str]) -> Process {
     let program = flags.path("kubelet-here");
     fs::create_dir(&program).unwrap();
@@ -225,41 +231,44 @@ fn kubelet(flags: &Flags, arguments: &[&str]) -> Process {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn arguments_of_a_kubelet_drive_neither_systemd_nor_a_terminal_nor_the_log() {
+async fn arguments_of_a_kubelet_control_neither_systemd_nor_the_terminal_nor_the_log() {
     let api = api().await;
     let cri = ScriptedCri::start(World::new()).await;
-    let flags = Flags::at(&api)
+    let flags = Flags::for_server(&api)
         .with("cri-endpoint", cri.endpoint())
         .with("pods", "always");
-    let (systemd, flags) = Systemd::starts(flags);
+    let (systemd, flags) = Systemd::with_flags(flags);
     let injected = "-x\nMAINPID=1\nWATCHDOG=trigger\u{1b}]0;owned\u{7}\u{1b}[2J\u{9b}2J\u{202e}";
     let _kubelet = kubelet(&flags, &[injected, &"long".repeat(10_000)]);
     let mut agent = Agent::start(flags);
     agent
         .until("it sees the kubelet", |agent| agent.status()["held"].is_string())
         .await;
-    let mut heard = systemd.until("STATUS=held: a kubelet").await;
-    heard.extend(systemd.until("WATCHDOG=1").await);
-    for line in &heard {
+    let mut messages = systemd.until("STATUS=held: a kubelet").await;
+    messages.extend(systemd.until("WATCHDOG=1").await);
+    for line in &messages {
         let is_ours = ["READY=1", "STATUS=", "WATCHDOG=1"]
             .iter()
             .any(|own| line.starts_with(own));
         assert!(
-            is_ours && line != "WATCHDOG=trigger" && !line.chars().any(is_obeyed),
-            "{heard:?}"
+            is_ours && line != "WATCHDOG=trigger" && !line.chars().any(is_control),
+            "{messages:?}"
         );
     }
-    let status = heard.iter().rfind(|line| line.starts_with("STATUS=")).unwrap();
+    let status = messages.iter().rfind(|line| line.starts_with("STATUS=")).unwrap();
     assert!(
         status.contains("-x\\nMAINPID=1\\nWATCHDOG=trigger\\u{1b}]0;") || status.contains('…'),
         "{status}"
     );
     let socket = agent.flags.socket().to_str().unwrap();
     for verb in [&["status"][..], &["held"], &["status", "--json"]] {
-        let told = crate::command::told(&[verb, &["--socket", socket]].concat());
-        assert!(told.out.contains("kubelet -c read x"), "{told:?}");
-        assert!(!told.out.chars().any(is_obeyed), "{told:?}");
-        assert!(!told.out.lines().any(|line| line.starts_with("MAINPID")), "{told:?}");
+        let output = crate::command::run_command(&[verb, &["--socket", socket]].concat());
+        assert!(output.out.contains("kubelet -c read x"), "{output:?}");
+        assert!(!output.out.chars().any(is_control), "{output:?}");
+        assert!(
+            !output.out.lines().any(|line| line.starts_with("MAINPID")),
+            "{output:?}"
+        );
     }
     assert_eq!(agent.terminate().await, Some(0));
     let log = agent.log();
@@ -268,7 +277,7 @@ async fn arguments_of_a_kubelet_drive_neither_systemd_nor_a_terminal_nor_the_log
         "{log}"
     );
     assert!(
-        log.contains("kubelet -c read x") && !log.chars().any(is_obeyed),
+        log.contains("kubelet -c read x") && !log.chars().any(is_control),
         "{log}"
     );
 }

@@ -1,4 +1,4 @@
-//! The command as people meet it: flags, mistakes, remedies and exit codes of the real binary.
+//! The command line of the real binary: flags, errors, remedies and exit codes.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
@@ -6,16 +6,16 @@ mod command;
 
 mod check;
 mod collector;
-mod end;
 mod environment;
 mod flags;
-mod held;
+mod holds;
 mod hostile;
 mod memory;
+#[cfg(feature = "system-tests")]
+mod mount_namespace;
 mod output;
 mod run;
 mod safety;
 mod service;
+mod stop;
 mod timeline;
-#[cfg(feature = "system-tests")]
-mod unshared;

@@ -1,4 +1,4 @@
-//! However large the objects of a node's pods are, and however many have ended there, the agent stays small.
+//! The agent's memory is limited for large and for many terminal pods.
 
 use std::{fs, ops::Range};
 
@@ -16,28 +16,29 @@ use crate::{
     run::{Agent, api},
 };
 
-/// The most memory, in MiB, of which the program itself is 12. A build for tests is several times larger, so that tests
-/// count only what is no file.
-pub const MOST: f64 = 64.0;
-const OF_FILES: f64 = 12.0;
-/// As much as a kube-apiserver takes for one object.
+/// Memory limit in MiB. Tests count only memory that is not mapped from files, because a test build of the program is several
+/// times larger.
+pub const LIMIT: f64 = 64.0;
+/// Mapped files of the release build, in MiB.
+const MAPPED_FILES: f64 = 12.0;
+/// Maximum size of an object that kube-apiserver accepts, in bytes.
 const LARGE: usize = 1_400_000;
 
-/// The most memory of an agent.
+/// Peak memory of an agent.
 pub struct Peak {
-    /// All of it, in MiB.
+    /// Total, in MiB.
     pub all: f64,
-    /// What of it is no file.
+    /// Without mapped files, in MiB.
     pub own: f64,
 }
 
-/// What was measured with terminal pods.
+/// A measurement with terminal pods.
 pub struct Terminal {
-    /// The most memory.
+    /// Peak memory.
     pub peak: Peak,
-    /// Bytes that each of them takes.
+    /// Bytes per pod.
     pub bytes: f64,
-    /// Seconds until the object of a pod that was deleted beside them was removed.
+    /// Seconds to take down another pod meanwhile.
     pub seconds: f64,
 }
 
@@ -50,7 +51,7 @@ fn pod(name: &str) -> Value {
     })
 }
 
-/// Pods of the largest size, each by another field.
+/// Pods of the maximum size, each with another large field.
 fn large(count: usize) -> impl Iterator<Item = Value> {
     let list = |element: &dyn Fn(usize) -> Value| -> Value {
         let length = element(0).to_string().len() + 1;
@@ -67,7 +68,7 @@ fn large(count: usize) -> impl Iterator<Item = Value> {
             "/metadata/managedFields",
             json!([{ "manager": "m", "fieldsV1": { "f": "x".repeat(LARGE) } }]),
         ),
-        // Long lists cost the server in memory most.
+        // Long lists take the most memory of the in-memory server.
         (
             "/spec/volumes",
             list(&|at| json!({ "name": format!("volume-{at:06}"), "emptyDir": {} })),
@@ -78,17 +79,17 @@ fn large(count: usize) -> impl Iterator<Item = Value> {
         ),
     ];
     (0..count).map(move |number| {
-        let (place, value) = &fields[if number < fields.len() { number } else { number % 4 }];
+        let (pointer, value) = &fields[if number < fields.len() { number } else { number % 4 }];
         let mut pod = pod(&format!("large-{number}"));
-        let (parent, field) = place.rsplit_once('/').unwrap();
+        let (parent, field) = pointer.rsplit_once('/').unwrap();
         pod.pointer_mut(parent).unwrap()[field] = value.clone();
         pod
     })
 }
 
-/// An agent that watches these pods.
+/// Starts an agent, and waits until it watches the pods.
 async fn watching(api: &MemApiServer, cri: &ScriptedCri, pods: usize) -> Agent {
-    let flags = Flags::at(api).with("cri-endpoint", cri.endpoint());
+    let flags = Flags::for_server(api).with("cri-endpoint", cri.endpoint());
     let mut agent = Agent::start(flags.with("pods", "always"));
     agent
         .until("it watches all pods", |agent| {
@@ -99,7 +100,7 @@ async fn watching(api: &MemApiServer, cri: &ScriptedCri, pods: usize) -> Agent {
     agent
 }
 
-/// What the kernel has of the agent's memory, in MiB.
+/// A memory field of `/proc/PID/status`, in MiB.
 fn memory(agent: &Agent, field: &str) -> f64 {
     let status = fs::read_to_string(format!("/proc/{}/status", agent.pid())).unwrap();
     let line = status
@@ -109,7 +110,7 @@ fn memory(agent: &Agent, field: &str) -> f64 {
     kib / 1024.0
 }
 
-/// The most memory of an agent that lists so many large pods and sees each of them change.
+/// Peak memory of an agent that lists `count` large pods and observes a change of each.
 pub async fn peak_with_large(count: usize) -> Peak {
     let (api, cri) = (api().await, ScriptedCri::start(World::new()).await);
     large(count).for_each(|pod| api.insert_raw(pod).unwrap());
@@ -131,16 +132,16 @@ pub async fn peak_with_large(count: usize) -> Peak {
     peak
 }
 
-/// What has become of terminal pods.
+/// State of the terminal pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Terminals {
-    /// Nobody has deleted them.
+    /// Not deleted.
     Kept,
-    /// They are deleted, and a finalizer of another controller holds their objects.
+    /// Deleted, with a finalizer of another controller.
     Deleted,
 }
 
-/// Terminal pods of which nothing is on the node.
+/// Creates terminal pods without anything on the node.
 fn insert_terminal(api: &MemApiServer, terminals: Terminals, numbers: Range<usize>) {
     for number in numbers {
         let mut pod = pod(&format!("evicted-{number:05}"));
@@ -156,22 +157,22 @@ fn insert_terminal(api: &MemApiServer, terminals: Terminals, numbers: Range<usiz
     }
 }
 
-async fn all_have_ended(agent: &mut Agent, terminals: Terminals, count: usize) {
+async fn wait_for_all(agent: &mut Agent, terminals: Terminals, count: usize) {
     let counter = match terminals {
         Terminals::Kept => "kept",
         Terminals::Deleted => "finished",
     };
-    let has_ended = |agent: &Agent| agent.status()["pods"][counter] == count;
-    agent.until("all have ended", has_ended).await;
+    let is_done = |agent: &Agent| agent.status()["pods"][counter] == count;
+    agent.until("all pods are processed", is_done).await;
 }
 
-/// What so many terminal pods cost. Each is what it costs beside a tenth of them.
+/// Measures `count` terminal pods. The memory per pod is the difference to a tenth of them.
 pub async fn evicted(terminals: Terminals, count: usize) -> Terminal {
     let (api, cri) = (api().await, ScriptedCri::start(World::new()).await);
     let few = count / 10;
     insert_terminal(&api, terminals, 0..few);
     let mut agent = watching(&api, &cri, few).await;
-    all_have_ended(&mut agent, terminals, few).await;
+    wait_for_all(&mut agent, terminals, few).await;
     let before = memory(&agent, "RssAnon");
     assert_eq!(agent.terminate().await, Some(0));
     insert_terminal(&api, terminals, few..count);
@@ -179,7 +180,7 @@ pub async fn evicted(terminals: Terminals, count: usize) -> Terminal {
     let mut agent = watching(&api, &cri, count + 1).await;
     let mut after = 0.0;
     if terminals == Terminals::Kept {
-        all_have_ended(&mut agent, terminals, count).await;
+        wait_for_all(&mut agent, terminals, count).await;
         after = memory(&agent, "RssAnon");
     }
     let began = Instant::now();
@@ -187,10 +188,10 @@ pub async fn evicted(terminals: Terminals, count: usize) -> Terminal {
     agent.until("it is removed", |_| api.count("v1", "Pod") == count).await;
     let seconds = began.elapsed().as_secs_f64();
     if terminals == Terminals::Deleted {
-        all_have_ended(&mut agent, terminals, count).await;
+        wait_for_all(&mut agent, terminals, count).await;
         after = memory(&agent, "RssAnon");
     } else {
-        assert_eq!(agent.status()["counters"]["begun"], 1, "the deleted one alone");
+        assert_eq!(agent.status()["counters"]["begun"], 1, "only the deleted pod");
     }
     let peak = Peak::of(&agent);
     assert_eq!(agent.terminate().await, Some(0));
@@ -212,21 +213,21 @@ impl Peak {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pods_of_the_largest_size_do_not_make_the_agent_large() {
+async fn memory_is_limited_with_pods_of_the_maximum_size() {
     let Peak { all, own } = peak_with_large(20).await;
     println!("at most {all:.1} MiB, {own:.1} of them its own");
-    assert!(own < MOST - OF_FILES, "{own} MiB");
+    assert!(own < LIMIT - MAPPED_FILES, "{own} MiB");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn thousands_of_terminal_pods_do_not_make_the_agent_large() {
-    // Each deleted one takes some requests of a server that is not optimised here. The bench has thousands of these, too.
+async fn memory_is_limited_with_thousands_of_terminal_pods() {
+    // Deleted pods need several requests to a server built without optimization. The benchmark uses thousands.
     for (terminals, count) in [(Terminals::Kept, 3_000), (Terminals::Deleted, 300)] {
         let Terminal { peak, bytes, seconds } = evicted(terminals, count).await;
         let Peak { all, own } = peak;
         println!(
             "{terminals:?}: at most {all:.1} MiB, {own:.1} of them its own, {bytes:.0} bytes each; a deleted pod took {seconds:.1} s"
         );
-        assert!(own < MOST - OF_FILES, "{terminals:?}: {own} MiB");
+        assert!(own < LIMIT - MAPPED_FILES, "{terminals:?}: {own} MiB");
     }
 }

@@ -1,4 +1,4 @@
-//! Output that nobody takes: whoever closes a pipe has read enough, a full disk is said, and no log line ends the agent.
+//! Output to closed pipes and full disks.
 
 use std::{
     fs::{self, File},
@@ -12,7 +12,7 @@ fn into(mut command: Command, out: impl Into<Stdio>) -> Output {
     command.spawn().unwrap().wait_with_output().unwrap()
 }
 
-/// A pipe whose reader has gone.
+/// A pipe without a reader.
 fn closed() -> Stdio {
     std::io::pipe().unwrap().1.into()
 }
@@ -22,28 +22,28 @@ fn full() -> File {
 }
 
 #[test]
-fn output_that_nobody_reads_changes_nothing_and_a_full_disk_is_said() {
-    let flags = Flags::good().without("kubeconfig");
+fn closed_pipe_is_ignored_and_a_full_disk_is_reported() {
+    let flags = Flags::valid().without("kubeconfig");
     let unread = into(flags.command("check"), closed());
     assert_eq!((unread.status.code(), unread.stderr.as_slice()), (Some(64), &b""[..]));
 
     let lost = into(flags.command("check"), full());
-    let said = String::from_utf8(lost.stderr).unwrap();
-    assert_eq!((lost.status.code(), said.lines().count()), (Some(1), 1), "{said}");
-    assert!(said.contains("standard output: No space left"), "{said}");
+    let error = String::from_utf8(lost.stderr).unwrap();
+    assert_eq!((lost.status.code(), error.lines().count()), (Some(1), 1), "{error}");
+    assert!(error.contains("standard output: No space left"), "{error}");
 }
 
 #[test]
-fn complaints_that_nobody_reads_leave_the_exit_code_as_it_is() {
+fn unread_errors_do_not_change_the_exit_code() {
     for stderr in [closed(), full().into()] {
-        let mut command = Flags::good().without("kubeconfig").command("run");
+        let mut command = Flags::valid().without("kubeconfig").command("run");
         assert_eq!(command.stderr(stderr).status().unwrap().code(), Some(64));
     }
 }
 
-/// Whoever runs it in earnest must not be able to stop it by a variable.
+/// A variable must not stop a production build.
 #[test]
-fn a_binary_has_the_points_of_the_crash_matrix_only_if_it_was_built_for_it() {
+fn only_a_test_build_has_the_checkpoints_of_the_crash_matrix() {
     let binary = fs::read(env!("CARGO_BIN_EXE_pod-teardown")).unwrap();
     let name = b"POD_TEARDOWN_CHECKPOINTS";
     let has = binary.windows(name.len()).any(|part| part == name);

@@ -1,4 +1,4 @@
-//! `run` as a process: what it waits for, what it refuses, and how it ends.
+//! The process of `run`: what it waits for, its errors and its exit.
 
 use std::{
     fs,
@@ -23,7 +23,7 @@ use tokio::{
 
 use crate::command::{Flags, NODE};
 
-/// Far longer than anything here takes.
+/// Much longer than any test takes.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 pub struct Agent {
@@ -68,9 +68,9 @@ impl Agent {
     }
 
     pub async fn until(&mut self, what: &str, holds: impl Fn(&Self) -> bool) {
-        let late = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + PATIENCE;
         while !holds(self) {
-            assert!(Instant::now() < late, "never: {what}\n{}", self.log());
+            assert!(Instant::now() < deadline, "never: {what}\n{}", self.log());
             if let Some(status) = self.child.try_wait().unwrap() {
                 panic!("ended with {status} before: {what}\n{}", self.log());
             }
@@ -78,26 +78,26 @@ impl Agent {
         }
     }
 
-    /// Each request is a line of the log.
-    pub fn is_asked_until_log_lines_are_dropped(&self) {
-        let ask = || {
+    /// Sends requests, each of which is logged, until log lines are dropped.
+    pub fn fill_log_until_lines_are_dropped(&self) {
+        let request = || {
             let mut stream = UnixStream::connect(self.flags.socket()).unwrap();
-            let request = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
-            stream.write_all(request).unwrap();
+            let text = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+            stream.write_all(text).unwrap();
             stream.read_to_end(&mut Vec::new()).unwrap();
         };
-        let late = Instant::now() + 4 * PATIENCE;
+        let deadline = Instant::now() + 4 * PATIENCE;
         while self.status()["logLinesDropped"].as_u64() == Some(0) {
-            assert!(Instant::now() < late, "no line is dropped");
-            (0..500).for_each(|_| ask());
+            assert!(Instant::now() < deadline, "no line is dropped");
+            (0..500).for_each(|_| request());
         }
     }
 
-    pub async fn says(&mut self, words: &str) {
+    pub async fn wait_for_log(&mut self, words: &str) {
         self.until(words, |agent| agent.log().contains(words)).await;
     }
 
-    pub async fn ended(&mut self) -> Option<i32> {
+    pub async fn wait_for_exit(&mut self) -> Option<i32> {
         timeout(PATIENCE, self.child.wait()).await.unwrap().unwrap().code()
     }
 
@@ -108,13 +108,13 @@ impl Agent {
 
     pub async fn terminate(&mut self) -> Option<i32> {
         self.signal(Signal::SIGTERM);
-        self.ended().await
+        self.wait_for_exit().await
     }
 
     pub fn status(&self) -> serde_json::Value {
         let socket = self.flags.socket().to_str().unwrap();
-        let told = crate::command::told(&["status", "--json", "--socket", socket]);
-        serde_json::from_str(&told.out).unwrap_or_default()
+        let output = crate::command::run_command(&["status", "--json", "--socket", socket]);
+        serde_json::from_str(&output.out).unwrap_or_default()
     }
 }
 
@@ -128,13 +128,13 @@ pub async fn api() -> MemApiServer {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_runtime_that_is_not_there_yet_is_waited_for_and_work_begins_when_it_is() {
+async fn agent_waits_for_the_runtime_and_then_works() {
     let api = api().await;
     let cri = ScriptedCri::start(World::new()).await;
     cri.stop().await;
     fs::remove_file(cri.path()).ok();
-    let mut agent = Agent::start(Flags::at(&api).with("cri-endpoint", cri.endpoint()));
-    agent.says("Container runtime is not to be had").await;
+    let mut agent = Agent::start(Flags::for_server(&api).with("cri-endpoint", cri.endpoint()));
+    agent.wait_for_log("Container runtime is unreachable").await;
     cri.start_again().await;
     agent
         .until("it watches", |agent| agent.status()["watch"]["state"] == "watching")
@@ -144,19 +144,19 @@ async fn a_runtime_that_is_not_there_yet_is_waited_for_and_work_begins_when_it_i
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_ends_when_told_also_while_it_waits_for_the_runtime() {
-    let mut agent = Agent::start(Flags::good());
-    agent.says("Container runtime is not to be had").await;
+async fn agent_stops_on_sigterm_while_it_waits_for_the_runtime() {
+    let mut agent = Agent::start(Flags::valid());
+    agent.wait_for_log("Container runtime is unreachable").await;
     assert_eq!(agent.terminate().await, Some(0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_goes_on_when_nobody_takes_its_log() {
+async fn agent_works_without_a_reader_of_its_log() {
     let (_, closed) = std::io::pipe().unwrap();
     let full = fs::File::options().write(true).open("/dev/full").unwrap();
     for log in [Stdio::from(closed), Stdio::from(full)] {
         let cri = ScriptedCri::start(World::new()).await;
-        let flags = Flags::good().with("cri-endpoint", cri.endpoint());
+        let flags = Flags::valid().with("cri-endpoint", cri.endpoint());
         let mut agent = Agent::start_with_log(flags, log);
         agent
             .until("the watch has an error, which is logged", |agent| {
@@ -168,25 +168,25 @@ async fn it_goes_on_when_nobody_takes_its_log() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_listens_there_and_speaks_something_else_is_a_mistake() {
+async fn service_without_cri_is_a_configuration_error() {
     let cri = ScriptedCri::start(World::new()).await;
     cri.speak_another_protocol().await;
-    let mut agent = Agent::start(Flags::good().with("cri-endpoint", cri.endpoint()));
-    assert_eq!(agent.ended().await, Some(78));
+    let mut agent = Agent::start(Flags::valid().with("cri-endpoint", cri.endpoint()));
+    assert_eq!(agent.wait_for_exit().await, Some(78));
     let log = agent.log();
-    let complaint = log
+    let error = log
         .lines()
         .find(|line| line.starts_with("pod-teardown: "))
-        .expect("a complaint");
+        .expect("an error");
     for word in ["--cri-endpoint", "does not speak CRI", "containerd or CRI-O"] {
-        assert!(complaint.contains(word), "{word:?} is not in {complaint}");
+        assert!(error.contains(word), "{word:?} is not in {error}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_is_away_is_waited_for_and_status_says_so() {
+async fn agent_waits_for_the_api_server_and_status_shows_the_error() {
     let cri = ScriptedCri::start(World::new()).await;
-    let mut agent = Agent::start(Flags::good().with("cri-endpoint", cri.endpoint()));
+    let mut agent = Agent::start(Flags::valid().with("cri-endpoint", cri.endpoint()));
     agent
         .until("the watch has an error", |agent| {
             agent.status()["watch"]["error"].is_string()
@@ -202,10 +202,10 @@ async fn a_server_that_is_away_is_waited_for_and_status_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_does_not_exist_is_waited_for_and_status_says_so() {
+async fn agent_waits_for_its_node_and_status_shows_the_error() {
     let api = MemApiServer::start(Config::default()).await.unwrap();
     let cri = ScriptedCri::start(World::new()).await;
-    let mut agent = Agent::start(Flags::at(&api).with("cri-endpoint", cri.endpoint()));
+    let mut agent = Agent::start(Flags::for_server(&api).with("cri-endpoint", cri.endpoint()));
     agent
         .until("the watch has an error", |agent| {
             agent.status()["watch"]["error"].is_string()
@@ -222,19 +222,19 @@ async fn a_node_that_does_not_exist_is_waited_for_and_status_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_second_agent_of_a_node_names_the_first_and_ends() {
+async fn second_agent_of_a_node_names_the_first_and_exits() {
     let api = api().await;
     let cri = ScriptedCri::start(World::new()).await;
-    let mut first = Agent::start(Flags::at(&api).with("cri-endpoint", cri.endpoint()));
+    let mut first = Agent::start(Flags::for_server(&api).with("cri-endpoint", cri.endpoint()));
     first
         .until("it watches", |agent| agent.status()["watch"]["state"] == "watching")
         .await;
     let pods = first.flags.path("kubelet");
-    let second = Flags::at(&api)
+    let second = Flags::for_server(&api)
         .with("cri-endpoint", cri.endpoint())
         .with("kubelet-root", pods.display().to_string());
     let mut second = Agent::start(second);
-    assert_eq!(second.ended().await, Some(1));
+    assert_eq!(second.wait_for_exit().await, Some(1));
     let pid = format!("process {}", first.child.id().unwrap());
     assert!(
         second.log().contains(&pid) && second.log().contains("stop the other one first"),
@@ -246,19 +246,19 @@ async fn the_second_agent_of_a_node_names_the_first_and_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_state_directory_that_cannot_be_made_is_a_mistake() {
+async fn unusable_state_directory_is_a_configuration_error() {
     let cri = ScriptedCri::start(World::new()).await;
-    let flags = Flags::good().with("cri-endpoint", cri.endpoint());
+    let flags = Flags::valid().with("cri-endpoint", cri.endpoint());
     fs::write(flags.path("state"), "no directory").unwrap();
     let mut agent = Agent::start(flags);
-    assert_eq!(agent.ended().await, Some(78));
+    assert_eq!(agent.wait_for_exit().await, Some(78));
     let log = agent.log();
-    let complaint = log
+    let error = log
         .lines()
         .find(|line| line.starts_with("pod-teardown: "))
-        .expect("a complaint");
+        .expect("an error");
     assert!(
-        complaint.contains("--state-dir") && complaint.contains("may write to"),
-        "{complaint}"
+        error.contains("--state-dir") && error.contains("may write to"),
+        "{error}"
     );
 }

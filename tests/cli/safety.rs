@@ -1,4 +1,4 @@
-//! Files and tests that pages and scripts name exist.
+//! Checks that files and tests which pages and scripts name exist.
 
 use std::{
     fs,
@@ -28,8 +28,8 @@ fn texts() -> Vec<String> {
     files.iter().map(|file| fs::read_to_string(file).unwrap()).collect()
 }
 
-/// What stands between backticks.
-fn named() -> impl Iterator<Item = &'static str> {
+/// The texts in backticks.
+fn quoted_names() -> impl Iterator<Item = &'static str> {
     PAGE.split('`').skip(1).step_by(2)
 }
 
@@ -38,7 +38,7 @@ fn every_file_and_every_test_on_the_page_on_safety_exists() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let texts = texts();
     let (mut paths, mut claims) = (0, 0);
-    for name in named() {
+    for name in quoted_names() {
         if name.starts_with("src/") || name.starts_with("tests/") {
             paths += 1;
             assert!(root.join(name).exists(), "there is no {name}");

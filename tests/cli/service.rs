@@ -1,4 +1,4 @@
-//! `run` as a service: what systemd hears of it. The tests are systemd: theirs is the socket that it is told of.
+//! `run` as a service. The tests act as systemd, and read its notification socket.
 
 use std::{
     fs,
@@ -17,12 +17,12 @@ use crate::{
     run::{Agent, api},
 };
 
-/// Far longer than anything here takes.
+/// Much longer than any test takes.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long an agent may be silent; a third of it is how often it speaks.
+/// `WATCHDOG_USEC`. The agent notifies three times as often.
 const WATCHDOG: Duration = Duration::from_millis(900);
 
-/// The end of systemd.
+/// systemd's end of the notification socket.
 pub struct Systemd(UnixDatagram);
 
 impl Systemd {
@@ -30,8 +30,8 @@ impl Systemd {
         Self(UnixDatagram::bind(flags.path("notify")).unwrap())
     }
 
-    /// Flags of an agent that it has started.
-    pub fn starts(flags: Flags) -> (Self, Flags) {
+    /// Adds systemd's environment variables to the flags.
+    pub fn with_flags(flags: Flags) -> (Self, Flags) {
         let systemd = Self::listen(&flags);
         let socket = flags.path("notify").display().to_string();
         let flags = flags
@@ -40,30 +40,30 @@ impl Systemd {
         (systemd, flags)
     }
 
-    /// What it hears next, if that is soon enough.
-    pub async fn hears(&self, within: Duration) -> Option<Vec<String>> {
-        let mut told = [0; 4096];
-        let length = timeout(within, self.0.recv(&mut told)).await.ok()?.unwrap();
-        let told = String::from_utf8(told[..length].to_vec()).unwrap();
-        Some(told.lines().map(str::to_owned).collect())
+    /// The next message; `None` after the timeout.
+    pub async fn receive(&self, within: Duration) -> Option<Vec<String>> {
+        let mut buffer = [0; 4096];
+        let length = timeout(within, self.0.recv(&mut buffer)).await.ok()?.unwrap();
+        let message = String::from_utf8(buffer[..length].to_vec()).unwrap();
+        Some(message.lines().map(str::to_owned).collect())
     }
 
-    /// All that it hears until somebody says this; with that.
+    /// All messages up to one with this prefix.
     pub async fn until(&self, what: &str) -> Vec<String> {
         let mut all = Vec::new();
         while !all.iter().any(|line: &String| line.starts_with(what)) {
-            let told = self.hears(PATIENCE).await;
-            all.extend(told.unwrap_or_else(|| panic!("never: {what}, but {all:?}")));
+            let message = self.receive(PATIENCE).await;
+            all.extend(message.unwrap_or_else(|| panic!("never: {what}, but {all:?}")));
         }
         all
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn systemd_hears_that_it_is_ready_then_how_it_is_and_that_it_lives_and_that_it_stops() {
+async fn systemd_gets_readiness_status_watchdog_and_stop_notifications() {
     let api = api().await;
     let cri = ScriptedCri::start(World::new()).await;
-    let (systemd, flags) = Systemd::starts(Flags::at(&api).with("cri-endpoint", cri.endpoint()));
+    let (systemd, flags) = Systemd::with_flags(Flags::for_server(&api).with("cri-endpoint", cri.endpoint()));
     let mut agent = Agent::start(flags);
     assert_eq!(systemd.until("READY=").await, ["READY=1"], "before anything else");
     systemd.until("STATUS=standing by: ").await;
@@ -76,8 +76,8 @@ async fn systemd_hears_that_it_is_ready_then_how_it_is_and_that_it_lives_and_tha
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_runtime_that_is_away_is_no_reason_to_be_started_again() {
-    let (systemd, flags) = Systemd::starts(Flags::good().with("pods", "always"));
+async fn missing_runtime_does_not_trigger_the_watchdog() {
+    let (systemd, flags) = Systemd::with_flags(Flags::valid().with("pods", "always"));
     let mut agent = Agent::start(flags);
     systemd.until("STATUS=").await;
     for _ in 0..3 {
@@ -87,30 +87,33 @@ async fn a_runtime_that_is_away_is_no_reason_to_be_started_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_asks_for_no_sign_of_life_gets_none() {
-    let flags = Flags::good();
+async fn agent_without_watchdog_sends_no_watchdog_notification() {
+    let flags = Flags::valid();
     let systemd = Systemd::listen(&flags);
     let socket = flags.path("notify").display().to_string();
     let mut agent = Agent::start(flags.by_variable("NOTIFY_SOCKET", &socket));
     systemd.until("STATUS=").await;
-    agent.says("Container runtime is not to be had").await;
+    agent.wait_for_log("Container runtime is unreachable").await;
     assert_eq!(agent.terminate().await, Some(0));
-    let rest = systemd.hears(Duration::from_millis(100)).await.unwrap_or_default();
-    assert!(rest.iter().all(|line| !line.starts_with("WATCHDOG")), "{rest:?}");
+    let remaining = systemd.receive(Duration::from_millis(100)).await.unwrap_or_default();
+    assert!(
+        remaining.iter().all(|line| !line.starts_with("WATCHDOG")),
+        "{remaining:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_that_is_stuck_gives_no_sign_of_life_until_it_is_free_again() {
+async fn stopped_agent_sends_no_watchdog_notification_until_it_continues() {
     let cri = ScriptedCri::start(World::new()).await;
-    let (systemd, flags) = Systemd::starts(Flags::good().with("cri-endpoint", cri.endpoint()));
+    let (systemd, flags) = Systemd::with_flags(Flags::valid().with("cri-endpoint", cri.endpoint()));
     let mut agent = Agent::start(flags);
     systemd.until("READY=1").await;
     systemd.until("WATCHDOG=1").await;
 
     agent.signal(Signal::SIGSTOP);
-    // What was said before is heard yet.
-    while systemd.hears(WATCHDOG / 2).await.is_some() {}
-    assert_eq!(systemd.hears(2 * WATCHDOG).await, None);
+    // Earlier messages are still queued.
+    while systemd.receive(WATCHDOG / 2).await.is_some() {}
+    assert_eq!(systemd.receive(2 * WATCHDOG).await, None);
 
     agent.signal(Signal::SIGCONT);
     systemd.until("WATCHDOG=1").await;
@@ -118,16 +121,16 @@ async fn an_agent_that_is_stuck_gives_no_sign_of_life_until_it_is_free_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_log_without_a_reader_blocks_nothing_and_reports_dropped_lines_later() {
+async fn log_without_a_reader_does_not_block_and_reports_dropped_lines_later() {
     let cri = ScriptedCri::start(World::new()).await;
-    let flags = Flags::good()
+    let flags = Flags::valid()
         .with("cri-endpoint", cri.endpoint())
         .by_variable("RUST_LOG", "trace");
-    let (systemd, flags) = Systemd::starts(flags);
+    let (systemd, flags) = Systemd::with_flags(flags);
     let (unread, log) = io::pipe().unwrap();
     let agent = Agent::start_with_log(flags, Stdio::from(log));
     systemd.until("READY=1").await;
-    agent.is_asked_until_log_lines_are_dropped();
+    agent.fill_log_until_lines_are_dropped();
     for _ in 0..3 {
         systemd.until("WATCHDOG=1").await;
     }
@@ -142,10 +145,10 @@ async fn a_log_without_a_reader_blocks_nothing_and_reports_dropped_lines_later()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_whose_log_has_no_reader_stops_on_sigterm() {
-    let (systemd, flags) = Systemd::starts(Flags::good());
+async fn agent_without_a_reader_of_its_log_stops_on_sigterm() {
+    let (systemd, flags) = Systemd::with_flags(Flags::valid());
     let (_unread, log) = io::pipe().unwrap();
-    // Opened again, this end does not block, and the agent's end does.
+    // A second open makes this end non-blocking, while the agent's end blocks.
     let mut full = fs::File::options()
         .write(true)
         .custom_flags(nix::libc::O_NONBLOCK)
@@ -158,25 +161,25 @@ async fn an_agent_whose_log_has_no_reader_stops_on_sigterm() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_service_waits_for_files_that_are_not_there_yet_and_goes_on_when_they_come() {
+async fn service_waits_for_missing_files_and_then_works() {
     let api = api().await;
     let cri = ScriptedCri::start(World::new()).await;
-    let flags = Flags::at(&api)
+    let flags = Flags::for_server(&api)
         .with("cri-endpoint", cri.endpoint())
         .with_path("kubeconfig", "later")
         .with_path("kubelet-config", "config.yaml");
     let [kubeconfig, later, config, pods] =
         ["kubeconfig", "later", "config.yaml", "kubelet/pods"].map(|name| flags.path(name));
     fs::remove_dir(&pods).unwrap();
-    let (systemd, flags) = Systemd::starts(flags);
+    let (systemd, flags) = Systemd::with_flags(flags);
     let mut agent = Agent::start(flags);
-    let told = systemd.until("STATUS=").await;
-    assert_eq!(told[0], "READY=1", "its start is not waited for");
+    let messages = systemd.until("STATUS=").await;
+    assert_eq!(messages[0], "READY=1", "systemd does not wait for the files");
     for word in ["STATUS=waiting: --kubeconfig", "later", "check that"] {
-        assert!(told[1].contains(word), "{word} is not in {told:?}");
+        assert!(messages[1].contains(word), "{word} is not in {messages:?}");
     }
     for flag in ["--kubeconfig", "--kubelet-root", "--kubelet-config"] {
-        agent.says(&format!("\"what\":\"{flag}")).await;
+        agent.wait_for_log(&format!("\"what\":\"{flag}")).await;
     }
 
     fs::create_dir(&pods).unwrap();
@@ -187,31 +190,32 @@ async fn a_service_waits_for_files_that_are_not_there_yet_and_goes_on_when_they_
     .unwrap();
     systemd.until("WATCHDOG=1").await;
     fs::copy(kubeconfig, &later).unwrap();
-    agent.says("Agent is running").await;
+    agent.wait_for_log("Agent is running").await;
     systemd.until("STATUS=standing by").await;
     assert_eq!(agent.terminate().await, Some(0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_wrong_ends_a_service_whatever_else_is_missing() {
-    let (_systemd, flags) = Systemd::starts(Flags::good().with_path("kubeconfig", "later").with("node-name", "N_1"));
+async fn invalid_setting_stops_a_service_even_if_files_are_missing() {
+    let (_systemd, flags) =
+        Systemd::with_flags(Flags::valid().with_path("kubeconfig", "later").with("node-name", "N_1"));
     let mut agent = Agent::start(flags);
-    assert_eq!(agent.ended().await, Some(64));
+    assert_eq!(agent.wait_for_exit().await, Some(64));
 
-    let (systemd, flags) = Systemd::starts(Flags::good().with_path("kubeconfig", "later"));
+    let (systemd, flags) = Systemd::with_flags(Flags::valid().with_path("kubeconfig", "later"));
     let later = flags.path("later");
     let mut agent = Agent::start(flags);
     systemd.until("STATUS=waiting").await;
     fs::write(later, "no kubeconfig, and it stays so").unwrap();
-    assert_eq!(agent.ended().await, Some(78));
+    assert_eq!(agent.wait_for_exit().await, Some(78));
     assert!(agent.log().contains("pod-teardown: --kubeconfig"), "{}", agent.log());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn lines_go_to_standard_error_where_that_is_not_the_journal() {
-    let flags = Flags::good().by_variable("JOURNAL_STREAM", "1:1");
+async fn log_goes_to_standard_error_unless_that_is_the_journal() {
+    let flags = Flags::valid().by_variable("JOURNAL_STREAM", "1:1");
     let mut agent = Agent::start(flags);
-    agent.says("Container runtime is not to be had").await;
+    agent.wait_for_log("Container runtime is unreachable").await;
     assert_eq!(agent.terminate().await, Some(0));
     let lines = agent.log();
     let lines: Vec<serde_json::Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();

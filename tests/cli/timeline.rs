@@ -1,11 +1,11 @@
-//! One story in the formats that people and programs ask for.
+//! A trace in all output formats.
 
 use serde_json::{Value, json};
 
-use crate::command::answered;
+use crate::command::run_with_answers;
 
-/// What an agent answers, with all that a story may have but a doubt.
-fn stories() -> Value {
+/// The agent's answer: a trace with all fields except a mismatch.
+fn traces() -> Value {
     json!([{
         "namespace": "default", "name": "web-0", "uid": "1234", "began": "2026-01-02T03:04:05Z", "cause": "deleted",
         "graceSeconds": 30, "graceLeftMs": 0, "stage": "terminated", "elapsedMs": 4000, "attempts": 2,
@@ -20,20 +20,20 @@ fn stories() -> Value {
 }
 
 fn printed(format: &[&str]) -> String {
-    let answer = stories().to_string();
-    let told = answered(&[&["timeline", "default/web-0"], format].concat(), &[&answer]);
-    assert_eq!((told.code, told.err.as_str()), (Some(0), ""), "{told:?}");
-    told.out
+    let answer = traces().to_string();
+    let output = run_with_answers(&[&["timeline", "default/web-0"], format].concat(), &[&answer]);
+    assert_eq!((output.code, output.err.as_str()), (Some(0), ""), "{output:?}");
+    output.out
 }
 
 #[test]
-fn a_program_gets_the_stories_just_as_the_socket_gives_them() {
+fn json_format_is_the_unchanged_answer() {
     let printed: Value = serde_json::from_str(&printed(&["--format", "json"])).unwrap();
-    assert_eq!(printed, stories());
+    assert_eq!(printed, traces());
 }
 
 #[test]
-fn the_drawing_for_a_browser_tells_what_the_one_for_a_terminal_tells() {
+fn svg_shows_the_same_texts_as_the_terminal() {
     let text = printed(&[]);
     assert_eq!(text, printed(&["--format", "text"]));
     let drawing = printed(&["--format", "svg"]);
@@ -49,7 +49,7 @@ fn the_drawing_for_a_browser_tells_what_the_one_for_a_terminal_tells() {
     ] {
         assert!(text.contains(words), "{words:?} is not in {text}");
         assert!(
-            all.iter().any(|told| told.contains(words)),
+            all.iter().any(|text| text.contains(words)),
             "{words:?} is not in {all:?}"
         );
     }

@@ -1,4 +1,4 @@
-//! `held` and `release`, as the operator meets them.
+//! `held` and `release`: the output, and the log of an approval.
 
 use serde_json::{Value, json};
 use testbed::{
@@ -7,17 +7,17 @@ use testbed::{
 };
 
 use crate::{
-    command::{Flags, NODE, Told, told},
+    command::{CommandOutput, Flags, NODE, run_command},
     run::Agent,
 };
 
-fn asked(agent: &Agent, arguments: &[&str]) -> Told {
+fn run(agent: &Agent, arguments: &[&str]) -> CommandOutput {
     let socket = agent.flags.socket().to_str().unwrap();
-    told(&[arguments, &["--socket", socket]].concat())
+    run_command(&[arguments, &["--socket", socket]].concat())
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_held_is_shown_and_released_by_its_name_and_who_asks_is_logged() {
+async fn safety_hold_is_listed_and_approved_by_name_and_the_user_is_logged() {
     let config = Config {
         nodes: vec![NODE.to_owned()],
         ..Config::default()
@@ -26,12 +26,12 @@ async fn what_is_held_is_shown_and_released_by_its_name_and_who_asks_is_logged()
     let cri = ScriptedCri::start(World::new()).await;
     let watches = |agent: &Agent| agent.status()["watch"]["state"] == "watching";
     let mut agent = Agent::start(
-        Flags::at(&api)
+        Flags::for_server(&api)
             .with("cri-endpoint", cri.endpoint())
             .with("pods", "always"),
     );
     agent.until("it watches", watches).await;
-    let nothing = asked(&agent, &["held"]);
+    let nothing = run(&agent, &["held"]);
     assert_eq!(
         (nothing.code, nothing.out.as_str()),
         (Some(0), "Nothing is held that could be released.\n")
@@ -41,8 +41,8 @@ async fn what_is_held_is_shown_and_released_by_its_name_and_who_asks_is_logged()
     let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": NODE, "uid": "another-uid" } });
     api.insert_raw(node).unwrap();
     let mut agent = Agent::start(agent.flags);
-    agent.says("Wrong world").await;
-    let held = asked(&agent, &["held"]);
+    agent.wait_for_log("Wrong world").await;
+    let held = run(&agent, &["held"]);
     for words in [
         "node-uid\n  since    2",
         "another-uid",
@@ -50,22 +50,22 @@ async fn what_is_held_is_shown_and_released_by_its_name_and_who_asks_is_logged()
     ] {
         assert!(held.out.contains(words), "{words:?} is not in {held:?}");
     }
-    let report: Value = serde_json::from_str(&asked(&agent, &["held", "--json"]).out).unwrap();
+    let report: Value = serde_json::from_str(&run(&agent, &["held", "--json"]).out).unwrap();
     assert_eq!(
         (&report["held"], &report["items"][0]["item"]),
         (&Value::Null, &json!("node-uid"))
     );
 
-    let wrong = asked(&agent, &["release", "node"]);
-    assert_eq!((wrong.code, wrong.complaints().len()), (Some(1), 1), "{wrong:?}");
+    let wrong = run(&agent, &["release", "node"]);
+    assert_eq!((wrong.code, wrong.error_lines().len()), (Some(1), 1), "{wrong:?}");
     assert!(wrong.err.contains("\"node\"; held are: node-uid"), "{wrong:?}");
     assert!(agent.status()["held"].is_string());
 
-    let released = asked(&agent, &["release", "node-uid"]);
-    assert_eq!(released.code, Some(0), "{released:?}");
+    let approved = run(&agent, &["release", "node-uid"]);
+    assert_eq!(approved.code, Some(0), "{approved:?}");
     assert!(
-        released.out.starts_with("node-uid is released: this is the right Node"),
-        "{released:?}"
+        approved.out.starts_with("node-uid is released: this is the right Node"),
+        "{approved:?}"
     );
     agent.until("it watches", watches).await;
     assert!(agent.status()["held"].is_null());
@@ -76,12 +76,12 @@ async fn what_is_held_is_shown_and_released_by_its_name_and_who_asks_is_logged()
 }
 
 #[test]
-fn without_an_agent_nothing_is_held_and_nothing_released() {
+fn holds_and_approvals_need_an_agent() {
     for arguments in [&["held"][..], &["release", "absence"]] {
-        let told = told(&[arguments, &["--socket", "/no/such/socket"]].concat());
-        assert_eq!((told.code, told.complaints().len()), (Some(1), 1), "{told:?}");
-        assert!(told.err.contains("no agent answers"), "{told:?}");
+        let output = run_command(&[arguments, &["--socket", "/no/such/socket"]].concat());
+        assert_eq!((output.code, output.error_lines().len()), (Some(1), 1), "{output:?}");
+        assert!(output.err.contains("no agent answers"), "{output:?}");
     }
-    assert_eq!(told(&["release"]).code, Some(64));
-    assert_eq!(told(&["release", ""]).code, Some(64));
+    assert_eq!(run_command(&["release"]).code, Some(64));
+    assert_eq!(run_command(&["release", ""]).code, Some(64));
 }

@@ -1,5 +1,5 @@
-//! What starts in a mount namespace of its own refuses to work: nothing that it unmounts would be unmounted on the node. Only
-//! there a test can be the journal.
+//! An agent in its own mount namespace refuses to work, because its unmounts would not affect the node. A test can also replace
+//! the journal's socket there.
 
 use std::{
     fs::Permissions,
@@ -14,17 +14,17 @@ use testbed::scripted_cri::{ScriptedCri, World};
 use tokio::task::spawn_blocking;
 
 use crate::{
-    command::{Flags, Told, tell},
+    command::{CommandOutput, Flags, output_of},
     run::{Agent, api},
     service::Systemd,
 };
 
-/// Has `$1` where the journal listens, standard error count as the journal, and then runs the rest.
-const BESIDE_JOURNAL: &str = "mount -t tmpfs tmpfs /run && mkdir -p /run/systemd && ln -s \"$1\" /run/systemd/journal && shift && \
+/// Makes `$1` the directory of the journal's socket, marks standard error as the journal, and runs the remaining arguments.
+const WITH_FAKE_JOURNAL: &str = "mount -t tmpfs tmpfs /run && mkdir -p /run/systemd && ln -s \"$1\" /run/systemd/journal && shift && \
     JOURNAL_STREAM=$(stat -L -c %d:%i /proc/self/fd/2) exec \"$@\"";
 
-/// The command as a unit with PrivateMounts= would start it.
-fn unshared(flags: &Flags, verb: &str) -> Told {
+/// Runs the command like a unit with `PrivateMounts=`.
+fn unshared(flags: &Flags, verb: &str) -> CommandOutput {
     let command = flags.command(verb);
     let mut inside = Command::new("unshare");
     inside
@@ -32,35 +32,35 @@ fn unshared(flags: &Flags, verb: &str) -> Told {
         .arg(command.get_program())
         .args(command.get_args());
     inside.env_clear().env("PATH", std::env::var_os("PATH").unwrap());
-    tell(&mut inside)
+    output_of(&mut inside)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn run_and_check_refuse_to_work_in_a_mount_namespace_of_their_own() {
+async fn run_and_check_refuse_to_work_in_their_own_mount_namespace() {
     let api = api().await;
     let cri = ScriptedCri::start(World::new()).await;
-    let flags = Flags::at(&api).with("cri-endpoint", cri.endpoint());
+    let flags = Flags::for_server(&api).with("cri-endpoint", cri.endpoint());
     let (run, check) = spawn_blocking(move || (unshared(&flags, "run"), unshared(&flags, "check")))
         .await
         .unwrap();
-    for (told, said) in [(&run, &run.err), (&check, &check.out)] {
-        assert_eq!(told.code, Some(78), "{told:?}");
+    for (output, text) in [(&run, &run.err), (&check, &check.out)] {
+        assert_eq!(output.code, Some(78), "{output:?}");
         for word in ["not in the mount namespace of the container runtime", "PrivateMounts="] {
-            assert!(said.contains(word), "{word} is not in {told:?}");
+            assert!(text.contains(word), "{word} is not in {output:?}");
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_journal_that_takes_nothing_blocks_nothing_and_gets_the_number_of_dropped_lines_later() {
-    let (systemd, flags) = Systemd::starts(Flags::good().by_variable("RUST_LOG", "trace"));
+async fn blocked_journal_does_not_block_the_agent_and_gets_the_number_of_dropped_lines_later() {
+    let (systemd, flags) = Systemd::with_flags(Flags::valid().by_variable("RUST_LOG", "trace"));
     let dir = flags.path("journal");
     std::fs::create_dir(&dir).unwrap();
     let journal = UnixDatagram::bind(dir.join("socket")).unwrap();
     let command = flags.command("run");
     let mut inside = Command::new("unshare");
     inside
-        .args(["--mount", "sh", "-c", BESIDE_JOURNAL, "sh"])
+        .args(["--mount", "sh", "-c", WITH_FAKE_JOURNAL, "sh"])
         .arg(&dir)
         .arg(command.get_program())
         .args(command.get_args())
@@ -71,14 +71,14 @@ async fn a_journal_that_takes_nothing_blocks_nothing_and_gets_the_number_of_drop
     }
     let agent = Agent::start_as(flags, inside);
     systemd.until("READY=1").await;
-    agent.is_asked_until_log_lines_are_dropped();
+    agent.fill_log_until_lines_are_dropped();
     for _ in 0..3 {
         systemd.until("WATCHDOG=1").await;
     }
     assert_eq!(agent.status()["node"], "n1");
 
     journal.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-    let hears = thread::spawn(move || {
+    let reader = thread::spawn(move || {
         let mut entry = vec![0; 1 << 20];
         loop {
             let length = journal.recv(&mut entry).unwrap();
@@ -88,14 +88,14 @@ async fn a_journal_that_takes_nothing_blocks_nothing_and_gets_the_number_of_drop
             }
         }
     });
-    let heard = spawn_blocking(|| hears.join().unwrap()).await.unwrap();
-    assert!(heard.contains("LINES\n"), "{heard}");
+    let entry = spawn_blocking(|| reader.join().unwrap()).await.unwrap();
+    assert!(entry.contains("LINES\n"), "{entry}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_root_is_answered_whatever_the_mode_of_the_socket() {
-    let mut agent = Agent::start(Flags::good());
-    agent.says("Container runtime is not to be had").await;
+async fn only_root_is_answered_regardless_of_the_sockets_mode() {
+    let mut agent = Agent::start(Flags::valid());
+    agent.wait_for_log("Container runtime is unreachable").await;
     let program = agent.flags.path("pod-teardown");
     std::fs::copy(env!("CARGO_BIN_EXE_pod-teardown"), &program).unwrap();
     let open = |path: &Path, mode| std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
@@ -103,17 +103,21 @@ async fn only_root_is_answered_whatever_the_mode_of_the_socket() {
     open(agent.flags.socket().parent().unwrap(), 0o755);
     open(agent.flags.socket(), 0o666);
     for verb in [&["status"][..], &["pause"]] {
-        let mut asks = Command::new(&program);
-        asks.env_clear()
+        let mut query = Command::new(&program);
+        query
+            .env_clear()
             .uid(65534)
             .args(verb)
             .arg("--socket")
             .arg(agent.flags.socket());
-        let told = spawn_blocking(move || tell(&mut asks)).await.unwrap();
-        assert_eq!((told.code, told.complaints().len()), (Some(1), 1), "{told:?}");
-        assert!(told.err.contains("only root may ask, and not uid 65534"), "{told:?}");
+        let output = spawn_blocking(move || output_of(&mut query)).await.unwrap();
+        assert_eq!((output.code, output.error_lines().len()), (Some(1), 1), "{output:?}");
+        assert!(
+            output.err.contains("only root may ask, and not uid 65534"),
+            "{output:?}"
+        );
     }
     assert!(agent.status()["node"].is_string());
-    agent.says("Admin request refused").await;
+    agent.wait_for_log("Admin request refused").await;
     assert_eq!(agent.terminate().await, Some(0));
 }

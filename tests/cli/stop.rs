@@ -1,0 +1,64 @@
+//! `kill` and `evict` if the agent exits before the pod has terminated.
+
+use crate::{
+    command::{CommandOutput, Flags, run_command, run_with_answers},
+    run::Agent,
+};
+
+/// The command that the error names.
+const REMEDY: &str = "pod-teardown status";
+
+/// Runs `kill` against a fake agent that gives these answers and then exits.
+fn kill(answers: &[&str]) -> CommandOutput {
+    run_with_answers(&["kill", "default/web"], answers)
+}
+
+#[test]
+fn agent_exit_during_the_wait_is_reported_with_the_remedy() {
+    for answers in [
+        &[r#"{"uid":"u","graceSeconds":30}"#][..],
+        &[r#"{"uid":"u","graceSeconds":30}"#, ""],
+    ] {
+        let output = kill(answers);
+        assert_eq!((output.code, output.error_lines().len()), (Some(1), 2), "{output:?}");
+        assert_eq!(
+            output.error_lines()[0],
+            "pod-teardown: default/web (UID u) is being ended, grace 30 s"
+        );
+        for words in [
+            "the agent has gone",
+            "goes on when the agent starts again",
+            REMEDY,
+            "timeline default/web",
+        ] {
+            assert!(
+                output.error_lines()[1].contains(words),
+                "{words:?} is not in {output:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn agent_exit_before_the_answer_is_reported_as_an_unknown_result() {
+    let output = kill(&[""]);
+    assert_eq!((output.code, output.error_lines().len()), (Some(1), 1), "{output:?}");
+    for words in ["has gone before it answered", REMEDY] {
+        assert!(output.err.contains(words), "{words:?} is not in {output:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn request_before_the_runtime_is_reached_is_refused_with_the_reason() {
+    let mut agent = Agent::start(Flags::valid());
+    agent.wait_for_log("Container runtime is unreachable").await;
+    let socket = agent.flags.socket().to_str().unwrap().to_owned();
+    for verb in ["kill", "timeline"] {
+        let output = run_command(&[verb, "default/web", "--socket", &socket]);
+        assert_eq!((output.code, output.error_lines().len()), (Some(1), 1), "{output:?}");
+        for words in ["the container runtime has not been reached yet", "No such file"] {
+            assert!(output.err.contains(words), "{words:?} is not in {output:?}");
+        }
+    }
+    assert_eq!(agent.terminate().await, Some(0));
+}
