@@ -20,7 +20,7 @@
 //!
 //! A termination runs preStop hooks, stops containers and sandboxes within the grace period, unprepares devices, unmounts and
 //! removes volumes, and removes cgroups, containers, sandboxes, logs and the pod's directory. A step that fails is repeated, after
-//! 1 s at first and after a minute at last, until it succeeds. What the program can bring of its own is in
+//! 1 s at first and after a minute at last, until it succeeds. Interfaces that the program can implement are in
 //! [`teardown::boundary`](crate::teardown::boundary) and [`teardown::journal`](crate::teardown::journal).
 
 use std::{

@@ -1,21 +1,20 @@
-//! Why an object is still there, as it is told to people: the object, each that the one before it waits for, and what it
-//! comes to.
+//! Explains why an object still exists: a chain of objects, each of which waits for the next, and a conclusion.
 
 use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 
-/// See the module's documentation.
+/// Why an object still exists.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Explanation {
-    /// The object that was asked for, and each that the one before it waits for.
+    /// The queried object, and the objects that it waits for, in order.
     pub objects: Vec<ObjectFacts>,
-    /// What it comes to.
+    /// The conclusion.
     pub end: String,
 }
 
-/// What is known of an object.
+/// Facts about an object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ObjectFacts {
@@ -30,11 +29,11 @@ pub struct ObjectFacts {
 // === impl Why ===
 
 impl Explanation {
-    /// For people.
+    /// Formats the explanation.
     pub fn text(&self) -> String {
         let mut out = String::new();
-        for (place, it) in self.objects.iter().enumerate() {
-            let waits = if place > 0 { "which waits for " } else { "" };
+        for (index, it) in self.objects.iter().enumerate() {
+            let waits = if index > 0 { "which waits for " } else { "" };
             // Writing to a String cannot fail.
             let _ = writeln!(out, "{waits}{}  uid {}", it.object, it.uid);
             for line in &it.says {

@@ -1,4 +1,4 @@
-//! What is known of a file that cannot be read.
+//! Helpers for errors of files.
 
 use std::{fmt, path::Path};
 

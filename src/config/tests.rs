@@ -69,8 +69,8 @@ async fn all_problems_are_reported_at_once_with_setting_and_remedy() {
 #[test]
 fn forced_unmount_is_off_by_default() {
     assert_eq!(flags(&[]).force_unmount, ForceUnmountFlag::Never);
-    let said = flags(&["--force-unmount", "dead-server"]);
-    assert_eq!(said.force_unmount, ForceUnmountFlag::DeadServer);
+    let changed = flags(&["--force-unmount", "dead-server"]);
+    assert_eq!(changed.force_unmount, ForceUnmountFlag::DeadServer);
 }
 
 #[test]

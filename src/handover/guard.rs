@@ -259,7 +259,7 @@ impl Guard {
         if state.identity != identity {
             match &identity {
                 Ok(()) => tracing::info!("The Node is the recorded one and describes this machine"),
-                Err(mismatch) => tracing::error!(why = mismatch.why, "Wrong world: nothing is touched"),
+                Err(mismatch) => tracing::error!(why = mismatch.why, "Node identity mismatch: no pod is touched"),
             }
             state.since = Timestamp::now();
         }

@@ -352,8 +352,8 @@ impl PodsAdmin {
         report.understudy = self.role.as_ref().map(|role| role.borrow().clone());
         report.watch = self.watch.borrow().clone();
         // A query for a single pod can find out between two lists.
-        let held = self.guard.absence_hold();
-        report.watch.held = held.or_else(|| report.watch.held.take());
+        let hold = self.guard.absence_hold();
+        report.watch.held = hold.or_else(|| report.watch.held.take());
         report.house = self.leftovers.borrow().clone();
         report.pods = pods;
         report.journal = trouble.error.map(|error| error.to_string());

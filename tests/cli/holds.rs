@@ -41,7 +41,7 @@ async fn safety_hold_is_listed_and_approved_by_name_and_the_user_is_logged() {
     let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": NODE, "uid": "another-uid" } });
     api.insert_raw(node).unwrap();
     let mut agent = Agent::start(agent.flags);
-    agent.wait_for_log("Wrong world").await;
+    agent.wait_for_log("Node identity mismatch").await;
     let held = run(&agent, &["held"]);
     for words in [
         "node-uid\n  since    2",

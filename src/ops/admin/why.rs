@@ -86,12 +86,12 @@ fn label(pod: &PodRef) -> String {
 fn begun_before(pods: &PodsAdmin, name: &ObjectName) -> Option<String> {
     let mut unfinished = pods.journal.unfinished().into_iter().map(|view| view.pod);
     let pod = unfinished.find(|pod| name.names(pod))?;
-    let held = pods.guard.why_blocked().map(|why| format!("; held: {why}"));
+    let blocked = pods.guard.why_blocked().map(|why| format!("; held: {why}"));
     Some(format!(
         "the end of {} was begun before this agent was started, and goes on once the API server has shown it the Node and its \
          pods{}",
         label(&pod),
-        held.unwrap_or_default()
+        blocked.unwrap_or_default()
     ))
 }
 
