@@ -1,4 +1,4 @@
-# `make` or `make help` lists what there is. Each target installs what it needs and says so.
+# `make` or `make help` lists the targets. Each target installs and names the packages that it needs.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -7,13 +7,13 @@ SHELL := /bin/bash
 
 CARGO ?= cargo
 NEED := scripts/need.sh
-# How long `soak` goes on.
+# Duration of `soak`.
 SOAK ?= 1h
-# How long `bench-idle` looks.
+# Duration of `bench-idle`.
 IDLE ?= 10m
-# How often the kubelet of `test-handover` dies.
+# Number of kubelet deaths of `test-handover`.
 DEATHS ?= 180
-# What `test-containerd` and `test-kubernetes` run on. Given to others, too, these choose what they run on.
+# Versions for `test-containerd` and `test-kubernetes`; other targets use them only if they are set.
 CONTAINERD_VERSION ?= 2.4
 KUBERNETES_VERSION ?= 1.30
 
@@ -22,13 +22,13 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 # One set of features and one profile for all tests and the demo: everything is compiled once.
 TESTED := --locked --workspace --features system-tests
 RUN_TESTS := scripts/cargo-test.sh $(TESTED)
-# By their names: what has `cluster` in it needs a control plane, node_crash ends the agent at every step.
+# By name: tests with `cluster` need a control plane; node_crash kills the agent at every step.
 PROGRAMS := $(basename $(notdir $(wildcard tests/*.rs tests/testbed/tests/*.rs))) $(foreach it,$(wildcard tests/*/main.rs tests/testbed/tests/*/main.rs),$(notdir $(patsubst %/main.rs,%,$(it))))
 WITHOUT_CLUSTER := $(filter-out node_crash,$(foreach it,$(PROGRAMS),$(if $(findstring cluster,$(it)),,$(it))))
-# Claims of a machine whose PID 1 is systemd: `make test-guest` starts one.
+# Tests that need systemd as PID 1: `make test-guest` starts such a guest.
 NOT_IN_GUEST := --skip guest::
 
-# What is needed, as PACKAGE=PROOF.
+# Needed packages, as PACKAGE=PROOF (scripts/need.sh).
 BUILD_PACKAGES := protobuf-compiler=protoc gcc=cc libc6-dev=/usr/include/stdio.h
 DEB_PACKAGES := dpkg-dev=dpkg-shlibdeps
 NODE_PACKAGES := containerd=containerd runc=runc containernetworking-plugins busybox-static iproute2=ip util-linux=nsenter btrfs-progs=mkfs.btrfs
@@ -37,26 +37,26 @@ GUEST_PACKAGES := qemu-system-x86=qemu-system-x86_64 debootstrap=debootstrap e2f
 
 .PHONY: help
 help: ## List the targets
-	@echo 'pod-teardown: takes Kubernetes pods down, straight against the container runtime.'
+	@echo 'pod-teardown: tears Kubernetes pods down by the container runtime.'
 	@echo
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
-	@echo 'All but build, deb, lint, soak, bench-gc and deny need root: they start a containerd or a machine of their own, beside any other.'
-	@echo 'A target that lacks something installs it with apt-get, and names it.'
+	@echo 'All but build, deb, lint, soak, bench-gc and deny need root: they start their own containerd or virtual machine.'
+	@echo 'Targets install missing packages with apt-get and name them.'
 
 .PHONY: build
 build: need-build ## Build the agent for use: target/release/pod-teardown
 	$(CARGO) build --release --locked -p pod-teardown
 	@! grep -q POD_TEARDOWN_CHECKPOINTS $(TARGET_DIR)/release/pod-teardown || \
-		{ echo 'make: this binary stops where tests tell it to: build it without the feature system-tests' >&2; exit 1; }
+		{ echo 'make: this binary has checkpoints for tests: build it without the feature system-tests' >&2; exit 1; }
 
 .PHONY: deb
 deb: need-deb build ## Build the Debian package: target/debian/pod-teardown_VERSION_ARCH.deb
 	CARGO_TARGET_DIR=$(TARGET_DIR) scripts/deb.sh
 
 .PHONY: demo
-demo: need-root need-build need-node ## Six pods are deleted; see how each goes, and that nothing is left
-	@# With the examples come what tests need, and so the features that everything is compiled with.
+demo: need-root need-build need-node ## Delete six pods and show how each is torn down
+	@# The examples need dev-dependencies, so that all targets share one set of features.
 	$(CARGO) build $(TESTED) --bins --examples
 	$(TARGET_DIR)/debug/demo
 
@@ -74,7 +74,7 @@ bench-gc: need-build ## Measure the collector against direct deletion and kube-c
 	$(TARGET_DIR)/release/bench-gc
 
 .PHONY: bench-idle
-bench-idle: need-root need-node build ## Measure what the agent costs that stands by beside a real kubelet with 110 pods, for IDLE=10m (needs the control plane)
+bench-idle: need-root need-node build ## Measure the cost of a standby agent beside a real kubelet with 110 pods, for IDLE=10m (needs the control plane)
 	tests/testbed/control-plane/build.sh
 	tests/testbed/control-plane/build.sh kubelet
 	$(CARGO) build --locked -p testbed --bin bench-idle
@@ -88,11 +88,11 @@ test: need-root need-build need-node ## Every test that needs no control plane, 
 	$(RUN_TESTS) --test node_crash -- --nocapture
 
 .PHONY: crash-matrix
-crash-matrix: need-root need-build need-node ## Every step of a teardown with everything that can go wrong at it
+crash-matrix: need-root need-build need-node ## Every fault at every step of a teardown
 	CRASH_MATRIX=all $(RUN_TESTS) --test node_crash -- --nocapture
 
 .PHONY: soak
-soak: need-build ## Random worlds until one breaks something, or for SOAK=1h: pods, faults, crashes, all in memory
+soak: need-build ## Random pods, faults and crashes in memory for SOAK=1h, or until an invariant breaks
 	SOAK=$(SOAK) $(CARGO) test --locked --profile sim --test sim no_plan_breaks_an_invariant -- --nocapture
 
 .PHONY: test-cluster
@@ -103,7 +103,7 @@ test-cluster: need-root need-build need-node ## Teardown, collector and API cont
 	tests/testbed/go-program.sh crictl
 	$(RUN_TESTS) --test '*cluster*'
 
-# What a release before 1.34 does not have, and so cannot show: docs/versions.md says what each of these asks of it.
+# Tests of features that releases before 1.34 lack, see docs/versions.md.
 OF_NEWER_KUBERNETES := $(if $(filter 1.30,$(KUBERNETES_VERSION)),--skip holds::a_dry_run_says --skip csi::a_volume_may_be_attached)
 
 .PHONY: test-containerd
@@ -116,7 +116,7 @@ test-kubernetes: need-root need-build need-node ## Teardown and collector on KUB
 	KUBERNETES_VERSION=$(KUBERNETES_VERSION) $(RUN_TESTS) --test cluster_teardown --test cluster_gc -- $(OF_NEWER_KUBERNETES)
 
 .PHONY: test-handover
-test-handover: need-root need-build need-node ## A real kubelet dies DEATHS=180 times and comes back while pods come and go, and 20 times with the default thresholds (two hours)
+test-handover: need-root need-build need-node ## A real kubelet dies and returns DEATHS=180 times while pods are created and deleted, and 20 times with the default thresholds (two hours)
 	tests/testbed/control-plane/build.sh
 	tests/testbed/control-plane/build.sh kubelet
 	DEATHS=$(DEATHS) $(RUN_TESTS) --test cluster_handover -- --nocapture
@@ -127,7 +127,7 @@ test-guest: need-root need-build need-guest need-deb ## Files, mounts, cgroups, 
 	tests/testbed/guest/test.sh
 
 .PHONY: test-kind
-test-kind: need-root need-kind deb ## The package on a cluster of kind whose worker loses its kubelet, seen with kubectl (KIND_NODE_IMAGE=..., else built once: Debian and Go, 7 minutes)
+test-kind: need-root need-kind deb ## The package on a kind cluster whose worker loses its kubelet (KIND_NODE_IMAGE=..., else built once: Debian and Go, 7 minutes)
 	tests/testbed/kind/cluster.sh tests/kind/claims.sh "$$(ls -t $(TARGET_DIR)/debian/pod-teardown_*.deb | sed -n 1p)"
 
 .PHONY: lint
@@ -137,7 +137,7 @@ lint: need-build ## Formatting, clippy, the shell scripts and words that must no
 	$(CARGO) clippy --locked --workspace --all-targets --all-features -- -D warnings
 	$(CARGO) clippy --locked --no-default-features --lib --example embed -- -D warnings
 	shellcheck $(SCRIPTS)
-	@# Private words that are gone from the code, one pattern a line: they must not come back.
+	@# Names that must not come back, one pattern a line.
 	@! grep -rnE -f scripts/words.txt src tests benches examples build.rs
 
 SCRIPTS := $(wildcard scripts/*.sh) $(wildcard deploy/*.sh) $(wildcard systemd/debian/*) .ci/run tests/testbed/control-plane/build.sh tests/testbed/go-program.sh $(wildcard tests/testbed/guest/*.sh) \
@@ -148,11 +148,11 @@ deny: ## Licences, bans and advisories of the dependencies (needs cargo-deny)
 	@command -v cargo-deny >/dev/null || { echo 'deny: first run: cargo install --locked cargo-deny' >&2; exit 1; }
 	$(CARGO) deny check
 
-# === what the targets stand on ===
+# === requirements ===
 
 .PHONY: need-root need-build need-node need-guest need-kind need-deb
 need-root:
-	@[ "$$(id -u)" = 0 ] || { echo "make: this target mounts, makes cgroups and starts containers: run it as root" >&2; exit 1; }
+	@[ "$$(id -u)" = 0 ] || { echo "make: this target mounts, creates cgroups and starts containers: run it as root" >&2; exit 1; }
 
 need-build:
 	@command -v $(CARGO) >/dev/null || { echo "make: cargo is missing: install Rust with rustup" >&2; exit 1; }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs `cargo test` with the given arguments and sums up. Fails if cargo does, if a test was ignored, and if none ran:
-# a test that does not run shows nothing.
+# Runs `cargo test` with the given arguments and prints a summary. Fails if cargo fails, if a test was ignored, and if none
+# ran.
 set -euo pipefail
 
 log=$(mktemp)
@@ -11,7 +11,7 @@ code=0
 cargo test --no-fail-fast "$@" 2>&1 | tee "$log" || code=$?
 
 counts=$(awk '
-    # A body for a process that a test starts and kills.
+    # Code of a process that a test starts and kills.
     /^test .* ignored, no test of its own/ { helpers++ }
     /^test result: / {
         for (i = 2; i <= NF; i++) {
@@ -36,7 +36,7 @@ if ((ignored > 0)); then
     exit 1
 fi
 if ((code != 0)); then
-    # Also what no counter shows: code that does not compile, a test program that died.
+    # Includes compile errors and crashed test programs.
     echo "cargo test failed with exit code $code" >&2
     exit "$code"
 fi

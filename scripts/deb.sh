@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes the Debian package of the program that has been built, and prints where it is. What lies in it besides the program
-# and the files of this tree, the program itself writes: manual pages and completions come from its flags.
+# Builds the Debian package of the built program and prints its path. The program itself generates the manual pages and
+# completions.
 #
 #   deb.sh [FLAG OF cargo deb]...
 #
@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-target}
 program=$target/release/pod-teardown
 made=$target/release/package
-[ -x "$program" ] || { echo "deb: $program is not there: make build" >&2; exit 1; }
+[ -x "$program" ] || { echo "deb: $program is missing: make build" >&2; exit 1; }
 
 rm -rf "$made"
 mkdir -p "$made"

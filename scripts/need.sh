@@ -1,17 +1,16 @@
 #!/bin/sh
-# Makes sure that Debian packages are there, and installs those that are not, saying which.
+# Installs missing Debian packages and names them.
 #
 #   need.sh PACKAGE[=PROOF]...
 #
-# PROOF is a command on PATH or an absolute path. Where it is there, the package is not asked for, so that a newer
-# containerd, say, or another distribution's protoc does as well. Without PROOF the package itself must be installed.
-# Silent and fast when nothing is missing.
+# PROOF is a command on PATH or an absolute path. If it exists, the package is not needed: a newer containerd or another
+# distribution's protoc is accepted. Without PROOF the package itself must be installed. Silent if nothing is missing.
 set -eu
 
 say() { echo "need: $*" >&2; }
 fail() { say "$*"; exit 1; }
 
-is_there() {
+is_present() {
     case $1 in
     *=/*) [ -e "${1#*=}" ] ;;
     *=*) command -v "${1#*=}" >/dev/null ;;
@@ -24,30 +23,30 @@ PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 
 missing=
 for need; do
-    is_there "$need" || missing="$missing ${need%%=*}"
+    is_present "$need" || missing="$missing ${need%%=*}"
 done
 [ -n "$missing" ] || exit 0
 
-command -v apt-get >/dev/null || fail "these Debian packages, or what your distribution has for them, are missing:$missing"
+command -v apt-get >/dev/null || fail "these Debian packages, or your distribution's equivalents, are missing:$missing"
 [ "$(id -u)" = 0 ] || fail "missing:$missing; run this as root, or first: sudo apt-get install$missing"
 
 say "installing from Debian:$missing"
 for package in $missing; do
     if [ "$package" = containerd ] && [ -d /run/systemd/system ]; then
-        say "Debian's containerd starts as a service; nothing here uses that one, and you may stop it"
+        say "Debian's containerd starts as a service; nothing here uses it, and you may stop it"
     fi
 done
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 apt_get() { DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 "$@" >"$log" 2>&1 </dev/null; }
 
-apt_get update || say "apt-get update failed; going on with the package lists that are there"
-# Nothing that is on this machine may go for the sake of a test.
+apt_get update || say "apt-get update failed; using the present package lists"
+# No installed package may be removed for a test.
 # shellcheck disable=SC2086 # a list of names
 apt_get install -y --no-install-recommends --no-remove $missing || {
     cat "$log" >&2
     fail "apt-get could not install:$missing"
 }
 for need; do
-    is_there "$need" || fail "${need%%=*} is installed, but ${need#*=} is not there"
+    is_present "$need" || fail "${need%%=*} is installed, but ${need#*=} is missing"
 done

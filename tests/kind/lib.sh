@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What claims are told with: commands that show themselves, and waits that end.
+# Helpers of the claims: commands that print themselves, and waits with a limit.
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck disable=SC2034 # the claims use it
@@ -9,7 +9,7 @@ trap 'rm -rf "$scratch"' EXIT
 
 fail() { echo "FAILED: $*" >&2; exit 1; }
 
-# Runs a command, and shows it and what it says, as at a terminal.
+# Runs a command; prints it and its output, as at a terminal.
 show() {
     local word line=
     for word; do
@@ -20,17 +20,17 @@ show() {
         esac
     done
     echo "\$$line"
-    "$@" >"$scratch/said" 2>"$scratch/errors" || {
-        cat "$scratch/said" "$scratch/errors" >&2
+    "$@" >"$scratch/output" 2>"$scratch/errors" || {
+        cat "$scratch/output" "$scratch/errors" >&2
         return 1
     }
-    # Some say on the other stream that there is nothing to say.
-    [ -s "$scratch/said" ] || mv "$scratch/errors" "$scratch/said"
-    awk '{ print "  " $0 }' "$scratch/said"
+    # Some commands print to stderr that there is no output.
+    [ -s "$scratch/output" ] || mv "$scratch/errors" "$scratch/output"
+    awk '{ print "  " $0 }' "$scratch/output"
 }
 
-# until_so SECONDS CLAIM COMMAND...: waits until the command succeeds.
-until_so() {
+# wait_until SECONDS CLAIM COMMAND...: waits until the command succeeds.
+wait_until() {
     local patience=$1 what=$2 late=$((SECONDS + $1))
     shift 2
     until "$@" >/dev/null 2>&1; do
@@ -39,8 +39,8 @@ until_so() {
     done
 }
 
-# for_a_while SECONDS CLAIM COMMAND...: fails as soon as the command does.
-for_a_while() {
+# stays SECONDS CLAIM COMMAND...: fails as soon as the command does.
+stays() {
     local end=$((SECONDS + $1)) what=$2
     shift 2
     while ((SECONDS < end)); do
@@ -61,66 +61,66 @@ apply() {
     sed "${edits[@]}" "$here/$file" | kubectl apply -f - >/dev/null
 }
 
-there_is() { kubectl get "$@"; }
-there_is_no() { [ -z "$(kubectl get "$@" --ignore-not-found -o name)" ]; }
+exists() { kubectl get "$@"; }
+absent() { [ -z "$(kubectl get "$@" --ignore-not-found -o name)" ]; }
 # field RESOURCE PATH: one field of an object.
 field() { kubectl get "$1" -o "jsonpath={$2}"; }
 is_deleted() { [ -n "$(field "$1" .metadata.deletionTimestamp)" ]; }
 # ready NODE STATUS
 ready() { [ "$(field "node/$1" '.status.conditions[?(@.type=="Ready")].status')" = "$2" ]; }
 
-# The pods of that app, by their UIDs, now and when they were remembered.
+# UIDs of an app's pods, now and as recorded.
 uids_of() { kubectl get pods -l "app=$1" -o 'jsonpath={.items[*].metadata.uid}'; }
-remember() { uids_of "$1" >"$scratch/$1.pods"; }
-remembered() {
+record() { uids_of "$1" >"$scratch/$1.pods"; }
+recorded() {
     local app
     for app; do tr ' ' '\n' <"$scratch/$app.pods"; echo; done
 }
 same_pods() { [ "$(uids_of "$1")" = "$(<"$scratch/$1.pods")" ]; }
 restarts() { kubectl get pods -o 'jsonpath={.items[*].status.containerStatuses[*].restartCount}'; }
 
-# === what is on the worker ===
+# === the worker ===
 
-# Whether the agent's status has what fits the pattern.
-told() { grep -Eq "$1" <<<"$(on_worker pod-teardown status --json)"; }
-# turn WHOSE: whose turn it is.
-turn() { told "\"turn\": *\"$1\""; }
+# Whether the agent's status matches the pattern.
+status_has() { grep -Eq "$1" <<<"$(on_worker pod-teardown status --json)"; }
+# role NAME: whether the agent has this role.
+role() { status_has "\"turn\": *\"$1\""; }
 
-# What crictl shows of a pod, by its UID.
+# crictl's output for a pod's UID.
 crictl_of() {
     local uid=$1
     shift
     on_worker crictl "$@" -q --label "io.kubernetes.pod.uid=$uid" 2>/dev/null
 }
 runtime_answers() { on_worker crictl pods -q >/dev/null; }
-no_strange_sandbox() {
+no_unknown_sandbox() {
     local known uid
     runtime_answers || return 1
-    known=$(for uid in $(living); do crictl_of "$uid" pods; done)
+    known=$(for uid in $(running_pods); do crictl_of "$uid" pods; done)
     [ "$(on_worker crictl pods -q | sort)" = "$(sort <<<"$known")" ]
 }
-# ctr also sees what the CRI has lost sight of.
-no_strange_container() {
+# ctr also shows containers that the CRI does not.
+no_unknown_container() {
     local known uid
     runtime_answers || return 1
-    known=$(for uid in $(living); do crictl_of "$uid" pods && crictl_of "$uid" ps -a; done)
+    known=$(for uid in $(running_pods); do crictl_of "$uid" pods && crictl_of "$uid" ps -a; done)
     [ "$(on_worker ctr -n k8s.io containers list -q 2>/dev/null | sort)" = "$(sort <<<"$known")" ]
 }
-# The pods that the API server has on the worker.
-living() { kubectl get pods -A --field-selector "spec.nodeName=$worker" -o 'jsonpath={.items[*].metadata.uid}'; }
-# run_on APP...: whether all containers of the pods that were remembered run, as crictl shows them.
-run_on() {
+# UIDs of the API server's pods on the worker.
+running_pods() { kubectl get pods -A --field-selector "spec.nodeName=$worker" -o 'jsonpath={.items[*].metadata.uid}'; }
+# still_run APP...: whether all containers of the recorded pods run.
+still_run() {
     local uid all
-    for uid in $(remembered "$@"); do
+    for uid in $(recorded "$@"); do
         all=$(crictl_of "$uid" ps -a | sort)
         [ -n "$all" ] && [ "$all" = "$(crictl_of "$uid" ps --state running | sort)" ] || return 1
     done
 }
 
-# left_of APP...: prints what the worker still has of the pods that were remembered.
-left_of() {
+# leftovers_of APP...: prints the leftovers of the recorded pods on the worker.
+leftovers_of() {
     local uid
-    for uid in $(remembered "$@"); do
+    for uid in $(recorded "$@"); do
         crictl_of "$uid" pods | sed 's/^/sandbox /'
         crictl_of "$uid" ps -a | sed 's/^/container /'
         # shellcheck disable=SC2016 # for the node's shell
@@ -131,5 +131,5 @@ left_of() {
         ' sh "$uid"
     done
 }
-# Not to see anything is not to see that there is nothing.
-nothing_left_of() { runtime_answers && [ -z "$(left_of "$@")" ]; }
+# Fails if the runtime does not answer: an empty list proves nothing then.
+no_leftovers_of() { runtime_answers && [ -z "$(leftovers_of "$@")" ]; }
