@@ -26,9 +26,10 @@ mod kinds;
 pub mod storage;
 
 use found::Found;
-pub use kind::{Approved, mapped_pods};
+pub use kind::Approved;
 use kind::{OneByOne, VolumeKind};
 pub use kinds::csi::{IsDue, Released, release_unused};
+pub use kinds::mapped_pods;
 use storage::Storage;
 
 /// Tears down the pod's volumes and checks that they are removed. It may be repeated.
@@ -72,7 +73,7 @@ pub async fn tear_down_approved(
 /// Whether a volume is left that a controller may have attached to this node. An unreadable volume may be one, and so may a mount
 /// of a pod without directory. Blocks.
 pub fn may_hold_attached(pod: &PodDir, mounts: &Mounts) -> bool {
-    let may_be = |volume: &VolumeDir| kind::of(&volume.plugin).is_none_or(VolumeKind::may_be_attached);
+    let may_be = |volume: &VolumeDir| kinds::of(&volume.plugin).is_none_or(VolumeKind::may_be_attached);
     let look = |dir: &Dir| -> Result<bool, Fault> {
         Ok(volumes_in(dir)?.iter().any(may_be) || !entries_by_plugin(dir, names::DEVICES)?.is_empty())
     };
@@ -222,7 +223,7 @@ fn remove(mut work: Work<'_>, pod: &PodDir, found: Found, table: &MountTable) ->
 /// Raw block volumes with files for this pod outside of its directory.
 fn mapped(storage: &Storage, uid: &str) -> Result<Vec<VolumeDir>, Fault> {
     let mut mapped = Vec::new();
-    for kind in kind::devices() {
+    for kind in kinds::devices() {
         let volumes = kind.mapped_for(storage, uid)?;
         mapped.extend(volumes.into_iter().map(|name| VolumeDir {
             plugin: kind.plugin().into(),

@@ -5,7 +5,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::kind::{self, OneByOne, VolumeKind};
+use super::{
+    kind::{OneByOne, VolumeKind},
+    kinds,
+};
 use crate::node::{
     dirs::Dir,
     fault::{Cause, Fault},
@@ -59,7 +62,7 @@ impl Found {
         let mut others = Vec::new();
         let mut volumes = Vec::new();
         for volume in volumes_in(dir)? {
-            match kind::of(&volume.plugin) {
+            match kinds::of(&volume.plugin) {
                 Some(kind) => volumes.push((volume, kind)),
                 None => others.push((volume.plugin, volume.name)),
             }
@@ -70,7 +73,7 @@ impl Found {
         devices.dedup();
         let (handled, devices): (Vec<_>, Vec<_>) = devices
             .into_iter()
-            .partition(|(plugin, _)| kind::of_device(plugin).is_some());
+            .partition(|(plugin, _)| kinds::of_device(plugin).is_some());
         let handled = handled.into_iter().map(|(plugin, name)| VolumeDir { plugin, name });
         let mut known = Vec::new();
         let mut one_by_one: Vec<_> = self::one_by_one(handled)
@@ -146,7 +149,7 @@ impl Found {
 /// Supported raw block volumes, with their kinds.
 pub(super) fn one_by_one(devices: impl IntoIterator<Item = VolumeDir>) -> Vec<(VolumeDir, &'static dyn OneByOne)> {
     let with_kind = |volume: VolumeDir| {
-        let kind = kind::of_device(&volume.plugin)?;
+        let kind = kinds::of_device(&volume.plugin)?;
         Some((volume, kind as &dyn OneByOne))
     };
     devices.into_iter().filter_map(with_kind).collect()

@@ -11,7 +11,6 @@ use futures::future::BoxFuture;
 
 use super::{
     super::on_disk::{DiskReport, Work},
-    kinds::{DEVICES, KINDS},
     storage::Storage,
 };
 use crate::node::{
@@ -72,28 +71,4 @@ pub(crate) type TeardownResult = BoxFuture<'static, Result<DiskReport, Vec<Fault
 pub(crate) trait OneByOne: Sync {
     /// Tears down the volume. It may be repeated.
     fn tear_down(&self, storage: Arc<Storage>, pod: PodDir, volume: VolumeDir, approved: Approved) -> TeardownResult;
-}
-
-/// The kind of this plugin, if it is supported.
-pub(crate) fn of(plugin: &OsStr) -> Option<&'static dyn VolumeKind> {
-    KINDS.iter().copied().find(|kind| plugin == kind.plugin())
-}
-
-/// The kind of raw block volumes of this plugin, if it is supported.
-pub(crate) fn of_device(plugin: &OsStr) -> Option<&'static dyn DeviceKind> {
-    DEVICES.iter().copied().find(|kind| plugin == kind.plugin())
-}
-
-/// All supported kinds of raw block volumes.
-pub(crate) fn devices() -> impl Iterator<Item = &'static dyn DeviceKind> {
-    DEVICES.iter().copied()
-}
-
-/// UIDs of pods with a device mounted outside of their directories, including removed pods. Blocks.
-pub fn mapped_pods(storage: &Storage) -> Result<Vec<String>, Fault> {
-    let mut pods = Vec::new();
-    for kind in devices() {
-        pods.extend(kind.mapped_pods(storage)?);
-    }
-    Ok(pods)
 }

@@ -1,6 +1,12 @@
 //! All supported kinds of volumes. A new one is a file beside these and a line in the table.
 
-use super::kind::{DeviceKind, VolumeKind};
+use std::ffi::OsStr;
+
+use super::{
+    kind::{DeviceKind, VolumeKind},
+    storage::Storage,
+};
+use crate::node::fault::Fault;
 
 pub mod csi;
 mod device;
@@ -10,7 +16,7 @@ mod network;
 mod wrapped;
 
 /// The table. Volumes of any other plugin stay unchanged, are reported, and block their pod.
-pub(super) const KINDS: &[&dyn VolumeKind] = &[
+const KINDS: &[&dyn VolumeKind] = &[
     &empty_dir::EmptyDir,
     &wrapped::PROJECTED,
     &wrapped::SECRET,
@@ -27,4 +33,28 @@ pub(super) const KINDS: &[&dyn VolumeKind] = &[
 ];
 
 /// The table of raw block volumes.
-pub(super) const DEVICES: &[&dyn DeviceKind] = &[&local::block::Block, &csi::block::Block];
+const DEVICES: &[&dyn DeviceKind] = &[&local::block::Block, &csi::block::Block];
+
+/// The kind of this plugin, if it is supported.
+pub(crate) fn of(plugin: &OsStr) -> Option<&'static dyn VolumeKind> {
+    KINDS.iter().copied().find(|kind| plugin == kind.plugin())
+}
+
+/// The kind of raw block volumes of this plugin, if it is supported.
+pub(crate) fn of_device(plugin: &OsStr) -> Option<&'static dyn DeviceKind> {
+    DEVICES.iter().copied().find(|kind| plugin == kind.plugin())
+}
+
+/// All supported kinds of raw block volumes.
+pub(crate) fn devices() -> impl Iterator<Item = &'static dyn DeviceKind> {
+    DEVICES.iter().copied()
+}
+
+/// UIDs of pods with a device mounted outside of their directories, including removed pods. Blocks.
+pub fn mapped_pods(storage: &Storage) -> Result<Vec<String>, Fault> {
+    let mut pods = Vec::new();
+    for kind in devices() {
+        pods.extend(kind.mapped_pods(storage)?);
+    }
+    Ok(pods)
+}

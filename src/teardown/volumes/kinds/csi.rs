@@ -22,29 +22,30 @@ use crate::{
 };
 
 pub mod block;
+mod block_paths;
 mod identity;
+mod lookup;
+mod other_mounts;
 mod publication;
 mod release;
-mod staging;
+mod staged;
+mod staging_path;
 mod unused;
 mod users;
 
-use release::StagingPath;
-use staging::Staged;
+use publication::TARGET;
+use staged::Staged;
+use staging_path::StagingPath;
 pub use unused::{IsDue, Released, release_unused};
 use users::{Shape, Use};
 
 pub struct Csi;
 
-const PLUGIN: &str = names::CSI;
-/// Below a volume's directory: its mount point for the pod.
-const TARGET: &str = "mount";
-
 // === impl Csi ===
 
 impl VolumeKind for Csi {
     fn plugin(&self) -> &'static str {
-        PLUGIN
+        names::CSI
     }
 
     fn may_be_attached(&self) -> bool {
@@ -74,7 +75,7 @@ async fn tear_down(
         let (pod, volume) = (pod.clone(), volume.clone());
         storage.look(&path, move |_| pod_copy(&pod, &volume)).await?
     };
-    let identity = identity::of_volume(&storage, &pod, &volume, &data, &target).await?;
+    let identity = lookup::of_volume(&storage, &pod, &volume, &data, &target).await?;
     let name = identity
         .as_ref()
         .map_or_else(|| path.display().to_string(), |it| it.unique_name());

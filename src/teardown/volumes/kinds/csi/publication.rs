@@ -23,6 +23,8 @@ use crate::{
     teardown::on_disk::DiskReport,
 };
 
+/// Below a volume's directory: its mount point for the pod.
+pub const TARGET: &str = "mount";
 /// Maximum number of mounts on one path that are unpublished one after another.
 const LAYERS: usize = 16;
 

@@ -10,67 +10,18 @@ use super::{
         kind::Approved,
         storage::{Storage, fault_of},
     },
-    block::{self, BlockVolumePaths},
-    identity::{Identity, mounted_elsewhere},
+    block_paths,
+    identity::Identity,
+    other_mounts::mounted_elsewhere,
     publication::{DriverFailure, table},
-    staging::Staged,
+    staged::Staged,
+    staging_path::{StagingPath, VERB},
     users::{self, Use},
 };
 use crate::{
-    node::{
-        csi_files::{self, Found},
-        dirs::Dir,
-        effects::Outcome,
-        fault::Fault,
-        mounts::Mount,
-        namespaces,
-        superblock::FileSystem,
-    },
+    node::{dirs::Dir, effects::Outcome, fault::Fault, mounts::Mount, namespaces, superblock::FileSystem},
     teardown::on_disk::DiskReport,
 };
-
-pub const VERB: &str = "unstage";
-
-/// A path where a driver may have staged a volume. One volume may have several: as a file system, and as a raw block device for
-/// each of its PersistentVolumes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum StagingPath {
-    FileSystem(Staged),
-    Block(BlockVolumePaths),
-}
-
-// === impl StagingPath ===
-
-impl StagingPath {
-    /// The staging target path for the driver.
-    pub fn global(&self) -> PathBuf {
-        match self {
-            Self::FileSystem(staged) => staged.global(),
-            Self::Block(paths) => paths.staged(),
-        }
-    }
-
-    /// Directory of the kubelet's file.
-    pub fn data(&self) -> PathBuf {
-        match self {
-            Self::FileSystem(staged) => staged.path.clone(),
-            Self::Block(paths) => paths.data(),
-        }
-    }
-
-    /// Removes everything that a kubelet created for it. Blocks.
-    pub fn remove(&self, storage: &Storage) -> Result<DiskReport, Vec<Fault>> {
-        match self {
-            Self::FileSystem(staged) => staged.remove(storage),
-            Self::Block(paths) => paths.remove(storage),
-        }
-    }
-
-    /// Whether it may be staged: the kubelet creates the directory, then its file, and then calls a driver that stages. Blocks.
-    pub fn may_be_staged(&self) -> Result<bool, Fault> {
-        Ok(Dir::open(&self.global())?.is_some() && csi_files::read_at(&self.data())? != Found::Missing)
-    }
-}
 
 /// Unstages the volume, unless another pod uses it, and allows its detach. `but` is the use that ends now. `known` are paths
 /// where the volume may be staged, regardless of their files. The caller holds the volume's lock.
@@ -149,7 +100,7 @@ fn stages(storage: &Storage, identity: &Identity, known: Vec<StagingPath>) -> Re
     {
         found.push(StagingPath::FileSystem(staged));
     }
-    for paths in block::all(storage)? {
+    for paths in block_paths::all(storage)? {
         if paths.read_identity()?.as_ref() == Ok(identity) {
             found.push(StagingPath::Block(paths));
         }

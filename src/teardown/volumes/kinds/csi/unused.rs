@@ -13,11 +13,13 @@ use super::{
         kind::Approved,
         storage::{Storage, fault_of},
     },
-    block,
-    identity::{Identity, UnidentifiedFile, mounted_elsewhere},
+    block_paths,
+    identity::{Identity, UnidentifiedFile},
+    other_mounts::mounted_elsewhere,
     publication::table,
-    release::{self, StagingPath, VERB},
-    staging, users,
+    release, staged,
+    staging_path::{StagingPath, VERB},
+    users,
 };
 use crate::{
     node::{csi_files::STAGING, dirs::Dir, fault::Fault},
@@ -135,8 +137,8 @@ async fn release_one(
 
 /// All paths where a volume may be staged.
 fn all(storage: &Storage) -> Result<Vec<StagingPath>, Fault> {
-    let with_file_systems = staging::all(storage)?.into_iter().map(StagingPath::FileSystem);
-    let devices = block::all(storage)?.into_iter().map(StagingPath::Block);
+    let with_file_systems = staged::all(storage)?.into_iter().map(StagingPath::FileSystem);
+    let devices = block_paths::all(storage)?.into_iter().map(StagingPath::Block);
     Ok(with_file_systems.chain(devices).collect())
 }
 

@@ -8,10 +8,9 @@ use std::{
 };
 
 use super::{
-    PLUGIN,
-    block::{self, BlockVolumePaths},
+    block_paths::{self, BlockVolumePaths},
     identity::{Identity, UnidentifiedFile},
-    release::StagingPath,
+    staging_path::StagingPath,
 };
 use crate::{
     node::{
@@ -130,11 +129,11 @@ pub fn each<T>(
     let mut seen = BTreeSet::new();
     for pod in other_pods(&storage.root, "")? {
         for (plugin, volume) in entries_by_plugin(&pod, names::DEVICES)? {
-            if plugin == PLUGIN {
+            if plugin == names::CSI {
                 devices.entry(volume).or_default().insert(pod.name());
             }
         }
-        let plugin = Path::new(names::VOLUMES).join(PLUGIN);
+        let plugin = Path::new(names::VOLUMES).join(names::CSI);
         let Some(volumes) = pod.open_below(&plugin)? else {
             continue;
         };
@@ -166,7 +165,7 @@ pub fn each<T>(
             return Ok(Some(found));
         }
     }
-    for paths in block::all(storage)? {
+    for paths in block_paths::all(storage)? {
         devices
             .entry(paths.volume.clone())
             .or_default()
@@ -192,7 +191,7 @@ pub fn each<T>(
 fn published(storage: &Storage, path: &Path) -> Option<(String, OsString, PathBuf)> {
     let mut parts = path.strip_prefix(storage.root.pods()).ok()?.iter();
     let (pod, volumes, plugin, volume) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
-    let is_volume = volumes == names::VOLUMES && plugin == PLUGIN;
+    let is_volume = volumes == names::VOLUMES && plugin == names::CSI;
     let dir = || storage.root.pods().join(pod).join(volumes).join(plugin).join(volume);
     is_volume.then(|| (pod.to_string_lossy().into_owned(), volume.to_owned(), dir()))
 }

@@ -1,15 +1,10 @@
 //! A volume with a file system, staged for the node.
 
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::path::{Path, PathBuf};
 
 use super::{
-    super::super::storage::{Storage, fault_of},
-    identity::{Identity, UnidentifiedFile, handle_in_use},
-    release::VERB,
-    users,
+    super::super::storage::Storage,
+    identity::{Identity, UnidentifiedFile},
 };
 use crate::{
     node::{
@@ -72,26 +67,8 @@ impl Staged {
         })
     }
 
-    fn is_of(&self, identity: &Identity) -> bool {
+    pub fn is_of(&self, identity: &Identity) -> bool {
         identity.driver == self.driver && staging_name(&identity.handle) == self.name
-    }
-
-    /// The volume that is staged here: by the kubelet's file, by the file of a pod, or by `volumesInUse`.
-    pub async fn identity(&self, storage: &Arc<Storage>) -> Result<Option<Identity>, Vec<Fault>> {
-        let staged = self.clone();
-        let said = storage.look(&self.path, move |storage| match staged.read_identity()? {
-            Ok(said) => Ok(Some(said)),
-            Err(_) => users::each(storage, &mut |_, said| said.ok().filter(|said| staged.is_of(said))),
-        });
-        if let Some(said) = said.await? {
-            return Ok(Some(said));
-        }
-        let in_use = storage.cluster.in_use().await;
-        let in_use = in_use.map_err(|why| fault_of(VERB, &self.path, &why))?;
-        Ok(handle_in_use(&in_use, &self.driver, &self.name).map(|handle| Identity {
-            driver: self.driver.clone(),
-            handle,
-        }))
     }
 
     /// Removes its directories and the kubelet's file, but no other content.
