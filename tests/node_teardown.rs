@@ -1,4 +1,4 @@
-//! The claims of `teardown` on the API server in memory, and those that need its faults.
+//! The cases of `teardown` on the API server in memory, and those that need its faults.
 
 #![allow(
     clippy::disallowed_methods,

@@ -1,4 +1,4 @@
-//! What it changes, and what it does not change.
+//! Calls that change something.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +19,7 @@ use tonic::Code;
 use crate::{MAIN, PATIENCE, SANDBOX, client, one_container, secs, start};
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_is_sent_in_whole_seconds_and_never_with_less_than_was_meant() {
+async fn stop_timeout_is_rounded_up_to_whole_seconds() {
     let (runtime, cri) = start(one_container()).await;
     runtime.in_order([0, 1, 30, 30].map(|seconds| expect(StopContainer::of(MAIN).timeout(secs(seconds)))));
     for millis in [0, 1, 29_001, 30_000] {
@@ -29,7 +29,7 @@ async fn a_stop_is_sent_in_whole_seconds_and_never_with_less_than_was_meant() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_not_there_has_been_stopped_and_removed() {
+async fn missing_containers_and_sandboxes_count_as_stopped_and_removed() {
     let (runtime, cri) = start(one_container()).await;
     let missing = |pattern| expect(pattern).error(Code::NotFound, "no such thing");
     runtime.in_order([
@@ -58,7 +58,7 @@ async fn what_is_not_there_has_been_stopped_and_removed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_whole_teardown_leaves_nothing() {
+async fn complete_teardown_leaves_nothing() {
     let (runtime, cri) = start(one_container()).await;
     runtime.in_order([
         expect(StopContainer::of("main")),
@@ -75,7 +75,7 @@ async fn a_whole_teardown_leaves_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_is_not_answered_ends_with_its_own_time_and_the_patience_on_top() {
+async fn unanswered_call_times_out_after_its_duration_plus_extra_time() {
     let (runtime, cri) = start(one_container()).await;
     runtime.in_any_order([
         expect(StopContainer::any()).hang(),
@@ -113,14 +113,14 @@ async fn a_call_that_is_not_answered_ends_with_its_own_time_and_the_patience_on_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hanging_call_does_not_hold_up_the_others() {
+async fn hanging_call_does_not_block_other_calls() {
     let (runtime, cri) = start(one_container()).await;
     runtime.in_order([expect(StopContainer::any()).hang(), expect(StopPodSandbox::any())]);
     let begun = Instant::now();
     let stop = cri.stop_container(MAIN, secs(30));
     tokio::select! {
         biased;
-        _ = stop => panic!("nobody answers this"),
+        _ = stop => panic!("no answer is sent"),
         result = cri.stop_sandbox(SANDBOX) => result.unwrap(),
     }
     assert_eq!(begun.elapsed(), Duration::ZERO);
@@ -128,7 +128,7 @@ async fn a_hanging_call_does_not_hold_up_the_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_command_that_overruns_has_timed_out_in_the_words_of_either_runtime() {
+async fn command_timeout_is_recognized_from_both_runtimes() {
     for manners in [Manners::Containerd, Manners::CriO] {
         let mut world = World::with(manners);
         world
@@ -146,7 +146,7 @@ async fn a_command_that_overruns_has_timed_out_in_the_words_of_either_runtime() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_command_tells_its_exit_code_and_the_end_of_its_output() {
+async fn command_returns_exit_code_and_end_of_output() {
     let mut world = World::new();
     world
         .pod("shop", "web-0", "u1")
@@ -170,7 +170,7 @@ async fn a_command_tells_its_exit_code_and_the_end_of_its_output() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_command_without_time_left_gets_one_second_and_not_for_ever() {
+async fn command_without_time_left_gets_one_second() {
     let mut world = World::new();
     world
         .pod("shop", "web-0", "u1")
@@ -187,7 +187,7 @@ async fn a_command_without_time_left_gets_one_second_and_not_for_ever() {
         matches!(error, GrpcError::Timeout { after, .. } if after == secs(1)),
         "{error}"
     );
-    assert_eq!(begun.elapsed(), secs(1), "the runtime itself said so");
+    assert_eq!(begun.elapsed(), secs(1), "the runtime reported it");
     runtime.finished().await;
 }
 
@@ -205,7 +205,7 @@ async fn every_effect(cri: &Cri) -> Vec<Result<(), GrpcError>> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_changed_while_the_gate_is_shut_and_everything_can_be_seen() {
+async fn shut_gate_blocks_changes_but_not_reads() {
     let runtime = ScriptedCri::start(one_container()).await;
     let open = Arc::new(AtomicBool::new(false));
     let gate = {
@@ -262,13 +262,13 @@ async fn dry_run_reports_effects_and_has_none() {
     assert_eq!(runtime.effects(), []);
 
     let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
-    let told: Vec<_> = text
+    let logged: Vec<_> = text
         .lines()
         .filter_map(|line| line.split_once("Dry run: not done "))
         .collect();
-    assert_eq!(told.len(), 5, "{text}");
+    assert_eq!(logged.len(), 5, "{text}");
     assert_eq!(
-        told[1].1,
+        logged[1].1,
         format!("effect=\"StopContainer\" target_of_effect=\"{MAIN}\"")
     );
 }

@@ -1,8 +1,8 @@
-//! The CRI client against a scripted runtime: what it makes of answers, of errors, and of none.
+//! The CRI client against a scripted runtime: how it handles answers, errors and missing answers.
 
 mod effects;
-mod looks;
-mod reach;
+mod reads;
+mod unreachable;
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use testbed::scripted_cri::{Logged, ScriptedCri, World};
 const MAIN: &str = "container-u1-main-0";
 const SANDBOX: &str = "sandbox-u1-0";
 
-/// What every call without a time of its own is given, and what is added to the others.
+/// Timeout of every call without a duration, and extra time of the others.
 const PATIENCE: Duration = secs(120);
 
 const fn secs(seconds: u64) -> Duration {
@@ -38,7 +38,7 @@ async fn start(world: World) -> (ScriptedCri, Cri) {
     (runtime, cri)
 }
 
-/// How often a call that looks was made.
+/// How often a read-only call was made.
 fn looks(runtime: &ScriptedCri, name: &str) -> usize {
     let is_it = |call: &Logged| matches!(call, Logged::Read(called, _) if *called == name);
     runtime.log().iter().filter(|entry| is_it(&entry.call)).count()

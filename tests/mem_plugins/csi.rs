@@ -1,4 +1,4 @@
-//! The calls of a CSI driver.
+//! Calls of a CSI driver.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -30,7 +30,7 @@ async fn unpublish(csi: &Csi, effects: &Effects) -> Result<Outcome, GrpcError> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_call_says_which_volume_and_where() {
+async fn calls_name_the_volume_and_its_path() {
     let root = Root::new();
     let (driver, csi) = start(&root).await;
     assert_eq!(unpublish(&csi, &Effects::ungated()).await, Ok(Outcome::Done));
@@ -52,7 +52,7 @@ async fn each_call_says_which_volume_and_where() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whether_it_stages_is_asked_each_time() {
+async fn staging_capability_is_read_each_time() {
     let root = Root::new();
     let (driver, csi) = start(&root).await;
     for stages in [true, false, true] {
@@ -63,21 +63,21 @@ async fn whether_it_stages_is_asked_each_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whatever_a_driver_refuses_with_is_a_failure_and_not_found_is_no_exception() {
+async fn every_error_code_is_a_failure_including_not_found() {
     let root = Root::new();
     let (driver, csi) = start(&root).await;
     for code in (1..=16).map(Code::from_i32) {
         driver.behave_for(1, Conduct::Fails(code, "volume is\nunknown".to_owned()));
         let error = unpublish(&csi, &Effects::ungated()).await.unwrap_err();
         let GrpcError::Failed {
-            code: told,
+            code: found,
             ref message,
             ..
         } = error
         else {
             panic!("{error}")
         };
-        assert_eq!((told, &**message), (code, "volume is\\nunknown"));
+        assert_eq!((found, &**message), (code, "volume is\\nunknown"));
         let text = error.to_string();
         let expected = format!(
             "NodeUnpublishVolume of driver \"{DRIVER}\" for volume \"{VOLUME}\": {code:?}: volume is\\nunknown"
@@ -88,7 +88,7 @@ async fn whatever_a_driver_refuses_with_is_a_failure_and_not_found_is_no_excepti
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_driver_that_hangs_costs_its_deadline_and_no_more() {
+async fn hanging_driver_times_out_at_its_deadline() {
     let root = Root::new();
     let (driver, csi) = start(&root).await;
     driver.behave(Conduct::Hangs);
@@ -117,7 +117,7 @@ async fn a_driver_that_hangs_costs_its_deadline_and_no_more() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_driver_that_is_gone_refuses_at_once_and_one_that_dies_in_the_call_is_out_of_reach() {
+async fn missing_or_crashing_driver_is_unreachable_at_once() {
     let root = Root::new();
     let (driver, csi) = start(&root).await;
     driver.behave(Conduct::Hangs);
@@ -145,7 +145,7 @@ async fn a_driver_that_is_gone_refuses_at_once_and_one_that_dies_in_the_call_is_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shut_gate_and_a_dry_run_send_nothing() {
+async fn shut_gate_and_dry_run_send_nothing() {
     let root = Root::new();
     let (driver, csi) = start(&root).await;
     let (effects, shut) = gated();
@@ -158,7 +158,7 @@ async fn a_shut_gate_and_a_dry_run_send_nothing() {
         Ok(Outcome::Withheld)
     );
     assert_eq!(driver.called(), []);
-    assert_eq!(csi.supports_staging().await, Ok(true), "looking is no effect");
+    assert_eq!(csi.supports_staging().await, Ok(true), "a read is no effect");
 
     shut.store(false, Ordering::Relaxed);
     assert_eq!(unpublish(&csi, &effects).await, Ok(Outcome::Done));
@@ -166,7 +166,7 @@ async fn a_shut_gate_and_a_dry_run_send_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_path_that_cannot_be_sent_is_not_sent_as_another() {
+async fn path_that_is_not_utf8_is_not_sent() {
     let root = Root::new();
     let (driver, csi) = start(&root).await;
     let path = Path::new(OsStr::from_bytes(b"/pods/\xff"));
@@ -176,7 +176,7 @@ async fn a_path_that_cannot_be_sent_is_not_sent_as_another() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_gate_that_shuts_while_the_driver_is_dialled_holds_the_call_back() {
+async fn gate_that_shuts_while_connecting_blocks_the_call() {
     let root = Root::new();
     let (driver, csi) = start(&root).await;
     let asked = AtomicUsize::new(0);
@@ -192,7 +192,7 @@ async fn a_gate_that_shuts_while_the_driver_is_dialled_holds_the_call_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_changes_something_is_taken_back_when_the_gate_shuts() {
+async fn call_in_flight_is_canceled_when_the_gate_shuts() {
     let root = Root::new();
     let (driver, csi) = start(&root).await;
     driver.behave(Conduct::Hangs);

@@ -1,4 +1,4 @@
-//! The call of a DRA driver.
+//! Calls of a DRA driver.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -39,7 +39,7 @@ fn results<const N: usize>(results: [(&str, Result<(), &str>); N]) -> BTreeMap<S
 }
 
 #[tokio::test(start_paused = true)]
-async fn all_claims_go_in_one_call_by_the_service_that_the_plugin_has() {
+async fn all_claims_are_sent_in_one_call_to_the_registered_service() {
     for service in [DraService::V1, DraService::V1beta1] {
         let root = Root::new();
         let (driver, plugin) = start(&root, &[service]).await;
@@ -57,7 +57,7 @@ async fn all_claims_go_in_one_call_by_the_service_that_the_plugin_has() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_plugin_that_lacks_the_service_that_it_registered_is_told_with_its_name() {
+async fn plugin_without_its_registered_service_is_reported_with_the_service() {
     let root = Root::new();
     let (_driver, plugin) = start(&root, &[DraService::V1beta1]).await;
     let wrong = Dra::new(GPU, plugin.endpoint(), Service::V1);
@@ -70,7 +70,7 @@ async fn a_plugin_that_lacks_the_service_that_it_registered_is_told_with_its_nam
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_a_claim_that_the_answer_names_without_error_was_taken_back() {
+async fn only_claims_in_the_answer_without_error_are_unprepared() {
     let root = Root::new();
     let (driver, plugin) = start(&root, &[DraService::V1]).await;
     driver.fails_for("c1", "device is busy");
@@ -94,7 +94,7 @@ async fn only_a_claim_that_the_answer_names_without_error_was_taken_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_driver_that_refuses_hangs_or_is_gone_is_told_with_the_claims() {
+async fn errors_of_a_driver_name_the_claims() {
     let root = Root::new();
     let (driver, plugin) = start(&root, &[DraService::V1]).await;
     driver.behave_for(1, Conduct::Fails(Code::Internal, "no".to_owned()));
@@ -114,7 +114,7 @@ async fn a_driver_that_refuses_hangs_or_is_gone_is_told_with_the_claims() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shut_gate_and_a_dry_run_take_nothing_back() {
+async fn shut_gate_and_dry_run_unprepare_nothing() {
     let root = Root::new();
     let (driver, plugin) = start(&root, &[DraService::V1]).await;
     let (effects, shut) = gated();
@@ -131,7 +131,7 @@ async fn a_shut_gate_and_a_dry_run_take_nothing_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn claims_in_a_checkpoint_lead_to_their_drivers_from_a_task_of_its_own() {
+async fn claims_in_a_checkpoint_lead_to_their_drivers() {
     let root = Root::new();
     let (driver, _) = start(&root, &[DraService::V1]).await;
     let prepared = Prepared {

@@ -1,5 +1,4 @@
-//! The clients of CSI and DRA drivers, against real sockets: who is found, what is sent, and what is made of answers, of
-//! errors, and of none.
+//! The clients of CSI and DRA drivers on real sockets: registrations, requests, answers, errors and missing answers.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
 
@@ -17,14 +16,14 @@ use pod_teardown::node::effects::{Effects, EffectsBlocked};
 use pod_teardown::node::plugins::Registry;
 use tempfile::TempDir;
 
-/// A kubelet's root of a test's own.
+/// A private kubelet root directory.
 struct Root(TempDir);
 
 const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// A gate, and what shuts it.
+/// Effects with a gate, and the flag that shuts it.
 fn gated() -> (Effects, Arc<AtomicBool>) {
     let shut = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&shut);
@@ -61,7 +60,7 @@ impl Root {
     }
 }
 
-/// Sets when a socket was made, in seconds of a made-up clock.
+/// Sets a socket's creation time, in seconds of a fake clock.
 fn made_at(socket: &Path, seconds: i64) {
     use nix::{
         fcntl::AT_FDCWD,

@@ -1,4 +1,4 @@
-//! Who is found.
+//! Registrations.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -21,7 +21,7 @@ const DRIVER: &str = "disk.example.com";
 const GPU: &str = "gpu.example.com";
 
 #[tokio::test(start_paused = true)]
-async fn drivers_are_found_with_all_that_they_say_of_themselves() {
+async fn drivers_are_found_with_their_registration() {
     let root = Root::new();
     let disk = CsiDriver::start(&root.path(), DRIVER).unwrap();
     let gpu = DraDriver::start(&root.path(), GPU, &[DraService::V1beta1, DraService::V1]).unwrap();
@@ -53,14 +53,14 @@ async fn drivers_are_found_with_all_that_they_say_of_themselves() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sockets_are_found_at_any_depth_and_neither_links_nor_files_nor_hidden_ones_are_asked() {
+async fn sockets_are_found_at_any_depth_but_not_links_files_or_hidden_ones() {
     let root = Root::new();
     let _disk = CsiDriver::start(&root.path(), DRIVER).unwrap();
     let dir = root.registry();
     let registration = dir.join(format!("{DRIVER}-reg.sock"));
     for name in [".hidden.sock", "a/.hidden/reg.sock", "a/b/reg.sock"] {
         fs::create_dir_all(dir.join(name).parent().unwrap()).unwrap();
-        // Another name of the same socket.
+        // A second name of the same socket.
         fs::hard_link(&registration, dir.join(name)).unwrap();
     }
     symlink(&registration, dir.join("link.sock")).unwrap();
@@ -74,7 +74,7 @@ async fn sockets_are_found_at_any_depth_and_neither_links_nor_files_nor_hidden_o
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_driver_that_crashed_is_gone_and_is_back_once_it_listens_again() {
+async fn crashed_driver_is_unavailable_until_it_listens_again() {
     let root = Root::new();
     let disk = CsiDriver::start(&root.path(), DRIVER).unwrap();
     disk.crash().await;
@@ -82,12 +82,12 @@ async fn a_driver_that_crashed_is_gone_and_is_back_once_it_listens_again() {
     assert_eq!(registry.registered, []);
     assert_eq!(registry.unresponsive[0].socket, disk.registration());
     assert!(registry.unresponsive[0].error.is_unreachable());
-    let gone = registry.csi(DRIVER).await.unwrap_err();
+    let unavailable = registry.csi(DRIVER).await.unwrap_err();
     assert_eq!(
-        (gone.kind, &*gone.driver, gone.registry_dir.clone()),
+        (unavailable.kind, &*unavailable.driver, unavailable.registry_dir.clone()),
         (Kind::Csi, DRIVER, root.registry())
     );
-    let text = gone.to_string();
+    let text = unavailable.to_string();
     let socket = format!("{:?}", disk.registration().display().to_string());
     for part in [DRIVER, &socket, "Connection refused", "once its pod runs here again"] {
         assert!(text.contains(part), "{part}: {text}");
@@ -98,7 +98,7 @@ async fn a_driver_that_crashed_is_gone_and_is_back_once_it_listens_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_registrar_that_has_answered_is_not_asked_again_as_long_as_its_socket_is_the_same_and_listens() {
+async fn registration_is_cached_while_its_socket_is_unchanged_and_listens() {
     let root = Root::new();
     let driver = CsiDriver::start(&root.path(), DRIVER).unwrap();
     let registrars = Registrars::default();
@@ -108,9 +108,9 @@ async fn a_registrar_that_has_answered_is_not_asked_again_as_long_as_its_socket_
     driver.introduces_itself(Conduct::Hangs);
     assert_eq!(read().await, first, "it was not asked");
     driver.crash().await;
-    let gone = read().await;
-    assert_eq!((gone.registered.len(), gone.unresponsive.len()), (0, 1));
-    assert!(gone.unresponsive[0].error.is_unreachable());
+    let unavailable = read().await;
+    assert_eq!((unavailable.registered.len(), unavailable.unresponsive.len()), (0, 1));
+    assert!(unavailable.unresponsive[0].error.is_unreachable());
     driver.come_back().unwrap();
     assert_eq!(read().await.registered.len(), 0, "it is another socket, which is asked");
     driver.introduces_itself(Conduct::Well);
@@ -118,19 +118,19 @@ async fn a_registrar_that_has_answered_is_not_asked_again_as_long_as_its_socket_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_driver_is_gone_also_where_only_its_registrar_lives() {
+async fn driver_is_unavailable_even_if_its_registrar_runs() {
     let root = Root::new();
     let disk = CsiDriver::start(&root.path(), DRIVER).unwrap();
     fs::remove_file(disk.endpoint()).unwrap();
     let registry = root.read().await;
     assert_eq!(registry.registered.len(), 1);
-    let gone = registry.csi(DRIVER).await.unwrap_err();
+    let unavailable = registry.csi(DRIVER).await.unwrap_err();
     let socket = format!("{:?} does not answer: No such file", disk.endpoint());
-    assert!(gone.why.contains(&socket), "{gone}");
+    assert!(unavailable.why.contains(&socket), "{unavailable}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn registrars_that_hang_cost_two_seconds_however_many_they_are() {
+async fn hanging_registrars_take_two_seconds_in_total() {
     let root = Root::new();
     let hanging: Vec<_> = (0..20)
         .map(|i| {
@@ -139,7 +139,7 @@ async fn registrars_that_hang_cost_two_seconds_however_many_they_are() {
             driver
         })
         .collect();
-    // Connections are taken in by the kernel, and nobody ever reads from them.
+    // The kernel accepts connections, and no process reads from them.
     let _deaf = UnixListener::bind(root.registry().join("deaf.sock")).unwrap();
     let _disk = CsiDriver::start(&root.path(), DRIVER).unwrap();
     let begun = Instant::now();
@@ -152,13 +152,13 @@ async fn registrars_that_hang_cost_two_seconds_however_many_they_are() {
             "{unresponsive:?}"
         );
     }
-    assert!(registry.csi(DRIVER).await.is_ok(), "the others hold up nobody");
-    let gone = registry.csi("other.example.com").await.unwrap_err().to_string();
-    assert!(gone.contains("18 more sockets do not answer"), "{gone}");
+    assert!(registry.csi(DRIVER).await.is_ok(), "the others block no driver");
+    let unavailable = registry.csi("other.example.com").await.unwrap_err().to_string();
+    assert!(unavailable.contains("18 more sockets do not answer"), "{unavailable}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_several_plugins_of_a_driver_the_latest_that_takes_connections_is_called() {
+async fn newest_plugin_that_accepts_connections_is_called() {
     let root = Root::new();
     let start = |uid: &str, at| {
         let plugin = DraDriver::start_beside(&root.path(), GPU, uid, &[DraService::V1]).unwrap();
@@ -186,7 +186,7 @@ async fn of_several_plugins_of_a_driver_the_latest_that_takes_connections_is_cal
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_driver_of_another_version_is_told_and_not_called() {
+async fn driver_with_another_version_is_reported_and_not_called() {
     let root = Root::new();
     let disk = CsiDriver::start(&root.path(), DRIVER).unwrap();
     let mut registry = root.read().await;
@@ -203,14 +203,17 @@ async fn a_driver_of_another_version_is_told_and_not_called() {
     }
     registry.registered[0].versions = vec!["v2.DRAPlugin".to_owned()];
     registry.registered[0].kind = Kind::Dra;
-    let gone = registry.dra(DRIVER).await.unwrap_err();
-    assert!(gone.why.contains("it speaks only [\"v2.DRAPlugin\"]"), "{gone}");
+    let unavailable = registry.dra(DRIVER).await.unwrap_err();
+    assert!(
+        unavailable.why.contains("it speaks only [\"v2.DRAPlugin\"]"),
+        "{unavailable}"
+    );
     registry.registered[0].versions.push("v1.DRAPlugin".to_owned());
     assert_eq!(registry.dra(DRIVER).await.unwrap().endpoint(), disk.endpoint());
 }
 
 #[tokio::test]
-async fn a_kubelet_without_drivers_has_an_empty_registry_and_a_flood_of_files_ends() {
+async fn registry_may_be_missing_and_many_files_are_limited() {
     let root = Root::new();
     assert_eq!(
         (root.read().await.registered, root.read().await.faults),
@@ -239,12 +242,12 @@ async fn a_kubelet_without_drivers_has_an_empty_registry_and_a_flood_of_files_en
     assert_eq!(
         registry.registered[0].endpoint,
         disk.endpoint(),
-        "the others are found all the same"
+        "the others are found anyway"
     );
 }
 
 #[tokio::test]
-async fn a_registry_that_is_a_link_is_a_fault_and_not_followed() {
+async fn registry_that_is_a_link_is_not_followed() {
     let root = Root::new();
     let _disk = CsiDriver::start(&root.path(), DRIVER).unwrap();
     let link = root.path().join("link");

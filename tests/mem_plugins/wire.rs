@@ -1,4 +1,4 @@
-//! What goes over the wire: the fakes speak from the same files as the agent, so this is compared with bytes written out.
+//! Bytes on the wire. The fakes use the same proto files as the agent, so messages are compared with literal bytes.
 
 use std::convert::Infallible;
 use std::path::Path;
@@ -21,10 +21,10 @@ use crate::Root;
 /// URI and message of each call.
 type Calls = Arc<Mutex<Vec<(String, Vec<u8>)>>>;
 
-/// Five bytes before every message say that it is not compressed, and how long it is.
+/// Length of the prefix of every message: a compression flag and the size.
 const PREFIX: usize = 5;
 
-/// What a driver says: what it is, what it can do, and for DRA how it went.
+/// A driver's answers: its registration, its capabilities, and results for DRA.
 fn answer(path: &str) -> &'static [u8] {
     match path.rsplit('/').next() {
         Some("GetInfo") => b"\x0a\x09CSIPlugin\x12\x01d\x1a\x02/e\x22\x031.0\x22\x031.1",
@@ -52,7 +52,7 @@ async fn serve(
         .unwrap())
 }
 
-/// Takes calls and answers them, all by bytes.
+/// Accepts calls and answers them with literal bytes.
 fn listen(path: &Path) -> Calls {
     let listener = UnixListener::bind(path).unwrap();
     let calls = Calls::default();
@@ -69,7 +69,7 @@ fn listen(path: &Path) -> Calls {
 }
 
 #[tokio::test]
-async fn what_is_sent_and_understood_is_byte_for_byte_that_of_a_kubelet() {
+async fn requests_and_answers_are_byte_for_byte_those_of_a_kubelet() {
     let root = Root::new();
     std::fs::create_dir(root.registry()).unwrap();
     let path = root.registry().join("x.sock");

@@ -1,4 +1,4 @@
-//! How a pod's end is asked for: by its deletion, or of the agent by `pod-teardown evict`.
+//! Starts a pod's termination: by its deletion, or by `pod-teardown evict`.
 
 use std::{
     fs::{self, File},
@@ -9,19 +9,19 @@ use std::{
 use anyhow::{Context, Result};
 use tokio::process::{Child, Command};
 
-/// What begins a teardown.
+/// What starts a teardown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Cause {
     /// The object is deleted.
     Deleted,
-    /// The agent is asked to evict it; it is deleted once it has failed and nothing of it runs.
+    /// The agent evicts it. It is deleted once it has failed and nothing of it runs.
     Evicted,
 }
 
-/// What the status gives as reason of an eviction.
+/// `status.reason` of an evicted pod.
 pub const REASON: &str = "Evicted";
 
-/// One request for an eviction, made by the command that people use. It ends with the value.
+/// An eviction by `pod-teardown evict`. The command is killed on drop.
 pub struct Eviction {
     command: Child,
     said: PathBuf,
@@ -30,7 +30,7 @@ pub struct Eviction {
 // === impl Eviction ===
 
 impl Eviction {
-    /// Asks for it; `dir` is the agent's.
+    /// Requests the eviction; `dir` is the agent's directory.
     pub fn ask(agent: &Path, dir: &Path, pod: &str) -> Result<Self> {
         let said = dir.join("evict.log");
         let output = File::create(&said).with_context(|| format!("create {}", said.display()))?;
@@ -45,17 +45,17 @@ impl Eviction {
         Ok(Self { command, said })
     }
 
-    /// Whether the agent has said that it does it: from then on it must, whatever becomes of itself.
+    /// Whether the agent has accepted it. From then on it must complete it, even after a crash.
     pub fn is_granted(&self) -> bool {
         self.said().contains("is being ended")
     }
 
-    /// What the command has told so far.
+    /// Output of the command so far.
     pub fn said(&self) -> String {
         fs::read_to_string(&self.said).unwrap_or_default()
     }
 
-    /// Whether it has come to nothing, so that whoever asked would ask again.
+    /// Whether the command has failed, so that it has to be repeated.
     pub fn is_refused(&mut self) -> Result<bool> {
         let ended = self.command.try_wait().context("look after pod-teardown evict")?;
         Ok(ended.is_some() && !self.is_granted())

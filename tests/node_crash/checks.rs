@@ -1,4 +1,4 @@
-//! What must hold at and after every run, seen from outside the agent.
+//! Checks during and after every run, from outside of the agent.
 
 use std::{fs, ops::Range, time::Duration};
 
@@ -6,18 +6,18 @@ use anyhow::{Context, Result, ensure};
 use jiff::Timestamp;
 use testbed::{cgroups, mounts, pods::StartedPod, stage::Stage};
 
-use super::{fault::Fault, history::Told, place::running};
+use super::{fault::Fault, history::Told, shared_stage::running};
 
-/// What a stop may take longer than the grace period: its own two seconds, and what runtime and machine need.
+/// Time that a stop may take beyond the grace period: its own two seconds, and what the runtime and the machine need.
 const SLACK: Duration = Duration::from_millis(2_000 + 3_000);
-/// A runtime that was away, and whoever waits before it asks again.
+/// Additional time after a runtime restart, until clients connect again.
 const RUNTIME_SLACK: Duration = Duration::from_secs(5);
-/// containerd answers nothing about a pod for so long if whoever asked for an exec is gone before it was started: its shim
-/// waits for readers that do not come, and holds its lock meanwhile.
+/// Additional time if an exec was canceled before it started: containerd's shim waits for readers and answers nothing
+/// else about the pod meanwhile.
 const SHIM_SLACK: Duration = Duration::from_secs(30);
 
-/// Invariant 1, at the moment before the final DELETE, while the agent stands still.
-pub async fn may_be_deleted(stage: &Stage, pod: &StartedPod) -> Result<()> {
+/// Invariant 1, just before the final DELETE, while the agent is stopped.
+pub async fn may_delete(stage: &Stage, pod: &StartedPod) -> Result<()> {
     let mut left = running(&stage.containerd, pod).await?;
     let mounted = mounts::below(&pod.dir)?;
     left.extend(mounted.iter().map(|point| format!("mount {}", point.display())));
@@ -31,21 +31,21 @@ pub async fn may_be_deleted(stage: &Stage, pod: &StartedPod) -> Result<()> {
     Ok(())
 }
 
-/// Volumes and devices are taken back from containers that have ended.
-pub async fn may_be_released(stage: &Stage, pod: &StartedPod) -> Result<()> {
+/// Volumes and devices are released only after all containers have exited.
+pub async fn may_release(stage: &Stage, pod: &StartedPod) -> Result<()> {
     let mut left = running(&stage.containerd, pod).await?;
     left.retain(|running| running.starts_with("container "));
     ensure!(left.is_empty(), "a volume or device is to be taken from {left:?}");
     Ok(())
 }
 
-/// How often the hook ran: invariant 5, and that it was not left out.
+/// Invariant 5, and that the hook was not skipped.
 pub fn hook_ran(said: &[String], struck: Option<Fault>) -> Result<()> {
     let times = |line: &str| said.iter().filter(|said| *said == line).count();
     let (begun, ended) = (times("hook"), times("hooked"));
     let (least, most) = match struck {
-        None | Some(Fault::ServerAway) => (1, 1),
-        Some(fault) if fault.takes_the_object() => (0, 1),
+        None | Some(Fault::ServerDown) => (1, 1),
+        Some(fault) if fault.deletes_object() => (0, 1),
         Some(_) => (1, 2),
     };
     ensure!(
@@ -55,9 +55,9 @@ pub fn hook_ran(said: &[String], struck: Option<Fault>) -> Result<()> {
     Ok(())
 }
 
-/// Exit codes, and invariant 4: neither longer nor shorter than the grace period.
-/// It began in `begun`: who asks twice does not know by which of the two.
-pub fn ended_well(
+/// Exit codes, and invariant 4: neither longer nor shorter than the grace period. The termination started within `begun`:
+/// after a repeated request it is unknown which one started it.
+pub fn exited_correctly(
     told: &Told,
     begun: &Range<Timestamp>,
     grace: Duration,
@@ -79,12 +79,12 @@ pub fn ended_well(
     let stubborn = stubborn.with_context(|| format!("no status of stubborn in {last}"))?;
     let ended = stubborn["state"]["terminated"]["finishedAt"].as_str();
     let ended: Timestamp = ended.unwrap_or_default().parse().context("read finishedAt")?;
-    // The API tells whole seconds.
+    // The API has whole seconds.
     let since = |begun: Timestamp| Duration::try_from(ended.duration_since(begun)).unwrap_or_default();
     let (longest, shortest) = (since(begun.start) + Duration::from_secs(1), since(begun.end));
     let slack = match struck {
         Some(Fault::RuntimeRestarts) => SLACK + RUNTIME_SLACK,
-        // It waits with whoever was killed.
+        // The killed caller's exec blocks the shim.
         Some(_) if shim_held => SLACK + SHIM_SLACK,
         _ => SLACK,
     };
@@ -95,13 +95,13 @@ pub fn ended_well(
     Ok(())
 }
 
-/// Whether containerd says that an exec in this pod was given up by whoever asked for it before it was started.
+/// Whether containerd reports an exec in this pod that was canceled before it started.
 pub fn shim_was_held(stage: &Stage, pod: &StartedPod) -> Result<bool> {
     let log = &stage.containerd.paths().log;
     let said = fs::read(log).with_context(|| format!("read {}", log.display()))?;
     let said = String::from_utf8_lossy(&said);
-    let mut given_up = said
+    let mut canceled = said
         .lines()
         .filter(|line| line.contains("failed to start exec") && line.contains("context canceled"));
-    Ok(given_up.any(|line| pod.containers.values().any(|id| line.contains(id.as_str()))))
+    Ok(canceled.any(|line| pod.containers.values().any(|id| line.contains(id.as_str()))))
 }

@@ -14,7 +14,7 @@ use super::{
 /// Its name.
 pub const POD: &str = "web";
 
-/// A pod that has something of everything.
+/// A pod with every kind of resource.
 pub fn everything(grace: Duration) -> Value {
     let mut main = container("main", NOTING);
     main["lifecycle"] = json!({ "preStop": exec("echo hook >> /out/log; sleep 1; echo hooked >> /out/log") });
@@ -39,8 +39,8 @@ pub fn everything(grace: Duration) -> Value {
     pod
 }
 
-/// Links in the pod's volume that lead to somebody else's data.
-pub fn leads_out(pod: &StartedPod, kept: &Path) -> Result<()> {
+/// Links in the pod's volume that lead to data outside.
+pub fn link_outside(pod: &StartedPod, kept: &Path) -> Result<()> {
     fs::create_dir_all(kept).with_context(|| format!("create {}", kept.display()))?;
     fs::write(kept.join("data"), "precious").context("write what is to be kept")?;
     let disk = pod.volumes.get("disk").context("volume disk")?;

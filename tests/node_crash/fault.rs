@@ -1,4 +1,4 @@
-//! What goes wrong, and at which side of a step.
+//! Faults, and the side of a step at which they happen.
 
 use std::{fmt, time::Duration};
 
@@ -9,19 +9,19 @@ use super::point::{Point, Step, When};
 pub enum Fault {
     /// SIGKILL before the change.
     KilledBefore,
-    /// SIGKILL a few milliseconds after the change was let go: under way, or just done.
+    /// SIGKILL a few milliseconds after the change was allowed: in progress, or just done.
     KilledDuring,
-    /// SIGKILL after the change, before anything was made of its outcome.
+    /// SIGKILL after the change, before its result is used.
     KilledAfter,
-    /// The runtime is killed before the change, which goes on, and comes back by and by.
+    /// The runtime is killed before the change, which continues, and restarts later.
     RuntimeRestarts,
     /// The API server refuses the node's connections for a while.
-    ServerAway,
-    /// SIGTERM, with little time to stop.
+    ServerDown,
+    /// SIGTERM with a short shutdown timeout.
     Terminated,
-    /// SIGKILL, and the pod's object is removed by force while no agent runs.
+    /// SIGKILL, and the pod's object is force-deleted while no agent runs.
     Orphaned,
-    /// The object is removed by force and another pod takes its name, before the change, which goes on.
+    /// The object is force-deleted and another pod takes its name before the change, which continues.
     Replaced,
 }
 
@@ -30,7 +30,7 @@ pub enum Fault {
 pub struct Strike {
     pub step: Step,
     pub fault: Fault,
-    /// How long the agent lives on where it is killed during a change.
+    /// How long the agent lives after the start of the change.
     pub moment: Duration,
 }
 
@@ -42,14 +42,14 @@ impl Fault {
         Self::KilledDuring,
         Self::KilledAfter,
         Self::RuntimeRestarts,
-        Self::ServerAway,
+        Self::ServerDown,
         Self::Terminated,
         Self::Orphaned,
         Self::Replaced,
     ];
 
-    /// Whether the object is taken away by it: then nobody is told how the pod ended, and nobody waits for it.
-    pub fn takes_the_object(self) -> bool {
+    /// Whether the fault deletes the object, so that no final status is sent or awaited.
+    pub fn deletes_object(self) -> bool {
         matches!(self, Self::Orphaned | Self::Replaced)
     }
 }
@@ -61,7 +61,7 @@ impl fmt::Display for Fault {
             Self::KilledDuring => "killed during",
             Self::KilledAfter => "killed after",
             Self::RuntimeRestarts => "runtime restarts",
-            Self::ServerAway => "API server away",
+            Self::ServerDown => "API server away",
             Self::Terminated => "SIGTERM",
             Self::Orphaned => "killed, orphaned",
             Self::Replaced => "replaced",
@@ -72,7 +72,7 @@ impl fmt::Display for Fault {
 // === impl Strike ===
 
 impl Strike {
-    /// The point that it waits for.
+    /// The point at which it happens.
     pub fn point(&self) -> Point {
         let when = match self.fault {
             Fault::KilledAfter => When::After,

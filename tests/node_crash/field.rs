@@ -1,4 +1,4 @@
-//! All runs: which there are, several at a time, and what came of them.
+//! All runs: their selection, parallel execution and results.
 
 use std::{
     collections::VecDeque,
@@ -14,23 +14,23 @@ use super::{
     ask::Cause,
     fault::{Fault, Strike},
     matrix::{Cell, Matrix},
-    place::Place,
-    run::{JOURNAL, NeverCame, run},
+    run::{JOURNAL, PointNotReached, run},
+    shared_stage::SharedStage,
 };
 
-/// Runs at a time: each waits much more than it works.
-const PLACES: usize = 6;
-/// Of the cells beside the first column of deletions, one in so many is drawn where not all are asked for.
+/// Parallel runs: each waits much more than it works.
+const PARALLEL_RUNS: usize = 6;
+/// By default, one cell in this many is drawn, except in the first column of deletions.
 const ONE_IN: usize = 8;
-/// Longest life of an agent after the change was let go; most changes take less.
-const MOMENT: u64 = 12;
-/// How often a run is tried whose point did not come: what goes on side by side has no order.
+/// Longest life of an agent after the start of a change, in milliseconds; most changes take less.
+const MAX_LIFE_MS: u64 = 12;
+/// How often a run is repeated if its point was not reached: concurrent steps have no fixed order.
 const TRIES: usize = 3;
 
 type Queue = Arc<Mutex<VecDeque<Strike>>>;
 
-/// `CRASH_MATRIX=all` takes every cell, `CRASH_SEED` draws those of an earlier run; `CRASH_STEP` and `CRASH_FAULT` take only
-/// those whose name contains this text.
+/// `CRASH_MATRIX=all` selects every cell, `CRASH_SEED` repeats the selection of an earlier run; `CRASH_STEP` and
+/// `CRASH_FAULT` select cells whose name contains the text.
 pub async fn all_survive(cause: Cause) -> Result<()> {
     let start = Instant::now();
     let all = env::var("CRASH_MATRIX").is_ok_and(|it| it == "all");
@@ -38,8 +38,8 @@ pub async fn all_survive(cause: Cause) -> Result<()> {
     let seed = seed.unwrap_or_else(|| u64::from(std::process::id()));
     let places = env::var("CRASH_PLACES").ok().and_then(|it| it.parse().ok());
 
-    let mut place = Place::set("crash-0").await?;
-    let points = run(&mut place, cause, None, "undisturbed".to_owned()).await;
+    let mut shared = SharedStage::set("crash-0").await?;
+    let points = run(&mut shared, cause, None, "undisturbed".to_owned()).await;
     let mut matrix = Matrix::of(points.context("an undisturbed run fails")?);
     let forgotten = matrix.without_after();
     ensure!(
@@ -57,10 +57,10 @@ pub async fn all_survive(cause: Cause) -> Result<()> {
 
     let queue: Queue = Arc::new(Mutex::new(strikes.into()));
     let mut workers = JoinSet::new();
-    let mut first = Some(place);
-    for number in 0..places.unwrap_or(PLACES) {
+    let mut first = Some(shared);
+    for number in 0..places.unwrap_or(PARALLEL_RUNS) {
         let (first, queue, runtime) = (first.take(), Arc::clone(&queue), Handle::current());
-        // On a thread of its own: it also looks at the kernel's files, which blocks.
+        // On a separate thread: it also reads kernel files, which blocks.
         workers.spawn_blocking(move || runtime.block_on(work(cause, number, first, queue)));
     }
     while let Some(done) = workers.join_next().await {
@@ -74,7 +74,7 @@ pub async fn all_survive(cause: Cause) -> Result<()> {
     Ok(())
 }
 
-/// The whole first column of deletions, and some of the others, in the order of the steps.
+/// The whole first column of deletions and some of the other cells, in the order of the steps.
 fn drawn(matrix: &Matrix, cause: Cause, seed: u64, all: bool) -> Vec<Strike> {
     let only = |variable: &str| env::var(variable).unwrap_or_default();
     let (only_step, only_fault) = (only("CRASH_STEP"), only("CRASH_FAULT"));
@@ -82,7 +82,7 @@ fn drawn(matrix: &Matrix, cause: Cause, seed: u64, all: bool) -> Vec<Strike> {
     let mut strikes = Vec::new();
     for step in matrix.steps() {
         for fault in Fault::ALL {
-            let moment = dice.millis(MOMENT);
+            let moment = dice.millis(MAX_LIFE_MS);
             let always = all || (cause == Cause::Deleted && fault == Fault::KilledBefore);
             let drawn = dice.one_in(ONE_IN) || always;
             let wanted = step.to_string().contains(&only_step) && fault.to_string().contains(&only_fault);
@@ -98,7 +98,7 @@ fn drawn(matrix: &Matrix, cause: Cause, seed: u64, all: bool) -> Vec<Strike> {
     strikes
 }
 
-async fn work(cause: Cause, number: usize, mut place: Option<Place>, queue: Queue) -> Vec<(Strike, Cell)> {
+async fn work(cause: Cause, number: usize, mut shared: Option<SharedStage>, queue: Queue) -> Vec<(Strike, Cell)> {
     let mut done = Vec::new();
     let mut runs = 0;
     let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
@@ -106,15 +106,15 @@ async fn work(cause: Cause, number: usize, mut place: Option<Place>, queue: Queu
         let mut cell = Cell::Broke(String::new());
         for _ in 0..TRIES {
             runs += 1;
-            let tried = attempt(&mut place, cause, &strike, format!("run-{number}-{runs}")).await;
+            let tried = attempt(&mut shared, cause, &strike, format!("run-{number}-{runs}")).await;
             let Err(error) = tried else {
                 cell = Cell::Survived;
                 break;
             };
-            // What a failed run has left is in nobody's way at a new place.
-            place = None;
-            let never_came = error.is::<NeverCame>() || error.root_cause().is::<NeverCame>();
-            // How many attempts there are is a matter of when news comes, and of nothing else.
+            // Leftovers of a failed run do not disturb a new stage.
+            shared = None;
+            let never_came = error.is::<PointNotReached>() || error.root_cause().is::<PointNotReached>();
+            // The number of attempts depends only on the timing of events.
             let another = strike.step.is(JOURNAL, "begun") && strike.step.nth > 1;
             cell = if never_came && another {
                 Cell::Missed
@@ -131,12 +131,12 @@ async fn work(cause: Cause, number: usize, mut place: Option<Place>, queue: Queu
     done
 }
 
-async fn attempt(place: &mut Option<Place>, cause: Cause, strike: &Strike, name: String) -> Result<()> {
-    let taken = match place.take() {
-        Some(place) => place,
-        None => Place::set(&format!("crash-{name}")).await?,
+async fn attempt(shared: &mut Option<SharedStage>, cause: Cause, strike: &Strike, name: String) -> Result<()> {
+    let taken = match shared.take() {
+        Some(shared) => shared,
+        None => SharedStage::set(&format!("crash-{name}")).await?,
     };
-    let taken = place.insert(taken);
+    let taken = shared.insert(taken);
     run(taken, cause, Some(strike.clone()), name).await?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Where the agent waits at each of its points until it may go on.
+//! Stops the agent at each checkpoint until it may continue.
 
 use std::path::{Path, PathBuf};
 
@@ -12,19 +12,19 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::point::When;
 
-/// Whoever is at a point finds nobody any more once this is dropped, and goes on.
+/// Once dropped, agents at a checkpoint continue.
 pub struct Gate {
     path: PathBuf,
     arrivals: mpsc::UnboundedReceiver<Arrival>,
     accepting: AbortOnDropHandle<()>,
 }
 
-/// An agent that waits. Dropped, it goes on, too.
+/// An agent at a checkpoint. Dropped, it continues.
 pub struct Arrival {
     pub when: When,
     pub verb: String,
     pub target: String,
-    /// Whose it is: an agent that is dead counts no more.
+    /// PID of the agent. Arrivals of a dead agent are ignored.
     pub pid: Option<u32>,
     stream: UnixStream,
 }
@@ -52,12 +52,12 @@ impl Gate {
         })
     }
 
-    /// Where it is.
+    /// Path of its socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Holds nobody up any more.
+    /// Lets all agents continue.
     pub fn close(&mut self) {
         self.accepting.abort();
         self.arrivals.close();
@@ -65,7 +65,7 @@ impl Gate {
         std::fs::remove_file(&self.path).ok();
     }
 
-    /// The next to arrive.
+    /// The next arrival.
     pub async fn next(&mut self) -> Option<Arrival> {
         self.arrivals.recv().await
     }
@@ -80,7 +80,7 @@ impl Drop for Gate {
 // === impl Arrival ===
 
 impl Arrival {
-    /// Nothing of one who dies while it speaks.
+    /// `None` if the agent dies while it sends.
     async fn read(stream: UnixStream) -> Option<Self> {
         let pid = stream.peer_cred().ok()?.pid().and_then(|pid| u32::try_from(pid).ok());
         let mut stream = BufReader::new(stream);
@@ -101,8 +101,8 @@ impl Arrival {
         })
     }
 
-    /// It need not wait any longer.
-    pub async fn go_on(mut self) {
+    /// Lets the agent continue.
+    pub async fn resume(mut self) {
         self.stream.write_all(&[1]).await.ok();
     }
 }

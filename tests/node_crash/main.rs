@@ -1,8 +1,7 @@
-//! The crash matrix: a pod is taken down on a real containerd, once for each step and each thing that can go wrong at it.
+//! The crash matrix: a pod is taken down on a real containerd, once for each step and each fault at it.
 //!
-//! `ask` says how the end of a pod is asked for, `gate` stops the agent at a point, `run` does the harm of a `fault` there
-//! and sees the teardown through to its end, `checks` and `storage` look whether anything happened that must not, and
-//! `matrix` shows what came of it.
+//! `ask` starts the termination, `gate` stops the agent at a checkpoint, `run` injects a `fault` there and completes the
+//! teardown, `checks` and `storage` verify the invariants, and `matrix` prints the results.
 
 #![allow(
     clippy::disallowed_methods,
@@ -30,9 +29,9 @@ mod fault;
 mod field;
 mod gate;
 mod matrix;
-mod place;
 mod point;
 mod run;
+mod shared_stage;
 mod storage;
 
 use std::process::ExitCode;
@@ -44,7 +43,7 @@ use ask::Cause;
 
 fn main() -> Result<ExitCode> {
     let mut arguments = Arguments::from_args();
-    // Each of them has many runs at a time already.
+    // Each of them already has many parallel runs.
     arguments.test_threads = Some(1);
     let claim = |name: &str, cause| {
         Trial::test(name, move || {

@@ -1,4 +1,4 @@
-//! What came of it, as a table: a row for each step in the order of an undisturbed run, a column for each fault.
+//! Results as a table: a row for each step in the order of an undisturbed run, a column for each fault.
 
 use std::{collections::HashMap, fmt};
 
@@ -15,19 +15,19 @@ pub struct Matrix {
     cells: HashMap<(Step, Fault), Cell>,
 }
 
-/// What came of one run.
+/// Result of one run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cell {
     Survived,
     Broke(String),
-    /// Another attempt, which the undisturbed run needed, and none of these runs did: news came sooner, or later.
+    /// The undisturbed run needed another attempt here, which none of these runs needed: event timing differs.
     Missed,
 }
 
 // === impl Matrix ===
 
 impl Matrix {
-    /// Without any cells, from the points of an undisturbed run.
+    /// An empty table with the steps of an undisturbed run.
     pub fn of(points: Vec<Point>) -> Self {
         let before = points.iter().filter(|point| point.when == When::Before);
         Self {
@@ -41,23 +41,23 @@ impl Matrix {
         &self.steps
     }
 
-    /// Steps without a point after them: whoever added an effect has forgotten it.
+    /// Steps without a point after them: a new effect lacks its checkpoint.
     pub fn without_after(&self) -> Vec<&Step> {
         let after = |step: &&Step| !self.points.iter().any(|it| it.when == When::After && it.step == **step);
         self.steps.iter().filter(after).collect()
     }
 
-    /// Whether a fault can happen at a step: an object that is gone cannot be removed.
+    /// Whether a fault can happen at a step: a deleted object cannot be deleted again.
     pub fn applies(&self, step: &Step, fault: Fault) -> bool {
-        if !fault.takes_the_object() {
+        if !fault.deletes_object() {
             return true;
         }
-        let place = |wanted: &dyn Fn(&Point) -> bool| self.points.iter().position(wanted);
-        // By the agent; or, of a pod that has ended before, by the API server as soon as its deletion is asked for, which
-        // has the agent look once more.
-        let deleted = place(&|it| it.when == When::After && it.step.verb == "DELETE");
-        let asked = place(&|it| it.step.nth == 2 && it.step.is(JOURNAL, "begun"));
-        place(&|it| it.when == When::Before && it.step == *step) < deleted.or(asked)
+        let position = |wanted: &dyn Fn(&Point) -> bool| self.points.iter().position(wanted);
+        // By the agent; or, for a pod that has terminated before, by the API server as soon as its deletion is requested,
+        // after which the agent lists it again.
+        let deleted = position(&|it| it.when == When::After && it.step.verb == "DELETE");
+        let asked = position(&|it| it.step.nth == 2 && it.step.is(JOURNAL, "begun"));
+        position(&|it| it.when == When::Before && it.step == *step) < deleted.or(asked)
     }
 
     pub fn set(&mut self, step: Step, fault: Fault, cell: Cell) {

@@ -4,19 +4,19 @@ use std::{collections::HashMap, fmt};
 
 use testbed::pods::StartedPod;
 
-/// On which side of a change.
+/// Before or after a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum When {
     Before,
     After,
 }
 
-/// One change that the agent makes.
+/// One change by the agent.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Step {
     pub verb: String,
     pub target: String,
-    /// Which of several that are called the same, from 1.
+    /// Its number among steps with the same name, from 1.
     pub nth: usize,
 }
 
@@ -27,7 +27,7 @@ pub struct Point {
     pub step: Step,
 }
 
-/// Gives the things of one pod their names, and counts.
+/// Replaces run-specific names of a pod's resources, and counts steps.
 pub struct Names {
     known: Vec<(String, &'static str)>,
     containers: Vec<(String, String)>,
@@ -37,7 +37,7 @@ pub struct Names {
 // === impl Names ===
 
 impl Names {
-    /// Of a pod, and of what else is called so.
+    /// Names of a pod's resources, and of others.
     pub fn of(pod: &StartedPod, others: Vec<(String, &'static str)>) -> Self {
         let containers = pod.containers.iter().map(|(name, id)| (id.clone(), name.clone()));
         let own = [
@@ -55,7 +55,7 @@ impl Names {
         }
     }
 
-    /// The next point of this agent's run.
+    /// The next point of the agent in this run.
     pub fn point(&mut self, when: When, verb: &str, target: &str) -> Point {
         let mut target = target.replace(['"', '(', ')', ','], "");
         for (raw, name) in &self.known {

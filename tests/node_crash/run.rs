@@ -1,4 +1,4 @@
-//! One teardown, with at most one fault in it, from the deletion to its very end.
+//! One teardown with at most one fault, from the deletion to its completion.
 
 use std::{
     ops::Range,
@@ -17,35 +17,35 @@ use super::{
     ask::{Cause, Eviction},
     checks,
     drivers::{Drivers, Storage},
-    everything::{POD, everything, leads_out},
+    everything::{POD, everything, link_outside},
     fault::Strike,
     gate::{Arrival, Gate},
     history::History,
-    place::Place,
     point::{Names, Point, Step, When},
     scene::Scene,
+    shared_stage::SharedStage,
     storage,
 };
 
 mod end;
 mod harm;
 
-use harm::{Later, dies_late};
+use harm::{Pending, dies_late};
 
 const AGENT: &str = env!("CARGO_BIN_EXE_pod-teardown");
-/// All runs but one kind are over in 10 s; the rest is for pauses after failures, and a machine under load.
+/// Most runs take 10 s. The rest is for pauses after failures and a loaded machine.
 const LIMIT: Duration = Duration::from_secs(240);
-/// `--shutdown-timeout`: some teardowns come to their end within it, others do not.
+/// `--shutdown-timeout`: some teardowns complete within it, others do not.
 const SHUTDOWN: &str = "2s";
 
-/// What the agent calls a write to its journal.
+/// The agent's verb for a write to its journal.
 pub const JOURNAL: &str = "write to the journal";
 const HOOK: &str = "run the preStop hook of";
 
-/// The point did not come, though the teardown came to its end.
+/// The teardown completed without reaching the point.
 #[derive(Debug, thiserror::Error)]
 #[error("the point never came")]
-pub struct NeverCame;
+pub struct PointNotReached;
 
 struct Run {
     scene: Scene,
@@ -58,15 +58,15 @@ struct Run {
     names: Names,
     gate: Gate,
     agent: Option<AgentProcess>,
-    /// Requests before this agent.
+    /// Number of requests before this agent's first.
     requests: usize,
     strike: Option<Strike>,
     struck: bool,
-    later: Later,
+    later: Pending,
     cause: Cause,
     eviction: Option<Eviction>,
     deleted: bool,
-    /// First and last request.
+    /// First and last request for the termination.
     begun: Range<Timestamp>,
     start: Instant,
     points: Vec<Point>,
@@ -77,14 +77,19 @@ struct Run {
     successor: Option<Value>,
 }
 
-/// Takes a new pod down, with the strike; tells the points up to it.
-pub async fn run(place: &mut Place, cause: Cause, strike: Option<Strike>, namespace: String) -> Result<Vec<Point>> {
-    let stage = place.stage.take().context("the place is in use, or was left broken")?;
+/// Takes a new pod down, with the fault; returns the points up to it.
+pub async fn run(
+    shared: &mut SharedStage,
+    cause: Cause,
+    strike: Option<Strike>,
+    namespace: String,
+) -> Result<Vec<Point>> {
+    let stage = shared.stage.take().context("the place is in use, or was left broken")?;
     let scene = Scene::new(stage, None, namespace).await?;
-    let (mut run, history) = Run::begin(scene, place, cause, strike).await?;
+    let (mut run, history) = Run::begin(scene, shared, cause, strike).await?;
     let through = run.through().await;
     let told = match through {
-        Ok(()) => run.finish(place, history).await,
+        Ok(()) => run.finish(shared, history).await,
         failed => failed,
     };
     if let Err(error) = told {
@@ -92,7 +97,7 @@ pub async fn run(place: &mut Place, cause: Cause, strike: Option<Strike>, namesp
         return Err(error.context(explained));
     }
     let Run { scene, points, .. } = run;
-    place.stage = Some(scene.stage);
+    shared.stage = Some(scene.stage);
     Ok(points)
 }
 
@@ -104,19 +109,24 @@ fn grace(strike: Option<&Strike>) -> Duration {
 // === impl Run ===
 
 impl Run {
-    async fn begin(scene: Scene, place: &Place, cause: Cause, strike: Option<Strike>) -> Result<(Self, History)> {
+    async fn begin(
+        scene: Scene,
+        shared: &SharedStage,
+        cause: Cause,
+        strike: Option<Strike>,
+    ) -> Result<(Self, History)> {
         let pod = everything(grace(strike.as_ref()));
-        let (pod, storage) = place.drivers.run(&scene, pod, Some(&place.kept)).await?;
+        let (pod, storage) = shared.drivers.run(&scene, pod, Some(&shared.kept)).await?;
         let dir = scene.stage.containerd.ground().dir();
         let kept = dir.join("kept").join(&scene.namespace);
-        leads_out(&pod, &kept)?;
+        link_outside(&pod, &kept)?;
         let gate = Gate::open(&dir.join(format!("{}.sock", scene.namespace)))?;
-        place.api.forget_requests();
+        shared.api.forget_requests();
         let mut run = Self {
             names: Names::of(&pod, storage.names(&scene.stage.node)),
-            api: Arc::clone(&place.api),
-            user: place.user(),
-            drivers: Arc::clone(&place.drivers),
+            api: Arc::clone(&shared.api),
+            user: shared.user(),
+            drivers: Arc::clone(&shared.drivers),
             scene,
             pod,
             storage,
@@ -126,7 +136,7 @@ impl Run {
             requests: 0,
             strike,
             struck: false,
-            later: Later::Nothing,
+            later: Pending::Nothing,
             cause,
             eviction: None,
             deleted: false,
@@ -150,7 +160,7 @@ impl Run {
         run.start = Instant::now();
         match cause {
             Cause::Deleted => run.delete().await?,
-            Cause::Evicted => run.ask_for_eviction()?,
+            Cause::Evicted => run.request_eviction()?,
         }
         Ok((run, history))
     }
@@ -161,13 +171,13 @@ impl Run {
         self.scene.delete(&self.pod, None).await
     }
 
-    async fn take_object(&mut self) -> Result<()> {
-        // Nobody asks again for the end of what is gone.
+    async fn delete_object(&mut self) -> Result<()> {
+        // The eviction of a deleted object is not requested again.
         (self.deleted, self.eviction) = (true, None);
         self.scene.delete(&self.pod, Some(0)).await
     }
 
-    fn ask_for_eviction(&mut self) -> Result<()> {
+    fn request_eviction(&mut self) -> Result<()> {
         self.note("its eviction is asked for");
         self.begun.end = Timestamp::now();
         let dir = self.scene.stage.containerd.ground().dir().join("agent");
@@ -185,7 +195,7 @@ impl Run {
         Ok(())
     }
 
-    /// Whether this agent has begun to watch.
+    /// Whether this agent has started to watch.
     fn watches(&self) -> bool {
         let requests = self.api.requests();
         let mut of_this_agent = requests.iter().skip(self.requests).map(|request| &request.asked);
@@ -200,7 +210,7 @@ impl Run {
             tokio::select! {
                 Some(arrival) = self.gate.next() => self.arrived(arrival).await?,
                 _ = ticks.tick() => {
-                    self.do_later().await?;
+                    self.do_pending().await?;
                     if self.is_over().await? {
                         break;
                     }
@@ -208,7 +218,7 @@ impl Run {
             }
             ensure!(Instant::now() < late, "it does not come to an end: something is left");
         }
-        ensure!(self.struck || self.strike.is_none(), NeverCame);
+        ensure!(self.struck || self.strike.is_none(), PointNotReached);
         Ok(())
     }
 
@@ -236,13 +246,13 @@ impl Run {
                 self.strike(&strike, arrival).await
             }
             _ => {
-                arrival.go_on().await;
+                arrival.resume().await;
                 Ok(())
             }
         }
     }
 
-    /// What must hold before a step is done.
+    /// Checks the invariants before a step.
     async fn may_do(&mut self, step: &Step) -> Result<()> {
         if step.verb == HOOK {
             ensure!(
@@ -255,13 +265,13 @@ impl Run {
             return Ok(());
         }
         self.storage.may_be_done(step, &self.scene.stage, &self.drivers).await?;
-        if let Later::RuntimeComesBack(_) = self.later {
-            self.bring_runtime_back().await?;
+        if let Pending::RuntimeComesBack(_) = self.later {
+            self.restart_runtime().await?;
         }
         if is_deleted {
-            checks::may_be_deleted(&self.scene.stage, &self.pod).await
+            checks::may_delete(&self.scene.stage, &self.pod).await
         } else {
-            checks::may_be_released(&self.scene.stage, &self.pod).await
+            checks::may_release(&self.scene.stage, &self.pod).await
         }
     }
 

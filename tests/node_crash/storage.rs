@@ -1,7 +1,7 @@
-//! What must hold of a pod's volume and its device at and after every run.
+//! Checks of a pod's volume and device, during and after every run.
 //!
-//! A volume may be attached elsewhere once it has left the node's `volumesInUse`, a device may be given to others once the
-//! pod is shown to have ended: both only when their drivers have taken them back.
+//! A volume may be attached elsewhere once it has left the node's `volumesInUse`, and a device may be allocated again
+//! once the pod is shown as terminated. Both require that their drivers have released them.
 
 use std::path::Path;
 
@@ -17,10 +17,10 @@ use super::{
     point::Step,
 };
 
-/// What steps call the write that takes a volume out of `volumesInUse`.
+/// Name of the step that removes a volume from `volumesInUse`.
 const NODE_STATUS: &str = "status of the node";
 
-/// Whether it is about volumes or devices.
+/// Whether the step concerns volumes or devices.
 pub fn is_step(step: &Step) -> bool {
     step.verb.starts_with("Node") || step.is("PATCH", NODE_STATUS)
 }
@@ -28,7 +28,7 @@ pub fn is_step(step: &Step) -> bool {
 // === impl Storage ===
 
 impl Storage {
-    /// What steps call its things.
+    /// Step names of its resources.
     pub fn names(&self, node: &str) -> Vec<(String, &'static str)> {
         vec![
             (parent(&self.staging).display().to_string(), "STAGED"),
@@ -39,7 +39,7 @@ impl Storage {
         ]
     }
 
-    /// Before a step that is about this or rests on it, so that nothing that is wrong is mended before it is seen.
+    /// Checks before a step that affects or depends on it, so that an error is seen before it is repaired.
     pub async fn may_be_done(&self, step: &Step, stage: &Stage, drivers: &Drivers) -> Result<()> {
         let may_be_detached = step.is("PATCH", NODE_STATUS) || !self.is_in_use(stage).await?;
         self.is_in_order(may_be_detached, stage, drivers).await
@@ -72,11 +72,11 @@ impl Storage {
         Ok(())
     }
 
-    /// At the end: its drivers were asked for exactly that, and nothing is left. `once` if nobody had reason to ask again.
+    /// At the end: the drivers got exactly the expected calls, and nothing is left. `once` if no call had to be repeated.
     pub async fn is_released(&self, stage: &Stage, drivers: &Drivers, once: bool) -> Result<()> {
         self.is_in_order(true, stage, drivers).await?;
         ensure!(!self.is_in_use(stage).await?, "the volume is still in use");
-        // The pod's own directory is looked for with the rest of the pod.
+        // The pod's own directory is checked with the rest of the pod.
         let staged = parent(&self.staging);
         ensure!(!staged.exists(), "of the volume is left {}", staged.display());
 
@@ -98,8 +98,8 @@ impl Storage {
         Ok(())
     }
 
-    /// For a pod that runs on: all is as it was. That its drivers were not asked is for the others to see.
-    pub async fn is_there(&self, stage: &Stage) -> Result<()> {
+    /// For a pod that keeps running: all is unchanged. The calls of its drivers are checked elsewhere.
+    pub async fn is_unchanged(&self, stage: &Stage) -> Result<()> {
         ensure!(
             self.is_in_use(stage).await?,
             "{} was taken out of use",
@@ -124,8 +124,8 @@ fn parent(staging: &Path) -> &Path {
     staging.parent().unwrap_or(staging)
 }
 
-/// Whether a driver was asked for this in this order, and for nothing else. It has to bear to be asked again, from the
-/// beginning or for what it has done last.
+/// Whether a driver got these calls in this order, and no others. A call may be repeated, from the first or from the last
+/// one.
 fn are_asked<C: PartialEq>(calls: &[C], expected: &[C], once: bool) -> bool {
     if once {
         return calls == expected;

@@ -1,4 +1,4 @@
-//! Pod cgroups in the real hierarchies of this machine, below a root of each test's own.
+//! Pod cgroups in the real hierarchies of this machine, below a separate root for each test.
 
 use std::{
     fs,
@@ -25,7 +25,7 @@ mod v1;
 use crate::space::{UID, block_on, in_own_namespace};
 use bomb::Bomb;
 
-/// A pod's cgroup in every hierarchy, removed at the end whatever happens.
+/// A pod's cgroup in every hierarchy, removed on drop.
 struct Pod {
     cgroups: Cgroups,
     root: String,
@@ -76,7 +76,7 @@ impl Pod {
             .join(below)
     }
 
-    /// Runs a shell whose every process is in the pod's cgroup `below`, in all hierarchies that take it.
+    /// Runs a shell whose processes are in the pod's cgroup `below`, in all hierarchies that accept them.
     fn run(&mut self, below: &str, script: &str) -> i32 {
         let mut enter = String::new();
         for entrance in self.entrances(below) {
@@ -97,17 +97,17 @@ impl Pod {
             {
                 return pid;
             }
-            nap();
+            pause();
         }
         panic!("the process did not enter the cgroup");
     }
 
-    /// The cgroup `below`, made in all hierarchies: the files that take a process into it.
+    /// The cgroup `below`, created in all hierarchies: the files that move a process into it.
     fn entrances(&self, below: &str) -> Vec<PathBuf> {
         let mut entrances = Vec::new();
         for path in self.paths(below) {
             fs::create_dir_all(&path).unwrap();
-            // A cpuset without CPUs takes nobody in.
+            // A cpuset without CPUs accepts no process.
             if !path.starts_with("/sys/fs/cgroup/cpuset") {
                 entrances.push(path.join("cgroup.procs"));
             }
@@ -124,7 +124,7 @@ impl Pod {
     }
 
     #[track_caller]
-    fn assert_gone(&self) {
+    fn assert_removed(&self) {
         for path in self.paths("") {
             assert!(!path.exists(), "{path:?}");
         }
@@ -153,26 +153,26 @@ impl Drop for Pod {
     }
 }
 
-fn nap() {
+fn pause() {
     block_on(async { tokio::time::sleep(Duration::from_millis(2)).await });
 }
 
 #[test]
-fn an_empty_cgroup_goes() {
+fn empty_cgroup_is_removed() {
     let pod = Pod::new();
     assert!(pod.of_kind(HierarchyKind::V2, "").exists());
     assert_eq!(pod.destroy(), Ok(Outcome::Done));
-    pod.assert_gone();
+    pod.assert_removed();
 }
 
 #[test]
-fn nested_cgroups_go() {
+fn nested_cgroups_are_removed() {
     let pod = Pod::new();
     for path in pod.paths("container/inner/innermost") {
         fs::create_dir_all(path).unwrap();
     }
     assert_eq!(pod.destroy(), Ok(Outcome::Done));
-    pod.assert_gone();
+    pod.assert_removed();
 }
 
 #[test]
@@ -183,20 +183,20 @@ fn processes_at_all_depths_are_killed() {
     }
     assert!(pod.processes().len() >= 4);
     assert_eq!(pod.destroy(), Ok(Outcome::Done));
-    pod.assert_gone();
+    pod.assert_removed();
 }
 
 #[test]
-fn a_process_that_forks_all_the_time_does_not_escape() {
+fn forking_process_does_not_escape() {
     for bomb in [Bomb::Fills, Bomb::Flees] {
         let mut pod = Pod::new();
         pod.bomb("container", bomb);
         assert_eq!(pod.destroy(), Ok(Outcome::Done), "{bomb:?}");
-        pod.assert_gone();
+        pod.assert_removed();
     }
 }
 
-/// The hierarchies of these kinds alone, as if this machine had no others.
+/// Only the hierarchies of this kind, as if this machine had no others.
 fn only(file_system: &str) -> Cgroups {
     let mountinfo = fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
     let is_of_it = |line: &&str| line.contains(&format!(" - {file_system} "));
@@ -207,7 +207,7 @@ fn only(file_system: &str) -> Cgroups {
 }
 
 #[test]
-fn a_process_that_forks_does_not_escape_where_version_2_has_no_file_to_kill_all_at_once() {
+fn forking_process_does_not_escape_without_cgroup_kill() {
     in_own_namespace(|space| {
         for bomb in [Bomb::Fills, Bomb::Flees] {
             let mut pod = Pod::new();
@@ -221,7 +221,7 @@ fn a_process_that_forks_does_not_escape_where_version_2_has_no_file_to_kill_all_
     });
 }
 
-/// Lets nobody in this mount namespace find a file any more: a link to nowhere lies over it.
+/// Hides a file from this mount namespace: a dangling link is mounted over it.
 fn hide(file: &Path, scratch: &Path) {
     let link = scratch.join("nowhere");
     if !link.is_symlink() {
@@ -234,7 +234,7 @@ fn hide(file: &Path, scratch: &Path) {
     assert_eq!(found.unwrap_err().kind(), std::io::ErrorKind::NotFound);
 }
 
-/// A pod with a process that version 2 has frozen at two levels.
+/// A pod with a process that is frozen on v2 at two levels.
 fn frozen() -> Pod {
     let mut pod = Pod::new();
     pod.run("container", "exec sleep 1000");
@@ -245,21 +245,21 @@ fn frozen() -> Pod {
             .unwrap()
             .contains("frozen 1")
         {
-            nap();
+            pause();
         }
     }
     pod
 }
 
 #[test]
-fn processes_that_version_2_has_frozen_are_killed() {
+fn processes_frozen_on_v2_are_killed() {
     let pod = frozen();
     assert_eq!(pod.destroy(), Ok(Outcome::Done));
-    pod.assert_gone();
+    pod.assert_removed();
 }
 
 #[test]
-fn they_are_killed_also_where_it_has_no_file_to_kill_all_at_once() {
+fn processes_frozen_on_v2_are_killed_without_cgroup_kill() {
     in_own_namespace(|space| {
         let pod = frozen();
         hide(&pod.of_kind(HierarchyKind::V2, "cgroup.kill"), &space.outside);
@@ -268,9 +268,9 @@ fn they_are_killed_also_where_it_has_no_file_to_kill_all_at_once() {
     });
 }
 
-/// Its processes cannot be read or killed in it, but only in the cgroup above.
+/// Its processes can only be read and killed in the parent cgroup.
 #[test]
-fn a_threaded_cgroup_goes_with_its_processes() {
+fn threaded_cgroup_is_removed_with_its_processes() {
     let mut pod = Pod::new();
     let pid = pod.run("container", "exec sleep 1000");
     let threaded = pod.of_kind(HierarchyKind::V2, "container/threaded");
@@ -279,39 +279,39 @@ fn a_threaded_cgroup_goes_with_its_processes() {
     fs::write(threaded.join("cgroup.threads"), pid.to_string()).unwrap();
     assert!(fs::read_to_string(threaded.join("cgroup.procs")).is_err());
     assert_eq!(pod.destroy(), Ok(Outcome::Done));
-    pod.assert_gone();
+    pod.assert_removed();
 }
 
-/// Writes to a file system that is frozen: whoever does waits and takes no signal.
+/// Writes to a frozen file system block uninterruptibly.
 #[test]
-fn a_process_that_takes_no_signal_is_named_with_what_it_waits_in() {
+fn uninterruptible_process_is_named_with_its_kernel_function() {
     let temp = tempfile::tempdir().unwrap();
     let (image, mount) = (temp.path().join("image"), temp.path().join("mount"));
     fs::create_dir(&mount).unwrap();
     let frozen = Frozen::new(&image, &mount);
     let mut pod = Pod::new();
     let pid = pod.run("container", &format!("exec touch {}", mount.join("file").display()));
-    // For long: while it is read from the disk it waits, too, but not for good.
+    // Only a process that stays blocked counts: it also blocks briefly while it is read from disk.
     let mut seen = 0;
     while seen < 50 {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
         seen = if stat.contains("(touch) D") { seen + 1 } else { 0 };
-        nap();
+        pause();
     }
-    let told = pod.destroy().unwrap_err();
-    let told: Vec<_> = told.iter().map(ToString::to_string).collect();
+    let text = pod.destroy().unwrap_err();
+    let text: Vec<_> = text.iter().map(ToString::to_string).collect();
     let expected = format!("{pid} (touch, waits in ");
     assert!(
-        told.iter()
-            .any(|told| told.contains(&expected) && told.contains("takes no signal")),
-        "{told:?}"
+        text.iter()
+            .any(|text| text.contains(&expected) && text.contains("takes no signal")),
+        "{text:?}"
     );
     drop(frozen);
     assert!(matches!(pod.destroy(), Ok(Outcome::Done)));
-    pod.assert_gone();
+    pod.assert_removed();
 }
 
-/// A file system in a file, frozen as long as this is there.
+/// A file system in a file, frozen until this is dropped.
 struct Frozen<'a> {
     mount: &'a Path,
 }
@@ -332,12 +332,12 @@ impl<'a> Frozen<'a> {
 impl Drop for Frozen<'_> {
     fn drop(&mut self) {
         command("fsfreeze", &["--unfreeze", self.mount.to_str().unwrap()]);
-        // Whoever waited for it has it open for a moment yet.
+        // A process that waited for it keeps it open for a moment.
         for _ in 0..1000 {
             if Command::new("umount").arg(self.mount).status().unwrap().success() {
                 return;
             }
-            nap();
+            pause();
         }
         panic!("{} stays mounted", self.mount.display());
     }
@@ -351,7 +351,7 @@ fn command(name: &str, arguments: &[&str]) {
 }
 
 #[test]
-fn processes_are_told_apart_by_the_cgroup_below_the_pods_that_they_are_in() {
+fn processes_are_distinguished_by_child_cgroup() {
     let mut pod = Pod::new();
     let [own, known, deeper] = ["", "known", "known/deeper"].map(|below| pod.run(below, "exec sleep 1000"));
     let other = pod.run("other/deeper", "exec sleep 1000");
@@ -372,7 +372,7 @@ fn processes_are_told_apart_by_the_cgroup_below_the_pods_that_they_are_in() {
 }
 
 #[test]
-fn a_dry_run_kills_and_removes_nothing() {
+fn dry_run_kills_and_removes_nothing() {
     let mut pod = Pod::new();
     let pid = pod.run("container", "exec sleep 1000");
     let effects = Effects::new(true, std::sync::Arc::new(|| Ok(())));

@@ -1,4 +1,4 @@
-//! CSI volumes with a driver that really mounts, and does what it should or not.
+//! CSI volumes with a driver that really mounts, and behaves correctly or not.
 
 use std::{
     fs,
@@ -33,11 +33,11 @@ fn other_pod(space: &Space) -> PodDir {
 }
 
 #[test]
-fn a_volume_is_unpublished_then_unstaged_and_only_then_no_longer_in_use() {
+fn volume_is_unpublished_then_unstaged_then_removed_from_volumes_in_use() {
     on_node(Known::with(&[IN_USE, "kubernetes.io/csi/other^x"]), async |node| {
         let published = node.publish();
         let sub = node.space.subpath("pv-1", 0, &published.target);
-        node.goes().await;
+        node.is_torn_down().await;
         assert_eq!(node.calls(), ["unpublish", "unstage"]);
         assert_eq!(node.known.has_in_use(), ["kubernetes.io/csi/other^x"]);
         assert!(!sub.exists() && !published.staging.unwrap().parent().unwrap().exists());
@@ -46,12 +46,12 @@ fn a_volume_is_unpublished_then_unstaged_and_only_then_no_longer_in_use() {
 }
 
 #[test]
-fn a_volume_that_another_pod_uses_stays_staged_and_in_use_until_that_ends() {
+fn volume_of_another_pod_stays_staged_and_in_use() {
     on_node(Known::with(&[IN_USE]), async |node| {
         node.publish();
         let other = other_pod(node.space);
         let of_other = stage_and_publish(&node.space.root, other.uid(), &PV).unwrap();
-        node.goes().await;
+        node.is_torn_down().await;
         assert_eq!(node.calls(), ["unpublish"]);
         assert_eq!(node.known.has_in_use(), [IN_USE]);
         assert_eq!(fs::read_to_string(of_other.target.join("data")).unwrap(), "precious");
@@ -63,7 +63,7 @@ fn a_volume_that_another_pod_uses_stays_staged_and_in_use_until_that_ends() {
 }
 
 #[test]
-fn two_pods_that_end_at_once_leave_nothing_staged() {
+fn simultaneous_teardown_of_two_pods_leaves_nothing_staged() {
     on_node(Known::with(&[IN_USE]), async |node| {
         node.publish();
         let other = other_pod(node.space);
@@ -77,7 +77,7 @@ fn two_pods_that_end_at_once_leave_nothing_staged() {
 }
 
 #[test]
-fn a_driver_that_says_it_is_done_while_the_mount_is_there_is_asked_again() {
+fn driver_that_reports_success_with_a_mount_left_is_called_again() {
     on_node(Known::with(&[IN_USE]), async |node| {
         let published = node.publish();
         node.driver.behave(Conduct::Pretends);
@@ -89,19 +89,19 @@ fn a_driver_that_says_it_is_done_while_the_mount_is_there_is_asked_again() {
         assert_eq!(node.known.has_in_use(), [IN_USE], "it may be written to yet");
         assert!(published.target.join("data").exists());
 
-        // The same when it is unstaged.
+        // The same for unstage.
         node.driver.behave_for(1, Conduct::Well);
         let why = node.fails().await;
         assert!(why.contains("globalmount") && why.contains("still mounted"), "{why}");
         assert_eq!(node.known.has_in_use(), [IN_USE]);
         node.driver.behave(Conduct::Well);
-        node.goes().await;
+        node.is_torn_down().await;
         node.assert_clean();
     });
 }
 
 #[test]
-fn a_staging_directory_that_may_not_be_removed_just_now_keeps_the_pod() {
+fn blocked_removal_of_a_staging_directory_keeps_the_pod() {
     on_node(Known::with(&[IN_USE]), async |node| {
         node.publish();
         let (known, shuts) = (node.known.clone(), AtomicBool::new(true));
@@ -118,13 +118,13 @@ fn a_staging_directory_that_may_not_be_removed_just_now_keeps_the_pod() {
         });
         let why = node.fails().await;
         assert!(why.contains("globalmount") && why.contains("blocked"), "{why}");
-        node.goes().await;
+        node.is_torn_down().await;
         node.assert_clean();
     });
 }
 
 #[test]
-fn a_driver_that_is_gone_keeps_the_pod_and_is_named_until_it_is_back() {
+fn unavailable_driver_is_named_and_keeps_the_pod_until_it_is_back() {
     on_node(Known::with(&[IN_USE]), async |node| {
         node.publish();
         let memory = node.space.volume("empty-dir", "memory");
@@ -135,16 +135,16 @@ fn a_driver_that_is_gone_keeps_the_pod_and_is_named_until_it_is_back() {
             why.contains(DRIVER) && why.contains("not available on this node"),
             "{why}"
         );
-        assert!(!memory.exists(), "other volumes are not held up");
+        assert!(!memory.exists(), "other volumes are not blocked");
         assert_eq!(node.known.has_in_use(), [IN_USE]);
         node.driver.come_back().unwrap();
-        node.goes().await;
+        node.is_torn_down().await;
         node.assert_clean();
     });
 }
 
 #[test]
-fn a_driver_that_refuses_is_quoted_and_asked_again() {
+fn driver_error_is_reported_and_the_call_retried() {
     on_node(Known::with(&[IN_USE]), async |node| {
         node.publish();
         let busy = Conduct::Fails(tonic::Code::Internal, "target is busy".into());
@@ -154,13 +154,13 @@ fn a_driver_that_refuses_is_quoted_and_asked_again() {
             why.contains("target is busy") && why.contains("NodeUnpublishVolume"),
             "{why}"
         );
-        node.goes().await;
+        node.is_torn_down().await;
         node.assert_clean();
     });
 }
 
 #[test]
-fn a_driver_that_hangs_holds_up_no_other_volume() {
+fn hanging_driver_blocks_no_other_volume() {
     on_node(Known::with(&[IN_USE]), async |node| {
         node.publish();
         let other = other_pod(node.space);
@@ -178,18 +178,18 @@ fn a_driver_that_hangs_holds_up_no_other_volume() {
             done = tear_down_volumes(&other, &node.storage) => assert_eq!(done.unwrap().unmounted, 2),
         }
         node.driver.behave(Conduct::Well);
-        node.goes().await;
+        node.is_torn_down().await;
         node.assert_clean();
     });
 }
 
 #[test]
-fn a_torn_file_is_made_up_for_by_what_is_staged() {
+fn truncated_file_is_replaced_by_the_staged_one() {
     for torn in ["", "{\"driverName\":\"csi.exam", "[]", "\0\0\0\0"] {
         on_node(Known::with(&[IN_USE]), async move |node| {
             let published = node.publish();
             fs::write(published.volume.join("vol_data.json"), torn).unwrap();
-            node.goes().await;
+            node.is_torn_down().await;
             assert_eq!(node.calls(), ["unpublish", "unstage"], "{torn:?}");
             node.assert_clean();
         });
@@ -197,21 +197,21 @@ fn a_torn_file_is_made_up_for_by_what_is_staged() {
 }
 
 #[test]
-fn two_torn_files_are_made_up_for_by_the_volumes_in_use() {
+fn two_truncated_files_are_replaced_by_volumes_in_use() {
     on_node(
         Known::with(&["kubernetes.io/csi/csi.example.com^vol/2", IN_USE]),
         async |node| {
             let published = node.publish();
             fs::remove_file(published.volume.join("vol_data.json")).unwrap();
             fs::write(published.staging.unwrap().with_file_name("vol_data.json"), "").unwrap();
-            node.goes().await;
+            node.is_torn_down().await;
             assert_eq!(node.known.has_in_use(), ["kubernetes.io/csi/csi.example.com^vol/2"]);
         },
     );
 }
 
 #[test]
-fn a_torn_file_of_a_volume_that_is_not_staged_is_made_up_for_by_the_persistent_volume() {
+fn truncated_file_of_an_unstaged_volume_is_replaced_by_the_persistent_volume() {
     let known = Known {
         volume: Some((DRIVER.into(), PV.handle.into())),
         ..Known::with(&[IN_USE])
@@ -220,28 +220,28 @@ fn a_torn_file_of_a_volume_that_is_not_staged_is_made_up_for_by_the_persistent_v
         node.driver.stages(false);
         let published = stage_and_publish(&node.space.root, UID, &Pv { staged: false, ..PV }).unwrap();
         fs::write(published.volume.join("vol_data.json"), "{").unwrap();
-        node.goes().await;
+        node.is_torn_down().await;
         assert_eq!(node.calls(), ["unpublish"]);
         node.assert_clean();
     });
 }
 
 #[test]
-fn a_mount_of_which_nobody_knows_the_driver_keeps_the_pod_and_says_what_to_do() {
+fn mount_with_unknown_driver_keeps_the_pod_with_a_remedy() {
     on_node(Known::default(), async |node| {
         let published = stage_and_publish(&node.space.root, UID, &Pv { staged: false, ..PV }).unwrap();
         fs::write(published.volume.join("vol_data.json"), "").unwrap();
         let why = node.fails().await;
         assert!(why.contains("unmounted by hand"), "{why}");
         nix::mount::umount(&published.target).unwrap();
-        node.goes().await;
+        node.is_torn_down().await;
         assert_eq!(node.calls(), [""; 0]);
     });
 }
 
 #[test]
-fn whatever_a_kubelet_has_made_before_it_died_goes() {
-    // In the order in which it is made, and half of it in which it goes.
+fn partial_setup_by_a_killed_kubelet_is_torn_down() {
+    // Create in this order, remove the created half.
     let steps = ["volume", "file", "target"];
     for made in 0..=steps.len() {
         on_node(Known::with(&[IN_USE]), async move |node| {
@@ -256,10 +256,10 @@ fn whatever_a_kubelet_has_made_before_it_died_goes() {
             if made < 1 {
                 fs::remove_dir(&published.volume).unwrap();
             }
-            node.goes().await;
+            node.is_torn_down().await;
             assert!(!published.volume.exists(), "{made}");
-            // Where nothing in the pod tells of the volume any more, it is found by itself.
-            node.unused_goes().await;
+            // If the pod's directory does not mention the volume any more, it is found as unused.
+            node.unused_is_torn_down().await;
             assert!(node.calls().contains(&"unstage"), "{made}: {:?}", node.calls());
             node.assert_clean();
         });
@@ -267,58 +267,58 @@ fn whatever_a_kubelet_has_made_before_it_died_goes() {
 }
 
 #[test]
-fn what_is_staged_for_a_pod_that_lives_is_never_unstaged() {
+fn volume_of_a_running_pod_is_never_unstaged() {
     on_node(Known::with(&[IN_USE]), async |node| {
         let published = node.publish();
-        node.unused_goes().await;
+        node.unused_is_torn_down().await;
         assert_eq!(node.calls(), [""; 0]);
-        // Also where its file is torn: it may be the one.
+        // Even if its file is invalid: it may be that volume's.
         fs::write(published.volume.join("vol_data.json"), "").unwrap();
-        let told = node.unused_fails().await;
-        assert!(told.contains("may use it"), "{told}");
+        let text = node.unused_fails().await;
+        assert!(text.contains("may use it"), "{text}");
         assert_eq!(node.calls(), [""; 0]);
-        // And where it has lost its directory, but not its mount.
+        // Even if it has lost its directory, but not its mount.
         assert_eq!(node.known.has_in_use(), [IN_USE]);
         assert_eq!(fs::read_to_string(published.target.join("data")).unwrap(), "precious");
     });
 }
 
 #[test]
-fn what_is_in_use_and_not_even_staged_can_be_attached_elsewhere() {
+fn unstaged_volume_is_removed_from_volumes_in_use() {
     on_node(
         Known::with(&[IN_USE, "kubernetes.io/csi/d^gone", "kubernetes.io/iscsi/x"]),
         async |node| {
             let published = node.publish();
-            // As long as one file cannot be read, it may be any of them.
+            // As long as one file cannot be read, it may belong to any volume.
             let file = published.volume.join("vol_data.json");
             let whole = fs::read(&file).unwrap();
             fs::write(&file, "").unwrap();
-            let told = node.unused_fails().await;
-            assert!(told.contains("may use it"), "{told}");
+            let text = node.unused_fails().await;
+            assert!(text.contains("may use it"), "{text}");
             assert!(
-                told.contains("d^gone") && told.contains(file.to_str().unwrap()),
-                "{told}"
+                text.contains("d^gone") && text.contains(file.to_str().unwrap()),
+                "{text}"
             );
             assert_eq!(node.known.has_in_use().len(), 3);
             fs::write(&file, whole).unwrap();
-            node.unused_goes().await;
+            node.unused_is_torn_down().await;
             assert_eq!(node.known.has_in_use(), [IN_USE, "kubernetes.io/iscsi/x"]);
         },
     );
 }
 
 #[test]
-fn a_raw_block_volume_that_is_staged_for_nobody_goes() {
+fn unused_block_volume_is_unstaged() {
     on_node(Known::with(&[IN_USE]), async |node| {
         let block = stage_and_publish_block(&node.space.root, UID, &PV, &disk(node.space), false).unwrap();
-        node.unused_goes().await;
+        node.unused_is_torn_down().await;
         assert_eq!(node.calls(), [""; 0], "a pod has it");
         for mounted in [&block.device, &block.target] {
             nix::mount::umount(mounted).unwrap();
             fs::remove_file(mounted).unwrap();
         }
         fs::remove_file(&block.link).unwrap();
-        node.unused_goes().await;
+        node.unused_is_torn_down().await;
         assert_eq!(node.calls(), ["unstage"]);
         assert_eq!(nothing_of_the_device(&node.space.root), Vec::<PathBuf>::new());
         node.assert_clean();
@@ -326,7 +326,7 @@ fn a_raw_block_volume_that_is_staged_for_nobody_goes() {
 }
 
 #[test]
-fn a_staged_volume_that_is_mounted_elsewhere_is_not_unstaged_and_the_place_is_named() {
+fn staged_volume_mounted_elsewhere_is_not_unstaged_and_the_path_is_named() {
     on_node(Known::with(&[IN_USE]), async |node| {
         node.publish();
         let elsewhere = node.space.outside.join("elsewhere");
@@ -340,7 +340,7 @@ fn a_staged_volume_that_is_mounted_elsewhere_is_not_unstaged_and_the_place_is_na
 }
 
 #[test]
-fn volumes_that_share_a_file_system_of_one_server_do_not_wait_for_each_other() {
+fn volumes_on_one_network_file_system_do_not_wait_for_each_other() {
     on_node(Known::with(&[IN_USE]), async |node| {
         let first = node.publish();
         let second = Pv {
@@ -354,7 +354,7 @@ fn volumes_that_share_a_file_system_of_one_server_do_not_wait_for_each_other() {
         let data = serde_json::json!({ "driverName": DRIVER, "volumeHandle": second.handle });
         fs::write(of_second.with_file_name("vol_data.json"), data.to_string()).unwrap();
         let of_other = stage_and_publish(&node.space.root, other.uid(), &second).unwrap();
-        node.goes().await;
+        node.is_torn_down().await;
         assert_eq!(node.calls(), ["unpublish", "unstage"]);
         assert_eq!(fs::read_to_string(of_other.target.join("data")).unwrap(), "precious");
         assert_eq!(tear_down_volumes(&other, &node.storage).await.unwrap().withheld, 0);
@@ -364,31 +364,31 @@ fn volumes_that_share_a_file_system_of_one_server_do_not_wait_for_each_other() {
 }
 
 #[test]
-fn a_volume_of_the_pod_alone_is_unpublished_and_never_unstaged() {
+fn inline_volume_is_unpublished_and_never_unstaged() {
     on_node(Known::default(), async |node| {
         let published = publish_ephemeral(&node.space.root, UID, "scratch", DRIVER).unwrap();
-        node.goes().await;
+        node.is_torn_down().await;
         assert_eq!(node.calls(), ["unpublish"]);
         assert!(!published.volume.exists());
     });
 }
 
 #[test]
-fn mounts_on_and_in_a_published_volume_go_in_order() {
+fn mounts_on_and_in_a_published_volume_are_unmounted_in_order() {
     on_node(Known::with(&[IN_USE]), async |node| {
         let published = node.publish();
         fs::create_dir(published.target.join("inner")).unwrap();
         write(&node.space.outside.join("file"), "precious");
         bind(&node.space.outside, &published.target.join("inner"));
         bind(published.staging.as_ref().unwrap(), &published.target);
-        node.goes().await;
+        node.is_torn_down().await;
         assert_eq!(fs::read_to_string(node.space.outside.join("file")).unwrap(), "precious");
         node.assert_clean();
     });
 }
 
 #[test]
-fn files_that_a_driver_leaves_where_its_mount_was_are_kept_and_keep_the_pod() {
+fn files_left_by_a_driver_under_its_mount_are_kept_and_keep_the_pod() {
     on_node(Known::with(&[IN_USE]), async |node| {
         let published = node.publish();
         let odd = published.volume.join("left-by-the-driver");
@@ -400,7 +400,7 @@ fn files_that_a_driver_leaves_where_its_mount_was_are_kept_and_keep_the_pod() {
 }
 
 #[test]
-fn hostile_names_in_the_file_lead_nowhere() {
+fn hostile_names_in_the_file_are_refused() {
     on_node(Known::default(), async |node| {
         let dir = node.space.volume("csi", "pv-1");
         write(&node.space.outside.join("keep/vol_data.json"), "precious");
@@ -408,7 +408,7 @@ fn hostile_names_in_the_file_lead_nowhere() {
             let data = serde_json::json!({ "driverName": driver, "volumeHandle": handle });
             fs::create_dir_all(&dir).unwrap();
             fs::write(dir.join("vol_data.json"), data.to_string()).unwrap();
-            node.goes().await;
+            node.is_torn_down().await;
             assert!(!dir.exists());
         }
         symlink(node.space.outside.join("keep"), &dir).unwrap();
@@ -436,12 +436,12 @@ pub fn nothing_of_the_device(root: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn a_raw_block_volume_goes_from_its_lock_to_its_staging_and_its_data_stay() {
+fn block_volume_is_torn_down_completely_and_its_data_is_kept() {
     on_node(Known::with(&[IN_USE]), async |node| {
         let disk = disk(node.space);
         let block = stage_and_publish_block(&node.space.root, UID, &PV, &disk, true).unwrap();
         let lock = block.lock.as_ref().unwrap();
-        node.goes().await;
+        node.is_torn_down().await;
         assert!(!lock.is_attached() && !block.link.is_symlink());
         assert_eq!(node.calls(), ["unpublish", "unstage"]);
         assert_eq!(nothing_of_the_device(&node.space.root), Vec::<PathBuf>::new());
@@ -451,12 +451,12 @@ fn a_raw_block_volume_goes_from_its_lock_to_its_staging_and_its_data_stay() {
 }
 
 #[test]
-fn a_raw_block_volume_of_two_pods_stays_staged_until_the_second_ends() {
+fn block_volume_of_two_pods_stays_staged_until_the_second_terminates() {
     on_node(Known::with(&[IN_USE]), async |node| {
         let (disk, other) = (disk(node.space), other_pod(node.space));
         stage_and_publish_block(&node.space.root, UID, &PV, &disk, true).unwrap();
         let of_other = stage_and_publish_block(&node.space.root, other.uid(), &PV, &disk, true).unwrap();
-        node.goes().await;
+        node.is_torn_down().await;
         assert_eq!(node.calls(), ["unpublish"]);
         assert!(of_other.lock.as_ref().unwrap().is_attached());
         assert_eq!(node.known.has_in_use(), [IN_USE]);
@@ -468,7 +468,7 @@ fn a_raw_block_volume_of_two_pods_stays_staged_until_the_second_ends() {
 }
 
 #[test]
-fn a_raw_block_volume_whose_driver_pretends_keeps_the_pod() {
+fn block_volume_still_mapped_after_success_keeps_the_pod() {
     on_node(Known::with(&[IN_USE]), async |node| {
         let block = stage_and_publish_block(&node.space.root, UID, &PV, &disk(node.space), false).unwrap();
         node.driver.behave(Conduct::Pretends);
@@ -477,13 +477,13 @@ fn a_raw_block_volume_whose_driver_pretends_keeps_the_pod() {
         assert!(block.target.exists() && block.link.is_symlink());
         assert_eq!(node.known.has_in_use(), [IN_USE]);
         node.driver.behave(Conduct::Well);
-        node.goes().await;
+        node.is_torn_down().await;
         node.assert_clean();
     });
 }
 
 #[test]
-fn a_raw_block_volume_that_lost_its_link_or_its_map_in_a_crash_is_found() {
+fn block_volume_without_link_or_map_after_a_crash_is_found() {
     for lost in ["link", "map", "pod"] {
         on_node(Known::with(&[IN_USE]), async move |node| {
             let block = stage_and_publish_block(&node.space.root, UID, &PV, &disk(node.space), false).unwrap();
@@ -496,7 +496,7 @@ fn a_raw_block_volume_that_lost_its_link_or_its_map_in_a_crash_is_found() {
                     fs::remove_file(&block.device).unwrap();
                 }
             }
-            node.goes().await;
+            node.is_torn_down().await;
             assert_eq!(node.calls(), ["unpublish", "unstage"], "{lost}");
             assert_eq!(nothing_of_the_device(&node.space.root), Vec::<PathBuf>::new());
             node.assert_clean();

@@ -1,4 +1,4 @@
-//! CSI volumes that are used in more than one way at once: nobody takes one off the node while anybody else has it.
+//! CSI volumes with several uses at once: they are unstaged only after the last use.
 
 use std::{
     collections::BTreeSet,
@@ -24,16 +24,16 @@ use testbed::drivers::{
 use tonic::Code;
 
 use crate::{
-    crowd::nobody_forks,
+    crowd::no_forks,
     csi::{disk, nothing_of_the_device},
     node::{IN_USE, Known, Node, PV, on_node},
     space::{UID, bind, tmpfs, write},
 };
 
 /// Another PersistentVolume with the same handle.
-const TWIN: Pv<'_> = Pv { name: "pv-twin", ..PV };
+const SAME_HANDLE: Pv<'_> = Pv { name: "pv-twin", ..PV };
 
-async fn goes(node: &Node<'_>, pod: &PodDir) {
+async fn is_torn_down(node: &Node<'_>, pod: &PodDir) {
     assert_eq!(tear_down_volumes(pod, &node.storage).await.unwrap().withheld, 0);
 }
 
@@ -42,22 +42,22 @@ fn nothing_is_mounted(node: &Node<'_>) {
 }
 
 #[test]
-fn a_file_system_and_a_raw_block_device_of_one_volume_are_taken_off_the_node_with_the_last_of_them() {
+fn volume_used_as_file_system_and_block_device_is_unstaged_after_the_last_use() {
     for block_first in [false, true] {
         on_node(Known::with(&[IN_USE]), async move |node| {
             let other = node.space.another_pod();
             stage_and_publish(&node.space.root, UID, &PV).unwrap();
-            stage_and_publish_block(&node.space.root, other.uid(), &TWIN, &disk(node.space), false).unwrap();
+            stage_and_publish_block(&node.space.root, other.uid(), &SAME_HANDLE, &disk(node.space), false).unwrap();
             let pods = [node.space.pod.clone(), other];
             let (first, last) = if block_first {
                 (&pods[1], &pods[0])
             } else {
                 (&pods[0], &pods[1])
             };
-            goes(node, first).await;
+            is_torn_down(node, first).await;
             assert_eq!(node.calls(), ["unpublish"], "block first: {block_first}");
             assert_eq!(node.known.has_in_use(), [IN_USE]);
-            goes(node, last).await;
+            is_torn_down(node, last).await;
             assert_eq!(node.calls(), ["unpublish", "unpublish", "unstage", "unstage"]);
             nothing_is_mounted(node);
             assert_eq!(nothing_of_the_device(&node.space.root), Vec::<PathBuf>::new());
@@ -67,15 +67,15 @@ fn a_file_system_and_a_raw_block_device_of_one_volume_are_taken_off_the_node_wit
 }
 
 #[test]
-fn two_raw_block_volumes_of_one_handle_are_taken_off_the_node_with_the_last_of_them() {
+fn two_block_volumes_with_one_handle_are_unstaged_after_the_last_use() {
     on_node(Known::with(&[IN_USE]), async |node| {
         let (disk, other) = (disk(node.space), node.space.another_pod());
         stage_and_publish_block(&node.space.root, UID, &PV, &disk, true).unwrap();
-        stage_and_publish_block(&node.space.root, other.uid(), &TWIN, &disk, true).unwrap();
-        node.goes().await;
+        stage_and_publish_block(&node.space.root, other.uid(), &SAME_HANDLE, &disk, true).unwrap();
+        node.is_torn_down().await;
         assert_eq!(node.calls(), ["unpublish"]);
         assert_eq!(node.known.has_in_use(), [IN_USE]);
-        goes(node, &other).await;
+        is_torn_down(node, &other).await;
         assert_eq!(node.calls(), ["unpublish", "unpublish", "unstage", "unstage"]);
         nothing_is_mounted(node);
         node.assert_clean();
@@ -83,13 +83,13 @@ fn two_raw_block_volumes_of_one_handle_are_taken_off_the_node_with_the_last_of_t
 }
 
 #[test]
-fn a_file_system_and_a_raw_block_device_of_one_volume_that_end_at_once_leave_nothing_staged() {
+fn simultaneous_teardown_of_file_system_and_block_device_leaves_nothing_staged() {
     on_node(Known::with(&[IN_USE]), async |node| {
         let other = node.space.another_pod();
         stage_and_publish(&node.space.root, UID, &PV).unwrap();
-        stage_and_publish_block(&node.space.root, other.uid(), &TWIN, &disk(node.space), false).unwrap();
+        stage_and_publish_block(&node.space.root, other.uid(), &SAME_HANDLE, &disk(node.space), false).unwrap();
         node.driver.behave(Conduct::Slow(Duration::from_millis(50)));
-        tokio::join!(node.goes(), goes(node, &other));
+        tokio::join!(node.is_torn_down(), is_torn_down(node, &other));
         assert_eq!(node.calls(), ["unpublish", "unpublish", "unstage", "unstage"]);
         nothing_is_mounted(node);
         node.assert_clean();
@@ -97,36 +97,37 @@ fn a_file_system_and_a_raw_block_device_of_one_volume_that_end_at_once_leave_not
 }
 
 #[test]
-fn what_is_staged_with_a_file_system_for_nobody_stays_while_a_pod_has_the_volume_as_a_device() {
+fn unused_file_system_stage_is_kept_while_a_pod_uses_the_block_device() {
     on_node(Known::with(&[IN_USE]), async |node| {
         let other = node.space.another_pod();
         let published = stage_and_publish(&node.space.root, UID, &PV).unwrap();
-        let block = stage_and_publish_block(&node.space.root, other.uid(), &TWIN, &disk(node.space), false).unwrap();
+        let block =
+            stage_and_publish_block(&node.space.root, other.uid(), &SAME_HANDLE, &disk(node.space), false).unwrap();
         umount(&published.target).unwrap();
         fs::remove_dir_all(&published.volume).unwrap();
-        node.unused_goes().await;
+        node.unused_is_torn_down().await;
         assert_eq!(node.calls(), [""; 0]);
         assert_eq!(node.known.has_in_use(), [IN_USE]);
         assert!(block.link.is_symlink());
-        goes(node, &other).await;
+        is_torn_down(node, &other).await;
         nothing_is_mounted(node);
         node.assert_clean();
     });
 }
 
-/// Where a kubelet maps a raw block volume for a pod, and where its driver publishes it.
+/// The paths at which a kubelet maps a raw block volume for a pod, and at which its driver publishes it.
 fn entries(root: &Path, uid: &str) -> [PathBuf; 2] {
     let all = root.join("plugins/kubernetes.io/csi/volumeDevices");
     [all.join("pv-1/dev").join(uid), all.join("publish/pv-1").join(uid)]
 }
 
 #[test]
-fn what_is_left_of_a_pod_without_a_directory_keeps_no_device_staged_and_goes_with_it() {
+fn leftovers_of_a_pod_without_directory_do_not_keep_a_device_staged() {
     for left in 0..2 {
         on_node(Known::with(&[IN_USE]), async move |node| {
             stage_and_publish_block(&node.space.root, UID, &PV, &disk(node.space), true).unwrap();
             write(&entries(&node.space.root, "dead")[left], "");
-            node.goes().await;
+            node.is_torn_down().await;
             assert_eq!(node.calls(), ["unpublish", "unstage"]);
             assert_eq!(nothing_of_the_device(&node.space.root), Vec::<PathBuf>::new());
             nothing_is_mounted(node);
@@ -136,7 +137,7 @@ fn what_is_left_of_a_pod_without_a_directory_keeps_no_device_staged_and_goes_wit
 }
 
 #[test]
-fn what_is_mounted_for_a_pod_without_a_directory_keeps_the_device_staged_until_that_pod_is_taken_down() {
+fn mount_of_a_pod_without_directory_keeps_the_device_staged_until_its_teardown() {
     for left in 0..2 {
         on_node(Known::with(&[IN_USE]), async move |node| {
             let block = stage_and_publish_block(&node.space.root, UID, &PV, &disk(node.space), true).unwrap();
@@ -145,11 +146,11 @@ fn what_is_mounted_for_a_pod_without_a_directory_keeps_the_device_staged_until_t
             write(entry, "");
             bind(&block.staging.join("device"), entry);
             fs::remove_dir(dead.path()).unwrap();
-            node.goes().await;
+            node.is_torn_down().await;
             assert_eq!(node.calls(), ["unpublish"]);
             assert_eq!(node.known.has_in_use(), [IN_USE]);
             assert_eq!(mapped_pods(&node.storage), Ok(vec![dead.uid().to_owned()]));
-            goes(node, &dead).await;
+            is_torn_down(node, &dead).await;
             assert_eq!(node.calls(), ["unpublish", "unpublish", "unstage"]);
             nothing_is_mounted(node);
             node.assert_clean();
@@ -158,7 +159,7 @@ fn what_is_mounted_for_a_pod_without_a_directory_keeps_the_device_staged_until_t
 }
 
 #[test]
-fn a_file_that_a_driver_leaves_where_it_published_a_device_goes_unless_it_holds_something() {
+fn file_left_by_a_driver_is_removed_if_empty() {
     for holds in ["", "precious"] {
         on_node(Known::with(&[IN_USE]), async move |node| {
             let block = stage_and_publish_block(&node.space.root, UID, &PV, &disk(node.space), false).unwrap();
@@ -167,7 +168,7 @@ fn a_file_that_a_driver_leaves_where_it_published_a_device_goes_unless_it_holds_
             }
             fs::write(&block.target, holds).unwrap();
             node.driver.behave_for(1, Conduct::Pretends);
-            node.goes().await;
+            node.is_torn_down().await;
             assert_eq!(node.calls(), ["unpublish", "unstage"], "{holds:?}");
             assert!(!block.link.is_symlink());
             assert_eq!(node.known.has_in_use(), [""; 0], "it can be attached elsewhere");
@@ -178,38 +179,38 @@ fn a_file_that_a_driver_leaves_where_it_published_a_device_goes_unless_it_holds_
 }
 
 #[test]
-fn a_file_that_cannot_be_read_counts_as_a_use_of_every_volume_and_is_named_with_what_to_do() {
+fn unreadable_file_counts_as_use_of_every_volume_and_has_a_remedy() {
     on_node(Known::with(&[IN_USE]), async |node| {
         let torn = node.space.another_pod().path().join("volumes/kubernetes.io~csi/pv-9");
         write(&torn.join("vol_data.json"), "");
         let staged = stage_and_publish(&node.space.root, UID, &PV).unwrap();
-        node.goes().await;
+        node.is_torn_down().await;
         assert_eq!(node.calls(), ["unpublish"]);
         assert_eq!(node.known.has_in_use(), [IN_USE]);
-        let told = node.unused_fails().await;
-        assert!(told.contains("globalmount"), "{told}");
-        assert!(told.contains(torn.join("vol_data.json").to_str().unwrap()), "{told}");
-        assert!(told.contains("remove its directory"), "{told}");
+        let text = node.unused_fails().await;
+        assert!(text.contains("globalmount"), "{text}");
+        assert!(text.contains(torn.join("vol_data.json").to_str().unwrap()), "{text}");
+        assert!(text.contains("remove its directory"), "{text}");
         assert!(staged.staging.unwrap().join("data").exists());
         fs::remove_dir_all(&torn).unwrap();
-        node.unused_goes().await;
+        node.unused_is_torn_down().await;
         node.assert_clean();
     });
 }
 
 #[test]
-fn nobody_is_told_to_unmount_by_hand_what_nobody_can_name_and_a_pod_uses_or_may_use() {
+fn manual_unmount_is_not_advised_for_a_volume_that_a_pod_may_use() {
     on_node(Known::default(), async |node| {
         let published = stage_and_publish(&node.space.root, UID, &PV).unwrap();
         let (global, own) = (published.staging.unwrap(), published.volume.join("vol_data.json"));
         fs::write(global.with_file_name("vol_data.json"), "").unwrap();
         assert_eq!(node.unused_fails().await, "", "the pod's file tells which it is");
         fs::write(&own, "{").unwrap();
-        let told = node.unused_fails().await;
-        assert!(!told.contains("by hand") && told.contains(UID), "{told}");
+        let text = node.unused_fails().await;
+        assert!(!text.contains("by hand") && text.contains(UID), "{text}");
         assert!(
-            told.contains("cut off") && told.contains(own.to_str().unwrap()),
-            "{told}"
+            text.contains("cut off") && text.contains(own.to_str().unwrap()),
+            "{text}"
         );
         fs::remove_file(&own).unwrap();
         assert!(node.unused_fails().await.contains("there is none"));
@@ -218,27 +219,27 @@ fn nobody_is_told_to_unmount_by_hand_what_nobody_can_name_and_a_pod_uses_or_may_
         umount(&published.target).unwrap();
         fs::remove_dir_all(&published.volume).unwrap();
         bind(&global, &node.space.outside);
-        let told = node.unused_fails().await;
-        assert!(!told.contains("by hand") && told.contains("outside"), "{told}");
+        let text = node.unused_fails().await;
+        assert!(!text.contains("by hand") && text.contains("outside"), "{text}");
         umount(&node.space.outside).unwrap();
-        let told = node.unused_fails().await;
-        assert!(told.contains("by hand"), "{told}");
+        let text = node.unused_fails().await;
+        assert!(text.contains("by hand"), "{text}");
     });
 }
 
 #[test]
-fn nobody_is_told_to_unmount_a_device_by_hand_that_a_pod_has() {
+fn manual_unmount_is_not_advised_for_a_device_of_a_pod() {
     on_node(Known::default(), async |node| {
         let block = stage_and_publish_block(&node.space.root, UID, &PV, &disk(node.space), false).unwrap();
         fs::write(block.data.join("vol_data.json"), "").unwrap();
-        let told = node.unused_fails().await;
-        assert!(!told.contains("by hand") && told.contains(UID), "{told}");
+        let text = node.unused_fails().await;
+        assert!(!text.contains("by hand") && text.contains(UID), "{text}");
     });
 }
 
 #[test]
-fn who_holds_a_volume_that_its_driver_calls_busy_is_named() {
-    let _crowd = nobody_forks();
+fn holder_of_a_volume_that_is_busy_for_its_driver_is_named() {
+    let _crowd = no_forks();
     on_node(Known::with(&[IN_USE]), async |node| {
         let published = node.publish();
         let sleep = |place: &Path| Command::new("sleep").arg("1000").current_dir(place).spawn().unwrap();
@@ -250,13 +251,13 @@ fn who_holds_a_volume_that_its_driver_calls_busy_is_named() {
             let named = format!("process {} \"sleep\"", holder.id());
             assert!(why.contains("busy") && why.contains(&named), "{why}");
         }
-        node.goes_soon().await;
+        node.is_torn_down_soon().await;
         node.assert_clean();
     });
 }
 
 #[test]
-fn a_volume_that_is_published_by_a_link_is_unpublished_by_its_driver_and_the_link_is_never_followed() {
+fn volume_published_as_a_link_is_unpublished_without_following_it() {
     for pretends in [false, true] {
         on_node(Known::with(&[IN_USE]), async move |node| {
             let published = stage_and_publish(&node.space.root, UID, &PV).unwrap();
@@ -275,7 +276,7 @@ fn a_volume_that_is_published_by_a_link_is_unpublished_by_its_driver_and_the_lin
                 // It leaves the link.
                 node.driver.behave_for(1, Conduct::Pretends);
             }
-            node.goes().await;
+            node.is_torn_down().await;
             assert_eq!(node.calls(), ["unpublish", "unstage"]);
             assert!(!published.target.is_symlink());
             assert_eq!(fs::read_to_string(volume.join("file")).unwrap(), "precious");
@@ -285,7 +286,7 @@ fn a_volume_that_is_published_by_a_link_is_unpublished_by_its_driver_and_the_lin
 }
 
 #[test]
-fn a_volume_that_its_driver_does_not_know_is_gone_once_nothing_of_it_is_mounted() {
+fn volume_unknown_to_its_driver_counts_as_removed_once_unmounted() {
     on_node(Known::with(&[IN_USE]), async |node| {
         let published = node.publish();
         let unknown = Conduct::Fails(Code::NotFound, "no such volume".to_owned());
@@ -296,13 +297,13 @@ fn a_volume_that_its_driver_does_not_know_is_gone_once_nothing_of_it_is_mounted(
             assert_eq!(node.known.has_in_use(), [IN_USE]);
             umount(place).unwrap();
         }
-        node.goes().await;
+        node.is_torn_down().await;
         node.assert_clean();
     });
 }
 
 #[test]
-fn a_volume_that_its_driver_does_not_take_away_goes_without_it_when_that_is_approved_and_nothing_is_mounted() {
+fn approved_volume_is_torn_down_without_its_driver_once_unmounted() {
     on_node(Known::with(&[IN_USE]), async |node| {
         let published = node.publish();
         node.driver.behave(Conduct::Fails(Code::Internal, "no".to_owned()));
@@ -332,7 +333,7 @@ fn a_volume_that_its_driver_does_not_take_away_goes_without_it_when_that_is_appr
 }
 
 #[test]
-fn a_directory_of_another_pod_that_cannot_be_looked_into_is_named_with_what_helps() {
+fn unreadable_directory_of_another_pod_is_named_with_a_remedy() {
     on_node(Known::with(&[IN_USE]), async |node| {
         node.publish();
         let other = node.space.another_pod();
@@ -347,12 +348,12 @@ fn a_directory_of_another_pod_that_cannot_be_looked_into_is_named_with_what_help
         }
         assert!(!node.calls().contains(&"unstage"));
         umount(other.path()).unwrap();
-        node.goes().await;
+        node.is_torn_down().await;
         node.assert_clean();
     });
 }
 
-/// A volume on a device, staged and published: what lies in memory cannot be attached elsewhere.
+/// A volume on a device, staged and published: one in memory cannot be attached elsewhere.
 fn on_device(node: &Node<'_>, pv: &Pv<'_>) -> PathBuf {
     let published = stage_and_publish(&node.space.root, UID, pv).unwrap();
     let staging = published.staging.unwrap();
@@ -372,29 +373,29 @@ fn on_device(node: &Node<'_>, pv: &Pv<'_>) -> PathBuf {
     staging
 }
 
-/// A process in a mount namespace of its own, which follows ours or does not.
+/// A process in its own mount namespace, with or without propagation from ours.
 async fn unshared(propagation: &str) -> Child {
-    let keeper = Command::new("unshare")
+    let holder_process = Command::new("unshare")
         .args(["--mount", "--propagation", propagation, "sleep", "1000"])
         .spawn()
         .unwrap();
-    let comm = format!("/proc/{}/comm", keeper.id());
+    let comm = format!("/proc/{}/comm", holder_process.id());
     while fs::read_to_string(&comm).unwrap().trim() != "sleep" {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    keeper
+    holder_process
 }
 
-fn end(mut keeper: Child) {
-    keeper.kill().unwrap();
-    keeper.wait().unwrap();
+fn end(mut holder_process: Child) {
+    holder_process.kill().unwrap();
+    holder_process.wait().unwrap();
 }
 
 #[test]
-fn a_volume_that_another_namespace_would_keep_mounted_is_not_unstaged_and_one_that_goes_along_is() {
-    let _crowd = nobody_forks();
-    // A handle of its own: other tests see that namespace, too.
-    const KEPT: Pv<'_> = Pv {
+fn volume_mounted_in_another_namespace_is_unstaged_only_if_unmounts_propagate() {
+    let _crowd = no_forks();
+    // A separate handle: other tests see that namespace, too.
+    const VOLUME: Pv<'_> = Pv {
         name: "pv-followed",
         handle: "vol/followed",
         ..PV
@@ -403,20 +404,23 @@ fn a_volume_that_another_namespace_would_keep_mounted_is_not_unstaged_and_one_th
         on_node(
             Known::with(&["kubernetes.io/csi/csi.example.com^vol/followed"]),
             async move |node| {
-                on_device(node, &KEPT);
-                let keeper = unshared(propagation).await;
+                on_device(node, &VOLUME);
+                let holder_process = unshared(propagation).await;
                 if is_kept {
-                    let told = node.fails().await;
+                    let text = node.fails().await;
                     let asked = node.calls().contains(&"unstage");
-                    let kept = format!("would stay mounted in the mount namespace of process {}", keeper.id());
-                    end(keeper);
-                    assert!(told.contains(&kept) && !asked, "{told}");
+                    let kept = format!(
+                        "would stay mounted in the mount namespace of process {}",
+                        holder_process.id()
+                    );
+                    end(holder_process);
+                    assert!(text.contains(&kept) && !asked, "{text}");
                     while node.tear_down().await.is_err() {
                         tokio::time::sleep(Duration::from_millis(5)).await;
                     }
                 } else {
                     let done = node.tear_down().await;
-                    end(keeper);
+                    end(holder_process);
                     assert_eq!(done.unwrap().withheld, 0);
                 }
                 node.assert_clean();
@@ -428,16 +432,16 @@ fn a_volume_that_another_namespace_would_keep_mounted_is_not_unstaged_and_one_th
 
 #[test]
 fn volume_with_a_file_open_on_a_detached_mount_may_not_be_detached_from_the_node() {
-    let _crowd = nobody_forks();
-    const KEPT: Pv<'_> = Pv {
+    let _crowd = no_forks();
+    const VOLUME: Pv<'_> = Pv {
         name: "pv-detached",
         handle: "vol/detached",
         ..PV
     };
-    const KEPT_IN_USE: &str = "kubernetes.io/csi/csi.example.com^vol/detached";
-    on_node(Known::with(&[KEPT_IN_USE]), async |node| {
-        let staging = on_device(node, &KEPT);
-        // As a subPath that is made anew while the container holds the old one.
+    const VOLUME_IN_USE: &str = "kubernetes.io/csi/csi.example.com^vol/detached";
+    on_node(Known::with(&[VOLUME_IN_USE]), async |node| {
+        let staging = on_device(node, &VOLUME);
+        // Like a subPath that is recreated while the container uses the old one.
         let elsewhere = node.space.outside.join("elsewhere");
         fs::create_dir(&elsewhere).unwrap();
         bind(&staging, &elsewhere);
@@ -445,12 +449,12 @@ fn volume_with_a_file_open_on_a_detached_mount_may_not_be_detached_from_the_node
         let open = fs::File::open(elsewhere.join("file")).unwrap();
         umount2(&elsewhere, MntFlags::MNT_DETACH).unwrap();
         for _ in 0..2 {
-            let told = node.fails().await;
-            assert!(told.contains("though no mount table shows it"), "{told}");
-            assert_eq!(node.known.has_in_use(), [KEPT_IN_USE]);
+            let text = node.fails().await;
+            assert!(text.contains("though no mount table shows it"), "{text}");
+            assert_eq!(node.known.has_in_use(), [VOLUME_IN_USE]);
         }
         drop(open);
-        node.goes_soon().await;
+        node.is_torn_down_soon().await;
         node.assert_clean();
         nothing_is_mounted(node);
     });
@@ -458,7 +462,7 @@ fn volume_with_a_file_open_on_a_detached_mount_may_not_be_detached_from_the_node
 
 #[test]
 fn volume_may_be_detached_though_another_disk_has_got_its_device_number() {
-    let _crowd = nobody_forks();
+    let _crowd = no_forks();
     const OLD: Pv<'_> = Pv {
         name: "pv-old-number",
         handle: "vol/old-number",
@@ -476,7 +480,7 @@ fn volume_may_be_detached_though_another_disk_has_got_its_device_number() {
             umount2(&elsewhere, MntFlags::MNT_DETACH).unwrap();
             let number = nix::sys::stat::minor(open.metadata().unwrap().dev());
             node.fails().await;
-            // The kernel detaches the loop device with its last file. The next disk gets its number.
+            // The kernel detaches the loop device when its last file is closed. The next disk gets its number.
             drop(open);
             let device = format!("/dev/loop{number}");
             let attach = || {
@@ -497,7 +501,7 @@ fn volume_may_be_detached_though_another_disk_has_got_its_device_number() {
             ] {
                 assert!(Command::new(name).args(arguments).status().unwrap().success(), "{name}");
             }
-            node.goes().await;
+            node.is_torn_down().await;
             umount(&elsewhere).unwrap();
             node.assert_clean();
         },
@@ -505,34 +509,34 @@ fn volume_may_be_detached_though_another_disk_has_got_its_device_number() {
 }
 
 #[test]
-fn an_agent_that_starts_anew_finds_who_keeps_a_volume_mounted_in_another_namespace() {
-    let _crowd = nobody_forks();
-    // A handle of its own: other tests see that namespace, too.
-    const KEPT: Pv<'_> = Pv {
+fn restarted_agent_finds_mounts_in_other_namespaces() {
+    let _crowd = no_forks();
+    // A separate handle: other tests see that namespace, too.
+    const VOLUME: Pv<'_> = Pv {
         name: "pv-kept",
         handle: "vol/kept",
         ..PV
     };
-    const KEPT_IN_USE: &str = "kubernetes.io/csi/csi.example.com^vol/kept";
-    on_node(Known::with(&[KEPT_IN_USE]), async |node| {
-        let staging = on_device(node, &KEPT);
-        let keeper = unshared("private").await;
-        // Unstaged by a kubelet, which looks into no other namespace, and which died then.
+    const VOLUME_IN_USE: &str = "kubernetes.io/csi/csi.example.com^vol/kept";
+    on_node(Known::with(&[VOLUME_IN_USE]), async |node| {
+        let staging = on_device(node, &VOLUME);
+        let holder_process = unshared("private").await;
+        // Unstaged by a kubelet, which checks no other namespace, and then was killed.
         for place in node.space.mounted().iter().chain([&staging]) {
             umount(place).unwrap();
         }
-        let kept = format!("mount namespace of process {}", keeper.id());
-        let mut told = vec![node.fails().await];
+        let kept = format!("mount namespace of process {}", holder_process.id());
+        let mut text = vec![node.fails().await];
         node.restart();
-        told.push(node.fails().await);
+        text.push(node.fails().await);
         node.restart();
-        told.push(node.unused_fails().await);
+        text.push(node.unused_fails().await);
         let in_use = node.known.has_in_use();
-        end(keeper);
-        assert!(told[..2].iter().all(|told| told.contains(&kept)), "{told:?}");
-        assert_eq!(told[2], "", "the pod is not done with it");
-        assert_eq!(in_use, [KEPT_IN_USE]);
-        // The kernel takes the namespace away a moment later.
+        end(holder_process);
+        assert!(text[..2].iter().all(|text| text.contains(&kept)), "{text:?}");
+        assert_eq!(text[2], "", "the pod is not done with it");
+        assert_eq!(in_use, [VOLUME_IN_USE]);
+        // The kernel removes the namespace a moment later.
         while node.tear_down().await.is_err() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }

@@ -1,4 +1,4 @@
-//! Volumes whose data are somebody's: file systems of servers, `local` volumes, raw block devices.
+//! Volumes with data that must be kept: network file systems, `local` volumes, raw block devices.
 
 use std::{
     fs,
@@ -15,10 +15,10 @@ use pod_teardown::{
 
 use crate::{
     space::{Space, UID, bind, block_on, in_own_namespace, tmpfs, write},
-    volumes::{assert_gone, assert_precious, take_away, take_away_soon, tear_down},
+    volumes::{assert_precious, assert_removed, tear_down, tear_down_cleanly, tear_down_cleanly_soon},
 };
 
-/// A loop device of this test's own.
+/// A private loop device.
 pub struct Loop(pub PathBuf, PathBuf);
 
 impl Loop {
@@ -32,7 +32,7 @@ impl Loop {
         Self(String::from_utf8(made.stdout).unwrap().trim().into(), file.to_owned())
     }
 
-    /// Whether it is still on its file: another test may have been given its name.
+    /// Whether it is still attached to its file: another test may have got its name.
     pub fn is_attached(&self) -> bool {
         let device = self.0.file_name().unwrap();
         let file = Path::new("/sys/block").join(device).join("loop/backing_file");
@@ -55,26 +55,26 @@ pub fn image(space: &Space, name: &str) -> PathBuf {
 }
 
 #[test]
-fn file_systems_of_servers_are_unmounted_and_their_files_stay() {
+fn network_file_systems_are_unmounted_and_their_files_kept() {
     in_own_namespace(|space| {
         for plugin in ["nfs", "cephfs", "glusterfs", "azure-file", "quobyte"] {
             write(&space.outside.join(plugin).join("sub/file"), "precious");
             let dir = space.volume(plugin, &format!("{plugin}-volume"));
             bind(&space.outside.join(plugin), &dir);
             space.subpath(&format!("{plugin}-volume"), 0, &dir.join("sub"));
-            // One that a kubelet made and died before it mounted anything there.
+            // One that a kubelet created, and died before it mounted anything there.
             space.volume(plugin, &format!("{plugin}-half"));
         }
-        take_away(space);
+        tear_down_cleanly(space);
         for plugin in ["nfs", "cephfs", "glusterfs", "azure-file", "quobyte"] {
             assert_precious(space.outside.join(plugin).join("sub/file"));
         }
-        assert_gone(space);
+        assert_removed(space);
     });
 }
 
 #[test]
-fn files_under_the_mount_point_of_a_server_keep_the_pod_and_stay() {
+fn files_under_a_network_mount_point_are_kept_and_keep_the_pod() {
     in_own_namespace(|space| {
         let dir = space.volume("nfs", "share");
         write(&dir.join("written-before-the-mount"), "precious");
@@ -90,20 +90,20 @@ fn files_under_the_mount_point_of_a_server_keep_the_pod_and_stay() {
 }
 
 #[test]
-fn a_local_directory_keeps_its_files_and_the_pod_loses_its_mount() {
+fn local_directory_is_unmounted_and_its_files_kept() {
     in_own_namespace(|space| {
         write(&space.outside.join("disk/file"), "precious");
         let dir = space.volume("local-volume", "pv-1");
         bind(&space.outside.join("disk"), &dir);
         bind(&space.outside.join("disk"), &dir);
-        take_away(space);
+        tear_down_cleanly(space);
         assert_precious(space.outside.join("disk/file"));
-        assert_gone(space);
+        assert_removed(space);
     });
 }
 
 #[test]
-fn the_mount_of_a_local_device_goes_with_its_last_pod() {
+fn local_device_is_unmounted_with_its_last_pod() {
     in_own_namespace(|space| {
         let device = space.root.join("plugins/kubernetes.io/local-volume/mounts/pv-1");
         tmpfs(&device);
@@ -114,8 +114,8 @@ fn the_mount_of_a_local_device_goes_with_its_last_pod() {
         bind(&device, &space.volume("local-volume", "pv-1"));
         write(&device.join("file"), "precious");
 
-        take_away(space);
-        assert_gone(space);
+        tear_down_cleanly(space);
+        assert_removed(space);
         assert_precious(of_other.join("file"));
         assert_precious(device.join("file"));
 
@@ -126,7 +126,7 @@ fn the_mount_of_a_local_device_goes_with_its_last_pod() {
 }
 
 #[test]
-fn a_local_device_that_is_busy_keeps_the_last_pod_until_it_is_free() {
+fn busy_local_device_keeps_the_last_pod() {
     in_own_namespace(|space| {
         let device = space.root.join("plugins/kubernetes.io/local-volume/mounts/pv-1");
         tmpfs(&device);
@@ -137,13 +137,13 @@ fn a_local_device_that_is_busy_keeps_the_last_pod_until_it_is_free() {
             assert_eq!(errors[0].path, device, "{errors:?}");
         }
         drop(open);
-        take_away_soon(space);
+        tear_down_cleanly_soon(space);
         assert!(!device.exists());
-        assert_gone(space);
+        assert_removed(space);
     });
 }
 
-/// What a kubelet makes for a raw block device of a local volume.
+/// The files that a kubelet creates for a raw block device of a local volume.
 pub fn map_block(space: &Space, device: &Path) -> (PathBuf, PathBuf) {
     let map = space
         .root
@@ -158,7 +158,7 @@ pub fn map_block(space: &Space, device: &Path) -> (PathBuf, PathBuf) {
 }
 
 #[test]
-fn a_raw_block_device_is_unmapped_and_what_is_on_it_stays() {
+fn block_device_is_unmapped_and_its_data_kept() {
     in_own_namespace(|space| {
         let file = image(space, "disk.img");
         fs::write(&file, vec![7; 1 << 20]).unwrap();
@@ -166,33 +166,33 @@ fn a_raw_block_device_is_unmapped_and_what_is_on_it_stays() {
         let (map, link) = map_block(space, &device.0);
         let lock = Loop::on(&map);
         assert!(lock.is_attached());
-        take_away(space);
+        tear_down_cleanly(space);
         assert!(!lock.is_attached() && !map.exists() && !link.is_symlink());
         assert!(device.is_attached(), "the device itself is not the pod's");
         assert_eq!(fs::read(&file).unwrap(), vec![7; 1 << 20]);
-        assert_gone(space);
+        assert_removed(space);
     });
 }
 
 #[test]
-fn a_raw_block_device_that_lost_its_link_in_a_crash_is_found_all_the_same() {
+fn block_device_without_link_after_a_crash_is_found() {
     in_own_namespace(|space| {
         let device = Loop::on(&image(space, "disk.img"));
         let (map, link) = map_block(space, &device.0);
         let lock = Loop::on(&map);
         fs::remove_file(link).unwrap();
-        take_away(space);
+        tear_down_cleanly(space);
         assert!(!lock.is_attached() && !map.exists());
 
         map_block(space, &device.0);
         fs::remove_dir_all(space.pod.path()).unwrap();
-        take_away(space);
+        tear_down_cleanly(space);
         assert!(!map.exists(), "also when the pod's directory is gone");
     });
 }
 
 #[test]
-fn a_device_that_another_pod_maps_as_well_is_left_to_it() {
+fn device_mapped_by_another_pod_is_kept() {
     in_own_namespace(|space| {
         let device = Loop::on(&image(space, "disk.img"));
         let (map, _) = map_block(space, &device.0);
@@ -200,13 +200,13 @@ fn a_device_that_another_pod_maps_as_well_is_left_to_it() {
         write(&of_other, "");
         bind(&device.0, &of_other);
         let lock = Loop::on(&of_other);
-        take_away(space);
+        tear_down_cleanly(space);
         assert!(!map.exists() && lock.is_attached() && of_other.exists());
     });
 }
 
 #[test]
-fn what_is_no_link_in_place_of_a_device_is_never_removed_with_its_content() {
+fn directory_instead_of_a_device_link_is_never_removed_with_content() {
     in_own_namespace(|space| {
         let odd = space.pod.path().join("volumeDevices/kubernetes.io~local-volume/pv-1");
         write(&odd.join("file"), "precious");

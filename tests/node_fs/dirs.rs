@@ -1,4 +1,4 @@
-//! Removal of directories against hostile content and hostile neighbours.
+//! Removal of directories with hostile content and concurrent changes.
 
 use std::{
     ffi::OsStr,
@@ -38,7 +38,7 @@ fn remove(space: &Space, effects: &Effects) -> Result<Outcome, Vec<Fault>> {
     base(space).remove_tree(OsStr::new(V), effects)
 }
 
-/// Effects that call back before every part of a removal: a neighbour who acts at the worst moment.
+/// Effects that call back before every part of a removal, for changes at the worst moment.
 fn meanwhile(act: impl Fn(usize) + Send + Sync + 'static) -> Effects {
     let calls = AtomicUsize::new(0);
     Effects::new(
@@ -50,7 +50,7 @@ fn meanwhile(act: impl Fn(usize) + Send + Sync + 'static) -> Effects {
     )
 }
 
-/// A chain of directories, longer than any path.
+/// A chain of directories that is longer than any path.
 fn chain(at: &Path, levels: usize) {
     fs::create_dir_all(at).unwrap();
     let mut fd: OwnedFd = fs::File::open(at).unwrap().into();
@@ -74,7 +74,7 @@ fn chain(at: &Path, levels: usize) {
 }
 
 #[test]
-fn five_thousand_levels_go_with_few_descriptors() {
+fn five_thousand_levels_are_removed_with_few_descriptors() {
     in_own_namespace(|space| {
         nix::sched::unshare(nix::sched::CloneFlags::CLONE_FILES).unwrap();
         chain(&space.pod.path().join(V), 5000);
@@ -90,14 +90,14 @@ fn five_thousand_levels_go_with_few_descriptors() {
     });
 }
 
-/// What this process has in memory, in bytes.
+/// Resident memory of this process, in bytes.
 fn resident() -> usize {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
 }
 
-/// Effects that note the most descriptors of this thread and the most memory of this process.
+/// Effects that record the peak of this thread's descriptors and of this process's memory.
 fn measured() -> (Effects, Arc<AtomicUsize>, Arc<AtomicUsize>) {
     let (descriptors, memory) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let (open, held) = (descriptors.clone(), memory.clone());
@@ -110,11 +110,11 @@ fn measured() -> (Effects, Arc<AtomicUsize>, Arc<AtomicUsize>) {
     (effects, descriptors, memory)
 }
 
-/// Other tests take memory, too; what was seen with one fault about each of so deep a path was more than a gigabyte.
-const LITTLE: usize = 48 << 20;
+/// Other tests use memory, too. With one fault for each path of such depth it was more than a gigabyte.
+const MEMORY_LIMIT: usize = 48 << 20;
 
 #[test]
-fn a_tree_of_any_depth_goes_in_bounded_memory_and_with_few_descriptors() {
+fn tree_of_any_depth_is_removed_in_bounded_memory_with_few_descriptors() {
     in_own_namespace(|space| {
         nix::sched::unshare(nix::sched::CloneFlags::CLONE_FILES).unwrap();
         chain(&space.pod.path().join(V), 120_000);
@@ -126,7 +126,7 @@ fn a_tree_of_any_depth_goes_in_bounded_memory_and_with_few_descriptors() {
             "{descriptors:?} {before:?}"
         );
         assert!(
-            memory.load(Ordering::SeqCst) <= before.1 + LITTLE,
+            memory.load(Ordering::SeqCst) <= before.1 + MEMORY_LIMIT,
             "{memory:?} {before:?}"
         );
         assert_eq!(fs::read_dir(space.pod.path()).unwrap().count(), 0);
@@ -134,7 +134,7 @@ fn a_tree_of_any_depth_goes_in_bounded_memory_and_with_few_descriptors() {
 }
 
 #[test]
-fn many_directories_that_lie_deep_go_and_what_is_mounted_among_them_is_named_and_stays() {
+fn many_deep_directories_are_removed_and_mounts_among_them_reported() {
     in_own_namespace(|space| {
         nix::sched::unshare(nix::sched::CloneFlags::CLONE_FILES).unwrap();
         let deep = space.pod.path().join(V).join("d/".repeat(20));
@@ -157,17 +157,17 @@ fn many_directories_that_lie_deep_go_and_what_is_mounted_among_them_is_named_and
             "{before} {descriptors:?}"
         );
         assert_eq!(fs::read_to_string(space.outside.join("data")).unwrap(), "precious");
-        // Where it lies by now is told.
+        // The fault has its current path.
         nix::mount::umount(&faults[0].path).unwrap();
         assert_eq!(remove(space, &Effects::ungated()), Ok(Outcome::Done));
     });
 }
 
 #[test]
-fn a_directory_with_very_many_that_are_not_empty_goes_in_bounded_memory() {
+fn directory_with_many_subdirectories_is_removed_in_bounded_memory() {
     in_own_namespace(|space| {
         let v = space.pod.path().join(V);
-        // Half of a name's length, so that 30,000 of them remembered would be seen.
+        // Half of the maximum name length, so that 30,000 remembered names would be noticed.
         let name = "x".repeat(200);
         for i in 0..30_000 {
             fs::create_dir_all(v.join(format!("{name}{i}/a"))).unwrap();
@@ -176,14 +176,14 @@ fn a_directory_with_very_many_that_are_not_empty_goes_in_bounded_memory() {
         let before = resident();
         assert_eq!(remove(space, &effects), Ok(Outcome::Done));
         assert!(
-            memory.load(Ordering::SeqCst) <= before + LITTLE,
+            memory.load(Ordering::SeqCst) <= before + MEMORY_LIMIT,
             "{memory:?} {before:?}"
         );
     });
 }
 
 #[test]
-fn a_tree_that_is_moved_while_it_is_emptied_goes_all_the_same() {
+fn tree_that_is_moved_during_the_removal_is_removed() {
     in_own_namespace(|space| {
         let v = space.pod.path().join(V);
         chain(&v, 60);
@@ -199,7 +199,7 @@ fn a_tree_that_is_moved_while_it_is_emptied_goes_all_the_same() {
 }
 
 #[test]
-fn a_directory_that_becomes_a_link_does_not_lead_outside() {
+fn directory_replaced_by_a_link_does_not_lead_outside() {
     in_own_namespace(|space| {
         write(&space.outside.join("d/data"), "precious");
         for round in 0..200 {
@@ -232,14 +232,14 @@ fn a_directory_that_becomes_a_link_does_not_lead_outside() {
 }
 
 #[test]
-fn a_directory_swapped_for_a_link_right_before_it_is_entered_is_not_followed() {
+fn directory_replaced_by_a_link_just_before_the_descent_is_not_followed() {
     in_own_namespace(|space| {
         write(&space.outside.join("data"), "precious");
         let v = space.pod.path().join(V);
         write(&v.join("d/file"), "");
         let (at, outside) = (v.clone(), space.outside.clone());
         let effects = meanwhile(move |call| {
-            // Listed as a directory by now, and not entered yet.
+            // It has been listed as a directory, and not entered yet.
             if call == 1 {
                 fs::rename(at.join("d"), at.join("e")).unwrap();
                 symlink(&outside, at.join("d")).unwrap();
@@ -252,7 +252,7 @@ fn a_directory_swapped_for_a_link_right_before_it_is_entered_is_not_followed() {
 }
 
 #[test]
-fn mounts_inside_are_never_entered() {
+fn nested_mounts_are_never_entered() {
     in_own_namespace(|space| {
         let v = space.pod.path().join(V);
         write(&space.outside.join("data"), "precious");
@@ -285,7 +285,7 @@ fn mounts_inside_are_never_entered() {
 }
 
 #[test]
-fn the_way_to_a_directory_does_not_lead_over_a_mount() {
+fn path_to_a_directory_does_not_cross_a_mount() {
     in_own_namespace(|space| {
         tmpfs(&space.pod.path().join("volumes"));
         fs::create_dir(space.pod.path().join("volumes/p")).unwrap();
@@ -305,7 +305,7 @@ fn the_way_to_a_directory_does_not_lead_over_a_mount() {
 }
 
 #[test]
-fn what_is_immutable_is_named_and_the_rest_goes() {
+fn immutable_files_are_reported_and_others_removed() {
     in_own_namespace(|space| {
         let v = space.pod.path().join(V);
         write(&v.join("a/stone"), "");
@@ -325,7 +325,7 @@ fn what_is_immutable_is_named_and_the_rest_goes() {
 }
 
 #[test]
-fn a_directory_that_keeps_filling_is_given_up_after_some_tries() {
+fn directory_that_keeps_filling_fails_after_some_tries() {
     in_own_namespace(|space| {
         let v = space.pod.path().join(V);
         write(&v.join("file"), "");
@@ -341,7 +341,7 @@ fn a_directory_that_keeps_filling_is_given_up_after_some_tries() {
 }
 
 #[test]
-fn directories_swapped_for_links_on_every_level_all_the_time_never_lead_outside() {
+fn directories_constantly_replaced_by_links_never_lead_outside() {
     in_own_namespace(|space| {
         for name in ["a/b/c/data", "b/c/data", "c/data", "data"] {
             write(&space.outside.join(name), "precious");
@@ -384,11 +384,11 @@ fn directories_swapped_for_links_on_every_level_all_the_time_never_lead_outside(
 }
 
 #[test]
-fn a_bind_mount_that_appears_during_the_removal_is_not_entered_at_any_moment() {
+fn bind_mount_that_appears_during_the_removal_is_never_entered() {
     in_own_namespace(|space| {
         write(&space.outside.join("data"), "precious");
         write(&space.outside.join("d/data"), "precious");
-        // The mount appears before each step of the removal once, until it comes too late.
+        // The mount appears once before each step of the removal, until it comes too late.
         let mut moment = 0;
         loop {
             let v = space.pod.path().join(V);
@@ -431,7 +431,7 @@ fn a_bind_mount_that_appears_during_the_removal_is_not_entered_at_any_moment() {
 }
 
 #[test]
-fn a_directory_that_is_immutable_or_only_grows_is_named_once_and_tried_once() {
+fn immutable_or_append_only_directory_is_tried_and_reported_once() {
     in_own_namespace(|space| {
         let v = space.pod.path().join(V);
         for (name, flags) in [("stone", IFlags::IMMUTABLE), ("log", IFlags::APPEND)] {
@@ -451,7 +451,7 @@ fn a_directory_that_is_immutable_or_only_grows_is_named_once_and_tried_once() {
 }
 
 #[test]
-fn names_that_no_tool_likes_go_like_any_other() {
+fn unusual_names_are_removed_like_any_other() {
     in_own_namespace(|space| {
         let v = space.pod.path().join(V);
         let long = "x".repeat(255);

@@ -1,4 +1,4 @@
-//! The testbed's CSI driver really mounts and unmounts, and what is laid out for it is what the agent reads.
+//! The testbed's CSI driver really mounts and unmounts, and its files match what the agent reads.
 
 use std::{
     fs,
@@ -48,7 +48,7 @@ fn mounted(space: &Space) -> Vec<PathBuf> {
 }
 
 #[test]
-fn a_csi_volume_of_two_pods_is_published_from_one_stage_and_goes_with_the_drivers_calls() {
+fn csi_volume_of_two_pods_has_one_stage_and_is_torn_down_by_driver_calls() {
     in_own_namespace(|space| {
         block_on(async {
             let (_driver, csi) = start(space).await;
@@ -91,7 +91,7 @@ fn a_csi_volume_of_two_pods_is_published_from_one_stage_and_goes_with_the_driver
 }
 
 #[test]
-fn a_driver_that_pretends_leaves_the_mount_and_one_that_fails_on_a_busy_mount_names_it() {
+fn driver_that_pretends_leaves_the_mount_and_a_failing_one_names_it() {
     in_own_namespace(|space| {
         block_on(async {
             let (driver, csi) = start(space).await;
@@ -126,7 +126,7 @@ fn a_driver_that_pretends_leaves_the_mount_and_one_that_fails_on_a_busy_mount_na
 }
 
 #[test]
-fn an_ephemeral_csi_volume_has_the_handle_that_the_agent_computes_and_no_stage() {
+fn ephemeral_csi_volume_has_the_computed_handle_and_no_stage() {
     in_own_namespace(|space| {
         block_on(async {
             let (_driver, csi) = start(space).await;
@@ -148,7 +148,7 @@ fn an_ephemeral_csi_volume_has_the_handle_that_the_agent_computes_and_no_stage()
 }
 
 #[test]
-fn a_csi_block_volume_has_two_mounts_a_link_and_a_loop_device_beyond_its_stage() {
+fn csi_block_volume_has_two_mounts_a_link_and_a_loop_device() {
     in_own_namespace(|space| {
         block_on(async {
             let (_driver, csi) = start(space).await;

@@ -1,4 +1,4 @@
-//! A file system in user space whose daemon answers as much as a test wants.
+//! A FUSE file system whose daemon stops answering when a test wants it.
 
 use std::{
     fs::File,
@@ -28,9 +28,9 @@ const INIT: u32 = 26;
 const ROOT: u64 = 1;
 const DIRECTORY: u32 = 0o040_755;
 
-/// A daemon that serves directories and nothing in them, until it falls silent.
+/// A daemon that serves empty directories until it is silenced.
 ///
-/// It ends with its value, and the connection with it: else whoever waits for an answer could never be killed.
+/// The connection is closed on drop: processes that wait for an answer could not be killed otherwise.
 pub struct Daemon {
     silent: Arc<AtomicBool>,
     stop: Arc<AtomicBool>,
@@ -49,13 +49,13 @@ impl Daemon {
         Self { silent, stop, serving }
     }
 
-    /// From now on it reads and does not answer.
-    pub fn fall_silent(&self) {
+    /// From now on it reads requests and does not answer.
+    pub fn stop_answering(&self) {
         self.silent.store(true, Ordering::SeqCst);
     }
 
-    /// Whether nobody is connected with it any more.
-    pub fn is_cut_off(&self) -> bool {
+    /// Whether the kernel has closed the connection.
+    pub fn is_disconnected(&self) -> bool {
         self.serving.as_ref().is_none_or(JoinHandle::is_finished)
     }
 }
@@ -93,7 +93,7 @@ fn serve(mut device: File, silent: &AtomicBool, stop: &AtomicBool) {
         let length = match device.read(&mut request) {
             Ok(length) => length,
             Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
-            // Nobody is connected any more.
+            // The connection is closed.
             Err(_) => break,
         };
         let request = &request[..length];
@@ -102,10 +102,10 @@ fn serve(mut device: File, silent: &AtomicBool, stop: &AtomicBool) {
             continue;
         }
         let body = match opcode {
-            // 7.31, and nothing more than that.
+            // Protocol 7.31 without options.
             INIT => Ok([7_u32, 31, 0, 0, 0, 4096, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0].to_vec()),
             LOOKUP => Ok([
-                // A node that nobody may remember for any time: each way goes by the daemon.
+                // An entry that must not be cached: each lookup asks the daemon.
                 words(2),
                 words(0),
                 words(0),
@@ -122,7 +122,7 @@ fn serve(mut device: File, silent: &AtomicBool, stop: &AtomicBool) {
         let body: Vec<u8> = body.into_iter().flat_map(u32::to_ne_bytes).collect();
         let length = u32::try_from(16 + body.len()).unwrap();
         let answer = [&length.to_ne_bytes(), &error.to_ne_bytes()[..], unique, &body].concat();
-        // A request that was given up has no answer.
+        // A canceled request has no answer.
         device.write_all(&answer).ok();
     }
 }
@@ -133,7 +133,8 @@ fn words(number: u64) -> Vec<u32> {
     halves.to_vec()
 }
 
-/// Of a directory: ino, size, blocks, three times, three fractions, mode, links, owner, group, device, block size, flags.
+/// Attributes of a directory: ino, size, blocks, three times, three fractions, mode, links, owner, group, device, block
+/// size, flags.
 fn attributes(inode: u64) -> Vec<u32> {
     let mut all = words(inode);
     all.extend([0; 10]);

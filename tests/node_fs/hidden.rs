@@ -1,5 +1,5 @@
-//! Mounts that no look at directories finds, because a directory was renamed or something else is mounted on it: the mount
-//! table counts.
+//! Mounts that directory listings do not show, because a directory was renamed or is covered by another mount: the mount
+//! table decides.
 
 use std::{fs, path::PathBuf, sync::Arc};
 
@@ -29,7 +29,7 @@ use crate::{
     space::{Space, UID, block_on, in_own_namespace, tmpfs, write},
 };
 
-/// A volume in memory with somebody's data.
+/// A volume in memory with data.
 fn in_memory(space: &Space) -> PathBuf {
     let volume = space.volume("empty-dir", "memory");
     tmpfs(&volume);
@@ -37,7 +37,7 @@ fn in_memory(space: &Space) -> PathBuf {
     volume
 }
 
-/// By a table that was not read before: the kernel does not tell of a directory that is renamed.
+/// With a table that was not read before: the kernel does not report a renamed directory.
 fn tear_down(space: &Space, root: &KubeletRoot) -> Result<(), Vec<Fault>> {
     let mounts = Arc::new(Mounts::new("/proc/thread-self/mountinfo", root.pods()));
     let storage = Storage {
@@ -60,7 +60,7 @@ fn causes(result: Result<(), Vec<Fault>>) -> Vec<(PathBuf, Cause)> {
 }
 
 #[test]
-fn a_mount_below_a_directory_that_another_mount_covers_keeps_the_pod() {
+fn covered_mount_keeps_the_pod() {
     in_own_namespace(|space| {
         let (volume, root) = (in_memory(space), KubeletRoot::resolve(&space.root).unwrap());
         let pods = space.root.join("pods");
@@ -81,7 +81,7 @@ fn a_mount_below_a_directory_that_another_mount_covers_keeps_the_pod() {
 }
 
 #[test]
-fn a_mount_in_a_directory_that_was_renamed_keeps_the_pod_also_beside_a_new_empty_one() {
+fn mount_in_a_renamed_directory_keeps_the_pod() {
     in_own_namespace(|space| {
         in_memory(space);
         let root = KubeletRoot::resolve(&space.root).unwrap();
@@ -106,7 +106,7 @@ fn a_mount_in_a_directory_that_was_renamed_keeps_the_pod_also_beside_a_new_empty
 }
 
 #[test]
-fn a_volume_in_a_directory_of_any_other_name_keeps_pods_without_a_directory_and_no_others() {
+fn volume_without_uid_keeps_only_pods_without_directory() {
     in_own_namespace(|space| {
         in_memory(space);
         let root = KubeletRoot::resolve(&space.root).unwrap();
@@ -121,7 +121,7 @@ fn a_volume_in_a_directory_of_any_other_name_keeps_pods_without_a_directory_and_
 }
 
 #[test]
-fn a_volume_that_is_mounted_for_a_pod_which_cannot_be_seen_is_not_unstaged() {
+fn volume_mounted_for_a_hidden_pod_is_not_unstaged() {
     on_node(Known::with(&[IN_USE]), async |node| {
         let published = node.publish();
         let pods = node.space.root.join("pods");
@@ -134,13 +134,13 @@ fn a_volume_that_is_mounted_for_a_pod_which_cannot_be_seen_is_not_unstaged() {
         );
         umount(&pods).unwrap();
         assert_eq!(fs::read_to_string(published.target.join("data")).unwrap(), "precious");
-        node.goes().await;
+        node.is_torn_down().await;
         node.assert_clean();
     });
 }
 
 #[test]
-fn a_volume_stays_in_use_while_it_is_staged_where_another_mount_covers_it() {
+fn volume_staged_under_another_mount_stays_in_use() {
     on_node(Known::with(&[IN_USE]), async |node| {
         let published = node.publish();
         umount(&published.target).unwrap();
@@ -151,7 +151,7 @@ fn a_volume_stays_in_use_while_it_is_staged_where_another_mount_covers_it() {
         assert!(why.contains("still mounted") && why.contains("globalmount"), "{why}");
         assert_eq!(node.known.has_in_use(), [IN_USE]);
         umount(&all).unwrap();
-        node.unused_goes().await;
+        node.unused_is_torn_down().await;
         assert_eq!(node.calls(), ["unstage"]);
         assert!(!staging(&node.space.root, &PV).exists());
         node.assert_clean();
@@ -159,7 +159,7 @@ fn a_volume_stays_in_use_while_it_is_staged_where_another_mount_covers_it() {
 }
 
 #[test]
-fn a_device_that_is_mapped_where_another_mount_covers_it_keeps_the_pod() {
+fn device_mapped_under_another_mount_keeps_the_pod() {
     on_node(Known::with(&[IN_USE]), async |node| {
         stage_and_publish_block(&node.space.root, UID, &PV, &disk(node.space), false).unwrap();
         let all = node.space.root.join("plugins/kubernetes.io/csi/volumeDevices");
@@ -181,7 +181,7 @@ fn a_device_that_is_mapped_where_another_mount_covers_it_keeps_the_pod() {
                 fs::rename(&away, &link).unwrap();
             }
         }
-        node.goes().await;
+        node.is_torn_down().await;
         node.assert_clean();
     });
 }

@@ -1,4 +1,4 @@
-//! Who keeps a mount in use.
+//! Holders of a mount.
 
 use std::{
     fs,
@@ -21,12 +21,12 @@ use pod_teardown::node::{
 use tokio::time::Instant;
 
 use crate::{
-    crowd::nobody_forks,
+    crowd::no_forks,
     fuse::Daemon,
     space::{Space, in_own_namespace, tmpfs, write},
 };
 
-/// A process that ends with its value.
+/// A process that is killed on drop.
 struct Process(Child);
 
 // === impl Process ===
@@ -40,7 +40,7 @@ impl Process {
         i32::try_from(self.0.id()).unwrap()
     }
 
-    /// Waits until it has become what it shall be.
+    /// Waits until it executes the program.
     fn running(self, program: &str) -> Self {
         let comm = format!("/proc/{}/comm", self.pid());
         while fs::read_to_string(&comm).unwrap().trim() != program {
@@ -68,19 +68,19 @@ fn of(space: &Space, path: &Path) -> Holders {
     found.remove(&mount.id).unwrap()
 }
 
-fn told(holders: &Holders) -> Vec<(i32, Usage, Namespace)> {
-    let mut told: Vec<_> = holders
+fn found(holders: &Holders) -> Vec<(i32, Usage, Namespace)> {
+    let mut found: Vec<_> = holders
         .processes
         .iter()
         .map(|it| (it.pid, it.usage, it.namespace))
         .collect();
-    told.sort_by_key(|it| it.0);
-    told
+    found.sort_by_key(|it| it.0);
+    found
 }
 
 #[test]
-fn a_busy_mount_is_told_with_each_process_that_holds_it_and_how() {
-    let _crowd = nobody_forks();
+fn busy_mount_is_reported_with_its_holders() {
+    let _crowd = no_forks();
     in_own_namespace(|space| {
         let dir = space.volume("empty-dir", "v");
         tmpfs(&dir);
@@ -116,25 +116,25 @@ fn a_busy_mount_is_told_with_each_process_that_holds_it_and_how() {
         };
         let own = i32::try_from(std::process::id()).unwrap();
         let mut expected = vec![
-            // Only this thread of it is in the namespace of the test.
+            // Only this thread of it is in the test's namespace.
             (own, Usage::OpenFile, Namespace::Other),
             (processes[0].pid(), Usage::WorkingDirectory, Namespace::Own),
             (processes[1].pid(), Usage::MappedFile, Namespace::Own),
             (processes[2].pid(), Usage::MappedFile, Namespace::Own),
         ];
         expected.sort_by_key(|it| it.0);
-        assert_eq!(told(holders), expected);
+        assert_eq!(found(holders), expected);
         let line = still.faults[0].to_string();
         let named = format!("process {} \"slumber\" (mapped file)", processes[1].pid());
         assert!(line.contains(&named) && !line.contains('\n'), "{line}");
         drop((processes, open));
-        space.unmount_what_is_let_go();
+        space.unmount_all();
     });
 }
 
 #[test]
-fn who_holds_a_mount_in_another_namespace_is_named_too() {
-    let _crowd = nobody_forks();
+fn holders_in_other_namespaces_are_named() {
+    let _crowd = no_forks();
     in_own_namespace(|space| {
         let dir = space.volume("empty-dir", "v");
         tmpfs(&dir);
@@ -145,7 +145,11 @@ fn who_holds_a_mount_in_another_namespace_is_named_too() {
             Process::of(command.env("DIR", &dir)).running("sleep")
         };
         let _idle = unshared("private", "");
-        assert_eq!(told(&of(space, &dir)), [], "a copy that nobody uses keeps nothing busy");
+        assert_eq!(
+            found(&of(space, &dir)),
+            [],
+            "a copy that nobody uses keeps nothing busy"
+        );
         // Slaves keep the master's mount, private copies do not.
         let user = unshared("slave", "cd \"$DIR\";");
         let still = space
@@ -155,15 +159,18 @@ fn who_holds_a_mount_in_another_namespace_is_named_too() {
         let Cause::Busy(holders) = &still.faults[0].cause else {
             panic!("{still:?}")
         };
-        assert_eq!(told(holders), [(user.pid(), Usage::WorkingDirectory, Namespace::Other)]);
+        assert_eq!(
+            found(holders),
+            [(user.pid(), Usage::WorkingDirectory, Namespace::Other)]
+        );
         drop(user);
-        space.unmount_what_is_let_go();
+        space.unmount_all();
     });
 }
 
 #[test]
-fn only_the_first_holders_are_named_and_the_others_counted() {
-    let _crowd = nobody_forks();
+fn first_holders_are_named_and_others_counted() {
+    let _crowd = no_forks();
     in_own_namespace(|space| {
         let dir = space.volume("empty-dir", "v");
         tmpfs(&dir);
@@ -178,13 +185,13 @@ fn only_the_first_holders_are_named_and_the_others_counted() {
 }
 
 #[test]
-fn a_server_that_never_answers_does_not_hold_up_the_look() {
-    let _crowd = nobody_forks();
+fn unresponsive_server_does_not_block_the_search() {
+    let _crowd = no_forks();
     in_own_namespace(|space| {
         let dir = space.volume("nfs", "silent");
         let daemon = Daemon::mounted_on(&dir);
         let open = open(&dir, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()).unwrap();
-        daemon.fall_silent();
+        daemon.stop_answering();
         let began = Instant::now();
         let found = of(space, &dir);
         assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
@@ -197,7 +204,7 @@ fn a_server_that_never_answers_does_not_hold_up_the_look() {
 }
 
 #[test]
-fn a_process_of_a_container_is_told_with_it() {
+fn holder_in_a_container_is_reported_with_the_container() {
     let id = "0123456789abcdef".repeat(4);
     in_own_namespace(move |space| {
         let dir = space.volume("empty-dir", "v");

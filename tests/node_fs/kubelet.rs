@@ -1,4 +1,4 @@
-//! Who else is at work here: kubelets, runtimes in other namespaces, other agents.
+//! Detection of kubelets, of runtimes in other namespaces, and of other agents.
 
 use std::{
     fs,
@@ -39,12 +39,12 @@ impl Drop for Killed {
 }
 
 #[test]
-fn a_process_called_kubelet_counts_with_our_directory_and_not_with_another_runtime() {
+fn process_named_kubelet_counts_with_our_directory_and_runtime() {
     let temp = tempfile::tempdir().unwrap();
     for dir in ["ours/pods", "theirs/pods"] {
         fs::create_dir_all(temp.path().join(dir)).unwrap();
     }
-    // The name of a process is that of the file that it was started by.
+    // A process is named after the file that it was started by.
     let program = temp.path().join("kubelet");
     std::os::unix::fs::symlink("/bin/sh", &program).unwrap();
     let start = |dir: &str| {
@@ -69,7 +69,7 @@ fn a_process_called_kubelet_counts_with_our_directory_and_not_with_another_runti
     };
     let found = || find(Path::new("/proc"), &ours_are).unwrap();
     for _ in 0..1000 {
-        // Until both have become what they run: the name comes a moment before the command line.
+        // Until both execute their program: the name appears a moment before the command line.
         let file = |child: &Killed, name| fs::read_to_string(format!("/proc/{}/{name}", pid(child))).unwrap();
         let runs = |child| file(child, "comm") == "kubelet\n" && file(child, "cmdline").contains("--root-dir");
         if runs(&ours) && runs(&theirs) {
@@ -99,7 +99,7 @@ fn a_process_called_kubelet_counts_with_our_directory_and_not_with_another_runti
 
 /// A user without capabilities runs a program of that name, with our directory and with a path that is too long.
 #[test]
-fn a_process_without_cap_sys_admin_is_no_kubelet_though_it_has_our_directory() {
+fn process_without_cap_sys_admin_is_no_kubelet() {
     let temp = tempfile::tempdir().unwrap();
     fs::set_permissions(temp.path(), fs::Permissions::from_mode(0o755)).unwrap();
     fs::create_dir_all(temp.path().join("ours/pods")).unwrap();
@@ -144,7 +144,7 @@ fn a_process_without_cap_sys_admin_is_no_kubelet_though_it_has_our_directory() {
 /// This process has no kubelet's name. Any process in this network namespace may bind an address with a newline in it, after which
 /// a line of `/proc/net/unix` seems to begin.
 #[test]
-fn the_owner_of_a_kubelets_socket_is_seen_in_proc_and_a_forged_line_makes_no_process_its_owner() {
+fn owner_of_a_kubelet_socket_is_found_and_a_forged_line_is_ignored() {
     let temp = tempfile::tempdir().unwrap();
     let root = temp.path().join("o");
     fs::create_dir_all(root.join("pods")).unwrap();
@@ -176,13 +176,13 @@ fn the_owner_of_a_kubelets_socket_is_seen_in_proc_and_a_forged_line_makes_no_pro
     assert!(!is_seen());
     let listener = UnixListener::bind(&socket).unwrap();
     assert!(is_seen());
-    // One that gives it another path does not hide it.
+    // A different path for it does not hide it.
     let inode = nix::sys::stat::fstat(&listener).unwrap().st_ino;
     let forged = forge(inode, "/x/pod-resources/kubelet.sock");
     assert!(is_seen());
     drop((listener, forged));
     assert!(!is_seen());
-    // A socket that this process has, and that does not listen there.
+    // A socket of this process that does not listen there.
     let victim = UnixDatagram::unbound().unwrap();
     let inode = nix::sys::stat::fstat(&victim).unwrap().st_ino;
     let forged = forge(inode, socket.to_str().unwrap());
@@ -192,7 +192,7 @@ fn the_owner_of_a_kubelets_socket_is_seen_in_proc_and_a_forged_line_makes_no_pro
 
 /// A process called kubelet, in whose root the kubelet's directory is on a server that does not answer.
 #[test]
-fn a_walk_that_hangs_in_a_foreign_root_delays_the_detection_of_no_other_kubelet() {
+fn hanging_walk_does_not_delay_the_detection_of_another_kubelet() {
     in_own_namespace(|space| {
         let at = |name: &str| space.outside.join(name);
         let process = |pid: &str, root: &Path, arguments: &str| {
@@ -204,7 +204,7 @@ fn a_walk_that_hangs_in_a_foreign_root_delays_the_detection_of_no_other_kubelet(
         };
         fs::create_dir_all(at("rootfs/var/lib")).unwrap();
         let server = Daemon::mounted_on(&at("rootfs/var/lib"));
-        server.fall_silent();
+        server.stop_answering();
         process("7", &at("rootfs"), "kubelet\0");
         let ours = LocalKubelet {
             root: KubeletRoot::resolve(&space.root).unwrap(),
@@ -235,7 +235,7 @@ fn a_walk_that_hangs_in_a_foreign_root_delays_the_detection_of_no_other_kubelet(
 }
 
 #[test]
-fn a_runtime_in_another_mount_namespace_is_told_from_one_in_ours() {
+fn runtime_in_another_mount_namespace_is_detected() {
     let temp = tempfile::tempdir().unwrap();
     let socket = temp.path().join("cri.sock");
     let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();

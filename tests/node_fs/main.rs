@@ -1,6 +1,6 @@
-//! The node's files, mounts and cgroups for real: needs root, and touches nothing but what it makes itself.
+//! Real files, mounts and cgroups of the node. Needs root, and changes only what the tests create.
 //!
-//! Mounts are made in a mount namespace of each test's own, cgroups under a name of each test's own.
+//! Each test has its own mount namespace, and its own names of cgroups.
 
 #![allow(
     clippy::disallowed_methods,

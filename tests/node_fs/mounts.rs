@@ -27,12 +27,12 @@ use pod_teardown::node::{
 use tokio::time::timeout;
 
 use crate::{
-    crowd::nobody_forks,
+    crowd::no_forks,
     space::{bind, block_on, in_own_namespace, tmpfs, write},
 };
 
 #[test]
-fn a_table_that_the_kernel_calls_unchanged_is_not_read_again_and_one_that_changed_is() {
+fn table_is_read_again_only_after_a_change() {
     in_own_namespace(|space| {
         let dir = space.volume("empty-dir", "v");
         let before = space.mounts.read().unwrap();
@@ -47,7 +47,7 @@ fn a_table_that_the_kernel_calls_unchanged_is_not_read_again_and_one_that_change
 }
 
 #[test]
-fn a_mount_that_comes_out_of_another_namespace_is_seen_at_once() {
+fn mount_propagated_from_another_namespace_is_seen_at_once() {
     in_own_namespace(|space| {
         let dir = space.volume("empty-dir", "v");
         assert_eq!(space.mounts.read().unwrap().mounts_on(&dir), []);
@@ -62,7 +62,7 @@ fn a_mount_that_comes_out_of_another_namespace_is_seen_at_once() {
 }
 
 #[test]
-fn no_answer_is_older_than_its_question_while_others_mount_and_unmount() {
+fn table_is_never_older_than_its_request() {
     in_own_namespace(|space| {
         let (mine, theirs) = (space.volume("empty-dir", "mine"), space.volume("empty-dir", "theirs"));
         let stop = Arc::new(AtomicBool::new(false));
@@ -96,7 +96,7 @@ fn no_answer_is_older_than_its_question_while_others_mount_and_unmount() {
 }
 
 #[test]
-fn all_that_have_asked_before_a_read_share_it_and_who_asks_later_does_not() {
+fn requests_before_a_read_share_it_but_later_ones_do_not() {
     in_own_namespace(|space| {
         let dir = space.volume("empty-dir", "v");
         let before = space.mounts.read().unwrap();
@@ -113,7 +113,7 @@ fn all_that_have_asked_before_a_read_share_it_and_who_asks_later_does_not() {
 }
 
 #[test]
-fn a_mount_that_appears_while_others_are_unmounted_is_unmounted_too_before_that_is_over() {
+fn mount_that_appears_during_unmounting_is_unmounted_too() {
     in_own_namespace(|space| {
         let (early, late) = (space.volume("empty-dir", "early"), space.volume("empty-dir", "late"));
         let effects = Effects::ungated();
@@ -135,7 +135,7 @@ fn a_mount_that_appears_while_others_are_unmounted_is_unmounted_too_before_that_
 }
 
 #[test]
-fn whoever_waits_for_a_change_is_woken_by_the_kernel_and_not_before() {
+fn watch_reports_changes_and_nothing_else() {
     in_own_namespace(|space| {
         let dir = space.volume("empty-dir", "v");
         tmpfs(&dir);
@@ -162,7 +162,7 @@ fn whoever_waits_for_a_change_is_woken_by_the_kernel_and_not_before() {
 }
 
 #[test]
-fn a_change_between_watch_and_wait_is_not_missed() {
+fn change_between_watch_and_wait_is_not_missed() {
     in_own_namespace(|space| {
         let dir = space.volume("empty-dir", "v");
         block_on(async {
@@ -174,7 +174,7 @@ fn a_change_between_watch_and_wait_is_not_missed() {
 }
 
 #[test]
-fn stacked_and_nested_mounts_all_go_in_one_call() {
+fn stacked_and_nested_mounts_are_unmounted_in_one_call() {
     in_own_namespace(|space| {
         let dir = space.volume("empty-dir", "v");
         for _ in 0..4 {
@@ -197,7 +197,7 @@ fn stacked_and_nested_mounts_all_go_in_one_call() {
 }
 
 #[test]
-fn a_mount_that_another_covers_goes_once_it_is_uncovered() {
+fn covered_mount_is_unmounted_once_uncovered() {
     in_own_namespace(|space| {
         let dir = space.volume("empty-dir", "v");
         tmpfs(&dir.join("deep/er"));
@@ -232,7 +232,7 @@ fn strange_names_of_mount_points_are_found_and_unmounted() {
 }
 
 #[test]
-fn the_mount_on_the_directory_itself_stays_when_only_what_is_below_shall_go() {
+fn mount_on_the_directory_is_kept_if_only_mounts_below_are_unmounted() {
     in_own_namespace(|space| {
         let dir = space.volume("empty-dir", "v");
         tmpfs(&dir);
@@ -243,7 +243,7 @@ fn the_mount_on_the_directory_itself_stays_when_only_what_is_below_shall_go() {
 }
 
 #[test]
-fn a_busy_mount_is_reported_with_path_and_cause_and_the_others_go() {
+fn busy_mount_is_reported_and_the_others_are_unmounted() {
     in_own_namespace(|space| {
         let (busy, free) = (space.volume("empty-dir", "busy"), space.volume("empty-dir", "free"));
         tmpfs(&busy);
@@ -258,18 +258,18 @@ fn a_busy_mount_is_reported_with_path_and_cause_and_the_others_go() {
         assert!(matches!(still.faults[0].cause, Cause::Busy(_)), "{still:?}");
         assert_eq!(space.mounted(), [busy]);
         drop(open);
-        space.unmount_what_is_let_go();
+        space.unmount_all();
         assert_eq!(space.mounted(), Vec::<PathBuf>::new());
     });
 }
 
 #[test]
-fn a_mount_that_was_in_use_by_nobody_who_could_be_found_is_tried_once_more_at_once() {
-    let _crowd = nobody_forks();
+fn busy_mount_without_holder_is_retried_once() {
+    let _crowd = no_forks();
     in_own_namespace(|space| {
         let dir = space.volume("empty-dir", "v");
         tmpfs(&dir);
-        // On its way from one process to another a file is open in none.
+        // A file in transit between processes is open in none.
         let (one, other) = UnixStream::pair().unwrap();
         send(&one, &fs::File::create(dir.join("file")).unwrap());
         let on_its_way = Mutex::new(Some((one, other)));
@@ -277,10 +277,11 @@ fn a_mount_that_was_in_use_by_nobody_who_could_be_found_is_tried_once_more_at_on
         let gate = {
             let (tries, dir) = (Arc::clone(&tries), dir);
             Arc::new(move || {
-                // A try by the table of late, one by the table of now, and after the look at all processes another one.
+                // One try with the recent table, one with the current table, and another one after the search of all
+                // processes.
                 if tries.fetch_add(1, Ordering::SeqCst) == 2 {
                     on_its_way.lock().unwrap().take();
-                    // A process that another test starts has the sockets, too, for a moment.
+                    // A process that another test starts has the sockets for a moment, too.
                     while umount2(&dir, MntFlags::MNT_EXPIRE) == Err(Errno::EBUSY) {
                         thread::sleep(Duration::from_millis(1));
                     }
@@ -304,7 +305,7 @@ fn send(to: &UnixStream, file: &fs::File) {
 }
 
 #[test]
-fn a_mount_that_is_reached_only_through_a_link_is_not_unmounted() {
+fn mount_behind_a_link_is_not_unmounted() {
     in_own_namespace(|space| {
         let dir = space.volume("empty-dir", "v");
         tmpfs(&space.outside.join("sub/mounted"));
@@ -322,7 +323,7 @@ fn a_mount_that_is_reached_only_through_a_link_is_not_unmounted() {
 }
 
 #[test]
-fn a_bind_of_a_file_is_unmounted_and_the_file_stays() {
+fn bind_mount_of_a_file_is_unmounted_and_the_file_kept() {
     in_own_namespace(|space| {
         let dir = space.volume("empty-dir", "v");
         write(&space.outside.join("file"), "precious");
@@ -335,7 +336,7 @@ fn a_bind_of_a_file_is_unmounted_and_the_file_stays() {
 }
 
 #[test]
-fn a_root_that_was_removed_under_its_mount_is_told_and_unmounted() {
+fn mount_with_deleted_root_is_recognized_and_unmounted() {
     in_own_namespace(|space| {
         let dir = space.volume("empty-dir", "v");
         fs::create_dir(space.outside.join("gone")).unwrap();

@@ -1,4 +1,4 @@
-//! A node with a CSI driver that really mounts, and an API server that knows which volumes are in use.
+//! A node with a CSI driver that really mounts, and an API server with `volumesInUse`.
 
 use std::{
     collections::BTreeMap,
@@ -30,7 +30,7 @@ pub const PV: Pv<'_> = Pv {
 };
 pub const IN_USE: &str = "kubernetes.io/csi/csi.example.com^vol/1";
 
-/// An API server that knows which volumes are in use.
+/// An API server with `volumesInUse`.
 #[derive(Clone, Default)]
 pub struct Known {
     pub in_use: Arc<Mutex<Vec<String>>>,
@@ -82,7 +82,7 @@ impl Node<'_> {
         published
     }
 
-    /// The agent has forgotten all that it had not written down.
+    /// Restarts the agent: it keeps only what it has recorded.
     pub fn restart(&mut self) {
         self.storage = storage(self.space, &self.known);
     }
@@ -91,21 +91,21 @@ impl Node<'_> {
         tear_down_volumes(&self.space.pod, &self.storage).await
     }
 
-    pub async fn goes(&self) {
+    pub async fn is_torn_down(&self) {
         assert_eq!(self.tear_down().await.unwrap().withheld, 0);
     }
 
-    /// The same when somebody has just let go of it.
-    pub async fn goes_soon(&self) {
+    /// The same if a holder has just exited.
+    pub async fn is_torn_down_soon(&self) {
         assert_eq!(soon(async || self.tear_down().await).await.withheld, 0);
     }
 
-    pub async fn unused_goes(&self) {
+    pub async fn unused_is_torn_down(&self) {
         let released = release_unused(&self.storage, &mut |_| true).await;
         assert_eq!((released.failed, released.report.withheld), (BTreeMap::new(), 0));
     }
 
-    /// What is told of volumes that seem to be nobody's.
+    /// The error about volumes that seem unused.
     pub async fn unused_fails(&self) -> String {
         let failed = release_unused(&self.storage, &mut |_| true).await.failed;
         let faults = failed.into_values().flatten().map(|fault| fault.to_string());
@@ -133,7 +133,7 @@ impl Node<'_> {
     }
 }
 
-/// With no memory of anything yet.
+/// Storage of an agent that has just started.
 fn storage(space: &Space, known: &Known) -> Arc<Storage> {
     let storage = Arc::into_inner(space.storage(&Effects::ungated())).unwrap();
     Arc::new(Storage {
@@ -142,7 +142,7 @@ fn storage(space: &Space, known: &Known) -> Arc<Storage> {
     })
 }
 
-/// Runs a test on a node whose API server has the volume in use.
+/// Runs a test on a node whose API server lists the volume as in use.
 pub fn on_node(known: Known, test: impl AsyncFnOnce(&mut Node<'_>) + Send + 'static) {
     in_own_namespace(move |space| {
         block_on(async {

@@ -1,4 +1,4 @@
-//! The rest of a pod's directory.
+//! A pod's directory without its volumes.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use pod_teardown::{
 
 use crate::{
     space::{Space, bind, block_on, in_own_namespace, tmpfs, write},
-    volumes::{of_each_kind, take_away},
+    volumes::{of_each_kind, tear_down_cleanly},
 };
 
 fn remove(space: &Space) -> Result<DiskReport, Vec<pod_teardown::node::fault::Fault>> {
@@ -17,13 +17,13 @@ fn remove(space: &Space) -> Result<DiskReport, Vec<pod_teardown::node::fault::Fa
 }
 
 #[test]
-fn after_the_volumes_the_whole_directory_goes_and_the_neighbours_stay() {
+fn directory_is_removed_after_its_volumes_and_other_pods_are_kept() {
     in_own_namespace(|space| {
         of_each_kind(space);
         write(&space.pod.path().join("userns"), "{}");
         let neighbour = space.root.join("pods/neighbour");
         write(&neighbour.join("etc-hosts"), "");
-        take_away(space);
+        tear_down_cleanly(space);
         assert!(remove(space).unwrap().removed > 4);
         assert!(!space.pod.path().exists() && neighbour.join("etc-hosts").exists());
         assert_eq!(
@@ -35,7 +35,7 @@ fn after_the_volumes_the_whole_directory_goes_and_the_neighbours_stay() {
 }
 
 #[test]
-fn a_directory_with_a_volume_or_a_mount_is_refused_as_a_whole() {
+fn directory_with_a_volume_or_mount_is_refused() {
     in_own_namespace(|space| {
         write(&space.pod.path().join("etc-hosts"), "precious");
         let volume = space.volume("configmap", "c");
@@ -55,7 +55,7 @@ fn a_directory_with_a_volume_or_a_mount_is_refused_as_a_whole() {
 }
 
 #[test]
-fn a_pod_directory_that_is_a_mount_point_itself_is_never_entered() {
+fn pod_directory_that_is_a_mount_point_is_never_entered() {
     in_own_namespace(|space| {
         tmpfs(space.pod.path());
         write(&space.pod.path().join("etc-hosts"), "precious");

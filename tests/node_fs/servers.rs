@@ -1,4 +1,4 @@
-//! Mounts whose server is gone, or is there and never answers.
+//! Mounts whose server is dead or never answers.
 
 use std::{
     fs,
@@ -37,24 +37,24 @@ fn effects(force: ForceUnmount) -> Effects {
     Effects::ungated().with_patience(PATIENCE).with_force_unmount(force)
 }
 
-/// Somebody who asks the server and waits for its answer.
-fn asking(path: &Path) -> thread::JoinHandle<Errno> {
+/// A process that sends a request and waits for the answer.
+fn waiting_request(path: &Path) -> thread::JoinHandle<Errno> {
     let path = path.to_owned();
-    let (tell, told) = mpsc::channel();
-    let asking = thread::spawn(move || {
+    let (tell, tid) = mpsc::channel();
+    let waiting_request = thread::spawn(move || {
         tell.send(gettid()).unwrap();
         statfs(&path).unwrap_err()
     });
-    let stat = format!("/proc/self/task/{}/stat", told.recv().unwrap());
-    // `R` for as long as it has not asked.
+    let stat = format!("/proc/self/task/{}/stat", tid.recv().unwrap());
+    // `R` until it has sent the request.
     while fs::read_to_string(&stat).unwrap().contains(") R ") {
         thread::yield_now();
     }
-    asking
+    waiting_request
 }
 
 #[test]
-fn a_mount_whose_daemon_is_dead_is_unmounted_plainly() {
+fn mount_with_dead_daemon_is_unmounted_without_force() {
     in_own_namespace(|space| {
         for force in [ForceUnmount::Never, ForceUnmount::DeadServer] {
             let dir = space.volume("nfs", "dead");
@@ -70,16 +70,16 @@ fn a_mount_whose_daemon_is_dead_is_unmounted_plainly() {
 }
 
 #[test]
-fn a_mount_whose_daemon_never_answers_is_unmounted_without_asking_it() {
+fn mount_with_unresponsive_daemon_is_unmounted_without_a_request() {
     in_own_namespace(|space| {
         for force in [ForceUnmount::Never, ForceUnmount::DeadServer] {
             let dir = space.volume("nfs", "silent");
             let daemon = Daemon::mounted_on(&dir);
             assert!(statfs(&dir).is_err(), "it answers with an error");
-            daemon.fall_silent();
+            daemon.stop_answering();
             assert_eq!(unmount(&dir, &effects(force)), Ok(Outcome::Done));
             assert_eq!(space.mounted(), Vec::<PathBuf>::new());
-            while !daemon.is_cut_off() {
+            while !daemon.is_disconnected() {
                 thread::yield_now();
             }
         }
@@ -87,17 +87,17 @@ fn a_mount_whose_daemon_never_answers_is_unmounted_without_asking_it() {
 }
 
 #[test]
-fn an_unmount_that_hangs_is_told_and_not_tried_twice_and_the_others_go() {
+fn hanging_unmount_is_reported_and_not_repeated_and_others_complete() {
     in_own_namespace(|space| {
         let (hung, free) = (space.volume("nfs", "hung"), space.volume("empty-dir", "free"));
         let daemon = Daemon::mounted_on(&hung);
-        // The way to what is mounted in there goes by the daemon.
+        // Paths below this mount ask the daemon.
         let inside = hung.join("inside");
         tmpfs(&inside);
         let deeper = hung.join("inside/deeper");
         tmpfs(&deeper);
         tmpfs(&free);
-        daemon.fall_silent();
+        daemon.stop_answering();
         let effects = effects(ForceUnmount::Never);
         let began = Instant::now();
         let still = space.mounts.unmount_all_below(space.pod.path(), &effects).unwrap_err();
@@ -127,7 +127,7 @@ fn an_unmount_that_hangs_is_told_and_not_tried_twice_and_the_others_go() {
         assert!(began.elapsed() < PATIENCE, "what hangs already is not waited for again");
         assert_eq!(in_flight(), before, "nothing new hangs");
 
-        // It is dead instead of silent now: whoever waited for it hears that.
+        // Now it is dead instead of silent, so its waiters get an error.
         drop(daemon);
         while !effects.unmounting().in_flight.unmounts(|_| true).is_empty() {
             thread::yield_now();
@@ -136,7 +136,7 @@ fn an_unmount_that_hangs_is_told_and_not_tried_twice_and_the_others_go() {
 }
 
 #[test]
-fn a_way_that_leads_to_a_silent_server_since_the_table_was_read_holds_up_nobody() {
+fn path_covered_by_an_unresponsive_server_blocks_no_other_unmount() {
     in_own_namespace(|space| {
         let (dir, free) = (space.volume("empty-dir", "v"), space.volume("empty-dir", "w"));
         let inside = dir.join("in");
@@ -144,7 +144,7 @@ fn a_way_that_leads_to_a_silent_server_since_the_table_was_read_holds_up_nobody(
         tmpfs(&free);
         assert_eq!(space.mounted().len(), 2);
         let daemon = Daemon::mounted_on(&dir);
-        daemon.fall_silent();
+        daemon.stop_answering();
         let began = Instant::now();
         let effects = effects(ForceUnmount::Never);
         let places = UnmountScope::AtOrBelow(vec![inside, free]);
@@ -166,13 +166,13 @@ fn a_way_that_leads_to_a_silent_server_since_the_table_was_read_holds_up_nobody(
 }
 
 #[test]
-fn a_server_that_never_answers_is_cut_off_only_if_the_operator_says_so() {
+fn unresponsive_server_is_disconnected_only_if_configured() {
     in_own_namespace(|space| {
         let dir = space.volume("nfs", "silent");
         let daemon = Daemon::mounted_on(&dir);
         assert!(statfs(&dir).is_err(), "it answers with an error");
-        daemon.fall_silent();
-        let asking = asking(&dir);
+        daemon.stop_answering();
+        let waiting_request = waiting_request(&dir);
         let still = space
             .mounts
             .unmount_all_at(&[&dir], &effects(ForceUnmount::Never))
@@ -182,29 +182,29 @@ fn a_server_that_never_answers_is_cut_off_only_if_the_operator_says_so() {
             1,
             "who waits for an answer keeps it in use: {still:?}"
         );
-        assert!(!asking.is_finished() && !daemon.is_cut_off());
+        assert!(!waiting_request.is_finished() && !daemon.is_disconnected());
 
         space
             .mounts
             .unmount_all_at(&[&dir], &effects(ForceUnmount::DeadServer))
             .unwrap();
         assert_eq!(space.mounted(), Vec::<PathBuf>::new());
-        let told = asking.join().unwrap();
-        assert!(matches!(told, Errno::ECONNABORTED | Errno::ENOTCONN), "{told}");
+        let tid = waiting_request.join().unwrap();
+        assert!(matches!(tid, Errno::ECONNABORTED | Errno::ENOTCONN), "{tid}");
     });
 }
 
 #[test]
-fn a_server_that_answers_is_never_cut_off_and_a_mount_in_use_is_never_hidden() {
+fn responsive_server_is_never_disconnected_and_a_busy_mount_never_hidden() {
     in_own_namespace(|space| {
         let dir = space.volume("nfs", "alive");
         let daemon = Daemon::mounted_on(&dir);
         let open = open(&dir, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()).unwrap();
         let effects = effects(ForceUnmount::DeadServer);
         space.mounts.unmount_all_at(&[&dir], &effects).unwrap_err();
-        assert!(!daemon.is_cut_off() && space.mounted() == [&*dir]);
+        assert!(!daemon.is_disconnected() && space.mounted() == [&*dir]);
 
-        daemon.fall_silent();
+        daemon.stop_answering();
         space.mounts.unmount_all_at(&[&dir], &effects).unwrap_err();
         assert!(
             space.mounted() == [&*dir],
@@ -217,14 +217,14 @@ fn a_server_that_answers_is_never_cut_off_and_a_mount_in_use_is_never_hidden() {
 }
 
 #[test]
-fn a_second_attempt_on_a_volume_whose_unmount_hangs_starts_no_other_and_removes_nothing_of_it() {
+fn retry_of_a_hanging_unmount_starts_no_other_and_removes_nothing() {
     in_own_namespace(|space| {
         let (hung, free) = (space.volume("nfs", "hung"), space.volume("empty-dir", "free"));
         let daemon = Daemon::mounted_on(&hung);
         let inside = hung.join("inside");
         tmpfs(&inside);
         tmpfs(&free);
-        daemon.fall_silent();
+        daemon.stop_answering();
         let effects = effects(ForceUnmount::Never);
         let storage = space.storage(&effects);
         let attempt = || block_on(tear_down_volumes(&space.pod, &storage));

@@ -1,4 +1,4 @@
-//! A mount namespace of a test's own, with a kubelet directory in it.
+//! A separate mount namespace for each test, with a kubelet directory in it.
 
 use std::{
     fmt::Debug,
@@ -20,16 +20,16 @@ use pod_teardown::{
 
 pub const UID: &str = "5f0d7f0e-1b1c-4f7e-8d2b-6a9c1c7e0a01";
 
-/// A kubelet's directory on a file system of its own.
+/// A kubelet's directory on its own file system.
 pub struct Space {
-    /// A directory beside the kubelet's, for what must survive.
+    /// A directory outside of the kubelet's, for data that must be kept.
     pub outside: PathBuf,
     pub root: PathBuf,
     pub pod: PodDir,
     pub mounts: Arc<Mounts>,
 }
 
-/// Runs a test on a thread with its own mount namespace, on a fresh tmpfs that propagates like a real node's root.
+/// Runs a test on a thread with its own mount namespace, on a new tmpfs that propagates like a real node's root.
 pub fn in_own_namespace(test: impl FnOnce(&Space) + Send + 'static) {
     let temp = tempfile::tempdir().unwrap();
     let base = temp.path().canonicalize().unwrap();
@@ -40,13 +40,13 @@ pub fn in_own_namespace(test: impl FnOnce(&Space) + Send + 'static) {
         propagate(&base, MsFlags::MS_SHARED);
         test(&Space::at(&base));
     };
-    // The namespace and all its mounts go with the thread.
+    // The namespace and its mounts are removed with the thread.
     if let Err(panic) = thread::spawn(run).join() {
         std::panic::resume_unwind(panic);
     }
 }
 
-/// Runs async code where every thread that it starts is in this thread's mount namespace.
+/// Runs async code with all its threads in this thread's mount namespace.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -55,7 +55,7 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
         .block_on(future)
 }
 
-/// Tries it again while it fails. A process that another test starts has for a moment whatever is open here.
+/// Retries while it fails: a process that another test starts inherits open files for a moment.
 pub async fn soon<T, E: Debug>(mut what: impl AsyncFnMut() -> Result<T, E>) -> T {
     for _ in 0..100 {
         if let Ok(done) = what().await {
@@ -99,7 +99,7 @@ impl Space {
         Self {
             outside: base.join("outside"),
             pod: PodDir::new(&resolved, UID).unwrap(),
-            // Not /proc/self: that is the main thread's namespace.
+            // Not /proc/self, which is the main thread's namespace.
             mounts: Arc::new(Mounts::new("/proc/thread-self/mountinfo", resolved.pods())),
             root,
         }
@@ -122,7 +122,7 @@ impl Space {
         path
     }
 
-    /// A subPath bind as the kubelet makes it, of a directory.
+    /// A subPath bind mount of a directory, as the kubelet creates it.
     pub fn subpath(&self, volume: &str, index: u32, source: &Path) -> PathBuf {
         let path = self.pod.path().join(format!("volume-subpaths/{volume}/app/{index}"));
         fs::create_dir_all(&path).unwrap();
@@ -130,7 +130,7 @@ impl Space {
         path
     }
 
-    /// What volumes are taken away with in this namespace.
+    /// Storage for tearing down volumes in this namespace.
     pub fn storage(&self, effects: &Effects) -> Arc<Storage> {
         Arc::new(Storage {
             root: KubeletRoot::resolve(&self.root).unwrap(),
@@ -152,8 +152,8 @@ impl Space {
         PodDir::new(&KubeletRoot::resolve(&self.root).unwrap(), &uid).unwrap()
     }
 
-    /// Unmounts all of the pod, now that nobody of this test uses it any more.
-    pub fn unmount_what_is_let_go(&self) {
+    /// Unmounts everything of the pod, after the test has released it.
+    pub fn unmount_all(&self) {
         let effects = Effects::ungated();
         block_on(soon(async || self.mounts.unmount_all_below(self.pod.path(), &effects)));
     }

@@ -1,4 +1,4 @@
-//! Subvolumes of btrfs: each has a device number of its own on the mount of its parent.
+//! btrfs subvolumes: each has its own device number on the mount of its parent.
 
 use std::{ffi::OsStr, fs, path::Path, process::Command};
 
@@ -24,7 +24,7 @@ fn subvolume(path: &Path) {
     run("btrfs", &["subvolume".as_ref(), "create".as_ref(), path.as_os_str()]);
 }
 
-/// A btrfs where the directories of pods are.
+/// A btrfs below the directories of pods.
 fn with_btrfs(test: impl FnOnce(&Space) + Send + 'static) {
     in_own_namespace(move |space| {
         let (image, pods) = (space.outside.join("image"), space.root.join("pods"));
@@ -41,10 +41,10 @@ fn with_btrfs(test: impl FnOnce(&Space) + Send + 'static) {
 }
 
 #[test]
-fn subvolumes_in_an_empty_dir_go_with_it_whatever_is_in_them() {
+fn subvolumes_in_an_empty_dir_are_removed_with_it() {
     with_btrfs(|space| {
         let volume = space.volume("empty-dir", "data");
-        // Some within each other, deeper than directories are entered, and one that its owner has made read-only.
+        // Some nested deeper than the walk descends, and a read-only one.
         subvolume(&volume.join("a"));
         write(&volume.join("a").join("d/".repeat(60)).join("file"), "");
         subvolume(&volume.join("a").join("d/".repeat(30)).join("b"));
@@ -66,14 +66,14 @@ fn subvolumes_in_an_empty_dir_go_with_it_whatever_is_in_them() {
 }
 
 #[test]
-fn what_is_mounted_in_a_subvolume_is_not_entered() {
+fn mount_in_a_subvolume_is_not_entered() {
     with_btrfs(|space| {
         let volume = space.volume("empty-dir", "data");
         subvolume(&volume.join("a"));
         write(&volume.join("a/file"), "");
         let mounted = volume.join("a/mounted");
         fs::create_dir(&mounted).unwrap();
-        // Of the same file system, too.
+        // On the same file system, too.
         let precious = space.root.join("pods/precious");
         write(&precious.join("data"), "precious");
         bind(&precious, &mounted);

@@ -1,12 +1,13 @@
-//! Kinds of volumes × what can be wrong with them: each cell on real mounts.
+//! Kinds of volumes × faults: each cell on real mounts.
 //!
-//! | fault | what the cell does |
+//! | fault | test |
 //! |---|---|
-//! | `clean` | the volume as a kubelet leaves it in peace |
-//! | `busy` | somebody has a file in it open: nothing of it is lost, and it goes once the file is closed |
-//! | `crashed_mid_mount` | each state that a kubelet passes through when it makes the volume |
-//! | `crashed_mid_unmount` | each state that it passes through when it takes the volume away |
-//! | `driver_gone` | the driver that has mounted it does not answer: the pod waits, others do not, and it goes when that is back; servers that are gone have `servers.rs` |
+//! | `clean` | the volume as an idle kubelet leaves it |
+//! | `busy` | a file in it is open: no data is lost, and it is torn down once the file is closed |
+//! | `crashed_mid_mount` | each state while a kubelet sets the volume up |
+//! | `crashed_mid_unmount` | each state while a kubelet tears it down |
+//! | `driver_gone` | the driver does not answer: the pod waits, others do not, and it is torn down when the driver is
+//! back; dead servers are in `servers.rs` |
 //! | `hostile_content` | links and mounts that lead outside, deep trees, odd names |
 
 use std::{
@@ -25,7 +26,7 @@ use crate::{
     space::{Space, UID, bind, tmpfs, write},
 };
 
-/// A kind of volume, as a kubelet makes it step by step.
+/// A kind of volume, as a kubelet sets it up step by step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     DiskEmptyDir,
@@ -45,23 +46,23 @@ enum Kind {
 
 use Kind::*;
 
-/// Where a volume's parts are, and what of it must survive.
+/// Paths of a volume, and its data that must be kept.
 struct Made {
-    /// Where a container writes.
+    /// Path at which a container writes.
     data: PathBuf,
     /// Its directory in the pod, if it has one.
     volume: Option<PathBuf>,
     marker: Option<PathBuf>,
-    /// Mounts, the first made first.
+    /// Mounts, in order of creation.
     mounts: Vec<PathBuf>,
-    /// A file that is somebody's, wherever it lies.
+    /// A file that must be kept, wherever it is.
     precious: Option<PathBuf>,
 }
 
 // === impl Kind ===
 
 impl Kind {
-    /// Whether what is in it ends with the pod.
+    /// Whether its content is deleted with the pod.
     fn is_scratch(self) -> bool {
         matches!(
             self,
@@ -147,7 +148,7 @@ impl Kind {
                 }
             }
         };
-        // A file system of huge pages takes no writes; a directory in it tells as much.
+        // hugetlbfs accepts no writes; a directory in it shows the same.
         if self == HugePages {
             fs::create_dir(made.data.join("file")).unwrap();
         } else {
@@ -163,9 +164,9 @@ impl Kind {
 // === impl Made ===
 
 impl Made {
-    /// Nothing of it is left on the node, and all that is somebody's.
+    /// Nothing of it is left on the node, except data that must be kept.
     #[track_caller]
-    fn assert_gone(&self, node: &Node<'_>) {
+    fn assert_removed(&self, node: &Node<'_>) {
         assert_eq!(node.space.mounted(), Vec::<PathBuf>::new());
         assert_eq!(node.space.pod.leftovers(&node.space.mounts), Ok(vec![]));
         for left in self.marker.iter().chain(&self.volume).chain(&self.mounts) {
@@ -190,8 +191,8 @@ fn on(kind: Kind, test: impl AsyncFnOnce(&mut Node<'_>) + Send + 'static) {
 fn clean(kind: Kind) {
     on(kind, async move |node| {
         let made = kind.make(node.space);
-        node.goes().await;
-        made.assert_gone(node);
+        node.is_torn_down().await;
+        made.assert_removed(node);
     });
 }
 
@@ -205,16 +206,16 @@ fn busy(kind: Kind) {
             let why = node.fails().await;
             assert!(why.contains(busy.to_str().unwrap()), "{why}");
             assert!(busy.join("file").exists(), "nothing of it is lost");
-            assert!(!other.exists(), "others are not held up");
+            assert!(!other.exists(), "others are not blocked");
         }
         drop(open);
-        node.goes_soon().await;
-        made.assert_gone(node);
+        node.is_torn_down_soon().await;
+        made.assert_removed(node);
     });
 }
 
 fn crashed_mid_mount(kind: Kind) {
-    // The last thing first: marker or mounts, then the directory.
+    // In reverse order: marker or mounts, then the directory.
     for undone in 0..4 {
         on(kind, async move |node| {
             let mut made = kind.make(node.space);
@@ -235,12 +236,12 @@ fn crashed_mid_mount(kind: Kind) {
             {
                 fs::remove_dir_all(volume).unwrap();
             }
-            node.goes().await;
+            node.is_torn_down().await;
             if kind == Csi {
-                // Where nothing in the pod tells of it any more.
-                node.unused_goes().await;
+                // If the pod's directory does not mention it any more.
+                node.unused_is_torn_down().await;
             }
-            made.assert_gone(node);
+            made.assert_removed(node);
         });
     }
 }
@@ -249,7 +250,7 @@ fn crashed_mid_unmount(kind: Kind) {
     for done in 0..3 {
         on(kind, async move |node| {
             let mut made = kind.make(node.space);
-            // A kubelet removes the marker first of all, then unmounts, then removes bit by bit.
+            // A kubelet removes the marker first, then unmounts, then removes files one by one.
             if let Some(marker) = &made.marker {
                 fs::remove_file(marker.join("ready")).unwrap();
             }
@@ -267,8 +268,8 @@ fn crashed_mid_unmount(kind: Kind) {
                     _ => {}
                 }
             }
-            node.goes().await;
-            made.assert_gone(node);
+            node.is_torn_down().await;
+            made.assert_removed(node);
         });
     }
 }
@@ -283,8 +284,8 @@ fn driver_gone(kind: Kind) {
         assert!(why.contains(DRIVER) && why.contains("gone"), "{why}");
         assert!(made.data.join("file").exists() && !other.exists());
         node.driver.come_back().unwrap();
-        node.goes().await;
-        made.assert_gone(node);
+        node.is_torn_down().await;
+        made.assert_removed(node);
     });
 }
 
@@ -308,12 +309,12 @@ fn hostile_content(kind: Kind) {
         let bound = data.join("bound here");
         fs::create_dir(&bound).unwrap();
         bind(&victim, &bound);
-        // In a mount in a mount.
+        // In a nested mount.
         fs::create_dir(bound.join("inner")).unwrap();
         tmpfs(&bound.join("inner"));
-        node.goes().await;
+        node.is_torn_down().await;
         assert_eq!(fs::read_to_string(victim.join("sub/file")).unwrap(), "precious");
-        made.assert_gone(node);
+        made.assert_removed(node);
     });
 }
 
@@ -364,7 +365,7 @@ cells! {
     csi_ephemeral: super::Kind::CsiEphemeral, driver_gone;
 }
 
-/// Raw block devices hold no files: what is busy is their lock, and hostile what lies in place of a link.
+/// Raw block devices contain no files: their lock is busy, and a file instead of the link is hostile.
 mod block {
     use super::*;
 
@@ -384,7 +385,7 @@ mod block {
             assert!(why.contains(lock.0.to_str().unwrap()), "{why}");
             assert!(link.is_symlink());
             drop(open);
-            node.goes_soon().await;
+            node.is_torn_down_soon().await;
             assert!(!map.exists() && !link.is_symlink() && device.is_attached());
         });
     }
@@ -399,9 +400,9 @@ mod block {
             let open = fs::File::open(&lock.path).unwrap();
             let why = node.fails().await;
             assert!(why.contains(lock.path.to_str().unwrap()), "{why}");
-            assert_eq!(node.calls(), [""; 0], "it is not taken from under whoever has it open");
+            assert_eq!(node.calls(), [""; 0], "it stays while it is open");
             drop(open);
-            node.goes_soon().await;
+            node.is_torn_down_soon().await;
             node.assert_clean();
         });
     }
@@ -417,7 +418,7 @@ mod block {
             assert!(why.contains(DRIVER) && why.contains("gone"), "{why}");
             assert!(block.target.exists() && block.link.is_symlink());
             node.driver.come_back().unwrap();
-            node.goes().await;
+            node.is_torn_down().await;
             node.assert_clean();
         });
     }
@@ -442,8 +443,8 @@ mod block {
                 if undone >= 3 {
                     gone(&block.target);
                 }
-                node.goes().await;
-                node.unused_goes().await;
+                node.is_torn_down().await;
+                node.unused_is_torn_down().await;
                 assert!(node.calls().contains(&"unstage"), "{undone}");
                 node.assert_clean();
             });

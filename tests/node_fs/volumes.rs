@@ -1,4 +1,4 @@
-//! Volumes of a pod, as a kubelet leaves them and as nobody should.
+//! Volumes of a pod, in normal and in damaged states.
 
 use std::{
     fs,
@@ -30,19 +30,19 @@ fn tear_down_with(space: &Space, effects: &Effects) -> Result<VolumesReport, Vec
 }
 
 #[track_caller]
-pub fn take_away(space: &Space) {
+pub fn tear_down_cleanly(space: &Space) {
     assert_eq!(tear_down(space).unwrap().withheld, 0);
 }
 
-/// The same when somebody has just let go of it.
-pub fn take_away_soon(space: &Space) {
+/// The same if a holder has just exited.
+pub fn tear_down_cleanly_soon(space: &Space) {
     let storage = space.storage(&Effects::ungated());
     let done = block_on(soon(async || tear_down_volumes(&space.pod, &storage).await));
     assert_eq!(done.withheld, 0);
 }
 
 #[track_caller]
-pub fn assert_gone(space: &Space) {
+pub fn assert_removed(space: &Space) {
     assert_eq!(space.mounted(), Vec::<PathBuf>::new());
     assert_eq!(space.pod.leftovers(&space.mounts), Ok(vec![]));
     assert_eq!(
@@ -59,15 +59,16 @@ pub fn assert_precious(path: impl AsRef<Path>) {
 }
 
 #[test]
-fn pods_that_end_together_share_a_few_reads_of_the_mount_table() {
+fn simultaneous_teardowns_share_reads_of_the_mount_table() {
     const PODS: usize = 60;
     in_own_namespace(|space| {
-        // An ordinary file: of that it is told when it is opened.
+        // A regular file: inotify reports when it is opened.
         let table = space.outside.join("mountinfo");
         fs::copy("/proc/thread-self/mountinfo", &table).unwrap();
-        let told = Inotify::init(InitFlags::IN_NONBLOCK).unwrap();
-        // Events of one kind alone would be told as one.
-        told.add_watch(&table, AddWatchFlags::IN_OPEN | AddWatchFlags::IN_CLOSE_NOWRITE)
+        let inotify = Inotify::init(InitFlags::IN_NONBLOCK).unwrap();
+        // Equal events in sequence would be merged.
+        inotify
+            .add_watch(&table, AddWatchFlags::IN_OPEN | AddWatchFlags::IN_CLOSE_NOWRITE)
             .unwrap();
 
         let root = KubeletRoot::resolve(&space.root).unwrap();
@@ -86,7 +87,7 @@ fn pods_that_end_together_share_a_few_reads_of_the_mount_table() {
         });
         assert!(pods.iter().all(|pod| pod.leftovers_on_disk().unwrap().is_empty()));
         let mut reads = 0;
-        while let Ok(events) = told.read_events() {
+        while let Ok(events) = inotify.read_events() {
             let opens = |mask: AddWatchFlags| mask.contains(AddWatchFlags::IN_OPEN);
             reads += events.iter().filter(|event| opens(event.mask)).count();
         }
@@ -94,7 +95,7 @@ fn pods_that_end_together_share_a_few_reads_of_the_mount_table() {
     });
 }
 
-/// A pod with one volume of each kind, mounted where a kubelet mounts it.
+/// A pod with one volume of each kind, mounted as a kubelet mounts it.
 pub fn of_each_kind(space: &Space) {
     write(&space.volume("empty-dir", "disk").join("a/b/file"), "");
     space.marker("disk");
@@ -124,7 +125,7 @@ pub fn of_each_kind(space: &Space) {
 }
 
 #[test]
-fn volumes_of_each_kind_are_gone_after_one_run() {
+fn volumes_of_each_kind_are_torn_down_in_one_run() {
     in_own_namespace(|space| {
         of_each_kind(space);
         space.subpath(
@@ -142,25 +143,25 @@ fn volumes_of_each_kind_are_gone_after_one_run() {
                 .count(),
             0
         );
-        assert_gone(space);
+        assert_removed(space);
     });
 }
 
 #[test]
-fn data_behind_a_bind_mount_in_a_disk_volume_survives() {
+fn data_behind_a_bind_mount_in_a_volume_is_kept() {
     in_own_namespace(|space| {
         let dir = space.volume("empty-dir", "cache");
         write(&space.outside.join("data/file"), "precious");
         fs::create_dir_all(dir.join("deep/bound")).unwrap();
         bind(&space.outside.join("data"), &dir.join("deep/bound"));
-        take_away(space);
+        tear_down_cleanly(space);
         assert_precious(space.outside.join("data/file"));
-        assert_gone(space);
+        assert_removed(space);
     });
 }
 
 #[test]
-fn while_a_bind_mount_in_a_volume_is_busy_nothing_of_the_volume_is_removed() {
+fn volume_with_a_busy_bind_mount_is_not_removed() {
     in_own_namespace(|space| {
         let dir = space.volume("empty-dir", "cache");
         write(&dir.join("own"), "precious");
@@ -179,19 +180,19 @@ fn while_a_bind_mount_in_a_volume_is_busy_nothing_of_the_volume_is_removed() {
         assert_precious(dir.join("bound/file"));
         assert!(
             !space.pod.path().join("volumes/kubernetes.io~configmap/other").exists(),
-            "others are not held up"
+            "others are not blocked"
         );
         assert_eq!(space.pod.is_clean(&space.mounts), Ok(false));
 
         std::env::set_current_dir(here).unwrap();
-        take_away(space);
+        tear_down_cleanly(space);
         assert_precious(space.outside.join("data/file"));
-        assert_gone(space);
+        assert_removed(space);
     });
 }
 
 #[test]
-fn a_busy_memory_volume_keeps_its_content_and_its_subpaths_do_not_hide_it() {
+fn busy_memory_volume_keeps_its_content() {
     in_own_namespace(|space| {
         let dir = space.volume("empty-dir", "memory");
         tmpfs(&dir);
@@ -207,13 +208,13 @@ fn a_busy_memory_volume_keeps_its_content_and_its_subpaths_do_not_hide_it() {
         assert_precious(dir.join("sub/file"));
         assert!(!space.mounted().contains(&target));
         drop(open);
-        take_away_soon(space);
-        assert_gone(space);
+        tear_down_cleanly_soon(space);
+        assert_removed(space);
     });
 }
 
 #[test]
-fn stacked_and_nested_mounts_in_volumes_go_without_loss_outside() {
+fn stacked_and_nested_mounts_in_volumes_are_unmounted_without_loss_outside() {
     in_own_namespace(|space| {
         let dir = space.volume("projected", "p");
         tmpfs(&dir);
@@ -222,14 +223,14 @@ fn stacked_and_nested_mounts_in_volumes_go_without_loss_outside() {
         fs::create_dir(dir.join("nested/bound")).unwrap();
         write(&space.outside.join("file"), "precious");
         bind(&space.outside, &dir.join("nested/bound"));
-        take_away(space);
+        tear_down_cleanly(space);
         assert_precious(space.outside.join("file"));
-        assert_gone(space);
+        assert_removed(space);
     });
 }
 
 #[test]
-fn mounts_that_propagate_into_subpaths_and_back_are_gone_on_both_sides() {
+fn propagated_mounts_are_unmounted_on_both_sides() {
     in_own_namespace(|space| {
         let dir = space.volume("empty-dir", "v");
         fs::create_dir(dir.join("sub")).unwrap();
@@ -246,13 +247,13 @@ fn mounts_that_propagate_into_subpaths_and_back_are_gone_on_both_sides() {
             &dir.join("sub/other"),
         ];
         assert_eq!(mounted.iter().collect::<Vec<_>>(), expected, "one peer group");
-        take_away(space);
-        assert_gone(space);
+        tear_down_cleanly(space);
+        assert_removed(space);
     });
 }
 
 #[test]
-fn subpaths_of_host_paths_are_unmounted_and_the_host_keeps_its_files() {
+fn subpaths_of_host_paths_are_unmounted_and_host_files_kept() {
     in_own_namespace(|space| {
         write(&space.outside.join("dir/file"), "precious");
         space.subpath("host", 0, &space.outside.join("dir"));
@@ -260,14 +261,14 @@ fn subpaths_of_host_paths_are_unmounted_and_the_host_keeps_its_files() {
         write(&file, "");
         bind(&space.outside.join("dir/file"), &file);
         fs::create_dir_all(space.pod.path().join("volume-subpaths/half-made/app/2")).unwrap();
-        take_away(space);
+        tear_down_cleanly(space);
         assert_precious(space.outside.join("dir/file"));
-        assert_gone(space);
+        assert_removed(space);
     });
 }
 
 #[test]
-fn kinds_that_are_not_handled_are_left_alone_and_keep_the_pod() {
+fn unsupported_volumes_are_kept_and_keep_the_pod() {
     in_own_namespace(|space| {
         let iscsi = space.volume("iscsi", "share");
         tmpfs(&iscsi);
@@ -287,7 +288,7 @@ fn kinds_that_are_not_handled_are_left_alone_and_keep_the_pod() {
 }
 
 #[test]
-fn a_mount_elsewhere_in_the_pods_directory_is_reported_and_not_touched() {
+fn other_mount_in_the_pods_directory_is_reported_and_kept() {
     in_own_namespace(|space| {
         let odd = space.pod.path().join("containers/app");
         tmpfs(&odd);
@@ -298,7 +299,7 @@ fn a_mount_elsewhere_in_the_pods_directory_is_reported_and_not_touched() {
 }
 
 #[test]
-fn a_dry_run_touches_nothing_and_says_that_it_did_not() {
+fn dry_run_changes_nothing_and_reports_it() {
     in_own_namespace(|space| {
         of_each_kind(space);
         let mounted = space.mounted();
@@ -318,7 +319,7 @@ fn a_dry_run_touches_nothing_and_says_that_it_did_not() {
 }
 
 #[test]
-fn a_shut_gate_keeps_everything_as_it_is() {
+fn shut_gate_keeps_everything() {
     in_own_namespace(|space| {
         of_each_kind(space);
         let mounted = space.mounted();
@@ -344,7 +345,7 @@ fn a_shut_gate_keeps_everything_as_it_is() {
 }
 
 #[test]
-fn a_root_that_is_mounted_on_itself_and_reached_by_a_link_makes_no_difference() {
+fn root_that_is_a_bind_mount_behind_a_link_is_supported() {
     in_own_namespace(|space| {
         bind(&space.root, &space.root);
         let link = space.outside.join("kubelet");
@@ -354,20 +355,20 @@ fn a_root_that_is_mounted_on_itself_and_reached_by_a_link_makes_no_difference() 
         of_each_kind(space);
         let report = block_on(tear_down_volumes(&pod, &space.storage(&Effects::ungated()))).unwrap();
         assert_eq!(report.unmounted, 4);
-        assert_gone(space);
+        assert_removed(space);
     });
 }
 
 #[test]
-fn a_volume_that_is_a_link_is_removed_and_its_target_is_not_unmounted() {
+fn volume_that_is_a_link_is_removed_but_its_target_is_kept() {
     in_own_namespace(|space| {
         tmpfs(&space.outside.join("mounted"));
         write(&space.outside.join("mounted/file"), "precious");
         let dir = space.volume("empty-dir", "v");
         fs::remove_dir(&dir).unwrap();
         std::os::unix::fs::symlink(space.outside.join("mounted"), &dir).unwrap();
-        take_away(space);
+        tear_down_cleanly(space);
         assert_precious(space.outside.join("mounted/file"));
-        assert_gone(space);
+        assert_removed(space);
     });
 }

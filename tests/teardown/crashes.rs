@@ -38,7 +38,7 @@ pub async fn second_stop_signal_exits_at_once_and_loses_nothing(scene: &mut Scen
     scene.delete(&pod, None).await?;
     scene.says("left", "term").await?;
     let agent = scene.own_agent()?;
-    agent.tell_to_stop()?;
+    agent.send_sigterm()?;
     while !agent.log().contains("Stopping; terminating pods") {
         ensure!(start.elapsed() < PATIENCE, "it does not listen: {}", agent.log_tail());
         sleep(Duration::from_millis(20)).await;

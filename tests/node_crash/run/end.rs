@@ -1,4 +1,4 @@
-//! The end of a run: when it is over, and what must hold then.
+//! Completion of a run, and the checks after it.
 
 use std::{fs, time::Duration};
 
@@ -13,19 +13,19 @@ use super::{
         everything::{POD, everything},
         fault::Fault,
         history::History,
-        place::Place,
+        shared_stage::SharedStage,
     },
     Run, grace,
-    harm::Later,
+    harm::Pending,
 };
 
 // === impl Run ===
 
 impl Run {
-    /// The object is gone, nothing is left on the node, and the agent is back at its watch.
+    /// The object is deleted, nothing is left on the node, and the agent watches again.
     pub(super) async fn is_over(&mut self) -> Result<bool> {
         let now = Instant::now();
-        if now < self.next_look || !matches!(self.later, Later::Nothing) || !self.watches() {
+        if now < self.next_look || !matches!(self.later, Pending::Nothing) || !self.watches() {
             return Ok(false);
         }
         let often = Duration::from_millis(if self.finished { 100 } else { 500 });
@@ -46,12 +46,12 @@ impl Run {
         Ok(left.is_empty())
     }
 
-    /// It has failed, and no more is left of it than is kept until the deletion.
+    /// The pod has failed, and only what is kept until its deletion is left.
     async fn is_evicted(&mut self) -> Result<bool> {
         if let Some(eviction) = &mut self.eviction
             && eviction.is_refused()?
         {
-            self.ask_for_eviction()?;
+            self.request_eviction()?;
         }
         let object = self.scene.stage.admin.get(&self.scene.path(POD)).await?;
         if object.code() == 404 {
@@ -65,7 +65,7 @@ impl Run {
         Ok(["process", "mount", "cgroup"].iter().all(|kind| !left.has(kind)))
     }
 
-    /// Another pod takes the name at once, on the same node: whatever the agent still asks for must not hit it.
+    /// Creates another pod with the same name on the same node: later requests of the agent must not affect it.
     pub(super) async fn succeed(&self) -> Result<Value> {
         let mut successor = everything(Duration::from_secs(30));
         successor["metadata"]["namespace"] = self.scene.namespace.as_str().into();
@@ -73,8 +73,8 @@ impl Run {
         Ok(self.scene.stage.admin.create_pod(&successor).await?)
     }
 
-    pub(super) async fn finish(&mut self, place: &Place, history: History) -> Result<()> {
-        // Nobody is held up any more.
+    pub(super) async fn finish(&mut self, shared: &SharedStage, history: History) -> Result<()> {
+        // No agent is stopped any more.
         self.gate.close();
         let agent = self.agent.take().context("no agent runs")?;
         let log = agent.log();
@@ -90,9 +90,9 @@ impl Run {
         let grace = grace(self.strike.as_ref());
         let struck = self.strike.as_ref().map(|strike| strike.fault);
         let told = history.end().await?;
-        if !struck.is_some_and(Fault::takes_the_object) {
+        if !struck.is_some_and(Fault::deletes_object) {
             let shim_held = checks::shim_was_held(&self.scene.stage, &self.pod)?;
-            checks::ended_well(&told, &self.begun, grace, struck, shim_held)?;
+            checks::exited_correctly(&told, &self.begun, grace, struck, shim_held)?;
             let reason = &told.last()["status"]["reason"];
             ensure!((self.cause == Cause::Evicted) == (reason == REASON), "reason {reason}");
         }
@@ -101,7 +101,7 @@ impl Run {
         checks::hook_ran(&self.scene.said(POD), struck)?;
         let data = fs::read_to_string(self.kept.join("data")).unwrap_or_default();
         ensure!(data == "precious", "invariant 6: what a link leads to was removed");
-        place.all_beside_are_untouched(&self.scene.stage).await?;
+        shared.other_pods_are_unchanged(&self.scene.stage).await?;
         let deleted = self.scene.stage.admin.delete_pod(&self.scene.namespace, POD, Some(0));
         deleted.await?;
         Ok(())

@@ -1,4 +1,4 @@
-//! The harm that is done to a run.
+//! Injects the faults of a run.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,17 +17,17 @@ use super::{
     Run,
 };
 
-/// How long the runtime and the API server stay away.
-const RUNTIME_AWAY: Duration = Duration::from_millis(300);
-const SERVER_AWAY: Duration = Duration::from_secs(3);
-/// Until an agent that was told to stop has ended: its timeout, a second for the map and one for events,
-/// three for the Lease, and the load.
+/// How long the runtime and the API server stay down.
+const RUNTIME_DOWN: Duration = Duration::from_millis(300);
+const SERVER_DOWN: Duration = Duration::from_secs(3);
+/// Limit for a terminated agent to exit: its timeout, a second for the map and one for events, three for the Lease, and
+/// load.
 const STOPPED_WITHIN: Duration = Duration::from_secs(2 + 1 + 1 + 3 + 4);
-/// Where the agent dies late in a stop, so that a grace period that begins anew is seen.
+/// When an agent is killed late in a stop, so that a restarted grace period would be noticed.
 const LATE: Duration = Duration::from_secs(6);
 
-/// What is still to be done to the world.
-pub(super) enum Later {
+/// What is still to be done to the environment.
+pub(super) enum Pending {
     Nothing,
     Kill(Instant),
     RuntimeComesBack(Instant),
@@ -35,7 +35,7 @@ pub(super) enum Later {
     HasStopped { by: Instant },
 }
 
-/// Whether the agent lives on for seconds in the middle of a stop.
+/// Whether the agent lives for seconds during a stop.
 pub(super) fn dies_late(strike: &Strike) -> bool {
     strike.fault == Fault::KilledDuring && strike.step.is("StopContainer", "stubborn")
 }
@@ -48,57 +48,57 @@ impl Run {
         match strike.fault {
             Fault::KilledBefore | Fault::KilledAfter => self.crash_and_restart().await?,
             Fault::KilledDuring if dies_late(strike) => {
-                arrival.go_on().await;
-                self.later = Later::Kill(self.start + LATE);
+                arrival.resume().await;
+                self.later = Pending::Kill(self.start + LATE);
             }
             Fault::KilledDuring => {
-                arrival.go_on().await;
+                arrival.resume().await;
                 sleep(strike.moment).await;
                 self.crash_and_restart().await?;
             }
             Fault::RuntimeRestarts => {
                 self.stage()?.containerd.kill();
-                arrival.go_on().await;
-                self.later = Later::RuntimeComesBack(now + RUNTIME_AWAY);
+                arrival.resume().await;
+                self.later = Pending::RuntimeComesBack(now + RUNTIME_DOWN);
             }
-            Fault::ServerAway => {
+            Fault::ServerDown => {
                 let faults = self.api.faults();
                 faults.inject(Trouble::new(Action::CutWatch).user(&self.user));
                 faults.inject(Trouble::new(Action::Refuse).user(&self.user));
-                arrival.go_on().await;
-                self.later = Later::ServerComesBack(now + SERVER_AWAY);
+                arrival.resume().await;
+                self.later = Pending::ServerComesBack(now + SERVER_DOWN);
             }
             Fault::Terminated => {
-                self.agent.as_ref().context("no agent runs")?.tell_to_stop()?;
-                arrival.go_on().await;
-                self.later = Later::HasStopped {
+                self.agent.as_ref().context("no agent runs")?.send_sigterm()?;
+                arrival.resume().await;
+                self.later = Pending::HasStopped {
                     by: now + STOPPED_WITHIN,
                 };
             }
             Fault::Replaced => {
-                self.take_object().await?;
+                self.delete_object().await?;
                 self.successor = Some(self.succeed().await?);
-                arrival.go_on().await;
+                arrival.resume().await;
             }
             Fault::Orphaned => {
                 self.crash().await?;
-                self.take_object().await?;
+                self.delete_object().await?;
                 self.start_agent()?;
             }
         }
         Ok(())
     }
 
-    pub(super) async fn do_later(&mut self) -> Result<()> {
+    pub(super) async fn do_pending(&mut self) -> Result<()> {
         let now = Instant::now();
         match self.later {
-            Later::Kill(at) if now >= at => self.crash_and_restart().await?,
-            Later::RuntimeComesBack(at) if now >= at => self.bring_runtime_back().await?,
-            Later::ServerComesBack(at) if now >= at => {
+            Pending::Kill(at) if now >= at => self.crash_and_restart().await?,
+            Pending::RuntimeComesBack(at) if now >= at => self.restart_runtime().await?,
+            Pending::ServerComesBack(at) if now >= at => {
                 self.api.faults().clear();
                 self.note("--- the API server is back");
             }
-            Later::HasStopped { by } => match self.has_ended()? {
+            Pending::HasStopped { by } => match self.has_ended()? {
                 Some(0) => {
                     self.note("--- it has stopped");
                     self.start_agent()?;
@@ -116,7 +116,7 @@ impl Run {
                 return Ok(());
             }
         }
-        self.later = Later::Nothing;
+        self.later = Pending::Nothing;
         Ok(())
     }
 
@@ -137,9 +137,9 @@ impl Run {
         Ok(())
     }
 
-    pub(super) async fn bring_runtime_back(&mut self) -> Result<()> {
+    pub(super) async fn restart_runtime(&mut self) -> Result<()> {
         self.stage()?.containerd.restart().await?;
-        self.later = Later::Nothing;
+        self.later = Pending::Nothing;
         self.note("--- the runtime is back");
         Ok(())
     }

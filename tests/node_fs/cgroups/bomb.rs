@@ -1,4 +1,4 @@
-//! Processes that fork as fast as they can, in numbers that a machine bears.
+//! Fork bombs of a size that the machine can bear.
 
 use std::{
     fs,
@@ -10,37 +10,36 @@ use std::{
 use nix::libc::{PR_SET_CHILD_SUBREAPER, SYS_prctl};
 use pod_teardown::node::cgroups::HierarchyKind;
 
-use super::{Pod, nap};
+use super::{Pod, pause};
 use crate::crowd;
 
-/// So many the kernel allows.
-const LIMIT: usize = 300;
-/// So long they go on if nobody ends them, in seconds.
-pub const LIFE: u64 = 60;
-/// So many are there before anything is done to them, where they fill it.
-const FULL: usize = 250;
-/// So many flee at a time.
+/// Limit of processes in the kernel.
+const MAX_PROCESSES: usize = 300;
+/// Lifetime in seconds if they are not killed.
+pub const LIFETIME: u64 = 60;
+/// Number of processes before the test acts, for bombs that fill the cgroup.
+const FULL_SIZE: usize = 250;
+/// Number of parallel chains.
 const CHAINS: usize = 8;
-/// Cgroups beside theirs. To look into all of them takes longer than a process that flees is there.
+/// Number of additional cgroups. Reading all of them takes longer than a fleeing process exists.
 const NESTED: usize = 100;
 
-/// How they fork.
+/// How the processes fork.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bomb {
     /// All stay, and fork whenever there is room.
     Fills,
-    /// Each forks once and ends: whoever is listed is gone when he is looked for.
+    /// Each forks once and exits: a listed process no longer exists when it is opened.
     Flees,
 }
 
-/// Ends a bomb, however the test ends, and whatever is hidden from the agent by then.
+/// Kills a bomb when dropped, whatever is hidden from the agent by then.
 pub struct Guard {
     kill: fs::File,
     _one: RwLockWriteGuard<'static, ()>,
 }
 
-/// The first process stays outside and sees to it that nobody is left as a zombie. All others end by themselves if
-/// nobody ends them.
+/// The first process stays outside and reaps zombies. All others exit by themselves in the end.
 const SCRIPT: &str = r#"
     my ($prctl, $subreaper, $life, $flees, $first, @cgroups) = @ARGV;
     $SIG{CHLD} = "IGNORE";
@@ -59,20 +58,20 @@ const SCRIPT: &str = r#"
 // === impl Bomb ===
 
 impl Bomb {
-    /// What the script is told of it, and of this kind of machine.
+    /// Arguments of the script: the bomb and the kind of machine.
     fn arguments(self) -> [String; 5] {
         let (flees, first) = match self {
             Self::Fills => (0, 1),
             Self::Flees => (1, CHAINS),
         };
-        let (life, first) = (LIFE.try_into().unwrap(), i64::try_from(first).unwrap());
+        let (life, first) = (LIFETIME.try_into().unwrap(), i64::try_from(first).unwrap());
         [SYS_prctl, PR_SET_CHILD_SUBREAPER.into(), life, flees, first].map(|number| number.to_string())
     }
 
-    /// Whether it is at its worst.
+    /// Whether it has reached its full size.
     fn is_full(self, processes: usize) -> bool {
         match self {
-            Self::Fills => processes >= FULL,
+            Self::Fills => processes >= FULL_SIZE,
             Self::Flees => processes > 0,
         }
     }
@@ -81,9 +80,9 @@ impl Bomb {
 // === impl Guard ===
 
 impl Guard {
-    /// Kills all that is in the cgroup.
+    /// Kills all processes in the cgroup.
     pub fn kill(&mut self) {
-        // There may be none any more.
+        // There may be none left.
         let _ = self.kill.write_all(b"1");
     }
 }
@@ -91,7 +90,7 @@ impl Guard {
 // === impl Pod ===
 
 impl Pod {
-    /// Lets it go off in the pod's cgroup `below`, in all hierarchies that take it. Its end is sure from here on.
+    /// Starts the bomb in the pod's cgroup `below`, in all hierarchies that accept it. It is killed on drop.
     pub fn bomb(&mut self, below: &str, bomb: Bomb) {
         self.limit();
         let kill = self.of_kind(HierarchyKind::V2, "cgroup.kill");
@@ -106,26 +105,26 @@ impl Pod {
         command.args(["-e", SCRIPT]).args(bomb.arguments());
         command.args(self.entrances(below));
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let mut told = child.stdout.take().unwrap();
+        let mut started = child.stdout.take().unwrap();
         self.children.push(child);
-        told.read_exact(&mut [0; 2]).expect("it is in all of them");
+        started.read_exact(&mut [0; 2]).expect("it is in all of them");
         for _ in 0..5000 {
             if bomb.is_full(self.processes().len()) {
                 return;
             }
-            nap();
+            pause();
         }
         panic!("{bomb:?}: there are only {}", self.processes().len());
     }
 
-    /// No more than a machine bears, in whichever hierarchy can count them.
+    /// Limits the number of processes, in any hierarchy that can count them.
     fn limit(&self) {
         let limits = self.cgroups.hierarchies().iter();
         let limits = limits.map(|it| it.path.join(&self.root).join("pids.max"));
         let limits: Vec<_> = limits.filter(|file| file.exists()).collect();
         assert!(!limits.is_empty(), "nothing limits them");
         for file in limits {
-            fs::write(file, LIMIT.to_string()).unwrap();
+            fs::write(file, MAX_PROCESSES.to_string()).unwrap();
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What only the guest can show, a machine with systemd: slices of pods as a kubelet makes them, with containers as runc does.
+//! Tests that need a guest with systemd: slices of pods as a kubelet creates them, with containers as runc creates them.
 
 use std::{
     cell::RefCell,
@@ -16,15 +16,15 @@ use pod_teardown::node::{
 
 use tokio::runtime::Runtime;
 
-use super::nap;
+use super::pause;
 
-/// Held by all who need the bus, and alone by whoever takes it away.
+/// Shared by all tests that use the bus, exclusive for the one that stops it.
 static BUS: RwLock<()> = RwLock::new(());
 
-/// A connection to the bus lives as long as the runtime that it was made on: as in the agent, there is one.
+/// A connection to the bus lives as long as the runtime that opened it. As in the agent, there is one.
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
 
-/// A pod's slice below a root of its own, stopped at the end whatever happens.
+/// A pod's slice below its own root, stopped on drop.
 struct Slice {
     cgroups: Cgroups,
     root: &'static str,
@@ -33,7 +33,7 @@ struct Slice {
 }
 
 impl Slice {
-    /// Roots and UIDs are of each test's own.
+    /// Roots and UIDs are unique per test.
     fn new(root: &'static str, qos: Qos) -> Self {
         let cgroups = Cgroups::detect(Path::new("/proc/self/mountinfo"), Path::new("/sys/fs/cgroup")).unwrap();
         let cgroups = cgroups.with_driver(CgroupDriver::Systemd);
@@ -66,7 +66,7 @@ impl Slice {
         .all(|unit| !unit.contains(self.pod.unit()))
     }
 
-    /// A container as runc makes it: a scope in the slice.
+    /// A container as runc creates it: a scope in the slice.
     fn run(&self, id: &str, script: &str) -> PathBuf {
         let scope = format!("cri-containerd-{}{id}.scope", self.root);
         let slice = format!("--slice={}", self.pod.unit());
@@ -78,7 +78,7 @@ impl Slice {
             .unwrap_or_default()
             .is_empty()
         {
-            nap();
+            pause();
         }
         path
     }
@@ -88,7 +88,7 @@ impl Slice {
     }
 
     #[track_caller]
-    fn assert_gone(&self) {
+    fn assert_removed(&self) {
         assert!(!self.path().exists());
         assert!(!self.is_loaded(), "{}", systemctl(&["list-units", "--all"]));
         assert!(!self.cgroups.exists(&self.pod));
@@ -121,7 +121,7 @@ fn systemctl(arguments: &[&str]) -> String {
 }
 
 #[test]
-fn an_empty_slice_goes_with_its_unit() {
+fn empty_slice_is_removed_with_its_unit() {
     let _bus = bus();
     for (root, qos) in [
         ("empty1", Qos::Guaranteed),
@@ -130,13 +130,13 @@ fn an_empty_slice_goes_with_its_unit() {
     ] {
         let slice = Slice::new(root, qos);
         assert_eq!(slice.destroy(&Effects::ungated()), Ok(Outcome::Done));
-        slice.assert_gone();
+        slice.assert_removed();
     }
 }
 
-/// systemd would wait for them for a minute and a half.
+/// systemd would wait 90 s for them.
 #[test]
-fn scopes_whose_processes_ignore_what_systemd_sends_go_at_once() {
+fn scopes_with_processes_that_ignore_signals_are_removed_at_once() {
     let _bus = bus();
     let slice = Slice::new("deaf", Qos::Burstable);
     for id in ["a", "b"] {
@@ -145,11 +145,11 @@ fn scopes_whose_processes_ignore_what_systemd_sends_go_at_once() {
     let started = tokio::time::Instant::now();
     assert_eq!(slice.destroy(&Effects::ungated()), Ok(Outcome::Done));
     assert!(started.elapsed() < std::time::Duration::from_secs(30));
-    slice.assert_gone();
+    slice.assert_removed();
 }
 
 #[test]
-fn a_scope_whose_processes_fork_all_the_time_goes() {
+fn scope_with_forking_processes_is_removed() {
     let _bus = bus();
     let slice = Slice::new("forks", Qos::Burstable);
     let scope = slice.run(
@@ -157,47 +157,47 @@ fn a_scope_whose_processes_fork_all_the_time_goes() {
         "f() { while :; do (sleep 1000 & sleep 0.001) & sleep 0.003; done; }; f",
     );
     while fs::read_to_string(scope.join("cgroup.procs")).unwrap().lines().count() < 20 {
-        nap();
+        pause();
     }
     assert_eq!(slice.destroy(&Effects::ungated()), Ok(Outcome::Done));
-    slice.assert_gone();
+    slice.assert_removed();
 }
 
 #[test]
-fn a_frozen_scope_goes() {
+fn frozen_scope_is_removed() {
     let _bus = bus();
     let slice = Slice::new("frozen", Qos::Burstable);
     let scope = slice.run("a", "exec sleep 1000");
     fs::write(scope.join("cgroup.freeze"), "1").unwrap();
     assert_eq!(slice.destroy(&Effects::ungated()), Ok(Outcome::Done));
-    slice.assert_gone();
+    slice.assert_removed();
 }
 
-/// A runtime in a container, say.
+/// For example a runtime in a container.
 #[test]
-fn cgroups_that_a_container_made_in_its_scope_go() {
+fn cgroups_created_by_a_container_are_removed() {
     let _bus = bus();
     let slice = Slice::new("nested", Qos::BestEffort);
     let scope = slice.run("a", "exec sleep 1000");
     fs::create_dir_all(scope.join("inner/innermost")).unwrap();
     fs::create_dir_all(slice.path().join("not-systemds")).unwrap();
     assert_eq!(slice.destroy(&Effects::ungated()), Ok(Outcome::Done));
-    slice.assert_gone();
+    slice.assert_removed();
 }
 
 #[test]
-fn a_directory_of_which_systemd_knows_no_unit_goes() {
+fn cgroup_without_a_unit_is_removed() {
     let _bus = bus();
     let slice = Slice::new("unknown", Qos::Burstable);
     systemctl(&["stop", slice.pod.unit()]);
     assert!(!slice.is_loaded());
     fs::create_dir_all(slice.path().join("cri-containerd-gone.scope")).unwrap();
     assert_eq!(slice.destroy(&Effects::ungated()), Ok(Outcome::Done));
-    slice.assert_gone();
+    slice.assert_removed();
 }
 
 #[test]
-fn a_pods_neighbours_and_the_classes_slices_stay() {
+fn other_pods_and_qos_slices_are_kept() {
     let _bus = bus();
     let gone = Slice::new("shared", Qos::Burstable);
     let neighbour = gone
@@ -207,38 +207,38 @@ fn a_pods_neighbours_and_the_classes_slices_stay() {
         .remove(0);
     systemctl(&["start", neighbour.unit()]);
     assert_eq!(gone.destroy(&Effects::ungated()), Ok(Outcome::Done));
-    gone.assert_gone();
+    gone.assert_removed();
     assert!(gone.cgroups.exists(&neighbour));
 }
 
 #[test]
-fn without_a_bus_a_slice_is_kept_with_a_remedy_and_it_goes_once_the_bus_is_back() {
+fn slice_is_kept_with_a_remedy_until_the_bus_is_back() {
     let _alone = BUS.write().unwrap_or_else(PoisonError::into_inner);
     let slice = Slice::new("bus", Qos::Burstable);
     let effects = Effects::ungated();
     let destroy = || slice.cgroups.destroy(&slice.pod, &effects);
-    // One runtime, and so one connection, for all of it.
+    // One runtime, and so one connection, for the whole test.
     RUNTIME.block_on(async {
         assert_eq!(destroy().await, Ok(Outcome::Done));
         systemctl(&["start", slice.pod.unit()]);
         systemctl(&["restart", "dbus.service"]);
-        assert_eq!(destroy().await, Ok(Outcome::Done), "it is connected anew");
+        assert_eq!(destroy().await, Ok(Outcome::Done), "it reconnects");
         systemctl(&["start", slice.pod.unit()]);
         systemctl(&["stop", "dbus.service", "dbus.socket"]);
-        let told = destroy().await.unwrap_err()[0].to_string();
+        let text = destroy().await.unwrap_err()[0].to_string();
         systemctl(&["start", "dbus.socket"]);
         assert!(
-            told.contains("cannot stop slice") && told.contains("systemctl status dbus"),
-            "{told}"
+            text.contains("cannot stop slice") && text.contains("systemctl status dbus"),
+            "{text}"
         );
         assert!(slice.path().is_dir(), "systemd would keep a unit without a cgroup");
         assert_eq!(destroy().await, Ok(Outcome::Done));
     });
-    slice.assert_gone();
+    slice.assert_removed();
 }
 
 #[test]
-fn a_dry_run_and_a_shut_gate_stop_nothing() {
+fn dry_run_and_shut_gate_stop_nothing() {
     let _bus = bus();
     let slice = Slice::new("dry", Qos::Burstable);
     let scope = slice.run("a", "exec sleep 1000");

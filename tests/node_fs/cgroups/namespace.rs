@@ -1,5 +1,5 @@
-//! Nodes that are containers themselves, as kind has them: a cgroup namespace, hierarchies mounted in it, and a cgroup
-//! root of the kubelet's own.
+//! Nodes that are containers, as with kind: a cgroup namespace, hierarchies mounted in it, and the kubelet's own cgroup
+//! root.
 
 use std::{
     collections::BTreeSet,
@@ -17,19 +17,19 @@ use pod_teardown::node::{
     effects::{Effects, Outcome},
 };
 
-use super::{Pod, nap};
+use super::{Pod, pause};
 use crate::space::{UID, block_on, in_own_namespace};
 
-/// The root that kind's nodes have.
+/// The cgroup root of kind's nodes.
 const ROOT: &str = "/kubelet";
 
-/// The first process of a node: it is in the test's own cgroup, which is all that its namespace shows.
+/// The first process of a node: it is in the test's own cgroup, and its namespace shows only that.
 fn node_of(pod: &mut Pod) -> usize {
     let mut enter = String::new();
     for hierarchy in pod.cgroups.hierarchies() {
         let cgroup = hierarchy.path.join(&pod.root);
         for file in ["cpuset.cpus", "cpuset.mems"] {
-            // Version 2 has none at its root, and needs none.
+            // v2 has no such file at its root, and needs none.
             if let Ok(all) = fs::read(hierarchy.path.join(file)) {
                 fs::write(cgroup.join(file), all).unwrap();
             }
@@ -42,17 +42,17 @@ fn node_of(pod: &mut Pod) -> usize {
     pod.children.len() - 1
 }
 
-/// Takes this thread into the cgroup namespace of the node, once that has one.
+/// Moves this thread into the cgroup namespace of the node, once that exists.
 fn enter(node: &Child) {
     let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/cgroup")).unwrap();
     while namespace(&node.id().to_string()) == namespace("thread-self") {
-        nap();
+        pause();
     }
     let file = fs::File::open(format!("/proc/{}/ns/cgroup", node.id())).unwrap();
     setns(file, CloneFlags::CLONE_NEWCGROUP).unwrap();
 }
 
-/// Mounts all hierarchies of this machine once more, as they look in this thread's cgroup namespace.
+/// Mounts all hierarchies of this machine again, as seen from this thread's cgroup namespace.
 fn mount_all(target: &Path) {
     for line in fs::read_to_string("/proc/thread-self/mountinfo").unwrap().lines() {
         let (front, back) = line.split_once(" - ").unwrap();
@@ -81,7 +81,7 @@ fn mount_all(target: &Path) {
 }
 
 #[test]
-fn the_cgroup_of_a_pod_on_a_node_that_is_a_container_goes_and_that_of_the_node_stays() {
+fn pod_cgroup_on_a_containerized_node_is_removed_but_the_nodes_is_kept() {
     in_own_namespace(|space| {
         let mut pod = Pod::with_root(ROOT);
         let node = node_of(&mut pod);
@@ -101,7 +101,7 @@ fn the_cgroup_of_a_pod_on_a_node_that_is_a_container_goes_and_that_of_the_node_s
         );
         let destroyed = block_on(cgroups.destroy(&names[0], &Effects::ungated()));
         assert_eq!(destroyed, Ok(Outcome::Done));
-        pod.assert_gone();
+        pod.assert_removed();
         assert!(pod.children[node].try_wait().unwrap().is_none());
     });
 }

@@ -1,4 +1,4 @@
-//! What only a machine with version 1 beside the unified hierarchy can show.
+//! Tests that need a machine with v1 beside the unified hierarchy.
 
 use std::{
     fs,
@@ -17,19 +17,19 @@ use pod_teardown::node::{
 
 use tokio::time::Instant;
 
-use super::{Bomb, Pod, bomb::LIFE, hide, nap, only};
+use super::{Bomb, Pod, bomb::LIFETIME, hide, only, pause};
 use crate::space::{block_on, in_own_namespace};
 
 #[test]
-fn an_empty_cgroup_goes_from_every_hierarchy_also_the_unified_one() {
+fn empty_cgroup_is_removed_from_every_hierarchy() {
     let pod = Pod::new();
     assert!(pod.of_kind(HierarchyKind::V2, "").exists() && pod.of_kind(HierarchyKind::Freezer, "").exists());
     assert_eq!(pod.destroy(), Ok(Outcome::Done));
-    pod.assert_gone();
+    pod.assert_removed();
 }
 
 #[test]
-fn a_cgroup_that_is_left_in_one_hierarchy_only_is_found_and_removed() {
+fn cgroup_in_a_single_hierarchy_is_found_and_removed() {
     let pod = Pod::new();
     for path in pod.paths("") {
         if path != pod.of_kind(HierarchyKind::V2, "") {
@@ -38,11 +38,11 @@ fn a_cgroup_that_is_left_in_one_hierarchy_only_is_found_and_removed() {
     }
     assert!(pod.cgroups.exists(&pod.name));
     assert_eq!(pod.destroy(), Ok(Outcome::Done));
-    pod.assert_gone();
+    pod.assert_removed();
 }
 
 #[test]
-fn a_process_that_forks_does_not_escape_where_there_is_no_unified_hierarchy() {
+fn forking_process_does_not_escape_without_unified_hierarchy() {
     for bomb in [Bomb::Fills, Bomb::Flees] {
         let mut pod = Pod::new();
         pod.bomb("container", bomb);
@@ -50,11 +50,11 @@ fn a_process_that_forks_does_not_escape_where_there_is_no_unified_hierarchy() {
         assert_eq!(destroyed, Ok(Outcome::Done), "{bomb:?}");
         assert_eq!(pod.processes(), Vec::<i32>::new());
         assert_eq!(pod.destroy(), Ok(Outcome::Done), "the unified directory was left");
-        pod.assert_gone();
+        pod.assert_removed();
     }
 }
 
-/// Effects of which so many are allowed.
+/// Allows this many effects.
 fn at_most(allowed: usize) -> Effects {
     let asked = AtomicUsize::new(0);
     let gate = move || {
@@ -68,9 +68,9 @@ fn at_most(allowed: usize) -> Effects {
     Effects::new(false, Arc::new(gate))
 }
 
-/// Without freezing some are always left, which have forked while the others were killed.
+/// Without freezing, some processes are always left: they forked while the others were killed.
 #[test]
-fn whoever_is_killed_without_the_file_for_it_is_frozen_first_so_that_one_time_is_enough() {
+fn processes_are_frozen_before_they_are_killed_one_by_one() {
     in_own_namespace(|space| {
         for (file_system, bomb) in [
             ("cgroup", Bomb::Fills),
@@ -82,7 +82,7 @@ fn whoever_is_killed_without_the_file_for_it_is_frozen_first_so_that_one_time_is
             pod.bomb("container", bomb);
             hide(&pod.of_kind(HierarchyKind::V2, "cgroup.kill"), &space.outside);
             let cgroups = only(file_system);
-            // One attempt to remove it from each, which is in vain, and one to kill in the first.
+            // One failing attempt to remove it from each hierarchy, and one kill in the first.
             let effects = at_most(cgroups.hierarchies().len() + 1);
             let held = block_on(cgroups.destroy(&pod.name, &effects)).unwrap_err();
             assert!(held.iter().any(Fault::is_blocked), "{held:?}");
@@ -91,7 +91,7 @@ fn whoever_is_killed_without_the_file_for_it_is_frozen_first_so_that_one_time_is
                 "{file_system} {bomb:?}: {} are left",
                 pod.processes().len()
             );
-            // Nobody could have thawed it later.
+            // No other process could have thawed it later.
             let read = |kind, file| fs::read_to_string(pod.of_kind(kind, file)).unwrap();
             assert_eq!(read(HierarchyKind::Freezer, "freezer.state"), "THAWED\n");
             assert_eq!(read(HierarchyKind::V2, "cgroup.freeze"), "0\n");
@@ -99,12 +99,12 @@ fn whoever_is_killed_without_the_file_for_it_is_frozen_first_so_that_one_time_is
     });
 }
 
-/// Whoever was killed needs a moment, and three hundred who die at the same time share the processors. Whoever was not would
-/// end by himself later.
+/// Killed processes need a moment to exit, and three hundred of them share the CPUs. Other processes would exit later by
+/// themselves.
 fn is_emptied(pod: &Pod) -> bool {
     let began = Instant::now();
-    while began.elapsed() < Duration::from_secs(LIFE / 3) {
-        nap();
+    while began.elapsed() < Duration::from_secs(LIFETIME / 3) {
+        pause();
         if pod.processes().is_empty() {
             return true;
         }
@@ -112,7 +112,7 @@ fn is_emptied(pod: &Pod) -> bool {
     false
 }
 
-/// A pod with a process that the freezer holds at two levels.
+/// A pod with a process that the freezer has frozen at two levels.
 fn frozen() -> Pod {
     let mut pod = Pod::new();
     pod.run("container", "exec sleep 1000");
@@ -120,14 +120,14 @@ fn frozen() -> Pod {
         let state = pod.of_kind(HierarchyKind::Freezer, below).join("freezer.state");
         fs::write(&state, "FROZEN").unwrap();
         while fs::read_to_string(&state).unwrap() != "FROZEN\n" {
-            nap();
+            pause();
         }
     }
     pod
 }
 
 #[test]
-fn what_is_frozen_is_thawed_and_goes_on() {
+fn frozen_processes_are_thawed() {
     let pod = frozen();
     let states = || {
         ["", "container"].map(|below| {
@@ -155,6 +155,6 @@ fn frozen_processes_are_killed_and_thawed() {
             assert_eq!((destroyed, pod.processes()), (Ok(Outcome::Done), vec![]));
         }
         assert_eq!(pod.destroy(), Ok(Outcome::Done));
-        pod.assert_gone();
+        pod.assert_removed();
     }
 }

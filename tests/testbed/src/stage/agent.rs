@@ -291,12 +291,12 @@ impl AgentProcess {
 
     /// As a service manager would: SIGTERM, and its exit code.
     pub async fn stop(self) -> Result<Option<i32>> {
-        self.tell_to_stop()?;
+        self.send_sigterm()?;
         self.ended().await
     }
 
     /// SIGTERM, and no more.
-    pub fn tell_to_stop(&self) -> Result<()> {
+    pub fn send_sigterm(&self) -> Result<()> {
         if let Some(pid) = self.child.id().and_then(|pid| i32::try_from(pid).ok()) {
             kill(Pid::from_raw(pid), Signal::SIGTERM).context("stop the agent")?;
         }

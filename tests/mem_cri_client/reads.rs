@@ -1,4 +1,4 @@
-//! What it sees, and what it does not make of it.
+//! Calls that read.
 
 use pod_teardown::node::cri::types::{
     CgroupDriver, Container, ContainerState, RuntimePod, Sandbox, SandboxState, keys,
@@ -15,7 +15,7 @@ use tonic::Code;
 use crate::{PATIENCE, SANDBOX, at, looks, one_container, secs, start};
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_is_shown_whole_and_newest_first() {
+async fn pod_has_all_fields_and_newest_first() {
     let mut world = World::new();
     world
         .pod("shop", "web-0", "u1")
@@ -98,7 +98,7 @@ async fn a_pod_is_shown_whole_and_newest_first() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_brief_look_asks_for_lists_alone_and_never_shows_a_success() {
+async fn brief_read_uses_only_lists_and_shows_no_success() {
     let mut world = World::new();
     world
         .pod("shop", "web-0", "u1")
@@ -132,7 +132,7 @@ async fn the_brief_look_asks_for_lists_alone_and_never_shows_a_success() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_container_that_vanishes_between_list_and_look_is_gone() {
+async fn container_removed_after_the_list_is_left_out() {
     let mut world = one_container();
     world.pod("shop", "web-0", "u2").container("main").container("side");
     let (runtime, cri) = start(world).await;
@@ -146,7 +146,7 @@ async fn a_container_that_vanishes_between_list_and_look_is_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_whose_lists_fail_is_never_shown_in_part() {
+async fn pod_with_failing_lists_is_never_incomplete() {
     let mut world = World::new();
     world.pod("shop", "web-0", "u1").container("main").container("side");
     let (runtime, cri) = start(world).await;
@@ -171,7 +171,7 @@ async fn a_pod_whose_lists_fail_is_never_shown_in_part() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_container_whose_status_fails_or_hangs_is_as_its_list_shows_it() {
+async fn container_with_failing_or_hanging_status_has_the_values_of_the_list() {
     for fault in [Fault::Error(Code::Unknown, "no image".to_owned()), Fault::Hang] {
         let mut world = World::new();
         let pod = world.pod("shop", "web-0", "u1").container("init").exited(0);
@@ -200,7 +200,7 @@ async fn a_container_whose_status_fails_or_hangs_is_as_its_list_shows_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_exit_code_that_no_process_has_is_none() {
+async fn impossible_exit_code_is_none() {
     let mut world = World::new();
     world.pod("shop", "web-0", "u1").container("main").exited(-1);
     let (_runtime, cri) = start(world).await;
@@ -208,7 +208,7 @@ async fn an_exit_code_that_no_process_has_is_none() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_process_of_a_container_is_the_one_that_the_runtime_names() {
+async fn container_pid_is_the_reported_one() {
     let mut world = World::new();
     world
         .pod("shop", "web-0", "u1")
@@ -223,7 +223,7 @@ async fn the_process_of_a_container_is_the_one_that_the_runtime_names() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn containers_are_looked_at_all_at_once() {
+async fn container_statuses_are_read_concurrently() {
     let mut world = World::new();
     let mut pod = world.pod("shop", "web-0", "u1");
     for name in ["a", "b", "c", "d", "e"] {
@@ -240,7 +240,7 @@ async fn containers_are_looked_at_all_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn ips_come_with_the_primary_one_first() {
+async fn primary_ip_comes_first() {
     let mut world = World::new();
     world.pod("shop", "web-0", "u1").ips(&["10.1.2.3", "fd00::3"]);
     world.pod("shop", "host", "u2").ips(&[]);
@@ -251,7 +251,7 @@ async fn ips_come_with_the_primary_one_first() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_cgroup_parent_is_what_the_sandbox_was_made_with() {
+async fn cgroup_parent_is_that_of_the_sandbox_config() {
     let mut world = World::new();
     world
         .pod("shop", "web-0", "u1")
@@ -265,7 +265,7 @@ async fn the_cgroup_parent_is_what_the_sandbox_was_made_with() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_node_is_seen_with_every_pod_on_it() {
+async fn node_list_contains_every_pod() {
     let mut world = World::new();
     world.pod("kube-system", "proxy", "u9").source("file").container("main");
     world.pod("shop", "web-0", "u1").sandbox().container("main");
@@ -273,7 +273,7 @@ async fn the_node_is_seen_with_every_pod_on_it() {
     world.sandboxes.shift_remove("sandbox-u2-0");
     let (_runtime, cri) = start(world).await;
 
-    let sandboxes = cri.list_sandboxes(&nobody()).await.unwrap();
+    let sandboxes = cri.list_sandboxes(&no_known_pods()).await.unwrap();
     let seen: Vec<_> = sandboxes
         .iter()
         .map(|s| (&*s.pod_uid, &*s.namespace, &*s.name, s.sandbox.attempt))
@@ -290,7 +290,7 @@ async fn the_node_is_seen_with_every_pod_on_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_runtime_too_old_to_know_its_cgroup_driver_is_no_error() {
+async fn old_runtime_without_cgroup_driver_is_no_error() {
     let (runtime, cri) = start(World::new()).await;
     assert_eq!(cri.cgroup_driver().await.unwrap(), None);
     runtime.change(|world| world.systemd_cgroups = Some(true));
@@ -304,8 +304,8 @@ async fn a_runtime_too_old_to_know_its_cgroup_driver_is_no_error() {
     assert!(cri.cgroup_driver().await.unwrap_err().is_unreachable());
 }
 
-/// No pod is known by anything but the runtime.
-fn nobody() -> PodUids {
+/// No pods are known from elsewhere.
+fn no_known_pods() -> PodUids {
     known(&[])
 }
 
@@ -314,14 +314,14 @@ fn known(uids: &'static [&'static str]) -> PodUids {
 }
 
 #[tokio::test(start_paused = true)]
-async fn answers_larger_than_the_usual_limit_are_taken_in_and_larger_ones_in_parts() {
+async fn large_answers_are_accepted_and_larger_ones_read_in_parts() {
     let mut world = World::new();
     for uid in ["u1", "u2"] {
         world.pod("shop", uid, uid).annotation("large", &"x".repeat(15 << 20));
     }
     world.sandboxes["sandbox-u2-0"].ready = false;
     let (runtime, cri) = start(world).await;
-    let listed = cri.list_sandboxes(&nobody()).await.unwrap();
+    let listed = cri.list_sandboxes(&no_known_pods()).await.unwrap();
     assert_eq!(listed.len(), 2, "one of each state");
     assert!(
         listed
@@ -329,13 +329,13 @@ async fn answers_larger_than_the_usual_limit_are_taken_in_and_larger_ones_in_par
             .all(|it| it.sandbox.annotations["large"].len() == 15 << 20)
     );
     runtime.change(|world| world.sandboxes["sandbox-u2-0"].ready = true);
-    assert!(cri.list_sandboxes(&nobody()).await.unwrap().is_empty());
+    assert!(cri.list_sandboxes(&no_known_pods()).await.unwrap().is_empty());
     let listed = cri.list_sandboxes(&known(&["u1", "u2", "u3"])).await.unwrap();
     assert_eq!(listed.len(), 2, "one by one");
 }
 
 /// A runtime that refuses all but the shortest lists.
-fn terse(pods: &[(&str, &[&str])]) -> World {
+fn runtime_with_small_lists(pods: &[(&str, &[&str])]) -> World {
     let mut world = World::new();
     world.largest_list = 600;
     for (uid, containers) in pods {
@@ -348,15 +348,15 @@ fn terse(pods: &[(&str, &[&str])]) -> World {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_that_the_runtime_refuses_for_its_size_is_asked_for_by_state_and_by_sandbox() {
-    let world = terse(&[("u1", &["a", "b", "c", "d"])]);
+async fn too_large_list_is_read_by_state_and_by_sandbox() {
+    let world = runtime_with_small_lists(&[("u1", &["a", "b", "c", "d"])]);
     let (runtime, cri) = start(world).await;
     let names = |pod: RuntimePod| {
         let mut names: Vec<_> = pod.containers.into_iter().map(|it| it.name).collect();
         names.sort_unstable();
         names
     };
-    // Four of one state do not fit, but one of a sandbox does. Of sandboxes there is no other part than the state.
+    // Four of one state do not fit, but one of a sandbox does. Sandboxes can only be listed by state.
     runtime.change(|world| world.sandboxes.values_mut().for_each(|it| it.annotations.clear()));
     runtime.change(|world| world.largest_list = 1_300);
     let pod = cri.pod_brief("u1").await.unwrap();
@@ -367,11 +367,11 @@ async fn a_list_that_the_runtime_refuses_for_its_size_is_asked_for_by_state_and_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_runtime_that_streams_its_lists_is_asked_for_that_before_any_part() {
-    let mut world = terse(&[("u1", &["a", "b", "c"]), ("u2", &["a"])]);
+async fn streamed_list_is_tried_before_parts() {
+    let mut world = runtime_with_small_lists(&[("u1", &["a", "b", "c"]), ("u2", &["a"])]);
     (world.largest_list, world.streams_lists) = (10, true);
     let (runtime, cri) = start(world).await;
-    assert_eq!(cri.list_sandboxes(&nobody()).await.unwrap().len(), 6);
+    assert_eq!(cri.list_sandboxes(&no_known_pods()).await.unwrap().len(), 6);
     let pod = cri.pod_brief("u1").await.unwrap();
     assert_eq!((pod.sandboxes.len(), pod.containers.len()), (4, 3));
     assert_eq!(

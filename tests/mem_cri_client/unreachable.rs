@@ -1,4 +1,4 @@
-//! A runtime out of reach, and what is none.
+//! Unreachable runtimes, and servers that are no runtime.
 
 use pod_teardown::node::cri::types::RuntimeVersion;
 use pod_teardown::node::effects::Effects;
@@ -13,7 +13,7 @@ use tonic::Code;
 use crate::{MAIN, PATIENCE, one_container, secs, start};
 
 #[tokio::test(start_paused = true)]
-async fn a_client_waits_for_no_runtime_and_finds_it_when_it_comes_back() {
+async fn client_does_not_wait_for_the_runtime_and_reconnects() {
     let (runtime, cri) = start(one_container()).await;
     let containerd = RuntimeVersion {
         name: "containerd".to_owned(),
@@ -34,7 +34,7 @@ async fn a_client_waits_for_no_runtime_and_finds_it_when_it_comes_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_a_restart_cuts_off_is_unreachable_and_not_a_refusal() {
+async fn call_interrupted_by_a_restart_is_unreachable() {
     let mut world = World::new();
     world.pod("shop", "web-0", "u1").container("main").ignores_term();
     let (runtime, cri) = start(world).await;
@@ -58,7 +58,7 @@ async fn a_call_that_a_restart_cuts_off_is_unreachable_and_not_a_refusal() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_socket_that_is_not_there_is_named_by_its_cause() {
+async fn missing_socket_is_reported_with_its_cause() {
     let dir = tempfile::tempdir().unwrap();
     let endpoint: CriEndpoint = format!("unix://{}/no.sock", dir.path().display()).parse().unwrap();
     let error = Cri::new(&endpoint, Effects::ungated()).version().await.unwrap_err();
@@ -74,12 +74,12 @@ async fn a_socket_that_is_not_there_is_named_by_its_cause() {
     );
     assert!(
         !endpoint.is_socket().unwrap(),
-        "which tells the file from a runtime that is away"
+        "which distinguishes the file from a runtime that is down"
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_protocol_on_the_socket_is_not_taken_for_a_runtime_that_is_away() {
+async fn another_protocol_on_the_socket_is_detected() {
     let (runtime, cri) = start(World::new()).await;
     runtime.speak_another_protocol().await;
     let error = cri.version().await.unwrap_err();
@@ -98,7 +98,7 @@ async fn another_protocol_on_the_socket_is_not_taken_for_a_runtime_that_is_away(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_socket_that_never_answers_is_given_up() {
+async fn unresponsive_socket_times_out() {
     let (runtime, cri) = start(World::new()).await;
     runtime.fall_silent().await;
     let begun = Instant::now();

@@ -1,4 +1,4 @@
-//! Where runs follow each other: a containerd and an API server of their own, and pods beside, which nobody may touch.
+//! The stage of successive runs: a private containerd and API server, with other pods that must not be changed.
 
 use std::sync::Arc;
 
@@ -18,41 +18,41 @@ use super::{
     scene::Scene,
 };
 
-pub struct Place {
+pub struct SharedStage {
     pub api: Arc<MemApiServer>,
-    /// While no run has it.
+    /// `None` during a run.
     pub stage: Option<Arc<Stage>>,
     pub drivers: Arc<Drivers>,
-    /// What one of the pods beside has of the same drivers.
+    /// Volume and device of one of the other pods, from the same drivers.
     pub kept: Storage,
     node: String,
-    beside: Vec<Beside>,
+    other_pods: Vec<OtherPod>,
 }
 
-struct Beside {
+struct OtherPod {
     pod: StartedPod,
     object: Value,
-    /// Path of its object.
+    /// API path of its object.
     path: String,
 }
 
 // === impl Place ===
 
-impl Place {
+impl SharedStage {
     pub async fn set(name: &str) -> Result<Self> {
         let api = Arc::new(MemApiServer::start(Config::default()).await?);
         let stage = Arc::new(Stage::set_on(Box::new(Arc::clone(&api)), name).await?);
         let drivers = Arc::new(Drivers::start(&stage)?);
-        let scene = Scene::new(stage, None, "beside".to_owned()).await?;
+        let scene = Scene::new(stage, None, "other_pods".to_owned()).await?;
         let mut lives = simple("lives", 10, POLITE);
         demand(&mut lives);
         let (lives, kept) = drivers.run(&scene, lives, None).await?;
         let fixed = static_pod(&scene).await?;
-        let mut beside = Vec::new();
+        let mut other_pods = Vec::new();
         for pod in [lives, fixed] {
             let path = scene.path(&pod.identity.name);
             let object = scene.object(&pod.identity.name).await?;
-            beside.push(Beside { pod, object, path });
+            other_pods.push(OtherPod { pod, object, path });
         }
         let Scene { stage, .. } = scene;
         Ok(Self {
@@ -61,19 +61,19 @@ impl Place {
             drivers,
             kept,
             node: name.to_owned(),
-            beside,
+            other_pods,
         })
     }
 
-    /// The user that the agent is to the API server.
+    /// The agent's user name.
     pub fn user(&self) -> String {
         format!("system:node:{}", self.node)
     }
 
-    /// Run on as they were: the pods beside, and their objects.
-    pub async fn all_beside_are_untouched(&self, stage: &Stage) -> Result<()> {
-        self.kept.is_there(stage).await?;
-        for Beside { pod, object, path } in &self.beside {
+    /// The other pods still run, and their objects are unchanged.
+    pub async fn other_pods_are_unchanged(&self, stage: &Stage) -> Result<()> {
+        self.kept.is_unchanged(stage).await?;
+        for OtherPod { pod, object, path } in &self.other_pods {
             let now = stage.admin.get(path).await?.ok()?;
             ensure!(now == *object, "{path} was changed from\n{object}\nto\n{now}");
             let running = running(&stage.containerd, pod).await?;
@@ -86,7 +86,7 @@ impl Place {
     }
 }
 
-/// Its mirror is being deleted all the while.
+/// A static pod whose mirror is being deleted.
 async fn static_pod(scene: &Scene) -> Result<StartedPod> {
     let mut pod = simple("static", 10, POLITE);
     pod["metadata"]["namespace"] = scene.namespace.as_str().into();
@@ -103,7 +103,7 @@ async fn static_pod(scene: &Scene) -> Result<StartedPod> {
     Ok(started)
 }
 
-/// What of a pod runs by the runtime's word: containers and ready sandboxes.
+/// Running containers and ready sandboxes of a pod, according to the runtime.
 pub async fn running(containerd: &Containerd, pod: &StartedPod) -> Result<Vec<String>> {
     let mut cri = containerd.cri();
     let containers = cri.list_containers(ListContainersRequest::default()).await;
