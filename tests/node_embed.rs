@@ -76,10 +76,10 @@ async fn line(lines: &mut Lines<BufReader<ChildStdout>>) -> Option<String> {
 #[tokio::test]
 async fn an_embedded_engine_that_was_killed_finishes_what_it_had_begun() {
     let containerd = Containerd::start().await.unwrap();
-    let dirs = NodeDirs::create(containerd.ground()).await.unwrap();
+    let dirs = NodeDirs::create(containerd.workspace()).await.unwrap();
     let starter = PodStarter::new(&containerd, dirs);
     let dirs = starter.dirs();
-    let scratch = containerd.ground().dir();
+    let scratch = containerd.workspace().dir();
     let (state, out) = (scratch.join("embed-state"), scratch.join("embed-out"));
     fs::create_dir(&out).unwrap();
     let stubborn = "trap '' TERM; while :; do sleep 1; done";

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use testbed::{
     api::ApiServer as _,
     apiserver::{Config, MemApiServer},
-    family::to,
+    owner_references::to,
     rest::Client,
 };
 

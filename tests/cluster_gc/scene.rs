@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 use testbed::rest::{Client, Patch};
 pub use testbed::{
-    family::{ObjectSpec, TEST_FINALIZER, owned, owners_of, to, with_finalizer},
+    owner_references::{ObjectSpec, TEST_FINALIZER, owned, owners_of, to, with_finalizer},
     wait::eventually,
 };
 

@@ -119,7 +119,7 @@ fn lines(log: &Path) -> usize {
 /// Runs the test.
 pub async fn run() -> Result<()> {
     let mut scene = Scene::start("2s").await?;
-    let data = scene.stage.containerd.ground().dir().join("data");
+    let data = scene.stage.containerd.workspace().dir().join("data");
     fs::create_dir(&data)?;
 
     let mut in_hook = spec(20, &[container("main", POLITE)]);

@@ -83,7 +83,7 @@ impl Scene {
         let record = Record::default();
         let began = Timestamp::now();
         let recorder = |side| {
-            let path = stage.containerd.ground().dir().join(format!("{side}.sock"));
+            let path = stage.containerd.workspace().dir().join(format!("{side}.sock"));
             Recorder::start(path, stage.containerd.socket(), side, &record)
         };
         let (for_kubelet, for_agent) = (recorder(KUBELET)?, recorder("agent")?);
@@ -188,7 +188,7 @@ impl Scene {
 
     /// The admin socket.
     pub fn socket(&self) -> PathBuf {
-        self.stage.containerd.ground().dir().join("agent/admin.sock")
+        self.stage.containerd.workspace().dir().join("agent/admin.sock")
     }
 
     /// Starts a kubelet; its life begins with its process. The reservation after a handover lasts `--take-over-after`.
@@ -358,10 +358,10 @@ impl Scene {
             .map(|word| word.trim_start_matches("pod"))
             .filter(|word| word.len() >= ID)
             .collect();
-        let ground = self.stage.containerd.ground().dir();
+        let dir = self.stage.containerd.workspace().dir();
         let mut found = String::new();
         for log in ["kubelet-process/log", "agent/log", "log"] {
-            let text = fs::read(ground.join(log)).unwrap_or_default();
+            let text = fs::read(dir.join(log)).unwrap_or_default();
             let text = String::from_utf8_lossy(&text);
             let lines = text.lines().filter(|line| ids.iter().any(|id| line.contains(id)));
             lines.for_each(|line| found.extend([log, ": ", line, "\n"]));

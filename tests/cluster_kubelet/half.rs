@@ -9,7 +9,7 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use testbed::{
-    family::TEST_FINALIZER,
+    owner_references::TEST_FINALIZER,
     rest::{Client, Patch},
     stage::Stage,
     wait::eventually,
@@ -219,7 +219,7 @@ impl Half<'_> {
 
     /// Where containers look for the word.
     fn words(&self) -> PathBuf {
-        let dir = self.stage.containerd.ground().dir();
+        let dir = self.stage.containerd.workspace().dir();
         dir.join(format!("{WORD}-{}", self.namespace))
     }
 

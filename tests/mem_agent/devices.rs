@@ -6,7 +6,7 @@ use pod_teardown::model::trace::{Blocked, Step};
 use serde_json::{Value, json};
 use testbed::{
     apiserver::faults::Fault,
-    drivers::{Conduct, DraCall, DraDriver, DraService},
+    drivers::{Behavior, DraCall, DraDriver, DraService},
     scripted_cri::{Kind, Logged},
 };
 use tokio::time::sleep;
@@ -114,7 +114,7 @@ async fn claim_is_unprepared_after_containers_stop_and_before_the_terminal_phase
     let driver = driver(&node, DRIVER);
     claiming_pod(&node, "web", &["gpu"], 3);
     let written = checkpoint(&node, &[gpu(&["web"])]);
-    driver.behave(Conduct::Slow(secs(10)));
+    driver.behave(Behavior::Slow(secs(10)));
     node.start().await;
     node.cri.allow_everything();
     node.delete("web", None).await;
@@ -358,11 +358,11 @@ async fn failing_dra_driver_blocks_its_pod_and_not_claims_of_other_drivers() {
         let written = checkpoint(&node, &[gpu(&["web"]), nic]);
         let words = match trouble {
             "refuses" => {
-                bad.behave(Conduct::Fails(Code::Internal, "device is busy".to_owned()));
+                bad.behave(Behavior::Fails(Code::Internal, "device is busy".to_owned()));
                 "device is busy"
             }
             "hangs" => {
-                bad.behave(Conduct::Hangs);
+                bad.behave(Behavior::Hangs);
                 "45"
             }
             "is gone" => {
@@ -396,7 +396,7 @@ async fn failing_dra_driver_blocks_its_pod_and_not_claims_of_other_drivers() {
             let _other = driver(&node, DRIVER);
             node.wait_torn_down("web").await;
         } else {
-            bad.behave(Conduct::Well);
+            bad.behave(Behavior::Well);
             node.wait_torn_down("web").await;
         }
         assert_eq!(fs::read(file(&node)).unwrap(), written, "{trouble}");
@@ -416,7 +416,7 @@ async fn retry_of_a_failed_call_keeps_a_claim_shared_with_a_running_pod() {
         drivers: &[OTHER, DRIVER],
     };
     checkpoint(&node, &[gpu(&["web", "db"]), nic]);
-    own.behave_for(3, Conduct::Fails(Code::Unavailable, "not yet".to_owned()));
+    own.behave_for(3, Behavior::Fails(Code::Unavailable, "not yet".to_owned()));
     node.start().await;
     node.cri.allow_everything();
     node.delete("web", None).await;

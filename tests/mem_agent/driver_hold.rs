@@ -8,7 +8,7 @@ use testbed::{
         faults::{Action, Fault},
         requests::Request,
     },
-    drivers::{Conduct, CsiDriver, DraDriver, DraService, left::Pv},
+    drivers::{Behavior, CsiDriver, DraDriver, DraService, csi_volumes::Pv},
     scripted_cri::{Kind, PodBuilder, Seen, StopPodSandbox, expect},
 };
 use tokio::time::{Instant, sleep};
@@ -60,8 +60,8 @@ async fn started(ends_after: u64) -> (Node, CsiDriver) {
     (node, driver)
 }
 
-fn busy() -> Conduct {
-    Conduct::Fails(Code::Internal, "busy".to_owned())
+fn busy() -> Behavior {
+    Behavior::Fails(Code::Internal, "busy".to_owned())
 }
 
 fn stops(node: &Node, name: &str) -> Vec<(Duration, Seen)> {
@@ -163,7 +163,7 @@ async fn restart_changes_neither_grace_nor_hold() {
         }
         assert!(stops(&node, "csi").is_empty());
         if recovers {
-            driver.behave(Conduct::Well);
+            driver.behave(Behavior::Well);
         }
         assert_eq!(wait_stopped(&node, "csi").await, secs(30));
         assert!(began.elapsed() < secs(66), "{:?}", began.elapsed());
@@ -192,7 +192,7 @@ async fn termination_not_attempted_beside_a_kubelet_has_not_begun_after_a_restar
     // The hold begins with the first attempt.
     sleep(secs(40)).await;
     assert!(stops(&node, "csi").is_empty());
-    driver.behave(Conduct::Well);
+    driver.behave(Behavior::Well);
     assert_eq!(wait_stopped(&node, "csi").await, secs(30));
 }
 
@@ -278,7 +278,7 @@ async fn pod_without_an_object_still_holds_its_driver() {
     node.wait_blocked("csi", "held: default/db").await;
     sleep(secs(20)).await;
     assert!(stops(&node, "csi").is_empty());
-    driver.behave(Conduct::Well);
+    driver.behave(Behavior::Well);
     node.wait_torn_down("db").await;
     node.wait_torn_down("csi").await;
 }
@@ -348,7 +348,7 @@ async fn dra_driver_is_stopped_after_terminating_pods_with_its_claims() {
     node.wait_blocked("dra", "held: default/job").await;
     sleep(secs(30)).await;
     assert!(stops(&node, "dra").is_empty());
-    driver.behave(Conduct::Well);
+    driver.behave(Behavior::Well);
     node.wait_torn_down("job").await;
     node.wait_torn_down("dra").await;
 }
@@ -512,7 +512,7 @@ async fn held_driver_requests_no_list_while_a_known_pod_needs_it() {
     let before = lists();
     sleep(secs(40)).await;
     assert_eq!(lists(), before);
-    driver.behave(Conduct::Well);
+    driver.behave(Behavior::Well);
     node.wait_torn_down("csi").await;
     assert!(lists() > before, "what is known is confirmed");
 }

@@ -70,7 +70,7 @@ async fn no_request_accepts_compression_or_asks_for_an_unsafe_deletion() {
     node.simple_pod("web");
     let bodies: Arc<Mutex<Vec<String>>> = Arc::default();
     let captured = Arc::clone(&bodies);
-    node.api.tell(Box::new(move |asked, body, code| {
+    node.api.set_witness(Box::new(move |asked, body, code| {
         if asked.user.starts_with("system:node:") && asked.verb == "delete" && code.is_none() {
             captured
                 .lock()

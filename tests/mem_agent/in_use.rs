@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use testbed::{
     apiserver::faults::Fault,
     drivers::{
-        Conduct, CsiCall, CsiDriver,
-        left::{Pv, staging},
+        Behavior, CsiCall, CsiDriver,
+        csi_volumes::{Pv, staging},
     },
     rest::Patch,
 };
@@ -109,7 +109,7 @@ async fn started() -> (Node, CsiDriver) {
 #[tokio::test(start_paused = true)]
 async fn pod_terminates_and_its_volume_is_detachable_only_after_unpublish_and_unstage() {
     let (node, driver) = started().await;
-    driver.behave(Conduct::Slow(secs(20)));
+    driver.behave(Behavior::Slow(secs(20)));
     node.delete("db", None).await;
     wait_until("the volume is being unstaged", async || {
         assert_attached(&node, "db").await;
@@ -131,10 +131,10 @@ async fn pod_terminates_and_its_volume_is_detachable_only_after_unpublish_and_un
 async fn failing_csi_driver_keeps_the_pod_and_its_volume_attached() {
     for (behavior, words) in [
         (
-            Conduct::Fails(Code::Internal, "target is busy".into()),
+            Behavior::Fails(Code::Internal, "target is busy".into()),
             "target is busy",
         ),
-        (Conduct::Hangs, "120"),
+        (Behavior::Hangs, "120"),
     ] {
         let (node, driver) = started().await;
         driver.behave(behavior);
@@ -142,7 +142,7 @@ async fn failing_csi_driver_keeps_the_pod_and_its_volume_attached() {
         node.wait_blocked("db", words).await;
         sleep(secs(600)).await;
         assert_attached(&node, "db").await;
-        driver.behave(Conduct::Well);
+        driver.behave(Behavior::Well);
         node.wait_torn_down("db").await;
         assert_eq!(in_use(&node).await, json!([OTHER]));
     }
@@ -151,7 +151,7 @@ async fn failing_csi_driver_keeps_the_pod_and_its_volume_attached() {
 #[tokio::test(start_paused = true)]
 async fn approved_volume_without_a_mount_is_removed_without_its_driver() {
     let (node, driver) = started().await;
-    driver.behave(Conduct::Fails(Code::Internal, "no".into()));
+    driver.behave(Behavior::Fails(Code::Internal, "no".into()));
     node.delete("db", None).await;
     let mut held = String::new();
     for verb in ["unpublish", "unstage"] {
@@ -193,7 +193,7 @@ async fn answer_of_a_driver_does_not_count_while_the_mount_exists() {
     let target = node.pod_dir("db").join("volumes/kubernetes.io~csi/pv-1/mount");
     let staging = staging(&node.path("kubelet"), &PV);
     mounts(&node, &[&staging, &target]);
-    driver.behave(Conduct::Pretends);
+    driver.behave(Behavior::Pretends);
     node.delete("db", None).await;
     node.wait_blocked("db", "still mounted").await;
     sleep(secs(300)).await;
@@ -204,7 +204,7 @@ async fn answer_of_a_driver_does_not_count_while_the_mount_exists() {
     sleep(secs(300)).await;
     assert_attached(&node, "db").await;
     mounts(&node, &[]);
-    driver.behave(Conduct::Well);
+    driver.behave(Behavior::Well);
     node.wait_torn_down("db").await;
     assert_eq!(in_use(&node).await, json!([OTHER]));
 }
@@ -243,7 +243,7 @@ async fn filesystem_mounted_in_another_mount_namespace_is_not_unstaged() {
 async fn filesystem_left_in_another_mount_namespace_keeps_its_volume_attached() {
     let (node, driver) = started().await;
     mounts(&node, &[&staging(&node.path("kubelet"), &PV)]);
-    driver.behave(Conduct::Slow(secs(5)));
+    driver.behave(Behavior::Slow(secs(5)));
     node.delete("db", None).await;
     wait_until("the volume is being unstaged", async || {
         calls(&driver).contains(&"unstage")

@@ -153,7 +153,7 @@ async fn runtime_events_trigger_an_earlier_orphan_check() {
     let mut took = Vec::new();
     for tells in [false, true] {
         let mut node = Node::new().await;
-        node.cri.change(|world| world.tells_events = tells);
+        node.cri.change(|world| world.sends_events = tells);
         node.simple_pod("lives");
         node.start().await;
         node.cri.allow_everything();

@@ -4,8 +4,8 @@ use std::fs;
 
 use serde_json::json;
 use testbed::drivers::{
-    Conduct, CsiCall, CsiDriver,
-    left::{Pv, staging},
+    Behavior, CsiCall, CsiDriver,
+    csi_volumes::{Pv, staging},
 };
 use tokio::time::{Instant, sleep};
 use tonic::Code;
@@ -47,7 +47,7 @@ fn unstaged(driver: &CsiDriver) -> usize {
 async fn hanging_driver_delays_no_other_leftover() {
     let node = node_after_termination_of(&["web"]).await;
     let driver = staged(&node, DRIVER, &["1", "2", "3", "4", "5", "6", "7", "8"]);
-    driver.behave(Conduct::Hangs);
+    driver.behave(Behavior::Hangs);
     let began = Instant::now();
     let left = node.pod_dir("web").join("volumes/kubernetes.io~empty-dir/data");
     fs::create_dir_all(&left).unwrap();
@@ -61,7 +61,7 @@ async fn volume_that_cannot_be_unstaged_is_retried_with_backoff_and_logged_once(
     let log = Log::new();
     let node = node_after_termination_of(&[]).await;
     let driver = staged(&node, DRIVER, &["1"]);
-    let refuses = |why: &str| Conduct::Fails(Code::Internal, why.to_owned());
+    let refuses = |why: &str| Behavior::Fails(Code::Internal, why.to_owned());
     driver.behave(refuses("no way"));
     sleep(secs(3600)).await;
     // The first call is always GetCapabilities.
@@ -74,7 +74,7 @@ async fn volume_that_cannot_be_unstaged_is_retried_with_backoff_and_logged_once(
     assert_eq!(log.lines("no way").len(), 1);
     driver.behave(refuses("no chance"));
     wait_until("the change is logged", async || log.lines("no chance").len() == 1).await;
-    driver.behave(Conduct::Well);
+    driver.behave(Behavior::Well);
     wait_until("the volume is unstaged", async || {
         node.status().await.house.volumes.is_empty()
     })
@@ -92,7 +92,7 @@ async fn volume_that_cannot_be_unstaged_is_retried_with_backoff_and_logged_once(
 async fn hanging_driver_delays_no_volume_of_another_driver() {
     let node = node_after_termination_of(&[]).await;
     let hangs = staged(&node, DRIVER, &["1", "2", "3", "4", "5", "6", "7", "8"]);
-    hangs.behave(Conduct::Hangs);
+    hangs.behave(Behavior::Hangs);
     let quick = staged(&node, "quick.example.com", &["quick"]);
     let began = Instant::now();
     wait_until("the volume is unstaged", async || unstaged(&quick) == 1).await;

@@ -112,13 +112,13 @@ async fn a_dependent_in_a_group_that_recovers_too_late_is_deleted_in_the_backgro
 #[tokio::test(start_paused = true)]
 async fn a_built_in_group_missing_in_discovery_delays_deletions_until_it_returns() {
     let mut cluster = Cluster::new().await;
-    cluster.api.set_away("dead.test/v1", true);
+    cluster.api.set_unavailable("dead.test/v1", true);
     create_owners(&cluster).await;
     cluster.start().await;
     delete_owners(&cluster).await;
     sleep(secs(7200)).await;
     assert!(cluster.exists("foreground").await && cluster.exists("orphaning").await);
-    cluster.api.set_away("dead.test/v1", false);
+    cluster.api.set_unavailable("dead.test/v1", false);
     cluster.wait_for_deletion("foreground").await;
     cluster.wait_for_deletion("orphaning").await;
 }

@@ -9,7 +9,7 @@ use pod_teardown::{
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
-pub use testbed::family::{ObjectSpec, TEST_FINALIZER, owned, owners_of, to, with_finalizer};
+pub use testbed::owner_references::{ObjectSpec, TEST_FINALIZER, owned, owners_of, to, with_finalizer};
 use testbed::{
     api::ApiServer as _,
     apiserver::{Config, MemApiServer, faults::Fault, requests::Request},

@@ -43,7 +43,7 @@ async fn check_of_credentials_without_rights_names_the_manifest_to_apply() {
 #[tokio::test(start_paused = true)]
 async fn an_aggregated_api_that_is_down_is_named() {
     let cluster = Cluster::new().await;
-    cluster.api.set_away("apps/v1", true);
+    cluster.api.set_unavailable("apps/v1", true);
     let rows = collector_rights(&client(&cluster).await).await;
     assert_eq!((rows.len(), rows[1].verdict), (2, Verdict::Warning), "{rows:?}");
     assert!(rows[1].seen.contains("apps"), "{rows:?}");

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use pod_teardown::node::effects::{Effects, EffectsBlocked, Outcome};
 use pod_teardown::node::{grpc::GrpcError, plugins::Csi};
-use testbed::drivers::{Conduct, CsiCall, CsiDriver};
+use testbed::drivers::{Behavior, CsiCall, CsiDriver};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 use tonic::Code;
@@ -67,7 +67,7 @@ async fn every_error_code_is_a_failure_including_not_found() {
     let root = Root::new();
     let (driver, csi) = start(&root).await;
     for code in (1..=16).map(Code::from_i32) {
-        driver.behave_for(1, Conduct::Fails(code, "volume is\nunknown".to_owned()));
+        driver.behave_for(1, Behavior::Fails(code, "volume is\nunknown".to_owned()));
         let error = unpublish(&csi, &Effects::ungated()).await.unwrap_err();
         let GrpcError::Failed {
             code: found,
@@ -91,7 +91,7 @@ async fn every_error_code_is_a_failure_including_not_found() {
 async fn hanging_driver_times_out_at_its_deadline() {
     let root = Root::new();
     let (driver, csi) = start(&root).await;
-    driver.behave(Conduct::Hangs);
+    driver.behave(Behavior::Hangs);
     let begun = Instant::now();
     let error = unpublish(&csi, &Effects::ungated()).await.unwrap_err();
     assert_eq!(begun.elapsed(), secs(120));
@@ -107,9 +107,9 @@ async fn hanging_driver_times_out_at_its_deadline() {
     ));
     assert_eq!(begun.elapsed(), secs(3));
 
-    driver.behave(Conduct::Slow(secs(119)));
+    driver.behave(Behavior::Slow(secs(119)));
     assert_eq!(unpublish(&csi, &Effects::ungated()).await, Ok(Outcome::Done));
-    driver.behave_if(|call| *call == CsiCall::Capabilities, Conduct::Hangs);
+    driver.behave_if(|call| *call == CsiCall::Capabilities, Behavior::Hangs);
     let task = tokio::spawn(async move { (unpublish(&csi, &Effects::ungated()).await, csi.supports_staging().await) });
     let (unpublished, stages) = task.await.unwrap();
     assert_eq!(unpublished, Ok(Outcome::Done));
@@ -120,7 +120,7 @@ async fn hanging_driver_times_out_at_its_deadline() {
 async fn missing_or_crashing_driver_is_unreachable_at_once() {
     let root = Root::new();
     let (driver, csi) = start(&root).await;
-    driver.behave(Conduct::Hangs);
+    driver.behave(Behavior::Hangs);
     let effects = Effects::ungated();
     let (cut, ()) = futures::join!(csi.unstage(VOLUME, Path::new(TARGET), &effects), async {
         sleep(secs(3)).await;
@@ -140,7 +140,7 @@ async fn missing_or_crashing_driver_is_unreachable_at_once() {
         )
     );
     driver.come_back().unwrap();
-    driver.behave(Conduct::Well);
+    driver.behave(Behavior::Well);
     assert_eq!(unpublish(&csi, &Effects::ungated()).await, Ok(Outcome::Done));
 }
 
@@ -195,7 +195,7 @@ async fn gate_that_shuts_while_connecting_blocks_the_call() {
 async fn call_in_flight_is_canceled_when_the_gate_shuts() {
     let root = Root::new();
     let (driver, csi) = start(&root).await;
-    driver.behave(Conduct::Hangs);
+    driver.behave(Behavior::Hangs);
     let (is_shut, shuts) = (Arc::new(AtomicBool::new(false)), Arc::new(Notify::new()));
     let shut = Arc::clone(&is_shut);
     let gate = move || {

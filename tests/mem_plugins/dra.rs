@@ -11,7 +11,7 @@ use pod_teardown::node::{
     plugins::{ClaimRef, Dra, Service, Unprepared},
 };
 use testbed::drivers::claims::{Prepared, write_checkpoint};
-use testbed::drivers::{Conduct, DraCall, DraDriver, DraService};
+use testbed::drivers::{Behavior, DraCall, DraDriver, DraService};
 use tokio::time::Instant;
 use tonic::Code;
 
@@ -75,7 +75,7 @@ async fn only_claims_in_the_answer_without_error_are_unprepared() {
     let (driver, plugin) = start(&root, &[DraService::V1]).await;
     driver.fails_for("c1", "device is busy");
     driver.passes_over("c2");
-    driver.tells_of("stranger");
+    driver.answers_also_for("stranger");
     let claims = [claim("c1"), claim("c2"), claim("c3")];
     let answer = plugin.unprepare(&claims, &Effects::ungated()).await;
     let expected = Unprepared {
@@ -88,7 +88,7 @@ async fn only_claims_in_the_answer_without_error_are_unprepared() {
     };
     assert_eq!(answer, Ok(Some(expected)));
 
-    driver.behave_for(1, Conduct::Pretends);
+    driver.behave_for(1, Behavior::Pretends);
     let answer = plugin.unprepare(&claims, &Effects::ungated()).await.unwrap().unwrap();
     assert!(answer.claims.values().all(Result::is_err), "{answer:?}");
 }
@@ -97,12 +97,12 @@ async fn only_claims_in_the_answer_without_error_are_unprepared() {
 async fn errors_of_a_driver_name_the_claims() {
     let root = Root::new();
     let (driver, plugin) = start(&root, &[DraService::V1]).await;
-    driver.behave_for(1, Conduct::Fails(Code::Internal, "no".to_owned()));
+    driver.behave_for(1, Behavior::Fails(Code::Internal, "no".to_owned()));
     let error = plugin.unprepare(&[claim("c1")], &Effects::ungated()).await.unwrap_err();
     let text = format!("NodeUnprepareResources of driver \"{GPU}\" for \"shop/claim-c1 (c1)\": Internal: no");
     assert_eq!(error.to_string(), text);
 
-    driver.behave_for(1, Conduct::Hangs);
+    driver.behave_for(1, Behavior::Hangs);
     let begun = Instant::now();
     let error = plugin.unprepare(&[claim("c1")], &Effects::ungated()).await.unwrap_err();
     assert_eq!(begun.elapsed(), secs(45));

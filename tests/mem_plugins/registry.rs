@@ -12,7 +12,7 @@ use pod_teardown::node::{
     grpc::GrpcError,
     plugins::{Csi, Kind, Registered, Registrars, Registry},
 };
-use testbed::drivers::{Conduct, CsiDriver, DraDriver, DraService};
+use testbed::drivers::{Behavior, CsiDriver, DraDriver, DraService};
 use tokio::time::Instant;
 
 use crate::{Root, made_at, secs};
@@ -105,7 +105,7 @@ async fn registration_is_cached_while_its_socket_is_unchanged_and_listens() {
     let read = async || registrars.read(&root.registry(), &Effects::ungated()).await.unwrap();
     let first = read().await;
     assert_eq!(first.registered.len(), 1);
-    driver.introduces_itself(Conduct::Hangs);
+    driver.introduces_itself(Behavior::Hangs);
     assert_eq!(read().await, first, "it was not asked");
     driver.crash().await;
     let unavailable = read().await;
@@ -113,7 +113,7 @@ async fn registration_is_cached_while_its_socket_is_unchanged_and_listens() {
     assert!(unavailable.unresponsive[0].error.is_unreachable());
     driver.come_back().unwrap();
     assert_eq!(read().await.registered.len(), 0, "it is another socket, which is asked");
-    driver.introduces_itself(Conduct::Well);
+    driver.introduces_itself(Behavior::Well);
     assert_eq!(read().await.registered, first.registered);
 }
 
@@ -135,7 +135,7 @@ async fn hanging_registrars_take_two_seconds_in_total() {
     let hanging: Vec<_> = (0..20)
         .map(|i| {
             let driver = CsiDriver::start(&root.path(), &format!("hangs-{i}.example.com")).unwrap();
-            driver.introduces_itself(Conduct::Hangs);
+            driver.introduces_itself(Behavior::Hangs);
             driver
         })
         .collect();

@@ -117,7 +117,7 @@ impl Run {
     ) -> Result<(Self, History)> {
         let pod = everything(grace(strike.as_ref()));
         let (pod, storage) = shared.drivers.run(&scene, pod, Some(&shared.kept)).await?;
-        let dir = scene.stage.containerd.ground().dir();
+        let dir = scene.stage.containerd.workspace().dir();
         let kept = dir.join("kept").join(&scene.namespace);
         link_outside(&pod, &kept)?;
         let gate = Gate::open(&dir.join(format!("{}.sock", scene.namespace)))?;
@@ -180,7 +180,7 @@ impl Run {
     fn request_eviction(&mut self) -> Result<()> {
         self.note("its eviction is asked for");
         self.begun.end = Timestamp::now();
-        let dir = self.scene.stage.containerd.ground().dir().join("agent");
+        let dir = self.scene.stage.containerd.workspace().dir().join("agent");
         let pod = format!("{}/{POD}", self.scene.namespace);
         self.eviction = Some(Eviction::ask(Path::new(AGENT), &dir, &pod)?);
         Ok(())

@@ -19,8 +19,8 @@ use pod_teardown::{
     teardown::volumes::{VolumesReport, storage::Storage, tear_down_volumes},
 };
 use testbed::drivers::{
-    Conduct, CsiDriver,
-    left::{Pv, publish_ephemeral, stage_and_publish, stage_and_publish_block, staging},
+    Behavior, CsiDriver,
+    csi_volumes::{Pv, publish_ephemeral, stage_and_publish, stage_and_publish_block, staging},
 };
 
 use crate::{
@@ -68,7 +68,7 @@ fn simultaneous_teardown_of_two_pods_leaves_nothing_staged() {
         node.publish();
         let other = other_pod(node.space);
         stage_and_publish(&node.space.root, other.uid(), &PV).unwrap();
-        node.driver.behave(Conduct::Slow(Duration::from_millis(50)));
+        node.driver.behave(Behavior::Slow(Duration::from_millis(50)));
         let (one, two) = tokio::join!(node.tear_down(), tear_down_volumes(&other, &node.storage));
         assert_eq!((one.unwrap().withheld, two.unwrap().withheld), (0, 0));
         assert_eq!(node.calls(), ["unpublish", "unpublish", "unstage"]);
@@ -80,7 +80,7 @@ fn simultaneous_teardown_of_two_pods_leaves_nothing_staged() {
 fn driver_that_reports_success_with_a_mount_left_is_called_again() {
     on_node(Known::with(&[IN_USE]), async |node| {
         let published = node.publish();
-        node.driver.behave(Conduct::Pretends);
+        node.driver.behave(Behavior::Pretends);
         for _ in 0..2 {
             let why = node.fails().await;
             assert!(why.contains("still mounted") && why.contains(DRIVER), "{why}");
@@ -90,11 +90,11 @@ fn driver_that_reports_success_with_a_mount_left_is_called_again() {
         assert!(published.target.join("data").exists());
 
         // The same for unstage.
-        node.driver.behave_for(1, Conduct::Well);
+        node.driver.behave_for(1, Behavior::Well);
         let why = node.fails().await;
         assert!(why.contains("globalmount") && why.contains("still mounted"), "{why}");
         assert_eq!(node.known.has_in_use(), [IN_USE]);
-        node.driver.behave(Conduct::Well);
+        node.driver.behave(Behavior::Well);
         node.is_torn_down().await;
         node.assert_clean();
     });
@@ -147,7 +147,7 @@ fn unavailable_driver_is_named_and_keeps_the_pod_until_it_is_back() {
 fn driver_error_is_reported_and_the_call_retried() {
     on_node(Known::with(&[IN_USE]), async |node| {
         node.publish();
-        let busy = Conduct::Fails(tonic::Code::Internal, "target is busy".into());
+        let busy = Behavior::Fails(tonic::Code::Internal, "target is busy".into());
         node.driver.behave_for(1, busy);
         let why = node.fails().await;
         assert!(
@@ -172,12 +172,12 @@ fn hanging_driver_blocks_no_other_volume() {
             staged: true,
         };
         stage_and_publish(&node.space.root, other.uid(), &pv).unwrap();
-        node.driver.behave(Conduct::Hangs);
+        node.driver.behave(Behavior::Hangs);
         tokio::select! {
             done = node.tear_down() => panic!("{done:?}"),
             done = tear_down_volumes(&other, &node.storage) => assert_eq!(done.unwrap().unmounted, 2),
         }
-        node.driver.behave(Conduct::Well);
+        node.driver.behave(Behavior::Well);
         node.is_torn_down().await;
         node.assert_clean();
     });
@@ -471,12 +471,12 @@ fn block_volume_of_two_pods_stays_staged_until_the_second_terminates() {
 fn block_volume_still_mapped_after_success_keeps_the_pod() {
     on_node(Known::with(&[IN_USE]), async |node| {
         let block = stage_and_publish_block(&node.space.root, UID, &PV, &disk(node.space), false).unwrap();
-        node.driver.behave(Conduct::Pretends);
+        node.driver.behave(Behavior::Pretends);
         let why = node.fails().await;
         assert!(why.contains("still mounted"), "{why}");
         assert!(block.target.exists() && block.link.is_symlink());
         assert_eq!(node.known.has_in_use(), [IN_USE]);
-        node.driver.behave(Conduct::Well);
+        node.driver.behave(Behavior::Well);
         node.is_torn_down().await;
         node.assert_clean();
     });

@@ -17,8 +17,8 @@ use pod_teardown::{
     teardown::volumes::{mapped_pods, tear_down_approved, tear_down_volumes},
 };
 use testbed::drivers::{
-    Conduct, CsiCall,
-    left::{Pv, stage_and_publish, stage_and_publish_block},
+    Behavior, CsiCall,
+    csi_volumes::{Pv, stage_and_publish, stage_and_publish_block},
 };
 
 use tonic::Code;
@@ -88,7 +88,7 @@ fn simultaneous_teardown_of_file_system_and_block_device_leaves_nothing_staged()
         let other = node.space.another_pod();
         stage_and_publish(&node.space.root, UID, &PV).unwrap();
         stage_and_publish_block(&node.space.root, other.uid(), &SAME_HANDLE, &disk(node.space), false).unwrap();
-        node.driver.behave(Conduct::Slow(Duration::from_millis(50)));
+        node.driver.behave(Behavior::Slow(Duration::from_millis(50)));
         tokio::join!(node.is_torn_down(), is_torn_down(node, &other));
         assert_eq!(node.calls(), ["unpublish", "unpublish", "unstage", "unstage"]);
         nothing_is_mounted(node);
@@ -167,7 +167,7 @@ fn file_left_by_a_driver_is_removed_if_empty() {
                 umount(mounted).unwrap();
             }
             fs::write(&block.target, holds).unwrap();
-            node.driver.behave_for(1, Conduct::Pretends);
+            node.driver.behave_for(1, Behavior::Pretends);
             node.is_torn_down().await;
             assert_eq!(node.calls(), ["unpublish", "unstage"], "{holds:?}");
             assert!(!block.link.is_symlink());
@@ -274,7 +274,7 @@ fn volume_published_as_a_link_is_unpublished_without_following_it() {
             node.driver.come_back().unwrap();
             if pretends {
                 // It leaves the link.
-                node.driver.behave_for(1, Conduct::Pretends);
+                node.driver.behave_for(1, Behavior::Pretends);
             }
             node.is_torn_down().await;
             assert_eq!(node.calls(), ["unpublish", "unstage"]);
@@ -289,7 +289,7 @@ fn volume_published_as_a_link_is_unpublished_without_following_it() {
 fn volume_unknown_to_its_driver_counts_as_removed_once_unmounted() {
     on_node(Known::with(&[IN_USE]), async |node| {
         let published = node.publish();
-        let unknown = Conduct::Fails(Code::NotFound, "no such volume".to_owned());
+        let unknown = Behavior::Fails(Code::NotFound, "no such volume".to_owned());
         node.driver.behave_if(|call| *call != CsiCall::Capabilities, unknown);
         for place in [&published.target, published.staging.as_ref().unwrap()] {
             let why = node.fails().await;
@@ -306,7 +306,7 @@ fn volume_unknown_to_its_driver_counts_as_removed_once_unmounted() {
 fn approved_volume_is_torn_down_without_its_driver_once_unmounted() {
     on_node(Known::with(&[IN_USE]), async |node| {
         let published = node.publish();
-        node.driver.behave(Conduct::Fails(Code::Internal, "no".to_owned()));
+        node.driver.behave(Behavior::Fails(Code::Internal, "no".to_owned()));
         let mut approved = BTreeSet::new();
         for place in [&published.target, published.staging.as_ref().unwrap()] {
             let tear_down = async |approved: &BTreeSet<String>| {

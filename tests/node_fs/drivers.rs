@@ -13,8 +13,8 @@ use pod_teardown::node::{
     plugins::{Csi, Registry},
 };
 use testbed::drivers::{
-    Conduct, CsiDriver,
-    left::{self, Pv},
+    Behavior, CsiDriver,
+    csi_volumes::{self, Pv},
 };
 use tonic::Code;
 
@@ -52,7 +52,7 @@ fn csi_volume_of_two_pods_has_one_stage_and_is_torn_down_by_driver_calls() {
     in_own_namespace(|space| {
         block_on(async {
             let (_driver, csi) = start(space).await;
-            let pods = [UID, OTHER].map(|uid| left::stage_and_publish(&space.root, uid, &PV).unwrap());
+            let pods = [UID, OTHER].map(|uid| csi_volumes::stage_and_publish(&space.root, uid, &PV).unwrap());
             let staging = pods[0].staging.clone().unwrap();
             let staged = staging.parent().unwrap();
             assert_eq!(
@@ -65,8 +65,8 @@ fn csi_volume_of_two_pods_has_one_stage_and_is_torn_down_by_driver_calls() {
             let expected = VolumeData {
                 driver: Some(PV.driver.to_owned()),
                 handle: Some(PV.handle.to_owned()),
-                attachment_id: Some(csi_files::attachment_id(PV.handle, PV.driver, left::NODE)),
-                node: Some(left::NODE.to_owned()),
+                attachment_id: Some(csi_files::attachment_id(PV.handle, PV.driver, csi_volumes::NODE)),
+                node: Some(csi_volumes::NODE.to_owned()),
                 spec_name: Some(PV.name.to_owned()),
                 lifecycle: Lifecycle::Persistent,
             };
@@ -96,9 +96,9 @@ fn driver_that_pretends_leaves_the_mount_and_a_failing_one_names_it() {
         block_on(async {
             let (driver, csi) = start(space).await;
             let not_staged = Pv { staged: false, ..PV };
-            let pod = left::stage_and_publish(&space.root, UID, &not_staged).unwrap();
+            let pod = csi_volumes::stage_and_publish(&space.root, UID, &not_staged).unwrap();
             assert!(!pod.staging.unwrap().parent().unwrap().join("vol_data.json").exists());
-            driver.behave_for(1, Conduct::Pretends);
+            driver.behave_for(1, Behavior::Pretends);
             let effects = Effects::ungated();
             assert_eq!(csi.unpublish(PV.handle, &pod.target, &effects).await, Ok(Outcome::Done));
             assert_eq!(mounted(space), [&*pod.target]);
@@ -130,7 +130,7 @@ fn ephemeral_csi_volume_has_the_computed_handle_and_no_stage() {
     in_own_namespace(|space| {
         block_on(async {
             let (_driver, csi) = start(space).await;
-            let pod = left::publish_ephemeral(&space.root, UID, "scratch", PV.driver).unwrap();
+            let pod = csi_volumes::publish_ephemeral(&space.root, UID, "scratch", PV.driver).unwrap();
             let handle = csi_files::ephemeral_handle(UID, "scratch");
             let data = data(&pod.volume);
             assert_eq!(
@@ -154,7 +154,7 @@ fn csi_block_volume_has_two_mounts_a_link_and_a_loop_device() {
             let (_driver, csi) = start(space).await;
             let disk = space.outside.join("disk");
             write(&disk, &"x".repeat(1 << 16));
-            let block = left::stage_and_publish_block(&space.root, UID, &PV, &disk, true).unwrap();
+            let block = csi_volumes::stage_and_publish_block(&space.root, UID, &PV, &disk, true).unwrap();
             let lock = block.lock.unwrap();
             assert!(lock.is_attached());
             assert_eq!(fs::read_link(&block.link).unwrap(), block.target);

@@ -21,7 +21,7 @@ use pod_teardown::{
         },
     },
 };
-use testbed::drivers::left::{stage_and_publish_block, staging};
+use testbed::drivers::csi_volumes::{stage_and_publish_block, staging};
 
 use crate::{
     csi::disk,

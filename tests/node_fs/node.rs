@@ -16,7 +16,7 @@ use pod_teardown::{
 };
 use testbed::drivers::{
     CsiCall, CsiDriver,
-    left::{Published, Pv, stage_and_publish, staging},
+    csi_volumes::{Published, Pv, stage_and_publish, staging},
 };
 
 use crate::space::{Space, UID, block_on, in_own_namespace, soon, write};

@@ -18,7 +18,7 @@ use std::{
 };
 
 use nix::mount::{MsFlags, mount, umount};
-use testbed::drivers::left::{publish_ephemeral, stage_and_publish, stage_and_publish_block};
+use testbed::drivers::csi_volumes::{publish_ephemeral, stage_and_publish, stage_and_publish_block};
 
 use crate::{
     data::{Loop, image, map_block},

@@ -29,7 +29,7 @@ impl Scene {
         let state = State::new(dir.path());
         let mut world = World::new();
         world.pod("default", "p", "u").container("c");
-        let cri = ScriptedCri::unheard(world, Box::new(Judge(state.clone())));
+        let cri = ScriptedCri::without_socket(world, Box::new(Judge(state.clone())));
         state.now().pods.insert("u".to_owned(), PodHistory::default());
         Self { state, cri, _dir: dir }
     }

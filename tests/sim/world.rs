@@ -115,7 +115,7 @@ impl<'p> Sim<'p> {
         }
         fs::write(node.join("outside/keep"), "").unwrap();
         let state = State::new(&node);
-        let cri = Arc::new(ScriptedCri::unheard(
+        let cri = Arc::new(ScriptedCri::without_socket(
             World::with(plan.manners),
             Box::new(Judge(state.clone())),
         ));
@@ -126,12 +126,12 @@ impl<'p> Sim<'p> {
                 began_at: began_at(),
                 ..Config::default()
             };
-            let api = MemApiServer::unheard(&config).unwrap();
+            let api = MemApiServer::without_socket(&config).unwrap();
             let uid = if home { "node-uid" } else { "another" };
             api.insert_raw(json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": NODE, "uid": uid } }))
                 .unwrap();
             let (state, cri) = (state.clone(), Arc::clone(&cri));
-            api.tell(Box::new(move |asked, body, code| {
+            api.set_witness(Box::new(move |asked, body, code| {
                 judge::request(&state, &cri, home, asked, body, code);
             }));
             Arc::new(api)

@@ -67,7 +67,7 @@ async fn renewed_certificate_is_used_and_an_expired_one_loses_nothing(
     plane: &ControlPlane,
 ) -> Result<()> {
     let stage = Arc::clone(&scene.stage);
-    let dir = stage.containerd.ground().dir().join("pki");
+    let dir = stage.containerd.workspace().dir().join("pki");
     fs::create_dir(&dir)?;
     let mut certificates = Certificates {
         plane,

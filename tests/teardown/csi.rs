@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use testbed::drivers::{Conduct, CsiCall};
+use testbed::drivers::{Behavior, CsiCall};
 use tokio::time::{Instant, sleep};
 use tonic::Code;
 
@@ -26,7 +26,7 @@ pub async fn volume_may_be_attached_elsewhere_only_after_its_driver_has_unstaged
     );
 
     let is_unstage = |call: &CsiCall| matches!(call, CsiCall::Unstage { .. });
-    let refuses = Conduct::Fails(Code::Internal, "the array is away".to_owned());
+    let refuses = Behavior::Fails(Code::Internal, "the array is away".to_owned());
     drivers.csi().behave_if(is_unstage, refuses);
     scene.delete(&pod, None).await?;
     let event = scene.event(&pod, "FailedUnMount").await?["message"].to_string();
@@ -51,7 +51,7 @@ pub async fn volume_may_be_attached_elsewhere_only_after_its_driver_has_unstaged
     ensure!(storage.mounted()? == [&*storage.staging], "{:?}", storage.mounted()?);
     scene.object("stateful").await?;
 
-    drivers.csi().behave(Conduct::Well);
+    drivers.csi().behave(Behavior::Well);
     scene.gone_and_clean(&pod).await?;
     let asked = storage.volumes_asked(&drivers);
     let (unpublish, unstage) = (storage.unpublish(), storage.unstage());

@@ -8,7 +8,7 @@ use testbed::{
     drivers::{
         CsiCall, CsiDriver, DraCall, DraDriver, DraService,
         claims::{Prepared, write_checkpoint},
-        left::{Pv, stage_and_publish},
+        csi_volumes::{Pv, stage_and_publish},
     },
     mounts,
     pods::StartedPod,

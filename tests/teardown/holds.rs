@@ -139,7 +139,7 @@ pub async fn node_that_was_registered_again_blocks_all_effects(scene: &mut Scene
 /// A process that looks like this node's kubelet: the name and the root directory are what counts. It ends with the
 /// scene.
 fn kubelet(scene: &Scene) -> Result<Child> {
-    let binary = scene.stage.containerd.ground().dir().join("kubelet-binary");
+    let binary = scene.stage.containerd.workspace().dir().join("kubelet-binary");
     fs::create_dir_all(&binary).with_context(|| format!("create {}", binary.display()))?;
     let binary = binary.join("kubelet");
     fs::copy("/bin/dash", &binary).with_context(|| format!("copy a shell to {}", binary.display()))?;
@@ -207,6 +207,6 @@ async fn logged(scene: &Scene, part: &str) -> Result<()> {
 }
 
 fn log(scene: &Scene) -> String {
-    let log = scene.stage.containerd.ground().dir().join("agent/log");
+    let log = scene.stage.containerd.workspace().dir().join("agent/log");
     fs::read_to_string(log).unwrap_or_default()
 }

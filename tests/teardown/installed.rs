@@ -81,7 +81,7 @@ fn shown(property: &str) -> Result<String> {
 /// As a kubelet maps one: a bind mount of the device, and a loop device on that, which keeps its number.
 pub fn map_block(scene: &Scene, pod: &StartedPod) -> Result<Raw> {
     let root = &scene.stage.starter.dirs().kubelet_root;
-    let disk = scene.stage.containerd.ground().dir().join("disk.img");
+    let disk = scene.stage.containerd.workspace().dir().join("disk.img");
     fs::File::create(&disk)?.set_len(8 << 20)?;
     let attach = |file: &Path| output("losetup", &["--find", "--show", file.to_str().context("UTF-8")?]);
     let device = attach(&disk)?;
@@ -147,7 +147,7 @@ impl Installed {
     /// The same with these settings.
     pub async fn at_work_with(scene: &Scene, more: &[(&str, &str)]) -> Result<Self> {
         let installed = Self::new("now")?;
-        let dir = scene.stage.containerd.ground().dir().join("service");
+        let dir = scene.stage.containerd.workspace().dir().join("service");
         fs::create_dir_all(&dir)?;
         let kubeconfig = dir.join("kubeconfig");
         fs::write(&kubeconfig, scene.stage.api.node_kubeconfig(&scene.stage.node))?;

@@ -200,7 +200,7 @@ impl Scene {
 
     /// What a pod of this name has in `/out`.
     pub fn out(&self, name: &str) -> PathBuf {
-        let dir = self.stage.containerd.ground().dir().join("out");
+        let dir = self.stage.containerd.workspace().dir().join("out");
         dir.join(&self.namespace).join(name)
     }
 
@@ -300,7 +300,7 @@ impl Scene {
 
     /// What helps to understand a failure.
     pub async fn explain(&self) -> String {
-        let log = self.stage.containerd.ground().dir().join("agent/log");
+        let log = self.stage.containerd.workspace().dir().join("agent/log");
         let log = fs::read_to_string(log).unwrap_or_default();
         let (ours, all): (Vec<&str>, Vec<&str>) = (
             log.lines().filter(|line| line.contains(&self.namespace)).collect(),

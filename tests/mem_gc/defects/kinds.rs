@@ -92,7 +92,7 @@ async fn a_group_that_discovery_reports_empty_stays_watched_while_its_route_answ
     cluster.map("child", owned([to(&owner, false)])).await;
     cluster.map("foreground", ObjectSpec::default()).await;
     cluster.start_synced().await;
-    cluster.api.set_silent("a.test/v1", true);
+    cluster.api.set_undiscoverable("a.test/v1", true);
     sleep(secs(120)).await;
     assert!(is_watched(&cluster, "a.test"));
     cluster.map("late", owned([to(&owner, false)])).await;

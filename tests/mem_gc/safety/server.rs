@@ -282,7 +282,7 @@ async fn no_request_accepts_compression_or_asks_for_an_unsafe_deletion() {
     let mut cluster = Cluster::new().await;
     let bodies: Arc<Mutex<Vec<String>>> = Arc::default();
     let recorded = Arc::clone(&bodies);
-    cluster.api.tell(Box::new(move |asked, body, code| {
+    cluster.api.set_witness(Box::new(move |asked, body, code| {
         if asked.user == COLLECTOR && asked.verb == "delete" && code.is_none() {
             recorded
                 .lock()

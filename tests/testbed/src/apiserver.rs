@@ -149,7 +149,7 @@ impl MemApiServer {
     ///
     /// # Errors
     /// A node's name is no name.
-    pub fn unheard(config: &Config) -> Result<Self, Error> {
+    pub fn without_socket(config: &Config) -> Result<Self, Error> {
         Self::at(config.listen, None, config)
     }
 
@@ -242,8 +242,8 @@ impl MemApiServer {
     }
 
     /// Tells `witness` of every request from now on.
-    pub fn tell(&self, witness: Witness) {
-        self.shared.requests.tell(witness);
+    pub fn set_witness(&self, witness: Witness) {
+        self.shared.requests.set_witness(witness);
     }
 
     /// What the administrator is answered: code and body, which is null where it is no JSON. A patch is a merge patch.
@@ -286,15 +286,15 @@ impl MemApiServer {
 
     /// Says whether the server behind a group version, such as `apps/v1`, cannot be reached, as may happen to one that
     /// an APIService names: discovery of it fails, and so do all requests for its objects but the watches that run.
-    pub fn set_away(&self, group_version: &str, away: bool) {
+    pub fn set_unavailable(&self, group_version: &str, away: bool) {
         let (group, version) = group_version.split_once('/').unwrap_or(("", group_version));
-        self.shared.store().served.set_away(group, version, away);
+        self.shared.store().served.set_unavailable(group, version, away);
     }
 
     /// Says whether discovery tells nothing of what a group version serves, as a server behind an APIService may.
-    pub fn set_silent(&self, group_version: &str, silent: bool) {
+    pub fn set_undiscoverable(&self, group_version: &str, silent: bool) {
         let (group, version) = group_version.split_once('/').unwrap_or(("", group_version));
-        self.shared.store().served.set_silent(group, version, silent);
+        self.shared.store().served.set_undiscoverable(group, version, silent);
     }
 
     /// All objects of a kind as they are at this moment; none if it is not served.

@@ -9,7 +9,7 @@ pub mod figures;
 pub mod line;
 pub mod round;
 pub mod table;
-pub mod take_over;
+pub mod takeover;
 pub mod usage;
 
 use std::fs;
@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use self::round::{Kind, Size};
 use self::table::Measured;
-use self::take_over::TakenOver;
+use self::takeover::Takeover;
 use crate::apiserver::process::ApiServerProcess;
 use crate::stage::Stage;
 
@@ -69,7 +69,7 @@ impl Plan {
         println!("{machine}");
         let measured = async {
             let sizes = self.all(&stage).await?;
-            let taken_over = TakenOver::measure(&stage, &self.agent, self.waiting, self.rounds).await?;
+            let taken_over = Takeover::measure(&stage, &self.agent, self.waiting, self.rounds).await?;
             Ok::<_, anyhow::Error>((sizes, taken_over))
         };
         let measured = measured.await;
@@ -150,7 +150,7 @@ pub fn load() -> Result<String> {
     Ok(text.split(' ').next().unwrap_or_default().to_owned())
 }
 
-fn write(file: &Path, machine: &str, measured: &[Measured], taken_over: &TakenOver) -> Result<()> {
+fn write(file: &Path, machine: &str, measured: &[Measured], taken_over: &Takeover) -> Result<()> {
     let sizes: Vec<_> = measured
         .iter()
         .map(|measured| json!({ "summary": measured.lines(), "rounds": measured }))

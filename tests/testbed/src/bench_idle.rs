@@ -1,6 +1,6 @@
 //! The bench of standing by: an agent that has nothing to do beside a kubelet that runs a node full of pods.
 //!
-//! `plan → control plane, containerd, kubelet → pods → agent → looks → table`. Everything is real, and nobody asks the agent
+//! `plan → control plane, containerd, kubelet → pods → agent → samples → table`. Everything is real, and nobody asks the agent
 //! anything while it is measured.
 
 #![allow(clippy::print_stdout, reason = "this is the bench's output")]
@@ -55,7 +55,7 @@ pub struct Plan {
 
 /// What was seen up to one moment.
 #[derive(Debug, Clone, Copy, Serialize)]
-struct Look {
+struct Sample {
     /// Seconds since the first look.
     at: f64,
     /// Of the processor so far, in seconds.
@@ -85,46 +85,46 @@ impl Plan {
         println!("{machine}\n{}", programs(&self.agent));
         let measured = self.measure(&stage).await;
         let put_away = stage.containerd.stop().await.context("put the node away");
-        let (looks, restarts) = measured?;
+        let (samples, restarts) = measured?;
         put_away?;
         let (pods, time) = (self.pods, humantime::format_duration(self.time));
         let title = format!("{pods} pods beside a kubelet, {time}; {restarts} restarts of containers meanwhile");
-        println!("\n{METHOD}\n\n{}", line::table(&title, &lines(&looks)).trim_end());
+        println!("\n{METHOD}\n\n{}", line::table(&title, &lines(&samples)).trim_end());
         println!("\nLoad {} at the end.", load()?);
         match &self.json {
             None => Ok(()),
             Some(file) => {
-                let figures = json!({ "machine": machine, "pods": pods, "restarts": restarts, "looks": looks });
+                let figures = json!({ "machine": machine, "pods": pods, "restarts": restarts, "samples": samples });
                 fs::write(file, format!("{figures:#}\n")).with_context(|| format!("write {}", file.display()))
             }
         }
     }
 
-    async fn measure(&self, stage: &Stage) -> Result<(Vec<Look>, i64)> {
+    async fn measure(&self, stage: &Stage) -> Result<(Vec<Sample>, i64)> {
         let kubelet = Kubelet::start(stage).await?;
         println!("The kubelet is ready; it starts {} pods", self.pods);
         pods::run(stage, self.pods).await?;
         println!("All pods run");
         sleep_until(Instant::now() + SETTLE).await;
         // Where a service manager would be told how it is.
-        let manager = stage.containerd.ground().dir().join("notify.sock");
-        let told = UnixDatagram::bind(&manager).with_context(|| format!("listen at {}", manager.display()))?;
+        let manager = stage.containerd.workspace().dir().join("notify.sock");
+        let notified = UnixDatagram::bind(&manager).with_context(|| format!("listen at {}", manager.display()))?;
         let agent = AgentProcess::start_service(stage, &self.agent, &manager).await?;
         let looking = async {
             sleep_until(Instant::now() + SETTLE).await;
             let restarted = pods::restarts(stage).await?;
-            let looks = self.look_at(&agent).await?;
-            let stands_by = agent.status().await?["understudy"]["turn"] == "kubelet";
+            let samples = self.measure_all(&agent).await?;
+            let is_standby = agent.status().await?["understudy"]["turn"] == "kubelet";
             ensure!(
-                stands_by,
+                is_standby,
                 "the agent does not stand by for the kubelet:\n{}",
                 agent.log_tail()
             );
-            Ok((looks, pods::restarts(stage).await? - restarted))
+            Ok((samples, pods::restarts(stage).await? - restarted))
         };
         let looked = tokio::select! {
             looked = looking => looked?,
-            never = listened(&told) => never?,
+            never = receive_notifications(&notified) => never?,
         };
         let code = agent.stop().await?;
         ensure!(code == Some(0), "the agent ended with exit code {code:?}");
@@ -132,31 +132,31 @@ impl Plan {
         Ok(looked)
     }
 
-    async fn look_at(&self, agent: &AgentProcess) -> Result<Vec<Look>> {
+    async fn measure_all(&self, agent: &AgentProcess) -> Result<Vec<Sample>> {
         let pid = agent.pid().context("the agent has ended")?;
         println!("The agent stands by; its pid is {pid}");
         let begin = Instant::now();
-        let mut looks: Vec<Look> = Vec::new();
+        let mut samples: Vec<Sample> = Vec::new();
         for turn in 0..=LOOKS {
             sleep_until(begin + self.time / LOOKS * turn).await;
-            let look = Look::at(pid, begin)?;
+            let look = Sample::at(pid, begin)?;
             println!("{look}");
-            looks.push(look);
+            samples.push(look);
         }
-        Ok(looks)
+        Ok(samples)
     }
 }
 
 const METHOD: &str = "\
 Control plane, containerd and kubelet are real, and the agent has the node's credentials, its defaults, and a service manager
-that it tells how it is. Resident memory as the kernel counts it for the process, in ten looks and one at the begin; CPU: user
+that it tells how it is. Resident memory as the kernel counts it for the process, in ten samples and one at the begin; CPU: user
 and system time of all its threads, of one processor. Nobody asks the agent anything meanwhile.";
 
 /// Takes what the agent tells, for ever.
-async fn listened<T>(told: &UnixDatagram) -> Result<T> {
+async fn receive_notifications<T>(notified: &UnixDatagram) -> Result<T> {
     let mut buffer = [0; 4096];
     loop {
-        told.recv(&mut buffer).await.context("listen to the agent")?;
+        notified.recv(&mut buffer).await.context("listen to the agent")?;
     }
 }
 
@@ -168,17 +168,17 @@ fn programs(agent: &PathBuf) -> String {
     format!("{}, {size} bytes", version.unwrap_or_default())
 }
 
-fn lines(looks: &[Look]) -> Vec<Line> {
+fn lines(samples: &[Sample]) -> Vec<Line> {
     let line = |what: &str, unit, figures, goal: Option<f64>| Line {
         what: what.to_owned(),
         unit,
         figures,
         goal: goal.map(Goal::AtMost),
     };
-    let memory = |of: fn(&Memory) -> f64| Figures::of(looks.iter().map(|look| of(&look.memory)));
-    let share = |(before, after): (&Look, &Look)| 100.0 * (after.cpu - before.cpu) / (after.at - before.at);
-    let whole = looks.first().zip(looks.last()).map(share);
-    let parts = looks.iter().zip(looks.iter().skip(1)).map(share);
+    let memory = |of: fn(&Memory) -> f64| Figures::of(samples.iter().map(|look| of(&look.memory)));
+    let share = |(before, after): (&Sample, &Sample)| 100.0 * (after.cpu - before.cpu) / (after.at - before.at);
+    let whole = samples.first().zip(samples.last()).map(share);
+    let parts = samples.iter().zip(samples.iter().skip(1)).map(share);
     vec![
         line("resident", "MiB", memory(|it| it.resident), Some(RESIDENT)),
         line("  of it pages of files", "MiB", memory(|it| it.of_files()), None),
@@ -192,7 +192,7 @@ fn lines(looks: &[Look]) -> Vec<Line> {
         line(
             "resident, peak since the start",
             "MiB",
-            Figures::of(looks.last().map(|look| look.peak)),
+            Figures::of(samples.last().map(|look| look.peak)),
             None,
         ),
         line("CPU, of one processor", "%", Figures::of(whole), Some(CPU)),
@@ -202,7 +202,7 @@ fn lines(looks: &[Look]) -> Vec<Line> {
 
 // === impl Look ===
 
-impl Look {
+impl Sample {
     fn at(pid: u32, begin: Instant) -> Result<Self> {
         let usage = Usage::of(pid);
         let tasks = format!("/proc/{pid}/task");
@@ -216,7 +216,7 @@ impl Look {
     }
 }
 
-impl std::fmt::Display for Look {
+impl std::fmt::Display for Sample {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self {
             at,

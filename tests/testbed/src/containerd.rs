@@ -1,4 +1,4 @@
-//! A private containerd: its own root, state, socket, bridge, subnet and images, all on one [`Ground`].
+//! A private containerd: its own root, state, socket, bridge, subnet and images, all on one [`Workspace`].
 //!
 //! `binary → config → network → daemon → images`. Several run side by side. The daemon may die and come back; its shims,
 //! and so its pods, live on meanwhile. When the value goes, its pods go too.
@@ -20,7 +20,7 @@ use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint, Uri};
 
 use crate::cgroups::Driver;
-use crate::ground::Ground;
+use crate::workspace::Workspace;
 use binary::Binary;
 use daemon::Daemon;
 use network::Network;
@@ -41,7 +41,7 @@ pub struct Containerd {
     binary: Binary,
     network: Network,
     paths: Paths,
-    ground: Ground,
+    workspace: Workspace,
 }
 
 /// Where the parts of one instance lie.
@@ -73,10 +73,10 @@ impl Containerd {
     /// Starts one with both images in it; ready when this returns.
     pub async fn start() -> Result<Self> {
         let binary = Binary::find().await?;
-        let ground = Ground::claim()?;
-        let paths = Paths::below(&ground.dir().join("containerd"));
+        let workspace = Workspace::claim()?;
+        let paths = Paths::below(&workspace.dir().join("containerd"));
         fs::create_dir_all(&paths.cni).with_context(|| format!("create {}", paths.cni.display()))?;
-        let network = Network::create(ground.id()).await?;
+        let network = Network::create(workspace.id()).await?;
         fs::create_dir_all(&paths.plugins).with_context(|| format!("create {}", paths.plugins.display()))?;
         binary::link_cni_plugins(&paths.plugins)?;
         write(&paths.config, &config::daemon(&paths, &binary, Driver::from_env()?))?;
@@ -87,7 +87,7 @@ impl Containerd {
             binary,
             network,
             paths,
-            ground,
+            workspace,
         };
         containerd.wait_until_ready().await?;
         images::import(&containerd.binary, &containerd.paths, containerd.image_service()).await?;
@@ -130,8 +130,8 @@ impl Containerd {
     }
 
     /// What all of it stands on.
-    pub fn ground(&self) -> &Ground {
-        &self.ground
+    pub fn workspace(&self) -> &Workspace {
+        &self.workspace
     }
 
     /// Where its parts lie.
@@ -180,7 +180,7 @@ impl Containerd {
     /// Ends it and everything that it ran, and tells what could not be removed. Dropping it does the same.
     pub async fn stop(mut self) -> Result<()> {
         self.kill();
-        self.ground.give_back().await
+        self.workspace.release().await
     }
 
     async fn wait_until_ready(&mut self) -> Result<()> {

@@ -305,8 +305,11 @@ mod tests {
     async fn a_server_that_dies_at_its_start_is_reported_with_its_last_words() -> Result<()> {
         let directory = Directory::new()?;
         let mut process = shell(&directory, "echo cannot go on >&2; exit 3")?;
-        let nobody = Client::new("http://127.0.0.1:1", "", None)?;
-        let error = ready(&mut process, &nobody, "/readyz").await.unwrap_err().to_string();
+        let unreachable = Client::new("http://127.0.0.1:1", "", None)?;
+        let error = ready(&mut process, &unreachable, "/readyz")
+            .await
+            .unwrap_err()
+            .to_string();
         assert!(
             error.contains("sh ended with exit status: 3") && error.contains("cannot go on"),
             "{error}"
@@ -326,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_nobody_uses_is_swept_and_one_in_use_is_not() -> Result<()> {
+    fn only_unused_directories_are_removed() -> Result<()> {
         let in_use = Directory::new()?;
         let left_behind = in_use.path().with_extension("left-behind");
         std::fs::create_dir(&left_behind)?;

@@ -4,7 +4,7 @@
 
 mod cast;
 mod progress;
-mod remains;
+mod remaining;
 mod screen;
 
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use futures::future::try_join_all;
 
 use self::cast::{Member, NAMESPACE, cast};
 use self::progress::{Fate, Progress};
-use self::remains::Remains;
+use self::remaining::Remaining;
 use self::screen::{Mood, Screen};
 use crate::apiserver::{Config, MemApiServer};
 use crate::stage::{AgentProcess, Stage};
@@ -53,7 +53,7 @@ async fn play(stage: &Stage, agent: &Path, cast: &[Member], screen: &mut Screen)
     for member in cast {
         screen.say(&format!("    {:12} {}", member.name, member.does));
     }
-    let before = Remains::look(stage, &pods).await?;
+    let before = Remaining::look(stage, &pods).await?;
 
     let agent = stage.start_agent(agent, &[]).await?;
     screen.heading("All six are deleted; the agent takes them down");
@@ -67,7 +67,7 @@ async fn play(stage: &Stage, agent: &Path, cast: &[Member], screen: &mut Screen)
     let code = agent.stop().await?;
 
     screen.heading("What is left of them");
-    let after = Remains::look_patiently(stage, &pods).await?;
+    let after = Remaining::look_patiently(stage, &pods).await?;
     for ((kind, before), (_, after)) in before.counts().into_iter().zip(after.counts()) {
         let mood = if after == 0 { Mood::Good } else { Mood::Bad };
         screen.mark(mood, &format!("{kind:12} {before:3} before, {after} now"));

@@ -6,14 +6,14 @@
 //!
 //! Everything runs in the caller's runtime. Mounts are those of the mount namespace of whichever thread that is.
 
+pub mod behavior;
 pub mod claims;
-pub mod conduct;
 pub mod csi;
+pub mod csi_volumes;
 pub mod dra;
 mod home;
-pub mod left;
 
-pub use conduct::Conduct;
+pub use behavior::Behavior;
 pub use csi::{CsiCall, CsiDriver};
 pub use dra::{DraCall, DraDriver, DraService};
 

@@ -55,7 +55,7 @@ impl Kubelet {
 
     fn spawn(stage: &Stage, program: &Path, endpoint: &str) -> Result<Self> {
         let dirs = stage.starter.dirs();
-        let own = stage.containerd.ground().dir().join("kubelet-process");
+        let own = stage.containerd.workspace().dir().join("kubelet-process");
         fs::create_dir_all(&own).with_context(|| format!("create {}", own.display()))?;
         let file = |name: &str, text: &str| {
             let path = own.join(name);

@@ -137,9 +137,9 @@ async fn pass(
         return Ok(answer.map(BodyExt::boxed));
     }
     let (parts, body) = answer.into_parts();
-    let told = body.collect().await?;
-    let trailers = told.trailers().cloned();
-    let bytes = told.to_bytes();
+    let body = body.collect().await?;
+    let trailers = body.trailers().cloned();
+    let bytes = body.to_bytes();
     let status = trailers.as_ref().and_then(|trailers| trailers.get("grpc-status"));
     let done = status
         .or_else(|| parts.headers.get("grpc-status"))

@@ -90,7 +90,7 @@ impl ScriptedCri {
     ///
     /// # Panics
     /// When there is no temporary directory.
-    pub fn unheard(world: World, director: Box<dyn Director>) -> Self {
+    pub fn without_socket(world: World, director: Box<dyn Director>) -> Self {
         Self {
             stage: Arc::new(Stage::new(world, Some(director))),
             path: PathBuf::new(),
@@ -292,8 +292,8 @@ impl ScriptedCri {
 
 impl Drop for ScriptedCri {
     fn drop(&mut self) {
-        let told = std::thread::panicking() || self.judged.load(std::sync::atomic::Ordering::Relaxed);
-        if let Some(complaints) = self.complaints().filter(|_| !told) {
+        let reported = std::thread::panicking() || self.judged.load(std::sync::atomic::Ordering::Relaxed);
+        if let Some(complaints) = self.complaints().filter(|_| !reported) {
             panic!("{complaints}");
         }
     }

@@ -52,7 +52,7 @@ impl Stage {
     /// As [`Self::set_on`] without the Node, which a kubelet registers itself.
     pub async fn set_for_a_kubelet(api: Box<dyn ApiServer>, node: &str) -> Result<Self> {
         let containerd = Containerd::start().await?;
-        let dirs = NodeDirs::create(containerd.ground()).await?;
+        let dirs = NodeDirs::create(containerd.workspace()).await?;
         let starter = PodStarter::new(&containerd, dirs);
         let admin = api.admin()?;
         Ok(Self {

@@ -186,13 +186,13 @@ async fn the_collector_is_measured_from_outside_and_gone_when_it_is_dropped() ->
 }
 
 #[tokio::test]
-async fn what_fails_while_controllers_run_is_told_with_the_end_of_their_log() -> Result<()> {
+async fn failure_while_controllers_run_shows_the_end_of_their_log() -> Result<()> {
     let plane = ControlPlane::start().await?;
     let collector = plane.start_controllers(&only_the_collector()).await?;
     let failed: Result<()> = collector.during(async { bail!("no pod was there") }).await;
-    let told = format!("{:#}", failed.unwrap_err());
-    ensure!(told.contains("Proceeding to collect garbage"), "{told}");
-    ensure!(told.ends_with("no pod was there"), "{told}");
+    let text = format!("{:#}", failed.unwrap_err());
+    ensure!(text.contains("Proceeding to collect garbage"), "{text}");
+    ensure!(text.ends_with("no pod was there"), "{text}");
     Ok(())
 }
 

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use testbed::containerd::{Containerd, POLITE};
-use testbed::ground::Ground;
 use testbed::leftovers::Leftovers;
 use testbed::pods::{NodeDirs, PodStarter};
 use testbed::recorder::mounts::{Change, MountRecorder};
+use testbed::workspace::Workspace;
 use testbed::{cgroups, mounts, straight};
 
 /// Where [`victim`] says that its pod runs, and on what ground.
@@ -48,7 +48,7 @@ fn full_pod() -> Value {
 
 async fn node() -> (Containerd, PodStarter) {
     let containerd = Containerd::start().await.unwrap();
-    let dirs = NodeDirs::create(containerd.ground()).await.unwrap();
+    let dirs = NodeDirs::create(containerd.workspace()).await.unwrap();
     let starter = PodStarter::new(&containerd, dirs);
     (containerd, starter)
 }
@@ -234,8 +234,8 @@ async fn a_dropped_containerd_leaves_nothing() {
     let (containerd, starter) = node().await;
     starter.start(&full_pod()).await.unwrap();
     let (id, dir) = (
-        containerd.ground().id().to_owned(),
-        containerd.ground().dir().to_owned(),
+        containerd.workspace().id().to_owned(),
+        containerd.workspace().dir().to_owned(),
     );
     let before = traces(&id, &dir);
     for kind in ["mount ", "cgroup ", "process ", "/sys/class/net"] {
@@ -260,8 +260,8 @@ async fn a_containerd_dropped_by_a_panic_leaves_nothing() {
         containerd.kill();
         sender
             .send((
-                containerd.ground().id().to_owned(),
-                containerd.ground().dir().to_owned(),
+                containerd.workspace().id().to_owned(),
+                containerd.workspace().dir().to_owned(),
             ))
             .unwrap();
         panic!("on purpose");
@@ -298,7 +298,7 @@ async fn victim() {
     let report = std::env::var_os(VICTIM).unwrap();
     let (containerd, starter) = node().await;
     starter.start(&full_pod()).await.unwrap();
-    std::fs::write(report, containerd.ground().dir().as_os_str().as_encoded_bytes()).unwrap();
+    std::fs::write(report, containerd.workspace().dir().as_os_str().as_encoded_bytes()).unwrap();
     // It ends by itself if the one that should kill it was killed.
     tokio::time::sleep(Duration::from_secs(120)).await;
 }
@@ -365,7 +365,7 @@ async fn the_leftovers_of_a_killed_run_are_swept() {
         traces(id, &dir).iter().any(|trace| trace.starts_with("process ")),
         "nothing is left to sweep"
     );
-    Ground::sweep().unwrap();
+    Workspace::sweep().unwrap();
     // Another test may be sweeping at the same time, and its script be ending.
     no_trace_within(Duration::from_secs(5), id, &dir).await;
 }

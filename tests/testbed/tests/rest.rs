@@ -40,8 +40,8 @@ async fn a_refusal_says_what_was_asked_and_why_it_was_refused() -> anyhow::Resul
 
 #[tokio::test]
 async fn a_server_that_is_not_there_is_a_transport_error() -> anyhow::Result<()> {
-    let nobody = Client::new("http://127.0.0.1:1", "", None)?;
-    assert!(matches!(nobody.get("/").await, Err(Error::Transport { .. })));
+    let unreachable = Client::new("http://127.0.0.1:1", "", None)?;
+    assert!(matches!(unreachable.get("/").await, Err(Error::Transport { .. })));
     Ok(())
 }
 
@@ -60,7 +60,7 @@ async fn a_pod_of_the_same_name_is_not_waited_for() -> anyhow::Result<()> {
     let (_server, admin) = server().await?;
     admin.create_pod(&pod("a")).await?;
     admin.wait_gone("default", "a", "of-an-earlier-one", LONG).await?;
-    admin.wait_gone("default", "never", "of-nobody", LONG).await?;
+    admin.wait_gone("default", "never", "of-unreachable", LONG).await?;
     Ok(())
 }
 

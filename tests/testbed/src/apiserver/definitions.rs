@@ -31,7 +31,7 @@ pub fn stored(store: &mut Store, writer: &Writer, kind: &'static Kind, object: &
         let service = object.value();
         let elsewhere = service.pointer("/spec/service").is_some_and(Value::is_object);
         // There is no other server to be reached.
-        place(store, &service, elsewhere);
+        set_availability(store, &service, elsewhere);
     } else if is_definition(kind) {
         let definition = object.value();
         if object::deletion_time(&definition).is_some() {
@@ -49,14 +49,14 @@ pub fn stored(store: &mut Store, writer: &Writer, kind: &'static Kind, object: &
 /// Does what follows from an object's being gone.
 pub fn removed(store: &mut Store, writer: &Writer, kind: &'static Kind, object: &Stored) {
     if is_service(kind) {
-        place(store, &object.value(), false);
+        set_availability(store, &object.value(), false);
     } else if is_definition(kind) {
         publish(store, &object.value(), &[]);
     } else if kind.custom
         && store.table(kind).is_empty()
         && let Some(definition) = definition_of(store, kind).filter(|it| object::deletion_time(it).is_some())
     {
-        let_go(store, writer, &definition);
+        remove_cleanup_finalizer(store, writer, &definition);
     }
 }
 
@@ -110,10 +110,10 @@ fn condition(name: &str, reason: &str, message: &str, writer: &Writer) -> Value 
     json!({ "type": name, "status": "True", "lastTransitionTime": at, "reason": reason, "message": message })
 }
 
-fn place(store: &mut Store, service: &Value, away: bool) {
+fn set_availability(store: &mut Store, service: &Value, away: bool) {
     store
         .served
-        .set_away(text(service, "/spec/group"), text(service, "/spec/version"), away);
+        .set_unavailable(text(service, "/spec/group"), text(service, "/spec/version"), away);
 }
 
 /// Serves the versions of a definition that it says are served. If they are others than before, all watches end.
@@ -152,7 +152,7 @@ fn definitions() -> Option<&'static Kind> {
 
 fn delete_instances(store: &mut Store, writer: &Writer, definition: &Value) {
     let Some(kind) = any_of(definition).filter(|kind| !store.table(kind).is_empty()) else {
-        return let_go(store, writer, definition);
+        return remove_cleanup_finalizer(store, writer, definition);
     };
     let instances: Vec<Arc<Stored>> = store.table(kind).range("", "").cloned().collect();
     for instance in &instances {
@@ -162,7 +162,7 @@ fn delete_instances(store: &mut Store, writer: &Writer, definition: &Value) {
 }
 
 /// Takes the finalizer off that waited for the instances.
-fn let_go(store: &mut Store, writer: &Writer, definition: &Value) {
+fn remove_cleanup_finalizer(store: &mut Store, writer: &Writer, definition: &Value) {
     let Some(definitions) = definitions() else {
         return;
     };

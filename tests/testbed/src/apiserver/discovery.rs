@@ -93,7 +93,7 @@ fn kinds<'a>(served: &'a Served, group: &'a str, version: &'a str) -> impl Itera
     served
         .all()
         .filter(move |kind| kind.group == group && kind.version == version)
-        .filter(|kind| served.is_told(kind.group, kind.version))
+        .filter(|kind| served.is_discoverable(kind.group, kind.version))
 }
 
 // === group by group ===

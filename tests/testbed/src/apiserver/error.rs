@@ -272,8 +272,8 @@ impl ApiError {
             .map(|cause| format!("{}: {}", cause.field, cause.message))
             .collect();
         // Equal complaints are told once in the message, and each time in the causes.
-        let mut told = std::collections::HashSet::new();
-        lines.retain(|line| told.insert(line.clone()));
+        let mut seen = std::collections::HashSet::new();
+        lines.retain(|line| seen.insert(line.clone()));
         let lines = if lines.len() == 1 {
             lines.concat()
         } else {

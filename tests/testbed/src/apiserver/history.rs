@@ -49,7 +49,7 @@ impl Event {
     /// What a watcher of `prefix` and `selector` hears of this write, if anything: an object that stops to match
     /// is DELETED, one that begins to match is ADDED.
     #[must_use]
-    pub fn told(&self, prefix: &str, selector: &Selector) -> Option<(Change, Arc<Stored>)> {
+    pub fn change_for(&self, prefix: &str, selector: &Selector) -> Option<(Change, Arc<Stored>)> {
         if !self.object.key().starts_with(prefix) {
             return None;
         }
@@ -75,7 +75,7 @@ mod tests {
     use crate::apiserver::kinds;
     use serde_json::{Value, json};
 
-    fn told(before: Option<&str>, after: Option<&str>) -> Option<(&'static str, Value)> {
+    fn change_for(before: Option<&str>, after: Option<&str>) -> Option<(&'static str, Value)> {
         let kind = kinds::find("", "v1", "pods").unwrap();
         let state = |node: &str, version| {
             let value = json!({ "metadata": { "name": "a" }, "spec": { "nodeName": node } });
@@ -93,13 +93,13 @@ mod tests {
             previous: before.map(|node| state(node, 1)),
         };
         let selector = Selector::parse(kind, "", "spec.nodeName=n").unwrap();
-        let (change, object) = event.told("ns/", &selector)?;
+        let (change, object) = event.change_for("ns/", &selector)?;
         Some((change.name(), object.value()))
     }
 
     #[test]
     fn a_selector_decides_on_the_state_before_and_after() {
-        let kind_of = |before, after| told(before, after).map(|(change, _)| change);
+        let kind_of = |before, after| change_for(before, after).map(|(change, _)| change);
         assert_eq!(kind_of(None, Some("n")), Some("ADDED"));
         assert_eq!(kind_of(Some(""), Some("n")), Some("ADDED"));
         assert_eq!(kind_of(Some("n"), Some("n")), Some("MODIFIED"));
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn an_object_that_stops_to_match_is_deleted_as_it_was_with_the_new_version() {
-        let (change, object) = told(Some("n"), Some("m")).unwrap();
+        let (change, object) = change_for(Some("n"), Some("m")).unwrap();
         assert_eq!(change, "DELETED");
         assert_eq!(object["spec"]["nodeName"], "n");
         assert_eq!(object["metadata"]["resourceVersion"], "2");

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_patch_of_another_type_is_told_which_are_served() {
+    fn unsupported_patch_type_is_refused_with_the_supported_ones() {
         let error = Patch::parse(pods(), "application/json", b"{}").unwrap_err();
         assert_eq!(error.code, 415);
         assert!(error.message.contains("application/merge-patch+json"));

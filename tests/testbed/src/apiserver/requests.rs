@@ -70,7 +70,7 @@ impl Requests {
     }
 
     /// Tells this one from now on; only the first is told.
-    pub(super) fn tell(&self, witness: Witness) {
+    pub(super) fn set_witness(&self, witness: Witness) {
         self.witness.set(witness).ok();
     }
 

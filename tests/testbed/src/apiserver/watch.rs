@@ -66,7 +66,7 @@ pub struct Watch {
     place: u64,
     /// Events up to this version are not told.
     after: u64,
-    events: VecDeque<Telling>,
+    events: VecDeque<Pending>,
     changes: watch::Receiver<()>,
     faults: watch::Receiver<()>,
     end: Instant,
@@ -76,7 +76,7 @@ pub struct Watch {
 
 /// What is still to be told.
 #[derive(Debug)]
-enum Telling {
+enum Pending {
     /// Of an object. It is encoded when its turn comes: what is there at first may be much.
     Object(Change, Arc<Stored>),
     /// Of something else.
@@ -219,10 +219,10 @@ impl Watch {
                 }
             }
             match self.events.pop_front() {
-                Some(Telling::Object(change, object)) => {
+                Some(Pending::Object(change, object)) => {
                     return Some(Ok(encode::event(self.form, self.kind, change, &object)));
                 }
-                Some(Telling::Encoded(event)) => return Some(Ok(event)),
+                Some(Pending::Encoded(event)) => return Some(Ok(event)),
                 None => {}
             }
             if self.over {
@@ -262,9 +262,9 @@ impl Watch {
             return;
         };
         for event in events.filter(|event| event.version > self.after) {
-            let told = event.told(&self.prefix, &self.options.selector);
+            let change = event.change_for(&self.prefix, &self.options.selector);
             self.events
-                .extend(told.map(|(change, object)| Telling::Object(change, object)));
+                .extend(change.map(|(change, object)| Pending::Object(change, object)));
         }
         self.place = table.end();
         // What led to the new beginning is told before the end.
@@ -275,7 +275,7 @@ impl Watch {
         let objects = store.table(self.kind).range(&self.prefix, "");
         let selected = objects.filter(|object| self.options.selector.matches(object));
         self.events
-            .extend(selected.map(|object| Telling::Object(Change::Added, Arc::clone(object))));
+            .extend(selected.map(|object| Pending::Object(Change::Added, Arc::clone(object))));
         if self.options.bookmarks {
             self.tell_of(encode::bookmark(self.form, self.kind, store.version(), true));
         }
@@ -296,6 +296,6 @@ impl Watch {
     }
 
     fn tell_of(&mut self, event: Bytes) {
-        self.events.push_back(Telling::Encoded(event));
+        self.events.push_back(Pending::Encoded(event));
     }
 }

@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_tells_is_read_in_mebibytes() {
+    fn kernel_values_are_read_in_mebibytes() {
         let rollup = "00400000-7fff0000 ---p 00000000 00:00 0  [rollup]\n\
                       Rss:               14336 kB\nPss:               12288 kB\nPss_Dirty:          1024 kB\n\
                       Anonymous:          4096 kB\nAnonHugePages:         0 kB\n";

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_release_is_told_by_whole_numbers() {
+    fn releases_are_compared_by_whole_numbers() {
         let binary = Binary {
             dir: PathBuf::new(),
             version: "2.4.2".to_owned(),

@@ -4,7 +4,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use super::scene::{Scene, names, refuses, uid, version};
-use crate::family::TEST_FINALIZER;
+use crate::owner_references::TEST_FINALIZER;
 use crate::rest::{Answer, Patch};
 
 fn controllers(s: &Scene<'_>) -> String {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::discovery::AGGREGATED;
 use super::scene::{Scene, names, next, nothing_more, refuses, uid, until};
 use super::things::Things;
-use crate::family::TEST_FINALIZER;
+use crate::owner_references::TEST_FINALIZER;
 use crate::rest::{Answer, EventType::Deleted, Patch};
 use crate::things::{DEFINITIONS, definition};
 

@@ -5,7 +5,7 @@ use http::Method;
 use serde_json::{Value, json};
 
 use super::scene::{Scene, names, next, next_of, number, refuses, says, uid, version};
-use crate::family::TEST_FINALIZER;
+use crate::owner_references::TEST_FINALIZER;
 use crate::rest::{
     Answer,
     EventType::{Added, Deleted, Modified},

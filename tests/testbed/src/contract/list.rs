@@ -193,7 +193,7 @@ pub(super) async fn a_forgotten_version_is_expired(s: &Scene<'_>) -> Result<()> 
     Ok(())
 }
 
-pub(super) async fn a_forgotten_page_is_expired_and_names_a_token_that_goes_on(s: &Scene<'_>) -> Result<()> {
+pub(super) async fn expired_page_token_has_a_new_one_that_continues(s: &Scene<'_>) -> Result<()> {
     for name in ["a", "b", "c"] {
         s.new_event(name).await?;
     }

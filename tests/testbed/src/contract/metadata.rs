@@ -44,8 +44,8 @@ pub(super) fn agrees(read: &ObjectMeta, map: &Value) {
     assert_eq!((read.labels["l"].as_str(), read.annotations["a"].as_str()), ("1", "2"));
     assert_eq!(read.finalizers, ["example.test/held"]);
     let born = read.creation_timestamp.unwrap_or_default().seconds();
-    let told: Option<jiff::Timestamp> = json["creationTimestamp"].as_str().and_then(|at| at.parse().ok());
-    assert_eq!(Some(born), told.map(jiff::Timestamp::as_second));
+    let shown: Option<jiff::Timestamp> = json["creationTimestamp"].as_str().and_then(|at| at.parse().ok());
+    assert_eq!(Some(born), shown.map(jiff::Timestamp::as_second));
     let [owner] = read.owner_references.as_slice() else {
         panic!("{:?}", read.owner_references)
     };
@@ -101,14 +101,14 @@ pub(super) async fn what_is_being_deleted_says_so_in_protobuf(s: &Scene<'_>) -> 
     let foreground = json!({"propagationPolicy": "Foreground"});
     let deleted = s.admin.delete(&s.map("a"), Some(&foreground)).await?.ok()?;
     let read = metadata(&s.get_as(&s.map("a"), ONE_PROTOBUF).await?.bytes)?;
-    let told: jiff::Timestamp = deleted["metadata"]["deletionTimestamp"]
+    let shown: jiff::Timestamp = deleted["metadata"]["deletionTimestamp"]
         .as_str()
         .unwrap_or("?")
         .parse()?;
     let read_time = read.deletion_timestamp.context("no deletion timestamp")?;
     assert_eq!(
         (read_time.seconds(), read.deletion_grace_period_seconds),
-        (told.as_second(), Some(0))
+        (shown.as_second(), Some(0))
     );
     assert_eq!(read.finalizers, ["example.test/held", "foregroundDeletion"]);
     Ok(())
@@ -130,7 +130,7 @@ pub(super) async fn a_list_in_json_names_the_kind_of_its_items(s: &Scene<'_>) ->
     Ok(())
 }
 
-pub(super) async fn a_list_in_protobuf_goes_on_as_one_in_json(s: &Scene<'_>) -> Result<()> {
+pub(super) async fn protobuf_list_continues_like_json(s: &Scene<'_>) -> Result<()> {
     let map = owned(s).await?;
     let page = async |token: &str| {
         let call = s

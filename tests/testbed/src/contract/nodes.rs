@@ -270,7 +270,7 @@ pub(super) async fn it_evicts_its_own_pods_only(s: &Scene<'_>) -> Result<()> {
     Ok(())
 }
 
-pub(super) async fn an_unknown_token_is_nobody(s: &Scene<'_>) -> Result<()> {
+pub(super) async fn unknown_token_is_unauthorized(s: &Scene<'_>) -> Result<()> {
     refuses(
         &s.admin.with_token("never-heard-of").get(&s.pods()).await?,
         401,

@@ -120,7 +120,7 @@ pub(super) async fn container_statuses_are_replaced_as_a_whole(s: &Scene<'_>) ->
     Ok(())
 }
 
-pub(super) async fn an_exit_is_stored_as_it_was_told(s: &Scene<'_>) -> Result<()> {
+pub(super) async fn exit_is_stored_as_sent(s: &Scene<'_>) -> Result<()> {
     s.new_pod("a").await?;
     let terminated = json!({
         "exitCode": 143, "reason": "Error", "containerID": "containerd://abc",

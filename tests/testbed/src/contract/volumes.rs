@@ -66,12 +66,12 @@ pub(super) async fn a_node_takes_one_out_of_its_list_if_that_is_still_as_it_was_
         "Invalid",
     );
     let exchange = |node: &Value| exchange(uid(node), &before, &after);
-    let told = s
+    let node = s
         .as_node
         .patch(&path(&s.node), Patch::Json, &exchange(&node))
         .await?
         .ok()?;
-    assert_eq!(told["status"]["volumesInUse"], after);
+    assert_eq!(node["status"]["volumesInUse"], after);
     // The list is another one by now.
     let again = s.as_node.patch(&path(&s.node), Patch::Json, &exchange(&node)).await?;
     refuses(&again, 422, "Invalid");
@@ -88,8 +88,8 @@ pub(super) async fn the_last_one_leaves_no_list(s: &Scene<'_>) -> Result<()> {
     let node = node_with(s, &s.node, &before).await?;
     let patch = exchange(uid(&node), &before, &json!([]));
     let path = format!("/api/v1/nodes/{}/status", s.node);
-    let told = s.as_node.patch(&path, Patch::Json, &patch).await?.ok()?;
-    assert_eq!(told["status"]["volumesInUse"], Value::Null, "{told}");
+    let node = s.as_node.patch(&path, Patch::Json, &patch).await?.ok()?;
+    assert_eq!(node["status"]["volumesInUse"], Value::Null, "{node}");
     Ok(())
 }
 

@@ -25,7 +25,7 @@ pub struct Fate {
     pub deleted: Option<Duration>,
     /// When the agent was done with it.
     pub finished: Option<Duration>,
-    story: Option<Value>,
+    trace: Option<Value>,
 }
 
 /// Follows the pods until the agent is done with all of them.
@@ -91,16 +91,16 @@ impl<'a> Progress<'a> {
     fn hear(&mut self, status: &Value) {
         let now = self.begin.elapsed();
         let none = Vec::new();
-        let stories = status["pods"]["terminating"].as_array().unwrap_or(&none);
+        let traces = status["pods"]["terminating"].as_array().unwrap_or(&none);
         let all_done = status["counters"]["finished"] == self.fates.len();
         for (name, fate) in &mut self.fates {
-            let story = stories.iter().find(|story| story["name"] == *name);
+            let trace = traces.iter().find(|trace| trace["name"] == *name);
             // A teardown shorter than a tick is never seen going on.
-            if fate.finished.is_none() && story.is_none() && (fate.story.is_some() || all_done) {
+            if fate.finished.is_none() && trace.is_none() && (fate.trace.is_some() || all_done) {
                 fate.finished = Some(now);
             }
-            if let Some(story) = story {
-                fate.story = Some(story.clone());
+            if let Some(trace) = trace {
+                fate.trace = Some(trace.clone());
             }
         }
     }
@@ -125,15 +125,15 @@ impl Fate {
             let gist = format!("gone: from the API after {deleted:.2} s, from the node after {finished:.2} s");
             return row(Mood::Good, gist, String::new());
         }
-        let Some(story) = &self.story else {
+        let Some(trace) = &self.trace else {
             return row(Mood::Waiting, "asked to go".into(), String::new());
         };
-        let doing = doing(story);
+        let doing = doing(trace);
         let gist = match self.deleted {
             Some(_) => format!("gone from the API; {doing}"),
             None => doing,
         };
-        let left = story["graceLeftMs"].as_u64().unwrap_or(0);
+        let left = trace["graceLeftMs"].as_u64().unwrap_or(0);
         let detail = match left {
             0 => String::new(),
             _ if self.deleted.is_some() => String::new(),
@@ -161,9 +161,9 @@ impl Fate {
 }
 
 /// The steps that go on, such as `term web, cache`.
-fn doing(story: &Value) -> String {
+fn doing(trace: &Value) -> String {
     let none = Vec::new();
-    let spans = story["spans"].as_array().unwrap_or(&none);
+    let spans = trace["spans"].as_array().unwrap_or(&none);
     let mut steps: Vec<(&str, Vec<&str>)> = Vec::new();
     for span in spans.iter().filter(|span| span["endMs"].is_null()) {
         let step = span["step"].as_str().unwrap_or_default();
@@ -178,7 +178,7 @@ fn doing(story: &Value) -> String {
         .map(|(step, whats)| format!("{step} {}", whats.join(", ")).trim_end().to_owned())
         .collect();
     match steps.as_slice() {
-        [] if story["stage"] == "deleted" => "clean-up waits for the others".to_owned(),
+        [] if trace["stage"] == "deleted" => "clean-up waits for the others".to_owned(),
         [] => "between two steps".to_owned(),
         steps => steps.join("; "),
     }
@@ -191,14 +191,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_steps_that_go_on_are_told_and_each_once() {
-        let story = json!({ "spans": [
+    fn only_steps_in_progress_are_shown_once() {
+        let trace = json!({ "spans": [
             { "step": "hook", "what": "web", "startMs": 0, "endMs": 3 },
             { "step": "term", "what": "web", "startMs": 3 },
             { "step": "term", "what": "cache", "startMs": 0 },
             { "step": "status", "startMs": 0 },
         ] });
-        assert_eq!(doing(&story), "term web, cache; status");
+        assert_eq!(doing(&trace), "term web, cache; status");
     }
 
     #[test]

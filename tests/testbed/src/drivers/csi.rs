@@ -11,7 +11,7 @@ use nix::mount::{MntFlags, umount2};
 use tonic::service::Routes;
 use tonic::{Request, Response, Status};
 
-use super::conduct::{Called, Conduct, Play, When};
+use super::behavior::{Behavior, Called, Play, When};
 use super::home::Home;
 use super::wire::csi::v1::node_server::{Node, NodeServer};
 use super::wire::csi::v1::node_service_capability::{Rpc, Type, rpc};
@@ -102,23 +102,23 @@ impl CsiDriver {
     }
 
     /// How it behaves from now on, to whatever call.
-    pub fn behave(&self, conduct: Conduct) {
-        self.node.play.behave(conduct);
+    pub fn behave(&self, behavior: Behavior) {
+        self.node.play.behave(behavior);
     }
 
     /// How it behaves from now on to such calls, one kind of them or one volume.
-    pub fn behave_if(&self, when: When<CsiCall>, conduct: Conduct) {
-        self.node.play.behave_if(when, conduct);
+    pub fn behave_if(&self, when: When<CsiCall>, behavior: Behavior) {
+        self.node.play.behave_if(when, behavior);
     }
 
     /// How it behaves for the next `n` calls of whatever kind.
-    pub fn behave_for(&self, n: usize, conduct: Conduct) {
-        self.node.play.behave_for(n, conduct);
+    pub fn behave_for(&self, n: usize, behavior: Behavior) {
+        self.node.play.behave_for(n, behavior);
     }
 
     /// How it answers when it is asked who it is.
-    pub fn introduces_itself(&self, conduct: Conduct) {
-        self.home.introduces_itself(conduct);
+    pub fn introduces_itself(&self, behavior: Behavior) {
+        self.home.introduces_itself(behavior);
     }
 
     /// Ends as in a crash: connections are cut, and the files of the sockets stay.

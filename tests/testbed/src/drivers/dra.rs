@@ -8,7 +8,7 @@ use anyhow::Result;
 use tonic::service::{Routes, RoutesBuilder};
 use tonic::{Request, Response, Status};
 
-use super::conduct::{Called, Conduct, Play};
+use super::behavior::{Behavior, Called, Play};
 use super::home::Home;
 use super::wire::k8s::io::kubelet::pkg::apis::dra::v1::{
     NodeUnprepareResourceResponse, NodeUnprepareResourcesRequest, NodeUnprepareResourcesResponse,
@@ -93,18 +93,18 @@ impl DraDriver {
     }
 
     /// How it behaves from now on. One that pretends says nothing of any claim.
-    pub fn behave(&self, conduct: Conduct) {
-        self.plugin.play.behave(conduct);
+    pub fn behave(&self, behavior: Behavior) {
+        self.plugin.play.behave(behavior);
     }
 
     /// How it behaves for the next `n` calls.
-    pub fn behave_for(&self, n: usize, conduct: Conduct) {
-        self.plugin.play.behave_for(n, conduct);
+    pub fn behave_for(&self, n: usize, behavior: Behavior) {
+        self.plugin.play.behave_for(n, behavior);
     }
 
     /// How it answers when it is asked who it is.
-    pub fn introduces_itself(&self, conduct: Conduct) {
-        self.home.introduces_itself(conduct);
+    pub fn introduces_itself(&self, behavior: Behavior) {
+        self.home.introduces_itself(behavior);
     }
 
     /// Answers with an error for the claim of this UID.
@@ -118,7 +118,7 @@ impl DraDriver {
     }
 
     /// Answers for the claim of this UID also where nobody asks.
-    pub fn tells_of(&self, uid: &str) {
+    pub fn answers_also_for(&self, uid: &str) {
         self.plugin.say(uid, Word::Unasked);
     }
 

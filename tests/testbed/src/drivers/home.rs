@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use tonic::service::Routes;
 use tonic::{Request, Response, Status};
 
-use super::conduct::{Conduct, Play};
+use super::behavior::{Behavior, Play};
 use super::wire::pluginregistration::registration_server::{Registration, RegistrationServer};
 use super::wire::pluginregistration::{InfoRequest, PluginInfo};
 use crate::grpc_socket::{Manner, Socket};
@@ -76,8 +76,8 @@ impl Home {
     }
 
     /// How it answers when it is asked who it is.
-    pub(super) fn introduces_itself(&self, conduct: Conduct) {
-        self.introduction.play.behave(conduct);
+    pub(super) fn introduces_itself(&self, behavior: Behavior) {
+        self.introduction.play.behave(behavior);
     }
 
     /// Listens again, on new sockets at the same places.

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::Pod;
 use super::identity::Identity;
 use super::qos::QosClass;
 use super::volumes::write;
-use crate::ground::Ground;
+use crate::workspace::Workspace;
 use crate::{cgroups::Driver, mounts};
 
 /// The places that a kubelet's configuration names.
@@ -29,11 +29,11 @@ pub struct NodeDirs {
 
 impl NodeDirs {
     /// Makes them on a ground, which takes them away with itself. One ground holds one kubelet.
-    pub async fn create(ground: &Ground) -> Result<Self> {
+    pub async fn create(workspace: &Workspace) -> Result<Self> {
         let dirs = Self {
-            kubelet_root: ground.dir().join("kubelet"),
-            pod_logs_dir: ground.dir().join("pod-logs"),
-            cgroup_root: format!("/{}", ground.id()),
+            kubelet_root: workspace.dir().join("kubelet"),
+            pod_logs_dir: workspace.dir().join("pod-logs"),
+            cgroup_root: format!("/{}", workspace.id()),
             cgroup_driver: Driver::from_env()?,
         };
         for dir in [&dirs.kubelet_root, &dirs.pod_logs_dir] {

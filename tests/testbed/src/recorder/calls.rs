@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_something_is_told_with_its_pod_and_all_else_is_not() {
+    fn changing_calls_are_recorded_with_their_pod() {
         let metadata = PodSandboxMetadata {
             uid: "u1".to_owned(),
             ..Default::default()

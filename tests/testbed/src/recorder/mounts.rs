@@ -173,11 +173,11 @@ impl Listener {
 
 impl Actor {
     fn of(pid: i32) -> Self {
-        let told = Process::new(pid).and_then(|process| process.stat()).ok();
+        let stat = Process::new(pid).and_then(|process| process.stat()).ok();
         Self {
             pid,
-            parent: told.as_ref().map(|told| told.ppid),
-            name: told.map(|told| told.comm),
+            parent: stat.as_ref().map(|stat| stat.ppid),
+            name: stat.map(|stat| stat.comm),
         }
     }
 }

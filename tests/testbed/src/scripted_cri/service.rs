@@ -205,7 +205,7 @@ impl RuntimeService for Service {
         Self: 'a,
     {
         Box::pin(async move {
-            let tells = |world: &World| match (world.tells_events, world.manners) {
+            let sends = |world: &World| match (world.sends_events, world.manners) {
                 (true, _) => Ok(true),
                 // They are off.
                 (false, Manners::CriO) => Ok(false),
@@ -213,7 +213,7 @@ impl RuntimeService for Service {
             };
             let look = self
                 .stage
-                .look(Read::GetContainerEvents, "GetContainerEvents", "", tells);
+                .look(Read::GetContainerEvents, "GetContainerEvents", "", sends);
             if !look.await? {
                 return Ok(Response::new(futures::stream::empty().boxed()));
             }

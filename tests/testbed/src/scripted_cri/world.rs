@@ -37,7 +37,7 @@ pub struct World {
     /// `Some(true)` for systemd; `None` for a runtime that does not know the question, such as containerd 1.6.
     pub systemd_cgroups: Option<bool>,
     /// Tells of what happens to containers; containerd 1.6 does not know the question.
-    pub tells_events: bool,
+    pub sends_events: bool,
     /// Has the streaming lists of CRI 1.36.
     pub streams_lists: bool,
     /// Refuses lists of more bytes than this.
@@ -144,7 +144,7 @@ impl Default for World {
             manners: Manners::default(),
             runtime: ("containerd".to_owned(), "1.6.20".to_owned()),
             systemd_cgroups: None,
-            tells_events: false,
+            sends_events: false,
             streams_lists: false,
             largest_list: usize::MAX,
             sandboxes: IndexMap::new(),

@@ -95,7 +95,7 @@ impl AgentProcess {
 
     /// Starts one with other credentials, and waits until it watches.
     pub async fn start_as(stage: &Stage, binary: &Path, kubeconfig: &Path) -> Result<Self> {
-        let dir = stage.containerd.ground().dir().join("agent");
+        let dir = stage.containerd.workspace().dir().join("agent");
         let mut flags = flags(stage, &dir)?;
         set(&mut flags, "--kubeconfig", kubeconfig.into())?;
         let agent = Self::launch(binary, &dir, |command| {
@@ -114,7 +114,7 @@ impl AgentProcess {
 
     /// Starts one that stands by for a kubelet, with another way to the runtime, and waits until it watches.
     pub async fn start_beside(stage: &Stage, binary: &Path, endpoint: &str, more: &[&str]) -> Result<Self> {
-        let dir = stage.containerd.ground().dir().join("agent");
+        let dir = stage.containerd.workspace().dir().join("agent");
         let flags = auto_flags(stage, &dir, endpoint)?;
         let agent = Self::launch(binary, &dir, |command| {
             command.args(&flags).args(more);
@@ -127,7 +127,7 @@ impl AgentProcess {
     /// Waits until it watches.
     pub async fn start_service(stage: &Stage, binary: &Path, manager: &Path) -> Result<Self> {
         let endpoint = stage.containerd.endpoint();
-        let dir = stage.containerd.ground().dir().join("agent");
+        let dir = stage.containerd.workspace().dir().join("agent");
         let flags = auto_flags(stage, &dir, &endpoint)?;
         let agent = Self::launch(binary, &dir, |command| {
             let watchdog = WATCHDOG.as_micros().to_string();
@@ -139,7 +139,7 @@ impl AgentProcess {
     }
 
     fn spawn_with(stage: &Stage, binary: &Path, more: impl FnOnce(&mut Command)) -> Result<Self> {
-        let dir = stage.containerd.ground().dir().join("agent");
+        let dir = stage.containerd.workspace().dir().join("agent");
         let flags = flags(stage, &dir)?;
         Self::launch(binary, &dir, |command| {
             command.args(&flags);
@@ -149,7 +149,7 @@ impl AgentProcess {
 
     /// What `check` prints, with the flags that the agent of this stage has, and its exit code.
     pub async fn check(stage: &Stage, binary: &Path) -> Result<(String, Option<i32>)> {
-        let dir = stage.containerd.ground().dir().join("check");
+        let dir = stage.containerd.workspace().dir().join("check");
         let output = Command::new(binary)
             .arg("check")
             .args(flags(stage, &dir)?)
@@ -160,8 +160,8 @@ impl AgentProcess {
             .output()
             .await
             .with_context(|| format!("run {}", binary.display()))?;
-        let told = String::from_utf8_lossy(&output.stdout).into_owned();
-        Ok((told, output.status.code()))
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        Ok((text, output.status.code()))
     }
 
     /// Starts it on no stage, with nothing to do but to collect as `gc` says, and waits for nothing.

@@ -17,12 +17,12 @@ async fn a_group_version_may_be_away_for_a_while() {
         let apps = apps.clone().find(|group| group["metadata"]["name"] == "apps").unwrap();
         apps["versions"][0]["freshness"].clone()
     };
-    server.set_away("apps/v1", true);
+    server.set_unavailable("apps/v1", true);
     assert_eq!(freshness().await, "Stale");
     assert_eq!(admin.get("/apis/apps/v1").await.code, 503);
     assert_eq!(admin.get(deployments).await.code, 503);
     assert_eq!(admin.get(MAPS).await.code, 200);
-    server.set_away("apps/v1", false);
+    server.set_unavailable("apps/v1", false);
     assert_eq!(freshness().await, "Current");
     assert_eq!(admin.get("/apis/apps/v1").await.code, 200);
     // A watch that ran, runs on.

@@ -20,7 +20,7 @@ async fn a_refused_request_did_nothing_and_a_lost_answer_did_everything() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_throttled_request_is_told_when_to_come_back() {
+async fn throttled_request_gets_retry_after() {
     let server = server().await;
     let admin = Client::admin(&server);
     server

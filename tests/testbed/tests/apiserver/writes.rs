@@ -240,7 +240,7 @@ async fn a_patch_of_an_unknown_type_is_not_taken() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_of_the_wrong_shape_is_refused_and_harms_nobody() {
+async fn invalid_body_is_refused_without_effect() {
     let server = server().await;
     let admin = Client::admin(&server);
     admin.create(PODS, pod("a", "n1")).await;

@@ -66,7 +66,7 @@ async fn a_large_answer_takes_no_virtual_time_either() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_look_fails_hangs_or_is_late_when_told_so() {
+async fn reads_fail_hang_or_are_late_as_scripted() {
     let (cri, client) = start().await;
     cri.fault_of(
         Read::ContainerStatus,

@@ -39,7 +39,7 @@ async fn a_container_that_ignores_its_signal_is_killed_at_the_timeout() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_that_is_given_up_leaves_the_container_with_the_signal_alone() {
+async fn canceled_stop_leaves_the_container_with_only_the_signal() {
     let (cri, client) = start().await;
     cri.in_order([expect(StopContainer::of("side")), expect(StopContainer::of("main"))]);
     timeout(secs(1), client.stop(SIDE, 30)).await.unwrap_err();
@@ -87,7 +87,7 @@ async fn the_end_of_a_sandbox_is_the_end_of_what_runs_in_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_command_ends_as_told_or_with_its_time_or_with_its_container() {
+async fn command_exits_as_scripted_or_at_its_timeout_or_with_its_container() {
     let mut world = World::new();
     world
         .pod("shop", "web-0", "u1")

@@ -12,9 +12,9 @@ pub struct Served {
     /// In the order of their groups and versions.
     custom: Vec<&'static Kind>,
     /// Group versions that are answered by another server, which cannot be reached.
-    away: BTreeSet<(String, String)>,
+    unavailable: BTreeSet<(String, String)>,
     /// Group versions of which discovery tells nothing, though they are served.
-    silent: BTreeSet<(String, String)>,
+    undiscoverable: BTreeSet<(String, String)>,
 }
 
 // === impl Served ===
@@ -49,12 +49,12 @@ impl Served {
     #[must_use]
     pub fn groups(&self) -> Vec<(&str, Vec<&str>)> {
         let known = self.all().map(|kind| (kind.group, kind.version));
-        let away = self
-            .away
+        let unavailable = self
+            .unavailable
             .iter()
             .map(|(group, version)| (group.as_str(), version.as_str()));
         let mut groups: Vec<(&str, Vec<&str>)> = Vec::new();
-        for (group, version) in known.chain(away).filter(|(group, _)| !group.is_empty()) {
+        for (group, version) in known.chain(unavailable).filter(|(group, _)| !group.is_empty()) {
             match groups.iter_mut().find(|(name, _)| *name == group) {
                 Some((_, versions)) if versions.contains(&version) => {}
                 Some((_, versions)) => versions.push(version),
@@ -88,32 +88,32 @@ impl Served {
     /// Whether this group version is answered by a server that cannot be reached.
     #[must_use]
     pub fn is_away(&self, group: &str, version: &str) -> bool {
-        self.away.iter().any(|(g, v)| g == group && v == version)
+        self.unavailable.iter().any(|(g, v)| g == group && v == version)
     }
 
     /// Says whether a group version is answered by a server that cannot be reached.
-    pub fn set_away(&mut self, group: &str, version: &str, away: bool) {
+    pub fn set_unavailable(&mut self, group: &str, version: &str, unavailable: bool) {
         let place = (group.to_owned(), version.to_owned());
-        if away {
-            self.away.insert(place);
+        if unavailable {
+            self.unavailable.insert(place);
         } else {
-            self.away.remove(&place);
+            self.unavailable.remove(&place);
         }
     }
 
     /// Whether discovery tells of the kinds of this group version.
     #[must_use]
-    pub fn is_told(&self, group: &str, version: &str) -> bool {
-        !self.silent.iter().any(|(g, v)| g == group && v == version)
+    pub fn is_discoverable(&self, group: &str, version: &str) -> bool {
+        !self.undiscoverable.iter().any(|(g, v)| g == group && v == version)
     }
 
     /// Says whether discovery tells nothing of the kinds of a group version.
-    pub fn set_silent(&mut self, group: &str, version: &str, silent: bool) {
+    pub fn set_undiscoverable(&mut self, group: &str, version: &str, undiscoverable: bool) {
         let place = (group.to_owned(), version.to_owned());
-        if silent {
-            self.silent.insert(place);
+        if undiscoverable {
+            self.undiscoverable.insert(place);
         } else {
-            self.silent.remove(&place);
+            self.undiscoverable.remove(&place);
         }
     }
 }
@@ -152,9 +152,9 @@ mod tests {
     #[test]
     fn a_group_whose_server_is_away_is_still_named() {
         let mut served = Served::default();
-        served.set_away("away.test", "v1", true);
-        assert!(served.groups().contains(&("away.test", vec!["v1"])));
-        served.set_away("away.test", "v1", false);
-        assert!(!served.groups().iter().any(|(group, _)| *group == "away.test"));
+        served.set_unavailable("unavailable.test", "v1", true);
+        assert!(served.groups().contains(&("unavailable.test", vec!["v1"])));
+        served.set_unavailable("unavailable.test", "v1", false);
+        assert!(!served.groups().iter().any(|(group, _)| *group == "unavailable.test"));
     }
 }

@@ -63,7 +63,7 @@ fn a_token_is_what_kubernetes_writes_and_how_much_was_seen() {
 }
 
 #[test]
-fn an_expired_token_brings_a_fresh_one_that_goes_on_inconsistently() {
+fn expired_token_has_a_new_one_that_continues_inconsistently() {
     let mut store = store();
     let first = list(&store, "limit=2").unwrap();
     store.put(maps(), "ns/d", json!({ "metadata": { "name": "d" } }));

@@ -111,12 +111,12 @@ mod tests {
     }
 
     #[test]
-    fn each_event_tells_what_happened_to_which_mount_by_whom() {
+    fn events_have_change_mount_and_pid() {
         let bytes = [event(MNT_ATTACH, 1 << 40, 7), event(MNT_DETACH, 5, 8)].concat();
-        let told = |change, mount, pid| Event { change, mount, pid };
+        let expected = |change, mount, pid| Event { change, mount, pid };
         assert_eq!(
             parse(&bytes).unwrap(),
-            [told(Change::Mount, 1 << 40, 7), told(Change::Unmount, 5, 8)]
+            [expected(Change::Mount, 1 << 40, 7), expected(Change::Unmount, 5, 8)]
         );
         assert_eq!(parse(&event(MNT_ATTACH | MNT_DETACH, 5, 8)).unwrap().len(), 2);
     }

@@ -26,7 +26,7 @@ pub(super) fn of(mount: u64) -> Option<PathBuf> {
     let mut answer = [0_u8; ROOM];
     // SAFETY: the request is whole and says its size; the kernel writes no more than the ROOM bytes that are there, and any
     // bytes are bytes.
-    let told = unsafe {
+    let result = unsafe {
         libc::syscall(
             libc::c_long::from(__NR_statmount),
             &raw const request,
@@ -35,7 +35,7 @@ pub(super) fn of(mount: u64) -> Option<PathBuf> {
             0,
         )
     };
-    if told != 0 {
+    if result != 0 {
         return None;
     }
     let start = answer.get(offset_of!(statmount, mnt_point)..)?.first_chunk()?;

@@ -2,7 +2,7 @@
 //!
 //! Everything of it is given back when the value is dropped, by a watchdog process that waits for the end of a pipe: it
 //! does the same work when the owner is killed. What even that leaves behind (the watchdog killed as well) is found by
-//! its directory and swept by the next [`Ground::claim`].
+//! its directory and swept by the next [`Workspace::claim`].
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -15,7 +15,7 @@ use nix::fcntl::{Flock, FlockArg};
 
 /// Short, since the whole name must fit into the 15 bytes of an interface name.
 const PREFIX: &str = "ptb";
-const GIVE_BACK: &str = include_str!("ground/give_back.sh");
+const RELEASE: &str = include_str!("workspace/release.sh");
 /// Within the directory: locked as long as its owner lives, in whatever namespaces that is. The kernel lets go of it.
 const OWNER_FILE: &str = "owner";
 /// The same before it is locked.
@@ -23,7 +23,7 @@ const NO_OWNER_YET: &str = "owner.new";
 
 /// See the module's documentation.
 #[derive(Debug)]
-pub struct Ground {
+pub struct Workspace {
     id: String,
     dir: PathBuf,
     watchdog: Option<Child>,
@@ -32,7 +32,7 @@ pub struct Ground {
 
 // === impl Ground ===
 
-impl Ground {
+impl Workspace {
     /// Sweeps what dead runs have left, then takes a new piece. Blocks for a moment.
     pub fn claim() -> Result<Self> {
         // What cannot be removed is said, but is no reason to do nothing.
@@ -43,14 +43,14 @@ impl Ground {
         let (id, dir) = make_dir(&parent)?;
         let owner = own(&dir).with_context(|| format!("lock {}", dir.display()))?;
         // From here on a failure gives the directory back.
-        let mut ground = Self {
+        let mut workspace = Self {
             id,
             dir,
             watchdog: None,
             _owner: owner,
         };
-        ground.watchdog = Some(spawn_give_back(&ground.dir, Stdio::piped())?);
-        Ok(ground)
+        workspace.watchdog = Some(spawn_release(&workspace.dir, Stdio::piped())?);
+        Ok(workspace)
     }
 
     /// The name of its bridge and of its cgroups, and the last component of its directory.
@@ -64,8 +64,8 @@ impl Ground {
     }
 
     /// Gives everything back, and tells what could not be.
-    pub async fn give_back(mut self) -> Result<()> {
-        tokio::task::spawn_blocking(move || self.let_go())
+    pub async fn release(mut self) -> Result<()> {
+        tokio::task::spawn_blocking(move || self.release_now())
             .await
             .context("give back a testbed directory")?
     }
@@ -81,12 +81,12 @@ impl Ground {
         let mut result = Ok(());
         for dir in dead {
             // All are tried; the first failure is told.
-            result = result.and(spawn_give_back(&dir, Stdio::null()).and_then(|script| finish(script, &dir)));
+            result = result.and(spawn_release(&dir, Stdio::null()).and_then(|script| finish(script, &dir)));
         }
         result
     }
 
-    fn let_go(&mut self) -> Result<()> {
+    fn release_now(&mut self) -> Result<()> {
         let Some(mut watchdog) = self.watchdog.take() else {
             return Ok(());
         };
@@ -95,13 +95,13 @@ impl Ground {
             return Ok(());
         }
         // Somebody killed the watchdog, or the machine was too slow for its patience.
-        finish(spawn_give_back(&self.dir, Stdio::null())?, &self.dir)
+        finish(spawn_release(&self.dir, Stdio::null())?, &self.dir)
     }
 }
 
-impl Drop for Ground {
+impl Drop for Workspace {
     fn drop(&mut self) {
-        if let Err(error) = self.let_go() {
+        if let Err(error) = self.release_now() {
             eprintln!("testbed: {error:#}");
         }
     }
@@ -149,10 +149,10 @@ fn owner_lives(dir: &Path) -> bool {
     Flock::lock(owner, FlockArg::LockExclusiveNonblock).is_err()
 }
 
-fn spawn_give_back(dir: &Path, stdin: Stdio) -> Result<Child> {
+fn spawn_release(dir: &Path, stdin: Stdio) -> Result<Child> {
     use std::os::unix::process::CommandExt;
     Command::new("sh")
-        .args(["-c", GIVE_BACK, "give-back"])
+        .args(["-c", RELEASE, "give-back"])
         .arg(dir)
         .stdin(stdin)
         .stdout(Stdio::null())
@@ -190,10 +190,10 @@ mod tests {
 
     #[test]
     fn a_ground_that_is_dropped_takes_its_directory_along() {
-        let ground = Ground::claim().unwrap();
-        let dir = ground.dir().to_owned();
+        let workspace = Workspace::claim().unwrap();
+        let dir = workspace.dir().to_owned();
         assert!(dir.join(OWNER_FILE).is_file());
-        drop(ground);
+        drop(workspace);
         assert!(!dir.exists());
     }
 
@@ -203,12 +203,12 @@ mod tests {
         fs::create_dir(&dead).unwrap();
         let owner = own(&dead).unwrap();
         assert!(owner_lives(&dead));
-        Ground::sweep().unwrap();
+        Workspace::sweep().unwrap();
         assert!(dead.exists());
         drop(owner);
-        let living = Ground::claim().unwrap();
+        let living = Workspace::claim().unwrap();
         assert!(!dead.exists());
-        Ground::sweep().unwrap();
+        Workspace::sweep().unwrap();
         assert!(living.dir().is_dir());
     }
 

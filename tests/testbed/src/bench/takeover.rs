@@ -22,7 +22,7 @@ const AFTER: u32 = 2;
 
 /// All rounds.
 #[derive(Debug, Clone, Serialize)]
-pub struct TakenOver {
+pub struct Takeover {
     /// How many pods waited.
     pub pods: usize,
     /// Straight calls, round by round.
@@ -33,7 +33,7 @@ pub struct TakenOver {
 
 // === impl TakenOver ===
 
-impl TakenOver {
+impl Takeover {
     /// Measures it, with an agent of its own in each round.
     pub async fn measure(stage: &Stage, program: &Path, pods: usize, rounds: usize) -> Result<Self> {
         let (size, cri) = (
@@ -117,22 +117,22 @@ async fn by_agent(stage: &Stage, program: &Path, size: Size) -> Result<f64> {
     let gone = timeout(LIMIT, round::deletions(watch, &pods, begin)).await;
     let gone = gone.map_err(|_| round::late("deleted", &agent))??;
     round::wait_until_clean(stage, &pods, &agent).await?;
-    let understudy = agent.status().await?["understudy"].take();
-    if understudy["turn"] != "ours" {
-        bail!("the agent has not taken over: {understudy}");
+    let role = agent.status().await?["understudy"].take();
+    if role["turn"] != "active_since" {
+        bail!("the agent has not taken over: {role}");
     }
     // The threshold is over when each sign was silent for so long.
-    let signs = understudy["signs"].as_array().context("signs of a kubelet")?;
+    let probes = role["signs"].as_array().context("probes of a kubelet")?;
     let mut silent = Timestamp::MIN;
-    for sign in signs {
+    for sign in probes {
         let since: Timestamp = sign["since"].as_str().context("since when")?.parse()?;
         silent = silent.max(since);
     }
     let over = silent + SignedDuration::from_secs(AFTER.into());
-    let ours: Timestamp = understudy["since"].as_str().context("since when")?.parse()?;
+    let active_since: Timestamp = role["since"].as_str().context("since when")?.parse()?;
     ensure!(
-        ours + SignedDuration::from_millis(50) >= over,
-        "a sign was lost from sight after the take-over, so that nobody knows when its threshold was over: {understudy}"
+        active_since + SignedDuration::from_millis(50) >= over,
+        "a sign was lost from sight after the take-over, so that nobody knows when its threshold was over: {role}"
     );
     let over = over.duration_since(wall);
     let left = stage.leftovers(&pods).await?;

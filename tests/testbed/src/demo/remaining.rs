@@ -24,14 +24,14 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What there is at one moment.
 #[derive(Debug, Clone)]
-pub struct Remains {
+pub struct Remaining {
     on_the_node: Leftovers,
     objects: Vec<String>,
 }
 
 // === impl Remains ===
 
-impl Remains {
+impl Remaining {
     /// Looks into the runtime, the kernel, the file system and the API.
     pub async fn look(stage: &Stage, pods: &[StartedPod]) -> Result<Self> {
         let path = format!("/api/v1/namespaces/{NAMESPACE}/pods");

@@ -10,7 +10,7 @@ use tonic::{Code, Status};
 
 /// How a driver answers a call.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum Conduct {
+pub enum Behavior {
     /// Does it.
     #[default]
     Well,
@@ -42,9 +42,9 @@ pub(super) struct Play<C>(Mutex<Parts<C>>);
 
 #[derive(Debug)]
 struct Parts<C> {
-    lasting: Conduct,
-    rules: Vec<(When<C>, Conduct)>,
-    next: VecDeque<Conduct>,
+    lasting: Behavior,
+    rules: Vec<(When<C>, Behavior)>,
+    next: VecDeque<Behavior>,
     calls: Vec<Called<C>>,
 }
 
@@ -53,7 +53,7 @@ struct Parts<C> {
 impl<C: Clone> Play<C> {
     pub(super) fn new() -> Self {
         Self(Mutex::new(Parts {
-            lasting: Conduct::Well,
+            lasting: Behavior::Well,
             rules: Vec::new(),
             next: VecDeque::new(),
             calls: Vec::new(),
@@ -61,20 +61,20 @@ impl<C: Clone> Play<C> {
     }
 
     /// From now on, after what is meant for the next calls.
-    pub(super) fn behave(&self, conduct: Conduct) {
+    pub(super) fn behave(&self, behavior: Behavior) {
         let mut parts = self.parts();
-        parts.lasting = conduct;
+        parts.lasting = behavior;
         parts.rules.clear();
     }
 
     /// From now on to such calls; the latest rule that fits counts.
-    pub(super) fn behave_if(&self, when: When<C>, conduct: Conduct) {
-        self.parts().rules.insert(0, (when, conduct));
+    pub(super) fn behave_if(&self, when: When<C>, behavior: Behavior) {
+        self.parts().rules.insert(0, (when, behavior));
     }
 
     /// For the next `n` calls.
-    pub(super) fn behave_for(&self, n: usize, conduct: Conduct) {
-        self.parts().next.extend(vec![conduct; n]);
+    pub(super) fn behave_for(&self, n: usize, behavior: Behavior) {
+        self.parts().next.extend(vec![behavior; n]);
     }
 
     pub(super) fn calls(&self) -> Vec<Called<C>> {
@@ -92,14 +92,14 @@ impl<C: Clone> Play<C> {
             conduct
         };
         match conduct {
-            Conduct::Well => Ok(true),
-            Conduct::Slow(time) => {
+            Behavior::Well => Ok(true),
+            Behavior::Slow(time) => {
                 sleep(time).await;
                 Ok(true)
             }
-            Conduct::Pretends => Ok(false),
-            Conduct::Fails(code, message) => Err(Status::new(code, message)),
-            Conduct::Hangs => pending().await,
+            Behavior::Pretends => Ok(false),
+            Behavior::Fails(code, message) => Err(Status::new(code, message)),
+            Behavior::Hangs => pending().await,
         }
     }
 
@@ -111,8 +111,8 @@ impl<C: Clone> Play<C> {
 // === impl Parts ===
 
 impl<C> Parts<C> {
-    fn lasting_for(&self, call: &C) -> &Conduct {
+    fn lasting_for(&self, call: &C) -> &Behavior {
         let rule = self.rules.iter().find(|(when, _)| when(call));
-        rule.map_or(&self.lasting, |(_, conduct)| conduct)
+        rule.map_or(&self.lasting, |(_, behavior)| behavior)
     }
 }
