@@ -87,7 +87,7 @@ pub enum Cause {
         /// The volume's directory name.
         name: OsString,
     },
-    /// Two volumes of the pod use one name, so their subPath mounts cannot be told apart.
+    /// Two volumes of the pod use one name, so their subPath mounts cannot be distinguished.
     #[error(
         "it may belong to another volume with that name, which is not supported; the pod continues once both are \
              unmounted and removed, by a kubelet or by hand"

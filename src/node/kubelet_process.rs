@@ -33,7 +33,7 @@ use sockets::Listeners;
 /// has that socket.
 ///
 /// # Errors
-/// When none was seen and not all could be looked at, as without descriptors or memory.
+/// When none was seen and not all could be read, as without descriptors or memory.
 pub fn find(proc: &Path, local: &LocalKubelet) -> io::Result<Vec<KubeletProcess>> {
     let mut pids = Vec::new();
     for entry in fs::read_dir(proc)? {

@@ -70,7 +70,7 @@ struct Run {
     begun: Range<Timestamp>,
     start: Instant,
     points: Vec<Point>,
-    story: Vec<String>,
+    trace: Vec<String>,
     hook_is_recorded: bool,
     finished: bool,
     next_look: Instant,
@@ -88,11 +88,11 @@ pub async fn run(
     let scene = Scene::new(stage, None, namespace).await?;
     let (mut run, history) = Run::begin(scene, shared, cause, strike).await?;
     let through = run.through().await;
-    let told = match through {
+    let result = match through {
         Ok(()) => run.finish(shared, history).await,
         failed => failed,
     };
-    if let Err(error) = told {
+    if let Err(error) = result {
         let explained = run.explain().await;
         return Err(error.context(explained));
     }
@@ -143,7 +143,7 @@ impl Run {
             begun: Timestamp::now()..Timestamp::now(),
             start: Instant::now(),
             points: Vec::new(),
-            story: Vec::new(),
+            trace: Vec::new(),
             hook_is_recorded: false,
             finished: false,
             next_look: Instant::now(),
@@ -277,15 +277,15 @@ impl Run {
 
     async fn explain(&self) -> String {
         let asked = self.eviction.as_ref().map(Eviction::said).unwrap_or_default();
-        let story = self.story.join("\n");
+        let trace = self.trace.join("\n");
         format!(
-            "{}\n--- evict said\n{asked}\n--- points\n{story}",
+            "{}\n--- evict said\n{asked}\n--- points\n{trace}",
             self.scene.explain().await
         )
     }
 
     fn note(&mut self, what: &str) {
-        self.story
+        self.trace
             .push(format!("{:>6} ms {what}", self.start.elapsed().as_millis()));
     }
 }

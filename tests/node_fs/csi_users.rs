@@ -204,7 +204,7 @@ fn manual_unmount_is_not_advised_for_a_volume_that_a_pod_may_use() {
         let published = stage_and_publish(&node.space.root, UID, &PV).unwrap();
         let (global, own) = (published.staging.unwrap(), published.volume.join("vol_data.json"));
         fs::write(global.with_file_name("vol_data.json"), "").unwrap();
-        assert_eq!(node.unused_fails().await, "", "the pod's file tells which it is");
+        assert_eq!(node.unused_fails().await, "", "the pod's file identifies it");
         fs::write(&own, "{").unwrap();
         let text = node.unused_fails().await;
         assert!(!text.contains("by hand") && text.contains(UID), "{text}");

@@ -421,7 +421,7 @@ fn bind_mount_that_appears_during_the_removal_is_never_entered() {
             assert_eq!(
                 removed.is_err(),
                 mounted,
-                "moment {moment}: what stays mounted is told: {removed:?}"
+                "moment {moment}: remaining mounts are reported: {removed:?}"
             );
             let _ = remove(space, &Effects::ungated()).unwrap();
             moment += 1;

@@ -145,11 +145,7 @@ fn holders_in_other_namespaces_are_named() {
             Process::of(command.env("DIR", &dir)).running("sleep")
         };
         let _idle = unshared("private", "");
-        assert_eq!(
-            found(&of(space, &dir)),
-            [],
-            "a copy that nobody uses keeps nothing busy"
-        );
+        assert_eq!(found(&of(space, &dir)), [], "an unused copy keeps nothing busy");
         // Slaves keep the master's mount, private copies do not.
         let user = unshared("slave", "cd \"$DIR\";");
         let still = space

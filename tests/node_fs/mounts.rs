@@ -156,7 +156,7 @@ fn watch_reports_changes_and_nothing_else() {
                 timeout(Duration::from_secs(10), watch.changed()).await.unwrap();
             }
             let quiet = timeout(Duration::from_millis(200), watch.changed()).await;
-            assert!(quiet.is_err(), "each change is told once");
+            assert!(quiet.is_err(), "each change is reported once");
         });
     });
 }

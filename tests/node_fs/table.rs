@@ -6,8 +6,7 @@
 //! | `busy` | a file in it is open: no data is lost, and it is torn down once the file is closed |
 //! | `crashed_mid_mount` | each state while a kubelet sets the volume up |
 //! | `crashed_mid_unmount` | each state while a kubelet tears it down |
-//! | `driver_gone` | the driver does not answer: the pod waits, others do not, and it is torn down when the driver is
-//! back; dead servers are in `servers.rs` |
+//! | `driver_gone` | the driver does not answer: the pod waits, others do not, and it is torn down when the driver is back; dead servers are in `servers.rs` |
 //! | `hostile_content` | links and mounts that lead outside, deep trees, odd names |
 
 use std::{

@@ -45,7 +45,7 @@ struct Walk<'a> {
     effects: &'a Effects,
     levels: Vec<Level>,
     faults: Vec<Fault>,
-    untold: usize,
+    unreported: usize,
     buffer: Vec<u8>,
 }
 
@@ -103,7 +103,7 @@ fn remove(base: &Dir, name: &OsStr, effects: &Effects) -> Result<(), Vec<Fault>>
         effects,
         levels: Vec::new(),
         faults: Vec::new(),
-        untold: 0,
+        unreported: 0,
         buffer: Vec::with_capacity(BUFFER),
     };
     walk.run(name);
@@ -294,7 +294,7 @@ impl Walk<'_> {
     /// Reports a fault about `name` in the deepest level, or about `within` inside it.
     fn report(&mut self, name: &OsStr, within: &OsStr, cause: Cause) {
         if self.faults.len() >= MAX_FAULTS {
-            self.untold += 1;
+            self.unreported += 1;
             return;
         }
         let mut path = self.path().join(name);
@@ -311,8 +311,8 @@ impl Walk<'_> {
     }
 
     fn finish(mut self) -> Result<(), Vec<Fault>> {
-        if self.untold > 0 {
-            let more = Fault::new(VERB, &self.base.path, Cause::More(self.untold));
+        if self.unreported > 0 {
+            let more = Fault::new(VERB, &self.base.path, Cause::More(self.unreported));
             self.faults.push(more);
         }
         if self.faults.is_empty() {

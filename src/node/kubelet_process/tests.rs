@@ -250,7 +250,7 @@ fn process_that_cannot_mount_is_no_kubelet() {
         if let Some(namespace) = namespace {
             symlink(namespace, dir.join("ns/user")).unwrap();
         }
-        // Whatever keeps it from being looked at is no evidence, either.
+        // An unreadable process is no evidence either.
         if pid % 2 == 0 {
             fs::remove_file(dir.join("cwd")).unwrap();
         }
@@ -269,7 +269,7 @@ fn process_that_cannot_mount_is_no_kubelet() {
     assert_eq!(machine.found(), []);
     process(15, Some("000001ffffffffff"), Some("user:[1]"));
     process(16, Some("000001ffffffffff"), Some("user:[1]"));
-    // What the kernel does not tell speaks for nobody.
+    // Missing values exclude no process.
     process(17, None, None);
     process(18, None, None);
     let unreadable = MatchReason::Unreadable(Errno::ENOENT);
@@ -506,7 +506,7 @@ fn socket_path_is_read_as_bytes() {
     assert_eq!(machine.found(), [(5, MatchReason::SameDirectory)], "{root:?}");
 }
 
-/// The process has socket 77, of which this line tells.
+/// The process has socket 77, as this line shows.
 fn sockets_of(dir: &Path, file: &str, line: &str) {
     for below in ["fd", "net"] {
         fs::create_dir_all(dir.join(below)).unwrap();

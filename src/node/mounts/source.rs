@@ -88,8 +88,8 @@ pub(super) fn open_kernels(path: &Path) -> io::Result<Option<fs::File>> {
 /// Whether the table has changed since the last call, or since the file was opened. True if unknown.
 fn has_changed(file: &fs::File) -> bool {
     let mut asked = [PollFd::new(file.as_fd(), PollFlags::POLLPRI)];
-    let told = poll(&mut asked, PollTimeout::ZERO);
-    told.is_err() || asked[0].any().unwrap_or(true)
+    let polled = poll(&mut asked, PollTimeout::ZERO);
+    polled.is_err() || asked[0].any().unwrap_or(true)
 }
 
 fn read_from_start(mut file: &fs::File) -> io::Result<Vec<u8>> {

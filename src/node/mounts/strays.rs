@@ -44,8 +44,9 @@ pub(super) struct Strays {
 impl Strays {
     /// Records a mount outside of the pods directory.
     pub fn note_outside(&mut self, path: &Path) {
-        let is_told = |part: &OsStr| part == PODS || part == DEVICES || MOUNTED_IN.iter().any(|name| part == *name);
-        if !path.iter().any(is_told) {
+        let is_pod_entry =
+            |part: &OsStr| part == PODS || part == DEVICES || MOUNTED_IN.iter().any(|name| part == *name);
+        if !path.iter().any(is_pod_entry) {
             return;
         }
         let parts: Vec<&OsStr> = path.iter().collect();

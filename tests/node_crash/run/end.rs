@@ -89,11 +89,11 @@ impl Run {
         );
         let grace = grace(self.strike.as_ref());
         let struck = self.strike.as_ref().map(|strike| strike.fault);
-        let told = history.end().await?;
+        let history_end = history.end().await?;
         if !struck.is_some_and(Fault::deletes_object) {
             let shim_held = checks::shim_was_held(&self.scene.stage, &self.pod)?;
-            checks::exited_correctly(&told, &self.begun, grace, struck, shim_held)?;
-            let reason = &told.last()["status"]["reason"];
+            checks::exited_correctly(&history_end, &self.begun, grace, struck, shim_held)?;
+            let reason = &history_end.last()["status"]["reason"];
             ensure!((self.cause == Cause::Evicted) == (reason == REASON), "reason {reason}");
         }
         let once = struck.is_none();

@@ -103,9 +103,9 @@ impl Run {
                     self.note("--- it has stopped");
                     self.start_agent()?;
                 }
-                Some(code) => bail!("told to stop, the agent ended with {code}"),
+                Some(code) => bail!("after SIGTERM the agent exited with {code}"),
                 None => {
-                    ensure!(now < by, "told to stop, the agent goes on");
+                    ensure!(now < by, "after SIGTERM the agent keeps running");
                     return Ok(());
                 }
             },
@@ -145,6 +145,6 @@ impl Run {
     }
 
     fn stage(&mut self) -> Result<&mut Stage> {
-        Arc::get_mut(&mut self.scene.stage).context("somebody else has the stage")
+        Arc::get_mut(&mut self.scene.stage).context("the stage is in use")
     }
 }

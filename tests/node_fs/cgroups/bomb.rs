@@ -33,7 +33,7 @@ pub enum Bomb {
     Flees,
 }
 
-/// Kills a bomb when dropped, whatever is hidden from the agent by then.
+/// Kills a bomb when dropped, even if files are hidden from the agent by then.
 pub struct Guard {
     kill: fs::File,
     _one: RwLockWriteGuard<'static, ()>,

@@ -1,4 +1,4 @@
-//! What tests need of an API server, whichever it is: the real one or the one in memory.
+//! An API server as tests use it: the real one or the one in memory.
 
 use std::sync::Arc;
 
@@ -23,18 +23,18 @@ pub trait ApiServer: Send + Sync {
     /// A client of a node's identity.
     fn node(&self, name: &str) -> Result<Client>;
 
-    /// Forgets the history so far, as a server does by and by: watches and lists at old versions are answered with 410.
+    /// Discards the history, as a server does by compaction: watches and lists at old versions are answered with 410.
     ///
-    /// What a real server forgets, and when, is its own affair; promised is only that version 1 is too old afterwards.
+    /// When a real server does this is not defined. Afterwards, only version 1 is certainly too old.
     fn forget_history(&self) -> BoxFuture<'_, anyhow::Result<()>>;
 }
 
-/// Where a server is, and as whom one asks it: for clients that are not ours.
+/// URL and credentials of a server, for other clients than the testbed's.
 #[derive(Debug, Clone)]
 pub struct Access {
     /// Where it answers.
     pub url: String,
-    /// Whom its certificate is signed by; nothing for one without TLS.
+    /// CA of its certificate; `None` without TLS.
     pub ca: Option<String>,
     /// The bearer token.
     pub token: String,
@@ -81,7 +81,7 @@ pub fn kubeconfig(url: &str, ca_pem: Option<&str>, user: &str, token: &str) -> S
     kubeconfig_of(url, ca_pem, user, &format!("token: {token}"))
 }
 
-/// A kubeconfig with one server and one user, who is known by `credentials`: lines of YAML.
+/// A kubeconfig with one server and one user with `credentials`: lines of YAML.
 pub fn kubeconfig_of(url: &str, ca_pem: Option<&str>, user: &str, credentials: &str) -> String {
     use base64::{Engine, engine::general_purpose::STANDARD};
     let ca = ca_pem

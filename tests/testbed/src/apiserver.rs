@@ -1,12 +1,11 @@
 //! A Kubernetes API server in memory, over HTTP/1.1, for tests, demo, bench and simulation.
 //!
-//! A request's way: `http → handler → {faults, route, authorizer} → {list, watch, writes} ⇄ rules → store → history`.
-//! Its answer's: `accept → encode`.
+//! Requests flow through `http → handler → {faults, route, authorizer} → {list, watch, writes} ⇄ rules → store →
+//! history`, answers through `accept → encode`.
 //!
-//! It does what a client of kube-apiserver 1.37 sees, for the kinds in [`kinds`]: built-in ones, and whatever is
-//! defined. It lives inside the caller's runtime and tells time by `tokio::time`, so that a paused clock governs it. On
-//! such a clock, connect by [`MemApiServer::connect`]: a socket's traffic does not hold a paused clock back, a pipe in
-//! memory does.
+//! It behaves as clients of kube-apiserver 1.37 see it, for the kinds in [`kinds`]: built-in and custom ones. It runs in
+//! the caller's runtime and reads time from `tokio::time`, so a paused clock applies. With a paused clock, connect by
+//! [`MemApiServer::connect`]: traffic of a socket does not hold the clock back, a pipe in memory does.
 
 mod accept;
 mod answer;
@@ -76,7 +75,7 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// An object that should be there from the start was refused.
+    /// An initial object was refused.
     #[error("cannot store what is there from the start")]
     Seed(#[source] ApiError),
 }
@@ -145,7 +144,7 @@ impl MemApiServer {
         Self::at(address, Some(listener), &config)
     }
 
-    /// Starts a server that nobody reaches but by [`MemApiServer::connect`] and [`MemApiServer::ask`].
+    /// Starts a server that is only reachable by [`MemApiServer::connect`] and [`MemApiServer::ask`].
     ///
     /// # Errors
     /// A node's name is no name.
@@ -204,13 +203,13 @@ impl MemApiServer {
         }
     }
 
-    /// A kubeconfig that may do everything.
+    /// A kubeconfig with all rights.
     #[must_use]
     pub fn admin_kubeconfig(&self) -> String {
         kubeconfig::kubeconfig(&self.url(), &[(&User::Admin.name(), ADMIN_TOKEN)])
     }
 
-    /// A kubeconfig that may do everything as well, under the name `collector` in the log of requests.
+    /// A kubeconfig with all rights, named `collector` in the log of requests.
     #[must_use]
     pub fn collector_kubeconfig(&self) -> String {
         kubeconfig::kubeconfig(&self.url(), &[(&User::Collector.name(), COLLECTOR_TOKEN)])
@@ -223,7 +222,7 @@ impl MemApiServer {
         kubeconfig::kubeconfig(&self.url(), &[(&token, &token)])
     }
 
-    /// Trouble on request.
+    /// Faults on request.
     #[must_use]
     pub fn faults(&self) -> &Faults {
         &self.shared.faults
@@ -241,12 +240,12 @@ impl MemApiServer {
         self.shared.requests.were_compressed()
     }
 
-    /// Tells `witness` of every request from now on.
+    /// Calls `witness` for every request from now on.
     pub fn set_witness(&self, witness: Witness) {
         self.shared.requests.set_witness(witness);
     }
 
-    /// What the administrator is answered: code and body, which is null where it is no JSON. A patch is a merge patch.
+    /// The administrator's answer: code and body, which is null if it is no JSON. A patch is a merge patch.
     pub async fn ask(&self, method: ::http::Method, path: &str, body: &Value) -> (u16, Value) {
         let (path, query) = path.split_once('?').unwrap_or((path, ""));
         let content_type = match method {
@@ -274,24 +273,24 @@ impl MemApiServer {
         }
     }
 
-    /// Forgets the requests so far.
+    /// Discards the recorded requests.
     pub fn forget_requests(&self) {
         self.shared.requests.clear();
     }
 
-    /// Forgets all history: whoever comes with an older version is told that it is too old.
+    /// Discards all history: clients with an older version are answered that it is too old.
     pub fn compact(&self) {
         self.shared.store().compact();
     }
 
-    /// Says whether the server behind a group version, such as `apps/v1`, cannot be reached, as may happen to one that
-    /// an APIService names: discovery of it fails, and so do all requests for its objects but the watches that run.
+    /// Sets whether the server of a group version, such as `apps/v1`, is unreachable, as that of an APIService may be:
+    /// discovery fails, and so do all requests for its objects except running watches.
     pub fn set_unavailable(&self, group_version: &str, away: bool) {
         let (group, version) = group_version.split_once('/').unwrap_or(("", group_version));
         self.shared.store().served.set_unavailable(group, version, away);
     }
 
-    /// Says whether discovery tells nothing of what a group version serves, as a server behind an APIService may.
+    /// Sets whether discovery leaves out what a group version serves, as a server behind an APIService may.
     pub fn set_undiscoverable(&self, group_version: &str, silent: bool) {
         let (group, version) = group_version.split_once('/').unwrap_or(("", group_version));
         self.shared.store().served.set_undiscoverable(group, version, silent);
@@ -345,7 +344,7 @@ fn seed(shared: &Shared, path: &str, object: Value) -> Result<(), Error> {
     }
 }
 
-/// Serves connections until it is aborted, which ends them all.
+/// Serves connections until it is aborted, which closes them all.
 async fn accept(shared: Arc<Shared>, listener: Option<TcpListener>, mut pipes: mpsc::UnboundedReceiver<DuplexStream>) {
     let mut connections = JoinSet::new();
     loop {
@@ -371,7 +370,7 @@ async fn accept(shared: Arc<Shared>, listener: Option<TcpListener>, mut pipes: m
             Some(pipe) = pipes.recv() => {
                 connections.spawn(http::serve(Arc::clone(&shared), pipe));
             }
-            // Ended connections are taken off, or the set would grow for ever.
+            // Remove closed connections, or the set would only grow.
             Some(_) = connections.join_next() => {}
         }
     }

@@ -1,4 +1,4 @@
-//! A load balancer before a server: it forwards bytes, and can drop its connections' state without telling anybody.
+//! A load balancer in front of a server: it forwards bytes, and can drop the state of its connections silently.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -15,16 +15,16 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::task::AbortOnDropHandle;
 
-/// What of HTTP a client may speak over TLS.
+/// HTTP versions that a client may use over TLS.
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
-/// The room in each direction of a connection in memory.
+/// Buffer size in each direction of a connection in memory.
 const PIPE: usize = 256 * 1024;
 
-/// A balancer; it ends, and all its connections, when dropped.
+/// A load balancer; dropping it closes all its connections.
 #[derive(Debug)]
 pub struct Balancer {
-    /// Where clients find it, for a kubeconfig.
+    /// Its URL, for a kubeconfig.
     server: String,
     dropped: watch::Sender<()>,
     /// Takes connections in memory, if it listens on no socket.
@@ -35,7 +35,7 @@ pub struct Balancer {
 // === impl Balancer ===
 
 impl Balancer {
-    /// Forwards bytes as they are to whatever listens at `server`.
+    /// Forwards bytes to the server at `server`.
     pub async fn start(server: SocketAddr) -> Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.context("listen")?;
         let address = listener.local_addr().context("see where it listens")?;
@@ -104,19 +104,19 @@ impl Balancer {
         let pipes = self.pipes.clone().expect("a balancer in memory");
         move || {
             let (ours, theirs) = tokio::io::duplex(PIPE);
-            // A balancer that is gone drops its end, which the client sees as closed.
+            // A dropped balancer closes its end, which the client sees.
             let _ = pipes.send(ours);
             theirs
         }
     }
 
-    /// A kubeconfig for the server at `url`, made one that leads here.
+    /// A kubeconfig for the server at `url`, changed to use the balancer.
     #[must_use]
     pub fn kubeconfig(&self, url: &str, kubeconfig: &str) -> String {
         kubeconfig.replace(&format!("server: {url}"), &self.server)
     }
 
-    /// From now on nothing comes over the connections that are open, and nothing ends them; new ones are forwarded.
+    /// Drops all further bytes of open connections without closing them. New ones are forwarded.
     pub fn drop_state(&self) {
         self.dropped.send_replace(());
     }
@@ -131,7 +131,7 @@ async fn forward(
         _ = copy_bidirectional(&mut client, &mut server) => return,
         _ = dropped.changed() => {}
     }
-    // The client may write as much as it likes, and the server hears no end.
+    // The client may write, and the server does not see a close.
     let mut swallowed = [0; 4096];
     while matches!(client.read(&mut swallowed).await, Ok(1..)) {}
 }

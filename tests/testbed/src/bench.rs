@@ -1,7 +1,7 @@
-//! The bench: straight CRI calls and the agent take the same pods down, in turn, on the same containerd.
+//! The benchmark: direct CRI calls and the agent tear down the same pods, in turn, on the same containerd.
 //!
-//! `plan → round (straight ⇄ agent) → figures → table`, and the same for pods that wait for a take-over. The API server is a process of its own. One agent process lives
-//! through all rounds of a size, so that its memory shows what rounds leave behind.
+//! `plan → round (direct ⇄ agent) → figures → table`, and the same for pods that wait for a takeover. The API server is a
+//! separate process. One agent process runs through all rounds of a size, so that its memory shows leaks.
 
 #![allow(clippy::print_stdout, reason = "this is the bench's output")]
 
@@ -33,15 +33,15 @@ const FULL_NODE: usize = 100;
 pub struct Plan {
     /// How many pods at a time, one size after the other.
     pub pods: Vec<usize>,
-    /// How many pods wait for a take-over.
+    /// Number of pods that wait for a takeover.
     pub waiting: usize,
-    /// How often each way is taken.
+    /// Rounds per contender.
     pub rounds: usize,
     /// The agent's program.
     pub agent: PathBuf,
     /// The API server's program.
     pub apiserver: PathBuf,
-    /// Where the figures go, beside the table.
+    /// File for the figures as JSON.
     pub json: Option<PathBuf>,
 }
 
@@ -144,7 +144,7 @@ Both in every round, the other one first each time. CPU: user and system time of
 with the pods running and at the peak of a round; one agent process per size, through all rounds. Take-over: from the end
 of --take-over-after to the last DELETED event, of pods that were deleted before.";
 
-/// How busy the machine was over the last minute.
+/// Load average of the last minute.
 pub fn load() -> Result<String> {
     let text = fs::read_to_string("/proc/loadavg").context("read /proc/loadavg")?;
     Ok(text.split(' ').next().unwrap_or_default().to_owned())

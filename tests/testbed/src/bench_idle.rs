@@ -1,7 +1,7 @@
 //! The bench of standing by: an agent that has nothing to do beside a kubelet that runs a node full of pods.
 //!
-//! `plan → control plane, containerd, kubelet → pods → agent → samples → table`. Everything is real, and nobody asks the agent
-//! anything while it is measured.
+//! `plan → control plane, containerd, kubelet → pods → agent → samples → table`. Everything is real, and the agent gets
+//! no requests while it is measured.
 
 #![allow(clippy::print_stdout, reason = "this is the bench's output")]
 
@@ -106,7 +106,7 @@ impl Plan {
         pods::run(stage, self.pods).await?;
         println!("All pods run");
         sleep_until(Instant::now() + SETTLE).await;
-        // Where a service manager would be told how it is.
+        // Replaces the service manager's notify socket.
         let manager = stage.containerd.workspace().dir().join("notify.sock");
         let notified = UnixDatagram::bind(&manager).with_context(|| format!("listen at {}", manager.display()))?;
         let agent = AgentProcess::start_service(stage, &self.agent, &manager).await?;
@@ -152,7 +152,7 @@ Control plane, containerd and kubelet are real, and the agent has the node's cre
 that it tells how it is. Resident memory as the kernel counts it for the process, in ten samples and one at the begin; CPU: user
 and system time of all its threads, of one processor. Nobody asks the agent anything meanwhile.";
 
-/// Takes what the agent tells, for ever.
+/// Receives the agent's notifications without end.
 async fn receive_notifications<T>(notified: &UnixDatagram) -> Result<T> {
     let mut buffer = [0; 4096];
     loop {

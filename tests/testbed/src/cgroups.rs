@@ -1,4 +1,4 @@
-//! cgroup directories in every hierarchy of this machine: all of version 1, and the unified one.
+//! cgroup directories in every hierarchy of this machine: all of v1, and the unified one.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -9,22 +9,22 @@ use anyhow::{Context, Result, bail, ensure};
 use procfs::process::Process;
 use tokio::process::Command;
 
-/// Names another driver than cgroupfs, where the machine has one: `systemd`.
+/// Environment variable for the cgroup driver, default cgroupfs: `systemd`.
 const DRIVER: &str = "TESTBED_CGROUP_DRIVER";
 
-/// A removed container's last process may take a moment to leave.
+/// The last process of a removed container may take a moment to exit.
 const BUSY_ROUNDS: u32 = 40;
 
-/// Who makes the cgroups of pods.
+/// Which component creates the cgroups of pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Driver {
-    /// Whoever needs them, as directories.
+    /// The kubelet and the runtime, as directories.
     Cgroupfs,
     /// systemd, as slices and scopes.
     Systemd,
 }
 
-/// Where the hierarchies are mounted, each once.
+/// Mount points of the hierarchies, each once.
 pub fn hierarchies() -> Result<Vec<PathBuf>> {
     let table = Process::myself()
         .and_then(|process| process.mountinfo())
@@ -39,7 +39,7 @@ pub fn hierarchies() -> Result<Vec<PathBuf>> {
     Ok(roots)
 }
 
-/// Makes a cgroup, given as an absolute path within a hierarchy, in all of them, with its parents.
+/// Creates a cgroup, given as an absolute path within a hierarchy, in all of them, with its parents.
 pub fn create(cgroup: &str) -> Result<()> {
     for root in hierarchies()? {
         let mut dir = root;
@@ -67,7 +67,7 @@ pub fn set(cgroup: &str, file: &str, value: &str) -> Result<()> {
     Ok(())
 }
 
-/// Freezes all processes in a cgroup: with version 1 where that has a freezer.
+/// Freezes all processes in a cgroup; on v1 if there is a freezer.
 pub fn freeze(cgroup: &str) -> Result<()> {
     let has_freezer = |root: &PathBuf| within(root, cgroup).join("freezer.state").exists();
     if hierarchies()?.iter().any(has_freezer) {
@@ -77,7 +77,7 @@ pub fn freeze(cgroup: &str) -> Result<()> {
     }
 }
 
-/// Removes a cgroup and those below it from all hierarchies. One that is not there is no failure.
+/// Removes a cgroup and its children from all hierarchies. A missing one is no error.
 pub async fn remove(cgroup: &str) -> Result<()> {
     for root in hierarchies()? {
         let dir = within(&root, cgroup);
@@ -93,7 +93,7 @@ pub async fn remove(cgroup: &str) -> Result<()> {
     Ok(())
 }
 
-/// All cgroup directories of a name that is chosen by `wanted`, in any hierarchy. Those below one are not listed.
+/// All cgroup directories whose name is `wanted`, in any hierarchy, without their children.
 pub fn find(wanted: impl Fn(&OsStr) -> bool) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut unread = hierarchies()?;
@@ -124,7 +124,7 @@ pub fn processes(dir: &Path) -> Vec<u32> {
 // === impl Driver ===
 
 impl Driver {
-    /// What the environment of the tests asks for.
+    /// The driver from the environment.
     pub fn from_env() -> Result<Self> {
         match std::env::var(DRIVER) {
             Err(_) => Ok(Self::Cgroupfs),
@@ -177,7 +177,7 @@ impl Driver {
     }
 }
 
-/// A slice needs no file: its name says all.
+/// A slice needs no file: its name is enough.
 async fn systemctl(verb: &str, cgroup: &str) -> Result<()> {
     let unit = cgroup.rsplit('/').next().unwrap_or_default();
     let output = Command::new("systemctl").args([verb, unit]).output().await;
@@ -194,18 +194,18 @@ fn within(root: &Path, cgroup: &str) -> PathBuf {
     root.join(cgroup.trim_start_matches('/'))
 }
 
-/// The cpuset controller of version 1 starts a child without processors, and nothing can run in it.
+/// The cpuset controller of v1 creates a child without CPUs, in which nothing can run.
 fn inherit_cpuset(parent: &Path, child: &Path) -> Result<()> {
     for file in ["cpuset.cpus", "cpuset.mems"] {
         let own = child.join(file);
         if fs::read_to_string(&own).is_ok_and(|text| text.trim().is_empty()) {
             let inherited = parent.join(file);
-            // The root of version 2 has none.
+            // The root of v2 has no such file.
             if !inherited.exists() {
                 continue;
             }
             let value = fs::read(&inherited).with_context(|| format!("read {}", inherited.display()))?;
-            // On version 2 empty means "as the parent", on both sides.
+            // On v2 empty means "as the parent".
             if !value.trim_ascii().is_empty() {
                 fs::write(&own, value).with_context(|| format!("write {}", own.display()))?;
             }

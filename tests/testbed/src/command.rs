@@ -1,4 +1,4 @@
-//! What the commands of the testbed have in common: they can be interrupted, and take everything away then, too.
+//! Interruptible commands that clean up when they are interrupted.
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// As a shell reports a command that Ctrl-C has ended.
+/// Exit code of a command that was interrupted by Ctrl-C.
 pub const INTERRUPTED: u8 = 130;
 
-/// Does the work, unless SIGINT, SIGTERM, or a closed terminal's SIGHUP comes first: then it is dropped, with all that it
-/// holds, and `None` returned.
+/// Runs the work until SIGINT, SIGTERM or SIGHUP: then it is dropped with everything that it holds, and the result is
+/// `None`.
 pub async fn unless_interrupted<T>(work: impl Future<Output = Result<T>>) -> Result<Option<T>> {
     let mut terminate = signal(SignalKind::terminate()).context("wait for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("wait for SIGINT")?;
@@ -43,7 +43,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_closed_terminal_interrupts_as_ctrl_c_does() {
-        // The work is begun when somebody listens; before, the signal would end the test.
+        // The work starts once the signal handler is installed; before, the signal would kill the test.
         let hang_up = async {
             raise(Signal::SIGHUP).unwrap();
             pending::<Result<()>>().await

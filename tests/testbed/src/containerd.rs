@@ -1,7 +1,7 @@
-//! A private containerd: its own root, state, socket, bridge, subnet and images, all on one [`Workspace`].
+//! A private containerd: its own root, state, socket, bridge, subnet and images, all in one [`Workspace`].
 //!
-//! `binary → config → network → daemon → images`. Several run side by side. The daemon may die and come back; its shims,
-//! and so its pods, live on meanwhile. When the value goes, its pods go too.
+//! `binary → config → network → daemon → images`. Several can run in parallel. The daemon may crash and restart; its
+//! shims, and so its pods, keep running. Dropping the value removes its pods.
 
 pub mod binary;
 pub mod config;
@@ -36,7 +36,7 @@ pub type Cri = RuntimeServiceClient<Channel>;
 /// See the module's documentation.
 #[derive(Debug)]
 pub struct Containerd {
-    // Dropped in this order: the daemon ends before the ground is cleared.
+    // Dropped in this order: the daemon exits before the workspace is removed.
     daemon: Option<Daemon>,
     binary: Binary,
     network: Network,
@@ -44,14 +44,14 @@ pub struct Containerd {
     workspace: Workspace,
 }
 
-/// Where the parts of one instance lie.
+/// Paths of one instance.
 #[derive(Debug, Clone)]
 pub struct Paths {
     /// Images, snapshots, metadata.
     pub root: PathBuf,
     /// Bundles, mounts, network namespaces of what runs.
     pub state: PathBuf,
-    /// What runc keeps of its containers.
+    /// State of runc.
     pub runc: PathBuf,
     /// gRPC socket, also of the CRI.
     pub socket: PathBuf,
@@ -61,16 +61,16 @@ pub struct Paths {
     pub cni: PathBuf,
     /// Links to the CNI plugins of the machine.
     pub plugins: PathBuf,
-    /// Addresses given out by host-local.
+    /// Addresses allocated by host-local.
     pub ipam: PathBuf,
-    /// What the daemon says.
+    /// Log of the daemon.
     pub log: PathBuf,
 }
 
 // === impl Containerd ===
 
 impl Containerd {
-    /// Starts one with both images in it; ready when this returns.
+    /// Starts an instance with both images; ready when this returns.
     pub async fn start() -> Result<Self> {
         let binary = Binary::find().await?;
         let workspace = Workspace::claim()?;
@@ -94,17 +94,17 @@ impl Containerd {
         Ok(containerd)
     }
 
-    /// The socket that it serves the CRI on.
+    /// Path of the CRI socket.
     pub fn socket(&self) -> &Path {
         &self.paths.socket
     }
 
-    /// The socket as an agent's flag wants it.
+    /// The socket as a flag of the agent.
     pub fn endpoint(&self) -> String {
         format!("unix://{}", self.paths.socket.display())
     }
 
-    /// A new client; connects with its first call, and again after a restart. It belongs to the calling async runtime.
+    /// A new client; connects at its first call, and reconnects after a restart. It belongs to the calling async runtime.
     pub fn cri(&self) -> Cri {
         RuntimeServiceClient::new(connect(&self.paths.socket)).max_decoding_message_size(MAX_MESSAGE)
     }
@@ -114,7 +114,7 @@ impl Containerd {
         ImageServiceClient::new(connect(&self.paths.socket))
     }
 
-    /// The machine's address as its pods see it.
+    /// The machine's address as seen by its pods.
     pub fn host_ip(&self) -> String {
         self.network.host_ip().to_string()
     }
@@ -124,27 +124,27 @@ impl Containerd {
         &self.binary.version
     }
 
-    /// Pid of the daemon, unless it was killed.
+    /// PID of the daemon, unless it was killed.
     pub fn pid(&self) -> Option<u32> {
         self.daemon.as_ref().map(Daemon::pid)
     }
 
-    /// What all of it stands on.
+    /// The workspace that contains it.
     pub fn workspace(&self) -> &Workspace {
         &self.workspace
     }
 
-    /// Where its parts lie.
+    /// Its paths.
     pub fn paths(&self) -> &Paths {
         &self.paths
     }
 
-    /// Takes the network's plugins away, as an upgrade that went wrong would, or puts them back.
+    /// Removes the network plugins, as a failed upgrade would, or restores them.
     pub fn set_plugins_away(&self, away: bool) -> Result<()> {
         move_away(&self.paths.plugins, away)
     }
 
-    /// Takes the network's configuration away, or puts it back.
+    /// Removes the network's configuration, or restores it.
     pub fn set_network_away(&self, away: bool) -> Result<()> {
         move_away(&self.paths.network(), away)
     }
@@ -170,14 +170,14 @@ impl Containerd {
         self.daemon = None;
     }
 
-    /// Kills the daemon, if it lives, and starts it again on the same root and state; ready when this returns.
+    /// Kills the daemon, if it runs, and starts it again on the same root and state; ready when this returns.
     pub async fn restart(&mut self) -> Result<()> {
         self.kill();
         self.daemon = Some(Daemon::spawn(&self.binary, &self.paths)?);
         self.wait_until_ready().await
     }
 
-    /// Ends it and everything that it ran, and tells what could not be removed. Dropping it does the same.
+    /// Stops it and everything that it ran, and returns what could not be removed. Dropping it does the same.
     pub async fn stop(mut self) -> Result<()> {
         self.kill();
         self.workspace.release().await
@@ -224,7 +224,7 @@ fn move_away(path: &Path, away: bool) -> Result<()> {
 /// A channel to a unix socket that connects when it is first used.
 fn connect(socket: &Path) -> Channel {
     let socket = socket.to_owned();
-    // The address is never looked at: the connector knows where to go.
+    // The address is ignored: the connector has the path.
     let endpoint = Endpoint::from_static("http://runtime.invalid");
     endpoint.connect_with_connector_lazy(tower::service_fn(move |_: Uri| {
         let socket = socket.clone();

@@ -35,9 +35,9 @@ use crate::{
 
 /// How long a start may take: about 4 s on an idle machine, several times that on a busy one.
 const START_TIMEOUT: Duration = Duration::from_secs(120);
-/// How often a server is asked whether it is ready, since it tells nobody.
+/// Interval of readiness checks.
 const POLL: Duration = Duration::from_millis(100);
-/// A free port may be taken by somebody else before it is used: then others are tried.
+/// A free port may be taken before it is used: then others are tried.
 const ATTEMPTS: usize = 3;
 /// Made by the server itself, after it is ready.
 const SYSTEM_NAMESPACES: [&str; 3] = ["default", "kube-node-lease", "kube-system"];

@@ -1,6 +1,6 @@
-//! The demo: six pods on a private node are deleted, and one can see how the agent takes them down.
+//! The demo: six pods on a private node are deleted, and the agent's teardown is shown.
 //!
-//! `cast → stage → progress → timelines → remains`. Everything is taken away again, also after a failure.
+//! `cast → stage → progress → timelines → remaining`. Everything is removed afterwards, also after a failure.
 
 mod cast;
 mod progress;
@@ -20,7 +20,7 @@ use self::screen::{Mood, Screen};
 use crate::apiserver::{Config, MemApiServer};
 use crate::stage::{AgentProcess, Stage};
 
-/// Runs all of it with this agent. True: nothing is left of any pod.
+/// Runs the demo with this agent. Returns whether nothing is left of any pod.
 pub async fn run(agent: &Path) -> Result<bool> {
     ensure!(
         agent.is_file(),

@@ -1,4 +1,4 @@
-//! Numbers from a seed, so that a run can be repeated.
+//! Random numbers from a seed, so that a run can be repeated.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ impl Dice {
         usize::try_from(self.next() % most as u64).unwrap_or_default()
     }
 
-    /// So seldom.
+    /// True once in `many` times on average.
     pub fn one_in(&mut self, many: usize) -> bool {
         self.up_to(many) == 0
     }

@@ -1,10 +1,10 @@
-//! Drivers of volumes (CSI) and devices (DRA) that do what a test tells them, on real sockets below a kubelet's root, where
-//! the kubelet would find them.
+//! Scripted drivers of volumes (CSI) and devices (DRA), on real sockets below a kubelet's root, where the kubelet would
+//! find them.
 //!
-//! `home {registration} ← csi {mounts}, dra`, all after a `conduct`; `left` and `claims` lay out what a kubelet leaves of volumes
-//! and of claims.
+//! `home {registration} ← csi {mounts}, dra`, all with a `behavior`; `csi_volumes` and `claims` create the files that a
+//! kubelet leaves for volumes and claims.
 //!
-//! Everything runs in the caller's runtime. Mounts are those of the mount namespace of whichever thread that is.
+//! Everything runs in the caller's runtime. Mounts are in the mount namespace of the calling thread.
 
 pub mod behavior;
 pub mod claims;

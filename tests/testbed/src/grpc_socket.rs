@@ -42,7 +42,7 @@ struct Wire {
     _counted: TaskTrackerToken,
 }
 
-/// What Debian's OpenSSH says to whoever connects.
+/// Banner of Debian's OpenSSH.
 const GREETING: &[u8] = b"SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3\r\n";
 
 // === impl Socket ===

@@ -1,4 +1,4 @@
-//! A client that is in nobody's way: HTTP/2 over a few connections that stay, bytes in and out.
+//! A cheap client: HTTP/2 over a few persistent connections, bytes in and out.
 //!
 //! [`crate::rest`] is for those who look at what they get; this one is for those who measure.
 
@@ -159,7 +159,7 @@ async fn open(
         .await
         .context("begin HTTP/2")?;
     drivers.spawn(async move {
-        // Whoever waits for an answer is told how the connection ended.
+        // Requests in flight get the connection's error.
         let _ = driver.await;
     });
     Ok(sender)

@@ -1,8 +1,8 @@
-//! A real kubelet on a stage: its own root, runtime, cgroups, ports and certificates, and a mount namespace in which what
-//! it would write on the machine is written elsewhere.
+//! A real kubelet on a stage: its own root, runtime, cgroups, ports and certificates, and a mount namespace in which its
+//! writes to the machine are redirected.
 //!
-//! `binary → config.yaml → kubeconfig → process → Node is Ready`. It works on the stage's directories, so that an agent of
-//! that stage finds everything where a dead kubelet has left it.
+//! `binary → config.yaml → kubeconfig → process → Node is Ready`. It uses the stage's directories, so that an agent of
+//! that stage finds everything that a dead kubelet leaves.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -21,13 +21,13 @@ use crate::{
 };
 
 const START: &str = include_str!("kubelet/start.sh");
-/// It takes 10 to 15 s; the rest is for a machine under load.
+/// It takes 10 to 15 s; the rest is for a loaded machine.
 const START_LIMIT: Duration = Duration::from_secs(120);
-/// What it may take to end once it is told to.
+/// Limit for its exit after SIGTERM.
 const END_LIMIT: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(100);
 
-/// A running kubelet; killed when dropped. Its pods live on.
+/// A running kubelet; killed when dropped. Its pods keep running.
 #[derive(Debug)]
 pub struct Kubelet {
     process: Process,
@@ -36,18 +36,18 @@ pub struct Kubelet {
 // === impl Kubelet ===
 
 impl Kubelet {
-    /// Starts it on a stage whose node it registers itself; the Node is Ready when this returns.
+    /// Starts it on a stage whose node it registers; the Node is Ready when this returns.
     pub async fn start(stage: &Stage) -> Result<Self> {
         Self::start_through(stage, &stage.containerd.endpoint()).await
     }
 
-    /// As [`Self::start`], with another way to the runtime.
+    /// As [`Self::start`], with another runtime endpoint.
     pub async fn start_through(stage: &Stage, endpoint: &str) -> Result<Self> {
         let kubelet = Self::spawn_through(stage, endpoint).await?;
         kubelet.until_ready(stage).await
     }
 
-    /// Starts it, again with the configuration that is there if it is not the first, and waits for nothing.
+    /// Starts it, with the existing configuration if it is not the first, and waits for nothing.
     pub async fn spawn_through(stage: &Stage, endpoint: &str) -> Result<Self> {
         let program = binaries::kubelet().await?;
         Self::spawn(stage, &program, endpoint)
@@ -63,9 +63,9 @@ impl Kubelet {
             Ok::<_, anyhow::Error>(path)
         };
         let kubeconfig = file("kubeconfig", &stage.api.node_kubeconfig(&stage.node))?;
-        // Where kubeadm puts it; the agent is given the same file.
+        // kubeadm's path; the agent is given the same file.
         let config = dirs.config_file();
-        // Its ports are the same again.
+        // It reuses its ports.
         if !own.join("log").exists() {
             fs::write(&config, configuration(dirs, &own, free_ports()?))
                 .with_context(|| format!("write {}", config.display()))?;
@@ -134,12 +134,12 @@ impl Kubelet {
         self.process.log_tail()
     }
 
-    /// As a crash would: SIGKILL.
+    /// Crashes it with SIGKILL.
     pub fn crash(self) {
         drop(self);
     }
 
-    /// As a service manager would: SIGTERM, and SIGKILL if it does not end by that.
+    /// Stops it as a service manager would: SIGTERM, then SIGKILL.
     pub async fn stop(mut self) -> Result<()> {
         let pid = i32::try_from(self.pid()).context("a process id of that size")?;
         kill(Pid::from_raw(pid), Signal::SIGTERM).context("stop the kubelet")?;
@@ -151,7 +151,7 @@ impl Kubelet {
     }
 }
 
-/// Everything below the stage's directories, and nothing that a machine without systemd, swap accounting or a cloud lacks.
+/// Everything is below the stage's directories, and nothing requires systemd, swap accounting or a cloud.
 fn configuration(dirs: &NodeDirs, own: &Path, [port, health_port]: [u16; 2]) -> String {
     let config = json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -167,27 +167,27 @@ fn configuration(dirs: &NodeDirs, own: &Path, [port, health_port]: [u16; 2]) -> 
         "cgroupRoot": dirs.cgroup_root,
         "podLogsDir": dirs.pod_logs_dir,
         "volumePluginDir": own.join("volume-plugins"),
-        // Only pods have limits: nothing is put into a cgroup that is not ours.
+        // Only pods have limits: nothing is moved into other cgroups.
         "enforceNodeAllocatable": ["none"],
         "failCgroupV1": false,
         "failSwapOn": false,
-        // It evicts a pod whose volume outgrows its own limit; it looks every ten seconds, at figures of its volumes that
-        // are a minute old unless it is told otherwise.
+        // It evicts a pod whose volume exceeds its own limit. It checks every ten seconds, with volume statistics that
+        // are a minute old by default.
         "localStorageCapacityIsolation": true,
         "volumeStatsAggPeriod": "2s",
         "makeIPTablesUtilChains": false,
         // Not every test machine grants CAP_SYS_RESOURCE.
         "oomScoreAdj": 0,
         "resolvConf": "",
-        // The machine's disk is not the test's affair: no eviction for want of space, no removal of images.
+        // The machine's disk does not matter: no eviction and no image removal because of disk pressure.
         "evictionHard": {"memory.available": "1Mi", "nodefs.available": "0%", "imagefs.available": "0%"},
         "imageGCHighThresholdPercent": 100,
-        // As fast as the machine: what is compared is not how they are limited.
+        // No client limits, which are not compared.
         "kubeAPIQPS": 200,
         "kubeAPIBurst": 400,
         "eventRecordQPS": 500,
         "eventBurst": 1000,
-        // Else every pod has an event that there are none.
+        // Without it, every pod has an event about missing DNS servers.
         "clusterDNS": ["10.96.0.10"],
         "clusterDomain": "cluster.test",
         "maxPods": 250,

@@ -1,4 +1,4 @@
-//! What is left of pods on this node: looked for in the runtime and the kernel, not remembered.
+//! Leftovers of pods on this node, read from the runtime and the kernel.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -15,7 +15,7 @@ use crate::{cgroups, mounts};
 
 const UID_LABEL: &str = "io.kubernetes.pod.uid";
 
-/// Each line names one thing that still exists. Empty: nothing is left.
+/// Each line names one resource. Empty if nothing is left.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Leftovers {
     /// Such as `mount /…/pods/UID/volumes/kubernetes.io~empty-dir/cache`.
@@ -25,12 +25,12 @@ pub struct Leftovers {
 // === impl Leftovers ===
 
 impl Leftovers {
-    /// Looks everywhere that a pod of this UID can have left something. Not being able to look is a failure.
+    /// Searches everything that a pod with this UID can have left. A failed search is an error.
     pub async fn of(dirs: &NodeDirs, cri: Cri, uid: &str) -> Result<Self> {
         Self::of_all(dirs, cri, [uid]).await
     }
 
-    /// As [`Self::of`] for several pods, in one look.
+    /// As [`Self::of`] for several pods, in one search.
     pub async fn of_all(dirs: &NodeDirs, cri: Cri, uids: impl IntoIterator<Item = impl Into<String>>) -> Result<Self> {
         let uids = uids.into_iter().map(Into::into).collect();
         let mut look = Look {
@@ -57,7 +57,7 @@ impl Leftovers {
         self.count(kind) > 0
     }
 
-    /// How many things of a kind are left; the kinds are those of [`Self::has`].
+    /// Number of leftovers of a kind; the kinds are those of [`Self::has`].
     pub fn count(&self, kind: &str) -> usize {
         self.remains
             .iter()
@@ -76,7 +76,7 @@ impl fmt::Display for Leftovers {
     }
 }
 
-/// One look for some pods.
+/// One search for some pods.
 struct Look<'a> {
     dirs: &'a NodeDirs,
     uids: BTreeSet<String>,
@@ -131,12 +131,12 @@ impl Look<'_> {
         Ok(())
     }
 
-    /// A process of a pod is in one of its cgroups, or has something of its directory mounted: a runtime that put it
-    /// into another cgroup does not hide it.
+    /// A process of a pod is in one of its cgroups, or has a mount of its directory, even if the runtime put it into
+    /// another cgroup.
     fn at_processes(&mut self) -> Result<()> {
         let pods = format!("{}/", self.dirs.pods().display());
         let own_namespace = fs::read_link("/proc/self/ns/mnt").context("read /proc/self/ns/mnt")?;
-        // A process that ends while it is looked at is none that is left.
+        // A process that exits during the search does not count.
         for process in all_processes().context("read /proc")?.flatten() {
             let in_cgroup = process.cgroups().is_ok_and(|cgroups| {
                 let mut paths = cgroups.0.iter().map(|cgroup| cgroup.pathname.as_str());
@@ -151,7 +151,7 @@ impl Look<'_> {
                 })
             };
             let name = process.stat().map(|stat| stat.comm).unwrap_or_default();
-            // What is just about to become another pod's container has a copy of all mounts of the machine.
+            // A process that is about to become another pod's container has a copy of all mounts of the machine.
             let begins = name.starts_with("runc:[");
             if in_cgroup || (elsewhere && !begins && holds()) {
                 self.add("process", &format!("{} ({name})", process.pid));
@@ -160,10 +160,10 @@ impl Look<'_> {
         Ok(())
     }
 
-    /// Those of volumes are called by the UID, those of logs by namespace, name and UID.
+    /// Directories of volumes are named by the UID, those of logs by namespace, name and UID.
     fn at_dirs(&mut self, parent: &Path) -> Result<()> {
         let entries = match fs::read_dir(parent) {
-            // No pod has been on this node yet.
+            // No pod has run on this node yet.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
             entries => entries.with_context(|| format!("read {}", parent.display()))?,
         };
@@ -186,7 +186,7 @@ impl Look<'_> {
         self.uids.contains(uid)
     }
 
-    /// Whether a cgroup is one of the pods': by its whole name with the cgroupfs driver, by its end with that of systemd.
+    /// Whether a cgroup is one of the pods': by its whole name with the cgroupfs driver, by its suffix with systemd.
     fn has_cgroup(&self, name: &str) -> bool {
         let of_systemd = || name.strip_suffix(".slice")?.rsplit_once("-pod");
         name.strip_prefix("pod").is_some_and(|uid| self.is_wanted(uid))

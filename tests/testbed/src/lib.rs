@@ -1,4 +1,4 @@
-//! What pod-teardown is tested, shown and measured on.
+//! Test environments, demo and benchmarks of pod-teardown.
 
 pub mod api;
 pub mod apiserver;

@@ -1,4 +1,4 @@
-//! What is mounted below a directory, and how to be rid of it.
+//! Mounts below a directory, and their removal.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -9,9 +9,9 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use procfs::FromRead as _;
 use procfs::process::{MountInfos, MountOptFields};
 
-/// Mount points at and below a directory in the order of their mounting: the last one has to go first.
+/// Mount points at and below a directory, in the order of mounting: the last one is unmounted first.
 pub fn below(dir: &Path) -> Result<Vec<PathBuf>> {
-    // Not /proc/self: that is the main thread's namespace.
+    // Not /proc/self, which is the main thread's namespace.
     let table = MountInfos::from_file("/proc/thread-self/mountinfo").context("read /proc/thread-self/mountinfo")?;
     Ok(table
         .into_iter()
@@ -20,7 +20,7 @@ pub fn below(dir: &Path) -> Result<Vec<PathBuf>> {
         .collect())
 }
 
-/// Mounts a tmpfs, of this many bytes if a limit is given. As the kubelet, without swap where the kernel can.
+/// Mounts a tmpfs, of this many bytes if limited, and without swap if supported, as the kubelet does.
 pub fn tmpfs(dir: &Path, limit: Option<u64>) -> Result<()> {
     let size = limit.map(|bytes| format!("size={bytes}"));
     let with_noswap: Vec<&str> = size.as_deref().into_iter().chain(["noswap"]).collect();
@@ -36,8 +36,8 @@ pub fn bind(from: &Path, to: &Path) -> Result<()> {
         .with_context(|| format!("bind {} on {}", from.display(), to.display()))
 }
 
-/// Sees to it that what is mounted below a directory is shared, as the kubelet does with its root: mounts it on itself, unless
-/// it lies on a shared mount already.
+/// Makes mounts below a directory shared, as the kubelet does with its root: bind-mounts it on itself, unless it is on a
+/// shared mount already.
 pub fn share(dir: &Path) -> Result<()> {
     if is_on_shared(dir)? {
         return Ok(());
@@ -66,7 +66,7 @@ fn is_on_shared(dir: &Path) -> Result<bool> {
     }))
 }
 
-/// Unmounts everything at and below a directory. Mounts that vanish meanwhile are no failure.
+/// Unmounts everything at and below a directory. Mounts that vanish meanwhile are no error.
 pub fn detach_below(dir: &Path) -> Result<()> {
     for point in below(dir)?.iter().rev() {
         match umount2(point, MntFlags::empty()) {
@@ -77,7 +77,7 @@ pub fn detach_below(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Unmounts everything below a directory, then removes it. One that is not there is no failure.
+/// Unmounts everything below a directory, then removes it. A missing directory is no error.
 pub fn remove_dir(dir: &Path) -> Result<()> {
     detach_below(dir)?;
     match fs::remove_dir_all(dir) {

@@ -1,4 +1,4 @@
-//! A Node object that carries the identity of the machine that it is made on.
+//! A Node object with this machine's identity.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ const CONDITIONS: [(&str, &str, &str); 4] = [
     ("Ready", "True", "KubeletReady"),
 ];
 
-/// The object as a kubelet of this machine would have registered it and kept it, with an address for its pods' host.
+/// The object as a kubelet of this machine would maintain it, with an address for its pods' host.
 pub fn node_object(name: &str, host_ip: &str) -> Value {
     let now = format!("{:.0}", Timestamp::now());
     let conditions = CONDITIONS.map(|(kind, status, reason)| {

@@ -153,7 +153,7 @@ impl PodStarter {
         })
     }
 
-    /// Takes everything of a pod away, whatever is left of it: for the rounds of a benchmark and the ends of tests.
+    /// Removes everything that is left of a pod, after a benchmark round or a test.
     pub async fn clear_away(&self, pod: &StartedPod) -> Result<()> {
         let mut cri = self.cri.clone();
         let pod_sandbox_id = pod.sandbox_id.clone();

@@ -1,7 +1,7 @@
-//! Metadata and refusals in protobuf, and how they travel.
+//! Metadata and `Status` in protobuf, and their wire format.
 //!
-//! A message is `k8s\0`, then an `Unknown` that names what is in it. An event of a watch is four bytes of length, then a
-//! bare `WatchEvent`, whose object is such a message.
+//! A message is `k8s\0`, then an `Unknown` with its type. An event of a watch is its length in four bytes, then a plain
+//! `WatchEvent`, whose object is such a message.
 
 #[allow(missing_docs, reason = "generated; proto/meta.proto says what there is to say")]
 mod generated {
@@ -13,16 +13,16 @@ use prost::Message;
 
 pub use generated::*;
 
-/// How each message begins.
+/// Prefix of each message.
 const MAGIC: &[u8] = b"k8s\0";
 
-/// What is not the message that it should be.
+/// Why bytes are not the expected message.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It does not begin as it should.
+    /// The prefix is missing.
     #[error("a message does not begin with \"k8s\\0\"")]
     NoMagic,
-    /// It is of another kind.
+    /// It has another kind.
     #[error("a {found} came in place of a {wanted}")]
     Another {
         /// What it says it is.
@@ -35,7 +35,7 @@ pub enum Error {
     Unreadable(#[from] prost::DecodeError),
 }
 
-/// What can be sent as a message.
+/// A message type.
 pub trait Named: Message + Default {
     /// apiVersion and kind.
     const TYPE: (&'static str, &'static str);
@@ -101,7 +101,7 @@ pub fn frame(change: &str, object: Bytes) -> Bytes {
     bytes.freeze()
 }
 
-/// Takes the first event off the front of what came so far: its type and its object, once it is there as a whole.
+/// Removes the first complete event from the buffer: its type and its object.
 ///
 /// # Errors
 /// It is no event.

@@ -1,7 +1,7 @@
-//! A socket in front of a runtime's that writes down who asked it to change what, from when to when.
+//! A proxy in front of a runtime's socket that records who made which changing call, and when.
 //!
-//! Two hands on one pod can only be seen from outside. Each hand is given a recorder of its own; all of them write into one
-//! [`Record`] by one clock. Calls pass as they are.
+//! Only an outside observer can see two actors on one pod. Each actor has its own recorder; all of them write into one
+//! [`Record`] with one clock. Calls are forwarded unchanged.
 
 mod calls;
 pub mod mounts;
@@ -26,29 +26,29 @@ use tokio::{
 
 use calls::Call;
 
-/// Whose calls a recorder passes on.
+/// Name of the client behind a recorder.
 pub type Side = &'static str;
 
 type Body = BoxBody<Bytes, hyper::Error>;
 
-/// A call that changes something, or an attempt at one.
+/// A changing call, successful or not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recorded {
-    /// Who called.
+    /// The client.
     pub side: Side,
     /// Such as `StopContainer`.
     pub method: &'static str,
-    /// Of which pod, where that is known.
+    /// Its pod, if known.
     pub uid: Option<String>,
-    /// When it came.
+    /// When it arrived.
     pub begin: Timestamp,
-    /// When it was answered, or given up by who called.
+    /// When it was answered or canceled.
     pub end: Option<Timestamp>,
-    /// Whether the runtime said that it is done.
+    /// Whether it succeeded.
     pub done: bool,
 }
 
-/// All that was recorded; cheap to clone, and all clones are the same.
+/// All recorded calls; clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct Record(Arc<Mutex<Written>>);
 
@@ -66,7 +66,7 @@ pub struct Recorder {
     _tasks: JoinSet<()>,
 }
 
-/// Notes the end of a call, also of one that is given up.
+/// Records the end of a call, even if it is canceled.
 struct Open {
     record: Record,
     index: usize,
@@ -75,7 +75,7 @@ struct Open {
 // === impl Recorder ===
 
 impl Recorder {
-    /// Listens at `path` for this side, in front of the runtime at `runtime`.
+    /// Listens at `path` for this client, in front of the runtime at `runtime`.
     pub fn start(path: PathBuf, runtime: &Path, side: Side, record: &Record) -> Result<Self> {
         let listener = UnixListener::bind(&path).with_context(|| format!("listen at {}", path.display()))?;
         let (runtime, record) = (runtime.to_owned(), record.clone());
@@ -85,7 +85,7 @@ impl Recorder {
             while let Ok((stream, _)) = listener.accept().await {
                 let (runtime, record) = (runtime.clone(), record.clone());
                 connections.spawn(async move {
-                    // Whoever hangs up, or is killed, has hung up here as well.
+                    // If the client closes the connection, the connection to the runtime is closed as well.
                     serve(stream, &runtime, side, &record).await.ok();
                 });
                 while connections.try_join_next().is_some() {}
@@ -94,7 +94,7 @@ impl Recorder {
         Ok(Self { path, _tasks: tasks })
     }
 
-    /// The socket as a flag wants it.
+    /// The socket as a flag.
     pub fn endpoint(&self) -> String {
         format!("unix://{}", self.path.display())
     }
@@ -104,7 +104,7 @@ async fn serve(stream: UnixStream, runtime: &Path, side: Side, record: &Record) 
     let (sender, driver) = client::Builder::new(TokioExecutor::new())
         .handshake(TokioIo::new(UnixStream::connect(runtime).await?))
         .await?;
-    // With whoever called, what was asked of the runtime is given up.
+    // If the client is gone, its call to the runtime is canceled.
     let mut tasks = JoinSet::new();
     tasks.spawn(driver);
     let record = record.clone();
@@ -115,7 +115,7 @@ async fn serve(stream: UnixStream, runtime: &Path, side: Side, record: &Record) 
     Ok(())
 }
 
-/// Asks the runtime the same, and answers the same.
+/// Forwards the request and its answer.
 async fn pass(
     mut runtime: client::SendRequest<Full<Bytes>>,
     request: Request<Incoming>,
@@ -124,7 +124,7 @@ async fn pass(
 ) -> Result<Response<Body>, hyper::Error> {
     let (mut parts, body) = request.into_parts();
     let path = parts.uri.path().to_owned();
-    // The runtime knows no other name for itself.
+    // The authority that the runtime expects.
     let authority = format!("http://localhost{path}");
     parts.uri = authority.parse::<Uri>().unwrap_or(parts.uri);
     let asked = body.collect().await?.to_bytes();
@@ -149,7 +149,7 @@ async fn pass(
         _ => record.learn(calls::listed(&path, &bytes)),
     }
     let body = Full::new(bytes).map_err(|never| match never {});
-    // A refusal is all in its headers, and ends with them.
+    // An error is in the headers only.
     let body = match trailers {
         Some(trailers) => body.with_trailers(std::future::ready(Some(Ok(trailers)))).boxed(),
         None => body.boxed(),
@@ -160,7 +160,7 @@ async fn pass(
 // === impl Record ===
 
 impl Record {
-    /// All calls so far that change something, in the order in which they came.
+    /// All changing calls so far, in order of arrival.
     pub fn calls(&self) -> Vec<Recorded> {
         self.lock().calls.clone()
     }
@@ -185,7 +185,7 @@ impl Record {
         }
     }
 
-    /// Sandboxes and containers, each with whose it is: lists tell of those whose making was not answered.
+    /// Sandboxes and containers with their pods, from lists: their creation may not have been answered.
     fn learn(&self, listed: Vec<(String, calls::Pod)>) {
         let mut written = self.lock();
         for (id, pod) in listed {

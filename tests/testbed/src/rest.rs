@@ -145,7 +145,7 @@ impl Client {
             url: url.to_owned(),
             reason,
         };
-        // reqwest takes the process' provider; somebody else may have installed one already, which is as good.
+        // reqwest takes the process' provider; another one may be installed already, which works as well.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let base = reqwest::Url::parse(url).map_err(|e| setup(e.to_string()))?;
         let builder = reqwest::Client::builder().no_proxy();

@@ -1,4 +1,4 @@
-//! The scripts that find or build programs, and print the directory of what they have found.
+//! Scripts that find or build programs, and print their directory.
 
 use std::{
     path::{Path, PathBuf},
@@ -8,7 +8,7 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use tokio::process::Command;
 
-/// Asks the script of that name below the testbed; what it says while it builds goes to standard error.
+/// Runs the script with this name; its build output goes to standard error.
 pub async fn directory(name: &str, arguments: &[&str]) -> Result<PathBuf> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
     let output = Command::new(&script)

@@ -1,4 +1,4 @@
-//! A container runtime that does what a test tells it, on a real unix socket.
+//! A scripted container runtime on a real unix socket.
 //!
 //! `socket → service → stage {script, world, log}`
 //!
@@ -55,13 +55,13 @@ pub use world::{Manners, OnExec, OnTerm, SimContainer, SimSandbox, SimState, Wor
 /// How long [`ScriptedCri::finished`] waits on the virtual clock: longer than any grace period in a test.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
-/// A scripted container runtime. It fails the test that drops it before its script has been played to the end.
+/// A scripted container runtime. It fails the test if dropped before the script is complete.
 #[derive(Debug)]
 pub struct ScriptedCri {
     stage: Arc<Stage>,
     path: PathBuf,
     socket: Mutex<Option<Socket>>,
-    /// Whether the verdict was already told; then the drop keeps quiet.
+    /// Whether the result was already checked; then the drop does not repeat it.
     judged: std::sync::atomic::AtomicBool,
     _dir: Option<TempDir>,
 }
@@ -69,10 +69,10 @@ pub struct ScriptedCri {
 // === impl ScriptedCri ===
 
 impl ScriptedCri {
-    /// Starts a runtime with this world in it and an empty script.
+    /// Starts a runtime with this world and an empty script.
     ///
     /// # Panics
-    /// When there is no place for its socket.
+    /// When its socket cannot be created.
     pub async fn start(world: World) -> Self {
         let dir = tempfile::tempdir().expect("a directory for the socket");
         let cri = Self {
@@ -86,7 +86,7 @@ impl ScriptedCri {
         cri
     }
 
-    /// A runtime that does what its director says, and that nobody reaches but by [`ScriptedCri::service`].
+    /// A runtime controlled by its director, only reachable by [`ScriptedCri::service`].
     ///
     /// # Panics
     /// When there is no temporary directory.
@@ -125,18 +125,18 @@ impl ScriptedCri {
         calls.into_iter().for_each(|call| parts.script.lanes([vec![call]]));
     }
 
-    /// These calls must come in whatever order, after all that was expected before and before what is expected next.
+    /// These calls must come in any order, after all earlier and before all later expectations.
     pub fn in_any_order(&self, calls: impl IntoIterator<Item = Expected>) {
         self.stage.now().script.lanes(calls.into_iter().map(|call| vec![call]));
     }
 
-    /// These lists of calls must come side by side, each in its own order: a hook before its container's stop, but
-    /// neither before nor after those of the other containers.
+    /// These lists of calls must come in parallel, each in its own order: a hook before its container's stop, but
+    /// independent of other containers.
     pub fn side_by_side(&self, lanes: impl IntoIterator<Item = Vec<Expected>>) {
         self.stage.now().script.lanes(lanes);
     }
 
-    /// This call may come at any time, any number of times, also never.
+    /// This call may come at any time, any number of times, or never.
     pub fn any_number_of(&self, call: Expected) {
         self.stage.now().script.at_any_time(call);
     }
@@ -146,29 +146,29 @@ impl ScriptedCri {
         self.stage.now().script.everything();
     }
 
-    /// From now on, calls that only look fail so.
+    /// From now on, read-only calls fail like this.
     pub fn fault(&self, read: Read, fault: Fault) {
         self.fault_of(read, "", fault);
     }
 
-    /// From now on, calls that only look at this container or sandbox fail so. A container may be named.
+    /// From now on, read-only calls for this container or sandbox fail like this. A container may be given by name.
     pub fn fault_of(&self, read: Read, target: &str, fault: Fault) {
         self.stage.now().faults.push((read, target.to_owned(), fault));
     }
 
-    /// Calls that only look are answered again.
+    /// Read-only calls are answered again.
     pub fn heal(&self) {
         self.stage.now().faults.clear();
     }
 
     // --- world and log ---
 
-    /// Looks at the world.
+    /// Reads the world.
     pub fn look<T>(&self, look: impl FnOnce(&World) -> T) -> T {
         look(&self.stage.now().world)
     }
 
-    /// Changes the world behind the caller's back.
+    /// Changes the world.
     pub fn change<T>(&self, change: impl FnOnce(&mut World) -> T) -> T {
         let result = change(&mut self.stage.now().world);
         self.stage.changed.notify_waiters();
@@ -180,7 +180,7 @@ impl ScriptedCri {
         self.stage.now().log.entries.clone()
     }
 
-    /// The changing calls so far, with the time when each came, from the beginning of the world.
+    /// The changing calls so far, with their times since the start of the world.
     pub fn effects(&self) -> Vec<(Duration, Seen)> {
         let effect = |entry: Entry| match entry.call {
             Logged::Effect(seen) => Some((entry.at, seen)),
@@ -191,7 +191,7 @@ impl ScriptedCri {
 
     // --- the socket ---
 
-    /// Closes the socket and every connection; calls in flight are lost, what they had done stays done.
+    /// Closes the socket and all connections. Calls in flight are lost, but their effects stay.
     pub async fn stop(&self) {
         if let Some(socket) = self.socket.lock().await.take() {
             socket.close().await;
@@ -206,7 +206,7 @@ impl ScriptedCri {
         self.listen(Manner::Serve).await;
     }
 
-    /// Takes connections from now on and never says a word.
+    /// Accepts connections from now on and never answers.
     ///
     /// # Panics
     /// When the socket cannot be made.
@@ -214,7 +214,7 @@ impl ScriptedCri {
         self.listen(Manner::Silent).await;
     }
 
-    /// Greets whoever connects in another protocol from now on.
+    /// Speaks another protocol to new connections from now on.
     ///
     /// # Panics
     /// When the socket cannot be made.
@@ -233,10 +233,9 @@ impl ScriptedCri {
         *self.socket.lock().await = Some(socket);
     }
 
-    // --- the verdict ---
+    // --- the result ---
 
-    /// Waits until every expected call has come and has been answered, and fails the test if one does not come, or if
-    /// another one did.
+    /// Waits until every expected call has come and has been answered. Fails the test if one is missing or unexpected.
     ///
     /// # Panics
     /// With the complaints and the log.
@@ -250,7 +249,7 @@ impl ScriptedCri {
         }
     }
 
-    /// The same as a value, with another patience.
+    /// The same as a value, with another timeout.
     ///
     /// # Errors
     /// With the complaints and the log.

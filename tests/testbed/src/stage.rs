@@ -1,4 +1,4 @@
-//! A whole node on one machine: runtime, API server, pods as a kubelet leaves them, and the agent.
+//! A whole node on one machine: runtime, API server, pods as a kubelet starts them, and the agent.
 
 mod agent;
 
@@ -17,7 +17,7 @@ use crate::{
     rest::{Client, Patch},
 };
 
-/// Name of a stage's node, unless it is given another.
+/// Default name of a stage's node.
 pub const NODE: &str = "node-0";
 
 /// The node without its agent.
@@ -30,7 +30,7 @@ pub struct Stage {
     pub admin: Client,
     /// Starts pods.
     pub starter: PodStarter,
-    /// The runtime; last, because everything above lies on its ground.
+    /// The runtime; dropped last, because everything above is in its workspace.
     pub containerd: Containerd,
 }
 
@@ -64,7 +64,7 @@ impl Stage {
         })
     }
 
-    /// Creates the Node, if it is not there, with this machine's marks.
+    /// Creates the Node if missing, with this machine's identity.
     pub async fn register_node(&self) -> Result<()> {
         let node = node_object(&self.node, &self.containerd.host_ip());
         let created = self.admin.create("/api/v1/nodes", &node).await?;
@@ -103,7 +103,7 @@ impl Stage {
         started.into_iter().next().context("one pod in, one pod out")
     }
 
-    /// Writes the status that a kubelet would have written by now.
+    /// Writes the status that a kubelet would have written.
     pub async fn report(&self, pod: &StartedPod) -> Result<()> {
         let status = json!({ "status": self.starter.status_of(pod).await? });
         let path = format!(
@@ -119,7 +119,7 @@ impl Stage {
         AgentProcess::start(self, binary, more).await
     }
 
-    /// What is left of these pods on the node.
+    /// Leftovers of these pods on the node.
     pub async fn leftovers(&self, pods: &[StartedPod]) -> Result<Leftovers> {
         let uids = pods.iter().map(StartedPod::uid);
         Leftovers::of_all(self.starter.dirs(), self.containerd.cri(), uids).await

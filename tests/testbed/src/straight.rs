@@ -1,4 +1,4 @@
-//! The shortest way to be rid of pods: CRI calls and nothing else. What others are measured against.
+//! Teardown by CRI calls only, as a baseline.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use crate::containerd::Cri;
 use crate::pods::StartedPod;
 
-/// How long it took.
+/// Durations.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Times {
     /// Per pod, from the common start until its sandbox was stopped; in the order of the pods.
@@ -20,8 +20,7 @@ pub struct Times {
     pub total: Duration,
 }
 
-/// Of each pod: runs its hooks, stops its containers at once and then its sidecars, and then its sandbox; all pods in
-/// parallel.
+/// For each pod: runs its hooks, stops its containers and then its sidecars, and then its sandbox; all pods in parallel.
 pub async fn teardown(cri: Cri, pods: &[StartedPod], grace: Duration) -> Result<Times> {
     let begin = Instant::now();
     let pods = try_join_all(pods.iter().map(|pod| one(cri.clone(), pod, grace, begin))).await?;

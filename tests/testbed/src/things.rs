@@ -1,11 +1,11 @@
-//! A custom kind for tests: `Thing`, in whatever group.
+//! A custom kind for tests: `Thing`, in any group.
 
 use serde_json::{Value, json};
 
 /// The path of all definitions.
 pub const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
-/// Things that may be anything, with these versions, the first of which is stored.
+/// A definition without a schema, with these versions, the first of which is stored.
 pub fn definition(group: &str, namespaced: bool, versions: &[&str]) -> Value {
     let version = |name: &&str| {
         let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});

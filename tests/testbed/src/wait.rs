@@ -1,4 +1,4 @@
-//! Waiting for what others do in their own time.
+//! Waiting with a time limit.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tokio::time;
 
 const POLL: Duration = Duration::from_millis(100);
 
-/// Looks until there is something to see.
+/// Repeats `look` until it returns a value.
 pub async fn eventually<T>(limit: Duration, what: &str, look: impl AsyncFn() -> Result<Option<T>>) -> Result<T> {
     let seen = async {
         loop {

@@ -1,8 +1,7 @@
-//! A piece of the machine that belongs to one test: a directory, and a name under which its bridge and its cgroups go.
+//! Resources of the machine for one test: a directory, and a name for its bridge and its cgroups.
 //!
-//! Everything of it is given back when the value is dropped, by a watchdog process that waits for the end of a pipe: it
-//! does the same work when the owner is killed. What even that leaves behind (the watchdog killed as well) is found by
-//! its directory and swept by the next [`Workspace::claim`].
+//! A watchdog process removes everything when the value is dropped: it waits for the end of a pipe, so it also works when
+//! the owner is killed. If the watchdog is killed as well, the next [`Workspace::claim`] finds and removes the leftovers.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -13,12 +12,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use anyhow::{Context, Result, bail};
 use nix::fcntl::{Flock, FlockArg};
 
-/// Short, since the whole name must fit into the 15 bytes of an interface name.
+/// Short: the name must fit into the 15 bytes of an interface name.
 const PREFIX: &str = "ptb";
 const RELEASE: &str = include_str!("workspace/release.sh");
-/// Within the directory: locked as long as its owner lives, in whatever namespaces that is. The kernel lets go of it.
+/// Lock file in the directory: held while its owner lives, in any namespace. The kernel releases it.
 const OWNER_FILE: &str = "owner";
-/// The same before it is locked.
+/// Its name before it is locked.
 const NO_OWNER_YET: &str = "owner.new";
 
 /// See the module's documentation.
@@ -33,16 +32,16 @@ pub struct Workspace {
 // === impl Ground ===
 
 impl Workspace {
-    /// Sweeps what dead runs have left, then takes a new piece. Blocks for a moment.
+    /// Removes leftovers of dead runs, then creates a workspace. Blocks for a moment.
     pub fn claim() -> Result<Self> {
-        // What cannot be removed is said, but is no reason to do nothing.
+        // What cannot be removed is reported, but does not prevent the test.
         if let Err(error) = Self::sweep() {
             eprintln!("testbed: {error:#}");
         }
         let parent = parent_dir()?;
         let (id, dir) = make_dir(&parent)?;
         let owner = own(&dir).with_context(|| format!("lock {}", dir.display()))?;
-        // From here on a failure gives the directory back.
+        // From here on, a failure removes the directory.
         let mut workspace = Self {
             id,
             dir,
@@ -63,14 +62,14 @@ impl Workspace {
         &self.dir
     }
 
-    /// Gives everything back, and tells what could not be.
+    /// Removes everything, and reports what could not be removed.
     pub async fn release(mut self) -> Result<()> {
         tokio::task::spawn_blocking(move || self.release_now())
             .await
             .context("give back a testbed directory")?
     }
 
-    /// Gives back what dead runs have left. Nothing is touched whose owner lives.
+    /// Removes leftovers of dead runs. Workspaces with a living owner are kept.
     pub fn sweep() -> Result<()> {
         let parent = parent_dir()?;
         let entries = fs::read_dir(&parent).with_context(|| format!("read {}", parent.display()))?;
@@ -80,7 +79,7 @@ impl Workspace {
         });
         let mut result = Ok(());
         for dir in dead {
-            // All are tried; the first failure is told.
+            // All are tried; the first failure is returned.
             result = result.and(spawn_release(&dir, Stdio::null()).and_then(|script| finish(script, &dir)));
         }
         result
@@ -94,7 +93,7 @@ impl Workspace {
         if finish(watchdog, &self.dir).is_ok() {
             return Ok(());
         }
-        // Somebody killed the watchdog, or the machine was too slow for its patience.
+        // The watchdog was killed, or timed out.
         finish(spawn_release(&self.dir, Stdio::null())?, &self.dir)
     }
 }
@@ -126,7 +125,7 @@ fn make_dir(parent: &Path) -> Result<(String, PathBuf)> {
     }
 }
 
-/// Nobody sees the file before it is locked.
+/// The file is visible only after it is locked.
 fn own(dir: &Path) -> Result<Flock<File>> {
     let unlocked = dir.join(NO_OWNER_YET);
     let file = File::create(&unlocked)?;
@@ -135,13 +134,13 @@ fn own(dir: &Path) -> Result<Flock<File>> {
     Ok(owner)
 }
 
-/// Whether a directory is called as ours are, `ptb<pid>x<n>`.
+/// Whether a directory has a workspace's name, `ptb<pid>x<n>`.
 fn is_ours(name: &str) -> bool {
     let parts = name.strip_prefix(PREFIX).and_then(|rest| rest.split_once('x'));
     parts.is_some_and(|(pid, nth)| pid.parse::<u32>().is_ok() && nth.parse::<u32>().is_ok())
 }
 
-/// A directory without an owner is only just being made.
+/// A directory without an owner is just being created.
 fn owner_lives(dir: &Path) -> bool {
     let Ok(owner) = File::open(dir.join(OWNER_FILE)) else {
         return true;
@@ -157,7 +156,7 @@ fn spawn_release(dir: &Path, stdin: Stdio) -> Result<Child> {
         .stdin(stdin)
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
-        // Ctrl-C on a terminal is for the owner; the watchdog has work to do then.
+        // Ctrl-C on a terminal is for the owner; the watchdog has to clean up then.
         .process_group(0)
         .spawn()
         .context("start sh")

@@ -22,7 +22,7 @@ use self::cluster::{Cluster, LIMIT};
 
 /// How long a leader leads that is not heard of any more.
 const TERM: SignedDuration = SignedDuration::from_secs(15);
-/// The Lease has to run out, and whoever waits for it looks every 2 s.
+/// The Lease has to expire, and candidates check it every 2 s.
 const SUCCESSION: Duration = Duration::from_secs(60);
 
 fn all_but_the_collector() -> Settings {
@@ -135,7 +135,7 @@ async fn one_of_two_leads_and_the_other_one_follows_when_it_is_killed() -> Resul
     first.until_at_work().await?;
     let mut second = plane.start_controllers(&settings).await?;
 
-    let leader = async || Leader::of(cluster.admin()).await?.context("nobody leads");
+    let leader = async || Leader::of(cluster.admin()).await?.context("no leader");
     let before = leader().await?;
     let renewed = eventually(LIMIT, "the Lease to be renewed", async || {
         let now = leader().await?;
@@ -147,7 +147,7 @@ async fn one_of_two_leads_and_the_other_one_follows_when_it_is_killed() -> Resul
 
     drop(first);
     let last = leader().await?;
-    let followed = eventually(SUCCESSION, "somebody else to lead", async || {
+    let followed = eventually(SUCCESSION, "another leader", async || {
         let now = leader().await?;
         Ok((now.holder != before.holder).then_some(now))
     });

@@ -254,7 +254,7 @@ async fn a_containerd_dropped_by_a_panic_leaves_nothing() {
     let (sender, place) = tokio::sync::oneshot::channel();
     let task = tokio::spawn(async move {
         let (containerd, starter) = node().await;
-        // Dead, too: nobody is there to stop its pods.
+        // Dead, too: no process stops its pods.
         let mut containerd = containerd;
         starter.start(&full_pod()).await.unwrap();
         containerd.kill();

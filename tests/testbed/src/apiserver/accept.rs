@@ -126,8 +126,8 @@ impl DiscoveryForm {
     /// The content type of the aggregated form, which is also how it is asked for.
     pub const AGGREGATED: &'static str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
-    /// The form in which a client wants discovery; `aggregated` tells whether there is a choice. Wherever it stands in
-    /// the header, the aggregated form is preferred.
+    /// The form in which a client wants discovery; `aggregated` is whether there is a choice. The aggregated form is
+    /// preferred at any position in the header.
     ///
     /// # Errors
     /// It takes none of those that there are.

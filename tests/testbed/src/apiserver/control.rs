@@ -1,4 +1,4 @@
-//! The testbed's own paths, for a server that runs as a process of its own. No Kubernetes API has them.
+//! The testbed's own paths, for a server in a separate process. No Kubernetes API has them.
 //!
 //! `GET|POST|DELETE /testbed/faults`, `GET|DELETE /testbed/requests`, `POST /testbed/compact`, `POST /testbed/objects`:
 //! also by the array, for simulations that need many.

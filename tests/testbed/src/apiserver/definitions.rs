@@ -1,5 +1,5 @@
-//! What follows from a write to an object that says what is served: a definition of a custom kind, or the word that a
-//! group version is answered by another server. What controllers do about it on a real server is done at once here.
+//! Effects of writes to objects that determine what is served: definitions of custom kinds, and APIServices. What
+//! controllers of a real server do about them is done at once here.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::store::Store;
 use super::stored::Stored;
 use super::writes::{self, Writer};
 
-/// Holds a definition until all its instances are gone.
+/// Keeps a definition until all its instances are deleted.
 const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
 
 /// Whether objects of this kind define others.
@@ -25,7 +25,7 @@ fn is_service(kind: &Kind) -> bool {
     kind.kind == "APIService" && !kind.custom
 }
 
-/// Does what follows from an object's being stored.
+/// Handles a stored object.
 pub fn stored(store: &mut Store, writer: &Writer, kind: &'static Kind, object: &Arc<Stored>) {
     if is_service(kind) {
         let service = object.value();
@@ -46,7 +46,7 @@ pub fn stored(store: &mut Store, writer: &Writer, kind: &'static Kind, object: &
     }
 }
 
-/// Does what follows from an object's being gone.
+/// Handles a deleted object.
 pub fn removed(store: &mut Store, writer: &Writer, kind: &'static Kind, object: &Stored) {
     if is_service(kind) {
         set_availability(store, &object.value(), false);
@@ -156,12 +156,13 @@ fn delete_instances(store: &mut Store, writer: &Writer, definition: &Value) {
     };
     let instances: Vec<Arc<Stored>> = store.table(kind).range("", "").cloned().collect();
     for instance in &instances {
-        // The last one that goes lets the definition go; one that has finalizers stays until they are gone.
+        // The deletion of the last instance removes the finalizer; an instance with finalizers stays until they are
+        // removed.
         writes::end(store, writer, kind, instance);
     }
 }
 
-/// Takes the finalizer off that waited for the instances.
+/// Removes the finalizer that waited for the instances.
 fn remove_cleanup_finalizer(store: &mut Store, writer: &Writer, definition: &Value) {
     let Some(definitions) = definitions() else {
         return;

@@ -15,18 +15,18 @@ const FOREGROUND: &str = "foregroundDeletion";
 /// What to do with the object.
 #[derive(Debug, PartialEq)]
 pub enum Outcome {
-    /// It is on its way already.
+    /// It is being deleted already.
     Unchanged,
-    /// It stays, in this state, until its grace is over or its finalizers are gone.
+    /// It is kept, in this state, until its grace period has expired or its finalizers are removed.
     Held(Value),
-    /// It goes, after this last state was stored if there is one.
+    /// It is deleted, after this last state was stored if there is one.
     Removed {
-        /// The state in which watchers see it once more before it goes.
+        /// The state that watchers see before the deletion.
         last: Option<Value>,
     },
 }
 
-/// The grace that a DELETE sets, and when it ends.
+/// The grace period that a DELETE sets, and its end.
 #[derive(Debug, PartialEq, Eq)]
 enum Grace {
     /// Not a matter of grace.
@@ -116,7 +116,7 @@ fn shortened(until: Timestamp, running: i64, asked: i64, now: Timestamp) -> Grac
     }
 }
 
-/// The finalizers after the policy was applied: the two special ones are decided anew, the others stay.
+/// The finalizers after applying the policy: the two special ones are recomputed, the others are kept.
 fn finalizers(kind: &'static Kind, object: &Value, options: &DeleteOptions) -> Vec<String> {
     let present = object::finalizers(object);
     let mut finalizers: Vec<String> = present

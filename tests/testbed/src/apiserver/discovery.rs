@@ -156,7 +156,7 @@ fn aggregated(served: &Served, group: &str, versions: &[&str]) -> Value {
     let versions: Vec<Value> = versions
         .iter()
         .map(|version| {
-            // What was known of a server before it went away is still told.
+            // The last known state of an unavailable server is still listed.
             let mut resources: Vec<Value> = kinds(served, group, version).map(resource).collect();
             resources.extend(created_only(group, version).map(|(resource, kind)| {
                 json!({

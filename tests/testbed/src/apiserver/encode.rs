@@ -60,7 +60,7 @@ pub fn list(form: Form, kind: &'static Kind, page: &Page) -> Result<Bytes, ApiEr
     Ok(list.into())
 }
 
-/// What a watch tells of an object.
+/// An object in a watch.
 #[must_use]
 pub fn event(form: Form, kind: &'static Kind, change: Change, object: &Stored) -> Bytes {
     if form.media == Media::Protobuf {
@@ -72,7 +72,7 @@ pub fn event(form: Form, kind: &'static Kind, change: Change, object: &Stored) -
     line.into()
 }
 
-/// What a watch tells of how far the world is; `initial` marks the end of what was there when the watch began.
+/// A bookmark of a watch; `initial` marks the end of the initial events.
 #[must_use]
 pub fn bookmark(form: Form, kind: &'static Kind, version: u64, initial: bool) -> Bytes {
     let mut metadata = json!({ "resourceVersion": version.to_string() });
@@ -95,7 +95,7 @@ pub fn bookmark(form: Form, kind: &'static Kind, version: u64, initial: bool) ->
     format!("{{\"type\":\"BOOKMARK\",\"object\":{object}}}\n").into()
 }
 
-/// How a watch tells that it cannot go on.
+/// The error that ends a watch.
 #[must_use]
 pub fn failure(form: Form, error: &ApiError) -> Bytes {
     match form.media {

@@ -70,7 +70,7 @@ impl ApiError {
         ApiError::new(400, "BadRequest", message)
     }
 
-    /// Nobody is known by that token.
+    /// The token is unknown.
     #[must_use]
     pub fn unauthorized() -> Self {
         ApiError::new(401, "Unauthorized", "Unauthorized")
@@ -182,7 +182,7 @@ impl ApiError {
         ApiError::new(409, "AlreadyExists", message).about(kind, name)
     }
 
-    /// Somebody else wrote in between.
+    /// The object has changed in between.
     #[must_use]
     pub fn modified(kind: &'static Kind, name: &str) -> Self {
         const WHY: &str = "the object has been modified; please apply your changes to the latest version and try again";
@@ -271,7 +271,7 @@ impl ApiError {
             .iter()
             .map(|cause| format!("{}: {}", cause.field, cause.message))
             .collect();
-        // Equal complaints are told once in the message, and each time in the causes.
+        // Equal causes appear once in the message, and each time in the causes.
         let mut seen = std::collections::HashSet::new();
         lines.retain(|line| seen.insert(line.clone()));
         let lines = if lines.len() == 1 {
@@ -364,7 +364,7 @@ impl ApiError {
         self.plain
     }
 
-    /// The `Status` that tells a client.
+    /// The `Status` of the answer.
     #[must_use]
     pub fn to_status(&self) -> Value {
         let mut status = json!({

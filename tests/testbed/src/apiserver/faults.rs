@@ -102,7 +102,7 @@ impl Fault {
         })
     }
 
-    /// The next requests are too many, and told when to come back.
+    /// The next requests are answered with 429 and Retry-After.
     #[must_use]
     pub fn too_many(retry_after: u64) -> Self {
         Fault::new(Action::Status {

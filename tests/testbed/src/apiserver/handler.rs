@@ -215,7 +215,7 @@ async fn objects(
         "watch" => {
             let options = WatchOptions::parse(query, selector)?;
             if let Some(version) = options.awaited() {
-                // A version that is not reached is told in the stream.
+                // A version that is not reached is reported in the stream.
                 let _ = shared.reach(version).await;
             }
             return Ok(Reply::Watch(Box::new(Watch::start(

@@ -8,7 +8,7 @@ pub const COLLECTOR_TOKEN: &str = "collector";
 
 const NODE_PREFIX: &str = "system:node:";
 
-/// Somebody who asks.
+/// The user of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum User {
     /// May do everything.

@@ -111,7 +111,7 @@ impl Kind {
     /// What may be done with it.
     #[must_use]
     pub fn verbs(&self) -> &'static [&'static str] {
-        // Nobody empties a cluster in one request.
+        // Clusters have no quota for these.
         if self.resource == "namespaces" && self.group.is_empty() {
             &["create", "delete", "get", "list", "patch", "update", "watch"]
         } else {

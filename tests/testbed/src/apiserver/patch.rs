@@ -39,7 +39,7 @@ impl Patch {
         };
         match media {
             "application/merge-patch+json" => Ok(Patch::Merge(map()?)),
-            // How the lists of a custom kind are merged, nobody knows.
+            // Merge keys of custom kinds are unknown.
             "application/strategic-merge-patch+json" if !kind.custom => Ok(Patch::Strategic(map()?)),
             "application/json-patch+json" => serde_json::from_slice(body).map(Patch::Json).map_err(unreadable),
             _ if kind.custom => Err(ApiError::unsupported_media(ACCEPTED_CUSTOM)),

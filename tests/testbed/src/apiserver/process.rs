@@ -1,4 +1,4 @@
-//! The server as a process of its own, so that its time is not taken from whoever asks it.
+//! The server as a separate process, so that its CPU time is not counted for its client.
 
 use std::path::Path;
 use std::process::Stdio;

@@ -9,7 +9,7 @@ use serde::Serialize;
 /// How many requests are kept.
 const KEPT: usize = 10_000;
 
-/// What somebody asked for.
+/// A request.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Asked {
     /// The API verb, or the HTTP method where there is none.
@@ -69,12 +69,12 @@ impl Requests {
         self.connections.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Tells this one from now on; only the first is told.
+    /// Sets the witness; only the first one is used.
     pub(super) fn set_witness(&self, witness: Witness) {
         self.witness.set(witness).ok();
     }
 
-    /// Tells who wants to know.
+    /// Calls the witness.
     pub(super) fn witnessed(&self, asked: &Asked, body: &[u8], code: Option<u16>) {
         if let Some(witness) = self.witness.get() {
             witness(asked, body, code);

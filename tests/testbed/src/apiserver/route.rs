@@ -40,7 +40,7 @@ pub struct Target {
 /// Reads a path.
 ///
 /// # Errors
-/// The path leads nowhere, or to where nobody can be reached.
+/// The path does not exist, or its server is unreachable.
 pub fn parse(served: &Served, path: &str) -> Result<Route, ApiError> {
     let parts: Vec<String> = path.trim_matches('/').split('/').map(decode).collect();
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
@@ -92,7 +92,7 @@ fn objects(served: &Served, group: &str, version: &str, parts: &[&str]) -> Resul
     }))
 }
 
-/// A missing resource of a built-in group is told by a `Status`, any other by a bare text.
+/// A missing resource of a built-in group is answered with a `Status`, any other with plain text.
 fn is_built_in(group: &str) -> bool {
     KINDS.iter().any(|kind| kind.group == group)
 }

@@ -51,7 +51,7 @@ impl Store {
         self.version
     }
 
-    /// Tells each new version.
+    /// Notified of each new version.
     #[must_use]
     pub fn reached(&self) -> watch::Receiver<u64> {
         self.reached.subscribe()
@@ -118,8 +118,8 @@ impl Store {
         }
     }
 
-    /// Lets the table of a kind begin anew, as the server does when the definition of the kind changes: its watches end,
-    /// and whoever comes with an older version is told that it is too old.
+    /// Resets the table of a kind, as the server does when the kind's definition changes: its watches end, and clients
+    /// with an older version are answered that it is too old.
     pub fn restart(&mut self, kind: &'static Kind) {
         let version = self.version;
         let table = self.table_mut(kind);

@@ -17,7 +17,7 @@ const OPENING: &str = r#"{"metadata":"#;
 pub struct Stored {
     /// The version it was written under.
     pub version: u64,
-    /// Where it is kept, then the object as JSON without kind and apiVersion, which whoever asks for it knows.
+    /// Its key, then the object as JSON without kind and apiVersion, which are known from the request.
     text: Box<str>,
     key_end: u32,
     metadata_end: u32,

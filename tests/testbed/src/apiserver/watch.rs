@@ -60,11 +60,11 @@ pub struct Watch {
     prefix: String,
     form: Form,
     options: WatchOptions,
-    /// How often the table had begun anew when this began: when it does again, this is over.
+    /// Number of resets of the table when this watch started: after another one, it ends.
     life: u64,
     /// The next event in the table's history.
     place: u64,
-    /// Events up to this version are not told.
+    /// Events up to this version are not sent.
     after: u64,
     events: VecDeque<Pending>,
     changes: watch::Receiver<()>,
@@ -74,7 +74,7 @@ pub struct Watch {
     over: bool,
 }
 
-/// What is still to be told.
+/// Events to be sent.
 #[derive(Debug)]
 enum Pending {
     /// Of an object. It is encoded when its turn comes: what is there at first may be much.
@@ -150,7 +150,7 @@ fn random_timeout() -> Duration {
 // === impl Watch ===
 
 impl Watch {
-    /// Begins a watch. What is wrong with its start is told in the stream, as the API server does.
+    /// Starts a watch. An invalid start is reported in the stream, as the API server does.
     #[must_use]
     pub fn start(shared: &Arc<Shared>, asked: Asked, target: &Target, form: Form, options: WatchOptions) -> Self {
         let now = Instant::now();
@@ -192,7 +192,7 @@ impl Watch {
         }
         drop(store);
         if form.shape == Shape::MetadataList {
-            // There is no event that could be told so: the stream ends where the first one should be.
+            // No event can report this: the stream ends before the first one.
             watch.events.clear();
             watch.over = true;
         }
@@ -239,7 +239,7 @@ impl Watch {
         let last = self.end - LAST_BOOKMARK;
         tokio::select! {
             biased;
-            // Something was written; what it was, the history tells. The sender lives as long as the store.
+            // Something was written; the history has it. The sender lives as long as the store.
             _ = self.changes.changed() => {}
             // A fault may be meant for this watch.
             _ = self.faults.changed() => {}
@@ -267,7 +267,7 @@ impl Watch {
                 .extend(change.map(|(change, object)| Pending::Object(change, object)));
         }
         self.place = table.end();
-        // What led to the new beginning is told before the end.
+        // Events before the reset are sent first.
         self.over |= table.life() != self.life;
     }
 

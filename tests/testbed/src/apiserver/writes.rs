@@ -94,7 +94,7 @@ pub fn replace(store: &mut Store, writer: &Writer, target: &Target, mut body: Va
     write(store, writer, target, &old, body, By::Put)
 }
 
-/// Changes an object by a patch. A patch that names no version fits whatever is there.
+/// Changes an object by a patch. A patch without a version applies to any version.
 ///
 /// # Errors
 /// It may not be changed, or not so.

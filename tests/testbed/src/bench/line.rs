@@ -11,11 +11,11 @@ use super::figures::Figures;
 pub struct Line {
     /// What was measured.
     pub what: String,
-    /// In what: `s`, `ms`, `µs`, `/s`, `B`, `MiB`, `no.`, or nothing for a ratio.
+    /// Its unit: `s`, `ms`, `µs`, `/s`, `B`, `MiB`, `no.`, or empty for a ratio.
     pub unit: &'static str,
     /// Median and range.
     pub figures: Figures,
-    /// What the median should be.
+    /// Goal of the median.
     pub goal: Option<Goal>,
 }
 

@@ -1,4 +1,4 @@
-//! One round: the same pods are started and taken down, by straight calls or by the agent.
+//! One round: the same pods are started and torn down, by direct calls or by the agent.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,12 +18,12 @@ use crate::rest::{EventType, Watch};
 use crate::stage::{AgentProcess, NODE, Stage};
 use crate::straight;
 
-/// The runtime has work of its own just after a start.
+/// The runtime is still busy just after a start.
 const SETTLE: Duration = Duration::from_secs(1);
-/// Pods that are not gone by then are a failure, not a figure.
+/// Limit of a round.
 pub(super) const LIMIT: Duration = Duration::from_secs(180);
 const POLL: Duration = Duration::from_millis(5);
-/// The API's default; no pod here needs more than an instant of it.
+/// The API's default; pods here need almost none of it.
 const GRACE: Duration = Duration::from_secs(30);
 pub(super) const PODS: &str = "/api/v1/namespaces/default/pods";
 
@@ -36,7 +36,7 @@ pub struct Size {
     pub kind: Kind,
 }
 
-/// What pods are like, beside their one container.
+/// Properties of the pods, besides their one container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
@@ -48,7 +48,7 @@ pub enum Kind {
     Hooked,
 }
 
-/// What straight calls took, in seconds.
+/// Results of direct calls, in seconds.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Straight {
     /// Until the last sandbox was stopped.
@@ -57,14 +57,14 @@ pub struct Straight {
     pub median_pod: f64,
 }
 
-/// What the agent took.
+/// Results of the agent.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Agent {
     /// Seconds from the first DELETE sent until the last DELETED event.
     pub last: f64,
     /// The same for the median pod.
     pub median_pod: f64,
-    /// Seconds from then until the last pod's directory was gone, which is what the agent removes last.
+    /// Seconds from then until the last pod's directory was removed, which the agent does last.
     pub clean_up: f64,
     /// CPU milliseconds per pod until the last DELETED event.
     pub cpu_deleted: f64,
@@ -80,7 +80,7 @@ pub struct Agent {
     pub commit_us: f64,
 }
 
-/// Takes pods down without the agent, and away.
+/// Tears pods down without the agent, and removes them.
 pub async fn straight(stage: &Stage, cri: &Cri, size: Size) -> Result<Straight> {
     let pods: Vec<_> = size
         .manifests()
@@ -91,7 +91,7 @@ pub async fn straight(stage: &Stage, cri: &Cri, size: Size) -> Result<Straight> 
             pod
         })
         .collect();
-    // The agent knows nothing of these: they are not in the API.
+    // The agent does not know these: they are not in the API.
     let started = stage.starter.start_all(&pods).await.context("start the pods")?;
     sleep(SETTLE).await;
     let times = straight::teardown(cri.clone(), &started, GRACE).await?;
@@ -102,7 +102,7 @@ pub async fn straight(stage: &Stage, cri: &Cri, size: Size) -> Result<Straight> 
     })
 }
 
-/// Deletes pods in the API and lets the agent do the rest.
+/// Deletes pods in the API, and waits for the agent.
 pub async fn agent(stage: &Stage, agent: &AgentProcess, size: Size) -> Result<Agent> {
     let started = stage.run_pods(&size.manifests()).await.context("start the pods")?;
     sleep(SETTLE).await;
@@ -196,7 +196,7 @@ pub(super) async fn deletions(mut watch: Watch, pods: &[StartedPod], begin: Inst
     Ok(times.into_values().flatten().collect())
 }
 
-/// Looks at the directories only: asking the agent would cost it time that is being measured.
+/// Checks only the directories: a request to the agent would cost measured time.
 pub(super) async fn wait_until_clean(stage: &Stage, pods: &[StartedPod], agent: &AgentProcess) -> Result<()> {
     let parent = stage.starter.dirs().pods();
     let begin = Instant::now();

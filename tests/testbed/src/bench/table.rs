@@ -6,9 +6,9 @@ use super::figures::Figures;
 use super::line::{self, Goal, Line};
 use super::round::{Agent, Kind, Size, Straight};
 
-/// For many pods, as a multiple of the straight calls.
+/// For many pods, as a multiple of the direct calls.
 const RATIO: f64 = 1.10;
-/// For one pod, in milliseconds on top of the straight calls.
+/// For one pod, in milliseconds more than the direct calls.
 const DIFFERENCE: f64 = 40.0;
 /// CPU milliseconds per pod.
 const CPU: f64 = 2.0;
@@ -33,7 +33,7 @@ impl Measured {
     pub fn lines(&self) -> Vec<Line> {
         let straight = |of: fn(&Straight) -> f64| Figures::of(self.straight.iter().map(of));
         let agent = |of: fn(&Agent) -> f64| Figures::of(self.agent.iter().map(of));
-        // Round by round: what drifts over the run is the same for both.
+        // Per round, so that drift during the run affects both.
         let pairs = |of: fn(&Straight, &Agent) -> f64| {
             Figures::of(
                 self.straight

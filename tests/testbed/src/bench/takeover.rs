@@ -1,4 +1,4 @@
-//! Pods that were deleted while nobody listened: straight calls take them down, or an agent that takes the node over.
+//! Pods that were deleted while neither kubelet nor agent ran: direct calls tear them down, or an agent that takes over.
 
 use std::path::Path;
 
@@ -15,9 +15,9 @@ use super::{
 };
 use crate::stage::{AgentProcess, Stage};
 
-/// As a multiple of the straight calls.
+/// As a multiple of the direct calls.
 const RATIO: f64 = 1.15;
-/// How long no kubelet must be seen, in seconds: that is not measured.
+/// Threshold without a kubelet in seconds, which is not measured.
 const AFTER: u32 = 2;
 
 /// All rounds.
@@ -34,7 +34,7 @@ pub struct Takeover {
 // === impl TakenOver ===
 
 impl Takeover {
-    /// Measures it, with an agent of its own in each round.
+    /// Measures it, with a new agent in each round.
     pub async fn measure(stage: &Stage, program: &Path, pods: usize, rounds: usize) -> Result<Self> {
         let (size, cri) = (
             Size {
@@ -121,7 +121,7 @@ async fn by_agent(stage: &Stage, program: &Path, size: Size) -> Result<f64> {
     if role["turn"] != "active_since" {
         bail!("the agent has not taken over: {role}");
     }
-    // The threshold is over when each sign was silent for so long.
+    // The threshold expires when each probe has been down for this long.
     let probes = role["signs"].as_array().context("probes of a kubelet")?;
     let mut silent = Timestamp::MIN;
     for sign in probes {
@@ -132,7 +132,7 @@ async fn by_agent(stage: &Stage, program: &Path, size: Size) -> Result<f64> {
     let active_since: Timestamp = role["since"].as_str().context("since when")?.parse()?;
     ensure!(
         active_since + SignedDuration::from_millis(50) >= over,
-        "a sign was lost from sight after the take-over, so that nobody knows when its threshold was over: {role}"
+        "a probe has changed after the takeover, so the end of its threshold is unknown: {role}"
     );
     let over = over.duration_since(wall);
     let left = stage.leftovers(&pods).await?;

@@ -1,4 +1,4 @@
-//! What a process has used: CPU time to the nanosecond, and resident memory.
+//! Resource usage of a process: CPU time to the nanosecond, and resident memory.
 
 use std::fs;
 use std::time::Duration;
@@ -41,7 +41,7 @@ impl Usage {
         self.status("VmHWM:")
     }
 
-    /// From now on the peak is counted anew.
+    /// Resets the peak.
     pub fn forget_peak(self) -> Result<()> {
         let path = format!("/proc/{}/clear_refs", self.pid);
         fs::write(&path, "5").with_context(|| format!("write {path}"))

@@ -15,7 +15,7 @@ use crate::{
 /// Every so many, one has a container that ends.
 const RESTLESS: usize = 20;
 /// After which the kubelet starts it again, later each time.
-const RESTS: &str = "sleep 45";
+const SLEEP: &str = "sleep 45";
 /// Of all pods, on a busy machine.
 const START_LIMIT: Duration = Duration::from_secs(600);
 const CREATES: usize = 8;
@@ -57,7 +57,7 @@ fn pod(node: &str, index: usize) -> Value {
     let app = format!("app-{}", index / 5);
     let mut containers = vec![container("main", POLITE)];
     if index.is_multiple_of(RESTLESS) {
-        containers.push(container("restless", RESTS));
+        containers.push(container("restless", SLEEP));
     }
     json!({
         "apiVersion": "v1",

@@ -1,4 +1,4 @@
-//! The containerd that is asked for, by default that on PATH, and the CNI plugins of this machine.
+//! The requested containerd, by default the one on PATH, and the CNI plugins of this machine.
 
 use std::ffi::OsString;
 use std::os::unix::fs::symlink;
@@ -10,25 +10,25 @@ use tokio::process::Command;
 
 use crate::script;
 
-/// Where distributions and Kubernetes nodes put the plugins.
+/// Directories in which distributions and Kubernetes nodes install the plugins.
 const PLUGIN_DIRS: [&str; 2] = ["/opt/cni/bin", "/usr/lib/cni"];
-/// The release that is wanted, such as `2.4`; without it, whichever is on PATH.
+/// The requested release, such as `2.4`; by default the one on PATH.
 const WANTED: &str = "CONTAINERD_VERSION";
-/// The plugins that the network of a test needs.
+/// The plugins that a test's network needs.
 const PLUGINS: [&str; 3] = ["bridge", "host-local", "loopback"];
 
-/// A containerd and what is installed beside it.
+/// A containerd installation.
 #[derive(Debug, Clone)]
 pub struct Binary {
     dir: PathBuf,
-    /// Such as `1.6.20`, without what a distribution appended.
+    /// Version such as `1.6.20`, without a distribution's suffix.
     pub version: String,
     /// First two numbers of the version.
     pub release: (u32, u32),
 }
 
 impl Binary {
-    /// That on PATH, unless `$CONTAINERD_VERSION` names another release: then `go-program.sh` has it, or builds it once.
+    /// The one on PATH, unless `$CONTAINERD_VERSION` names another release: then `go-program.sh` finds or builds it.
     pub async fn find() -> Result<Self> {
         let wanted = std::env::var(WANTED).unwrap_or_default();
         let on_path = Self::on_path().await;
@@ -52,20 +52,20 @@ impl Binary {
         Self::at(dir).await
     }
 
-    /// Asks for its version.
+    /// Runs it to read its version.
     async fn at(dir: PathBuf) -> Result<Self> {
         let said = output(Command::new(dir.join("containerd")).arg("--version")).await?;
         let (version, release) = parse_version(&said).with_context(|| format!("read the version in {said:?}"))?;
         Ok(Self { dir, version, release })
     }
 
-    /// Whether it is of a release, which is told as exactly as whoever asks likes: `2.4` or `2.4.2`.
+    /// Whether it is of a release, given as `2.4` or `2.4.2`.
     fn is_of(&self, release: &str) -> bool {
         let rest = self.version.strip_prefix(release);
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     }
 
-    /// A command from the same directory, which is also where it looks for others (containerd for its shim) first.
+    /// A command from the same directory, where containerd also searches its shim first.
     pub fn command(&self, name: &str) -> std::process::Command {
         let mut command = std::process::Command::new(self.dir.join(name));
         command.env("PATH", self.path()).stdin(Stdio::null());
@@ -80,7 +80,7 @@ impl Binary {
     }
 }
 
-/// Links to the machine's plugins in `dir`, where they can be taken away without harm to anybody else.
+/// Links to the machine's plugins in `dir`, which can be removed without affecting others.
 pub fn link_cni_plugins(dir: &Path) -> Result<()> {
     let complete = |dir: &&Path| PLUGINS.iter().all(|plugin| dir.join(plugin).is_file());
     let Some(machines) = PLUGIN_DIRS.iter().map(Path::new).find(complete) else {

@@ -1,4 +1,4 @@
-//! The daemon's process: started, awaited, killed.
+//! The daemon's process.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 use super::binary::Binary;
 use super::{Cri, Paths};
 
-/// It takes a quarter of a second; the rest is for a machine under load.
+/// It takes a quarter of a second; the rest is for a loaded machine.
 const START_LIMIT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
 
@@ -58,7 +58,7 @@ impl Daemon {
             let problem = match cri.status(StatusRequest::default()).await {
                 Ok(answer) => {
                     let conditions = answer.into_inner().status.unwrap_or_default().conditions;
-                    // containerd 2 has one more, which complains of machines with version 1 cgroups.
+                    // containerd 2 has another condition, which warns of machines with v1 cgroups.
                     let required = |kind: &str| matches!(kind, "RuntimeReady" | "NetworkReady");
                     match conditions
                         .into_iter()
@@ -72,14 +72,14 @@ impl Daemon {
             };
             if let Some(exit) = self.child.try_wait().context("wait for containerd")? {
                 bail!(
-                    "containerd (pid {}) ended with {exit} while it started; its last words:\n{}",
+                    "containerd (pid {}) ended with {exit} while it started; end of its log:\n{}",
                     self.child.id(),
                     last_lines(log)
                 );
             }
             if Instant::now() > deadline {
                 bail!(
-                    "containerd is not ready after {START_LIMIT:?}: {problem}; its last words:\n{}",
+                    "containerd is not ready after {START_LIMIT:?}: {problem}; end of its log:\n{}",
                     last_lines(log)
                 );
             }
@@ -90,7 +90,7 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // Both fail only if it has ended and was reaped already.
+        // Both fail only if it has exited and was reaped already.
         self.child.kill().ok();
         self.child.wait().ok();
     }

@@ -1,6 +1,6 @@
-//! Images made on the spot from the machine's static busybox: no registry is asked.
+//! Images built from the machine's static busybox, without a registry.
 //!
-//! All are of one layer, and are brought in as one archive of the kind that `docker save` writes.
+//! Each has one layer. They are imported as one archive in the format of `docker save`.
 
 use std::fs;
 use std::path::Path;
@@ -22,7 +22,7 @@ use super::binary::{Binary, output};
 pub const TOOL_IMAGE: &str = "docker.io/testbed/busybox:1";
 /// The same, whose stop signal is SIGUSR1.
 pub const USR1_IMAGE: &str = "docker.io/testbed/usr1:1";
-/// What holds a sandbox.
+/// Image of sandboxes.
 pub const PAUSE_IMAGE: &str = "docker.io/testbed/pause:1";
 
 const BUSYBOX: &str = "/bin/busybox";
@@ -31,10 +31,10 @@ const BUSYBOX: &str = "/bin/busybox";
 /// It waits on a FIFO of the image, which does not reach its end while it is open for both reading and writing.
 pub const POLITE: &str = "trap 'exit 0' TERM INT; while :; do read -r _ <>/wait; done";
 
-/// The CRI learns of an import by an event.
+/// The CRI is notified of an import by an event.
 const NOTICE_LIMIT: Duration = Duration::from_secs(10);
 
-/// Makes the images and brings them in; the CRI knows them when this returns.
+/// Builds and imports the images; the CRI has them when this returns.
 pub async fn import(binary: &Binary, paths: &Paths, images: ImageServiceClient<Channel>) -> Result<()> {
     let archive = paths.config.with_file_name("images.tar");
     let busybox = fs::read(BUSYBOX).with_context(|| format!("read {BUSYBOX}: install Debian's busybox-static"))?;

@@ -1,4 +1,4 @@
-//! A bridge of our own with a subnet that nobody else on this machine uses.
+//! A private bridge with an unused subnet.
 //!
 //! There is no route out and no masquerading, so no packet filter rule either: pods reach each other and the machine.
 
@@ -13,11 +13,11 @@ use super::binary::output;
 
 /// A thousand addresses, more than any benchmark has pods.
 const PREFIX_LEN: u32 = 22;
-/// Subnets are looked for in 10.128.0.0/9, which is where a home or a cloud network is least likely to be.
+/// Subnets are chosen from 10.128.0.0/9, which home and cloud networks rarely use.
 const FIRST: u32 = 0x0a80_0000;
 const SUBNETS: u32 = 1 << (PREFIX_LEN - 9);
 
-/// See the module's documentation. The bridge goes with the ground that its name comes from.
+/// See the module's documentation. The bridge is removed with the workspace that its name comes from.
 #[derive(Debug, Clone)]
 pub struct Network {
     name: String,
@@ -32,7 +32,7 @@ impl Network {
         let routes = fs::read_to_string("/proc/net/route").context("read /proc/net/route")?;
         let mut hasher = DefaultHasher::new();
         name.hash(&mut hasher);
-        // Parallel instances read the table at the same time: a different first choice keeps them apart.
+        // Parallel instances read the table at the same time: different seeds keep them apart.
         let Some(base) = free_subnet(&routes, hasher.finish()) else {
             bail!("find a free subnet: all of 10.128.0.0/9 is routed");
         };
@@ -67,7 +67,7 @@ async fn ip(args: &[&str]) -> Result<()> {
     output(Command::new("ip").args(args)).await.map(drop)
 }
 
-/// The first subnet, from a place that `seed` chooses, that no route but the default one touches.
+/// The first subnet, from a position chosen by `seed`, that overlaps no route except the default.
 fn free_subnet(routes: &str, seed: u64) -> Option<u32> {
     let taken: Vec<(u32, u32)> = routes.lines().skip(1).filter_map(parse_route).collect();
     let mask = u32::MAX << (32 - PREFIX_LEN);
@@ -88,7 +88,7 @@ fn parse_route(line: &str) -> Option<(u32, u32)> {
     let mut words = line.split_whitespace();
     let destination = u32::from_str_radix(words.nth(1)?, 16).ok()?;
     let mask = u32::from_str_radix(words.nth(5)?, 16).ok()?;
-    // The default route covers everything and reserves nothing.
+    // The default route covers everything.
     (mask != 0).then(|| {
         (
             u32::from_be_bytes(destination.to_ne_bytes()),

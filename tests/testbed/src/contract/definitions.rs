@@ -157,7 +157,7 @@ pub(super) async fn a_definition_waits_for_an_instance_that_is_held(s: &Scene<'_
     things.answers(&things.all("v1"), 404).await
 }
 
-/// Also when its instances are gone and only somebody else's finalizer holds it.
+/// Even if its instances are deleted and only another finalizer keeps it.
 pub(super) async fn a_deleted_definition_takes_no_new_instance_as_long_as_it_is_there(s: &Scene<'_>) -> Result<()> {
     let things = Things::simple(s).await?;
     things.create("a").await?;

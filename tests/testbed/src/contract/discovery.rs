@@ -199,7 +199,7 @@ pub(super) async fn a_version_whose_server_is_away_is_stale_and_fails_alone(s: &
         (&json!("v1"), &json!("Stale"))
     );
     assert_eq!(group(&all, "apps")?["versions"][0]["freshness"], "Current");
-    // Group by group, the group is still there, and only what it serves cannot be told.
+    // The group is still listed, and only its resources are missing.
     entry(&s.admin.get("/apis").await?.ok()?["groups"], "name", &group_name)?;
     for path in ["v1", "v1/things"] {
         let answer = s.admin.get(&format!("/apis/{group_name}/{path}")).await?;

@@ -247,7 +247,7 @@ pub(super) async fn a_deletion_is_answered_with_metadata_or_a_status(s: &Scene<'
     };
     let answer = delete("a", ONE_PROTOBUF).send().await?;
     assert_eq!((answer.code(), metadata(&answer.bytes)?.uid()), (200, uid(&held)));
-    // What is gone is told by a Status, which no metadata was asked of.
+    // A missing object is answered with a Status, whatever was requested.
     let answer = delete("owner", ONE_PROTOBUF).send().await?;
     let status: Status = proto::decode(&answer.bytes)?;
     assert_eq!(

@@ -165,7 +165,7 @@ impl ControllerManager {
         &self.own
     }
 
-    /// What a test did while this ran; if it fails, the end of the log is told with it, which is gone afterwards.
+    /// What a test did while this ran; if it fails, the end of the log is added to the error.
     pub async fn during<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
         work.await.with_context(|| self.last_words("ran meanwhile"))
     }

@@ -11,7 +11,7 @@ use nix::fcntl::{Flock, FlockArg};
 use tempfile::TempDir;
 
 const PREFIX: &str = "pod-teardown-control-plane-";
-/// Held for as long as the directory is in use; the kernel lets go of it however its owner dies.
+/// Held for as long as the directory is in use; the kernel releases it when its owner exits.
 const LOCK: &str = "in-use";
 const IN_MEMORY: &str = "/dev/shm";
 

@@ -1,4 +1,4 @@
-//! Who leads the controllers, and since when nobody has heard of them.
+//! The leader of the controllers, from its Lease.
 
 use anyhow::{Context, Result};
 use http::StatusCode;
@@ -15,7 +15,7 @@ pub struct Leader {
     pub holder: String,
     /// When the holder last renewed it, by the holder's clock. It does so every 2 s.
     pub renewed: Timestamp,
-    /// How often it went over to somebody else.
+    /// Number of transitions.
     pub transitions: i64,
 }
 

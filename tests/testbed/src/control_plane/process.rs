@@ -1,4 +1,4 @@
-//! A server as a child process that cannot outlive whoever started it.
+//! A server as a child process that cannot outlive its parent.
 #![allow(unsafe_code, reason = "the parent-death signal is set between fork and exec")]
 
 use std::{
@@ -46,7 +46,7 @@ impl Process {
         let (started, child) = mpsc::channel();
         let (release, released) = mpsc::channel();
         let thread = thread::spawn(move || {
-            // Both ends are held by the one who drops the process; an error means that nobody waits any more.
+            // Both ends are held by the one who drops the process; an error means that the receiver is dropped.
             let _ = started.send(command.spawn());
             let _ = released.recv();
         });

@@ -1,29 +1,29 @@
-//! Six pods of different character.
+//! Six pods with different behavior.
 
 use serde_json::{Value, json};
 
 use crate::containerd::{POLITE, TOOL_IMAGE};
 
-/// The namespace that they live in.
+/// Their namespace.
 pub const NAMESPACE: &str = "demo";
 
-/// One process that takes no notice of SIGTERM and never wakes up.
+/// One process that ignores SIGTERM and never wakes up.
 const STUBBORN: &str = "trap '' TERM; while :; do read -r _ <>/wait; done";
-/// As [`POLITE`], but it goes with a grudge.
+/// As [`POLITE`], but it exits with an error.
 const SULKY: &str = "trap 'exit 3' TERM; while :; do read -r _ <>/wait; done";
-/// Two seconds of work, and a word in the place that the status quotes.
+/// Two seconds of work, and a termination message.
 const FAREWELL: &str = "sleep 2; echo 'queue drained' >/dev/termination-log";
 
 /// One of the pods.
 #[derive(Debug, Clone)]
 pub struct Member {
-    /// Its name, which says what it is like.
+    /// Its name, which describes it.
     pub name: &'static str,
-    /// What it does when it has to go.
+    /// Its behavior at termination.
     pub does: &'static str,
     /// What its timeline shows.
     pub look_for: &'static str,
-    /// The grace period that its deletion asks for; `None`: the pod's own.
+    /// Grace period of its deletion; `None`: the pod's own.
     pub grace: Option<i64>,
     spec: Value,
 }

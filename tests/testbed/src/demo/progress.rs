@@ -1,4 +1,4 @@
-//! What becomes of the pods, as the API server and the agent tell it.
+//! Progress of the pods, from the API server and the agent.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,19 +11,19 @@ use super::screen::{Mood, Row, Screen};
 use crate::rest::{EventType, Watch};
 use crate::stage::AgentProcess;
 
-/// How often the agent is asked.
+/// Interval of status requests.
 const TICK: Duration = Duration::from_millis(120);
 /// The slowest pod takes less than five seconds.
 const LIMIT: Duration = Duration::from_secs(25);
 
-/// How far one pod has come.
+/// Progress of one pod.
 #[derive(Debug, Clone, Default)]
 pub struct Fate {
-    /// The object as it was last seen.
+    /// The object as last seen.
     pub last: Value,
-    /// When its object was gone.
+    /// When its object was deleted.
     pub deleted: Option<Duration>,
-    /// When the agent was done with it.
+    /// When the agent had completed its teardown.
     pub finished: Option<Duration>,
     trace: Option<Value>,
 }
@@ -40,7 +40,7 @@ pub struct Progress<'a> {
 // === impl Progress ===
 
 impl<'a> Progress<'a> {
-    /// The watch must have begun before the first deletion.
+    /// The watch must start before the first deletion.
     pub fn new(agent: &'a AgentProcess, watch: Watch, order: Vec<&'static str>) -> Self {
         Self {
             agent,
@@ -51,7 +51,7 @@ impl<'a> Progress<'a> {
         }
     }
 
-    /// Draws while it follows; returns what became of each pod.
+    /// Draws the progress until all pods are torn down, and returns it.
     pub async fn follow(mut self, screen: &mut Screen) -> Result<BTreeMap<&'static str, Fate>> {
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -95,7 +95,7 @@ impl<'a> Progress<'a> {
         let all_done = status["counters"]["finished"] == self.fates.len();
         for (name, fate) in &mut self.fates {
             let trace = traces.iter().find(|trace| trace["name"] == *name);
-            // A teardown shorter than a tick is never seen going on.
+            // A teardown shorter than a tick is never seen in progress.
             if fate.finished.is_none() && trace.is_none() && (fate.trace.is_some() || all_done) {
                 fate.finished = Some(now);
             }
@@ -142,7 +142,7 @@ impl Fate {
         row(Mood::Busy, gist, detail)
     }
 
-    /// What the status said of each container at the end, such as `main 0`.
+    /// The last status of each container, such as `main 0`.
     pub fn exits(&self) -> Vec<String> {
         let none = Vec::new();
         let statuses = self.last["status"]["containerStatuses"].as_array().unwrap_or(&none);
@@ -160,7 +160,7 @@ impl Fate {
     }
 }
 
-/// The steps that go on, such as `term web, cache`.
+/// The steps in progress, such as `term web, cache`.
 fn doing(trace: &Value) -> String {
     let none = Vec::new();
     let spans = trace["spans"].as_array().unwrap_or(&none);

@@ -1,4 +1,4 @@
-//! How much there is of the pods, kind by kind: before, to show that there was something, and at the end.
+//! Number of the pods' resources, by kind: at the start, to show that they exist, and at the end.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::leftovers::Leftovers;
 use crate::pods::StartedPod;
 use crate::stage::Stage;
 
-/// Kinds of things, as [`Leftovers`] names them, with what they are called here.
+/// Kinds of resources, as [`Leftovers`] names them, with the names shown here.
 const ON_THE_NODE: [(&str, &str); 6] = [
     ("container", "containers"),
     ("sandbox", "sandboxes"),
@@ -19,10 +19,10 @@ const ON_THE_NODE: [(&str, &str); 6] = [
     ("cgroup", "cgroups"),
     ("directory", "directories"),
 ];
-/// The agent's own clean-up is over by then; the kernel may need a moment to let a process go.
+/// The agent has finished its cleanup by then; the kernel may need a moment to reap a process.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What there is at one moment.
+/// The resources at one moment.
 #[derive(Debug, Clone)]
 pub struct Remaining {
     on_the_node: Leftovers,
@@ -32,7 +32,7 @@ pub struct Remaining {
 // === impl Remains ===
 
 impl Remaining {
-    /// Looks into the runtime, the kernel, the file system and the API.
+    /// Reads the runtime, the kernel, the file system and the API.
     pub async fn look(stage: &Stage, pods: &[StartedPod]) -> Result<Self> {
         let path = format!("/api/v1/namespaces/{NAMESPACE}/pods");
         let list = stage.admin.list(&path, &[]).await?.ok()?;
@@ -44,7 +44,7 @@ impl Remaining {
         })
     }
 
-    /// Looks again for a moment as long as there is something.
+    /// Repeats [`Self::look`] for a moment while there is something.
     pub async fn look_patiently(stage: &Stage, pods: &[StartedPod]) -> Result<Self> {
         let late = Instant::now() + PATIENCE;
         loop {
@@ -56,12 +56,12 @@ impl Remaining {
         }
     }
 
-    /// Nothing is left at all.
+    /// Whether nothing is left.
     pub fn is_nothing(&self) -> bool {
         self.on_the_node.is_empty() && self.objects.is_empty()
     }
 
-    /// Each kind with how many there are.
+    /// Number of resources of each kind.
     pub fn counts(&self) -> Vec<(&'static str, usize)> {
         let mut counts: Vec<_> = ON_THE_NODE
             .iter()
@@ -71,7 +71,7 @@ impl Remaining {
         counts
     }
 
-    /// One line for each thing.
+    /// One line for each resource.
     pub fn lines(&self) -> impl Iterator<Item = &str> {
         self.on_the_node.remains.iter().chain(&self.objects).map(String::as_str)
     }

@@ -1,36 +1,36 @@
-//! Lines that are drawn again on a terminal, and are added one by one where there is none.
+//! Lines that are redrawn on a terminal, or appended without one.
 #![allow(clippy::print_stdout, reason = "this is the demo's output")]
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal as _, Write as _, stdout};
 use std::time::Duration;
 
-/// Wider terminals leave the rest empty; a line that wraps could not be drawn over.
+/// On wider terminals, lines are shorter: a wrapped line could not be redrawn.
 const WIDTH: usize = 79;
 
-/// How a line is meant.
+/// Mark of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mood {
     /// Nothing has happened yet.
     Waiting,
-    /// Something is going on.
+    /// In progress.
     Busy,
-    /// As it should be.
+    /// As expected.
     Good,
-    /// Not as it should be.
+    /// Not as expected.
     Bad,
 }
 
-/// One line of what goes on.
+/// One line of progress.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
     /// How it stands.
     pub mood: Mood,
-    /// Whose line it is.
+    /// Its label.
     pub name: String,
-    /// What goes on; without a terminal a line is written when it changes.
+    /// Its text; without a terminal the line is printed when it changes.
     pub gist: String,
-    /// What changes all the time; for terminals only.
+    /// Text that changes all the time; for terminals only.
     pub detail: String,
 }
 
@@ -67,7 +67,7 @@ impl Mood {
 // === impl Screen ===
 
 impl Screen {
-    /// Looks whether there is a terminal, and whether it is to have colours.
+    /// Detects whether there is a terminal and whether to use colors.
     pub fn new() -> Self {
         let terminal = stdout().is_terminal();
         Self {
@@ -119,11 +119,11 @@ impl Screen {
         }
         self.drawn = rows;
         print!("{out}");
-        // Whoever reads may be gone; the demo ends on its own all the same.
+        // The reader may have exited; the demo continues.
         stdout().flush().ok();
     }
 
-    /// What is printed next stays below what was drawn.
+    /// Further output starts below the drawn lines.
     pub fn settle(&mut self) {
         self.drawn.clear();
     }

@@ -1,4 +1,4 @@
-//! How a driver behaves, and what it was asked.
+//! Behavior of a driver, and its recorded calls.
 
 use std::collections::VecDeque;
 use std::future::pending;
@@ -11,23 +11,23 @@ use tonic::{Code, Status};
 /// How a driver answers a call.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Behavior {
-    /// Does it.
+    /// Executes it.
     #[default]
     Well,
-    /// Does it after so long.
+    /// Executes it after this time.
     Slow(Duration),
-    /// Says that it is done, and does nothing.
+    /// Reports success and does nothing.
     Pretends,
-    /// Refuses.
+    /// Fails.
     Fails(Code, String),
     /// Never answers.
     Hangs,
 }
 
-/// Which calls are meant.
+/// Selects calls.
 pub type When<C> = fn(&C) -> bool;
 
-/// A call that came.
+/// A recorded call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Called<C> {
     /// When.
@@ -36,7 +36,7 @@ pub struct Called<C> {
     pub call: C,
 }
 
-/// What is played, and what was.
+/// Rules and recorded calls.
 #[derive(Debug)]
 pub(super) struct Play<C>(Mutex<Parts<C>>);
 
@@ -60,14 +60,14 @@ impl<C: Clone> Play<C> {
         }))
     }
 
-    /// From now on, after what is meant for the next calls.
+    /// Sets the behavior after the rules for the next calls.
     pub(super) fn behave(&self, behavior: Behavior) {
         let mut parts = self.parts();
         parts.lasting = behavior;
         parts.rules.clear();
     }
 
-    /// From now on to such calls; the latest rule that fits counts.
+    /// Sets the behavior for selected calls; the latest matching rule applies.
     pub(super) fn behave_if(&self, when: When<C>, behavior: Behavior) {
         self.parts().rules.insert(0, (when, behavior));
     }
@@ -81,7 +81,7 @@ impl<C: Clone> Play<C> {
         self.parts().calls.clone()
     }
 
-    /// Notes a call and does with it what is due; whether it is to be done.
+    /// Records a call and applies its rule; returns whether to execute it.
     pub(super) async fn play(&self, call: C) -> Result<bool, Status> {
         let conduct = {
             let mut parts = self.parts();

@@ -1,4 +1,4 @@
-//! What a kubelet leaves on a node of the claims that it prepared for pods: its checkpoint.
+//! The checkpoint that a kubelet leaves for prepared claims.
 
 use std::path::Path;
 
@@ -20,7 +20,7 @@ pub struct Prepared<'a> {
     pub drivers: &'a [&'a str],
 }
 
-/// Writes the checkpoint below a kubelet's root, in place of the one that is there.
+/// Writes the checkpoint below a kubelet's root, replacing an existing one.
 pub fn write_checkpoint(root: &Path, claims: &[Prepared<'_>]) -> Result<()> {
     let claims: Vec<Value> = claims.iter().map(Prepared::state).collect();
     let data = json!({

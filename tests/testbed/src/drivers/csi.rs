@@ -1,4 +1,4 @@
-//! A CSI driver: it really unmounts.
+//! A CSI driver that really unmounts.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -21,28 +21,28 @@ use super::wire::csi::v1::{
 };
 use crate::mounts;
 
-/// What a CSI driver was asked.
+/// A call to the driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CsiCall {
     /// NodeUnpublishVolume.
     Unpublish {
         /// The volume.
         volume_id: String,
-        /// Where a pod sees it.
+        /// The pod's mount point.
         target_path: PathBuf,
     },
     /// NodeUnstageVolume.
     Unstage {
         /// The volume.
         volume_id: String,
-        /// Where it is mounted for all pods.
+        /// The staging mount point.
         staging_target_path: PathBuf,
     },
     /// NodeGetCapabilities.
     Capabilities,
 }
 
-/// A CSI driver on a node. It lives until it is dropped, which leaves its sockets as a crash does.
+/// A CSI driver on a node. Dropping it leaves its sockets, as a crash does.
 #[derive(Debug)]
 pub struct CsiDriver {
     name: String,
@@ -59,7 +59,7 @@ struct Driver {
 // === impl CsiDriver ===
 
 impl CsiDriver {
-    /// Starts the driver of this name below a kubelet's root. It stages volumes.
+    /// Starts the driver with this name below a kubelet's root. It stages volumes.
     pub fn start(root: &Path, name: &str) -> Result<Self> {
         let node = Driver {
             play: Arc::new(Play::new()),
@@ -86,42 +86,42 @@ impl CsiDriver {
         &self.name
     }
 
-    /// The socket that takes its calls.
+    /// Path of the socket for its calls.
     pub fn endpoint(&self) -> &Path {
         self.home.endpoint()
     }
 
-    /// The socket by which it registers.
+    /// Path of its registration socket.
     pub fn registration(&self) -> &Path {
         self.home.registration()
     }
 
-    /// Whether it says that it stages volumes.
+    /// Sets whether it reports to stage volumes.
     pub fn stages(&self, stages: bool) {
         self.node.stages.store(stages, Ordering::Relaxed);
     }
 
-    /// How it behaves from now on, to whatever call.
+    /// Sets its behavior for all calls.
     pub fn behave(&self, behavior: Behavior) {
         self.node.play.behave(behavior);
     }
 
-    /// How it behaves from now on to such calls, one kind of them or one volume.
+    /// Sets its behavior for selected calls.
     pub fn behave_if(&self, when: When<CsiCall>, behavior: Behavior) {
         self.node.play.behave_if(when, behavior);
     }
 
-    /// How it behaves for the next `n` calls of whatever kind.
+    /// Sets its behavior for the next `n` calls.
     pub fn behave_for(&self, n: usize, behavior: Behavior) {
         self.node.play.behave_for(n, behavior);
     }
 
-    /// How it answers when it is asked who it is.
+    /// Sets its behavior for registration calls.
     pub fn introduces_itself(&self, behavior: Behavior) {
         self.home.introduces_itself(behavior);
     }
 
-    /// Ends as in a crash: connections are cut, and the files of the sockets stay.
+    /// Crashes: connections are closed, and the socket files stay.
     pub async fn crash(&self) {
         self.home.crash().await;
     }
@@ -131,12 +131,12 @@ impl CsiDriver {
         self.home.come_back()
     }
 
-    /// What it was asked so far, and when.
+    /// Recorded calls with their times.
     pub fn called(&self) -> Vec<Called<CsiCall>> {
         self.node.play.calls()
     }
 
-    /// What it was asked so far to do, without the questions what it can.
+    /// Recorded calls, without capability requests.
     pub fn effects(&self) -> Vec<CsiCall> {
         let calls = self.called().into_iter().map(|called| called.call);
         calls.filter(|call| *call != CsiCall::Capabilities).collect()
@@ -185,7 +185,7 @@ impl Node for Driver {
         &self,
         _: Request<NodeGetCapabilitiesRequest>,
     ) -> Result<Response<NodeGetCapabilitiesResponse>, Status> {
-        /// EXPAND_VOLUME: one that the agent has no name for.
+        /// EXPAND_VOLUME: unknown to the agent.
         const EXPAND: i32 = 3;
         self.play.play(CsiCall::Capabilities).await?;
         let stages = self.stages.load(Ordering::Relaxed);
@@ -201,7 +201,7 @@ impl Node for Driver {
     }
 }
 
-/// What every driver checks first.
+/// Checks that every driver makes.
 fn asked(volume_id: &str, path: String) -> Result<PathBuf, Status> {
     if volume_id.is_empty() || !path.starts_with('/') {
         return Err(Status::invalid_argument(format!("volume {volume_id:?} at {path:?}")));
@@ -219,7 +219,7 @@ fn unmount(path: &Path) -> Result<(), Status> {
     Ok(())
 }
 
-/// Removes the directory or file that was made to be mounted on.
+/// Removes the directory or file that was the mount point.
 fn remove(path: &Path) -> Result<(), Status> {
     let removed = match fs::symlink_metadata(path) {
         Ok(found) if found.is_dir() => fs::remove_dir(path),

@@ -1,5 +1,5 @@
-//! What a kubelet leaves on a node of the CSI volumes of its pods: directories, files, mounts, and for block volumes a link
-//! and a loop device. The driver's part of the mounting is done here, too, since nobody asks it to.
+//! The directories, files and mounts that a kubelet leaves for CSI volumes, and for block volumes a link and a loop
+//! device. Also mounts on behalf of the driver, which is not called.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -15,9 +15,9 @@ use crate::pods::volumes::{make_dir, write};
 
 /// The plugin's directory in a pod's `volumes` and `volumeDevices`.
 const PLUGIN: &str = "kubernetes.io~csi";
-/// Below a kubelet's root: what is staged.
+/// Below a kubelet's root: staged volumes.
 const STAGED: &str = "plugins/kubernetes.io/csi";
-/// The node of which the files speak.
+/// The node named in the files.
 pub const NODE: &str = "node-1";
 
 /// A PersistentVolume of a CSI driver.
@@ -27,27 +27,27 @@ pub struct Pv<'a> {
     pub name: &'a str,
     /// Its driver.
     pub driver: &'a str,
-    /// The driver's name of it.
+    /// The volume handle.
     pub handle: &'a str,
     /// Whether the driver stages it.
     pub staged: bool,
 }
 
-/// Where a volume with a file system lies.
+/// Paths of a volume with a file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Published {
     /// The pod's mount.
     pub target: PathBuf,
-    /// Its directory, which holds `mount` and `vol_data.json`.
+    /// Its directory, with `mount` and `vol_data.json`.
     pub volume: PathBuf,
-    /// The mount for all pods of the node, in a directory with another `vol_data.json`; not there for an ephemeral one.
+    /// The staging mount, in a directory with another `vol_data.json`; missing for an ephemeral volume.
     pub staging: Option<PathBuf>,
 }
 
-/// Where a block volume lies.
+/// Paths of a block volume.
 #[derive(Debug)]
 pub struct PublishedBlock {
-    /// The driver's directory for all pods of the node; the device is mounted on a file in it.
+    /// The staging directory; the device is mounted on a file in it.
     pub staging: PathBuf,
     /// The driver's mount for the pod.
     pub target: PathBuf,
@@ -57,11 +57,11 @@ pub struct PublishedBlock {
     pub link: PathBuf,
     /// The directory that holds `vol_data.json`.
     pub data: PathBuf,
-    /// The loop device on the kubelet's mount, if one was asked for.
+    /// The loop device on the kubelet's mount, if requested.
     pub lock: Option<LoopDevice>,
 }
 
-/// A loop device; detached when dropped, if nobody did it before.
+/// A loop device; detached on drop if still attached.
 #[derive(Debug)]
 pub struct LoopDevice {
     /// Such as `/dev/loop3`.
@@ -69,12 +69,12 @@ pub struct LoopDevice {
     backing: PathBuf,
 }
 
-/// A volume as a pod uses it: staged if its driver stages and no other pod has done so before.
+/// A volume as a pod uses it: staged first if its driver stages and no other pod has done so.
 pub fn stage_and_publish(root: &Path, uid: &str, pv: &Pv<'_>) -> Result<Published> {
     let staging = staging(root, pv);
     make_dir(&staging, 0o750)?;
     if pv.staged && !mounts::below(&staging)?.contains(&staging) {
-        // Of drivers that do not stage the kubelet writes down nothing here.
+        // The kubelet writes no such file for drivers that do not stage.
         write_data(
             parent(&staging),
             &json!({"driverName": pv.driver, "volumeHandle": pv.handle}),
@@ -98,7 +98,7 @@ pub fn stage_and_publish(root: &Path, uid: &str, pv: &Pv<'_>) -> Result<Publishe
     })
 }
 
-/// A volume that is written out in the pod, where it has this name.
+/// An inline volume of the pod with this name.
 pub fn publish_ephemeral(root: &Path, uid: &str, volume: &str, driver: &str) -> Result<Published> {
     let handle = ephemeral_handle(uid, volume);
     let published = publish(root, uid, volume, &data(driver, &handle, volume, Some("Ephemeral")))?;
@@ -106,7 +106,7 @@ pub fn publish_ephemeral(root: &Path, uid: &str, volume: &str, driver: &str) -> 
     Ok(published)
 }
 
-/// A block volume as a pod uses it; `device` is the disk, or a file in place of one.
+/// A block volume as a pod uses it; `device` is the disk, or a file instead.
 pub fn stage_and_publish_block(
     root: &Path,
     uid: &str,
@@ -142,13 +142,13 @@ pub fn stage_and_publish_block(
     })
 }
 
-/// Where a volume with a file system is staged.
+/// Staging path of a volume with a file system.
 pub fn staging(root: &Path, pv: &Pv<'_>) -> PathBuf {
     let named = root.join(STAGED).join(pv.driver).join(sha256(pv.handle));
     named.join("globalmount")
 }
 
-/// The handle of a volume that is written out in a pod.
+/// The handle of an inline volume.
 pub fn ephemeral_handle(uid: &str, volume: &str) -> String {
     format!("csi-{}", sha256(&format!("{uid}{volume}")))
 }
@@ -166,7 +166,7 @@ fn publish(root: &Path, uid: &str, name: &str, data: &serde_json::Value) -> Resu
     })
 }
 
-/// What the kubelet writes beside a pod's volume; a block volume has no mode.
+/// The kubelet's file beside a pod's volume; a block volume has no mode.
 fn data(driver: &str, handle: &str, name: &str, mode: Option<&str>) -> serde_json::Value {
     let mut data = json!({
         "attachmentID": format!("csi-{}", sha256(&format!("{handle}{driver}{NODE}"))),
@@ -185,7 +185,7 @@ fn write_data(dir: &Path, data: &serde_json::Value) -> Result<()> {
     write(&dir.join("vol_data.json"), &format!("{data}\n"), 0o644)
 }
 
-/// Mounts a file system with data in it, as a driver does.
+/// Mounts a file system with data, as a driver does.
 fn content(on: &Path) -> Result<()> {
     mounts::tmpfs(on, None)?;
     write(&on.join("data"), "precious\n", 0o644)
@@ -226,11 +226,11 @@ impl LoopDevice {
         })
     }
 
-    /// Whether it still is what it was attached as.
+    /// Whether it is still attached to its file.
     pub fn is_attached(&self) -> bool {
         let name = self.path.file_name().unwrap_or_default();
         let backing = Path::new("/sys/block").join(name).join("loop/backing_file");
-        // The kernel tells the path as it was opened, and marks one that was removed since.
+        // The kernel shows the path as it was opened, and marks a deleted one.
         fs::read_to_string(backing)
             .is_ok_and(|text| Path::new(text.trim_end().trim_end_matches(" (deleted)")) == self.backing)
     }

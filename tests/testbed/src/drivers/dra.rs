@@ -1,4 +1,4 @@
-//! A plugin of a driver of dynamic resources (DRA).
+//! A plugin of a DRA driver.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -25,16 +25,16 @@ pub enum DraService {
     V1beta1,
 }
 
-/// What a plugin was asked to take back.
+/// A call to unprepare claims.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DraCall {
-    /// By which service.
+    /// Its service.
     pub service: DraService,
     /// Namespace, name and UID of each claim.
     pub claims: Vec<(String, String, String)>,
 }
 
-/// A plugin on a node. It lives until it is dropped, which leaves its sockets as a crash does.
+/// A plugin on a node. Dropping it leaves its sockets, as a crash does.
 #[derive(Debug)]
 pub struct DraDriver {
     home: Home,
@@ -47,7 +47,7 @@ struct Plugin {
     words: Arc<Mutex<HashMap<String, Word>>>,
 }
 
-/// What is said of a claim in place of success.
+/// The answer for a claim instead of success.
 #[derive(Debug, Clone)]
 enum Word {
     Error(String),
@@ -58,12 +58,12 @@ enum Word {
 // === impl DraDriver ===
 
 impl DraDriver {
-    /// Starts the only plugin of the driver of this name below a kubelet's root.
+    /// Starts the only plugin of the driver with this name below a kubelet's root.
     pub fn start(root: &Path, name: &str, services: &[DraService]) -> Result<Self> {
         Self::listen(root, name, &format!("{name}-reg.sock"), "dra.sock", services)
     }
 
-    /// Starts one more plugin of that driver, as a pod of a rolling update does.
+    /// Starts another plugin of that driver, as a pod of a rolling update does.
     pub fn start_beside(root: &Path, name: &str, pod_uid: &str, services: &[DraService]) -> Result<Self> {
         let registration = format!("{name}-{pod_uid}-reg.sock");
         Self::listen(root, name, &registration, &format!("dra-{pod_uid}.sock"), services)
@@ -82,27 +82,27 @@ impl DraDriver {
         })
     }
 
-    /// The socket that takes its calls.
+    /// Path of the socket for its calls.
     pub fn endpoint(&self) -> &Path {
         self.home.endpoint()
     }
 
-    /// The socket by which it registers.
+    /// Path of its registration socket.
     pub fn registration(&self) -> &Path {
         self.home.registration()
     }
 
-    /// How it behaves from now on. One that pretends says nothing of any claim.
+    /// Sets its behavior. One that pretends leaves all claims out of its answer.
     pub fn behave(&self, behavior: Behavior) {
         self.plugin.play.behave(behavior);
     }
 
-    /// How it behaves for the next `n` calls.
+    /// Sets its behavior for the next `n` calls.
     pub fn behave_for(&self, n: usize, behavior: Behavior) {
         self.plugin.play.behave_for(n, behavior);
     }
 
-    /// How it answers when it is asked who it is.
+    /// Sets its behavior for registration calls.
     pub fn introduces_itself(&self, behavior: Behavior) {
         self.home.introduces_itself(behavior);
     }
@@ -117,12 +117,12 @@ impl DraDriver {
         self.plugin.say(uid, Word::Nothing);
     }
 
-    /// Answers for the claim of this UID also where nobody asks.
+    /// Adds the claim with this UID to its answers, even if not requested.
     pub fn answers_also_for(&self, uid: &str) {
         self.plugin.say(uid, Word::Unasked);
     }
 
-    /// Ends as in a crash: connections are cut, and the files of the sockets stay.
+    /// Crashes: connections are closed, and the socket files stay.
     pub async fn crash(&self) {
         self.home.crash().await;
     }
@@ -132,7 +132,7 @@ impl DraDriver {
         self.home.come_back()
     }
 
-    /// What it was asked so far, and when.
+    /// Recorded calls with their times.
     pub fn called(&self) -> Vec<Called<DraCall>> {
         self.plugin.play.calls()
     }

@@ -1,4 +1,4 @@
-//! Where a driver lives: its registration socket and its own.
+//! Sockets of a driver: its registration socket and its own.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use super::wire::pluginregistration::registration_server::{Registration, Registr
 use super::wire::pluginregistration::{InfoRequest, PluginInfo};
 use crate::grpc_socket::{Manner, Socket};
 
-/// The two sockets of a driver and what listens there.
+/// The two sockets of a driver and their servers.
 #[derive(Debug)]
 pub(super) struct Home {
     introduction: Introduction,
@@ -23,7 +23,7 @@ pub(super) struct Home {
     sockets: Mutex<Vec<Socket>>,
 }
 
-/// What a driver says when it is asked who it is.
+/// A driver's registration answer.
 #[derive(Debug, Clone)]
 struct Introduction {
     info: PluginInfo,
@@ -75,12 +75,12 @@ impl Home {
         &self.endpoint
     }
 
-    /// How it answers when it is asked who it is.
+    /// Sets its behavior for registration calls.
     pub(super) fn introduces_itself(&self, behavior: Behavior) {
         self.introduction.play.behave(behavior);
     }
 
-    /// Listens again, on new sockets at the same places.
+    /// Listens again, on new sockets at the same paths.
     pub(super) fn come_back(&self) -> Result<()> {
         let registration = Routes::new(RegistrationServer::new(self.introduction.clone()));
         let listen = |path: &Path, services: Routes| {
@@ -93,7 +93,7 @@ impl Home {
         Ok(())
     }
 
-    /// Ends as in a crash: connections are cut, and the files of the sockets stay.
+    /// Crashes: connections are closed, and the socket files stay.
     pub(super) async fn crash(&self) {
         let sockets = std::mem::take(&mut *self.sockets());
         for socket in sockets {

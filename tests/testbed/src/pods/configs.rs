@@ -1,4 +1,4 @@
-//! What a kubelet tells the runtime about a sandbox and its containers: metadata, labels, annotations.
+//! The kubelet's CRI configs of a sandbox and its containers: metadata, labels, annotations.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ use super::identity::Identity;
 use super::qos::{cpu_shares, memory_limit};
 use crate::containerd::TOOL_IMAGE;
 
-/// Where a container finds the file for its last words, unless it says otherwise.
+/// Default path of the termination message in a container.
 pub const TERMINATION_LOG: &str = "/dev/termination-log";
 /// As the kubelet: a hostname is a DNS label.
 const MAX_HOSTNAME: usize = 63;
@@ -110,7 +110,7 @@ pub fn image(container: &Container) -> String {
     container.image.clone().unwrap_or_else(|| TOOL_IMAGE.to_owned())
 }
 
-/// Where the container's last words go.
+/// Host path of the termination message.
 pub fn termination_message_path(container: &Container) -> String {
     container
         .termination_message_path
@@ -170,7 +170,7 @@ fn container_annotations(
     present.collect()
 }
 
-/// Of the kubelet's shape (32-bit FNV-1a over name and image, in hexadecimal), not its value: nobody compares it.
+/// Of the kubelet's shape (32-bit FNV-1a over name and image, in hexadecimal), not its value: it is never compared.
 fn hash(container: &Container) -> String {
     let text = format!("{} {}", container.name, image(container));
     let sum = text.bytes().fold(0x811c_9dc5_u32, |sum, byte| {

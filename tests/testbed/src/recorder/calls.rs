@@ -1,4 +1,4 @@
-//! What a call of the CRI changes, and of which pod.
+//! The effect of a CRI call, and its pod.
 
 use k8s_cri::v1::{
     CreateContainerRequest, CreateContainerResponse, ExecSyncRequest, ListContainersResponse, ListPodSandboxResponse,
@@ -10,26 +10,26 @@ use prost::Message;
 const SERVICE: &str = "/runtime.v1.RuntimeService/";
 const SANDBOXES: &str = "ListPodSandbox";
 const CONTAINERS: &str = "ListContainers";
-/// Before each message: whether it is compressed, and its length.
+/// Prefix of each message: compression flag and length.
 const PREFIX: usize = 5;
 
-/// A call that changes something.
+/// A changing call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Call {
     pub method: &'static str,
     pub pod: Pod,
 }
 
-/// Whose it is.
+/// How its pod is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Pod {
-    /// The pod's.
+    /// By this pod.
     Uid(String),
-    /// That of the pod of this sandbox or container.
+    /// By this sandbox or container.
     Of(String),
 }
 
-/// What is asked for, if it changes something.
+/// The call, if it changes something.
 pub(super) fn read(path: &str, body: &[u8]) -> Option<Call> {
     let of = |method, id: Option<String>| {
         Some(Call {
@@ -78,7 +78,7 @@ pub(super) fn read(path: &str, body: &[u8]) -> Option<Call> {
     }
 }
 
-/// The id of what an answer says was made.
+/// ID of the created object in an answer.
 pub(super) fn made(call: &Call, answer: &[u8]) -> Option<String> {
     match call.method {
         "RunPodSandbox" => message::<RunPodSandboxResponse>(answer).map(|it| it.pod_sandbox_id),
@@ -93,7 +93,7 @@ pub(super) fn is_list(path: &str) -> bool {
         .is_some_and(|name| [SANDBOXES, CONTAINERS].contains(&name))
 }
 
-/// The ids of an answer to a list, and whose they are.
+/// IDs in the answer to a list, with their pods.
 pub(super) fn listed(path: &str, answer: &[u8]) -> Vec<(String, Pod)> {
     match path.strip_prefix(SERVICE) {
         Some(SANDBOXES) => {

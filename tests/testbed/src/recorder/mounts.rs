@@ -1,9 +1,8 @@
-//! Who has mounted and unmounted what below a directory, as the kernel tells it (Linux 6.15).
+//! Records mounts and unmounts below a directory with their process, from fanotify (Linux 6.15).
 //!
-//! It tells what changes in this mount namespace, and which process has changed it. That process may have a namespace of its
-//! own, as the test's kubelet has: what it mounts on a shared mount comes here as well, under its own process id. Not told is
-//! what becomes of mounts that are not seen here, such as those of containers, what failed, and a mount that is gone before
-//! it can be asked where it is, as those are that runtimes make for a moment.
+//! It covers this mount namespace, including changes that propagate from other ones, such as the test kubelet's. It does
+//! not see mounts of other namespaces, such as those of containers, failed calls, and mounts that vanish before their
+//! path can be read, such as temporary ones of runtimes.
 
 mod events;
 mod point;
@@ -24,40 +23,40 @@ use procfs::process::Process;
 
 use events::{Event, Events};
 
-/// What happened to a mount.
+/// Kind of the change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// It came.
+    /// It was mounted.
     Mount,
-    /// It went.
+    /// It was unmounted.
     Unmount,
 }
 
-/// Who did it. What has ended since has neither name nor parent.
+/// The process. Name and parent are unknown if it has exited.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Actor {
     /// Its process.
     pub pid: i32,
     /// Such as `umount`.
     pub name: Option<String>,
-    /// The process that has started it, or has taken it over.
+    /// Its parent.
     pub parent: Option<i32>,
 }
 
-/// A mount that came or went.
+/// A mount or unmount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mounting {
     /// Which of the two.
     pub change: Change,
-    /// Where it is, or was.
+    /// Its mount point.
     pub point: PathBuf,
-    /// By whom.
+    /// Its process.
     pub by: Actor,
-    /// When it was heard of, at once after it was done.
+    /// When it was received, just after it happened.
     pub at: Timestamp,
 }
 
-/// Listens until it is dropped.
+/// Records until it is dropped.
 #[derive(Debug)]
 pub struct MountRecorder {
     written: Arc<Mutex<Written>>,
@@ -67,16 +66,16 @@ pub struct MountRecorder {
 
 #[derive(Debug, Default)]
 struct Written {
-    /// In the order in which it happened.
+    /// In order.
     heard: Vec<Mounting>,
-    /// Why it does not listen any more.
+    /// Why recording has stopped.
     broke: Option<String>,
 }
 
-/// Turns events into what is heard.
+/// Converts events to changes.
 struct Listener {
     below: PathBuf,
-    /// Where the mounts below that directory are, by the kernel's numbers, which it uses only once.
+    /// Mount points below the directory, by the kernel's unique mount IDs.
     points: HashMap<u64, PathBuf>,
     written: Arc<Mutex<Written>>,
 }
@@ -84,7 +83,7 @@ struct Listener {
 // === impl MountRecorder ===
 
 impl MountRecorder {
-    /// Listens to what happens below this directory from now on.
+    /// Starts recording below this directory.
     pub fn start(below: &Path) -> Result<Self> {
         let events = Events::of_this_namespace()?;
         let (stopped, stop) = pipe()?;
@@ -94,7 +93,7 @@ impl MountRecorder {
             points: HashMap::new(),
             written: Arc::clone(&written),
         };
-        // A thread of its own: how soon it hears is how exact its times are.
+        // A separate thread, for exact times.
         let thread = thread::spawn(move || {
             loop {
                 let mut either = [&events.as_fd(), &stopped.as_fd()].map(|fd| PollFd::new(*fd, PollFlags::POLLIN));
@@ -119,7 +118,7 @@ impl MountRecorder {
         })
     }
 
-    /// All that was heard so far; an error if some of it was not.
+    /// All changes so far; an error if some were missed.
     pub fn heard(&self) -> Result<Vec<Mounting>> {
         let written = lock(&self.written);
         match &written.broke {
@@ -147,7 +146,7 @@ fn lock(written: &Mutex<Written>) -> MutexGuard<'_, Written> {
 
 impl Listener {
     fn hear(&mut self, events: &[Event], at: Timestamp) {
-        // Whoever has done it may end any moment: ask first who that is.
+        // Its process may exit at any moment, so that is read first.
         let actors: Vec<_> = events.iter().map(|event| Actor::of(event.pid)).collect();
         for (event, by) in events.iter().zip(actors) {
             let point = match event.change {

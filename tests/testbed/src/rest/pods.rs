@@ -33,7 +33,7 @@ impl Client {
     /// Returns once no pod with this UID is there any more; a pod of the same name with another UID is not in the way.
     pub async fn wait_gone(&self, namespace: &str, name: &str, uid: &str, timeout: Duration) -> Result<()> {
         let gone = async {
-            // A watch may end at any time for reasons of its own; the read before the next one tells what was missed.
+            // A watch may end at any time for reasons of its own; the read before the next one shows what was missed.
             while let Some(rv) = self.version_of(namespace, name, uid).await? {
                 self.watch_until_deleted(namespace, name, uid, &rv).await?;
             }

@@ -1,10 +1,10 @@
-//! A call that changes something, as it came in, and the patterns that such calls are expected by.
+//! A changing call, and patterns for expected calls.
 
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// Which of the changing calls.
+/// Type of a changing call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A command in a container.
@@ -19,14 +19,14 @@ pub enum Kind {
     RemovePodSandbox,
 }
 
-/// A call that came in.
+/// A received call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
     /// Which call.
     pub kind: Kind,
-    /// Id as it was sent.
+    /// ID as sent.
     pub id: String,
-    /// Name of the container or of the sandbox's pod; the id again if the world does not know it.
+    /// Name of the container or of the sandbox's pod; the ID if unknown.
     pub name: String,
     /// UID of the pod; empty if the world does not know the id.
     pub pod_uid: String,
@@ -36,7 +36,7 @@ pub struct Seen {
     pub command: Vec<String>,
 }
 
-/// What a call must look like. Whatever is not said may be anything.
+/// Pattern of a call. Unset fields match anything.
 #[derive(Debug, Clone)]
 pub struct Pattern {
     kind: Kind,
@@ -134,7 +134,7 @@ impl Pattern {
         self
     }
 
-    /// The right call on the right thing, whatever its arguments.
+    /// The right call on the right target, with any arguments.
     pub(super) fn aims_at(&self, seen: &Seen) -> bool {
         let on_target = |target: &String| match self.kind {
             Kind::ExecSync | Kind::StopContainer | Kind::RemoveContainer => [&seen.name, &seen.id].contains(&target),
@@ -145,7 +145,7 @@ impl Pattern {
             && self.pod_uid.as_ref().is_none_or(|uid| *uid == seen.pod_uid)
     }
 
-    /// The call in every respect.
+    /// Whether the call matches completely.
     pub(super) fn matches(&self, seen: &Seen) -> bool {
         self.aims_at(seen)
             && self

@@ -1,31 +1,31 @@
-//! What came in, when on the virtual clock, and what was answered.
+//! Received calls with their times on the virtual clock, and their answers.
 
 use std::fmt;
 use std::time::Duration;
 
 use super::call::Seen;
 
-/// One call. Times count from the beginning of the world.
+/// One call. Times count from the start of the world.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// When it came.
+    /// When it was received.
     pub at: Duration,
     /// What it was.
     pub call: Logged,
-    /// When it was answered and with what; `None` while it is not, and for ever if the caller gave up.
+    /// When it was answered and how; `None` while it is in flight, and if it was canceled.
     pub answered: Option<(Duration, String)>,
 }
 
 /// A call of either kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Logged {
-    /// One that only looks: which, and at what.
+    /// A read-only call and its target.
     Read(&'static str, String),
-    /// One that changes something.
+    /// A changing call.
     Effect(Seen),
 }
 
-/// All calls, in the order in which they came.
+/// All calls in order.
 #[derive(Debug, Default)]
 pub(super) struct Log {
     pub(super) entries: Vec<Entry>,
@@ -34,7 +34,7 @@ pub(super) struct Log {
 // === impl Log ===
 
 impl Log {
-    /// Notes a call and returns its place, for the answer.
+    /// Records a call and returns its index, for the answer.
     pub(super) fn came(&mut self, at: Duration, call: Logged) -> usize {
         self.entries.push(Entry {
             at,

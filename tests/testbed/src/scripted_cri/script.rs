@@ -1,4 +1,4 @@
-//! Which changing calls have to come, in which order, and what they are answered.
+//! Expected changing calls, their order, and their answers.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -8,7 +8,7 @@ use tonic::Code;
 
 use super::call::{Kind, Pattern, Seen};
 
-/// A call that is expected, and what is to be done about it.
+/// An expected call and its handling.
 #[derive(Debug, Clone)]
 pub struct Expected {
     pattern: Pattern,
@@ -16,16 +16,16 @@ pub struct Expected {
     pub(super) reply: Reply,
 }
 
-/// What an expected call is answered, and whether the world takes note of it.
+/// Answer of an expected call, and whether the world changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Reply {
-    /// What the world makes of it.
+    /// As the world decides.
     Natural,
-    /// Nothing, ever; the world does not change.
+    /// None; the world does not change.
     Hang,
     /// An error; the world does not change.
     Refuse(Code, String),
-    /// An error, after the world changed as if all had gone well.
+    /// An error, although the world changes.
     DoButRefuse(Code, String),
     /// Success; the world does not change.
     Pretend,
@@ -33,7 +33,7 @@ pub(super) enum Reply {
     Exit(i32),
 }
 
-/// The calls to come.
+/// Expected calls.
 #[derive(Debug, Default)]
 pub(super) struct Script {
     steps: VecDeque<Step>,
@@ -41,13 +41,13 @@ pub(super) struct Script {
     violations: Vec<String>,
 }
 
-/// Lanes that run side by side, each in its own order; the next step begins when all of them are empty.
+/// Parallel lists, each in its own order; the next step starts when all of them are empty.
 #[derive(Debug)]
 struct Step {
     lanes: Vec<VecDeque<Expected>>,
 }
 
-/// Expects a call; it succeeds as the world lets it unless something else is said.
+/// Expects a call; by default the world decides.
 pub fn expect(pattern: Pattern) -> Expected {
     Expected {
         pattern,
@@ -59,7 +59,7 @@ pub fn expect(pattern: Pattern) -> Expected {
 // === impl Expected ===
 
 impl Expected {
-    /// Waits this long before anything comes of the call.
+    /// Waits this long before the call takes effect.
     #[must_use]
     pub fn then(mut self, delay: Duration) -> Self {
         self.delay = delay;
@@ -72,19 +72,19 @@ impl Expected {
         self.reply(Reply::Hang)
     }
 
-    /// Fails and changes nothing.
+    /// Fails without effect.
     #[must_use]
     pub fn error(self, code: Code, message: &str) -> Self {
         self.reply(Reply::Refuse(code, message.to_owned()))
     }
 
-    /// Does what was asked, and then says that it failed.
+    /// Takes effect, and then fails.
     #[must_use]
     pub fn reply_error_but_do_it(self, code: Code, message: &str) -> Self {
         self.reply(Reply::DoButRefuse(code, message.to_owned()))
     }
 
-    /// Says that it succeeded and does nothing.
+    /// Succeeds without effect.
     #[must_use]
     pub fn reply_ok_but_do_nothing(self) -> Self {
         self.reply(Reply::Pretend)
@@ -134,7 +134,7 @@ impl Script {
         }
     }
 
-    /// Ticks a call off, or notes and tells why it should not have come.
+    /// Consumes a call, or records and returns why it was not expected.
     pub(super) fn admit(&mut self, seen: &Seen) -> Result<Expected, String> {
         if let Some(expected) = self.take_next(seen) {
             return Ok(expected);
@@ -193,7 +193,7 @@ impl Script {
         text
     }
 
-    /// Everything came, and nothing else.
+    /// Everything expected came, and nothing else.
     pub(super) fn is_fulfilled(&self) -> bool {
         self.steps.is_empty() && self.violations.is_empty()
     }
@@ -202,7 +202,7 @@ impl Script {
         !self.violations.is_empty()
     }
 
-    /// What is wrong so far, a line each.
+    /// The mismatches so far, one per line.
     pub(super) fn complaints(&self) -> Vec<String> {
         let missing = self.steps.iter().flat_map(|step| step.lanes.iter().flatten());
         let missing = missing.map(|expected| format!("never came: {}", expected.pattern));

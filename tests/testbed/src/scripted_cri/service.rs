@@ -1,4 +1,4 @@
-//! The gRPC service: takes each call apart, lets the stage play it, and wraps the outcome.
+//! The gRPC service: decodes each call, has the stage execute it, and encodes the result.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ macro_rules! answer {
     )* };
 }
 
-/// Calls that nobody has any business to make.
+/// Calls that no client should make.
 macro_rules! refuse {
     ($($name:ident: $Request:ident -> $Response:ident;)*) => { $(
         fn $name<'s, 'a>(&'s self, _: Request<v1::$Request>) -> Answer<'a, v1::$Response>
@@ -207,7 +207,7 @@ impl RuntimeService for Service {
         Box::pin(async move {
             let sends = |world: &World| match (world.sends_events, world.manners) {
                 (true, _) => Ok(true),
-                // They are off.
+                // Events are disabled.
                 (false, Manners::CriO) => Ok(false),
                 (false, Manners::Containerd) => Err(Status::unimplemented("unknown method")),
             };
@@ -218,7 +218,7 @@ impl RuntimeService for Service {
                 return Ok(Response::new(futures::stream::empty().boxed()));
             }
             let stage = Arc::clone(&self.stage);
-            // Whatever changes is worth an event; what it says nobody reads.
+            // Each change is an event; its content is not read.
             let events = futures::stream::unfold(stage, |stage| async move {
                 stage.changed.notified().await;
                 Some((Ok(v1::ContainerEventResponse::default()), stage))

@@ -1,4 +1,4 @@
-//! World, script and log together, and how a call is played on them.
+//! World, script and log, and the execution of calls.
 
 use std::future::pending;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,7 +13,7 @@ use super::log::{Log, Logged};
 use super::script::{Expected, Reply, Script};
 use super::world::{Manners, World};
 
-/// The calls that only look.
+/// Read-only calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "named as the calls are")]
 pub enum Read {
@@ -27,7 +27,7 @@ pub enum Read {
     GetContainerEvents,
 }
 
-/// What is wrong with a call that only looks.
+/// Fault of a read-only call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
     /// It fails.
@@ -38,23 +38,23 @@ pub enum Fault {
     Late(Duration),
 }
 
-/// Decides what comes of calls, in place of a script.
+/// Decides the results of calls, instead of a script.
 pub trait Director: Send + Sync {
-    /// Of one that changes something.
+    /// Of a changing call.
     fn effect(&self, seen: &Seen, world: &mut World) -> Expected;
 
-    /// Of one that looks at `id`, or at nothing in particular.
+    /// Of a call that reads `id`, or nothing in particular.
     fn read(&self, read: Read, id: &str, world: &World) -> Option<Fault>;
 
-    /// A call that changes something was answered.
+    /// A changing call was answered.
     fn answered(&self, seen: &Seen, ok: bool, world: &mut World);
 }
 
-/// What the calls of all connections share. Its lock is never held across a wait.
+/// State shared by all connections. Its lock is never held across an await.
 pub(super) struct Stage {
     parts: Mutex<Parts>,
     director: Option<Box<dyn Director>>,
-    /// Something happened that somebody may wait for.
+    /// Notified of every change.
     pub(super) changed: Notify,
 }
 
@@ -63,13 +63,13 @@ pub(super) struct Parts {
     pub(super) world: World,
     pub(super) script: Script,
     pub(super) log: Log,
-    /// Call, id of its target or empty for any, fault.
+    /// Call, ID of its target or empty for any, fault.
     pub(super) faults: Vec<(Read, String, Fault)>,
-    /// Scripted calls that have yet to be answered, but for those that never are.
+    /// Number of scripted calls in flight, except those that are never answered.
     pub(super) playing: usize,
 }
 
-/// What comes of a call that changes something.
+/// Result of a changing call.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     pub(super) exit_code: i32,
@@ -77,17 +77,17 @@ pub(super) struct Outcome {
     pub(super) stderr: Vec<u8>,
 }
 
-/// Somebody waits for the end of a container; if that is given up before, its stop goes on alone.
+/// A caller waits for a container's exit; if it is canceled, the stop continues alone.
 struct Waits<'a> {
     stage: &'a Stage,
     id: &'a str,
     until_end: bool,
 }
 
-/// How long CRI-O gives containers when their sandbox is stopped.
+/// CRI-O's timeout for containers when their sandbox is stopped.
 const SANDBOX_STOP: Duration = Duration::from_secs(10);
 
-/// Counts a scripted call until it is answered or given up.
+/// Counts a scripted call until it is answered or canceled.
 struct Playing<'a>(&'a Stage);
 
 // === impl Stage ===
@@ -133,7 +133,7 @@ impl Stage {
         answer
     }
 
-    /// A call that looks at `id`, or at nothing in particular.
+    /// A call that reads `id`, or nothing in particular.
     pub(super) async fn look<T>(
         &self,
         read: Read,
@@ -156,7 +156,7 @@ impl Stage {
         self.answered(place, answer)
     }
 
-    /// A call that changes something, as the script wants it.
+    /// A changing call, according to the script.
     pub(super) async fn play(&self, seen: Seen) -> Result<Outcome, Status> {
         let place = self.came(Logged::Effect(seen.clone()));
         let admitted = match &self.director {
@@ -192,7 +192,7 @@ impl Stage {
         self.answered(place, answer)
     }
 
-    /// A call that changes something and that nobody who takes pods down has a use for.
+    /// A changing call that teardown never needs.
     pub(super) fn refuse(&self, name: &'static str) -> Status {
         let place = self.came(Logged::Read(name, String::new()));
         let violation = format!("{name} was called, which no teardown needs");
@@ -224,7 +224,7 @@ impl Stage {
         Ok(Outcome::default())
     }
 
-    /// An error if a container that this is, or that is in this, has lost its shim: its end is waited for in vain.
+    /// Fails if this container, or one in this sandbox, has lost its shim: its exit would never be reported.
     fn has_shims(&self, id: &str) -> Result<(), Status> {
         match self.now().world.in_the_way(id) {
             None => Ok(()),
@@ -235,9 +235,8 @@ impl Stage {
         }
     }
 
-    /// As containerd does it: the signal once, then a wait for the end, then SIGKILL; a caller that gives up before
-    /// leaves the container with the signal alone.
-    /// To stop an id that it does not know is an error in 1.6, to remove one is none.
+    /// As containerd: the signal once, then a wait for the exit, then SIGKILL. If the caller cancels before, the
+    /// container has only got the signal. Stopping an unknown ID is an error in 1.6, removing one is not.
     async fn stop_container(&self, id: &str, timeout: Duration) -> Result<(), Status> {
         if self.now().world.manners == Manners::CriO {
             self.stop_detached(id, timeout).await;
@@ -253,8 +252,8 @@ impl Stage {
         Ok(())
     }
 
-    /// As CRI-O does it: the stop goes on whoever gives up waiting for it, one that is repeated after that has no answer, and
-    /// an id that is not known has been stopped.
+    /// As CRI-O: the stop continues if its caller cancels, a repeated one has no answer, and an unknown ID counts as
+    /// stopped.
     async fn stop_detached(&self, id: &str, timeout: Duration) {
         let now = Instant::now();
         let has_answer = self.now().world.stop_by(id, now + timeout, now);
@@ -290,7 +289,7 @@ impl Stage {
         Ok(())
     }
 
-    /// As CRI-O does it: the network first, and each container has ten seconds.
+    /// As CRI-O: the network first, then each container with ten seconds.
     async fn stop_sandbox_slowly(&self, id: &str, now: Instant) -> Result<(), Status> {
         let (network, inside) = {
             let mut parts = self.now();
@@ -358,7 +357,7 @@ impl Stage {
         })
     }
 
-    /// Waits until the container does not run any more, but not longer than until `limit`.
+    /// Waits until the container does not run any more, at most until `limit`.
     async fn wait_for_end(&self, id: &str, limit: Instant) {
         while Instant::now() < limit {
             let changed = self.changed.notified();
@@ -375,7 +374,7 @@ impl Stage {
             tokio::select! {
                 biased;
                 () = sleep_until(until) => {}
-                // Somebody else may have ended it.
+                // It may have exited meanwhile.
                 () = changed => {}
             }
         }

@@ -1,4 +1,4 @@
-//! The small world behind the scripted CRI: what exists, and how it changes when somebody lets it.
+//! The state behind the scripted CRI, and its changes over time.
 
 use std::time::Duration;
 
@@ -13,16 +13,16 @@ const BEGINNING: i64 = 1_767_225_600_000_000_000;
 /// Exit code of a process that SIGKILL ended.
 const KILLED: i32 = 137;
 
-/// Exit code that containerd gives a container whose end it has not seen.
+/// containerd's exit code of a container whose exit it has not seen.
 const UNKNOWN_EXIT: i32 = 255;
 
-/// Whose manners the runtime has.
+/// Which runtime is imitated.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Manners {
-    /// Those of containerd 1.6.
+    /// containerd 1.6.
     #[default]
     Containerd,
-    /// Those of CRI-O 1.37.
+    /// CRI-O 1.37.
     CriO,
 }
 
@@ -34,13 +34,13 @@ pub struct World {
     pub manners: Manners,
     /// Name and version that the runtime gives.
     pub runtime: (String, String),
-    /// `Some(true)` for systemd; `None` for a runtime that does not know the question, such as containerd 1.6.
+    /// `Some(true)` for systemd; `None` for a runtime that does not implement the call, such as containerd 1.6.
     pub systemd_cgroups: Option<bool>,
-    /// Tells of what happens to containers; containerd 1.6 does not know the question.
+    /// Sends container events; containerd 1.6 does not implement the call.
     pub sends_events: bool,
     /// Has the streaming lists of CRI 1.36.
     pub streams_lists: bool,
-    /// Refuses lists of more bytes than this.
+    /// Refuses lists larger than this number of bytes.
     pub largest_list: usize,
     /// By id, oldest first.
     pub sandboxes: IndexMap<String, SimSandbox>,
@@ -62,9 +62,9 @@ pub struct SimSandbox {
     pub ips: Vec<String>,
     pub annotations: Vec<(String, String)>,
     pub cgroup_parent: String,
-    /// CRI-O: it was half made when CRI-O was restarted. It is not listed, and its status is an error.
+    /// CRI-O: it was incomplete when CRI-O restarted. It is not listed, and its status is an error.
     pub half_made: bool,
-    /// CRI-O: how the teardown of its network fails, once; after that it counts as done.
+    /// CRI-O: error of its network teardown, once; after that it counts as done.
     pub network_error: Option<String>,
 }
 
@@ -91,17 +91,17 @@ pub struct SimContainer {
     pub mounts: Vec<(String, String)>,
     pub on_term: OnTerm,
     pub on_exec: OnExec,
-    /// When and how its process is going to end by itself.
+    /// When and how its process exits by itself.
     pub ending: Option<(Instant, i32)>,
     /// The stop signal is sent once in a container's life.
     pub signalled: bool,
-    /// Its first process, as a verbose status names it.
+    /// Its first process, as a verbose status reports it.
     pub pid: Option<i32>,
-    /// Its shim has died, and with it the news of its end: see [`World::kill_shim`].
+    /// Its shim has died, so its exit is not reported: see [`World::kill_shim`].
     pub shim_died: bool,
-    /// CRI-O: when it kills the container, whoever waits for that.
+    /// CRI-O: when it kills the container, for each waiting caller.
     pub kill_at: Option<Instant>,
-    /// CRI-O: nobody waits for its stop any more. Another one has no answer.
+    /// CRI-O: the caller of its stop has canceled. Another stop has no answer.
     pub abandoned: bool,
 }
 
@@ -115,7 +115,7 @@ pub enum SimState {
     Unknown,
 }
 
-/// What a container does about its stop signal.
+/// A container's reaction to its stop signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnTerm {
     /// Ends after this time with this exit code.
@@ -124,7 +124,7 @@ pub enum OnTerm {
     Ignore,
 }
 
-/// How a command in a container ends.
+/// How a command in a container exits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OnExec {
     /// How long it runs.
@@ -154,12 +154,12 @@ impl Default for World {
 }
 
 impl World {
-    /// An empty one, at its beginning.
+    /// An empty world at its start.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// An empty one with these manners.
+    /// An empty world of this runtime.
     pub fn with(manners: Manners) -> Self {
         let containerd = Self::default();
         match manners {
@@ -173,7 +173,7 @@ impl World {
         }
     }
 
-    /// Adds a pod as a kubelet would: a ready sandbox, and the containers named thereafter.
+    /// Adds a pod as a kubelet would: a ready sandbox, and the containers named afterwards.
     pub fn pod(&mut self, namespace: &str, name: &str, uid: &str) -> PodBuilder<'_> {
         PodBuilder::new(self, namespace, name, uid)
     }
@@ -196,12 +196,12 @@ impl World {
         BEGINNING.saturating_add(i64::try_from(since).unwrap_or(i64::MAX))
     }
 
-    /// How long the world has been there.
+    /// Time since the start of the world.
     pub(super) fn age(&self, at: Instant) -> Duration {
         at.saturating_duration_since(self.begun)
     }
 
-    /// Lets every process end whose time has come.
+    /// Exits all processes that are due.
     pub(super) fn settle(&mut self, now: Instant) {
         let killed = |c: &SimContainer| Some((c.kill_at.filter(|_| self.runs(&c.id))?, KILLED));
         let due = |c: &SimContainer| {
@@ -252,7 +252,7 @@ impl World {
         }
     }
 
-    /// The shim of a running container dies, and so do its processes. The runtime goes on reporting that the container runs,
+    /// The shim of a running container dies, and so do its processes. The runtime still reports the container as running,
     /// and can neither stop nor remove it until it is restarted.
     pub fn kill_shim(&mut self, id: &str) {
         if self.runs(id)
@@ -263,8 +263,8 @@ impl World {
         }
     }
 
-    /// The runtime is restarted, and notices which shims have died. A shim of containerd is that of the sandbox, too; a sandbox
-    /// of CRI-O needs no process, and is ready until it is stopped.
+    /// The runtime restarts, and notices dead shims. A shim of containerd is also that of the sandbox; a sandbox of CRI-O
+    /// needs no process, and is ready until it is stopped.
     pub fn restart_runtime(&mut self, now: Instant) {
         let lost = self.containers.values().filter(|c| c.shim_died);
         let lost: Vec<_> = lost.map(|c| (c.id.clone(), c.sandbox_id.clone())).collect();
@@ -282,12 +282,12 @@ impl World {
         }
     }
 
-    /// Whether the runtime reports that it runs although its shim has died.
+    /// Whether it is reported as running although its shim has died.
     pub(super) fn has_lost_shim(&self, id: &str) -> bool {
         self.containers.get(id).is_some_and(|c| c.shim_died)
     }
 
-    /// Lets a running container end by itself at some time from now on.
+    /// Schedules the exit of a running container.
     pub fn will_end(&mut self, name_or_id: &str, at: Instant, exit_code: i32) {
         let id = self.container(name_or_id).map(|c| c.id.clone());
         if let Some(container) = id.and_then(|id| self.containers.get_mut(&id)) {
@@ -306,7 +306,7 @@ impl World {
         }
     }
 
-    /// As CRI-O does it: an earlier stop goes on, and a later one only brings its end nearer. Whether anybody waits for an
+    /// As CRI-O: an earlier stop continues, and a later one only shortens it. Returns whether a caller waits for an
     /// earlier one.
     pub(super) fn stop_by(&mut self, id: &str, kill_at: Instant, now: Instant) -> bool {
         if !self.runs(id) {
@@ -331,7 +331,7 @@ impl World {
         }
     }
 
-    /// The first container that is in the way of the end of a sandbox, or of its own.
+    /// The first container that blocks the stop of a sandbox, or its own.
     pub(super) fn in_the_way(&self, id: &str) -> Option<&SimContainer> {
         self.containers
             .values()

@@ -1,4 +1,4 @@
-//! The agent as a process of its own.
+//! The agent as a separate process.
 
 use std::{
     ffi::OsString,
@@ -22,16 +22,16 @@ use tokio::{
 use super::Stage;
 use crate::api::Access;
 
-/// From its start until it watches.
+/// Limit from its start until it watches.
 const START: Duration = Duration::from_secs(20);
 
-/// Until it ends, by itself or when told to.
+/// Limit until it exits, by itself or after SIGTERM.
 const END: Duration = Duration::from_secs(60);
 
 /// As in the unit.
 const WATCHDOG: Duration = Duration::from_secs(60);
 
-/// The flags of an agent of this stage that keeps what it needs in `dir`, but for its own places.
+/// Flags of an agent of this stage with its state in `dir`.
 fn flags(stage: &Stage, dir: &Path) -> Result<Vec<OsString>> {
     fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
     let kubeconfig = dir.join("kubeconfig");
@@ -44,7 +44,7 @@ fn flags(stage: &Stage, dir: &Path) -> Result<Vec<OsString>> {
         ("--cri-endpoint", stage.containerd.endpoint().into()),
         ("--kubelet-root", dirs.kubelet_root.clone().into()),
         ("--kubelet-config", dirs.config_file().into()),
-        // Whoever tries its standing by says so.
+        // Tests of standby set it explicitly.
         ("--pods", "always".into()),
     ];
     Ok(flags
@@ -53,7 +53,7 @@ fn flags(stage: &Stage, dir: &Path) -> Result<Vec<OsString>> {
         .collect())
 }
 
-/// The same for one that stands by for a kubelet, with another way to the runtime.
+/// The same for an agent in standby for a kubelet, with another runtime endpoint.
 fn auto_flags(stage: &Stage, dir: &Path, endpoint: &str) -> Result<Vec<OsString>> {
     let mut flags = flags(stage, dir)?;
     for (flag, value) in [("--cri-endpoint", endpoint), ("--pods", "auto")] {
@@ -86,7 +86,7 @@ impl AgentProcess {
         Ok(agent)
     }
 
-    /// Starts it and waits for nothing.
+    /// Starts it without waiting.
     pub fn spawn(stage: &Stage, binary: &Path, more: &[&str]) -> Result<Self> {
         Self::spawn_with(stage, binary, |command| {
             command.args(more);
@@ -105,14 +105,14 @@ impl AgentProcess {
         Ok(agent)
     }
 
-    /// As [`Self::spawn`], with the socket at which an agent that was built for it says where it is, and waits.
+    /// As [`Self::spawn`], with the socket of checkpoints, for an agent that was built with them.
     pub fn spawn_checked(stage: &Stage, binary: &Path, more: &[&str], checkpoints: &Path) -> Result<Self> {
         Self::spawn_with(stage, binary, |command| {
             command.args(more).env("POD_TEARDOWN_CHECKPOINTS", checkpoints);
         })
     }
 
-    /// Starts one that stands by for a kubelet, with another way to the runtime, and waits until it watches.
+    /// Starts an agent in standby for a kubelet, with another runtime endpoint, and waits until it watches.
     pub async fn start_beside(stage: &Stage, binary: &Path, endpoint: &str, more: &[&str]) -> Result<Self> {
         let dir = stage.containerd.workspace().dir().join("agent");
         let flags = auto_flags(stage, &dir, endpoint)?;
@@ -123,8 +123,8 @@ impl AgentProcess {
         Ok(agent)
     }
 
-    /// Starts one as its unit does, which tells how it is at this socket: it stands by for a kubelet, and has its defaults.
-    /// Waits until it watches.
+    /// Starts an agent as its unit does, with this notify socket: in standby for a kubelet, with default settings. Waits
+    /// until it watches.
     pub async fn start_service(stage: &Stage, binary: &Path, manager: &Path) -> Result<Self> {
         let endpoint = stage.containerd.endpoint();
         let dir = stage.containerd.workspace().dir().join("agent");
@@ -147,7 +147,7 @@ impl AgentProcess {
         })
     }
 
-    /// What `check` prints, with the flags that the agent of this stage has, and its exit code.
+    /// Output and exit code of `check`, with the flags of this stage's agent.
     pub async fn check(stage: &Stage, binary: &Path) -> Result<(String, Option<i32>)> {
         let dir = stage.containerd.workspace().dir().join("check");
         let output = Command::new(binary)
@@ -164,7 +164,7 @@ impl AgentProcess {
         Ok((text, output.status.code()))
     }
 
-    /// Starts it on no stage, with nothing to do but to collect as `gc` says, and waits for nothing.
+    /// Starts it without a stage, only as a collector with `gc`, and without waiting.
     pub fn spawn_collector(binary: &Path, dir: &Path, access: &Access, gc: &str) -> Result<Self> {
         let kubeconfig = dir.join("kubeconfig");
         fs::write(&kubeconfig, access.kubeconfig()).with_context(|| format!("write {}", kubeconfig.display()))?;
@@ -175,7 +175,7 @@ impl AgentProcess {
         })
     }
 
-    /// Starts it with whatever arguments; its state, its socket and its log are in `dir`.
+    /// Starts it with any arguments; its state, socket and log are in `dir`.
     fn launch(binary: &Path, dir: &Path, arguments: impl FnOnce(&mut Command)) -> Result<Self> {
         let (socket, log) = (dir.join("admin.sock"), dir.join("log"));
         let output = File::options().create(true).append(true).open(&log)?;
@@ -226,18 +226,18 @@ impl AgentProcess {
         self.child.id()
     }
 
-    /// What `status --json` says.
+    /// Output of `status --json`.
     pub async fn status(&self) -> Result<Value> {
         let output = self.ask(&["status", "--json"]).await?;
         serde_json::from_str(&output).context("read the agent's status")
     }
 
-    /// What `timeline` prints.
+    /// Output of `timeline`.
     pub async fn timeline(&self, namespace: &str, name: &str) -> Result<String> {
         self.ask(&["timeline", &format!("{namespace}/{name}")]).await
     }
 
-    /// One of the verbs that ask the running agent.
+    /// Runs a verb that asks the running agent.
     pub async fn ask(&self, arguments: &[&str]) -> Result<String> {
         let output = Command::new(&self.binary)
             .args(arguments)
@@ -267,35 +267,35 @@ impl AgentProcess {
         lines[lines.len().saturating_sub(40)..].join("\n")
     }
 
-    /// What is done while it runs; if it fails, the end of its log is told with it.
+    /// Runs the work; if it fails, the error has the end of the log.
     pub async fn during<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
         work.await
             .with_context(|| format!("the agent's log ends with:\n{}", self.log_tail()))
     }
 
-    /// Whether it has ended by itself, and how.
+    /// Its exit status if it has exited by itself.
     pub fn has_ended(&mut self) -> Result<Option<ExitStatus>> {
         self.child.try_wait().context("look after the agent")
     }
 
-    /// Waits until it ends by itself, and returns its exit code.
+    /// Waits until it exits by itself, and returns its exit code.
     pub async fn ended(mut self) -> Result<Option<i32>> {
         let status = timeout(END, self.child.wait()).await;
         Ok(status.context("the agent does not end")??.code())
     }
 
-    /// As a crash would: SIGKILL.
+    /// Crashes it with SIGKILL.
     pub async fn crash(mut self) -> Result<()> {
         self.child.kill().await.context("kill the agent")
     }
 
-    /// As a service manager would: SIGTERM, and its exit code.
+    /// Stops it as a service manager would: SIGTERM; returns its exit code.
     pub async fn stop(self) -> Result<Option<i32>> {
         self.send_sigterm()?;
         self.ended().await
     }
 
-    /// SIGTERM, and no more.
+    /// Sends SIGTERM.
     pub fn send_sigterm(&self) -> Result<()> {
         if let Some(pid) = self.child.id().and_then(|pid| i32::try_from(pid).ok()) {
             kill(Pid::from_raw(pid), Signal::SIGTERM).context("stop the agent")?;

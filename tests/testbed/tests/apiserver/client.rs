@@ -10,7 +10,7 @@ use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use testbed::apiserver::{Config, MemApiServer};
 
-/// The server and somebody who asks it.
+/// The server and a client.
 pub struct Client<'a> {
     server: &'a MemApiServer,
     token: &'static str,

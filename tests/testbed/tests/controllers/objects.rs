@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-/// Nobody schedules it, so the image is never asked for.
+/// It is never scheduled, so the image is never pulled.
 fn template(name: &str, restart: &str) -> Value {
     json!({
         "metadata": {"labels": {"app": name}},
@@ -42,7 +42,7 @@ pub fn go_on() -> Value {
     json!({"spec": {"suspend": false}})
 }
 
-/// So that it is due at once, and then not for as long as a test takes: nobody has to wait for a full minute.
+/// So that it is due at once, and then not for as long as a test takes: no test waits a full minute.
 pub fn last_scheduled_long_ago() -> Value {
     json!({"status": {"lastScheduleTime": "2020-06-01T00:00:00Z"}})
 }

@@ -32,7 +32,7 @@ pub fn made_by(definition: &Value) -> Vec<(&'static Kind, bool)> {
         .collect()
 }
 
-/// What tells one custom kind from another.
+/// What distinguishes custom kinds.
 #[derive(PartialEq)]
 struct Wanted<'a> {
     group: &'a str,

@@ -13,7 +13,7 @@ pub struct Served {
     custom: Vec<&'static Kind>,
     /// Group versions that are answered by another server, which cannot be reached.
     unavailable: BTreeSet<(String, String)>,
-    /// Group versions of which discovery tells nothing, though they are served.
+    /// Group versions that are served but left out of discovery.
     undiscoverable: BTreeSet<(String, String)>,
 }
 
@@ -67,7 +67,7 @@ impl Served {
         groups
     }
 
-    /// Serves `kinds` as group and resource, in place of what was served as that. Tells whether anything changed.
+    /// Serves `kinds` as group and resource, instead of earlier ones. Returns whether anything changed.
     pub fn define(&mut self, group: &str, resource: &str, kinds: &[&'static Kind]) -> bool {
         let is_it = |kind: &Kind| kind.group == group && kind.resource == resource;
         let before: Vec<_> = self.custom.iter().copied().filter(|kind| is_it(kind)).collect();
@@ -101,13 +101,13 @@ impl Served {
         }
     }
 
-    /// Whether discovery tells of the kinds of this group version.
+    /// Whether discovery lists the kinds of this group version.
     #[must_use]
     pub fn is_discoverable(&self, group: &str, version: &str) -> bool {
         !self.undiscoverable.iter().any(|(g, v)| g == group && v == version)
     }
 
-    /// Says whether discovery tells nothing of the kinds of a group version.
+    /// Sets whether discovery leaves out the kinds of a group version.
     pub fn set_undiscoverable(&mut self, group: &str, version: &str, undiscoverable: bool) {
         let place = (group.to_owned(), version.to_owned());
         if undiscoverable {

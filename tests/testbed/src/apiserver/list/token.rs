@@ -42,7 +42,7 @@ impl Token {
         }
     }
 
-    /// Goes on at the same place with whatever is there then.
+    /// Continues at the same position with the current objects.
     #[must_use]
     pub fn inconsistent(&self) -> Self {
         Token {

@@ -20,7 +20,7 @@ pub struct Table {
     /// Nothing is known about what happened up to this version.
     pub(super) floor: u64,
     pub(super) changed: watch::Sender<()>,
-    /// How often it began anew.
+    /// Number of resets.
     pub(super) life: u64,
 }
 
@@ -45,7 +45,7 @@ impl Table {
         }
     }
 
-    /// Wakes whoever follows this table at each change.
+    /// Wakes the watches of this table at each change.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
@@ -132,7 +132,7 @@ impl Table {
         }
     }
 
-    /// How often it began anew.
+    /// Number of resets.
     #[must_use]
     pub fn life(&self) -> u64 {
         self.life

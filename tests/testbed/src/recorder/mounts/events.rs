@@ -1,5 +1,4 @@
-//! What the kernel says of a mount namespace: fanotify with FAN_REPORT_MNT, of which nix has the calls, but not yet the flags
-//! and the records.
+//! Events of a mount namespace: fanotify with FAN_REPORT_MNT. nix has the calls, but not yet the flags and records.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -22,17 +21,17 @@ const INFO_TYPE_MNT: u8 = 7;
 /// Length, version, a byte for nothing, own length, mask, file, process.
 const EVENT: usize = 24;
 
-/// One mount that came or went.
+/// A mount or unmount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Event {
     pub change: Change,
-    /// Its number, which no other mount ever has.
+    /// Its unique mount ID.
     pub mount: u64,
     /// The process that did it.
     pub pid: i32,
 }
 
-/// Where the kernel tells it.
+/// The fanotify descriptor.
 pub(super) struct Events(OwnedFd);
 
 // === impl Events ===
@@ -43,7 +42,7 @@ impl Events {
         let flags = InitFlags::FAN_CLOEXEC | InitFlags::FAN_UNLIMITED_QUEUE | InitFlags::from_bits_retain(REPORT_MNT);
         let group = Fanotify::init(flags, EventFFlags::empty())
             .context("listen to mounts, which needs root and Linux 6.15 or later")?;
-        // Not /proc/self: that is the main thread's namespace.
+        // Not /proc/self, which is the main thread's namespace.
         group
             .mark(
                 MarkFlags::FAN_MARK_ADD | MarkFlags::from_bits_retain(MARK_MNTNS),
@@ -55,7 +54,7 @@ impl Events {
         Ok(Self(group.into()))
     }
 
-    /// What has happened; waits for something.
+    /// Waits for events and returns them.
     pub fn read(&self) -> Result<Vec<Event>> {
         let mut buffer = [0; 16 << 10];
         let length = read(&self.0, &mut buffer).context("read what was mounted")?;
@@ -69,7 +68,7 @@ impl AsFd for Events {
     }
 }
 
-/// Events, each with a record that names the mount.
+/// Parses events, each with a record that names the mount.
 fn parse(mut bytes: &[u8]) -> Result<Vec<Event>> {
     let mut events = Vec::new();
     while !bytes.is_empty() {
@@ -83,7 +82,7 @@ fn parse(mut bytes: &[u8]) -> Result<Vec<Event>> {
         let [kind] = at(event, EVENT)?;
         ensure!(kind == INFO_TYPE_MNT, "a record of kind {kind}");
         let mount = u64::from_ne_bytes(at(event, EVENT + 8)?);
-        // One that is moved goes and comes.
+        // A moved mount is detached and attached.
         let changes = [(MNT_DETACH, Change::Unmount), (MNT_ATTACH, Change::Mount)];
         let changes = changes.into_iter().filter(|(bit, _)| mask & bit != 0);
         events.extend(changes.map(|(_, change)| Event { change, mount, pid }));

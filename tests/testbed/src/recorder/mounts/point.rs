@@ -1,4 +1,4 @@
-//! Where a mount is, by the number that the kernel's events call it: statmount(2), which has no safe wrapper yet.
+//! The mount point of a unique mount ID: statmount(2), which has no safe wrapper yet.
 #![allow(unsafe_code, reason = "statmount is called by its number")]
 
 use std::{
@@ -14,7 +14,7 @@ use nix::libc;
 /// Room for a path of any length that the kernel knows.
 const ROOM: usize = size_of::<statmount>() + libc::PATH_MAX as usize;
 
-/// Where it is seen from here; none if it is gone, or elsewhere.
+/// Its path as seen here; `None` if it is unmounted, or elsewhere.
 pub(super) fn of(mount: u64) -> Option<PathBuf> {
     let request = mnt_id_req {
         size: u32::try_from(size_of::<mnt_id_req>()).ok()?,
