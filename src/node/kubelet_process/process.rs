@@ -26,13 +26,13 @@ pub enum MatchReason {
     SameDirectory,
     /// It has another directory on this machine, and the same runtime as far as it says: it may be this node's.
     SameMachine,
-    /// Its directory could not be looked at: better one too many.
+    /// Its directory could not be read, so it counts.
     Unreadable(Errno),
-    /// It holds a kubelet on this machine whose directory is not on its command line: better one too many.
+    /// It holds a kubelet on this machine whose directory is not on its command line, so it counts.
     UnknownDirectory,
 }
 
-/// What tells whether a kubelet works on our pods.
+/// Paths and address of this node's kubelet.
 #[derive(Debug, Clone)]
 pub struct LocalKubelet {
     /// Our kubelet's directory.
