@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 
-use crate::command::{Flags, command, output};
+use crate::command::{Flags, command, run_command};
 
 const USAGE: Option<i32> = Some(64);
 const CONFIGURATION: Option<i32> = Some(78);
