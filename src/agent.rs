@@ -44,7 +44,7 @@ const LEASE_RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
 /// When it cannot start, or a part of it fails.
 pub async fn run(settings: Settings) -> Result<(), Problem> {
     let (mut stop, mut second_stop) = (StopSignal::new()?, StopSignal::new()?);
-    let _memory = spawn(restarted("memory", memory::stay_small));
+    let _memory = spawn(restarted("memory", memory::trim_periodically));
     let stopped_twice = async {
         second_stop.received().await;
         second_stop.received().await;

@@ -138,7 +138,7 @@ impl Engine {
         let resume = |pod: PodRef| {
             let manifest = self.context.journal.pod(&pod.uid).and_then(|entry| entry.manifest);
             let known = manifest.and_then(|manifest| view_of(&serde_json::from_str(&manifest).ok()?).ok());
-            self.start(known.unwrap_or_else(|| PodView::remembered(pod)), None, None)
+            self.start(known.unwrap_or_else(|| PodView::identity_only(pod)), None, None)
         };
         pods.into_iter().map(resume).collect()
     }

@@ -26,17 +26,17 @@ pub struct ObjectFacts {
     pub says: Vec<String>,
 }
 
-// === impl Why ===
+// === impl Explanation ===
 
 impl Explanation {
     /// Formats the explanation.
     pub fn text(&self) -> String {
         let mut out = String::new();
-        for (index, it) in self.objects.iter().enumerate() {
+        for (index, facts) in self.objects.iter().enumerate() {
             let waits = if index > 0 { "which waits for " } else { "" };
             // Writing to a String cannot fail.
-            let _ = writeln!(out, "{waits}{}  uid {}", it.object, it.uid);
-            for line in &it.says {
+            let _ = writeln!(out, "{waits}{}  uid {}", facts.object, facts.uid);
+            for line in &facts.says {
                 let _ = writeln!(out, "  {line}");
             }
         }

@@ -181,7 +181,7 @@ impl Housekeeping {
             self.counters.leftover_found();
             tracing::warn!(pod.uid = %uid, pod.namespace = %namespace, pod.name = %name, traces, "Deleted pod has leftovers; they are removed");
             let changes = self.changes.upgrade().ok_or(Stopping)?;
-            let change = Change::removed(Arc::new(PodView::remembered(pod)));
+            let change = Change::removed(Arc::new(PodView::identity_only(pod)));
             changes.send(change).await.map_err(|_closed| Stopping)?;
         }
         Ok(())

@@ -63,7 +63,7 @@ fn main() -> ExitCode {
             }
         }
     };
-    memory::keep_small();
+    memory::set_malloc_options();
     // The agent mostly waits, and blocking calls have their own threads: a second worker thread would cost more than it saves.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .max_blocking_threads(THREADS)

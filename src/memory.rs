@@ -1,43 +1,42 @@
-//! Keeps the process small.
+//! Settings of the C library's allocator that keep the process small.
 
-#![allow(unsafe_code, reason = "the C library's allocator has no safe way to be told")]
+#![allow(unsafe_code, reason = "the C library's allocator has no safe interface")]
 
 use std::time::Duration;
 
 use tokio::time::sleep;
 
-/// From here on a piece of memory has pages of its own, which go back as soon as it is freed. Fixed, because the
-/// allocator would raise it with every large piece that it sees.
+/// Allocations from this size on are mmapped and unmapped when freed. Set, since the allocator's dynamic threshold grows with
+/// each large allocation (mallopt(3), M_MMAP_THRESHOLD).
 #[cfg(target_env = "gnu")]
-const OWN_PAGES: libc::c_int = 64 << 10;
-/// By then the agent has started: what it took to read flags and files and to introduce itself is needed no more.
-const STARTED: Duration = Duration::from_secs(10);
-/// What was used meanwhile is seldom used: to answer people, to come back after an outage, to take pods down.
-const SELDOM: Duration = Duration::from_secs(600);
+const MMAP_THRESHOLD: libc::c_int = 64 << 10;
+/// Time until the memory of the start is not needed any more.
+const FIRST_TRIM: Duration = Duration::from_secs(10);
+/// Interval afterwards: the peaks of requests, outages and teardowns are rare.
+const TRIM_INTERVAL: Duration = Duration::from_secs(600);
 
-/// One arena for all threads. The C library would give one to each of the short-lived threads that wait for the disk,
-/// and what has once been used in an arena is hardly ever given back. Call it before there is a second thread.
-pub fn keep_small() {
+/// Limits the allocator to one arena: each short-lived thread would get its own, whose memory is hardly ever freed. Must be
+/// called before a second thread exists.
+pub fn set_malloc_options() {
     #[cfg(target_env = "gnu")]
-    for (what, value) in [(libc::M_ARENA_MAX, 1), (libc::M_MMAP_THRESHOLD, OWN_PAGES)] {
-        // SAFETY: `mallopt` sets a number in the allocator and touches no memory of ours; no other thread runs yet.
-        // Refused, it would only mean more memory.
+    for (what, value) in [(libc::M_ARENA_MAX, 1), (libc::M_MMAP_THRESHOLD, MMAP_THRESHOLD)] {
+        // SAFETY: `mallopt` sets a number in the allocator; no other thread runs yet. A refusal only costs memory.
         let _ = unsafe { libc::mallopt(what, value) };
     }
 }
 
-/// Gives back what was used once, every so often, until it is dropped.
-pub async fn stay_small() {
-    sleep(STARTED).await;
+/// Trims the heap periodically. Never returns.
+pub async fn trim_periodically() {
+    sleep(FIRST_TRIM).await;
     loop {
-        give_back();
-        sleep(SELDOM).await;
+        trim();
+        sleep(TRIM_INTERVAL).await;
     }
 }
 
-/// Gives back what a node full of pods that ended has left: the allocator itself only cuts off the end.
-pub fn give_back() {
+/// Returns free heap pages to the kernel: the allocator itself returns only the top of the heap.
+pub fn trim() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: `malloc_trim` is thread-safe, and gives back only pages in which nothing is.
+    // SAFETY: `malloc_trim` is thread-safe and releases only free pages.
     let _ = unsafe { libc::malloc_trim(0) };
 }

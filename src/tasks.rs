@@ -7,7 +7,7 @@ use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 
 /// Pause before a restart; it limits the log.
-const AGAIN: Duration = Duration::from_secs(5);
+const RESTART_PAUSE: Duration = Duration::from_secs(5);
 
 /// Starts a task that is aborted when its handle is dropped.
 pub fn spawn<T: Send + 'static>(task: impl Future<Output = T> + Send + 'static) -> AbortOnDropHandle<T> {
@@ -17,8 +17,8 @@ pub fn spawn<T: Send + 'static>(task: impl Future<Output = T> + Send + 'static) 
 /// Runs the future of `start` until it returns. After a panic it calls `start` again: the task loses its state.
 pub async fn restarted<F: Future<Output = ()>>(task: &'static str, mut start: impl FnMut() -> F) {
     while AssertUnwindSafe(async { start().await }).catch_unwind().await.is_err() {
-        tracing::error!(task, restarted_in = ?AGAIN, "Task panicked; it is started again");
-        sleep(AGAIN).await;
+        tracing::error!(task, restarted_in = ?RESTART_PAUSE, "Task panicked; it is started again");
+        sleep(RESTART_PAUSE).await;
     }
 }
 

@@ -11,7 +11,7 @@ use super::{error::failed, writer::LONGEST_PAUSE, *};
 use crate::{
     clock::BootClock,
     model::{
-        mismatch::Release,
+        mismatch::MismatchApproval,
         pod::{PodRef, PodView},
     },
     teardown::journal::PodJournalExt as _,

@@ -35,7 +35,7 @@ pub struct Failure {
     /// The evidence that a user has to approve.
     pub mismatch: Option<Mismatch>,
     /// PIDs of processes that have to exit first, as far as known.
-    pub held_by: Vec<i32>,
+    pub holder_pids: Vec<i32>,
 }
 
 /// An error that can be the cause of a failure.
@@ -70,7 +70,7 @@ impl Failure {
             reason: cause.reason(),
             retry_after: None,
             mismatch: None,
-            held_by: Vec::new(),
+            holder_pids: Vec::new(),
         }
     }
 

@@ -32,7 +32,7 @@ pub enum MismatchKind {
 
 /// A mismatch that a user has approved.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Release {
+pub struct MismatchApproval {
     /// The mismatch that the user has seen.
     #[serde(rename = "doubt")]
     pub mismatch: Mismatch,
@@ -53,11 +53,11 @@ impl Mismatch {
 
     /// Whether one of these approvals of this boot covers it: the user has seen all its evidence. Some of that may have disappeared
     /// since; new evidence needs a new approval.
-    pub fn is_approved_by(&self, releases: &[Release], boot_id: &str) -> bool {
-        let settles = |Release { mismatch, at }: &Release| {
+    pub fn is_approved_by(&self, approvals: &[MismatchApproval], boot_id: &str) -> bool {
+        let covers = |MismatchApproval { mismatch, at }: &MismatchApproval| {
             at.boot_id == boot_id && mismatch.kind == self.kind && self.facts.is_subset(&mismatch.facts)
         };
-        releases.iter().any(settles)
+        approvals.iter().any(covers)
     }
 }
 
@@ -87,7 +87,7 @@ mod tests {
     fn approval_covers_the_evidence_that_was_shown_and_no_more() {
         use MismatchKind::{NoCgroup, UnknownProcesses};
         let mismatch = |kind, facts: &[&str]| Mismatch::new(kind, facts.iter().map(|&fact| fact.to_owned()));
-        let releases = [Release {
+        let approvals = [MismatchApproval {
             mismatch: mismatch(UnknownProcesses, &["a", "b"]),
             at: Mark {
                 boot_id: "boot-1".to_owned(),
@@ -102,7 +102,7 @@ mod tests {
             (UnknownProcesses, &["a"], "boot-2", false),
             (NoCgroup, &["a"], "boot-1", false),
         ] {
-            let now = mismatch(kind, facts).is_approved_by(&releases, boot_id);
+            let now = mismatch(kind, facts).is_approved_by(&approvals, boot_id);
             assert_eq!(now, settled, "{kind:?} {facts:?} {boot_id}");
         }
     }

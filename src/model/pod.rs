@@ -171,8 +171,8 @@ impl PodView {
     /// As [`Self::project`], with all fields that a teardown uses, even of a large object.
     pub fn whole(mut object: PodObject, decided: bool) -> Self {
         let mut view = Self::of(&object);
-        if decided || view.ends() {
-            leave_out_what_no_status_needs(&mut object);
+        if decided || view.must_terminate() {
+            drop_fields_without_effect_on_status(&mut object);
             view.object = Some(Arc::new(object));
         }
         view
@@ -188,7 +188,7 @@ impl PodView {
     }
 
     /// A pod of which only the identity is known.
-    pub fn remembered(pod: PodRef) -> Self {
+    pub fn identity_only(pod: PodRef) -> Self {
         Self {
             pod,
             deletion: None,
@@ -213,12 +213,12 @@ impl PodView {
 
     /// A pod in a terminal phase, of which only the grace period of its spec in seconds is known. Its worker reads the object again,
     /// as for a large one.
-    pub fn ended(pod: PodRef, spec_grace: Option<i64>) -> Self {
+    pub fn terminal(pod: PodRef, spec_grace: Option<i64>) -> Self {
         Self {
             terminal_phase: true,
             spec_grace,
             abridged: 1,
-            ..Self::remembered(pod)
+            ..Self::identity_only(pod)
         }
     }
 
@@ -271,7 +271,7 @@ impl PodView {
     }
 
     /// Whether it has a terminal phase and is not deleted.
-    pub fn has_only_ended(&self) -> bool {
+    pub fn is_terminal_and_not_deleted(&self) -> bool {
         self.terminal_phase && self.deletion.is_none()
     }
 
@@ -285,7 +285,7 @@ impl PodView {
             shows_running: self.shows_running,
             mirror: self.mirror,
             dynamic_resources: self.dynamic_resources,
-            ..Self::ended(self.pod.clone(), self.spec_grace)
+            ..Self::terminal(self.pod.clone(), self.spec_grace)
         }
     }
 
@@ -298,16 +298,16 @@ impl PodView {
     /// Whether it needs no worker if nothing of it is found on the node. A pod with DRA claims needs one: the check of the node does
     /// not cover them. A pod whose status shows a running container needs one, too: its termination must be reported.
     pub fn may_be_idle(&self) -> bool {
-        self.has_only_ended() && self.may_be_absent()
+        self.is_terminal_and_not_deleted() && self.may_be_absent()
     }
 
     /// Whether its object says that it has to terminate.
-    pub fn ends(&self) -> bool {
+    pub fn must_terminate(&self) -> bool {
         self.deletion.is_some() || self.terminal_phase
     }
 
     /// Whether all fields are the same that decide how and when the pod terminates.
-    pub fn ends_like(&self, other: &Self) -> bool {
+    pub fn terminates_like(&self, other: &Self) -> bool {
         let Self {
             pod,
             deletion,
@@ -378,7 +378,7 @@ fn shows_running(status: &PodStatus) -> bool {
 }
 
 /// Drops fields that the status does not depend on: a full node keeps hundreds of objects.
-fn leave_out_what_no_status_needs(object: &mut PodObject) {
+fn drop_fields_without_effect_on_status(object: &mut PodObject) {
     object.volumes = VolumeFacts::default();
     object.unreadable = Vec::new();
     if let Some(spec) = &mut object.pod.spec {

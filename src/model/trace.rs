@@ -221,7 +221,7 @@ impl From<&Failure> for Blocked {
             },
             message: failure.cause.clone(),
             retry_at: None,
-            holders: failure.held_by.clone(),
+            holders: failure.holder_pids.clone(),
         }
     }
 }

@@ -191,12 +191,12 @@ impl Fault {
 impl Fault {
     /// Converts it to a failure of this step.
     pub fn failure(&self, step: Step) -> Failure {
-        let held_by = match &self.cause {
+        let holder_pids = match &self.cause {
             Cause::Busy(holders) => holders.processes.iter().map(|holder| holder.pid).collect(),
             _ => Vec::new(),
         };
         Failure {
-            held_by,
+            holder_pids,
             ..Failure::new(step, "", self)
         }
     }

@@ -40,7 +40,7 @@ pub async fn with_holders(storage: &Arc<Storage>, failure: Failure) -> Failure {
     }
     for (mounted, holders) in found {
         failure
-            .held_by
+            .holder_pids
             .extend(holders.processes.iter().map(|holder| holder.pid));
         failure = with(failure, &format!("mounted at {mounted:?}: {holders}"));
     }

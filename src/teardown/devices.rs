@@ -168,7 +168,7 @@ impl From<&PodView> for Neighbour {
             uid: view.pod.uid.to_string(),
             namespace: view.pod.namespace.to_string(),
             claims: view.claims.iter().map(ToString::to_string).collect(),
-            lives: !view.ends(),
+            lives: !view.must_terminate(),
         }
     }
 }

@@ -236,7 +236,7 @@ mod tests {
             (vec!["/run/other".to_owned(), below("plugins_registry")], false),
             (vec!["/".to_owned(), below("plugins_registry")], false),
         ] {
-            let mut view = PodView::remembered(PodRef {
+            let mut view = PodView::identity_only(PodRef {
                 uid: "u".into(),
                 namespace: "ns".into(),
                 name: "n".into(),
@@ -252,7 +252,7 @@ mod tests {
             (below(""), false),
             ("/".to_owned(), false),
         ] {
-            let mut view = PodView::remembered(PodRef {
+            let mut view = PodView::identity_only(PodRef {
                 uid: "u".into(),
                 namespace: "ns".into(),
                 name: "n".into(),

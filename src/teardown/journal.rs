@@ -9,7 +9,7 @@ use super::exits::Exits;
 use crate::{
     clock::Mark,
     model::{
-        mismatch::{MismatchKind, Release},
+        mismatch::{MismatchApproval, MismatchKind},
         pod::{PodRef, PodUid, PodView},
         termination::Eviction,
         trace::Stage,
@@ -77,7 +77,7 @@ pub struct PodEntry {
     pub manifest: Option<String>,
     /// Mismatches that a user has approved.
     #[serde(default, rename = "releases", skip_serializing_if = "Vec::is_empty")]
-    pub approvals: Vec<Release>,
+    pub approvals: Vec<MismatchApproval>,
 }
 
 /// A request to stop a pod. A kubelet does not have it, and restarts the containers.
@@ -113,7 +113,7 @@ pub trait PodJournalExt: PodJournal {
 
     /// Pods with an entry, with as much of them as the journal has.
     fn unfinished(&self) -> Vec<PodView> {
-        self.pods().into_iter().map(PodView::remembered).collect()
+        self.pods().into_iter().map(PodView::identity_only).collect()
     }
 
     /// Whether the request to stop this pod was cancelled.
@@ -132,7 +132,7 @@ pub trait PodJournalExt: PodJournal {
     }
 
     /// Mismatches of this pod that a user has approved.
-    fn approvals(&self, uid: &PodUid) -> Vec<Release> {
+    fn approvals(&self, uid: &PodUid) -> Vec<MismatchApproval> {
         get(self, uid, |entry| entry.approvals.clone()).unwrap_or_default()
     }
 
@@ -278,10 +278,10 @@ pub trait PodJournalExt: PodJournal {
     }
 
     /// Records that a user has approved a mismatch about this pod.
-    fn record_approval(&self, uid: &PodUid, approval: Release) {
+    fn record_approval(&self, uid: &PodUid, approval: MismatchApproval) {
         update(self, uid, |entry| {
             // Each volume has its own approval. Otherwise a new approval replaces the one of its kind.
-            let is_of_another = |before: &Release| {
+            let is_of_another = |before: &MismatchApproval| {
                 before.mismatch.kind == MismatchKind::VolumeNotTakenAway && before.mismatch != approval.mismatch
             };
             entry

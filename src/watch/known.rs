@@ -73,7 +73,7 @@ impl StoredPod {
     fn view(&self) -> Arc<PodView> {
         match self {
             Self::View(view) => Arc::clone(view),
-            Self::TerminalPod(TerminalPod { pod, grace }) => Arc::new(PodView::ended(pod.clone(), *grace)),
+            Self::TerminalPod(TerminalPod { pod, grace }) => Arc::new(PodView::terminal(pod.clone(), *grace)),
         }
     }
 
@@ -85,7 +85,7 @@ impl StoredPod {
     }
 
     fn is_running(&self) -> bool {
-        matches!(self, Self::View(view) if !view.ends())
+        matches!(self, Self::View(view) if !view.must_terminate())
     }
 
     fn is_mirror(&self) -> bool {
@@ -238,8 +238,8 @@ impl KnownPods {
 
 fn kind(before: Option<&StoredPod>, now: &PodView) -> Kind {
     let is_alike = |before: &StoredPod| match before {
-        StoredPod::View(before) => before.ends_like(now),
-        StoredPod::TerminalPod(_) => now.has_only_ended(),
+        StoredPod::View(before) => before.terminates_like(now),
+        StoredPod::TerminalPod(_) => now.is_terminal_and_not_deleted(),
     };
     match before {
         None => Kind::Add,

@@ -210,7 +210,7 @@ impl PodSource {
         let (changes, suspects) = self.known.listed(pods);
         self.reported.retain(|uid| self.known.contains(uid));
         for change in changes {
-            self.record(&change.view, change.view.ends());
+            self.record(&change.view, change.view.must_terminate());
             if self.changes.send(change).await.is_err() {
                 return Ok(Err(Closed));
             }
@@ -354,7 +354,10 @@ impl PodSource {
             _ => None,
         };
         if let Some(change) = &change {
-            self.record(&change.view, change.kind == Kind::Remove || change.view.ends());
+            self.record(
+                &change.view,
+                change.kind == Kind::Remove || change.view.must_terminate(),
+            );
         }
         let pods = self.known.len();
         self.report
@@ -365,7 +368,7 @@ impl PodSource {
     /// Records in the journal that the pod was seen. A pod that is terminal when first seen is recorded later, when a worker
     /// starts on it: most often nothing of it is on the node.
     fn record(&self, view: &PodView, ends: bool) {
-        if !view.has_only_ended() || self.journal.has_seen(&view.pod.uid) {
+        if !view.is_terminal_and_not_deleted() || self.journal.has_seen(&view.pod.uid) {
             self.journal.saw(view, ends);
         }
     }

@@ -157,7 +157,7 @@ mod tests {
     fn view(name: &str, uid: &str, mirror: bool) -> PodView {
         PodView {
             mirror,
-            ..PodView::remembered(PodRef {
+            ..PodView::identity_only(PodRef {
                 uid: uid.into(),
                 namespace: "ns".into(),
                 name: name.into(),

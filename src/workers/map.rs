@@ -153,7 +153,7 @@ impl PodWorkers {
             }
             if self.workers.is_empty() && self.ended_since >= MANY {
                 self.ended_since = 0;
-                memory::give_back();
+                memory::trim();
             }
         }
         self.context.stopping.cancel();

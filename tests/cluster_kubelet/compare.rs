@@ -1,24 +1,24 @@
-//! Two outcomes, field by field.
+//! Compares two outcomes field by field.
 
 use std::collections::BTreeSet;
 
 use crate::outcome::Fields;
 
-/// Of a text, in characters.
-const SHOWN: usize = 240;
+/// Limit of a shown text, in characters.
+const MAX_SHOWN: usize = 240;
 
 /// One field that differs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
-    /// Which.
+    /// Path of the field.
     pub field: String,
-    /// What the kubelet left there, if anything.
+    /// The kubelet's value.
     pub kubelet: Option<String>,
-    /// What the agent left there, if anything.
+    /// The agent's value.
     pub agent: Option<String>,
 }
 
-/// All differences, in the order of their paths.
+/// All differences, sorted by path.
 pub fn differences(kubelet: &Fields, agent: &Fields) -> Vec<Difference> {
     let paths: BTreeSet<_> = kubelet.keys().chain(agent.keys()).collect();
     let differs = |path: &&String| kubelet.get(*path) != agent.get(*path);
@@ -28,11 +28,11 @@ pub fn differences(kubelet: &Fields, agent: &Fields) -> Vec<Difference> {
         agent: agent.get(path).cloned(),
     };
     let differences = paths.into_iter().filter(differs).map(difference);
-    differences.filter(|it| !is_of_older_kubelets(it)).collect()
+    differences.filter(|it| !is_due_to_older_kubelet(it)).collect()
 }
 
-/// Kubelets before 1.37 say of a sandbox that is not ready neither reason nor message.
-fn is_of_older_kubelets(difference: &Difference) -> bool {
+/// Kubelets before 1.37 give neither reason nor message for a sandbox that is not ready.
+fn is_due_to_older_kubelet(difference: &Difference) -> bool {
     let field = difference.field.strip_prefix("conditions[PodReadyToStartContainers].");
     matches!(field, Some("reason" | "message")) && difference.kubelet.is_none()
 }
@@ -47,13 +47,16 @@ impl std::fmt::Display for Difference {
     }
 }
 
-/// Long texts differ at their ends, where they were cut.
+/// Keeps the end of a long text, where truncated texts differ.
 fn shortened(text: &str) -> String {
     let characters: Vec<_> = text.chars().collect();
-    if characters.len() <= SHOWN {
+    if characters.len() <= MAX_SHOWN {
         return text.to_owned();
     }
-    let (head, tail) = (&characters[..SHOWN / 2], &characters[characters.len() - SHOWN / 2..]);
+    let (head, tail) = (
+        &characters[..MAX_SHOWN / 2],
+        &characters[characters.len() - MAX_SHOWN / 2..],
+    );
     let part = |part: &[char]| part.iter().collect::<String>();
     format!("{} … {} ({} bytes)", part(head), part(tail), text.len())
 }

@@ -1,14 +1,14 @@
-//! The differences that are meant, each with its reason: `docs/kubelet-differences.md` lists them.
+//! Intended differences with their reasons: `docs/kubelet-differences.md` lists them.
 
 use crate::compare::Difference;
 
-/// One that is meant.
+/// An intended difference.
 pub struct Expected {
-    /// In which scenarios.
+    /// Its scenarios.
     pub scenarios: &'static [&'static str],
-    /// In which fields; `*` stands for any text.
+    /// Its fields; `*` matches any text.
     pub fields: &'static [&'static str],
-    /// Why, in the words of the docs.
+    /// Reason, as in the docs.
     pub situation: &'static str,
 }
 
@@ -54,7 +54,7 @@ pub const ALL: &[Expected] = &[
     },
     Expected {
         situation: "long termination message",
-        scenarios: &["long_words_of_five_in_two_bytes_each"],
+        scenarios: &["long_messages_of_five_in_two_bytes_each"],
         fields: &["containerStatuses[*].state.terminated.message"],
     },
     Expected {
@@ -86,12 +86,12 @@ pub const ALL: &[Expected] = &[
 // === impl Expected ===
 
 impl Expected {
-    /// Whether it explains this one.
+    /// Whether it covers this difference.
     pub fn explains(&self, scenario: &str, difference: &Difference) -> bool {
         self.scenarios.contains(&scenario) && self.fields.iter().any(|field| fits(field, &difference.field))
     }
 
-    /// What of it does not occur in this scenario any more.
+    /// Its fields that do not differ in this scenario.
     pub fn missing(&self, scenario: &str, differences: &[Difference]) -> Vec<String> {
         if !self.scenarios.contains(&scenario) {
             return Vec::new();
@@ -106,7 +106,7 @@ fn fits(pattern: &str, text: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == text,
         Some((head, rest)) => text.strip_prefix(head).is_some_and(|tail| {
-            // What a star stands for may be anything, so every place for the rest is tried.
+            // A star may match any text, so every position of the remainder is tried.
             tail.char_indices()
                 .map(|(at, _)| at)
                 .chain([tail.len()])

@@ -1,4 +1,4 @@
-//! One half of the pods: a namespace with a pod of each scenario, brought to its state and then to its end.
+//! One half of the pods: a namespace with a pod of each scenario, which reach their states and are then deleted.
 
 mod eviction;
 
@@ -18,19 +18,18 @@ use tokio::time::{Instant, sleep};
 
 pub use self::eviction::Power;
 use crate::{
-    scenario::{Deletion, Scenario, VANISHES, WORD, Write, is, pauses_for_long, runs},
+    scenario::{Deletion, Scenario, TRIGGER, VANISHES, Write, is, is_early_in_its_backoff, runs},
     scenarios::SETTINGS,
 };
 
-/// Two cores start some hundred pods in a minute; the rest is for a machine under load.
+/// Two cores start about a hundred pods in a minute; the margin is for a machine under load.
 const REACHED_LIMIT: Duration = Duration::from_secs(360);
-/// Nothing here uses more than 15 s of grace.
+/// Longer than all grace periods here (15 s).
 const END_LIMIT: Duration = Duration::from_secs(120);
-/// What holds for so long is not just passing: status and events of it have arrived, and a second has gone by for times
-/// that are written without fractions.
+/// A state that lasts so long is stable: its status and events have arrived, and times without fractions differ.
 const STABLE: Duration = Duration::from_secs(3);
 const POLL: Duration = Duration::from_millis(300);
-const AT_ONCE: usize = 16;
+const MAX_REQUESTS: usize = 16;
 
 /// See the module's documentation.
 pub struct Half<'a> {
@@ -39,16 +38,16 @@ pub struct Half<'a> {
     pub scenarios: &'a [Scenario],
 }
 
-/// What became of one pod.
+/// Result of one pod.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// The object when its end began.
+    /// The object at its deletion or eviction.
     pub before: Value,
-    /// The object when nothing more happened to it.
+    /// The final object.
     pub after: Value,
-    /// The pod's events that came with the end.
+    /// Events since then.
     pub events: Vec<Value>,
-    /// When the end began, to the second.
+    /// Time of the deletion or eviction, in whole seconds.
     pub began: Timestamp,
 }
 
@@ -66,14 +65,14 @@ impl Half<'_> {
         let settings = json!({ "metadata": metadata(SETTINGS), "data": { "a": "MQ==" } });
         create(&self.path("configmaps"), settings.clone()).await?;
         create(&self.path("secrets"), settings).await?;
-        self.make_words()?;
+        self.create_triggers()?;
         for scenario in self.scenarios {
             let mut spec = scenario.pod.clone();
             spec["nodeName"] = self.stage.node.as_str().into();
             if scenario.loops.is_some() {
-                spec["volumes"] = json!([{ "name": WORD, "hostPath": { "path": self.words() } }]);
+                spec["volumes"] = json!([{ "name": TRIGGER, "hostPath": { "path": self.trigger_dir() } }]);
             }
-            // Else the object would be gone with its last status.
+            // Without it the object would be deleted with its last status.
             let metadata = json!({ "name": name(scenario), "finalizers": [TEST_FINALIZER] });
             create(&self.path("pods"), json!({ "metadata": metadata, "spec": spec }))
                 .await
@@ -82,7 +81,7 @@ impl Half<'_> {
         Ok(())
     }
 
-    /// Does what is to be done to pods that run.
+    /// Sends the writes for running pods.
     pub async fn write_to_running(&self) -> Result<()> {
         for scenario in self.scenarios.iter().filter(|scenario| !scenario.running.is_empty()) {
             let running = async || Ok(runs(&self.pod(scenario).await?).then_some(()));
@@ -92,33 +91,32 @@ impl Half<'_> {
         Ok(())
     }
 
-    /// Waits until every pod is in its state or, if one of its containers is to loop, that runs.
-    pub async fn until_words(&self) -> Result<()> {
-        let is_so_far = |scenario: &Scenario, pod: &Value| match scenario.loops {
+    /// Waits until every pod is in its state, or its container that will loop runs.
+    pub async fn wait_for_loops(&self) -> Result<()> {
+        let is_reached = |scenario: &Scenario, pod: &Value| match scenario.loops {
             Some(container) => is(container, "running")(pod),
             None => (scenario.until)(pod),
         };
-        self.until(is_so_far, || true).await
+        self.until(is_reached, || true).await
     }
 
-    /// Gives the word to the containers that are to loop, and waits until every pod is in its state and stays there, for
-    /// long enough to begin its end, at a good moment.
-    pub async fn until_reached(&self, is_good: impl Fn() -> bool) -> Result<()> {
-        let dir = self.words();
-        fs::write(dir.join(WORD), "").context("give the word")?;
+    /// Triggers the loops and waits until all pods are in a stable state at a time when `is_good`.
+    pub async fn wait_reached(&self, is_good: impl Fn() -> bool) -> Result<()> {
+        let dir = self.trigger_dir();
+        fs::write(dir.join(TRIGGER), "").context("create the trigger")?;
         fs::remove_file(dir.join(VANISHES)).context("take a command away")?;
-        let is_so_far = |scenario: &Scenario, pod: &Value| {
-            let pauses = |container| pauses_for_long(container, pod, Timestamp::now());
+        let is_reached = |scenario: &Scenario, pod: &Value| {
+            let pauses = |container| is_early_in_its_backoff(container, pod, Timestamp::now());
             (scenario.until)(pod) && scenario.loops.is_none_or(pauses)
         };
-        self.until(is_so_far, is_good).await
+        self.until(is_reached, is_good).await
     }
 
-    async fn until(&self, is_so_far: impl Fn(&Scenario, &Value) -> bool, is_good: impl Fn() -> bool) -> Result<()> {
+    async fn until(&self, is_reached: impl Fn(&Scenario, &Value) -> bool, is_good: impl Fn() -> bool) -> Result<()> {
         let late = Instant::now() + REACHED_LIMIT;
         let mut since = Instant::now();
         loop {
-            let missing = self.missing(&is_so_far).await?;
+            let missing = self.missing(&is_reached).await?;
             if !missing.is_empty() || !is_good() {
                 since = Instant::now();
             }
@@ -135,40 +133,39 @@ impl Half<'_> {
         }
     }
 
-    /// The scenarios whose pods are not in their state, with that which they are in.
+    /// Scenarios whose pods are not in their state, with the present state.
     pub async fn not_reached(&self) -> Result<Vec<(&'static str, Value)>> {
         self.missing(&|scenario, pod| (scenario.until)(pod)).await
     }
 
-    async fn missing(&self, is_so_far: &impl Fn(&Scenario, &Value) -> bool) -> Result<Vec<(&'static str, Value)>> {
+    async fn missing(&self, is_reached: &impl Fn(&Scenario, &Value) -> bool) -> Result<Vec<(&'static str, Value)>> {
         let pods = self.pods().await?;
         let missing = self.scenarios.iter().filter_map(|scenario| {
             let pod = &pods[&name(scenario)];
-            (!is_so_far(scenario, pod)).then(|| (scenario.name, pod["status"].clone()))
+            (!is_reached(scenario, pod)).then(|| (scenario.name, pod["status"].clone()))
         });
         Ok(missing.collect())
     }
 
-    /// Has those evicted that are to be, deletes all pods, waits until nothing more happens to them, and returns what became
-    /// of each.
+    /// Evicts and deletes the pods, waits for their final states and returns them.
     pub async fn end(&self, power: &Power<'_>) -> Result<Vec<Outcome>> {
         let before = self.pods().await?;
         let told_before = self.events().await?;
         let began = Timestamp::from_second(Timestamp::now().as_second())?;
         let pods = &before;
         let deletions = self.scenarios.iter().map(|scenario| async move {
-            self.write(scenario, &scenario.before_the_end).await?;
+            self.write(scenario, &scenario.write_before_deletion).await?;
             if let Some(eviction) = &scenario.eviction {
                 let evicted = self.evict(scenario, eviction, power).await;
                 evicted.with_context(|| format!("evict {}", scenario.name))?;
             }
-            if let (Power::Kubelet, true) = (power, speaks_by_its_log(&scenario.pod)) {
-                self.keep_containers(&pods[&name(scenario)])?;
+            if let (Power::Kubelet, true) = (power, has_message_from_log(&scenario.pod)) {
+                self.prevent_removal(&pods[&name(scenario)])?;
             }
             self.delete(scenario).await
         });
         stream::iter(deletions)
-            .buffer_unordered(AT_ONCE)
+            .buffer_unordered(MAX_REQUESTS)
             .try_collect::<Vec<_>>()
             .await?;
 
@@ -176,7 +173,7 @@ impl Half<'_> {
         let (mut since, mut seen) = (Instant::now(), BTreeMap::new());
         loop {
             let pods = self.pods().await?;
-            let open: Vec<_> = pods.values().filter(|pod| !is_over(pod)).collect();
+            let open: Vec<_> = pods.values().filter(|pod| !has_only_finalizer(pod)).collect();
             if pods != seen || !open.is_empty() {
                 since = Instant::now();
             }
@@ -205,7 +202,7 @@ impl Half<'_> {
         Ok(self.scenarios.iter().map(outcome).collect())
     }
 
-    /// A kubelet looks at a pod that has changed, and else tells of a crash loop only minutes later.
+    /// Changes the pods: without a change a kubelet reports a crash loop only minutes later.
     async fn nudge(&self, missing: &[(&str, Value)]) -> Result<()> {
         let nudged = |scenario: &&Scenario| scenario.nudged && missing.iter().any(|(name, _)| *name == scenario.name);
         for scenario in self.scenarios.iter().filter(nudged) {
@@ -217,14 +214,14 @@ impl Half<'_> {
         Ok(())
     }
 
-    /// Where containers look for the word.
-    fn words(&self) -> PathBuf {
+    /// Directory of the trigger files.
+    fn trigger_dir(&self) -> PathBuf {
         let dir = self.stage.containerd.workspace().dir();
-        dir.join(format!("{WORD}-{}", self.namespace))
+        dir.join(format!("{TRIGGER}-{}", self.namespace))
     }
 
-    fn make_words(&self) -> Result<()> {
-        let dir = self.words();
+    fn create_triggers(&self) -> Result<()> {
+        let dir = self.trigger_dir();
         fs::create_dir(&dir).with_context(|| format!("create {}", dir.display()))?;
         let script = dir.join(VANISHES);
         let text = format!("#!/bin/sh\nwhile [ -e ${{0%/*}}/{VANISHES} ]; do sleep 1; done\nexit 4\n");
@@ -293,14 +290,14 @@ impl Half<'_> {
     }
 }
 
-/// Whether what a container wrote to its log is its last word.
-fn speaks_by_its_log(pod: &Value) -> bool {
+/// Whether a termination message comes from a container's log.
+fn has_message_from_log(pod: &Value) -> bool {
     let mut containers = pod["spec"]["containers"].as_array().into_iter().flatten();
     containers.any(|container| container["terminationMessagePolicy"] == "FallbackToLogsOnError")
 }
 
-/// Only the finalizer holds it.
-fn is_over(pod: &Value) -> bool {
+/// Only the finalizer keeps it.
+fn has_only_finalizer(pod: &Value) -> bool {
     pod["metadata"]["deletionGracePeriodSeconds"] == 0 && has_ended(pod)
 }
 

@@ -1,5 +1,5 @@
-//! The same pods brought to the same ends by a real kubelet and by the agent after that kubelet's death: their final
-//! statuses and events are compared field by field.
+//! The same pods are terminated by a real kubelet, and by the agent after that kubelet's death. Their final statuses and
+//! events are compared field by field.
 
 #![allow(
     clippy::disallowed_methods,

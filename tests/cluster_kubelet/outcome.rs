@@ -1,5 +1,5 @@
-//! What became of a pod as a flat map: a path for every field of its status, and one for every event. What differs between
-//! any two pods, such as ids, addresses and moments, is said in words that do not.
+//! Result of a pod as a flat map: a path for every field of its status and for every event. IDs, addresses and times, which
+//! differ between any two pods, are replaced by placeholders.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +11,8 @@ use crate::half::Outcome;
 /// By path.
 pub type Fields = BTreeMap<String, String>;
 
-/// Of starting, which the end only interrupts. A kubelet goes on telling of it for a while.
-const OF_STARTING: [&str; 10] = [
+/// Reasons of start events, which a kubelet continues to send for a while.
+const START_REASONS: [&str; 10] = [
     "BackOff",
     "Created",
     "ErrImageNeverPull",
@@ -24,13 +24,13 @@ const OF_STARTING: [&str; 10] = [
     "Started",
     "Unhealthy",
 ];
-/// What a kubelet has read from the pod's cgroup, which may be made, whole or gone just then: two of its pods with one spec
-/// differ in it. The agent leaves it as it is.
-const OF_A_CGROUP: &str = "resources";
-/// Of a container. Empty where containerd 2 could not read it, as of one that is just being removed: two pods of one kubelet
-/// differ in it. The agent leaves it as it is.
+/// Read from the pod's cgroup, which may be incomplete at that moment: two pods of one kubelet with the same spec differ. The
+/// agent does not change it.
+const RESOURCES: &str = "resources";
+/// User of a container. Empty if containerd 2 could not read it, as during a removal: two pods of one kubelet differ. The
+/// agent does not change it.
 const USER: &str = "user";
-/// An id is a SHA-256 in hexadecimal digits.
+/// A container ID is a SHA-256 in hexadecimal digits.
 const ID_LENGTH: usize = 64;
 
 // === impl Outcome ===
@@ -41,13 +41,13 @@ impl Outcome {
         let mut fields = Fields::new();
         let mut status = self.after["status"].clone();
         if let Some(status) = status.as_object_mut() {
-            status.remove(OF_A_CGROUP);
+            status.remove(RESOURCES);
         }
         Walk { outcome: self }.object("", &status, &self.before["status"], &mut fields);
         let mut events = BTreeMap::<String, usize>::new();
         for event in &self.events {
             let text = |key: &str| event[key].as_str().unwrap_or_default();
-            if OF_STARTING.contains(&text("reason")) {
+            if START_REASONS.contains(&text("reason")) {
                 continue;
             }
             let at = event["involvedObject"]["fieldPath"].as_str().unwrap_or("the pod");
@@ -60,7 +60,7 @@ impl Outcome {
         fields
     }
 
-    /// In short, for people.
+    /// Short text for the table.
     pub fn summary(&self) -> String {
         let status = &self.after["status"];
         let mut words = vec![status["phase"].as_str().unwrap_or("none").to_owned()];
@@ -86,14 +86,14 @@ impl Outcome {
         words.join(" ")
     }
 
-    /// The same text for any pod.
+    /// Replaces IDs, names and times.
     fn neutral(&self, text: &str) -> String {
         let metadata = &self.after["metadata"];
         let mut text = without_ids(text);
         for (key, instead) in [("uid", "<uid>"), ("namespace", "<namespace>")] {
             text = text.replace(metadata[key].as_str().unwrap_or_default(), instead);
         }
-        // How long a kubelet waits depends on how often it has.
+        // A kubelet's backoff depends on the number of restarts.
         let mut words: Vec<_> = text.split(' ').collect();
         for at in 1..words.len() {
             if words[at - 1] == "back-off" {
@@ -135,7 +135,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Items by what tells them apart, and their order.
+    /// Items by their keys, and their order.
     fn list(&self, at: &str, list: &[Value], before: &Value, fields: &mut Fields) {
         let names: Vec<_> = list.iter().enumerate().map(|(index, item)| name(index, item)).collect();
         fields.insert(format!("{at}[]"), names.join(" "));
@@ -178,7 +178,7 @@ impl Walk<'_> {
         }
     }
 
-    /// On which side of the beginning of the end.
+    /// Whether a time is before or after the deletion or eviction.
     fn moment(&self, value: &Value) -> &'static str {
         match value.as_str().map(str::parse::<Timestamp>) {
             None => "null",

@@ -1,5 +1,5 @@
-//! Both halves, one after the other, on one node: the kubelet brings the pods of the first to their ends, then it is
-//! killed, and the agent those of the second.
+//! Both halves on one node: the kubelet terminates the pods of the first half, is then killed, and the agent terminates those
+//! of the second.
 
 use std::path::Path;
 
@@ -17,15 +17,15 @@ use crate::{
 const AGENT: &str = env!("CARGO_BIN_EXE_pod-teardown");
 const NODE: &str = "node-0";
 
-/// What came of it all.
+/// Result of the run.
 pub struct Report {
     /// One pair for each scenario, in their order.
     pub pairs: Vec<Pair>,
-    /// What is not on the machine as it was before.
+    /// Changes on the machine.
     pub changed: Vec<String>,
 }
 
-/// What became of a scenario's pods.
+/// Results of a scenario's two pods.
 pub struct Pair {
     pub kubelet: Outcome,
     pub agent: Outcome,
@@ -47,10 +47,10 @@ pub async fn run(scenarios: &[Scenario]) -> Result<Report> {
     let by_kubelet = async {
         try_join!(first.create(), second.create())?;
         try_join!(first.write_to_running(), second.write_to_running())?;
-        try_join!(first.until_words(), second.until_words())?;
-        first.until_reached(|| sweeps.leave_time()).await?;
+        try_join!(first.wait_for_loops(), second.wait_for_loops())?;
+        first.wait_reached(|| sweeps.wait_for_quiet()).await?;
         let ends = first.end(&Power::Kubelet).await?;
-        second.until_reached(|| true).await?;
+        second.wait_reached(|| true).await?;
         Ok::<_, anyhow::Error>(ends)
     };
     let by_kubelet = by_kubelet

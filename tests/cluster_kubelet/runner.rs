@@ -1,4 +1,4 @@
-//! Runs both halves once and judges each scenario as a test of its own name; a table of all goes to standard output.
+//! Runs both halves once and checks each scenario as a test; prints a table of all.
 
 use std::{process::ExitCode, sync::Arc, time::Duration};
 
@@ -13,14 +13,14 @@ use crate::{
     table,
 };
 
-/// It takes three minutes; the rest is for a machine under load.
+/// It takes three minutes; the margin is for a machine under load.
 const LIMIT: Duration = Duration::from_secs(900);
 const DOCS: &str = include_str!("../../docs/kubelet-differences.md");
 
-/// What trials have in common.
+/// State that the trials share.
 struct World {
     scenarios: Vec<Scenario>,
-    // The error as text, since every trial is told of it.
+    // The error as text, since every trial reports it.
     report: OnceCell<Result<Report, String>>,
 }
 
@@ -29,7 +29,7 @@ pub fn main(scenarios: Vec<Scenario>) -> Result<ExitCode> {
     let arguments = Arguments::from_args();
     let runtime = Arc::new(Runtime::new().context("starting the runtime")?);
     let docs = docs(&scenarios);
-    // Whoever asks for some scenarios does not wait for the others.
+    // With a filter only the selected scenarios run.
     let wanted = |scenario: &Scenario| {
         let name = claim(scenario);
         arguments.filter.as_ref().is_none_or(|part| name.contains(part))

@@ -1,74 +1,74 @@
-//! One pod, how far it comes, and how its end begins: the same for the kubelet and for the agent.
+//! One pod, the state that it reaches, and its deletion or eviction: the same for kubelet and agent.
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use testbed::{containerd::TOOL_IMAGE, rest::Patch};
 
-/// What is looked for in a pod's object before its end begins.
+/// Condition on a pod's object before its deletion or eviction.
 pub type Until = Box<dyn Fn(&Value) -> bool + Send + Sync>;
 
 /// See the module's documentation.
 pub struct Scenario {
-    /// What it is called in the table and in the list of expected differences.
+    /// Name in the table and in the list of expected differences.
     pub name: &'static str,
     /// The object, without a namespace.
     pub pod: Value,
-    /// How far it has come when its end begins.
+    /// State before its deletion or eviction.
     pub until: Until,
-    /// What is written to the pod once its containers run, while a kubelet works.
+    /// Writes once its containers run, while a kubelet runs.
     pub running: Vec<Write>,
-    /// What is written to it right before its deletion.
-    pub before_the_end: Vec<Write>,
-    /// That its node ends it before its deletion.
+    /// Writes right before its deletion.
+    pub write_before_deletion: Vec<Write>,
+    /// Its eviction before its deletion.
     pub eviction: Option<Eviction>,
-    /// How it is deleted.
+    /// Its deletion.
     pub deletion: Deletion,
-    /// A container that runs until it is told to, and then fails again and again.
+    /// A container that runs until the trigger and then crash-loops.
     pub loops: Option<&'static str>,
-    /// Its object is changed now and then until it is so far.
+    /// Its object is changed repeatedly until it reaches its state.
     pub nudged: bool,
 }
 
 /// A patch by the administrator.
 #[derive(Debug, Clone)]
 pub struct Write {
-    /// Subresource with a slash before it, or nothing.
+    /// Subresource with a leading slash, or empty.
     pub subresource: &'static str,
-    /// Of which kind.
+    /// Kind of the patch.
     pub kind: Patch,
     /// The patch.
     pub patch: Value,
 }
 
-/// The end of a pod by its node: a kubelet's because a volume of the pod has outgrown its limit, the agent's because
-/// somebody asks for it in the kubelet's words.
+/// Eviction by the node: by a kubelet because a volume exceeds its limit, by the agent on a request with the kubelet's
+/// message.
 #[derive(Debug, Clone, Copy)]
 pub struct Eviction {
     /// The volume.
     pub volume: &'static str,
-    /// The kubelet's words.
+    /// The kubelet's message.
     pub message: &'static str,
 }
 
-/// How a pod is deleted.
+/// Deletion of a pod.
 #[derive(Debug, Clone, Copy)]
 pub enum Deletion {
     /// With the grace period of its spec.
     Plain,
-    /// With this one.
+    /// With this grace period.
     Grace(i64),
     /// By the eviction API.
     Eviction,
 }
 
-/// A scenario whose pod is to run before its end begins.
+/// A scenario whose pod runs before its deletion.
 pub fn scenario(name: &'static str, pod: Value) -> Scenario {
     Scenario {
         name,
         pod,
         until: Box::new(runs),
         running: Vec::new(),
-        before_the_end: Vec::new(),
+        write_before_deletion: Vec::new(),
         eviction: None,
         deletion: Deletion::Plain,
         loops: None,
@@ -79,7 +79,7 @@ pub fn scenario(name: &'static str, pod: Value) -> Scenario {
 // === impl Scenario ===
 
 impl Scenario {
-    /// Another state that it has to come to.
+    /// Sets another state to reach.
     pub fn until(self, until: impl Fn(&Value) -> bool + Send + Sync + 'static) -> Self {
         Self {
             until: Box::new(until),
@@ -87,8 +87,8 @@ impl Scenario {
         }
     }
 
-    /// A write once its containers run.
-    pub fn when_running(mut self, subresource: &'static str, patch: Value) -> Self {
+    /// Adds a write once its containers run.
+    pub fn write_when_running(mut self, subresource: &'static str, patch: Value) -> Self {
         self.running.push(Write {
             subresource,
             kind: Patch::Strategic,
@@ -97,9 +97,9 @@ impl Scenario {
         self
     }
 
-    /// A write right before its deletion.
-    pub fn before_the_end(mut self, patch: Value) -> Self {
-        self.before_the_end.push(Write {
+    /// Adds a write right before its deletion.
+    pub fn write_before_deletion(mut self, patch: Value) -> Self {
+        self.write_before_deletion.push(Write {
             subresource: "",
             kind: Patch::Strategic,
             patch,
@@ -107,23 +107,23 @@ impl Scenario {
         self
     }
 
-    /// One of its containers is [`in_a_loop`], and has come back at least twice.
+    /// Waits until this [`looping_container`] has restarted at least twice.
     pub fn looping(self, container: &'static str) -> Self {
         Self {
-            until: Box::new(came_back(container)),
+            until: Box::new(restarted_twice(container)),
             loops: Some(container),
             ..self
         }
     }
 
-    /// A change of its object now and then until it is so far.
+    /// Changes its object repeatedly until it reaches its state.
     pub fn nudged(self) -> Self {
         Self { nudged: true, ..self }
     }
 
-    /// Its node evicts it, and it is deleted once it is over.
+    /// Its node evicts it; it is deleted once it is terminal.
     pub fn evicted(mut self) -> Self {
-        // A kubelet makes only what a container mounts.
+        // A kubelet creates only volumes that a container mounts.
         for container in self.pod["containers"].as_array_mut().into_iter().flatten() {
             container["volumeMounts"] = json!([{ "name": DATA, "mountPath": "/data" }]);
         }
@@ -131,61 +131,61 @@ impl Scenario {
         Self {
             eviction: Some(Eviction {
                 volume: DATA,
-                // A space ends it.
+                // The message has a trailing space.
                 message: "Usage of EmptyDir volume \"data\" exceeds the limit \"1Mi\". ",
             }),
             ..self
         }
     }
 
-    /// Another way to delete it.
+    /// Sets another deletion.
     pub fn deleted(self, deletion: Deletion) -> Self {
         Self { deletion, ..self }
     }
 }
 
-// === what pods are made of ===
+// === parts of pods ===
 
-/// Ends with this code at its signal.
+/// Exits with this code on SIGTERM.
 pub fn ends(code: u8) -> String {
     format!("trap 'exit {code}' TERM")
 }
 
-/// The volume in which containers find the word, and the file that is the word.
-pub const WORD: &str = "word";
-/// A script in that volume that ends at the word, and is taken away then.
+/// Volume and file of the trigger.
+pub const TRIGGER: &str = "trigger";
+/// A script in that volume that exits at the trigger and is removed then.
 pub const VANISHES: &str = "vanishes";
-const WORD_DIR: &str = "/word";
+const TRIGGER_DIR: &str = "/trigger";
 const DATA: &str = "data";
 
-/// Ignores its signal.
+/// Ignores SIGTERM.
 pub const STUBBORN: &str = "trap '' TERM";
 
-/// A container that runs a script, then sleeps without waking up but for its traps.
+/// A container that runs a script, then sleeps and wakes up only for its traps.
 pub fn container(name: &str, script: &str) -> Value {
     command(name, &format!("{script}\nwhile :; do read -r _ <>/wait; done"))
 }
 
-/// A container that runs a script and ends with it.
+/// A container that runs a script and exits.
 pub fn command(name: &str, script: &str) -> Value {
     json!({ "name": name, "image": TOOL_IMAGE, "command": ["sh", "-c", script] })
 }
 
-/// A container that waits for a word, and does nothing but this from then on. So all loops of a half have their long
-/// pauses at the same time, and none goes round again while the half's end begins.
-pub fn in_a_loop(name: &str, script: &str) -> Value {
-    let script = format!("while [ ! -e {WORD_DIR}/{WORD} ]; do sleep 1; done\n{script}");
-    with(command(name, &script), word_mount())
+/// A container that runs until the trigger and only this script afterwards. So all loops of a half have their long backoff at
+/// the same time, and none restarts during the half's deletion.
+pub fn looping_container(name: &str, script: &str) -> Value {
+    let script = format!("while [ ! -e {TRIGGER_DIR}/{TRIGGER} ]; do sleep 1; done\n{script}");
+    with(command(name, &script), trigger_mount())
 }
 
-/// A container whose command vanishes at the word.
-pub fn of_a_vanishing_command(name: &str) -> Value {
-    let container = json!({ "name": name, "image": TOOL_IMAGE, "command": [format!("{WORD_DIR}/{VANISHES}")] });
-    with(container, word_mount())
+/// A container whose command is removed at the trigger.
+pub fn vanishing_command(name: &str) -> Value {
+    let container = json!({ "name": name, "image": TOOL_IMAGE, "command": [format!("{TRIGGER_DIR}/{VANISHES}")] });
+    with(container, trigger_mount())
 }
 
-fn word_mount() -> Value {
-    json!({ "volumeMounts": [{ "name": WORD, "mountPath": WORD_DIR }] })
+fn trigger_mount() -> Value {
+    json!({ "volumeMounts": [{ "name": TRIGGER, "mountPath": TRIGGER_DIR }] })
 }
 
 /// Adds fields to an object.
@@ -196,12 +196,12 @@ pub fn with(mut object: Value, fields: Value) -> Value {
     object
 }
 
-/// As [`pod`], with little grace: some of its containers use all of it.
+/// As [`pod`], with a short grace period, which some of its containers use up.
 pub fn short(pod: Value) -> Value {
     with(pod, json!({ "terminationGracePeriodSeconds": 4 }))
 }
 
-/// A pod of these containers, with more grace than they need.
+/// A pod of these containers, with a long grace period.
 pub fn pod(policy: &str, containers: &[Value]) -> Value {
     json!({
         "restartPolicy": policy,
@@ -215,19 +215,19 @@ pub fn single(policy: &str, script: &str) -> Value {
     pod(policy, &[container("main", script)])
 }
 
-/// A pod that has these init containers, too.
+/// Adds these init containers.
 pub fn after(init: &[Value], pod: Value) -> Value {
     with(pod, json!({ "initContainers": init }))
 }
 
-/// An init container that goes on beside the others.
+/// A sidecar.
 pub fn sidecar(name: &str, script: &str) -> Value {
     with(container(name, script), json!({ "restartPolicy": "Always" }))
 }
 
 // === states of pods ===
 
-/// All containers of the pod run, ordinary ones and sidecars.
+/// All regular containers and sidecars run.
 pub fn runs(pod: &Value) -> bool {
     pod["status"]["phase"] == "Running" && all(pod, "containerStatuses", |state| state.get("running").is_some())
 }
@@ -237,7 +237,7 @@ pub fn phase(phase: &'static str) -> impl Fn(&Value) -> bool {
     move |pod| pod["status"]["phase"] == phase
 }
 
-/// This container waits for this reason.
+/// This container is waiting with this reason.
 pub fn waits(container: &'static str, reason: &'static str) -> impl Fn(&Value) -> bool {
     move |pod| status(pod, container).is_some_and(|status| status["state"]["waiting"]["reason"] == reason)
 }
@@ -253,17 +253,17 @@ pub fn shows(container: &'static str, field: &'static str, value: impl Into<Valu
     move |pod| status(pod, container).is_some_and(|status| status[field] == value)
 }
 
-/// This container has come back at least twice, and does not run now.
-pub fn came_back(container: &'static str) -> impl Fn(&Value) -> bool {
+/// This container has restarted at least twice and does not run now.
+pub fn restarted_twice(container: &'static str) -> impl Fn(&Value) -> bool {
     move |pod| {
         status(pod, container)
             .is_some_and(|status| status["restartCount"].as_u64() >= Some(2) && status["state"]["running"].is_null())
     }
 }
 
-/// This container, which has come back, has not paused for half as long as a kubelet lets it: none goes round again
-/// before whatever begins now has been done. Kubelets double the pause each time, from ten seconds after the first.
-pub fn pauses_for_long(container: &str, pod: &Value, now: Timestamp) -> bool {
+/// This restarted container is in the first half of its backoff, so that it does not restart soon. Kubelets double the
+/// backoff each time, from ten seconds.
+pub fn is_early_in_its_backoff(container: &str, pod: &Value, now: Timestamp) -> bool {
     let Some(status) = status(pod, container) else {
         return false;
     };

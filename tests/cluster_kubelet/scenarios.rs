@@ -1,4 +1,4 @@
-//! The set of pods.
+//! All scenarios.
 
 mod ends;
 mod hooks;

@@ -1,6 +1,6 @@
-//! When a kubelet sweeps: once a minute it removes sandboxes and containers that are dead, and log directories of nobody.
-//! Where that comes between the last stop of a pod and its last status, a pod without containers loses its address (and
-//! what that kubelet leaves differs from one time to the next).
+//! A kubelet's garbage collection: once a minute it removes dead sandboxes and containers, and log directories without a pod.
+//! Between the last stop of a pod and its last status, this costs a pod without containers its address, so that the result
+//! would be random.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -12,11 +12,11 @@ use tokio::{
 };
 
 const PERIOD: Duration = Duration::from_secs(60);
-/// What pods without containers need for their ends, and a machine under load.
+/// Time to terminate pods without containers, with a margin for a machine under load.
 const MARGIN: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(300);
 
-/// Watches for them.
+/// Detects them.
 pub struct Sweeps {
     last: watch::Receiver<Option<Instant>>,
     _watching: JoinSet<()>,
@@ -25,7 +25,7 @@ pub struct Sweeps {
 // === impl Sweeps ===
 
 impl Sweeps {
-    /// Puts a log directory of nobody among the others, again each time that it is swept away.
+    /// Creates a log directory without a pod, again after each removal.
     pub fn watch(pod_logs: &Path) -> Result<Self> {
         let nobodys = pod_logs.join("testbed_nobody_00000000-0000-4000-8000-000000000000");
         fs::create_dir(&nobodys).with_context(|| format!("create {}", nobodys.display()))?;
@@ -46,8 +46,8 @@ impl Sweeps {
         })
     }
 
-    /// The next one is not near.
-    pub fn leave_time(&self) -> bool {
+    /// Waits until the next one is not near.
+    pub fn wait_for_quiet(&self) -> bool {
         self.last.borrow().is_some_and(|last| last.elapsed() < PERIOD - MARGIN)
     }
 }

@@ -1,4 +1,4 @@
-//! The table kubelet / agent of final statuses, for people.
+//! The table of final statuses by kubelet and agent.
 
 use crate::{
     compare::{Difference, differences},
@@ -7,7 +7,7 @@ use crate::{
     scenario::Scenario,
 };
 
-/// What differs between the two.
+/// Differences between the two.
 pub fn found(pair: &Pair) -> Vec<Difference> {
     differences(&pair.kubelet.fields(), &pair.agent.fields())
 }
@@ -28,7 +28,7 @@ pub fn print<'a>(rows: impl Iterator<Item = (&'a Scenario, &'a Pair)>) {
     }
 }
 
-/// Where a difference is meant, the docs' name for it; else the field.
+/// The docs' name of an intended difference, else the field.
 fn remarks(scenario: &str, found: &[Difference]) -> String {
     let remark = |difference: &Difference| {
         let meant = expected::ALL.iter().find(|it| it.explains(scenario, difference));

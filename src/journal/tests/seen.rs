@@ -6,7 +6,7 @@ use crate::model::mismatch::{Mismatch, MismatchKind};
 fn view(uid: &str, mirror: bool) -> PodView {
     PodView {
         mirror,
-        ..PodView::remembered(pod(uid))
+        ..PodView::identity_only(pod(uid))
     }
 }
 
@@ -84,18 +84,18 @@ async fn journal_without_seen_pods_opens_without_loss() {
 async fn approval_survives_a_restart_and_is_removed_with_its_pod() {
     let dir = tempfile::tempdir().unwrap();
     let at = BootClock::new().unwrap().now();
-    let release = |facts: &str| Release {
+    let approval = |facts: &str| MismatchApproval {
         mismatch: Mismatch::new(MismatchKind::NoCgroup, [facts.to_owned()]),
         at: at.clone(),
     };
     let journal = reopened(dir.path(), async |journal: &Journal| {
-        journal.record_approval(&"b".into(), release("of a pod that does not end"));
+        journal.record_approval(&"b".into(), approval("of a pod that does not end"));
         journal.begin(&pod("a"), at.clone(), Duration::from_secs(10), None);
-        journal.record_approval(&"a".into(), release("first"));
-        journal.record_approval(&"a".into(), release("second"));
+        journal.record_approval(&"a".into(), approval("first"));
+        journal.record_approval(&"a".into(), approval("second"));
     })
     .await;
-    assert_eq!(journal.approvals(&"a".into()), [release("second")]);
+    assert_eq!(journal.approvals(&"a".into()), [approval("second")]);
     assert!(!journal.knows(&"b".into()));
     journal.forget(&"a".into());
     assert!(journal.approvals(&"a".into()).is_empty());

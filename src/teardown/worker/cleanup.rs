@@ -8,7 +8,7 @@ use super::{AFTER_STOP, PodUpdate, Unfinished, Worker};
 use crate::{
     model::{
         failure::{Failure, collected, first},
-        mismatch::{Mismatch, MismatchKind, Release},
+        mismatch::{Mismatch, MismatchApproval, MismatchKind},
         pod::PodView,
         trace::Step,
     },
@@ -149,7 +149,7 @@ impl Worker {
     /// Volumes that count as unpublished without their drivers, by approval.
     fn approved_volumes(&self, view: &PodView) -> volumes::Approved {
         let approvals = self.context.journal.approvals(&view.pod.uid).into_iter();
-        let of_volumes = approvals.filter(|Release { mismatch, at }| {
+        let of_volumes = approvals.filter(|MismatchApproval { mismatch, at }| {
             mismatch.kind == MismatchKind::VolumeNotTakenAway && at.boot_id == self.context.clock.boot_id()
         });
         Arc::new(of_volumes.flat_map(|approval| approval.mismatch.facts).collect())

@@ -40,7 +40,11 @@ impl Worker {
         // An unmount during the attempt counts, too.
         let of_pod = mounts.take().or_else(|| PodMounts::of(&self.context, &update.view));
         *mounts = of_pod.filter(|_| is_mounted);
-        let held_by: Vec<_> = failures.iter().flat_map(|failure| &failure.held_by).copied().collect();
+        let holder_pids: Vec<_> = failures
+            .iter()
+            .flat_map(|failure| &failure.holder_pids)
+            .copied()
+            .collect();
         let unmounted = OptionFuture::from(mounts.as_mut().map(PodMounts::change));
         let (effects, stopping) = (self.context.effects.clone(), self.context.stopping.clone());
         let requested = OptionFuture::from(in_progress.map(|attempt| attempt.retry_requested()));
@@ -56,7 +60,7 @@ impl Worker {
             // A kubelet comes, and must not wait for this pod.
             Err(_) = effects.run_until_blocked(pending::<()>()), if in_progress.is_some() => Wakes::ForMore,
             Some(()) = unmounted => Wakes::ForMore,
-            () = wait_for_any_exit(&held_by) => Wakes::ForMore,
+            () = wait_for_any_exit(&holder_pids) => Wakes::ForMore,
             () = sleep(pause) => Wakes::ForMore,
         }
     }

@@ -46,7 +46,7 @@ impl PodSource {
                 continue;
             }
             tracing::warn!(pod.uid = %pod.uid, pod.namespace = %pod.namespace, pod.name = %pod.name, "Pod in the runtime has no object any more; it terminates");
-            let change = Change::removed(Arc::new(PodView::remembered(pod.clone())));
+            let change = Change::removed(Arc::new(PodView::identity_only(pod.clone())));
             if let Err(Closed) = self.send(Some(change)).await? {
                 return Ok(Err(Closed));
             }

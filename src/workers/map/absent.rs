@@ -159,7 +159,7 @@ impl PodWorkers {
         self.absent.check_node(&self.context, &self.journal);
         self.begin_queued();
         if many {
-            memory::give_back();
+            memory::trim();
         }
     }
 

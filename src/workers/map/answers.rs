@@ -9,7 +9,7 @@ use super::{PodSyncStatus, PodWorkers, State};
 use crate::{
     model::{
         event::Reason,
-        mismatch::{Mismatch, Release},
+        mismatch::{Mismatch, MismatchApproval},
         pod::{PodUid, PodView},
         termination::Cause,
         trace::{Stage, Trace},
@@ -44,7 +44,7 @@ impl PodWorkers {
             Question::TraceRecorder(uid, answer) => answer.send(self.record(&uid)).ok().map(drop),
             Question::Living(name, answer) => {
                 let living = self.living.values().find(|view| name.names(&view.pod)).cloned();
-                let absent = || Some(Arc::new(PodView::remembered(self.absent.named(&name)?)));
+                let absent = || Some(Arc::new(PodView::identity_only(self.absent.named(&name)?)));
                 let found = living.or_else(absent);
                 answer.send(found).ok().map(drop)
             }
@@ -71,7 +71,7 @@ impl PodWorkers {
             .filter(|update| !update.removed)
             .map(|update| Arc::clone(&update.view));
         let idle = self.absent.ended().filter(|pod| *pod.name == *kill.name);
-        let idle = idle.map(|pod| Arc::new(PodView::remembered(pod.clone())));
+        let idle = idle.map(|pod| Arc::new(PodView::identity_only(pod.clone())));
         let views: Vec<_> = ending.chain(self.living.values().cloned()).chain(idle).collect();
         let meant = kill.resolve(views.iter().map(|view| &**view))?;
         let uid = meant.pod.uid.clone();
@@ -149,7 +149,9 @@ impl PodWorkers {
     fn release(&mut self, uid: &PodUid, mismatch: Mismatch) -> bool {
         let Some(status) = self.pods.get(uid) else { return false };
         let at = self.context.clock.now();
-        self.context.journal.record_approval(uid, Release { mismatch, at });
+        self.context
+            .journal
+            .record_approval(uid, MismatchApproval { mismatch, at });
         status.update.send_modify(|update| update.approvals += 1);
         true
     }

@@ -1,4 +1,4 @@
-//! How a node ends a pod by itself, whoever looks after the node.
+//! Evictions by the node, with a kubelet or the agent.
 
 use std::fs;
 
@@ -10,10 +10,10 @@ use tokio::time::sleep;
 use super::{END_LIMIT, Half, STABLE, has_ended};
 use crate::scenario::{Eviction, Scenario};
 
-/// Of the file by which a volume outgrows its limit.
-const TOO_MUCH: usize = 4 << 20;
+/// Bytes of a file that exceeds a volume's limit.
+const EXCESS: usize = 4 << 20;
 
-/// Who brings a half's pods to their ends.
+/// Side that terminates a half's pods.
 pub enum Power<'a> {
     Kubelet,
     Agent(&'a AgentProcess),
@@ -22,7 +22,7 @@ pub enum Power<'a> {
 // === impl Half ===
 
 impl Half<'_> {
-    /// Returns when the pod is over and its node looks at it no more.
+    /// Returns when the pod is terminal and its node has finished with it.
     pub(super) async fn evict(&self, scenario: &Scenario, eviction: &Eviction, power: &Power<'_>) -> Result<()> {
         let pod = self.pod(scenario).await?;
         let identity = self.identity(&pod)?;
@@ -31,9 +31,9 @@ impl Half<'_> {
         let volume = volumes.join(eviction.volume);
         match power {
             Power::Kubelet => {
-                self.keep_containers(&pod)?;
+                self.prevent_removal(&pod)?;
                 let file = volume.join("much");
-                fs::write(&file, vec![b'x'; TOO_MUCH]).with_context(|| format!("write {}", file.display()))?;
+                fs::write(&file, vec![b'x'; EXCESS]).with_context(|| format!("write {}", file.display()))?;
             }
             Power::Agent(agent) => {
                 let pod = format!("{}/{}", identity.namespace, identity.name);
@@ -43,7 +43,7 @@ impl Half<'_> {
                     .await?;
             }
         }
-        // That is the order in which a kubelet goes on; it looks at the pod no more after a last status without news.
+        // The kubelet's order; after an unchanged last status it does not sync the pod any more.
         let cgroup = format!("pod{}", identity.uid);
         let over = async || {
             let over = has_ended(&self.pod(scenario).await?)
@@ -56,19 +56,18 @@ impl Half<'_> {
         Ok(())
     }
 
-    /// A kubelet cannot remove a pod's containers and their logs after this. Those of a pod that it evicts or that is deleted
-    /// it removes as soon as one of its looks, one each second, finds them dead; where that is before it has read how they
-    /// ended, or before it has read their logs for the last time, it does not know any more. So some of its pods would end as
-    /// unknown, or without words, and others not.
+    /// Prevents a kubelet from removing a pod's containers and logs. It removes dead containers of evicted and deleted pods at
+    /// its next relist, one each second. If that is before it has read their exit or logs, these are lost, so that its results
+    /// would be random.
     ///
-    /// It removes the log first, and the container only once that is gone. A file that something is mounted on stays.
-    pub(super) fn keep_containers(&self, pod: &Value) -> Result<()> {
+    /// It removes the log first and then the container. A log that is a mount point cannot be removed.
+    pub(super) fn prevent_removal(&self, pod: &Value) -> Result<()> {
         let logs = self.stage.starter.dirs().logs(&self.identity(pod)?);
         let mounted = mounts::below(&logs)?;
         for container in pod["spec"]["containers"].as_array().into_iter().flatten() {
             let name = container["name"].as_str().context("a container without a name")?;
             let log = logs.join(name).join("0.log");
-            // A container that was never made has none.
+            // A container that was never created has none.
             if log.exists() && !mounted.contains(&log) {
                 mounts::bind(&log, &log)?;
             }

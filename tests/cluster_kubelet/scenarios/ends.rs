@@ -1,4 +1,4 @@
-//! How containers end, and what they say of it.
+//! Exits of containers and their termination messages.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ use crate::scenario::{
 const LOGS: &str = "FallbackToLogsOnError";
 
 pub fn scenarios() -> Vec<Scenario> {
-    [codes(), words(), before(), evictions()]
+    [codes(), messages(), before(), evictions()]
         .into_iter()
         .flatten()
         .collect()
@@ -30,7 +30,7 @@ fn codes() -> Vec<Scenario> {
         scenario("exit_1_on_failure", single("OnFailure", &ends(1))),
         scenario("exit_1_always", single("Always", &ends(1))),
         scenario("killed_when_the_grace_is_over", short(single("Always", STUBBORN))),
-        // Beside another process 1 a signal has its usual effect.
+        // Without being PID 1, a signal has its default effect.
         scenario(
             "killed_by_its_signal",
             with(
@@ -58,12 +58,12 @@ fn codes() -> Vec<Scenario> {
             "deadline_passed_before_the_deletion_was_seen",
             single("Always", &ends(0)),
         )
-        .before_the_end(json!({ "spec": { "activeDeadlineSeconds": 1 } })),
+        .write_before_deletion(json!({ "spec": { "activeDeadlineSeconds": 1 } })),
     ]
 }
 
-/// What containers leave as their last words.
-fn words() -> Vec<Scenario> {
+/// Termination messages.
+fn messages() -> Vec<Scenario> {
     let says = |text: &str, code: u8| format!("trap '{text} >/dev/termination-log; exit {code}' TERM");
     let logs = |script: &str| with(container("main", script), json!({ "terminationMessagePolicy": LOGS }));
     let long = "i=0; while [ $i -lt 500 ]; do printf 0123456789; i=$((i+1)); done";
@@ -77,31 +77,31 @@ fn words() -> Vec<Scenario> {
             .collect()
     };
     vec![
-        scenario("words_in_the_file", single("Never", &says("echo all is well", 0))),
-        scenario("words_of_a_failure", single("Always", &says("printf no", 2))),
-        scenario("long_words", single("Never", &says(&format!("({long})"), 1))),
-        scenario("long_words_of_five", pod("Never", &five(&format!("({long})")))),
+        scenario("message_in_the_file", single("Never", &says("echo all is well", 0))),
+        scenario("message_of_a_failure", single("Always", &says("printf no", 2))),
+        scenario("long_message", single("Never", &says(&format!("({long})"), 1))),
+        scenario("long_messages_of_five", pod("Never", &five(&format!("({long})")))),
         scenario(
-            "long_words_of_five_in_two_bytes_each",
+            "long_messages_of_five_in_two_bytes_each",
             pod("Never", &five(&format!("({umlauts})"))),
         ),
         scenario(
-            "words_in_the_log",
+            "message_in_the_log",
             pod("Never", &[logs("trap 'echo it broke; exit 1' TERM")]),
         ),
         scenario("many_lines_in_the_log", pod("Never", &[logs(lines)])),
         scenario(
-            "words_in_the_log_of_a_success",
+            "message_in_the_log_of_a_success",
             pod("Never", &[logs("trap 'echo fine; exit 0' TERM")]),
         ),
         scenario(
-            "words_in_file_and_log",
+            "message_in_file_and_log",
             pod("Never", &[logs(&says("echo in the log; echo in the file", 1))]),
         ),
     ]
 }
 
-/// What ended before the deletion.
+/// Containers that exited before the deletion.
 fn before() -> Vec<Scenario> {
     let again = "[ -e /data/mark ] || { : >/data/mark; echo first >/dev/termination-log; exit 5; }";
     let again = with(
@@ -144,7 +144,7 @@ fn before() -> Vec<Scenario> {
     ]
 }
 
-/// What the node evicts, with a grace of one second.
+/// Evictions by the node, with a grace period of one second.
 fn evictions() -> Vec<Scenario> {
     let two = [command("done", "exit 0"), container("runs", &ends(0))];
     let evicted = |name, pod| scenario(name, pod).evicted();

@@ -1,4 +1,4 @@
-//! Hooks before the end.
+//! preStop hooks.
 
 use serde_json::{Value, json};
 
@@ -40,7 +40,7 @@ fn hooked(script: &str, hook: &Value) -> Value {
     pod("Always", &[with(main, json!({ "lifecycle": { "preStop": hook } }))])
 }
 
-/// So much grace that the hook begins, however busy the node is, and so little that it does not end.
+/// A grace period in which the hook begins even on a busy node, and does not finish.
 fn slow(pod: Value) -> Value {
     with(pod, json!({ "terminationGracePeriodSeconds": 15 }))
 }

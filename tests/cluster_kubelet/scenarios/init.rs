@@ -4,8 +4,8 @@ use serde_json::json;
 use testbed::containerd::TOOL_IMAGE;
 
 use crate::scenario::{
-    STUBBORN, Scenario, after, command, container, ends, in_a_loop, is, phase, pod, runs, scenario, short, sidecar,
-    single, with,
+    STUBBORN, Scenario, after, command, container, ends, is, looping_container, phase, pod, runs, scenario, short,
+    sidecar, single, with,
 };
 
 pub fn scenarios() -> Vec<Scenario> {
@@ -43,7 +43,7 @@ fn ordinary() -> Vec<Scenario> {
         .until(phase("Failed")),
         scenario(
             "init_in_a_crash_loop",
-            after(&[done, in_a_loop("init", "exit 8")], main()),
+            after(&[done, looping_container("init", "exit 8")], main()),
         )
         .looping("init"),
     ]
@@ -55,7 +55,10 @@ fn sidecars() -> Vec<Scenario> {
         sidecar("side", &ends(0)),
         json!({ "startupProbe": { "exec": { "command": ["false"] }, "periodSeconds": 1, "failureThreshold": 1000 } }),
     );
-    let crashing = with(in_a_loop("side", "exit 2"), json!({ "restartPolicy": "Always" }));
+    let crashing = with(
+        looping_container("side", "exit 2"),
+        json!({ "restartPolicy": "Always" }),
+    );
     vec![
         scenario(
             "sidecars",
@@ -115,10 +118,10 @@ fn ephemeral() -> Vec<Scenario> {
     let sleeps = "trap 'exit 3' TERM; while :; do read -r _ <>/wait; done";
     vec![
         scenario("ephemeral_runs", single("Always", &ends(0)))
-            .when_running("/ephemeralcontainers", debug(sleeps))
+            .write_when_running("/ephemeralcontainers", debug(sleeps))
             .until(is("debug", "running")),
         scenario("ephemeral_has_ended", single("Never", &ends(0)))
-            .when_running("/ephemeralcontainers", debug("exit 6"))
+            .write_when_running("/ephemeralcontainers", debug("exit 6"))
             .until(is("debug", "terminated")),
     ]
 }

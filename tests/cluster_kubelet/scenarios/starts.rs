@@ -1,15 +1,15 @@
-//! Containers that do not get to run.
+//! Containers that fail to start.
 
 use serde_json::json;
 use testbed::containerd::TOOL_IMAGE;
 
 use crate::scenario::{
-    Scenario, after, both, came_back, command, container, ends, in_a_loop, is, of_a_vanishing_command, phase, pod,
-    scenario, sidecar, waits, with,
+    Scenario, after, both, command, container, ends, is, looping_container, phase, pod, restarted_twice, scenario,
+    sidecar, vanishing_command, waits, with,
 };
 
 const ABSENT: &str = "docker.io/testbed/absent:1";
-/// Nobody listens there.
+/// No server listens there.
 const UNREACHABLE: &str = "127.0.0.1:1/absent:1";
 
 pub fn scenarios() -> Vec<Scenario> {
@@ -30,28 +30,31 @@ pub fn scenarios() -> Vec<Scenario> {
             "crash_loop",
             pod(
                 "Always",
-                &[in_a_loop("main", "echo broken >/dev/termination-log; exit 4")],
+                &[looping_container("main", "echo broken >/dev/termination-log; exit 4")],
             ),
         )
         .looping("main")
-        .until(both(came_back("main"), waits("main", "CrashLoopBackOff")))
+        .until(both(restarted_twice("main"), waits("main", "CrashLoopBackOff")))
         .nudged(),
         scenario(
             "crash_loop_on_failure",
-            pod("OnFailure", &[in_a_loop("main", "exit 4")]),
+            pod("OnFailure", &[looping_container("main", "exit 4")]),
         )
         .looping("main"),
-        scenario("loop_of_successes", pod("Always", &[in_a_loop("main", "exit 0")])).looping("main"),
+        scenario(
+            "loop_of_successes",
+            pod("Always", &[looping_container("main", "exit 0")]),
+        )
+        .looping("main"),
         scenario(
             "crash_loop_beside_one_that_runs",
-            pod("Always", &[in_a_loop("crashes", "exit 4"), container("runs", &ends(0))]),
+            pod(
+                "Always",
+                &[looping_container("crashes", "exit 4"), container("runs", &ends(0))],
+            ),
         )
         .looping("crashes"),
-        scenario(
-            "command_that_vanished",
-            pod("Always", &[of_a_vanishing_command("main")]),
-        )
-        .looping("main"),
+        scenario("command_that_vanished", pod("Always", &[vanishing_command("main")])).looping("main"),
         scenario("image_that_is_never_pulled", pod("Always", &never_pulled)).until(waits("main", "ErrImageNeverPull")),
         scenario("image_that_is_never_pulled_never", pod("Never", &never_pulled))
             .until(waits("main", "ErrImageNeverPull")),

@@ -1,10 +1,10 @@
-//! Probes, gates, networks, volumes and classes of service.
+//! Probes, readiness gates, networks, volumes and QoS classes.
 
 use serde_json::{Value, json};
 
 use crate::scenario::{Scenario, both, container, ends, pod, runs, scenario, shows, single, with};
 
-/// Beside the pods in both namespaces.
+/// Created with the pods in both namespaces.
 pub const SETTINGS: &str = "settings";
 
 const GATE: &str = "testbed.test/gate";
@@ -26,7 +26,7 @@ pub fn scenarios() -> Vec<Scenario> {
             .until(both(runs, shows("main", "started", false))),
         scenario("gate_that_is_shut", gated()),
         scenario("gate_that_is_open", gated())
-            .when_running("/status", gate)
+            .write_when_running("/status", gate)
             .until(|pod| condition(pod, "Ready") == "True"),
         scenario(
             "network_of_the_host",
