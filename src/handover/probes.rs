@@ -2,11 +2,10 @@
 //!
 //! Only what this agent has observed counts, on its own monotonic clock and without a gap. Times that others have written do not.
 
-use std::{ops::Range, time::Duration};
+use std::{fmt, ops::Range, time::Duration};
 
+use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
-
-use super::report::ProbeState;
 
 /// The result of one probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,6 +63,33 @@ pub struct Probes {
     pub healthz: ProbeHistory,
     /// The Lease of this Node.
     pub lease: Lease,
+}
+
+/// What a probe shows of the kubelet.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ProbeState {
+    /// It runs.
+    #[serde(rename = "lives")]
+    Alive,
+    /// It does not run.
+    #[serde(rename = "silent")]
+    Down,
+    /// The probe failed.
+    #[default]
+    #[serde(rename = "unknown")]
+    Unknown,
+}
+
+// === impl ProbeState ===
+
+impl fmt::Display for ProbeState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Alive => "lives",
+            Self::Down => "silent",
+            Self::Unknown => "unknown",
+        })
+    }
 }
 
 // === impl ProbeHistory ===

@@ -1,13 +1,11 @@
 //! The role and the probes of the kubelet in `status`.
 
-use std::fmt;
-
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::{
-    probes::{ProbeHistory, Probes},
+    probes::{ProbeHistory, ProbeState, Probes},
     role::Role,
 };
 
@@ -39,21 +37,6 @@ pub struct Fenced {
     pub failed: u64,
     /// The result of the last attempt.
     pub last: Option<String>,
-}
-
-/// What a probe shows of the kubelet.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ProbeState {
-    /// It runs.
-    #[serde(rename = "lives")]
-    Alive,
-    /// It does not run.
-    #[serde(rename = "silent")]
-    Down,
-    /// The probe failed.
-    #[default]
-    #[serde(rename = "unknown")]
-    Unknown,
 }
 
 /// One probe of the kubelet.
@@ -125,18 +108,6 @@ impl Fenced {
                 self.last = Some(why);
             }
         }
-    }
-}
-
-// === impl ProbeState ===
-
-impl fmt::Display for ProbeState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Alive => "lives",
-            Self::Down => "silent",
-            Self::Unknown => "unknown",
-        })
     }
 }
 

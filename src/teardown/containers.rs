@@ -13,7 +13,7 @@ use super::{
     NOT_KILLED, busy,
     hooks::{self, HookError, HookTarget},
     late::{LATE, shown_when_late},
-    stop::{MIN_STOP, Stop, passed},
+    stop::{MIN_STOP, Stop, Stopped, passed},
 };
 use crate::{
     clock::pauses,
@@ -78,14 +78,6 @@ enum StopResult {
     Failed,
     /// It was not stopped in this attempt.
     Skipped,
-}
-
-/// Results of all stops.
-#[derive(Default)]
-pub(super) struct Stopped {
-    pub failures: Vec<Failure>,
-    /// Some stops were left to the next attempt. `failures` has the reason.
-    pub has_skipped: bool,
 }
 
 impl Stop<'_> {

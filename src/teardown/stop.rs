@@ -9,9 +9,7 @@ use tokio::{
 };
 
 use super::{
-    busy,
-    containers::Stopped,
-    evidence,
+    busy, evidence,
     late::{LATE, shown_when_late},
     locate,
 };
@@ -43,6 +41,14 @@ pub struct Stop<'a> {
     pub deadline: watch::Receiver<Instant>,
     /// The teardown trace.
     pub record: &'a TraceRecorder,
+}
+
+/// Results of all stops.
+#[derive(Default)]
+pub(super) struct Stopped {
+    pub failures: Vec<Failure>,
+    /// Some stops were left to the next attempt. `failures` has the reason.
+    pub has_skipped: bool,
 }
 
 impl Stop<'_> {

@@ -21,8 +21,8 @@ mod runtime_state;
 mod status;
 mod stop;
 
+use self::mount_changes::PodMounts;
 pub use self::runtime_state::RuntimeState;
-use self::{mount_changes::PodMounts, retry::Wakes};
 use super::{
     boundary::Attempt,
     context::Context,
@@ -96,6 +96,16 @@ enum Yielded {
     NoNewWork,
     /// A kubelet came before the pod had terminated, and only a stop request terminates it.
     Cancelled,
+}
+
+/// Why the wait is over.
+enum Wakes {
+    /// The agent stops.
+    Stopping,
+    /// The pod has changed: the backoff restarts.
+    News,
+    /// The pause is over, or something that the pod waits for has happened.
+    ForMore,
 }
 
 /// One pod's worker.

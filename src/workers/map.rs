@@ -45,6 +45,7 @@ use crate::{
 
 mod absent;
 mod answers;
+mod checked;
 
 use absent::Absent;
 

@@ -5,7 +5,7 @@ use std::{fs, path::PathBuf, pin::Pin, time::Duration};
 use pod_teardown::{
     cli::PodsFlag,
     explanation::Explanation,
-    handover::report::ProbeState,
+    handover::probes::ProbeState,
     model::trace::BlockedReason,
     ops::{
         admin::{stop::StopRequest, why::path_of},

@@ -6,7 +6,8 @@ use super::{page::Page, since_epoch};
 use crate::{
     counters::Counts,
     handover::{
-        report::{Fenced, ProbeState, RoleReport},
+        probes::ProbeState,
+        report::{Fenced, RoleReport},
         role::Role,
     },
     model::trace::{Stage, Step},

@@ -14,7 +14,10 @@ use crate::{
         queue::Depth,
     },
     counters,
-    handover::report::{Fenced, ProbeReport, ProbeState, RoleReport},
+    handover::{
+        probes::ProbeState,
+        report::{Fenced, ProbeReport, RoleReport},
+    },
     model::trace::Step,
 };
 

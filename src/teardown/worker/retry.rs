@@ -5,22 +5,12 @@ use std::{future::pending, time::Duration};
 use futures::future::OptionFuture;
 use tokio::time::{Instant, sleep};
 
-use super::{PodMounts, PodUpdate, Worker};
+use super::{PodMounts, PodUpdate, Wakes, Worker};
 use crate::{
     model::{failure::Failure, trace::Step},
     node::holders::wait_for_any_exit,
     teardown::{boundary::Attempt, stop::passed},
 };
-
-/// Why the wait is over.
-pub(super) enum Wakes {
-    /// The agent stops.
-    Stopping,
-    /// The pod has changed: the backoff restarts.
-    News,
-    /// The pause is over, or something that the pod waits for has happened.
-    ForMore,
-}
 
 impl Worker {
     /// Waits after an attempt with these failures until the next one makes sense, at most for `pause`. `in_progress` is given if the
