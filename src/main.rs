@@ -126,7 +126,7 @@ async fn dispatch(
             for mistake in mistakes {
                 print_error(&format!("{mistake}; handing back with the default"));
             }
-            print(&handover::hand_over(&socket.socket, timeout).await, 0);
+            print(&handover::request_handover(&socket.socket, timeout).await, 0);
             // Even if no agent has answered.
             ExitCode::SUCCESS
         }

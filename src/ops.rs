@@ -1,4 +1,4 @@
-//! For the people who run the agent: what it does, how it went, whether it could.
+//! Parts for operators: the admin socket and its client, `check`, texts of the verbs, metrics, logs and systemd.
 
 pub mod admin;
 pub mod check;

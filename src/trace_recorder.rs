@@ -66,7 +66,7 @@ struct State {
     spans: Vec<Span>,
     mismatch: Option<UnapprovedMismatch>,
     finalizers: Vec<String>,
-    given_up: Option<String>,
+    cancelled: Option<String>,
     runtime_state: Option<String>,
     sandbox_error: Option<String>,
     finished: Option<Instant>,
@@ -99,7 +99,7 @@ impl TraceRecorder {
                 spans: Vec::new(),
                 mismatch: None,
                 finalizers: Vec::new(),
-                given_up: None,
+                cancelled: None,
                 runtime_state: None,
                 sandbox_error: None,
                 finished: None,
@@ -178,7 +178,7 @@ impl TraceRecorder {
 
     /// Records why the stop request was cancelled.
     pub fn set_cancelled(&self, why: String) {
-        self.lock().given_up = Some(why);
+        self.lock().cancelled = Some(why);
     }
 
     /// Sets the report of containers that the runtime still shows as running.
@@ -328,7 +328,7 @@ impl TraceRecorder {
             phase: shown.map(|shown| shown.phase),
             kept,
             finalizers: state.finalizers.clone(),
-            given_up: state.given_up.clone(),
+            given_up: state.cancelled.clone(),
             runtime_state: state.runtime_state.clone(),
             sandbox_error: state.sandbox_error.clone(),
             spans: state.spans.clone(),

@@ -380,7 +380,7 @@ async fn command(pods: &PodsAdmin, request: Request<Incoming>, peer: &str) -> Re
     if path == holds::APPROVE {
         holds::approve(pods, &body, peer).await
     } else if path == handover::HANDOVER {
-        handover::hand_over(pods, &body, peer).await
+        handover::perform(pods, &body, peer).await
     } else if path == pause::PAUSE {
         pause::pause(pods, peer).await
     } else if path == pause::RESUME {

@@ -9,7 +9,7 @@ use super::{
 use crate::{handover::guard::work::HandoverResult, words::some_of};
 
 /// Requests the handover and formats the result.
-pub async fn hand_over(socket: &Path, timeout: Duration) -> String {
+pub async fn request_handover(socket: &Path, timeout: Duration) -> String {
     let request = HandoverRequest {
         timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
     };

@@ -23,7 +23,7 @@ pub struct HandoverRequest {
 }
 
 /// Returns when all pods have reached a safe point, or after the timeout.
-pub(super) async fn hand_over(pods: &PodsAdmin, body: &[u8], peer: &str) -> Response<Full<Bytes>> {
+pub(super) async fn perform(pods: &PodsAdmin, body: &[u8], peer: &str) -> Response<Full<Bytes>> {
     let HandoverRequest { timeout_ms } = match serde_json::from_slice(body) {
         Ok(request) => request,
         Err(cause) => return error(StatusCode::BAD_REQUEST, &format!("the body is no request: {cause}")),
