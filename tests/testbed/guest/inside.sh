@@ -21,10 +21,10 @@ run() {
 # A machine that is emulated is ten times slower: few at a time, so that none waits for the others, and of the teardowns
 # those that end in a cgroup. What else is claimed of them does not depend on the kind of machine.
 # Large trees take minutes here, and the guest has no btrfs: what these show is no matter of systemd or of cgroups.
-run ./node_fs --color never --test-threads 4 --skip cgroups::v1:: --skip subvolumes:: --skip dirs::a_tree_of_any_depth \
-    --skip dirs::many_directories_that_lie_deep --skip dirs::a_directory_with_very_many
+run ./node_fs --color never --test-threads 4 --skip cgroups::v1:: --skip subvolumes:: --skip dirs::tree_of_any_depth \
+    --skip dirs::many_deep_directories --skip dirs::directory_with_many
 # Twenty pods at once starve the others here, and a command in a container takes longer than a hook's two seconds.
-elsewhere=(--skip twenty_pods_terminate_at_once --skip a_pod_that_is_killed_ends_with_its_hook)
+elsewhere=(--skip twenty_pods_terminate_at_once --skip stopped_pod_runs_its_hook)
 elsewhere+=(--skip crashes:: --skip holds:: --skip hooks:: --skip faults:: --skip objects::)
 run env TESTBED_CGROUP_DRIVER=systemd ./node_teardown --color never --test-threads 2 --skip guest:: "${elsewhere[@]}"
 elsewhere+=(--skip breaks:: --skip requests:: --skip bystanders:: --skip volumes::)
