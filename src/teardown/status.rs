@@ -10,6 +10,7 @@ mod addresses;
 mod conditions;
 mod containers;
 mod deadline;
+mod facts;
 mod index;
 mod instance;
 mod merge;
@@ -28,63 +29,16 @@ mod verdict;
 #[cfg(test)]
 mod tests;
 
-use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use k8s_openapi::api::core::v1::PodStatus;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::{
-    model::termination::Eviction,
-    node::cri::types::{Container, ContainerState, RuntimePod},
-};
+use conditions::observed_generation;
 
 pub use deadline::REASON as DEADLINE_EXCEEDED;
+pub use facts::{Facts, Stage};
 pub use message::Messages;
 pub use patch::patch;
 pub use phase::Phase;
-
-/// Stage of the teardown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
-    /// Before and while containers are stopped: processes may run, and no terminal phase is reported.
-    Terminating,
-    /// All containers are stopped and devices unprepared (the kubelet's `podIsTerminal`).
-    Stopped,
-    /// Volumes are unmounted and the cgroup is removed (the kubelet's `TerminatePod`).
-    Terminated,
-}
-
-/// Input of a status.
-#[derive(Debug, Clone, Copy)]
-pub struct Facts<'a> {
-    /// The pod in the API, with its status.
-    pub pod: &'a Pod,
-    /// The pod in the runtime.
-    pub observed: &'a RuntimePod,
-    /// Name of the runtime: container IDs in the API are `<runtime>://<id>`.
-    pub runtime_name: &'a str,
-    /// Wall clock, for start and transition times.
-    pub now: Timestamp,
-    /// Stage of the teardown.
-    pub stage: Stage,
-    /// The eviction that a user requested.
-    pub imposed: Option<&'a Eviction>,
-    /// Termination messages read from disk.
-    pub messages: &'a Messages,
-}
-
-// === impl Facts ===
-
-impl Facts<'_> {
-    /// The stage to report. If a container runs, the pod is not stopped, regardless of the caller (invariant 1).
-    fn stage(&self) -> Stage {
-        let runs = |container: &Container| container.state == ContainerState::Running;
-        if self.observed.containers.iter().any(runs) {
-            Stage::Terminating
-        } else {
-            self.stage
-        }
-    }
-}
 
 /// The wanted status. Fields that this agent does not own are those of the API.
 pub fn generate(facts: &Facts<'_>) -> PodStatus {
@@ -122,14 +76,6 @@ pub fn generate(facts: &Facts<'_>) -> PodStatus {
     };
     normalize::normalize(facts.pod, &mut status);
     status
-}
-
-/// `CalculatePodStatusObservedGeneration`, never less than in the API.
-fn observed_generation(pod: &Pod, api: &PodStatus) -> Option<i64> {
-    pod.metadata
-        .generation
-        .filter(|generation| *generation > 0)
-        .max(api.observed_generation)
 }
 
 /// The API server omits empty lists. Without this, each comparison would find a difference.

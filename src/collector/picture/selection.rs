@@ -2,7 +2,7 @@
 
 use indexmap::IndexSet;
 
-use super::PicturedReference;
+use super::object::PicturedReference;
 use crate::collector::graph::{Graph, Link, NodeId, State};
 
 /// Maximum number of objects: one or two screens.

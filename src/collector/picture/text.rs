@@ -1,6 +1,6 @@
 //! What is written into a picture, in DOT and in SVG alike.
 
-use super::{Appearance, Picture, Pictured, Presence};
+use super::object::{Appearance, Picture, Pictured, Presence};
 use crate::{
     collector::names::{kind, namespaced_name, visible},
     words::{self, counted, plural},

@@ -1,6 +1,6 @@
 //! The collector's decision on an object as text.
 
-use super::{Appearance, text::number};
+use super::{object::Appearance, text::number};
 use crate::{
     collector::{
         decide::{Policy, Step, decide},

@@ -4,9 +4,9 @@ use k8s_openapi::api::core::v1::{
     ContainerState, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus, PodSpec,
 };
 
+use super::facts::{Facts, Stage};
 use super::index::Instances;
 use super::slot::{Kind, Slot, ended, lost};
-use super::{Facts, Stage};
 
 const CRASH_LOOP: &str = "CrashLoopBackOff";
 

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::{PodIP, PodStatus};
 
-use super::Facts;
+use super::facts::Facts;
 use crate::node::cri::types::SandboxState;
 
 /// `podIP` and `podIPs`.

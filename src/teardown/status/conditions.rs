@@ -1,15 +1,15 @@
 //! The conditions of a pod: foreign ones unchanged, then own ones in the kubelet's order.
 
-use k8s_openapi::api::core::v1::{PodCondition, PodSpec, PodStatus};
+use k8s_openapi::api::core::v1::{Pod, PodCondition, PodSpec, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::addresses::uses_host_network;
 use super::containers::Lists;
+use super::facts::{Facts, Stage};
 use super::phase::Phase;
 use super::readiness::{Answer, INITIALIZED, containers_ready, end_of, gates_ready, initialized};
 use super::restart::all_could_restart;
 use super::verdict::Verdict;
-use super::{Facts, Stage, observed_generation};
 use crate::node::cri::types::SandboxState;
 
 pub(super) const READY: &str = "Ready";
@@ -171,4 +171,12 @@ fn why_sandbox_is_not_ready(facts: &Facts<'_>, api: &PodStatus) -> Option<&'stat
         _ if !has_address => Some("pod sandbox has no IP address"),
         _ => None,
     }
+}
+
+/// `CalculatePodStatusObservedGeneration`, never less than in the API.
+pub(super) fn observed_generation(pod: &Pod, api: &PodStatus) -> Option<i64> {
+    pod.metadata
+        .generation
+        .filter(|generation| *generation > 0)
+        .max(api.observed_generation)
 }

@@ -4,11 +4,12 @@ use std::collections::HashSet;
 
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, PodSpec, PodStatus};
 
+use super::facts::Facts;
 use super::index::{ByName, Instances};
 use super::restart::is_sidecar;
 use super::slot::{Kind, Slot};
 use super::transition::Rules;
-use super::{Facts, absent, instance};
+use super::{absent, instance};
 
 /// All container statuses of a pod: regular and ephemeral ones by name, init containers in the order of the spec.
 #[derive(Debug, Clone, Default, PartialEq)]

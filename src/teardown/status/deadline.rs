@@ -3,7 +3,7 @@
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::PodStatus;
 
-use super::Facts;
+use super::facts::Facts;
 use crate::node::cri::types::{Container, ContainerState};
 
 /// Reason of a pod that has exceeded its active deadline.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, PodSpec};
 
-use super::Facts;
+use super::facts::Facts;
 use crate::node::cri::types::{Container as Instance, ContainerState};
 
 /// Values by name. Names are unique in a valid pod. In an invalid one the first counts.

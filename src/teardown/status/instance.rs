@@ -6,9 +6,9 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
+use super::facts::{Facts, Stage};
 use super::message::joined;
 use super::slot::{Kind, STATUS_UNKNOWN, Slot, ended, lost};
-use super::{Facts, Stage};
 use crate::node::cri::types::{Container, ContainerState as RuntimeState};
 
 /// The newest instance is the state, the one before it the last state.

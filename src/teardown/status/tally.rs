@@ -3,10 +3,10 @@
 use k8s_openapi::api::core::v1::{Container, PodSpec};
 
 use super::containers::Lists;
+use super::facts::{Facts, Stage};
 use super::index::ByName;
 use super::phase::{ContainerLife, Phase};
 use super::restart::{comes_back, is_sidecar};
-use super::{Facts, Stage};
 use crate::node::cri::types::Container as Instance;
 
 /// Number of containers in each state.

@@ -3,8 +3,9 @@
 use k8s_openapi::api::core::v1::PodStatus;
 
 use super::containers::Lists;
+use super::facts::{Facts, Stage};
 use super::phase::Phase;
-use super::{Facts, Stage, deadline, tally};
+use super::{deadline, tally};
 
 /// A phase with its reason and message.
 #[derive(Debug, Clone, PartialEq, Eq)]
