@@ -1,4 +1,4 @@
-//! Formats counts, lists and untrusted texts for people.
+//! Formats counts, lists and untrusted texts for output.
 
 /// Names that a list shows at most.
 const NAMED: usize = 3;

@@ -35,7 +35,7 @@ const NAMESPACES: &str = "/api/v1/namespaces?limit=1";
 const PIECE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Timeout of a request that only checks whether a route exists.
 const ROUTE_TIMEOUT: Duration = Duration::from_secs(5);
-/// An APIService says which server serves a version of a group.
+/// An APIService names the server of a version of a group.
 const API_SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
 const JSON: &str = "application/json";
 

@@ -146,7 +146,7 @@ impl Core {
         }
     }
 
-    /// The next request, if there is one. `false` says that more items may be ready now.
+    /// The next request, if there is one; `false` if more items may be ready now.
     pub fn next(&mut self, now: Instant) -> (Option<Request>, bool) {
         for _ in 0..MAX_DECISIONS {
             let at_once = self.limit_state.map_or(1, |limit_state| limit_state.max_in_flight);

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::api::{ApiError, MetadataClient};
 
-/// Maximum time without a look at the queue.
+/// Maximum time between two checks of the queue.
 const IDLE: Duration = Duration::from_secs(60);
 /// Backoff, first and maximum, of a request that got 429 or no answer. Other items are sent in between: the failure may
 /// concern this one only.
@@ -35,7 +35,7 @@ const MAX_PAUSE_OF_ALL: Duration = Duration::from_secs(5);
 /// Pause after a 429 without Retry-After.
 const DEFAULT_PAUSE: Duration = Duration::from_secs(1);
 
-/// Maximum pause of one request, whatever Retry-After says.
+/// Maximum pause of one request, even with a longer Retry-After.
 const MAX_PAUSE: Duration = Duration::from_secs(3600);
 
 /// Minimum number of requests in flight for a nap.
@@ -175,7 +175,7 @@ fn update_limit(done: &Done, limit: &mut Limit, busy: usize, now: Instant) {
     }
 }
 
-/// What the answer shows about the lane.
+/// Feedback of the answer to its lane.
 fn feedback(outcome: &Outcome, duration: Duration, now: Instant) -> Feedback {
     if let Some(pause) = pause_for(outcome) {
         return Feedback::Refused(now + pause);

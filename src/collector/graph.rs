@@ -52,7 +52,7 @@ pub enum WorkItem {
     GetOwner(NodeId),
 }
 
-/// What [`Graph::apply_get`] did with a GET answer.
+/// Result of [`Graph::apply_get`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GetResult {
     /// The answer is applied.

@@ -81,7 +81,7 @@ pub enum Request {
     Delete {
         /// The object.
         target: Target,
-        /// What happens to its dependents.
+        /// Deletion policy for its dependents.
         policy: Policy,
         /// Clear `blockOwnerDeletion` in its references first.
         clear_blocking: bool,

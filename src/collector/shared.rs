@@ -84,7 +84,7 @@ impl Shared {
         self
     }
 
-    /// The next request, if there is one. `false` says that more items may be ready now.
+    /// The next request, if there is one; `false` if more items may be ready now.
     pub fn next(&self, now: Instant) -> (Option<Request>, bool) {
         let mut core = self.lock();
         let next = core.next(now);

@@ -25,7 +25,7 @@ use self::{chain::Chain, find::find, words::Explainer};
 ///
 /// # Errors
 ///
-/// The graph has no such object, or several. The text says what to do.
+/// The graph has no such object, or several. The text has the remedy.
 pub fn explain(core: &Core, name: &ObjectName, now: Instant) -> Result<Explanation, String> {
     find(name, &core.graph).map(|id| of(core, id, now))
 }

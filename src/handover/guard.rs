@@ -40,7 +40,7 @@ pub use absence::{ListComparison, UnlistedPods};
 use activity::Activity;
 
 /// How often the highest resourceVersion is recorded. It changes with every pod; this is enough to detect a restored etcd.
-const REMEMBER_EVERY: Duration = Duration::from_secs(60);
+const RECORD_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Taint of a Node that is lost: its pods are force-deleted and their volumes detached
 /// (<https://kubernetes.io/docs/concepts/cluster-administration/node-shutdown/#non-graceful-node-shutdown>).
@@ -368,7 +368,7 @@ impl Guard {
                 "Pods that a list lacks are not treated as deleted until an operator approves it"
             );
         }
-        let due = state.recorded_at.is_none_or(|at| at.elapsed() >= REMEMBER_EVERY);
+        let due = state.recorded_at.is_none_or(|at| at.elapsed() >= RECORD_INTERVAL);
         if store != state.store && (due || store.held != state.store.held) {
             self.journal.remember_watch(store.clone());
             state.recorded_at = Some(Instant::now());

@@ -26,7 +26,7 @@ pub struct Failure {
     pub step: Step,
     /// Target of the step: a container's name, a path; may be empty.
     pub what: String,
-    /// Message for people.
+    /// Message for the user.
     pub cause: String,
     /// The reason in one word, for metrics.
     pub reason: Cow<'static, str>,

@@ -28,7 +28,7 @@ pub const FULL_NODE: usize = 250;
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PodUid(Arc<str>);
 
-/// UID of a pod, and its names for people.
+/// UID of a pod, with its namespace and name for output.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PodRef {
     /// UID.

@@ -120,7 +120,7 @@ pub struct Blocked {
     pub target: String,
     /// Kind of the reason.
     pub reason: BlockedReason,
-    /// Message for people.
+    /// Message for the user.
     pub message: String,
     /// When the next attempt begins at the latest; `None` during an attempt, or if the whole pod waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -154,7 +154,7 @@ pub struct UnapprovedMismatch {
     pub mismatch: Mismatch,
     /// When it was first detected.
     pub since: Timestamp,
-    /// Message for people.
+    /// Message for the user.
     pub why: String,
 }
 

@@ -112,8 +112,8 @@ pub async fn jobs_and_pods_of_a_cron_job_are_deleted(s: &Scene) -> Result<()> {
         s.create(CRON_JOBS, &cron_job("yearly")).await?;
         let due = json!({"status": {"lastScheduleTime": "2020-06-01T00:00:00Z"}});
         s.change(CRON_JOBS, "yearly/status", &due).await?;
-        let go_on = json!({"spec": {"suspend": false}});
-        s.change(CRON_JOBS, "yearly", &go_on).await?;
+        let resume = json!({"spec": {"suspend": false}});
+        s.change(CRON_JOBS, "yearly", &resume).await?;
         s.wait_for_count(1, JOBS).await?;
         s.wait_for_count(1, PODS).await?;
         s.delete(CRON_JOBS, "yearly", policy).await?;

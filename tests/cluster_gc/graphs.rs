@@ -44,7 +44,7 @@ const STEPS: usize = 4;
 /// Requests in flight.
 const AT_ONCE: usize = 16;
 /// kube-controller-manager does not report when it is idle. It might still change a graph after this time.
-const AFTERTHOUGHTS: Duration = Duration::from_secs(3);
+const SETTLE_TIME: Duration = Duration::from_secs(3);
 const FENCE: &str = "fence";
 
 /// The collector under test.
@@ -182,7 +182,7 @@ async fn settle(admin: &Client, tested_graphs: &mut [TestedGraph], collector: Co
                 Ok((wrong == 0).then_some(()))
             });
             drop(fits.await);
-            sleep(AFTERTHOUGHTS).await;
+            sleep(SETTLE_TIME).await;
         }
     }
     let all = field::read(admin).await?;

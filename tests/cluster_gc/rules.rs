@@ -12,7 +12,7 @@ const MAPS: &str = "configmaps/v1";
 const SECRETS: &str = "secrets/v1";
 const ROLES: &str = "clusterroles.rbac.authorization.k8s.io/v1";
 const CONTROLLERS: &str = "replicationcontrollers/v1";
-const MISPLACED: &str = "OwnerRefInvalidNamespace";
+const WRONG_NAMESPACE: &str = "OwnerRefInvalidNamespace";
 
 fn role(name: &str, s: &Scene) -> String {
     format!("{}/{name}", in_namespace(ROLES, "")).replace("NAME", &s.namespace)
@@ -51,7 +51,7 @@ pub async fn an_owner_in_another_namespace_is_absent_and_reported_in_an_event(s:
     let secrets = in_namespace(SECRETS, &other);
     let bad = plain("bad", &owned([to(&owner, false)]));
     let bad = s.admin().create(&secrets, &bad).await?.ok()?;
-    let event = s.event(&other, MISPLACED, &bad["metadata"]["uid"]).await?;
+    let event = s.event(&other, WRONG_NAMESPACE, &bad["metadata"]["uid"]).await?;
     let uid = owner["metadata"]["uid"].as_str().unwrap_or_default();
     // Like kube-controller-manager: both namespaces are the dependent's.
     let message = format!(
@@ -73,7 +73,7 @@ pub async fn a_cluster_scoped_object_with_a_namespaced_owner_stays_and_is_report
     s.secret("child", &owned([to(&owner, false)])).await?;
     s.wait_until_processed(MAPS).await?;
     let bad = new_role(s, "NAME-bad", &owned([to(&owner, true)])).await?;
-    let event = s.event("default", MISPLACED, &bad["metadata"]["uid"]).await?;
+    let event = s.event("default", WRONG_NAMESPACE, &bad["metadata"]["uid"]).await?;
     let message = event["message"].as_str().unwrap_or_default();
     ensure!(message.ends_with("does not exist in namespace \"\""), "{event}");
     s.delete(MAPS, "owner", "Background").await?;

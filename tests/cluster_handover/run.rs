@@ -78,22 +78,21 @@ pub async fn run(plan: &Plan) -> Result<Report> {
     eprintln!("{plan:?}");
     let mut dice = Dice::new(plan.seed);
     let mut scene = Scene::start(&plan.take_over_after).await?;
-    let mut flock = Pods::default();
+    let mut pods = Pods::default();
     let mut taken_over = 0;
     let threshold = humantime::parse_duration(&plan.take_over_after)?;
     for nth in 0..plan.deaths {
         let up = Duration::from_secs(3) + dice.millis(9_000);
-        flock.run_for(&scene, &mut dice, up).await?;
+        pods.run_for(&scene, &mut dice, up).await?;
         scene.end_kubelet(&mut dice).await?;
         // One in four is a restart, too short for a takeover.
         let away = if dice.one_in(4) {
-            flock
-                .run_for(&scene, &mut dice, threshold.min(Duration::from_secs(30)) / 2)
+            pods.run_for(&scene, &mut dice, threshold.min(Duration::from_secs(30)) / 2)
                 .await?;
             "a restart"
         } else {
             let patience = threshold + TAKEOVER_MARGIN;
-            let ours = flock.during(&scene, &mut dice, scene.wait_active(patience)).await?;
+            let ours = pods.during(&scene, &mut dice, scene.wait_active(patience)).await?;
             if !ours {
                 bail!(
                     "the agent does not take over: {}",
@@ -102,16 +101,16 @@ pub async fn run(plan: &Plan) -> Result<Report> {
             }
             taken_over += 1;
             let some = dice.millis(6_000);
-            flock.run_for(&scene, &mut dice, some).await?;
+            pods.run_for(&scene, &mut dice, some).await?;
             // Killed during its work, and then between its acts.
             if dice.one_in(3) {
                 scene.restart_agent().await?;
-                let ours = flock.during(&scene, &mut dice, scene.wait_active(patience)).await?;
+                let ours = pods.during(&scene, &mut dice, scene.wait_active(patience)).await?;
                 if !ours {
                     bail!("an agent that was killed does not go on");
                 }
                 let some = dice.millis(3_000);
-                flock.run_for(&scene, &mut dice, some).await?;
+                pods.run_for(&scene, &mut dice, some).await?;
             }
             "taken over"
         };
@@ -119,25 +118,24 @@ pub async fn run(plan: &Plan) -> Result<Report> {
             0 => Handover::None,
             1 => scene.request_handover(Duration::from_millis(200)).await?,
             _ => {
-                flock
-                    .during(&scene, &mut dice, scene.request_handover(Duration::from_secs(60)))
+                pods.during(&scene, &mut dice, scene.request_handover(Duration::from_secs(60)))
                     .await?
             }
         };
         eprintln!("death {} of {}: {away}, then {before:?}", nth + 1, plan.deaths);
         scene.start_kubelet(before).await?;
     }
-    let deleted = flock.deleted.len();
-    let stuck = flock.delete_all(&scene).await?;
-    let acts = scene.acts(&flock.uids)?;
-    let names = flock
+    let deleted = pods.deleted.len();
+    let stuck = pods.delete_all(&scene).await?;
+    let acts = scene.acts(&pods.uids)?;
+    let names = pods
         .uids
         .iter()
         .map(|(name, uid)| (uid.clone(), format!("default/{name}")));
     let names = names.collect();
     let verdict = judge(&scene.lives, &acts, &names);
-    let acts_before_deletion = acts_before_deletion(&acts, &flock.asked(), &flock.never_started, &names);
-    let left = flock.left(&scene).await?;
+    let acts_before_deletion = acts_before_deletion(&acts, &pods.asked(), &pods.never_started, &names);
+    let left = pods.left(&scene).await?;
     let wrong = [
         &verdict.overlaps,
         &verdict.run_again,
@@ -161,7 +159,7 @@ pub async fn run(plan: &Plan) -> Result<Report> {
         lives: scene.lives.clone(),
         taken_over,
         agent_deaths: scene.agent_deaths.len(),
-        pods: flock.uids.len(),
+        pods: pods.uids.len(),
         deleted,
         by: of(|_| true),
         hooks: of(|act| act.what == HOOK),
@@ -170,8 +168,8 @@ pub async fn run(plan: &Plan) -> Result<Report> {
         writes: of(|act| act.what.contains(WRITE)),
         verdict,
         acts_before_deletion,
-        never_started: flock.never_started.len(),
-        lost: flock.lost,
+        never_started: pods.never_started.len(),
+        lost: pods.lost,
         stuck,
         left,
         unremovable: unremovable.iter().filter(|line| line.starts_with("container")).count(),
@@ -424,7 +422,7 @@ impl fmt::Display for Report {
             ("  the latest so many milliseconds after it was there", millis),
             ("acts that it cut short", *in_flight),
             (
-                "acts of the agent on pods that nobody had deleted",
+                "acts of the agent on pods that were not deleted",
                 self.acts_before_deletion.len(),
             ),
             (
@@ -438,7 +436,7 @@ impl fmt::Display for Report {
                 "containers whose start was cut short with their kubelet, which the runtime can remove no more",
                 self.unremovable,
             ),
-            ("calls of pods that nobody knows", self.unknown),
+            ("calls for unknown pods", self.unknown),
         ];
         writeln!(f, "{} in {:.0} s", self.plan, self.took)?;
         rows.iter()

@@ -150,7 +150,7 @@ impl Half<'_> {
     /// Evicts and deletes the pods, waits for their final states and returns them.
     pub async fn end(&self, power: &Power<'_>) -> Result<Vec<Outcome>> {
         let before = self.pods().await?;
-        let told_before = self.events().await?;
+        let earlier_events = self.events().await?;
         let began = Timestamp::from_second(Timestamp::now().as_second())?;
         let pods = &before;
         let deletions = self.scenarios.iter().map(|scenario| async move {
@@ -184,12 +184,12 @@ impl Half<'_> {
             seen = pods;
             sleep(POLL).await;
         }
-        let told = self.events().await?;
+        let events = self.events().await?;
         let outcome = |scenario: &Scenario| {
             let of = |pods: &BTreeMap<String, Value>| pods[&name(scenario)].clone();
             let uid = &before[&name(scenario)]["metadata"]["uid"];
-            let news = told.iter().filter(|(id, event)| {
-                let old = told_before.get(*id);
+            let news = events.iter().filter(|(id, event)| {
+                let old = earlier_events.get(*id);
                 event["involvedObject"]["uid"] == *uid && old.is_none_or(|old| old["count"] != event["count"])
             });
             Outcome {

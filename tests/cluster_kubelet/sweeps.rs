@@ -27,15 +27,15 @@ pub struct Sweeps {
 impl Sweeps {
     /// Creates a log directory without a pod, again after each removal.
     pub fn watch(pod_logs: &Path) -> Result<Self> {
-        let nobodys = pod_logs.join("testbed_nobody_00000000-0000-4000-8000-000000000000");
-        fs::create_dir(&nobodys).with_context(|| format!("create {}", nobodys.display()))?;
+        let without_pod = pod_logs.join("testbed_absent_00000000-0000-4000-8000-000000000000");
+        fs::create_dir(&without_pod).with_context(|| format!("create {}", without_pod.display()))?;
         let (swept, last) = watch::channel(None);
         let mut watching = JoinSet::new();
         watching.spawn(async move {
             loop {
                 sleep(POLL).await;
                 // Where it was swept away.
-                if fs::create_dir(&nobodys).is_ok() {
+                if fs::create_dir(&without_pod).is_ok() {
                     swept.send_replace(Some(Instant::now()));
                 }
             }

@@ -42,7 +42,7 @@ async fn pause(node: &Node) -> Pause {
 
 async fn assert_names_stubborn(node: &Node) {
     let handed_back = request_handover(node, secs(60)).await;
-    assert_eq!(handed_back.cut_short, ["default/deaf"]);
+    assert_eq!(handed_back.cut_short, ["default/stubborn"]);
 }
 
 /// It could not continue its predecessor's work.
@@ -232,7 +232,7 @@ async fn pod_in_progress_is_named_after_a_short_lived_kubelet() {
             assert_names_stubborn(&stage.node).await;
         } else {
             let (_, handed_back) = tokio::join!(moment, request_handover_at(&socket, secs(60)));
-            assert_eq!(handed_back.cut_short, ["default/deaf"]);
+            assert_eq!(handed_back.cut_short, ["default/stubborn"]);
         }
     }
 }

@@ -240,11 +240,11 @@ async fn kept_pod_is_not_reported_again_after_a_restart() {
     node.cri.allow_everything();
     node.start().await;
     wait_until("the pod is kept", async || node.status().await.pods.kept == 1).await;
-    assert_eq!(log.lines("Teardown begins").len(), 1);
+    assert_eq!(log.lines("Teardown started").len(), 1);
     node.crash().await;
     node.start().await;
     wait_until("the pod is kept", async || node.status().await.pods.kept == 1).await;
-    assert_eq!(log.lines("Teardown goes on after a restart"), Vec::<String>::new());
+    assert_eq!(log.lines("Teardown resumed after a restart"), Vec::<String>::new());
     // A later deletion is reported.
     node.delete("web", None).await;
     node.wait_torn_down("web").await;

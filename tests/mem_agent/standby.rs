@@ -534,7 +534,7 @@ async fn pod_is_explained_from_the_journal_before_the_first_list() {
     stage.node.launch().await;
     sleep(secs(3)).await;
     let socket = &stage.node.flags.socket.socket;
-    let name = "default/deaf".parse().unwrap();
+    let name = "default/stubborn".parse().unwrap();
     let answer = client::get::<Explanation>(socket, &path_of(&name))
         .await
         .unwrap_err()

@@ -154,7 +154,7 @@ async fn request_of_a_caller_that_hangs_up_is_logged_with_its_result() {
         }
     }
     wait_until("both results are logged", async || {
-        log.lines("is granted").len() + log.lines("is refused").len() == 2
+        log.lines("Pod stop request granted").len() + log.lines("Pod stop request refused").len() == 2
     })
     .await;
     let asked = log.lines("Pod stop requested");
@@ -162,8 +162,8 @@ async fn request_of_a_caller_that_hangs_up_is_logged_with_its_result() {
         asked.len() == 2 && asked.iter().all(|line| line.contains("peer=\"uid ")),
         "{asked:?}"
     );
-    assert!(log.lines("is granted")[0].contains("pod.uid=\"uid-web\""));
-    assert!(log.lines("is refused")[0].contains("no pod default/missing"));
+    assert!(log.lines("Pod stop request granted")[0].contains("pod.uid=\"uid-web\""));
+    assert!(log.lines("Pod stop request refused")[0].contains("no pod default/missing"));
     wait_until("the pod has terminated", async || {
         node.get("web").await.unwrap()["status"]["phase"] == "Succeeded"
     })

@@ -264,7 +264,7 @@ async fn at_a_cold_start_invalid_references_do_not_affect_valid_ones() {
     for number in 0..300 {
         cluster.insert_secret("other", &format!("single-{number}"), &good);
         let kind = format!("Nothing{}", number % 25);
-        let owners = [good[0].clone(), absent_owner("nobody.test/v1", &kind, number)];
+        let owners = [good[0].clone(), absent_owner("absent.test/v1", &kind, number)];
         cluster.insert_secret("other", &format!("double-{number}"), &owners);
     }
     for number in 0..10 {

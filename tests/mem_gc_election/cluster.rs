@@ -139,18 +139,18 @@ impl Cluster {
         let (net, network_state) = watch::channel(Net::Up);
         let network = tokio::spawn(network(listener, server, network_state));
         let (config, path) = self.credentials_at(name, &url).await;
-        // Not random: an agent's pauses depend on it.
+        // Not random: the agent's interval depends on it.
         let election = LeaderElection::new(name.to_owned(), mode, dry_run);
         let client = MetadataClient::new(&config, path, Effects::new(dry_run, election.gate())).unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
-        let kept = election.clone();
+        let running = election.clone();
         let task = tokio::spawn(async move {
             let stopped = async {
                 if stopped.await.is_err() {
                     std::future::pending::<()>().await;
                 }
             };
-            kept.run(&client, stopped).await;
+            running.run(&client, stopped).await;
         });
         Agent {
             election,
@@ -201,8 +201,8 @@ impl Cluster {
 
 impl Agent {
     pub fn works(&self) -> bool {
-        let told = matches!(*self.election.watch().borrow(), CollectorRole::Active { .. });
-        told && self.election.may_write().is_ok()
+        let is_active = matches!(*self.election.watch().borrow(), CollectorRole::Active { .. });
+        is_active && self.election.may_write().is_ok()
     }
 
     pub fn why(&self) -> String {

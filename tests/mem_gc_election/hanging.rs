@@ -28,8 +28,8 @@ async fn slow_answers_of_a_kind_do_not_end_leadership() {
     let (config, path) = cluster.credentials("one").await;
     let election = LeaderElection::new("one".to_owned(), Mode::Always, false);
     let client = MetadataClient::new(&config, path, Effects::new(false, election.gate())).unwrap();
-    let (kept, same) = (election.clone(), client.clone());
-    tokio::spawn(async move { kept.run(&same, std::future::pending()).await });
+    let (running, same) = (election.clone(), client.clone());
+    tokio::spawn(async move { running.run(&same, std::future::pending()).await });
     wait_until(secs(30), || election.may_write().is_ok()).await;
     let things = definition("a.test", true, &["v1"]);
     cluster.admin.create(DEFINITIONS, &things).await.unwrap().ok().unwrap();

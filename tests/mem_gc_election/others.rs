@@ -124,7 +124,7 @@ async fn a_standby_holder_yields_the_lease_to_mode_always() {
         assert!(view.is_own && view.stands_by);
         assert!(
             waits.election.view().lease.unwrap().stands_by,
-            "one that waits is told, too"
+            "a waiting agent sees it, too"
         );
         sleep(dice.millis(5_000)).await;
         let always = cluster.agent("always", Mode::Always).await;

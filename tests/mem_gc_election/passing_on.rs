@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 use crate::cluster::{Cluster, LEASES, Net, assert_at_most_one, dice, expect_no_violation, secs, wait_until};
 
 /// Interval of a waiting agent, with its requests.
-const LOOK: u64 = 7;
+const WAIT: u64 = 7;
 
 #[tokio::test(start_paused = true)]
 async fn the_lease_of_a_crashed_holder_is_taken_over_after_its_duration() {
@@ -24,7 +24,7 @@ async fn the_lease_of_a_crashed_holder_is_taken_over_after_its_duration() {
         assert!(one.works() && !other.works());
         assert_eq!(other.why(), "one holds the Lease kube-system/pod-teardown-gc");
         one.crash().await;
-        let took = wait_until(secs(15 + 2 + LOOK), || other.works()).await;
+        let took = wait_until(secs(15 + 2 + WAIT), || other.works()).await;
         assert!(took >= secs(13), "{took:?}");
         expect_no_violation(&mut watcher);
         let lease = cluster.lease("pod-teardown-gc").await;
@@ -44,7 +44,7 @@ async fn a_stopped_holder_releases_the_lease_for_an_immediate_takeover() {
         one.stop().await;
         assert!(one.election.may_write().is_err());
         assert_eq!(cluster.lease("pod-teardown-gc").await["spec"]["holderIdentity"], "");
-        wait_until(secs(LOOK), || other.works()).await;
+        wait_until(secs(WAIT), || other.works()).await;
         expect_no_violation(&mut watcher);
     }
 }
@@ -123,7 +123,7 @@ async fn clock_skew_of_a_holder_has_no_effect() {
             cluster.renew("pod-teardown-gc", "stranger", off).await;
             assert!(!one.works());
         }
-        let took = wait_until(secs(15 + LOOK), || one.works()).await;
+        let took = wait_until(secs(15 + WAIT), || one.works()).await;
         assert!(took >= secs(15), "{took:?}");
     }
 }

@@ -46,7 +46,7 @@ impl Graph {
         self.compact(id);
     }
 
-    /// Forgets that nodes were absent, and enqueues a GET for each. What is known of orphaning stays.
+    /// Forgets that nodes were absent, and enqueues a GET for each. The record of orphaning stays.
     pub fn recheck_absent(&mut self) {
         let is_absent = |id: &NodeId| self.links.node(*id).state.has(State::ABSENT);
         let absent: Vec<NodeId> = self.links.all().filter(is_absent).collect();

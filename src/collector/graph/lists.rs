@@ -6,7 +6,7 @@ use crate::collector::kinds::KindId;
 // === impl Graph ===
 
 impl Graph {
-    /// Starts a list of this kind. What an aborted list has shown does not count.
+    /// Starts a list of this kind. Results of an aborted list do not count.
     pub fn begin_list(&mut self, kind: KindId) {
         let ListMark { mark, is_open } = self.list_mark(kind);
         self.older_states.retain(|(of, _)| *of != kind);

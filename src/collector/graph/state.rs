@@ -82,7 +82,7 @@ impl State {
         self.has(Self::FREE)
     }
 
-    /// Whether more is known of it than that it exists.
+    /// Whether its deletion state is known, not only its existence.
     pub(super) fn has_deletion_facts(self) -> bool {
         self.has(Self::DELETING) || self.has(Self::ORPHAN) || self.has(Self::FOREGROUND)
     }

@@ -1,4 +1,4 @@
-//! What is written into a picture, in DOT and in SVG alike.
+//! Texts of a picture, for DOT and SVG.
 
 use super::object::{Appearance, Picture, Pictured, Presence};
 use crate::{

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::collector::{graph::WorkItem, kinds::KindId};
 
-/// A slower answer counts as slow. It says nothing about the load of the API server.
+/// A slower answer counts as slow. It does not show the load of the API server.
 pub const SLOW: Duration = Duration::from_secs(2);
 /// Maximum number of requests in flight of a lane that is slow, or whose last request failed.
 const MAX_SLOW: usize = 4;
@@ -51,7 +51,7 @@ struct LaneState {
     paused_until: Option<Instant>,
 }
 
-/// What an answer says about its lane.
+/// Feedback of an answer to its lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Feedback {
     /// A fast answer.

@@ -1,4 +1,4 @@
-//! What the graph knows after relists, answers and removed kinds.
+//! State of the graph after relists, answers and removed kinds.
 
 use super::{
     cases::{APPLE, BIRCH, adopt, apple, family, names, settled_collector},

@@ -19,7 +19,7 @@ const MIN_COMMON_PREFIX: usize = 3;
 ///
 /// # Errors
 ///
-/// No node has this name, or several have. The text says what to do.
+/// No node has this name, or several have. The text has the remedy.
 pub fn find(name: &ObjectName, graph: &Graph) -> Result<NodeId, String> {
     let mut found: Vec<NodeId> = match name {
         ObjectName::Uid(uid) => graph.with_uid(uid),

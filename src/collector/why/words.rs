@@ -125,7 +125,7 @@ impl Explainer<'_> {
         )
     }
 
-    /// What the last node of the chain waits for.
+    /// The wait of the chain's last node.
     fn last_wait(&self, id: NodeId) -> String {
         let graph = self.graph();
         let state = graph.node(id).state;

@@ -1,4 +1,4 @@
-//! What an answer is decoded to.
+//! Decoded answers.
 
 use prost::DecodeError;
 

@@ -1,4 +1,4 @@
-//! What proves that a pod was deleted. A timeout, an incomplete list, a restored etcd or another cluster prove nothing.
+//! Proofs that a pod was deleted. A timeout, an incomplete list, a restored etcd or another cluster prove nothing.
 
 use std::collections::BTreeSet;
 

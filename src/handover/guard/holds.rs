@@ -34,7 +34,7 @@ pub struct SafetyHold {
     pub uid: Option<String>,
     /// Since when it blocks.
     pub since: Option<Timestamp>,
-    /// Message for people.
+    /// Message for the user.
     pub why: String,
     /// What the agent does after an approval.
     pub release: String,

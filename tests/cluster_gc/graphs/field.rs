@@ -147,7 +147,7 @@ impl Graph {
             ),
             Target::OtherKind(target, kind) => (kind.called(owner.old), called(target), uids[target].clone()),
             Target::Never(kind) => (kind.called(owner.old), "never".to_owned(), never()),
-            Target::Unserved => (("nobody.test/v1", "Nothing"), "never".to_owned(), never()),
+            Target::Unserved => (("absent.test/v1", "Nothing"), "never".to_owned(), never()),
         };
         json!({
             "apiVersion": version, "kind": kind, "name": name, "uid": uid, "blockOwnerDeletion": owner.blocking,

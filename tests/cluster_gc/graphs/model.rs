@@ -29,7 +29,7 @@ enum Owner {
     Solid,
     Waiting,
     Absent,
-    Untold,
+    Unresolved,
 }
 
 /// The initial state: all objects exist.
@@ -158,7 +158,7 @@ impl Step<'_> {
             .map(|&(owner, _)| (owner, self.owner(number, owner)))
             .collect();
         let has = |kind| owners.iter().any(|&(_, owner)| owner == kind);
-        if owners.is_empty() || has(Owner::Untold) {
+        if owners.is_empty() || has(Owner::Unresolved) {
             return;
         }
         if has(Owner::Solid) {
@@ -216,12 +216,12 @@ impl Step<'_> {
         // A cluster-scoped object cannot have a namespaced owner.
         let nowhere = |kind: Kind| kind.is_namespaced() && thing.space == Space::Cluster;
         let kind = match thing.owners[owner].target {
-            Target::Unserved => return Owner::Untold,
+            Target::Unserved => return Owner::Unresolved,
             Target::Thing(target) | Target::OtherName(target) => self.plan.things[target].kind,
             Target::OtherKind(_, kind) | Target::Never(kind) => kind,
         };
         if nowhere(kind) {
-            return Owner::Untold;
+            return Owner::Unresolved;
         }
         match self
             .target(number, owner)

@@ -157,7 +157,7 @@ impl Plan {
         let may_wait = self.deletions.iter().any(foreground) || self.things.iter().any(|it| it.finalizers.foreground);
         let may_stay = self.things.iter().any(|it| it.finalizers.with_finalizer);
         let is_placed = self.things.iter().all(|thing| {
-            let odd = |owner: &Reference| match owner.target {
+            let is_invalid = |owner: &Reference| match owner.target {
                 Target::Thing(target) => {
                     let target = &self.things[target];
                     target.kind.is_namespaced() && target.space != thing.space
@@ -166,8 +166,8 @@ impl Plan {
                 Target::Never(_) | Target::Unserved => false,
             };
             let alone = thing.finalizers == Finalizers::default() && thing.space != Space::Cluster;
-            let untold = thing.owners.iter().any(|owner| owner.target == Target::Unserved);
-            !thing.owners.iter().any(odd) || (alone && !untold)
+            let unresolved = thing.owners.iter().any(|owner| owner.target == Target::Unserved);
+            !thing.owners.iter().any(is_invalid) || (alone && !unresolved)
         });
         is_placed && !(may_wait && may_stay)
     }

@@ -21,7 +21,7 @@ pub fn scenarios() -> Vec<Scenario> {
             hooked(&ends(0), &json!({ "sleep": { "seconds": 1 } })),
         ),
         scenario("hook_that_asks", hooked(&serves, &get)),
-        scenario("hook_that_asks_nobody", hooked(&ends(0), &get)),
+        scenario("http_hook_without_a_server", hooked(&ends(0), &get)),
         scenario(
             "hook_of_a_sidecar_that_fails",
             after(

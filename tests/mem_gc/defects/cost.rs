@@ -75,7 +75,7 @@ async fn a_foreground_deletion_costs_one_request_and_constant_time_per_dependent
 async fn an_unresolvable_reference_costs_no_request_and_is_reported() {
     let mut cluster = Cluster::new().await;
     for (name, version, kind) in [
-        ("group", "nobody.test/v1", "Thing"),
+        ("group", "absent.test/v1", "Thing"),
         ("version", "apps/v9", "Nothing"),
         ("kind", "v1", "Thing"),
     ] {
@@ -91,7 +91,7 @@ async fn an_unresolvable_reference_costs_no_request_and_is_reported() {
         [
             "Nothing.apps default/never",
             "Thing default/never",
-            "Thing.nobody.test default/never"
+            "Thing.absent.test default/never"
         ]
     );
     sleep(secs(3600)).await;

@@ -23,7 +23,7 @@ async fn a_foreground_deletion_first_seen_in_a_list_of_several_pages_ends() {
     cluster.delete(&map_path("a-owner"), "Foreground").await;
     cluster.inject(Fault::delay(secs(1)).verb("list").resource("configmaps"));
     cluster.start_synced().await;
-    // It must not stay for ever either.
+    // It must not stay, either.
     sleep(secs(7200)).await;
     cluster.wait_for_deletion("a-owner").await;
 }
