@@ -31,32 +31,32 @@ use crate::{
     stage::{AgentProcess, NODE, Stage},
 };
 
-/// At most so much resident memory, in MiB.
+/// Limit of resident memory, in MiB.
 const RESIDENT: f64 = 14.0;
-/// At most so much of one processor, in per cent.
+/// Limit of CPU usage, in percent of one processor.
 const CPU: f64 = 0.1;
-/// After the pods have started, and again after the agent has.
+/// Pause after the pods have started, and again after the agent has.
 const SETTLE: Duration = Duration::from_secs(30);
-/// How often it is looked at.
+/// Interval of samples.
 const LOOKS: u32 = 10;
 
 /// What is measured, and with what.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// How long it is looked at.
+    /// Duration of the measurement.
     pub time: Duration,
     /// How many pods the kubelet runs.
     pub pods: usize,
     /// The agent's program.
     pub agent: PathBuf,
-    /// Where the figures go, beside the table.
+    /// File for the figures as JSON.
     pub json: Option<PathBuf>,
 }
 
-/// What was seen up to one moment.
+/// Values at one moment.
 #[derive(Debug, Clone, Copy, Serialize)]
 struct Sample {
-    /// Seconds since the first look.
+    /// Seconds since the first sample.
     at: f64,
     /// Of the processor so far, in seconds.
     cpu: f64,
@@ -160,7 +160,7 @@ async fn receive_notifications<T>(notified: &UnixDatagram) -> Result<T> {
     }
 }
 
-/// Which agent it is.
+/// Version and build of the agent.
 fn programs(agent: &PathBuf) -> String {
     let size = fs::metadata(agent).map_or(0, |found| found.len());
     let version = Command::new(agent).arg("--version").output();

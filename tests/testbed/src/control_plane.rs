@@ -1,7 +1,7 @@
 //! A real control plane: etcd and kube-apiserver as plain processes, with the Node authorizer and NodeRestriction on.
 //!
-//! `binaries → credentials → etcd → kube-apiserver → /readyz`. All of it lies in one directory, which goes with it.
-//! Controllers come with a [`ControllerManager`], for those who want some.
+//! `binaries → credentials → etcd → kube-apiserver → /readyz`. Everything is in one directory, which is removed with it.
+//! Controllers are started separately by [`ControllerManager`].
 
 mod accounts;
 pub(crate) mod binaries;
@@ -33,26 +33,26 @@ use crate::{
     rest::{self, Client},
 };
 
-/// How long a start may take: about 4 s on an idle machine, several times that on a busy one.
+/// Limit of a start: about 4 s on an idle machine, several times that on a busy one.
 const START_TIMEOUT: Duration = Duration::from_secs(120);
 /// Interval of readiness checks.
 const POLL: Duration = Duration::from_millis(100);
 /// A free port may be taken before it is used: then others are tried.
 const ATTEMPTS: usize = 3;
-/// Made by the server itself, after it is ready.
+/// The server creates it after it is ready.
 const SYSTEM_NAMESPACES: [&str; 3] = ["default", "kube-node-lease", "kube-system"];
 
 const AUDIT_POLICY: &str = "audit-policy.yaml";
 const AUDIT_LOG: &str = "audit.log";
 
-/// A running control plane; it ends when this is dropped, or when the process that started it is killed.
+/// A running control plane. It is stopped when this is dropped, or when the process that started it is killed.
 #[derive(Debug)]
 pub struct ControlPlane {
     url: String,
     etcd_url: String,
     credentials: Credentials,
     admin: Client,
-    // Fields are dropped in this order: first the server, then its store, then the directory under both.
+    // Fields are dropped in this order: the server, then its store, then their directory.
     _apiserver: Process,
     _etcd: Process,
     directory: Directory,
@@ -68,7 +68,7 @@ impl ControlPlane {
 
     /// Starts a control plane and returns once it serves.
     ///
-    /// The first start on a machine may build it, which takes minutes; the build says so.
+    /// The first start on a machine may build it, which takes minutes and is logged.
     pub async fn start() -> Result<Self> {
         let binaries = Binaries::find().await?;
         let mut last = None;
@@ -124,7 +124,7 @@ impl ControlPlane {
                 format!("--client-ca-file={}", file(credentials::CA)),
                 "--authorization-mode=Node,RBAC".to_owned(),
                 "--enable-admission-plugins=NodeRestriction".to_owned(),
-                // It wants a service account in every namespace, which the controller manager would make.
+                // The server requires a service account in every namespace, which the controller manager would create.
                 "--disable-admission-plugins=ServiceAccount".to_owned(),
                 "--allow-privileged=true".to_owned(),
                 "--service-account-issuer=https://testbed.test".to_owned(),
@@ -152,14 +152,14 @@ impl ControlPlane {
         })
     }
 
-    /// Where a kubectl is, for what people do with one.
+    /// Path of a kubectl.
     pub async fn kubectl() -> Result<PathBuf> {
         binaries::kubectl().await
     }
 
-    /// Starts controllers for it; they end when the result is dropped.
+    /// Starts controllers; they are stopped when the result is dropped.
     ///
-    /// Those that do not elect a leader are at work when this returns.
+    /// Controllers without leader election run when this returns.
     pub async fn start_controllers(&self, settings: &Settings) -> Result<ControllerManager> {
         ControllerManager::start(self, settings).await
     }
@@ -177,12 +177,12 @@ impl ControlPlane {
         }
     }
 
-    /// A certificate of a node that ends so long from now, and its key, as a kubelet keeps them: in one file.
+    /// A certificate of a node that expires after this time, and its key, in one file as a kubelet stores them.
     pub fn node_certificate(&self, node: &str, valid: Duration) -> Result<String> {
         self.credentials.node_certificate(node, valid)
     }
 
-    /// A kubeconfig of a node whose certificate and key lie in that file.
+    /// A kubeconfig of a node with its certificate and key in that file.
     pub fn node_kubeconfig_with(&self, node: &str, pem: &Path) -> String {
         let pair = format!("client-certificate: {0}\n    client-key: {0}", pem.display());
         kubeconfig_of(
@@ -193,12 +193,12 @@ impl ControlPlane {
         )
     }
 
-    /// Where the server writes down, one line of JSON each, who has written to pods.
+    /// The server's audit log of writes to pods, one line of JSON each.
     pub fn audit_log(&self) -> PathBuf {
         self.directory.path().join(AUDIT_LOG)
     }
 
-    /// Compacts the store up to now, which the server's own compactor would do within ten minutes.
+    /// Compacts the store up to now, which the server would do within ten minutes.
     async fn compact(&self) -> Result<()> {
         let etcd = Client::new(&self.etcd_url, "", None)?;
         let range = etcd.create("/v3/kv/range", &json!({"key": "Lw=="})).await?.ok()?;
@@ -247,7 +247,7 @@ impl ApiServer for ControlPlane {
     }
 }
 
-/// Asks until the answer is 200; a process that has ended never will.
+/// Polls until the answer is 200; fails if the process exits.
 async fn ready(process: &mut Process, client: &Client, path: &str) -> Result<()> {
     loop {
         if client.get(path).await.is_ok_and(|answer| answer.status.is_success()) {
@@ -264,7 +264,7 @@ async fn ready(process: &mut Process, client: &Client, path: &str) -> Result<()>
     }
 }
 
-/// What is written of pods, and when it was answered; of nothing else.
+/// Audit policy: only completed writes of pods.
 fn audit_policy() -> String {
     let pods = json!([{"group": "", "resources": ["pods", "pods/status", "pods/eviction"]}]);
     let policy = json!({
@@ -281,7 +281,7 @@ fn audit_policy() -> String {
 }
 
 pub(crate) fn free_ports<const N: usize>() -> Result<[u16; N]> {
-    // All are held until all are known, so that none is named twice.
+    // All ports are reserved until all are known, so that none is used twice.
     let mut held = Vec::with_capacity(N);
     let mut ports = [0; N];
     for port in &mut ports {
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_that_dies_at_its_start_is_reported_with_its_last_words() -> Result<()> {
+    async fn server_that_exits_at_its_start_is_reported_with_its_log() -> Result<()> {
         let directory = Directory::new()?;
         let mut process = shell(&directory, "echo cannot go on >&2; exit 3")?;
         let unreachable = Client::new("http://127.0.0.1:1", "", None)?;
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_gone_once_it_is_dropped() -> Result<()> {
+    fn process_is_reaped_on_drop() -> Result<()> {
         let directory = Directory::new()?;
         let process = shell(&directory, "exec sleep 600")?;
         let proc = std::path::PathBuf::from(format!("/proc/{}", process.id()));

@@ -1,4 +1,4 @@
-//! The unix socket that a gRPC server is reached by, and the ways in which it can misbehave.
+//! The unix socket of a gRPC server, and its faults.
 
 use std::future::pending;
 use std::io;
@@ -17,25 +17,25 @@ use tonic::service::Routes;
 use tonic::transport::Server;
 use tonic::transport::server::Connected;
 
-/// How a socket treats those who connect.
+/// How a socket treats new connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Manner {
-    /// As what it is.
+    /// It serves them.
     Serve,
-    /// Takes connections and says nothing.
+    /// It accepts them and never answers.
     Silent,
-    /// Greets in another protocol.
+    /// It speaks another protocol.
     Foreign,
 }
 
-/// A socket that is listened on until it is closed.
+/// A socket that listens until it is closed.
 #[derive(Debug)]
 pub(crate) struct Socket {
     cut: CancellationToken,
     tasks: TaskTracker,
 }
 
-/// A server's end of a connection that can be cut from outside.
+/// A server's end of a connection that can be closed from outside.
 struct Wire {
     stream: UnixStream,
     cut: Pin<Box<WaitForCancellationFutureOwned>>,
@@ -48,7 +48,7 @@ const GREETING: &[u8] = b"SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3\r\n";
 // === impl Socket ===
 
 impl Socket {
-    /// Listens at `path`; a socket that lies there already is replaced.
+    /// Listens at `path`; an existing socket is replaced.
     pub(crate) fn open(path: &Path, manner: Manner, services: Routes) -> io::Result<Self> {
         match std::fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -78,7 +78,7 @@ impl Socket {
         match manner {
             Manner::Serve => socket.until_cut(async move {
                 let server = Server::builder().add_routes(services);
-                // Fails only if the listener does, which then also ends the loop above.
+                // Fails only if the listener does, which also ends the loop above.
                 let _ended = server.serve_with_incoming(UnboundedReceiverStream::new(incoming)).await;
             }),
             Manner::Silent => socket.until_cut(keep(incoming, b"")),
@@ -92,7 +92,7 @@ impl Socket {
         self.tasks.spawn(async move { cut.run_until_cancelled(task).await });
     }
 
-    /// Stops listening and cuts every connection. The socket's file stays, as after a crash.
+    /// Stops listening and closes all connections. The socket file stays, as after a crash.
     pub(crate) async fn close(self) {
         self.cut.cancel();
         self.tasks.close();
@@ -109,7 +109,7 @@ impl Drop for Socket {
 async fn keep(mut incoming: mpsc::UnboundedReceiver<io::Result<Wire>>, greeting: &[u8]) {
     let mut kept = Vec::new();
     while let Some(Ok(mut wire)) = incoming.recv().await {
-        // A peer that has left already has missed nothing.
+        // A peer that has left already misses nothing.
         let _written = wire.write_all(greeting).await;
         kept.push(wire);
     }

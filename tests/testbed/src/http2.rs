@@ -1,6 +1,6 @@
 //! A cheap client: HTTP/2 over a few persistent connections, bytes in and out.
 //!
-//! [`crate::rest`] is for those who look at what they get; this one is for those who measure.
+//! [`crate::rest`] parses answers; this client is for measurements.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,7 +25,7 @@ use crate::api::Access;
 
 /// JSON.
 pub const JSON: HeaderValue = HeaderValue::from_static("application/json");
-/// Protobuf, or JSON from a server that has not everything in protobuf.
+/// Protobuf, or JSON if the server lacks protobuf for a type.
 pub const PROTOBUF: HeaderValue = HeaderValue::from_static("application/vnd.kubernetes.protobuf,application/json");
 /// A list of metadata in protobuf.
 pub const METADATA_LIST: HeaderValue =
@@ -42,7 +42,7 @@ pub struct Http2 {
     _drivers: JoinSet<()>,
 }
 
-/// An answer as it came.
+/// An answer.
 #[derive(Debug)]
 pub struct Answer {
     /// The HTTP status.
@@ -54,7 +54,7 @@ pub struct Answer {
 // === impl Http2 ===
 
 impl Http2 {
-    /// Opens that many connections.
+    /// Opens this many connections.
     pub async fn connect(access: &Access, connections: usize) -> Result<Self> {
         ensure!(connections > 0, "no connections, no client");
         let url: Uri = access.url.parse().with_context(|| format!("read {}", access.url))?;
@@ -95,7 +95,7 @@ impl Http2 {
         self.send(Method::GET, path, accept, Bytes::new()).await
     }
 
-    /// Sends a request with a body in JSON, or none, and reads the whole answer. The connections take turns.
+    /// Sends a request with a JSON body, or none, and reads the whole answer. Connections are used in turn.
     pub async fn send(&self, method: Method, path: &str, accept: HeaderValue, body: Bytes) -> Result<Answer> {
         let path = PathAndQuery::try_from(path).with_context(|| format!("read the path {path}"))?;
         let uri = Uri::builder()

@@ -1,7 +1,7 @@
-//! The pod starter: it leaves a node as a kubelet would.
+//! Starts pods as a kubelet would.
 //!
 //! `identity → cgroup → volumes → sandbox → containers → status`, with the names, labels and layout of the kubelet, so
-//! that whoever tears down finds what it would find in a cluster.
+//! that teardown finds the same as in a cluster.
 
 pub mod configs;
 pub mod dirs;
@@ -28,7 +28,7 @@ use crate::containerd::{Containerd, Cri};
 use crate::mounts;
 use volumes::VolumeDirs;
 
-/// Pods that are started or removed at a time: more only wait for each other in the runtime.
+/// Pods started or removed in parallel: more would only wait for each other in the runtime.
 const PARALLEL: usize = 8;
 
 /// Starts pods on one containerd, below one set of directories.
@@ -39,18 +39,18 @@ pub struct PodStarter {
     host_ip: String,
 }
 
-/// A pod as it was left on the node.
+/// A started pod.
 #[derive(Debug, Clone)]
 pub struct StartedPod {
-    /// The object that it was started from.
+    /// Its object.
     pub pod: Pod,
-    /// Who it is.
+    /// Its UID, namespace and name.
     pub identity: Identity,
-    /// The runtime's id of its sandbox.
+    /// ID of its sandbox.
     pub sandbox_id: String,
-    /// The runtime's ids of its containers by their names, in the order of the spec, init containers first.
+    /// IDs of its containers by name, in the order of the spec, init containers first.
     pub containers: IndexMap<String, String>,
-    /// First address; `None` in the machine's own network.
+    /// First IP; `None` in the host network.
     pub ip: Option<String>,
     /// Path of its cgroup within each hierarchy.
     pub cgroup: String,
@@ -58,20 +58,20 @@ pub struct StartedPod {
     pub dir: PathBuf,
     /// Its log directory.
     pub logs: PathBuf,
-    /// Where the content of each volume lies, by the volume's name.
+    /// Path of each volume's content, by the volume's name.
     pub volumes: VolumeDirs,
     /// When the start began.
     pub started_at: Timestamp,
 }
 
-/// How a command in a container ended.
+/// Result of a command in a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Executed {
     /// Exit code.
     pub exit_code: i32,
-    /// What it wrote to its standard output.
+    /// Its standard output.
     pub stdout: String,
-    /// What it wrote to its standard error.
+    /// Its standard error.
     pub stderr: String,
 }
 
@@ -87,17 +87,17 @@ impl PodStarter {
         }
     }
 
-    /// Where its pods lie.
+    /// Directories of its pods.
     pub fn dirs(&self) -> &NodeDirs {
         &self.dirs
     }
 
-    /// Starts a pod from its object as the API server returned it: with a UID.
+    /// Starts a pod from its object, which must have a UID.
     pub async fn start(&self, pod: &Value) -> Result<StartedPod> {
         self.start_with(pod, VolumeDirs::default()).await
     }
 
-    /// As [`Self::start`], for a pod of which a driver has published some volumes already.
+    /// As [`Self::start`], for a pod with volumes that a driver has published already.
     pub async fn start_with(&self, pod: &Value, published: VolumeDirs) -> Result<StartedPod> {
         let pod: Pod = serde_json::from_value(pod.clone()).context("read a pod object")?;
         let identity = Identity::of(&pod)?;
@@ -107,7 +107,7 @@ impl PodStarter {
             .context(what)
     }
 
-    /// Starts many, several at a time; the result is in their order.
+    /// Starts several in parallel; the results are in their order.
     pub async fn start_all(&self, pods: &[Value]) -> Result<Vec<StartedPod>> {
         stream::iter(pods)
             .map(|pod| self.start(pod))
@@ -116,7 +116,7 @@ impl PodStarter {
             .await
     }
 
-    /// The status that a kubelet would have written by now, for a patch of the object.
+    /// The status that a kubelet would have written, as a patch of the object.
     pub async fn status_of(&self, pod: &StartedPod) -> Result<Value> {
         let what = || {
             format!(
@@ -157,7 +157,7 @@ impl PodStarter {
     pub async fn clear_away(&self, pod: &StartedPod) -> Result<()> {
         let mut cri = self.cri.clone();
         let pod_sandbox_id = pod.sandbox_id.clone();
-        // Both succeed on a sandbox that is gone.
+        // Both succeed on a missing sandbox.
         let stopped = cri
             .stop_pod_sandbox(StopPodSandboxRequest {
                 pod_sandbox_id: pod_sandbox_id.clone(),

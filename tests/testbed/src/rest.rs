@@ -1,6 +1,6 @@
 //! A small REST client for tests, demo and bench: JSON in and out, the answer as it came.
 //!
-//! An answer that refuses is an [`Answer`] like any other; [`Answer::ok`] makes an error of it for those who do not look.
+//! A refusal is an [`Answer`] like any other; [`Answer::ok`] converts it to an error.
 
 mod call;
 mod pods;
@@ -17,10 +17,10 @@ pub use self::{
     watch::{Event, EventType, Watch},
 };
 
-/// What can go wrong between a request and its answer.
+/// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The client could not be made: a bad URL or a bad certificate.
+    /// The client could not be created: a bad URL or a bad certificate.
     #[error("cannot make a client for {url}: {reason}")]
     Setup {
         /// The server's address as given.
@@ -28,7 +28,7 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
-    /// No answer, or one that broke off.
+    /// No answer, or an incomplete one.
     #[error("{request}: no complete answer")]
     Transport {
         /// Method and path.
@@ -37,7 +37,7 @@ pub enum Error {
         #[source]
         source: reqwest::Error,
     },
-    /// The answer says that it is JSON, and is not.
+    /// The answer claims to be JSON and is not.
     #[error("{request}: not JSON")]
     Json {
         /// Method and path.
@@ -46,7 +46,7 @@ pub enum Error {
         #[source]
         source: serde_json::Error,
     },
-    /// The answer says that it is protobuf, and is not.
+    /// The answer claims to be protobuf and is not.
     #[error("{request}: not protobuf")]
     Protobuf {
         /// Method and path.
@@ -63,12 +63,12 @@ pub enum Error {
         /// The whole answer.
         answer: Box<Answer>,
     },
-    /// What was waited for did not come.
+    /// A condition was not met in time.
     #[error("waited {seconds} s for {what}")]
     TimedOut {
         /// What was waited for.
         what: String,
-        /// How long.
+        /// The time limit.
         seconds: u64,
     },
 }
@@ -85,7 +85,7 @@ pub struct Answer {
     pub headers: HeaderMap,
     /// The body: JSON if the answer says so, else a string.
     pub body: Value,
-    /// The body as it came.
+    /// The raw body.
     pub bytes: Bytes,
     request: String,
 }
@@ -139,7 +139,7 @@ impl Answer {
 // === impl Client ===
 
 impl Client {
-    /// A client for the server at `url`. An empty token sends none; without a CA any certificate will do.
+    /// A client for the server at `url`. An empty token sends none; without a CA any certificate is accepted.
     pub fn new(url: &str, token: &str, ca_pem: Option<&str>) -> Result<Self> {
         let setup = |reason: String| Error::Setup {
             url: url.to_owned(),
@@ -164,7 +164,7 @@ impl Client {
         })
     }
 
-    /// The same server under another identity.
+    /// The same server with another identity.
     #[must_use]
     pub fn with_token(&self, token: &str) -> Self {
         Self {

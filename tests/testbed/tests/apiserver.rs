@@ -1,4 +1,4 @@
-//! The API server in memory, as its clients see it. The clock is paused: what waits, waits in no time.
+//! The API server in memory, as its clients see it. The clock is paused, so waits take no time.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! The claims of `testbed::contract` on etcd and kube-apiserver: what holds here is the truth.
+//! The claims of `testbed::contract` on etcd and kube-apiserver, which are the reference.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! The claims of `testbed::contract` on the API server in memory: what holds on the real one has to hold here.
+//! The claims of `testbed::contract` on the API server in memory, which must behave like the real one.
 
 use std::process::ExitCode;
 

@@ -1,5 +1,4 @@
-//! Real controllers on a real control plane: they create and delete, and what is left to collect goes with the garbage
-//! collector alone.
+//! Real controllers on a real control plane: they create and delete, and only the garbage collector deletes dependents.
 
 #[path = "controllers/cluster.rs"]
 mod cluster;
@@ -20,7 +19,7 @@ use testbed::{
 
 use self::cluster::{Cluster, LIMIT};
 
-/// How long a leader leads that is not heard of any more.
+/// Duration of a Lease without renewal.
 const TERM: SignedDuration = SignedDuration::from_secs(15);
 /// The Lease has to expire, and candidates check it every 2 s.
 const SUCCESSION: Duration = Duration::from_secs(60);
@@ -70,7 +69,7 @@ async fn what_a_deployment_leaves_is_there_until_a_collector_comes() -> Result<(
     controllers.during(test).await.map(drop)
 }
 
-/// The finalizer on its pods is taken off by the controller of jobs, though the Job is gone by then.
+/// The job controller removes the finalizer of its pods, although the Job is deleted by then.
 #[tokio::test]
 async fn what_a_job_leaves_is_there_until_a_collector_comes() -> Result<()> {
     let plane = ControlPlane::start().await?;
@@ -153,7 +152,7 @@ async fn one_of_two_leads_and_the_other_one_follows_when_it_is_killed() -> Resul
     });
     let after = second.during(followed).await?;
     ensure!(after.transitions == before.transitions + 1, "{after:?}");
-    // It was not given back: it had to run out.
+    // It was not released, so it had to expire.
     let between = after.renewed.duration_since(last.renewed);
     ensure!(between >= TERM, "{between}");
     second.until_at_work().await

@@ -1,4 +1,4 @@
-//! What the private containerd, the pod starter and the search for leftovers promise. Needs root and a containerd.
+//! The private containerd, the pod starter and the search for leftovers. Needs root and a containerd.
 #![allow(clippy::unwrap_used, reason = "also in helpers of tests a panic is how they fail")]
 
 use std::path::Path;
@@ -13,7 +13,7 @@ use testbed::recorder::mounts::{Change, MountRecorder};
 use testbed::workspace::Workspace;
 use testbed::{cgroups, mounts, straight};
 
-/// Where [`victim`] says that its pod runs, and on what ground.
+/// Where [`victim`] reports its pod's workspace.
 const VICTIM: &str = "TESTBED_VICTIM";
 
 fn containers(names: &[&str]) -> Value {
@@ -53,7 +53,7 @@ async fn node() -> (Containerd, PodStarter) {
     (containerd, starter)
 }
 
-/// Everything on the machine that carries the name of a ground.
+/// Everything on the machine with the name of a workspace.
 fn traces(id: &str, dir: &Path) -> Vec<String> {
     let mut traces: Vec<String> = mounts::below(dir)
         .unwrap()
@@ -299,11 +299,11 @@ async fn victim() {
     let (containerd, starter) = node().await;
     starter.start(&full_pod()).await.unwrap();
     std::fs::write(report, containerd.workspace().dir().as_os_str().as_encoded_bytes()).unwrap();
-    // It ends by itself if the one that should kill it was killed.
+    // It exits by itself if its killer was killed.
     tokio::time::sleep(Duration::from_secs(120)).await;
 }
 
-/// A process that is killed in any case.
+/// A process that is killed on drop.
 struct Run(Child);
 
 impl Drop for Run {
@@ -313,7 +313,7 @@ impl Drop for Run {
     }
 }
 
-/// Runs [`victim`] in a process of its own until its pod runs, then kills it; returns its directory.
+/// Runs [`victim`] in a separate process until its pod runs, then kills it; returns its directory.
 async fn kill_a_run(before: impl FnOnce(&Path)) -> std::path::PathBuf {
     let scratch = tempfile::tempdir().unwrap();
     let report = scratch.path().join("report");
@@ -366,7 +366,7 @@ async fn the_leftovers_of_a_killed_run_are_swept() {
         "nothing is left to sweep"
     );
     Workspace::sweep().unwrap();
-    // Another test may be sweeping at the same time, and its script be ending.
+    // Another test may remove leftovers at the same time.
     no_trace_within(Duration::from_secs(5), id, &dir).await;
 }
 
@@ -412,7 +412,7 @@ async fn a_mount_from_another_namespace_is_heard_with_the_process_that_made_it()
     for at in [&shared.join("volume"), &aside] {
         std::fs::create_dir_all(at).unwrap();
     }
-    // Whatever fails, nothing stays mounted.
+    // Always unmount.
     struct Clean<'a>(&'a Path);
     impl Drop for Clean<'_> {
         fn drop(&mut self) {

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_dropped_or_compacted_is_said_to_be_gone() {
+    fn dropped_or_compacted_versions_are_expired() {
         let (mut store, kind) = store_of(&["a", "b", "c", "d", "e"]);
         let table = store.table(kind);
         assert_eq!(table.check(10), Err(Compacted { floor: 11 }));

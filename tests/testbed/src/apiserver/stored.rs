@@ -143,7 +143,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_is_kept_comes_back_whole_or_as_its_metadata() {
+    fn stored_object_is_returned_whole_or_as_metadata() {
         let pods = kinds::find("", "v1", "pods").unwrap();
         for rest in [json!({}), json!({ "spec": { "a": 1 }, "data": {} })] {
             let mut pod = rest.clone();

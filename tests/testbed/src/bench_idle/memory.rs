@@ -1,25 +1,25 @@
-//! What of a process is in memory, and how much of it is its own.
+//! Resident memory of a process, by kind.
 
 use std::fs;
 
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-/// One look, in MiB.
+/// Values in MiB.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Memory {
-    /// All of its pages that are in memory.
+    /// All resident pages.
     pub resident: f64,
-    /// The same, where those that others have as well count in part.
+    /// Proportional set size: shared pages count in part.
     pub proportional: f64,
-    /// Pages that lie in no file: what it has allocated, its stacks, and what it has changed of its data.
+    /// Anonymous pages: heap, stacks and modified data.
     pub anonymous: f64,
 }
 
 // === impl Memory ===
 
 impl Memory {
-    /// Of the process of this pid, now.
+    /// Reads the memory of the process with this PID.
     pub fn of(pid: u32) -> Result<Self> {
         let path = format!("/proc/{pid}/smaps_rollup");
         let text = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;

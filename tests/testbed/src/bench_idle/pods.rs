@@ -1,4 +1,4 @@
-//! A node full of pods as people run them: most go on and on, some have a container that ends and is started again.
+//! A node full of typical pods: most keep running, some have a container that exits and is restarted.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use crate::{
     wait::eventually,
 };
 
-/// Every so many, one has a container that ends.
+/// One pod in this many has a container that exits.
 const RESTLESS: usize = 20;
-/// After which the kubelet starts it again, later each time.
+/// After this, the kubelet restarts it, later each time.
 const SLEEP: &str = "sleep 45";
-/// Of all pods, on a busy machine.
+/// Limit for the start of all pods on a busy machine.
 const START_LIMIT: Duration = Duration::from_secs(600);
 const CREATES: usize = 8;
 const PODS: &str = "/api/v1/namespaces/default/pods";
@@ -43,7 +43,7 @@ pub async fn run(stage: &Stage, count: usize) -> Result<()> {
     .await
 }
 
-/// How often containers were started again so far.
+/// Number of container restarts so far.
 pub async fn restarts(stage: &Stage) -> Result<i64> {
     let pods = stage.admin.list(PODS, &[]).await?.ok()?;
     let pods = pods["items"].as_array().into_iter().flatten();

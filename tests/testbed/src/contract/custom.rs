@@ -42,7 +42,7 @@ pub(super) async fn custom_objects_keep_any_field_and_name_their_kind(s: &Scene<
     Ok(())
 }
 
-pub(super) async fn what_does_not_say_what_it_is_is_bad(s: &Scene<'_>) -> Result<()> {
+pub(super) async fn object_without_kind_is_bad(s: &Scene<'_>) -> Result<()> {
     let things = Things::define(s, true, &["v1", "v2"], Value::Null).await?;
     let nameless = json!({"metadata": {"name": "a"}});
     for thing in [nameless, things.thing("v2", "a")] {
@@ -51,7 +51,7 @@ pub(super) async fn what_does_not_say_what_it_is_is_bad(s: &Scene<'_>) -> Result
     Ok(())
 }
 
-pub(super) async fn their_metadata_comes_in_protobuf_but_nothing_else_does(s: &Scene<'_>) -> Result<()> {
+pub(super) async fn custom_metadata_is_available_in_protobuf_but_nothing_else(s: &Scene<'_>) -> Result<()> {
     let things = Things::simple(s).await?;
     let before = things.create("before").await?;
     let thing = things.create("a").await?;
@@ -81,7 +81,7 @@ pub(super) async fn their_metadata_comes_in_protobuf_but_nothing_else_does(s: &S
     Ok(())
 }
 
-pub(super) async fn they_take_no_strategic_patch(s: &Scene<'_>) -> Result<()> {
+pub(super) async fn custom_objects_accept_no_strategic_patch(s: &Scene<'_>) -> Result<()> {
     let things = Things::simple(s).await?;
     let thing = things.create("a").await?;
     let patch = json!({"metadata": {"uid": uid(&thing), "labels": {"l": "1"}}});
@@ -97,7 +97,7 @@ pub(super) async fn they_take_no_strategic_patch(s: &Scene<'_>) -> Result<()> {
     Ok(())
 }
 
-pub(super) async fn putting_one_needs_its_version_and_creates_none(s: &Scene<'_>) -> Result<()> {
+pub(super) async fn put_of_a_custom_object_needs_its_version_and_creates_none(s: &Scene<'_>) -> Result<()> {
     let things = Things::simple(s).await?;
     let thing = things.create("a").await?;
     let path = things.one("v1", "a");
@@ -110,7 +110,7 @@ pub(super) async fn putting_one_needs_its_version_and_creates_none(s: &Scene<'_>
     Ok(())
 }
 
-pub(super) async fn their_generation_moves_with_all_but_their_metadata(s: &Scene<'_>) -> Result<()> {
+pub(super) async fn generation_of_a_custom_object_changes_except_with_metadata(s: &Scene<'_>) -> Result<()> {
     let things = Things::simple(s).await?;
     things.create("a").await?;
     for (patch, generation) in [
@@ -128,7 +128,7 @@ pub(super) async fn their_generation_moves_with_all_but_their_metadata(s: &Scene
     Ok(())
 }
 
-pub(super) async fn a_status_of_their_own_is_all_that_comes_in_through_it(s: &Scene<'_>) -> Result<()> {
+pub(super) async fn status_subresource_of_a_custom_object_accepts_only_status(s: &Scene<'_>) -> Result<()> {
     let things = Things::define(s, true, &["v1"], json!({"status": {}})).await?;
     let mut thing = things.thing("v1", "a");
     thing["status"] = json!({"s": 0});

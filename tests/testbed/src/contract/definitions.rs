@@ -20,7 +20,7 @@ fn is_missing_route(answer: &Answer) {
     assert!(answer.message().starts_with("404 page not found"), "{}", answer.body);
 }
 
-pub(super) async fn what_is_defined_is_served_and_discovered(s: &Scene<'_>) -> Result<()> {
+pub(super) async fn defined_kind_is_served_and_discovered(s: &Scene<'_>) -> Result<()> {
     let things = Things::simple(s).await?;
     let definition = s.admin.get(&things.definition()).await?.ok()?;
     let conditions = definition["status"]["conditions"].as_array().context("no conditions")?;
@@ -108,7 +108,7 @@ pub(super) async fn a_change_of_what_is_served_ends_the_watches(s: &Scene<'_>) -
     nothing_more(&mut watch).await
 }
 
-pub(super) async fn instances_go_with_their_definition(s: &Scene<'_>) -> Result<()> {
+pub(super) async fn instances_are_deleted_with_their_definition(s: &Scene<'_>) -> Result<()> {
     let things = Things::simple(s).await?;
     things.create("a").await?;
     let last = things.create("b").await?;
@@ -134,7 +134,7 @@ pub(super) async fn instances_go_with_their_definition(s: &Scene<'_>) -> Result<
     Ok(())
 }
 
-pub(super) async fn a_definition_waits_for_an_instance_that_is_held(s: &Scene<'_>) -> Result<()> {
+pub(super) async fn definition_waits_for_an_instance_with_a_finalizer(s: &Scene<'_>) -> Result<()> {
     let things = Things::simple(s).await?;
     let mut thing = things.thing("v1", "a");
     thing["metadata"]["finalizers"] = json!([TEST_FINALIZER]);

@@ -46,7 +46,7 @@ pub(super) async fn the_answer_names_what_was_removed(s: &Scene<'_>) -> Result<(
     Ok(())
 }
 
-pub(super) async fn deleting_what_is_not_there_is_not_found(s: &Scene<'_>) -> Result<()> {
+pub(super) async fn deletion_of_a_missing_object_is_not_found(s: &Scene<'_>) -> Result<()> {
     let answer = delete(s, json!({"preconditions": {"uid": "another"}})).await?;
     refuses(&answer, 404, "NotFound");
     assert_eq!(answer.body["details"], json!({"name": "a", "kind": "configmaps"}));
@@ -78,7 +78,7 @@ pub(super) async fn another_version_is_a_conflict(s: &Scene<'_>) -> Result<()> {
     Ok(())
 }
 
-pub(super) async fn its_own_uid_and_version_let_it_go(s: &Scene<'_>) -> Result<()> {
+pub(super) async fn matching_uid_and_version_allow_the_deletion(s: &Scene<'_>) -> Result<()> {
     let map = s.new_map("a").await?;
     let preconditions = json!({"uid": uid(&map), "resourceVersion": version(&map)});
     delete(s, json!({"preconditions": preconditions})).await?.ok()?;
@@ -97,7 +97,7 @@ pub(super) async fn preconditions_hold_for_what_is_being_deleted_too(s: &Scene<'
     Ok(())
 }
 
-pub(super) async fn a_finalizer_holds_it_and_the_last_one_lets_it_go(s: &Scene<'_>) -> Result<()> {
+pub(super) async fn object_is_deleted_with_its_last_finalizer(s: &Scene<'_>) -> Result<()> {
     let map = held(s).await?;
     let mut watch = s.watch_after(&s.maps(), &map).await?;
     let answer = delete(s, json!({})).await?;
@@ -125,7 +125,7 @@ pub(super) async fn a_finalizer_holds_it_and_the_last_one_lets_it_go(s: &Scene<'
     Ok(())
 }
 
-pub(super) async fn one_of_two_finalizers_does_not_let_it_go(s: &Scene<'_>) -> Result<()> {
+pub(super) async fn object_is_kept_with_one_of_two_finalizers(s: &Scene<'_>) -> Result<()> {
     s.new_map_with("a", json!({"finalizers": [TEST_FINALIZER, "example.test/too"]}))
         .await?;
     delete(s, json!({})).await?.ok()?;
@@ -138,7 +138,7 @@ pub(super) async fn one_of_two_finalizers_does_not_let_it_go(s: &Scene<'_>) -> R
     Ok(())
 }
 
-pub(super) async fn an_update_without_finalizers_lets_it_go(s: &Scene<'_>) -> Result<()> {
+pub(super) async fn update_without_finalizers_completes_the_deletion(s: &Scene<'_>) -> Result<()> {
     held(s).await?;
     let mut map = delete(s, json!({})).await?.ok()?;
     map["metadata"]["finalizers"] = json!([]);
@@ -157,7 +157,7 @@ pub(super) async fn deleting_again_changes_nothing(s: &Scene<'_>) -> Result<()> 
     Ok(())
 }
 
-pub(super) async fn no_finalizer_comes_to_what_is_being_deleted(s: &Scene<'_>) -> Result<()> {
+pub(super) async fn no_finalizer_is_added_during_deletion(s: &Scene<'_>) -> Result<()> {
     held(s).await?;
     delete(s, json!({})).await?.ok()?;
     let more = json!({"metadata": {"finalizers": [TEST_FINALIZER, "example.test/late"]}});

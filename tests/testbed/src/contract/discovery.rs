@@ -89,7 +89,7 @@ pub(super) async fn a_version_lists_its_resources(s: &Scene<'_>) -> Result<()> {
     Ok(())
 }
 
-pub(super) async fn what_is_below_a_resource_has_an_entry_of_its_own(s: &Scene<'_>) -> Result<()> {
+pub(super) async fn subresource_has_its_own_entry(s: &Scene<'_>) -> Result<()> {
     let core = s.admin.get("/api/v1").await?.ok()?;
     let status = entry(&core["resources"], "name", "pods/status")?;
     assert_eq!((&status["kind"], &status["singularName"]), (&json!("Pod"), &json!("")));
@@ -103,14 +103,14 @@ pub(super) async fn what_is_below_a_resource_has_an_entry_of_its_own(s: &Scene<'
     Ok(())
 }
 
-pub(super) async fn what_is_not_kept_can_only_be_created(s: &Scene<'_>) -> Result<()> {
+pub(super) async fn unstored_resource_can_only_be_created(s: &Scene<'_>) -> Result<()> {
     let list = s.admin.get("/apis/authorization.k8s.io/v1").await?.ok()?;
     let review = entry(&list["resources"], "name", "selfsubjectaccessreviews")?;
     assert!(has_verbs(review, &["create"]), "{review}");
     Ok(())
 }
 
-pub(super) async fn all_of_it_comes_at_once_if_asked_for(s: &Scene<'_>) -> Result<()> {
+pub(super) async fn aggregated_discovery_is_served_on_request(s: &Scene<'_>) -> Result<()> {
     let core = s.get_as("/api", AGGREGATED).await?;
     assert_eq!(core.header("content-type"), AGGREGATED);
     let core = core.ok()?;
@@ -158,7 +158,7 @@ pub(super) async fn the_aggregated_form_is_preferred_wherever_it_stands(s: &Scen
     Ok(())
 }
 
-pub(super) async fn what_is_known_is_not_sent_again(s: &Scene<'_>) -> Result<()> {
+pub(super) async fn known_etag_is_not_modified(s: &Scene<'_>) -> Result<()> {
     let first = s.get_as("/api", AGGREGATED).await?;
     let etag = first.headers.get(header::ETAG).context("no ETag")?;
     assert_eq!(first.header("vary"), "Accept");
@@ -173,7 +173,7 @@ pub(super) async fn what_is_known_is_not_sent_again(s: &Scene<'_>) -> Result<()>
     Ok(())
 }
 
-pub(super) async fn an_aggregated_form_that_there_is_not_is_not_acceptable(s: &Scene<'_>) -> Result<()> {
+pub(super) async fn unknown_aggregated_form_is_not_acceptable(s: &Scene<'_>) -> Result<()> {
     let old = "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
     refuses(&s.get_as("/apis", old).await?, 406, "NotAcceptable");
     refuses(&s.get_as("/apis/apps/v1", AGGREGATED).await?, 406, "NotAcceptable");

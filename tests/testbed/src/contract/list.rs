@@ -134,7 +134,7 @@ pub(super) async fn a_version_without_a_limit_is_the_least(s: &Scene<'_>) -> Res
     Ok(())
 }
 
-pub(super) async fn a_version_of_the_future_is_waited_for_in_vain(s: &Scene<'_>) -> Result<()> {
+pub(super) async fn future_version_times_out(s: &Scene<'_>) -> Result<()> {
     let answer = s.admin.list(&s.maps(), &[("resourceVersion", "999999999")]).await?;
     refuses(&answer, 504, "Timeout");
     says(&answer, "Too large resource version: 999999999, current: ");

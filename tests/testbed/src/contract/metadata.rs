@@ -96,7 +96,7 @@ pub(super) async fn one_object_in_protobuf_says_the_same(s: &Scene<'_>) -> Resul
     Ok(())
 }
 
-pub(super) async fn what_is_being_deleted_says_so_in_protobuf(s: &Scene<'_>) -> Result<()> {
+pub(super) async fn deletion_is_visible_in_protobuf(s: &Scene<'_>) -> Result<()> {
     owned(s).await?;
     let foreground = json!({"propagationPolicy": "Foreground"});
     let deleted = s.admin.delete(&s.map("a"), Some(&foreground)).await?.ok()?;
@@ -153,7 +153,7 @@ pub(super) async fn protobuf_list_continues_like_json(s: &Scene<'_>) -> Result<(
     Ok(())
 }
 
-pub(super) async fn one_and_many_are_not_to_be_confused(s: &Scene<'_>) -> Result<()> {
+pub(super) async fn form_of_one_object_is_not_that_of_a_list(s: &Scene<'_>) -> Result<()> {
     s.new_map("a").await?;
     for accept in [LIST, LIST_PROTOBUF] {
         refuses(&s.get_as(&s.map("a"), accept).await?, 406, "NotAcceptable");
@@ -164,7 +164,7 @@ pub(super) async fn one_and_many_are_not_to_be_confused(s: &Scene<'_>) -> Result
     Ok(())
 }
 
-pub(super) async fn a_form_that_there_is_not_is_not_acceptable(s: &Scene<'_>) -> Result<()> {
+pub(super) async fn unknown_form_is_not_acceptable(s: &Scene<'_>) -> Result<()> {
     s.new_map("a").await?;
     for accept in [
         "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v2",
@@ -178,7 +178,7 @@ pub(super) async fn a_form_that_there_is_not_is_not_acceptable(s: &Scene<'_>) ->
     Ok(())
 }
 
-pub(super) async fn the_first_form_that_there_is_is_taken(s: &Scene<'_>) -> Result<()> {
+pub(super) async fn first_known_form_is_used(s: &Scene<'_>) -> Result<()> {
     s.new_map("a").await?;
     for (accept, content_type, kind) in [
         (

@@ -60,7 +60,7 @@ pub(super) async fn a_pod_that_is_not_there_is_forbidden_not_missing(s: &Scene<'
     Ok(())
 }
 
-pub(super) async fn it_lists_pods_by_its_name_only(s: &Scene<'_>) -> Result<()> {
+pub(super) async fn node_lists_pods_only_by_its_name(s: &Scene<'_>) -> Result<()> {
     s.new_pod("a").await?;
     s.new_pod("b").await?;
     pod_elsewhere(s, "c").await?;
@@ -84,7 +84,7 @@ pub(super) async fn an_absent_pod_is_an_empty_list_to_its_node(s: &Scene<'_>) ->
     Ok(())
 }
 
-pub(super) async fn it_watches_pods_by_its_name_only(s: &Scene<'_>) -> Result<()> {
+pub(super) async fn node_watches_pods_only_by_its_name(s: &Scene<'_>) -> Result<()> {
     let other = pod_elsewhere(s, "other").await?;
     own_pod(s, "own").await?;
     let own = format!("spec.nodeName={}", s.node);
@@ -95,7 +95,7 @@ pub(super) async fn it_watches_pods_by_its_name_only(s: &Scene<'_>) -> Result<()
     watch_refused(s, "/api/v1/pods", "").await
 }
 
-pub(super) async fn it_deletes_its_own_pods_gracefully_or_not(s: &Scene<'_>) -> Result<()> {
+pub(super) async fn node_deletes_its_own_pods_gracefully_or_not(s: &Scene<'_>) -> Result<()> {
     let pod = own_pod(s, "own").await?;
     let graceful = s
         .as_node
@@ -111,7 +111,7 @@ pub(super) async fn it_deletes_its_own_pods_gracefully_or_not(s: &Scene<'_>) -> 
     Ok(())
 }
 
-pub(super) async fn it_does_not_delete_pods_elsewhere(s: &Scene<'_>) -> Result<()> {
+pub(super) async fn node_does_not_delete_pods_of_other_nodes(s: &Scene<'_>) -> Result<()> {
     pod_elsewhere(s, "other").await?;
     own_pod(s, "own").await?;
     let answer = s
@@ -142,7 +142,7 @@ pub(super) async fn deleting_under_an_old_uid_is_a_conflict_wherever_the_new_pod
     Ok(())
 }
 
-pub(super) async fn it_does_not_delete_collections(s: &Scene<'_>) -> Result<()> {
+pub(super) async fn node_does_not_delete_collections(s: &Scene<'_>) -> Result<()> {
     own_pod(s, "own").await?;
     let selector = format!("spec.nodeName={}", s.node);
     let call = s
@@ -153,7 +153,7 @@ pub(super) async fn it_does_not_delete_collections(s: &Scene<'_>) -> Result<()> 
     Ok(())
 }
 
-pub(super) async fn it_changes_the_status_of_its_own_pods_only(s: &Scene<'_>) -> Result<()> {
+pub(super) async fn node_changes_the_status_of_its_own_pods_only(s: &Scene<'_>) -> Result<()> {
     let other = pod_elsewhere(s, "other").await?;
     let own = own_pod(s, "own").await?;
     let status = |name: &str| format!("{}/status", s.pod(name));
@@ -192,7 +192,7 @@ pub(super) async fn a_status_under_an_old_uid_is_refused_by_where_the_new_pod_is
     Ok(())
 }
 
-pub(super) async fn it_does_not_change_labels_through_the_status(s: &Scene<'_>) -> Result<()> {
+pub(super) async fn node_does_not_change_labels_through_the_status(s: &Scene<'_>) -> Result<()> {
     own_pod(s, "own").await?;
     let patch = json!({"metadata": {"labels": {"a": "b"}}, "status": {"phase": "Failed"}});
     let path = format!("{}/status", s.pod("own"));
@@ -204,7 +204,7 @@ pub(super) async fn it_does_not_change_labels_through_the_status(s: &Scene<'_>) 
     Ok(())
 }
 
-pub(super) async fn it_changes_nothing_else_of_a_pod(s: &Scene<'_>) -> Result<()> {
+pub(super) async fn node_changes_nothing_else_of_a_pod(s: &Scene<'_>) -> Result<()> {
     let pod = own_pod(s, "own").await?;
     let patch = json!({"metadata": {"annotations": {"a": "b"}}});
     refuses(
@@ -216,7 +216,7 @@ pub(super) async fn it_changes_nothing_else_of_a_pod(s: &Scene<'_>) -> Result<()
     Ok(())
 }
 
-pub(super) async fn it_creates_no_pods_but_mirrors(s: &Scene<'_>) -> Result<()> {
+pub(super) async fn node_creates_only_mirror_pods(s: &Scene<'_>) -> Result<()> {
     let spec = json!({"nodeName": s.node, "containers": [{"name": "main", "image": "example.test/main"}]});
     let answer = s
         .as_node

@@ -148,7 +148,7 @@ pub(super) async fn a_stale_version_is_seen_before_another_uid(s: &Scene<'_>) ->
     Ok(())
 }
 
-pub(super) async fn what_is_not_there_cannot_be_patched(s: &Scene<'_>) -> Result<()> {
+pub(super) async fn missing_object_cannot_be_patched(s: &Scene<'_>) -> Result<()> {
     for metadata in [json!({}), json!({"uid": "another"})] {
         let answer = patch(s, Patch::Merge, json!({"metadata": metadata, "data": {"k": "v"}})).await?;
         refuses(&answer, 404, "NotFound");

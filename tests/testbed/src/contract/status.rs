@@ -165,7 +165,7 @@ pub(super) async fn a_status_for_its_own_uid_is_taken(s: &Scene<'_>) -> Result<(
     Ok(())
 }
 
-pub(super) async fn a_status_of_what_is_gone_is_not_found(s: &Scene<'_>) -> Result<()> {
+pub(super) async fn status_of_a_deleted_pod_is_not_found(s: &Scene<'_>) -> Result<()> {
     let path = format!("{}/status", s.pod("a"));
     let answer = s
         .admin

@@ -171,7 +171,7 @@ pub(super) async fn a_watch_ends_cleanly_when_its_time_is_over(s: &Scene<'_>) ->
     nothing_more(&mut s.admin.watch(&s.maps(), &options).await?).await
 }
 
-pub(super) async fn what_is_no_longer_selected_is_deleted_in_its_old_state(s: &Scene<'_>) -> Result<()> {
+pub(super) async fn object_no_longer_selected_is_deleted_in_its_old_state(s: &Scene<'_>) -> Result<()> {
     let created = s.new_map_with("a", json!({"labels": {"shown": "yes"}})).await?;
     let options = [("labelSelector", "shown=yes"), ("resourceVersion", version(&created))];
     let mut watch = s.admin.watch(&s.maps(), &options).await?;
@@ -182,7 +182,7 @@ pub(super) async fn what_is_no_longer_selected_is_deleted_in_its_old_state(s: &S
     Ok(())
 }
 
-pub(super) async fn what_begins_to_be_selected_is_added(s: &Scene<'_>) -> Result<()> {
+pub(super) async fn newly_selected_object_is_added(s: &Scene<'_>) -> Result<()> {
     let created = s.new_map("a").await?;
     let options = [("labelSelector", "shown"), ("resourceVersion", version(&created))];
     let mut watch = s.admin.watch(&s.maps(), &options).await?;
@@ -192,7 +192,7 @@ pub(super) async fn what_begins_to_be_selected_is_added(s: &Scene<'_>) -> Result
     Ok(())
 }
 
-pub(super) async fn what_is_not_selected_is_not_seen(s: &Scene<'_>) -> Result<()> {
+pub(super) async fn unselected_objects_are_not_seen(s: &Scene<'_>) -> Result<()> {
     let seen = s.new_map("a").await?;
     let options = [
         ("fieldSelector", "metadata.name=b"),

@@ -48,7 +48,7 @@ pub(super) async fn a_name_is_made_from_its_beginning(s: &Scene<'_>) -> Result<(
     Ok(())
 }
 
-pub(super) async fn what_exists_cannot_be_created(s: &Scene<'_>) -> Result<()> {
+pub(super) async fn existing_object_cannot_be_created(s: &Scene<'_>) -> Result<()> {
     s.new_map("a").await?;
     let answer = s.admin.create(&s.maps(), &json!({"metadata": {"name": "a"}})).await?;
     refuses(&answer, 409, "AlreadyExists");
@@ -57,7 +57,7 @@ pub(super) async fn what_exists_cannot_be_created(s: &Scene<'_>) -> Result<()> {
     Ok(())
 }
 
-pub(super) async fn what_is_being_deleted_still_exists(s: &Scene<'_>) -> Result<()> {
+pub(super) async fn object_being_deleted_still_exists(s: &Scene<'_>) -> Result<()> {
     s.new_map_with("a", json!({"finalizers": ["example.test/held"]}))
         .await?;
     s.admin.delete(&s.map("a"), None).await?.ok()?;
@@ -79,7 +79,7 @@ pub(super) async fn creating_with_a_version_is_an_internal_error(s: &Scene<'_>) 
     Ok(())
 }
 
-pub(super) async fn a_missing_namespace_is_what_is_not_found(s: &Scene<'_>) -> Result<()> {
+pub(super) async fn missing_namespace_is_not_found(s: &Scene<'_>) -> Result<()> {
     let object = json!({"metadata": {"name": "a"}});
     let answer = s.admin.create("/api/v1/namespaces/absent/configmaps", &object).await?;
     refuses(&answer, 404, "NotFound");
@@ -147,7 +147,7 @@ pub(super) async fn an_update_of_another_uid_is_a_conflict(s: &Scene<'_>) -> Res
     Ok(())
 }
 
-pub(super) async fn what_is_not_there_cannot_be_updated(s: &Scene<'_>) -> Result<()> {
+pub(super) async fn missing_object_cannot_be_updated(s: &Scene<'_>) -> Result<()> {
     let answer = s.admin.update(&s.map("a"), &json!({"metadata": {"name": "a"}})).await?;
     refuses(&answer, 404, "NotFound");
     Ok(())

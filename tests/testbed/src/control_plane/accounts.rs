@@ -1,5 +1,5 @@
-//! Service accounts of controllers that are started from outside: with their rights, and counted as those of a cluster
-//! are by what keeps requests fair. The administrator is exempt from that, which nobody in a cluster is.
+//! Service accounts of controllers that run outside of the cluster, with their rights and subject to API priority and
+//! fairness. The administrator is exempt from that, unlike controllers in a cluster.
 
 use anyhow::{Context, Result, ensure};
 use http::StatusCode;
@@ -13,13 +13,13 @@ const ACCOUNTS: &str = "/api/v1/namespaces/kube-system/serviceaccounts";
 const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 const FLOWS: &str = "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas";
-/// Longer than anything that is measured takes.
+/// Longer than any measurement.
 const VALID_SECONDS: u32 = 86_400;
 
 impl ControlPlane {
-    /// A service account in kube-system with a ClusterRole of the bootstrap policy, and Leases there to lead by.
+    /// A service account in kube-system with a ClusterRole of the bootstrap policy, and Leases there for leader election.
     ///
-    /// It may do all that when this returns.
+    /// Its rights are effective when this returns.
     pub async fn account(&self, name: &str, cluster_role: &str) -> Result<Access> {
         let create = async |path: &str, object: Value| -> Result<Value> {
             let answer = self.admin.create(path, &object).await?;
@@ -48,7 +48,7 @@ impl ControlPlane {
         self.access_of(name).await
     }
 
-    /// A token of a service account in kube-system that is to collect; it may when this returns.
+    /// A token of a service account in kube-system with the collector's rights, which are effective when this returns.
     pub async fn access_of(&self, name: &str) -> Result<Access> {
         let request = json!({"spec": {"expirationSeconds": VALID_SECONDS}});
         let token = self.admin.create(&format!("{ACCOUNTS}/{name}/token"), &request).await?;
@@ -61,7 +61,7 @@ impl ControlPlane {
         Ok(self.access(token.to_owned()))
     }
 
-    /// The authorizer hears of roles and bindings by and by.
+    /// The authorizer learns of roles and bindings with a delay.
     async fn until_authorized(&self, token: &str) -> Result<()> {
         let client = self.admin.with_token(token);
         for attributes in [
@@ -80,7 +80,7 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// The name of the flow schema that the requests of this one fall under.
+    /// The name of the flow schema for requests of this account.
     pub async fn flow_schema(&self, access: &Access) -> Result<String> {
         let client = self.admin.with_token(&access.token);
         let answer = client.list("/api/v1/configmaps", &[("limit", "1")]).await?;

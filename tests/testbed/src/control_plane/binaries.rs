@@ -1,5 +1,4 @@
-//! Where the programs of the control plane are: `control-plane/build.sh` finds or builds them, of the release that
-//! `$KUBERNETES_VERSION` names.
+//! Programs of the control plane: `control-plane/build.sh` finds or builds the release in `$KUBERNETES_VERSION`.
 
 use std::path::PathBuf;
 
@@ -7,7 +6,7 @@ use anyhow::Result;
 
 use crate::script;
 
-/// The two programs without which there is no control plane.
+/// The two required programs.
 #[derive(Debug)]
 pub struct Binaries {
     /// The store.
@@ -29,7 +28,7 @@ impl Binaries {
     }
 }
 
-/// Finds or builds the program of the controllers, which few tests need.
+/// Finds or builds the controller manager, which few tests need.
 pub async fn kube_controller_manager() -> Result<PathBuf> {
     let name = "kube-controller-manager";
     Ok(directory_of(&[name]).await?.join(name))
@@ -41,7 +40,7 @@ pub async fn kubelet() -> Result<PathBuf> {
     Ok(directory_of(&[name]).await?.join(name))
 }
 
-/// Finds or builds what people ask an API server with.
+/// Finds or builds kubectl.
 pub async fn kubectl() -> Result<PathBuf> {
     let name = "kubectl";
     Ok(directory_of(&[name]).await?.join(name))

@@ -1,6 +1,6 @@
 //! kube-controller-manager: real controllers, all or some of them, beside a control plane.
 //!
-//! Each works under a service account of its own, with the ClusterRole that the bootstrap policy has for it.
+//! Each runs with its own service account and ClusterRole of the bootstrap policy.
 
 mod settings;
 
@@ -15,10 +15,10 @@ use super::{ATTEMPTS, ControlPlane, Directory, POLL, Process, START_TIMEOUT, bin
 use crate::rest::Client;
 
 const LOG: &str = "kube-controller-manager.log";
-/// The collector says so once it has seen all that there is; its health does not tell. How the line begins is another thing
-/// in every few releases.
+/// The collector logs this once it is synced; its health check does not show it. The start of the line differs between
+/// releases.
 const COLLECTOR_AT_WORK: &str = "ll resource monitors have synced";
-/// Where a controller is given something to do, to see whether it does it: not in the way of tests.
+/// Namespace with objects that show whether controllers work.
 const PROBES: &str = "/apis/apps/v1/namespaces/kube-system/replicasets";
 
 /// A running kube-controller-manager; killed when this is dropped.
@@ -27,7 +27,7 @@ pub struct ControllerManager {
     settings: Settings,
     admin: Client,
     own: Client,
-    // First the process, then the directory with what it reads.
+    // Dropped in this order: the process, then its directory.
     process: Process,
     directory: Directory,
 }
@@ -58,12 +58,12 @@ impl ControllerManager {
         let mut arguments = settings.arguments();
         arguments.extend([
             format!("--kubeconfig={}", kubeconfig.display()),
-            // With these two it answers whom the control plane knows: the administrator may ask for metrics and the graph.
+            // These two flags let the control plane's users in: the administrator may read metrics and the graph.
             format!("--authentication-kubeconfig={}", kubeconfig.display()),
             format!("--authorization-kubeconfig={}", kubeconfig.display()),
-            // Else it asks again and again for the certificate of a proxy, which is not here.
+            // Otherwise it keeps requesting the certificate of a proxy, which does not exist here.
             "--authentication-skip-lookup=true".to_owned(),
-            // Else it makes one where a kubelet of this machine would look for it.
+            // Otherwise it creates one where a kubelet of this machine would look.
             format!(
                 "--flex-volume-plugin-dir={}",
                 directory.path().join("volume-plugins").display()
@@ -96,7 +96,7 @@ impl ControllerManager {
         Ok(())
     }
 
-    /// Waits until its controllers work; one that elects a leader does not before it leads.
+    /// Waits until its controllers work; with leader election, not before it leads.
     pub async fn until_at_work(&mut self) -> Result<()> {
         match time::timeout(START_TIMEOUT, self.at_work()).await {
             Ok(at_work) => at_work,
@@ -119,13 +119,13 @@ impl ControllerManager {
         self.probe().await
     }
 
-    /// Its health has a line for each controller once all are made.
+    /// Its health check has a line for each controller once all are created.
     async fn has_controllers(&self) -> Result<bool> {
         let health = self.own.get("/healthz?verbose").await?;
         Ok(health.status.is_success() && health.message().contains("-controller ok"))
     }
 
-    /// A controller that has seen an object of its kind, and may say so, has its caches and its rights.
+    /// A controller that has handled an object of its kind has its caches and its rights.
     async fn probe(&mut self) -> Result<()> {
         let labels = json!({"app": "probe"});
         let probe = json!({
@@ -154,7 +154,7 @@ impl ControllerManager {
         Ok(())
     }
 
-    /// Its process id, for those who measure it.
+    /// Its PID, for measurements.
     pub fn pid(&self) -> u32 {
         self.process.id()
     }
@@ -165,7 +165,7 @@ impl ControllerManager {
         &self.own
     }
 
-    /// What a test did while this ran; if it fails, the end of the log is added to the error.
+    /// Runs a test's work; if it fails, the error has the end of the log, which is removed afterwards.
     pub async fn during<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
         work.await.with_context(|| self.last_words("ran meanwhile"))
     }

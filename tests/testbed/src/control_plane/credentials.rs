@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use crate::api::kubeconfig_of;
 
-/// The certificate that all others are signed by, in the control plane's directory.
+/// The CA certificate, in the control plane's directory.
 pub const CA: &str = "ca.pem";
 /// The server's certificate, in the control plane's directory.
 pub const SERVER_CERTIFICATE: &str = "server.pem";
@@ -26,16 +26,16 @@ pub const SERVER_KEY: &str = "server-key.pem";
 pub const TOKENS: &str = "tokens.csv";
 /// The key that signs the tokens of service accounts.
 pub const ACCOUNT_KEY: &str = "accounts-key.pem";
-/// Its public half.
+/// The public half of that key.
 pub const ACCOUNT_PUBLIC_KEY: &str = "accounts.pem";
 
-/// The server reads its tokens once, at the start: identities for that many nodes are there from the beginning.
+/// The server reads its tokens only at the start, so identities for this many nodes are created in advance.
 const NODES: usize = 512;
 
-/// Whom the bootstrap policy binds to the rights of the controller manager.
+/// User with the rights of the controller manager in the bootstrap policy.
 const MANAGER: &str = "system:kube-controller-manager";
 
-/// What clients need to know.
+/// Credentials for clients.
 #[derive(Debug)]
 pub struct Credentials {
     ca: String,
@@ -51,7 +51,7 @@ struct Pair {
     key: String,
 }
 
-/// The names of the nodes that have an identity.
+/// Names of the nodes with an identity.
 pub fn nodes() -> impl Iterator<Item = String> {
     (0..NODES).map(|index| format!("node-{index}"))
 }
@@ -59,7 +59,7 @@ pub fn nodes() -> impl Iterator<Item = String> {
 // === impl Credentials ===
 
 impl Credentials {
-    /// Makes new ones and writes the server's files.
+    /// Creates new ones and writes the server's files.
     pub fn new(directory: &Path) -> Result<Self> {
         let write = |name: &str, text: &str| {
             let path = directory.join(name);
@@ -96,7 +96,7 @@ impl Credentials {
         Ok(credentials)
     }
 
-    /// The certificate that the server's is signed by.
+    /// The CA of the server's certificate.
     pub fn ca(&self) -> &str {
         &self.ca
     }
@@ -111,7 +111,7 @@ impl Credentials {
         format!("{name}-{}", self.secret)
     }
 
-    /// A certificate of a node that ends so long from now, and its key, as a kubelet keeps them: in one file.
+    /// A certificate of a node that expires after this time, and its key, in one file as a kubelet stores them.
     pub fn node_certificate(&self, name: &str, valid: Duration) -> Result<String> {
         let pair = Pair::of_client(
             &format!("system:node:{name}"),
@@ -122,7 +122,7 @@ impl Credentials {
         Ok(pair.certificate + &pair.key)
     }
 
-    /// A kubeconfig of the controller manager, who has a certificate as in other clusters.
+    /// A kubeconfig of the controller manager with a certificate, as in other clusters.
     pub fn manager_kubeconfig(&self, url: &str) -> String {
         let [certificate, key] = [&self.manager.certificate, &self.manager.key].map(|pem| STANDARD.encode(pem));
         let pair = format!("client-certificate-data: {certificate}\n    client-key-data: {key}");

@@ -1,4 +1,4 @@
-//! The directory of one control plane: in memory if the machine has such a file system, and never left behind.
+//! The directory of one control plane: in memory if possible, and always removed.
 
 use std::{
     env,
@@ -25,7 +25,7 @@ pub struct Directory {
 // === impl Directory ===
 
 impl Directory {
-    /// Makes one, and removes those whose owners were killed before they could.
+    /// Creates one, and removes those whose owners were killed.
     pub fn new() -> Result<Self> {
         let root = root();
         sweep(&root);
@@ -55,7 +55,7 @@ fn root() -> PathBuf {
     }
 }
 
-/// A directory without a lock file has only just been made; one whose lock is held is in use.
+/// A directory without a lock file is just being created; one whose lock is held is in use.
 fn sweep(root: &Path) {
     let Ok(entries) = fs::read_dir(root) else { return };
     for entry in entries.flatten() {
@@ -66,7 +66,7 @@ fn sweep(root: &Path) {
             continue;
         };
         if Flock::lock(lock, FlockArg::LockExclusiveNonblock).is_ok() {
-            // Another sweep may be at it too: what is gone already is no failure.
+            // Another process may remove it at the same time.
             let _ = fs::remove_dir_all(entry.path());
         }
     }

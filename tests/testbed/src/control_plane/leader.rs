@@ -8,12 +8,12 @@ use crate::rest::Client;
 
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/kube-controller-manager";
 
-/// What the Lease `kube-system/kube-controller-manager` says.
+/// Content of the Lease `kube-system/kube-controller-manager`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leader {
-    /// The process that holds it: host name and a UUID. Empty if it was given back.
+    /// Its holder: host name and a UUID. Empty if released.
     pub holder: String,
-    /// When the holder last renewed it, by the holder's clock. It does so every 2 s.
+    /// When the holder last renewed it, by the holder's clock; every 2 s.
     pub renewed: Timestamp,
     /// Number of transitions.
     pub transitions: i64,
@@ -22,7 +22,7 @@ pub struct Leader {
 // === impl Leader ===
 
 impl Leader {
-    /// Reads the Lease; nothing if there never was a leader.
+    /// Reads the Lease; `None` if there never was a leader.
     pub async fn of(admin: &Client) -> Result<Option<Self>> {
         let answer = admin.get(LEASE).await?;
         if answer.status == StatusCode::NOT_FOUND {

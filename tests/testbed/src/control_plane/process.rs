@@ -13,23 +13,23 @@ use std::{
 use anyhow::{Context, Result, anyhow};
 use nix::sys::{prctl, signal::Signal};
 
-/// What an error shows of a log.
+/// Number of log lines in an error.
 const TAIL_LINES: usize = 20;
 
-/// A child process; killed and waited for on drop.
+/// A child process; killed and reaped on drop.
 #[derive(Debug)]
 pub struct Process {
     name: String,
     log: PathBuf,
     child: Child,
-    /// The kernel signals the child when the *thread* that started it ends, so that thread has to stay as long as this.
+    /// The kernel signals the child when the *thread* that started it exits, so that thread has to exist as long as this.
     keeper: Option<(mpsc::Sender<()>, JoinHandle<()>)>,
 }
 
 // === impl Process ===
 
 impl Process {
-    /// Starts `program`, with both its outputs added to the file `log`.
+    /// Starts `program`, and appends its outputs to the file `log`.
     pub fn start(program: &Path, log: &Path, arguments: &[String]) -> Result<Self> {
         let output = File::options().create(true).append(true).open(log);
         let output = output.with_context(|| format!("opening {}", log.display()))?;
@@ -77,7 +77,7 @@ impl Process {
         self.child.id()
     }
 
-    /// How it ended, if it has.
+    /// Its exit status, if it has exited.
     pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
         self.child
             .try_wait()
@@ -95,7 +95,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended by itself: then there is nothing to kill, and waiting for it returns at once.
+        // It may have exited already: then there is nothing to kill, and waiting returns at once.
         let _ = self.child.kill();
         let _ = self.child.wait();
         if let Some((release, thread)) = self.keeper.take() {

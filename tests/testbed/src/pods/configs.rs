@@ -29,8 +29,8 @@ pub fn sandbox(pod: &Pod, identity: &Identity, cgroup: &str, logs: &str, seen: j
         .unwrap_or_default()
         .into_iter()
         .collect();
-    // As the kubelet: where it has the pod from is what it says itself, whatever an author wrote. Only the mirror of
-    // a static pod stands here for the pod behind it.
+    // As the kubelet: it sets the source itself, whatever the object says. The mirror of a static pod stands for the
+    // static pod here.
     if !annotations.contains_key("kubernetes.io/config.mirror") {
         annotations.insert("kubernetes.io/config.source".to_owned(), "api".to_owned());
     }
@@ -43,7 +43,7 @@ pub fn sandbox(pod: &Pod, identity: &Identity, cgroup: &str, logs: &str, seen: j
             namespace: identity.namespace.clone(),
             attempt: 0,
         }),
-        // In the machine's own network a pod has the machine's name.
+        // In the host network a pod has the machine's name.
         hostname: if namespaces.network == NamespaceMode::Node as i32 {
             String::new()
         } else {

@@ -1,4 +1,4 @@
-//! Where a kubelet of this test keeps its pods: directories, logs, cgroups.
+//! Directories, logs and cgroups of a test's kubelet.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use super::volumes::write;
 use crate::workspace::Workspace;
 use crate::{cgroups::Driver, mounts};
 
-/// The places that a kubelet's configuration names.
+/// Paths in a kubelet's configuration.
 #[derive(Debug, Clone)]
 pub struct NodeDirs {
     /// `--root-dir`: mounted on itself and shared.
@@ -28,7 +28,7 @@ pub struct NodeDirs {
 // === impl NodeDirs ===
 
 impl NodeDirs {
-    /// Makes them on a ground, which takes them away with itself. One ground holds one kubelet.
+    /// Creates them in a workspace, which removes them. One workspace has one kubelet.
     pub async fn create(workspace: &Workspace) -> Result<Self> {
         let dirs = Self {
             kubelet_root: workspace.dir().join("kubelet"),
@@ -50,7 +50,7 @@ impl NodeDirs {
         Ok(dirs)
     }
 
-    /// The kubelet's configuration, which names the rest: where kubeadm puts it.
+    /// Path of the kubelet's configuration, as with kubeadm.
     pub fn config_file(&self) -> PathBuf {
         self.kubelet_root.join("config.yaml")
     }

@@ -1,12 +1,12 @@
-//! Who a pod is.
+//! Identity of a pod.
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::Pod;
 
-/// The UID decides; name and namespace are labels for people.
+/// Pods are identified by UID; name and namespace are for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// As the API server gave it.
+    /// UID from the API server.
     pub uid: String,
     /// `default` if the object names none.
     pub namespace: String,

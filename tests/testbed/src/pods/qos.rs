@@ -1,21 +1,21 @@
-//! Quality-of-service classes, and the quantities that they are computed from.
+//! QoS classes, and the quantities that they are computed from.
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-/// Decides below which cgroup a pod lies.
+/// Determines the parent cgroup of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QosClass {
-    /// Every container is limited in processor and memory, and requests all of it.
+    /// Every container has limits of CPU and memory, and requests all of them.
     Guaranteed,
     /// Something is requested or limited.
     Burstable,
-    /// Nothing is.
+    /// No requests and no limits.
     BestEffort,
 }
 
 const RESOURCES: [&str; 2] = ["cpu", "memory"];
-/// The least that the kernel accepts.
+/// The kernel's minimum.
 const MIN_SHARES: i64 = 2;
 
 // === impl QosClass ===
@@ -32,7 +32,7 @@ impl QosClass {
         }
     }
 
-    /// As it stands in a status.
+    /// As in a status.
     pub fn name(self) -> &'static str {
         match self {
             Self::Guaranteed => "Guaranteed",
@@ -66,7 +66,7 @@ pub fn all_containers(pod: &Pod) -> impl Iterator<Item = &Container> {
     spec.flat_map(|spec| spec.init_containers.iter().flatten().chain(&spec.containers))
 }
 
-/// Weight of a container, or with all of them summed up of a pod, by the processor time that it requests.
+/// CPU weight of a container or, with all of them, of a pod, from its requests.
 pub fn cpu_shares<'a>(containers: impl IntoIterator<Item = &'a Container>) -> i64 {
     let milli: i64 = containers
         .into_iter()
@@ -75,12 +75,12 @@ pub fn cpu_shares<'a>(containers: impl IntoIterator<Item = &'a Container>) -> i6
     (milli * 1024 / 1000).max(MIN_SHARES)
 }
 
-/// Memory limit in bytes; 0 is none.
+/// Memory limit in bytes; 0 for none.
 pub fn memory_limit(container: &Container) -> i64 {
     limit(container, "memory").unwrap_or_default() / 1000
 }
 
-/// Thousandths; what is limited but not requested is requested up to the limit.
+/// In thousandths; a limit without a request counts as request.
 fn request(container: &Container, name: &str) -> Option<i64> {
     let requests = container.resources.as_ref()?.requests.as_ref();
     requests
@@ -92,7 +92,7 @@ fn limit(container: &Container, name: &str) -> Option<i64> {
     milli(container.resources.as_ref()?.limits.as_ref()?.get(name)?)
 }
 
-/// A quantity in thousandths of its unit. Exponents and fractions beyond that are not what tests are written with.
+/// A quantity in thousandths of its unit. Exponents and smaller fractions are not supported.
 pub fn milli(quantity: &Quantity) -> Option<i64> {
     let text = quantity.0.trim();
     let (number, suffix) = text.split_at(text.find(|char: char| char.is_alphabetic()).unwrap_or(text.len()));

@@ -24,7 +24,7 @@ use crate::containerd::Cri;
 const INIT_LIMIT: Duration = Duration::from_secs(60);
 const INIT_POLL: Duration = Duration::from_millis(20);
 
-/// What every container of a pod needs to be started.
+/// Everything that the start of a pod's container needs.
 struct Start<'a> {
     cri: Cri,
     pod: &'a Pod,
@@ -116,7 +116,7 @@ async fn run_sandbox(mut cri: Cri, config: &PodSandboxConfig) -> Result<(String,
     Ok((id, Some(network.ip).filter(|ip| !ip.is_empty())))
 }
 
-/// Init containers restarted always stay beside the others; the rest run to their end first.
+/// Sidecars keep running beside the others; other init containers run to completion first.
 pub(super) fn is_sidecar(container: &Container) -> bool {
     container.restart_policy.as_deref() == Some("Always")
 }
@@ -184,7 +184,7 @@ impl Start<'_> {
         }
         let last_words = configs::termination_message_path(container);
         if !last_words.is_empty() {
-            // A restarted container gets another file; eight hexadecimal digits tell them apart.
+            // A restarted container gets another file, with a random suffix of eight hexadecimal digits.
             let id = uuid::Uuid::new_v4().simple().to_string();
             let dir = self.dir.join("containers").join(&container.name);
             let file = dir.join(&id[..8]);

@@ -12,7 +12,7 @@ use super::qos::QosClass;
 use super::start::is_sidecar;
 use crate::containerd::Cri;
 
-/// All that a running pod has.
+/// Conditions of a running pod.
 const CONDITIONS: [&str; 5] = [
     "PodReadyToStartContainers",
     "Initialized",
@@ -21,7 +21,7 @@ const CONDITIONS: [&str; 5] = [
     "PodScheduled",
 ];
 
-/// Reads the containers' facts from the runtime and dresses them as the API does.
+/// Reads the containers' state from the runtime and converts it to the API's form.
 pub(super) async fn of(mut cri: Cri, started: &StartedPod, host_ip: &str) -> Result<Value> {
     let spec = started.pod.spec.as_ref().context("read the pod: spec is missing")?;
     let init = statuses(&mut cri, started, spec.init_containers.as_deref().unwrap_or_default()).await?;
@@ -108,7 +108,7 @@ fn with_generation(mut value: Value, generation: Option<i64>) -> Value {
     value
 }
 
-/// The API knows whole seconds only.
+/// The API has whole seconds.
 fn time(timestamp: Timestamp) -> String {
     format!("{timestamp:.0}")
 }

@@ -1,6 +1,6 @@
-//! A pod's volumes on the disk, in the layout that the kubelet leaves: directories, mounts, ready markers.
+//! A pod's volumes on disk, in the kubelet's layout: directories, mounts, ready markers.
 //!
-//! Contents of secrets and config maps are stand-ins: no API server is asked.
+//! Contents of secrets and config maps are fake: no API server is asked.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,15 +16,15 @@ use k8s_openapi::api::core::v1::{
 use super::qos::milli;
 use crate::mounts;
 
-/// Where each volume's content lies on this machine, by its name in the pod.
+/// Host path of each volume's content, by its name in the pod.
 pub type VolumeDirs = BTreeMap<String, PathBuf>;
 
-/// Plugin whose directory also holds the markers of volumes that others wrap around an emptyDir.
+/// Plugin whose directory also has the markers of volumes based on an emptyDir.
 const EMPTY_DIR: &str = "kubernetes.io~empty-dir";
-/// The key of a stand-in for a secret or config map whose items are not listed.
+/// Key of a fake secret or config map without listed items.
 const STAND_IN: &str = "data";
 
-/// What there is to do for a volume.
+/// How to set a volume up.
 enum Kind {
     /// An emptyDir; `Some` is one in memory, with its limit if it has one.
     Empty { memory: Option<Option<u64>> },
@@ -34,7 +34,7 @@ enum Kind {
         paths: Vec<String>,
         on_tmpfs: bool,
     },
-    /// A directory of the machine; nothing is made for it.
+    /// A directory of the machine; nothing is created.
     Host(PathBuf),
 }
 
@@ -47,7 +47,7 @@ pub fn set_up<'a>(volumes: impl Iterator<Item = &'a Volume>, pod_dir: &Path) -> 
     dirs.collect()
 }
 
-/// The directory or file that a volumeMount shows; a subPath is mounted at its own place first.
+/// The directory or file of a volumeMount; a subPath is bind-mounted first.
 pub fn source(volume: &Path, pod_dir: &Path, container: &str, index: usize, mount: &VolumeMount) -> Result<PathBuf> {
     let Some(sub_path) = mount.sub_path.as_deref().filter(|path| !path.is_empty()) else {
         return Ok(volume.to_owned());
@@ -169,7 +169,7 @@ fn projected(source: &ProjectedVolumeSource) -> Vec<String> {
     paths
 }
 
-/// `..data` leads to a directory named by the time; every name that a user sees leads through `..data`.
+/// `..data` links to a timestamped directory; every visible name links through `..data`.
 fn write_atomically(dir: &Path, paths: &[String]) -> Result<()> {
     let now = Timestamp::now();
     let payload = format!("..{}.{:09}", now.strftime("%Y_%m_%d_%H_%M_%S"), now.subsec_nanosecond());

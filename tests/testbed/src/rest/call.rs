@@ -1,18 +1,18 @@
-//! One request, and what is said in it.
+//! One request.
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 use serde_json::Value;
 
 use super::{Answer, Client, Error, Result, Watch};
 
-/// How a patch is to be read.
+/// Type of a patch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Patch {
     /// RFC 6902: a list of operations.
     Json,
     /// RFC 7386: null removes, lists are replaced.
     Merge,
-    /// Kubernetes' own: lists are merged by the kind's keys.
+    /// Kubernetes' strategic merge: lists are merged by the kind's keys.
     Strategic,
 }
 
@@ -69,7 +69,7 @@ impl<'c> Call<'c> {
         self
     }
 
-    /// Asks only for what is not recognised by this ETag.
+    /// Sends `If-None-Match` with this ETag.
     #[must_use]
     pub fn if_none_match(mut self, etag: HeaderValue) -> Self {
         self.headers.insert(header::IF_NONE_MATCH, etag);

@@ -1,4 +1,4 @@
-//! What demo, tests and bench do with pods.
+//! Operations on pods for demo, tests and benchmarks.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ impl Client {
         self.delete(&path(namespace, name), Some(&options)).await?.ok()
     }
 
-    /// Returns once no pod with this UID is there any more; a pod of the same name with another UID is not in the way.
+    /// Waits until no pod with this UID exists; a pod of the same name with another UID does not count.
     pub async fn wait_gone(&self, namespace: &str, name: &str, uid: &str, timeout: Duration) -> Result<()> {
         let gone = async {
             // A watch may end at any time for reasons of its own; the read before the next one shows what was missed.

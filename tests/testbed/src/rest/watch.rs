@@ -1,4 +1,4 @@
-//! A watch: one JSON object per line, or one protobuf message after another, until the server has had enough.
+//! A watch: one JSON object per line, or a sequence of protobuf messages, until the server ends it.
 
 use bytes::BytesMut;
 use futures::{Stream, stream};
@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::{Error, Result};
 use crate::proto;
 
-/// What happened to an object.
+/// Type of a watch event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum EventType {
@@ -17,11 +17,11 @@ pub enum EventType {
     Added,
     /// It changed.
     Modified,
-    /// It is gone, or no longer selected.
+    /// It is deleted, or no longer selected.
     Deleted,
-    /// Nothing happened up to this resourceVersion.
+    /// A bookmark.
     Bookmark,
-    /// The watch is over; the object is a Status.
+    /// The watch has ended; the object is a Status.
     Error,
 }
 

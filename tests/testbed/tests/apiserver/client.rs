@@ -29,16 +29,16 @@ pub struct Watch {
     buffer: BytesMut,
 }
 
-/// How a watch goes on.
+/// Result of reading a watch.
 #[derive(Debug, PartialEq)]
 pub enum Line {
     /// Type, name and version of an event.
     Event(String, Value),
-    /// The stream ended as it should.
+    /// The stream ended normally.
     End,
     /// The connection broke.
     Broken,
-    /// Nothing came.
+    /// No event in time.
     Silence,
 }
 
@@ -169,7 +169,7 @@ impl Watch {
         }
     }
 
-    /// The next event, of which there must be one.
+    /// The next event, which must exist.
     pub async fn event(&mut self) -> (String, Value) {
         match self.next().await {
             Line::Event(change, object) => (change, object),

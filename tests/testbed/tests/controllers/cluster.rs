@@ -1,4 +1,4 @@
-//! One namespace of a control plane, and what is in it by and by.
+//! One namespace of a control plane and its objects.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use testbed::{
     wait::eventually,
 };
 
-/// How long anything may take on a busy machine.
+/// Limit of any wait on a busy machine.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
 /// A namespace and an administrator.
@@ -42,7 +42,7 @@ impl Cluster {
         Ok(self.admin.patch(&self.path(object), Patch::Merge, patch).await?.ok()?)
     }
 
-    /// Returns once it is gone, which in the background is at once.
+    /// Returns once it is deleted, which in the background is at once.
     pub async fn delete_in_the_background(&self, resource: &str, name: &str) -> Result<()> {
         let path = self.path(&format!("{resource}/{name}"));
         let options = json!({"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"});
@@ -52,7 +52,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Waits until there is one of that resource, and no more.
+    /// Waits until exactly one object of that resource exists.
     pub async fn one(&self, resource: &str) -> Result<Value> {
         self.exactly(1, resource)
             .await?
@@ -60,7 +60,7 @@ impl Cluster {
             .context("one was there a moment ago")
     }
 
-    /// Waits until there are so many.
+    /// Waits until exactly this many exist.
     pub async fn exactly(&self, count: usize, resource: &str) -> Result<Vec<Value>> {
         let path = self.path(resource);
         eventually(LIMIT, &format!("{count} of {resource}"), async || {

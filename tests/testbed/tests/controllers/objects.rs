@@ -1,4 +1,4 @@
-//! Objects that controllers act upon.
+//! Objects for controllers.
 
 use serde_json::{Value, json};
 

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_client_may_not_decide_is_decided_here() {
+    fn server_sets_fields_that_clients_may_not() {
         let mut given = pod("a");
         given["metadata"]["uid"] = "mine".into();
         given["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_ended_does_not_run_again_without_restarts() {
+    fn exited_container_does_not_run_again_without_restarts() {
         let of = |policy: &str, state: Value| json!({ "spec": { "restartPolicy": policy }, "status": { "containerStatuses": [{ "name": "c", "state": state }] } });
         let ended = |code: i64| json!({ "terminated": { "exitCode": code } });
         let running = json!({ "running": {} });

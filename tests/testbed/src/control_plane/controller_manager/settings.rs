@@ -1,15 +1,15 @@
-//! Which controllers, and how they are limited.
+//! Selection of controllers, and their limits.
 
 const COLLECTOR: &str = "garbage-collector-controller";
-/// They take a node for dead whose Lease nobody renews, and delete the pods of nodes that are dead or not there: nodes
-/// here are names, and what becomes of their pods is the test's affair.
+/// They delete the pods of nodes that are missing or do not renew their Lease. Nodes here are only names, and tests
+/// decide about their pods.
 const WATCHERS_OF_NODES: [&str; 3] = [
     "node-lifecycle-controller",
     "taint-eviction-controller",
     "pod-garbage-collector-controller",
 ];
 
-/// Which controllers, and how.
+/// Selection of controllers, and their limits.
 #[derive(Debug, Clone)]
 pub struct Settings {
     controllers: Vec<String>,
@@ -21,14 +21,14 @@ pub struct Settings {
 // === impl Settings ===
 
 impl Settings {
-    /// Every controller but the garbage collector and those that watch over nodes. Those that need a cloud, or keys that
-    /// are not here, leave themselves out.
+    /// Every controller except the garbage collector and those of nodes. Controllers that need a cloud, or missing keys,
+    /// disable themselves.
     pub fn all_but_the_collector() -> Self {
         let without = WATCHERS_OF_NODES.iter().chain([&COLLECTOR]);
         Self::of(std::iter::once("*".to_owned()).chain(without.map(|name| format!("-{name}"))))
     }
 
-    /// The garbage collector and nothing else.
+    /// Only the garbage collector.
     pub fn only_the_collector() -> Self {
         Self::of([COLLECTOR.to_owned()])
     }
@@ -42,7 +42,7 @@ impl Settings {
         }
     }
 
-    /// They wait until they lead.
+    /// Enables leader election.
     #[must_use]
     pub fn with_leader_election(self) -> Self {
         Self {
@@ -51,13 +51,13 @@ impl Settings {
         }
     }
 
-    /// Lifts the limits that each client sets itself: 20 requests a second, 40 for those with which garbage is collected.
+    /// Removes client limits: 20 requests a second, 40 for the garbage collector.
     #[must_use]
     pub fn without_limits(self) -> Self {
         Self { limits: false, ..self }
     }
 
-    /// How many workers the garbage collector has for deleting, and as many for orphaning: 20 if nothing is said.
+    /// Number of workers of the garbage collector for deleting, and as many for orphaning; 20 by default.
     #[must_use]
     pub fn with_collecting_workers(self, workers: u16) -> Self {
         Self {
@@ -66,17 +66,17 @@ impl Settings {
         }
     }
 
-    /// They elect a leader.
+    /// Whether leader election is enabled.
     pub(super) fn elect(&self) -> bool {
         self.leader_election
     }
 
-    /// The garbage collector is among them.
+    /// Whether the garbage collector is enabled.
     pub(super) fn collect(&self) -> bool {
         self.controllers.iter().any(|name| name == COLLECTOR)
     }
 
-    /// The flags that say so.
+    /// The command-line flags.
     pub(super) fn arguments(&self) -> Vec<String> {
         let mut arguments = vec![
             format!("--controllers={}", self.controllers.join(",")),
@@ -84,7 +84,7 @@ impl Settings {
             "--use-service-account-credentials=true".to_owned(),
         ];
         if !self.limits {
-            // Less than nothing is no limit; the burst then counts for nothing.
+            // A negative rate is no limit; the burst is then ignored.
             arguments.push("--kube-api-qps=-1".to_owned());
         }
         if let Some(workers) = self.collecting_workers {
