@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(
             hanging(Some(mounted("nfs4", "nas:/export\nforged"))).to_string(),
             "it hangs in the kernel since 2026-03-01T10:00:00Z (nfs4 of nas:/export\\nforged); the server may be gone: it \
-             ends when that answers again, or by force with --force-unmount dead-server"
+             returns when that answers again, or by force with --force-unmount dead-server"
         );
         assert!(
             !hanging(Some(mounted("ext4", "/dev/sda")))

@@ -111,7 +111,7 @@ impl Form {
     }
 }
 
-/// How a client wants to know what is served.
+/// The form in which a client wants discovery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DiscoveryForm {
     /// Group by group.

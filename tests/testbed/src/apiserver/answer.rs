@@ -1,4 +1,4 @@
-//! What goes back to a client: first what it is, then, in the form that the client takes, how it is sent.
+//! Answers: first their content, then their encoding in the client's form.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub struct Answer {
     /// HTTP status code.
     pub code: u16,
     what: What,
-    /// What the client is warned of.
+    /// Warnings for the client.
     pub warnings: Vec<String>,
 }
 
@@ -32,7 +32,7 @@ enum What {
     Discovery(Bytes),
 }
 
-/// An answer as it is sent.
+/// An encoded answer.
 #[derive(Debug)]
 pub struct Rendered {
     /// HTTP status code.
@@ -41,9 +41,9 @@ pub struct Rendered {
     pub content_type: &'static str,
     /// The body.
     pub body: Bytes,
-    /// What the body is recognised by, where a client need not be sent it again.
+    /// ETag of the body, for clients that have it already.
     pub etag: Option<String>,
-    /// What the client is warned of.
+    /// Warnings for the client.
     pub warnings: Vec<String>,
 }
 
@@ -129,14 +129,14 @@ impl Answer {
         Answer::new(200, What::Status(status))
     }
 
-    /// That something without an object of its own was done.
+    /// Success of a request without an object.
     #[must_use]
     pub fn success(code: u16) -> Self {
         let status = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": code });
         Answer::new(code, What::Status(status))
     }
 
-    /// The answer as it is sent to a client that wants `form`.
+    /// Encodes the answer in `form`.
     ///
     /// # Errors
     /// One object was wanted as a list, or a list as one object.
@@ -169,7 +169,7 @@ fn etag(body: &[u8]) -> String {
 // === impl Rendered ===
 
 impl Rendered {
-    /// The answer to a client that has what is recognised by `known`.
+    /// The answer to a client that has the body with the ETag `known`.
     #[must_use]
     pub fn unless_known(mut self, known: Option<&str>) -> Self {
         if self.etag.is_some() && self.etag.as_deref() == known {

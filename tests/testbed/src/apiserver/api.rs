@@ -1,4 +1,4 @@
-//! What tests need of an API server, whichever it is.
+//! The server as tests use it, behind a trait.
 
 use futures::future::{BoxFuture, ready};
 

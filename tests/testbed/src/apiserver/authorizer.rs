@@ -1,4 +1,4 @@
-//! Pure: who may do what. The administrator everything, a node what its kubelet needs.
+//! Pure: authorization. The administrator may do everything, a node what its kubelet needs.
 
 pub mod admission;
 mod related;

@@ -20,7 +20,7 @@ pub fn is_definition(kind: &Kind) -> bool {
     kind.kind == "CustomResourceDefinition" && !kind.custom
 }
 
-/// Whether an object of this kind says who answers for a group version.
+/// Whether an object of this kind names the server of a group version.
 fn is_service(kind: &Kind) -> bool {
     kind.kind == "APIService" && !kind.custom
 }
@@ -66,7 +66,7 @@ pub fn is_ending(store: &Store, kind: &'static Kind) -> bool {
     kind.custom && definition_of(store, kind).is_some_and(|it| object::deletion_time(&it).is_some())
 }
 
-/// A definition as it is when its deletion begins.
+/// A definition at the start of its deletion.
 #[must_use]
 pub fn ending(mut definition: Value, writer: &Writer) -> Value {
     let metadata = object::metadata_mut(&mut definition);
@@ -116,7 +116,7 @@ fn set_availability(store: &mut Store, service: &Value, away: bool) {
         .set_unavailable(text(service, "/spec/group"), text(service, "/spec/version"), away);
 }
 
-/// Serves the versions of a definition that it says are served. If they are others than before, all watches end.
+/// Serves the versions of a definition that are marked as served. If they have changed, all watches end.
 fn serve(store: &mut Store, definition: &Value) {
     let made = custom::made_by(definition);
     let served: Vec<&'static Kind> = made

@@ -1,4 +1,4 @@
-//! Pure: what one DELETE does to an object, by its grace, its finalizers and the policy.
+//! Pure: the effect of one DELETE on an object, from its grace period, finalizers and policy.
 
 pub mod options;
 
@@ -12,7 +12,7 @@ use options::{DeleteOptions, Policy};
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
 
-/// What to do with the object.
+/// Result of a DELETE.
 #[derive(Debug, PartialEq)]
 pub enum Outcome {
     /// It is being deleted already.
@@ -57,7 +57,7 @@ pub fn decide(kind: &'static Kind, object: &Value, options: &DeleteOptions, now:
         object::metadata_mut(&mut next).insert("generation".to_owned(), (object::generation(object) + 1).into());
     }
     object::set_finalizers(&mut next, &finalizers);
-    // A deletion that only waits for finalizers keeps the time of its beginning.
+    // A deletion that only waits for finalizers keeps its start time.
     let until = if graceful || first {
         Some(until)
     } else {

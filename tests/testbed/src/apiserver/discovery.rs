@@ -1,4 +1,4 @@
-//! What is served, group by group or all at once.
+//! Discovery, group by group or aggregated.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use super::error::ApiError;
 use super::kinds::Kind;
 use super::kinds::served::Served;
 
-/// Resources of which nothing is kept, so that they can only be created: group version, resource, kind.
+/// Resources that are not stored and can only be created: group version, resource, kind.
 const CREATED_ONLY: &[(&str, &str, &str)] = &[(
     "authorization.k8s.io/v1",
     "selfsubjectaccessreviews",
@@ -64,7 +64,7 @@ pub fn answer(served: &Served, path: &[String], accept: &str) -> Result<Answer, 
     Ok(Answer::json(200, &body))
 }
 
-/// The groups with what is kept of them, and those of which nothing is.
+/// The groups with their stored kinds, and those without any.
 fn groups(served: &Served) -> Vec<(&str, Vec<&str>)> {
     let mut groups = served.groups();
     for (group, version) in CREATED_ONLY.iter().filter_map(|(home, _, _)| home.split_once('/')) {

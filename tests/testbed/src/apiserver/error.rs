@@ -16,7 +16,7 @@ pub struct ApiError {
     pub code: u16,
     /// Machine-readable reason; empty where the API server gives none.
     pub reason: &'static str,
-    /// What a person reads.
+    /// The message.
     pub message: String,
     details: Option<Box<Details>>,
     continue_token: Option<String>,
@@ -97,7 +97,7 @@ impl ApiError {
         error
     }
 
-    /// Nothing may be created in a namespace that is going away.
+    /// Nothing may be created in a terminating namespace.
     #[must_use]
     pub fn namespace_terminating(kind: &'static Kind, name: &str, namespace: &str) -> Self {
         let why = format!("unable to create new content in namespace {namespace} because it is being terminated");
@@ -189,7 +189,7 @@ impl ApiError {
         ApiError::conflict(kind, name, WHY)
     }
 
-    /// A write that does not fit what is stored; `details.kind` is the resource.
+    /// A write that conflicts with the stored object; `details.kind` is the resource.
     #[must_use]
     pub fn conflict(kind: &'static Kind, name: &str, why: &str) -> Self {
         let message = format!(
@@ -199,7 +199,7 @@ impl ApiError {
         ApiError::new(409, "Conflict", message).about(kind, name)
     }
 
-    /// A DELETE whose precondition does not hold; `details.kind` is the kind.
+    /// A DELETE whose precondition fails; `details.kind` is the kind.
     #[must_use]
     pub fn precondition(kind: &'static Kind, name: &str, why: &str) -> Self {
         let message = format!(
@@ -209,13 +209,13 @@ impl ApiError {
         ApiError::new(409, "Conflict", message).about_kind(kind, name)
     }
 
-    /// The history that was asked for is gone.
+    /// The requested history is compacted.
     #[must_use]
     pub fn expired(message: impl Into<String>) -> Self {
         ApiError::new(410, "Expired", message)
     }
 
-    /// A continued list whose first page is too old; `token` goes on with what is there now.
+    /// A continued list whose first page is too old; `token` continues with the current objects.
     #[must_use]
     pub fn continue_expired(token: String) -> Self {
         const WHY: &str = "The provided continue parameter is too old to display a consistent list result. \

@@ -1,4 +1,4 @@
-//! Trouble on request: which requests it meets, how often, and what it does to them.
+//! Faults on request: the requests that they affect, how often, and their effect.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -21,23 +21,23 @@ pub struct Fault {
     /// The name of the object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// The user who asks.
+    /// The user of the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
     /// How many requests it meets; without a number, all until it is cleared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub times: Option<u32>,
-    /// What it does.
+    /// Its effect.
     pub action: Action,
 }
 
-/// What a fault does to a request.
+/// Effect of a fault on a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Action {
-    /// Close the connection without an answer, and do nothing.
+    /// Close the connection without an answer or effect.
     Refuse,
-    /// Do what was asked, and close the connection without an answer.
+    /// Execute the request, and close the connection without an answer.
     LoseResponse,
     /// Wait, then go on as usual.
     #[serde(rename_all = "camelCase")]
@@ -45,7 +45,7 @@ pub enum Action {
         /// How long.
         millis: u64,
     },
-    /// Answer with this code, and do nothing.
+    /// Answer with this code, without effect.
     #[serde(rename_all = "camelCase")]
     Status {
         /// HTTP status code.
@@ -54,11 +54,11 @@ pub enum Action {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         retry_after: Option<u64>,
     },
-    /// End a watch, running or new, as a broken connection does.
+    /// End a watch, running or new, like a broken connection.
     CutWatch,
-    /// End a watch, running or new, with the error that an object gives which the server cannot read from its store.
+    /// End a watch, running or new, with the error of an object that cannot be read from the store.
     FailWatch,
-    /// Let a watch, running or new, hang: it says nothing more and does not end.
+    /// Let a watch, running or new, hang: it sends nothing more and does not end.
     StallWatch,
 }
 
@@ -118,7 +118,7 @@ impl Fault {
         self
     }
 
-    /// Only for this resource; a subresource is one of its own.
+    /// Only for this resource; a subresource counts separately.
     #[must_use]
     pub fn resource(mut self, resource: &str) -> Self {
         self.resource = Some(resource.to_owned());
@@ -187,7 +187,7 @@ impl Faults {
         self.changed.send_replace(());
     }
 
-    /// Ends all faults. A watch that hangs, hangs on.
+    /// Ends all faults. Hanging watches keep hanging.
     pub fn clear(&self) {
         self.with(Vec::clear);
     }

@@ -1,4 +1,4 @@
-//! From a request to its answer: who asks, what trouble is in store for it, whether it is allowed, and doing it.
+//! Handles a request: authentication, faults, authorization, execution.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,7 +37,7 @@ pub struct Call {
     pub method: Method,
     /// The path, still encoded.
     pub path: String,
-    /// What stands after the question mark.
+    /// The query.
     pub query: String,
     /// The Authorization header.
     pub authorization: Option<String>,
@@ -49,7 +49,7 @@ pub struct Call {
     pub body: Bytes,
 }
 
-/// What becomes of a request.
+/// Result of a request.
 #[derive(Debug)]
 pub enum Reply {
     /// An answer.

@@ -1,18 +1,18 @@
-//! What happened to the objects of one kind, and what a watcher with a selector hears of it.
+//! Past writes of one kind, and the events that a watch with a selector gets from them.
 
 use std::sync::Arc;
 
 use super::selector::Selector;
 use super::stored::Stored;
 
-/// What a write did.
+/// Type of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
     /// The object is new.
     Added,
     /// The object is another.
     Modified,
-    /// The object is gone.
+    /// The object was deleted.
     Deleted,
 }
 
@@ -21,7 +21,7 @@ pub enum Change {
 pub struct Event {
     /// The version of the write.
     pub version: u64,
-    /// What it did.
+    /// Its type.
     pub change: Change,
     /// The object afterwards; for a removal its last state under the version of the removal.
     pub object: Arc<Stored>,

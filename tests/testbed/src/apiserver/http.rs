@@ -1,4 +1,4 @@
-//! HTTP around the handler: HTTP/1.1, and HTTP/2 for those who begin with it.
+//! HTTP for the handler: HTTP/1.1, and HTTP/2 with prior knowledge.
 
 use std::io;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ type Body = UnsyncBoxBody<Bytes, io::Error>;
 
 const PLAIN: &str = "text/plain; charset=utf-8";
 
-/// Serves one connection until it ends; how it ends is the client's affair.
+/// Serves one connection until it ends; how it ends does not matter.
 pub async fn serve(shared: Arc<Shared>, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
     let connection = shared.requests.opened();
     let service = service_fn(move |request| respond(Arc::clone(&shared), connection, request));
@@ -72,7 +72,7 @@ async fn respond(shared: Arc<Shared>, connection: u64, request: Request<Incoming
         Reply::Done(answer) => Ok(done(answer.unless_known(known.as_deref()))),
         Reply::Refused(error) => Ok(refused(&error, refusals)),
         Reply::Watch(watch) => Ok(response(200, watch.form().media.stream_type(), stream(*watch))),
-        // An error of the service closes the connection with nothing sent.
+        // An error of the service closes the connection without an answer.
         Reply::Lost => Err(io::Error::other("lost by a fault")),
     }
 }

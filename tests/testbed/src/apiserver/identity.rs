@@ -1,4 +1,4 @@
-//! Who asks: bearer tokens, and the users behind them.
+//! Authentication: bearer tokens and their users.
 
 /// The token of the administrator.
 pub const ADMIN_TOKEN: &str = "admin";
@@ -13,7 +13,7 @@ const NODE_PREFIX: &str = "system:node:";
 pub enum User {
     /// May do everything.
     Admin,
-    /// May do everything too, under a name of its own.
+    /// All rights, under a separate name.
     Collector,
     /// A node, with the rights of its kubelet.
     Node(String),

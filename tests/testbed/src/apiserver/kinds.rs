@@ -9,7 +9,7 @@ pub mod subresource;
 
 pub use built_in::find;
 
-/// What is particular about one kind of object.
+/// Properties of one kind of object.
 #[derive(Debug)]
 pub struct Kind {
     /// API group, empty for the core group.
@@ -24,7 +24,7 @@ pub struct Kind {
     pub namespaced: bool,
     /// Whether a deletion waits for a grace period: pods only.
     pub graceful: bool,
-    /// Whether `/status` is a resource of its own.
+    /// Whether it has the subresource `/status`.
     pub status: bool,
     /// Whether a change of the spec is counted in `metadata.generation`.
     pub generation: bool,
@@ -36,18 +36,18 @@ pub struct Kind {
     pub create_on_update: bool,
     /// Whether deletion policies apply, and which one is the default.
     pub dependents: Dependents,
-    /// Field selectors beside name and namespace; `None` for kinds that have no list of their own.
+    /// Field selectors besides name and namespace; `None` for kinds without a list of their own.
     pub fields: Option<&'static [&'static str]>,
     /// The fields of an object beside its metadata; any other is dropped with a warning.
     pub body: &'static [&'static str],
     /// Whether a definition made it: then any field is kept, nothing is known of its lists, and an object that is sent
     /// has to say what it is.
     pub custom: bool,
-    /// What the encoder adds to an object that has nothing but metadata (seen in bookmarks).
+    /// Fields that the encoder adds to an object with only metadata (seen in bookmarks).
     pub hollow: &'static str,
 }
 
-/// The verbs of every kind that is kept.
+/// The verbs of every stored kind.
 const VERBS: &[&str] = &[
     "create",
     "delete",
@@ -59,7 +59,7 @@ const VERBS: &[&str] = &[
     "watch",
 ];
 
-/// What a deletion without a policy does about an object's dependents.
+/// Default propagation policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dependents {
     /// The kind takes no part in garbage collection.
@@ -108,7 +108,7 @@ impl Kind {
         self
     }
 
-    /// What may be done with it.
+    /// Its verbs.
     #[must_use]
     pub fn verbs(&self) -> &'static [&'static str] {
         // Clusters have no quota for these.
@@ -141,7 +141,7 @@ impl Kind {
         qualified(self.kind, self.group)
     }
 
-    /// Where an object of this kind is kept: `namespace/name`, or `name`. Sorted as bytes, as etcd does.
+    /// Key of an object of this kind: `namespace/name`, or `name`. Sorted as bytes, as in etcd.
     #[must_use]
     pub fn key(&self, namespace: &str, name: &str) -> String {
         if self.namespaced {

@@ -1,4 +1,4 @@
-//! The file by which a client finds the server and proves who it is.
+//! Kubeconfigs for the server.
 
 use std::fmt::Write as _;
 

@@ -12,7 +12,7 @@ use super::store::Store;
 use super::stored::Stored;
 use token::Token;
 
-/// What a list asks for.
+/// Which state a list shows.
 #[derive(Debug)]
 pub struct ListOptions {
     /// Which objects.
@@ -24,11 +24,11 @@ pub struct ListOptions {
 /// Which state is listed.
 #[derive(Debug, PartialEq, Eq)]
 enum From {
-    /// What is there now.
+    /// The current state.
     Now,
-    /// What is there now, once this version is reached.
+    /// The current state, once this version is reached.
     NotOlder(u64),
-    /// What was there then.
+    /// The state at this version.
     Exactly(u64),
     /// Where another page ended.
     Continued(Token),
@@ -37,7 +37,7 @@ enum From {
 /// One page.
 #[derive(Debug)]
 pub struct Page {
-    /// The version of what is listed.
+    /// The version of the list.
     pub version: u64,
     /// The objects.
     pub items: Vec<Arc<Stored>>,

@@ -9,7 +9,7 @@ pub struct Query(Vec<(String, String)>);
 // === impl Query ===
 
 impl Query {
-    /// Reads what stands after the question mark.
+    /// Parses the query of a request.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         Query(form_urlencoded::parse(text.as_bytes()).into_owned().collect())

@@ -1,4 +1,4 @@
-//! What was asked and answered lately.
+//! The latest requests and their answers.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use serde::Serialize;
 
-/// How many requests are kept.
+/// Number of recorded requests.
 const KEPT: usize = 10_000;
 
 /// A request.
@@ -29,7 +29,7 @@ pub struct Asked {
 /// A request and its answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Request {
-    /// What was asked.
+    /// The request.
     #[serde(flatten)]
     pub asked: Asked,
     /// The connection that it came over, counted from 1.
@@ -38,8 +38,8 @@ pub struct Request {
     pub code: Option<u16>,
 }
 
-/// Is told of every request twice: with its body and no code when it comes, before any fault meets it, and with the code
-/// when it was done, before its answer can get lost. Nothing else happens in between doing and telling.
+/// Called twice for every request: with its body and no code on arrival, before any fault, and with the code after its
+/// execution, before its answer can get lost. Nothing else happens between execution and the call.
 pub type Witness = Box<dyn Fn(&Asked, &[u8], Option<u16>) + Send + Sync>;
 
 /// The last requests, oldest first.
@@ -94,7 +94,7 @@ impl Requests {
         });
     }
 
-    /// All that are kept.
+    /// All recorded requests.
     #[must_use]
     pub fn all(&self) -> Vec<Request> {
         self.kept().iter().cloned().collect()

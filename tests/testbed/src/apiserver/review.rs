@@ -1,4 +1,4 @@
-//! SelfSubjectAccessReview: what the asker may do.
+//! SelfSubjectAccessReview: the rights of the user.
 
 use serde_json::{Value, json};
 

@@ -7,12 +7,12 @@ use super::kinds::Kind;
 use super::kinds::built_in::KINDS;
 use super::kinds::served::Served;
 
-/// What a path addresses.
+/// Target of a path.
 #[derive(Debug)]
 pub enum Route {
     /// Objects.
     Objects(Target),
-    /// The question what the asker may do.
+    /// A SelfSubjectAccessReview.
     AccessReview,
     /// `/healthz` and its siblings.
     Health,
@@ -24,7 +24,7 @@ pub enum Route {
     Testbed(String),
 }
 
-/// One object, or all of a kind, or all of a kind in a namespace. What does not apply is empty.
+/// One object, all of a kind, or all of a kind in a namespace. Fields that do not apply are empty.
 #[derive(Debug)]
 pub struct Target {
     /// The kind.
@@ -113,13 +113,13 @@ fn owned(parts: &[&str]) -> Vec<String> {
 // === impl Target ===
 
 impl Target {
-    /// Where the object is kept.
+    /// Key of the object.
     #[must_use]
     pub fn key(&self) -> String {
         self.kind.key(&self.namespace, &self.name)
     }
 
-    /// What the keys of all addressed objects begin with.
+    /// Common prefix of the keys of all addressed objects.
     #[must_use]
     pub fn prefix(&self) -> String {
         if self.namespace.is_empty() {

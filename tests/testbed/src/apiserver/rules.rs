@@ -1,4 +1,4 @@
-//! Pure: what the server makes of an object before it is stored.
+//! Pure: defaults and validation of objects before they are stored.
 
 pub mod create;
 pub mod definitions;

@@ -1,4 +1,4 @@
-//! What a node may write once it may write at all: its own node, the pods bound to it, its own lease.
+//! Admission of a node's writes: its own Node, the pods bound to it, its own Lease.
 
 use serde_json::{Map, Value};
 

@@ -1,4 +1,4 @@
-//! What a DELETE asks for, from its body or, if that is empty, from its query.
+//! Options of a DELETE, from its body or, if that is empty, from its query.
 
 use serde_json::Value;
 
@@ -7,7 +7,7 @@ use crate::apiserver::kinds::Kind;
 use crate::apiserver::object;
 use crate::apiserver::query::Query;
 
-/// What happens to dependents.
+/// Propagation policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Policy {
     /// They are collected afterwards.
@@ -31,7 +31,7 @@ pub struct DeleteOptions {
     pub orphan_dependents: Option<bool>,
     /// The policy.
     pub policy: Option<Policy>,
-    /// Answer as if, and store nothing.
+    /// Dry run.
     pub dry_run: bool,
 }
 
@@ -76,7 +76,7 @@ impl DeleteOptions {
         Ok(self)
     }
 
-    /// Checks the preconditions against what is stored.
+    /// Checks the preconditions against the stored object.
     ///
     /// # Errors
     /// One of them does not hold.

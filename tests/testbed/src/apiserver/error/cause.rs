@@ -1,9 +1,9 @@
-//! What a refusal is about, and each field that is at fault.
+//! Details of a refusal, and the fields at fault.
 
 use serde::Serialize;
 use serde_json::Value;
 
-/// What a refusal is about.
+/// Details of a refusal.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Details {

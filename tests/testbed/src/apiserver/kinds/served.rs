@@ -1,4 +1,4 @@
-//! What is served at the moment: built-in kinds, those of definitions, and what is said to be served but is away.
+//! The served kinds: built-in ones, those of definitions, and those of unavailable servers.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -32,7 +32,7 @@ impl Served {
             .find(|kind| kind.resource == resource && kind.group == group && kind.version == version)
     }
 
-    /// The kind that an object says it is, if it is served.
+    /// The kind named in the object, if it is served.
     #[must_use]
     pub fn of_object(&self, api_version: &str, kind: &str) -> Option<&'static Kind> {
         self.all()
@@ -91,7 +91,7 @@ impl Served {
         self.unavailable.iter().any(|(g, v)| g == group && v == version)
     }
 
-    /// Says whether a group version is answered by a server that cannot be reached.
+    /// Sets whether the server of a group version is unavailable.
     pub fn set_unavailable(&mut self, group: &str, version: &str, unavailable: bool) {
         let place = (group.to_owned(), version.to_owned());
         if unavailable {

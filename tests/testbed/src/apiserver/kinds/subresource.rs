@@ -1,13 +1,13 @@
-//! What can be asked for below an object.
+//! Subresources.
 
 use super::Kind;
 
-/// Something below an object that has verbs of its own.
+/// A subresource with its verbs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Subresource {
     /// Its name, as in the path.
     pub name: &'static str,
-    /// What may be done with it.
+    /// Its verbs.
     pub verbs: &'static [&'static str],
     /// Group and version of its body, empty if they are those of the object.
     pub home: (&'static str, &'static str),
@@ -18,7 +18,7 @@ pub struct Subresource {
 // === impl Kind ===
 
 impl Kind {
-    /// What can be asked for below an object of this kind, by name.
+    /// The subresources of this kind, by name.
     #[must_use]
     pub fn subresources(&self) -> Vec<Subresource> {
         let mut all = Vec::new();

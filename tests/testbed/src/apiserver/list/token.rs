@@ -11,9 +11,9 @@ const API_VERSION: &str = "meta.k8s.io/v1";
 /// Where the next page begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Token {
-    /// The version of all pages, or none for a list that goes on with what is there now.
+    /// The version of all pages; `None` for a list that continues with the current objects.
     pub version: Option<u64>,
-    /// The first key that may follow, relative to what is listed, with a slash in front.
+    /// The first key that may follow, relative to the listed prefix, with a leading slash.
     start: String,
     /// How many objects the pages so far held.
     pub seen: usize,
@@ -32,7 +32,7 @@ struct Wire {
 // === impl Token ===
 
 impl Token {
-    /// Goes on after `key`, the last of `seen` objects.
+    /// Continues after `key`, the last of `seen` objects.
     #[must_use]
     pub fn after(version: u64, key: &str, seen: usize) -> Self {
         Token {
@@ -73,7 +73,7 @@ impl Token {
         URL_SAFE_NO_PAD.encode(serde_json::json!(wire).to_string())
     }
 
-    /// Reads what a client sent back.
+    /// Parses a token from a client.
     ///
     /// # Errors
     /// It is not ours.

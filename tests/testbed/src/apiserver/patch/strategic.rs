@@ -1,4 +1,4 @@
-//! Strategic merge: maps are merged, lists by the rule of their place, and `$` keys give orders.
+//! Strategic merge: maps are merged, lists by the rule of their path, and `$` keys are directives.
 
 use serde_json::{Map, Value};
 
@@ -7,7 +7,7 @@ use crate::apiserver::error::ApiError;
 /// How a list takes a patch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ListRule {
-    /// The new list stands in place of the old one.
+    /// The new list replaces the old one.
     Replace,
     /// Items with the same value of this field are one item.
     ByKey(&'static str),

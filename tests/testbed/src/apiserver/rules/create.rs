@@ -1,4 +1,4 @@
-//! A new object: what it gets, what it must have.
+//! New objects: their defaults and required fields.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -12,10 +12,10 @@ use crate::apiserver::object;
 /// How many characters complete a `generateName`.
 const SUFFIX: usize = 5;
 
-/// The object as it will be stored, from what a client sent to `namespace`.
+/// The object to store, from a client's object for `namespace`.
 ///
 /// # Errors
-/// What the server refuses to store.
+/// Errors of a new object.
 pub fn prepare(kind: &'static Kind, namespace: &str, mut new: Value, now: Timestamp) -> Result<Value, ApiError> {
     if !object::version(&new).is_empty() {
         return Err(ApiError::internal(
@@ -35,7 +35,7 @@ pub fn prepare(kind: &'static Kind, namespace: &str, mut new: Value, now: Timest
     }
 }
 
-/// The object as it was given, with no more than what every stored object has.
+/// The object as given, with only the fields that every stored object has.
 #[must_use]
 pub fn raw(kind: &'static Kind, mut new: Value, now: Timestamp) -> Value {
     let given = object::metadata_mut(&mut new).clone();
@@ -141,7 +141,7 @@ fn complaints(kind: &'static Kind, new: &Value) -> Vec<Cause> {
     causes
 }
 
-/// An event lives in the namespace of what it is about; those about cluster-scoped objects live in `default`.
+/// An event is in the namespace of its object; those about cluster-scoped objects are in `default`.
 fn stray_event(event: &Value) -> Option<Cause> {
     let about = object::text(event, "/involvedObject/namespace");
     let home = object::namespace(event);

@@ -1,11 +1,11 @@
-//! What holds for the definition of a custom kind.
+//! Rules for definitions of custom kinds.
 
 use serde_json::Value;
 
 use crate::apiserver::error::Cause;
 use crate::apiserver::object::{self, text};
 
-/// What is wrong with a definition.
+/// Errors of a definition.
 #[must_use]
 pub fn complaints(definition: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();

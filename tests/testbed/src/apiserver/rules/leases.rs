@@ -1,4 +1,4 @@
-//! What is particular about leases.
+//! Rules for Leases.
 
 use serde_json::Value;
 
@@ -10,7 +10,7 @@ const LEAST: [(&str, i64, &str); 2] = [
     ("leaseTransitions", 0, "must be greater than or equal to 0"),
 ];
 
-/// What is wrong with a lease.
+/// Errors of a Lease.
 #[must_use]
 pub fn complaints(lease: &Value) -> Vec<Cause> {
     let wrong = LEAST.iter().filter_map(|&(field, least, why)| {

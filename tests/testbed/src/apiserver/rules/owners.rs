@@ -1,4 +1,4 @@
-//! What holds for owner references and finalizers of any kind.
+//! Rules for owner references and finalizers of any kind.
 
 use serde_json::{Value, json};
 
@@ -18,7 +18,7 @@ pub fn drop_duplicates(object: &mut Value) {
     }
 }
 
-/// What is wrong with the owner references and finalizers of `object`.
+/// Errors of the owner references and finalizers of `object`.
 #[must_use]
 pub fn complaints(object: &Value) -> Vec<Cause> {
     let owners = object.pointer("/metadata/ownerReferences").and_then(Value::as_array);

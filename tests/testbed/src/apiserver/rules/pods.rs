@@ -1,4 +1,4 @@
-//! What is particular to pods: defaults, quality of service, what may change.
+//! Rules for pods: defaults, QoS class, allowed changes.
 
 use serde_json::{Value, json};
 
@@ -80,7 +80,7 @@ fn containers(pod: &Value) -> impl Iterator<Item = &Value> {
         .flatten()
 }
 
-/// What is wrong with a new pod.
+/// Errors of a new pod.
 #[must_use]
 pub fn complaints(pod: &Value) -> Vec<Cause> {
     let main = pod["spec"]["containers"]
