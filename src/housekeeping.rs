@@ -107,8 +107,8 @@ impl Housekeeping {
         // The order matters: a seen pod is in the snapshot, at a worker, or done. Traces come last, because the snapshot may have
         // waited for a list.
         let snapshot = self.snapshots.snapshot().await.ok_or(Stopping)?;
-        let with_worker = self.workers.at_work().await.ok_or(Stopping)?;
-        let found = match traces::look(&self.context, &self.journal).await {
+        let with_worker = self.workers.terminating_uids().await.ok_or(Stopping)?;
+        let found = match traces::scan(&self.context, &self.journal).await {
             Ok(found) => found,
             Err(error) => {
                 tracing::warn!(%error, "Search for leftovers failed; will retry");
@@ -142,7 +142,7 @@ impl Housekeeping {
         self.observations = observations;
         self.set_report(leftovers, unmanaged);
         let may_conclude = guard
-            .record_unlisted(facts.unlisted(|uid| journal.saw_end(uid)))
+            .record_unlisted(facts.unlisted(|uid| journal.was_terminating(uid)))
             .is_none();
         if may_conclude {
             self.end(end).await?;

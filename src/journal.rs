@@ -1,14 +1,13 @@
-//! What survives a crash: when a pod's end began, which hooks were begun and ended, which pods the API server has shown
-//! here, and whose node this is.
+//! State that survives a crash: terminations with their grace periods and hooks, the pods that the API server has shown, the
+//! Node.
 //!
-//! A copy in memory answers all questions. Writes are gathered and committed together, so that a hundred pods
-//! that end at once cost a few syncs of the disk and not hundreds. After an error the database takes no more writes: it
-//! is opened anew and the whole copy is written, again and again until that succeeds.
+//! A copy in memory serves all reads. Writes are batched and committed together: a hundred pods that terminate at once cost a few
+//! syncs of the disk. After an error the database is opened again and the whole copy is written, until that succeeds.
 //!
-//! `place (look → use | quarantine, make) → memory ⇄ writer → file`
+//! `state_dir (inspect → use | quarantine, create) → memory ⇄ writer → file`
 //!
-//! A journal that cannot be used is quarantined under another name, reported, and replaced by a new one: no pod waits for it,
-//! and nothing of it is salvaged.
+//! An unusable journal is quarantined under another name, reported, and replaced by a new one. No pod waits for it, and nothing
+//! of it is salvaged.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -34,57 +33,57 @@ mod error;
 mod file;
 mod header;
 mod kubelet;
-mod lent;
+pub mod last_active;
+mod node_file;
 pub mod paused;
 pub mod peek;
-mod place;
 mod pods;
 mod quarantine;
 pub mod seen;
-pub mod turn;
-mod whose;
+mod simulated_disk;
+mod state_dir;
 mod writer;
 
 pub use error::JournalError;
 use file::{Contents, HEADER, NODE_UID, WATCH};
 use header::Header;
 pub use header::Unusable;
-use lent::Lent;
+use last_active::LastActive;
 use paused::Paused;
-use place::Place;
 use seen::Seen;
-use turn::OwnTurn;
+use simulated_disk::SimulatedDisk;
+use state_dir::StateDir;
 use writer::{Row, Store, Table, Write, Writer};
 
 /// File in the state directory.
 pub const FILE: &str = "journal.redb";
-/// Nobody waits longer for the disk: it is the grace of pods that passes meanwhile.
+/// Longest wait for the disk: grace periods run meanwhile.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Nor so long for one that already hangs.
+/// Longest wait for a disk that already hangs.
 const SHORT_PATIENCE: Duration = Duration::from_millis(100);
 
-/// A disk that somebody else keeps.
+/// A disk of a simulation.
 #[derive(Clone)]
 pub struct Disk {
-    /// All that is on it.
+    /// Reads all bytes of the disk.
     pub read: Arc<dyn Fn() -> std::io::Result<Vec<u8>> + Send + Sync>,
     /// Opens the database on it.
     pub open: Arc<dyn Fn() -> Result<redb::Database, redb::DatabaseError> + Send + Sync>,
 }
 
-/// What the watch of this node's pods must know after a restart.
+/// State of the watch that must survive a restart.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WatchMemory {
-    /// The highest resourceVersion seen: an older world is another one.
+pub struct WatchState {
+    /// The highest resourceVersion seen. A complete list with an older one is of a restored etcd.
     pub highest: u64,
-    /// Why absence proves nothing any more.
+    /// Why absence proves nothing.
     pub held: Option<String>,
     /// Since when.
     #[serde(default)]
     pub since: Option<Timestamp>,
 }
 
-/// The journal is cheap to clone; all clones are the same one.
+/// The journal. Clones share it.
 #[derive(Clone)]
 pub struct Journal {
     state: Arc<Mutex<State>>,
@@ -95,11 +94,11 @@ pub struct Journal {
 struct State {
     header: Option<Header>,
     node_uid: Option<String>,
-    /// Why it cannot be read which Node was recorded.
+    /// Why the recorded Node UID cannot be read.
     unread: Option<String>,
-    watch: WatchMemory,
+    watch: WatchState,
     paused: Option<Paused>,
-    turn: Option<OwnTurn>,
+    turn: Option<LastActive>,
     kubelet: Option<KubeletStart>,
     pods: HashMap<PodUid, PodEntry>,
     seen: BTreeMap<PodUid, Seen>,
@@ -108,41 +107,41 @@ struct State {
     quarantined: Vec<PathBuf>,
 }
 
-/// What durable writes have cost since the start.
+/// Cost of durable writes since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// How many, each for all that was said since the one before.
+    /// Number of commits.
     pub commits: u64,
-    /// All of them together.
+    /// Their total duration.
     pub took: Duration,
 }
 
-/// What is wrong with the disk.
+/// Write errors.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Trouble {
-    /// Why the journal cannot be written at the moment.
+    /// Why the journal cannot be written now.
     pub error: Option<JournalError>,
-    /// Writes that have failed since the start.
+    /// Failed writes since the start.
     pub failed: u64,
 }
 
 // === impl Journal ===
 
 impl Journal {
-    /// Opens or makes the journal of this machine in `dir` and starts its writer, in a tokio runtime. What cannot be used is
-    /// moved aside; a disk that is full or broken is tried again later.
+    /// Opens or creates the journal of this node in `dir` and starts its writer, in a tokio runtime. An unusable journal is
+    /// quarantined; a full or broken disk is retried later.
     ///
     /// # Errors
-    /// When another process has it open, or rights or paths are wrong.
+    /// If another process has it open, or rights or paths are wrong.
     pub fn open(dir: &Path, machine: &Identity) -> Result<Self, JournalError> {
-        let place = Place::take(dir, machine)?;
-        let (state, database) = place.start()?;
-        Ok(Self::run(state, database, Arc::new(place), Blocking::default()))
+        let state_dir = StateDir::lock(dir, machine)?;
+        let (state, database) = state_dir.start()?;
+        Ok(Self::run(state, database, Arc::new(state_dir), Blocking::default()))
     }
 
-    /// Opens or makes the journal that `disk` keeps; it is written there.
+    /// Opens or creates the journal on a simulated disk.
     pub fn open_on(disk: Disk, blocking: Blocking, machine: &Identity) -> Self {
-        let store = Lent(disk);
+        let store = SimulatedDisk(disk);
         let (state, database) = store.start(machine);
         Self::run(state, database, Arc::new(store), blocking)
     }
@@ -160,13 +159,13 @@ impl Journal {
         Self { state, writes }
     }
 
-    /// A journal in memory only. It must be made in a tokio runtime.
-    pub fn forgetful() -> Self {
+    /// A journal only in memory. Call it in a tokio runtime.
+    pub fn in_memory() -> Self {
         let (writes, mut queue) = mpsc::unbounded_channel();
         tokio::spawn(async move {
             while let Some(write) = queue.recv().await {
                 if let Write::Durable(done) = write {
-                    // Nobody waits any more: nothing is lost.
+                    // The caller may have stopped waiting.
                     done.send(Ok(())).ok();
                 }
             }
@@ -177,47 +176,48 @@ impl Journal {
         }
     }
 
-    /// UID of the Node that this journal was made for.
+    /// UID of the Node that this journal is for.
     pub fn node_uid(&self) -> Option<String> {
         self.lock().node_uid.clone()
     }
 
-    /// Why it is not known for which Node this journal was made, though there is one. An agent that is started again when
-    /// the disk can be read knows it.
+    /// Why the Node UID of an existing journal cannot be read. A restart may succeed when the disk can be read.
     pub fn unread(&self) -> Option<String> {
         self.lock().unread.clone()
     }
 
-    /// Records the Node that this journal is made for. It counts from now on; an error says that a restart would not know
-    /// it yet.
+    /// Records the Node UID. It applies at once.
+    ///
+    /// # Errors
+    /// If it is not durable: a restart would not have it yet.
     pub async fn set_node_uid(&self, uid: &str) -> Result<(), JournalError> {
         self.lock().node_uid = Some(uid.to_owned());
         self.send(Write::Row(Row::Node(NODE_UID, uid.to_owned())));
         self.durable().await
     }
 
-    /// Journals that could not be used and are kept beside this one, until a user removes them.
+    /// Quarantined journals, until a user removes them.
     pub fn quarantined(&self) -> Vec<PathBuf> {
         self.lock().quarantined.clone()
     }
 
-    /// What is wrong with the disk.
+    /// Write errors.
     pub fn trouble(&self) -> Trouble {
         self.lock().trouble.clone()
     }
 
-    /// What durable writes have cost since the start.
+    /// Cost of durable writes since the start.
     pub fn cost(&self) -> Cost {
         self.lock().cost
     }
 
-    /// What the watch knew when it last told.
-    pub fn watch_memory(&self) -> WatchMemory {
+    /// The last recorded state of the watch.
+    pub fn watch_state(&self) -> WatchState {
         self.lock().watch.clone()
     }
 
-    /// Records what the watch knows. Durable soon, not at once.
-    pub fn remember_watch(&self, memory: WatchMemory) {
+    /// Records the state of the watch. It is durable later.
+    pub fn set_watch_state(&self, memory: WatchState) {
         let mut state = self.lock();
         if state.watch != memory {
             self.send(Write::Row(memory.row()));
@@ -225,7 +225,10 @@ impl Journal {
         }
     }
 
-    /// Returns when everything said before is on the disk, or has not come there for too long.
+    /// Returns when all changes so far are durable.
+    ///
+    /// # Errors
+    /// If they are not after 2 s, or cannot be written.
     pub async fn durable(&self) -> Result<(), JournalError> {
         let (done, durable) = oneshot::channel();
         self.send(Write::Durable(done));
@@ -244,7 +247,7 @@ impl Journal {
     }
 
     fn send(&self, write: Write) {
-        // The writer ends only with the runtime; `durable` reports it.
+        // The writer stops only with the runtime. `durable` reports that.
         self.writes.send(write).ok();
     }
 
@@ -260,7 +263,7 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 // === impl State ===
 
 impl State {
-    /// What a journal of this machine holds.
+    /// The state in a journal of this node.
     fn of(contents: Contents, machine: &Identity) -> Self {
         Self {
             header: Some(Header::of(machine, contents.header.as_ref())),
@@ -285,16 +288,16 @@ impl State {
             .chain([
                 self.watch.row(),
                 Paused::row(self.paused.as_ref()),
-                OwnTurn::row(self.turn.as_ref()),
+                LastActive::row(self.turn.as_ref()),
                 kubelet::row(self.kubelet.as_ref()),
             ])
-            .chain(pods.map(|(uid, entry)| Row::Pod(Table::Ends, uid.clone(), Some(entry.bytes()))))
+            .chain(pods.map(|(uid, entry)| Row::Pod(Table::Terminations, uid.clone(), Some(entry.bytes()))))
             .chain(seen.map(|(uid, seen)| Row::Pod(Table::Seen, uid.clone(), Some(seen.bytes()))))
             .collect()
     }
 }
 
-impl WatchMemory {
+impl WatchState {
     fn row(&self) -> Row {
         Row::Node(WATCH, serde_json::to_string(self).unwrap_or_default())
     }

@@ -1,12 +1,12 @@
-//! One worker for each pod that ends: strictly in order for one pod, independent between pods.
+//! One worker for each terminating pod: in order for one pod, in parallel for different pods.
 
 pub mod kill;
 
-mod ask;
+mod handle;
 mod map;
 pub mod traces;
 
 pub use self::{
-    ask::{Overview, Questions, WorkersHandle},
+    handle::{Overview, RequestReceiver, WorkersHandle},
     map::PodWorkers,
 };

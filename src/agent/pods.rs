@@ -44,7 +44,7 @@ use crate::{
     tasks::{restarted, spawn},
     teardown::{boundary::Terminating, context::Context, volumes::storage::Storage},
     watch::{PodSource, Relist, RuntimePods, WatchReport},
-    workers::{PodWorkers, Questions, WorkersHandle, traces::named_pods},
+    workers::{PodWorkers, RequestReceiver, WorkersHandle, traces::named_pods},
 };
 
 /// Maximum number of pod changes that wait for the workers.
@@ -73,7 +73,7 @@ pub struct PodAgent {
     /// `None` without `--pods auto`.
     role_report: Option<watch::Sender<RoleReport>>,
     handle: WorkersHandle,
-    questions: Questions,
+    questions: RequestReceiver,
     api: Arc<OnceLock<ApiClient>>,
     kubelet: AbortOnDropHandle<()>,
 }
@@ -103,7 +103,7 @@ impl PodAgent {
             ..Identity::read(&host.root)
         };
         let journal = if dry_run {
-            Journal::forgetful()
+            Journal::in_memory()
         } else {
             open_journal(state_dir, &machine, &outside)?
         };

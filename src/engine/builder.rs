@@ -139,7 +139,7 @@ impl Builder {
             .map_err(|error| Problem::taken(error.to_string(), "stop the other process first"))?;
         let journal = match (self.journal, &self.state_dir) {
             (Some(journal), _) => journal,
-            (None, None) => Arc::new(Journal::forgetful()),
+            (None, None) => Arc::new(Journal::in_memory()),
             (None, Some(dir)) => {
                 let machine = Identity {
                     boot_id: Some(host.clock.boot_id().to_owned()),

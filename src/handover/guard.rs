@@ -16,7 +16,7 @@ use tokio::{sync::Notify, time::Instant};
 
 use crate::{
     api::{ApiClient, ApiError, Proof},
-    journal::{Journal, WatchMemory},
+    journal::{Journal, WatchState},
     model::{pod::PodRef, problems},
     node::{
         effects::{Effects, EffectsBlocked},
@@ -88,7 +88,7 @@ struct State {
     /// A kubelet that any probe has found since [`Guard::take_probes`] was last called.
     seen: Option<KubeletProcess>,
     activity: Activity,
-    store: WatchMemory,
+    store: WatchState,
     recorded_at: Option<Instant>,
     /// resourceVersion of the last complete list.
     listed: Option<u64>,
@@ -114,7 +114,7 @@ struct IdentityMismatch {
 impl Guard {
     /// A guard that blocks everything until the Node has been read. It detects kubelet processes in `proc`.
     pub fn new(machine: Identity, journal: Journal, proc: PathBuf) -> Self {
-        let store = journal.watch_memory();
+        let store = journal.watch_state();
         Self {
             machine: Arc::new(machine),
             journal,
@@ -338,7 +338,7 @@ impl Guard {
             },
             ..unlisted
         };
-        let store = WatchMemory {
+        let store = WatchState {
             held: state.store.held.clone().or_else(|| unlisted.needs_approval()),
             ..state.store.clone()
         };
@@ -348,7 +348,7 @@ impl Guard {
     /// Records the resourceVersion of a watch event.
     pub fn record_version(&self, version: u64) {
         let mut state = self.lock();
-        let store = WatchMemory {
+        let store = WatchState {
             highest: state.store.highest.max(version),
             ..state.store.clone()
         };
@@ -360,7 +360,7 @@ impl Guard {
         self.lock().store.held.clone()
     }
 
-    fn update_store(&self, state: &mut State, mut store: WatchMemory) -> Option<String> {
+    fn update_store(&self, state: &mut State, mut store: WatchState) -> Option<String> {
         if state.store.held != store.held {
             store.since = Some(Timestamp::now());
             tracing::error!(
@@ -370,7 +370,7 @@ impl Guard {
         }
         let due = state.recorded_at.is_none_or(|at| at.elapsed() >= RECORD_INTERVAL);
         if store != state.store && (due || store.held != state.store.held) {
-            self.journal.remember_watch(store.clone());
+            self.journal.set_watch_state(store.clone());
             state.recorded_at = Some(Instant::now());
         }
         state.store = store;

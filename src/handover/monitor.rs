@@ -21,7 +21,7 @@ use crate::{
     api::{ApiClient, ApiError},
     clock::BootClock,
     handover::guard::Guard,
-    journal::{Journal, turn::OwnTurn},
+    journal::{Journal, last_active::LastActive},
     node::systemd::Systemd,
 };
 
@@ -78,7 +78,7 @@ impl KubeletMonitor {
     pub async fn run(self) {
         let start = Instant::now();
         let mut probes = Probes::new(start, PROCESS_GAP, ENDPOINT_GAP);
-        let had = self.journal.turn();
+        let had = self.journal.last_active();
         let mut role = initial_role(had.as_ref(), self.take_over_after, &self.clock.now());
         if let (Role::Standby(Why::Resuming), Some(had)) = (&role, had) {
             probes.lease = probes.lease.with_recorded(Some(had.lease));
@@ -194,19 +194,19 @@ impl KubeletMonitor {
             // Keep the record of the earlier run until the role is decided.
             Role::Standby(Why::Resuming) => {}
             Role::Active if !self.guard.is_handing_over() => {
-                let (kept, now) = (self.journal.turn(), self.clock.now());
+                let (kept, now) = (self.journal.last_active(), self.clock.now());
                 let every = RECORD_INTERVAL.min(self.take_over_after / 3);
-                let is_fresh = |kept: &OwnTurn| kept.at.elapsed(&now).is_some_and(|ago| ago < every);
+                let is_fresh = |kept: &LastActive| kept.at.elapsed(&now).is_some_and(|ago| ago < every);
                 if kept.as_ref().is_some_and(is_fresh) {
                     return;
                 }
                 // Without a state of the Lease, a later renewal could not be detected.
                 let lease = probes.lease.state().cloned().flatten();
                 if let Some(lease) = lease.or_else(|| Some(kept?.lease)) {
-                    self.journal.set_turn(Some(OwnTurn { at: now, lease }));
+                    self.journal.set_last_active(Some(LastActive { at: now, lease }));
                 }
             }
-            _ => self.journal.set_turn(None),
+            _ => self.journal.set_last_active(None),
         }
     }
 

@@ -5,7 +5,7 @@ use std::{fmt, time::Duration};
 use tokio::time::Instant;
 
 use super::probes::Probes;
-use crate::{clock::Mark, journal::turn::OwnTurn};
+use crate::{clock::Mark, journal::last_active::LastActive};
 
 /// This long after the boot the node may still start its kubelet.
 pub const BOOT_GRACE: Duration = Duration::from_secs(300);
@@ -136,7 +136,7 @@ pub fn may_fence(probes: &Probes, take_over_after: Duration, now: Instant) -> Re
 
 /// The role of an agent that has just started. If its earlier run in this boot was active, and ended not longer ago than
 /// `take_over_after`, it becomes active again unless a probe shows a kubelet.
-pub fn initial_role(had: Option<&OwnTurn>, take_over_after: Duration, now: &Mark) -> Role {
+pub fn initial_role(had: Option<&LastActive>, take_over_after: Duration, now: &Mark) -> Role {
     let away = had.and_then(|had| had.at.elapsed(now));
     Role::Standby(if away.is_some_and(|away| away <= take_over_after) {
         Why::Resuming

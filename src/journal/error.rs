@@ -1,4 +1,4 @@
-//! What goes wrong with a journal, and what follows from it.
+//! Errors of the journal and their consequences.
 
 use std::io;
 
@@ -16,28 +16,28 @@ pub struct JournalError {
     pub(super) kind: Kind,
 }
 
-/// What follows from an error.
+/// Consequence of an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Another agent has it open: two must not write one journal.
+    /// Another agent has it open. Two must not write one journal.
     InUse,
-    /// Rights or paths are wrong, and only a person can set them right.
+    /// Rights or paths are wrong, and a user must correct them.
     Setting,
-    /// The disk is full, read-only or broken: the work goes on without it, and it is tried again.
+    /// The disk is full, read-only or broken: the agent continues without the journal and retries.
     Disk,
-    /// What is there is no journal, or no longer one: it is quarantined, and another is made.
+    /// It is not a journal, or is damaged: it is quarantined and replaced.
     Damaged,
 }
 
 // === impl JournalError ===
 
 impl JournalError {
-    /// Whether an agent must not start with it. A disk that takes or gives nothing keeps no pod from ending.
-    pub fn forbids_the_start(&self) -> bool {
+    /// Whether an agent must not start because of it. A full or broken disk delays no termination.
+    pub fn prevents_start(&self) -> bool {
         matches!(self.kind, Kind::InUse | Kind::Setting)
     }
 
-    /// Whether that is only because another agent has it.
+    /// Whether another agent has it open.
     pub fn is_in_use(&self) -> bool {
         self.kind == Kind::InUse
     }
@@ -71,12 +71,12 @@ impl From<JournalError> for Unusable {
     }
 }
 
-/// Of the file system.
+/// An error of the file system.
 pub(super) fn io(verb: &'static str) -> impl Fn(io::Error) -> JournalError {
     move |error| JournalError::new(verb, &error, kind_of(&error))
 }
 
-/// Of the database.
+/// An error of the database.
 pub(super) fn failed<E: Into<redb::Error>>(verb: &'static str) -> impl Fn(E) -> JournalError {
     move |error| {
         let error = error.into();
@@ -84,7 +84,7 @@ pub(super) fn failed<E: Into<redb::Error>>(verb: &'static str) -> impl Fn(E) -> 
             redb::Error::DatabaseAlreadyOpen => Kind::InUse,
             redb::Error::Io(error) => kind_of(error),
             redb::Error::PreviousIo | redb::Error::DatabaseClosed => Kind::Disk,
-            // Tables of other types, other formats, broken pages.
+            // Tables of other types, other formats, damaged pages.
             _ => Kind::Damaged,
         };
         JournalError::new(verb, &error, kind)
@@ -112,7 +112,7 @@ mod tests {
     fn only_problems_that_a_user_must_correct_and_another_agent_prevent_the_start() {
         let of = |errno: Errno| io("open")(errno.into());
         for errno in [Errno::EACCES, Errno::EPERM, Errno::ENOTDIR, Errno::ELOOP] {
-            assert!(of(errno).forbids_the_start(), "{errno}");
+            assert!(of(errno).prevents_start(), "{errno}");
         }
         for errno in [
             Errno::ENOSPC,
@@ -124,7 +124,7 @@ mod tests {
         ] {
             assert_eq!(of(errno).kind, Kind::Disk, "{errno}");
         }
-        assert!(failed("open")(redb::Error::DatabaseAlreadyOpen).forbids_the_start());
+        assert!(failed("open")(redb::Error::DatabaseAlreadyOpen).prevents_start());
         assert_eq!(failed("open")(redb::Error::Corrupted("x".into())).kind, Kind::Damaged);
     }
 }

@@ -1,4 +1,4 @@
-//! The journal's file: how it is made, looked into, opened and written.
+//! The journal's file: created, inspected, opened and written.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -17,12 +17,12 @@ use redb::{
 use serde::de::DeserializeOwned;
 
 use super::{
-    JournalError, WatchMemory,
+    JournalError, WatchState,
     error::{self, Kind, failed},
     header::{Header, Unusable},
+    last_active::LastActive,
     paused::Paused,
     seen::Seen,
-    turn::OwnTurn,
     writer::{Row, Table},
 };
 use crate::{
@@ -32,7 +32,7 @@ use crate::{
 };
 
 pub(super) const PODS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("pods-v1");
-/// One small row for each pod; agents from before it was there leave it alone.
+/// One small row for each pod. Older agents ignore the table.
 pub(super) const SEEN: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("seen-v1");
 pub(super) const NODE: TableDefinition<'_, &str, &str> = TableDefinition::new("node-v1");
 pub(super) const NODE_UID: &str = "uid";
@@ -41,40 +41,40 @@ pub(super) const HEADER: &str = "header";
 pub(super) const PAUSE: &str = "paused";
 pub(super) const TURN: &str = "turn";
 pub(super) const KUBELET: &str = "kubelet";
-/// The journal holds a few hundred bytes per ending pod; the library's own default is a gigabyte.
+/// The journal has a few hundred bytes for each terminating pod. The library's default is a gigabyte.
 const CACHE_BYTES: usize = 256 << 10;
-/// A journal is far smaller. What is longer is none, and need not be read to know that.
-const LONGEST: u64 = 256 << 20;
+/// A longer file is not a journal, and is not read.
+const MAX_BYTES: u64 = 256 << 20;
 
-/// What is where the journal should be.
+/// Content of the journal's path.
 pub(super) enum Found {
     /// Nothing.
     Nothing,
-    /// A journal of ours.
+    /// A usable journal.
     Journal(Box<Contents>),
-    /// Something that is to be quarantined.
+    /// Something to quarantine.
     Unusable(Unusable),
 }
 
-/// All that is in a journal.
+/// Content of a journal.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Contents {
     pub header: Option<Header>,
     pub node_uid: Option<String>,
-    pub watch: WatchMemory,
+    pub watch: WatchState,
     pub paused: Option<Paused>,
-    pub turn: Option<OwnTurn>,
+    pub turn: Option<LastActive>,
     pub kubelet: Option<KubeletStart>,
     pub pods: HashMap<PodUid, PodEntry>,
     pub seen: BTreeMap<PodUid, Seen>,
 }
 
-/// Looks at what is there, and changes nothing of it. All of it is checked in a copy in memory before the file is opened:
-/// opening repairs, and what cannot be repaired must stay as it was found.
-pub(super) fn look(path: &Path, machine: &Identity) -> Result<Found, JournalError> {
+/// Inspects the path without changes. The whole file is checked in a copy in memory before it is opened: to open it repairs it,
+/// and an unrepairable file must stay unchanged.
+pub(super) fn inspect(path: &Path, machine: &Identity) -> Result<Found, JournalError> {
     let file = match fs::metadata(path) {
         Ok(file) => file,
-        // A link that leads nowhere: a disk that is not mounted yet may hold the journal.
+        // A dangling link: the journal may be on a disk that is not mounted yet.
         Err(error) if error.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(path).is_ok() => {
             return Err(JournalError::new(
                 "open",
@@ -91,30 +91,30 @@ pub(super) fn look(path: &Path, machine: &Identity) -> Result<Found, JournalErro
     }
     match file.len() {
         0 => return damaged("it is empty"),
-        len if len > LONGEST => return damaged(&format!("it is {len} bytes long")),
+        len if len > MAX_BYTES => return damaged(&format!("it is {len} bytes long")),
         _ => {}
     }
     let mut bytes = Vec::new();
     let mut open = File::options();
-    // Should something else than a file have taken its place meanwhile, nobody waits for it.
+    // Does not block on a pipe that was created meanwhile.
     let flags = OFlag::O_NONBLOCK.bits();
     let file = open.read(true).custom_flags(flags).open(path);
-    file.and_then(|file| file.take(LONGEST).read_to_end(&mut bytes))
+    file.and_then(|file| file.take(MAX_BYTES).read_to_end(&mut bytes))
         .map_err(error::io("read"))?;
-    let contents = understand(&bytes, machine);
+    let contents = parse(&bytes, machine);
     Ok(contents.map_or_else(Found::Unusable, |contents| Found::Journal(Box::new(contents))))
 }
 
-/// What these bytes hold, if every one of them that counts is as it was written.
-pub(super) fn understand(bytes: &[u8], machine: &Identity) -> Result<Contents, Unusable> {
-    // The library checks little of what it reads, and panics on what cannot be. Nothing is shared with it.
+/// The content of these bytes, if all of them are undamaged.
+pub(super) fn parse(bytes: &[u8], machine: &Identity) -> Result<Contents, Unusable> {
+    // The library checks little of what it reads, and may panic. It shares no state.
     let read = AssertUnwindSafe(|| {
         let copy = InMemoryBackend::new();
         copy.set_len(bytes.len() as u64)
             .and_then(|()| copy.write(0, bytes))
             .map_err(error::io("copy"))?;
         let mut database = Database::builder().create_with_backend(copy).map_err(failed("open"))?;
-        // A page that is wrong in itself would be taken for a shorter list of pods.
+        // A damaged page would look like a shorter list of pods.
         match database.check_integrity().map_err(failed("read"))? {
             true => read(&database, machine),
             false => Err(JournalError::damaged().into()),
@@ -123,7 +123,7 @@ pub(super) fn understand(bytes: &[u8], machine: &Identity) -> Result<Contents, U
     catch_unwind(read).unwrap_or_else(|_| Err(JournalError::damaged().into()))
 }
 
-/// All that is in it. A row that cannot be read makes it unusable.
+/// The content of a database. An unreadable row makes it unusable.
 pub(super) fn read(database: &impl ReadableDatabase, machine: &Identity) -> Result<Contents, Unusable> {
     let read = database.begin_read().map_err(failed("read"))?;
     let mut contents = Contents::default();
@@ -135,7 +135,7 @@ pub(super) fn read(database: &impl ReadableDatabase, machine: &Identity) -> Resu
                 let value = node.get(key).map_err(failed("read"))?;
                 Ok(value.map(|value| value.value().to_owned()))
             };
-            // First: nothing else of another format may be read as if it were ours.
+            // Checked first: rows of another format must not be read.
             contents.header = Header::read(get(HEADER)?.as_deref(), machine)?;
             contents.node_uid = get(NODE_UID)?;
             contents.watch = node_row(WATCH, get(WATCH)?)?;
@@ -173,7 +173,7 @@ fn pod_rows<T: DeserializeOwned, Rows: FromIterator<(PodUid, T)>>(
     read.collect()
 }
 
-/// Opens the journal at `path`, which is there.
+/// Opens the existing journal at `path`.
 pub(super) fn open(path: &Path) -> Result<Database, JournalError> {
     let open = AssertUnwindSafe(|| {
         Database::builder()
@@ -184,8 +184,8 @@ pub(super) fn open(path: &Path) -> Result<Database, JournalError> {
     catch_unwind(open).unwrap_or_else(|_| Err(JournalError::damaged()))
 }
 
-/// Makes a journal that holds these rows at `new`, where a crash may have left half of one. It is a journal once it is
-/// given its name: after a crash in between, half of one would open no more.
+/// Creates a journal with these rows at `new`, replacing a partial one of a crash. It is renamed when it is complete: a partial
+/// journal cannot be opened.
 pub(super) fn make(new: &Path, rows: &[Row]) -> Result<(), JournalError> {
     match fs::remove_file(new) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error::io("make")(error)),
@@ -203,7 +203,7 @@ pub(super) fn make(new: &Path, rows: &[Row]) -> Result<(), JournalError> {
     made
 }
 
-/// A new file that names pods, and so is nobody else's to read.
+/// Creates a file that only its owner can read: it names pods.
 pub(super) fn create(path: &Path) -> io::Result<File> {
     File::options()
         .read(true)
@@ -213,30 +213,30 @@ pub(super) fn create(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// What was made or named in `dir` is there after a crash.
+/// Makes names in `dir` durable.
 pub(super) fn sync_dir(dir: &Path) -> io::Result<()> {
     File::open(dir).and_then(|dir| dir.sync_all())
 }
 
-/// Writes rows; as all there is, if `whole`.
+/// Writes rows. With `whole` they replace all others.
 pub(super) fn commit(database: &Database, whole: bool, rows: &[Row]) -> Result<(), JournalError> {
     if rows.is_empty() && !whole {
         return Ok(());
     }
     let transaction = database.begin_write().map_err(failed("write"))?;
     {
-        let mut ends = transaction.open_table(PODS).map_err(failed("write"))?;
+        let mut terminations = transaction.open_table(PODS).map_err(failed("write"))?;
         let mut seen = transaction.open_table(SEEN).map_err(failed("write"))?;
         let mut node = transaction.open_table(NODE).map_err(failed("write"))?;
         if whole {
-            ends.retain(|_, _| false).map_err(failed("write"))?;
+            terminations.retain(|_, _| false).map_err(failed("write"))?;
             seen.retain(|_, _| false).map_err(failed("write"))?;
         }
         for row in rows {
             match row {
                 Row::Pod(table, uid, bytes) => {
                     let table = match table {
-                        Table::Ends => &mut ends,
+                        Table::Terminations => &mut terminations,
                         Table::Seen => &mut seen,
                     };
                     match bytes {

@@ -1,26 +1,26 @@
-//! Whose journal it is: format, machine, and the boot in which it was last written. Pure.
+//! Header of a journal: format, node, and boot of the last write. Pure.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::node::identity::Identity;
 
-/// The format that this agent writes. 1 is that of journals without a header.
+/// The format of this agent. Journals without a header have format 1.
 pub(super) const SCHEMA: u32 = 2;
 
-/// What a journal says of itself.
+/// Header of a journal.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Header {
-    /// Its format. Every later format keeps this field.
+    /// The format. Every later format keeps this field.
     pub schema: u32,
-    /// The machine that wrote it, where it knew its id.
+    /// Machine ID of the node that wrote it, if known.
     #[serde(default)]
     pub machine_id: Option<String>,
-    /// The same of its firmware.
+    /// System UUID of that node, if known.
     #[serde(default)]
     pub system_uuid: Option<String>,
-    /// The boot in which it was last written.
+    /// Boot ID of the last write.
     #[serde(default)]
     pub boot_id: Option<String>,
 }
@@ -30,19 +30,19 @@ struct Schema {
     schema: u32,
 }
 
-/// Why a journal cannot be used, so that it is quarantined.
+/// Why a journal is quarantined.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Unusable {
-    /// It is not a journal, or cannot be read whole.
+    /// It is not a journal, or is damaged.
     #[error("it is damaged: {0}")]
     Damaged(String),
-    /// A later version of this agent wrote it, in this format.
+    /// A later version of this agent wrote it, with this format.
     #[error("it has format {0} of a later version of this agent, which reads formats up to {SCHEMA}")]
     Newer(u32),
-    /// Another machine wrote it: the disk was cloned.
+    /// Another node wrote it: the disk was cloned.
     #[error("{0}: was this disk cloned?")]
     OtherMachine(String),
-    /// The disk did not return it when the agent started.
+    /// The disk could not be read when the agent started.
     #[error("it could not be read when the agent started")]
     Unread,
 }
@@ -50,7 +50,7 @@ pub enum Unusable {
 // === impl Header ===
 
 impl Header {
-    /// What is written from here on. What cannot be read of this machine now stays as it was recorded.
+    /// The header of the next write. IDs that cannot be read now keep their recorded values.
     pub(super) fn of(machine: &Identity, before: Option<&Self>) -> Self {
         let kept = |here: Option<&String>, before: Option<&String>| here.or(before).cloned();
         Self {
@@ -64,7 +64,7 @@ impl Header {
         }
     }
 
-    /// Reads the header of a journal, which is `None` in one from before there were headers.
+    /// Reads the header. `None` if the journal has none.
     pub(super) fn read(text: Option<&str>, machine: &Identity) -> Result<Option<Self>, Unusable> {
         let Some(text) = text else { return Ok(None) };
         let unreadable = |error: serde_json::Error| Unusable::Damaged(format!("its header: {error}"));
@@ -73,13 +73,12 @@ impl Header {
             return Err(Unusable::Newer(schema));
         }
         let header: Self = serde_json::from_str(text).map_err(unreadable)?;
-        same_machine(header.machine_id.as_deref(), header.system_uuid.as_deref(), machine)?;
+        check_same_node(header.machine_id.as_deref(), header.system_uuid.as_deref(), machine)?;
         Ok(Some(header))
     }
 }
 
-/// The system UUID, unless it is the machine-id that stands in for one: firmware that could be read only sometimes makes
-/// no other machine.
+/// The system UUID, unless it is only the machine ID: firmware that cannot always be read does not make another node.
 fn firmware(machine: &Identity) -> Option<&String> {
     machine
         .system_uuid
@@ -87,8 +86,8 @@ fn firmware(machine: &Identity) -> Option<&String> {
         .filter(|uuid| Some(*uuid) != machine.machine_id.as_ref())
 }
 
-/// Only what is known on both sides can differ.
-pub(super) fn same_machine(
+/// Compares IDs that are known on both sides.
+pub(super) fn check_same_node(
     machine_id: Option<&str>,
     system_uuid: Option<&str>,
     machine: &Identity,
@@ -136,7 +135,7 @@ mod tests {
             (Some("m2"), Some("AB-12"), false),
             (Some("m1"), Some("CD-34"), false),
             (None, Some("CD-34"), false),
-            // No firmware to be read: the machine-id stands in for its UUID.
+            // Without readable firmware the machine ID replaces the UUID.
             (Some("m1"), Some("m1"), true),
         ] {
             let read = read(&written, &machine(machine_id, system_uuid));

@@ -1,4 +1,4 @@
-//! Flags of this node's kubelet when it was last seen, for the time when it is not running.
+//! Flags of this node's kubelet when it was last seen.
 
 use super::{
     Journal,
@@ -7,7 +7,7 @@ use super::{
 };
 use crate::node::kubelet_process::start::KubeletStart;
 
-/// The row that is written.
+/// The row in the journal.
 pub(super) fn row(kubelet: Option<&KubeletStart>) -> Row {
     Row::Node(KUBELET, serde_json::to_string(&kubelet).unwrap_or_default())
 }
@@ -20,7 +20,7 @@ impl Journal {
         self.lock().kubelet.clone()
     }
 
-    /// Records it. Durable soon, not at once.
+    /// Records the flags. They are durable later.
     pub fn set_kubelet(&self, kubelet: KubeletStart) {
         let mut state = self.lock();
         let kubelet = Some(kubelet);

@@ -1,4 +1,4 @@
-//! That somebody has paused the agent, which a restart does not end.
+//! The pause of the agent by a user, which a restart does not end.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -9,25 +9,25 @@ use super::{
     writer::{Row, Write},
 };
 
-/// Nothing is begun from here on.
+/// A user has paused the agent: no termination begins.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Paused {
-    /// Since when.
+    /// When it was paused.
     pub since: Timestamp,
-    /// By whom.
+    /// Name of the user.
     pub by: String,
 }
 
 // === impl Paused ===
 
 impl Paused {
-    /// Why nothing is begun.
+    /// Why no termination begins.
     pub fn why(&self) -> String {
         let Self { since, by } = self;
         format!("paused since {since:.0} by {by}, until pod-teardown resume")
     }
 
-    /// The row that is written, also that the agent is not paused.
+    /// The row in the journal, also for an agent that is not paused.
     pub(super) fn row(paused: Option<&Self>) -> Row {
         Row::Node(PAUSE, serde_json::to_string(&paused).unwrap_or_default())
     }
@@ -36,13 +36,15 @@ impl Paused {
 // === impl Journal ===
 
 impl Journal {
-    /// Who has paused the agent.
+    /// The pause, if the agent is paused.
     pub fn paused(&self) -> Option<Paused> {
         self.lock().paused.clone()
     }
 
-    /// Records who has paused the agent, or that nobody has. It counts from now on; an error says that a restart would not
-    /// know it yet.
+    /// Records or removes a pause. It applies at once.
+    ///
+    /// # Errors
+    /// If it is not durable: a restart would not have it yet.
     pub async fn set_paused(&self, paused: Option<Paused>) -> Result<(), JournalError> {
         self.send(Write::Row(Paused::row(paused.as_ref())));
         self.lock().paused = paused;

@@ -1,4 +1,4 @@
-//! A look at the journal that changes nothing on the disk, for `check`.
+//! Reads the journal without changes, for `check`.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -10,7 +10,7 @@ use redb::{DatabaseError, ReadOnlyDatabase};
 use super::{
     FILE, JournalError, Unusable,
     file::{self, Found},
-    quarantine, whose,
+    node_file, quarantine,
 };
 use crate::node::{
     host::PROC,
@@ -19,33 +19,33 @@ use crate::node::{
     lock::{LockError, PodsLock},
 };
 
-/// What is found.
+/// Result of a read.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Peek {
     /// An agent has it open.
     InUse,
     /// It can be used.
     Good {
-        /// UID of the Node that it was made for; `None` if it is new or not there yet.
+        /// UID of its Node; `None` if it is new or does not exist.
         node_uid: Option<String>,
     },
-    /// The next agent quarantines it and makes another.
+    /// The next agent quarantines and replaces it.
     Unusable {
         /// Why.
         reason: Unusable,
-        /// UID of the Node that is known all the same.
+        /// UID of the Node, which is known all the same.
         node_uid: Option<String>,
     },
 }
 
-/// Looks into the journal in `dir`.
+/// Reads the journal in `dir`.
 pub fn peek(dir: &Path, machine: &Identity) -> Result<Peek, JournalError> {
     let path = dir.join(FILE);
-    // Asked first: what is being written looks damaged.
+    // Checked first: a file that is being written looks damaged.
     if is_in_use(dir, &path) {
         return Ok(Peek::InUse);
     }
-    Ok(match file::look(&path, machine)? {
+    Ok(match file::inspect(&path, machine)? {
         Found::Nothing => Peek::Good { node_uid: None },
         Found::Journal(contents) => Peek::Good {
             node_uid: contents.node_uid,
@@ -53,20 +53,20 @@ pub fn peek(dir: &Path, machine: &Identity) -> Result<Peek, JournalError> {
         Found::Unusable(reason) => Peek::Unusable {
             node_uid: match reason {
                 Unusable::OtherMachine(_) => None,
-                _ => whose::read(dir, machine).node_uid,
+                _ => node_file::read(dir, machine).node_uid,
             },
             reason,
         },
     })
 }
 
-/// Flags of the kubelet that was last seen, from the journal in `dir`; `None` when it is in use or cannot be read.
+/// Flags of the kubelet that was last seen, from the journal in `dir`; `None` if it is in use or cannot be read.
 pub fn kubelet(dir: &Path, machine: &Identity) -> Option<KubeletStart> {
     let path = dir.join(FILE);
     if is_in_use(dir, &path) {
         return None;
     }
-    match file::look(&path, machine) {
+    match file::inspect(&path, machine) {
         Ok(Found::Journal(contents)) => contents.kubelet,
         Ok(Found::Nothing | Found::Unusable(_)) | Err(_) => None,
     }
@@ -76,7 +76,7 @@ fn is_in_use(dir: &Path, path: &Path) -> bool {
     if let Err(LockError::Taken { .. }) = PodsLock::acquire(dir, Path::new(PROC)).map(drop) {
         return true;
     }
-    // Agents before this version lock the file alone. The library may panic on one that is damaged.
+    // Older agents lock only the file. The library may panic on a damaged one.
     let open = AssertUnwindSafe(|| matches!(ReadOnlyDatabase::open(path), Err(DatabaseError::DatabaseAlreadyOpen)));
     path.is_file() && catch_unwind(open).unwrap_or(false)
 }
@@ -110,7 +110,7 @@ mod tests {
         journal.set_node_uid("u1").await.unwrap();
         assert_eq!(peek(dir.path(), &here).unwrap(), Peek::InUse);
 
-        // The copy is what a killed agent leaves: it was never closed.
+        // The copy is like that of a killed agent: it was not closed.
         let crashed = tempfile::tempdir().unwrap();
         let file = crashed.path().join(FILE);
         fs::copy(dir.path().join(FILE), &file).unwrap();

@@ -1,4 +1,4 @@
-//! The entries of pods that terminate.
+//! Entries of terminating pods.
 
 use futures::future::{BoxFuture, FutureExt as _};
 
@@ -27,7 +27,7 @@ impl PodJournal for Journal {
         change(&mut entry);
         if entry != before {
             self.send(Write::Row(Row::Pod(
-                Table::Ends,
+                Table::Terminations,
                 uid.clone(),
                 entry.as_ref().map(PodEntry::bytes),
             )));
@@ -53,20 +53,24 @@ impl PodJournal for Journal {
 }
 
 impl Journal {
-    /// Cancels all requests to stop pods that the API does not show to terminate: a kubelet is here, or may be, and restarts what
-    /// they have stopped. Durable soon, not at once.
+    /// Cancels all stop requests of pods that the API does not show as terminating: a kubelet runs or may run, and restarts what
+    /// they have stopped. It is durable later.
     pub fn cancel_requests(&self) {
         let mut state = self.lock();
         for (uid, entry) in &mut state.pods {
             if entry.request.take_if(|request| *request == Request::Holds).is_some() {
                 entry.request = Some(Request::Cancelled);
-                self.send(Write::Row(Row::Pod(Table::Ends, uid.clone(), Some(entry.bytes()))));
+                self.send(Write::Row(Row::Pod(
+                    Table::Terminations,
+                    uid.clone(),
+                    Some(entry.bytes()),
+                )));
             }
         }
     }
 
-    /// All pods that are midway, by namespace and name.
-    pub fn midway(&self) -> Vec<String> {
+    /// All pods whose stop is in progress, as namespace and name.
+    pub fn in_progress(&self) -> Vec<String> {
         let state = self.lock();
         let entries = state.pods.values().filter(|entry| entry.in_progress);
         entries

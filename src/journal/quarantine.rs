@@ -101,7 +101,7 @@ mod tests {
         }
         let error = add(&path).unwrap_err();
         assert!(
-            !error.forbids_the_start() && error.to_string().contains("remove them"),
+            !error.prevents_start() && error.to_string().contains("remove them"),
             "{error}"
         );
         assert_eq!(

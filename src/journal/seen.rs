@@ -1,5 +1,5 @@
-//! Which pods the API server has shown on this node: what is left of one whose object is gone may be taken away, and of
-//! nobody else. Written lazily; nobody waits for it.
+//! The pods that the API server has shown on this node. Leftovers of a deleted pod may be removed only if it is one of these.
+//! Written lazily.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,16 +9,17 @@ use super::{
 };
 use crate::model::pod::{PodRef, PodUid, PodView};
 
-/// A pod that the API server has shown here.
+/// A pod that the API server has shown on this node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Seen {
-    /// Its namespace.
+    /// Namespace.
     pub namespace: String,
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// It had a reason to vanish, or has vanished, when it was last heard of.
+    /// It was terminating or removed at the last update.
     #[serde(default)]
-    pub ends: bool,
+    #[serde(rename = "ends")]
+    pub terminates: bool,
 }
 
 // === impl Seen ===
@@ -41,43 +42,42 @@ impl Seen {
 // === impl Journal ===
 
 impl Journal {
-    /// Records that the API server has shown this pod, and whether it has a reason to vanish. A mirror is no pod of the API
-    /// server. Durable soon, not at once.
-    pub fn saw(&self, view: &PodView, ends: bool) {
+    /// Records a pod of the API server, and whether it is terminating. Mirror pods are not recorded. It is durable later.
+    pub fn record_seen(&self, view: &PodView, terminates: bool) {
         if view.mirror {
             return;
         }
         let PodRef { uid, namespace, name } = &view.pod;
         let mut state = self.lock();
         let before = state.seen.get(uid);
-        // Most news changes nothing of it.
-        if before.is_some_and(|seen| seen.ends == ends) {
+        // Most updates change nothing.
+        if before.is_some_and(|seen| seen.terminates == terminates) {
             return;
         }
         let seen = Seen {
             namespace: namespace.to_string(),
             name: name.to_string(),
-            ends,
+            terminates,
         };
         self.send(Write::Row(Row::Pod(Table::Seen, uid.clone(), Some(seen.bytes()))));
         state.seen.insert(uid.clone(), seen);
     }
 
-    /// Records that this pod has vanished while no agent ran, if it was seen: no later agent expects it.
-    pub fn saw_vanish(&self, uid: &PodUid) {
+    /// Records that this pod was deleted while no agent ran, if it was seen.
+    pub fn record_removed(&self, uid: &PodUid) {
         let mut state = self.lock();
-        if let Some(seen) = state.seen.get_mut(uid).filter(|seen| !seen.ends) {
-            seen.ends = true;
+        if let Some(seen) = state.seen.get_mut(uid).filter(|seen| !seen.terminates) {
+            seen.terminates = true;
             self.send(Write::Row(Row::Pod(Table::Seen, uid.clone(), Some(seen.bytes()))));
         }
     }
 
-    /// Whether the API server has shown this pod here.
+    /// Whether the API server has shown this pod on this node.
     pub fn has_seen(&self, uid: &PodUid) -> bool {
         self.lock().seen.contains_key(uid)
     }
 
-    /// All pods that were seen and of which something may be left.
+    /// All seen pods that may have leftovers.
     pub fn all_seen(&self) -> Vec<(PodUid, Seen)> {
         let state = self.lock();
         state
@@ -87,12 +87,12 @@ impl Journal {
             .collect()
     }
 
-    /// Whether this pod was seen, and had a reason to vanish, or has vanished.
-    pub fn saw_end(&self, uid: &PodUid) -> bool {
-        self.lock().seen.get(uid).is_some_and(|seen| seen.ends)
+    /// Whether this pod was seen, and was terminating or removed.
+    pub fn was_terminating(&self, uid: &PodUid) -> bool {
+        self.lock().seen.get(uid).is_some_and(|seen| seen.terminates)
     }
 
-    /// Nothing of this pod is left: what is found under its UID from now on is not its own.
+    /// Removes a pod without leftovers: what is found under its UID after this is not its own.
     pub fn forget_seen(&self, uid: &PodUid) {
         if self.lock().seen.remove(uid).is_some() {
             self.send(Write::Row(Row::Pod(Table::Seen, uid.clone(), None)));

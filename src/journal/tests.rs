@@ -38,7 +38,7 @@ fn pod(uid: &str) -> PodRef {
     }
 }
 
-/// A journal whose file is closed again, as a crash would.
+/// A journal after a restart of the agent, as after a crash.
 async fn reopened(dir: &Path, before: impl AsyncFnOnce(&Journal)) -> Journal {
     let journal = Journal::open(dir, &machine("m1")).unwrap();
     before(&journal).await;
@@ -47,14 +47,14 @@ async fn reopened(dir: &Path, before: impl AsyncFnOnce(&Journal)) -> Journal {
     opened(dir, &machine("m1")).await
 }
 
-/// A journal that an agent has just let go of.
+/// Opens the journal when the last agent has released it.
 async fn opened(dir: &Path, machine: &Identity) -> Journal {
     loop {
-        // The writer lets go of the file when it sees that nobody writes any more.
+        // The writer releases the file when all its senders are dropped.
         match Journal::open(dir, machine) {
             Ok(journal) => return journal,
             Err(error) => {
-                assert!(error.forbids_the_start(), "{error}");
+                assert!(error.prevents_start(), "{error}");
                 tokio::task::yield_now().await;
             }
         }
@@ -90,7 +90,7 @@ async fn half_written_journal_of_a_crash_is_replaced() {
     assert_eq!(journal.node_uid().as_deref(), Some("node-1"));
     assert!(!dir.path().join("journal.new").exists());
     let mode = fs::metadata(dir.path().join(FILE)).unwrap().permissions().mode();
-    assert_eq!(mode & 0o777, 0o600, "it names pods: nobody else's to read");
+    assert_eq!(mode & 0o777, 0o600, "it names pods: queue else's to read");
 }
 
 #[tokio::test]
@@ -110,17 +110,17 @@ async fn second_beginning_keeps_the_first_time_and_the_shorter_grace_period() {
 #[tokio::test]
 async fn state_of_the_watch_survives_a_restart() {
     let dir = tempfile::tempdir().unwrap();
-    let known = WatchMemory {
+    let known = WatchState {
         highest: 42,
         held: Some("another world".to_owned()),
         since: Some(Timestamp::UNIX_EPOCH),
     };
     let journal = reopened(dir.path(), async |journal: &Journal| {
-        assert_eq!(journal.watch_memory(), WatchMemory::default());
-        journal.remember_watch(known.clone());
+        assert_eq!(journal.watch_state(), WatchState::default());
+        journal.set_watch_state(known.clone());
     })
     .await;
-    assert_eq!(journal.watch_memory(), known);
+    assert_eq!(journal.watch_state(), known);
 }
 
 #[tokio::test]
@@ -136,7 +136,7 @@ async fn finished_pod_has_no_entry() {
     assert!(journal.unfinished().is_empty());
 }
 
-/// A disk that can be full, and keeps what was written to it.
+/// A disk that can be full.
 #[derive(Debug, Clone, Default)]
 struct Disk {
     bytes: Arc<Mutex<Vec<u8>>>,
@@ -174,7 +174,7 @@ impl Disk {
         disk.journal()
     }
 
-    fn room(&self) -> io::Result<()> {
+    fn check_space(&self) -> io::Result<()> {
         match self.full.load(Ordering::SeqCst) {
             true => Err(io::ErrorKind::StorageFull.into()),
             false => Ok(()),
@@ -202,17 +202,17 @@ impl StorageBackend for Disk {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.room()?;
+        self.check_space()?;
         self.bytes.lock().unwrap().resize(usize::try_from(len).unwrap(), 0);
         Ok(())
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.room()
+        self.check_space()
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.room()?;
+        self.check_space()?;
         let offset = usize::try_from(offset).unwrap();
         let mut bytes = self.bytes.lock().unwrap();
         bytes[offset..offset + data.len()].copy_from_slice(data);
@@ -233,7 +233,7 @@ async fn changes_during_and_after_a_full_disk_are_written() {
     disk.fill(true);
     journal.begin(&pod("web"), now.clone(), Duration::from_secs(10), None);
     journal.forget(&"ended".into());
-    // Nobody hangs, however often.
+    // No call blocks.
     for _ in 0..2 {
         assert!(journal.hook_started(&"web".into(), "c1", now.clone()).await.is_err());
     }
@@ -265,8 +265,8 @@ async fn node_uid_applies_at_once_and_is_written_when_the_disk_has_space() {
 async fn wait_for_a_hanging_disk_is_limited_and_reported() {
     let disk = Disk::default();
     let journal = disk.journal();
-    let (writes, nobody) = mpsc::unbounded_channel();
-    // As a writer that is in a call which does not return.
+    let (writes, queue) = mpsc::unbounded_channel();
+    // A writer in a call that does not return.
     let hanging = Journal {
         state: Arc::clone(&journal.state),
         writes,
@@ -278,5 +278,5 @@ async fn wait_for_a_hanging_disk_is_limited_and_reported() {
     }
     assert!(began.elapsed() <= 2 * (PATIENCE + Duration::from_secs(1)));
     assert!(hanging.trouble().error.is_some());
-    drop(nobody);
+    drop(queue);
 }

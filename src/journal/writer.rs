@@ -1,4 +1,4 @@
-//! The one who writes: gathers what is to be written, commits it together, and does not give up.
+//! Writes the journal: batches changes, commits them together, and retries.
 
 use std::{
     path::PathBuf,
@@ -15,59 +15,59 @@ use tokio::{
 use super::{JournalError, State, Trouble, file, lock};
 use crate::{model::pod::PodUid, node::threads::Blocking};
 
-/// What nobody waits for may be lost in a crash for so long; a commit costs two syncs of the disk, and pods seldom end
-/// alone.
-const GATHER: Duration = Duration::from_millis(100);
-/// Most writes in one commit.
+/// How long changes without a waiter are batched. A crash loses them. A commit costs two syncs of the disk, and pods seldom
+/// terminate alone.
+const BATCH_TIME: Duration = Duration::from_millis(100);
+/// Maximum number of writes in one commit.
 const BATCH: usize = 1024;
 
-/// After a failed write, doubled up to the longest; whoever waits for the disk has it tried at once.
+/// Pauses after a failed write. With a waiter it is retried at once.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// What the writer is told.
+/// Input of the writer.
 pub(super) enum Write {
     Row(Row),
     Durable(Waiter),
 }
 
-/// What a commit writes.
+/// A row to write.
 #[derive(Debug, Clone)]
 pub(super) enum Row {
     Pod(Table, PodUid, Option<Vec<u8>>),
     Node(&'static str, String),
 }
 
-/// What is kept of pods, each in a table of its own.
+/// Tables of pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Table {
-    /// Their ends.
-    Ends,
-    /// That the API server has shown them.
+    /// Terminating pods.
+    Terminations,
+    /// Pods that the API server has shown.
     Seen,
 }
 
 pub(super) type Waiter = oneshot::Sender<Result<(), JournalError>>;
 
-/// Where the database is kept. It may take its time.
+/// Storage of the database. It may block.
 pub(super) trait Store: Send + Sync {
-    /// Opens it, or makes one that holds these rows.
+    /// Opens the database, or creates one with these rows.
     fn open(&self, rows: &[Row]) -> Result<Database, JournalError>;
 
-    /// This row is on the disk. Some are kept once more.
+    /// Called when this row is durable. Some rows are also stored elsewhere.
     fn holds(&self, _row: &Row) {}
 
-    /// The quarantined journals beside it.
+    /// The quarantined journals.
     fn quarantined(&self) -> Vec<PathBuf> {
         Vec::new()
     }
 }
 
-/// The only one who touches the database.
+/// The only user of the database.
 pub(super) struct Writer {
     pub store: Arc<dyn Store>,
     pub blocking: Blocking,
-    /// None after an error.
+    /// `None` after an error.
     pub database: Option<Database>,
     pub state: Arc<Mutex<State>>,
 }
@@ -75,7 +75,7 @@ pub(super) struct Writer {
 // === impl Writer ===
 
 impl Writer {
-    /// Takes everything that waits, commits it in one transaction, then tells those who wait for it.
+    /// Commits all waiting writes in one transaction, then notifies the waiters.
     pub async fn run(mut self, mut queue: mpsc::UnboundedReceiver<Write>) {
         let mut batch = Vec::new();
         let mut pause = FIRST_PAUSE;
@@ -90,7 +90,7 @@ impl Writer {
                 return;
             }
             if !batch.is_empty() {
-                gather(&mut batch, &mut queue).await;
+                batch_writes(&mut batch, &mut queue).await;
             }
             let mut rows = Vec::new();
             let mut waiting = Vec::new();
@@ -101,7 +101,7 @@ impl Writer {
                 }
             }
             let result = self.write(rows).await;
-            self.tell(&result);
+            self.report(&result);
             for done in waiting {
                 done.send(result.clone()).ok();
             }
@@ -115,7 +115,7 @@ impl Writer {
         }
     }
 
-    /// Rows of a commit that failed are in the copy in memory, which is written whole the next time.
+    /// The copy in memory has the rows of a failed commit. It is written as a whole next time.
     async fn write(&mut self, mut rows: Vec<Row>) -> Result<(), JournalError> {
         let database = self.database.take();
         if database.is_none() {
@@ -132,7 +132,7 @@ impl Writer {
             file::commit(&database, whole, &rows)?;
             let took = (!rows.is_empty()).then(|| began.elapsed());
             rows.iter().for_each(|row| store.holds(row));
-            // Opening it adds to them, and a user removes them.
+            // A new journal adds to them, and a user removes them.
             let quarantined = (whole || any_quarantined).then(|| store.quarantined());
             Ok((database, quarantined, took))
         });
@@ -149,15 +149,15 @@ impl Writer {
         Ok(())
     }
 
-    fn tell(&self, result: &Result<(), JournalError>) {
+    fn report(&self, result: &Result<(), JournalError>) {
         let Trouble { error: before, failed } = &mut lock(&self.state).trouble;
         match result {
-            Ok(()) if before.is_some() => tracing::info!("Journal is written again, and whole"),
+            Ok(()) if before.is_some() => tracing::info!("Journal is complete and written again"),
             Ok(()) => {}
             Err(error) => {
                 *failed += 1;
                 if before.as_ref() != Some(error) {
-                    tracing::error!(%error, "Journal cannot be written: a restart would not know what was begun");
+                    tracing::error!(%error, "Journal cannot be written; a restart would not continue terminations");
                 }
             }
         }
@@ -165,18 +165,18 @@ impl Writer {
     }
 }
 
-/// Waits for more as long as nobody waits for what is there.
-async fn gather(batch: &mut Vec<Write>, queue: &mut mpsc::UnboundedReceiver<Write>) {
-    let enough = sleep(GATHER);
+/// Batches writes until one has a waiter.
+async fn batch_writes(batch: &mut Vec<Write>, queue: &mut mpsc::UnboundedReceiver<Write>) {
+    let enough = sleep(BATCH_TIME);
     tokio::pin!(enough);
     while batch.len() < BATCH && !batch.iter().any(|write| !matches!(write, Write::Row(_))) {
         tokio::select! {
-            // However much comes, it does not wait longer.
+            // The deadline is fixed.
             biased;
             () = &mut enough => return,
             more = queue.recv() => match more {
                 Some(more) => batch.push(more),
-                // The agent stops: what is there is the last.
+                // The agent stops: these are the last writes.
                 None => return,
             },
         }

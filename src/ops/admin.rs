@@ -298,7 +298,7 @@ impl Admin {
         let Some(pods) = &self.pods else {
             return no_pods();
         };
-        match pods.in_time(pods.workers.stories(namespace, name)).await {
+        match pods.in_time(pods.workers.traces(namespace, name)).await {
             Err(why) => error(StatusCode::SERVICE_UNAVAILABLE, &why),
             Ok(traces) if traces.is_empty() => error(
                 StatusCode::NOT_FOUND,

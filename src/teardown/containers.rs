@@ -136,8 +136,8 @@ impl Stop<'_> {
                 every.min(left + FIRST_LATE_PAUSE)
             };
             sleep(pause).await;
-            let look = timeout(LATE, self.context.cri.pod_brief(self.view.pod.uid.as_str()));
-            let Ok(Ok(pod)) = look.await else {
+            let query = timeout(LATE, self.context.cri.pod_brief(self.view.pod.uid.as_str()));
+            let Ok(Ok(pod)) = query.await else {
                 continue;
             };
             let is_over = *self.deadline.borrow() <= Instant::now();

@@ -134,7 +134,7 @@ async fn unprepare(context: &Context, by_driver: BTreeMap<&str, Vec<ClaimRef>>) 
         let failure = |why: &dyn Reasoned| Failure::new(Step::Devices, driver, why);
         let plugin = match drivers.dra(driver).await {
             Ok(plugin) => plugin,
-            Err(gone) => return vec![failure(&gone)],
+            Err(unavailable) => return vec![failure(&unavailable)],
         };
         match plugin.unprepare(claims, &context.effects).await {
             // Dry run.

@@ -63,8 +63,8 @@ pub async fn users_of(context: &Context, view: &PodView) -> Result<Option<Users>
         view.pod.uid.to_string(),
         Arc::clone(&context.storage.mounts),
     );
-    let look = move || users(&paths, &*mounts.read()?, &uid, &own);
-    let needed = context.reads.run_blocking(look).await;
+    let read = move || users(&paths, &*mounts.read()?, &uid, &own);
+    let needed = context.reads.run_blocking(read).await;
     let needed = needed.map_err(|why| failure(&why))?;
     needed.map(Some).map_err(|fault| failure(&fault))
 }

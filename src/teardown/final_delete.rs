@@ -82,8 +82,8 @@ mod tests {
                         expected,
                         "mirror {mirror}, deleted {deleted}, phase {phase:?}"
                     );
-                    let told = may_be_deleted(&view(mirror, deleted), &shown, true);
-                    assert_eq!(told.is_ok(), !mirror && deleted, "dry run");
+                    let result = may_be_deleted(&view(mirror, deleted), &shown, true);
+                    assert_eq!(result.is_ok(), !mirror && deleted, "dry run");
                 }
             }
         }

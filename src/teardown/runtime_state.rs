@@ -157,23 +157,23 @@ mod tests {
 
     #[test]
     fn kernel_counts_when_nothing_has_run_for_30_seconds_after_the_grace_period() {
-        let (deadline, gone) = (
+        let (deadline, exited) = (
             Instant::now() + SETTLES,
             facts(NamedProcess::Exited(8), Processes::None),
         );
         let mut settling = Settling::default();
-        let mut at = |seconds: u64| settling.judge(&gone, deadline, deadline + Duration::from_secs(seconds));
+        let mut at = |seconds: u64| settling.judge(&exited, deadline, deadline + Duration::from_secs(seconds));
         assert!(matches!(at(0), Verdict::Settling(why) if why.contains("side (process 8)") && why.contains("restart")));
         assert!(matches!(at(29), Verdict::Settling(_)));
         assert!(matches!(at(30), Verdict::Kernel(_)));
-        let before = Settling::default().judge(&gone, deadline, deadline - Duration::from_secs(1));
+        let before = Settling::default().judge(&exited, deadline, deadline - Duration::from_secs(1));
         assert!(matches!(before, Verdict::Runtime(_)));
     }
 
     #[test]
     fn any_sign_of_a_process_restarts_the_30_seconds() {
         let deadline = Instant::now();
-        let gone = facts(NamedProcess::Exited(8), Processes::None);
+        let exited = facts(NamedProcess::Exited(8), Processes::None);
         for seen in [
             facts(NamedProcess::Runs(8), Processes::None),
             facts(NamedProcess::Unreadable("no".to_owned()), Processes::None),
@@ -181,9 +181,9 @@ mod tests {
             facts(NamedProcess::Exited(8), Processes::OfRuntime),
         ] {
             let mut settling = Settling::default();
-            settling.judge(&gone, deadline, deadline);
+            settling.judge(&exited, deadline, deadline);
             settling.judge(&seen, deadline, deadline + SETTLES);
-            let verdict = settling.judge(&gone, deadline, deadline + SETTLES);
+            let verdict = settling.judge(&exited, deadline, deadline + SETTLES);
             assert!(matches!(verdict, Verdict::Settling(_)), "{seen:?}");
         }
     }

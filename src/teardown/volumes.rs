@@ -52,9 +52,9 @@ pub async fn tear_down_approved(
         one_by_one,
     } = tear_down(pod, storage).await?;
     if !one_by_one.is_empty() {
-        let volumes = one_by_one.into_iter().map(|(volume, way)| {
+        let volumes = one_by_one.into_iter().map(|(volume, kind)| {
             let (storage, pod) = (Arc::clone(storage), pod.clone());
-            way.tear_down(storage, pod, volume, Arc::clone(&approved))
+            kind.tear_down(storage, pod, volume, Arc::clone(&approved))
         });
         for done in join_all(volumes).await {
             match done {
@@ -74,11 +74,11 @@ pub async fn tear_down_approved(
 /// of a pod without directory. Blocks.
 pub fn may_hold_attached(pod: &PodDir, mounts: &Mounts) -> bool {
     let may_be = |volume: &VolumeDir| kinds::of(&volume.plugin).is_none_or(VolumeKind::may_be_attached);
-    let look = |dir: &Dir| -> Result<bool, Fault> {
+    let check = |dir: &Dir| -> Result<bool, Fault> {
         Ok(volumes_in(dir)?.iter().any(may_be) || !entries_by_plugin(dir, names::DEVICES)?.is_empty())
     };
     match pod.open() {
-        Ok(Some(dir)) => look(&dir).unwrap_or(true),
+        Ok(Some(dir)) => check(&dir).unwrap_or(true),
         Ok(None) => mounts.read().map_or(true, |table| is_anything_mounted(pod, &table)),
         Err(_) => true,
     }
@@ -136,7 +136,7 @@ impl Teardown {
         };
         let found = Found::in_dir(&dir, mapped).map_err(one)?;
         let mut work = Work::on(&dir, effects);
-        work.faults.extend(found.left_alone.iter().cloned());
+        work.faults.extend(found.skipped.iter().cloned());
         // Markers are removed first, so that no kubelet takes a half-removed volume for a complete one.
         let markers = found.known.iter().filter_map(|it| it.kind.marker(&it.volume.name));
         work.remove_trees(Path::new(names::PLUGINS).join(names::EMPTY_DIR), markers);
@@ -189,7 +189,7 @@ fn remove(mut work: Work<'_>, pod: &PodDir, found: Found, table: &MountTable) ->
     // the volume stays.
     let mut left = pod.mounted(table);
     left.extend(work.faults.iter().map(|fault| fault.path.clone()));
-    let holds_any = |place: &&Path| left.iter().any(|path| path.starts_with(place));
+    let holds_any = |dir: &&Path| left.iter().any(|path| path.starts_with(dir));
     let busy = |paths: &[&Path]| !effects.is_dry_run() && paths.iter().any(holds_any);
     for subpaths in found.subpaths().filter(|path| !busy(&[path])) {
         work.remove_tree(names::SUBPATHS, subpaths.file_name().unwrap_or_default());
@@ -216,7 +216,7 @@ fn remove(mut work: Work<'_>, pod: &PodDir, found: Found, table: &MountTable) ->
     Ok(Done {
         report: work.report,
         faults: work.faults,
-        one_by_one: ready.into_iter().map(|it| (it.volume, it.way)).collect(),
+        one_by_one: ready.into_iter().map(|it| (it.volume, it.kind)).collect(),
     })
 }
 

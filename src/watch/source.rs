@@ -115,7 +115,7 @@ impl PodSource {
         // Their objects may have been deleted while no agent ran.
         known.remember(journal.unfinished());
         let seen = journal.all_seen().into_iter();
-        let running = seen.filter(|(uid, seen)| !seen.ends && !journal.knows(uid));
+        let running = seen.filter(|(uid, seen)| !seen.terminates && !journal.knows(uid));
         known.expect(running.map(|(uid, _)| uid));
         let source = Self {
             api,
@@ -223,7 +223,7 @@ impl PodSource {
             ),
             None => {
                 for uid in self.known.accept_list() {
-                    self.journal.saw_vanish(&uid);
+                    self.journal.record_removed(&uid);
                 }
                 for suspect in suspects {
                     if let Err(Closed) = self.confirm_deleted(&suspect).await? {
@@ -369,7 +369,7 @@ impl PodSource {
     /// starts on it: most often nothing of it is on the node.
     fn record(&self, view: &PodView, ends: bool) {
         if !view.is_terminal_and_not_deleted() || self.journal.has_seen(&view.pod.uid) {
-            self.journal.saw(view, ends);
+            self.journal.record_seen(view, ends);
         }
     }
 

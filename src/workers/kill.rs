@@ -1,4 +1,4 @@
-//! Requests to end a pod by whoever runs this node: which pod is meant, and why it may not be ended so. Pure.
+//! Requests to stop a pod, by a user of this node: the pod that is meant, or why it is rejected. Pure.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -8,88 +8,88 @@ use crate::model::{
     termination::Eviction,
 };
 
-/// A request to end a pod.
+/// A request to stop a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kill {
-    /// Its namespace.
+    /// Namespace of the pod.
     pub namespace: String,
-    /// Its name.
+    /// Name of the pod.
     pub name: String,
-    /// Its identity, where whoever asks is sure of it.
+    /// UID of the pod, if the user gives it.
     pub uid: Option<String>,
-    /// Seconds of grace instead of the pod's own; of a pod that ends it only shortens.
+    /// Grace period in seconds. For a terminating pod it only shortens.
     pub grace: Option<i64>,
-    /// What its status shall say of its end; nothing for a plain kill.
+    /// The eviction, if it is one.
     pub imposed: Option<Eviction>,
 }
 
-/// What became of a request that was granted.
+/// Result of an accepted request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Granted {
-    /// The pod that is ended.
+    /// UID of the pod.
     pub uid: String,
     /// The grace period in force, in seconds.
     pub grace_seconds: u64,
-    /// Nothing of it ran any more when it was asked for: the request changes nothing.
+    /// Nothing of the pod ran any more: the request changes nothing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ended_already: bool,
-    /// The phase in which the API shows that it is over.
+    /// The terminal phase in the API.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<String>,
-    /// The reason that the API shows with it.
+    /// The reason in the API.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// Why a request is refused.
+/// Why a request is rejected.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Refused {
     /// No such pod.
     #[error("no pod {0} is known on this node")]
     Unknown(String),
-    /// The name belongs to another pod.
+    /// Another pod has the name.
     #[error("{pod} has UID {uid}, which is another pod than the one that was asked for")]
     OtherUid {
-        /// By name.
+        /// Namespace and name.
         pod: String,
-        /// Whose name it is now.
+        /// UID of the other pod.
         uid: PodUid,
     },
-    /// More than one pod has the name, as while absence proves nothing.
+    /// More than one pod has the name, for example while absence proves nothing.
     #[error("more than one pod is known as {pod}, with the UIDs {uids}: say which one is meant, with --uid")]
     Several {
-        /// By name.
+        /// Namespace and name.
         pod: String,
-        /// All of them.
+        /// The UIDs.
         uids: String,
     },
-    /// Stands for a static pod.
+    /// It is the mirror pod of a static pod.
     #[error(
         "{0} is the mirror of a static pod: take its manifest off the node instead; a kubelet would only start it again"
     )]
     Mirror(String),
-    /// Nothing may be touched.
+    /// The gate blocks.
     #[error("{pod} is left alone: {why}")]
     Held {
-        /// By name.
+        /// Namespace and name.
         pod: String,
-        /// What holds the agent back.
+        /// Why it blocks.
         why: String,
     },
-    /// Nothing may be touched, but by a kubelet.
+    /// A kubelet runs, and can stop the pod.
     #[error("{pod} is left alone: {why}; the kubelet does it: kubectl delete pod -n {namespace} {name}")]
     LeftToKubelet {
-        /// By name.
+        /// Namespace and name.
         pod: String,
-        /// Its namespace.
+        /// Namespace.
         namespace: String,
-        /// Its name alone.
+        /// Name.
         name: String,
-        /// Which kubelet.
+        /// The kubelet.
         why: String,
     },
-    /// Nothing is begun any more.
+    /// The agent stops, and begins no termination.
     #[error("the end of {0} is not begun: the agent is stopping; ask again when it has been started again")]
     Stopping(String),
 }
@@ -97,10 +97,10 @@ pub enum Refused {
 // === impl Kill ===
 
 impl Kill {
-    /// The pod that is meant, of all whose objects are there. Resolved once: from here on the UID counts.
+    /// The pod that is meant, among all pods with an object. After this, its UID counts.
     pub fn resolve<'a>(&self, pods: impl Iterator<Item = &'a PodView>) -> Result<&'a PodView, Refused> {
         let named = pods.filter(|view| *view.pod.namespace == self.namespace && *view.pod.name == self.name);
-        // While absence proves nothing, a pod and its successor may both be known.
+        // While absence proves nothing, a pod and the one recreated under its name may both be known.
         let (meant, others): (Vec<_>, Vec<_>) =
             named.partition(|view| self.uid.as_deref().is_none_or(|uid| uid == view.pod.uid.as_str()));
         let view = match (&meant[..], &others[..]) {
@@ -127,8 +127,8 @@ impl Kill {
         Ok(view)
     }
 
-    /// A refusal because nothing may be touched, but perhaps by a kubelet. An API server that shows another world is none to
-    /// be asked.
+    /// The rejection while the gate blocks. With `by_a_kubelet`, the user is told to delete the pod in the API: not if that API
+    /// server may be the wrong one.
     pub fn held(&self, why: String, by_a_kubelet: bool) -> Refused {
         let pod = self.pod();
         if by_a_kubelet {
@@ -143,7 +143,7 @@ impl Kill {
         Refused::Held { pod, why }
     }
 
-    /// Its namespace and name.
+    /// Namespace and name.
     pub fn pod(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
     }

@@ -1,4 +1,4 @@
-//! `podSyncStatuses`: which pods end, how far each is, and who works on it. One task owns the map; nobody locks it.
+//! `podSyncStatuses`: the terminating pods, their states and workers. One task owns the map, without locks.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -14,7 +14,7 @@ use tokio::{
 use tracing::Instrument as _;
 
 use super::{
-    ask::{Question, Questions},
+    handle::{Request, RequestReceiver},
     kill::Kill,
 };
 use crate::{
@@ -44,19 +44,19 @@ use crate::{
 };
 
 mod absent;
-mod answers;
 mod checked;
+mod requests;
 
 use absent::Absent;
 
-/// Stories of pods that are gone, kept to be told: enough for a drained node.
-const STORIES: usize = 256;
-/// After the end of so many pods there is memory worth giving back.
-const MANY: usize = 16;
-/// A worker that panicked is started again after this long.
+/// Number of traces of finished pods to keep: enough for a drained node.
+const MAX_TRACES: usize = 256;
+/// After this number of finished workers, memory is returned to the system.
+const MEMORY_BATCH: usize = 16;
+/// Delay before a worker that panicked is restarted.
 const AFTER_PANIC: Duration = Duration::from_secs(10);
 
-/// A pod whose end has begun.
+/// A terminating pod.
 struct PodSyncStatus {
     update: watch::Sender<PodUpdate>,
     period: Arc<Period>,
@@ -66,149 +66,152 @@ struct PodSyncStatus {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// A worker is at it.
+    /// It has a worker.
     Working,
-    /// Nothing of it runs, the object stays: a deletion may still come.
+    /// Nothing of it runs, and it is not deleted yet.
     Kept,
-    /// All done; remembered until its object is gone, so that a late update cannot revive it.
+    /// Finished. It is kept until its object is deleted, so that a late update cannot revive it.
     Finished,
 }
 
-/// The map's owner.
+/// Owner of the map.
 pub struct PodWorkers {
     context: Arc<Context>,
     journal: Journal,
     counters: Arc<Counters>,
     guard: Guard,
-    /// Those that live: no more than what is known of them.
-    living: HashMap<PodUid, Arc<PodView>>,
+    /// Pods that do not terminate.
+    active: HashMap<PodUid, Arc<PodView>>,
     pods: HashMap<PodUid, PodSyncStatus>,
     absent: Absent,
-    /// Those that are gone, and when nothing was left of them: late news must not revive them.
-    ended: HashMap<PodUid, Instant>,
+    /// Deleted and finished pods, with the time of the latter: late news must not revive them.
+    finished: HashMap<PodUid, Instant>,
     workers: JoinSet<Outcome>,
     priority_gate: PriorityGate,
     large: Arc<Semaphore>,
-    /// Waits for the disk before a request makes a grace period shorter.
+    /// Requests that wait for the disk before they shorten a grace period.
     shortening: JoinSet<()>,
-    at_work: HashMap<Id, PodUid>,
-    /// How many workers have ended since memory was last given back.
-    ended_since: usize,
-    stories: VecDeque<Arc<TraceRecorder>>,
+    tasks: HashMap<Id, PodUid>,
+    /// Finished workers since memory was last returned.
+    finished_since: usize,
+    traces: VecDeque<Arc<TraceRecorder>>,
     changes: mpsc::Receiver<Change>,
     runtime: watch::Receiver<Arc<RuntimePods>>,
-    questions: mpsc::Receiver<Question>,
+    requests: mpsc::Receiver<Request>,
 }
 
 // === impl PodWorkers ===
 
 impl PodWorkers {
-    /// An empty map that takes its news from `changes`.
+    /// An empty map that gets its news from `changes`.
     pub fn new(
         context: Arc<Context>,
         guard: Guard,
         (journal, counters): (Journal, Arc<Counters>),
         changes: mpsc::Receiver<Change>,
         runtime: watch::Receiver<Arc<RuntimePods>>,
-        questions: Questions,
+        requests: RequestReceiver,
     ) -> Self {
         Self {
             context,
             journal,
             counters,
             guard,
-            living: HashMap::new(),
+            active: HashMap::new(),
             pods: HashMap::new(),
             absent: Absent::default(),
-            ended: HashMap::new(),
+            finished: HashMap::new(),
             workers: JoinSet::new(),
             priority_gate: PriorityGate::default(),
             large: Arc::new(Semaphore::new(MAX_LARGE_KIB as usize)),
             shortening: JoinSet::new(),
-            at_work: HashMap::new(),
-            ended_since: 0,
-            stories: VecDeque::new(),
+            tasks: HashMap::new(),
+            finished_since: 0,
+            traces: VecDeque::new(),
             changes,
             runtime,
-            questions: questions.0,
+            requests: requests.0,
         }
     }
 
-    /// Runs until no more changes can come; then pods that are being taken down may go on for `patience`.
+    /// Runs until `changes` is closed. Then waits for terminating pods for `patience`.
     pub async fn run(mut self, patience: Duration) {
         loop {
             tokio::select! {
-                // What workers report is bounded by their number, so it never keeps news waiting for long. News come
-                // before questions, of which somebody may ask without end.
+                // Results of workers are limited by their number and delay news only briefly. News come before requests, which
+                // may be unlimited.
                 biased;
-                Some(ended) = self.workers.join_next_with_id() => self.worker_ended(ended),
+                Some(result) = self.workers.join_next_with_id() => self.worker_finished(result),
                 Some(found) = self.absent.checked() => self.node_is_checked(found),
                 change = self.changes.recv() => match change {
                     Some(change) => self.change(change),
-                    // The watch has ended, and with it the agent.
+                    // The watch has stopped, because the agent stops.
                     None => break,
                 },
-                Some(question) = self.questions.recv() => self.answer(question),
-                Ok(()) = self.runtime.changed() => self.forget_those_who_are_gone(),
+                Some(request) = self.requests.recv() => self.handle(request),
+                Ok(()) = self.runtime.changed() => self.prune_finished(),
                 Some(_) = self.shortening.join_next() => {}
             }
-            if self.workers.is_empty() && self.ended_since >= MANY {
-                self.ended_since = 0;
+            if self.workers.is_empty() && self.finished_since >= MEMORY_BATCH {
+                self.finished_since = 0;
                 memory::trim();
             }
         }
         self.context.stopping.cancel();
-        let rest = async {
+        let drain = async {
             while !self.workers.is_empty() {
                 tokio::select! {
                     biased;
-                    Some(ended) = self.workers.join_next_with_id() => self.worker_ended(ended),
-                    Some(question) = self.questions.recv() => self.answer(question),
+                    Some(result) = self.workers.join_next_with_id() => self.worker_finished(result),
+                    Some(request) = self.requests.recv() => self.handle(request),
                     Some(_) = self.shortening.join_next() => {}
                     else => {}
                 }
             }
         };
-        if timeout(patience, rest).await.is_err() {
-            tracing::warn!(pods = self.workers.len(), "Pods are left to the next start");
+        if timeout(patience, drain).await.is_err() {
+            tracing::warn!(
+                pods = self.workers.len(),
+                "Terminating pods are left for the next start"
+            );
         }
     }
 
     fn change(&mut self, Change { kind, view }: Change) {
         let uid = view.pod.uid.clone();
         let removed = kind == Kind::Remove;
-        if self.ended.contains_key(&uid) {
-            tracing::debug!(pod.uid = %uid, pod.namespace = %view.pod.namespace, pod.name = %view.pod.name, ?kind, "Late news of a pod of which nothing is left");
+        if self.finished.contains_key(&uid) {
+            tracing::debug!(pod.uid = %uid, pod.namespace = %view.pod.namespace, pod.name = %view.pod.name, ?kind, "Late news of a finished pod");
         } else if self.pods.contains_key(&uid) {
             self.update(&uid, view, removed);
-        } else if self.absent.is_held(&uid) {
-            // Its final delete was accepted: only the end of its object is news.
+        } else if self.absent.is_finalizing(&uid) {
+            // Its final delete was accepted: only the deletion of its object is news.
             if removed {
-                self.absent_is_gone(uid);
+                self.absent_is_deleted(uid);
             }
         } else {
             let is_absent = self.absent.take(&uid);
             let begun = self.context.journal.knows(&uid);
             match (termination::cause(&view, removed, begun), is_absent) {
-                // What has a terminal phase is never started again.
-                (_, true) if removed => self.absent_is_gone(uid),
+                // A pod with a terminal phase is never started again.
+                (_, true) if removed => self.absent_is_deleted(uid),
                 (Some(Cause::PhaseTerminal), true) => self.absent.keep_idle(view.pod.clone()),
                 (Some(Cause::PhaseTerminal | Cause::Deleted), _) if !removed && !begun && view.may_be_absent() => {
-                    self.living.remove(&uid);
+                    self.active.remove(&uid);
                     self.absent.check_later(view);
                     self.absent.check_node(&self.context, &self.journal);
                 }
                 (Some(cause), _) => self.begin(view, removed, cause, None),
-                (None, _) if removed => drop(self.living.remove(&uid)),
-                (None, _) => drop(self.living.insert(uid, view)),
+                (None, _) if removed => drop(self.active.remove(&uid)),
+                (None, _) => drop(self.active.insert(uid, view)),
             }
         }
     }
 
-    /// Termination begins, or goes on where an earlier run of this agent left it.
+    /// Begins a termination, or resumes that of an earlier run of the agent.
     fn begin(&mut self, view: Arc<PodView>, removed: bool, cause: Cause, kill: Option<Kill>) {
         let pod = view.pod.clone();
-        self.living.remove(&pod.uid);
+        self.active.remove(&pod.uid);
         let (grace, imposed) = kill.map(|kill| (kill.grace, kill.imposed)).unwrap_or_default();
         let Termination {
             period,
@@ -216,7 +219,7 @@ impl PodWorkers {
             imposed,
         } = Termination::begin(&self.context, &view, cause, grace, imposed);
         if cause == Cause::PhaseTerminal {
-            self.journal.saw(&view, true);
+            self.journal.record_seen(&view, true);
         }
         self.counters.teardown_begun();
         record.set_terminal_state(&view);
@@ -236,7 +239,7 @@ impl PodWorkers {
         self.start(&pod.uid, Duration::ZERO);
     }
 
-    /// News about a pod that ends: passed on, never back in time.
+    /// Passes news about a terminating pod to its worker. They never revert its deletion.
     fn update(&mut self, uid: &PodUid, view: Arc<PodView>, removed: bool) {
         let Some(status) = self.pods.get_mut(uid) else { return };
         if removed {
@@ -244,7 +247,7 @@ impl PodWorkers {
         }
         if removed && status.state == State::Finished {
             self.pods.remove(uid);
-            self.ended.insert(uid.clone(), Instant::now());
+            self.finished.insert(uid.clone(), Instant::now());
             return;
         }
         if removed || view.deletion.is_some() {
@@ -252,14 +255,14 @@ impl PodWorkers {
             status.shorten(&self.context, RequestedGrace::of(&view, imposed));
         }
         status.record.set_terminal_state(&view);
-        let ended_anyway = status.update.borrow().terminates_by_api();
+        let terminated_by_api = status.update.borrow().terminates_by_api();
         status.update.send_modify(|update| {
             update.view = view;
             update.removed |= removed;
         });
         let terminates_by_api = status.update.borrow().terminates_by_api();
-        if ended_anyway && !terminates_by_api {
-            // As by a store that was restored: why it was to end is not to be seen any more.
+        if terminated_by_api && !terminates_by_api {
+            // After a restore of etcd, the API may no longer show the reason for the termination.
             self.context.journal.record_request(uid);
         } else if terminates_by_api && self.guard.why_no_new_work().is_none() {
             self.context.journal.confirm_request(uid);
@@ -270,10 +273,10 @@ impl PodWorkers {
         }
     }
 
-    /// A look at the runtime that began after a pod was gone has not seen it, or has seen something new.
-    fn forget_those_who_are_gone(&mut self) {
-        let looked = self.runtime.borrow_and_update().began;
-        self.ended.retain(|_, gone| *gone >= looked);
+    /// Removes pods that were finished before the last list of the runtime began: it shows nothing of them, or something new.
+    fn prune_finished(&mut self) {
+        let began = self.runtime.borrow_and_update().began;
+        self.finished.retain(|_, finished_at| *finished_at >= began);
         self.begin_queued();
     }
 
@@ -296,27 +299,27 @@ impl PodWorkers {
             worker.run().await
         };
         let id = self.workers.spawn(run.instrument(span)).id();
-        self.at_work.insert(id, uid.clone());
+        self.tasks.insert(id, uid.clone());
     }
 
-    fn worker_ended(&mut self, ended: Result<(Id, Outcome), JoinError>) {
-        let (id, outcome) = match ended {
+    fn worker_finished(&mut self, result: Result<(Id, Outcome), JoinError>) {
+        let (id, outcome) = match result {
             Ok((id, outcome)) => (id, Some(outcome)),
             Err(error) => (error.id(), None),
         };
-        self.ended_since += 1;
-        let Some(uid) = self.at_work.remove(&id) else { return };
+        self.finished_since += 1;
+        let Some(uid) = self.tasks.remove(&id) else { return };
         let Some(status) = self.pods.get_mut(&uid) else { return };
         let pod = status.record.pod().clone();
         if !matches!(outcome, Some(Outcome::Finished) | None) {
-            self.absent.is_present(&uid);
+            self.absent.remove_worker(&uid);
         }
         match outcome {
             Some(Outcome::Stopping) => {}
             Some(Outcome::Kept) => {
                 status.state = State::Kept;
                 status.record.set_kept();
-                // A deletion may have come while the worker was on its last steps.
+                // A deletion may have come during the worker's last steps.
                 let update = status.update.borrow().clone();
                 let more = update.removed || update.view.deletion.is_some();
                 if more && !self.context.stopping.is_cancelled() {
@@ -328,30 +331,30 @@ impl PodWorkers {
                 self.counters.teardown_finished();
                 checkpoint::before(JOURNAL, &"forget");
                 self.context.journal.forget(&uid);
-                // Not on the disk yet: what is remembered for too long is found finished at the next start.
+                // It is durable later. After a crash, the next start finds the pod finished.
                 checkpoint::after(JOURNAL, &"forget");
                 status.state = State::Finished;
-                tracing::info!(pod.uid = %uid, pod.namespace = %pod.namespace, pod.name = %pod.name, took = ?rounded(status.record.elapsed()), "{}", if self.context.effects.is_dry_run() { "Dry run of a teardown has ended" } else { "Teardown is finished" });
+                tracing::info!(pod.uid = %uid, pod.namespace = %pod.namespace, pod.name = %pod.name, took = ?rounded(status.record.elapsed()), "{}", if self.context.effects.is_dry_run() { "Dry run of a teardown finished" } else { "Teardown finished" });
                 let removed = status.update.borrow().removed;
                 let record = Arc::clone(&status.record);
-                self.remember(record);
+                self.keep_trace(record);
                 if removed {
                     self.pods.remove(&uid);
-                    self.ended.insert(uid.clone(), Instant::now());
+                    self.finished.insert(uid.clone(), Instant::now());
                 }
                 self.absent_is_finished(&uid);
             }
             Some(Outcome::FinishedByKubelet) => {
-                tracing::info!(pod.uid = %uid, pod.namespace = %pod.namespace, pod.name = %pod.name, "A kubelet has ended the pod; nothing is left to do");
+                tracing::info!(pod.uid = %uid, pod.namespace = %pod.namespace, pod.name = %pod.name, "Kubelet has finished the pod");
                 self.context.journal.forget(&uid);
                 self.pods.remove(&uid);
-                self.ended.insert(uid, Instant::now());
+                self.finished.insert(uid, Instant::now());
             }
             Some(Outcome::Cancelled) => {
                 let update = status.update.borrow().clone();
                 let entry = self.context.journal.pod(&uid);
                 let why = cancelled(&status.record, entry.map(|entry| entry.stage));
-                tracing::warn!(pod.uid = %uid, pod.namespace = %pod.namespace, pod.name = %pod.name, why = why.as_str(), "Request to stop the pod is cancelled");
+                tracing::warn!(pod.uid = %uid, pod.namespace = %pod.namespace, pod.name = %pod.name, why = why.as_str(), "Stop request is cancelled");
                 self.counters.stop_request_cancelled();
                 if !update.terminates_by_api() {
                     self.context
@@ -360,10 +363,10 @@ impl PodWorkers {
                 }
                 status.record.set_cancelled(why);
                 let record = Arc::clone(&status.record);
-                self.remember(record);
+                self.keep_trace(record);
                 self.context.journal.forget(&uid);
                 self.pods.remove(&uid);
-                // If the API shows that it terminates, that has nothing to do with the request, and begins with its whole grace.
+                // If the API shows that it terminates, that is a new termination with its whole grace period.
                 let kind = if update.removed { Kind::Remove } else { Kind::Add };
                 let view = match update.terminates_by_api() {
                     true => update.view,
@@ -373,17 +376,17 @@ impl PodWorkers {
             }
             None => {
                 self.counters.worker_panicked();
-                tracing::error!(pod.uid = %uid, pod.namespace = %pod.namespace, pod.name = %pod.name, "Worker panicked; it is started again");
+                tracing::error!(pod.uid = %uid, pod.namespace = %pod.namespace, pod.name = %pod.name, "Worker panicked; it is restarted");
                 self.start(&uid, AFTER_PANIC);
             }
         }
     }
 
-    /// Keeps a story to be told.
-    fn remember(&mut self, record: Arc<TraceRecorder>) {
-        self.stories.push_back(record);
-        if self.stories.len() > STORIES {
-            self.stories.pop_front();
+    /// Keeps the trace of a finished pod.
+    fn keep_trace(&mut self, record: Arc<TraceRecorder>) {
+        self.traces.push_back(record);
+        if self.traces.len() > MAX_TRACES {
+            self.traces.pop_front();
         }
     }
 }
@@ -391,8 +394,8 @@ impl PodWorkers {
 // === impl PodSyncStatus ===
 
 impl PodSyncStatus {
-    /// A shorter grace period takes effect at once, and a longer one not at all. Afterwards there is nothing left to
-    /// shorten: what comes then is the echo of our own final delete.
+    /// Shortens the grace period at once. A longer one, or one after the stop, changes nothing: that is from this agent's final
+    /// delete.
     fn shorten(&mut self, context: &Context, asked: RequestedGrace) {
         let grace = grace::effective(Some(self.period.grace()), asked);
         if shorten(&self.period, &self.record, grace) {
@@ -402,13 +405,15 @@ impl PodSyncStatus {
     }
 }
 
-/// Why a request to stop this pod, which has come so far, is cancelled, and what of the pod is not as it was.
+/// Why the stop request of a pod is cancelled. `reached` is its stage.
 fn cancelled(record: &TraceRecorder, reached: Option<Stage>) -> String {
     let spans = record.trace().spans;
-    let lost = if reached >= Some(Stage::Terminated) || spans.iter().any(|span| span.step == Step::Volumes) {
+    let volumes = if reached >= Some(Stage::Terminated) || spans.iter().any(|span| span.step == Step::Volumes) {
         "; its emptyDir volumes may have been removed"
     } else {
         ""
     };
-    format!("a kubelet came before the pod had terminated, or may have, and restarts it{lost}: delete it with kubectl")
+    format!(
+        "a kubelet came before the pod had terminated, or may have, and restarts it{volumes}: delete it with kubectl"
+    )
 }

@@ -1,4 +1,4 @@
-//! What is there of pods: in the runtime, below the kubelet's directory, among logs and cgroups. Nothing is changed.
+//! Scans the node for pods: runtime, kubelet's directory, logs, mounts, cgroups. It changes nothing.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
@@ -27,25 +27,28 @@ use crate::{
     watch::{RuntimePod, RuntimePods},
 };
 
-/// What is there under one UID.
+/// What a scan has found for one UID.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Traces {
     /// Sandboxes.
     pub runtime: Option<RuntimePod>,
-    /// The kubelet's directory.
+    /// The kubelet's directory of the pod.
     pub directory: bool,
-    /// Something that is mounted in that directory, which need not be seen.
+    /// A mount in that directory, even if the directory is not visible.
     pub mount: bool,
-    /// A device that is mounted for it outside of that directory.
+    /// A device mounted for it outside of that directory.
     pub device: bool,
-    /// A cgroup, in whichever hierarchy.
+    /// A cgroup in any hierarchy.
     pub cgroup: bool,
-    /// Directories of logs, each by the namespace and name in its own.
+    /// Log directories, by namespace and name.
     pub logs: Vec<(String, String)>,
 }
 
-/// Looks everywhere. What cannot be seen is an error: nothing is concluded from half a look.
-pub async fn look(context: &Context, journal: &Journal) -> Result<BTreeMap<PodUid, Traces>, String> {
+/// Scans everything.
+///
+/// # Errors
+/// If anything cannot be read: a partial scan proves nothing.
+pub async fn scan(context: &Context, journal: &Journal) -> Result<BTreeMap<PodUid, Traces>, String> {
     let (root, logs_dir) = (context.kubelet_root.clone(), context.pod_logs_dir.clone());
     let storage = Arc::clone(&context.storage);
     let (cgroups, cgroup_root) = (context.cgroups.clone(), context.cgroup_root.clone());
@@ -99,9 +102,9 @@ pub async fn look(context: &Context, journal: &Journal) -> Result<BTreeMap<PodUi
     Ok(found)
 }
 
-/// UIDs that the journal, directories and cgroups name.
+/// UIDs in the journal, directories and cgroups.
 pub fn named_pods(root: &KubeletRoot, cgroups: &Cgroups, cgroup_root: &str, journal: &Journal) -> BTreeSet<String> {
-    let unread = |fault: Fault| tracing::warn!(%fault, "Pods of this node cannot be looked for");
+    let unread = |fault: Fault| tracing::warn!(%fault, "Pods on this node cannot be read");
     let directories = directories(root.pods()).map_err(unread).unwrap_or_default();
     let cgroups = cgroups.pod_uids(cgroup_root).map_err(unread).unwrap_or_default();
     directories
@@ -116,20 +119,20 @@ fn remembered(journal: &Journal) -> impl Iterator<Item = String> {
     seen.chain(journal.unfinished().into_iter().map(|view| view.pod.uid.to_string()))
 }
 
-/// Names of everything on the node that may be the UID of a pod: in the runtime, below the kubelet's directory, among
-/// mounts, cgroups, logs and prepared claims. A UID that is not among them has nothing here.
+/// Names of everything on the node that may be a pod's UID: in the runtime, below the kubelet's directory, among mounts, cgroups,
+/// logs and prepared claims. Any other UID has nothing on the node.
 ///
 /// # Errors
-/// When any of these cannot be read.
+/// If any of these cannot be read.
 pub(crate) async fn names_on_node(context: &Context, journal: &Journal) -> Result<HashSet<PodUid>, String> {
-    let mut names: HashSet<PodUid> = look(context, journal).await?.into_keys().collect();
-    // A list that is too large was read only in part above; here that is an error.
+    let mut names: HashSet<PodUid> = scan(context, journal).await?.into_keys().collect();
+    // A list that is too large is read only in part above, but is an error here.
     let in_runtime = context.cri.pods().await.map_err(|error| error.to_string())?;
     names.extend(in_runtime.iter().map(|uid| uid.as_str().into()));
     let (root, storage) = (context.kubelet_root.clone(), Arc::clone(&context.storage));
     let on_disk = move || -> Result<HashSet<PodUid>, String> {
         let said = |fault: Fault| fault.to_string();
-        // A mount may be there where no directory can be seen any more.
+        // A mount may exist without a visible directory.
         let mounts = storage.all_mounts.read().map_err(said)?;
         let parts = mounts.all().iter().flat_map(|mount| mount.path.iter());
         let mut names: HashSet<PodUid> = parts.filter_map(|part| Some(part.to_str()?.into())).collect();
@@ -161,7 +164,7 @@ pub(crate) async fn names_on_node(context: &Context, journal: &Journal) -> Resul
     Ok(names)
 }
 
-/// Names of the directories in a directory that need not be there. Links lead elsewhere.
+/// Names of subdirectories, not of links; empty if the directory does not exist.
 fn directories(path: &Path) -> Result<Vec<String>, Fault> {
     let entries = match fs::read_dir(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -178,7 +181,7 @@ fn directories(path: &Path) -> Result<Vec<String>, Fault> {
     Ok(names)
 }
 
-/// Namespace, name and UID in the name of a pod's log directory; none of them has a `_`.
+/// Namespace, name and UID in the name of a pod's log directory. None of them has a `_`.
 fn log_dir(name: &str) -> Option<(&str, &str, &str)> {
     let mut parts = name.split('_');
     let named = (parts.next()?, parts.next()?, parts.next()?);
@@ -189,14 +192,14 @@ fn log_dir(name: &str) -> Option<(&str, &str, &str)> {
 // === impl Traces ===
 
 impl Traces {
-    /// Without the logs of pods that are called otherwise: those that this one would take away.
+    /// Without log directories of another namespace or name.
     pub fn of(&self, namespace: &str, name: &str) -> Self {
         let mut traces = self.clone();
         traces.logs.retain(|(ns, pod)| ns == namespace && pod == name);
         traces
     }
 
-    /// Whether there is nothing.
+    /// Whether nothing was found.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }

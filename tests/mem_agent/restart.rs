@@ -248,5 +248,5 @@ async fn kept_pod_is_not_reported_again_after_a_restart() {
     // A later deletion is reported.
     node.delete("web", None).await;
     node.wait_torn_down("web").await;
-    assert_eq!(log.lines("Teardown is finished").len(), 1);
+    assert_eq!(log.lines("Teardown finished").len(), 1);
 }

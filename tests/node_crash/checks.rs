@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use jiff::Timestamp;
 use testbed::{cgroups, mounts, pods::StartedPod, stage::Stage};
 
-use super::{fault::Fault, history::Told, shared_stage::running};
+use super::{fault::Fault, history::States, shared_stage::running};
 
 /// Time that a stop may take beyond the grace period: its own two seconds, and what the runtime and the machine need.
 const SLACK: Duration = Duration::from_millis(2_000 + 3_000);
@@ -58,7 +58,7 @@ pub fn hook_ran(said: &[String], struck: Option<Fault>) -> Result<()> {
 /// Exit codes, and invariant 4: neither longer nor shorter than the grace period. The termination started within `begun`:
 /// after a repeated request it is unknown which one started it.
 pub fn exited_correctly(
-    told: &Told,
+    told: &States,
     begun: &Range<Timestamp>,
     grace: Duration,
     struck: Option<Fault>,

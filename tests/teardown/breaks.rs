@@ -1,4 +1,4 @@
-//! What breaks under a pod: its network's plugins, its shim.
+//! Failures below a pod: its network plugins, its shim.
 
 use std::{
     collections::BTreeSet,
@@ -30,7 +30,7 @@ use super::{
     scene::{PATIENCE, Scene},
 };
 
-/// Until a pod goes of which the runtime says for so long that it runs: 30 s after the grace period, and some looks.
+/// Longest time until a pod is deleted that the runtime still reports as running: 30 s after the grace period, and some checks.
 const WRONG_FOR: Duration = Duration::from_secs(80);
 
 pub async fn sandbox_is_retried_until_its_network_plugins_are_back(scene: &mut Scene) -> Result<()> {
@@ -49,7 +49,7 @@ async fn waits_for_its_network(scene: &mut Scene, set_away: fn(&Scene, bool) -> 
     let pod = scene.run(web).await?;
     let volume = pod.volumes.get("memory").context("volume memory")?;
     set_away(scene, true)?;
-    // The runtime notices a change of its configuration by itself.
+    // The runtime detects a change of its configuration by itself.
     sleep(Duration::from_millis(500)).await;
     scene.delete(&pod, None).await?;
     let event = scene.event(&pod, "FailedKillPod").await?;
@@ -61,7 +61,7 @@ async fn waits_for_its_network(scene: &mut Scene, set_away: fn(&Scene, bool) -> 
     }
     ensure!(
         scene.object("web").await?["status"]["phase"] == "Running",
-        "it is told to have ended"
+        "it is output to have ended"
     );
     set_away(scene, false)?;
     scene.gone_and_clean(&pod).await?;
@@ -97,7 +97,7 @@ pub async fn container_whose_shim_is_killed_during_its_stop_leaves_nothing(scene
     scene.stop_agent().await
 }
 
-/// A shim that does not go on is the one that containerd does not notice: it goes on reporting that the container runs.
+/// containerd does not notice a stopped shim: it keeps reporting the container as running.
 pub async fn container_with_a_hanging_shim_terminates_when_its_processes_have_exited(scene: &mut Scene) -> Result<()> {
     scene.start_agent().await?;
     let mut web = simple("wrong", 1, STUBBORN);
@@ -117,19 +117,19 @@ pub async fn container_with_a_hanging_shim_terminates_when_its_processes_have_ex
     ensure!(!volume.exists(), "{} is left", volume.display());
     let states = states(scene, &pod).await?;
     ensure!(states == [ContainerState::ContainerRunning], "{states:?}");
-    let told = history.end().await?;
-    let end = &told.last()["status"]["containerStatuses"][0]["state"]["terminated"];
+    let states = history.end().await?;
+    let end = &states.last()["status"]["containerStatuses"][0]["state"]["terminated"];
     ensure!(
-        end["exitCode"] == 137 && end["reason"] == "ContainerStatusUnknown" && told.phase() == "Failed",
+        end["exitCode"] == 137 && end["reason"] == "ContainerStatusUnknown" && states.phase() == "Failed",
         "{}",
-        told.last()["status"]
+        states.last()["status"]
     );
     let event = scene.event(&pod, "RuntimeStateWrong").await?["message"].to_string();
     let why = scene.ask(&["why", pod.uid()]).await?;
-    for told in [&event, &why] {
+    for text in [&event, &why] {
         ensure!(
-            told.contains("main (process ") && told.contains("a restart of the container runtime corrects its state"),
-            "{told}"
+            text.contains("main (process ") && text.contains("a restart of the container runtime corrects its state"),
+            "{text}"
         );
     }
     signal_shim(scene, &pod, Signal::SIGCONT)?;
@@ -137,7 +137,7 @@ pub async fn container_with_a_hanging_shim_terminates_when_its_processes_have_ex
     scene.stop_agent().await
 }
 
-/// containerd unmounts the root of a container before it reports its end, and tries that again after longer and longer pauses.
+/// containerd unmounts the root of a container before it reports its exit, and retries with growing pauses.
 pub async fn why_shows_a_stop_without_answer_while_a_process_uses_the_containers_root(scene: &mut Scene) -> Result<()> {
     let pod = scene.run(simple("open", 1, POLITE)).await?;
     let container = pod.containers.get("main").context("container main")?;
@@ -165,16 +165,16 @@ pub async fn why_shows_a_stop_without_answer_while_a_process_uses_the_containers
     let states = states(scene, &pod).await?;
     ensure!(states == [ContainerState::ContainerRunning], "{states:?}");
     drop(open);
-    let told = history.end().await?;
-    ensure!(told.exit("main")? == (0, "Completed"), "{}", told.last()["status"]);
+    let states = history.end().await?;
+    ensure!(states.exit("main")? == (0, "Completed"), "{}", states.last()["status"]);
     scene.clean(&pod).await
 }
 
-/// Such as an image volume in which somebody has mounted something else.
+/// For example an image volume in which a user has mounted something else.
 pub async fn why_names_the_busy_mount_and_its_holder(scene: &mut Scene) -> Result<()> {
     let pod = scene.run(simple("nested", 1, POLITE)).await?;
     if let Err(refused) = run_with_image_volume(scene, &pod).await {
-        // Image volumes came with containerd 2.1.
+        // containerd has image volumes since 2.1.
         let version = scene.stage.containerd.version();
         ensure!(version.starts_with("1."), "{version}: {refused:#}");
         return scene.take_down(&pod).await.map(drop);
@@ -192,7 +192,7 @@ pub async fn why_names_the_busy_mount_and_its_holder(scene: &mut Scene) -> Resul
     ensure!(mounted.success(), "{mounted}");
     let mut holder = Command::new("sleep").arg("300").current_dir(&nested).spawn()?;
     scene.delete(&pod, None).await?;
-    let told = scene.event(&pod, "FailedKillPod").await?["message"].to_string();
+    let output = scene.event(&pod, "FailedKillPod").await?["message"].to_string();
     let why = scene.ask(&["why", &scene.name("nested")]).await?;
     holder.kill().and_then(|()| holder.wait())?;
     let unmounted = Command::new("umount").arg(&nested).status()?;
@@ -206,11 +206,11 @@ pub async fn why_names_the_busy_mount_and_its_holder(scene: &mut Scene) -> Resul
     ] {
         ensure!(why.contains(words), "{words:?} is not in {why}");
     }
-    ensure!(told.contains("device or resource busy"), "{told}");
+    ensure!(output.contains("device or resource busy"), "{output}");
     scene.gone_and_clean(&pod).await
 }
 
-/// Starts another container in the pod's sandbox, with an image mounted in it.
+/// Starts another container in the pod's sandbox, with a mounted image.
 async fn run_with_image_volume(scene: &Scene, pod: &StartedPod) -> Result<()> {
     let mut cri = scene.stage.containerd.cri();
     let image = Some(ImageSpec {
@@ -267,7 +267,7 @@ fn signal_shim(scene: &Scene, pod: &StartedPod, signal: Signal) -> Result<()> {
     Ok(kill(Pid::from_raw(pid.try_into()?), signal)?)
 }
 
-/// Kills all that is in the cgroups of the pod's containers and of its sandbox.
+/// Kills all processes in the cgroups of the pod's containers and sandbox.
 fn kill_processes(pod: &StartedPod) -> Result<()> {
     let ids: Vec<_> = pod.containers.values().chain([&pod.sandbox_id]).collect();
     let is_of_pod = |name: &OsStr| ids.iter().any(|id| name.to_string_lossy().contains(id.as_str()));
@@ -282,7 +282,7 @@ fn kill_processes(pod: &StartedPod) -> Result<()> {
     Ok(())
 }
 
-/// What the runtime says of the pod's containers.
+/// The pod's containers in the runtime.
 async fn states(scene: &Scene, pod: &StartedPod) -> Result<Vec<ContainerState>> {
     let mut cri = scene.stage.containerd.cri();
     let list = cri.list_containers(ListContainersRequest::default()).await;
@@ -291,7 +291,7 @@ async fn states(scene: &Scene, pod: &StartedPod) -> Result<Vec<ContainerState>> 
     Ok(of_pod.map(|it| it.state()).collect())
 }
 
-/// Nothing of the pod runs, also nothing that only the kernel knows.
+/// Checks that nothing of the pod runs, in the runtime or in the kernel.
 async fn ended_and_clean(scene: &Scene, pod: &StartedPod) -> Result<()> {
     scene.gone_and_clean(pod).await?;
     let late = Instant::now() + PATIENCE;

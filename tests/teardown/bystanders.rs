@@ -1,4 +1,4 @@
-//! Pods that are none of the agent's business, or only half.
+//! Pods that the agent must not touch, or only in part.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -18,16 +18,15 @@ pub async fn pod_that_is_not_deleted_is_not_touched(scene: &mut Scene) -> Result
     scene.take_down(&pod).await.map(drop)
 }
 
-/// It runs here, as far as the runtime knows, but the API says that it is another node's: here it is an orphan, and its
-/// object is not this node's to touch.
+/// The runtime runs it here, and the API has it on another node: here it is an orphan, and its object must not be touched.
 pub async fn object_of_a_pod_on_another_node_is_kept_although_its_containers_stop_here(
     scene: &mut Scene,
 ) -> Result<()> {
-    // While the API server knows none of the node's pods, no orphan is taken down.
+    // While the API server has none of the node's pods, no orphan is taken down.
     let other = scene.run(simple("other", 10, POLITE)).await?;
     let mut pod = simple("elsewhere", 10, POLITE);
     pod["spec"]["nodeName"] = "elsewhere".into();
-    // An agent that runs takes it down as soon as it has a sandbox.
+    // A running agent takes it down when it has a sandbox.
     let pod = start_only(scene, pod).await?;
     scene.delete(&pod, None).await?;
     let before = scene.object("elsewhere").await?;
@@ -42,7 +41,7 @@ pub async fn object_of_a_pod_on_another_node_is_kept_although_its_containers_sto
 }
 
 pub async fn mirror_pod_is_not_touched(scene: &mut Scene) -> Result<()> {
-    // While the API server knows none of the node's pods, no orphan is taken down anyway.
+    // While the API server has none of the node's pods, no orphan is taken down.
     let other = scene.run(simple("other", 10, POLITE)).await?;
     let mut pod = simple("static", 10, POLITE);
     pod["spec"]["nodeName"] = scene.stage.node.as_str().into();
@@ -57,17 +56,17 @@ pub async fn mirror_pod_is_not_touched(scene: &mut Scene) -> Result<()> {
     ensure!(before["metadata"]["deletionTimestamp"].is_string(), "{before}");
     scene.fence().await?;
     scene.untouched(&pod, &before).await?;
-    // Its object goes, and comes again; the pod behind it is not asked.
+    // Its object is deleted and created again. That does not affect the static pod.
     scene.delete(&pod, Some(0)).await?;
     scene.gone(&pod).await?;
-    // Once a look at the runtime has found that the API server knows it no more.
+    // After a list of the runtime has found that the API server does not have it.
     let stranger = format!("{}/static", scene.namespace);
     loop {
         let strangers = scene.status().await?["watch"]["strangers"].to_string();
         if strangers.contains(&stranger) {
             break;
         }
-        // The limit of every claim ends this.
+        // The time limit of claims ends this loop.
         tokio::time::sleep(std::time::Duration::from_millis(200)).await;
     }
     let alive = scene.stage.starter.exec(&pod, "main", &["true"]).await;
@@ -76,7 +75,7 @@ pub async fn mirror_pod_is_not_touched(scene: &mut Scene) -> Result<()> {
     scene.take_down(&other).await.map(drop)
 }
 
-/// Somebody has declared it dead: nothing of it runs on, but its containers and logs stay to be looked at.
+/// Its phase was set to Failed: nothing of it runs, but its containers and logs stay.
 pub async fn failed_pod_is_cleaned_and_kept_until_it_is_deleted(scene: &mut Scene) -> Result<()> {
     let mut pod = simple("failed", 10, POLITE);
     pod["spec"]["volumes"] = json!([{ "name": "memory", "emptyDir": { "medium": "Memory" } }]);
@@ -88,7 +87,7 @@ pub async fn failed_pod_is_cleaned_and_kept_until_it_is_deleted(scene: &mut Scen
         if !["mount", "cgroup", "process"].iter().any(|kind| left.has(kind)) {
             break left;
         }
-        // The limit of every claim ends this.
+        // The time limit of claims ends this loop.
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     };
     ensure!(left.has("container") && left.has("sandbox"), "{left}");
@@ -107,7 +106,7 @@ pub async fn failed_pod_is_cleaned_and_kept_until_it_is_deleted(scene: &mut Scen
     scene.gone_and_clean(&pod).await
 }
 
-/// Starts a pod that is not, or not alone, of the stage's node.
+/// Starts a pod that is not, or not only, on the stage's node.
 async fn start_only(scene: &Scene, mut pod: Value) -> Result<StartedPod> {
     pod["metadata"]["namespace"] = scene.namespace.as_str().into();
     scene.give_out(&mut pod)?;

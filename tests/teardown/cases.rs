@@ -1,6 +1,6 @@
-//! Claims about whole teardowns: the real agent, on a real containerd, against whichever API server.
+//! Claims about whole teardowns with the real agent and a real containerd, on any API server.
 //!
-//! Each is an async function of its [`Scene`]; it holds if it returns without an error.
+//! Each is an async function of its [`Scene`] that fails with an error.
 
 mod drivers;
 mod history;
@@ -24,33 +24,33 @@ use futures::future::LocalBoxFuture;
 
 pub use self::{runner::main, scene::Scene};
 
-/// Where a claim is checked.
+/// Kind of the stage of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
-    /// On a stage with a running agent, beside other claims.
+pub enum StageKind {
+    /// A stage with a running agent, shared with other claims.
     Shared,
-    /// On a stage of its own, without an agent at first: it stops or restarts things.
+    /// An own stage, without an agent at first: the claim stops or restarts it.
     Own,
 }
 
 /// One claim.
 pub struct Case<S> {
-    /// What is claimed.
+    /// Name of the claim.
     pub name: &'static str,
-    /// Where.
-    pub place: Place,
-    /// Fails if it does not hold.
+    /// Kind of its stage.
+    pub stage_kind: StageKind,
+    /// Fails if the claim does not hold.
     pub check: for<'a> fn(&'a mut Scene, &'a S) -> LocalBoxFuture<'a, Result<()>>,
 }
 
-/// The one table of claims. A function that is not in it is dead code, of which the compiler warns.
+/// The table of all claims. The compiler warns about a function that is not in it.
 macro_rules! cases {
-    ($($module:ident, $place:ident: [$($claim:ident),* $(,)?],)*) => {
-        /// All claims that hold on any API server; what takes longest comes first.
+    ($($module:ident, $stage_kind:ident: [$($claim:ident),* $(,)?],)*) => {
+        /// All claims for any API server, the slowest first.
         pub fn cases<S>() -> Vec<Case<S>> {
             vec![$($(Case {
                 name: concat!(stringify!($module), "::", stringify!($claim)),
-                place: Place::$place,
+                stage_kind: StageKind::$stage_kind,
                 check: |scene, _| Box::pin($module::$claim(scene)),
             }),*),*]
         }

@@ -1,4 +1,4 @@
-//! Credentials that end: the kubelet's, which are renewed as long as there is a kubelet to renew them.
+//! Credentials that expire: the kubelet's, which only a running kubelet renews.
 
 use std::{
     fs,
@@ -13,21 +13,21 @@ use testbed::{control_plane::ControlPlane, stage::AgentProcess, wait::eventually
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::cases::{
-    Case, Place, Scene,
+    Case, Scene, StageKind,
     pods::{POLITE, simple},
     scene::{AGENT, PATIENCE},
 };
 
-/// How long a certificate is good.
+/// Lifetime of a certificate.
 const VALID: Duration = Duration::from_secs(15);
-/// A certificate's end has no fractions of a second, and a server may look a moment later.
+/// The expiry of a certificate has whole seconds, and a server may check later.
 const SURELY: Duration = Duration::from_secs(2);
 
 /// The claims.
 pub fn cases() -> Vec<Case<ControlPlane>> {
     vec![Case {
         name: "certificates::renewed_certificate_is_used_and_an_expired_one_loses_nothing",
-        place: Place::Own,
+        stage_kind: StageKind::Own,
         check: |scene, plane| {
             Box::pin(renewed_certificate_is_used_and_an_expired_one_loses_nothing(
                 scene, plane,
@@ -36,7 +36,7 @@ pub fn cases() -> Vec<Case<ControlPlane>> {
     }]
 }
 
-/// A kubelet's certificates, each in a file of its own, and the link to the last.
+/// A kubelet's certificates, each in its own file, and the link to the current one.
 struct Certificates<'a> {
     plane: &'a ControlPlane,
     node: &'a str,
@@ -51,7 +51,7 @@ impl Certificates<'_> {
         self.dir.join("kubelet-client-current.pem")
     }
 
-    /// Another one takes the place of the last, as a kubelet does it. Tells when it ends.
+    /// Replaces the current certificate like a kubelet. Returns its expiry.
     fn renew(&mut self, valid: Duration) -> Result<Instant> {
         self.many += 1;
         let (file, link) = (self.dir.join(format!("{}.pem", self.many)), self.dir.join("new"));
@@ -85,25 +85,25 @@ async fn renewed_certificate_is_used_and_an_expired_one_loses_nothing(
 
     agent
         .during(async {
-            let told = agent.ask(&["status"]).await?;
-            ensure!(told.contains("the credentials expire"), "{told}");
-            // It is renewed, and the one that the agent began with is good no more.
+            let output = agent.ask(&["status"]).await?;
+            ensure!(output.contains("the credentials expire"), "{output}");
+            // It is renewed, and the agent's first one has expired.
             let second_ends = certificates.renew(first_ends - Instant::now() + VALID)?;
             sleep_until(first_ends + SURELY).await;
             scene.take_down(&early).await?;
 
-            // The kubelet is dead, and nobody renews it.
+            // The kubelet is dead, and does not renew it.
             sleep_until(second_ends + SURELY).await;
             scene.delete(&late, None).await?;
             let refused = async || Ok(agent.log().contains("401").then_some(()));
             eventually(PATIENCE, "an answer that the credentials are good no more", refused).await?;
-            let told = agent.ask(&["status"]).await?;
-            ensure!(told.contains("the credentials have expired"), "{told}");
+            let output = agent.ask(&["status"]).await?;
+            ensure!(output.contains("the credentials have expired"), "{output}");
             sleep(Duration::from_secs(3)).await;
             let object = scene.object(&late.identity.name).await?;
             ensure!(object["metadata"]["uid"] == late.uid(), "the object stays");
 
-            // Somebody brings a new one.
+            // A user renews it.
             certificates.renew(Duration::from_secs(3600))?;
             scene.gone_and_clean(&late).await
         })

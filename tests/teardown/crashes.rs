@@ -1,4 +1,4 @@
-//! Agent and runtime die in the middle of a teardown.
+//! Agent or runtime is killed during a teardown.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,7 +10,7 @@ use super::{
     scene::{PATIENCE, Scene},
 };
 
-/// Late in the period: what is left of it is much less than a whole one.
+/// Late in the grace period: much less than a whole one is left.
 pub async fn deadline_stays_when_the_agent_is_killed_during_the_wait(scene: &mut Scene) -> Result<()> {
     scene.start_agent().await?;
     let pod = scene.run(simple("waits", 12, STUBBORN)).await?;
@@ -30,7 +30,7 @@ pub async fn deadline_stays_when_the_agent_is_killed_during_the_wait(scene: &mut
     scene.stop_agent().await
 }
 
-/// Told once, it waits for its pods; told twice, it leaves them to the next start.
+/// After one signal it waits for its pods. After two it leaves them to the next start.
 pub async fn second_stop_signal_exits_at_once_and_loses_nothing(scene: &mut Scene) -> Result<()> {
     scene.start_agent().await?;
     let pod = scene.run(simple("left", 10, STUBBORN)).await?;
@@ -60,7 +60,7 @@ pub async fn finished_hook_is_not_rerun_after_a_restart(scene: &mut Scene) -> Re
         .run(hooked("once", 4, STUBBORN, &exec("echo hook >> /out/log")))
         .await?;
     scene.delete(&pod, None).await?;
-    // The signal comes only after the end of the hook was recorded.
+    // The signal comes only after the end of the hook is recorded.
     scene.says("once", "term").await?;
     scene.crash_agent().await?;
     scene.start_agent().await?;
@@ -83,7 +83,7 @@ pub async fn hook_interrupted_by_a_crash_gets_the_remaining_time(scene: &mut Sce
     scene.start_agent().await?;
     scene.gone(&pod).await?;
     let took = start.elapsed();
-    // 8 s of grace and 2 s of stop; a whole second hook would make it 16 s.
+    // 8 s of grace period and 2 s of stop. A whole second hook would take 16 s.
     ensure!(
         took >= Duration::from_millis(9_900) && took < Duration::from_secs(15),
         "it took {took:?}"
@@ -103,7 +103,7 @@ pub async fn deletion_while_no_agent_ran_is_done_at_its_start(scene: &mut Scene)
     scene.delete(&graceful, None).await?;
     scene.start_agent().await?;
     scene.gone_and_clean(&graceful).await?;
-    // Known to nobody but the agent's journal from here on.
+    // Only the agent's journal has it from here on.
     scene.delete(&forced, None).await?;
     scene.says("forced", "term").await?;
     scene.crash_agent().await?;
@@ -125,8 +125,8 @@ pub async fn restart_of_the_runtime_only_delays_a_teardown(scene: &mut Scene) ->
     let stage = Arc::get_mut(&mut scene.stage).context("the stage serves other claims, too")?;
     stage.containerd.restart().await?;
     scene.gone_and_clean(&waits).await?;
-    let told = history.end().await?;
-    ensure!(told.exit("main")? == (137, "Error"), "{}", told.last());
+    let states = history.end().await?;
+    ensure!(states.exit("main")? == (137, "Error"), "{}", states.last());
     scene.untouched(&lives, &before).await?;
     scene.take_down(&lives).await?;
     scene.stop_agent().await

@@ -13,7 +13,7 @@ use super::{
     scene::{PATIENCE, Scene},
 };
 
-/// While the driver fails, the pod waits and is told why; the device goes all the same.
+/// While the driver fails, the pod waits and its event has the cause. The device is unprepared all the same.
 pub async fn volume_may_be_attached_elsewhere_only_after_its_driver_has_unstaged_it(scene: &mut Scene) -> Result<()> {
     let drivers = Drivers::start(&scene.stage)?;
     let mut web = simple("stateful", 10, POLITE);

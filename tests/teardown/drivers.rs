@@ -1,4 +1,4 @@
-//! The drivers of a place, and pods that have a volume and a device of them.
+//! The drivers of a stage, and pods with a volume and a device of them.
 
 use std::path::PathBuf;
 
@@ -21,10 +21,10 @@ use super::{pods::push, scene::Scene};
 pub const CSI: &str = "disk.example.com";
 pub const DRA: &str = "gpu.example.com";
 
-/// The pod's name for its volume, and the claim's name.
+/// The pod's name of its volume, and the name of the claim.
 const DATA: &str = "data";
 
-/// What one pod has.
+/// Volume and device of one pod.
 #[derive(Debug)]
 pub struct Storage {
     /// Namespace and UID.
@@ -32,16 +32,16 @@ pub struct Storage {
     /// Name of the PersistentVolume.
     pub volume: String,
     pub handle: String,
-    /// Where the pod has the volume, and where the node has it for all pods.
+    /// Where the volume is mounted for the pod and for the node.
     pub target: PathBuf,
     pub staging: PathBuf,
     /// Name and UID of the device's claim.
     pub claim: (String, String),
-    /// How often the drivers were asked for something before there was all this.
+    /// Number of calls of the drivers before.
     pub asked_before: (usize, usize),
 }
 
-/// Has a pod use a volume and a device in its first container.
+/// Adds a volume and a device to the first container of a pod.
 pub fn demand(pod: &mut Value) {
     let spec = &mut pod["spec"];
     push(
@@ -57,7 +57,7 @@ pub fn demand(pod: &mut Value) {
     container["resources"]["claims"] = json!([{ "name": "gpu" }]);
 }
 
-/// They really mount, and serve all pods of their node.
+/// Drivers that really mount, for all pods of their node.
 pub struct Drivers {
     root: PathBuf,
     csi: CsiDriver,
@@ -76,7 +76,7 @@ impl Drivers {
         })
     }
 
-    /// Runs a pod that demands storage, as a kubelet does. `beside` is what other pods have, which stays prepared.
+    /// Runs a pod with storage like a kubelet. `beside` is the storage of other pods, which stays prepared.
     pub async fn run(&self, scene: &Scene, mut pod: Value, beside: Option<&Storage>) -> Result<(StartedPod, Storage)> {
         let stage = &scene.stage;
         pod["metadata"]["namespace"] = scene.namespace.as_str().into();
@@ -91,7 +91,7 @@ impl Drivers {
         Ok((started, storage))
     }
 
-    /// What a scheduler, controllers, a kubelet and these drivers do for a pod before it starts.
+    /// Does the work of scheduler, controllers, kubelet and drivers before a pod starts.
     async fn equip(&self, stage: &Stage, pod: &Value, beside: Option<&Storage>) -> Result<Storage> {
         let pod_uid = pod["metadata"]["uid"].as_str().unwrap_or_default();
         let namespace = pod["metadata"]["namespace"].as_str().unwrap_or_default();
@@ -124,7 +124,7 @@ impl Drivers {
         Ok(storage)
     }
 
-    /// A claim that was made for the pod by a template: its name and UID.
+    /// Name and UID of a claim that was created from the pod's template.
     async fn claim_device(&self, stage: &Stage, namespace: &str, pod: &Value) -> Result<(String, String)> {
         let metadata = &pod["metadata"];
         let pod_name = metadata["name"].as_str().unwrap_or_default();
@@ -195,12 +195,12 @@ impl Drivers {
         &self.csi
     }
 
-    /// What was to be done with volumes so far.
+    /// Calls for volumes so far.
     pub fn volumes_asked(&self) -> Vec<CsiCall> {
         self.csi.effects()
     }
 
-    /// What was to be done with claims so far.
+    /// Calls for claims so far.
     pub fn claims_asked(&self) -> Vec<DraCall> {
         self.dra.called().into_iter().map(|called| called.call).collect()
     }
@@ -209,26 +209,26 @@ impl Drivers {
 // === impl Storage ===
 
 impl Storage {
-    /// As in `volumesInUse`.
+    /// Name in `volumesInUse`.
     pub fn unique_name(&self) -> String {
         format!("kubernetes.io/csi/{CSI}^{}", self.handle)
     }
 
-    /// Whether the node says that it uses the volume.
+    /// Whether `volumesInUse` has the volume.
     pub async fn is_in_use(&self, stage: &Stage) -> Result<bool> {
         let node = stage.admin.get(&format!("/api/v1/nodes/{}", stage.node)).await?.ok()?;
         let in_use = node["status"]["volumesInUse"].as_array();
         Ok(in_use.is_some_and(|all| all.contains(&self.unique_name().into())))
     }
 
-    /// Where the volume is mounted, by the kernel's table.
+    /// Mounts of the volume in the mount table.
     pub fn mounted(&self) -> Result<Vec<PathBuf>> {
         let mut mounted = mounts::below(&self.target)?;
         mounted.extend(mounts::below(&self.staging)?);
         Ok(mounted)
     }
 
-    /// What its driver is asked for first.
+    /// First call of its driver.
     pub fn unpublish(&self) -> CsiCall {
         CsiCall::Unpublish {
             volume_id: self.handle.clone(),
@@ -236,7 +236,7 @@ impl Storage {
         }
     }
 
-    /// What its driver is asked for then.
+    /// Second call of its driver.
     pub fn unstage(&self) -> CsiCall {
         CsiCall::Unstage {
             volume_id: self.handle.clone(),
@@ -244,12 +244,12 @@ impl Storage {
         }
     }
 
-    /// What its volumes' driver was asked for since it is there.
+    /// Calls of the volume's driver since then.
     pub fn volumes_asked(&self, drivers: &Drivers) -> Vec<CsiCall> {
         drivers.volumes_asked().split_off(self.asked_before.0)
     }
 
-    /// What its devices' driver was asked for since it is there.
+    /// Calls of the device's driver since then.
     pub fn claims_asked(&self, drivers: &Drivers) -> Vec<DraCall> {
         drivers.claims_asked().split_off(self.asked_before.1)
     }

@@ -1,4 +1,4 @@
-//! How containers come to their end.
+//! Terminations of containers.
 
 use std::time::Duration;
 
@@ -17,9 +17,9 @@ pub async fn pod_that_exits_at_its_signal_succeeds(scene: &mut Scene) -> Result<
     let history = scene.follow(&pod).await?;
     let took = scene.take_down(&pod).await?;
     ensure!(took < Duration::from_secs(30), "it took {took:?}");
-    let told = history.end().await?;
-    ensure!(told.exit("main")? == (0, "Completed"), "{}", told.last());
-    ensure!(told.phase() == "Succeeded", "{}", told.last());
+    let states = history.end().await?;
+    ensure!(states.exit("main")? == (0, "Completed"), "{}", states.last());
+    ensure!(states.phase() == "Succeeded", "{}", states.last());
     scene.event(&pod, "Killing").await.map(drop)
 }
 
@@ -42,9 +42,9 @@ pub async fn container_that_ignores_its_signal_is_killed_after_its_grace_period(
     let took = scene.take_down(&pod).await?;
     ensure!(took >= Duration::from_secs(2), "killed after {took:?} already");
     ensure!(scene.said("stubborn") == ["term"], "{:?}", scene.said("stubborn"));
-    let told = history.end().await?;
-    ensure!(told.exit("main")? == (137, "Error"), "{}", told.last());
-    ensure!(told.phase() == "Failed", "{}", told.last());
+    let states = history.end().await?;
+    ensure!(states.exit("main")? == (137, "Error"), "{}", states.last());
+    ensure!(states.phase() == "Failed", "{}", states.last());
     Ok(())
 }
 
@@ -56,7 +56,7 @@ pub async fn frozen_container_is_thawed_and_gets_its_stop_signal(scene: &mut Sce
     Ok(())
 }
 
-/// None ends before all have begun to.
+/// Each stop begins before another container exits.
 pub async fn containers_stop_in_parallel(scene: &mut Scene) -> Result<()> {
     let slow = |code: u8| format!("trap 'echo begins >> /out/log; sleep 3; echo ends >> /out/log; exit {code}' TERM");
     let containers: Vec<_> = (0..3).map(|code| container(&format!("c{code}"), &slow(code))).collect();
@@ -65,11 +65,11 @@ pub async fn containers_stop_in_parallel(scene: &mut Scene) -> Result<()> {
     scene.take_down(&pod).await?;
     let said = scene.said("three");
     ensure!(said == [["begins"; 3], ["ends"; 3]].concat(), "{said:?}");
-    let told = history.end().await?;
+    let states = history.end().await?;
     for (code, reason) in [(0, "Completed"), (1, "Error"), (2, "Error")] {
-        ensure!(told.exit(&format!("c{code}"))? == (code, reason), "{}", told.last());
+        ensure!(states.exit(&format!("c{code}"))? == (code, reason), "{}", states.last());
     }
-    ensure!(told.phase() == "Failed", "{}", told.last());
+    ensure!(states.phase() == "Failed", "{}", states.last());
     Ok(())
 }
 
@@ -98,15 +98,15 @@ pub async fn sidecars_are_stopped_last_in_reverse_order(scene: &mut Scene) -> Re
         "first ends",
     ];
     ensure!(said == expected, "{said:?}");
-    let told = history.end().await?;
+    let states = history.end().await?;
     for name in ["main", "first", "second"] {
-        ensure!(told.exit(name)? == (0, "Completed"), "{}", told.last());
+        ensure!(states.exit(name)? == (0, "Completed"), "{}", states.last());
     }
-    ensure!(told.phase() == "Succeeded", "{}", told.last());
+    ensure!(states.phase() == "Succeeded", "{}", states.last());
     Ok(())
 }
 
-/// The object goes at once, and what runs then belongs to nobody: it gets the shortest stop there is.
+/// The object is deleted at once, and the pod becomes an orphan: it gets the shortest stop.
 pub async fn deletion_without_grace_period_leaves_nothing(scene: &mut Scene) -> Result<()> {
     let pod = scene.run(simple("forced", 60, STUBBORN)).await?;
     let start = Instant::now();
@@ -134,8 +134,8 @@ pub async fn shortened_grace_period_takes_effect_during_the_wait(scene: &mut Sce
         took >= Duration::from_secs(3) && took < Duration::from_secs(40),
         "100 s shortened to 3 s took {took:?}"
     );
-    let told = history.end().await?;
-    ensure!(told.exit("main")? == (137, "Error"), "{}", told.last());
+    let states = history.end().await?;
+    ensure!(states.exit("main")? == (137, "Error"), "{}", states.last());
     Ok(())
 }
 

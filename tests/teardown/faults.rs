@@ -1,4 +1,4 @@
-//! Trouble with the API server during a teardown, which the one in memory makes on request.
+//! Faults of the API server during a teardown, injected into the in-memory one.
 
 use std::time::Duration;
 
@@ -11,15 +11,15 @@ use testbed::apiserver::{
 use tokio::time::sleep;
 
 use crate::cases::{
-    Case, Place, Scene,
+    Case, Scene, StageKind,
     pods::{NOTING, POLITE, simple},
 };
 
 macro_rules! cases {
-    ($($place:ident $claim:ident),* $(,)?) => {
+    ($($kind:ident $claim:ident),* $(,)?) => {
         vec![$(Case {
             name: concat!("faults::", stringify!($claim)),
-            place: Place::$place,
+            stage_kind: StageKind::$kind,
             check: |scene, api| Box::pin($claim(scene, api)),
         }),*]
     };
@@ -37,7 +37,7 @@ pub fn cases() -> Vec<Case<MemApiServer>> {
     ]
 }
 
-/// The hook and the stop are not repeated with it.
+/// Neither hook nor stop are repeated.
 async fn rejected_status_is_sent_again(scene: &mut Scene, api: &MemApiServer) -> Result<()> {
     let pod = scene.run(simple("refused", 30, NOTING)).await?;
     let history = scene.follow(&pod).await?;
@@ -47,8 +47,8 @@ async fn rejected_status_is_sent_again(scene: &mut Scene, api: &MemApiServer) ->
     }
     scene.take_down(&pod).await?;
     ensure!(scene.said("refused") == ["term"], "{:?}", scene.said("refused"));
-    let told = history.end().await?;
-    ensure!(told.exit("main")? == (0, "Completed"), "{}", told.last());
+    let states = history.end().await?;
+    ensure!(states.exit("main")? == (0, "Completed"), "{}", states.last());
     all_used(api, "refused")
 }
 
@@ -73,9 +73,9 @@ async fn lost_response_changes_nothing(scene: &mut Scene, api: &MemApiServer) ->
     scene.delete(&pod, None).await?;
     scene.gone_and_clean(&pod).await?;
     all_used(api, "lost")?;
-    let told = history.end().await?;
-    ensure!(told.exit("main")? == (0, "Completed"), "{}", told.last());
-    // What was lost was done all the same: the object is gone, and so is whoever would be asked again.
+    let states = history.end().await?;
+    ensure!(states.exit("main")? == (0, "Completed"), "{}", states.last());
+    // The lost request was executed all the same: the object is deleted.
     let status = scene.status().await?;
     let left = status["pods"]["terminating"].as_array().into_iter().flatten();
     ensure!(left.into_iter().all(|story| story["uid"] != pod.uid()), "{status}");
@@ -97,7 +97,7 @@ async fn interrupted_watch_loses_nothing(scene: &mut Scene, api: &MemApiServer) 
     scene.stop_agent().await
 }
 
-/// Neither the watch nor lists nor the node itself are to be had.
+/// Watch, lists and the Node fail.
 async fn deletion_during_an_api_outage_is_found_after_it(scene: &mut Scene, api: &MemApiServer) -> Result<()> {
     scene.start_agent().await?;
     let graceful = scene.run(simple("graceful", 30, POLITE)).await?;
@@ -118,7 +118,7 @@ async fn deletion_during_an_api_outage_is_found_after_it(scene: &mut Scene, api:
     scene.stop_agent().await
 }
 
-/// The delete is under way when the pod is deleted by somebody else, and another takes its name on another node.
+/// During the final delete the pod is deleted by another client, and recreated under its name on another node.
 async fn late_delete_does_not_delete_a_recreated_pod(scene: &mut Scene, api: &MemApiServer) -> Result<()> {
     let pod = scene.run(simple("late", 30, POLITE)).await?;
     let delay = Fault::delay(Duration::from_secs(3)).verb("delete").name("late");
@@ -152,7 +152,7 @@ fn user(scene: &Scene) -> String {
     format!("system:node:{}", scene.stage.node)
 }
 
-/// All faults for the object of this name have met their requests.
+/// Waits until all faults for the object of this name were used.
 fn all_used(api: &MemApiServer, name: &str) -> Result<()> {
     let left = api.faults().pending();
     let left: Vec<_> = left

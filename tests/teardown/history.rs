@@ -1,4 +1,4 @@
-//! All that is written to one pod's object, seen by a watch.
+//! All states of one pod's object, from a watch.
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
@@ -7,19 +7,19 @@ use tokio::{task::JoinHandle, time::timeout};
 
 use super::scene::{PATIENCE, Scene};
 
-/// A history that is being written down.
+/// A history in progress.
 pub struct History {
-    writer: JoinHandle<Result<Vec<Value>>>,
+    recorder: JoinHandle<Result<Vec<Value>>>,
 }
 
-/// The states of an object, up to the one that it was deleted in.
+/// The states of an object until its deletion.
 #[derive(Debug)]
-pub struct Told(Vec<Value>);
+pub struct States(Vec<Value>);
 
 // === impl History ===
 
 impl History {
-    /// Begins with the object as it is now.
+    /// Begins with the current object.
     pub async fn follow(scene: &Scene, pod: &StartedPod) -> Result<Self> {
         let first = scene.object(&pod.identity.name).await?;
         let selector = format!("metadata.name={}", pod.identity.name);
@@ -28,7 +28,7 @@ impl History {
         let path = format!("/api/v1/namespaces/{}/pods", scene.namespace);
         let mut watch = scene.stage.admin.watch(&path, &options).await?;
         let uid = pod.uid().to_owned();
-        let writer = tokio::spawn(async move {
+        let recorder = tokio::spawn(async move {
             let mut states = vec![first];
             while let Some(event) = watch.next().await? {
                 if event.object["metadata"]["uid"] != uid.as_str() {
@@ -41,21 +41,21 @@ impl History {
             }
             bail!("the watch ended before the pod did")
         });
-        Ok(Self { writer })
+        Ok(Self { recorder })
     }
 
     /// Waits for the deletion.
-    pub async fn end(self) -> Result<Told> {
-        let states = timeout(PATIENCE, self.writer).await.context("no end was seen")???;
-        let told = Told(states);
-        told.never_goes_back()?;
-        Ok(told)
+    pub async fn end(self) -> Result<States> {
+        let states = timeout(PATIENCE, self.recorder).await.context("no end was seen")???;
+        let history = States(states);
+        history.never_goes_back()?;
+        Ok(history)
     }
 }
 
-// === impl Told ===
+// === impl States ===
 
-impl Told {
+impl States {
     /// The last state.
     pub fn last(&self) -> &Value {
         self.0.last().unwrap_or(&Value::Null)
@@ -66,7 +66,7 @@ impl Told {
         self.last()["status"]["phase"].as_str().unwrap_or_default()
     }
 
-    /// How a container ended, by the last state: its exit code and reason. Times have to be told, and in order.
+    /// Exit code and reason of a container in the last state. Its times must be set and in order.
     pub fn exit(&self, container: &str) -> Result<(i64, &str)> {
         let last = self.last();
         let status = statuses(last).find(|status| status["name"] == container);
@@ -88,7 +88,7 @@ impl Told {
         Ok((code, ended["reason"].as_str().unwrap_or_default()))
     }
 
-    /// Each state follows from the one before.
+    /// Checks that no state reverts the one before.
     fn never_goes_back(&self) -> Result<()> {
         for pair in self.0.windows(2) {
             let (before, after) = (&pair[0], &pair[1]);
@@ -130,7 +130,7 @@ fn container_follows(before: &Value, after: &Value) -> Result<()> {
     let now = now.with_context(|| format!("the status of {} went away", before["name"]))?;
     ensure!(
         now["state"]["terminated"] == *ended,
-        "the end of {} was told anew: {ended}, then {}",
+        "the end of {} was history anew: {ended}, then {}",
         before["name"],
         now["state"]
     );

@@ -1,4 +1,4 @@
-//! What holds the agent back: another hand on the pods, another world, a dry run.
+//! What blocks the agent: a kubelet, another agent, a node identity mismatch, a dry run.
 
 use std::{fs, process::Stdio, time::Duration};
 
@@ -15,7 +15,7 @@ use super::{
     scene::{PATIENCE, Scene},
 };
 
-/// All that the teardown of a pod with a hook and a volume does to the world.
+/// All effects of the teardown of a pod with a hook and a volume.
 const EFFECTS: [&str; 9] = [
     "run the preStop hook",
     "StopContainer",
@@ -37,7 +37,7 @@ pub async fn second_agent_exits_and_names_the_first(scene: &mut Scene) -> Result
     let log = log(scene);
     let lines: Vec<_> = log.lines().filter(|line| line.contains("is locked by")).collect();
     ensure!(lines.len() == 1 && lines[0].contains(&first.to_string()), "{lines:?}");
-    // The first one has not noticed.
+    // The first one is not affected.
     scene.fence().await?;
     scene.stop_agent().await
 }
@@ -59,15 +59,15 @@ pub async fn dry_run_reports_effects_and_has_none(scene: &mut Scene) -> Result<(
     ensure!(scene.said("dry").is_empty(), "{:?}", scene.said("dry"));
     ensure!(scene.events(&pod).await?.is_empty());
     let log = log(scene);
-    let told: Vec<_> = log.lines().filter(|line| line.contains("Dry run: not done")).collect();
+    let logged: Vec<_> = log.lines().filter(|line| line.contains("Dry run: not done")).collect();
     for effect in EFFECTS {
         ensure!(
-            told.iter().any(|line| line.contains(effect)),
+            logged.iter().any(|line| line.contains(effect)),
             "no {effect} in\n{}",
-            told.join("\n")
+            logged.join("\n")
         );
     }
-    // The same agent without the flag finds all of it to do.
+    // The same agent without the flag finds everything to do.
     scene.start_agent().await?;
     scene.gone_and_clean(&pod).await?;
     scene.stop_agent().await
@@ -87,7 +87,7 @@ pub async fn running_kubelet_blocks_all_effects_until_it_exits(scene: &mut Scene
     scene.stop_agent().await
 }
 
-/// What is in a call goes on; the next step waits.
+/// A call in flight continues. The next step waits.
 pub async fn kubelet_that_starts_during_a_teardown_stops_it(scene: &mut Scene) -> Result<()> {
     scene.start_agent().await?;
     let pod = scene.run(simple("shared", 4, STUBBORN)).await?;
@@ -136,8 +136,7 @@ pub async fn node_that_was_registered_again_blocks_all_effects(scene: &mut Scene
     scene.stop_agent().await
 }
 
-/// A process that looks like this node's kubelet: the name and the root directory are what counts. It ends with the
-/// scene.
+/// A process that looks like this node's kubelet, by its name and root directory. It is killed with the scene.
 fn kubelet(scene: &Scene) -> Result<Child> {
     let binary = scene.stage.containerd.workspace().dir().join("kubelet-binary");
     fs::create_dir_all(&binary).with_context(|| format!("create {}", binary.display()))?;
@@ -146,21 +145,21 @@ fn kubelet(scene: &Scene) -> Result<Child> {
     let child = Command::new(&binary)
         .args(["-c", "read -r _", "kubelet", "--root-dir"])
         .arg(&scene.stage.starter.dirs().kubelet_root)
-        // So that it is no kubelet of other stages on this machine.
+        // Not a kubelet of other stages on this machine.
         .arg("--container-runtime-endpoint")
         .arg(scene.stage.containerd.endpoint())
-        // Never written to: it reads for ever.
+        // Nothing is written to it: the read blocks forever.
         .stdin(Stdio::piped())
         .kill_on_drop(true)
         .spawn();
     child.context("start a process called kubelet")
 }
 
-/// Waits until `status` says that everything is held back, for this reason.
+/// Waits until `status` shows that all effects are blocked for this reason.
 async fn is_held(scene: &Scene, reason: &str) -> Result<()> {
     let late = Instant::now() + PATIENCE;
     loop {
-        // The agent may have just been started.
+        // The agent may have just started.
         let status = scene.status().await;
         let held = status.as_ref().ok().and_then(|status| status["held"].as_str());
         if held.is_some_and(|held| held.contains(reason)) {
@@ -171,7 +170,7 @@ async fn is_held(scene: &Scene, reason: &str) -> Result<()> {
     }
 }
 
-/// In a wrong world the pods are others', however often the agent looks.
+/// With a node identity mismatch the pods may be of another cluster, and are never touched.
 async fn sees_no_pods(scene: &Scene) -> Result<()> {
     sleep(Duration::from_secs(2)).await;
     let status = scene.status().await?;
@@ -182,14 +181,14 @@ async fn sees_no_pods(scene: &Scene) -> Result<()> {
     Ok(())
 }
 
-/// Waits until `status` says that a pod's teardown was tried and waits for this.
+/// Waits until `status` shows that a pod is blocked by this.
 async fn waits(scene: &Scene, reason: &str) -> Result<()> {
     let late = Instant::now() + PATIENCE;
     loop {
         let status = scene.status().await?;
         let failures = &status["pods"]["terminating"][0]["blocked"];
-        let told = |blocked: &Value| blocked["message"].as_str().is_some_and(|text| text.contains(reason));
-        if failures.as_array().is_some_and(|failures| failures.iter().any(told)) {
+        let logged = |blocked: &Value| blocked["message"].as_str().is_some_and(|text| text.contains(reason));
+        if failures.as_array().is_some_and(|failures| failures.iter().any(logged)) {
             return Ok(());
         }
         ensure!(Instant::now() < late, "nothing waits for {reason}: {status}");

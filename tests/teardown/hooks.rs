@@ -40,7 +40,7 @@ pub async fn failed_hook_is_an_event_and_the_stop_continues(scene: &mut Scene) -
     Ok(())
 }
 
-/// Of a grace of 2 s nothing is left then: the container gets the 2 s that every stop has at least.
+/// Nothing is left of a grace period of 2 s. The container gets 2 s, the minimum of every stop.
 pub async fn overrunning_hook_is_cut_off_at_the_deadline(scene: &mut Scene) -> Result<()> {
     let hook = exec("echo begins >> /out/log; sleep 60; echo ends >> /out/log");
     let pod = scene.run(hooked("overruns", 2, STUBBORN, &hook)).await?;
@@ -93,7 +93,7 @@ pub async fn sleep_hook_delays_the_stop_signal(scene: &mut Scene) -> Result<()> 
     Ok(())
 }
 
-/// Waits until somebody in the pod listens on the port.
+/// Waits until a process in the pod listens on the port.
 async fn listens(scene: &Scene, pod: &StartedPod, port: u16) -> Result<()> {
     let script = format!("cat /proc/net/tcp /proc/net/tcp6 | grep -q ':{port:04X} .* 0A '");
     let late = Instant::now() + PATIENCE;

@@ -1,4 +1,4 @@
-//! The installed package, and what a test puts on the machine for it. All of it goes when the value does.
+//! The installed package, and files of a test on the machine. All are removed on drop.
 
 use std::{
     cell::RefCell,
@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::cases::Scene;
 
-/// Where the guest finds the packages.
+/// Packages in the guest.
 const PACKAGES: &str = "/payload/packages";
 const SETTINGS: &str = "/etc/default/pod-teardown";
 const POLICY: &str = "/usr/sbin/policy-rc.d";
@@ -24,15 +24,15 @@ const UNITS: &str = "/run/systemd/system";
 /// An emulated machine is slow.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What the service said before it was taken away.
-static LAST_WORDS: Mutex<String> = Mutex::new(String::new());
+/// Output of the service before its removal.
+static LAST_OUTPUT: Mutex<String> = Mutex::new(String::new());
 
-/// See the module's documentation.
+/// The installed package, and files of a test.
 pub struct Installed {
     made: RefCell<Vec<PathBuf>>,
 }
 
-/// No service may start.
+/// Services may not start.
 pub struct Forbidden;
 
 /// A raw block device of a pod.
@@ -41,7 +41,10 @@ pub struct Raw {
     devices: Vec<String>,
 }
 
-/// Runs a program, and returns what it says, or why it failed.
+/// Runs a program and returns its output.
+///
+/// # Errors
+/// If it cannot be run or fails.
 pub fn output(program: &str, arguments: &[&str]) -> Result<String> {
     let output = Command::new(program)
         .args(arguments)
@@ -56,12 +59,12 @@ pub fn output(program: &str, arguments: &[&str]) -> Result<String> {
     Ok(text(&output.stdout))
 }
 
-/// What the last service said before it was taken away.
-pub fn last_words() -> String {
-    LAST_WORDS.lock().unwrap_or_else(PoisonError::into_inner).clone()
+/// Output of the last service before its removal.
+pub fn last_output() -> String {
+    LAST_OUTPUT.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// Waits until that is so.
+/// Waits until the condition holds.
 pub async fn until(what: &str, holds: impl Fn() -> Result<bool>) -> Result<()> {
     let late = Instant::now() + PATIENCE;
     while !holds()? {
@@ -78,7 +81,7 @@ fn shown(property: &str) -> Result<String> {
     output("systemctl", &["show", "--value", "-p", property, "pod-teardown"])
 }
 
-/// As a kubelet maps one: a bind mount of the device, and a loop device on that, which keeps its number.
+/// Maps a device like a kubelet: a bind mount of the device, and a loop device on that, which keeps its number.
 pub fn map_block(scene: &Scene, pod: &StartedPod) -> Result<Raw> {
     let root = &scene.stage.starter.dirs().kubelet_root;
     let disk = scene.stage.containerd.workspace().dir().join("disk.img");
@@ -110,7 +113,7 @@ pub fn map_block(scene: &Scene, pod: &StartedPod) -> Result<Raw> {
 // === impl Raw ===
 
 impl Raw {
-    /// Whether the second loop device is still on the mapped file.
+    /// Whether the second loop device still has the mapped file.
     pub fn is_locked(&self) -> Result<bool> {
         let all = output("losetup", &["--list", "--noheadings", "--output", "BACK-FILE"])?;
         Ok(all
@@ -130,7 +133,7 @@ impl Drop for Raw {
 // === impl Installed ===
 
 impl Installed {
-    /// Installs the package of that name, where none was.
+    /// Installs the package of that name for the first time.
     pub fn new(package: &str) -> Result<Self> {
         let installed = Self {
             made: RefCell::default(),
@@ -139,12 +142,12 @@ impl Installed {
         Ok(installed)
     }
 
-    /// Installs it, and has it take down the scene's pods.
+    /// Installs it with settings to take down the scene's pods.
     pub async fn at_work(scene: &Scene) -> Result<Self> {
         Self::at_work_with(scene, &[("PODS", "always")]).await
     }
 
-    /// The same with these settings.
+    /// As [`Self::at_work`], with more settings.
     pub async fn at_work_with(scene: &Scene, more: &[(&str, &str)]) -> Result<Self> {
         let installed = Self::new("now")?;
         let dir = scene.stage.containerd.workspace().dir().join("service");
@@ -174,19 +177,19 @@ impl Installed {
         until("it watches", watches).await
     }
 
-    /// Forbids services to start, until it is dropped.
+    /// Prevents the start of services until the result is dropped.
     pub fn forbidding() -> Result<Forbidden> {
         fs::write(POLICY, "#!/bin/sh\nexit 101\n")?;
         fs::set_permissions(POLICY, fs::Permissions::from_mode(0o755))?;
         Ok(Forbidden)
     }
 
-    /// Installs another version, or the same once more.
+    /// Installs another version, or the same one again.
     pub fn upgrade(&self, package: &str) -> Result<()> {
         output("dpkg", &["--install", &format!("{PACKAGES}/{package}.deb")]).map(drop)
     }
 
-    /// Writes the settings that the package brought.
+    /// Writes the package's settings file.
     pub fn set(&self, settings: &[(&str, &str)]) -> Result<()> {
         let lines = settings
             .iter()
@@ -194,8 +197,8 @@ impl Installed {
         fs::write(SETTINGS, lines.collect::<String>()).context("write the settings")
     }
 
-    /// Makes a file that goes with this.
-    pub fn place(&self, path: &str, make: impl FnOnce(&Path) -> io::Result<()>) -> Result<()> {
+    /// Creates a file that is removed on drop.
+    pub fn create(&self, path: &str, make: impl FnOnce(&Path) -> io::Result<()>) -> Result<()> {
         let path = Path::new(path);
         fs::create_dir_all(path.parent().context("a parent")?)?;
         make(path).with_context(|| format!("make {}", path.display()))?;
@@ -203,14 +206,14 @@ impl Installed {
         Ok(())
     }
 
-    /// Adds to the unit.
+    /// Adds a drop-in to the unit.
     pub fn drop_in(&self, name: &str, text: &str) -> Result<()> {
         self.unit(&format!("pod-teardown.service.d/{name}.conf"), text)
     }
 
     /// Adds a unit.
     pub fn unit(&self, name: &str, text: &str) -> Result<()> {
-        self.place(&format!("{UNITS}/{name}"), |at| fs::write(at, text))?;
+        self.create(&format!("{UNITS}/{name}"), |at| fs::write(at, text))?;
         self.systemctl(&["daemon-reload"]).map(drop)
     }
 
@@ -219,27 +222,27 @@ impl Installed {
         output("systemctl", arguments)
     }
 
-    /// A property of the unit.
+    /// Reads a property of the unit.
     pub fn shown(&self, property: &str) -> Result<String> {
         shown(property)
     }
 
-    /// Its process.
+    /// PID of the service.
     pub fn pid(&self) -> Result<String> {
         self.shown("MainPID")
     }
 
-    /// What the installed program says.
+    /// Output of the installed program.
     pub fn asked(&self, arguments: &[&str]) -> Result<String> {
         output("/usr/bin/pod-teardown", arguments)
     }
 
-    /// Which version is installed.
+    /// The installed version.
     pub fn version(&self) -> Result<String> {
         output("dpkg-query", &["--show", "pod-teardown"])
     }
 
-    /// What systemd thinks of how it is hardened.
+    /// Hardening of the unit as analyzed by systemd.
     pub fn exposure(&self) -> Result<String> {
         output("systemd-analyze", &["security", "--no-pager", "pod-teardown.service"])
     }
@@ -248,9 +251,9 @@ impl Installed {
 impl Drop for Installed {
     fn drop(&mut self) {
         let status = output("systemctl", &["status", "--no-pager", "-n", "40", "pod-teardown"]);
-        let told = self.asked(&["status"]);
-        let told = [status, told].map(|told| told.unwrap_or_else(|error| format!("{error:#}")));
-        *LAST_WORDS.lock().unwrap_or_else(PoisonError::into_inner) = told.join("\n");
+        let outputs = self.asked(&["status"]);
+        let outputs = [status, outputs].map(|outputs| outputs.unwrap_or_else(|error| format!("{error:#}")));
+        *LAST_OUTPUT.lock().unwrap_or_else(PoisonError::into_inner) = outputs.join("\n");
         output("systemctl", &["stop", "kubelet", "pod-teardown"]).ok();
         output("dpkg", &["--purge", "pod-teardown"]).ok();
         for path in self.made.borrow().iter() {

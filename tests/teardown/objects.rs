@@ -1,4 +1,4 @@
-//! What becomes of the object in the API.
+//! The object in the API.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
@@ -9,7 +9,7 @@ use super::{
     scene::Scene,
 };
 
-/// Legal for any object, and nobody's business here.
+/// A valid field that does not concern the agent.
 const FINALIZER: &str = "example.com/hold";
 
 pub async fn finalizer_keeps_the_object_and_nothing_on_the_node(scene: &mut Scene) -> Result<()> {
@@ -19,15 +19,15 @@ pub async fn finalizer_keeps_the_object_and_nothing_on_the_node(scene: &mut Scen
     let object = scene.object("held").await?;
     ensure!(object["metadata"]["deletionGracePeriodSeconds"] == 0, "{object}");
     ensure!(object["status"]["phase"] == "Succeeded", "{object}");
-    // Whatever else is written to the object does not bring the pod back.
+    // Other writes to the object do not bring the pod back.
     let label = json!({ "metadata": { "labels": { "late": "yes" } } });
     scene.merge("held", &label).await?;
     scene.fence().await?;
     ensure!(scene.object("held").await?["metadata"]["uid"] == pod.uid());
-    let told = scene.ask(&["why", pod.uid()]).await?;
+    let output = scene.ask(&["why", pod.uid()]).await?;
     ensure!(
-        told.contains(FINALIZER) && told.contains("This node has done its part"),
-        "{told}"
+        output.contains(FINALIZER) && output.contains("This node has done its part"),
+        "{output}"
     );
     release(scene, "held").await?;
     scene.gone_and_clean(&pod).await
@@ -40,7 +40,7 @@ pub async fn last_status_has_the_exit_of_each_container(scene: &mut Scene) -> Re
         container("badly", &ends(7)),
         container("killed", STUBBORN),
     ];
-    let mut pod = pod("told", 2, &containers);
+    let mut pod = pod("states", 2, &containers);
     pod["spec"]["containers"][1]["command"][2] =
         "trap 'echo last words > /dev/termination-log; exit 7' TERM; : > /out/ready-badly; \
          while :; do read -r _ <>/wait; done"
@@ -48,16 +48,16 @@ pub async fn last_status_has_the_exit_of_each_container(scene: &mut Scene) -> Re
     let pod = scene.run(pod).await?;
     let history = scene.follow(&pod).await?;
     scene.take_down(&pod).await?;
-    let told = history.end().await?;
+    let states = history.end().await?;
     for (name, expected) in [
         ("well", (0, "Completed")),
         ("badly", (7, "Error")),
         ("killed", (137, "Error")),
     ] {
-        ensure!(told.exit(name)? == expected, "{name}: {}", told.last()["status"]);
+        ensure!(states.exit(name)? == expected, "{name}: {}", states.last()["status"]);
     }
-    let status = &told.last()["status"];
-    ensure!(told.phase() == "Failed", "{status}");
+    let status = &states.last()["status"];
+    ensure!(states.phase() == "Failed", "{status}");
     let mut containers = status["containerStatuses"].as_array().into_iter().flatten();
     let badly = containers.find(|container| container["name"] == "badly");
     ensure!(
@@ -70,7 +70,7 @@ pub async fn last_status_has_the_exit_of_each_container(scene: &mut Scene) -> Re
     Ok(())
 }
 
-/// As the controller of a StatefulSet does it: at once, under the same name.
+/// Like the controller of a StatefulSet: at once, under the same name.
 pub async fn pod_recreated_under_the_same_name_is_another_pod(scene: &mut Scene) -> Result<()> {
     let old = held(scene, "web-0").await?;
     scene.delete(&old, None).await?;
@@ -84,7 +84,7 @@ pub async fn pod_recreated_under_the_same_name_is_another_pod(scene: &mut Scene)
 
     scene.delete(&middle, None).await?;
     scene.gone(&middle).await?;
-    // The node may still be busy with the old one's remains.
+    // The node may still clean up the old one.
     let new = scene.run(simple("web-0", 10, POLITE)).await?;
     let before = scene.object("web-0").await?;
     scene.clean(&middle).await?;

@@ -1,14 +1,14 @@
-//! What crictl shows of pods that the agent takes down: `docs/operator.md` has these commands.
+//! Output of crictl for pods that the agent takes down: `docs/operator.md` has these commands.
 
 use anyhow::{Result, ensure};
 use testbed::{control_plane::ControlPlane, crictl::Crictl, pods::StartedPod};
 
 use crate::cases::{
-    Case, Place, Scene,
+    Case, Scene, StageKind,
     pods::{POLITE, STUBBORN, simple},
 };
 
-/// How much of an id crictl shows in its tables.
+/// Length of IDs in the tables of crictl.
 const SHORT: usize = 13;
 
 /// The claims.
@@ -16,12 +16,12 @@ pub fn cases() -> Vec<Case<ControlPlane>> {
     vec![
         Case {
             name: "outside::crictl_shows_a_pod_until_its_teardown_and_another_pod_after_that",
-            place: Place::Shared,
+            stage_kind: StageKind::Shared,
             check: |scene, _| Box::pin(crictl_shows_a_pod_until_its_teardown_and_another_pod_after_that(scene)),
         },
         Case {
             name: "outside::exit_of_a_container_stopped_with_crictl_is_reported_at_once",
-            place: Place::Shared,
+            stage_kind: StageKind::Shared,
             check: |scene, _| Box::pin(exit_of_a_container_stopped_with_crictl_is_reported_at_once(scene)),
         },
     ]
@@ -49,7 +49,7 @@ async fn crictl_shows_a_pod_until_its_teardown_and_another_pod_after_that(scene:
     scene.take_down(stays).await.map(drop)
 }
 
-/// In the middle of its grace period, which is not waited for any more.
+/// During its grace period, which then ends early.
 async fn exit_of_a_container_stopped_with_crictl_is_reported_at_once(scene: &mut Scene) -> Result<()> {
     let crictl = Crictl::of(&scene.stage.containerd).await?;
     let pod = scene.run(simple("by-hand", 100, STUBBORN)).await?;
@@ -59,13 +59,13 @@ async fn exit_of_a_container_stopped_with_crictl_is_reported_at_once(scene: &mut
     for id in pod.containers.values() {
         crictl.run(&["stop", "--timeout", "0", id]).await?;
     }
-    let told = history.end().await?;
-    let ended = (told.phase(), told.exit("main")?);
+    let states = history.end().await?;
+    let ended = (states.phase(), states.exit("main")?);
     ensure!(ended == ("Failed", (137, "Error")), "{ended:?}");
     scene.clean(&pod).await
 }
 
-/// crictl shows the pod as it was started: one ready sandbox, all containers running.
+/// Checks that crictl shows the pod as it was started: one ready sandbox, all containers running.
 async fn shows(crictl: &Crictl, pod: &StartedPod) -> Result<()> {
     let sandboxes = crictl.ids_of(pod.uid(), &["pods", "--state", "ready"]).await?;
     ensure!(sandboxes == [pod.sandbox_id.as_str()], "{sandboxes:?}");

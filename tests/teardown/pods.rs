@@ -1,16 +1,16 @@
-//! Pods as the claims need them. Every container finds a directory of the claim as `/out`, to leave marks in.
+//! Pods for the claims. Every container has a directory of the claim as `/out`, for marks.
 
 use serde_json::{Value, json};
 use testbed::containerd::TOOL_IMAGE;
 
-/// Ends with 0 at its signal.
+/// Exits with 0 at its signal.
 pub const POLITE: &str = "trap 'exit 0' TERM";
-/// Notes its signals in `/out/log` and goes on.
+/// Writes its signals to `/out/log` and continues.
 pub const STUBBORN: &str = "trap 'echo term >> /out/log' TERM";
-/// Notes its signal in `/out/log` and ends.
+/// Writes its signal to `/out/log` and exits.
 pub const NOTING: &str = "trap 'echo term >> /out/log; exit 0' TERM";
 
-/// A container that runs a script, then says that it is ready, and sleeps without waking up but for its traps.
+/// A container that runs a script, marks itself as ready, and sleeps until a trap runs.
 pub fn container(name: &str, script: &str) -> Value {
     let script = format!(
         "{script}\n: > /out/{}\nwhile :; do read -r _ <>/wait; done",
@@ -19,7 +19,7 @@ pub fn container(name: &str, script: &str) -> Value {
     json!({ "name": name, "image": TOOL_IMAGE, "command": ["sh", "-c", script] })
 }
 
-/// The file by which a container says that it is ready: a signal before that would be lost.
+/// The file that marks a container as ready: an earlier signal would be lost.
 pub fn ready(container: &str) -> String {
     format!("ready-{container}")
 }
@@ -68,7 +68,7 @@ pub fn mount_out(pod: &mut Value, dir: &str) {
     }
 }
 
-/// Adds to a list, also to one that is not there yet.
+/// Adds an item to a list, and creates the list if it is missing.
 pub fn push(list: &mut Value, item: Value) {
     match list.as_array_mut() {
         Some(items) => items.push(item),

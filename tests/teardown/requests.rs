@@ -1,4 +1,4 @@
-//! Ends on request, and of what only the runtime knows.
+//! Stops on request, and orphans in the runtime.
 
 use std::{fs, time::Duration};
 
@@ -17,8 +17,8 @@ pub async fn stopped_pod_runs_its_hook_and_keeps_its_object(scene: &mut Scene) -
         .run(hooked("killed", 30, STUBBORN, &exec("echo hook >> /out/log")))
         .await?;
     let began = Instant::now();
-    let told = scene.ask(&["kill", &scene.name("killed"), "--grace", "2s"]).await?;
-    ensure!(told.contains("has ended"), "{told}");
+    let output = scene.ask(&["kill", &scene.name("killed"), "--grace", "2s"]).await?;
+    ensure!(output.contains("has ended"), "{output}");
     ensure!(
         began.elapsed() < Duration::from_secs(15),
         "it took {:?}",
@@ -53,7 +53,7 @@ pub async fn evicted_pod_has_failed_although_its_container_succeeded(scene: &mut
     scene.take_down(&pod).await.map(drop)
 }
 
-/// Its object went while no agent ran that had ever seen it.
+/// Its object was deleted while no agent ran, and none had ever seen it.
 pub async fn orphan_in_the_runtime_is_taken_down(scene: &mut Scene) -> Result<()> {
     let lives = scene.run(simple("lives", 5, POLITE)).await?;
     let orphan = scene.run(simple("orphan", 30, STUBBORN)).await?;
@@ -67,10 +67,10 @@ pub async fn orphan_in_the_runtime_is_taken_down(scene: &mut Scene) -> Result<()
     scene.stop_agent().await
 }
 
-/// As the kernel and the kubelet's configuration have it, and not as somebody says.
+/// By the kernel and the kubelet's configuration, not by flags.
 pub async fn check_shows_the_cgroup_driver_and_version_of_the_node(scene: &mut Scene) -> Result<()> {
-    let (told, code) = scene.check().await?;
-    let row = told.lines().find(|line| line.contains("cgroups")).unwrap_or_default();
+    let (output, code) = scene.check().await?;
+    let row = output.lines().find(|line| line.contains("cgroups")).unwrap_or_default();
     let (driver, systemd) = match scene.stage.starter.dirs().cgroup_driver {
         Driver::Systemd => ("systemd driver", ", systemd 2"),
         Driver::Cgroupfs => ("cgroupfs driver", ""),
@@ -83,8 +83,8 @@ pub async fn check_shows_the_cgroup_driver_and_version_of_the_node(scene: &mut S
         (true, false) => ", v1: ",
     };
     for words in [driver, version, systemd] {
-        ensure!(row.contains(words), "{words:?} is not in {told}");
+        ensure!(row.contains(words), "{words:?} is not in {output}");
     }
-    ensure!(code == Some(0), "{code:?}: {told}");
+    ensure!(code == Some(0), "{code:?}: {output}");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Runs the claims, each as a test of its own name, several at a time.
+//! Runs the claims, each as a test with its name, several at a time.
 
 use std::{
     process::ExitCode,
@@ -19,19 +19,19 @@ use testbed::{
 use tokio::{runtime::Runtime, sync::OnceCell, time};
 
 use super::{
-    Case, Place,
+    Case, StageKind,
     scene::{Scene, agent_on},
 };
 
-/// The slowest claims wait for a grace period or two; the rest is for a machine under load.
+/// The slowest claims wait for one or two grace periods. The rest is for a busy machine.
 const LIMIT: Duration = Duration::from_secs(240);
-/// Claims wait much more than they work.
+/// Claims mostly wait.
 const AT_ONCE: usize = 8;
 
-/// How the one API server of all stages is started.
+/// Starts the API server that all stages share.
 pub type Server<S> = fn() -> BoxFuture<'static, Result<S>>;
 
-/// What claims have in common.
+/// Shared state of the claims.
 struct World<S> {
     shared: OnceCell<(Arc<AgentProcess>, Arc<Stage>)>,
     server: OnceCell<Arc<S>>,
@@ -60,7 +60,7 @@ pub fn main<S: ApiServer + 'static>(start: Server<S>, cases: Vec<Case<S>>) -> Re
         })
     });
     let conclusion = libtest_mimic::run(&arguments, trials.collect());
-    // The exit code is returned, not exited with: stages have to be dropped first, and their clients need the runtime.
+    // The exit code is returned: stages must be dropped before the exit, and their clients need the runtime.
     runtime.block_on(async {
         let world = Arc::into_inner(world).context("a claim goes on after its end")?;
         world.end().await
@@ -77,9 +77,9 @@ pub fn main<S: ApiServer + 'static>(start: Server<S>, cases: Vec<Case<S>>) -> Re
 impl<S: ApiServer + 'static> World<S> {
     async fn check(&self, case: &Case<S>) -> Result<()> {
         let server = self.server().await?;
-        let (stage, agent) = match case.place {
-            Place::Own => (Arc::new(self.stage().await?), None),
-            Place::Shared => {
+        let (stage, agent) = match case.stage_kind {
+            StageKind::Own => (Arc::new(self.stage().await?), None),
+            StageKind::Shared => {
                 let (agent, stage) = self.shared().await?;
                 (stage, Some(agent))
             }
@@ -93,7 +93,7 @@ impl<S: ApiServer + 'static> World<S> {
         }
     }
 
-    /// The agent that has served so many claims has to end well, too.
+    /// The shared agent must exit successfully, too.
     async fn end(self) -> Result<()> {
         let Some((agent, _stage)) = self.shared.into_inner() else {
             return Ok(());

@@ -1,4 +1,4 @@
-//! What one claim works on: a stage, its agent, a namespace, and short words for what it does with them.
+//! The scene of one claim: a stage, its agent, a namespace, and helpers.
 
 use std::{
     fs,
@@ -20,17 +20,17 @@ use super::{history::History, pods};
 
 /// The agent under test.
 pub const AGENT: &str = env!("CARGO_BIN_EXE_pod-teardown");
-/// Nothing here takes so long, on whatever machine.
+/// Longest wait on any machine.
 pub const PATIENCE: Duration = Duration::from_secs(40);
 const POLL: Duration = Duration::from_millis(25);
 
-/// See the module's documentation.
+/// The scene of one claim.
 pub struct Scene {
     /// The stage.
     pub stage: Arc<Stage>,
-    /// Its agent, while one runs.
+    /// Its running agent.
     pub agent: Option<Arc<AgentProcess>>,
-    /// Namespace of this claim alone.
+    /// Namespace of this claim.
     pub namespace: String,
     pods: Mutex<Vec<StartedPod>>,
 }
@@ -66,7 +66,7 @@ impl Scene {
         started.into_iter().next().context("one pod in, one pod out")
     }
 
-    /// As [`Self::run`] for several.
+    /// As [`Self::run`], for several pods.
     pub async fn run_all(&self, pods: Vec<Value>) -> Result<Vec<StartedPod>> {
         let mut dressed = Vec::new();
         for mut pod in pods {
@@ -82,7 +82,7 @@ impl Scene {
         Ok(started)
     }
 
-    /// Makes an empty `/out` for a pod and mounts it there.
+    /// Creates an empty `/out` for a pod and mounts it.
     #[allow(
         clippy::disallowed_methods,
         reason = "the directory is the test's own, not the agent's work"
@@ -90,7 +90,7 @@ impl Scene {
     pub fn give_out(&self, pod: &mut Value) -> Result<()> {
         let out = self.out(pod["metadata"]["name"].as_str().unwrap_or_default());
         if out.exists() {
-            // Of an earlier pod of this name.
+            // It may be of an earlier pod with this name.
             fs::remove_dir_all(&out).with_context(|| format!("remove {}", out.display()))?;
         }
         fs::create_dir_all(&out).with_context(|| format!("create {}", out.display()))?;
@@ -111,14 +111,14 @@ impl Scene {
         Ok(())
     }
 
-    /// Asks for a pod's deletion.
+    /// Requests the deletion of a pod.
     pub async fn delete(&self, pod: &StartedPod, grace: Option<i64>) -> Result<()> {
         let deleted = self.stage.admin.delete_pod(&self.namespace, &pod.identity.name, grace);
         deleted.await?;
         Ok(())
     }
 
-    /// Waits until the pod's object is gone.
+    /// Waits until the pod's object is deleted.
     pub async fn gone(&self, pod: &StartedPod) -> Result<()> {
         let gone = self
             .stage
@@ -144,13 +144,13 @@ impl Scene {
         }
     }
 
-    /// Waits until the object is gone and the node is clean.
+    /// Waits until the object is deleted and the node is clean.
     pub async fn gone_and_clean(&self, pod: &StartedPod) -> Result<()> {
         self.gone(pod).await?;
         self.clean(pod).await
     }
 
-    /// Deletes a pod, waits until all of it is gone, and tells how long the object stayed.
+    /// Deletes a pod and waits until nothing of it is left. Returns how long its object stayed.
     pub async fn take_down(&self, pod: &StartedPod) -> Result<Duration> {
         let start = Instant::now();
         self.delete(pod, None).await?;
@@ -160,17 +160,17 @@ impl Scene {
         Ok(took)
     }
 
-    /// Follows all that is written to a pod's object from now on.
+    /// Records all states of a pod's object from now on.
     pub async fn follow(&self, pod: &StartedPod) -> Result<History> {
         History::follow(self, pod).await
     }
 
-    /// The pod's object as it is now.
+    /// The pod's current object.
     pub async fn object(&self, name: &str) -> Result<Value> {
         Ok(self.stage.admin.get(&self.path(name)).await?.ok()?)
     }
 
-    /// Merges something into the pod's object or, with `/status` behind its name, its status.
+    /// Patches the pod's object or, with `/status` after its name, its status.
     pub async fn merge(&self, name: &str, patch: &Value) -> Result<Value> {
         let path = self.path(name);
         Ok(self.stage.admin.patch(&path, Patch::Merge, patch).await?.ok()?)
@@ -198,19 +198,19 @@ impl Scene {
         Ok(items.into_iter().filter(about).collect())
     }
 
-    /// What a pod of this name has in `/out`.
+    /// The `/out` directory of a pod with this name.
     pub fn out(&self, name: &str) -> PathBuf {
         let dir = self.stage.containerd.workspace().dir().join("out");
         dir.join(&self.namespace).join(name)
     }
 
-    /// The lines that a pod has written to `/out/log`.
+    /// The lines in a pod's `/out/log`.
     pub fn said(&self, name: &str) -> Vec<String> {
         let text = fs::read_to_string(self.out(name).join("log")).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
     }
 
-    /// Waits until a pod has written such a line to `/out/log`.
+    /// Waits until a pod has written this line to `/out/log`.
     pub async fn says(&self, name: &str, line: &str) -> Result<()> {
         let late = Instant::now() + PATIENCE;
         while !self.said(name).iter().any(|said| said == line) {
@@ -224,34 +224,34 @@ impl Scene {
         Ok(())
     }
 
-    /// A pod as the command line names it.
+    /// Name of a pod for the command line.
     pub fn name(&self, pod: &str) -> String {
         format!("{}/{pod}", self.namespace)
     }
 
-    /// What the agent's command line says.
+    /// Output of the agent's command line.
     pub async fn ask(&self, arguments: &[&str]) -> Result<String> {
         self.agent.as_ref().context("no agent runs")?.ask(arguments).await
     }
 
-    /// What `check` prints where this scene's agent would run, and its exit code.
+    /// Output of `check` for this scene's agent, and its exit code.
     pub async fn check(&self) -> Result<(String, Option<i32>)> {
         AgentProcess::check(&self.stage, Path::new(AGENT)).await
     }
 
-    /// Starts the agent, and returns once it watches.
+    /// Starts the agent, and waits until it watches.
     pub async fn start_agent(&mut self) -> Result<()> {
         self.agent = Some(Arc::new(agent_on(&self.stage).await?));
         Ok(())
     }
 
-    /// Starts this scene's agent where it will see no pod.
+    /// Starts this scene's agent without any pods.
     pub fn start_agent_in_a_wrong_world(&mut self) -> Result<()> {
         self.agent = Some(Arc::new(self.spawn_agent(&[])?));
         Ok(())
     }
 
-    /// Starts an agent with more flags and waits for nothing.
+    /// Starts an agent with more flags, without waiting.
     pub fn spawn_agent(&self, more: &[&str]) -> Result<AgentProcess> {
         AgentProcess::spawn(&self.stage, Path::new(AGENT), more)
     }
@@ -261,31 +261,31 @@ impl Scene {
         self.own_agent()?.crash().await
     }
 
-    /// Stops the agent, which has to end well.
+    /// Stops the agent, which must exit successfully.
     pub async fn stop_agent(&mut self) -> Result<()> {
         let code = self.own_agent()?.stop().await?;
         ensure!(code == Some(0), "the agent ended with {code:?}");
         Ok(())
     }
 
-    /// Takes this scene's agent, to do as the claim likes.
+    /// Takes this scene's agent.
     pub fn own_agent(&mut self) -> Result<AgentProcess> {
         let agent = self.agent.take().context("no agent runs")?;
         Arc::into_inner(agent).context("the agent serves other claims, too")
     }
 
-    /// What the agent says of itself.
+    /// `status` of the agent.
     pub async fn status(&self) -> Result<Value> {
         self.agent.as_ref().context("no agent runs")?.status().await
     }
 
-    /// Takes a polite pod down. Afterwards the agent has seen all that was written before, and has acted on it.
+    /// Takes a pod down. After that the agent has seen and handled all earlier writes.
     pub async fn fence(&self) -> Result<()> {
         let fence = self.run(pods::simple("fence", 10, pods::POLITE)).await?;
         self.take_down(&fence).await.map(drop)
     }
 
-    /// A pod of which nothing was touched: its containers run and its object is what it was.
+    /// Checks that a pod was not touched: its containers run and its object is unchanged.
     pub async fn untouched(&self, pod: &StartedPod, before: &Value) -> Result<()> {
         for container in pod.containers.keys() {
             let alive = self.stage.starter.exec(pod, container, &["true"]).await;
@@ -298,7 +298,7 @@ impl Scene {
         Ok(())
     }
 
-    /// What helps to understand a failure.
+    /// Details for a failure.
     pub async fn explain(&self) -> String {
         let log = self.stage.containerd.workspace().dir().join("agent/log");
         let log = fs::read_to_string(log).unwrap_or_default();
@@ -315,13 +315,13 @@ impl Scene {
         );
         let Some(agent) = &self.agent else { return text };
         let names: Vec<_> = self.known().iter().map(|pod| pod.identity.name.clone()).collect();
-        let mut told = vec![agent.ask(&["status"]).await];
+        let mut output = vec![agent.ask(&["status"]).await];
         for name in names.iter().take(5) {
-            told.push(agent.timeline(&self.namespace, name).await);
+            output.push(agent.timeline(&self.namespace, name).await);
         }
-        for told in told {
-            let told = told.unwrap_or_else(|error| format!("{error:#}"));
-            text.push_str(&format!("\n---\n{}", told.trim_end()));
+        for output in output {
+            let output = output.unwrap_or_else(|error| format!("{error:#}"));
+            text.push_str(&format!("\n---\n{}", output.trim_end()));
         }
         text
     }

@@ -1,5 +1,5 @@
-//! The package on a machine whose PID 1 is systemd: what it installs, and that the service, with all that hardens it, does
-//! the agent's work. There is one service on a machine, so that these run one at a time.
+//! The package on a machine with systemd: its files, and that the hardened service works. A machine has one service, so these run
+//! one at a time.
 
 mod installed;
 
@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 
 use self::installed::{Installed, until};
 use crate::cases::{
-    Case, Place, Scene,
+    Case, Scene, StageKind,
     pods::{POLITE, STUBBORN, container, exec, hooked, pod, simple},
 };
 
@@ -22,9 +22,9 @@ pub fn cases<S>() -> Vec<Case<S>> {
         ($($claim:ident),* $(,)?) => {
             vec![$(Case {
                 name: concat!("guest::", stringify!($claim)),
-                place: Place::Own,
-                // At once: the guest may not live until the end of all of them.
-                check: |scene, _| Box::pin($claim(scene).inspect_err(|error| eprintln!("{error:#}\n{}", installed::last_words()))),
+                stage_kind: StageKind::Own,
+                // Reported at once: the guest may exit before the last claim.
+                check: |scene, _| Box::pin($claim(scene).inspect_err(|error| eprintln!("{error:#}\n{}", installed::last_output()))),
             }),*]
         };
     }
@@ -40,7 +40,7 @@ pub fn cases<S>() -> Vec<Case<S>> {
     ]
 }
 
-/// All of kubeadm's places are the unit's own; only the name of the Node is told.
+/// The unit has kubeadm's paths. Only the name of the Node is set.
 async fn service_waits_until_the_node_has_joined_the_cluster(scene: &mut Scene) -> Result<()> {
     let service = Installed::new("now")?;
     ensure!(service.systemctl(&["is-enabled", "pod-teardown"])? == "enabled");
@@ -57,11 +57,11 @@ async fn service_waits_until_the_node_has_joined_the_cluster(scene: &mut Scene) 
     service.set(&[("NODE_NAME", &scene.stage.node)])?;
     service.systemctl(&["restart", "pod-teardown"])?;
     let dirs = scene.stage.starter.dirs();
-    service.place("/var/lib/kubelet", |at| symlink(&dirs.kubelet_root, at))?;
-    service.place("/run/containerd/containerd.sock", |at| {
+    service.create("/var/lib/kubelet", |at| symlink(&dirs.kubelet_root, at))?;
+    service.create("/run/containerd/containerd.sock", |at| {
         symlink(scene.stage.containerd.socket(), at)
     })?;
-    service.place("/etc/kubernetes/kubelet.conf", |at| {
+    service.create("/etc/kubernetes/kubelet.conf", |at| {
         fs::write(at, scene.stage.api.node_kubeconfig(&scene.stage.node))
     })?;
     until("it stands by", || {
@@ -77,10 +77,10 @@ async fn service_waits_until_the_node_has_joined_the_cluster(scene: &mut Scene) 
     let settings = fs::read_to_string("/payload/settings").context("read the settings")?;
     let how = settings.lines().find_map(|line| line.strip_prefix("#   "));
     let checked = Command::new("sh").args(["-c", how.context("how to check")?]).output()?;
-    let told = String::from_utf8_lossy(&checked.stdout).into_owned();
+    let output = String::from_utf8_lossy(&checked.stdout).into_owned();
     ensure!(
-        told.contains("ok    right to delete pods") && !told.contains("FAIL"),
-        "{told}"
+        output.contains("ok    right to delete pods") && !output.contains("FAIL"),
+        "{output}"
     );
     Ok(())
 }
@@ -103,9 +103,9 @@ async fn policy_rc_d_prevents_the_start_and_a_purge_leaves_nothing(_: &mut Scene
     ensure!(installed::output("bash", &["-c", completes])? == "hand-back");
     let exposure = service.exposure()?;
     let level = exposure.rsplit_once(": ").context("a level")?.1;
-    let told = fs::read_to_string("/payload/service.md").context("read docs/service.md")?;
+    let output = fs::read_to_string("/payload/service.md").context("read docs/service.md")?;
     ensure!(
-        told.contains(&format!("**{}**", level.trim_end_matches(" :-)"))),
+        output.contains(&format!("**{}**", level.trim_end_matches(" :-)"))),
         "{level} is not in docs/service.md"
     );
 
@@ -201,11 +201,11 @@ async fn hanging_service_is_restarted_and_misconfigured_one_is_not(scene: &mut S
     Ok(())
 }
 
-/// A unit for a kubelet of this node that does nothing at all, with more for its unit.
+/// A unit with a kubelet of this node that does nothing, and `more` lines.
 fn kubelet(service: &Installed, scene: &Scene, more: &str) -> Result<()> {
     let root = scene.stage.starter.dirs().kubelet_root.display().to_string();
-    service.place("/run/kubelet-of-test/kubelet", |at| symlink("/bin/sh", at))?;
-    service.place("/run/wait", |at| {
+    service.create("/run/kubelet-of-test/kubelet", |at| symlink("/bin/sh", at))?;
+    service.create("/run/wait", |at| {
         nix::unistd::mkfifo(at, nix::sys::stat::Mode::S_IRWXU).map_err(Into::into)
     })?;
     let command = format!("/run/kubelet-of-test/kubelet -c 'read forever </run/wait' --root-dir={root}");
@@ -239,7 +239,7 @@ async fn starting_kubelet_requests_the_handover_and_gets_its_pods(scene: &mut Sc
     scene.gone_and_clean(&web).await
 }
 
-/// By the drop-in, with something under way: the unit's start takes as long as that needs to a safe point, and no longer.
+/// With the drop-in and a stop in progress: the kubelet's unit starts when all pods are at a safe point.
 async fn kubelet_that_starts_during_a_grace_period_waits_until_it_expires(scene: &mut Scene) -> Result<()> {
     let service = Installed::at_work(scene).await?;
     kubelet(&service, scene, "")?;
@@ -255,7 +255,7 @@ async fn kubelet_that_starts_during_a_grace_period_waits_until_it_expires(scene:
     service.systemctl(&["start", "kubelet"])?;
     let took = begun.elapsed();
     ensure!(took >= grace && took < grace + Duration::from_secs(25), "{took:?}");
-    until("it is told that all is at a safe point", || {
+    until("it is output that all is at a safe point", || {
         Ok(handed_back()? == before + 1)
     })
     .await?;
@@ -268,10 +268,10 @@ async fn kubelet_that_starts_during_a_grace_period_waits_until_it_expires(scene:
     scene.gone_and_clean(&stubborn).await
 }
 
-/// As long as this file is there, the kubelet of [`kubelet_with_health`] answers at its healthz.
+/// While this file exists, the kubelet of [`kubelet_with_health`] answers at healthz.
 const HEALTHY: &str = "/run/kubelet-of-test/healthy";
 
-/// A unit for a kubelet that does nothing but answer at its healthz. Only the answer of such a process counts.
+/// A unit with a kubelet that only answers at healthz. Only the answer of such a process counts.
 fn kubelet_with_health(service: &Installed, scene: &Scene, more: &str) -> Result<()> {
     const PROGRAM: &str = r#"
         use IO::Socket::INET;
@@ -293,21 +293,21 @@ fn kubelet_with_health(service: &Installed, scene: &Scene, more: &str) -> Result
         }
     "#;
     let root = scene.stage.starter.dirs().kubelet_root.display().to_string();
-    service.place("/run/kubelet-of-test/kubelet", |at| symlink("/usr/bin/perl", at))?;
-    service.place("/run/kubelet-of-test/program", |at| fs::write(at, PROGRAM))?;
+    service.create("/run/kubelet-of-test/kubelet", |at| symlink("/usr/bin/perl", at))?;
+    service.create("/run/kubelet-of-test/program", |at| fs::write(at, PROGRAM))?;
     let command = format!("/run/kubelet-of-test/kubelet /run/kubelet-of-test/program --root-dir={root}");
     service.unit("kubelet.service", &format!("[Service]\nExecStart={command}\n{more}"))
 }
 
-/// It tells its health for a while and renews no Lease. Started again it would be by systemd, if it were only killed.
+/// It answers at healthz for a while and renews no Lease. systemd would restart it if it were only killed.
 async fn unresponsive_kubelet_is_stopped_through_its_unit_and_stays_stopped(scene: &mut Scene) -> Result<()> {
     let settings = [("PODS", "auto"), ("TAKE_OVER_AFTER", "5s"), ("FENCE_KUBELET", "true")];
     let service = Installed::at_work_with(scene, &settings).await?;
     kubelet_with_health(&service, scene, "Restart=always\nRestartSec=100ms\n")?;
     service.systemctl(&["start", "kubelet"])?;
     until("it is not stopped, as its health was never seen", || {
-        let told = service.asked(&["status"])?;
-        Ok(told.contains("its health was never told"))
+        let output = service.asked(&["status"])?;
+        Ok(output.contains("its health was never output"))
     })
     .await?;
     fs::write(HEALTHY, "")?;
@@ -336,15 +336,16 @@ async fn unresponsive_kubelet_is_stopped_through_its_unit_and_stays_stopped(scen
     }
     scene.gone_and_clean(&web).await?;
     ensure!(["inactive", "failed"].contains(&&*state()?), "{}", state()?);
-    let told = service.asked(&["status"])?;
+    let output = service.asked(&["status"])?;
     ensure!(
-        told.contains("process  silent") && told.contains("kubelet.service was stopped, since its kubelet was wedged"),
-        "{told}"
+        output.contains("process  silent")
+            && output.contains("kubelet.service was stopped, since its kubelet was wedged"),
+        "{output}"
     );
     Ok(())
 }
 
-/// One pod is in its hook and one in the wait after its signal, when the package is replaced by a later one.
+/// One pod is in its hook and one waits after its signal when the package is upgraded.
 async fn upgrade_reruns_no_hook_and_keeps_all_deadlines(scene: &mut Scene) -> Result<()> {
     let service = Installed::at_work(scene).await?;
     let hook = exec("echo hook >> /out/log; sleep 12; echo done >> /out/log");
@@ -372,7 +373,7 @@ async fn upgrade_reruns_no_hook_and_keeps_all_deadlines(scene: &mut Scene) -> Re
     ensure!(scene.said("hooked") == ["hook", "done"], "{:?}", scene.said("hooked"));
     scene.gone_and_clean(stubborn).await?;
     let took = begun.elapsed();
-    // Not before its deadline, and not a second grace period after it.
+    // Not before its deadline, and not a second grace period later.
     ensure!(took >= grace && took < grace + Duration::from_secs(25), "{took:?}");
     let code = service.systemctl(&["is-failed", "pod-teardown"]);
     code.err().context("it has failed").map(drop)

@@ -1,4 +1,4 @@
-//! Volumes: what was mounted is unmounted, what was written is removed.
+//! Volumes: mounts are unmounted, files are removed.
 
 use std::{ffi::OsStr, fs, process::Command, time::Duration};
 
@@ -52,7 +52,7 @@ pub async fn volumes_of_every_kind_are_unmounted_and_removed(scene: &mut Scene) 
     second["volumeMounts"] = mounts();
     let mut full = pod("full", 10, &[main, second]);
     full["spec"]["volumes"] = volumes();
-    // The token is that of somebody.
+    // The token of a service account.
     full["spec"]["serviceAccountName"] = "default".into();
     let pod = scene.run(full).await?;
 
@@ -66,7 +66,7 @@ pub async fn volumes_of_every_kind_are_unmounted_and_removed(scene: &mut Scene) 
     scene.take_down(&pod).await.map(drop)
 }
 
-/// The kernel tells of it: nobody waits for the next attempt, which is 8 s away by then.
+/// The mount table shows it: the next attempt would be 8 s later.
 #[allow(
     clippy::disallowed_methods,
     reason = "the directory is the test's own, not the agent's work"
@@ -78,7 +78,7 @@ pub async fn unmount_by_hand_unblocks_the_pod_at_once(scene: &mut Scene) -> Resu
     web["spec"]["volumes"] = json!([{ "name": "disk", "emptyDir": {} }]);
     let pod = scene.run(web).await?;
     let disk = pod.volumes.get("disk").context("volume disk")?;
-    // Of a kind that is not handled.
+    // Of an unsupported kind.
     let dir = disk
         .ancestors()
         .nth(2)
@@ -88,7 +88,7 @@ pub async fn unmount_by_hand_unblocks_the_pod_at_once(scene: &mut Scene) -> Resu
     let mounted = Command::new("mount").args(["-t", "tmpfs", "none"]).arg(&dir).status()?;
     ensure!(mounted.success(), "{mounted}");
     scene.delete(&pod, None).await?;
-    // The pause after so many is longer than what a slow machine takes for an attempt.
+    // The pause after so many attempts is longer than an attempt on a slow machine.
     let late = Instant::now() + PATIENCE;
     loop {
         let status = scene.status().await?;
@@ -113,7 +113,7 @@ pub async fn unmount_by_hand_unblocks_the_pod_at_once(scene: &mut Scene) -> Resu
     Ok(())
 }
 
-/// Such as a container that looks into all pods' directories: it is told by its id, as crictl shows it.
+/// For example a container that can see all pods' directories. It is named by its ID, as in crictl.
 pub async fn why_names_the_busy_mount_and_the_container_that_holds_it(scene: &mut Scene) -> Result<()> {
     let mut main = container("main", POLITE);
     main["volumeMounts"] = json!([{ "name": "memory", "mountPath": "/memory" }]);
@@ -132,11 +132,11 @@ pub async fn why_names_the_busy_mount_and_the_container_that_holds_it(scene: &mu
     scene.delete(&pod, None).await?;
     let name = scene.name("held");
     let late = Instant::now() + PATIENCE;
-    let told = loop {
-        // Before its end has begun nobody knows of it.
-        let told = scene.ask(&["why", &name]).await.unwrap_or_default();
-        if told.contains("waits for: volumes") || Instant::now() > late {
-            break told;
+    let output = loop {
+        // Before the termination begins it is not known.
+        let output = scene.ask(&["why", &name]).await.unwrap_or_default();
+        if output.contains("waits for: volumes") || Instant::now() > late {
+            break output;
         }
         sleep(Duration::from_millis(50)).await;
     };
@@ -149,14 +149,14 @@ pub async fn why_names_the_busy_mount_and_the_container_that_holds_it(scene: &mu
         &container[..13]
     );
     for words in [path, &holder, "done: term, sandbox", "is tried again"] {
-        ensure!(told.contains(words), "{words:?} is not in {told}");
+        ensure!(output.contains(words), "{words:?} is not in {output}");
     }
     ensure!(event.contains("of container"), "{event}");
     scene.gone_and_clean(&pod).await?;
     scene.take_down(&other).await.map(drop)
 }
 
-/// What lies behind a hostPath is not the pod's.
+/// The content of a hostPath is not the pod's.
 pub async fn content_of_a_host_path_stays(scene: &mut Scene) -> Result<()> {
     let mut main = container(
         "main",

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::{journal::WatchMemory, model::pod::PodUid, words::counted};
+use crate::{journal::WatchState, model::pod::PodUid, words::counted};
 
 /// From this many missing pods on, and if they are the majority, an approval is needed.
 const MANY: usize = 10;
@@ -112,18 +112,18 @@ fn are_suspiciously_many(missing: usize, of: usize) -> bool {
 /// requested; later events may have a higher one. A hold stays until a user approves it: the versions of a restored etcd grow, and
 /// soon exceed the recorded one.
 pub(super) fn memory_after_list(
-    memory: WatchMemory,
+    memory: WatchState,
     version: u64,
     seen_before: u64,
     comparison: Option<&ListComparison>,
-) -> WatchMemory {
+) -> WatchState {
     let older = (version < seen_before).then(|| {
         format!(
             "a list is of resourceVersion {version}, but {seen_before} was seen before: was the cluster's store restored?"
         )
     });
     let held = memory.held.or(older).or_else(|| comparison?.needs_approval());
-    WatchMemory {
+    WatchState {
         highest: memory.highest.max(version),
         held,
         since: memory.since,
@@ -134,10 +134,10 @@ pub(super) fn memory_after_list(
 mod tests {
     use super::*;
 
-    fn fresh(highest: u64) -> WatchMemory {
-        WatchMemory {
+    fn fresh(highest: u64) -> WatchState {
+        WatchState {
             highest,
-            ..WatchMemory::default()
+            ..WatchState::default()
         }
     }
 

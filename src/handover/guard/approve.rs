@@ -5,7 +5,7 @@ use super::{
     holds::{ABSENCE, NODE_UID, SafetyHold},
 };
 use crate::{
-    journal::{JournalError, WatchMemory},
+    journal::{JournalError, WatchState},
     model::pod::PodUid,
     words::counted,
 };
@@ -78,7 +78,12 @@ impl Guard {
             let mut state = self.lock();
             let uid = state.identity.as_ref().err()?.other_uid.clone()?;
             // The Node may belong to another cluster, which never had these pods.
-            let before = self.journal.all_seen().iter().filter(|(_, seen)| !seen.ends).count() as u64;
+            let before = self
+                .journal
+                .all_seen()
+                .iter()
+                .filter(|(_, seen)| !seen.terminates)
+                .count() as u64;
             let held = (before > 0).then(|| {
                 format!(
                     "the Node is another one than before, under which {} lived here when last seen: does this cluster know \
@@ -86,7 +91,7 @@ impl Guard {
                     counted(before, "pod")
                 )
             });
-            let store = WatchMemory {
+            let store = WatchState {
                 held: state.store.held.clone().or(held),
                 ..state.store.clone()
             };
@@ -118,12 +123,12 @@ impl Guard {
             state.approved_before_list = state.listed.is_none();
             state.missing.accept();
             state.unlisted.accept();
-            state.store = WatchMemory {
+            state.store = WatchState {
                 // 0 before the first list of this run: any version of the next one is accepted.
                 highest: state.listed.unwrap_or_default(),
-                ..WatchMemory::default()
+                ..WatchState::default()
             };
-            self.journal.remember_watch(state.store.clone());
+            self.journal.set_watch_state(state.store.clone());
         }
         self.approved.notify_one();
         Some(self.journal.durable().await)

@@ -210,7 +210,7 @@ mod tests {
             runtime: "/run/cri.sock".into(),
             healthz: None,
         };
-        let guard = Guard::new(Identity::default(), Journal::forgetful(), proc.path().to_owned());
+        let guard = Guard::new(Identity::default(), Journal::in_memory(), proc.path().to_owned());
         guard.set_identity(Ok(()));
         (proc, ours, guard)
     }

@@ -61,7 +61,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn unresponsive_kubelet_is_not_stopped_during_a_pause_or_a_handover() {
-        let guard = Guard::new(Identity::default(), Journal::forgetful(), "/proc".into());
+        let guard = Guard::new(Identity::default(), Journal::in_memory(), "/proc".into());
         assert_eq!(guard.check_may_fence(), Ok(()));
         guard.pause("root", Timestamp::UNIX_EPOCH).await.unwrap();
         assert!(guard.check_may_fence().unwrap_err().contains("paused"));

@@ -103,9 +103,9 @@ impl Guard {
         // After the timeout, too: the caller starts a kubelet now.
         timeout(patience, idle).await.ok();
         // Also pods that an earlier run has not brought to a safe point, and those that a kubelet process interrupted.
-        let midway = self.journal.midway();
+        let midway = self.journal.in_progress();
         // A restarted agent must not become active again.
-        self.journal.set_turn(None);
+        self.journal.set_last_active(None);
         let mut state = self.lock();
         state.activity.hand_over(asked, reserve_for);
         self.cancel.notify_waiters();

@@ -444,7 +444,7 @@ fn only_a_recent_active_role_of_this_boot_is_resumed() {
         (Some(mark("b", 954)), false),
         (Some(mark("a", 999)), false),
     ] {
-        let had = had.map(|at| OwnTurn {
+        let had = had.map(|at| LastActive {
             at,
             lease: String::new(),
         });

@@ -1,13 +1,13 @@
-//! Whatever bytes stand where the journal should be: nothing panics, nothing is lost, and nothing is made up.
+//! Any content of the journal's file: nothing panics, is lost or is invented.
 
 use std::collections::HashSet;
 
 use proptest::{prelude::*, test_runner::Config};
 
 use super::*;
-use crate::journal::file::{Contents, Found, look};
+use crate::journal::file::{Contents, Found, inspect};
 
-/// A journal as it was closed, and all entries that ever were in it.
+/// A closed journal, with all entries that it ever had.
 struct Good {
     bytes: Vec<u8>,
     written: HashSet<(PodUid, Vec<u8>)>,
@@ -21,7 +21,7 @@ async fn good() -> Good {
     let journal = Journal::open(dir.path(), &machine("m1")).unwrap();
     journal.set_node_uid("node-1").await.unwrap();
     let mut written = HashSet::new();
-    // Twice, so that the file holds pages that are no longer in use.
+    // Twice, so that the file has unused pages.
     for grace in [30, 10] {
         for number in 0..PODS {
             let pod = pod(&format!("uid-{number}"));
@@ -31,7 +31,7 @@ async fn good() -> Good {
         journal.durable().await.unwrap();
     }
     drop(journal);
-    // Closed by then.
+    // It is closed by then.
     drop(opened(dir.path(), &machine("m1")).await);
     drop(opened(dir.path(), &machine("m1")).await);
     Good {
@@ -40,12 +40,12 @@ async fn good() -> Good {
     }
 }
 
-/// Opens a journal that is made of these bytes as an agent would, and says how many entries it knew.
+/// Opens a journal with these bytes. Returns its number of entries.
 fn judge(good: &Good, bytes: &[u8]) -> usize {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join(FILE);
     fs::write(&path, bytes).unwrap();
-    let place = Place::take(dir.path(), &machine("m1")).unwrap();
+    let place = StateDir::lock(dir.path(), &machine("m1")).unwrap();
     let (state, database) = place.start().unwrap();
     assert!(database.is_some(), "the agent has a journal again");
     for (uid, entry) in &state.pods {
@@ -58,7 +58,7 @@ fn judge(good: &Good, bytes: &[u8]) -> usize {
     if !used {
         let kept = state.quarantined.iter().any(|path| fs::read(path).unwrap() == bytes);
         assert!(kept, "what was found is kept as it was");
-        assert!(matches!(look(&path, &machine("m1")), Ok(Found::Journal(_))));
+        assert!(matches!(inspect(&path, &machine("m1")), Ok(Found::Journal(_))));
     }
     state.pods.len()
 }
@@ -98,7 +98,7 @@ async fn lost_block_quarantines_the_journal_or_changes_nothing() {
 #[tokio::test]
 async fn flipped_bits_add_no_entry() {
     let good = good().await;
-    // Where something is: the rest of the file is room for more.
+    // The rest of the file is free space.
     let places: Vec<_> = (0..good.bytes.len()).filter(|&at| good.bytes[at] != 0).collect();
     let config = Config {
         failure_persistence: None,
@@ -157,7 +157,7 @@ async fn pipe_at_the_journals_path_does_not_block() {
     journal.set_node_uid("node-1").await.unwrap();
 }
 
-/// Writes a row as no agent of this version does.
+/// Writes a row that no agent of this version writes.
 fn tamper(dir: &Path, change: impl FnOnce(&redb::WriteTransaction)) {
     let database = Database::open(dir.join(FILE)).unwrap();
     let transaction = database.begin_write().unwrap();
@@ -200,7 +200,7 @@ async fn unreadable_row_quarantines_the_journal_and_keeps_the_node_uid() {
             tokio::task::yield_now().await;
         }
         tamper(dir.path(), tamper_with);
-        let Ok(Found::Unusable(reason)) = look(&dir.path().join(FILE), &machine("m1")) else {
+        let Ok(Found::Unusable(reason)) = inspect(&dir.path().join(FILE), &machine("m1")) else {
             panic!("it is used")
         };
         assert!(reason.to_string().contains(named), "{reason}");
@@ -217,7 +217,7 @@ async fn unreadable_row_quarantines_the_journal_and_keeps_the_node_uid() {
     }
 }
 
-/// A kill of the agent leaves what it wrote until then, in the order in which it did.
+/// A killed agent leaves its writes up to then, in their order.
 #[tokio::test(start_paused = true)]
 async fn journal_is_usable_after_a_crash_at_any_write() {
     let disk = Disk::default();
@@ -241,10 +241,10 @@ async fn journal_is_usable_after_a_crash_at_any_write() {
     // Until the first commit it has another name.
     let first = states
         .iter()
-        .position(|bytes| file::understand(bytes, &machine("m1")).is_ok());
+        .position(|bytes| file::parse(bytes, &machine("m1")).is_ok());
     let mut last = 0;
     for (number, bytes) in states.iter().enumerate().skip(first.unwrap()) {
-        let contents = file::understand(bytes, &machine("m1"));
+        let contents = file::parse(bytes, &machine("m1"));
         last = contents
             .unwrap_or_else(|why| panic!("{why}, after write {number}"))
             .pods
@@ -279,7 +279,7 @@ async fn journal_of_a_later_version_is_quarantined_and_the_node_uid_is_kept() {
         Some("node-1"),
         "it is no way around the hold"
     );
-    let Ok(Found::Unusable(reason)) = look(&journal.quarantined()[0], &machine("m1")) else {
+    let Ok(Found::Unusable(reason)) = inspect(&journal.quarantined()[0], &machine("m1")) else {
         panic!("it is as it was");
     };
     assert!(reason.to_string().contains("format 3"), "{reason:?}");
@@ -305,14 +305,14 @@ async fn journal_without_a_header_is_used_without_loss() {
     for _ in 0..2 {
         let journal = opened(dir.path(), &machine("m1")).await;
         assert_eq!(journal.node_uid().as_deref(), Some("node-1"));
-        assert_eq!(journal.watch_memory().highest, 42);
+        assert_eq!(journal.watch_state().highest, 42);
         let entry = journal.pod(&"a".into()).unwrap();
         assert!(entry.hooks["c1"].ended && entry.grace == Duration::from_secs(30));
         assert_eq!(entry.begun.since_boot, Duration::from_secs(7));
         assert!(journal.quarantined().is_empty());
         drop(journal);
     }
-    let Ok(Found::Journal(contents)) = look(&dir.path().join(FILE), &machine("m1")) else {
+    let Ok(Found::Journal(contents)) = inspect(&dir.path().join(FILE), &machine("m1")) else {
         panic!("it is a journal")
     };
     let Contents { header, .. } = *contents;

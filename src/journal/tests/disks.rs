@@ -1,12 +1,12 @@
-//! Disks that take nothing, from the start or later.
+//! Disks that cannot be written, at the start or later.
 
 use std::sync::mpsc;
 
 use super::*;
 
-/// A place whose disk is what a test says.
+/// Storage that a test can break.
 struct Broken {
-    place: Place,
+    place: StateDir,
     full: Arc<AtomicBool>,
 }
 
@@ -27,7 +27,7 @@ impl Store for Broken {
 async fn journal_that_cannot_be_created_delays_nothing_and_is_created_later() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join(FILE);
-    // Nothing can be made where a journal that is half done is a directory that is not empty.
+    // Nothing can be created if the partial journal is a directory that is not empty.
     fs::create_dir_all(path.with_extension("new").join("x")).unwrap();
     let journal = Journal::open(dir.path(), &machine("m1")).unwrap();
     assert!(journal.trouble().error.is_some() && !path.exists());
@@ -44,9 +44,9 @@ async fn journal_that_cannot_be_created_delays_nothing_and_is_created_later() {
     assert!(journal.pod(&"a".into()).unwrap().hooks.contains_key("c1"));
 }
 
-/// A place whose disk does not answer before the sender is gone.
+/// Storage that does not answer until the sender is dropped.
 struct Hanging {
-    place: Place,
+    place: StateDir,
     answers: Mutex<mpsc::Receiver<()>>,
 }
 
@@ -60,7 +60,7 @@ impl Store for Hanging {
 #[tokio::test(start_paused = true)]
 async fn hanging_disk_delays_a_stop_briefly_and_only_once() {
     let dir = tempfile::tempdir().unwrap();
-    let place = Place::take(dir.path(), &machine("m1")).unwrap();
+    let place = StateDir::lock(dir.path(), &machine("m1")).unwrap();
     let (hangs, answers) = mpsc::channel();
     let answers = Mutex::new(answers);
     let store = Arc::new(Hanging { place, answers });
@@ -73,7 +73,7 @@ async fn hanging_disk_delays_a_stop_briefly_and_only_once() {
         assert!(journal.hook_ended(&"a".into(), "c1").await.is_err());
     };
     let late = timeout(Duration::from_secs(3), steps);
-    // The clock does not move by itself while a thread works.
+    // The clock does not advance while a thread works.
     let clock = async {
         for _ in 0..40 {
             advance(Duration::from_millis(100)).await;
@@ -86,7 +86,7 @@ async fn hanging_disk_delays_a_stop_briefly_and_only_once() {
     journal.durable().await.unwrap();
 }
 
-/// The disk is real, and the clock is not.
+/// The disk is real, and the clock is paused.
 async fn until_written(journal: &Journal) {
     while journal.trouble().error.is_some() {
         sleep(Duration::from_secs(1)).await;
@@ -98,7 +98,7 @@ async fn state_directory_that_cannot_be_created_is_created_later() {
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().join("state");
     let full = Arc::new(AtomicBool::new(true));
-    let place = Place::take(&state, &machine("m1")).unwrap();
+    let place = StateDir::lock(&state, &machine("m1")).unwrap();
     fs::remove_dir(&state).unwrap();
     let store = Broken {
         place,
@@ -142,8 +142,8 @@ async fn read_only_journal_is_used() {
     while Database::open(dir.path().join(FILE)).is_err() {
         tokio::task::yield_now().await;
     }
-    let place = Place::take(dir.path(), &machine("m1")).unwrap();
-    // As on a disk that is read-only: what is on it is known, and it cannot be opened.
+    let place = StateDir::lock(dir.path(), &machine("m1")).unwrap();
+    // Like a read-only disk: its content can be read, and it cannot be opened.
     let (state, database) = place.start().unwrap();
     drop(database);
     let full = Arc::new(AtomicBool::new(true));
@@ -173,7 +173,7 @@ async fn missing_rights_and_dangling_links_prevent_the_start() {
         panic!("a journal on a disk that is not mounted is passed over")
     };
     assert!(
-        error.forbids_the_start() && error.to_string().contains("leads nowhere"),
+        error.prevents_start() && error.to_string().contains("leads nowhere"),
         "{error}"
     );
     assert!(path.symlink_metadata().unwrap().is_symlink());
@@ -182,10 +182,10 @@ async fn missing_rights_and_dangling_links_prevent_the_start() {
     let Err(error) = Journal::open(&file.join("state"), &machine("m1")) else {
         panic!("a directory in a file")
     };
-    assert!(error.forbids_the_start(), "{error}");
+    assert!(error.prevents_start(), "{error}");
 }
 
-/// Put back to what it was before the last writes, as by a page that is lost.
+/// Restores the state before the last writes, as if a page were lost.
 #[tokio::test]
 async fn pause_and_node_uid_survive_a_new_journal() {
     let dir = tempfile::tempdir().unwrap();
@@ -194,21 +194,21 @@ async fn pause_and_node_uid_survive_a_new_journal() {
     })
     .await;
     drop(before);
-    // It is closed once it can be opened.
+    // It is closed when it can be opened.
     drop(opened(dir.path(), &machine("m1")).await);
     let before = fs::read(dir.path().join(FILE)).unwrap();
     let paused = Paused {
         since: Timestamp::UNIX_EPOCH,
         by: "root".to_owned(),
     };
-    let held = WatchMemory {
+    let held = WatchState {
         highest: 7,
         held: Some("the list is empty".to_owned()),
         since: Some(Timestamp::UNIX_EPOCH),
     };
     let journal = opened(dir.path(), &machine("m1")).await;
     journal.set_paused(Some(paused.clone())).await.unwrap();
-    journal.remember_watch(held.clone());
+    journal.set_watch_state(held.clone());
     journal.durable().await.unwrap();
     drop(journal);
     drop(opened(dir.path(), &machine("m1")).await);
@@ -216,7 +216,7 @@ async fn pause_and_node_uid_survive_a_new_journal() {
     for _ in 0..2 {
         let journal = opened(dir.path(), &machine("m1")).await;
         assert_eq!(journal.paused(), Some(paused.clone()));
-        assert_eq!(journal.watch_memory().held, held.held);
+        assert_eq!(journal.watch_state().held, held.held);
     }
     let journal = opened(dir.path(), &machine("m1")).await;
     journal.set_paused(None).await.unwrap();

@@ -1,4 +1,4 @@
-//! Whose journal it is.
+//! Journals of other nodes.
 
 use super::*;
 
@@ -24,7 +24,7 @@ async fn journal_of_another_node_is_quarantined_and_can_be_restored_by_hand() {
     assert_eq!(clone.node_uid().as_deref(), Some("node-2"));
     assert_eq!(clone.quarantined(), quarantined, "until a user removes it");
     drop(clone);
-    // Its own machine can use it still.
+    // Its own node can still use it.
     let home = tempfile::tempdir().unwrap();
     fs::rename(&quarantined[0], home.path().join(FILE)).unwrap();
     let back = opened(home.path(), &machine("m1")).await;
@@ -51,7 +51,7 @@ async fn state_directory_has_one_agent_even_if_the_journal_is_moved_away() {
         panic!("two agents write one journal")
     };
     assert!(
-        error.forbids_the_start() && error.to_string().contains("is locked by process"),
+        error.prevents_start() && error.to_string().contains("is locked by process"),
         "{error}"
     );
     drop(first);

@@ -1,4 +1,4 @@
-//! Which pods the API server has shown, over restarts and damage.
+//! Pods that the API server has shown, after restarts and damage.
 
 use super::*;
 use crate::model::mismatch::{Mismatch, MismatchKind};
@@ -12,10 +12,10 @@ fn view(uid: &str, mirror: bool) -> PodView {
 
 fn known(journal: &Journal) -> Vec<(String, bool)> {
     let seen = journal.all_seen().into_iter();
-    seen.map(|(uid, seen)| (uid.to_string(), seen.ends)).collect()
+    seen.map(|(uid, seen)| (uid.to_string(), seen.terminates)).collect()
 }
 
-/// Lets go of the file, so that the test may write to it.
+/// Closes the file, so that the test may write to it.
 async fn closed(dir: &Path, journal: Journal) {
     drop(journal);
     while Database::open(dir.join(FILE)).is_err() {
@@ -35,10 +35,10 @@ async fn seen_pods_survive_a_restart_until_they_are_removed_and_mirrors_do_not()
     let dir = tempfile::tempdir().unwrap();
     let journal = reopened(dir.path(), async |journal: &Journal| {
         for uid in ["a", "b", "c"] {
-            journal.saw(&view(uid, false), false);
+            journal.record_seen(&view(uid, false), false);
         }
-        journal.saw(&view("mirror", true), false);
-        journal.saw(&view("b", false), true);
+        journal.record_seen(&view("mirror", true), false);
+        journal.record_seen(&view("b", false), true);
         journal.forget_seen(&"c".into());
     })
     .await;
@@ -51,11 +51,11 @@ async fn seen_pods_survive_a_restart_until_they_are_removed_and_mirrors_do_not()
 async fn unchanged_pod_is_not_written_again() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path(), &machine("m1")).unwrap();
-    journal.saw(&view("a", false), false);
+    journal.record_seen(&view("a", false), false);
     journal.durable().await.unwrap();
     let before = journal.cost().commits;
     for _ in 0..5 {
-        journal.saw(&view("a", false), false);
+        journal.record_seen(&view("a", false), false);
         journal.durable().await.unwrap();
     }
     assert_eq!(journal.cost().commits, before);
@@ -76,7 +76,7 @@ async fn journal_without_seen_pods_opens_without_loss() {
     let journal = opened(dir.path(), &machine("m1")).await;
     assert!(journal.knows(&"a".into()) && journal.quarantined().is_empty());
     assert_eq!(known(&journal), []);
-    journal.saw(&view("b", false), false);
+    journal.record_seen(&view("b", false), false);
     journal.durable().await.unwrap();
 }
 

@@ -64,14 +64,14 @@ async fn of_this_node(pods: &PodsAdmin, name: &ObjectName) -> Result<Found, Stri
             let record = pods.in_time(pods.workers.record(uid.as_str().into())).await?;
             record.map(|record| record.trace())
         }
-        (_, Some((namespace, name))) => pods.in_time(pods.workers.stories(namespace, name)).await?.pop(),
+        (_, Some((namespace, name))) => pods.in_time(pods.workers.traces(namespace, name)).await?.pop(),
         (_, None) => None,
     };
     if let Some(trace) = trace {
         let blocked = pods.guard.why_blocked();
         return Ok((Some((of_pod(&trace, blocked.as_deref()), trace.stage)), None));
     }
-    let known = pods.in_time(pods.workers.living(name.clone())).await?;
+    let known = pods.in_time(pods.workers.active_pod(name.clone())).await?;
     Ok(match known.as_deref().and_then(of_mirror) {
         Some(why) => (Some((why, Stage::Terminating)), None),
         None => (None, known),

@@ -64,7 +64,7 @@ pub(super) fn journal(state_dir: &Path, machine: &Identity, agent_runs: bool) ->
             let verdict = Verdict::Configuration;
             (Row { verdict, ..row }, None)
         }
-        Err(error) if error.forbids_the_start() => {
+        Err(error) if error.prevents_start() => {
             let problem = problems::journal(state_dir, &error, false);
             (Row::from_problem(WHAT, &problem), None)
         }

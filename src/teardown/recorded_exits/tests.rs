@@ -94,7 +94,7 @@ fn recorded_exit_without_termination_message_has_no_message() {
         Some(""),
         "there was nothing to read"
     );
-    let said = ContainerExit {
+    let with_message = ContainerExit {
         termination_message: Some("bye".to_owned()),
         ..exit.clone()
     };
@@ -102,7 +102,7 @@ fn recorded_exit_without_termination_message_has_no_message() {
         termination_message: None,
         ..exit.clone()
     };
-    let messages = messages(&[(id, exit), ("c2".to_owned(), said), ("c3".to_owned(), unread)].into());
+    let messages = messages(&[(id, exit), ("c2".to_owned(), with_message), ("c3".to_owned(), unread)].into());
     assert_eq!(["c1", "c2", "c3"].map(|id| messages.get(id)), [None, Some("bye"), None]);
 }
 

@@ -92,14 +92,14 @@ fn stays(api: &PodStatus, kind: &str, answer: &Answer) -> bool {
 
 /// Whether the API shows this condition as false, with this reason and message.
 fn shows(api: &PodStatus, kind: &str, answer: &Answer) -> bool {
-    let said = |old: &PodCondition| {
+    let is_same = |old: &PodCondition| {
         old.type_ == kind
             && old.status == "False"
             // An empty message equals none, as in the patch.
             && old.reason.as_deref().unwrap_or_default() == answer.reason.unwrap_or_default()
             && old.message.as_deref().unwrap_or_default() == answer.message.as_deref().unwrap_or_default()
     };
-    api.conditions.iter().flatten().any(said)
+    api.conditions.iter().flatten().any(is_same)
 }
 
 /// `DisruptionTarget` is set together with the terminal phase, when nothing can run (`mergePodStatus`).

@@ -24,7 +24,7 @@ pub(super) struct Found {
     /// Directories `volume-subpaths/<volume>` without a volume: of hostPath volumes, or of removed volumes.
     pub stray: Vec<PathBuf>,
     /// Why volumes stay unchanged.
-    pub left_alone: Vec<Fault>,
+    pub skipped: Vec<Fault>,
     /// Directories of subPath targets that stay with their volume.
     pub kept: Vec<PathBuf>,
 }
@@ -42,7 +42,7 @@ pub(super) struct KnownVolume {
 /// A volume to tear down by itself.
 pub(super) struct SingleVolume {
     pub volume: VolumeDir,
-    pub way: &'static dyn OneByOne,
+    pub kind: &'static dyn OneByOne,
     /// Its directory.
     pub path: PathBuf,
     /// Directory of its subPath targets. They are unmounted first.
@@ -78,7 +78,7 @@ impl Found {
         let mut known = Vec::new();
         let mut one_by_one: Vec<_> = self::one_by_one(handled)
             .into_iter()
-            .map(|(volume, way)| SingleVolume {
+            .map(|(volume, kind)| SingleVolume {
                 path: [
                     dir.path(),
                     names::DEVICES.as_ref(),
@@ -88,27 +88,27 @@ impl Found {
                 .iter()
                 .collect(),
                 volume,
-                way,
+                kind,
                 subpaths: None,
             })
             .collect();
-        let mut left_alone = unsupported("unmount", &dir.path().join(names::VOLUMES), &others);
-        left_alone.extend(unsupported("unmap", &dir.path().join(names::DEVICES), &devices));
+        let mut skipped = unsupported("unmount", &dir.path().join(names::VOLUMES), &others);
+        skipped.extend(unsupported("unmap", &dir.path().join(names::DEVICES), &devices));
         let is_other = |wanted: &OsStr| others.iter().chain(&devices).any(|(_, name)| name == wanted);
 
         for (volume, kind) in volumes {
             let target = all_subpaths.join(&volume.name);
             let has_subpaths = subpaths.contains(&volume.name);
             if has_subpaths && is_other(&volume.name) {
-                left_alone.push(Fault::new("unmount", target, Cause::SharedName));
+                skipped.push(Fault::new("unmount", target, Cause::SharedName));
                 continue;
             }
             let path = dir.path().join(volume.relative());
             let subpaths = has_subpaths.then_some(target);
             match kind.one_by_one() {
-                Some(way) => one_by_one.push(SingleVolume {
+                Some(kind) => one_by_one.push(SingleVolume {
                     volume,
-                    way,
+                    kind,
                     path,
                     subpaths,
                 }),
@@ -131,7 +131,7 @@ impl Found {
             known,
             one_by_one,
             stray: paths(stray),
-            left_alone,
+            skipped,
             kept: paths(kept),
         })
     }
@@ -202,7 +202,7 @@ mod tests {
         let subpaths: Vec<_> = found.known.iter().map(|known| known.subpaths.clone()).collect();
         assert_eq!(subpaths, [Some(root.join("volume-subpaths/a")), None]);
         assert_eq!(found.stray, [root.join("volume-subpaths/host")]);
-        assert_eq!(found.left_alone, []);
+        assert_eq!(found.skipped, []);
     }
 
     #[test]
@@ -214,7 +214,7 @@ mod tests {
             "volume-subpaths/block/c/0",
         ]);
         assert_eq!((found.known.len(), found.stray.len(), found.kept.len()), (0, 0, 2));
-        let paths: Vec<_> = found.left_alone.iter().map(|fault| fault.path.clone()).collect();
+        let paths: Vec<_> = found.skipped.iter().map(|fault| fault.path.clone()).collect();
         assert_eq!(
             paths,
             [
@@ -222,7 +222,7 @@ mod tests {
                 root.join("volumeDevices/kubernetes.io~iscsi/block")
             ]
         );
-        let text = found.left_alone[0].to_string();
+        let text = found.skipped[0].to_string();
         assert!(
             text.contains("kubernetes.io~iscsi") && text.contains("\"pv\""),
             "{text}"
@@ -235,7 +235,7 @@ mod tests {
         let (root, shared) = found(&[both[0], both[1], "volume-subpaths/data/c/0"]);
         assert_eq!((shared.known.len(), shared.stray.len()), (0, 0));
         assert_eq!(
-            shared.left_alone[1],
+            shared.skipped[1],
             Fault::new("unmount", root.join("volume-subpaths/data"), Cause::SharedName)
         );
         let (_, apart) = found(&both);

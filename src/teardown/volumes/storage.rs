@@ -108,12 +108,12 @@ impl Storage {
     }
 
     /// As [`Self::work`], with a single fault.
-    pub(in crate::teardown) async fn look<T: Send + 'static>(
+    pub(in crate::teardown) async fn try_work<T: Send + 'static>(
         self: &Arc<Self>,
         what: impl AsRef<Path>,
-        look: impl FnOnce(&Self) -> Result<T, Fault> + Send + 'static,
+        work: impl FnOnce(&Self) -> Result<T, Fault> + Send + 'static,
     ) -> Result<T, Vec<Fault>> {
-        self.work(what, |storage| look(storage).map_err(|fault| vec![fault]))
+        self.work(what, |storage| work(storage).map_err(|fault| vec![fault]))
             .await
     }
 
@@ -121,7 +121,7 @@ impl Storage {
     /// directory with the volume's digest in its name: only the mount table shows all of these.
     pub(super) async fn remove_in_use(self: &Arc<Self>, volume: String, mounted_at: &Path) -> Result<(), Vec<Fault>> {
         if let Some((driver, digest)) = csi_files::staged_as(&volume) {
-            self.look(mounted_at, move |storage| {
+            self.try_work(mounted_at, move |storage| {
                 let table = storage.all_mounts.read()?;
                 let all = storage.root.path().join(csi_files::STAGING);
                 let is_staged = |it: &&Mount| match it.path.strip_prefix(&all) {

@@ -36,7 +36,7 @@ impl PodSource {
         // An outdated list of the runtime may still show a pod whose termination was seen.
         let suspected: HashSet<_> = suspects.iter().map(|sighted| &sighted.pod.uid).collect();
         let from_api = runtime.pods.iter().filter(|(_, sighted)| sighted.from_api);
-        let from_api = from_api.filter(|(uid, _)| !self.journal.saw_end(uid));
+        let from_api = from_api.filter(|(uid, _)| !self.journal.was_terminating(uid));
         let unshown = UnlistedPods::of(from_api.map(|(uid, _)| (uid.clone(), suspected.contains(uid))));
         if self.guard.record_unlisted(unshown).is_some() {
             return Ok(Ok(()));

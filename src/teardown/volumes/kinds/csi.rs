@@ -73,7 +73,7 @@ async fn tear_down(
     let target = path.join(TARGET);
     let data = {
         let (pod, volume) = (pod.clone(), volume.clone());
-        storage.look(&path, move |_| pod_copy(&pod, &volume)).await?
+        storage.try_work(&path, move |_| pod_copy(&pod, &volume)).await?
     };
     let identity = lookup::of_volume(&storage, &pod, &volume, &data, &target).await?;
     let name = identity
@@ -110,20 +110,20 @@ fn remove_volume_dir(storage: &Storage, pod: &PodDir, volume: &VolumeDir) -> Res
         return Ok(DiskReport::default());
     };
     let mut work = Work::on(&dir, &storage.effects);
-    let place = Path::new(names::VOLUMES).join(&volume.plugin);
+    let subdir = Path::new(names::VOLUMES).join(&volume.plugin);
     // Some drivers publish with a link, and leave it. It is never followed.
-    let target = dir.open_below(place.join(&volume.name)).map_err(|fault| vec![fault])?;
+    let target = dir.open_below(subdir.join(&volume.name)).map_err(|fault| vec![fault])?;
     let seen = target.map(|target| target.stat(TARGET.as_ref())).transpose();
     match seen.map_err(|fault| vec![fault])?.flatten() {
         Some(seen) if seen.kind == FileType::Symlink => {
-            work.remove_file(place.join(&volume.name), TARGET.as_ref());
+            work.remove_file(subdir.join(&volume.name), TARGET.as_ref());
         }
-        _ => work.remove_empty(place.join(&volume.name), TARGET.as_ref()),
+        _ => work.remove_empty(subdir.join(&volume.name), TARGET.as_ref()),
     }
     // As long as the mount point exists, this file identifies the volume.
     if work.faults.is_empty() {
-        work.remove_file(place.join(&volume.name), csi_files::FILE.as_ref());
-        work.remove_empty(place, &volume.name);
+        work.remove_file(subdir.join(&volume.name), csi_files::FILE.as_ref());
+        work.remove_empty(subdir, &volume.name);
     }
     work.done()
 }

@@ -136,9 +136,9 @@ pub fn mapped_pods(storage: &Storage, all: &Path, maps: &str) -> Result<Vec<Stri
     };
     let mut pods = Vec::new();
     for volume in all.names()? {
-        let place = Path::new(&volume).join(maps);
-        match all.open_below(&place) {
-            Ok(Some(place)) => pods.extend(Maps(place.path().to_owned()).holders(storage)?),
+        let subdir = Path::new(&volume).join(maps);
+        match all.open_below(&subdir) {
+            Ok(Some(subdir)) => pods.extend(Maps(subdir.path().to_owned()).holders(storage)?),
             Ok(None) => {}
             Err(fault) if is_no_directory(&fault) => {}
             Err(fault) => return Err(fault),
@@ -158,13 +158,13 @@ pub fn mapped_for(all: &Path, maps: &str, uid: &str) -> Result<Vec<OsString>, Fa
     };
     let mut found = Vec::new();
     for volume in all.names()? {
-        let place = if maps.is_empty() {
+        let subdir = if maps.is_empty() {
             all.open_below(&volume)
         } else {
             all.open_below(Path::new(&volume).join(maps))
         };
-        match place {
-            Ok(Some(place)) if place.names()?.iter().any(|name| name == uid) => found.push(volume),
+        match subdir {
+            Ok(Some(subdir)) if subdir.names()?.iter().any(|name| name == uid) => found.push(volume),
             Ok(_) => {}
             Err(fault) if is_no_directory(&fault) => {}
             Err(fault) => return Err(fault),
@@ -180,13 +180,13 @@ pub fn remove_link(storage: &Storage, pod: &PodDir, volume: &VolumeDir) -> Resul
         return Ok(DiskReport::default());
     };
     let mut work = Work::on(&dir, &storage.effects);
-    let place = Path::new(names::DEVICES).join(&volume.plugin);
-    if let Some(place) = dir.open_below(&place).map_err(one)? {
+    let subdir = Path::new(names::DEVICES).join(&volume.plugin);
+    if let Some(subdir) = dir.open_below(&subdir).map_err(one)? {
         // A kubelet creates only a link here.
-        if place.link_target(&volume.name).map_err(one)?.is_some() {
-            work.record(place.remove_file(&volume.name, &storage.effects));
-        } else if place.names().map_err(one)?.contains(&volume.name) {
-            work.record(place.remove_empty(&volume.name, &storage.effects));
+        if subdir.link_target(&volume.name).map_err(one)?.is_some() {
+            work.record(subdir.remove_file(&volume.name, &storage.effects));
+        } else if subdir.names().map_err(one)?.contains(&volume.name) {
+            work.record(subdir.remove_empty(&volume.name, &storage.effects));
         }
     }
     work.done()

@@ -70,9 +70,9 @@ fn tear_down(storage: &Storage, pod: &PodDir, volume: &VolumeDir) -> Result<Disk
 }
 
 fn is_used_by_another(storage: &Storage, pod: &PodDir, volume: &OsStr) -> Result<bool, Fault> {
-    let place = Path::new(names::VOLUMES).join(PLUGIN);
+    let subdir = Path::new(names::VOLUMES).join(PLUGIN);
     for other in other_pods(&storage.root, pod.uid())? {
-        if let Some(volumes) = other.open_below(&place)?
+        if let Some(volumes) = other.open_below(&subdir)?
             && volumes.names()?.iter().any(|name| name == volume)
         {
             return Ok(true);
@@ -80,7 +80,7 @@ fn is_used_by_another(storage: &Storage, pod: &PodDir, volume: &OsStr) -> Result
     }
     // Another pod's directory may be covered by a mount.
     let others = storage.mounts.read()?;
-    let is_used = |it: &Mount| it.path.ends_with(place.join(volume)) && !it.path.starts_with(pod.path());
+    let is_used = |it: &Mount| it.path.ends_with(subdir.join(volume)) && !it.path.starts_with(pod.path());
     Ok(others.all().iter().any(is_used))
 }
 

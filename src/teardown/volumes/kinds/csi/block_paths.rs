@@ -78,8 +78,8 @@ impl BlockVolumePaths {
     /// The volume in the kubelet's file, else of the PersistentVolume with the volume's name.
     pub async fn identity(&self, storage: &Arc<Storage>) -> Result<Option<Identity>, Vec<Fault>> {
         let paths = self.clone();
-        let said = storage.look(self.data(), move |_| paths.read_identity());
-        match said.await? {
+        let identified = storage.try_work(self.data(), move |_| paths.read_identity());
+        match identified.await? {
             Ok(identity) => Ok(Some(identity)),
             Err(_) => identity::by_persistent_volume(storage, &self.volume, &self.data()).await,
         }
@@ -123,11 +123,11 @@ pub fn all(storage: &Storage) -> Result<Vec<BlockVolumePaths>, Fault> {
         return Ok(Vec::new());
     };
     let mut volumes: BTreeSet<OsString> = all.names()?.into_iter().collect();
-    for place in [PUBLISHED, STAGED] {
-        if volumes.remove(OsStr::new(place))
-            && let Some(place) = all.open_below(place)?
+    for subdir in [PUBLISHED, STAGED] {
+        if volumes.remove(OsStr::new(subdir))
+            && let Some(subdir) = all.open_below(subdir)?
         {
-            volumes.extend(place.names()?);
+            volumes.extend(subdir.names()?);
         }
     }
     Ok(volumes

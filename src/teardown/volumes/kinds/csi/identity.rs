@@ -72,13 +72,13 @@ impl UnidentifiedFile {
 pub async fn by_persistent_volume(
     storage: &Storage,
     volume: &OsStr,
-    place: &Path,
+    path: &Path,
 ) -> Result<Option<Identity>, Vec<Fault>> {
     let Some(name) = volume.to_str() else {
         return Ok(None);
     };
     let told = storage.cluster.persistent_volume(name.to_owned()).await;
-    let told = told.map_err(|why| fault_of("find the PersistentVolume of", place, &why))?;
+    let told = told.map_err(|why| fault_of("find the PersistentVolume of", path, &why))?;
     Ok(told.map(|(driver, handle)| Identity { driver, handle }))
 }
 

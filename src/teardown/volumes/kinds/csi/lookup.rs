@@ -40,7 +40,7 @@ pub async fn of_volume(
 async fn staged_as(storage: &Arc<Storage>, target: PathBuf) -> Result<Option<Identity>, Vec<Fault>> {
     let what = target.clone();
     let found = storage
-        .look(&what, move |storage| {
+        .try_work(&what, move |storage| {
             let table = storage.all_mounts.read()?;
             let Some(mount) = table.mounts_on(&target).into_iter().next() else {
                 return Ok(None);
@@ -61,12 +61,14 @@ impl Staged {
     /// The volume that is staged here: by the kubelet's file, by the file of a pod, or by `volumesInUse`.
     pub async fn identity(&self, storage: &Arc<Storage>) -> Result<Option<Identity>, Vec<Fault>> {
         let staged = self.clone();
-        let said = storage.look(&self.path, move |storage| match staged.read_identity()? {
-            Ok(said) => Ok(Some(said)),
-            Err(_) => users::each(storage, &mut |_, said| said.ok().filter(|said| staged.is_of(said))),
+        let identified = storage.try_work(&self.path, move |storage| match staged.read_identity()? {
+            Ok(identified) => Ok(Some(identified)),
+            Err(_) => users::each(storage, &mut |_, identified| {
+                identified.ok().filter(|identified| staged.is_of(identified))
+            }),
         });
-        if let Some(said) = said.await? {
-            return Ok(Some(said));
+        if let Some(identified) = identified.await? {
+            return Ok(Some(identified));
         }
         let in_use = storage.cluster.in_use().await;
         let in_use = in_use.map_err(|why| fault_of(VERB, &self.path, &why))?;

@@ -30,7 +30,7 @@ const LAYERS: usize = 16;
 
 /// Why a driver has not done its work.
 pub enum DriverFailure {
-    Gone(DriverUnavailable),
+    Unavailable(DriverUnavailable),
     Refused(GrpcError),
 }
 
@@ -76,11 +76,11 @@ pub async fn unpublish(
                 done.map_err(DriverFailure::Refused)
             }
             // A driver that does not run mounts nothing.
-            Err(gone) if mounted == 0 && gone.certain && !is_link => {
-                tracing::warn!(driver = identity.driver, volume = identity.handle, why = %gone.why, "Nothing is mounted for the pod; the driver is not called");
+            Err(unavailable) if mounted == 0 && unavailable.certain && !is_link => {
+                tracing::warn!(driver = identity.driver, volume = identity.handle, why = %unavailable.why, "Nothing is mounted for the pod; the driver is not called");
                 return Ok(report);
             }
-            Err(gone) => Err(DriverFailure::Gone(gone.why)),
+            Err(unavailable) => Err(DriverFailure::Unavailable(unavailable.why)),
         };
         match done {
             Ok(Outcome::Withheld) => {
@@ -118,8 +118,8 @@ pub async fn unpublish(
 }
 
 async fn is_link(storage: &Arc<Storage>, target: &Path) -> Result<bool, Vec<Fault>> {
-    let place = target.to_owned();
-    storage.look(target, move |_| Ok(place.is_symlink())).await
+    let link = target.to_owned();
+    storage.try_work(target, move |_| Ok(link.is_symlink())).await
 }
 
 // === impl DriverFailure ===
@@ -140,9 +140,9 @@ impl DriverFailure {
             Self::Refused(error) if is_mounted || error.is_blocked() => {
                 return Err(by_driver(storage, verb, path, error).await);
             }
-            Self::Gone(gone) if is_mounted => return Err(fault_of(verb, path, &gone)),
+            Self::Unavailable(unavailable) if is_mounted => return Err(fault_of(verb, path, &unavailable)),
             Self::Refused(error) => (error.to_string(), error.is_unknown_volume()),
-            Self::Gone(gone) => (gone.to_string(), false),
+            Self::Unavailable(unavailable) => (unavailable.to_string(), false),
         };
         let Identity { driver, handle } = identity;
         let volume = format!("{verb} volume {handle:?} of CSI driver {driver:?}");
@@ -179,7 +179,7 @@ pub async fn count(storage: &Arc<Storage>, path: &Path) -> Result<usize, Vec<Fau
 /// The current mount table.
 pub async fn table(storage: &Arc<Storage>) -> Result<Arc<MountTable>, Vec<Fault>> {
     storage
-        .look("the mount table", |storage| storage.all_mounts.read())
+        .try_work("the mount table", |storage| storage.all_mounts.read())
         .await
 }
 
@@ -200,14 +200,14 @@ async fn by_driver(storage: &Arc<Storage>, verb: &'static str, path: &Path, erro
 
 /// Holders of the mounts at or below this path.
 async fn holders_of(storage: &Arc<Storage>, path: &Path) -> Option<Holders> {
-    let place = path.to_owned();
-    let look = storage.look(path, move |storage| {
+    let busy = path.to_owned();
+    let found = storage.try_work(path, move |storage| {
         let table = storage.all_mounts.read()?;
         let in_flight = &storage.effects.unmounting().in_flight;
-        let found = holders(&storage.proc, &table, &table.mounts_at_or_below(&[&place]), in_flight);
+        let found = holders(&storage.proc, &table, &table.mounts_at_or_below(&[&busy]), in_flight);
         Ok(found
             .into_values()
             .find(|it| !it.processes.is_empty() || it.is_incomplete))
     });
-    look.await.ok().flatten()
+    found.await.ok().flatten()
 }

@@ -33,16 +33,18 @@ pub async fn release(
     approved: &Approved,
 ) -> Result<DiskReport, Vec<Fault>> {
     let mut report = DiskReport::default();
-    let Some(place) = known.first().map(StagingPath::global) else {
+    let Some(mounted_at) = known.first().map(StagingPath::global) else {
         return Ok(report);
     };
     let ends = but.is_some();
     let of = identity.clone();
-    let look = storage.look(&place, move |storage| match users::of(storage, &of, but.as_ref())? {
-        Some(user) => Ok(Err(user)),
-        None => stages(storage, &of, known).map(Ok),
+    let checked = storage.try_work(&mounted_at, move |storage| {
+        match users::of(storage, &of, but.as_ref())? {
+            Some(user) => Ok(Err(user)),
+            None => stages(storage, &of, known).map(Ok),
+        }
     });
-    let stages = match look.await? {
+    let stages = match checked.await? {
         Ok(stages) => stages,
         Err(user) => {
             let (volume, driver) = (&identity.handle, &identity.driver);
@@ -76,7 +78,7 @@ pub async fn release(
     if report.withheld > 0 {
         return Ok(report);
     }
-    storage.remove_in_use(identity.unique_name(), &place).await?;
+    storage.remove_in_use(identity.unique_name(), &mounted_at).await?;
     // The volume may be detached now. What a driver has left in a directory blocks no pod: housekeeping reports it. Effects that
     // the gate withheld are retried with the pod.
     for stage in stages {
@@ -129,7 +131,7 @@ async fn unstage(
     let lingering = storage.locks.lingering(global);
     let may_be_staged = {
         let stage = stage.clone();
-        storage.look(global, move |_| stage.may_be_staged())
+        storage.try_work(global, move |_| stage.may_be_staged())
     };
     if mounted.is_empty() && lingering.is_none() && !may_be_staged.await? {
         // An earlier run may have left the file system active.
@@ -147,9 +149,9 @@ async fn unstage(
         let file_systems = devices.iter().map(|&device| FileSystem::on(device, &storage.sys_block));
         file_systems.collect::<Result<Vec<_>, _>>()
     };
-    let mut file_systems = storage.look("file systems", of_device).await?;
+    let mut file_systems = storage.try_work("file systems", of_device).await?;
     let done = match storage.csi(&identity.driver).await? {
-        Err(gone) => Err(DriverFailure::Gone(gone.why)),
+        Err(unavailable) => Err(DriverFailure::Unavailable(unavailable.why)),
         Ok(driver) => match driver.supports_staging().await {
             Ok(true) => {
                 let done = driver.unstage(&identity.handle, global, &storage.effects).await;
@@ -198,11 +200,11 @@ async fn check_no_other_mounts(storage: &Arc<Storage>, global: &Path, mounted: &
     if devices.is_empty() {
         return Ok(());
     }
-    let place = global.to_owned();
-    let keeps = storage.look("mount namespaces", move |storage| {
-        let below = storage.below_root(&place);
+    let staging = global.to_owned();
+    let keeps = storage.try_work("mount namespaces", move |storage| {
+        let below = storage.below_root(&staging);
         let own = storage.all_mounts.text()?;
-        namespaces::find_keeping_process(&storage.proc, &own, &devices, &place, below)
+        namespaces::find_keeping_process(&storage.proc, &own, &devices, &staging, below)
     });
     match keeps.await? {
         None => Ok(()),
@@ -223,8 +225,8 @@ async fn check_inactive(
     global: &Path,
     file_systems: Vec<FileSystem>,
 ) -> Result<(), Vec<Fault>> {
-    let place = global.to_owned();
-    let kept_by = storage.look("mount namespaces", move |storage| {
+    let staging = global.to_owned();
+    let kept_by = storage.try_work("mount namespaces", move |storage| {
         let (mut devices, mut active) = (Vec::new(), None);
         for then in &file_systems {
             let now = FileSystem::on(then.device, &storage.sys_block)?;
@@ -233,7 +235,7 @@ async fn check_inactive(
                 active = active.or(now.active().map(Path::to_owned));
             }
         }
-        if let Some(holder) = namespaces::find_mounting_process(&storage.proc, &devices, storage.below_root(&place))? {
+        if let Some(holder) = namespaces::find_mounting_process(&storage.proc, &devices, storage.below_root(&staging))? {
             return Ok(Some(format!(
                 "its file system is still mounted in the mount namespace of {holder}; it may be detached once that has ended \
                  or has unmounted it"

@@ -57,13 +57,13 @@ impl Staged {
 
     /// The volume in the kubelet's file. Blocks.
     pub fn read_identity(&self) -> Result<Result<Identity, UnidentifiedFile>, Fault> {
-        let said = Identity::read(&csi_files::read_at(&self.path)?, &self.path);
-        Ok(match said {
-            Ok(said) if staging_name(&said.handle) != self.name => Err(UnidentifiedFile::new(
+        let identified = Identity::read(&csi_files::read_at(&self.path)?, &self.path);
+        Ok(match identified {
+            Ok(identified) if staging_name(&identified.handle) != self.name => Err(UnidentifiedFile::new(
                 &self.path,
                 "it is about another one than its directory",
             )),
-            said => said,
+            identified => identified,
         })
     }
 
@@ -77,10 +77,10 @@ impl Staged {
             return Ok(DiskReport::default());
         };
         let mut work = Work::on(&dir, &storage.effects);
-        let place = Path::new(&self.driver).join(&self.name);
-        work.remove_empty(&place, GLOBAL.as_ref());
+        let subdir = Path::new(&self.driver).join(&self.name);
+        work.remove_empty(&subdir, GLOBAL.as_ref());
         if work.faults.is_empty() {
-            work.remove_file(&place, csi_files::FILE.as_ref());
+            work.remove_file(&subdir, csi_files::FILE.as_ref());
             work.remove_empty(&self.driver, self.name.as_ref());
         }
         work.done()

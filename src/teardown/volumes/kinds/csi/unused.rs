@@ -65,7 +65,7 @@ impl Released {
 pub async fn release_unused(storage: &Arc<Storage>, is_due: &mut IsDue<'_>) -> Released {
     let mut released = Released::default();
     let root = storage.root.path().display().to_string();
-    let stages = storage.look(storage.root.path(), |storage| {
+    let stages = storage.try_work(storage.root.path(), |storage| {
         let any = Dir::open(&storage.root.path().join(STAGING))?;
         any.map(|_| all(storage)).transpose()
     });
@@ -80,18 +80,18 @@ pub async fn release_unused(storage: &Arc<Storage>, is_due: &mut IsDue<'_>) -> R
     };
     let mut volumes = BTreeMap::<Identity, Vec<StagingPath>>::new();
     for stage in stages {
-        let place = stage.global().display().to_string();
+        let path = stage.global().display().to_string();
         match identity(storage, &stage).await {
             Ok(Some(identity)) => volumes.entry(identity).or_default().push(stage),
-            Ok(None) => released.record(place, remove_unidentified(storage, stage).await),
-            Err(faults) => released.record(place, Err(faults)),
+            Ok(None) => released.record(path, remove_unidentified(storage, stage).await),
+            Err(faults) => released.record(path, Err(faults)),
         }
     }
     let mut due = Vec::new();
     for (identity, stages) in volumes {
         let name = identity.unique_name();
         let of = identity.clone();
-        let user = storage.look(storage.root.path(), move |storage| users::of(storage, &of, None));
+        let user = storage.try_work(storage.root.path(), move |storage| users::of(storage, &of, None));
         match user.await {
             Ok(None) if is_due(&name) => due.push(release_one(Arc::clone(storage), identity, stages)),
             Ok(Some(user)) if user.unread.is_some() && is_due(&name) => {
@@ -154,10 +154,10 @@ async fn identity(storage: &Arc<Storage>, stage: &StagingPath) -> Result<Option<
 async fn remove_unidentified(storage: &Arc<Storage>, stage: StagingPath) -> Result<DiskReport, Vec<Fault>> {
     let (data, global) = (stage.data(), stage.global());
     let of = stage.clone();
-    let look = storage.look(&data, move |storage| {
+    let check = storage.try_work(&data, move |storage| {
         Ok((of.may_be_staged()?, users::of_unidentified(storage, &of)?))
     });
-    let (may_be_staged, user) = look.await?;
+    let (may_be_staged, user) = check.await?;
     let table = table(storage).await?;
     let is_mounted = !table.mounts_at_or_below(&[&data, &global]).is_empty();
     let unknown = match stage {
@@ -192,14 +192,14 @@ async fn unstaged_in_use(storage: &Arc<Storage>) -> Result<(BTreeSet<String>, Op
     if in_use.is_empty() {
         return Ok((in_use, None));
     }
-    let (here, unread) = storage.look(storage.root.path(), traces).await?;
+    let (here, unread) = storage.try_work(storage.root.path(), traces).await?;
     Ok((in_use.difference(&here).cloned().collect(), unread))
 }
 
 /// Volumes with files on this node, and a file that does not identify its volume.
 fn traces(storage: &Storage) -> Result<(BTreeSet<String>, Option<UnidentifiedFile>), Fault> {
     let (mut names, mut unread) = (BTreeSet::new(), None);
-    let mut add = |said: Result<Identity, UnidentifiedFile>| match said {
+    let mut add = |identified: Result<Identity, UnidentifiedFile>| match identified {
         Ok(identity) => drop(names.insert(identity.unique_name())),
         Err(not) => drop(unread.get_or_insert(not)),
     };
@@ -209,8 +209,8 @@ fn traces(storage: &Storage) -> Result<(BTreeSet<String>, Option<UnidentifiedFil
             StagingPath::Block(paths) => paths.read_identity()?,
         });
     }
-    users::each(storage, &mut |_, said| {
-        add(said);
+    users::each(storage, &mut |_, identified| {
+        add(identified);
         None::<()>
     })?;
     Ok((names, unread))

@@ -77,26 +77,27 @@ impl fmt::Display for User {
 
 /// A pod that uses the volume, or that may use it. Blocks.
 pub fn of(storage: &Storage, identity: &Identity, but: Option<&Use>) -> Result<Option<User>, Fault> {
-    let of = |user: &Use, said: Option<&Identity>| but != Some(user) && said.is_none_or(|it| it == identity);
+    let of =
+        |user: &Use, identified: Option<&Identity>| but != Some(user) && identified.is_none_or(|it| it == identity);
     find(storage, of)
 }
 
 /// A pod that uses the unidentified volume at this path, or that may use it. File systems are mounted for pods elsewhere. Blocks.
 pub fn of_unidentified(storage: &Storage, stage: &StagingPath) -> Result<Option<User>, Fault> {
-    find(storage, |user, said| match stage {
+    find(storage, |user, identified| match stage {
         StagingPath::Block(paths) if user.shape == Shape::Block && user.volume == paths.volume => true,
-        StagingPath::Block(_) | StagingPath::FileSystem(_) => said.is_none(),
+        StagingPath::Block(_) | StagingPath::FileSystem(_) => identified.is_none(),
     })
 }
 
 /// The first certain user, else the first possible one.
 fn find(storage: &Storage, is: impl Fn(&Use, Option<&Identity>) -> bool) -> Result<Option<User>, Fault> {
     let mut doubted = None;
-    let certain = each(storage, &mut |of, said| {
-        if !is(&of, said.as_ref().ok()) {
+    let certain = each(storage, &mut |of, identified| {
+        if !is(&of, identified.as_ref().ok()) {
             return None;
         }
-        match said {
+        match identified {
             Ok(_) => Some(User { of, unread: None }),
             Err(unread) => {
                 doubted.get_or_insert(User {
@@ -123,7 +124,7 @@ fn unreadable_pod_dir(fault: Fault) -> Fault {
 /// The first result of `check` over all uses of volumes and their identities. Blocks.
 pub fn each<T>(
     storage: &Storage,
-    look: &mut impl FnMut(Use, Result<Identity, UnidentifiedFile>) -> Option<T>,
+    check: &mut impl FnMut(Use, Result<Identity, UnidentifiedFile>) -> Option<T>,
 ) -> Result<Option<T>, Fault> {
     let mut devices: BTreeMap<OsString, BTreeSet<String>> = BTreeMap::new();
     let mut seen = BTreeSet::new();
@@ -141,14 +142,14 @@ pub fn each<T>(
             let Some(dir) = volumes.open_below(&volume)? else {
                 continue;
             };
-            let said = Identity::read(&csi_files::read(&dir)?, dir.path());
+            let identified = Identity::read(&csi_files::read(&dir)?, dir.path());
             seen.insert((pod.name(), volume.clone()));
             let user = Use {
                 pod: pod.name(),
                 shape: Shape::FileSystem,
                 volume,
             };
-            if let Some(found) = look(user, said) {
+            if let Some(found) = check(user, identified) {
                 return Ok(Some(found));
             }
         }
@@ -161,7 +162,7 @@ pub fn each<T>(
         }
         let unread = UnidentifiedFile::new(&dir, "something is mounted in its directory, which cannot be seen");
         let shape = Shape::FileSystem;
-        if let Some(found) = look(Use { pod, shape, volume }, Err(unread)) {
+        if let Some(found) = check(Use { pod, shape, volume }, Err(unread)) {
             return Ok(Some(found));
         }
     }
@@ -172,14 +173,14 @@ pub fn each<T>(
             .extend(paths.users(storage)?);
     }
     for (volume, pods) in devices {
-        let said = BlockVolumePaths::of(storage, &volume).read_identity()?;
+        let identified = BlockVolumePaths::of(storage, &volume).read_identity()?;
         for pod in pods {
             let user = Use {
                 pod,
                 shape: Shape::Block,
                 volume: volume.clone(),
             };
-            if let Some(found) = look(user, said.clone()) {
+            if let Some(found) = check(user, identified.clone()) {
                 return Ok(Some(found));
             }
         }

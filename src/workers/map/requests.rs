@@ -1,4 +1,4 @@
-//! What the map answers whoever asks of pods, or asks for something to be done to one.
+//! Handles requests to the map.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,7 +21,7 @@ use crate::{
     },
     trace_recorder::TraceRecorder,
     workers::{
-        ask::{Overview, Question},
+        handle::{Overview, Request},
         kill::{Granted, Kill, Refused},
     },
 };
@@ -29,33 +29,29 @@ use crate::{
 // === impl PodWorkers ===
 
 impl PodWorkers {
-    pub(super) fn answer(&mut self, question: Question) {
-        // Who no longer listens needs no answer.
-        match question {
-            Question::Overview(answer) => answer.send(self.overview()).ok(),
-            Question::Stories {
-                namespace,
-                name,
-                answer,
-            } => answer.send(self.told(&namespace, &name)).ok().map(drop),
-            // Nothing is done behind the back of somebody who was told that it is not.
-            Question::Kill(_, answer) if answer.is_closed() => None,
-            Question::Kill(kill, answer) => answer.send(self.kill(kill)).ok().map(drop),
-            Question::TraceRecorder(uid, answer) => answer.send(self.record(&uid)).ok().map(drop),
-            Question::Living(name, answer) => {
-                let living = self.living.values().find(|view| name.names(&view.pod)).cloned();
+    pub(super) fn handle(&mut self, request: Request) {
+        // A caller may have stopped waiting.
+        match request {
+            Request::Overview(reply) => reply.send(self.overview()).ok(),
+            Request::Traces { namespace, name, reply } => reply.send(self.traces_of(&namespace, &name)).ok().map(drop),
+            // A request whose caller no longer waits was reported as failed, and is not executed.
+            Request::Kill(_, reply) if reply.is_closed() => None,
+            Request::Kill(kill, reply) => reply.send(self.kill(kill)).ok().map(drop),
+            Request::TraceRecorder(uid, reply) => reply.send(self.record(&uid)).ok().map(drop),
+            Request::ActivePod(name, reply) => {
+                let active = self.active.values().find(|view| name.names(&view.pod)).cloned();
                 let absent = || Some(Arc::new(PodView::identity_only(self.absent.named(&name)?)));
-                let found = living.or_else(absent);
-                answer.send(found).ok().map(drop)
+                let found = active.or_else(absent);
+                reply.send(found).ok().map(drop)
             }
-            Question::AtWork(answer) => answer.send(self.at_work()).ok().map(drop),
-            Question::Terminating(answer) => answer.send(self.terminating()).ok().map(drop),
-            Question::Release(_, _, answer) if answer.is_closed() => None,
-            Question::Release(uid, mismatch, answer) => answer.send(self.release(&uid, mismatch)).ok(),
+            Request::TerminatingUids(reply) => reply.send(self.terminating_uids()).ok().map(drop),
+            Request::Terminating(reply) => reply.send(self.terminating()).ok().map(drop),
+            Request::Release(_, _, reply) if reply.is_closed() => None,
+            Request::Release(uid, mismatch, reply) => reply.send(self.release(&uid, mismatch)).ok(),
         };
     }
 
-    /// What a request comes to. One for a pod that has ended already changes nothing.
+    /// Stops a pod. A request for a pod that is stopped changes nothing.
     fn kill(&mut self, kill: Kill) -> Result<Granted, Refused> {
         if self.context.stopping.is_cancelled() {
             return Err(Refused::Stopping(kill.pod()));
@@ -66,33 +62,33 @@ impl PodWorkers {
         for view in self.absent.take_named(&kill.name) {
             self.begin_checked(view);
         }
-        let ending = self.pods.values().map(|status| status.update.borrow());
-        let ending = ending
+        let terminating = self.pods.values().map(|status| status.update.borrow());
+        let terminating = terminating
             .filter(|update| !update.removed)
             .map(|update| Arc::clone(&update.view));
-        let idle = self.absent.ended().filter(|pod| *pod.name == *kill.name);
+        let idle = self.absent.done().filter(|pod| *pod.name == *kill.name);
         let idle = idle.map(|pod| Arc::new(PodView::identity_only(pod.clone())));
-        let views: Vec<_> = ending.chain(self.living.values().cloned()).chain(idle).collect();
-        let meant = kill.resolve(views.iter().map(|view| &**view))?;
+        let known: Vec<_> = terminating.chain(self.active.values().cloned()).chain(idle).collect();
+        let meant = kill.resolve(known.iter().map(|view| &**view))?;
         let uid = meant.pod.uid.clone();
         if self.context.journal.is_cancelled(&uid) {
             let why = "an earlier request is being cancelled, because a kubelet came; ask again";
             return Err(kill.held(why.to_owned(), false));
         }
-        let has_ended = |status: &PodSyncStatus| status.record.stage() != Stage::Terminating;
-        let ended_already = self.absent.has_ended(&uid) || self.pods.get(&uid).is_some_and(has_ended);
+        let is_stopped = |status: &PodSyncStatus| status.record.stage() != Stage::Terminating;
+        let ended_already = self.absent.is_done(&uid) || self.pods.get(&uid).is_some_and(is_stopped);
         if !ended_already {
             if let Some(imposed) = &kill.imposed {
                 self.context
                     .events
                     .event(meant, None, Reason::Evicted, &imposed.message);
             }
-            match self.living.remove(&uid) {
+            match self.active.remove(&uid) {
                 Some(view) => self.begin(view, false, Cause::Requested, Some(kill)),
-                None => self.change_end(&uid, kill),
+                None => self.change_termination(&uid, kill),
             }
         }
-        // One that is about to be shortened is in the journal first.
+        // The journal has the shorter period first.
         let entry = self.context.journal.pod(&uid).map(|entry| entry.grace);
         let grace = entry.or_else(|| self.pods.get(&uid).map(|status| status.period.grace()));
         let shown = self.pods.get(&uid).and_then(|status| status.record.terminal_state());
@@ -105,8 +101,8 @@ impl PodWorkers {
         })
     }
 
-    /// A request for the end of a pod that comes to its end already.
-    fn change_end(&mut self, uid: &PodUid, kill: Kill) {
+    /// Applies a stop request to a pod that terminates already.
+    fn change_termination(&mut self, uid: &PodUid, kill: Kill) {
         let Some(status) = self.pods.get_mut(uid) else { return };
         let asked = RequestedGrace {
             imposed: kill.grace,
@@ -120,7 +116,8 @@ impl PodWorkers {
         status.update.send_modify(|update| {
             update.imposed = imposed.map(Arc::new).or(update.imposed.take());
         });
-        // Unlike that of a deletion, nobody but the journal remembers it, and a grace period never grows again.
+        // Only the journal has this request, unlike a deletion. It must be durable before it shortens the grace period, which
+        // never grows again.
         let (journal, period, record) = (
             Arc::clone(&self.context.journal),
             Arc::clone(&status.period),
@@ -132,12 +129,12 @@ impl PodWorkers {
         });
     }
 
-    /// All that the map has to do with, or had a moment ago.
-    fn at_work(&self) -> BTreeSet<PodUid> {
-        self.pods.keys().chain(self.ended.keys()).cloned().collect()
+    /// Pods in the map, and pods that have just finished.
+    fn terminating_uids(&self) -> BTreeSet<PodUid> {
+        self.pods.keys().chain(self.finished.keys()).cloned().collect()
     }
 
-    /// Pods that a worker is at and that still have something on the node.
+    /// Pods with a worker and something on the node.
     fn terminating(&self) -> BTreeMap<PodUid, Arc<PodView>> {
         let on_node = |status: &PodSyncStatus| status.state == State::Working && status.record.stage() < Stage::Deleted;
         let pods = self.pods.iter().filter(|(_, status)| on_node(status));
@@ -145,7 +142,7 @@ impl PodWorkers {
             .collect()
     }
 
-    /// Approves a mismatch about a pod; `false` if the pod does not terminate.
+    /// Approves a mismatch of a pod; `false` if the pod does not terminate.
     fn release(&mut self, uid: &PodUid, mismatch: Mismatch) -> bool {
         let Some(status) = self.pods.get(uid) else { return false };
         let at = self.context.clock.now();
@@ -157,9 +154,9 @@ impl PodWorkers {
     }
 
     fn record(&self, uid: &PodUid) -> Option<Arc<TraceRecorder>> {
-        let of_now = self.pods.get(uid).map(|status| &status.record);
-        let of_before = || self.stories.iter().rev().find(|record| record.pod().uid == *uid);
-        of_now.or_else(of_before).cloned()
+        let current = self.pods.get(uid).map(|status| &status.record);
+        let finished = || self.traces.iter().rev().find(|record| record.pod().uid == *uid);
+        current.or_else(finished).cloned()
     }
 
     fn overview(&self) -> Overview {
@@ -178,25 +175,25 @@ impl PodWorkers {
         }
         overview
             .terminating
-            .sort_by_key(|story| std::cmp::Reverse(story.elapsed_ms));
+            .sort_by_key(|trace| std::cmp::Reverse(trace.elapsed_ms));
         overview
     }
 
-    /// Newest last: one name may have had several pods.
-    fn told(&self, namespace: &str, name: &str) -> Vec<Trace> {
-        let living = self
+    /// Oldest first: one name may have had several pods.
+    fn traces_of(&self, namespace: &str, name: &str) -> Vec<Trace> {
+        let active = self
             .pods
             .values()
             .filter(|status| status.state != State::Finished)
             .map(|status| &status.record);
-        let mut stories: Vec<_> = self
-            .stories
+        let mut traces: Vec<_> = self
+            .traces
             .iter()
-            .chain(living)
+            .chain(active)
             .filter(|record| &*record.pod().namespace == namespace && &*record.pod().name == name)
             .map(|record| record.trace())
             .collect();
-        stories.sort_by_key(|story| (story.began, story.stage == Stage::Finished));
-        stories
+        traces.sort_by_key(|trace| (trace.began, trace.stage == Stage::Finished));
+        traces
     }
 }

@@ -1,5 +1,5 @@
-//! What a journal that is damaged must not take along, once more in a small file of its own: for which Node it was made, or
-//! this node would take any for its own, and what a person or the guard holds back.
+//! A small file with the state that must survive a damaged journal: the UID of the Node, without which any Node would be
+//! accepted, the pause, and the hold of the watch.
 
 use std::{
     fs,
@@ -9,51 +9,50 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::{WatchMemory, error, error::JournalError, file, header, paused::Paused};
+use super::{WatchState, error, error::JournalError, file, header, paused::Paused};
 use crate::node::identity::Identity;
 
 /// Beside the journal.
 pub(super) const FILE: &str = "journal.node";
 
-/// What is held there.
+/// Content of the file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Whose {
+pub(super) struct NodeFile {
     /// UID of the Node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_uid: Option<String>,
-    /// Who has paused the agent.
+    /// The pause.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<Paused>,
-    /// That nothing is concluded from absence, and why.
+    /// Why absence proves nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub held: Option<WatchMemory>,
+    pub held: Option<WatchState>,
     machine_id: Option<String>,
     system_uuid: Option<String>,
 }
 
-/// What this machine recorded.
-pub(super) fn read(dir: &Path, machine: &Identity) -> Whose {
+/// The content that this node has recorded.
+pub(super) fn read(dir: &Path, machine: &Identity) -> NodeFile {
     let bytes = fs::read(dir.join(FILE)).ok();
-    let whose = bytes.and_then(|bytes| serde_json::from_slice::<Whose>(&bytes).ok());
-    let ours = whose.filter(|whose| whose.same_machine(machine).is_ok());
+    let node_file = bytes.and_then(|bytes| serde_json::from_slice::<NodeFile>(&bytes).ok());
+    let ours = node_file.filter(|node_file| node_file.check_same_node(machine).is_ok());
     ours.unwrap_or_default()
 }
 
-/// Changes what is recorded, unless it is so already. What another machine recorded is written over: the journal that was
-/// quarantined with it says the same.
-pub(super) fn change(dir: &Path, machine: &Identity, change: impl FnOnce(&mut Whose)) -> Result<(), JournalError> {
+/// Changes the content. That of another node is overwritten: its quarantined journal has the same.
+pub(super) fn change(dir: &Path, machine: &Identity, change: impl FnOnce(&mut NodeFile)) -> Result<(), JournalError> {
     let path = dir.join(FILE);
     let bytes = fs::read(&path).unwrap_or_default();
-    let before = serde_json::from_slice::<Whose>(&bytes).ok();
-    let ours = before.filter(|before| before.same_machine(machine).is_ok());
+    let before = serde_json::from_slice::<NodeFile>(&bytes).ok();
+    let ours = before.filter(|before| before.check_same_node(machine).is_ok());
     let has_ours = ours.is_some();
-    let mut whose = ours.unwrap_or_default();
-    change(&mut whose);
+    let mut node_file = ours.unwrap_or_default();
+    change(&mut node_file);
     let header = header::Header::of(machine, None);
-    (whose.machine_id, whose.system_uuid) = (header.machine_id, header.system_uuid);
-    let text = serde_json::to_vec(&whose).unwrap_or_default();
-    let says_nothing = whose.node_uid.is_none() && whose.paused.is_none() && whose.held.is_none();
+    (node_file.machine_id, node_file.system_uuid) = (header.machine_id, header.system_uuid);
+    let text = serde_json::to_vec(&node_file).unwrap_or_default();
+    let says_nothing = node_file.node_uid.is_none() && node_file.paused.is_none() && node_file.held.is_none();
     if bytes == text || says_nothing && !has_ours {
         return Ok(());
     }
@@ -71,11 +70,11 @@ pub(super) fn change(dir: &Path, machine: &Identity, change: impl FnOnce(&mut Wh
     written.map_err(error::io("record the Node"))
 }
 
-// === impl Whose ===
+// === impl NodeFile ===
 
-impl Whose {
-    fn same_machine(&self, machine: &Identity) -> Result<(), header::Unusable> {
-        header::same_machine(self.machine_id.as_deref(), self.system_uuid.as_deref(), machine)
+impl NodeFile {
+    fn check_same_node(&self, machine: &Identity) -> Result<(), header::Unusable> {
+        header::check_same_node(self.machine_id.as_deref(), self.system_uuid.as_deref(), machine)
     }
 }
 
@@ -94,7 +93,7 @@ mod tests {
     fn node_uid_is_known_only_on_the_node_that_recorded_it() {
         let node_uid = |dir: &Path, machine: &Identity| read(dir, machine).node_uid;
         let record = |dir: &Path, machine: &Identity, uid: &str| {
-            change(dir, machine, |whose| whose.node_uid = Some(uid.to_owned()))
+            change(dir, machine, |node_file| node_file.node_uid = Some(uid.to_owned()))
         };
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(node_uid(dir.path(), &machine("m1")), None);
@@ -111,17 +110,17 @@ mod tests {
     fn change_of_one_field_keeps_the_others_and_empty_state_has_no_file() {
         let dir = tempfile::tempdir().unwrap();
         let (dir, ours) = (dir.path(), machine("m1"));
-        change(dir, &ours, |whose| whose.paused = None).unwrap();
+        change(dir, &ours, |node_file| node_file.paused = None).unwrap();
         assert!(!dir.join(FILE).exists());
         let paused = Paused {
             since: jiff::Timestamp::UNIX_EPOCH,
             by: "root".to_owned(),
         };
-        change(dir, &ours, |whose| whose.paused = Some(paused.clone())).unwrap();
-        change(dir, &ours, |whose| whose.node_uid = Some("n1".to_owned())).unwrap();
+        change(dir, &ours, |node_file| node_file.paused = Some(paused.clone())).unwrap();
+        change(dir, &ours, |node_file| node_file.node_uid = Some("n1".to_owned())).unwrap();
         let found = read(dir, &ours);
         assert_eq!((found.node_uid.as_deref(), found.paused), (Some("n1"), Some(paused)));
-        change(dir, &ours, |whose| whose.paused = None).unwrap();
+        change(dir, &ours, |node_file| node_file.paused = None).unwrap();
         let found = read(dir, &ours);
         assert_eq!((found.node_uid.as_deref(), found.paused), (Some("n1"), None));
     }

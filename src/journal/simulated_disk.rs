@@ -1,4 +1,4 @@
-//! A journal on a disk that somebody else keeps, as in a simulation: no file, and no quarantine.
+//! A journal on a disk of a simulation, without files and quarantine.
 
 use redb::Database;
 
@@ -10,13 +10,13 @@ use super::{
 };
 use crate::node::identity::Identity;
 
-/// See the module's documentation.
-pub(super) struct Lent(pub Disk);
+/// A disk of a simulation.
+pub(super) struct SimulatedDisk(pub Disk);
 
-// === impl Lent ===
+// === impl SimulatedDisk ===
 
-impl Lent {
-    /// What is known at the start, and the journal if the disk lets it be used.
+impl SimulatedDisk {
+    /// The state at the start, and the database if it can be opened.
     pub fn start(&self, machine: &Identity) -> (State, Option<Database>) {
         let mut state = match self.contents(machine) {
             Ok(contents) => State::of(contents, machine),
@@ -28,7 +28,7 @@ impl Lent {
         match self.open(&[]) {
             Ok(database) => (state, Some(database)),
             Err(error) => {
-                tracing::error!(%error, "Journal cannot be used; the agent goes on without it and tries again");
+                tracing::error!(%error, "Journal cannot be used; the agent continues without it and will retry");
                 state.trouble.error = Some(error);
                 state.trouble.failed += 1;
                 (state, None)
@@ -38,11 +38,11 @@ impl Lent {
 
     fn contents(&self, machine: &Identity) -> Result<Contents, JournalError> {
         let bytes = (self.0.read)().map_err(error::io("read"))?;
-        file::understand(&bytes, machine).map_err(|_| JournalError::damaged())
+        file::parse(&bytes, machine).map_err(|_| JournalError::damaged())
     }
 }
 
-impl Store for Lent {
+impl Store for SimulatedDisk {
     fn open(&self, _rows: &[Row]) -> Result<Database, JournalError> {
         (self.0.open)().map_err(failed("open"))
     }

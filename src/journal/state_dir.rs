@@ -1,5 +1,4 @@
-//! Where the journal lives, and what becomes of what is found there: a journal of ours is used, anything else is quarantined
-//! and a new one takes its place.
+//! The state directory. A usable journal in it is used; anything else is quarantined and replaced.
 
 use std::{
     fs::{self, DirBuilder},
@@ -12,11 +11,11 @@ use std::{
 use redb::Database;
 
 use super::{
-    FILE, JournalError, State, Unusable, WatchMemory,
+    FILE, JournalError, State, Unusable, WatchState,
     error::{self, Kind},
     file::{self, Contents, Found, HEADER, NODE_UID, PAUSE, WATCH},
+    node_file::{self, NodeFile},
     quarantine,
-    whose::{self, Whose},
     writer::{Row, Store},
 };
 use crate::node::{
@@ -25,31 +24,31 @@ use crate::node::{
     lock::{LockError, PodsLock},
 };
 
-/// The state directory, locked for as long as this lives.
-pub(super) struct Place {
+/// The state directory, locked until this is dropped.
+pub(super) struct StateDir {
     dir: PathBuf,
     machine: Identity,
-    /// The file there is the one that this agent has read or made: what it holds is in memory.
+    /// The file is one that this agent has read or created: memory has its content.
     ours: AtomicBool,
-    /// Whose journal it is could not be read: it stays as it is, for the next start.
+    /// The node of the journal could not be read: it stays unchanged for the next start.
     blind: AtomicBool,
-    /// A quarantined file keeps no other agent out: the lock must be on what stays.
+    /// The lock of a quarantined file does not keep other agents out: the directory is locked, too.
     _lock: Option<PodsLock>,
 }
 
-// === impl Place ===
+// === impl StateDir ===
 
-impl Place {
-    /// Makes the directory where it is missing, and locks it.
-    pub fn take(dir: &Path, machine: &Identity) -> Result<Self, JournalError> {
+impl StateDir {
+    /// Creates and locks the directory.
+    pub fn lock(dir: &Path, machine: &Identity) -> Result<Self, JournalError> {
         let made = make_dir(dir);
         let lock = match made.as_ref().map(|()| PodsLock::acquire(dir, Path::new(PROC))) {
             Ok(Ok(lock)) => Some(lock),
             Ok(Err(taken @ LockError::Taken { .. })) => return Err(JournalError::new("lock", &taken, Kind::InUse)),
-            // File systems without locks: the database has one of its own.
+            // Some file systems have no locks. The database has its own.
             Ok(Err(LockError::Failed(_))) => None,
-            Err(error) if error.forbids_the_start() => return Err(error.clone()),
-            // What follows fails, too, and says why.
+            Err(error) if error.prevents_start() => return Err(error.clone()),
+            // The next steps fail, too, with the cause.
             Err(_) => None,
         };
         Ok(Self {
@@ -61,21 +60,23 @@ impl Place {
         })
     }
 
-    /// What is known at the start, and the journal if the disk lets it be used. An error is one that only a person can set
-    /// right.
+    /// The state at the start, and the database if it can be opened.
+    ///
+    /// # Errors
+    /// If a user must correct the cause.
     pub fn start(&self) -> Result<(State, Option<Database>), JournalError> {
-        let (mut state, opened) = match file::look(&self.path(), &self.machine) {
-            Err(error) if error.forbids_the_start() => return Err(error),
+        let (mut state, opened) = match file::inspect(&self.path(), &self.machine) {
+            Err(error) if error.prevents_start() => return Err(error),
             Err(error) => (self.unread(&error), Err(error)),
             Ok(found) => {
                 let state = match &found {
-                    // A user who moved the journal away has decided to begin anew.
+                    // A user who moved the journal away wants a new one.
                     Found::Nothing => self.empty(),
-                    Found::Journal(contents) => self.with_what_is_beside(self.known(contents)),
+                    Found::Journal(contents) => self.with_node_file(self.known(contents)),
                     Found::Unusable(Unusable::OtherMachine(_)) => self.empty(),
-                    Found::Unusable(_) => self.nothing_known(),
+                    Found::Unusable(_) => self.unreadable(),
                 };
-                // What is on the disk is known: if it cannot be opened now, it may be written over later.
+                // Memory has the content of the file: if it cannot be opened now, it may be overwritten later.
                 self.set_ours(matches!(found, Found::Journal(..)));
                 let opened = self.open_found(found, &state.rows());
                 (state, opened)
@@ -83,22 +84,22 @@ impl Place {
         };
         let database = match opened {
             Ok(database) => Some(database),
-            Err(error) if error.forbids_the_start() => return Err(error),
+            Err(error) if error.prevents_start() => return Err(error),
             Err(error) => {
                 tracing::error!(
                     %error, dir = %self.dir.display(),
-                    "Journal cannot be used; the agent goes on without it and tries again: a restart would not know what was begun"
+                    "Journal cannot be used; the agent continues without it and will retry: a restart would not continue terminations"
                 );
                 state.trouble.error = Some(error);
                 state.trouble.failed += 1;
                 None
             }
         };
-        self.record(|whose| {
-            // One that is not known is not known to be another.
-            whose.node_uid = state.node_uid.clone().or(whose.node_uid.take());
-            whose.paused.clone_from(&state.paused);
-            whose.held = held(&state.watch);
+        self.record(|node_file| {
+            // Without a known ID it counts as the same node.
+            node_file.node_uid = state.node_uid.clone().or(node_file.node_uid.take());
+            node_file.paused.clone_from(&state.paused);
+            node_file.held = held(&state.watch);
         });
         state.quarantined = self.quarantined();
         Ok((state, database))
@@ -116,22 +117,24 @@ impl Place {
         State::of(Contents::default(), &self.machine)
     }
 
-    /// A journal was here, and cannot be read. It must not be a way around the hold for another Node, nor around what else
-    /// holds the agent back.
-    fn nothing_known(&self) -> State {
-        self.with_what_is_beside(self.empty())
+    /// The state for an unreadable journal. It must not remove the hold for another Node or other holds.
+    fn unreadable(&self) -> State {
+        self.with_node_file(self.empty())
     }
 
-    /// What the journal does not say, as one that has lost its last writes without anybody noticing, the file beside it may.
-    fn with_what_is_beside(&self, state: State) -> State {
-        let whose = whose::read(&self.dir, &self.machine);
-        let (held, since) = whose.held.map(|watch| (watch.held, watch.since)).unwrap_or_default();
+    /// Adds the state of the file beside the journal, which has it if the journal lost its last writes.
+    fn with_node_file(&self, state: State) -> State {
+        let node_file = node_file::read(&self.dir, &self.machine);
+        let (held, since) = node_file
+            .held
+            .map(|watch| (watch.held, watch.since))
+            .unwrap_or_default();
         State {
-            node_uid: state.node_uid.or(whose.node_uid),
-            paused: state.paused.or(whose.paused),
+            node_uid: state.node_uid.or(node_file.node_uid),
+            paused: state.paused.or(node_file.paused),
             watch: match state.watch.held {
                 Some(_) => state.watch,
-                None => WatchMemory {
+                None => WatchState {
                     held,
                     since,
                     ..state.watch
@@ -141,8 +144,8 @@ impl Place {
         }
     }
 
-    fn record(&self, change: impl FnOnce(&mut Whose)) {
-        if let Err(error) = whose::change(&self.dir, &self.machine, change) {
+    fn record(&self, change: impl FnOnce(&mut NodeFile)) {
+        if let Err(error) = node_file::change(&self.dir, &self.machine, change) {
             tracing::warn!(
                 %error,
                 "Which Node this is, and what is held back, cannot be recorded a second time; without the journal it would be lost"
@@ -150,10 +153,10 @@ impl Place {
         }
     }
 
-    /// A journal is here, and the disk does not give it. Without it, and without what is beside it, any Node that this
-    /// machine's ids fit would be taken.
+    /// The state for a journal that the disk does not return. Without the file beside it, any Node with this machine's IDs would
+    /// be accepted.
     fn unread(&self, error: &JournalError) -> State {
-        let state = self.nothing_known();
+        let state = self.unreadable();
         self.blind.store(state.node_uid.is_none(), Ordering::Relaxed);
         State {
             unread: state.node_uid.is_none().then(|| error.to_string()),
@@ -166,13 +169,13 @@ impl Place {
         if before.is_some() && before != self.machine.boot_id.as_ref() && !contents.pods.is_empty() {
             tracing::info!(
                 pods = contents.pods.len(),
-                "Machine was rebooted while pods were ending: the time since then counts as used of their grace"
+                "Node was rebooted while pods were terminating: the time since then counts as part of their grace periods"
             );
         }
         State::of(contents.clone(), &self.machine)
     }
 
-    /// `rows` are all there is to write.
+    /// `rows` is the whole content.
     fn open_found(&self, found: Found, rows: &[Row]) -> Result<Database, JournalError> {
         match found {
             Found::Journal(..) if self.ours.load(Ordering::Relaxed) => match file::open(&self.path()) {
@@ -180,7 +183,7 @@ impl Place {
                     let header = rows.iter().find(|row| matches!(row, Row::Node(HEADER, _)));
                     return file::commit(&database, false, header.map_or(&[], slice::from_ref)).map(|()| database);
                 }
-                // It was whole a moment ago, as a copy in memory.
+                // It was undamaged before, in a copy in memory.
                 Err(error) if error.kind == Kind::Damaged => self.replace(Some(&error.into()), rows)?,
                 Err(error) => return Err(error),
             },
@@ -192,10 +195,10 @@ impl Place {
         file::open(&self.path())
     }
 
-    /// Makes a new journal that holds these rows, in the place of what is there.
+    /// Replaces the journal by a new one with these rows.
     fn replace(&self, unusable: Option<&Unusable>, rows: &[Row]) -> Result<(), JournalError> {
         let (path, new) = (self.path(), self.path().with_extension("new"));
-        // The disk may have been too full for it at the start.
+        // At the start the disk may have been too full for it.
         make_dir(&self.dir)?;
         file::make(&new, rows)?;
         let quarantined = unusable.map(|_| quarantine::add(&path)).transpose()?;
@@ -223,9 +226,9 @@ impl Place {
     }
 }
 
-impl Store for Place {
+impl Store for StateDir {
     fn open(&self, rows: &[Row]) -> Result<Database, JournalError> {
-        let found = file::look(&self.path(), &self.machine)?;
+        let found = file::inspect(&self.path(), &self.machine)?;
         if self.blind.load(Ordering::Relaxed) {
             let why = "it could not be read at the start; start the agent again, to go on with what it holds";
             return Err(JournalError::new("open", why, Kind::Disk));
@@ -235,12 +238,12 @@ impl Store for Place {
 
     fn holds(&self, row: &Row) {
         match row {
-            Row::Node(NODE_UID, uid) => self.record(|whose| whose.node_uid = Some(uid.clone())),
-            Row::Node(PAUSE, told) => {
-                self.record(|whose| whose.paused = serde_json::from_str(told).unwrap_or_default());
+            Row::Node(NODE_UID, uid) => self.record(|node_file| node_file.node_uid = Some(uid.clone())),
+            Row::Node(PAUSE, text) => {
+                self.record(|node_file| node_file.paused = serde_json::from_str(text).unwrap_or_default());
             }
-            Row::Node(WATCH, told) => self.record(|whose| {
-                whose.held = serde_json::from_str(told).ok().and_then(|watch| held(&watch));
+            Row::Node(WATCH, text) => self.record(|node_file| {
+                node_file.held = serde_json::from_str(text).ok().and_then(|watch| held(&watch));
             }),
             Row::Node(..) | Row::Pod(..) => {}
         }
@@ -251,9 +254,9 @@ impl Store for Place {
     }
 }
 
-/// What holds back whatever would follow from absence; the rest of it is worth nothing without the journal.
-fn held(watch: &WatchMemory) -> Option<WatchMemory> {
-    watch.held.is_some().then(|| WatchMemory {
+/// The part of the watch's state that blocks conclusions from absence. The rest needs the journal.
+fn held(watch: &WatchState) -> Option<WatchState> {
+    watch.held.is_some().then(|| WatchState {
         highest: 0,
         ..watch.clone()
     })

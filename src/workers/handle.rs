@@ -1,0 +1,129 @@
+//! Requests to the map of workers.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::{mpsc, oneshot};
+
+use super::kill::{Granted, Kill, Refused};
+use crate::{
+    model::{
+        mismatch::Mismatch,
+        pod::{PodUid, PodView},
+        trace::Trace,
+    },
+    object_name::ObjectName,
+    trace_recorder::TraceRecorder,
+};
+
+/// Sends requests to the map of workers. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct WorkersHandle {
+    requests: mpsc::Sender<Request>,
+}
+
+/// Requests that wait for the map.
+#[derive(Debug)]
+pub struct RequestReceiver(pub(super) mpsc::Receiver<Request>);
+
+#[derive(Debug)]
+pub(super) enum Request {
+    Overview(oneshot::Sender<Overview>),
+    Traces {
+        namespace: String,
+        name: String,
+        reply: oneshot::Sender<Vec<Trace>>,
+    },
+    Kill(Kill, oneshot::Sender<Result<Granted, Refused>>),
+    TraceRecorder(PodUid, oneshot::Sender<Option<Arc<TraceRecorder>>>),
+    ActivePod(ObjectName, oneshot::Sender<Option<Arc<PodView>>>),
+    TerminatingUids(oneshot::Sender<BTreeSet<PodUid>>),
+    Terminating(oneshot::Sender<BTreeMap<PodUid, Arc<PodView>>>),
+    Release(PodUid, Mismatch, oneshot::Sender<bool>),
+}
+
+/// All terminating pods at one time.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Overview {
+    /// Pods with a worker, longest first.
+    pub terminating: Vec<Trace>,
+    /// Pods of which nothing runs, and that are not deleted.
+    pub kept: usize,
+    /// Finished pods with an object that finalizers keep.
+    pub finished: usize,
+}
+
+// === impl WorkersHandle ===
+
+impl WorkersHandle {
+    /// A handle, and the receiver of its requests.
+    pub fn new() -> (Self, RequestReceiver) {
+        let (requests, received) = mpsc::channel(16);
+        (Self { requests }, RequestReceiver(received))
+    }
+
+    /// All terminating pods; `None` while the agent stops.
+    pub async fn overview(&self) -> Option<Overview> {
+        let (reply, response) = oneshot::channel();
+        self.requests.send(Request::Overview(reply)).await.ok()?;
+        response.await.ok()
+    }
+
+    /// Traces of the pods with this name, oldest first; `None` while the agent stops.
+    pub async fn traces(&self, namespace: &str, name: &str) -> Option<Vec<Trace>> {
+        let (reply, response) = oneshot::channel();
+        let request = Request::Traces {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            reply,
+        };
+        self.requests.send(request).await.ok()?;
+        response.await.ok()
+    }
+
+    /// Stops a pod; `None` while the agent stops.
+    pub async fn kill(&self, kill: Kill) -> Option<Result<Granted, Refused>> {
+        let (reply, response) = oneshot::channel();
+        self.requests.send(Request::Kill(kill, reply)).await.ok()?;
+        response.await.ok()
+    }
+
+    /// The trace recorder of a pod that terminates or has terminated, if there is one; `None` while the agent stops.
+    pub async fn record(&self, uid: PodUid) -> Option<Option<Arc<TraceRecorder>>> {
+        let (reply, response) = oneshot::channel();
+        self.requests.send(Request::TraceRecorder(uid, reply)).await.ok()?;
+        response.await.ok()
+    }
+
+    /// The pod with this name, if the API has it and it has no worker; `None` while the agent stops.
+    pub async fn active_pod(&self, name: ObjectName) -> Option<Option<Arc<PodView>>> {
+        let (reply, response) = oneshot::channel();
+        self.requests.send(Request::ActivePod(name, reply)).await.ok()?;
+        response.await.ok()
+    }
+
+    /// UIDs of all pods that terminate or have just finished; `None` while the agent stops.
+    pub async fn terminating_uids(&self) -> Option<BTreeSet<PodUid>> {
+        let (reply, response) = oneshot::channel();
+        self.requests.send(Request::TerminatingUids(reply)).await.ok()?;
+        response.await.ok()
+    }
+
+    /// Pods with a worker and something on the node, after all news so far; `None` while the agent stops.
+    pub async fn terminating(&self) -> Option<BTreeMap<PodUid, Arc<PodView>>> {
+        let (reply, response) = oneshot::channel();
+        self.requests.send(Request::Terminating(reply)).await.ok()?;
+        response.await.ok()
+    }
+
+    /// Approves a mismatch of a terminating pod. `false` if there is no such pod; `None` while the agent stops.
+    pub async fn release(&self, uid: PodUid, mismatch: Mismatch) -> Option<bool> {
+        let (reply, response) = oneshot::channel();
+        self.requests.send(Request::Release(uid, mismatch, reply)).await.ok()?;
+        response.await.ok()
+    }
+}
