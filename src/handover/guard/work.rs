@@ -103,13 +103,13 @@ impl Guard {
         // After the timeout, too: the caller starts a kubelet now.
         timeout(patience, idle).await.ok();
         // Also pods that an earlier run has not brought to a safe point, and those that a kubelet process interrupted.
-        let midway = self.journal.in_progress();
+        let in_progress = self.journal.in_progress();
         // A restarted agent must not become active again.
         self.journal.set_last_active(None);
         let mut state = self.lock();
         state.activity.hand_over(asked, reserve_for);
         self.cancel.notify_waiters();
-        let cut_short: BTreeSet<_> = state.activity.under_way().into_iter().chain(midway).collect();
+        let cut_short: BTreeSet<_> = state.activity.under_way().into_iter().chain(in_progress).collect();
         HandoverResult {
             cut_short: cut_short.into_iter().collect(),
         }
