@@ -98,7 +98,7 @@ pub async fn run_on(
         gc: gc.as_ref().map(CollectorThread::admin),
     });
     if !dry_run {
-        let (listener, file) = admin::listen(&socket).await.map_err(|error| {
+        let (listener, file) = admin::socket::listen(&socket).await.map_err(|error| {
             let is_taken = error.kind() == ErrorKind::AddrInUse;
             problems::admin_socket(&socket, &error, is_taken)
         })?;

@@ -12,6 +12,7 @@ pub mod manual;
 pub mod metrics;
 pub mod pause;
 mod progress;
+mod remedies;
 pub mod service;
 pub mod status;
 pub mod stop;

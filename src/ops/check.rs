@@ -1,10 +1,10 @@
 //! `check`: reports what would prevent the agent from working, without changes.
 
-use std::{io::ErrorKind, net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use std::{io::ErrorKind, net::SocketAddr, path::Path, sync::Arc};
 
 use jiff::Timestamp;
 
-use super::metrics;
+use super::{metrics, remedies::RENEW};
 use crate::{
     api::ApiClient,
     config::{PodSettings, Settings},
@@ -25,16 +25,11 @@ mod node;
 mod row;
 mod server;
 
-pub use cluster::RENEW as RENEW_COLLECTORS;
 use cluster::for_collector;
 pub use collector::collector_rights;
 use node::{journal, other_processes, runtime, socket};
 pub use row::{Row, Verdict, exit_code, table};
-pub use server::RENEW;
 use server::{Server, credentials};
-
-/// Timeout of each request to the API server or the runtime.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Checks everything that the agent needs.
 pub async fn run(settings: Settings) -> Vec<Row> {

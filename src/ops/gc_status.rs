@@ -13,7 +13,7 @@ use crate::{
         names::visible,
         report::WorkReport,
     },
-    ops::check::RENEW_COLLECTORS,
+    ops::remedies::RENEW_COLLECTORS,
 };
 
 /// The status of this agent's collector.

@@ -11,7 +11,10 @@ use tracing::{
 };
 use tracing_subscriber::{Layer, layer::Context, registry::LookupSpan};
 
-use super::logging::{Fields, LogQueue, MAX_VALUE};
+use super::logging::{
+    fields::{Fields, MAX_VALUE},
+    queue::LogQueue,
+};
 use crate::model::foreign::ForeignText;
 
 /// The socket of journald.

@@ -1,6 +1,7 @@
 //! Sets logging up: text on a terminal, journald fields under systemd, otherwise JSON.
 
-mod queue;
+pub(super) mod fields;
+pub(super) mod queue;
 
 use std::{
     fmt,
@@ -18,10 +19,7 @@ use std::{
 
 use jiff::Timestamp;
 use serde_json::{Map, Value};
-use tracing::{
-    Event, Subscriber,
-    field::{Field, Visit},
-};
+use tracing::{Event, Subscriber};
 use tracing_subscriber::{
     field::MakeExt as _,
     filter::Targets,
@@ -34,15 +32,15 @@ use tracing_subscriber::{
     util::SubscriberInitExt as _,
 };
 
-pub(super) use self::queue::LogQueue;
+use self::{
+    fields::{Fields, MAX_VALUE},
+    queue::LogQueue,
+};
 use super::journald::{self, Journald};
 use crate::model::foreign::{self, ForeignText};
 
 /// The filter without `RUST_LOG`. It hides messages of the clients' libraries: the agent logs the same failures with their pods.
 const DEFAULT_FILTER: &str = "info,kube_client=off,tower=warn,hyper=warn,h2=warn";
-
-/// Maximum length of a value, so that an entry fits into a datagram to journald.
-pub(super) const MAX_VALUE: usize = 16 << 10;
 
 /// The queue of lines, once logging was started.
 static QUEUE: OnceLock<Arc<LogQueue>> = OnceLock::new();
@@ -55,9 +53,6 @@ struct Line(Arc<LogQueue>);
 
 /// Formats a line as one JSON object with the fields of its event and its spans: `pod.uid` finds all lines of a pod.
 struct FlatJson;
-
-/// Collects the fields of an event.
-pub(super) struct Fields<'a>(pub &'a mut Map<String, Value>);
 
 /// Starts logging to the journal or to standard error.
 ///
@@ -184,31 +179,6 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> FormatEvent<S, JsonFields> for Flat
         }
         event.record(&mut Fields(&mut line));
         writeln!(writer, "{}", foreign::escape_json(Value::Object(line).to_string()))
-    }
-}
-
-// === impl Fields ===
-
-impl Visit for Fields<'_> {
-    fn record_u64(&mut self, field: &Field, value: u64) {
-        self.0.insert(field.name().to_owned(), value.into());
-    }
-
-    fn record_i64(&mut self, field: &Field, value: i64) {
-        self.0.insert(field.name().to_owned(), value.into());
-    }
-
-    fn record_bool(&mut self, field: &Field, value: bool) {
-        self.0.insert(field.name().to_owned(), value.into());
-    }
-
-    fn record_str(&mut self, field: &Field, value: &str) {
-        self.0
-            .insert(field.name().to_owned(), foreign::cut(value, MAX_VALUE).into());
-    }
-
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.record_str(field, &format!("{value:?}"));
     }
 }
 

@@ -12,7 +12,6 @@ use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use jiff::Timestamp;
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, text::encode},
@@ -102,12 +101,6 @@ pub async fn serve(admin: Arc<Admin>, listener: Arc<TcpListener>) {
             }
         }
     }
-}
-
-/// Time since the Unix epoch; `None` before it.
-fn since_epoch(time: Option<Timestamp>) -> Option<Duration> {
-    let seconds = u64::try_from(time?.as_second()).ok()?;
-    Some(Duration::from_secs(seconds))
 }
 
 async fn answer(admin: &Admin, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {

@@ -15,7 +15,7 @@ use crate::{
     housekeeping::LeftoverReport,
     journal::paused::Paused,
     node::runtime::RuntimeReport,
-    ops::{check::RENEW, progress::describe},
+    ops::{progress::describe, remedies::RENEW},
     watch::{SourceState, WatchReport},
     words::{counted, seconds, some_of},
     workers::Overview,

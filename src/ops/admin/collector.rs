@@ -8,7 +8,7 @@ use http_body_util::Full;
 use percent_encoding::percent_decode_str;
 use tokio::{sync::watch, time::Instant};
 
-use super::{error, json_answer};
+use super::respond::{error, json_answer};
 use crate::{
     api::{MetadataClient, escape},
     collector::{

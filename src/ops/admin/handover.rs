@@ -7,7 +7,10 @@ use http::{Response, StatusCode};
 use http_body_util::Full;
 use serde::{Deserialize, Serialize};
 
-use super::{PodsAdmin, error, json_answer};
+use super::{
+    respond::{error, json_answer},
+    state::PodsAdmin,
+};
 
 /// Path of the request.
 pub const HANDOVER: &str = "/v1/hand-back";

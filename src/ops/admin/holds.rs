@@ -6,7 +6,10 @@ use http_body_util::Full;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{JSON, PodsAdmin, error, json_answer, response, stopping};
+use super::{
+    respond::{JSON, error, json_answer, response, stopping},
+    state::PodsAdmin,
+};
 use crate::{
     handover::guard::holds::{ABSENCE, NODE_UID, SafetyHold, SafetyHolds},
     journal::JournalError,

@@ -6,7 +6,10 @@ use http_body_util::Full;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{PodsAdmin, error, json_answer};
+use super::{
+    respond::{error, json_answer},
+    state::PodsAdmin,
+};
 use crate::journal::paused::Paused;
 
 /// Path of `pause`.

@@ -8,7 +8,10 @@ use http_body_util::Full;
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
-use super::{PodsAdmin, error, json_answer};
+use super::{
+    respond::{error, json_answer},
+    state::PodsAdmin,
+};
 use crate::{
     model::{
         termination::{Eviction, is_reason},

@@ -7,7 +7,10 @@ use http::{Response, StatusCode};
 use http_body_util::Full;
 use percent_encoding::percent_decode_str;
 
-use super::{Admin, PodsAdmin, error, json_answer};
+use super::{
+    respond::{error, json_answer},
+    state::{Admin, PodsAdmin},
+};
 use crate::{
     api::escape,
     explanation::Explanation,

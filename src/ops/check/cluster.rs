@@ -14,19 +14,17 @@ use crate::{
     config::GcSettings,
     model::problems,
     node::effects::Effects,
+    ops::remedies::RENEW_COLLECTORS,
 };
 
 const WHAT: &str = "collector's server";
-/// Remedy for expiring credentials of the collector.
-pub const RENEW: &str = "renew what --gc-kubeconfig holds, as deploy/gc-kubeconfig.sh does (below /usr/share/doc/pod-teardown where the package is installed); the agent reads that file again by \
-    itself";
 
 /// Checks everything that the collector needs.
 pub(super) async fn for_collector(settings: &GcSettings) -> Vec<Row> {
     let mut rows = Vec::from_iter(credentials(
         "collector's credentials",
         "--gc-kubeconfig",
-        RENEW,
+        RENEW_COLLECTORS,
         &settings.kube,
         Timestamp::now(),
     ));

@@ -5,8 +5,8 @@ use std::{fmt::Display, iter, net::IpAddr, path::Path};
 use tokio::time::timeout;
 
 use super::{
-    REQUEST_TIMEOUT,
     row::{Row, Verdict},
+    server::REQUEST_TIMEOUT,
 };
 use crate::{
     config::PodSettings,
@@ -87,7 +87,7 @@ pub(super) fn journal(state_dir: &Path, machine: &Identity, agent_runs: bool) ->
 pub(super) async fn socket(path: &Path, agent_runs: bool) -> Row {
     const WHAT: &str = "admin socket";
     let problem = |why: &dyn Display, is_taken| Row::from_problem(WHAT, &problems::admin_socket(path, why, is_taken));
-    match timeout(REQUEST_TIMEOUT, admin::is_listened_on(path)).await {
+    match timeout(REQUEST_TIMEOUT, admin::socket::is_listened_on(path)).await {
         Ok(Ok(None)) => Row::ok(WHAT, "can be made"),
         Ok(Ok(Some(false))) => Row::ok(WHAT, "can be made; a dead agent's is replaced"),
         Ok(Ok(Some(true))) if agent_runs => {

@@ -1,14 +1,13 @@
 //! Checks the API server: connection, credentials, rights and the identity of the Node.
 
+use std::time::Duration;
+
 use http::Uri;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
 
-use super::{
-    REQUEST_TIMEOUT,
-    row::{Row, Verdict},
-};
+use super::row::{Row, Verdict};
 use crate::{
     api::{
         ApiClient, ApiError,
@@ -19,15 +18,15 @@ use crate::{
     node::identity::Identity,
 };
 
-/// Remedy for expiring credentials of a node. kubeadm does not renew a kubelet's client certificate.
-pub const RENEW: &str = "start the kubelet (`systemctl start kubelet`) for a while, with a bootstrap kubeconfig if the certificate has \
-    expired: it renews its own while it runs; or have a new one signed for system:node:NAME of group system:nodes";
 /// Remedy for missing rights.
 const USE_KUBELET_CREDENTIALS: &str = "name the kubelet's credentials with --kubeconfig, such as /etc/kubernetes/kubelet.conf (user \
     system:node:NAME, group system:nodes)";
 /// Remedy for errors that do not depend on the credentials.
 pub(super) const OTHER_ERROR: &str = "see what `kubectl get --raw /readyz` says and what is in the API server's log, and then \
     run the check again";
+
+/// Timeout of each request to the API server or the runtime.
+pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The API server, and what to check.
 pub(super) struct Server<'a> {
@@ -216,6 +215,7 @@ pub(super) mod tests {
 
     use super::*;
     use crate::node::effects::Effects;
+    use crate::ops::remedies::RENEW;
 
     /// Words of the remedy that names other credentials.
     pub const USE: &str = "the kubelet's credentials";

@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use jiff::Timestamp;
 
-use super::{page::Page, since_epoch};
+use super::page::{Page, since_epoch};
 use crate::{
     collector::{
         census::Tally,

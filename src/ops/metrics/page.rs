@@ -2,6 +2,7 @@
 
 use std::{fmt, time::Duration};
 
+use jiff::Timestamp;
 use prometheus_client::{
     encoding::{DescriptorEncoder, NoLabelSet},
     metrics::MetricType,
@@ -15,6 +16,12 @@ pub(super) struct Page<'a>(pub DescriptorEncoder<'a>);
 
 /// Maximum length of a label value, in bytes.
 const MAX_VALUE: usize = 256;
+
+/// Time since the Unix epoch; `None` before it.
+pub(super) fn since_epoch(time: Option<Timestamp>) -> Option<Duration> {
+    let seconds = u64::try_from(time?.as_second()).ok()?;
+    Some(Duration::from_secs(seconds))
+}
 
 /// Names and values of labels.
 type Labels<S, const N: usize> = [(&'static str, S); N];

@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use super::{page::Page, since_epoch};
+use super::page::{Page, since_epoch};
 use crate::{
     counters::Counts,
     handover::{

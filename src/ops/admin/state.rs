@@ -1,0 +1,149 @@
+//! What answers on the admin socket are made of.
+
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use tokio::{sync::watch, time::timeout};
+
+use super::{collector::CollectorAdmin, respond::STOPPING};
+use crate::{
+    api::ApiClient,
+    counters::{Counters, Counts},
+    handover::{guard::Guard, report::RoleReport},
+    housekeeping::LeftoverReport,
+    journal::Journal,
+    node::runtime::RuntimeReport,
+    ops::{logging, status::StatusReport},
+    watch::WatchReport,
+    workers::{Overview, WorkersHandle},
+};
+
+/// Shorter than the timeout of the client.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(4);
+
+/// Answers requests on the admin socket.
+pub struct Admin {
+    /// The node's name.
+    pub node: String,
+    /// When the agent was started.
+    pub since: Timestamp,
+    /// Whether effects are only logged.
+    pub dry_run: bool,
+    /// For requests about pods; `None` with `--pods never`.
+    pub pods: Option<PodsAdmin>,
+    /// For requests about the collector; `None` if this agent has none.
+    pub gc: Option<CollectorAdmin>,
+}
+
+/// Answers requests about pods.
+#[derive(Clone)]
+pub struct PodsAdmin {
+    /// State of the container runtime.
+    pub runtime: watch::Receiver<RuntimeReport>,
+    /// Decides whether the agent may act.
+    pub guard: Guard,
+    /// State of the watch.
+    pub watch: watch::Receiver<WatchReport>,
+    /// Leftovers of deleted pods on this node.
+    pub leftovers: watch::Receiver<LeftoverReport>,
+    /// The role; `None` without `--pods auto`.
+    pub role: Option<watch::Receiver<RoleReport>>,
+    /// How long a handover is valid while no kubelet is seen.
+    pub handover_validity: Duration,
+    /// The pod workers.
+    pub workers: WorkersHandle,
+    /// The journal.
+    pub journal: Journal,
+    /// Counters since the start.
+    pub counters: Arc<Counters>,
+    /// The API client, once it exists.
+    pub api: Arc<OnceLock<ApiClient>>,
+}
+
+// === impl Admin ===
+
+impl Admin {
+    /// The status of the agent; `None` while it stops.
+    pub async fn report(&self) -> Option<StatusReport> {
+        let mut report = StatusReport {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            since: self.since,
+            node: self.node.clone(),
+            dry_run: self.dry_run,
+            log_lines_dropped: logging::dropped(),
+            panics: logging::panics(),
+            takes_pods: self.pods.is_some(),
+            collector: self.gc.as_ref().map(CollectorAdmin::summary),
+            ..StatusReport::default()
+        };
+        if let Some(pods) = &self.pods
+            && !pods.add_to(&mut report).await
+        {
+            return None;
+        }
+        Some(report)
+    }
+}
+
+// === impl PodsAdmin ===
+
+impl PodsAdmin {
+    /// Waits for an answer of the pod workers. A command whose answer was not awaited has no effect.
+    ///
+    /// # Errors
+    /// When the runtime was never reached, the agent stops, or there is no answer within [`ANSWER_TIMEOUT`].
+    pub(super) async fn in_time<T>(&self, query: impl Future<Output = Option<T>>) -> Result<T, String> {
+        // The workers answer once the runtime has been reached.
+        let RuntimeReport { version, error } = self.runtime.borrow().clone();
+        if version.is_none() {
+            let why = error.map_or_else(String::new, |error| format!(": {error}"));
+            return Err(format!("the container runtime has not been reached yet{why}"));
+        }
+        match timeout(ANSWER_TIMEOUT, query).await {
+            Ok(answer) => answer.ok_or_else(|| STOPPING.to_owned()),
+            Err(_) => Err(format!(
+                "the agent did not come to it within {ANSWER_TIMEOUT:?}; see its log"
+            )),
+        }
+    }
+
+    /// Adds the status of pods; `false` while the agent stops.
+    async fn add_to(&self, report: &mut StatusReport) -> bool {
+        report.runtime = self.runtime.borrow().clone();
+        // The workers answer once the runtime has been reached.
+        let pods = match report.runtime.version {
+            Some(_) => self.workers.overview().await,
+            None => Some(Overview::default()),
+        };
+        let Some(pods) = pods else {
+            return false;
+        };
+        let trouble = self.journal.trouble();
+        report.held = self.guard.why_blocked();
+        report.node_uid_held = self.guard.has_node_uid_mismatch();
+        report.paused = self.guard.paused();
+        report.credentials_end = self.api.get().and_then(ApiClient::credentials_end);
+        report.understudy = self.role.as_ref().map(|role| role.borrow().clone());
+        report.watch = self.watch.borrow().clone();
+        // A query for a single pod can find out between two lists.
+        let hold = self.guard.absence_hold();
+        report.watch.held = hold.or_else(|| report.watch.held.take());
+        report.house = self.leftovers.borrow().clone();
+        report.pods = pods;
+        report.journal = trouble.error.map(|error| error.to_string());
+        let quarantined = self.journal.quarantined();
+        report.journal_asides = quarantined.iter().map(|path| path.display().to_string()).collect();
+        let cost = self.journal.cost();
+        report.counters = Counts {
+            journal_writes_failed: trouble.failed,
+            journal_commits: cost.commits,
+            journal_commits_us: u64::try_from(cost.took.as_micros()).unwrap_or(u64::MAX),
+            ..self.counters.counts()
+        };
+        true
+    }
+}

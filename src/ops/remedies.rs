@@ -1,0 +1,8 @@
+//! Remedies that both `check` and `status` show.
+
+/// Remedy for expiring credentials of a node. kubeadm does not renew a kubelet's client certificate.
+pub const RENEW: &str = "start the kubelet (`systemctl start kubelet`) for a while, with a bootstrap kubeconfig if the certificate has \
+    expired: it renews its own while it runs; or have a new one signed for system:node:NAME of group system:nodes";
+/// Remedy for expiring credentials of the collector.
+pub const RENEW_COLLECTORS: &str = "renew what --gc-kubeconfig holds, as deploy/gc-kubeconfig.sh does (below /usr/share/doc/pod-teardown where the package is installed); the agent reads that file again by \
+    itself";
