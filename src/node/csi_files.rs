@@ -42,7 +42,7 @@ pub struct VolumeData {
     pub node: Option<String>,
     /// Name of the PersistentVolume, or of the volume in the pod.
     pub spec_name: Option<String>,
-    /// Who made the volume.
+    /// Lifecycle mode of the volume.
     pub lifecycle: Lifecycle,
 }
 

@@ -78,7 +78,7 @@ pub enum GrpcError {
 pub struct Call {
     /// Name of the call.
     pub name: &'static str,
-    /// Who is called.
+    /// The called peer.
     pub peer: Peer,
     /// ID of a container or sandbox, UID of a pod, a path, or claims; may be empty.
     pub target: String,

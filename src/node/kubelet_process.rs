@@ -87,7 +87,7 @@ pub fn with_pid(proc: &Path, pid: i32, local: &LocalKubelet) -> io::Result<Optio
     }
 }
 
-/// The process with this pid, if it is a kubelet that counts whatever its name is: it has one of these listening sockets.
+/// The process with this pid, if it is a kubelet that counts under any name: it has one of these listening sockets.
 fn by_socket(proc: &Path, pid: i32, listeners: &Listeners, local: &LocalKubelet) -> io::Result<Option<KubeletProcess>> {
     let dir = proc.join(pid.to_string());
     if listeners.is_empty() || !rights::may_mount(proc, &dir) {
@@ -104,7 +104,7 @@ fn by_socket(proc: &Path, pid: i32, listeners: &Listeners, local: &LocalKubelet)
 fn by_name(proc: &Path, pid: i32, local: &LocalKubelet) -> io::Result<Option<KubeletProcess>> {
     let dir = proc.join(pid.to_string());
     let Some(kind) = kind(&dir)? else { return Ok(None) };
-    // First of all: a kubelet mounts, so a process that cannot mount is no kubelet, whatever its name and arguments are.
+    // First of all: a kubelet mounts, so a process that cannot mount is no kubelet, even with a kubelet's name and arguments.
     if !rights::may_mount(proc, &dir) {
         return Ok(None);
     }

@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(find_mounting_process(proc.path(), &[(8, 17)], nowhere), Ok(None));
         assert!(find_mounting_process(Path::new("/no/such/proc"), &[(8, 1)], nowhere).is_err());
 
-        // A process of a namespace that cannot tell any more does not stand for the others in it.
+        // If an exiting process has no table, another one of its namespace is read.
         let exited = proc.path().join("6");
         fs::create_dir_all(exited.join("ns")).unwrap();
         symlink("mnt:[2]", exited.join("ns/mnt")).unwrap();

@@ -36,7 +36,7 @@ pub enum ForceUnmount {
 /// Settings of unmounts, and those that hang. Clones share the latter.
 #[derive(Clone)]
 pub struct Unmounting {
-    /// Who does it.
+    /// What executes them.
     pub backend: UnmountBackend,
     /// When unmounts are forced.
     pub force: ForceUnmount,

@@ -33,11 +33,11 @@ pub(super) enum Kind {
     Candidate,
     /// By these arguments, if they are not none.
     Wrapper(&'static [&'static [u8]]),
-    /// Whatever its name: it listens where only a kubelet does.
+    /// Of any name: it listens on a kubelet's sockets.
     Listener,
 }
 
-/// By its name. A process that is gone by now is none; one whose name cannot be read may be any.
+/// The kind by its name. `None` if the process has exited; an unreadable name may be any.
 pub(super) fn kind(dir: &Path) -> io::Result<Option<Kind>> {
     // A name has 15 bytes and a newline at most. Not `fs::read`, which asks for the size and the end, too.
     let mut name = [0; 32];

@@ -468,7 +468,7 @@ fn process_of_any_name_counts_if_it_listens_on_a_kubelet_socket() {
     assert_eq!(found(), []);
     fs::rename(proc.join("6"), machine.path("container")).unwrap();
 
-    // A kubelet's device plugin socket has the same path whatever its --root-dir is.
+    // A kubelet's device plugin socket does not depend on its --root-dir.
     listens(&in_ours(device_plugins), "00010000");
     let endpoint = "--container-runtime-endpoint=unix:///run/other.sock";
     has_socket(&machine.process_here(7, "main", &["main", "--root-dir=/x"]), 77);
@@ -568,7 +568,7 @@ fn answer_counts_only_from_a_possible_kubelet() {
     fs::create_dir(socket.parent().unwrap()).unwrap();
     let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
     assert!(is_kubelets_answer(&proc, at(ports[0]), Some(10)).unwrap());
-    // Whatever keeps its sockets from being seen.
+    // Its sockets cannot be read.
     fs::write(machine.path("proc/7/fd"), "").unwrap();
     assert!(is_kubelets_answer(&proc, at(ports[0]), None).is_err());
 }
@@ -625,7 +625,7 @@ fn unreadable_name_may_be_a_kubelet_but_an_exited_process_is_none() {
     let dir = machine.process(5, "sleep", &["sleep"]);
     fs::remove_file(dir.join("comm")).unwrap();
     assert_eq!(machine.found(), [], "it has ended");
-    // Whatever else keeps a name from being read, such as too many open files.
+    // The name cannot be read, as with too many open files.
     fs::create_dir(dir.join("comm")).unwrap();
     assert!(find(&machine.path("proc"), &ours(&root)).is_err());
     assert!(with_pid(&machine.path("proc"), 5, &ours(&root)).is_err());

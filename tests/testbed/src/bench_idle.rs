@@ -1,4 +1,4 @@
-//! The bench of standing by: an agent that has nothing to do beside a kubelet that runs a node full of pods.
+//! The standby benchmark: an idle agent beside a kubelet that runs a node full of pods.
 //!
 //! `plan → control plane, containerd, kubelet → pods → agent → samples → table`. Everything is real, and the agent gets
 //! no requests while it is measured.
