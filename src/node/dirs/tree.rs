@@ -138,7 +138,7 @@ impl Walk<'_> {
         let found = opened.and_then(|fd| location(&fd).map(|found| (fd, found)));
         match found {
             Ok((_, found)) if !found.is_on_mount_of(self.base.location) => {
-                self.report_failure(&name, Cause::OtherFileSystem)
+                self.report_failure(&name, Cause::OtherFileSystem);
             }
             Ok((fd, found)) => {
                 let above = self

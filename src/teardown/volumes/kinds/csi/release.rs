@@ -170,7 +170,7 @@ async fn unstage(
         Err(not_done) => {
             not_done
                 .unless_unpublished(storage, VERB, identity, global, approved)
-                .await?
+                .await?;
         }
     }
     if !table(storage).await?.mounts_at_or_below(&[global]).is_empty() {
