@@ -10,25 +10,19 @@
 //! of it is salvaged.
 
 use std::{
-    collections::{BTreeMap, HashMap},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
-use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
 use tokio::{
     sync::{mpsc, oneshot},
     time::timeout,
 };
 
-use crate::{
-    model::pod::PodUid,
-    node::{identity::Identity, kubelet_process::start::KubeletStart, threads::Blocking},
-    teardown::journal::PodEntry,
-};
+use crate::node::{identity::Identity, threads::Blocking};
 
+mod entries;
 mod error;
 mod file;
 mod header;
@@ -39,90 +33,34 @@ pub mod paused;
 pub mod peek;
 mod pods;
 mod quarantine;
+mod row;
 pub mod seen;
 mod simulated_disk;
+mod state;
 mod state_dir;
 mod writer;
 
+pub use entries::WatchState;
 pub use error::JournalError;
-use file::{Contents, HEADER, NODE_UID, WATCH};
-use header::Header;
+use error::PATIENCE;
+pub use file::FILE;
 pub use header::Unusable;
-use last_active::LastActive;
-use paused::Paused;
-use seen::Seen;
+use row::{NODE_UID, Row};
+pub use simulated_disk::Disk;
 use simulated_disk::SimulatedDisk;
+pub use state::{Cost, Trouble};
+use state::{State, lock};
 use state_dir::StateDir;
-use writer::{Row, Store, Table, Write, Writer};
+use writer::{Store, Write, Writer};
 
-/// File in the state directory.
-pub const FILE: &str = "journal.redb";
-/// Longest wait for the disk: grace periods run meanwhile.
-const PATIENCE: Duration = Duration::from_secs(2);
 /// Longest wait for a disk that already hangs.
 const SHORT_PATIENCE: Duration = Duration::from_millis(100);
-
-/// A disk of a simulation.
-#[derive(Clone)]
-pub struct Disk {
-    /// Reads all bytes of the disk.
-    pub read: Arc<dyn Fn() -> std::io::Result<Vec<u8>> + Send + Sync>,
-    /// Opens the database on it.
-    pub open: Arc<dyn Fn() -> Result<redb::Database, redb::DatabaseError> + Send + Sync>,
-}
-
-/// State of the watch that must survive a restart.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WatchState {
-    /// The highest resourceVersion seen. A complete list with an older one is of a restored etcd.
-    pub highest: u64,
-    /// Why absence proves nothing.
-    pub held: Option<String>,
-    /// Since when.
-    #[serde(default)]
-    pub since: Option<Timestamp>,
-}
 
 /// The journal. Clones share it.
 #[derive(Clone)]
 pub struct Journal {
     state: Arc<Mutex<State>>,
     writes: mpsc::UnboundedSender<Write>,
-}
-
-#[derive(Default)]
-struct State {
-    header: Option<Header>,
-    node_uid: Option<String>,
-    /// Why the recorded Node UID cannot be read.
-    unread: Option<String>,
-    watch: WatchState,
-    paused: Option<Paused>,
-    turn: Option<LastActive>,
-    kubelet: Option<KubeletStart>,
-    pods: HashMap<PodUid, PodEntry>,
-    seen: BTreeMap<PodUid, Seen>,
-    trouble: Trouble,
-    cost: Cost,
-    quarantined: Vec<PathBuf>,
-}
-
-/// Cost of durable writes since the start.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Cost {
-    /// Number of commits.
-    pub commits: u64,
-    /// Their total duration.
-    pub took: Duration,
-}
-
-/// Write errors.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Trouble {
-    /// Why the journal cannot be written now.
-    pub error: Option<JournalError>,
-    /// Failed writes since the start.
-    pub failed: u64,
 }
 
 // === impl Journal ===
@@ -253,59 +191,6 @@ impl Journal {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
-    }
-}
-
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-// === impl State ===
-
-impl State {
-    /// The state in a journal of this node.
-    fn of(contents: Contents, machine: &Identity) -> Self {
-        Self {
-            header: Some(Header::of(machine, contents.header.as_ref())),
-            node_uid: contents.node_uid,
-            watch: contents.watch,
-            paused: contents.paused,
-            turn: contents.turn,
-            kubelet: contents.kubelet,
-            pods: contents.pods,
-            seen: contents.seen,
-            ..Self::default()
-        }
-    }
-
-    fn rows(&self) -> Vec<Row> {
-        let header = self.header.iter().map(Header::row);
-        let uid = self.node_uid.iter().map(|uid| Row::Node(NODE_UID, uid.clone()));
-        let pods = self.pods.iter();
-        let seen = self.seen.iter();
-        header
-            .chain(uid)
-            .chain([
-                self.watch.row(),
-                Paused::row(self.paused.as_ref()),
-                LastActive::row(self.turn.as_ref()),
-                kubelet::row(self.kubelet.as_ref()),
-            ])
-            .chain(pods.map(|(uid, entry)| Row::Pod(Table::Terminations, uid.clone(), Some(entry.bytes()))))
-            .chain(seen.map(|(uid, seen)| Row::Pod(Table::Seen, uid.clone(), Some(seen.bytes()))))
-            .collect()
-    }
-}
-
-impl WatchState {
-    fn row(&self) -> Row {
-        Row::Node(WATCH, serde_json::to_string(self).unwrap_or_default())
-    }
-}
-
-impl Header {
-    fn row(&self) -> Row {
-        Row::Node(HEADER, serde_json::to_string(self).unwrap_or_default())
     }
 }
 

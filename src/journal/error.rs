@@ -1,11 +1,14 @@
 //! Errors of the journal and their consequences.
 
-use std::io;
+use std::{io, time::Duration};
 
 use nix::errno::Errno;
 use thiserror::Error;
 
-use super::{PATIENCE, header::Unusable};
+use super::header::Unusable;
+
+/// Longest wait for the disk: grace periods run meanwhile.
+pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A journal that cannot be read or written.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]

@@ -17,13 +17,10 @@ use redb::{
 use serde::de::DeserializeOwned;
 
 use super::{
-    JournalError, WatchState,
-    error::{self, Kind, failed},
+    entries::{LastActive, Paused, Seen, WatchState},
+    error::{self, JournalError, Kind, failed},
     header::{Header, Unusable},
-    last_active::LastActive,
-    paused::Paused,
-    seen::Seen,
-    writer::{Row, Table},
+    row::{HEADER, KUBELET, NODE_UID, PAUSE, Row, TURN, Table, WATCH},
 };
 use crate::{
     model::pod::PodUid,
@@ -31,16 +28,12 @@ use crate::{
     teardown::journal::PodEntry,
 };
 
+/// File in the state directory.
+pub const FILE: &str = "journal.redb";
 pub(super) const PODS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("pods-v1");
 /// One small row for each pod. Older agents ignore the table.
 pub(super) const SEEN: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("seen-v1");
 pub(super) const NODE: TableDefinition<'_, &str, &str> = TableDefinition::new("node-v1");
-pub(super) const NODE_UID: &str = "uid";
-pub(super) const WATCH: &str = "watch";
-pub(super) const HEADER: &str = "header";
-pub(super) const PAUSE: &str = "paused";
-pub(super) const TURN: &str = "turn";
-pub(super) const KUBELET: &str = "kubelet";
 /// The journal has a few hundred bytes for each terminating pod. The library's default is a gigabyte.
 const CACHE_BYTES: usize = 256 << 10;
 /// A longer file is not a journal, and is not read.

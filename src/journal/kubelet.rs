@@ -1,16 +1,7 @@
 //! Flags of this node's kubelet when it was last seen.
 
-use super::{
-    Journal,
-    file::KUBELET,
-    writer::{Row, Write},
-};
+use super::{Journal, entries::kubelet_row, writer::Write};
 use crate::node::kubelet_process::start::KubeletStart;
-
-/// The row in the journal.
-pub(super) fn row(kubelet: Option<&KubeletStart>) -> Row {
-    Row::Node(KUBELET, serde_json::to_string(&kubelet).unwrap_or_default())
-}
 
 // === impl Journal ===
 
@@ -25,7 +16,7 @@ impl Journal {
         let mut state = self.lock();
         let kubelet = Some(kubelet);
         if state.kubelet != kubelet {
-            self.send(Write::Row(row(kubelet.as_ref())));
+            self.send(Write::Row(kubelet_row(kubelet.as_ref())));
             state.kubelet = kubelet;
         }
     }

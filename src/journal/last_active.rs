@@ -1,31 +1,7 @@
 //! The active role of this agent, which survives a restart.
 
-use serde::{Deserialize, Serialize};
-
-use super::{
-    Journal,
-    file::TURN,
-    writer::{Row, Write},
-};
-use crate::clock::Mark;
-
-/// This agent was active, and no kubelet was seen.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LastActive {
-    /// The last time.
-    pub at: Mark,
-    /// The kubelet's Lease when it was last seen. No kubelet has renewed it since.
-    pub lease: String,
-}
-
-// === impl LastActive ===
-
-impl LastActive {
-    /// The row in the journal, also for an agent that is not active.
-    pub(super) fn row(turn: Option<&Self>) -> Row {
-        Row::Node(TURN, serde_json::to_string(&turn).unwrap_or_default())
-    }
-}
+pub use super::entries::LastActive;
+use super::{Journal, writer::Write};
 
 // === impl Journal ===
 

@@ -9,7 +9,11 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::{WatchState, error, error::JournalError, file, header, paused::Paused};
+use super::{
+    entries::{Paused, WatchState},
+    error::{self, JournalError},
+    file, header,
+};
 use crate::node::identity::Identity;
 
 /// Beside the journal.

@@ -1,37 +1,7 @@
 //! The pause of the agent by a user, which a restart does not end.
 
-use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
-
-use super::{
-    Journal, JournalError,
-    file::PAUSE,
-    writer::{Row, Write},
-};
-
-/// A user has paused the agent: no termination begins.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Paused {
-    /// When it was paused.
-    pub since: Timestamp,
-    /// Name of the user.
-    pub by: String,
-}
-
-// === impl Paused ===
-
-impl Paused {
-    /// Why no termination begins.
-    pub fn why(&self) -> String {
-        let Self { since, by } = self;
-        format!("paused since {since:.0} by {by}, until pod-teardown resume")
-    }
-
-    /// The row in the journal, also for an agent that is not paused.
-    pub(super) fn row(paused: Option<&Self>) -> Row {
-        Row::Node(PAUSE, serde_json::to_string(&paused).unwrap_or_default())
-    }
-}
+pub use super::entries::Paused;
+use super::{Journal, error::JournalError, writer::Write};
 
 // === impl Journal ===
 

@@ -8,8 +8,9 @@ use std::{
 use redb::{DatabaseError, ReadOnlyDatabase};
 
 use super::{
-    FILE, JournalError, Unusable,
-    file::{self, Found},
+    error::JournalError,
+    file::{self, FILE, Found},
+    header::Unusable,
     node_file, quarantine,
 };
 use crate::node::{

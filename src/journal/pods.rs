@@ -4,7 +4,8 @@ use futures::future::{BoxFuture, FutureExt as _};
 
 use super::{
     Journal,
-    writer::{Row, Table, Write},
+    row::{Row, Table},
+    writer::Write,
 };
 use crate::{
     model::pod::{PodRef, PodUid},

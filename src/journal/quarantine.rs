@@ -10,7 +10,10 @@ use std::{
 use jiff::Timestamp;
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 
-use super::{FILE, JournalError, error};
+use super::{
+    error::{self, JournalError},
+    file::FILE,
+};
 
 /// A disk that damages every journal must not be filled with them: the agent then continues without a journal.
 const LIMIT: usize = 32;

@@ -1,43 +1,13 @@
 //! The pods that the API server has shown on this node. Leftovers of a deleted pod may be removed only if it is one of these.
 //! Written lazily.
 
-use serde::{Deserialize, Serialize};
-
+pub use super::entries::Seen;
 use super::{
     Journal,
-    writer::{Row, Table, Write},
+    row::{Row, Table},
+    writer::Write,
 };
 use crate::model::pod::{PodRef, PodUid, PodView};
-
-/// A pod that the API server has shown on this node.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Seen {
-    /// Namespace.
-    pub namespace: String,
-    /// Name.
-    pub name: String,
-    /// It was terminating or removed at the last update.
-    #[serde(default)]
-    #[serde(rename = "ends")]
-    pub terminates: bool,
-}
-
-// === impl Seen ===
-
-impl Seen {
-    /// The pod with this UID.
-    pub fn pod(&self, uid: &PodUid) -> PodRef {
-        PodRef {
-            uid: uid.clone(),
-            namespace: self.namespace.as_str().into(),
-            name: self.name.as_str().into(),
-        }
-    }
-
-    pub(super) fn bytes(&self) -> Vec<u8> {
-        serde_json::to_vec(self).unwrap_or_default()
-    }
-}
 
 // === impl Journal ===
 

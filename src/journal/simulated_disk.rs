@@ -1,16 +1,28 @@
 //! A journal on a disk of a simulation, without files and quarantine.
 
-use redb::Database;
+use std::{io, sync::Arc};
+
+use redb::{Database, DatabaseError};
 
 use super::{
-    Disk, JournalError, State,
-    error::{self, failed},
+    error::{self, JournalError, failed},
     file::{self, Contents},
-    writer::{Row, Store},
+    row::Row,
+    state::State,
+    writer::Store,
 };
 use crate::node::identity::Identity;
 
 /// A disk of a simulation.
+#[derive(Clone)]
+pub struct Disk {
+    /// Reads all bytes of the disk.
+    pub read: Arc<dyn Fn() -> io::Result<Vec<u8>> + Send + Sync>,
+    /// Opens the database on it.
+    pub open: Arc<dyn Fn() -> Result<Database, DatabaseError> + Send + Sync>,
+}
+
+/// The store on it.
 pub(super) struct SimulatedDisk(pub Disk);
 
 // === impl SimulatedDisk ===

@@ -11,12 +11,15 @@ use std::{
 use redb::Database;
 
 use super::{
-    FILE, JournalError, State, Unusable, WatchState,
-    error::{self, Kind},
-    file::{self, Contents, Found, HEADER, NODE_UID, PAUSE, WATCH},
+    entries::WatchState,
+    error::{self, JournalError, Kind},
+    file::{self, Contents, FILE, Found},
+    header::Unusable,
     node_file::{self, NodeFile},
     quarantine,
-    writer::{Row, Store},
+    row::{HEADER, NODE_UID, PAUSE, Row, WATCH},
+    state::State,
+    writer::Store,
 };
 use crate::node::{
     host::PROC,

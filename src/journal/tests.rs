@@ -7,7 +7,16 @@ use std::{
 use redb::{Database, StorageBackend};
 use tokio::time::{advance, sleep};
 
-use super::{error::failed, writer::LONGEST_PAUSE, *};
+use jiff::Timestamp;
+
+use super::{
+    entries::Paused,
+    error::failed,
+    header::Header,
+    row::{HEADER, PAUSE, WATCH},
+    writer::LONGEST_PAUSE,
+    *,
+};
 use crate::{
     clock::BootClock,
     model::{

@@ -12,8 +12,13 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::{JournalError, State, Trouble, file, lock};
-use crate::{model::pod::PodUid, node::threads::Blocking};
+use super::{
+    error::JournalError,
+    file,
+    row::Row,
+    state::{State, Trouble, lock},
+};
+use crate::node::threads::Blocking;
 
 /// How long changes without a waiter are batched. A crash loses them. A commit costs two syncs of the disk, and pods seldom
 /// terminate alone.
@@ -29,22 +34,6 @@ pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 pub(super) enum Write {
     Row(Row),
     Durable(Waiter),
-}
-
-/// A row to write.
-#[derive(Debug, Clone)]
-pub(super) enum Row {
-    Pod(Table, PodUid, Option<Vec<u8>>),
-    Node(&'static str, String),
-}
-
-/// Tables of pods.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Table {
-    /// Terminating pods.
-    Terminations,
-    /// Pods that the API server has shown.
-    Seen,
 }
 
 pub(super) type Waiter = oneshot::Sender<Result<(), JournalError>>;

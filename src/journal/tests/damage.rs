@@ -6,6 +6,7 @@ use proptest::{prelude::*, test_runner::Config};
 
 use super::*;
 use crate::journal::file::{Contents, Found, inspect};
+use crate::model::pod::PodUid;
 
 /// A closed journal, with all entries that it ever had.
 struct Good {
@@ -179,7 +180,7 @@ async fn unreadable_row_quarantines_the_journal_and_keeps_the_node_uid() {
         },
         |transaction| {
             let mut node = transaction.open_table(file::NODE).unwrap();
-            node.insert(file::PAUSE, "{").unwrap();
+            node.insert(PAUSE, "{").unwrap();
         },
     ];
     for (tamper_with, named) in row.into_iter().zip(["UID torn", "UID binary", "row paused"]) {

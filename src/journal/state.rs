@@ -1,0 +1,97 @@
+//! The copy of the journal in memory.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    path::PathBuf,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use super::{
+    entries::{LastActive, Paused, Seen, WatchState, kubelet_row},
+    error::JournalError,
+    file::Contents,
+    header::Header,
+    row::{NODE_UID, Row, Table},
+};
+use crate::{
+    model::pod::PodUid,
+    node::{identity::Identity, kubelet_process::start::KubeletStart},
+    teardown::journal::PodEntry,
+};
+
+#[derive(Default)]
+pub(super) struct State {
+    pub header: Option<Header>,
+    pub node_uid: Option<String>,
+    /// Why the recorded Node UID cannot be read.
+    pub unread: Option<String>,
+    pub watch: WatchState,
+    pub paused: Option<Paused>,
+    pub turn: Option<LastActive>,
+    pub kubelet: Option<KubeletStart>,
+    pub pods: HashMap<PodUid, PodEntry>,
+    pub seen: BTreeMap<PodUid, Seen>,
+    pub trouble: Trouble,
+    pub cost: Cost,
+    pub quarantined: Vec<PathBuf>,
+}
+
+/// Cost of durable writes since the start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// Number of commits.
+    pub commits: u64,
+    /// Their total duration.
+    pub took: Duration,
+}
+
+/// Write errors.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Trouble {
+    /// Why the journal cannot be written now.
+    pub error: Option<JournalError>,
+    /// Failed writes since the start.
+    pub failed: u64,
+}
+
+pub(super) fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+// === impl State ===
+
+impl State {
+    /// The state in a journal of this node.
+    pub fn of(contents: Contents, machine: &Identity) -> Self {
+        Self {
+            header: Some(Header::of(machine, contents.header.as_ref())),
+            node_uid: contents.node_uid,
+            watch: contents.watch,
+            paused: contents.paused,
+            turn: contents.turn,
+            kubelet: contents.kubelet,
+            pods: contents.pods,
+            seen: contents.seen,
+            ..Self::default()
+        }
+    }
+
+    pub fn rows(&self) -> Vec<Row> {
+        let header = self.header.iter().map(Header::row);
+        let uid = self.node_uid.iter().map(|uid| Row::Node(NODE_UID, uid.clone()));
+        let pods = self.pods.iter();
+        let seen = self.seen.iter();
+        header
+            .chain(uid)
+            .chain([
+                self.watch.row(),
+                Paused::row(self.paused.as_ref()),
+                LastActive::row(self.turn.as_ref()),
+                kubelet_row(self.kubelet.as_ref()),
+            ])
+            .chain(pods.map(|(uid, entry)| Row::Pod(Table::Terminations, uid.clone(), Some(entry.bytes()))))
+            .chain(seen.map(|(uid, seen)| Row::Pod(Table::Seen, uid.clone(), Some(seen.bytes()))))
+            .collect()
+    }
+}
