@@ -27,7 +27,7 @@ use crate::node::effects::Effects;
 /// Accept header of a request for one object.
 const OBJECT: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
 const JSON: &str = "application/json";
-/// Watches over one connection. The API server allows 100 simultaneous requests.
+/// Watches over one connection. The API server allows 100 concurrent streams per HTTP/2 connection.
 const WATCHES_PER_CONNECTION: usize = 64;
 /// Interval of checks for renewed credentials.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(20);

@@ -170,7 +170,7 @@ impl Effects {
         self.threads.run_blocking(move || work(&effects)).await
     }
 
-    /// Polls `work`, and asks the gate before each poll. Does not notice on its own that the gate block_signal. What an
+    /// Polls `work`, and asks the gate before each poll. Does not notice by itself that the gate blocks. What an
     /// interrupted `work` did is unknown.
     pub async fn run_checked<F: Future>(&self, work: F) -> Result<F::Output, EffectsBlocked> {
         tokio::pin!(work);
@@ -181,7 +181,7 @@ impl Effects {
         .await
     }
 
-    /// Polls `work`, and drops it as soon as the gate block_signal, since a kubelet may be about to do the same.
+    /// Polls `work`, and drops it as soon as the gate blocks, since a kubelet may be about to do the same.
     pub async fn run_until_blocked<F: Future>(&self, work: F) -> Result<F::Output, EffectsBlocked> {
         tokio::select! {
             biased;

@@ -58,7 +58,10 @@ pub fn find(proc: &Path, local: &LocalKubelet) -> io::Result<Vec<KubeletProcess>
     }
 }
 
-/// All that `probe_pid` finds; its error when it finds none.
+/// All kubelets that `probe_pid` finds.
+///
+/// # Errors
+/// The last error of `probe_pid`, if it found none.
 fn collect(
     pids: &[i32],
     probe_pid: impl Fn(i32) -> io::Result<Option<KubeletProcess>>,

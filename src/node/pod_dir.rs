@@ -101,7 +101,7 @@ impl PodDir {
         }
     }
 
-    /// Whether no volume is leftovers, on disk and in the mount table. Blocks.
+    /// Whether no volume is left, on disk and in the mount table. Blocks.
     pub fn is_clean(&self, mounts: &Mounts) -> Result<bool, Fault> {
         Ok(self.leftovers(mounts)?.is_empty())
     }

@@ -36,7 +36,7 @@ impl FileSystem {
     /// The file system that is active on this device now. `sys_block` is `/sys/block`.
     ///
     /// # Errors
-    /// If the kernel's lists cannot be read. A device that is detached is none.
+    /// If the kernel's lists cannot be read. A detached device is not an error.
     pub fn on(device: (u32, u32), sys_block: &Path) -> Result<Self, Fault> {
         let sys = sys_block.parent().unwrap_or(sys_block);
         let link = sys.join(format!("dev/block/{}:{}", device.0, device.1));

@@ -1,4 +1,4 @@
-//! Traits that an embedder of teardown implements, besides [`PodJournal`](super::journal::PodJournal).
+//! Traits that the caller of teardown implements, besides [`PodJournal`](super::journal::PodJournal).
 
 use std::{borrow::Cow, collections::BTreeMap, future::pending, sync::Arc, time::Duration};
 

@@ -246,8 +246,8 @@ fn unless_approved(
 }
 
 /// Whether the processes in this child cgroup of the pod are of its containers. An empty name is the pod's own cgroup. Runtimes
-/// name a cgroup by the ID of its container or sandbox. A user has moved processes to the pod's own cgroup: they may be killed if
-/// the runtime has containers of the pod.
+/// name a cgroup by the ID of its container or sandbox. Processes directly in the pod's cgroup were moved there by a user. They
+/// count as known if the runtime has containers of the pod.
 fn is_known(observed: &RuntimePod, child: &str) -> bool {
     if child.is_empty() {
         return !observed.containers.is_empty();

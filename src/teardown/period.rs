@@ -1,4 +1,4 @@
-//! The running grace period of one pod. It begin with the first effect: a busy node or an unreachable runtime does not use it
+//! The running grace period of one pod. It begins with the first effect: a busy node or an unreachable runtime does not use it
 //! up. Once begun it only gets shorter.
 
 use std::{
@@ -55,7 +55,7 @@ impl Period {
         self.lock().grace
     }
 
-    /// The deadline. Before the period begin: the deadline if it began now.
+    /// The deadline. Before the period begins: the deadline if it began now.
     pub fn deadline(&self) -> Instant {
         *self.deadline.borrow()
     }

@@ -280,7 +280,7 @@ fn driver_gone(kind: Kind) {
         tmpfs(&other);
         node.driver.crash().await;
         let why = node.fails().await;
-        assert!(why.contains(DRIVER) && why.contains("gone"), "{why}");
+        assert!(why.contains(DRIVER) && why.contains("not available"), "{why}");
         assert!(made.data.join("file").exists() && !other.exists());
         node.driver.come_back().unwrap();
         node.is_torn_down().await;
@@ -414,7 +414,7 @@ mod block {
             let block = stage_and_publish_block(&node.space.root, UID, &PV, &disk, true).unwrap();
             node.driver.crash().await;
             let why = node.fails().await;
-            assert!(why.contains(DRIVER) && why.contains("gone"), "{why}");
+            assert!(why.contains(DRIVER) && why.contains("not available"), "{why}");
             assert!(block.target.exists() && block.link.is_symlink());
             node.driver.come_back().unwrap();
             node.is_torn_down().await;

@@ -120,8 +120,8 @@ impl<'a> Arguments<'a> {
         flags.any(|flag| KUBELET_FLAGS.iter().any(|only| is(split(flag).0, only)))
     }
 
-    /// Whether one of these subcommands is there, by which the program runs a kubelet inside. Some programs rewrite their command
-    /// line as one text. A process without a command line has threads left and no memory: it counts.
+    /// Whether the command line has one of these subcommands. Some programs rewrite their command line as one text. An empty
+    /// command line counts: the main thread has exited, and others still run.
     pub(super) fn runs_kubelet(&self, by: &[&[u8]]) -> bool {
         let mut words = self.0.split(|byte| b"\0 ".contains(byte));
         by.is_empty() || self.0.is_empty() || words.any(|word| by.contains(&word))

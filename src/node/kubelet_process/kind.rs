@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use crate::node::fault;
 
 const NAME: &str = "kubelet";
-/// Programs that hold a kubelet or start one, each with the arguments that make it do so; without any it always does.
+/// Programs that embed a kubelet or start one, each with the arguments that make it do so; without any it always does.
 const WRAPPERS: [(&str, &[&[u8]]); 10] = [
     ("kubelite", &[]),
     ("k3s-server", &[]),
@@ -31,7 +31,7 @@ pub(super) enum Kind {
     Kubelet,
     /// Its name only begins as a kubelet's: it is one if it has what only a kubelet has.
     Candidate,
-    /// By these arguments, if they are not none.
+    /// A program that runs a kubelet if it has one of these subcommands; with an empty list it always does.
     Wrapper(&'static [&'static [u8]]),
     /// Of any name: it listens on a kubelet's sockets.
     Listener,

@@ -59,7 +59,8 @@ pub(crate) trait DeviceKind: OneByOne {
     fn mapped_pods(&self, storage: &Storage) -> Result<Vec<String>, Fault>;
 }
 
-/// Volumes that an operator has approved to count as unpublished without their drivers, named as in [`Cause::NotTakenAway`].
+/// Volumes that a user has approved to count as unpublished without their drivers. Each is the `volume` of a
+/// [`Cause::DriverFailed`].
 ///
 /// [`Cause::DriverFailed`]: crate::node::fault::Cause::DriverFailed
 pub type Approved = Arc<BTreeSet<String>>;

@@ -67,7 +67,7 @@ pub trait Cluster: Send + Sync {
 pub struct VolumeLocks {
     locks: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
     /// By staging directory: unmounted file systems that may still be active.
-    lingering: Mutex<HashMap<PathBuf, FileSystem>>,
+    lingering: Mutex<HashMap<PathBuf, Vec<FileSystem>>>,
 }
 
 /// No API server: volumes are known only by the node's files.
@@ -170,20 +170,21 @@ impl VolumeLocks {
         turn.lock_owned().await
     }
 
-    /// Remembers the file system that was staged here, until it is known to be inactive. It is no longer in this namespace's
-    /// mount table.
-    pub(super) fn set_lingering(&self, staged: &Path, file_system: Option<FileSystem>) {
+    /// Remembers the file systems that were staged here until they are known to be active nowhere: they are no longer in the
+    /// mount table of this namespace.
+    pub(super) fn set_lingering(&self, staged: &Path, file_systems: Vec<FileSystem>) {
         let mut lingering = self.lingering.lock().unwrap_or_else(PoisonError::into_inner);
-        match file_system {
-            Some(file_system) => drop(lingering.insert(staged.to_owned(), file_system)),
-            None => drop(lingering.remove(staged)),
+        if file_systems.is_empty() {
+            lingering.remove(staged);
+        } else {
+            lingering.insert(staged.to_owned(), file_systems);
         }
     }
 
-    /// The file system that was staged here and may still be active.
-    pub(super) fn lingering(&self, staged: &Path) -> Option<FileSystem> {
+    /// The file systems that were staged here and may still be active.
+    pub(super) fn lingering(&self, staged: &Path) -> Vec<FileSystem> {
         let lingering = self.lingering.lock().unwrap_or_else(PoisonError::into_inner);
-        lingering.get(staged).cloned()
+        lingering.get(staged).cloned().unwrap_or_default()
     }
 }
 

@@ -99,8 +99,7 @@ impl Worker {
         Ok(Outcome::Finished)
     }
 
-    /// A kubelet that comes now has nothing to do for the pod again, and does not restart it if the API shows that it
-    /// `terminates`.
+    /// A kubelet that starts now repeats no work, and does not restart the pod if the API shows that it `terminates`.
     pub(super) fn safe_point(&self, terminates: bool) -> Result<(), Yielded> {
         if terminates {
             self.context.journal.set_safe_point(&self.record.pod().uid);
@@ -116,7 +115,7 @@ impl Worker {
         Ok(())
     }
 
-    /// The step before may have taken longer than a kubelet ran.
+    /// A kubelet may have started and exited during the last step.
     pub(super) fn check_not_cancelled(&self) -> Result<(), Yielded> {
         match self.is_cancelled() {
             true => Err(Yielded::Cancelled),

@@ -29,7 +29,7 @@ impl Worker {
         let mut updates = self.updates.clone();
         while let Some((reason, why)) = self.context.gate.why_no_new_work() {
             let update = updates.borrow_and_update().clone();
-            // A handover names a pod whose stop is in progress, unless the API server shows that the pod does not terminate.
+            // A handover must still report a pod whose stop is in progress, unless the API shows that the pod does not terminate.
             let is_alive = update.view.object.is_some() && !update.terminates_by_api();
             if self.is_cancelled() && (is_alive || !self.context.journal.is_in_progress(&update.view.pod.uid)) {
                 return Some(Outcome::Cancelled);

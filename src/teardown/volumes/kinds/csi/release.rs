@@ -133,7 +133,7 @@ async fn unstage(
         let stage = stage.clone();
         storage.try_work(global, move |_| stage.may_be_staged())
     };
-    if mounted.is_empty() && lingering.is_none() && !may_be_staged.await? {
+    if mounted.is_empty() && lingering.is_empty() && !may_be_staged.await? {
         // An earlier run may have left the file system active.
         check_inactive(storage, global, Vec::new()).await?;
         return Ok(report);
@@ -182,11 +182,9 @@ async fn unstage(
     }
     report.unmounted += mounted.len();
     file_systems.extend(lingering);
-    if let Some(file_system) = file_systems.first() {
-        storage.locks.set_lingering(global, Some(file_system.clone()));
-    }
+    storage.locks.set_lingering(global, file_systems.clone());
     check_inactive(storage, global, file_systems).await?;
-    storage.locks.set_lingering(global, None);
+    storage.locks.set_lingering(global, Vec::new());
     Ok(report)
 }
 
