@@ -109,7 +109,7 @@ async fn renewed_certificate_is_used_and_an_expired_one_loses_nothing(
         })
         .await?;
     let log = agent.log();
-    ensure!(log.contains("Credentials have been read again"), "{log}");
+    ensure!(log.contains("Credentials reloaded"), "{log}");
     ensure!(agent.stop().await? == Some(0));
     Ok(())
 }

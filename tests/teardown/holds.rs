@@ -50,7 +50,7 @@ pub async fn dry_run_reports_effects_and_has_none(scene: &mut Scene) -> Result<(
     let object = scene.object("dry").await?;
     let before = scene.stage.leftovers(std::slice::from_ref(&pod)).await?;
     let dry = scene.spawn_agent(&["--dry-run"])?;
-    logged(scene, "one pass is all").await?;
+    logged(scene, "complete after one attempt").await?;
     let code = dry.stop().await?;
     ensure!(code == Some(0), "{code:?}");
     let after = scene.stage.leftovers(std::slice::from_ref(&pod)).await?;
