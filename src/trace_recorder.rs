@@ -134,11 +134,13 @@ impl TraceRecorder {
 
     /// Begins the next attempt.
     pub fn begin_attempt(&self) {
+        {
+            let mut state = self.lock();
+            state.attempts += 1;
+            state.finished = None;
+            state.blocked.iter_mut().for_each(|blocked| blocked.retry_at = None);
+        }
         self.progress.send_modify(|progress| progress.kept = false);
-        let mut state = self.lock();
-        state.attempts += 1;
-        state.finished = None;
-        state.blocked.iter_mut().for_each(|blocked| blocked.retry_at = None);
     }
 
     /// Sets what blocks the pod; empty if nothing does.

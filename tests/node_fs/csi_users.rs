@@ -461,6 +461,42 @@ fn volume_with_a_file_open_on_a_detached_mount_may_not_be_detached_from_the_node
 }
 
 #[test]
+fn volume_that_its_driver_unmounted_before_it_failed_stays_in_use_while_a_file_on_it_is_open() {
+    let _crowd = no_forks();
+    const VOLUME: Pv<'_> = Pv {
+        name: "pv-failed-late",
+        handle: "vol/failed-late",
+        ..PV
+    };
+    const VOLUME_IN_USE: &str = "kubernetes.io/csi/csi.example.com^vol/failed-late";
+    on_node(Known::with(&[VOLUME_IN_USE]), async |node| {
+        let staging = on_device(node, &VOLUME);
+        let elsewhere = node.space.outside.join("elsewhere");
+        fs::create_dir(&elsewhere).unwrap();
+        bind(&staging, &elsewhere);
+        write(&elsewhere.join("file"), "precious");
+        let open = fs::File::open(elsewhere.join("file")).unwrap();
+        umount2(&elsewhere, MntFlags::MNT_DETACH).unwrap();
+        let is_unstage = |call: &CsiCall| matches!(call, CsiCall::Unstage { .. });
+        node.driver
+            .behave_if(is_unstage, Behavior::Fails(Code::Internal, "no".to_owned()));
+        node.fails().await;
+        // The call has unmounted it, and failed after that.
+        umount(&staging).unwrap();
+        node.driver.behave_if(is_unstage, Behavior::Well);
+        for _ in 0..2 {
+            let text = node.fails().await;
+            assert!(text.contains("though no mount table shows it"), "{text}");
+            assert_eq!(node.known.has_in_use(), [VOLUME_IN_USE]);
+        }
+        drop(open);
+        node.is_torn_down_soon().await;
+        node.assert_clean();
+        nothing_is_mounted(node);
+    });
+}
+
+#[test]
 fn volume_may_be_detached_though_another_disk_has_got_its_device_number() {
     let _crowd = no_forks();
     const OLD: Pv<'_> = Pv {

@@ -150,6 +150,15 @@ async fn unstage(
         file_systems.collect::<Result<Vec<_>, _>>()
     };
     let mut file_systems = storage.try_work("file systems", of_device).await?;
+    file_systems.extend(
+        lingering
+            .iter()
+            .filter(|it| !file_systems.contains(it))
+            .cloned()
+            .collect::<Vec<_>>(),
+    );
+    // Before the call: a driver may unmount them and then fail.
+    storage.locks.set_lingering(global, file_systems.clone());
     let done = match storage.csi(&identity.driver).await? {
         Err(unavailable) => Err(DriverFailure::Unavailable(unavailable.why)),
         Ok(driver) => match driver.supports_staging().await {
@@ -163,6 +172,7 @@ async fn unstage(
     };
     match done {
         Ok(Outcome::Withheld) => {
+            storage.locks.set_lingering(global, lingering);
             report.withheld += 1;
             return Ok(report);
         }
@@ -181,8 +191,6 @@ async fn unstage(
         return Err(fault_of(VERB, global, &why));
     }
     report.unmounted += mounted.len();
-    file_systems.extend(lingering);
-    storage.locks.set_lingering(global, file_systems.clone());
     check_inactive(storage, global, file_systems).await?;
     storage.locks.set_lingering(global, Vec::new());
     Ok(report)
