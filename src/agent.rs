@@ -38,7 +38,8 @@ use pods::PodAgent;
 /// Maximum time to release the collector's Lease when the agent stops.
 const LEASE_RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Runs the agent of this node until SIGTERM, SIGINT or SIGHUP. A second signal stops it immediately, which loses nothing.
+/// Runs the agent of this node until SIGTERM, SIGINT or SIGHUP. A second signal stops it immediately: the next start
+/// continues the terminations, but queued events are lost and the collector's Lease is not released.
 ///
 /// # Errors
 /// When it cannot start, or a part of it fails.

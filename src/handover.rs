@@ -1,7 +1,7 @@
 //! Whether this agent may act, and why not.
 //!
 //! `monitor` probes the kubelet, `probes` has the history of each probe, and `role` decides the role: active or standby. `guard`
-//! stops effects by that role, by the Node's identity, and during a pause.
+//! blocks effects by that role and by the Node's identity; a pause blocks only new work.
 
 mod fence;
 pub mod guard;

@@ -7,7 +7,7 @@
 //!
 //! Without the feature `agent` it is a library for other node agents: see [`engine`].
 //!
-//! A module uses only those that stand after it in this list.
+//! A module uses only modules of lower layers: `tests/layers.rs` has their order.
 
 #[cfg(feature = "agent")]
 pub mod agent;

@@ -339,7 +339,7 @@ impl Core {
         })
     }
 
-    /// Since when only synced kinds are missing for the removal of this object's finalizer.
+    /// When everything but the sync of all kinds first allowed the removal of this object's finalizer.
     fn ready_since(&mut self, id: NodeId, now: Instant) -> Instant {
         let uid = self.graph.node(id).uid;
         if let Some(&(known, since)) = self.ready.get(&id)
@@ -490,13 +490,13 @@ impl Core {
         }
     }
 
-    /// Drops what was confirmed or found absent: the store may have been restored from a backup.
+    /// Discards confirmed and absent owners, and gets each again: the store may have been restored from a backup.
     pub fn recheck_absent(&mut self) {
         self.confirmed.clear();
         self.graph.recheck_absent();
     }
 
-    /// Records that a DELETE has its answer that was sent because these owners are in foreground deletion.
+    /// Records the answer to a DELETE that was sent because these owners are in foreground deletion.
     pub fn delete_answered(&mut self, waiting_owners: &[NodeId], now: Instant) {
         for &owner in waiting_owners {
             let Some(left) = self.deletes_in_flight.get_mut(&owner) else {

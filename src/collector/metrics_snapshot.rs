@@ -1,4 +1,5 @@
-//! The collector's metrics. Making them takes constant time per object, but linear time in queued items.
+//! The collector's metrics. The time to make them does not depend on the number of objects, and is linear in queued
+//! items.
 
 use std::{collections::BTreeMap, time::Duration};
 

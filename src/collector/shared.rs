@@ -57,7 +57,7 @@ impl Shared {
         }
     }
 
-    /// Allows the engine's thread to sleep for this time under full load. The thread must have no other tasks.
+    /// Allows the engine's thread to sleep for this time under full load. The tasks of the pods must not run on this thread.
     pub fn with_load_sleep(self, load_sleep: Duration) -> Self {
         Self {
             load_sleep: Some(load_sleep),

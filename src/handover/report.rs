@@ -33,7 +33,7 @@ pub struct RoleReport {
 pub struct Fenced {
     /// Successful attempts in this run.
     pub stopped: u64,
-    /// Failed attempts in this run.
+    /// Failed attempts in this run, and those that were not allowed.
     pub failed: u64,
     /// The result of the last attempt.
     pub last: Option<String>,

@@ -127,8 +127,7 @@ impl Kill {
         Ok(view)
     }
 
-    /// The rejection while the gate blocks. With `by_a_kubelet`, the user is told to delete the pod in the API: not if that API
-    /// server may be the wrong one.
+    /// The rejection while the gate blocks. If only a kubelet blocks, it tells the user to delete the pod with kubectl.
     pub fn held(&self, why: String, by_a_kubelet: bool) -> Refused {
         let pod = self.pod();
         if by_a_kubelet {

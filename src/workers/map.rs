@@ -84,7 +84,7 @@ pub struct PodWorkers {
     active: HashMap<PodUid, Arc<PodView>>,
     pods: HashMap<PodUid, PodSyncStatus>,
     absent: Absent,
-    /// Deleted and finished pods, with the time of the latter: late news must not revive them.
+    /// Finished pods whose objects are deleted, with the time they finished. Later updates are ignored.
     finished: HashMap<PodUid, Instant>,
     workers: JoinSet<Outcome>,
     priority_gate: PriorityGate,
@@ -193,8 +193,8 @@ impl PodWorkers {
             let is_absent = self.absent.take(&uid);
             let begun = self.context.journal.knows(&uid);
             match (termination::cause(&view, removed, begun), is_absent) {
-                // A pod with a terminal phase is never started again.
                 (_, true) if removed => self.absent_is_deleted(uid),
+                // Nothing of it is on the node, and its containers never start again.
                 (Some(Cause::PhaseTerminal), true) => self.absent.keep_idle(view.pod.clone()),
                 (Some(Cause::PhaseTerminal | Cause::Deleted), _) if !removed && !begun && view.may_be_absent() => {
                     self.active.remove(&uid);
@@ -394,8 +394,8 @@ impl PodWorkers {
 // === impl PodSyncStatus ===
 
 impl PodSyncStatus {
-    /// Shortens the grace period at once. A longer one, or one after the stop, changes nothing: that is from this agent's final
-    /// delete.
+    /// Shortens the grace period at once. Ignores a longer one, and any after the containers stopped: this agent's final delete
+    /// sets it to 0.
     fn shorten(&mut self, context: &Context, asked: RequestedGrace) {
         let grace = grace::effective(Some(self.period.grace()), asked);
         if shorten(&self.period, &self.record, grace) {

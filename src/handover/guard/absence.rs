@@ -16,7 +16,8 @@ pub struct ListComparison {
     pub alive: usize,
     /// Those that the list lacks.
     pub missing: BTreeSet<PodUid>,
-    /// This is the first list of this run: while no agent ran, a kubelet may have replaced many pods.
+    /// This is the first list of this run, with at least half as many pods as expected: while no agent ran, a kubelet may have
+    /// replaced many.
     pub is_excused: bool,
 }
 
