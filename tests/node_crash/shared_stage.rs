@@ -43,7 +43,7 @@ impl SharedStage {
         let api = Arc::new(MemApiServer::start(Config::default()).await?);
         let stage = Arc::new(Stage::set_on(Box::new(Arc::clone(&api)), name).await?);
         let drivers = Arc::new(Drivers::start(&stage)?);
-        let scene = Scene::new(stage, None, "other_pods".to_owned()).await?;
+        let scene = Scene::new(stage, None, "other-pods".to_owned()).await?;
         let mut lives = simple("lives", 10, POLITE);
         demand(&mut lives);
         let (lives, kept) = drivers.run(&scene, lives, None).await?;
