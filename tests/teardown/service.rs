@@ -255,7 +255,7 @@ async fn kubelet_that_starts_during_a_grace_period_waits_until_it_expires(scene:
     service.systemctl(&["start", "kubelet"])?;
     let took = begun.elapsed();
     ensure!(took >= grace && took < grace + Duration::from_secs(25), "{took:?}");
-    until("it is output that all is at a safe point", || {
+    until("the handover reports a safe point", || {
         Ok(handed_back()? == before + 1)
     })
     .await?;
@@ -307,7 +307,7 @@ async fn unresponsive_kubelet_is_stopped_through_its_unit_and_stays_stopped(scen
     service.systemctl(&["start", "kubelet"])?;
     until("it is not stopped, as its health was never seen", || {
         let output = service.asked(&["status"])?;
-        Ok(output.contains("its health was never output"))
+        Ok(output.contains("its health was never told"))
     })
     .await?;
     fs::write(HEALTHY, "")?;
