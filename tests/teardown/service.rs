@@ -255,10 +255,7 @@ async fn kubelet_that_starts_during_a_grace_period_waits_until_it_expires(scene:
     service.systemctl(&["start", "kubelet"])?;
     let took = begun.elapsed();
     ensure!(took >= grace && took < grace + Duration::from_secs(25), "{took:?}");
-    until("the handover reports a safe point", || {
-        Ok(handed_back()? == before + 1)
-    })
-    .await?;
+    until("the handover reports a safe point", || Ok(handed_back()? == before + 1)).await?;
 
     let left = scene.object("stubborn").await?;
     sleep(Duration::from_secs(3)).await;
