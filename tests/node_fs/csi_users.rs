@@ -430,6 +430,18 @@ fn volume_mounted_in_another_namespace_is_unstaged_only_if_unmounts_propagate() 
     }
 }
 
+/// A file that is open on a detached mount of the volume, like on a subPath that is recreated while the container uses the old
+/// one.
+fn open_on_detached_mount(node: &Node<'_>, staging: &Path) -> fs::File {
+    let elsewhere = node.space.outside.join("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    bind(staging, &elsewhere);
+    write(&elsewhere.join("file"), "precious");
+    let open = fs::File::open(elsewhere.join("file")).unwrap();
+    umount2(&elsewhere, MntFlags::MNT_DETACH).unwrap();
+    open
+}
+
 #[test]
 fn volume_with_a_file_open_on_a_detached_mount_may_not_be_detached_from_the_node() {
     let _crowd = no_forks();
@@ -441,13 +453,7 @@ fn volume_with_a_file_open_on_a_detached_mount_may_not_be_detached_from_the_node
     const VOLUME_IN_USE: &str = "kubernetes.io/csi/csi.example.com^vol/detached";
     on_node(Known::with(&[VOLUME_IN_USE]), async |node| {
         let staging = on_device(node, &VOLUME);
-        // Like a subPath that is recreated while the container uses the old one.
-        let elsewhere = node.space.outside.join("elsewhere");
-        fs::create_dir(&elsewhere).unwrap();
-        bind(&staging, &elsewhere);
-        write(&elsewhere.join("file"), "precious");
-        let open = fs::File::open(elsewhere.join("file")).unwrap();
-        umount2(&elsewhere, MntFlags::MNT_DETACH).unwrap();
+        let open = open_on_detached_mount(node, &staging);
         for _ in 0..2 {
             let text = node.fails().await;
             assert!(text.contains("though no mount table shows it"), "{text}");
@@ -471,12 +477,7 @@ fn volume_that_its_driver_unmounted_before_it_failed_stays_in_use_while_a_file_o
     const VOLUME_IN_USE: &str = "kubernetes.io/csi/csi.example.com^vol/failed-late";
     on_node(Known::with(&[VOLUME_IN_USE]), async |node| {
         let staging = on_device(node, &VOLUME);
-        let elsewhere = node.space.outside.join("elsewhere");
-        fs::create_dir(&elsewhere).unwrap();
-        bind(&staging, &elsewhere);
-        write(&elsewhere.join("file"), "precious");
-        let open = fs::File::open(elsewhere.join("file")).unwrap();
-        umount2(&elsewhere, MntFlags::MNT_DETACH).unwrap();
+        let open = open_on_detached_mount(node, &staging);
         let is_unstage = |call: &CsiCall| matches!(call, CsiCall::Unstage { .. });
         node.driver
             .behave_if(is_unstage, Behavior::Fails(Code::Internal, "no".to_owned()));
@@ -508,17 +509,13 @@ fn volume_may_be_detached_though_another_disk_has_got_its_device_number() {
         Known::with(&["kubernetes.io/csi/csi.example.com^vol/old-number"]),
         async |node| {
             let staging = on_device(node, &OLD);
-            write(&staging.join("file"), "precious");
-            let elsewhere = node.space.outside.join("elsewhere");
-            fs::create_dir(&elsewhere).unwrap();
-            bind(&staging, &elsewhere);
-            let open = fs::File::open(elsewhere.join("file")).unwrap();
-            umount2(&elsewhere, MntFlags::MNT_DETACH).unwrap();
+            let open = open_on_detached_mount(node, &staging);
             let number = nix::sys::stat::minor(open.metadata().unwrap().dev());
             node.fails().await;
             // The kernel detaches the loop device when its last file is closed. The next disk gets its number.
             drop(open);
             let device = format!("/dev/loop{number}");
+            let elsewhere = node.space.outside.join("elsewhere");
             let attach = || {
                 Command::new("losetup")
                     .arg(&device)

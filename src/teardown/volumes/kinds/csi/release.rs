@@ -150,13 +150,11 @@ async fn unstage(
         file_systems.collect::<Result<Vec<_>, _>>()
     };
     let mut file_systems = storage.try_work("file systems", of_device).await?;
-    file_systems.extend(
-        lingering
-            .iter()
-            .filter(|it| !file_systems.contains(it))
-            .cloned()
-            .collect::<Vec<_>>(),
-    );
+    for file_system in &lingering {
+        if !file_systems.contains(file_system) {
+            file_systems.push(file_system.clone());
+        }
+    }
     // Before the call: a driver may unmount them and then fail.
     storage.locks.set_lingering(global, file_systems.clone());
     let done = match storage.csi(&identity.driver).await? {
