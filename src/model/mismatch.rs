@@ -67,14 +67,14 @@ impl MismatchKind {
     /// What the agent does after an approval.
     pub fn approval_effect(self) -> &'static str {
         match self {
-            Self::NoCgroup => "the pod is ended by the runtime alone, and no cgroup of it is looked for",
+            Self::NoCgroup => "the agent stops the pod through the runtime alone, and looks for no cgroup of it",
             Self::NoDirectory => {
-                "the pod is ended although its directory is not here; what the mount table shows of its volumes keeps it all the same"
+                "the agent tears the pod down without its directory; volumes that the mount table shows still block it"
             }
             Self::VolumeNotTakenAway => {
-                "the volume counts as taken off this node without its driver, as long as the mount table shows nothing of it"
+                "the volume counts as unpublished and unstaged without its driver, as long as the mount table does not show it"
             }
-            Self::UnknownProcesses => "the pod is ended, and these processes are killed with its cgroup",
+            Self::UnknownProcesses => "the agent tears the pod down, and kills these processes with its cgroup",
         }
     }
 }

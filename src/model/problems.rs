@@ -8,25 +8,25 @@ use super::problem::Problem;
 pub fn metrics_addr(addr: SocketAddr, why: &dyn Display) -> Problem {
     Problem::configuration(
         format!("--metrics-addr {addr}: {why}"),
-        "name with --metrics-addr an address of this machine and a port that nobody else uses, such as 127.0.0.1:9464",
+        "set --metrics-addr to an address of this node and a port that no other process uses, such as 127.0.0.1:9464",
     )
 }
 
-/// The admin socket cannot be made.
+/// The admin socket cannot be created.
 pub fn admin_socket(path: &Path, why: &dyn Display, is_taken: bool) -> Problem {
     problem(is_taken)(
         format!("--socket {}: {why}", path.display()),
-        "run it as root, and name a path with --socket where a socket can be made and that nobody else uses",
+        "run it as root, and set --socket to a path where a socket can be created and that no other process uses",
     )
 }
 
 /// The lock on this node's pods cannot be taken.
 pub fn node_lock(why: &dyn Display, is_taken: bool) -> Problem {
     let remedy = if is_taken {
-        "stop the other one first, unless it is the service that is to work here (`systemctl status pod-teardown`), or give \
-         this one a --kubelet-root of its own"
+        "stop the other agent first, unless it is the service that should run here (`systemctl status pod-teardown`), or \
+         give this agent a different --kubelet-root"
     } else {
-        "run it as root; if that does not help, name the kubelet's directory with --kubelet-root"
+        "run it as root; if that does not help, set --kubelet-root to the kubelet's --root-dir"
     };
     problem(is_taken)(why.to_string(), remedy)
 }
@@ -34,9 +34,9 @@ pub fn node_lock(why: &dyn Display, is_taken: bool) -> Problem {
 /// The journal cannot be used, and only a user can change that.
 pub fn journal(state_dir: &Path, why: &dyn Display, is_taken: bool) -> Problem {
     let remedy = if is_taken {
-        "give each agent a --state-dir of its own"
+        "give each agent its own --state-dir"
     } else {
-        "run it as root; if that does not help, let --state-dir name a directory of the agent's own"
+        "run it as root; if that does not help, set --state-dir to a directory that only the agent uses"
     };
     problem(is_taken)(format!("--state-dir {}: {why}", state_dir.display()), remedy)
 }
@@ -44,8 +44,8 @@ pub fn journal(state_dir: &Path, why: &dyn Display, is_taken: bool) -> Problem {
 /// No CRI runtime listens on the endpoint.
 pub fn not_a_runtime(endpoint: &dyn Display, why: &dyn Display) -> Problem {
     Problem::configuration(
-        format!("--cri-endpoint {endpoint}: what listens there does not speak CRI: {why}"),
-        "name the socket of containerd or CRI-O with --cri-endpoint",
+        format!("--cri-endpoint {endpoint}: the server on this socket does not speak CRI: {why}"),
+        "set --cri-endpoint to the socket of containerd or CRI-O",
     )
 }
 
@@ -53,29 +53,31 @@ pub fn not_a_runtime(endpoint: &dyn Display, why: &dyn Display) -> Problem {
 pub fn cgroups(why: &dyn Display) -> Problem {
     Problem::configuration(
         format!("cgroups: {why}"),
-        "mount /sys/fs/cgroup, or run the agent where the host's is mounted",
+        "mount /sys/fs/cgroup, or run the agent where the host's cgroup file system is mounted",
     )
 }
 
-/// No client of the API server can be made of what this flag names.
+/// No API client can be created from the file that this flag names.
 pub fn api_client(flag: &str, why: &dyn Display) -> Problem {
-    let remedy = format!("correct server, certificates or token in {flag}");
+    let remedy = format!("correct the server, certificates or token in {flag}");
     Problem::configuration(format!("{flag}: {why}"), &remedy)
 }
 
-/// The Node is that of another machine.
+/// The Node object belongs to another machine.
 pub fn other_machine(node: &str, why: &dyn Display) -> Problem {
     Problem::configuration(
-        format!("Node {node} is another machine: {why}"),
-        "give this machine's own Node as --node-name",
+        format!("Node {node} belongs to another machine: {why}"),
+        "set --node-name to the Node of this machine",
     )
 }
 
 /// The Node is not the one that the journal records.
 pub fn other_node(node: &str, uid: &str, recorded: &str) -> Problem {
     Problem::configuration(
-        format!("Node {node} has UID {uid}, but the journal was made for {recorded}: the agent touches nothing"),
-        "see that --kubeconfig leads to the right cluster; if the node was registered anew: pod-teardown release node-uid",
+        format!(
+            "Node {node} has UID {uid}, but the journal is of the Node with UID {recorded}; the agent changes nothing on this node"
+        ),
+        "check that --kubeconfig names the right cluster; if the node joined the cluster again: pod-teardown release node-uid",
     )
 }
 

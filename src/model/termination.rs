@@ -62,10 +62,10 @@ impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Deleted => "it was deleted",
-            Self::PhaseTerminal => "its phase says that it is over",
-            Self::Removed => "its object is gone",
-            Self::Requested => "on request",
-            Self::Begun => "it was begun before",
+            Self::PhaseTerminal => "its phase is terminal",
+            Self::Removed => "its object no longer exists",
+            Self::Requested => "a user requested it",
+            Self::Begun => "it had begun before the agent started",
         })
     }
 }

@@ -233,7 +233,7 @@ impl fmt::Display for Blocked {
         } = self;
         match step {
             Some(step) => write_at(f, *step, target, message),
-            None => write!(f, "held: {message}"),
+            None => write!(f, "blocked: {message}"),
         }
     }
 }

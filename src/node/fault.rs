@@ -49,17 +49,17 @@ pub enum Cause {
     MountedForUnknownPod,
     /// A loop device still exists after its detachment.
     #[error(
-        "still there: it is open or mounted, and is detached when its last user closes it; fuser -v {0:?} shows the users"
+        "still attached: it is open or mounted, and is detached when its last user closes it; fuser -v {0:?} shows the users"
     )]
     LoopInUse(PathBuf),
     /// It still exists after its removal.
-    #[error("still there")]
+    #[error("it still exists")]
     StillThere,
     /// Another mount or file system, which is never entered.
     #[error("another mount or file system begins here")]
     OtherFileSystem,
     /// A directory was filled again as often as it was emptied.
-    #[error("it fills up as fast as it is emptied")]
+    #[error("it is refilled as fast as it is emptied")]
     KeepsFilling,
     /// Directories are nested deeper than any legitimate ones.
     #[error("directories are nested too deep")]
@@ -105,7 +105,7 @@ pub enum Cause {
         volume: String,
     },
     /// Processes that survived SIGKILL.
-    #[error("processes are left in it: {0}")]
+    #[error("processes remain in it: {0}")]
     Processes(Survivors),
     /// An error from systemd.
     #[error("{0}")]

@@ -98,8 +98,8 @@ pub enum Peer {
 /// A remedy for errors that no CRI call can clear.
 fn remedy(message: &str) -> &'static str {
     if message.contains("cannot delete running task") {
-        "; if this stays, a start that was cut short may have left it to containerd (its issue 11037), and no call of the CRI removes \
-         it: a restart of containerd may, and ends no container"
+        "; if this persists, an interrupted start may have left the task in containerd (containerd issue 11037). No CRI call \
+         removes it; a restart of containerd may, and stops no container"
     } else {
         ""
     }

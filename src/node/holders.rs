@@ -85,15 +85,19 @@ mod tests {
         assert_eq!(
             holders.to_string(),
             "it is in use by process 7 \"sh\\n\\\"x\" (working directory), process 8 \"sh\\n\\\"x\" of container \
-             0123456789abc in another mount namespace (open file), 3 more, what is mounted in it: \"/v/a\\nb\"; it goes \
-             when they end"
+             0123456789abc in another mount namespace (open file), 3 more, mounts below it: \"/v/a\\nb\"; it is \
+             retried when they exit"
         );
     }
 
     #[test]
     fn search_without_result_reports_it_and_whether_it_is_complete() {
         let mut holders = Holders::default();
-        assert!(holders.to_string().starts_with("it is in use, but no user was found"));
+        assert!(
+            holders
+                .to_string()
+                .starts_with("it is in use, but no process was found")
+        );
         holders.is_incomplete = true;
         assert!(holders.to_string().ends_with("(not all processes were read)"));
     }

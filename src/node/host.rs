@@ -94,8 +94,8 @@ pub fn check_mount_namespace(found: MountNamespace) -> Result<(), Problem> {
                 "{owner} is in a mount namespace that PID 1 does not share, as with OpenShift's kubens: what this process unmounts \
                  would stay mounted there"
             ),
-            "have the container runtime and the kubelet work in the mount namespace of PID 1, on OpenShift without kubens; such a \
-             node is not supported",
+            "run the container runtime and the kubelet in the mount namespace of PID 1, on OpenShift without kubens: another \
+             setup is not supported",
         )),
         MountNamespace::Other(owner) => Err(Problem::configuration(
             format!("this process is not in the mount namespace of {owner}: what it unmounts would stay mounted there"),

@@ -153,11 +153,11 @@ mod tests {
         let no_status = &[failed(Step::Status, "PATCH /api/v1: connection refused")][..];
         let mismatch = &[Blocked {
             reason: BlockedReason::Mismatch,
-            ..failed(Step::Cgroup, "held: it holds 2 processes")
+            ..failed(Step::Cgroup, "blocked: 2 processes in this cgroup")
         }][..];
         let dependents = &[Blocked::pod(
             BlockedReason::Dependents,
-            "ns/db that end need this pod as a driver",
+            "terminating pods need this pod as a driver: ns/db",
         )][..];
         for (stage, open, blocked, is_blocked, doing, grace) in [
             (

@@ -12,7 +12,7 @@ use tokio::{
 use super::{
     NOT_KILLED, busy,
     hooks::{self, HookError, HookTarget},
-    late::{LATE, shown_when_late},
+    late::{LATE, report_if_late},
     stop::{MIN_STOP, Stop, Stopped, passed},
 };
 use crate::{
@@ -261,7 +261,7 @@ impl Stop<'_> {
                 Some((spec.role, &spec.name)),
                 Reason::FailedPreStopHook,
                 match error {
-                    HookError::NoTime => "PreStopHook was left out: no time was left of the grace period",
+                    HookError::NoTime => "PreStopHook was skipped: the grace period has no time left",
                     // Its output may contain secrets.
                     _ => "PreStopHook failed",
                 },
@@ -334,7 +334,7 @@ impl Stop<'_> {
                 () = async { drop(has_exited.wait_for(|has_exited| *has_exited).await) } => {
                     tracing::warn!(
                         container = container.name,
-                        "StopContainer is not answered, but the container has exited; the call is dropped"
+                        "No answer to StopContainer, but the container has exited; the call is canceled"
                     );
                     return Ok(());
                 }
@@ -379,8 +379,8 @@ impl Stop<'_> {
             result = &mut call => result,
             () = sleep_until(kill_at) => {
                 span = span.then(Step::Kill, &container.name);
-                let doing = format!("StopContainer, whose timeout of {left:?} is over");
-                shown_when_late(self.record, (Step::Kill, &container.name), LATE, &doing, call).await
+                let call_name = format!("StopContainer (timeout {left:?})");
+                report_if_late(self.record, (Step::Kill, &container.name), LATE, &call_name, call).await
             }
         };
         span.end(&result);

@@ -48,11 +48,11 @@ pub async fn prepared(context: &Context, view: &PodView) -> Result<Vec<PreparedC
         Err(failures) => return Err(failures),
     };
     if !checkpoint.problems.is_empty() && !shows_none {
-        let doubts: Vec<_> = checkpoint.problems.iter().map(ToString::to_string).collect();
+        let problems: Vec<_> = checkpoint.problems.iter().map(ToString::to_string).collect();
         let why = format!(
-            "what the kubelet prepared for the pod cannot be told: {} in {}; the devices and the pod wait for a kubelet, which \
-             itself starts only once that file is moved away",
-            doubts.join("; "),
+            "cannot read which claims the kubelet prepared for the pod: {} in {}; the pod waits for a kubelet, which starts only \
+             after that file is moved away",
+            problems.join("; "),
             context.kubelet_root.path().join(dra_checkpoint::FILE).display()
         );
         return Err(vec![Failure::new(Step::Devices, "", why)]);

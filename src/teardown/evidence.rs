@@ -48,8 +48,8 @@ pub fn check_agreement(
 fn agreement(context: &Context, view: &PodView, removed: bool, observed: &RuntimePod) -> Result<(), Vec<Failure>> {
     if let Some(sandbox) = observed.sandboxes.iter().find(|sandbox| sandbox.is_from_elsewhere()) {
         let why = format!(
-            "held: it comes from {:?} and not from the API server; does the manifest of a static pod carry the UID of {}, \
-             in metadata.uid? It is never touched as long as it does",
+            "blocked: the sandbox is of a static pod (config source {:?}) and has the UID of {}; the agent never stops a \
+             static pod. Check metadata.uid in the manifests of static pods",
             sandbox.config_source().unwrap_or_default(),
             view.pod
         );
@@ -62,9 +62,9 @@ fn agreement(context: &Context, view: &PodView, removed: bool, observed: &Runtim
     let cgroups = locate::cgroups(context, view).collect::<Result<Vec<_>, _>>()?;
     if runs && cgroups.is_empty() {
         let why = format!(
-            "held: the pod runs, but has no cgroup below {}/kubepods; are --cgroup-root and --cgroup-driver the kubelet's? \
-             If they are, stop the pod's containers and sandboxes by hand, or let the runtime alone count: \
-             pod-teardown release pod/{}",
+            "blocked: the pod runs, but has no cgroup below {}/kubepods. Check that --cgroup-root and --cgroup-driver are \
+             the kubelet's. If they are, stop the pod's containers and sandboxes by hand, or approve that the agent stops \
+             the pod without a cgroup: pod-teardown release pod/{}",
             context.cgroup_root.trim_end_matches('/'),
             view.pod
         );
@@ -79,8 +79,9 @@ fn agreement(context: &Context, view: &PodView, removed: bool, observed: &Runtim
             .map_err(|fault| vec![Failure::new(Step::Volumes, "", fault)])?;
         if there.is_none() {
             let why = format!(
-                "held: the pod is or was on this node, but there is no {}; is --kubelet-root the kubelet's --root-dir? \
-                 If it is, make that directory, empty, or have the pod go on without: pod-teardown release pod/{}",
+                "blocked: the pod has containers, sandboxes or cgroups on this node, but {} does not exist. Check that \
+                 --kubelet-root is the kubelet's --root-dir. If it is, create that directory, empty, or approve that the \
+                 agent continues without it: pod-teardown release pod/{}",
                 dir.path().display(),
                 view.pod
             );
@@ -212,8 +213,9 @@ fn unknown_processes(
             }
         }
         let why = format!(
-            "held: it holds {} processes (first pid {pid}) of which the runtime knows no container; \
-             is --cri-endpoint the runtime of this node's pods? If it is, end the processes by hand, or have them killed: pod-teardown release pod/{}",
+            "blocked: {} processes in this cgroup (first PID {pid}) belong to no container of the runtime. Check that \
+             --cri-endpoint is the runtime of this node's pods. If it is, kill the processes by hand, or approve that the \
+             agent kills them: pod-teardown release pod/{}",
             processes.len(),
             view.pod
         );

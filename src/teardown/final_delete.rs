@@ -39,7 +39,7 @@ fn may_be_deleted(view: &PodView, shown: &PodStatus, dry_run: bool) -> Result<()
     let terminal = dry_run || matches!(shown.phase.as_deref(), Some("Failed" | "Succeeded"));
     match (view.mirror, view.deletion.is_some(), terminal) {
         (true, _, _) => Err("it is the mirror of a static pod"),
-        (false, false, _) => Err("nobody has asked for its deletion"),
+        (false, false, _) => Err("it has no deletionTimestamp"),
         (false, true, false) => Err("the API does not show a terminal phase"),
         (false, true, true) => Ok(()),
     }

@@ -34,7 +34,7 @@ pub enum HookError {
     #[error("still running when the grace period ended")]
     Overrun,
     /// The grace period expired before the hook started.
-    #[error("left out: no time was left of the grace period")]
+    #[error("skipped: the grace period has no time left")]
     NoTime,
     /// The handler has nothing to run.
     #[error("the handler is empty or of an unknown kind")]

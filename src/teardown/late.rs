@@ -16,11 +16,11 @@ use crate::{
 pub const LATE: Duration = Duration::from_secs(10);
 
 /// Waits for a call. After `patience` without an answer, it is reported as a failure of the pod until the answer.
-pub async fn shown_when_late<T>(
+pub async fn report_if_late<T>(
     record: &TraceRecorder,
     (step, what): (Step, &str),
     patience: Duration,
-    doing: &str,
+    call_name: &str,
     call: impl Future<Output = T>,
 ) -> T {
     tokio::pin!(call);
@@ -32,28 +32,28 @@ pub async fn shown_when_late<T>(
         ..Failure::new(
             step,
             what,
-            format!("{doing}: no answer after {patience:?}; it is waited for"),
+            format!("{call_name}: no answer after {patience:?}; the agent still waits"),
         )
     };
-    tracing::warn!(step = %step, what, cause = failure.cause, "Call takes longer than it should");
-    let _shown = Shown::new(record, Blocked::from(&failure));
+    tracing::warn!(step = %step, what, cause = failure.cause, "Call is late; the agent still waits");
+    let _report = LateReport::new(record, Blocked::from(&failure));
     call.await
 }
 
 /// A failure that is reported until this is dropped.
-struct Shown<'a> {
+struct LateReport<'a> {
     record: &'a TraceRecorder,
     failure: Blocked,
 }
 
-impl<'a> Shown<'a> {
+impl<'a> LateReport<'a> {
     fn new(record: &'a TraceRecorder, failure: Blocked) -> Self {
         record.add_failure(failure.clone());
         Self { record, failure }
     }
 }
 
-impl Drop for Shown<'_> {
+impl Drop for LateReport<'_> {
     fn drop(&mut self) {
         self.record.clear_failure(&self.failure);
     }
@@ -74,7 +74,7 @@ mod tests {
             name: "pod".into(),
         };
         let record = TraceRecorder::new(pod, Cause::Deleted, LATE, None);
-        let call = shown_when_late(&record, (Step::Sandbox, "s"), LATE, "StopPodSandbox", sleep(LATE * 3));
+        let call = report_if_late(&record, (Step::Sandbox, "s"), LATE, "StopPodSandbox", sleep(LATE * 3));
         tokio::join!(call, async {
             sleep(LATE / 2).await;
             assert!(record.trace().blocked.is_empty());
@@ -82,7 +82,7 @@ mod tests {
             let blocked = record.trace().blocked;
             assert_eq!(
                 blocked[0].to_string(),
-                "sandbox s: StopPodSandbox: no answer after 10s; it is waited for"
+                "sandbox s: StopPodSandbox: no answer after 10s; the agent still waits"
             );
         });
         assert!(record.trace().blocked.is_empty());

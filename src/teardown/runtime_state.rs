@@ -92,8 +92,8 @@ impl Settling {
                 NamedProcess::Exited(pid) => exited.push(format!("{name} (process {pid})")),
                 NamedProcess::None => {
                     return Verdict::Runtime(format!(
-                        "the runtime says that container {name} runs and names no process of it, as runtimes with virtual \
-                         machines do: its word stands"
+                        "the runtime reports container {name} as running and names no process of it, as VM-based runtimes do: the \
+                         runtime's state counts"
                     ));
                 }
                 NamedProcess::Unreadable(why) => {
@@ -128,8 +128,8 @@ impl Settling {
             Processes::OfRuntime => return Verdict::Kill,
         }
         let wrong = format!(
-            "the runtime still says that these containers run, and their processes have exited: {exited}; a restart of the \
-             container runtime corrects its state"
+            "the runtime still reports these containers as running, but their processes have exited: {exited}; a restart of \
+             the container runtime corrects its state"
         );
         let since = *self.since.get_or_insert(now);
         if facts.has_settled || now.saturating_duration_since(since) >= SETTLES {

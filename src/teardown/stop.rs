@@ -10,7 +10,7 @@ use tokio::{
 
 use super::{
     busy, evidence,
-    late::{LATE, shown_when_late},
+    late::{LATE, report_if_late},
     locate,
 };
 use crate::{
@@ -104,7 +104,7 @@ impl Stop<'_> {
             .iter()
             .map(|sandbox| self.context.cri.stop_sandbox(&sandbox.id));
         let stops = join_all(stops);
-        let results = shown_when_late(self.record, (Step::Sandbox, ""), LATE, "StopPodSandbox", stops).await;
+        let results = report_if_late(self.record, (Step::Sandbox, ""), LATE, "StopPodSandbox", stops).await;
         let failed: Vec<_> = results.into_iter().filter_map(Result::err).collect();
         span.end(&failed.first().map_or(Ok(()), Err));
         let mut failures = Vec::new();

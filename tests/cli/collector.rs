@@ -157,12 +157,12 @@ async fn metrics_address_in_use_is_an_error_and_check_reports_it() {
     let (flags, addr) = collector_flags(&api);
     let _taken = TcpListener::bind(&addr).unwrap();
     let checked = flags.run("check");
-    assert!(checked.out.contains("nobody else uses"), "{checked:?}");
+    assert!(checked.out.contains("no other process uses"), "{checked:?}");
     let mut agent = Agent::start(flags);
     assert_eq!(agent.wait_for_exit().await, Some(78));
     let log = agent.log();
     assert!(
-        log.contains(&format!("--metrics-addr {addr}")) && log.contains("nobody else uses"),
+        log.contains(&format!("--metrics-addr {addr}")) && log.contains("no other process uses"),
         "{log}"
     );
 

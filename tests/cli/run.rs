@@ -237,7 +237,7 @@ async fn second_agent_of_a_node_names_the_first_and_exits() {
     assert_eq!(second.wait_for_exit().await, Some(1));
     let pid = format!("process {}", first.child.id().unwrap());
     assert!(
-        second.log().contains(&pid) && second.log().contains("stop the other one first"),
+        second.log().contains(&pid) && second.log().contains("stop the other agent first"),
         "{}",
         second.log()
     );

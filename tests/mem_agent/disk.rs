@@ -132,7 +132,7 @@ async fn pod_with_cgroup_processes_unknown_to_the_runtime_is_blocked() {
         fs::create_dir_all(cgroup.join("container")).unwrap();
         fs::write(cgroup.join("container/cgroup.procs"), "4711\n4712\n").unwrap();
         node.delete("web", None).await;
-        node.wait_blocked("web", "held: it holds 2 processes (first pid 4711)")
+        node.wait_blocked("web", "blocked: 2 processes in this cgroup (first PID 4711)")
             .await;
         sleep(secs(200)).await;
         assert!(cgroup.exists() && node.pod_dir("web").exists());
@@ -238,7 +238,7 @@ async fn runtime_that_forgets_containers_during_a_stop_proves_nothing() {
                 world.sandboxes.clear();
             }
         });
-        node.wait_blocked("web", "processes (first pid").await;
+        node.wait_blocked("web", "processes in this cgroup (first PID").await;
         sleep(secs(200)).await;
         assert!(process.is_alive() && volume.exists(), "{lost:?}");
         assert_eq!(node.get("web").await.unwrap()["status"]["phase"], "Running", "{lost:?}");
@@ -260,7 +260,7 @@ async fn cgroup_processes_are_unknown_to_a_runtime_with_only_a_sandbox() {
     node.start().await;
     node.cri.allow_everything();
     node.delete("web", None).await;
-    node.wait_blocked("web", "held: it holds 1 processes").await;
+    node.wait_blocked("web", "blocked: 1 processes in this cgroup").await;
     sleep(secs(200)).await;
     assert!(process.is_alive() && node.cri.effects().is_empty());
     fs::remove_dir_all(&other).unwrap();
@@ -285,7 +285,7 @@ async fn approved_processes_are_killed_before_teardown_and_others_never() {
     node.start().await;
     node.cri.allow_everything();
     node.delete("web", None).await;
-    node.wait_blocked("web", "have them killed: pod-teardown release pod/default/web")
+    node.wait_blocked("web", "agent kills them: pod-teardown release pod/default/web")
         .await;
     let held = kubelet(&node);
     sleep(secs(10)).await;

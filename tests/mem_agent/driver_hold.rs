@@ -84,7 +84,7 @@ async fn csi_driver_is_stopped_after_terminating_pods_with_its_volumes() {
     let (node, driver) = started(20).await;
     node.delete("csi", None).await;
     node.delete("db", None).await;
-    node.wait_blocked("csi", "held: default/db that end need this pod as a driver")
+    node.wait_blocked("csi", "blocked: terminating pods need this pod as a driver: default/db")
         .await;
     sleep(secs(15)).await;
     assert!(stops(&node, "csi").is_empty());
@@ -108,7 +108,7 @@ async fn stopping_driver_no_longer_reports_its_hold() {
     node.cri.allow_everything();
     node.delete("csi", None).await;
     node.delete("db", None).await;
-    node.wait_blocked("csi", "held: ").await;
+    node.wait_blocked("csi", "blocked: ").await;
     wait_stopped(&node, "csi").await;
     assert_eq!(node.trace("csi").await.unwrap().blocked, []);
 }
@@ -155,7 +155,7 @@ async fn restart_changes_neither_grace_nor_hold() {
         let began = Instant::now();
         node.delete("csi", None).await;
         node.delete("db", None).await;
-        node.wait_blocked("csi", "held: ").await;
+        node.wait_blocked("csi", "blocked: ").await;
         for _ in 0..2 {
             sleep(secs(20)).await;
             node.crash().await;
@@ -187,7 +187,7 @@ async fn termination_not_attempted_beside_a_kubelet_has_not_begun_after_a_restar
     }
     fs::remove_dir_all(process).unwrap();
     assert_eq!(wait_stopped(&node, "db").await, secs(30));
-    node.wait_blocked("csi", "held: default/db that end need this pod as a driver")
+    node.wait_blocked("csi", "blocked: terminating pods need this pod as a driver: default/db")
         .await;
     // The hold begins with the first attempt.
     sleep(secs(40)).await;
@@ -203,7 +203,7 @@ async fn agent_stop_during_a_hold_reports_no_failure() {
     driver.behave(busy());
     node.delete("csi", None).await;
     node.delete("db", None).await;
-    node.wait_blocked("csi", "held: ").await;
+    node.wait_blocked("csi", "blocked: ").await;
     assert_eq!(node.stop().await, Ok(()));
     let failed = log.lines("Teardown step failed");
     assert!(failed.iter().all(|line| line.contains("uid-db")), "{failed:?}");
@@ -275,7 +275,7 @@ async fn pod_without_an_object_still_holds_its_driver() {
     node.delete("db", Some(0)).await;
     node.wait_deleted("db").await;
     node.delete("csi", None).await;
-    node.wait_blocked("csi", "held: default/db").await;
+    node.wait_blocked("csi", "a driver: default/db").await;
     sleep(secs(20)).await;
     assert!(stops(&node, "csi").is_empty());
     driver.behave(Behavior::Well);
@@ -316,7 +316,7 @@ async fn volume_file_without_a_driver_name_holds_every_driver() {
     fs::write(volume.join("mount/left"), "").unwrap();
     node.delete("db", None).await;
     node.delete("csi", None).await;
-    node.wait_blocked("csi", "held: default/db").await;
+    node.wait_blocked("csi", "a driver: default/db").await;
 }
 
 /// A node with a DRA driver pod `dra` and a pod `job` with its claim.
@@ -345,7 +345,7 @@ async fn dra_driver_is_stopped_after_terminating_pods_with_its_claims() {
     driver.behave(busy());
     node.delete("dra", None).await;
     node.delete("job", None).await;
-    node.wait_blocked("dra", "held: default/job").await;
+    node.wait_blocked("dra", "a driver: default/job").await;
     sleep(secs(30)).await;
     assert!(stops(&node, "dra").is_empty());
     driver.behave(Behavior::Well);
@@ -424,8 +424,11 @@ async fn network_plugin_pod_is_stopped_after_the_other_pods_in_any_order_of_dele
         node.delete(first, None).await;
         sleep(secs(3)).await;
         node.delete(if first == "cni" { "web" } else { "cni" }, None).await;
-        node.wait_blocked("cni", "held: default/web that end need this pod as a node service")
-            .await;
+        node.wait_blocked(
+            "cni",
+            "blocked: terminating pods need this pod as a node service: default/web",
+        )
+        .await;
         assert_eq!(
             wait_stopped(&node, "cni").await,
             secs(30),
@@ -445,12 +448,12 @@ async fn network_plugin_pod_is_stopped_last_across_restarts() {
     let mut node = with_network_plugin().await;
     node.cri.allow_everything();
     node.delete("cni", None).await;
-    node.wait_blocked("cni", "held: ").await;
+    node.wait_blocked("cni", "blocked: ").await;
     node.crash().await;
     // No agent runs.
     node.delete("web", None).await;
     node.start().await;
-    node.wait_blocked("cni", "held: default/web").await;
+    node.wait_blocked("cni", "a node service: default/web").await;
     node.crash().await;
     node.start().await;
     node.wait_torn_down("cni").await;
@@ -504,7 +507,7 @@ async fn held_driver_requests_no_list_while_a_known_pod_needs_it() {
     driver.behave(busy());
     node.delete("csi", None).await;
     node.delete("db", None).await;
-    node.wait_blocked("csi", "held: default/db").await;
+    node.wait_blocked("csi", "a driver: default/db").await;
     let of_pods = |it: &Request| {
         it.asked.verb == "list" && it.asked.resource == "pods" && it.asked.user.starts_with("system:node:")
     };
@@ -522,11 +525,11 @@ async fn deletion_before_its_watch_event_holds_the_driver() {
     let (node, driver) = started(0).await;
     driver.behave(busy());
     node.delete("csi", None).await;
-    node.wait_blocked("csi", "held: other pods that are deleted just now")
+    node.wait_blocked("csi", "blocked: pods that were deleted just now")
         .await;
     inject_fault(&node, Fault::new(Action::StallWatch).once());
     node.delete("db", None).await;
-    node.wait_blocked("csi", "held: default/db").await;
+    node.wait_blocked("csi", "a driver: default/db").await;
     assert!(node.trace("db").await.is_none() && stops(&node, "csi").is_empty());
 }
 

@@ -125,7 +125,7 @@ async fn recorded_exit_does_not_prove_that_nothing_runs() {
     fs::create_dir_all(&cgroup).unwrap();
     fs::write(cgroup.join("cgroup.procs"), "4711\n").unwrap();
     node.api.faults().clear();
-    node.wait_blocked("web", "held: it holds 1 processes").await;
+    node.wait_blocked("web", "blocked: 1 processes in this cgroup").await;
     sleep(secs(100)).await;
     assert_eq!(node.get("web").await.unwrap()["status"]["phase"], "Running");
 }

@@ -94,7 +94,7 @@ async fn node_of_another_machine_is_not_touched() {
         }));
         let held = hold_at_start(&mut node).await;
         assert!(
-            held.contains("is another machine") && held.contains("this-one"),
+            held.contains("belongs to another machine") && held.contains("this-one"),
             "{held}"
         );
         assert_no_effect(&node, "web").await;
@@ -111,7 +111,7 @@ async fn reregistered_node_is_not_touched() {
     node.insert(json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": NODE, "uid": "another-uid" } }));
     let held = hold_at_start(&mut node).await;
     assert!(
-        held.contains("another-uid") && held.contains("the journal was made for"),
+        held.contains("another-uid") && held.contains("the journal is of the Node with UID"),
         "{held}"
     );
     assert_no_effect(&node, "web").await;
@@ -438,7 +438,7 @@ async fn pod_with_a_directory_below_another_root_is_blocked_until_it_exists() {
     fs::rename(&dir, &elsewhere).unwrap();
     node.start().await;
     node.delete("web", None).await;
-    node.wait_blocked("web", "is --kubelet-root the kubelet's --root-dir?")
+    node.wait_blocked("web", "Check that --kubelet-root is the kubelet's --root-dir.")
         .await;
     sleep(secs(120)).await;
     assert!(node.cri.effects().is_empty() && elsewhere.join("etc-hosts").exists());
@@ -460,7 +460,7 @@ async fn static_pod_with_the_uid_of_an_api_pod_is_reported_and_never_touched() {
     node.delete("deleted", None).await;
     node.delete("gone", Some(0)).await;
     for name in ["deleted", "gone"] {
-        node.wait_blocked(name, "does the manifest of a static pod carry the UID")
+        node.wait_blocked(name, "Check metadata.uid in the manifests of static pods")
             .await;
     }
     node.crash().await;

@@ -144,10 +144,7 @@ async fn skipped_hook_without_remaining_grace_is_one_event() {
     let events = node.events("web").await;
     let left_out = events.iter().filter(|(reason, _)| reason == "FailedPreStopHook");
     let messages: Vec<_> = left_out.map(|(_, message)| &**message).collect();
-    assert_eq!(
-        messages,
-        ["PreStopHook was left out: no time was left of the grace period"]
-    );
+    assert_eq!(messages, ["PreStopHook was skipped: the grace period has no time left"]);
 }
 
 #[tokio::test(start_paused = true)]

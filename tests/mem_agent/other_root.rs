@@ -37,7 +37,7 @@ async fn kubelet_with_another_root_directory_blocks_everything() {
     sleep(secs(60)).await;
     assert!(node.get("web").await.is_some());
     let held = node.status().await.held.unwrap();
-    assert!(held.contains("--root-dir is not our --kubelet-root"), "{held}");
+    assert!(held.contains("--root-dir is not the agent's --kubelet-root"), "{held}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -84,7 +84,7 @@ async fn pod_with_a_cgroup_and_no_directory_is_blocked() {
     fs::create_dir_all(node.pod_cgroup("web")).unwrap();
     node.start().await;
     node.delete("web", None).await;
-    node.wait_blocked("web", "is --kubelet-root the kubelet's --root-dir?")
+    node.wait_blocked("web", "Check that --kubelet-root is the kubelet's --root-dir.")
         .await;
     assert!(node.get("web").await.is_some());
 }
@@ -101,7 +101,7 @@ async fn pod_without_a_directory_continues_when_the_remedy_is_followed() {
     node.start().await;
     node.delete("web", None).await;
     let remedy = format!(
-        "there is no {}; is --kubelet-root the kubelet's --root-dir? If it is, make that directory, empty",
+        "{} does not exist. Check that --kubelet-root is the kubelet's --root-dir. If it is, create that directory, empty",
         node.pod_dir("web").display()
     );
     node.wait_blocked("web", &remedy).await;
@@ -119,7 +119,7 @@ async fn pod_that_runs_without_a_cgroup_continues_when_the_remedy_is_followed() 
     fs::remove_dir(node.pod_cgroup("web")).unwrap();
     node.start().await;
     node.delete("web", None).await;
-    node.wait_blocked("web", "are --cgroup-root and --cgroup-driver the kubelet's?")
+    node.wait_blocked("web", "Check that --cgroup-root and --cgroup-driver are the kubelet's.")
         .await;
     node.wait_blocked("web", "If they are, stop the pod's containers and sandboxes by hand")
         .await;

@@ -169,7 +169,7 @@ async fn runtime_that_names_no_process_is_not_corrected() {
     assert!(node.pod_cgroup("web").exists());
     let why = node.why("web").await;
     assert!(
-        why.contains("names no process of it") && why.contains("its word stands"),
+        why.contains("names no process of it") && why.contains("the runtime's state counts"),
         "{why}"
     );
     assert_eq!(node.count_events("web", "RuntimeStateWrong").await, 0);
@@ -225,7 +225,7 @@ async fn path_that_is_busy_for_the_runtime_is_reported_with_its_mounts() {
     node.cri
         .any_number_of(expect(StopContainer::of("main")).error(Code::Unknown, &words));
     node.delete("web", None).await;
-    node.wait_blocked("web", "what is mounted in it").await;
+    node.wait_blocked("web", "mounts below it").await;
     let why = node.why("web").await;
     assert!(why.contains(&format!("mounted at {nested:?}")), "{why}");
     node.calls(1, |seen| seen.kind == Kind::StopContainer).await;

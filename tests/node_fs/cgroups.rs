@@ -303,7 +303,7 @@ fn uninterruptible_process_is_named_with_its_kernel_function() {
     let expected = format!("{pid} (touch, waits in ");
     assert!(
         text.iter()
-            .any(|text| text.contains(&expected) && text.contains("takes no signal")),
+            .any(|text| text.contains(&expected) && text.contains("in uninterruptible sleep")),
         "{text:?}"
     );
     drop(frozen);

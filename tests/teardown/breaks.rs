@@ -159,7 +159,7 @@ pub async fn why_shows_a_stop_without_answer_while_a_process_uses_the_containers
         sleep(Duration::from_millis(100)).await;
     };
     ensure!(
-        why.contains("StopContainer, whose timeout of 2s is over: no answer") && !why.contains("nothing has failed"),
+        why.contains("StopContainer (timeout 2s): no answer") && !why.contains("nothing has failed"),
         "{why}"
     );
     let states = states(scene, &pod).await?;

@@ -77,8 +77,8 @@ impl fmt::Display for Survivor {
         // A container chooses the name.
         let name = self.name.escape_debug();
         match self.waits_in.as_deref() {
-            Some("") => write!(f, "{} ({name}, waits in the kernel and takes no signal)", self.pid),
-            Some(function) => write!(f, "{} ({name}, waits in {function} and takes no signal)", self.pid),
+            Some("") => write!(f, "{} ({name}, in uninterruptible sleep)", self.pid),
+            Some(function) => write!(f, "{} ({name}, in uninterruptible sleep in {function})", self.pid),
             None if self.name.is_empty() => write!(f, "{}", self.pid),
             None => write!(f, "{} ({name})", self.pid),
         }
@@ -142,8 +142,8 @@ mod tests {
         };
         assert_eq!(
             survivors.to_string(),
-            "5 (tar, waits in rpc_wait_bit_killable and takes no signal), \
-             6 (a\\nb, waits in the kernel and takes no signal), 7 (sh), 8 and 2 more"
+            "5 (tar, in uninterruptible sleep in rpc_wait_bit_killable), \
+             6 (a\\nb, in uninterruptible sleep), 7 (sh), 8 and 2 more"
         );
     }
 

@@ -105,7 +105,7 @@ impl Cri {
             Err(error) if error.is_unreachable() && greeting::is_foreign(endpoint.path()).await => {
                 Err(GrpcError::Foreign {
                     call: error.call().clone(),
-                    cause: "the server starts with another protocol".to_owned(),
+                    cause: "the server speaks another protocol".to_owned(),
                 })
             }
             answer => answer,

@@ -49,7 +49,7 @@ impl Cri {
         let listed = match self.sandboxes("").await {
             Err(error) if error.is_too_large() => {
                 let uids = known().await;
-                tracing::warn!(%error, pods = uids.len(), "List of all sandboxes is too large; only pods that directories, cgroups and the journal name are listed");
+                tracing::warn!(%error, pods = uids.len(), "Sandbox list exceeds the message size limit; listing only the pods that directories, cgroups and the journal name");
                 let lists = stream::iter(uids).map(|uid| async move { self.sandboxes(&uid).await });
                 lists.buffered(MAX_CONCURRENT).try_concat().await?
             }

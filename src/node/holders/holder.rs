@@ -66,12 +66,19 @@ impl fmt::Display for Holders {
         }
         if !self.nested.is_empty() {
             let nested: Vec<_> = self.nested.iter().map(|path| format!("{path:?}")).collect();
-            by.push(format!("what is mounted in it: {}", nested.join(", ")));
+            by.push(format!("mounts below it: {}", nested.join(", ")));
         }
         if by.is_empty() {
-            f.write_str("it is in use, but no user was found: perhaps a loop device, swap or an NFS export")?;
+            f.write_str(
+                "it is in use, but no process was found that uses it: perhaps a loop device, swap or an NFS export",
+            )?;
         } else {
-            write!(f, "it is in use by {}; it goes when they end", by.join(", "))?;
+            let until = if self.processes.is_empty() {
+                "are unmounted"
+            } else {
+                "exit"
+            };
+            write!(f, "it is in use by {}; it is retried when they {until}", by.join(", "))?;
         }
         if self.is_incomplete {
             f.write_str(" (not all processes were read)")?;

@@ -48,8 +48,8 @@ impl fmt::Display for KubeletProcess {
         write!(f, "{} (pid {})", self.command, self.pid)?;
         if self.why == MatchReason::SameMachine {
             f.write_str(
-                "; its --root-dir is not our --kubelet-root: give us its directory, or, if it is another node's, \
-                 name its runtime on its command line with --container-runtime-endpoint",
+                "; its --root-dir is not the agent's --kubelet-root: set --kubelet-root to its --root-dir, or, if it is the \
+                 kubelet of another node, start it with --container-runtime-endpoint on its command line",
             )?;
         }
         Ok(())

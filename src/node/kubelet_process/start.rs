@@ -237,10 +237,8 @@ impl Difference {
     fn new(name: &str, theirs: &dyn std::fmt::Display, flag: &str, ours: &str) -> Self {
         let theirs = ForeignText::new(&theirs.to_string());
         Self {
-            what: format!("the kubelet was started with {name} {theirs}; the agent works with {flag} {ours}"),
-            remedy: format!(
-                "give {flag} {theirs}, or leave {flag} away and restart the agent: it then takes the kubelet's"
-            ),
+            what: format!("the kubelet was started with {name} {theirs}; the agent uses {flag} {ours}"),
+            remedy: format!("set {flag} to {theirs}, or omit {flag} and restart the agent: it then uses the kubelet's"),
         }
     }
 }

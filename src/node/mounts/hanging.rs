@@ -73,20 +73,20 @@ pub(super) fn is_server_dead(errno: Errno) -> bool {
 
 impl fmt::Display for Hanging {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "it hangs in the kernel since {}", self.since)?;
+        write!(f, "the call has hung in the kernel since {}", self.since)?;
         let Some(what) = &self.what else {
             return f.write_str(
-                "; a server behind it, or behind a directory above it, may be gone: it returns when that answers again",
+                "; the server of this mount or of one above it may be down: the call returns when the server answers again",
             );
         };
         let name = |name: &OsStr| ForeignText::from_bytes(name.as_encoded_bytes());
         write!(f, " ({} of {}); ", name(&what.fs_type), name(&what.source))?;
         if what.has_server() {
             f.write_str(
-                "the server may be gone: it returns when that answers again, or by force with --force-unmount dead-server",
+                "the server may be down: the call returns when the server answers again, or with --force-unmount dead-server",
             )
         } else {
-            f.write_str("its device, or the server behind a directory above it, may be slow or gone: it returns when that answers")
+            f.write_str("its device may be slow or broken, or the server of a mount above it down: the call returns when that answers")
         }
     }
 }
@@ -131,15 +131,19 @@ mod tests {
         };
         assert_eq!(
             hanging(Some(mounted("nfs4", "nas:/export\nforged"))).to_string(),
-            "it hangs in the kernel since 2026-03-01T10:00:00Z (nfs4 of nas:/export\\nforged); the server may be gone: it \
-             returns when that answers again, or by force with --force-unmount dead-server"
+            "the call has hung in the kernel since 2026-03-01T10:00:00Z (nfs4 of nas:/export\\nforged); the server may be \
+             down: the call returns when the server answers again, or with --force-unmount dead-server"
         );
         assert!(
             !hanging(Some(mounted("ext4", "/dev/sda")))
                 .to_string()
                 .contains("--force")
         );
-        assert!(hanging(None).to_string().contains("2026-03-01T10:00:00Z; a server"));
+        assert!(
+            hanging(None)
+                .to_string()
+                .contains("2026-03-01T10:00:00Z; the server of this mount")
+        );
     }
 
     #[test]

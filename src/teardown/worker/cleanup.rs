@@ -20,7 +20,7 @@ use crate::{
     teardown::{
         cleanup, devices, evidence,
         journal::PodJournalExt as _,
-        late::{LATE, shown_when_late},
+        late::{LATE, report_if_late},
         locate, user_namespace, volumes,
     },
 };
@@ -176,8 +176,8 @@ impl Worker {
             Err(_) => {
                 // It hangs; another pod may use its permit.
                 drop(permit);
-                let doing = "the removal of containers, sandboxes and logs";
-                shown_when_late(&self.record, (Step::Cleanup, ""), LATE, doing, removed).await
+                let call_name = "the removal of containers, sandboxes and logs";
+                report_if_late(&self.record, (Step::Cleanup, ""), LATE, call_name, removed).await
             }
         };
         span.end(&result.as_ref().map_err(|failures| first(failures)));
@@ -194,8 +194,8 @@ fn of_volumes(view: &PodView, faults: &[Fault]) -> Vec<Failure> {
         };
         Failure {
             cause: format!(
-                "{}. If the volume is gone from this node, or its driver never comes back, have the pod go on without: \
-                 pod-teardown release pod/{}",
+                "{}. If the volume is no longer on this node, or its driver never returns, approve that the agent continues \
+                 without the driver: pod-teardown release pod/{}",
                 failure.cause, view.pod
             ),
             mismatch: Some(Mismatch::new(MismatchKind::VolumeNotTakenAway, [volume.clone()])),

@@ -50,16 +50,19 @@ impl Worker {
                 Ok(None) => break,
                 Ok(Some(Dependents { pods, .. })) if pods.is_empty() && is_settled => break,
                 Ok(Some(Dependents { pods, role })) if pods.is_empty() => {
-                    let words = format!("other pods that are deleted just now may need this pod as {role}");
+                    let words = format!("pods that were deleted just now may need this pod as {role}");
                     (words, true)
                 }
                 Ok(Some(Dependents { pods, role })) => {
-                    let words = format!("{} that end need this pod as {role}", some_of(pods.into_iter()));
+                    let words = format!(
+                        "terminating pods need this pod as {role}: {}",
+                        some_of(pods.into_iter())
+                    );
                     (words, false)
                 }
                 Err(failures) => {
                     let why = first(&failures);
-                    let words = format!("whether pods that end need this pod cannot be told: {why}");
+                    let words = format!("cannot find the terminating pods that need this pod: {why}");
                     (words, false)
                 }
             };
@@ -67,7 +70,7 @@ impl Worker {
             let since = self.context.journal.record_wait(&view.pod.uid, now.clone());
             if grace::used(&since, &now) >= self.context.driver_hold {
                 if !may_be_none {
-                    let message = format!("--driver-hold is over; the pod ends although {words}");
+                    let message = format!("--driver-hold has expired, and the pod terminates; {words}");
                     tracing::warn!(message);
                     self.context
                         .events

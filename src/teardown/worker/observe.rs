@@ -14,7 +14,7 @@ use crate::{
         context::Context,
         evidence,
         journal::PodJournalExt as _,
-        late::{LATE, shown_when_late},
+        late::{LATE, report_if_late},
     },
 };
 
@@ -74,7 +74,7 @@ impl Worker {
         patience: Duration,
     ) -> Result<RuntimePod, Vec<Failure>> {
         let query = self.context.cri.pod(view.pod.uid.as_str(), patience);
-        let observed = shown_when_late(&self.record, (step, ""), LATE, "what the runtime has of the pod", query).await;
+        let observed = report_if_late(&self.record, (step, ""), LATE, "what the runtime has of the pod", query).await;
         observed.map_err(|error| vec![Failure::new(step, "", error)])
     }
 
