@@ -325,7 +325,13 @@ impl PodAgent {
             guard: guard.clone(),
             update_lock: Arc::default(),
         };
-        let storage = Storage::new(&host, &kubelet_root, &effects, Arc::new(cluster));
+        let storage = Storage::new(
+            &host,
+            &kubelet_root,
+            &effects,
+            Arc::new(cluster),
+            Arc::new(journal.clone()),
+        );
         let pod_api = ClusterPods {
             api,
             guard: guard.clone(),

@@ -176,7 +176,13 @@ impl Builder {
         })?;
         same_mount_namespace(&host.proc, &endpoint).await?;
         let cgroups = Cgroups::detect(&host.mountinfo, &host.cgroups).map_err(|error| problems::cgroups(&error))?;
-        let storage = Storage::new(&host, &kubelet_root, &effects, Arc::new(NoCluster));
+        let storage = Storage::new(
+            &host,
+            &kubelet_root,
+            &effects,
+            Arc::new(NoCluster),
+            Arc::clone(&journal),
+        );
         let running = Arc::new(Running::default());
         let terminating = Arc::clone(&running);
         let has_reporter = self.reporter.is_some();

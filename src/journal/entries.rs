@@ -1,17 +1,22 @@
 //! Entries of the journal besides those of terminating pods.
 
+use std::{collections::BTreeMap, path::PathBuf};
+
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{
     header::Header,
-    row::{HEADER, KUBELET, PAUSE, Row, TURN, WATCH},
+    row::{HEADER, KUBELET, PAUSE, Row, TURN, UNSTAGED, WATCH},
 };
 use crate::{
     clock::Mark,
     model::pod::{PodRef, PodUid},
-    node::kubelet_process::start::KubeletStart,
+    node::{kubelet_process::start::KubeletStart, superblock::FileSystem},
 };
+
+/// File systems that may still be active, by the directory where they were staged.
+pub(super) type Unstaged = BTreeMap<PathBuf, Vec<FileSystem>>;
 
 /// State of the watch that must survive a restart.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -111,6 +116,11 @@ impl Header {
     pub(super) fn row(&self) -> Row {
         Row::Node(HEADER, serde_json::to_string(self).unwrap_or_default())
     }
+}
+
+/// The row of file systems that may still be active.
+pub(super) fn unstaged_row(unstaged: &Unstaged) -> Row {
+    Row::Node(UNSTAGED, serde_json::to_string(unstaged).unwrap_or_default())
 }
 
 /// The row of the kubelet's flags.

@@ -17,10 +17,10 @@ use redb::{
 use serde::de::DeserializeOwned;
 
 use super::{
-    entries::{LastActive, Paused, Seen, WatchState},
+    entries::{LastActive, Paused, Seen, Unstaged, WatchState},
     error::{self, JournalError, Kind, failed},
     header::{Header, Unusable},
-    row::{HEADER, KUBELET, NODE_UID, PAUSE, Row, TURN, Table, WATCH},
+    row::{HEADER, KUBELET, NODE_UID, PAUSE, Row, TURN, Table, UNSTAGED, WATCH},
 };
 use crate::{
     model::pod::PodUid,
@@ -58,6 +58,7 @@ pub(super) struct Contents {
     pub paused: Option<Paused>,
     pub turn: Option<LastActive>,
     pub kubelet: Option<KubeletStart>,
+    pub unstaged: Unstaged,
     pub pods: HashMap<PodUid, PodEntry>,
     pub seen: BTreeMap<PodUid, Seen>,
 }
@@ -135,6 +136,7 @@ pub(super) fn read(database: &impl ReadableDatabase, machine: &Identity) -> Resu
             contents.paused = node_row(PAUSE, get(PAUSE)?)?;
             contents.turn = node_row(TURN, get(TURN)?)?;
             contents.kubelet = node_row(KUBELET, get(KUBELET)?)?;
+            contents.unstaged = node_row(UNSTAGED, get(UNSTAGED)?)?;
         }
     }
     contents.pods = pod_rows(&read, PODS)?;

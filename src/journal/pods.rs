@@ -1,14 +1,18 @@
-//! Entries of terminating pods.
+//! What the teardown of pods records.
+
+use std::path::Path;
 
 use futures::future::{BoxFuture, FutureExt as _};
 
 use super::{
     Journal,
+    entries::unstaged_row,
     row::{Row, Table},
     writer::Write,
 };
 use crate::{
     model::pod::{PodRef, PodUid},
+    node::superblock::FileSystem,
     teardown::journal::{PodEntry, PodJournal, Request},
 };
 
@@ -46,6 +50,21 @@ impl PodJournal for Journal {
             name: entry.name.as_str().into(),
         };
         state.pods.iter().map(pod).collect()
+    }
+
+    fn unstaged(&self, staging: &Path) -> Vec<FileSystem> {
+        self.lock().unstaged.get(staging).cloned().unwrap_or_default()
+    }
+
+    fn set_unstaged(&self, staging: &Path, file_systems: Vec<FileSystem>) {
+        let mut state = self.lock();
+        let before = match file_systems.is_empty() {
+            true => state.unstaged.remove(staging),
+            false => state.unstaged.insert(staging.to_owned(), file_systems),
+        };
+        if before.as_ref() != state.unstaged.get(staging) {
+            self.send(Write::Row(unstaged_row(&state.unstaged)));
+        }
     }
 
     fn durable(&self) -> BoxFuture<'_, Result<(), String>> {

@@ -7,6 +7,8 @@ pub(super) const WATCH: &str = "watch";
 pub(super) const HEADER: &str = "header";
 pub(super) const PAUSE: &str = "paused";
 pub(super) const TURN: &str = "turn";
+/// File systems that may still be active after their volume was unstaged.
+pub(super) const UNSTAGED: &str = "unstaged";
 pub(super) const KUBELET: &str = "kubelet";
 
 /// A row to write.

@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{
-    entries::{LastActive, Paused, Seen, WatchState, kubelet_row},
+    entries::{LastActive, Paused, Seen, Unstaged, WatchState, kubelet_row, unstaged_row},
     error::JournalError,
     file::Contents,
     header::Header,
@@ -30,6 +30,7 @@ pub(super) struct State {
     pub paused: Option<Paused>,
     pub turn: Option<LastActive>,
     pub kubelet: Option<KubeletStart>,
+    pub unstaged: Unstaged,
     pub pods: HashMap<PodUid, PodEntry>,
     pub seen: BTreeMap<PodUid, Seen>,
     pub trouble: Trouble,
@@ -64,6 +65,10 @@ pub(super) fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 impl State {
     /// The state in a journal of this node.
     pub fn of(contents: Contents, machine: &Identity) -> Self {
+        let written_in = contents.header.as_ref().and_then(|header| header.boot_id.as_ref());
+        let is_rebooted = written_in
+            .zip(machine.boot_id.as_ref())
+            .is_some_and(|(then, now)| then != now);
         Self {
             header: Some(Header::of(machine, contents.header.as_ref())),
             node_uid: contents.node_uid,
@@ -71,6 +76,12 @@ impl State {
             paused: contents.paused,
             turn: contents.turn,
             kubelet: contents.kubelet,
+            // No file system is active since an earlier boot.
+            unstaged: if is_rebooted {
+                Unstaged::new()
+            } else {
+                contents.unstaged
+            },
             pods: contents.pods,
             seen: contents.seen,
             ..Self::default()
@@ -89,6 +100,7 @@ impl State {
                 Paused::row(self.paused.as_ref()),
                 LastActive::row(self.turn.as_ref()),
                 kubelet_row(self.kubelet.as_ref()),
+                unstaged_row(&self.unstaged),
             ])
             .chain(pods.map(|(uid, entry)| Row::Pod(Table::Terminations, uid.clone(), Some(entry.bytes()))))
             .chain(seen.map(|(uid, seen)| Row::Pod(Table::Seen, uid.clone(), Some(seen.bytes()))))

@@ -23,7 +23,8 @@ use crate::{
         mismatch::MismatchApproval,
         pod::{PodRef, PodView},
     },
-    teardown::journal::PodJournalExt as _,
+    node::superblock::FileSystem,
+    teardown::journal::{PodJournal as _, PodJournalExt as _},
 };
 
 mod damage;
@@ -143,6 +144,35 @@ async fn finished_pod_has_no_entry() {
     })
     .await;
     assert!(journal.unfinished().is_empty());
+}
+
+#[tokio::test]
+async fn unstaged_file_systems_are_known_after_a_restart_until_the_node_reboots() {
+    let dir = tempfile::tempdir().unwrap();
+    let (staging, sys) = (Path::new("/staging/globalmount"), tempfile::tempdir().unwrap());
+    let file_systems = vec![FileSystem::on((7, 0), &sys.path().join("block")).unwrap()];
+    let journal = reopened(dir.path(), async |journal| {
+        journal.set_unstaged(staging, file_systems.clone());
+    })
+    .await;
+    assert_eq!(journal.unstaged(staging), file_systems);
+    drop(journal);
+
+    let rebooted = Identity {
+        boot_id: Some("boot-2".to_owned()),
+        ..machine("m1")
+    };
+    let journal = opened(dir.path(), &rebooted).await;
+    assert_eq!(journal.unstaged(staging), []);
+    journal.set_unstaged(staging, file_systems.clone());
+    journal.durable().await.unwrap();
+    drop(journal);
+    let journal = opened(dir.path(), &rebooted).await;
+    assert_eq!(journal.unstaged(staging), file_systems);
+    journal.set_unstaged(staging, Vec::new());
+    journal.durable().await.unwrap();
+    drop(journal);
+    assert_eq!(opened(dir.path(), &rebooted).await.unstaged(staging), []);
 }
 
 /// A disk that can be full.
@@ -278,7 +308,7 @@ async fn wait_for_a_hanging_disk_is_limited_and_reported() {
     // A writer in a call that does not return.
     let hanging = Journal {
         state: Arc::clone(&journal.state),
-        writes,
+        writes: Some(writes),
     };
     let began = tokio::time::Instant::now();
     for answer in [hanging.durable().await, hanging.set_node_uid("node-1").await] {

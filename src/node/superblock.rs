@@ -11,6 +11,7 @@ use std::{
 };
 
 use nix::errno::Errno;
+use serde::{Deserialize, Serialize};
 
 use super::fault::{Fault, errno};
 
@@ -19,7 +20,7 @@ const BY_DEVICE: [&str; 3] = ["ext4", "xfs", "f2fs"];
 
 /// The file system on a device at one moment. A device number is given to the next disk once a disk is detached, so that the
 /// number alone does not say whose file system is active on it later.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileSystem {
     /// Major and minor number.
     pub device: (u32, u32),

@@ -1,6 +1,6 @@
-//! The state of each pod's termination that must survive a crash.
+//! What must survive a crash: the state of each pod's termination, and file systems that may still be active.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, path::Path, time::Duration};
 
 use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
@@ -14,6 +14,7 @@ use crate::{
         termination::Eviction,
         trace::Stage,
     },
+    node::superblock::FileSystem,
 };
 
 /// Keeps an entry for each terminating pod. A restart must find all changes that [`Self::durable`] has confirmed.
@@ -26,6 +27,12 @@ pub trait PodJournal: Send + Sync {
 
     /// All pods with an entry.
     fn pods(&self) -> Vec<PodRef>;
+
+    /// The file systems that were staged in this directory and may still be active without a mount.
+    fn unstaged(&self, staging: &Path) -> Vec<FileSystem>;
+
+    /// Replaces them; an empty list removes them. It is durable later. A reboot makes them inactive.
+    fn set_unstaged(&self, staging: &Path, file_systems: Vec<FileSystem>);
 
     /// Returns when all changes so far are durable.
     ///

@@ -458,6 +458,7 @@ fn volume_with_a_file_open_on_a_detached_mount_may_not_be_detached_from_the_node
             let text = node.fails().await;
             assert!(text.contains("though no mount table shows it"), "{text}");
             assert_eq!(node.known.has_in_use(), [VOLUME_IN_USE]);
+            node.restart();
         }
         drop(open);
         node.is_torn_down_soon().await;
@@ -486,6 +487,7 @@ fn volume_that_its_driver_unmounted_before_it_failed_stays_in_use_while_a_file_o
         umount(&staging).unwrap();
         node.driver.behave_if(is_unstage, Behavior::Well);
         for _ in 0..2 {
+            node.restart();
             let text = node.fails().await;
             assert!(text.contains("though no mount table shows it"), "{text}");
             assert_eq!(node.known.has_in_use(), [VOLUME_IN_USE]);

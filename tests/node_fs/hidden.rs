@@ -5,6 +5,7 @@ use std::{fs, path::PathBuf, sync::Arc};
 
 use nix::mount::umount;
 use pod_teardown::{
+    journal::Journal,
     node::{
         effects::Effects,
         fault::{Cause, Fault},
@@ -50,6 +51,7 @@ fn tear_down(space: &Space, root: &KubeletRoot) -> Result<(), Vec<Fault>> {
         cluster: Arc::new(NoCluster),
         locks: VolumeLocks::default(),
         registrars: Registrars::default(),
+        journal: Arc::new(Journal::in_memory()),
     };
     block_on(tear_down_volumes(&space.pod, &Arc::new(storage))).map(drop)
 }

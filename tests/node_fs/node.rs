@@ -84,7 +84,10 @@ impl Node<'_> {
 
     /// Restarts the agent: it keeps only what it has recorded.
     pub fn restart(&mut self) {
-        self.storage = storage(self.space, &self.known);
+        self.storage = Arc::new(Storage {
+            journal: Arc::clone(&self.storage.journal),
+            ..Arc::into_inner(storage(self.space, &self.known)).unwrap()
+        });
     }
 
     pub async fn tear_down(&self) -> Result<VolumesReport, Vec<Fault>> {

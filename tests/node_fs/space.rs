@@ -14,6 +14,7 @@ use nix::{
     sched::{CloneFlags, unshare},
 };
 use pod_teardown::{
+    journal::Journal,
     node::{effects::Effects, kubelet_root::KubeletRoot, mounts::Mounts, plugins::Registrars, pod_dir::PodDir},
     teardown::volumes::storage::{NoCluster, Storage, VolumeLocks},
 };
@@ -142,6 +143,7 @@ impl Space {
             cluster: Arc::new(NoCluster),
             locks: VolumeLocks::default(),
             registrars: Registrars::default(),
+            journal: Arc::new(Journal::in_memory()),
         })
     }
 

@@ -9,15 +9,17 @@ use std::{
 use futures::future::BoxFuture;
 use tokio::sync::OwnedMutexGuard;
 
-use crate::node::{
-    csi_files,
-    effects::Effects,
-    fault::{Cause, Fault},
-    host::Host,
-    kubelet_root::KubeletRoot,
-    mounts::{Mount, Mounts},
-    plugins::{Csi, DriverUnavailable, Registrars, registry::DIRECTORY},
-    superblock::FileSystem,
+use crate::{
+    node::{
+        csi_files,
+        effects::Effects,
+        fault::{Cause, Fault},
+        host::Host,
+        kubelet_root::KubeletRoot,
+        mounts::{Mount, Mounts},
+        plugins::{Csi, DriverUnavailable, Registrars, registry::DIRECTORY},
+    },
+    teardown::journal::PodJournal,
 };
 
 /// A driver that cannot be called.
@@ -47,6 +49,8 @@ pub struct Storage {
     pub locks: VolumeLocks,
     /// Capabilities of drivers.
     pub registrars: Registrars,
+    /// What survives a crash.
+    pub journal: Arc<dyn PodJournal>,
 }
 
 /// The API server's state of this node's volumes.
@@ -64,11 +68,7 @@ pub trait Cluster: Send + Sync {
 
 /// Locks by volume: work on the same volume is done one after another.
 #[derive(Default)]
-pub struct VolumeLocks {
-    locks: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
-    /// By staging directory: unmounted file systems that may still be active.
-    lingering: Mutex<HashMap<PathBuf, Vec<FileSystem>>>,
-}
+pub struct VolumeLocks(Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>);
 
 /// No API server: volumes are known only by the node's files.
 pub struct NoCluster;
@@ -77,7 +77,13 @@ pub struct NoCluster;
 
 impl Storage {
     /// Mounts, directories and drivers for the pods below this kubelet's root.
-    pub fn new(host: &Host, root: &KubeletRoot, effects: &Effects, cluster: Arc<dyn Cluster>) -> Self {
+    pub fn new(
+        host: &Host,
+        root: &KubeletRoot,
+        effects: &Effects,
+        cluster: Arc<dyn Cluster>,
+        journal: Arc<dyn PodJournal>,
+    ) -> Self {
         Self {
             mounts: Arc::new(Mounts::new(&host.mountinfo, root.pods())),
             all_mounts: Arc::new(Mounts::new(&host.mountinfo, "/")),
@@ -88,6 +94,7 @@ impl Storage {
             cluster,
             locks: VolumeLocks::default(),
             registrars: Registrars::default(),
+            journal,
         }
     }
 
@@ -163,28 +170,11 @@ impl VolumeLocks {
     /// Locks the volume of this name.
     pub async fn lock(&self, what: &str) -> OwnedMutexGuard<()> {
         let turn = {
-            let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut locks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             locks.retain(|_, turn| Arc::strong_count(turn) > 1);
             Arc::clone(locks.entry(what.to_owned()).or_default())
         };
         turn.lock_owned().await
-    }
-
-    /// Remembers the file systems that were staged here until they are known to be active nowhere: they are no longer in the
-    /// mount table of this namespace.
-    pub(super) fn set_lingering(&self, staged: &Path, file_systems: Vec<FileSystem>) {
-        let mut lingering = self.lingering.lock().unwrap_or_else(PoisonError::into_inner);
-        if file_systems.is_empty() {
-            lingering.remove(staged);
-        } else {
-            lingering.insert(staged.to_owned(), file_systems);
-        }
-    }
-
-    /// The file systems that were staged here and may still be active.
-    pub(super) fn lingering(&self, staged: &Path) -> Vec<FileSystem> {
-        let lingering = self.lingering.lock().unwrap_or_else(PoisonError::into_inner);
-        lingering.get(staged).cloned().unwrap_or_default()
     }
 }
 

@@ -23,12 +23,12 @@ use crate::{
     teardown::on_disk::DiskReport,
 };
 
-/// Unstages the volume, unless another pod uses it, and allows its detach. `but` is the use that ends now. `known` are paths
+/// Unstages the volume, unless another pod uses it, and allows its detach. `except` is the use that ends now. `known` are paths
 /// where the volume may be staged, regardless of their files. The caller holds the volume's lock.
 pub async fn release(
     storage: &Arc<Storage>,
     identity: &Identity,
-    but: Option<Use>,
+    except: Option<Use>,
     known: Vec<StagingPath>,
     approved: &Approved,
 ) -> Result<DiskReport, Vec<Fault>> {
@@ -36,10 +36,10 @@ pub async fn release(
     let Some(mounted_at) = known.first().map(StagingPath::global) else {
         return Ok(report);
     };
-    let ends = but.is_some();
+    let has_pod = except.is_some();
     let of = identity.clone();
     let checked = storage.try_work(&mounted_at, move |storage| {
-        match users::of(storage, &of, but.as_ref())? {
+        match users::of(storage, &of, except.as_ref())? {
             Some(user) => Ok(Err(user)),
             None => stages(storage, &of, known).map(Ok),
         }
@@ -85,7 +85,7 @@ pub async fn release(
         let what = stage.data();
         match storage.work(&what, move |storage| stage.remove(storage)).await {
             Ok(done) => report += done,
-            Err(faults) if ends && !faults.iter().any(Fault::is_blocked) => {
+            Err(faults) if has_pod && !faults.iter().any(Fault::is_blocked) => {
                 tracing::warn!(path = %what.display(), fault = faults.first().map(ToString::to_string), "Volume is unstaged and has left files");
             }
             Err(more) => faults.extend(more),
@@ -128,12 +128,13 @@ async fn unstage(
     let global = &stage.global();
     let before = table(storage).await?;
     let mounted = before.mounts_at_or_below(&[global]);
-    let lingering = storage.locks.lingering(global);
+    // Unmounted by an earlier call, and may still be active.
+    let unstaged = storage.journal.unstaged(global);
     let may_be_staged = {
         let stage = stage.clone();
         storage.try_work(global, move |_| stage.may_be_staged())
     };
-    if mounted.is_empty() && lingering.is_empty() && !may_be_staged.await? {
+    if mounted.is_empty() && unstaged.is_empty() && !may_be_staged.await? {
         // An earlier run may have left the file system active.
         check_inactive(storage, global, Vec::new()).await?;
         return Ok(report);
@@ -150,13 +151,18 @@ async fn unstage(
         file_systems.collect::<Result<Vec<_>, _>>()
     };
     let mut file_systems = storage.try_work("file systems", of_device).await?;
-    for file_system in &lingering {
+    for file_system in &unstaged {
         if !file_systems.contains(file_system) {
             file_systems.push(file_system.clone());
         }
     }
-    // Before the call: a driver may unmount them and then fail.
-    storage.locks.set_lingering(global, file_systems.clone());
+    // Before the call: a driver may unmount them and then fail, or the agent may crash.
+    if !file_systems.is_empty() {
+        storage.journal.set_unstaged(global, file_systems.clone());
+        // The journal reports its errors. As everywhere, the teardown continues without it.
+        storage.journal.durable().await.ok();
+    }
+    let mut can_stage = true;
     let done = match storage.csi(&identity.driver).await? {
         Err(unavailable) => Err(DriverFailure::Unavailable(unavailable.why)),
         Ok(driver) => match driver.supports_staging().await {
@@ -164,13 +170,16 @@ async fn unstage(
                 let done = driver.unstage(&identity.handle, global, &storage.effects).await;
                 done.map_err(DriverFailure::Refused)
             }
-            Ok(false) => Ok(Outcome::Nothing),
+            Ok(false) => {
+                can_stage = false;
+                Ok(Outcome::Nothing)
+            }
             Err(error) => Err(DriverFailure::Refused(error)),
         },
     };
     match done {
         Ok(Outcome::Withheld) => {
-            storage.locks.set_lingering(global, lingering);
+            storage.journal.set_unstaged(global, unstaged);
             report.withheld += 1;
             return Ok(report);
         }
@@ -182,15 +191,16 @@ async fn unstage(
         }
     }
     if !table(storage).await?.mounts_at_or_below(&[global]).is_empty() {
-        let why = format!(
-            "driver {} says that it is done, but it is still mounted; it will be asked again",
-            identity.driver
-        );
+        let driver = &identity.driver;
+        let why = match can_stage {
+            true => format!("driver {driver} says that it is done, but it is still mounted; it will be asked again"),
+            false => format!("driver {driver} does not stage volumes, but something is mounted there; unmount it"),
+        };
         return Err(fault_of(VERB, global, &why));
     }
     report.unmounted += mounted.len();
     check_inactive(storage, global, file_systems).await?;
-    storage.locks.set_lingering(global, Vec::new());
+    storage.journal.set_unstaged(global, Vec::new());
     Ok(report)
 }
 
