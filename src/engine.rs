@@ -153,7 +153,7 @@ impl Engine {
         let grace = grace.map(|grace| grace.as_secs().try_into().unwrap_or(i64::MAX));
         let Termination {
             period,
-            record,
+            recorder: record,
             imposed,
         } = Termination::begin(context, &view, Cause::Deleted, grace, None);
         if let Some(manifest) = manifest {
@@ -172,7 +172,7 @@ impl Engine {
             context: Arc::clone(context),
             updates: updates.subscribe(),
             period: Arc::clone(&period),
-            record: Arc::clone(&record),
+            recorder: Arc::clone(&record),
             priority_gate: self.priority_gate.clone(),
             failed_reads: AtomicU32::new(0),
             runtime_state: RuntimeState::default(),

@@ -166,7 +166,7 @@ impl Housekeeping {
     async fn end(&mut self, leftovers: Vec<Leftover>) -> Result<(), Stopping> {
         for Leftover { pod, traces } in leftovers {
             let PodRef { uid, namespace, name } = &pod;
-            let gone = match self.context.api.is_gone(&pod).await {
+            let gone = match self.context.api.is_deleted(&pod).await {
                 Ok(gone) => gone,
                 Err(error) => {
                     tracing::debug!(%error, "Deletion of a pod with leftovers cannot be confirmed; will retry");

@@ -64,7 +64,7 @@ impl PodApi for ClusterPods {
         .boxed()
     }
 
-    fn is_gone<'a>(&'a self, pod: &'a PodRef) -> BoxFuture<'a, Result<bool, ApiFailure>> {
+    fn is_deleted<'a>(&'a self, pod: &'a PodRef) -> BoxFuture<'a, Result<bool, ApiFailure>> {
         async { Ok(self.guard.is_gone(&self.api, pod).await?) }.boxed()
     }
 }

@@ -100,7 +100,11 @@ pub fn complete(flags: &NodeFlags, root: &Path, proc: &Path) -> NodeFlags {
         start.serves_node() && files.all(|path| path.exists())
     };
     let known = || peek::kubelet(&flags.state_dir, &Identity::read(root)).filter(is_there);
-    let seen = || start::living(proc).filter(KubeletStart::serves_node).or_else(known);
+    let seen = || {
+        start::read_only_kubelet(proc)
+            .filter(KubeletStart::serves_node)
+            .or_else(known)
+    };
     // The kubelet of another directory is another node's.
     let is_ours = |start: &KubeletStart| flags.kubelet_root.as_deref().is_none_or(|ours| is(ours, start.root()));
     let start = seen().filter(is_ours);

@@ -59,7 +59,10 @@ pub(super) async fn plan(context: &Arc<Context>, view: &PodView) -> Result<Plan,
     let hooks = observed.running().filter(|it| has_hook(&it.name) && !has_run(&it.id));
     let mut plan = Plan {
         blocked: Vec::new(),
-        grace: grace::effective(entry.as_ref().map(|entry| entry.grace), RequestedGrace::of(view, None)),
+        grace: grace::effective(
+            entry.as_ref().map(|entry| entry.grace),
+            RequestedGrace::for_pod(view, None),
+        ),
         hooks: hooks.map(|it| it.name.clone()).collect(),
         containers: running,
         sandboxes: observed.sandboxes.iter().map(|it| it.id.clone()).collect(),
@@ -91,5 +94,5 @@ pub(super) async fn plan(context: &Arc<Context>, view: &PodView) -> Result<Plan,
         .run_blocking(read)
         .await
         .map_err(|error| unread(error.to_string()))?;
-    plan.map_err(|failures| unread(failure::first(&failures)))
+    plan.map_err(|failures| unread(failure::first_message(&failures)))
 }

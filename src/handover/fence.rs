@@ -101,7 +101,7 @@ mod tests {
             ..kubelet()
         };
         let elsewhere = KubeletProcess {
-            why: MatchReason::SameMachine,
+            why: MatchReason::SameNode,
             ..kubelet()
         };
         for other in [k3s, elsewhere] {

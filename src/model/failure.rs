@@ -4,8 +4,8 @@ use std::{borrow::Cow, fmt, time::Duration};
 
 use super::{mismatch::Mismatch, step::Step};
 
-/// The guard blocks all effects.
-pub const HELD: &str = "held";
+/// The gate is shut, or the pod waits for a change by a user.
+pub const BLOCKED: &str = "blocked";
 /// No answer before the timeout.
 pub const TIMEOUT: &str = "timeout";
 /// A system call that does not return.
@@ -97,11 +97,11 @@ pub(super) fn write_at(f: &mut fmt::Formatter<'_>, step: Step, target: &str, mes
 
 /// # Errors
 /// The failures, if there are any.
-pub fn collected(failures: Vec<Failure>) -> Result<(), Vec<Failure>> {
+pub fn ok_if_empty(failures: Vec<Failure>) -> Result<(), Vec<Failure>> {
     if failures.is_empty() { Ok(()) } else { Err(failures) }
 }
 
 /// The message of the first failure; empty if there is none.
-pub fn first(failures: &[Failure]) -> String {
+pub fn first_message(failures: &[Failure]) -> String {
     failures.first().map(ToString::to_string).unwrap_or_default()
 }

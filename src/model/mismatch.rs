@@ -27,7 +27,8 @@ pub enum MismatchKind {
     /// Its cgroup has processes that belong to no container of the runtime.
     UnknownProcesses,
     /// The CSI driver fails to unpublish or unstage a volume that has no mount.
-    VolumeNotTakenAway,
+    #[serde(rename = "volumeNotTakenAway")]
+    VolumeNotUnpublished,
 }
 
 /// A mismatch that a user has approved.
@@ -71,7 +72,7 @@ impl MismatchKind {
             Self::NoDirectory => {
                 "the agent tears the pod down without its directory; volumes that the mount table shows still block it"
             }
-            Self::VolumeNotTakenAway => {
+            Self::VolumeNotUnpublished => {
                 "the volume counts as unpublished and unstaged without its driver, as long as the mount table does not show it"
             }
             Self::UnknownProcesses => "the agent tears the pod down, and kills these processes with its cgroup",

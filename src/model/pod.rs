@@ -11,6 +11,11 @@ mod object;
 pub use hook::{Hook, HookPort, HttpGet};
 pub use object::{PodObject, RawStatuses, VolumeFacts};
 
+/// Exit code of a container whose exit is unknown: never a success.
+pub const UNKNOWN_EXIT_CODE: i32 = 137;
+/// Reason of a container whose exit is unknown (kubelet: `pkg/kubelet/container/runtime.go` `ContainerReasonStatusUnknown`).
+pub const STATUS_UNKNOWN: &str = "ContainerStatusUnknown";
+
 /// Annotation of mirror pods, with any value.
 const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
 
@@ -164,13 +169,13 @@ impl PodView {
             host_paths: Vec::new(),
             containers: Vec::new(),
             abridged: u32::try_from(weight >> 10).unwrap_or(u32::MAX),
-            ..Self::of(&object)
+            ..Self::from_object(&object)
         }
     }
 
     /// As [`Self::project`], with all fields that a teardown uses, even of a large object.
     pub fn whole(mut object: PodObject, decided: bool) -> Self {
-        let mut view = Self::of(&object);
+        let mut view = Self::from_object(&object);
         if decided || view.must_terminate() {
             drop_fields_without_effect_on_status(&mut object);
             view.object = Some(Arc::new(object));
@@ -222,7 +227,7 @@ impl PodView {
         }
     }
 
-    fn of(object: &PodObject) -> Self {
+    fn from_object(object: &PodObject) -> Self {
         let PodObject { pod, volumes, .. } = object;
         let meta = &pod.metadata;
         let text = |field: &Option<String>| Arc::<str>::from(field.as_deref().unwrap_or_default());
@@ -392,12 +397,12 @@ fn drop_fields_without_effect_on_status(object: &mut PodObject) {
 fn containers(spec: &PodSpec) -> Vec<ContainerView> {
     let init = spec.init_containers.iter().flatten().map(|container| {
         let sidecar = container.restart_policy.as_deref() == Some("Always");
-        ContainerView::of(container, if sidecar { Role::Sidecar } else { Role::Init })
+        ContainerView::from_spec(container, if sidecar { Role::Sidecar } else { Role::Init })
     });
     let regular = spec
         .containers
         .iter()
-        .map(|container| ContainerView::of(container, Role::Regular));
+        .map(|container| ContainerView::from_spec(container, Role::Regular));
     let ephemeral = spec
         .ephemeral_containers
         .iter()
@@ -414,7 +419,7 @@ fn containers(spec: &PodSpec) -> Vec<ContainerView> {
 // === impl ContainerView ===
 
 impl ContainerView {
-    fn of(container: &Container, role: Role) -> Self {
+    fn from_spec(container: &Container, role: Role) -> Self {
         let pre_stop = container
             .lifecycle
             .as_ref()
@@ -422,7 +427,7 @@ impl ContainerView {
         Self {
             name: container.name.as_str().into(),
             role,
-            pre_stop: pre_stop.map(Hook::of),
+            pre_stop: pre_stop.map(Hook::from_handler),
             ports: container
                 .ports
                 .iter()

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     model::{
-        failure::{Failure, HELD, write_at},
+        failure::{BLOCKED, Failure, write_at},
         mismatch::Mismatch,
         termination::Cause,
     },
@@ -216,7 +216,7 @@ impl From<&Failure> for Blocked {
             target: failure.what.clone(),
             reason: match failure {
                 Failure { mismatch: Some(_), .. } => BlockedReason::Mismatch,
-                Failure { reason, .. } if *reason == HELD => BlockedReason::Guard,
+                Failure { reason, .. } if *reason == BLOCKED => BlockedReason::Guard,
                 _ => BlockedReason::Failed,
             },
             message: failure.cause.clone(),

@@ -58,7 +58,7 @@ pub enum Lifecycle {
 
 /// State of a `vol_data.json`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Found {
+pub enum VolumeDataFile {
     /// It does not exist.
     Missing,
     /// It exists but does not identify a volume.
@@ -108,18 +108,18 @@ struct RawVolumeData {
 ///
 /// # Errors
 /// When it cannot be read.
-pub fn read(dir: &Dir) -> Result<Found, Fault> {
+pub fn read(dir: &Dir) -> Result<VolumeDataFile, Fault> {
     match dir.read_file(OsStr::new(FILE), MAX_SIZE) {
-        Ok(None) => Ok(Found::Missing),
-        Ok(Some(bytes)) => Ok(parse(&bytes).map_or_else(Found::Invalid, Found::Read)),
+        Ok(None) => Ok(VolumeDataFile::Missing),
+        Ok(Some(bytes)) => Ok(parse(&bytes).map_or_else(VolumeDataFile::Invalid, VolumeDataFile::Read)),
         Err(Fault {
             cause: Cause::TooLarge(_),
             ..
-        }) => Ok(Found::Invalid(InvalidVolumeData::TooLarge)),
+        }) => Ok(VolumeDataFile::Invalid(InvalidVolumeData::TooLarge)),
         Err(Fault {
             cause: Cause::NotRegularFile,
             ..
-        }) => Ok(Found::Invalid(InvalidVolumeData::NotRegularFile)),
+        }) => Ok(VolumeDataFile::Invalid(InvalidVolumeData::NotRegularFile)),
         Err(fault) => Err(fault),
     }
 }
@@ -128,8 +128,8 @@ pub fn read(dir: &Dir) -> Result<Found, Fault> {
 ///
 /// # Errors
 /// When it cannot be read.
-pub fn read_at(path: &Path) -> Result<Found, Fault> {
-    Dir::open(path)?.map_or(Ok(Found::Missing), |dir| read(&dir))
+pub fn read_at(path: &Path) -> Result<VolumeDataFile, Fault> {
+    Dir::open(path)?.map_or(Ok(VolumeDataFile::Missing), |dir| read(&dir))
 }
 
 /// Parses a `vol_data.json`.

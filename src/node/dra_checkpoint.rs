@@ -127,7 +127,7 @@ pub fn parse(bytes: &[u8]) -> Checkpoint {
     };
     let actual = crc32fast::hash(envelope.data.as_bytes());
     let mut checkpoint = match json::<Data>(envelope.data.as_bytes()) {
-        Ok(data) => Checkpoint::of(&data.claim_info_state_list.unwrap_or_default()),
+        Ok(data) => Checkpoint::from_claims(&data.claim_info_state_list.unwrap_or_default()),
         Err(problem) => Checkpoint::unreadable(problem),
     };
     if envelope.checksum != u64::from(actual) {
@@ -151,7 +151,7 @@ impl Checkpoint {
         self.claims.iter().filter(move |claim| claim.pods.contains(uid))
     }
 
-    fn of(claims: &[Box<RawValue>]) -> Self {
+    fn from_claims(claims: &[Box<RawValue>]) -> Self {
         let mut checkpoint = Self::default();
         for claim in claims {
             match json::<ClaimInfo>(claim.get().as_bytes()) {

@@ -9,7 +9,7 @@ use super::{
     threads::{Blocking, NotDone, Threads},
     unmounts::{ForceUnmount, UnmountBackend, Unmounting},
 };
-use crate::model::failure::{HELD, Reasoned};
+use crate::model::failure::{BLOCKED, Reasoned};
 
 /// Called before every effect. An error blocks the effect.
 pub type EffectGate = Arc<dyn Fn() -> Result<(), EffectsBlocked> + Send + Sync>;
@@ -217,7 +217,7 @@ impl fmt::Debug for Effects {
 
 impl Reasoned for EffectsBlocked {
     fn reason(&self) -> std::borrow::Cow<'static, str> {
-        HELD.into()
+        BLOCKED.into()
     }
 }
 

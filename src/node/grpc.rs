@@ -6,7 +6,7 @@ use tonic::{Code, Status};
 
 use crate::{
     model::{
-        failure::{HELD, OTHER, Reasoned},
+        failure::{BLOCKED, OTHER, Reasoned},
         foreign::ForeignText,
     },
     node::effects::EffectsBlocked,
@@ -295,7 +295,7 @@ impl Reasoned for GrpcError {
             Self::Timeout { .. } => "timeout".into(),
             Self::Foreign { .. } | Self::Incomplete { .. } => "unreadable".into(),
             Self::PathNotUtf8 { .. } => OTHER.into(),
-            Self::Blocked { .. } => HELD.into(),
+            Self::Blocked { .. } => BLOCKED.into(),
         }
     }
 }

@@ -21,7 +21,7 @@ mod scan;
 
 pub use container::container_of;
 pub use exit::wait_for_any_exit;
-pub use holder::{Holder, Holders, Namespace, Usage};
+pub use holder::{Holders, MountHolder, Namespace, Usage};
 use scan::Scan;
 
 /// Limit of the search, whatever the number of processes.
@@ -56,8 +56,8 @@ pub fn holders(
 mod tests {
     use super::*;
 
-    fn holder(pid: i32, usage: Usage) -> Holder {
-        Holder {
+    fn holder(pid: i32, usage: Usage) -> MountHolder {
+        MountHolder {
             pid,
             command: "sh\n\"x".to_owned(),
             container: None,
@@ -72,7 +72,7 @@ mod tests {
         let holders = Holders {
             processes: vec![
                 holder(7, Usage::WorkingDirectory),
-                Holder {
+                MountHolder {
                     container,
                     namespace: Namespace::Other,
                     ..holder(8, Usage::OpenFile)

@@ -34,7 +34,7 @@ pub enum LockError {
         /// The directory.
         path: PathBuf,
         /// The holder, if visible.
-        holder: Option<Holder>,
+        holder: Option<LockOwner>,
     },
     /// The directory cannot be locked.
     #[error(transparent)]
@@ -43,7 +43,7 @@ pub enum LockError {
 
 /// The process that holds the lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Holder {
+pub struct LockOwner {
     /// Its process id.
     pub pid: i32,
     /// Its command line.
@@ -81,7 +81,7 @@ impl PodsLock {
     }
 }
 
-fn find_holder(proc: &Path, device: (u64, u64), inode: u64) -> Option<Holder> {
+fn find_holder(proc: &Path, device: (u64, u64), inode: u64) -> Option<LockOwner> {
     let text = fs::read_to_string(proc.join("locks")).ok()?;
     let lines: Vec<Line> = text
         .lines()
@@ -93,7 +93,7 @@ fn find_holder(proc: &Path, device: (u64, u64), inode: u64) -> Option<Holder> {
     let of_holder = proc.join(line.pid.to_string());
     let command = fs::read(of_holder.join("cmdline")).unwrap_or_default();
     let cgroups = fs::read_to_string(of_holder.join("cgroup")).unwrap_or_default();
-    Some(Holder {
+    Some(LockOwner {
         pid: line.pid,
         command: readable(command),
         in_service: cgroups.lines().any(|cgroup| cgroup.ends_with(SERVICE)),
@@ -128,9 +128,9 @@ pub(super) fn readable(mut cmdline: Vec<u8>) -> ForeignText {
     ForeignText::from_bytes(&cmdline)
 }
 
-fn describe(holder: Option<&Holder>) -> String {
+fn describe(holder: Option<&LockOwner>) -> String {
     match holder {
-        Some(Holder { pid, command, .. }) => format!("process {pid} ({command})"),
+        Some(LockOwner { pid, command, .. }) => format!("process {pid} ({command})"),
         None => "a process that is not visible here".to_owned(),
     }
 }

@@ -13,7 +13,7 @@ use super::{
 
 /// A process in another mount namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Holder {
+pub struct MountingProcess {
     /// Its id.
     pub pid: u32,
     /// Its command name.
@@ -34,14 +34,18 @@ struct Line {
 
 /// A process whose mount namespace has one of these devices mounted, or any block device on a path that ends with
 /// `ends_with`. Exited or unreadable processes are skipped.
-pub fn find_mounting_process(proc: &Path, devices: &[(u32, u32)], ends_with: &Path) -> Result<Option<Holder>, Fault> {
+pub fn find_mounting_process(
+    proc: &Path,
+    devices: &[(u32, u32)],
+    ends_with: &Path,
+) -> Result<Option<MountingProcess>, Fault> {
     let is_blocked =
         |line: Line| devices.contains(&line.device) || line.device.0 != 0 && line.path.ends_with(ends_with);
     let mut holder = None;
     for_each_namespace(proc, &mut |pid, table| {
         let found = lines(table).any(is_blocked);
         if found {
-            holder = Some(Holder::of(proc, pid));
+            holder = Some(MountingProcess::read(proc, pid));
         }
         found
     })?;
@@ -57,7 +61,7 @@ pub fn find_keeping_process(
     devices: &[(u32, u32)],
     mount_point: &Path,
     ends_with: &Path,
-) -> Result<Option<Holder>, Fault> {
+) -> Result<Option<MountingProcess>, Fault> {
     let own: Vec<Line> = lines(own).collect();
     let on = own.iter().rev().find(|line| line.path == mount_point);
     let below = on.and_then(|on| own.iter().find(|line| line.id == on.parent));
@@ -89,7 +93,7 @@ pub fn find_keeping_process(
     let kept = copies
         .into_iter()
         .find(|&(_, is_there, groups)| !(is_there && follows(groups)));
-    Ok(kept.map(|(pid, ..)| Holder::of(proc, pid)))
+    Ok(kept.map(|(pid, ..)| MountingProcess::read(proc, pid)))
 }
 
 /// Calls `visit` with the mounts of each mount namespace, from one of its processes, until it returns `true`.
@@ -147,10 +151,10 @@ impl Line {
     }
 }
 
-// === impl Holder ===
+// === impl MountingProcess ===
 
-impl Holder {
-    fn of(proc: &Path, pid: u32) -> Self {
+impl MountingProcess {
+    fn read(proc: &Path, pid: u32) -> Self {
         let command = fs::read_to_string(proc.join(pid.to_string()).join("comm")).unwrap_or_default();
         Self {
             pid,
@@ -159,7 +163,7 @@ impl Holder {
     }
 }
 
-impl fmt::Display for Holder {
+impl fmt::Display for MountingProcess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "process {} ({:?})", self.pid, self.command)
     }

@@ -134,7 +134,7 @@ fn conclusion(trace: &Trace, agent_blocked: Option<&str>) -> String {
         return format!("Nothing on this node is touched: {reason}");
     }
     if let Some(mismatch) = &trace.mismatch {
-        if mismatch.mismatch.kind == MismatchKind::VolumeNotTakenAway {
+        if mismatch.mismatch.kind == MismatchKind::VolumeNotUnpublished {
             return format!(
                 "It is tried again within a minute. If the volume is gone from this node, the pod can go on without its driver; \
                  see pod-teardown held, and then pod-teardown release pod/{namespace}/{name}"

@@ -22,7 +22,7 @@ pub struct Termination {
     /// Its grace period.
     pub period: Arc<Period>,
     /// Its trace.
-    pub record: Arc<TraceRecorder>,
+    pub recorder: Arc<TraceRecorder>,
     /// The eviction that a user requested, in this run or an earlier one.
     pub imposed: Option<Eviction>,
 }
@@ -43,7 +43,10 @@ impl Termination {
         let now = context.clock.now();
         let entry = context.journal.pod(&pod.uid);
         let in_force = entry.as_ref().map(|entry| entry.grace);
-        let grace = grace::effective(in_force, RequestedGrace::of(view, grace.or(cause.required_grace())));
+        let grace = grace::effective(
+            in_force,
+            RequestedGrace::for_pod(view, grace.or(cause.required_grace())),
+        );
         let begun = entry.as_ref().filter(|entry| entry.has_begun());
         let begun = begun.map(|entry| entry.begun.clone());
         let used_before = begun.as_ref().map(|begun| grace::used(begun, &now));
@@ -66,26 +69,26 @@ impl Termination {
                 "{}", if reached.is_some() { "Teardown resumed after a restart" } else { "Teardown started" }
             );
         }
-        let record = TraceRecorder::new(pod.clone(), cause, grace, period.end());
-        let record = match &begun {
-            Some(begun) => record.resumed(begun, &now),
-            None => record,
+        let recorder = TraceRecorder::new(pod.clone(), cause, grace, period.end());
+        let recorder = match &begun {
+            Some(begun) => recorder.resumed(begun, &now),
+            None => recorder,
         };
         Self {
             period: Arc::new(period),
-            record: Arc::new(record),
+            recorder: Arc::new(recorder),
             imposed,
         }
     }
 }
 
 /// Shortens the grace period. `false` if it was not longer, or the pod's containers are stopped.
-pub fn shorten(period: &Period, record: &TraceRecorder, grace: Duration) -> bool {
-    let shorter = record.stage() == Stage::Terminating && period.shorten(grace);
+pub fn shorten(period: &Period, recorder: &TraceRecorder, grace: Duration) -> bool {
+    let shorter = recorder.stage() == Stage::Terminating && period.shorten(grace);
     if shorter {
-        let pod = record.pod();
+        let pod = recorder.pod();
         tracing::info!(pod.uid = %pod.uid, pod.namespace = %pod.namespace, pod.name = %pod.name, grace_seconds = grace.as_secs(), "Grace period shortened");
-        record.set_grace(grace, period.end());
+        recorder.set_grace(grace, period.end());
     }
     shorter
 }

@@ -63,7 +63,7 @@ pub trait PodApi: Send + Sync {
     ///
     /// # Errors
     /// If that cannot be proven or refuted.
-    fn is_gone<'a>(&'a self, _pod: &'a PodRef) -> BoxFuture<'a, Result<bool, ApiFailure>> {
+    fn is_deleted<'a>(&'a self, _pod: &'a PodRef) -> BoxFuture<'a, Result<bool, ApiFailure>> {
         async { Ok(false) }.boxed()
     }
 }

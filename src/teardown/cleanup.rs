@@ -7,7 +7,7 @@ use futures::future::join_all;
 use super::busy;
 use crate::{
     model::{
-        failure::{Failure, Reasoned, collected},
+        failure::{Failure, Reasoned, ok_if_empty},
         pod::PodView,
         trace::Step,
     },
@@ -48,7 +48,7 @@ pub async fn remove(context: &Context, view: &PodView, dir: &PodDir) -> Result<(
     {
         failures.extend(errors.iter().map(|error| failed("", error)));
     }
-    collected(failures)
+    ok_if_empty(failures)
 }
 
 /// Removes containers before their sandboxes.

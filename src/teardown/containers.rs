@@ -122,7 +122,7 @@ impl Stop<'_> {
     /// exited (CRI-O issues 8748 and 9754): this agent, or the kubelet before it. Before the deadline, a container that is not
     /// listed may still run, and the stop of its sandbox would kill it early.
     async fn detect_exits(&self, stoppables: &[Stoppable<'_>]) -> Infallible {
-        let every = if self.record.is_first_attempt() {
+        let every = if self.recorder.is_first_attempt() {
             LIST_EVERY
         } else {
             LIST_EVERY_IF_REPEATED
@@ -217,7 +217,7 @@ impl Stop<'_> {
         if !effects.allow(&Effect::new(HOOK, &container.name))? {
             return Ok(());
         }
-        let span = self.record.span(Step::Hook, &container.name);
+        let span = self.recorder.span(Step::Hook, &container.name);
         checkpoint::before(JOURNAL, &("hook started", &container.name));
         let recorded = journal.hook_started(uid, &container.id, clock.now()).await;
         checkpoint::after(JOURNAL, &("hook started", &container.name));
@@ -358,7 +358,7 @@ impl Stop<'_> {
     /// Reports a failure while the attempt continues, possibly until the end of the original grace period.
     fn report_meanwhile(&self, failure: &Failure) {
         self.context.events.count(Counted::Failed(failure));
-        self.record.add_failure(Blocked::from(failure));
+        self.recorder.add_failure(Blocked::from(failure));
         let message = format!("{NOT_KILLED}: {failure}");
         self.context
             .events
@@ -371,7 +371,7 @@ impl Stop<'_> {
             .saturating_duration_since(Instant::now())
             .clamp(MIN_STOP, MAX_STOP);
         let kill_at = Instant::now() + left;
-        let mut span = self.record.span(Step::Term, &container.name);
+        let mut span = self.recorder.span(Step::Term, &container.name);
         let call = self.context.cri.stop_container(&container.id, left);
         tokio::pin!(call);
         let result = tokio::select! {
@@ -380,7 +380,7 @@ impl Stop<'_> {
             () = sleep_until(kill_at) => {
                 span = span.then(Step::Kill, &container.name);
                 let call_name = format!("StopContainer (timeout {left:?})");
-                report_if_late(self.record, (Step::Kill, &container.name), LATE, &call_name, call).await
+                report_if_late(self.recorder, (Step::Kill, &container.name), LATE, &call_name, call).await
             }
         };
         span.end(&result);

@@ -11,7 +11,7 @@ use futures::future::join_all;
 
 use crate::{
     model::{
-        failure::{self, Failure, Reasoned, collected},
+        failure::{self, Failure, Reasoned, ok_if_empty},
         pod::PodView,
         trace::Step,
     },
@@ -22,12 +22,12 @@ use crate::{
     },
     teardown::{
         context::Context,
-        devices::decide::{Neighbour, Verdict, decide},
+        devices::decide::{ClaimDecision, OtherPod, decide},
     },
 };
 
 mod decide;
-mod neighbours;
+mod other_pods;
 
 /// The claims that the kubelet has prepared, or begun to prepare, for the pod.
 pub async fn prepared(context: &Context, view: &PodView) -> Result<Vec<PreparedClaim>, Vec<Failure>> {
@@ -38,7 +38,7 @@ pub async fn prepared(context: &Context, view: &PodView) -> Result<Vec<PreparedC
         // No kubelet has ever prepared a claim on this node.
         Ok(None) => return Ok(Vec::new()),
         Err(failures) if shows_none => {
-            let cause = failure::first(&failures);
+            let cause = failure::first_message(&failures);
             tracing::warn!(
                 cause,
                 "Cannot read which claims were prepared; the pod's object shows none"
@@ -79,23 +79,23 @@ fn claims_of(view: &PodView, claims: Vec<PreparedClaim>) -> Vec<PreparedClaim> {
     others.into_iter().filter(is_named).collect()
 }
 
-/// Unprepares those of these claims that no other pod uses. It may be repeated.
-pub async fn release(context: &Context, view: &PodView, claims: &[PreparedClaim]) -> Result<(), Vec<Failure>> {
+/// Unprepares the claims that no other pod uses. It may be repeated.
+pub async fn unprepare(context: &Context, view: &PodView, claims: &[PreparedClaim]) -> Result<(), Vec<Failure>> {
     let uid = view.pod.uid.as_str();
-    let neighbours = neighbours::of(context, uid, claims).await?;
+    let other_pods = other_pods::find(context, uid, claims).await?;
     let mut by_driver: BTreeMap<&str, Vec<ClaimRef>> = BTreeMap::new();
     let mut used = Vec::new();
     for prepared in claims {
-        match decide(prepared, uid, &neighbours) {
-            Verdict::Unprepare => {
+        match decide(prepared, uid, &other_pods) {
+            ClaimDecision::Unprepare => {
                 for driver in &prepared.drivers {
                     by_driver.entry(driver).or_default().push(prepared.claim.clone());
                 }
             }
-            Verdict::Used(by) => used.push((&prepared.claim, by)),
+            ClaimDecision::Used(by) => used.push((&prepared.claim, by)),
         }
     }
-    unprepare(context, by_driver).await?;
+    call_drivers(context, by_driver).await?;
     // Logged once, not in each attempt.
     for (ClaimRef { namespace, name, .. }, by) in used {
         tracing::info!(
@@ -121,7 +121,7 @@ async fn checkpoint(context: &Context) -> Result<Option<Checkpoint>, Vec<Failure
 }
 
 /// Calls all drivers at once. A failure of one does not affect the others.
-async fn unprepare(context: &Context, by_driver: BTreeMap<&str, Vec<ClaimRef>>) -> Result<(), Vec<Failure>> {
+async fn call_drivers(context: &Context, by_driver: BTreeMap<&str, Vec<ClaimRef>>) -> Result<(), Vec<Failure>> {
     if by_driver.is_empty() {
         return Ok(());
     }
@@ -159,16 +159,16 @@ async fn unprepare(context: &Context, by_driver: BTreeMap<&str, Vec<ClaimRef>>) 
             Err(error) => vec![failure(&error)],
         }
     });
-    collected(join_all(calls).await.into_iter().flatten().collect())
+    ok_if_empty(join_all(calls).await.into_iter().flatten().collect())
 }
 
-impl From<&PodView> for Neighbour {
+impl From<&PodView> for OtherPod {
     fn from(view: &PodView) -> Self {
         Self {
             uid: view.pod.uid.to_string(),
             namespace: view.pod.namespace.to_string(),
             claims: view.claims.iter().map(ToString::to_string).collect(),
-            lives: !view.must_terminate(),
+            is_running: !view.must_terminate(),
         }
     }
 }

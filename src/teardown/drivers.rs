@@ -12,7 +12,7 @@ use crate::{
         trace::Step,
     },
     node::{
-        csi_files::{self, Found},
+        csi_files::{self, VolumeDataFile},
         dirs::Dir,
         dra_checkpoint,
         fault::Fault,
@@ -45,7 +45,7 @@ pub async fn users_of(context: &Context, view: &PodView) -> Result<Option<Users>
         .registered
         .iter()
         .filter(|driver| is_in(root, view, driver))
-        .filter_map(Driver::of)
+        .filter_map(Driver::from_registered)
         .collect();
     if own.is_empty() {
         // A driver that does not answer in time may be in this pod.
@@ -70,7 +70,7 @@ pub async fn users_of(context: &Context, view: &PodView) -> Result<Option<Users>
 }
 
 /// Whether the claims of a terminating pod are unprepared. They are if it has a terminal phase and no worker.
-fn has_released(context: &Context, other: &PodView) -> bool {
+fn are_claims_unprepared(context: &Context, other: &PodView) -> bool {
     let entry = context.journal.pod(&other.pod.uid);
     entry.map_or(other.terminal_phase, |entry| entry.released)
 }
@@ -89,7 +89,7 @@ impl Users {
     /// Whether this pod is one of them.
     pub fn include(&self, context: &Context, pod: &PodView) -> bool {
         let uid = pod.pod.uid.as_str();
-        self.volumes.contains(uid) || self.claims.contains(uid) && !has_released(context, pod)
+        self.volumes.contains(uid) || self.claims.contains(uid) && !are_claims_unprepared(context, pod)
     }
 }
 
@@ -103,7 +103,7 @@ enum Driver {
 // === impl Driver ===
 
 impl Driver {
-    fn of(registered: &Registered) -> Option<Self> {
+    fn from_registered(registered: &Registered) -> Option<Self> {
         let name = registered.name.clone();
         match registered.kind {
             Kind::Csi => Some(Self::Csi(name)),
@@ -148,11 +148,11 @@ fn users(root: &KubeletRoot, table: &MountTable, uid: &str, drivers: &BTreeSet<D
     let mut users = Users::default();
     let drives_volumes = drivers.iter().any(|driver| matches!(driver, Driver::Csi(_)));
     // A file without driver and handle may be about any volume.
-    let is_of = |found: Found| match found {
-        Found::Read(csi_files::VolumeData {
+    let is_of = |found: VolumeDataFile| match found {
+        VolumeDataFile::Read(csi_files::VolumeData {
             driver: Some(driver), ..
         }) => drivers.contains(&Driver::Csi(driver)),
-        Found::Read(_) | Found::Invalid(_) | Found::Missing => drives_volumes,
+        VolumeDataFile::Read(_) | VolumeDataFile::Invalid(_) | VolumeDataFile::Missing => drives_volumes,
     };
     let devices = Dir::open(&root.path().join(csi_files::STAGING).join(csi_files::BLOCK))?;
     let mut unseen: BTreeSet<&OsStr> = table.pods().filter(|pod| *pod != uid).collect();
@@ -174,7 +174,7 @@ fn users(root: &KubeletRoot, table: &MountTable, uid: &str, drivers: &BTreeSet<D
                 .map(|devices| devices.open_below(Path::new(&volume).join("data")));
             found.push(match data.transpose()?.flatten() {
                 Some(data) => csi_files::read(&data)?,
-                None => Found::Missing,
+                None => VolumeDataFile::Missing,
             });
         }
         if found.into_iter().any(is_of) {

@@ -22,7 +22,7 @@ pub async fn send(context: &Context, view: &PodView, shown: &PodStatus) -> Resul
         }
         // 404 and 409: no such pod, or another UID under this name. 403: the response to a node about a deleted pod. None proves
         // anything before the server's identity is proven.
-        Err(error) if matches!(error.code, Some(403 | 404 | 409)) => match context.api.is_gone(&view.pod).await {
+        Err(error) if matches!(error.code, Some(403 | 404 | 409)) => match context.api.is_deleted(&view.pod).await {
             Ok(true) => {
                 tracing::info!("Pod was already deleted");
                 Ok(Vec::new())

@@ -26,7 +26,7 @@ pub struct RequestedGrace {
 
 impl RequestedGrace {
     /// The requests in the pod's object, and perhaps of a user.
-    pub fn of(view: &PodView, imposed: Option<i64>) -> Self {
+    pub fn for_pod(view: &PodView, imposed: Option<i64>) -> Self {
         Self {
             deletion: view.deletion.and_then(|deletion| deletion.grace),
             imposed,

@@ -81,7 +81,7 @@ pub async fn run(
             }
         }
         Hook::HttpGet(get) => {
-            let address = Target::of(get, container, target.address.as_deref())?;
+            let address = Target::resolve(get, container, target.address.as_deref())?;
             Ok(http_hook::get(get, &address, effects).await?)
         }
         Hook::Sleep(seconds) => {

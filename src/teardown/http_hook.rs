@@ -51,7 +51,7 @@ pub struct Target {
 
 impl Target {
     /// Resolves host and port.
-    pub fn of(get: &HttpGet, container: &ContainerView, pod_address: Option<&str>) -> Result<Self, HttpHookError> {
+    pub fn resolve(get: &HttpGet, container: &ContainerView, pod_address: Option<&str>) -> Result<Self, HttpHookError> {
         let host = get.host.as_deref().or(pod_address).ok_or(HttpHookError::NoAddress)?;
         let host = if host.contains(':') && !host.starts_with('[') {
             format!("[{host}]")

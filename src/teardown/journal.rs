@@ -289,7 +289,7 @@ pub trait PodJournalExt: PodJournal {
         update(self, uid, |entry| {
             // Each volume has its own approval. Otherwise a new approval replaces the one of its kind.
             let is_of_another = |before: &MismatchApproval| {
-                before.mismatch.kind == MismatchKind::VolumeNotTakenAway && before.mismatch != approval.mismatch
+                before.mismatch.kind == MismatchKind::VolumeNotUnpublished && before.mismatch != approval.mismatch
             };
             entry
                 .approvals

@@ -17,7 +17,7 @@ pub const LATE: Duration = Duration::from_secs(10);
 
 /// Waits for a call. After `patience` without an answer, it is reported as a failure of the pod until the answer.
 pub async fn report_if_late<T>(
-    record: &TraceRecorder,
+    recorder: &TraceRecorder,
     (step, what): (Step, &str),
     patience: Duration,
     call_name: &str,
@@ -36,26 +36,26 @@ pub async fn report_if_late<T>(
         )
     };
     tracing::warn!(step = %step, what, cause = failure.cause, "Call is late; the agent still waits");
-    let _report = LateReport::new(record, Blocked::from(&failure));
+    let _report = LateReport::new(recorder, Blocked::from(&failure));
     call.await
 }
 
 /// A failure that is reported until this is dropped.
 struct LateReport<'a> {
-    record: &'a TraceRecorder,
+    recorder: &'a TraceRecorder,
     failure: Blocked,
 }
 
 impl<'a> LateReport<'a> {
-    fn new(record: &'a TraceRecorder, failure: Blocked) -> Self {
-        record.add_failure(failure.clone());
-        Self { record, failure }
+    fn new(recorder: &'a TraceRecorder, failure: Blocked) -> Self {
+        recorder.add_failure(failure.clone());
+        Self { recorder, failure }
     }
 }
 
 impl Drop for LateReport<'_> {
     fn drop(&mut self) {
-        self.record.clear_failure(&self.failure);
+        self.recorder.clear_failure(&self.failure);
     }
 }
 
@@ -73,18 +73,18 @@ mod tests {
             namespace: "ns".into(),
             name: "pod".into(),
         };
-        let record = TraceRecorder::new(pod, Cause::Deleted, LATE, None);
-        let call = report_if_late(&record, (Step::Sandbox, "s"), LATE, "StopPodSandbox", sleep(LATE * 3));
+        let recorder = TraceRecorder::new(pod, Cause::Deleted, LATE, None);
+        let call = report_if_late(&recorder, (Step::Sandbox, "s"), LATE, "StopPodSandbox", sleep(LATE * 3));
         tokio::join!(call, async {
             sleep(LATE / 2).await;
-            assert!(record.trace().blocked.is_empty());
+            assert!(recorder.trace().blocked.is_empty());
             sleep(LATE).await;
-            let blocked = record.trace().blocked;
+            let blocked = recorder.trace().blocked;
             assert_eq!(
                 blocked[0].to_string(),
                 "sandbox s: StopPodSandbox: no answer after 10s; the agent still waits"
             );
         });
-        assert!(record.trace().blocked.is_empty());
+        assert!(recorder.trace().blocked.is_empty());
     }
 }

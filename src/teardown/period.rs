@@ -29,15 +29,15 @@ struct State {
 impl Period {
     /// A period that has not begun.
     pub fn new(grace: Duration) -> Self {
-        Self::of(grace, Duration::ZERO, false)
+        Self::with_used(grace, Duration::ZERO, false)
     }
 
     /// A period that began in an earlier run of the agent.
     pub fn resumed(grace: Duration, used_before: Duration) -> Self {
-        Self::of(grace, used_before, true)
+        Self::with_used(grace, used_before, true)
     }
 
-    fn of(grace: Duration, used_before: Duration, has_begun: bool) -> Self {
+    fn with_used(grace: Duration, used_before: Duration, has_begun: bool) -> Self {
         let state = State {
             grace,
             began: Instant::now(),

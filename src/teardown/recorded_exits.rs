@@ -82,7 +82,7 @@ pub fn read(container: &Container) -> (String, ContainerExit) {
         image: container.image.clone(),
         image_ref: container.image_ref.clone(),
         // A failure is reported when the status is sent.
-        termination_message: TerminationMessage::of(container).read().ok(),
+        termination_message: TerminationMessage::for_container(container).read().ok(),
     };
     (container.id.clone(), exit)
 }

@@ -37,7 +37,7 @@ pub enum Processes {
 
 /// State of a pod that the runtime reports as running.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Facts {
+pub struct RuntimeEvidence {
     /// Containers that the runtime reports as running, by name.
     pub running: Vec<(String, NamedProcess)>,
     /// Processes in the pod's cgroups.
@@ -48,7 +48,7 @@ pub struct Facts {
 
 /// Whether the state of the runtime or of the kernel counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
+pub enum StateDecision {
     /// The runtime's; with the reason.
     Runtime(String),
     /// Undecided: the containers' processes have exited, but others are left in cgroups of the runtime. Kill these.
@@ -74,35 +74,35 @@ impl Settling {
     }
 
     /// Decides by the state `now`. `deadline` is the end of the grace period.
-    pub fn judge(&mut self, facts: &Facts, deadline: Instant, now: Instant) -> Verdict {
+    pub fn judge(&mut self, facts: &RuntimeEvidence, deadline: Instant, now: Instant) -> StateDecision {
         let verdict = self.verdict(facts, deadline, now);
-        if matches!(verdict, Verdict::Runtime(_) | Verdict::Kill) {
+        if matches!(verdict, StateDecision::Runtime(_) | StateDecision::Kill) {
             self.reset();
         }
         verdict
     }
 
-    fn verdict(&mut self, facts: &Facts, deadline: Instant, now: Instant) -> Verdict {
+    fn verdict(&mut self, facts: &RuntimeEvidence, deadline: Instant, now: Instant) -> StateDecision {
         if facts.running.is_empty() || now < deadline {
-            return Verdict::Runtime("the grace period has not expired".to_owned());
+            return StateDecision::Runtime("the grace period has not expired".to_owned());
         }
         let mut exited = Vec::new();
         for (name, process) in &facts.running {
             match process {
                 NamedProcess::Exited(pid) => exited.push(format!("{name} (process {pid})")),
                 NamedProcess::None => {
-                    return Verdict::Runtime(format!(
+                    return StateDecision::Runtime(format!(
                         "the runtime reports container {name} as running and names no process of it, as VM-based runtimes do: the \
                          runtime's state counts"
                     ));
                 }
                 NamedProcess::Unreadable(why) => {
-                    return Verdict::Runtime(format!(
+                    return StateDecision::Runtime(format!(
                         "whether the process of container {name} runs is unknown: {why}"
                     ));
                 }
                 NamedProcess::Runs(pid) => {
-                    return Verdict::Runtime(format!("process {pid} of container {name} runs"));
+                    return StateDecision::Runtime(format!("process {pid} of container {name} runs"));
                 }
             }
         }
@@ -111,21 +111,21 @@ impl Settling {
             Processes::None => {}
             Processes::NoCgroup if facts.has_settled => {}
             Processes::NoCgroup => {
-                return Verdict::Runtime(format!(
+                return StateDecision::Runtime(format!(
                     "the processes of {exited} have exited, and the pod has no cgroup that would show whether anything else runs"
                 ));
             }
             Processes::Others => {
-                return Verdict::Runtime(format!(
+                return StateDecision::Runtime(format!(
                     "the processes of {exited} have exited, and others are in the pod's cgroups"
                 ));
             }
             Processes::OfRuntime if now < deadline + SETTLES => {
-                return Verdict::Runtime(format!(
+                return StateDecision::Runtime(format!(
                     "the processes of {exited} have exited, and others of the pod have not"
                 ));
             }
-            Processes::OfRuntime => return Verdict::Kill,
+            Processes::OfRuntime => return StateDecision::Kill,
         }
         let wrong = format!(
             "the runtime still reports these containers as running, but their processes have exited: {exited}; a restart of \
@@ -133,9 +133,9 @@ impl Settling {
         );
         let since = *self.since.get_or_insert(now);
         if facts.has_settled || now.saturating_duration_since(since) >= SETTLES {
-            Verdict::Kernel(wrong)
+            StateDecision::Kernel(wrong)
         } else {
-            Verdict::Settling(wrong)
+            StateDecision::Settling(wrong)
         }
     }
 }
@@ -144,8 +144,8 @@ impl Settling {
 mod tests {
     use super::*;
 
-    fn facts(process: NamedProcess, processes: Processes) -> Facts {
-        Facts {
+    fn facts(process: NamedProcess, processes: Processes) -> RuntimeEvidence {
+        RuntimeEvidence {
             running: vec![
                 ("main".to_owned(), NamedProcess::Exited(7)),
                 ("side".to_owned(), process),
@@ -163,11 +163,13 @@ mod tests {
         );
         let mut settling = Settling::default();
         let mut at = |seconds: u64| settling.judge(&exited, deadline, deadline + Duration::from_secs(seconds));
-        assert!(matches!(at(0), Verdict::Settling(why) if why.contains("side (process 8)") && why.contains("restart")));
-        assert!(matches!(at(29), Verdict::Settling(_)));
-        assert!(matches!(at(30), Verdict::Kernel(_)));
+        assert!(
+            matches!(at(0), StateDecision::Settling(why) if why.contains("side (process 8)") && why.contains("restart"))
+        );
+        assert!(matches!(at(29), StateDecision::Settling(_)));
+        assert!(matches!(at(30), StateDecision::Kernel(_)));
         let before = Settling::default().judge(&exited, deadline, deadline - Duration::from_secs(1));
-        assert!(matches!(before, Verdict::Runtime(_)));
+        assert!(matches!(before, StateDecision::Runtime(_)));
     }
 
     #[test]
@@ -184,7 +186,7 @@ mod tests {
             settling.judge(&exited, deadline, deadline);
             settling.judge(&seen, deadline, deadline + SETTLES);
             let verdict = settling.judge(&exited, deadline, deadline + SETTLES);
-            assert!(matches!(verdict, Verdict::Settling(_)), "{seen:?}");
+            assert!(matches!(verdict, StateDecision::Settling(_)), "{seen:?}");
         }
     }
 
@@ -209,7 +211,7 @@ mod tests {
             settling.judge(&facts, deadline, deadline);
             let verdict = settling.judge(&facts, deadline, much_later);
             assert!(
-                matches!(&verdict, Verdict::Runtime(why) if why.contains(words)),
+                matches!(&verdict, StateDecision::Runtime(why) if why.contains(words)),
                 "{verdict:?}"
             );
         }
@@ -220,18 +222,18 @@ mod tests {
         let deadline = Instant::now();
         let pause_runs = facts(NamedProcess::Exited(8), Processes::OfRuntime);
         let judge = |at| Settling::default().judge(&pause_runs, deadline, at);
-        assert!(matches!(judge(deadline), Verdict::Runtime(_)));
-        assert_eq!(judge(deadline + SETTLES), Verdict::Kill);
+        assert!(matches!(judge(deadline), StateDecision::Runtime(_)));
+        assert_eq!(judge(deadline + SETTLES), StateDecision::Kill);
         let main_runs = facts(NamedProcess::Runs(8), Processes::OfRuntime);
         let verdict = Settling::default().judge(&main_runs, deadline, deadline + SETTLES);
-        assert!(matches!(verdict, Verdict::Runtime(_)));
+        assert!(matches!(verdict, StateDecision::Runtime(_)));
     }
 
     #[test]
     fn conclusion_holds_while_no_process_is_seen() {
         let deadline = Instant::now();
         let settled = |process, processes| {
-            let facts = Facts {
+            let facts = RuntimeEvidence {
                 has_settled: true,
                 ..facts(process, processes)
             };
@@ -239,15 +241,15 @@ mod tests {
         };
         assert!(matches!(
             settled(NamedProcess::Exited(8), Processes::NoCgroup),
-            Verdict::Kernel(_)
+            StateDecision::Kernel(_)
         ));
         assert!(matches!(
             settled(NamedProcess::Runs(8), Processes::NoCgroup),
-            Verdict::Runtime(_)
+            StateDecision::Runtime(_)
         ));
         assert!(matches!(
             settled(NamedProcess::Exited(8), Processes::Others),
-            Verdict::Runtime(_)
+            StateDecision::Runtime(_)
         ));
     }
 }

@@ -10,21 +10,21 @@ mod addresses;
 mod conditions;
 mod containers;
 mod deadline;
-mod facts;
 mod index;
+mod input;
 mod instance;
 mod merge;
 mod message;
 mod normalize;
 mod patch;
 mod phase;
+mod phase_decision;
 mod readiness;
 mod restart;
 mod slot;
 mod tally;
 mod terminated;
 mod transition;
-mod verdict;
 
 #[cfg(test)]
 mod tests;
@@ -35,46 +35,46 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use conditions::observed_generation;
 
 pub use deadline::REASON as DEADLINE_EXCEEDED;
-pub use facts::{Facts, Stage};
+pub use input::{StatusInput, StatusStage};
 pub use message::Messages;
 pub use patch::patch;
 pub use phase::Phase;
 
 /// The wanted status. Fields that this agent does not own are those of the API.
-pub fn generate(facts: &Facts<'_>) -> PodStatus {
-    let facts = &Facts {
-        stage: facts.stage(),
-        ..*facts
+pub fn generate(input: &StatusInput<'_>) -> PodStatus {
+    let input = &StatusInput {
+        stage: input.stage(),
+        ..*input
     };
-    let api = facts.pod.status.clone().unwrap_or_default();
-    let mut lists = containers::lists(facts, &api);
-    let mut verdict = verdict::decide(facts, &api, &lists);
-    let decided = verdict.clone();
-    if facts.stage == Stage::Terminated {
-        terminated::settle(facts.pod, &api, &mut lists, &mut verdict);
+    let api = input.pod.status.clone().unwrap_or_default();
+    let mut lists = containers::lists(input, &api);
+    let mut decision = phase_decision::decide(input, &api, &lists);
+    let decided = decision.clone();
+    if input.stage == StatusStage::Terminated {
+        terminated::settle(input.pod, &api, &mut lists, &mut decision);
     }
     // Conditions follow the decided phase, even while the phase itself is held back: an evicted pod leaves its endpoints before
     // its containers are stopped. If a pod fails only because exit codes are unknown, conditions keep their messages, as with the
     // kubelet.
-    let conditions = conditions::build(facts, &api, &lists, &decided);
-    let verdict = verdict.held_back(facts.stage, &api);
-    let (pod_ip, pod_ips) = addresses::pod_addresses(facts, &api);
+    let conditions = conditions::build(input, &api, &lists, &decided);
+    let decision = decision.without_early_terminal_phase(input.stage, &api);
+    let (pod_ip, pod_ips) = addresses::pod_addresses(input, &api);
 
     let mut status = PodStatus {
         conditions: some_unless_empty(conditions),
         container_statuses: some_unless_empty(lists.regular),
         init_container_statuses: some_unless_empty(lists.init),
         ephemeral_container_statuses: some_unless_empty(lists.ephemeral),
-        observed_generation: observed_generation(facts.pod, &api),
-        phase: verdict.phase,
-        reason: verdict.reason,
-        message: verdict.message,
+        observed_generation: observed_generation(input.pod, &api),
+        phase: decision.phase,
+        reason: decision.reason,
+        message: decision.message,
         pod_ip,
         pod_ips,
-        start_time: api.start_time.clone().or(Some(Time(facts.now))),
+        start_time: api.start_time.clone().or(Some(Time(input.now))),
         ..api
     };
-    normalize::normalize(facts.pod, &mut status);
+    normalize::normalize(input.pod, &mut status);
     status
 }
 

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::{
     recorded_exits,
-    status::{self, Messages, Stage},
+    status::{self, Messages, StatusStage},
     termination_message,
 };
 use crate::{
@@ -33,27 +33,27 @@ pub enum Sent {
 
 /// Input of a status.
 #[derive(Clone, Copy)]
-pub struct Facts<'a> {
+pub struct StatusUpdate<'a> {
     /// The pod, with its object.
     pub view: &'a PodView,
     /// The pod in the runtime.
     pub observed: &'a RuntimePod,
     /// Stage of the termination.
-    pub stage: Stage,
+    pub stage: StatusStage,
     /// The eviction that a user requested.
     pub imposed: Option<&'a Eviction>,
 }
 
 /// Sends the pre-stop status. If it is delayed, it must not replace a later status.
-pub async fn send_prestop(context: &Context, facts: Facts<'_>) -> Result<(), Failure> {
-    let view = facts.view;
+pub async fn send_prestop(context: &Context, update: StatusUpdate<'_>) -> Result<(), Failure> {
+    let view = update.view;
     let Some(object) = &view.object else { return Ok(()) };
     let exits = context.journal.exits(&view.pod.uid);
-    let observed = &recorded_exits::with_exits(facts.observed, &exits);
+    let observed = &recorded_exits::with_exits(update.observed, &exits);
     let wanted = wanted(
         context,
         object,
-        Facts { observed, ..facts },
+        StatusUpdate { observed, ..update },
         &recorded_exits::messages(&exits),
     );
     let Some(patch) = patch_of(object, view, &wanted) else {
@@ -69,16 +69,16 @@ pub async fn send_prestop(context: &Context, facts: Facts<'_>) -> Result<(), Fai
 /// Sends the status after the stop. `before` is the last status sent: an unchanged one is not sent again.
 pub async fn send(
     context: &Context,
-    facts: Facts<'_>,
+    update: StatusUpdate<'_>,
     before: Option<&PodStatus>,
-    record: &TraceRecorder,
+    recorder: &TraceRecorder,
 ) -> Result<Sent, Failure> {
-    let view = facts.view;
+    let view = update.view;
     // This does not show that the object is deleted.
     let unknown = || Failure::new(Step::Status, "", "the object has not been seen since its end began");
     let object = view.object.as_ref().ok_or_else(unknown)?;
     let exits = context.journal.exits(&view.pod.uid);
-    let observed = &recorded_exits::with_exits(facts.observed, &exits);
+    let observed = &recorded_exits::with_exits(update.observed, &exits);
     let mut messages = recorded_exits::messages(&exits);
     let unknown: Vec<_> = observed
         .containers
@@ -100,24 +100,26 @@ pub async fn send(
             tracing::warn!(error = %error, "Termination message cannot be read");
         }
     }
-    let wanted = wanted(context, object, Facts { observed, ..facts }, &messages);
+    let wanted = wanted(context, object, StatusUpdate { observed, ..update }, &messages);
     if before == Some(&wanted) {
         return Ok(Sent::Shown(Box::new(wanted)));
     }
     let Some(patch) = patch_of(object, view, &wanted) else {
         return Ok(Sent::Shown(Box::new(wanted)));
     };
-    let span = record.span(Step::Status, "");
+    let span = recorder.span(Step::Status, "");
     let result = match context.api.patch_status(&view.pod, &patch).await {
         Ok(()) => Ok(Sent::Shown(Box::new(wanted))),
         // 404: no such pod. 422: another UID. 409: another version, or another UID. 403: the response to a node about a deleted
         // pod, or missing rights. None proves anything before the server's identity is proven.
-        Err(error) if matches!(error.code, Some(403 | 404 | 409 | 422)) => match context.api.is_gone(&view.pod).await {
-            Ok(true) => Ok(Sent::Deleted),
-            Ok(false) if error.code == Some(409) => Ok(Sent::Overtaken),
-            Ok(false) => Err(error.failure(Step::Status)),
-            Err(unsure) => Err(unsure.failure(Step::Status)),
-        },
+        Err(error) if matches!(error.code, Some(403 | 404 | 409 | 422)) => {
+            match context.api.is_deleted(&view.pod).await {
+                Ok(true) => Ok(Sent::Deleted),
+                Ok(false) if error.code == Some(409) => Ok(Sent::Overtaken),
+                Ok(false) => Err(error.failure(Step::Status)),
+                Err(unsure) => Err(unsure.failure(Step::Status)),
+            }
+        }
         Err(error) => Err(error.failure(Step::Status)),
     };
     // A deleted object is no failure.
@@ -132,14 +134,14 @@ fn patch_of(object: &PodObject, view: &PodView, wanted: &PodStatus) -> Option<Va
     Some(patch)
 }
 
-fn wanted(context: &Context, object: &PodObject, facts: Facts<'_>, messages: &Messages) -> PodStatus {
-    status::generate(&status::Facts {
+fn wanted(context: &Context, object: &PodObject, update: StatusUpdate<'_>, messages: &Messages) -> PodStatus {
+    status::generate(&status::StatusInput {
         pod: &object.pod,
-        observed: facts.observed,
+        observed: update.observed,
         runtime_name: &context.runtime_name,
         now: context.clock.wall().now(),
-        stage: facts.stage,
-        imposed: facts.imposed,
+        stage: update.stage,
+        imposed: update.imposed,
         messages,
     })
 }

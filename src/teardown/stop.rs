@@ -40,7 +40,7 @@ pub struct Stop<'a> {
     /// End of the grace period. It may become earlier while this runs.
     pub deadline: watch::Receiver<Instant>,
     /// The teardown trace.
-    pub record: &'a TraceRecorder,
+    pub recorder: &'a TraceRecorder,
 }
 
 /// Results of all stops.
@@ -99,18 +99,18 @@ impl Stop<'_> {
         if sandboxes.is_empty() {
             return Vec::new();
         }
-        let span = self.record.span(Step::Sandbox, "");
+        let span = self.recorder.span(Step::Sandbox, "");
         let stops = sandboxes
             .iter()
             .map(|sandbox| self.context.cri.stop_sandbox(&sandbox.id));
         let stops = join_all(stops);
-        let results = report_if_late(self.record, (Step::Sandbox, ""), LATE, "StopPodSandbox", stops).await;
+        let results = report_if_late(self.recorder, (Step::Sandbox, ""), LATE, "StopPodSandbox", stops).await;
         let failed: Vec<_> = results.into_iter().filter_map(Result::err).collect();
         span.end(&failed.first().map_or(Ok(()), Err));
         let mut failures = Vec::new();
         for error in &failed {
             if !matches!(error, GrpcError::Blocked { .. }) {
-                self.record.set_sandbox_error(error.to_string());
+                self.recorder.set_sandbox_error(error.to_string());
             }
             failures.push(busy::with_holders(&self.context.storage, Failure::new(Step::Sandbox, "", error)).await);
         }
@@ -130,7 +130,7 @@ impl Stop<'_> {
         let found = match locate::find_cgroups(self.context, self.view).await {
             Ok(found) => found,
             Err(failures) => {
-                tracing::warn!(cause = failure::first(&failures), "{FAILED}");
+                tracing::warn!(cause = failure::first_message(&failures), "{FAILED}");
                 return;
             }
         };

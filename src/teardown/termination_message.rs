@@ -79,7 +79,7 @@ impl TerminationMessage {
     }
 
     /// The sources for this container. The log counts only if its policy allows that and it failed after its start.
-    pub fn of(container: &Container) -> Self {
+    pub fn for_container(container: &Container) -> Self {
         let log_counts =
             container.message_falls_back_to_log && container.exit_code != 0 && container.reason != CANNOT_RUN;
         let path = |path: &str| Some(PathBuf::from(path)).filter(|path| path.is_absolute());
@@ -113,7 +113,7 @@ pub fn read_all<'a>(containers: impl IntoIterator<Item = &'a Container>) -> (Mes
         .into_iter()
         .filter(|container| container.state == ContainerState::Exited)
     {
-        match TerminationMessage::of(container).read() {
+        match TerminationMessage::for_container(container).read() {
             Ok(text) => messages.insert(&container.id, text),
             Err(error) => {
                 messages.insert(

@@ -20,16 +20,16 @@ use crate::node::{
     pod_dir::{PodDir, VolumeDir, entries_by_plugin, names, volumes_in},
 };
 
-mod found;
 mod kind;
 mod kinds;
+mod pod_volumes;
 pub mod storage;
 
-use found::Found;
 pub use kind::Approved;
 use kind::{OneByOne, VolumeKind};
 pub use kinds::csi::{IsDue, Released, release_unused};
 pub use kinds::mapped_pods;
+use pod_volumes::PodVolumes;
 use storage::Storage;
 
 /// Tears down the pod's volumes and checks that they are removed. It may be repeated.
@@ -73,7 +73,7 @@ pub async fn tear_down_approved(
 /// Whether a volume is left that a controller may have attached to this node. An unreadable volume may be one, and so may a mount
 /// of a pod without directory. Blocks.
 pub fn may_hold_attached(pod: &PodDir, mounts: &Mounts) -> bool {
-    let may_be = |volume: &VolumeDir| kinds::of(&volume.plugin).is_none_or(VolumeKind::may_be_attached);
+    let may_be = |volume: &VolumeDir| kinds::for_plugin(&volume.plugin).is_none_or(VolumeKind::may_be_attached);
     let check = |dir: &Dir| -> Result<bool, Fault> {
         Ok(volumes_in(dir)?.iter().any(may_be) || !entries_by_plugin(dir, names::DEVICES)?.is_empty())
     };
@@ -93,7 +93,7 @@ struct Done {
 
 /// The volumes of a pod during their teardown. It has no descriptors: very many pods may wait at a time.
 struct Teardown {
-    found: Found,
+    found: PodVolumes,
     report: VolumesReport,
     faults: Vec<Fault>,
     unmounting: UnmountRounds,
@@ -124,7 +124,7 @@ impl Teardown {
         let mapped = mapped(storage, pod.uid()).map_err(one)?;
         let Some(dir) = pod.open().map_err(one)? else {
             // The content of a renamed or covered directory does not show its mounts.
-            let one_by_one = found::one_by_one(mapped);
+            let one_by_one = pod_volumes::one_by_one(mapped);
             let table = mounts.read().map_err(one)?;
             let mut faults = mounted_without_directory(pod, &table, one_by_one.is_empty());
             faults.extend(hanging(effects, |path| path.starts_with(pod.path())));
@@ -134,7 +134,7 @@ impl Teardown {
                 one_by_one,
             }));
         };
-        let found = Found::in_dir(&dir, mapped).map_err(one)?;
+        let found = PodVolumes::in_dir(&dir, mapped).map_err(one)?;
         let mut work = Work::on(&dir, effects);
         work.faults.extend(found.skipped.iter().cloned());
         // Markers are removed first, so that no kubelet takes a half-removed volume for a complete one.
@@ -183,7 +183,7 @@ impl Teardown {
 }
 
 /// Removes volumes without mounts.
-fn remove(mut work: Work<'_>, pod: &PodDir, found: Found, table: &MountTable) -> Result<Done, Vec<Fault>> {
+fn remove(mut work: Work<'_>, pod: &PodDir, found: PodVolumes, table: &MountTable) -> Result<Done, Vec<Fault>> {
     let effects = work.effects;
     // A dry run has unmounted nothing, and reports what it would remove. During an unmount that hangs, data may still be written:
     // the volume stays.
@@ -199,7 +199,7 @@ fn remove(mut work: Work<'_>, pod: &PodDir, found: Found, table: &MountTable) ->
     }
     work.remove_if_empty(work.dir, names::SUBPATHS.as_ref());
 
-    let Found { one_by_one, kept, .. } = found;
+    let PodVolumes { one_by_one, kept, .. } = found;
     let (ready, busy): (Vec<_>, Vec<_>) = one_by_one
         .into_iter()
         .partition(|it| it.subpaths.as_ref().is_none_or(|subpaths| !busy(&[subpaths])));

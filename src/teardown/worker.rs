@@ -99,13 +99,13 @@ enum Yielded {
 }
 
 /// Why the wait is over.
-enum Wakes {
+enum WakeReason {
     /// The agent stops.
     Stopping,
     /// The pod has changed: the backoff restarts.
-    News,
+    PodChanged,
     /// The pause is over, or something that the pod waits for has happened.
-    ForMore,
+    RetryDue,
 }
 
 /// One pod's worker.
@@ -117,7 +117,7 @@ pub struct Worker {
     /// The grace period.
     pub period: Arc<Period>,
     /// The teardown trace.
-    pub record: Arc<TraceRecorder>,
+    pub recorder: Arc<TraceRecorder>,
     /// Delays this pod while pods with priority are being stopped.
     pub priority_gate: PriorityGate,
     /// How often the exit code of a container could not be read.
@@ -172,7 +172,7 @@ impl Worker {
             let gate = &self.context.gate;
             let repeated = in_progress.take().filter(|_| gate.may_repeat());
             let repeated = repeated.filter(|attempt| attempt.begin_retry());
-            let Some(permit) = repeated.or_else(|| gate.begin(self.record.pod())) else {
+            let Some(permit) = repeated.or_else(|| gate.begin(self.recorder.pod())) else {
                 stopping_pod = None;
                 if let Some(outcome) = self.wait_for_gate(&mut priority).await {
                     return outcome;
@@ -189,7 +189,7 @@ impl Worker {
             if update.terminates_by_api() {
                 self.context.journal.confirm_request(&update.view.pod.uid);
             }
-            self.record.begin_attempt();
+            self.recorder.begin_attempt();
             let attempt = self.attempt(&update, &mut stopping_pod, priority.take()).await;
             // A handover does not wait for this pause; it reports pods that are not at a safe point.
             let is_in_progress = self.context.journal.is_in_progress(&update.view.pod.uid);
@@ -202,7 +202,7 @@ impl Worker {
                 Ok(_) if is_dry_run => Vec::new(),
                 Ok(outcome) => {
                     self.clear_blocked();
-                    self.record.set_stage(match outcome {
+                    self.recorder.set_stage(match outcome {
                         Outcome::Finished => Stage::Finished,
                         Outcome::Kept | Outcome::Stopping | Outcome::FinishedByKubelet | Outcome::Cancelled => {
                             Stage::Terminated
@@ -232,9 +232,9 @@ impl Worker {
                 .wait_for_retry(&update, &failures, &mut mounts, in_progress.as_deref(), pause)
                 .await
             {
-                Wakes::Stopping => return Outcome::Stopping,
-                Wakes::News => pauses = backoff.build(),
-                Wakes::ForMore => {}
+                WakeReason::Stopping => return Outcome::Stopping,
+                WakeReason::PodChanged => pauses = backoff.build(),
+                WakeReason::RetryDue => {}
             }
         }
     }

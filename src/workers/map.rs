@@ -215,7 +215,7 @@ impl PodWorkers {
         let (grace, imposed) = kill.map(|kill| (kill.grace, kill.imposed)).unwrap_or_default();
         let Termination {
             period,
-            record,
+            recorder: record,
             imposed,
         } = Termination::begin(&self.context, &view, cause, grace, imposed);
         if cause == Cause::PhaseTerminal {
@@ -252,7 +252,7 @@ impl PodWorkers {
         }
         if removed || view.deletion.is_some() {
             let imposed = removed.then(|| Cause::Removed.required_grace()).flatten();
-            status.shorten(&self.context, RequestedGrace::of(&view, imposed));
+            status.shorten(&self.context, RequestedGrace::for_pod(&view, imposed));
         }
         status.record.set_terminal_state(&view);
         let terminated_by_api = status.update.borrow().terminates_by_api();
@@ -286,7 +286,7 @@ impl PodWorkers {
             context: Arc::clone(&self.context),
             updates: status.update.subscribe(),
             period: Arc::clone(&status.period),
-            record: Arc::clone(&status.record),
+            recorder: Arc::clone(&status.record),
             priority_gate: self.priority_gate.clone(),
             failed_reads: AtomicU32::new(0),
             runtime_state: RuntimeState::default(),

@@ -6,7 +6,7 @@ use std::{
 };
 
 use pod_teardown::node::{
-    csi_files::{self, Found, Lifecycle, VolumeData},
+    csi_files::{self, Lifecycle, VolumeData, VolumeDataFile},
     dirs::Dir,
     effects::{Effects, Outcome},
     grpc::GrpcError,
@@ -37,7 +37,7 @@ async fn start(space: &Space) -> (CsiDriver, Csi) {
 
 fn data(dir: &Path) -> VolumeData {
     match csi_files::read(&Dir::open(dir).unwrap().unwrap()) {
-        Ok(Found::Read(data)) => data,
+        Ok(VolumeDataFile::Read(data)) => data,
         other => panic!("{other:?}"),
     }
 }

@@ -16,7 +16,7 @@ use nix::{
 use pod_teardown::node::{
     effects::Effects,
     fault::Cause,
-    holders::{Holder, Holders, Namespace, Usage, holders},
+    holders::{Holders, MountHolder, Namespace, Usage, holders},
 };
 use tokio::time::Instant;
 
@@ -218,7 +218,7 @@ fn holder_in_a_container_is_reported_with_the_container() {
             std::os::unix::fs::symlink("mnt:[1]", proc.join(process).join("ns/mnt")).unwrap();
         }
         let found = holders(&proc, &table, std::slice::from_ref(&mount), &Arc::default());
-        let expected = Holder {
+        let expected = MountHolder {
             pid: 77,
             command: "evil\\x".to_owned(),
             container: Some(id),

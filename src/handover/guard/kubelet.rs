@@ -81,7 +81,7 @@ impl Guard {
             let started = found
                 .as_ref()
                 .filter(is_new)
-                .and_then(|kubelet| start::of(&proc, kubelet.pid));
+                .and_then(|kubelet| start::read(&proc, kubelet.pid));
             io::Result::Ok((found, started))
         };
         let began = Instant::now();

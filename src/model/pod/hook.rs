@@ -43,7 +43,7 @@ pub enum HookPort {
 
 impl Hook {
     /// The first action that is set, in the kubelet's order (kubelet: `pkg/kubelet/lifecycle/handlers.go` `Run`).
-    pub fn of(handler: &LifecycleHandler) -> Self {
+    pub fn from_handler(handler: &LifecycleHandler) -> Self {
         if let Some(exec) = &handler.exec {
             return Self::Exec(exec.command.clone().unwrap_or_default());
         }

@@ -19,7 +19,7 @@ use serde::{
 };
 use serde_json::value::RawValue;
 
-use super::CONFIG_MIRROR;
+use super::{CONFIG_MIRROR, UNKNOWN_EXIT_CODE};
 
 /// Paths of unreadable fields to keep for one pod.
 const MOST_PATHS: usize = 16;
@@ -28,8 +28,6 @@ const MOST_HOST_PATHS: usize = 8 << 10;
 /// Approximate bytes of a container, and of an element of another list.
 const CONTAINER: usize = 2048;
 const ELEMENT: usize = 128;
-/// Exit code in place of an unreadable one: never success.
-const UNKNOWN_EXIT: i32 = 137;
 
 /// Kinds of volumes that are never attached to a node. All other kinds, also future ones, count as attachable.
 const NEVER_ATTACHED: [&str; 13] = [
@@ -334,7 +332,7 @@ fn container_state(entry: &Object<'_, '_>, field: &str) -> Option<ContainerState
             container_id: end.field("containerID"),
             exit_code: end
                 .raw("exitCode")
-                .map_or(0, |_| end.field("exitCode").unwrap_or(UNKNOWN_EXIT)),
+                .map_or(0, |_| end.field("exitCode").unwrap_or(UNKNOWN_EXIT_CODE)),
             finished_at: end.field("finishedAt"),
             message: end.field("message"),
             reason: end.field("reason"),
@@ -439,7 +437,7 @@ impl<'r, 'a> Object<'r, 'a> {
     /// An object; without fields if it is absent or unreadable.
     fn object(&self, name: &str) -> Object<'r, 'a> {
         let path = self.path_of(name);
-        Self::of(self.reader, path, self.raw(name)).unwrap_or_else(|path| Object {
+        Self::read(self.reader, path, self.raw(name)).unwrap_or_else(|path| Object {
             reader: self.reader,
             path,
             fields: Fields::default(),
@@ -457,7 +455,7 @@ impl<'r, 'a> Object<'r, 'a> {
         };
         let elements = elements.into_iter().enumerate().filter_map(|(index, element)| {
             let path = self.path_of(format_args!("{name}[{index}]"));
-            let element = Self::of(self.reader, path, Some(element)).ok()?;
+            let element = Self::read(self.reader, path, Some(element)).ok()?;
             read(&element)
         });
         let mut list: Vec<T> = elements.collect();
@@ -472,7 +470,7 @@ impl<'r, 'a> Object<'r, 'a> {
             .map_or(0, |raw| elements(raw).map_or(1, |elements| elements.len()))
     }
 
-    fn of(reader: &'r Reader, path: String, raw: Option<&'a RawValue>) -> Result<Object<'r, 'a>, String> {
+    fn read(reader: &'r Reader, path: String, raw: Option<&'a RawValue>) -> Result<Object<'r, 'a>, String> {
         let Some(raw) = raw else { return Err(path) };
         match serde_json::from_str(raw.get()) {
             Ok(fields) => Ok(Object { reader, path, fields }),

@@ -10,12 +10,10 @@ use super::types::{
     CgroupDriver, Container, ContainerState, ExecOutcome, PodSandbox, RuntimePod, RuntimeVersion, Sandbox,
     SandboxState, keys,
 };
+use crate::model::pod::UNKNOWN_EXIT_CODE;
 
 /// Number of bytes kept from a command's output. The end is kept, where errors are.
 const MAX_OUTPUT: usize = 4096;
-
-/// Exit code of a container whose status was not read. Never a success.
-const UNKNOWN_EXIT: i32 = 137;
 
 /// What CRI-O reports without an exit file (`server/container_status.go`). No process exits with it.
 const NO_EXIT_CODE: i32 = -1;
@@ -131,7 +129,7 @@ pub(super) fn listed_container(listed: v1::Container) -> Container {
         exit_code: if state == ContainerState::Running {
             0
         } else {
-            UNKNOWN_EXIT
+            UNKNOWN_EXIT_CODE
         },
         reason: String::new(),
         message: String::new(),

@@ -107,7 +107,7 @@ impl Container {
             created_at: Timestamp::UNIX_EPOCH,
             started_at: None,
             finished_at: None,
-            exit_code: 137,
+            exit_code: crate::model::pod::UNKNOWN_EXIT_CODE,
             reason: String::new(),
             message: String::new(),
             image: String::new(),

@@ -41,11 +41,11 @@ fn truncated_files_after_a_crash_are_distinguished() {
     let temp = tempfile::tempdir().unwrap();
     let dir = Dir::open(&temp.path().canonicalize().unwrap()).unwrap().unwrap();
     let path = temp.path().join(FILE);
-    assert_eq!(read(&dir), Ok(Found::Missing));
+    assert_eq!(read(&dir), Ok(VolumeDataFile::Missing));
     let torn = |content: &[u8]| {
         fs::write(&path, content).unwrap();
         match read(&dir) {
-            Ok(Found::Invalid(torn)) => torn,
+            Ok(VolumeDataFile::Invalid(torn)) => torn,
             other => panic!("{other:?}"),
         }
     };
@@ -76,10 +76,13 @@ fn truncated_files_after_a_crash_are_distinguished() {
     ));
     assert_eq!(torn(&vec![b' '; 1 << 20]), InvalidVolumeData::TooLarge);
     fs::write(&path, POD_COPY).unwrap();
-    assert!(matches!(read(&dir), Ok(Found::Read(_))));
+    assert!(matches!(read(&dir), Ok(VolumeDataFile::Read(_))));
     fs::remove_file(&path).unwrap();
     fs::create_dir(&path).unwrap();
-    assert_eq!(read(&dir), Ok(Found::Invalid(InvalidVolumeData::NotRegularFile)));
+    assert_eq!(
+        read(&dir),
+        Ok(VolumeDataFile::Invalid(InvalidVolumeData::NotRegularFile))
+    );
 }
 
 #[test]

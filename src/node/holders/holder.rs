@@ -9,7 +9,7 @@ pub(super) const MAX_NAMED: usize = 8;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Holders {
     /// Processes, at most eight.
-    pub processes: Vec<Holder>,
+    pub processes: Vec<MountHolder>,
     /// Nested mounts, at most eight.
     pub nested: Vec<PathBuf>,
     /// Number of other processes.
@@ -20,7 +20,7 @@ pub struct Holders {
 
 /// A process that uses a mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Holder {
+pub struct MountHolder {
     /// Its id.
     pub pid: i32,
     /// Its command name.
@@ -60,7 +60,7 @@ pub enum Namespace {
 impl fmt::Display for Holders {
     /// On one line: processes and files have untrusted names.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut by: Vec<String> = self.processes.iter().map(Holder::to_string).collect();
+        let mut by: Vec<String> = self.processes.iter().map(MountHolder::to_string).collect();
         if self.more > 0 {
             by.push(format!("{} more", self.more));
         }
@@ -87,9 +87,9 @@ impl fmt::Display for Holders {
     }
 }
 
-// === impl Holder ===
+// === impl MountHolder ===
 
-impl fmt::Display for Holder {
+impl fmt::Display for MountHolder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "process {} {:?}", self.pid, self.command)?;
         if let Some(container) = &self.container {

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::{
     container::container_of,
-    holder::{Holder, Holders, MAX_NAMED, Namespace, Usage},
+    holder::{Holders, MAX_NAMED, MountHolder, Namespace, Usage},
 };
 use crate::node::mounts::{Mount, MountTable, unescape};
 
@@ -130,7 +130,7 @@ impl Scan {
             return;
         }
         let text = |name: &str| fs::read(dir.join(name)).unwrap_or_default();
-        holders.processes.push(Holder {
+        holders.processes.push(MountHolder {
             pid,
             command: String::from_utf8_lossy(&text("comm")).trim_end().to_owned(),
             container: container_of(&String::from_utf8_lossy(&text("cgroup"))),

@@ -33,7 +33,7 @@ pub(super) fn is_shown(dir: &Path, arguments: &Arguments<'_>, local: &LocalKubel
         return Ok(true);
     }
     let listens = || {
-        let (inodes, net) = (sockets::of(dir)?, dir.join("net"));
+        let (inodes, net) = (sockets::inodes(dir)?, dir.join("net"));
         let health = local.healthz.map_or(PORT, |at| at.port());
         Ok(!inodes.is_empty()
             && (sockets::listening(&net, &SOCKETS)?

@@ -11,7 +11,7 @@ use super::{evidence, kind::kind, rights, sockets};
 /// When the sockets of such a process cannot be read.
 pub fn is_kubelets_answer(proc: &Path, at: SocketAddr, known: Option<i32>) -> io::Result<bool> {
     let sockets = |dir: &Path| match kind(dir)?.is_some() && rights::may_mount(proc, dir) {
-        true => sockets::of(dir),
+        true => sockets::inodes(dir),
         false => Ok(BTreeSet::new()),
     };
     let is_such =
@@ -27,7 +27,7 @@ pub fn is_kubelets_answer(proc: &Path, at: SocketAddr, known: Option<i32>) -> io
     };
     if let Some(known) = known
         && let known = proc.join(known.to_string())
-        && (listens(&sockets(&known)?)? || (listens_as_kubelet(&known)? && listens(&sockets::of(&known)?)?))
+        && (listens(&sockets(&known)?)? || (listens_as_kubelet(&known)? && listens(&sockets::inodes(&known)?)?))
     {
         return Ok(true);
     }

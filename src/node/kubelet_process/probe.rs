@@ -44,11 +44,11 @@ static RUNNING_WALKS: Mutex<BTreeMap<Process, Arc<AtomicBool>>> = Mutex::new(BTr
 
 /// Why a probe has no result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Failed {
-    /// Because of the host, of this agent, or of procfs: the process may be a kubelet.
-    Here(Errno),
-    /// In a foreign root file system, which the process controls.
-    Elsewhere,
+enum WalkError {
+    /// The host, this agent or procfs failed: the process may be a kubelet.
+    Host(Errno),
+    /// It failed in a foreign root file system, which the process controls.
+    ForeignRoot,
 }
 
 /// Input of a probe.
@@ -88,11 +88,11 @@ pub(super) fn probe(
     let (why, is_configured) = match on_a_thread(dir, PATIENCE, move |is_here| question.answer(is_here)) {
         Ok(None) => return Ok(None),
         Ok(Some((why, is_configured))) => (Ok(why), is_configured),
-        Err(Failed::Here(errno)) => (Err(errno), false),
-        Err(Failed::Elsewhere) if roots.iter().any(|root| is_mounted(dir, root, local)) => {
+        Err(WalkError::Host(errno)) => (Err(errno), false),
+        Err(WalkError::ForeignRoot) if roots.iter().any(|root| is_mounted(dir, root, local)) => {
             (Ok(MatchReason::SameDirectory), false)
         }
-        Err(Failed::Elsewhere) => return Ok(None),
+        Err(WalkError::ForeignRoot) => return Ok(None),
     };
     if kind == Kind::Candidate && !is_configured && !evidence::is_shown(dir, arguments, local)? {
         return Ok(None);
@@ -104,11 +104,11 @@ pub(super) fn probe(
 fn on_a_thread<T: Send + 'static>(
     dir: &Path,
     patience: Duration,
-    answer: impl FnOnce(&AtomicBool) -> Result<T, Failed> + Send + 'static,
-) -> Result<T, Failed> {
+    answer: impl FnOnce(&AtomicBool) -> Result<T, WalkError> + Send + 'static,
+) -> Result<T, WalkError> {
     let hangs = |is_here: &AtomicBool| match is_here.load(Ordering::Acquire) {
-        true => Failed::Here(Errno::ETIMEDOUT),
-        false => Failed::Elsewhere,
+        true => WalkError::Host(Errno::ETIMEDOUT),
+        false => WalkError::ForeignRoot,
     };
     let process = (dir.to_owned(), started(dir));
     // Known before the walk, however long that takes.
@@ -135,15 +135,15 @@ fn on_a_thread<T: Send + 'static>(
         sender.send(Some(answer)).ok();
     });
     if let Err(error) = started {
-        return Err(Failed::Here(fault::errno(&error)));
+        return Err(WalkError::Host(fault::errno(&error)));
     }
     // A thread that has not even started lacks CPU time.
     if receiver.recv_timeout(PATIENCE).is_err() {
-        return Err(Failed::Here(Errno::ETIMEDOUT));
+        return Err(WalkError::Host(Errno::ETIMEDOUT));
     }
     match receiver.recv_timeout(patience) {
         Ok(Some(answer)) => answer,
-        Ok(None) | Err(RecvTimeoutError::Disconnected) => Err(Failed::Here(Errno::ECANCELED)),
+        Ok(None) | Err(RecvTimeoutError::Disconnected) => Err(WalkError::Host(Errno::ECANCELED)),
         Err(RecvTimeoutError::Timeout) => Err(hangs(&is_here)),
     }
 }
@@ -173,7 +173,7 @@ fn started(dir: &Path) -> Vec<u8> {
 
 impl Input {
     /// Why it counts, and whether its configuration is a kubelet's where that has to be known.
-    fn answer(&self, is_here: &AtomicBool) -> Result<Option<(MatchReason, bool)>, Failed> {
+    fn answer(&self, is_here: &AtomicBool) -> Result<Option<(MatchReason, bool)>, WalkError> {
         let arguments = Arguments(&self.arguments);
         let Some(why) = self.works_here(is_here)? else {
             return Ok(None);
@@ -184,10 +184,10 @@ impl Input {
         Ok(Some((why, is_configured)))
     }
 
-    fn works_here(&self, is_here: &AtomicBool) -> Result<Option<MatchReason>, Failed> {
+    fn works_here(&self, is_here: &AtomicBool) -> Result<Option<MatchReason>, WalkError> {
         let host = Path::new(HOST);
-        let their_root = root::base(&self.dir, host).map_err(|errno| of_proc(errno, false))?;
-        let identity = root::identity_of(&their_root).map_err(|errno| of_walk(errno, false))?;
+        let their_root = root::base(&self.dir, host).map_err(|errno| classify_proc_error(errno, false))?;
+        let identity = root::identity_of(&their_root).map_err(|errno| classify_walk_error(errno, false))?;
         let here = root::ours(host).is_none_or(|here| here == identity);
         is_here.store(here, Ordering::Release);
         let is_holder = matches!(self.kind, Kind::Wrapper(_));
@@ -199,7 +199,7 @@ impl Input {
         }
         let mut failed = None;
         for path in self.roots() {
-            let base = root::base(&self.dir, &path).map_err(|errno| of_proc(errno, here))?;
+            let base = root::base(&self.dir, &path).map_err(|errno| classify_proc_error(errno, here))?;
             match self.is_ours(&base, &path, here) {
                 Ok(true) => return Ok(Some(MatchReason::SameDirectory)),
                 Ok(false) => {}
@@ -223,7 +223,7 @@ impl Input {
             Kind::Listener => arguments.has_kubelet_flag(),
         };
         let counts = is_kubelet && here && same_runtime();
-        Ok(counts.then_some(MatchReason::SameMachine))
+        Ok(counts.then_some(MatchReason::SameNode))
     }
 
     /// Directories that may be its root directory, by its command line.
@@ -241,10 +241,10 @@ impl Input {
     }
 
     /// Whether the root directory at `path` is ours.
-    fn is_ours(&self, base: &OwnedFd, path: &Path, here: bool) -> Result<bool, Failed> {
+    fn is_ours(&self, base: &OwnedFd, path: &Path, here: bool) -> Result<bool, WalkError> {
         let local = &self.local.root;
         let (Some(our_root), Some(our_pods)) = (root::ours(local.path()), root::ours(local.pods())) else {
-            return Err(Failed::Here(Errno::ENOENT));
+            return Err(WalkError::Host(Errno::ENOENT));
         };
         match root::identity(base, &path.join("pods")) {
             Ok(pods) => Ok(pods == our_pods),
@@ -252,27 +252,27 @@ impl Input {
             Err(Errno::ENOENT | Errno::ENOTDIR) => match root::identity(base, path) {
                 Ok(root) => Ok(root == our_root),
                 Err(Errno::ENOENT | Errno::ENOTDIR) => Ok(false),
-                Err(errno) => Err(of_walk(errno, here)),
+                Err(errno) => Err(classify_walk_error(errno, here)),
             },
-            Err(errno) => Err(of_walk(errno, here)),
+            Err(errno) => Err(classify_walk_error(errno, here)),
         }
     }
 }
 
 /// Classifies a failure to open the process's root or working directory in procfs.
-fn of_proc(errno: Errno, here: bool) -> Failed {
+fn classify_proc_error(errno: Errno, here: bool) -> WalkError {
     match errno {
-        Errno::ENOENT | Errno::ESRCH | Errno::EACCES | Errno::EPERM => Failed::Here(errno),
-        errno => of_walk(errno, here),
+        Errno::ENOENT | Errno::ESRCH | Errno::EACCES | Errno::EPERM => WalkError::Host(errno),
+        errno => classify_walk_error(errno, here),
     }
 }
 
 /// Classifies a failure of the walk.
-fn of_walk(errno: Errno, here: bool) -> Failed {
+fn classify_walk_error(errno: Errno, here: bool) -> WalkError {
     match errno {
-        Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM => Failed::Here(errno),
-        errno if here => Failed::Here(errno),
-        _ => Failed::Elsewhere,
+        Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM => WalkError::Host(errno),
+        errno if here => WalkError::Host(errno),
+        _ => WalkError::ForeignRoot,
     }
 }
 
@@ -302,7 +302,7 @@ mod tests {
     const SHORT: Duration = Duration::from_millis(20);
 
     /// A walk that hangs until the sender is dropped.
-    fn hangs(process: &Path, is_here: bool) -> (Sender<()>, Result<u8, Failed>) {
+    fn hangs(process: &Path, is_here: bool) -> (Sender<()>, Result<u8, WalkError>) {
         let (release, hang) = channel::<()>();
         let failed = on_a_thread(process, SHORT, move |here| {
             here.store(is_here, Ordering::Release);
@@ -317,12 +317,12 @@ mod tests {
         let proc = tempfile::tempdir().unwrap();
         let process = |pid: &str| proc.path().join(pid);
         let (release, failed) = hangs(&process("5"), false);
-        assert_eq!(failed, Err(Failed::Elsewhere));
+        assert_eq!(failed, Err(WalkError::ForeignRoot));
         let (here, failed) = hangs(&process("6"), true);
-        assert_eq!(failed, Err(Failed::Here(Errno::ETIMEDOUT)));
+        assert_eq!(failed, Err(WalkError::Host(Errno::ETIMEDOUT)));
         let again = |pid: &str| on_a_thread(&process(pid), PATIENCE, |_| Ok(2));
-        assert_eq!(again("5"), Err(Failed::Elsewhere), "no second thread hangs there");
-        assert_eq!(again("6"), Err(Failed::Here(Errno::ETIMEDOUT)));
+        assert_eq!(again("5"), Err(WalkError::ForeignRoot), "no second thread hangs there");
+        assert_eq!(again("6"), Err(WalkError::Host(Errno::ETIMEDOUT)));
         assert_eq!(again("7"), Ok(2), "other processes are probed");
         // Another process has its number by now.
         fs::create_dir(process("5")).unwrap();
@@ -343,7 +343,7 @@ mod tests {
     #[test]
     fn resource_shortage_is_no_failure_of_a_foreign_root() {
         for errno in [Errno::EMFILE, Errno::ENFILE, Errno::ENOMEM] {
-            assert_eq!(of_walk(errno, false), Failed::Here(errno));
+            assert_eq!(classify_walk_error(errno, false), WalkError::Host(errno));
         }
         for errno in [
             Errno::ELOOP,
@@ -352,9 +352,12 @@ mod tests {
             Errno::ESTALE,
             Errno::EACCES,
         ] {
-            assert_eq!(of_walk(errno, false), Failed::Elsewhere);
-            assert_eq!(of_walk(errno, true), Failed::Here(errno));
+            assert_eq!(classify_walk_error(errno, false), WalkError::ForeignRoot);
+            assert_eq!(classify_walk_error(errno, true), WalkError::Host(errno));
         }
-        assert_eq!(of_proc(Errno::EACCES, false), Failed::Here(Errno::EACCES));
+        assert_eq!(
+            classify_proc_error(Errno::EACCES, false),
+            WalkError::Host(Errno::EACCES)
+        );
     }
 }

@@ -25,7 +25,7 @@ pub enum MatchReason {
     /// Its directory is ours.
     SameDirectory,
     /// It has another directory on this machine, and the same runtime as far as it says: it may be this node's.
-    SameMachine,
+    SameNode,
     /// Its directory could not be read, so it counts.
     Unreadable(Errno),
     /// It holds a kubelet on this machine whose directory is not on its command line, so it counts.
@@ -46,7 +46,7 @@ pub struct LocalKubelet {
 impl fmt::Display for KubeletProcess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} (pid {})", self.command, self.pid)?;
-        if self.why == MatchReason::SameMachine {
+        if self.why == MatchReason::SameNode {
             f.write_str(
                 "; its --root-dir is not the agent's --kubelet-root: set --kubelet-root to its --root-dir, or, if it is the \
                  kubelet of another node, start it with --container-runtime-endpoint on its command line",

@@ -30,7 +30,7 @@ const LISTENS: &str = "0A";
 const ACCEPTS: &[u8] = b"00010000";
 
 /// Inodes of the sockets of a process; none when it has exited.
-pub(super) fn of(dir: &Path) -> io::Result<BTreeSet<u64>> {
+pub(super) fn inodes(dir: &Path) -> io::Result<BTreeSet<u64>> {
     let mut inodes = BTreeSet::new();
     each(dir, |_, inode| {
         inodes.insert(inode);

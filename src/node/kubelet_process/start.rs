@@ -82,18 +82,18 @@ pub const DEFAULT_ROOT: &str = "/var/lib/kubelet";
 
 /// Flags of the only kubelet process in our mount namespace; `None` with none or several. A program that runs a kubelet inside has
 /// no such flags.
-pub fn living(proc: &Path) -> Option<KubeletStart> {
+pub fn read_only_kubelet(proc: &Path) -> Option<KubeletStart> {
     let pids = fs::read_dir(proc).ok()?.flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     let has_a_name = |pid: &i32| matches!(kind(&proc.join(pid.to_string())), Ok(Some(_)));
-    let mut all = pids.filter(has_a_name).filter_map(|pid| of(proc, pid));
+    let mut all = pids.filter(has_a_name).filter_map(|pid| read(proc, pid));
     let only = all.next()?;
     all.next().is_none().then_some(only)
 }
 
 /// Flags of this process, which is a kubelet or has the name of one; `None` when it is none by name and flags, or has another mount
 /// namespace or root.
-pub fn of(proc: &Path, pid: i32) -> Option<KubeletStart> {
+pub fn read(proc: &Path, pid: i32) -> Option<KubeletStart> {
     let dir = proc.join(pid.to_string());
     let kind = kind(&dir).ok()?.unwrap_or(Kind::Listener);
     if !rights::may_mount(proc, &dir) || !has_our_paths(proc, &dir) {
@@ -278,7 +278,7 @@ mod tests {
             "k3s-server",
             &["k3s", "server", "--config=/etc/rancher/k3s/config.yaml"],
         );
-        assert_eq!(living(proc), None);
+        assert_eq!(read_only_kubelet(proc), None);
         let arguments = [
             "/usr/bin/kubelet",
             "--kubeconfig=/etc/kubernetes/kubelet.conf",
@@ -292,7 +292,7 @@ mod tests {
             "--hostname-override=N1",
         ];
         process(proc, 7, "kubelet", &arguments);
-        let start = living(proc).unwrap();
+        let start = read_only_kubelet(proc).unwrap();
         assert_eq!(start.config.as_deref(), Some(Path::new("/opt/node/conf/kubelet.yaml")));
         assert_eq!(start.config_dir.as_deref(), Some(Path::new("/etc/drop")));
         assert_eq!(start.root(), Path::new("/data/kubelet"));
@@ -304,10 +304,10 @@ mod tests {
         assert_eq!(*start.command, arguments.join(" "));
         // Of two kubelets it is unknown which one is this node's. Paths in a container are not the host's.
         let second = process(proc, 8, "kubelet", &["kubelet"]);
-        assert_eq!(living(proc), None);
+        assert_eq!(read_only_kubelet(proc), None);
         fs::remove_file(second.join("ns/mnt")).unwrap();
         symlink("mnt:[2]", second.join("ns/mnt")).unwrap();
-        assert_eq!(living(proc), Some(start));
+        assert_eq!(read_only_kubelet(proc), Some(start));
     }
 
     #[test]

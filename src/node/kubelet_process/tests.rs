@@ -126,7 +126,7 @@ fn kubelet_with_another_directory_counts_unless_it_names_another_runtime() {
         ],
     );
     machine.process(8, "kubelet", &["kubelet", "--root-dir=/x"]);
-    assert_eq!(machine.found(), [5, 6].map(|pid| (pid, MatchReason::SameMachine)));
+    assert_eq!(machine.found(), [5, 6].map(|pid| (pid, MatchReason::SameNode)));
 }
 
 #[test]
@@ -472,7 +472,7 @@ fn process_of_any_name_counts_if_it_listens_on_a_kubelet_socket() {
     listens(&in_ours(device_plugins), "00010000");
     let endpoint = "--container-runtime-endpoint=unix:///run/other.sock";
     has_socket(&machine.process_here(7, "main", &["main", "--root-dir=/x"]), 77);
-    assert_eq!(found(), [MatchReason::SameMachine]);
+    assert_eq!(found(), [MatchReason::SameNode]);
     fs::write(proc.join("7/cmdline"), format!("main\0--root-dir=/x\0{endpoint}\0")).unwrap();
     assert_eq!(found(), [], "another node's");
 

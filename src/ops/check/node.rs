@@ -24,7 +24,7 @@ use crate::{
             self, KubeletProcess, MatchReason,
             start::{self, Difference, KubeletStart},
         },
-        lock::{Holder, LockError},
+        lock::{LockError, LockOwner},
         mount_namespace,
         systemd::Systemd,
     },
@@ -174,7 +174,7 @@ fn other_agents(lock: Result<(), LockError>) -> Row {
     match lock {
         Ok(()) => Row::ok("other agents", "none"),
         Err(LockError::Taken {
-            holder: Some(Holder {
+            holder: Some(LockOwner {
                 pid, in_service: true, ..
             }),
             ..
@@ -192,7 +192,9 @@ pub(super) fn other_processes(settings: &PodSettings, node_name: &str, lock: Res
     let (kubelet, started) = match kubelet_process::find(Path::new(PROC), &settings.ours()) {
         Ok(found) => {
             let kubelet = found.into_iter().next();
-            let started = kubelet.as_ref().map(|kubelet| start::of(Path::new(PROC), kubelet.pid));
+            let started = kubelet
+                .as_ref()
+                .map(|kubelet| start::read(Path::new(PROC), kubelet.pid));
             (kubelet, started.unwrap_or_else(|| settings.started.clone()))
         }
         Err(error) => {
@@ -264,7 +266,7 @@ fn kubelet_row(kubelet: &KubeletProcess, is_standby: bool) -> Row {
             WHAT,
             format!("{seen}, as far as can be told; the agent stands by while it lives"),
         ),
-        (MatchReason::SameMachine, _) => {
+        (MatchReason::SameNode, _) => {
             let remedy = "give its --root-dir as --kubelet-root; or, if it is another node's, name its runtime on its command \
                           line with --container-runtime-endpoint: the agent touches nothing while it may be this node's";
             Row::new(WHAT, Verdict::Warning, seen, remedy)
@@ -302,7 +304,7 @@ mod tests {
     fn running_agent_is_expected_only_if_it_is_the_service() {
         let taken = |in_service| LockError::Taken {
             path: "/pods".into(),
-            holder: Some(Holder {
+            holder: Some(LockOwner {
                 pid: 7,
                 command: "pod-teardown run".into(),
                 in_service,
@@ -331,8 +333,8 @@ mod tests {
             (MatchReason::SameDirectory, false, Verdict::Warning, "--pods auto"),
             (MatchReason::UnknownDirectory, true, Verdict::Ok, ""),
             (MatchReason::UnknownDirectory, false, Verdict::Warning, "--pods auto"),
-            (MatchReason::SameMachine, true, Verdict::Warning, "--kubelet-root"),
-            (MatchReason::SameMachine, false, Verdict::Warning, "--kubelet-root"),
+            (MatchReason::SameNode, true, Verdict::Warning, "--kubelet-root"),
+            (MatchReason::SameNode, false, Verdict::Warning, "--kubelet-root"),
         ] {
             let kubelet = KubeletProcess {
                 pid: 7,

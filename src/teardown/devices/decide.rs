@@ -8,26 +8,26 @@ use crate::node::dra_checkpoint::PreparedClaim;
 
 /// Another pod of this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Neighbour {
+pub struct OtherPod {
     pub uid: String,
     pub namespace: String,
     /// Names of the claims in its object.
     pub claims: Vec<String>,
     /// It has not terminated: its object or the runtime shows that it runs.
-    pub lives: bool,
+    pub is_running: bool,
 }
 
 /// Other pods of this node, and reservations of claims.
 #[derive(Debug, Clone, Default)]
-pub struct Neighbours {
-    pub pods: Vec<Neighbour>,
+pub struct OtherPods {
+    pub pods: Vec<OtherPod>,
     /// UIDs of claims, each with the UID of a pod for which it is reserved.
     pub reserved: Vec<(String, String)>,
 }
 
 /// Whether a claim may be unprepared.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ClaimDecision {
     /// It may: no other pod uses it.
     Unprepare,
     /// It may not: the pod with this UID uses it.
@@ -35,7 +35,7 @@ pub enum Verdict {
 }
 
 /// Whether any source shows that the pod uses the claim.
-pub fn uses(pod: &Neighbour, prepared: &PreparedClaim, reserved: &[(String, String)]) -> bool {
+pub fn uses(pod: &OtherPod, prepared: &PreparedClaim, reserved: &[(String, String)]) -> bool {
     let claim = &prepared.claim;
     let by_checkpoint = prepared.pods.contains(&pod.uid);
     let by_spec = pod.namespace == claim.namespace && pod.claims.contains(&claim.name);
@@ -44,11 +44,11 @@ pub fn uses(pod: &Neighbour, prepared: &PreparedClaim, reserved: &[(String, Stri
 }
 
 /// Decides about a claim of the terminating pod `uid`.
-pub fn decide(prepared: &PreparedClaim, uid: &str, neighbours: &Neighbours) -> Verdict {
-    let mut others = neighbours.pods.iter().filter(|pod| pod.uid != uid && pod.lives);
-    match others.find(|pod| uses(pod, prepared, &neighbours.reserved)) {
-        Some(user) => Verdict::Used(user.uid.clone()),
-        None => Verdict::Unprepare,
+pub fn decide(prepared: &PreparedClaim, uid: &str, other_pods: &OtherPods) -> ClaimDecision {
+    let mut others = other_pods.pods.iter().filter(|pod| pod.uid != uid && pod.is_running);
+    match others.find(|pod| uses(pod, prepared, &other_pods.reserved)) {
+        Some(user) => ClaimDecision::Used(user.uid.clone()),
+        None => ClaimDecision::Unprepare,
     }
 }
 
@@ -69,20 +69,20 @@ mod tests {
         }
     }
 
-    fn pod(uid: &str, namespace: &str, claims: &[&str], lives: bool) -> Neighbour {
-        Neighbour {
+    fn pod(uid: &str, namespace: &str, claims: &[&str], is_running: bool) -> OtherPod {
+        OtherPod {
             uid: uid.into(),
             namespace: namespace.into(),
             claims: claims.iter().map(|&claim| claim.to_owned()).collect(),
-            lives,
+            is_running,
         }
     }
 
     #[test]
     fn claim_stays_prepared_while_any_source_names_a_running_pod() {
-        let used = || Verdict::Used("b".into());
+        let used = || ClaimDecision::Used("b".into());
         for (what, checkpoint, other, reserved, expected) in [
-            ("alone", &["a"][..], None, None, Verdict::Unprepare),
+            ("alone", &["a"][..], None, None, ClaimDecision::Unprepare),
             (
                 "by the checkpoint",
                 &["a", "b"],
@@ -109,45 +109,45 @@ mod tests {
                 &["a", "b"],
                 Some(pod("b", "ns", &["gpu"], false)),
                 Some("b"),
-                Verdict::Unprepare,
+                ClaimDecision::Unprepare,
             ),
             (
                 "one that nobody knows here",
                 &["a", "b"],
                 None,
                 Some("b"),
-                Verdict::Unprepare,
+                ClaimDecision::Unprepare,
             ),
             (
                 "another namespace's claim of that name",
                 &["a"],
                 Some(pod("b", "x", &["gpu"], true)),
                 None,
-                Verdict::Unprepare,
+                ClaimDecision::Unprepare,
             ),
             (
                 "another claim",
                 &["a"],
                 Some(pod("b", "ns", &["nic"], true)),
                 None,
-                Verdict::Unprepare,
+                ClaimDecision::Unprepare,
             ),
             (
                 "the pod itself",
                 &["a"],
                 Some(pod("a", "ns", &["gpu"], true)),
                 Some("a"),
-                Verdict::Unprepare,
+                ClaimDecision::Unprepare,
             ),
         ] {
-            let neighbours = Neighbours {
+            let other_pods = OtherPods {
                 pods: other.into_iter().collect(),
                 reserved: reserved
                     .map(|by: &str| ("c".to_owned(), by.to_owned()))
                     .into_iter()
                     .collect(),
             };
-            assert_eq!(decide(&claim(checkpoint), "a", &neighbours), expected, "{what}");
+            assert_eq!(decide(&claim(checkpoint), "a", &other_pods), expected, "{what}");
         }
     }
 }

@@ -4,15 +4,15 @@ use k8s_openapi::api::core::v1::{
     ContainerState, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus, PodSpec,
 };
 
-use super::facts::{Facts, Stage};
 use super::index::Instances;
+use super::input::{StatusInput, StatusStage};
 use super::slot::{Kind, Slot, ended, lost};
 
 const CRASH_LOOP: &str = "CrashLoopBackOff";
 
 /// The entry of a container that the runtime does not have.
 pub(super) fn entry(
-    facts: &Facts<'_>,
+    input: &StatusInput<'_>,
     spec: &PodSpec,
     instances: &Instances<'_>,
     slot: &Slot<'_>,
@@ -47,39 +47,39 @@ pub(super) fn entry(
         return entry;
     }
     if state.running.is_some() {
-        vanished(facts, &mut entry);
-    } else if facts.pod.metadata.deletion_timestamp.is_none() {
-        still_waiting(facts, state, &mut entry);
+        vanished(input, &mut entry);
+    } else if input.pod.metadata.deletion_timestamp.is_none() {
+        still_waiting(input, state, &mut entry);
     }
     entry
 }
 
 /// A running container that the runtime has lost.
-fn vanished(facts: &Facts<'_>, entry: &mut ContainerStatus) {
+fn vanished(input: &StatusInput<'_>, entry: &mut ContainerStatus) {
     let end = lost(
         "The runtime no longer knew the container when the pod was taken down; it was running before",
         entry,
     );
-    match facts.stage {
+    match input.stage {
         // Like the kubelet: waiting with a last state, so that a runtime that was queried too early can still correct it.
-        Stage::Terminating => {
+        StatusStage::Terminating => {
             if entry.last_state.as_ref().is_none_or(|last| last.terminated.is_none()) {
                 entry.last_state = Some(end);
             }
         }
-        Stage::Stopped | Stage::Terminated => entry.state = Some(end),
+        StatusStage::Stopped | StatusStage::Terminated => entry.state = Some(end),
     }
 }
 
 /// The kubelet keeps the reason of a failed start in memory. This agent takes it from the entry in the API. A crash loop ends
 /// with its last exit, unless that was a success, which is not certain.
-fn still_waiting(facts: &Facts<'_>, state: ContainerState, entry: &mut ContainerStatus) {
+fn still_waiting(input: &StatusInput<'_>, state: ContainerState, entry: &mut ContainerStatus) {
     let Some(waiting) = state.waiting else { return };
     let crashed = entry.last_state.as_ref().and_then(|last| last.terminated.as_ref());
     let crashed = crashed.is_some_and(|end| end.exit_code != 0) && waiting.reason.as_deref() == Some(CRASH_LOOP);
-    entry.state = match facts.stage {
-        Stage::Stopped | Stage::Terminated if crashed => entry.last_state.take(),
-        Stage::Terminating | Stage::Stopped | Stage::Terminated => Some(ContainerState {
+    entry.state = match input.stage {
+        StatusStage::Stopped | StatusStage::Terminated if crashed => entry.last_state.take(),
+        StatusStage::Terminating | StatusStage::Stopped | StatusStage::Terminated => Some(ContainerState {
             waiting: Some(waiting),
             ..Default::default()
         }),

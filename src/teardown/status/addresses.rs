@@ -4,16 +4,16 @@ use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::{PodIP, PodStatus};
 
-use super::facts::Facts;
+use super::input::StatusInput;
 use crate::node::cri::types::SandboxState;
 
 /// `podIP` and `podIPs`.
 ///
 /// The kubelet removes them if it restarts after the sandbox was removed. Here they stay: no other pod may have them while this
 /// one is found by them.
-pub(super) fn pod_addresses(facts: &Facts<'_>, api: &PodStatus) -> (Option<String>, Option<Vec<PodIP>>) {
-    let mut ips = from_runtime(facts, api);
-    if ips.is_empty() && api.pod_ip.as_deref().unwrap_or_default().is_empty() && uses_host_network(facts) {
+pub(super) fn pod_addresses(input: &StatusInput<'_>, api: &PodStatus) -> (Option<String>, Option<Vec<PodIP>>) {
+    let mut ips = from_runtime(input, api);
+    if ips.is_empty() && api.pod_ip.as_deref().unwrap_or_default().is_empty() && uses_host_network(input) {
         ips = host_addresses(api);
     }
     match ips.first() {
@@ -27,8 +27,8 @@ pub(super) fn pod_addresses(facts: &Facts<'_>, api: &PodStatus) -> (Option<Strin
 
 /// At most one address of each family, the node's family first, in canonical form (`sortPodIPs`). Only the newest sandbox counts,
 /// and only while it is ready.
-fn from_runtime(facts: &Facts<'_>, api: &PodStatus) -> Vec<String> {
-    let newest = facts
+fn from_runtime(input: &StatusInput<'_>, api: &PodStatus) -> Vec<String> {
+    let newest = input
         .observed
         .sandboxes
         .first()
@@ -60,8 +60,8 @@ fn host_addresses(api: &PodStatus) -> Vec<String> {
     ips
 }
 
-pub(super) fn uses_host_network(facts: &Facts<'_>) -> bool {
-    facts
+pub(super) fn uses_host_network(input: &StatusInput<'_>) -> bool {
+    input
         .pod
         .spec
         .as_ref()

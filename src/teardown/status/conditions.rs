@@ -5,11 +5,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::addresses::uses_host_network;
 use super::containers::Lists;
-use super::facts::{Facts, Stage};
+use super::input::{StatusInput, StatusStage};
 use super::phase::Phase;
+use super::phase_decision::PhaseDecision;
 use super::readiness::{Answer, INITIALIZED, containers_ready, end_of, gates_ready, initialized};
 use super::restart::all_could_restart;
-use super::verdict::Verdict;
 use crate::node::cri::types::SandboxState;
 
 pub(super) const READY: &str = "Ready";
@@ -37,14 +37,19 @@ pub(super) fn is_ours(kind: &str) -> bool {
 }
 
 /// All conditions: foreign ones in the API's order, `DisruptionTarget`, own ones.
-pub(super) fn build(facts: &Facts<'_>, api: &PodStatus, lists: &Lists, verdict: &Verdict) -> Vec<PodCondition> {
+pub(super) fn build(
+    input: &StatusInput<'_>,
+    api: &PodStatus,
+    lists: &Lists,
+    decision: &PhaseDecision,
+) -> Vec<PodCondition> {
     let none = PodSpec::default();
-    let spec = facts.pod.spec.as_ref().unwrap_or(&none);
-    let phase = verdict.known();
+    let spec = input.pod.spec.as_ref().unwrap_or(&none);
+    let phase = decision.known();
     let of_api = api.conditions.as_deref().unwrap_or_default();
     let mut conditions: Vec<PodCondition> = of_api.iter().filter(|old| !is_ours(&old.type_)).cloned().collect();
 
-    if let Some(disruption) = disruption(facts, api, verdict) {
+    if let Some(disruption) = disruption(input, api, decision) {
         match conditions.iter_mut().find(|old| old.type_ == DISRUPTION_TARGET) {
             Some(old) => *old = disruption,
             None => conditions.push(disruption),
@@ -63,7 +68,7 @@ pub(super) fn build(facts: &Facts<'_>, api: &PodStatus, lists: &Lists, verdict: 
         containers_ready.clone()
     };
     let mut ours = vec![
-        (READY_TO_START, ready_to_start(facts, api)),
+        (READY_TO_START, ready_to_start(input, api)),
         (INITIALIZED, initialized(spec, api, lists, phase)),
         (READY, ready),
         (CONTAINERS_READY, containers_ready),
@@ -80,7 +85,7 @@ pub(super) fn build(facts: &Facts<'_>, api: &PodStatus, lists: &Lists, verdict: 
     }
     conditions.extend(
         ours.into_iter()
-            .map(|(kind, answer)| condition(facts, api, kind, answer)),
+            .map(|(kind, answer)| condition(input, api, kind, answer)),
     );
     conditions
 }
@@ -103,24 +108,24 @@ fn shows(api: &PodStatus, kind: &str, answer: &Answer) -> bool {
 }
 
 /// `DisruptionTarget` is set together with the terminal phase, when nothing can run (`mergePodStatus`).
-fn disruption(facts: &Facts<'_>, api: &PodStatus, verdict: &Verdict) -> Option<PodCondition> {
-    let message = facts.imposed?.disruption.as_ref()?;
+fn disruption(input: &StatusInput<'_>, api: &PodStatus, decision: &PhaseDecision) -> Option<PodCondition> {
+    let message = input.imposed?.disruption.as_ref()?;
     let already_over = Phase::is_over(api);
-    match facts.stage {
-        Stage::Stopped | Stage::Terminated if verdict.is_terminal() && !already_over => {
+    match input.stage {
+        StatusStage::Stopped | StatusStage::Terminated if decision.is_terminal() && !already_over => {
             let answer = Answer {
                 holds: true,
                 reason: Some(BY_KUBELET),
                 message: Some(message.clone()),
             };
-            Some(condition(facts, api, DISRUPTION_TARGET, answer))
+            Some(condition(input, api, DISRUPTION_TARGET, answer))
         }
-        Stage::Terminating | Stage::Stopped | Stage::Terminated => None,
+        StatusStage::Terminating | StatusStage::Stopped | StatusStage::Terminated => None,
     }
 }
 
 /// The transition time changes only with the status, not with reason or message (`updateLastTransitionTime`).
-fn condition(facts: &Facts<'_>, api: &PodStatus, kind: &str, answer: Answer) -> PodCondition {
+fn condition(input: &StatusInput<'_>, api: &PodStatus, kind: &str, answer: Answer) -> PodCondition {
     let status = if answer.holds { "True" } else { "False" };
     let old = api
         .conditions
@@ -131,12 +136,12 @@ fn condition(facts: &Facts<'_>, api: &PodStatus, kind: &str, answer: Answer) -> 
         last_probe_time: None,
         last_transition_time: old
             .and_then(|old| old.last_transition_time.clone())
-            .or(Some(Time(facts.now))),
+            .or(Some(Time(input.now))),
         message: answer.message,
         observed_generation: if kind == ALL_RESTARTING {
             None
         } else {
-            observed_generation(facts.pod, api)
+            observed_generation(input.pod, api)
         },
         reason: answer.reason.map(str::to_owned),
         status: status.to_owned(),
@@ -145,9 +150,9 @@ fn condition(facts: &Facts<'_>, api: &PodStatus, kind: &str, answer: Answer) -> 
 }
 
 /// The message has the cause since 1.37. A condition of an older kubelet without message stays so.
-fn ready_to_start(facts: &Facts<'_>, api: &PodStatus) -> Answer {
+fn ready_to_start(input: &StatusInput<'_>, api: &PodStatus) -> Answer {
     let bare = Answer::bare(false);
-    match why_sandbox_is_not_ready(facts, api) {
+    match why_sandbox_is_not_ready(input, api) {
         None => Answer::yes(),
         Some(_) if shows(api, READY_TO_START, &bare) => bare,
         Some(why) => Answer::no(SANDBOX_NOT_READY, Some(why.to_owned())),
@@ -157,14 +162,14 @@ fn ready_to_start(facts: &Facts<'_>, api: &PodStatus) -> Answer {
 /// The newest sandbox must be the only ready one, with an address unless the pod has host network. An address in the API
 /// suffices, since not every query of the runtime reads addresses. kubelet: `pkg/kubelet/kuberuntime/util/util.go`
 /// `PodSandboxChanged`, except for a changed network mode.
-fn why_sandbox_is_not_ready(facts: &Facts<'_>, api: &PodStatus) -> Option<&'static str> {
-    let sandboxes = &facts.observed.sandboxes;
+fn why_sandbox_is_not_ready(input: &StatusInput<'_>, api: &PodStatus) -> Option<&'static str> {
+    let sandboxes = &input.observed.sandboxes;
     let ready = |state: SandboxState| state == SandboxState::Ready;
     let Some(newest) = sandboxes.first() else {
         return Some("no pod sandbox exists");
     };
     let has_address =
-        uses_host_network(facts) || !newest.ips.is_empty() || api.pod_ip.as_deref().is_some_and(|ip| !ip.is_empty());
+        uses_host_network(input) || !newest.ips.is_empty() || api.pod_ip.as_deref().is_some_and(|ip| !ip.is_empty());
     match sandboxes.iter().filter(|sandbox| ready(sandbox.state)).count() {
         2.. => Some("multiple pod sandboxes are ready and need to be reconciled"),
         _ if !ready(newest.state) => Some("pod sandbox is not ready"),

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, PodSpec, PodStatus};
 
-use super::facts::Facts;
 use super::index::{ByName, Instances};
+use super::input::StatusInput;
 use super::restart::is_sidecar;
 use super::slot::{Kind, Slot};
 use super::transition::Rules;
@@ -56,14 +56,14 @@ impl List {
 }
 
 /// One entry for each container of the spec. Other containers are not reported.
-pub(super) fn lists(facts: &Facts<'_>, api: &PodStatus) -> Lists {
+pub(super) fn lists(input: &StatusInput<'_>, api: &PodStatus) -> Lists {
     let mut lists = Lists::default();
-    let Some(spec) = &facts.pod.spec else { return lists };
+    let Some(spec) = &input.pod.spec else { return lists };
     let known = Input {
-        facts,
+        input,
         spec,
-        instances: Instances::of(facts, spec),
-        rules: Rules::of(spec),
+        instances: Instances::observed(input, spec),
+        rules: Rules::from_spec(spec),
     };
     let before = List::ALL.map(|list| ByName::entries(list.of(api)));
     let mut seen = HashSet::new();
@@ -115,7 +115,7 @@ fn slots(spec: &PodSpec) -> impl Iterator<Item = Slot<'_>> {
 
 /// Input of all entries.
 struct Input<'a> {
-    facts: &'a Facts<'a>,
+    input: &'a StatusInput<'a>,
     spec: &'a PodSpec,
     instances: Instances<'a>,
     rules: Rules<'a>,
@@ -125,7 +125,7 @@ impl Input<'_> {
     /// The entry of a container: from its newest instances, or from the API if the runtime has none.
     fn entry(&self, slot: &Slot<'_>, previous: Option<&ContainerStatus>) -> ContainerStatus {
         let Self {
-            facts,
+            input,
             spec,
             instances,
             rules,
@@ -133,10 +133,10 @@ impl Input<'_> {
         let named = instances.named(slot.name);
         let newest = named
             .first()
-            .filter(|newest| !instance::is_of_an_earlier_run(facts, newest, previous));
+            .filter(|newest| !instance::is_of_an_earlier_run(input, newest, previous));
         let mut entry = match newest {
-            Some(newest) => instance::entry(facts, slot, previous, newest, named.get(1).copied()),
-            None => absent::entry(facts, spec, instances, slot, previous),
+            Some(newest) => instance::entry(input, slot, previous, newest, named.get(1).copied()),
+            None => absent::entry(input, spec, instances, slot, previous),
         };
         if let Some(previous) = previous {
             carry_over(&mut entry, previous);

@@ -3,7 +3,7 @@
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::PodStatus;
 
-use super::facts::Facts;
+use super::input::StatusInput;
 use crate::node::cri::types::{Container, ContainerState};
 
 /// Reason of a pod that has exceeded its active deadline.
@@ -13,13 +13,13 @@ pub(super) const MESSAGE: &str = "The pod was still active when its activeDeadli
 /// Whether the pod ran past its deadline (the kubelet's `activeDeadlineHandler`).
 ///
 /// A pod whose containers had all exited before the deadline has not exceeded it, even if that was not reported in time.
-pub(super) fn exceeded(facts: &Facts<'_>, api: &PodStatus) -> bool {
-    let spec = facts.pod.spec.as_ref();
+pub(super) fn exceeded(input: &StatusInput<'_>, api: &PodStatus) -> bool {
+    let spec = input.pod.spec.as_ref();
     let Some(seconds) = spec.and_then(|spec| spec.active_deadline_seconds) else {
         return false;
     };
     // A pod without start time gets the current one.
-    let start = api.start_time.as_ref().map_or(facts.now, |start| start.0);
+    let start = api.start_time.as_ref().map_or(input.now, |start| start.0);
     let Ok(deadline) = start.checked_add(SignedDuration::from_secs(seconds.max(0))) else {
         return false;
     };
@@ -30,6 +30,6 @@ pub(super) fn exceeded(facts: &Facts<'_>, api: &PodStatus) -> bool {
     let kept = !regular.is_empty()
         && regular
             .iter()
-            .all(|container| facts.observed.newest(&container.name).is_some_and(ended_in_time));
-    facts.now >= deadline && !kept
+            .all(|container| input.observed.newest(&container.name).is_some_and(ended_in_time));
+    input.now >= deadline && !kept
 }

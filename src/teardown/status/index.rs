@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, PodSpec};
 
-use super::facts::Facts;
+use super::input::StatusInput;
 use crate::node::cri::types::{Container as Instance, ContainerState};
 
 /// Values by name. Names are unique in a valid pod. In an invalid one the first counts.
@@ -21,7 +21,7 @@ pub(super) struct Instances<'a> {
 // === impl ByName ===
 
 impl<'a, T> ByName<'a, T> {
-    fn of(all: &'a [T], name: impl Fn(&'a T) -> &'a str) -> Self {
+    fn by_name(all: &'a [T], name: impl Fn(&'a T) -> &'a str) -> Self {
         let mut by_name = HashMap::with_capacity(all.len());
         for value in all {
             by_name.entry(name(value)).or_insert(value);
@@ -38,14 +38,14 @@ impl<'a, T> ByName<'a, T> {
 impl<'a> ByName<'a, ContainerStatus> {
     /// Entries of a status.
     pub fn entries(list: &'a [ContainerStatus]) -> Self {
-        Self::of(list, |entry| &entry.name)
+        Self::by_name(list, |entry| &entry.name)
     }
 }
 
 impl<'a> ByName<'a, Container> {
     /// Containers of a spec.
     pub fn containers(list: &'a [Container]) -> Self {
-        Self::of(list, |container| &container.name)
+        Self::by_name(list, |container| &container.name)
     }
 }
 
@@ -53,9 +53,9 @@ impl<'a> ByName<'a, Container> {
 
 impl<'a> Instances<'a> {
     /// The instances of this pod.
-    pub fn of(facts: &Facts<'a>, spec: &PodSpec) -> Self {
+    pub fn observed(input: &StatusInput<'a>, spec: &PodSpec) -> Self {
         let mut by_name = HashMap::<&str, Vec<&Instance>>::new();
-        for instance in &facts.observed.containers {
+        for instance in &input.observed.containers {
             by_name.entry(&instance.name).or_default().push(instance);
         }
         let mut instances = Self {

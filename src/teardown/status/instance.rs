@@ -6,14 +6,17 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::facts::{Facts, Stage};
+use super::input::{StatusInput, StatusStage};
 use super::message::joined;
-use super::slot::{Kind, STATUS_UNKNOWN, Slot, ended, lost};
-use crate::node::cri::types::{Container, ContainerState as RuntimeState};
+use super::slot::{Kind, Slot, ended, lost};
+use crate::{
+    model::pod::STATUS_UNKNOWN,
+    node::cri::types::{Container, ContainerState as RuntimeState},
+};
 
 /// The newest instance is the state, the one before it the last state.
 pub(super) fn entry(
-    facts: &Facts<'_>,
+    input: &StatusInput<'_>,
     slot: &Slot<'_>,
     previous: Option<&ContainerStatus>,
     newest: &Container,
@@ -25,13 +28,13 @@ pub(super) fn entry(
         &newest.image
     };
     ContainerStatus {
-        container_id: Some(api_id(facts, newest)),
+        container_id: Some(api_id(input, newest)),
         image: image.to_owned(),
         image_id: newest.image_ref.clone(),
-        last_state: last_state(facts, previous, newest, older),
+        last_state: last_state(input, previous, newest, older),
         name: slot.name.to_owned(),
         restart_count: newest.restart_count.max(0),
-        state: Some(state(facts, previous, newest)),
+        state: Some(state(input, previous, newest)),
         ..Default::default()
     }
 }
@@ -39,7 +42,7 @@ pub(super) fn entry(
 /// Whether the API had a later run of this container, which the runtime has lost. The exit code of an earlier run must not be
 /// used for it.
 pub(super) fn is_of_an_earlier_run(
-    facts: &Facts<'_>,
+    input: &StatusInput<'_>,
     instance: &Container,
     previous: Option<&ContainerStatus>,
 ) -> bool {
@@ -49,7 +52,7 @@ pub(super) fn is_of_an_earlier_run(
             && previous
                 .container_id
                 .as_deref()
-                .is_some_and(|id| !id.is_empty() && id != api_id(facts, instance))
+                .is_some_and(|id| !id.is_empty() && id != api_id(input, instance))
     })
 }
 
@@ -86,9 +89,9 @@ pub(super) fn set_readiness(entry: &mut ContainerStatus, slot: &Slot<'_>, previo
     }
 }
 
-fn state(facts: &Facts<'_>, previous: Option<&ContainerStatus>, instance: &Container) -> ContainerState {
+fn state(input: &StatusInput<'_>, previous: Option<&ContainerStatus>, instance: &Container) -> ContainerState {
     // A terminated container stays terminated, even if the runtime has lost its exit code.
-    let same = previous.filter(|previous| previous.container_id.as_deref() == Some(&api_id(facts, instance)));
+    let same = previous.filter(|previous| previous.container_id.as_deref() == Some(&api_id(input, instance)));
     let known = same.and_then(|same| same.state.as_ref());
     let known_end = known.filter(|state| state.terminated.is_some());
     match instance.state {
@@ -98,56 +101,60 @@ fn state(facts: &Facts<'_>, previous: Option<&ContainerStatus>, instance: &Conta
             .unwrap_or_else(|| running(None)),
         RuntimeState::Created => known_end.cloned().unwrap_or_else(waiting_for_nothing),
         RuntimeState::Running => running(instance.started_at),
-        RuntimeState::Exited if !instance.is_unread => ended(end(facts, instance)),
-        RuntimeState::Exited | RuntimeState::Unknown => known_end.cloned().unwrap_or_else(|| match facts.stage {
+        RuntimeState::Exited if !instance.is_unread => ended(end(input, instance)),
+        RuntimeState::Exited | RuntimeState::Unknown => known_end.cloned().unwrap_or_else(|| match input.stage {
             // It may run: no exit is reported before its stop. The kubelet reports 137 at once.
-            Stage::Terminating => known
+            StatusStage::Terminating => known
                 .filter(|state| state.running.is_some())
                 .cloned()
                 .unwrap_or_else(waiting_for_nothing),
-            Stage::Stopped | Stage::Terminated => cannot_tell(facts, instance),
+            StatusStage::Stopped | StatusStage::Terminated => cannot_tell(input, instance),
         }),
     }
 }
 
 /// The instance before the newest, else the last state in the API.
 fn last_state(
-    facts: &Facts<'_>,
+    input: &StatusInput<'_>,
     previous: Option<&ContainerStatus>,
     newest: &Container,
     older: Option<&Container>,
 ) -> Option<ContainerState> {
     if let Some(older) = older.filter(|older| older.state == RuntimeState::Exited) {
         if !older.is_unread {
-            return Some(ended(end(facts, older)));
+            return Some(ended(end(input, older)));
         }
-        let shown = shown_end(facts, previous, older);
-        if shown.is_some() || facts.stage != Stage::Terminating {
-            return Some(shown.unwrap_or_else(|| cannot_tell(facts, older)));
+        let shown = shown_end(input, previous, older);
+        if shown.is_some() || input.stage != StatusStage::Terminating {
+            return Some(shown.unwrap_or_else(|| cannot_tell(input, older)));
         }
     }
     let previous = previous?;
     let ended_before = previous.state.as_ref().filter(|state| state.terminated.is_some());
     match ended_before {
-        Some(ended) if previous.container_id.as_deref() != Some(&api_id(facts, newest)) => Some(ended.clone()),
+        Some(ended) if previous.container_id.as_deref() != Some(&api_id(input, newest)) => Some(ended.clone()),
         Some(_) | None => previous.last_state.clone(),
     }
 }
 
 /// The exit of an earlier instance in the API, if the runtime's cannot be read.
-fn shown_end(facts: &Facts<'_>, previous: Option<&ContainerStatus>, instance: &Container) -> Option<ContainerState> {
+fn shown_end(
+    input: &StatusInput<'_>,
+    previous: Option<&ContainerStatus>,
+    instance: &Container,
+) -> Option<ContainerState> {
     let previous = previous?;
     let of_this = |state: &&ContainerState| {
         let end = state.terminated.as_ref();
-        end.is_some_and(|end| end.container_id.as_deref() == Some(&api_id(facts, instance)))
+        end.is_some_and(|end| end.container_id.as_deref() == Some(&api_id(input, instance)))
     };
     let states = [&previous.state, &previous.last_state].into_iter().flatten();
     states.into_iter().find(of_this).cloned()
 }
 
-fn cannot_tell(facts: &Facts<'_>, instance: &Container) -> ContainerState {
+fn cannot_tell(input: &StatusInput<'_>, instance: &Container) -> ContainerState {
     let id = ContainerStatus {
-        container_id: Some(api_id(facts, instance)),
+        container_id: Some(api_id(input, instance)),
         ..Default::default()
     };
     lost("The runtime could not tell how the container ended", &id)
@@ -162,15 +169,15 @@ fn running(started_at: Option<Timestamp>) -> ContainerState {
     }
 }
 
-fn end(facts: &Facts<'_>, instance: &Container) -> ContainerStateTerminated {
+fn end(input: &StatusInput<'_>, instance: &Container) -> ContainerStateTerminated {
     // Like the kubelet: 1970 if the runtime has no time, as for a container that never started, and no times for an unknown exit.
     let is_unknown = instance.reason == STATUS_UNKNOWN;
     let time = |time: Option<Timestamp>| time.or((!is_unknown).then_some(Timestamp::UNIX_EPOCH)).map(Time);
     ContainerStateTerminated {
-        container_id: Some(api_id(facts, instance)),
+        container_id: Some(api_id(input, instance)),
         exit_code: instance.exit_code,
         finished_at: time(instance.finished_at),
-        message: joined(&instance.message, facts.messages.get(&instance.id)),
+        message: joined(&instance.message, input.messages.get(&instance.id)),
         reason: Some(instance.reason.clone()).filter(|reason| !reason.is_empty()),
         signal: None,
         started_at: time(instance.started_at),
@@ -184,6 +191,6 @@ fn waiting_for_nothing() -> ContainerState {
     }
 }
 
-fn api_id(facts: &Facts<'_>, instance: &Container) -> String {
-    format!("{}://{}", facts.runtime_name, instance.id)
+fn api_id(input: &StatusInput<'_>, instance: &Container) -> String {
+    format!("{}://{}", input.runtime_name, instance.id)
 }

@@ -8,15 +8,15 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition, PodSpec, Po
 use super::conditions::{BY_KUBELET, CONTAINERS_READY, DISRUPTION_TARGET, READY, is_ours};
 use super::index::ByName;
 use super::phase::Phase;
+use super::phase_decision::PhaseDecision;
 use super::slot::Kind;
 use super::transition::Rules;
-use super::verdict::Verdict;
 
 /// The fields owned by a node agent, with their new values. `None` leaves a field unchanged, except where noted.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Merged {
     /// `None` removes reason and message.
-    pub verdict: Verdict,
+    pub decision: PhaseDecision,
     /// Only own ones, each at most once.
     pub conditions: Vec<PodCondition>,
     pub regular: Vec<ContainerStatus>,
@@ -29,7 +29,7 @@ pub(super) fn merge(pod: &Pod, wanted: &PodStatus) -> Merged {
     let (no_status, no_spec) = (PodStatus::default(), PodSpec::default());
     let live = pod.status.as_ref().unwrap_or(&no_status);
     let spec = pod.spec.as_ref().unwrap_or(&no_spec);
-    let rules = Rules::of(spec);
+    let rules = Rules::from_spec(spec);
     let regular = |_: &str| Kind::Regular;
     let ephemeral = |_: &str| Kind::Ephemeral;
     let init = |name: &str| {
@@ -40,7 +40,7 @@ pub(super) fn merge(pod: &Pod, wanted: &PodStatus) -> Merged {
         }
     };
     Merged {
-        verdict: verdict(live, wanted),
+        decision: merged_phase(live, wanted),
         conditions: conditions(live, wanted),
         regular: entries(
             &rules,
@@ -65,11 +65,11 @@ pub(super) fn merge(pod: &Pod, wanted: &PodStatus) -> Merged {
 }
 
 /// A terminal phase in the API always wins, with its reason and message.
-fn verdict(live: &PodStatus, wanted: &PodStatus) -> Verdict {
+fn merged_phase(live: &PodStatus, wanted: &PodStatus) -> PhaseDecision {
     if Phase::is_over(live) || wanted.phase.is_none() {
-        Verdict::of(live)
+        PhaseDecision::from_status(live)
     } else {
-        Verdict::of(wanted)
+        PhaseDecision::from_status(wanted)
     }
 }
 

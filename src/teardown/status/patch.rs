@@ -19,7 +19,7 @@ pub fn patch(api: &Pod, raw: &RawStatuses, uid: &str, wanted: &PodStatus) -> Opt
     let none = PodStatus::default();
     let live = api.status.as_ref().unwrap_or(&none);
     let Merged {
-        verdict,
+        decision,
         conditions,
         regular,
         init,
@@ -28,13 +28,18 @@ pub fn patch(api: &Pod, raw: &RawStatuses, uid: &str, wanted: &PodStatus) -> Opt
     } = merge(api, wanted);
     let mut status = Map::new();
 
-    set(&mut status, "phase", live.phase.as_deref(), verdict.phase.as_deref());
-    set_or_clear(&mut status, "reason", live.reason.as_deref(), verdict.reason.as_deref());
+    set(&mut status, "phase", live.phase.as_deref(), decision.phase.as_deref());
+    set_or_clear(
+        &mut status,
+        "reason",
+        live.reason.as_deref(),
+        decision.reason.as_deref(),
+    );
     set_or_clear(
         &mut status,
         "message",
         live.message.as_deref(),
-        verdict.message.as_deref(),
+        decision.message.as_deref(),
     );
     set(
         &mut status,

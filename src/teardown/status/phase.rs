@@ -69,20 +69,20 @@ impl Phase {
     }
 
     /// The phase in a status; `None` if it is unknown.
-    pub fn of(status: &PodStatus) -> Option<Self> {
+    pub fn from_status(status: &PodStatus) -> Option<Self> {
         status.phase.as_deref().and_then(Self::parse)
     }
 
     /// Whether a status has a terminal phase.
     pub fn is_over(status: &PodStatus) -> bool {
-        Self::of(status).is_some_and(Self::is_terminal)
+        Self::from_status(status).is_some_and(Self::is_terminal)
     }
 }
 
 // === impl ContainerLife ===
 
 impl<'a> ContainerLife<'a> {
-    pub(super) fn of(status: &'a ContainerStatus) -> Self {
+    pub(super) fn from_status(status: &'a ContainerStatus) -> Self {
         let Some(state) = &status.state else {
             return Self::Unknown;
         };

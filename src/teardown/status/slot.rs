@@ -2,10 +2,7 @@
 
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus};
 
-/// Exit code of a container whose exit is unknown, never 0.
-const UNKNOWN_EXIT: i32 = 137;
-/// Reason of an unknown exit.
-pub(super) const STATUS_UNKNOWN: &str = "ContainerStatusUnknown";
+use crate::model::pod::{STATUS_UNKNOWN, UNKNOWN_EXIT_CODE};
 
 /// The list of a container in the spec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,11 +25,11 @@ pub(super) struct Slot<'a> {
     pub has_readiness_probe: bool,
 }
 
-/// The state of a container whose exit is unknown: 137 and no times.
+/// The state of a container whose exit is unknown: no times.
 pub(super) fn lost(message: &str, entry: &ContainerStatus) -> ContainerState {
     ended(ContainerStateTerminated {
         container_id: entry.container_id.clone(),
-        exit_code: UNKNOWN_EXIT,
+        exit_code: UNKNOWN_EXIT_CODE,
         message: Some(message.into()),
         reason: Some(STATUS_UNKNOWN.into()),
         ..Default::default()

@@ -3,8 +3,8 @@
 use k8s_openapi::api::core::v1::{Container, PodSpec};
 
 use super::containers::Lists;
-use super::facts::{Facts, Stage};
 use super::index::ByName;
+use super::input::{StatusInput, StatusStage};
 use super::phase::{ContainerLife, Phase};
 use super::restart::{comes_back, is_sidecar};
 use crate::node::cri::types::Container as Instance;
@@ -24,13 +24,13 @@ struct Tally {
 }
 
 /// `getPhase`. Ephemeral containers never count.
-pub(super) fn phase(facts: &Facts<'_>, spec: &PodSpec, lists: &Lists) -> Phase {
+pub(super) fn phase(input: &StatusInput<'_>, spec: &PodSpec, lists: &Lists) -> Phase {
     let mut tally = Tally::default();
     let (init, regular) = (ByName::entries(&lists.init), ByName::entries(&lists.regular));
     for container in spec.init_containers.iter().flatten() {
         let life = init
             .get(&container.name)
-            .map_or(ContainerLife::Unknown, ContainerLife::of);
+            .map_or(ContainerLife::Unknown, ContainerLife::from_status);
         if is_sidecar(container) {
             tally.sidecar(life);
         } else {
@@ -40,22 +40,22 @@ pub(super) fn phase(facts: &Facts<'_>, spec: &PodSpec, lists: &Lists) -> Phase {
     for container in &spec.containers {
         let life = regular
             .get(&container.name)
-            .map_or(ContainerLife::Unknown, ContainerLife::of);
+            .map_or(ContainerLife::Unknown, ContainerLife::from_status);
         tally.regular(spec, container, life);
     }
-    let stopped = match facts.stage {
-        Stage::Terminating => false,
-        Stage::Stopped | Stage::Terminated => true,
+    let stopped = match input.stage {
+        StatusStage::Terminating => false,
+        StatusStage::Stopped | StatusStage::Terminated => true,
     };
-    tally.phase(stopped, regular_was_created(facts, spec))
+    tally.phase(stopped, regular_was_created(input, spec))
 }
 
 /// Whether the newest sandbox has a regular container: then initialization is complete, regardless of sidecars
 /// (`HasAnyActiveRegularContainerStarted`).
-fn regular_was_created(facts: &Facts<'_>, spec: &PodSpec) -> bool {
-    facts.observed.sandboxes.first().is_some_and(|sandbox| {
+fn regular_was_created(input: &StatusInput<'_>, spec: &PodSpec) -> bool {
+    input.observed.sandboxes.first().is_some_and(|sandbox| {
         let in_sandbox = |container: &&Instance| container.sandbox_id == sandbox.id;
-        let mut inside = facts.observed.containers.iter().filter(in_sandbox);
+        let mut inside = input.observed.containers.iter().filter(in_sandbox);
         let regular = ByName::containers(&spec.containers);
         inside.any(|instance| regular.get(&instance.name).is_some())
     })

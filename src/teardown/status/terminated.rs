@@ -7,15 +7,15 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::containers::Lists;
 use super::phase::{ContainerLife, Phase};
+use super::phase_decision::PhaseDecision;
 use super::readiness::INITIALIZED;
 use super::restart::is_sidecar;
 use super::slot::lost;
-use super::verdict::Verdict;
 
 const MESSAGE: &str = "Nothing was left of the container when the pod was taken down";
 
 /// Terminates all entries that are not. Ephemeral containers stay unchanged.
-pub(super) fn settle(pod: &Pod, api: &PodStatus, lists: &mut Lists, verdict: &mut Verdict) {
+pub(super) fn settle(pod: &Pod, api: &PodStatus, lists: &mut Lists, decision: &mut PhaseDecision) {
     let entries = |list: &Option<Vec<ContainerStatus>>| list.clone().unwrap_or_default();
     let known = Lists {
         regular: entries(&api.container_statuses),
@@ -33,8 +33,8 @@ pub(super) fn settle(pod: &Pod, api: &PodStatus, lists: &mut Lists, verdict: &mu
     }
     let tried = initialized_count(&lists.init);
     lists.init.iter_mut().take(tried).for_each(end);
-    if !verdict.is_terminal() {
-        *verdict = Verdict {
+    if !decision.is_terminal() {
+        *decision = PhaseDecision {
             phase: Some(Phase::Failed.name().into()),
             reason: None,
             message: None,
@@ -65,7 +65,7 @@ fn shows_initialization(spec: &PodSpec, lists: &Lists, before: &Before<'_>) -> b
     let Some(status) = lists.init.iter().find(|entry| entry.name == last.name) else {
         return false;
     };
-    match ContainerLife::of(status) {
+    match ContainerLife::from_status(status) {
         ContainerLife::Running { started } => is_sidecar(last) && started,
         ContainerLife::Ended { .. } | ContainerLife::WaitingAgain { .. } if is_sidecar(last) => {
             before.was_initialized()

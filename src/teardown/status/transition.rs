@@ -19,7 +19,7 @@ pub(super) struct Rules<'a> {
 
 impl<'a> Rules<'a> {
     /// The rules of this spec.
-    pub fn of(spec: &'a PodSpec) -> Self {
+    pub fn from_spec(spec: &'a PodSpec) -> Self {
         Self {
             spec,
             regular: ByName::containers(&spec.containers),

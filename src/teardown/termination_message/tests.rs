@@ -194,7 +194,11 @@ fn the_log_counts_only_for_a_failure_whose_policy_says_so() {
         ),
     ];
     for (claim, container, expected) in cases {
-        assert_eq!(TerminationMessage::of(&container).read().unwrap(), expected, "{claim}");
+        assert_eq!(
+            TerminationMessage::for_container(&container).read().unwrap(),
+            expected,
+            "{claim}"
+        );
     }
 }
 

@@ -36,7 +36,7 @@ const KINDS: &[&dyn VolumeKind] = &[
 const DEVICES: &[&dyn DeviceKind] = &[&local::block::Block, &csi::block::Block];
 
 /// The kind of this plugin, if it is supported.
-pub(crate) fn of(plugin: &OsStr) -> Option<&'static dyn VolumeKind> {
+pub(crate) fn for_plugin(plugin: &OsStr) -> Option<&'static dyn VolumeKind> {
     KINDS.iter().copied().find(|kind| plugin == kind.plugin())
 }
 

@@ -6,7 +6,7 @@ use super::{MAX_LARGE_KIB, Outcome, PodUpdate, Unfinished, Worker, Yielded, obse
 use crate::{
     cleanup_throttle::StoppingPod,
     model::{
-        failure::{Failure, collected},
+        failure::{Failure, ok_if_empty},
         pod::PodView,
         trace::{Stage, Step},
     },
@@ -15,7 +15,7 @@ use crate::{
         final_delete,
         journal::PodJournalExt as _,
         priority_gate::Priority,
-        status::{Phase, Stage as StatusStage},
+        status::{Phase, StatusStage},
     },
 };
 
@@ -83,7 +83,7 @@ impl Worker {
 
         // Without an API server that accepts the status, the node's memory and secrets are freed all the same.
         failures.extend(self.clean_node(view).await.err().into_iter().flatten());
-        collected(failures)?;
+        ok_if_empty(failures)?;
         self.check_not_cancelled()?;
         self.yield_to_kubelet(is_over)?;
         let shown = shown.as_deref();
@@ -102,7 +102,7 @@ impl Worker {
     /// A kubelet that starts now repeats no work, and does not restart the pod if the API shows that it `terminates`.
     pub(super) fn safe_point(&self, terminates: bool) -> Result<(), Yielded> {
         if terminates {
-            self.context.journal.set_safe_point(&self.record.pod().uid);
+            self.context.journal.set_safe_point(&self.recorder.pod().uid);
         }
         self.yield_to_kubelet(terminates)
     }
@@ -124,7 +124,7 @@ impl Worker {
     }
 
     pub(super) fn is_cancelled(&self) -> bool {
-        self.context.journal.is_cancelled(&self.record.pod().uid)
+        self.context.journal.is_cancelled(&self.recorder.pod().uid)
     }
 
     /// Whether the API shows a reason for the termination. A restored etcd may have removed one since the attempt began.
@@ -140,26 +140,26 @@ impl Worker {
 
     fn keep(&self, is_over: bool) -> Outcome {
         if !is_over {
-            self.context.journal.set_safe_point(&self.record.pod().uid);
+            self.context.journal.set_safe_point(&self.recorder.pod().uid);
         }
         Outcome::Kept
     }
 
     pub(super) fn enter_stage(&self, view: &PodView, stage: Stage) {
-        self.record.set_stage(stage);
+        self.recorder.set_stage(stage);
         self.context.journal.record_stage(&view.pod.uid, stage);
     }
 
     async fn final_delete(&self, view: &PodView, shown: &PodStatus) -> Result<(), Vec<Failure>> {
-        let span = self.record.span(Step::Delete, "");
+        let span = self.recorder.span(Step::Delete, "");
         let result = Box::pin(final_delete::send(&self.context, view, shown)).await;
         span.end(&result);
         let finalizers = result.map_err(|failure| vec![failure])?;
         // A pod with finalizers is deleted again with each retry of its cleanup.
-        if !self.record.has_finalizers() {
+        if !self.recorder.has_finalizers() {
             self.context.events.count(Counted::PodDeleted);
         }
-        self.record.set_finalizers(finalizers);
+        self.recorder.set_finalizers(finalizers);
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use tokio::time::timeout;
 use super::{AFTER_STOP, PodUpdate, Unfinished, Worker};
 use crate::{
     model::{
-        failure::{Failure, collected, first},
+        failure::{Failure, first_message, ok_if_empty},
         mismatch::{Mismatch, MismatchApproval, MismatchKind},
         pod::PodView,
         trace::Step,
@@ -60,9 +60,9 @@ impl Worker {
         if claims.is_empty() {
             return Ok(());
         }
-        let span = self.record.span(Step::Devices, "");
-        let result = Box::pin(devices::release(&self.context, view, &claims)).await;
-        span.end(&result.as_ref().map_err(|failures| first(failures)));
+        let span = self.recorder.span(Step::Devices, "");
+        let result = Box::pin(devices::unprepare(&self.context, view, &claims)).await;
+        span.end(&result.as_ref().map_err(|failures| first_message(failures)));
         result?;
         self.context.journal.record_released(&view.pod.uid);
         Ok(())
@@ -112,14 +112,14 @@ impl Worker {
     /// Volumes first: the content of a memory volume is charged to the cgroup. User IDs last, when no file or process has them.
     pub(super) async fn clean_node(&self, view: &PodView) -> Result<(), Vec<Failure>> {
         self.tear_down_volumes(view).await?;
-        let span = self.record.span(Step::Cgroup, "");
+        let span = self.recorder.span(Step::Cgroup, "");
         let mut failures = Vec::new();
         for cgroup in locate::find_cgroups(&self.context, view).await? {
             let result = self.context.cgroups.destroy(&cgroup, &self.context.effects).await;
             failures.extend(result.err().map(faults(Step::Cgroup)).into_iter().flatten());
         }
-        let result = collected(failures);
-        span.end(&result.as_ref().map_err(|failures| first(failures)));
+        let result = ok_if_empty(failures);
+        span.end(&result.as_ref().map_err(|failures| first_message(failures)));
         result?;
         let dir = locate::pod_dir(&self.context, view)?;
         user_namespace::release(&dir, view, &self.context.effects).await
@@ -127,7 +127,7 @@ impl Worker {
 
     async fn tear_down_volumes(&self, view: &PodView) -> Result<(), Vec<Failure>> {
         let dir = locate::pod_dir(&self.context, view)?;
-        let span = self.record.span(Step::Volumes, "");
+        let span = self.recorder.span(Step::Volumes, "");
         let volumes = async || {
             let approved = self.approved_volumes(view);
             let done = volumes::tear_down_approved(&dir, &self.context.storage, approved).await;
@@ -142,7 +142,7 @@ impl Worker {
                 Err(more) => failures.extend(more),
             }
         }
-        span.end(&result.as_ref().map_err(|failures| first(failures)));
+        span.end(&result.as_ref().map_err(|failures| first_message(failures)));
         result
     }
 
@@ -150,7 +150,7 @@ impl Worker {
     fn approved_volumes(&self, view: &PodView) -> volumes::Approved {
         let approvals = self.context.journal.approvals(&view.pod.uid).into_iter();
         let of_volumes = approvals.filter(|MismatchApproval { mismatch, at }| {
-            mismatch.kind == MismatchKind::VolumeNotTakenAway && at.boot_id == self.context.clock.boot_id()
+            mismatch.kind == MismatchKind::VolumeNotUnpublished && at.boot_id == self.context.clock.boot_id()
         });
         Arc::new(of_volumes.flat_map(|approval| approval.mismatch.facts).collect())
     }
@@ -169,7 +169,7 @@ impl Worker {
     pub(super) async fn clean_up(&self, view: &PodView) -> Result<(), Vec<Failure>> {
         let permit = self.context.cleanup_throttle.permit().await;
         let dir = locate::pod_dir(&self.context, view)?;
-        let span = self.record.span(Step::Cleanup, "");
+        let span = self.recorder.span(Step::Cleanup, "");
         let mut removed = Box::pin(cleanup::remove(&self.context, view, &dir));
         let result = match timeout(LONG, &mut removed).await {
             Ok(result) => result,
@@ -177,10 +177,10 @@ impl Worker {
                 // It hangs; another pod may use its permit.
                 drop(permit);
                 let call_name = "the removal of containers, sandboxes and logs";
-                report_if_late(&self.record, (Step::Cleanup, ""), LATE, call_name, removed).await
+                report_if_late(&self.recorder, (Step::Cleanup, ""), LATE, call_name, removed).await
             }
         };
-        span.end(&result.as_ref().map_err(|failures| first(failures)));
+        span.end(&result.as_ref().map_err(|failures| first_message(failures)));
         result
     }
 }
@@ -198,7 +198,7 @@ fn of_volumes(view: &PodView, faults: &[Fault]) -> Vec<Failure> {
                  without the driver: pod-teardown release pod/{}",
                 failure.cause, view.pod
             ),
-            mismatch: Some(Mismatch::new(MismatchKind::VolumeNotTakenAway, [volume.clone()])),
+            mismatch: Some(Mismatch::new(MismatchKind::VolumeNotUnpublished, [volume.clone()])),
             ..failure
         }
     };

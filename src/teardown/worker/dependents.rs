@@ -9,7 +9,7 @@ use super::{Worker, Yielded, termination};
 use crate::{
     model::{
         event::Reason,
-        failure::{Failure, first},
+        failure::{Failure, first_message},
         pod::{PodRef, PodView},
         trace::{Blocked, BlockedReason, Step},
     },
@@ -61,7 +61,7 @@ impl Worker {
                     (words, false)
                 }
                 Err(failures) => {
-                    let why = first(&failures);
+                    let why = first_message(&failures);
                     let words = format!("cannot find the terminating pods that need this pod: {why}");
                     (words, false)
                 }
@@ -81,7 +81,7 @@ impl Worker {
             if words != reported {
                 tracing::info!(why = words, "Termination waits for other pods");
             }
-            self.record
+            self.recorder
                 .set_blocked(vec![Blocked::pod(BlockedReason::Dependents, words.as_str())]);
             reported = words;
             if self.context.gate.why_no_new_work().is_some() {
@@ -93,7 +93,7 @@ impl Worker {
                 () = sleep(INTERVAL) => {}
             }
         }
-        self.record.set_blocked(Vec::new());
+        self.recorder.set_blocked(Vec::new());
         // The disk must not show that it waits when it is stopped.
         if self.context.journal.pod(&view.pod.uid).is_some_and(|entry| entry.waits) {
             let now = self.context.clock.now();

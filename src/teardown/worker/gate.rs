@@ -37,7 +37,7 @@ impl Worker {
             if update.removed {
                 priority.get_or_insert_with(|| self.priority_gate.enter());
             }
-            self.record.set_blocked(vec![Blocked::pod(reason, why)]);
+            self.recorder.set_blocked(vec![Blocked::pod(reason, why)]);
             let finished = async {
                 sleep(GATE_INTERVAL).await;
                 let update = self.updates.borrow().clone();
@@ -56,7 +56,7 @@ impl Worker {
                 finished = finished => if finished.is_some() { return finished },
             }
         }
-        self.record.set_blocked(Vec::new());
+        self.recorder.set_blocked(Vec::new());
         None
     }
 

@@ -26,7 +26,7 @@ pub(super) struct PodMounts {
 
 impl PodMounts {
     /// `None` if the pod's UID cannot be the name of a directory.
-    pub fn of(context: &Context, view: &PodView) -> Option<Self> {
+    pub fn for_pod(context: &Context, view: &PodView) -> Option<Self> {
         Some(Self {
             dir: locate::pod_dir(context, view).ok()?,
             mounts: Arc::clone(&context.storage.mounts),

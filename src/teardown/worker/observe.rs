@@ -74,7 +74,14 @@ impl Worker {
         patience: Duration,
     ) -> Result<RuntimePod, Vec<Failure>> {
         let query = self.context.cri.pod(view.pod.uid.as_str(), patience);
-        let observed = report_if_late(&self.record, (step, ""), LATE, "what the runtime has of the pod", query).await;
+        let observed = report_if_late(
+            &self.recorder,
+            (step, ""),
+            LATE,
+            "what the runtime has of the pod",
+            query,
+        )
+        .await;
         observed.map_err(|error| vec![Failure::new(step, "", error)])
     }
 
@@ -105,7 +112,7 @@ impl Worker {
 
     /// The step that an attempt begins with. The containers of a terminated pod are not stopped again.
     pub(super) fn first_step(&self) -> Step {
-        match self.record.stage() {
+        match self.recorder.stage() {
             Stage::Terminating => Step::Term,
             Stage::Terminated => Step::Volumes,
             Stage::Deleted | Stage::Finished => Step::Cleanup,

@@ -32,7 +32,7 @@ impl Worker {
         };
         let kill = of(&[Step::Term, Step::Kill, Step::Sandbox, Step::Devices, Step::Cgroup]);
         self.send_event(view, Reason::FailedKillPod, NOT_KILLED, &kill);
-        if self.record.exceeds_grace_period() {
+        if self.recorder.exceeds_grace_period() {
             let late = "the runtime has not killed the pod within its grace period";
             self.send_event(view, Reason::ExceededGracePeriod, late, &kill);
         }
@@ -47,17 +47,17 @@ impl Worker {
             retry_at,
             ..Blocked::from(failure)
         };
-        self.record.set_blocked(failures.iter().map(blocked).collect());
+        self.recorder.set_blocked(failures.iter().map(blocked).collect());
         let mismatch = failures
             .iter()
             .find_map(|failure| Some((failure.mismatch.clone()?, failure.to_string())));
-        self.record.set_mismatch(mismatch);
+        self.recorder.set_mismatch(mismatch);
     }
 
     /// Nothing blocks the pod.
     pub(super) fn clear_blocked(&self) {
-        self.record.set_blocked(Vec::new());
-        self.record.set_mismatch(None);
+        self.recorder.set_blocked(Vec::new());
+        self.recorder.set_mismatch(None);
     }
 
     fn send_event(&self, view: &PodView, reason: Reason, what: &str, failures: &str) {

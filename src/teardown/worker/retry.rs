@@ -5,7 +5,7 @@ use std::{future::pending, time::Duration};
 use futures::future::OptionFuture;
 use tokio::time::{Instant, sleep};
 
-use super::{PodMounts, PodUpdate, Wakes, Worker};
+use super::{PodMounts, PodUpdate, WakeReason, Worker};
 use crate::{
     model::{failure::Failure, trace::Step},
     node::holders::wait_for_any_exit,
@@ -22,13 +22,15 @@ impl Worker {
         mounts: &mut Option<PodMounts>,
         in_progress: Option<&dyn Attempt>,
         pause: Duration,
-    ) -> Wakes {
+    ) -> WakeReason {
         let mut deadline = self.period.subscribe();
         let over = passed(deadline.clone());
         let waits = *deadline.borrow() > Instant::now() && failures.iter().any(Failure::is_stop_failure);
         let is_mounted = failures.iter().any(|failure| failure.step == Step::Volumes);
         // An unmount during the attempt counts, too.
-        let of_pod = mounts.take().or_else(|| PodMounts::of(&self.context, &update.view));
+        let of_pod = mounts
+            .take()
+            .or_else(|| PodMounts::for_pod(&self.context, &update.view));
         *mounts = of_pod.filter(|_| is_mounted);
         let holder_pids: Vec<_> = failures
             .iter()
@@ -40,18 +42,18 @@ impl Worker {
         let requested = OptionFuture::from(in_progress.map(|attempt| attempt.retry_requested()));
         tokio::select! {
             biased;
-            () = stopping.cancelled() => Wakes::Stopping,
-            () = self.important_news(update) => Wakes::News,
+            () = stopping.cancelled() => WakeReason::Stopping,
+            () = self.important_news(update) => WakeReason::PodChanged,
             // A user who shortens the grace period does not want to wait.
-            Ok(()) = deadline.changed() => Wakes::News,
+            Ok(()) = deadline.changed() => WakeReason::PodChanged,
             // After the grace period, sidecars no longer wait for main containers.
-            () = over, if waits => Wakes::ForMore,
-            Some(()) = requested => Wakes::News,
+            () = over, if waits => WakeReason::RetryDue,
+            Some(()) = requested => WakeReason::PodChanged,
             // A kubelet comes, and must not wait for this pod.
-            Err(_) = effects.run_until_blocked(pending::<()>()), if in_progress.is_some() => Wakes::ForMore,
-            Some(()) = unmounted => Wakes::ForMore,
-            () = wait_for_any_exit(&holder_pids) => Wakes::ForMore,
-            () = sleep(pause) => Wakes::ForMore,
+            Err(_) = effects.run_until_blocked(pending::<()>()), if in_progress.is_some() => WakeReason::RetryDue,
+            Some(()) = unmounted => WakeReason::RetryDue,
+            () = wait_for_any_exit(&holder_pids) => WakeReason::RetryDue,
+            () = sleep(pause) => WakeReason::RetryDue,
         }
     }
 

@@ -10,7 +10,11 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::Worker;
 use crate::{
-    model::{event::Reason, pod::PodView, trace::Step},
+    model::{
+        event::Reason,
+        pod::{PodView, STATUS_UNKNOWN, UNKNOWN_EXIT_CODE},
+        trace::Step,
+    },
     node::{
         cri::types::{Container, RuntimePod},
         processes,
@@ -20,7 +24,7 @@ use crate::{
         exits::{ContainerExit, Exits},
         journal::PodJournalExt as _,
         locate,
-        runtime_state::{Facts, NamedProcess, Settling, Verdict},
+        runtime_state::{NamedProcess, RuntimeEvidence, Settling, StateDecision},
         stop::{AFTER_KILL, passed},
     },
 };
@@ -29,9 +33,6 @@ use crate::{
 const INTERVAL: Duration = Duration::from_secs(5);
 /// Longest wait for the runtime's answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The reason in the status of a container whose exit code is unknown.
-const STATUS_UNKNOWN: &str = "ContainerStatusUnknown";
-const UNKNOWN_EXIT: i32 = 137;
 
 /// State over all checks of one pod.
 #[derive(Debug, Default)]
@@ -95,20 +96,20 @@ impl Worker {
             .settling
             .judge(&facts, deadline, Instant::now());
         match verdict {
-            Verdict::Runtime(why) => {
-                self.record
+            StateDecision::Runtime(why) => {
+                self.recorder
                     .set_runtime_state(Some(why).filter(|_| !facts.running.is_empty()));
                 false
             }
-            Verdict::Settling(why) => {
-                self.record.set_runtime_state(Some(why));
+            StateDecision::Settling(why) => {
+                self.recorder.set_runtime_state(Some(why));
                 false
             }
-            Verdict::Kill => {
+            StateDecision::Kill => {
                 self.kill_leftovers(view).await;
                 false
             }
-            Verdict::Kernel(why) => {
+            StateDecision::Kernel(why) => {
                 if !facts.has_settled {
                     tracing::warn!(
                         why,
@@ -119,14 +120,14 @@ impl Worker {
                 self.context
                     .journal
                     .record_exits(&view.pod.uid, unknown_exits(&observed));
-                self.record.set_runtime_state(Some(why));
+                self.recorder.set_runtime_state(Some(why));
                 true
             }
         }
     }
 
     /// `None` if the runtime does not answer, or the cgroups cannot be read.
-    async fn facts(&self, view: &Arc<PodView>) -> Option<(RuntimePod, Facts)> {
+    async fn facts(&self, view: &Arc<PodView>) -> Option<(RuntimePod, RuntimeEvidence)> {
         let cri = &self.context.cri;
         let observed = timeout(PATIENCE, cri.pod_brief(view.pod.uid.as_str()))
             .await
@@ -156,7 +157,7 @@ impl Worker {
                     Err(error) => NamedProcess::Unreadable(format!("process {pid} cannot be looked at: {error}")),
                 },
             };
-            Ok(Facts {
+            Ok(RuntimeEvidence {
                 running: named
                     .into_iter()
                     .map(|(name, first, pid)| (name, state(first, pid)))
@@ -191,9 +192,9 @@ fn unknown_exits(observed: &RuntimePod) -> Exits {
         created_at: it.created_at,
         started_at: None,
         finished_at: None,
-        exit_code: UNKNOWN_EXIT,
+        exit_code: UNKNOWN_EXIT_CODE,
         reason: STATUS_UNKNOWN.to_owned(),
-        message: "Its process had exited, and the runtime said that it ran".to_owned(),
+        message: "The process had exited, but the runtime reported the container as running".to_owned(),
         image: it.image.clone(),
         image_ref: it.image_ref.clone(),
         termination_message: Some(String::new()),

@@ -9,7 +9,7 @@ use crate::{
     model::{event::Reason, failure::Failure, pod::PodView, termination::Eviction, trace::Step},
     node::cri::types::RuntimePod,
     teardown::{
-        status::{DEADLINE_EXCEEDED, Stage},
+        status::{DEADLINE_EXCEEDED, StatusStage},
         status_sender::{self, Sent},
     },
 };
@@ -35,10 +35,10 @@ impl Worker {
     ) -> Result<(), Vec<Failure>> {
         let view = self.latest(view).await?;
         let imposed = self.imposed();
-        let facts = status_sender::Facts {
+        let facts = status_sender::StatusUpdate {
             view: &view,
             observed,
-            stage: Stage::Terminating,
+            stage: StatusStage::Terminating,
             imposed: imposed.as_deref(),
         };
         let sent = Box::pin(status_sender::send_prestop(&self.context, facts)).await;
@@ -62,7 +62,7 @@ impl Worker {
             failures: Vec::new(),
         };
         if !self.may_hold_attached(view).await? {
-            match self.status(view, removed, stopped, Stage::Stopped, None).await {
+            match self.status(view, removed, stopped, StatusStage::Stopped, None).await {
                 Ok(status) => (reported.is_deleted, reported.shown) = (status.is_none(), status),
                 Err(failures) => reported.failures = failures,
             }
@@ -76,7 +76,7 @@ impl Worker {
         view: &Arc<PodView>,
         removed: bool,
         observed: &RuntimePod,
-        stage: Stage,
+        stage: StatusStage,
         before: Option<&PodStatus>,
     ) -> Result<Option<Box<PodStatus>>, Vec<Failure>> {
         if removed {
@@ -86,13 +86,13 @@ impl Worker {
         for _ in 0..MAX_SENDS {
             // An eviction may have been requested while the last status was sent.
             let imposed = self.imposed();
-            let facts = status_sender::Facts {
+            let facts = status_sender::StatusUpdate {
                 view: &view,
                 observed,
                 stage,
                 imposed: imposed.as_deref(),
             };
-            let send = status_sender::send(&self.context, facts, before, &self.record);
+            let send = status_sender::send(&self.context, facts, before, &self.recorder);
             // Boxed: most of the time a worker waits for containers, and it must be small then.
             match Box::pin(send).await.map_err(|failure| vec![failure])? {
                 Sent::Shown(status) => {

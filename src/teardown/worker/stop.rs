@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{AFTER_STOP, PodUpdate, Unfinished, Worker, observe::Observed};
 use crate::{
     model::{
-        failure::{Failure, collected, first},
+        failure::{Failure, first_message, ok_if_empty},
         pod::PodView,
         trace::Step,
     },
@@ -53,7 +53,7 @@ impl Worker {
         let stopped = self.query(view, Step::Sandbox, AFTER_STOP).await?;
         let runs = stopped.running().next().is_some();
         if !runs {
-            self.record.set_runtime_state(None);
+            self.recorder.set_runtime_state(None);
         }
         let is_overruled = runs && self.kernel_counts(view).await;
         let pod = Arc::new(if is_overruled {
@@ -71,24 +71,24 @@ impl Worker {
             view: &update.view,
             observed,
             deadline: self.period.subscribe(),
-            record: &self.record,
+            recorder: &self.recorder,
         };
         // With attached volumes the API keeps the last running container statuses, also in later attempts.
         let has_exited = observed.running().next().is_none();
         if update.removed || observed.is_empty() || has_exited && self.may_hold_attached(&update.view).await? {
-            return collected(stop.everything().await);
+            return ok_if_empty(stop.everything().await);
         }
         // The stop does not wait for it. The API server rejects it once it has a newer status.
         let prestop_status = async {
             if let Err(failures) = self.send_prestop_status(&update.view, observed).await {
-                tracing::debug!(failure = %first(&failures), "Pre-stop status is not sent");
+                tracing::debug!(failure = %first_message(&failures), "Pre-stop status is not sent");
             }
             std::future::pending::<()>().await;
         };
         tokio::select! {
             // No report comes before the stop.
             biased;
-            failures = stop.everything() => collected(failures),
+            failures = stop.everything() => ok_if_empty(failures),
             () = prestop_status => unreachable!("pending never returns"),
         }
     }
@@ -119,7 +119,7 @@ impl Worker {
     /// Begins the grace period. The journal has an earlier time for that, so this does not wait for the disk.
     fn begin_stop(&self, view: &PodView, observed: &RuntimePod) {
         let grace_from = self.period.begin().then(|| {
-            self.record.set_grace(self.period.grace(), self.period.end());
+            self.recorder.set_grace(self.period.grace(), self.period.end());
             self.context.clock.now()
         });
         // If no container runs and the API shows the termination, a kubelet has nothing to do again.

@@ -18,7 +18,7 @@ use super::fixture::{STAGES, UID};
 use crate::{
     model::termination::Eviction,
     node::cri::types::{Container, ContainerState as RuntimeState, RuntimePod, Sandbox, SandboxState},
-    teardown::status::{Facts, Messages, Stage, generate},
+    teardown::status::{Messages, StatusInput, StatusStage, generate},
 };
 // --- anything that the API may show ---
 
@@ -356,7 +356,7 @@ pub(super) struct World {
     pub observed: RuntimePod,
     pub imposed: Option<Eviction>,
     pub messages: Messages,
-    pub stage: Stage,
+    pub stage: StatusStage,
     pub now: Timestamp,
 }
 
@@ -376,7 +376,7 @@ pub(super) fn world() -> impl Strategy<Value = World> {
 
 impl World {
     pub(super) fn wanted(&self) -> PodStatus {
-        generate(&Facts {
+        generate(&StatusInput {
             pod: &self.pod,
             observed: &self.observed,
             runtime_name: "containerd",

@@ -7,13 +7,13 @@ use super::fixture::*;
 use super::strategic_merge::apply;
 use crate::{
     node::cri::types::{Sandbox, SandboxState},
-    teardown::status::Stage,
+    teardown::status::StatusStage,
 };
-fn conditions(case: &Case, stage: Stage) -> Vec<PodCondition> {
+fn conditions(case: &Case, stage: StatusStage) -> Vec<PodCondition> {
     case.generate(stage).conditions.unwrap()
 }
 
-fn condition(case: &Case, stage: Stage, kind: &str) -> PodCondition {
+fn condition(case: &Case, stage: StatusStage, kind: &str) -> PodCondition {
     conditions(case, stage)
         .into_iter()
         .find(|condition| condition.type_ == kind)
@@ -21,7 +21,7 @@ fn condition(case: &Case, stage: Stage, kind: &str) -> PodCondition {
 }
 
 /// Status, reason, message.
-fn answer(case: &Case, stage: Stage, kind: &str) -> (String, Option<String>, Option<String>) {
+fn answer(case: &Case, stage: StatusStage, kind: &str) -> (String, Option<String>, Option<String>) {
     let PodCondition {
         status,
         reason,
@@ -40,7 +40,7 @@ fn says(status: &str, reason: &str, message: Option<&str>) -> (String, Option<St
 }
 
 /// All conditions in the API after the patch.
-fn sent(case: &Case, stage: Stage) -> Vec<PodCondition> {
+fn sent(case: &Case, stage: StatusStage) -> Vec<PodCondition> {
     let body = patch(&case.pod, UID, &case.generate(stage)).unwrap();
     let pod = apply(serde_json::to_value(&case.pod).unwrap(), &body);
     serde_json::from_value(pod["status"]["conditions"].clone()).unwrap()
@@ -76,7 +76,7 @@ fn foreign_conditions_come_first_unchanged_and_own_ones_in_the_kubelets_order() 
         ours("PodScheduled", now()),
     ];
     assert_eq!(
-        conditions(&Case::new(pod, [running("a")]), Stage::Terminating),
+        conditions(&Case::new(pod, [running("a")]), StatusStage::Terminating),
         expected
     );
 }
@@ -84,7 +84,7 @@ fn foreign_conditions_come_first_unchanged_and_own_ones_in_the_kubelets_order() 
 #[test]
 fn termination_alone_does_not_make_a_pod_unready() {
     let case = Case::new(running_pod(), [running("a")]);
-    assert_eq!(answer(&case, Stage::Terminating, "Ready"), says("True", "", None));
+    assert_eq!(answer(&case, StatusStage::Terminating, "Ready"), says("True", "", None));
 }
 
 /// As a node controller leaves a pod on a node that is not ready: the `ready` fields of its containers are unchanged.
@@ -97,13 +97,16 @@ fn termination_does_not_make_a_pod_ready_again() {
             ..mk_condition(kind, "False")
         };
         let case = Case::new(with_condition(running_pod(), unready.clone()), [running("a")]);
-        let shown = sent(&case, Stage::Terminating);
+        let shown = sent(&case, StatusStage::Terminating);
         assert!(shown.contains(&unready), "{shown:?}");
         let over = Case {
             observed: Case::new(case.pod.clone(), [exited("a", 0)]).observed,
             ..case
         };
-        assert_eq!(answer(&over, Stage::Stopped, kind), says("False", "PodCompleted", None));
+        assert_eq!(
+            answer(&over, StatusStage::Stopped, kind),
+            says("False", "PodCompleted", None)
+        );
     }
 }
 
@@ -114,7 +117,7 @@ fn transition_times_move_only_with_the_status() {
         ..mk_condition("Ready", "False")
     };
     let case = Case::new(with_condition(running_pod(), reasoned), [exited("a", 0)]);
-    let ready = condition(&case, Stage::Stopped, "Ready");
+    let ready = condition(&case, StatusStage::Stopped, "Ready");
     assert_eq!(
         (ready.reason.as_deref(), ready.last_transition_time),
         (Some("PodCompleted"), Some(Time(at(5))))
@@ -124,7 +127,7 @@ fn transition_times_move_only_with_the_status() {
         [exited("a", 0)],
     );
     assert_eq!(
-        condition(&case, Stage::Stopped, "Ready").last_transition_time,
+        condition(&case, StatusStage::Stopped, "Ready").last_transition_time,
         Some(Time(now()))
     );
 }
@@ -144,7 +147,7 @@ fn readiness_names_unready_containers() {
     let message = Some("containers with unready status: [proxy a]");
     for kind in ["Ready", "ContainersReady"] {
         assert_eq!(
-            answer(&case, Stage::Terminating, kind),
+            answer(&case, StatusStage::Terminating, kind),
             says("False", "ContainersNotReady", message)
         );
     }
@@ -154,7 +157,7 @@ fn readiness_names_unready_containers() {
 fn readiness_of_a_pod_without_containers_is_unknown() {
     let case = Case::new(mk_pod([]), []);
     assert_eq!(
-        answer(&case, Stage::Terminating, "Ready"),
+        answer(&case, StatusStage::Terminating, "Ready"),
         says("False", "UnknownContainerStatuses", None)
     );
 }
@@ -163,7 +166,7 @@ fn readiness_of_a_pod_without_containers_is_unknown() {
 fn terminal_pod_is_unready_for_that_reason() {
     for (exit_code, reason) in [(0, "PodCompleted"), (1, "PodFailed")] {
         let case = Case::new(running_pod(), [exited("a", exit_code)]);
-        for stage in [Stage::Stopped, Stage::Terminated] {
+        for stage in [StatusStage::Stopped, StatusStage::Terminated] {
             for kind in ["Ready", "ContainersReady"] {
                 assert_eq!(answer(&case, stage, kind), says("False", reason, None));
             }
@@ -182,7 +185,7 @@ fn empty_message_equals_no_message() {
         let over = with_status(mk_pod([]), |status| status.phase = Some("Failed".into()));
         let case = Case::new(with_condition(over, said(message)), []);
         assert_eq!(
-            answer(&case, Stage::Terminated, "ContainersReady"),
+            answer(&case, StatusStage::Terminated, "ContainersReady"),
             says("False", "UnknownContainerStatuses", None)
         );
     }
@@ -193,10 +196,10 @@ fn evicted_pod_is_unready_before_its_stop() {
     let mut case = Case::new(running_pod(), [running("a")]);
     case.imposed = Some(evicted());
     assert_eq!(
-        answer(&case, Stage::Terminating, "Ready"),
+        answer(&case, StatusStage::Terminating, "Ready"),
         says("False", "PodFailed", None)
     );
-    assert_eq!(case.phase(Stage::Terminating), "Running");
+    assert_eq!(case.phase(StatusStage::Terminating), "Running");
 }
 
 #[test]
@@ -215,11 +218,11 @@ fn readiness_gates_must_hold_too() {
     let message = "the status of pod readiness gate \"y\" is not \"True\", but False, \
                    corresponding condition of pod readiness gate \"z\" does not exist.";
     assert_eq!(
-        answer(&case, Stage::Terminating, "Ready"),
+        answer(&case, StatusStage::Terminating, "Ready"),
         says("False", "ReadinessGatesNotReady", Some(message))
     );
     assert_eq!(
-        answer(&case, Stage::Terminating, "ContainersReady"),
+        answer(&case, StatusStage::Terminating, "ContainersReady"),
         says("True", "", None)
     );
 }
@@ -232,23 +235,27 @@ fn initialized_follows_the_init_containers_and_never_goes_back() {
     let incomplete = Some("containers with incomplete status: [i2]");
     let case = Case::new(pod.clone(), [exited("i1", 0)]);
     assert_eq!(
-        answer(&case, Stage::Terminating, "Initialized"),
+        answer(&case, StatusStage::Terminating, "Initialized"),
         says("False", "ContainersNotInitialized", incomplete)
     );
     let done = says("True", "", None);
     let case = Case::new(pod.clone(), [running("i2"), exited("i1", 0)]);
-    assert_eq!(answer(&case, Stage::Terminating, "Initialized"), done);
+    assert_eq!(answer(&case, StatusStage::Terminating, "Initialized"), done);
     let case = Case::new(with_condition(pod.clone(), mk_condition("Initialized", "True")), []);
-    assert_eq!(answer(&case, Stage::Terminating, "Initialized"), done, "it was once");
+    assert_eq!(
+        answer(&case, StatusStage::Terminating, "Initialized"),
+        done,
+        "it was once"
+    );
     let case = Case::new(pod, [exited("a", 1)]);
     assert_eq!(
-        answer(&case, Stage::Terminating, "Initialized"),
+        answer(&case, StatusStage::Terminating, "Initialized"),
         done,
         "a regular container started"
     );
     let case = Case::new(running_pod(), [exited("a", 0)]);
     assert_eq!(
-        answer(&case, Stage::Stopped, "Initialized"),
+        answer(&case, StatusStage::Stopped, "Initialized"),
         says("True", "PodCompleted", None)
     );
 }
@@ -294,7 +301,7 @@ fn pod_is_ready_to_start_containers_only_with_one_ready_sandbox_and_an_address()
             None => says("True", "", None),
             Some(message) => says("False", "PodSandboxNotReady", Some(message)),
         };
-        let shown = || answer(&case, Stage::Terminating, "PodReadyToStartContainers");
+        let shown = || answer(&case, StatusStage::Terminating, "PodReadyToStartContainers");
         assert_eq!(shown(), expected, "{claim}");
         // As kubelets before 1.37.
         let old = with_condition(case.pod.clone(), mk_condition("PodReadyToStartContainers", "False"));
@@ -308,7 +315,7 @@ fn pod_is_ready_to_start_containers_only_with_one_ready_sandbox_and_an_address()
             expected
         };
         assert_eq!(
-            answer(&case, Stage::Terminating, "PodReadyToStartContainers"),
+            answer(&case, StatusStage::Terminating, "PodReadyToStartContainers"),
             expected,
             "{claim}, said before"
         );
@@ -323,7 +330,7 @@ fn disruption_target_comes_with_the_terminal_phase_and_not_before() {
     };
     let mut case = Case::new(with_condition(running_pod(), by_api.clone()), [running("a")]);
     case.imposed = Some(evicted());
-    assert_eq!(condition(&case, Stage::Terminating, "DisruptionTarget"), by_api);
+    assert_eq!(condition(&case, StatusStage::Terminating, "DisruptionTarget"), by_api);
     case.observed.containers = vec![exited("a", 0)];
     let expected = PodCondition {
         reason: Some("TerminationByKubelet".into()),
@@ -331,16 +338,20 @@ fn disruption_target_comes_with_the_terminal_phase_and_not_before() {
         observed_generation: Some(2),
         ..by_api.clone()
     };
-    assert_eq!(conditions(&case, Stage::Stopped)[0], expected, "replaced in its place");
+    assert_eq!(
+        conditions(&case, StatusStage::Stopped)[0],
+        expected,
+        "replaced in its place"
+    );
     let over = with_status(case.pod.clone(), |status| status.phase = Some("Failed".into()));
     let late = Case {
         pod: over,
         ..case.clone()
     };
-    assert_eq!(conditions(&late, Stage::Stopped)[0], by_api, "it is over already");
+    assert_eq!(conditions(&late, StatusStage::Stopped)[0], by_api, "it is over already");
     case.imposed = None;
     assert_eq!(
-        condition(&case, Stage::Stopped, "DisruptionTarget"),
+        condition(&case, StatusStage::Stopped, "DisruptionTarget"),
         by_api,
         "an API eviction is not ours to rewrite"
     );
@@ -357,7 +368,7 @@ fn all_containers_restarting_exists_only_with_such_a_rule_and_is_never_true() {
     });
     let case = Case::new(pod, [running("a")]);
     assert_eq!(
-        answer(&case, Stage::Terminating, "AllContainersRestarting"),
+        answer(&case, StatusStage::Terminating, "AllContainersRestarting"),
         says("False", "", None)
     );
     let case = Case {
@@ -367,7 +378,7 @@ fn all_containers_restarting_exists_only_with_such_a_rule_and_is_never_true() {
         },
         ..case
     };
-    let last = conditions(&case, Stage::Stopped).pop().unwrap();
+    let last = conditions(&case, StatusStage::Stopped).pop().unwrap();
     let expected = PodCondition {
         last_transition_time: Some(Time(now())),
         observed_generation: None,

@@ -8,9 +8,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use super::fixture::*;
 use crate::{
     node::cri::types::{Container, ContainerState as RuntimeState},
-    teardown::status::Stage,
+    teardown::status::StatusStage,
 };
-const STOPPED: [Stage; 2] = [Stage::Stopped, Stage::Terminated];
+const STOPPED: [StatusStage; 2] = [StatusStage::Stopped, StatusStage::Terminated];
 
 fn names(entries: &[ContainerStatus]) -> Vec<&str> {
     entries.iter().map(|entry| entry.name.as_str()).collect()
@@ -29,7 +29,7 @@ fn unknown_end(entry: &ContainerStatus) -> Option<(i32, Option<&str>, Option<&Ti
 fn running_container_shows_its_start_and_keeps_its_readiness() {
     let previous = mk_entry("a", running_since(at(10)));
     let pod = with_entry(mk_pod([mk_container("a")]), previous.clone());
-    assert_eq!(Case::new(pod, [running("a")]).entry(Stage::Terminating), previous);
+    assert_eq!(Case::new(pod, [running("a")]).entry(StatusStage::Terminating), previous);
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn unready_container_stays_unready() {
         ..mk_entry("a", running_since(at(10)))
     };
     let pod = with_entry(mk_pod([mk_container("a")]), previous.clone());
-    assert_eq!(Case::new(pod, [running("a")]).entry(Stage::Terminating), previous);
+    assert_eq!(Case::new(pod, [running("a")]).entry(StatusStage::Terminating), previous);
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn unreported_run_is_started_and_ready_unless_it_has_a_probe() {
         ),
     ];
     for (claim, spec, started, ready) in cases {
-        let entry = Case::new(mk_pod([spec]), [running("a")]).entry(Stage::Terminating);
+        let entry = Case::new(mk_pod([spec]), [running("a")]).entry(StatusStage::Terminating);
         assert_eq!((entry.started, entry.ready), (started, ready), "{claim}");
     }
 }
@@ -76,7 +76,7 @@ fn unreported_run_is_started_and_ready_unless_it_has_a_probe() {
 fn created_container_waits_without_a_reason() {
     let case = Case::new(mk_pod([mk_container("a")]), [mk_instance("a", RuntimeState::Created)]);
     let expected = mk_entry("a", waiting(None));
-    for stage in [Stage::Terminating, Stage::Stopped] {
+    for stage in [StatusStage::Terminating, StatusStage::Stopped] {
         assert_eq!(case.entry(stage), expected);
     }
 }
@@ -97,7 +97,7 @@ fn exit_without_a_start_shows_1970_like_the_kubelet() {
         reason: "StartError".into(),
         ..exited("a", 128)
     };
-    let entry = Case::new(mk_pod([mk_container("a")]), [never_started]).entry(Stage::Stopped);
+    let entry = Case::new(mk_pod([mk_container("a")]), [never_started]).entry(StatusStage::Stopped);
     let end = ContainerStateTerminated {
         started_at: Some(Time(jiff::Timestamp::UNIX_EPOCH)),
         reason: Some("StartError".into()),
@@ -111,11 +111,11 @@ fn exit_in_a_crash_loop_replaces_the_waiting_state() {
     let mut previous = mk_entry("a", waiting(Some("CrashLoopBackOff")));
     previous.last_state = Some(terminated(end_of("a", 1)));
     let pod = not_deleted(with_entry(mk_pod([mk_container("a")]), previous));
-    let entry = Case::new(pod.clone(), [exited("a", 1)]).entry(Stage::Stopped);
+    let entry = Case::new(pod.clone(), [exited("a", 1)]).entry(StatusStage::Stopped);
     assert_eq!(entry.state, Some(terminated(end_of("a", 1))));
     let forgotten = Case::new(pod, []);
     assert_eq!(
-        forgotten.entry(Stage::Terminating).state,
+        forgotten.entry(StatusStage::Terminating).state,
         Some(waiting(Some("CrashLoopBackOff")))
     );
     for stage in STOPPED {
@@ -136,7 +136,7 @@ fn the_second_newest_instance_is_the_last_state() {
         ..running("a")
     };
     let case = Case::new(mk_pod([mk_container("a")]), [newest, exited("a", 3), exited("a", 4)]);
-    let entry = case.entry(Stage::Terminating);
+    let entry = case.entry(StatusStage::Terminating);
     assert_eq!(
         (entry.last_state, entry.restart_count),
         (Some(terminated(end_of("a", 3))), 1)
@@ -169,7 +169,9 @@ fn without_a_second_instance_the_last_state_comes_from_the_api() {
     ];
     for (claim, pod, expected) in cases {
         assert_eq!(
-            Case::new(pod, [running("a")]).entry(Stage::Terminating).last_state,
+            Case::new(pod, [running("a")])
+                .entry(StatusStage::Terminating)
+                .last_state,
             expected,
             "{claim}"
         );
@@ -212,11 +214,13 @@ fn the_restart_count_never_falls() {
         ),
     ] {
         assert_eq!(
-            Case::new(pod.clone(), [instance]).entry(Stage::Stopped).restart_count,
+            Case::new(pod.clone(), [instance])
+                .entry(StatusStage::Stopped)
+                .restart_count,
             expected
         );
     }
-    assert_eq!(Case::new(pod, []).entry(Stage::Stopped).restart_count, 4);
+    assert_eq!(Case::new(pod, []).entry(StatusStage::Stopped).restart_count, 4);
 }
 
 #[test]
@@ -227,7 +231,7 @@ fn unknown_container_counts_as_running_before_the_stop_and_as_lost_after_it() {
     };
     let pod = with_entry(mk_pod([mk_container("a")]), previous.clone());
     let case = Case::new(pod, [mk_instance("a", RuntimeState::Unknown)]);
-    assert_eq!(case.entry(Stage::Terminating), previous);
+    assert_eq!(case.entry(StatusStage::Terminating), previous);
     for stage in STOPPED {
         let entry = case.entry(stage);
         assert_eq!(
@@ -256,7 +260,10 @@ fn exit_in_the_api_survives_a_runtime_that_has_forgotten_it() {
         for stage in STAGES {
             assert_eq!(Case::new(pod.clone(), instances.clone()).entry(stage), previous);
         }
-        assert_eq!(Case::new(pod.clone(), instances).phase(Stage::Stopped), "Succeeded");
+        assert_eq!(
+            Case::new(pod.clone(), instances).phase(StatusStage::Stopped),
+            "Succeeded"
+        );
     }
 }
 
@@ -267,7 +274,7 @@ fn vanished_container_keeps_its_ids_and_becomes_unknown() {
     for deleted in [true, false] {
         let pod = if deleted { pod.clone() } else { not_deleted(pod.clone()) };
         let case = Case::new(pod, []);
-        let terminating = case.entry(Stage::Terminating);
+        let terminating = case.entry(StatusStage::Terminating);
         assert_eq!(terminating.state, Some(waiting(Some("ContainerCreating"))));
         let last = terminating
             .last_state
@@ -282,7 +289,7 @@ fn vanished_container_keeps_its_ids_and_becomes_unknown() {
                 (previous.container_id.clone(), previous.image_id.clone(), 0)
             );
         }
-        assert_eq!(case.phase(Stage::Stopped), "Failed");
+        assert_eq!(case.phase(StatusStage::Stopped), "Failed");
     }
 }
 
@@ -300,7 +307,7 @@ fn container_that_was_never_created_waits_with_the_kubelets_reason() {
             state: Some(waiting(Some(reason))),
             ..Default::default()
         };
-        assert_eq!(Case::new(pod, []).entry(Stage::Terminating), expected);
+        assert_eq!(Case::new(pod, []).entry(StatusStage::Terminating), expected);
     }
 }
 
@@ -316,7 +323,7 @@ fn a_failed_start_keeps_its_reason_unless_the_pod_is_deleted() {
         (pod, "ContainerCreating"),
     ] {
         assert_eq!(
-            Case::new(pod, []).entry(Stage::Stopped).state,
+            Case::new(pod, []).entry(StatusStage::Stopped).state,
             Some(waiting(Some(reason)))
         );
     }
@@ -328,7 +335,7 @@ fn an_init_container_without_a_trace_succeeded_if_a_regular_one_was_created() {
         spec.init_containers = Some(vec![mk_container("init"), mk_sidecar("proxy")]);
     });
     let state = |case: &Case| -> Vec<Option<i32>> {
-        let entries = case.generate(Stage::Stopped).init_container_statuses.unwrap();
+        let entries = case.generate(StatusStage::Stopped).init_container_statuses.unwrap();
         entries
             .iter()
             .map(|entry| entry.state.as_ref()?.terminated.as_ref().map(|end| end.exit_code))
@@ -352,7 +359,7 @@ fn an_init_container_is_ready_once_it_is_done() {
         (exited("init", 0), false, true),
         (exited("init", 1), false, false),
     ] {
-        let entry = Case::new(pod.clone(), [instance]).init_entry(Stage::Terminating);
+        let entry = Case::new(pod.clone(), [instance]).init_entry(StatusStage::Terminating);
         assert_eq!((entry.started, entry.ready), (Some(started), ready));
     }
 }
@@ -369,7 +376,7 @@ fn illegal_transition_keeps_its_entry_and_changes_the_others() {
     let statuses = |policy: &str| {
         let pod = with_spec(pod.clone(), |spec| spec.restart_policy = Some(policy.into()));
         let case = Case::new(pod, [revived.clone(), exited("b", 1)]);
-        case.generate(Stage::Stopped).container_statuses.unwrap()
+        case.generate(StatusStage::Stopped).container_statuses.unwrap()
     };
     let b = mk_entry("b", terminated(end_of("b", 1)));
     for policy in ["Never", "OnFailure"] {
@@ -396,7 +403,7 @@ fn foreign_fields_of_an_entry_are_kept() {
     let pod = with_entry(mk_pod([mk_container("a")]), previous.clone());
     for (instances, state) in [
         (vec![exited("a", 1)], Some(terminated(end_of("a", 1)))),
-        (vec![], Case::new(pod.clone(), []).entry(Stage::Stopped).state),
+        (vec![], Case::new(pod.clone(), []).entry(StatusStage::Stopped).state),
     ] {
         let expected = ContainerStatus {
             ready: false,
@@ -404,7 +411,7 @@ fn foreign_fields_of_an_entry_are_kept() {
             state,
             ..previous.clone()
         };
-        assert_eq!(Case::new(pod.clone(), instances).entry(Stage::Stopped), expected);
+        assert_eq!(Case::new(pod.clone(), instances).entry(StatusStage::Stopped), expected);
     }
 }
 
@@ -421,7 +428,7 @@ fn entries_are_sorted_by_name_and_init_ones_by_spec() {
             spec.ephemeral_containers = Some(vec![ephemeral("f"), ephemeral("e")]);
         },
     );
-    let status = Case::new(with_entry(pod, mk_entry("gone", waiting(None))), []).generate(Stage::Stopped);
+    let status = Case::new(with_entry(pod, mk_entry("gone", waiting(None))), []).generate(StatusStage::Stopped);
     assert_eq!(
         names(&status.container_statuses.unwrap()),
         ["a", "b"],
@@ -439,7 +446,7 @@ fn ephemeral_container_has_no_probes_and_does_not_affect_the_phase() {
             ..Default::default()
         }]);
     });
-    let status = Case::new(pod, [exited("a", 0), exited("debug", 1)]).generate(Stage::Stopped);
+    let status = Case::new(pod, [exited("a", 0), exited("debug", 1)]).generate(StatusStage::Stopped);
     let expected = ContainerStatus {
         started: None,
         ..mk_entry("debug", terminated(end_of("debug", 1)))
@@ -469,7 +476,7 @@ fn ephemeral_container_never_restarts_and_a_sidecar_always_may() {
         id: format!("{name}-1"),
         ..running(name)
     };
-    let status = Case::new(pod.clone(), [again("s"), again("e")]).generate(Stage::Terminating);
+    let status = Case::new(pod.clone(), [again("s"), again("e")]).generate(StatusStage::Terminating);
     assert_eq!(
         status.ephemeral_container_statuses,
         pod.status.unwrap().ephemeral_container_statuses

@@ -12,10 +12,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use crate::{
     model::{pod::RawStatuses, termination::Eviction},
     node::cri::types::{Container, ContainerState as RuntimeState, RuntimePod, Sandbox, SandboxState},
-    teardown::status::{Facts, Messages, Stage, generate},
+    teardown::status::{Messages, StatusInput, StatusStage, generate},
 };
 pub(super) const UID: &str = "11111111-2222-3333-4444-555555555555";
-pub(super) const STAGES: [Stage; 3] = [Stage::Terminating, Stage::Stopped, Stage::Terminated];
+pub(super) const STAGES: [StatusStage; 3] = [StatusStage::Terminating, StatusStage::Stopped, StatusStage::Terminated];
 
 /// Seconds after a fixed time in 2026.
 pub(super) fn at(seconds: i64) -> Timestamp {
@@ -55,12 +55,12 @@ impl Case {
         }
     }
 
-    pub(super) fn generate(&self, stage: Stage) -> PodStatus {
+    pub(super) fn generate(&self, stage: StatusStage) -> PodStatus {
         generate(&self.facts(stage))
     }
 
-    pub(super) fn facts(&self, stage: Stage) -> Facts<'_> {
-        Facts {
+    pub(super) fn facts(&self, stage: StatusStage) -> StatusInput<'_> {
+        StatusInput {
             pod: &self.pod,
             observed: &self.observed,
             runtime_name: "containerd",
@@ -72,16 +72,16 @@ impl Case {
     }
 
     /// The entry of the regular container.
-    pub(super) fn entry(&self, stage: Stage) -> ContainerStatus {
+    pub(super) fn entry(&self, stage: StatusStage) -> ContainerStatus {
         self.generate(stage).container_statuses.unwrap().remove(0)
     }
 
     /// The entry of the init container.
-    pub(super) fn init_entry(&self, stage: Stage) -> ContainerStatus {
+    pub(super) fn init_entry(&self, stage: StatusStage) -> ContainerStatus {
         self.generate(stage).init_container_statuses.unwrap().remove(0)
     }
 
-    pub(super) fn phase(&self, stage: Stage) -> String {
+    pub(super) fn phase(&self, stage: StatusStage) -> String {
         self.generate(stage).phase.unwrap_or_default()
     }
 }

@@ -7,10 +7,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use super::fixture::*;
 use crate::{
     node::cri::types::{Container, SandboxState},
-    teardown::status::{Messages, Stage},
+    teardown::status::{Messages, StatusStage},
 };
 fn message(case: &Case) -> Option<String> {
-    case.entry(Stage::Stopped).state?.terminated?.message
+    case.entry(StatusStage::Stopped).state?.terminated?.message
 }
 
 fn ips(status: &PodStatus) -> (Option<&str>, Vec<&str>) {
@@ -67,11 +67,11 @@ fn times_are_whole_seconds() {
     };
     let mut case = Case::new(mk_pod([mk_container("a")]), [instance]);
     case.pod.status.as_mut().unwrap().start_time = Some(Time(at(0) + odd));
-    let status = case.generate(Stage::Stopped);
+    let status = case.generate(StatusStage::Stopped);
     assert_eq!(status.start_time, Some(Time(at(0))));
-    assert_eq!(case.entry(Stage::Stopped).state, Some(terminated(end_of("a", 0))));
+    assert_eq!(case.entry(StatusStage::Stopped).state, Some(terminated(end_of("a", 0))));
     for stage in STAGES {
-        let facts = crate::teardown::status::Facts {
+        let facts = crate::teardown::status::StatusInput {
             now: now() + odd,
             ..case.facts(stage)
         };
@@ -91,12 +91,12 @@ fn addresses_come_from_the_newest_ready_sandbox_the_nodes_family_first() {
         .map(str::to_owned)
         .to_vec();
     assert_eq!(
-        ips(&case.generate(Stage::Terminating)),
+        ips(&case.generate(StatusStage::Terminating)),
         (Some("10.0.0.8"), vec!["10.0.0.8", "fd00::7"])
     );
     case.pod.status.as_mut().unwrap().host_ip = Some("fd01::1".into());
     assert_eq!(
-        ips(&case.generate(Stage::Terminating)),
+        ips(&case.generate(StatusStage::Terminating)),
         (Some("fd00::7"), vec!["fd00::7", "10.0.0.8"])
     );
 }
@@ -105,9 +105,12 @@ fn addresses_come_from_the_newest_ready_sandbox_the_nodes_family_first() {
 fn the_address_stays_when_the_runtime_has_none() {
     let mut case = Case::new(mk_pod([mk_container("a")]), [exited("a", 0)]);
     case.observed.sandboxes[0].state = SandboxState::NotReady;
-    assert_eq!(case.generate(Stage::Stopped).pod_ip.as_deref(), Some("10.0.0.7"));
+    assert_eq!(case.generate(StatusStage::Stopped).pod_ip.as_deref(), Some("10.0.0.7"));
     case.observed.sandboxes.clear();
-    assert_eq!(case.generate(Stage::Terminated).pod_ip.as_deref(), Some("10.0.0.7"));
+    assert_eq!(
+        case.generate(StatusStage::Terminated).pod_ip.as_deref(),
+        Some("10.0.0.7")
+    );
 }
 
 #[test]
@@ -118,7 +121,7 @@ fn a_pod_on_the_hosts_network_has_the_hosts_addresses() {
     });
     let mut case = Case::new(with_spec(pod, |spec| spec.host_network = Some(true)), [running("a")]);
     case.observed.sandboxes[0].ips.clear();
-    let status = case.generate(Stage::Terminating);
+    let status = case.generate(StatusStage::Terminating);
     assert_eq!(ips(&status), (Some("192.168.0.1"), vec!["192.168.0.1", "fd01::1"]));
 }
 
@@ -138,7 +141,7 @@ fn foreign_fields_stay_unchanged() {
     };
     let mut case = Case::new(mk_pod([mk_container("a")]), [exited("a", 0)]);
     case.pod.status = Some(foreign.clone());
-    let status = case.generate(Stage::Stopped);
+    let status = case.generate(StatusStage::Stopped);
     let kept = PodStatus {
         host_ip: status.host_ip,
         nominated_node_name: status.nominated_node_name,

@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 
 use super::fixture::*;
 use super::strategic_merge::apply;
-use crate::teardown::status::Stage;
+use crate::teardown::status::StatusStage;
 
 /// The pod after a patch with the runtime's state at this stage.
-fn patched(case: &Case, stage: Stage) -> Pod {
+fn patched(case: &Case, stage: StatusStage) -> Pod {
     let wanted = case.generate(stage);
     send(&case.pod, &wanted)
 }
@@ -34,7 +34,7 @@ fn live(pod: &Pod) -> &PodStatus {
 fn settled() -> Case {
     let entry = mk_entry("a", running_since(at(10)));
     let mut case = Case::new(with_entry(mk_pod([mk_container("a")]), entry), [running("a")]);
-    case.pod = patched(&case, Stage::Terminating);
+    case.pod = patched(&case, StatusStage::Terminating);
     for condition in case.pod.status.as_mut().unwrap().conditions.iter_mut().flatten() {
         condition.last_transition_time = Some(Time(at(5)));
     }
@@ -44,14 +44,14 @@ fn settled() -> Case {
 #[test]
 fn nothing_is_sent_when_nothing_changed() {
     let case = settled();
-    assert_eq!(patch(&case.pod, UID, &case.generate(Stage::Terminating)), None);
+    assert_eq!(patch(&case.pod, UID, &case.generate(StatusStage::Terminating)), None);
 }
 
 #[test]
 fn finished_pod_needs_one_small_patch() {
     let mut case = settled();
     case.observed.containers = vec![exited("a", 0)];
-    let body = patch(&case.pod, UID, &case.generate(Stage::Stopped)).unwrap();
+    let body = patch(&case.pod, UID, &case.generate(StatusStage::Stopped)).unwrap();
     let over = json!({
         "status": "False", "reason": "PodCompleted", "lastTransitionTime": "2026-05-28T20:43:20Z",
     });
@@ -98,8 +98,8 @@ fn patch_produces_the_wanted_status_and_is_then_empty() {
         let mut case = settled();
         case.imposed = imposed;
         for (stage, instances) in [
-            (Stage::Terminating, vec![running("a")]),
-            (Stage::Stopped, vec![exited("a", 0)]),
+            (StatusStage::Terminating, vec![running("a")]),
+            (StatusStage::Stopped, vec![exited("a", 0)]),
         ] {
             case.observed.containers = instances;
             let wanted = case.generate(stage);
@@ -134,7 +134,7 @@ fn reason_and_message_go_with_the_phase_they_belonged_to() {
         pod,
         ..Case::new(mk_pod([]), [exited("a", 0)])
     };
-    let body = status_patch(&case.pod, &case.generate(Stage::Stopped)).unwrap();
+    let body = status_patch(&case.pod, &case.generate(StatusStage::Stopped)).unwrap();
     assert_eq!((&body["reason"], &body["message"]), (&Value::Null, &Value::Null));
     assert!(body.as_object().unwrap().contains_key("reason") && body.as_object().unwrap().contains_key("message"));
 }
@@ -142,13 +142,13 @@ fn reason_and_message_go_with_the_phase_they_belonged_to() {
 #[test]
 fn terminal_phase_of_the_live_object_wins_over_a_late_status() {
     let mut case = settled();
-    let early = case.generate(Stage::Terminating);
+    let early = case.generate(StatusStage::Terminating);
     case.observed.containers = vec![exited("a", 0)];
     case.imposed = Some(evicted());
-    let over = patched(&case, Stage::Stopped);
+    let over = patched(&case, StatusStage::Stopped);
     assert_eq!(send(&over, &early), over, "the early status comes late");
     case.imposed = None;
-    let succeeded = case.generate(Stage::Stopped);
+    let succeeded = case.generate(StatusStage::Stopped);
     assert_eq!(live(&send(&over, &succeeded)).phase.as_deref(), Some("Failed"));
     assert_eq!(live(&send(&over, &succeeded)).reason.as_deref(), Some("Evicted"));
 }
@@ -158,9 +158,9 @@ fn terminated_entry_is_not_replaced_by_a_running_one_of_the_same_run() {
     for policy in ["Always", "Never"] {
         let mut case = settled();
         case.pod = with_spec(case.pod, |spec| spec.restart_policy = Some(policy.into()));
-        let early = case.generate(Stage::Terminating);
+        let early = case.generate(StatusStage::Terminating);
         case.observed.containers = vec![exited("a", 3)];
-        let ended = patched(&case, Stage::Terminating);
+        let ended = patched(&case, StatusStage::Terminating);
         assert_eq!(
             live(&send(&ended, &early)).container_statuses,
             live(&ended).container_statuses,
@@ -194,7 +194,7 @@ fn foreign_conditions_are_not_in_the_patch() {
     let stale = mk_condition("example.com/lb", "False");
     case.pod = with_condition(case.pod, stale);
     case.observed.containers = vec![exited("a", 0)];
-    let wanted = case.generate(Stage::Stopped);
+    let wanted = case.generate(StatusStage::Stopped);
     let mut meanwhile = case.pod;
     let conditions = meanwhile.status.as_mut().unwrap().conditions.get_or_insert_default();
     conditions.retain(|condition| condition.type_ != "example.com/lb");
@@ -230,7 +230,7 @@ fn foreign_conditions_are_not_in_the_patch() {
 fn an_eviction_through_the_api_meanwhile_keeps_its_condition() {
     let mut case = settled();
     case.observed.containers = vec![exited("a", 0)];
-    let wanted = case.generate(Stage::Stopped);
+    let wanted = case.generate(StatusStage::Stopped);
     let by_api = PodCondition {
         reason: Some("EvictionByEvictionAPI".into()),
         ..mk_condition("DisruptionTarget", "True")
@@ -278,7 +278,7 @@ fn a_field_of_a_condition_that_must_go_is_null() {
 fn entries_of_containers_added_meanwhile_stay() {
     let mut case = settled();
     case.observed.containers = vec![exited("a", 0)];
-    let wanted = case.generate(Stage::Stopped);
+    let wanted = case.generate(StatusStage::Stopped);
     let debug = mk_entry("debug", running_since(at(50)));
     let meanwhile = with_spec(case.pod, |spec| {
         spec.ephemeral_containers = Some(vec![EphemeralContainer {
@@ -300,7 +300,7 @@ fn entries_without_a_container_are_removed() {
         pod,
         ..Case::new(mk_pod([]), [running("a")])
     };
-    let body = status_patch(&case.pod, &case.generate(Stage::Terminating)).unwrap();
+    let body = status_patch(&case.pod, &case.generate(StatusStage::Terminating)).unwrap();
     assert_eq!(body, json!({ "initContainerStatuses": null }));
 }
 
@@ -331,15 +331,15 @@ fn defaults_of_the_server_are_no_difference() {
     let entries = case.pod.status.as_mut().unwrap().container_statuses.as_mut().unwrap();
     entries[0].last_state = Some(Default::default());
     entries[0].stop_signal = Some(String::new());
-    assert_eq!(patch(&case.pod, UID, &case.generate(Stage::Terminating)), None);
+    assert_eq!(patch(&case.pod, UID, &case.generate(StatusStage::Terminating)), None);
 }
 
 #[test]
 fn pod_without_status_gets_one() {
     let mut case = Case::new(mk_pod([mk_container("a")]), [exited("a", 0)]);
     case.pod.status = None;
-    let after = patched(&case, Stage::Stopped);
-    assert_eq!(after.status, Some(case.generate(Stage::Stopped)));
+    let after = patched(&case, StatusStage::Stopped);
+    assert_eq!(after.status, Some(case.generate(StatusStage::Stopped)));
 }
 
 #[test]
@@ -360,7 +360,7 @@ fn claim_statuses_and_volume_health_are_not_changed() {
         shown["status"][field] = value.clone();
     }
     case.pod = serde_json::from_value(shown.clone()).unwrap();
-    let body = patch(&case.pod, UID, &case.generate(Stage::Terminated)).unwrap();
+    let body = patch(&case.pod, UID, &case.generate(StatusStage::Terminated)).unwrap();
     for (field, value) in of_others.as_object().unwrap() {
         assert!(!body.to_string().contains(field.as_str()), "{body}");
         assert_eq!(apply(shown.clone(), &body)["status"][field], *value);

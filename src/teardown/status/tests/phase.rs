@@ -7,7 +7,7 @@ use super::fixture::*;
 use crate::{
     model::termination::Eviction,
     node::cri::types::{Container, ContainerState as RuntimeState},
-    teardown::status::Stage,
+    teardown::status::StatusStage,
 };
 /// Phase, reason and message.
 fn verdict(status: &PodStatus) -> [Option<&str>; 3] {
@@ -97,16 +97,20 @@ fn containers_decide_the_phase() {
             with_spec(pod, |spec| spec.restart_policy = Some(policy.into())),
             instances,
         );
-        assert_eq!(case.phase(Stage::Terminating), terminating, "{claim}: terminating");
-        assert_eq!(case.phase(Stage::Stopped), stopped, "{claim}: stopped");
+        assert_eq!(
+            case.phase(StatusStage::Terminating),
+            terminating,
+            "{claim}: terminating"
+        );
+        assert_eq!(case.phase(StatusStage::Stopped), stopped, "{claim}: stopped");
     }
 }
 
 #[test]
 fn a_terminal_phase_waits_until_nothing_can_run() {
     let case = Case::new(mk_pod([mk_container("a")]), [exited("a", 0)]);
-    assert_eq!(case.phase(Stage::Terminating), "Running");
-    assert_eq!(case.phase(Stage::Stopped), "Succeeded");
+    assert_eq!(case.phase(StatusStage::Terminating), "Running");
+    assert_eq!(case.phase(StatusStage::Stopped), "Succeeded");
 }
 
 #[test]
@@ -120,7 +124,7 @@ fn running_container_shows_that_the_pod_is_not_stopped() {
         assert_eq!(case.phase(stage), "Running", "{stage:?}");
         assert_eq!(
             case.generate(stage).container_statuses,
-            case.generate(Stage::Terminating).container_statuses
+            case.generate(StatusStage::Terminating).container_statuses
         );
     }
 }
@@ -157,7 +161,7 @@ fn init_containers_decide_before_regular_ones() {
     ];
     for (claim, policy, instances, expected) in cases {
         assert_eq!(
-            Case::new(pod(policy), instances).phase(Stage::Stopped),
+            Case::new(pod(policy), instances).phase(StatusStage::Stopped),
             expected,
             "{claim}"
         );
@@ -170,7 +174,7 @@ fn exited_sidecars_do_not_affect_success() {
         spec.init_containers = Some(vec![mk_sidecar("proxy")]);
     });
     let case = Case::new(pod, [exited("a", 0), exited("proxy", 137)]);
-    assert_eq!(case.phase(Stage::Stopped), "Succeeded");
+    assert_eq!(case.phase(StatusStage::Stopped), "Succeeded");
 }
 
 #[test]
@@ -189,11 +193,11 @@ fn a_sidecar_that_is_not_started_holds_the_pod_pending_only_before_regular_ones_
         entry
     });
     assert_eq!(
-        Case::new(crash_looping, [running("proxy")]).phase(Stage::Terminating),
+        Case::new(crash_looping, [running("proxy")]).phase(StatusStage::Terminating),
         "Pending"
     );
     assert_eq!(
-        Case::new(pod, [exited("a", 1), running("proxy")]).phase(Stage::Terminating),
+        Case::new(pod, [exited("a", 1), running("proxy")]).phase(StatusStage::Terminating),
         "Running"
     );
 }
@@ -222,7 +226,7 @@ fn a_restart_rule_overrules_both_policies() {
             spec.init_containers = Some(vec![init]);
         });
         assert_eq!(
-            Case::new(pod, [exited("init", exit_code)]).phase(Stage::Stopped),
+            Case::new(pod, [exited("init", exit_code)]).phase(StatusStage::Stopped),
             expected,
             "{operator} {exit_code}"
         );
@@ -234,7 +238,7 @@ fn evicted_pod_stays_failed_regardless_of_exit_codes() {
     for exit_code in [0, 1] {
         let mut case = Case::new(mk_pod([mk_container("a")]), [exited("a", exit_code)]);
         case.imposed = Some(evicted());
-        for stage in [Stage::Stopped, Stage::Terminated] {
+        for stage in [StatusStage::Stopped, StatusStage::Terminated] {
             let status = case.generate(stage);
             assert_eq!(
                 verdict(&status),
@@ -252,7 +256,10 @@ fn eviction_without_a_message_has_none() {
         message: String::new(),
         disruption: None,
     });
-    assert_eq!(verdict(&case.generate(Stage::Stopped)), [Some("Failed"), None, None]);
+    assert_eq!(
+        verdict(&case.generate(StatusStage::Stopped)),
+        [Some("Failed"), None, None]
+    );
 }
 
 #[test]
@@ -284,8 +291,11 @@ fn reason_and_message_change_only_with_the_phase() {
     });
     let case = Case::new(pod, [exited("a", 0)]);
     let kept = [Some("Running"), Some("NodeLost"), Some("the node did not answer")];
-    assert_eq!(verdict(&case.generate(Stage::Terminating)), kept);
-    assert_eq!(verdict(&case.generate(Stage::Stopped)), [Some("Succeeded"), None, None]);
+    assert_eq!(verdict(&case.generate(StatusStage::Terminating)), kept);
+    assert_eq!(
+        verdict(&case.generate(StatusStage::Stopped)),
+        [Some("Succeeded"), None, None]
+    );
 }
 
 #[test]
@@ -312,7 +322,7 @@ fn pod_that_exceeded_its_deadline_has_failed() {
         ),
     ];
     for (claim, pod, instance, expected) in cases {
-        let status = Case::new(pod, [instance]).generate(Stage::Stopped);
+        let status = Case::new(pod, [instance]).generate(StatusStage::Stopped);
         assert_eq!(status.phase.as_deref(), Some(expected), "{claim}");
         assert_eq!(
             status.reason.as_deref() == Some("DeadlineExceeded"),
@@ -331,9 +341,9 @@ fn pod_without_containers_is_pending_until_it_fails() {
 #[test]
 fn start_time_is_kept_or_begins_now() {
     let mut case = Case::new(mk_pod([mk_container("a")]), []);
-    assert_eq!(case.generate(Stage::Stopped).start_time, Some(Time(at(0))));
+    assert_eq!(case.generate(StatusStage::Stopped).start_time, Some(Time(at(0))));
     case.pod.status = None;
-    assert_eq!(case.generate(Stage::Stopped).start_time, Some(Time(now())));
+    assert_eq!(case.generate(StatusStage::Stopped).start_time, Some(Time(now())));
 }
 
 #[test]
@@ -348,7 +358,7 @@ fn observed_generation_never_falls() {
         let mut pod = with_status(mk_pod([]), |status| status.observed_generation = shown);
         pod.metadata.generation = generation;
         assert_eq!(
-            Case::new(pod, []).generate(Stage::Stopped).observed_generation,
+            Case::new(pod, []).generate(StatusStage::Stopped).observed_generation,
             expected
         );
     }
@@ -363,6 +373,12 @@ fn exit_in_a_restart_of_all_containers_is_not_final() {
     let pod = with_spec(mk_pod([mk_container("a")]), |spec| {
         spec.init_containers = Some(vec![mk_container("init")]);
     });
-    assert_eq!(Case::new(pod.clone(), [restarting]).phase(Stage::Stopped), "Pending");
-    assert_eq!(Case::new(pod, [exited("init", 137)]).phase(Stage::Stopped), "Failed");
+    assert_eq!(
+        Case::new(pod.clone(), [restarting]).phase(StatusStage::Stopped),
+        "Pending"
+    );
+    assert_eq!(
+        Case::new(pod, [exited("init", 137)]).phase(StatusStage::Stopped),
+        "Failed"
+    );
 }

@@ -12,7 +12,7 @@ use super::fixture::{UID, patch};
 use super::strategic_merge::apply;
 use crate::{
     node::cri::types::ContainerState as RuntimeState,
-    teardown::status::{Phase, Stage},
+    teardown::status::{Phase, StatusStage},
 };
 /// Fields of a status that a patch may have, without order directives.
 const OURS: [&str; 11] = [
@@ -135,7 +135,7 @@ proptest! {
     #[test]
     fn no_terminal_phase_is_new_while_something_may_run(world in world()) {
         let runs = world.observed.containers.iter().any(|container| container.state == RuntimeState::Running);
-        let may_run = runs || world.stage == Stage::Terminating;
+        let may_run = runs || world.stage == StatusStage::Terminating;
         let wanted = world.wanted();
         if may_run && Phase::is_over(&wanted) {
             prop_assert_eq!(wanted.phase, status_of(&world.pod).phase);
@@ -144,7 +144,7 @@ proptest! {
 
     #[test]
     fn evicted_pod_never_succeeds(world in world()) {
-        let was_over = Phase::of(&status_of(&world.pod)) == Some(Phase::Succeeded);
+        let was_over = Phase::from_status(&status_of(&world.pod)) == Some(Phase::Succeeded);
         if world.imposed.is_some() && !was_over {
             let phase = world.wanted().phase;
             prop_assert_ne!(phase.as_deref(), Some("Succeeded"));
@@ -154,7 +154,7 @@ proptest! {
     #[test]
     fn every_pod_has_a_terminal_phase_after_its_cleanup(mut world in world()) {
         world.observed.containers.retain(|container| container.state != RuntimeState::Running);
-        world.stage = Stage::Terminated;
+        world.stage = StatusStage::Terminated;
         prop_assert!(Phase::is_over(&world.wanted()));
     }
 

@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Ephe
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::fixture::*;
-use crate::teardown::status::Stage;
+use crate::teardown::status::StatusStage;
 
 /// Exit code of each entry; `None` if it is not terminated.
 fn ends(entries: Option<Vec<ContainerStatus>>) -> Vec<Option<i32>> {
@@ -23,7 +23,7 @@ fn a_pod_that_never_started_fails_with_137() {
     let pod = with_status(mk_pod([mk_container("a")]), |status| {
         status.phase = Some("Pending".into());
     });
-    let status = Case::new(pod, []).generate(Stage::Terminated);
+    let status = Case::new(pod, []).generate(StatusStage::Terminated);
     assert_eq!(
         (status.phase.as_deref(), status.reason.as_deref()),
         (Some("Failed"), None)
@@ -94,7 +94,7 @@ fn regular_containers_terminate_only_if_the_pod_was_initialized() {
         ),
     ];
     for (claim, pod, expected) in cases {
-        let status = Case::new(pod, []).generate(Stage::Terminated);
+        let status = Case::new(pod, []).generate(StatusStage::Terminated);
         assert_eq!(ends(status.container_statuses), [expected], "{claim}");
         assert_eq!(status.phase.as_deref(), Some("Failed"), "{claim}");
     }
@@ -113,7 +113,7 @@ fn an_init_container_that_succeeded_at_its_signal_has_not_initialized_the_pod() 
         with_init_entry(pod, mk_entry("i3", terminated(end)))
     };
     for (seconds, expected) in [(869, Some(137)), (870, None), (871, None)] {
-        let status = Case::new(ended_at(seconds), []).generate(Stage::Terminated);
+        let status = Case::new(ended_at(seconds), []).generate(StatusStage::Terminated);
         assert_eq!(ends(status.container_statuses), [expected], "ended at {seconds}");
     }
 }
@@ -135,7 +135,7 @@ fn exited_sidecar_keeps_the_pod_initialized() {
         (with_condition(proxy, initialized("False", 5)), None),
     ];
     for (pod, expected) in cases {
-        let status = Case::new(pod, []).generate(Stage::Terminated);
+        let status = Case::new(pod, []).generate(StatusStage::Terminated);
         assert_eq!(ends(status.container_statuses), [expected]);
     }
 }
@@ -145,7 +145,7 @@ fn pod_that_fails_as_unknown_keeps_its_unready_containers() {
     let pod = with_status(mk_pod([mk_container("a")]), |status| {
         status.phase = Some("Pending".into());
     });
-    let status = Case::new(pod, []).generate(Stage::Terminated);
+    let status = Case::new(pod, []).generate(StatusStage::Terminated);
     assert_eq!(status.phase.as_deref(), Some("Failed"));
     for kind in ["Ready", "ContainersReady"] {
         let conditions = status.conditions.as_deref().unwrap_or_default();
@@ -176,7 +176,7 @@ fn init_containers_terminate_up_to_the_last_started_and_at_least_the_first() {
     ];
     for (claim, case, expected) in cases {
         assert_eq!(
-            ends(case.generate(Stage::Terminated).init_container_statuses),
+            ends(case.generate(StatusStage::Terminated).init_container_statuses),
             expected,
             "{claim}"
         );
@@ -194,7 +194,7 @@ fn ephemeral_containers_are_unchanged() {
     assert_eq!(
         ends(
             Case::new(pod, [])
-                .generate(Stage::Terminated)
+                .generate(StatusStage::Terminated)
                 .ephemeral_container_statuses
         ),
         [None]
@@ -204,13 +204,19 @@ fn ephemeral_containers_are_unchanged() {
 #[test]
 fn known_success_is_kept() {
     let case = Case::new(mk_pod([mk_container("a")]), [exited("a", 0)]);
-    assert_eq!(case.generate(Stage::Terminated), case.generate(Stage::Stopped));
-    assert_eq!(case.phase(Stage::Terminated), "Succeeded");
+    assert_eq!(
+        case.generate(StatusStage::Terminated),
+        case.generate(StatusStage::Stopped)
+    );
+    assert_eq!(case.phase(StatusStage::Terminated), "Succeeded");
 }
 
 #[test]
 fn config_source_annotation_of_an_api_pod_changes_nothing() {
     let mut pod = mk_pod([mk_container("a")]);
     pod.metadata.annotations = Some([("kubernetes.io/config.source".to_owned(), "file".to_owned())].into());
-    assert_eq!(Case::new(pod, [exited("a", 0)]).phase(Stage::Stopped), "Succeeded");
+    assert_eq!(
+        Case::new(pod, [exited("a", 0)]).phase(StatusStage::Stopped),
+        "Succeeded"
+    );
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::arbitrary::{World, world};
 use super::fixture::*;
 use super::strategic_merge::apply;
-use crate::{model::pod::PodObject, teardown::status::Stage};
+use crate::{model::pod::PodObject, teardown::status::StatusStage};
 /// A running pod in the server's JSON.
 fn running_pod() -> Value {
     let pod = with_entry(mk_pod([mk_container("a")]), mk_entry("a", running_since(at(10))));
@@ -21,7 +21,7 @@ fn running_pod() -> Value {
 fn after_its_end(pod: &Value) -> Value {
     let object = PodObject::from_value(pod).unwrap();
     let case = Case::new(object.pod, [exited("a", 3)]);
-    let wanted = case.generate(Stage::Stopped);
+    let wanted = case.generate(StatusStage::Stopped);
     let patch = crate::teardown::status::patch(&case.pod, &object.statuses, UID, &wanted).unwrap();
     apply(pod.clone(), &patch)
 }
@@ -99,7 +99,7 @@ fn an_exit_code_that_cannot_be_read_is_no_success() {
     pod["status"]["containerStatuses"][0]["state"] = json!({ "terminated": { "exitCode": "zero" } });
     let object = PodObject::from_value(&pod).unwrap();
     let case = Case::new(object.pod, []);
-    assert_eq!(case.phase(Stage::Terminated), "Failed");
+    assert_eq!(case.phase(StatusStage::Terminated), "Failed");
 }
 
 proptest! {

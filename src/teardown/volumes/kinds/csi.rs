@@ -14,7 +14,7 @@ use super::super::{
 };
 use crate::{
     node::{
-        csi_files::{self, Found, Lifecycle},
+        csi_files::{self, Lifecycle, VolumeDataFile},
         fault::Fault,
         pod_dir::{PodDir, VolumeDir, names},
     },
@@ -83,7 +83,7 @@ async fn tear_down(
 
     let mut report = publication::unpublish(&storage, identity.as_ref(), &target, &approved).await?;
     // An ephemeral volume of one pod is neither staged nor attached.
-    let ephemeral = matches!(&data, Found::Read(data) if data.lifecycle == Lifecycle::Ephemeral);
+    let ephemeral = matches!(&data, VolumeDataFile::Read(data) if data.lifecycle == Lifecycle::Ephemeral);
     if let Some(identity) = identity.filter(|_| !ephemeral) {
         let own = Use::new(&pod, Shape::FileSystem, &volume);
         let staged = Staged::of(&storage, &identity).map(StagingPath::FileSystem);
@@ -96,12 +96,12 @@ async fn tear_down(
 }
 
 /// The kubelet's file in the volume's directory.
-fn pod_copy(pod: &PodDir, volume: &VolumeDir) -> Result<Found, Fault> {
+fn pod_copy(pod: &PodDir, volume: &VolumeDir) -> Result<VolumeDataFile, Fault> {
     let dir = match pod.open()? {
         Some(dir) => dir.open_below(volume.relative())?,
         None => None,
     };
-    dir.map_or(Ok(Found::Missing), |dir| csi_files::read(&dir))
+    dir.map_or(Ok(VolumeDataFile::Missing), |dir| csi_files::read(&dir))
 }
 
 /// Removes the volume's directory: the mount point, the kubelet's file and itself, but no other content.

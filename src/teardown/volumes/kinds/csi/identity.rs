@@ -7,7 +7,7 @@ use std::{
 
 use super::super::super::storage::{Storage, fault_of};
 use crate::node::{
-    csi_files::{FILE, Found, VolumeData, staging_name, unique_name},
+    csi_files::{FILE, VolumeData, VolumeDataFile, staging_name, unique_name},
     fault::Fault,
     mounts::Mount,
 };
@@ -36,11 +36,11 @@ impl Identity {
     }
 
     /// Driver and handle in the kubelet's file in the directory `dir`, if it has both.
-    pub fn read(data: &Found, dir: &Path) -> Result<Self, UnidentifiedFile> {
+    pub fn read(data: &VolumeDataFile, dir: &Path) -> Result<Self, UnidentifiedFile> {
         let why = match data {
-            Found::Missing => "there is none".to_owned(),
-            Found::Invalid(torn) => torn.to_string(),
-            Found::Read(VolumeData {
+            VolumeDataFile::Missing => "there is none".to_owned(),
+            VolumeDataFile::Invalid(torn) => torn.to_string(),
+            VolumeDataFile::Read(VolumeData {
                 driver: Some(driver),
                 handle: Some(handle),
                 ..
@@ -50,7 +50,7 @@ impl Identity {
                     handle: handle.clone(),
                 });
             }
-            Found::Read(_) => "it lacks driver or handle".to_owned(),
+            VolumeDataFile::Read(_) => "it lacks driver or handle".to_owned(),
         };
         Err(UnidentifiedFile::new(dir, why))
     }

@@ -13,7 +13,7 @@ use super::{
     users,
 };
 use crate::node::{
-    csi_files::Found,
+    csi_files::VolumeDataFile,
     fault::Fault,
     pod_dir::{PodDir, VolumeDir},
 };
@@ -23,7 +23,7 @@ pub async fn of_volume(
     storage: &Arc<Storage>,
     pod: &PodDir,
     volume: &VolumeDir,
-    data: &Found,
+    data: &VolumeDataFile,
     target: &Path,
 ) -> Result<Option<Identity>, Vec<Fault>> {
     match Identity::read(data, &pod.path().join(volume.relative())) {

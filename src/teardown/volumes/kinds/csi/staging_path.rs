@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::{super::super::storage::Storage, block_paths::BlockVolumePaths, staged::Staged};
 use crate::{
     node::{
-        csi_files::{self, Found},
+        csi_files::{self, VolumeDataFile},
         dirs::Dir,
         fault::Fault,
     },
@@ -51,6 +51,6 @@ impl StagingPath {
 
     /// Whether it may be staged: the kubelet creates the directory, then its file, and then calls a driver that stages. Blocks.
     pub fn may_be_staged(&self) -> Result<bool, Fault> {
-        Ok(Dir::open(&self.global())?.is_some() && csi_files::read_at(&self.data())? != Found::Missing)
+        Ok(Dir::open(&self.global())?.is_some() && csi_files::read_at(&self.data())? != VolumeDataFile::Missing)
     }
 }

@@ -11,7 +11,7 @@ use crate::{
 
 /// Stage of the teardown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
+pub enum StatusStage {
     /// Before and while containers are stopped: processes may run, and no terminal phase is reported.
     Terminating,
     /// All containers are stopped and devices unprepared (the kubelet's `podIsTerminal`).
@@ -22,7 +22,7 @@ pub enum Stage {
 
 /// Input of a status.
 #[derive(Debug, Clone, Copy)]
-pub struct Facts<'a> {
+pub struct StatusInput<'a> {
     /// The pod in the API, with its status.
     pub pod: &'a Pod,
     /// The pod in the runtime.
@@ -32,21 +32,21 @@ pub struct Facts<'a> {
     /// Wall clock, for start and transition times.
     pub now: Timestamp,
     /// Stage of the teardown.
-    pub stage: Stage,
+    pub stage: StatusStage,
     /// The eviction that a user requested.
     pub imposed: Option<&'a Eviction>,
     /// Termination messages read from disk.
     pub messages: &'a Messages,
 }
 
-// === impl Facts ===
+// === impl StatusInput ===
 
-impl Facts<'_> {
+impl StatusInput<'_> {
     /// The stage to report. If a container runs, the pod is not stopped, regardless of the caller (invariant 1).
-    pub(super) fn stage(&self) -> Stage {
+    pub(super) fn stage(&self) -> StatusStage {
         let runs = |container: &Container| container.state == ContainerState::Running;
         if self.observed.containers.iter().any(runs) {
-            Stage::Terminating
+            StatusStage::Terminating
         } else {
             self.stage
         }

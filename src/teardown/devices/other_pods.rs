@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use futures::future::join_all;
 
-use super::decide::{Neighbour, Neighbours, uses};
+use super::decide::{OtherPod, OtherPods, uses};
 use crate::{
     model::{
         failure::{Failure, Reasoned},
@@ -15,11 +15,11 @@ use crate::{
 };
 
 /// All pods that may use one of these claims, except the pod `uid`.
-pub async fn of(context: &Context, uid: &str, claims: &[PreparedClaim]) -> Result<Neighbours, Vec<Failure>> {
+pub async fn find(context: &Context, uid: &str, claims: &[PreparedClaim]) -> Result<OtherPods, Vec<Failure>> {
     let failure = |why: &dyn Reasoned| vec![Failure::new(Step::Devices, "", why)];
     // The checkpoint and reservations still show the claims of an unreadable pod.
     let mut pods = Vec::new();
-    let listed = context.api.each_pod(&mut |pod| pods.push(Neighbour::from(&pod))).await;
+    let listed = context.api.each_pod(&mut |pod| pods.push(OtherPod::from(&pod))).await;
     listed.map_err(|error| vec![error.failure(Step::Devices)])?;
     let reserved = claims
         .iter()
@@ -44,20 +44,20 @@ pub async fn of(context: &Context, uid: &str, claims: &[PreparedClaim]) -> Resul
         witnessed
             .into_iter()
             .filter(|pod| !known.contains(*pod))
-            .map(|pod| Neighbour {
+            .map(|pod| OtherPod {
                 uid: pod.clone(),
                 namespace: String::new(),
                 claims: Vec::new(),
-                lives: false,
+                is_running: false,
             }),
     );
     // On a full node with many terminating pods the runtime is queried for few of them.
-    let may_use = |pod: &Neighbour| claims.iter().any(|claim| uses(pod, claim, &reserved));
-    for pod in pods.iter_mut().filter(|pod| pod.uid != uid && !pod.lives) {
+    let may_use = |pod: &OtherPod| claims.iter().any(|claim| uses(pod, claim, &reserved));
+    for pod in pods.iter_mut().filter(|pod| pod.uid != uid && !pod.is_running) {
         if may_use(pod) {
             let observed = context.cri.pod_brief(&pod.uid).await.map_err(|error| failure(&error))?;
-            pod.lives = evidence::runs(context, &pod.uid.as_str().into(), &observed);
+            pod.is_running = evidence::runs(context, &pod.uid.as_str().into(), &observed);
         }
     }
-    Ok(Neighbours { pods, reserved })
+    Ok(OtherPods { pods, reserved })
 }

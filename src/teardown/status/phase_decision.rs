@@ -3,23 +3,23 @@
 use k8s_openapi::api::core::v1::PodStatus;
 
 use super::containers::Lists;
-use super::facts::{Facts, Stage};
+use super::input::{StatusInput, StatusStage};
 use super::phase::Phase;
 use super::{deadline, tally};
 
 /// A phase with its reason and message.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Verdict {
+pub(super) struct PhaseDecision {
     pub phase: Option<String>,
     pub reason: Option<String>,
     pub message: Option<String>,
 }
 
-// === impl Verdict ===
+// === impl PhaseDecision ===
 
-impl Verdict {
+impl PhaseDecision {
     /// The values in the API.
-    pub(super) fn of(status: &PodStatus) -> Self {
+    pub(super) fn from_status(status: &PodStatus) -> Self {
         Self {
             phase: status.phase.clone(),
             reason: status.reason.clone(),
@@ -45,34 +45,34 @@ impl Verdict {
     }
 
     /// A terminal phase waits while a process may run: the pod's exclusive resources are not free (`mergePodStatus`).
-    pub(super) fn held_back(self, stage: Stage, api: &PodStatus) -> Self {
+    pub(super) fn without_early_terminal_phase(self, stage: StatusStage, api: &PodStatus) -> Self {
         match stage {
-            Stage::Terminating if self.is_terminal() => Self::of(api),
-            Stage::Terminating | Stage::Stopped | Stage::Terminated => self,
+            StatusStage::Terminating if self.is_terminal() => Self::from_status(api),
+            StatusStage::Terminating | StatusStage::Stopped | StatusStage::Terminated => self,
         }
     }
 }
 
 /// Phase, reason and message, by precedence: a terminal phase in the API, an eviction, the active deadline, the containers.
-pub(super) fn decide(facts: &Facts<'_>, api: &PodStatus, lists: &Lists) -> Verdict {
+pub(super) fn decide(input: &StatusInput<'_>, api: &PodStatus, lists: &Lists) -> PhaseDecision {
     if Phase::is_over(api) {
-        return Verdict::of(api);
+        return PhaseDecision::from_status(api);
     }
-    if let Some(imposed) = facts.imposed {
-        return Verdict::failed(&imposed.reason, &imposed.message);
+    if let Some(imposed) = input.imposed {
+        return PhaseDecision::failed(&imposed.reason, &imposed.message);
     }
-    if deadline::exceeded(facts, api) {
-        return Verdict::failed(deadline::REASON, deadline::MESSAGE);
+    if deadline::exceeded(input, api) {
+        return PhaseDecision::failed(deadline::REASON, deadline::MESSAGE);
     }
-    let phase = facts
+    let phase = input
         .pod
         .spec
         .as_ref()
-        .map_or(Phase::Pending, |spec| tally::phase(facts, spec, lists));
-    if Phase::of(api) == Some(phase) {
-        Verdict::of(api)
+        .map_or(Phase::Pending, |spec| tally::phase(input, spec, lists));
+    if Phase::from_status(api) == Some(phase) {
+        PhaseDecision::from_status(api)
     } else {
-        Verdict {
+        PhaseDecision {
             phase: Some(phase.name().into()),
             reason: None,
             message: None,

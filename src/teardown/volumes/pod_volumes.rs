@@ -16,7 +16,7 @@ use crate::node::{
 };
 
 /// The volumes of one pod.
-pub(super) struct Found {
+pub(super) struct PodVolumes {
     /// Volumes that are torn down together.
     pub known: Vec<KnownVolume>,
     /// Volumes that are torn down one by one.
@@ -49,9 +49,9 @@ pub(super) struct SingleVolume {
     pub subpaths: Option<PathBuf>,
 }
 
-// === impl Found ===
+// === impl PodVolumes ===
 
-impl Found {
+impl PodVolumes {
     /// The volumes in this pod's directory, and the raw block volumes `mapped` for it elsewhere.
     pub fn in_dir(dir: &Dir, mapped: Vec<VolumeDir>) -> Result<Self, Fault> {
         let all_subpaths = dir.path().join(names::SUBPATHS);
@@ -62,7 +62,7 @@ impl Found {
         let mut others = Vec::new();
         let mut volumes = Vec::new();
         for volume in volumes_in(dir)? {
-            match kinds::of(&volume.plugin) {
+            match kinds::for_plugin(&volume.plugin) {
                 Some(kind) => volumes.push((volume, kind)),
                 None => others.push((volume.plugin, volume.name)),
             }
@@ -181,13 +181,13 @@ mod tests {
 
     use super::*;
 
-    fn found(paths: &[&str]) -> (PathBuf, Found) {
+    fn found(paths: &[&str]) -> (PathBuf, PodVolumes) {
         let temp = tempfile::tempdir().unwrap();
         let root = temp.path().canonicalize().unwrap();
         for path in paths {
             fs::create_dir_all(root.join(path)).unwrap();
         }
-        let found = Found::in_dir(&Dir::open(&root).unwrap().unwrap(), Vec::new()).unwrap();
+        let found = PodVolumes::in_dir(&Dir::open(&root).unwrap().unwrap(), Vec::new()).unwrap();
         (root, found)
     }
 
