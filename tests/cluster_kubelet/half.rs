@@ -152,15 +152,15 @@ impl Half<'_> {
         let before = self.pods().await?;
         let earlier_events = self.events().await?;
         let began = Timestamp::from_second(Timestamp::now().as_second())?;
-        let pods = &before;
+        let kept = match power {
+            Power::Kubelet => self.prevent_removal(&before)?,
+            Power::Agent(_) => Vec::new(),
+        };
         let deletions = self.scenarios.iter().map(|scenario| async move {
             self.write(scenario, &scenario.write_before_deletion).await?;
             if let Some(eviction) = &scenario.eviction {
                 let evicted = self.evict(scenario, eviction, power).await;
                 evicted.with_context(|| format!("evict {}", scenario.name))?;
-            }
-            if let (Power::Kubelet, true) = (power, has_message_from_log(&scenario.pod)) {
-                self.prevent_removal(&pods[&name(scenario)])?;
             }
             self.delete(scenario).await
         });
@@ -184,6 +184,11 @@ impl Half<'_> {
             seen = pods;
             sleep(POLL).await;
         }
+        let removed: Vec<_> = kept.iter().filter(|log| !log.exists()).collect();
+        ensure!(
+            removed.is_empty(),
+            "the kubelet could remove {removed:#?}, so that its results are random"
+        );
         let events = self.events().await?;
         let outcome = |scenario: &Scenario| {
             let of = |pods: &BTreeMap<String, Value>| pods[&name(scenario)].clone();
@@ -288,12 +293,6 @@ impl Half<'_> {
     fn path_of(&self, scenario: &Scenario) -> String {
         self.path(&format!("pods/{}", name(scenario)))
     }
-}
-
-/// Whether a termination message comes from a container's log.
-fn has_message_from_log(pod: &Value) -> bool {
-    let mut containers = pod["spec"]["containers"].as_array().into_iter().flatten();
-    containers.any(|container| container["terminationMessagePolicy"] == "FallbackToLogsOnError")
 }
 
 /// Only the finalizer keeps it.

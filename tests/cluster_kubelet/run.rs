@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use testbed::{control_plane::ControlPlane, kubelet::Kubelet, stage::Stage};
+use testbed::{control_plane::ControlPlane, kubelet::Kubelet, mounts, stage::Stage};
 use tokio::try_join;
 
 use crate::{
@@ -36,6 +36,8 @@ pub async fn run(scenarios: &[Scenario]) -> Result<Report> {
     let before = Machine::look();
     let plane = ControlPlane::start().await?;
     let stage = Stage::set_for_a_kubelet(Box::new(plane), NODE).await?;
+    // The kubelet's mount namespace has to see the mounts that protect logs.
+    mounts::share(&stage.starter.dirs().pod_logs_dir)?;
     let kubelet = Kubelet::start(&stage).await?;
     let sweeps = Sweeps::watch(&stage.starter.dirs().pod_logs_dir)?;
     let of = |namespace| Half {

@@ -1,6 +1,6 @@
 //! Evictions by the node, with a kubelet or the agent.
 
-use std::fs;
+use std::{collections::BTreeMap, fs, path::PathBuf};
 
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -31,7 +31,6 @@ impl Half<'_> {
         let volume = volumes.join(eviction.volume);
         match power {
             Power::Kubelet => {
-                self.prevent_removal(&pod)?;
                 let file = volume.join("much");
                 fs::write(&file, vec![b'x'; EXCESS]).with_context(|| format!("write {}", file.display()))?;
             }
@@ -56,23 +55,27 @@ impl Half<'_> {
         Ok(())
     }
 
-    /// Prevents a kubelet from removing a pod's containers and logs. It removes dead containers of evicted and deleted pods at
+    /// Prevents a kubelet from removing the containers and logs of pods. It removes dead containers of terminating pods at
     /// its next relist, one each second. If that is before it has read their exit or logs, these are lost, so that its results
     /// would be random.
     ///
     /// It removes the log first and then the container. A log that is a mount point cannot be removed.
-    pub(super) fn prevent_removal(&self, pod: &Value) -> Result<()> {
-        let logs = self.stage.starter.dirs().logs(&self.identity(pod)?);
-        let mounted = mounts::below(&logs)?;
-        for container in pod["spec"]["containers"].as_array().into_iter().flatten() {
-            let name = container["name"].as_str().context("a container without a name")?;
-            let log = logs.join(name).join("0.log");
-            // A container that was never created has none.
-            if log.exists() && !mounted.contains(&log) {
-                mounts::bind(&log, &log)?;
+    ///
+    /// Returns these logs.
+    pub(super) fn prevent_removal(&self, pods: &BTreeMap<String, Value>) -> Result<Vec<PathBuf>> {
+        let mut kept = Vec::new();
+        for pod in pods.values() {
+            let logs = self.stage.starter.dirs().logs(&self.identity(pod)?);
+            let Ok(containers) = fs::read_dir(&logs) else { continue };
+            for container in containers {
+                for log in fs::read_dir(container?.path())? {
+                    let log = log?.path();
+                    mounts::bind(&log, &log)?;
+                    kept.push(log);
+                }
             }
         }
-        Ok(())
+        Ok(kept)
     }
 
     fn identity(&self, pod: &Value) -> Result<Identity> {
