@@ -68,6 +68,18 @@ impl FileSystem {
         self.listed.as_ref().map(|(dir, _)| dir.as_path())
     }
 
+    /// Completed and started writes to its device. `None` if the device is detached.
+    ///
+    /// A file system leaves `/sys/fs` before its last writes (ext4: `ext4_put_super`).
+    pub fn writes(&self, sys_block: &Path) -> Option<(u64, u64)> {
+        let sys = sys_block.parent().unwrap_or(sys_block);
+        let (major, minor) = self.device;
+        let text = fs::read_to_string(sys.join(format!("dev/block/{major}:{minor}/stat"))).ok()?;
+        // Documentation/block/stat.rst
+        let field = |nth| text.split_whitespace().nth(nth)?.parse().ok();
+        Some((field(4)?, field(8)?))
+    }
+
     /// Whether `now`, read later from the same device number, shows that this file system is no longer active: another disk has
     /// the number, and the kernel lists another file system or none. False where the kernel does not say it.
     pub fn is_replaced(&self, now: &Self) -> bool {

@@ -13,8 +13,8 @@ use std::{
 
 use nix::mount::{MntFlags, umount, umount2};
 use pod_teardown::{
-    node::{fault::Cause, pod_dir::PodDir},
-    teardown::volumes::{mapped_pods, tear_down_approved, tear_down_volumes},
+    node::{effects::Effects, fault::Cause, pod_dir::PodDir},
+    teardown::volumes::{mapped_pods, storage::Storage, tear_down_approved, tear_down_volumes},
 };
 use testbed::drivers::{
     Behavior, CsiCall,
@@ -461,6 +461,46 @@ fn volume_with_a_file_open_on_a_detached_mount_may_not_be_detached_from_the_node
             node.restart();
         }
         drop(open);
+        node.is_torn_down_soon().await;
+        node.assert_clean();
+        nothing_is_mounted(node);
+    });
+}
+
+#[test]
+fn volume_stays_in_use_until_the_last_writes_of_its_detached_file_system_are_done() {
+    let _crowd = no_forks();
+    const VOLUME: Pv<'_> = Pv {
+        name: "pv-last-writes",
+        handle: "vol/last-writes",
+        ..PV
+    };
+    const VOLUME_IN_USE: &str = "kubernetes.io/csi/csi.example.com^vol/last-writes";
+    on_node(Known::with(&[VOLUME_IN_USE]), async |node| {
+        let staging = on_device(node, &VOLUME);
+        let open = open_on_detached_mount(node, &staging);
+        let device = open.metadata().unwrap().dev();
+        node.fails().await;
+        // The kernel's numbers at a moment when the file system is no longer listed and its device is still written.
+        let sys = node.space.outside.join("sys");
+        let (major, minor) = (nix::sys::stat::major(device), nix::sys::stat::minor(device));
+        let stat = sys.join("devices/loop/stat");
+        fs::create_dir_all(sys.join("dev/block")).unwrap();
+        symlink("../../devices/loop", sys.join(format!("dev/block/{major}:{minor}"))).unwrap();
+        write(&stat, "0 0 0 0 5 0 40 0 1 0 0 0 0 0 0 0 0");
+        drop(open);
+        let storage = Arc::into_inner(std::mem::replace(
+            &mut node.storage,
+            node.space.storage(&Effects::ungated()),
+        ));
+        node.storage = Arc::new(Storage {
+            sys_block: sys.join("block"),
+            ..storage.unwrap()
+        });
+        let text = node.fails().await;
+        assert!(text.contains("still written"), "{text}");
+        assert_eq!(node.known.has_in_use(), [VOLUME_IN_USE]);
+        write(&stat, "0 0 0 0 6 0 48 0 0 0 0 0 0 0 0 0 0");
         node.is_torn_down_soon().await;
         node.assert_clean();
         nothing_is_mounted(node);

@@ -3,7 +3,10 @@
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
+
+use tokio::time::sleep;
 
 use super::{
     super::super::{
@@ -22,6 +25,9 @@ use crate::{
     node::{dirs::Dir, effects::Outcome, fault::Fault, mounts::Mount, namespaces, superblock::FileSystem},
     teardown::on_disk::DiskReport,
 };
+
+/// A device without writes for so long is written no more.
+const QUIET: Duration = Duration::from_secs(1);
 
 /// Unstages the volume, unless another pod uses it, and allows its detach. `except` is the use that ends now. `known` are paths
 /// where the volume may be staged, regardless of their files. The caller holds the volume's lock.
@@ -199,7 +205,10 @@ async fn unstage(
         return Err(fault_of(VERB, global, &why));
     }
     report.unmounted += mounted.len();
-    check_inactive(storage, global, file_systems).await?;
+    let left = check_inactive(storage, global, file_systems).await?;
+    if !unstaged.is_empty() {
+        check_unwritten(storage, global, &left).await?;
+    }
     storage.journal.set_unstaged(global, Vec::new());
     Ok(report)
 }
@@ -234,37 +243,55 @@ async fn check_no_other_mounts(storage: &Arc<Storage>, global: &Path, mounted: &
 
 /// Checks that the file systems are active nowhere, so that the volume may be detached. Another mount namespace may still have
 /// one mounted, with the same device and mostly the same end of its path. A detached mount is in no mount table.
+///
+/// Returns those whose device number no other disk is known to have.
 async fn check_inactive(
     storage: &Arc<Storage>,
     global: &Path,
     file_systems: Vec<FileSystem>,
-) -> Result<(), Vec<Fault>> {
+) -> Result<Vec<FileSystem>, Vec<Fault>> {
     let staging = global.to_owned();
-    let kept_by = storage.try_work("mount namespaces", move |storage| {
-        let (mut devices, mut active) = (Vec::new(), None);
-        for then in &file_systems {
+    let checked = storage.try_work("mount namespaces", move |storage| {
+        let (mut left, mut active) = (Vec::new(), None);
+        for then in file_systems {
             let now = FileSystem::on(then.device, &storage.sys_block)?;
             if !then.is_replaced(&now) {
-                devices.push(then.device);
+                left.push(then);
                 active = active.or(now.active().map(Path::to_owned));
             }
         }
+        let devices: Vec<_> = left.iter().map(|it| it.device).collect();
         if let Some(holder) = namespaces::find_mounting_process(&storage.proc, &devices, storage.below_root(&staging))? {
-            return Ok(Some(format!(
+            return Ok(Err(format!(
                 "its file system is still mounted in the mount namespace of {holder}; it may be detached once that has ended \
                  or has unmounted it"
             )));
         }
-        Ok(active.map(|active| {
-            format!(
+        Ok(match active {
+            None => Ok(left),
+            Some(active) => Err(format!(
                 "its file system is still active, by {}, though no mount table shows it: a process has a file open on a mount \
                  that was detached (umount -l); it may be detached from the node once that process has ended",
                 active.display()
-            )
-        }))
+            )),
+        })
     });
-    match kept_by.await? {
-        None => Ok(()),
-        Some(why) => Err(fault_of(VERB, global, &why)),
+    checked.await?.map_err(|why| fault_of(VERB, global, &why))
+}
+
+/// Checks that the kernel has finished the last writes of file systems that were still active at an earlier attempt. Those of a
+/// driver's unmount are finished when the driver returns.
+async fn check_unwritten(storage: &Storage, global: &Path, file_systems: &[FileSystem]) -> Result<(), Vec<Fault>> {
+    let writes = || {
+        let writes = file_systems.iter().map(|it| it.writes(&storage.sys_block));
+        writes.collect::<Vec<_>>()
+    };
+    let before = writes();
+    sleep(QUIET).await;
+    let now = writes();
+    if before == now && now.iter().flatten().all(|&(_, in_flight)| in_flight == 0) {
+        return Ok(());
     }
+    let why = "its device was still written a moment ago; it will be looked at again";
+    Err(fault_of(VERB, global, &why))
 }
