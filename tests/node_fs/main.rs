@@ -11,6 +11,7 @@
 mod cgroups;
 mod crowd;
 mod csi;
+mod csi_detached;
 mod csi_users;
 mod data;
 mod dirs;
