@@ -101,7 +101,7 @@ pub fn complete(flags: &NodeFlags, root: &Path, proc: &Path) -> NodeFlags {
     };
     let known = || peek::kubelet(&flags.state_dir, &Identity::read(root)).filter(is_there);
     let seen = || {
-        start::read_only_kubelet(proc)
+        start::read_single_kubelet(proc)
             .filter(KubeletStart::serves_node)
             .or_else(known)
     };

@@ -197,7 +197,7 @@ fn is_dots(name: &[u8]) -> bool {
     name == b"." || name == b".."
 }
 
-// === impl Place ===
+// === impl Location ===
 
 impl Location {
     /// Compares mounts by ID if known: a btrfs subvolume has its own device number on its parent's mount.

@@ -15,7 +15,7 @@ pub struct Identity {
 
 /// The Node object names another machine.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the node's {what} is {node:?}, this machine's is {}", .here.as_deref().unwrap_or("unknown"))]
+#[error("the Node's {what} is {node:?}, this machine's is {}", .here.as_deref().unwrap_or("unknown"))]
 pub struct IdentityMismatch {
     /// The ID that differs.
     pub what: &'static str,
@@ -123,7 +123,7 @@ mod tests {
             assert_eq!(here.matches(machine_id, uuid), Ok(()), "{machine_id} {uuid}");
         }
         let text = here.matches("abd", "12-ab").unwrap_err().to_string();
-        assert_eq!(text, "the node's machineID is \"abd\", this machine's is abc");
+        assert_eq!(text, "the Node's machineID is \"abd\", this machine's is abc");
         assert_eq!(here.matches("abc", "34").unwrap_err().what, "systemUUID");
     }
 
@@ -132,6 +132,6 @@ mod tests {
         let here = Identity::default();
         assert_eq!(here.matches("", ""), Ok(()));
         let text = here.matches("abc", "").unwrap_err().to_string();
-        assert_eq!(text, "the node's machineID is \"abc\", this machine's is unknown");
+        assert_eq!(text, "the Node's machineID is \"abc\", this machine's is unknown");
     }
 }

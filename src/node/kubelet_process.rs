@@ -2,7 +2,7 @@
 //!
 //! A process is judged by facts that it cannot fake: capabilities, namespaces, mounts and sockets. Its name and its command line
 //! only make it a candidate. A failed walk through its own root file system proves nothing. A process of any name is a kubelet if
-//! it listens on a socket below our kubelet's directory that only a kubelet has.
+//! it listens on a socket that only a kubelet has, below the kubelet's root directory.
 
 use std::{
     fs, io,
@@ -50,7 +50,7 @@ pub fn find(proc: &Path, local: &LocalKubelet) -> io::Result<Vec<KubeletProcess>
     }
     match collect(&pids, |pid| by_socket(proc, pid, &listeners, local)) {
         Ok(found) if found.is_empty() => named,
-        // A process may be closed even to root. It may be a kubelet of ours only if one listens below our directory.
+        // A process may be closed even to root. It may be this node's kubelet only if one listens below the kubelet's root directory.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied && !evidence::is_below(&listeners, local) => {
             named
         }
@@ -107,7 +107,7 @@ fn by_socket(proc: &Path, pid: i32, listeners: &Listeners, local: &LocalKubelet)
 fn by_name(proc: &Path, pid: i32, local: &LocalKubelet) -> io::Result<Option<KubeletProcess>> {
     let dir = proc.join(pid.to_string());
     let Some(kind) = kind(&dir)? else { return Ok(None) };
-    // First of all: a kubelet mounts, so a process that cannot mount is no kubelet, even with a kubelet's name and arguments.
+    // Checked first: a kubelet mounts, so a process that cannot mount is no kubelet, even with a kubelet's name and arguments.
     if !rights::may_mount(proc, &dir) {
         return Ok(None);
     }

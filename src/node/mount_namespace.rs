@@ -86,7 +86,7 @@ fn judge(
     init: io::Result<Namespace>,
 ) -> MountNamespace {
     match (ours, runtime, init) {
-        (Err(error), _, _) => MountNamespace::Unknown(format!("our own cannot be read: {error}")),
+        (Err(error), _, _) => MountNamespace::Unknown(format!("the agent's cannot be read: {error}")),
         (Ok(ours), Ok(runtime), Ok(init)) if ours != runtime && ours == init => {
             MountNamespace::Other(NamespaceOwner::IsolatedRuntime { pid })
         }

@@ -186,7 +186,7 @@ impl Mounts {
     }
 }
 
-// === impl Known ===
+// === impl Cache ===
 
 impl Cache {
     fn is_recent(&self) -> bool {

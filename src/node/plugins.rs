@@ -17,7 +17,7 @@ pub use registry::{Registered, Registrars, Registry};
 pub use unavailable::DriverUnavailable;
 
 /// Generated from the files in `proto`.
-#[allow(missing_docs, reason = "the protocols' own words")]
+#[allow(missing_docs, reason = "documented in the protocols")]
 #[allow(clippy::all, clippy::pedantic, reason = "generated")]
 mod wire {
     include!(concat!(env!("OUT_DIR"), "/drivers.rs"));

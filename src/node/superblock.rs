@@ -81,7 +81,7 @@ impl FileSystem {
     }
 
     /// Whether `now`, read later from the same device number, shows that this file system is no longer active: another disk has
-    /// the number, and the kernel lists another file system or none. False where the kernel does not say it.
+    /// the number, and the kernel lists another file system or none. False if the kernel does not show it.
     pub fn is_replaced(&self, now: &Self) -> bool {
         let other_disk = self.disk.zip(now.disk).is_some_and(|(then, now)| then != now);
         other_disk && self.listed.is_some() && self.listed != now.listed

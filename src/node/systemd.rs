@@ -169,7 +169,7 @@ async fn stop_on(connection: &Connection, unit: &str, queued: QueuedJob) -> zbus
     loop {
         let end = match ends.next().await {
             Some(end) => end?,
-            None => return Err(zbus::Error::Failure("the connection has ended".to_owned())),
+            None => return Err(zbus::Error::Failure("the connection was closed".to_owned())),
         };
         let (_, ended, _, result): (u32, OwnedObjectPath, String, String) = end.body().deserialize()?;
         if ended == job {

@@ -49,7 +49,7 @@ pub struct Threads {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NotDone {
     /// All slots are taken.
-    #[error("too many other calls on this node hang; it runs when one of them returns")]
+    #[error("too many other calls on this node hang; this one runs after one of them returns")]
     NoFreeThread,
     /// It panicked, or the agent is stopping.
     #[error("it was aborted")]

@@ -30,7 +30,7 @@ pub async fn with_holders(storage: &Arc<Storage>, failure: Failure) -> Failure {
         Ok(found) => found,
         Err(faults) => {
             let why = faults.first().map(ToString::to_string).unwrap_or_default();
-            return with(failure, &format!("who holds {path:?} cannot be read: {why}"));
+            return with(failure, &format!("cannot read the holders of {path:?}: {why}"));
         }
     };
     let mut failure = failure;

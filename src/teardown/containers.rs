@@ -13,7 +13,7 @@ use super::{
     NOT_KILLED, busy,
     hooks::{self, HookError, HookTarget},
     late::{LATE, report_if_late},
-    stop::{MIN_STOP, Stop, Stopped, passed},
+    stop::{MIN_STOP, Stop, Stopped, wait_for_deadline},
 };
 use crate::{
     clock::pauses,
@@ -236,7 +236,7 @@ impl Stop<'_> {
             biased;
             () = std::future::ready(()), if deadline <= Instant::now() => Err(HookError::NoTime),
             result = run => result,
-            () = passed(self.deadline.clone()) => Err(HookError::Overrun),
+            () = wait_for_deadline(self.deadline.clone()) => Err(HookError::Overrun),
         };
         checkpoint::after(HOOK, &container.name);
         if let Err(HookError::Blocked(blocked) | HookError::Runtime(GrpcError::Blocked { blocked, .. })) = result {
@@ -291,7 +291,7 @@ impl Stop<'_> {
         }));
         tokio::select! {
             biased;
-            () = passed(self.deadline.clone()) => true,
+            () = wait_for_deadline(self.deadline.clone()) => true,
             ended = ends => ended.into_iter().all(|ended| ended),
         }
     }

@@ -19,7 +19,7 @@ use crate::{
 #[derive(Debug, Error)]
 pub enum HookError {
     /// The command exited with another code than 0.
-    #[error("exec ended with exit code {0}")]
+    #[error("exec exited with code {0}")]
     ExitCode(i32),
     /// The runtime could not run it.
     #[error(transparent)]
@@ -31,7 +31,7 @@ pub enum HookError {
     #[error(transparent)]
     Blocked(EffectsBlocked),
     /// The grace period expired before the hook finished.
-    #[error("still running when the grace period ended")]
+    #[error("still running when the grace period expired")]
     Overrun,
     /// The grace period expired before the hook started.
     #[error("skipped: the grace period has no time left")]
@@ -55,7 +55,7 @@ pub struct HookTarget {
 impl From<HttpHookError> for HookError {
     fn from(error: HttpHookError) -> Self {
         match error {
-            HttpHookError::Blocked(held) => Self::Blocked(held),
+            HttpHookError::Blocked(blocked) => Self::Blocked(blocked),
             other => Self::Http(other),
         }
     }

@@ -75,7 +75,13 @@ pub async fn send(
 ) -> Result<Sent, Failure> {
     let view = update.view;
     // This does not show that the object is deleted.
-    let unknown = || Failure::new(Step::Status, "", "the object has not been seen since its end began");
+    let unknown = || {
+        Failure::new(
+            Step::Status,
+            "",
+            "the object has not been seen since its termination began",
+        )
+    };
     let object = view.object.as_ref().ok_or_else(unknown)?;
     let exits = context.journal.exits(&view.pod.uid);
     let observed = &recorded_exits::with_exits(update.observed, &exits);

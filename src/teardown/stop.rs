@@ -53,7 +53,7 @@ pub(super) struct Stopped {
 
 impl Stop<'_> {
     /// Stops everything. Returns all failures: none prevents the stop of another container.
-    pub async fn everything(&self) -> Vec<Failure> {
+    pub async fn stop_all(&self) -> Vec<Failure> {
         let stopped = async {
             if self.observed.running().next().is_some() {
                 // A checkpoint may have left the pod frozen: it would get neither a hook nor a stop signal.
@@ -77,7 +77,7 @@ impl Stop<'_> {
         tokio::select! {
             biased;
             failures = stopped => failures,
-            never = self.thaw() => match never {},
+            never = self.thaw_after_kill() => match never {},
         }
     }
 
@@ -118,8 +118,8 @@ impl Stop<'_> {
     }
 
     /// Thaws the pod after the runtime has sent its SIGKILL: a frozen process does not exit.
-    async fn thaw(&self) -> Infallible {
-        passed(self.deadline.clone()).await;
+    async fn thaw_after_kill(&self) -> Infallible {
+        wait_for_deadline(self.deadline.clone()).await;
         sleep(AFTER_KILL).await;
         self.thaw_now("Frozen processes thawed for their SIGKILL").await;
         std::future::pending().await
@@ -152,7 +152,7 @@ impl Stop<'_> {
 }
 
 /// Returns when the deadline has passed, even if it changes meanwhile.
-pub async fn passed(mut deadline: watch::Receiver<Instant>) {
+pub async fn wait_for_deadline(mut deadline: watch::Receiver<Instant>) {
     loop {
         let at = *deadline.borrow_and_update();
         tokio::select! {

@@ -164,7 +164,7 @@ async fn late_exit_code_is_reported() {
     node.pod_without_object("web", |pod| drop(pod.container("main").ends_after_term(secs(1), -1)));
     node.start().await;
     node.delete("web", None).await;
-    node.wait_blocked("web", "how it ended cannot be read").await;
+    node.wait_blocked("web", "its exit code cannot be read").await;
     node.cri
         .change(|world| world.containers.values_mut().for_each(|it| it.exit_code = 0));
     wait_until("the API shows its end", async || {

@@ -375,7 +375,7 @@ async fn failing_dra_driver_blocks_its_pod_and_not_claims_of_other_drivers() {
             }
             _ => {
                 bad.passes_over(&claim_uid("gpu"));
-                "does not mention it"
+                "the driver's answer lacks it"
             }
         };
         node.start().await;

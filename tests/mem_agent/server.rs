@@ -127,8 +127,11 @@ async fn state_neither_in_the_api_nor_in_the_journal_is_not_cleaned() {
     node.cri.allow_everything();
     inject_fault(&node, Fault::status(503).verb("patch").resource("pods/status"));
     node.delete("web", None).await;
-    node.wait_blocked("web", "how the containers ended is on no disk yet")
-        .await;
+    node.wait_blocked(
+        "web",
+        "until the journal on disk has recorded the exits of the containers",
+    )
+    .await;
     sleep(secs(300)).await;
     assert!(paths.iter().all(|path| path.exists()));
     fs::rename(&blocked, node.path("away")).unwrap();

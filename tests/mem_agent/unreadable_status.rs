@@ -92,7 +92,7 @@ async fn exit_that_is_readable_after_retries_is_reported() {
     let node = init_and_main().await;
     node.cri.fault_of(Read::ContainerStatus, "main", broken());
     node.delete("web", None).await;
-    node.wait_blocked("web", "how it ended cannot be read").await;
+    node.wait_blocked("web", "its exit code cannot be read").await;
     let trace = node.trace("web").await.unwrap();
     assert!(
         trace

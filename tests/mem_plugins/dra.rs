@@ -81,7 +81,7 @@ async fn only_claims_in_the_answer_without_error_are_unprepared() {
     let expected = Unprepared {
         claims: results([
             ("c1", Err("device is busy")),
-            ("c2", Err("the driver's answer does not mention it")),
+            ("c2", Err("the driver's answer lacks it")),
             ("c3", Ok(())),
         ]),
         unknown: vec!["stranger".to_owned()],

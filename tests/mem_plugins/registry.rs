@@ -205,7 +205,7 @@ async fn driver_with_another_version_is_reported_and_not_called() {
     registry.registered[0].kind = Kind::Dra;
     let unavailable = registry.dra(DRIVER).await.unwrap_err();
     assert!(
-        unavailable.why.contains("it speaks only [\"v2.DRAPlugin\"]"),
+        unavailable.why.contains("it supports only [\"v2.DRAPlugin\"]"),
         "{unavailable}"
     );
     registry.registered[0].versions.push("v1.DRAPlugin".to_owned());

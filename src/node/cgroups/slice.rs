@@ -31,14 +31,14 @@ pub(super) async fn stop(systemd: &Systemd, pod: &PodCgroup, effects: &Effects) 
     let cause = match stopped {
         Ok(Ok(Ok(outcome))) => return Ok(outcome),
         Ok(Ok(Err(error))) => Cause::Systemd(format!(
-            "systemd cannot be asked over D-Bus: {error}; look at `systemctl status dbus`, and whether \
-             --cgroup-driver is the kubelet's"
+            "cannot call systemd over D-Bus: {error}; check `systemctl status dbus`, and that --cgroup-driver is \
+             the kubelet's"
         )),
         Ok(Err(blocked)) => blocked.into(),
         Err(_) => {
             systemd.disconnect().await;
             Cause::Systemd(format!(
-                "systemd has not stopped it within {LIMIT:?}; look at `systemctl list-jobs` and \
+                "systemd has not stopped it within {LIMIT:?}; check `systemctl list-jobs` and \
                  `systemctl status {unit}`"
             ))
         }

@@ -1,4 +1,4 @@
-//! Facts that only a kubelet shows. A process whose name begins with `kubelet` is one if it shows any of them.
+//! Evidence that only a kubelet shows. A process whose name begins with `kubelet` is one if it shows any of them.
 
 use std::{
     collections::BTreeSet,
@@ -44,12 +44,12 @@ pub(super) fn is_shown(dir: &Path, arguments: &Arguments<'_>, local: &LocalKubel
     listens().map_err(|error: io::Error| fault::errno(&error))
 }
 
-/// All sockets of our network namespace on which only a kubelet listens. A kubelet is in the host's network namespace, as we are.
+/// All sockets of the agent's network namespace on which only a kubelet listens. Kubelet and agent are in the host's.
 pub(super) fn listeners(proc: &Path) -> io::Result<Listeners> {
     sockets::listening(&proc.join("self/net"), &SOCKETS)
 }
 
-/// Whether one of these sockets has the path of one below our kubelet's directory. Walks nothing.
+/// Whether one of these sockets has a path below the kubelet's root directory. Walks nothing.
 pub(super) fn is_below(listeners: &Listeners, local: &LocalKubelet) -> bool {
     let root = &local.root;
     let mut roots = listeners.values().filter_map(|path| path.ancestors().nth(2));
@@ -63,7 +63,7 @@ pub(super) fn roots(dir: &Path, listeners: &Listeners) -> io::Result<Vec<PathBuf
     Ok(roots.into_iter().map(Path::to_owned).collect())
 }
 
-/// Whether its `--config` is a kubelet's. What cannot be read is none.
+/// Whether its `--config` is a kubelet's. An unreadable one is not.
 pub(super) fn is_configured(dir: &Path, arguments: &Arguments<'_>) -> bool {
     #[derive(Deserialize)]
     struct Document {

@@ -1,4 +1,4 @@
-//! What a process is by its name, and whether it has exited.
+//! The kind of a process by its name, and whether it has exited.
 
 use std::{
     fs,
@@ -25,7 +25,7 @@ const WRAPPERS: [(&str, &[&[u8]]); 10] = [
     ("edged", &[]),
 ];
 
-/// What a process is by its name.
+/// The kind of a process by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Kubelet,
@@ -61,7 +61,7 @@ pub(super) fn kind(dir: &Path) -> io::Result<Option<Kind>> {
     Ok(holder.map(|(_, by)| Kind::Wrapper(by)))
 }
 
-/// A process without any thread left but a zombie, or none at all.
+/// Whether the process has no thread left, or only a zombie.
 pub(super) fn has_exited(dir: &Path) -> bool {
     let Ok(tasks) = fs::read_dir(dir.join("task")) else {
         return !dir.exists();

@@ -1,7 +1,7 @@
-//! Finds out whether a kubelet process works on our pods.
+//! Determines whether a kubelet process works on this node's pods.
 //!
 //! It walks the root file system of that process, which may contain anything: symlink loops, mounts of a dead server. So the walk
-//! has a thread of its own, which is abandoned when it hangs. A failed walk through a foreign root proves nothing.
+//! has its own thread, which is abandoned when it hangs. A failed walk through a foreign root proves nothing.
 
 use std::{
     collections::BTreeMap,
@@ -31,7 +31,7 @@ use crate::node::{fault, mounts::MountTable};
 
 /// Root of the host: the agent runs in the host's mount namespace, or refuses to run.
 const HOST: &str = "/";
-/// A walk that takes longer hangs. It is less than the age at which a probe of all processes expires.
+/// Longer walks count as hanging. It is less than the age at which a probe of all processes expires.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Threads that may hang at a time.
 const MAX_HANGING: usize = 8;
@@ -161,7 +161,7 @@ fn running_walks() -> MutexGuard<'static, BTreeMap<Process, Arc<AtomicBool>>> {
     RUNNING_WALKS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Start time of the process: a pid is used again.
+/// Start time of the process: PIDs are reused.
 fn started(dir: &Path) -> Vec<u8> {
     let stat = fs::read(dir.join("stat")).unwrap_or_default();
     let after_name = stat.iter().rposition(|&byte| byte == b')').map_or(0, |at| at + 1);
@@ -169,10 +169,10 @@ fn started(dir: &Path) -> Vec<u8> {
     fields.nth(20).unwrap_or_default().to_owned()
 }
 
-// === impl Question ===
+// === impl Input ===
 
 impl Input {
-    /// Why it counts, and whether its configuration is a kubelet's where that has to be known.
+    /// Why it counts, and whether its configuration is a kubelet's (read only if needed).
     fn answer(&self, is_here: &AtomicBool) -> Result<Option<(MatchReason, bool)>, WalkError> {
         let arguments = Arguments(&self.arguments);
         let Some(why) = self.works_here(is_here)? else {
@@ -240,7 +240,7 @@ impl Input {
         }
     }
 
-    /// Whether the root directory at `path` is ours.
+    /// Whether the root directory at `path` is the agent's `--kubelet-root`.
     fn is_ours(&self, base: &OwnedFd, path: &Path, here: bool) -> Result<bool, WalkError> {
         let local = &self.local.root;
         let (Some(our_root), Some(our_pods)) = (root::ours(local.path()), root::ours(local.pods())) else {

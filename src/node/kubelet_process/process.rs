@@ -6,7 +6,7 @@ use nix::errno::Errno;
 
 use crate::{model::foreign::ForeignText, node::kubelet_root::KubeletRoot};
 
-/// A kubelet that works, or may work, on our pods.
+/// A kubelet that works, or may work, on this node's pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KubeletProcess {
     /// Its process id.
@@ -15,31 +15,31 @@ pub struct KubeletProcess {
     pub command: ForeignText,
     /// Why it counts.
     pub why: MatchReason,
-    /// Whether it is a program that holds a kubelet among other things.
+    /// Whether it is a program that embeds a kubelet, such as k3s.
     pub is_wrapper: bool,
 }
 
-/// Why a kubelet counts as one of ours.
+/// Why a kubelet counts as this node's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MatchReason {
-    /// Its directory is ours.
+    /// Its root directory is the agent's `--kubelet-root`.
     SameDirectory,
-    /// It has another directory on this machine, and the same runtime as far as it says: it may be this node's.
+    /// It has another root directory on this machine, and names no other runtime: it may be this node's.
     SameNode,
     /// Its directory could not be read, so it counts.
     Unreadable(Errno),
-    /// It holds a kubelet on this machine whose directory is not on its command line, so it counts.
+    /// It embeds a kubelet whose root directory is not on its command line, so it counts.
     UnknownDirectory,
 }
 
 /// Paths and address of this node's kubelet.
 #[derive(Debug, Clone)]
 pub struct LocalKubelet {
-    /// Our kubelet's directory.
+    /// The kubelet's root directory.
     pub root: KubeletRoot,
-    /// Our runtime's socket.
+    /// The runtime's socket.
     pub runtime: PathBuf,
-    /// Address of our kubelet's healthz endpoint, if it has one.
+    /// Address of the kubelet's healthz endpoint, if it has one.
     pub healthz: Option<SocketAddr>,
 }
 

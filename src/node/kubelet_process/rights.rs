@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 /// The capability by which file systems are mounted.
 const CAP_SYS_ADMIN: u32 = 21;
 
-/// Whether the process may mount in our user namespace: it has `CAP_SYS_ADMIN` and is in that namespace. `true` when either fact
+/// Whether the process may mount in the agent's user namespace: it has `CAP_SYS_ADMIN` and is in that namespace. `true` if either
 /// cannot be read.
 pub(super) fn may_mount(proc: &Path, dir: &Path) -> bool {
     let status = fs::read(dir.join("status")).unwrap_or_default();

@@ -26,7 +26,7 @@ pub(super) fn base(dir: &Path, path: &Path) -> Result<OwnedFd, Errno> {
     openat(AT_FDCWD, &dir.join(name), DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())
 }
 
-/// Opens `path` below it. Symlinks are resolved as that process sees them, not as we do.
+/// Opens `path` below it. Symlinks are resolved as that process sees them, not as the agent does.
 pub(super) fn open(base: impl AsFd, path: &Path, flags: OFlag) -> Result<OwnedFd, Errno> {
     let resolve = if path.is_absolute() {
         ResolveFlag::RESOLVE_IN_ROOT
@@ -45,13 +45,13 @@ pub(super) fn identity(base: impl AsFd, path: &Path) -> Result<File, Errno> {
     identity_of(open(base, path, DIRECTORY)?)
 }
 
-/// The same of an open directory.
+/// Device and inode of an open directory.
 pub(super) fn identity_of(dir: impl AsFd) -> Result<File, Errno> {
     let found = fstat(dir)?;
     Ok((found.st_dev, found.st_ino))
 }
 
-/// The same of a path of our own.
+/// Device and inode of a path in the agent's own root file system.
 pub(super) fn ours(path: &Path) -> Option<File> {
     fs::metadata(path).ok().map(|found| (found.dev(), found.ino()))
 }

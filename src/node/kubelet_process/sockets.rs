@@ -38,7 +38,7 @@ pub(super) fn inodes(dir: &Path) -> io::Result<BTreeSet<u64>> {
     Ok(inodes)
 }
 
-/// Paths of those of these sockets that the process has.
+/// Paths of the listening sockets that the process has, of those whose path has one of these ends.
 pub(super) fn owned(dir: &Path, listeners: &Listeners, ends: &[&str]) -> io::Result<Vec<PathBuf>> {
     let mut paths = Vec::new();
     each(dir, |descriptor, inode| {
@@ -50,8 +50,8 @@ pub(super) fn owned(dir: &Path, listeners: &Listeners, ends: &[&str]) -> io::Res
     Ok(paths)
 }
 
-/// The path on which this socket of the process listens, by the socket itself; `None` if the socket cannot be had, `Some(None)` if
-/// it does not listen on a path.
+/// The path on which this socket of the process listens, by the socket itself; `None` if the socket cannot be duplicated,
+/// `Some(None)` if it does not listen on a path.
 fn listens_at(dir: &Path, descriptor: RawFd, inode: u64) -> Option<Option<PathBuf>> {
     let pid = Pid::from_raw(dir.file_name()?.to_str()?.parse().ok()?)?;
     let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
@@ -66,7 +66,7 @@ fn listens_at(dir: &Path, descriptor: RawFd, inode: u64) -> Option<Option<PathBu
     Some(at.and_then(|at| at.as_pathname().map(Path::to_owned)))
 }
 
-/// Calls `with` for each socket of a process, with descriptor and inode; for none when it has exited.
+/// Calls `with` for each socket of a process, with descriptor and inode. An exited process has none.
 fn each(dir: &Path, mut with: impl FnMut(RawFd, u64)) -> io::Result<()> {
     let entries = match fs::read_dir(dir.join("fd")) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),

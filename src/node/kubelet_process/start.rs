@@ -1,4 +1,4 @@
-//! Flags of a kubelet that the agent needs, too, from its command line.
+//! Flags on a kubelet's command line that the agent uses as well.
 
 use std::{
     fs,
@@ -58,9 +58,9 @@ pub struct Settings {
     pub resolved_root: PathBuf,
     /// The runtime's socket.
     pub runtime: PathBuf,
-    /// `--cgroup-driver`, or what the kubelet's configuration says of it.
+    /// `--cgroup-driver`, or its value in the kubelet's configuration.
     pub cgroup_driver: Option<String>,
-    /// `--cgroup-root`, or what the kubelet's configuration says of it.
+    /// `--cgroup-root`, or its value in the kubelet's configuration.
     pub cgroup_root: String,
     /// The port of the kubelet's healthz; 0 for none.
     pub healthz_port: u16,
@@ -68,7 +68,7 @@ pub struct Settings {
     pub node_name: String,
 }
 
-/// A setting of the kubelet that is not the agent's.
+/// A setting in which the kubelet and the agent differ.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
     /// What differs.
@@ -80,9 +80,9 @@ pub struct Difference {
 /// The kubelet's default for `--root-dir`.
 pub const DEFAULT_ROOT: &str = "/var/lib/kubelet";
 
-/// Flags of the only kubelet process in our mount namespace; `None` with none or several. A program that runs a kubelet inside has
-/// no such flags.
-pub fn read_only_kubelet(proc: &Path) -> Option<KubeletStart> {
+/// Flags of the only kubelet process in the agent's mount namespace; `None` with none or several. A program that embeds a kubelet
+/// has no such flags.
+pub fn read_single_kubelet(proc: &Path) -> Option<KubeletStart> {
     let pids = fs::read_dir(proc).ok()?.flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     let has_a_name = |pid: &i32| matches!(kind(&proc.join(pid.to_string())), Ok(Some(_)));
@@ -91,8 +91,7 @@ pub fn read_only_kubelet(proc: &Path) -> Option<KubeletStart> {
     all.next().is_none().then_some(only)
 }
 
-/// Flags of this process, which is a kubelet or has the name of one; `None` when it is none by name and flags, or has another mount
-/// namespace or root.
+/// Flags of this process. `None` if it is no kubelet by its name and flags, or has another mount namespace or root than the agent.
 pub fn read(proc: &Path, pid: i32) -> Option<KubeletStart> {
     let dir = proc.join(pid.to_string());
     let kind = kind(&dir).ok()?.unwrap_or(Kind::Listener);
@@ -129,7 +128,7 @@ pub fn read(proc: &Path, pid: i32) -> Option<KubeletStart> {
     })
 }
 
-/// Whether a path means the same to that process as to us: it has our mount namespace, and its root is `/`.
+/// Whether a path leads that process to the same file as the agent: it has the agent's mount namespace, and its root is `/`.
 pub(super) fn has_our_paths(proc: &Path, dir: &Path) -> bool {
     let namespace = |dir: &Path| fs::read_link(dir.join("ns/mnt")).ok();
     let theirs = namespace(dir);
@@ -145,12 +144,12 @@ impl KubeletStart {
         self.root_dir.as_deref().unwrap_or(Path::new(DEFAULT_ROOT))
     }
 
-    /// Whether it names where a node's kubelet has its credentials or its configuration. `kubelet --version` does not.
+    /// Whether it has a flag for credentials or configuration, as the kubelet of a node. `kubelet --version` does not.
     pub fn serves_node(&self) -> bool {
         self.kubeconfig.is_some() || self.config.is_some()
     }
 
-    /// Every flag that disagrees with our settings, with its remedy. A flag that is not set is not compared.
+    /// Every flag that differs from the agent's settings, with its remedy. A flag that is not set is not compared.
     pub fn differences(&self, ours: &Settings) -> Vec<Difference> {
         let mut all = Vec::new();
         let mut paths = |name: &str, theirs: Option<&Path>, flag: &str, ours: Option<&Path>| {
@@ -211,7 +210,7 @@ impl KubeletStart {
         if let Some(port) = self.healthz_port.filter(|port| *port != ours.healthz_port) {
             all.push(Difference {
                 what: format!(
-                    "the kubelet was started with --healthz-port {port}; the agent asks port {}",
+                    "the kubelet was started with --healthz-port {port}; the agent probes port {}",
                     ours.healthz_port
                 ),
                 remedy: "run `systemctl restart pod-teardown`: the agent reads the kubelet's flags when it starts"
@@ -238,7 +237,7 @@ impl Difference {
         let theirs = ForeignText::new(&theirs.to_string());
         Self {
             what: format!("the kubelet was started with {name} {theirs}; the agent uses {flag} {ours}"),
-            remedy: format!("set {flag} to {theirs}, or omit {flag} and restart the agent: it then uses the kubelet's"),
+            remedy: format!("start the agent with {flag} {theirs}, or without {flag}: it then uses the kubelet's"),
         }
     }
 }
@@ -278,7 +277,7 @@ mod tests {
             "k3s-server",
             &["k3s", "server", "--config=/etc/rancher/k3s/config.yaml"],
         );
-        assert_eq!(read_only_kubelet(proc), None);
+        assert_eq!(read_single_kubelet(proc), None);
         let arguments = [
             "/usr/bin/kubelet",
             "--kubeconfig=/etc/kubernetes/kubelet.conf",
@@ -292,7 +291,7 @@ mod tests {
             "--hostname-override=N1",
         ];
         process(proc, 7, "kubelet", &arguments);
-        let start = read_only_kubelet(proc).unwrap();
+        let start = read_single_kubelet(proc).unwrap();
         assert_eq!(start.config.as_deref(), Some(Path::new("/opt/node/conf/kubelet.yaml")));
         assert_eq!(start.config_dir.as_deref(), Some(Path::new("/etc/drop")));
         assert_eq!(start.root(), Path::new("/data/kubelet"));
@@ -304,10 +303,10 @@ mod tests {
         assert_eq!(*start.command, arguments.join(" "));
         // Of two kubelets it is unknown which one is this node's. Paths in a container are not the host's.
         let second = process(proc, 8, "kubelet", &["kubelet"]);
-        assert_eq!(read_only_kubelet(proc), None);
+        assert_eq!(read_single_kubelet(proc), None);
         fs::remove_file(second.join("ns/mnt")).unwrap();
         symlink("mnt:[2]", second.join("ns/mnt")).unwrap();
-        assert_eq!(read_only_kubelet(proc), Some(start));
+        assert_eq!(read_single_kubelet(proc), Some(start));
     }
 
     #[test]

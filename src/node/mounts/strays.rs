@@ -29,7 +29,7 @@ const STAGED: [&str; 3] = ["csi", DEVICES, "staging"];
 /// Lengths of the hexadecimal groups in a UUID.
 const UUID: [usize; 5] = [8, 4, 4, 4, 12];
 
-/// Mounts of pods in unexpected places.
+/// Mounts of pods at unexpected paths.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Strays {
     paths: Vec<PathBuf>,

@@ -134,7 +134,7 @@ impl MountTable {
     /// Sorts mounts deepest first. On one path, the topmost comes first: it has the others as ancestors.
     fn unmount_order(&self, mut chosen: Vec<usize>) -> Vec<Mount> {
         chosen.sort_unstable();
-        // Places may contain each other.
+        // The paths may contain each other.
         chosen.dedup();
         chosen.sort_by_cached_key(|&at| {
             let mount = &self.mounts[at];

@@ -217,7 +217,7 @@ impl MountPoint {
 
     #[expect(
         clippy::disallowed_methods,
-        reason = "the one place that unmounts, after the gate was asked"
+        reason = "the only call that unmounts, after the gate was checked"
     )]
     fn unmount(&self, flags: MntFlags) -> nix::Result<()> {
         umount2(&self.path(), MntFlags::UMOUNT_NOFOLLOW | flags)

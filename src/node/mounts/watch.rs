@@ -2,7 +2,7 @@
 
 #![allow(
     unsafe_code,
-    reason = "the runtime wants a promise for a descriptor that it is to watch"
+    reason = "tokio requires that the descriptor stays open while it is registered"
 )]
 
 use std::{fs, future::pending, path::Path};

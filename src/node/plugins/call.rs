@@ -23,7 +23,7 @@ pub(super) struct CallRequest<'a> {
     pub(super) deadline: Duration,
 }
 
-// === impl Way ===
+// === impl CallRequest ===
 
 impl CallRequest<'_> {
     /// Sends a read-only call.

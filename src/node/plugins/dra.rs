@@ -125,7 +125,7 @@ impl Dra {
                 let result = match errors.remove(&claim.uid) {
                     Some(error) if error.is_empty() => Ok(()),
                     Some(error) => Err(error),
-                    None => Err("the driver's answer does not mention it".to_owned()),
+                    None => Err("the driver's answer lacks it".to_owned()),
                 };
                 (claim.uid.clone(), result)
             })
@@ -142,7 +142,10 @@ impl Dra {
             GrpcError::Failed { call, code, message } if code == Code::Unimplemented => GrpcError::Failed {
                 call,
                 code,
-                message: format!("{message} (it was asked by {}, which it has registered)", self.service),
+                message: format!(
+                    "{message} (the call was of {}, which the driver has registered)",
+                    self.service
+                ),
             },
             other => other,
         }

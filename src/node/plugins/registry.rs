@@ -153,12 +153,12 @@ impl Registry {
             match (understood(it), check_connection(&it.endpoint).await) {
                 (Some(found), Ok(())) => return Ok(found),
                 (Some(_), Err(error)) => why.push(format!("its socket {:?} does not answer: {error}", it.endpoint)),
-                (None, _) => why.push(format!("it speaks only {:?}", it.versions)),
+                (None, _) => why.push(format!("it supports only {:?}", it.versions)),
             }
         }
         if why.is_empty() {
             why.push(format!(
-                "none of {} drivers that answer has this name",
+                "none of the {} drivers that answer has this name",
                 self.registered.len()
             ));
             why.extend(

@@ -134,7 +134,7 @@ fn now() -> Timestamp {
     now.round(Unit::Second).unwrap_or(now)
 }
 
-// === impl Listed ===
+// === impl ListedCall ===
 
 impl Drop for ListedCall {
     fn drop(&mut self) {

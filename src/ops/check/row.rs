@@ -122,7 +122,7 @@ impl From<Problem> for Row {
 impl Row {
     /// Asserts that a failure has a remedy that begins with a verb and names an object.
     pub(super) fn assert_helps(&self) {
-        const VERBS: [&str; 15] = [
+        const VERBS: [&str; 16] = [
             "apply",
             "check",
             "correct",
@@ -135,6 +135,7 @@ impl Row {
             "renew",
             "run",
             "see",
+            "set",
             "start",
             "stop",
             "use",

@@ -92,7 +92,7 @@ pub(super) fn build(
 
 /// The message of a pod that fails because exit codes are unknown does not change.
 fn stays(api: &PodStatus, kind: &str, answer: &Answer) -> bool {
-    Phase::is_over(api) && !answer.holds && shows(api, kind, answer)
+    Phase::is_terminal_in(api) && !answer.holds && shows(api, kind, answer)
 }
 
 /// Whether the API shows this condition as false, with this reason and message.
@@ -110,9 +110,9 @@ fn shows(api: &PodStatus, kind: &str, answer: &Answer) -> bool {
 /// `DisruptionTarget` is set together with the terminal phase, when nothing can run (`mergePodStatus`).
 fn disruption(input: &StatusInput<'_>, api: &PodStatus, decision: &PhaseDecision) -> Option<PodCondition> {
     let message = input.imposed?.disruption.as_ref()?;
-    let already_over = Phase::is_over(api);
+    let was_terminal = Phase::is_terminal_in(api);
     match input.stage {
-        StatusStage::Stopped | StatusStage::Terminated if decision.is_terminal() && !already_over => {
+        StatusStage::Stopped | StatusStage::Terminated if decision.is_terminal() && !was_terminal => {
             let answer = Answer {
                 holds: true,
                 reason: Some(BY_KUBELET),

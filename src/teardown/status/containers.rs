@@ -45,7 +45,7 @@ impl List {
     /// In the order of their discriminants.
     const ALL: [Self; 3] = [Self::Regular, Self::Init, Self::Ephemeral];
 
-    fn of(self, api: &PodStatus) -> &[ContainerStatus] {
+    fn statuses(self, api: &PodStatus) -> &[ContainerStatus] {
         let list = match self {
             Self::Regular => &api.container_statuses,
             Self::Init => &api.init_container_statuses,
@@ -65,7 +65,7 @@ pub(super) fn lists(input: &StatusInput<'_>, api: &PodStatus) -> Lists {
         instances: Instances::observed(input, spec),
         rules: Rules::from_spec(spec),
     };
-    let before = List::ALL.map(|list| ByName::entries(list.of(api)));
+    let before = List::ALL.map(|list| ByName::entries(list.statuses(api)));
     let mut seen = HashSet::new();
     for slot in slots(spec) {
         let list = slot.kind.list();

@@ -108,7 +108,7 @@ fn state(input: &StatusInput<'_>, previous: Option<&ContainerStatus>, instance: 
                 .filter(|state| state.running.is_some())
                 .cloned()
                 .unwrap_or_else(waiting_for_nothing),
-            StatusStage::Stopped | StatusStage::Terminated => cannot_tell(input, instance),
+            StatusStage::Stopped | StatusStage::Terminated => unknown_exit(input, instance),
         }),
     }
 }
@@ -124,9 +124,9 @@ fn last_state(
         if !older.is_unread {
             return Some(ended(end(input, older)));
         }
-        let shown = shown_end(input, previous, older);
+        let shown = exit_in_api(input, previous, older);
         if shown.is_some() || input.stage != StatusStage::Terminating {
-            return Some(shown.unwrap_or_else(|| cannot_tell(input, older)));
+            return Some(shown.unwrap_or_else(|| unknown_exit(input, older)));
         }
     }
     let previous = previous?;
@@ -138,7 +138,7 @@ fn last_state(
 }
 
 /// The exit of an earlier instance in the API, if the runtime's cannot be read.
-fn shown_end(
+fn exit_in_api(
     input: &StatusInput<'_>,
     previous: Option<&ContainerStatus>,
     instance: &Container,
@@ -152,12 +152,12 @@ fn shown_end(
     states.into_iter().find(of_this).cloned()
 }
 
-fn cannot_tell(input: &StatusInput<'_>, instance: &Container) -> ContainerState {
+fn unknown_exit(input: &StatusInput<'_>, instance: &Container) -> ContainerState {
     let id = ContainerStatus {
         container_id: Some(api_id(input, instance)),
         ..Default::default()
     };
-    lost("The runtime could not tell how the container ended", &id)
+    lost("The runtime did not report how the container terminated", &id)
 }
 
 fn running(started_at: Option<Timestamp>) -> ContainerState {

@@ -66,7 +66,7 @@ pub(super) fn merge(pod: &Pod, wanted: &PodStatus) -> Merged {
 
 /// A terminal phase in the API always wins, with its reason and message.
 fn merged_phase(live: &PodStatus, wanted: &PodStatus) -> PhaseDecision {
-    if Phase::is_over(live) || wanted.phase.is_none() {
+    if Phase::is_terminal_in(live) || wanted.phase.is_none() {
         PhaseDecision::from_status(live)
     } else {
         PhaseDecision::from_status(wanted)
@@ -74,14 +74,14 @@ fn merged_phase(live: &PodStatus, wanted: &PodStatus) -> PhaseDecision {
 }
 
 fn conditions(live: &PodStatus, wanted: &PodStatus) -> Vec<PodCondition> {
-    let ends_now = !Phase::is_over(live) && Phase::is_over(wanted);
-    let overtaken = Phase::is_over(live) && live.phase != wanted.phase;
+    let becomes_terminal = !Phase::is_terminal_in(live) && Phase::is_terminal_in(wanted);
+    let overtaken = Phase::is_terminal_in(live) && live.phase != wanted.phase;
     let mut merged: Vec<PodCondition> = Vec::new();
     for condition in wanted.conditions.iter().flatten() {
         let belongs = match condition.type_.as_str() {
             // Readiness that was generated with another phase is not sent.
             READY | CONTAINERS_READY => !overtaken && !raises(live, condition),
-            DISRUPTION_TARGET => ends_now && condition.reason.as_deref() == Some(BY_KUBELET),
+            DISRUPTION_TARGET => becomes_terminal && condition.reason.as_deref() == Some(BY_KUBELET),
             other => is_ours(other),
         };
         if belongs && merged.iter().all(|other| other.type_ != condition.type_) {

@@ -74,7 +74,7 @@ impl Phase {
     }
 
     /// Whether a status has a terminal phase.
-    pub fn is_over(status: &PodStatus) -> bool {
+    pub fn is_terminal_in(status: &PodStatus) -> bool {
         Self::from_status(status).is_some_and(Self::is_terminal)
     }
 }

@@ -55,7 +55,7 @@ impl PhaseDecision {
 
 /// Phase, reason and message, by precedence: a terminal phase in the API, an eviction, the active deadline, the containers.
 pub(super) fn decide(input: &StatusInput<'_>, api: &PodStatus, lists: &Lists) -> PhaseDecision {
-    if Phase::is_over(api) {
+    if Phase::is_terminal_in(api) {
         return PhaseDecision::from_status(api);
     }
     if let Some(imposed) = input.imposed {

@@ -46,7 +46,7 @@ pub(super) fn should_restart(spec: &PodSpec, container: &Container, exit_code: i
 }
 
 /// As [`should_restart`], or the exit was part of a restart of the whole pod.
-pub(super) fn comes_back(spec: &PodSpec, container: &Container, exit_code: i32, reason: Option<&str>) -> bool {
+pub(super) fn restarts_after(spec: &PodSpec, container: &Container, exit_code: i32, reason: Option<&str>) -> bool {
     reason == Some(RESTARTING_ALL) || should_restart(spec, container, exit_code)
 }
 

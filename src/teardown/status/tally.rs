@@ -6,7 +6,7 @@ use super::containers::Lists;
 use super::index::ByName;
 use super::input::{StatusInput, StatusStage};
 use super::phase::{ContainerLife, Phase};
-use super::restart::{comes_back, is_sidecar};
+use super::restart::{is_sidecar, restarts_after};
 use crate::node::cri::types::Container as Instance;
 
 /// Number of containers in each state.
@@ -69,7 +69,7 @@ impl Tally {
             ContainerLife::Unknown | ContainerLife::Waiting | ContainerLife::Running { .. } => self.init_pending += 1,
             ContainerLife::Ended { exit_code: 0, .. } | ContainerLife::WaitingAgain { exit_code: 0, .. } => {}
             ContainerLife::Ended { exit_code, reason } | ContainerLife::WaitingAgain { exit_code, reason } => {
-                if !comes_back(spec, container, exit_code, reason) {
+                if !restarts_after(spec, container, exit_code, reason) {
                     self.init_failed_for_good += 1;
                 }
             }
@@ -102,13 +102,13 @@ impl Tally {
             ContainerLife::Running { .. } => self.running += 1,
             ContainerLife::Ended { exit_code, reason } => {
                 self.stopped += 1;
-                self.stopped_for_good += usize::from(!comes_back(spec, container, exit_code, reason));
+                self.stopped_for_good += usize::from(!restarts_after(spec, container, exit_code, reason));
                 self.succeeded += usize::from(exit_code == 0);
             }
             // Not a success: it was meant to run again.
             ContainerLife::WaitingAgain { exit_code, reason } => {
                 self.stopped += 1;
-                self.stopped_for_good += usize::from(!comes_back(spec, container, exit_code, reason));
+                self.stopped_for_good += usize::from(!restarts_after(spec, container, exit_code, reason));
             }
         }
     }

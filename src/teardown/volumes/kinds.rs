@@ -41,7 +41,7 @@ pub(crate) fn for_plugin(plugin: &OsStr) -> Option<&'static dyn VolumeKind> {
 }
 
 /// The kind of raw block volumes of this plugin, if it is supported.
-pub(crate) fn of_device(plugin: &OsStr) -> Option<&'static dyn DeviceKind> {
+pub(crate) fn for_device_plugin(plugin: &OsStr) -> Option<&'static dyn DeviceKind> {
     DEVICES.iter().copied().find(|kind| plugin == kind.plugin())
 }
 

@@ -73,7 +73,7 @@ impl PodVolumes {
         devices.dedup();
         let (handled, devices): (Vec<_>, Vec<_>) = devices
             .into_iter()
-            .partition(|(plugin, _)| kinds::of_device(plugin).is_some());
+            .partition(|(plugin, _)| kinds::for_device_plugin(plugin).is_some());
         let handled = handled.into_iter().map(|(plugin, name)| VolumeDir { plugin, name });
         let mut known = Vec::new();
         let mut one_by_one: Vec<_> = self::one_by_one(handled)
@@ -149,7 +149,7 @@ impl PodVolumes {
 /// Supported raw block volumes, with their kinds.
 pub(super) fn one_by_one(devices: impl IntoIterator<Item = VolumeDir>) -> Vec<(VolumeDir, &'static dyn OneByOne)> {
     let with_kind = |volume: VolumeDir| {
-        let kind = kinds::of_device(&volume.plugin)?;
+        let kind = kinds::for_device_plugin(&volume.plugin)?;
         Some((volume, kind as &dyn OneByOne))
     };
     devices.into_iter().filter_map(with_kind).collect()

@@ -37,8 +37,8 @@ impl Worker {
         // It does not wait for a permit: meanwhile the pod may be deleted, or a kubelet may come.
         let Ok(_permit) = self.large.try_acquire_many(kib) else {
             let why = format!(
-                "its object is large ({} KiB), and other large pods that are terminating take all of the {MAX_LARGE_KIB} KiB \
-                 for these",
+                "its object is large ({} KiB), and other large pods that are terminating use the {MAX_LARGE_KIB} KiB for \
+                 these; it is retried",
                 update.view.abridged
             );
             return Err(Failure::new(self.first_step(), "", why).into());
@@ -66,7 +66,7 @@ impl Worker {
         self.context.cleanup_throttle.progressed();
         self.kill_approved_processes(view, &stopped.pod).await?;
         self.check_nothing_runs(view, &stopped.pod).await?;
-        self.release_devices(view, &observed.pod).await?;
+        self.unprepare_devices(view, &observed.pod).await?;
         if !removed {
             self.check_exits_are_read(view, &stopped.pod)?;
             self.record_exits(view, &observed.pod, &stopped.pod).await;
@@ -77,20 +77,20 @@ impl Worker {
             shown,
             mut failures,
         } = reported;
-        let is_over = self.terminates_by_api() || is_deleted || shown.as_deref().is_some_and(Phase::is_over);
-        self.safe_point(is_over)?;
+        let is_terminal = self.terminates_by_api() || is_deleted || shown.as_deref().is_some_and(Phase::is_terminal_in);
+        self.safe_point(is_terminal)?;
         self.make_stop_durable(view, &observed, &stopped, &failures).await?;
 
         // Without an API server that accepts the status, the node's memory and secrets are freed all the same.
         failures.extend(self.clean_node(view).await.err().into_iter().flatten());
         ok_if_empty(failures)?;
         self.check_not_cancelled()?;
-        self.yield_to_kubelet(is_over)?;
+        self.yield_to_kubelet(is_terminal)?;
         let shown = shown.as_deref();
         let terminated = self.status(view, is_deleted, &stopped.pod, StatusStage::Terminated, shown);
         match terminated.await? {
             None => {}
-            Some(_) if view.deletion.is_none() || !self.is_deleted() => return Ok(self.keep(is_over)),
+            Some(_) if view.deletion.is_none() || !self.is_deleted() => return Ok(self.keep(is_terminal)),
             Some(shown) => self.final_delete(view, &shown).await?,
         }
         self.enter_stage(view, Stage::Deleted);
@@ -138,8 +138,8 @@ impl Worker {
         update.removed || update.view.deletion.is_some()
     }
 
-    fn keep(&self, is_over: bool) -> Outcome {
-        if !is_over {
+    fn keep(&self, is_terminal: bool) -> Outcome {
+        if !is_terminal {
             self.context.journal.set_safe_point(&self.recorder.pod().uid);
         }
         Outcome::Kept
@@ -173,7 +173,7 @@ impl Worker {
     ) -> Result<(), Unfinished> {
         if stopped.is_overruled {
             // The cgroup shows that the runtime is wrong. After its removal only the journal does.
-            self.sync("ends", "that the kernel has overruled the runtime").await?;
+            self.sync("ends", "that the kernel's state counts").await?;
         }
         if failures.is_empty() {
             self.enter_stage(view, Stage::Terminated);

@@ -42,16 +42,16 @@ impl Worker {
             evidence::approved_cgroups(context, view, &shown)
         });
         for cgroup in approved.await? {
-            tracing::warn!(cgroup = %cgroup.path().display(), "Killing processes of unknown containers; a user has approved it");
+            tracing::warn!(cgroup = %cgroup.path().display(), "Killing processes of unknown containers, as a user has approved");
             let killed = self.context.cgroups.destroy(&cgroup, &self.context.effects).await;
-            killed.map(drop).map_err(faults(Step::Cgroup))?;
+            killed.map(drop).map_err(to_failures(Step::Cgroup))?;
         }
         Ok(())
     }
 
     /// Unprepares the pod's devices before the terminal phase, which allows other pods to reserve the claims. It happens once: the driver
     /// may be deleted after that. A pod that runs again may have prepared them again.
-    pub(super) async fn release_devices(&self, view: &PodView, observed: &RuntimePod) -> Result<(), Vec<Failure>> {
+    pub(super) async fn unprepare_devices(&self, view: &PodView, observed: &RuntimePod) -> Result<(), Vec<Failure>> {
         let entry = self.context.journal.pod(&view.pod.uid);
         if entry.is_some_and(|entry| entry.released) && !evidence::runs(&self.context, &view.pod.uid, observed) {
             return Ok(());
@@ -116,7 +116,7 @@ impl Worker {
         let mut failures = Vec::new();
         for cgroup in locate::find_cgroups(&self.context, view).await? {
             let result = self.context.cgroups.destroy(&cgroup, &self.context.effects).await;
-            failures.extend(result.err().map(faults(Step::Cgroup)).into_iter().flatten());
+            failures.extend(result.err().map(to_failures(Step::Cgroup)).into_iter().flatten());
         }
         let result = ok_if_empty(failures);
         span.end(&result.as_ref().map_err(|failures| first_message(failures)));
@@ -131,7 +131,7 @@ impl Worker {
         let volumes = async || {
             let approved = self.approved_volumes(view);
             let done = volumes::tear_down_approved(&dir, &self.context.storage, approved).await;
-            done.map(drop).map_err(|faults| of_volumes(view, &faults))
+            done.map(drop).map_err(|faults| volume_failures(view, &faults))
         };
         let mut result = volumes().await;
         // A process that survived its container may hold a volume.
@@ -160,7 +160,7 @@ impl Worker {
         let mut killed = Effect::Nothing;
         for cgroup in locate::find_cgroups(&self.context, view).await? {
             let result = self.context.cgroups.kill(&cgroup, &self.context.effects).await;
-            killed = killed.and(result.map_err(faults(Step::Cgroup))?);
+            killed = killed.and(result.map_err(to_failures(Step::Cgroup))?);
         }
         Ok(killed)
     }
@@ -185,8 +185,8 @@ impl Worker {
     }
 }
 
-/// A volume that is not mounted waits only for its driver: a user may approve to go on without.
-fn of_volumes(view: &PodView, faults: &[Fault]) -> Vec<Failure> {
+/// A volume that is not mounted waits only for its driver: a user may approve to continue without the driver.
+fn volume_failures(view: &PodView, faults: &[Fault]) -> Vec<Failure> {
     let failure = |fault: &Fault| {
         let failure = fault.failure(Step::Volumes);
         let Cause::DriverFailed { volume, .. } = &fault.cause else {
@@ -205,6 +205,6 @@ fn of_volumes(view: &PodView, faults: &[Fault]) -> Vec<Failure> {
     faults.iter().map(failure).collect()
 }
 
-fn faults(step: Step) -> impl Fn(Vec<Fault>) -> Vec<Failure> {
+fn to_failures(step: Step) -> impl Fn(Vec<Fault>) -> Vec<Failure> {
     move |faults| faults.iter().map(|fault| fault.failure(step)).collect()
 }

@@ -38,8 +38,9 @@ impl Worker {
             );
             return Ok(());
         }
-        let why =
-            format!("how it ended cannot be read from the runtime (try {reads} of {READS}); after that it is unknown");
+        let why = format!(
+            "its exit code cannot be read from the runtime (attempt {reads} of {READS}); after that it counts as unknown"
+        );
         Err(vec![Failure::new(Step::Status, name, why)])
     }
 
@@ -80,7 +81,7 @@ impl Worker {
         observed: &RuntimePod,
         stopped: &RuntimePod,
     ) -> Result<(), Failure> {
-        const WHAT: &str = "how the containers ended";
+        const WHAT: &str = "the exits of the containers";
         if let Some(container) = self.unrecorded_exits(view, observed, stopped).next() {
             return Err(unrecorded(WHAT, &format_args!("{} could not be read", container.name)));
         }
@@ -97,6 +98,6 @@ impl Worker {
 }
 
 fn unrecorded(what: &str, why: &dyn Display) -> Failure {
-    let why = format!("the node is not cleaned while {what} is on no disk yet: {why}");
+    let why = format!("the node is not cleaned up until the journal on disk has recorded {what}: {why}");
     Failure::new(Step::Status, "", why)
 }

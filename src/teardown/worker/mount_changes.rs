@@ -36,13 +36,13 @@ impl PodMounts {
     }
 
     /// Returns when the mounts differ from those at the last check, at once if they already do.
-    pub async fn change(&mut self) {
+    pub async fn wait_for_change(&mut self) {
         let Ok(mut watch) = self.mounts.watch() else {
             // The pause between attempts ends the wait.
             return pending().await;
         };
         loop {
-            let now = self.now().await;
+            let now = self.read().await;
             if self.seen.replace(now.clone()).is_some_and(|seen| seen != now) {
                 return;
             }
@@ -52,7 +52,7 @@ impl PodMounts {
     }
 
     /// `None` if the mount table cannot be read.
-    async fn now(&self) -> Option<Vec<PathBuf>> {
+    async fn read(&self) -> Option<Vec<PathBuf>> {
         let (dir, mounts) = (self.dir.clone(), Arc::clone(&self.mounts));
         let read = self
             .reads
@@ -87,11 +87,14 @@ mod tests {
             seen: None,
         };
         let short = Duration::from_millis(300);
-        assert!(timeout(short, mounts.change()).await.is_err(), "it is the first check");
-        fs::write(&table, line(Path::new("/elsewhere"))).unwrap();
-        mounts.change().await;
         assert!(
-            timeout(short, mounts.change()).await.is_err(),
+            timeout(short, mounts.wait_for_change()).await.is_err(),
+            "it is the first check"
+        );
+        fs::write(&table, line(Path::new("/elsewhere"))).unwrap();
+        mounts.wait_for_change().await;
+        assert!(
+            timeout(short, mounts.wait_for_change()).await.is_err(),
             "nothing has changed since"
         );
     }

@@ -78,7 +78,7 @@ impl Worker {
             &self.recorder,
             (step, ""),
             LATE,
-            "what the runtime has of the pod",
+            "query of the pod in the runtime",
             query,
         )
         .await;

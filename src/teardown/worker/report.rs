@@ -26,21 +26,21 @@ impl Worker {
         for failure in failures {
             tracing::warn!(step = %failure.step, what = (!failure.what.is_empty()).then_some(failure.what.as_str()), cause = failure.cause, retry_in = ?rounded(pause), "Teardown step failed; will retry");
         }
-        let of = |steps: &[Step]| {
+        let failures_in = |steps: &[Step]| {
             let failures = failures.iter().filter(|failure| steps.contains(&failure.step));
             failures.map(ToString::to_string).collect::<Vec<_>>().join("; ")
         };
-        let kill = of(&[Step::Term, Step::Kill, Step::Sandbox, Step::Devices, Step::Cgroup]);
-        self.send_event(view, Reason::FailedKillPod, NOT_KILLED, &kill);
+        let stop = failures_in(&[Step::Term, Step::Kill, Step::Sandbox, Step::Devices, Step::Cgroup]);
+        self.send_event(view, Reason::FailedKillPod, NOT_KILLED, &stop);
         if self.recorder.exceeds_grace_period() {
             let late = "the runtime has not killed the pod within its grace period";
-            self.send_event(view, Reason::ExceededGracePeriod, late, &kill);
+            self.send_event(view, Reason::ExceededGracePeriod, late, &stop);
         }
-        let volumes = of(&[Step::Volumes]);
+        let volumes = failures_in(&[Step::Volumes]);
         self.send_event(view, Reason::FailedUnMount, "error tearing down volumes", &volumes);
         if Instant::now() > self.period.deadline() + BLOCKED_AFTER {
-            let all = of(&Step::ALL);
-            self.send_event(view, Reason::TeardownBlocked, "the pod's end does not come", &all);
+            let all = failures_in(&Step::ALL);
+            self.send_event(view, Reason::TeardownBlocked, "the pod does not terminate", &all);
         }
         let retry_at = self.context.clock.now().wall.checked_add(pause).ok();
         let blocked = |failure| Blocked {

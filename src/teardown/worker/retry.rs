@@ -9,7 +9,7 @@ use super::{PodMounts, PodUpdate, WakeReason, Worker};
 use crate::{
     model::{failure::Failure, trace::Step},
     node::holders::wait_for_any_exit,
-    teardown::{boundary::Attempt, stop::passed},
+    teardown::{boundary::Attempt, stop::wait_for_deadline},
 };
 
 impl Worker {
@@ -24,7 +24,7 @@ impl Worker {
         pause: Duration,
     ) -> WakeReason {
         let mut deadline = self.period.subscribe();
-        let over = passed(deadline.clone());
+        let over = wait_for_deadline(deadline.clone());
         let waits = *deadline.borrow() > Instant::now() && failures.iter().any(Failure::is_stop_failure);
         let is_mounted = failures.iter().any(|failure| failure.step == Step::Volumes);
         // An unmount during the attempt counts, too.
@@ -37,13 +37,13 @@ impl Worker {
             .flat_map(|failure| &failure.holder_pids)
             .copied()
             .collect();
-        let unmounted = OptionFuture::from(mounts.as_mut().map(PodMounts::change));
+        let unmounted = OptionFuture::from(mounts.as_mut().map(PodMounts::wait_for_change));
         let (effects, stopping) = (self.context.effects.clone(), self.context.stopping.clone());
         let requested = OptionFuture::from(in_progress.map(|attempt| attempt.retry_requested()));
         tokio::select! {
             biased;
             () = stopping.cancelled() => WakeReason::Stopping,
-            () = self.important_news(update) => WakeReason::PodChanged,
+            () = self.wait_for_important_change(update) => WakeReason::PodChanged,
             // A user who shortens the grace period does not want to wait.
             Ok(()) = deadline.changed() => WakeReason::PodChanged,
             // After the grace period, sidecars no longer wait for main containers.
@@ -57,16 +57,16 @@ impl Worker {
         }
     }
 
-    /// Returns when news of the pod justifies an attempt at once, such as its deletion. Most news only shows what this worker has
-    /// written.
-    async fn important_news(&mut self, update: &PodUpdate) {
-        let news = |newer: &PodUpdate| {
+    /// Returns when the pod has changed so that an attempt is due at once, such as by its deletion. Most updates only show what this
+    /// worker has written.
+    async fn wait_for_important_change(&mut self, update: &PodUpdate) {
+        let is_important = |newer: &PodUpdate| {
             newer.removed != update.removed
                 || newer.view.deletion != update.view.deletion
                 || newer.imposed != update.imposed
                 || newer.approvals != update.approvals
         };
-        if self.updates.wait_for(news).await.is_err() {
+        if self.updates.wait_for(is_important).await.is_err() {
             pending::<()>().await;
         }
     }

@@ -25,7 +25,7 @@ use crate::{
         journal::PodJournalExt as _,
         locate,
         runtime_state::{NamedProcess, RuntimeEvidence, Settling, StateDecision},
-        stop::{AFTER_KILL, passed},
+        stop::{AFTER_KILL, wait_for_deadline},
     },
 };
 
@@ -64,7 +64,7 @@ impl RuntimeState {
 impl Worker {
     /// Returns when the kernel's state counts, while a stop is not answered.
     pub(super) async fn until_kernel_counts(&self, view: &Arc<PodView>) {
-        passed(self.period.subscribe()).await;
+        wait_for_deadline(self.period.subscribe()).await;
         sleep(AFTER_KILL).await;
         while !self.kernel_counts(view).await {
             sleep(INTERVAL).await;
@@ -154,7 +154,7 @@ impl Worker {
                 Ok(Some(pid)) => match processes::is_running(&context.storage.proc, pid, first.unwrap_or(since_boot)) {
                     Ok(true) => NamedProcess::Runs(pid),
                     Ok(false) => NamedProcess::Exited(pid),
-                    Err(error) => NamedProcess::Unreadable(format!("process {pid} cannot be looked at: {error}")),
+                    Err(error) => NamedProcess::Unreadable(format!("process {pid} cannot be read: {error}")),
                 },
             };
             Ok(RuntimeEvidence {
@@ -173,7 +173,7 @@ impl Worker {
     async fn kill_leftovers(&self, view: &PodView) {
         let found = locate::find_cgroups(&self.context, view).await;
         for cgroup in found.unwrap_or_default() {
-            tracing::warn!(cgroup = %cgroup.path().display(), "Killing processes that the runtime has left of a pod whose containers have exited");
+            tracing::warn!(cgroup = %cgroup.path().display(), "Killing processes that the runtime has left in the pod's cgroups; the containers have exited");
             if let Err(faults) = self.context.cgroups.kill(&cgroup, &self.context.effects).await {
                 let why = faults.first().map(ToString::to_string).unwrap_or_default();
                 tracing::warn!(why, "Processes of the pod cannot be killed");

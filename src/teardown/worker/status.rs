@@ -107,7 +107,7 @@ impl Worker {
                 Sent::Overtaken => view = self.read(&view).await?,
             }
         }
-        let what = format!("the object has changed {MAX_SENDS} times while its status was on its way");
+        let what = format!("the object has changed {MAX_SENDS} times while its status was being sent");
         Err(vec![Failure::new(Step::Status, "", what)])
     }
 
@@ -133,7 +133,13 @@ impl Worker {
         let pod = pod.map_err(|error| vec![error.failure(Step::Status)])?;
         let view = pod.map(|pod| PodView::whole(pod, true));
         // This does not show that it is deleted: the watch does.
-        let view = view.ok_or_else(|| vec![Failure::new(Step::Status, "", "a list by the pod's name lacks it")])?;
+        let view = view.ok_or_else(|| {
+            vec![Failure::new(
+                Step::Status,
+                "",
+                "a list by the pod's name does not show it",
+            )]
+        })?;
         Ok(Arc::new(view))
     }
 }

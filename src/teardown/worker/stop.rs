@@ -76,7 +76,7 @@ impl Worker {
         // With attached volumes the API keeps the last running container statuses, also in later attempts.
         let has_exited = observed.running().next().is_none();
         if update.removed || observed.is_empty() || has_exited && self.may_hold_attached(&update.view).await? {
-            return ok_if_empty(stop.everything().await);
+            return ok_if_empty(stop.stop_all().await);
         }
         // The stop does not wait for it. The API server rejects it once it has a newer status.
         let prestop_status = async {
@@ -88,7 +88,7 @@ impl Worker {
         tokio::select! {
             // No report comes before the stop.
             biased;
-            failures = stop.everything() => ok_if_empty(failures),
+            failures = stop.stop_all() => ok_if_empty(failures),
             () = prestop_status => unreachable!("pending never returns"),
         }
     }

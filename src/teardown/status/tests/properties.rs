@@ -126,7 +126,7 @@ proptest! {
         let verdict = |status: &PodStatus| (status.phase.clone(), status.reason.clone(), status.message.clone());
         let live = Pod { status: meanwhile, ..world.pod.clone() };
         for (before, after) in [(status_of(&world.pod), wanted.clone()), (status_of(&live), status_of(&send(&live, &wanted)))] {
-            if Phase::is_over(&before) {
+            if Phase::is_terminal_in(&before) {
                 prop_assert_eq!(verdict(&before), verdict(&after));
             }
         }
@@ -137,7 +137,7 @@ proptest! {
         let runs = world.observed.containers.iter().any(|container| container.state == RuntimeState::Running);
         let may_run = runs || world.stage == StatusStage::Terminating;
         let wanted = world.wanted();
-        if may_run && Phase::is_over(&wanted) {
+        if may_run && Phase::is_terminal_in(&wanted) {
             prop_assert_eq!(wanted.phase, status_of(&world.pod).phase);
         }
     }
@@ -155,13 +155,13 @@ proptest! {
     fn every_pod_has_a_terminal_phase_after_its_cleanup(mut world in world()) {
         world.observed.containers.retain(|container| container.state != RuntimeState::Running);
         world.stage = StatusStage::Terminated;
-        prop_assert!(Phase::is_over(&world.wanted()));
+        prop_assert!(Phase::is_terminal_in(&world.wanted()));
     }
 
     #[test]
     fn terminal_pod_is_not_ready(world in world()) {
         let wanted = world.wanted();
-        if Phase::is_over(&wanted) {
+        if Phase::is_terminal_in(&wanted) {
             for condition in wanted.conditions.iter().flatten() {
                 let ready = ["Ready", "ContainersReady"].contains(&condition.type_.as_str());
                 prop_assert!(!ready || condition.status == "False", "{:?}", condition);
