@@ -33,15 +33,15 @@ pub struct Tally {
 pub struct Census {
     /// The next index.
     next: usize,
-    round: u64,
+    pass: u64,
     tally: Tally,
-    waiting: HashMap<(NodeId, Uid), Seen>,
+    waiting: HashMap<(NodeId, Uid), WaitingDeletion>,
 }
 
 #[derive(Debug)]
-struct Seen {
+struct WaitingDeletion {
     since: Instant,
-    round: u64,
+    pass: u64,
 }
 
 // === impl Census ===
@@ -57,10 +57,10 @@ impl Census {
             return None;
         }
         self.next = 0;
-        let round = self.round;
-        self.round += 1;
-        self.waiting.retain(|_, seen| seen.round == round);
-        let oldest = self.waiting.values().map(|seen| seen.since).min();
+        let pass = self.pass;
+        self.pass += 1;
+        self.waiting.retain(|_, deletion| deletion.pass == pass);
+        let oldest = self.waiting.values().map(|deletion| deletion.since).min();
         let tally = std::mem::take(&mut self.tally);
         Some(Tally {
             longest: oldest.map_or(Duration::ZERO, |since| now.saturating_duration_since(since)),
@@ -84,12 +84,12 @@ impl Census {
         } else {
             return;
         }
-        let round = self.round;
+        let pass = self.pass;
         let key = (id, node.uid);
-        if let Some(seen) = self.waiting.get_mut(&key) {
-            seen.round = round;
+        if let Some(deletion) = self.waiting.get_mut(&key) {
+            deletion.pass = pass;
         } else if self.waiting.len() < MAX_WAITING {
-            self.waiting.insert(key, Seen { since: now, round });
+            self.waiting.insert(key, WaitingDeletion { since: now, pass });
         }
     }
 }

@@ -32,7 +32,7 @@ const EARLY_PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration:
 const RETRY: Duration = Duration::from_secs(2);
 /// A consistent list that every API server has. It shows the store's current resourceVersion.
 const NAMESPACES: &str = "/api/v1/namespaces?limit=1";
-const PIECE_TIMEOUT: Duration = Duration::from_secs(60);
+const CHUNK_TIMEOUT: Duration = Duration::from_secs(60);
 /// Timeout of a request that only checks whether a route exists.
 const ROUTE_TIMEOUT: Duration = Duration::from_secs(5);
 /// An APIService names the server of a version of a group.
@@ -52,11 +52,11 @@ pub async fn collect(client: MetadataClient, shared: Arc<Shared>) -> String {
         discovered: BTreeSet::new(),
     };
     let summary = summary::log_progress(Arc::clone(&shared));
-    let for_tasks = Arc::clone(&shared);
+    let tasks_shared = Arc::clone(&shared);
     let engine = Engine { client, shared };
-    let engine = spawn(&for_tasks, "engine", engine.run());
-    let discovery = spawn(&for_tasks, "discovery", discovery.run());
-    let _teller = spawn(&for_tasks, "summary", summary);
+    let engine = spawn(&tasks_shared, "engine", engine.run());
+    let discovery = spawn(&tasks_shared, "discovery", discovery.run());
+    let _summary = spawn(&tasks_shared, "summary", summary);
     let why = tokio::select! {
         // A list or watch shows an older resourceVersion of its kind than before.
         why = restart.wait_for(Option::is_some) => why.ok().and_then(|why| why.clone()),
@@ -109,13 +109,13 @@ struct RunningMonitor {
 impl DiscoveryTask {
     async fn run(mut self) {
         let mut discovery = Discovery::default();
-        let mut fails = false;
+        let mut is_failing = false;
         let mut store_checked: Option<Instant> = None;
         loop {
             let started = Instant::now();
             match discovery.discover(&self.client).await {
                 Ok(found) => {
-                    if std::mem::take(&mut fails) {
+                    if std::mem::take(&mut is_failing) {
                         tracing::info!("Discovery succeeded again");
                     }
                     self.apply(&found, started).await;
@@ -130,7 +130,7 @@ impl DiscoveryTask {
                         core.counts.failed("discovery", &error);
                         core.sync_state.discovery_failed(error.to_string());
                     });
-                    if std::mem::replace(&mut fails, true) {
+                    if std::mem::replace(&mut is_failing, true) {
                         tracing::debug!(%error, "Discovery still fails");
                     } else {
                         tracing::warn!(%error, "Discovery failed; will retry with the known kinds");
@@ -163,7 +163,7 @@ impl DiscoveryTask {
                 served_ids.insert(id);
             }
         }
-        let vanished: Vec<(KindId, String)> = {
+        let removed: Vec<(KindId, String)> = {
             let core = self.shared.lock();
             let kinds = &core.graph.kinds;
             let is_removed = |id: &KindId| !served_ids.contains(id) && !found.failed.contains_key(kinds.group(*id));
@@ -172,7 +172,7 @@ impl DiscoveryTask {
                 .map(|(id, resource)| (id, collection(kinds.group(id), resource)))
                 .collect()
         };
-        self.remove_kinds(vanished).await;
+        self.remove_kinds(removed).await;
         let reported = found.served.iter().map(|served| &served.group);
         let in_full = reported.filter(|group| !found.failed.contains_key(*group)).cloned();
         self.discovered.extend(in_full);
@@ -201,17 +201,17 @@ impl DiscoveryTask {
 
     /// Looks up which failing groups are aggregated. A failed lookup changes nothing.
     async fn update_aggregated(&self, found: &Discovered) {
-        let mut troubled = self.shared.lock().sync_state.failing_groups(Instant::now());
+        let mut failing = self.shared.lock().sync_state.failing_groups(Instant::now());
         for (group, failed) in &found.failed {
             let versions = failed.versions.iter();
-            troubled.extend(versions.map(|version| (group.clone(), version.clone())));
+            failing.extend(versions.map(|version| (group.clone(), version.clone())));
         }
-        let asked = troubled.into_iter().map(|(group, version)| async move {
+        let lookups = failing.into_iter().map(|(group, version)| async move {
             let path = format!("{API_SERVICES}/{}", escape(&format!("{version}.{group}")));
             let answer = self.client.json(Lane::Get, &path, JSON).await;
             ((group, version), answer)
         });
-        let mut answers = stream::iter(asked).buffered(MAX_LISTS);
+        let mut answers = stream::iter(lookups).buffered(MAX_LISTS);
         while let Some((it, answer)) = answers.next().await {
             let is_aggregated = match answer {
                 Ok(service) => service["spec"]["service"].is_object(),
@@ -297,13 +297,13 @@ impl DiscoveryTask {
     /// A kind whose route does not answer in time stays until the next discovery.
     async fn remove_kinds(&mut self, kinds: Vec<(KindId, String)>) {
         let client = &self.client;
-        let asked = kinds.into_iter().map(|(id, path)| async move {
-            let asked = format!("{path}?limit=1");
-            let answer = timeout(ROUTE_TIMEOUT, client.stream(Lane::Get, "LIST", &asked, wire::LIST)).await;
+        let lookups = kinds.into_iter().map(|(id, path)| async move {
+            let route = format!("{path}?limit=1");
+            let answer = timeout(ROUTE_TIMEOUT, client.stream(Lane::Get, "LIST", &route, wire::LIST)).await;
             let is_removed = matches!(answer, Ok(Err(error)) if error.code() == Some(404));
             (id, path, is_removed)
         });
-        let answers: Vec<_> = stream::iter(asked).buffered(MAX_LISTS).collect().await;
+        let answers: Vec<_> = stream::iter(lookups).buffered(MAX_LISTS).collect().await;
         for (id, path, is_removed) in answers {
             if !is_removed {
                 tracing::debug!(path, "Discovery does not report the kind, but its route may exist");
@@ -332,13 +332,13 @@ impl DiscoveryTask {
     }
 
     async fn store_version(&self) -> Result<u64, ApiError> {
-        let mut pieces = self.client.stream(Lane::Get, "LIST", NAMESPACES, wire::LIST).await?;
-        let mut page = PageReader::new(pieces.is_protobuf);
-        while let Some(piece) = pieces.next(PIECE_TIMEOUT).await? {
-            page.read(&piece, |_| ()).map_err(|error| pieces.unreadable(error))?;
+        let mut chunks = self.client.stream(Lane::Get, "LIST", NAMESPACES, wire::LIST).await?;
+        let mut page = PageReader::new(chunks.is_protobuf);
+        while let Some(chunk) = chunks.next(CHUNK_TIMEOUT).await? {
+            page.read(&chunk, |_| ()).map_err(|error| chunks.unreadable(error))?;
         }
-        let end = page.finish(|_| ()).map_err(|error| pieces.unreadable(error))?;
-        end.version.parse().map_err(|error| pieces.unreadable(error))
+        let end = page.finish(|_| ()).map_err(|error| chunks.unreadable(error))?;
+        end.version.parse().map_err(|error| chunks.unreadable(error))
     }
 }
 

@@ -59,7 +59,7 @@ pub struct Core {
     /// Owners whose deletion finalizer a GET has confirmed, with the resourceVersion of that answer.
     confirmed: HashMap<NodeId, u64>,
     /// Finalizer removals that wait for synced kinds: the object's UID, and since when.
-    ready: HashMap<NodeId, (Uid, Instant)>,
+    removable_since: HashMap<NodeId, (Uid, Instant)>,
     /// Objects whose last writes met conflicts that leave the decision unchanged: the number of conflicts, and the last
     /// state.
     contested: HashMap<NodeId, (u32, Observed)>,
@@ -87,7 +87,7 @@ impl Core {
             tally: Tally::default(),
             limit_state: None,
             confirmed: HashMap::new(),
-            ready: HashMap::new(),
+            removable_since: HashMap::new(),
             contested: HashMap::new(),
             deletes_in_flight: HashMap::new(),
             no_strategic_patch: HashSet::new(),
@@ -108,18 +108,18 @@ impl Core {
                 WorkItem::Dependents(id) if self.graph.contains(id) => {
                     self.log_owner(id);
                     if let Some((_, kind)) = self.peek_dependent(id) {
-                        self.queue.push_batch(id, kind, self.graph.node(id).dependents);
+                        self.queue.add_batch(id, kind, self.graph.node(id).dependents);
                     }
                 }
                 WorkItem::Dependents(_) => {}
-                WorkItem::Decide(id) | WorkItem::GetOwner(id) => self.push(item, id, now),
+                WorkItem::Decide(id) | WorkItem::GetOwner(id) => self.enqueue(item, id, now),
             }
         }
         !items.is_empty()
     }
 
-    fn push(&mut self, item: WorkItem, of: NodeId, now: Instant) {
-        self.queue.push(item, self.graph.node(of).kind, now);
+    fn enqueue(&mut self, item: WorkItem, node: NodeId, now: Instant) {
+        self.queue.add(item, self.graph.node(node).kind, now);
     }
 
     /// Logs why the dependents of this owner are decided on.
@@ -146,12 +146,12 @@ impl Core {
         }
     }
 
-    /// The next request, if there is one; `false` if more items may be ready now.
-    pub fn next(&mut self, now: Instant) -> (Option<Request>, bool) {
+    /// The next request, if an item is ready that needs one.
+    pub fn next_request(&mut self, now: Instant) -> NextRequest {
         for _ in 0..MAX_DECISIONS {
-            let at_once = self.limit_state.map_or(1, |limit_state| limit_state.max_in_flight);
-            let Some(item) = self.queue.pop(now, at_once.div_ceil(2)) else {
-                return (None, true);
+            let max_in_flight = self.limit_state.map_or(1, |limit_state| limit_state.max_in_flight);
+            let Some(item) = self.queue.pop(now, max_in_flight.div_ceil(2)) else {
+                return NextRequest::NoneReady;
             };
             let request = match item {
                 WorkItem::Dependents(owner) => self.next_dependent(owner, now),
@@ -161,13 +161,13 @@ impl Core {
             self.enqueue_items();
             if let Some(request) = request {
                 self.queue.request_started(request.lane(), now);
-                return (Some(request), true);
+                return NextRequest::Send(Box::new(request));
             }
             if !matches!(item, WorkItem::Dependents(_)) {
                 self.queue.done(item, now);
             }
         }
-        (None, false)
+        NextRequest::Yield
     }
 
     fn next_dependent(&mut self, owner: NodeId, now: Instant) -> Option<Request> {
@@ -178,7 +178,7 @@ impl Core {
         if self.is_unconfirmed(owner) {
             // The answer to the GET enqueues them again.
             self.queue.stop_batch(owner);
-            self.push(WorkItem::GetOwner(owner), owner, now);
+            self.enqueue(WorkItem::GetOwner(owner), owner, now);
             return None;
         }
         let Some((dependent, kind)) = self.peek_dependent(owner) else {
@@ -199,7 +199,7 @@ impl Core {
         }
         let item = WorkItem::Decide(dependent);
         if is_paused {
-            self.queue.push(item, kind, now);
+            self.queue.add(item, kind, now);
             return None;
         }
         if !self.queue.start(item, kind, now) {
@@ -233,7 +233,7 @@ impl Core {
         let step = decide(&self.graph, id);
         let item = WorkItem::Decide(id);
         if !matches!(step, Step::RemoveForegroundFinalizer | Step::RemoveOrphanFinalizer) {
-            self.ready.remove(&id);
+            self.removable_since.remove(&id);
         }
         match step {
             Step::Nothing | Step::Wait | Step::Unresolved(_) => None,
@@ -244,7 +244,7 @@ impl Core {
             Step::GetOwners(owners) => {
                 if owners.len() == MAX_GETS {
                     // Each answer would have all these owners decided on again.
-                    self.queue.delay(item, RETRY_BUSY_OWNER, now);
+                    self.queue.add_after(item, RETRY_BUSY_OWNER, now);
                 }
                 self.enqueue_gets(owners, now);
                 None
@@ -268,16 +268,19 @@ impl Core {
             // Its other finalizers may keep the object as an owner while these DELETE requests are in flight.
             Step::RemoveForegroundFinalizer if self.deletes_in_flight.contains_key(&id) => None,
             Step::RemoveForegroundFinalizer | Step::RemoveOrphanFinalizer => {
-                let ready = self.ready_since(id, now);
-                match self.sync_state.finalizer_hold(finalizer_of(&step), Some(ready), now) {
+                let removable_since = self.removable_since(id, now);
+                match self
+                    .sync_state
+                    .finalizer_hold(finalizer_of(&step), Some(removable_since), now)
+                {
                     Some(FinalizerHold::NeedsDiscovery) => {
                         self.sync_state.needs_discovery = true;
-                        let pause = if self.queue.tries(item) < DISCOVERY_RETRIES {
+                        let pause = if self.queue.num_requeues(item) < DISCOVERY_RETRIES {
                             RETRY_DISCOVERY
                         } else {
                             RETRY_NOT_SYNCED
                         };
-                        self.queue.retry(item, NO_DISCOVERY, Some(pause), now);
+                        self.queue.add_rate_limited(item, NO_DISCOVERY, Some(pause), now);
                         return None;
                     }
                     Some(FinalizerHold::NotSynced { why, is_aggregated }) => {
@@ -285,7 +288,7 @@ impl Core {
                             self.delayed_deletions
                                 .report(&self.graph, id, &why, self.sync_state.aggregated_hold);
                         }
-                        self.queue.retry(item, &why, Some(RETRY_NOT_SYNCED), now);
+                        self.queue.add_rate_limited(item, &why, Some(RETRY_NOT_SYNCED), now);
                         return None;
                     }
                     None => {}
@@ -317,10 +320,10 @@ impl Core {
         let target = self.target(id)?;
         if waiting_owners
             .iter()
-            .any(|&owner| self.queue.is_busy(WorkItem::Decide(owner)))
+            .any(|&owner| self.queue.is_processing(WorkItem::Decide(owner)))
         {
             let item = WorkItem::Decide(id);
-            self.queue.retry(
+            self.queue.add_rate_limited(
                 item,
                 "an owner's finalizer is being removed",
                 Some(RETRY_BUSY_OWNER),
@@ -340,30 +343,30 @@ impl Core {
     }
 
     /// When everything but the sync of all kinds first allowed the removal of this object's finalizer.
-    fn ready_since(&mut self, id: NodeId, now: Instant) -> Instant {
+    fn removable_since(&mut self, id: NodeId, now: Instant) -> Instant {
         let uid = self.graph.node(id).uid;
-        if let Some(&(known, since)) = self.ready.get(&id)
+        if let Some(&(known, since)) = self.removable_since.get(&id)
             && known == uid
         {
             return since;
         }
-        if self.ready.len() >= MAX_ENTRIES {
+        if self.removable_since.len() >= MAX_ENTRIES {
             // The others wait for one more discovery.
-            self.ready.clear();
+            self.removable_since.clear();
         }
-        self.ready.insert(id, (uid, now));
+        self.removable_since.insert(id, (uid, now));
         now
     }
 
     /// Why the finalizer that `step` removes has to stay for now; `None` if it can be removed.
     pub fn finalizer_hold(&self, id: NodeId, step: &Step, now: Instant) -> Option<FinalizerHold> {
-        let ready = self.ready.get(&id).map(|(_, since)| *since);
-        self.sync_state.finalizer_hold(finalizer_of(step), ready, now)
+        let removable_since = self.removable_since.get(&id).map(|(_, since)| *since);
+        self.sync_state.finalizer_hold(finalizer_of(step), removable_since, now)
     }
 
     /// Records that a finalizer of this object is removed.
-    pub fn finalizer_removed(&mut self, target: &Target, finalizer: &str, now: Instant) {
-        self.ready.remove(&target.id);
+    pub fn record_finalizer_removal(&mut self, target: &Target, finalizer: &str, now: Instant) {
+        self.removable_since.remove(&target.id);
         // The watch may still show the finalizer.
         self.confirmed.remove(&target.id);
         if let Some(why) = self.sync_state.unsynced_reason(now) {
@@ -390,7 +393,7 @@ impl Core {
 
     fn enqueue_gets(&mut self, owners: Vec<NodeId>, now: Instant) {
         for owner in owners {
-            self.push(WorkItem::GetOwner(owner), owner, now);
+            self.enqueue(WorkItem::GetOwner(owner), owner, now);
         }
     }
 
@@ -461,10 +464,10 @@ impl Core {
     }
 
     /// Records that a write met a conflict; `object` is the current state.
-    pub fn conflicted(&mut self, target: &Target, object: &Observed) {
+    pub fn record_conflict(&mut self, target: &Target, object: &Observed) {
         self.counts.conflicts += 1;
         if let Some((times, seen)) = self.contested.get_mut(&target.id)
-            && seen.decides_alike(object)
+            && seen.leads_to_same_decision(object)
         {
             *times += 1;
             return;
@@ -476,7 +479,7 @@ impl Core {
     }
 
     /// Records that a write succeeded, or that the object is absent.
-    pub fn write_finished(&mut self, target: &Target) {
+    pub fn record_write(&mut self, target: &Target) {
         self.contested.remove(&target.id);
     }
 
@@ -497,15 +500,15 @@ impl Core {
     }
 
     /// Records the answer to a DELETE that was sent because these owners are in foreground deletion.
-    pub fn delete_answered(&mut self, waiting_owners: &[NodeId], now: Instant) {
+    pub fn record_delete_answer(&mut self, waiting_owners: &[NodeId], now: Instant) {
         for &owner in waiting_owners {
-            let Some(left) = self.deletes_in_flight.get_mut(&owner) else {
+            let Some(in_flight) = self.deletes_in_flight.get_mut(&owner) else {
                 continue;
             };
-            *left -= 1;
-            if *left == 0 {
+            *in_flight -= 1;
+            if *in_flight == 0 {
                 self.deletes_in_flight.remove(&owner);
-                self.push(WorkItem::Decide(owner), owner, now);
+                self.enqueue(WorkItem::Decide(owner), owner, now);
             }
         }
     }
@@ -545,7 +548,7 @@ impl Core {
     }
 
     /// Records a completed deletion before its watch event arrives.
-    pub fn deletion_finished(&mut self, target: &Target) {
+    pub fn record_deletion(&mut self, target: &Target) {
         self.graph.apply_deletion(target.kind, &target.uid);
     }
 
@@ -564,6 +567,17 @@ fn finalizer_of(step: &Step) -> GcFinalizer {
         Step::RemoveForegroundFinalizer => GcFinalizer::Foreground,
         _ => GcFinalizer::Orphan,
     }
+}
+
+/// Result of [`Core::next_request`].
+#[derive(Debug)]
+pub enum NextRequest {
+    /// Send it.
+    Send(Box<Request>),
+    /// No item is ready.
+    NoneReady,
+    /// More items may be ready; other tasks get the lock first.
+    Yield,
 }
 
 /// Effect of a GET answer on the graph.

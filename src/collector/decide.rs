@@ -62,13 +62,13 @@ pub fn decide(graph: &Graph, id: NodeId) -> Step {
         return Step::Nothing;
     }
     // First of all: these owners wait for it, whatever its other owners are and whether it is deleted itself.
-    let releases = |owner: &NodeId| {
+    let orphans_it = |owner: &NodeId| {
         let node = graph.node(*owner);
         *owner != id && node.kind != KindId::UNKNOWN && node.state.orphans_dependents()
     };
-    let released: Vec<NodeId> = graph.owners(id).map(|link| link.node).filter(releases).collect();
-    if !released.is_empty() {
-        return Step::DropReferences(released);
+    let orphaning: Vec<NodeId> = graph.owners(id).map(|link| link.node).filter(orphans_it).collect();
+    if !orphaning.is_empty() {
+        return Step::DropReferences(orphaning);
     }
     if state.in_orphan_deletion() {
         return if graph.has_dependents(id) {
@@ -90,11 +90,12 @@ pub fn decide(graph: &Graph, id: NodeId) -> Step {
     decide_by_owners(graph, id)
 }
 
+/// Owners by state. kube-controller-manager: pkg/controller/garbagecollector/garbagecollector.go `classifyReferences`.
 #[derive(Default)]
 struct Owners {
-    existing: Vec<NodeId>,
-    absent: Vec<NodeId>,
-    waiting: Vec<NodeId>,
+    solid: Vec<NodeId>,
+    dangling: Vec<NodeId>,
+    waiting_for_dependents_deletion: Vec<NodeId>,
     unknown: Vec<NodeId>,
     unresolved: Vec<NodeId>,
     namespaced: Vec<NodeId>,
@@ -112,24 +113,24 @@ fn decide_by_owners(graph: &Graph, id: NodeId) -> Step {
     if !owners.unresolved.is_empty() {
         return Step::Unresolved(owners.unresolved);
     }
-    if !owners.existing.is_empty() {
-        let mut out = owners.absent;
-        out.extend(owners.waiting);
-        return if out.is_empty() {
+    if !owners.solid.is_empty() {
+        let mut dangling_or_waiting = owners.dangling;
+        dangling_or_waiting.extend(owners.waiting_for_dependents_deletion);
+        return if dangling_or_waiting.is_empty() {
             Step::Nothing
         } else {
-            Step::DropReferences(out)
+            Step::DropReferences(dangling_or_waiting)
         };
     }
-    if owners.waiting.is_empty() && owners.absent.is_empty() {
+    if owners.waiting_for_dependents_deletion.is_empty() && owners.dangling.is_empty() {
         return Step::Nothing;
     }
     let node = graph.node(id);
-    let (policy, clear_blocking) = if !owners.waiting.is_empty() && node.dependents > 0 {
-        let in_cycle = graph
+    let (policy, clear_blocking) = if !owners.waiting_for_dependents_deletion.is_empty() && node.dependents > 0 {
+        let is_in_cycle = graph
             .dependents(id)
             .any(|link| graph.node(link.node).state.in_foreground_deletion());
-        (Policy::Foreground, in_cycle)
+        (Policy::Foreground, is_in_cycle)
     } else if node.state.has(State::ORPHAN) {
         (Policy::Orphan, false)
     } else if node.state.has(State::FOREGROUND) {
@@ -140,7 +141,7 @@ fn decide_by_owners(graph: &Graph, id: NodeId) -> Step {
     Step::Delete {
         policy,
         clear_blocking,
-        waiting_owners: owners.waiting,
+        waiting_owners: owners.waiting_for_dependents_deletion,
     }
 }
 
@@ -152,17 +153,17 @@ impl Owners {
         for owner in graph.owners(id).map(|link| link.node) {
             let node = graph.node(owner);
             let resource = graph.kinds.resource(node.kind);
-            let namespaced = resource.is_some_and(|resource| resource.scope == Scope::Namespaced);
+            let is_namespaced = resource.is_some_and(|resource| resource.scope == Scope::Namespaced);
             let group = if node.state.exists() {
                 if node.state.in_foreground_deletion() {
-                    &mut owners.waiting
+                    &mut owners.waiting_for_dependents_deletion
                 } else {
-                    &mut owners.existing
+                    &mut owners.solid
                 }
-            } else if namespaced && node.namespace == NamespaceId::NONE {
+            } else if is_namespaced && node.namespace == NamespaceId::NONE {
                 &mut owners.namespaced
             } else if node.state.has(State::ABSENT) {
-                &mut owners.absent
+                &mut owners.dangling
             } else if !graph.can_be_resolved(owner) {
                 &mut owners.unresolved
             } else {

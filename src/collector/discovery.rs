@@ -95,7 +95,7 @@ impl Discovery {
         let mut groups = Vec::new();
         for path in ["/api", "/apis"] {
             match self.document(client, path).await? {
-                DiscoveryDocument::Groups(parse) => groups.extend(parse),
+                DiscoveryDocument::Groups(found) => groups.extend(found),
                 DiscoveryDocument::Versions(versions) => groups.extend(query_versions(client, versions).await),
             }
         }
@@ -106,26 +106,26 @@ impl Discovery {
         let known = self.documents.get(path);
         let etag = known.and_then(|(etag, _)| etag.as_deref());
         let Some(document) = client.document(path, AGGREGATED, etag).await? else {
-            let parse = known.map(|(_, parse)| parse.clone());
-            return Ok(parse.unwrap_or(DiscoveryDocument::Versions(Vec::new())));
+            let cached = known.map(|(_, document)| document.clone());
+            return Ok(cached.unwrap_or(DiscoveryDocument::Versions(Vec::new())));
         };
-        let parse = parse(path, &document)?;
-        self.documents.insert(path, (document.etag, parse.clone()));
-        Ok(parse)
+        let parsed = parse(path, &document)?;
+        self.documents.insert(path, (document.etag, parsed.clone()));
+        Ok(parsed)
     }
 }
 
 /// Queries each version of each group.
 async fn query_versions(client: &MetadataClient, groups: Vec<(String, Vec<String>)>) -> Vec<Group> {
     let queries = groups.into_iter().map(|(name, versions)| async move {
-        let (mut group, mut failed) = (Vec::new(), None::<FailedGroup>);
+        let (mut found, mut failed) = (Vec::new(), None::<FailedGroup>);
         for version in versions {
             let path = path_of(&name, &version);
-            let queries = client.document(&path, PLAIN, None).await;
-            match queries.and_then(|document| read::<wire::Resources>(&path, document.as_ref())) {
-                Ok(parse) => group.push(Version {
+            let document = client.document(&path, PLAIN, None).await;
+            match document.and_then(|document| read::<wire::Resources>(&path, document.as_ref())) {
+                Ok(list) => found.push(Version {
                     name: version,
-                    resources: parse.resources(),
+                    resources: list.resources(),
                 }),
                 Err(error) => {
                     let failed = failed.get_or_insert_default();
@@ -136,7 +136,7 @@ async fn query_versions(client: &MetadataClient, groups: Vec<(String, Vec<String
         }
         Group {
             name,
-            versions: group,
+            versions: found,
             failed,
         }
     });
@@ -145,7 +145,8 @@ async fn query_versions(client: &MetadataClient, groups: Vec<(String, Vec<String
 
 fn parse(path: &'static str, document: &Document) -> Result<DiscoveryDocument, ApiError> {
     if document.content_type.contains("as=APIGroupDiscoveryList") {
-        return read::<wire::All>(path, Some(document)).map(|all| DiscoveryDocument::Groups(all.groups()));
+        return read::<wire::AggregatedGroups>(path, Some(document))
+            .map(|aggregated| DiscoveryDocument::Groups(aggregated.groups()));
     }
     Ok(DiscoveryDocument::Versions(if path == "/api" {
         vec![(
@@ -164,20 +165,20 @@ fn read<T: DeserializeOwned>(path: &str, document: Option<&Document>) -> Result<
 
 /// For each kind, its group's preferred version, or else the first version that has the kind.
 fn preferred_kinds(groups: &[Group]) -> Discovered {
-    let mut preferred_kinds = Discovered::default();
+    let mut discovered = Discovered::default();
     for group in groups {
         if let Some(failed) = &group.failed {
-            preferred_kinds.failed.insert(group.name.clone(), failed.clone());
+            discovered.failed.insert(group.name.clone(), failed.clone());
         }
         let mut kinds = BTreeSet::new();
         for version in &group.versions {
             for resource in &version.resources {
-                let can = |verb: &str| resource.verbs.iter().any(|it| it == verb);
-                if !can("get") || !kinds.insert(&resource.kind) {
+                let supports = |verb: &str| resource.verbs.iter().any(|it| it == verb);
+                if !supports("get") || !kinds.insert(&resource.kind) {
                     continue;
                 }
-                let ignored = IGNORED.contains(&(&group.name, &resource.kind));
-                preferred_kinds.served.push(ServedKind {
+                let is_ignored = IGNORED.contains(&(&group.name, &resource.kind));
+                discovered.served.push(ServedKind {
                     group: group.name.clone(),
                     kind: resource.kind.clone(),
                     resource: Resource {
@@ -186,12 +187,12 @@ fn preferred_kinds(groups: &[Group]) -> Discovered {
                         scope: resource.scope,
                     },
                     short_names: resource.short_names.clone(),
-                    collected: can("delete") && can("list") && can("watch") && !ignored,
+                    collected: supports("delete") && supports("list") && supports("watch") && !is_ignored,
                 });
             }
         }
     }
-    preferred_kinds
+    discovered
 }
 
 /// URL path of a version of a group.
@@ -208,7 +209,7 @@ mod wire {
     use super::{Deserialize, FailedGroup, Group as GroupInfo, ResourceInfo, Scope, Version as VersionInfo};
 
     #[derive(Deserialize)]
-    pub struct All {
+    pub struct AggregatedGroups {
         #[serde(default)]
         items: Vec<Group>,
     }
@@ -216,13 +217,13 @@ mod wire {
     #[derive(Deserialize)]
     struct Group {
         #[serde(default)]
-        metadata: Named,
+        metadata: Metadata,
         #[serde(default)]
         versions: Vec<Version>,
     }
 
     #[derive(Default, Deserialize)]
-    struct Named {
+    struct Metadata {
         #[serde(default)]
         name: String,
     }
@@ -241,7 +242,7 @@ mod wire {
     struct Resource {
         resource: String,
         #[serde(default)]
-        response_kind: Kind,
+        response_kind: ResponseKind,
         #[serde(default)]
         scope: String,
         #[serde(default)]
@@ -251,7 +252,7 @@ mod wire {
     }
 
     #[derive(Default, Deserialize)]
-    struct Kind {
+    struct ResponseKind {
         #[serde(default)]
         kind: String,
     }
@@ -298,7 +299,7 @@ mod wire {
         short_names: Vec<String>,
     }
 
-    impl All {
+    impl AggregatedGroups {
         pub fn groups(self) -> Vec<GroupInfo> {
             self.items.into_iter().map(Group::read).collect()
         }
@@ -359,8 +360,8 @@ mod wire {
 
     impl Resources {
         pub fn resources(self) -> Vec<ResourceInfo> {
-            let plain = self.resources.into_iter().filter(|it| !it.name.contains('/'));
-            plain
+            let resources = self.resources.into_iter().filter(|it| !it.name.contains('/'));
+            resources
                 .map(|it| ResourceInfo {
                     plural: it.name,
                     kind: it.kind,
@@ -386,27 +387,27 @@ mod tests {
     #[test]
     fn short_names_are_read_from_both_discovery_formats() {
         let verbs = ["get", "list", "watch", "delete"];
-        let all = json!({ "items": [{ "metadata": { "name": "apps" }, "versions": [{ "version": "v1", "resources": [{
+        let aggregated = json!({ "items": [{ "metadata": { "name": "apps" }, "versions": [{ "version": "v1", "resources": [{
             "resource": "deployments", "responseKind": { "kind": "Deployment" }, "scope": "Namespaced",
             "shortNames": ["deploy"], "verbs": verbs,
         }] }] }] });
-        let plain = json!({ "resources": [{
+        let resources = json!({ "resources": [{
             "name": "deployments", "kind": "Deployment", "namespaced": true, "shortNames": ["deploy"], "verbs": verbs,
         }] });
-        let all: wire::All = serde_json::from_value(all).unwrap();
-        let plain: wire::Resources = serde_json::from_value(plain).unwrap();
+        let aggregated: wire::AggregatedGroups = serde_json::from_value(aggregated).unwrap();
+        let resources: wire::Resources = serde_json::from_value(resources).unwrap();
         let version = Version {
             name: "v1".to_owned(),
-            resources: plain.resources(),
+            resources: resources.resources(),
         };
         let group = Group {
             name: "apps".to_owned(),
             versions: vec![version],
             failed: None,
         };
-        for groups in [all.groups(), vec![group]] {
-            let preferred_kinds = preferred_kinds(&groups);
-            assert_eq!(preferred_kinds.served[0].short_names, ["deploy"]);
+        for groups in [aggregated.groups(), vec![group]] {
+            let discovered = preferred_kinds(&groups);
+            assert_eq!(discovered.served[0].short_names, ["deploy"]);
         }
     }
 }

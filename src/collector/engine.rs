@@ -6,7 +6,7 @@ use futures::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
 use tokio::time::{Instant, sleep_until};
 
 use super::{
-    core::{Core, GetEffect},
+    core::{Core, GetEffect, NextRequest},
     decide::Policy,
     graph::WorkItem,
     limit::Limit,
@@ -49,7 +49,7 @@ pub struct Engine {
     pub shared: Arc<Shared>,
 }
 
-struct Done {
+struct FinishedRequest {
     request: Request,
     outcome: Outcome,
     started: Instant,
@@ -65,12 +65,12 @@ impl Engine {
         let mut in_flight = FuturesUnordered::new();
         let mut number = 0;
         loop {
-            let mut woken = pin!(self.shared.wake.notified());
+            let mut wake = pin!(self.shared.wake.notified());
             // From here on no notification is missed.
-            woken.as_mut().enable();
+            wake.as_mut().enable();
             // Applies all outcomes that are ready together.
-            while let Some(Some(done)) = in_flight.next().now_or_never() {
-                self.apply(done, &mut limit, in_flight.len() + 1);
+            while let Some(Some(finished)) = in_flight.next().now_or_never() {
+                self.apply(finished, &mut limit, in_flight.len() + 1);
             }
             let now = Instant::now();
             let max_in_flight = limit.max_in_flight(now);
@@ -79,11 +79,17 @@ impl Engine {
             let mut more = false;
             while in_flight.len() < max_in_flight + slow {
                 let started = Instant::now();
-                let (request, all) = self.shared.next(started);
-                more = !all;
-                let Some(request) = request else { break };
-                number += 1;
-                in_flight.push(run(self.client.clone(), number, request, started));
+                match self.shared.next_request(started) {
+                    NextRequest::Send(request) => {
+                        number += 1;
+                        in_flight.push(send_timed(self.client.clone(), number, *request, started));
+                    }
+                    NextRequest::NoneReady => break,
+                    NextRequest::Yield => {
+                        more = true;
+                        break;
+                    }
+                }
             }
             if more {
                 // Lets other tasks update the state.
@@ -96,11 +102,11 @@ impl Engine {
             let until = [due, limit.pause()].into_iter().flatten().filter(|&at| at > now).min();
             tokio::select! {
                 // An answer frees a slot.
-                Some(done) = in_flight.next() => {
-                    let busy = in_flight.len() + 1;
-                    self.apply(done, &mut limit, busy);
+                Some(finished) = in_flight.next() => {
+                    let in_flight_count = in_flight.len() + 1;
+                    self.apply(finished, &mut limit, in_flight_count);
                 }
-                () = woken => {}
+                () = wake => {}
                 // A delayed item is due, or a pause is over.
                 () = sleep_until(until.unwrap_or(now + IDLE)) => {}
             }
@@ -109,9 +115,9 @@ impl Engine {
 
     /// Sleeps under full load, so that several answers are applied at one wakeup. It is what interrupt coalescing does
     /// in a network card.
-    fn sleep_under_load(&self, busy: usize, max_in_flight: usize) {
+    fn sleep_under_load(&self, in_flight_count: usize, max_in_flight: usize) {
         if let Some(sleep) = self.shared.load_sleep()
-            && busy >= max_in_flight.max(MIN_IN_FLIGHT_TO_SLEEP)
+            && in_flight_count >= max_in_flight.max(MIN_IN_FLIGHT_TO_SLEEP)
         {
             #[allow(
                 clippy::disallowed_methods,
@@ -121,22 +127,25 @@ impl Engine {
         }
     }
 
-    fn apply(&self, done: Done, limit: &mut Limit, busy: usize) {
+    fn apply(&self, finished: FinishedRequest, limit: &mut Limit, in_flight_count: usize) {
         let now = Instant::now();
-        update_limit(&done, limit, busy, now);
+        update_limit(&finished, limit, in_flight_count, now);
         self.shared.with(|core| {
             core.limit_state = Some(limit.state());
-            let lane = done.request.lane();
-            core.queue
-                .request_finished(lane, done.started, feedback(&done.outcome, done.duration, now));
-            apply_outcome(core, &done.request, done.outcome, now);
+            let lane = finished.request.lane();
+            core.queue.request_finished(
+                lane,
+                finished.started,
+                feedback(&finished.outcome, finished.duration, now),
+            );
+            apply_outcome(core, &finished.request, finished.outcome, now);
         });
     }
 }
 
-async fn run(client: MetadataClient, number: usize, request: Request, started: Instant) -> Done {
+async fn send_timed(client: MetadataClient, number: usize, request: Request, started: Instant) -> FinishedRequest {
     let outcome = send(&client, number, &request).await;
-    Done {
+    FinishedRequest {
         request,
         outcome,
         started,
@@ -145,33 +154,33 @@ async fn run(client: MetadataClient, number: usize, request: Request, started: I
 }
 
 /// Updates the limit by the state of the API server that the answer shows.
-fn update_limit(done: &Done, limit: &mut Limit, busy: usize, now: Instant) {
-    match &done.outcome {
+fn update_limit(finished: &FinishedRequest, limit: &mut Limit, in_flight_count: usize, now: Instant) {
+    match &finished.outcome {
         Outcome::Failed(error) => match error {
             ApiError::Unproven { code: Some(429), .. } => {
                 limit.record_refusal(None, error.retry_after().unwrap_or(DEFAULT_PAUSE), now);
             }
             ApiError::Refused { .. } if let Some(pause) = requested_pause(error) => {
-                limit.record_refusal(Some(done.request.lane()), pause.min(MAX_PAUSE_OF_ALL), now);
+                limit.record_refusal(Some(finished.request.lane()), pause.min(MAX_PAUSE_OF_ALL), now);
             }
             // A slow answer waits for a webhook or for an aggregated API server.
             ApiError::Refused { .. } | ApiError::Unreadable { .. } | ApiError::Timeout { .. }
-                if done.duration >= SLOW => {}
+                if finished.duration >= SLOW => {}
             ApiError::Refused { .. } | ApiError::Unreadable { .. } | ApiError::Timeout { .. } => {
-                limit.record_answer(done.duration, busy);
+                limit.record_answer(finished.duration, in_flight_count);
             }
             ApiError::Unreachable { .. } | ApiError::Unproven { .. } | ApiError::Blocked { .. } => {
                 limit.record_no_answer(now);
             }
         },
         Outcome::DryRun => {}
-        _ if done.duration >= SLOW => {}
+        _ if finished.duration >= SLOW => {}
         Outcome::Done
         | Outcome::Deleted
         | Outcome::Absent
         | Outcome::Exists(_)
         | Outcome::Changed(_)
-        | Outcome::StrategicPatchUnsupported => limit.record_answer(done.duration, busy),
+        | Outcome::StrategicPatchUnsupported => limit.record_answer(finished.duration, in_flight_count),
     }
 }
 
@@ -220,25 +229,25 @@ fn apply_outcome(core: &mut Core, request: &Request, outcome: Outcome, now: Inst
         }
     };
     if let Request::Delete { waiting_owners, .. } = request {
-        core.delete_answered(waiting_owners, now);
+        core.record_delete_answer(waiting_owners, now);
     }
     let requested = pause_for(&outcome);
     if let Outcome::Done | Outcome::Deleted | Outcome::Absent = outcome
         && !matches!(request, Request::GetOwner(_))
     {
-        core.write_finished(target);
+        core.record_write(target);
     }
     match outcome {
         Outcome::Done => {
-            count(core, request);
+            count_write(core, request);
             if let Request::RemoveFinalizer { finalizer, .. } = request {
-                core.finalizer_removed(target, finalizer, now);
+                core.record_finalizer_removal(target, finalizer, now);
             }
             core.queue.done(item, now);
         }
         Outcome::Deleted => {
-            count(core, request);
-            core.deletion_finished(target);
+            count_write(core, request);
+            core.record_deletion(target);
             core.queue.done(item, now);
         }
         Outcome::Absent => {
@@ -248,23 +257,25 @@ fn apply_outcome(core: &mut Core, request: &Request, outcome: Outcome, now: Inst
         }
         Outcome::Exists(object) => {
             core.counts.asked += 1;
-            let shown = core.apply_get(target, &object);
-            match shown {
+            let effect = core.apply_get(target, &object);
+            match effect {
                 GetEffect::Applied => core.queue.done(item, now),
-                GetEffect::Stale => core.queue.retry(item, "the watch has shown a later state", None, now),
+                GetEffect::Stale => core
+                    .queue
+                    .add_rate_limited(item, "the watch has shown a later state", None, now),
                 GetEffect::Unwatched => {
-                    let pause = backoff(RETRY_UNWATCHED, core.queue.tries(item));
+                    let pause = backoff(RETRY_UNWATCHED, core.queue.num_requeues(item));
                     core.queue
-                        .retry(item, "it exists, and its kind cannot be watched", Some(pause), now);
+                        .add_rate_limited(item, "it exists, and its kind cannot be watched", Some(pause), now);
                 }
             }
         }
         Outcome::Changed(object) => {
-            core.conflicted(target, &object);
+            core.record_conflict(target, &object);
             core.apply_get(target, &object);
-            let pause = backoff(RETRY_CONFLICT, core.queue.tries(item));
+            let pause = backoff(RETRY_CONFLICT, core.queue.num_requeues(item));
             core.queue
-                .retry(item, "conflict: the object has changed", Some(pause), now);
+                .add_rate_limited(item, "conflict: the object has changed", Some(pause), now);
         }
         Outcome::StrategicPatchUnsupported => {
             core.no_strategic_patch.insert(target.kind);
@@ -285,13 +296,13 @@ fn apply_outcome(core: &mut Core, request: &Request, outcome: Outcome, now: Inst
                 // It was not sent.
                 ApiError::Unproven { .. } | ApiError::Blocked { .. } => core.queue.requeue(item),
                 ApiError::Unreachable { .. } | ApiError::Refused { code: 429, .. } => {
-                    let pause = backoff(RETRY, core.queue.tries(item));
+                    let pause = backoff(RETRY, core.queue.num_requeues(item));
                     let pause = pause.max(requested.unwrap_or_default());
-                    core.queue.retry(item, &error.to_string(), Some(pause), now);
+                    core.queue.add_rate_limited(item, &error.to_string(), Some(pause), now);
                 }
                 ApiError::Refused { .. } | ApiError::Unreadable { .. } | ApiError::Timeout { .. } => {
                     tracing::debug!(%error, uid = target.uid, "Request failed; will retry");
-                    core.queue.retry(item, &error.to_string(), None, now);
+                    core.queue.add_rate_limited(item, &error.to_string(), None, now);
                 }
             }
         }
@@ -299,11 +310,11 @@ fn apply_outcome(core: &mut Core, request: &Request, outcome: Outcome, now: Inst
 }
 
 /// Exponential backoff.
-fn backoff((first, most): (Duration, Duration), tries: u32) -> Duration {
-    first.saturating_mul(1 << tries.min(8)).min(most)
+fn backoff((first, max): (Duration, Duration), attempts: u32) -> Duration {
+    first.saturating_mul(1 << attempts.min(8)).min(max)
 }
 
-fn count(core: &mut Core, request: &Request) {
+fn count_write(core: &mut Core, request: &Request) {
     let counter = match request {
         Request::GetOwner(_) => &mut core.counts.asked,
         Request::DropReferences { .. } => &mut core.counts.released,

@@ -50,21 +50,21 @@ impl FailingKinds {
     /// The lines to log now.
     pub fn update(&mut self, sync_state: &SyncState, now: Instant) -> Vec<LogLine> {
         let failing = |id: &KindId| sync_state.watched.get(id).is_some_and(|it| it.failure.is_some());
-        let again: Vec<KindId> = self.0.iter().filter(|id| !failing(id)).copied().collect();
+        let recovered: Vec<KindId> = self.0.iter().filter(|id| !failing(id)).copied().collect();
         self.0.retain(failing);
-        let mut news = self.new_failures(sync_state, now);
-        if !again.is_empty() {
-            let names = again
+        let mut lines = self.new_failures(sync_state, now);
+        if !recovered.is_empty() {
+            let names = recovered
                 .iter()
                 .filter_map(|id| sync_state.watched.get(id))
                 .map(WatchedKind::name);
-            news.push(LogLine::Recovered {
-                kinds: again.len(),
+            lines.push(LogLine::Recovered {
+                kinds: recovered.len(),
                 failing: self.0.len(),
                 resources: some_of(names),
             });
         }
-        news
+        lines
     }
 
     /// New failures, grouped by their reason.
@@ -82,10 +82,10 @@ impl FailingKinds {
             self.0.insert(*id);
             causes.entry(&failure.reason).or_default().push((watched, failure));
         }
-        let line = |those: Vec<(&WatchedKind, &WatchFailure)>| LogLine::Failing {
-            kinds: those.len(),
-            resources: some_of(those.iter().map(|(watched, _)| watched.name())),
-            error: those
+        let line = |failures: Vec<(&WatchedKind, &WatchFailure)>| LogLine::Failing {
+            kinds: failures.len(),
+            resources: some_of(failures.iter().map(|(watched, _)| watched.name())),
+            error: failures
                 .first()
                 .map(|(_, failure)| failure.text.clone())
                 .unwrap_or_default(),

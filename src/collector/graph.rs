@@ -30,7 +30,7 @@ use self::{
 };
 use super::{
     kinds::{KindId, Kinds, Resource},
-    uid::{OddUids, Uid, is_damaged},
+    uid::{InternedUids, Uid, is_damaged},
 };
 
 pub use self::{
@@ -44,7 +44,7 @@ pub use self::{
 /// An item of the work queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum WorkItem {
-    /// Decide on this object.
+    /// Decide on this object. kube-controller-manager: `attemptToDelete`.
     Decide(NodeId),
     /// Decide on all dependents of this owner.
     Dependents(NodeId),
@@ -85,11 +85,11 @@ struct ListMark {
 pub struct Graph {
     /// All known kinds.
     pub kinds: Kinds,
-    odd_uids: OddUids,
+    interned_uids: InternedUids,
     namespaces: Namespaces,
     links: Links,
     isolated: Vec<Isolated>,
-    rounds: Vec<ListMark>,
+    list_marks: Vec<ListMark>,
     /// Objects that an unfinished list shows in an earlier state than the graph has.
     older_states: Vec<(KindId, Observed)>,
     orphaned: Orphaned,
@@ -123,8 +123,8 @@ impl Graph {
     }
 
     /// The nodes at these indexes, out of [`Graph::slots`].
-    pub fn nodes_at(&self, places: Range<usize>) -> impl Iterator<Item = NodeId> {
-        self.links.at(places)
+    pub fn nodes_at(&self, indexes: Range<usize>) -> impl Iterator<Item = NodeId> {
+        self.links.in_range(indexes)
     }
 
     /// Number of indexes in use or free.
@@ -176,10 +176,10 @@ impl Graph {
 
     /// Whether dependents block its foreground deletion. A reference to itself does not.
     pub fn is_blocked(&self, id: NodeId) -> bool {
-        let by_itself = |link: Link| link.node == id && link.blocking;
+        let is_self_reference = |link: Link| link.node == id && link.blocking;
         match self.links.node(id).blocking {
             0 => false,
-            1 => !self.links.owners(id).any(by_itself),
+            1 => !self.links.owners(id).any(is_self_reference),
             _ => true,
         }
     }
@@ -197,13 +197,17 @@ impl Graph {
     /// namespace. Only the first nodes with that UID are checked.
     pub fn exists_elsewhere(&self, id: NodeId) -> bool {
         let Node { uid, kind, .. } = *self.links.node(id);
-        let is_there = |other: NodeId| {
+        let exists_at_other_coordinates = |other: NodeId| {
             let node = self.links.node(other);
             other != id && node.kind == kind && node.state.exists()
         };
         let isolated = self.isolated.get(kind.index());
         isolated.is_some_and(|isolated| isolated.has(&self.hasher, uid))
-            || self.links.same_uid(uid).take(MAX_SAME_UID).any(is_there)
+            || self
+                .links
+                .same_uid(uid)
+                .take(MAX_SAME_UID)
+                .any(exists_at_other_coordinates)
     }
 
     /// Whether the API server can be asked for it: its kind is served and its name is a valid path segment. The API
@@ -211,8 +215,8 @@ impl Graph {
     /// proxy.
     pub fn can_be_resolved(&self, id: NodeId) -> bool {
         let node = self.links.node(id);
-        let is_short = node.name.len() <= LONGEST || node.state.has(State::OBSERVED);
-        self.kinds.resource(node.kind).is_some() && is_segment(&node.name) && is_short
+        let is_length_allowed = node.name.len() <= MAX_NAME_LENGTH || node.state.has(State::OBSERVED);
+        self.kinds.resource(node.kind).is_some() && is_path_segment(&node.name) && is_length_allowed
     }
 
     /// Whether it keeps its dependents because nothing can resolve the reference to it.
@@ -237,7 +241,7 @@ impl Graph {
 
     /// All nodes with this UID.
     pub fn with_uid(&self, uid: &str) -> Vec<NodeId> {
-        match self.odd_uids.known(uid) {
+        match self.interned_uids.known(uid) {
             Some(uid) => self.links.with_uid(uid),
             None => Vec::new(),
         }
@@ -245,7 +249,7 @@ impl Graph {
 
     /// The kind of the isolated object with this UID. Isolated objects have no node.
     pub fn isolated_kind(&self, uid: &str) -> Option<KindId> {
-        let uid = self.odd_uids.known(uid)?;
+        let uid = self.interned_uids.known(uid)?;
         let has = |(id, _): &(KindId, &Resource)| {
             let isolated = self.isolated.get(id.index());
             isolated.is_some_and(|isolated| isolated.has(&self.hasher, uid))
@@ -255,7 +259,7 @@ impl Graph {
 
     /// The UID of a node as text.
     pub fn uid(&self, id: NodeId) -> String {
-        self.odd_uids.text(self.node(id).uid)
+        self.interned_uids.text(self.node(id).uid)
     }
 
     /// Number of known namespaces.
@@ -285,48 +289,48 @@ impl Graph {
     /// first.
     pub fn apply_get(&mut self, id: NodeId, object: &Observed, progress: u64) -> GetResult {
         let Node { kind, state, .. } = *self.links.node(id);
-        if !state.exists() && object.number() <= progress {
+        if !state.exists() && object.version_number() <= progress {
             return GetResult::Retry;
         }
         // A list in progress that is younger has to show the object too.
         let ListMark { mark, is_open } = self.list_mark(kind);
-        let round = if state.has(State::OBSERVED) {
-            state.has(State::ROUND)
+        let mark = if state.has(State::OBSERVED) {
+            state.has(State::LIST_MARK)
         } else {
             mark != is_open
         };
-        self.apply(kind, object, round);
+        self.apply(kind, object, mark);
         if state.exists() && self.links.node(id).dependents > 0 {
             self.items.push(WorkItem::Dependents(id));
         }
         GetResult::Applied
     }
 
-    fn apply(&mut self, kind: KindId, object: &Observed, round: bool) -> Change {
+    fn apply(&mut self, kind: KindId, object: &Observed, mark: bool) -> Change {
         let is_readable = !is_damaged(&object.namespace) && !is_damaged(&object.name);
-        let Some(uid) = self.odd_uids.observed(&object.uid).filter(|_| is_readable) else {
+        let Some(uid) = self.interned_uids.intern_observed(&object.uid).filter(|_| is_readable) else {
             // No request can name it, and no reference leads to it.
             self.unrepresentable.push(kind);
             return Change::Applied;
         };
         let name = &*object.name;
-        let plain = object.owners.is_empty() && !object.deleting && !object.orphan && !object.foreground;
+        let can_be_isolated = object.owners.is_empty() && !object.deleting && !object.orphan && !object.foreground;
         let known = self.namespaces.known(&object.namespace).and_then(|namespace| {
             let at = Coordinates { kind, namespace, name };
             self.links.find(uid, at)
         });
-        if known.is_none() && plain {
+        if known.is_none() && can_be_isolated {
             let at = NamespacedName {
                 namespace: &object.namespace,
                 name,
             };
-            if self.isolated[kind.index()].insert(&self.hasher, uid, at, round) {
+            if self.isolated[kind.index()].insert(&self.hasher, uid, at, mark) {
                 self.recheck_same_uid(uid, None);
             }
             return Change::Applied;
         }
         let was_isolated = self.isolated[kind.index()].remove(&self.hasher, uid);
-        let version = object.number();
+        let version = object.version_number();
         let id = known.unwrap_or_else(|| {
             let namespace = self.namespaces.id(&object.namespace);
             self.add(uid, Coordinates { kind, namespace, name }, self.initial_state(uid))
@@ -336,7 +340,7 @@ impl Graph {
         let state = &mut node.state;
         // Even an old state proves that it exists.
         state.set(State::UNSEEN, false);
-        state.set(State::ROUND, round);
+        state.set(State::LIST_MARK, mark);
         if !before.exists() && node.dependents > 0 {
             // Its dependents were not decided on while it was unknown.
             self.items.push(WorkItem::Dependents(id));
@@ -395,11 +399,11 @@ impl Graph {
 const MAX_SAME_UID: usize = 256;
 
 /// Nearly all names have at most 253 characters. Some kinds, such as roles, have no limit of their own.
-const LONGEST: usize = 1024;
+const MAX_NAME_LENGTH: usize = 1024;
 
 /// Whether client-go accepts this name as a path segment. apimachinery: pkg/api/validation/path/name.go
 /// `IsValidPathSegmentName`.
-fn is_segment(name: &str) -> bool {
+fn is_path_segment(name: &str) -> bool {
     !matches!(name, "" | "." | "..") && !name.contains(['/', '%'])
 }
 
@@ -417,13 +421,13 @@ impl Reference {
 
 impl Observed {
     /// Whether another state of the object leads to the same decision.
-    pub fn decides_alike(&self, other: &Self) -> bool {
+    pub fn leads_to_same_decision(&self, other: &Self) -> bool {
         let facts = |it: &Self| (it.deleting, it.orphan, it.foreground);
         self.uid == other.uid && facts(self) == facts(other) && self.owners == other.owners
     }
 
     /// Its resourceVersion as a number; 0 if it is none.
-    fn number(&self) -> u64 {
+    fn version_number(&self) -> u64 {
         self.version.parse().unwrap_or(0)
     }
 }

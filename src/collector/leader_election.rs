@@ -69,7 +69,7 @@ struct Inner {
 }
 
 /// Ends the active role on drop.
-struct EndsRole<'a>(&'a LeaderElection);
+struct RoleGuard<'a>(&'a LeaderElection);
 
 /// Identity of an agent on this node until it restarts.
 pub fn identity(node_name: &str) -> io::Result<String> {
@@ -82,12 +82,12 @@ impl LeaderElection {
     /// Starts as standby; a dry run, which writes nothing, is active at once.
     pub fn new(identity: String, mode: Mode, dry_run: bool) -> Self {
         let validity = Ok(Validity::unlimited(Instant::now()));
-        let yet = |what: &str| Err(format!("{what} not asked for yet"));
+        let not_yet = |what: &str| Err(format!("{what} not asked for yet"));
         let (lease, manager_idle) = match (mode, dry_run) {
             (Mode::Never, _) => (Err("--gc never".to_owned()), validity),
             (Mode::Auto | Mode::Always, true) => (validity.clone(), validity),
-            (Mode::Always, false) => (yet("its Lease was"), validity),
-            (Mode::Auto, false) => (yet("its Lease was"), yet("kube-controller-manager was")),
+            (Mode::Always, false) => (not_yet("its Lease was"), validity),
+            (Mode::Auto, false) => (not_yet("its Lease was"), not_yet("kube-controller-manager was")),
         };
         let election = Self(Arc::new(Inner {
             identity,
@@ -165,7 +165,7 @@ impl LeaderElection {
     /// dropped, the active role ends at once and the Lease expires.
     pub async fn run(&self, client: &MetadataClient, stop: impl Future<Output = ()>) {
         let inner = &*self.0;
-        let ends = EndsRole(self);
+        let role_guard = RoleGuard(self);
         if inner.dry_run || inner.mode == Mode::Never {
             return stop.await;
         }
@@ -178,7 +178,7 @@ impl LeaderElection {
             () = Box::pin(self.monitor_controller_manager(leases)) => {}
             () = self.follow_conditions() => {}
         }
-        drop(ends);
+        drop(role_guard);
         election.release().await;
     }
 
@@ -194,7 +194,7 @@ impl LeaderElection {
                 () = controller_manager::monitor(leases, &inner.conditions, &inner.status) => {}
                 () = self.wait_for_lease_loss(validity) => {}
             }
-            inner.status.manager_not_read();
+            inner.status.clear_manager();
             inner.conditions.send_modify(|conditions| {
                 let not_asked = "kube-controller-manager was not asked for yet".to_owned();
                 conditions.set_manager_idle(Err(not_asked), Instant::now());
@@ -293,7 +293,7 @@ async fn wait_for_change(conditions: &mut watch::Receiver<Conditions>, until: Op
 
 // === impl EndsRole ===
 
-impl Drop for EndsRole<'_> {
+impl Drop for RoleGuard<'_> {
     fn drop(&mut self) {
         let stopped = "this agent stops";
         self.0

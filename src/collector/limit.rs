@@ -124,7 +124,7 @@ impl Limit {
     pub fn record_refusal(&mut self, lane: Option<Lane>, pause: Duration, now: Instant) {
         self.unanswered = 0;
         let is_other = |(before, until): &(Lane, Instant)| now < *until && Some(*before) != lane;
-        let are_all = lane.is_none() || self.refused.as_ref().is_some_and(is_other);
+        let is_global = lane.is_none() || self.refused.as_ref().is_some_and(is_other);
         self.refused = lane.map(|lane| (lane, now + pause));
         // Requests that were in flight together are refused together.
         if self
@@ -134,17 +134,17 @@ impl Limit {
             self.limit = (self.limit / 2.0).max(MIN);
             self.halved_at = Some(now);
         }
-        if are_all {
+        if is_global {
             self.pause_until(now + pause);
         }
     }
 
     /// Records a request without an answer, or one that was not allowed.
     pub fn record_no_answer(&mut self, now: Instant) {
-        let (first, most) = NO_ANSWER_PAUSE;
+        let (first, max) = NO_ANSWER_PAUSE;
         self.unanswered += 1;
         self.limit = MIN;
-        self.pause_until(now + first.saturating_mul(1 << (self.unanswered / 4).min(8)).min(most));
+        self.pause_until(now + first.saturating_mul(1 << (self.unanswered / 4).min(8)).min(max));
     }
 
     fn pause_until(&mut self, until: Instant) {

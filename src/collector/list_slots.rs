@@ -84,11 +84,11 @@ impl State {
         if self.in_use.values().sum::<usize>() >= MAX_LISTS {
             return None;
         }
-        let has = |group: &Arc<str>| self.in_use.get(group).copied().unwrap_or_default();
+        let slots_of = |group: &Arc<str>| self.in_use.get(group).copied().unwrap_or_default();
         let waiting = self.waiting.iter().enumerate();
-        let allowed = waiting.filter(|(_, it)| has(&it.group) < MAX_PER_GROUP);
-        let (place, _) = allowed.min_by_key(|(place, it)| (it.has_failed, has(&it.group), *place))?;
-        let next = self.waiting.remove(place);
+        let allowed = waiting.filter(|(_, it)| slots_of(&it.group) < MAX_PER_GROUP);
+        let (index, _) = allowed.min_by_key(|(index, it)| (it.has_failed, slots_of(&it.group), *index))?;
+        let next = self.waiting.remove(index);
         *self.in_use.entry(Arc::clone(&next.group)).or_default() += 1;
         Some(next)
     }

@@ -1,5 +1,5 @@
-//! The collector's metrics. The time to make them does not depend on the number of objects, and is linear in queued
-//! items.
+//! The collector's metrics. The time to make them is linear in kinds, refusals and queued items, whatever the number
+//! of objects.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -53,7 +53,7 @@ pub struct KindMetrics {
 
 impl MetricsSnapshot {
     /// The metrics at `now`.
-    pub fn of(core: &Core, now: Instant) -> Self {
+    pub fn new(core: &Core, now: Instant) -> Self {
         let (linked, isolated) = core.graph.len();
         let objects = core.graph.counts();
         let kind = |(&id, watched): (&KindId, &WatchedKind)| KindMetrics {

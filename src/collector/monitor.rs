@@ -25,9 +25,9 @@ const LIFETIME: Duration = Duration::from_secs(600);
 /// A watch without any event for this time has lost its connection: the API server sends a bookmark about once a
 /// minute.
 const EVENT_TIMEOUT: Duration = Duration::from_secs(180);
-/// Maximum time between two pieces of a page.
-const PIECE_TIMEOUT: Duration = Duration::from_secs(60);
-/// A list without a piece for this time releases its slot.
+/// Maximum time between two chunks of a page.
+const CHUNK_TIMEOUT: Duration = Duration::from_secs(60);
+/// A list without a chunk for this time releases its slot.
 const SLOT_TIMEOUT: Duration = Duration::from_secs(2);
 /// A watch that ended earlier counts as failed.
 const MIN_WATCH: Duration = Duration::from_secs(1);
@@ -70,9 +70,9 @@ pub fn collection(group: &str, resource: &Resource) -> String {
 impl Monitor {
     /// Runs until it is dropped.
     pub async fn run(self) {
-        let (first, most) = BACKOFF;
+        let (first, max) = BACKOFF;
         let (mut from, mut pause): (Option<String>, Duration) = (None, first);
-        let (mut early, mut has_failed) = (false, false);
+        let (mut is_early, mut has_failed) = (false, false);
         loop {
             let started = Instant::now();
             let step = match &from {
@@ -81,11 +81,11 @@ impl Monitor {
                     has_failed = listed.is_err();
                     listed.map(Some)
                 }
-                Some(version) => self.watch(version, early).await.map(Some),
+                Some(version) => self.watch(version, is_early).await.map(Some),
             };
             let (was_watched, lasted) = (from.is_some(), started.elapsed());
             let is_short = was_watched && lasted < MIN_WATCH;
-            early = was_watched && lasted < LIFETIME / 2;
+            is_early = was_watched && lasted < LIFETIME / 2;
             if was_watched && lasted >= pause.max(MIN_WATCH) {
                 pause = first;
             }
@@ -96,7 +96,7 @@ impl Monitor {
                         // Otherwise a server or proxy that closes each watch at once would get requests without a
                         // pause.
                         sleep(self.jitter(pause)).await;
-                        pause = (pause * 2).min(most);
+                        pause = (pause * 2).min(max);
                     } else if was_watched {
                         pause = first;
                     }
@@ -106,13 +106,13 @@ impl Monitor {
                     from = None;
                     // Repeated expiry is a problem of the server.
                     sleep(self.jitter(pause)).await;
-                    pause = (pause * 2).min(most);
+                    pause = (pause * 2).min(max);
                 }
                 Err(StreamEnd::Failed(error)) => {
                     self.shared.watch_failed(self.kind, &error);
                     from = from.map(|from| self.shared.last_version(self.kind).unwrap_or(from));
                     sleep(self.jitter(error.retry_after().unwrap_or(pause))).await;
-                    pause = (pause * 2).min(most);
+                    pause = (pause * 2).min(max);
                 }
             }
         }
@@ -125,64 +125,64 @@ impl Monitor {
         let mut token = String::new();
         loop {
             let path = format!("{}?limit={PAGE_SIZE}&continue={}", self.path, escape(&token));
-            let pieces = self.stream("LIST", &path, wire::LIST);
-            let mut pieces = self.with_slot(&mut slot, pieces).await?;
-            let mut page = PageReader::new(pieces.is_protobuf);
-            while let Some(piece) = self.with_slot(&mut slot, pieces.next(PIECE_TIMEOUT)).await? {
-                let read = self.shared.apply_list(self.kind, |each| page.read(&piece, each));
-                read.map_err(|error| pieces.unreadable(error))?;
+            let chunks = self.stream("LIST", &path, wire::LIST);
+            let mut chunks = self.with_slot(&mut slot, chunks).await?;
+            let mut page = PageReader::new(chunks.is_protobuf);
+            while let Some(chunk) = self.with_slot(&mut slot, chunks.next(CHUNK_TIMEOUT)).await? {
+                let read = self.shared.apply_list(self.kind, |each| page.read(&chunk, each));
+                read.map_err(|error| chunks.unreadable(error))?;
             }
             let end = self.shared.apply_list(self.kind, |each| page.finish(each));
-            let end = end.map_err(|error| pieces.unreadable(error))?;
+            let end = end.map_err(|error| chunks.unreadable(error))?;
             token = end.continue_token;
             if token.is_empty() {
                 let ended = self.shared.end_list(self.kind, &end.version);
-                ended.map_err(|error| pieces.unreadable(error))?;
+                ended.map_err(|error| chunks.unreadable(error))?;
                 return Ok(end.version);
             }
         }
     }
 
-    /// Waits for `more` of a list. A silent list releases its slot, and acquires a new one before it continues.
+    /// Waits for `result` of a list. A silent list releases its slot, and acquires a new one before it continues.
     async fn with_slot<T, E>(
         &self,
         slot: &mut Option<ListSlot>,
-        more: impl Future<Output = Result<T, E>>,
+        result: impl Future<Output = Result<T, E>>,
     ) -> Result<T, E> {
-        let mut more = pin!(more);
-        if let Ok(more) = timeout(SLOT_TIMEOUT, &mut more).await {
-            return more;
+        let mut result = pin!(result);
+        if let Ok(result) = timeout(SLOT_TIMEOUT, &mut result).await {
+            return result;
         }
         *slot = None;
-        let more = more.await?;
+        let result = result.await?;
         *slot = self.slots.acquire(&self.group, false).await;
-        Ok(more)
+        Ok(result)
     }
 
     /// Watches from a resourceVersion on until the server ends the watch. Returns the last resourceVersion.
-    async fn watch(&self, from: &str, early: bool) -> Result<String, StreamEnd> {
+    async fn watch(&self, from: &str, is_early: bool) -> Result<String, StreamEnd> {
         let lifetime = self.jitter(LIFETIME).as_secs();
         let path = format!(
             "{}?watch=true&allowWatchBookmarks=true&resourceVersion={}&timeoutSeconds={lifetime}",
             self.path,
             escape(from),
         );
-        let mut pieces = self.stream("WATCH", &path, wire::WATCH).await?;
-        self.shared.watch_started(self.kind, early);
-        let mut watch = WatchReader::new(pieces.is_protobuf);
-        while let Some(piece) = pieces.next(EVENT_TIMEOUT).await? {
-            let events = watch.read(&piece).map_err(|error| pieces.unreadable(error))?;
+        let mut chunks = self.stream("WATCH", &path, wire::WATCH).await?;
+        self.shared.watch_started(self.kind, is_early);
+        let mut watch = WatchReader::new(chunks.is_protobuf);
+        while let Some(chunk) = chunks.next(EVENT_TIMEOUT).await? {
+            let events = watch.read(&chunk).map_err(|error| chunks.unreadable(error))?;
             let expired = events.iter().find_map(|event| match event {
                 // The API server could not decode an object. Its deletion may go without an event, so only a list shows
                 // it.
                 WatchEvent::Error(410 | 500, message) => Some(StreamEnd::Expired(message.clone())),
                 WatchEvent::Error(code, message) => {
-                    Some(StreamEnd::Failed(pieces.unreadable(format!("{code} {message}"))))
+                    Some(StreamEnd::Failed(chunks.unreadable(format!("{code} {message}"))))
                 }
                 WatchEvent::Applied(_) | WatchEvent::Deleted(_) | WatchEvent::Bookmark { .. } => None,
             });
             let applied = self.shared.events(self.kind, &events);
-            applied.map_err(|error| pieces.unreadable(error))?;
+            applied.map_err(|error| chunks.unreadable(error))?;
             if let Some(expired) = expired {
                 return Err(expired);
             }
@@ -196,8 +196,8 @@ impl Monitor {
         path: &str,
         accept: &'static str,
     ) -> Result<crate::api::AnswerStream, StreamEnd> {
-        let pieces = self.client.stream(Lane::Kind(self.number), verb, path, accept).await;
-        pieces.map_err(|error| {
+        let chunks = self.client.stream(Lane::Kind(self.number), verb, path, accept).await;
+        chunks.map_err(|error| {
             if error.is_expired() {
                 StreamEnd::Expired(error.to_string())
             } else {
@@ -210,8 +210,8 @@ impl Monitor {
     fn jitter(&self, whole: Duration) -> Duration {
         let half = whole / 2;
         let random = RandomState::new().hash_one(self.number);
-        let most = u64::try_from(half.as_millis()).unwrap_or(u64::MAX);
-        half + Duration::from_millis(random % (most + 1))
+        let max = u64::try_from(half.as_millis()).unwrap_or(u64::MAX);
+        half + Duration::from_millis(random % (max + 1))
     }
 }
 

@@ -6,7 +6,7 @@ use super::{
 };
 pub use crate::words::visible;
 
-/// Maximum length of names, namespaces and UIDs of existing objects.
+/// Length at which names and UIDs in messages are cut off. Nearly all are shorter.
 const MAX_LENGTH: usize = 253;
 
 /// Cuts a string off at [`MAX_LENGTH`] characters.

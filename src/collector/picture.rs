@@ -31,30 +31,30 @@ impl Picture {
         }
         let mut selection = Selection::new(graph);
         selection.add_around(&nodes);
-        Some(Self::of(graph, &selection, Some(truncated(uid))))
+        Some(Self::from_selection(graph, &selection, Some(truncated(uid))))
     }
 
     /// The objects that are not idle: being deleted or not known to exist, with all objects connected with them.
-    pub fn of_active(graph: &Graph) -> Self {
+    pub fn from_active(graph: &Graph) -> Self {
         let mut selection = Selection::new(graph);
         let mut active = 0;
         for id in graph.nodes().filter(|&id| selection::is_active(graph, id)) {
             active += 1;
             selection.add_unless_omitted(id);
         }
-        let drawn = selection.nodes().filter(|&id| selection::is_active(graph, id)).count();
-        let mut picture = Self::of(graph, &selection, None);
-        picture.left_out = active - drawn as u64;
+        let shown = selection.nodes().filter(|&id| selection::is_active(graph, id)).count();
+        let mut picture = Self::from_selection(graph, &selection, None);
+        picture.left_out = active - shown as u64;
         picture
     }
 
-    fn of(graph: &Graph, selection: &Selection<'_>, around: Option<String>) -> Self {
+    fn from_selection(graph: &Graph, selection: &Selection<'_>, around: Option<String>) -> Self {
         let references = selection.references();
-        let mut objects: Vec<Pictured> = selection.nodes().map(|id| Pictured::of(graph, id)).collect();
-        for drawn in &references {
-            objects[drawn.dependent].more_owners -= 1;
-            objects[drawn.owner].more_dependents -= 1;
-            objects[drawn.owner].more_blocking -= u64::from(drawn.blocking);
+        let mut objects: Vec<Pictured> = selection.nodes().map(|id| Pictured::from_node(graph, id)).collect();
+        for reference in &references {
+            objects[reference.dependent].more_owners -= 1;
+            objects[reference.owner].more_dependents -= 1;
+            objects[reference.owner].more_blocking -= u64::from(reference.blocking);
         }
         let left_out = objects.iter().map(|it| it.more_owners + it.more_dependents).sum();
         Self {
@@ -70,7 +70,7 @@ impl Picture {
 
 impl Pictured {
     /// No reference is drawn yet.
-    fn of(graph: &Graph, id: NodeId) -> Self {
+    fn from_node(graph: &Graph, id: NodeId) -> Self {
         let node = graph.node(id);
         let has = |fact| node.state.has(fact);
         let (look, decision) = appearance_and_decision(graph, id);
@@ -81,7 +81,7 @@ impl Pictured {
             namespace: truncated(graph.namespace(node.namespace)),
             name: truncated(&node.name),
             uid: truncated(&graph.uid(id)),
-            state: Presence::of(node.state),
+            state: Presence::from_state(node.state),
             deleting: has(State::DELETING),
             gc_finalizers: finalizers
                 .into_iter()
@@ -102,7 +102,7 @@ impl Pictured {
 // === impl Presence ===
 
 impl Presence {
-    fn of(state: State) -> Self {
+    fn from_state(state: State) -> Self {
         if state.has(State::UNSEEN) {
             Self::InQuestion
         } else if state.has(State::OBSERVED) {

@@ -1,4 +1,4 @@
-//! The work queue: each item once, with the backoff of failed items.
+//! The work queue: each item once, with the backoff of failed items. Its verbs are those of client-go's workqueue.
 
 mod lanes;
 
@@ -21,8 +21,8 @@ use super::{
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 /// Maximum delay.
 const MAX_BACKOFF: Duration = Duration::from_secs(300);
-/// Maximum delay that is left when a delayed item is pushed again.
-const MAX_DELAY_WHEN_PUSHED: Duration = Duration::from_secs(1);
+/// Maximum delay that is left when a delayed item is added again.
+const MAX_DELAY_WHEN_READDED: Duration = Duration::from_secs(1);
 /// From this number of single items on, an owner's dependents are not queued one by one.
 const MANY_ITEMS: usize = 10_000;
 
@@ -31,27 +31,27 @@ const MANY_ITEMS: usize = 10_000;
 pub struct Queue {
     ready: Lanes,
     /// All single items: ready, in progress or delayed.
-    marks: HashMap<WorkItem, Mark>,
+    entries: HashMap<WorkItem, Entry>,
     /// Owners whose dependents are decided on, with the number of dependents that are left.
     batches: HashMap<NodeId, u32>,
     delayed: BTreeSet<(Instant, WorkItem)>,
 }
 
 #[derive(Debug)]
-struct Mark {
+struct Entry {
     lane: Lane,
     stage: Stage,
     since: Instant,
-    tries: u32,
+    num_requeues: u32,
     last_error: Option<Box<str>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Ready,
-    /// In progress; `again` if it was pushed meanwhile.
-    InProgress {
-        again: bool,
+    /// In progress; `is_dirty` if it was added meanwhile.
+    Processing {
+        is_dirty: bool,
     },
     Delayed(Instant),
 }
@@ -62,7 +62,7 @@ pub struct ItemStatus {
     /// When it was enqueued.
     pub since: Instant,
     /// Number of failed attempts.
-    pub tries: u32,
+    pub num_requeues: u32,
     /// The last error.
     pub last_error: Option<String>,
 }
@@ -89,28 +89,28 @@ fn lane(item: WorkItem, kind: KindId) -> Lane {
 // === impl Queue ===
 
 impl Queue {
-    /// Enqueues an item, unless it is queued. `kind` is the kind of its object.
-    pub fn push(&mut self, item: WorkItem, kind: KindId, now: Instant) {
-        let Some(mark) = self.marks.get_mut(&item) else {
+    /// Adds an item, unless it is queued. `kind` is the kind of its object.
+    pub fn add(&mut self, item: WorkItem, kind: KindId, now: Instant) {
+        let Some(entry) = self.entries.get_mut(&item) else {
             let lane = lane(item, kind);
-            self.marks.insert(item, Mark::new(lane, Stage::Ready, now));
+            self.entries.insert(item, Entry::new(lane, Stage::Ready, now));
             self.ready.push_back(lane, item);
             return;
         };
-        match &mut mark.stage {
+        match &mut entry.stage {
             Stage::Ready => {}
-            Stage::InProgress { again } => *again = true,
-            Stage::Delayed(due) if *due > now + MAX_DELAY_WHEN_PUSHED => {
+            Stage::Processing { is_dirty } => *is_dirty = true,
+            Stage::Delayed(due) if *due > now + MAX_DELAY_WHEN_READDED => {
                 self.delayed.remove(&(*due, item));
-                *due = now + MAX_DELAY_WHEN_PUSHED;
+                *due = now + MAX_DELAY_WHEN_READDED;
                 self.delayed.insert((*due, item));
             }
             Stage::Delayed(_) => {}
         }
     }
 
-    /// Enqueues a batch: all dependents of an owner. `kind` is that of the next dependent.
-    pub fn push_batch(&mut self, owner: NodeId, kind: KindId, dependents: u32) {
+    /// Adds a batch: all dependents of an owner. `kind` is that of the next dependent.
+    pub fn add_batch(&mut self, owner: NodeId, kind: KindId, dependents: u32) {
         // A batch in progress goes through all dependents again: they form a ring.
         if dependents > 0 && self.batches.insert(owner, dependents).is_none() {
             self.continue_batch(owner, kind);
@@ -118,27 +118,27 @@ impl Queue {
     }
 
     /// The next item: a single one, which is in progress now, or a batch, which the caller continues or stops. Lanes
-    /// with `many` requests in flight come last.
-    pub fn pop(&mut self, now: Instant, many: usize) -> Option<WorkItem> {
+    /// with `crowded_from` requests in flight come last.
+    pub fn pop(&mut self, now: Instant, crowded_from: usize) -> Option<WorkItem> {
         while let Some(&(due, item)) = self.delayed.first() {
             if due > now {
                 break;
             }
             self.delayed.pop_first();
-            if let Some(mark) = self.marks.get_mut(&item) {
-                mark.stage = Stage::Ready;
-                self.ready.push_back(mark.lane, item);
+            if let Some(entry) = self.entries.get_mut(&item) {
+                entry.stage = Stage::Ready;
+                self.ready.push_back(entry.lane, item);
             }
         }
         loop {
-            let item = self.ready.pop_front(now, many)?;
+            let item = self.ready.pop_front(now, crowded_from)?;
             match item {
                 // It was stopped.
                 WorkItem::Dependents(owner) if !self.batches.contains_key(&owner) => continue,
                 WorkItem::Dependents(_) => {}
                 WorkItem::Decide(_) | WorkItem::GetOwner(_) => {
-                    if let Some(mark) = self.marks.get_mut(&item) {
-                        mark.stage = Stage::InProgress { again: false };
+                    if let Some(entry) = self.entries.get_mut(&item) {
+                        entry.stage = Stage::Processing { is_dirty: false };
                     }
                 }
             }
@@ -149,8 +149,8 @@ impl Queue {
     /// Counts a dependent of a batch; `true` if there are more.
     pub fn count_dependent(&mut self, owner: NodeId) -> bool {
         match self.batches.get_mut(&owner) {
-            Some(left) if *left > 1 => {
-                *left -= 1;
+            Some(remaining) if *remaining > 1 => {
+                *remaining -= 1;
                 true
             }
             _ => {
@@ -173,7 +173,7 @@ impl Queue {
 
     /// Whether many single items are queued.
     pub fn has_many(&self) -> bool {
-        self.marks.len() >= MANY_ITEMS
+        self.entries.len() >= MANY_ITEMS
     }
 
     /// Records the start of a request.
@@ -193,16 +193,16 @@ impl Queue {
 
     /// Starts an item that is not queued; `false` if it is in progress or delayed.
     pub fn start(&mut self, item: WorkItem, kind: KindId, now: Instant) -> bool {
-        match self.marks.get_mut(&item).map(|mark| &mut mark.stage) {
+        match self.entries.get_mut(&item).map(|entry| &mut entry.stage) {
             None => {
-                let stage = Stage::InProgress { again: false };
-                self.marks.insert(item, Mark::new(lane(item, kind), stage, now));
+                let stage = Stage::Processing { is_dirty: false };
+                self.entries.insert(item, Entry::new(lane(item, kind), stage, now));
                 true
             }
             // It is ready: its lane returns it.
             Some(Stage::Ready) => false,
             Some(_) => {
-                self.push(item, kind, now);
+                self.add(item, kind, now);
                 false
             }
         }
@@ -214,64 +214,66 @@ impl Queue {
         self.batches.remove(&id);
     }
 
-    /// Ends an item in progress. If it was pushed meanwhile, it is ready again.
+    /// Ends an item in progress. If it was added meanwhile, it is ready again.
     pub fn done(&mut self, item: WorkItem, now: Instant) {
-        let Some(mark) = self.marks.get_mut(&item) else {
+        let Some(entry) = self.entries.get_mut(&item) else {
             return;
         };
-        match mark.stage {
-            Stage::InProgress { again: true } => {
-                mark.stage = Stage::Ready;
-                (mark.tries, mark.since, mark.last_error) = (0, now, None);
-                self.ready.push_back(mark.lane, item);
+        match entry.stage {
+            Stage::Processing { is_dirty: true } => {
+                entry.stage = Stage::Ready;
+                (entry.num_requeues, entry.since, entry.last_error) = (0, now, None);
+                self.ready.push_back(entry.lane, item);
             }
-            Stage::InProgress { again: false } => drop(self.marks.remove(&item)),
+            Stage::Processing { is_dirty: false } => drop(self.entries.remove(&item)),
             // It is returned later.
             Stage::Ready | Stage::Delayed(_) => {}
         }
     }
 
     /// Delays an item after a failure, by `pause` or else by exponential backoff.
-    pub fn retry(&mut self, item: WorkItem, last_error: &str, pause: Option<Duration>, now: Instant) {
-        let Some(mark) = self.marks.get_mut(&item) else {
+    pub fn add_rate_limited(&mut self, item: WorkItem, last_error: &str, pause: Option<Duration>, now: Instant) {
+        let Some(entry) = self.entries.get_mut(&item) else {
             return;
         };
-        let backoff = FIRST_BACKOFF.saturating_mul(1 << mark.tries.min(16)).min(MAX_BACKOFF);
-        let pause = match (pause, mark.stage) {
+        let backoff = FIRST_BACKOFF
+            .saturating_mul(1 << entry.num_requeues.min(16))
+            .min(MAX_BACKOFF);
+        let pause = match (pause, entry.stage) {
             (Some(pause), _) => pause,
-            (None, Stage::InProgress { again: true }) => backoff.min(MAX_DELAY_WHEN_PUSHED),
+            (None, Stage::Processing { is_dirty: true }) => backoff.min(MAX_DELAY_WHEN_READDED),
             (None, _) => backoff,
         };
-        mark.tries += 1;
-        mark.last_error = Some(last_error.into());
-        self.delay(item, pause, now);
+        entry.num_requeues += 1;
+        entry.last_error = Some(last_error.into());
+        self.add_after(item, pause, now);
     }
 
     /// Delays an item without a failure.
-    pub fn delay(&mut self, item: WorkItem, pause: Duration, now: Instant) {
-        if let Some(mark) = self.marks.get_mut(&item) {
-            mark.stage = Stage::Delayed(now + pause);
+    pub fn add_after(&mut self, item: WorkItem, pause: Duration, now: Instant) {
+        if let Some(entry) = self.entries.get_mut(&item) {
+            entry.stage = Stage::Delayed(now + pause);
             self.delayed.insert((now + pause, item));
         }
     }
 
     /// Returns an item that was not started; it is the next one of its lane.
     pub fn requeue(&mut self, item: WorkItem) {
-        if let Some(mark) = self.marks.get_mut(&item) {
-            mark.stage = Stage::Ready;
-            self.ready.push_front(mark.lane, item);
+        if let Some(entry) = self.entries.get_mut(&item) {
+            entry.stage = Stage::Ready;
+            self.ready.push_front(entry.lane, item);
         }
     }
 
     /// Whether it is in progress.
-    pub fn is_busy(&self, item: WorkItem) -> bool {
-        let stage = self.marks.get(&item).map(|mark| mark.stage);
-        matches!(stage, Some(Stage::InProgress { .. }))
+    pub fn is_processing(&self, item: WorkItem) -> bool {
+        let stage = self.entries.get(&item).map(|entry| entry.stage);
+        matches!(stage, Some(Stage::Processing { .. }))
     }
 
     /// Number of failed attempts.
-    pub fn tries(&self, item: WorkItem) -> u32 {
-        self.marks.get(&item).map_or(0, |mark| mark.tries)
+    pub fn num_requeues(&self, item: WorkItem) -> u32 {
+        self.entries.get(&item).map_or(0, |entry| entry.num_requeues)
     }
 
     /// When the next delayed item is due, or a lane may have a free slot.
@@ -285,42 +287,47 @@ impl Queue {
         let single = self.ready.len().saturating_sub(self.batches.len()) as u64;
         let put_off = self.delayed.len() as u64;
         Depth {
-            ready: single + self.batches.values().map(|&left| u64::from(left)).sum::<u64>(),
-            busy: (self.marks.len() as u64).saturating_sub(single + put_off),
+            ready: single
+                + self
+                    .batches
+                    .values()
+                    .map(|&remaining| u64::from(remaining))
+                    .sum::<u64>(),
+            busy: (self.entries.len() as u64).saturating_sub(single + put_off),
             put_off,
         }
     }
 
     /// When the oldest item was enqueued.
     pub fn oldest(&self) -> Option<Instant> {
-        self.marks.values().map(|mark| mark.since).min()
+        self.entries.values().map(|entry| entry.since).min()
     }
 
     /// Status of an item, if it is queued.
     pub fn status(&self, item: WorkItem) -> Option<ItemStatus> {
-        let mark = self.marks.get(&item)?;
+        let entry = self.entries.get(&item)?;
         Some(ItemStatus {
-            since: mark.since,
-            tries: mark.tries,
-            last_error: mark.last_error.as_deref().map(str::to_owned),
+            since: entry.since,
+            num_requeues: entry.num_requeues,
+            last_error: entry.last_error.as_deref().map(str::to_owned),
         })
     }
 
     /// All single items, and when they were enqueued.
     pub fn items(&self) -> impl Iterator<Item = (Instant, WorkItem)> {
-        self.marks.iter().map(|(&item, mark)| (mark.since, item))
+        self.entries.iter().map(|(&item, entry)| (entry.since, item))
     }
 }
 
 // === impl Mark ===
 
-impl Mark {
+impl Entry {
     fn new(lane: Lane, stage: Stage, since: Instant) -> Self {
         Self {
             lane,
             stage,
             since,
-            tries: 0,
+            num_requeues: 0,
             last_error: None,
         }
     }

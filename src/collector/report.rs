@@ -139,7 +139,7 @@ pub struct KeptReport {
 
 impl WorkReport {
     /// The report at `now`.
-    pub fn of(core: &Core, now: Instant) -> Self {
+    pub fn new(core: &Core, now: Instant) -> Self {
         let graph = &core.graph;
         let unsynced = core.sync_state.unsynced_reason(now);
         let (linked, lone) = graph.len();
@@ -332,10 +332,12 @@ fn oldest(core: &Core, now: Instant) -> Vec<WaitingReport> {
             object: object_label(&core.graph, id),
             uid: truncated(&core.graph.uid(id)),
             seconds: seconds(now, since),
-            tries: it.tries,
-            why: it
-                .last_error
-                .or_else(|| core.queue.is_busy(item).then(|| "a request is under way".to_owned())),
+            tries: it.num_requeues,
+            why: it.last_error.or_else(|| {
+                core.queue
+                    .is_processing(item)
+                    .then(|| "a request is under way".to_owned())
+            }),
         })
     };
     waiting.into_iter().filter_map(report).take(MAX_ROWS).collect()

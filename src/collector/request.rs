@@ -122,7 +122,7 @@ pub enum Outcome {
 /// Sends a request over the given connection for writes.
 pub async fn send(client: &MetadataClient, lane: usize, request: &Request) -> Outcome {
     let writes = Writes { client, lane };
-    let done = match request {
+    let result = match request {
         Request::GetOwner(target) => get_object(client, target).await.map(Outcome::Exists),
         Request::DropReferences {
             target,
@@ -140,17 +140,17 @@ pub async fn send(client: &MetadataClient, lane: usize, request: &Request) -> Ou
         Request::RemoveFinalizer { target, finalizer } => writes.remove_finalizer(target, finalizer).await,
     };
     let target = request.target();
-    match done {
+    match result {
         Ok(outcome) => outcome,
         Err(error) if error.is_absence_of(&target.group, &target.plural, &target.name) => Outcome::Absent,
         // A precondition failed: the resourceVersion or the UID differs.
         Err(error) if matches!(error.code(), Some(409 | 422)) && !matches!(request, Request::GetOwner(_)) => {
             match get_object(client, target).await {
-                Ok(now) if now.uid != target.uid => Outcome::Absent,
-                Ok(now) if now.version != target.version.to_string() => Outcome::Changed(now),
+                Ok(current) if current.uid != target.uid => Outcome::Absent,
+                Ok(current) if current.version != target.version.to_string() => Outcome::Changed(current),
                 // Both match, so it was refused for another reason.
                 Ok(_) => Outcome::Failed(error),
-                Err(gone) if gone.is_absence_of(&target.group, &target.plural, &target.name) => Outcome::Absent,
+                Err(error) if error.is_absence_of(&target.group, &target.plural, &target.name) => Outcome::Absent,
                 Err(error) => Outcome::Failed(error),
             }
         }
@@ -328,10 +328,15 @@ impl Writes<'_> {
         self.patch(target, JSON_PATCH, &change).await
     }
 
-    async fn patch(&self, target: &Target, how: &'static str, body: &Value) -> Result<Option<Value>, ApiError> {
+    async fn patch(
+        &self,
+        target: &Target,
+        content_type: &'static str,
+        body: &Value,
+    ) -> Result<Option<Value>, ApiError> {
         const VERB: &str = "PATCH";
         let body = Bytes::from(body.to_string());
-        let written = self.client.write(self.lane, VERB, &target.path, how, body);
+        let written = self.client.write(self.lane, VERB, &target.path, content_type, body);
         let WriteOutcome::Done(answer) = written.await? else {
             return Ok(None);
         };
@@ -390,7 +395,7 @@ impl Target {
     /// Whether it is in the state that was decided on.
     fn is_unchanged(&self, seen: &Observed) -> bool {
         match &self.contested {
-            Some(known) => known.decides_alike(seen),
+            Some(known) => known.leads_to_same_decision(seen),
             None => seen.version == self.version.to_string(),
         }
     }

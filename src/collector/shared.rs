@@ -11,10 +11,9 @@ use tokio::{
 };
 
 use super::{
-    core::Core,
+    core::{Core, NextRequest},
     graph::Observed,
     kinds::KindId,
-    request::Request,
     sync_state::{WatchFailure, WatchedKind},
     wire::WatchEvent,
 };
@@ -84,10 +83,10 @@ impl Shared {
         self
     }
 
-    /// The next request, if there is one; `false` if more items may be ready now.
-    pub fn next(&self, now: Instant) -> (Option<Request>, bool) {
+    /// The next request, if an item is ready that needs one.
+    pub fn next_request(&self, now: Instant) -> NextRequest {
         let mut core = self.lock();
-        let next = core.next(now);
+        let next = core.next_request(now);
         if std::mem::take(&mut core.sync_state.needs_discovery) {
             self.discovery_needed.notify_one();
         }
@@ -149,18 +148,18 @@ impl Shared {
     ///
     /// The resourceVersion is no number.
     pub fn end_list(&self, kind: KindId, version: &str) -> Result<(), InvalidVersion> {
-        let parse_version = parse_version(version)?;
+        let version = parse_version(version)?;
         self.with(|core| {
             let Some(watched) = core.sync_state.watched.get_mut(&kind) else {
                 return;
             };
-            if self.is_restore(watched, parse_version) {
+            if self.is_restore(watched, version) {
                 return;
             }
-            watched.progress = parse_version;
+            watched.progress = version;
             watched.last_event = Some(Instant::now());
             watched.failure = None;
-            core.graph.end_list(kind, parse_version);
+            core.graph.end_list(kind, version);
             if !watched.synced {
                 watched.synced = true;
                 core.graph.enqueue_unknown(kind);

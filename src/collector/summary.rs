@@ -16,7 +16,7 @@ const MIN_OBJECTS: u64 = 100;
 
 /// Number of writes since the collector's start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Done {
+pub struct Writes {
     /// Objects deleted.
     pub deleted: u64,
     /// Objects that lost owner references.
@@ -27,7 +27,7 @@ pub struct Done {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Summary {
     /// Writes of the cascade.
-    pub done: Done,
+    pub writes: Writes,
     /// Its duration.
     pub duration: Duration,
 }
@@ -36,8 +36,8 @@ pub struct Summary {
 #[derive(Debug)]
 pub struct Cascade {
     /// Start of the current cascade, and the number of writes before it.
-    started: Option<(Instant, Done)>,
-    last: Done,
+    started: Option<(Instant, Writes)>,
+    last: Writes,
     changed: Instant,
     updated: Instant,
 }
@@ -49,37 +49,37 @@ impl Cascade {
     pub fn new(now: Instant) -> Self {
         Self {
             started: None,
-            last: Done::default(),
+            last: Writes::default(),
             changed: now,
             updated: now,
         }
     }
 
     /// Updates with the current number of writes and whether the queue is empty. Returns a cascade that has finished.
-    pub fn update(&mut self, done: Done, is_idle: bool, now: Instant) -> Option<Summary> {
+    pub fn update(&mut self, writes: Writes, is_idle: bool, now: Instant) -> Option<Summary> {
         let before = std::mem::replace(&mut self.updated, now);
-        if done != self.last {
+        if writes != self.last {
             self.started.get_or_insert((before, self.last));
-            (self.last, self.changed) = (done, now);
+            (self.last, self.changed) = (writes, now);
             return None;
         }
         if !is_idle || now < self.changed + QUIET_PERIOD {
             return None;
         }
-        let (at, first) = self.started.take()?;
-        let done = Done {
-            deleted: done.deleted - first.deleted,
-            released: done.released - first.released,
+        let (started, before) = self.started.take()?;
+        let writes = Writes {
+            deleted: writes.deleted - before.deleted,
+            released: writes.released - before.released,
         };
-        let duration = self.changed.saturating_duration_since(at);
-        (done.deleted + done.released >= MIN_OBJECTS).then_some(Summary { done, duration })
+        let duration = self.changed.saturating_duration_since(started);
+        (writes.deleted + writes.released >= MIN_OBJECTS).then_some(Summary { writes, duration })
     }
 }
 
 // === impl Done ===
 
-impl Done {
-    fn of(counts: &Counts) -> Self {
+impl Writes {
+    fn from_counts(counts: &Counts) -> Self {
         Self {
             deleted: counts.deleted,
             released: counts.released,
@@ -102,21 +102,21 @@ pub async fn log_progress(shared: Arc<Shared>) {
             core.tally = tally;
         }
         let depth = core.queue.depth();
-        let done = Done::of(&core.counts);
-        let sees_all = !synced && core.sync_state.unsynced_reason(now).is_none();
+        let writes = Writes::from_counts(&core.counts);
+        let is_newly_synced = !synced && core.sync_state.unsynced_reason(now).is_none();
         let (kinds, (linked, isolated)) = (core.sync_state.watched.len(), core.graph.len());
         let lines = failing_kinds.update(&core.sync_state, now);
         drop(core);
         for line in lines {
             line.log();
         }
-        if sees_all {
+        if is_newly_synced {
             synced = true;
             let seconds = now.saturating_duration_since(started).as_secs();
             tracing::info!(kinds, linked, isolated, seconds, "All kinds are synced");
         }
-        if let Some(Summary { done, duration }) = cascade.update(done, depth.ready + depth.busy == 0, now) {
-            let (deleted, released, seconds) = (done.deleted, done.released, duration.as_secs_f64());
+        if let Some(Summary { writes, duration }) = cascade.update(writes, depth.ready + depth.busy == 0, now) {
+            let (deleted, released, seconds) = (writes.deleted, writes.released, duration.as_secs_f64());
             tracing::info!(deleted, released, seconds, "Cascade finished");
         }
     }
@@ -132,10 +132,10 @@ mod tests {
         let mut cascade = Cascade::new(start);
         let mut logged = Vec::new();
         for (second, &deleted) in deleted.iter().enumerate() {
-            let done = Done { deleted, released: 0 };
+            let writes = Writes { deleted, released: 0 };
             let now = start + Duration::from_secs(second as u64 + 1);
-            if let Some(summary) = cascade.update(done, second >= busy_until, now) {
-                logged.push((summary.done.deleted, summary.duration.as_secs()));
+            if let Some(summary) = cascade.update(writes, second >= busy_until, now) {
+                logged.push((summary.writes.deleted, summary.duration.as_secs()));
             }
         }
         logged

@@ -46,7 +46,7 @@ pub struct SyncState {
     /// Why discovery was never answered, and since when; `None` once it was.
     discovery_error: Option<(String, Instant)>,
     /// Groups whose kinds discovery has never reported completely.
-    unknown: BTreeMap<String, Unknown>,
+    unknown_groups: BTreeMap<String, UnknownGroup>,
     /// Groups and versions of aggregated API servers, by their APIServices. Only failing ones are looked up.
     pub aggregated: BTreeSet<(String, String)>,
     /// Kinds with objects whose UID, namespace or name cannot be represented.
@@ -113,14 +113,14 @@ enum Source<'a> {
     /// All kinds.
     AllKinds(&'a str),
     /// A group whose kinds are unknown.
-    Group(&'a str, &'a Unknown),
+    Group(&'a str, &'a UnknownGroup),
     /// A kind.
     Kind(KindId, &'a WatchedKind),
 }
 
 /// A group whose kinds are unknown.
 #[derive(Debug)]
-struct Unknown {
+struct UnknownGroup {
     why: String,
     versions: Vec<String>,
     since: Instant,
@@ -145,7 +145,7 @@ impl SyncState {
         Self {
             watched: BTreeMap::new(),
             discovery_error: Some(("discovery has not been answered yet".to_owned(), Instant::now())),
-            unknown: BTreeMap::new(),
+            unknown_groups: BTreeMap::new(),
             aggregated: BTreeSet::new(),
             unrepresentable: BTreeSet::new(),
             unsynced,
@@ -169,10 +169,11 @@ impl SyncState {
         now: Instant,
     ) {
         self.discovery_error = None;
-        let mut before = std::mem::take(&mut self.unknown);
+        let mut before = std::mem::take(&mut self.unknown_groups);
         for (group, versions, why) in groups {
             let since = before.remove(group).map_or(now, |known| known.since);
-            self.unknown.insert(group.to_owned(), Unknown { why, versions, since });
+            self.unknown_groups
+                .insert(group.to_owned(), UnknownGroup { why, versions, since });
         }
     }
 
@@ -181,15 +182,22 @@ impl SyncState {
         self.discovered = Some(started);
     }
 
-    /// Why a finalizer cannot be removed yet; `None` if it can be. `ready` is the time since when no known dependent
+    /// Why a finalizer cannot be removed yet; `None` if it can be. `removable_since` is the time since when no known dependent
     /// prevents the removal. A discovery has to start after it: a kind added in between may have a dependent.
-    pub fn finalizer_hold(&self, ending: GcFinalizer, ready: Option<Instant>, now: Instant) -> Option<FinalizerHold> {
+    pub fn finalizer_hold(
+        &self,
+        finalizer: GcFinalizer,
+        removable_since: Option<Instant>,
+        now: Instant,
+    ) -> Option<FinalizerHold> {
         let proceeds = |since: Instant| self.unsynced == Unsynced::Proceed && now >= since + MIN_WAIT;
-        let is_late = |ready: Instant| self.discovered.is_none_or(|started| started < ready) && !proceeds(ready);
-        if ready.is_some_and(is_late) {
+        let is_late = |removable_since: Instant| {
+            self.discovered.is_none_or(|started| started < removable_since) && !proceeds(removable_since)
+        };
+        if removable_since.is_some_and(is_late) {
             return Some(FinalizerHold::NeedsDiscovery);
         }
-        let is_delay = |it: &UnknownSource<'_>| it.is_aggregated && ending == GcFinalizer::Foreground;
+        let is_delay = |it: &UnknownSource<'_>| it.is_aggregated && finalizer == GcFinalizer::Foreground;
         let is_expired = |it: &UnknownSource<'_>| is_delay(it) && now >= it.since + self.aggregated_hold;
         let unknown_sources: Vec<UnknownSource<'_>> = self.unknown_sources(now).filter(|it| !is_expired(it)).collect();
         // The removal waits for each of them, so the latest start counts.
@@ -216,28 +224,28 @@ impl SyncState {
 
     /// Failing groups and versions without the core group. They may be aggregated.
     pub fn failing_groups(&self, now: Instant) -> BTreeSet<(String, String)> {
-        let unknown = self.unknown.iter().flat_map(|(group, it)| {
+        let unknown = self.unknown_groups.iter().flat_map(|(group, it)| {
             let versions = it.versions.iter();
             versions.map(|version| (group.clone(), version.clone()))
         });
-        let late = |it: &&WatchedKind| {
+        let is_late = |it: &&WatchedKind| {
             let started = (!it.synced).then_some(it.started);
             let since = it.failure.as_ref().map(|failure| failure.since).or(started);
             since.is_some_and(|since| now >= since + LOOKUP_AFTER)
         };
-        let kinds = self.watched.values().filter(late);
+        let kinds = self.watched.values().filter(is_late);
         let kinds = kinds.map(|it| (it.group.clone(), it.resource.version.clone()));
         unknown.chain(kinds).filter(|(group, _)| !group.is_empty()).collect()
     }
 
     /// All sources of unknown objects.
     fn unknown_sources(&self, now: Instant) -> impl Iterator<Item = UnknownSource<'_>> {
-        let everything = self.discovery_error.as_ref().map(|(why, since)| UnknownSource {
+        let all_kinds = self.discovery_error.as_ref().map(|(why, since)| UnknownSource {
             source: Source::AllKinds(why),
             since: *since,
             is_aggregated: false,
         });
-        let groups = self.unknown.iter().map(|(group, it)| UnknownSource {
+        let groups = self.unknown_groups.iter().map(|(group, it)| UnknownSource {
             source: Source::Group(group, it),
             since: it.since,
             is_aggregated: !it.versions.is_empty()
@@ -251,7 +259,7 @@ impl SyncState {
                 is_aggregated: unrepresentable.is_none() && self.is_aggregated(&it.group, &it.resource.version),
             })
         });
-        everything.into_iter().chain(groups).chain(kinds)
+        all_kinds.into_iter().chain(groups).chain(kinds)
     }
 
     /// Whether this version of a group is known to be aggregated.
@@ -264,7 +272,7 @@ impl SyncState {
         for it in unknown_sources {
             match it.source {
                 Source::AllKinds(why) => others.push(why.to_owned()),
-                Source::Group(group, Unknown { why, .. }) => {
+                Source::Group(group, UnknownGroup { why, .. }) => {
                     others.push(format!("the kinds of {group} are unknown: {why}"));
                 }
                 Source::Kind(id, watched) => kinds.push(match &watched.failure {

@@ -4,7 +4,7 @@ use std::{fmt, hash::BuildHasher as _};
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
-/// A UUID, or the index of another text in [`OddUids`]. UUIDs have a version from 1 to 8; indexes have a 0 in that
+/// A UUID, or the index of another text in [`InternedUids`]. UUIDs have a version from 1 to 8; indexes have a 0 in that
 /// place.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Uid([u8; 16]);
@@ -12,7 +12,7 @@ pub struct Uid([u8; 16]);
 /// UIDs that are no UUIDs. The API server accepts any text as the UID of an owner reference. Entries are never removed,
 /// so their number and length are limited.
 #[derive(Debug, Default)]
-pub struct OddUids {
+pub struct InternedUids {
     texts: Vec<Box<str>>,
     indexes: HashTable<u32>,
     hasher: DefaultHashBuilder,
@@ -56,7 +56,7 @@ impl Uid {
         uid.is_uuid().then_some(uid)
     }
 
-    fn odd(index: u32) -> Self {
+    fn interned(index: u32) -> Self {
         Self(u128::from(index).to_be_bytes())
     }
 
@@ -92,20 +92,20 @@ pub fn is_damaged(text: &str) -> bool {
 
 // === impl OddUids ===
 
-impl OddUids {
+impl InternedUids {
     /// The UID of an existing object; `None` if it is invalid or there are too many.
-    pub fn observed(&mut self, text: &str) -> Option<Uid> {
-        self.uid(text, MAX_ENTRIES)
+    pub fn intern_observed(&mut self, text: &str) -> Option<Uid> {
+        self.intern(text, MAX_ENTRIES)
     }
 
     /// The UID of a reference; `None` if it is invalid or there are too many.
-    pub fn referenced(&mut self, text: &str) -> Option<Uid> {
-        self.uid(text, MAX_REFERENCED)
+    pub fn intern_referenced(&mut self, text: &str) -> Option<Uid> {
+        self.intern(text, MAX_REFERENCED)
     }
 
-    fn uid(&mut self, text: &str, most: usize) -> Option<Uid> {
+    fn intern(&mut self, text: &str, max: usize) -> Option<Uid> {
         let known = self.known(text);
-        if known.is_some() || self.texts.len() >= most || text.len() > MAX_LENGTH || is_damaged(text) {
+        if known.is_some() || self.texts.len() >= max || text.len() > MAX_LENGTH || is_damaged(text) {
             return known;
         }
         let index = u32::try_from(self.texts.len()).ok()?;
@@ -113,14 +113,14 @@ impl OddUids {
         let (texts, hasher) = (&self.texts, &self.hasher);
         let hash = |index: &u32| hasher.hash_one(&*texts[*index as usize]);
         self.indexes.insert_unique(hasher.hash_one(text), index, hash);
-        Some(Uid::odd(index))
+        Some(Uid::interned(index))
     }
 
     /// The UID with this text, if it is known.
     pub fn known(&self, text: &str) -> Option<Uid> {
         let matches = |index: &u32| *self.texts[*index as usize] == *text;
-        let odd = || self.indexes.find(self.hasher.hash_one(text), matches);
-        Uid::parse(text).or_else(|| odd().map(|&index| Uid::odd(index)))
+        let interned = || self.indexes.find(self.hasher.hash_one(text), matches);
+        Uid::parse(text).or_else(|| interned().map(|&index| Uid::interned(index)))
     }
 
     /// Its text.
@@ -160,28 +160,34 @@ mod tests {
 
     #[test]
     fn an_invalid_uid_is_none_and_gets_no_entry() {
-        let mut odd = OddUids::default();
+        let mut uids = InternedUids::default();
         let longest = "x".repeat(MAX_LENGTH);
-        assert!(odd.referenced(&longest).is_some());
+        assert!(uids.intern_referenced(&longest).is_some());
         for text in [format!("{longest}x"), "uid\u{fffd}".to_owned()] {
-            assert_eq!((odd.referenced(&text), odd.observed(&text)), (None, None));
+            assert_eq!(
+                (uids.intern_referenced(&text), uids.intern_observed(&text)),
+                (None, None)
+            );
         }
-        assert_eq!(odd.texts.len(), 1);
-        assert_eq!((odd.text(Uid::NONE), Uid::NONE.is_uuid()), (String::new(), false));
+        assert_eq!(uids.texts.len(), 1);
+        assert_eq!((uids.text(Uid::NONE), Uid::NONE.is_uuid()), (String::new(), false));
     }
 
     #[test]
     fn made_up_uids_do_not_use_the_entries_of_objects() {
-        let mut odd = OddUids::default();
-        let known = odd.referenced("known");
+        let mut uids = InternedUids::default();
+        let known = uids.intern_referenced("known");
         for number in 0..2 * MAX_REFERENCED {
-            odd.referenced(&number.to_string());
+            uids.intern_referenced(&number.to_string());
         }
-        assert_eq!(odd.texts.len(), MAX_REFERENCED);
-        assert_eq!((odd.referenced("late"), odd.referenced("known")), (None, known));
-        let late = odd.observed("late");
+        assert_eq!(uids.texts.len(), MAX_REFERENCED);
+        assert_eq!(
+            (uids.intern_referenced("late"), uids.intern_referenced("known")),
+            (None, known)
+        );
+        let late = uids.intern_observed("late");
         assert!(late.is_some());
-        assert_eq!(odd.referenced("late"), late);
+        assert_eq!(uids.intern_referenced("late"), late);
     }
 
     proptest! {
@@ -189,11 +195,11 @@ mod tests {
         fn every_uid_is_returned_unchanged_and_distinct(
             texts in proptest::collection::vec("[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[ -~]{0,8}", 1..30),
         ) {
-            let mut odd = OddUids::default();
-            let uids: Vec<Uid> = texts.iter().map(|text| odd.referenced(text).unwrap()).collect();
-            for (one, uid) in texts.iter().zip(&uids) {
-                prop_assert_eq!(one, &odd.text(*uid));
-                for (other, other_uid) in texts.iter().zip(&uids) {
+            let mut uids = InternedUids::default();
+            let interned: Vec<Uid> = texts.iter().map(|text| uids.intern_referenced(text).unwrap()).collect();
+            for (one, uid) in texts.iter().zip(&interned) {
+                prop_assert_eq!(one, &uids.text(*uid));
+                for (other, other_uid) in texts.iter().zip(&interned) {
                     prop_assert_eq!(one == other, uid == other_uid);
                 }
             }

@@ -27,19 +27,19 @@ use self::{chain::Chain, find::find, words::Explainer};
 ///
 /// The graph has no such object, or several. The text has the remedy.
 pub fn explain(core: &Core, name: &ObjectName, now: Instant) -> Result<Explanation, String> {
-    find(name, &core.graph).map(|id| of(core, id, now))
+    find(name, &core.graph).map(|id| explain_node(core, id, now))
 }
 
-fn of(core: &Core, id: NodeId, now: Instant) -> Explanation {
-    let words = Explainer { core, now };
+fn explain_node(core: &Core, id: NodeId, now: Instant) -> Explanation {
+    let explainer = Explainer { core, now };
     let chain = Chain::longest_from(core, id);
-    let decision_of = |&id: &NodeId| ObjectFacts {
-        object: words.object_label(id),
+    let object_facts = |&id: &NodeId| ObjectFacts {
+        object: explainer.object_label(id),
         uid: visible(&truncated(&core.graph.uid(id))),
-        says: words.facts(id),
+        says: explainer.facts(id),
     };
     Explanation {
-        objects: chain.nodes.iter().map(decision_of).collect(),
-        end: words.conclusion(&chain),
+        objects: chain.nodes.iter().map(object_facts).collect(),
+        end: explainer.conclusion(&chain),
     }
 }

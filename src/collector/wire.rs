@@ -1,4 +1,4 @@
-//! Decodes answers of the API server piece by piece. A protobuf list is decoded one object at a time.
+//! Decodes answers of the API server chunk by chunk. A protobuf list is decoded one object at a time.
 
 use bytes::BytesMut;
 
@@ -20,7 +20,7 @@ pub const WATCH: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMet
 /// Maximum size of a JSON page, in bytes. It is decoded as a whole, and some servers send whole objects.
 const MAX_PAGE: usize = 256 << 20;
 
-/// Decodes a page of a list from pieces of any size.
+/// Decodes a page of a list from chunks of any size.
 #[derive(Debug)]
 pub struct PageReader(Page);
 
@@ -30,7 +30,7 @@ enum Page {
     Json(BytesMut),
 }
 
-/// Decodes a watch from pieces of any size.
+/// Decodes a watch from chunks of any size.
 #[derive(Debug)]
 pub struct WatchReader(Watch);
 
@@ -52,13 +52,13 @@ impl PageReader {
         })
     }
 
-    /// Decodes a piece; calls `each` for every object that it completes.
-    pub fn read(&mut self, piece: &[u8], each: impl FnMut(Observed)) -> Result<(), WireError> {
+    /// Decodes a chunk; calls `each` for every object that it completes.
+    pub fn read(&mut self, chunk: &[u8], each: impl FnMut(Observed)) -> Result<(), WireError> {
         match &mut self.0 {
-            Page::Protobuf(page) => page.read(piece, each),
-            Page::Json(page) if page.len() + piece.len() > MAX_PAGE => Err(WireError::TooLarge(page.len())),
+            Page::Protobuf(page) => page.read(chunk, each),
+            Page::Json(page) if page.len() + chunk.len() > MAX_PAGE => Err(WireError::TooLarge(page.len())),
             Page::Json(page) => {
-                page.extend_from_slice(piece);
+                page.extend_from_slice(chunk);
                 Ok(())
             }
         }
@@ -89,11 +89,11 @@ impl WatchReader {
         })
     }
 
-    /// Decodes a piece; returns the events that it completes.
-    pub fn read(&mut self, piece: &[u8]) -> Result<Vec<WatchEvent>, WireError> {
+    /// Decodes a chunk; returns the events that it completes.
+    pub fn read(&mut self, chunk: &[u8]) -> Result<Vec<WatchEvent>, WireError> {
         match &mut self.0 {
-            Watch::Protobuf(watch) => watch.read(piece),
-            Watch::Json(lines) => lines.read(piece),
+            Watch::Protobuf(watch) => watch.read(chunk),
+            Watch::Json(lines) => lines.read(chunk),
         }
     }
 }

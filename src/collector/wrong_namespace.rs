@@ -56,17 +56,17 @@ pub struct DelayedDeletions {
 
 impl DelayedDeletions {
     /// Reports that the foreground deletion of this object waits for this reason, for at most this time.
-    pub fn report(&mut self, graph: &Graph, id: NodeId, why: &str, most: Duration) {
+    pub fn report(&mut self, graph: &Graph, id: NodeId, why: &str, max_delay: Duration) {
         if self.reported.len() >= MAX_REPORTED {
             self.reported.clear();
         }
         if self.reported.insert(graph.uid(id)) {
-            let most = humantime::format_duration(most);
-            let invalid_namespace_message = format!(
-                "{why}; the foreground deletion waits until {most} have passed since the first failure, and then ends \
+            let max_delay = humantime::format_duration(max_delay);
+            let message = format!(
+                "{why}; the foreground deletion waits until {max_delay} have passed since the first failure, and then ends \
                  without these kinds"
             );
-            self.pending.push((involved(graph, id), invalid_namespace_message));
+            self.pending.push((involved(graph, id), message));
         }
     }
 

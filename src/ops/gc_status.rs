@@ -278,7 +278,7 @@ mod tests {
             synced: true,
             turn,
             credentials_end: None,
-            work: Some(WorkReport::of(&core, now)),
+            work: Some(WorkReport::new(&core, now)),
         };
         let value = serde_json::to_value(report).unwrap();
         for list in ["refused", "kinds", "oldest", "deletions", "kept"] {

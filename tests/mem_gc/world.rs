@@ -102,7 +102,7 @@ impl Cluster {
     }
 
     pub fn report(&self) -> WorkReport {
-        WorkReport::of(&self.shared().lock(), Instant::now())
+        WorkReport::new(&self.shared().lock(), Instant::now())
     }
 
     pub async fn map(&self, name: &str, spec: ObjectSpec) -> Value {

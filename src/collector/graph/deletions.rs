@@ -9,7 +9,7 @@ impl Graph {
     /// Applies the deletion of the object of this kind with this UID.
     pub fn apply_deletion(&mut self, kind: KindId, uid: &str) {
         self.list_mark(kind);
-        let Some(uid) = self.odd_uids.known(uid) else {
+        let Some(uid) = self.interned_uids.known(uid) else {
             return;
         };
         self.isolated[kind.index()].remove(&self.hasher, uid);
@@ -27,22 +27,24 @@ impl Graph {
         if self.node(id).state.is_free() {
             return;
         }
-        let released = self.links.set_owners(id, &[]).released;
+        let removed_or_unblocked = self.links.set_owners(id, &[]).removed_or_unblocked;
         let node = self.links.node_mut(id);
-        let (uid, version, was) = (node.uid, node.version, node.state);
+        let (uid, version, before) = (node.uid, node.version, node.state);
         self.links.set_observed(id, false);
         let node = self.links.node_mut(id);
         node.state = State::ABSENT;
-        node.state
-            .set(State::ORPHANED, was.has(State::ORPHANED) || was.in_orphan_deletion());
+        node.state.set(
+            State::ORPHANED,
+            before.has(State::ORPHANED) || before.in_orphan_deletion(),
+        );
         node.version = 0;
-        if node.dependents > 0 && !was.has(State::ABSENT) {
+        if node.dependents > 0 && !before.has(State::ABSENT) {
             self.items.push(WorkItem::Dependents(id));
         }
-        if was.in_orphan_deletion() {
-            self.remember(uid, version);
+        if before.in_orphan_deletion() {
+            self.record_orphaning(uid, version);
         }
-        self.recheck_owners(released);
+        self.recheck_owners(removed_or_unblocked);
         self.compact(id);
     }
 
@@ -58,7 +60,7 @@ impl Graph {
 
     /// Records that a deleted owner had the finalizer `orphan`. Nodes keep that in their state, so later owners do not
     /// evict it.
-    pub(super) fn remember(&mut self, uid: Uid, version: u64) {
+    pub(super) fn record_orphaning(&mut self, uid: Uid, version: u64) {
         self.orphaned.insert(uid, version);
         for id in self.links.with_uid(uid) {
             let node = self.links.node_mut(id);

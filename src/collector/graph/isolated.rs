@@ -29,7 +29,7 @@ struct Entry {
 }
 
 /// The bits of the hash.
-const STAMP: u32 = !1;
+const STAMP_MASK: u32 = !1;
 
 // === impl Isolated ===
 
@@ -40,9 +40,9 @@ impl Isolated {
     }
 
     /// Adds or updates an object; `true` if it is new.
-    pub fn insert(&mut self, hasher: &DefaultHashBuilder, uid: Uid, name: NamespacedName<'_>, round: bool) -> bool {
+    pub fn insert(&mut self, hasher: &DefaultHashBuilder, uid: Uid, name: NamespacedName<'_>, mark: bool) -> bool {
         let hash = hasher.hash_one(uid);
-        let stamp = (stamp(hasher, name) | u32::from(round)).to_ne_bytes();
+        let stamp = (stamp(hasher, name) | u32::from(mark)).to_ne_bytes();
         if let Some(entry) = self.table.find_mut(hash, |entry| entry.uid == uid) {
             entry.stamp = stamp;
             return false;
@@ -56,7 +56,7 @@ impl Isolated {
     /// is wrong once in two billion times.
     pub fn take(&mut self, hasher: &DefaultHashBuilder, uid: Uid, name: NamespacedName<'_>) -> Option<bool> {
         let stamp = stamp(hasher, name);
-        let matches = |entry: &Entry| entry.uid == uid && u32::from_ne_bytes(entry.stamp) & STAMP == stamp;
+        let matches = |entry: &Entry| entry.uid == uid && u32::from_ne_bytes(entry.stamp) & STAMP_MASK == stamp;
         let found = self.table.find_entry(hasher.hash_one(uid), matches).ok()?;
         let (entry, _) = found.remove();
         Some(u32::from_ne_bytes(entry.stamp) & 1 == 1)
@@ -76,21 +76,21 @@ impl Isolated {
     }
 
     /// Sets the mark of all objects.
-    pub fn mark_all(&mut self, round: bool) {
+    pub fn mark_all(&mut self, mark: bool) {
         for entry in &mut self.table {
-            let stamp = u32::from_ne_bytes(entry.stamp) & STAMP;
-            entry.stamp = (stamp | u32::from(round)).to_ne_bytes();
+            let stamp = u32::from_ne_bytes(entry.stamp) & STAMP_MASK;
+            entry.stamp = (stamp | u32::from(mark)).to_ne_bytes();
         }
     }
 
     /// Removes all objects with another mark.
-    pub fn sweep(&mut self, round: bool) {
+    pub fn sweep(&mut self, mark: bool) {
         self.table
-            .retain(|entry| (u32::from_ne_bytes(entry.stamp) & 1 == 1) == round);
+            .retain(|entry| (u32::from_ne_bytes(entry.stamp) & 1 == 1) == mark);
     }
 }
 
 fn stamp(hasher: &DefaultHashBuilder, name: NamespacedName<'_>) -> u32 {
     let [a, b, c, d, ..] = hasher.hash_one((name.namespace, name.name)).to_ne_bytes();
-    u32::from_ne_bytes([a, b, c, d]) & STAMP
+    u32::from_ne_bytes([a, b, c, d]) & STAMP_MASK
 }

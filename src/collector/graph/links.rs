@@ -71,12 +71,12 @@ impl Links {
     }
 
     /// Sets whether it exists at its coordinates.
-    pub fn set_observed(&mut self, id: NodeId, observed: bool) {
+    pub fn set_observed(&mut self, id: NodeId, is_observed: bool) {
         let node = self.node_mut(id);
-        let (before, kind) = (node.state.has(State::OBSERVED), node.kind);
-        node.state.set(State::OBSERVED, observed);
-        if before != observed {
-            self.count(kind, observed);
+        let (was_observed, kind) = (node.state.has(State::OBSERVED), node.kind);
+        node.state.set(State::OBSERVED, is_observed);
+        if was_observed != is_observed {
+            self.count_observed(kind, is_observed);
         }
     }
 
@@ -85,14 +85,14 @@ impl Links {
         &self.observed
     }
 
-    fn count(&mut self, kind: KindId, more: bool) {
+    fn count_observed(&mut self, kind: KindId, is_added: bool) {
         // No object of [`KindId::UNKNOWN`] is ever observed.
         let index = kind.index();
         if self.observed.len() <= index {
             self.observed.resize(index + 1, 0);
         }
         let count = &mut self.observed[index];
-        *count = if more { *count + 1 } else { count.saturating_sub(1) };
+        *count = if is_added { *count + 1 } else { count.saturating_sub(1) };
     }
 
     /// How many nodes there are.
@@ -102,14 +102,14 @@ impl Links {
 
     /// All nodes, in index order.
     pub fn all(&self) -> impl Iterator<Item = NodeId> {
-        self.at(0..self.slots())
+        self.in_range(0..self.slots())
     }
 
     /// The nodes at these indexes, in order.
-    pub fn at(&self, positions: Range<usize>) -> impl Iterator<Item = NodeId> {
-        let last = positions.end.min(self.nodes.len());
-        let lives = |&index: &usize| !self.nodes[index].state.has(State::FREE);
-        (positions.start..last).filter(lives).map(|index| NodeId(to_id(index)))
+    pub fn in_range(&self, indexes: Range<usize>) -> impl Iterator<Item = NodeId> {
+        let last = indexes.end.min(self.nodes.len());
+        let is_used = |&index: &usize| !self.nodes[index].state.has(State::FREE);
+        (indexes.start..last).filter(is_used).map(|index| NodeId(to_id(index)))
     }
 
     /// Number of indexes in use or free.
@@ -137,7 +137,7 @@ impl Links {
     /// Adds a node.
     pub fn add(&mut self, uid: Uid, at: Coordinates<'_>, state: State) -> NodeId {
         if state.has(State::OBSERVED) {
-            self.count(at.kind, true);
+            self.count_observed(at.kind, true);
         }
         let node = Node {
             uid,
@@ -148,10 +148,10 @@ impl Links {
             state,
             dependents: 0,
             blocking: 0,
-            owners: NONE,
-            ring: NONE,
-            next: NONE,
-            previous: NONE,
+            first_owner_edge: NONE,
+            next_dependent_edge: NONE,
+            next_of_kind: NONE,
+            previous_of_kind: NONE,
         };
         let id = if let Some(id) = self.free_nodes.pop() {
             self.nodes[index(id)] = node;
@@ -161,41 +161,44 @@ impl Links {
             to_id(self.nodes.len() - 1)
         };
         self.uids.insert(&self.nodes, id);
-        self.link_kind(id);
+        self.add_to_kind(id);
         NodeId(id)
     }
 
     /// All nodes of a kind, in a stable order.
-    pub fn of_kind(&self, kind: KindId) -> impl Iterator<Item = NodeId> {
-        let some = |id: u32| Some(id).filter(|&id| id != NONE);
-        let first_of_kind = self.first_of_kind.get(kind.index()).copied().and_then(some);
-        std::iter::successors(first_of_kind, move |&id| some(self.nodes[index(id)].next)).map(NodeId)
+    pub fn nodes_of_kind(&self, kind: KindId) -> impl Iterator<Item = NodeId> {
+        let not_none = |id: u32| Some(id).filter(|&id| id != NONE);
+        let first = self.first_of_kind.get(kind.index()).copied().and_then(not_none);
+        std::iter::successors(first, move |&id| not_none(self.nodes[index(id)].next_of_kind)).map(NodeId)
     }
 
     /// Inserts a node at the head of its kind's list.
-    fn link_kind(&mut self, id: u32) {
+    fn add_to_kind(&mut self, id: u32) {
         let kind = self.nodes[index(id)].kind.index();
         if self.first_of_kind.len() <= kind {
             self.first_of_kind.resize(kind + 1, NONE);
         }
         let next = std::mem::replace(&mut self.first_of_kind[kind], id);
         let node = &mut self.nodes[index(id)];
-        (node.next, node.previous) = (next, NONE);
+        (node.next_of_kind, node.previous_of_kind) = (next, NONE);
         if next != NONE {
-            self.nodes[index(next)].previous = id;
+            self.nodes[index(next)].previous_of_kind = id;
         }
     }
 
-    fn unlink_kind(&mut self, id: u32) {
+    fn remove_from_kind(&mut self, id: u32) {
         let Node {
-            kind, next, previous, ..
+            kind,
+            next_of_kind: next,
+            previous_of_kind: previous,
+            ..
         } = self.nodes[index(id)];
         match previous {
             NONE => self.first_of_kind[kind.index()] = next,
-            previous => self.nodes[index(previous)].next = next,
+            previous => self.nodes[index(previous)].next_of_kind = next,
         }
         if next != NONE {
-            self.nodes[index(next)].previous = previous;
+            self.nodes[index(next)].previous_of_kind = previous;
         }
     }
 
@@ -203,20 +206,20 @@ impl Links {
     pub fn remove(&mut self, NodeId(id): NodeId) {
         self.set_observed(NodeId(id), false);
         if self.uids.remove(&self.nodes, id) {
-            self.unlink_kind(id);
+            self.remove_from_kind(id);
             self.free_nodes.push(id);
         }
         let node = &mut self.nodes[index(id)];
-        debug_assert!(node.owners == NONE && node.dependents == 0, "{node:?}");
+        debug_assert!(node.first_owner_edge == NONE && node.dependents == 0, "{node:?}");
         node.name = Box::default();
         node.state = State::FREE;
     }
 
     /// The node's owners.
     pub fn owners(&self, NodeId(id): NodeId) -> impl Iterator<Item = Link> {
-        let some = |edge: u32| Some(edge).filter(|&edge| edge != NONE);
-        let first_of_kind = some(self.nodes[index(id)].owners);
-        std::iter::successors(first_of_kind, move |&edge| some(self.edges[index(edge)].next_owner)).map(|edge| {
+        let not_none = |edge: u32| Some(edge).filter(|&edge| edge != NONE);
+        let first_owner = not_none(self.nodes[index(id)].first_owner_edge);
+        std::iter::successors(first_owner, move |&edge| not_none(self.edges[index(edge)].next_owner)).map(|edge| {
             let edge = &self.edges[index(edge)];
             Link {
                 node: NodeId(edge.owner),
@@ -228,8 +231,8 @@ impl Links {
     /// The node's dependents.
     pub fn dependents(&self, NodeId(id): NodeId) -> impl Iterator<Item = Link> {
         let node = &self.nodes[index(id)];
-        let first_of_kind = Some(node.ring).filter(|&edge| edge != NONE);
-        std::iter::successors(first_of_kind, |&edge| Some(self.edges[index(edge)].next))
+        let next_dependent = Some(node.next_dependent_edge).filter(|&edge| edge != NONE);
+        std::iter::successors(next_dependent, |&edge| Some(self.edges[index(edge)].next))
             .take(index(node.dependents))
             .map(|edge| {
                 let edge = &self.edges[index(edge)];
@@ -244,53 +247,53 @@ impl Links {
     /// also if references are added or removed in between.
     pub fn next_dependent(&mut self, NodeId(id): NodeId) -> Option<NodeId> {
         let node = &mut self.nodes[index(id)];
-        if node.ring == NONE {
+        if node.next_dependent_edge == NONE {
             return None;
         }
-        let edge = &self.edges[index(node.ring)];
-        node.ring = edge.next;
+        let edge = &self.edges[index(node.next_dependent_edge)];
+        node.next_dependent_edge = edge.next;
         Some(NodeId(edge.dependent))
     }
 
     /// Replaces the owners of `dependent` with `wanted`, which are [`distinct`].
-    pub fn set_owners(&mut self, dependent: NodeId, wanted: &[Link]) -> Changed {
-        let mut changed = Changed::default();
+    pub fn set_owners(&mut self, dependent: NodeId, wanted: &[Link]) -> OwnerChanges {
+        let mut changes = OwnerChanges::default();
         let mut positions = Positions::default();
         let mut kept = vec![false; wanted.len()];
-        let (mut before, mut edge) = (NONE, self.nodes[index(dependent.0)].owners);
+        let (mut previous_edge, mut edge) = (NONE, self.nodes[index(dependent.0)].first_owner_edge);
         while edge != NONE {
             let (owner, next) = (self.edges[index(edge)].owner, self.edges[index(edge)].next_owner);
             match positions.find(wanted, NodeId(owner)) {
                 Some(at) => {
                     let blocking = wanted[at].blocking;
                     if self.set_blocking(edge, blocking) && !blocking {
-                        changed.released.push(NodeId(owner));
+                        changes.removed_or_unblocked.push(NodeId(owner));
                     }
                     kept[at] = true;
-                    before = edge;
+                    previous_edge = edge;
                 }
                 None => {
-                    self.unlink(edge, before);
-                    changed.released.push(NodeId(owner));
+                    self.remove_edge(edge, previous_edge);
+                    changes.removed_or_unblocked.push(NodeId(owner));
                 }
             }
             edge = next;
         }
         for (link, kept) in wanted.iter().zip(kept) {
             if !kept {
-                self.link(dependent.0, *link);
-                changed.added.push(link.node);
+                self.add_edge(dependent.0, *link);
+                changes.added.push(link.node);
             }
         }
-        changed
+        changes
     }
 
-    fn link(&mut self, dependent: u32, to: Link) {
+    fn add_edge(&mut self, dependent: u32, to: Link) {
         let owner = to.node.0;
         let new = Edge {
             owner,
             dependent,
-            next_owner: self.nodes[index(dependent)].owners,
+            next_owner: self.nodes[index(dependent)].first_owner_edge,
             next: NONE,
             previous: NONE,
             blocking: to.blocking,
@@ -302,17 +305,17 @@ impl Links {
             self.edges.push(new);
             to_id(self.edges.len() - 1)
         };
-        self.nodes[index(dependent)].owners = id;
+        self.nodes[index(dependent)].first_owner_edge = id;
         let node = &mut self.nodes[index(owner)];
         node.dependents += 1;
         node.blocking += u32::from(to.blocking);
         // At the end of the ring: before the next one.
-        let (next, previous) = match node.ring {
+        let (next, previous) = match node.next_dependent_edge {
             NONE => (id, id),
             next => (next, self.edges[index(next)].previous),
         };
-        if node.ring == NONE {
-            node.ring = id;
+        if node.next_dependent_edge == NONE {
+            node.next_dependent_edge = id;
         }
         self.edges[index(id)].next = next;
         self.edges[index(id)].previous = previous;
@@ -321,7 +324,7 @@ impl Links {
     }
 
     /// `before` precedes it in the list of the dependent's owners.
-    fn unlink(&mut self, id: u32, before: u32) {
+    fn remove_edge(&mut self, id: u32, previous_edge: u32) {
         let Edge {
             owner,
             dependent,
@@ -333,14 +336,14 @@ impl Links {
         let node = &mut self.nodes[index(owner)];
         node.dependents -= 1;
         node.blocking -= u32::from(blocking);
-        if node.ring == id {
-            node.ring = if next == id { NONE } else { next };
+        if node.next_dependent_edge == id {
+            node.next_dependent_edge = if next == id { NONE } else { next };
         }
         self.edges[index(previous)].next = next;
         self.edges[index(next)].previous = previous;
-        match before {
-            NONE => self.nodes[index(dependent)].owners = next_owner,
-            before => self.edges[index(before)].next_owner = next_owner,
+        match previous_edge {
+            NONE => self.nodes[index(dependent)].first_owner_edge = next_owner,
+            previous_edge => self.edges[index(previous_edge)].next_owner = next_owner,
         }
         self.free_edges.push(id);
     }
@@ -359,11 +362,11 @@ impl Links {
 
 /// Changes to a node's owners.
 #[derive(Debug, Default)]
-pub struct Changed {
+pub struct OwnerChanges {
     /// New owners.
     pub added: Vec<NodeId>,
     /// Owners that it no longer names, or no longer blocks.
-    pub released: Vec<NodeId>,
+    pub removed_or_unblocked: Vec<NodeId>,
 }
 
 /// Merges links to the same node; the result blocks if one of them does. The same owner in two API versions is one
@@ -373,7 +376,7 @@ pub fn distinct(mut links: Vec<Link>) -> Vec<Link> {
     for at in 0..links.len() {
         let link = links[at];
         match positions.find(&links[..kept], link.node) {
-            Some(first_of_kind) => links[first_of_kind].blocking |= link.blocking,
+            Some(position) => links[position].blocking |= link.blocking,
             None => {
                 links[kept] = link;
                 kept += 1;
@@ -391,13 +394,13 @@ struct Positions {
 }
 
 /// Up to this length a linear search is faster than a table. An object may have some ten thousand owners.
-const FEW: usize = 16;
+const MAX_LINEAR: usize = 16;
 
 // === impl Positions ===
 
 impl Positions {
     fn find(&mut self, links: &[Link], node: NodeId) -> Option<usize> {
-        if links.len() <= FEW {
+        if links.len() <= MAX_LINEAR {
             return links.iter().position(|link| link.node == node);
         }
         for (at, link) in links.iter().enumerate().skip(self.table.len()) {

@@ -9,14 +9,14 @@ impl Graph {
     /// Starts a list of this kind. Results of an aborted list do not count.
     pub fn begin_list(&mut self, kind: KindId) {
         let ListMark { mark, is_open } = self.list_mark(kind);
-        self.older_states.retain(|(of, _)| *of != kind);
+        self.older_states.retain(|(listed_kind, _)| *listed_kind != kind);
         if is_open {
-            for id in self.of_kind(kind) {
-                self.links.node_mut(id).state.set(State::ROUND, !mark);
+            for id in self.nodes_of_kind(kind) {
+                self.links.node_mut(id).state.set(State::LIST_MARK, !mark);
             }
             self.isolated[kind.index()].mark_all(!mark);
         } else {
-            self.rounds[kind.index()] = ListMark {
+            self.list_marks[kind.index()] = ListMark {
                 mark: !mark,
                 is_open: true,
             };
@@ -27,17 +27,17 @@ impl Graph {
     /// GET.
     pub fn end_list(&mut self, kind: KindId, version: u64) {
         let ListMark { mark, .. } = self.list_mark(kind);
-        self.rounds[kind.index()].is_open = false;
-        let mut unseen = self.of_kind(kind);
+        self.list_marks[kind.index()].is_open = false;
+        let mut unseen = self.nodes_of_kind(kind);
         unseen.retain(|&id| {
             let state = self.links.node(id).state;
-            state.has(State::OBSERVED) && state.has(State::ROUND) != mark
+            state.has(State::OBSERVED) && state.has(State::LIST_MARK) != mark
         });
         // Marks all before it removes any: a removal may remove others.
         for &id in &unseen {
             let state = &mut self.links.node_mut(id).state;
             state.set(State::UNSEEN, true);
-            state.set(State::ROUND, mark);
+            state.set(State::LIST_MARK, mark);
         }
         for id in unseen {
             let node = self.links.node(id);
@@ -55,20 +55,23 @@ impl Graph {
     /// Replaces states that the list contradicts. The graph's state is newer than the listed one and not newer than the
     /// list: the store was restored and its revision raised.
     fn apply_restored(&mut self, kind: KindId, version: u64) {
-        let (of_it, others) = self.older_states.drain(..).partition(|(of, _)| *of == kind);
+        let (older_states, others) = self
+            .older_states
+            .drain(..)
+            .partition(|(listed_kind, _)| *listed_kind == kind);
         self.older_states = others;
-        let of_it: Vec<(KindId, Observed)> = of_it;
+        let older_states: Vec<(KindId, Observed)> = older_states;
         let mark = self.list_mark(kind).mark;
-        for (_, object) in of_it {
-            let Some(uid) = self.odd_uids.known(&object.uid) else {
+        for (_, object) in older_states {
+            let Some(uid) = self.interned_uids.known(&object.uid) else {
                 continue;
             };
-            let knows_later = |id: &NodeId| {
+            let has_later_state = |id: &NodeId| {
                 let node = self.links.node(*id);
-                let is_there = node.kind == kind && node.state.has(State::OBSERVED);
-                is_there && object.number() < node.version && node.version <= version
+                let is_observed = node.kind == kind && node.state.has(State::OBSERVED);
+                is_observed && object.version_number() < node.version && node.version <= version
             };
-            if let Some(id) = self.links.with_uid(uid).into_iter().find(knows_later) {
+            if let Some(id) = self.links.with_uid(uid).into_iter().find(has_later_state) {
                 self.links.node_mut(id).version = 0;
                 self.apply(kind, &object, mark);
             }
@@ -77,15 +80,16 @@ impl Graph {
 
     /// The mark of a kind. It creates the kind's entries in the tables.
     pub(super) fn list_mark(&mut self, kind: KindId) -> ListMark {
-        let place = kind.index();
-        if self.rounds.len() <= place {
-            self.rounds.resize(place + 1, ListMark::default());
-            self.isolated.resize_with(place + 1, Isolated::default);
+        let index = kind.index();
+        if self.list_marks.len() <= index {
+            self.list_marks.resize(index + 1, ListMark::default());
+            self.isolated.resize_with(index + 1, Isolated::default);
         }
-        self.rounds[place]
+        self.list_marks[index]
     }
 
-    pub(in crate::collector) fn of_kind(&self, kind: KindId) -> Vec<NodeId> {
-        self.links.of_kind(kind).collect()
+    /// All nodes of a kind, in a stable order.
+    pub(in crate::collector) fn nodes_of_kind(&self, kind: KindId) -> Vec<NodeId> {
+        self.links.nodes_of_kind(kind).collect()
     }
 }

@@ -27,12 +27,12 @@ pub struct Node {
     /// Number of these with `blockOwnerDeletion`.
     pub blocking: u32,
     /// First reference to an owner.
-    pub(super) owners: u32,
+    pub(super) first_owner_edge: u32,
     /// Next reference in the ring of its dependents.
-    pub(super) ring: u32,
+    pub(super) next_dependent_edge: u32,
     /// Next node of the kind.
-    pub(super) next: u32,
-    pub(super) previous: u32,
+    pub(super) next_of_kind: u32,
+    pub(super) previous_of_kind: u32,
 }
 
 // === impl Node ===

@@ -22,13 +22,13 @@ impl Graph {
     }
 
     pub(super) fn set_owners(&mut self, id: NodeId, links: &[Link]) {
-        let changed = self.links.set_owners(id, links);
+        let changes = self.links.set_owners(id, links);
         // Only for the first reference: the GET is retried until it is answered.
         let is_new = |id: &NodeId| {
             let node = self.links.node(*id);
             node.state.is_unknown() && !node.state.orphans_dependents() && node.dependents == 1
         };
-        let unknown: Vec<WorkItem> = changed
+        let unknown: Vec<WorkItem> = changes
             .added
             .iter()
             .copied()
@@ -37,17 +37,17 @@ impl Graph {
             .collect();
         self.items.extend(unknown);
         // Also without a change: the dependent may have dropped the reference and set it again.
-        let decides = |link: &Link| {
+        let needs_decision = |link: &Link| {
             let state = self.links.node(link.node).state;
             state.has(State::ABSENT)
                 || state.in_foreground_deletion()
                 || state.orphans_dependents()
                 || self.lacks_namespace(link.node)
         };
-        if links.iter().any(decides) {
+        if links.iter().any(needs_decision) {
             self.items.push(WorkItem::Decide(id));
         }
-        self.recheck_owners(changed.released);
+        self.recheck_owners(changes.removed_or_unblocked);
     }
 
     /// Decides again on owners that a dependent no longer names or no longer blocks.
@@ -74,7 +74,7 @@ impl Graph {
     /// The node of a reference. References that cannot be resolved share a node of [`KindId::UNKNOWN`] per UID, from
     /// which nothing is concluded.
     fn reference_node(&mut self, dependent: NodeId, reference: &Reference) -> NodeId {
-        let uid = self.odd_uids.referenced(&reference.uid);
+        let uid = self.interned_uids.intern_referenced(&reference.uid);
         let kind = if uid.is_some() && reference.is_readable() {
             self.kinds.referenced(&reference.api_version, &reference.kind)
         } else {
@@ -97,13 +97,13 @@ impl Graph {
         }
         let mut state = self.initial_state(uid);
         let isolated = self.isolated.get_mut(kind.index());
-        let place = NamespacedName {
+        let namespaced_name = NamespacedName {
             namespace: self.namespaces.name(namespace),
             name,
         };
-        if let Some(round) = isolated.and_then(|isolated| isolated.take(&self.hasher, uid, place)) {
+        if let Some(mark) = isolated.and_then(|isolated| isolated.take(&self.hasher, uid, namespaced_name)) {
             state.set(State::OBSERVED, true);
-            state.set(State::ROUND, round);
+            state.set(State::LIST_MARK, mark);
         }
         self.add(uid, at, state)
     }
@@ -118,24 +118,24 @@ impl Graph {
     /// Removes a node without owners and dependents. An existing object becomes isolated.
     pub(super) fn compact(&mut self, id: NodeId) {
         let node = self.links.node(id);
-        let idle = node.dependents == 0 && self.links.owners(id).next().is_none();
-        if !idle || (node.state.has_deletion_facts() && !node.state.is_unknown()) || node.state.is_free() {
+        let is_idle = node.dependents == 0 && self.links.owners(id).next().is_none();
+        if !is_idle || (node.state.has_deletion_facts() && !node.state.is_unknown()) || node.state.is_free() {
             return;
         }
         if !node.state.is_unknown() && !node.state.has(State::ABSENT) {
-            let round = node.state.has(State::ROUND);
+            let mark = node.state.has(State::LIST_MARK);
             let at = NamespacedName {
                 namespace: self.namespaces.name(node.namespace),
                 name: &node.name,
             };
             if let Some(isolated) = self.isolated.get_mut(node.kind.index()) {
-                isolated.insert(&self.hasher, node.uid, at, round);
+                isolated.insert(&self.hasher, node.uid, at, mark);
             }
         }
         let (uid, version, state) = (node.uid, node.version, node.state);
         self.remove(id);
         if state.in_orphan_deletion() {
-            self.remember(uid, version);
+            self.record_orphaning(uid, version);
         }
     }
 }

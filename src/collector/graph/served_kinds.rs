@@ -9,9 +9,9 @@ impl Graph {
     /// Updates references after a kind became served or changed its scope: they may lead to other nodes, and GETs are
     /// possible.
     pub fn apply_served(&mut self, kind: KindId) {
-        let mut owners = self.of_kind(kind);
+        let mut owners = self.nodes_of_kind(kind);
         if let Some(lower) = self.kinds.lower_case_alias(kind) {
-            owners.extend(self.of_kind(lower));
+            owners.extend(self.nodes_of_kind(lower));
         }
         let mut dependents = Vec::new();
         for owner in owners {
@@ -39,7 +39,7 @@ impl Graph {
         self.kinds.set_resource(kind, None);
         self.list_mark(kind);
         self.isolated[kind.index()] = Isolated::default();
-        let mut unknown = self.of_kind(kind);
+        let mut unknown = self.nodes_of_kind(kind);
         unknown.retain(|&id| self.links.node(id).state.has(State::OBSERVED));
         // Marks all before it releases any: a release must not move one of them to the isolated objects.
         for &id in &unknown {
@@ -50,17 +50,17 @@ impl Graph {
                 uid, version, state, ..
             } = *self.links.node(id);
             if state.in_orphan_deletion() {
-                self.remember(uid, version);
+                self.record_orphaning(uid, version);
             }
-            let released = self.links.set_owners(id, &[]).released;
-            self.recheck_owners(released);
+            let removed_or_unblocked = self.links.set_owners(id, &[]).removed_or_unblocked;
+            self.recheck_owners(removed_or_unblocked);
             self.compact(id);
         }
     }
 
     /// Enqueues a GET for each unknown node of a kind.
     pub fn enqueue_unknown(&mut self, kind: KindId) {
-        let mut unknown = self.of_kind(kind);
+        let mut unknown = self.nodes_of_kind(kind);
         unknown.retain(|&id| self.is_unknown(id));
         self.items.extend(unknown.into_iter().map(WorkItem::GetOwner));
     }

@@ -18,7 +18,7 @@ impl State {
     /// It has the finalizer `foregroundDeletion`.
     pub const FOREGROUND: Self = Self(1 << 4);
     /// Mark of the list that last showed it.
-    pub const ROUND: Self = Self(1 << 5);
+    pub const LIST_MARK: Self = Self(1 << 5);
 
     /// It was observed, and the last complete list did not show it.
     pub const UNSEEN: Self = Self(1 << 6);

@@ -48,7 +48,7 @@ impl Uids {
     pub fn find(&self, nodes: &[Node], uid: Uid, at: Coordinates<'_>) -> Option<u32> {
         let matches = |id: &u32| node(nodes, *id).coordinates() == at;
         match self.by_coordinates.get(&uid) {
-            Some(crowd) => crowd.find(hash_coordinates(&self.hasher, at), matches).copied(),
+            Some(same_uid) => same_uid.find(hash_coordinates(&self.hasher, at), matches).copied(),
             None => self.with_uid(nodes, uid).find(matches),
         }
     }
@@ -67,29 +67,29 @@ impl Uids {
                 self.remove(nodes, other);
             }
             for other in same {
-                self.insert_crowd(nodes, uid, other);
+                self.insert_by_coordinates(nodes, uid, other);
             }
         }
-        self.insert_crowd(nodes, uid, id);
+        self.insert_by_coordinates(nodes, uid, id);
     }
 
-    fn insert_crowd(&mut self, nodes: &[Node], uid: Uid, id: u32) {
+    fn insert_by_coordinates(&mut self, nodes: &[Node], uid: Uid, id: u32) {
         let hash = |id: &u32| hash_coordinates(&self.hasher, node(nodes, *id).coordinates());
-        let crowd = self.by_coordinates.entry(uid).or_default();
-        crowd.insert_unique(hash(&id), id, hash);
+        let same_uid = self.by_coordinates.entry(uid).or_default();
+        same_uid.insert_unique(hash(&id), id, hash);
     }
 
     /// Removes a node, whose UID and coordinates are unchanged; `true` if it was present.
     pub fn remove(&mut self, nodes: &[Node], id: u32) -> bool {
         let uid = node(nodes, id).uid;
-        let Some(crowd) = self.by_coordinates.get_mut(&uid) else {
+        let Some(same_uid) = self.by_coordinates.get_mut(&uid) else {
             let found = self.by_uid.find_entry(self.hasher.hash_one(uid), |&other| other == id);
             return found.map(|entry| entry.remove()).is_ok();
         };
         let hash = hash_coordinates(&self.hasher, node(nodes, id).coordinates());
-        let found = crowd.find_entry(hash, |&other| other == id);
+        let found = same_uid.find_entry(hash, |&other| other == id);
         let is_removed = found.map(|entry| entry.remove()).is_ok();
-        if crowd.is_empty() {
+        if same_uid.is_empty() {
             self.by_coordinates.remove(&uid);
         }
         is_removed

@@ -26,32 +26,32 @@ const FRESH: Duration = Duration::from_secs(15);
 
 /// The last read state of the Lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Seen {
+struct ObservedLease {
     /// When the last answered request was sent.
-    asked: Instant,
+    requested_at: Instant,
     /// Holder, renewTime, transitions and resourceVersion; `None` without a Lease.
-    mark: Option<[Value; 4]>,
+    renewal_fields: Option<[Value; 4]>,
     /// When this state was first read.
     since: Instant,
     /// An earlier read showed another state.
-    changed: bool,
+    has_changed: bool,
 }
 
 /// Watches the Lease and keeps `conditions` up to date. Never returns.
 pub(super) async fn monitor(leases: Leases<'_>, conditions: &watch::Sender<Conditions>, status: &StatusRecord) {
-    let mut seen = None;
+    let mut observed = None;
     loop {
-        let asked = Instant::now();
+        let requested_at = Instant::now();
         match leases.get(LEASE, Freshness::Latest).await {
             Ok(lease) => {
-                let now = seen_after(seen.as_ref(), lease.as_ref().map(mark), asked);
-                note(status, seen.as_ref(), &now);
-                seen = Some(now);
+                let now = observe(observed.as_ref(), lease.as_ref().map(renewal_fields), requested_at);
+                record_observation(status, observed.as_ref(), &now);
+                observed = Some(now);
             }
-            Err(error) => note_error(status, &error),
+            Err(error) => record_error(status, &error),
         }
         let now = Instant::now();
-        let idle = idle_until(seen.as_ref(), now);
+        let idle = valid_until(observed.as_ref(), now);
         conditions.send_modify(|conditions| {
             let manager_idle = idle.map(|until| extended(&conditions.manager_idle, Some(until), now));
             conditions.set_manager_idle(manager_idle.map_err(str::to_owned), now);
@@ -60,36 +60,36 @@ pub(super) async fn monitor(leases: Leases<'_>, conditions: &watch::Sender<Condi
     }
 }
 
-fn seen_after(before: Option<&Seen>, mark: Option<[Value; 4]>, asked: Instant) -> Seen {
+fn observe(before: Option<&ObservedLease>, renewal_fields: Option<[Value; 4]>, requested_at: Instant) -> ObservedLease {
     match before {
-        Some(before) if before.mark == mark => Seen {
-            asked,
+        Some(before) if before.renewal_fields == renewal_fields => ObservedLease {
+            requested_at,
             ..before.clone()
         },
-        before => Seen {
-            asked,
-            mark,
+        before => ObservedLease {
+            requested_at,
+            renewal_fields,
             since: Instant::now(),
-            changed: before.is_some(),
+            has_changed: before.is_some(),
         },
     }
 }
 
 /// Until when the collector may work without another answer, or why it may not.
-fn idle_until(seen: Option<&Seen>, now: Instant) -> Result<Instant, &'static str> {
-    let age = |of: Instant| now.saturating_duration_since(of);
-    let Some(seen) = seen.filter(|seen| age(seen.asked) < FRESH) else {
+fn valid_until(observed: Option<&ObservedLease>, now: Instant) -> Result<Instant, &'static str> {
+    let age = |time: Instant| now.saturating_duration_since(time);
+    let Some(observed) = observed.filter(|observed| age(observed.requested_at) < FRESH) else {
         return Err("whether kube-controller-manager works is unknown: its Lease cannot be read");
     };
-    match (age(seen.since) >= IDLE, seen.changed) {
-        (true, _) => Ok(seen.asked + FRESH),
+    match (age(observed.since) >= IDLE, observed.has_changed) {
+        (true, _) => Ok(observed.requested_at + FRESH),
         (false, true) => Err("kube-controller-manager works: it renews its Lease"),
         (false, false) => Err("whether kube-controller-manager renews its Lease is being watched, for 45 s"),
     }
 }
 
 /// The fields that change when a Lease is renewed.
-fn mark(lease: &Value) -> [Value; 4] {
+fn renewal_fields(lease: &Value) -> [Value; 4] {
     let spec = &lease["spec"];
     [
         spec["holderIdentity"].clone(),
@@ -99,18 +99,21 @@ fn mark(lease: &Value) -> [Value; 4] {
     ]
 }
 
-fn note(status: &StatusRecord, before: Option<&Seen>, now: &Seen) {
+fn record_observation(status: &StatusRecord, before: Option<&ObservedLease>, now: &ObservedLease) {
     status.update_manager(|view| {
-        view.holder = now.mark.as_ref().and_then(|mark| non_empty(mark[0].as_str()?));
+        view.holder = now
+            .renewal_fields
+            .as_ref()
+            .and_then(|renewal_fields| non_empty(renewal_fields[0].as_str()?));
         view.looked = Some(Timestamp::now());
         view.error = None;
-        if before.is_some_and(|before| before.mark != now.mark) {
+        if before.is_some_and(|before| before.renewal_fields != now.renewal_fields) {
             view.changed = view.looked;
         }
     });
 }
 
-fn note_error(status: &StatusRecord, error: &ApiError) {
+fn record_error(status: &StatusRecord, error: &ApiError) {
     status.update_manager(|view| view.error = Some(error.to_string()));
 }
 
@@ -122,28 +125,28 @@ mod tests {
     async fn manager_works_until_its_lease_is_unchanged_for_45_s_and_an_old_answer_does_not_count() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        let seen = |asked, since, changed| {
-            Some(Seen {
-                asked: at(asked),
-                mark: None,
+        let observed = |requested_at, since, has_changed| {
+            Some(ObservedLease {
+                requested_at: at(requested_at),
+                renewal_fields: None,
                 since: at(since),
-                changed,
+                has_changed,
             })
         };
-        for (seen, expected) in [
+        for (observed, expected) in [
             (None, Err("cannot be read")),
-            (seen(199, 198, true), Err("it renews its Lease")),
-            (seen(199, 156, true), Err("it renews its Lease")),
-            (seen(199, 156, false), Err("is being watched")),
-            (seen(199, 155, true), Ok(at(214))),
-            (seen(199, 155, false), Ok(at(214))),
-            (seen(186, 100, true), Ok(at(201))),
-            (seen(185, 100, true), Err("cannot be read")),
+            (observed(199, 198, true), Err("it renews its Lease")),
+            (observed(199, 156, true), Err("it renews its Lease")),
+            (observed(199, 156, false), Err("is being watched")),
+            (observed(199, 155, true), Ok(at(214))),
+            (observed(199, 155, false), Ok(at(214))),
+            (observed(186, 100, true), Ok(at(201))),
+            (observed(185, 100, true), Err("cannot be read")),
         ] {
-            match (idle_until(seen.as_ref(), at(200)), expected) {
-                (Ok(until), expected) => assert_eq!(Ok(until), expected, "{seen:?}"),
-                (Err(why), Err(expected)) => assert!(why.contains(expected), "{seen:?}: {why}"),
-                (Err(why), Ok(_)) => panic!("{seen:?}: {why}"),
+            match (valid_until(observed.as_ref(), at(200)), expected) {
+                (Ok(until), expected) => assert_eq!(Ok(until), expected, "{observed:?}"),
+                (Err(why), Err(expected)) => assert!(why.contains(expected), "{observed:?}: {why}"),
+                (Err(why), Ok(_)) => panic!("{observed:?}: {why}"),
             }
         }
     }

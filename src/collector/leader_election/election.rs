@@ -14,7 +14,10 @@ use tokio::{
 use super::mode::Mode;
 use super::{
     conditions::{Conditions, Validity, extended},
-    lease::{Candidate, NAME, Next, Observed, RENEW_DEADLINE, RENEW_INTERVAL, Record, Seen, next},
+    lease::{
+        Candidate, LeaderElectionRecord, LeaseState, NAME, NextAction, ObservedLease, RENEW_DEADLINE, RENEW_INTERVAL,
+        next_action,
+    },
     requests::{Freshness, Leases},
     view::StatusRecord,
 };
@@ -33,8 +36,8 @@ pub(super) struct Election<'a> {
     always: bool,
     conditions: &'a watch::Sender<Conditions>,
     status: &'a StatusRecord,
-    seen: Option<Seen>,
-    /// `seen` is this agent's own last write, and no later answer contradicts it.
+    observed: Option<ObservedLease>,
+    /// `observed` is this agent's own last write, and no later answer contradicts it.
     is_current: bool,
     /// A cached Lease may be too old to replace.
     freshness: Freshness,
@@ -57,7 +60,7 @@ impl<'a> Election<'a> {
             always: mode == Mode::Always,
             conditions,
             status,
-            seen: None,
+            observed: None,
             is_current: false,
             freshness: Freshness::Latest,
             is_ambiguous: false,
@@ -85,20 +88,21 @@ impl<'a> Election<'a> {
         loop {
             if !self.is_current {
                 // Never read, so never acquired.
-                if self.seen.is_none() {
+                if self.observed.is_none() {
                     return Ok(());
                 }
                 self.freshness = Freshness::Latest;
                 self.read_lease().await?;
             }
-            let Some(observed @ Observed::Present(record)) = self.seen.as_ref().map(|seen| &seen.observed) else {
+            let Some(state @ LeaseState::Present(record)) = self.observed.as_ref().map(|observed| &observed.state)
+            else {
                 return Ok(());
             };
             if record.holder != self.identity || self.is_ambiguous {
                 return Ok(());
             }
-            let back = Record::of(self.identity, observed, Timestamp::now()).released();
-            match self.leases.replace(NAME, &back.object()).await {
+            let released = LeaderElectionRecord::for_holder(self.identity, state, Timestamp::now()).released();
+            match self.leases.replace(NAME, &released.object()).await {
                 // The Lease has changed: read it and try again, within the limit.
                 Err(error) if self.is_current || error.code() == Some(409) => self.is_current = false,
                 answer => return answer.map(drop),
@@ -114,7 +118,7 @@ impl<'a> Election<'a> {
                 self.is_current = false;
                 self.freshness = Freshness::Latest;
                 let why = format!("its Lease is unknown: {error}");
-                self.status.lease_failed(&error);
+                self.status.record_lease_error(&error);
                 if self.holds_lease() {
                     // This agent holds it until its deadline.
                     return RENEW_INTERVAL;
@@ -131,19 +135,19 @@ impl<'a> Election<'a> {
             if !self.is_current {
                 self.read_lease().await?;
             }
-            let Some(seen) = &self.seen else { break };
+            let Some(observed) = &self.observed else { break };
             let candidate = Candidate {
                 identity: self.identity,
                 holds_lease: self.holds_lease(),
                 is_ambiguous: self.is_ambiguous,
                 always: self.always,
             };
-            match next(seen, candidate, Instant::now()) {
-                Next::Wait(left) => {
+            match next_action(observed, candidate, Instant::now()) {
+                NextAction::Wait(remaining) => {
                     self.set_waiting();
-                    return Ok(left.min(self.wait_interval()));
+                    return Ok(remaining.min(self.wait_interval()));
                 }
-                Next::Take | Next::Renew => {}
+                NextAction::Acquire | NextAction::Renew => {}
             }
             match self.write().await {
                 Ok(()) => return Ok(RENEW_INTERVAL),
@@ -160,41 +164,42 @@ impl<'a> Election<'a> {
 
     async fn read_lease(&mut self) -> Result<(), ApiError> {
         let lease = self.leases.get(NAME, self.freshness).await?;
-        let observed = lease.as_ref().and_then(Record::read);
-        let observed = observed.map_or(Observed::Absent, Observed::Present);
-        if let Observed::Present(record) = &observed
+        let state = lease.as_ref().and_then(LeaderElectionRecord::read);
+        let state = state.map_or(LeaseState::Absent, LeaseState::Present);
+        if let LeaseState::Present(record) = &state
             && !record.holder.is_empty()
             && record.holder != self.identity
         {
             self.is_ambiguous = true;
         }
-        self.status.lease_seen(&observed, self.identity);
-        self.seen = Some(Seen::after(self.seen.take(), observed, Instant::now()));
+        self.status.record_lease(&state, self.identity);
+        self.observed = Some(ObservedLease::update(self.observed.take(), state, Instant::now()));
         Ok(())
     }
 
     async fn write(&mut self) -> Result<(), ApiError> {
-        let Some(seen) = &self.seen else { return Ok(()) };
+        let Some(observed) = &self.observed else { return Ok(()) };
         let stands_by = self.stands_by();
-        let record = Record::of(self.identity, &seen.observed, Timestamp::now()).standing_by(stands_by);
+        let record =
+            LeaderElectionRecord::for_holder(self.identity, &observed.state, Timestamp::now()).standing_by(stands_by);
         // The write replaces only the version that was read: if the Lease names this agent afterwards, it holds it.
         self.is_ambiguous = false;
         let sent = Instant::now();
-        let answer = match &seen.observed {
-            Observed::Absent => self.leases.create(&record.object()).await?,
-            Observed::Present(_) => self.leases.replace(NAME, &record.object()).await?,
+        let answer = match &observed.state {
+            LeaseState::Absent => self.leases.create(&record.object()).await?,
+            LeaseState::Present(_) => self.leases.replace(NAME, &record.object()).await?,
         };
         let Some(stored) = record.stored(&answer) else {
             self.is_current = false;
             return Ok(());
         };
         let now = Instant::now();
-        let observed = Observed::Present(stored);
-        self.status.lease_seen(&observed, self.identity);
-        self.seen = Some(Seen {
-            observed,
+        let state = LeaseState::Present(stored);
+        self.status.record_lease(&state, self.identity);
+        self.observed = Some(ObservedLease {
+            state,
             since: now,
-            may_be_taken: false,
+            may_be_acquired: false,
         });
         self.is_current = true;
         self.conditions.send_modify(|conditions| {
@@ -222,9 +227,9 @@ impl<'a> Election<'a> {
 
     fn set_waiting(&mut self) {
         self.freshness = Freshness::Cached;
-        let why = match self.seen.as_ref().map(|seen| &seen.observed) {
-            Some(Observed::Present(record)) => format!("{} holds the Lease kube-system/{NAME}", record.holder),
-            Some(Observed::Absent) | None => {
+        let why = match self.observed.as_ref().map(|observed| &observed.state) {
+            Some(LeaseState::Present(record)) => format!("{} holds the Lease kube-system/{NAME}", record.holder),
+            Some(LeaseState::Absent) | None => {
                 format!("the Lease kube-system/{NAME} is missing, and whoever held it may not know yet")
             }
         };

@@ -20,7 +20,7 @@ pub const RENEW_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Content of the Lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Record {
+pub struct LeaderElectionRecord {
     /// Identity of the holder; empty if released.
     pub holder: String,
     /// How long the Lease is valid after each renewal.
@@ -39,20 +39,20 @@ pub struct Record {
 
 /// Result of a read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Observed {
+pub enum LeaseState {
     Absent,
-    Present(Record),
+    Present(LeaderElectionRecord),
 }
 
 /// The last read state and its age.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seen {
+pub struct ObservedLease {
     /// Result of the last read.
-    pub observed: Observed,
+    pub state: LeaseState,
     /// When this state was first read.
     pub since: Instant,
     /// The holder showed standby in two successive versions: it is alive, and this is no older state of a restored store.
-    pub may_be_taken: bool,
+    pub may_be_acquired: bool,
 }
 
 /// The agent that takes part.
@@ -71,18 +71,18 @@ pub struct Candidate<'a> {
 
 /// Next step of a candidate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Next {
+pub enum NextAction {
     /// Another agent holds it for so long, if it does not change.
     Wait(Duration),
     /// Take it.
-    Take,
+    Acquire,
     /// Renew it.
     Renew,
 }
 
 // === impl Record ===
 
-impl Record {
+impl LeaderElectionRecord {
     /// The resourceVersion, if it is a number.
     fn version(&self) -> Option<u64> {
         self.metadata["resourceVersion"].as_str()?.parse().ok()
@@ -111,11 +111,11 @@ impl Record {
         })
     }
 
-    /// The Lease of `holder` that replaces `observed`.
-    pub fn of(holder: &str, observed: &Observed, now: Timestamp) -> Self {
+    /// The Lease of `holder` that replaces `state`.
+    pub fn for_holder(holder: &str, state: &LeaseState, now: Timestamp) -> Self {
         let now = now.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string();
-        match observed {
-            Observed::Absent => Self {
+        match state {
+            LeaseState::Absent => Self {
                 holder: holder.to_owned(),
                 duration: DURATION,
                 acquired: now.clone(),
@@ -124,18 +124,18 @@ impl Record {
                 stands_by: false,
                 metadata: json!({ "name": NAME }),
             },
-            Observed::Present(before) => {
-                let changes_holder = before.holder != holder;
+            LeaseState::Present(before) => {
+                let is_new_holder = before.holder != holder;
                 Self {
                     holder: holder.to_owned(),
                     duration: DURATION,
-                    acquired: if changes_holder {
+                    acquired: if is_new_holder {
                         now.clone()
                     } else {
                         before.acquired.clone()
                     },
                     renewed: now,
-                    transitions: before.transitions.saturating_add(changes_holder.into()),
+                    transitions: before.transitions.saturating_add(is_new_holder.into()),
                     stands_by: false,
                     metadata: before.metadata.clone(),
                 }
@@ -192,14 +192,14 @@ impl Record {
 
 // === impl Seen ===
 
-impl Seen {
+impl ObservedLease {
     /// The state after another read. The same resourceVersion means no change in between.
-    pub fn after(before: Option<Self>, observed: Observed, now: Instant) -> Self {
+    pub fn update(before: Option<Self>, state: LeaseState, now: Instant) -> Self {
         match before {
-            Some(before) if before.observed == observed => before,
+            Some(before) if before.state == state => before,
             before => Self {
-                may_be_taken: before.is_some_and(|before| observed.still_stands_by(&before.observed)),
-                observed,
+                may_be_acquired: before.is_some_and(|before| state.still_stands_by(&before.state)),
+                state,
                 since: now,
             },
         }
@@ -208,7 +208,7 @@ impl Seen {
 
 // === impl Observed ===
 
-impl Observed {
+impl LeaseState {
     /// The same holder shows standby in a newer version than `before`: a restored store shows older ones.
     fn still_stands_by(&self, before: &Self) -> bool {
         let (Self::Present(before), Self::Present(now)) = (before, self) else {
@@ -219,19 +219,21 @@ impl Observed {
 }
 
 /// The next step of `candidate`. A missing Lease may have been deleted while its holder's deadline has not passed.
-pub fn next(seen: &Seen, candidate: Candidate<'_>, now: Instant) -> Next {
-    let unchanged = now.saturating_duration_since(seen.since);
+pub fn next_action(observed: &ObservedLease, candidate: Candidate<'_>, now: Instant) -> NextAction {
+    let unchanged = now.saturating_duration_since(observed.since);
     let after = |duration: Duration| match duration.saturating_sub(unchanged) {
-        Duration::ZERO => Next::Take,
-        left => Next::Wait(left),
+        Duration::ZERO => NextAction::Acquire,
+        remaining => NextAction::Wait(remaining),
     };
-    match &seen.observed {
-        Observed::Absent if candidate.holds_lease => Next::Take,
-        Observed::Absent => after(DURATION),
-        Observed::Present(record) if record.holder.is_empty() => Next::Take,
-        Observed::Present(record) if record.holder == candidate.identity && !candidate.is_ambiguous => Next::Renew,
-        Observed::Present(_) if seen.may_be_taken && candidate.always => Next::Take,
-        Observed::Present(record) => after(record.duration),
+    match &observed.state {
+        LeaseState::Absent if candidate.holds_lease => NextAction::Acquire,
+        LeaseState::Absent => after(DURATION),
+        LeaseState::Present(record) if record.holder.is_empty() => NextAction::Acquire,
+        LeaseState::Present(record) if record.holder == candidate.identity && !candidate.is_ambiguous => {
+            NextAction::Renew
+        }
+        LeaseState::Present(_) if observed.may_be_acquired && candidate.always => NextAction::Acquire,
+        LeaseState::Present(record) => after(record.duration),
     }
 }
 
@@ -250,7 +252,7 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    fn record(holder: &str, duration: u64, version: &str) -> Observed {
+    fn record(holder: &str, duration: u64, version: &str) -> LeaseState {
         let lease = json!({
             "metadata": { "name": NAME, "resourceVersion": version, "labels": { "kept": "yes" }, "managedFields": [1] },
             "spec": {
@@ -258,7 +260,7 @@ mod tests {
                 "acquireTime": "1998-01-01T00:00:00.000000Z", "leaseTransitions": 3,
             },
         });
-        Observed::Present(Record::read(&lease).unwrap())
+        LeaseState::Present(LeaderElectionRecord::read(&lease).unwrap())
     }
 
     #[tokio::test(start_paused = true)]
@@ -272,30 +274,30 @@ mod tests {
             is_ambiguous: true,
             ..CANDIDATE
         };
-        for (observed, unchanged, candidate, expected) in [
-            (record("other", 15, "1"), 0, CANDIDATE, Next::Wait(secs(15))),
-            (record("other", 15, "1"), 14, CANDIDATE, Next::Wait(secs(1))),
-            (record("other", 15, "1"), 15, CANDIDATE, Next::Take),
-            (record("other", 15, "1"), 14, holds_lease, Next::Wait(secs(1))),
-            (record("other", 40, "1"), 15, CANDIDATE, Next::Wait(secs(25))),
-            (record("", 15, "1"), 0, CANDIDATE, Next::Take),
-            (record("me", 15, "1"), 0, CANDIDATE, Next::Renew),
-            (record("me", 15, "1"), 900, CANDIDATE, Next::Renew),
-            (record("me", 15, "1"), 3, is_ambiguous, Next::Wait(secs(12))),
-            (record("me", 15, "1"), 15, is_ambiguous, Next::Take),
-            (Observed::Absent, 0, CANDIDATE, Next::Wait(secs(15))),
-            (Observed::Absent, 15, CANDIDATE, Next::Take),
-            (Observed::Absent, 0, holds_lease, Next::Take),
+        for (state, unchanged, candidate, expected) in [
+            (record("other", 15, "1"), 0, CANDIDATE, NextAction::Wait(secs(15))),
+            (record("other", 15, "1"), 14, CANDIDATE, NextAction::Wait(secs(1))),
+            (record("other", 15, "1"), 15, CANDIDATE, NextAction::Acquire),
+            (record("other", 15, "1"), 14, holds_lease, NextAction::Wait(secs(1))),
+            (record("other", 40, "1"), 15, CANDIDATE, NextAction::Wait(secs(25))),
+            (record("", 15, "1"), 0, CANDIDATE, NextAction::Acquire),
+            (record("me", 15, "1"), 0, CANDIDATE, NextAction::Renew),
+            (record("me", 15, "1"), 900, CANDIDATE, NextAction::Renew),
+            (record("me", 15, "1"), 3, is_ambiguous, NextAction::Wait(secs(12))),
+            (record("me", 15, "1"), 15, is_ambiguous, NextAction::Acquire),
+            (LeaseState::Absent, 0, CANDIDATE, NextAction::Wait(secs(15))),
+            (LeaseState::Absent, 15, CANDIDATE, NextAction::Acquire),
+            (LeaseState::Absent, 0, holds_lease, NextAction::Acquire),
         ] {
-            let seen = Seen {
-                observed,
+            let observed = ObservedLease {
+                state,
                 since: start,
-                may_be_taken: false,
+                may_be_acquired: false,
             };
             assert_eq!(
-                next(&seen, candidate, start + secs(unchanged)),
+                next_action(&observed, candidate, start + secs(unchanged)),
                 expected,
-                "{seen:?} for {unchanged} s, {candidate:?}"
+                "{observed:?} for {unchanged} s, {candidate:?}"
             );
         }
     }
@@ -303,12 +305,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn changed_lease_restarts_its_age() {
         let start = Instant::now();
-        let seen = Seen::after(None, record("other", 15, "1"), start);
-        let seen = Seen::after(Some(seen), record("other", 15, "1"), start + secs(9));
-        assert_eq!(seen.since, start);
-        for changed in [record("other", 15, "2"), record("", 15, "1"), Observed::Absent] {
-            let seen = Seen::after(Some(seen.clone()), changed, start + secs(9));
-            assert_eq!(seen.since, start + secs(9));
+        let observed = ObservedLease::update(None, record("other", 15, "1"), start);
+        let observed = ObservedLease::update(Some(observed), record("other", 15, "1"), start + secs(9));
+        assert_eq!(observed.since, start);
+        for changed in [record("other", 15, "2"), record("", 15, "1"), LeaseState::Absent] {
+            let observed = ObservedLease::update(Some(observed.clone()), changed, start + secs(9));
+            assert_eq!(observed.since, start + secs(9));
         }
     }
 
@@ -322,44 +324,47 @@ mod tests {
         let idle = |holder: &str, says: &str, version: &str| {
             let metadata = json!({ "resourceVersion": version, "annotations": { STANDS_BY: says } });
             let lease = json!({ "metadata": metadata, "spec": { "holderIdentity": holder } });
-            Observed::Present(Record::read(&lease).unwrap())
+            LeaseState::Present(LeaderElectionRecord::read(&lease).unwrap())
         };
-        let seen = |first: &Observed, then: &Observed| {
-            Seen::after(Some(Seen::after(None, first.clone(), now)), then.clone(), now)
+        let observed = |first: &LeaseState, then: &LeaseState| {
+            ObservedLease::update(Some(ObservedLease::update(None, first.clone(), now)), then.clone(), now)
         };
-        let waits = Next::Wait(DURATION);
+        let waits = NextAction::Wait(DURATION);
         let (one, two) = (idle("other", "other", "1"), idle("other", "other", "2"));
-        assert_eq!(next(&seen(&one, &two), always, now), Next::Take);
-        assert_eq!(next(&seen(&one, &two), CANDIDATE, now), waits);
+        assert_eq!(next_action(&observed(&one, &two), always, now), NextAction::Acquire);
+        assert_eq!(next_action(&observed(&one, &two), CANDIDATE, now), waits);
         // It may be an older state of a restored store.
-        assert_eq!(next(&seen(&one, &one), always, now), waits);
-        assert_eq!(next(&seen(&one, &record("other", 15, "2")), always, now), waits);
+        assert_eq!(next_action(&observed(&one, &one), always, now), waits);
+        assert_eq!(
+            next_action(&observed(&one, &record("other", 15, "2")), always, now),
+            waits
+        );
         // Left by an earlier holder and written back by a client that does not know it.
-        let left = (idle("other", "before", "1"), idle("other", "before", "2"));
-        assert_eq!(next(&seen(&left.0, &left.1), always, now), waits);
+        let remaining = (idle("other", "before", "1"), idle("other", "before", "2"));
+        assert_eq!(next_action(&observed(&remaining.0, &remaining.1), always, now), waits);
     }
 
     #[test]
     fn standby_annotation_is_set_and_removed_beside_others() {
         let metadata = json!({ "resourceVersion": "1", "annotations": { "team": "a" } });
         let lease = json!({ "metadata": metadata, "spec": { "holderIdentity": "me" } });
-        let record = Record::read(&lease).unwrap();
+        let record = LeaderElectionRecord::read(&lease).unwrap();
         let says = record.standing_by(true);
         let object = says.object();
         assert_eq!(
             object["metadata"]["annotations"],
             json!({ "team": "a", STANDS_BY: "me" })
         );
-        let read = Record::read(&object).unwrap();
+        let read = LeaderElectionRecord::read(&object).unwrap();
         assert!(read.stands_by);
-        let works = Record::of("me", &Observed::Present(read), Timestamp::now()).object();
+        let works = LeaderElectionRecord::for_holder("me", &LeaseState::Present(read), Timestamp::now()).object();
         assert_eq!(works["metadata"]["annotations"], json!({ "team": "a" }));
     }
 
     #[test]
     fn write_replaces_only_the_version_read_and_keeps_foreign_fields() {
         let now: Timestamp = "2026-01-02T03:04:05.5Z".parse().unwrap();
-        let taken = Record::of("me", &record("other", 40, "7"), now);
+        let taken = LeaderElectionRecord::for_holder("me", &record("other", 40, "7"), now);
         assert_eq!(
             taken.object(),
             json!({
@@ -375,15 +380,18 @@ mod tests {
         let stored = taken
             .stored(&json!({ "metadata": { "name": NAME, "resourceVersion": "8" } }))
             .unwrap();
-        let renewed = Record::of("me", &Observed::Present(stored.clone()), now + secs(2));
+        let renewed = LeaderElectionRecord::for_holder("me", &LeaseState::Present(stored.clone()), now + secs(2));
         assert_eq!((renewed.transitions, &renewed.acquired), (4, &stored.acquired));
         assert_eq!(renewed.object()["metadata"]["resourceVersion"], "8");
-        let back = renewed.released().object();
+        let released = renewed.released().object();
         assert_eq!(
-            (&back["spec"]["holderIdentity"], &back["spec"]["leaseTransitions"]),
+            (
+                &released["spec"]["holderIdentity"],
+                &released["spec"]["leaseTransitions"]
+            ),
             (&json!(""), &json!(4))
         );
-        let first = Record::of("me", &Observed::Absent, now).object();
+        let first = LeaderElectionRecord::for_holder("me", &LeaseState::Absent, now).object();
         assert_eq!(first["metadata"], json!({ "name": NAME }));
     }
 }

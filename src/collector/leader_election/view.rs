@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::lease::Observed;
+use super::lease::LeaseState;
 use super::mode::Mode;
 use crate::api::ApiError;
 
@@ -89,10 +89,10 @@ impl StatusRecord {
         self.recorded().works_since = since;
     }
 
-    pub fn lease_seen(&self, observed: &Observed, identity: &str) {
-        let view = match observed {
-            Observed::Absent => LeaseView::default(),
-            Observed::Present(record) => LeaseView {
+    pub fn record_lease(&self, state: &LeaseState, identity: &str) {
+        let view = match state {
+            LeaseState::Absent => LeaseView::default(),
+            LeaseState::Present(record) => LeaseView {
                 holder: non_empty(&record.holder),
                 is_own: record.holder == identity,
                 stands_by: record.stands_by,
@@ -108,7 +108,7 @@ impl StatusRecord {
         recorded.lease_error = None;
     }
 
-    pub fn lease_failed(&self, error: &ApiError) {
+    pub fn record_lease_error(&self, error: &ApiError) {
         self.recorded().lease_error = Some(error.to_string());
     }
 
@@ -117,7 +117,7 @@ impl StatusRecord {
     }
 
     /// kube-controller-manager's Lease is not read any more.
-    pub fn manager_not_read(&self) {
+    pub fn clear_manager(&self) {
         self.recorded().manager = None;
     }
 

@@ -18,20 +18,20 @@ pub fn dot(picture: &Picture) -> String {
         lines.extend(object.lines());
         let node = format!("n{index}");
         let tooltip = format!(", tooltip={}", quoted(&object.tooltip()));
-        box_of(&mut out, "  ", &node, &lines, object.look, &tooltip);
+        write_box(&mut out, "  ", &node, &lines, object.look, &tooltip);
         placeholder(&mut out, &node, "owners", object.owners_placeholder().as_ref());
         placeholder(&mut out, &node, "dependents", object.dependents_placeholder().as_ref());
     }
-    for drawn in &picture.references {
-        let style = edge(drawn.blocking, drawn.holds_up);
-        let _ = writeln!(out, "  n{} -> n{} [{style}];", drawn.dependent, drawn.owner);
+    for reference in &picture.references {
+        let style = edge(reference.blocking, reference.holds_up);
+        let _ = writeln!(out, "  n{} -> n{} [{style}];", reference.dependent, reference.owner);
     }
     legend(&mut out);
     out.push_str("}\n");
     out
 }
 
-fn box_of(out: &mut String, indent: &str, node: &str, lines: &[String], look: Appearance, tooltip: &str) {
+fn write_box(out: &mut String, indent: &str, node: &str, lines: &[String], look: Appearance, tooltip: &str) {
     let (inside, line) = look.colors();
     let style = if look.is_dashed() {
         "rounded,filled,dashed"
@@ -73,7 +73,7 @@ fn legend(out: &mut String) {
     out.push_str("  subgraph cluster_legend {\n    label=\"Legend\"; color=\"#cccccc\";\n");
     for (index, look) in APPEARANCES.into_iter().enumerate() {
         let lines = [look.label().to_owned()];
-        box_of(out, "    ", &format!("l{index}"), &lines, look, "");
+        write_box(out, "    ", &format!("l{index}"), &lines, look, "");
     }
     let edges = [
         ("a dependent that blocks", true, false),

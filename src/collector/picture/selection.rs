@@ -18,7 +18,7 @@ const MAX_COMPARED: usize = 50 * MAX_NEIGHBORS;
 /// The selected objects, in the order of the picture.
 pub struct Selection<'a> {
     graph: &'a Graph,
-    chosen: IndexSet<NodeId>,
+    selected: IndexSet<NodeId>,
 }
 
 /// Whether something may be to do about it, or it may block its owner.
@@ -33,21 +33,21 @@ impl<'a> Selection<'a> {
     pub fn new(graph: &'a Graph) -> Self {
         Self {
             graph,
-            chosen: IndexSet::new(),
+            selected: IndexSet::new(),
         }
     }
 
     pub fn nodes(&self) -> impl Iterator<Item = NodeId> {
-        self.chosen.iter().copied()
+        self.selected.iter().copied()
     }
 
     /// Adds these nodes and connected ones, breadth first, until the picture is full.
     pub fn add_around(&mut self, nodes: &[NodeId]) {
-        let mut next = self.chosen.len();
+        let mut next = self.selected.len();
         self.add(nodes);
-        while let Some(&id) = self.chosen.get_index(next) {
+        while let Some(&id) = self.selected.get_index(next) {
             next += 1;
-            if self.chosen.len() >= MAX_OBJECTS {
+            if self.selected.len() >= MAX_OBJECTS {
                 return;
             }
             let owners = self.most_important(self.graph.owners(id), |link| (id, link));
@@ -60,17 +60,17 @@ impl<'a> Selection<'a> {
 
     /// Adds this node and connected ones, unless an owner is in the picture already: then it was left out for space.
     pub fn add_unless_omitted(&mut self, id: NodeId) {
-        if !self.graph.owners(id).any(|link| self.chosen.contains(&link.node)) {
+        if !self.graph.owners(id).any(|link| self.selected.contains(&link.node)) {
             self.add_around(&[id]);
         }
     }
 
     fn add(&mut self, nodes: &[NodeId]) {
         for &id in nodes {
-            if self.chosen.len() >= MAX_OBJECTS {
+            if self.selected.len() >= MAX_OBJECTS {
                 return;
             }
-            self.chosen.insert(id);
+            self.selected.insert(id);
         }
     }
 
@@ -90,21 +90,21 @@ impl<'a> Selection<'a> {
 
     /// References between selected nodes.
     pub fn references(&self) -> Vec<PicturedReference> {
-        let of_one = |(dependent, &id): (usize, &NodeId)| {
+        let references_of = |(dependent, &id): (usize, &NodeId)| {
             let links = self.graph.owners(id).take(MAX_COMPARED);
             links.filter_map(move |link| {
                 Some(PicturedReference {
                     dependent,
-                    owner: self.chosen.get_index_of(&link.node)?,
+                    owner: self.selected.get_index_of(&link.node)?,
                     blocking: link.blocking,
                     holds_up: holds_up(self.graph, id, link),
                 })
             })
         };
-        self.chosen
+        self.selected
             .iter()
             .enumerate()
-            .flat_map(of_one)
+            .flat_map(references_of)
             .take(MAX_REFERENCES)
             .collect()
     }

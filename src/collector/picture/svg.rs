@@ -41,7 +41,7 @@ struct Block {
 pub fn svg(picture: &Picture) -> String {
     let (blocks, arrows) = parts(picture);
     let sizes: Vec<(f64, f64)> = blocks.iter().map(Block::size).collect();
-    let layout = Layout::of(&sizes, &arrows);
+    let layout = Layout::compute(&sizes, &arrows);
     let mut body = String::new();
     let mut corner = Point::new(LEAST_WIDTH, HEAD);
     for (index, arrow) in arrows.iter().enumerate() {
@@ -90,21 +90,21 @@ fn parts(picture: &Picture) -> (Vec<Block>, Vec<Arrow>) {
         tooltip: object.tooltip(),
     };
     let mut blocks: Vec<Block> = picture.objects.iter().map(object).collect();
-    let reference = |drawn: &PicturedReference| Arrow {
-        from: drawn.dependent,
-        to: drawn.owner,
-        class: class(drawn.blocking, drawn.holds_up),
+    let reference = |reference: &PicturedReference| Arrow {
+        from: reference.dependent,
+        to: reference.owner,
+        class: class(reference.blocking, reference.holds_up),
     };
     let mut arrows: Vec<Arrow> = picture.references.iter().map(reference).collect();
     for (index, object) in picture.objects.iter().enumerate() {
         if let Some(more) = object.owners_placeholder() {
             let (to, class) = (blocks.len(), class(more.blocking, more.holds_up));
-            blocks.push(Block::of_more(more));
+            blocks.push(Block::from_placeholder(more));
             arrows.push(Arrow { from: index, to, class });
         }
         if let Some(more) = object.dependents_placeholder() {
             let (from, class) = (blocks.len(), class(more.blocking, more.holds_up));
-            blocks.push(Block::of_more(more));
+            blocks.push(Block::from_placeholder(more));
             arrows.push(Arrow { from, to: index, class });
         }
     }
@@ -189,7 +189,7 @@ fn frame(out: &mut String, x: f64, y: f64, (width, height): (f64, f64), look: Ap
 // === impl Block ===
 
 impl Block {
-    fn of_more(more: Placeholder) -> Self {
+    fn from_placeholder(more: Placeholder) -> Self {
         Self {
             headline: None,
             lines: vec![more.text],

@@ -141,7 +141,7 @@ fn virtual_absent_and_unresolved_owners_are_drawn_differently() {
     ]);
     let gone = graph.with_uid("gone")[0];
     graph.set_absent(gone);
-    let picture = Picture::of_active(&graph);
+    let picture = Picture::from_active(&graph);
     let state = |name| (named(&picture, name).state, named(&picture, name).look);
     assert_eq!(state("never"), (Presence::Virtual, Appearance::Virtual));
     assert_eq!(state("gone"), (Presence::Absent, Appearance::Absent));
@@ -168,7 +168,7 @@ fn an_object_missing_in_a_list_is_drawn_in_question() {
     graph.begin_list(apples);
     graph.observe(apples, &apple("dependent", &["owner"]));
     graph.end_list(apples, 100);
-    let picture = Picture::of_active(&graph);
+    let picture = Picture::from_active(&graph);
     assert_eq!(named(&picture, "owner").state, Presence::InQuestion);
     assert_eq!(named(&picture, "dependent").look, Appearance::Blocked);
 }
@@ -181,7 +181,7 @@ fn idle_objects_are_not_in_the_picture_without_a_uid() {
         waiting(apple("owner", &[])),
         apple("dependent", &["owner"]),
     ]);
-    let picture = Picture::of_active(&graph);
+    let picture = Picture::from_active(&graph);
     assert_eq!(names(&picture), ["owner", "dependent"]);
     assert_eq!(around(&graph, "idle").objects.len(), 2);
 }
@@ -218,7 +218,7 @@ fn an_owner_of_many_dependents_is_drawn_with_a_few_and_a_count() {
     assert!(dot(&picture).contains(more));
     assert!(texts(&svg(&picture)).iter().any(|text| text == more));
 
-    let all = Picture::of_active(&graph);
+    let all = Picture::from_active(&graph);
     assert_eq!(
         all.objects.len(),
         21,
@@ -266,7 +266,7 @@ fn a_picture_survives_json_and_is_drawn_deterministically() {
         apple("b", &["a"]),
         apple("c", &["b", "never"]),
     ]);
-    let picture = Picture::of_active(&graph);
+    let picture = Picture::from_active(&graph);
     let json = serde_json::to_string(&picture).unwrap();
     assert_eq!(serde_json::from_str::<Picture>(&json).unwrap(), picture);
     assert_eq!(svg(&picture), svg(&picture));
@@ -278,7 +278,7 @@ fn a_picture_survives_json_and_is_drawn_deterministically() {
 
 #[test]
 fn an_empty_graph_has_a_picture() {
-    let picture = Picture::of_active(&Graph::default());
+    let picture = Picture::from_active(&Graph::default());
     assert!(texts(&svg(&picture)).contains(&"What is not idle in the collector's graph: 0 objects".to_owned()));
     assert!(dot(&picture).contains("0 objects"));
 }

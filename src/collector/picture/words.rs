@@ -16,7 +16,7 @@ const MAX_NAMED: usize = 3;
 /// How an object is drawn, and the decision on it.
 pub fn appearance_and_decision(graph: &Graph, id: NodeId) -> (Appearance, Option<String>) {
     let node = graph.node(id);
-    let (look, decision) = match decide(graph, id) {
+    let (appearance, decision) = match decide(graph, id) {
         Step::Nothing if node.state.has(State::DELETING) => (Appearance::Deleting, None),
         Step::Nothing => (Appearance::Plain, None),
         Step::GetOwners(owners) => (
@@ -57,27 +57,27 @@ pub fn appearance_and_decision(graph: &Graph, id: NodeId) -> (Appearance, Option
         }
         Step::Wait => (Appearance::Waiting, Some(waiting(graph, id))),
     };
-    let look = if node.state.has(State::ABSENT) {
+    let appearance = if node.state.has(State::ABSENT) {
         Appearance::Absent
     } else if node.state.is_unknown() {
         Appearance::Virtual
     } else {
-        look
+        appearance
     };
-    (look, decision)
+    (appearance, decision)
 }
 
 fn unserved(graph: &Graph, owners: &[NodeId]) -> String {
     let mut kinds: Vec<String> = owners.iter().map(|&id| kind_of(graph, id)).collect();
     kinds.sort_unstable();
     kinds.dedup();
-    let rest = kinds.len().saturating_sub(MAX_NAMED);
+    let more = kinds.len().saturating_sub(MAX_NAMED);
     kinds.truncate(MAX_NAMED);
-    match (kinds.as_slice(), rest) {
+    match (kinds.as_slice(), more) {
         ([kind], 0) => format!("kept: its owner is of kind {kind}, which is not served"),
-        (kinds, rest) => format!(
+        (kinds, more) => format!(
             "kept: its owners are of kinds {}, which are not served",
-            listed(kinds, rest)
+            listed(kinds, more)
         ),
     }
 }
@@ -132,10 +132,10 @@ fn named(graph: &Graph, nodes: &[NodeId]) -> String {
     listed(&names, nodes.len() - names.len())
 }
 
-fn listed(names: &[String], rest: usize) -> String {
+fn listed(names: &[String], more: usize) -> String {
     let names = names.join(", ");
-    match rest {
+    match more {
         0 => names,
-        rest => format!("{names} and {}", counted(rest as u64, "other")),
+        more => format!("{names} and {}", counted(more as u64, "other")),
     }
 }

@@ -14,7 +14,7 @@ pub const SLOW: Duration = Duration::from_secs(2);
 /// Maximum number of requests in flight of a lane that is slow, or whose last request failed.
 const MAX_SLOW: usize = 4;
 /// The same for a lane without an answer yet.
-const MAX_FIRST: usize = 2;
+const MAX_UNANSWERED: usize = 2;
 /// This many refusals in a row throttle the lane; fewer may concern single objects.
 const REFUSALS_TO_PAUSE: u32 = 3;
 
@@ -44,7 +44,7 @@ struct LaneState {
     /// Start times of requests in flight, the oldest first.
     in_flight: VecDeque<Instant>,
     /// The last answer, if there was one.
-    last: Option<Feedback>,
+    last_answer: Option<Feedback>,
     /// Refusals in a row.
     refusals: u32,
     /// End of the pause that the server asked for.
@@ -87,21 +87,21 @@ impl Lanes {
         items
     }
 
-    /// The next item. Lanes are served round-robin; lanes with `many` requests in flight come after all others. A slow
-    /// lane has at most [`MAX_SLOW`] in flight, and all slow lanes together at most `many`.
-    pub fn pop_front(&mut self, now: Instant, many: usize) -> Option<WorkItem> {
+    /// The next item. Lanes are served round-robin; lanes with `crowded_from` requests in flight come after all others. A slow
+    /// lane has at most [`MAX_SLOW`] in flight, and all slow lanes together at most `crowded_from`.
+    pub fn pop_front(&mut self, now: Instant, crowded_from: usize) -> Option<WorkItem> {
         let mut crowded = None;
         let slow = self.slow_in_flight(now);
         for _ in 0..self.order.len() {
             let lane = self.order.pop_front()?;
             let state = self.lanes.get(&lane)?;
-            let is_full = state.is_full(now) || (state.is_slow(now) && slow >= many);
-            let (paused_until, is_crowded) = (state.is_paused(now) || is_full, state.in_flight.len() >= many);
-            if !paused_until && !is_crowded {
+            let is_full = state.is_full(now) || (state.is_slow(now) && slow >= crowded_from);
+            let (is_blocked, is_crowded) = (state.is_paused(now) || is_full, state.in_flight.len() >= crowded_from);
+            if !is_blocked && !is_crowded {
                 return self.pop_lane(lane);
             }
             self.order.push_back(lane);
-            if !paused_until && crowded.is_none() {
+            if !is_blocked && crowded.is_none() {
                 crowded = Some(lane);
             }
         }
@@ -130,11 +130,11 @@ impl Lanes {
 
     /// When a paused lane resumes, or a request becomes slow and so frees a slot.
     pub fn next_due(&self, now: Instant) -> Option<Instant> {
-        let paused_until = self.order.iter().filter_map(|lane| self.lanes.get(lane)?.paused_until);
+        let resumes = self.order.iter().filter_map(|lane| self.lanes.get(lane)?.paused_until);
         let fast = self.busy_lanes().filter(|state| !state.is_slow(now));
         let slow = fast.filter_map(|state| Some(*state.in_flight.front()? + SLOW));
         let slow = slow.min().filter(|_| self.len > 0);
-        paused_until.chain(slow).min()
+        resumes.chain(slow).min()
     }
 
     /// Number of requests in flight of slow lanes.
@@ -161,17 +161,17 @@ impl Lanes {
         let Some(state) = self.lanes.get_mut(&lane) else {
             return;
         };
-        if let Some(place) = state.in_flight.iter().position(|at| *at == started) {
-            state.in_flight.remove(place);
+        if let Some(index) = state.in_flight.iter().position(|at| *at == started) {
+            state.in_flight.remove(index);
         }
         if state.in_flight.is_empty() {
             self.busy_lanes.retain(|other| *other != lane);
         }
-        state.last = Some(answer);
+        state.last_answer = Some(answer);
         if let Feedback::Refused(until) = answer {
             state.refusals += 1;
             if state.refusals >= REFUSALS_TO_PAUSE {
-                state.paused_until = Some(state.paused_until.map_or(until, |paused_until| paused_until.max(until)));
+                state.paused_until = Some(state.paused_until.map_or(until, |earlier| earlier.max(until)));
             }
         } else {
             (state.refusals, state.paused_until) = (0, None);
@@ -195,23 +195,23 @@ impl Lanes {
 
 impl LaneState {
     fn is_paused(&self, now: Instant) -> bool {
-        self.paused_until.is_some_and(|paused_until| now < paused_until)
+        self.paused_until.is_some_and(|until| now < until)
     }
 
     /// Whether its requests are slow or fail.
     fn is_slow(&self, now: Instant) -> bool {
         let is_late = self.in_flight.front().is_some_and(|&started| now >= started + SLOW);
-        is_late || self.last == Some(Feedback::SlowOrFailed)
+        is_late || self.last_answer == Some(Feedback::SlowOrFailed)
     }
 
     /// Whether it may have no more requests in flight.
     fn is_full(&self, now: Instant) -> bool {
-        let most = match self.last {
+        let max = match self.last_answer {
             _ if self.is_slow(now) => MAX_SLOW,
-            None => MAX_FIRST,
+            None => MAX_UNANSWERED,
             Some(_) => return false,
         };
-        self.in_flight.len() >= most
+        self.in_flight.len() >= max
     }
 }
 
@@ -307,11 +307,11 @@ mod tests {
             }
             started
         };
-        assert_eq!(begin(&mut lanes, now), MAX_FIRST);
+        assert_eq!(begin(&mut lanes, now), MAX_UNANSWERED);
         assert_eq!((lanes.next_due(now), lanes.slow_in_flight(now)), (Some(now + SLOW), 0));
         let late = now + SLOW;
-        assert_eq!(lanes.slow_in_flight(late), MAX_FIRST);
-        assert_eq!(begin(&mut lanes, late), MAX_SLOW - MAX_FIRST);
+        assert_eq!(lanes.slow_in_flight(late), MAX_UNANSWERED);
+        assert_eq!(begin(&mut lanes, late), MAX_SLOW - MAX_UNANSWERED);
         lanes.request_finished(slow, now, Feedback::SlowOrFailed);
         assert_eq!(begin(&mut lanes, late), 1);
         lanes.request_finished(slow, now, Feedback::Fast);

@@ -159,13 +159,13 @@ fn check(world: &mut World, collector: &mut Collector) {
     let graph = &collector.graph;
     let nodes = || graph.nodes().map(|id| (id, graph.node(id)));
     for kind in &collector.kinds {
-        let mut of_kind = graph.of_kind(kind.id);
-        of_kind.sort_unstable();
+        let mut nodes_of_kind = graph.nodes_of_kind(kind.id);
+        nodes_of_kind.sort_unstable();
         let expected: Vec<_> = nodes()
             .filter(|(_, node)| node.kind == kind.id)
             .map(|(id, _)| id)
             .collect();
-        assert_eq!(of_kind, expected, "{world:#?}");
+        assert_eq!(nodes_of_kind, expected, "{world:#?}");
     }
     let namespaces: BTreeSet<_> = nodes().map(|(_, node)| node.namespace).collect();
     let named = namespaces.iter().filter(|&&space| space != NamespaceId::NONE).count();

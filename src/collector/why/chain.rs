@@ -53,7 +53,7 @@ impl Chain {
                 let fails = core
                     .queue
                     .status(WorkItem::Decide(next))
-                    .is_some_and(|it| it.last_error.is_some());
+                    .is_some_and(|status| status.last_error.is_some());
                 let is_better = |(depth, failed, _): &(usize, bool, Vec<NodeId>)| {
                     path.len() > *depth || (path.len() == *depth && fails && !failed)
                 };
@@ -65,7 +65,7 @@ impl Chain {
         let is_truncated = seen.len() >= MAX_VISITED;
         let (nodes, cycle) = match (best, cycle) {
             (Some((_, _, nodes)), _) => (nodes, None),
-            (None, Some((nodes, back))) => (nodes, Some(back)),
+            (None, Some((nodes, first_of_cycle))) => (nodes, Some(first_of_cycle)),
             (None, None) => (vec![first], None),
         };
         let mut chain = Self {

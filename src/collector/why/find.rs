@@ -23,32 +23,32 @@ const MIN_COMMON_PREFIX: usize = 3;
 pub fn find(name: &ObjectName, graph: &Graph) -> Result<NodeId, String> {
     let mut found: Vec<NodeId> = match name {
         ObjectName::Uid(uid) => graph.with_uid(uid),
-        ObjectName::Place { .. } => graph.nodes().filter(|&id| fits(name, graph, id)).collect(),
+        ObjectName::Place { .. } => graph.nodes().filter(|&id| matches_name(name, graph, id)).collect(),
     };
     // Existing objects come before objects that are only named.
-    let there = |id: &NodeId| graph.node(*id).state.has(State::OBSERVED);
-    if found.iter().any(there) {
-        found.retain(there);
+    let is_observed = |id: &NodeId| graph.node(*id).state.has(State::OBSERVED);
+    if found.iter().any(is_observed) {
+        found.retain(is_observed);
     }
     match (found.as_slice(), name) {
-        ([], _) => Err(nothing(name, graph)),
+        ([], _) => Err(not_found(name, graph)),
         ([one], _) | ([one, ..], ObjectName::Uid(_)) => Ok(*one),
         (several, ObjectName::Place { .. }) => Err(ambiguous(graph, several)),
     }
 }
 
-fn fits(name: &ObjectName, graph: &Graph, id: NodeId) -> bool {
+fn matches_name(name: &ObjectName, graph: &Graph, id: NodeId) -> bool {
     let ObjectName::Place {
         kind,
         group,
         namespace,
-        name: object_label,
+        name: object_name,
     } = name
     else {
         return false;
     };
     let node = graph.node(id);
-    if *node.name != **object_label {
+    if *node.name != **object_name {
         return false;
     }
     let kinds = &graph.kinds;
@@ -59,7 +59,7 @@ fn fits(name: &ObjectName, graph: &Graph, id: NodeId) -> bool {
             .is_none_or(|it| it == graph.namespace(node.namespace))
 }
 
-fn nothing(name: &ObjectName, graph: &Graph) -> String {
+fn not_found(name: &ObjectName, graph: &Graph) -> String {
     match name {
         ObjectName::Uid(uid) => match graph.isolated_kind(uid) {
             Some(id) => format!(
@@ -73,13 +73,13 @@ fn nothing(name: &ObjectName, graph: &Graph) -> String {
             ),
         },
         ObjectName::Place { kind, group, .. } if !is_kind(graph, kind, group.as_deref()) => {
-            let word = match group {
+            let name_in_request = match group {
                 Some(group) => qualified(kind, group),
                 None => kind.clone(),
             };
             format!(
                 "no kind is called {}: none is served, and no owner reference names one{}",
-                visible(&truncated(&word)),
+                visible(&truncated(&name_in_request)),
                 similar_kinds(graph, kind)
             )
         }
@@ -92,39 +92,41 @@ fn nothing(name: &ObjectName, graph: &Graph) -> String {
     }
 }
 
-fn is_kind(graph: &Graph, word: &str, group: Option<&str>) -> bool {
+fn is_kind(graph: &Graph, name_in_request: &str, group: Option<&str>) -> bool {
     let kinds = &graph.kinds;
     let mut all = kinds.all();
-    all.any(|id| kinds.matches_name(id, word) && group.is_none_or(|group| group == kinds.group(id)))
+    all.any(|id| kinds.matches_name(id, name_in_request) && group.is_none_or(|group| group == kinds.group(id)))
 }
 
 /// A hint at served kinds of the same name in another group, or of a similar name.
-fn similar_kinds(graph: &Graph, word: &str) -> String {
+fn similar_kinds(graph: &Graph, name_in_request: &str) -> String {
     let kinds = &graph.kinds;
-    let word = word.to_ascii_lowercase();
-    let likeness = |name: &str| {
-        let pairs = name.bytes().zip(word.bytes());
+    let name_in_request = name_in_request.to_ascii_lowercase();
+    let common_prefix = |name: &str| {
+        let pairs = name.bytes().zip(name_in_request.bytes());
         pairs.take_while(|(one, other)| one.eq_ignore_ascii_case(other)).count()
     };
     let served = kinds.served().map(|(id, resource)| {
-        let like = if kinds.matches_name(id, &word) {
+        let similar = if kinds.matches_name(id, &name_in_request) {
             usize::MAX
         } else {
-            likeness(&resource.plural)
+            common_prefix(&resource.plural)
         };
-        (Reverse(like), qualified(&resource.plural, kinds.group(id)))
+        (Reverse(similar), qualified(&resource.plural, kinds.group(id)))
     });
-    let mut like: Vec<_> = served.filter(|(Reverse(like), _)| *like >= MIN_COMMON_PREFIX).collect();
-    like.sort();
-    let like: Vec<String> = like.into_iter().take(MAX_NAMED).map(|(_, name)| name).collect();
-    match like.as_slice() {
+    let mut similar: Vec<_> = served
+        .filter(|(Reverse(similar), _)| *similar >= MIN_COMMON_PREFIX)
+        .collect();
+    similar.sort();
+    let similar: Vec<String> = similar.into_iter().take(MAX_NAMED).map(|(_, name)| name).collect();
+    match similar.as_slice() {
         [] => String::new(),
-        like => format!("; there are {}", like.join(", ")),
+        similar => format!("; there are {}", similar.join(", ")),
     }
 }
 
 fn ambiguous(graph: &Graph, several: &[NodeId]) -> String {
-    let one = |&id: &NodeId| {
+    let describe = |&id: &NodeId| {
         let node = graph.node(id);
         let namespace = match graph.namespace(node.namespace) {
             "" => "no namespace".to_owned(),
@@ -136,7 +138,7 @@ fn ambiguous(graph: &Graph, several: &[NodeId]) -> String {
             graph.uid(id)
         )))
     };
-    let shown: Vec<String> = several.iter().take(MAX_NAMED).map(one).collect();
+    let shown: Vec<String> = several.iter().take(MAX_NAMED).map(describe).collect();
     let more = several.len() - shown.len();
     let more = if more > 0 {
         format!(" and {more} more")

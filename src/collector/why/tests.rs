@@ -224,10 +224,10 @@ fn the_last_error_is_shown_and_a_failing_blocker_is_preferred() {
     }
     world.shared.with(|core| {
         let id = core.graph.with_uid(&uid("web-1-c"))[0];
-        let (hint, now) = (WorkItem::Decide(id), Instant::now());
-        core.queue.push(hint, core.graph.node(id).kind, now);
+        let (item, now) = (WorkItem::Decide(id), Instant::now());
+        core.queue.add(item, core.graph.node(id).kind, now);
         core.queue
-            .retry(hint, "DELETE /api/v1: 403 Forbidden", Some(Duration::from_secs(9)), now);
+            .add_rate_limited(item, "DELETE /api/v1: 403 Forbidden", Some(Duration::from_secs(9)), now);
     });
     let (objects, end, text) = world.why("deployment.apps/web");
     assert_eq!(objects.last().map(String::as_str), Some("Pod shop/web-1-c"));

@@ -67,11 +67,11 @@ impl Explainer<'_> {
                 }
             });
         }
-        for (hint, what) in [
+        for (item, what) in [
             (WorkItem::Decide(id), "for a decision"),
             (WorkItem::GetOwner(id), "for a GET"),
         ] {
-            facts.extend(self.core.queue.status(hint).map(|it| self.queued(what, it)));
+            facts.extend(self.core.queue.status(item).map(|it| self.queued(what, it)));
         }
         facts
     }
@@ -92,7 +92,7 @@ impl Explainer<'_> {
         match it.last_error {
             Some(last_error) => format!(
                 "queued for {waits} s {what}, failed {} times, last: {}",
-                it.tries,
+                it.num_requeues,
                 visible(&last_error)
             ),
             None => format!("queued for {waits} s {what}"),
@@ -104,25 +104,21 @@ impl Explainer<'_> {
         let Some(last) = chain.last() else {
             return String::new();
         };
-        if let Some(back) = chain.cycle {
+        if let Some(first_of_cycle) = chain.cycle {
             return format!(
                 "Ownership cycle: {} waits for {} again. It does not end by itself: remove blockOwnerDeletion from one of \
                  the references, or the finalizer foregroundDeletion from one of the objects.",
                 self.object_label(last),
-                self.object_label(back)
+                self.object_label(first_of_cycle)
             );
         }
         let all = if chain.nodes.len() > 1 { "All wait for" } else { "It is" };
-        let is_truncated = if chain.is_truncated {
+        let more = if chain.is_truncated {
             " More objects block it than were visited."
         } else {
             ""
         };
-        format!(
-            "{all} {}: {}.{is_truncated}",
-            self.object_label(last),
-            self.last_wait(last)
-        )
+        format!("{all} {}: {}.{more}", self.object_label(last), self.last_wait(last))
     }
 
     /// The wait of the chain's last node.
@@ -134,7 +130,7 @@ impl Explainer<'_> {
             .queue
             .status(WorkItem::Decide(id))
             .is_some_and(|it| it.last_error.is_some());
-        let acts = if fails {
+        let request_state = if fails {
             "the collector's request fails, see above"
         } else {
             "the collector is about to send a request"
@@ -155,8 +151,8 @@ impl Explainer<'_> {
             Step::Nothing => "nothing has to be done: one of its owners exists, or it has none".to_owned(),
             Step::GetOwners(_) => "the collector has to GET its owners first".to_owned(),
             Step::Unresolved(owners) => {
-                let mut whys = owners.iter().map(|&owner| unresolved_reason(graph, owner));
-                match whys.find(|why| *why != NOT_SERVED) {
+                let mut reasons = owners.iter().map(|&owner| unresolved_reason(graph, owner));
+                match reasons.find(|why| *why != NOT_SERVED) {
                     Some(why) => format!("it is kept until the reference to that owner is removed: {why}"),
                     None => {
                         "it is kept until the kind of its owner is served again, or the reference is removed".to_owned()
@@ -175,7 +171,7 @@ impl Explainer<'_> {
             Step::DropReferences(_)
             | Step::Delete { .. }
             | Step::RemoveForegroundFinalizer
-            | Step::RemoveOrphanFinalizer => acts.to_owned(),
+            | Step::RemoveOrphanFinalizer => request_state.to_owned(),
         }
     }
 

@@ -152,8 +152,8 @@ fn observed(object: Object<'_>) -> Observed {
 // === impl Lines ===
 
 impl Lines {
-    pub fn read(&mut self, piece: &[u8]) -> Result<Vec<WatchEvent>, WireError> {
-        self.buffer.extend_from_slice(piece);
+    pub fn read(&mut self, chunk: &[u8]) -> Result<Vec<WatchEvent>, WireError> {
+        self.buffer.extend_from_slice(chunk);
         let mut events = Vec::new();
         while let Some(end) = self.buffer.iter().position(|&byte| byte == b'\n') {
             let line = self.buffer.split_to(end + 1);
@@ -216,7 +216,7 @@ mod tests {
             let events: Vec<_> = text
                 .as_bytes()
                 .chunks(size)
-                .flat_map(|piece| lines.read(piece).unwrap())
+                .flat_map(|chunk| lines.read(chunk).unwrap())
                 .collect();
             assert_eq!(events.len(), 4, "{size}: {events:?}");
             assert!(

@@ -35,7 +35,7 @@ enum Position {
     List(usize),
 }
 
-/// Decodes a page of a list from pieces of any size.
+/// Decodes a page of a list from chunks of any size.
 #[derive(Debug)]
 pub(super) struct PageReader {
     buffer: BytesMut,
@@ -44,7 +44,7 @@ pub(super) struct PageReader {
     has_list: bool,
 }
 
-/// Decodes a watch from pieces of any size.
+/// Decodes a watch from chunks of any size.
 #[derive(Debug, Default)]
 pub(super) struct WatchReader {
     buffer: BytesMut,
@@ -64,9 +64,9 @@ impl Default for PageReader {
 }
 
 impl PageReader {
-    /// Decodes a piece; calls `each` for every object that it completes.
-    pub fn read(&mut self, piece: &[u8], mut each: impl FnMut(Observed)) -> Result<(), WireError> {
-        self.buffer.extend_from_slice(piece);
+    /// Decodes a chunk; calls `each` for every object that it completes.
+    pub fn read(&mut self, chunk: &[u8], mut each: impl FnMut(Observed)) -> Result<(), WireError> {
+        self.buffer.extend_from_slice(chunk);
         while self.step(&mut each)? {}
         Ok(())
     }
@@ -200,9 +200,9 @@ fn field(buffer: &[u8]) -> Result<Option<Field>, WireError> {
 // === impl WatchReader ===
 
 impl WatchReader {
-    /// Decodes a piece; returns the events that it completes.
-    pub fn read(&mut self, piece: &[u8]) -> Result<Vec<WatchEvent>, WireError> {
-        self.buffer.extend_from_slice(piece);
+    /// Decodes a chunk; returns the events that it completes.
+    pub fn read(&mut self, chunk: &[u8]) -> Result<Vec<WatchEvent>, WireError> {
+        self.buffer.extend_from_slice(chunk);
         let mut events = Vec::new();
         while let Some(head) = self.buffer.first_chunk::<4>() {
             let length = u32::from_be_bytes(*head) as usize;

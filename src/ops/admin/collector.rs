@@ -95,7 +95,7 @@ pub(super) fn why(gc: Option<&CollectorAdmin>, name: &ObjectName) -> Result<Expl
 }
 
 fn status(gc: &CollectorAdmin) -> Response<Full<Bytes>> {
-    let work = gc.query(WorkReport::of);
+    let work = gc.query(WorkReport::new);
     json_answer(&GcReport {
         synced: work.as_ref().is_some_and(|work| work.synced),
         turn: gc.election.view(),
@@ -118,7 +118,7 @@ fn unknown(gc: &CollectorAdmin) -> String {
 
 fn draw(graph: &Graph, query: Option<&str>) -> Response<Full<Bytes>> {
     let uid = match query.map(|query| query.strip_prefix("uid=")) {
-        None => return json_answer(&Picture::of_active(graph)),
+        None => return json_answer(&Picture::from_active(graph)),
         Some(Some(uid)) if !uid.is_empty() => percent_decode_str(uid).decode_utf8_lossy(),
         Some(_) => {
             return error(

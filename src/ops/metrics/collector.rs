@@ -42,7 +42,7 @@ impl CollectorMetrics {
         let (earlier, snapshot) = {
             // Under one lock, because a term adds its counts to the totals when it ends.
             let earlier = admin.earlier.lock();
-            (earlier.clone(), admin.query(MetricsSnapshot::of))
+            (earlier.clone(), admin.query(MetricsSnapshot::new))
         };
         Self {
             is_active: view.stands_by.is_none() && !view.dry_run,

@@ -37,7 +37,7 @@ pub struct Area {
 
 impl Layout {
     /// Computes the layout: columns, with arrows from right to left.
-    pub fn of(sizes: &[(f64, f64)], arrows: &[Arrow]) -> Self {
+    pub fn compute(sizes: &[(f64, f64)], arrows: &[Arrow]) -> Self {
         // A multigraph: there may be an arrow in each direction.
         let mut graph = Graph::with_options(GraphOptions {
             directed: true,
