@@ -107,7 +107,7 @@ pub enum Verb {
         object: ObjectName,
         /// How to ask the agent.
         #[command(flatten)]
-        ask: QueryFlags,
+        query: QueryFlags,
     },
     /// End a pod of this node now, as if its grace period had begun, and leave its object: its status says how it ended.
     ///
@@ -137,7 +137,7 @@ pub enum Verb {
     Evict {
         /// Which pod, and how.
         #[command(flatten)]
-        end: StopFlags,
+        stop: StopFlags,
         /// Reason in its status: one word, such as Evicted.
         #[arg(long, value_name = "WORD", value_parser = reason)]
         reason: String,
@@ -347,7 +347,7 @@ pub struct NodeFlags {
     pub kubelet_config_dir: Option<PathBuf>,
     /// Flags of this node's kubelet, as far as they are known.
     #[arg(skip)]
-    pub started: Option<KubeletStart>,
+    pub kubelet_start: Option<KubeletStart>,
     /// Who made the pods' cgroups.
     #[arg(long, env = "POD_TEARDOWN_CGROUP_DRIVER", value_enum, default_value_t = CgroupDriverFlag::Auto)]
     pub cgroup_driver: CgroupDriverFlag,

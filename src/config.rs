@@ -45,11 +45,11 @@ const DEFAULT_POD_LOGS_DIR: &str = "/var/log/pods";
 /// File systems without ordinary directories, although access(2) permits root to write.
 const NOT_FOR_FILES: [FsType; 4] = [PROC_SUPER_MAGIC, SYSFS_MAGIC, CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC];
 /// Maximum of any duration.
-const LONGEST: Duration = Duration::from_secs(24 * 3600);
+const MAX_DURATION: Duration = Duration::from_secs(24 * 3600);
 /// Maximum length of a Unix socket's path, without the terminating NUL.
-const LONGEST_SOCKET: usize = 107;
+const MAX_SOCKET_PATH: usize = 107;
 /// Minimum of `--take-over-after`.
-const SHORTEST: Duration = Duration::from_secs(2);
+const MIN_TAKE_OVER_AFTER: Duration = Duration::from_secs(2);
 
 /// The settings of `run` and `check`; created only by [`validate`].
 #[derive(Debug)]
@@ -84,7 +84,7 @@ pub struct PodSettings {
     /// The directory of its drop-ins.
     pub kubelet_config_dir: Option<PathBuf>,
     /// Flags of the kubelet, as far as they are known.
-    pub started: Option<KubeletStart>,
+    pub kubelet_start: Option<KubeletStart>,
     /// The runtime's socket.
     pub cri_endpoint: CriEndpoint,
     /// The kubelet's root directory, links resolved.
@@ -113,7 +113,7 @@ pub struct TakeoverSettings {
     /// `--take-over-after`.
     pub take_over_after: Duration,
     /// `--fence-kubelet`.
-    pub fences: bool,
+    pub fences_kubelet: bool,
 }
 
 /// Settings of the garbage collector.
@@ -135,7 +135,7 @@ pub struct GcSettings {
 
 impl PodSettings {
     /// What identifies a kubelet of this node.
-    pub fn ours(&self) -> LocalKubelet {
+    pub fn local_kubelet(&self) -> LocalKubelet {
         LocalKubelet {
             root: self.kubelet_root.clone(),
             runtime: self.cri_endpoint.path().to_owned(),
@@ -171,22 +171,22 @@ impl PodSettings {
 /// All problems.
 pub async fn validate(flags: &NodeFlags) -> Result<Settings, Vec<Problem>> {
     let mut problems = Problems::default();
-    let node_name = problems.take(node_name(flags.node_name.as_deref()));
+    let node_name = problems.ok_or_record(node_name(flags.node_name.as_deref()));
     let pods = match flags.pods {
         PodsFlag::Auto | PodsFlag::Always => pod_settings(flags, &mut problems).await.map(Some),
         PodsFlag::Never => Some(None),
     };
-    let gc = problems.take(gc_settings(flags).await);
+    let gc = problems.ok_or_record(gc_settings(flags).await);
     if let (Some(None), Some(None)) = (&pods, &gc) {
         problems.0.push(Problem::usage(
             "--pods never leaves nothing to do without the collector",
             "name its credentials with --gc-kubeconfig, and leave --gc never away",
         ));
     }
-    problems.take(writable("--state-dir", &flags.state_dir));
-    problems.take(socket(&flags.socket.socket));
-    let metrics = problems.take(metrics_addr(flags.metrics_addr.as_deref()));
-    let shutdown_timeout = problems.take(duration("--shutdown-timeout", &flags.shutdown_timeout));
+    problems.ok_or_record(writable("--state-dir", &flags.state_dir));
+    problems.ok_or_record(socket(&flags.socket.socket));
+    let metrics = problems.ok_or_record(metrics_addr(flags.metrics_addr.as_deref()));
+    let shutdown_timeout = problems.ok_or_record(duration("--shutdown-timeout", &flags.shutdown_timeout));
     match (node_name, pods, gc, metrics, shutdown_timeout) {
         (Some(node_name), Some(pods), Some(gc), Some(metrics), Some(shutdown_timeout)) if problems.0.is_empty() => {
             Ok(Settings {
@@ -218,31 +218,31 @@ pub async fn validate_all(flags: &NodeFlags, mistakes: &[Problem]) -> Result<Set
 }
 
 async fn pod_settings(flags: &NodeFlags, problems: &mut Problems) -> Option<PodSettings> {
-    let kube = problems.take(kubeconfig("--kubeconfig", flags.kubeconfig.as_deref()).await);
+    let kube = problems.ok_or_record(kubeconfig("--kubeconfig", flags.kubeconfig.as_deref()).await);
     let (config, config_dir) = (flags.kubelet_config.as_deref(), flags.kubelet_config_dir.as_deref());
-    let kubelet = kubelet_configuration(config, config_dir).map(|kubelet| match &flags.started {
-        Some(started) => kubelet.with_flags(started),
+    let kubelet = kubelet_configuration(config, config_dir).map(|kubelet| match &flags.kubelet_start {
+        Some(start) => kubelet.with_flags(start),
         None => kubelet,
     });
-    let cri_endpoint = problems.take(cri_endpoint(&runtime_of(flags, kubelet.as_ref().ok())));
+    let cri_endpoint = problems.ok_or_record(cri_endpoint(&runtime_of(flags, kubelet.as_ref().ok())));
     let root = flags.kubelet_root.as_deref().unwrap_or(Path::new(DEFAULT_ROOT));
-    let kubelet_root = problems.take(kubelet_root(root));
-    let kubelet = problems.take(kubelet);
-    let cgroup_root = problems.take(cgroup_root(flags.cgroup_root.as_deref(), kubelet.as_ref()));
-    let driver_hold = problems.take(duration("--driver-hold", &flags.driver_hold));
-    let take_over_after = problems.take(take_over_after(&flags.take_over_after));
+    let kubelet_root = problems.ok_or_record(kubelet_root(root));
+    let kubelet = problems.ok_or_record(kubelet);
+    let cgroup_root = problems.ok_or_record(cgroup_root(flags.cgroup_root.as_deref(), kubelet.as_ref()));
+    let driver_hold = problems.ok_or_record(duration("--driver-hold", &flags.driver_hold));
+    let take_over_after = problems.ok_or_record(take_over_after(&flags.take_over_after));
     let (kube, kubeconfig) = kube?;
     let kubelet = kubelet?;
     let takeover = TakeoverSettings {
         take_over_after: take_over_after?,
-        fences: flags.fence_kubelet && !flags.dry_run,
+        fences_kubelet: flags.fence_kubelet && !flags.dry_run,
     };
     Some(PodSettings {
         kube,
         kubeconfig,
         kubelet_config: flags.kubelet_config.clone(),
         kubelet_config_dir: flags.kubelet_config_dir.clone(),
-        started: flags.started.clone(),
+        kubelet_start: flags.kubelet_start.clone(),
         healthz: kubelet.healthz(),
         cri_endpoint: cri_endpoint?,
         kubelet_root: kubelet_root?,
@@ -291,9 +291,9 @@ fn node_name(name: Option<&str>) -> Result<String, Problem> {
             .trim()
             .to_lowercase(),
     };
-    let legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
-    let ends_well = name.starts_with(char::is_alphanumeric) && name.ends_with(char::is_alphanumeric);
-    if name.len() <= 253 && ends_well && name.chars().all(legal) {
+    let is_allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
+    let has_valid_ends = name.starts_with(char::is_alphanumeric) && name.ends_with(char::is_alphanumeric);
+    if name.len() <= 253 && has_valid_ends && name.chars().all(is_allowed) {
         Ok(name)
     } else {
         Err(Problem::usage(
@@ -305,11 +305,11 @@ fn node_name(name: Option<&str>) -> Result<String, Problem> {
 
 /// The runtime's endpoint: our flag, else the kubelet's configuration, which may name a path.
 fn runtime_of(flags: &NodeFlags, kubelet: Option<&KubeletConfiguration>) -> String {
-    let theirs = || {
+    let from_kubelet = || {
         let endpoint = kubelet?.container_runtime_endpoint.as_deref()?;
-        Some(layout::url(endpoint))
+        Some(layout::unix_endpoint(endpoint))
     };
-    let endpoint = flags.cri_endpoint.clone().or_else(theirs);
+    let endpoint = flags.cri_endpoint.clone().or_else(from_kubelet);
     endpoint.unwrap_or_else(|| DEFAULT_RUNTIME.to_owned())
 }
 
@@ -338,8 +338,8 @@ fn kubelet_root(root: &Path) -> Result<KubeletRoot, Problem> {
         )
     };
     let resolved = KubeletRoot::resolve(root).map_err(|error| {
-        let comes = is_absent(&root.join("pods"));
-        problem(error.to_string()).absent(comes)
+        let is_absent_yet = is_absent(&root.join("pods"));
+        problem(error.to_string()).absent(is_absent_yet)
     })?;
     if resolved.pods().is_dir() {
         Ok(resolved)
@@ -407,10 +407,10 @@ fn socket(path: &Path) -> Result<(), Problem> {
             "name a path for a socket, at which there is nothing else",
         ));
     }
-    if path.as_os_str().len() > LONGEST_SOCKET {
+    if path.as_os_str().len() > MAX_SOCKET_PATH {
         return Err(Problem::configuration(
             format!(
-                "--socket {}: it is longer than the {LONGEST_SOCKET} bytes that a socket's path may have",
+                "--socket {}: it is longer than the {MAX_SOCKET_PATH} bytes that a socket's path may have",
                 path.display()
             ),
             "name a shorter path with --socket",
@@ -444,7 +444,7 @@ fn duration(flag: &str, text: &str) -> Result<Duration, Problem> {
     let parsed = match humantime::parse_duration(text) {
         // The library accepts 0 without a unit.
         Ok(_) if !text.contains(char::is_alphabetic) => Err("it has no unit".to_owned()),
-        Ok(duration) if duration > LONGEST => Err("it is longer than a day".to_owned()),
+        Ok(duration) if duration > MAX_DURATION => Err("it is longer than a day".to_owned()),
         parsed => parsed.map_err(|error| error.to_string()),
     };
     parsed.map_err(|error| {
@@ -455,10 +455,10 @@ fn duration(flag: &str, text: &str) -> Result<Duration, Problem> {
     })
 }
 
-/// The probes need at least [`SHORTEST`].
+/// The probes need at least [`MIN_TAKE_OVER_AFTER`].
 fn take_over_after(text: &str) -> Result<Duration, Problem> {
     let after = duration("--take-over-after", text)?;
-    if after >= SHORTEST {
+    if after >= MIN_TAKE_OVER_AFTER {
         Ok(after)
     } else {
         Err(Problem::usage(
@@ -472,7 +472,7 @@ fn take_over_after(text: &str) -> Result<Duration, Problem> {
 struct Problems(Vec<Problem>);
 
 impl Problems {
-    fn take<T>(&mut self, result: Result<T, Problem>) -> Option<T> {
+    fn ok_or_record<T>(&mut self, result: Result<T, Problem>) -> Option<T> {
         result.map_err(|problem| self.0.push(problem)).ok()
     }
 }

@@ -12,7 +12,7 @@ use tokio::{sync::mpsc, time::Instant};
 pub use self::sender::SendEvent;
 use self::{
     body::Event,
-    correlator::{EventCorrelator, EventKey, Next},
+    correlator::{EventAction, EventCorrelator, EventKey},
     sender::{QueuedEvent, Unsent, send_all},
 };
 use crate::{
@@ -109,22 +109,22 @@ impl Events {
     }
 
     /// Records an event about any object. Events about cluster-scoped objects are in namespace `default`.
-    pub fn object(&self, about: &Involved, reason: Reason, message: &str) {
+    pub fn record(&self, object: &Involved, reason: Reason, message: &str) {
         let mut involved = json!({
-            "kind": about.kind,
-            "apiVersion": about.api_version,
-            "name": about.name,
-            "uid": about.uid,
+            "kind": object.kind,
+            "apiVersion": object.api_version,
+            "name": object.name,
+            "uid": object.uid,
         });
-        let namespace = if about.namespace.is_empty() {
+        let namespace = if object.namespace.is_empty() {
             "default"
         } else {
-            &about.namespace
+            &object.namespace
         };
-        if !about.namespace.is_empty() {
+        if !object.namespace.is_empty() {
             involved["namespace"] = namespace.into();
         }
-        self.send(&namespace.into(), &about.name, &involved, None, reason, message);
+        self.send(&namespace.into(), &object.name, &involved, None, reason, message);
     }
 
     fn record_pod_event(&self, view: &PodView, field_path: Option<String>, reason: Reason, message: &str) {
@@ -138,7 +138,7 @@ impl Events {
         if let Some(field_path) = &field_path {
             involved["fieldPath"] = field_path.as_str().into();
         }
-        let about = EventKey {
+        let key = EventKey {
             uid: view.pod.uid.as_str().into(),
             field_path,
             reason,
@@ -147,7 +147,7 @@ impl Events {
             &view.pod.namespace,
             &view.pod.name,
             &involved,
-            Some(about),
+            Some(key),
             reason,
             message,
         );
@@ -158,21 +158,25 @@ impl Events {
         namespace: &Arc<str>,
         name_of: &str,
         involved: &Value,
-        about: Option<EventKey>,
+        key: Option<EventKey>,
         reason: Reason,
         message: &str,
     ) {
         let message = &*ForeignText::new(message);
         let (now, wall) = (Instant::now(), self.wall.now());
         let new: Arc<str> = body::name(name_of, wall).into();
-        let next = about.map_or(Next::Create, |about| {
+        let action = key.map_or(EventAction::Create, |key| {
             let mut correlator = self.correlator.lock().unwrap_or_else(PoisonError::into_inner);
-            correlator.next(about, message, &new, wall, now)
+            correlator.correlate(key, message, &new, wall, now)
         });
-        let (name, count, first, patch) = match next {
-            Next::Create => (new, 1, wall, false),
-            Next::Patch { name, count, first } => (name, count, first, true),
-            Next::Skip => return,
+        let (name, count, first_timestamp, patch) = match action {
+            EventAction::Create => (new, 1, wall, false),
+            EventAction::Patch {
+                name,
+                count,
+                first_timestamp,
+            } => (name, count, first_timestamp, true),
+            EventAction::Skip => return,
         };
         let event = Event {
             host: &self.node_name,
@@ -182,8 +186,8 @@ impl Events {
             reason,
             message,
             count,
-            first,
-            last: wall,
+            first_timestamp,
+            last_timestamp: wall,
         };
         let waiting = QueuedEvent {
             namespace: Arc::clone(namespace),
@@ -193,8 +197,8 @@ impl Events {
             name,
             reason,
             message: message.to_owned(),
-            made: now,
-            tried: false,
+            recorded_at: now,
+            was_tried: false,
         };
         if self.queue.try_send(waiting).is_err() {
             self.counters.event_dropped();
@@ -229,7 +233,7 @@ mod tests {
             sent.try_send(serde_json::from_slice::<Value>(&body).unwrap()).unwrap();
             async { Ok(()) }.boxed()
         });
-        let (about, sender) = Events::new(send_event, "n1", Arc::default());
+        let (recorder, sender) = Events::new(send_event, "n1", Arc::default());
         tokio::spawn(sender);
         let node = Involved {
             api_version: "v1".to_owned(),
@@ -238,7 +242,7 @@ mod tests {
             name: "n1".to_owned(),
             uid: "uid-of-n1".to_owned(),
         };
-        about.object(&node, Reason::TeardownBlocked, "message");
+        recorder.record(&node, Reason::TeardownBlocked, "message");
         let event = events.recv().await.unwrap();
         assert_eq!(
             (&event["involvedObject"]["kind"], &event["involvedObject"]["uid"]),

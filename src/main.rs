@@ -54,9 +54,9 @@ fn main() -> ExitCode {
             print_clap_error(&error);
             let code = if error.use_stderr() { USAGE } else { 0 };
             // A mistake in the kubelet's unit must not prevent its start or the handover.
-            let before_a_kubelet = code != 0 && std::env::args_os().nth(1).is_some_and(|verb| verb == HAND_BACK);
-            let plain = || Cli::read(std::env::args_os().take(2)).ok();
-            match before_a_kubelet.then(plain) {
+            let must_succeed = code != 0 && std::env::args_os().nth(1).is_some_and(|verb| verb == HAND_BACK);
+            let without_flags = || Cli::read(std::env::args_os().take(2)).ok();
+            match must_succeed.then(without_flags) {
                 None => return ExitCode::from(code),
                 Some(None) => return ExitCode::SUCCESS,
                 Some(Some(read)) => read,
@@ -91,7 +91,7 @@ async fn dispatch(
         Verb::Check(flags) => run_check(flags, &mistakes, unknown_variables).await,
         Verb::Status(QueryFlags { socket, json }) => {
             let text = |report: &StatusReport| status::text(report, Timestamp::now());
-            ask(&socket, admin::STATUS, (!json).then_some(text)).await
+            query(&socket, admin::STATUS, (!json).then_some(text)).await
         }
         Verb::Timeline { pod, format, socket } => {
             let text: Option<fn(&Vec<Trace>) -> String> = match format {
@@ -99,28 +99,28 @@ async fn dispatch(
                 TimelineFormat::Svg => Some(|traces| timeline::svg(traces)),
                 TimelineFormat::Json => None,
             };
-            ask(&socket, &format!("{}/{pod}", admin::TIMELINES), text).await
+            query(&socket, &format!("{}/{pod}", admin::TIMELINES), text).await
         }
         Verb::Why {
             object,
-            ask: QueryFlags { socket, json },
+            query: QueryFlags { socket, json },
         } => {
-            ask(
+            query(
                 &socket,
-                &admin::why::path_of(&object),
+                &admin::why::request_path(&object),
                 (!json).then_some(Explanation::text),
             )
             .await
         }
         Verb::Kill(flags) => stop_pod(&flags, "kill", None, None).await,
         Verb::Evict {
-            end: flags,
+            stop: flags,
             reason,
             message,
         } => stop_pod(&flags, "evict", Some(reason), Some(message)).await,
         Verb::Held(QueryFlags { socket, json }) => {
             let text = |report: &SafetyHolds| holds::text(report, Timestamp::now());
-            ask(&socket, admin::holds::HOLDS, (!json).then_some(text)).await
+            query(&socket, admin::holds::HOLDS, (!json).then_some(text)).await
         }
         Verb::HandBack { timeout, socket } => {
             for mistake in mistakes {
@@ -137,7 +137,7 @@ async fn dispatch(
             verb: GcVerb::Status(QueryFlags { socket, json }),
         } => {
             let text = |report: &GcReport| gc_status::text(report, Timestamp::now());
-            ask(&socket, admin::collector::STATUS, (!json).then_some(text)).await
+            query(&socket, admin::collector::STATUS, (!json).then_some(text)).await
         }
         Verb::Gc {
             verb: GcVerb::Graph { uid, format, socket },
@@ -147,7 +147,7 @@ async fn dispatch(
                 GraphFormat::Svg => Some(svg),
                 GraphFormat::Json => None,
             };
-            ask(&socket, &admin::collector::graph_path(uid.as_deref()), text).await
+            query(&socket, &admin::collector::graph_path(uid.as_deref()), text).await
         }
         Verb::Completions { shell } => print(&manual::completions(shell), 0),
         Verb::Man { dir } => match manual::write(&dir) {
@@ -158,7 +158,7 @@ async fn dispatch(
 }
 
 /// Queries the agent, and prints the answer as text or JSON.
-async fn ask<T: Serialize + DeserializeOwned>(
+async fn query<T: Serialize + DeserializeOwned>(
     socket: &SocketFlag,
     path: &str,
     text: Option<impl FnOnce(&T) -> String>,
@@ -194,11 +194,11 @@ async fn approve(socket: &SocketFlag, item: String, digest: Option<String>) -> E
             },
         },
     };
-    let ask = admin::holds::ApprovalRequest {
+    let request = admin::holds::ApprovalRequest {
         item,
         digest: Some(digest),
     };
-    match client::post(&socket.socket, admin::holds::APPROVE, &ask).await {
+    match client::post(&socket.socket, admin::holds::APPROVE, &request).await {
         Ok(approved) => print(&holds::approved(&approved), 0),
         Err(error) => failed(1, &error.to_string()),
     }
@@ -206,13 +206,13 @@ async fn approve(socket: &SocketFlag, item: String, digest: Option<String>) -> E
 
 /// Stops a pod and waits. Progress goes to standard error, the result to standard output.
 async fn stop_pod(flags: &StopFlags, verb: &str, reason: Option<String>, message: Option<String>) -> ExitCode {
-    let ask = StopRequest {
+    let request = StopRequest {
         uid: flags.uid.clone(),
         grace_seconds: flags.grace,
         reason,
         message,
     };
-    match stop::follow(&flags.socket.socket, &flags.pod, verb, &ask, print_error).await {
+    match stop::follow(&flags.socket.socket, &flags.pod, verb, &request, print_error).await {
         Ok(result) => print(&stop::text(&result), 0),
         Err(error) => failed(1, &error.to_string()),
     }
@@ -245,7 +245,7 @@ async fn run_logged(flags: NodeFlags, mistakes: &[Problem], unknown_variables: B
 }
 
 async fn run_check(flags: NodeFlags, mistakes: &[Problem], unknown_variables: BTreeSet<String>) -> ExitCode {
-    let flags = layout::complete(&flags, Path::new("/"), Path::new(PROC));
+    let flags = layout::complete_flags(&flags, Path::new("/"), Path::new(PROC));
     let mut rows = match config::validate_all(&flags, mistakes).await {
         Ok(settings) => check::run(settings).await,
         Err(problems) => problems.into_iter().map(check::Row::from).collect(),

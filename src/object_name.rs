@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr};
 
 use crate::model::pod::PodRef;
 
-const HOW: &str = "must be a UID, NAMESPACE/POD, or KIND[.GROUP]/[NAMESPACE/]NAME such as ReplicaSet.apps/default/web or Namespace/old";
+const SYNTAX: &str = "must be a UID, NAMESPACE/POD, or KIND[.GROUP]/[NAMESPACE/]NAME such as ReplicaSet.apps/default/web or Namespace/old";
 
 /// Names an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub enum ObjectName {
     /// By its UID.
     Uid(String),
     /// By where it is.
-    Place {
+    Named {
         /// Its kind, or the plural of its resource, in any case.
         kind: String,
         /// Its group; any group without.
@@ -29,7 +29,7 @@ pub enum ObjectName {
 impl ObjectName {
     /// Whether the kind is that of pods.
     pub fn is_of_pods(&self) -> bool {
-        let Self::Place { kind, group: None, .. } = self else {
+        let Self::Named { kind, group: None, .. } = self else {
             return false;
         };
         ["pod", "pods", "po"].contains(&&*kind.to_ascii_lowercase())
@@ -38,12 +38,12 @@ impl ObjectName {
     /// Namespace and name of the pod that may be meant: `Pod/shop/web`, or `shop/web` as other verbs name it.
     pub fn pod(&self) -> Option<(&str, &str)> {
         match self {
-            Self::Place {
+            Self::Named {
                 namespace: Some(namespace),
                 name,
                 ..
             } if self.is_of_pods() => Some((namespace, name)),
-            Self::Place {
+            Self::Named {
                 kind,
                 group: None,
                 namespace: None,
@@ -69,20 +69,20 @@ impl FromStr for ObjectName {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let parts: Vec<&str> = text.split('/').collect();
         if parts.iter().any(|part| part.is_empty()) {
-            return Err(HOW);
+            return Err(SYNTAX);
         }
         let (kind, namespace, name) = match parts.as_slice() {
             [uid] => return Ok(Self::Uid((*uid).to_owned())),
             [kind, name] => (*kind, None, *name),
             [kind, namespace, name] => (*kind, Some((*namespace).to_owned()), *name),
-            _ => return Err(HOW),
+            _ => return Err(SYNTAX),
         };
         let (kind, group) = match kind.split_once('.') {
             Some((kind, group)) if !kind.is_empty() && !group.is_empty() => (kind, Some(group.to_owned())),
-            Some(_) => return Err(HOW),
+            Some(_) => return Err(SYNTAX),
             None => (kind, None),
         };
-        Ok(Self::Place {
+        Ok(Self::Named {
             kind: kind.to_owned(),
             group,
             namespace,
@@ -95,7 +95,7 @@ impl fmt::Display for ObjectName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Uid(uid) => f.write_str(uid),
-            Self::Place {
+            Self::Named {
                 kind,
                 group,
                 namespace,

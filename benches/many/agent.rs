@@ -143,7 +143,7 @@ fn flags(node: &Node) -> NodeFlags {
         kubelet_root: Some(node.path("kubelet")),
         kubelet_config: Some(node.path("kubelet.yaml")),
         kubelet_config_dir: None,
-        started: None,
+        kubelet_start: None,
         cgroup_driver: CgroupDriverFlag::Cgroupfs,
         cgroup_root: None,
         state_dir: node.path("state"),

@@ -31,7 +31,8 @@ use crate::{
 /// Delay before a restart of the collector with an empty graph.
 const RESTART_DELAY: Duration = Duration::from_secs(1);
 
-/// Pause between writes while the API server is overloaded. Its requests take several times as long then.
+/// Sleep of the collector's thread while the maximum number of requests is in flight. It then applies several answers at
+/// one wakeup.
 const LOAD_SLEEP: Duration = Duration::from_millis(8);
 
 /// The garbage collector of this agent, before its thread starts.
@@ -140,19 +141,19 @@ impl CollectorThread {
     }
 
     async fn collect(&self) {
-        let mut turn = self.election.watch();
+        let mut role = self.election.watch();
         let send = send_events(self.client.clone());
         let (events, sender) = Events::new(send, &self.node_name, Arc::clone(&self.counters));
         let _sender = spawn(sender);
         loop {
-            let is_leader = matches!(*turn.borrow_and_update(), CollectorRole::Active { .. });
+            let is_leader = matches!(*role.borrow_and_update(), CollectorRole::Active { .. });
             if !is_leader {
-                if turn.changed().await.is_err() {
+                if role.changed().await.is_err() {
                     return;
                 }
                 continue;
             }
-            self.earlier.lock().turns += 1;
+            self.earlier.lock().active_periods += 1;
             let shared = Shared::new(self.unsynced)
                 .with_aggregated_hold(self.aggregated_hold)
                 .with_load_sleep(LOAD_SLEEP)
@@ -162,7 +163,7 @@ impl CollectorThread {
             let lost = tokio::select! {
                 why = collect(self.client.clone(), shared) => Some(why),
                 // Any change ends this term.
-                _ = turn.changed() => None,
+                _ = role.changed() => None,
             };
             self.end_term();
             if let Some(why) = lost {
@@ -177,6 +178,6 @@ impl CollectorThread {
 fn send_events(client: MetadataClient) -> events::SendEvent {
     Arc::new(move |event| {
         let client = client.clone();
-        Box::pin(async move { client.record(event).await })
+        Box::pin(async move { client.write_event(event).await })
     })
 }

@@ -73,7 +73,7 @@ pub struct PodAgent {
     /// `None` without `--pods auto`.
     role_report: Option<watch::Sender<RoleReport>>,
     handle: WorkersHandle,
-    questions: RequestReceiver,
+    requests: RequestReceiver,
     api: Arc<OnceLock<ApiClient>>,
     kubelet: AbortOnDropHandle<()>,
 }
@@ -114,18 +114,18 @@ impl PodAgent {
             kubelet_config_dir = ?expected_kubelet_settings.kubelet_config_dir,
             kubelet_root = %expected_kubelet_settings.kubelet_root.display(),
             cri_endpoint = %settings.cri_endpoint,
-            learned = settings.started.is_some(),
+            learned = settings.kubelet_start.is_some(),
             "Settings are complete"
         );
         let guard = Guard::new(machine, journal.clone(), host.proc.clone())
             .with_blocking(outside.blocking)
             .with_expected_settings(expected_kubelet_settings);
-        let ours = settings.ours();
-        guard.probe(&ours).await;
+        let local_kubelet = settings.local_kubelet();
+        guard.probe(&local_kubelet).await;
         if settings.takeover.is_some() {
             guard.set_role(Some("it is not known yet whether the kubelet lives".to_owned()), false);
         }
-        let (handle, questions) = WorkersHandle::new();
+        let (handle, requests) = WorkersHandle::new();
         Ok(Self {
             host,
             node_name: node_name.to_owned(),
@@ -144,11 +144,11 @@ impl PodAgent {
             leftover_report: watch::Sender::new(LeftoverReport::default()),
             role_report: settings.takeover.map(|_| watch::Sender::new(RoleReport::default())),
             handle,
-            questions,
+            requests,
             api: Arc::default(),
             kubelet: spawn(restarted("kubelet probe", {
                 let guard = guard.clone();
-                move || guard.clone().watch_for_kubelet(ours.clone())
+                move || guard.clone().watch_for_kubelet(local_kubelet.clone())
             })),
             guard,
             settings,
@@ -199,7 +199,7 @@ impl PodAgent {
             leftover_report,
             role_report,
             handle,
-            questions,
+            requests,
             api: api_slot,
             kubelet,
         } = self;
@@ -208,7 +208,7 @@ impl PodAgent {
             kubeconfig,
             kubelet_config: _,
             kubelet_config_dir: _,
-            started: _,
+            kubelet_start: _,
             cri_endpoint,
             kubelet_root,
             cgroup_driver,
@@ -278,7 +278,7 @@ impl PodAgent {
         let kubelet_monitor = takeover.zip(role_report).map(|(takeover, report)| {
             let TakeoverSettings {
                 take_over_after,
-                fences,
+                fences_kubelet,
             } = takeover;
             let monitor = KubeletMonitor {
                 guard: guard.clone(),
@@ -287,7 +287,7 @@ impl PodAgent {
                 healthz,
                 take_over_after,
                 clock: host.clock.clone(),
-                fence: fences.then(Systemd::of_host),
+                fence: fences_kubelet.then(Systemd::of_host),
                 report,
             };
             spawn(restarted("kubelet monitor", move || monitor.clone().run()))
@@ -383,7 +383,7 @@ impl PodAgent {
             (journal.clone(), counters),
             changes,
             runtime_pods,
-            questions,
+            requests,
         );
         tracing::info!(
             node = node_name,
@@ -436,7 +436,7 @@ impl PodAgent {
 fn send_events(api: ApiClient) -> events::SendEvent {
     Arc::new(move |event| {
         let api = api.clone();
-        Box::pin(async move { api.record(event).await })
+        Box::pin(async move { api.write_event(event).await })
     })
 }
 

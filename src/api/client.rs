@@ -127,8 +127,8 @@ impl ApiClient {
     }
 
     /// When its credentials expire, if they show it.
-    pub fn credentials_end(&self) -> Option<jiff::Timestamp> {
-        self.connection.credentials_end()
+    pub fn credentials_expiry(&self) -> Option<jiff::Timestamp> {
+        self.connection.credentials_expiry()
     }
 
     /// This agent's Node. It is the first request of a connection, so changed credentials are read before it.
@@ -345,7 +345,7 @@ impl ApiClient {
     }
 
     /// Creates an event, or updates its count.
-    pub async fn record(&self, event: EventWrite) -> Result<(), ApiError> {
+    pub async fn write_event(&self, event: EventWrite) -> Result<(), ApiError> {
         let (verb, path, content_type, body) = event.parts();
         let method = verb.parse().map_err(|error| ApiError::unreadable(verb, &path, error))?;
         self.write(method, verb, &path, Some(content_type), body)
@@ -355,7 +355,7 @@ impl ApiClient {
 
     /// Whether this identity may do something (SelfSubjectAccessReview).
     pub async fn is_allowed(&self, attributes: &Value) -> Result<bool, ApiError> {
-        let request = request(Method::POST, "POST", review::PATH, None, review::of(attributes))?;
+        let request = request(Method::POST, "POST", review::PATH, None, review::body(attributes))?;
         let answer = self.connection.fetch("POST", review::PATH, request).await?;
         read("POST", review::PATH, &answer).map(|review| review::is_granted(&review))
     }

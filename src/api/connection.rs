@@ -92,7 +92,9 @@ impl Connection {
         answer: impl Future<Output = Result<T, ApiError>>,
     ) -> Result<T, ApiError> {
         let result = with_timeout(REQUEST_TIMEOUT, verb, path, answer).await;
-        if let Err(ApiError::Unreachable { .. } | ApiError::Unproven { .. } | ApiError::Timeout { .. }) = &result {
+        if let Err(ApiError::Unreachable { .. } | ApiError::UnverifiedServer { .. } | ApiError::Timeout { .. }) =
+            &result
+        {
             self.credentials.reload_if_changed().await;
         }
         result
@@ -114,7 +116,7 @@ impl Connection {
             Ok(response) => response,
             Err(error) => {
                 let error = ApiError::not_sent(verb, path, &error);
-                if let ApiError::Unproven { code: Some(401), .. } = error {
+                if let ApiError::UnverifiedServer { code: Some(401), .. } = error {
                     self.credentials.reload_refused().await;
                 }
                 return Err(error);
@@ -149,8 +151,8 @@ impl Connection {
     }
 
     /// When the credentials expire, if they show it.
-    pub fn credentials_end(&self) -> Option<Timestamp> {
-        self.credentials.end()
+    pub fn credentials_expiry(&self) -> Option<Timestamp> {
+        self.credentials.expires_at()
     }
 
     /// Reads the credentials again if their files have changed.

@@ -19,7 +19,7 @@ use tower::BoxError;
 use super::{
     ApiError, USER_AGENT,
     cluster::Cluster,
-    error::Unproven,
+    error::ProofError,
     http2::{self, Http2, connector, tcp},
     identity::Identity,
     node_proof::retry_after,
@@ -131,7 +131,7 @@ impl ConnectionPool {
         if !head.status.is_success() {
             let retry_after = retry_after(&head.headers);
             let refused = ApiError::refused(VERB, PATH, head.status.as_u16(), retry_after, &body);
-            return Err(Unproven(refused).into());
+            return Err(ProofError(refused).into());
         }
         let unreadable = |error: &dyn std::fmt::Display| format!("{VERB} {PATH}: {error}");
         let list: NamespaceList = serde_json::from_slice(&body).map_err(|error| unreadable(&error))?;
@@ -142,7 +142,7 @@ impl ConnectionPool {
         let version = version.map_err(|error: ParseIntError| unreadable(&error))?;
         let checked = self.cluster.check_uid(&namespace.metadata.uid);
         let checked = checked.and_then(|()| self.cluster.record_store_version(version, before));
-        Ok(checked.map_err(|cause| Unproven(ApiError::blocked(VERB, PATH, cause)))?)
+        Ok(checked.map_err(|cause| ProofError(ApiError::blocked(VERB, PATH, cause)))?)
     }
 }
 

@@ -34,7 +34,7 @@ pub(super) struct Credentials<T> {
 struct Current<T> {
     sender: T,
     /// When they expire, if they show it.
-    end: Option<Timestamp>,
+    expires_at: Option<Timestamp>,
     read: Instant,
     /// Files of the credentials; `None` for those passed at start.
     files: Option<Vec<FileStamp>>,
@@ -65,7 +65,7 @@ impl<T: Clone + Send + 'static> Credentials<T> {
     ) -> Result<Self, kube::Error> {
         let current = Current {
             sender: build_sender(config)?,
-            end: end(config),
+            expires_at: expires_at(config),
             read: Instant::now(),
             files: None,
         };
@@ -83,8 +83,8 @@ impl<T: Clone + Send + 'static> Credentials<T> {
     }
 
     /// When they expire, if they show it.
-    pub fn end(&self) -> Option<Timestamp> {
-        self.current().end
+    pub fn expires_at(&self) -> Option<Timestamp> {
+        self.current().expires_at
     }
 
     /// Reads refused credentials again, which may have been renewed. The caller retries the request.
@@ -109,7 +109,7 @@ impl<T: Clone + Send + 'static> Credentials<T> {
     async fn reload(&self, cause: &'static str, known: Option<Vec<FileStamp>>) {
         let (path, build_sender) = (self.kubeconfig.clone(), Arc::clone(&self.build_sender));
         let is_unchanged =
-            move || known.is_some_and(|files| files.iter().all(|file| FileStamp::of(&file.path) == *file));
+            move || known.is_some_and(|files| files.iter().all(|file| FileStamp::read(&file.path) == *file));
         let read = move || (!is_unchanged()).then(|| ReadResult::read(&path, &*build_sender));
         let sender = match timeout(READ_TIMEOUT, self.threads.run_blocking(read)).await {
             Ok(Ok(None)) => return,
@@ -118,13 +118,13 @@ impl<T: Clone + Send + 'static> Credentials<T> {
             Err(_) => Err(format!("reading its files takes longer than {READ_TIMEOUT:?}")),
         };
         match sender {
-            Ok((files, (sender, end))) => {
+            Ok((files, (sender, expires_at))) => {
                 let mut current = self.current();
                 // The first read follows the start and is no change.
                 if current.files.replace(files).is_some() {
                     tracing::info!(cause, kubeconfig = ?self.kubeconfig, "Credentials reloaded");
                 }
-                (current.sender, current.end) = (sender, end);
+                (current.sender, current.expires_at) = (sender, expires_at);
             }
             Err(error) => {
                 tracing::error!(cause, error, kubeconfig = ?self.kubeconfig, "Credentials cannot be reloaded");
@@ -138,8 +138,8 @@ impl<T: Clone + Send + 'static> Credentials<T> {
 }
 
 /// When the credentials expire. `check` and the server report unreadable ones.
-fn end(config: &kube::Config) -> Option<Timestamp> {
-    Expiry::of(config).ok().flatten().map(|expiry| expiry.end)
+fn expires_at(config: &kube::Config) -> Option<Timestamp> {
+    Expiry::of_config(config).ok().flatten().map(|expiry| expiry.expires_at)
 }
 
 // === impl ReadResult ===
@@ -148,10 +148,10 @@ impl<T> ReadResult<T> {
     fn read(path: &Path, build_sender: &dyn Fn(&kube::Config) -> Result<T, kube::Error>) -> Self {
         // Before the read, so that a later change is detected.
         let files = kubeconfig::credential_files(path);
-        let files = files.iter().map(|file| FileStamp::of(file)).collect();
+        let files = files.iter().map(|file| FileStamp::read(file)).collect();
         let sender = kubeconfig::read_kubeconfig_here(path).and_then(|config| {
             let sender = build_sender(&config).map_err(|error| error.to_string())?;
-            Ok((sender, end(&config)))
+            Ok((sender, expires_at(&config)))
         });
         Self { files, sender }
     }
@@ -160,7 +160,7 @@ impl<T> ReadResult<T> {
 // === impl FileStamp ===
 
 impl FileStamp {
-    fn of(path: &Path) -> Self {
+    fn read(path: &Path) -> Self {
         let metadata = std::fs::metadata(path).ok();
         Self {
             path: path.to_owned(),

@@ -1,6 +1,6 @@
 //! Errors of requests. Only a few answers prove anything about an object.
 
-use std::{error::Error, fmt, time::Duration};
+use std::{error::Error, fmt, io, time::Duration};
 
 use kube::core::Status;
 
@@ -11,7 +11,7 @@ use crate::model::{
 };
 
 /// Limit of a server's `Retry-After`, against a wrong value.
-const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(300);
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
 
 /// A failed request, with its verb and path.
 #[derive(Debug, thiserror::Error)]
@@ -43,10 +43,12 @@ pub enum ApiError {
         path: String,
         /// The chain of causes.
         cause: String,
+        /// The server's certificate is not trusted, expired, or for another name.
+        is_certificate_invalid: bool,
     },
     /// The connection did not prove its cluster; the request was not sent.
     #[error("{verb} {path}: not sent: {cause}")]
-    Unproven {
+    UnverifiedServer {
         /// HTTP verb.
         verb: &'static str,
         /// Request path.
@@ -93,7 +95,7 @@ pub enum ApiError {
 /// Error of a connection that failed its proof.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
-pub(super) struct Unproven(pub ApiError);
+pub(super) struct ProofError(pub ApiError);
 
 /// The object that a refusal names.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -112,7 +114,7 @@ impl ApiError {
         match self {
             Self::Refused { code, .. } => code.to_string(),
             Self::Unreachable { .. } => "unreachable".to_owned(),
-            Self::Unproven { .. } => "unproven".to_owned(),
+            Self::UnverifiedServer { .. } => "unproven".to_owned(),
             Self::Timeout { .. } => "timeout".to_owned(),
             Self::Unreadable { .. } => "unreadable".to_owned(),
             Self::Blocked { .. } => "held".to_owned(),
@@ -142,7 +144,7 @@ impl ApiError {
             code,
             retry_after: retry_after
                 .or((seconds > 0).then(|| Duration::from_secs(seconds.into())))
-                .map(|asked| asked.min(LONGEST_RETRY_AFTER)),
+                .map(|retry_after| retry_after.min(MAX_RETRY_AFTER)),
             about,
             reason: status
                 .as_ref()
@@ -155,11 +157,12 @@ impl ApiError {
         }
     }
 
-    pub(super) fn unreachable(verb: &'static str, path: &str, error: &dyn Error) -> Self {
+    pub(super) fn unreachable(verb: &'static str, path: &str, error: &(dyn Error + 'static)) -> Self {
         Self::Unreachable {
             verb,
             path: path.to_owned(),
             cause: ForeignText::new(&chain(error)).into(),
+            is_certificate_invalid: is_certificate_invalid(error),
         }
     }
 
@@ -167,15 +170,15 @@ impl ApiError {
     pub(super) fn not_sent(verb: &'static str, path: &str, error: &(dyn Error + 'static)) -> Self {
         let mut causes = std::iter::successors(Some(error), |&error| error.source());
         match causes.find_map(|error| error.downcast_ref()) {
-            Some(Unproven(Self::Blocked { cause, .. })) => Self::blocked(verb, path, cause.clone()),
-            Some(Unproven(why)) => Self::unproven(verb, path, why),
+            Some(ProofError(Self::Blocked { cause, .. })) => Self::blocked(verb, path, cause.clone()),
+            Some(ProofError(why)) => Self::unverified_server(verb, path, why),
             None => Self::unreachable(verb, path, error),
         }
     }
 
     /// Not sent, because the proof failed with `why`.
-    fn unproven(verb: &'static str, path: &str, why: &Self) -> Self {
-        Self::Unproven {
+    fn unverified_server(verb: &'static str, path: &str, why: &Self) -> Self {
+        Self::UnverifiedServer {
             verb,
             path: path.to_owned(),
             cause: why.to_string(),
@@ -206,7 +209,7 @@ impl ApiError {
         match self {
             Self::Refused { code, .. } => Some(*code),
             Self::Unreachable { .. }
-            | Self::Unproven { .. }
+            | Self::UnverifiedServer { .. }
             | Self::Timeout { .. }
             | Self::Unreadable { .. }
             | Self::Blocked { .. } => None,
@@ -237,10 +240,19 @@ impl ApiError {
     /// The server's `Retry-After`.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
-            Self::Refused { retry_after, .. } | Self::Unproven { retry_after, .. } => *retry_after,
+            Self::Refused { retry_after, .. } | Self::UnverifiedServer { retry_after, .. } => *retry_after,
             Self::Unreachable { .. } | Self::Timeout { .. } | Self::Unreadable { .. } | Self::Blocked { .. } => None,
         }
     }
+}
+
+/// Whether TLS rejected the server's certificate. The sources of an `io::Error` lack the error that it wraps.
+fn is_certificate_invalid(error: &(dyn Error + 'static)) -> bool {
+    let mut causes = std::iter::successors(Some(error), |&error| match error.downcast_ref::<io::Error>() {
+        Some(io_error) => io_error.get_ref().map(|inner| -> &(dyn Error + 'static) { inner }),
+        None => error.source(),
+    });
+    causes.any(|error| matches!(error.downcast_ref(), Some(rustls::Error::InvalidCertificate(_))))
 }
 
 /// The error and its causes on one line, without repetitions.
@@ -270,5 +282,61 @@ impl ApiError {
 impl Reasoned for ApiError {
     fn reason(&self) -> std::borrow::Cow<'static, str> {
         self.short_reason().into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{net::TcpListener, sync::Arc, thread};
+
+    use rcgen::{CertificateParams, KeyPair};
+    use rustls::{ServerConfig, ServerConnection, crypto::ring, pki_types::PrivatePkcs8KeyDer};
+
+    use super::*;
+    use crate::{
+        api::{ApiClient, Lane, MetadataClient},
+        node::effects::Effects,
+    };
+
+    #[tokio::test]
+    async fn both_clients_report_a_server_whose_certificate_is_not_trusted() {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(["127.0.0.1".to_owned()]).unwrap();
+        let certificate = params.self_signed(&key).unwrap().der().clone();
+        let server = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate], PrivatePkcs8KeyDer::from(key.serialize_der()).into())
+            .unwrap();
+        let (server, listener) = (Arc::new(server), TcpListener::bind("127.0.0.1:0").unwrap());
+        let url = format!("https://{}", listener.local_addr().unwrap());
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut connection = ServerConnection::new(Arc::clone(&server)).unwrap();
+                connection.complete_io(&mut stream.unwrap()).ok();
+            }
+        });
+        let other_authority = CertificateParams::new([]).unwrap().self_signed(&key).unwrap();
+        for (url, expected) in [(url.as_str(), true), ("https://127.0.0.1:1", false)] {
+            let mut config = kube::Config::new(url.parse().unwrap());
+            config.root_cert = Some(vec![other_authority.der().to_vec()]);
+            let effects = Effects::new(true, Arc::new(|| Ok(())));
+            let pods = ApiClient::new(&config, "none".into(), effects.clone(), None, None, "n1").unwrap();
+            let collector = MetadataClient::new(&config, "none".into(), effects).unwrap();
+            let errors = [
+                pods.version().await.unwrap_err(),
+                collector
+                    .json(Lane::Get, "/version", "application/json")
+                    .await
+                    .unwrap_err(),
+            ];
+            for error in errors {
+                assert!(
+                    matches!(error, ApiError::Unreachable { is_certificate_invalid, .. } if is_certificate_invalid == expected),
+                    "{error:?}"
+                );
+            }
+        }
     }
 }

@@ -16,9 +16,9 @@ pub const WARNING_PERIOD: SignedDuration = SignedDuration::from_hours(7 * 24);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Expiry {
     /// Kind of the credentials.
-    pub of: &'static str,
+    pub credential_kind: &'static str,
     /// When they expire.
-    pub end: Timestamp,
+    pub expires_at: Timestamp,
 }
 
 // === impl Expiry ===
@@ -28,20 +28,23 @@ impl Expiry {
     ///
     /// # Errors
     /// A certificate that cannot be read.
-    pub fn of(config: &kube::Config) -> Result<Option<Self>, String> {
+    pub fn of_config(config: &kube::Config) -> Result<Option<Self>, String> {
         let auth = &config.auth_info;
         let pem = match (&auth.client_certificate_data, &auth.client_certificate) {
             (Some(data), _) => STANDARD.decode(data).map_err(|error| error.to_string()),
             (None, Some(file)) => std::fs::read(file).map_err(|error| format!("{file}: {error}")),
             (None, None) => {
-                let end = token::end(auth);
-                return Ok(end.map(|end| Self { of: "a token", end }));
+                let expires_at = token::expires_at(auth);
+                return Ok(expires_at.map(|expires_at| Self {
+                    credential_kind: "a token",
+                    expires_at,
+                }));
             }
         };
-        let end = pem.and_then(|pem| certificate_end(&pem))?;
+        let expires_at = pem.and_then(|pem| certificate_expiry(&pem))?;
         Ok(Some(Self {
-            of: "a certificate",
-            end,
+            credential_kind: "a certificate",
+            expires_at,
         }))
     }
 }
@@ -53,7 +56,7 @@ pub fn expires_soon(end: Timestamp, now: Timestamp) -> bool {
 
 /// Expiry of the first certificate, the client's own. webpki, which rustls uses, checks the expiry first: a check at the end
 /// of time returns it in its error.
-fn certificate_end(pem: &[u8]) -> Result<Timestamp, String> {
+fn certificate_expiry(pem: &[u8]) -> Result<Timestamp, String> {
     const END_OF_TIME: UnixTime = UnixTime::since_unix_epoch(Duration::MAX);
     let der = CertificateDer::from_pem_slice(pem).map_err(|error| error.to_string())?;
     let certificate = EndEntityCert::try_from(&der).map_err(|error| error.to_string())?;
@@ -88,7 +91,7 @@ mod tests {
             (9999, "9999-05-06T00:00:00Z"),
         ] {
             let pem = [key.serialize_pem(), until(year), until(2040)].concat();
-            assert_eq!(certificate_end(pem.as_bytes()), Ok(end.parse().unwrap()));
+            assert_eq!(certificate_expiry(pem.as_bytes()), Ok(end.parse().unwrap()));
         }
     }
 
@@ -96,7 +99,7 @@ mod tests {
     fn invalid_certificate_is_an_error_with_its_reason() {
         let empty = "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n";
         for (pem, why) in [("", "no items"), (empty, "BadDer")] {
-            let error = certificate_end(pem.as_bytes()).unwrap_err();
+            let error = certificate_expiry(pem.as_bytes()).unwrap_err();
             assert!(error.contains(why), "{error}");
         }
     }

@@ -9,7 +9,7 @@ pub struct ListItems {
     /// Bytes of one item, and of the list without its items.
     limit: usize,
     position: Position,
-    string: InString,
+    string: StringState,
     /// Number of open brackets.
     depth: usize,
     item: Vec<u8>,
@@ -29,9 +29,9 @@ enum Position {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum InString {
-    No,
-    Yes,
+enum StringState {
+    Outside,
+    Inside,
     /// After a backslash.
     Escaped,
 }
@@ -44,7 +44,7 @@ impl ListItems {
         Self {
             limit,
             position: Position::Outside,
-            string: InString::No,
+            string: StringState::Outside,
             depth: 0,
             item: Vec::new(),
             remainder: Vec::new(),
@@ -57,17 +57,17 @@ impl ListItems {
     /// An item, or the list without its items, exceeds the limit.
     pub fn push(&mut self, bytes: &[u8], mut each: impl FnMut(&[u8])) -> Result<(), TooLarge> {
         let mut from = 0;
-        for (at, byte) in bytes.iter().enumerate() {
+        for (index, byte) in bytes.iter().enumerate() {
             match (self.string, byte) {
-                (InString::Escaped, _) | (InString::No, b'"') => self.string = InString::Yes,
-                (InString::Yes, b'\\') => self.string = InString::Escaped,
-                (InString::Yes, b'"') => self.string = InString::No,
-                (InString::No, b'{' | b'[') => {
+                (StringState::Escaped, _) | (StringState::Outside, b'"') => self.string = StringState::Inside,
+                (StringState::Inside, b'\\') => self.string = StringState::Escaped,
+                (StringState::Inside, b'"') => self.string = StringState::Outside,
+                (StringState::Outside, b'{' | b'[') => {
                     self.depth += 1;
                     match (self.position, byte, self.depth) {
                         (Position::Outside, b'[', 2) => {
-                            self.append(&bytes[from..at])?;
-                            from = at + 1;
+                            self.append(&bytes[from..index])?;
+                            from = index + 1;
                             let name = self.remainder.trim_ascii_end().strip_suffix(b":").unwrap_or_default();
                             if name.trim_ascii_end().ends_with(br#""items""#) {
                                 self.position = Position::Between;
@@ -75,32 +75,32 @@ impl ListItems {
                             self.remainder.push(b'[');
                         }
                         (Position::Between, b'{', ITEM_DEPTH) => {
-                            self.append(&bytes[from..at])?;
-                            from = at;
+                            self.append(&bytes[from..index])?;
+                            from = index;
                             self.position = Position::Item;
                         }
                         _ => {}
                     }
                 }
-                (InString::No, b'}' | b']') => {
+                (StringState::Outside, b'}' | b']') => {
                     self.depth = self.depth.saturating_sub(1);
                     match (self.position, self.depth) {
                         (Position::Item, 2) => {
-                            self.append(&bytes[from..=at])?;
-                            from = at + 1;
+                            self.append(&bytes[from..=index])?;
+                            from = index + 1;
                             each(&self.item);
                             self.item.clear();
                             self.position = Position::Between;
                         }
                         (Position::Between, 1) => {
-                            self.append(&bytes[from..at])?;
-                            from = at;
+                            self.append(&bytes[from..index])?;
+                            from = index;
                             self.position = Position::Outside;
                         }
                         _ => {}
                     }
                 }
-                (InString::Yes | InString::No, _) => {}
+                (StringState::Inside | StringState::Outside, _) => {}
             }
         }
         self.append(&bytes[from..])
@@ -136,14 +136,14 @@ mod tests {
     use super::*;
 
     /// The items and the remainder of a list that arrives in pieces of this size.
-    fn split(list: &str, piece: usize) -> (Vec<Value>, Option<Value>) {
-        let (mut items, mut taken) = (ListItems::new(1 << 20), Vec::new());
-        for piece in list.as_bytes().chunks(piece) {
+    fn split(list: &str, chunk: usize) -> (Vec<Value>, Option<Value>) {
+        let (mut items, mut items_read) = (ListItems::new(1 << 20), Vec::new());
+        for chunk in list.as_bytes().chunks(chunk) {
             items
-                .push(piece, |item| taken.push(serde_json::from_slice(item).unwrap()))
+                .push(chunk, |item| items_read.push(serde_json::from_slice(item).unwrap()))
                 .unwrap();
         }
-        (taken, serde_json::from_slice(&items.into_remainder()).ok())
+        (items_read, serde_json::from_slice(&items.into_remainder()).ok())
     }
 
     fn text() -> impl Strategy<Value = String> {
@@ -170,14 +170,14 @@ mod tests {
         fn list_is_split_the_same_from_any_pieces(
             objects in proptest::collection::vec(proptest::collection::vec((text(), value()), 0..4), 0..5),
             metadata in value(),
-            piece in 1..64_usize,
+            chunk in 1..64_usize,
             pretty in any::<bool>(),
         ) {
             let objects: Vec<Value> = objects.into_iter().map(|fields| Value::Object(fields.into_iter().collect())).collect();
             let list = json!({ "kind": "PodList", "items": objects, "metadata": { "more": metadata } });
             let text = if pretty { serde_json::to_string_pretty(&list) } else { serde_json::to_string(&list) };
-            let (taken, remainder) = split(&text.unwrap(), piece);
-            prop_assert_eq!(taken, objects);
+            let (items_read, remainder) = split(&text.unwrap(), chunk);
+            prop_assert_eq!(items_read, objects);
             prop_assert_eq!(remainder, Some(json!({ "kind": "PodList", "items": [], "metadata": { "more": metadata } })));
         }
     }

@@ -102,8 +102,8 @@ impl Lane {
 
 impl MetadataClient {
     /// When the credentials expire, if they show it.
-    pub fn credentials_end(&self) -> Option<Timestamp> {
-        self.credentials.end()
+    pub fn credentials_expiry(&self) -> Option<Timestamp> {
+        self.credentials.expires_at()
     }
 
     /// Never returns. Reads credentials that expire soon again when their file changes: they still work, so that no refusal
@@ -112,7 +112,7 @@ impl MetadataClient {
         loop {
             sleep(RELOAD_INTERVAL).await;
             if self
-                .credentials_end()
+                .credentials_expiry()
                 .is_some_and(|end| expires_soon(end, Timestamp::now()))
             {
                 self.credentials.reload_if_changed().await;
@@ -123,13 +123,14 @@ impl MetadataClient {
     /// A client with the identity in `config`, which was read from `kubeconfig`.
     pub fn new(config: &kube::Config, kubeconfig: PathBuf, effects: Effects) -> Result<Self, kube::Error> {
         let cluster = Arc::new(Cluster::default());
-        let same = Arc::clone(&cluster);
-        let make = move |config: &kube::Config| ConnectionPool::new(config, Arc::clone(&same)).map(Arc::new);
+        let shared_cluster = Arc::clone(&cluster);
+        let build_pool =
+            move |config: &kube::Config| ConnectionPool::new(config, Arc::clone(&shared_cluster)).map(Arc::new);
         Ok(Self {
             credentials: Arc::new(Credentials::new(
                 config,
                 kubeconfig,
-                Arc::new(make),
+                Arc::new(build_pool),
                 effects.blocking(),
             )?),
             cluster,
@@ -237,7 +238,7 @@ impl MetadataClient {
     }
 
     /// Creates an event, or updates its count.
-    pub async fn record(&self, event: EventWrite) -> Result<(), ApiError> {
+    pub async fn write_event(&self, event: EventWrite) -> Result<(), ApiError> {
         let (verb, path, content_type, body) = event.parts();
         self.write(0, verb, &path, content_type, body).await.map(drop)
     }
@@ -263,7 +264,7 @@ impl MetadataClient {
     pub async fn is_allowed(&self, attributes: &Value) -> Result<bool, ApiError> {
         let parts = RequestParts {
             content_type: Some(JSON),
-            body: review::of(attributes),
+            body: review::body(attributes),
             ..RequestParts::get("POST", review::PATH, JSON)
         };
         let answer = self.fetch(Lane::Get, parts).await?;
@@ -301,7 +302,7 @@ impl MetadataClient {
             Ok(response) => response,
             Err(error) => {
                 match &error {
-                    ApiError::Unproven { code: Some(401), .. } => self.credentials.reload_refused().await,
+                    ApiError::UnverifiedServer { code: Some(401), .. } => self.credentials.reload_refused().await,
                     _ => self.credentials.reload_if_changed().await,
                 }
                 return error;
@@ -333,8 +334,8 @@ impl AnswerStream {
                 return Ok(None);
             };
             let frame = frame.map_err(|error| ApiError::unreachable(self.verb, &self.path, &error))?;
-            if let Ok(piece) = frame.into_data() {
-                return Ok(Some(piece));
+            if let Ok(chunk) = frame.into_data() {
+                return Ok(Some(chunk));
             }
         }
     }

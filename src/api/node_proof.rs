@@ -35,7 +35,7 @@ use super::{
     ApiError, USER_AGENT,
     answer::read,
     dial::{Dial, Dialer},
-    error::Unproven,
+    error::ProofError,
     http2::{Http2, Sender, connector, open_in_time, prove_in_time, tcp},
 };
 
@@ -297,7 +297,7 @@ impl NodeCheck {
             let code = head.status.as_u16();
             Err(ApiError::refused(VERB, &self.path, code, retry_after, body))
         };
-        Ok((self.proof)(node).await.map_err(Unproven)?)
+        Ok((self.proof)(node).await.map_err(ProofError)?)
     }
 
     fn request(&self) -> Result<Request<Empty<Bytes>>, http::Error> {

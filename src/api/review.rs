@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 pub(super) const PATH: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 
 /// Body of a review.
-pub(super) fn of(attributes: &Value) -> Bytes {
+pub(super) fn body(attributes: &Value) -> Bytes {
     let review = json!({
         "kind": "SelfSubjectAccessReview",
         "apiVersion": "authorization.k8s.io/v1",

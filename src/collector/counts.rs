@@ -37,7 +37,7 @@ pub struct Totals {
     /// Counters of finished periods.
     pub counts: Counts,
     /// Number of active periods, with the current one.
-    pub turns: u64,
+    pub active_periods: u64,
     /// Number of restarts of the collector.
     pub resets: u64,
 }

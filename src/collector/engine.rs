@@ -157,7 +157,7 @@ async fn send_timed(client: MetadataClient, number: usize, request: Request, sta
 fn update_limit(finished: &FinishedRequest, limit: &mut Limit, in_flight_count: usize, now: Instant) {
     match &finished.outcome {
         Outcome::Failed(error) => match error {
-            ApiError::Unproven { code: Some(429), .. } => {
+            ApiError::UnverifiedServer { code: Some(429), .. } => {
                 limit.record_refusal(None, error.retry_after().unwrap_or(DEFAULT_PAUSE), now);
             }
             ApiError::Refused { .. } if let Some(pause) = requested_pause(error) => {
@@ -169,7 +169,7 @@ fn update_limit(finished: &FinishedRequest, limit: &mut Limit, in_flight_count: 
             ApiError::Refused { .. } | ApiError::Unreadable { .. } | ApiError::Timeout { .. } => {
                 limit.record_answer(finished.duration, in_flight_count);
             }
-            ApiError::Unreachable { .. } | ApiError::Unproven { .. } | ApiError::Blocked { .. } => {
+            ApiError::Unreachable { .. } | ApiError::UnverifiedServer { .. } | ApiError::Blocked { .. } => {
                 limit.record_no_answer(now);
             }
         },
@@ -294,7 +294,7 @@ fn apply_outcome(core: &mut Core, request: &Request, outcome: Outcome, now: Inst
             }
             match &error {
                 // It was not sent.
-                ApiError::Unproven { .. } | ApiError::Blocked { .. } => core.queue.requeue(item),
+                ApiError::UnverifiedServer { .. } | ApiError::Blocked { .. } => core.queue.requeue(item),
                 ApiError::Unreachable { .. } | ApiError::Refused { code: 429, .. } => {
                     let pause = backoff(RETRY, core.queue.num_requeues(item));
                     let pause = pause.max(requested.unwrap_or_default());

@@ -291,7 +291,7 @@ async fn wait_for_change(conditions: &mut watch::Receiver<Conditions>, until: Op
     }
 }
 
-// === impl EndsRole ===
+// === impl RoleGuard ===
 
 impl Drop for RoleGuard<'_> {
     fn drop(&mut self) {

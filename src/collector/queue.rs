@@ -319,7 +319,7 @@ impl Queue {
     }
 }
 
-// === impl Mark ===
+// === impl Entry ===
 
 impl Entry {
     fn new(lane: Lane, stage: Stage, since: Instant) -> Self {

@@ -97,13 +97,13 @@ impl Shared {
                 "Owner reference names an object of another namespace"
             );
             if let Some(events) = &self.events {
-                events.object(&dependent, Reason::OwnerRefInvalidNamespace, &message);
+                events.record(&dependent, Reason::OwnerRefInvalidNamespace, &message);
             }
         }
         for (object, message) in core.delayed_deletions.drain() {
             tracing::warn!(uid = object.uid, message, "Foreground deletion delayed");
             if let Some(events) = &self.events {
-                events.object(&object, Reason::ForegroundDeletionDelayed, &message);
+                events.record(&object, Reason::ForegroundDeletionDelayed, &message);
             }
         }
         next

@@ -76,7 +76,7 @@ impl Cascade {
     }
 }
 
-// === impl Done ===
+// === impl Writes ===
 
 impl Writes {
     fn from_counts(counts: &Counts) -> Self {

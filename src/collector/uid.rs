@@ -90,7 +90,7 @@ pub fn is_damaged(text: &str) -> bool {
     !text.is_ascii() && text.contains(char::REPLACEMENT_CHARACTER)
 }
 
-// === impl OddUids ===
+// === impl InternedUids ===
 
 impl InternedUids {
     /// The UID of an existing object; `None` if it is invalid or there are too many.

@@ -66,10 +66,14 @@ impl KubeletConfiguration {
 /// # Errors
 /// When a file cannot be read, is not a KubeletConfiguration, or has a value that the agent does not support.
 pub(super) fn kubelet_configuration(path: Option<&Path>, dir: Option<&Path>) -> Result<KubeletConfiguration, Problem> {
-    let of = |path: Option<&Path>| path.map_or_else(String::new, |path| format!(" {}", path.display()));
+    let path_argument = |path: Option<&Path>| path.map_or_else(String::new, |path| format!(" {}", path.display()));
     let flags = match dir {
-        None => format!("--kubelet-config{}", of(path)),
-        Some(_) => format!("--kubelet-config{} with --kubelet-config-dir{}", of(path), of(dir)),
+        None => format!("--kubelet-config{}", path_argument(path)),
+        Some(_) => format!(
+            "--kubelet-config{} with --kubelet-config-dir{}",
+            path_argument(path),
+            path_argument(dir)
+        ),
     };
     let problem = |why: String| {
         Problem::configuration(

@@ -36,7 +36,7 @@ pub struct Layout {
 const CONTAINERD: &str = "/run/containerd/containerd.sock";
 const K3S: &str = "/run/k3s/containerd/containerd.sock";
 /// Kubeconfig of several distributions. They differ in the configuration file.
-const IN_ROOT: &str = "/var/lib/kubelet/kubeconfig";
+const KUBELET_ROOT_KUBECONFIG: &str = "/var/lib/kubelet/kubeconfig";
 
 /// All known layouts. The first match is used; several match only if one distribution was installed over another.
 pub const LAYOUTS: [Layout; 7] = [
@@ -63,28 +63,28 @@ pub const LAYOUTS: [Layout; 7] = [
     },
     Layout {
         name: "OpenShift",
-        kubeconfig: IN_ROOT,
+        kubeconfig: KUBELET_ROOT_KUBECONFIG,
         config: Some("/etc/kubernetes/kubelet.conf"),
         config_dir: Some("/etc/openshift/kubelet.conf.d"),
         runtime: "/run/crio/crio.sock",
     },
     Layout {
         name: "EKS",
-        kubeconfig: IN_ROOT,
+        kubeconfig: KUBELET_ROOT_KUBECONFIG,
         config: Some("/etc/kubernetes/kubelet/config.json"),
         config_dir: Some("/etc/kubernetes/kubelet/config.json.d"),
         runtime: CONTAINERD,
     },
     Layout {
         name: "EKS on Amazon Linux 2",
-        kubeconfig: IN_ROOT,
+        kubeconfig: KUBELET_ROOT_KUBECONFIG,
         config: Some("/etc/kubernetes/kubelet/kubelet-config.json"),
         config_dir: None,
         runtime: CONTAINERD,
     },
     Layout {
         name: "GKE",
-        kubeconfig: IN_ROOT,
+        kubeconfig: KUBELET_ROOT_KUBECONFIG,
         config: Some("/home/kubernetes/kubelet-config.yaml"),
         config_dir: None,
         runtime: CONTAINERD,
@@ -93,21 +93,26 @@ pub const LAYOUTS: [Layout; 7] = [
 
 /// The flags with their defaults: from the running kubelet, else from the kubelet that the journal has recorded, else from the
 /// layout of the distribution.
-pub fn complete(flags: &NodeFlags, root: &Path, proc: &Path) -> NodeFlags {
+pub fn complete_flags(flags: &NodeFlags, root: &Path, proc: &Path) -> NodeFlags {
     // A node that was reinstalled has other files.
-    let is_there = |start: &KubeletStart| {
+    let files_exist = |start: &KubeletStart| {
         let mut files = [&start.kubeconfig, &start.config].into_iter().flatten();
         start.serves_node() && files.all(|path| path.exists())
     };
-    let known = || peek::kubelet(&flags.state_dir, &Identity::read(root)).filter(is_there);
-    let seen = || {
+    let recorded = || peek::kubelet(&flags.state_dir, &Identity::read(root)).filter(files_exist);
+    let found = || {
         start::read_single_kubelet(proc)
             .filter(KubeletStart::serves_node)
-            .or_else(known)
+            .or_else(recorded)
     };
     // The kubelet of another directory is another node's.
-    let is_ours = |start: &KubeletStart| flags.kubelet_root.as_deref().is_none_or(|ours| is(ours, start.root()));
-    let start = seen().filter(is_ours);
+    let has_same_root = |start: &KubeletStart| {
+        flags
+            .kubelet_root
+            .as_deref()
+            .is_none_or(|ours| is_same_path(ours, start.root()))
+    };
+    let start = found().filter(has_same_root);
     complete_with(flags, root, start)
 }
 
@@ -118,24 +123,24 @@ fn complete_with(flags: &NodeFlags, root: &Path, start: Option<KubeletStart>) ->
         all.kubelet_config = all.kubelet_config.or_else(|| start.config.clone());
         all.kubelet_config_dir = all.kubelet_config_dir.or_else(|| start.config_dir.clone());
         all.kubelet_root = all.kubelet_root.or_else(|| Some(start.root().to_owned()));
-        all.cri_endpoint = all.cri_endpoint.or_else(|| start.runtime.as_deref().map(url));
+        all.cri_endpoint = all.cri_endpoint.or_else(|| start.runtime.as_deref().map(unix_endpoint));
         all.node_name = all
             .node_name
             .or_else(|| start.hostname_override.as_deref().map(str::to_lowercase));
-        all.started = Some(start);
-    } else if let Some(layout) = find(root)
+        all.kubelet_start = Some(start);
+    } else if let Some(layout) = detect(root)
 // Use it completely or not at all: with another kubeconfig the other files are elsewhere, too.
-        && flags.kubeconfig.as_deref().is_none_or(|given| is(given, &at(root, layout.kubeconfig)))
-        && flags.kubelet_root.as_deref().is_none_or(|given| is(given, &at(root, DEFAULT_ROOT)))
+        && flags.kubeconfig.as_deref().is_none_or(|given| is_same_path(given, &below(root, layout.kubeconfig)))
+        && flags.kubelet_root.as_deref().is_none_or(|given| is_same_path(given, &below(root, DEFAULT_ROOT)))
     {
-        let there = |path: Option<&str>| path.map(|path| at(root, path)).filter(|path| path.exists());
-        all.kubeconfig = Some(at(root, layout.kubeconfig));
-        all.kubelet_config = all.kubelet_config.or_else(|| there(layout.config));
-        all.kubelet_config_dir = all.kubelet_config_dir.or_else(|| there(layout.config_dir));
+        let existing = |path: Option<&str>| path.map(|path| below(root, path)).filter(|path| path.exists());
+        all.kubeconfig = Some(below(root, layout.kubeconfig));
+        all.kubelet_config = all.kubelet_config.or_else(|| existing(layout.config));
+        all.kubelet_config_dir = all.kubelet_config_dir.or_else(|| existing(layout.config_dir));
         // The configuration may name another runtime, as with k3s --container-runtime-endpoint.
         let configured = kubelet_configuration(all.kubelet_config.as_deref(), all.kubelet_config_dir.as_deref());
         if configured.is_ok_and(|configured| configured.container_runtime_endpoint.is_none()) {
-            let usual = url(&at(root, layout.runtime).to_string_lossy());
+            let usual = unix_endpoint(&below(root, layout.runtime).to_string_lossy());
             all.cri_endpoint.get_or_insert(usual);
         }
     }
@@ -143,11 +148,11 @@ fn complete_with(flags: &NodeFlags, root: &Path, start: Option<KubeletStart>) ->
 }
 
 /// The layout of the node with this root file system: its kubeconfig and its configuration file exist and have the right kind.
-pub fn find(root: &Path) -> Option<&'static Layout> {
+pub fn detect(root: &Path) -> Option<&'static Layout> {
     LAYOUTS.iter().find(|layout| {
-        let is_config = |path| kind(&at(root, path)).is_some_and(|kind| kind == "KubeletConfiguration");
+        let is_config = |path| kind(&below(root, path)).is_some_and(|kind| kind == "KubeletConfiguration");
         let has_config = layout.config.is_none_or(is_config);
-        has_config && kind(&at(root, layout.kubeconfig)).is_some_and(|kind| kind == "Config")
+        has_config && kind(&below(root, layout.kubeconfig)).is_some_and(|kind| kind == "Config")
     })
 }
 
@@ -164,7 +169,7 @@ fn kind(path: &Path) -> Option<String> {
 }
 
 /// Makes an endpoint of a path.
-pub(super) fn url(path: &str) -> String {
+pub(super) fn unix_endpoint(path: &str) -> String {
     if path.contains("://") {
         path.to_owned()
     } else {
@@ -172,11 +177,11 @@ pub(super) fn url(path: &str) -> String {
     }
 }
 
-fn at(root: &Path, path: &str) -> PathBuf {
+fn below(root: &Path, path: &str) -> PathBuf {
     root.join(path.trim_start_matches('/'))
 }
 
-fn is(one: &Path, other: &Path) -> bool {
+fn is_same_path(one: &Path, other: &Path) -> bool {
     one == other || matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)
 }
 
@@ -193,7 +198,7 @@ mod tests {
         fn with(files: &[(&str, &str)]) -> Self {
             let machine = Self(tempfile::tempdir().unwrap());
             for (path, text) in files {
-                let path = at(machine.0.path(), path);
+                let path = below(machine.0.path(), path);
                 fs::create_dir_all(path.parent().unwrap()).unwrap();
                 fs::write(path, text).unwrap();
             }
@@ -203,7 +208,7 @@ mod tests {
         fn complete(&self, args: &[&str]) -> NodeFlags {
             let state = self.0.path().join("state").display().to_string();
             let args = [&["--state-dir", &state], args].concat();
-            complete(&flags(&args), self.0.path(), &self.0.path().join("proc"))
+            complete_flags(&flags(&args), self.0.path(), &self.0.path().join("proc"))
         }
 
         fn below(&self, path: Option<PathBuf>) -> Option<String> {
@@ -300,7 +305,7 @@ mod tests {
             ),
         ] {
             let machine = Machine::with(&files);
-            let layout = find(machine.0.path()).unwrap();
+            let layout = detect(machine.0.path()).unwrap();
             assert_eq!(layout.name, name);
             let all = machine.complete(&[]);
             let configured =
@@ -362,28 +367,32 @@ mod tests {
         let journal = journal.unwrap();
         journal.set_kubelet(start.clone());
         journal.durable().await.unwrap();
-        assert_eq!(machine.complete(&[]).started, None, "an agent has the journal open");
+        assert_eq!(
+            machine.complete(&[]).kubelet_start,
+            None,
+            "an agent has the journal open"
+        );
         drop(journal);
         tokio::task::yield_now().await;
         let late = std::time::Duration::from_secs(5);
         let all = tokio::time::timeout(late, async {
             loop {
                 let all = machine.complete(&[]);
-                if all.started.is_some() {
+                if all.kubelet_start.is_some() {
                     return all;
                 }
                 tokio::time::sleep(std::time::Duration::from_millis(10)).await;
             }
         });
         let all = all.await.unwrap();
-        assert_eq!(all.started, Some(start));
+        assert_eq!(all.kubelet_start, Some(start));
         assert_eq!(all.kubeconfig, Some(theirs.clone()));
         assert_eq!(all.kubelet_config, Some(config));
         assert_eq!(all.cri_endpoint.as_deref(), Some("unix:///run/theirs.sock"));
         assert_eq!(all.node_name.as_deref(), Some("n7"));
         let another = machine.complete(&["--kubelet-root", "/another"]);
-        assert_eq!(another.started, None, "it has another directory");
+        assert_eq!(another.kubelet_start, None, "it has another directory");
         fs::remove_file(theirs).unwrap();
-        assert_eq!(machine.complete(&[]).started, None, "the node was reinstalled");
+        assert_eq!(machine.complete(&[]).kubelet_start, None, "the node was reinstalled");
     }
 }

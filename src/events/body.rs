@@ -20,9 +20,9 @@ pub struct Event<'a> {
     pub message: &'a str,
     pub count: u32,
     /// `firstTimestamp`.
-    pub first: Timestamp,
+    pub first_timestamp: Timestamp,
     /// `lastTimestamp`.
-    pub last: Timestamp,
+    pub last_timestamp: Timestamp,
 }
 
 // === impl Event ===
@@ -41,15 +41,15 @@ impl Event<'_> {
             "source": { "component": "pod-teardown", "host": self.host },
             "reportingComponent": "pod-teardown",
             "reportingInstance": self.host,
-            "firstTimestamp": seconds(self.first),
-            "lastTimestamp": seconds(self.last),
+            "firstTimestamp": seconds(self.first_timestamp),
+            "lastTimestamp": seconds(self.last_timestamp),
             "count": self.count,
         })
     }
 
     /// The body of a patch that counts a repetition.
     pub fn patch(&self) -> Value {
-        json!({ "message": self.message, "lastTimestamp": seconds(self.last), "count": self.count })
+        json!({ "message": self.message, "lastTimestamp": seconds(self.last_timestamp), "count": self.count })
     }
 }
 

@@ -18,7 +18,7 @@ use crate::{
 /// Events that the sender takes from the queue at once, so that an event that fails does not block the others.
 const MAX_TAKEN: usize = 256;
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
-const LONGEST_PAUSE: Duration = Duration::from_secs(15);
+const MAX_PAUSE: Duration = Duration::from_secs(15);
 /// The API server keeps events for this long (`--event-ttl`). Older ones are dropped.
 const EVENT_TTL: Duration = Duration::from_secs(3600);
 
@@ -38,8 +38,8 @@ pub(super) struct QueuedEvent {
     pub patch: Option<Bytes>,
     pub reason: Reason,
     pub message: String,
-    pub made: Instant,
-    pub tried: bool,
+    pub recorded_at: Instant,
+    pub was_tried: bool,
 }
 
 // === impl QueuedEvent ===
@@ -74,7 +74,7 @@ impl Unsent {
 
 /// What follows from an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Next {
+enum RetryDecision {
     /// An earlier attempt was accepted, but its response was lost.
     Done,
     /// Rejected permanently: the namespace is deleted or terminating, or the event is invalid.
@@ -112,42 +112,42 @@ pub(super) async fn send_all(send_event: SendEvent, unsent: Arc<Unsent>, counter
         // Not as `message`: that is the field of the log line's text.
         let (reason, event_message) = (event.reason.as_str(), &event.message);
         let (uid, namespace, name) = (&event.uid, &*event.namespace, &*event.name);
-        let next = next(&error, event.made.elapsed());
-        match next {
-            Next::Done => continue,
-            Next::Drop => {
+        let decision = decide_retry(&error, event.recorded_at.elapsed());
+        match decision {
+            RetryDecision::Done => continue,
+            RetryDecision::Drop => {
                 counters.event_dropped();
                 tracing::warn!(%error, uid, namespace, name, reason, event_message, "Event is dropped");
                 continue;
             }
-            Next::Backoff | Next::Requeue if event.tried => {}
-            Next::Backoff | Next::Requeue => {
+            RetryDecision::Backoff | RetryDecision::Requeue if event.was_tried => {}
+            RetryDecision::Backoff | RetryDecision::Requeue => {
                 tracing::warn!(%error, uid, namespace, name, reason, event_message, "Event cannot be sent; will retry");
             }
         }
-        event.tried = true;
-        if next == Next::Backoff {
+        event.was_tried = true;
+        if decision == RetryDecision::Backoff {
             taken.push_front(event);
         } else {
             taken.push_back(event);
         }
         sleep(error.retry_after().unwrap_or(pause)).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
+        pause = (pause * 2).min(MAX_PAUSE);
     }
 }
 
-fn next(error: &ApiError, age: Duration) -> Next {
+fn decide_retry(error: &ApiError, age: Duration) -> RetryDecision {
     match error {
-        ApiError::Refused { code: 409, .. } => Next::Done,
-        _ if age > EVENT_TTL => Next::Drop,
+        ApiError::Refused { code: 409, .. } => RetryDecision::Done,
+        _ if age > EVENT_TTL => RetryDecision::Drop,
         ApiError::Unreachable { .. }
-        | ApiError::Unproven { .. }
+        | ApiError::UnverifiedServer { .. }
         | ApiError::Timeout { .. }
         | ApiError::Blocked { .. }
-        | ApiError::Refused { code: 401 | 429, .. } => Next::Backoff,
+        | ApiError::Refused { code: 401 | 429, .. } => RetryDecision::Backoff,
         // It may be a webhook for one namespace only.
-        ApiError::Refused { code: 500.., .. } => Next::Requeue,
-        ApiError::Refused { .. } | ApiError::Unreadable { .. } => Next::Drop,
+        ApiError::Refused { code: 500.., .. } => RetryDecision::Requeue,
+        ApiError::Refused { .. } | ApiError::Unreadable { .. } => RetryDecision::Drop,
     }
 }
 
@@ -179,7 +179,7 @@ mod tests {
                 name: name.to_owned(),
                 uid: name.to_owned(),
             };
-            events.object(&about, Reason::Killing, "message");
+            events.record(&about, Reason::Killing, "message");
         }
         drop(events);
         sender.await;
@@ -205,21 +205,25 @@ mod tests {
             verb: "POST",
             path: String::new(),
             cause: String::new(),
+            is_certificate_invalid: false,
         };
         let young = Duration::from_secs(3000);
-        assert_eq!(next(&unreachable, young), Next::Backoff);
+        assert_eq!(decide_retry(&unreachable, young), RetryDecision::Backoff);
         for (code, expected) in [
-            (401, Next::Backoff),
-            (403, Next::Drop),
-            (404, Next::Drop),
-            (409, Next::Done),
-            (422, Next::Drop),
-            (429, Next::Backoff),
-            (500, Next::Requeue),
-            (503, Next::Requeue),
+            (401, RetryDecision::Backoff),
+            (403, RetryDecision::Drop),
+            (404, RetryDecision::Drop),
+            (409, RetryDecision::Done),
+            (422, RetryDecision::Drop),
+            (429, RetryDecision::Backoff),
+            (500, RetryDecision::Requeue),
+            (503, RetryDecision::Requeue),
         ] {
-            assert_eq!(next(&refused(code), young), expected, "{code}");
+            assert_eq!(decide_retry(&refused(code), young), expected, "{code}");
         }
-        assert_eq!(next(&unreachable, Duration::from_secs(3601)), Next::Drop);
+        assert_eq!(
+            decide_retry(&unreachable, Duration::from_secs(3601)),
+            RetryDecision::Drop
+        );
     }
 }

@@ -19,7 +19,7 @@ use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
 use tokio::net::{UnixListener, UnixStream};
 
-use self::respond::{error, no_pods, stopping};
+use self::respond::{agent_stopping, error, pods_disabled};
 pub(crate) use self::respond::{json_answer, response};
 pub use self::state::{Admin, PodsAdmin};
 
@@ -84,7 +84,7 @@ impl Admin {
     async fn answer(&self, request: Request<Incoming>, peer: &str) -> Result<Response<Full<Bytes>>, Infallible> {
         match (request.method(), &self.pods) {
             (&Method::POST, Some(pods)) => return Ok(command(pods, request, peer).await),
-            (&Method::POST, None) => return Ok(no_pods()),
+            (&Method::POST, None) => return Ok(pods_disabled()),
             (&Method::GET, _) => {}
             _ => {
                 return Ok(error(
@@ -100,7 +100,7 @@ impl Admin {
         if path == holds::HOLDS {
             return Ok(match &self.pods {
                 Some(pods) => holds::list(pods).await,
-                None => no_pods(),
+                None => pods_disabled(),
             });
         }
         if path == why::WHY {
@@ -115,7 +115,7 @@ impl Admin {
         {
             return Ok(match &self.pods {
                 Some(pods) => stop::outcome(pods, uid, request.uri().query()).await,
-                None => no_pods(),
+                None => pods_disabled(),
             });
         }
         let names = path
@@ -133,13 +133,13 @@ impl Admin {
     async fn status(&self) -> Response<Full<Bytes>> {
         match self.report().await {
             Some(report) => json_answer(&report),
-            None => stopping(),
+            None => agent_stopping(),
         }
     }
 
     async fn timelines(&self, namespace: &str, name: &str) -> Response<Full<Bytes>> {
         let Some(pods) = &self.pods else {
-            return no_pods();
+            return pods_disabled();
         };
         match pods.in_time(pods.workers.traces(namespace, name)).await {
             Err(why) => error(StatusCode::SERVICE_UNAVAILABLE, &why),

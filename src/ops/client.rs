@@ -82,8 +82,8 @@ pub async fn get<T: DeserializeOwned>(socket: &Path, path: &str) -> Result<T, Cl
 
 /// Sends a query. The answer is not escaped.
 pub async fn get_unescaped<T: DeserializeOwned>(socket: &Path, path: &str) -> Result<T, ClientError> {
-    let body = body_of(socket, Method::GET, path, Bytes::new(), QUERY_TIMEOUT).await?;
-    serde_json::from_slice(&body).map_err(|error| invalid_answer(socket, error.to_string()))
+    let body = fetch_body(socket, Method::GET, path, Bytes::new(), QUERY_TIMEOUT).await?;
+    serde_json::from_slice(&body).map_err(|error| unknown_answer(socket, &error))
 }
 
 /// Sends a query that the agent may answer after `wait`.
@@ -124,12 +124,22 @@ async fn request<T: DeserializeOwned>(
     method: Method,
     path: &str,
     body: Bytes,
-    timeout_after: Duration,
+    limit: Duration,
 ) -> Result<T, ClientError> {
-    let body = body_of(socket, method, path, body, timeout_after).await?;
+    let body = fetch_body(socket, method, path, body, limit).await?;
     let answer = serde_json::from_slice::<Value>(&body).map(foreign::escape_value);
     let answer = answer.and_then(serde_json::from_value);
-    answer.map_err(|error| invalid_answer(socket, error.to_string()))
+    answer.map_err(|error| unknown_answer(socket, &error))
+}
+
+/// The error for an answer that is no JSON, or that an agent of another version has sent.
+fn unknown_answer(socket: &Path, error: &serde_json::Error) -> ClientError {
+    let remedy = if error.is_data() {
+        "; it may be of another version than this program: restart it"
+    } else {
+        ""
+    };
+    invalid_answer(socket, format!("{error}{remedy}"))
 }
 
 fn invalid_answer(socket: &Path, cause: String) -> ClientError {
@@ -139,12 +149,12 @@ fn invalid_answer(socket: &Path, cause: String) -> ClientError {
     }
 }
 
-async fn body_of(
+async fn fetch_body(
     socket: &Path,
     method: Method,
     path: &str,
     body: Bytes,
-    timeout_after: Duration,
+    limit: Duration,
 ) -> Result<Bytes, ClientError> {
     let stream = UnixStream::connect(socket)
         .await
@@ -157,9 +167,9 @@ async fn body_of(
         path: socket.display().to_string(),
         cause,
     };
-    let answer = timeout(timeout_after, exchange(stream, method, path, body)).await;
+    let answer = timeout(limit, exchange(stream, method, path, body)).await;
     let (code, body) = match answer {
-        Err(_) => return Err(invalid(format!("nothing within {timeout_after:?}"))),
+        Err(_) => return Err(invalid(format!("nothing within {limit:?}"))),
         Ok(Err(error)) if is_disconnect(&*error) => return Err(disconnected(error.to_string())),
         Ok(answer) => answer.map_err(|error| invalid(error.to_string()))?,
     };

@@ -1,4 +1,5 @@
-//! Writes log lines to systemd's journal. Each field of a line is a field of the journal, and also part of `MESSAGE`.
+//! Writes log lines to systemd's journal. Each field of a line is a field of the journal, and all but `pod.uid` are also
+//! part of `MESSAGE`.
 //!
 //! tracing-journald leaves the fields out of `MESSAGE`, so that `journalctl` would not show the pod and the error of a line.
 

@@ -110,7 +110,7 @@ async fn answer(admin: &Admin, request: Request<Incoming>) -> Result<Response<Fu
     } else if request.uri().path() != PATH {
         plain(StatusCode::NOT_FOUND, &format!("there is {PATH}"))
     } else {
-        match text(Scrape::of(admin).await) {
+        match text(Scrape::collect(admin).await) {
             Ok(text) => response(StatusCode::OK, TYPE, text),
             Err(error) => plain(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
         }
@@ -132,10 +132,10 @@ pub fn text(scrape: Scrape) -> Result<String, fmt::Error> {
 // === impl Scrape ===
 
 impl Scrape {
-    async fn of(admin: &Admin) -> Self {
+    async fn collect(admin: &Admin) -> Self {
         Self {
             status: admin.report().await,
-            collector: admin.gc.as_ref().map(CollectorMetrics::of),
+            collector: admin.gc.as_ref().map(CollectorMetrics::collect),
         }
     }
 }

@@ -33,27 +33,27 @@ const MAX_STATUS: usize = 1024;
 /// All problems.
 pub async fn wait_for_settings(flags: &NodeFlags, mistakes: &[Problem]) -> Result<Settings, Vec<Problem>> {
     let mut reported = Vec::new();
-    let mut half_written = false;
+    let mut was_incomplete = false;
     loop {
-        let all = layout::complete(flags, Path::new("/"), Path::new(PROC));
-        let is_to_come = |it: &Problem| matches!(it.kind, ProblemKind::Absent | ProblemKind::NotGiven);
-        match config::validate_all(&all, mistakes).await {
-            Err(problems) if is_service() && problems.iter().all(is_to_come) => {
+        let completed_flags = layout::complete_flags(flags, Path::new("/"), Path::new(PROC));
+        let is_missing = |it: &Problem| matches!(it.kind, ProblemKind::Absent | ProblemKind::NotGiven);
+        match config::validate_all(&completed_flags, mistakes).await {
+            Err(problems) if is_service() && problems.iter().all(is_missing) => {
                 if problems != reported {
                     report_missing(&problems).await;
                     reported = problems;
                 }
-                half_written = true;
+                was_incomplete = true;
             }
             // The files may be written at the moment.
-            Err(_) if half_written => half_written = false,
-            settled => return settled,
+            Err(_) if was_incomplete => was_incomplete = false,
+            result => return result,
         }
         let watchdog = watchdog_enabled();
         if watchdog.is_some() {
             send(&[NotifyState::Watchdog], None).await;
         }
-        sleep(watchdog.map_or(RETRY_INTERVAL, |within| RETRY_INTERVAL.min(within / 3))).await;
+        sleep(watchdog.map_or(RETRY_INTERVAL, |interval| RETRY_INTERVAL.min(interval / 3))).await;
     }
 }
 
@@ -73,7 +73,7 @@ pub async fn report_status(admin: Arc<Admin>) {
         return;
     }
     let watchdog = watchdog_enabled();
-    let interval = watchdog.map_or(REPORT_INTERVAL, |within| REPORT_INTERVAL.min(within / 3));
+    let interval = watchdog.map_or(REPORT_INTERVAL, |interval| REPORT_INTERVAL.min(interval / 3));
     send(&[NotifyState::Ready], None).await;
     let mut reported = String::new();
     loop {

@@ -78,8 +78,8 @@ fn rows(spans: &[Span]) -> Vec<Row<'_>> {
     for span in spans {
         let (step, what, failure) = (span.step, span.what.as_str(), span.failure.as_deref());
         let time = (span.start_ms, span.end_ms);
-        let same = |row: &&mut Row<'_>| (row.step, row.what, row.failure) == (step, what, failure);
-        match rows.iter_mut().find(same) {
+        let is_same_row = |row: &&mut Row<'_>| (row.step, row.what, row.failure) == (step, what, failure);
+        match rows.iter_mut().find(is_same_row) {
             Some(row) => row.times.push(time),
             None => rows.push(Row {
                 step,
@@ -99,12 +99,12 @@ impl Row<'_> {
     fn times_text(&self) -> String {
         let ends: Option<Vec<u64>> = self.times.iter().map(|(_, end)| *end).collect();
         let end = ends.and_then(|ends| ends.into_iter().max());
-        let often = match self.times.len() {
+        let repetitions = match self.times.len() {
             1 => String::new(),
             times => format!("  ×{times}"),
         };
         format!(
-            "{:>8} → {}{often}",
+            "{:>8} → {}{repetitions}",
             precise(self.times[0].0),
             end.map_or_else(|| "…".to_owned(), precise)
         )
@@ -116,12 +116,16 @@ fn bars(times: &[(u64, Option<u64>)], total: u64) -> String {
     let mut line = Vec::new();
     for (start, end) in times {
         let next: Vec<char> = bar(*start, end.unwrap_or(total), total).chars().collect();
-        let drawn = line.iter().rposition(|c| *c != ' ').map_or(next.len(), |last| last + 1);
-        let begins = next.iter().position(|c| *c != ' ').unwrap_or(0);
+        let end_column = line.iter().rposition(|c| *c != ' ').map_or(next.len(), |last| last + 1);
+        let first_column = next.iter().position(|c| *c != ' ').unwrap_or(0);
         line.resize(next.len(), ' ');
-        for (column, (there, here)) in line.iter_mut().zip(next).enumerate() {
-            if *there == ' ' {
-                *there = if (drawn..begins).contains(&column) { '·' } else { here };
+        for (column, (current, added)) in line.iter_mut().zip(next).enumerate() {
+            if *current == ' ' {
+                *current = if (end_column..first_column).contains(&column) {
+                    '·'
+                } else {
+                    added
+                };
             }
         }
     }
@@ -135,8 +139,8 @@ fn bar(start: u64, end: u64, total: u64) -> String {
     let count = |columns: u64| usize::try_from(columns).unwrap_or(0);
     let mut bar = " ".repeat(count(column)) + &"█".repeat(count(until / 8 - column));
     bar.extend(count(until % 8).checked_sub(1).map(|index| EIGHTHS[index]));
-    let drawn = bar.chars().count();
-    bar + &" ".repeat(count(WIDTH).saturating_sub(drawn))
+    let length = bar.chars().count();
+    bar + &" ".repeat(count(WIDTH).saturating_sub(length))
 }
 
 /// Formats milliseconds, below a minute with two decimals.

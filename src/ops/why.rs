@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Explains a pod that this agent terminates. `blocked`: why the agent may not act, if it may not.
-pub fn of_pod(trace: &Trace, blocked: Option<&str>) -> Explanation {
+pub fn explain_pod(trace: &Trace, blocked: Option<&str>) -> Explanation {
     let blocked = blocked.or_else(|| pause_reason(trace));
     let mut says = vec![if trace.kept {
         format!("has ended{}", trace.shown())
@@ -49,7 +49,7 @@ pub fn of_pod(trace: &Trace, blocked: Option<&str>) -> Explanation {
 }
 
 /// Explains a mirror pod, which this agent never touches; `None` for other pods.
-pub fn of_mirror(view: &PodView) -> Option<Explanation> {
+pub fn explain_mirror_pod(view: &PodView) -> Option<Explanation> {
     let PodView { pod, deletion, .. } = view;
     view.mirror.then(|| Explanation {
         objects: vec![ObjectFacts {
@@ -195,7 +195,7 @@ mod tests {
                 "unmount /v: busy; held by pid 12 (postgres) of container db",
             )
         };
-        let why = of_pod(&trace(Stage::Terminated, vec![busy.clone()]), None);
+        let why = explain_pod(&trace(Stage::Terminated, vec![busy.clone()]), None);
         assert_eq!(
             why.text(),
             format!(
@@ -211,7 +211,7 @@ mod tests {
         let conclusion = |change: fn(&mut Trace), blocked| {
             let mut trace = trace(Stage::Terminated, Vec::new());
             change(&mut trace);
-            of_pod(&trace, blocked).end
+            explain_pod(&trace, blocked).end
         };
         for (change, blocked, words) in [
             ((|_| {}) as fn(&mut Trace), None, "nothing has failed"),

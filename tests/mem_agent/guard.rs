@@ -10,7 +10,7 @@ use std::{
 use pod_teardown::{
     explanation::Explanation,
     ops::{
-        admin::{stop::StopRequest, why::path_of},
+        admin::{stop::StopRequest, why::request_path},
         client,
     },
 };
@@ -372,7 +372,7 @@ async fn dry_run_sends_no_http_hook() {
 }
 
 async fn why(node: &Node, name: &str) -> Result<String, String> {
-    let asked = path_of(&name.parse().unwrap());
+    let asked = request_path(&name.parse().unwrap());
     let report = client::get::<Explanation>(&node.flags.socket.socket, &asked).await;
     report.map(|why| why.text()).map_err(|error| error.to_string())
 }

@@ -156,7 +156,7 @@ impl Node {
             kubelet_root: Some(path("kubelet")),
             kubelet_config: Some(path("kubelet.yaml")),
             kubelet_config_dir: None,
-            started: None,
+            kubelet_start: None,
             cgroup_driver: CgroupDriverFlag::Cgroupfs,
             cgroup_root: None,
             state_dir: path("state"),

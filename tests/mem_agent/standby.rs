@@ -8,7 +8,7 @@ use pod_teardown::{
     handover::probes::ProbeState,
     model::trace::BlockedReason,
     ops::{
-        admin::{stop::StopRequest, why::path_of},
+        admin::{stop::StopRequest, why::request_path},
         client,
     },
 };
@@ -535,7 +535,7 @@ async fn pod_is_explained_from_the_journal_before_the_first_list() {
     sleep(secs(3)).await;
     let socket = &stage.node.flags.socket.socket;
     let name = "default/stubborn".parse().unwrap();
-    let answer = client::get::<Explanation>(socket, &path_of(&name))
+    let answer = client::get::<Explanation>(socket, &request_path(&name))
         .await
         .unwrap_err()
         .to_string();

@@ -89,7 +89,7 @@ impl Machine {
             kubeconfig: self.node.join("kubeconfig"),
             kubelet_config: None,
             kubelet_config_dir: None,
-            started: None,
+            kubelet_start: None,
             cri_endpoint: "unix:///no/such/cri.sock".parse().unwrap(),
             kubelet_root: KubeletRoot::resolve(&self.node.join("kubelet")).unwrap(),
             cgroup_driver: Some(CgroupDriver::Cgroupfs),

@@ -80,7 +80,7 @@ pub enum NextAction {
     Renew,
 }
 
-// === impl Record ===
+// === impl LeaderElectionRecord ===
 
 impl LeaderElectionRecord {
     /// The resourceVersion, if it is a number.
@@ -190,7 +190,7 @@ impl LeaderElectionRecord {
     }
 }
 
-// === impl Seen ===
+// === impl ObservedLease ===
 
 impl ObservedLease {
     /// The state after another read. The same resourceVersion means no change in between.
@@ -206,7 +206,7 @@ impl ObservedLease {
     }
 }
 
-// === impl Observed ===
+// === impl LeaseState ===
 
 impl LeaseState {
     /// The same holder shows standby in a newer version than `before`: a restored store shows older ones.

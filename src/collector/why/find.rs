@@ -23,7 +23,7 @@ const MIN_COMMON_PREFIX: usize = 3;
 pub fn find(name: &ObjectName, graph: &Graph) -> Result<NodeId, String> {
     let mut found: Vec<NodeId> = match name {
         ObjectName::Uid(uid) => graph.with_uid(uid),
-        ObjectName::Place { .. } => graph.nodes().filter(|&id| matches_name(name, graph, id)).collect(),
+        ObjectName::Named { .. } => graph.nodes().filter(|&id| matches_name(name, graph, id)).collect(),
     };
     // Existing objects come before objects that are only named.
     let is_observed = |id: &NodeId| graph.node(*id).state.has(State::OBSERVED);
@@ -33,12 +33,12 @@ pub fn find(name: &ObjectName, graph: &Graph) -> Result<NodeId, String> {
     match (found.as_slice(), name) {
         ([], _) => Err(not_found(name, graph)),
         ([one], _) | ([one, ..], ObjectName::Uid(_)) => Ok(*one),
-        (several, ObjectName::Place { .. }) => Err(ambiguous(graph, several)),
+        (several, ObjectName::Named { .. }) => Err(ambiguous(graph, several)),
     }
 }
 
 fn matches_name(name: &ObjectName, graph: &Graph, id: NodeId) -> bool {
-    let ObjectName::Place {
+    let ObjectName::Named {
         kind,
         group,
         namespace,
@@ -72,7 +72,7 @@ fn not_found(name: &ObjectName, graph: &Graph) -> String {
                 truncated(uid)
             ),
         },
-        ObjectName::Place { kind, group, .. } if !is_kind(graph, kind, group.as_deref()) => {
+        ObjectName::Named { kind, group, .. } if !is_kind(graph, kind, group.as_deref()) => {
             let name_in_request = match group {
                 Some(group) => qualified(kind, group),
                 None => kind.clone(),
@@ -83,7 +83,7 @@ fn not_found(name: &ObjectName, graph: &Graph) -> String {
                 similar_kinds(graph, kind)
             )
         }
-        ObjectName::Place { .. } => format!(
+        ObjectName::Named { .. } => format!(
             "{} is neither an owner nor a dependent, and is not being deleted; the collector does not keep the names \
                  of such objects. If it exists, the collector does not block it: see its finalizers with kubectl, or \
                  use its UID",

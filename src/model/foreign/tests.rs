@@ -114,7 +114,7 @@ fn event(text: &str) -> String {
         name: "web-0".to_owned(),
         uid: "1".to_owned(),
     };
-    events.object(&about, Reason::FailedKillPod, text);
+    events.record(&about, Reason::FailedKillPod, text);
     drop(events);
     sender.now_or_never().unwrap();
     String::from_utf8(received.try_recv().unwrap().into()).unwrap()

@@ -99,7 +99,7 @@ fn status(gc: &CollectorAdmin) -> Response<Full<Bytes>> {
     json_answer(&GcReport {
         synced: work.as_ref().is_some_and(|work| work.synced),
         turn: gc.election.view(),
-        credentials_end: gc.client.credentials_end(),
+        credentials_end: gc.client.credentials_expiry(),
         work,
     })
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::{
-    respond::{JSON, error, json_answer, response, stopping},
+    respond::{JSON, agent_stopping, error, json_answer, response},
     state::PodsAdmin,
 };
 use crate::{
@@ -63,7 +63,7 @@ async fn report(pods: &PodsAdmin) -> Option<(SafetyHolds, Overview)> {
 pub(super) async fn list(pods: &PodsAdmin) -> Response<Full<Bytes>> {
     match report(pods).await {
         Some((report, _)) => json_answer(&report),
-        None => stopping(),
+        None => agent_stopping(),
     }
 }
 
@@ -75,13 +75,13 @@ pub(super) async fn approve(pods: &PodsAdmin, body: &[u8], peer: &str) -> Respon
     };
     tracing::info!(item = request.item, peer, "Approval requested");
     // A client that disconnects does not interrupt it, so that the result is logged.
-    let granted = tokio::spawn(grant(pods.clone(), request, peer.to_owned()));
-    granted
+    let approval = tokio::spawn(approve_item(pods.clone(), request, peer.to_owned()));
+    approval
         .await
         .unwrap_or_else(|cause| error(StatusCode::INTERNAL_SERVER_ERROR, &cause.to_string()))
 }
 
-async fn grant(
+async fn approve_item(
     pods: PodsAdmin,
     ApprovalRequest { item: name, digest }: ApprovalRequest,
     peer: String,
@@ -91,7 +91,7 @@ async fn grant(
         error(code, why)
     };
     let Some((report, overview)) = report(&pods).await else {
-        return stopping();
+        return agent_stopping();
     };
     let item = match report.find(&name) {
         Ok(item) => item.clone(),

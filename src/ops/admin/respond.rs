@@ -18,14 +18,14 @@ pub fn json_answer(body: &impl Serialize) -> Response<Full<Bytes>> {
     }
 }
 
-pub fn no_pods() -> Response<Full<Bytes>> {
+pub fn pods_disabled() -> Response<Full<Bytes>> {
     error(
         StatusCode::NOT_FOUND,
         "this agent takes no pods down: it runs with --pods never",
     )
 }
 
-pub fn stopping() -> Response<Full<Bytes>> {
+pub fn agent_stopping() -> Response<Full<Bytes>> {
     error(StatusCode::SERVICE_UNAVAILABLE, STOPPING)
 }
 

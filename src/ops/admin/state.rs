@@ -126,7 +126,7 @@ impl PodsAdmin {
         report.held = self.guard.why_blocked();
         report.node_uid_held = self.guard.has_node_uid_mismatch();
         report.paused = self.guard.paused();
-        report.credentials_end = self.api.get().and_then(ApiClient::credentials_end);
+        report.credentials_end = self.api.get().and_then(ApiClient::credentials_expiry);
         report.understudy = self.role.as_ref().map(|role| role.borrow().clone());
         report.watch = self.watch.borrow().clone();
         // A query for a single pod can find out between two lists.

@@ -19,7 +19,7 @@ use crate::{
         trace::{Stage, Trace},
     },
     object_name::ObjectName,
-    ops::why::{combined, of_mirror, of_pod},
+    ops::why::{combined, explain_mirror_pod, explain_pod},
     teardown::journal::PodJournalExt as _,
 };
 
@@ -27,7 +27,7 @@ use crate::{
 pub const WHY: &str = "/v1/why";
 
 /// The path that queries an object.
-pub fn path_of(name: &ObjectName) -> String {
+pub fn request_path(name: &ObjectName) -> String {
     format!("{WHY}?of={}", escape(&name.to_string()))
 }
 
@@ -35,33 +35,33 @@ pub(super) async fn answer(admin: &Admin, query: Option<&str>) -> Response<Full<
     let name = query.and_then(|query| query.strip_prefix("of=")).unwrap_or_default();
     let name: ObjectName = match percent_decode_str(name).decode_utf8_lossy().parse() {
         Ok(name) => name,
-        Err(how) => return error(StatusCode::BAD_REQUEST, &format!("the object {how}")),
+        Err(syntax) => return error(StatusCode::BAD_REQUEST, &format!("the object {syntax}")),
     };
     let found = match &admin.pods {
         None => Ok((None, None)),
-        Some(pods) => of_this_node(pods, &name).await,
+        Some(pods) => find_pod(pods, &name).await,
     };
     let (pod, known) = match found {
         Ok(found) => found,
         Err(why) => return error(StatusCode::SERVICE_UNAVAILABLE, &why),
     };
-    let collector = super::collector::why(admin.gc.as_ref(), &name).map_err(|nothing| match &admin.pods {
-        None => nothing,
+    let collector = super::collector::why(admin.gc.as_ref(), &name).map_err(|not_found| match &admin.pods {
+        None => not_found,
         Some(pods) => known
             .map(|view| format!("{} is on this node, and is not being deleted", label(&view.pod)))
             .or_else(|| begun_before(pods, &name))
-            .unwrap_or_else(|| no_pod(&name, nothing)),
+            .unwrap_or_else(|| pod_not_found(&name, not_found)),
     });
     match combined(pod, collector) {
         Ok(why) => json_answer(&why),
-        Err(nothing) => error(StatusCode::NOT_FOUND, &nothing),
+        Err(not_found) => error(StatusCode::NOT_FOUND, &not_found),
     }
 }
 
 /// The explanation of a terminating or mirror pod, else the pod in the API, if it exists.
-type Found = (Option<(Explanation, Stage)>, Option<Arc<PodView>>);
+type PodAnswer = (Option<(Explanation, Stage)>, Option<Arc<PodView>>);
 
-async fn of_this_node(pods: &PodsAdmin, name: &ObjectName) -> Result<Found, String> {
+async fn find_pod(pods: &PodsAdmin, name: &ObjectName) -> Result<PodAnswer, String> {
     let trace: Option<Trace> = match (name, name.pod()) {
         (ObjectName::Uid(uid), _) => {
             let record = pods.in_time(pods.workers.record(uid.as_str().into())).await?;
@@ -72,10 +72,10 @@ async fn of_this_node(pods: &PodsAdmin, name: &ObjectName) -> Result<Found, Stri
     };
     if let Some(trace) = trace {
         let blocked = pods.guard.why_blocked();
-        return Ok((Some((of_pod(&trace, blocked.as_deref()), trace.stage)), None));
+        return Ok((Some((explain_pod(&trace, blocked.as_deref()), trace.stage)), None));
     }
     let known = pods.in_time(pods.workers.active_pod(name.clone())).await?;
-    Ok(match known.as_deref().and_then(of_mirror) {
+    Ok(match known.as_deref().and_then(explain_mirror_pod) {
         Some(why) => (Some((why, Stage::Terminating)), None),
         None => (None, known),
     })
@@ -98,16 +98,16 @@ fn begun_before(pods: &PodsAdmin, name: &ObjectName) -> Option<String> {
     ))
 }
 
-/// The error for an unknown object that may be a pod of this node. `nothing`: the collector's error.
-fn no_pod(name: &ObjectName, nothing: String) -> String {
+/// The error for an unknown object that may be a pod of this node. `not_found`: the collector's error.
+fn pod_not_found(name: &ObjectName, not_found: String) -> String {
     match name {
-        ObjectName::Uid(_) => format!("no teardown of a pod with this UID is known here; {nothing}"),
+        ObjectName::Uid(_) => format!("no teardown of a pod with this UID is known here; {not_found}"),
         _ => match name.pod() {
             Some((namespace, pod)) => format!(
-                "no teardown of a pod {namespace}/{pod} is known here, since the agent's start and among the last 256; {nothing}"
+                "no teardown of a pod {namespace}/{pod} is known here, since the agent's start and among the last 256; {not_found}"
             ),
-            None if name.is_of_pods() => format!("{nothing}; a pod of this node is named NAMESPACE/NAME"),
-            None => nothing,
+            None if name.is_of_pods() => format!("{not_found}; a pod of this node is named NAMESPACE/NAME"),
+            None => not_found,
         },
     }
 }

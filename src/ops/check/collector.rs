@@ -115,16 +115,21 @@ async fn denied(client: &MetadataClient, rights: Vec<Right>) -> Result<Vec<Right
 /// The row for a failed request.
 pub(super) fn failed_query(what: &str, error: &ApiError) -> Row {
     let (verdict, remedy) = match error {
-        ApiError::Unproven { code: Some(403), .. } | ApiError::Refused { code: 403, .. } => (Verdict::Failed, REMEDY),
-        ApiError::Unproven { code: Some(401), .. } | ApiError::Refused { code: 401, .. } => (
+        ApiError::UnverifiedServer { code: Some(403), .. } | ApiError::Refused { code: 403, .. } => {
+            (Verdict::Failed, REMEDY)
+        }
+        ApiError::UnverifiedServer { code: Some(401), .. } | ApiError::Refused { code: 401, .. } => (
             Verdict::Failed,
             "renew what --gc-kubeconfig holds: the server does not know these credentials",
         ),
-        ApiError::Unreachable { cause, .. } if cause.contains("invalid peer certificate") => (
+        ApiError::Unreachable {
+            is_certificate_invalid: true,
+            ..
+        } => (
             Verdict::Configuration,
             "check certificate-authority-data and the server's name in --gc-kubeconfig, and this machine's clock",
         ),
-        ApiError::Unreachable { .. } | ApiError::Unproven { .. } | ApiError::Timeout { .. } => (
+        ApiError::Unreachable { .. } | ApiError::UnverifiedServer { .. } | ApiError::Timeout { .. } => (
             Verdict::Unreachable,
             "check the server in --gc-kubeconfig, and the network to it",
         ),

@@ -2,6 +2,10 @@
 
 use std::{fmt::Display, iter, net::IpAddr, path::Path};
 
+use nix::{
+    errno::Errno,
+    unistd::{AccessFlags, access},
+};
 use tokio::time::timeout;
 
 use super::{
@@ -113,7 +117,7 @@ pub(super) async fn runtime(cri: &Cri, settings: &PodSettings) -> Vec<Row> {
             let seen = format!("{endpoint}: {error}");
             rows.push(if error.is_not_a_runtime() {
                 Row::from_problem("runtime", &problems::not_a_runtime(endpoint, &error))
-            } else if seen.contains("Permission denied") {
+            } else if access(endpoint.path(), AccessFlags::W_OK) == Err(Errno::EACCES) {
                 Row::new(
                     "runtime",
                     Verdict::Unreachable,
@@ -189,13 +193,13 @@ fn other_agents(lock: Result<(), LockError>) -> Row {
 
 pub(super) fn other_processes(settings: &PodSettings, node_name: &str, lock: Result<(), LockError>) -> Vec<Row> {
     let mut rows = vec![other_agents(lock)];
-    let (kubelet, started) = match kubelet_process::find(Path::new(PROC), &settings.ours()) {
+    let (kubelet, started) = match kubelet_process::find(Path::new(PROC), &settings.local_kubelet()) {
         Ok(found) => {
             let kubelet = found.into_iter().next();
             let started = kubelet
                 .as_ref()
                 .map(|kubelet| start::read(Path::new(PROC), kubelet.pid));
-            (kubelet, started.unwrap_or_else(|| settings.started.clone()))
+            (kubelet, started.unwrap_or_else(|| settings.kubelet_start.clone()))
         }
         Err(error) => {
             let remedy = "run the check as root, with /proc of the host";

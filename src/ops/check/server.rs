@@ -110,13 +110,16 @@ impl Server<'_> {
     fn refused(&self, what: &str, error: &ApiError) -> Row {
         let seen = format!("{}: {error}", self.url);
         match error {
-            ApiError::Unreachable { cause, .. } if cause.contains("invalid peer certificate") => Row::new(
+            ApiError::Unreachable {
+                is_certificate_invalid: true,
+                ..
+            } => Row::new(
                 what,
                 Verdict::Configuration,
                 seen,
                 "check certificate-authority-data and the server's name in --kubeconfig, and this machine's clock",
             ),
-            ApiError::Unreachable { .. } | ApiError::Unproven { .. } | ApiError::Timeout { .. } => Row::new(
+            ApiError::Unreachable { .. } | ApiError::UnverifiedServer { .. } | ApiError::Timeout { .. } => Row::new(
                 what,
                 Verdict::Unreachable,
                 seen,
@@ -181,9 +184,9 @@ fn identity(node: &Node, machine: &Identity, recorded: Option<&str>) -> Row {
     Row::ok(WHAT, format!("is this machine, UID {uid}"))
 }
 
-/// Checks when credentials expire; `None` if they do not tell.
+/// Checks when credentials expire; `None` if they do not show it.
 pub(super) fn credentials(what: &str, flag: &str, renew: &str, config: &kube::Config, now: Timestamp) -> Option<Row> {
-    match Expiry::of(config) {
+    match Expiry::of_config(config) {
         Ok(expiry) => expiry.map(|expiry| expiry_row(what, renew, expiry, now)),
         Err(error) => Some(Row::new(
             what,
@@ -195,13 +198,16 @@ pub(super) fn credentials(what: &str, flag: &str, renew: &str, config: &kube::Co
 }
 
 fn expiry_row(what: &str, renew: &str, expiry: Expiry, now: Timestamp) -> Row {
-    let Expiry { of, end } = expiry;
+    let Expiry {
+        credential_kind,
+        expires_at: end,
+    } = expiry;
     if end <= now {
         Row::new(what, Verdict::Configuration, format!("expired at {end}"), renew)
     } else if expires_soon(end, now) {
         Row::new(what, Verdict::Warning, format!("expire at {end}"), renew)
     } else {
-        Row::ok(what, format!("{of}, good until {end}"))
+        Row::ok(what, format!("{credential_kind}, good until {end}"))
     }
 }
 
@@ -232,12 +238,13 @@ pub(super) mod tests {
             retry_after: None,
             about: None,
         };
-        let unreachable = |cause: &str| ApiError::Unreachable {
+        let unreachable = |is_certificate_invalid| ApiError::Unreachable {
             verb: "GET",
             path: path(),
-            cause: cause.to_owned(),
+            cause: "no".to_owned(),
+            is_certificate_invalid,
         };
-        let unproven = |code| ApiError::Unproven {
+        let unverified = |code| ApiError::UnverifiedServer {
             verb: "GET",
             path: path(),
             cause: "no".to_owned(),
@@ -259,13 +266,9 @@ pub(super) mod tests {
             (refused(403), Verdict::Failed, USE),
             (refused(404), Verdict::Failed, "run the check again"),
             (refused(500), Verdict::Failed, "run the check again"),
-            (
-                unreachable("invalid peer certificate: Expired"),
-                Verdict::Configuration,
-                "certificate-authority-data",
-            ),
-            (unreachable("connection refused"), Verdict::Unreachable, "the network"),
-            (unproven(None), Verdict::Unreachable, "the network"),
+            (unreachable(true), Verdict::Configuration, "certificate-authority-data"),
+            (unreachable(false), Verdict::Unreachable, "the network"),
+            (unverified(None), Verdict::Unreachable, "the network"),
             (timeout, Verdict::Unreachable, "the network"),
             (unreadable, Verdict::Failed, "run the check again"),
         ]
@@ -302,8 +305,8 @@ pub(super) mod tests {
     #[test]
     fn expiring_credentials_have_a_remedy() {
         let end = |text: &str| Expiry {
-            of: "a certificate",
-            end: text.parse().unwrap(),
+            credential_kind: "a certificate",
+            expires_at: text.parse().unwrap(),
         };
         let now = "2026-01-02T00:00:00Z".parse().unwrap();
         for (end, verdict) in [

@@ -37,7 +37,7 @@ pub struct CollectorMetrics {
 // === impl CollectorMetrics ===
 
 impl CollectorMetrics {
-    pub(super) fn of(admin: &CollectorAdmin) -> Self {
+    pub(super) fn collect(admin: &CollectorAdmin) -> Self {
         let view = admin.election.view();
         let (earlier, snapshot) = {
             // Under one lock, because a term adds its counts to the totals when it ends.
@@ -48,7 +48,7 @@ impl CollectorMetrics {
             is_active: view.stands_by.is_none() && !view.dry_run,
             dry_run: view.dry_run,
             holds_lease: view.holds_lease,
-            credentials_end: admin.client.credentials_end(),
+            credentials_end: admin.client.credentials_expiry(),
             events_dropped: admin.counters.counts().events_dropped,
             earlier,
             snapshot,
@@ -79,7 +79,7 @@ impl CollectorMetrics {
         page.counter(
             "gc_turns",
             "Turns that this agent's collector began.",
-            self.earlier.turns,
+            self.earlier.active_periods,
         )?;
         page.counter(
             "gc_forgets",
@@ -181,12 +181,12 @@ fn graph(page: &mut Page<'_>, snapshot: &MetricsSnapshot) -> fmt::Result {
         "Objects without owners and dependents.",
         snapshot.isolated,
     )?;
-    let of = |value: fn(&KindMetrics) -> u64| snapshot.kinds.iter().map(move |kind| (labels(kind), value(kind)));
-    page.gauges("gc_kind_objects", "Objects of a kind.", of(|kind| kind.objects))?;
+    let values = |value: fn(&KindMetrics) -> u64| snapshot.kinds.iter().map(move |kind| (labels(kind), value(kind)));
+    page.gauges("gc_kind_objects", "Objects of a kind.", values(|kind| kind.objects))?;
     page.gauges(
         "gc_kind_synced",
         "1 while a kind is listed in full and its watch does not fail.",
-        of(|kind| u64::from(kind.synced)),
+        values(|kind| u64::from(kind.synced)),
     )?;
     let silent = snapshot
         .kinds

@@ -101,7 +101,7 @@ pub(super) fn full() -> Scrape {
             credentials_end: Timestamp::from_second(1_767_225_600).ok(),
             earlier: Totals {
                 counts,
-                turns: 2,
+                active_periods: 2,
                 ..Totals::default()
             },
             snapshot: Some(snapshot),
