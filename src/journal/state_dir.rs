@@ -4,7 +4,6 @@ use std::{
     fs::{self, DirBuilder},
     os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
-    slice,
     sync::atomic::{AtomicBool, Ordering},
 };
 
@@ -17,7 +16,7 @@ use super::{
     header::Unusable,
     node_file::{self, NodeFile},
     quarantine,
-    row::{HEADER, NODE_UID, PAUSE, Row, WATCH},
+    row::{HEADER, NODE_UID, PAUSE, Row, UNSTAGED, WATCH},
     state::State,
     writer::Store,
 };
@@ -183,8 +182,10 @@ impl StateDir {
         match found {
             Found::Journal(..) if self.ours.load(Ordering::Relaxed) => match file::open(&self.path()) {
                 Ok(database) => {
-                    let header = rows.iter().find(|row| matches!(row, Row::Node(HEADER, _)));
-                    return file::commit(&database, false, header.map_or(&[], slice::from_ref)).map(|()| database);
+                    // What this boot changes.
+                    let of_boot = rows.iter().filter(|row| matches!(row, Row::Node(HEADER | UNSTAGED, _)));
+                    let of_boot: Vec<_> = of_boot.cloned().collect();
+                    return file::commit(&database, false, &of_boot).map(|()| database);
                 }
                 // It was undamaged before, in a copy in memory.
                 Err(error) if error.kind == Kind::Damaged => self.replace(Some(&error.into()), rows)?,

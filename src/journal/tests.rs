@@ -162,8 +162,11 @@ async fn unstaged_file_systems_are_known_after_a_restart_until_the_node_reboots(
         boot_id: Some("boot-2".to_owned()),
         ..machine("m1")
     };
+    for _ in 0..2 {
+        let journal = opened(dir.path(), &rebooted).await;
+        assert_eq!(journal.unstaged(staging), []);
+    }
     let journal = opened(dir.path(), &rebooted).await;
-    assert_eq!(journal.unstaged(staging), []);
     journal.set_unstaged(staging, file_systems.clone());
     journal.durable().await.unwrap();
     drop(journal);
