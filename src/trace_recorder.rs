@@ -127,9 +127,7 @@ impl TraceRecorder {
 
     /// Sets the grace period, and its deadline once it has begun.
     pub fn set_grace(&self, grace: Duration, deadline: Option<Instant>) {
-        let mut state = self.lock();
-        state.grace = grace;
-        state.deadline = deadline;
+        self.update(|state| (state.grace, state.deadline) = (grace, deadline));
     }
 
     /// Begins the next attempt.
@@ -145,8 +143,7 @@ impl TraceRecorder {
 
     /// Sets what blocks the pod; empty if nothing does.
     pub fn set_blocked(&self, blocked: Vec<Blocked>) {
-        self.lock().blocked = blocked;
-        self.notify_change();
+        self.update(|state| state.blocked = blocked);
     }
 
     /// Whether anything blocks the pod.
@@ -156,21 +153,22 @@ impl TraceRecorder {
 
     /// Sets the mismatch that a user has to approve, with its message.
     pub fn set_mismatch(&self, mismatch: Option<(Mismatch, String)>) {
-        let mut state = self.lock();
-        let before = state.mismatch.take();
-        state.mismatch = mismatch.map(|(mismatch, why)| {
-            let same = before.filter(|before| before.mismatch.kind == mismatch.kind);
-            UnapprovedMismatch {
-                since: same.map_or_else(Timestamp::now, |before| before.since),
-                mismatch,
-                why,
-            }
+        self.update(|state| {
+            let before = state.mismatch.take();
+            state.mismatch = mismatch.map(|(mismatch, why)| {
+                let same = before.filter(|before| before.mismatch.kind == mismatch.kind);
+                UnapprovedMismatch {
+                    since: same.map_or_else(Timestamp::now, |before| before.since),
+                    mismatch,
+                    why,
+                }
+            });
         });
     }
 
     /// Sets the finalizers that keep its object, from the answer to the final delete; empty when it is deleted.
     pub fn set_finalizers(&self, finalizers: Vec<String>) {
-        self.lock().finalizers = finalizers;
+        self.update(|state| state.finalizers = finalizers);
     }
 
     /// Whether finalizers are known to keep its object.
@@ -180,23 +178,24 @@ impl TraceRecorder {
 
     /// Records why the stop request was cancelled.
     pub fn set_cancelled(&self, why: String) {
-        self.lock().cancelled = Some(why);
+        self.update(|state| state.cancelled = Some(why));
     }
 
     /// Sets the report of containers that the runtime still shows as running.
-    pub fn set_runtime_state(&self, state: Option<String>) {
-        self.lock().runtime_state = state;
+    pub fn set_runtime_state(&self, runtime_state: Option<String>) {
+        self.update(|state| state.runtime_state = runtime_state);
     }
 
     /// Records a failed stop of the sandbox. Only the first error is kept: some runtimes report a network failure once and then succeed.
     pub fn set_sandbox_error(&self, why: String) {
-        self.lock().sandbox_error.get_or_insert(why);
+        self.update(|state| {
+            state.sandbox_error.get_or_insert(why);
+        });
     }
 
     /// Removes a resolved failure.
     pub fn clear_failure(&self, failure: &Blocked) {
-        self.lock().blocked.retain(|other| other != failure);
-        self.notify_change();
+        self.update(|state| state.blocked.retain(|other| other != failure));
     }
 
     /// Whether this is the first attempt, in this and earlier runs of the agent.
@@ -206,12 +205,11 @@ impl TraceRecorder {
 
     /// Adds a failure during an attempt.
     pub fn add_failure(&self, failure: Blocked) {
-        let mut state = self.lock();
-        if !state.blocked.contains(&failure) {
-            state.blocked.push(failure);
-        }
-        drop(state);
-        self.notify_change();
+        self.update(|state| {
+            if !state.blocked.contains(&failure) {
+                state.blocked.push(failure);
+            }
+        });
     }
 
     /// Notifies of each change of [`Self::trace`], except of durations.
@@ -281,9 +279,8 @@ impl TraceRecorder {
     /// Begins a span.
     pub fn span(&self, step: Step, what: &str) -> OpenSpan<'_> {
         let start_ms = self.ms(Instant::now());
-        let mut state = self.lock();
-        let index = (state.spans.len() < MAX_SPANS).then_some(state.spans.len());
-        if index.is_some() {
+        let index = self.update(|state| {
+            let index = (state.spans.len() < MAX_SPANS).then_some(state.spans.len())?;
             state.spans.push(Span {
                 step,
                 what: what.to_owned(),
@@ -291,9 +288,8 @@ impl TraceRecorder {
                 end_ms: None,
                 failure: None,
             });
-        }
-        drop(state);
-        self.notify_change();
+            Some(index)
+        });
         OpenSpan { record: self, index }
     }
 
@@ -338,9 +334,11 @@ impl TraceRecorder {
         }
     }
 
-    /// Notifies subscribers of a change.
-    fn notify_change(&self) {
+    /// Changes the state, and notifies subscribers.
+    fn update<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let changed = change(&mut self.lock());
         self.progress.send_modify(|_| ());
+        changed
     }
 
     fn ms(&self, at: Instant) -> u64 {
@@ -398,10 +396,7 @@ impl OpenSpan<'_> {
 
     fn change(&self, change: impl FnOnce(&mut Span)) {
         let Some(index) = self.index else { return };
-        if let Some(span) = self.record.lock().spans.get_mut(index) {
-            change(span);
-        }
-        self.record.notify_change();
+        self.record.update(|state| state.spans.get_mut(index).map(change));
     }
 }
 
@@ -443,6 +438,29 @@ mod tests {
         assert_eq!(times, [(Step::Term, 0, Some(2000)), (Step::Kill, 2000, Some(3000))]);
         assert_eq!(trace.spans[1].failure.as_deref(), Some("hangs"));
         assert_eq!((trace.grace_seconds, trace.grace_left_ms), (30, 27_000));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_change_of_the_trace_notifies_subscribers() {
+        let changes: [(&str, fn(&TraceRecorder)); 11] = [
+            ("grace", |record| record.set_grace(Duration::from_secs(5), None)),
+            ("attempt", TraceRecorder::begin_attempt),
+            ("blocked", |record| record.set_blocked(Vec::new())),
+            ("mismatch", |record| record.set_mismatch(None)),
+            ("finalizers", |record| record.set_finalizers(vec!["test/keep".into()])),
+            ("cancelled", |record| record.set_cancelled("a kubelet came".into())),
+            ("runtime state", |record| record.set_runtime_state(Some("wrong".into()))),
+            ("sandbox error", |record| record.set_sandbox_error("no CNI".into())),
+            ("stage", |record| record.set_stage(Stage::Finished)),
+            ("kept", TraceRecorder::set_kept),
+            ("span", |record| drop(record.span(Step::Term, "main"))),
+        ];
+        for (name, change) in changes {
+            let record = record();
+            let progress = record.subscribe();
+            change(&record);
+            assert!(progress.has_changed().unwrap(), "{name}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

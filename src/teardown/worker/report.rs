@@ -47,11 +47,11 @@ impl Worker {
             retry_at,
             ..Blocked::from(failure)
         };
-        self.recorder.set_blocked(failures.iter().map(blocked).collect());
         let mismatch = failures
             .iter()
             .find_map(|failure| Some((failure.mismatch.clone()?, failure.to_string())));
         self.recorder.set_mismatch(mismatch);
+        self.recorder.set_blocked(failures.iter().map(blocked).collect());
     }
 
     /// Nothing blocks the pod.
