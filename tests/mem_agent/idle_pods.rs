@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use testbed::{
     apiserver::faults::{Action, Fault},
     rest::Patch,
-    scripted_cri::{ExecSync, StopContainer, expect},
+    scripted_cri::{ExecSync, Fault as CriFault, Read, StopContainer, expect},
 };
 use tokio::time::{Instant, sleep};
 
@@ -15,7 +15,8 @@ use crate::{
     devices::{DRIVER, Prepared, checkpoint},
     node::{Node, secs, wait_until},
     pods::{plain, pod, uid},
-    stop_requests::granted,
+    server::inject_fault,
+    stop_requests::{granted, refused},
 };
 
 /// A pod that the kubelet has rejected: it never had anything on the node.
@@ -188,6 +189,50 @@ async fn request_for_an_idle_terminal_pod_changes_nothing() {
     assert_eq!(granted(&node, "web/kill", &StopRequest::default()).await, 0);
     assert_eq!(node.status().await.counters.begun, 0);
     assert!(node.cri.effects().is_empty());
+}
+
+/// The same pod in another namespace.
+fn in_namespace(namespace: &str, mut object: Value) -> Value {
+    object["metadata"]["namespace"] = namespace.into();
+    object["metadata"]["uid"] = format!("uid-web-{namespace}").into();
+    object
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_for_a_pod_in_check_begins_no_pod_of_this_name_in_another_namespace() {
+    let mut node = Node::new().await;
+    node.simple_pod("lives");
+    node.start().await;
+    node.cri.fault(Read::ListPodSandbox, CriFault::Late(secs(8)));
+    node.insert(in_namespace("other", evicted("web")));
+    node.insert(evicted("web"));
+    wait_until("all are seen", async || node.status().await.watch.pods == 3).await;
+    granted(&node, "web/kill", &StopRequest::default()).await;
+    assert_eq!(node.status().await.counters.begun, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_for_a_queued_pod_starts_no_worker_beyond_the_limit() {
+    let mut node = Node::new().await;
+    let deleted = |mut object: Value| {
+        object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+        object["metadata"]["deletionGracePeriodSeconds"] = 0.into();
+        object["metadata"]["finalizers"] = json!(["batch.kubernetes.io/job-tracking"]);
+        object
+    };
+    for number in 0..40 {
+        node.insert(in_namespace(&format!("ns-{number}"), deleted(evicted("web"))));
+    }
+    inject_fault(&node, Fault::delay(secs(600)).verb("delete").resource("pods"));
+    node.start().await;
+    let terminating = async || node.status().await.pods.terminating.len();
+    wait_until("the workers begin", async || terminating().await == 16).await;
+    node.insert(deleted(evicted("web")));
+    sleep(secs(1)).await;
+    let why = refused(&node, "web/kill", &StopRequest::default()).await;
+    assert!(why.contains("ask again"), "{why}");
+    sleep(secs(1)).await;
+    assert_eq!(terminating().await, 16);
 }
 
 #[tokio::test(start_paused = true)]

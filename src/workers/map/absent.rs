@@ -52,13 +52,15 @@ impl Absent {
         self.queued.remove(uid).is_some() || was_idle
     }
 
-    /// Removes all pods of this name that wait for a check or a worker.
-    pub fn take_named(&mut self, name: &str) -> Vec<Arc<PodView>> {
-        let is_named = |_: &PodUid, view: &mut Arc<PodView>| *view.pod.name == *name;
-        let unchecked = self.unchecked.extract_if(.., is_named);
-        let in_check = self.in_check.extract_if(.., is_named);
-        let queued = self.queued.extract_if(.., is_named);
-        unchecked.chain(in_check).chain(queued).map(|(_, view)| view).collect()
+    /// Pods that wait for a check or a worker.
+    pub fn waiting(&self) -> impl Iterator<Item = &Arc<PodView>> {
+        let unchecked = self.unchecked.values();
+        unchecked.chain(self.in_check.values()).chain(self.queued.values())
+    }
+
+    /// Removes the pod if it waits for a check.
+    pub fn take_unchecked(&mut self, uid: &PodUid) -> Option<Arc<PodView>> {
+        self.unchecked.remove(uid).or_else(|| self.in_check.remove(uid))
     }
 
     /// Whether only a finalizer of another controller keeps the pod's object.

@@ -51,20 +51,45 @@ impl PodWorkers {
         self.begin(view, false, cause, None);
     }
 
-    /// Starts workers for queued pods. A blocked worker does not count.
+    /// Starts workers for queued pods.
     pub(super) fn begin_queued(&mut self) {
-        let is_active = |uid: &&PodUid| {
-            let status = self.pods.get(*uid);
-            status.is_some_and(|status| !status.record.is_blocked())
-        };
-        let busy = self.absent.at_work.iter().filter(is_active).count();
-        for _ in busy..MAX_WORKERS {
+        for _ in 0..self.free_workers() {
             let Some((uid, view)) = self.absent.queued.pop_first() else {
                 return;
             };
             self.absent.at_work.insert(uid);
             self.begin_checked(view);
         }
+    }
+
+    /// Begins the termination of a pod that waits for a check or a worker, because a user has requested it.
+    ///
+    /// # Errors
+    /// Why it has to wait: it has nothing on the node, and the maximum number of workers is busy.
+    pub(super) fn begin_waiting(&mut self, uid: &PodUid) -> Result<(), String> {
+        if let Some(view) = self.absent.take_unchecked(uid) {
+            self.begin_checked(view);
+        } else if self.absent.queued.contains_key(uid) {
+            if self.free_workers() == 0 {
+                return Err(
+                    "it has nothing on this node, and other such pods are finished first; ask again".to_owned(),
+                );
+            }
+            if let Some(view) = self.absent.queued.remove(uid) {
+                self.absent.at_work.insert(uid.clone());
+                self.begin_checked(view);
+            }
+        }
+        Ok(())
+    }
+
+    /// How many workers may start for queued pods. A blocked worker does not count.
+    fn free_workers(&self) -> usize {
+        let is_busy = |uid: &&PodUid| {
+            let status = self.pods.get(*uid);
+            status.is_some_and(|status| !status.record.is_blocked())
+        };
+        MAX_WORKERS.saturating_sub(self.absent.at_work.iter().filter(is_busy).count())
     }
 
     /// A worker has finished a pod. If it had nothing on the node, only its name is kept while finalizers keep its object.

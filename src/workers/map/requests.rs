@@ -59,22 +59,21 @@ impl PodWorkers {
         if let Some(why) = self.guard.why_no_new_work() {
             return Err(kill.held(why, self.guard.is_blocked_by_kubelet()));
         }
-        for view in self.absent.take_named(&kill.name) {
-            self.begin_checked(view);
-        }
         let terminating = self.pods.values().map(|status| status.update.borrow());
         let terminating = terminating
             .filter(|update| !update.removed)
             .map(|update| Arc::clone(&update.view));
         let idle = self.absent.done().filter(|pod| *pod.name == *kill.name);
         let idle = idle.map(|pod| Arc::new(PodView::identity_only(pod.clone())));
-        let known: Vec<_> = terminating.chain(self.active.values().cloned()).chain(idle).collect();
+        let waiting = self.absent.waiting().chain(self.active.values()).cloned();
+        let known: Vec<_> = terminating.chain(waiting).chain(idle).collect();
         let meant = kill.resolve(known.iter().map(|view| &**view))?;
         let uid = meant.pod.uid.clone();
         if self.context.journal.is_cancelled(&uid) {
             let why = "an earlier request is being cancelled, because a kubelet came; ask again";
             return Err(kill.held(why.to_owned(), false));
         }
+        self.begin_waiting(&uid).map_err(|why| kill.held(why, false))?;
         let is_stopped = |status: &PodSyncStatus| status.record.stage() != Stage::Terminating;
         let ended_already = self.absent.is_done(&uid) || self.pods.get(&uid).is_some_and(is_stopped);
         if !ended_already {
