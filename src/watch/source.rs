@@ -438,18 +438,23 @@ impl PodSource {
     }
 
     fn lost(&self, error: &ApiError, pause: Duration) {
-        let retry_in = rounded(pause);
-        match error {
-            // The guard has logged it.
-            ApiError::Blocked { .. } => tracing::debug!(%error, ?retry_in, "List blocked by a node identity mismatch"),
-            error => tracing::warn!(%error, ?retry_in, "List or watch failed; will retry"),
-        }
+        let is_logged = self.guard.has_identity_mismatch() || self.guard.absence_hold().is_some();
+        log_lost(error, rounded(pause), is_logged);
         self.report.send_modify(|report| {
             if report.state == SourceState::Watching {
                 report.state = SourceState::Lost;
             }
             report.error = Some(error.to_string());
         });
+    }
+}
+
+/// `is_logged`: the guard has logged why it blocks.
+fn log_lost(error: &ApiError, retry_in: Duration, is_logged: bool) {
+    match error {
+        ApiError::Blocked { .. } if is_logged => tracing::debug!(%error, ?retry_in, "List is blocked; will retry"),
+        ApiError::Blocked { .. } => tracing::warn!(%error, ?retry_in, "List is blocked; will retry"),
+        error => tracing::warn!(%error, ?retry_in, "List or watch failed; will retry"),
     }
 }
 
@@ -510,9 +515,37 @@ fn resource_version(item: &RawValue) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        fs::{self, File},
+        sync::Mutex,
+    };
+
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn blocked_list_is_logged_with_its_reason_unless_the_guard_has_logged_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let subscriber = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_writer(Mutex::new(File::create(&path).unwrap()))
+            .finish();
+        let error = ApiError::Blocked {
+            verb: "LIST",
+            path: "/api/v1/pods".to_owned(),
+            cause: "the list has no resourceVersion".to_owned(),
+        };
+        tracing::subscriber::with_default(subscriber, || {
+            log_lost(&error, Duration::from_secs(1), true);
+            assert_eq!(fs::read_to_string(&path).unwrap(), "");
+            log_lost(&error, Duration::from_secs(1), false);
+        });
+        let log = fs::read_to_string(&path).unwrap();
+        assert!(log.contains("WARN") && log.contains("no resourceVersion"), "{log:?}");
+        assert!(!log.contains("identity"), "{log}");
+    }
 
     #[test]
     fn pod_of_another_node_is_rejected() {
