@@ -3,7 +3,10 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use tokio::{sync::watch, time::Instant};
@@ -29,8 +32,8 @@ pub(super) struct Unused {
     report: watch::Sender<LeftoverReport>,
     volumes: Volumes,
     task: Option<AbortOnDropHandle<Volumes>>,
-    /// The result of the task is void.
-    is_stale: bool,
+    /// Set when the result of the task does not count any more.
+    is_stale: Arc<AtomicBool>,
 }
 
 /// Unused volumes by name. Pure.
@@ -61,7 +64,7 @@ impl Unused {
             report,
             volumes: Volumes::default(),
             task: None,
-            is_stale: false,
+            is_stale: Arc::default(),
         }
     }
 
@@ -73,18 +76,18 @@ impl Unused {
                 return;
             }
             Some(task) => match task.await {
-                Ok(_) if self.is_stale => {}
+                Ok(_) if self.is_stale.load(Ordering::SeqCst) => {}
                 Ok(volumes) => self.volumes = volumes,
                 Err(error) => tracing::error!(%error, "Task for unused volumes panicked"),
             },
             None => {}
         }
-        self.is_stale = false;
+        self.is_stale = Arc::default();
         let volumes = std::mem::take(&mut self.volumes);
         let round = round(
             Arc::clone(&self.storage),
             Arc::clone(&self.counters),
-            self.report.clone(),
+            (self.report.clone(), Arc::clone(&self.is_stale)),
             volumes,
             under_way,
         );
@@ -94,25 +97,25 @@ impl Unused {
     /// Drops all observations. A call in progress completes, or is stopped by the guard.
     pub fn forget(&mut self) {
         self.drop_all();
-        set_report(&self.report, Vec::new());
+        set_report(&self.report, Vec::new(), &AtomicBool::new(false));
     }
 
     /// Drops all observations and reports why.
     pub fn hold(&mut self, why: String) {
         self.drop_all();
-        set_report(&self.report, vec![why]);
+        set_report(&self.report, vec![why], &AtomicBool::new(false));
     }
 
     fn drop_all(&mut self) {
         self.volumes = Volumes::default();
-        self.is_stale = true;
+        self.is_stale.store(true, Ordering::SeqCst);
     }
 }
 
 async fn round(
     storage: Arc<Storage>,
     counters: Arc<Counters>,
-    report: watch::Sender<LeftoverReport>,
+    (report, is_stale): (watch::Sender<LeftoverReport>, Arc<AtomicBool>),
     mut volumes: Volumes,
     under_way: UnderWay,
 ) -> Volumes {
@@ -130,13 +133,17 @@ async fn round(
         .into_iter()
         .map(|(volume, faults)| (volume, faults.iter().map(ToString::to_string).collect()));
     volumes.after(failed.collect(), Instant::now());
-    set_report(&report, volumes.why());
+    set_report(&report, volumes.why(), &is_stale);
     volumes
 }
 
-/// Reports the failures, and logs new ones.
-fn set_report(report: &watch::Sender<LeftoverReport>, now: Vec<String>) {
+/// Reports the failures, and logs new ones, unless they do not count any more.
+fn set_report(report: &watch::Sender<LeftoverReport>, now: Vec<String>, is_stale: &AtomicBool) {
     report.send_if_modified(|report| {
+        // Under the lock of the report: a later one is never overwritten.
+        if is_stale.load(Ordering::SeqCst) {
+            return false;
+        }
         let known: BTreeSet<_> = report.volumes.iter().collect();
         for why in now.iter().filter(|why| !known.contains(why)) {
             tracing::warn!(why, "Unused volume cannot be unstaged; will retry");

@@ -21,7 +21,7 @@ use crate::{
     stop_requests::refused,
 };
 
-async fn send(node: &Node, path: &str) -> Pause {
+pub async fn send(node: &Node, path: &str) -> Pause {
     client::post(&node.flags.socket.socket, path, &()).await.unwrap()
 }
 

@@ -2,10 +2,14 @@
 
 use std::fs;
 
+use pod_teardown::ops::admin::pause::PAUSE;
 use serde_json::json;
-use testbed::drivers::{
-    Behavior, CsiCall, CsiDriver,
-    csi_volumes::{Pv, staging},
+use testbed::{
+    drivers::{
+        Behavior, CsiCall, CsiDriver,
+        csi_volumes::{Pv, staging},
+    },
+    scripted_cri::{Fault, Read},
 };
 use tokio::time::{Instant, sleep};
 use tonic::Code;
@@ -15,6 +19,7 @@ use crate::{
     in_use::{DRIVER, csi_driver},
     log::Log,
     node::{Node, secs, wait_until},
+    pause::send,
 };
 
 /// A driver with staged volumes that no pod has.
@@ -86,6 +91,26 @@ async fn volume_that_cannot_be_unstaged_is_retried_with_backoff_and_logged_once(
             .join("1")
             .exists()
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn failure_of_a_call_from_before_a_pause_is_not_reported() {
+    let node = node_after_termination_of(&[]).await;
+    let driver = staged(&node, DRIVER, &["1"]);
+    driver.behave(Behavior::Hangs);
+    // The timeout of the call is not the time of a pass.
+    node.cri.fault(Read::ListPodSandbox, Fault::Late(secs(7)));
+    wait_until("the driver is called", async || !driver.called().is_empty()).await;
+    node.cri.heal();
+    send(&node, PAUSE).await;
+    sleep(secs(31)).await;
+    let before = node.status().await.counters.unused_volumes_failed;
+    for _ in 0..600 {
+        sleep(secs(1)).await;
+        let status = node.status().await;
+        assert!(status.house.volumes.is_empty(), "{:?}", status.house.volumes);
+    }
+    assert_eq!((before, node.status().await.counters.unused_volumes_failed), (0, 1));
 }
 
 #[tokio::test(start_paused = true)]
