@@ -9,7 +9,7 @@ use testbed::{
         requests::Request,
     },
     drivers::{Behavior, CsiDriver, DraDriver, DraService, csi_volumes::Pv},
-    scripted_cri::{Kind, PodBuilder, Seen, StopPodSandbox, expect},
+    scripted_cri::{Kind, PodBuilder, Seen, StopContainer, StopPodSandbox, expect},
 };
 use tokio::time::{Instant, sleep};
 use tonic::Code;
@@ -458,6 +458,31 @@ async fn network_plugin_pod_is_stopped_last_across_restarts() {
     node.start().await;
     node.wait_torn_down("cni").await;
     assert!(node.get("web").await.is_none() && is_stopped_last(&node, "cni"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn network_plugin_pod_waits_for_a_pod_that_only_the_journal_has() {
+    let mut node = Node::new().await;
+    node_service(&node, "cni");
+    node.simple_pod("web");
+    node.cri
+        .any_number_of(expect(StopContainer::of("main").in_pod(&uid("web"))).then(secs(10)));
+    node.start().await;
+    node.cri.allow_everything();
+    node.delete("web", None).await;
+    node.delete("cni", None).await;
+    node.wait_blocked(
+        "cni",
+        "blocked: terminating pods need this pod as a node service: default/web",
+    )
+    .await;
+    node.crash().await;
+    node.delete("web", Some(0)).await;
+    // Until lists have confirmed that its object is deleted, it has no worker.
+    inject_fault(&node, Fault::delay(secs(8)).verb("list").resource("pods"));
+    node.start().await;
+    node.wait_torn_down("cni").await;
+    assert!(is_stopped_last(&node, "cni"));
 }
 
 #[tokio::test(start_paused = true)]

@@ -11,7 +11,7 @@ use crate::{
         event::Reason,
         failure::{Failure, first_message},
         pod::{PodRef, PodView},
-        trace::{Blocked, BlockedReason, Step},
+        trace::{Blocked, BlockedReason, Stage, Step},
     },
     node::cri::types::RuntimePod,
     teardown::{drivers, grace, journal::PodJournalExt as _, node_service::is_node_service},
@@ -118,8 +118,17 @@ impl Worker {
         let needs = |other: &PodView| is_service && !is_node_service(other) || uses(other);
         let known = (self.context.terminating)().await;
         let with_worker = known.values().filter(|other| needs(other)).map(|other| &other.pod);
-        // After a restart the journal has some before the workers do.
-        let begun = self.context.journal.unfinished().into_iter().filter(uses);
+        // After a restart the journal has some before the workers do. It does not have their spec: one that still has containers
+        // or sandboxes counts as no node service.
+        let journal = &self.context.journal;
+        let may_run = |other: &PodView| {
+            let entry = journal
+                .pod(&other.pod.uid)
+                .filter(|_| !known.contains_key(&other.pod.uid));
+            entry.is_some_and(|entry| entry.stage == Stage::Terminating)
+        };
+        let begun = journal.unfinished().into_iter();
+        let begun = begun.filter(|other| uses(other) || is_service && may_run(other));
         let pods = named(view, with_worker.cloned().chain(begun.map(|other| other.pod)));
         if !pods.is_empty() || !confirm {
             return Ok(Some(Dependents { pods, role }));
