@@ -4,8 +4,10 @@ use std::{borrow::Cow, fmt, time::Duration};
 
 use super::{mismatch::Mismatch, step::Step};
 
-/// The gate is shut, or the pod waits for a change by a user.
+/// The gate is shut.
 pub const BLOCKED: &str = "blocked";
+/// The pod's UID is also that of a static pod.
+pub const STATIC_POD: &str = "static_pod";
 /// No answer before the timeout.
 pub const TIMEOUT: &str = "timeout";
 /// A system call that does not return.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     model::{
-        failure::{BLOCKED, Failure, write_at},
+        failure::{BLOCKED, Failure, STATIC_POD, write_at},
         mismatch::Mismatch,
         termination::Cause,
     },
@@ -138,6 +138,8 @@ pub enum BlockedReason {
     Guard,
     /// A user has paused the agent.
     Paused,
+    /// A sandbox with the UID of this pod belongs to a static pod.
+    StaticPod,
     /// Other terminating pods need this one.
     Dependents,
     /// A mismatch of evidence needs an approval.
@@ -217,6 +219,7 @@ impl From<&Failure> for Blocked {
             reason: match failure {
                 Failure { mismatch: Some(_), .. } => BlockedReason::Mismatch,
                 Failure { reason, .. } if *reason == BLOCKED => BlockedReason::Guard,
+                Failure { reason, .. } if *reason == STATIC_POD => BlockedReason::StaticPod,
                 _ => BlockedReason::Failed,
             },
             message: failure.cause.clone(),

@@ -27,7 +27,7 @@ fn activity(trace: &Trace, is_blocked: bool) -> Activity {
     for blocked in &trace.blocked {
         match blocked.reason {
             BlockedReason::Dependents if !is_blocked => return Activity::WaitingForDependents,
-            BlockedReason::Guard | BlockedReason::Paused | BlockedReason::Mismatch => {
+            BlockedReason::Guard | BlockedReason::Paused | BlockedReason::StaticPod | BlockedReason::Mismatch => {
                 return Activity::Blocked;
             }
             BlockedReason::Dependents | BlockedReason::Failed => {}

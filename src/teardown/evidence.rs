@@ -9,7 +9,7 @@ use std::{
 use super::{locate, runtime_state::Processes};
 use crate::{
     model::{
-        failure::{BLOCKED, Failure, RUNNING},
+        failure::{Failure, RUNNING, STATIC_POD},
         mismatch::{Mismatch, MismatchKind},
         pod::{PodUid, PodView},
         trace::Step,
@@ -36,7 +36,7 @@ pub fn check_agreement(
     observed: &RuntimePod,
 ) -> Result<(), Vec<Failure>> {
     agreement(context, view, removed, observed).map_err(|failures| {
-        let is_failed_read = |failure: &Failure| failure.mismatch.is_none() && failure.reason != BLOCKED;
+        let is_failed_read = |failure: &Failure| failure.mismatch.is_none() && failure.reason != STATIC_POD;
         let of_step = |failure: Failure| match is_failed_read(&failure) {
             true => Failure { step, ..failure },
             false => failure,
@@ -54,7 +54,7 @@ fn agreement(context: &Context, view: &PodView, removed: bool, observed: &Runtim
             view.pod
         );
         return Err(vec![Failure {
-            reason: BLOCKED.into(),
+            reason: STATIC_POD.into(),
             ..Failure::new(Step::Sandbox, &sandbox.id, why)
         }]);
     }

@@ -9,6 +9,7 @@ use std::{
 
 use pod_teardown::{
     explanation::Explanation,
+    model::trace::BlockedReason,
     ops::{
         admin::{stop::StopRequest, why::request_path},
         client,
@@ -462,6 +463,8 @@ async fn static_pod_with_the_uid_of_an_api_pod_is_reported_and_never_touched() {
     for name in ["deleted", "gone"] {
         node.wait_blocked(name, "Check metadata.uid in the manifests of static pods")
             .await;
+        let blocked = node.trace(name).await.unwrap().blocked;
+        assert_ne!(blocked[0].reason, BlockedReason::Guard, "it concerns only this pod");
     }
     node.crash().await;
     node.delete("gone-meanwhile", Some(0)).await;
