@@ -46,8 +46,8 @@ use error::PATIENCE;
 pub use file::FILE;
 pub use header::Unusable;
 use row::{NODE_UID, Row};
-pub use simulated_disk::Disk;
-use simulated_disk::SimulatedDisk;
+pub use simulated_disk::SimulatedDisk;
+use simulated_disk::SimulatedStore;
 pub use state::{Cost, Trouble};
 use state::{State, lock};
 use state_dir::StateDir;
@@ -79,8 +79,8 @@ impl Journal {
     }
 
     /// Opens or creates the journal on a simulated disk.
-    pub fn open_on(disk: Disk, blocking: Blocking, machine: &Identity) -> Self {
-        let store = SimulatedDisk(disk);
+    pub fn open_simulated(disk: SimulatedDisk, blocking: Blocking, machine: &Identity) -> Self {
+        let store = SimulatedStore(disk);
         let (state, database) = store.start(machine);
         Self::run(state, database, Arc::new(store), blocking)
     }

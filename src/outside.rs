@@ -3,7 +3,7 @@
 
 use crate::{
     api::Dial,
-    journal::Disk,
+    journal::SimulatedDisk,
     node::{cri::CriService, threads::Blocking, unmounts::UnmountBackend},
 };
 
@@ -15,7 +15,7 @@ pub struct Outside {
     /// The container runtime, instead of its socket.
     pub runtime: Option<CriService>,
     /// Stores the journal, instead of a file in the state directory.
-    pub disk: Option<Disk>,
+    pub disk: Option<SimulatedDisk>,
     /// Unmounts file systems.
     pub unmounts: UnmountBackend,
     /// Runs blocking calls.

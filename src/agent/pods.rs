@@ -447,7 +447,7 @@ fn lock(pods: &Path, proc: &Path) -> Result<PodsLock, Problem> {
 
 fn open_journal(state_dir: &Path, machine: &Identity, outside: &Outside) -> Result<Journal, Problem> {
     if let Some(disk) = &outside.disk {
-        return Ok(Journal::open_on(disk.clone(), outside.blocking, machine));
+        return Ok(Journal::open_simulated(disk.clone(), outside.blocking, machine));
     }
     Journal::open(state_dir, machine).map_err(|error| problems::journal(state_dir, &error, error.is_in_use()))
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     header::Header,
-    row::{HEADER, KUBELET, PAUSE, Row, TURN, UNSTAGED, WATCH},
+    row::{HEADER, KUBELET, LAST_ACTIVE, PAUSE, Row, UNSTAGED, WATCH},
 };
 use crate::{
     clock::Mark,
@@ -88,8 +88,8 @@ impl Paused {
 
 impl LastActive {
     /// The row in the journal, also for an agent that is not active.
-    pub(super) fn row(turn: Option<&Self>) -> Row {
-        Row::Node(TURN, serde_json::to_string(&turn).unwrap_or_default())
+    pub(super) fn row(last_active: Option<&Self>) -> Row {
+        Row::Node(LAST_ACTIVE, serde_json::to_string(&last_active).unwrap_or_default())
     }
 }
 

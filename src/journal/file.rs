@@ -20,7 +20,7 @@ use super::{
     entries::{LastActive, Paused, Seen, Unstaged, WatchState},
     error::{self, JournalError, Kind, failed},
     header::{Header, Unusable},
-    row::{HEADER, KUBELET, NODE_UID, PAUSE, Row, TURN, Table, UNSTAGED, WATCH},
+    row::{HEADER, KUBELET, LAST_ACTIVE, NODE_UID, PAUSE, Row, Table, UNSTAGED, WATCH},
 };
 use crate::{
     model::pod::PodUid,
@@ -40,7 +40,7 @@ const CACHE_BYTES: usize = 256 << 10;
 const MAX_BYTES: u64 = 256 << 20;
 
 /// Content of the journal's path.
-pub(super) enum Found {
+pub(super) enum JournalFile {
     /// Nothing.
     Nothing,
     /// A usable journal.
@@ -56,7 +56,7 @@ pub(super) struct Contents {
     pub node_uid: Option<String>,
     pub watch: WatchState,
     pub paused: Option<Paused>,
-    pub turn: Option<LastActive>,
+    pub last_active: Option<LastActive>,
     pub kubelet: Option<KubeletStart>,
     pub unstaged: Unstaged,
     pub pods: HashMap<PodUid, PodEntry>,
@@ -65,23 +65,19 @@ pub(super) struct Contents {
 
 /// Inspects the path without changes. The whole file is checked in a copy in memory before it is opened: to open it repairs it,
 /// and an unrepairable file must stay unchanged.
-pub(super) fn inspect(path: &Path, machine: &Identity) -> Result<Found, JournalError> {
+pub(super) fn inspect(path: &Path, machine: &Identity) -> Result<JournalFile, JournalError> {
     let file = match fs::metadata(path) {
         Ok(file) => file,
         // A dangling link: the journal may be on a disk that is not mounted yet.
         Err(error) if error.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(path).is_ok() => {
-            return Err(JournalError::new(
-                "open",
-                "it is a link that leads nowhere",
-                Kind::Setting,
-            ));
+            return Err(JournalError::new("open", "it is a dangling symlink", Kind::Setting));
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
-        Err(error) => return Err(error::io("look at")(error)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(JournalFile::Nothing),
+        Err(error) => return Err(error::io("stat")(error)),
     };
-    let damaged = |cause: &str| Ok(Found::Unusable(Unusable::Damaged(cause.to_owned())));
+    let damaged = |cause: &str| Ok(JournalFile::Unusable(Unusable::Damaged(cause.to_owned())));
     if !file.is_file() {
-        return damaged("it is no file");
+        return damaged("it is not a regular file");
     }
     match file.len() {
         0 => return damaged("it is empty"),
@@ -96,7 +92,9 @@ pub(super) fn inspect(path: &Path, machine: &Identity) -> Result<Found, JournalE
     file.and_then(|file| file.take(MAX_BYTES).read_to_end(&mut bytes))
         .map_err(error::io("read"))?;
     let contents = parse(&bytes, machine);
-    Ok(contents.map_or_else(Found::Unusable, |contents| Found::Journal(Box::new(contents))))
+    Ok(contents.map_or_else(JournalFile::Unusable, |contents| {
+        JournalFile::Journal(Box::new(contents))
+    }))
 }
 
 /// The content of these bytes, if all of them are undamaged.
@@ -134,7 +132,7 @@ pub(super) fn read(database: &impl ReadableDatabase, machine: &Identity) -> Resu
             contents.node_uid = get(NODE_UID)?;
             contents.watch = node_row(WATCH, get(WATCH)?)?;
             contents.paused = node_row(PAUSE, get(PAUSE)?)?;
-            contents.turn = node_row(TURN, get(TURN)?)?;
+            contents.last_active = node_row(LAST_ACTIVE, get(LAST_ACTIVE)?)?;
             contents.kubelet = node_row(KUBELET, get(KUBELET)?)?;
             contents.unstaged = node_row(UNSTAGED, get(UNSTAGED)?)?;
         }
@@ -181,15 +179,15 @@ pub(super) fn open(path: &Path) -> Result<Database, JournalError> {
 
 /// Creates a journal with these rows at `new`, replacing a partial one of a crash. It is renamed when it is complete: a partial
 /// journal cannot be opened.
-pub(super) fn make(new: &Path, rows: &[Row]) -> Result<(), JournalError> {
+pub(super) fn create_journal(new: &Path, rows: &[Row]) -> Result<(), JournalError> {
     match fs::remove_file(new) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error::io("make")(error)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error::io("create")(error)),
         _ => {}
     }
-    let file = create(new).map_err(error::io("make"))?;
+    let file = create(new).map_err(error::io("create"))?;
     let made = Database::builder()
         .create_file(file)
-        .map_err(failed("make"))
+        .map_err(failed("create"))
         .and_then(|database| commit(&database, true, rows));
     if made.is_err() {
         // On a full disk every byte counts.

@@ -41,7 +41,7 @@ pub enum Unusable {
     Newer(u32),
     /// Another node wrote it: the disk was cloned.
     #[error("{0}: was this disk cloned?")]
-    OtherMachine(String),
+    OtherNode(String),
     /// The disk could not be read when the agent started.
     #[error("it could not be read when the agent started")]
     Unread,
@@ -51,7 +51,7 @@ pub enum Unusable {
 
 impl Header {
     /// The header of the next write. IDs that cannot be read now keep their recorded values.
-    pub(super) fn of(machine: &Identity, before: Option<&Self>) -> Self {
+    pub(super) fn for_next_write(machine: &Identity, before: Option<&Self>) -> Self {
         let kept = |here: Option<&String>, before: Option<&String>| here.or(before).cloned();
         Self {
             schema: SCHEMA,
@@ -99,8 +99,8 @@ pub(super) fn check_same_node(
         if let (Some(recorded), Some(here)) = (recorded, here)
             && !recorded.eq_ignore_ascii_case(here)
         {
-            return Err(Unusable::OtherMachine(format!(
-                "it was written by the machine with the {what} {recorded}, and this one's is {here}"
+            return Err(Unusable::OtherNode(format!(
+                "it was written by the node with {what} {recorded}, and this node's is {here}"
             )));
         }
     }
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn different_id_shows_another_node_and_unknown_id_does_not() {
-        let written = Header::of(&machine(Some("m1"), Some("AB-12")), None);
+        let written = Header::for_next_write(&machine(Some("m1"), Some("AB-12")), None);
         for (machine_id, system_uuid, ours) in [
             (Some("m1"), Some("AB-12"), true),
             (Some("M1"), Some("ab-12"), true),
@@ -144,7 +144,7 @@ mod tests {
                     ours && header.as_ref() == Some(&written),
                     "{machine_id:?} {system_uuid:?}"
                 ),
-                Err(Unusable::OtherMachine(why)) => {
+                Err(Unusable::OtherNode(why)) => {
                     assert!(!ours, "{machine_id:?} {system_uuid:?}");
                     let here = [machine_id, system_uuid].into_iter().flatten();
                     assert!(here.into_iter().any(|id| why.contains(id)), "{why}");
@@ -156,8 +156,8 @@ mod tests {
 
     #[test]
     fn known_id_of_the_node_is_kept() {
-        let before = Header::of(&machine(Some("m1"), Some("u1")), None);
-        let now = Header::of(&machine(None, Some("u1")), Some(&before));
+        let before = Header::for_next_write(&machine(Some("m1"), Some("u1")), None);
+        let now = Header::for_next_write(&machine(None, Some("u1")), Some(&before));
         assert_eq!(now.machine_id.as_deref(), Some("m1"));
     }
 

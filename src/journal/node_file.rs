@@ -1,5 +1,5 @@
 //! A small file with the state that must survive a damaged journal: the UID of the Node, without which any Node would be
-//! accepted, the pause, and the hold of the watch.
+//! accepted, the pause, and the absence hold of the watch.
 
 use std::{
     fs,
@@ -30,8 +30,8 @@ pub(super) struct NodeFile {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<Paused>,
     /// Why absence proves nothing.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub held: Option<WatchState>,
+    #[serde(default, rename = "held", skip_serializing_if = "Option::is_none")]
+    pub absence_hold: Option<WatchState>,
     machine_id: Option<String>,
     system_uuid: Option<String>,
 }
@@ -53,11 +53,11 @@ pub(super) fn change(dir: &Path, machine: &Identity, change: impl FnOnce(&mut No
     let has_ours = ours.is_some();
     let mut node_file = ours.unwrap_or_default();
     change(&mut node_file);
-    let header = header::Header::of(machine, None);
+    let header = header::Header::for_next_write(machine, None);
     (node_file.machine_id, node_file.system_uuid) = (header.machine_id, header.system_uuid);
     let text = serde_json::to_vec(&node_file).unwrap_or_default();
-    let says_nothing = node_file.node_uid.is_none() && node_file.paused.is_none() && node_file.held.is_none();
-    if bytes == text || says_nothing && !has_ours {
+    let is_empty = node_file.node_uid.is_none() && node_file.paused.is_none() && node_file.absence_hold.is_none();
+    if bytes == text || is_empty && !has_ours {
         return Ok(());
     }
     let new = path.with_extension("node.new");

@@ -9,7 +9,7 @@ use redb::{DatabaseError, ReadOnlyDatabase};
 
 use super::{
     error::JournalError,
-    file::{self, FILE, Found},
+    file::{self, FILE, JournalFile},
     header::Unusable,
     node_file, quarantine,
 };
@@ -47,13 +47,13 @@ pub fn peek(dir: &Path, machine: &Identity) -> Result<Peek, JournalError> {
         return Ok(Peek::InUse);
     }
     Ok(match file::inspect(&path, machine)? {
-        Found::Nothing => Peek::Good { node_uid: None },
-        Found::Journal(contents) => Peek::Good {
+        JournalFile::Nothing => Peek::Good { node_uid: None },
+        JournalFile::Journal(contents) => Peek::Good {
             node_uid: contents.node_uid,
         },
-        Found::Unusable(reason) => Peek::Unusable {
+        JournalFile::Unusable(reason) => Peek::Unusable {
             node_uid: match reason {
-                Unusable::OtherMachine(_) => None,
+                Unusable::OtherNode(_) => None,
                 _ => node_file::read(dir, machine).node_uid,
             },
             reason,
@@ -68,8 +68,8 @@ pub fn kubelet(dir: &Path, machine: &Identity) -> Option<KubeletStart> {
         return None;
     }
     match file::inspect(&path, machine) {
-        Ok(Found::Journal(contents)) => contents.kubelet,
-        Ok(Found::Nothing | Found::Unusable(_)) | Err(_) => None,
+        Ok(JournalFile::Journal(contents)) => contents.kubelet,
+        Ok(JournalFile::Nothing | JournalFile::Unusable(_)) | Err(_) => None,
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the teardown of pods records.
+//! Records of the teardown of pods.
 
 use std::path::Path;
 
@@ -78,7 +78,7 @@ impl Journal {
     pub fn cancel_requests(&self) {
         let mut state = self.lock();
         for (uid, entry) in &mut state.pods {
-            if entry.request.take_if(|request| *request == Request::Holds).is_some() {
+            if entry.request.take_if(|request| *request == Request::Active).is_some() {
                 entry.request = Some(Request::Cancelled);
                 self.send(Write::Row(Row::Pod(
                     Table::Terminations,

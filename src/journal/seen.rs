@@ -34,7 +34,7 @@ impl Journal {
     }
 
     /// Records that this pod was deleted while no agent ran, if it was seen.
-    pub fn record_removed(&self, uid: &PodUid) {
+    pub fn record_deleted(&self, uid: &PodUid) {
         let mut state = self.lock();
         if let Some(seen) = state.seen.get_mut(uid).filter(|seen| !seen.terminates) {
             seen.terminates = true;

@@ -15,7 +15,7 @@ use crate::node::identity::Identity;
 
 /// A disk of a simulation.
 #[derive(Clone)]
-pub struct Disk {
+pub struct SimulatedDisk {
     /// Reads all bytes of the disk.
     pub read: Arc<dyn Fn() -> io::Result<Vec<u8>> + Send + Sync>,
     /// Opens the database on it.
@@ -23,18 +23,18 @@ pub struct Disk {
 }
 
 /// The store on it.
-pub(super) struct SimulatedDisk(pub Disk);
+pub(super) struct SimulatedStore(pub SimulatedDisk);
 
-// === impl SimulatedDisk ===
+// === impl SimulatedStore ===
 
-impl SimulatedDisk {
+impl SimulatedStore {
     /// The state at the start, and the database if it can be opened.
     pub fn start(&self, machine: &Identity) -> (State, Option<Database>) {
         let mut state = match self.contents(machine) {
-            Ok(contents) => State::of(contents, machine),
+            Ok(contents) => State::from_contents(contents, machine),
             Err(error) => State {
                 unread: Some(error.to_string()),
-                ..State::of(Contents::default(), machine)
+                ..State::from_contents(Contents::default(), machine)
             },
         };
         match self.open(&[]) {
@@ -54,7 +54,7 @@ impl SimulatedDisk {
     }
 }
 
-impl Store for SimulatedDisk {
+impl Store for SimulatedStore {
     fn open(&self, _rows: &[Row]) -> Result<Database, JournalError> {
         (self.0.open)().map_err(failed("open"))
     }

@@ -28,7 +28,7 @@ pub(super) struct State {
     pub unread: Option<String>,
     pub watch: WatchState,
     pub paused: Option<Paused>,
-    pub turn: Option<LastActive>,
+    pub last_active: Option<LastActive>,
     pub kubelet: Option<KubeletStart>,
     pub unstaged: Unstaged,
     pub pods: HashMap<PodUid, PodEntry>,
@@ -64,17 +64,17 @@ pub(super) fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 
 impl State {
     /// The state in a journal of this node.
-    pub fn of(contents: Contents, machine: &Identity) -> Self {
+    pub fn from_contents(contents: Contents, machine: &Identity) -> Self {
         let written_in = contents.header.as_ref().and_then(|header| header.boot_id.as_ref());
         let is_rebooted = written_in
             .zip(machine.boot_id.as_ref())
             .is_some_and(|(then, now)| then != now);
         Self {
-            header: Some(Header::of(machine, contents.header.as_ref())),
+            header: Some(Header::for_next_write(machine, contents.header.as_ref())),
             node_uid: contents.node_uid,
             watch: contents.watch,
             paused: contents.paused,
-            turn: contents.turn,
+            last_active: contents.last_active,
             kubelet: contents.kubelet,
             // No file system is active since an earlier boot.
             unstaged: if is_rebooted {
@@ -98,7 +98,7 @@ impl State {
             .chain([
                 self.watch.row(),
                 Paused::row(self.paused.as_ref()),
-                LastActive::row(self.turn.as_ref()),
+                LastActive::row(self.last_active.as_ref()),
                 kubelet_row(self.kubelet.as_ref()),
                 unstaged_row(&self.unstaged),
             ])

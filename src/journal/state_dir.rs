@@ -12,7 +12,7 @@ use redb::Database;
 use super::{
     entries::WatchState,
     error::{self, JournalError, Kind},
-    file::{self, Contents, FILE, Found},
+    file::{self, Contents, FILE, JournalFile},
     header::Unusable,
     node_file::{self, NodeFile},
     quarantine,
@@ -30,10 +30,10 @@ use crate::node::{
 pub(super) struct StateDir {
     dir: PathBuf,
     machine: Identity,
-    /// The file is one that this agent has read or created: memory has its content.
-    ours: AtomicBool,
+    /// This agent has read or created the file: memory has its content.
+    is_in_memory: AtomicBool,
     /// The node of the journal could not be read: it stays unchanged for the next start.
-    blind: AtomicBool,
+    is_node_unknown: AtomicBool,
     /// The lock of a quarantined file does not keep other agents out: the directory is locked, too.
     _lock: Option<PodsLock>,
 }
@@ -56,8 +56,8 @@ impl StateDir {
         Ok(Self {
             dir: dir.to_owned(),
             machine: machine.clone(),
-            ours: AtomicBool::new(false),
-            blind: AtomicBool::new(false),
+            is_in_memory: AtomicBool::new(false),
+            is_node_unknown: AtomicBool::new(false),
             _lock: lock,
         })
     }
@@ -73,13 +73,13 @@ impl StateDir {
             Ok(found) => {
                 let state = match &found {
                     // A user who moved the journal away wants a new one.
-                    Found::Nothing => self.empty(),
-                    Found::Journal(contents) => self.with_node_file(self.known(contents)),
-                    Found::Unusable(Unusable::OtherMachine(_)) => self.empty(),
-                    Found::Unusable(_) => self.unreadable(),
+                    JournalFile::Nothing => self.empty(),
+                    JournalFile::Journal(contents) => self.with_node_file(self.known(contents)),
+                    JournalFile::Unusable(Unusable::OtherNode(_)) => self.empty(),
+                    JournalFile::Unusable(_) => self.unreadable(),
                 };
                 // Memory has the content of the file: if it cannot be opened now, it may be overwritten later.
-                self.set_ours(matches!(found, Found::Journal(..)));
+                self.set_in_memory(matches!(found, JournalFile::Journal(..)));
                 let opened = self.open_found(found, &state.rows());
                 (state, opened)
             }
@@ -101,7 +101,7 @@ impl StateDir {
             // Without a known ID it counts as the same node.
             node_file.node_uid = state.node_uid.clone().or(node_file.node_uid.take());
             node_file.paused.clone_from(&state.paused);
-            node_file.held = held(&state.watch);
+            node_file.absence_hold = absence_hold(&state.watch);
         });
         state.quarantined = self.quarantined();
         Ok((state, database))
@@ -111,12 +111,12 @@ impl StateDir {
         self.dir.join(FILE)
     }
 
-    fn set_ours(&self, ours: bool) {
-        self.ours.store(ours, Ordering::Relaxed);
+    fn set_in_memory(&self, is_in_memory: bool) {
+        self.is_in_memory.store(is_in_memory, Ordering::Relaxed);
     }
 
     fn empty(&self) -> State {
-        State::of(Contents::default(), &self.machine)
+        State::from_contents(Contents::default(), &self.machine)
     }
 
     /// The state for an unreadable journal. It must not remove the hold for another Node or other holds.
@@ -128,7 +128,7 @@ impl StateDir {
     fn with_node_file(&self, state: State) -> State {
         let node_file = node_file::read(&self.dir, &self.machine);
         let (held, since) = node_file
-            .held
+            .absence_hold
             .map(|watch| (watch.held, watch.since))
             .unwrap_or_default();
         State {
@@ -150,7 +150,7 @@ impl StateDir {
         if let Err(error) = node_file::change(&self.dir, &self.machine, change) {
             tracing::warn!(
                 %error,
-                "Which Node this is, and what is held back, cannot be recorded a second time; without the journal it would be lost"
+                "Copy of the Node UID, the pause and the absence hold cannot be written; without the journal they would be lost"
             );
         }
     }
@@ -159,7 +159,7 @@ impl StateDir {
     /// be accepted.
     fn unread(&self, error: &JournalError) -> State {
         let state = self.unreadable();
-        self.blind.store(state.node_uid.is_none(), Ordering::Relaxed);
+        self.is_node_unknown.store(state.node_uid.is_none(), Ordering::Relaxed);
         State {
             unread: state.node_uid.is_none().then(|| error.to_string()),
             ..state
@@ -174,13 +174,13 @@ impl StateDir {
                 "Node was rebooted while pods were terminating: the time since then counts as part of their grace periods"
             );
         }
-        State::of(contents.clone(), &self.machine)
+        State::from_contents(contents.clone(), &self.machine)
     }
 
     /// `rows` is the whole content.
-    fn open_found(&self, found: Found, rows: &[Row]) -> Result<Database, JournalError> {
+    fn open_found(&self, found: JournalFile, rows: &[Row]) -> Result<Database, JournalError> {
         match found {
-            Found::Journal(..) if self.ours.load(Ordering::Relaxed) => match file::open(&self.path()) {
+            JournalFile::Journal(..) if self.is_in_memory.load(Ordering::Relaxed) => match file::open(&self.path()) {
                 Ok(database) => {
                     // What this boot changes.
                     let of_boot = rows.iter().filter(|row| matches!(row, Row::Node(HEADER | UNSTAGED, _)));
@@ -191,11 +191,11 @@ impl StateDir {
                 Err(error) if error.kind == Kind::Damaged => self.replace(Some(&error.into()), rows)?,
                 Err(error) => return Err(error),
             },
-            Found::Journal(..) => self.replace(Some(&Unusable::Unread), rows)?,
-            Found::Unusable(reason) => self.replace(Some(&reason), rows)?,
-            Found::Nothing => self.replace(None, rows)?,
+            JournalFile::Journal(..) => self.replace(Some(&Unusable::Unread), rows)?,
+            JournalFile::Unusable(reason) => self.replace(Some(&reason), rows)?,
+            JournalFile::Nothing => self.replace(None, rows)?,
         }
-        self.set_ours(true);
+        self.set_in_memory(true);
         file::open(&self.path())
     }
 
@@ -204,26 +204,26 @@ impl StateDir {
         let (path, new) = (self.path(), self.path().with_extension("new"));
         // At the start the disk may have been too full for it.
         make_dir(&self.dir)?;
-        file::make(&new, rows)?;
+        file::create_journal(&new, rows)?;
         let quarantined = unusable.map(|_| quarantine::add(&path)).transpose()?;
         fs::rename(&new, &path)
             .and_then(|()| file::sync_dir(&self.dir))
-            .map_err(error::io("make"))?;
+            .map_err(error::io("create"))?;
         if let (Some(reason), Some(quarantined)) = (unusable, quarantined) {
             let node = rows.iter().find_map(|row| match row {
                 Row::Node(NODE_UID, uid) => Some(uid.as_str()),
                 _ => None,
             });
             let recorded = match (reason, node) {
-                (_, Some(uid)) => format!("this is still the Node with UID {uid}"),
-                (Unusable::OtherMachine(_), None) => "this machine's Node is recorded anew".to_owned(),
+                (_, Some(uid)) => format!("the Node UID stays {uid}"),
+                (Unusable::OtherNode(_), None) => "the UID of this machine's Node is recorded again".to_owned(),
                 (_, None) => {
-                    "the UID of the Node is lost, too: the next Node that has this machine's ids is accepted".to_owned()
+                    "the Node UID is lost as well: the next Node with this machine's IDs is accepted".to_owned()
                 }
             };
             tracing::error!(
                 quarantined = %quarantined.display(), %reason,
-                "Journal cannot be used: it is quarantined, and the agent begins a new one from what API server and runtime report. Terminating pods get their whole grace period again, preStop hooks that have ended may run again, requests to stop or evict pods are forgotten, what pods have left that were deleted before is reported and not removed, and {recorded}"
+                "Journal cannot be used: it is quarantined, and a new one is created from the API server and the runtime. Terminating pods get their whole grace period again. Finished preStop hooks may run again. Requests to stop or evict pods are lost. Leftovers of pods deleted before are reported and not removed; {recorded}"
             );
         }
         Ok(())
@@ -233,21 +233,21 @@ impl StateDir {
 impl Store for StateDir {
     fn open(&self, rows: &[Row]) -> Result<Database, JournalError> {
         let found = file::inspect(&self.path(), &self.machine)?;
-        if self.blind.load(Ordering::Relaxed) {
-            let why = "it could not be read at the start; start the agent again, to go on with what it holds";
+        if self.is_node_unknown.load(Ordering::Relaxed) {
+            let why = "it could not be read when the agent started; restart the agent to continue with its content";
             return Err(JournalError::new("open", why, Kind::Disk));
         }
         self.open_found(found, rows)
     }
 
-    fn holds(&self, row: &Row) {
+    fn on_durable(&self, row: &Row) {
         match row {
             Row::Node(NODE_UID, uid) => self.record(|node_file| node_file.node_uid = Some(uid.clone())),
             Row::Node(PAUSE, text) => {
                 self.record(|node_file| node_file.paused = serde_json::from_str(text).unwrap_or_default());
             }
             Row::Node(WATCH, text) => self.record(|node_file| {
-                node_file.held = serde_json::from_str(text).ok().and_then(|watch| held(&watch));
+                node_file.absence_hold = serde_json::from_str(text).ok().and_then(|watch| absence_hold(&watch));
             }),
             Row::Node(..) | Row::Pod(..) => {}
         }
@@ -259,7 +259,7 @@ impl Store for StateDir {
 }
 
 /// The part of the watch's state that blocks conclusions from absence. The rest needs the journal.
-fn held(watch: &WatchState) -> Option<WatchState> {
+fn absence_hold(watch: &WatchState) -> Option<WatchState> {
     watch.held.is_some().then(|| WatchState {
         highest: 0,
         ..watch.clone()
@@ -268,5 +268,5 @@ fn held(watch: &WatchState) -> Option<WatchState> {
 
 fn make_dir(dir: &Path) -> Result<(), JournalError> {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
-    made.map_err(error::io("make the directory"))
+    made.map_err(error::io("create the directory"))
 }

@@ -44,7 +44,7 @@ pub(super) trait Store: Send + Sync {
     fn open(&self, rows: &[Row]) -> Result<Database, JournalError>;
 
     /// Called when this row is durable. Some rows are also stored elsewhere.
-    fn holds(&self, _row: &Row) {}
+    fn on_durable(&self, _row: &Row) {}
 
     /// The quarantined journals.
     fn quarantined(&self) -> Vec<PathBuf> {
@@ -120,7 +120,7 @@ impl Writer {
             let began = Instant::now();
             file::commit(&database, whole, &rows)?;
             let took = (!rows.is_empty()).then(|| began.elapsed());
-            rows.iter().for_each(|row| store.holds(row));
+            rows.iter().for_each(|row| store.on_durable(row));
             // A new journal adds to them, and a user removes them.
             let quarantined = (whole || any_quarantined).then(|| store.quarantined());
             Ok((database, quarantined, took))

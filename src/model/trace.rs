@@ -87,14 +87,14 @@ pub struct Trace {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// All work is done that is possible before a deletion, which may never come.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub kept: bool,
+    #[serde(default, rename = "kept", skip_serializing_if = "std::ops::Not::not")]
+    pub waits_for_deletion: bool,
     /// Finalizers that keep its object after the final delete.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub finalizers: Vec<String>,
     /// Why the stop request was cancelled, if it was.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub given_up: Option<String>,
+    #[serde(default, rename = "givenUp", skip_serializing_if = "Option::is_none")]
+    pub cancelled_because: Option<String>,
     /// Report of containers that the runtime still shows as running after their stop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime_state: Option<String>,
@@ -164,7 +164,7 @@ pub struct UnapprovedMismatch {
 
 impl Trace {
     /// Suffix with the terminal phase and reason in the API, such as ` as Failed (Evicted)`; empty before that.
-    pub fn shown(&self) -> String {
+    pub fn phase_suffix(&self) -> String {
         match (&self.phase, &self.reason) {
             (None, _) => String::new(),
             (Some(phase), None) => format!(" as {phase}"),
@@ -173,7 +173,7 @@ impl Trace {
     }
 
     /// Two texts: `began WHEN (CAUSE)` and `N attempts`.
-    pub fn begun(&self) -> (String, String) {
+    pub fn start_and_attempts(&self) -> (String, String) {
         let at = |at: Timestamp| at.strftime("%Y-%m-%d %H:%M:%S UTC");
         let attempts = counted(self.attempts.into(), "attempt");
         match self.resumed {
@@ -260,9 +260,9 @@ impl Trace {
             blocked: Vec::new(),
             phase: None,
             reason: None,
-            kept: false,
+            waits_for_deletion: false,
             finalizers: Vec::new(),
-            given_up: None,
+            cancelled_because: None,
             runtime_state: None,
             sandbox_error: None,
             spans: Vec::new(),

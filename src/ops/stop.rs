@@ -59,7 +59,7 @@ pub async fn follow(
                 trace,
             });
         }
-        if let Some(why) = trace.given_up {
+        if let Some(why) = trace.cancelled_because {
             return Err(ClientError::Refused(format!("the request is given up: {why}")));
         }
         if trace.blocked != printed {
@@ -86,12 +86,12 @@ fn agent_exited(pod: &PodName, error: ClientError) -> ClientError {
 /// Formats the result.
 pub fn text(StopResult { was_terminated, trace }: &StopResult) -> String {
     let then = match trace.stage {
-        _ if trace.kept => "its object, containers and logs are kept until it is deleted",
+        _ if trace.waits_for_deletion => "its object, containers and logs are kept until it is deleted",
         Stage::Terminating | Stage::Terminated => "its volumes and cgroup are being cleaned up",
         Stage::Deleted => "its object is gone, and what is left in the runtime is being removed",
         Stage::Finished => "nothing of it is left on this node",
     };
-    let (namespace, name, shown) = (&trace.namespace, &trace.name, trace.shown());
+    let (namespace, name, shown) = (&trace.namespace, &trace.name, trace.phase_suffix());
     if *was_terminated {
         format!("{namespace}/{name} has ended already{shown}: the request changes nothing; {then}")
     } else {

@@ -47,12 +47,16 @@ pub fn text(trace: &Trace) -> String {
 /// The pod, and its state as a whole.
 fn head(trace: &Trace) -> [String; 2] {
     let state = match trace.stage {
-        _ if trace.kept => format!("ended{} in {}, and is kept", trace.shown(), precise(trace.elapsed_ms)),
+        _ if trace.waits_for_deletion => format!(
+            "ended{} in {}, and is kept",
+            trace.phase_suffix(),
+            precise(trace.elapsed_ms)
+        ),
         Stage::Finished => format!("finished in {}", precise(trace.elapsed_ms)),
         Stage::Deleted => format!("deleted, cleaning up for {}", precise(trace.elapsed_ms)),
         Stage::Terminating | Stage::Terminated => format!("goes on, for {} so far", precise(trace.elapsed_ms)),
     };
-    let (begun, attempts) = trace.begun();
+    let (begun, attempts) = trace.start_and_attempts();
     [
         format!("{}/{}  uid {}", trace.namespace, trace.name, trace.uid),
         format!("{begun}, grace {} s, {state}, {attempts}", trace.grace_seconds),
@@ -209,7 +213,7 @@ mod tests {
         assert!(lines[3].ends_with("1.99 s → 2.00 s  ✗ 409"), "{}", lines[3]);
         let kept = Trace {
             stage: Stage::Terminated,
-            kept: true,
+            waits_for_deletion: true,
             finalizers: Vec::new(),
             reason: Some("Evicted".into()),
             ..trace

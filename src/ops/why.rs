@@ -15,12 +15,12 @@ use crate::{
 /// Explains a pod that this agent terminates. `blocked`: why the agent may not act, if it may not.
 pub fn explain_pod(trace: &Trace, blocked: Option<&str>) -> Explanation {
     let blocked = blocked.or_else(|| pause_reason(trace));
-    let mut says = vec![if trace.kept {
-        format!("has ended{}", trace.shown())
+    let mut says = vec![if trace.waits_for_deletion {
+        format!("has ended{}", trace.phase_suffix())
     } else {
         describe(trace, blocked.is_some())
     }];
-    let (begun, attempts) = trace.begun();
+    let (begun, attempts) = trace.start_and_attempts();
     says.push(format!("{begun}, {attempts}"));
     let done = completed_steps(trace);
     if !done.is_empty() {
@@ -126,7 +126,7 @@ fn conclusion(trace: &Trace, agent_blocked: Option<&str>) -> String {
              now: kubectl get pod {name} -n {namespace} -o jsonpath='{{.metadata.finalizers}}'"
         );
     }
-    if trace.kept {
+    if trace.waits_for_deletion {
         return "Nothing of it runs, and it was not deleted: its object, its containers and their logs stay until it is."
             .to_owned();
     }
@@ -216,7 +216,7 @@ mod tests {
         for (change, blocked, words) in [
             ((|_| {}) as fn(&mut Trace), None, "nothing has failed"),
             (|_| {}, Some("a kubelet works"), "is touched: a kubelet works"),
-            (|it| it.kept = true, None, "it was not deleted"),
+            (|it| it.waits_for_deletion = true, None, "it was not deleted"),
             (|it| it.stage = Stage::Finished, None, "Nothing is left"),
             (
                 |it| (it.stage, it.finalizers) = (Stage::Finished, vec!["example.com/hold".into()]),

@@ -72,7 +72,7 @@ pub async fn users_of(context: &Context, view: &PodView) -> Result<Option<Users>
 /// Whether the claims of a terminating pod are unprepared. They are if it has a terminal phase and no worker.
 fn are_claims_unprepared(context: &Context, other: &PodView) -> bool {
     let entry = context.journal.pod(&other.pod.uid);
-    entry.map_or(other.terminal_phase, |entry| entry.released)
+    entry.map_or(other.terminal_phase, |entry| entry.claims_unprepared)
 }
 
 /// UIDs of the pods that need a driver.

@@ -53,17 +53,17 @@ pub struct PodEntry {
     /// The grace period in force, counted from `begun`.
     pub grace: Duration,
     /// It has not begun: no attempt was made yet, for example while a kubelet runs.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub untouched: bool,
+    #[serde(default, rename = "untouched", skip_serializing_if = "std::ops::Not::not")]
+    pub not_attempted: bool,
     /// It has not begun: the pod waits for other pods that need it.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub waits: bool,
+    #[serde(default, rename = "waits", skip_serializing_if = "std::ops::Not::not")]
+    pub waits_for_dependents: bool,
     /// Its containers were being stopped, and it has not reached a safe point since.
     #[serde(default, rename = "midway", skip_serializing_if = "std::ops::Not::not")]
     pub in_progress: bool,
     /// Its claims of dynamic resources were unprepared. The kubelet's checkpoint still has them: this agent never changes it.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub released: bool,
+    #[serde(default, rename = "released", skip_serializing_if = "std::ops::Not::not")]
+    pub claims_unprepared: bool,
     /// The eviction that a user requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub imposed: Option<Eviction>,
@@ -92,7 +92,8 @@ pub struct PodEntry {
 #[serde(rename_all = "camelCase")]
 pub enum Request {
     /// No kubelet was seen since.
-    Holds,
+    #[serde(rename = "holds")]
+    Active,
     /// A kubelet was seen since, or may have run: the pod is that kubelet's.
     Cancelled,
 }
@@ -156,10 +157,10 @@ pub trait PodJournalExt: PodJournal {
                     name: pod.name.to_string(),
                     begun: begun.clone(),
                     grace,
-                    untouched: true,
-                    waits: false,
+                    not_attempted: true,
+                    waits_for_dependents: false,
                     in_progress: false,
-                    released: false,
+                    claims_unprepared: false,
                     imposed: imposed.cloned(),
                     request: None,
                     hooks: BTreeMap::new(),
@@ -180,25 +181,25 @@ pub trait PodJournalExt: PodJournal {
     /// Records that only a stop request terminates the pod.
     fn record_request(&self, uid: &PodUid) {
         update(self, uid, |entry| {
-            entry.request.get_or_insert(Request::Holds);
+            entry.request.get_or_insert(Request::Active);
         });
     }
 
     /// Records that the API shows another reason for the termination, so that the stop request cannot be cancelled any more.
     fn confirm_request(&self, uid: &PodUid) {
         // Most often there is none.
-        if request(self, uid) != Some(Request::Holds) {
+        if request(self, uid) != Some(Request::Active) {
             return;
         }
         update(self, uid, |entry| {
-            entry.request.take_if(|request| *request == Request::Holds);
+            entry.request.take_if(|request| *request == Request::Active);
         });
     }
 
     /// Records an attempt. The grace period begins with the first one, unless the pod waits.
     fn record_attempt(&self, uid: &PodUid, now: Mark) {
         update(self, uid, |entry| {
-            if std::mem::take(&mut entry.untouched) && !entry.waits {
+            if std::mem::take(&mut entry.not_attempted) && !entry.waits_for_dependents {
                 entry.begun = now;
             }
         });
@@ -223,7 +224,7 @@ pub trait PodJournalExt: PodJournal {
     fn set_safe_point(&self, uid: &PodUid) {
         update(self, uid, |entry| {
             entry.in_progress = false;
-            entry.request.take_if(|request| *request == Request::Holds);
+            entry.request.take_if(|request| *request == Request::Active);
         });
     }
 
@@ -232,19 +233,19 @@ pub trait PodJournalExt: PodJournal {
     fn record_wait(&self, uid: &PodUid, now: Mark) -> Mark {
         let mut since = now;
         update(self, uid, |entry| {
-            if entry.waits {
+            if entry.waits_for_dependents {
                 since = entry.begun.clone();
             } else {
-                (entry.begun, entry.waits) = (since.clone(), true);
+                (entry.begun, entry.waits_for_dependents) = (since.clone(), true);
             }
         });
         since
     }
 
     /// Records that the pod's claims were unprepared.
-    fn record_released(&self, uid: &PodUid) {
+    fn record_claims_unprepared(&self, uid: &PodUid) {
         update(self, uid, |entry| {
-            entry.released = true;
+            entry.claims_unprepared = true;
         });
     }
 
@@ -331,11 +332,11 @@ fn update(journal: &(impl PodJournal + ?Sized), uid: &PodUid, update: impl FnOnc
 impl PodEntry {
     /// Whether its grace period has begun.
     pub fn has_begun(&self) -> bool {
-        !(self.untouched || self.waits)
+        !(self.not_attempted || self.waits_for_dependents)
     }
 
     fn begin_grace(&mut self, now: Mark) {
-        (self.begun, self.untouched, self.waits) = (now, false, false);
+        (self.begun, self.not_attempted, self.waits_for_dependents) = (now, false, false);
     }
 
     /// The entry in the journal's format.

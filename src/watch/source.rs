@@ -223,7 +223,7 @@ impl PodSource {
             ),
             None => {
                 for uid in self.known.accept_list() {
-                    self.journal.record_removed(&uid);
+                    self.journal.record_deleted(&uid);
                 }
                 for suspect in suspects {
                     if let Err(Closed) = self.confirm_deleted(&suspect).await? {

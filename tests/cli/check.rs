@@ -228,7 +228,7 @@ async fn journal_of_another_node_is_an_error_and_an_unusable_one_is_reported_and
     let output = output.await.unwrap();
     assert_eq!((output.code, failed(&output)), (Some(0), vec![]), "{output:?}");
     for words in [
-        "it is no file",
+        "it is not a regular file",
         "quarantines it when it starts",
         "hooks that have ended, which Node this was",
     ] {

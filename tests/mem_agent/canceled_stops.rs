@@ -71,7 +71,7 @@ async fn request_is_canceled_when_a_kubelet_starts_first() {
         })
         .await;
         let outcome = outcome(&node, "web", 1).await;
-        assert!(!outcome.ended && outcome.story.given_up.unwrap().contains("a kubelet came"));
+        assert!(!outcome.ended && outcome.story.cancelled_because.unwrap().contains("a kubelet came"));
         std::fs::remove_dir_all(process).unwrap();
         let before = node.cri.effects().len();
         sleep(secs(600)).await;

@@ -213,7 +213,7 @@ fn manual_unmount_is_not_advised_for_a_volume_that_a_pod_may_use() {
             "{text}"
         );
         fs::remove_file(&own).unwrap();
-        assert!(node.unused_fails().await.contains("there is none"));
+        assert!(node.unused_fails().await.contains("it does not exist"));
         assert!(published.target.join("data").exists());
 
         umount(&published.target).unwrap();
@@ -341,7 +341,7 @@ fn unreadable_directory_of_another_pod_is_named_with_a_remedy() {
         let why = node.fails().await;
         for words in [
             other.path().to_str().unwrap(),
-            "nobody can tell whether the pod of that directory",
+            "it is unknown whether the pod of this directory",
             "unmount there",
         ] {
             assert!(why.contains(words), "{words:?} is not in {why}");

@@ -59,11 +59,11 @@ impl Disk {
     }
 
     /// Opens the database for this run of the agent.
-    pub fn opener(&self, owner: u64) -> pod_teardown::journal::Disk {
+    pub fn opener(&self, owner: u64) -> pod_teardown::journal::SimulatedDisk {
         let disk = self.clone();
         disk.now().owner = owner;
         let reads = disk.clone();
-        pod_teardown::journal::Disk {
+        pod_teardown::journal::SimulatedDisk {
             read: Arc::new(move || Ok(reads.now().bytes.clone())),
             open: Arc::new(move || disk.open(owner)),
         }

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use proptest::{prelude::*, test_runner::Config};
 
 use super::*;
-use crate::journal::file::{Contents, Found, inspect};
+use crate::journal::file::{Contents, JournalFile, inspect};
 use crate::model::pod::PodUid;
 
 /// A closed journal, with all entries that it ever had.
@@ -59,7 +59,7 @@ fn judge(good: &Good, bytes: &[u8]) -> usize {
     if !used {
         let kept = state.quarantined.iter().any(|path| fs::read(path).unwrap() == bytes);
         assert!(kept, "what was found is kept as it was");
-        assert!(matches!(inspect(&path, &machine("m1")), Ok(Found::Journal(_))));
+        assert!(matches!(inspect(&path, &machine("m1")), Ok(JournalFile::Journal(_))));
     }
     state.pods.len()
 }
@@ -201,7 +201,7 @@ async fn unreadable_row_quarantines_the_journal_and_keeps_the_node_uid() {
             tokio::task::yield_now().await;
         }
         tamper(dir.path(), tamper_with);
-        let Ok(Found::Unusable(reason)) = inspect(&dir.path().join(FILE), &machine("m1")) else {
+        let Ok(JournalFile::Unusable(reason)) = inspect(&dir.path().join(FILE), &machine("m1")) else {
             panic!("it is used")
         };
         assert!(reason.to_string().contains(named), "{reason}");
@@ -280,7 +280,7 @@ async fn journal_of_a_later_version_is_quarantined_and_the_node_uid_is_kept() {
         Some("node-1"),
         "it is no way around the hold"
     );
-    let Ok(Found::Unusable(reason)) = inspect(&journal.quarantined()[0], &machine("m1")) else {
+    let Ok(JournalFile::Unusable(reason)) = inspect(&journal.quarantined()[0], &machine("m1")) else {
         panic!("it is as it was");
     };
     assert!(reason.to_string().contains("format 3"), "{reason:?}");
@@ -313,9 +313,13 @@ async fn journal_without_a_header_is_used_without_loss() {
         assert!(journal.quarantined().is_empty());
         drop(journal);
     }
-    let Ok(Found::Journal(contents)) = inspect(&dir.path().join(FILE), &machine("m1")) else {
+    let Ok(JournalFile::Journal(contents)) = inspect(&dir.path().join(FILE), &machine("m1")) else {
         panic!("it is a journal")
     };
     let Contents { header, .. } = *contents;
-    assert_eq!(header, Some(Header::of(&machine("m1"), None)), "it has one now");
+    assert_eq!(
+        header,
+        Some(Header::for_next_write(&machine("m1"), None)),
+        "it has one now"
+    );
 }

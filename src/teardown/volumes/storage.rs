@@ -137,13 +137,13 @@ impl Storage {
                 };
                 match table.all().iter().find(is_staged) {
                     None => Ok(()),
-                    Some(mount) => Err(Fault::new("take out of volumesInUse", &mount.path, Cause::StillMounted)),
+                    Some(mount) => Err(Fault::new("remove from volumesInUse", &mount.path, Cause::StillMounted)),
                 }
             })
             .await?;
         }
         let out = self.cluster.remove_in_use(volume).await;
-        out.map_err(|why| fault_of("take out of volumesInUse", mounted_at, &why))
+        out.map_err(|why| fault_of("remove from volumesInUse", mounted_at, &why))
     }
 
     /// The CSI driver of this name.

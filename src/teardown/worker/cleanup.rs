@@ -53,7 +53,8 @@ impl Worker {
     /// may be deleted after that. A pod that runs again may have prepared them again.
     pub(super) async fn unprepare_devices(&self, view: &PodView, observed: &RuntimePod) -> Result<(), Vec<Failure>> {
         let entry = self.context.journal.pod(&view.pod.uid);
-        if entry.is_some_and(|entry| entry.released) && !evidence::runs(&self.context, &view.pod.uid, observed) {
+        if entry.is_some_and(|entry| entry.claims_unprepared) && !evidence::runs(&self.context, &view.pod.uid, observed)
+        {
             return Ok(());
         }
         let claims = devices::prepared(&self.context, view).await?;
@@ -64,7 +65,7 @@ impl Worker {
         let result = Box::pin(devices::unprepare(&self.context, view, &claims)).await;
         span.end(&result.as_ref().map_err(|failures| first_message(failures)));
         result?;
-        self.context.journal.record_released(&view.pod.uid);
+        self.context.journal.record_claims_unprepared(&view.pod.uid);
         Ok(())
     }
 

@@ -95,7 +95,12 @@ impl Worker {
         }
         self.recorder.set_blocked(Vec::new());
         // The disk must not show that it waits when it is stopped.
-        if self.context.journal.pod(&view.pod.uid).is_some_and(|entry| entry.waits) {
+        if self
+            .context
+            .journal
+            .pod(&view.pod.uid)
+            .is_some_and(|entry| entry.waits_for_dependents)
+        {
             let now = self.context.clock.now();
             self.context.journal.record_grace_from(&view.pod.uid, now);
             self.sync_beginning().await;

@@ -133,7 +133,7 @@ fn names_and_reasons_are_escaped() {
         uid: hostile.to_owned(),
         reason: Some(hostile.to_owned()),
         phase: Some(hostile.to_owned()),
-        kept: true,
+        waits_for_deletion: true,
         blocked: vec![Blocked::pod(BlockedReason::Failed, hostile)],
         ..trace(10, spans)
     };

@@ -75,18 +75,18 @@ async fn tear_down(
         let (pod, volume) = (pod.clone(), volume.clone());
         storage.try_work(&path, move |_| pod_copy(&pod, &volume)).await?
     };
-    let identity = lookup::of_volume(&storage, &pod, &volume, &data, &target).await?;
+    let identity = lookup::identify_volume(&storage, &pod, &volume, &data, &target).await?;
     let name = identity
         .as_ref()
         .map_or_else(|| path.display().to_string(), |it| it.unique_name());
-    let _turn = storage.locks.lock(&name).await;
+    let _lock = storage.locks.lock(&name).await;
 
     let mut report = publication::unpublish(&storage, identity.as_ref(), &target, &approved).await?;
     // An ephemeral volume of one pod is neither staged nor attached.
     let ephemeral = matches!(&data, VolumeDataFile::Read(data) if data.lifecycle == Lifecycle::Ephemeral);
     if let Some(identity) = identity.filter(|_| !ephemeral) {
         let own = Use::new(&pod, Shape::FileSystem, &volume);
-        let staged = Staged::of(&storage, &identity).map(StagingPath::FileSystem);
+        let staged = Staged::for_volume(&storage, &identity).map(StagingPath::FileSystem);
         report += release::release(&storage, &identity, Some(own), staged.into_iter().collect(), &approved).await?;
     }
     report += storage
@@ -111,7 +111,7 @@ fn remove_volume_dir(storage: &Storage, pod: &PodDir, volume: &VolumeDir) -> Res
     };
     let mut work = Work::on(&dir, &storage.effects);
     let subdir = Path::new(names::VOLUMES).join(&volume.plugin);
-    // Some drivers publish with a link, and leave it. It is never followed.
+    // Some drivers publish with a symlink, and leave it. It is never followed.
     let target = dir.open_below(subdir.join(&volume.name)).map_err(|fault| vec![fault])?;
     let seen = target.map(|target| target.stat(TARGET.as_ref())).transpose();
     match seen.map_err(|fault| vec![fault])?.flatten() {

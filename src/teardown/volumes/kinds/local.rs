@@ -43,7 +43,7 @@ impl OneByOne for Local {
     fn tear_down(&self, storage: Arc<Storage>, pod: PodDir, volume: VolumeDir, _approved: Approved) -> TeardownResult {
         async move {
             let path = pod.path().join(volume.relative());
-            let _turn = storage.locks.lock(&format!("{PLUGIN}/{}", volume.name.display())).await;
+            let _lock = storage.locks.lock(&format!("{PLUGIN}/{}", volume.name.display())).await;
             storage
                 .work(&path, move |storage| tear_down(storage, &pod, &volume))
                 .await

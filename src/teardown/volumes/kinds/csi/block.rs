@@ -66,13 +66,13 @@ async fn tear_down(
     volume: VolumeDir,
     approved: Approved,
 ) -> Result<DiskReport, Vec<Fault>> {
-    let paths = BlockVolumePaths::of(&storage, &volume.name);
+    let paths = BlockVolumePaths::for_volume(&storage, &volume.name);
     let what = paths.data();
     let identity = paths.identity(&storage).await?;
     let name = identity
         .as_ref()
         .map_or_else(|| what.display().to_string(), Identity::unique_name);
-    let _turn = storage.locks.lock(&name).await;
+    let _lock = storage.locks.lock(&name).await;
 
     let (maps, uid) = (paths.maps(), pod.uid().to_owned());
     let mut report = storage.work(&what, move |storage| maps.unmap(storage, &uid)).await?;

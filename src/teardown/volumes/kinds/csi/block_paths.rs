@@ -44,7 +44,7 @@ pub fn all_in(storage: &Storage) -> PathBuf {
 
 impl BlockVolumePaths {
     /// The paths of the PersistentVolume with this name.
-    pub fn of(storage: &Storage, volume: &OsStr) -> Self {
+    pub fn for_volume(storage: &Storage, volume: &OsStr) -> Self {
         Self {
             all: all_in(storage),
             volume: volume.to_owned(),
@@ -132,6 +132,6 @@ pub fn all(storage: &Storage) -> Result<Vec<BlockVolumePaths>, Fault> {
     }
     Ok(volumes
         .iter()
-        .map(|volume| BlockVolumePaths::of(storage, volume))
+        .map(|volume| BlockVolumePaths::for_volume(storage, volume))
         .collect())
 }

@@ -21,7 +21,7 @@ pub struct Identity {
 
 /// A file of the kubelet that does not identify its volume.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{file:?} does not tell which volume it is about ({why})")]
+#[error("{file:?} does not identify its volume ({why})")]
 pub struct UnidentifiedFile {
     file: PathBuf,
     why: String,
@@ -38,8 +38,8 @@ impl Identity {
     /// Driver and handle in the kubelet's file in the directory `dir`, if it has both.
     pub fn read(data: &VolumeDataFile, dir: &Path) -> Result<Self, UnidentifiedFile> {
         let why = match data {
-            VolumeDataFile::Missing => "there is none".to_owned(),
-            VolumeDataFile::Invalid(torn) => torn.to_string(),
+            VolumeDataFile::Missing => "it does not exist".to_owned(),
+            VolumeDataFile::Invalid(why) => why.to_string(),
             VolumeDataFile::Read(VolumeData {
                 driver: Some(driver),
                 handle: Some(handle),
@@ -77,9 +77,9 @@ pub async fn by_persistent_volume(
     let Some(name) = volume.to_str() else {
         return Ok(None);
     };
-    let told = storage.cluster.persistent_volume(name.to_owned()).await;
-    let told = told.map_err(|why| fault_of("find the PersistentVolume of", path, &why))?;
-    Ok(told.map(|(driver, handle)| Identity { driver, handle }))
+    let found = storage.cluster.persistent_volume(name.to_owned()).await;
+    let found = found.map_err(|why| fault_of("find the PersistentVolume of", path, &why))?;
+    Ok(found.map(|(driver, handle)| Identity { driver, handle }))
 }
 
 /// Whether one is a mount of the other, or of a part of it: the same file system, and nothing outside of it.

@@ -1,4 +1,4 @@
-//! Which volume is published or staged at a path, from everything that the node and the API server know.
+//! Identifies the volume that is published or staged at a path, from files on the node and from the API server.
 
 use std::{
     path::{Path, PathBuf},
@@ -19,7 +19,7 @@ use crate::node::{
 };
 
 /// Identifies a volume by the pod's file, else by the staged volume that it is a mount of, else by the PersistentVolume.
-pub async fn of_volume(
+pub async fn identify_volume(
     storage: &Arc<Storage>,
     pod: &PodDir,
     volume: &VolumeDir,
@@ -30,14 +30,14 @@ pub async fn of_volume(
         Ok(identity) => return Ok(Some(identity)),
         Err(why) => tracing::warn!(pod.uid = pod.uid(), %why, "Volume is not identified by its file"),
     }
-    if let Some(staged) = staged_as(storage, target.to_owned()).await? {
+    if let Some(staged) = identify_staged(storage, target.to_owned()).await? {
         return Ok(Some(staged));
     }
     by_persistent_volume(storage, &volume.name, target).await
 }
 
 /// The staged volume that this is a mount of.
-async fn staged_as(storage: &Arc<Storage>, target: PathBuf) -> Result<Option<Identity>, Vec<Fault>> {
+async fn identify_staged(storage: &Arc<Storage>, target: PathBuf) -> Result<Option<Identity>, Vec<Fault>> {
     let what = target.clone();
     let found = storage
         .try_work(&what, move |storage| {

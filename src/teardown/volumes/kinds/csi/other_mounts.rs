@@ -17,7 +17,7 @@ pub fn mounted_elsewhere(table: &MountTable, root: &Path, staged: &Path, paths: 
         let shared = other.device.0 == 0 && !other.source.as_encoded_bytes().starts_with(b"/dev/");
         shared && (is_staged(root, &other.path) || is_published(root, &other.path))
     };
-    let is_own = |other: &Mount| paths.iter().any(|place| other.path.starts_with(place));
+    let is_own = |other: &Mount| paths.iter().any(|path| other.path.starts_with(path));
     let others = table.all().iter().filter(|other| !is_own(other));
     let mut others = others.filter(|other| !is_another_volumes(other));
     let other = others.find(|other| here.iter().any(|mount| is_of(other, mount)))?;

@@ -59,8 +59,8 @@ pub async fn unpublish(
                 return Ok(report);
             }
             let why = format!(
-                "{}, and neither the kubelet's vol_data.json, nor a staged volume, nor a PersistentVolume of this name tells \
-                 which driver has to take it away; once {} by hand, the pod goes on",
+                "{}, and neither the kubelet's vol_data.json, nor a staged volume, nor a PersistentVolume of this name identifies \
+                 its driver; the pod continues once {} by hand",
                 if is_link {
                     "it is a symlink to a volume"
                 } else {
@@ -103,7 +103,7 @@ pub async fn unpublish(
             left if left < mounted => mounted = left,
             _ => {
                 let why = format!(
-                    "driver {} says that it is done, but it is still mounted; it will be asked again",
+                    "driver {} reported success, but it is still mounted; the call is retried",
                     identity.driver
                 );
                 return Err(fault_of(VERB, target, &why));
@@ -113,7 +113,7 @@ pub async fn unpublish(
     Err(fault_of(
         VERB,
         target,
-        &"more is mounted on it than its driver takes away",
+        &"it is still mounted after its driver has unpublished it several times",
     ))
 }
 
@@ -125,7 +125,7 @@ async fn is_link(storage: &Arc<Storage>, target: &Path) -> Result<bool, Vec<Faul
 // === impl DriverFailure ===
 
 impl DriverFailure {
-    /// Returns nothing if the mount table has no mount at `path`, and the driver does not know the volume or an operator has
+    /// Returns nothing if the mount table has no mount at `path`, and the driver does not know the volume or a user has
     /// approved that it counts as unpublished.
     pub async fn unless_unpublished(
         self,

@@ -26,7 +26,7 @@ use crate::{
     teardown::on_disk::DiskReport,
 };
 
-/// A device without writes for so long is written no more.
+/// After this time without writes, a device has no writes left.
 const QUIET: Duration = Duration::from_secs(1);
 
 /// Unstages the volume, unless another pod uses it, and allows its detach. `except` is the use that ends now. `known` are paths
@@ -45,7 +45,7 @@ pub async fn release(
     let has_pod = except.is_some();
     let of = identity.clone();
     let checked = storage.try_work(&mounted_at, move |storage| {
-        match users::of(storage, &of, except.as_ref())? {
+        match users::find_user(storage, &of, except.as_ref())? {
             Some(user) => Ok(Err(user)),
             None => stages(storage, &of, known).map(Ok),
         }
@@ -85,8 +85,8 @@ pub async fn release(
         return Ok(report);
     }
     storage.remove_in_use(identity.unique_name(), &mounted_at).await?;
-    // The volume may be detached now. What a driver has left in a directory blocks no pod: housekeeping reports it. Effects that
-    // the gate withheld are retried with the pod.
+    // The volume may be detached now. Files that a driver has left block no pod: housekeeping reports them. Effects
+    // that the gate blocked are retried with the pod.
     for stage in stages {
         let what = stage.data();
         match storage.work(&what, move |storage| stage.remove(storage)).await {
@@ -103,7 +103,7 @@ pub async fn release(
 /// Adds all other staging paths of the volume. Blocks.
 fn stages(storage: &Storage, identity: &Identity, known: Vec<StagingPath>) -> Result<Vec<StagingPath>, Fault> {
     let mut found = known;
-    if let Some(staged) = Staged::of(storage, identity)
+    if let Some(staged) = Staged::for_volume(storage, identity)
         && Dir::open(&staged.path)?.is_some()
     {
         found.push(StagingPath::FileSystem(staged));
@@ -145,8 +145,9 @@ async fn unstage(
         check_inactive(storage, global, Vec::new()).await?;
         return Ok(report);
     }
-    if let Some(place) = mounted_elsewhere(&before, storage.root.path(), global, paths) {
-        let why = format!("no pod uses it any more, but it is mounted on {place:?} as well");
+    if let Some(other) = mounted_elsewhere(&before, storage.root.path(), global, paths) {
+        let why =
+            format!("no pod uses it, but it is also mounted at {other:?}; it is unstaged after that is unmounted");
         return Err(fault_of(VERB, global, &why));
     }
     check_no_other_mounts(storage, global, &mounted).await?;
@@ -199,7 +200,7 @@ async fn unstage(
     if !table(storage).await?.mounts_at_or_below(&[global]).is_empty() {
         let driver = &identity.driver;
         let why = match can_stage {
-            true => format!("driver {driver} says that it is done, but it is still mounted; it will be asked again"),
+            true => format!("driver {driver} reported success, but it is still mounted; the call is retried"),
             false => format!("driver {driver} does not stage volumes, but something is mounted there; unmount it"),
         };
         return Err(fault_of(VERB, global, &why));
@@ -233,8 +234,8 @@ async fn check_no_other_mounts(storage: &Arc<Storage>, global: &Path, mounted: &
         None => Ok(()),
         Some(holder) => {
             let why = format!(
-                "its file system would stay mounted in the mount namespace of {holder}, whose device its driver takes away; it is \
-                 unstaged once that has ended or has unmounted it"
+                "its file system would stay mounted in the mount namespace of {holder} while its driver may detach the device; it \
+                 is unstaged after that process has exited or has unmounted it"
             );
             Err(fault_of(VERB, global, &why))
         }
@@ -263,15 +264,15 @@ async fn check_inactive(
         let devices: Vec<_> = left.iter().map(|it| it.device).collect();
         if let Some(holder) = namespaces::find_mounting_process(&storage.proc, &devices, storage.below_root(&staging))? {
             return Ok(Err(format!(
-                "its file system is still mounted in the mount namespace of {holder}; it may be detached once that has ended \
-                 or has unmounted it"
+                "its file system is still mounted in the mount namespace of {holder}; it may be detached from the node after \
+                 that process has exited or has unmounted it"
             )));
         }
         Ok(match active {
             None => Ok(left),
             Some(active) => Err(format!(
                 "its file system is still active, by {}, though no mount table shows it: a process has a file open on a mount \
-                 that was detached (umount -l); it may be detached from the node once that process has ended",
+                 that was detached (umount -l); it may be detached from the node after that process has exited",
                 active.display()
             )),
         })
@@ -292,6 +293,6 @@ async fn check_unwritten(storage: &Storage, global: &Path, file_systems: &[FileS
     if before == now && now.iter().flatten().all(|&(_, in_flight)| in_flight == 0) {
         return Ok(());
     }
-    let why = "its device was still written a moment ago; it will be looked at again";
+    let why = "its device was written during the last check; it is checked again";
     Err(fault_of(VERB, global, &why))
 }

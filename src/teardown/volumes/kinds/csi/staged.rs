@@ -36,7 +36,7 @@ pub struct Staged {
 
 impl Staged {
     /// The staging directory of this volume, if there is one.
-    pub fn of(storage: &Storage, identity: &Identity) -> Option<Self> {
+    pub fn for_volume(storage: &Storage, identity: &Identity) -> Option<Self> {
         let dir = staging_dir(&identity.driver, &identity.handle)?;
         Some(Self {
             path: storage.root.path().join(dir),
@@ -61,7 +61,7 @@ impl Staged {
         Ok(match identified {
             Ok(identified) if staging_name(&identified.handle) != self.name => Err(UnidentifiedFile::new(
                 &self.path,
-                "it is about another one than its directory",
+                "it names another volume than its directory",
             )),
             identified => identified,
         })

@@ -29,7 +29,7 @@ use crate::{
 /// Prefix of CSI volumes in `volumesInUse`.
 const CSI: &str = "kubernetes.io/csi/";
 
-const OUT_OF_USE: &str = "take out of volumesInUse";
+const REMOVE_IN_USE: &str = "remove from volumesInUse";
 
 /// Maximum number of volumes unstaged at the same time: a driver that hangs does not delay others.
 const AT_ONCE: usize = 16;
@@ -39,7 +39,7 @@ pub type IsDue<'a> = dyn FnMut(&str) -> bool + Send + 'a;
 
 /// Results for unused volumes.
 #[derive(Debug, Default)]
-#[must_use = "what has failed is to be told"]
+#[must_use = "failures must be reported"]
 pub struct Released {
     /// Results on disk.
     pub report: DiskReport,
@@ -91,7 +91,7 @@ pub async fn release_unused(storage: &Arc<Storage>, is_due: &mut IsDue<'_>) -> R
     for (identity, stages) in volumes {
         let name = identity.unique_name();
         let of = identity.clone();
-        let user = storage.try_work(storage.root.path(), move |storage| users::of(storage, &of, None));
+        let user = storage.try_work(storage.root.path(), move |storage| users::find_user(storage, &of, None));
         match user.await {
             Ok(None) if is_due(&name) => due.push(release_one(Arc::clone(storage), identity, stages)),
             Ok(Some(user)) if user.unread.is_some() && is_due(&name) => {
@@ -111,10 +111,10 @@ pub async fn release_unused(storage: &Arc<Storage>, is_due: &mut IsDue<'_>) -> R
             for volume in volumes.into_iter().filter(|volume| is_due(volume)) {
                 let out = match &unread {
                     None => {
-                        let _turn = storage.locks.lock(&volume).await;
+                        let _lock = storage.locks.lock(&volume).await;
                         storage.remove_in_use(volume.clone(), Path::new(&volume)).await
                     }
-                    Some(unread) => Err(fault_of(OUT_OF_USE, &volume, unread)),
+                    Some(unread) => Err(fault_of(REMOVE_IN_USE, &volume, unread)),
                 };
                 released.record(volume, out.map(|()| DiskReport::default()));
             }
@@ -130,7 +130,7 @@ async fn release_one(
     stages: Vec<StagingPath>,
 ) -> (String, Result<DiskReport, Vec<Fault>>) {
     let name = identity.unique_name();
-    let _turn = storage.locks.lock(&name).await;
+    let _lock = storage.locks.lock(&name).await;
     let done = release::release(&storage, &identity, None, stages, &Approved::default()).await;
     (name, done)
 }
@@ -155,16 +155,14 @@ async fn remove_unidentified(storage: &Arc<Storage>, stage: StagingPath) -> Resu
     let (data, global) = (stage.data(), stage.global());
     let of = stage.clone();
     let check = storage.try_work(&data, move |storage| {
-        Ok((of.may_be_staged()?, users::of_unidentified(storage, &of)?))
+        Ok((of.may_be_staged()?, users::find_user_of_unidentified(storage, &of)?))
     });
     let (may_be_staged, user) = check.await?;
     let table = table(storage).await?;
     let is_mounted = !table.mounts_at_or_below(&[&data, &global]).is_empty();
     let unknown = match stage {
-        StagingPath::FileSystem(_) => "no file and nothing in volumesInUse tells which volume this is",
-        StagingPath::Block(_) => {
-            "neither the kubelet's vol_data.json nor a PersistentVolume tells which volume this is"
-        }
+        StagingPath::FileSystem(_) => "no file and no entry of volumesInUse identifies the volume",
+        StagingPath::Block(_) => "neither the kubelet's vol_data.json nor a PersistentVolume identifies the volume",
     };
     let elsewhere = mounted_elsewhere(&table, storage.root.path(), &global, std::slice::from_ref(&global));
     if !is_mounted && !may_be_staged {
@@ -176,9 +174,9 @@ async fn remove_unidentified(storage: &Arc<Storage>, stage: StagingPath) -> Resu
     }
     let why = match (user, elsewhere) {
         (Some(user), _) => format!("{unknown}, and {user}"),
-        (None, Some(place)) => format!("{unknown}; no pod is known to use it, but it is mounted on {place:?} as well"),
+        (None, Some(other)) => format!("{unknown}; no pod is known to use it, but it is also mounted at {other:?}"),
         (None, None) => {
-            format!("{unknown}, and no pod uses it; once it is unmounted and removed by hand, nothing waits for it")
+            format!("{unknown}, and no pod uses it; unmount it and remove its directory by hand")
         }
     };
     Err(fault_of(VERB, global, &why))
@@ -186,18 +184,18 @@ async fn remove_unidentified(storage: &Arc<Storage>, stage: StagingPath) -> Resu
 
 /// Volumes in use without any file on this node, and a file that may be about any of them.
 async fn unstaged_in_use(storage: &Arc<Storage>) -> Result<(BTreeSet<String>, Option<UnidentifiedFile>), Vec<Fault>> {
-    let why_not = |why: String| fault_of("look for volumes in use below", storage.root.path(), &why);
+    let why_not = |why: String| fault_of("find volumes in use below", storage.root.path(), &why);
     let mut in_use: BTreeSet<String> = storage.cluster.in_use().await.map_err(why_not)?.into_iter().collect();
     in_use.retain(|name| name.starts_with(CSI));
     if in_use.is_empty() {
         return Ok((in_use, None));
     }
-    let (here, unread) = storage.try_work(storage.root.path(), traces).await?;
+    let (here, unread) = storage.try_work(storage.root.path(), identities).await?;
     Ok((in_use.difference(&here).cloned().collect(), unread))
 }
 
 /// Volumes with files on this node, and a file that does not identify its volume.
-fn traces(storage: &Storage) -> Result<(BTreeSet<String>, Option<UnidentifiedFile>), Fault> {
+fn identities(storage: &Storage) -> Result<(BTreeSet<String>, Option<UnidentifiedFile>), Fault> {
     let (mut names, mut unread) = (BTreeSet::new(), None);
     let mut add = |identified: Result<Identity, UnidentifiedFile>| match identified {
         Ok(identity) => drop(names.insert(identity.unique_name())),

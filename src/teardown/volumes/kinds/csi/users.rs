@@ -26,7 +26,7 @@ use crate::{
 pub struct Use {
     /// The pod's UID.
     pub pod: String,
-    /// How it uses it.
+    /// How the pod uses the volume.
     pub shape: Shape,
     /// Name of the volume in the pod, or of the PersistentVolume.
     pub volume: OsString,
@@ -43,7 +43,7 @@ pub enum Shape {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct User {
     pub of: Use,
-    /// It is unknown whether it is this volume.
+    /// The file that does not show whether it is this volume.
     pub unread: Option<UnidentifiedFile>,
 }
 
@@ -68,22 +68,22 @@ impl fmt::Display for User {
             None => write!(f, "pod {pod} uses it"),
             Some(unread) => write!(
                 f,
-                "pod {pod} may use it: {unread}, and counts as a use of every volume until that pod has ended; if nothing is \
-                 mounted beside that file, remove its directory, else delete that pod"
+                "pod {pod} may use it: {unread}, so that it counts as a use of every volume until that pod has terminated; if \
+                 nothing is mounted beside that file, remove its directory, otherwise delete that pod"
             ),
         }
     }
 }
 
 /// A pod that uses the volume, or that may use it. Blocks.
-pub fn of(storage: &Storage, identity: &Identity, but: Option<&Use>) -> Result<Option<User>, Fault> {
-    let of =
-        |user: &Use, identified: Option<&Identity>| but != Some(user) && identified.is_none_or(|it| it == identity);
-    find(storage, of)
+pub fn find_user(storage: &Storage, identity: &Identity, except: Option<&Use>) -> Result<Option<User>, Fault> {
+    let is_user =
+        |user: &Use, identified: Option<&Identity>| except != Some(user) && identified.is_none_or(|it| it == identity);
+    find(storage, is_user)
 }
 
 /// A pod that uses the unidentified volume at this path, or that may use it. File systems are mounted for pods elsewhere. Blocks.
-pub fn of_unidentified(storage: &Storage, stage: &StagingPath) -> Result<Option<User>, Fault> {
+pub fn find_user_of_unidentified(storage: &Storage, stage: &StagingPath) -> Result<Option<User>, Fault> {
     find(storage, |user, identified| match stage {
         StagingPath::Block(paths) if user.shape == Shape::Block && user.volume == paths.volume => true,
         StagingPath::Block(_) | StagingPath::FileSystem(_) => identified.is_none(),
@@ -92,7 +92,7 @@ pub fn of_unidentified(storage: &Storage, stage: &StagingPath) -> Result<Option<
 
 /// The first certain user, else the first possible one.
 fn find(storage: &Storage, is: impl Fn(&Use, Option<&Identity>) -> bool) -> Result<Option<User>, Fault> {
-    let mut doubted = None;
+    let mut possible = None;
     let certain = each(storage, &mut |of, identified| {
         if !is(&of, identified.as_ref().ok()) {
             return None;
@@ -100,7 +100,7 @@ fn find(storage: &Storage, is: impl Fn(&Use, Option<&Identity>) -> bool) -> Resu
         match identified {
             Ok(_) => Some(User { of, unread: None }),
             Err(unread) => {
-                doubted.get_or_insert(User {
+                possible.get_or_insert(User {
                     of,
                     unread: Some(unread),
                 });
@@ -108,14 +108,14 @@ fn find(storage: &Storage, is: impl Fn(&Use, Option<&Identity>) -> bool) -> Resu
             }
         }
     });
-    Ok(certain.map_err(unreadable_pod_dir)?.or(doubted))
+    Ok(certain.map_err(unreadable_pod_dir)?.or(possible))
 }
 
 /// The fault may be of another pod's directory than the one that is torn down.
 fn unreadable_pod_dir(fault: Fault) -> Fault {
     let why = format!(
-        "{}; as long as nobody can tell whether the pod of that directory uses the volume, it is not taken off the node: \
-         unmount there, or take away, what no kubelet has made",
+        "{}; it is unknown whether the pod of this directory uses the volume, so that the volume stays staged: unmount or \
+         remove what no kubelet has created there",
         fault.cause
     );
     Fault::new(fault.verb, fault.path, Cause::Message(why))
@@ -160,7 +160,7 @@ pub fn each<T>(
         if !seen.insert((pod.clone(), volume.clone())) {
             continue;
         }
-        let unread = UnidentifiedFile::new(&dir, "something is mounted in its directory, which cannot be seen");
+        let unread = UnidentifiedFile::new(&dir, "a mount hides its directory");
         let shape = Shape::FileSystem;
         if let Some(found) = check(Use { pod, shape, volume }, Err(unread)) {
             return Ok(Some(found));
@@ -173,7 +173,7 @@ pub fn each<T>(
             .extend(paths.users(storage)?);
     }
     for (volume, pods) in devices {
-        let identified = BlockVolumePaths::of(storage, &volume).read_identity()?;
+        let identified = BlockVolumePaths::for_volume(storage, &volume).read_identity()?;
         for pod in pods {
             let user = Use {
                 pod,

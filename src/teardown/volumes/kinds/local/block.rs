@@ -44,7 +44,7 @@ impl OneByOne for Block {
     fn tear_down(&self, storage: Arc<Storage>, pod: PodDir, volume: VolumeDir, _approved: Approved) -> TeardownResult {
         async move {
             let what = format!("{ALL_MAPS}/{}", volume.name.display());
-            let _turn = storage.locks.lock(&what).await;
+            let _lock = storage.locks.lock(&what).await;
             storage
                 .work(&what, move |storage| {
                     let mut report =
