@@ -29,7 +29,7 @@ mod hierarchy;
 mod kill;
 mod name;
 mod slice;
-mod survivor;
+pub(super) mod survivor;
 
 use group::Group;
 pub use hierarchy::{Hierarchy, HierarchyKind};

@@ -8,7 +8,10 @@ use std::{
 
 use nix::errno::Errno;
 
-use super::{cgroups::Survivors, effects::EffectsBlocked, holders::Holders, mounts::Hanging, threads::NotDone};
+use super::{
+    cgroups::survivor::Survivors, effects::EffectsBlocked, holders::holder::Holders, mounts::hanging::Hanging,
+    threads::NotDone,
+};
 use crate::model::{
     failure::{BUSY, Failure, HANGS, MOUNTED, OTHER, Reasoned},
     trace::Step,

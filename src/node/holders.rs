@@ -10,13 +10,13 @@ use std::{
 };
 
 use super::{
-    mounts::{Mount, MountTable},
+    mounts::{mount::Mount, table::MountTable},
     unmounts::{Call, CallsInFlight},
 };
 
 mod container;
 mod exit;
-mod holder;
+pub(super) mod holder;
 mod scan;
 
 pub use container::container_of;

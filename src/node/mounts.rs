@@ -17,12 +17,12 @@ use super::{
     fault::{Cause, Fault, errno},
 };
 
-mod hanging;
-mod mount;
+pub(super) mod hanging;
+pub(super) mod mount;
 mod rounds;
 mod source;
 mod strays;
-mod table;
+pub(super) mod table;
 mod unmount;
 mod watch;
 

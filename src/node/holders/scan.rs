@@ -15,7 +15,10 @@ use super::{
     container::container_of,
     holder::{Holders, MAX_NAMED, MountHolder, Namespace, Usage},
 };
-use crate::node::mounts::{Mount, MountTable, unescape};
+use crate::node::mounts::{
+    mount::{Mount, unescape},
+    table::MountTable,
+};
 
 /// Result so far.
 pub(super) struct Scan {
