@@ -317,7 +317,8 @@ mod tests {
                 connection.complete_io(&mut stream.unwrap()).ok();
             }
         });
-        let other_authority = CertificateParams::new([]).unwrap().self_signed(&key).unwrap();
+        let other_key = KeyPair::generate().unwrap();
+        let other_authority = CertificateParams::new([]).unwrap().self_signed(&other_key).unwrap();
         for (url, expected) in [(url.as_str(), true), ("https://127.0.0.1:1", false)] {
             let mut config = kube::Config::new(url.parse().unwrap());
             config.root_cert = Some(vec![other_authority.der().to_vec()]);
