@@ -18,7 +18,7 @@ pub type EffectGate = Arc<dyn Fn() -> Result<(), EffectsBlocked> + Send + Sync>;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("blocked: {reason}")]
 pub struct EffectsBlocked {
-    /// The reason, for the operator.
+    /// The reason, for the user.
     pub reason: String,
 }
 

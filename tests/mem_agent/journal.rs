@@ -63,7 +63,7 @@ async fn damaged_journal_does_not_bypass_a_node_identity_mismatch() {
         node.try_status().await.is_some_and(|status| {
             status
                 .held
-                .is_some_and(|held| held.contains("another-uid") && held.contains("was made for"))
+                .is_some_and(|held| held.contains("another-uid") && held.contains("the journal is of the Node"))
         })
     })
     .await;

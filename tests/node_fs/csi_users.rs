@@ -342,7 +342,7 @@ fn unreadable_directory_of_another_pod_is_named_with_a_remedy() {
         for words in [
             other.path().to_str().unwrap(),
             "it is unknown whether the pod of this directory",
-            "unmount there",
+            "unmount or remove what no kubelet has created",
         ] {
             assert!(why.contains(words), "{words:?} is not in {why}");
         }

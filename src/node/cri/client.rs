@@ -23,7 +23,7 @@ use crate::node::{
     grpc::{Call, GrpcError},
 };
 
-/// Timeout of a call that has no duration of its own. Same as the kubelet's default: long enough for a loaded runtime to
+/// Timeout of a call without its own duration. Same as the kubelet's default: long enough for a loaded runtime to
 /// tear down a sandbox's network.
 pub(super) const REQUEST_DEADLINE: Duration = Duration::from_secs(120);
 

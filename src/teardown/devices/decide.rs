@@ -105,14 +105,14 @@ mod tests {
                 used(),
             ),
             (
-                "one that has ended",
+                "one that has terminated",
                 &["a", "b"],
                 Some(pod("b", "ns", &["gpu"], false)),
                 Some("b"),
                 ClaimDecision::Unprepare,
             ),
             (
-                "one that nobody knows here",
+                "one that is unknown here",
                 &["a", "b"],
                 None,
                 Some("b"),
