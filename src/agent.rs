@@ -24,7 +24,7 @@ use crate::{
         metrics, service,
     },
     outside::Outside,
-    tasks::{restarted, spawn},
+    tasks::{run_with_restarts, spawn},
 };
 
 mod gc;
@@ -45,7 +45,7 @@ const LEASE_RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
 /// When it cannot start, or a part of it fails.
 pub async fn run(settings: Settings) -> Result<(), Problem> {
     let (mut stop, mut second_stop) = (StopSignal::new()?, StopSignal::new()?);
-    let _memory = spawn(restarted("memory", memory::trim_periodically));
+    let _memory = spawn(run_with_restarts("memory", memory::trim_periodically));
     let stopped_twice = async {
         second_stop.received().await;
         second_stop.received().await;
@@ -106,15 +106,15 @@ pub async fn run_on(
         socket_file = Some(file);
         let (admin, listener) = (Arc::clone(&admin), Arc::new(listener));
         let serve = move || Arc::clone(&admin).serve(Arc::clone(&listener));
-        servers.push(spawn(restarted("admin socket", serve)));
+        servers.push(spawn(run_with_restarts("admin socket", serve)));
     }
     let reported = Arc::clone(&admin);
     let report = move || service::report_status(Arc::clone(&reported));
-    servers.push(spawn(restarted("service status", report)));
+    servers.push(spawn(run_with_restarts("service status", report)));
     if let Some(listener) = metrics {
         let listener = Arc::new(listener);
         let serve = move || metrics::serve(Arc::clone(&admin), Arc::clone(&listener));
-        servers.push(spawn(restarted("metrics", serve)));
+        servers.push(spawn(run_with_restarts("metrics", serve)));
     }
     let stop_collector = CancellationToken::new();
     let _stop_on_drop = stop_collector.clone().drop_guard();

@@ -13,7 +13,7 @@ use tokio::{
 /// Longest delay of a cleanup: a node on which pods terminate all day must be cleaned up, too.
 const MAX_WAIT: Duration = Duration::from_secs(20);
 /// Without progress for this long, the stopping pods only wait, such as for a grace period to expire.
-const LULL: Duration = Duration::from_secs(1);
+const MAX_STALL: Duration = Duration::from_secs(1);
 /// Pods cleaned up at the same time: a cleanup costs the runtime as much as a stop.
 const MAX_CLEANUPS: usize = 4;
 
@@ -66,23 +66,23 @@ impl CleanupThrottle {
 
     /// Waits until no pod is being stopped, none makes progress, or [`MAX_WAIT`] has passed. Returns a permit for one cleanup.
     pub async fn permit(&self) -> Option<SemaphorePermit<'_>> {
-        timeout(MAX_WAIT, self.wait_for_lull()).await.ok();
+        timeout(MAX_WAIT, self.wait_for_stops()).await.ok();
         self.permits.acquire().await.ok()
     }
 
-    async fn wait_for_lull(&self) {
+    async fn wait_for_stops(&self) {
         loop {
             // Before the check, so that no notification is missed.
             let idle = self.idle.notified();
             let State { stopping, progressed } = *self.state();
-            if stopping == 0 || Instant::now() >= progressed + LULL {
+            if stopping == 0 || Instant::now() >= progressed + MAX_STALL {
                 return;
             }
             // Progress notifies nothing: it is too frequent.
             tokio::select! {
                 biased;
                 () = idle => {}
-                () = sleep_until(progressed + LULL) => {}
+                () = sleep_until(progressed + MAX_STALL) => {}
             }
         }
     }
@@ -119,13 +119,13 @@ mod tests {
         let throttle = cleanup_throttle.clone();
         tokio::spawn(async move {
             for _ in 0..6 {
-                tokio::time::sleep(LULL / 2).await;
+                tokio::time::sleep(MAX_STALL / 2).await;
                 throttle.progressed();
             }
             drop(stopping);
         });
         let _permit = cleanup_throttle.permit().await;
-        assert_eq!(start.elapsed(), 3 * LULL);
+        assert_eq!(start.elapsed(), 3 * MAX_STALL);
     }
 
     #[tokio::test(start_paused = true)]
@@ -134,7 +134,7 @@ mod tests {
         let _stopping = cleanup_throttle.stopping_pod();
         let start = Instant::now();
         let _permit = cleanup_throttle.permit().await;
-        assert_eq!(start.elapsed(), LULL);
+        assert_eq!(start.elapsed(), MAX_STALL);
     }
 
     #[tokio::test(start_paused = true)]
@@ -145,7 +145,7 @@ mod tests {
         let start = Instant::now();
         tokio::spawn(async move {
             loop {
-                tokio::time::sleep(LULL / 2).await;
+                tokio::time::sleep(MAX_STALL / 2).await;
                 throttle.progressed();
             }
         });

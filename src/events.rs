@@ -23,7 +23,7 @@ use crate::{
         foreign::ForeignText,
         pod::{PodView, Role},
     },
-    tasks::restarted,
+    tasks::run_with_restarts,
     teardown::boundary::{Counted, EventSink},
 };
 
@@ -91,7 +91,7 @@ impl Events {
         let (queue, waiting) = mpsc::channel(QUEUE);
         let (unsent, counted) = (Arc::new(Unsent::new(waiting)), Arc::clone(&counters));
         let send = move || send_all(Arc::clone(&send_event), Arc::clone(&unsent), Arc::clone(&counted));
-        let sender = restarted("events", send);
+        let sender = run_with_restarts("events", send);
         let events = Self {
             node_name: node_name.into(),
             queue,

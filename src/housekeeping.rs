@@ -1,6 +1,6 @@
-//! Leftovers: detects traces of deleted pods on this node, and terminates them like any pod.
+//! Leftovers: detects artifacts of deleted pods on this node, and terminates them like any pod.
 //!
-//! `search → decide → is the object deleted? → workers`. Traces that do not provably belong to a pod of the API server are reported
+//! `search → decide → is the object deleted? → workers`. Artifacts that do not provably belong to a pod of the API server are reported
 //! and never touched. While a kubelet runs, nothing is touched.
 
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use crate::{
     journal::Journal,
     model::pod::{PodRef, PodView},
     teardown::{context::Context, journal::PodJournalExt as _},
-    watch::{Change, SnapshotHandle},
+    watch::{PodChange, SnapshotHandle},
     words::some_of,
-    workers::{WorkersHandle, traces},
+    workers::{WorkersHandle, artifacts},
 };
 
 mod decide;
@@ -28,7 +28,7 @@ mod unused;
 pub use report::LeftoverReport;
 
 use decide::{Facts, INTERVAL, Leftover, Observations, Verdict};
-use unused::Unused;
+use unused::UnusedVolumes;
 
 /// Name of this work for people, in a handover.
 const UNUSED: &str = "volumes that no pod uses";
@@ -42,10 +42,10 @@ pub struct Housekeeping {
     snapshots: SnapshotHandle,
     workers: WorkersHandle,
     /// Weak: the workers stop with the watch.
-    changes: mpsc::WeakSender<Change>,
+    changes: mpsc::WeakSender<PodChange>,
     report: watch::Sender<LeftoverReport>,
     observations: Observations,
-    unused: Unused,
+    unused: UnusedVolumes,
 }
 
 /// The agent stops.
@@ -61,12 +61,12 @@ impl Housekeeping {
         guard: Guard,
         snapshots: SnapshotHandle,
         workers: WorkersHandle,
-        changes: mpsc::WeakSender<Change>,
+        changes: mpsc::WeakSender<PodChange>,
         report: watch::Sender<LeftoverReport>,
     ) -> Self {
         let storage = Arc::clone(&context.storage);
         Self {
-            unused: Unused::new(storage, Arc::clone(&counters), report.clone()),
+            unused: UnusedVolumes::new(storage, Arc::clone(&counters), report.clone()),
             context,
             journal,
             counters,
@@ -95,7 +95,7 @@ impl Housekeeping {
         let guard = self.guard.clone();
         if guard.why_blocked().is_some() && !guard.is_blocked_by_kubelet() {
             self.observations = Observations::default();
-            self.unused.forget();
+            self.unused.reset();
             self.set_report(Vec::new(), Vec::new());
             return Ok(());
         }
@@ -104,11 +104,11 @@ impl Housekeeping {
         let seen = seen.map(|(uid, seen)| (uid.clone(), seen.pod(&uid))).collect();
         let begun = journal.unfinished().into_iter();
         let begun = begun.map(|view| (view.pod.uid.clone(), view.pod)).collect();
-        // The order matters: a seen pod is in the snapshot, at a worker, or done. Traces come last, because the snapshot may have
+        // The order matters: a seen pod is in the snapshot, at a worker, or done. Artifacts come last, because the snapshot may have
         // waited for a list.
         let snapshot = self.snapshots.snapshot().await.ok_or(Stopping)?;
         let with_worker = self.workers.terminating_uids().await.ok_or(Stopping)?;
-        let found = match traces::scan(&self.context, &self.journal).await {
+        let found = match artifacts::scan(&self.context, &self.journal).await {
             Ok(found) => found,
             Err(error) => {
                 tracing::warn!(%error, "Search for leftovers failed; will retry");
@@ -126,7 +126,7 @@ impl Housekeeping {
         let (observations, verdict) = decide::decide(before, &facts, Instant::now());
         let Verdict {
             forget,
-            end,
+            terminate,
             leftovers,
             unmanaged,
         } = verdict;
@@ -135,7 +135,7 @@ impl Housekeeping {
         }
         // Leftovers are the kubelet's while one runs.
         if guard.why_no_new_work().is_some() {
-            self.unused.forget();
+            self.unused.reset();
             self.set_report(Vec::new(), Vec::new());
             return Ok(());
         }
@@ -145,15 +145,15 @@ impl Housekeeping {
             .record_unlisted(facts.unlisted(|uid| journal.was_terminating(uid)))
             .is_none();
         if may_conclude {
-            self.end(end).await?;
+            self.terminate(terminate).await?;
         }
         match facts.without_directory() {
             None => match guard.begin(UNUSED.to_owned()) {
-                Ok(under_way) if may_conclude => self.unused.release(under_way).await,
-                _ => self.unused.forget(),
+                Ok(work) if may_conclude => self.unused.start_round(work).await,
+                _ => self.unused.reset(),
             },
             // Users of a volume are detected by the directories of pods.
-            Some(pod) => self.unused.hold(format!(
+            Some(pod) => self.unused.block(format!(
                 "volumes that nobody uses stay as they are: {pod} lives and has no directory in {}; is --kubelet-root the \
                  kubelet's --root-dir?",
                 self.context.kubelet_root.pods().display()
@@ -163,25 +163,25 @@ impl Housekeeping {
     }
 
     /// Sends leftovers to the workers. Each deletion is first confirmed by a list of the pod's name.
-    async fn end(&mut self, leftovers: Vec<Leftover>) -> Result<(), Stopping> {
-        for Leftover { pod, traces } in leftovers {
+    async fn terminate(&mut self, leftovers: Vec<Leftover>) -> Result<(), Stopping> {
+        for Leftover { pod, artifacts } in leftovers {
             let PodRef { uid, namespace, name } = &pod;
-            let gone = match self.context.api.is_deleted(&pod).await {
-                Ok(gone) => gone,
+            let is_deleted = match self.context.api.is_deleted(&pod).await {
+                Ok(is_deleted) => is_deleted,
                 Err(error) => {
                     tracing::debug!(%error, "Deletion of a pod with leftovers cannot be confirmed; will retry");
                     return Ok(());
                 }
             };
             self.observations.restart(uid, Instant::now());
-            if !gone {
+            if !is_deleted {
                 tracing::warn!(pod.uid = %uid, pod.namespace = %namespace, pod.name = %name, "A list by its name shows a pod that the watch does not know");
                 continue;
             }
             self.counters.leftover_found();
-            tracing::warn!(pod.uid = %uid, pod.namespace = %namespace, pod.name = %name, traces, "Deleted pod has leftovers; they are removed");
+            tracing::warn!(pod.uid = %uid, pod.namespace = %namespace, pod.name = %name, artifacts, "Deleted pod has leftovers; they are removed");
             let changes = self.changes.upgrade().ok_or(Stopping)?;
-            let change = Change::removed(Arc::new(PodView::identity_only(pod)));
+            let change = PodChange::removed(Arc::new(PodView::identity_only(pod)));
             changes.send(change).await.map_err(|_closed| Stopping)?;
         }
         Ok(())
@@ -194,7 +194,7 @@ impl Housekeeping {
                 tracing::info!(
                     count,
                     some,
-                    "Traces of unmanaged pods, such as static pods; they are left alone"
+                    "Artifacts of unmanaged pods, such as static pods; they are left alone"
                 );
             }
             let changed = (&report.leftovers, &report.unmanaged) != (&leftovers, &unmanaged);

@@ -15,7 +15,7 @@ pub fn spawn<T: Send + 'static>(task: impl Future<Output = T> + Send + 'static) 
 }
 
 /// Runs the future of `start` until it returns. After a panic it calls `start` again: the task loses its state.
-pub async fn restarted<F: Future<Output = ()>>(task: &'static str, mut start: impl FnMut() -> F) {
+pub async fn run_with_restarts<F: Future<Output = ()>>(task: &'static str, mut start: impl FnMut() -> F) {
     while AssertUnwindSafe(async { start().await }).catch_unwind().await.is_err() {
         tracing::error!(task, restarted_in = ?RESTART_PAUSE, "Task panicked; it is started again");
         sleep(RESTART_PAUSE).await;
@@ -29,7 +29,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn task_is_restarted_after_a_panic_and_not_after_it_returns() {
         let mut starts = 0;
-        let run = restarted("test", || {
+        let run = run_with_restarts("test", || {
             starts += 1;
             let panics = starts < 3;
             async move { assert!(!panics, "as it should") }

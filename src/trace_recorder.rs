@@ -258,16 +258,16 @@ impl TraceRecorder {
     }
 
     /// Whether no container runs, and the API server shows that or the object is deleted.
-    pub fn has_ended(&self) -> bool {
+    pub fn has_terminated(&self) -> bool {
         let progress = self.progress.borrow();
         // `kept` follows from an answer of the API server that the watch may not have seen yet.
-        progress.has_ended() || progress.stage >= Stage::Terminated && progress.kept
+        progress.has_terminated() || progress.stage >= Stage::Terminated && progress.kept
     }
 
     /// Waits until the pod has terminated and its terminal phase is known.
-    pub async fn wait_until_ended(&self) {
+    pub async fn wait_until_terminated(&self) {
         // The sender lives as long as `self`.
-        self.progress.subscribe().wait_for(Progress::has_ended).await.ok();
+        self.progress.subscribe().wait_for(Progress::has_terminated).await.ok();
     }
 
     /// Whether the pod was stopped by a user and takes longer than 1.5 times its grace period.
@@ -278,7 +278,7 @@ impl TraceRecorder {
 
     /// Begins a span.
     pub fn span(&self, step: Step, what: &str) -> OpenSpan<'_> {
-        let start_ms = self.ms(Instant::now());
+        let start_ms = self.millis_at(Instant::now());
         let index = self.update(|state| {
             let index = (state.spans.len() < MAX_SPANS).then_some(state.spans.len())?;
             state.spans.push(Span {
@@ -319,7 +319,7 @@ impl TraceRecorder {
                     .map_or(state.grace, |deadline| deadline.saturating_duration_since(now)),
             ),
             stage: self.stage(),
-            elapsed_ms: self.ms(state.finished.unwrap_or(now)),
+            elapsed_ms: self.millis_at(state.finished.unwrap_or(now)),
             attempts: state.attempts,
             blocked: state.blocked.clone(),
             reason: shown.as_ref().and_then(|shown| shown.reason.clone()),
@@ -341,7 +341,7 @@ impl TraceRecorder {
         changed
     }
 
-    fn ms(&self, at: Instant) -> u64 {
+    fn millis_at(&self, at: Instant) -> u64 {
         millis(self.since_begun(at))
     }
 
@@ -362,7 +362,7 @@ fn millis(duration: Duration) -> u64 {
 // === impl Progress ===
 
 impl Progress {
-    fn has_ended(&self) -> bool {
+    fn has_terminated(&self) -> bool {
         self.stage >= Stage::Deleted || self.stage >= Stage::Terminated && self.shown.is_some()
     }
 }
@@ -402,7 +402,7 @@ impl OpenSpan<'_> {
 
 impl Drop for OpenSpan<'_> {
     fn drop(&mut self) {
-        let now = self.record.ms(Instant::now());
+        let now = self.record.millis_at(Instant::now());
         self.change(|span| span.end_ms = Some(now));
     }
 }

@@ -18,16 +18,16 @@ use crate::model::pod::PodView;
 
 /// A change of a pod of this node.
 #[derive(Debug, Clone)]
-pub struct Change {
-    /// Kind of the change.
-    pub kind: Kind,
+pub struct PodChange {
+    /// What happened to the pod.
+    pub kind: PodOperation,
     /// The pod now, or as last seen.
     pub view: Arc<PodView>,
 }
 
-/// Kind of a change, as the kubelet names it (kubelet: `pkg/kubelet/types/pod_update.go` `PodOperation`).
+/// An operation on a pod, as the kubelet names it (kubelet: `pkg/kubelet/types/pod_update.go` `PodOperation`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum PodOperation {
     /// It is new.
     Add,
     /// A field has changed that its termination depends on.
@@ -42,11 +42,11 @@ pub enum Kind {
 
 // === impl Change ===
 
-impl Change {
+impl PodChange {
     /// The pod's object is proven to be deleted.
     pub fn removed(view: Arc<PodView>) -> Self {
         Self {
-            kind: Kind::Remove,
+            kind: PodOperation::Remove,
             view,
         }
     }

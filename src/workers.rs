@@ -1,10 +1,10 @@
 //! One worker for each terminating pod: in order for one pod, in parallel for different pods.
 
-pub mod kill;
+pub mod stop;
 
+pub mod artifacts;
 mod handle;
 mod map;
-pub mod traces;
 
 pub use self::{
     handle::{Overview, RequestReceiver, WorkersHandle},

@@ -65,7 +65,7 @@ impl PodApi for ClusterPods {
     }
 
     fn is_deleted<'a>(&'a self, pod: &'a PodRef) -> BoxFuture<'a, Result<bool, ApiFailure>> {
-        async { Ok(self.guard.is_gone(&self.api, pod).await?) }.boxed()
+        async { Ok(self.guard.is_deleted(&self.api, pod).await?) }.boxed()
     }
 }
 

@@ -41,10 +41,10 @@ use crate::{
     },
     ops::{admin::PodsAdmin, service},
     outside::Outside,
-    tasks::{restarted, spawn},
+    tasks::{run_with_restarts, spawn},
     teardown::{boundary::Terminating, context::Context, volumes::storage::Storage},
     watch::{PodSource, Relist, RuntimePods, WatchReport},
-    workers::{PodWorkers, RequestReceiver, WorkersHandle, traces::named_pods},
+    workers::{PodWorkers, RequestReceiver, WorkersHandle, artifacts::named_pods},
 };
 
 /// Maximum number of pod changes that wait for the workers.
@@ -146,7 +146,7 @@ impl PodAgent {
             handle,
             requests,
             api: Arc::default(),
-            kubelet: spawn(restarted("kubelet probe", {
+            kubelet: spawn(run_with_restarts("kubelet probe", {
                 let guard = guard.clone();
                 move || guard.clone().watch_for_kubelet(local_kubelet.clone())
             })),
@@ -239,7 +239,7 @@ impl PodAgent {
                 problems::not_a_runtime(&cri_endpoint, &error)
             })?,
         };
-        let runtime_probe = spawn(restarted("runtime probe", {
+        let runtime_probe = spawn(run_with_restarts("runtime probe", {
             let (cri, endpoint) = (cri.clone(), cri_endpoint.clone());
             move || runtime::monitor(cri.clone(), endpoint.clone(), runtime_report.clone())
         }));
@@ -290,7 +290,7 @@ impl PodAgent {
                 fence: fences_kubelet.then(Systemd::of_host),
                 report,
             };
-            spawn(restarted("kubelet monitor", move || monitor.clone().run()))
+            spawn(run_with_restarts("kubelet monitor", move || monitor.clone().run()))
         });
         let (changes_in, changes) = mpsc::channel(MAX_CHANGES);
         let leftovers = changes_in.downgrade();
@@ -395,8 +395,8 @@ impl PodAgent {
         );
         // The workers exit when the source does.
         let source = spawn(source.run());
-        let relist = spawn(restarted("relist", move || relist.clone().run()));
-        let housekeeping = spawn(restarted("housekeeping", housekeeping));
+        let relist = spawn(run_with_restarts("relist", move || relist.clone().run()));
+        let housekeeping = spawn(run_with_restarts("housekeeping", housekeeping));
         let mut sender = spawn(sender);
         let mut workers = spawn(workers.run(shutdown_timeout));
 

@@ -193,7 +193,7 @@ impl Guard {
     ///
     /// # Errors
     /// When a request fails, the Node is not the recorded one, or absence is no proof now.
-    pub async fn is_gone(&self, api: &ApiClient, pod: &PodRef) -> Result<bool, ApiError> {
+    pub async fn is_deleted(&self, api: &ApiClient, pod: &PodRef) -> Result<bool, ApiError> {
         self.verify(api).await?;
         let seen_before = self.highest();
         let list = api.pods_named(pod).await?;

@@ -13,9 +13,9 @@ use tokio::{
 
 use super::{
     fence, healthz,
-    probes::{Probe, Probes, State},
-    report::{Fenced, RoleReport},
-    role::{Role, Thresholds, Why, decide_role, initial_role, may_fence},
+    probes::{LeaseState, Probe, Probes},
+    report::{FenceReport, RoleReport},
+    role::{Role, StandbyReason, Thresholds, decide_role, initial_role, may_fence},
 };
 use crate::{
     api::{ApiClient, ApiError},
@@ -68,7 +68,7 @@ const FENCE_RETRY: Duration = Duration::from_secs(60);
 /// The result of a slow probe.
 enum Answer {
     Health(Probe),
-    Lease(Result<State, String>),
+    Lease(Result<LeaseState, String>),
 }
 
 // === impl KubeletMonitor ===
@@ -80,7 +80,7 @@ impl KubeletMonitor {
         let mut probes = Probes::new(start, PROCESS_GAP, ENDPOINT_GAP);
         let had = self.journal.last_active();
         let mut role = initial_role(had.as_ref(), self.take_over_after, &self.clock.now());
-        if let (Role::Standby(Why::Resuming), Some(had)) = (&role, had) {
+        if let (Role::Standby(StandbyReason::Resuming), Some(had)) = (&role, had) {
             probes.lease = probes.lease.with_recorded(Some(had.lease));
         }
         let mut ticks = interval(DECIDE_INTERVAL);
@@ -90,11 +90,11 @@ impl KubeletMonitor {
         let lease = probe_repeatedly(&lease_now, || async { Answer::Lease(self.lease().await) });
         let mut answers = pin!(select(health, lease));
         let (mut fencing, mut fence_from, mut report_from) = (FuturesUnordered::new(), start, start);
-        let mut fenced = Fenced::default();
+        let mut fenced = FenceReport::default();
         // When all probes were last requested because one had reached the threshold.
         let mut requested_at = start;
         loop {
-            let due = probes.due(self.take_over_after, requested_at);
+            let due = probes.next_due(self.take_over_after, requested_at);
             tokio::select! {
                 biased;
                 // Pods wait: do not wait for the next interval.
@@ -104,7 +104,7 @@ impl KubeletMonitor {
                     health_now.notify_one();
                     lease_now.notify_one();
                 }
-                () = self.guard.probed() => {}
+                () = self.guard.wait_for_probe() => {}
                 _ = ticks.tick() => {}
                 Some((over, answer)) = answers.next() => match answer {
                     Answer::Health(probe) => probes.healthz.add(probe, &over),
@@ -112,7 +112,7 @@ impl KubeletMonitor {
                 },
                 Some(stopped) = fencing.next(), if !fencing.is_empty() => {
                     fence_from = Instant::now() + FENCE_RETRY;
-                    fenced.note(stopped);
+                    fenced.add_result(stopped);
                 }
             }
             let (probe, probed_during) = self.guard.take_probes();
@@ -134,7 +134,7 @@ impl KubeletMonitor {
             self.report_role(&role, &next, &probes, &fenced);
             self.record_role(&next, &probes);
             role = next;
-            if let (Role::Standby(Why::Unresponsive), Some(systemd)) = (&role, &self.fence)
+            if let (Role::Standby(StandbyReason::Unresponsive), Some(systemd)) = (&role, &self.fence)
                 && fencing.is_empty()
                 && let Some(kubelet) = self.guard.kubelet()
             {
@@ -143,7 +143,7 @@ impl KubeletMonitor {
                     Ok(()) if now >= fence_from => fencing.push(async move { fence::stop(systemd, &kubelet).await }),
                     Err(why) if now >= report_from => {
                         report_from = now + FENCE_RETRY;
-                        fenced.note(Err(format!("{kubelet}: {why}")));
+                        fenced.add_result(Err(format!("{kubelet}: {why}")));
                     }
                     _ => {}
                 }
@@ -169,8 +169,10 @@ impl KubeletMonitor {
             Err(_) => format!("the API server has not answered within {NODE_TIMEOUT:?}"),
         };
         match before {
-            Role::Standby(Why::Resuming) => before.clone(),
-            _ => Role::Standby(Why::Unknown(format!("whether this is still the right Node: {why}"))),
+            Role::Standby(StandbyReason::Resuming) => before.clone(),
+            _ => Role::Standby(StandbyReason::Unknown(format!(
+                "whether this is still the right Node: {why}"
+            ))),
         }
     }
 
@@ -181,7 +183,7 @@ impl KubeletMonitor {
         }
     }
 
-    async fn lease(&self) -> Result<State, String> {
+    async fn lease(&self) -> Result<LeaseState, String> {
         match timeout(LEASE_TIMEOUT, self.api.node_lease()).await {
             Ok(state) => state.map_err(|error| error.to_string()),
             Err(_) => Err(format!("the API server has not answered within {LEASE_TIMEOUT:?}")),
@@ -192,7 +194,7 @@ impl KubeletMonitor {
     fn record_role(&self, role: &Role, probes: &Probes) {
         match role {
             // Keep the record of the earlier run until the role is decided.
-            Role::Standby(Why::Resuming) => {}
+            Role::Standby(StandbyReason::Resuming) => {}
             Role::Active if !self.guard.is_handing_over() => {
                 let (kept, now) = (self.journal.last_active(), self.clock.now());
                 let every = RECORD_INTERVAL.min(self.take_over_after / 3);
@@ -210,12 +212,12 @@ impl KubeletMonitor {
         }
     }
 
-    fn report_role(&self, before: &Role, role: &Role, probes: &Probes, fenced: &Fenced) {
+    fn report_role(&self, before: &Role, role: &Role, probes: &Probes, fenced: &FenceReport) {
         let report = RoleReport::of(role, probes, fenced, &self.report.borrow(), self.clock.wall().now());
         if !before.has_same_reason_as(role) {
             let seen = report.seen();
             match role {
-                Role::Active if *before == Role::Standby(Why::Resuming) => {
+                Role::Active if *before == Role::Standby(StandbyReason::Resuming) => {
                     tracing::warn!(seen, "No kubelet ran while this agent restarted; it is active again");
                 }
                 Role::Active => tracing::warn!(seen, "The kubelet is gone: this agent takes its pods down"),
@@ -223,7 +225,7 @@ impl KubeletMonitor {
                 Role::Standby(why) => tracing::info!(%why, seen, "Standing by"),
             }
         }
-        if !matches!(role, Role::Active | Role::Standby(Why::Resuming)) {
+        if !matches!(role, Role::Active | Role::Standby(StandbyReason::Resuming)) {
             self.guard.record_possible_kubelet();
         }
         self.guard.set_role(report.stands_by.clone(), role.is_unresponsive());

@@ -40,13 +40,13 @@ pub struct Lease {
     /// When a renewal was last observed.
     pub renewed: Option<Instant>,
     /// Its last state.
-    last: Option<State>,
+    last: Option<LeaseState>,
     /// The last state that an earlier run of the agent has recorded, until this run has read one.
-    recorded: Option<State>,
+    recorded: Option<LeaseState>,
 }
 
 /// A value that changes with each renewal; `None` if there is no Lease.
-pub type State = Option<String>;
+pub type LeaseState = Option<String>;
 
 /// All probes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -118,11 +118,11 @@ impl ProbeHistory {
 
     /// How long all results have been Down, up to the last one; `None` if that one is too old.
     pub fn down_for(&self, now: Instant) -> Option<Duration> {
-        self.holds(now, matches!(self.result, Probe::Down(_)))
+        self.duration_if(matches!(self.result, Probe::Down(_)), now)
     }
 
     /// When a probe could first show a downtime of `silence`, if none has shown it yet.
-    pub fn due(&self, silence: Duration) -> Option<Instant> {
+    pub fn next_due(&self, silence: Duration) -> Option<Instant> {
         let due = self.since + silence;
         (matches!(self.result, Probe::Down(_)) && self.probed_at < due).then_some(due)
     }
@@ -134,20 +134,20 @@ impl ProbeHistory {
 
     /// Whether the last result is Alive and fresh.
     pub fn is_alive(&self, now: Instant) -> bool {
-        self.holds(now, matches!(self.result, Probe::Alive(_))).is_some()
+        self.duration_if(matches!(self.result, Probe::Alive(_)), now).is_some()
     }
 
-    fn holds(&self, now: Instant, so: bool) -> Option<Duration> {
-        let fresh = now.saturating_duration_since(self.probed_at) <= self.gap;
-        (so && fresh).then(|| self.probed_at.saturating_duration_since(self.since))
+    fn duration_if(&self, is_result: bool, now: Instant) -> Option<Duration> {
+        let is_fresh = now.saturating_duration_since(self.probed_at) <= self.gap;
+        (is_result && is_fresh).then(|| self.probed_at.saturating_duration_since(self.since))
     }
 
     /// Why the last result says nothing, if so.
-    pub fn unknown(&self, now: Instant) -> Option<&str> {
-        let of_old = now.saturating_duration_since(self.probed_at) > self.gap;
+    pub fn why_unknown(&self, now: Instant) -> Option<&str> {
+        let is_stale = now.saturating_duration_since(self.probed_at) > self.gap;
         match &self.result {
             Probe::Unknown(why) => Some(why),
-            _ if of_old => Some("the last look takes too long"),
+            _ if is_stale => Some("the last look takes too long"),
             _ => None,
         }
     }
@@ -188,7 +188,7 @@ impl Lease {
 
     /// The same with the last state that an earlier run of the agent has recorded.
     #[must_use]
-    pub fn with_recorded(self, state: State) -> Self {
+    pub fn with_recorded(self, state: LeaseState) -> Self {
         Self {
             recorded: Some(state),
             ..self
@@ -196,13 +196,13 @@ impl Lease {
     }
 
     /// Its state at the last successful probe.
-    pub fn state(&self) -> Option<&State> {
+    pub fn state(&self) -> Option<&LeaseState> {
         self.last.as_ref()
     }
 
     /// Adds a result. An error of the API server is Unknown and starts the history again: a kubelet could not renew its Lease
     /// either.
-    pub fn add(&mut self, state: Result<State, String>, over: &Range<Instant>) {
+    pub fn add(&mut self, state: Result<LeaseState, String>, over: &Range<Instant>) {
         let state = match state {
             Ok(state) => state,
             Err(why) => {
@@ -265,8 +265,8 @@ impl Probes {
     }
 
     /// The first moment after `after` when one of the probes could show a downtime of `silence`.
-    pub fn due(&self, silence: Duration, after: Instant) -> Option<Instant> {
-        let due = self.each().into_iter().filter_map(|(_, probe)| probe.due(silence));
+    pub fn next_due(&self, silence: Duration, after: Instant) -> Option<Instant> {
+        let due = self.each().into_iter().filter_map(|(_, probe)| probe.next_due(silence));
         due.filter(|due| *due > after).min()
     }
 
@@ -279,8 +279,8 @@ impl Probes {
         ]
     }
 
-    /// Adds a result of the process probe. After `away` without a process no kubelet is around.
-    pub fn add_process(&mut self, result: Probe, over: &Range<Instant>, away: Duration) {
+    /// Adds a result of the process probe. After `no_process_for` without a process no kubelet is around.
+    pub fn add_process(&mut self, result: Probe, over: &Range<Instant>, no_process_for: Duration) {
         let was_down = matches!(self.process.result, Probe::Down(_));
         self.process.add(result, over);
         let probed_at = over.end;
@@ -305,7 +305,7 @@ impl Probes {
             _ if self
                 .process
                 .down_for(probed_at)
-                .is_some_and(|down_for| down_for >= away) =>
+                .is_some_and(|down_for| down_for >= no_process_for) =>
             {
                 (self.present_since, self.restarts) = (None, 0);
             }
@@ -332,7 +332,7 @@ mod tests {
     async fn probe_is_due_when_it_may_show_the_whole_downtime() {
         let start = Instant::now();
         let mut probe = ProbeHistory::new(start, PROCESS_GAP);
-        let due = |probe: &ProbeHistory| probe.due(secs(7));
+        let due = |probe: &ProbeHistory| probe.next_due(secs(7));
         assert_eq!(due(&probe), None, "no probe yet");
         // A probe that took a second.
         probe.add(down_for(), &(start..start + secs(1)));
@@ -372,7 +372,10 @@ mod tests {
         let late = PROCESS_GAP + Duration::from_millis(1);
         for n in 0..10 {
             let at = start + n * late;
-            assert!(n == 0 || probes.healthz.unknown(at).is_none(), "there is no answer yet");
+            assert!(
+                n == 0 || probes.healthz.why_unknown(at).is_none(),
+                "there is no answer yet"
+            );
             probes.healthz.add(down_for(), &(at..at));
         }
         assert_eq!(probes.healthz.down_for(start + 9 * late), Some(9 * late));

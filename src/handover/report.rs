@@ -22,18 +22,18 @@ pub struct RoleReport {
     /// The last results of the probes.
     #[serde(rename = "signs")]
     pub probes: Vec<ProbeReport>,
-    /// Unresponsive kubelets that were stopped.
+    /// Attempts to stop an unresponsive kubelet.
     #[serde(default)]
-    pub fenced: Fenced,
+    pub fenced: FenceReport,
 }
 
 /// Attempts to stop an unresponsive kubelet.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Fenced {
+pub struct FenceReport {
     /// Successful attempts in this run.
     pub stopped: u64,
-    /// Failed attempts in this run, and those that were not allowed.
+    /// Failed attempts in this run, and reports that a stop is not allowed, at most one a minute.
     pub failed: u64,
     /// The result of the last attempt.
     pub last: Option<String>,
@@ -58,7 +58,7 @@ pub struct ProbeReport {
 
 impl RoleReport {
     /// The report of this role. `since` stays that of `before` if the role is the same.
-    pub fn of(role: &Role, probes: &Probes, fenced: &Fenced, before: &Self, wall: Timestamp) -> Self {
+    pub fn of(role: &Role, probes: &Probes, fenced: &FenceReport, before: &Self, wall: Timestamp) -> Self {
         let kind = role.kind();
         let since = before.since.filter(|_| before.turn == kind);
         Self {
@@ -86,11 +86,11 @@ impl RoleReport {
     }
 }
 
-// === impl Fenced ===
+// === impl FenceReport ===
 
-impl Fenced {
+impl FenceReport {
     /// Adds the result of an attempt: the unit, or why it failed.
-    pub fn note(&mut self, stopped: Result<String, String>) {
+    pub fn add_result(&mut self, stopped: Result<String, String>) {
         match stopped {
             Ok(unit) => {
                 tracing::warn!(
@@ -115,11 +115,11 @@ impl Fenced {
 
 impl ProbeReport {
     fn of(name: &str, probe: &ProbeHistory, wall: Timestamp) -> Self {
-        let lasts = Instant::now().saturating_duration_since(probe.since);
+        let duration = Instant::now().saturating_duration_since(probe.since);
         Self {
             probe: name.to_owned(),
             shows: probe.result.state(),
-            since: wall.checked_sub(lasts).ok(),
+            since: wall.checked_sub(duration).ok(),
             seen: probe.result.detail().to_owned(),
         }
     }

@@ -23,14 +23,14 @@ const MAX_RESTARTS: u32 = 3;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Role {
     /// A kubelet does, or nothing does.
-    Standby(Why),
+    Standby(StandbyReason),
     /// This agent does.
     Active,
 }
 
 /// Why the agent is on standby.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Why {
+pub enum StandbyReason {
     /// The kubelet of this node works.
     Working,
     /// The kubelet process exists, but healthz does not answer and the Lease is not renewed.
@@ -64,8 +64,8 @@ pub fn decide_role(probes: &Probes, thresholds: Thresholds, before: &Role, now: 
     let Thresholds { take_over_after, up } = thresholds;
     let long = |down_for: Option<Duration>| down_for.is_some_and(|down_for| down_for >= take_over_after);
     let (process, healthz, lease) = (&probes.process, &probes.healthz, &probes.lease.probe);
-    if let Some(why) = process.unknown(now) {
-        return Role::Standby(Why::Unknown(format!("whether a kubelet runs here: {why}")));
+    if let Some(why) = process.why_unknown(now) {
+        return Role::Standby(StandbyReason::Unknown(format!("whether a kubelet runs here: {why}")));
     }
     let present_since = probes.present_since.map(|since| now.saturating_duration_since(since));
     let does_nothing = long(present_since) && long(healthz.down_for(now)) && long(lease.down_for(now));
@@ -73,46 +73,46 @@ pub fn decide_role(probes: &Probes, thresholds: Thresholds, before: &Role, now: 
     if process.is_alive(now) {
         // A process that has just restarted may need some time.
         return Role::Standby(match does_nothing && long(probes.same_process_for(now)) {
-            true => Why::Unresponsive,
-            false if is_restarting => Why::Restarting,
-            false => Why::Working,
+            true => StandbyReason::Unresponsive,
+            false if is_restarting => StandbyReason::Restarting,
+            false => StandbyReason::Working,
         });
     }
     // An answer before the process exited came from that process.
     if healthz.is_alive(now) && !healthz.is_older_than(process.since) {
-        return Role::Standby(Why::Unseen("answers where a kubelet tells its health"));
+        return Role::Standby(StandbyReason::Unseen("answers where a kubelet tells its health"));
     }
     let by_another_kubelet =
         |renewed: Instant| renewed > process.since + RENEWAL_DELAY && now < renewed + take_over_after;
     if probes.lease.renewed.is_some_and(by_another_kubelet) || lease.is_alive(now) && *before == Role::Active {
-        return Role::Standby(Why::Unseen("renews the Lease of this Node"));
+        return Role::Standby(StandbyReason::Unseen("renews the Lease of this Node"));
     }
     if *before == Role::Active {
         return Role::Active;
     }
-    if *before == Role::Standby(Why::Resuming) && !lease.is_alive(now) {
+    if *before == Role::Standby(StandbyReason::Resuming) && !lease.is_alive(now) {
         let is_settled = process.down_for(now) >= Some(START_DELAY) && probes.all_are_down(now);
         return if is_settled { Role::Active } else { before.clone() };
     }
     // The next restart is expected.
     if is_restarting {
-        return Role::Standby(Why::Restarting);
+        return Role::Standby(StandbyReason::Restarting);
     }
     let required = [
         ("whether the kubelet tells its health", healthz),
         ("whether the kubelet renews its Lease", lease),
     ];
     for (what, probe) in required {
-        if let Some(why) = probe.unknown(now) {
-            return Role::Standby(Why::Unknown(format!("{what}: {why}")));
+        if let Some(why) = probe.why_unknown(now) {
+            return Role::Standby(StandbyReason::Unknown(format!("{what}: {why}")));
         }
     }
     let left =
         [process, healthz, lease].map(|probe| take_over_after.saturating_sub(probe.down_for(now).unwrap_or_default()));
     match left.into_iter().max().unwrap_or_default() {
-        Duration::ZERO if up < BOOT_GRACE => Role::Standby(Why::Booting(BOOT_GRACE.saturating_sub(up))),
+        Duration::ZERO if up < BOOT_GRACE => Role::Standby(StandbyReason::Booting(BOOT_GRACE.saturating_sub(up))),
         Duration::ZERO => Role::Active,
-        left => Role::Standby(Why::NotYet(left)),
+        left => Role::Standby(StandbyReason::NotYet(left)),
     }
 }
 
@@ -137,12 +137,14 @@ pub fn may_fence(probes: &Probes, take_over_after: Duration, now: Instant) -> Re
 /// The role of an agent that has just started. If its earlier run in this boot was active, and ended not longer ago than
 /// `take_over_after`, it becomes active again unless a probe shows a kubelet.
 pub fn initial_role(had: Option<&LastActive>, take_over_after: Duration, now: &Mark) -> Role {
-    let away = had.and_then(|had| had.at.elapsed(now));
-    Role::Standby(if away.is_some_and(|away| away <= take_over_after) {
-        Why::Resuming
-    } else {
-        Why::Unknown("whether a kubelet runs here: it was not looked at yet".to_owned())
-    })
+    let stopped_for = had.and_then(|had| had.at.elapsed(now));
+    Role::Standby(
+        if stopped_for.is_some_and(|stopped_for| stopped_for <= take_over_after) {
+            StandbyReason::Resuming
+        } else {
+            StandbyReason::Unknown("whether a kubelet runs here: it was not looked at yet".to_owned())
+        },
+    )
 }
 
 // === impl Role ===
@@ -150,14 +152,17 @@ pub fn initial_role(had: Option<&LastActive>, take_over_after: Duration, now: &M
 impl Role {
     /// Whether pods are terminated neither by the kubelet nor by this agent until the kubelet is repaired.
     pub fn is_unresponsive(&self) -> bool {
-        matches!(self, Self::Standby(Why::Unresponsive | Why::Restarting))
+        matches!(
+            self,
+            Self::Standby(StandbyReason::Unresponsive | StandbyReason::Restarting)
+        )
     }
 
     /// Whether both have the same reason, regardless of durations and messages.
     pub fn has_same_reason_as(&self, other: &Self) -> bool {
         let reason = |role: &Self| match role {
-            Self::Standby(Why::Unseen(what)) => Some(*what),
-            Self::Standby(Why::Restarting) => Some("restarting"),
+            Self::Standby(StandbyReason::Unseen(what)) => Some(*what),
+            Self::Standby(StandbyReason::Restarting) => Some("restarting"),
             _ => None,
         };
         self.kind() == other.kind() && reason(self) == reason(other)
@@ -167,13 +172,13 @@ impl Role {
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Active => "ours",
-            Self::Standby(Why::Working) => "kubelet",
-            Self::Standby(Why::Unresponsive | Why::Restarting) => "wedged",
-            Self::Standby(Why::Unseen(_)) => "unseen",
-            Self::Standby(Why::NotYet(_)) => "not-yet",
-            Self::Standby(Why::Booting(_)) => "boots",
-            Self::Standby(Why::Resuming) => "resumes",
-            Self::Standby(Why::Unknown(_)) => "unknown",
+            Self::Standby(StandbyReason::Working) => "kubelet",
+            Self::Standby(StandbyReason::Unresponsive | StandbyReason::Restarting) => "wedged",
+            Self::Standby(StandbyReason::Unseen(_)) => "unseen",
+            Self::Standby(StandbyReason::NotYet(_)) => "not-yet",
+            Self::Standby(StandbyReason::Booting(_)) => "boots",
+            Self::Standby(StandbyReason::Resuming) => "resumes",
+            Self::Standby(StandbyReason::Unknown(_)) => "unknown",
         }
     }
 
@@ -183,7 +188,7 @@ impl Role {
     ];
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for StandbyReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Working => f.write_str("the kubelet is there"),

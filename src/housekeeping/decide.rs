@@ -1,4 +1,4 @@
-//! Decides which traces on the node are leftovers, and which of them to remove. Pure.
+//! Decides which artifacts on the node are leftovers, and which of them to remove. Pure.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,12 +11,12 @@ use crate::{
     handover::guard::UnlistedPods,
     model::pod::{PodRef, PodUid},
     watch::PodSnapshot,
-    workers::traces::Traces,
+    workers::artifacts::PodArtifacts,
 };
 
 /// Interval between two passes.
 pub(super) const INTERVAL: Duration = Duration::from_secs(30);
-/// How long traces must have been observed: the API server may not show a new pod yet.
+/// How long artifacts must have been observed: the API server may not show a new pod yet.
 pub(super) const MIN_AGE: Duration = Duration::from_secs(120);
 /// In how many passes they must have been observed.
 const MIN_PASSES: u32 = 2;
@@ -36,11 +36,11 @@ pub(super) struct Facts {
     pub snapshot: PodSnapshot,
     /// The pods that have a worker, read after that.
     pub with_worker: BTreeSet<PodUid>,
-    /// Traces on the node, read last.
-    pub found: BTreeMap<PodUid, Traces>,
+    /// Artifacts on the node, read last.
+    pub found: BTreeMap<PodUid, PodArtifacts>,
 }
 
-/// Observations of traces without a pod.
+/// Observations of artifacts without a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Observations(BTreeMap<PodUid, Observation>);
 
@@ -52,23 +52,23 @@ struct Observation {
     attempts: u32,
 }
 
-/// Traces of a pod of the API server that is no longer known.
+/// Artifacts of a pod of the API server that is no longer known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Leftover {
     pub pod: PodRef,
-    pub traces: String,
+    pub artifacts: String,
 }
 
 /// The decisions of a pass.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Verdict {
-    /// Seen pods without traces: the journal may forget them.
+    /// Seen pods without artifacts: the journal may forget them.
     pub forget: Vec<PodUid>,
     /// Pods to terminate if their objects are deleted; the oldest few.
-    pub end: Vec<Leftover>,
+    pub terminate: Vec<Leftover>,
     /// All leftovers of pods of the API server, for people.
     pub leftovers: Vec<String>,
-    /// Traces of unmanaged pods, for people.
+    /// Artifacts of unmanaged pods, for people.
     pub unmanaged: Vec<String>,
 }
 
@@ -79,31 +79,31 @@ pub(super) fn decide(mut before: Observations, facts: &Facts, now: Instant) -> (
     let has_no_pod = |uid: &PodUid| !facts.snapshot.pods.contains(uid) && !facts.with_worker.contains(uid);
     // An entry of the journal without a worker is a leftover, too.
     let found: BTreeSet<_> = facts.found.keys().chain(facts.begun.keys()).collect();
-    let nothing = Traces::default();
+    let nothing = PodArtifacts::default();
     for uid in found.into_iter().filter(|uid| has_no_pod(uid)) {
-        let traces = facts.found.get(uid).unwrap_or(&nothing);
+        let artifacts = facts.found.get(uid).unwrap_or(&nothing);
         let observation = before
             .0
             .remove(uid)
             .map_or_else(|| Observation::new(now), Observation::again);
-        match facts.proof(uid, traces) {
+        match facts.proven_pod(uid, artifacts) {
             Some(pod) => {
-                let traces = facts.describe(pod, traces);
-                verdict.leftovers.push(format!("{pod} (UID {uid}): {traces}"));
+                let artifacts = facts.describe(pod, artifacts);
+                verdict.leftovers.push(format!("{pod} (UID {uid}): {artifacts}"));
                 if observation.is_due(now) {
                     let pod = pod.clone();
-                    due.push((observation.since, Leftover { pod, traces }));
+                    due.push((observation.since, Leftover { pod, artifacts }));
                 }
             }
             // The watch reports unmanaged pods of the runtime.
-            None if traces.runtime.is_some() => {}
-            None if observation.passes >= MIN_PASSES => verdict.unmanaged.push(format!("UID {uid}: {traces}")),
+            None if artifacts.runtime.is_some() => {}
+            None if observation.passes >= MIN_PASSES => verdict.unmanaged.push(format!("UID {uid}: {artifacts}")),
             None => {}
         }
         observations.0.insert(uid.clone(), observation);
     }
     due.sort_by_key(|(since, _)| *since);
-    verdict.end = due
+    verdict.terminate = due
         .into_iter()
         .take(MAX_PODS_PER_PASS)
         .map(|(_, leftover)| leftover)
@@ -117,25 +117,25 @@ pub(super) fn decide(mut before: Observations, facts: &Facts, now: Instant) -> (
 // === impl Facts ===
 
 impl Facts {
-    /// The pod of the API server with this UID, if there is proof of it and some of the traces are its own.
-    fn proof<'a>(&'a self, uid: &PodUid, traces: &'a Traces) -> Option<&'a PodRef> {
+    /// The pod of the API server with this UID, if there is proof of it and some of the artifacts are its own.
+    fn proven_pod<'a>(&'a self, uid: &PodUid, artifacts: &'a PodArtifacts) -> Option<&'a PodRef> {
         // A static pod may have the UID of a pod that was seen, if its manifest was exported with the UID.
-        if traces.runtime.as_ref().is_some_and(|sighted| sighted.is_static) {
+        if artifacts.runtime.as_ref().is_some_and(|sighted| sighted.is_static) {
             return None;
         }
-        let sandbox = traces.runtime.as_ref().filter(|sighted| sighted.from_api);
+        let sandbox = artifacts.runtime.as_ref().filter(|sighted| sighted.from_api);
         let by_sandbox = sandbox
             .filter(|_| self.snapshot.has_api_pods)
             .map(|sighted| &sighted.pod);
         let pod = self.begun.get(uid).or_else(|| self.seen.get(uid)).or(by_sandbox)?;
-        let its_own = !traces.of(&pod.namespace, &pod.name).is_empty();
+        let its_own = !artifacts.of(&pod.namespace, &pod.name).is_empty();
         (its_own || self.begun.contains_key(uid)).then_some(pod)
     }
 
     /// Pods of an API server in the runtime, except those for which `end_was_seen`.
     pub fn unlisted(&self, end_was_seen: impl Fn(&PodUid) -> bool) -> UnlistedPods {
-        let from_api = |traces: &Traces| traces.runtime.as_ref().is_some_and(|sighted| sighted.from_api);
-        let pods = self.found.iter().filter(|(_, traces)| from_api(traces));
+        let from_api = |artifacts: &PodArtifacts| artifacts.runtime.as_ref().is_some_and(|sighted| sighted.from_api);
+        let pods = self.found.iter().filter(|(_, artifacts)| from_api(artifacts));
         let pods = pods.map(|(uid, _)| uid).filter(|uid| !end_was_seen(uid));
         let known =
             |uid| self.snapshot.pods.contains(uid) || self.with_worker.contains(uid) || self.begun.contains_key(uid);
@@ -144,20 +144,20 @@ impl Facts {
 
     /// A running pod of a kubelet that has no directory. If there is one, the kubelet's root directory may be wrong.
     pub fn without_directory(&self) -> Option<&PodRef> {
-        let mut running = self.found.values().filter(|traces| !traces.directory);
-        running.find_map(|traces| {
-            let sighted = traces.runtime.as_ref()?;
+        let mut running = self.found.values().filter(|artifacts| !artifacts.directory);
+        running.find_map(|artifacts| {
+            let sighted = artifacts.runtime.as_ref()?;
             let is_a_kubelets = sighted.from_api || sighted.is_static;
             (sighted.has_ready_sandbox && is_a_kubelets).then_some(&sighted.pod)
         })
     }
 
-    fn describe(&self, pod: &PodRef, traces: &Traces) -> String {
-        let traces = traces.of(&pod.namespace, &pod.name);
-        if traces.is_empty() {
+    fn describe(&self, pod: &PodRef, artifacts: &PodArtifacts) -> String {
+        let artifacts = artifacts.of(&pod.namespace, &pod.name);
+        if artifacts.is_empty() {
             "an entry of the journal".to_owned()
         } else {
-            traces.to_string()
+            artifacts.to_string()
         }
     }
 }

@@ -5,10 +5,10 @@ use serde::{Deserialize, Serialize};
 /// Leftovers in `status`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeftoverReport {
-    /// Traces of deleted pods, which will be terminated.
+    /// Artifacts of deleted pods, which will be terminated.
     #[serde(default)]
     pub leftovers: Vec<String>,
-    /// Traces that do not provably belong to a pod of the API server; they are left alone.
+    /// Artifacts that do not provably belong to a pod of the API server; they are left alone.
     #[serde(default, rename = "strangers")]
     pub unmanaged: Vec<String>,
     /// Volumes that no pod uses, and why they cannot be unstaged.

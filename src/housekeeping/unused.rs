@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     counters::Counters,
-    handover::guard::work::UnderWay,
+    handover::guard::work::WorkInProgress,
     teardown::volumes::{Released, release_unused, storage::Storage},
 };
 
@@ -26,7 +26,7 @@ use crate::{
 const MAX_DOUBLINGS: u32 = 4;
 
 /// Unmounts and unstages volumes that no pod uses, in at most one task.
-pub(super) struct Unused {
+pub(super) struct UnusedVolumes {
     storage: Arc<Storage>,
     counters: Arc<Counters>,
     report: watch::Sender<LeftoverReport>,
@@ -38,25 +38,25 @@ pub(super) struct Unused {
 
 /// Unused volumes by name. Pure.
 #[derive(Debug, Default)]
-struct Volumes(BTreeMap<String, Idle>);
+struct Volumes(BTreeMap<String, UnusedVolume>);
 
 #[derive(Debug)]
-struct Idle {
+struct UnusedVolume {
     /// Unused since.
     since: Instant,
     /// Found in this round.
-    seen: bool,
+    is_found: bool,
     /// Due in this round.
-    tried: bool,
+    is_due: bool,
     failures: u32,
     not_before: Instant,
     /// The last failures.
     why: Vec<String>,
 }
 
-// === impl Unused ===
+// === impl UnusedVolumes ===
 
-impl Unused {
+impl UnusedVolumes {
     pub fn new(storage: Arc<Storage>, counters: Arc<Counters>, report: watch::Sender<LeftoverReport>) -> Self {
         Self {
             storage,
@@ -69,7 +69,7 @@ impl Unused {
     }
 
     /// Starts a round, unless one is in progress.
-    pub async fn release(&mut self, under_way: UnderWay) {
+    pub async fn start_round(&mut self, work: WorkInProgress) {
         match self.task.take() {
             Some(task) if !task.is_finished() => {
                 self.task = Some(task);
@@ -89,19 +89,19 @@ impl Unused {
             Arc::clone(&self.counters),
             (self.report.clone(), Arc::clone(&self.is_stale)),
             volumes,
-            under_way,
+            work,
         );
         self.task = Some(AbortOnDropHandle::new(tokio::spawn(round)));
     }
 
     /// Drops all observations. A call in progress completes, or is stopped by the guard.
-    pub fn forget(&mut self) {
+    pub fn reset(&mut self) {
         self.drop_all();
         set_report(&self.report, Vec::new(), &AtomicBool::new(false));
     }
 
     /// Drops all observations and reports why.
-    pub fn hold(&mut self, why: String) {
+    pub fn block(&mut self, why: String) {
         self.drop_all();
         set_report(&self.report, vec![why], &AtomicBool::new(false));
     }
@@ -117,11 +117,11 @@ async fn round(
     counters: Arc<Counters>,
     (report, is_stale): (watch::Sender<LeftoverReport>, Arc<AtomicBool>),
     mut volumes: Volumes,
-    under_way: UnderWay,
+    work: WorkInProgress,
 ) -> Volumes {
-    let mut may_begin = |volume: &str| under_way.may_begin_part() && volumes.is_due(volume, Instant::now());
+    let mut may_begin = |volume: &str| work.may_begin_part() && volumes.is_due(volume, Instant::now());
     let Released { report: done, failed } = release_unused(&storage, &mut may_begin).await;
-    drop(under_way);
+    drop(work);
     if done.unmounted > 0 {
         tracing::warn!(
             mounts = done.unmounted,
@@ -159,27 +159,30 @@ fn set_report(report: &watch::Sender<LeftoverReport>, now: Vec<String>, is_stale
 impl Volumes {
     /// Whether this volume has been unused for [`MIN_AGE`], and its backoff has expired.
     fn is_due(&mut self, volume: &str, now: Instant) -> bool {
-        let idle = self.0.entry(volume.to_owned()).or_insert_with(|| Idle::new(now));
-        idle.seen = true;
-        idle.tried = now.saturating_duration_since(idle.since) >= MIN_AGE && now >= idle.not_before;
-        idle.tried
+        let idle = self
+            .0
+            .entry(volume.to_owned())
+            .or_insert_with(|| UnusedVolume::new(now));
+        idle.is_found = true;
+        idle.is_due = now.saturating_duration_since(idle.since) >= MIN_AGE && now >= idle.not_before;
+        idle.is_due
     }
 
     /// Records the failures of a round.
     fn after(&mut self, failed: BTreeMap<String, Vec<String>>, now: Instant) {
-        for idle in self.0.values_mut().filter(|idle| idle.tried) {
+        for idle in self.0.values_mut().filter(|idle| idle.is_due) {
             idle.why.clear();
         }
         for (volume, why) in failed {
-            let idle = self.0.entry(volume).or_insert_with(|| Idle::new(now));
-            idle.seen = true;
+            let idle = self.0.entry(volume).or_insert_with(|| UnusedVolume::new(now));
+            idle.is_found = true;
             idle.not_before = now + INTERVAL * 2_u32.pow(idle.failures.min(MAX_DOUBLINGS));
             idle.failures += 1;
             idle.why = why;
         }
-        self.0.retain(|_, idle| idle.seen);
+        self.0.retain(|_, idle| idle.is_found);
         for idle in self.0.values_mut() {
-            (idle.seen, idle.tried) = (false, false);
+            (idle.is_found, idle.is_due) = (false, false);
         }
     }
 
@@ -188,14 +191,14 @@ impl Volumes {
     }
 }
 
-// === impl Idle ===
+// === impl UnusedVolume ===
 
-impl Idle {
+impl UnusedVolume {
     fn new(now: Instant) -> Self {
         Self {
             since: now,
-            seen: false,
-            tried: false,
+            is_found: false,
+            is_due: false,
             failures: 0,
             not_before: now,
             why: Vec::new(),

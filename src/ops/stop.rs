@@ -9,7 +9,7 @@ use super::{
 use crate::{
     cli::PodName,
     model::trace::{Stage, Trace},
-    workers::kill::Granted,
+    workers::stop::StopAccepted,
 };
 
 /// How long one query for the outcome waits; then progress is shown.
@@ -36,7 +36,7 @@ pub async fn follow(
     request: &StopRequest,
     mut print: impl FnMut(&str),
 ) -> Result<StopResult, ClientError> {
-    let granted: Granted = client::post(socket, &format!("{PODS}/{pod}/{verb}"), request).await?;
+    let granted: StopAccepted = client::post(socket, &format!("{PODS}/{pod}/{verb}"), request).await?;
     let uid = &granted.uid;
     match (granted.ended_already, &granted.phase) {
         (false, _) => print(&format!(

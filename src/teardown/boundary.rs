@@ -140,7 +140,7 @@ pub trait Gate: Send + Sync {
     }
 
     /// Returns when something may begin again. It may miss that: callers also check every second.
-    fn unblocked(&self) -> BoxFuture<'_, ()> {
+    fn wait_until_unblocked(&self) -> BoxFuture<'_, ()> {
         pending().boxed()
     }
 }
@@ -156,7 +156,7 @@ pub trait Attempt: Send + Sync {
     }
 
     /// Returns when the next attempt must begin at once.
-    fn retry_requested(&self) -> BoxFuture<'_, ()> {
+    fn wait_for_retry_request(&self) -> BoxFuture<'_, ()> {
         pending().boxed()
     }
 }

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{Change, Kind};
+use super::{PodChange, PodOperation};
 use crate::{
     handover::guard::ListComparison,
     model::pod::{PodRef, PodUid, PodView},
@@ -61,8 +61,8 @@ impl TerminalPod {
 
 impl StoredPod {
     fn of(view: &Arc<PodView>) -> Self {
-        if let Some(ended) = TerminalPod::of(view) {
-            Self::TerminalPod(ended)
+        if let Some(terminal) = TerminalPod::of(view) {
+            Self::TerminalPod(terminal)
         } else if view.object.is_some() {
             Self::View(Arc::new(view.without_object()))
         } else {
@@ -80,7 +80,7 @@ impl StoredPod {
     fn uid(&self) -> &PodUid {
         match self {
             Self::View(view) => &view.pod.uid,
-            Self::TerminalPod(ended) => &ended.pod.uid,
+            Self::TerminalPod(terminal) => &terminal.pod.uid,
         }
     }
 
@@ -110,7 +110,7 @@ impl Listed {
     fn uid(&self) -> &PodUid {
         match self {
             Self::Same(uid) => uid,
-            Self::TerminalPod(ended, _) => &ended.pod.uid,
+            Self::TerminalPod(terminal, _) => &terminal.pod.uid,
             Self::New(view, _) => &view.pod.uid,
         }
     }
@@ -120,13 +120,13 @@ impl Listed {
 
 impl KnownPods {
     /// Adds pods whose termination an earlier run has begun. A list that lacks them makes them suspects.
-    pub fn remember(&mut self, pods: impl IntoIterator<Item = PodView>) {
+    pub fn add_unfinished(&mut self, pods: impl IntoIterator<Item = PodView>) {
         let pods = pods.into_iter().map(|view| (view.pod.uid.clone(), Arc::new(view)));
         self.remembered.extend(pods);
     }
 
     /// Adds pods that were not terminating in an earlier run.
-    pub fn expect(&mut self, pods: impl IntoIterator<Item = PodUid>) {
+    pub fn add_expected(&mut self, pods: impl IntoIterator<Item = PodUid>) {
         self.expected.extend(pods);
     }
 
@@ -172,25 +172,27 @@ impl KnownPods {
 
     /// Applies a complete list. Returns the changes in the kubelet's order, and the suspects: known pods that it lacks. Suspects stay
     /// known until [`Self::remove`].
-    pub fn listed(&mut self, pods: Vec<Listed>) -> (impl Iterator<Item = Change> + use<>, Vec<Arc<PodView>>) {
+    pub fn apply_list(&mut self, pods: Vec<Listed>) -> (impl Iterator<Item = PodChange> + use<>, Vec<Arc<PodView>>) {
         let shown: HashSet<PodUid> = pods.iter().map(|listed| listed.uid().clone()).collect();
-        let mut changes: Vec<(Kind, StoredPod)> = pods
+        let mut changes: Vec<(PodOperation, StoredPod)> = pods
             .into_iter()
             .filter_map(|listed| match listed {
                 Listed::Same(_) => None,
-                Listed::TerminalPod(ended, version) => {
-                    let now = StoredPod::TerminalPod(ended);
+                Listed::TerminalPod(terminal, version) => {
+                    let now = StoredPod::TerminalPod(terminal);
                     let before = self.replace(now.clone(), version);
                     Some((kind(before.as_ref(), &now.view()), now))
                 }
                 Listed::New(view, version) => {
-                    let Change { kind, view } = self.seen(*view, version);
+                    let PodChange { kind, view } = self.apply_object(*view, version);
                     Some((kind, StoredPod::View(view)))
                 }
             })
             .collect();
         changes.sort_by_key(|(kind, _)| *kind);
-        let changes = changes.into_iter().map(|(kind, pod)| Change { kind, view: pod.view() });
+        let changes = changes
+            .into_iter()
+            .map(|(kind, pod)| PodChange { kind, view: pod.view() });
         let known = self.pods.iter().filter(|(uid, _)| !shown.contains(*uid));
         let known = known.map(|(_, known)| known.pod.view());
         let remembered = self.remembered.iter().filter(|(uid, _)| !shown.contains(*uid));
@@ -204,10 +206,10 @@ impl KnownPods {
     }
 
     /// Applies an object of a list, or of an ADDED or MODIFIED event.
-    pub fn seen(&mut self, view: PodView, version: Box<str>) -> Change {
+    pub fn apply_object(&mut self, view: PodView, version: Box<str>) -> PodChange {
         let view = Arc::new(view);
         let before = self.replace(StoredPod::of(&view), version);
-        Change {
+        PodChange {
             kind: kind(before.as_ref(), &view),
             view,
         }
@@ -222,30 +224,30 @@ impl KnownPods {
     }
 
     /// Applies a DELETED event with the last state of the object.
-    pub fn deleted(&mut self, view: PodView) -> Change {
+    pub fn apply_deletion(&mut self, view: PodView) -> PodChange {
         self.remove(&view.pod.uid);
-        Change::removed(Arc::new(view))
+        PodChange::removed(Arc::new(view))
     }
 
     /// Removes a pod whose object is proven to be deleted.
-    pub fn remove(&mut self, uid: &PodUid) -> Option<Change> {
+    pub fn remove(&mut self, uid: &PodUid) -> Option<PodChange> {
         self.expected.remove(uid);
         let remembered = self.remembered.remove(uid);
         let known = self.pods.remove(uid).map(|known| known.pod.view());
-        known.or(remembered).map(Change::removed)
+        known.or(remembered).map(PodChange::removed)
     }
 }
 
-fn kind(before: Option<&StoredPod>, now: &PodView) -> Kind {
+fn kind(before: Option<&StoredPod>, now: &PodView) -> PodOperation {
     let is_alike = |before: &StoredPod| match before {
         StoredPod::View(before) => before.terminates_like(now),
         StoredPod::TerminalPod(_) => now.is_terminal_and_not_deleted(),
     };
     match before {
-        None => Kind::Add,
-        Some(before) if is_alike(before) => Kind::Reconcile,
-        Some(_) if now.deletion.is_some() => Kind::Delete,
-        Some(_) => Kind::Update,
+        None => PodOperation::Add,
+        Some(before) if is_alike(before) => PodOperation::Reconcile,
+        Some(_) if now.deletion.is_some() => PodOperation::Delete,
+        Some(_) => PodOperation::Update,
     }
 }
 
@@ -271,8 +273,8 @@ mod tests {
         Listed::New(Box::new(view(name, uid)), "1".into())
     }
 
-    fn listed(known: &mut KnownPods, pods: Vec<Listed>) -> (Vec<Change>, Vec<Arc<PodView>>) {
-        let (changes, suspects) = known.listed(pods);
+    fn listed(known: &mut KnownPods, pods: Vec<Listed>) -> (Vec<PodChange>, Vec<Arc<PodView>>) {
+        let (changes, suspects) = known.apply_list(pods);
         (changes.collect(), suspects)
     }
 
@@ -292,7 +294,10 @@ mod tests {
         assert_eq!(uids(&suspects), ["1"], "an unresolved suspect is returned again");
         assert!(matches!(
             known.remove(&"1".into()),
-            Some(Change { kind: Kind::Remove, .. })
+            Some(PodChange {
+                kind: PodOperation::Remove,
+                ..
+            })
         ));
         assert!(known.remove(&"1".into()).is_none());
     }
@@ -309,13 +314,16 @@ mod tests {
     #[test]
     fn remembered_pod_is_a_suspect_until_it_is_seen_or_deleted() {
         let mut known = KnownPods::default();
-        known.remember([view("a", "1"), view("b", "2")]);
+        known.add_unfinished([view("a", "1"), view("b", "2")]);
         assert_eq!(known.len(), 0);
         let (_, suspects) = listed(&mut known, vec![new("b", "2")]);
         assert_eq!((known.len(), uids(&suspects)), (1, vec!["1"]));
         assert!(matches!(
             known.remove(&"1".into()),
-            Some(Change { kind: Kind::Remove, .. })
+            Some(PodChange {
+                kind: PodOperation::Remove,
+                ..
+            })
         ));
         let (_, suspects) = listed(&mut known, vec![new("b", "2")]);
         assert!(suspects.is_empty());
@@ -324,8 +332,8 @@ mod tests {
     #[test]
     fn only_pods_that_were_not_terminating_count_as_missing() {
         let mut known = KnownPods::default();
-        known.expect(["0", "1", "5"].map(PodUid::from));
-        known.remember([view("d", "4")]);
+        known.add_expected(["0", "1", "5"].map(PodUid::from));
+        known.add_unfinished([view("d", "4")]);
         let list = [new("a", "1")];
         let missed = |known: &KnownPods, list: &[Listed]| {
             let ListComparison {
@@ -344,7 +352,7 @@ mod tests {
         known.accept_list();
         let mut ends = view("b", "2");
         ends.terminal_phase = true;
-        known.seen(ends, "1".into());
+        known.apply_object(ends, "1".into());
         assert_eq!(
             missed(&known, &[]),
             (1, vec!["1".into()], false),
@@ -356,7 +364,7 @@ mod tests {
     #[test]
     fn pod_of_an_earlier_run_is_missing_until_it_is_listed_or_a_list_is_accepted() {
         let mut known = KnownPods::default();
-        known.expect(["1", "2", "3", "4"].map(PodUid::from));
+        known.add_expected(["1", "2", "3", "4"].map(PodUid::from));
         let list = || vec![new("a", "1"), new("x", "8"), new("y", "9")];
         let missed = |known: &KnownPods| known.compare(&list()).missing.len();
         for (is_believed, missing) in [(false, 3), (false, 3), (true, 0)] {
@@ -367,9 +375,9 @@ mod tests {
             }
             assert_eq!(missed(&known), missing);
         }
-        known.expect(["2", "3", "4"].map(PodUid::from));
-        known.seen(view("b", "2"), "1".into());
-        known.deleted(view("b", "2"));
+        known.add_expected(["2", "3", "4"].map(PodUid::from));
+        known.apply_object(view("b", "2"), "1".into());
+        known.apply_deletion(view("b", "2"));
         known.remove(&"3".into());
         assert_eq!(missed(&known), 1);
     }
@@ -379,8 +387,11 @@ mod tests {
         let mut known = KnownPods::default();
         listed(&mut known, vec![new("a", "1"), new("a", "2")]);
         assert!(matches!(
-            known.deleted(view("a", "1")),
-            Change { kind: Kind::Remove, .. }
+            known.apply_deletion(view("a", "1")),
+            PodChange {
+                kind: PodOperation::Remove,
+                ..
+            }
         ));
         assert_eq!(known.len(), 1);
     }
@@ -402,19 +413,19 @@ mod tests {
             })
         };
         let mut known = KnownPods::default();
-        let mut kind = |view| known.seen(view, "1".into()).kind;
-        assert_eq!(kind(pod(&|_| ())), Kind::Add);
+        let mut kind = |view| known.apply_object(view, "1".into()).kind;
+        assert_eq!(kind(pod(&|_| ())), PodOperation::Add);
         assert_eq!(
             kind(pod(&|pod| pod["status"]["podIP"] = "10.0.0.1".into())),
-            Kind::Reconcile
+            PodOperation::Reconcile
         );
         assert_eq!(
             kind(pod(&|pod| pod["spec"]["terminationGracePeriodSeconds"] = 5.into())),
-            Kind::Update
+            PodOperation::Update
         );
-        assert_eq!(kind(deleted(30)), Kind::Delete);
-        assert_eq!(kind(deleted(30)), Kind::Reconcile);
-        assert_eq!(kind(deleted(1)), Kind::Delete);
+        assert_eq!(kind(deleted(30)), PodOperation::Delete);
+        assert_eq!(kind(deleted(30)), PodOperation::Reconcile);
+        assert_eq!(kind(deleted(1)), PodOperation::Delete);
     }
 
     #[test]

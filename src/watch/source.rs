@@ -12,7 +12,7 @@ use tokio::{
 };
 
 use super::{
-    Change, Kind, PodSnapshot, RuntimePods,
+    PodChange, PodOperation, PodSnapshot, RuntimePods,
     known::{KnownPods, Listed, TerminalPod},
     snapshot::{SnapshotHandle, SnapshotRequests},
 };
@@ -81,13 +81,13 @@ pub struct PodSource {
     unreadable: HashSet<String>,
     /// Pods whose unreadable fields were reported.
     reported: HashSet<PodUid>,
-    changes: mpsc::Sender<Change>,
+    changes: mpsc::Sender<PodChange>,
     report: watch::Sender<WatchReport>,
     snapshots: SnapshotRequests,
 }
 
 /// What follows a watch.
-enum RoundEnd {
+enum NextRound {
     /// Watch again from this resourceVersion.
     Resume(String),
     /// List again.
@@ -107,16 +107,16 @@ impl PodSource {
         journal: Journal,
         counters: Arc<Counters>,
         runtime: watch::Receiver<Arc<RuntimePods>>,
-        changes: mpsc::Sender<Change>,
+        changes: mpsc::Sender<PodChange>,
         report: watch::Sender<WatchReport>,
     ) -> (Self, SnapshotHandle) {
         let (call, snapshots) = SnapshotHandle::new();
         let mut known = KnownPods::default();
         // Their objects may have been deleted while no agent ran.
-        known.remember(journal.unfinished());
+        known.add_unfinished(journal.unfinished());
         let seen = journal.all_seen().into_iter();
         let running = seen.filter(|(uid, seen)| !seen.terminates && !journal.knows(uid));
-        known.expect(running.map(|(uid, _)| uid));
+        known.add_expected(running.map(|(uid, _)| uid));
         let source = Self {
             api,
             guard,
@@ -140,11 +140,11 @@ impl PodSource {
         let mut from = None;
         while !self.changes.is_closed() {
             let began = Instant::now();
-            match self.round(from.take()).await {
-                Ok(Ok(ended)) => {
-                    from = match ended {
-                        RoundEnd::Resume(version) => Some(version),
-                        RoundEnd::Relist => None,
+            match self.list_and_watch(from.take()).await {
+                Ok(Ok(next)) => {
+                    from = match next {
+                        NextRound::Resume(version) => Some(version),
+                        NextRound::Relist => None,
                     };
                     if began.elapsed() < MIN_WATCH {
                         sleep(pauses.next().unwrap_or(MAX_BACKOFF)).await;
@@ -163,7 +163,7 @@ impl PodSource {
     }
 
     /// Lists if there is no resourceVersion, and watches. The Node is verified first: a new connection may lead to another cluster.
-    async fn round(&mut self, from: Option<String>) -> Result<Result<RoundEnd, Closed>, ApiError> {
+    async fn list_and_watch(&mut self, from: Option<String>) -> Result<Result<NextRound, Closed>, ApiError> {
         self.guard.verify(&self.api).await?;
         let from = match from {
             Some(from) => from,
@@ -179,7 +179,7 @@ impl PodSource {
         let (mut pods, mut unreadable, mut absent) = (Vec::new(), HashSet::new(), 0);
         let seen_before = self.guard.highest();
         let api = self.api.clone();
-        let each = |item: &RawValue| match self.listed(item) {
+        let each = |item: &RawValue| match self.read_listed(item) {
             Some(Listed::New(view, version)) if view.deletion.is_some() && view.may_be_absent() => {
                 absent += 1;
                 // There may be thousands.
@@ -207,7 +207,7 @@ impl PodSource {
             resource_version = version,
             "Listed the pods of this node"
         );
-        let (changes, suspects) = self.known.listed(pods);
+        let (changes, suspects) = self.known.apply_list(pods);
         self.reported.retain(|uid| self.known.contains(uid));
         for change in changes {
             self.record(&change.view, change.view.must_terminate());
@@ -258,32 +258,32 @@ impl PodSource {
     }
 
     async fn is_deleted(&self, pod: &PodRef) -> Result<bool, ApiError> {
-        let is_deleted = self.guard.is_gone(&self.api, pod).await?;
+        let is_deleted = self.guard.is_deleted(&self.api, pod).await?;
         if !is_deleted {
             tracing::warn!(pod.uid = %pod.uid, pod.namespace = %pod.namespace, pod.name = %pod.name, "A list lacks a pod that a list by its name shows");
         }
         Ok(is_deleted)
     }
 
-    async fn watch(&mut self, mut from: String) -> Result<Result<RoundEnd, Closed>, ApiError> {
+    async fn watch(&mut self, mut from: String) -> Result<Result<NextRound, Closed>, ApiError> {
         let mut lines = self.api.watch_pods(&from, STREAM_LIFETIME).await?;
         self.report.send_modify(|report| {
             report.state = SourceState::Watching;
             report.error = None;
         });
-        let (mut last_event, mut looked) = (Instant::now(), Instant::now());
+        let (mut last_event, mut verified_at) = (Instant::now(), Instant::now());
         loop {
-            if looked.elapsed() >= VERIFY_INTERVAL {
-                looked = Instant::now();
+            if verified_at.elapsed() >= VERIFY_INTERVAL {
+                verified_at = Instant::now();
                 // A connection to the wrong cluster blocks everything; without this check no other request would be made.
                 if self.guard.has_identity_mismatch() {
                     self.guard.verify(&self.api).await.ok();
                 }
             }
-            let look = (looked + VERIFY_INTERVAL).min(last_event + MAX_SILENCE);
+            let next_check = (verified_at + VERIFY_INTERVAL).min(last_event + MAX_SILENCE);
             let line = tokio::select! {
                 biased;
-                line = timeout_at(look, lines.next()) => line,
+                line = timeout_at(next_check, lines.next()) => line,
                 Ok(()) = self.runtime.changed() => {
                     if let Err(Closed) = self.compare_with_runtime().await? {
                         return Ok(Err(Closed));
@@ -291,7 +291,7 @@ impl PodSource {
                     continue;
                 }
                 // Pods that were left to a kubelet until now.
-                () = self.guard.unblocked() => {
+                () = self.guard.wait_until_unblocked() => {
                     if let Err(Closed) = self.compare_with_runtime().await? {
                         return Ok(Err(Closed));
                     }
@@ -302,25 +302,25 @@ impl PodSource {
                     answer.send(self.snapshot()).ok();
                     continue;
                 }
-                () = self.guard.absence_approved() => return Ok(Ok(RoundEnd::Relist)),
+                () = self.guard.wait_for_absence_approval() => return Ok(Ok(NextRound::Relist)),
             };
             let line = match line {
                 Err(_) if last_event.elapsed() >= MAX_SILENCE => {
                     tracing::debug!("Watch had no events; listing again");
-                    return Ok(Ok(RoundEnd::Relist));
+                    return Ok(Ok(NextRound::Relist));
                 }
                 Err(_) => continue,
-                Ok(None) => return Ok(Ok(RoundEnd::Resume(from))),
+                Ok(None) => return Ok(Ok(NextRound::Resume(from))),
                 Ok(Some(Err(error))) => {
                     tracing::debug!(%error, "Watch ended with an error; watching again");
-                    return Ok(Ok(RoundEnd::Resume(from)));
+                    return Ok(Ok(NextRound::Resume(from)));
                 }
                 Ok(Some(Ok(line))) => line,
             };
             last_event = Instant::now();
             match self.event(&line, &mut from).await? {
                 Ok(true) => {}
-                Ok(false) => return Ok(Ok(RoundEnd::Relist)),
+                Ok(false) => return Ok(Ok(NextRound::Relist)),
                 Err(Closed) => return Ok(Err(Closed)),
             }
         }
@@ -338,14 +338,16 @@ impl PodSource {
         }
         let version = from.as_str().into();
         let change = match line.kind.as_str() {
-            "ADDED" | "MODIFIED" => self.project(&line.object).map(|view| self.known.seen(view, version)),
+            "ADDED" | "MODIFIED" => self
+                .project(&line.object)
+                .map(|view| self.known.apply_object(view, version)),
             "DELETED" => {
                 let view = self.project(&line.object);
                 let uid = Metadata::of(&line.object).uid;
                 self.unreadable.remove(&uid);
                 self.reported.remove(&PodUid::from(&*uid));
                 match view {
-                    Some(view) => Some(self.known.deleted(view)),
+                    Some(view) => Some(self.known.apply_deletion(view)),
                     // It may have been readable before.
                     None => self.known.remove(&PodUid::from(&*uid)),
                 }
@@ -356,7 +358,7 @@ impl PodSource {
         if let Some(change) = &change {
             self.record(
                 &change.view,
-                change.kind == Kind::Remove || change.view.must_terminate(),
+                change.kind == PodOperation::Remove || change.view.must_terminate(),
             );
         }
         let pods = self.known.len();
@@ -381,7 +383,7 @@ impl PodSource {
         }
     }
 
-    async fn send(&self, change: Option<Change>) -> Result<Result<(), Closed>, ApiError> {
+    async fn send(&self, change: Option<PodChange>) -> Result<Result<(), Closed>, ApiError> {
         match change {
             Some(change) => Ok(self.changes.send(change).await.map_err(|_| Closed)),
             None => Ok(Ok(())),
@@ -389,7 +391,7 @@ impl PodSource {
     }
 
     /// Reads one pod of a list. Unchanged pods are not read again, except while absence is not trusted.
-    fn listed(&mut self, item: &RawValue) -> Option<Listed> {
+    fn read_listed(&mut self, item: &RawValue) -> Option<Listed> {
         let Metadata { uid, version, .. } = Metadata::of(item);
         let uid = PodUid::from(&*uid);
         if self.known.is_same(&uid, &version) && self.guard.absence_hold().is_none() {
@@ -397,7 +399,7 @@ impl PodSource {
         }
         let view = self.project(item)?;
         Some(match TerminalPod::of(&view) {
-            Some(ended) => Listed::TerminalPod(ended, version.into()),
+            Some(terminal) => Listed::TerminalPod(terminal, version.into()),
             None => Listed::New(Box::new(view), version.into()),
         })
     }

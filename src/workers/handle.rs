@@ -8,7 +8,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
 
-use super::kill::{Granted, Kill, Refused};
+use super::stop::{PodStop, StopAccepted, StopRejected};
 use crate::{
     model::{
         mismatch::Mismatch,
@@ -37,12 +37,12 @@ pub(super) enum Request {
         name: String,
         reply: oneshot::Sender<Vec<Trace>>,
     },
-    Kill(Kill, oneshot::Sender<Result<Granted, Refused>>),
+    Stop(PodStop, oneshot::Sender<Result<StopAccepted, StopRejected>>),
     TraceRecorder(PodUid, oneshot::Sender<Option<Arc<TraceRecorder>>>),
     ActivePod(ObjectName, oneshot::Sender<Option<Arc<PodView>>>),
     TerminatingUids(oneshot::Sender<BTreeSet<PodUid>>),
     Terminating(oneshot::Sender<BTreeMap<PodUid, Arc<PodView>>>),
-    Release(PodUid, Mismatch, oneshot::Sender<bool>),
+    Approve(PodUid, Mismatch, oneshot::Sender<bool>),
 }
 
 /// All terminating pods at one time.
@@ -86,14 +86,14 @@ impl WorkersHandle {
     }
 
     /// Stops a pod; `None` while the agent stops.
-    pub async fn kill(&self, kill: Kill) -> Option<Result<Granted, Refused>> {
+    pub async fn stop_pod(&self, stop: PodStop) -> Option<Result<StopAccepted, StopRejected>> {
         let (reply, response) = oneshot::channel();
-        self.requests.send(Request::Kill(kill, reply)).await.ok()?;
+        self.requests.send(Request::Stop(stop, reply)).await.ok()?;
         response.await.ok()
     }
 
     /// The trace recorder of a pod that terminates or has terminated, if there is one; `None` while the agent stops.
-    pub async fn record(&self, uid: PodUid) -> Option<Option<Arc<TraceRecorder>>> {
+    pub async fn trace_recorder(&self, uid: PodUid) -> Option<Option<Arc<TraceRecorder>>> {
         let (reply, response) = oneshot::channel();
         self.requests.send(Request::TraceRecorder(uid, reply)).await.ok()?;
         response.await.ok()
@@ -121,9 +121,9 @@ impl WorkersHandle {
     }
 
     /// Approves a mismatch of a terminating pod. `false` if there is no such pod; `None` while the agent stops.
-    pub async fn release(&self, uid: PodUid, mismatch: Mismatch) -> Option<bool> {
+    pub async fn approve(&self, uid: PodUid, mismatch: Mismatch) -> Option<bool> {
         let (reply, response) = oneshot::channel();
-        self.requests.send(Request::Release(uid, mismatch, reply)).await.ok()?;
+        self.requests.send(Request::Approve(uid, mismatch, reply)).await.ok()?;
         response.await.ok()
     }
 }

@@ -15,7 +15,7 @@ use tracing::Instrument as _;
 
 use super::{
     handle::{Request, RequestReceiver},
-    kill::Kill,
+    stop::PodStop,
 };
 use crate::{
     clock::rounded,
@@ -40,7 +40,7 @@ use crate::{
         worker::{MAX_LARGE_KIB, Outcome, PodUpdate, RuntimeState, Worker},
     },
     trace_recorder::TraceRecorder,
-    watch::{Change, Kind, RuntimePods},
+    watch::{PodChange, PodOperation, RuntimePods},
 };
 
 mod absent;
@@ -95,7 +95,7 @@ pub struct PodWorkers {
     /// Finished workers since memory was last returned.
     finished_since: usize,
     traces: VecDeque<Arc<TraceRecorder>>,
-    changes: mpsc::Receiver<Change>,
+    changes: mpsc::Receiver<PodChange>,
     runtime: watch::Receiver<Arc<RuntimePods>>,
     requests: mpsc::Receiver<Request>,
 }
@@ -108,7 +108,7 @@ impl PodWorkers {
         context: Arc<Context>,
         guard: Guard,
         (journal, counters): (Journal, Arc<Counters>),
-        changes: mpsc::Receiver<Change>,
+        changes: mpsc::Receiver<PodChange>,
         runtime: watch::Receiver<Arc<RuntimePods>>,
         requests: RequestReceiver,
     ) -> Self {
@@ -142,7 +142,7 @@ impl PodWorkers {
                 // may be unlimited.
                 biased;
                 Some(result) = self.workers.join_next_with_id() => self.worker_finished(result),
-                Some(found) = self.absent.checked() => self.node_is_checked(found),
+                Some(found) = self.absent.wait_for_check() => self.node_is_checked(found),
                 change = self.changes.recv() => match change {
                     Some(change) => self.change(change),
                     // The watch has stopped, because the agent stops.
@@ -177,9 +177,9 @@ impl PodWorkers {
         }
     }
 
-    fn change(&mut self, Change { kind, view }: Change) {
+    fn change(&mut self, PodChange { kind, view }: PodChange) {
         let uid = view.pod.uid.clone();
-        let removed = kind == Kind::Remove;
+        let removed = kind == PodOperation::Remove;
         if self.finished.contains_key(&uid) {
             tracing::debug!(pod.uid = %uid, pod.namespace = %view.pod.namespace, pod.name = %view.pod.name, ?kind, "Late news of a finished pod");
         } else if self.pods.contains_key(&uid) {
@@ -209,15 +209,15 @@ impl PodWorkers {
     }
 
     /// Begins a termination, or resumes that of an earlier run of the agent.
-    fn begin(&mut self, view: Arc<PodView>, removed: bool, cause: Cause, kill: Option<Kill>) {
+    fn begin(&mut self, view: Arc<PodView>, removed: bool, cause: Cause, stop: Option<PodStop>) {
         let pod = view.pod.clone();
         self.active.remove(&pod.uid);
-        let (grace, imposed) = kill.map(|kill| (kill.grace, kill.imposed)).unwrap_or_default();
+        let (grace, eviction) = stop.map(|stop| (stop.grace, stop.eviction)).unwrap_or_default();
         let Termination {
             period,
             recorder: record,
             imposed,
-        } = Termination::begin(&self.context, &view, cause, grace, imposed);
+        } = Termination::begin(&self.context, &view, cause, grace, eviction);
         if cause == Cause::PhaseTerminal {
             self.journal.record_seen(&view, true);
         }
@@ -367,12 +367,16 @@ impl PodWorkers {
                 self.context.journal.forget(&uid);
                 self.pods.remove(&uid);
                 // If the API shows that it terminates, that is a new termination with its whole grace period.
-                let kind = if update.removed { Kind::Remove } else { Kind::Add };
+                let kind = if update.removed {
+                    PodOperation::Remove
+                } else {
+                    PodOperation::Add
+                };
                 let view = match update.terminates_by_api() {
                     true => update.view,
                     false => Arc::new(update.view.without_object()),
                 };
-                self.change(Change { kind, view });
+                self.change(PodChange { kind, view });
             }
             None => {
                 self.counters.worker_panicked();

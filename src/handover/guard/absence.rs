@@ -16,8 +16,8 @@ pub struct ListComparison {
     pub alive: usize,
     /// Those that the list lacks.
     pub missing: BTreeSet<PodUid>,
-    /// This is the first list of this run, with at least half as many pods as expected: while no agent ran, a kubelet may have
-    /// replaced many.
+    /// Missing pods need no approval: the Node is out of service, or this is the first list of this run, with at least half as many
+    /// pods as expected. While no agent ran, a kubelet may have replaced many.
     pub is_excused: bool,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct MissingPods {
     /// The last observation.
     pub now: BTreeSet<PodUid>,
     /// Those that a user has approved.
-    accepted: BTreeSet<PodUid>,
+    approved: BTreeSet<PodUid>,
 }
 
 // === impl ListComparison ===
@@ -94,14 +94,14 @@ impl UnlistedPods {
 impl MissingPods {
     /// Records the missing pods, and returns those without an approval.
     pub fn unapproved(&mut self, now: BTreeSet<PodUid>) -> BTreeSet<PodUid> {
-        self.accepted.retain(|uid| now.contains(uid));
+        self.approved.retain(|uid| now.contains(uid));
         self.now = now;
-        self.now.difference(&self.accepted).cloned().collect()
+        self.now.difference(&self.approved).cloned().collect()
     }
 
     /// Approves all pods that are missing now.
-    pub fn accept(&mut self) {
-        self.accepted.clone_from(&self.now);
+    pub fn approve(&mut self) {
+        self.approved.clone_from(&self.now);
     }
 }
 

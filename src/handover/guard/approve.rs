@@ -121,8 +121,8 @@ impl Guard {
             let mut state = self.lock();
             state.store.held.as_ref()?;
             state.approved_before_list = state.listed.is_none();
-            state.missing.accept();
-            state.unlisted.accept();
+            state.missing.approve();
+            state.unlisted.approve();
             state.store = WatchState {
                 // 0 before the first list of this run: any version of the next one is accepted.
                 highest: state.listed.unwrap_or_default(),
@@ -135,7 +135,7 @@ impl Guard {
     }
 
     /// Waits for an approval after which the pods have to be listed again.
-    pub async fn absence_approved(&self) {
+    pub async fn wait_for_absence_approval(&self) {
         self.approved.notified().await;
     }
 }

@@ -2,7 +2,7 @@
 
 use futures::future::{BoxFuture, FutureExt as _};
 
-use super::{Guard, work::UnderWay};
+use super::{Guard, work::WorkInProgress};
 use crate::{
     model::{pod::PodRef, trace::BlockedReason},
     teardown::boundary::{Attempt, Gate},
@@ -37,12 +37,12 @@ impl Gate for Guard {
         Some(Box::new(Self::begin(self, pod.to_string()).ok()?))
     }
 
-    fn unblocked(&self) -> BoxFuture<'_, ()> {
-        Self::unblocked(self).boxed()
+    fn wait_until_unblocked(&self) -> BoxFuture<'_, ()> {
+        Self::wait_until_unblocked(self).boxed()
     }
 }
 
-impl Attempt for UnderWay {
+impl Attempt for WorkInProgress {
     fn set_failed(&self) {
         Self::set_failed(self);
     }
@@ -51,7 +51,7 @@ impl Attempt for UnderWay {
         Self::begin_retry(self)
     }
 
-    fn retry_requested(&self) -> BoxFuture<'_, ()> {
-        Self::retry_requested(self).boxed()
+    fn wait_for_retry_request(&self) -> BoxFuture<'_, ()> {
+        Self::wait_for_retry_request(self).boxed()
     }
 }

@@ -160,7 +160,7 @@ impl Guard {
     }
 
     /// Waits for a requested process probe, or one with a new result.
-    pub async fn probed(&self) {
+    pub async fn wait_for_probe(&self) {
         self.probed.notified().await;
     }
 }

@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout};
 use super::{Guard, activity::Work};
 
 /// Work in progress. It ends when this is dropped.
-pub struct UnderWay {
+pub struct WorkInProgress {
     guard: Guard,
     id: u64,
 }
@@ -45,7 +45,7 @@ impl Guard {
     }
 
     /// Waits until this agent becomes active or is resumed.
-    pub async fn unblocked(&self) {
+    pub async fn wait_until_unblocked(&self) {
         self.unblocked.notified().await;
     }
 
@@ -63,7 +63,7 @@ impl Guard {
     ///
     /// # Errors
     /// Why no work may begin.
-    pub fn begin(&self, what: String) -> Result<UnderWay, String> {
+    pub fn begin(&self, what: String) -> Result<WorkInProgress, String> {
         if let Some(why) = self.why_no_new_work() {
             return Err(why);
         }
@@ -79,7 +79,7 @@ impl Guard {
             has_failed: false,
         };
         state.activity.under_way.insert(id, work);
-        Ok(UnderWay {
+        Ok(WorkInProgress {
             guard: self.clone(),
             id,
         })
@@ -146,9 +146,9 @@ impl Drop for OngoingHandover<'_> {
     }
 }
 
-// === impl UnderWay ===
+// === impl WorkInProgress ===
 
-impl UnderWay {
+impl WorkInProgress {
     /// Whether it may begin a further part.
     pub fn may_begin_part(&self) -> bool {
         self.guard.why_no_new_work().is_none()
@@ -176,7 +176,7 @@ impl UnderWay {
     }
 
     /// Waits until the next attempt has to begin at once, because a handover has begun.
-    pub async fn retry_requested(&self) {
+    pub async fn wait_for_retry_request(&self) {
         loop {
             let notified = self.guard.retry_requested.notified();
             if !self
@@ -194,7 +194,7 @@ impl UnderWay {
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for WorkInProgress {
     fn drop(&mut self) {
         self.guard.lock().activity.under_way.remove(&self.id);
         self.guard.notify_if_idle();

@@ -85,8 +85,8 @@ fn role(case: Case) -> Role {
     probes.restarts = case.restarts;
     let before = match case.before {
         Before::Active => Role::Active,
-        Before::Kubelets => Role::Standby(Why::Working),
-        Before::Resuming => Role::Standby(Why::Resuming),
+        Before::Kubelets => Role::Standby(StandbyReason::Working),
+        Before::Resuming => Role::Standby(StandbyReason::Resuming),
     };
     let thresholds = Thresholds {
         take_over_after: AFTER,
@@ -98,10 +98,10 @@ fn role(case: Case) -> Role {
 #[tokio::test(start_paused = true)]
 async fn probes_decide_the_role() {
     let by = Role::Standby;
-    let unseen_lease = by(Why::Unseen("renews the Lease of this Node"));
-    let unseen_health = by(Why::Unseen("answers where a kubelet tells its health"));
-    let not_yet = |seconds| by(Why::NotYet(Duration::from_secs(seconds)));
-    let unknown = |what: &str| by(Why::Unknown(format!("{what}: ")));
+    let unseen_lease = by(StandbyReason::Unseen("renews the Lease of this Node"));
+    let unseen_health = by(StandbyReason::Unseen("answers where a kubelet tells its health"));
+    let not_yet = |seconds| by(StandbyReason::NotYet(Duration::from_secs(seconds)));
+    let unknown = |what: &str| by(StandbyReason::Unknown(format!("{what}: ")));
     let running = Case {
         process: Alive,
         present_since: 900,
@@ -118,7 +118,7 @@ async fn probes_decide_the_role() {
                 lease: Alive,
                 ..running
             },
-            by(Why::Working),
+            by(StandbyReason::Working),
         ),
         (
             "between two renewals",
@@ -127,7 +127,7 @@ async fn probes_decide_the_role() {
                 lease: Down(9),
                 ..running
             },
-            by(Why::Working),
+            by(StandbyReason::Working),
         ),
         (
             "an outage of the API server",
@@ -136,7 +136,7 @@ async fn probes_decide_the_role() {
                 lease: Unknown,
                 ..running
             },
-            by(Why::Working),
+            by(StandbyReason::Working),
         ),
         (
             "unhealthy, and renewing",
@@ -144,7 +144,7 @@ async fn probes_decide_the_role() {
                 lease: Down(9),
                 ..running
             },
-            by(Why::Working),
+            by(StandbyReason::Working),
         ),
         (
             "healthy, and not renewing",
@@ -152,16 +152,16 @@ async fn probes_decide_the_role() {
                 healthz: Alive,
                 ..running
             },
-            by(Why::Working),
+            by(StandbyReason::Working),
         ),
-        ("unresponsive", running, by(Why::Unresponsive)),
+        ("unresponsive", running, by(StandbyReason::Unresponsive)),
         (
             "unresponsive, or an outage of the API server",
             Case {
                 lease: Unknown,
                 ..running
             },
-            by(Why::Working),
+            by(StandbyReason::Working),
         ),
         (
             "has just restarted, after a long time",
@@ -170,12 +170,12 @@ async fn probes_decide_the_role() {
                 same: 20,
                 ..running
             },
-            by(Why::Working),
+            by(StandbyReason::Working),
         ),
         (
             "has just restarted, after less than the threshold",
             Case { same: 4, ..running },
-            by(Why::Working),
+            by(StandbyReason::Working),
         ),
         (
             "has just restarted, for the third time",
@@ -184,7 +184,7 @@ async fn probes_decide_the_role() {
                 restarts: 3,
                 ..running
             },
-            by(Why::Restarting),
+            by(StandbyReason::Restarting),
         ),
         (
             "exited after the third restart",
@@ -194,7 +194,7 @@ async fn probes_decide_the_role() {
                 restarts: 3,
                 ..DEAD
             },
-            by(Why::Restarting),
+            by(StandbyReason::Restarting),
         ),
         (
             "the same during an outage of the API server",
@@ -229,7 +229,7 @@ async fn probes_decide_the_role() {
                 present_since: 1,
                 ..running
             },
-            by(Why::Working),
+            by(StandbyReason::Working),
         ),
         // The kubelet process does not exist.
         (
@@ -313,7 +313,7 @@ async fn probes_decide_the_role() {
                 up: Duration::from_secs(100),
                 ..DEAD
             },
-            by(Why::Booting(Duration::from_secs(200))),
+            by(StandbyReason::Booting(Duration::from_secs(200))),
         ),
         (
             "boot, down for less than the threshold",
@@ -370,7 +370,7 @@ async fn probes_decide_the_role() {
                 process: Down(1),
                 ..AGAIN
             },
-            by(Why::Resuming),
+            by(StandbyReason::Resuming),
         ),
         (
             "its Lease is not known yet",
@@ -378,7 +378,7 @@ async fn probes_decide_the_role() {
                 lease: Unknown,
                 ..AGAIN
             },
-            by(Why::Resuming),
+            by(StandbyReason::Resuming),
         ),
         (
             "its health is not known yet",
@@ -386,7 +386,7 @@ async fn probes_decide_the_role() {
                 healthz: Unknown,
                 ..AGAIN
             },
-            by(Why::Resuming),
+            by(StandbyReason::Resuming),
         ),
         (
             "a kubelet has renewed in between",
@@ -400,7 +400,7 @@ async fn probes_decide_the_role() {
                 present_since: 1,
                 ..AGAIN
             },
-            by(Why::Working),
+            by(StandbyReason::Working),
         ),
         (
             "an unseen kubelet is healthy",
@@ -449,7 +449,7 @@ fn only_a_recent_active_role_of_this_boot_is_resumed() {
             lease: String::new(),
         });
         let role = initial_role(had.as_ref(), AFTER, &now);
-        assert_eq!(role == Role::Standby(Why::Resuming), resumes, "{had:?}");
+        assert_eq!(role == Role::Standby(StandbyReason::Resuming), resumes, "{had:?}");
         assert_ne!(role, Role::Active);
     }
 }
@@ -467,10 +467,10 @@ async fn answer_of_an_exited_process_does_not_show_another_kubelet() {
         take_over_after: AFTER,
         up: LONG,
     };
-    let role = |probes: &Probes| decide_role(probes, thresholds, &Role::Standby(Why::Working), at(3).end);
-    assert_eq!(role(&probes), Role::Standby(Why::NotYet(AFTER)));
+    let role = |probes: &Probes| decide_role(probes, thresholds, &Role::Standby(StandbyReason::Working), at(3).end);
+    assert_eq!(role(&probes), Role::Standby(StandbyReason::NotYet(AFTER)));
     probes.healthz.add(Probe::Alive(String::new()), &at(3));
-    assert!(matches!(role(&probes), Role::Standby(Why::Unseen(_))));
+    assert!(matches!(role(&probes), Role::Standby(StandbyReason::Unseen(_))));
 }
 
 #[tokio::test(start_paused = true)]

@@ -9,34 +9,34 @@ fn pod(uid: &str) -> PodRef {
     }
 }
 
-fn directory() -> Traces {
-    Traces {
+fn directory() -> PodArtifacts {
+    PodArtifacts {
         directory: true,
-        ..Traces::default()
+        ..PodArtifacts::default()
     }
 }
 
-fn logs(name: &str) -> Traces {
-    Traces {
+fn logs(name: &str) -> PodArtifacts {
+    PodArtifacts {
         logs: vec![("ns".to_owned(), name.to_owned())],
-        ..Traces::default()
+        ..PodArtifacts::default()
     }
 }
 
-fn sandbox(from_api: bool) -> Traces {
+fn sandbox(from_api: bool) -> PodArtifacts {
     let pod = pod("u");
-    Traces {
+    PodArtifacts {
         runtime: Some(RuntimePod {
             pod,
             from_api,
             is_static: !from_api,
             has_ready_sandbox: true,
         }),
-        ..Traces::default()
+        ..PodArtifacts::default()
     }
 }
 
-/// The decisions about one UID with these traces, if nothing changes for long.
+/// The decisions about one UID with these artifacts, if nothing changes for long.
 #[derive(Debug, PartialEq, Eq)]
 enum Fares {
     Ended,
@@ -52,7 +52,7 @@ fn fares(facts: &Facts) -> Fares {
         (observations, last) = decide(observations, facts, start + pass * Duration::from_secs(30));
     }
     match last {
-        Verdict { end, .. } if !end.is_empty() => Fares::Ended,
+        Verdict { terminate, .. } if !terminate.is_empty() => Fares::Ended,
         Verdict { unmanaged, .. } if !unmanaged.is_empty() => Fares::Reported,
         Verdict { forget, .. } if !forget.is_empty() => Fares::Forgotten,
         _ => Fares::Nothing,
@@ -62,10 +62,10 @@ fn fares(facts: &Facts) -> Fares {
 #[test]
 fn only_proven_leftovers_are_terminated_and_unproven_traces_are_reported() {
     let known = |uid: &str| BTreeMap::from([(PodUid::from(uid), pod(uid))]);
-    let found = |traces: Traces| BTreeMap::from([(PodUid::from("u"), traces)]);
-    let seen = |traces| Facts {
+    let found = |artifacts: PodArtifacts| BTreeMap::from([(PodUid::from("u"), artifacts)]);
+    let seen = |artifacts| Facts {
         seen: known("u"),
-        found: found(traces),
+        found: found(artifacts),
         ..Facts::default()
     };
     let snapshot = |pods: &[&str], has_api_pods| PodSnapshot {
@@ -89,7 +89,7 @@ fn only_proven_leftovers_are_terminated_and_unproven_traces_are_reported() {
             Fares::Forgotten,
         ),
         (
-            "a known pod without traces",
+            "a known pod without artifacts",
             Facts {
                 seen: known("u"),
                 snapshot: snapshot(&["u"], true),
@@ -166,7 +166,7 @@ fn only_proven_leftovers_are_terminated_and_unproven_traces_are_reported() {
         ),
         (
             "a sandbox of a static pod that has the UID of a pod that was seen",
-            seen(Traces {
+            seen(PodArtifacts {
                 directory: true,
                 ..sandbox(false)
             }),
@@ -192,7 +192,7 @@ fn restart(passes: u32, found: impl Fn(u32) -> bool) -> Vec<u32> {
         };
         let verdict;
         (observations, verdict) = decide(observations, &facts, now);
-        for leftover in verdict.end {
+        for leftover in verdict.terminate {
             observations.restart(&leftover.pod.uid, now);
             times.push(pass * 30);
         }
@@ -224,7 +224,7 @@ fn two_passes_are_needed_at_any_interval() {
     };
     let (observations, first) = decide(Observations::default(), &facts, start);
     let (_, second) = decide(observations, &facts, start + MIN_AGE);
-    assert_eq!((first.end.len(), second.end.len()), (0, 1));
+    assert_eq!((first.terminate.len(), second.terminate.len()), (0, 1));
     assert_eq!(second.leftovers, ["ns/web (UID u): directory"]);
 }
 
@@ -240,7 +240,7 @@ fn oldest_few_leftovers_are_terminated_first() {
     let (observations, _) = decide(Observations::default(), &facts(3), start);
     let (observations, _) = decide(observations, &facts(10), start + Duration::from_secs(30));
     let (_, verdict) = decide(observations, &facts(10), start + 2 * MIN_AGE);
-    let ended: Vec<_> = verdict.end.iter().map(|left| left.pod.uid.as_str()).collect();
+    let ended: Vec<_> = verdict.terminate.iter().map(|left| left.pod.uid.as_str()).collect();
     assert_eq!(ended, ["18", "19", "20", "11"]);
     assert_eq!(verdict.leftovers.len(), 10);
 }

@@ -143,7 +143,7 @@ fn mismatch(overview: &Overview, uid: &str) -> Option<Mismatch> {
 }
 
 async fn approve_pod(pods: &PodsAdmin, uid: &str, mismatch: Mismatch) -> Option<Result<(), JournalError>> {
-    let is_approved = pods.workers.release(uid.into(), mismatch).await?;
+    let is_approved = pods.workers.approve(uid.into(), mismatch).await?;
     if is_approved {
         Some(pods.journal.durable().await)
     } else {

@@ -18,7 +18,7 @@ use crate::{
         trace::Trace,
     },
     trace_recorder::TraceRecorder,
-    workers::kill::{Kill, Refused},
+    workers::stop::{PodStop, StopRejected},
 };
 
 /// Path of requests, followed by namespace, name and verb.
@@ -76,35 +76,35 @@ pub(super) async fn request(pods: &PodsAdmin, path: &str, body: &[u8], peer: &st
              /v1/pause and /v1/resume",
         );
     };
-    let kill = match parse(namespace, name, evict, body) {
-        Ok(kill) => kill,
+    let stop = match parse(namespace, name, evict, body) {
+        Ok(stop) => stop,
         Err(why) => return error(StatusCode::BAD_REQUEST, &why),
     };
     // Logged first, because the agent may crash at any moment.
     tracing::info!(
-        pod.uid = kill.uid,
+        pod.uid = stop.uid,
         pod.namespace = namespace,
         pod.name = name,
         peer,
         evict,
-        reason = kill.imposed.as_ref().map(|imposed| imposed.reason.as_str()),
-        grace_seconds = kill.grace,
+        reason = stop.eviction.as_ref().map(|eviction| eviction.reason.as_str()),
+        grace_seconds = stop.grace,
         "Pod stop requested"
     );
     // A client that disconnects does not interrupt it, so that the result is logged.
-    let granted = tokio::spawn(grant(pods.clone(), kill, peer.to_owned()));
+    let granted = tokio::spawn(grant(pods.clone(), stop, peer.to_owned()));
     granted
         .await
         .unwrap_or_else(|cause| error(StatusCode::INTERNAL_SERVER_ERROR, &cause.to_string()))
 }
 
-async fn grant(pods: PodsAdmin, kill: Kill, peer: String) -> Response<Full<Bytes>> {
-    let (namespace, name, evict) = (kill.namespace.clone(), kill.name.clone(), kill.imposed.is_some());
+async fn grant(pods: PodsAdmin, stop: PodStop, peer: String) -> Response<Full<Bytes>> {
+    let (namespace, name, evict) = (stop.namespace.clone(), stop.name.clone(), stop.eviction.is_some());
     let refused = |code, why: String| {
         tracing::warn!(pod.namespace = namespace, pod.name = name, peer, evict, %why, "Pod stop request refused");
         error(code, &why)
     };
-    match pods.in_time(pods.workers.kill(kill)).await {
+    match pods.in_time(pods.workers.stop_pod(stop)).await {
         Ok(Ok(granted)) => {
             let uid = &granted.uid;
             // After a crash only the journal knows the request.
@@ -125,9 +125,11 @@ async fn grant(pods: PodsAdmin, kill: Kill, peer: String) -> Response<Full<Bytes
         }
         Ok(Err(why)) => {
             let code = match &why {
-                Refused::Unknown(_) => StatusCode::NOT_FOUND,
-                Refused::OtherUid { .. } | Refused::Several { .. } | Refused::Mirror(_) => StatusCode::CONFLICT,
-                Refused::Held { .. } | Refused::LeftToKubelet { .. } | Refused::Stopping(_) => {
+                StopRejected::Unknown(_) => StatusCode::NOT_FOUND,
+                StopRejected::OtherUid { .. } | StopRejected::Several { .. } | StopRejected::Mirror(_) => {
+                    StatusCode::CONFLICT
+                }
+                StopRejected::Blocked { .. } | StopRejected::LeftToKubelet { .. } | StopRejected::Stopping(_) => {
                     StatusCode::SERVICE_UNAVAILABLE
                 }
             };
@@ -140,7 +142,7 @@ async fn grant(pods: PodsAdmin, kill: Kill, peer: String) -> Response<Full<Bytes
     }
 }
 
-fn parse(namespace: &str, name: &str, evict: bool, body: &[u8]) -> Result<Kill, String> {
+fn parse(namespace: &str, name: &str, evict: bool, body: &[u8]) -> Result<PodStop, String> {
     let request: StopRequest = match body {
         [] => StopRequest::default(),
         body => serde_json::from_slice(body).map_err(|error| format!("the body is no request: {error}"))?,
@@ -148,7 +150,7 @@ fn parse(namespace: &str, name: &str, evict: bool, body: &[u8]) -> Result<Kill, 
     if request.grace_seconds.is_some_and(|grace| grace < 0) {
         return Err("graceSeconds must not be negative".to_owned());
     }
-    let imposed = match (evict, request.reason, request.message) {
+    let eviction = match (evict, request.reason, request.message) {
         (false, None, None) => None,
         (false, ..) => return Err("reason and message are for an eviction: ask at …/evict".to_owned()),
         (true, reason, message) => {
@@ -163,12 +165,12 @@ fn parse(namespace: &str, name: &str, evict: bool, body: &[u8]) -> Result<Kill, 
             })
         }
     };
-    Ok(Kill {
+    Ok(PodStop {
         namespace: namespace.to_owned(),
         name: name.to_owned(),
         uid: request.uid,
         grace: request.grace_seconds,
-        imposed,
+        eviction,
     })
 }
 
@@ -176,7 +178,7 @@ fn parse(namespace: &str, name: &str, evict: bool, body: &[u8]) -> Result<Kill, 
 pub(super) async fn outcome(pods: &PodsAdmin, uid: &str, query: Option<&str>) -> Response<Full<Bytes>> {
     let seconds = query.and_then(|query| query.strip_prefix("wait=")?.parse().ok());
     let wait = Duration::from_secs(seconds.unwrap_or(0)).min(MAX_WAIT);
-    let record = match pods.in_time(pods.workers.record(uid.into())).await {
+    let record = match pods.in_time(pods.workers.trace_recorder(uid.into())).await {
         Ok(Some(record)) => record,
         Ok(None) => {
             return error(
@@ -186,13 +188,13 @@ pub(super) async fn outcome(pods: &PodsAdmin, uid: &str, query: Option<&str>) ->
         }
         Err(why) => return error(StatusCode::SERVICE_UNAVAILABLE, &why),
     };
-    timeout(wait, record.wait_until_ended()).await.ok();
+    timeout(wait, record.wait_until_terminated()).await.ok();
     json_answer(&outcome_of(&record))
 }
 
 fn outcome_of(record: &Arc<TraceRecorder>) -> StopOutcome {
     StopOutcome {
-        ended: record.has_ended(),
+        ended: record.has_terminated(),
         story: record.trace(),
     }
 }
@@ -201,7 +203,7 @@ fn outcome_of(record: &Arc<TraceRecorder>) -> StopOutcome {
 mod tests {
     use super::*;
 
-    fn parsed(path: &str, body: &str) -> Result<Kill, String> {
+    fn parsed(path: &str, body: &str) -> Result<PodStop, String> {
         let (namespace, name, evict) = target(path).unwrap();
         parse(namespace, name, evict, body.as_bytes())
     }
@@ -210,14 +212,14 @@ mod tests {
     fn valid_requests_are_parsed_and_others_refused() {
         let plain = parsed("/v1/pods/ns/web/kill", r#"{"uid":"u","graceSeconds":5}"#).unwrap();
         assert_eq!(
-            (plain.uid.as_deref(), plain.grace, plain.imposed),
+            (plain.uid.as_deref(), plain.grace, plain.eviction),
             (Some("u"), Some(5), None)
         );
         assert_eq!(parsed("/v1/pods/ns/web/kill", "").unwrap().grace, None);
         let evict = parsed("/v1/pods/ns/web/evict", r#"{"reason":"Evicted","message":"disk full"}"#).unwrap();
-        let imposed = evict.imposed.unwrap();
+        let eviction = evict.eviction.unwrap();
         assert_eq!(
-            (&*imposed.reason, imposed.disruption.as_deref()),
+            (&*eviction.reason, eviction.disruption.as_deref()),
             ("Evicted", Some("disk full"))
         );
         for (path, body) in [

@@ -64,7 +64,7 @@ type PodAnswer = (Option<(Explanation, Stage)>, Option<Arc<PodView>>);
 async fn find_pod(pods: &PodsAdmin, name: &ObjectName) -> Result<PodAnswer, String> {
     let trace: Option<Trace> = match (name, name.pod()) {
         (ObjectName::Uid(uid), _) => {
-            let record = pods.in_time(pods.workers.record(uid.as_str().into())).await?;
+            let record = pods.in_time(pods.workers.trace_recorder(uid.as_str().into())).await?;
             record.map(|record| record.trace())
         }
         (_, Some((namespace, name))) => pods.in_time(pods.workers.traces(namespace, name)).await?.pop(),

@@ -7,7 +7,7 @@ use crate::{
     counters::Counts,
     handover::{
         probes::ProbeState,
-        report::{Fenced, RoleReport},
+        report::{FenceReport, RoleReport},
         role::Role,
     },
     model::trace::{Stage, Step},
@@ -58,7 +58,7 @@ fn role(page: &mut Page<'_>, report: &RoleReport) -> fmt::Result {
             )
         }),
     )?;
-    let Fenced { stopped, failed, .. } = report.fenced;
+    let FenceReport { stopped, failed, .. } = report.fenced;
     page.counters(
         "kubelets_fenced",
         "Kubelets that were wedged and whose unit was to be stopped, by what came of it; with --fence-kubelet.",

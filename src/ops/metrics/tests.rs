@@ -16,7 +16,7 @@ use crate::{
     counters,
     handover::{
         probes::ProbeState,
-        report::{Fenced, ProbeReport, RoleReport},
+        report::{FenceReport, ProbeReport, RoleReport},
     },
     model::trace::Step,
 };
@@ -82,7 +82,7 @@ pub(super) fn full() -> Scrape {
                     probe("healthz", ProbeState::Unknown),
                     probe("lease", ProbeState::Alive),
                 ],
-                fenced: Fenced {
+                fenced: FenceReport {
                     stopped: 3,
                     failed: 1,
                     last: None,

@@ -51,7 +51,7 @@ impl Worker {
             tokio::select! {
                 biased;
                 () = self.context.stopping.cancelled() => return Some(Outcome::Stopping),
-                () = self.context.gate.unblocked() => {}
+                () = self.context.gate.wait_until_unblocked() => {}
                 Ok(()) = updates.changed(), if priority.is_none() => {}
                 finished = finished => if finished.is_some() { return finished },
             }

@@ -39,7 +39,7 @@ impl Worker {
             .collect();
         let unmounted = OptionFuture::from(mounts.as_mut().map(PodMounts::wait_for_change));
         let (effects, stopping) = (self.context.effects.clone(), self.context.stopping.clone());
-        let requested = OptionFuture::from(in_progress.map(|attempt| attempt.retry_requested()));
+        let requested = OptionFuture::from(in_progress.map(|attempt| attempt.wait_for_retry_request()));
         tokio::select! {
             biased;
             () = stopping.cancelled() => WakeReason::Stopping,

@@ -17,7 +17,7 @@ use crate::{
     model::pod::{FULL_NODE, PodRef, PodUid, PodView},
     object_name::ObjectName,
     teardown::context::Context,
-    workers::traces,
+    workers::artifacts,
 };
 
 /// Longest check of the node: terminating pods wait for it.
@@ -29,14 +29,14 @@ pub(super) struct Absent {
     /// Pods that wait for the next check of the node.
     unchecked: BTreeMap<PodUid, Arc<PodView>>,
     /// Pods of the check in progress.
-    pub in_check: BTreeMap<PodUid, Arc<PodView>>,
+    pub being_checked: BTreeMap<PodUid, Arc<PodView>>,
     check: JoinSet<Result<HashSet<PodUid>, String>>,
     /// Terminal pods that are not deleted.
     pub idle: HashMap<PodUid, PodRef>,
     /// Deleted pods that wait for a worker.
     pub queued: BTreeMap<PodUid, Arc<PodView>>,
     /// Deleted pods with a worker.
-    pub at_work: HashSet<PodUid>,
+    pub with_worker: HashSet<PodUid>,
     /// Pods whose final delete was accepted, and whose objects are kept by finalizers.
     pub finalizing: HashMap<PodUid, PodRef>,
 }
@@ -47,7 +47,7 @@ impl Absent {
     /// Removes a pod from the queues. `true` if it was idle or queued, and so has nothing on the node.
     pub fn take(&mut self, uid: &PodUid) -> bool {
         self.unchecked.remove(uid);
-        self.in_check.remove(uid);
+        self.being_checked.remove(uid);
         let was_idle = self.idle.remove(uid).is_some();
         self.queued.remove(uid).is_some() || was_idle
     }
@@ -55,12 +55,12 @@ impl Absent {
     /// Pods that wait for a check or a worker.
     pub fn waiting(&self) -> impl Iterator<Item = &Arc<PodView>> {
         let unchecked = self.unchecked.values();
-        unchecked.chain(self.in_check.values()).chain(self.queued.values())
+        unchecked.chain(self.being_checked.values()).chain(self.queued.values())
     }
 
     /// Removes the pod if it waits for a check.
     pub fn take_unchecked(&mut self, uid: &PodUid) -> Option<Arc<PodView>> {
-        self.unchecked.remove(uid).or_else(|| self.in_check.remove(uid))
+        self.unchecked.remove(uid).or_else(|| self.being_checked.remove(uid))
     }
 
     /// Whether only a finalizer of another controller keeps the pod's object.
@@ -69,12 +69,12 @@ impl Absent {
     }
 
     /// Whether nothing is left to do for the pod until it is deleted.
-    pub fn is_done(&self, uid: &PodUid) -> bool {
+    pub fn is_finished(&self, uid: &PodUid) -> bool {
         self.idle.contains_key(uid) || self.finalizing.contains_key(uid)
     }
 
     /// Pods for which nothing is left to do until they are deleted.
-    pub fn done(&self) -> impl Iterator<Item = &PodRef> {
+    pub fn finished_pods(&self) -> impl Iterator<Item = &PodRef> {
         self.idle.values().chain(self.finalizing.values())
     }
 
@@ -86,7 +86,7 @@ impl Absent {
     /// The pod of this name, if it is in one of these lists and has no worker.
     pub fn named(&self, name: &ObjectName) -> Option<PodRef> {
         let queued = self.queued.values().map(|view| &view.pod);
-        let mut all = self.done().chain(queued);
+        let mut all = self.finished_pods().chain(queued);
         all.find(|pod| name.names(pod)).cloned()
     }
 
@@ -107,7 +107,7 @@ impl Absent {
 
     /// The worker has not finished this pod: it is not absent any more.
     pub fn remove_worker(&mut self, uid: &PodUid) {
-        self.at_work.remove(uid);
+        self.with_worker.remove(uid);
     }
 
     /// Begins a check of the node for all waiting pods, unless one is in progress.
@@ -115,16 +115,16 @@ impl Absent {
         if self.unchecked.is_empty() || !self.check.is_empty() {
             return;
         }
-        self.in_check = std::mem::take(&mut self.unchecked);
+        self.being_checked = std::mem::take(&mut self.unchecked);
         let (context, journal) = (Arc::clone(context), journal.clone());
         self.check.spawn(async move {
-            let names = timeout(PATIENCE, traces::names_on_node(&context, &journal)).await;
+            let names = timeout(PATIENCE, artifacts::names_on_node(&context, &journal)).await;
             names.unwrap_or_else(|_| Err(format!("it takes longer than {PATIENCE:?}")))
         });
     }
 
     /// The result of the check in progress; never returns if there is none.
-    pub async fn checked(&mut self) -> Option<Result<Result<HashSet<PodUid>, String>, JoinError>> {
+    pub async fn wait_for_check(&mut self) -> Option<Result<Result<HashSet<PodUid>, String>, JoinError>> {
         self.check.join_next().await
     }
 }

@@ -24,7 +24,7 @@ impl PodWorkers {
     pub(super) fn node_is_checked(&mut self, found: Result<Result<HashSet<PodUid>, String>, JoinError>) {
         let found = found.unwrap_or_else(|error| Err(error.to_string()));
         let found = found.inspect_err(|error| tracing::warn!(error, "Node cannot be checked for pods that do not run"));
-        let checked = std::mem::take(&mut self.absent.in_check);
+        let checked = std::mem::take(&mut self.absent.being_checked);
         let is_large = checked.len() >= MEMORY_BATCH;
         for (uid, view) in checked {
             if found.as_ref().is_ok_and(|found| !found.contains(&uid)) {
@@ -57,7 +57,7 @@ impl PodWorkers {
             let Some((uid, view)) = self.absent.queued.pop_first() else {
                 return;
             };
-            self.absent.at_work.insert(uid);
+            self.absent.with_worker.insert(uid);
             self.begin_checked(view);
         }
     }
@@ -76,7 +76,7 @@ impl PodWorkers {
                 );
             }
             if let Some(view) = self.absent.queued.remove(uid) {
-                self.absent.at_work.insert(uid.clone());
+                self.absent.with_worker.insert(uid.clone());
                 self.begin_checked(view);
             }
         }
@@ -89,12 +89,12 @@ impl PodWorkers {
             let status = self.pods.get(*uid);
             status.is_some_and(|status| !status.record.is_blocked())
         };
-        MAX_WORKERS.saturating_sub(self.absent.at_work.iter().filter(is_busy).count())
+        MAX_WORKERS.saturating_sub(self.absent.with_worker.iter().filter(is_busy).count())
     }
 
     /// A worker has finished a pod. If it had nothing on the node, only its name is kept while finalizers keep its object.
     pub(super) fn absent_is_finished(&mut self, uid: &PodUid) {
-        if !self.absent.at_work.remove(uid) {
+        if !self.absent.with_worker.remove(uid) {
             return;
         }
         if let Some(status) = self.pods.get(uid)

@@ -22,7 +22,7 @@ use crate::{
     trace_recorder::TraceRecorder,
     workers::{
         handle::{Overview, Request},
-        kill::{Granted, Kill, Refused},
+        stop::{PodStop, StopAccepted, StopRejected},
     },
 };
 
@@ -35,8 +35,8 @@ impl PodWorkers {
             Request::Overview(reply) => reply.send(self.overview()).ok(),
             Request::Traces { namespace, name, reply } => reply.send(self.traces_of(&namespace, &name)).ok().map(drop),
             // A request whose caller no longer waits was reported as failed, and is not executed.
-            Request::Kill(_, reply) if reply.is_closed() => None,
-            Request::Kill(kill, reply) => reply.send(self.kill(kill)).ok().map(drop),
+            Request::Stop(_, reply) if reply.is_closed() => None,
+            Request::Stop(stop, reply) => reply.send(self.stop_pod(stop)).ok().map(drop),
             Request::TraceRecorder(uid, reply) => reply.send(self.record(&uid)).ok().map(drop),
             Request::ActivePod(name, reply) => {
                 let active = self.active.values().find(|view| name.names(&view.pod)).cloned();
@@ -46,52 +46,52 @@ impl PodWorkers {
             }
             Request::TerminatingUids(reply) => reply.send(self.terminating_uids()).ok().map(drop),
             Request::Terminating(reply) => reply.send(self.terminating()).ok().map(drop),
-            Request::Release(_, _, reply) if reply.is_closed() => None,
-            Request::Release(uid, mismatch, reply) => reply.send(self.release(&uid, mismatch)).ok(),
+            Request::Approve(_, _, reply) if reply.is_closed() => None,
+            Request::Approve(uid, mismatch, reply) => reply.send(self.approve(&uid, mismatch)).ok(),
         };
     }
 
     /// Stops a pod. A request for a pod that is stopped changes nothing.
-    fn kill(&mut self, kill: Kill) -> Result<Granted, Refused> {
+    fn stop_pod(&mut self, stop: PodStop) -> Result<StopAccepted, StopRejected> {
         if self.context.stopping.is_cancelled() {
-            return Err(Refused::Stopping(kill.pod()));
+            return Err(StopRejected::Stopping(stop.pod()));
         }
         if let Some(why) = self.guard.why_no_new_work() {
-            return Err(kill.held(why, self.guard.is_blocked_by_kubelet()));
+            return Err(stop.rejected(why, self.guard.is_blocked_by_kubelet()));
         }
         let terminating = self.pods.values().map(|status| status.update.borrow());
         let terminating = terminating
             .filter(|update| !update.removed)
             .map(|update| Arc::clone(&update.view));
-        let idle = self.absent.done().filter(|pod| *pod.name == *kill.name);
+        let idle = self.absent.finished_pods().filter(|pod| *pod.name == *stop.name);
         let idle = idle.map(|pod| Arc::new(PodView::identity_only(pod.clone())));
         let waiting = self.absent.waiting().chain(self.active.values()).cloned();
         let known: Vec<_> = terminating.chain(waiting).chain(idle).collect();
-        let meant = kill.resolve(known.iter().map(|view| &**view))?;
+        let meant = stop.resolve(known.iter().map(|view| &**view))?;
         let uid = meant.pod.uid.clone();
         if self.context.journal.is_cancelled(&uid) {
             let why = "an earlier request is being cancelled, because a kubelet came; ask again";
-            return Err(kill.held(why.to_owned(), false));
+            return Err(stop.rejected(why.to_owned(), false));
         }
-        self.begin_waiting(&uid).map_err(|why| kill.held(why, false))?;
+        self.begin_waiting(&uid).map_err(|why| stop.rejected(why, false))?;
         let is_stopped = |status: &PodSyncStatus| status.record.stage() != Stage::Terminating;
-        let ended_already = self.absent.is_done(&uid) || self.pods.get(&uid).is_some_and(is_stopped);
+        let ended_already = self.absent.is_finished(&uid) || self.pods.get(&uid).is_some_and(is_stopped);
         if !ended_already {
-            if let Some(imposed) = &kill.imposed {
+            if let Some(eviction) = &stop.eviction {
                 self.context
                     .events
-                    .event(meant, None, Reason::Evicted, &imposed.message);
+                    .event(meant, None, Reason::Evicted, &eviction.message);
             }
             match self.active.remove(&uid) {
-                Some(view) => self.begin(view, false, Cause::Requested, Some(kill)),
-                None => self.change_termination(&uid, kill),
+                Some(view) => self.begin(view, false, Cause::Requested, Some(stop)),
+                None => self.change_termination(&uid, stop),
             }
         }
         // The journal has the shorter period first.
         let entry = self.context.journal.pod(&uid).map(|entry| entry.grace);
         let grace = entry.or_else(|| self.pods.get(&uid).map(|status| status.period.grace()));
         let shown = self.pods.get(&uid).and_then(|status| status.record.terminal_state());
-        Ok(Granted {
+        Ok(StopAccepted {
             uid: uid.to_string(),
             grace_seconds: grace.unwrap_or_default().as_secs(),
             ended_already,
@@ -101,19 +101,19 @@ impl PodWorkers {
     }
 
     /// Applies a stop request to a pod that terminates already.
-    fn change_termination(&mut self, uid: &PodUid, kill: Kill) {
+    fn change_termination(&mut self, uid: &PodUid, stop: PodStop) {
         let Some(status) = self.pods.get_mut(uid) else { return };
         let asked = RequestedGrace {
-            imposed: kill.grace,
+            imposed: stop.grace,
             ..RequestedGrace::default()
         };
         let grace = grace::effective(Some(status.period.grace()), asked);
-        let (now, imposed) = (self.context.clock.now(), kill.imposed);
+        let (now, eviction) = (self.context.clock.now(), stop.eviction);
         self.context
             .journal
-            .begin(status.record.pod(), now, grace, imposed.as_ref());
+            .begin(status.record.pod(), now, grace, eviction.as_ref());
         status.update.send_modify(|update| {
-            update.imposed = imposed.map(Arc::new).or(update.imposed.take());
+            update.imposed = eviction.map(Arc::new).or(update.imposed.take());
         });
         // Only the journal has this request, unlike a deletion. It must be durable before it shortens the grace period, which
         // never grows again.
@@ -142,7 +142,7 @@ impl PodWorkers {
     }
 
     /// Approves a mismatch of a pod; `false` if the pod does not terminate.
-    fn release(&mut self, uid: &PodUid, mismatch: Mismatch) -> bool {
+    fn approve(&mut self, uid: &PodUid, mismatch: Mismatch) -> bool {
         let Some(status) = self.pods.get(uid) else { return false };
         let at = self.context.clock.now();
         self.context

@@ -2,7 +2,7 @@
 
 use std::{fs, sync::Arc, time::Duration};
 
-use pod_teardown::{model::termination::Eviction, workers::kill::Kill};
+use pod_teardown::{model::termination::Eviction, workers::stop::PodStop};
 use testbed::{
     apiserver::faults::{Action as ApiAction, Fault},
     scripted_cri::{SimContainer, SimState},
@@ -345,12 +345,12 @@ impl Sim<'_> {
         });
         let Some((workers, journal)) = asked else { return };
         let uid = self.uid(pod);
-        let kill = Kill {
+        let stop = PodStop {
             namespace: "default".to_owned(),
             name: Self::name(pod),
             uid: Some(uid.clone()),
             grace,
-            imposed: evict.then(|| Eviction {
+            eviction: evict.then(|| Eviction {
                 reason: "Evicted".to_owned(),
                 message: "by the simulation".to_owned(),
                 disruption: None,
@@ -366,7 +366,7 @@ impl Sim<'_> {
             history.ask(Asker::Node, grace)
         };
         tokio::spawn(async move {
-            let answer = workers.kill(kill).await;
+            let answer = workers.stop_pod(stop).await;
             let promised = matches!(answer, Some(Ok(_))) && journal.durable().await.is_ok();
             let mut known = state.now();
             known.log(format_args!(

@@ -29,7 +29,7 @@ use crate::{
 
 /// What a scan has found for one UID.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Traces {
+pub struct PodArtifacts {
     /// Sandboxes.
     pub runtime: Option<RuntimePod>,
     /// The kubelet's directory of the pod.
@@ -48,35 +48,37 @@ pub struct Traces {
 ///
 /// # Errors
 /// If anything cannot be read: a partial scan proves nothing.
-pub async fn scan(context: &Context, journal: &Journal) -> Result<BTreeMap<PodUid, Traces>, String> {
+pub async fn scan(context: &Context, journal: &Journal) -> Result<BTreeMap<PodUid, PodArtifacts>, String> {
     let (root, logs_dir) = (context.kubelet_root.clone(), context.pod_logs_dir.clone());
     let storage = Arc::clone(&context.storage);
     let (cgroups, cgroup_root) = (context.cgroups.clone(), context.cgroup_root.clone());
-    let on_disk = move || -> Result<BTreeMap<PodUid, Traces>, Fault> {
-        let mut found = BTreeMap::<PodUid, Traces>::new();
-        let mut of = |uid: &str, mark: &dyn Fn(&mut Traces)| mark(found.entry(uid.into()).or_default());
+    let on_disk = move || -> Result<BTreeMap<PodUid, PodArtifacts>, Fault> {
+        let mut found = BTreeMap::<PodUid, PodArtifacts>::new();
+        let mut of = |uid: &str, mark: &dyn Fn(&mut PodArtifacts)| mark(found.entry(uid.into()).or_default());
         for uid in directories(root.pods())? {
             if PodDir::new(&root, &uid).is_ok() {
-                of(&uid, &|traces| traces.directory = true);
+                of(&uid, &|artifacts| artifacts.directory = true);
             }
         }
         for uid in mapped_pods(&storage)? {
             if PodDir::new(&root, &uid).is_ok() {
-                of(&uid, &|traces| traces.device = true);
+                of(&uid, &|artifacts| artifacts.device = true);
             }
         }
         let table = storage.mounts.read()?;
         for uid in table.pods().filter_map(OsStr::to_str) {
             if PodDir::new(&root, uid).is_ok() {
-                of(uid, &|traces| traces.mount = true);
+                of(uid, &|artifacts| artifacts.mount = true);
             }
         }
         for uid in cgroups.pod_uids(&cgroup_root)? {
-            of(&uid, &|traces| traces.cgroup = true);
+            of(&uid, &|artifacts| artifacts.cgroup = true);
         }
         for name in directories(&logs_dir)? {
             if let Some((namespace, name, uid)) = log_dir(&name) {
-                of(uid, &|traces| traces.logs.push((namespace.to_owned(), name.to_owned())));
+                of(uid, &|artifacts| {
+                    artifacts.logs.push((namespace.to_owned(), name.to_owned()))
+                });
             }
         }
         Ok(found)
@@ -189,14 +191,14 @@ fn log_dir(name: &str) -> Option<(&str, &str, &str)> {
     (parts.next().is_none() && !empty).then_some(named)
 }
 
-// === impl Traces ===
+// === impl PodArtifacts ===
 
-impl Traces {
+impl PodArtifacts {
     /// Without log directories of another namespace or name.
     pub fn of(&self, namespace: &str, name: &str) -> Self {
-        let mut traces = self.clone();
-        traces.logs.retain(|(ns, pod)| ns == namespace && pod == name);
-        traces
+        let mut artifacts = self.clone();
+        artifacts.logs.retain(|(ns, pod)| ns == namespace && pod == name);
+        artifacts
     }
 
     /// Whether nothing was found.
@@ -205,7 +207,7 @@ impl Traces {
     }
 }
 
-impl fmt::Display for Traces {
+impl fmt::Display for PodArtifacts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let all = [
             (self.runtime.is_some(), "sandbox"),

@@ -10,7 +10,7 @@ use crate::model::{
 
 /// A request to stop a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Kill {
+pub struct PodStop {
     /// Namespace of the pod.
     pub namespace: String,
     /// Name of the pod.
@@ -20,13 +20,13 @@ pub struct Kill {
     /// Grace period in seconds. For a terminating pod it only shortens.
     pub grace: Option<i64>,
     /// The eviction, if it is one.
-    pub imposed: Option<Eviction>,
+    pub eviction: Option<Eviction>,
 }
 
 /// Result of an accepted request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Granted {
+pub struct StopAccepted {
     /// UID of the pod.
     pub uid: String,
     /// The grace period in force, in seconds.
@@ -44,7 +44,7 @@ pub struct Granted {
 
 /// Why a request is rejected.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum Refused {
+pub enum StopRejected {
     /// No such pod.
     #[error("no pod {0} is known on this node")]
     Unknown(String),
@@ -71,7 +71,7 @@ pub enum Refused {
     Mirror(String),
     /// The gate blocks.
     #[error("{pod} is left alone: {why}")]
-    Held {
+    Blocked {
         /// Namespace and name.
         pod: String,
         /// Why it blocks.
@@ -94,20 +94,20 @@ pub enum Refused {
     Stopping(String),
 }
 
-// === impl Kill ===
+// === impl PodStop ===
 
-impl Kill {
+impl PodStop {
     /// The pod that is meant, among all pods with an object. After this, its UID counts.
-    pub fn resolve<'a>(&self, pods: impl Iterator<Item = &'a PodView>) -> Result<&'a PodView, Refused> {
+    pub fn resolve<'a>(&self, pods: impl Iterator<Item = &'a PodView>) -> Result<&'a PodView, StopRejected> {
         let named = pods.filter(|view| *view.pod.namespace == self.namespace && *view.pod.name == self.name);
         // While absence proves nothing, a pod and the one recreated under its name may both be known.
         let (meant, others): (Vec<_>, Vec<_>) =
             named.partition(|view| self.uid.as_deref().is_none_or(|uid| uid == view.pod.uid.as_str()));
         let view = match (&meant[..], &others[..]) {
             ([view], _) => *view,
-            ([], []) => return Err(Refused::Unknown(self.pod())),
+            ([], []) => return Err(StopRejected::Unknown(self.pod())),
             ([], [other, ..]) => {
-                return Err(Refused::OtherUid {
+                return Err(StopRejected::OtherUid {
                     pod: self.pod(),
                     uid: other.pod.uid.clone(),
                 });
@@ -115,31 +115,31 @@ impl Kill {
             (several, _) => {
                 let mut uids: Vec<_> = several.iter().map(|view| view.pod.uid.to_string()).collect();
                 uids.sort_unstable();
-                return Err(Refused::Several {
+                return Err(StopRejected::Several {
                     pod: self.pod(),
                     uids: uids.join(", "),
                 });
             }
         };
         if view.mirror {
-            return Err(Refused::Mirror(self.pod()));
+            return Err(StopRejected::Mirror(self.pod()));
         }
         Ok(view)
     }
 
     /// The rejection while the gate blocks. If only a kubelet blocks, it tells the user to delete the pod with kubectl.
-    pub fn held(&self, why: String, by_a_kubelet: bool) -> Refused {
+    pub fn rejected(&self, why: String, by_a_kubelet: bool) -> StopRejected {
         let pod = self.pod();
         if by_a_kubelet {
             let (namespace, name) = (self.namespace.clone(), self.name.clone());
-            return Refused::LeftToKubelet {
+            return StopRejected::LeftToKubelet {
                 pod,
                 namespace,
                 name,
                 why,
             };
         }
-        Refused::Held { pod, why }
+        StopRejected::Blocked { pod, why }
     }
 
     /// Namespace and name.
@@ -164,29 +164,29 @@ mod tests {
         }
     }
 
-    fn kill(name: &str, uid: Option<&str>) -> Kill {
-        Kill {
+    fn stop(name: &str, uid: Option<&str>) -> PodStop {
+        PodStop {
             namespace: "ns".to_owned(),
             name: name.to_owned(),
             uid: uid.map(ToOwned::to_owned),
             grace: None,
-            imposed: None,
+            eviction: None,
         }
     }
 
     #[test]
     fn name_resolves_to_one_uid_or_an_error() {
         let pods = [view("a", "1", false), view("static", "2", true)];
-        let resolve = |name, uid| kill(name, uid).resolve(pods.iter()).map(|view| view.pod.uid.clone());
+        let resolve = |name, uid| stop(name, uid).resolve(pods.iter()).map(|view| view.pod.uid.clone());
         assert_eq!(resolve("a", None), Ok("1".into()));
         assert_eq!(resolve("a", Some("1")), Ok("1".into()));
-        assert!(matches!(resolve("a", Some("9")), Err(Refused::OtherUid { .. })));
-        assert!(matches!(resolve("static", None), Err(Refused::Mirror(_))));
-        assert!(matches!(resolve("b", None), Err(Refused::Unknown(_))));
+        assert!(matches!(resolve("a", Some("9")), Err(StopRejected::OtherUid { .. })));
+        assert!(matches!(resolve("static", None), Err(StopRejected::Mirror(_))));
+        assert!(matches!(resolve("b", None), Err(StopRejected::Unknown(_))));
         let pods = [view("a", "1", false), view("a", "3", false)];
-        let resolve = |uid| kill("a", uid).resolve(pods.iter()).map(|view| view.pod.uid.clone());
+        let resolve = |uid| stop("a", uid).resolve(pods.iter()).map(|view| view.pod.uid.clone());
         assert_eq!(resolve(Some("1")), Ok("1".into()));
         assert_eq!(resolve(Some("3")), Ok("3".into()));
-        assert!(matches!(resolve(None), Err(Refused::Several { uids, .. }) if uids == "1, 3"));
+        assert!(matches!(resolve(None), Err(StopRejected::Several { uids, .. }) if uids == "1, 3"));
     }
 }
