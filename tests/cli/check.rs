@@ -120,7 +120,10 @@ async fn service_without_cri_is_a_configuration_error_and_takes_precedence_over_
         (Some(78), vec!["API server", "runtime"]),
         "{output:?}"
     );
-    assert!(output.out.contains("set --cri-endpoint to the socket of containerd"), "{output:?}");
+    assert!(
+        output.out.contains("set --cri-endpoint to the socket of containerd"),
+        "{output:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -215,7 +218,12 @@ async fn journal_of_another_node_is_an_error_and_an_unusable_one_is_reported_and
     drop(journal);
     let output = check(other).await;
     assert_eq!((output.code, failed(&output)), (Some(78), vec!["Node"]), "{output:?}");
-    assert!(output.out.contains("the journal is of the Node with UID of another node"), "{output:?}");
+    assert!(
+        output
+            .out
+            .contains("the journal is of the Node with UID of another node"),
+        "{output:?}"
+    );
 
     let damaged = flags();
     std::fs::create_dir_all(damaged.path("state").join(FILE)).unwrap();

@@ -64,7 +64,7 @@ async fn plugin_without_its_registered_service_is_reported_with_the_service() {
     let error = wrong.unprepare(&[claim("c1")], &Effects::ungated()).await.unwrap_err();
     let text = error.to_string();
     assert!(
-        text.contains("Unimplemented") && text.contains("asked by v1.DRAPlugin"),
+        text.contains("Unimplemented") && text.contains("the call was of v1.DRAPlugin"),
         "{text}"
     );
 }

@@ -90,7 +90,7 @@ fn volume_stays_in_use_until_the_last_writes_of_its_detached_file_system_are_don
             ..storage.unwrap()
         });
         let text = node.fails().await;
-        assert!(text.contains("still written"), "{text}");
+        assert!(text.contains("was written"), "{text}");
         assert_eq!(node.known.has_in_use(), [VOLUME_IN_USE]);
         write(&stat, "0 0 0 0 6 0 48 0 0 0 0 0 0 0 0 0 0");
         node.is_torn_down_soon().await;
