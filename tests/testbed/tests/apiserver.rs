@@ -1,4 +1,5 @@
-//! The API server in memory, as its clients see it. The clock is paused, so waits take no time.
+//! What only the API server in memory has: faults, and times that a paused clock makes short. All else that its clients see is
+//! claimed in `testbed::contract`.
 
 #![allow(
     clippy::unwrap_used,
@@ -11,18 +12,13 @@ mod client;
 mod discovery;
 #[path = "apiserver/faults.rs"]
 mod faults;
-#[path = "apiserver/nodes.rs"]
-mod nodes;
 #[path = "apiserver/watches.rs"]
 mod watches;
-#[path = "apiserver/writes.rs"]
-mod writes;
 
 use serde_json::{Value, json};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
-const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
 
 fn pod(name: &str, node: &str) -> Value {
     json!({

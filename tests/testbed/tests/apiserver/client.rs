@@ -13,7 +13,6 @@ use testbed::apiserver::{Config, MemApiServer};
 /// The server and a client.
 pub struct Client<'a> {
     server: &'a MemApiServer,
-    token: &'static str,
 }
 
 /// An answer.
@@ -54,14 +53,7 @@ pub async fn server() -> MemApiServer {
 
 impl<'a> Client<'a> {
     pub fn admin(server: &'a MemApiServer) -> Self {
-        Client { server, token: "admin" }
-    }
-
-    pub fn node(server: &'a MemApiServer) -> Self {
-        Client {
-            server,
-            token: "system:node:n1",
-        }
+        Client { server }
     }
 
     /// `None` if the connection was closed without an answer.
@@ -97,7 +89,7 @@ impl<'a> Client<'a> {
             body.to_string().into()
         };
         let request = Request::builder().method(method).uri(path).header("host", "test");
-        let request = request.header("authorization", format!("Bearer {}", self.token));
+        let request = request.header("authorization", "Bearer admin");
         let request = request.header("accept", accept).header("content-type", media);
         sender.send_request(request.body(Full::new(body)).unwrap()).await.ok()
     }
@@ -120,20 +112,6 @@ impl<'a> Client<'a> {
 
     pub async fn create(&self, path: &str, body: Value) -> Answer {
         self.ask(Method::POST, path, &body).await
-    }
-
-    pub async fn put(&self, path: &str, body: Value) -> Answer {
-        self.ask(Method::PUT, path, &body).await
-    }
-
-    pub async fn delete(&self, path: &str, options: Value) -> Answer {
-        self.ask(Method::DELETE, path, &options).await
-    }
-
-    pub async fn patch(&self, path: &str, body: Value) -> Answer {
-        self.try_ask(Method::PATCH, path, "application/merge-patch+json", &body)
-            .await
-            .expect("an answer")
     }
 
     pub async fn watch(&self, path: &str) -> Watch {

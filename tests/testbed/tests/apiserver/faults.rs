@@ -1,11 +1,10 @@
 use std::time::Duration;
 
 use http::Method;
-use serde_json::{Value, json};
 use testbed::apiserver::faults::{Action, Fault};
 
 use super::client::{Client, Line, server};
-use super::{MAPS, PODS, map, pod};
+use super::{MAPS, map};
 
 #[tokio::test(start_paused = true)]
 async fn a_refused_request_did_nothing_and_a_lost_answer_did_everything() {
@@ -58,34 +57,4 @@ async fn a_running_watch_can_be_cut_and_another_hangs() {
     server.faults().inject(Fault::new(Action::StallWatch).once());
     admin.create(MAPS, map("a")).await;
     assert_eq!(watch.next_within(Duration::from_secs(3600)).await, Line::Silence);
-}
-
-#[tokio::test(start_paused = true)]
-async fn faults_and_requests_are_reached_over_http() {
-    let server = server().await;
-    let admin = Client::admin(&server);
-    let fault = json!({ "verb": "get", "resource": "pods", "times": 1, "action": { "status": { "code": 500 } } });
-    assert_eq!(admin.create("/testbed/faults", fault.clone()).await.code, 200);
-    assert_eq!(admin.get("/testbed/faults").await.body, json!([fault]));
-    assert_eq!(admin.get(&format!("{PODS}/a")).await.code, 500);
-    let mut hostile = pod("..", "n1");
-    hostile["metadata"]["namespace"] = "default".into();
-    assert_eq!(admin.create("/testbed/objects", hostile).await.code, 201);
-    let mut requests = admin.get("/testbed/requests").await.body;
-    let connection = requests[0].as_object_mut().unwrap().remove("connection");
-    assert!(connection.and_then(|number| number.as_u64()) > Some(0));
-    let expected = json!({
-        "verb": "get", "resource": "pods", "namespace": "default", "name": "a", "user": "admin",
-        "path": "/api/v1/namespaces/default/pods/a", "code": 500,
-    });
-    assert_eq!(requests, json!([expected]));
-    assert_eq!(
-        admin
-            .create("/testbed/faults", json!({ "action": "explode" }))
-            .await
-            .code,
-        400
-    );
-    assert_eq!(admin.delete("/testbed/requests", Value::Null).await.code, 200);
-    assert!(server.requests().is_empty());
 }
