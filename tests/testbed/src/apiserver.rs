@@ -3,9 +3,12 @@
 //! Requests flow through `http → handler → {faults, route, authorizer} → {list, watch, writes} ⇄ rules → store →
 //! history`, answers through `accept → encode`.
 //!
-//! It behaves as clients of kube-apiserver 1.37 see it, for the kinds in [`kinds`]: built-in and custom ones. It runs in
-//! the caller's runtime and reads time from `tokio::time`, so a paused clock applies. With a paused clock, connect by
-//! [`MemApiServer::connect`]: traffic of a socket does not hold the clock back, a pipe in memory does.
+//! It behaves as clients of kube-apiserver 1.37 see it, for the kinds in [`kinds`]: built-in and custom ones, and for the
+//! requests that the agent, its collector and the tests send. It refuses others: label selectors, dry runs, discovery group
+//! by group, lists of the past, deletions of collections, bindings, evictions.
+//!
+//! It runs in the caller's runtime and reads time from `tokio::time`, so a paused clock applies. With a paused clock,
+//! connect by [`MemApiServer::connect`]: traffic of a socket does not hold the clock back, a pipe in memory does.
 
 mod accept;
 mod answer;
@@ -23,7 +26,6 @@ mod history;
 mod http;
 mod identity;
 pub mod kinds;
-mod kubeconfig;
 mod list;
 mod object;
 mod patch;
@@ -43,7 +45,6 @@ mod writes;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use jiff::Timestamp;
@@ -62,6 +63,7 @@ pub use self::requests::Witness;
 use self::shared::Shared;
 use self::store::Store;
 use self::writes::Writer;
+use crate::api::kubeconfig;
 
 /// Why the server did not start.
 #[derive(Debug, thiserror::Error)]
@@ -89,8 +91,6 @@ pub struct Config {
     pub nodes: Vec<String>,
     /// How many past writes of each kind are remembered for watches and old lists.
     pub history: usize,
-    /// How often a watch that wants bookmarks gets one.
-    pub bookmark_every: Duration,
     /// The version before the first write: a watch from an earlier one is too old.
     pub first_version: u64,
     /// The time of day when it starts.
@@ -120,7 +120,6 @@ impl Default for Config {
             listen: (Ipv4Addr::LOCALHOST, 0).into(),
             nodes: Vec::new(),
             history: 10_000,
-            bookmark_every: Duration::from_secs(60),
             first_version: 200,
             began_at: Timestamp::now(),
         }
@@ -154,7 +153,7 @@ impl MemApiServer {
 
     fn at(address: SocketAddr, listener: Option<TcpListener>, config: &Config) -> Result<Self, Error> {
         let store = Store::new(config.first_version, config.history);
-        let shared = Arc::new(Shared::new(store, config.bookmark_every, config.began_at));
+        let shared = Arc::new(Shared::new(store, config.began_at));
         for namespace in NAMESPACES {
             seed(
                 &shared,
@@ -206,20 +205,20 @@ impl MemApiServer {
     /// A kubeconfig with all rights.
     #[must_use]
     pub fn admin_kubeconfig(&self) -> String {
-        kubeconfig::kubeconfig(&self.url(), &[(&User::Admin.name(), ADMIN_TOKEN)])
+        kubeconfig(&self.url(), None, &User::Admin.name(), ADMIN_TOKEN)
     }
 
     /// A kubeconfig with all rights, named `collector` in the log of requests.
     #[must_use]
     pub fn collector_kubeconfig(&self) -> String {
-        kubeconfig::kubeconfig(&self.url(), &[(&User::Collector.name(), COLLECTOR_TOKEN)])
+        kubeconfig(&self.url(), None, &User::Collector.name(), COLLECTOR_TOKEN)
     }
 
     /// A kubeconfig with the rights of a node.
     #[must_use]
     pub fn node_kubeconfig(&self, node: &str) -> String {
         let token = identity::node_token(node);
-        kubeconfig::kubeconfig(&self.url(), &[(&token, &token)])
+        kubeconfig(&self.url(), None, &token, &token)
     }
 
     /// Faults on request.
@@ -319,7 +318,7 @@ impl MemApiServer {
     /// # Errors
     /// The object does not say what kind it is, or that kind is not served.
     pub fn insert_raw(&self, object: Value) -> Result<(), ApiError> {
-        writes::insert_raw(&mut self.shared.store(), object, self.shared.now()).map(drop)
+        writes::insert_raw(&mut self.shared.store(), object, self.shared.now())
     }
 }
 
@@ -333,7 +332,6 @@ fn seed(shared: &Shared, path: &str, object: Value) -> Result<(), Error> {
     let writer = Writer {
         user: &User::Admin,
         now: shared.now(),
-        dry_run: false,
     };
     let route = route::parse(&shared.store().served, path).map_err(Error::Seed)?;
     match route {

@@ -2,8 +2,11 @@
 
 use std::process::ExitCode;
 
-use testbed::{contract, control_plane::ControlPlane};
+use testbed::{
+    contract::{self, CLAIMS, CLUSTER_CLAIMS},
+    control_plane::ControlPlane,
+};
 
 fn main() -> anyhow::Result<ExitCode> {
-    contract::main(ControlPlane::start)
+    contract::main(&[CLAIMS, CLUSTER_CLAIMS], ControlPlane::start)
 }

@@ -4,9 +4,9 @@ use std::process::ExitCode;
 
 use testbed::{
     apiserver::{Config, MemApiServer},
-    contract,
+    contract::{self, CLAIMS},
 };
 
 fn main() -> anyhow::Result<ExitCode> {
-    contract::main(async || Ok(MemApiServer::start(Config::default()).await?))
+    contract::main(&[CLAIMS], async || Ok(MemApiServer::start(Config::default()).await?))
 }

@@ -111,38 +111,15 @@ impl Form {
     }
 }
 
-/// The form in which a client wants discovery.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DiscoveryForm {
-    /// Group by group.
-    Plain,
-    /// All at once.
-    Aggregated,
-}
+/// The content type of discovery, which is also how it is asked for.
+pub const DISCOVERY: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
-// === impl DiscoveryForm ===
-
-impl DiscoveryForm {
-    /// The content type of the aggregated form, which is also how it is asked for.
-    pub const AGGREGATED: &'static str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
-
-    /// The form in which a client wants discovery; `aggregated` is whether there is a choice. The aggregated form is
-    /// preferred at any position in the header.
-    ///
-    /// # Errors
-    /// It takes none of those that there are.
-    pub fn parse(accept: &str, aggregated: bool) -> Result<Self, ApiError> {
-        let json = || Clause::all(accept).filter(|clause| clause.media() == Some(Media::Json));
-        let is_aggregated =
-            |clause: Clause<'_>| clause.wanted() == ("APIGroupDiscoveryList", "apidiscovery.k8s.io", "v2");
-        if aggregated && json().any(is_aggregated) {
-            Ok(DiscoveryForm::Aggregated)
-        } else if json().any(|clause| clause.wanted().0.is_empty()) {
-            Ok(DiscoveryForm::Plain)
-        } else {
-            Err(ApiError::not_acceptable())
-        }
-    }
+/// Whether a client takes discovery in the aggregated form, at any position in the header.
+#[must_use]
+pub fn wants_discovery(accept: &str) -> bool {
+    Clause::all(accept).any(|clause| {
+        clause.media() == Some(Media::Json) && clause.wanted() == ("APIGroupDiscoveryList", "apidiscovery.k8s.io", "v2")
+    })
 }
 
 #[cfg(test)]

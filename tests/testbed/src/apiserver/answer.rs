@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::accept::{DiscoveryForm, Form, Media};
+use super::accept::{DISCOVERY, Form, Media};
 use super::encode;
 use super::error::ApiError;
 use super::kinds::Kind;
@@ -19,8 +19,6 @@ pub struct Answer {
     /// HTTP status code.
     pub code: u16,
     what: What,
-    /// Warnings for the client.
-    pub warnings: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -43,8 +41,6 @@ pub struct Rendered {
     pub body: Bytes,
     /// ETag of the body, for clients that have it already.
     pub etag: Option<String>,
-    /// Warnings for the client.
-    pub warnings: Vec<String>,
 }
 
 // === impl Media ===
@@ -73,14 +69,7 @@ impl Media {
 
 impl Answer {
     fn new(code: u16, what: What) -> Self {
-        let warnings = Vec::new();
-        Answer { code, what, warnings }
-    }
-
-    /// The same answer with warnings.
-    #[must_use]
-    pub fn with_warnings(self, warnings: Vec<String>) -> Self {
-        Answer { warnings, ..self }
+        Answer { code, what }
     }
 
     /// Any JSON, in whatever form the client would like it.
@@ -147,7 +136,7 @@ impl Answer {
             What::List(kind, page) => (content_type, encode::list(form, kind, page)?),
             What::Status(status) => (content_type, encode::status(form.media, status)),
             What::Json(body) => (Media::Json.content_type(), body.clone()),
-            What::Discovery(body) => (DiscoveryForm::AGGREGATED, body.clone()),
+            What::Discovery(body) => (DISCOVERY, body.clone()),
         };
         let etag = matches!(self.what, What::Discovery(_)).then(|| etag(&body));
         Ok(Rendered {
@@ -155,7 +144,6 @@ impl Answer {
             content_type,
             body,
             etag,
-            warnings: self.warnings,
         })
     }
 }

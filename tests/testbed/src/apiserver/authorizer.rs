@@ -1,4 +1,4 @@
-//! Pure: authorization. The administrator may do everything, a node what its kubelet needs.
+//! Pure: authorization. The administrator may do everything, a node what the agent needs of the rights of its kubelet.
 
 pub mod admission;
 mod related;
@@ -7,7 +7,7 @@ use super::error::ApiError;
 use super::identity::User;
 use super::object;
 use super::route::Target;
-use super::selector::fields::FieldSelector;
+use super::selector::Selector;
 use super::store::Store;
 
 /// The namespace of the leases of nodes.
@@ -19,13 +19,7 @@ const NO_RELATION: &str = "no relationship found between node";
 ///
 /// # Errors
 /// The refusal, with its reason.
-pub fn authorize(
-    store: &Store,
-    user: &User,
-    verb: &str,
-    target: &Target,
-    fields: &FieldSelector,
-) -> Result<(), ApiError> {
+pub fn authorize(store: &Store, user: &User, verb: &str, target: &Target, fields: &Selector) -> Result<(), ApiError> {
     let why = match user {
         User::Admin | User::Collector => return Ok(()),
         User::Anonymous => String::new(),
@@ -48,13 +42,11 @@ pub fn authorize(
     Err(ApiError::forbidden(target.kind, &target.name, &message))
 }
 
-fn node_may(store: &Store, node: &str, verb: &str, target: &Target, fields: &FieldSelector) -> Result<(), String> {
+fn node_may(store: &Store, node: &str, verb: &str, target: &Target, fields: &Selector) -> Result<(), String> {
     let allowed = |right: bool| if right { Ok(()) } else { Err(String::new()) };
-    let reads = matches!(verb, "get" | "list" | "watch");
     match (target.kind.group, target.kind.resource, target.subresource.as_str()) {
         ("", "pods", "") => pods(store, node, verb, target, fields),
         ("", "pods", "status") => allowed(matches!(verb, "update" | "patch")),
-        ("", "pods", "eviction") => allowed(verb == "create"),
         ("" | "events.k8s.io", "events", "") => allowed(matches!(verb, "create" | "update" | "patch")),
         ("coordination.k8s.io", "leases", "") => lease(node, verb, target),
         ("", "nodes", "") if matches!(verb, "list" | "watch") => {
@@ -70,22 +62,14 @@ fn node_may(store: &Store, node: &str, verb: &str, target: &Target, fields: &Fie
             target.name
         )),
         ("", "nodes", "" | "status") => allowed(matches!(verb, "get" | "create" | "update" | "patch")),
-        ("", "secrets" | "configmaps", "") if reads => related(store, node, verb, target, fields),
-        ("", "persistentvolumeclaims" | "persistentvolumes", "") if verb == "get" => {
-            related(store, node, verb, target, fields)
+        ("", "persistentvolumes", "") | ("resource.k8s.io", "resourceclaims", "") if verb == "get" => {
+            related(store, node, target)
         }
-        ("resource.k8s.io", "resourceclaims", "") if verb == "get" => related(store, node, verb, target, fields),
-        ("", "services", "") | ("storage.k8s.io", "csidrivers", "") => allowed(reads),
-        ("storage.k8s.io", "volumeattachments", "") => allowed(verb == "get"),
-        ("storage.k8s.io", "csinodes", "") if target.name != node => Err(format!(
-            "can only access CSINode with the same name as the requesting node '{node}'"
-        )),
-        ("storage.k8s.io", "csinodes", "") => allowed(verb != "list" && verb != "watch"),
         _ => Err(String::new()),
     }
 }
 
-fn pods(store: &Store, node: &str, verb: &str, target: &Target, fields: &FieldSelector) -> Result<(), String> {
+fn pods(store: &Store, node: &str, verb: &str, target: &Target, fields: &Selector) -> Result<(), String> {
     let bound_here = |key: &str| {
         store
             .get(target.kind, key)
@@ -122,15 +106,8 @@ fn lease(node: &str, verb: &str, target: &Target) -> Result<(), String> {
     Ok(())
 }
 
-fn related(store: &Store, node: &str, verb: &str, target: &Target, fields: &FieldSelector) -> Result<(), String> {
-    let name = match verb {
-        "get" => Some(target.name.as_str()),
-        _ => fields.required("metadata.name"),
-    };
-    let Some(name) = name else {
-        return Err("can only read resources of this type with an exact name".to_owned());
-    };
-    if related::is_used(store, node, target.kind.resource, &target.namespace, name) {
+fn related(store: &Store, node: &str, target: &Target) -> Result<(), String> {
+    if related::is_used(store, node, target) {
         Ok(())
     } else {
         Err(format!("{NO_RELATION} '{node}' and this object"))

@@ -3,55 +3,44 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use super::requests::Asked;
 
 /// Trouble for some requests. An empty field meets every request.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
     /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verb: Option<String>,
     /// `pods`, `pods/status`, …
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resource: Option<String>,
     /// The name of the object.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// The user of the request.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
     /// How many requests it meets; without a number, all until it is cleared.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub times: Option<u32>,
     /// Its effect.
     pub action: Action,
 }
 
 /// Effect of a fault on a request.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Close the connection without an answer or effect.
     Refuse,
     /// Execute the request, and close the connection without an answer.
     LoseResponse,
     /// Wait, then go on as usual.
-    #[serde(rename_all = "camelCase")]
     Delay {
         /// How long.
         millis: u64,
     },
     /// Answer with this code, without effect.
-    #[serde(rename_all = "camelCase")]
     Status {
         /// HTTP status code.
         code: u16,
         /// Seconds for `Retry-After`.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         retry_after: Option<u64>,
     },
     /// End a watch, running or new, like a broken connection.
@@ -263,15 +252,5 @@ mod tests {
         assert_eq!(faults.for_request(&asked("watch", "pods")), None);
         assert_eq!(faults.for_watch(&asked("watch", "pods")), Some(Action::CutWatch));
         assert!(faults.pending().is_empty());
-    }
-
-    #[test]
-    fn a_fault_reads_from_json() {
-        let fault: Fault =
-            serde_json::from_str(r#"{"verb":"get","times":1,"action":{"status":{"code":429,"retryAfter":2}}}"#)
-                .unwrap();
-        assert_eq!(fault, Fault::too_many(2).verb("get").once());
-        let fault: Fault = serde_json::from_str(r#"{"action":"cutWatch"}"#).unwrap();
-        assert_eq!(fault, Fault::new(Action::CutWatch));
     }
 }

@@ -16,6 +16,7 @@ use super::discovery;
 use super::error::ApiError;
 use super::faults::Action;
 use super::identity::User;
+use super::kinds::STATUS_VERBS;
 use super::list::{self, ListOptions};
 use super::patch::Patch;
 use super::query::Query;
@@ -150,7 +151,6 @@ fn verb(method: &Method, target: &Target, query: &Query) -> Option<&'static str>
         (&Method::GET, false) if query.flag("watch").ok().flatten() == Some(true) => Some("watch"),
         (&Method::GET, false) => Some("list"),
         (&Method::POST, false) => Some("create"),
-        (&Method::POST, true) if !target.subresource.is_empty() => Some("create"),
         (&Method::PUT, true) => Some("update"),
         (&Method::PATCH, true) => Some("patch"),
         (&Method::DELETE, true) => Some("delete"),
@@ -176,7 +176,7 @@ async fn answer(
         }
         Ok(Route::Health) => Answer::ok(),
         Ok(Route::Version) => Answer::json(200, &discovery::version()),
-        Ok(Route::Discovery(path)) => discovery::answer(&shared.store().served, &path, &call.accept)?,
+        Ok(Route::Discovery(path)) => discovery::answer(&shared.store().served, path, &call.accept)?,
         Ok(Route::AccessReview) => review::answer(&shared.store(), &user, json_body(call, None)?)?,
         Ok(Route::Testbed(_)) => return Err(ApiError::no_such_path()),
         Err(error) => return Err(error),
@@ -194,30 +194,22 @@ async fn objects(
 ) -> Result<Reply, ApiError> {
     let verb = verb(&call.method, target, query).ok_or_else(ApiError::method_not_allowed)?;
     check_subresource(verb, target)?;
-    let of = |name: &str| query.get(name).unwrap_or_default().to_owned();
-    let selector = Selector::parse(target.kind, &of("labelSelector"), &of("fieldSelector"))?;
-    authorizer::authorize(&shared.store(), user, verb, target, &selector.fields)?;
+    let selector = Selector::parse(target.kind, query.get("fieldSelector").unwrap_or_default())?;
+    authorizer::authorize(&shared.store(), user, verb, target, &selector)?;
+    query.check_served()?;
     let form = Form::parse(&call.accept)?;
     let writer = Writer {
         user,
         now: shared.now(),
-        dry_run: query.dry_run(),
     };
     let answer = match verb {
         "list" => {
             let options = ListOptions::parse(query, selector)?;
-            if let Some(version) = options.awaited() {
-                shared.reach(version).await?;
-            }
             let page = list::page(&shared.store(), target.kind, &target.prefix(), &options)?;
             Answer::list(target.kind, page)
         }
         "watch" => {
             let options = WatchOptions::parse(query, selector)?;
-            if let Some(version) = options.awaited() {
-                // A version that is not reached is reported in the stream.
-                let _ = shared.reach(version).await;
-            }
             return Ok(Reply::Watch(Box::new(Watch::start(
                 shared,
                 asked.clone(),
@@ -226,42 +218,20 @@ async fn objects(
                 options,
             ))));
         }
-        "get" => get(shared, target, query).await?,
-        "create" => {
-            let body = json_body(call, Some(target))?;
-            let mut store = shared.store();
-            match target.subresource.as_str() {
-                "" => writes::create(&mut store, &writer, target, body)?,
-                "binding" => writes::bind(&mut store, &writer, target, &body)?,
-                _ => writes::evict(&mut store, &writer, target, &body)?,
-            }
-        }
+        "get" => get(shared, target)?,
+        "create" => writes::create(&mut shared.store(), &writer, target, json_body(call, Some(target))?)?,
         "update" => writes::replace(&mut shared.store(), &writer, target, json_body(call, Some(target))?)?,
         "patch" => {
             let patch = Patch::parse(target.kind, &call.content_type, &call.body)?;
             writes::patch(&mut shared.store(), &writer, target, &patch)?
         }
-        _ => {
-            let options = DeleteOptions::parse(&call.body, query)?;
-            let writer = Writer {
-                dry_run: options.dry_run,
-                ..writer
-            };
-            let mut store = shared.store();
-            if verb == "delete" {
-                writes::delete(&mut store, &writer, target, &options)?
-            } else {
-                writes::delete_all(&mut store, &writer, target, &selector, &options)?
-            }
-        }
+        "delete" => writes::delete(&mut shared.store(), &writer, target, &DeleteOptions::parse(&call.body)?)?,
+        _ => return Err(ApiError::method_not_allowed()),
     };
     answer.render(form).map(Reply::Done)
 }
 
-async fn get(shared: &Shared, target: &Target, query: &Query) -> Result<Answer, ApiError> {
-    if let Some(version) = query.get("resourceVersion") {
-        shared.reach(list::parse_version(version)?).await?;
-    }
+fn get(shared: &Shared, target: &Target) -> Result<Answer, ApiError> {
     let store = shared.store();
     let object = store.get(target.kind, &target.key());
     object
@@ -273,12 +243,11 @@ fn check_subresource(verb: &str, target: &Target) -> Result<(), ApiError> {
     if target.subresource.is_empty() {
         return Ok(());
     }
-    let parts = target.kind.subresources();
-    match parts.iter().find(|part| part.name == target.subresource) {
-        Some(part) if part.verbs.contains(&verb) => Ok(()),
-        Some(_) => Err(ApiError::method_not_allowed()),
-        None if target.kind.custom => Err(ApiError::no_such_path()),
-        None => Err(ApiError::no_such_resource()),
+    match target.subresource.as_str() {
+        "status" if target.kind.status && STATUS_VERBS.contains(&verb) => Ok(()),
+        "status" if target.kind.status => Err(ApiError::method_not_allowed()),
+        _ if target.kind.custom => Err(ApiError::no_such_path()),
+        _ => Err(ApiError::no_such_resource()),
     }
 }
 

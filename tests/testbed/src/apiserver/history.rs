@@ -92,7 +92,7 @@ mod tests {
             object: state(after.or(before).unwrap(), 2),
             previous: before.map(|node| state(node, 1)),
         };
-        let selector = Selector::parse(kind, "", "spec.nodeName=n").unwrap();
+        let selector = Selector::parse(kind, "spec.nodeName=n").unwrap();
         let (change, object) = event.change_for("ns/", &selector)?;
         Some((change.name(), object.value()))
     }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use futures::stream::unfold;
 use http::header::{
     ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, ETAG, HeaderName, HeaderValue, IF_NONE_MATCH, RETRY_AFTER,
-    VARY, WARNING,
+    VARY,
 };
 use http::{Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
@@ -86,11 +86,6 @@ fn done(answer: Rendered) -> Response<Body> {
     if response.status() == StatusCode::NOT_MODIFIED {
         // There is no content that could have a type.
         response.headers_mut().remove(CONTENT_TYPE);
-    }
-    for warning in &answer.warnings {
-        if let Ok(value) = format!("299 - {warning:?}").parse() {
-            response.headers_mut().append(WARNING, value);
-        }
     }
     response
 }

@@ -5,7 +5,6 @@
 pub mod built_in;
 pub mod custom;
 pub mod served;
-pub mod subresource;
 
 pub use built_in::find;
 
@@ -38,8 +37,6 @@ pub struct Kind {
     pub dependents: Dependents,
     /// Field selectors besides name and namespace; `None` for kinds without a list of their own.
     pub fields: Option<&'static [&'static str]>,
-    /// The fields of an object beside its metadata; any other is dropped with a warning.
-    pub body: &'static [&'static str],
     /// Whether a definition made it: then any field is kept, nothing is known of its lists, and an object that is sent
     /// has to say what it is.
     pub custom: bool,
@@ -47,7 +44,7 @@ pub struct Kind {
     pub hollow: &'static str,
 }
 
-/// The verbs of every stored kind.
+/// The verbs of every stored kind, as discovery lists them. `deletecollection`, which no client sends, is refused.
 const VERBS: &[&str] = &[
     "create",
     "delete",
@@ -58,6 +55,9 @@ const VERBS: &[&str] = &[
     "update",
     "watch",
 ];
+
+/// The verbs of the subresource `/status`.
+pub const STATUS_VERBS: &[&str] = &["get", "patch", "update"];
 
 /// Default propagation policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,7 +88,6 @@ impl Kind {
             create_on_update: false,
             dependents: Dependents::Background,
             fields: None,
-            body: &["spec", "status"],
             custom: false,
             hollow: "",
         }

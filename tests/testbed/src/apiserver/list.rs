@@ -4,7 +4,7 @@ pub mod token;
 
 use std::sync::Arc;
 
-use super::error::{ApiError, Cause};
+use super::error::ApiError;
 use super::kinds::Kind;
 use super::query::Query;
 use super::selector::Selector;
@@ -18,20 +18,10 @@ pub struct ListOptions {
     /// Which objects.
     pub selector: Selector,
     limit: Option<usize>,
-    from: From,
-}
-
-/// Which state is listed.
-#[derive(Debug, PartialEq, Eq)]
-enum From {
-    /// The current state.
-    Now,
-    /// The current state, once this version is reached.
-    NotOlder(u64),
-    /// The state at this version.
-    Exactly(u64),
-    /// Where another page ended.
-    Continued(Token),
+    /// The version that must have been reached.
+    at_least: Option<u64>,
+    /// The position after another page.
+    continued: Option<Token>,
 }
 
 /// One page.
@@ -54,43 +44,27 @@ impl ListOptions {
     /// # Errors
     /// Parameters that cannot be read, or contradict each other.
     pub fn parse(query: &Query, selector: Selector) -> Result<Self, ApiError> {
-        let version = query.get("resourceVersion");
-        let matching = query.get("resourceVersionMatch");
-        check_combination(query, version, matching)?;
-        let number = version.map(parse_version).transpose()?;
+        let version = query.get("resourceVersion").map(parse_version).transpose()?;
+        let version = version.filter(|version| *version != 0);
         let limit = query
             .number("limit")?
             .and_then(|limit| usize::try_from(limit).ok())
-            .filter(|limit| *limit > 0);
-        if let Some(token) = query.get("continue") {
-            if number.is_some_and(|number| number != 0) {
-                return Err(ApiError::bad_request(
-                    "specifying resource version is not allowed when using continue",
-                ));
-            }
-            return Ok(ListOptions {
-                selector,
-                limit,
-                from: From::Continued(Token::decode(token)?),
-            });
+            .filter(|limit| *limit > 0)
+            .filter(|_| query.get("resourceVersion") != Some("0"));
+        let continued = query.get("continue").map(Token::decode).transpose()?;
+        if version.is_some() && continued.is_some() {
+            let why = "specifying resource version is not allowed when using continue";
+            return Err(ApiError::bad_request(why));
         }
-        let (from, limit) = match (number, matching) {
-            (None, _) => (From::Now, limit),
-            (Some(0), None) => (From::Now, None),
-            (Some(number), Some("Exact")) => (From::Exactly(number), limit),
-            (Some(number), None) if limit.is_some() => (From::Exactly(number), limit),
-            (Some(number), _) => (From::NotOlder(number), limit),
-        };
-        Ok(ListOptions { selector, limit, from })
-    }
-
-    /// The version that must be reached before this list can be answered.
-    #[must_use]
-    pub fn awaited(&self) -> Option<u64> {
-        match self.from {
-            From::NotOlder(version) | From::Exactly(version) => Some(version),
-            From::Now | From::Continued(_) => None,
+        if version.is_some() && limit.is_some() {
+            return Err(ApiError::bad_request("this server does not serve lists of the past"));
         }
+        Ok(ListOptions {
+            selector,
+            limit,
+            at_least: version,
+            continued,
+        })
     }
 }
 
@@ -106,56 +80,27 @@ pub fn parse_version(text: &str) -> Result<u64, ApiError> {
     })
 }
 
-fn check_combination(query: &Query, version: Option<&str>, matching: Option<&str>) -> Result<(), ApiError> {
-    let field = "resourceVersionMatch";
-    let cause = if query.get("sendInitialEvents").is_some() {
-        Cause::forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list")
-    } else {
-        match matching {
-            None => return Ok(()),
-            Some(_) if version.is_none() => Cause::forbidden(
-                field,
-                "resourceVersionMatch is forbidden unless resourceVersion is provided",
-            ),
-            Some(_) if query.get("continue").is_some() => {
-                Cause::forbidden(field, "resourceVersionMatch is forbidden when continue is provided")
-            }
-            Some("Exact") if version == Some("0") => Cause::forbidden(
-                field,
-                "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"",
-            ),
-            Some("Exact" | "NotOlderThan") => return Ok(()),
-            Some(other) => Cause::invalid(
-                field,
-                &other.into(),
-                "supported values: \"\", \"Exact\", \"NotOlderThan\"",
-            ),
-        }
-    };
-    Err(ApiError::invalid_options("ListOptions", vec![cause]))
-}
-
 /// Answers a list over the keys that begin with `prefix`.
 ///
 /// # Errors
 /// The state that is asked for is no longer known.
 pub fn page(store: &Store, kind: &'static Kind, prefix: &str, options: &ListOptions) -> Result<Page, ApiError> {
     let table = store.table(kind);
-    let (version, start, seen) = match &options.from {
-        From::Now | From::NotOlder(_) => (store.version(), String::new(), 0),
-        From::Exactly(version) => (*version, String::new(), 0),
-        From::Continued(token) => (
+    if let Some(version) = options.at_least.filter(|version| *version > store.version()) {
+        return Err(ApiError::version_too_large(version, store.version()));
+    }
+    let (version, start, seen) = match &options.continued {
+        None => (store.version(), String::new(), 0),
+        Some(token) => (
             token.version.unwrap_or(store.version()),
             token.start_below(prefix),
             token.seen,
         ),
     };
-    let objects = table
-        .range_at(prefix, &start, version)
-        .map_err(|_| match &options.from {
-            From::Continued(token) => ApiError::continue_expired(token.inconsistent().encode()),
-            _ => ApiError::expired("The resourceVersion for the provided list is too old."),
-        })?;
+    let objects = table.range_at(prefix, &start, version).map_err(|_| {
+        let token = options.continued.as_ref().map(|token| token.inconsistent().encode());
+        ApiError::continue_expired(token.unwrap_or_default())
+    })?;
     let mut matching = objects.filter(|object| options.selector.matches(object));
     let items: Vec<Arc<Stored>> = matching
         .by_ref()
@@ -185,17 +130,6 @@ pub fn page(store: &Store, kind: &'static Kind, prefix: &str, options: &ListOpti
 // === impl Page ===
 
 impl Page {
-    /// All of `items`, as they were at `version`.
-    #[must_use]
-    pub fn of_all(version: u64, items: Vec<Arc<Stored>>) -> Self {
-        Page {
-            version,
-            items,
-            next: None,
-            remaining: None,
-        }
-    }
-
     /// The continue token, if this is not the last page.
     #[must_use]
     pub fn next(&self) -> Option<String> {

@@ -58,7 +58,7 @@ impl Patch {
         match self {
             Patch::Merge(patch) => json_patch::merge(&mut patched, patch),
             Patch::Json(patch) => json_patch::patch(&mut patched, patch).map_err(|_| ApiError::unprocessable())?,
-            Patch::Strategic(patch) => strategic::merge(kind.kind, &mut patched, patch)?,
+            Patch::Strategic(patch) => strategic::merge(&mut patched, patch)?,
         }
         object::drop_type(&mut patched);
         if patched.get("metadata").is_some_and(Value::is_object) {
@@ -66,52 +66,5 @@ impl Patch {
         } else {
             Err(ApiError::unprocessable())
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::apiserver::kinds;
-    use serde_json::json;
-
-    fn pods() -> &'static Kind {
-        kinds::find("", "v1", "pods").unwrap()
-    }
-
-    fn apply(media: &str, patch: &Value, object: &Value) -> Result<Value, ApiError> {
-        Patch::parse(
-            pods(),
-            &format!("application/{media}+json"),
-            patch.to_string().as_bytes(),
-        )?
-        .apply(pods(), object)
-    }
-
-    #[test]
-    fn a_merge_patch_replaces_lists_and_removes_nulls() {
-        let object = json!({ "metadata": { "name": "a", "labels": { "x": "1" } }, "l": [1, 2] });
-        let patch = json!({ "metadata": { "labels": { "x": null, "y": "2" } }, "l": [3] });
-        let expected = json!({ "metadata": { "name": "a", "labels": { "y": "2" } }, "l": [3] });
-        assert_eq!(apply("merge-patch", &patch, &object), Ok(expected));
-    }
-
-    #[test]
-    fn a_json_patch_whose_test_fails_is_unprocessable() {
-        let object = json!({ "metadata": { "uid": "u" } });
-        let patch = json!([{ "op": "test", "path": "/metadata/uid", "value": "other" }]);
-        let error = apply("json-patch", &patch, &object).unwrap_err();
-        assert_eq!(
-            error.message,
-            "the server rejected our request due to an error in our request"
-        );
-        assert_eq!(error.to_status()["details"], json!({}));
-    }
-
-    #[test]
-    fn unsupported_patch_type_is_refused_with_the_supported_ones() {
-        let error = Patch::parse(pods(), "application/json", b"{}").unwrap_err();
-        assert_eq!(error.code, 415);
-        assert!(error.message.contains("application/merge-patch+json"));
     }
 }

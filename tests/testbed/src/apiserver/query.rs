@@ -6,6 +6,17 @@ use super::error::ApiError;
 #[derive(Debug, Default)]
 pub struct Query(Vec<(String, String)>);
 
+/// Parameters of the real API server that are not served here.
+const UNSERVED: [&str; 7] = [
+    "dryRun",
+    "gracePeriodSeconds",
+    "labelSelector",
+    "orphanDependents",
+    "propagationPolicy",
+    "resourceVersionMatch",
+    "sendInitialEvents",
+];
+
 // === impl Query ===
 
 impl Query {
@@ -48,9 +59,14 @@ impl Query {
         }
     }
 
-    /// Whether nothing may be stored.
-    #[must_use]
-    pub fn dry_run(&self) -> bool {
-        self.get("dryRun").is_some()
+    /// Refuses the parameters that no client sends here, instead of answering as if they were not there.
+    ///
+    /// # Errors
+    /// One of them is given.
+    pub fn check_served(&self) -> Result<(), ApiError> {
+        match self.0.iter().find(|(name, _)| UNSERVED.contains(&name.as_str())) {
+            Some((name, _)) => Err(ApiError::bad_request(format!("this server does not serve {name}"))),
+            None => Ok(()),
+        }
     }
 }

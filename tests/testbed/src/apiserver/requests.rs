@@ -4,13 +4,11 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use serde::Serialize;
-
 /// Number of recorded requests.
 const KEPT: usize = 10_000;
 
 /// A request.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Asked {
     /// The API verb, or the HTTP method where there is none.
     pub verb: String,
@@ -27,10 +25,9 @@ pub struct Asked {
 }
 
 /// A request and its answer.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
     /// The request.
-    #[serde(flatten)]
     pub asked: Asked,
     /// The connection that it came over, counted from 1.
     pub connection: u64,

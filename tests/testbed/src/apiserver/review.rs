@@ -8,7 +8,7 @@ use super::error::ApiError;
 use super::identity::User;
 use super::object::text;
 use super::route::Target;
-use super::selector::fields::FieldSelector;
+use super::selector::Selector;
 use super::store::Store;
 
 /// Answers a review.
@@ -48,23 +48,9 @@ fn decide(store: &Store, user: &User, wish: &Value) -> Result<(bool, String), Ap
         name: text(wish, "/name").to_owned(),
         subresource: text(wish, "/subresource").to_owned(),
     };
-    let fields = FieldSelector::parse(kind, &selector(wish))?;
+    let fields = Selector::parse(kind, text(wish, "/fieldSelector/rawSelector"))?;
     match authorizer::authorize(store, user, text(wish, "/verb"), &target, &fields) {
         Ok(()) => Ok((true, String::new())),
         Err(error) => Ok((false, error.message)),
     }
-}
-
-/// The field selector of a wish, from its text or its requirements.
-fn selector(wish: &Value) -> String {
-    let raw = text(wish, "/fieldSelector/rawSelector");
-    if !raw.is_empty() {
-        return raw.to_owned();
-    }
-    let requirements = wish.pointer("/fieldSelector/requirements").and_then(Value::as_array);
-    let single = requirements.into_iter().flatten().filter(|one| one["operator"] == "In");
-    single
-        .map(|one| format!("{}={}", text(one, "/key"), text(one, "/values/0")))
-        .collect::<Vec<_>>()
-        .join(",")
 }

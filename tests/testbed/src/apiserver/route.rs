@@ -19,7 +19,7 @@ pub enum Route {
     /// `/version`.
     Version,
     /// The groups and kinds that are served.
-    Discovery(Vec<String>),
+    Discovery(&'static str),
     /// The testbed's own control paths.
     Testbed(String),
 }
@@ -47,12 +47,12 @@ pub fn parse(served: &Served, path: &str) -> Result<Route, ApiError> {
     match parts.as_slice() {
         ["healthz" | "livez" | "readyz", ..] => Ok(Route::Health),
         ["version"] => Ok(Route::Version),
-        ["api" | "apis"] | ["api", "v1"] | ["apis", _] => Ok(Route::Discovery(owned(&parts))),
+        ["api"] => Ok(Route::Discovery("api")),
+        ["apis"] => Ok(Route::Discovery("apis")),
         ["api", "v1", rest @ ..] => objects(served, "", "v1", rest),
         ["api", _, ..] => Err(ApiError::no_such_resource()),
         ["apis", "authorization.k8s.io", "v1", "selfsubjectaccessreviews"] => Ok(Route::AccessReview),
         ["apis", group, version, ..] if is_unheard_of(served, group, version) => Err(ApiError::no_such_resource()),
-        ["apis", _, _] => Ok(Route::Discovery(owned(&parts))),
         ["apis", group, version, rest @ ..] => objects(served, group, version, rest),
         ["testbed", rest @ ..] => Ok(Route::Testbed(rest.join("/"))),
         _ => Err(ApiError::no_such_path()),
@@ -104,10 +104,6 @@ fn is_unheard_of(served: &Served, group: &str, version: &str) -> bool {
 
 fn decode(part: &str) -> String {
     percent_decode_str(part).decode_utf8_lossy().into_owned()
-}
-
-fn owned(parts: &[&str]) -> Vec<String> {
-    parts.iter().map(|&part| part.to_owned()).collect()
 }
 
 // === impl Target ===

@@ -6,5 +6,4 @@ pub mod leases;
 pub mod normal;
 pub mod owners;
 pub mod pods;
-pub mod unknown;
 pub mod update;

@@ -6,7 +6,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use serde_json::Value;
-use tokio::sync::watch;
 
 use super::history::{Change, Event};
 use super::kinds::Kind;
@@ -19,7 +18,6 @@ use table::Table;
 #[derive(Debug)]
 pub struct Store {
     version: u64,
-    reached: watch::Sender<u64>,
     tables: HashMap<(&'static str, &'static str), Table>,
     history: usize,
     /// What is served, which definitions change.
@@ -38,7 +36,6 @@ impl Store {
             .collect();
         Store {
             version,
-            reached: watch::Sender::new(version),
             tables,
             history,
             served: Served::default(),
@@ -49,12 +46,6 @@ impl Store {
     #[must_use]
     pub fn version(&self) -> u64 {
         self.version
-    }
-
-    /// Notified of each new version.
-    #[must_use]
-    pub fn reached(&self) -> watch::Receiver<u64> {
-        self.reached.subscribe()
     }
 
     /// The objects of `kind`.
@@ -134,7 +125,7 @@ impl Store {
     }
 
     fn record(&mut self, kind: &'static Kind, event: Event) {
-        let (version, history) = (event.version, self.history);
+        let history = self.history;
         let table = self.table_mut(kind);
         table.events.push_back(event);
         while table.events.len() > history {
@@ -144,7 +135,6 @@ impl Store {
             }
         }
         table.changed.send_replace(());
-        self.reached.send_replace(version);
     }
 
     fn table_mut(&mut self, kind: &'static Kind) -> &mut Table {

@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::accept::{Form, Shape};
 use super::encode;
-use super::error::{ApiError, Cause};
+use super::error::ApiError;
 use super::faults::Action;
 use super::history::Change;
 use super::kinds::Kind;
@@ -28,6 +28,9 @@ use super::stored::Stored;
 /// A watch without a timeout ends after this time and up to as much again.
 const SHORTEST: Duration = Duration::from_secs(30 * 60);
 
+/// How often a watch that wants bookmarks gets one.
+const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
+
 /// How long before its end a watch sends the last bookmark.
 const LAST_BOOKMARK: Duration = Duration::from_secs(2);
 
@@ -35,20 +38,10 @@ const LAST_BOOKMARK: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct WatchOptions {
     selector: Selector,
-    from: From,
+    /// The version after which it starts; without one, it starts with all that is there.
+    after: Option<u64>,
     bookmarks: bool,
     timeout: Duration,
-}
-
-/// Where a watch starts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum From {
-    /// With all that is there, once this version is reached.
-    Everything(u64),
-    /// With what happens from now on.
-    Now,
-    /// With what happened after this version.
-    After(u64),
 }
 
 /// A running watch.
@@ -91,56 +84,23 @@ impl WatchOptions {
     /// # Errors
     /// Parameters that cannot be read, or contradict each other.
     pub fn parse(query: &Query, selector: Selector) -> Result<Self, ApiError> {
-        let initial = query.flag("sendInitialEvents")?;
-        check_combination(initial, query.get("resourceVersionMatch"))?;
         let version = match query.get("resourceVersion") {
             // A watch answers this with an error that has no reason, unlike a list.
             Some(text) => Some(parse_version(text).map_err(|error| ApiError::internal(error.message))?),
             None => None,
-        };
-        let from = match (initial, version.unwrap_or_default()) {
-            (Some(true), version) => From::Everything(version),
-            (None, 0) => From::Everything(0),
-            (Some(false), 0) => From::Now,
-            (_, version) => From::After(version),
         };
         let timeout = query
             .number("timeoutSeconds")?
             .and_then(|seconds| u64::try_from(seconds).ok());
         Ok(WatchOptions {
             selector,
-            from,
+            after: version.filter(|version| *version != 0),
             bookmarks: query.flag("allowWatchBookmarks")?.unwrap_or_default(),
             timeout: timeout
                 .filter(|seconds| *seconds > 0)
                 .map_or_else(random_timeout, Duration::from_secs),
         })
     }
-
-    /// The version that must be reached before this watch can begin.
-    #[must_use]
-    pub fn awaited(&self) -> Option<u64> {
-        match self.from {
-            From::Everything(version) => Some(version),
-            From::Now | From::After(_) => None,
-        }
-    }
-}
-
-fn check_combination(initial: Option<bool>, matching: Option<&str>) -> Result<(), ApiError> {
-    let field = "resourceVersionMatch";
-    let cause = match (initial, matching) {
-        (None, None) | (Some(_), Some("NotOlderThan")) => return Ok(()),
-        (None, Some(_)) => Cause::forbidden(
-            field,
-            "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
-        ),
-        (Some(_), _) => Cause::forbidden(
-            field,
-            "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
-        ),
-    };
-    Err(ApiError::invalid_options("ListOptions", vec![cause]))
 }
 
 fn random_timeout() -> Duration {
@@ -169,17 +129,13 @@ impl Watch {
             changes: table.changes(),
             faults: shared.faults.changes(),
             end: now + options.timeout,
-            next_bookmark: now + shared.bookmark_every,
+            next_bookmark: now + BOOKMARK_EVERY,
             over: false,
             options,
         };
-        match watch.options.from {
-            From::Everything(version) if version > store.version() => {
-                watch.fail(&ApiError::version_too_large(version, store.version()));
-            }
-            From::Everything(_) => watch.tell_everything(&store),
-            From::Now => {}
-            From::After(version) => match table.check(version) {
+        match watch.options.after {
+            None => watch.tell_everything(&store),
+            Some(version) => match table.check(version) {
                 Ok(()) => {
                     watch.place = table.place_after(version);
                     watch.after = version;
@@ -246,7 +202,7 @@ impl Watch {
             () = sleep_until(self.end) => self.over = true,
             () = sleep_until(self.next_bookmark), if self.options.bookmarks => {
                 let now = Instant::now();
-                let regular = now + self.shared.bookmark_every;
+                let regular = now + BOOKMARK_EVERY;
                 self.next_bookmark = if now < last { regular.min(last) } else { self.end + LAST_BOOKMARK };
                 self.tell_bookmark();
             }

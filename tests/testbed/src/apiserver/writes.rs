@@ -1,8 +1,6 @@
 //! Writes: what the rules decide, done to the store. Each call is one transaction.
 
-mod bind;
 mod delete;
-mod evict;
 
 use std::sync::Arc;
 
@@ -19,34 +17,28 @@ use super::object;
 use super::patch::Patch;
 use super::route::Target;
 use super::rules::create;
-use super::rules::unknown;
 use super::rules::update::{self, By, Part};
 use super::store::Store;
 use super::stored::Stored;
 
-pub use bind::bind;
-pub use delete::{delete, delete_all, end};
-pub use evict::evict;
+pub use delete::{delete, end};
 
-/// Who writes, when, and whether in earnest.
+/// Who writes, and when.
 #[derive(Debug)]
 pub struct Writer<'a> {
     /// Who.
     pub user: &'a User,
     /// When.
     pub now: Timestamp,
-    /// Answer as if, and store nothing.
-    pub dry_run: bool,
 }
 
 /// Stores a new object.
 ///
 /// # Errors
 /// It may not be stored.
-pub fn create(store: &mut Store, writer: &Writer, target: &Target, mut body: Value) -> Result<Answer, ApiError> {
+pub fn create(store: &mut Store, writer: &Writer, target: &Target, body: Value) -> Result<Answer, ApiError> {
     let kind = target.kind;
     check_kind(kind, &body)?;
-    let warnings = unknown::drop_fields(kind, &mut body);
     if kind.namespaced {
         check_namespace(store, target, object::name(&body))?;
     }
@@ -62,7 +54,7 @@ pub fn create(store: &mut Store, writer: &Writer, target: &Target, mut body: Val
         return Err(ApiError::forbidden(kind, object::name(&new), why));
     }
     let stored = put(store, writer, kind, &key, new);
-    Ok(Answer::object(201, kind, &stored).with_warnings(warnings))
+    Ok(Answer::object(201, kind, &stored))
 }
 
 /// Replaces an object by another.
@@ -112,7 +104,7 @@ pub fn patch(store: &mut Store, writer: &Writer, target: &Target, patch: &Patch)
 ///
 /// # Errors
 /// The object does not say what it is.
-pub fn insert_raw(store: &mut Store, object: Value, now: Timestamp) -> Result<Answer, ApiError> {
+pub fn insert_raw(store: &mut Store, object: Value, now: Timestamp) -> Result<(), ApiError> {
     let (version, name) = (object::text(&object, "/apiVersion"), object::text(&object, "/kind"));
     let kind = store
         .served
@@ -123,9 +115,9 @@ pub fn insert_raw(store: &mut Store, object: Value, now: Timestamp) -> Result<An
     let writer = Writer {
         user: &User::Admin,
         now,
-        dry_run: false,
     };
-    Ok(Answer::object(201, kind, &put(store, &writer, kind, &key, object)))
+    put(store, &writer, kind, &key, object);
+    Ok(())
 }
 
 fn write(
@@ -133,7 +125,7 @@ fn write(
     writer: &Writer,
     target: &Target,
     old: &Arc<Stored>,
-    mut new: Value,
+    new: Value,
     by: By,
 ) -> Result<Answer, ApiError> {
     let kind = target.kind;
@@ -142,7 +134,6 @@ fn write(
     } else {
         Part::Main
     };
-    let warnings = unknown::drop_fields(kind, &mut new);
     let was = old.value();
     admission::update(writer.user, kind, part, &was, &new)?;
     let new = update::prepare(kind, &was, new, part, by)?;
@@ -154,15 +145,11 @@ fn write(
     } else {
         put(store, writer, kind, old.key(), new)
     };
-    Ok(Answer::object(200, kind, &stored).with_warnings(warnings))
+    Ok(Answer::object(200, kind, &stored))
 }
 
 /// Stores an object, and does what follows from that.
 pub(super) fn put(store: &mut Store, writer: &Writer, kind: &'static Kind, key: &str, object: Value) -> Arc<Stored> {
-    if writer.dry_run {
-        let version = store.get(kind, key).map_or(0, |old| old.version);
-        return Arc::new(Stored::new(key, object, version));
-    }
     let stored = store.put(kind, key, object);
     definitions::stored(store, writer, kind, &stored);
     stored
@@ -170,9 +157,6 @@ pub(super) fn put(store: &mut Store, writer: &Writer, kind: &'static Kind, key: 
 
 /// Removes an object, and does what follows from that.
 pub(super) fn remove(store: &mut Store, writer: &Writer, kind: &'static Kind, key: &str) -> Option<Arc<Stored>> {
-    if writer.dry_run {
-        return None;
-    }
     let last = store.remove(kind, key)?;
     definitions::removed(store, writer, kind, &last);
     Some(last)

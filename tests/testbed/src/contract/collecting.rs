@@ -3,7 +3,7 @@
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::scene::{Scene, names, refuses, uid, version};
+use super::scene::{Scene, refuses, uid, version};
 use crate::owner_references::TEST_FINALIZER;
 use crate::rest::{Answer, Patch};
 
@@ -58,34 +58,6 @@ pub(super) async fn replication_controllers_orphan_by_default(s: &Scene<'_>) -> 
     Ok(())
 }
 
-pub(super) async fn jobs_orphan_by_default_and_warn_of_it(s: &Scene<'_>) -> Result<()> {
-    let jobs = format!("/apis/batch/v1/namespaces/{}/jobs", s.ns);
-    let mut template = template();
-    template["spec"]["restartPolicy"] = "Never".into();
-    let job = json!({"metadata": {"name": "a"}, "spec": {"suspend": true, "template": template}});
-    s.admin.create(&jobs, &job).await?.ok()?;
-    let path = format!("{jobs}/a");
-    let answer = s.admin.delete(&path, None).await?;
-    assert!(
-        answer
-            .header("warning")
-            .starts_with("299 - \"child pods are preserved by default"),
-        "{:?}",
-        answer.headers
-    );
-    assert!(
-        finalizers(&answer.body).to_string().contains("\"orphan\""),
-        "{}",
-        answer.body
-    );
-    let answer = s
-        .admin
-        .delete(&path, Some(&json!({"propagationPolicy": "Orphan"})))
-        .await?;
-    assert_eq!(answer.header("warning"), "");
-    Ok(())
-}
-
 pub(super) async fn the_old_option_beats_a_finalizer_given_at_birth(s: &Scene<'_>) -> Result<()> {
     new_controller(s, json!({"finalizers": ["orphan"]})).await?;
     let gone = delete_controller(s, json!({"orphanDependents": false})).await?;
@@ -125,21 +97,6 @@ pub(super) async fn a_deletion_that_waits_is_a_new_generation_once(s: &Scene<'_>
         let waiting = delete_controller(s, json!({"propagationPolicy": policy})).await?.ok()?;
         assert_eq!(waiting["metadata"]["generation"], 2, "{policy}");
     }
-    Ok(())
-}
-
-pub(super) async fn a_collection_goes_by_one_policy(s: &Scene<'_>) -> Result<()> {
-    s.new_map("a").await?;
-    s.new_map_with("b", json!({"finalizers": [TEST_FINALIZER]})).await?;
-    let options = json!({"propagationPolicy": "Foreground"});
-    s.admin.delete(&s.maps(), Some(&options)).await?.ok()?;
-    let left = s.admin.get(&s.maps()).await?.ok()?;
-    assert_eq!(names(&left), ["a", "b"]);
-    assert_eq!(finalizers(&left["items"][0]), &json!(["foregroundDeletion"]));
-    assert_eq!(
-        finalizers(&left["items"][1]),
-        &json!([TEST_FINALIZER, "foregroundDeletion"])
-    );
     Ok(())
 }
 

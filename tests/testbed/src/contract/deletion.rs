@@ -1,10 +1,9 @@
 //! Claims about deleting what has no grace period: preconditions, finalizers, policies, answers.
 
 use anyhow::Result;
-use http::Method;
 use serde_json::{Value, json};
 
-use super::scene::{Scene, names, next, next_of, number, refuses, says, uid, version};
+use super::scene::{Scene, next, next_of, number, refuses, says, uid, version};
 use crate::owner_references::TEST_FINALIZER;
 use crate::rest::{
     Answer,
@@ -212,48 +211,5 @@ pub(super) async fn options_of_another_kind_are_bad(s: &Scene<'_>) -> Result<()>
         400,
         "BadRequest",
     );
-    Ok(())
-}
-
-pub(super) async fn options_may_come_in_the_query_if_there_is_no_body(s: &Scene<'_>) -> Result<()> {
-    s.new_map("a").await?;
-    let foreground = [("propagationPolicy", "Foreground")];
-    let call = s.admin.call(Method::DELETE, &s.map("a"));
-    let with_body = call
-        .options(&foreground)
-        .json(&json!({"propagationPolicy": "Orphan"}))
-        .send()
-        .await?
-        .ok()?;
-    assert_eq!(finalizers(&with_body), &json!(["orphan"]));
-    let without = s
-        .admin
-        .call(Method::DELETE, &s.map("a"))
-        .options(&foreground)
-        .send()
-        .await?
-        .ok()?;
-    assert_eq!(finalizers(&without), &json!(["foregroundDeletion"]));
-    Ok(())
-}
-
-pub(super) async fn a_dry_run_answers_and_stores_nothing(s: &Scene<'_>) -> Result<()> {
-    let map = s.new_map("a").await?;
-    delete(s, json!({"dryRun": ["All"]})).await?.ok()?;
-    assert_eq!(s.admin.get(&s.map("a")).await?.ok()?, map);
-    Ok(())
-}
-
-pub(super) async fn a_collection_is_deleted_by_its_selector(s: &Scene<'_>) -> Result<()> {
-    for (name, tier) in [("a", "x"), ("b", "x"), ("c", "y")] {
-        s.new_map_with(name, json!({"labels": {"tier": tier}})).await?;
-    }
-    let call = s.admin.call(Method::DELETE, &s.maps());
-    let answer = call.options(&[("labelSelector", "tier=x")]).send().await?.ok()?;
-    assert_eq!(
-        (&answer["kind"], names(&answer)),
-        (&json!("ConfigMapList"), vec!["a", "b"])
-    );
-    assert_eq!(names(&s.admin.get(&s.maps()).await?.ok()?), ["c"]);
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Claims about refusals that tell a missing object from a missing route.
 
 use anyhow::Result;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::scene::{Scene, refuses};
 
@@ -57,16 +57,6 @@ pub(super) async fn a_method_that_a_path_does_not_know_is_not_allowed(s: &Scene<
 pub(super) async fn an_empty_list_in_an_absent_namespace_is_no_error(s: &Scene<'_>) -> Result<()> {
     let list = s.admin.get("/api/v1/namespaces/absent/pods").await?.ok()?;
     assert_eq!(list["items"], json!([]));
-    Ok(())
-}
-
-pub(super) async fn an_unknown_field_is_dropped_with_a_warning(s: &Scene<'_>) -> Result<()> {
-    let answer = s
-        .admin
-        .create(&s.maps(), &json!({"metadata": {"name": "a"}, "foo": 1}))
-        .await?;
-    assert_eq!(answer.header("warning"), "299 - \"unknown field \\\"foo\\\"\"");
-    assert_eq!(answer.ok()?["foo"], Value::Null);
     Ok(())
 }
 

@@ -61,11 +61,7 @@ pub(super) async fn a_watch_in_protobuf_is_frames_of_the_same(s: &Scene<'_>) -> 
 
 pub(super) async fn a_bookmark_in_protobuf_ends_the_initial_events(s: &Scene<'_>) -> Result<()> {
     let map = owned(s).await?;
-    let options = [
-        ("sendInitialEvents", "true"),
-        ("resourceVersionMatch", "NotOlderThan"),
-        ("allowWatchBookmarks", "true"),
-    ];
+    let options = [("allowWatchBookmarks", "true")];
     let mut watch = watch(s, ONE_PROTOBUF, &options).await?;
     let (change, object) = next_message(&mut watch).await?;
     assert_eq!(change, "ADDED");

@@ -257,19 +257,6 @@ pub(super) async fn a_node_that_does_not_exist_is_missing_to_itself(s: &Scene<'_
     Ok(())
 }
 
-pub(super) async fn it_evicts_its_own_pods_only(s: &Scene<'_>) -> Result<()> {
-    pod_elsewhere(s, "other").await?;
-    own_pod(s, "own").await?;
-    let evict = async |name: &str| {
-        let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}});
-        s.as_node.create(&format!("{}/eviction", s.pod(name)), &eviction).await
-    };
-    assert_eq!(evict("own").await?.code(), 201);
-    assert!(s.admin.get(&s.pod("own")).await?.ok()?["metadata"]["deletionTimestamp"].is_string());
-    refuses(&evict("other").await?, 403, "Forbidden");
-    Ok(())
-}
-
 pub(super) async fn unknown_token_is_unauthorized(s: &Scene<'_>) -> Result<()> {
     refuses(
         &s.admin.with_token("never-heard-of").get(&s.pods()).await?,

@@ -66,25 +66,6 @@ pub(super) async fn an_owner_is_taken_out_by_its_uid(s: &Scene<'_>) -> Result<()
     Ok(())
 }
 
-pub(super) async fn a_finalizer_is_taken_out_by_its_name(s: &Scene<'_>) -> Result<()> {
-    s.new_map_with("a", json!({"finalizers": ["example.test/a", "example.test/b"]}))
-        .await?;
-    let out = json!({"metadata": {"$deleteFromPrimitiveList/finalizers": ["example.test/a"]}});
-    let after = patch(s, Patch::Strategic, out).await?.ok()?;
-    assert_eq!(after["metadata"]["finalizers"], json!(["example.test/b"]));
-    Ok(())
-}
-
-pub(super) async fn finalizers_are_merged_strategically_as_a_set(s: &Scene<'_>) -> Result<()> {
-    s.new_map_with("a", json!({"finalizers": ["example.test/a"]})).await?;
-    let added = json!({"metadata": {"finalizers": ["example.test/b", "example.test/a"]}});
-    let after = patch(s, Patch::Strategic, added).await?.ok()?;
-    let mut finalizers: Vec<String> = serde_json::from_value(after["metadata"]["finalizers"].clone())?;
-    finalizers.sort_unstable();
-    assert_eq!(finalizers, ["example.test/a", "example.test/b"]);
-    Ok(())
-}
-
 pub(super) async fn a_json_patch_is_done_in_order(s: &Scene<'_>) -> Result<()> {
     s.new_map("a").await?;
     let operations = json!([

@@ -6,14 +6,14 @@ use anyhow::Context;
 use libtest_mimic::{Arguments, Failed, Trial};
 use tokio::{runtime::Runtime, time};
 
-use super::{CLAIMS, Claim, scene::Scene};
+use super::{Claim, scene::Scene};
 use crate::api::ApiServer;
 
 /// The slowest claims wait for a server that waits 3 s.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// The main function of a test binary: starts a server, checks the claims, ends the server.
-pub fn main<S, F>(start: impl FnOnce() -> F) -> anyhow::Result<ExitCode>
+pub fn main<S, F>(tables: &[&'static [Claim]], start: impl FnOnce() -> F) -> anyhow::Result<ExitCode>
 where
     S: ApiServer + 'static,
     F: Future<Output = anyhow::Result<S>>,
@@ -27,8 +27,10 @@ where
     } else {
         Some(Arc::new(runtime.block_on(start())?))
     };
-    let trials = CLAIMS
+    let trials = tables
         .iter()
+        .copied()
+        .flatten()
         .enumerate()
         .map(|(index, claim)| trial(index, claim, server.clone(), runtime.clone()));
     let conclusion = libtest_mimic::run(&arguments, trials.collect());

@@ -44,7 +44,7 @@ pub(super) async fn the_status_does_not_take_a_spec(s: &Scene<'_>) -> Result<()>
         "spec": {"containers": [{"name": "main", "image": "example.test/other"}]},
         "status": {"phase": "Running"},
     });
-    let after = patch_status(s, Patch::Strategic, patch).await?;
+    let after = patch_status(s, Patch::Merge, patch).await?;
     assert_eq!(after["spec"], pod["spec"]);
     assert_eq!(after["status"]["phase"], "Running");
     assert_eq!(after["metadata"]["generation"], 1);

@@ -80,36 +80,6 @@ pub(super) async fn without_a_version_all_that_is_there_comes_first(s: &Scene<'_
     Ok(())
 }
 
-pub(super) async fn a_bookmark_ends_the_initial_events(s: &Scene<'_>) -> Result<()> {
-    let created = s.new_map("a").await?;
-    let options = [
-        ("sendInitialEvents", "true"),
-        ("resourceVersionMatch", "NotOlderThan"),
-        ("allowWatchBookmarks", "true"),
-    ];
-    let mut watch = s.admin.watch(&s.maps(), &options).await?;
-    assert_eq!(next_of(&mut watch).await?, (Added, "a".to_owned()));
-    let end = next(&mut watch).await?;
-    assert_eq!(end.kind, Bookmark);
-    assert_eq!(end.object["metadata"]["annotations"][END_OF_INITIAL_EVENTS], "true");
-    assert!(number(end.rv())? >= number(version(&created))?);
-    s.new_map("b").await?;
-    assert_eq!(next_of(&mut watch).await?, (Added, "b".to_owned()));
-    Ok(())
-}
-
-pub(super) async fn a_bookmark_ends_the_initial_events_of_an_empty_set(s: &Scene<'_>) -> Result<()> {
-    let options = [
-        ("sendInitialEvents", "true"),
-        ("resourceVersionMatch", "NotOlderThan"),
-        ("allowWatchBookmarks", "true"),
-    ];
-    let end = next(&mut s.admin.watch(&s.maps(), &options).await?).await?;
-    assert_eq!(end.kind, Bookmark);
-    assert_eq!(end.object["metadata"]["annotations"][END_OF_INITIAL_EVENTS], "true");
-    Ok(())
-}
-
 pub(super) async fn a_watch_without_a_version_marks_the_end_too_if_bookmarks_are_allowed(s: &Scene<'_>) -> Result<()> {
     let mut watch = s.admin.watch(&s.maps(), &[("allowWatchBookmarks", "true")]).await?;
     let end = next(&mut watch).await?;
@@ -118,30 +88,10 @@ pub(super) async fn a_watch_without_a_version_marks_the_end_too_if_bookmarks_are
     Ok(())
 }
 
-pub(super) async fn initial_events_and_match_need_each_other(s: &Scene<'_>) -> Result<()> {
-    refuses(&refused(s, &[("sendInitialEvents", "true")]).await?, 422, "Invalid");
-    let without = [("resourceVersion", "1"), ("resourceVersionMatch", "NotOlderThan")];
-    refuses(&refused(s, &without).await?, 422, "Invalid");
-    Ok(())
-}
-
 pub(super) async fn a_version_of_the_future_is_silence(s: &Scene<'_>) -> Result<()> {
     let options = [("resourceVersion", "999999999"), ("timeoutSeconds", "1")];
     let mut watch = s.admin.watch(&s.maps(), &options).await?;
     s.new_map("a").await?;
-    nothing_more(&mut watch).await
-}
-
-pub(super) async fn initial_events_of_the_future_are_an_error(s: &Scene<'_>) -> Result<()> {
-    let options = [
-        ("sendInitialEvents", "true"),
-        ("resourceVersionMatch", "NotOlderThan"),
-        ("allowWatchBookmarks", "true"),
-        ("resourceVersion", "999999999"),
-    ];
-    let mut watch = s.admin.watch(&s.maps(), &options).await?;
-    let event = next(&mut watch).await?;
-    assert_eq!((event.kind, &event.object["code"]), (ErrorEvent, &json!(504)));
     nothing_more(&mut watch).await
 }
 
@@ -169,27 +119,6 @@ pub(super) async fn a_watch_ends_cleanly_when_its_time_is_over(s: &Scene<'_>) ->
     let seen = s.new_map("a").await?;
     let options = [("resourceVersion", version(&seen)), ("timeoutSeconds", "1")];
     nothing_more(&mut s.admin.watch(&s.maps(), &options).await?).await
-}
-
-pub(super) async fn object_no_longer_selected_is_deleted_in_its_old_state(s: &Scene<'_>) -> Result<()> {
-    let created = s.new_map_with("a", json!({"labels": {"shown": "yes"}})).await?;
-    let options = [("labelSelector", "shown=yes"), ("resourceVersion", version(&created))];
-    let mut watch = s.admin.watch(&s.maps(), &options).await?;
-    let changed = label(s, "a", json!("no")).await?;
-    let event = next(&mut watch).await?;
-    assert_eq!((event.kind, event.rv()), (Deleted, version(&changed)));
-    assert_eq!(event.object["metadata"]["labels"]["shown"], "yes");
-    Ok(())
-}
-
-pub(super) async fn newly_selected_object_is_added(s: &Scene<'_>) -> Result<()> {
-    let created = s.new_map("a").await?;
-    let options = [("labelSelector", "shown"), ("resourceVersion", version(&created))];
-    let mut watch = s.admin.watch(&s.maps(), &options).await?;
-    let changed = label(s, "a", json!("yes")).await?;
-    let event = next(&mut watch).await?;
-    assert_eq!((event.kind, event.rv()), (Added, version(&changed)));
-    Ok(())
 }
 
 pub(super) async fn unselected_objects_are_not_seen(s: &Scene<'_>) -> Result<()> {

@@ -1,11 +1,10 @@
-//! Options of a DELETE, from its body or, if that is empty, from its query.
+//! Options of a DELETE, from its body.
 
 use serde_json::Value;
 
 use crate::apiserver::error::{ApiError, Cause};
 use crate::apiserver::kinds::Kind;
 use crate::apiserver::object;
-use crate::apiserver::query::Query;
 
 /// Propagation policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,24 +30,20 @@ pub struct DeleteOptions {
     pub orphan_dependents: Option<bool>,
     /// The policy.
     pub policy: Option<Policy>,
-    /// Dry run.
-    pub dry_run: bool,
 }
 
 // === impl DeleteOptions ===
 
 impl DeleteOptions {
-    /// Reads the options of a request; with a body the query does not count.
+    /// Reads the options of a request; without a body there are none.
     ///
     /// # Errors
     /// Options that cannot be read, are of another kind, or contradict each other.
-    pub fn parse(body: &[u8], query: &Query) -> Result<Self, ApiError> {
-        let options = if body.is_empty() {
-            from_query(query)?
-        } else {
-            from_body(body)?
-        };
-        let (policy, options) = options;
+    pub fn parse(body: &[u8]) -> Result<Self, ApiError> {
+        if body.is_empty() {
+            return Ok(Self::default());
+        }
+        let (policy, options) = from_body(body)?;
         options.with_policy(policy.as_deref())
     }
 
@@ -115,6 +110,9 @@ fn from_body(body: &[u8]) -> Result<(Option<String>, DeleteOptions), ApiError> {
             "decoded object cannot be converted to DeleteOptions: it is a {kind}"
         )));
     }
+    if body.get("dryRun").is_some() {
+        return Err(ApiError::bad_request("this server does not serve dryRun"));
+    }
     let word = |pointer: &str| body.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
     let options = DeleteOptions {
         grace: body.get("gracePeriodSeconds").and_then(Value::as_i64),
@@ -122,20 +120,6 @@ fn from_body(body: &[u8]) -> Result<(Option<String>, DeleteOptions), ApiError> {
         version: word("/preconditions/resourceVersion"),
         orphan_dependents: body.get("orphanDependents").and_then(Value::as_bool),
         policy: None,
-        dry_run: body
-            .get("dryRun")
-            .and_then(Value::as_array)
-            .is_some_and(|list| !list.is_empty()),
     };
     Ok((word("/propagationPolicy"), options))
-}
-
-fn from_query(query: &Query) -> Result<(Option<String>, DeleteOptions), ApiError> {
-    let options = DeleteOptions {
-        grace: query.number("gracePeriodSeconds")?,
-        orphan_dependents: query.flag("orphanDependents")?,
-        dry_run: query.dry_run(),
-        ..DeleteOptions::default()
-    };
-    Ok((query.get("propagationPolicy").map(str::to_owned), options))
 }

@@ -2,101 +2,41 @@
 
 use super::{Dependents, Kind};
 
-const POD_FIELDS: &[&str] = &[
-    "spec.nodeName",
-    "spec.host",
-    "spec.restartPolicy",
-    "spec.schedulerName",
-    "spec.serviceAccountName",
-    "spec.hostNetwork",
-    "status.phase",
-    "status.podIP",
-    "status.podIPs",
-    "status.nominatedNodeName",
-];
-
-const EVENT_FIELDS: &[&str] = &[
-    "involvedObject.kind",
-    "involvedObject.namespace",
-    "involvedObject.name",
-    "involvedObject.uid",
-    "involvedObject.apiVersion",
-    "involvedObject.resourceVersion",
-    "involvedObject.fieldPath",
-    "reason",
-    "reportingComponent",
-    "source",
-    "type",
-];
-
-const EVENT_BODY: &[&str] = &[
-    "action",
-    "count",
-    "deprecatedCount",
-    "deprecatedFirstTimestamp",
-    "deprecatedLastTimestamp",
-    "deprecatedSource",
-    "eventTime",
-    "firstTimestamp",
-    "involvedObject",
-    "lastTimestamp",
-    "message",
-    "note",
-    "reason",
-    "regarding",
-    "related",
-    "reportingComponent",
-    "reportingController",
-    "reportingInstance",
-    "series",
-    "source",
-    "type",
-];
-
 /// Every built-in kind.
 pub static KINDS: &[Kind] = &[
     Kind {
         graceful: true,
         generation: true,
         answers_object: true,
-        fields: Some(POD_FIELDS),
+        fields: Some(&["spec.nodeName"]),
         hollow: r#","spec":{"containers":null},"status":{}"#,
         ..Kind::core("pods", "Pod").with_status()
     },
     Kind {
-        fields: Some(&["spec.unschedulable"]),
         ..Kind::core("nodes", "Node").with_status().cluster()
     },
     Kind {
         answers_object: true,
-        fields: Some(&["status.phase"]),
         hollow: r#","spec":{},"status":{}"#,
         ..Kind::core("namespaces", "Namespace").with_status().cluster()
     },
     Kind {
         create_on_update: true,
         dependents: Dependents::Unsupported,
-        body: EVENT_BODY,
-        fields: Some(EVENT_FIELDS),
         ..Kind::core("events", "Event")
     },
     Kind {
-        body: &["data", "binaryData", "immutable"],
         ..Kind::core("configmaps", "ConfigMap")
     },
     Kind {
-        fields: Some(&["type"]),
-        body: &["data", "stringData", "type", "immutable"],
         ..Kind::core("secrets", "Secret")
     },
     Kind {
         answers_object: true,
-        fields: Some(&["spec.clusterIP", "spec.type"]),
         ..Kind::core("services", "Service").with_status()
     },
     Kind {
         answers_object: true,
-        body: &["secrets", "imagePullSecrets", "automountServiceAccountToken"],
         ..Kind::core("serviceaccounts", "ServiceAccount")
     },
     Kind {
@@ -112,7 +52,6 @@ pub static KINDS: &[Kind] = &[
     Kind {
         generation: true,
         dependents: Dependents::Orphan,
-        fields: Some(&["status.replicas"]),
         ..Kind::core("replicationcontrollers", "ReplicationController").with_status()
     },
     Kind {
@@ -124,7 +63,6 @@ pub static KINDS: &[Kind] = &[
     Kind {
         create_on_update: true,
         dependents: Dependents::Unsupported,
-        body: EVENT_BODY,
         ..Kind::of("events.k8s.io", "v1", "events", "Event")
     },
     Kind {
@@ -146,7 +84,6 @@ pub static KINDS: &[Kind] = &[
     Kind {
         generation: true,
         dependents: Dependents::Orphan,
-        fields: Some(&["status.successful"]),
         ..Kind::of("batch", "v1", "jobs", "Job").with_status()
     },
     Kind {

@@ -9,9 +9,6 @@ use crate::apiserver::error::{ApiError, Cause};
 use crate::apiserver::kinds::Kind;
 use crate::apiserver::object;
 
-/// How many characters complete a `generateName`.
-const SUFFIX: usize = 5;
-
 /// The object to store, from a client's object for `namespace`.
 ///
 /// # Errors
@@ -80,16 +77,7 @@ fn birth(kind: &'static Kind, new: &mut Value, now: Timestamp) {
     ] {
         metadata.remove(field);
     }
-    let uid = Uuid::new_v4();
-    let named = metadata
-        .get("name")
-        .and_then(Value::as_str)
-        .is_some_and(|name| !name.is_empty());
-    if let (false, Some(prefix)) = (named, metadata.get("generateName").and_then(Value::as_str)) {
-        let name = format!("{prefix}{}", &uid.simple().to_string()[..SUFFIX]);
-        metadata.insert("name".to_owned(), name.into());
-    }
-    metadata.insert("uid".to_owned(), uid.to_string().into());
+    metadata.insert("uid".to_owned(), Uuid::new_v4().to_string().into());
     metadata.insert("creationTimestamp".to_owned(), object::stamp(now).into());
     if kind.generation {
         metadata.insert("generation".to_owned(), 1.into());
@@ -173,37 +161,6 @@ mod tests {
 
     fn pod(name: &str) -> Value {
         json!({ "metadata": { "name": name }, "spec": { "containers": [{ "name": "c", "image": "i" }] } })
-    }
-
-    #[test]
-    fn server_sets_fields_that_clients_may_not() {
-        let mut given = pod("a");
-        given["metadata"]["uid"] = "mine".into();
-        given["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
-        given["status"] = json!({ "phase": "Running" });
-        let stored = prepare(pods(), "ns", given, Timestamp::UNIX_EPOCH).unwrap();
-        assert_ne!(object::uid(&stored), "mine");
-        assert_eq!(object::deletion_time(&stored), None);
-        assert_eq!(object::generation(&stored), 1);
-        assert_eq!(stored["status"]["phase"], "Pending");
-        assert_eq!(
-            object::text(&stored, "/metadata/creationTimestamp"),
-            "1970-01-01T00:00:00Z"
-        );
-    }
-
-    #[test]
-    fn a_given_version_or_namespace_is_refused_as_the_server_does() {
-        let mut given = pod("a");
-        given["metadata"]["resourceVersion"] = "1".into();
-        let error = prepare(pods(), "ns", given, Timestamp::UNIX_EPOCH).unwrap_err();
-        assert_eq!((error.code, error.reason), (500, ""));
-        let mut given = pod("a");
-        given["metadata"]["namespace"] = "other".into();
-        assert_eq!(
-            prepare(pods(), "ns", given, Timestamp::UNIX_EPOCH).unwrap_err().code,
-            400
-        );
     }
 
     #[test]

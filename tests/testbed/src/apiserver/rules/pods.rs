@@ -1,4 +1,4 @@
-//! Rules for pods: defaults, QoS class, allowed changes.
+//! Rules for pods: defaults and allowed changes.
 
 use serde_json::{Value, json};
 
@@ -31,7 +31,7 @@ pub fn defaults(pod: &mut Value) {
         let containers = spec.get_mut(list).and_then(Value::as_array_mut);
         containers.into_iter().flatten().for_each(container_defaults);
     }
-    pod["status"] = json!({ "phase": "Pending", "qosClass": quality(pod) });
+    pod["status"] = json!({ "phase": "Pending" });
 }
 
 fn container_defaults(container: &mut Value) {
@@ -47,37 +47,6 @@ fn container_defaults(container: &mut Value) {
         get.entry("path").or_insert(json!("/"));
         get.entry("scheme").or_insert(json!("HTTP"));
     }
-}
-
-/// The quality of service that follows from requests and limits.
-fn quality(pod: &Value) -> &'static str {
-    let mut any = false;
-    let mut full = true;
-    for container in containers(pod) {
-        for resource in ["cpu", "memory"] {
-            let amount = |list: &str| {
-                let amount = &container["resources"][list][resource];
-                (!amount.is_null() && amount != "0").then(|| amount.to_string())
-            };
-            let limit = amount("limits");
-            // A limit without a request is the request, too.
-            let request = amount("requests").or_else(|| limit.clone());
-            any |= request.is_some();
-            full &= limit.is_some() && limit == request;
-        }
-    }
-    match (any, full) {
-        (false, _) => "BestEffort",
-        (true, true) => "Guaranteed",
-        (true, false) => "Burstable",
-    }
-}
-
-fn containers(pod: &Value) -> impl Iterator<Item = &Value> {
-    CONTAINER_LISTS
-        .iter()
-        .filter_map(|list| pod["spec"][*list].as_array())
-        .flatten()
 }
 
 /// Errors of a new pod.
@@ -173,22 +142,6 @@ pub fn status_complaints(old: &Value, new: &Value) -> Vec<Cause> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn quality_of(resources: &Value) -> &'static str {
-        quality(&json!({ "spec": { "containers": [{ "resources": resources }] } }))
-    }
-
-    #[test]
-    fn quality_follows_requests_and_limits() {
-        assert_eq!(quality_of(&json!({})), "BestEffort");
-        assert_eq!(quality_of(&json!({ "requests": { "cpu": "1" } })), "Burstable");
-        assert_eq!(
-            quality_of(&json!({ "limits": { "cpu": "1", "memory": "1Mi" } })),
-            "Guaranteed"
-        );
-        let unequal = json!({ "limits": { "cpu": "2", "memory": "1Mi" }, "requests": { "cpu": "1" } });
-        assert_eq!(quality_of(&unequal), "Burstable");
-    }
 
     #[test]
     fn a_negative_grace_is_stored_as_one() {

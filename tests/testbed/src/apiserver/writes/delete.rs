@@ -1,4 +1,4 @@
-//! Deleting one object, or all that are selected.
+//! Deleting an object.
 
 use std::sync::Arc;
 
@@ -12,10 +12,8 @@ use crate::apiserver::deletion::options::DeleteOptions;
 use crate::apiserver::deletion::{self, Outcome};
 use crate::apiserver::error::ApiError;
 use crate::apiserver::kinds::Kind;
-use crate::apiserver::list::Page;
 use crate::apiserver::object;
 use crate::apiserver::route::Target;
-use crate::apiserver::selector::Selector;
 use crate::apiserver::store::Store;
 use crate::apiserver::stored::Stored;
 
@@ -37,8 +35,7 @@ pub fn delete(
 ) -> Result<Answer, ApiError> {
     let old = store.get(target.kind, &target.key()).cloned();
     let old = old.ok_or_else(|| ApiError::not_found(target.kind, &target.name))?;
-    let warnings = warnings(target.kind, options);
-    let answer = match delete_stored(store, writer, target.kind, &old, options)? {
+    Ok(match delete_stored(store, writer, target.kind, &old, options)? {
         Deleted::Removed(last) => Answer::removed(target.kind, &last),
         Deleted::Held(object) => {
             let code = if options.orphan_dependents == Some(false) {
@@ -48,42 +45,7 @@ pub fn delete(
             };
             Answer::object(code, target.kind, &object)
         }
-    };
-    Ok(answer.with_warnings(warnings))
-}
-
-/// A job is the one kind of which people do not expect that its dependents stay.
-fn warnings(kind: &'static Kind, options: &DeleteOptions) -> Vec<String> {
-    let silent = options.policy.is_some() || options.orphan_dependents.is_some();
-    if silent || kind.group != "batch" || kind.kind != "Job" {
-        return Vec::new();
-    }
-    let warning = "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to \
-                   remove them or set propagationPolicy=Orphan to suppress this warning";
-    vec![warning.to_owned()]
-}
-
-/// Deletes all selected objects of a kind; the answer lists them as they were.
-///
-/// # Errors
-/// The first object that could not be deleted.
-pub fn delete_all(
-    store: &mut Store,
-    writer: &Writer,
-    target: &Target,
-    selector: &Selector,
-    options: &DeleteOptions,
-) -> Result<Answer, ApiError> {
-    let table = store.table(target.kind);
-    let selected = table
-        .range(&target.prefix(), "")
-        .filter(|object| selector.matches(object));
-    let selected: Vec<Arc<Stored>> = selected.cloned().collect();
-    let version = store.version();
-    for object in &selected {
-        delete_stored(store, writer, target.kind, object, options)?;
-    }
-    Ok(Answer::list(target.kind, Page::of_all(version, selected)))
+    })
 }
 
 /// Deletes an object that a controller decided about, or begins to.
