@@ -269,7 +269,6 @@ claims! {
         status_subresource_of_a_custom_object_accepts_only_status,
     ],
     definitions: [
-        defined_kind_is_served_and_discovered,
         all_at_once_its_kind_is_named_with_group_and_version,
         a_cluster_wide_kind_has_no_namespaces_and_the_other_way_round,
         a_version_that_is_no_longer_served_has_no_route,
@@ -312,5 +311,8 @@ claims! {
     ],
     watch: [
         a_pod_appears_to_its_node_when_it_is_bound,
+    ],
+    definitions: [
+        defined_kind_is_served_and_discovered,
     ],
 }
