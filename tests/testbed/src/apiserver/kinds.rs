@@ -37,8 +37,7 @@ pub struct Kind {
     pub dependents: Dependents,
     /// Field selectors besides name and namespace; `None` for kinds without a list of their own.
     pub fields: Option<&'static [&'static str]>,
-    /// Whether a definition made it: then any field is kept, nothing is known of its lists, and an object that is sent
-    /// has to say what it is.
+    /// Whether a definition made it: then nothing is known of its lists, and an object that is sent has to name its kind.
     pub custom: bool,
     /// Fields that the encoder adds to an object with only metadata (seen in bookmarks).
     pub hollow: &'static str,
