@@ -276,7 +276,7 @@ impl Teardown {
         if grace < self.period.grace() {
             // Durable first, because a grace period must not grow after a crash.
             let journal = &self.context.journal;
-            journal.begin(self.pod(), self.context.clock.now(), grace, None);
+            journal.begin(self.pod(), self.context.node.clock.now(), grace, None);
             journal.durable().await.ok();
             shorten(&self.period, &self.record, grace);
         }

@@ -64,7 +64,7 @@ impl Housekeeping {
         changes: mpsc::WeakSender<PodChange>,
         report: watch::Sender<LeftoverReport>,
     ) -> Self {
-        let storage = Arc::clone(&context.storage);
+        let storage = Arc::clone(&context.node.storage);
         Self {
             unused: UnusedVolumes::new(storage, Arc::clone(&counters), report.clone()),
             context,
@@ -156,7 +156,7 @@ impl Housekeeping {
             Some(pod) => self.unused.block(format!(
                 "volumes that nobody uses stay as they are: {pod} lives and has no directory in {}; is --kubelet-root the \
                  kubelet's --root-dir?",
-                self.context.kubelet_root.pods().display()
+                self.context.node.storage.root.pods().display()
             )),
         }
         Ok(())

@@ -44,7 +44,7 @@ pub struct Plan {
 pub(super) async fn plan(context: &Arc<Context>, view: &PodView) -> Result<Plan, Problem> {
     let unread = |error: String| Problem::configuration(error, "try again once the node can be read");
     let uid = &view.pod.uid;
-    let observed = context.cri.pod_brief(uid.as_str()).await;
+    let observed = context.node.cri.pod_brief(uid.as_str()).await;
     let observed = observed.map_err(|error| unread(error.to_string()))?;
     let entry = context.journal.pod(uid);
     let has_run = |id: &str| {
@@ -72,14 +72,14 @@ pub(super) async fn plan(context: &Arc<Context>, view: &PodView) -> Result<Plan,
         directory: None,
     };
     let (context, view) = (Arc::clone(context), view.clone());
-    let reads = context.reads.clone();
+    let reads = context.node.reads.clone();
     let read = move || -> Result<Plan, Vec<Failure>> {
         let failed = |fault| vec![Failure::new(Step::Volumes, "", fault)];
         plan.blocked = evidence::check_agreement(&context, &view, true, Step::Term, &observed)
             .err()
             .unwrap_or_default();
         let dir = locate::pod_dir(&context, &view)?;
-        plan.mounts = dir.mounted(&*context.storage.mounts.read().map_err(failed)?);
+        plan.mounts = dir.mounted(&*context.node.storage.mounts.read().map_err(failed)?);
         for cgroup in locate::cgroups(&context, &view) {
             plan.cgroups.push(cgroup?.path().to_owned());
         }

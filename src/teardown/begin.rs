@@ -40,7 +40,7 @@ impl Termination {
         imposed: Option<Eviction>,
     ) -> Self {
         let pod = &view.pod;
-        let now = context.clock.now();
+        let now = context.node.clock.now();
         let entry = context.journal.pod(&pod.uid);
         let in_force = entry.as_ref().map(|entry| entry.grace);
         let grace = grace::effective(

@@ -22,21 +22,21 @@ const LOG_LINKS: &str = "/var/log/containers";
 pub async fn remove(context: &Context, view: &PodView, dir: &PodDir) -> Result<(), Vec<Failure>> {
     let failed = |what: &str, error: &dyn Reasoned| Failure::new(Step::Cleanup, what, error);
     let mut failures = Vec::new();
-    let observed = match context.cri.pod_brief(view.pod.uid.as_str()).await {
+    let observed = match context.node.cri.pod_brief(view.pod.uid.as_str()).await {
         Ok(observed) => observed,
         Err(error) => return Err(vec![failed("", &error)]),
     };
     remove_from_runtime(context, &observed, &mut failures).await;
     // The runtime may still write to a container's log before the container is removed.
     let logs = logs::PodLogs::new(
-        &context.pod_logs_dir,
+        &context.node.pod_logs_dir,
         &view.pod.namespace,
         &view.pod.name,
         view.pod.uid.as_str(),
     );
     match logs {
         Ok(logs) => {
-            if let Err(errors) = logs.remove(Path::new(LOG_LINKS), &context.effects).await {
+            if let Err(errors) = logs.remove(Path::new(LOG_LINKS), &context.node.effects).await {
                 failures.extend(errors.iter().map(|error| failed("", error)));
             }
         }
@@ -44,7 +44,7 @@ pub async fn remove(context: &Context, view: &PodView, dir: &PodDir) -> Result<(
     }
     // The directory is last: without it, the pod in the runtime would look like one of another kubelet.
     if failures.is_empty()
-        && let Err(errors) = pod_dir::remove_pod_dir(dir, &context.storage.mounts, &context.effects).await
+        && let Err(errors) = pod_dir::remove_pod_dir(dir, &context.node.storage.mounts, &context.node.effects).await
     {
         failures.extend(errors.iter().map(|error| failed("", error)));
     }
@@ -55,17 +55,17 @@ pub async fn remove(context: &Context, view: &PodView, dir: &PodDir) -> Result<(
 async fn remove_from_runtime(context: &Context, observed: &RuntimePod, failures: &mut Vec<Failure>) {
     let failure = async |what: &str, error: GrpcError| {
         let failure = Failure::new(Step::Cleanup, what, error);
-        busy::with_holders(&context.storage, failure).await
+        busy::with_holders(&context.node.storage, failure).await
     };
     let containers = observed.containers.iter().map(|container| async {
-        match context.cri.remove_container(&container.id).await {
+        match context.node.cri.remove_container(&container.id).await {
             Ok(()) => Ok(()),
             Err(error) => Err(failure(&container.name, error).await),
         }
     });
     failures.extend(join_all(containers).await.into_iter().filter_map(Result::err));
     let sandboxes = observed.sandboxes.iter().map(|sandbox| async {
-        match context.cri.remove_sandbox(&sandbox.id).await {
+        match context.node.cri.remove_sandbox(&sandbox.id).await {
             Ok(()) => Ok(()),
             Err(error) => Err(failure("sandbox", error).await),
         }

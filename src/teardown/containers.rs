@@ -29,7 +29,11 @@ use crate::{
         effects::{Effect, EffectsBlocked},
         grpc::GrpcError,
     },
-    teardown::{boundary::Counted, context::Context, journal::PodJournalExt as _},
+    teardown::{
+        boundary::Counted,
+        context::{Context, LocalNode},
+        journal::PodJournalExt as _,
+    },
 };
 
 /// Longest timeout of a stop: longer ones overflow clocks of runtimes.
@@ -136,7 +140,7 @@ impl Stop<'_> {
                 every.min(left + FIRST_LATE_PAUSE)
             };
             sleep(pause).await;
-            let query = timeout(LATE, self.context.cri.pod_brief(self.view.pod.uid.as_str()));
+            let query = timeout(LATE, self.context.node.cri.pod_brief(self.view.pod.uid.as_str()));
             let Ok(Ok(pod)) = query.await else {
                 continue;
             };
@@ -201,9 +205,8 @@ impl Stop<'_> {
     ) -> Result<(), EffectsBlocked> {
         let Context {
             journal,
-            clock,
             events,
-            effects,
+            node: LocalNode { clock, effects, .. },
             ..
         } = self.context;
         let uid = &self.view.pod.uid;
@@ -230,7 +233,7 @@ impl Stop<'_> {
                 container_id: container.id.clone(),
                 address: self.address_for(hook, address).await,
             };
-            hooks::run(&self.context.cri, effects, spec, hook, &target, deadline).await
+            hooks::run(&self.context.node.cri, effects, spec, hook, &target, deadline).await
         };
         let result = tokio::select! {
             biased;
@@ -318,7 +321,7 @@ impl Stop<'_> {
                     Ok(()) => return Ok(()),
                     Err(error) => {
                         let failure = Failure::new(Step::Term, &container.name, &error);
-                        let failure = busy::with_holders(&self.context.storage, failure).await;
+                        let failure = busy::with_holders(&self.context.node.storage, failure).await;
                         if calls.is_empty() {
                             return Err(failure);
                         }
@@ -372,7 +375,7 @@ impl Stop<'_> {
             .clamp(MIN_STOP, MAX_STOP);
         let kill_at = Instant::now() + left;
         let mut span = self.recorder.span(Step::Term, &container.name);
-        let call = self.context.cri.stop_container(&container.id, left);
+        let call = self.context.node.cri.stop_container(&container.id, left);
         tokio::pin!(call);
         let result = tokio::select! {
             biased;
@@ -403,7 +406,7 @@ impl Stop<'_> {
             // The hook's request needs time, too.
             let left = self.deadline.borrow().saturating_duration_since(Instant::now());
             let patience = LOOKUP.min(left / 2);
-            match timeout(patience, self.context.cri.pod_ips(&sandbox.id)).await {
+            match timeout(patience, self.context.node.cri.pod_ips(&sandbox.id)).await {
                 Ok(Ok(found)) => ips = found,
                 Ok(Err(error)) => tracing::warn!(%error, "Pod IP cannot be read from the runtime"),
                 Err(_) => tracing::warn!(?patience, "Runtime does not report the pod IP in time"),

@@ -1,4 +1,4 @@
-//! Clients and settings that all workers share.
+//! What all workers share.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -11,11 +11,11 @@ use super::{
 use crate::{
     cleanup_throttle::CleanupThrottle,
     clock::BootClock,
-    node::{cgroups::Cgroups, cri::Cri, effects::Effects, kubelet_root::KubeletRoot, threads::Threads},
+    node::{cgroups::Cgroups, cri::Cri, effects::Effects, threads::Threads},
     teardown::volumes::storage::Storage,
 };
 
-/// Clients and settings that all workers share.
+/// What all workers share: the boundary to the caller, this node, and settings.
 pub struct Context {
     /// The API server.
     pub(crate) api: Arc<dyn PodApi>,
@@ -27,6 +27,18 @@ pub struct Context {
     pub(crate) gate: Arc<dyn Gate>,
     /// The pods that are terminating.
     pub(crate) terminating: Terminating,
+    /// This node.
+    pub(crate) node: LocalNode,
+    /// Delays cleanups while other pods are being stopped.
+    pub(crate) cleanup_throttle: CleanupThrottle,
+    /// `--driver-hold`: how long a driver or a node service waits for pods that need it.
+    pub(crate) driver_hold: Duration,
+    /// The agent stops.
+    pub(crate) stopping: CancellationToken,
+}
+
+/// Access to this node.
+pub struct LocalNode {
     /// The container runtime.
     pub(crate) cri: Cri,
     /// Name of the runtime: the prefix of container IDs in the API.
@@ -39,18 +51,10 @@ pub struct Context {
     pub(crate) cgroups: Cgroups,
     /// Root of the kubelet's cgroups, such as `/`.
     pub(crate) cgroup_root: String,
-    /// The kubelet's root directory, resolved.
-    pub(crate) kubelet_root: KubeletRoot,
-    /// Mounts, directories and drivers for the teardown of volumes.
+    /// The kubelet's root directory, mounts and drivers.
     pub(crate) storage: Arc<Storage>,
     /// The kubelet's directory for logs of pods.
     pub(crate) pod_logs_dir: PathBuf,
     /// Threads for reads that may hang.
     pub(crate) reads: Threads,
-    /// Delays cleanups while other pods are being stopped.
-    pub(crate) cleanup_throttle: CleanupThrottle,
-    /// `--driver-hold`: how long a driver or a node service waits for pods that need it.
-    pub(crate) driver_hold: Duration,
-    /// The agent stops.
-    pub(crate) stopping: CancellationToken,
 }

@@ -53,7 +53,7 @@ pub async fn prepared(context: &Context, view: &PodView) -> Result<Vec<PreparedC
             "cannot read which claims the kubelet prepared for the pod: {} in {}; the pod waits for a kubelet, which starts only \
              after that file is moved away",
             problems.join("; "),
-            context.kubelet_root.path().join(dra_checkpoint::FILE).display()
+            context.node.storage.root.path().join(dra_checkpoint::FILE).display()
         );
         return Err(vec![Failure::new(Step::Devices, "", why)]);
     }
@@ -108,8 +108,8 @@ pub async fn unprepare(context: &Context, view: &PodView, claims: &[PreparedClai
 }
 
 async fn checkpoint(context: &Context) -> Result<Option<Checkpoint>, Vec<Failure>> {
-    let root = context.kubelet_root.path().to_owned();
-    let read = context.reads.run_blocking(move || match Dir::open(&root)? {
+    let root = context.node.storage.root.path().to_owned();
+    let read = context.node.reads.run_blocking(move || match Dir::open(&root)? {
         Some(root) => dra_checkpoint::read(&root),
         None => Ok(None),
     });
@@ -125,9 +125,9 @@ async fn call_drivers(context: &Context, by_driver: BTreeMap<&str, Vec<ClaimRef>
     if by_driver.is_empty() {
         return Ok(());
     }
-    let registrars = &context.storage.registrars;
+    let registrars = &context.node.storage.registrars;
     let drivers = registrars
-        .read(&context.kubelet_root.path().join(DIRECTORY), &context.effects)
+        .read(&context.node.storage.root.path().join(DIRECTORY), &context.node.effects)
         .await;
     let drivers = drivers.map_err(|fault| vec![Failure::new(Step::Devices, "", fault)])?;
     let calls = by_driver.iter().map(async |(driver, claims)| -> Vec<Failure> {
@@ -136,7 +136,7 @@ async fn call_drivers(context: &Context, by_driver: BTreeMap<&str, Vec<ClaimRef>
             Ok(plugin) => plugin,
             Err(unavailable) => return vec![failure(&unavailable)],
         };
-        match plugin.unprepare(claims, &context.effects).await {
+        match plugin.unprepare(claims, &context.node.effects).await {
             // Dry run.
             Ok(None) => Vec::new(),
             Ok(Some(done)) => {

@@ -29,7 +29,7 @@ const PLUGINS: &str = "plugins";
 
 /// UIDs of pods with volumes or claims of the drivers in this pod; `None` if it has none.
 pub async fn users_of(context: &Context, view: &PodView) -> Result<Option<Users>, Vec<Failure>> {
-    let root = &context.kubelet_root;
+    let root = &context.node.storage.root;
     if !view
         .host_paths
         .iter()
@@ -38,8 +38,10 @@ pub async fn users_of(context: &Context, view: &PodView) -> Result<Option<Users>
         return Ok(None);
     }
     let failure = |why: &dyn Reasoned| vec![Failure::new(Step::Term, "", why)];
-    let registrars = &context.storage.registrars;
-    let registry = registrars.read(&root.path().join(DIRECTORY), &context.effects).await;
+    let registrars = &context.node.storage.registrars;
+    let registry = registrars
+        .read(&root.path().join(DIRECTORY), &context.node.effects)
+        .await;
     let registry = registry.map_err(|fault| failure(&fault))?;
     let own: BTreeSet<Driver> = registry
         .registered
@@ -61,10 +63,10 @@ pub async fn users_of(context: &Context, view: &PodView) -> Result<Option<Users>
     let (paths, uid, mounts) = (
         root.clone(),
         view.pod.uid.to_string(),
-        Arc::clone(&context.storage.mounts),
+        Arc::clone(&context.node.storage.mounts),
     );
     let read = move || users(&paths, &*mounts.read()?, &uid, &own);
-    let needed = context.reads.run_blocking(read).await;
+    let needed = context.node.reads.run_blocking(read).await;
     let needed = needed.map_err(|why| failure(&why))?;
     needed.map(Some).map_err(|fault| failure(&fault))
 }

@@ -65,7 +65,7 @@ fn agreement(context: &Context, view: &PodView, removed: bool, observed: &Runtim
             "blocked: the pod runs, but has no cgroup below {}/kubepods. Check that --cgroup-root and --cgroup-driver are \
              the kubelet's. If they are, stop the pod's containers and sandboxes by hand, or approve that the agent stops \
              the pod without a cgroup: pod-teardown release pod/{}",
-            context.cgroup_root.trim_end_matches('/'),
+            context.node.cgroup_root.trim_end_matches('/'),
             view.pod
         );
         let mismatch = Mismatch::new(MismatchKind::NoCgroup, ids(observed));
@@ -114,7 +114,7 @@ pub fn approved_cgroups(
 
 /// Checks that nothing of the pod runs after its stop.
 pub fn check_nothing_runs(context: &Context, view: &PodView, stopped: &RuntimePod) -> Result<(), Vec<Failure>> {
-    let dry_run = context.effects.is_dry_run();
+    let dry_run = context.node.effects.is_dry_run();
     let running = still_running(stopped, Step::Kill);
     let ready = stopped.sandboxes.iter().filter(|sandbox| sandbox.is_ready());
     let ready = ready.map(|sandbox| Failure::new(Step::Sandbox, &sandbox.id, "still ready after its stop"));
@@ -159,7 +159,7 @@ pub fn processes(context: &Context, view: &PodView, observed: &RuntimePod) -> Re
         Processes::None
     };
     for cgroup in &cgroups {
-        let populated = context.cgroups.populated_children(cgroup);
+        let populated = context.node.cgroups.populated_children(cgroup);
         for child in populated.map_err(|fault| vec![fault.failure(Step::Cgroup)])? {
             if !is_known(observed, &child.to_string_lossy()) {
                 return Ok(Processes::Others);
@@ -202,12 +202,16 @@ fn unknown_processes(
             known
         };
         let processes = context
+            .node
             .cgroups
             .processes_except(cgroup, search, known)
             .map_err(failed)?;
         let Some(pid) = processes.first() else { continue };
         for child in children.into_inner() {
-            let there = context.cgroups.processes_except(cgroup, search, |other| other != child);
+            let there = context
+                .node
+                .cgroups
+                .processes_except(cgroup, search, |other| other != child);
             if !there.map_err(failed)?.is_empty() {
                 facts.insert(cgroup.path().join(child).display().to_string());
             }
@@ -231,7 +235,7 @@ fn ids(observed: &RuntimePod) -> impl Iterator<Item = String> {
 
 fn is_approved(context: &Context, view: &PodView, mismatch: &Mismatch) -> bool {
     let approvals = context.journal.approvals(&view.pod.uid);
-    mismatch.is_approved_by(&approvals, context.clock.boot_id())
+    mismatch.is_approved_by(&approvals, context.node.clock.boot_id())
 }
 
 fn unless_approved(

@@ -9,7 +9,7 @@ use crate::{
 
 /// Deletes the pod's object. Returns the finalizers that keep it. `shown` is the status in the API.
 pub async fn send(context: &Context, view: &PodView, shown: &PodStatus) -> Result<Vec<String>, Failure> {
-    let dry_run = context.effects.is_dry_run();
+    let dry_run = context.node.effects.is_dry_run();
     may_be_deleted(view, shown, dry_run).map_err(|why| Failure::new(Step::Delete, "", why))?;
     match context.api.delete(&view.pod).await {
         Ok(finalizers) => {

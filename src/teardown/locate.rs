@@ -16,15 +16,15 @@ use crate::{
 
 /// The pod's cgroups that exist, below any QoS parent and of either cgroup driver: the class in the API may be wrong. Blocks.
 pub fn cgroups(context: &Context, view: &PodView) -> impl Iterator<Item = Result<PodCgroup, Vec<Failure>>> {
-    cgroups_of(&context.cgroups, &context.cgroup_root, &view.pod.uid)
+    cgroups_of(&context.node.cgroups, &context.node.cgroup_root, &view.pod.uid)
 }
 
 /// As [`cgroups`], without blocking.
 pub async fn find_cgroups(context: &Context, view: &PodView) -> Result<Vec<PodCgroup>, Vec<Failure>> {
-    let (cgroups, root) = (context.cgroups.clone(), context.cgroup_root.clone());
+    let (cgroups, root) = (context.node.cgroups.clone(), context.node.cgroup_root.clone());
     let uid = view.pod.uid.clone();
     let find = move |_: &Effects| cgroups_of(&cgroups, &root, &uid).collect();
-    let found = context.effects.run_blocking(find).await;
+    let found = context.node.effects.run_blocking(find).await;
     found.unwrap_or_else(|why| Err(vec![Failure::new(Step::Cgroup, "", why)]))
 }
 
@@ -43,6 +43,6 @@ fn cgroups_of(cgroups: &Cgroups, root: &str, uid: &PodUid) -> impl Iterator<Item
 /// # Errors
 /// If the UID cannot be the name of a directory.
 pub fn pod_dir(context: &Context, view: &PodView) -> Result<PodDir, Vec<Failure>> {
-    PodDir::new(&context.kubelet_root, view.pod.uid.as_str())
+    PodDir::new(&context.node.storage.root, view.pod.uid.as_str())
         .map_err(|error| vec![Failure::new(Step::Volumes, view.pod.uid.as_str(), error)])
 }

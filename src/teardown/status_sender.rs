@@ -98,6 +98,7 @@ pub async fn send(
         .collect();
     if !unknown.is_empty() {
         let read = context
+            .node
             .reads
             .run_blocking(move || termination_message::read_all(&unknown));
         let (read, unread) = read.await.map_err(|error| Failure::new(Step::Status, "", error))?;
@@ -144,8 +145,8 @@ fn wanted(context: &Context, object: &PodObject, update: StatusUpdate<'_>, messa
     status::generate(&status::StatusInput {
         pod: &object.pod,
         observed: update.observed,
-        runtime_name: &context.runtime_name,
-        now: context.clock.wall().now(),
+        runtime_name: &context.node.runtime_name,
+        now: context.node.clock.wall().now(),
         stage: update.stage,
         imposed: update.imposed,
         messages,

@@ -85,10 +85,10 @@ impl Stop<'_> {
     /// stopped, which kills containers without a grace period.
     async fn still_running(&self) -> Vec<Failure> {
         let over = *self.deadline.borrow() <= Instant::now();
-        if over || self.observed.running().next().is_none() || self.context.effects.is_dry_run() {
+        if over || self.observed.running().next().is_none() || self.context.node.effects.is_dry_run() {
             return Vec::new();
         }
-        match self.context.cri.pod_brief(self.view.pod.uid.as_str()).await {
+        match self.context.node.cri.pod_brief(self.view.pod.uid.as_str()).await {
             Ok(now) => evidence::still_running(&now, Step::Term).collect(),
             Err(error) => vec![Failure::new(Step::Term, "", error)],
         }
@@ -102,7 +102,7 @@ impl Stop<'_> {
         let span = self.recorder.span(Step::Sandbox, "");
         let stops = sandboxes
             .iter()
-            .map(|sandbox| self.context.cri.stop_sandbox(&sandbox.id));
+            .map(|sandbox| self.context.node.cri.stop_sandbox(&sandbox.id));
         let stops = join_all(stops);
         let results = report_if_late(self.recorder, (Step::Sandbox, ""), LATE, "StopPodSandbox", stops).await;
         let failed: Vec<_> = results.into_iter().filter_map(Result::err).collect();
@@ -112,7 +112,7 @@ impl Stop<'_> {
             if !matches!(error, GrpcError::Blocked { .. }) {
                 self.recorder.set_sandbox_error(error.to_string());
             }
-            failures.push(busy::with_holders(&self.context.storage, Failure::new(Step::Sandbox, "", error)).await);
+            failures.push(busy::with_holders(&self.context.node.storage, Failure::new(Step::Sandbox, "", error)).await);
         }
         failures
     }
@@ -135,9 +135,10 @@ impl Stop<'_> {
             }
         };
         for cgroup in found {
-            let cgroups = self.context.cgroups.clone();
+            let cgroups = self.context.node.cgroups.clone();
             let thaw = self
                 .context
+                .node
                 .effects
                 .run_blocking(move |effects| cgroups.thaw(&cgroup, effects));
             let thawed = thaw.await.map_err(|why| why.to_string());

@@ -196,7 +196,7 @@ impl Worker {
             in_progress = Some(permit)
                 .filter(|_| is_in_progress)
                 .inspect(|attempt| attempt.set_failed());
-            let is_dry_run = self.context.effects.is_dry_run();
+            let is_dry_run = self.context.node.effects.is_dry_run();
             let mut pause = pauses.next().unwrap_or(LONGEST_PAUSE);
             let failures = match attempt {
                 Ok(_) if is_dry_run => Vec::new(),

@@ -49,9 +49,9 @@ pub struct PodArtifacts {
 /// # Errors
 /// If anything cannot be read: a partial scan proves nothing.
 pub async fn scan(context: &Context, journal: &Journal) -> Result<BTreeMap<PodUid, PodArtifacts>, String> {
-    let (root, logs_dir) = (context.kubelet_root.clone(), context.pod_logs_dir.clone());
-    let storage = Arc::clone(&context.storage);
-    let (cgroups, cgroup_root) = (context.cgroups.clone(), context.cgroup_root.clone());
+    let (root, logs_dir) = (context.node.storage.root.clone(), context.node.pod_logs_dir.clone());
+    let storage = Arc::clone(&context.node.storage);
+    let (cgroups, cgroup_root) = (context.node.cgroups.clone(), context.node.cgroup_root.clone());
     let on_disk = move || -> Result<BTreeMap<PodUid, PodArtifacts>, Fault> {
         let mut found = BTreeMap::<PodUid, PodArtifacts>::new();
         let mut of = |uid: &str, mark: &dyn Fn(&mut PodArtifacts)| mark(found.entry(uid.into()).or_default());
@@ -84,6 +84,7 @@ pub async fn scan(context: &Context, journal: &Journal) -> Result<BTreeMap<PodUi
         Ok(found)
     };
     let found = context
+        .node
         .reads
         .run_blocking(on_disk)
         .await
@@ -96,7 +97,7 @@ pub async fn scan(context: &Context, journal: &Journal) -> Result<BTreeMap<PodUi
         .chain(remembered(journal))
         .collect();
     let known: PodUids = Arc::new(move || std::future::ready(named.clone()).boxed());
-    let sandboxes = context.cri.list_sandboxes(&known).await;
+    let sandboxes = context.node.cri.list_sandboxes(&known).await;
     let sandboxes = sandboxes.map_err(|error| error.to_string())?;
     for (uid, sighted) in RuntimePods::of(began, sandboxes).pods {
         found.entry(uid).or_default().runtime = Some(sighted);
@@ -129,9 +130,9 @@ fn remembered(journal: &Journal) -> impl Iterator<Item = String> {
 pub(crate) async fn names_on_node(context: &Context, journal: &Journal) -> Result<HashSet<PodUid>, String> {
     let mut names: HashSet<PodUid> = scan(context, journal).await?.into_keys().collect();
     // A list that is too large is read only in part above, but is an error here.
-    let in_runtime = context.cri.pods().await.map_err(|error| error.to_string())?;
+    let in_runtime = context.node.cri.pods().await.map_err(|error| error.to_string())?;
     names.extend(in_runtime.iter().map(|uid| uid.as_str().into()));
-    let (root, storage) = (context.kubelet_root.clone(), Arc::clone(&context.storage));
+    let (root, storage) = (context.node.storage.root.clone(), Arc::clone(&context.node.storage));
     let on_disk = move || -> Result<HashSet<PodUid>, String> {
         let said = |fault: Fault| fault.to_string();
         // A mount may exist without a visible directory.
@@ -158,6 +159,7 @@ pub(crate) async fn names_on_node(context: &Context, journal: &Journal) -> Resul
         Ok(names)
     };
     let on_disk = context
+        .node
         .reads
         .run_blocking(on_disk)
         .await

@@ -334,7 +334,7 @@ impl PodWorkers {
                 // It is durable later. After a crash, the next start finds the pod finished.
                 checkpoint::after(JOURNAL, &"forget");
                 status.state = State::Finished;
-                tracing::info!(pod.uid = %uid, pod.namespace = %pod.namespace, pod.name = %pod.name, took = ?rounded(status.record.elapsed()), "{}", if self.context.effects.is_dry_run() { "Dry run of a teardown finished" } else { "Teardown finished" });
+                tracing::info!(pod.uid = %uid, pod.namespace = %pod.namespace, pod.name = %pod.name, took = ?rounded(status.record.elapsed()), "{}", if self.context.node.effects.is_dry_run() { "Dry run of a teardown finished" } else { "Teardown finished" });
                 let removed = status.update.borrow().removed;
                 let record = Arc::clone(&status.record);
                 self.keep_trace(record);
@@ -404,7 +404,7 @@ impl PodSyncStatus {
         let grace = grace::effective(Some(self.period.grace()), asked);
         if shorten(&self.period, &self.record, grace) {
             let pod = self.record.pod();
-            context.journal.begin(pod, context.clock.now(), grace, None);
+            context.journal.begin(pod, context.node.clock.now(), grace, None);
         }
     }
 }

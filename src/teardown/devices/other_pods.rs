@@ -55,7 +55,12 @@ pub async fn find(context: &Context, uid: &str, claims: &[PreparedClaim]) -> Res
     let may_use = |pod: &OtherPod| claims.iter().any(|claim| uses(pod, claim, &reserved));
     for pod in pods.iter_mut().filter(|pod| pod.uid != uid && !pod.is_running) {
         if may_use(pod) {
-            let observed = context.cri.pod_brief(&pod.uid).await.map_err(|error| failure(&error))?;
+            let observed = context
+                .node
+                .cri
+                .pod_brief(&pod.uid)
+                .await
+                .map_err(|error| failure(&error))?;
             pod.is_running = evidence::runs(context, &pod.uid.as_str().into(), &observed);
         }
     }

@@ -43,7 +43,12 @@ impl Worker {
         });
         for cgroup in approved.await? {
             tracing::warn!(cgroup = %cgroup.path().display(), "Killing processes of unknown containers, as a user has approved");
-            let killed = self.context.cgroups.destroy(&cgroup, &self.context.effects).await;
+            let killed = self
+                .context
+                .node
+                .cgroups
+                .destroy(&cgroup, &self.context.node.effects)
+                .await;
             killed.map(drop).map_err(to_failures(Step::Cgroup))?;
         }
         Ok(())
@@ -116,14 +121,19 @@ impl Worker {
         let span = self.recorder.span(Step::Cgroup, "");
         let mut failures = Vec::new();
         for cgroup in locate::find_cgroups(&self.context, view).await? {
-            let result = self.context.cgroups.destroy(&cgroup, &self.context.effects).await;
+            let result = self
+                .context
+                .node
+                .cgroups
+                .destroy(&cgroup, &self.context.node.effects)
+                .await;
             failures.extend(result.err().map(to_failures(Step::Cgroup)).into_iter().flatten());
         }
         let result = ok_if_empty(failures);
         span.end(&result.as_ref().map_err(|failures| first_message(failures)));
         result?;
         let dir = locate::pod_dir(&self.context, view)?;
-        user_namespace::release(&dir, view, &self.context.effects).await
+        user_namespace::release(&dir, view, &self.context.node.effects).await
     }
 
     async fn tear_down_volumes(&self, view: &PodView) -> Result<(), Vec<Failure>> {
@@ -131,7 +141,7 @@ impl Worker {
         let span = self.recorder.span(Step::Volumes, "");
         let volumes = async || {
             let approved = self.approved_volumes(view);
-            let done = volumes::tear_down_approved(&dir, &self.context.storage, approved).await;
+            let done = volumes::tear_down_approved(&dir, &self.context.node.storage, approved).await;
             done.map(drop).map_err(|faults| volume_failures(view, &faults))
         };
         let mut result = volumes().await;
@@ -151,7 +161,7 @@ impl Worker {
     fn approved_volumes(&self, view: &PodView) -> volumes::Approved {
         let approvals = self.context.journal.approvals(&view.pod.uid).into_iter();
         let of_volumes = approvals.filter(|MismatchApproval { mismatch, at }| {
-            mismatch.kind == MismatchKind::VolumeNotUnpublished && at.boot_id == self.context.clock.boot_id()
+            mismatch.kind == MismatchKind::VolumeNotUnpublished && at.boot_id == self.context.node.clock.boot_id()
         });
         Arc::new(of_volumes.flat_map(|approval| approval.mismatch.facts).collect())
     }
@@ -160,7 +170,12 @@ impl Worker {
     async fn kill_survivors(&self, view: &PodView) -> Result<Effect, Vec<Failure>> {
         let mut killed = Effect::Nothing;
         for cgroup in locate::find_cgroups(&self.context, view).await? {
-            let result = self.context.cgroups.kill(&cgroup, &self.context.effects).await;
+            let result = self
+                .context
+                .node
+                .cgroups
+                .kill(&cgroup, &self.context.node.effects)
+                .await;
             killed = killed.and(result.map_err(to_failures(Step::Cgroup))?);
         }
         Ok(killed)

@@ -39,7 +39,7 @@ impl Worker {
     /// If the agent stops, or nothing may begin.
     pub(super) async fn wait_for_dependents(&self, view: &PodView, observed: &RuntimePod) -> Result<(), Yielded> {
         // Without a running container it serves no other pod. A termination that has begun is not interrupted.
-        if !observed.may_run() || self.period.has_begun() || self.context.effects.is_dry_run() {
+        if !observed.may_run() || self.period.has_begun() || self.context.node.effects.is_dry_run() {
             return Ok(());
         }
         let began = Instant::now();
@@ -66,7 +66,7 @@ impl Worker {
                     (words, false)
                 }
             };
-            let now = self.context.clock.now();
+            let now = self.context.node.clock.now();
             let since = self.context.journal.record_wait(&view.pod.uid, now.clone());
             if grace::used(&since, &now) >= self.context.driver_hold {
                 if !may_be_none {
@@ -101,7 +101,7 @@ impl Worker {
             .pod(&view.pod.uid)
             .is_some_and(|entry| entry.waits_for_dependents)
         {
-            let now = self.context.clock.now();
+            let now = self.context.node.clock.now();
             self.context.journal.record_grace_from(&view.pod.uid, now);
             self.sync_beginning().await;
         }

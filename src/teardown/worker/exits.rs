@@ -30,7 +30,7 @@ impl Worker {
             return Ok(());
         };
         let reads = self.failed_reads.fetch_add(1, Ordering::Relaxed) + 1;
-        if reads >= READS || self.context.effects.is_dry_run() {
+        if reads >= READS || self.context.node.effects.is_dry_run() {
             tracing::warn!(
                 container = name,
                 reads,
@@ -52,7 +52,7 @@ impl Worker {
             return;
         }
         let read = move || exited.iter().map(recorded_exits::read).collect::<Exits>();
-        match self.context.reads.run_blocking(read).await {
+        match self.context.node.reads.run_blocking(read).await {
             Ok(exits) => self.context.journal.record_exits(&view.pod.uid, exits),
             Err(error) => {
                 tracing::error!(%error, "Exits of containers are not recorded: if the runtime forgets them, their exit codes are unknown");

@@ -62,7 +62,13 @@ impl Worker {
 
     /// `FinishedByKubelet` if nothing of the pod is left. Records a safe point if a kubelet has nothing to do for the pod again.
     async fn outcome_beside_kubelet(&self, update: &PodUpdate) -> Option<Outcome> {
-        let observed = self.context.cri.pod_brief(update.view.pod.uid.as_str()).await.ok()?;
+        let observed = self
+            .context
+            .node
+            .cri
+            .pod_brief(update.view.pod.uid.as_str())
+            .await
+            .ok()?;
         if observed.running().next().is_none() && update.terminates_by_api() {
             self.context.journal.set_safe_point(&update.view.pod.uid);
         }
@@ -82,13 +88,19 @@ impl Worker {
     /// Whether cgroups, mount table and the kubelet's directory show nothing of the pod. The runtime does not show all leftovers.
     async fn is_nothing_left(&self, view: &Arc<PodView>) -> bool {
         let nothing_left = |context: &Context, view: &PodView| {
-            let nothing_runs = |cgroup| context.cgroups.processes(&cgroup).is_ok_and(|pids| pids.is_empty());
+            let nothing_runs = |cgroup| {
+                context
+                    .node
+                    .cgroups
+                    .processes(&cgroup)
+                    .is_ok_and(|pids| pids.is_empty())
+            };
             let dir = locate::pod_dir(context, view)?;
             let is_mounted = |table: Arc<MountTable>| is_anything_mounted(&dir, &table);
             Ok(
                 locate::cgroups(context, view).all(|cgroup| cgroup.is_ok_and(nothing_runs))
                     && matches!(dir.open(), Ok(None))
-                    && context.storage.mounts.read().is_ok_and(|table| !is_mounted(table)),
+                    && context.node.storage.mounts.read().is_ok_and(|table| !is_mounted(table)),
             )
         };
         self.on_node(view, Step::Cleanup, nothing_left).await.unwrap_or(false)

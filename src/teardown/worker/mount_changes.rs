@@ -29,8 +29,8 @@ impl PodMounts {
     pub fn for_pod(context: &Context, view: &PodView) -> Option<Self> {
         Some(Self {
             dir: locate::pod_dir(context, view).ok()?,
-            mounts: Arc::clone(&context.storage.mounts),
-            reads: context.reads.clone(),
+            mounts: Arc::clone(&context.node.storage.mounts),
+            reads: context.node.reads.clone(),
             seen: None,
         })
     }

@@ -48,8 +48,8 @@ impl Worker {
         // Durable together with the beginning of the grace period, and so before anything is stopped.
         self.context
             .journal
-            .record_attempt(&view.pod.uid, self.context.clock.now());
-        let (step, began) = (self.first_step(), self.context.clock.now().since_boot);
+            .record_attempt(&view.pod.uid, self.context.node.clock.now());
+        let (step, began) = (self.first_step(), self.context.node.clock.now().since_boot);
         let (observed, ()) = tokio::join!(self.query(view, step, BEFORE_STOP), self.sync_beginning());
         let mut observed = observed?;
         self.runtime_state.record_running(&observed, began);
@@ -73,7 +73,7 @@ impl Worker {
         step: Step,
         patience: Duration,
     ) -> Result<RuntimePod, Vec<Failure>> {
-        let query = self.context.cri.pod(view.pod.uid.as_str(), patience);
+        let query = self.context.node.cri.pod(view.pod.uid.as_str(), patience);
         let observed = report_if_late(
             &self.recorder,
             (step, ""),
@@ -93,7 +93,12 @@ impl Worker {
         read: impl FnOnce(&Context, &PodView) -> Result<T, Vec<Failure>> + Send + 'static,
     ) -> Result<T, Vec<Failure>> {
         let (context, view) = (Arc::clone(&self.context), Arc::clone(view));
-        let result = self.context.reads.run_blocking(move || read(&context, &view)).await;
+        let result = self
+            .context
+            .node
+            .reads
+            .run_blocking(move || read(&context, &view))
+            .await;
         result.unwrap_or_else(|why| Err(vec![Failure::new(step, "", why)]))
     }
 

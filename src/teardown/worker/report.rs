@@ -42,7 +42,7 @@ impl Worker {
             let all = failures_in(&Step::ALL);
             self.send_event(view, Reason::TeardownBlocked, "the pod does not terminate", &all);
         }
-        let retry_at = self.context.clock.now().wall.checked_add(pause).ok();
+        let retry_at = self.context.node.clock.now().wall.checked_add(pause).ok();
         let blocked = |failure| Blocked {
             retry_at,
             ..Blocked::from(failure)

@@ -38,7 +38,7 @@ impl Worker {
             .copied()
             .collect();
         let unmounted = OptionFuture::from(mounts.as_mut().map(PodMounts::wait_for_change));
-        let (effects, stopping) = (self.context.effects.clone(), self.context.stopping.clone());
+        let (effects, stopping) = (self.context.node.effects.clone(), self.context.stopping.clone());
         let requested = OptionFuture::from(in_progress.map(|attempt| attempt.wait_for_retry_request()));
         tokio::select! {
             biased;

@@ -82,7 +82,7 @@ impl Worker {
     pub(super) async fn kernel_counts(&self, view: &Arc<PodView>) -> bool {
         let deadline = self.period.deadline();
         // The conclusion has effects, so the gate must be open.
-        let may_act = matches!(self.context.effects.allow_unlogged(), Ok(true));
+        let may_act = matches!(self.context.node.effects.allow_unlogged(), Ok(true));
         if Instant::now() < deadline || !may_act {
             return false;
         }
@@ -128,7 +128,7 @@ impl Worker {
 
     /// `None` if the runtime does not answer, or the cgroups cannot be read.
     async fn facts(&self, view: &Arc<PodView>) -> Option<(RuntimePod, RuntimeEvidence)> {
-        let cri = &self.context.cri;
+        let cri = &self.context.node.cri;
         let observed = timeout(PATIENCE, cri.pod_brief(view.pod.uid.as_str()))
             .await
             .ok()?
@@ -145,17 +145,19 @@ impl Worker {
         }
         let exits = self.context.journal.exits(&view.pod.uid);
         let has_settled = observed.running().all(|it| exits.contains_key(&it.id));
-        let since_boot = self.context.clock.now().since_boot;
+        let since_boot = self.context.node.clock.now().since_boot;
         let shown = observed.clone();
         let facts = self.on_node(view, Step::Kill, move |context, view| {
             let state = |first: Option<Duration>, pid: Result<Option<i32>, String>| match pid {
                 Err(why) => NamedProcess::Unreadable(why),
                 Ok(None) => NamedProcess::None,
-                Ok(Some(pid)) => match processes::is_running(&context.storage.proc, pid, first.unwrap_or(since_boot)) {
-                    Ok(true) => NamedProcess::Runs(pid),
-                    Ok(false) => NamedProcess::Exited(pid),
-                    Err(error) => NamedProcess::Unreadable(format!("process {pid} cannot be read: {error}")),
-                },
+                Ok(Some(pid)) => {
+                    match processes::is_running(&context.node.storage.proc, pid, first.unwrap_or(since_boot)) {
+                        Ok(true) => NamedProcess::Runs(pid),
+                        Ok(false) => NamedProcess::Exited(pid),
+                        Err(error) => NamedProcess::Unreadable(format!("process {pid} cannot be read: {error}")),
+                    }
+                }
             };
             Ok(RuntimeEvidence {
                 running: named
@@ -174,7 +176,13 @@ impl Worker {
         let found = locate::find_cgroups(&self.context, view).await;
         for cgroup in found.unwrap_or_default() {
             tracing::warn!(cgroup = %cgroup.path().display(), "Killing processes that the runtime has left in the pod's cgroups; the containers have exited");
-            if let Err(faults) = self.context.cgroups.kill(&cgroup, &self.context.effects).await {
+            if let Err(faults) = self
+                .context
+                .node
+                .cgroups
+                .kill(&cgroup, &self.context.node.effects)
+                .await
+            {
                 let why = faults.first().map(ToString::to_string).unwrap_or_default();
                 tracing::warn!(why, "Processes of the pod cannot be killed");
             }

@@ -100,7 +100,7 @@ impl Worker {
         }
         self.on_node(view, Step::Status, |context, view| {
             let dir = locate::pod_dir(context, view)?;
-            Ok(volumes::may_hold_attached(&dir, &context.storage.mounts))
+            Ok(volumes::may_hold_attached(&dir, &context.node.storage.mounts))
         })
         .await
     }
@@ -120,7 +120,7 @@ impl Worker {
     fn begin_stop(&self, view: &PodView, observed: &RuntimePod) {
         let grace_from = self.period.begin().then(|| {
             self.recorder.set_grace(self.period.grace(), self.period.end());
-            self.context.clock.now()
+            self.context.node.clock.now()
         });
         // If no container runs and the API shows the termination, a kubelet has nothing to do again.
         let is_in_progress = observed.running().next().is_some() || !self.terminates_by_api();

@@ -108,7 +108,7 @@ impl PodWorkers {
             ..RequestedGrace::default()
         };
         let grace = grace::effective(Some(status.period.grace()), asked);
-        let (now, eviction) = (self.context.clock.now(), stop.eviction);
+        let (now, eviction) = (self.context.node.clock.now(), stop.eviction);
         self.context
             .journal
             .begin(status.record.pod(), now, grace, eviction.as_ref());
@@ -144,7 +144,7 @@ impl PodWorkers {
     /// Approves a mismatch of a pod; `false` if the pod does not terminate.
     fn approve(&mut self, uid: &PodUid, mismatch: Mismatch) -> bool {
         let Some(status) = self.pods.get(uid) else { return false };
-        let at = self.context.clock.now();
+        let at = self.context.node.clock.now();
         self.context
             .journal
             .record_approval(uid, MismatchApproval { mismatch, at });
