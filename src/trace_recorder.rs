@@ -442,7 +442,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn each_change_of_the_trace_notifies_subscribers() {
-        let changes: [(&str, fn(&TraceRecorder)); 11] = [
+        type Change = fn(&TraceRecorder);
+        let changes: [(&str, Change); 11] = [
             ("grace", |record| record.set_grace(Duration::from_secs(5), None)),
             ("attempt", TraceRecorder::begin_attempt),
             ("blocked", |record| record.set_blocked(Vec::new())),

@@ -77,7 +77,7 @@ pub async fn scan(context: &Context, journal: &Journal) -> Result<BTreeMap<PodUi
         for name in directories(&logs_dir)? {
             if let Some((namespace, name, uid)) = log_dir(&name) {
                 of(uid, &|artifacts| {
-                    artifacts.logs.push((namespace.to_owned(), name.to_owned()))
+                    artifacts.logs.push((namespace.to_owned(), name.to_owned()));
                 });
             }
         }

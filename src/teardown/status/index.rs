@@ -21,7 +21,7 @@ pub(super) struct Instances<'a> {
 // === impl ByName ===
 
 impl<'a, T> ByName<'a, T> {
-    fn by_name(all: &'a [T], name: impl Fn(&'a T) -> &'a str) -> Self {
+    fn new(all: &'a [T], name: impl Fn(&'a T) -> &'a str) -> Self {
         let mut by_name = HashMap::with_capacity(all.len());
         for value in all {
             by_name.entry(name(value)).or_insert(value);
@@ -38,14 +38,14 @@ impl<'a, T> ByName<'a, T> {
 impl<'a> ByName<'a, ContainerStatus> {
     /// Entries of a status.
     pub fn entries(list: &'a [ContainerStatus]) -> Self {
-        Self::by_name(list, |entry| &entry.name)
+        Self::new(list, |entry| &entry.name)
     }
 }
 
 impl<'a> ByName<'a, Container> {
     /// Containers of a spec.
     pub fn containers(list: &'a [Container]) -> Self {
-        Self::by_name(list, |container| &container.name)
+        Self::new(list, |container| &container.name)
     }
 }
 
