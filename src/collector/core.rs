@@ -12,7 +12,7 @@ use super::{
     counts::Counts,
     decide::{MAX_GETS, Policy, Step, decide},
     discovery::path_of,
-    graph::{GetResult, Graph, NodeId, Observed, State, WorkItem},
+    graph::{Graph, NodeId, Observed, State, WorkItem},
     kinds::{KindId, Scope},
     limit::LimitState,
     names::{object_label, truncated, visible},
@@ -24,6 +24,10 @@ use super::{
     wrong_namespace::{DelayedDeletions, WrongNamespaceOwners},
 };
 use crate::{api::escape, collector::Unsynced};
+
+mod answers;
+
+pub use answers::GetEffect;
 
 /// Retry interval of a finalizer removal while a kind is not synced.
 const RETRY_NOT_SYNCED: Duration = Duration::from_secs(2);
@@ -364,23 +368,6 @@ impl Core {
         self.sync_state.finalizer_hold(finalizer_of(step), removable_since, now)
     }
 
-    /// Records that a finalizer of this object is removed.
-    pub fn record_finalizer_removal(&mut self, target: &Target, finalizer: &str, now: Instant) {
-        self.removable_since.remove(&target.id);
-        // The watch may still show the finalizer.
-        self.confirmed.remove(&target.id);
-        if let Some(why) = self.sync_state.unsynced_reason(now) {
-            self.counts.unseen += 1;
-            tracing::warn!(
-                object = visible(&object_label(&self.graph, target.id)),
-                uid = visible(&truncated(&target.uid)),
-                finalizer,
-                why,
-                "Finalizer removed while a kind is not synced"
-            );
-        }
-    }
-
     /// Enqueues a GET for each of these owners that is not confirmed; `true` if there are any. The answers enqueue
     /// their dependents again.
     fn needs_confirmation(&mut self, owners: &[NodeId], now: Instant) -> bool {
@@ -463,26 +450,6 @@ impl Core {
         (*times >= CONFLICTS && seen.uid == self.graph.uid(id)).then(|| Box::new(seen.clone()))
     }
 
-    /// Records that a write met a conflict; `object` is the current state.
-    pub fn record_conflict(&mut self, target: &Target, object: &Observed) {
-        self.counts.conflicts += 1;
-        if let Some((times, seen)) = self.contested.get_mut(&target.id)
-            && seen.leads_to_same_decision(object)
-        {
-            *times += 1;
-            return;
-        }
-        if self.contested.len() >= MAX_ENTRIES {
-            self.contested.clear();
-        }
-        self.contested.insert(target.id, (1, object.clone()));
-    }
-
-    /// Records that a write succeeded, or that the object is absent.
-    pub fn record_write(&mut self, target: &Target) {
-        self.contested.remove(&target.id);
-    }
-
     fn owner_reference(&self, id: NodeId) -> Owner {
         let node = self.graph.node(id);
         Owner {
@@ -490,73 +457,6 @@ impl Core {
             kind: self.graph.kinds.kind(node.kind).to_owned(),
             name: node.name.to_string(),
             uid: self.graph.uid(id),
-        }
-    }
-
-    /// Discards confirmed and absent owners, and gets each again: the store may have been restored from a backup.
-    pub fn recheck_absent(&mut self) {
-        self.confirmed.clear();
-        self.graph.recheck_absent();
-    }
-
-    /// Records the answer to a DELETE that was sent because these owners are in foreground deletion.
-    pub fn record_delete_answer(&mut self, waiting_owners: &[NodeId], now: Instant) {
-        for &owner in waiting_owners {
-            let Some(in_flight) = self.deletes_in_flight.get_mut(&owner) else {
-                continue;
-            };
-            *in_flight -= 1;
-            if *in_flight == 0 {
-                self.deletes_in_flight.remove(&owner);
-                self.enqueue(WorkItem::Decide(owner), owner, now);
-            }
-        }
-    }
-
-    /// Applies the answer to a GET.
-    pub fn apply_get(&mut self, target: &Target, object: &Observed) -> GetEffect {
-        if !self.graph.matches(target.id, target.node_uid, target.coordinates()) {
-            return GetEffect::Applied;
-        }
-        if object.uid != target.uid {
-            self.set_absent(target);
-            return GetEffect::Applied;
-        }
-        let Some(progress) = self
-            .sync_state
-            .watched
-            .get(&target.kind)
-            .filter(|watched| watched.synced)
-            .map(|watched| watched.progress)
-        else {
-            return GetEffect::Unwatched;
-        };
-        match self.graph.apply_get(target.id, object, progress) {
-            GetResult::Retry => GetEffect::Stale,
-            GetResult::Applied => {
-                let node = self.graph.node(target.id);
-                if node.state.has_deletion_finalizer() && object.version.parse() == Ok(node.version) {
-                    let version = node.version;
-                    if self.confirmed.len() >= MAX_ENTRIES {
-                        self.confirmed.clear();
-                    }
-                    self.confirmed.insert(target.id, version);
-                }
-                GetEffect::Applied
-            }
-        }
-    }
-
-    /// Records a completed deletion before its watch event arrives.
-    pub fn record_deletion(&mut self, target: &Target) {
-        self.graph.apply_deletion(target.kind, &target.uid);
-    }
-
-    /// Records that a GET did not find the object.
-    pub fn set_absent(&mut self, target: &Target) {
-        if self.graph.matches(target.id, target.node_uid, target.coordinates()) {
-            self.confirmed.remove(&target.id);
-            self.graph.set_absent(target.id);
         }
     }
 }
@@ -578,15 +478,4 @@ pub enum NextRequest {
     NoneReady,
     /// More items may be ready; other tasks get the lock first.
     Yield,
-}
-
-/// Effect of a GET answer on the graph.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GetEffect {
-    /// The graph is up to date.
-    Applied,
-    /// The watch has shown a later state. GET it again.
-    Stale,
-    /// The object exists, but no watch would report its deletion.
-    Unwatched,
 }

@@ -17,11 +17,13 @@ const WAIT: Duration = Duration::from_secs(1);
 
 /// The result of a stop request.
 #[derive(Debug)]
-pub struct StopResult {
+pub enum StopResult {
+    /// The pod has terminated.
+    Terminated(Box<Trace>),
     /// The pod had terminated before the request, which changed nothing.
-    pub was_terminated: bool,
-    /// The trace of its termination.
-    pub trace: Trace,
+    TerminatedBefore(Box<Trace>),
+    /// The same, and it has no worker: nothing of it is on the node, or it is queued for its clean-up.
+    WithoutWorker(PodName),
 }
 
 /// Stops a pod and passes each change of what blocks it to `print`. Returns when no container runs and the API server shows
@@ -52,11 +54,15 @@ pub async fn follow(
     let mut printed = Vec::new();
     loop {
         let outcome = client::get_with_timeout(socket, &path, WAIT).await;
-        let StopOutcome { ended, story: trace } = outcome.map_err(|error| agent_exited(pod, error))?;
+        let StopOutcome { ended, story: trace } = match outcome {
+            Err(ClientError::Refused(_)) if granted.ended_already => return Ok(StopResult::WithoutWorker(pod.clone())),
+            outcome => outcome.map_err(|error| agent_exited(pod, error))?,
+        };
         if ended {
-            return Ok(StopResult {
-                was_terminated: granted.ended_already,
-                trace,
+            let trace = Box::new(trace);
+            return Ok(match granted.ended_already {
+                true => StopResult::TerminatedBefore(trace),
+                false => StopResult::Terminated(trace),
             });
         }
         if let Some(why) = trace.cancelled_because {
@@ -84,7 +90,14 @@ fn agent_exited(pod: &PodName, error: ClientError) -> ClientError {
 }
 
 /// Formats the result.
-pub fn text(StopResult { was_terminated, trace }: &StopResult) -> String {
+pub fn text(result: &StopResult) -> String {
+    let (was_terminated, trace) = match result {
+        StopResult::Terminated(trace) => (false, trace),
+        StopResult::TerminatedBefore(trace) => (true, trace),
+        StopResult::WithoutWorker(pod) => {
+            return format!("{pod} has ended already: the request changes nothing; nothing of it runs on this node");
+        }
+    };
     let then = match trace.stage {
         _ if trace.waits_for_deletion => "its object, containers and logs are kept until it is deleted",
         Stage::Terminating | Stage::Terminated => "its volumes and cgroup are being cleaned up",
@@ -92,7 +105,7 @@ pub fn text(StopResult { was_terminated, trace }: &StopResult) -> String {
         Stage::Finished => "nothing of it is left on this node",
     };
     let (namespace, name, shown) = (&trace.namespace, &trace.name, trace.phase_suffix());
-    if *was_terminated {
+    if was_terminated {
         format!("{namespace}/{name} has ended already{shown}: the request changes nothing; {then}")
     } else {
         format!("{namespace}/{name} has ended{shown}: none of its containers runs; {then}")

@@ -26,7 +26,10 @@ use crate::{
     teardown::journal::PodJournalExt as _,
 };
 
+mod item;
 mod orphans;
+
+use item::{Metadata, check_node, resource_version};
 
 /// A watch without any event for this long is followed by a consistent list. A watch from a resourceVersion of another cluster gets no
 /// events at all.
@@ -191,7 +194,7 @@ impl PodSource {
                 pods.push(Listed::New(view, version));
             }
             Some(listed) => pods.push(listed),
-            None => drop(unreadable.insert(Metadata::of(item).uid)),
+            None => drop(unreadable.insert(Metadata::read(item).uid)),
         };
         let version = api.each_pod(None, each).await?;
         // The API server may have been replaced since the Node was read.
@@ -343,7 +346,7 @@ impl PodSource {
                 .map(|view| self.known.apply_object(view, version)),
             "DELETED" => {
                 let view = self.project(&line.object);
-                let uid = Metadata::of(&line.object).uid;
+                let uid = Metadata::read(&line.object).uid;
                 self.unreadable.remove(&uid);
                 self.reported.remove(&PodUid::from(&*uid));
                 match view {
@@ -392,7 +395,7 @@ impl PodSource {
 
     /// Reads one pod of a list. Unchanged pods are not read again, except while absence is not trusted.
     fn read_listed(&mut self, item: &RawValue) -> Option<Listed> {
-        let Metadata { uid, version, .. } = Metadata::of(item);
+        let Metadata { uid, version, .. } = Metadata::read(item);
         let uid = PodUid::from(&*uid);
         if self.known.is_same(&uid, &version) && self.guard.absence_hold().is_none() {
             return Some(Listed::Same(uid));
@@ -423,7 +426,7 @@ impl PodSource {
             Err(error) => {
                 let Metadata {
                     uid, namespace, name, ..
-                } = Metadata::of(item);
+                } = Metadata::read(item);
                 if self.unreadable.insert(uid.clone()) {
                     self.counters.pod_unreadable();
                     tracing::error!(
@@ -460,69 +463,12 @@ fn log_lost(error: &ApiError, retry_in: Duration, is_logged: bool) {
     }
 }
 
-/// Rejects a pod of another node, in case a proxy drops the field selector.
-fn check_node(node: &str, object: PodObject) -> Result<PodObject, String> {
-    let spec = object.pod.spec.as_ref();
-    match spec.and_then(|spec| spec.node_name.as_deref()) {
-        Some(name) if name == node => Ok(object),
-        other => Err(format!(
-            "it is bound to node {}, and was not asked for",
-            other.unwrap_or("none")
-        )),
-    }
-}
-
-/// Metadata that identifies an otherwise unreadable object.
-#[derive(Debug, Default, Deserialize)]
-struct Metadata {
-    #[serde(default)]
-    uid: String,
-    #[serde(default)]
-    namespace: String,
-    #[serde(default)]
-    name: String,
-    #[serde(default, rename = "resourceVersion")]
-    version: String,
-}
-
-// === impl Metadata ===
-
-impl Metadata {
-    fn of(item: &RawValue) -> Self {
-        #[derive(Deserialize)]
-        struct Object {
-            #[serde(default)]
-            metadata: Metadata,
-        }
-        serde_json::from_str::<Object>(item.get())
-            .map(|object| object.metadata)
-            .unwrap_or_default()
-    }
-}
-
-fn resource_version(item: &RawValue) -> Option<String> {
-    #[derive(Deserialize)]
-    struct Object {
-        metadata: Meta,
-    }
-    #[derive(Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Meta {
-        resource_version: String,
-    }
-    serde_json::from_str::<Object>(item.get())
-        .ok()
-        .map(|object| object.metadata.resource_version)
-}
-
 #[cfg(test)]
 mod tests {
     use std::{
         fs::{self, File},
         sync::Mutex,
     };
-
-    use serde_json::json;
 
     use super::*;
 
@@ -547,17 +493,5 @@ mod tests {
         let log = fs::read_to_string(&path).unwrap();
         assert!(log.contains("WARN") && log.contains("no resourceVersion"), "{log:?}");
         assert!(!log.contains("identity"), "{log}");
-    }
-
-    #[test]
-    fn pod_of_another_node_is_rejected() {
-        let pod = |spec| {
-            let metadata = json!({ "name": "a", "namespace": "ns", "uid": "1" });
-            PodObject::from_value(&json!({ "metadata": metadata, "spec": spec })).unwrap()
-        };
-        assert!(check_node("n1", pod(json!({ "containers": [], "nodeName": "n1" }))).is_ok());
-        let other = check_node("n1", pod(json!({ "containers": [], "nodeName": "n2" })));
-        assert!(other.unwrap_err().contains("bound to node n2"));
-        assert!(check_node("n1", pod(json!({ "containers": [] }))).is_err());
     }
 }

@@ -24,7 +24,7 @@ use tokio::{
 use crate::{
     log::Log,
     node::{Node, secs, wait_until},
-    pods::plain,
+    pods::{plain, pod},
     server::inject_fault,
     stop_requests::{ended, eviction, granted, node_with, outcome, refused, within},
 };
@@ -65,6 +65,22 @@ async fn eviction_of_a_succeeded_pod_reports_that_it_is_not_evicted() {
         ]
     );
     assert_eq!(node.count_events("web", "Evicted").await, 0);
+}
+
+/// A terminal pod with nothing on the node has no worker.
+#[tokio::test(start_paused = true)]
+async fn stop_of_a_pod_without_a_worker_reports_that_it_has_ended() {
+    let mut node = Node::new().await;
+    let mut web = pod("web", &plain());
+    web["status"] = json!({ "phase": "Failed", "reason": "Evicted" });
+    node.insert(web);
+    node.start().await;
+    wait_until("the pod is idle", async || node.status().await.pods.kept == 1).await;
+    let socket = node.flags.socket.socket.clone();
+    assert_eq!(
+        output_of(socket, "web/kill", &StopRequest::default()).await,
+        ["default/web has ended already: the request changes nothing; nothing of it runs on this node"]
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -230,15 +230,21 @@ impl<'p> Sim<'p> {
         });
     }
 
-    async fn ask(&self, method: Method, pod: usize, query: &str, body: &Value) -> (u16, Value) {
-        let path = format!("/api/v1/namespaces/default/pods/{}{query}", Self::name(pod));
+    async fn ask(&self, method: Method, pod: usize, body: &Value) -> (u16, Value) {
+        let path = format!("/api/v1/namespaces/default/pods/{}", Self::name(pod));
         self.reach.home.ask(method, &path, body).await
     }
 
+    async fn send_delete(&self, pod: usize, grace: Option<i64>) {
+        let options = grace.map_or(Value::Null, |grace| json!({ "gracePeriodSeconds": grace }));
+        let (code, answer) = self.ask(Method::DELETE, pod, &options).await;
+        assert!(
+            matches!(code, 200 | 202 | 404 | 409),
+            "a pod cannot be deleted: {answer}"
+        );
+    }
+
     async fn delete(&mut self, pod: usize, grace: Option<i64>) {
-        let query = grace
-            .map(|grace| format!("?gracePeriodSeconds={grace}"))
-            .unwrap_or_default();
         let uid = self.uid(pod);
         if let Some(history) = self.reach.state.now().pods.get_mut(&uid)
             && !history.let_go
@@ -249,7 +255,7 @@ impl<'p> Sim<'p> {
             }
             history.deleted = true;
         }
-        self.ask(Method::DELETE, pod, &query, &Value::Null).await;
+        self.send_delete(pod, grace).await;
         // A pod in a terminal phase is deleted at once.
         self.note_if_gone(&uid);
     }
@@ -280,8 +286,7 @@ impl<'p> Sim<'p> {
                 history.vanished.get_or_insert(run);
             }
         }
-        self.ask(Method::DELETE, pod, "?gracePeriodSeconds=0", &Value::Null)
-            .await;
+        self.send_delete(pod, Some(0)).await;
     }
 
     async fn release(&mut self, pod: usize) {
@@ -290,7 +295,7 @@ impl<'p> Sim<'p> {
             history.finalizer = false;
         }
         let (code, answer) = self
-            .ask(Method::PATCH, pod, "", &json!({ "metadata": { "finalizers": null } }))
+            .ask(Method::PATCH, pod, &json!({ "metadata": { "finalizers": null } }))
             .await;
         assert!(matches!(code, 200 | 404), "a finalizer cannot be taken off: {answer}");
         // Without its last finalizer a terminating object that needs no agent is deleted.
