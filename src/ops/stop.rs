@@ -40,16 +40,13 @@ pub async fn follow(
 ) -> Result<StopResult, ClientError> {
     let granted: StopAccepted = client::post(socket, &format!("{PODS}/{pod}/{verb}"), request).await?;
     let uid = &granted.uid;
-    match (granted.ended_already, &granted.phase) {
-        (false, _) => print(&format!(
+    if !granted.ended_already {
+        print(&format!(
             "{pod} (UID {uid}) is being ended, grace {} s",
             granted.grace_seconds
-        )),
-        (true, None) => print(&format!(
-            "{pod} (UID {uid}) runs no more, so that nothing changes; the API server does not show its end yet"
-        )),
-        (true, Some(_)) => {}
+        ));
     }
+    let mut is_unshown = granted.ended_already && granted.phase.is_none();
     let path = format!("{OUTCOMES}/{uid}?wait={}", WAIT.as_secs());
     let mut printed = Vec::new();
     loop {
@@ -64,6 +61,11 @@ pub async fn follow(
                 true => StopResult::TerminatedBefore(trace),
                 false => StopResult::Terminated(trace),
             });
+        }
+        if std::mem::take(&mut is_unshown) {
+            print(&format!(
+                "{pod} (UID {uid}) runs no more, so that nothing changes; the API server does not show its end yet"
+            ));
         }
         if let Some(why) = trace.cancelled_because {
             return Err(ClientError::Refused(format!("the request is given up: {why}")));
