@@ -4,7 +4,7 @@
 const NAMED: usize = 3;
 
 /// A count with its noun: `1 pod`, `2 pods`.
-pub fn counted(count: u64, thing: &str) -> String {
+pub fn format_count(count: u64, thing: &str) -> String {
     format!("{count} {}", plural(count, thing))
 }
 
@@ -24,7 +24,7 @@ pub fn some_of(names: impl IntoIterator<Item = String>) -> String {
 }
 
 /// Escapes control characters and line separators; quotes and backslashes stay.
-pub fn visible(text: &str) -> String {
+pub fn escape_control_chars(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for letter in text.chars() {
         match letter {
@@ -35,9 +35,9 @@ pub fn visible(text: &str) -> String {
     out
 }
 
-/// Truncates the text to `width` characters: the middle is replaced by an ellipsis.
-pub fn shortened(text: &str, width: usize) -> String {
-    let letters: Vec<char> = visible(text).chars().collect();
+/// Escapes the text, and truncates it to `width` characters: an ellipsis replaces the middle.
+pub fn truncate_middle(text: &str, width: usize) -> String {
+    let letters: Vec<char> = escape_control_chars(text).chars().collect();
     let Some(over) = letters.len().checked_sub(width + 1) else {
         return letters.into_iter().collect();
     };
@@ -46,7 +46,7 @@ pub fn shortened(text: &str, width: usize) -> String {
 }
 
 /// Escapes a text or attribute of XML.
-pub fn escaped(text: &str) -> String {
+pub fn escape_xml(text: &str) -> String {
     let text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
     text.replace('"', "&quot;")
 }
@@ -67,7 +67,7 @@ mod tests {
     #[test]
     fn noun_agrees_with_its_count() {
         assert_eq!(
-            (counted(1, "pod"), counted(0, "pod")),
+            (format_count(1, "pod"), format_count(0, "pod")),
             ("1 pod".into(), "0 pods".into())
         );
     }

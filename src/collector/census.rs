@@ -28,7 +28,7 @@ pub struct Tally {
     pub unresolved: u64,
 }
 
-/// See the module's documentation.
+/// A count in progress, and since when each deletion has been waiting.
 #[derive(Debug, Default)]
 pub struct Census {
     /// The next index.

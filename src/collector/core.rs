@@ -15,7 +15,7 @@ use super::{
     graph::{Graph, NodeId, Observed, State, WorkItem},
     kinds::{KindId, Scope},
     limit::LimitState,
-    names::{object_label, truncated, visible},
+    names::{escape_control_chars, object_label, truncate},
     queue::Queue,
     refusals::Refusals,
     request::{Owner, Request, Target},
@@ -141,8 +141,8 @@ impl Core {
         };
         if dependents > 0 {
             tracing::info!(
-                owner = visible(&object_label(&self.graph, owner)),
-                uid = visible(&truncated(&uid)),
+                owner = escape_control_chars(&object_label(&self.graph, owner)),
+                uid = escape_control_chars(&truncate(&uid)),
                 dependents,
                 why,
                 "Deciding on the dependents of an owner"

@@ -10,7 +10,7 @@ use super::{
     decide::Policy,
     graph::WorkItem,
     limit::Limit,
-    names::{namespaced_name, qualified, truncated, visible},
+    names::{escape_control_chars, namespaced_name, qualified_name, truncate},
     queue::{Feedback, SLOW},
     request::{Outcome, Request, send},
     shared::Shared,
@@ -41,7 +41,7 @@ const MAX_PAUSE: Duration = Duration::from_secs(3600);
 /// Minimum number of requests in flight for a nap.
 const MIN_IN_FLIGHT_TO_SLEEP: usize = 24;
 
-/// See the module's documentation.
+/// Takes ready items from the queue and runs them. [`Engine::run`] does not return.
 pub struct Engine {
     /// Sends the requests.
     pub client: MetadataClient,
@@ -286,7 +286,7 @@ fn apply_outcome(core: &mut Core, request: &Request, outcome: Outcome, now: Inst
             core.queue.done(item, now);
         }
         Outcome::Failed(error) => {
-            let resource = qualified(&target.plural, &target.group);
+            let resource = qualified_name(&target.plural, &target.group);
             core.refusals.record(request.name(), resource, &error, now);
             if core.counts.failed(request.name(), &error) {
                 let uid = &target.uid;
@@ -340,14 +340,14 @@ fn count_write(core: &mut Core, request: &Request) {
 fn log_dry_run(request: &Request) {
     let target = request.target();
     let (resource, object) = (
-        qualified(&target.plural, &target.group),
+        qualified_name(&target.plural, &target.group),
         namespaced_name(&target.namespace_name, &target.name),
     );
     tracing::info!(
         step = request.name(),
         resource,
-        object = visible(&truncated(&object)),
-        uid = visible(&truncated(&target.uid)),
+        object = escape_control_chars(&truncate(&object)),
+        uid = escape_control_chars(&truncate(&target.uid)),
         policy = request.policy().map(Policy::name),
         why = request.reason(),
         "Dry run: not done"

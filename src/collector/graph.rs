@@ -80,7 +80,7 @@ struct ListMark {
     is_open: bool,
 }
 
-/// See the module's documentation.
+/// The graph of all observed objects. Each change adds the work items that it causes; `take_items` returns them.
 #[derive(Debug, Default)]
 pub struct Graph {
     /// All known kinds.

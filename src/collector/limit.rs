@@ -24,7 +24,7 @@ const WINDOW: u32 = 32;
 /// Pause after a request without an answer: first and maximum.
 const NO_ANSWER_PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
-/// See the module's documentation.
+/// The current limit, and the latencies and refusals that it follows from.
 #[derive(Debug)]
 pub struct Limit {
     limit: f64,

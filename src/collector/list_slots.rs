@@ -13,7 +13,7 @@ pub const MAX_LISTS: usize = 8;
 /// Maximum number of lists of one group at once.
 const MAX_PER_GROUP: usize = MAX_LISTS / 2;
 
-/// See the module's documentation.
+/// Grants slots to monitors; a slot is free again when it is dropped.
 #[derive(Debug, Default)]
 pub struct ListSlots(Mutex<State>);
 

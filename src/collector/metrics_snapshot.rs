@@ -9,7 +9,7 @@ use super::{
     census::Tally, core::Core, counts::Counts, kinds::KindId, limit::LimitState, queue::Depth, sync_state::WatchedKind,
 };
 
-/// See the module's documentation.
+/// Values of all collector metrics at one time.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct MetricsSnapshot {
     /// All kinds are synced.

@@ -34,7 +34,7 @@ const MIN_WATCH: Duration = Duration::from_secs(1);
 /// Backoff, first and maximum.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
-/// See the module's documentation.
+/// Keeps the objects of one kind current in the graph.
 pub struct Monitor {
     /// Sends the requests.
     pub client: MetadataClient,

@@ -4,18 +4,18 @@ use super::{
     graph::{Graph, NodeId},
     kinds::KindId,
 };
-pub use crate::words::visible;
+pub use crate::words::escape_control_chars;
 
 /// Length at which names and UIDs in messages are cut off. Nearly all are shorter.
 const MAX_LENGTH: usize = 253;
 
 /// Cuts a string off at [`MAX_LENGTH`] characters.
-pub fn truncated(text: &str) -> String {
+pub fn truncate(text: &str) -> String {
     text.chars().take(MAX_LENGTH).collect()
 }
 
 /// A kind or plural with its group, such as `deployments.apps`.
-pub fn qualified(name: &str, group: &str) -> String {
+pub fn qualified_name(name: &str, group: &str) -> String {
     let dot = if group.is_empty() { "" } else { "." };
     format!("{name}{dot}{group}")
 }
@@ -24,7 +24,7 @@ pub fn qualified(name: &str, group: &str) -> String {
 pub fn kind(group: &str, kind: &str) -> String {
     match kind {
         "" => "something unknown".to_owned(),
-        kind => qualified(kind, group),
+        kind => qualified_name(kind, group),
     }
 }
 
@@ -38,7 +38,7 @@ pub fn namespaced_name(namespace: &str, name: &str) -> String {
 pub fn object_label(graph: &Graph, id: NodeId) -> String {
     let node = graph.node(id);
     let namespaced_name = namespaced_name(graph.namespace(node.namespace), &node.name);
-    truncated(format!("{} {namespaced_name}", kind_of(graph, id)).trim_end())
+    truncate(format!("{} {namespaced_name}", kind_of(graph, id)).trim_end())
 }
 
 /// The usual reason of [`unresolved_reason`].

@@ -17,7 +17,7 @@ pub use self::object::{Appearance, Picture, Pictured, PicturedReference, Presenc
 use self::{selection::Selection, words::appearance_and_decision};
 use super::{
     graph::{Graph, NodeId, State},
-    names::truncated,
+    names::truncate,
 };
 
 // === impl Picture ===
@@ -31,7 +31,7 @@ impl Picture {
         }
         let mut selection = Selection::new(graph);
         selection.add_around(&nodes);
-        Some(Self::from_selection(graph, &selection, Some(truncated(uid))))
+        Some(Self::from_selection(graph, &selection, Some(truncate(uid))))
     }
 
     /// The objects that are not idle: being deleted or not known to exist, with all objects connected with them.
@@ -76,11 +76,11 @@ impl Pictured {
         let (look, decision) = appearance_and_decision(graph, id);
         let finalizers = [(State::FOREGROUND, "foregroundDeletion"), (State::ORPHAN, "orphan")];
         Self {
-            group: truncated(graph.kinds.group(node.kind)),
-            kind: truncated(graph.kinds.kind(node.kind)),
-            namespace: truncated(graph.namespace(node.namespace)),
-            name: truncated(&node.name),
-            uid: truncated(&graph.uid(id)),
+            group: truncate(graph.kinds.group(node.kind)),
+            kind: truncate(graph.kinds.kind(node.kind)),
+            namespace: truncate(graph.namespace(node.namespace)),
+            name: truncate(&node.name),
+            uid: truncate(&graph.uid(id)),
             state: Presence::from_state(node.state),
             deleting: has(State::DELETING),
             gc_finalizers: finalizers

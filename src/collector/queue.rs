@@ -26,7 +26,7 @@ const MAX_DELAY_WHEN_READDED: Duration = Duration::from_secs(1);
 /// From this number of single items on, an owner's dependents are not queued one by one.
 const MANY_ITEMS: usize = 10_000;
 
-/// See the module's documentation.
+/// Work items with their state. It sends nothing: the engine takes ready items and reports each as done.
 #[derive(Debug, Default)]
 pub struct Queue {
     ready: Lanes,

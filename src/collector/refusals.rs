@@ -10,7 +10,7 @@ use crate::api::ApiError;
 /// lane.
 const EXPIRES_AFTER: Duration = Duration::from_secs(700);
 
-/// See the module's documentation.
+/// Refusals by step, resource and HTTP status. One that does not recur expires.
 #[derive(Debug, Default)]
 pub struct Refusals(BTreeMap<Key, Refusal>);
 

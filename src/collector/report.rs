@@ -10,12 +10,12 @@ use super::{
     counts::Counts,
     graph::{Graph, NodeId, WorkItem},
     kinds::KindId,
-    names::{object_label, truncated, unresolved_reason},
+    names::{object_label, truncate, unresolved_reason},
     queue::Depth,
     refusals::{Key, Refusal},
     sync_state::WatchedKind,
 };
-use crate::words::counted;
+use crate::words::format_count;
 
 /// Maximum number of rows in a section.
 const MAX_ROWS: usize = 10;
@@ -173,7 +173,7 @@ impl WorkReport {
                 it.step,
                 it.resource,
                 it.code,
-                counted(it.times, "time"),
+                format_count(it.times, "time"),
                 it.since_seconds,
                 it.last_seconds,
                 it.error
@@ -214,7 +214,7 @@ impl WorkReport {
             let _ = writeln!(
                 out,
                 "unseen     {} although not every kind could be seen",
-                counted(*unseen, "finalizer taken off")
+                format_count(*unseen, "finalizer taken off")
             );
         }
         for (step, reasons) in failures {
@@ -231,7 +231,7 @@ impl WorkReport {
                 "{} ({}): {}{example}; uid {}",
                 it.object,
                 it.finalizer,
-                counted(it.dependents, "dependent"),
+                format_count(it.dependents, "dependent"),
                 it.uid
             )
         });
@@ -242,7 +242,7 @@ impl WorkReport {
                 it.what,
                 it.object,
                 it.seconds,
-                counted(it.tries.into(), "attempt"),
+                format_count(it.tries.into(), "attempt"),
                 it.uid
             )
         });
@@ -253,7 +253,7 @@ impl WorkReport {
             |it| {
                 format!(
                     "{} of {}: {}; uid {}",
-                    counted(it.dependents, "dependent"),
+                    format_count(it.dependents, "dependent"),
                     it.owner,
                     it.why,
                     it.uid
@@ -330,7 +330,7 @@ fn oldest(core: &Core, now: Instant) -> Vec<WaitingReport> {
         Some(WaitingReport {
             what: what.to_owned(),
             object: object_label(&core.graph, id),
-            uid: truncated(&core.graph.uid(id)),
+            uid: truncate(&core.graph.uid(id)),
             seconds: seconds(now, since),
             tries: it.num_requeues,
             why: it.last_error.or_else(|| {
@@ -356,7 +356,7 @@ fn deletions(graph: &Graph) -> Vec<DeletionReport> {
             .filter(|link| link.node != id && (orphans || link.blocking));
         DeletionReport {
             object: object_label(graph, id),
-            uid: truncated(&graph.uid(id)),
+            uid: truncate(&graph.uid(id)),
             finalizer: if orphans { "orphan" } else { "foregroundDeletion" }.to_owned(),
             dependents: if orphans { node.dependents } else { node.blocking }.into(),
             example: dependents.next().map(|link| object_label(graph, link.node)),
@@ -368,7 +368,7 @@ fn deletions(graph: &Graph) -> Vec<DeletionReport> {
 fn kept(graph: &Graph) -> Vec<KeptReport> {
     let report = |id: NodeId| KeptReport {
         owner: object_label(graph, id),
-        uid: truncated(&graph.uid(id)),
+        uid: truncate(&graph.uid(id)),
         dependents: graph.node(id).dependents.into(),
         why: unresolved_reason(graph, id).to_owned(),
     };

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{api::ApiError, collector::Unsynced, events::Events, model::event::Reason};
 
-/// See the module's documentation.
+/// The locked state, with the notifications of its tasks.
 #[derive(Debug)]
 pub struct Shared {
     core: Mutex<Core>,

@@ -9,9 +9,9 @@ use tokio::time::Instant;
 
 use super::{
     kinds::{KindId, Resource},
-    names::qualified,
+    names::qualified_name,
 };
-use crate::words::{counted, some_of};
+use crate::words::{format_count, some_of};
 
 /// Policy for a kind that may have dependents and cannot be listed: `--gc-unsynced`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +38,7 @@ const LOOKUP_AFTER: Duration = Duration::from_secs(10);
 /// Why a kind with unrepresentable objects is not synced.
 const UNREPRESENTABLE: &str = "the UID, name or namespace of an object cannot be represented";
 
-/// See the module's documentation.
+/// The watched kinds, the last discovery, and everything that keeps the collector from being synced.
 #[derive(Debug)]
 pub struct SyncState {
     /// The kinds that are watched.
@@ -285,7 +285,7 @@ impl SyncState {
         if kinds.is_empty() {
             return others.into_iter().next();
         }
-        let many = counted(kinds.len() as u64, "kind");
+        let many = format_count(kinds.len() as u64, "kind");
         Some(format!("{many} not synced: {}", some_of(kinds)))
     }
 }
@@ -295,7 +295,7 @@ impl SyncState {
 impl WatchedKind {
     /// Its resource, such as `deployments.apps`.
     pub fn name(&self) -> String {
-        qualified(&self.resource.plural, &self.group)
+        qualified_name(&self.resource.plural, &self.group)
     }
 
     /// Since when it is not synced; `None` if it is.

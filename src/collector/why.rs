@@ -1,4 +1,4 @@
-//! `gc why`: explains why an object still exists, along the chain of objects that it waits for.
+//! `pod-teardown why`: explains why an object still exists, along the chain of objects that it waits for.
 
 mod chain;
 mod find;
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::{
     core::Core,
     graph::NodeId,
-    names::{truncated, visible},
+    names::{escape_control_chars, truncate},
 };
 use crate::{
     explanation::{Explanation, ObjectFacts},
@@ -35,7 +35,7 @@ fn explain_node(core: &Core, id: NodeId, now: Instant) -> Explanation {
     let chain = Chain::longest_from(core, id);
     let object_facts = |&id: &NodeId| ObjectFacts {
         object: explainer.object_label(id),
-        uid: visible(&truncated(&core.graph.uid(id))),
+        uid: escape_control_chars(&truncate(&core.graph.uid(id))),
         says: explainer.facts(id),
     };
     Explanation {

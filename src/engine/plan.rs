@@ -55,8 +55,10 @@ pub(super) async fn plan(context: &Arc<Context>, view: &PodView) -> Result<Plan,
         let mut containers = view.containers.iter();
         containers.any(|it| *it.name == *name && it.pre_stop.is_some())
     };
-    let running = observed.running().map(|it| it.name.clone()).collect();
-    let hooks = observed.running().filter(|it| has_hook(&it.name) && !has_run(&it.id));
+    let running = observed.possibly_running().map(|it| it.name.clone()).collect();
+    let hooks = observed
+        .possibly_running()
+        .filter(|it| has_hook(&it.name) && !has_run(&it.id));
     let mut plan = Plan {
         blocked: Vec::new(),
         grace: grace::effective(

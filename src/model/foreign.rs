@@ -12,7 +12,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::words::visible;
+use crate::words::escape_control_chars;
 
 /// Longest foreign text in bytes (`PATH_MAX`).
 const LONGEST: usize = 4096;
@@ -39,7 +39,7 @@ impl ForeignText {
     /// Escapes the text, and truncates it to `limit` bytes, which must be at least 8.
     pub fn within(text: &str, limit: usize) -> Self {
         // Truncate first to avoid a copy of a huge text; escaping may make it longer again.
-        Self(cut(&visible(&cut(text, limit)), limit).into_owned())
+        Self(cut(&escape_control_chars(&cut(text, limit)), limit).into_owned())
     }
 }
 
@@ -91,7 +91,7 @@ pub fn escape_lines(text: &str) -> String {
     let ends = ['\n', '\t'];
     let pieces = text.split_inclusive(ends).map(|piece| {
         let shown = piece.strip_suffix(ends).unwrap_or(piece);
-        visible(shown) + &piece[shown.len()..]
+        escape_control_chars(shown) + &piece[shown.len()..]
     });
     pieces.collect()
 }
@@ -119,7 +119,10 @@ pub fn escape_json(json: String) -> String {
     }
     let mut out = String::with_capacity(json.len());
     for letter in json.chars() {
-        let stays = letter == '\n' || visible(letter.encode_utf8(&mut [0; 4])).chars().eq([letter]);
+        let stays = letter == '\n'
+            || escape_control_chars(letter.encode_utf8(&mut [0; 4]))
+                .chars()
+                .eq([letter]);
         if stays {
             out.push(letter);
         } else {

@@ -11,7 +11,7 @@ use crate::{
         mismatch::Mismatch,
         termination::Cause,
     },
-    words::counted,
+    words::format_count,
 };
 
 pub use crate::model::step::Step;
@@ -175,7 +175,7 @@ impl Trace {
     /// Two texts: `began WHEN (CAUSE)` and `N attempts`.
     pub fn start_and_attempts(&self) -> (String, String) {
         let at = |at: Timestamp| at.strftime("%Y-%m-%d %H:%M:%S UTC");
-        let attempts = counted(self.attempts.into(), "attempt");
+        let attempts = format_count(self.attempts.into(), "attempt");
         match self.resumed {
             None if self.attempts == 0 => (
                 format!("known since {} ({})", at(self.began), self.cause),

@@ -10,7 +10,7 @@ use crate::{
     collector::{
         Mode,
         leader_election::{LeaseView, ManagerView, View},
-        names::visible,
+        names::escape_control_chars,
         report::WorkReport,
     },
     ops::remedies::RENEW_COLLECTORS,
@@ -38,7 +38,7 @@ pub fn text(report: &GcReport, now: Timestamp) -> String {
         out.push_str(&work.text());
     }
     // Some lines contain owner references, which are untrusted.
-    out.lines().map(|line| visible(line) + "\n").collect()
+    out.lines().map(|line| escape_control_chars(line) + "\n").collect()
 }
 
 fn credentials(end: Timestamp, now: Timestamp) -> String {

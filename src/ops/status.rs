@@ -17,7 +17,7 @@ use crate::{
     node::runtime::RuntimeReport,
     ops::{progress::describe, remedies::RENEW},
     watch::{SourceState, WatchReport},
-    words::{counted, seconds, some_of},
+    words::{format_count, seconds, some_of},
     workers::Overview,
 };
 
@@ -155,7 +155,7 @@ pub fn line(report: &StatusReport) -> String {
     let terminating = report.pods.terminating.len() as u64;
     format!(
         "{} on this node, {} being taken down",
-        counted(report.watch.pods as u64, "pod"),
+        format_count(report.watch.pods as u64, "pod"),
         if terminating == 0 {
             "none".to_owned()
         } else {
@@ -176,14 +176,14 @@ pub fn text(report: &StatusReport, now: Timestamp) -> String {
         report.version, report.node, report.pid
     );
     if report.panics > 0 {
-        let times = counted(report.panics, "panic");
+        let times = format_count(report.panics, "panic");
         let _ = writeln!(
             out,
             "PANICKED  {times} since the start: please report them with the log"
         );
     }
     if report.log_lines_dropped > 0 {
-        let lines = counted(report.log_lines_dropped, "line");
+        let lines = format_count(report.log_lines_dropped, "line");
         let _ = writeln!(out, "log       {lines} dropped, since nothing took them");
     }
     if let Some(collector) = &report.collector {
@@ -203,7 +203,7 @@ pub fn text(report: &StatusReport, now: Timestamp) -> String {
         SourceState::Watching => "watching",
         SourceState::Lost => "lost, waiting for it to return; deletions since then are not seen",
     };
-    let pods = counted(report.watch.pods as u64, "pod");
+    let pods = format_count(report.watch.pods as u64, "pod");
     let _ = writeln!(out, "API       {watch}, {pods} on this node");
     if let Some(error) = &report.watch.error {
         let _ = writeln!(out, "          {error}");
@@ -236,7 +236,7 @@ pub fn text(report: &StatusReport, now: Timestamp) -> String {
     if !report.watch.unmanaged.is_empty() {
         let unmanaged = &report.watch.unmanaged;
         let (count, some) = (
-            counted(unmanaged.len() as u64, "pod"),
+            format_count(unmanaged.len() as u64, "pod"),
             some_of(unmanaged.iter().cloned()),
         );
         let _ = writeln!(
@@ -264,7 +264,7 @@ pub fn text(report: &StatusReport, now: Timestamp) -> String {
         ),
     ] {
         if !pods.is_empty() {
-            let (count, some) = (counted(pods.len() as u64, "pod"), some_of(pods.iter().cloned()));
+            let (count, some) = (format_count(pods.len() as u64, "pod"), some_of(pods.iter().cloned()));
             let _ = writeln!(out, "{label:<9} {count} {what}: {some}");
         }
     }
@@ -289,8 +289,8 @@ pub fn text(report: &StatusReport, now: Timestamp) -> String {
     let _ = writeln!(
         out,
         "teardowns {begun} begun, {deleted} deleted, {finished} finished; {} and {} failed",
-        counted(attempts_failed, "attempt"),
-        counted(hooks_failed, "hook"),
+        format_count(attempts_failed, "attempt"),
+        format_count(hooks_failed, "hook"),
     );
     if report.pods.kept > 0 {
         let _ = writeln!(out, "          ended and not deleted: {}", report.pods.kept);

@@ -1,7 +1,7 @@
 //! Explains why a pod of this node still exists, from the trace of its termination. Pure.
 
 use crate::{
-    collector::names::visible,
+    collector::names::escape_control_chars,
     explanation::{Explanation, ObjectFacts},
     model::{
         mismatch::MismatchKind,
@@ -9,7 +9,7 @@ use crate::{
         trace::{Stage, Step, Trace},
     },
     ops::progress::{describe, pause_reason},
-    words::counted,
+    words::format_count,
 };
 
 /// Explains a pod that this agent terminates. `blocked`: why the agent may not act, if it may not.
@@ -42,9 +42,9 @@ pub fn explain_pod(trace: &Trace, blocked: Option<&str>) -> Explanation {
         objects: vec![ObjectFacts {
             object: format!("Pod {}/{}", trace.namespace, trace.name),
             uid: trace.uid.clone(),
-            says: says.iter().map(|line| visible(line)).collect(),
+            says: says.iter().map(|line| escape_control_chars(line)).collect(),
         }],
-        end: visible(&conclusion(trace, blocked)),
+        end: escape_control_chars(&conclusion(trace, blocked)),
     }
 }
 
@@ -147,7 +147,7 @@ fn conclusion(trace: &Trace, agent_blocked: Option<&str>) -> String {
     if blocked.is_empty() {
         return "It goes on, and nothing has failed; pod-teardown timeline shows how.".to_owned();
     }
-    let count = counted(blocked.len() as u64, "thing");
+    let count = format_count(blocked.len() as u64, "thing");
     let mounts = if trace.failed_at() == Some(Step::Volumes) {
         ", and as soon as the kernel tells that something of it was unmounted or that who uses it has ended"
     } else {

@@ -89,7 +89,7 @@ impl Stop<'_> {
     pub(super) async fn containers(&self) -> Stopped {
         let stoppables: Vec<_> = self
             .observed
-            .running()
+            .possibly_running()
             .map(|container| self.stoppable(container))
             .collect();
         let address = Address::new();

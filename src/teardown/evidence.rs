@@ -138,7 +138,7 @@ pub fn check_nothing_runs(context: &Context, view: &PodView, stopped: &RuntimePo
 pub fn runs(context: &Context, uid: &PodUid, observed: &RuntimePod) -> bool {
     let exits = context.journal.exits(uid);
     let has_ended = |sandbox: &&Sandbox| exits.values().any(|exit| exit.sandbox_id == sandbox.id);
-    let mut running = observed.running().filter(|it| !exits.contains_key(&it.id));
+    let mut running = observed.possibly_running().filter(|it| !exits.contains_key(&it.id));
     let mut ready = observed.sandboxes.iter().filter(|it| it.is_ready() && !has_ended(it));
     running.next().is_some() || ready.next().is_some()
 }
@@ -172,7 +172,7 @@ pub fn processes(context: &Context, view: &PodView, observed: &RuntimePod) -> Re
 
 /// Containers that run after their stop, as failures of this step.
 pub(super) fn still_running(stopped: &RuntimePod, step: Step) -> impl Iterator<Item = Failure> {
-    stopped.running().map(move |container| {
+    stopped.possibly_running().map(move |container| {
         let why = format!("still {:?} after its stop", container.state);
         Failure {
             reason: RUNNING.into(),

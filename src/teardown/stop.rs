@@ -55,7 +55,7 @@ impl Stop<'_> {
     /// Stops everything. Returns all failures: none prevents the stop of another container.
     pub async fn stop_all(&self) -> Vec<Failure> {
         let stopped = async {
-            if self.observed.running().next().is_some() {
+            if self.observed.possibly_running().next().is_some() {
                 // A checkpoint may have left the pod frozen: it would get neither a hook nor a stop signal.
                 self.thaw_now("Frozen processes thawed for their stop signal").await;
             }
@@ -85,7 +85,7 @@ impl Stop<'_> {
     /// stopped, which kills containers without a grace period.
     async fn still_running(&self) -> Vec<Failure> {
         let over = *self.deadline.borrow() <= Instant::now();
-        if over || self.observed.running().next().is_none() || self.context.node.effects.is_dry_run() {
+        if over || self.observed.possibly_running().next().is_none() || self.context.node.effects.is_dry_run() {
             return Vec::new();
         }
         match self.context.node.cri.pod_brief(self.view.pod.uid.as_str()).await {

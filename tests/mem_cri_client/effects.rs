@@ -226,7 +226,10 @@ async fn shut_gate_blocks_changes_but_not_reads() {
         );
     }
     assert_eq!(runtime.effects(), []);
-    assert_eq!(cri.pod("u1", crate::PATIENCE).await.unwrap().running().count(), 1);
+    assert_eq!(
+        cri.pod("u1", crate::PATIENCE).await.unwrap().possibly_running().count(),
+        1
+    );
 
     open.store(true, Ordering::Relaxed);
     runtime.in_order([expect(StopContainer::of("main"))]);

@@ -123,7 +123,7 @@ async fn brief_read_uses_only_lists_and_shows_no_success() {
             ("main", 0, ContainerState::Exited, 137),
         ]
     );
-    assert_eq!(pod.running().count(), 2, "one of them unknown");
+    assert_eq!(pod.possibly_running().count(), 2, "one of them unknown");
     assert_eq!(pod.sandboxes.len(), 1);
     assert_eq!(
         (looks(&runtime, "ListContainers"), looks(&runtime, "ContainerStatus")),

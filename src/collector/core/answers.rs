@@ -6,7 +6,7 @@ use super::{Core, MAX_ENTRIES};
 use crate::collector::{
     graph::NodeId,
     graph::{GetResult, Observed, WorkItem},
-    names::{object_label, truncated, visible},
+    names::{escape_control_chars, object_label, truncate},
     request::Target,
 };
 
@@ -32,8 +32,8 @@ impl Core {
         if let Some(why) = self.sync_state.unsynced_reason(now) {
             self.counts.unseen += 1;
             tracing::warn!(
-                object = visible(&object_label(&self.graph, target.id)),
-                uid = visible(&truncated(&target.uid)),
+                object = escape_control_chars(&object_label(&self.graph, target.id)),
+                uid = escape_control_chars(&truncate(&target.uid)),
                 finalizer,
                 why,
                 "Finalizer removed while a kind is not synced"

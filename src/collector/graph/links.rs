@@ -23,7 +23,7 @@ struct Edge {
     blocking: bool,
 }
 
-/// See the module's documentation.
+/// All nodes, and all references between them. Nodes and references have stable numbers until they are removed.
 #[derive(Debug, Default)]
 pub struct Links {
     nodes: Vec<Node>,
@@ -323,7 +323,7 @@ impl Links {
         self.edges[index(next)].previous = id;
     }
 
-    /// `before` precedes it in the list of the dependent's owners.
+    /// `previous_edge` precedes it in the list of the dependent's owners.
     fn remove_edge(&mut self, id: u32, previous_edge: u32) {
         let Edge {
             owner,

@@ -82,7 +82,7 @@ impl State {
         self.has(Self::FREE)
     }
 
-    /// Whether its deletion state is known, not only its existence.
+    /// Whether it is being deleted, or has the finalizer of orphan or foreground deletion.
     pub(super) fn has_deletion_facts(self) -> bool {
         self.has(Self::DELETING) || self.has(Self::ORPHAN) || self.has(Self::FOREGROUND)
     }

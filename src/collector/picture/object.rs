@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// See the module's documentation.
+/// Objects and references to draw, as `gc graph` prints them in JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Picture {

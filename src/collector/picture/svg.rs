@@ -11,7 +11,7 @@ use super::{
     Appearance, Picture, Pictured, PicturedReference,
     text::{APPEARANCES, Placeholder},
 };
-use crate::words::escaped;
+use crate::words::escape_xml;
 
 /// Width of a character; the font is monospaced.
 const LETTER: f64 = 7.3;
@@ -147,7 +147,11 @@ fn curve(points: &[Point]) -> String {
 }
 
 fn head(out: &mut String, title: &str) {
-    let _ = writeln!(out, r#"<text class="t" x="{MARGIN}" y="30">{}</text>"#, escaped(title));
+    let _ = writeln!(
+        out,
+        r#"<text class="t" x="{MARGIN}" y="30">{}</text>"#,
+        escape_xml(title)
+    );
     let mut x = MARGIN;
     for look in APPEARANCES {
         swatch(out, x, look);
@@ -208,7 +212,7 @@ impl Block {
 
     fn draw(&self, out: &mut String, area: Area) {
         let (x, y) = (area.left(), area.top() + HEAD);
-        let _ = write!(out, "<g><title>{}</title>", escaped(&self.tooltip));
+        let _ = write!(out, "<g><title>{}</title>", escape_xml(&self.tooltip));
         if let Some(look) = self.look {
             frame(out, x, y, area.size, look);
         }
@@ -222,7 +226,7 @@ impl Block {
                 r#"<text class="{class}" x="{:.1}" y="{:.1}">{}</text>"#,
                 x + PADDING,
                 at - 4.0,
-                escaped(line)
+                escape_xml(line)
             );
         }
         out.push_str("</g>\n");

@@ -2,8 +2,8 @@
 
 use super::object::{Appearance, Picture, Pictured, Presence};
 use crate::{
-    collector::names::{kind, namespaced_name, visible},
-    words::{self, counted, plural},
+    collector::names::{escape_control_chars, kind, namespaced_name},
+    words::{self, format_count, plural},
 };
 
 /// Characters per line of a box.
@@ -44,13 +44,13 @@ pub fn number(value: u64) -> String {
     text
 }
 
-fn shortened(text: &str) -> String {
-    words::shortened(text, WIDTH)
+fn truncate_to_width(text: &str) -> String {
+    words::truncate_middle(text, WIDTH)
 }
 
 fn wrapped(text: &str) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
-    for word in text.split(' ').map(shortened) {
+    for word in text.split(' ').map(truncate_to_width) {
         let fits = |line: &&mut String| line.chars().count() + 1 + word.chars().count() <= WIDTH;
         match lines.last_mut().filter(fits) {
             Some(line) => {
@@ -109,10 +109,10 @@ impl Picture {
     /// Title of the picture.
     pub fn title(&self) -> String {
         let title = match &self.around {
-            Some(uid) => format!("Owners and dependents around UID {}", shortened(uid)),
+            Some(uid) => format!("Owners and dependents around UID {}", truncate_to_width(uid)),
             None => "What is not idle in the collector's graph".to_owned(),
         };
-        let shown = counted(self.objects.len() as u64, "object");
+        let shown = format_count(self.objects.len() as u64, "object");
         match (&self.around, self.left_out) {
             (_, 0) => format!("{title}: {shown}"),
             (Some(_), more) => format!("{title}: {shown}, {} references lead out of the picture", number(more)),
@@ -126,17 +126,17 @@ impl Picture {
 impl Pictured {
     /// Headline: its kind.
     pub fn headline(&self) -> String {
-        shortened(&kind(&self.group, &self.kind))
+        truncate_to_width(&kind(&self.group, &self.kind))
     }
 
     /// Tooltip: its UID.
     pub fn tooltip(&self) -> String {
-        format!("UID {}", visible(&self.uid))
+        format!("UID {}", escape_control_chars(&self.uid))
     }
 
     /// Name, state and decision, in lines.
     pub fn lines(&self) -> Vec<String> {
-        let mut lines = vec![shortened(&namespaced_name(&self.namespace, &self.name))];
+        let mut lines = vec![truncate_to_width(&namespaced_name(&self.namespace, &self.name))];
         lines.extend(self.condition());
         lines.extend(self.decision.iter().flat_map(|decision| wrapped(decision)));
         lines

@@ -7,7 +7,7 @@ use crate::{
         graph::{Graph, NodeId, State},
         names::{kind_of, object_label},
     },
-    words::{counted, plural},
+    words::{format_count, plural},
 };
 
 /// Maximum number of names in a list.
@@ -136,6 +136,6 @@ fn listed(names: &[String], more: usize) -> String {
     let names = names.join(", ");
     match more {
         0 => names,
-        more => format!("{names} and {}", counted(more as u64, "other")),
+        more => format!("{names} and {}", format_count(more as u64, "other")),
     }
 }

@@ -27,7 +27,7 @@ pub struct Lane {
     pub is_get: bool,
 }
 
-/// See the module's documentation.
+/// Ready items by lane, with each lane's requests in flight. Lanes are served round-robin.
 #[derive(Debug, Default)]
 pub(super) struct Lanes {
     lanes: HashMap<Lane, LaneState>,

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use crate::{
     collector::{
         graph::{Graph, NodeId, State},
-        names::{kind, kind_of, qualified, truncated, visible},
+        names::{escape_control_chars, kind, kind_of, qualified_name, truncate},
     },
     object_name::ObjectName,
 };
@@ -69,17 +69,17 @@ fn not_found(name: &ObjectName, graph: &Graph) -> String {
             ),
             None => format!(
                 "no object with UID {:?} is known: it is deleted, its kind is not watched, or it never existed",
-                truncated(uid)
+                truncate(uid)
             ),
         },
         ObjectName::Named { kind, group, .. } if !is_kind(graph, kind, group.as_deref()) => {
             let name_in_request = match group {
-                Some(group) => qualified(kind, group),
+                Some(group) => qualified_name(kind, group),
                 None => kind.clone(),
             };
             format!(
                 "no kind is called {}: none is served, and no owner reference names one{}",
-                visible(&truncated(&name_in_request)),
+                escape_control_chars(&truncate(&name_in_request)),
                 similar_kinds(graph, kind)
             )
         }
@@ -87,7 +87,7 @@ fn not_found(name: &ObjectName, graph: &Graph) -> String {
             "{} is neither an owner nor a dependent, and is not being deleted; the collector does not keep the names \
                  of such objects. If it exists, the collector does not block it: see its finalizers with kubectl, or \
                  use its UID",
-            visible(&truncated(&name.to_string()))
+            escape_control_chars(&truncate(&name.to_string()))
         ),
     }
 }
@@ -112,7 +112,7 @@ fn similar_kinds(graph: &Graph, name_in_request: &str) -> String {
         } else {
             common_prefix(&resource.plural)
         };
-        (Reverse(similar), qualified(&resource.plural, kinds.group(id)))
+        (Reverse(similar), qualified_name(&resource.plural, kinds.group(id)))
     });
     let mut similar: Vec<_> = served
         .filter(|(Reverse(similar), _)| *similar >= MIN_COMMON_PREFIX)
@@ -132,7 +132,7 @@ fn ambiguous(graph: &Graph, several: &[NodeId]) -> String {
             "" => "no namespace".to_owned(),
             namespace => format!("namespace {namespace}"),
         };
-        visible(&truncated(&format!(
+        escape_control_chars(&truncate(&format!(
             "{} in {namespace} (uid {})",
             kind_of(graph, id),
             graph.uid(id)

@@ -1,4 +1,4 @@
-//! Sentences of `gc why`.
+//! Sentences of `pod-teardown why`.
 
 use tokio::time::Instant;
 
@@ -7,7 +7,7 @@ use crate::collector::{
     core::Core,
     decide::{Step, decide},
     graph::{Graph, NodeId, State, WorkItem},
-    names::{NOT_SERVED, object_label, qualified, unresolved_reason, visible},
+    names::{NOT_SERVED, escape_control_chars, object_label, qualified_name, unresolved_reason},
     picture::words::appearance_and_decision,
     queue::ItemStatus,
     sync_state::{FinalizerHold, NO_DISCOVERY},
@@ -31,7 +31,7 @@ impl Explainer<'_> {
 
     /// Name of an object.
     pub fn object_label(&self, id: NodeId) -> String {
-        visible(&object_label(self.graph(), id))
+        escape_control_chars(&object_label(self.graph(), id))
     }
 
     /// All that is known of one object.
@@ -39,7 +39,7 @@ impl Explainer<'_> {
         let graph = self.graph();
         let mut facts = vec![describe_state(graph.node(id).state).to_owned()];
         if let (_, Some(decision)) = appearance_and_decision(graph, id) {
-            facts.push(visible(&decision));
+            facts.push(escape_control_chars(&decision));
         }
         let blocking = blockers(graph, id).take(MAX_SHOWN);
         facts.extend(blocking.map(|it| {
@@ -93,7 +93,7 @@ impl Explainer<'_> {
             Some(last_error) => format!(
                 "queued for {waits} s {what}, failed {} times, last: {}",
                 it.num_requeues,
-                visible(&last_error)
+                escape_control_chars(&last_error)
             ),
             None => format!("queued for {waits} s {what}"),
         }
@@ -186,9 +186,9 @@ impl Explainer<'_> {
             namespace => format!(" -n {namespace}"),
         };
         let name = quoted(&node.name);
-        visible(&format!(
+        escape_control_chars(&format!(
             "kubectl get {} {name}{namespace} -o jsonpath='{{.metadata.finalizers}}'",
-            qualified(resource, group)
+            qualified_name(resource, group)
         ))
     }
 }

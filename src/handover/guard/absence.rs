@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::{journal::WatchState, model::pod::PodUid, words::counted};
+use crate::{journal::WatchState, model::pod::PodUid, words::format_count};
 
 /// From this many missing pods on, and if they are the majority, an approval is needed.
 const MANY: usize = 10;
@@ -55,7 +55,7 @@ impl ListComparison {
             0 => None,
             _ if *listed == 0 => Some(format!(
                 "a list was empty, but {} lived here when last seen, and no deletion was seen: was the cluster's store emptied?",
-                counted(*alive as u64, "pod")
+                format_count(*alive as u64, "pod")
             )),
             many if are_suspiciously_many(many, *alive) => Some(format!(
                 "a list lacks {many} of the {alive} pods that lived here when last seen, and no deletion was seen: has the cluster's store lost them?"

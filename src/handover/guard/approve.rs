@@ -7,7 +7,7 @@ use super::{
 use crate::{
     journal::{JournalError, WatchState},
     model::pod::PodUid,
-    words::counted,
+    words::format_count,
 };
 
 impl Guard {
@@ -88,7 +88,7 @@ impl Guard {
                 format!(
                     "the Node is another one than before, under which {} lived here when last seen: does this cluster know \
                      of them?",
-                    counted(before, "pod")
+                    format_count(before, "pod")
                 )
             });
             let store = WatchState {

@@ -65,7 +65,7 @@ impl Cgroups {
 fn kill_processes(groups: &[Group], effects: &Effects) -> Result<Outcome, Vec<Fault>> {
     let (outcome, mut faults) = kill(groups.iter().collect(), effects);
     if outcome == Outcome::Done {
-        faults.extend(groups.iter().filter_map(|group| group.is_empty().err()));
+        faults.extend(groups.iter().filter_map(|group| group.check_no_processes().err()));
     }
     if faults.is_empty() { Ok(outcome) } else { Err(faults) }
 }

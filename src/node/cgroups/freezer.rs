@@ -16,7 +16,7 @@ use nix::{
 use super::{
     HierarchyKind,
     group::{Group, errno_of, is_removed, may_exist, tree},
-    survivor::is_ready,
+    survivor::is_runnable_or_exited,
 };
 use crate::node::{
     checkpoint,
@@ -72,7 +72,7 @@ impl Group {
     /// Whether any process may run. A process in uninterruptible sleep cannot be frozen, and cannot fork either.
     fn may_run(&self) -> bool {
         let processes = self.processes();
-        processes.is_ok_and(|pids| pids.iter().any(|pid| is_ready(*pid)))
+        processes.is_ok_and(|pids| pids.iter().any(|pid| is_runnable_or_exited(*pid)))
     }
 
     /// Thaws the cgroup and all cgroups below it. Parents come first, since a frozen parent freezes its children.

@@ -99,7 +99,7 @@ impl Group {
     }
 
     /// Fails with the remaining processes if there are any.
-    pub fn is_empty(&self) -> Result<(), Fault> {
+    pub fn check_no_processes(&self) -> Result<(), Fault> {
         match self.processes()? {
             pids if pids.is_empty() => Ok(()),
             pids => {

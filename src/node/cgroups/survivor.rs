@@ -85,8 +85,8 @@ impl fmt::Display for Survivor {
     }
 }
 
-/// Whether a process is running or runnable. False if it has exited.
-pub(super) fn is_ready(pid: i32) -> bool {
+/// Whether a process is running or runnable, or has exited.
+pub(super) fn is_runnable_or_exited(pid: i32) -> bool {
     let process = PathBuf::from(format!("/proc/{pid}"));
     let mut threads = threads(&process).peekable();
     let has_ended = threads.peek().is_none();
@@ -163,11 +163,11 @@ mod tests {
 
     #[test]
     fn running_and_exited_processes_do_not_count_as_waiting() {
-        assert!(is_ready(1_000_000_001));
-        assert!(is_ready(i32::try_from(std::process::id()).unwrap()));
+        assert!(is_runnable_or_exited(1_000_000_001));
+        assert!(is_runnable_or_exited(i32::try_from(std::process::id()).unwrap()));
         let mut sleeps = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let pid = i32::try_from(sleeps.id()).unwrap();
-        assert!((0..1_000_000).any(|_| !is_ready(pid)));
+        assert!((0..1_000_000).any(|_| !is_runnable_or_exited(pid)));
         sleeps.kill().unwrap();
         sleeps.wait().unwrap();
     }

@@ -185,7 +185,7 @@ impl RuntimePod {
     }
 
     /// Containers that may have a process.
-    pub fn running(&self) -> impl Iterator<Item = &Container> {
+    pub fn possibly_running(&self) -> impl Iterator<Item = &Container> {
         self.containers.iter().filter(|container| container.state.may_run())
     }
 
@@ -227,7 +227,7 @@ impl RuntimePod {
 
     /// Whether the pod may have a process, a network or a cgroup.
     pub fn may_run(&self) -> bool {
-        self.running().next().is_some() || self.sandboxes.iter().any(Sandbox::is_ready)
+        self.possibly_running().next().is_some() || self.sandboxes.iter().any(Sandbox::is_ready)
     }
 
     /// Whether the runtime has nothing of the pod.

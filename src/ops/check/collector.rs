@@ -13,7 +13,7 @@ use crate::{
     api::{ApiError, MetadataClient},
     collector::{
         discovery::{Discovered, Discovery},
-        names::qualified,
+        names::qualified_name,
     },
 };
 
@@ -49,7 +49,7 @@ impl Right {
 
     /// The resource in the form of `kubectl auth can-i`.
     fn resource(&self) -> String {
-        let resource = qualified(&self.resource, &self.group);
+        let resource = qualified_name(&self.resource, &self.group);
         let preposition = if self.namespace.is_empty() { "" } else { " in " };
         format!("{resource}{preposition}{}", self.namespace)
     }

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use super::{Row, head, precise, rows, total_ms};
 use crate::{
     model::trace::{Step, Trace},
-    words::{escaped, seconds, shortened, visible},
+    words::{escape_control_chars, escape_xml, seconds, truncate_middle},
 };
 
 /// Width of a letter in the monospace font.
@@ -113,14 +113,18 @@ impl Page {
     fn add(&mut self, trace: &Trace) {
         let [title, state] = head(trace);
         self.y += MARGIN;
-        self.line("t", MARGIN, &visible(&title));
-        self.line("m", MARGIN, &visible(&state));
+        self.line("t", MARGIN, &escape_control_chars(&title));
+        self.line("m", MARGIN, &escape_control_chars(&state));
         let rows = rows(&trace.spans);
         if !rows.is_empty() {
             self.chart(&rows, total_ms(trace));
         }
         for failure in &trace.blocked {
-            self.line("f", MARGIN, &shortened(&format!("waits for: {failure}"), 2 * REASON));
+            self.line(
+                "f",
+                MARGIN,
+                &truncate_middle(&format!("waits for: {failure}"), 2 * REASON),
+            );
         }
     }
 
@@ -153,13 +157,13 @@ impl Page {
     fn row(&mut self, row: &Row<'_>, label: &str, scale: Scale) {
         let middle = self.y + LINE / 2.0;
         let baseline = middle + 4.0;
-        let _ = write!(self.body, "<g><title>{}</title>", escaped(&row.tooltip()));
+        let _ = write!(self.body, "<g><title>{}</title>", escape_xml(&row.tooltip()));
         self.put("l", (MARGIN, baseline), label);
         let after_bars = (scale.left + SCALE + GAP, baseline);
         self.put("l", after_bars, &row.times_text());
         if let Some(why) = row.failure {
             let x = after_bars.0 + (row.times_text().chars().count() + 2) as f64 * LETTER;
-            self.put("f", (x, baseline), &format!("✗ {}", shortened(why, REASON)));
+            self.put("f", (x, baseline), &format!("✗ {}", truncate_middle(why, REASON)));
         }
         self.body.push_str("</g>\n");
         let bars: Vec<(f64, f64)> = row.times.iter().map(|&(start, end)| scale.bar(start, end)).collect();
@@ -195,7 +199,7 @@ impl Page {
             r#"<rect class="{}" x="{x:.2}" y="{y:.1}" width="{width:.2}" height="{BAR}" fill="{}"{line}><title>{}</title></rect>"#,
             row.step,
             color(row.step),
-            escaped(&format!("{}\n{times}", row.tooltip())),
+            escape_xml(&format!("{}\n{times}", row.tooltip())),
         );
     }
 
@@ -212,7 +216,7 @@ impl Page {
         let _ = writeln!(
             self.body,
             r#"<text class="{class}" x="{x:.1}" y="{y:.1}">{}</text>"#,
-            escaped(text)
+            escape_xml(text)
         );
     }
 }
@@ -221,15 +225,15 @@ impl Page {
 
 impl Row<'_> {
     fn label(&self) -> String {
-        format!("{:8} {}", self.step, shortened(self.what, LABEL))
+        format!("{:8} {}", self.step, truncate_middle(self.what, LABEL))
             .trim_end()
             .to_owned()
     }
 
     /// The unshortened text.
     fn tooltip(&self) -> String {
-        let what = format!("{} {}", self.step, visible(self.what));
-        let why = self.failure.map(|why| format!("\n✗ {}", visible(why)));
+        let what = format!("{} {}", self.step, escape_control_chars(self.what));
+        let why = self.failure.map(|why| format!("\n✗ {}", escape_control_chars(why)));
         what.trim_end().to_owned() + &why.unwrap_or_default()
     }
 }

@@ -69,7 +69,7 @@ impl Worker {
             .pod_brief(update.view.pod.uid.as_str())
             .await
             .ok()?;
-        if observed.running().next().is_none() && update.terminates_by_api() {
+        if observed.possibly_running().next().is_none() && update.terminates_by_api() {
             self.context.journal.set_safe_point(&update.view.pod.uid);
         }
         // The kubelet may have exited meanwhile, with leftovers for this agent.

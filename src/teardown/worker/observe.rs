@@ -32,7 +32,7 @@ pub(super) struct Observed {
 
 impl Observed {
     pub fn runs(&self) -> bool {
-        self.pod.running().next().is_some()
+        self.pod.possibly_running().next().is_some()
     }
 }
 

@@ -51,7 +51,7 @@ impl RuntimeState {
     /// Records the containers that the runtime reports as running, `since_boot`.
     pub(super) fn record_running(&self, observed: &RuntimePod, since_boot: Duration) {
         let mut seen = self.lock();
-        for container in observed.running() {
+        for container in observed.possibly_running() {
             seen.first_seen.entry(container.id.clone()).or_insert(since_boot);
         }
     }
@@ -74,7 +74,7 @@ impl Worker {
     /// Whether an earlier attempt has concluded that these containers have exited, and no process is seen.
     pub(super) async fn kernel_still_counts(&self, view: &Arc<PodView>, observed: &RuntimePod) -> bool {
         let exits = self.context.journal.exits(&view.pod.uid);
-        let mut running = observed.running().peekable();
+        let mut running = observed.possibly_running().peekable();
         running.peek().is_some() && running.all(|it| exits.contains_key(&it.id)) && self.kernel_counts(view).await
     }
 
@@ -134,7 +134,7 @@ impl Worker {
             .ok()?
             .ok()?;
         let mut named = Vec::new();
-        for container in observed.running() {
+        for container in observed.possibly_running() {
             let first_seen = self.runtime_state.lock().first_seen.get(&container.id).copied();
             let pid = cri.container_pid(&container.id, PATIENCE).await;
             named.push((
@@ -144,7 +144,7 @@ impl Worker {
             ));
         }
         let exits = self.context.journal.exits(&view.pod.uid);
-        let has_settled = observed.running().all(|it| exits.contains_key(&it.id));
+        let has_settled = observed.possibly_running().all(|it| exits.contains_key(&it.id));
         let since_boot = self.context.node.clock.now().since_boot;
         let shown = observed.clone();
         let facts = self.on_node(view, Step::Kill, move |context, view| {
@@ -207,5 +207,8 @@ fn unknown_exits(observed: &RuntimePod) -> Exits {
         image_ref: it.image_ref.clone(),
         termination_message: Some(String::new()),
     };
-    observed.running().map(|it| (it.id.clone(), exit(it))).collect()
+    observed
+        .possibly_running()
+        .map(|it| (it.id.clone(), exit(it)))
+        .collect()
 }

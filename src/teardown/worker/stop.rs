@@ -45,13 +45,13 @@ impl Worker {
             () = self.until_kernel_counts(view) => Ok(()),
         };
         if let Err(failures) = stopped
-            && !(observed.running().next().is_some() && self.kernel_counts(view).await)
+            && !(observed.possibly_running().next().is_some() && self.kernel_counts(view).await)
         {
             let failures = self.unmount_without_network_teardown(update, observed, failures).await;
             return Err(Unfinished::Failed(failures));
         }
         let stopped = self.query(view, Step::Sandbox, AFTER_STOP).await?;
-        let runs = stopped.running().next().is_some();
+        let runs = stopped.possibly_running().next().is_some();
         if !runs {
             self.recorder.set_runtime_state(None);
         }
@@ -74,7 +74,7 @@ impl Worker {
             recorder: &self.recorder,
         };
         // With attached volumes the API keeps the last running container statuses, also in later attempts.
-        let has_exited = observed.running().next().is_none();
+        let has_exited = observed.possibly_running().next().is_none();
         if update.removed || observed.is_empty() || has_exited && self.may_hold_attached(&update.view).await? {
             return ok_if_empty(stop.stop_all().await);
         }
@@ -123,7 +123,7 @@ impl Worker {
             self.context.node.clock.now()
         });
         // If no container runs and the API shows the termination, a kubelet has nothing to do again.
-        let is_in_progress = observed.running().next().is_some() || !self.terminates_by_api();
+        let is_in_progress = observed.possibly_running().next().is_some() || !self.terminates_by_api();
         self.context
             .journal
             .record_stop(&view.pod.uid, is_in_progress, grace_from);
