@@ -17,14 +17,17 @@ pub struct Counts {
     /// Objects deleted.
     pub deleted: u64,
     /// Objects that lost owner references.
-    pub released: u64,
+    #[serde(rename = "released")]
+    pub references_dropped: u64,
     /// Finalizers removed.
-    pub finished: u64,
+    #[serde(rename = "finished")]
+    pub finalizers_removed: u64,
     /// Finalizers removed while a kind was not synced.
-    #[serde(default)]
-    pub unseen: u64,
+    #[serde(default, rename = "unseen")]
+    pub removed_while_unsynced: u64,
     /// GETs of owners.
-    pub asked: u64,
+    #[serde(rename = "asked")]
+    pub owner_gets: u64,
     /// Writes that met a conflict.
     pub conflicts: u64,
     /// Failures of steps.
@@ -63,19 +66,19 @@ impl Counts {
         let Self {
             events,
             deleted,
-            released,
-            finished,
-            unseen,
-            asked,
+            references_dropped,
+            finalizers_removed,
+            removed_while_unsynced,
+            owner_gets,
             conflicts,
             failures,
         } = other;
         self.events += events;
         self.deleted += deleted;
-        self.released += released;
-        self.finished += finished;
-        self.unseen += unseen;
-        self.asked += asked;
+        self.references_dropped += references_dropped;
+        self.finalizers_removed += finalizers_removed;
+        self.removed_while_unsynced += removed_while_unsynced;
+        self.owner_gets += owner_gets;
         self.conflicts += conflicts;
         for (step, reasons) in failures {
             let sums = self.failures.entry(step.clone()).or_default();

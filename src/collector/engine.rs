@@ -251,12 +251,12 @@ fn apply_outcome(core: &mut Core, request: &Request, outcome: Outcome, now: Inst
             core.queue.done(item, now);
         }
         Outcome::Absent => {
-            core.counts.asked += u64::from(matches!(request, Request::GetOwner(_)));
+            core.counts.owner_gets += u64::from(matches!(request, Request::GetOwner(_)));
             core.set_absent(target);
             core.queue.done(item, now);
         }
         Outcome::Exists(object) => {
-            core.counts.asked += 1;
+            core.counts.owner_gets += 1;
             let effect = core.apply_get(target, &object);
             match effect {
                 GetEffect::Applied => core.queue.done(item, now),
@@ -316,8 +316,8 @@ fn backoff((first, max): (Duration, Duration), attempts: u32) -> Duration {
 
 fn count_write(core: &mut Core, request: &Request) {
     let counter = match request {
-        Request::GetOwner(_) => &mut core.counts.asked,
-        Request::DropReferences { .. } => &mut core.counts.released,
+        Request::GetOwner(_) => &mut core.counts.owner_gets,
+        Request::DropReferences { .. } => &mut core.counts.references_dropped,
         Request::Delete { target, policy, .. } => {
             tracing::debug!(
                 group = target.group,
@@ -331,7 +331,7 @@ fn count_write(core: &mut Core, request: &Request) {
             );
             &mut core.counts.deleted
         }
-        Request::RemoveFinalizer { .. } => &mut core.counts.finished,
+        Request::RemoveFinalizer { .. } => &mut core.counts.finalizers_removed,
     };
     *counter += 1;
 }

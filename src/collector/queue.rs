@@ -76,7 +76,8 @@ pub struct Depth {
     /// Items in progress.
     pub busy: u64,
     /// Items that wait to be retried.
-    pub put_off: u64,
+    #[serde(rename = "putOff")]
+    pub delayed: u64,
 }
 
 fn lane(item: WorkItem, kind: KindId) -> Lane {
@@ -285,7 +286,7 @@ impl Queue {
     /// The queue's depth.
     pub fn depth(&self) -> Depth {
         let single = self.ready.len().saturating_sub(self.batches.len()) as u64;
-        let put_off = self.delayed.len() as u64;
+        let delayed = self.delayed.len() as u64;
         Depth {
             ready: single
                 + self
@@ -293,8 +294,8 @@ impl Queue {
                     .values()
                     .map(|&remaining| u64::from(remaining))
                     .sum::<u64>(),
-            busy: (self.entries.len() as u64).saturating_sub(single + put_off),
-            put_off,
+            busy: (self.entries.len() as u64).saturating_sub(single + delayed),
+            delayed,
         }
     }
 

@@ -36,7 +36,8 @@ pub struct WorkReport {
     /// Objects with owners or dependents, and owners that are only named.
     pub linked: u64,
     /// Objects without owners and dependents.
-    pub lone: u64,
+    #[serde(rename = "lone")]
+    pub isolated: u64,
     /// Depth of the work queue.
     pub queue: Depth,
     /// The items that wait longest.
@@ -142,14 +143,14 @@ impl WorkReport {
     pub fn new(core: &Core, now: Instant) -> Self {
         let graph = &core.graph;
         let unsynced = core.sync_state.unsynced_reason(now);
-        let (linked, lone) = graph.len();
+        let (linked, isolated) = graph.len();
         Self {
             synced: unsynced.is_none(),
             unsynced,
             refused: refused(core, now),
             kinds: kinds(core, now),
             linked: linked as u64,
-            lone: lone as u64,
+            isolated: isolated as u64,
             queue: core.queue.depth(),
             oldest: oldest(core, now),
             deletions: deletions(graph),
@@ -188,33 +189,33 @@ impl WorkReport {
         let _ = writeln!(
             out,
             "objects    {} with owners or dependents, {} without",
-            self.linked, self.lone
+            self.linked, self.isolated
         );
-        let Depth { ready, busy, put_off } = self.queue;
+        let Depth { ready, busy, delayed } = self.queue;
         let _ = writeln!(
             out,
-            "queue      {ready} ready, {busy} under way, {put_off} to be tried again"
+            "queue      {ready} ready, {busy} under way, {delayed} to be tried again"
         );
         let Counts {
             events,
             deleted,
-            released,
-            finished,
-            unseen,
-            asked,
+            references_dropped,
+            finalizers_removed,
+            removed_while_unsynced,
+            owner_gets,
             conflicts,
             failures,
         } = &self.counts;
         let _ = writeln!(
             out,
-            "done       {deleted} deleted, {released} released, {finished} finalizers taken off; {asked} owners asked for, \
-             {conflicts} conflicts, {events} events"
+            "done       {deleted} deleted, {references_dropped} released, {finalizers_removed} finalizers taken off; \
+             {owner_gets} owners asked for, {conflicts} conflicts, {events} events"
         );
-        if *unseen > 0 {
+        if *removed_while_unsynced > 0 {
             let _ = writeln!(
                 out,
                 "unseen     {} although not every kind could be seen",
-                format_count(*unseen, "finalizer taken off")
+                format_count(*removed_while_unsynced, "finalizer taken off")
             );
         }
         for (step, reasons) in failures {

@@ -20,7 +20,7 @@ pub struct Writes {
     /// Objects deleted.
     pub deleted: u64,
     /// Objects that lost owner references.
-    pub released: u64,
+    pub references_dropped: u64,
 }
 
 /// A finished cascade.
@@ -69,10 +69,10 @@ impl Cascade {
         let (started, before) = self.started.take()?;
         let writes = Writes {
             deleted: writes.deleted - before.deleted,
-            released: writes.released - before.released,
+            references_dropped: writes.references_dropped - before.references_dropped,
         };
         let duration = self.changed.saturating_duration_since(started);
-        (writes.deleted + writes.released >= MIN_OBJECTS).then_some(Summary { writes, duration })
+        (writes.deleted + writes.references_dropped >= MIN_OBJECTS).then_some(Summary { writes, duration })
     }
 }
 
@@ -82,7 +82,7 @@ impl Writes {
     fn from_counts(counts: &Counts) -> Self {
         Self {
             deleted: counts.deleted,
-            released: counts.released,
+            references_dropped: counts.references_dropped,
         }
     }
 }
@@ -116,7 +116,7 @@ pub async fn log_progress(shared: Arc<Shared>) {
             tracing::info!(kinds, linked, isolated, seconds, "All kinds are synced");
         }
         if let Some(Summary { writes, duration }) = cascade.update(writes, depth.ready + depth.busy == 0, now) {
-            let (deleted, released, seconds) = (writes.deleted, writes.released, duration.as_secs_f64());
+            let (deleted, released, seconds) = (writes.deleted, writes.references_dropped, duration.as_secs_f64());
             tracing::info!(deleted, released, seconds, "Cascade finished");
         }
     }
@@ -132,7 +132,10 @@ mod tests {
         let mut cascade = Cascade::new(start);
         let mut logged = Vec::new();
         for (second, &deleted) in deleted.iter().enumerate() {
-            let writes = Writes { deleted, released: 0 };
+            let writes = Writes {
+                deleted,
+                references_dropped: 0,
+            };
             let now = start + Duration::from_secs(second as u64 + 1);
             if let Some(summary) = cascade.update(writes, second >= busy_until, now) {
                 logged.push((summary.writes.deleted, summary.duration.as_secs()));

@@ -63,7 +63,7 @@ async fn fifty_owners_deleted_in_five_ways_delete_or_orphan_their_dependents() {
     };
     assert_eq!((left.len(), left.iter().filter(|it| stays(it)).count()), (60, 60));
     let report = cluster.report();
-    assert_eq!((report.linked, report.queue.put_off), (0, 0), "{report:?}");
+    assert_eq!((report.linked, report.queue.delayed), (0, 0), "{report:?}");
 }
 
 #[tokio::test(start_paused = true)]

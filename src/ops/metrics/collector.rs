@@ -107,10 +107,10 @@ fn work(page: &mut Page<'_>, counts: &Counts) -> fmt::Result {
     let Counts {
         events,
         deleted,
-        released,
-        finished,
-        unseen,
-        asked,
+        references_dropped,
+        finalizers_removed,
+        removed_while_unsynced,
+        owner_gets,
         conflicts,
         failures,
     } = counts;
@@ -120,22 +120,22 @@ fn work(page: &mut Page<'_>, counts: &Counts) -> fmt::Result {
         (
             "gc_objects_released",
             "Objects of which the collector took owner references out.",
-            released,
+            references_dropped,
         ),
         (
             "gc_finalizers_removed",
             "Finalizers foregroundDeletion and orphan that the collector took off.",
-            finished,
+            finalizers_removed,
         ),
         (
             "gc_deletions_ended_unseen",
             "Finalizers that the collector took off although not every kind could be seen.",
-            unseen,
+            removed_while_unsynced,
         ),
         (
             "gc_owners_asked",
             "Questions to the API server whether an owner is there.",
-            asked,
+            owner_gets,
         ),
         (
             "gc_conflicts",
@@ -204,11 +204,11 @@ fn labels(kind: &KindMetrics) -> [(&'static str, &str); 2] {
 }
 
 fn waits(page: &mut Page<'_>, snapshot: &MetricsSnapshot) -> fmt::Result {
-    let Depth { ready, busy, put_off } = snapshot.queue;
+    let Depth { ready, busy, delayed } = snapshot.queue;
     page.gauges(
         "gc_queue_depth",
         "What is to be looked at: ready, under way (busy), or to be tried again later (put_off).",
-        [("ready", ready), ("busy", busy), ("put_off", put_off)].map(|(state, depth)| ([("state", state)], depth)),
+        [("ready", ready), ("busy", busy), ("put_off", delayed)].map(|(state, depth)| ([("state", state)], depth)),
     )?;
     page.seconds(
         "gc_oldest_waiting",

@@ -51,7 +51,7 @@ pub(super) fn full() -> Scrape {
         queue: Depth {
             ready: 1,
             busy: 2,
-            put_off: 3,
+            delayed: 3,
         },
         oldest: Duration::from_secs(4),
         limit: Some(LimitState {
