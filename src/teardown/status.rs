@@ -51,7 +51,7 @@ pub fn generate(input: &StatusInput<'_>) -> PodStatus {
     let mut decision = phase_decision::decide(input, &api, &lists);
     let decided = decision.clone();
     if input.stage == StatusStage::Terminated {
-        terminated::settle(input.pod, &api, &mut lists, &mut decision);
+        terminated::terminate_remaining(input.pod, &api, &mut lists, &mut decision);
     }
     // Conditions follow the decided phase, even while the phase itself is held back: an evicted pod leaves its endpoints before
     // its containers are stopped. If a pod fails only because exit codes are unknown, conditions keep their messages, as with the

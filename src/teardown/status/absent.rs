@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{
 
 use super::index::Instances;
 use super::input::{StatusInput, StatusStage};
-use super::slot::{Kind, Slot, ended, lost};
+use super::slot::{Kind, Slot, terminated_state, unknown_exit_state};
 
 const CRASH_LOOP: &str = "CrashLoopBackOff";
 
@@ -23,7 +23,7 @@ pub(super) fn entry(
         ..Default::default()
     };
     let Some(previous) = previous else {
-        let mut entry = fresh(slot, waiting);
+        let mut entry = new_entry(slot, waiting);
         infer_success(instances, slot, &mut entry);
         return entry;
     };
@@ -35,7 +35,7 @@ pub(super) fn entry(
         image: slot.image.to_owned(),
         restart_count: previous.restart_count.max(0),
         last_state: previous.last_state.clone(),
-        ..fresh(slot, waiting)
+        ..new_entry(slot, waiting)
     };
     if previous.container_id.is_some() {
         // The kubelet drops the IDs of a lost container. They are needed to search the logs.
@@ -47,16 +47,16 @@ pub(super) fn entry(
         return entry;
     }
     if state.running.is_some() {
-        vanished(input, &mut entry);
+        set_lost_state(input, &mut entry);
     } else if input.pod.metadata.deletion_timestamp.is_none() {
-        still_waiting(input, state, &mut entry);
+        set_waiting_state(input, state, &mut entry);
     }
     entry
 }
 
 /// A running container that the runtime has lost.
-fn vanished(input: &StatusInput<'_>, entry: &mut ContainerStatus) {
-    let end = lost(
+fn set_lost_state(input: &StatusInput<'_>, entry: &mut ContainerStatus) {
+    let end = unknown_exit_state(
         "The runtime no longer knew the container when the pod was taken down; it was running before",
         entry,
     );
@@ -73,7 +73,7 @@ fn vanished(input: &StatusInput<'_>, entry: &mut ContainerStatus) {
 
 /// The kubelet keeps the reason of a failed start in memory. This agent takes it from the entry in the API. A crash loop ends
 /// with its last exit, unless that was a success, which is not certain.
-fn still_waiting(input: &StatusInput<'_>, state: ContainerState, entry: &mut ContainerStatus) {
+fn set_waiting_state(input: &StatusInput<'_>, state: ContainerState, entry: &mut ContainerStatus) {
     let Some(waiting) = state.waiting else { return };
     let crashed = entry.last_state.as_ref().and_then(|last| last.terminated.as_ref());
     let crashed = crashed.is_some_and(|end| end.exit_code != 0) && waiting.reason.as_deref() == Some(CRASH_LOOP);
@@ -90,7 +90,7 @@ fn still_waiting(input: &StatusInput<'_>, state: ContainerState, entry: &mut Con
 fn infer_success(instances: &Instances<'_>, slot: &Slot<'_>, entry: &mut ContainerStatus) -> bool {
     let inferred = slot.kind == Kind::Init && instances.any_regular;
     if inferred {
-        entry.state = Some(ended(ContainerStateTerminated {
+        entry.state = Some(terminated_state(ContainerStateTerminated {
             exit_code: 0,
             reason: Some("Completed".into()),
             message: Some(
@@ -115,7 +115,7 @@ fn default_waiting(spec: &PodSpec) -> ContainerStateWaiting {
     }
 }
 
-fn fresh(slot: &Slot<'_>, state: ContainerState) -> ContainerStatus {
+fn new_entry(slot: &Slot<'_>, state: ContainerState) -> ContainerStatus {
     ContainerStatus {
         name: slot.name.to_owned(),
         image: slot.image.to_owned(),

@@ -8,7 +8,9 @@ use super::containers::Lists;
 use super::input::{StatusInput, StatusStage};
 use super::phase::Phase;
 use super::phase_decision::PhaseDecision;
-use super::readiness::{Answer, INITIALIZED, containers_ready, end_of, gates_ready, initialized};
+use super::readiness::{
+    ConditionStatus, INITIALIZED, containers_ready, gates_ready, initialized_condition, terminal_reason,
+};
 use super::restart::all_could_restart;
 use crate::node::cri::types::SandboxState;
 
@@ -56,53 +58,53 @@ pub(super) fn build(
         }
     }
 
-    let answer = containers_ready(spec, lists, None);
-    let containers_ready = if stays(api, CONTAINERS_READY, &answer) {
-        answer
+    let wanted = containers_ready(spec, lists, None);
+    let containers_ready = if keeps_condition(api, CONTAINERS_READY, &wanted) {
+        wanted
     } else {
         containers_ready(spec, lists, phase)
     };
-    let ready = if containers_ready.holds {
+    let ready = if containers_ready.is_true {
         gates_ready(spec, of_api)
     } else {
         containers_ready.clone()
     };
     let mut ours = vec![
         (READY_TO_START, ready_to_start(input, api)),
-        (INITIALIZED, initialized(spec, api, lists, phase)),
+        (INITIALIZED, initialized_condition(spec, api, lists, phase)),
         (READY, ready),
         (CONTAINERS_READY, containers_ready),
-        (POD_SCHEDULED, Answer::yes()),
+        (POD_SCHEDULED, ConditionStatus::yes()),
     ];
     if all_could_restart(spec) {
         // Nothing restarts during a teardown.
-        let none = Answer::bare(false);
-        let answer = match end_of(phase) {
-            Some(reason) if !stays(api, ALL_RESTARTING, &none) => Answer::no(reason, None),
+        let none = ConditionStatus::bare(false);
+        let wanted = match terminal_reason(phase) {
+            Some(reason) if !keeps_condition(api, ALL_RESTARTING, &none) => ConditionStatus::no(reason, None),
             Some(_) | None => none,
         };
-        ours.push((ALL_RESTARTING, answer));
+        ours.push((ALL_RESTARTING, wanted));
     }
     conditions.extend(
         ours.into_iter()
-            .map(|(kind, answer)| condition(input, api, kind, answer)),
+            .map(|(kind, wanted)| condition(input, api, kind, wanted)),
     );
     conditions
 }
 
 /// The message of a pod that fails because exit codes are unknown does not change.
-fn stays(api: &PodStatus, kind: &str, answer: &Answer) -> bool {
-    Phase::is_terminal_in(api) && !answer.holds && shows(api, kind, answer)
+fn keeps_condition(api: &PodStatus, kind: &str, wanted: &ConditionStatus) -> bool {
+    Phase::is_terminal_in(api) && !wanted.is_true && has_false_condition(api, kind, wanted)
 }
 
 /// Whether the API shows this condition as false, with this reason and message.
-fn shows(api: &PodStatus, kind: &str, answer: &Answer) -> bool {
+fn has_false_condition(api: &PodStatus, kind: &str, wanted: &ConditionStatus) -> bool {
     let is_same = |old: &PodCondition| {
         old.type_ == kind
             && old.status == "False"
             // An empty message equals none, as in the patch.
-            && old.reason.as_deref().unwrap_or_default() == answer.reason.unwrap_or_default()
-            && old.message.as_deref().unwrap_or_default() == answer.message.as_deref().unwrap_or_default()
+            && old.reason.as_deref().unwrap_or_default() == wanted.reason.unwrap_or_default()
+            && old.message.as_deref().unwrap_or_default() == wanted.message.as_deref().unwrap_or_default()
     };
     api.conditions.iter().flatten().any(is_same)
 }
@@ -113,20 +115,20 @@ fn disruption(input: &StatusInput<'_>, api: &PodStatus, decision: &PhaseDecision
     let was_terminal = Phase::is_terminal_in(api);
     match input.stage {
         StatusStage::Stopped | StatusStage::Terminated if decision.is_terminal() && !was_terminal => {
-            let answer = Answer {
-                holds: true,
+            let wanted = ConditionStatus {
+                is_true: true,
                 reason: Some(BY_KUBELET),
                 message: Some(message.clone()),
             };
-            Some(condition(input, api, DISRUPTION_TARGET, answer))
+            Some(condition(input, api, DISRUPTION_TARGET, wanted))
         }
         StatusStage::Terminating | StatusStage::Stopped | StatusStage::Terminated => None,
     }
 }
 
 /// The transition time changes only with the status, not with reason or message (`updateLastTransitionTime`).
-fn condition(input: &StatusInput<'_>, api: &PodStatus, kind: &str, answer: Answer) -> PodCondition {
-    let status = if answer.holds { "True" } else { "False" };
+fn condition(input: &StatusInput<'_>, api: &PodStatus, kind: &str, wanted: ConditionStatus) -> PodCondition {
+    let status = if wanted.is_true { "True" } else { "False" };
     let old = api
         .conditions
         .iter()
@@ -137,25 +139,25 @@ fn condition(input: &StatusInput<'_>, api: &PodStatus, kind: &str, answer: Answe
         last_transition_time: old
             .and_then(|old| old.last_transition_time.clone())
             .or(Some(Time(input.now))),
-        message: answer.message,
+        message: wanted.message,
         observed_generation: if kind == ALL_RESTARTING {
             None
         } else {
             observed_generation(input.pod, api)
         },
-        reason: answer.reason.map(str::to_owned),
+        reason: wanted.reason.map(str::to_owned),
         status: status.to_owned(),
         type_: kind.to_owned(),
     }
 }
 
 /// The message has the cause since 1.37. A condition of an older kubelet without message stays so.
-fn ready_to_start(input: &StatusInput<'_>, api: &PodStatus) -> Answer {
-    let bare = Answer::bare(false);
+fn ready_to_start(input: &StatusInput<'_>, api: &PodStatus) -> ConditionStatus {
+    let bare = ConditionStatus::bare(false);
     match why_sandbox_is_not_ready(input, api) {
-        None => Answer::yes(),
-        Some(_) if shows(api, READY_TO_START, &bare) => bare,
-        Some(why) => Answer::no(SANDBOX_NOT_READY, Some(why.to_owned())),
+        None => ConditionStatus::yes(),
+        Some(_) if has_false_condition(api, READY_TO_START, &bare) => bare,
+        Some(why) => ConditionStatus::no(SANDBOX_NOT_READY, Some(why.to_owned())),
     }
 }
 

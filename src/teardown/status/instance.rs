@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::input::{StatusInput, StatusStage};
 use super::message::joined;
-use super::slot::{Kind, Slot, ended, lost};
+use super::slot::{Kind, Slot, terminated_state, unknown_exit_state};
 use crate::{
     model::pod::STATUS_UNKNOWN,
     node::cri::types::{Container, ContainerState as RuntimeState},
@@ -101,7 +101,7 @@ fn state(input: &StatusInput<'_>, previous: Option<&ContainerStatus>, instance: 
             .unwrap_or_else(|| running(None)),
         RuntimeState::Created => known_end.cloned().unwrap_or_else(waiting_for_nothing),
         RuntimeState::Running => running(instance.started_at),
-        RuntimeState::Exited if !instance.is_unread => ended(end(input, instance)),
+        RuntimeState::Exited if !instance.is_unread => terminated_state(end(input, instance)),
         RuntimeState::Exited | RuntimeState::Unknown => known_end.cloned().unwrap_or_else(|| match input.stage {
             // It may run: no exit is reported before its stop. The kubelet reports 137 at once.
             StatusStage::Terminating => known
@@ -122,7 +122,7 @@ fn last_state(
 ) -> Option<ContainerState> {
     if let Some(older) = older.filter(|older| older.state == RuntimeState::Exited) {
         if !older.is_unread {
-            return Some(ended(end(input, older)));
+            return Some(terminated_state(end(input, older)));
         }
         let shown = exit_in_api(input, previous, older);
         if shown.is_some() || input.stage != StatusStage::Terminating {
@@ -157,7 +157,7 @@ fn unknown_exit(input: &StatusInput<'_>, instance: &Container) -> ContainerState
         container_id: Some(api_id(input, instance)),
         ..Default::default()
     };
-    lost("The runtime did not report how the container terminated", &id)
+    unknown_exit_state("The runtime did not report how the container terminated", &id)
 }
 
 fn running(started_at: Option<Timestamp>) -> ContainerState {

@@ -80,7 +80,7 @@ fn conditions(live: &PodStatus, wanted: &PodStatus) -> Vec<PodCondition> {
     for condition in wanted.conditions.iter().flatten() {
         let belongs = match condition.type_.as_str() {
             // Readiness that was generated with another phase is not sent.
-            READY | CONTAINERS_READY => !overtaken && !raises(live, condition),
+            READY | CONTAINERS_READY => !overtaken && !makes_ready_again(live, condition),
             DISRUPTION_TARGET => becomes_terminal && condition.reason.as_deref() == Some(BY_KUBELET),
             other => is_ours(other),
         };
@@ -91,9 +91,10 @@ fn conditions(live: &PodStatus, wanted: &PodStatus) -> Vec<PodCondition> {
     merged
 }
 
-/// A node controller or a probe has made the pod unready. Without probes there is no newer result, and a terminating pod does not
-/// return to its endpoints. The `ready` fields of its containers do not show this: a node controller leaves them unchanged.
-fn raises(live: &PodStatus, condition: &PodCondition) -> bool {
+/// Whether the condition reverts the unreadiness that a node controller or a probe has set. Without probes there is no newer
+/// result, and a terminating pod does not return to its endpoints. The `ready` fields of its containers do not show this: a node
+/// controller leaves them unchanged.
+fn makes_ready_again(live: &PodStatus, condition: &PodCondition) -> bool {
     let unready = |old: &PodCondition| old.type_ == condition.type_ && old.status == "False";
     condition.status == "True" && live.conditions.iter().flatten().any(unready)
 }
@@ -126,8 +127,8 @@ fn entries(
     let mut merged: Vec<ContainerStatus> = Vec::new();
     for entry in wanted {
         if seen.insert(&entry.name) {
-            let step = |old| step(rules, kind(&entry.name), old, entry);
-            merged.push(before.get(&entry.name).map_or_else(|| entry.clone(), step));
+            let merge_into = |old| merged_entry(rules, kind(&entry.name), old, entry);
+            merged.push(before.get(&entry.name).map_or_else(|| entry.clone(), merge_into));
         }
     }
     for entry in live {
@@ -139,7 +140,7 @@ fn entries(
     merged
 }
 
-fn step(rules: &Rules<'_>, kind: Kind, old: &ContainerStatus, entry: &ContainerStatus) -> ContainerStatus {
+fn merged_entry(rules: &Rules<'_>, kind: Kind, old: &ContainerStatus, entry: &ContainerStatus) -> ContainerStatus {
     let has_ended = |entry: &ContainerStatus| entry.state.as_ref().is_some_and(|state| state.terminated.is_some());
     let revives = has_ended(old) && !has_ended(entry);
     let of_a_later_run = entry.container_id != old.container_id && entry.restart_count >= old.restart_count;

@@ -14,33 +14,33 @@ const UNKNOWN_STATUSES: &str = "UnknownContainerStatuses";
 
 /// Status of a condition, with reason and message if it is not true.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Answer {
-    pub holds: bool,
+pub(super) struct ConditionStatus {
+    pub is_true: bool,
     pub reason: Option<&'static str>,
     pub message: Option<String>,
 }
 
-// === impl Answer ===
+// === impl ConditionStatus ===
 
-impl Answer {
+impl ConditionStatus {
     pub(super) fn yes() -> Self {
         Self {
-            holds: true,
+            is_true: true,
             ..Self::default()
         }
     }
 
     pub(super) fn no(reason: &'static str, message: Option<String>) -> Self {
         Self {
-            holds: false,
+            is_true: false,
             reason: Some(reason),
             message,
         }
     }
 
-    pub(super) fn bare(holds: bool) -> Self {
+    pub(super) fn bare(is_true: bool) -> Self {
         Self {
-            holds,
+            is_true,
             ..Self::default()
         }
     }
@@ -78,7 +78,7 @@ impl<'a> Unready<'a> {
 }
 
 /// Reason of all conditions that are false in a terminal phase.
-pub(super) fn end_of(phase: Option<Phase>) -> Option<&'static str> {
+pub(super) fn terminal_reason(phase: Option<Phase>) -> Option<&'static str> {
     match phase {
         Some(Phase::Succeeded) => Some(POD_COMPLETED),
         Some(Phase::Failed) => Some(POD_FAILED),
@@ -87,7 +87,7 @@ pub(super) fn end_of(phase: Option<Phase>) -> Option<&'static str> {
 }
 
 /// `GenerateContainersReadyCondition`.
-pub(super) fn containers_ready(spec: &PodSpec, lists: &Lists, phase: Option<Phase>) -> Answer {
+pub(super) fn containers_ready(spec: &PodSpec, lists: &Lists, phase: Option<Phase>) -> ConditionStatus {
     let mut unready = Unready::default();
     let (init, regular) = (ByName::entries(&lists.init), ByName::entries(&lists.regular));
     for sidecar in spec
@@ -101,19 +101,19 @@ pub(super) fn containers_ready(spec: &PodSpec, lists: &Lists, phase: Option<Phas
     for container in &spec.containers {
         unready.check(&container.name, regular.get(&container.name), |status| status.ready);
     }
-    if let Some(reason) = end_of(phase) {
-        return Answer::no(reason, None);
+    if let Some(reason) = terminal_reason(phase) {
+        return ConditionStatus::no(reason, None);
     }
     if spec.containers.is_empty() {
-        return Answer::no(UNKNOWN_STATUSES, None);
+        return ConditionStatus::no(UNKNOWN_STATUSES, None);
     }
-    unready
-        .message("unready")
-        .map_or_else(Answer::yes, |message| Answer::no("ContainersNotReady", Some(message)))
+    unready.message("unready").map_or_else(ConditionStatus::yes, |message| {
+        ConditionStatus::no("ContainersNotReady", Some(message))
+    })
 }
 
 /// The readiness gates, when the containers are ready (`GeneratePodReadyCondition`).
-pub(super) fn gates_ready(spec: &PodSpec, of_api: &[PodCondition]) -> Answer {
+pub(super) fn gates_ready(spec: &PodSpec, of_api: &[PodCondition]) -> ConditionStatus {
     let unready: Vec<String> = spec
         .readiness_gates
         .iter()
@@ -133,14 +133,19 @@ pub(super) fn gates_ready(spec: &PodSpec, of_api: &[PodCondition]) -> Answer {
         })
         .collect();
     if unready.is_empty() {
-        Answer::yes()
+        ConditionStatus::yes()
     } else {
-        Answer::no("ReadinessGatesNotReady", Some(unready.join(", ")))
+        ConditionStatus::no("ReadinessGatesNotReady", Some(unready.join(", ")))
     }
 }
 
 /// `GeneratePodInitializedCondition`.
-pub(super) fn initialized(spec: &PodSpec, api: &PodStatus, lists: &Lists, phase: Option<Phase>) -> Answer {
+pub(super) fn initialized_condition(
+    spec: &PodSpec,
+    api: &PodStatus,
+    lists: &Lists,
+    phase: Option<Phase>,
+) -> ConditionStatus {
     let mut unready = Unready::default();
     let init = ByName::entries(&lists.init);
     for container in spec.init_containers.iter().flatten() {
@@ -154,9 +159,9 @@ pub(super) fn initialized(spec: &PodSpec, api: &PodStatus, lists: &Lists, phase:
         });
     }
     if phase == Some(Phase::Succeeded) && unready.unknown.is_empty() {
-        return Answer {
+        return ConditionStatus {
             reason: Some(POD_COMPLETED),
-            ..Answer::yes()
+            ..ConditionStatus::yes()
         };
     }
     let has_started = |entry: &ContainerStatus| {
@@ -168,9 +173,11 @@ pub(super) fn initialized(spec: &PodSpec, api: &PodStatus, lists: &Lists, phase:
     // A pod stays initialized.
     let was_true = |old: &PodCondition| old.type_ == INITIALIZED && old.status == "True";
     if lists.regular.iter().any(has_started) || api.conditions.iter().flatten().any(was_true) {
-        return Answer::yes();
+        return ConditionStatus::yes();
     }
-    unready.message("incomplete").map_or_else(Answer::yes, |message| {
-        Answer::no("ContainersNotInitialized", Some(message))
-    })
+    unready
+        .message("incomplete")
+        .map_or_else(ConditionStatus::yes, |message| {
+            ConditionStatus::no("ContainersNotInitialized", Some(message))
+        })
 }

@@ -26,8 +26,8 @@ pub(super) struct Slot<'a> {
 }
 
 /// The state of a container whose exit is unknown: no times.
-pub(super) fn lost(message: &str, entry: &ContainerStatus) -> ContainerState {
-    ended(ContainerStateTerminated {
+pub(super) fn unknown_exit_state(message: &str, entry: &ContainerStatus) -> ContainerState {
+    terminated_state(ContainerStateTerminated {
         container_id: entry.container_id.clone(),
         exit_code: UNKNOWN_EXIT_CODE,
         message: Some(message.into()),
@@ -36,7 +36,7 @@ pub(super) fn lost(message: &str, entry: &ContainerStatus) -> ContainerState {
     })
 }
 
-pub(super) fn ended(end: ContainerStateTerminated) -> ContainerState {
+pub(super) fn terminated_state(end: ContainerStateTerminated) -> ContainerState {
     ContainerState {
         terminated: Some(end),
         ..Default::default()

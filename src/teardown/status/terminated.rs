@@ -10,12 +10,12 @@ use super::phase::{ContainerLife, Phase};
 use super::phase_decision::PhaseDecision;
 use super::readiness::INITIALIZED;
 use super::restart::is_sidecar;
-use super::slot::lost;
+use super::slot::unknown_exit_state;
 
 const MESSAGE: &str = "Nothing was left of the container when the pod was taken down";
 
 /// Terminates all entries that are not. Ephemeral containers stay unchanged.
-pub(super) fn settle(pod: &Pod, api: &PodStatus, lists: &mut Lists, decision: &mut PhaseDecision) {
+pub(super) fn terminate_remaining(pod: &Pod, api: &PodStatus, lists: &mut Lists, decision: &mut PhaseDecision) {
     let entries = |list: &Option<Vec<ContainerStatus>>| list.clone().unwrap_or_default();
     let known = Lists {
         regular: entries(&api.container_statuses),
@@ -23,16 +23,16 @@ pub(super) fn settle(pod: &Pod, api: &PodStatus, lists: &mut Lists, decision: &m
         ephemeral: Vec::new(),
     };
     let before = Before {
-        end: deletion_requested(pod),
+        deleted_at: deletion_request_time(pod),
         api,
     };
     let was_initialized =
         |spec| shows_initialization(spec, &known, &before) || shows_initialization(spec, lists, &before);
     if pod.spec.as_ref().is_none_or(was_initialized) {
-        lists.regular.iter_mut().for_each(end);
+        lists.regular.iter_mut().for_each(set_terminated);
     }
     let tried = initialized_count(&lists.init);
-    lists.init.iter_mut().take(tried).for_each(end);
+    lists.init.iter_mut().take(tried).for_each(set_terminated);
     if !decision.is_terminal() {
         *decision = PhaseDecision {
             phase: Some(Phase::Failed.name().into()),
@@ -42,9 +42,9 @@ pub(super) fn settle(pod: &Pod, api: &PodStatus, lists: &mut Lists, decision: &m
     }
 }
 
-fn end(entry: &mut ContainerStatus) {
+fn set_terminated(entry: &mut ContainerStatus) {
     if !has_ended(entry) {
-        entry.state = Some(lost(MESSAGE, entry));
+        entry.state = Some(unknown_exit_state(MESSAGE, entry));
         entry.ready = false;
         entry.started = Some(false);
     }
@@ -77,16 +77,16 @@ fn shows_initialization(spec: &PodSpec, lists: &Lists, before: &Before<'_>) -> b
     }
 }
 
-/// The state before the termination.
+/// The state before the termination, which begins with the delete request.
 struct Before<'a> {
-    end: Option<Timestamp>,
+    deleted_at: Option<Timestamp>,
     api: &'a PodStatus,
 }
 
 impl Before<'_> {
     /// Times are in whole seconds.
     fn is_earlier(&self, time: &Time) -> bool {
-        self.end.is_none_or(|end| time.0 < end)
+        self.deleted_at.is_none_or(|deleted_at| time.0 < deleted_at)
     }
 
     /// An exit without a time was inferred from later containers.
@@ -108,7 +108,7 @@ impl Before<'_> {
 }
 
 /// The time of the delete request.
-fn deletion_requested(pod: &Pod) -> Option<Timestamp> {
+fn deletion_request_time(pod: &Pod) -> Option<Timestamp> {
     let over = pod.metadata.deletion_timestamp.as_ref()?.0;
     let grace = pod.metadata.deletion_grace_period_seconds.unwrap_or_default();
     over.checked_sub(SignedDuration::from_secs(grace)).ok()
