@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use clap::{Args, Parser, Subcommand, builder::BoolishValueParser};
 use clap_complete::Shell;
 
-use crate::{node::kubelet_process::start::KubeletStart, object_name::ObjectName};
+use crate::{node::kubelet_process::flags::KubeletFlags, object_name::ObjectName};
 
 mod read;
 mod values;
@@ -347,7 +347,7 @@ pub struct NodeFlags {
     pub kubelet_config_dir: Option<PathBuf>,
     /// Flags of this node's kubelet, as far as they are known.
     #[arg(skip)]
-    pub kubelet_start: Option<KubeletStart>,
+    pub kubelet_start: Option<KubeletFlags>,
     /// Who made the pods' cgroups.
     #[arg(long, env = "POD_TEARDOWN_CGROUP_DRIVER", value_enum, default_value_t = CgroupDriverFlag::Auto)]
     pub cgroup_driver: CgroupDriverFlag,

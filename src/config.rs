@@ -22,7 +22,7 @@ use crate::{
         cri::{CriEndpoint, types::CgroupDriver},
         kubelet_process::{
             LocalKubelet,
-            start::{self, DEFAULT_ROOT, KubeletStart},
+            flags::{self, DEFAULT_ROOT, KubeletFlags},
         },
         kubelet_root::KubeletRoot,
         unmounts::ForceUnmount,
@@ -84,7 +84,7 @@ pub struct PodSettings {
     /// The directory of its drop-ins.
     pub kubelet_config_dir: Option<PathBuf>,
     /// Flags of the kubelet, as far as they are known.
-    pub kubelet_start: Option<KubeletStart>,
+    pub kubelet_start: Option<KubeletFlags>,
     /// The runtime's socket.
     pub cri_endpoint: CriEndpoint,
     /// The kubelet's root directory, links resolved.
@@ -144,13 +144,13 @@ impl PodSettings {
     }
 
     /// Settings that must agree with the kubelet's flags.
-    pub fn expected_kubelet_settings(&self, node_name: &str) -> start::Settings {
+    pub fn expected_kubelet_settings(&self, node_name: &str) -> flags::ExpectedFlags {
         let given = match self.cgroup_driver {
             None => self.kubelet_cgroup_driver.clone(),
             Some(CgroupDriver::Cgroupfs) => Some("cgroupfs".to_owned()),
             Some(CgroupDriver::Systemd) => Some("systemd".to_owned()),
         };
-        start::Settings {
+        flags::ExpectedFlags {
             kubeconfig: self.kubeconfig.clone(),
             kubelet_config: self.kubelet_config.clone(),
             kubelet_config_dir: self.kubelet_config_dir.clone(),

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::files::{first_line, is_absent};
-use crate::{model::problem::Problem, node::kubelet_process::start::KubeletStart};
+use crate::{model::problem::Problem, node::kubelet_process::flags::KubeletFlags};
 
 /// The only version of KubeletConfiguration.
 pub(super) const KUBELET_CONFIG_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
@@ -37,7 +37,7 @@ const HEALTHZ: (IpAddr, u16) = (IpAddr::V4(Ipv4Addr::LOCALHOST), 10248);
 impl KubeletConfiguration {
     /// Applies the kubelet's flags, which override the configuration (cmd/kubelet/app/server.go: kubeletConfigFlagPrecedence).
     #[must_use]
-    pub fn with_flags(mut self, start: &KubeletStart) -> Self {
+    pub fn with_flags(mut self, start: &KubeletFlags) -> Self {
         self.cgroup_driver = start.cgroup_driver.clone().or(self.cgroup_driver);
         let root = start.cgroup_root.clone().filter(|root| is_cgroup_root(root));
         self.cgroup_root = root.or(self.cgroup_root);

@@ -14,7 +14,7 @@ use crate::{
     journal::peek,
     node::{
         identity::Identity,
-        kubelet_process::start::{self, DEFAULT_ROOT, KubeletStart},
+        kubelet_process::flags::{self, DEFAULT_ROOT, KubeletFlags},
     },
 };
 
@@ -95,18 +95,18 @@ pub const LAYOUTS: [Layout; 7] = [
 /// layout of the distribution.
 pub fn complete_flags(flags: &NodeFlags, root: &Path, proc: &Path) -> NodeFlags {
     // A node that was reinstalled has other files.
-    let files_exist = |start: &KubeletStart| {
+    let files_exist = |start: &KubeletFlags| {
         let mut files = [&start.kubeconfig, &start.config].into_iter().flatten();
         start.serves_node() && files.all(|path| path.exists())
     };
     let recorded = || peek::kubelet(&flags.state_dir, &Identity::read(root)).filter(files_exist);
     let found = || {
-        start::read_single_kubelet(proc)
-            .filter(KubeletStart::serves_node)
+        flags::read_single_kubelet(proc)
+            .filter(KubeletFlags::serves_node)
             .or_else(recorded)
     };
     // The kubelet of another directory is another node's.
-    let has_same_root = |start: &KubeletStart| {
+    let has_same_root = |start: &KubeletFlags| {
         flags
             .kubelet_root
             .as_deref()
@@ -116,7 +116,7 @@ pub fn complete_flags(flags: &NodeFlags, root: &Path, proc: &Path) -> NodeFlags 
     complete_with(flags, root, start)
 }
 
-fn complete_with(flags: &NodeFlags, root: &Path, start: Option<KubeletStart>) -> NodeFlags {
+fn complete_with(flags: &NodeFlags, root: &Path, start: Option<KubeletFlags>) -> NodeFlags {
     let mut all = flags.clone();
     if let Some(start) = start {
         all.kubeconfig = all.kubeconfig.or_else(|| start.kubeconfig.clone());
@@ -356,12 +356,12 @@ mod tests {
     async fn kubelet_flags_override_a_layout_even_if_the_kubelet_does_not_run() {
         let machine = Machine::with(&[("/theirs", KUBECONFIG), ("/config", CONFIG)]);
         let (theirs, config) = (machine.0.path().join("theirs"), machine.0.path().join("config"));
-        let start = KubeletStart {
+        let start = KubeletFlags {
             kubeconfig: Some(theirs.clone()),
             config: Some(config.clone()),
             runtime: Some("/run/theirs.sock".to_owned()),
             hostname_override: Some("N7".to_owned()),
-            ..KubeletStart::default()
+            ..KubeletFlags::default()
         };
         let journal = crate::journal::Journal::open(&machine.0.path().join("state"), &Identity::read(machine.0.path()));
         let journal = journal.unwrap();

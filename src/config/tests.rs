@@ -158,10 +158,10 @@ fn drop_ins_are_merged_like_in_the_kubelet() {
         (Some("systemd"), None)
     );
     // The kubelet's flags override it.
-    let start = KubeletStart {
+    let start = KubeletFlags {
         cgroup_driver: Some("cgroupfs".to_owned()),
         healthz_port: Some(7),
-        ..KubeletStart::default()
+        ..KubeletFlags::default()
     };
     let config = config.with_flags(&start);
     assert_eq!(config.healthz(), Some(([127, 0, 0, 2], 7).into()));

@@ -21,7 +21,7 @@ use crate::{
     node::{
         effects::{Effects, EffectsBlocked},
         identity::Identity,
-        kubelet_process::{KubeletProcess, start::Settings},
+        kubelet_process::{KubeletProcess, flags::ExpectedFlags},
         threads::Blocking,
     },
 };
@@ -54,7 +54,7 @@ pub struct Guard {
     proc: Arc<Path>,
     blocking: Blocking,
     /// Settings that the flags of a kubelet are compared with.
-    expected: Option<Arc<Settings>>,
+    expected: Option<Arc<ExpectedFlags>>,
     state: Arc<Mutex<State>>,
     /// A user has approved an item, and the pods have to be listed again.
     approved: Arc<Notify>,
@@ -155,7 +155,7 @@ impl Guard {
 
     /// Logs the flags of a kubelet that differ from these settings.
     #[must_use]
-    pub fn with_expected_settings(self, ours: Settings) -> Self {
+    pub fn with_expected_settings(self, ours: ExpectedFlags) -> Self {
         Self {
             expected: Some(Arc::new(ours)),
             ..self

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     clock::Mark,
     model::pod::{PodRef, PodUid},
-    node::{kubelet_process::start::KubeletStart, superblock::FileSystem},
+    node::{kubelet_process::flags::KubeletFlags, superblock::FileSystem},
 };
 
 /// File systems that may still be active, by the directory where they were staged.
@@ -124,6 +124,6 @@ pub(super) fn unstaged_row(unstaged: &Unstaged) -> Row {
 }
 
 /// The row of the kubelet's flags.
-pub(super) fn kubelet_row(kubelet: Option<&KubeletStart>) -> Row {
+pub(super) fn kubelet_row(kubelet: Option<&KubeletFlags>) -> Row {
     Row::Node(KUBELET, serde_json::to_string(&kubelet).unwrap_or_default())
 }

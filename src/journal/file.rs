@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     model::pod::PodUid,
-    node::{identity::Identity, kubelet_process::start::KubeletStart},
+    node::{identity::Identity, kubelet_process::flags::KubeletFlags},
     teardown::journal::PodEntry,
 };
 
@@ -57,7 +57,7 @@ pub(super) struct Contents {
     pub watch: WatchState,
     pub paused: Option<Paused>,
     pub last_active: Option<LastActive>,
-    pub kubelet: Option<KubeletStart>,
+    pub kubelet: Option<KubeletFlags>,
     pub unstaged: Unstaged,
     pub pods: HashMap<PodUid, PodEntry>,
     pub seen: BTreeMap<PodUid, Seen>,

@@ -1,18 +1,18 @@
 //! Flags of this node's kubelet when it was last seen.
 
 use super::{Journal, entries::kubelet_row, writer::Write};
-use crate::node::kubelet_process::start::KubeletStart;
+use crate::node::kubelet_process::flags::KubeletFlags;
 
 // === impl Journal ===
 
 impl Journal {
     /// Flags of this node's kubelet when it was last seen.
-    pub fn kubelet(&self) -> Option<KubeletStart> {
+    pub fn kubelet(&self) -> Option<KubeletFlags> {
         self.lock().kubelet.clone()
     }
 
     /// Records the flags. They are durable later.
-    pub fn set_kubelet(&self, kubelet: KubeletStart) {
+    pub fn set_kubelet(&self, kubelet: KubeletFlags) {
         let mut state = self.lock();
         let kubelet = Some(kubelet);
         if state.kubelet != kubelet {

@@ -16,7 +16,7 @@ use super::{
 use crate::node::{
     host::PROC,
     identity::Identity,
-    kubelet_process::start::KubeletStart,
+    kubelet_process::flags::KubeletFlags,
     lock::{LockError, PodsLock},
 };
 
@@ -62,7 +62,7 @@ pub fn peek(dir: &Path, machine: &Identity) -> Result<Peek, JournalError> {
 }
 
 /// Flags of the kubelet that was last seen, from the journal in `dir`; `None` if it is in use or cannot be read.
-pub fn kubelet(dir: &Path, machine: &Identity) -> Option<KubeletStart> {
+pub fn kubelet(dir: &Path, machine: &Identity) -> Option<KubeletFlags> {
     let path = dir.join(FILE);
     if is_in_use(dir, &path) {
         return None;

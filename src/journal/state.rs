@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     model::pod::PodUid,
-    node::{identity::Identity, kubelet_process::start::KubeletStart},
+    node::{identity::Identity, kubelet_process::flags::KubeletFlags},
     teardown::journal::PodEntry,
 };
 
@@ -29,7 +29,7 @@ pub(super) struct State {
     pub watch: WatchState,
     pub paused: Option<Paused>,
     pub last_active: Option<LastActive>,
-    pub kubelet: Option<KubeletStart>,
+    pub kubelet: Option<KubeletFlags>,
     pub unstaged: Unstaged,
     pub pods: HashMap<PodUid, PodEntry>,
     pub seen: BTreeMap<PodUid, Seen>,

@@ -12,15 +12,15 @@ use std::{
 use super::{fault, lock::readable};
 
 pub mod arguments;
+mod capabilities;
 mod evidence;
+pub mod flags;
 mod healthz;
 mod kind;
 mod probe;
 mod process;
-mod rights;
 mod root;
 mod sockets;
-pub mod start;
 
 use arguments::Arguments;
 pub use healthz::is_kubelets_answer;
@@ -93,7 +93,7 @@ pub fn with_pid(proc: &Path, pid: i32, local: &LocalKubelet) -> io::Result<Optio
 /// The process with this pid, if it is a kubelet that counts under any name: it has one of these listening sockets.
 fn by_socket(proc: &Path, pid: i32, listeners: &Listeners, local: &LocalKubelet) -> io::Result<Option<KubeletProcess>> {
     let dir = proc.join(pid.to_string());
-    if listeners.is_empty() || !rights::may_mount(proc, &dir) {
+    if listeners.is_empty() || !capabilities::may_mount(proc, &dir) {
         return Ok(None);
     }
     let roots = evidence::roots(&dir, listeners)?;
@@ -108,7 +108,7 @@ fn by_name(proc: &Path, pid: i32, local: &LocalKubelet) -> io::Result<Option<Kub
     let dir = proc.join(pid.to_string());
     let Some(kind) = kind(&dir)? else { return Ok(None) };
     // Checked first: a kubelet mounts, so a process that cannot mount is no kubelet, even with a kubelet's name and arguments.
-    if !rights::may_mount(proc, &dir) {
+    if !capabilities::may_mount(proc, &dir) {
         return Ok(None);
     }
     Ok(match_process(pid, kind, &dir, Vec::new(), local))

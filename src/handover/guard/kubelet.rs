@@ -9,7 +9,7 @@ use crate::{
     handover::probes::Probe,
     node::kubelet_process::{
         self, KubeletProcess, LocalKubelet, MatchReason,
-        start::{self, Difference, KubeletStart},
+        flags::{self, Difference, KubeletFlags},
     },
 };
 
@@ -81,7 +81,7 @@ impl Guard {
             let started = found
                 .as_ref()
                 .filter(is_new)
-                .and_then(|kubelet| start::read(&proc, kubelet.pid));
+                .and_then(|kubelet| flags::read(&proc, kubelet.pid));
             io::Result::Ok((found, started))
         };
         let began = Instant::now();
@@ -131,7 +131,7 @@ impl Guard {
     }
 
     /// Records the flags of a kubelet for the time when it does not run. Logs those that differ from our settings.
-    fn record_flags(&self, kubelet: &KubeletProcess, started: KubeletStart) {
+    fn record_flags(&self, kubelet: &KubeletProcess, started: KubeletFlags) {
         let expected = self.expected.as_deref();
         for Difference { what, remedy } in expected.map(|ours| started.differences(ours)).unwrap_or_default() {
             tracing::warn!(what, remedy, "The kubelet and the agent have different settings");

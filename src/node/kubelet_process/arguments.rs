@@ -122,9 +122,9 @@ impl<'a> Arguments<'a> {
 
     /// Whether the command line has one of these subcommands. Some programs rewrite their command line as one text. An empty
     /// command line counts: the main thread has exited, and others still run.
-    pub(super) fn runs_kubelet(&self, by: &[&[u8]]) -> bool {
+    pub(super) fn runs_kubelet(&self, subcommands: &[&[u8]]) -> bool {
         let mut words = self.0.split(|byte| b"\0 ".contains(byte));
-        by.is_empty() || self.0.is_empty() || words.any(|word| by.contains(&word))
+        subcommands.is_empty() || self.0.is_empty() || words.any(|word| subcommands.contains(&word))
     }
 
     fn each(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fs, io, net::SocketAddr, path::Path};
 
-use super::{evidence, kind::kind, rights, sockets};
+use super::{capabilities, evidence, kind::kind, sockets};
 
 /// Whether a process that may be a kubelet listens at `at`: one that may mount, and whose name is that of a kubelet or of a
 /// program that runs one inside. The process `known` is tried first; it may have any name if it has a kubelet's sockets.
@@ -10,7 +10,7 @@ use super::{evidence, kind::kind, rights, sockets};
 /// # Errors
 /// When the sockets of such a process cannot be read.
 pub fn is_kubelets_answer(proc: &Path, at: SocketAddr, known: Option<i32>) -> io::Result<bool> {
-    let sockets = |dir: &Path| match kind(dir)?.is_some() && rights::may_mount(proc, dir) {
+    let sockets = |dir: &Path| match kind(dir)?.is_some() && capabilities::may_mount(proc, dir) {
         true => sockets::inodes(dir),
         false => Ok(BTreeSet::new()),
     };
@@ -22,7 +22,9 @@ pub fn is_kubelets_answer(proc: &Path, at: SocketAddr, known: Option<i32>) -> io
     let listens_as_kubelet = |dir: &Path| {
         let listeners = evidence::listeners(proc)?;
         io::Result::Ok(
-            !listeners.is_empty() && rights::may_mount(proc, dir) && !evidence::roots(dir, &listeners)?.is_empty(),
+            !listeners.is_empty()
+                && capabilities::may_mount(proc, dir)
+                && !evidence::roots(dir, &listeners)?.is_empty(),
         )
     };
     if let Some(known) = known

@@ -57,8 +57,8 @@ pub(super) fn kind(dir: &Path) -> io::Result<Option<Kind>> {
     if name.trim_start_matches('.').starts_with(NAME) {
         return Ok(Some(Kind::Candidate));
     }
-    let holder = WRAPPERS.iter().find(|(holder, _)| name == *holder);
-    Ok(holder.map(|(_, by)| Kind::Wrapper(by)))
+    let wrapper = WRAPPERS.iter().find(|(wrapper, _)| name == *wrapper);
+    Ok(wrapper.map(|(_, subcommands)| Kind::Wrapper(subcommands)))
 }
 
 /// Whether the process has no thread left, or only a zombie.

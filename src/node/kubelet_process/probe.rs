@@ -22,10 +22,10 @@ use nix::errno::Errno;
 use super::{
     arguments::Arguments,
     evidence,
+    flags::{DEFAULT_ROOT, has_our_paths},
     kind::Kind,
     process::{LocalKubelet, MatchReason},
     root,
-    start::{DEFAULT_ROOT, has_our_paths},
 };
 use crate::node::{fault, mounts::MountTable};
 
@@ -72,20 +72,20 @@ pub(super) fn probe(
     listens_below: Vec<PathBuf>,
     local: &LocalKubelet,
 ) -> Result<Option<MatchReason>, Errno> {
-    if let Kind::Wrapper(by) = kind
-        && !arguments.runs_kubelet(by)
+    if let Kind::Wrapper(subcommands) = kind
+        && !arguments.runs_kubelet(subcommands)
     {
         return Ok(None);
     }
-    let question = Input {
+    let input = Input {
         kind,
         dir: dir.to_owned(),
         arguments: arguments.0.to_owned(),
         listens_below,
         local: local.clone(),
     };
-    let roots = question.roots();
-    let (why, is_configured) = match on_a_thread(dir, PATIENCE, move |is_here| question.answer(is_here)) {
+    let roots = input.roots();
+    let (why, is_configured) = match on_a_thread(dir, PATIENCE, move |is_in_host_root| input.answer(is_in_host_root)) {
         Ok(None) => return Ok(None),
         Ok(Some((why, is_configured))) => (Ok(why), is_configured),
         Err(WalkError::Host(errno)) => (Err(errno), false),
@@ -106,31 +106,31 @@ fn on_a_thread<T: Send + 'static>(
     patience: Duration,
     answer: impl FnOnce(&AtomicBool) -> Result<T, WalkError> + Send + 'static,
 ) -> Result<T, WalkError> {
-    let hangs = |is_here: &AtomicBool| match is_here.load(Ordering::Acquire) {
+    let hangs = |is_in_host_root: &AtomicBool| match is_in_host_root.load(Ordering::Acquire) {
         true => WalkError::Host(Errno::ETIMEDOUT),
         false => WalkError::ForeignRoot,
     };
     let process = (dir.to_owned(), started(dir));
     // Known before the walk, however long that takes.
-    let is_here = Arc::new(AtomicBool::new(has_our_paths(&dir.with_file_name(""), dir)));
+    let is_in_host_root = Arc::new(AtomicBool::new(has_our_paths(&dir.with_file_name(""), dir)));
     let guard = {
         let mut under_way = running_walks();
-        if let Some(is_here) = under_way.get(&process) {
-            return Err(hangs(is_here));
+        if let Some(is_in_host_root) = under_way.get(&process) {
+            return Err(hangs(is_in_host_root));
         }
         if under_way.len() >= MAX_HANGING {
-            return Err(hangs(&is_here));
+            return Err(hangs(&is_in_host_root));
         }
-        under_way.insert(process.clone(), Arc::clone(&is_here));
+        under_way.insert(process.clone(), Arc::clone(&is_in_host_root));
         RunningWalk(process)
     };
     let (sender, receiver) = sync_channel(2);
-    let of_thread = Arc::clone(&is_here);
+    let thread_flag = Arc::clone(&is_in_host_root);
     let thread = thread::Builder::new().name("kubelet-probe".to_owned());
     let started = thread.spawn(move || {
         // The receiver is dropped after a timeout.
         sender.send(None).ok();
-        let answer = answer(&of_thread);
+        let answer = answer(&thread_flag);
         drop(guard);
         sender.send(Some(answer)).ok();
     });
@@ -144,7 +144,7 @@ fn on_a_thread<T: Send + 'static>(
     match receiver.recv_timeout(patience) {
         Ok(Some(answer)) => answer,
         Ok(None) | Err(RecvTimeoutError::Disconnected) => Err(WalkError::Host(Errno::ECANCELED)),
-        Err(RecvTimeoutError::Timeout) => Err(hangs(&is_here)),
+        Err(RecvTimeoutError::Timeout) => Err(hangs(&is_in_host_root)),
     }
 }
 
@@ -173,9 +173,9 @@ fn started(dir: &Path) -> Vec<u8> {
 
 impl Input {
     /// Why it counts, and whether its configuration is a kubelet's (read only if needed).
-    fn answer(&self, is_here: &AtomicBool) -> Result<Option<(MatchReason, bool)>, WalkError> {
+    fn answer(&self, is_in_host_root: &AtomicBool) -> Result<Option<(MatchReason, bool)>, WalkError> {
         let arguments = Arguments(&self.arguments);
-        let Some(why) = self.works_here(is_here)? else {
+        let Some(why) = self.match_local_kubelet(is_in_host_root)? else {
             return Ok(None);
         };
         let is_configured = self.kind == Kind::Candidate
@@ -184,23 +184,23 @@ impl Input {
         Ok(Some((why, is_configured)))
     }
 
-    fn works_here(&self, is_here: &AtomicBool) -> Result<Option<MatchReason>, WalkError> {
+    fn match_local_kubelet(&self, is_in_host_root: &AtomicBool) -> Result<Option<MatchReason>, WalkError> {
         let host = Path::new(HOST);
         let their_root = root::base(&self.dir, host).map_err(|errno| classify_proc_error(errno, false))?;
         let identity = root::identity_of(&their_root).map_err(|errno| classify_walk_error(errno, false))?;
-        let here = root::ours(host).is_none_or(|here| here == identity);
-        is_here.store(here, Ordering::Release);
-        let is_holder = matches!(self.kind, Kind::Wrapper(_));
+        let is_host_root = root::local_identity(host).is_none_or(|local| local == identity);
+        is_in_host_root.store(is_host_root, Ordering::Release);
+        let is_wrapper = matches!(self.kind, Kind::Wrapper(_));
         let arguments = Arguments(&self.arguments);
         // In the host's root its kubelet may have any directory. In another root, as of a container or a snap, our directory is
         // there by the kubelet's default name or by ours, or it is another node's kubelet.
-        if here && is_holder && arguments.value("root-dir").is_none() {
+        if is_host_root && is_wrapper && arguments.value("root-dir").is_none() {
             return Ok(Some(MatchReason::UnknownDirectory));
         }
         let mut failed = None;
         for path in self.roots() {
-            let base = root::base(&self.dir, &path).map_err(|errno| classify_proc_error(errno, here))?;
-            match self.is_ours(&base, &path, here) {
+            let base = root::base(&self.dir, &path).map_err(|errno| classify_proc_error(errno, is_host_root))?;
+            match self.is_local_root(&base, &path, is_host_root) {
                 Ok(true) => return Ok(Some(MatchReason::SameDirectory)),
                 Ok(false) => {}
                 Err(error) => failed = Some(error),
@@ -213,7 +213,8 @@ impl Input {
         let same_runtime = || {
             arguments.runtime().is_none_or(|path| {
                 let local = &self.local.runtime;
-                path == local || root::ours(path).is_some_and(|theirs| Some(theirs) == root::ours(local))
+                path == local
+                    || root::local_identity(path).is_some_and(|theirs| Some(theirs) == root::local_identity(local))
             })
         };
         // A program that only listens on a socket of such a name elsewhere on the machine is no kubelet.
@@ -222,7 +223,7 @@ impl Input {
             Kind::Wrapper(_) => false,
             Kind::Listener => arguments.has_kubelet_flag(),
         };
-        let counts = is_kubelet && here && same_runtime();
+        let counts = is_kubelet && is_host_root && same_runtime();
         Ok(counts.then_some(MatchReason::SameNode))
     }
 
@@ -241,9 +242,10 @@ impl Input {
     }
 
     /// Whether the root directory at `path` is the agent's `--kubelet-root`.
-    fn is_ours(&self, base: &OwnedFd, path: &Path, here: bool) -> Result<bool, WalkError> {
+    fn is_local_root(&self, base: &OwnedFd, path: &Path, is_host_root: bool) -> Result<bool, WalkError> {
         let local = &self.local.root;
-        let (Some(our_root), Some(our_pods)) = (root::ours(local.path()), root::ours(local.pods())) else {
+        let (Some(our_root), Some(our_pods)) = (root::local_identity(local.path()), root::local_identity(local.pods()))
+        else {
             return Err(WalkError::Host(Errno::ENOENT));
         };
         match root::identity(base, &path.join("pods")) {
@@ -252,26 +254,26 @@ impl Input {
             Err(Errno::ENOENT | Errno::ENOTDIR) => match root::identity(base, path) {
                 Ok(root) => Ok(root == our_root),
                 Err(Errno::ENOENT | Errno::ENOTDIR) => Ok(false),
-                Err(errno) => Err(classify_walk_error(errno, here)),
+                Err(errno) => Err(classify_walk_error(errno, is_host_root)),
             },
-            Err(errno) => Err(classify_walk_error(errno, here)),
+            Err(errno) => Err(classify_walk_error(errno, is_host_root)),
         }
     }
 }
 
 /// Classifies a failure to open the process's root or working directory in procfs.
-fn classify_proc_error(errno: Errno, here: bool) -> WalkError {
+fn classify_proc_error(errno: Errno, is_host_root: bool) -> WalkError {
     match errno {
         Errno::ENOENT | Errno::ESRCH | Errno::EACCES | Errno::EPERM => WalkError::Host(errno),
-        errno => classify_walk_error(errno, here),
+        errno => classify_walk_error(errno, is_host_root),
     }
 }
 
 /// Classifies a failure of the walk.
-fn classify_walk_error(errno: Errno, here: bool) -> WalkError {
+fn classify_walk_error(errno: Errno, is_host_root: bool) -> WalkError {
     match errno {
         Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM => WalkError::Host(errno),
-        errno if here => WalkError::Host(errno),
+        errno if is_host_root => WalkError::Host(errno),
         _ => WalkError::ForeignRoot,
     }
 }
@@ -302,10 +304,10 @@ mod tests {
     const SHORT: Duration = Duration::from_millis(20);
 
     /// A walk that hangs until the sender is dropped.
-    fn hangs(process: &Path, is_here: bool) -> (Sender<()>, Result<u8, WalkError>) {
+    fn hangs(process: &Path, is_host_root: bool) -> (Sender<()>, Result<u8, WalkError>) {
         let (release, hang) = channel::<()>();
-        let failed = on_a_thread(process, SHORT, move |here| {
-            here.store(is_here, Ordering::Release);
+        let failed = on_a_thread(process, SHORT, move |flag| {
+            flag.store(is_host_root, Ordering::Release);
             hang.recv().ok();
             Ok(1)
         });
@@ -318,7 +320,7 @@ mod tests {
         let process = |pid: &str| proc.path().join(pid);
         let (release, failed) = hangs(&process("5"), false);
         assert_eq!(failed, Err(WalkError::ForeignRoot));
-        let (here, failed) = hangs(&process("6"), true);
+        let (second_release, failed) = hangs(&process("6"), true);
         assert_eq!(failed, Err(WalkError::Host(Errno::ETIMEDOUT)));
         let again = |pid: &str| on_a_thread(&process(pid), PATIENCE, |_| Ok(2));
         assert_eq!(again("5"), Err(WalkError::ForeignRoot), "no second thread hangs there");
@@ -334,7 +336,7 @@ mod tests {
         assert_eq!(started(&process("5")), b"77");
         assert_eq!(again("5"), Ok(2));
         fs::remove_file(process("5").join("stat")).unwrap();
-        drop((release, here));
+        drop((release, second_release));
         while again("5").is_err() || again("6").is_err() {
             thread::yield_now();
         }

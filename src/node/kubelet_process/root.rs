@@ -52,6 +52,6 @@ pub(super) fn identity_of(dir: impl AsFd) -> Result<File, Errno> {
 }
 
 /// Device and inode of a path in the agent's own root file system.
-pub(super) fn ours(path: &Path) -> Option<File> {
+pub(super) fn local_identity(path: &Path) -> Option<File> {
     fs::metadata(path).ok().map(|found| (found.dev(), found.ino()))
 }

@@ -26,7 +26,7 @@ use crate::{
         identity::Identity,
         kubelet_process::{
             self, KubeletProcess, MatchReason,
-            start::{self, Difference, KubeletStart},
+            flags::{self, Difference, KubeletFlags},
         },
         lock::{LockError, LockOwner},
         mount_namespace,
@@ -198,7 +198,7 @@ pub(super) fn other_processes(settings: &PodSettings, node_name: &str, lock: Res
             let kubelet = found.into_iter().next();
             let started = kubelet
                 .as_ref()
-                .map(|kubelet| start::read(Path::new(PROC), kubelet.pid));
+                .map(|kubelet| flags::read(Path::new(PROC), kubelet.pid));
             (kubelet, started.unwrap_or_else(|| settings.kubelet_start.clone()))
         }
         Err(error) => {
@@ -222,7 +222,7 @@ pub(super) fn other_processes(settings: &PodSettings, node_name: &str, lock: Res
 }
 
 /// Compares the flags of the running or last known kubelet with the agent's settings.
-fn kubelet_flags(started: &KubeletStart, ours: &start::Settings) -> Vec<Row> {
+fn kubelet_flags(started: &KubeletFlags, ours: &flags::ExpectedFlags) -> Vec<Row> {
     const WHAT: &str = "kubelet's flags";
     let differences = started.differences(ours);
     if differences.is_empty() {
@@ -358,17 +358,17 @@ mod tests {
 
     #[test]
     fn every_different_kubelet_flag_has_a_row_with_a_remedy() {
-        let ours = start::Settings {
+        let ours = flags::ExpectedFlags {
             kubelet_root: "/var/lib/kubelet".into(),
             runtime: "/run/cri.sock".into(),
-            ..start::Settings::default()
+            ..flags::ExpectedFlags::default()
         };
-        let same = kubelet_flags(&KubeletStart::default(), &ours);
+        let same = kubelet_flags(&KubeletFlags::default(), &ours);
         assert_eq!((same.len(), same[0].verdict), (1, Verdict::Ok), "{same:?}");
-        let other = KubeletStart {
+        let other = KubeletFlags {
             config: Some("/etc/kubelet.yaml".into()),
             runtime: Some("unix:///run/crio/crio.sock".to_owned()),
-            ..KubeletStart::default()
+            ..KubeletFlags::default()
         };
         let rows = kubelet_flags(&other, &ours);
         assert_eq!(rows.len(), 2, "{rows:?}");

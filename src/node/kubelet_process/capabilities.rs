@@ -9,7 +9,7 @@ const CAP_SYS_ADMIN: u32 = 21;
 /// cannot be read.
 pub(super) fn may_mount(proc: &Path, dir: &Path) -> bool {
     let status = fs::read(dir.join("status")).unwrap_or_default();
-    let lacks = effective(&status).is_some_and(|rights| rights & (1 << CAP_SYS_ADMIN) == 0);
+    let lacks = effective(&status).is_some_and(|capabilities| capabilities & (1 << CAP_SYS_ADMIN) == 0);
     let namespace = |dir: &Path| fs::read_link(dir.join("ns/user")).ok();
     let (theirs, ours) = (namespace(dir), namespace(&proc.join("self")));
     let is_elsewhere = theirs.is_some() && ours.is_some() && theirs != ours;
@@ -19,6 +19,6 @@ pub(super) fn may_mount(proc: &Path, dir: &Path) -> bool {
 /// The effective capabilities. The kernel escapes a newline in the name, which comes before.
 fn effective(status: &[u8]) -> Option<u64> {
     let mut lines = status.split(|&byte| byte == b'\n');
-    let rights = lines.find_map(|line| line.strip_prefix(b"CapEff:"))?;
-    u64::from_str_radix(std::str::from_utf8(rights).ok()?.trim(), 16).ok()
+    let capabilities = lines.find_map(|line| line.strip_prefix(b"CapEff:"))?;
+    u64::from_str_radix(std::str::from_utf8(capabilities).ok()?.trim(), 16).ok()
 }

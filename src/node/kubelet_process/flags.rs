@@ -10,15 +10,15 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     arguments::Arguments,
+    capabilities,
     kind::{Kind, kind},
-    rights,
 };
 use crate::{model::foreign::ForeignText, node::lock::readable};
 
 /// Flags of a kubelet. Paths are absolute, in the host's root file system.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct KubeletStart {
+pub struct KubeletFlags {
     /// The command line that the flags are from.
     pub command: ForeignText,
     /// `--kubeconfig`.
@@ -45,7 +45,7 @@ pub struct KubeletStart {
 
 /// Settings of the agent that must agree with these flags.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Settings {
+pub struct ExpectedFlags {
     /// `--kubeconfig`.
     pub kubeconfig: PathBuf,
     /// `--kubelet-config`.
@@ -82,7 +82,7 @@ pub const DEFAULT_ROOT: &str = "/var/lib/kubelet";
 
 /// Flags of the only kubelet process in the agent's mount namespace; `None` with none or several. A program that embeds a kubelet
 /// has no such flags.
-pub fn read_single_kubelet(proc: &Path) -> Option<KubeletStart> {
+pub fn read_single_kubelet(proc: &Path) -> Option<KubeletFlags> {
     let pids = fs::read_dir(proc).ok()?.flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     let has_a_name = |pid: &i32| matches!(kind(&proc.join(pid.to_string())), Ok(Some(_)));
@@ -92,10 +92,10 @@ pub fn read_single_kubelet(proc: &Path) -> Option<KubeletStart> {
 }
 
 /// Flags of this process. `None` if it is no kubelet by its name and flags, or has another mount namespace or root than the agent.
-pub fn read(proc: &Path, pid: i32) -> Option<KubeletStart> {
+pub fn read(proc: &Path, pid: i32) -> Option<KubeletFlags> {
     let dir = proc.join(pid.to_string());
     let kind = kind(&dir).ok()?.unwrap_or(Kind::Listener);
-    if !rights::may_mount(proc, &dir) || !has_our_paths(proc, &dir) {
+    if !capabilities::may_mount(proc, &dir) || !has_our_paths(proc, &dir) {
         return None;
     }
     let command = fs::read(dir.join("cmdline")).ok()?;
@@ -113,7 +113,7 @@ pub fn read(proc: &Path, pid: i32) -> Option<KubeletStart> {
             .map(|path| cwd.join(path))
     };
     let text = |flag| Some(arguments.value(flag)?.to_str()?.to_owned()).filter(|text| !text.is_empty());
-    Some(KubeletStart {
+    Some(KubeletFlags {
         kubeconfig: path("kubeconfig"),
         config: path("config"),
         config_dir: path("config-dir"),
@@ -136,9 +136,9 @@ pub(super) fn has_our_paths(proc: &Path, dir: &Path) -> bool {
     theirs.is_some() && theirs == namespace(&proc.join("self")) && root.as_deref() == Some(Path::new("/"))
 }
 
-// === impl KubeletStart ===
+// === impl KubeletFlags ===
 
-impl KubeletStart {
+impl KubeletFlags {
     /// Its root directory.
     pub fn root(&self) -> &Path {
         self.root_dir.as_deref().unwrap_or(Path::new(DEFAULT_ROOT))
@@ -150,32 +150,32 @@ impl KubeletStart {
     }
 
     /// Every flag that differs from the agent's settings, with its remedy. A flag that is not set is not compared.
-    pub fn differences(&self, ours: &Settings) -> Vec<Difference> {
+    pub fn differences(&self, expected: &ExpectedFlags) -> Vec<Difference> {
         let mut all = Vec::new();
-        let mut paths = |name: &str, theirs: Option<&Path>, flag: &str, ours: Option<&Path>| {
+        let mut paths = |name: &str, theirs: Option<&Path>, flag: &str, expected: Option<&Path>| {
             let Some(theirs) = theirs else { return };
-            if !ours.is_some_and(|ours| same(theirs, ours)) {
+            if !expected.is_some_and(|expected| same(theirs, expected)) {
                 let theirs = theirs.display();
-                let ours = ours.map_or("nothing".into(), |ours| ours.display().to_string());
-                all.push(Difference::new(name, &theirs, flag, &ours));
+                let expected = expected.map_or("nothing".into(), |expected| expected.display().to_string());
+                all.push(Difference::new(name, &theirs, flag, &expected));
             }
         };
         paths(
             "--kubeconfig",
             self.kubeconfig.as_deref(),
             "--kubeconfig",
-            Some(&ours.kubeconfig),
+            Some(&expected.kubeconfig),
         );
         paths(
             "--config",
             self.config.as_deref(),
             "--kubelet-config",
-            ours.kubelet_config.as_deref(),
+            expected.kubelet_config.as_deref(),
         );
-        let (theirs, dir) = (self.config_dir.as_deref(), ours.kubelet_config_dir.as_deref());
+        let (theirs, dir) = (self.config_dir.as_deref(), expected.kubelet_config_dir.as_deref());
         paths("--config-dir", theirs, "--kubelet-config-dir", dir);
-        let theirs = Some(self.root()).filter(|root| *root != ours.resolved_root);
-        paths("--root-dir", theirs, "--kubelet-root", Some(&ours.kubelet_root));
+        let theirs = Some(self.root()).filter(|root| *root != expected.resolved_root);
+        paths("--root-dir", theirs, "--kubelet-root", Some(&expected.kubelet_root));
         let socket = self
             .runtime
             .as_deref()
@@ -184,14 +184,14 @@ impl KubeletStart {
             "--container-runtime-endpoint",
             socket,
             "--cri-endpoint",
-            Some(&ours.runtime),
+            Some(&expected.runtime),
         );
-        let mut texts = |name: &str, theirs: Option<&str>, flag: &str, ours: Option<&str>| {
-            if let Some(theirs) = theirs.filter(|theirs| Some(*theirs) != ours) {
-                all.push(Difference::new(name, &theirs, flag, ours.unwrap_or("nothing")));
+        let mut texts = |name: &str, theirs: Option<&str>, flag: &str, expected: Option<&str>| {
+            if let Some(theirs) = theirs.filter(|theirs| Some(*theirs) != expected) {
+                all.push(Difference::new(name, &theirs, flag, expected.unwrap_or("nothing")));
             }
         };
-        let driver = ours.cgroup_driver.as_deref();
+        let driver = expected.cgroup_driver.as_deref();
         texts(
             "--cgroup-driver",
             self.cgroup_driver.as_deref(),
@@ -199,19 +199,19 @@ impl KubeletStart {
             driver,
         );
         let root = self.cgroup_root.as_deref();
-        texts("--cgroup-root", root, "--cgroup-root", Some(&ours.cgroup_root));
+        texts("--cgroup-root", root, "--cgroup-root", Some(&expected.cgroup_root));
         let name = self.hostname_override.as_deref().map(str::to_lowercase);
         texts(
             "--hostname-override",
             name.as_deref(),
             "--node-name",
-            Some(&ours.node_name),
+            Some(&expected.node_name),
         );
-        if let Some(port) = self.healthz_port.filter(|port| *port != ours.healthz_port) {
+        if let Some(port) = self.healthz_port.filter(|port| *port != expected.healthz_port) {
             all.push(Difference {
                 what: format!(
                     "the kubelet was started with --healthz-port {port}; the agent probes port {}",
-                    ours.healthz_port
+                    expected.healthz_port
                 ),
                 remedy: "run `systemctl restart pod-teardown`: the agent reads the kubelet's flags when it starts"
                     .to_owned(),
@@ -222,21 +222,21 @@ impl KubeletStart {
 }
 
 /// Compares texts: a path may lead to a server that does not answer. `/var/run` is `/run` on every node.
-fn same(theirs: &Path, ours: &Path) -> bool {
+fn same(theirs: &Path, expected: &Path) -> bool {
     let plain = |path: &Path| match path.strip_prefix("/var/run") {
         Ok(below) => Path::new("/run").join(below),
         Err(_) => path.to_owned(),
     };
-    plain(theirs) == plain(ours)
+    plain(theirs) == plain(expected)
 }
 
 // === impl Difference ===
 
 impl Difference {
-    fn new(name: &str, theirs: &dyn std::fmt::Display, flag: &str, ours: &str) -> Self {
+    fn new(name: &str, theirs: &dyn std::fmt::Display, flag: &str, expected: &str) -> Self {
         let theirs = ForeignText::new(&theirs.to_string());
         Self {
-            what: format!("the kubelet was started with {name} {theirs}; the agent uses {flag} {ours}"),
+            what: format!("the kubelet was started with {name} {theirs}; the agent uses {flag} {expected}"),
             remedy: format!("start the agent with {flag} {theirs}, or without {flag}: it then uses the kubelet's"),
         }
     }
@@ -311,24 +311,28 @@ mod tests {
 
     #[test]
     fn flags_that_disagree_are_named_with_a_remedy() {
-        let ours = Settings {
+        let expected = ExpectedFlags {
             kubeconfig: "/etc/kubernetes/kubelet.conf".into(),
             kubelet_root: DEFAULT_ROOT.into(),
             runtime: "/run/cri.sock".into(),
             cgroup_root: "/".to_owned(),
             healthz_port: 10248,
             node_name: "n1".to_owned(),
-            ..Settings::default()
+            ..ExpectedFlags::default()
         };
-        let same = KubeletStart {
+        let same = KubeletFlags {
             kubeconfig: Some("/etc/kubernetes/kubelet.conf".into()),
             runtime: Some("unix:///var/run/cri.sock".to_owned()),
             hostname_override: Some("N1".to_owned()),
-            ..KubeletStart::default()
+            ..KubeletFlags::default()
         };
-        assert_eq!(same.differences(&ours), []);
-        assert_eq!(KubeletStart::default().differences(&ours), [], "it has no such flag");
-        let other = KubeletStart {
+        assert_eq!(same.differences(&expected), []);
+        assert_eq!(
+            KubeletFlags::default().differences(&expected),
+            [],
+            "it has no such flag"
+        );
+        let other = KubeletFlags {
             kubeconfig: Some("/k".into()),
             config: Some("/c".into()),
             config_dir: Some("/d".into()),
@@ -338,9 +342,9 @@ mod tests {
             cgroup_root: Some("/kubelet".to_owned()),
             healthz_port: Some(1),
             hostname_override: Some("n2".to_owned()),
-            ..KubeletStart::default()
+            ..KubeletFlags::default()
         };
-        let differences = other.differences(&ours);
+        let differences = other.differences(&expected);
         for (theirs, flag) in [
             ("--kubeconfig /k", "--kubeconfig /k"),
             ("--config /c", "--kubelet-config /c"),
