@@ -1,7 +1,7 @@
 //! Formats counts, lists and untrusted texts for output.
 
 /// Names that a list shows at most.
-const NAMED: usize = 3;
+const MAX_NAMES: usize = 3;
 
 /// A count with its noun: `1 pod`, `2 pods`.
 pub fn format_count(count: u64, thing: &str) -> String {
@@ -16,7 +16,7 @@ pub fn plural(count: u64, thing: &str) -> String {
 /// The first three names, and the number of further ones.
 pub fn some_of(names: impl IntoIterator<Item = String>) -> String {
     let mut names = names.into_iter();
-    let shown: Vec<String> = names.by_ref().take(NAMED).collect();
+    let shown: Vec<String> = names.by_ref().take(MAX_NAMES).collect();
     match names.count() {
         0 => shown.join(", "),
         more => format!("{} and {more} more", shown.join(", ")),

@@ -118,8 +118,8 @@ impl Effects {
 
     /// Sets how long an unmount may take before it counts as hanging.
     #[must_use]
-    pub fn with_patience(mut self, patience: Duration) -> Self {
-        self.unmounting.patience = patience;
+    pub fn with_call_timeout(mut self, call_timeout: Duration) -> Self {
+        self.unmounting.call_timeout = call_timeout;
         self
     }
 

@@ -42,7 +42,7 @@ pub fn holders(
     let found = Arc::new(Mutex::new(Scan::new(proc.to_owned(), Arc::clone(table), busy.to_vec())));
     let search = {
         let found = Arc::clone(&found);
-        move || scan::all(&found, SEARCH_LIMIT)
+        move || scan::search_all(&found, SEARCH_LIMIT)
     };
     let result = in_flight.run_with_timeout(&first.path, Call::FindHolders, READ_LIMIT, search);
     let mut holders = found.lock().unwrap_or_else(PoisonError::into_inner).found();

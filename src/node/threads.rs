@@ -25,7 +25,7 @@ const QUICK_SLOTS: usize = 8;
 /// Work that takes longer gives up its quick slot.
 const QUICK_TIME: Duration = Duration::from_millis(100);
 /// How long work waits for a slot.
-const PATIENCE: Duration = Duration::from_secs(10);
+const SLOT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Where blocking work runs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -110,7 +110,7 @@ impl Threads {
     ) -> Result<T, NotDone> {
         // The semaphore is never closed, so only the timeout can fail. The slot comes first: work that waits for one must
         // not take a quick slot.
-        let slot = timeout(PATIENCE, Arc::clone(&self.slots).acquire_owned()).await;
+        let slot = timeout(SLOT_TIMEOUT, Arc::clone(&self.slots).acquire_owned()).await;
         let slot = slot.map_err(|_| NotDone::NoFreeThread)?;
         let quick_slot = self.quick_slots.acquire().await.ok();
         let done = self.blocking.run(move || {
@@ -196,7 +196,7 @@ mod tests {
             let (release, hanging) = hanging(&threads, SLOTS).await;
             tokio::time::pause();
             // Time does not advance by itself while threads work.
-            let waited = tokio::time::advance(PATIENCE + QUICK_TIME);
+            let waited = tokio::time::advance(SLOT_TIMEOUT + QUICK_TIME);
             let (answer, ()) = tokio::join!(threads.run_blocking(|| 1), waited);
             assert_eq!(answer, Err(NotDone::NoFreeThread));
             tokio::time::resume();

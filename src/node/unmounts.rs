@@ -7,7 +7,7 @@ mod in_flight;
 pub use in_flight::{Call, CallError, CallsInFlight, Hang};
 
 /// Timeout of an unmount. After that it is abandoned and reported.
-const PATIENCE: Duration = Duration::from_secs(5);
+const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Unmounts the topmost mount on a path; `EINVAL` if there is none.
 pub type Unmounter = Arc<dyn Fn(&Path) -> nix::Result<()> + Send + Sync>;
@@ -43,7 +43,7 @@ pub struct Unmounting {
     /// Calls that have not returned.
     pub in_flight: Arc<CallsInFlight>,
     /// Timeout of one call.
-    pub patience: Duration,
+    pub call_timeout: Duration,
 }
 
 // === impl Unmounting ===
@@ -54,7 +54,7 @@ impl Default for Unmounting {
             backend: UnmountBackend::default(),
             force: ForceUnmount::default(),
             in_flight: Arc::default(),
-            patience: PATIENCE,
+            call_timeout: UNMOUNT_TIMEOUT,
         }
     }
 }

@@ -34,7 +34,7 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(2);
 
 fn effects(force: ForceUnmount) -> Effects {
-    Effects::ungated().with_patience(PATIENCE).with_force_unmount(force)
+    Effects::ungated().with_call_timeout(PATIENCE).with_force_unmount(force)
 }
 
 /// A process that sends a request and waits for the answer.

@@ -133,14 +133,16 @@ impl Cri {
     }
 
     /// Sandboxes and containers of a pod. A container removed after the list is left out. One whose status fails, or
-    /// takes longer than `patience`, has only the values from the list ([`Container::is_unread`]).
+    /// takes longer than `status_timeout`, has only the values from the list ([`Container::is_unread`]).
     ///
     /// # Errors
     /// When a list fails, or the runtime becomes unreachable.
-    pub async fn pod(&self, uid: &str, patience: Duration) -> Result<RuntimePod, GrpcError> {
+    pub async fn pod(&self, uid: &str, status_timeout: Duration) -> Result<RuntimePod, GrpcError> {
         let (sandboxes, listed) = self.lists(uid).await?;
-        let looks = listed.into_iter().map(|container| self.container(container, patience));
-        let containers = try_join_all(looks).await?;
+        let queries = listed
+            .into_iter()
+            .map(|container| self.container(container, status_timeout));
+        let containers = try_join_all(queries).await?;
         Ok(convert::pod(sandboxes, containers.into_iter().flatten()))
     }
 
@@ -162,8 +164,8 @@ impl Cri {
     ///
     /// # Errors
     /// When the call fails.
-    pub async fn container_pid(&self, id: &str, patience: Duration) -> Result<Option<i32>, GrpcError> {
-        let answer = self.container_status(id, true, patience).await?;
+    pub async fn container_pid(&self, id: &str, status_timeout: Duration) -> Result<Option<i32>, GrpcError> {
+        let answer = self.container_status(id, true, status_timeout).await?;
         Ok(answer.and_then(|answer| info::process(&answer)))
     }
 
@@ -205,8 +207,8 @@ impl Cri {
     }
 
     /// A container that may run counts as the list shows it if its status cannot be read.
-    async fn container(&self, listed: v1::Container, patience: Duration) -> Result<Option<Container>, GrpcError> {
-        match self.container_status(&listed.id, false, patience).await {
+    async fn container(&self, listed: v1::Container, status_timeout: Duration) -> Result<Option<Container>, GrpcError> {
+        match self.container_status(&listed.id, false, status_timeout).await {
             Ok(Some(v1::ContainerStatusResponse {
                 status: Some(status), ..
             })) => Ok(Some(convert::container(status, listed.pod_sandbox_id))),
@@ -227,14 +229,14 @@ impl Cri {
         &self,
         id: &str,
         verbose: bool,
-        patience: Duration,
+        status_timeout: Duration,
     ) -> Result<Option<v1::ContainerStatusResponse>, GrpcError> {
         let request = v1::ContainerStatusRequest {
             container_id: id.to_owned(),
             verbose,
         };
         let mut client = self.client();
-        match call_with_timeout("ContainerStatus", id, patience, client.container_status(request)).await {
+        match call_with_timeout("ContainerStatus", id, status_timeout, client.container_status(request)).await {
             Ok(answer) => Ok(Some(answer)),
             Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(error),

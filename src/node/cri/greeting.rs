@@ -18,7 +18,7 @@ const HEADER: usize = 9;
 /// Type of the first frame that a server sends.
 const SETTINGS: u8 = 4;
 /// Servers send it immediately.
-const PATIENCE: Duration = Duration::from_secs(2);
+const FIRST_FRAME_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Whether a server on this socket starts with another protocol than HTTP/2.
 pub async fn is_foreign(socket: &Path) -> bool {
@@ -31,7 +31,7 @@ pub async fn is_foreign(socket: &Path) -> bool {
         std::io::Result::Ok(())
     };
     // No data and no connection prove nothing. Bytes received before an error count.
-    timeout(PATIENCE, listen).await.ok();
+    timeout(FIRST_FRAME_TIMEOUT, listen).await.ok();
     !received.is_empty() && !is_settings(&received)
 }
 

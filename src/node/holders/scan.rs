@@ -40,7 +40,7 @@ struct SameMount {
 }
 
 /// Searches all processes; `false` if the time expires before the end. The lock is free during calls that may hang.
-pub(super) fn all(scan: &Mutex<Scan>, longest: Duration) -> bool {
+pub(super) fn search_all(scan: &Mutex<Scan>, longest: Duration) -> bool {
     let until = Instant::now() + longest;
     let (proc, table) = {
         let scan = lock(scan);

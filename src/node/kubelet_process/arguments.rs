@@ -89,7 +89,7 @@ impl<'a> Arguments<'a> {
     /// The value of a flag; the last one counts. A kubelet reads `_` in its name as `-`.
     pub fn value(&self, wanted: &str) -> Option<&'a OsStr> {
         let mut found = None;
-        let mut arguments = self.each();
+        let mut arguments = self.iter();
         while let Some(argument) = arguments.next() {
             let flag = argument.strip_prefix(WRAPPER_FLAG).unwrap_or(argument);
             let flag = flag.strip_prefix(b"--").unwrap_or(flag);
@@ -116,7 +116,7 @@ impl<'a> Arguments<'a> {
 
     /// Whether one of its flags is one that only a kubelet has.
     pub(super) fn has_kubelet_flag(&self) -> bool {
-        let mut flags = self.each().filter_map(|argument| argument.strip_prefix(b"--"));
+        let mut flags = self.iter().filter_map(|argument| argument.strip_prefix(b"--"));
         flags.any(|flag| KUBELET_FLAGS.iter().any(|only| is(split(flag).0, only)))
     }
 
@@ -127,7 +127,7 @@ impl<'a> Arguments<'a> {
         subcommands.is_empty() || self.0.is_empty() || words.any(|word| subcommands.contains(&word))
     }
 
-    fn each(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+    fn iter(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         self.0.split(|&byte| byte == 0)
     }
 }

@@ -32,7 +32,7 @@ use crate::node::{fault, mounts::MountTable};
 /// Root of the host: the agent runs in the host's mount namespace, or refuses to run.
 const HOST: &str = "/";
 /// Longer walks count as hanging. It is less than the age at which a probe of all processes expires.
-const PATIENCE: Duration = Duration::from_secs(2);
+const WALK_TIMEOUT: Duration = Duration::from_secs(2);
 /// Threads that may hang at a time.
 const MAX_HANGING: usize = 8;
 
@@ -85,7 +85,7 @@ pub(super) fn probe(
         local: local.clone(),
     };
     let roots = input.roots();
-    let (why, is_configured) = match on_a_thread(dir, PATIENCE, move |is_in_host_root| input.answer(is_in_host_root)) {
+    let (why, is_configured) = match on_a_thread(dir, WALK_TIMEOUT, move |flag| input.answer(flag)) {
         Ok(None) => return Ok(None),
         Ok(Some((why, is_configured))) => (Ok(why), is_configured),
         Err(WalkError::Host(errno)) => (Err(errno), false),
@@ -100,10 +100,10 @@ pub(super) fn probe(
     why.map(Some)
 }
 
-/// Runs `answer` on a thread and waits for at most `patience`. A process has at most one such thread.
+/// Runs `answer` on a thread and waits for at most `timeout`. A process has at most one such thread.
 fn on_a_thread<T: Send + 'static>(
     dir: &Path,
-    patience: Duration,
+    timeout: Duration,
     answer: impl FnOnce(&AtomicBool) -> Result<T, WalkError> + Send + 'static,
 ) -> Result<T, WalkError> {
     let hangs = |is_in_host_root: &AtomicBool| match is_in_host_root.load(Ordering::Acquire) {
@@ -138,10 +138,10 @@ fn on_a_thread<T: Send + 'static>(
         return Err(WalkError::Host(fault::errno(&error)));
     }
     // A thread that has not even started lacks CPU time.
-    if receiver.recv_timeout(PATIENCE).is_err() {
+    if receiver.recv_timeout(WALK_TIMEOUT).is_err() {
         return Err(WalkError::Host(Errno::ETIMEDOUT));
     }
-    match receiver.recv_timeout(patience) {
+    match receiver.recv_timeout(timeout) {
         Ok(Some(answer)) => answer,
         Ok(None) | Err(RecvTimeoutError::Disconnected) => Err(WalkError::Host(Errno::ECANCELED)),
         Err(RecvTimeoutError::Timeout) => Err(hangs(&is_in_host_root)),
@@ -322,7 +322,7 @@ mod tests {
         assert_eq!(failed, Err(WalkError::ForeignRoot));
         let (second_release, failed) = hangs(&process("6"), true);
         assert_eq!(failed, Err(WalkError::Host(Errno::ETIMEDOUT)));
-        let again = |pid: &str| on_a_thread(&process(pid), PATIENCE, |_| Ok(2));
+        let again = |pid: &str| on_a_thread(&process(pid), WALK_TIMEOUT, |_| Ok(2));
         assert_eq!(again("5"), Err(WalkError::ForeignRoot), "no second thread hangs there");
         assert_eq!(again("6"), Err(WalkError::Host(Errno::ETIMEDOUT)));
         assert_eq!(again("7"), Ok(2), "other processes are probed");

@@ -32,7 +32,7 @@ const ACCEPTS: &[u8] = b"00010000";
 /// Inodes of the sockets of a process; none when it has exited.
 pub(super) fn inodes(dir: &Path) -> io::Result<BTreeSet<u64>> {
     let mut inodes = BTreeSet::new();
-    each(dir, |_, inode| {
+    for_each_socket(dir, |_, inode| {
         inodes.insert(inode);
     })?;
     Ok(inodes)
@@ -41,7 +41,7 @@ pub(super) fn inodes(dir: &Path) -> io::Result<BTreeSet<u64>> {
 /// Paths of the listening sockets that the process has, of those whose path has one of these ends.
 pub(super) fn owned(dir: &Path, listeners: &Listeners, ends: &[&str]) -> io::Result<Vec<PathBuf>> {
     let mut paths = Vec::new();
-    each(dir, |descriptor, inode| {
+    for_each_socket(dir, |descriptor, inode| {
         let Some(shown) = listeners.get(&inode) else { return };
         // A line of `net/unix` may be forged: any process of the network namespace may bind a path with a newline in it.
         let path = listens_at(dir, descriptor, inode).unwrap_or_else(|| Some(shown.clone()));
@@ -67,7 +67,7 @@ fn listens_at(dir: &Path, descriptor: RawFd, inode: u64) -> Option<Option<PathBu
 }
 
 /// Calls `with` for each socket of a process, with descriptor and inode. An exited process has none.
-fn each(dir: &Path, mut with: impl FnMut(RawFd, u64)) -> io::Result<()> {
+fn for_each_socket(dir: &Path, mut with: impl FnMut(RawFd, u64)) -> io::Result<()> {
     let entries = match fs::read_dir(dir.join("fd")) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         entries => entries?,

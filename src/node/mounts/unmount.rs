@@ -168,7 +168,7 @@ impl Unmounting {
         call: Call,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, CallError> {
-        self.in_flight.run_with_timeout(path, call, self.patience, work)
+        self.in_flight.run_with_timeout(path, call, self.call_timeout, work)
     }
 }
 

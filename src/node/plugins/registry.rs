@@ -34,7 +34,7 @@ use walk::Socket;
 pub const DIRECTORY: &str = "plugins_registry";
 
 /// Timeout of the registration call, connecting included. The kubelet uses 1 s for the call.
-const PATIENCE: Duration = Duration::from_secs(2);
+const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(2);
 /// Number of sockets asked at a time: more than a node has drivers, fewer than the descriptor limit.
 const MAX_CONCURRENT: usize = 64;
 /// Number of unresponsive sockets named in messages.
@@ -223,7 +223,7 @@ async fn ask(path: &Path) -> Result<Registered, UnresponsiveSocket> {
     let request = CallRequest {
         call: Call::to_driver("GetInfo", &path.to_string_lossy(), ""),
         socket: path,
-        deadline: PATIENCE,
+        deadline: REGISTRATION_TIMEOUT,
     };
     let answer = request.read(InfoRequest {}, async |channel, request| {
         RegistrationClient::new(channel).get_info(request).await
@@ -238,7 +238,7 @@ async fn ask(path: &Path) -> Result<Registered, UnresponsiveSocket> {
 }
 
 async fn check_connection(socket: &Path) -> std::io::Result<()> {
-    timeout(PATIENCE, UnixStream::connect(socket)).await??;
+    timeout(REGISTRATION_TIMEOUT, UnixStream::connect(socket)).await??;
     Ok(())
 }
 

@@ -62,13 +62,13 @@ struct ListedCall {
 // === impl CallsInFlight ===
 
 impl CallsInFlight {
-    /// Runs `work` on a new thread, and waits for at most `patience`; after that the thread continues alone. Meanwhile,
+    /// Runs `work` on a new thread, and waits for at most `timeout`; after that the thread continues alone. Meanwhile,
     /// the same call for the same path is refused.
     pub fn run_with_timeout<T: Send + 'static>(
         self: &Arc<Self>,
         path: &Path,
         call: Call,
-        patience: Duration,
+        timeout: Duration,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, CallError> {
         let hang = Hang { since: now() };
@@ -82,7 +82,7 @@ impl CallsInFlight {
         };
         let thread = thread::Builder::new().name(format!("{call}"));
         thread.spawn(run).map_err(|_| CallError::Aborted)?;
-        answered.recv_timeout(patience).map_err(|error| match error {
+        answered.recv_timeout(timeout).map_err(|error| match error {
             mpsc::RecvTimeoutError::Timeout => CallError::Hangs(hang),
             mpsc::RecvTimeoutError::Disconnected => CallError::Aborted,
         })

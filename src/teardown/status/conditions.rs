@@ -47,7 +47,7 @@ pub(super) fn build(
 ) -> Vec<PodCondition> {
     let none = PodSpec::default();
     let spec = input.pod.spec.as_ref().unwrap_or(&none);
-    let phase = decision.known();
+    let phase = decision.parsed_phase();
     let of_api = api.conditions.as_deref().unwrap_or_default();
     let mut conditions: Vec<PodCondition> = of_api.iter().filter(|old| !is_ours(&old.type_)).cloned().collect();
 

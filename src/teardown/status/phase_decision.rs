@@ -36,12 +36,12 @@ impl PhaseDecision {
         }
     }
 
-    pub(super) fn known(&self) -> Option<Phase> {
+    pub(super) fn parsed_phase(&self) -> Option<Phase> {
         self.phase.as_deref().and_then(Phase::parse)
     }
 
     pub(super) fn is_terminal(&self) -> bool {
-        self.known().is_some_and(Phase::is_terminal)
+        self.parsed_phase().is_some_and(Phase::is_terminal)
     }
 
     /// A terminal phase waits while a process may run: the pod's exclusive resources are not free (`mergePodStatus`).
