@@ -5,7 +5,7 @@ use std::{error::Error, fmt, io, time::Duration};
 use kube::core::Status;
 
 use crate::model::{
-    failure::{Failure, Reasoned},
+    failure::{BLOCKED, Failure, Reasoned},
     foreign::ForeignText,
     trace::Step,
 };
@@ -117,7 +117,7 @@ impl ApiError {
             Self::UnverifiedServer { .. } => "unproven".to_owned(),
             Self::Timeout { .. } => "timeout".to_owned(),
             Self::Unreadable { .. } => "unreadable".to_owned(),
-            Self::Blocked { .. } => "held".to_owned(),
+            Self::Blocked { .. } => BLOCKED.to_owned(),
         }
     }
 
@@ -295,8 +295,20 @@ mod tests {
     use super::*;
     use crate::{
         api::{ApiClient, Lane, MetadataClient},
+        model::trace::{Blocked, BlockedReason},
         node::effects::Effects,
     };
+
+    #[test]
+    fn blocked_request_is_shown_as_blocked_by_the_guard() {
+        let error = ApiError::Blocked {
+            verb: "DELETE",
+            path: "/api/v1/pods".to_owned(),
+            cause: "absence proves nothing".to_owned(),
+        };
+        let blocked = Blocked::from(&error.failure(Step::Delete));
+        assert_eq!(blocked.reason, BlockedReason::Guard);
+    }
 
     #[tokio::test]
     async fn both_clients_report_a_server_whose_certificate_is_not_trusted() {

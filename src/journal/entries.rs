@@ -1,6 +1,6 @@
 //! Entries of the journal besides those of terminating pods.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -15,8 +15,8 @@ use crate::{
     node::{kubelet_process::flags::KubeletFlags, superblock::FileSystem},
 };
 
-/// File systems that may still be active, by the directory where they were staged.
-pub(super) type Unstaged = BTreeMap<PathBuf, Vec<FileSystem>>;
+/// File systems that may still be active, by the unique name of their volume.
+pub(super) type Unstaged = BTreeMap<String, Vec<FileSystem>>;
 
 /// State of the watch that must survive a restart.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -120,7 +120,11 @@ impl Header {
 
 /// The row of file systems that may still be active.
 pub(super) fn unstaged_row(unstaged: &Unstaged) -> Row {
-    Row::Node(UNSTAGED, serde_json::to_string(unstaged).unwrap_or_default())
+    // A path that is not UTF-8 cannot be written. The kernel makes no such path.
+    Row::Node(
+        UNSTAGED,
+        serde_json::to_string(unstaged).unwrap_or_else(|_| "{}".to_owned()),
+    )
 }
 
 /// The row of the kubelet's flags.

@@ -1,7 +1,5 @@
 //! Records of the teardown of pods.
 
-use std::path::Path;
-
 use futures::future::{BoxFuture, FutureExt as _};
 
 use super::{
@@ -52,17 +50,17 @@ impl PodJournal for Journal {
         state.pods.iter().map(pod).collect()
     }
 
-    fn unstaged(&self, staging: &Path) -> Vec<FileSystem> {
-        self.lock().unstaged.get(staging).cloned().unwrap_or_default()
+    fn unstaged(&self, volume: &str) -> Vec<FileSystem> {
+        self.lock().unstaged.get(volume).cloned().unwrap_or_default()
     }
 
-    fn set_unstaged(&self, staging: &Path, file_systems: Vec<FileSystem>) {
+    fn set_unstaged(&self, volume: &str, file_systems: Vec<FileSystem>) {
         let mut state = self.lock();
         let before = match file_systems.is_empty() {
-            true => state.unstaged.remove(staging),
-            false => state.unstaged.insert(staging.to_owned(), file_systems),
+            true => state.unstaged.remove(volume),
+            false => state.unstaged.insert(volume.to_owned(), file_systems),
         };
-        if before.as_ref() != state.unstaged.get(staging) {
+        if before.as_ref() != state.unstaged.get(volume) {
             self.send(Write::Row(unstaged_row(&state.unstaged)));
         }
     }

@@ -149,13 +149,13 @@ async fn finished_pod_has_no_entry() {
 #[tokio::test]
 async fn unstaged_file_systems_are_known_after_a_restart_until_the_node_reboots() {
     let dir = tempfile::tempdir().unwrap();
-    let (staging, sys) = (Path::new("/staging/globalmount"), tempfile::tempdir().unwrap());
+    let (volume, sys) = ("kubernetes.io/csi/d^v", tempfile::tempdir().unwrap());
     let file_systems = vec![FileSystem::on((7, 0), &sys.path().join("block")).unwrap()];
     let journal = reopened(dir.path(), async |journal| {
-        journal.set_unstaged(staging, file_systems.clone());
+        journal.set_unstaged(volume, file_systems.clone());
     })
     .await;
-    assert_eq!(journal.unstaged(staging), file_systems);
+    assert_eq!(journal.unstaged(volume), file_systems);
     drop(journal);
 
     let rebooted = Identity {
@@ -164,18 +164,18 @@ async fn unstaged_file_systems_are_known_after_a_restart_until_the_node_reboots(
     };
     for _ in 0..2 {
         let journal = opened(dir.path(), &rebooted).await;
-        assert_eq!(journal.unstaged(staging), []);
+        assert_eq!(journal.unstaged(volume), []);
     }
     let journal = opened(dir.path(), &rebooted).await;
-    journal.set_unstaged(staging, file_systems.clone());
+    journal.set_unstaged(volume, file_systems.clone());
     journal.durable().await.unwrap();
     drop(journal);
     let journal = opened(dir.path(), &rebooted).await;
-    assert_eq!(journal.unstaged(staging), file_systems);
-    journal.set_unstaged(staging, Vec::new());
+    assert_eq!(journal.unstaged(volume), file_systems);
+    journal.set_unstaged(volume, Vec::new());
     journal.durable().await.unwrap();
     drop(journal);
-    assert_eq!(opened(dir.path(), &rebooted).await.unstaged(staging), []);
+    assert_eq!(opened(dir.path(), &rebooted).await.unstaged(volume), []);
 }
 
 /// A disk that can be full.

@@ -71,9 +71,12 @@ impl PodsLock {
             Ok(()) => Ok(Self { _dir: dir }),
             Err(TryLockError::WouldBlock) => {
                 let found = dir.metadata().map_err(fault)?;
+                let device = (major(found.dev()), minor(found.dev()));
+                // The kernel lists the locks page by page: one may be missing while others come and go.
+                let holder = (0..3).find_map(|_| find_holder(proc, device, found.ino()));
                 Err(LockError::Taken {
                     path: pods.to_owned(),
-                    holder: find_holder(proc, (major(found.dev()), minor(found.dev())), found.ino()),
+                    holder,
                 })
             }
             Err(TryLockError::Error(error)) => Err(fault(error)),

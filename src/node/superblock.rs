@@ -68,7 +68,7 @@ impl FileSystem {
         self.listed.as_ref().map(|(dir, _)| dir.as_path())
     }
 
-    /// Completed and started writes to its device. `None` if the device is detached.
+    /// Completed writes to its device, and requests in flight. `None` if the device is detached.
     ///
     /// A file system leaves `/sys/fs` before its last writes (ext4: `ext4_put_super`).
     pub fn writes(&self, sys_block: &Path) -> Option<(u64, u64)> {

@@ -40,6 +40,9 @@ pub enum ClientError {
     /// The agent has refused the request.
     #[error("{0}")]
     Refused(String),
+    /// The agent knows nothing of what was asked for.
+    #[error("{0}")]
+    Unknown(String),
     /// The agent has closed the connection before its answer.
     #[error(
         "the agent at {path} has gone before it answered: {cause}; what became of it is told by pod-teardown status when it \
@@ -176,9 +179,11 @@ async fn fetch_body(
     if code != 200 {
         let error = serde_json::from_slice::<Value>(&body).ok();
         let message = error.and_then(|error| Some(error["error"].as_str()?.to_owned()));
-        return Err(ClientError::Refused(
-            message.unwrap_or_else(|| format!("HTTP status {code}")),
-        ));
+        let message = message.unwrap_or_else(|| format!("HTTP status {code}"));
+        return Err(match code {
+            404 => ClientError::Unknown(message),
+            _ => ClientError::Refused(message),
+        });
     }
     Ok(body)
 }

@@ -27,7 +27,7 @@ fn text(answer: Result<HandoverResult, ClientError>) -> String {
             some_of(cut_short)
         ),
         // No agent works on this node's pods.
-        Err(error @ ClientError::NoAgent { .. } | error @ ClientError::Refused(_)) => {
+        Err(error @ ClientError::NoAgent { .. } | error @ (ClientError::Refused(_) | ClientError::Unknown(_))) => {
             format!("There is nothing to hand back: {error}")
         }
         Err(error) => format!("Whether the node is handed back is not known: {error}"),

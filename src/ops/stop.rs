@@ -52,7 +52,7 @@ pub async fn follow(
     loop {
         let outcome = client::get_with_timeout(socket, &path, WAIT).await;
         let StopOutcome { ended, story: trace } = match outcome {
-            Err(ClientError::Refused(_)) if granted.ended_already => return Ok(StopResult::WithoutWorker(pod.clone())),
+            Err(ClientError::Unknown(_)) if granted.ended_already => return Ok(StopResult::WithoutWorker(pod.clone())),
             outcome => outcome.map_err(|error| agent_exited(pod, error))?,
         };
         if ended {
@@ -84,7 +84,7 @@ pub async fn follow(
 fn agent_exited(pod: &PodName, error: ClientError) -> ClientError {
     let cause = match error {
         ClientError::NoAgent { cause, .. } => format!("nobody listens at its socket: {cause}"),
-        ClientError::Disconnected { cause, .. } | ClientError::Refused(cause) => cause,
+        ClientError::Disconnected { cause, .. } | ClientError::Refused(cause) | ClientError::Unknown(cause) => cause,
         other => return other,
     };
     let pod = pod.to_string();

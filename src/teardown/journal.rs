@@ -1,6 +1,6 @@
 //! What must survive a crash: the state of each pod's termination, and file systems that may still be active.
 
-use std::{collections::BTreeMap, path::Path, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
@@ -28,11 +28,11 @@ pub trait PodJournal: Send + Sync {
     /// All pods with an entry.
     fn pods(&self) -> Vec<PodRef>;
 
-    /// The file systems that were staged in this directory and may still be active without a mount.
-    fn unstaged(&self, staging: &Path) -> Vec<FileSystem>;
+    /// File systems of this volume, by its unique name, that may still be active without a mount.
+    fn unstaged(&self, volume: &str) -> Vec<FileSystem>;
 
     /// Replaces them; an empty list removes them. It is durable later. A reboot makes them inactive.
-    fn set_unstaged(&self, staging: &Path, file_systems: Vec<FileSystem>);
+    fn set_unstaged(&self, volume: &str, file_systems: Vec<FileSystem>);
 
     /// Returns when all changes so far are durable.
     ///

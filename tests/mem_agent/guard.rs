@@ -464,7 +464,7 @@ async fn static_pod_with_the_uid_of_an_api_pod_is_reported_and_never_touched() {
         node.wait_blocked(name, "Check metadata.uid in the manifests of static pods")
             .await;
         let blocked = node.trace(name).await.unwrap().blocked;
-        assert_ne!(blocked[0].reason, BlockedReason::Guard, "it concerns only this pod");
+        assert_eq!(blocked[0].reason, BlockedReason::StaticPod);
     }
     node.crash().await;
     node.delete("gone-meanwhile", Some(0)).await;

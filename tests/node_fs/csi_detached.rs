@@ -60,6 +60,34 @@ fn volume_with_a_file_open_on_a_detached_mount_may_not_be_detached_from_the_node
 }
 
 #[test]
+fn volume_whose_files_are_gone_stays_in_use_while_its_detached_file_system_is_active() {
+    let _crowd = no_forks();
+    const VOLUME: Pv<'_> = Pv {
+        name: "pv-without-files",
+        handle: "vol/without-files",
+        ..PV
+    };
+    const VOLUME_IN_USE: &str = "kubernetes.io/csi/csi.example.com^vol/without-files";
+    on_node(Known::with(&[VOLUME_IN_USE]), async |node| {
+        let staging = on_device(node, &VOLUME);
+        let open = open_on_detached_mount(node, &staging);
+        node.fails().await;
+        nothing_is_mounted(node);
+        // The kubelet's files, which the driver and a user have removed.
+        fs::remove_dir_all(staging.parent().unwrap()).unwrap();
+        fs::remove_dir_all(node.space.pod.path()).unwrap();
+        node.restart();
+        let text = node.unused_fails().await;
+        assert!(text.contains("though no mount table shows it"), "{text}");
+        assert_eq!(node.known.has_in_use(), [VOLUME_IN_USE]);
+        drop(open);
+        while !node.known.has_in_use().is_empty() {
+            node.unused_fails().await;
+        }
+    });
+}
+
+#[test]
 fn volume_stays_in_use_until_the_last_writes_of_its_detached_file_system_are_done() {
     let _crowd = no_forks();
     const VOLUME: Pv<'_> = Pv {

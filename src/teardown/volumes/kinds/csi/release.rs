@@ -22,7 +22,10 @@ use super::{
     users::{self, Use},
 };
 use crate::{
-    node::{dirs::Dir, effects::Outcome, fault::Fault, mounts::Mount, namespaces, superblock::FileSystem},
+    node::{
+        csi_files::STAGING, dirs::Dir, effects::Outcome, fault::Fault, mounts::Mount, namespaces,
+        superblock::FileSystem,
+    },
     teardown::on_disk::DiskReport,
 };
 
@@ -71,9 +74,13 @@ pub async fn release(
         }
     };
     let globals: Vec<_> = stages.iter().map(StagingPath::global).collect();
+    let volume = identity.unique_name();
+    // Unmounted by an earlier call, and may still be active.
+    let mut unstaged = storage.journal.unstaged(&volume);
+    drop_replaced(storage, &globals, &mut unstaged).await?;
     let mut faults = Vec::new();
     for stage in &stages {
-        match unstage(storage, identity, stage, &globals, approved).await {
+        match unstage(storage, identity, stage, &globals, &unstaged, approved).await {
             Ok(done) => report += done,
             Err(more) => faults.extend(more),
         }
@@ -84,7 +91,8 @@ pub async fn release(
     if report.withheld > 0 {
         return Ok(report);
     }
-    storage.remove_in_use(identity.unique_name(), &mounted_at).await?;
+    storage.remove_in_use(volume.clone(), &mounted_at).await?;
+    storage.journal.set_unstaged(&volume, Vec::new());
     // The volume may be detached now. Files that a driver has left block no pod: housekeeping reports them. Effects
     // that the gate blocked are retried with the pod.
     for stage in stages {
@@ -122,27 +130,27 @@ fn stages(storage: &Storage, identity: &Identity, known: Vec<StagingPath>) -> Re
     Ok(all)
 }
 
-/// Calls the driver to unstage this path, unless neither mount nor directory is left. `paths` are all paths of the volume.
+/// Calls the driver to unstage this path, unless neither mount nor directory is left. `paths` are all paths of the volume, and
+/// `unstaged` the file systems that an earlier call has unmounted.
 async fn unstage(
     storage: &Arc<Storage>,
     identity: &Identity,
     stage: &StagingPath,
     paths: &[PathBuf],
+    unstaged: &[FileSystem],
     approved: &Approved,
 ) -> Result<DiskReport, Vec<Fault>> {
     let mut report = DiskReport::default();
     let global = &stage.global();
     let before = table(storage).await?;
     let mounted = before.mounts_at_or_below(&[global]);
-    // Unmounted by an earlier call, and may still be active.
-    let unstaged = storage.journal.unstaged(global);
     let may_be_staged = {
         let stage = stage.clone();
         storage.try_work(global, move |_| stage.may_be_staged())
     };
     if mounted.is_empty() && unstaged.is_empty() && !may_be_staged.await? {
         // An earlier run may have left the file system active.
-        check_inactive(storage, global, Vec::new()).await?;
+        check_inactive(storage, global, Vec::new(), false).await?;
         return Ok(report);
     }
     if let Some(other) = mounted_elsewhere(&before, storage.root.path(), global, paths) {
@@ -158,14 +166,23 @@ async fn unstage(
         file_systems.collect::<Result<Vec<_>, _>>()
     };
     let mut file_systems = storage.try_work("file systems", of_device).await?;
-    for file_system in &unstaged {
+    for file_system in unstaged {
         if !file_systems.contains(file_system) {
             file_systems.push(file_system.clone());
         }
     }
     // Before the call: a driver may unmount them and then fail, or the agent may crash.
     if !file_systems.is_empty() {
-        storage.journal.set_unstaged(global, file_systems.clone());
+        let volume = identity.unique_name();
+        let mut recorded = storage.journal.unstaged(&volume);
+        recorded.extend(
+            file_systems
+                .iter()
+                .filter(|it| !recorded.contains(it))
+                .cloned()
+                .collect::<Vec<_>>(),
+        );
+        storage.journal.set_unstaged(&volume, recorded);
         // The journal reports its errors. As everywhere, the teardown continues without it.
         storage.journal.durable().await.ok();
     }
@@ -186,7 +203,6 @@ async fn unstage(
     };
     match done {
         Ok(Outcome::Withheld) => {
-            storage.journal.set_unstaged(global, unstaged);
             report.withheld += 1;
             return Ok(report);
         }
@@ -206,12 +222,25 @@ async fn unstage(
         return Err(fault_of(VERB, global, &why));
     }
     report.unmounted += mounted.len();
-    let left = check_inactive(storage, global, file_systems).await?;
-    if !unstaged.is_empty() {
-        check_unwritten(storage, global, &left).await?;
-    }
-    storage.journal.set_unstaged(global, Vec::new());
+    check_inactive(storage, global, file_systems, !unstaged.is_empty()).await?;
     Ok(report)
+}
+
+/// Drops file systems whose device number is that of another volume now, as the mount table shows: their disk was detached.
+async fn drop_replaced(
+    storage: &Arc<Storage>,
+    paths: &[PathBuf],
+    unstaged: &mut Vec<FileSystem>,
+) -> Result<(), Vec<Fault>> {
+    if unstaged.is_empty() {
+        return Ok(());
+    }
+    let (table, staging) = (table(storage).await?, storage.root.path().join(STAGING));
+    let of_others =
+        |mount: &&Mount| mount.path.starts_with(&staging) && !paths.iter().any(|path| mount.path.starts_with(path));
+    let others: Vec<_> = table.all().iter().filter(of_others).map(|mount| mount.device).collect();
+    unstaged.retain(|it| !others.contains(&it.device));
+    Ok(())
 }
 
 /// A driver that unstages may detach the device: no other mount namespace may still have the file system mounted.
@@ -245,12 +274,13 @@ async fn check_no_other_mounts(storage: &Arc<Storage>, global: &Path, mounted: &
 /// Checks that the file systems are active nowhere, so that the volume may be detached. Another mount namespace may still have
 /// one mounted, with the same device and mostly the same end of its path. A detached mount is in no mount table.
 ///
-/// Returns those whose device number no other disk is known to have.
-async fn check_inactive(
+/// `was_active`: they were active at an earlier attempt, so that their last writes may still be in progress.
+pub(super) async fn check_inactive(
     storage: &Arc<Storage>,
     global: &Path,
     file_systems: Vec<FileSystem>,
-) -> Result<Vec<FileSystem>, Vec<Fault>> {
+    was_active: bool,
+) -> Result<(), Vec<Fault>> {
     let staging = global.to_owned();
     let checked = storage.try_work("mount namespaces", move |storage| {
         let (mut left, mut active) = (Vec::new(), None);
@@ -277,17 +307,26 @@ async fn check_inactive(
             )),
         })
     });
-    checked.await?.map_err(|why| fault_of(VERB, global, &why))
+    let left = checked.await?.map_err(|why| fault_of(VERB, global, &why))?;
+    check_unwritten(storage, global, &left, was_active).await
 }
 
-/// Checks that the kernel has finished the last writes of file systems that were still active at an earlier attempt. Those of a
-/// driver's unmount are finished when the driver returns.
-async fn check_unwritten(storage: &Storage, global: &Path, file_systems: &[FileSystem]) -> Result<(), Vec<Fault>> {
+/// Checks that the kernel has finished the last writes. Those of a driver's unmount are finished when the driver returns, so that
+/// one look is enough unless the file systems stayed active after it.
+async fn check_unwritten(
+    storage: &Storage,
+    global: &Path,
+    file_systems: &[FileSystem],
+    was_active: bool,
+) -> Result<(), Vec<Fault>> {
     let writes = || {
         let writes = file_systems.iter().map(|it| it.writes(&storage.sys_block));
         writes.collect::<Vec<_>>()
     };
     let before = writes();
+    if !was_active && before.iter().flatten().all(|&(_, in_flight)| in_flight == 0) {
+        return Ok(());
+    }
     sleep(QUIET).await;
     let now = writes();
     if before == now && now.iter().flatten().all(|&(_, in_flight)| in_flight == 0) {

@@ -112,7 +112,7 @@ pub async fn release_unused(storage: &Arc<Storage>, is_due: &mut IsDue<'_>) -> R
                 let out = match &unread {
                     None => {
                         let _lock = storage.locks.lock(&volume).await;
-                        storage.remove_in_use(volume.clone(), Path::new(&volume)).await
+                        remove_in_use(storage, &volume).await
                     }
                     Some(unread) => Err(fault_of(REMOVE_IN_USE, &volume, unread)),
                 };
@@ -122,6 +122,17 @@ pub async fn release_unused(storage: &Arc<Storage>, is_due: &mut IsDue<'_>) -> R
         Err(faults) => released.record(root, Err(faults)),
     }
     released
+}
+
+/// Removes a volume without files on this node from `volumesInUse`, unless a file system of it may be active.
+async fn remove_in_use(storage: &Arc<Storage>, volume: &str) -> Result<(), Vec<Fault>> {
+    let unstaged = storage.journal.unstaged(volume);
+    if !unstaged.is_empty() {
+        release::check_inactive(storage, Path::new(volume), unstaged, true).await?;
+    }
+    storage.remove_in_use(volume.to_owned(), Path::new(volume)).await?;
+    storage.journal.set_unstaged(volume, Vec::new());
+    Ok(())
 }
 
 async fn release_one(
