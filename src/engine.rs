@@ -59,7 +59,7 @@ use crate::{
 mod builder;
 mod plan;
 
-pub use crate::teardown::Outcome;
+pub use crate::teardown::WorkerResult;
 pub use builder::Builder;
 pub use plan::Plan;
 
@@ -91,7 +91,7 @@ pub struct Teardown {
     context: Arc<Context>,
     period: Arc<Period>,
     record: Arc<TraceRecorder>,
-    outcome: watch::Receiver<Option<Outcome>>,
+    outcome: watch::Receiver<Option<WorkerResult>>,
 }
 
 // === impl Engine ===
@@ -154,7 +154,7 @@ impl Engine {
         let Termination {
             period,
             recorder: record,
-            imposed,
+            eviction,
         } = Termination::begin(context, &view, Cause::Deleted, grace, None);
         if let Some(manifest) = manifest {
             context.journal.record_manifest(&uid, manifest);
@@ -164,7 +164,7 @@ impl Engine {
             view: Arc::clone(&view),
             // Without a reporter no status is sent.
             removed: !self.has_reporter,
-            imposed: imposed.map(Arc::new),
+            eviction: eviction.map(Arc::new),
             approvals: 0,
         };
         let (updates, outcome) = (watch::Sender::new(update), watch::Sender::new(None));
@@ -192,7 +192,7 @@ impl Engine {
             // The worker stops without a sender of updates.
             let _updates = updates;
             let result = worker.run().await;
-            if result == Outcome::Finished {
+            if result == WorkerResult::Finished {
                 context.journal.forget(&uid);
             }
             running_pods.lock().remove(&uid);
@@ -276,15 +276,15 @@ impl Teardown {
         if grace < self.period.grace() {
             // Durable first, because a grace period must not grow after a crash.
             let journal = &self.context.journal;
-            journal.begin(self.pod(), self.context.node.clock.now(), grace, None);
+            journal.record_termination(self.pod(), self.context.node.clock.now(), grace, None);
             journal.durable().await.ok();
             shorten(&self.period, &self.record, grace);
         }
     }
 
-    /// Returns when the termination has ended; [`Outcome::Finished`] if nothing is left of the pod on this node. `None` if the
+    /// Returns when the termination has ended; [`WorkerResult::Finished`] if nothing is left of the pod on this node. `None` if the
     /// engine was dropped before: [`Engine::recover`] resumes it.
-    pub async fn finished(&self) -> Option<Outcome> {
+    pub async fn finished(&self) -> Option<WorkerResult> {
         let mut outcome = self.outcome.clone();
         let result = outcome.wait_for(Option::is_some).await;
         result.ok().and_then(|outcome| *outcome)

@@ -41,8 +41,8 @@ mod state_dir;
 mod writer;
 
 pub use entries::WatchState;
+use error::DISK_TIMEOUT;
 pub use error::JournalError;
-use error::PATIENCE;
 pub use file::FILE;
 pub use header::Unusable;
 use row::{NODE_UID, Row};
@@ -54,7 +54,7 @@ use state_dir::StateDir;
 use writer::{Store, Write, Writer};
 
 /// Longest wait for a disk that already hangs.
-const SHORT_PATIENCE: Duration = Duration::from_millis(100);
+const HANGING_DISK_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// The journal. Clones share it.
 #[derive(Clone, Default)]
@@ -110,8 +110,8 @@ impl Journal {
     }
 
     /// Why the Node UID of an existing journal cannot be read. A restart may succeed when the disk can be read.
-    pub fn unread(&self) -> Option<String> {
-        self.lock().unread.clone()
+    pub fn node_uid_read_error(&self) -> Option<String> {
+        self.lock().node_uid_read_error.clone()
     }
 
     /// Records the Node UID. It applies at once.
@@ -164,8 +164,8 @@ impl Journal {
         let (done, durable) = oneshot::channel();
         self.send(Write::Durable(done));
         let hangs = self.lock().trouble.error.as_ref() == Some(&JournalError::hangs());
-        let patience = if hangs { SHORT_PATIENCE } else { PATIENCE };
-        match timeout(patience, durable).await {
+        let disk_timeout = if hangs { HANGING_DISK_TIMEOUT } else { DISK_TIMEOUT };
+        match timeout(disk_timeout, durable).await {
             Ok(durable) => durable.unwrap_or_else(|_| Err(JournalError::stopped())),
             Err(_) => {
                 let error = JournalError::hangs();

@@ -1,7 +1,7 @@
 //! Takes Kubernetes pods down the way the kubelet does, straight against the container runtime.
 //!
 //! A pod: `watch → workers → teardown {hooks, containers, sandbox, devices, status, volumes, cgroup, final delete}`.
-//! What it left behind: `housekeeping → workers`. Whether any of this may happen: `handover`.
+//! Leftovers of other pods: `housekeeping → workers`. The decision whether any of this may happen: `handover`.
 //!
 //! An object with owners: `collector {leader election, discovery, monitors, graph, decide, queue}`.
 //!

@@ -229,10 +229,7 @@ async fn run(flags: NodeFlags, mistakes: &[Problem], unknown_variables: BTreeSet
 
 async fn run_logged(flags: NodeFlags, mistakes: &[Problem], unknown_variables: BTreeSet<String>) -> ExitCode {
     for name in unknown_variables {
-        tracing::warn!(
-            name,
-            "The environment has a setting that is none of this agent's: is it misspelt?"
-        );
+        tracing::warn!(name, "Environment variable is unknown: is its name misspelled?");
     }
     let settings = match service::wait_for_settings(&flags, mistakes).await {
         Ok(settings) => settings,

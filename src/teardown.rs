@@ -32,7 +32,7 @@ pub(crate) mod user_namespace;
 pub mod volumes;
 pub(crate) mod worker;
 
-pub use worker::Outcome;
+pub use worker::WorkerResult;
 
 /// Prefix of the message of `FailedKillPod`, as the kubelet's.
 pub(crate) const NOT_KILLED: &str = "error killing pod";

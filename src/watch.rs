@@ -10,7 +10,7 @@ mod source;
 use std::sync::Arc;
 
 pub use self::{
-    relist::{Relist, RuntimePod, RuntimePods},
+    relist::{Relist, RuntimePodSummary, RuntimePods},
     snapshot::{PodSnapshot, SnapshotHandle},
     source::{PodSource, SourceState, WatchReport},
 };
@@ -40,7 +40,7 @@ pub enum PodOperation {
     Remove,
 }
 
-// === impl Change ===
+// === impl PodChange ===
 
 impl PodChange {
     /// The pod's object is proven to be deleted.

@@ -46,7 +46,7 @@ pub(super) struct CollectorThread {
     current: watch::Sender<Option<Arc<Shared>>>,
     /// Totals of earlier terms as leader.
     earlier: SharedTotals,
-    /// Counters of its events.
+    /// Counters of the collector's events.
     counters: Arc<Counters>,
 }
 
@@ -73,7 +73,7 @@ impl CollectorThread {
         })
     }
 
-    /// Answers requests on the admin socket.
+    /// The state that the admin socket serves.
     pub fn admin(&self) -> CollectorAdmin {
         CollectorAdmin {
             client: self.client.clone(),

@@ -127,7 +127,10 @@ impl PodAgent {
         let local_kubelet = settings.local_kubelet();
         guard.probe(&local_kubelet).await;
         if settings.takeover.is_some() {
-            guard.set_role(Some("it is not known yet whether the kubelet lives".to_owned()), false);
+            guard.set_role(
+                Some("it is not known yet whether the kubelet is alive".to_owned()),
+                false,
+            );
         }
         let (handle, requests) = WorkersHandle::new();
         Ok(Self {
@@ -159,7 +162,7 @@ impl PodAgent {
         })
     }
 
-    /// Answers requests on the admin socket.
+    /// The state that the admin socket serves.
     pub fn admin(&self) -> PodsAdmin {
         PodsAdmin {
             runtime: self.runtime_report.subscribe(),
@@ -415,7 +418,7 @@ impl PodAgent {
             // A panic in the workers or in the watch: the service manager has to restart the agent.
             result = &mut workers => Some(Problem {
                 kind: ProblemKind::Internal,
-                what: format!("the map of workers has ended: {result:?}"),
+                what: format!("the task of the pod workers has exited: {result:?}"),
                 remedy: "start the agent again, and report this with its log".to_owned(),
             }),
         };

@@ -88,7 +88,7 @@ struct State {
     /// A kubelet that any probe has found since [`Guard::take_probes`] was last called.
     seen: Option<KubeletProcess>,
     activity: Activity,
-    store: WatchState,
+    watch_state: WatchState,
     recorded_at: Option<Instant>,
     /// resourceVersion of the last complete list.
     listed: Option<u64>,
@@ -114,7 +114,7 @@ struct IdentityMismatch {
 impl Guard {
     /// A guard that blocks everything until the Node has been read. It detects kubelet processes in `proc`.
     pub fn new(machine: Identity, journal: Journal, proc: PathBuf) -> Self {
-        let store = journal.watch_state();
+        let watch_state = journal.watch_state();
         Self {
             machine: Arc::new(machine),
             journal,
@@ -130,7 +130,7 @@ impl Guard {
                 requested_at: None,
                 seen: None,
                 activity: Activity::default(),
-                store,
+                watch_state,
                 recorded_at: None,
                 listed: None,
                 missing: MissingPods::default(),
@@ -274,7 +274,7 @@ impl Guard {
         let (machine_id, system_uuid) = info.map_or(("", ""), |info| (&info.machine_id, &info.system_uuid));
         let matches = self.machine.matches(machine_id, system_uuid);
         matches.map_err(|error| problems::other_machine(name, &error).to_string())?;
-        if let Some(why) = self.journal.unread() {
+        if let Some(why) = self.journal.node_uid_read_error() {
             return Err(format!(
                 "which Node this agent has recorded cannot be read: {why}; start the agent again once the disk gives it, or \
                  move the journal away to begin anew"
@@ -299,7 +299,7 @@ impl Guard {
 
     /// The highest resourceVersion seen so far. A list requested from now on must reach it.
     pub fn highest(&self) -> u64 {
-        self.lock().store.highest
+        self.lock().watch_state.highest
     }
 
     /// Records a complete list of this resourceVersion. It was requested when `seen_before` was the highest. Returns the reason
@@ -317,13 +317,14 @@ impl Guard {
         state.listed = Some(version);
         let comparison = comparison.map(|comparison| ListComparison {
             missing: state.missing.unapproved(comparison.missing),
-            is_excused: state.is_out_of_service || comparison.is_excused && !state.approved_before_list,
+            needs_no_approval: state.is_out_of_service || comparison.needs_no_approval && !state.approved_before_list,
             ..comparison
         });
         // A user may have approved an older list in between.
-        let seen_before = seen_before.min(state.store.highest);
-        let store = absence::memory_after_list(state.store.clone(), version, seen_before, comparison.as_ref());
-        self.update_store(&mut state, store)
+        let seen_before = seen_before.min(state.watch_state.highest);
+        let watch_state =
+            absence::memory_after_list(state.watch_state.clone(), version, seen_before, comparison.as_ref());
+        self.update_watch_state(&mut state, watch_state)
     }
 
     /// Records the pods of the runtime that no list shows. Returns the reason if they must not be treated as deleted.
@@ -338,43 +339,49 @@ impl Guard {
             },
             ..unlisted
         };
-        let store = WatchState {
-            held: state.store.held.clone().or_else(|| unlisted.needs_approval()),
-            ..state.store.clone()
+        let watch_state = WatchState {
+            absence_hold_reason: state
+                .watch_state
+                .absence_hold_reason
+                .clone()
+                .or_else(|| unlisted.needs_approval()),
+            ..state.watch_state.clone()
         };
-        self.update_store(&mut state, store)
+        self.update_watch_state(&mut state, watch_state)
     }
 
     /// Records the resourceVersion of a watch event.
     pub fn record_version(&self, version: u64) {
         let mut state = self.lock();
-        let store = WatchState {
-            highest: state.store.highest.max(version),
-            ..state.store.clone()
+        let watch_state = WatchState {
+            highest: state.watch_state.highest.max(version),
+            ..state.watch_state.clone()
         };
-        self.update_store(&mut state, store);
+        self.update_watch_state(&mut state, watch_state);
     }
 
     /// Why a pod that a list lacks must not be treated as deleted now.
     pub fn absence_hold(&self) -> Option<String> {
-        self.lock().store.held.clone()
+        self.lock().watch_state.absence_hold_reason.clone()
     }
 
-    fn update_store(&self, state: &mut State, mut store: WatchState) -> Option<String> {
-        if state.store.held != store.held {
-            store.since = Some(Timestamp::now());
+    fn update_watch_state(&self, state: &mut State, mut watch_state: WatchState) -> Option<String> {
+        if state.watch_state.absence_hold_reason != watch_state.absence_hold_reason {
+            watch_state.since = Some(Timestamp::now());
             tracing::error!(
-                why = store.held,
+                why = watch_state.absence_hold_reason,
                 "Pods that a list lacks are not treated as deleted until an operator approves it"
             );
         }
         let due = state.recorded_at.is_none_or(|at| at.elapsed() >= RECORD_INTERVAL);
-        if store != state.store && (due || store.held != state.store.held) {
-            self.journal.set_watch_state(store.clone());
+        if watch_state != state.watch_state
+            && (due || watch_state.absence_hold_reason != state.watch_state.absence_hold_reason)
+        {
+            self.journal.set_watch_state(watch_state.clone());
             state.recorded_at = Some(Instant::now());
         }
-        state.store = store;
-        state.store.held.clone()
+        state.watch_state = watch_state;
+        state.watch_state.absence_hold_reason.clone()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -179,7 +179,7 @@ impl KubeletMonitor {
     async fn health(&self) -> Probe {
         match self.healthz {
             Some(at) => healthz::probe(at, async || self.guard.is_kubelets_answer(at).await).await,
-            None => Probe::Down("the kubelet is configured to tell its health nowhere".to_owned()),
+            None => Probe::Down("the kubelet is configured without a health endpoint".to_owned()),
         }
     }
 
@@ -220,7 +220,7 @@ impl KubeletMonitor {
                 Role::Active if *before == Role::Standby(StandbyReason::Resuming) => {
                     tracing::warn!(seen, "No kubelet ran while this agent restarted; it is active again");
                 }
-                Role::Active => tracing::warn!(seen, "The kubelet is gone: this agent takes its pods down"),
+                Role::Active => tracing::warn!(seen, "The kubelet is down: this agent takes its pods down"),
                 Role::Standby(why) if role.is_unresponsive() => tracing::error!(%why, seen, "Standing by"),
                 Role::Standby(why) => tracing::info!(%why, seen, "Standing by"),
             }

@@ -19,7 +19,7 @@ use super::{
 use crate::{
     counters::Counters,
     handover::guard::work::WorkInProgress,
-    teardown::volumes::{Released, release_unused, storage::Storage},
+    teardown::volumes::{UnstageResults, storage::Storage, unstage_unused_volumes},
 };
 
 /// Limits the backoff of a volume: it starts with one interval, doubles with each failure, and ends at 8 minutes.
@@ -120,7 +120,7 @@ async fn round(
     work: WorkInProgress,
 ) -> Volumes {
     let mut may_begin = |volume: &str| work.may_begin_part() && volumes.is_due(volume, Instant::now());
-    let Released { report: done, failed } = release_unused(&storage, &mut may_begin).await;
+    let UnstageResults { report: done, failed } = unstage_unused_volumes(&storage, &mut may_begin).await;
     drop(work);
     if done.unmounted > 0 {
         tracing::warn!(

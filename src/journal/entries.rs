@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// File systems that may still be active, by the unique name of their volume.
-pub(super) type Unstaged = BTreeMap<String, Vec<FileSystem>>;
+pub(super) type MaybeActive = BTreeMap<String, Vec<FileSystem>>;
 
 /// State of the watch that must survive a restart.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,7 +24,8 @@ pub struct WatchState {
     /// The highest resourceVersion seen. A complete list with an older one is of a restored etcd.
     pub highest: u64,
     /// Why absence proves nothing.
-    pub held: Option<String>,
+    #[serde(rename = "held")]
+    pub absence_hold_reason: Option<String>,
     /// Since when.
     #[serde(default)]
     pub since: Option<Timestamp>,
@@ -50,7 +51,7 @@ pub struct LastActive {
 
 /// A pod that the API server has shown on this node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Seen {
+pub struct SeenPod {
     /// Namespace.
     pub namespace: String,
     /// Name.
@@ -93,9 +94,9 @@ impl LastActive {
     }
 }
 
-// === impl Seen ===
+// === impl SeenPod ===
 
-impl Seen {
+impl SeenPod {
     /// The pod with this UID.
     pub fn pod(&self, uid: &PodUid) -> PodRef {
         PodRef {
@@ -119,11 +120,11 @@ impl Header {
 }
 
 /// The row of file systems that may still be active.
-pub(super) fn unstaged_row(unstaged: &Unstaged) -> Row {
+pub(super) fn maybe_active_row(file_systems: &MaybeActive) -> Row {
     // A path that is not UTF-8 cannot be written. The kernel makes no such path.
     Row::Node(
         UNSTAGED,
-        serde_json::to_string(unstaged).unwrap_or_else(|_| "{}".to_owned()),
+        serde_json::to_string(file_systems).unwrap_or_else(|_| "{}".to_owned()),
     )
 }
 

@@ -8,7 +8,7 @@ use thiserror::Error;
 use super::header::Unusable;
 
 /// Longest wait for the disk: grace periods run meanwhile.
-pub(super) const PATIENCE: Duration = Duration::from_secs(2);
+pub(super) const DISK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A journal that cannot be read or written.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -58,7 +58,7 @@ impl JournalError {
     }
 
     pub(super) fn hangs() -> Self {
-        let cause = format!("the disk has not answered for {} s", PATIENCE.as_secs());
+        let cause = format!("the disk has not answered for {} s", DISK_TIMEOUT.as_secs());
         Self::new("write", &cause, Kind::Disk)
     }
 

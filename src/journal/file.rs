@@ -17,7 +17,7 @@ use redb::{
 use serde::de::DeserializeOwned;
 
 use super::{
-    entries::{LastActive, Paused, Seen, Unstaged, WatchState},
+    entries::{LastActive, MaybeActive, Paused, SeenPod, WatchState},
     error::{self, JournalError, Kind, failed},
     header::{Header, Unusable},
     row::{HEADER, KUBELET, LAST_ACTIVE, NODE_UID, PAUSE, Row, Table, UNSTAGED, WATCH},
@@ -58,9 +58,9 @@ pub(super) struct Contents {
     pub paused: Option<Paused>,
     pub last_active: Option<LastActive>,
     pub kubelet: Option<KubeletFlags>,
-    pub unstaged: Unstaged,
+    pub maybe_active_file_systems: MaybeActive,
     pub pods: HashMap<PodUid, PodEntry>,
-    pub seen: BTreeMap<PodUid, Seen>,
+    pub seen: BTreeMap<PodUid, SeenPod>,
 }
 
 /// Inspects the path without changes. The whole file is checked in a copy in memory before it is opened: to open it repairs it,
@@ -134,7 +134,7 @@ pub(super) fn read(database: &impl ReadableDatabase, machine: &Identity) -> Resu
             contents.paused = node_row(PAUSE, get(PAUSE)?)?;
             contents.last_active = node_row(LAST_ACTIVE, get(LAST_ACTIVE)?)?;
             contents.kubelet = node_row(KUBELET, get(KUBELET)?)?;
-            contents.unstaged = node_row(UNSTAGED, get(UNSTAGED)?)?;
+            contents.maybe_active_file_systems = node_row(UNSTAGED, get(UNSTAGED)?)?;
         }
     }
     contents.pods = pod_rows(&read, PODS)?;
@@ -230,7 +230,7 @@ pub(super) fn commit(database: &Database, whole: bool, rows: &[Row]) -> Result<(
                 Row::Pod(table, uid, bytes) => {
                     let table = match table {
                         Table::Terminations => &mut terminations,
-                        Table::Seen => &mut seen,
+                        Table::SeenPod => &mut seen,
                     };
                     match bytes {
                         Some(bytes) => table.insert(uid.as_str(), bytes.as_slice()),

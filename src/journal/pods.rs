@@ -4,7 +4,7 @@ use futures::future::{BoxFuture, FutureExt as _};
 
 use super::{
     Journal,
-    entries::unstaged_row,
+    entries::maybe_active_row,
     row::{Row, Table},
     writer::Write,
 };
@@ -50,18 +50,22 @@ impl PodJournal for Journal {
         state.pods.iter().map(pod).collect()
     }
 
-    fn unstaged(&self, volume: &str) -> Vec<FileSystem> {
-        self.lock().unstaged.get(volume).cloned().unwrap_or_default()
+    fn maybe_active_file_systems(&self, volume: &str) -> Vec<FileSystem> {
+        self.lock()
+            .maybe_active_file_systems
+            .get(volume)
+            .cloned()
+            .unwrap_or_default()
     }
 
-    fn set_unstaged(&self, volume: &str, file_systems: Vec<FileSystem>) {
+    fn set_maybe_active_file_systems(&self, volume: &str, file_systems: Vec<FileSystem>) {
         let mut state = self.lock();
         let before = match file_systems.is_empty() {
-            true => state.unstaged.remove(volume),
-            false => state.unstaged.insert(volume.to_owned(), file_systems),
+            true => state.maybe_active_file_systems.remove(volume),
+            false => state.maybe_active_file_systems.insert(volume.to_owned(), file_systems),
         };
-        if before.as_ref() != state.unstaged.get(volume) {
-            self.send(Write::Row(unstaged_row(&state.unstaged)));
+        if before.as_ref() != state.maybe_active_file_systems.get(volume) {
+            self.send(Write::Row(maybe_active_row(&state.maybe_active_file_systems)));
         }
     }
 

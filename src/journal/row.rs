@@ -24,5 +24,5 @@ pub(super) enum Table {
     /// Terminating pods.
     Terminations,
     /// Pods that the API server has shown.
-    Seen,
+    SeenPod,
 }

@@ -1,7 +1,7 @@
 //! The pods that the API server has shown on this node. Leftovers of a deleted pod may be removed only if it is one of these.
 //! Written lazily.
 
-pub use super::entries::Seen;
+pub use super::entries::SeenPod;
 use super::{
     Journal,
     row::{Row, Table},
@@ -24,12 +24,12 @@ impl Journal {
         if before.is_some_and(|seen| seen.terminates == terminates) {
             return;
         }
-        let seen = Seen {
+        let seen = SeenPod {
             namespace: namespace.to_string(),
             name: name.to_string(),
             terminates,
         };
-        self.send(Write::Row(Row::Pod(Table::Seen, uid.clone(), Some(seen.bytes()))));
+        self.send(Write::Row(Row::Pod(Table::SeenPod, uid.clone(), Some(seen.bytes()))));
         state.seen.insert(uid.clone(), seen);
     }
 
@@ -38,7 +38,7 @@ impl Journal {
         let mut state = self.lock();
         if let Some(seen) = state.seen.get_mut(uid).filter(|seen| !seen.terminates) {
             seen.terminates = true;
-            self.send(Write::Row(Row::Pod(Table::Seen, uid.clone(), Some(seen.bytes()))));
+            self.send(Write::Row(Row::Pod(Table::SeenPod, uid.clone(), Some(seen.bytes()))));
         }
     }
 
@@ -48,7 +48,7 @@ impl Journal {
     }
 
     /// All seen pods that may have leftovers.
-    pub fn all_seen(&self) -> Vec<(PodUid, Seen)> {
+    pub fn all_seen(&self) -> Vec<(PodUid, SeenPod)> {
         let state = self.lock();
         state
             .seen
@@ -65,7 +65,7 @@ impl Journal {
     /// Removes a pod without leftovers: what is found under its UID after this is not its own.
     pub fn forget_seen(&self, uid: &PodUid) {
         if self.lock().seen.remove(uid).is_some() {
-            self.send(Write::Row(Row::Pod(Table::Seen, uid.clone(), None)));
+            self.send(Write::Row(Row::Pod(Table::SeenPod, uid.clone(), None)));
         }
     }
 }

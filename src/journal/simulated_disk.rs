@@ -33,7 +33,7 @@ impl SimulatedStore {
         let mut state = match self.contents(machine) {
             Ok(contents) => State::from_contents(contents, machine),
             Err(error) => State {
-                unread: Some(error.to_string()),
+                node_uid_read_error: Some(error.to_string()),
                 ..State::from_contents(Contents::default(), machine)
             },
         };

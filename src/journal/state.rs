@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{
-    entries::{LastActive, Paused, Seen, Unstaged, WatchState, kubelet_row, unstaged_row},
+    entries::{LastActive, MaybeActive, Paused, SeenPod, WatchState, kubelet_row, maybe_active_row},
     error::JournalError,
     file::Contents,
     header::Header,
@@ -25,14 +25,14 @@ pub(super) struct State {
     pub header: Option<Header>,
     pub node_uid: Option<String>,
     /// Why the recorded Node UID cannot be read.
-    pub unread: Option<String>,
+    pub node_uid_read_error: Option<String>,
     pub watch: WatchState,
     pub paused: Option<Paused>,
     pub last_active: Option<LastActive>,
     pub kubelet: Option<KubeletFlags>,
-    pub unstaged: Unstaged,
+    pub maybe_active_file_systems: MaybeActive,
     pub pods: HashMap<PodUid, PodEntry>,
-    pub seen: BTreeMap<PodUid, Seen>,
+    pub seen: BTreeMap<PodUid, SeenPod>,
     pub trouble: Trouble,
     pub cost: Cost,
     pub quarantined: Vec<PathBuf>,
@@ -77,10 +77,10 @@ impl State {
             last_active: contents.last_active,
             kubelet: contents.kubelet,
             // No file system is active since an earlier boot.
-            unstaged: if is_rebooted {
-                Unstaged::new()
+            maybe_active_file_systems: if is_rebooted {
+                MaybeActive::new()
             } else {
-                contents.unstaged
+                contents.maybe_active_file_systems
             },
             pods: contents.pods,
             seen: contents.seen,
@@ -100,10 +100,10 @@ impl State {
                 Paused::row(self.paused.as_ref()),
                 LastActive::row(self.last_active.as_ref()),
                 kubelet_row(self.kubelet.as_ref()),
-                unstaged_row(&self.unstaged),
+                maybe_active_row(&self.maybe_active_file_systems),
             ])
             .chain(pods.map(|(uid, entry)| Row::Pod(Table::Terminations, uid.clone(), Some(entry.bytes()))))
-            .chain(seen.map(|(uid, seen)| Row::Pod(Table::Seen, uid.clone(), Some(seen.bytes()))))
+            .chain(seen.map(|(uid, seen)| Row::Pod(Table::SeenPod, uid.clone(), Some(seen.bytes()))))
             .collect()
     }
 }

@@ -30,8 +30,8 @@ use crate::node::{
 pub(super) struct StateDir {
     dir: PathBuf,
     machine: Identity,
-    /// This agent has read or created the file: memory has its content.
-    is_in_memory: AtomicBool,
+    /// This agent has read the file into memory, or has created it.
+    is_content_loaded: AtomicBool,
     /// The node of the journal could not be read: it stays unchanged for the next start.
     is_node_unknown: AtomicBool,
     /// The lock of a quarantined file does not keep other agents out: the directory is locked, too.
@@ -56,7 +56,7 @@ impl StateDir {
         Ok(Self {
             dir: dir.to_owned(),
             machine: machine.clone(),
-            is_in_memory: AtomicBool::new(false),
+            is_content_loaded: AtomicBool::new(false),
             is_node_unknown: AtomicBool::new(false),
             _lock: lock,
         })
@@ -69,17 +69,17 @@ impl StateDir {
     pub fn start(&self) -> Result<(State, Option<Database>), JournalError> {
         let (mut state, opened) = match file::inspect(&self.path(), &self.machine) {
             Err(error) if error.prevents_start() => return Err(error),
-            Err(error) => (self.unread(&error), Err(error)),
+            Err(error) => (self.recover_unread_journal(&error), Err(error)),
             Ok(found) => {
                 let state = match &found {
                     // A user who moved the journal away wants a new one.
-                    JournalFile::Nothing => self.empty(),
-                    JournalFile::Journal(contents) => self.with_node_file(self.known(contents)),
-                    JournalFile::Unusable(Unusable::OtherNode(_)) => self.empty(),
-                    JournalFile::Unusable(_) => self.unreadable(),
+                    JournalFile::Nothing => self.create_empty_state(),
+                    JournalFile::Journal(contents) => self.with_node_file(self.load_contents(contents)),
+                    JournalFile::Unusable(Unusable::OtherNode(_)) => self.create_empty_state(),
+                    JournalFile::Unusable(_) => self.recover_unusable_journal(),
                 };
                 // Memory has the content of the file: if it cannot be opened now, it may be overwritten later.
-                self.set_in_memory(matches!(found, JournalFile::Journal(..)));
+                self.set_content_loaded(matches!(found, JournalFile::Journal(..)));
                 let opened = self.open_found(found, &state.rows());
                 (state, opened)
             }
@@ -111,33 +111,33 @@ impl StateDir {
         self.dir.join(FILE)
     }
 
-    fn set_in_memory(&self, is_in_memory: bool) {
-        self.is_in_memory.store(is_in_memory, Ordering::Relaxed);
+    fn set_content_loaded(&self, is_content_loaded: bool) {
+        self.is_content_loaded.store(is_content_loaded, Ordering::Relaxed);
     }
 
-    fn empty(&self) -> State {
+    fn create_empty_state(&self) -> State {
         State::from_contents(Contents::default(), &self.machine)
     }
 
-    /// The state for an unreadable journal. It must not remove the hold for another Node or other holds.
-    fn unreadable(&self) -> State {
-        self.with_node_file(self.empty())
+    /// The state for an unusable journal. It must not remove the hold for another Node or other holds.
+    fn recover_unusable_journal(&self) -> State {
+        self.with_node_file(self.create_empty_state())
     }
 
     /// Adds the state of the file beside the journal, which has it if the journal lost its last writes.
     fn with_node_file(&self, state: State) -> State {
         let node_file = node_file::read(&self.dir, &self.machine);
-        let (held, since) = node_file
+        let (absence_hold_reason, since) = node_file
             .absence_hold
-            .map(|watch| (watch.held, watch.since))
+            .map(|watch| (watch.absence_hold_reason, watch.since))
             .unwrap_or_default();
         State {
             node_uid: state.node_uid.or(node_file.node_uid),
             paused: state.paused.or(node_file.paused),
-            watch: match state.watch.held {
+            watch: match state.watch.absence_hold_reason {
                 Some(_) => state.watch,
                 None => WatchState {
-                    held,
+                    absence_hold_reason,
                     since,
                     ..state.watch
                 },
@@ -157,16 +157,16 @@ impl StateDir {
 
     /// The state for a journal that the disk does not return. Without the file beside it, any Node with this machine's IDs would
     /// be accepted.
-    fn unread(&self, error: &JournalError) -> State {
-        let state = self.unreadable();
+    fn recover_unread_journal(&self, error: &JournalError) -> State {
+        let state = self.recover_unusable_journal();
         self.is_node_unknown.store(state.node_uid.is_none(), Ordering::Relaxed);
         State {
-            unread: state.node_uid.is_none().then(|| error.to_string()),
+            node_uid_read_error: state.node_uid.is_none().then(|| error.to_string()),
             ..state
         }
     }
 
-    fn known(&self, contents: &Contents) -> State {
+    fn load_contents(&self, contents: &Contents) -> State {
         let before = contents.header.as_ref().and_then(|header| header.boot_id.as_ref());
         if before.is_some() && before != self.machine.boot_id.as_ref() && !contents.pods.is_empty() {
             tracing::info!(
@@ -180,22 +180,24 @@ impl StateDir {
     /// `rows` is the whole content.
     fn open_found(&self, found: JournalFile, rows: &[Row]) -> Result<Database, JournalError> {
         match found {
-            JournalFile::Journal(..) if self.is_in_memory.load(Ordering::Relaxed) => match file::open(&self.path()) {
-                Ok(database) => {
-                    // What this boot changes.
-                    let of_boot = rows.iter().filter(|row| matches!(row, Row::Node(HEADER | UNSTAGED, _)));
-                    let of_boot: Vec<_> = of_boot.cloned().collect();
-                    return file::commit(&database, false, &of_boot).map(|()| database);
+            JournalFile::Journal(..) if self.is_content_loaded.load(Ordering::Relaxed) => {
+                match file::open(&self.path()) {
+                    Ok(database) => {
+                        // Only the rows that a reboot changes.
+                        let of_boot = rows.iter().filter(|row| matches!(row, Row::Node(HEADER | UNSTAGED, _)));
+                        let of_boot: Vec<_> = of_boot.cloned().collect();
+                        return file::commit(&database, false, &of_boot).map(|()| database);
+                    }
+                    // It was undamaged before, in a copy in memory.
+                    Err(error) if error.kind == Kind::Damaged => self.replace(Some(&error.into()), rows)?,
+                    Err(error) => return Err(error),
                 }
-                // It was undamaged before, in a copy in memory.
-                Err(error) if error.kind == Kind::Damaged => self.replace(Some(&error.into()), rows)?,
-                Err(error) => return Err(error),
-            },
+            }
             JournalFile::Journal(..) => self.replace(Some(&Unusable::Unread), rows)?,
             JournalFile::Unusable(reason) => self.replace(Some(&reason), rows)?,
             JournalFile::Nothing => self.replace(None, rows)?,
         }
-        self.set_in_memory(true);
+        self.set_content_loaded(true);
         file::open(&self.path())
     }
 
@@ -260,7 +262,7 @@ impl Store for StateDir {
 
 /// The part of the watch's state that blocks conclusions from absence. The rest needs the journal.
 fn absence_hold(watch: &WatchState) -> Option<WatchState> {
-    watch.held.is_some().then(|| WatchState {
+    watch.absence_hold_reason.is_some().then(|| WatchState {
         highest: 0,
         ..watch.clone()
     })

@@ -77,7 +77,7 @@ async fn terminations_and_finished_hooks_survive_a_restart() {
     let now = BootClock::new().unwrap().now();
     let journal = reopened(dir.path(), async |journal: &Journal| {
         journal.set_node_uid("node-1").await.unwrap();
-        journal.begin(&pod("a"), now.clone(), Duration::from_secs(30), None);
+        journal.record_termination(&pod("a"), now.clone(), Duration::from_secs(30), None);
         journal.hook_started(&"a".into(), "c1", now.clone()).await.unwrap();
         journal.hook_started(&"a".into(), "c2", now.clone()).await.unwrap();
         journal.hook_ended(&"a".into(), "c2").await.unwrap();
@@ -109,10 +109,10 @@ async fn second_beginning_keeps_the_first_time_and_the_shorter_grace_period() {
     let clock = BootClock::new().unwrap();
     let journal = Journal::open(dir.path(), &machine("m1")).unwrap();
     let first = clock.now();
-    journal.begin(&pod("a"), first.clone(), Duration::from_secs(10), None);
-    journal.begin(&pod("a"), clock.now(), Duration::from_secs(60), None);
+    journal.record_termination(&pod("a"), first.clone(), Duration::from_secs(10), None);
+    journal.record_termination(&pod("a"), clock.now(), Duration::from_secs(60), None);
     assert_eq!(journal.pod(&"a".into()).unwrap().grace, Duration::from_secs(10));
-    journal.begin(&pod("a"), clock.now(), Duration::from_secs(3), None);
+    journal.record_termination(&pod("a"), clock.now(), Duration::from_secs(3), None);
     let entry = journal.pod(&"a".into()).unwrap();
     assert_eq!((entry.begun, entry.grace), (first, Duration::from_secs(3)));
 }
@@ -122,7 +122,7 @@ async fn state_of_the_watch_survives_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let known = WatchState {
         highest: 42,
-        held: Some("another world".to_owned()),
+        absence_hold_reason: Some("another world".to_owned()),
         since: Some(Timestamp::UNIX_EPOCH),
     };
     let journal = reopened(dir.path(), async |journal: &Journal| {
@@ -138,7 +138,7 @@ async fn finished_pod_has_no_entry() {
     let dir = tempfile::tempdir().unwrap();
     let now = BootClock::new().unwrap().now();
     let journal = reopened(dir.path(), async |journal: &Journal| {
-        journal.begin(&pod("a"), now, Duration::from_secs(10), None);
+        journal.record_termination(&pod("a"), now, Duration::from_secs(10), None);
         journal.durable().await.unwrap();
         journal.forget(&"a".into());
     })
@@ -152,10 +152,10 @@ async fn unstaged_file_systems_are_known_after_a_restart_until_the_node_reboots(
     let (volume, sys) = ("kubernetes.io/csi/d^v", tempfile::tempdir().unwrap());
     let file_systems = vec![FileSystem::on((7, 0), &sys.path().join("block")).unwrap()];
     let journal = reopened(dir.path(), async |journal| {
-        journal.set_unstaged(volume, file_systems.clone());
+        journal.set_maybe_active_file_systems(volume, file_systems.clone());
     })
     .await;
-    assert_eq!(journal.unstaged(volume), file_systems);
+    assert_eq!(journal.maybe_active_file_systems(volume), file_systems);
     drop(journal);
 
     let rebooted = Identity {
@@ -164,18 +164,21 @@ async fn unstaged_file_systems_are_known_after_a_restart_until_the_node_reboots(
     };
     for _ in 0..2 {
         let journal = opened(dir.path(), &rebooted).await;
-        assert_eq!(journal.unstaged(volume), []);
+        assert_eq!(journal.maybe_active_file_systems(volume), []);
     }
     let journal = opened(dir.path(), &rebooted).await;
-    journal.set_unstaged(volume, file_systems.clone());
+    journal.set_maybe_active_file_systems(volume, file_systems.clone());
     journal.durable().await.unwrap();
     drop(journal);
     let journal = opened(dir.path(), &rebooted).await;
-    assert_eq!(journal.unstaged(volume), file_systems);
-    journal.set_unstaged(volume, Vec::new());
+    assert_eq!(journal.maybe_active_file_systems(volume), file_systems);
+    journal.set_maybe_active_file_systems(volume, Vec::new());
     journal.durable().await.unwrap();
     drop(journal);
-    assert_eq!(opened(dir.path(), &rebooted).await.unstaged(volume), []);
+    assert_eq!(
+        opened(dir.path(), &rebooted).await.maybe_active_file_systems(volume),
+        []
+    );
 }
 
 /// A disk that can be full.
@@ -269,11 +272,11 @@ async fn changes_during_and_after_a_full_disk_are_written() {
     let journal = disk.journal();
     let now = BootClock::new().unwrap().now();
     for uid in ["before", "ended"] {
-        journal.begin(&pod(uid), now.clone(), Duration::from_secs(10), None);
+        journal.record_termination(&pod(uid), now.clone(), Duration::from_secs(10), None);
     }
     journal.durable().await.unwrap();
     disk.fill(true);
-    journal.begin(&pod("web"), now.clone(), Duration::from_secs(10), None);
+    journal.record_termination(&pod("web"), now.clone(), Duration::from_secs(10), None);
     journal.forget(&"ended".into());
     // No call blocks.
     for _ in 0..2 {
@@ -318,7 +321,7 @@ async fn wait_for_a_hanging_disk_is_limited_and_reported() {
         let error = answer.unwrap_err().to_string();
         assert!(error.contains("has not answered"), "{error}");
     }
-    assert!(began.elapsed() <= 2 * (PATIENCE + Duration::from_secs(1)));
+    assert!(began.elapsed() <= 2 * (DISK_TIMEOUT + Duration::from_secs(1)));
     assert!(hanging.trouble().error.is_some());
     drop(queue);
 }

@@ -24,7 +24,7 @@ pub struct Termination {
     /// Its trace.
     pub recorder: Arc<TraceRecorder>,
     /// The eviction that a user requested, in this run or an earlier one.
-    pub imposed: Option<Eviction>,
+    pub eviction: Option<Eviction>,
 }
 
 // === impl Termination ===
@@ -37,7 +37,7 @@ impl Termination {
         view: &PodView,
         cause: Cause,
         grace: Option<i64>,
-        imposed: Option<Eviction>,
+        eviction: Option<Eviction>,
     ) -> Self {
         let pod = &view.pod;
         let now = context.node.clock.now();
@@ -52,8 +52,10 @@ impl Termination {
         let used_before = begun.as_ref().map(|begun| grace::used(begun, &now));
         let period = used_before.map_or_else(|| Period::new(grace), |used| Period::resumed(grace, used));
         let reached = entry.as_ref().map(|entry| entry.stage);
-        let imposed = imposed.or_else(|| entry?.imposed);
-        context.journal.begin(pod, now.clone(), grace, imposed.as_ref());
+        let eviction = eviction.or_else(|| entry?.eviction);
+        context
+            .journal
+            .record_termination(pod, now.clone(), grace, eviction.as_ref());
         // Only the journal has the reason of such a termination.
         if matches!(cause, Cause::Requested | Cause::Begun) {
             context.journal.record_request(&pod.uid);
@@ -65,7 +67,7 @@ impl Termination {
             tracing::info!(
                 pod.uid = %pod.uid, pod.namespace = %pod.namespace, pod.name = %pod.name,
                 ?cause, grace_seconds = grace.as_secs(), used_seconds = used_before.unwrap_or_default().as_secs(), reached = reached.map(tracing::field::debug),
-                reason = imposed.as_ref().map(|imposed| imposed.reason.as_str()),
+                reason = eviction.as_ref().map(|eviction| eviction.reason.as_str()),
                 "{}", if reached.is_some() { "Teardown resumed after a restart" } else { "Teardown started" }
             );
         }
@@ -77,7 +79,7 @@ impl Termination {
         Self {
             period: Arc::new(period),
             recorder: Arc::new(recorder),
-            imposed,
+            eviction,
         }
     }
 }

@@ -16,7 +16,7 @@ pub async fn with_holders(storage: &Arc<Storage>, failure: Failure) -> Failure {
         return failure;
     };
     let dir = path.clone();
-    let read = storage.try_work(&path, move |storage| {
+    let read = storage.read_blocking(&path, move |storage| {
         let table = storage.all_mounts.read()?;
         let mut busy = table.mounts_at_or_below(&[&dir]);
         busy.truncate(NAMED);

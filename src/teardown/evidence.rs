@@ -25,7 +25,7 @@ use crate::{
 /// Checks that runtime, cgroups and the kubelet's directory show the same pod. Otherwise the runtime, the cgroups or the
 /// directory may be wrong, or the runtime has lost its state: then absence proves nothing. A kubelet removes the directory of a
 /// pod only after its object is deleted. A kubelet that crashed between the creation of cgroup and directory causes the same
-/// mismatch, and only a user can tell. An approved mismatch counts as long as it stays the same.
+/// mismatch: only a user can decide. An approved mismatch counts as long as it stays the same.
 ///
 /// A failed read is a failure of `step`.
 pub fn check_agreement(
@@ -33,9 +33,9 @@ pub fn check_agreement(
     view: &PodView,
     removed: bool,
     step: Step,
-    observed: &RuntimePod,
+    runtime_pod: &RuntimePod,
 ) -> Result<(), Vec<Failure>> {
-    agreement(context, view, removed, observed).map_err(|failures| {
+    check_evidence(context, view, removed, runtime_pod).map_err(|failures| {
         let is_failed_read = |failure: &Failure| failure.mismatch.is_none() && failure.reason != STATIC_POD;
         let of_step = |failure: Failure| match is_failed_read(&failure) {
             true => Failure { step, ..failure },
@@ -45,8 +45,13 @@ pub fn check_agreement(
     })
 }
 
-fn agreement(context: &Context, view: &PodView, removed: bool, observed: &RuntimePod) -> Result<(), Vec<Failure>> {
-    if let Some(sandbox) = observed.sandboxes.iter().find(|sandbox| sandbox.is_from_elsewhere()) {
+fn check_evidence(
+    context: &Context,
+    view: &PodView,
+    removed: bool,
+    runtime_pod: &RuntimePod,
+) -> Result<(), Vec<Failure>> {
+    if let Some(sandbox) = runtime_pod.sandboxes.iter().find(|sandbox| sandbox.is_from_elsewhere()) {
         let why = format!(
             "blocked: the sandbox is of a static pod (config source {:?}) and has the UID of {}; the agent never stops a \
              static pod. Check metadata.uid in the manifests of static pods",
@@ -58,7 +63,7 @@ fn agreement(context: &Context, view: &PodView, removed: bool, observed: &Runtim
             ..Failure::new(Step::Sandbox, &sandbox.id, why)
         }]);
     }
-    let runs = runs(context, &view.pod.uid, observed);
+    let runs = runs(context, &view.pod.uid, runtime_pod);
     let cgroups = locate::cgroups(context, view).collect::<Result<Vec<_>, _>>()?;
     if runs && cgroups.is_empty() {
         let why = format!(
@@ -68,11 +73,11 @@ fn agreement(context: &Context, view: &PodView, removed: bool, observed: &Runtim
             context.node.cgroup_root.trim_end_matches('/'),
             view.pod
         );
-        let mismatch = Mismatch::new(MismatchKind::NoCgroup, ids(observed));
-        unless_approved(context, view, mismatch, Failure::new(Step::Cgroup, "", why))?;
+        let mismatch = Mismatch::new(MismatchKind::NoCgroup, ids(runtime_pod));
+        check_approved(context, view, mismatch, Failure::new(Step::Cgroup, "", why))?;
     }
     // A running container has a directory, even if the object is deleted.
-    if runs || (!removed && (!cgroups.is_empty() || !observed.is_empty())) {
+    if runs || (!removed && (!cgroups.is_empty() || !runtime_pod.is_empty())) {
         let dir = locate::pod_dir(context, view)?;
         let there = dir
             .open()
@@ -85,14 +90,14 @@ fn agreement(context: &Context, view: &PodView, removed: bool, observed: &Runtim
                 dir.path().display(),
                 view.pod
             );
-            let facts = ids(observed).chain(cgroups.iter().map(|cgroup| cgroup.path().display().to_string()));
+            let facts = ids(runtime_pod).chain(cgroups.iter().map(|cgroup| cgroup.path().display().to_string()));
             let mismatch = Mismatch::new(MismatchKind::NoDirectory, facts);
-            unless_approved(context, view, mismatch, Failure::new(Step::Volumes, "", why))?;
+            check_approved(context, view, mismatch, Failure::new(Step::Volumes, "", why))?;
         }
     }
-    match unknown_processes(context, view, &cgroups, observed, HierarchySearch::First)? {
+    match unknown_processes(context, view, &cgroups, runtime_pod, HierarchySearch::First)? {
         None => Ok(()),
-        Some((mismatch, failure)) => unless_approved(context, view, mismatch, failure),
+        Some((mismatch, failure)) => check_approved(context, view, mismatch, failure),
     }
 }
 
@@ -135,11 +140,14 @@ pub fn check_nothing_runs(context: &Context, view: &PodView, stopped: &RuntimePo
 
 /// Whether the runtime shows that anything of the pod runs, except recorded exits. After the kernel has overruled it, a runtime
 /// still reports containers as running or their sandbox as ready. An exited container never runs again.
-pub fn runs(context: &Context, uid: &PodUid, observed: &RuntimePod) -> bool {
+pub fn runs(context: &Context, uid: &PodUid, runtime_pod: &RuntimePod) -> bool {
     let exits = context.journal.exits(uid);
     let has_ended = |sandbox: &&Sandbox| exits.values().any(|exit| exit.sandbox_id == sandbox.id);
-    let mut running = observed.possibly_running().filter(|it| !exits.contains_key(&it.id));
-    let mut ready = observed.sandboxes.iter().filter(|it| it.is_ready() && !has_ended(it));
+    let mut running = runtime_pod.possibly_running().filter(|it| !exits.contains_key(&it.id));
+    let mut ready = runtime_pod
+        .sandboxes
+        .iter()
+        .filter(|it| it.is_ready() && !has_ended(it));
     running.next().is_some() || ready.next().is_some()
 }
 
@@ -151,7 +159,7 @@ pub fn is_any_process_left(context: &Context, view: &PodView, stopped: &RuntimeP
 }
 
 /// The kinds of processes in the pod's cgroups.
-pub fn processes(context: &Context, view: &PodView, observed: &RuntimePod) -> Result<Processes, Vec<Failure>> {
+pub fn processes(context: &Context, view: &PodView, runtime_pod: &RuntimePod) -> Result<Processes, Vec<Failure>> {
     let cgroups = locate::cgroups(context, view).collect::<Result<Vec<_>, _>>()?;
     let mut processes = if cgroups.is_empty() {
         Processes::NoCgroup
@@ -161,7 +169,7 @@ pub fn processes(context: &Context, view: &PodView, observed: &RuntimePod) -> Re
     for cgroup in &cgroups {
         let populated = context.node.cgroups.populated_children(cgroup);
         for child in populated.map_err(|fault| vec![fault.failure(Step::Cgroup)])? {
-            if !is_known(observed, &child.to_string_lossy()) {
+            if !is_known(runtime_pod, &child.to_string_lossy()) {
                 return Ok(Processes::Others);
             }
             processes = Processes::OfRuntime;
@@ -186,7 +194,7 @@ fn unknown_processes(
     context: &Context,
     view: &PodView,
     cgroups: &[PodCgroup],
-    observed: &RuntimePod,
+    runtime_pod: &RuntimePod,
     search: HierarchySearch,
 ) -> Result<Option<(Mismatch, Failure)>, Vec<Failure>> {
     let (mut facts, mut first) = (BTreeSet::new(), None);
@@ -195,7 +203,7 @@ fn unknown_processes(
         let failed = |fault: Fault| vec![Failure::new(Step::Cgroup, &name, fault)];
         let children = RefCell::new(BTreeSet::<OsString>::new());
         let known = |child: &OsStr| {
-            let known = is_known(observed, &child.to_string_lossy());
+            let known = is_known(runtime_pod, &child.to_string_lossy());
             if !known {
                 children.borrow_mut().insert(child.to_owned());
             }
@@ -228,9 +236,9 @@ fn unknown_processes(
     Ok(first.map(|failure| (Mismatch::new(MismatchKind::UnknownProcesses, facts), failure)))
 }
 
-fn ids(observed: &RuntimePod) -> impl Iterator<Item = String> {
-    let containers = observed.containers.iter().map(|it| format!("container {}", it.id));
-    containers.chain(observed.sandboxes.iter().map(|it| format!("sandbox {}", it.id)))
+fn ids(runtime_pod: &RuntimePod) -> impl Iterator<Item = String> {
+    let containers = runtime_pod.containers.iter().map(|it| format!("container {}", it.id));
+    containers.chain(runtime_pod.sandboxes.iter().map(|it| format!("sandbox {}", it.id)))
 }
 
 fn is_approved(context: &Context, view: &PodView, mismatch: &Mismatch) -> bool {
@@ -238,12 +246,7 @@ fn is_approved(context: &Context, view: &PodView, mismatch: &Mismatch) -> bool {
     mismatch.is_approved_by(&approvals, context.node.clock.boot_id())
 }
 
-fn unless_approved(
-    context: &Context,
-    view: &PodView,
-    mismatch: Mismatch,
-    failure: Failure,
-) -> Result<(), Vec<Failure>> {
+fn check_approved(context: &Context, view: &PodView, mismatch: Mismatch, failure: Failure) -> Result<(), Vec<Failure>> {
     if is_approved(context, view, &mismatch) {
         return Ok(());
     }
@@ -254,12 +257,12 @@ fn unless_approved(
 /// Whether the processes in this child cgroup of the pod are of its containers. An empty name is the pod's own cgroup. Runtimes
 /// name a cgroup by the ID of its container or sandbox. Processes directly in the pod's cgroup were moved there by a user. They
 /// count as known if the runtime has containers of the pod.
-fn is_known(observed: &RuntimePod, child: &str) -> bool {
+fn is_known(runtime_pod: &RuntimePod, child: &str) -> bool {
     if child.is_empty() {
-        return !observed.containers.is_empty();
+        return !runtime_pod.containers.is_empty();
     }
-    let containers = observed.containers.iter().map(|container| &container.id);
-    let mut ids = containers.chain(observed.sandboxes.iter().map(|sandbox| &sandbox.id));
+    let containers = runtime_pod.containers.iter().map(|container| &container.id);
+    let mut ids = containers.chain(runtime_pod.sandboxes.iter().map(|sandbox| &sandbox.id));
     ids.any(|id| !id.is_empty() && child.contains(id.as_str()))
 }
 

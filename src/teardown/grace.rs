@@ -17,7 +17,7 @@ pub struct RequestedGrace {
     /// `metadata.deletionGracePeriodSeconds`.
     pub deletion: Option<i64>,
     /// From a request of a user, or a cause other than the deletion.
-    pub imposed: Option<i64>,
+    pub grace_override: Option<i64>,
     /// `spec.terminationGracePeriodSeconds`.
     pub spec: Option<i64>,
 }
@@ -26,10 +26,10 @@ pub struct RequestedGrace {
 
 impl RequestedGrace {
     /// The requests in the pod's object, and perhaps of a user.
-    pub fn for_pod(view: &PodView, imposed: Option<i64>) -> Self {
+    pub fn for_pod(view: &PodView, grace_override: Option<i64>) -> Self {
         Self {
             deletion: view.deletion.and_then(|deletion| deletion.grace),
-            imposed,
+            grace_override,
             spec: view.spec_grace,
         }
     }
@@ -37,7 +37,7 @@ impl RequestedGrace {
 
 /// The period in force after these requests. `in_force` is the one before.
 pub fn effective(in_force: Option<Duration>, asked: RequestedGrace) -> Duration {
-    let shortest = [asked.deletion, asked.imposed]
+    let shortest = [asked.deletion, asked.grace_override]
         .into_iter()
         .flatten()
         .map(seconds)
@@ -67,10 +67,10 @@ mod tests {
 
     use super::*;
 
-    fn asked(deletion: Option<i64>, imposed: Option<i64>, spec: Option<i64>) -> RequestedGrace {
+    fn asked(deletion: Option<i64>, grace_override: Option<i64>, spec: Option<i64>) -> RequestedGrace {
         RequestedGrace {
             deletion,
-            imposed,
+            grace_override,
             spec,
         }
     }
@@ -78,7 +78,7 @@ mod tests {
     #[test]
     fn sources_of_the_grace_period_apply_in_order() {
         let cases = [
-            // in force, deletion, imposed, spec, expected
+            // in force, deletion, grace_override, spec, expected
             (None, None, None, Some(30), 30),
             (None, None, None, None, 30),
             (None, Some(10), None, Some(30), 10),
@@ -99,12 +99,12 @@ mod tests {
             (None, None, None, Some(i64::MIN), 1),
             (None, Some(i64::MAX), None, Some(30), MAX_SECONDS),
         ];
-        for (in_force, deletion, imposed, spec, expected) in cases {
-            let got = effective(in_force.map(Duration::from_secs), asked(deletion, imposed, spec));
+        for (in_force, deletion, grace_override, spec, expected) in cases {
+            let got = effective(in_force.map(Duration::from_secs), asked(deletion, grace_override, spec));
             assert_eq!(
                 got.as_secs(),
                 expected,
-                "in force {in_force:?}, {deletion:?}, {imposed:?}, {spec:?}"
+                "in force {in_force:?}, {deletion:?}, {grace_override:?}, {spec:?}"
             );
         }
     }
@@ -156,8 +156,8 @@ mod tests {
             requests in prop::collection::vec((any::<Option<i64>>(), any::<Option<i64>>(), any::<Option<i64>>()), 1..20),
         ) {
             let mut grace = Duration::from_secs(start);
-            for (deletion, imposed, spec) in requests {
-                let next = effective(Some(grace), asked(deletion, imposed, spec));
+            for (deletion, grace_override, spec) in requests {
+                let next = effective(Some(grace), asked(deletion, grace_override, spec));
                 prop_assert!(next <= grace);
                 prop_assert!(next >= Duration::from_secs(MIN_SECONDS));
                 grace = next;

@@ -29,10 +29,10 @@ pub trait PodJournal: Send + Sync {
     fn pods(&self) -> Vec<PodRef>;
 
     /// File systems of this volume, by its unique name, that may still be active without a mount.
-    fn unstaged(&self, volume: &str) -> Vec<FileSystem>;
+    fn maybe_active_file_systems(&self, volume: &str) -> Vec<FileSystem>;
 
     /// Replaces them; an empty list removes them. It is durable later. A reboot makes them inactive.
-    fn set_unstaged(&self, volume: &str, file_systems: Vec<FileSystem>);
+    fn set_maybe_active_file_systems(&self, volume: &str, file_systems: Vec<FileSystem>);
 
     /// Returns when all changes so far are durable.
     ///
@@ -65,8 +65,8 @@ pub struct PodEntry {
     #[serde(default, rename = "released", skip_serializing_if = "std::ops::Not::not")]
     pub claims_unprepared: bool,
     /// The eviction that a user requested.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub imposed: Option<Eviction>,
+    #[serde(default, rename = "imposed", skip_serializing_if = "Option::is_none")]
+    pub eviction: Option<Eviction>,
     /// The stop request that began it, until the API shows another reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<Request>,
@@ -145,11 +145,11 @@ pub trait PodJournalExt: PodJournal {
     }
 
     /// Records that a pod terminates, a shorter grace period, or an eviction. The grace period begins with [`Self::record_attempt`].
-    fn begin(&self, pod: &PodRef, begun: Mark, grace: Duration, imposed: Option<&Eviction>) {
+    fn record_termination(&self, pod: &PodRef, begun: Mark, grace: Duration, eviction: Option<&Eviction>) {
         self.change(&pod.uid, &mut |entry| match entry {
             Some(entry) => {
                 entry.grace = entry.grace.min(grace);
-                entry.imposed = imposed.cloned().or(entry.imposed.take());
+                entry.eviction = eviction.cloned().or(entry.eviction.take());
             }
             None => {
                 *entry = Some(PodEntry {
@@ -161,7 +161,7 @@ pub trait PodJournalExt: PodJournal {
                     waits_for_dependents: false,
                     in_progress: false,
                     claims_unprepared: false,
-                    imposed: imposed.cloned(),
+                    eviction: eviction.cloned(),
                     request: None,
                     hooks: BTreeMap::new(),
                     stage: Stage::default(),
@@ -185,8 +185,8 @@ pub trait PodJournalExt: PodJournal {
         });
     }
 
-    /// Records that the API shows another reason for the termination, so that the stop request cannot be cancelled any more.
-    fn confirm_request(&self, uid: &PodUid) {
+    /// Clears an active stop request: the API shows another reason for the termination, so it cannot be cancelled any more.
+    fn clear_stop_request(&self, uid: &PodUid) {
         // Most often there is none.
         if request(self, uid) != Some(Request::Active) {
             return;

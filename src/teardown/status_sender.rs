@@ -41,7 +41,7 @@ pub struct StatusUpdate<'a> {
     /// Stage of the termination.
     pub stage: StatusStage,
     /// The eviction that a user requested.
-    pub imposed: Option<&'a Eviction>,
+    pub eviction: Option<&'a Eviction>,
 }
 
 /// Sends the pre-stop status. If it is delayed, it must not replace a later status.
@@ -148,7 +148,7 @@ fn wanted(context: &Context, object: &PodObject, update: StatusUpdate<'_>, messa
         runtime_name: &context.node.runtime_name,
         now: context.node.clock.wall().now(),
         stage: update.stage,
-        imposed: update.imposed,
+        eviction: update.eviction,
         messages,
     })
 }

@@ -27,7 +27,7 @@ pub mod storage;
 
 pub use kind::Approved;
 use kind::{OneByOne, VolumeKind};
-pub use kinds::csi::{IsDue, Released, release_unused};
+pub use kinds::csi::{IsDue, UnstageResults, unstage_unused_volumes};
 pub use kinds::mapped_pods;
 use pod_volumes::PodVolumes;
 use storage::Storage;
@@ -46,7 +46,7 @@ pub async fn tear_down_approved(
     storage: &Arc<Storage>,
     approved: Approved,
 ) -> Result<VolumesReport, Vec<Fault>> {
-    let Done {
+    let GroupResult {
         mut report,
         mut faults,
         one_by_one,
@@ -85,7 +85,7 @@ pub fn may_hold_attached(pod: &PodDir, mounts: &Mounts) -> bool {
 }
 
 /// Result for the volumes that are torn down together, and the volumes for the second step.
-struct Done {
+struct GroupResult {
     report: VolumesReport,
     faults: Vec<Fault>,
     one_by_one: Vec<(VolumeDir, &'static dyn OneByOne)>,
@@ -101,16 +101,16 @@ struct Teardown {
 
 /// Tears down the volumes that need no driver. The work is split: pods that terminate together wait for the same mount table in
 /// between. Each requests it before the first one gets a thread to read it, and all have unmounted by then.
-async fn tear_down(pod: &PodDir, storage: &Arc<Storage>) -> Result<Done, Vec<Fault>> {
+async fn tear_down(pod: &PodDir, storage: &Arc<Storage>) -> Result<GroupResult, Vec<Fault>> {
     let own = Arc::clone(storage);
     let mut next = blocking(pod, &storage.effects, move |pod, _| Teardown::begin(pod, &own)).await?;
     loop {
-        let taking = match next {
-            ControlFlow::Continue(taking) => taking,
+        let teardown = match next {
+            ControlFlow::Continue(teardown) => teardown,
             ControlFlow::Break(done) => return Ok(done),
         };
         let (own, request) = (Arc::clone(storage), storage.mounts.request());
-        let resume = move |pod: &PodDir, _: &Effects| taking.resume(pod, &own, request);
+        let resume = move |pod: &PodDir, _: &Effects| teardown.resume(pod, &own, request);
         next = blocking(pod, &storage.effects, resume).await?;
     }
 }
@@ -118,17 +118,17 @@ async fn tear_down(pod: &PodDir, storage: &Arc<Storage>) -> Result<Done, Vec<Fau
 // === impl Teardown ===
 
 impl Teardown {
-    fn begin(pod: &PodDir, storage: &Storage) -> Result<ControlFlow<Done, Self>, Vec<Fault>> {
+    fn begin(pod: &PodDir, storage: &Storage) -> Result<ControlFlow<GroupResult, Self>, Vec<Fault>> {
         let one = |fault| vec![fault];
         let (mounts, effects) = (&storage.mounts, &storage.effects);
-        let mapped = mapped(storage, pod.uid()).map_err(one)?;
+        let mapped = find_mapped_volumes(storage, pod.uid()).map_err(one)?;
         let Some(dir) = pod.open().map_err(one)? else {
             // The content of a renamed or covered directory does not show its mounts.
             let one_by_one = pod_volumes::one_by_one(mapped);
             let table = mounts.read().map_err(one)?;
             let mut faults = mounted_without_directory(pod, &table, one_by_one.is_empty());
             faults.extend(hanging(effects, |path| path.starts_with(pod.path())));
-            return Ok(ControlFlow::Break(Done {
+            return Ok(ControlFlow::Break(GroupResult {
                 report: VolumesReport::default(),
                 faults,
                 one_by_one,
@@ -157,7 +157,7 @@ impl Teardown {
         pod: &PodDir,
         storage: &Storage,
         request: TableRequest,
-    ) -> Result<ControlFlow<Done, Self>, Vec<Fault>> {
+    ) -> Result<ControlFlow<GroupResult, Self>, Vec<Fault>> {
         let (mounts, effects) = (&storage.mounts, &storage.effects);
         match self.unmounting.run_next(mounts.read_since(request), effects) {
             ControlFlow::Continue(unmounting) => Ok(ControlFlow::Continue(Self { unmounting, ..self })),
@@ -183,7 +183,7 @@ impl Teardown {
 }
 
 /// Removes volumes without mounts.
-fn remove(mut work: Work<'_>, pod: &PodDir, found: PodVolumes, table: &MountTable) -> Result<Done, Vec<Fault>> {
+fn remove(mut work: Work<'_>, pod: &PodDir, found: PodVolumes, table: &MountTable) -> Result<GroupResult, Vec<Fault>> {
     let effects = work.effects;
     // A dry run has unmounted nothing, and reports what it would remove. During an unmount that hangs, data may still be written:
     // the volume stays.
@@ -207,13 +207,13 @@ fn remove(mut work: Work<'_>, pod: &PodDir, found: PodVolumes, table: &MountTabl
         let explained = work.faults.iter().map(|fault| &fault.path).chain(&kept);
         let explained = explained.chain(ready.iter().chain(&busy).map(|it| &it.path));
         let explained: Vec<&Path> = explained.map(PathBuf::as_path).collect();
-        let more = unexplained(pod, table, &explained, effects).map_err(|fault| vec![fault])?;
+        let more = find_leftovers(pod, table, &explained, effects).map_err(|fault| vec![fault])?;
         work.faults.extend(more);
         if ready.is_empty() && busy.is_empty() {
             work.faults.extend(devices(pod, table));
         }
     }
-    Ok(Done {
+    Ok(GroupResult {
         report: work.report,
         faults: work.faults,
         one_by_one: ready.into_iter().map(|it| (it.volume, it.kind)).collect(),
@@ -221,7 +221,7 @@ fn remove(mut work: Work<'_>, pod: &PodDir, found: PodVolumes, table: &MountTabl
 }
 
 /// Raw block volumes with files for this pod outside of its directory.
-fn mapped(storage: &Storage, uid: &str) -> Result<Vec<VolumeDir>, Fault> {
+fn find_mapped_volumes(storage: &Storage, uid: &str) -> Result<Vec<VolumeDir>, Fault> {
     let mut mapped = Vec::new();
     for kind in kinds::devices() {
         let volumes = kind.mapped_for(storage, uid)?;
@@ -236,7 +236,7 @@ fn mapped(storage: &Storage, uid: &str) -> Result<Vec<VolumeDir>, Fault> {
 fn check_removed(pod: &PodDir, storage: &Storage, request: TableRequest) -> Result<(), Vec<Fault>> {
     let one = |fault| vec![fault];
     let table = storage.mounts.read_since(request).map_err(one)?;
-    let mut more = unexplained(pod, &table, &[], &storage.effects).map_err(one)?;
+    let mut more = find_leftovers(pod, &table, &[], &storage.effects).map_err(one)?;
     more.extend(devices(pod, &table));
     if more.is_empty() { Ok(()) } else { Err(more) }
 }
@@ -244,7 +244,12 @@ fn check_removed(pod: &PodDir, storage: &Storage, request: TableRequest) -> Resu
 /// Leftovers that no fault explains, on disk and in the mount table.
 ///
 /// The table may be the one from before the removals: a removed directory had no mounts.
-fn unexplained(pod: &PodDir, table: &MountTable, explained: &[&Path], effects: &Effects) -> Result<Vec<Fault>, Fault> {
+fn find_leftovers(
+    pod: &PodDir,
+    table: &MountTable,
+    explained: &[&Path],
+    effects: &Effects,
+) -> Result<Vec<Fault>, Fault> {
     let explained = |path: &Path| explained.iter().any(|it| it.starts_with(path) || path.starts_with(it));
     let on_disk = pod
         .leftovers_on_disk()?

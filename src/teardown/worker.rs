@@ -50,7 +50,7 @@ const AFTER_STOP: Duration = Duration::from_secs(30);
 /// KiB of large objects that workers hold together.
 pub const MAX_LARGE_KIB: u32 = 32 << 10;
 
-/// News about a pod. A newer update replaces an older one that the worker has not read.
+/// An update of a pod. A newer update replaces an older one that the worker has not read.
 #[derive(Debug, Clone)]
 pub struct PodUpdate {
     /// The pod as it was last seen.
@@ -58,14 +58,14 @@ pub struct PodUpdate {
     /// The API object is proven to be deleted.
     pub removed: bool,
     /// The eviction that a user requested.
-    pub imposed: Option<Arc<Eviction>>,
+    pub eviction: Option<Arc<Eviction>>,
     /// Number of mismatches of this pod that a user has approved.
     pub approvals: u32,
 }
 
 /// Result of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum WorkerResult {
     /// Nothing of the pod is left on the node.
     Finished,
     /// Nothing of it runs, but it is not deleted: its containers and logs stay.
@@ -80,16 +80,16 @@ pub enum Outcome {
 
 /// Result of an attempt that has not finished the pod.
 #[derive(Debug)]
-enum Unfinished {
+enum AttemptError {
     /// It stopped before its next step; nothing failed.
-    Yielded(Yielded),
+    Yielded(YieldReason),
     /// Steps failed. They are retried.
     Failed(Vec<Failure>),
 }
 
 /// Why an attempt stopped before its next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Yielded {
+enum YieldReason {
     /// The agent stops.
     Stopping,
     /// Nothing may begin: a kubelet starts or runs, or the agent is paused.
@@ -112,7 +112,7 @@ enum WakeReason {
 pub struct Worker {
     /// Clients and journal.
     pub context: Arc<Context>,
-    /// News about the pod.
+    /// Updates of the pod.
     pub updates: watch::Receiver<PodUpdate>,
     /// The grace period.
     pub period: Arc<Period>,
@@ -128,22 +128,22 @@ pub struct Worker {
     pub large: Arc<Semaphore>,
 }
 
-// === impl Unfinished ===
+// === impl AttemptError ===
 
-impl From<Vec<Failure>> for Unfinished {
+impl From<Vec<Failure>> for AttemptError {
     fn from(failures: Vec<Failure>) -> Self {
         Self::Failed(failures)
     }
 }
 
-impl From<Failure> for Unfinished {
+impl From<Failure> for AttemptError {
     fn from(failure: Failure) -> Self {
         Self::Failed(vec![failure])
     }
 }
 
-impl From<Yielded> for Unfinished {
-    fn from(why: Yielded) -> Self {
+impl From<YieldReason> for AttemptError {
+    fn from(why: YieldReason) -> Self {
         Self::Yielded(why)
     }
 }
@@ -161,7 +161,7 @@ impl PodUpdate {
 
 impl Worker {
     /// Makes attempts until the pod is finished, kept or not this agent's any more.
-    pub async fn run(mut self) -> Outcome {
+    pub async fn run(mut self) -> WorkerResult {
         let mut stopping_pod = Some(self.context.cleanup_throttle.stopping_pod());
         let backoff = pauses(FIRST_PAUSE, LONGEST_PAUSE);
         let mut pauses = backoff.build();
@@ -183,11 +183,11 @@ impl Worker {
                 continue;
             };
             if self.is_cancelled() {
-                return Outcome::Cancelled;
+                return WorkerResult::Cancelled;
             }
             let update = self.updates.borrow_and_update().clone();
             if update.terminates_by_api() {
-                self.context.journal.confirm_request(&update.view.pod.uid);
+                self.context.journal.clear_stop_request(&update.view.pod.uid);
             }
             self.recorder.begin_attempt();
             let attempt = self.attempt(&update, &mut stopping_pod, priority.take()).await;
@@ -203,20 +203,21 @@ impl Worker {
                 Ok(outcome) => {
                     self.clear_blocked();
                     self.recorder.set_stage(match outcome {
-                        Outcome::Finished => Stage::Finished,
-                        Outcome::Kept | Outcome::Stopping | Outcome::FinishedByKubelet | Outcome::Cancelled => {
-                            Stage::Terminated
-                        }
+                        WorkerResult::Finished => Stage::Finished,
+                        WorkerResult::Kept
+                        | WorkerResult::Stopping
+                        | WorkerResult::FinishedByKubelet
+                        | WorkerResult::Cancelled => Stage::Terminated,
                     });
                     return outcome;
                 }
-                Err(Unfinished::Failed(failures)) => {
+                Err(AttemptError::Failed(failures)) => {
                     let asked = failures.iter().filter_map(|failure| failure.retry_after).max();
                     pause = pause.max(asked.unwrap_or_default());
                     self.report(&update.view, &failures, pause);
                     failures
                 }
-                Err(Unfinished::Yielded(why)) => {
+                Err(AttemptError::Yielded(why)) => {
                     tracing::debug!(?why, "Attempt yields");
                     self.clear_blocked();
                     Vec::new()
@@ -224,7 +225,7 @@ impl Worker {
             };
             if is_dry_run {
                 tracing::info!("Dry run is complete after one attempt");
-                return Outcome::Finished;
+                return WorkerResult::Finished;
             }
             // It only waits from here on: the cleanup of other pods may go on.
             stopping_pod = None;
@@ -232,7 +233,7 @@ impl Worker {
                 .wait_for_retry(&update, &failures, &mut mounts, in_progress.as_deref(), pause)
                 .await
             {
-                WakeReason::Stopping => return Outcome::Stopping,
+                WakeReason::Stopping => return WorkerResult::Stopping,
                 WakeReason::PodChanged => pauses = backoff.build(),
                 WakeReason::RetryDue => {}
             }

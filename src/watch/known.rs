@@ -14,7 +14,7 @@ use crate::{
 /// The known pods by UID: a pod recreated under the same name is another pod. The order of UIDs makes runs reproducible.
 #[derive(Debug, Default)]
 pub struct KnownPods {
-    pods: BTreeMap<PodUid, Known>,
+    pods: BTreeMap<PodUid, KnownPod>,
     /// Pods whose termination an earlier run has begun, and that this run has not seen.
     remembered: BTreeMap<PodUid, Arc<PodView>>,
     /// Pods that were not terminating in an earlier run and that this run has not seen. Cleared when a list is accepted.
@@ -22,7 +22,7 @@ pub struct KnownPods {
 }
 
 #[derive(Debug)]
-struct Known {
+struct KnownPod {
     pod: StoredPod,
     /// resourceVersion of the object.
     version: Box<str>,
@@ -95,21 +95,21 @@ impl StoredPod {
 
 /// One pod in a list.
 #[derive(Debug)]
-pub enum Listed {
-    /// Unchanged.
-    Same(PodUid),
+pub enum ListedPod {
+    /// Known with this resourceVersion.
+    Unchanged(PodUid),
     /// A pod in a terminal phase that may need no worker, and its resourceVersion.
     TerminalPod(TerminalPod, Box<str>),
     /// Any other pod, and its resourceVersion.
     New(Box<PodView>, Box<str>),
 }
 
-// === impl Listed ===
+// === impl ListedPod ===
 
-impl Listed {
+impl ListedPod {
     fn uid(&self) -> &PodUid {
         match self {
-            Self::Same(uid) => uid,
+            Self::Unchanged(uid) => uid,
             Self::TerminalPod(terminal, _) => &terminal.pod.uid,
             Self::New(view, _) => &view.pod.uid,
         }
@@ -141,7 +141,7 @@ impl KnownPods {
     }
 
     /// Whether the pod is known with this resourceVersion.
-    pub fn is_same(&self, uid: &PodUid, version: &str) -> bool {
+    pub fn is_unchanged(&self, uid: &PodUid, version: &str) -> bool {
         self.pods
             .get(uid)
             .is_some_and(|known| !version.is_empty() && *known.version == *version)
@@ -158,32 +158,32 @@ impl KnownPods {
     }
 
     /// Compares a list with the known pods that were not terminating.
-    pub fn compare(&self, pods: &[Listed]) -> ListComparison {
-        let shown: HashSet<&PodUid> = pods.iter().map(Listed::uid).collect();
+    pub fn compare(&self, pods: &[ListedPod]) -> ListComparison {
+        let shown: HashSet<&PodUid> = pods.iter().map(ListedPod::uid).collect();
         let alive = self.pods.iter().filter(|(_, known)| known.pod.is_running());
         let alive: BTreeSet<&PodUid> = alive.map(|(uid, _)| uid).chain(&self.expected).collect();
         ListComparison {
             listed: pods.len(),
             alive: alive.len(),
             missing: alive.into_iter().filter(|uid| !shown.contains(uid)).cloned().collect(),
-            is_excused: self.pods.is_empty() && pods.len() * 2 >= self.expected.len(),
+            needs_no_approval: self.pods.is_empty() && pods.len() * 2 >= self.expected.len(),
         }
     }
 
     /// Applies a complete list. Returns the changes in the kubelet's order, and the suspects: known pods that it lacks. Suspects stay
     /// known until [`Self::remove`].
-    pub fn apply_list(&mut self, pods: Vec<Listed>) -> (impl Iterator<Item = PodChange> + use<>, Vec<Arc<PodView>>) {
+    pub fn apply_list(&mut self, pods: Vec<ListedPod>) -> (impl Iterator<Item = PodChange> + use<>, Vec<Arc<PodView>>) {
         let shown: HashSet<PodUid> = pods.iter().map(|listed| listed.uid().clone()).collect();
         let mut changes: Vec<(PodOperation, StoredPod)> = pods
             .into_iter()
             .filter_map(|listed| match listed {
-                Listed::Same(_) => None,
-                Listed::TerminalPod(terminal, version) => {
+                ListedPod::Unchanged(_) => None,
+                ListedPod::TerminalPod(terminal, version) => {
                     let now = StoredPod::TerminalPod(terminal);
                     let before = self.replace(now.clone(), version);
                     Some((kind(before.as_ref(), &now.view()), now))
                 }
-                Listed::New(view, version) => {
+                ListedPod::New(view, version) => {
                     let PodChange { kind, view } = self.apply_object(*view, version);
                     Some((kind, StoredPod::View(view)))
                 }
@@ -219,7 +219,7 @@ impl KnownPods {
         let uid = pod.uid().clone();
         self.remembered.remove(&uid);
         self.expected.remove(&uid);
-        let before = self.pods.insert(uid, Known { pod, version });
+        let before = self.pods.insert(uid, KnownPod { pod, version });
         before.map(|known| known.pod)
     }
 
@@ -269,11 +269,11 @@ mod tests {
         PodView::project(PodObject::from_value(pod).unwrap(), false)
     }
 
-    fn new(name: &str, uid: &str) -> Listed {
-        Listed::New(Box::new(view(name, uid)), "1".into())
+    fn new(name: &str, uid: &str) -> ListedPod {
+        ListedPod::New(Box::new(view(name, uid)), "1".into())
     }
 
-    fn listed(known: &mut KnownPods, pods: Vec<Listed>) -> (Vec<PodChange>, Vec<Arc<PodView>>) {
+    fn listed(known: &mut KnownPods, pods: Vec<ListedPod>) -> (Vec<PodChange>, Vec<Arc<PodView>>) {
         let (changes, suspects) = known.apply_list(pods);
         (changes.collect(), suspects)
     }
@@ -335,19 +335,22 @@ mod tests {
         known.add_expected(["0", "1", "5"].map(PodUid::from));
         known.add_unfinished([view("d", "4")]);
         let list = [new("a", "1")];
-        let missed = |known: &KnownPods, list: &[Listed]| {
+        let missed = |known: &KnownPods, list: &[ListedPod]| {
             let ListComparison {
                 alive,
                 missing,
-                is_excused,
+                needs_no_approval,
                 ..
             } = known.compare(list);
-            (alive, Vec::from_iter(missing), is_excused)
+            (alive, Vec::from_iter(missing), needs_no_approval)
         };
         assert_eq!(missed(&known, &list), (3, vec!["0".into(), "5".into()], false));
         let others = [new("x", "8"), new("y", "9")];
-        let (_, missing, is_excused) = missed(&known, &others);
-        assert!(missing.len() == 3 && is_excused, "as many other pods have appeared");
+        let (_, missing, needs_no_approval) = missed(&known, &others);
+        assert!(
+            missing.len() == 3 && needs_no_approval,
+            "as many other pods have appeared"
+        );
         listed(&mut known, list.into());
         known.accept_list();
         let mut ends = view("b", "2");
@@ -358,7 +361,7 @@ mod tests {
             (1, vec!["1".into()], false),
             "pods of an earlier run count until a list is accepted"
         );
-        assert_eq!(missed(&known, &[Listed::Same("1".into())]), (1, vec![], false));
+        assert_eq!(missed(&known, &[ListedPod::Unchanged("1".into())]), (1, vec![], false));
     }
 
     #[test]
@@ -433,9 +436,11 @@ mod tests {
         let mut known = KnownPods::default();
         listed(&mut known, vec![new("a", "1"), new("b", "2")]);
         assert!(
-            known.is_same(&"1".into(), "1") && !known.is_same(&"1".into(), "2") && !known.is_same(&"3".into(), "1")
+            known.is_unchanged(&"1".into(), "1")
+                && !known.is_unchanged(&"1".into(), "2")
+                && !known.is_unchanged(&"3".into(), "1")
         );
-        let (changes, suspects) = listed(&mut known, vec![Listed::Same("1".into())]);
+        let (changes, suspects) = listed(&mut known, vec![ListedPod::Unchanged("1".into())]);
         assert_eq!((changes.len(), uids(&suspects)), (0, vec!["2"]));
     }
 }

@@ -24,12 +24,12 @@ pub struct RuntimePods {
     /// When the list began. Pods that were removed later may still be in it.
     pub began: Instant,
     /// By UID. Sandboxes without the metadata of a pod are left out.
-    pub pods: BTreeMap<PodUid, RuntimePod>,
+    pub pods: BTreeMap<PodUid, RuntimePodSummary>,
 }
 
 /// A pod in the runtime.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RuntimePod {
+pub struct RuntimePodSummary {
     /// Identity and names in the sandbox's metadata.
     pub pod: PodRef,
     /// All its sandboxes have the config source `api`: it is a pod of an API server.
@@ -58,7 +58,7 @@ impl RuntimePods {
 
     /// The pods of these sandboxes, from a list that began at `began`.
     pub fn of(began: Instant, sandboxes: Vec<PodSandbox>) -> Self {
-        let mut pods = BTreeMap::<PodUid, RuntimePod>::new();
+        let mut pods = BTreeMap::<PodUid, RuntimePodSummary>::new();
         for sandbox in sandboxes {
             let PodSandbox {
                 pod_uid,
@@ -69,9 +69,9 @@ impl RuntimePods {
             if [&pod_uid, &namespace, &name].into_iter().any(String::is_empty) {
                 continue;
             }
-            let sighted = pods
+            let runtime_pod = pods
                 .entry(pod_uid.as_str().into())
-                .or_insert_with_key(|uid| RuntimePod {
+                .or_insert_with_key(|uid| RuntimePodSummary {
                     pod: PodRef {
                         uid: uid.clone(),
                         namespace: namespace.into(),
@@ -82,9 +82,9 @@ impl RuntimePods {
                     has_ready_sandbox: false,
                 });
             // Sandboxes of one pod with different config sources prove nothing.
-            sighted.from_api &= sandbox.is_from_api();
-            sighted.is_static |= sandbox.is_from_elsewhere();
-            sighted.has_ready_sandbox |= sandbox.is_ready();
+            runtime_pod.from_api &= sandbox.is_from_api();
+            runtime_pod.is_static |= sandbox.is_from_elsewhere();
+            runtime_pod.has_ready_sandbox |= sandbox.is_ready();
         }
         Self { began, pods }
     }
@@ -197,7 +197,7 @@ mod tests {
         let mut from_api: Vec<_> = look
             .pods
             .iter()
-            .map(|(uid, sighted)| (uid.as_str(), sighted.from_api, sighted.is_static))
+            .map(|(uid, runtime_pod)| (uid.as_str(), runtime_pod.from_api, runtime_pod.is_static))
             .collect();
         from_api.sort_unstable();
         let expected = [

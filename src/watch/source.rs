@@ -13,7 +13,7 @@ use tokio::{
 
 use super::{
     PodChange, PodOperation, PodSnapshot, RuntimePods,
-    known::{KnownPods, Listed, TerminalPod},
+    known::{KnownPods, ListedPod, TerminalPod},
     snapshot::{SnapshotHandle, SnapshotRequests},
 };
 use crate::{
@@ -27,7 +27,7 @@ use crate::{
 };
 
 mod item;
-mod orphans;
+mod unlisted_pods;
 
 use item::{Metadata, check_node, resource_version};
 
@@ -183,7 +183,7 @@ impl PodSource {
         let seen_before = self.guard.highest();
         let api = self.api.clone();
         let each = |item: &RawValue| match self.read_listed(item) {
-            Some(Listed::New(view, version)) if view.deletion.is_some() && view.may_be_absent() => {
+            Some(ListedPod::New(view, version)) if view.deletion.is_some() && view.may_be_absent() => {
                 absent += 1;
                 // There may be thousands.
                 let view = if absent > FULL_NODE {
@@ -191,7 +191,7 @@ impl PodSource {
                 } else {
                     view
                 };
-                pods.push(Listed::New(view, version));
+                pods.push(ListedPod::New(view, version));
             }
             Some(listed) => pods.push(listed),
             None => drop(unreadable.insert(Metadata::read(item).uid)),
@@ -394,16 +394,16 @@ impl PodSource {
     }
 
     /// Reads one pod of a list. Unchanged pods are not read again, except while absence is not trusted.
-    fn read_listed(&mut self, item: &RawValue) -> Option<Listed> {
+    fn read_listed(&mut self, item: &RawValue) -> Option<ListedPod> {
         let Metadata { uid, version, .. } = Metadata::read(item);
         let uid = PodUid::from(&*uid);
-        if self.known.is_same(&uid, &version) && self.guard.absence_hold().is_none() {
-            return Some(Listed::Same(uid));
+        if self.known.is_unchanged(&uid, &version) && self.guard.absence_hold().is_none() {
+            return Some(ListedPod::Unchanged(uid));
         }
         let view = self.project(item)?;
         Some(match TerminalPod::of(&view) {
-            Some(terminal) => Listed::TerminalPod(terminal, version.into()),
-            None => Listed::New(Box::new(view), version.into()),
+            Some(terminal) => ListedPod::TerminalPod(terminal, version.into()),
+            None => ListedPod::New(Box::new(view), version.into()),
         })
     }
 

@@ -24,14 +24,14 @@ use crate::{
         pod_dir::PodDir,
     },
     teardown::{context::Context, journal::PodJournalExt as _, volumes::mapped_pods},
-    watch::{RuntimePod, RuntimePods},
+    watch::{RuntimePodSummary, RuntimePods},
 };
 
 /// What a scan has found for one UID.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PodArtifacts {
     /// Sandboxes.
-    pub runtime: Option<RuntimePod>,
+    pub runtime: Option<RuntimePodSummary>,
     /// The kubelet's directory of the pod.
     pub directory: bool,
     /// A mount in that directory, even if the directory is not visible.
@@ -54,29 +54,29 @@ pub async fn scan(context: &Context, journal: &Journal) -> Result<BTreeMap<PodUi
     let (cgroups, cgroup_root) = (context.node.cgroups.clone(), context.node.cgroup_root.clone());
     let on_disk = move || -> Result<BTreeMap<PodUid, PodArtifacts>, Fault> {
         let mut found = BTreeMap::<PodUid, PodArtifacts>::new();
-        let mut of = |uid: &str, mark: &dyn Fn(&mut PodArtifacts)| mark(found.entry(uid.into()).or_default());
+        let mut mark = |uid: &str, set: &dyn Fn(&mut PodArtifacts)| set(found.entry(uid.into()).or_default());
         for uid in directories(root.pods())? {
             if PodDir::new(&root, &uid).is_ok() {
-                of(&uid, &|artifacts| artifacts.directory = true);
+                mark(&uid, &|artifacts| artifacts.directory = true);
             }
         }
         for uid in mapped_pods(&storage)? {
             if PodDir::new(&root, &uid).is_ok() {
-                of(&uid, &|artifacts| artifacts.device = true);
+                mark(&uid, &|artifacts| artifacts.device = true);
             }
         }
         let table = storage.mounts.read()?;
         for uid in table.pods().filter_map(OsStr::to_str) {
             if PodDir::new(&root, uid).is_ok() {
-                of(uid, &|artifacts| artifacts.mount = true);
+                mark(uid, &|artifacts| artifacts.mount = true);
             }
         }
         for uid in cgroups.pod_uids(&cgroup_root)? {
-            of(&uid, &|artifacts| artifacts.cgroup = true);
+            mark(&uid, &|artifacts| artifacts.cgroup = true);
         }
         for name in directories(&logs_dir)? {
             if let Some((namespace, name, uid)) = log_dir(&name) {
-                of(uid, &|artifacts| {
+                mark(uid, &|artifacts| {
                     artifacts.logs.push((namespace.to_owned(), name.to_owned()));
                 });
             }
@@ -94,13 +94,13 @@ pub async fn scan(context: &Context, journal: &Journal) -> Result<BTreeMap<PodUi
     let named: BTreeSet<_> = found
         .keys()
         .map(ToString::to_string)
-        .chain(remembered(journal))
+        .chain(journaled_uids(journal))
         .collect();
     let known: PodUids = Arc::new(move || std::future::ready(named.clone()).boxed());
     let sandboxes = context.node.cri.list_sandboxes(&known).await;
     let sandboxes = sandboxes.map_err(|error| error.to_string())?;
-    for (uid, sighted) in RuntimePods::of(began, sandboxes).pods {
-        found.entry(uid).or_default().runtime = Some(sighted);
+    for (uid, runtime_pod) in RuntimePods::of(began, sandboxes).pods {
+        found.entry(uid).or_default().runtime = Some(runtime_pod);
     }
     Ok(found)
 }
@@ -113,11 +113,11 @@ pub fn named_pods(root: &KubeletRoot, cgroups: &Cgroups, cgroup_root: &str, jour
     directories
         .into_iter()
         .chain(cgroups)
-        .chain(remembered(journal))
+        .chain(journaled_uids(journal))
         .collect()
 }
 
-fn remembered(journal: &Journal) -> impl Iterator<Item = String> {
+fn journaled_uids(journal: &Journal) -> impl Iterator<Item = String> {
     let seen = journal.all_seen().into_iter().map(|(uid, _)| uid.to_string());
     seen.chain(journal.unfinished().into_iter().map(|view| view.pod.uid.to_string()))
 }
@@ -134,24 +134,24 @@ pub(crate) async fn names_on_node(context: &Context, journal: &Journal) -> Resul
     names.extend(in_runtime.iter().map(|uid| uid.as_str().into()));
     let (root, storage) = (context.node.storage.root.clone(), Arc::clone(&context.node.storage));
     let on_disk = move || -> Result<HashSet<PodUid>, String> {
-        let said = |fault: Fault| fault.to_string();
+        let to_text = |fault: Fault| fault.to_string();
         // A mount may exist without a visible directory.
-        let mounts = storage.all_mounts.read().map_err(said)?;
+        let mounts = storage.all_mounts.read().map_err(to_text)?;
         let parts = mounts.all().iter().flat_map(|mount| mount.path.iter());
         let mut names: HashSet<PodUid> = parts.filter_map(|part| Some(part.to_str()?.into())).collect();
-        let failed = |error: io::Error| said(Fault::new("read", root.pods(), errno(&error)));
+        let failed = |error: io::Error| to_text(Fault::new("read", root.pods(), errno(&error)));
         for entry in fs::read_dir(root.pods()).map_err(failed)? {
             let name = entry.map_err(failed)?.file_name();
             names.extend(name.to_str().map(PodUid::from));
         }
-        let directory = Dir::open(root.path()).map_err(said)?;
+        let directory = Dir::open(root.path()).map_err(to_text)?;
         let checkpoint = directory
             .map(|it| dra_checkpoint::read(&it))
             .transpose()
-            .map_err(said)?;
+            .map_err(to_text)?;
         if let Some(checkpoint) = checkpoint.flatten() {
-            if let Some(doubt) = checkpoint.problems.first() {
-                return Err(doubt.to_string());
+            if let Some(problem) = checkpoint.problems.first() {
+                return Err(problem.to_string());
             }
             let prepared_for = checkpoint.claims.iter().flat_map(|claim| &claim.pods);
             names.extend(prepared_for.map(|uid| uid.as_str().into()));

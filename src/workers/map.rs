@@ -37,17 +37,17 @@ use crate::{
         journal::PodJournalExt as _,
         period::Period,
         priority_gate::PriorityGate,
-        worker::{MAX_LARGE_KIB, Outcome, PodUpdate, RuntimeState, Worker},
+        worker::{MAX_LARGE_KIB, PodUpdate, RuntimeState, Worker, WorkerResult},
     },
     trace_recorder::TraceRecorder,
     watch::{PodChange, PodOperation, RuntimePods},
 };
 
-mod absent;
 mod checked;
+mod idle;
 mod requests;
 
-use absent::Absent;
+use idle::IdlePods;
 
 /// Number of traces of finished pods to keep: enough for a drained node.
 const MAX_TRACES: usize = 256;
@@ -83,10 +83,10 @@ pub struct PodWorkers {
     /// Pods that do not terminate.
     active: HashMap<PodUid, Arc<PodView>>,
     pods: HashMap<PodUid, PodSyncStatus>,
-    absent: Absent,
+    idle_pods: IdlePods,
     /// Finished pods whose objects are deleted, with the time they finished. Later updates are ignored.
     finished: HashMap<PodUid, Instant>,
-    workers: JoinSet<Outcome>,
+    workers: JoinSet<WorkerResult>,
     priority_gate: PriorityGate,
     large: Arc<Semaphore>,
     /// Requests that wait for the disk before they shorten a grace period.
@@ -103,7 +103,7 @@ pub struct PodWorkers {
 // === impl PodWorkers ===
 
 impl PodWorkers {
-    /// An empty map that gets its news from `changes`.
+    /// An empty map that gets its updates from `changes`.
     pub fn new(
         context: Arc<Context>,
         guard: Guard,
@@ -119,7 +119,7 @@ impl PodWorkers {
             guard,
             active: HashMap::new(),
             pods: HashMap::new(),
-            absent: Absent::default(),
+            idle_pods: IdlePods::default(),
             finished: HashMap::new(),
             workers: JoinSet::new(),
             priority_gate: PriorityGate::default(),
@@ -134,15 +134,15 @@ impl PodWorkers {
         }
     }
 
-    /// Runs until `changes` is closed. Then waits for terminating pods for `patience`.
-    pub async fn run(mut self, patience: Duration) {
+    /// Runs until `changes` is closed. Then waits for terminating pods for `drain_timeout`.
+    pub async fn run(mut self, drain_timeout: Duration) {
         loop {
             tokio::select! {
-                // Results of workers are limited by their number and delay news only briefly. News come before requests, which
+                // Results of workers are limited by their number and delay updates only briefly. Updates come before requests, which
                 // may be unlimited.
                 biased;
                 Some(result) = self.workers.join_next_with_id() => self.worker_finished(result),
-                Some(found) = self.absent.wait_for_check() => self.node_is_checked(found),
+                Some(found) = self.idle_pods.wait_for_check() => self.node_is_checked(found),
                 change = self.changes.recv() => match change {
                     Some(change) => self.change(change),
                     // The watch has stopped, because the agent stops.
@@ -169,7 +169,7 @@ impl PodWorkers {
                 }
             }
         };
-        if timeout(patience, drain).await.is_err() {
+        if timeout(drain_timeout, drain).await.is_err() {
             tracing::warn!(
                 pods = self.workers.len(),
                 "Terminating pods are left for the next start"
@@ -181,25 +181,25 @@ impl PodWorkers {
         let uid = view.pod.uid.clone();
         let removed = kind == PodOperation::Remove;
         if self.finished.contains_key(&uid) {
-            tracing::debug!(pod.uid = %uid, pod.namespace = %view.pod.namespace, pod.name = %view.pod.name, ?kind, "Late news of a finished pod");
+            tracing::debug!(pod.uid = %uid, pod.namespace = %view.pod.namespace, pod.name = %view.pod.name, ?kind, "Update of a finished pod ignored");
         } else if self.pods.contains_key(&uid) {
             self.update(&uid, view, removed);
-        } else if self.absent.is_finalizing(&uid) {
-            // Its final delete was accepted: only the deletion of its object is news.
+        } else if self.idle_pods.is_finalizing(&uid) {
+            // Its final delete was accepted: only the deletion of its object is a change.
             if removed {
-                self.absent_is_deleted(uid);
+                self.record_idle_pod_deleted(uid);
             }
         } else {
-            let is_absent = self.absent.take(&uid);
+            let was_idle = self.idle_pods.take(&uid);
             let begun = self.context.journal.knows(&uid);
-            match (termination::cause(&view, removed, begun), is_absent) {
-                (_, true) if removed => self.absent_is_deleted(uid),
+            match (termination::cause(&view, removed, begun), was_idle) {
+                (_, true) if removed => self.record_idle_pod_deleted(uid),
                 // Nothing of it is on the node, and its containers never start again.
-                (Some(Cause::PhaseTerminal), true) => self.absent.keep_idle(view.pod.clone()),
+                (Some(Cause::PhaseTerminal), true) => self.idle_pods.keep_idle(view.pod.clone()),
                 (Some(Cause::PhaseTerminal | Cause::Deleted), _) if !removed && !begun && view.may_be_absent() => {
                     self.active.remove(&uid);
-                    self.absent.check_later(view);
-                    self.absent.check_node(&self.context, &self.journal);
+                    self.idle_pods.check_later(view);
+                    self.idle_pods.check_node(&self.context, &self.journal);
                 }
                 (Some(cause), _) => self.begin(view, removed, cause, None),
                 (None, _) if removed => drop(self.active.remove(&uid)),
@@ -216,7 +216,7 @@ impl PodWorkers {
         let Termination {
             period,
             recorder: record,
-            imposed,
+            eviction,
         } = Termination::begin(&self.context, &view, cause, grace, eviction);
         if cause == Cause::PhaseTerminal {
             self.journal.record_seen(&view, true);
@@ -226,7 +226,7 @@ impl PodWorkers {
         let update = PodUpdate {
             view,
             removed,
-            imposed: imposed.map(Arc::new),
+            eviction: eviction.map(Arc::new),
             approvals: 0,
         };
         let status = PodSyncStatus {
@@ -239,7 +239,7 @@ impl PodWorkers {
         self.start(&pod.uid, Duration::ZERO);
     }
 
-    /// Passes news about a terminating pod to its worker. They never revert its deletion.
+    /// Passes an update of a terminating pod to its worker. It never reverts the deletion.
     fn update(&mut self, uid: &PodUid, view: Arc<PodView>, removed: bool) {
         let Some(status) = self.pods.get_mut(uid) else { return };
         if removed {
@@ -251,8 +251,8 @@ impl PodWorkers {
             return;
         }
         if removed || view.deletion.is_some() {
-            let imposed = removed.then(|| Cause::Removed.required_grace()).flatten();
-            status.shorten(&self.context, RequestedGrace::for_pod(&view, imposed));
+            let grace_override = removed.then(|| Cause::Removed.required_grace()).flatten();
+            status.shorten(&self.context, RequestedGrace::for_pod(&view, grace_override));
         }
         status.record.set_terminal_state(&view);
         let terminated_by_api = status.update.borrow().terminates_by_api();
@@ -265,7 +265,7 @@ impl PodWorkers {
             // After a restore of etcd, the API may no longer show the reason for the termination.
             self.context.journal.record_request(uid);
         } else if terminates_by_api && self.guard.why_no_new_work().is_none() {
-            self.context.journal.confirm_request(uid);
+            self.context.journal.clear_stop_request(uid);
         }
         if status.state == State::Kept {
             status.state = State::Working;
@@ -302,7 +302,7 @@ impl PodWorkers {
         self.tasks.insert(id, uid.clone());
     }
 
-    fn worker_finished(&mut self, result: Result<(Id, Outcome), JoinError>) {
+    fn worker_finished(&mut self, result: Result<(Id, WorkerResult), JoinError>) {
         let (id, outcome) = match result {
             Ok((id, outcome)) => (id, Some(outcome)),
             Err(error) => (error.id(), None),
@@ -311,12 +311,12 @@ impl PodWorkers {
         let Some(uid) = self.tasks.remove(&id) else { return };
         let Some(status) = self.pods.get_mut(&uid) else { return };
         let pod = status.record.pod().clone();
-        if !matches!(outcome, Some(Outcome::Finished) | None) {
-            self.absent.remove_worker(&uid);
+        if !matches!(outcome, Some(WorkerResult::Finished) | None) {
+            self.idle_pods.remove_worker(&uid);
         }
         match outcome {
-            Some(Outcome::Stopping) => {}
-            Some(Outcome::Kept) => {
+            Some(WorkerResult::Stopping) => {}
+            Some(WorkerResult::Kept) => {
                 status.state = State::Kept;
                 status.record.set_kept();
                 // A deletion may have come during the worker's last steps.
@@ -327,7 +327,7 @@ impl PodWorkers {
                     self.start(&uid, Duration::ZERO);
                 }
             }
-            Some(Outcome::Finished) => {
+            Some(WorkerResult::Finished) => {
                 self.counters.teardown_finished();
                 checkpoint::before(JOURNAL, &"forget");
                 self.context.journal.forget(&uid);
@@ -342,15 +342,15 @@ impl PodWorkers {
                     self.pods.remove(&uid);
                     self.finished.insert(uid.clone(), Instant::now());
                 }
-                self.absent_is_finished(&uid);
+                self.record_idle_pod_finished(&uid);
             }
-            Some(Outcome::FinishedByKubelet) => {
+            Some(WorkerResult::FinishedByKubelet) => {
                 tracing::info!(pod.uid = %uid, pod.namespace = %pod.namespace, pod.name = %pod.name, "Kubelet has finished the pod");
                 self.context.journal.forget(&uid);
                 self.pods.remove(&uid);
                 self.finished.insert(uid, Instant::now());
             }
-            Some(Outcome::Cancelled) => {
+            Some(WorkerResult::Cancelled) => {
                 let update = status.update.borrow().clone();
                 let entry = self.context.journal.pod(&uid);
                 let why = cancelled(&status.record, entry.map(|entry| entry.stage));
@@ -404,7 +404,9 @@ impl PodSyncStatus {
         let grace = grace::effective(Some(self.period.grace()), asked);
         if shorten(&self.period, &self.record, grace) {
             let pod = self.record.pod();
-            context.journal.begin(pod, context.node.clock.now(), grace, None);
+            context
+                .journal
+                .record_termination(pod, context.node.clock.now(), grace, None);
         }
     }
 }

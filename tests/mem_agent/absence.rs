@@ -213,7 +213,7 @@ async fn list_older_than_seen_state_blocks_everything() {
     node.insert(pod("db", &plain()));
     wait_until("the list is blocked", async || node.status().await.watch.held.is_some()).await;
     let held = node.status().await.watch.held.unwrap();
-    assert!(held.contains("was the cluster's store restored?"), "{held}");
+    assert!(held.contains("was etcd restored?"), "{held}");
     sleep(secs(700)).await;
     assert!(node.cri.effects().is_empty() && node.pod_dir("web").exists());
     // A pod in the list is not absent, so its deletion counts.

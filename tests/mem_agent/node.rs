@@ -284,7 +284,7 @@ impl Node {
             name: name.into(),
         };
         let now = BootClock::of(&self.boot_id, || secs(600)).now();
-        journal.begin(&pod, now.clone(), secs(30), None);
+        journal.record_termination(&pod, now.clone(), secs(30), None);
         journal.record_attempt(&pod.uid, now);
         journal.durable().await.unwrap();
         drop(journal);

@@ -150,20 +150,12 @@ async fn pods_missing_in_a_restored_store_stay_blocked_when_its_versions_grow() 
     faults.inject(Fault::status(410).verb("watch").once());
     faults.inject(Fault::new(Action::CutWatch).once());
     sleep(secs(700)).await;
-    assert!(
-        wait_list_blocked(&node)
-            .await
-            .contains("was the cluster's store restored?")
-    );
+    assert!(wait_list_blocked(&node).await.contains("was etcd restored?"));
     assert!(node.cri.effects().is_empty() && node.pod_dir("web").exists());
     // A restart of the agent does not change it.
     node.crash().await;
     node.start().await;
-    assert!(
-        wait_list_blocked(&node)
-            .await
-            .contains("was the cluster's store restored?")
-    );
+    assert!(wait_list_blocked(&node).await.contains("was etcd restored?"));
 }
 
 #[tokio::test(start_paused = true)]

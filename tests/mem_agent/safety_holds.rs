@@ -168,7 +168,7 @@ async fn older_list_is_accepted_after_approval_and_a_restart() {
     node.insert(pod("db", &plain()));
     let item = wait_held(&node, "absence").await;
     assert!(
-        item.why.contains("was the cluster's store restored?") && item.since.is_some(),
+        item.why.contains("was etcd restored?") && item.since.is_some(),
         "{item:?}"
     );
     node.cri.allow_everything();
@@ -330,7 +330,10 @@ async fn empty_first_list_is_blocked_if_pods_ran_before_the_restart() {
     node.delete("web", Some(0)).await;
     node.start().await;
     let item = wait_held(&node, "absence").await;
-    assert!(item.why.contains("a list was empty, but 1 pod lived here"), "{item:?}");
+    assert!(
+        item.why.contains("a list was empty, but this node had 1 pod"),
+        "{item:?}"
+    );
     sleep(secs(900)).await;
     assert!(node.cri.effects().is_empty() && node.pod_dir("web").exists());
     node.cri.allow_everything();

@@ -9,9 +9,9 @@ use futures::future::{BoxFuture, FutureExt as _};
 use pod_teardown::{
     node::{effects::Effects, fault::Fault},
     teardown::volumes::{
-        VolumesReport, release_unused,
+        VolumesReport,
         storage::{Cluster, Storage},
-        tear_down_volumes,
+        tear_down_volumes, unstage_unused_volumes,
     },
 };
 use testbed::drivers::{
@@ -104,13 +104,13 @@ impl Node<'_> {
     }
 
     pub async fn unused_is_torn_down(&self) {
-        let released = release_unused(&self.storage, &mut |_| true).await;
+        let released = unstage_unused_volumes(&self.storage, &mut |_| true).await;
         assert_eq!((released.failed, released.report.withheld), (BTreeMap::new(), 0));
     }
 
     /// The error about volumes that seem unused.
     pub async fn unused_fails(&self) -> String {
-        let failed = release_unused(&self.storage, &mut |_| true).await.failed;
+        let failed = unstage_unused_volumes(&self.storage, &mut |_| true).await.failed;
         let faults = failed.into_values().flatten().map(|fault| fault.to_string());
         faults.collect::<Vec<_>>().join("\n")
     }

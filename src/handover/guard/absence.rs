@@ -18,14 +18,14 @@ pub struct ListComparison {
     pub missing: BTreeSet<PodUid>,
     /// Missing pods need no approval: the Node is out of service, or this is the first list of this run, with at least half as many
     /// pods as expected. While no agent ran, a kubelet may have replaced many.
-    pub is_excused: bool,
+    pub needs_no_approval: bool,
 }
 
 /// Pods in the runtime that came from an API server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UnlistedPods {
     /// Number of such pods that were not terminating.
-    pub held: usize,
+    pub runtime_pods: usize,
     /// Those that this API server has never shown.
     pub uids: BTreeSet<PodUid>,
 }
@@ -48,17 +48,17 @@ impl ListComparison {
             listed,
             alive,
             missing,
-            is_excused,
+            needs_no_approval,
         } = self;
         match missing.len() {
-            _ if *is_excused => None,
+            _ if *needs_no_approval => None,
             0 => None,
             _ if *listed == 0 => Some(format!(
-                "a list was empty, but {} lived here when last seen, and no deletion was seen: was the cluster's store emptied?",
+                "a list was empty, but this node had {} when last seen, and no deletion was seen: was etcd emptied?",
                 format_count(*alive as u64, "pod")
             )),
             many if are_suspiciously_many(many, *alive) => Some(format!(
-                "a list lacks {many} of the {alive} pods that lived here when last seen, and no deletion was seen: has the cluster's store lost them?"
+                "a list lacks {many} of the {alive} pods that this node had when last seen, and no deletion was seen: has etcd lost them?"
             )),
             _ => None,
         }
@@ -71,7 +71,7 @@ impl UnlistedPods {
     /// Of pods with a flag: this API server has never shown the pod.
     pub fn of(sandboxes: impl Iterator<Item = (PodUid, bool)>) -> Self {
         sandboxes.fold(Self::default(), |mut all, (uid, never_shown)| {
-            all.held += 1;
+            all.runtime_pods += 1;
             all.uids.extend(never_shown.then_some(uid));
             all
         })
@@ -79,11 +79,11 @@ impl UnlistedPods {
 
     /// The message if so many pods were never shown that an approval is needed.
     pub(super) fn needs_approval(&self) -> Option<String> {
-        let (many, held) = (self.uids.len(), self.held);
-        are_suspiciously_many(many, held).then(|| {
+        let (many, runtime_pods) = (self.uids.len(), self.runtime_pods);
+        are_suspiciously_many(many, runtime_pods).then(|| {
             format!(
-                "the runtime holds {held} pods that an API server had made, and this one never showed {many} of them: is \
-                 this their cluster, and has its store lost them?"
+                "the runtime holds {runtime_pods} pods that an API server had made, and this one never showed {many} of them: is \
+                 this their cluster, and has its etcd lost them?"
             )
         })
     }
@@ -119,14 +119,15 @@ pub(super) fn memory_after_list(
     comparison: Option<&ListComparison>,
 ) -> WatchState {
     let older = (version < seen_before).then(|| {
-        format!(
-            "a list is of resourceVersion {version}, but {seen_before} was seen before: was the cluster's store restored?"
-        )
+        format!("a list is of resourceVersion {version}, but {seen_before} was seen before: was etcd restored?")
     });
-    let held = memory.held.or(older).or_else(|| comparison?.needs_approval());
+    let absence_hold_reason = memory
+        .absence_hold_reason
+        .or(older)
+        .or_else(|| comparison?.needs_approval());
     WatchState {
         highest: memory.highest.max(version),
-        held,
+        absence_hold_reason,
         since: memory.since,
     }
 }
@@ -147,17 +148,23 @@ mod tests {
             listed,
             alive,
             missing: (0..missing).map(|n| n.to_string().as_str().into()).collect(),
-            is_excused: false,
+            needs_no_approval: false,
         }
     }
 
     #[test]
     fn older_list_blocks_and_newer_lists_do_not_unblock() {
         let after = memory_after_list(fresh(200), 7, 200, Some(&comparison(3, 3, 0)));
-        assert!(after.held.as_ref().unwrap().contains("resourceVersion 7"));
+        assert!(
+            after
+                .absence_hold_reason
+                .as_ref()
+                .unwrap()
+                .contains("resourceVersion 7")
+        );
         assert_eq!(after.highest, 200);
         let later = memory_after_list(after.clone(), 5_000, 200, Some(&comparison(3, 3, 0)));
-        assert_eq!(later.held, after.held);
+        assert_eq!(later.absence_hold_reason, after.absence_hold_reason);
         assert_eq!(later.highest, 5_000);
     }
 
@@ -176,7 +183,11 @@ mod tests {
             (90, 110, 20, false),
         ] {
             let after = memory_after_list(fresh(5), 6, 5, Some(&comparison(listed, alive, missing)));
-            assert_eq!(after.held.is_some(), safety_holds, "{listed} {alive} {missing}");
+            assert_eq!(
+                after.absence_hold_reason.is_some(),
+                safety_holds,
+                "{listed} {alive} {missing}"
+            );
         }
     }
 

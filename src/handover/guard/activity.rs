@@ -11,7 +11,7 @@ const MIN_RESERVATION: Duration = Duration::from_secs(5);
 #[derive(Debug, Default)]
 pub(super) struct Activity {
     /// Why this agent is on standby.
-    pub stands_by: Option<String>,
+    pub standby_reason: Option<String>,
     /// The kubelet process is unresponsive.
     pub is_unresponsive: bool,
     /// Number of handover calls in progress.
@@ -20,7 +20,7 @@ pub(super) struct Activity {
     reserved_until: Option<Instant>,
     /// The first and the last handover since a kubelet was seen.
     unseen_since: Option<(Instant, Instant)>,
-    pub under_way: BTreeMap<u64, Work>,
+    pub work_in_progress: BTreeMap<u64, Work>,
     pub last: u64,
 }
 
@@ -51,17 +51,17 @@ impl Activity {
 
     /// Whether an attempt is in progress.
     pub fn is_busy(&self) -> bool {
-        self.under_way.values().any(|work| !work.waits_to_retry)
+        self.work_in_progress.values().any(|work| !work.waits_to_retry)
     }
 
     /// Whether a handover waits only for attempts that are in progress.
     pub fn is_nearly_idle(&self) -> bool {
-        self.handovers > 0 && self.under_way.values().all(|work| work.has_failed)
+        self.handovers > 0 && self.work_in_progress.values().all(|work| work.has_failed)
     }
 
     /// Names of all work that has not reached a safe point.
-    pub fn under_way(&self) -> Vec<String> {
-        self.under_way.values().map(|work| work.what.clone()).collect()
+    pub fn work_names(&self) -> Vec<String> {
+        self.work_in_progress.values().map(|work| work.what.clone()).collect()
     }
 
     /// A kubelet was seen: its process blocks all effects from now on.

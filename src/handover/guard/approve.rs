@@ -23,16 +23,16 @@ impl Guard {
                 why: mismatch.why.clone(),
                 release: format!(
                     "this is the right Node from then on: its UID {uid} is recorded, and what it shows is believed; what it \
-                     lacks of the pods that lived here is held as {ABSENCE}"
+                     lacks of the pods that this node had is held as {ABSENCE}"
                 ),
                 facts: Vec::new(),
                 digest: String::new(),
             })
         });
-        let absence = state.store.held.as_ref().map(|why| SafetyHold {
+        let absence = state.watch_state.absence_hold_reason.as_ref().map(|why| SafetyHold {
             item: ABSENCE.to_owned(),
             uid: None,
-            since: state.store.since,
+            since: state.watch_state.since,
             why: why.clone(),
             release: match state.missing().count() {
                 0 => "the pods are listed once more, and what that list lacks is asked for by name and taken down where it \
@@ -84,19 +84,19 @@ impl Guard {
                 .iter()
                 .filter(|(_, seen)| !seen.terminates)
                 .count() as u64;
-            let held = (before > 0).then(|| {
+            let reason = (before > 0).then(|| {
                 format!(
-                    "the Node is another one than before, under which {} lived here when last seen: does this cluster know \
-                     of them?",
+                    "the Node is another one than before, under which this node had {} when last seen: does this cluster \
+                     know of them?",
                     format_count(before, "pod")
                 )
             });
-            let store = WatchState {
-                held: state.store.held.clone().or(held),
-                ..state.store.clone()
+            let watch_state = WatchState {
+                absence_hold_reason: state.watch_state.absence_hold_reason.clone().or(reason),
+                ..state.watch_state.clone()
             };
             // Recorded with the Node's UID, or before it.
-            self.update_store(&mut state, store);
+            self.update_watch_state(&mut state, watch_state);
             (state.listed, state.missing, state.unlisted) = Default::default();
             uid
         };
@@ -119,16 +119,16 @@ impl Guard {
     pub async fn approve_absence(&self) -> Option<Result<(), JournalError>> {
         {
             let mut state = self.lock();
-            state.store.held.as_ref()?;
+            state.watch_state.absence_hold_reason.as_ref()?;
             state.approved_before_list = state.listed.is_none();
             state.missing.approve();
             state.unlisted.approve();
-            state.store = WatchState {
+            state.watch_state = WatchState {
                 // 0 before the first list of this run: any version of the next one is accepted.
                 highest: state.listed.unwrap_or_default(),
                 ..WatchState::default()
             };
-            self.journal.set_watch_state(state.store.clone());
+            self.journal.set_watch_state(state.watch_state.clone());
         }
         self.approved.notify_one();
         Some(self.journal.durable().await)

@@ -182,11 +182,11 @@ impl State {
         let since = self.probed_during.start.elapsed();
         let unknown =
             (since > STALE).then(|| not_known(&format!("the look for one takes {} s already", since.as_secs())));
-        let stands_by = || Some(format!("standing by: {}", self.activity.stands_by.as_ref()?));
+        let standby_reason = || Some(format!("standing by: {}", self.activity.standby_reason.as_ref()?));
         kubelet
             .or(unknown)
             .or_else(|| self.activity.why_blocked())
-            .or_else(stands_by)
+            .or_else(standby_reason)
     }
 }
 

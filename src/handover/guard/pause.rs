@@ -48,7 +48,7 @@ impl Guard {
 
     /// Work that has not reached a safe point, such as `default/web-0`.
     pub fn work_in_progress(&self) -> Vec<String> {
-        self.lock().activity.under_way()
+        self.lock().activity.work_names()
     }
 }
 

@@ -26,16 +26,16 @@ pub struct HandoverResult {
 
 impl Guard {
     /// Sets the role: why this agent is on standby, and whether the kubelet is unresponsive. `None`: it is active.
-    pub fn set_role(&self, stands_by: Option<String>, is_unresponsive: bool) {
+    pub fn set_role(&self, standby_reason: Option<String>, is_unresponsive: bool) {
         let mut state = self.lock();
         state.activity.is_unresponsive = is_unresponsive;
-        if state.activity.stands_by.is_some() && stands_by.is_none() {
+        if state.activity.standby_reason.is_some() && standby_reason.is_none() {
             self.unblocked.notify_waiters();
         }
-        if stands_by.is_some() {
+        if standby_reason.is_some() {
             self.cancel.notify_waiters();
         }
-        state.activity.stands_by = stands_by;
+        state.activity.standby_reason = standby_reason;
     }
 
     /// Whether a handover is in progress, or has ended and its kubelet has not been seen yet.
@@ -78,17 +78,17 @@ impl Guard {
             waits_to_retry: false,
             has_failed: false,
         };
-        state.activity.under_way.insert(id, work);
+        state.activity.work_in_progress.insert(id, work);
         Ok(WorkInProgress {
             guard: self.clone(),
             id,
         })
     }
 
-    /// Hands the node over to a kubelet that is about to start. No work begins from now on, and work in progress has `patience` to
+    /// Hands the node over to a kubelet that is about to start. No work begins from now on, and work in progress has `max_wait` to
     /// reach a safe point. Work that waits to retry makes one more attempt at once. Then all effects are blocked for `reserve_for`, or
     /// until a kubelet is seen.
-    pub async fn hand_over(&self, patience: Duration, reserve_for: Duration) -> HandoverResult {
+    pub async fn hand_over(&self, max_wait: Duration, reserve_for: Duration) -> HandoverResult {
         let _handing_back = OngoingHandover::begin(self);
         let asked = Instant::now();
         let idle = async {
@@ -101,7 +101,7 @@ impl Guard {
             }
         };
         // After the timeout, too: the caller starts a kubelet now.
-        timeout(patience, idle).await.ok();
+        timeout(max_wait, idle).await.ok();
         // Also pods that an earlier run has not brought to a safe point, and those that a kubelet process interrupted.
         let in_progress = self.journal.in_progress();
         // A restarted agent must not become active again.
@@ -109,7 +109,7 @@ impl Guard {
         let mut state = self.lock();
         state.activity.hand_over(asked, reserve_for);
         self.cancel.notify_waiters();
-        let cut_short: BTreeSet<_> = state.activity.under_way().into_iter().chain(in_progress).collect();
+        let cut_short: BTreeSet<_> = state.activity.work_names().into_iter().chain(in_progress).collect();
         HandoverResult {
             cut_short: cut_short.into_iter().collect(),
         }
@@ -131,7 +131,7 @@ impl<'a> OngoingHandover<'a> {
     fn begin(guard: &'a Guard) -> Self {
         let mut state = guard.lock();
         state.activity.handovers += 1;
-        for work in state.activity.under_way.values_mut() {
+        for work in state.activity.work_in_progress.values_mut() {
             (work.waits_to_retry, work.has_failed) = (false, false);
         }
         guard.retry_requested.notify_waiters();
@@ -156,7 +156,7 @@ impl WorkInProgress {
 
     /// The attempt has failed, and the next one begins later.
     pub fn set_failed(&self) {
-        if let Some(work) = self.guard.lock().activity.under_way.get_mut(&self.id) {
+        if let Some(work) = self.guard.lock().activity.work_in_progress.get_mut(&self.id) {
             (work.waits_to_retry, work.has_failed) = (true, true);
         }
         self.guard.notify_if_idle();
@@ -168,7 +168,7 @@ impl WorkInProgress {
         if state.activity.is_nearly_idle() {
             return false;
         }
-        if let Some(work) = state.activity.under_way.get_mut(&self.id) {
+        if let Some(work) = state.activity.work_in_progress.get_mut(&self.id) {
             work.waits_to_retry = false;
         }
         self.guard.probe_requested.notify_one();
@@ -183,7 +183,7 @@ impl WorkInProgress {
                 .guard
                 .lock()
                 .activity
-                .under_way
+                .work_in_progress
                 .get(&self.id)
                 .is_some_and(|work| work.waits_to_retry)
             {
@@ -196,7 +196,7 @@ impl WorkInProgress {
 
 impl Drop for WorkInProgress {
     fn drop(&mut self) {
-        self.guard.lock().activity.under_way.remove(&self.id);
+        self.guard.lock().activity.work_in_progress.remove(&self.id);
         self.guard.notify_if_idle();
     }
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::watch::RuntimePod;
+use crate::watch::RuntimePodSummary;
 
 fn pod(uid: &str) -> PodRef {
     PodRef {
@@ -26,7 +26,7 @@ fn logs(name: &str) -> PodArtifacts {
 fn sandbox(from_api: bool) -> PodArtifacts {
     let pod = pod("u");
     PodArtifacts {
-        runtime: Some(RuntimePod {
+        runtime: Some(RuntimePodSummary {
             pod,
             from_api,
             is_static: !from_api,

@@ -26,7 +26,7 @@ async fn good() -> Good {
     for grace in [30, 10] {
         for number in 0..PODS {
             let pod = pod(&format!("uid-{number}"));
-            journal.begin(&pod, now.clone(), Duration::from_secs(grace), None);
+            journal.record_termination(&pod, now.clone(), Duration::from_secs(grace), None);
             written.insert((pod.uid.clone(), journal.pod(&pod.uid).unwrap().bytes()));
         }
         journal.durable().await.unwrap();
@@ -193,7 +193,7 @@ async fn unreadable_row_quarantines_the_journal_and_keeps_the_node_uid() {
         let journal = reopened(dir.path(), async |journal: &Journal| {
             journal.set_node_uid("node-1").await.unwrap();
             journal.set_paused(Some(paused.clone())).await.unwrap();
-            journal.begin(&pod("good"), now, Duration::from_secs(10), None);
+            journal.record_termination(&pod("good"), now, Duration::from_secs(10), None);
         })
         .await;
         drop(journal);
@@ -227,7 +227,7 @@ async fn journal_is_usable_after_a_crash_at_any_write() {
     let now = BootClock::new().unwrap().now();
     for number in 0..4 {
         for uid in ["a", "b"] {
-            journal.begin(
+            journal.record_termination(
                 &pod(&format!("{uid}-{number}")),
                 now.clone(),
                 Duration::from_secs(9),
@@ -261,7 +261,7 @@ async fn journal_of_a_later_version_is_quarantined_and_the_node_uid_is_kept() {
     drop(
         reopened(dir.path(), async |journal: &Journal| {
             journal.set_node_uid("node-1").await.unwrap();
-            journal.begin(&pod("a"), now, Duration::from_secs(10), None);
+            journal.record_termination(&pod("a"), now, Duration::from_secs(10), None);
         })
         .await,
     );

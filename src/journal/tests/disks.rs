@@ -33,7 +33,7 @@ async fn journal_that_cannot_be_created_delays_nothing_and_is_created_later() {
     assert!(journal.trouble().error.is_some() && !path.exists());
     let now = BootClock::new().unwrap().now();
     assert!(journal.set_node_uid("node-1").await.is_err());
-    journal.begin(&pod("a"), now.clone(), Duration::from_secs(10), None);
+    journal.record_termination(&pod("a"), now.clone(), Duration::from_secs(10), None);
     assert!(journal.hook_started(&"a".into(), "c1", now).await.is_err());
     fs::rename(path.with_extension("new"), dir.path().join("away")).unwrap();
     sleep(LONGEST_PAUSE).await;
@@ -66,7 +66,7 @@ async fn hanging_disk_delays_a_stop_briefly_and_only_once() {
     let store = Arc::new(Hanging { place, answers });
     let journal = Journal::run(State::default(), None, store, Blocking::default());
     let now = BootClock::new().unwrap().now();
-    journal.begin(&pod("a"), now.clone(), Duration::from_secs(12), None);
+    journal.record_termination(&pod("a"), now.clone(), Duration::from_secs(12), None);
     let steps = async {
         assert!(journal.durable().await.is_err());
         assert!(journal.hook_started(&"a".into(), "c1", now).await.is_err());
@@ -135,7 +135,7 @@ async fn read_only_journal_is_used() {
     drop(
         reopened(dir.path(), async |journal: &Journal| {
             journal.set_node_uid("node-1").await.unwrap();
-            journal.begin(&pod("a"), now.clone(), Duration::from_secs(10), None);
+            journal.record_termination(&pod("a"), now.clone(), Duration::from_secs(10), None);
         })
         .await,
     );
@@ -154,7 +154,7 @@ async fn read_only_journal_is_used() {
     let journal = Journal::run(state, None, Arc::new(store), Blocking::default());
     assert_eq!(journal.node_uid().as_deref(), Some("node-1"));
     assert!(journal.pod(&"a".into()).is_some());
-    journal.begin(&pod("b"), now, Duration::from_secs(10), None);
+    journal.record_termination(&pod("b"), now, Duration::from_secs(10), None);
     assert!(journal.durable().await.is_err());
     full.store(false, Ordering::SeqCst);
     until_written(&journal).await;
@@ -203,7 +203,7 @@ async fn pause_and_node_uid_survive_a_new_journal() {
     };
     let held = WatchState {
         highest: 7,
-        held: Some("the list is empty".to_owned()),
+        absence_hold_reason: Some("the list is empty".to_owned()),
         since: Some(Timestamp::UNIX_EPOCH),
     };
     let journal = opened(dir.path(), &machine("m1")).await;
@@ -216,7 +216,7 @@ async fn pause_and_node_uid_survive_a_new_journal() {
     for _ in 0..2 {
         let journal = opened(dir.path(), &machine("m1")).await;
         assert_eq!(journal.paused(), Some(paused.clone()));
-        assert_eq!(journal.watch_state().held, held.held);
+        assert_eq!(journal.watch_state().absence_hold_reason, held.absence_hold_reason);
     }
     let journal = opened(dir.path(), &machine("m1")).await;
     journal.set_paused(None).await.unwrap();

@@ -6,7 +6,7 @@ async fn of_machine_1(dir: &Path) {
     let now = BootClock::new().unwrap().now();
     let journal = Journal::open(dir, &machine("m1")).unwrap();
     journal.set_node_uid("node-1").await.unwrap();
-    journal.begin(&pod("a"), now, Duration::from_secs(10), None);
+    journal.record_termination(&pod("a"), now, Duration::from_secs(10), None);
     journal.durable().await.unwrap();
 }
 

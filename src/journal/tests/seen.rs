@@ -66,7 +66,7 @@ async fn journal_without_seen_pods_opens_without_loss() {
     let dir = tempfile::tempdir().unwrap();
     let now = BootClock::new().unwrap().now();
     let journal = reopened(dir.path(), async |journal: &Journal| {
-        journal.begin(&pod("a"), now, Duration::from_secs(10), None);
+        journal.record_termination(&pod("a"), now, Duration::from_secs(10), None);
     })
     .await;
     closed(dir.path(), journal).await;
@@ -90,7 +90,7 @@ async fn approval_survives_a_restart_and_is_removed_with_its_pod() {
     };
     let journal = reopened(dir.path(), async |journal: &Journal| {
         journal.record_approval(&"b".into(), approval("of a pod that does not end"));
-        journal.begin(&pod("a"), at.clone(), Duration::from_secs(10), None);
+        journal.record_termination(&pod("a"), at.clone(), Duration::from_secs(10), None);
         journal.record_approval(&"a".into(), approval("first"));
         journal.record_approval(&"a".into(), approval("second"));
     })

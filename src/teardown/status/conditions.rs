@@ -111,7 +111,7 @@ fn has_false_condition(api: &PodStatus, kind: &str, wanted: &ConditionStatus) ->
 
 /// `DisruptionTarget` is set together with the terminal phase, when nothing can run (`mergePodStatus`).
 fn disruption(input: &StatusInput<'_>, api: &PodStatus, decision: &PhaseDecision) -> Option<PodCondition> {
-    let message = input.imposed?.disruption.as_ref()?;
+    let message = input.eviction?.disruption.as_ref()?;
     let was_terminal = Phase::is_terminal_in(api);
     match input.stage {
         StatusStage::Stopped | StatusStage::Terminated if decision.is_terminal() && !was_terminal => {

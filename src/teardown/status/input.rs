@@ -34,7 +34,7 @@ pub struct StatusInput<'a> {
     /// Stage of the teardown.
     pub stage: StatusStage,
     /// The eviction that a user requested.
-    pub imposed: Option<&'a Eviction>,
+    pub eviction: Option<&'a Eviction>,
     /// Termination messages read from disk.
     pub messages: &'a Messages,
 }

@@ -58,8 +58,8 @@ pub(super) fn decide(input: &StatusInput<'_>, api: &PodStatus, lists: &Lists) ->
     if Phase::is_terminal_in(api) {
         return PhaseDecision::from_status(api);
     }
-    if let Some(imposed) = input.imposed {
-        return PhaseDecision::failed(&imposed.reason, &imposed.message);
+    if let Some(eviction) = input.eviction {
+        return PhaseDecision::failed(&eviction.reason, &eviction.message);
     }
     if deadline::exceeded(input, api) {
         return PhaseDecision::failed(deadline::REASON, deadline::MESSAGE);

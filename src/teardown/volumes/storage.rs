@@ -103,24 +103,25 @@ impl Storage {
         path.strip_prefix(self.root.path()).unwrap_or(path)
     }
 
-    /// Runs blocking work on a thread.
-    pub async fn work<T: Send + 'static>(
+    /// Runs blocking work on a thread. `verb` and `what` name it in the fault if no thread can run it.
+    pub async fn run_blocking<T: Send + 'static>(
         self: &Arc<Self>,
+        verb: &'static str,
         what: impl AsRef<Path>,
         work: impl FnOnce(&Self) -> Result<T, Vec<Fault>> + Send + 'static,
     ) -> Result<T, Vec<Fault>> {
         let storage = Arc::clone(self);
         let result = self.effects.run_blocking(move |_| work(&storage)).await;
-        result.unwrap_or_else(|why| Err(vec![Fault::new("work on", what, why)]))
+        result.unwrap_or_else(|why| Err(vec![Fault::new(verb, what, why)]))
     }
 
-    /// As [`Self::work`], with a single fault.
-    pub(in crate::teardown) async fn try_work<T: Send + 'static>(
+    /// Reads `what` on a thread. `read` fails with a single fault.
+    pub(in crate::teardown) async fn read_blocking<T: Send + 'static>(
         self: &Arc<Self>,
         what: impl AsRef<Path>,
-        work: impl FnOnce(&Self) -> Result<T, Fault> + Send + 'static,
+        read: impl FnOnce(&Self) -> Result<T, Fault> + Send + 'static,
     ) -> Result<T, Vec<Fault>> {
-        self.work(what, |storage| work(storage).map_err(|fault| vec![fault]))
+        self.run_blocking("read", what, |storage| read(storage).map_err(|fault| vec![fault]))
             .await
     }
 
@@ -128,7 +129,7 @@ impl Storage {
     /// directory with the volume's digest in its name: only the mount table shows all of these.
     pub(super) async fn remove_in_use(self: &Arc<Self>, volume: String, mounted_at: &Path) -> Result<(), Vec<Fault>> {
         if let Some((driver, digest)) = csi_files::staged_as(&volume) {
-            self.try_work(mounted_at, move |storage| {
+            self.read_blocking(mounted_at, move |storage| {
                 let table = storage.all_mounts.read()?;
                 let all = storage.root.path().join(csi_files::STAGING);
                 let is_staged = |it: &&Mount| match it.path.strip_prefix(&all) {

@@ -2,7 +2,9 @@
 
 use k8s_openapi::api::core::v1::PodStatus;
 
-use super::{MAX_LARGE_KIB, Outcome, PodUpdate, Unfinished, Worker, Yielded, observe::Observed, status::Reported};
+use super::{
+    AttemptError, MAX_LARGE_KIB, PodUpdate, Worker, WorkerResult, YieldReason, observe::Observed, status::StatusResult,
+};
 use crate::{
     cleanup_throttle::StoppingPod,
     model::{
@@ -29,10 +31,10 @@ impl Worker {
         update: &PodUpdate,
         stopping_pod: &mut Option<StoppingPod>,
         priority: Option<Priority>,
-    ) -> Result<Outcome, Unfinished> {
+    ) -> Result<WorkerResult, AttemptError> {
         let kib = update.view.abridged.min(MAX_LARGE_KIB);
         if kib == 0 || update.removed {
-            return self.steps(update, stopping_pod, priority).await;
+            return self.run_steps(update, stopping_pod, priority).await;
         }
         // It does not wait for a permit: meanwhile the pod may be deleted, or a kubelet may come.
         let Ok(_permit) = self.large.try_acquire_many(kib) else {
@@ -43,25 +45,25 @@ impl Worker {
             );
             return Err(Failure::new(self.first_step(), "", why).into());
         };
-        let view = self.read(&update.view).await?;
+        let view = self.get_pod(&update.view).await?;
         let whole = PodUpdate { view, ..update.clone() };
-        Box::pin(self.steps(&whole, stopping_pod, priority)).await
+        Box::pin(self.run_steps(&whole, stopping_pod, priority)).await
     }
 
-    async fn steps(
+    async fn run_steps(
         &self,
         update: &PodUpdate,
         stopping_pod: &mut Option<StoppingPod>,
         priority: Option<Priority>,
-    ) -> Result<Outcome, Unfinished> {
+    ) -> Result<WorkerResult, AttemptError> {
         let (view, removed) = (&update.view, update.removed);
         let observed = self.observe(update).await?;
         let stopped = self.stop_unless_exited(update, &observed).await?;
         drop(priority);
         self.check_not_cancelled()?;
-        // All containers are stopped, by the runtime's report. A kubelet would restart them unless the API shows the termination.
+        // The runtime reports all containers as stopped. A kubelet would restart them unless the API shows the termination.
         if !stopped.runs() {
-            self.safe_point(self.terminates_by_api())?;
+            self.record_safe_point(self.terminates_by_api())?;
         }
         self.context.cleanup_throttle.progressed();
         self.kill_approved_processes(view, &stopped.pod).await?;
@@ -71,54 +73,55 @@ impl Worker {
             self.check_exits_are_read(view, &stopped.pod)?;
             self.record_exits(view, &observed.pod, &stopped.pod).await;
         }
-        let reported = self.report_stopped(view, removed, &stopped.pod).await?;
-        let Reported {
+        let reported = self.send_stopped_status(view, removed, &stopped.pod).await?;
+        let StatusResult {
             is_deleted,
-            shown,
+            api_status,
             mut failures,
         } = reported;
-        let is_terminal = self.terminates_by_api() || is_deleted || shown.as_deref().is_some_and(Phase::is_terminal_in);
-        self.safe_point(is_terminal)?;
+        let is_terminal =
+            self.terminates_by_api() || is_deleted || api_status.as_deref().is_some_and(Phase::is_terminal_in);
+        self.record_safe_point(is_terminal)?;
         self.make_stop_durable(view, &observed, &stopped, &failures).await?;
 
         // Without an API server that accepts the status, the node's memory and secrets are freed all the same.
         failures.extend(self.clean_node(view).await.err().into_iter().flatten());
         ok_if_empty(failures)?;
         self.check_not_cancelled()?;
-        self.yield_to_kubelet(is_terminal)?;
-        let shown = shown.as_deref();
-        let terminated = self.status(view, is_deleted, &stopped.pod, StatusStage::Terminated, shown);
+        self.yield_if_kubelet_starts(is_terminal)?;
+        let api_status = api_status.as_deref();
+        let terminated = self.send_status(view, is_deleted, &stopped.pod, StatusStage::Terminated, api_status);
         match terminated.await? {
             None => {}
-            Some(_) if view.deletion.is_none() || !self.is_deleted() => return Ok(self.keep(is_terminal)),
-            Some(shown) => self.final_delete(view, &shown).await?,
+            Some(_) if view.deletion.is_none() || !self.is_deleted() => return Ok(self.retain_pod(is_terminal)),
+            Some(api_status) => self.final_delete(view, &api_status).await?,
         }
         self.enter_stage(view, Stage::Deleted);
         *stopping_pod = None;
         self.clean_up(view).await?;
-        Ok(Outcome::Finished)
+        Ok(WorkerResult::Finished)
     }
 
     /// A kubelet that starts now repeats no work, and does not restart the pod if the API shows that it `terminates`.
-    pub(super) fn safe_point(&self, terminates: bool) -> Result<(), Yielded> {
+    pub(super) fn record_safe_point(&self, terminates: bool) -> Result<(), YieldReason> {
         if terminates {
             self.context.journal.set_safe_point(&self.recorder.pod().uid);
         }
-        self.yield_to_kubelet(terminates)
+        self.yield_if_kubelet_starts(terminates)
     }
 
-    /// No call is in flight: a pod that `may_be_left` is left to a kubelet that is about to start. The next attempt continues.
-    fn yield_to_kubelet(&self, may_be_left: bool) -> Result<(), Yielded> {
-        if may_be_left && self.context.gate.why_no_new_work().is_some() {
-            return Err(Yielded::NoNewWork);
+    /// Yields to a kubelet that is about to start if the pod `is_terminal`: no call is in flight. The next attempt continues.
+    fn yield_if_kubelet_starts(&self, is_terminal: bool) -> Result<(), YieldReason> {
+        if is_terminal && self.context.gate.why_no_new_work().is_some() {
+            return Err(YieldReason::NoNewWork);
         }
         Ok(())
     }
 
     /// A kubelet may have started and exited during the last step.
-    pub(super) fn check_not_cancelled(&self) -> Result<(), Yielded> {
+    pub(super) fn check_not_cancelled(&self) -> Result<(), YieldReason> {
         match self.is_cancelled() {
-            true => Err(Yielded::Cancelled),
+            true => Err(YieldReason::Cancelled),
             false => Ok(()),
         }
     }
@@ -138,11 +141,11 @@ impl Worker {
         update.removed || update.view.deletion.is_some()
     }
 
-    fn keep(&self, is_terminal: bool) -> Outcome {
+    fn retain_pod(&self, is_terminal: bool) -> WorkerResult {
         if !is_terminal {
             self.context.journal.set_safe_point(&self.recorder.pod().uid);
         }
-        Outcome::Kept
+        WorkerResult::Kept
     }
 
     pub(super) fn enter_stage(&self, view: &PodView, stage: Stage) {
@@ -150,9 +153,9 @@ impl Worker {
         self.context.journal.record_stage(&view.pod.uid, stage);
     }
 
-    async fn final_delete(&self, view: &PodView, shown: &PodStatus) -> Result<(), Vec<Failure>> {
+    async fn final_delete(&self, view: &PodView, api_status: &PodStatus) -> Result<(), Vec<Failure>> {
         let span = self.recorder.span(Step::Delete, "");
-        let result = Box::pin(final_delete::send(&self.context, view, shown)).await;
+        let result = Box::pin(final_delete::send(&self.context, view, api_status)).await;
         span.end(&result);
         let finalizers = result.map_err(|failure| vec![failure])?;
         // A pod with finalizers is deleted again with each retry of its cleanup.
@@ -163,14 +166,14 @@ impl Worker {
         Ok(())
     }
 
-    /// What follows may rely on the stop only once the disk has it.
+    /// Waits until the disk has the stop: the next steps rely on it.
     async fn make_stop_durable(
         &self,
         view: &PodView,
         observed: &Observed,
         stopped: &Observed,
         failures: &[Failure],
-    ) -> Result<(), Unfinished> {
+    ) -> Result<(), AttemptError> {
         if stopped.is_overruled {
             // The cgroup shows that the runtime is wrong. After its removal only the journal does.
             self.sync("ends", "that the kernel's state counts").await?;
@@ -179,7 +182,7 @@ impl Worker {
             self.enter_stage(view, Stage::Terminated);
         } else if let Err(unrecorded) = self.sync_exits(view, &observed.pod, &stopped.pod).await {
             // The API server does not have these exit codes: nothing is removed before the disk has them.
-            return Err(Unfinished::Failed([failures, &[unrecorded]].concat()));
+            return Err(AttemptError::Failed([failures, &[unrecorded]].concat()));
         }
         Ok(())
     }

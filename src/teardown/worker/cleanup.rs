@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::timeout;
 
-use super::{AFTER_STOP, PodUpdate, Unfinished, Worker};
+use super::{AFTER_STOP, AttemptError, PodUpdate, Worker};
 use crate::{
     model::{
         failure::{Failure, first_message, ok_if_empty},
@@ -14,7 +14,7 @@ use crate::{
     },
     node::{
         cri::types::RuntimePod,
-        effects::Outcome as Effect,
+        effects::Outcome as EffectResult,
         fault::{Cause, Fault},
     },
     teardown::{
@@ -25,8 +25,8 @@ use crate::{
     },
 };
 
-/// A cleanup that takes longer returns its permit.
-const LONG: Duration = Duration::from_secs(5);
+/// A cleanup that takes longer returns its permit of the cleanup throttle.
+const CLEANUP_PERMIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 // === impl Worker ===
 
@@ -37,9 +37,9 @@ impl Worker {
         view: &Arc<PodView>,
         stopped: &Arc<RuntimePod>,
     ) -> Result<(), Vec<Failure>> {
-        let shown = Arc::clone(stopped);
+        let stopped = Arc::clone(stopped);
         let approved = self.on_node(view, Step::Cgroup, move |context, view| {
-            evidence::approved_cgroups(context, view, &shown)
+            evidence::approved_cgroups(context, view, &stopped)
         });
         for cgroup in approved.await? {
             tracing::warn!(cgroup = %cgroup.path().display(), "Killing processes of unknown containers, as a user has approved");
@@ -56,9 +56,10 @@ impl Worker {
 
     /// Unprepares the pod's devices before the terminal phase, which allows other pods to reserve the claims. It happens once: the driver
     /// may be deleted after that. A pod that runs again may have prepared them again.
-    pub(super) async fn unprepare_devices(&self, view: &PodView, observed: &RuntimePod) -> Result<(), Vec<Failure>> {
+    pub(super) async fn unprepare_devices(&self, view: &PodView, runtime_pod: &RuntimePod) -> Result<(), Vec<Failure>> {
         let entry = self.context.journal.pod(&view.pod.uid);
-        if entry.is_some_and(|entry| entry.claims_unprepared) && !evidence::runs(&self.context, &view.pod.uid, observed)
+        if entry.is_some_and(|entry| entry.claims_unprepared)
+            && !evidence::runs(&self.context, &view.pod.uid, runtime_pod)
         {
             return Ok(());
         }
@@ -79,13 +80,13 @@ impl Worker {
     pub(super) async fn unmount_without_network_teardown(
         &self,
         update: &PodUpdate,
-        observed: &RuntimePod,
+        runtime_pod: &RuntimePod,
         mut failures: Vec<Failure>,
     ) -> Vec<Failure> {
         // A kubelet restarts a pod that only a request has stopped, and that still has its volumes.
         if self.terminates_by_api()
             && failures.iter().all(|failure| failure.step == Step::Sandbox)
-            && let Err(Unfinished::Failed(more)) = self.unmount_if_no_process_is_left(update, observed).await
+            && let Err(AttemptError::Failed(more)) = self.unmount_if_no_process_is_left(update, runtime_pod).await
         {
             failures.extend(more);
         }
@@ -95,21 +96,21 @@ impl Worker {
     async fn unmount_if_no_process_is_left(
         &self,
         PodUpdate { view, removed, .. }: &PodUpdate,
-        observed: &RuntimePod,
-    ) -> Result<(), Unfinished> {
+        runtime_pod: &RuntimePod,
+    ) -> Result<(), AttemptError> {
         let stopped = Arc::new(self.query(view, Step::Volumes, AFTER_STOP).await?);
         self.check_not_cancelled()?;
-        let shown = Arc::clone(&stopped);
+        let stopped_pod = Arc::clone(&stopped);
         let is_left = self.on_node(view, Step::Volumes, move |context, view| {
-            evidence::is_any_process_left(context, view, &shown)
+            evidence::is_any_process_left(context, view, &stopped_pod)
         });
         if is_left.await? {
             return Ok(());
         }
-        self.safe_point(true)?;
+        self.record_safe_point(true)?;
         if !removed {
-            self.record_exits(view, observed, &stopped).await;
-            let durable = self.sync_exits(view, observed, &stopped).await;
+            self.record_exits(view, runtime_pod, &stopped).await;
+            let durable = self.sync_exits(view, runtime_pod, &stopped).await;
             durable.map_err(|failure| vec![failure])?;
         }
         Ok(self.tear_down_volumes(view).await?)
@@ -148,8 +149,8 @@ impl Worker {
         // A process that survived its container may hold a volume.
         if let Err(failures) = &mut result {
             match self.kill_survivors(view).await {
-                Ok(Effect::Done) => result = volumes().await,
-                Ok(Effect::Nothing | Effect::Withheld) => {}
+                Ok(EffectResult::Done) => result = volumes().await,
+                Ok(EffectResult::Nothing | EffectResult::Withheld) => {}
                 Err(more) => failures.extend(more),
             }
         }
@@ -167,8 +168,8 @@ impl Worker {
     }
 
     /// Kills all processes in the pod's cgroups.
-    async fn kill_survivors(&self, view: &PodView) -> Result<Effect, Vec<Failure>> {
-        let mut killed = Effect::Nothing;
+    async fn kill_survivors(&self, view: &PodView) -> Result<EffectResult, Vec<Failure>> {
+        let mut killed = EffectResult::Nothing;
         for cgroup in locate::find_cgroups(&self.context, view).await? {
             let result = self
                 .context
@@ -187,7 +188,7 @@ impl Worker {
         let dir = locate::pod_dir(&self.context, view)?;
         let span = self.recorder.span(Step::Cleanup, "");
         let mut removed = Box::pin(cleanup::remove(&self.context, view, &dir));
-        let result = match timeout(LONG, &mut removed).await {
+        let result = match timeout(CLEANUP_PERMIT_TIMEOUT, &mut removed).await {
             Ok(result) => result,
             Err(_) => {
                 // It hangs; another pod may use its permit.

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use tokio::time::{Instant, sleep};
 
-use super::{Worker, Yielded, termination};
+use super::{Worker, YieldReason, termination};
 use crate::{
     model::{
         event::Reason,
@@ -21,7 +21,7 @@ use crate::{
 /// How often is checked whether other pods still need it.
 const INTERVAL: Duration = Duration::from_secs(2);
 /// All pods of a node may be deleted one after another, this one first. So it waits at least this long.
-const SETTLES: Duration = INTERVAL.saturating_mul(2);
+const SETTLING_TIME: Duration = INTERVAL.saturating_mul(2);
 
 /// Other pods that are terminating and need a pod.
 struct Dependents {
@@ -37,15 +37,19 @@ impl Worker {
     ///
     /// # Errors
     /// If the agent stops, or nothing may begin.
-    pub(super) async fn wait_for_dependents(&self, view: &PodView, observed: &RuntimePod) -> Result<(), Yielded> {
+    pub(super) async fn wait_for_dependents(
+        &self,
+        view: &PodView,
+        runtime_pod: &RuntimePod,
+    ) -> Result<(), YieldReason> {
         // Without a running container it serves no other pod. A termination that has begun is not interrupted.
-        if !observed.may_run() || self.period.has_begun() || self.context.node.effects.is_dry_run() {
+        if !runtime_pod.may_run() || self.period.has_begun() || self.context.node.effects.is_dry_run() {
             return Ok(());
         }
         let began = Instant::now();
         let mut reported = String::new();
         loop {
-            let is_settled = began.elapsed() >= SETTLES;
+            let is_settled = began.elapsed() >= SETTLING_TIME;
             let (words, may_be_none) = match self.dependents(view, is_settled).await {
                 Ok(None) => break,
                 Ok(Some(Dependents { pods, .. })) if pods.is_empty() && is_settled => break,
@@ -85,11 +89,11 @@ impl Worker {
                 .set_blocked(vec![Blocked::pod(BlockedReason::Dependents, words.as_str())]);
             reported = words;
             if self.context.gate.why_no_new_work().is_some() {
-                return Err(Yielded::NoNewWork);
+                return Err(YieldReason::NoNewWork);
             }
             tokio::select! {
                 biased;
-                () = self.context.stopping.cancelled() => return Err(Yielded::Stopping),
+                () = self.context.stopping.cancelled() => return Err(YieldReason::Stopping),
                 () = sleep(INTERVAL) => {}
             }
         }

@@ -16,11 +16,11 @@ use crate::{
 };
 
 /// After so many failed reads an exit code counts as unknown.
-const READS: u32 = 5;
+const MAX_READS: u32 = 5;
 
 impl Worker {
     /// # Errors
-    /// As long as the exit code of a container may still be read. After [`READS`] attempts it is unknown.
+    /// As long as the exit code of a container may still be read. After [`MAX_READS`] attempts it is unknown.
     pub(super) fn check_exits_are_read(&self, view: &PodView, stopped: &RuntimePod) -> Result<(), Vec<Failure>> {
         let latest = Arc::clone(&self.updates.borrow().view);
         let object = latest.object.as_ref().or(view.object.as_ref());
@@ -30,7 +30,7 @@ impl Worker {
             return Ok(());
         };
         let reads = self.failed_reads.fetch_add(1, Ordering::Relaxed) + 1;
-        if reads >= READS || self.context.node.effects.is_dry_run() {
+        if reads >= MAX_READS || self.context.node.effects.is_dry_run() {
             tracing::warn!(
                 container = name,
                 reads,
@@ -39,15 +39,15 @@ impl Worker {
             return Ok(());
         }
         let why = format!(
-            "its exit code cannot be read from the runtime (attempt {reads} of {READS}); after that it counts as unknown"
+            "its exit code cannot be read from the runtime (attempt {reads} of {MAX_READS}); after that it counts as unknown"
         );
         Err(vec![Failure::new(Step::Status, name, why)])
     }
 
     /// Records the exits, so that the status is complete even if the runtime forgets the containers. It does not wait for the disk:
     /// most often the API server has the status at once.
-    pub(super) async fn record_exits(&self, view: &PodView, observed: &RuntimePod, stopped: &RuntimePod) {
-        let exited: Vec<_> = self.unrecorded_exits(view, observed, stopped).cloned().collect();
+    pub(super) async fn record_exits(&self, view: &PodView, runtime_pod: &RuntimePod, stopped: &RuntimePod) {
+        let exited: Vec<_> = self.unrecorded_exits(view, runtime_pod, stopped).cloned().collect();
         if exited.is_empty() {
             return;
         }
@@ -64,11 +64,11 @@ impl Worker {
     fn unrecorded_exits<'a>(
         &self,
         view: &PodView,
-        observed: &'a RuntimePod,
+        runtime_pod: &'a RuntimePod,
         stopped: &'a RuntimePod,
     ) -> impl Iterator<Item = &'a Container> {
         let known = self.context.journal.exits(&view.pod.uid);
-        recorded_exits::exited(observed, stopped).filter(move |container| !known.contains_key(&container.id))
+        recorded_exits::exited(runtime_pod, stopped).filter(move |container| !known.contains_key(&container.id))
     }
 
     /// Waits until the disk has the exits with their termination messages.
@@ -78,11 +78,11 @@ impl Worker {
     pub(super) async fn sync_exits(
         &self,
         view: &PodView,
-        observed: &RuntimePod,
+        runtime_pod: &RuntimePod,
         stopped: &RuntimePod,
     ) -> Result<(), Failure> {
         const WHAT: &str = "the exits of the containers";
-        if let Some(container) = self.unrecorded_exits(view, observed, stopped).next() {
+        if let Some(container) = self.unrecorded_exits(view, runtime_pod, stopped).next() {
             return Err(unrecorded(WHAT, &format_args!("{} could not be read", container.name)));
         }
         self.sync("ends", WHAT).await

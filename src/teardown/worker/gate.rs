@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::{Instant, sleep};
 
-use super::{Outcome, PodUpdate, Worker};
+use super::{PodUpdate, Worker, WorkerResult};
 use crate::{
     model::{
         pod::PodView,
@@ -24,7 +24,7 @@ const NODE_INTERVAL: Duration = Duration::from_secs(30);
 impl Worker {
     /// Waits until the gate opens: an attempt would only report failures. Returns the worker's outcome if the agent stops, a kubelet has
     /// finished the pod, or its stop request is cancelled. A pod whose object is deleted gets priority.
-    pub(super) async fn wait_for_gate(&self, priority: &mut Option<Priority>) -> Option<Outcome> {
+    pub(super) async fn wait_for_gate(&self, priority: &mut Option<Priority>) -> Option<WorkerResult> {
         let mut next_check = Instant::now();
         let mut updates = self.updates.clone();
         while let Some((reason, why)) = self.context.gate.why_no_new_work() {
@@ -32,7 +32,7 @@ impl Worker {
             // A handover must still report a pod whose stop is in progress, unless the API shows that the pod does not terminate.
             let is_alive = update.view.object.is_some() && !update.terminates_by_api();
             if self.is_cancelled() && (is_alive || !self.context.journal.is_in_progress(&update.view.pod.uid)) {
-                return Some(Outcome::Cancelled);
+                return Some(WorkerResult::Cancelled);
             }
             if update.removed {
                 priority.get_or_insert_with(|| self.priority_gate.enter());
@@ -42,15 +42,15 @@ impl Worker {
                 sleep(GATE_INTERVAL).await;
                 let update = self.updates.borrow().clone();
                 let is_in_progress = self.context.journal.is_in_progress(&update.view.pod.uid);
-                if !(is_in_progress || self.is_kubelets(&update)) || Instant::now() < next_check {
+                if !(is_in_progress || self.belongs_to_kubelet(&update)) || Instant::now() < next_check {
                     return None;
                 }
                 next_check = Instant::now() + NODE_INTERVAL;
-                self.outcome_beside_kubelet(&update).await
+                self.check_finished_by_kubelet(&update).await
             };
             tokio::select! {
                 biased;
-                () = self.context.stopping.cancelled() => return Some(Outcome::Stopping),
+                () = self.context.stopping.cancelled() => return Some(WorkerResult::Stopping),
                 () = self.context.gate.wait_until_unblocked() => {}
                 Ok(()) = updates.changed(), if priority.is_none() => {}
                 finished = finished => if finished.is_some() { return finished },
@@ -61,27 +61,27 @@ impl Worker {
     }
 
     /// `FinishedByKubelet` if nothing of the pod is left. Records a safe point if a kubelet has nothing to do for the pod again.
-    async fn outcome_beside_kubelet(&self, update: &PodUpdate) -> Option<Outcome> {
-        let observed = self
+    async fn check_finished_by_kubelet(&self, update: &PodUpdate) -> Option<WorkerResult> {
+        let runtime_pod = self
             .context
             .node
             .cri
             .pod_brief(update.view.pod.uid.as_str())
             .await
             .ok()?;
-        if observed.possibly_running().next().is_none() && update.terminates_by_api() {
+        if runtime_pod.possibly_running().next().is_none() && update.terminates_by_api() {
             self.context.journal.set_safe_point(&update.view.pod.uid);
         }
         // The kubelet may have exited meanwhile, with leftovers for this agent.
-        let is_finished = self.is_kubelets(update)
-            && observed.is_empty()
+        let is_finished = self.belongs_to_kubelet(update)
+            && runtime_pod.is_empty()
             && self.is_nothing_left(&update.view).await
-            && self.is_kubelets(update);
-        is_finished.then_some(Outcome::FinishedByKubelet)
+            && self.belongs_to_kubelet(update);
+        is_finished.then_some(WorkerResult::FinishedByKubelet)
     }
 
     /// Whether a kubelet runs and the pod's object is deleted.
-    fn is_kubelets(&self, update: &PodUpdate) -> bool {
+    fn belongs_to_kubelet(&self, update: &PodUpdate) -> bool {
         update.removed && self.context.gate.has_kubelet()
     }
 

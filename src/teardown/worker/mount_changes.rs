@@ -42,7 +42,7 @@ impl PodMounts {
             return pending().await;
         };
         loop {
-            let now = self.read().await;
+            let now = self.get_pod().await;
             if self.seen.replace(now.clone()).is_some_and(|seen| seen != now) {
                 return;
             }
@@ -52,7 +52,7 @@ impl PodMounts {
     }
 
     /// `None` if the mount table cannot be read.
-    async fn read(&self) -> Option<Vec<PathBuf>> {
+    async fn get_pod(&self) -> Option<Vec<PathBuf>> {
         let (dir, mounts) = (self.dir.clone(), Arc::clone(&self.mounts));
         let read = self
             .reads

@@ -53,14 +53,14 @@ impl Worker {
         let (observed, ()) = tokio::join!(self.query(view, step, BEFORE_STOP), self.sync_beginning());
         let mut observed = observed?;
         self.runtime_state.record_running(&observed, began);
-        let is_overruled = self.kernel_still_counts(view, &observed).await;
+        let is_overruled = self.is_runtime_state_overruled(view, &observed).await;
         if is_overruled {
             observed = observed.with_all_exited();
         }
         let pod = Arc::new(observed);
-        let shown = Arc::clone(&pod);
+        let runtime_pod = Arc::clone(&pod);
         self.on_node(view, step, move |context, view| {
-            evidence::check_agreement(context, view, removed, step, &shown)
+            evidence::check_agreement(context, view, removed, step, &runtime_pod)
         })
         .await?;
         Ok(Observed { pod, is_overruled })
@@ -71,9 +71,9 @@ impl Worker {
         &self,
         view: &PodView,
         step: Step,
-        patience: Duration,
+        query_timeout: Duration,
     ) -> Result<RuntimePod, Vec<Failure>> {
-        let query = self.context.node.cri.pod(view.pod.uid.as_str(), patience);
+        let query = self.context.node.cri.pod(view.pod.uid.as_str(), query_timeout);
         let observed = report_if_late(
             &self.recorder,
             (step, ""),
@@ -108,9 +108,9 @@ impl Worker {
         view: &Arc<PodView>,
         stopped: &Arc<RuntimePod>,
     ) -> Result<(), Vec<Failure>> {
-        let shown = Arc::clone(stopped);
+        let runtime_pod = Arc::clone(stopped);
         self.on_node(view, Step::Cgroup, move |context, view| {
-            evidence::check_nothing_runs(context, view, &shown)
+            evidence::check_nothing_runs(context, view, &runtime_pod)
         })
         .await
     }

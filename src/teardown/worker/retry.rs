@@ -63,7 +63,7 @@ impl Worker {
         let is_important = |newer: &PodUpdate| {
             newer.removed != update.removed
                 || newer.view.deletion != update.view.deletion
-                || newer.imposed != update.imposed
+                || newer.eviction != update.eviction
                 || newer.approvals != update.approvals
         };
         if self.updates.wait_for(is_important).await.is_err() {

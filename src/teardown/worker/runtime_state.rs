@@ -32,14 +32,14 @@ use crate::{
 /// How often the kernel's state is checked while a stop is in progress.
 const INTERVAL: Duration = Duration::from_secs(5);
 /// Longest wait for the runtime's answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const RUNTIME_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// State over all checks of one pod.
 #[derive(Debug, Default)]
-pub struct RuntimeState(Mutex<Seen>);
+pub struct RuntimeState(Mutex<CheckState>);
 
 #[derive(Debug, Default)]
-struct Seen {
+struct CheckState {
     settling: Settling,
     /// When each container was first seen running, since boot. A process that started later has reused its PID.
     first_seen: BTreeMap<String, Duration>,
@@ -49,44 +49,46 @@ struct Seen {
 
 impl RuntimeState {
     /// Records the containers that the runtime reports as running, `since_boot`.
-    pub(super) fn record_running(&self, observed: &RuntimePod, since_boot: Duration) {
+    pub(super) fn record_running(&self, runtime_pod: &RuntimePod, since_boot: Duration) {
         let mut seen = self.lock();
-        for container in observed.possibly_running() {
+        for container in runtime_pod.possibly_running() {
             seen.first_seen.entry(container.id.clone()).or_insert(since_boot);
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Seen> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, CheckState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Worker {
     /// Returns when the kernel's state counts, while a stop is not answered.
-    pub(super) async fn until_kernel_counts(&self, view: &Arc<PodView>) {
+    pub(super) async fn wait_until_runtime_state_overruled(&self, view: &Arc<PodView>) {
         wait_for_deadline(self.period.subscribe()).await;
         sleep(AFTER_KILL).await;
-        while !self.kernel_counts(view).await {
+        while !self.overrule_runtime_state_if_exited(view).await {
             sleep(INTERVAL).await;
         }
     }
 
     /// Whether an earlier attempt has concluded that these containers have exited, and no process is seen.
-    pub(super) async fn kernel_still_counts(&self, view: &Arc<PodView>, observed: &RuntimePod) -> bool {
+    pub(super) async fn is_runtime_state_overruled(&self, view: &Arc<PodView>, runtime_pod: &RuntimePod) -> bool {
         let exits = self.context.journal.exits(&view.pod.uid);
-        let mut running = observed.possibly_running().peekable();
-        running.peek().is_some() && running.all(|it| exits.contains_key(&it.id)) && self.kernel_counts(view).await
+        let mut running = runtime_pod.possibly_running().peekable();
+        running.peek().is_some()
+            && running.all(|it| exits.contains_key(&it.id))
+            && self.overrule_runtime_state_if_exited(view).await
     }
 
-    /// Whether the kernel shows that nothing of the pod runs, and has done so for long enough. It is recorded and reported.
-    pub(super) async fn kernel_counts(&self, view: &Arc<PodView>) -> bool {
+    /// Records and reports exits if the kernel shows that nothing of the pod runs, and has done so for long enough. Returns whether it does.
+    pub(super) async fn overrule_runtime_state_if_exited(&self, view: &Arc<PodView>) -> bool {
         let deadline = self.period.deadline();
         // The conclusion has effects, so the gate must be open.
         let may_act = matches!(self.context.node.effects.allow_unlogged(), Ok(true));
         if Instant::now() < deadline || !may_act {
             return false;
         }
-        let Some((observed, facts)) = self.facts(view).await else {
+        let Some((runtime_pod, facts)) = self.facts(view).await else {
             self.runtime_state.lock().settling.reset();
             return false;
         };
@@ -119,7 +121,7 @@ impl Worker {
                 self.context.events.event(view, None, Reason::RuntimeStateWrong, &why);
                 self.context
                     .journal
-                    .record_exits(&view.pod.uid, unknown_exits(&observed));
+                    .record_exits(&view.pod.uid, unknown_exits(&runtime_pod));
                 self.recorder.set_runtime_state(Some(why));
                 true
             }
@@ -129,14 +131,14 @@ impl Worker {
     /// `None` if the runtime does not answer, or the cgroups cannot be read.
     async fn facts(&self, view: &Arc<PodView>) -> Option<(RuntimePod, RuntimeEvidence)> {
         let cri = &self.context.node.cri;
-        let observed = timeout(PATIENCE, cri.pod_brief(view.pod.uid.as_str()))
+        let runtime_pod = timeout(RUNTIME_TIMEOUT, cri.pod_brief(view.pod.uid.as_str()))
             .await
             .ok()?
             .ok()?;
         let mut named = Vec::new();
-        for container in observed.possibly_running() {
+        for container in runtime_pod.possibly_running() {
             let first_seen = self.runtime_state.lock().first_seen.get(&container.id).copied();
-            let pid = cri.container_pid(&container.id, PATIENCE).await;
+            let pid = cri.container_pid(&container.id, RUNTIME_TIMEOUT).await;
             named.push((
                 container.name.clone(),
                 first_seen,
@@ -144,9 +146,9 @@ impl Worker {
             ));
         }
         let exits = self.context.journal.exits(&view.pod.uid);
-        let has_settled = observed.possibly_running().all(|it| exits.contains_key(&it.id));
+        let has_settled = runtime_pod.possibly_running().all(|it| exits.contains_key(&it.id));
         let since_boot = self.context.node.clock.now().since_boot;
-        let shown = observed.clone();
+        let pod_copy = runtime_pod.clone();
         let facts = self.on_node(view, Step::Kill, move |context, view| {
             let state = |first: Option<Duration>, pid: Result<Option<i32>, String>| match pid {
                 Err(why) => NamedProcess::Unreadable(why),
@@ -164,11 +166,11 @@ impl Worker {
                     .into_iter()
                     .map(|(name, first, pid)| (name, state(first, pid)))
                     .collect(),
-                processes: evidence::processes(context, view, &shown)?,
+                processes: evidence::processes(context, view, &pod_copy)?,
                 has_settled,
             })
         });
-        Some((observed, facts.await.ok()?))
+        Some((runtime_pod, facts.await.ok()?))
     }
 
     /// Kills the processes in the pod's cgroups, all of containers and sandboxes that the runtime should have killed.
@@ -191,7 +193,7 @@ impl Worker {
 }
 
 /// Exits of the containers that the runtime reports as running.
-fn unknown_exits(observed: &RuntimePod) -> Exits {
+fn unknown_exits(runtime_pod: &RuntimePod) -> Exits {
     let exit = |it: &Container| ContainerExit {
         name: it.name.clone(),
         attempt: it.attempt,
@@ -207,7 +209,7 @@ fn unknown_exits(observed: &RuntimePod) -> Exits {
         image_ref: it.image_ref.clone(),
         termination_message: Some(String::new()),
     };
-    observed
+    runtime_pod
         .possibly_running()
         .map(|it| (it.id.clone(), exit(it)))
         .collect()

@@ -18,11 +18,11 @@ use crate::{
 const MAX_SENDS: usize = 5;
 
 /// Result of sending the status after the stop.
-pub(super) struct Reported {
+pub(super) struct StatusResult {
     /// The object is deleted.
     pub is_deleted: bool,
     /// The status that the API shows; `None` if it was not sent.
-    pub shown: Option<Box<PodStatus>>,
+    pub api_status: Option<Box<PodStatus>>,
     pub failures: Vec<Failure>,
 }
 
@@ -31,15 +31,15 @@ impl Worker {
     pub(super) async fn send_prestop_status(
         &self,
         view: &Arc<PodView>,
-        observed: &RuntimePod,
+        runtime_pod: &RuntimePod,
     ) -> Result<(), Vec<Failure>> {
         let view = self.latest(view).await?;
-        let imposed = self.imposed();
+        let eviction = self.eviction();
         let facts = status_sender::StatusUpdate {
             view: &view,
-            observed,
+            observed: runtime_pod,
             stage: StatusStage::Terminating,
-            imposed: imposed.as_deref(),
+            eviction: eviction.as_deref(),
         };
         let sent = Box::pin(status_sender::send_prestop(&self.context, facts)).await;
         sent.map_err(|failure| vec![failure])
@@ -50,20 +50,23 @@ impl Worker {
     ///
     /// # Errors
     /// If it is not known whether volumes are attached. A failure of the API server is part of the result.
-    pub(super) async fn report_stopped(
+    pub(super) async fn send_stopped_status(
         &self,
         view: &Arc<PodView>,
         removed: bool,
         stopped: &RuntimePod,
-    ) -> Result<Reported, Vec<Failure>> {
-        let mut reported = Reported {
+    ) -> Result<StatusResult, Vec<Failure>> {
+        let mut reported = StatusResult {
             is_deleted: removed,
-            shown: None,
+            api_status: None,
             failures: Vec::new(),
         };
         if !self.may_hold_attached(view).await? {
-            match self.status(view, removed, stopped, StatusStage::Stopped, None).await {
-                Ok(status) => (reported.is_deleted, reported.shown) = (status.is_none(), status),
+            match self
+                .send_status(view, removed, stopped, StatusStage::Stopped, None)
+                .await
+            {
+                Ok(status) => (reported.is_deleted, reported.api_status) = (status.is_none(), status),
                 Err(failures) => reported.failures = failures,
             }
         }
@@ -71,11 +74,11 @@ impl Worker {
     }
 
     /// Sends the status. Returns what the API shows now; `None` if the object is deleted.
-    pub(super) async fn status(
+    pub(super) async fn send_status(
         &self,
         view: &Arc<PodView>,
         removed: bool,
-        observed: &RuntimePod,
+        runtime_pod: &RuntimePod,
         stage: StatusStage,
         before: Option<&PodStatus>,
     ) -> Result<Option<Box<PodStatus>>, Vec<Failure>> {
@@ -85,12 +88,12 @@ impl Worker {
         let mut view = self.latest(view).await?;
         for _ in 0..MAX_SENDS {
             // An eviction may have been requested while the last status was sent.
-            let imposed = self.imposed();
+            let eviction = self.eviction();
             let facts = status_sender::StatusUpdate {
                 view: &view,
-                observed,
+                observed: runtime_pod,
                 stage,
-                imposed: imposed.as_deref(),
+                eviction: eviction.as_deref(),
             };
             let send = status_sender::send(&self.context, facts, before, &self.recorder);
             // Boxed: most of the time a worker waits for containers, and it must be small then.
@@ -104,15 +107,15 @@ impl Worker {
                     return Ok(Some(status));
                 }
                 Sent::Deleted => return Ok(None),
-                Sent::Overtaken => view = self.read(&view).await?,
+                Sent::Overtaken => view = self.get_pod(&view).await?,
             }
         }
         let what = format!("the object has changed {MAX_SENDS} times while its status was being sent");
         Err(vec![Failure::new(Step::Status, "", what)])
     }
 
-    fn imposed(&self) -> Option<Arc<Eviction>> {
-        self.updates.borrow().imposed.clone()
+    fn eviction(&self) -> Option<Arc<Eviction>> {
+        self.updates.borrow().eviction.clone()
     }
 
     /// The pod as it was last seen, with its object. It is read from the API if neither has one, such as after a stop request.
@@ -124,11 +127,11 @@ impl Worker {
         if view.object.is_some() {
             return Ok(Arc::clone(view));
         }
-        self.read(view).await
+        self.get_pod(view).await
     }
 
     /// The pod as the API server has it now.
-    pub(super) async fn read(&self, view: &PodView) -> Result<Arc<PodView>, Vec<Failure>> {
+    pub(super) async fn get_pod(&self, view: &PodView) -> Result<Arc<PodView>, Vec<Failure>> {
         let pod = self.context.api.pod(&view.pod).await;
         let pod = pod.map_err(|error| vec![error.failure(Step::Status)])?;
         let view = pod.map(|pod| PodView::whole(pod, true));

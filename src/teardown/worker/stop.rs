@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{AFTER_STOP, PodUpdate, Unfinished, Worker, observe::Observed};
+use super::{AFTER_STOP, AttemptError, PodUpdate, Worker, observe::Observed};
 use crate::{
     model::{
         failure::{Failure, first_message, ok_if_empty},
@@ -22,7 +22,7 @@ impl Worker {
         &self,
         update: &PodUpdate,
         observed: &Observed,
-    ) -> Result<Observed, Unfinished> {
+    ) -> Result<Observed, AttemptError> {
         let (pod, is_overruled) = (Arc::clone(&observed.pod), observed.is_overruled);
         if is_overruled || (has_exited_by_itself(update, &pod) && !pod.has_unread_exit()) {
             return Ok(Observed { pod, is_overruled });
@@ -37,50 +37,52 @@ impl Worker {
         self.stop_observed(update, &pod).await
     }
 
-    async fn stop_observed(&self, update: &PodUpdate, observed: &RuntimePod) -> Result<Observed, Unfinished> {
+    async fn stop_observed(&self, update: &PodUpdate, runtime_pod: &RuntimePod) -> Result<Observed, AttemptError> {
         let view = &update.view;
         let stopped = tokio::select! {
             biased;
-            stopped = self.stop(update, observed) => stopped,
-            () = self.until_kernel_counts(view) => Ok(()),
+            stopped = self.stop(update, runtime_pod) => stopped,
+            () = self.wait_until_runtime_state_overruled(view) => Ok(()),
         };
         if let Err(failures) = stopped
-            && !(observed.possibly_running().next().is_some() && self.kernel_counts(view).await)
+            && !(runtime_pod.possibly_running().next().is_some() && self.overrule_runtime_state_if_exited(view).await)
         {
-            let failures = self.unmount_without_network_teardown(update, observed, failures).await;
-            return Err(Unfinished::Failed(failures));
+            let failures = self
+                .unmount_without_network_teardown(update, runtime_pod, failures)
+                .await;
+            return Err(AttemptError::Failed(failures));
         }
         let stopped = self.query(view, Step::Sandbox, AFTER_STOP).await?;
         let runs = stopped.possibly_running().next().is_some();
         if !runs {
             self.recorder.set_runtime_state(None);
         }
-        let is_overruled = runs && self.kernel_counts(view).await;
+        let is_overruled = runs && self.overrule_runtime_state_if_exited(view).await;
         let pod = Arc::new(if is_overruled {
             stopped.with_all_exited()
         } else {
-            stopped.with_exits_from(observed)
+            stopped.with_exits_from(runtime_pod)
         });
         Ok(Observed { pod, is_overruled })
     }
 
     /// Sends the pre-stop status at the same time.
-    async fn stop(&self, update: &PodUpdate, observed: &RuntimePod) -> Result<(), Vec<Failure>> {
+    async fn stop(&self, update: &PodUpdate, runtime_pod: &RuntimePod) -> Result<(), Vec<Failure>> {
         let stop = Stop {
             context: &self.context,
             view: &update.view,
-            observed,
+            observed: runtime_pod,
             deadline: self.period.subscribe(),
             recorder: &self.recorder,
         };
         // With attached volumes the API keeps the last running container statuses, also in later attempts.
-        let has_exited = observed.possibly_running().next().is_none();
-        if update.removed || observed.is_empty() || has_exited && self.may_hold_attached(&update.view).await? {
+        let has_exited = runtime_pod.possibly_running().next().is_none();
+        if update.removed || runtime_pod.is_empty() || has_exited && self.may_hold_attached(&update.view).await? {
             return ok_if_empty(stop.stop_all().await);
         }
         // The stop does not wait for it. The API server rejects it once it has a newer status.
         let prestop_status = async {
-            if let Err(failures) = self.send_prestop_status(&update.view, observed).await {
+            if let Err(failures) = self.send_prestop_status(&update.view, runtime_pod).await {
                 tracing::debug!(failure = %first_message(&failures), "Pre-stop status is not sent");
             }
             std::future::pending::<()>().await;
@@ -117,13 +119,13 @@ impl Worker {
     }
 
     /// Begins the grace period. The journal has an earlier time for that, so this does not wait for the disk.
-    fn begin_stop(&self, view: &PodView, observed: &RuntimePod) {
+    fn begin_stop(&self, view: &PodView, runtime_pod: &RuntimePod) {
         let grace_from = self.period.begin().then(|| {
             self.recorder.set_grace(self.period.grace(), self.period.end());
             self.context.node.clock.now()
         });
         // If no container runs and the API shows the termination, a kubelet has nothing to do again.
-        let is_in_progress = observed.possibly_running().next().is_some() || !self.terminates_by_api();
+        let is_in_progress = runtime_pod.possibly_running().next().is_some() || !self.terminates_by_api();
         self.context
             .journal
             .record_stop(&view.pod.uid, is_in_progress, grace_from);
@@ -131,6 +133,6 @@ impl Worker {
 }
 
 /// Whether the pod has a terminal phase and nothing of it runs, and so is not stopped.
-fn has_exited_by_itself(update: &PodUpdate, observed: &RuntimePod) -> bool {
-    update.view.terminal_phase && update.view.deletion.is_none() && !update.removed && !observed.may_run()
+fn has_exited_by_itself(update: &PodUpdate, runtime_pod: &RuntimePod) -> bool {
+    update.view.terminal_phase && update.view.deletion.is_none() && !update.removed && !runtime_pod.may_run()
 }

@@ -24,21 +24,21 @@ impl PodWorkers {
     pub(super) fn node_is_checked(&mut self, found: Result<Result<HashSet<PodUid>, String>, JoinError>) {
         let found = found.unwrap_or_else(|error| Err(error.to_string()));
         let found = found.inspect_err(|error| tracing::warn!(error, "Node cannot be checked for pods that do not run"));
-        let checked = std::mem::take(&mut self.absent.being_checked);
+        let checked = std::mem::take(&mut self.idle_pods.being_checked);
         let is_large = checked.len() >= MEMORY_BATCH;
         for (uid, view) in checked {
             if found.as_ref().is_ok_and(|found| !found.contains(&uid)) {
                 tracing::debug!(pod.uid = %uid, pod.namespace = %view.pod.namespace, pod.name = %view.pod.name, "Pod has nothing on the node");
                 if view.deletion.is_some() {
-                    self.absent.queued.insert(uid, Arc::new(view.outline()));
+                    self.idle_pods.queued.insert(uid, Arc::new(view.outline()));
                 } else {
-                    self.absent.idle.insert(uid, view.pod.clone());
+                    self.idle_pods.idle.insert(uid, view.pod.clone());
                 }
             } else {
                 self.begin_checked(view);
             }
         }
-        self.absent.check_node(&self.context, &self.journal);
+        self.idle_pods.check_node(&self.context, &self.journal);
         self.begin_queued();
         if is_large {
             memory::trim();
@@ -54,10 +54,10 @@ impl PodWorkers {
     /// Starts workers for queued pods.
     pub(super) fn begin_queued(&mut self) {
         for _ in 0..self.free_workers() {
-            let Some((uid, view)) = self.absent.queued.pop_first() else {
+            let Some((uid, view)) = self.idle_pods.queued.pop_first() else {
                 return;
             };
-            self.absent.with_worker.insert(uid);
+            self.idle_pods.with_worker.insert(uid);
             self.begin_checked(view);
         }
     }
@@ -67,16 +67,16 @@ impl PodWorkers {
     /// # Errors
     /// Why it has to wait: it has nothing on the node, and the maximum number of workers is busy.
     pub(super) fn begin_waiting(&mut self, uid: &PodUid) -> Result<(), String> {
-        if let Some(view) = self.absent.take_unchecked(uid) {
+        if let Some(view) = self.idle_pods.take_unchecked(uid) {
             self.begin_checked(view);
-        } else if self.absent.queued.contains_key(uid) {
+        } else if self.idle_pods.queued.contains_key(uid) {
             if self.free_workers() == 0 {
                 return Err(
                     "it has nothing on this node, and other such pods are finished first; ask again".to_owned(),
                 );
             }
-            if let Some(view) = self.absent.queued.remove(uid) {
-                self.absent.with_worker.insert(uid.clone());
+            if let Some(view) = self.idle_pods.queued.remove(uid) {
+                self.idle_pods.with_worker.insert(uid.clone());
                 self.begin_checked(view);
             }
         }
@@ -89,12 +89,12 @@ impl PodWorkers {
             let status = self.pods.get(*uid);
             status.is_some_and(|status| !status.record.is_blocked())
         };
-        MAX_WORKERS.saturating_sub(self.absent.with_worker.iter().filter(is_busy).count())
+        MAX_WORKERS.saturating_sub(self.idle_pods.with_worker.iter().filter(is_busy).count())
     }
 
     /// A worker has finished a pod. If it had nothing on the node, only its name is kept while finalizers keep its object.
-    pub(super) fn absent_is_finished(&mut self, uid: &PodUid) {
-        if !self.absent.with_worker.remove(uid) {
+    pub(super) fn record_idle_pod_finished(&mut self, uid: &PodUid) {
+        if !self.idle_pods.with_worker.remove(uid) {
             return;
         }
         if let Some(status) = self.pods.get(uid)
@@ -102,14 +102,14 @@ impl PodWorkers {
         {
             let pod = status.record.pod().clone();
             self.pods.remove(uid);
-            self.absent.finalizing.insert(uid.clone(), pod);
+            self.idle_pods.finalizing.insert(uid.clone(), pod);
         }
         self.begin_queued();
     }
 
     /// The object of a pod that had nothing on the node is deleted.
-    pub(super) fn absent_is_deleted(&mut self, uid: PodUid) {
-        self.absent.finalizing.remove(&uid);
+    pub(super) fn record_idle_pod_deleted(&mut self, uid: PodUid) {
+        self.idle_pods.finalizing.remove(&uid);
         self.finished.insert(uid, Instant::now());
     }
 }

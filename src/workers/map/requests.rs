@@ -40,8 +40,8 @@ impl PodWorkers {
             Request::TraceRecorder(uid, reply) => reply.send(self.record(&uid)).ok().map(drop),
             Request::ActivePod(name, reply) => {
                 let active = self.active.values().find(|view| name.names(&view.pod)).cloned();
-                let absent = || Some(Arc::new(PodView::identity_only(self.absent.named(&name)?)));
-                let found = active.or_else(absent);
+                let idle = || Some(Arc::new(PodView::identity_only(self.idle_pods.named(&name)?)));
+                let found = active.or_else(idle);
                 reply.send(found).ok().map(drop)
             }
             Request::TerminatingUids(reply) => reply.send(self.terminating_uids()).ok().map(drop),
@@ -63,9 +63,9 @@ impl PodWorkers {
         let terminating = terminating
             .filter(|update| !update.removed)
             .map(|update| Arc::clone(&update.view));
-        let idle = self.absent.finished_pods().filter(|pod| *pod.name == *stop.name);
+        let idle = self.idle_pods.finished_pods().filter(|pod| *pod.name == *stop.name);
         let idle = idle.map(|pod| Arc::new(PodView::identity_only(pod.clone())));
-        let waiting = self.absent.waiting().chain(self.active.values()).cloned();
+        let waiting = self.idle_pods.waiting().chain(self.active.values()).cloned();
         let known: Vec<_> = terminating.chain(waiting).chain(idle).collect();
         let meant = stop.resolve(known.iter().map(|view| &**view))?;
         let uid = meant.pod.uid.clone();
@@ -75,7 +75,7 @@ impl PodWorkers {
         }
         self.begin_waiting(&uid).map_err(|why| stop.rejected(why, false))?;
         let is_stopped = |status: &PodSyncStatus| status.record.stage() != Stage::Terminating;
-        let ended_already = self.absent.is_finished(&uid) || self.pods.get(&uid).is_some_and(is_stopped);
+        let ended_already = self.idle_pods.is_finished(&uid) || self.pods.get(&uid).is_some_and(is_stopped);
         if !ended_already {
             if let Some(eviction) = &stop.eviction {
                 self.context
@@ -104,16 +104,16 @@ impl PodWorkers {
     fn change_termination(&mut self, uid: &PodUid, stop: PodStop) {
         let Some(status) = self.pods.get_mut(uid) else { return };
         let asked = RequestedGrace {
-            imposed: stop.grace,
+            grace_override: stop.grace,
             ..RequestedGrace::default()
         };
         let grace = grace::effective(Some(status.period.grace()), asked);
         let (now, eviction) = (self.context.node.clock.now(), stop.eviction);
         self.context
             .journal
-            .begin(status.record.pod(), now, grace, eviction.as_ref());
+            .record_termination(status.record.pod(), now, grace, eviction.as_ref());
         status.update.send_modify(|update| {
-            update.imposed = eviction.map(Arc::new).or(update.imposed.take());
+            update.eviction = eviction.map(Arc::new).or(update.eviction.take());
         });
         // Only the journal has this request, unlike a deletion. It must be durable before it shortens the grace period, which
         // never grows again.
@@ -159,7 +159,7 @@ impl PodWorkers {
     }
 
     fn overview(&self) -> Overview {
-        let (kept, finished) = self.absent.counts();
+        let (kept, finished) = self.idle_pods.counts();
         let mut overview = Overview {
             kept,
             finished,

@@ -340,7 +340,7 @@ fn observed() -> impl Strategy<Value = RuntimePod> {
     (vec(sandbox, 0..3), vec(instance(), 0..6)).prop_map(|(sandboxes, containers)| RuntimePod { sandboxes, containers })
 }
 
-fn imposed() -> impl Strategy<Value = Option<Eviction>> {
+fn eviction() -> impl Strategy<Value = Option<Eviction>> {
     let any = (text(), text(), of(text()));
     of(any.prop_map(|(reason, message, disruption)| Eviction {
         reason,
@@ -354,7 +354,7 @@ fn imposed() -> impl Strategy<Value = Option<Eviction>> {
 pub(super) struct World {
     pub pod: Pod,
     pub observed: RuntimePod,
-    pub imposed: Option<Eviction>,
+    pub eviction: Option<Eviction>,
     pub messages: Messages,
     pub stage: StatusStage,
     pub now: Timestamp,
@@ -362,11 +362,11 @@ pub(super) struct World {
 
 pub(super) fn world() -> impl Strategy<Value = World> {
     let own = text().prop_map(|text| Messages::from_iter([("a-0", text)]));
-    (pod(), observed(), imposed(), own, select(&STAGES[..]), timestamp()).prop_map(
-        |(pod, observed, imposed, messages, stage, now)| World {
+    (pod(), observed(), eviction(), own, select(&STAGES[..]), timestamp()).prop_map(
+        |(pod, observed, eviction, messages, stage, now)| World {
             pod,
             observed,
-            imposed,
+            eviction,
             messages,
             stage,
             now,
@@ -382,7 +382,7 @@ impl World {
             runtime_name: "containerd",
             now: self.now,
             stage: self.stage,
-            imposed: self.imposed.as_ref(),
+            eviction: self.eviction.as_ref(),
             messages: &self.messages,
         })
     }

@@ -194,7 +194,7 @@ fn empty_message_equals_no_message() {
 #[test]
 fn evicted_pod_is_unready_before_its_stop() {
     let mut case = Case::new(running_pod(), [running("a")]);
-    case.imposed = Some(evicted());
+    case.eviction = Some(evicted());
     assert_eq!(
         answer(&case, StatusStage::Terminating, "Ready"),
         says("False", "PodFailed", None)
@@ -329,7 +329,7 @@ fn disruption_target_comes_with_the_terminal_phase_and_not_before() {
         ..mk_condition("DisruptionTarget", "True")
     };
     let mut case = Case::new(with_condition(running_pod(), by_api.clone()), [running("a")]);
-    case.imposed = Some(evicted());
+    case.eviction = Some(evicted());
     assert_eq!(condition(&case, StatusStage::Terminating, "DisruptionTarget"), by_api);
     case.observed.containers = vec![exited("a", 0)];
     let expected = PodCondition {
@@ -349,7 +349,7 @@ fn disruption_target_comes_with_the_terminal_phase_and_not_before() {
         ..case.clone()
     };
     assert_eq!(conditions(&late, StatusStage::Stopped)[0], by_api, "it is over already");
-    case.imposed = None;
+    case.eviction = None;
     assert_eq!(
         condition(&case, StatusStage::Stopped, "DisruptionTarget"),
         by_api,

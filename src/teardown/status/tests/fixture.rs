@@ -37,7 +37,7 @@ pub(super) fn patch(pod: &Pod, uid: &str, wanted: &PodStatus) -> Option<serde_js
 pub(super) struct Case {
     pub pod: Pod,
     pub observed: RuntimePod,
-    pub imposed: Option<Eviction>,
+    pub eviction: Option<Eviction>,
     pub messages: Messages,
 }
 
@@ -50,7 +50,7 @@ impl Case {
         Self {
             pod,
             observed,
-            imposed: None,
+            eviction: None,
             messages: Messages::default(),
         }
     }
@@ -66,7 +66,7 @@ impl Case {
             runtime_name: "containerd",
             now: now(),
             stage,
-            imposed: self.imposed.as_ref(),
+            eviction: self.eviction.as_ref(),
             messages: &self.messages,
         }
     }

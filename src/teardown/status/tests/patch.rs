@@ -94,9 +94,9 @@ fn finished_pod_needs_one_small_patch() {
 
 #[test]
 fn patch_produces_the_wanted_status_and_is_then_empty() {
-    for imposed in [None, Some(evicted())] {
+    for eviction in [None, Some(evicted())] {
         let mut case = settled();
-        case.imposed = imposed;
+        case.eviction = eviction;
         for (stage, instances) in [
             (StatusStage::Terminating, vec![running("a")]),
             (StatusStage::Stopped, vec![exited("a", 0)]),
@@ -144,10 +144,10 @@ fn terminal_phase_of_the_live_object_wins_over_a_late_status() {
     let mut case = settled();
     let early = case.generate(StatusStage::Terminating);
     case.observed.containers = vec![exited("a", 0)];
-    case.imposed = Some(evicted());
+    case.eviction = Some(evicted());
     let over = patched(&case, StatusStage::Stopped);
     assert_eq!(send(&over, &early), over, "the early status comes late");
-    case.imposed = None;
+    case.eviction = None;
     let succeeded = case.generate(StatusStage::Stopped);
     assert_eq!(live(&send(&over, &succeeded)).phase.as_deref(), Some("Failed"));
     assert_eq!(live(&send(&over, &succeeded)).reason.as_deref(), Some("Evicted"));

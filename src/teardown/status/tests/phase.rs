@@ -119,7 +119,7 @@ fn running_container_shows_that_the_pod_is_not_stopped() {
         mk_pod([mk_container("a"), mk_container("b")]),
         [running("a"), exited("b", 1)],
     );
-    case.imposed = Some(evicted());
+    case.eviction = Some(evicted());
     for stage in STAGES {
         assert_eq!(case.phase(stage), "Running", "{stage:?}");
         assert_eq!(
@@ -237,7 +237,7 @@ fn a_restart_rule_overrules_both_policies() {
 fn evicted_pod_stays_failed_regardless_of_exit_codes() {
     for exit_code in [0, 1] {
         let mut case = Case::new(mk_pod([mk_container("a")]), [exited("a", exit_code)]);
-        case.imposed = Some(evicted());
+        case.eviction = Some(evicted());
         for stage in [StatusStage::Stopped, StatusStage::Terminated] {
             let status = case.generate(stage);
             assert_eq!(
@@ -251,7 +251,7 @@ fn evicted_pod_stays_failed_regardless_of_exit_codes() {
 #[test]
 fn eviction_without_a_message_has_none() {
     let mut case = Case::new(mk_pod([mk_container("a")]), [exited("a", 0)]);
-    case.imposed = Some(Eviction {
+    case.eviction = Some(Eviction {
         reason: String::new(),
         message: String::new(),
         disruption: None,
@@ -271,8 +271,8 @@ fn a_terminal_phase_in_the_api_always_wins() {
             status.message = Some("as it was".into());
         });
         let mut case = Case::new(pod, [exited("a", 0), exited("b", 1)]);
-        for imposed in [None, Some(evicted())] {
-            case.imposed = imposed;
+        for eviction in [None, Some(evicted())] {
+            case.eviction = eviction;
             for stage in STAGES {
                 assert_eq!(
                     verdict(&case.generate(stage)),

@@ -149,7 +149,7 @@ proptest! {
     #[test]
     fn evicted_pod_never_succeeds(world in world()) {
         let was_over = Phase::from_status(&status_of(&world.pod)) == Some(Phase::Succeeded);
-        if world.imposed.is_some() && !was_over {
+        if world.eviction.is_some() && !was_over {
             let phase = world.wanted().phase;
             prop_assert_ne!(phase.as_deref(), Some("Succeeded"));
         }

@@ -1,7 +1,7 @@
 //! CSI volumes, as file systems and as raw block devices. The driver unpublishes them for the pod, and unstages them when no pod
 //! of this node uses them. The mount table counts, not the driver's response.
 //!
-//! `identity → publication (NodeUnpublishVolume) → users → release (NodeUnstageVolume) → volumesInUse → the pod's directory`
+//! `identity → publication (NodeUnpublishVolume) → users → unstage (NodeUnstageVolume) → volumesInUse → the pod's directory`
 
 use std::{path::Path, sync::Arc};
 
@@ -27,16 +27,16 @@ mod identity;
 mod lookup;
 mod other_mounts;
 mod publication;
-mod release;
 mod staged;
 mod staging_path;
+mod unstage;
 mod unused;
 mod users;
 
 use publication::TARGET;
 use staged::Staged;
 use staging_path::StagingPath;
-pub use unused::{IsDue, Released, release_unused};
+pub use unused::{IsDue, UnstageResults, unstage_unused_volumes};
 use users::{Shape, Use};
 
 pub struct Csi;
@@ -73,7 +73,7 @@ async fn tear_down(
     let target = path.join(TARGET);
     let data = {
         let (pod, volume) = (pod.clone(), volume.clone());
-        storage.try_work(&path, move |_| pod_copy(&pod, &volume)).await?
+        storage.read_blocking(&path, move |_| pod_copy(&pod, &volume)).await?
     };
     let identity = lookup::identify_volume(&storage, &pod, &volume, &data, &target).await?;
     let name = identity
@@ -87,10 +87,13 @@ async fn tear_down(
     if let Some(identity) = identity.filter(|_| !ephemeral) {
         let own = Use::new(&pod, Shape::FileSystem, &volume);
         let staged = Staged::for_volume(&storage, &identity).map(StagingPath::FileSystem);
-        report += release::release(&storage, &identity, Some(own), staged.into_iter().collect(), &approved).await?;
+        report += unstage::unstage_unless_used(&storage, &identity, Some(own), staged.into_iter().collect(), &approved)
+            .await?;
     }
     report += storage
-        .work(&path, move |storage| remove_volume_dir(storage, &pod, &volume))
+        .run_blocking("remove", &path, move |storage| {
+            remove_volume_dir(storage, &pod, &volume)
+        })
         .await?;
     Ok(report)
 }

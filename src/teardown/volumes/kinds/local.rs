@@ -45,7 +45,7 @@ impl OneByOne for Local {
             let path = pod.path().join(volume.relative());
             let _lock = storage.locks.lock(&format!("{PLUGIN}/{}", volume.name.display())).await;
             storage
-                .work(&path, move |storage| tear_down(storage, &pod, &volume))
+                .run_blocking("tear down", &path, move |storage| tear_down(storage, &pod, &volume))
                 .await
         }
         .boxed()

@@ -16,8 +16,9 @@ use super::{
     },
     block_paths::{BlockVolumePaths, MAPS, PUBLISHED, all_in},
     identity::Identity,
-    publication, release,
+    publication,
     staging_path::StagingPath,
+    unstage,
     users::{Shape, Use},
 };
 use crate::{
@@ -75,14 +76,18 @@ async fn tear_down(
     let _lock = storage.locks.lock(&name).await;
 
     let (maps, uid) = (paths.maps(), pod.uid().to_owned());
-    let mut report = storage.work(&what, move |storage| maps.unmap(storage, &uid)).await?;
+    let mut report = storage
+        .run_blocking("unmap", &what, move |storage| maps.unmap(storage, &uid))
+        .await?;
     let published = Maps(paths.published());
     report += publication::unpublish(&storage, identity.as_ref(), &published.0.join(pod.uid()), &approved).await?;
     if report.withheld == 0 {
         let uid = pod.uid().to_owned();
         // The driver should have removed it. It does not block the pod, and is removed with the volume's directories.
         match storage
-            .work(&what, move |storage| published.remove_leftovers_of(storage, &uid))
+            .run_blocking("remove", &what, move |storage| {
+                published.remove_leftovers_of(storage, &uid)
+            })
             .await
         {
             Ok(done) => report += done,
@@ -98,7 +103,7 @@ async fn tear_down(
     }
     if let Some(identity) = &identity {
         let own = Use::new(&pod, Shape::Block, &volume);
-        report += release::release(
+        report += unstage::unstage_unless_used(
             &storage,
             identity,
             Some(own),
@@ -108,7 +113,9 @@ async fn tear_down(
         .await?;
     }
     report += storage
-        .work(&what, move |storage| device::remove_link(storage, &pod, &volume))
+        .run_blocking("remove", &what, move |storage| {
+            device::remove_link(storage, &pod, &volume)
+        })
         .await?;
     Ok(report)
 }

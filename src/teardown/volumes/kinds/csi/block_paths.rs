@@ -78,7 +78,7 @@ impl BlockVolumePaths {
     /// The volume in the kubelet's file, else of the PersistentVolume with the volume's name.
     pub async fn identity(&self, storage: &Arc<Storage>) -> Result<Option<Identity>, Vec<Fault>> {
         let paths = self.clone();
-        let identified = storage.try_work(self.data(), move |_| paths.read_identity());
+        let identified = storage.read_blocking(self.data(), move |_| paths.read_identity());
         match identified.await? {
             Ok(identity) => Ok(Some(identity)),
             Err(_) => identity::by_persistent_volume(storage, &self.volume, &self.data()).await,

@@ -40,7 +40,7 @@ pub async fn identify_volume(
 async fn identify_staged(storage: &Arc<Storage>, target: PathBuf) -> Result<Option<Identity>, Vec<Fault>> {
     let what = target.clone();
     let found = storage
-        .try_work(&what, move |storage| {
+        .read_blocking(&what, move |storage| {
             let table = storage.all_mounts.read()?;
             let Some(mount) = table.mounts_on(&target).into_iter().next() else {
                 return Ok(None);
@@ -61,7 +61,7 @@ impl Staged {
     /// The volume that is staged here: by the kubelet's file, by the file of a pod, or by `volumesInUse`.
     pub async fn identity(&self, storage: &Arc<Storage>) -> Result<Option<Identity>, Vec<Fault>> {
         let staged = self.clone();
-        let identified = storage.try_work(&self.path, move |storage| match staged.read_identity()? {
+        let identified = storage.read_blocking(&self.path, move |storage| match staged.read_identity()? {
             Ok(identified) => Ok(Some(identified)),
             Err(_) => users::each(storage, &mut |_, identified| {
                 identified.ok().filter(|identified| staged.is_of(identified))

@@ -119,7 +119,7 @@ pub async fn unpublish(
 
 async fn is_link(storage: &Arc<Storage>, target: &Path) -> Result<bool, Vec<Fault>> {
     let link = target.to_owned();
-    storage.try_work(target, move |_| Ok(link.is_symlink())).await
+    storage.read_blocking(target, move |_| Ok(link.is_symlink())).await
 }
 
 // === impl DriverFailure ===
@@ -158,7 +158,7 @@ impl DriverFailure {
 async fn unmount_inside(storage: &Arc<Storage>, target: &Path) -> Result<DiskReport, Vec<Fault>> {
     let within = target.to_owned();
     storage
-        .work(&target, move |storage| {
+        .run_blocking("unmount", &target, move |storage| {
             match storage.all_mounts.unmount_all_below(&within, &storage.effects) {
                 Ok(done) => Ok(DiskReport {
                     unmounted: done.unmounted,
@@ -179,7 +179,7 @@ pub async fn count(storage: &Arc<Storage>, path: &Path) -> Result<usize, Vec<Fau
 /// The current mount table.
 pub async fn table(storage: &Arc<Storage>) -> Result<Arc<MountTable>, Vec<Fault>> {
     storage
-        .try_work("the mount table", |storage| storage.all_mounts.read())
+        .read_blocking("the mount table", |storage| storage.all_mounts.read())
         .await
 }
 
@@ -201,7 +201,7 @@ async fn by_driver(storage: &Arc<Storage>, verb: &'static str, path: &Path, erro
 /// Holders of the mounts at or below this path.
 async fn holders_of(storage: &Arc<Storage>, path: &Path) -> Option<Holders> {
     let busy = path.to_owned();
-    let found = storage.try_work(path, move |storage| {
+    let found = storage.read_blocking(path, move |storage| {
         let table = storage.all_mounts.read()?;
         let in_flight = &storage.effects.unmounting().in_flight;
         let found = holders(&storage.proc, &table, &table.mounts_at_or_below(&[&busy]), in_flight);

@@ -17,9 +17,9 @@ use super::{
     identity::{Identity, UnidentifiedFile},
     other_mounts::mounted_elsewhere,
     publication::table,
-    release, staged,
+    staged,
     staging_path::{StagingPath, VERB},
-    users,
+    unstage, users,
 };
 use crate::{
     node::{csi_files::STAGING, dirs::Dir, fault::Fault},
@@ -40,16 +40,16 @@ pub type IsDue<'a> = dyn FnMut(&str) -> bool + Send + 'a;
 /// Results for unused volumes.
 #[derive(Debug, Default)]
 #[must_use = "failures must be reported"]
-pub struct Released {
+pub struct UnstageResults {
     /// Results on disk.
     pub report: DiskReport,
     /// Failures by unique name of the volume, or by path if the volume is not identified.
     pub failed: BTreeMap<String, Vec<Fault>>,
 }
 
-// === impl Released ===
+// === impl UnstageResults ===
 
-impl Released {
+impl UnstageResults {
     fn record(&mut self, volume: impl Into<String>, done: Result<DiskReport, Vec<Fault>>) {
         match done {
             Ok(done) => self.report += done,
@@ -62,20 +62,20 @@ impl Released {
 /// elsewhere.
 ///
 /// Calls `is_due` with the unique name of each: a volume that became unused just now may still be in progress.
-pub async fn release_unused(storage: &Arc<Storage>, is_due: &mut IsDue<'_>) -> Released {
-    let mut released = Released::default();
+pub async fn unstage_unused_volumes(storage: &Arc<Storage>, is_due: &mut IsDue<'_>) -> UnstageResults {
+    let mut results = UnstageResults::default();
     let root = storage.root.path().display().to_string();
-    let stages = storage.try_work(storage.root.path(), |storage| {
+    let stages = storage.read_blocking(storage.root.path(), |storage| {
         let any = Dir::open(&storage.root.path().join(STAGING))?;
         any.map(|_| all(storage)).transpose()
     });
     let stages = match stages.await {
         Ok(Some(stages)) => stages,
         // No kubelet has mounted a CSI volume on this node.
-        Ok(None) => return released,
+        Ok(None) => return results,
         Err(faults) => {
-            released.record(root, Err(faults));
-            return released;
+            results.record(root, Err(faults));
+            return results;
         }
     };
     let mut volumes = BTreeMap::<Identity, Vec<StagingPath>>::new();
@@ -83,30 +83,30 @@ pub async fn release_unused(storage: &Arc<Storage>, is_due: &mut IsDue<'_>) -> R
         let path = stage.global().display().to_string();
         match identity(storage, &stage).await {
             Ok(Some(identity)) => volumes.entry(identity).or_default().push(stage),
-            Ok(None) => released.record(path, remove_unidentified(storage, stage).await),
-            Err(faults) => released.record(path, Err(faults)),
+            Ok(None) => results.record(path, remove_unidentified(storage, stage).await),
+            Err(faults) => results.record(path, Err(faults)),
         }
     }
     let mut due = Vec::new();
     for (identity, stages) in volumes {
         let name = identity.unique_name();
         let of = identity.clone();
-        let user = storage.try_work(storage.root.path(), move |storage| users::find_user(storage, &of, None));
+        let user = storage.read_blocking(storage.root.path(), move |storage| users::find_user(storage, &of, None));
         match user.await {
-            Ok(None) if is_due(&name) => due.push(release_one(Arc::clone(storage), identity, stages)),
+            Ok(None) if is_due(&name) => due.push(unstage_volume(Arc::clone(storage), identity, stages)),
             Ok(Some(user)) if user.unread.is_some() && is_due(&name) => {
                 let paths = stages.iter().flat_map(|stage| fault_of(VERB, stage.global(), &user));
-                released.record(name, Err(paths.collect()));
+                results.record(name, Err(paths.collect()));
             }
             Ok(_) => {}
-            Err(faults) => released.record(name, Err(faults)),
+            Err(faults) => results.record(name, Err(faults)),
         }
     }
     let mut due = stream::iter(due).buffer_unordered(AT_ONCE);
     while let Some((name, done)) = due.next().await {
-        released.record(name, done);
+        results.record(name, done);
     }
-    match unstaged_in_use(storage).await {
+    match find_in_use_not_staged(storage).await {
         Ok((volumes, unread)) => {
             for volume in volumes.into_iter().filter(|volume| is_due(volume)) {
                 let out = match &unread {
@@ -116,33 +116,33 @@ pub async fn release_unused(storage: &Arc<Storage>, is_due: &mut IsDue<'_>) -> R
                     }
                     Some(unread) => Err(fault_of(REMOVE_IN_USE, &volume, unread)),
                 };
-                released.record(volume, out.map(|()| DiskReport::default()));
+                results.record(volume, out.map(|()| DiskReport::default()));
             }
         }
-        Err(faults) => released.record(root, Err(faults)),
+        Err(faults) => results.record(root, Err(faults)),
     }
-    released
+    results
 }
 
 /// Removes a volume without files on this node from `volumesInUse`, unless a file system of it may be active.
 async fn remove_in_use(storage: &Arc<Storage>, volume: &str) -> Result<(), Vec<Fault>> {
-    let unstaged = storage.journal.unstaged(volume);
+    let unstaged = storage.journal.maybe_active_file_systems(volume);
     if !unstaged.is_empty() {
-        release::check_inactive(storage, Path::new(volume), unstaged, true).await?;
+        unstage::check_inactive(storage, Path::new(volume), unstaged, true).await?;
     }
     storage.remove_in_use(volume.to_owned(), Path::new(volume)).await?;
-    storage.journal.set_unstaged(volume, Vec::new());
+    storage.journal.set_maybe_active_file_systems(volume, Vec::new());
     Ok(())
 }
 
-async fn release_one(
+async fn unstage_volume(
     storage: Arc<Storage>,
     identity: Identity,
     stages: Vec<StagingPath>,
 ) -> (String, Result<DiskReport, Vec<Fault>>) {
     let name = identity.unique_name();
     let _lock = storage.locks.lock(&name).await;
-    let done = release::release(&storage, &identity, None, stages, &Approved::default()).await;
+    let done = unstage::unstage_unless_used(&storage, &identity, None, stages, &Approved::default()).await;
     (name, done)
 }
 
@@ -165,7 +165,7 @@ async fn identity(storage: &Arc<Storage>, stage: &StagingPath) -> Result<Option<
 async fn remove_unidentified(storage: &Arc<Storage>, stage: StagingPath) -> Result<DiskReport, Vec<Fault>> {
     let (data, global) = (stage.data(), stage.global());
     let of = stage.clone();
-    let check = storage.try_work(&data, move |storage| {
+    let check = storage.read_blocking(&data, move |storage| {
         Ok((of.may_be_staged()?, users::find_user_of_unidentified(storage, &of)?))
     });
     let (may_be_staged, user) = check.await?;
@@ -180,7 +180,11 @@ async fn remove_unidentified(storage: &Arc<Storage>, stage: StagingPath) -> Resu
         // It has only directories, unless a pod has the device.
         return match (&stage, user) {
             (StagingPath::Block(_), Some(_)) => Ok(DiskReport::default()),
-            _ => storage.work(&data, move |storage| stage.remove(storage)).await,
+            _ => {
+                storage
+                    .run_blocking("remove", &data, move |storage| stage.remove(storage))
+                    .await
+            }
         };
     }
     let why = match (user, elsewhere) {
@@ -194,14 +198,16 @@ async fn remove_unidentified(storage: &Arc<Storage>, stage: StagingPath) -> Resu
 }
 
 /// Volumes in use without any file on this node, and a file that may be about any of them.
-async fn unstaged_in_use(storage: &Arc<Storage>) -> Result<(BTreeSet<String>, Option<UnidentifiedFile>), Vec<Fault>> {
-    let why_not = |why: String| fault_of("find volumes in use below", storage.root.path(), &why);
+async fn find_in_use_not_staged(
+    storage: &Arc<Storage>,
+) -> Result<(BTreeSet<String>, Option<UnidentifiedFile>), Vec<Fault>> {
+    let why_not = |why: String| fault_of("get volumesInUse of", "the Node", &why);
     let mut in_use: BTreeSet<String> = storage.cluster.in_use().await.map_err(why_not)?.into_iter().collect();
     in_use.retain(|name| name.starts_with(CSI));
     if in_use.is_empty() {
         return Ok((in_use, None));
     }
-    let (here, unread) = storage.try_work(storage.root.path(), identities).await?;
+    let (here, unread) = storage.read_blocking(storage.root.path(), identities).await?;
     Ok((in_use.difference(&here).cloned().collect(), unread))
 }
 

@@ -46,7 +46,7 @@ impl OneByOne for Block {
             let what = format!("{ALL_MAPS}/{}", volume.name.display());
             let _lock = storage.locks.lock(&what).await;
             storage
-                .work(&what, move |storage| {
+                .run_blocking("unmap", &what, move |storage| {
                     let mut report =
                         Maps(storage.root.path().join(ALL_MAPS).join(&volume.name)).unmap(storage, pod.uid())?;
                     report += device::remove_link(storage, &pod, &volume)?;

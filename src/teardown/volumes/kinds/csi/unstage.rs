@@ -30,11 +30,11 @@ use crate::{
 };
 
 /// After this time without writes, a device has no writes left.
-const QUIET: Duration = Duration::from_secs(1);
+const NO_WRITES_PERIOD: Duration = Duration::from_secs(1);
 
 /// Unstages the volume, unless another pod uses it, and allows its detach. `except` is the use that ends now. `known` are paths
 /// where the volume may be staged, regardless of their files. The caller holds the volume's lock.
-pub async fn release(
+pub async fn unstage_unless_used(
     storage: &Arc<Storage>,
     identity: &Identity,
     except: Option<Use>,
@@ -47,10 +47,10 @@ pub async fn release(
     };
     let has_pod = except.is_some();
     let of = identity.clone();
-    let checked = storage.try_work(&mounted_at, move |storage| {
+    let checked = storage.read_blocking(&mounted_at, move |storage| {
         match users::find_user(storage, &of, except.as_ref())? {
             Some(user) => Ok(Err(user)),
-            None => stages(storage, &of, known).map(Ok),
+            None => find_staging_paths(storage, &of, known).map(Ok),
         }
     });
     let stages = match checked.await? {
@@ -76,7 +76,7 @@ pub async fn release(
     let globals: Vec<_> = stages.iter().map(StagingPath::global).collect();
     let volume = identity.unique_name();
     // Unmounted by an earlier call, and may still be active.
-    let mut unstaged = storage.journal.unstaged(&volume);
+    let mut unstaged = storage.journal.maybe_active_file_systems(&volume);
     drop_replaced(storage, &globals, &mut unstaged).await?;
     let mut faults = Vec::new();
     for stage in &stages {
@@ -92,12 +92,15 @@ pub async fn release(
         return Ok(report);
     }
     storage.remove_in_use(volume.clone(), &mounted_at).await?;
-    storage.journal.set_unstaged(&volume, Vec::new());
+    storage.journal.set_maybe_active_file_systems(&volume, Vec::new());
     // The volume may be detached now. Files that a driver has left block no pod: housekeeping reports them. Effects
     // that the gate blocked are retried with the pod.
     for stage in stages {
         let what = stage.data();
-        match storage.work(&what, move |storage| stage.remove(storage)).await {
+        match storage
+            .run_blocking("remove", &what, move |storage| stage.remove(storage))
+            .await
+        {
             Ok(done) => report += done,
             Err(faults) if has_pod && !faults.iter().any(Fault::is_blocked) => {
                 tracing::warn!(path = %what.display(), fault = faults.first().map(ToString::to_string), "Volume is unstaged and has left files");
@@ -109,7 +112,11 @@ pub async fn release(
 }
 
 /// Adds all other staging paths of the volume. Blocks.
-fn stages(storage: &Storage, identity: &Identity, known: Vec<StagingPath>) -> Result<Vec<StagingPath>, Fault> {
+fn find_staging_paths(
+    storage: &Storage,
+    identity: &Identity,
+    known: Vec<StagingPath>,
+) -> Result<Vec<StagingPath>, Fault> {
     let mut found = known;
     if let Some(staged) = Staged::for_volume(storage, identity)
         && Dir::open(&staged.path)?.is_some()
@@ -146,7 +153,7 @@ async fn unstage(
     let mounted = before.mounts_at_or_below(&[global]);
     let may_be_staged = {
         let stage = stage.clone();
-        storage.try_work(global, move |_| stage.may_be_staged())
+        storage.read_blocking(global, move |_| stage.may_be_staged())
     };
     if mounted.is_empty() && unstaged.is_empty() && !may_be_staged.await? {
         // An earlier run may have left the file system active.
@@ -165,7 +172,7 @@ async fn unstage(
         let file_systems = devices.iter().map(|&device| FileSystem::on(device, &storage.sys_block));
         file_systems.collect::<Result<Vec<_>, _>>()
     };
-    let mut file_systems = storage.try_work("file systems", of_device).await?;
+    let mut file_systems = storage.read_blocking("file systems", of_device).await?;
     for file_system in unstaged {
         if !file_systems.contains(file_system) {
             file_systems.push(file_system.clone());
@@ -174,7 +181,7 @@ async fn unstage(
     // Before the call: a driver may unmount them and then fail, or the agent may crash.
     if !file_systems.is_empty() {
         let volume = identity.unique_name();
-        let mut recorded = storage.journal.unstaged(&volume);
+        let mut recorded = storage.journal.maybe_active_file_systems(&volume);
         recorded.extend(
             file_systems
                 .iter()
@@ -182,7 +189,7 @@ async fn unstage(
                 .cloned()
                 .collect::<Vec<_>>(),
         );
-        storage.journal.set_unstaged(&volume, recorded);
+        storage.journal.set_maybe_active_file_systems(&volume, recorded);
         // The journal reports its errors. As everywhere, the teardown continues without it.
         storage.journal.durable().await.ok();
     }
@@ -254,7 +261,7 @@ async fn check_no_other_mounts(storage: &Arc<Storage>, global: &Path, mounted: &
         return Ok(());
     }
     let staging = global.to_owned();
-    let keeps = storage.try_work("mount namespaces", move |storage| {
+    let keeps = storage.read_blocking("mount namespaces", move |storage| {
         let below = storage.below_root(&staging);
         let own = storage.all_mounts.text()?;
         namespaces::find_keeping_process(&storage.proc, &own, &devices, &staging, below)
@@ -282,7 +289,7 @@ pub(super) async fn check_inactive(
     was_active: bool,
 ) -> Result<(), Vec<Fault>> {
     let staging = global.to_owned();
-    let checked = storage.try_work("mount namespaces", move |storage| {
+    let checked = storage.read_blocking("mount namespaces", move |storage| {
         let (mut left, mut active) = (Vec::new(), None);
         for then in file_systems {
             let now = FileSystem::on(then.device, &storage.sys_block)?;
@@ -327,7 +334,7 @@ async fn check_unwritten(
     if !was_active && before.iter().flatten().all(|&(_, in_flight)| in_flight == 0) {
         return Ok(());
     }
-    sleep(QUIET).await;
+    sleep(NO_WRITES_PERIOD).await;
     let now = writes();
     if before == now && now.iter().flatten().all(|&(_, in_flight)| in_flight == 0) {
         return Ok(());

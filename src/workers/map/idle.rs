@@ -21,11 +21,11 @@ use crate::{
 };
 
 /// Longest check of the node: terminating pods wait for it.
-const PATIENCE: Duration = Duration::from_secs(10);
+const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Pods that have nothing on the node.
 #[derive(Default)]
-pub(super) struct Absent {
+pub(super) struct IdlePods {
     /// Pods that wait for the next check of the node.
     unchecked: BTreeMap<PodUid, Arc<PodView>>,
     /// Pods of the check in progress.
@@ -41,9 +41,9 @@ pub(super) struct Absent {
     pub finalizing: HashMap<PodUid, PodRef>,
 }
 
-// === impl Absent ===
+// === impl IdlePods ===
 
-impl Absent {
+impl IdlePods {
     /// Removes a pod from the queues. `true` if it was idle or queued, and so has nothing on the node.
     pub fn take(&mut self, uid: &PodUid) -> bool {
         self.unchecked.remove(uid);
@@ -105,7 +105,7 @@ impl Absent {
         self.unchecked.insert(view.pod.uid.clone(), view);
     }
 
-    /// The worker has not finished this pod: it is not absent any more.
+    /// The worker has not finished this pod: it may have something on the node.
     pub fn remove_worker(&mut self, uid: &PodUid) {
         self.with_worker.remove(uid);
     }
@@ -118,8 +118,8 @@ impl Absent {
         self.being_checked = std::mem::take(&mut self.unchecked);
         let (context, journal) = (Arc::clone(context), journal.clone());
         self.check.spawn(async move {
-            let names = timeout(PATIENCE, artifacts::names_on_node(&context, &journal)).await;
-            names.unwrap_or_else(|_| Err(format!("it takes longer than {PATIENCE:?}")))
+            let names = timeout(CHECK_TIMEOUT, artifacts::names_on_node(&context, &journal)).await;
+            names.unwrap_or_else(|_| Err(format!("it takes longer than {CHECK_TIMEOUT:?}")))
         });
     }
 

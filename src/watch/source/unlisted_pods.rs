@@ -8,7 +8,7 @@ use crate::{
     handover::guard::UnlistedPods,
     model::pod::{PodRef, PodView},
     teardown::journal::PodJournalExt as _,
-    watch::{PodChange, RuntimePod},
+    watch::{PodChange, RuntimePodSummary},
     words::some_of,
 };
 
@@ -22,11 +22,11 @@ impl PodSource {
                 || self.journal.knows(&pod.uid)
                 || self.unreadable.contains(pod.uid.as_str()))
         };
-        let unknown = runtime.pods.values().filter(|sighted| unknown(&sighted.pod));
+        let unknown = runtime.pods.values().filter(|runtime_pod| unknown(&runtime_pod.pod));
         // A node without any pod in the API may have joined another cluster. A pod that was listed here before is proof enough: its
         // object was deleted while no agent ran.
-        let proven = |sighted: &&RuntimePod| {
-            sighted.from_api && (self.known.api_pod_count() > 0 || self.journal.has_seen(&sighted.pod.uid))
+        let proven = |runtime_pod: &&RuntimePodSummary| {
+            runtime_pod.from_api && (self.known.api_pod_count() > 0 || self.journal.has_seen(&runtime_pod.pod.uid))
         };
         let (suspects, unmanaged): (Vec<_>, Vec<_>) = unknown.partition(proven);
         self.report_unmanaged(unmanaged.into_iter());
@@ -34,14 +34,14 @@ impl PodSource {
             return Ok(Ok(()));
         }
         // An outdated list of the runtime may still show a pod whose termination was seen.
-        let suspected: HashSet<_> = suspects.iter().map(|sighted| &sighted.pod.uid).collect();
-        let from_api = runtime.pods.iter().filter(|(_, sighted)| sighted.from_api);
+        let suspected: HashSet<_> = suspects.iter().map(|runtime_pod| &runtime_pod.pod.uid).collect();
+        let from_api = runtime.pods.iter().filter(|(_, runtime_pod)| runtime_pod.from_api);
         let from_api = from_api.filter(|(uid, _)| !self.journal.was_terminating(uid));
-        let unshown = UnlistedPods::of(from_api.map(|(uid, _)| (uid.clone(), suspected.contains(uid))));
-        if self.guard.record_unlisted(unshown).is_some() {
+        let unlisted = UnlistedPods::of(from_api.map(|(uid, _)| (uid.clone(), suspected.contains(uid))));
+        if self.guard.record_unlisted(unlisted).is_some() {
             return Ok(Ok(()));
         }
-        for RuntimePod { pod, .. } in suspects {
+        for RuntimePodSummary { pod, .. } in suspects {
             if !self.is_deleted(pod).await? {
                 continue;
             }
@@ -54,9 +54,9 @@ impl PodSource {
         Ok(Ok(()))
     }
 
-    fn report_unmanaged<'a>(&self, unmanaged: impl Iterator<Item = &'a RuntimePod>) {
+    fn report_unmanaged<'a>(&self, unmanaged: impl Iterator<Item = &'a RuntimePodSummary>) {
         let mut unmanaged: Vec<_> = unmanaged
-            .map(|RuntimePod { pod, .. }| format!("{pod} (UID {})", pod.uid))
+            .map(|RuntimePodSummary { pod, .. }| format!("{pod} (UID {})", pod.uid))
             .collect();
         unmanaged.sort_unstable();
         self.report.send_if_modified(|report| {
