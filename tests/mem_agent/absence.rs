@@ -138,7 +138,7 @@ async fn suddenly_empty_list_blocks_everything() {
             .watch
             .held
             .unwrap()
-            .contains("a list was empty, but 2 pods")
+            .contains("a list was empty, but this node had 2 pods")
     );
     sleep(secs(700)).await;
     assert!(node.cri.effects().is_empty());

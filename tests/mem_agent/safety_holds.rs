@@ -214,7 +214,7 @@ async fn suddenly_empty_list_is_accepted_after_approval() {
     }
     let item = wait_held(&node, "absence").await;
     assert!(
-        item.why.contains("a list was empty, but 2 pods") && item.release.contains("(2)"),
+        item.why.contains("a list was empty, but this node had 2 pods") && item.release.contains("(2)"),
         "{item:?}"
     );
     sleep(secs(400)).await;

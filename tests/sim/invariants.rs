@@ -136,6 +136,15 @@ async fn rejected_stop_request_does_not_cancel_others() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn grace_period_that_is_over_in_whole_seconds_leaves_one() {
+    let mut history = PodHistory::default();
+    history.ask(Asker::Api, Duration::from_secs(10));
+    advance(Duration::from_millis(5_670)).await;
+    let set = |seconds| history.set_by_api(Duration::from_secs(seconds)).as_secs();
+    assert_eq!((set(6), set(7)), (1, 7));
+}
+
+#[tokio::test(start_paused = true)]
 async fn effect_on_the_wrong_pod_is_detected() {
     Scene::new()
         .ending(30)

@@ -430,6 +430,15 @@ impl PodHistory {
         self.asks.len() - 1
     }
 
+    /// The grace period that the API server sets for a DELETE. It counts from the whole second in which the deletion began: if
+    /// that period is over, one second is left.
+    pub fn set_by_api(&self, asked: Duration) -> Duration {
+        let second = Duration::from_secs(1);
+        let first = self.standing().find(|ask| ask.by == Asker::Api);
+        let is_over = first.is_some_and(|first| first.at + asked < Instant::now() + second);
+        if is_over { asked.min(second) } else { asked }
+    }
+
     /// The agent has rejected this request. The others stay.
     pub fn refuse(&mut self, ask: usize) {
         self.asks[ask] = None;

@@ -251,7 +251,8 @@ impl<'p> Sim<'p> {
         {
             let asked = grace.map_or(history.spec_grace, |grace| Duration::from_secs(grace.unsigned_abs()));
             if !history.is_static {
-                history.ask(Asker::Api, asked);
+                let granted = history.set_by_api(asked);
+                history.ask(Asker::Api, granted);
             }
             history.deleted = true;
         }
