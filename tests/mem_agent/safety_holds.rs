@@ -146,7 +146,7 @@ async fn pods_missing_in_another_cluster_need_their_own_approval() {
         let numbered = async || wait_held(&node, "absence").await.release.contains("(3)");
         wait_until("the number of missing pods is reported", numbered).await;
         let item = wait_held(&node, "absence").await;
-        assert!(item.why.contains("under which 3 pods lived"), "{item:?}");
+        assert!(item.why.contains("under which this node had 3 pods"), "{item:?}");
         sleep(secs(700)).await;
         assert!(node.cri.effects().is_empty() && item_names(&node).await == ["absence"]);
         approve(&node, "absence").await.unwrap();
