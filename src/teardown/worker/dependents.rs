@@ -127,8 +127,8 @@ impl Worker {
         let needs = |other: &PodView| is_service && !is_node_service(other) || uses(other);
         let known = (self.context.terminating)().await;
         let with_worker = known.values().filter(|other| needs(other)).map(|other| &other.pod);
-        // After a restart the journal has some before the workers do. It does not have their spec: one that still has containers
-        // or sandboxes counts as no node service.
+        // After a restart the journal has some before the workers do. It does not have their spec: one whose containers are not
+        // stopped counts as no node service. The wait ends after `--driver-hold` at the latest.
         let journal = &self.context.journal;
         let may_run = |other: &PodView| {
             let entry = journal
