@@ -89,7 +89,7 @@ pub async fn unmount_by_hand_unblocks_the_pod_at_once(scene: &mut Scene) -> Resu
     ensure!(mounted.success(), "{mounted}");
     scene.delete(&pod, None).await?;
     // The pause after so many attempts is longer than an attempt on a slow machine.
-    let late = Instant::now() + PATIENCE;
+    let late = Instant::now() + PATIENCE * 2;
     loop {
         let status = scene.status().await?;
         let stories = status["pods"]["terminating"].as_array().cloned().unwrap_or_default();
