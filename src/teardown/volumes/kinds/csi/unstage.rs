@@ -173,22 +173,12 @@ async fn unstage(
         file_systems.collect::<Result<Vec<_>, _>>()
     };
     let mut file_systems = storage.read_blocking("file systems", of_device).await?;
-    for file_system in unstaged {
-        if !file_systems.contains(file_system) {
-            file_systems.push(file_system.clone());
-        }
-    }
+    add_missing(&mut file_systems, unstaged);
     // Before the call: a driver may unmount them and then fail, or the agent may crash.
     if !file_systems.is_empty() {
         let volume = identity.unique_name();
         let mut recorded = storage.journal.maybe_active_file_systems(&volume);
-        recorded.extend(
-            file_systems
-                .iter()
-                .filter(|it| !recorded.contains(it))
-                .cloned()
-                .collect::<Vec<_>>(),
-        );
+        add_missing(&mut recorded, &file_systems);
         storage.journal.set_maybe_active_file_systems(&volume, recorded);
         // The journal reports its errors. As everywhere, the teardown continues without it.
         storage.journal.durable().await.ok();
@@ -233,8 +223,17 @@ async fn unstage(
     Ok(report)
 }
 
+fn add_missing(to: &mut Vec<FileSystem>, from: &[FileSystem]) {
+    for file_system in from {
+        if !to.contains(file_system) {
+            to.push(file_system.clone());
+        }
+    }
+}
+
 /// Drops file systems whose device number is that of another volume now, as the mount table shows: their disk was detached.
-async fn drop_replaced(
+/// `paths` are all staging paths of their own volume.
+pub(super) async fn drop_replaced(
     storage: &Arc<Storage>,
     paths: &[PathBuf],
     unstaged: &mut Vec<FileSystem>,

@@ -126,7 +126,9 @@ pub async fn unstage_unused_volumes(storage: &Arc<Storage>, is_due: &mut IsDue<'
 
 /// Removes a volume without files on this node from `volumesInUse`, unless a file system of it may be active.
 async fn remove_in_use(storage: &Arc<Storage>, volume: &str) -> Result<(), Vec<Fault>> {
-    let unstaged = storage.journal.maybe_active_file_systems(volume);
+    let mut unstaged = storage.journal.maybe_active_file_systems(volume);
+    // It has no staging path, so that every staged mount is of another volume.
+    unstage::drop_replaced(storage, &[], &mut unstaged).await?;
     if !unstaged.is_empty() {
         unstage::check_inactive(storage, Path::new(volume), unstaged, true).await?;
     }
