@@ -103,7 +103,7 @@ test-cluster: need-root need-build need-node ## Teardown, collector and API cont
 	tests/testbed/go-program.sh crictl
 	$(RUN_TESTS) --test '*cluster*'
 
-# Tests of features that releases before 1.34 lack, see docs/versions.md.
+# Tests of features that releases before 1.34 lack, see docs/reference/versions.md.
 OF_NEWER_KUBERNETES := $(if $(filter 1.30,$(KUBERNETES_VERSION)),--skip holds::dry_run_reports --skip csi::volume_may_be_attached)
 
 .PHONY: test-containerd

@@ -251,7 +251,7 @@ mod tests {
         assert_eq!(event["metadata"]["namespace"], "default");
     }
 
-    const DOCS: &str = include_str!("../docs/events.md");
+    const DOCS: &str = include_str!("../docs/reference/events.md");
     const CODE: &str = include_str!("model/event.rs");
 
     /// The reasons are read from the source of the enum.

@@ -290,8 +290,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn every_json_field_is_documented() {
         let docs = concat!(
-            include_str!("../../docs/garbage-collector.md"),
-            include_str!("../../docs/status-json.md")
+            include_str!("../../docs/explanation/garbage-collector.md"),
+            include_str!("../../docs/reference/admin-api.md")
         );
         let (core, status) = complete_report();
         let picture = serde_json::to_value(Picture::around(&core.graph, "a")).unwrap();

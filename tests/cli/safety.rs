@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-const PAGE: &str = include_str!("../../docs/safety.md");
+const PAGE: &str = include_str!("../../docs/explanation/safety.md");
 
 fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(dir).unwrap() {

@@ -1,4 +1,4 @@
-//! Intended differences with their reasons: `docs/kubelet-differences.md` lists them.
+//! Intended differences with their reasons: `docs/explanation/kubelet-differences.md` lists them.
 
 use crate::compare::Difference;
 

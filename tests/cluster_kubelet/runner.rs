@@ -15,7 +15,7 @@ use crate::{
 
 /// It takes three minutes; the margin is for a machine under load.
 const LIMIT: Duration = Duration::from_secs(900);
-const DOCS: &str = include_str!("../../docs/kubelet-differences.md");
+const DOCS: &str = include_str!("../../docs/explanation/kubelet-differences.md");
 
 /// State that the trials share.
 struct World {
@@ -75,7 +75,7 @@ fn docs(scenarios: &[Scenario]) -> Result<(), String> {
     for expected in expected::ALL {
         if !DOCS.contains(&format!("| {} |", expected.situation)) {
             wrong.push(format!(
-                "docs/kubelet-differences.md has no line {:?}",
+                "docs/explanation/kubelet-differences.md has no line {:?}",
                 expected.situation
             ));
         }

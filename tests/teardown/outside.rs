@@ -1,4 +1,4 @@
-//! Output of crictl for pods that the agent takes down: `docs/operator.md` has these commands.
+//! Output of crictl for pods that the agent takes down: `docs/how-to/runbook.md` has these commands.
 
 use anyhow::{Result, ensure};
 use testbed::{control_plane::ControlPlane, crictl::Crictl, pods::StartedPod};

@@ -103,10 +103,10 @@ async fn policy_rc_d_prevents_the_start_and_a_purge_leaves_nothing(_: &mut Scene
     ensure!(installed::output("bash", &["-c", completes])? == "hand-back");
     let exposure = service.exposure()?;
     let level = exposure.rsplit_once(": ").context("a level")?.1;
-    let output = fs::read_to_string("/payload/service.md").context("read docs/service.md")?;
+    let output = fs::read_to_string("/payload/service.md").context("read docs/reference/service.md")?;
     ensure!(
         output.contains(&format!("**{}**", level.trim_end_matches(" :-)"))),
-        "{level} is not in docs/service.md"
+        "{level} is not in docs/reference/service.md"
     );
 
     service.systemctl(&["start", "pod-teardown"])?;

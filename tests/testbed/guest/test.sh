@@ -33,7 +33,7 @@ cp "$agent" "$payload/pod-teardown"
 echo "$agent" >"$payload/agent-path"
 echo "${1:-}" >"$payload/filter"
 cp systemd/pod-teardown.default "$payload/settings"
-cp docs/service.md "$payload/"
+cp docs/reference/service.md "$payload/"
 # The same program in its package, twice: what is installed, and what it is upgraded to.
 mkdir -p "$scratch/target/release" "$payload/packages"
 ln "$agent" "$scratch/target/release/pod-teardown" 2>/dev/null || cp "$agent" "$scratch/target/release/pod-teardown"
