@@ -15,7 +15,7 @@ pub struct Expected {
 /// All of them.
 pub const ALL: &[Expected] = &[
     Expected {
-        situation: "pod that was over before it was deleted",
+        situation: "pod that had terminated before it was deleted",
         scenarios: &[
             "succeeded_before",
             "failed_before",
@@ -58,7 +58,7 @@ pub const ALL: &[Expected] = &[
         fields: &["containerStatuses[*].state.terminated.message"],
     },
     Expected {
-        situation: "words for a container of which nothing is known",
+        situation: "message for a container of which nothing is known",
         scenarios: &[
             "image_that_is_never_pulled",
             "image_that_is_never_pulled_never",
@@ -72,7 +72,7 @@ pub const ALL: &[Expected] = &[
         fields: &["containerStatuses[*].state.terminated.message"],
     },
     Expected {
-        situation: "words for a deadline that has passed",
+        situation: "message for a deadline that has passed",
         scenarios: &["deadline_passed_before_the_deletion_was_seen"],
         fields: &["message"],
     },
