@@ -9,6 +9,14 @@
 //!
 //! A module uses only modules of lower layers: `tests/layers.rs` has their order.
 
+/// Where the documentation is: in the repository that Cargo.toml names, else in the source tree.
+#[cfg(feature = "agent")]
+pub const DOCS_URL: &str = if env!("CARGO_PKG_REPOSITORY").is_empty() {
+    "docs"
+} else {
+    concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs")
+};
+
 #[cfg(feature = "agent")]
 pub mod agent;
 #[cfg(feature = "agent")]

@@ -248,7 +248,8 @@ async fn run_check(flags: NodeFlags, mistakes: &[Problem], unknown_variables: BT
         Err(problems) => problems.into_iter().map(check::Row::from).collect(),
     };
     rows.extend(unknown_variables.iter().map(|name| check::unknown_variable(name)));
-    print(&check::table(&rows), check::exit_code(&rows))
+    let report = check::Report::new(rows);
+    print(&report.table(false), report.exit_code)
 }
 
 /// Prints the problems after the log, for a second at most: standard error may be a pipe without a reader.

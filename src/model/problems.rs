@@ -34,7 +34,7 @@ pub fn node_lock(why: &dyn Display, is_taken: bool) -> Problem {
 /// The journal cannot be used, and only a user can change that.
 pub fn journal(state_dir: &Path, why: &dyn Display, is_taken: bool) -> Problem {
     let remedy = if is_taken {
-        "give each agent its own --state-dir"
+        "set --state-dir to a separate directory for each agent"
     } else {
         "run it as root; if that does not help, set --state-dir to a directory that only the agent uses"
     };

@@ -21,19 +21,23 @@ use crate::{
 mod cluster;
 mod collector;
 mod holds;
+mod item;
 mod node;
+mod report;
 mod row;
 mod server;
 
 use cluster::for_collector;
 pub use collector::collector_rights;
+pub use item::{Group, Item, ROW_IDS};
 use node::{journal, other_processes, runtime, socket};
-pub use row::{Row, Verdict, exit_code, table};
+pub use report::{CheckResult, Report, ReportRow};
+pub use row::{Row, Verdict};
 use server::{Server, credentials};
 
 /// Checks everything that the agent needs.
 pub async fn run(settings: Settings) -> Vec<Row> {
-    let mut rows = vec![Row::ok("configuration", "all flags and files can be read")];
+    let mut rows = vec![Row::ok(Item::SETTINGS, summary(&settings))];
     match &settings.pods {
         Some(pods) => rows.extend(for_pods(&settings, pods).await),
         // A dry run has no socket.
@@ -50,17 +54,32 @@ pub async fn run(settings: Settings) -> Vec<Row> {
 /// The row for an unknown environment variable.
 pub fn unknown_variable(name: &str) -> Row {
     Row::new(
-        "environment",
+        Item::ENVIRONMENT,
         Verdict::Warning,
-        format!("{name} is no setting of this agent, and changes nothing"),
-        "pod-teardown run --help names all of them: is it misspelt?",
+        format!("{name} is not a setting of this agent, and has no effect"),
+        "correct its name: `pod-teardown run --help` lists all settings",
     )
 }
 
+/// The settings that decide what the agent connects to, for a user who did not set them.
+fn summary(settings: &Settings) -> String {
+    let mut parts = Vec::new();
+    if let Some(pods) = &settings.pods {
+        parts.push(format!("Node {}", settings.node_name));
+        parts.push(format!("kubeconfig {}", pods.kubeconfig.display()));
+        parts.push(format!("runtime {}", pods.cri_endpoint));
+        parts.push(format!("kubelet root {}", pods.kubelet_root.given().display()));
+    }
+    if let Some(gc) = &settings.gc {
+        parts.push(format!("collector's kubeconfig {}", gc.kubeconfig.display()));
+    }
+    parts.join(", ")
+}
+
 fn metrics_addr(addr: SocketAddr) -> Row {
-    const WHAT: &str = "metrics address";
+    const WHAT: Item = Item::METRICS_ADDRESS;
     match metrics::check(addr) {
-        Ok(()) => Row::ok(WHAT, "can be listened on"),
+        Ok(()) => Row::ok(WHAT, format!("can listen on {addr}")),
         Err(error) => {
             let row = Row::from_problem(WHAT, &problems::metrics_addr(addr, &error));
             // The agent itself may use it.
@@ -87,7 +106,7 @@ async fn for_pods(settings: &Settings, pods: &PodSettings) -> Vec<Row> {
         }
     }
     let mut rows = Vec::from_iter(credentials(
-        "credentials",
+        Item::CREDENTIALS,
         "--kubeconfig",
         RENEW,
         &pods.kube,
@@ -113,7 +132,7 @@ async fn for_pods(settings: &Settings, pods: &PodSettings) -> Vec<Row> {
             rows.extend(server.check(&machine, recorded.as_deref()).await);
         }
         Err(error) => rows.push(Row::from_problem(
-            "API server",
+            Item::API_SERVER,
             &problems::api_client("--kubeconfig", &error),
         )),
     }

@@ -26,23 +26,32 @@ async fn check(flags: Flags) -> CommandOutput {
     let output = spawn_blocking(move || flags.run("check")).await.unwrap();
     let lines: Vec<&str> = output.out.lines().collect();
     for (index, line) in lines.iter().enumerate() {
-        if line.starts_with("FAIL  ") || line.starts_with("note  ") {
-            let remedy = lines
-                .get(index + 1)
-                .and_then(|next| next.trim_start().strip_prefix("→ "));
+        if line.starts_with("  FAIL  ") || line.starts_with("  WARN  ") {
+            let below = |nth: usize, prefix| lines.get(index + nth)?.trim_start().strip_prefix(prefix);
+            let remedy = below(1, "→ ");
             assert!(
-                remedy.is_some_and(|remedy| remedy.split(' ').count() > 3),
+                remedy.is_some_and(|remedy: &str| remedy.split(' ').count() > 3),
+                "{line}: {output:?}"
+            );
+            assert!(
+                below(2, "see: ").is_some_and(|see| see.contains("runbook.md#check-")),
                 "{line}: {output:?}"
             );
         }
     }
     assert_eq!(output.code == Some(0), failed(&output).is_empty(), "{output:?}");
+    let verdict = if output.code == Some(0) {
+        "ready: "
+    } else {
+        "not ready: "
+    };
+    assert!(lines.last().is_some_and(|last| last.starts_with(verdict)), "{output:?}");
     output
 }
 
 /// The items of the failed rows.
 fn failed(output: &CommandOutput) -> Vec<&str> {
-    let rows = output.out.lines().filter_map(|line| line.strip_prefix("FAIL  "));
+    let rows = output.out.lines().filter_map(|line| line.strip_prefix("  FAIL  "));
     rows.filter_map(|row| row.split("  ").next()).collect()
 }
 
@@ -57,9 +66,9 @@ async fn check_succeeds_if_server_and_runtime_answer() {
     for word in [
         "v1.37",
         "containerd 1.6.20",
-        "right to delete pods",
+        "delete pods ",
         "mount namespace",
-        "is this machine",
+        "is this node",
     ] {
         assert!(output.out.contains(word), "{word:?} is not in {}", output.out);
     }
@@ -136,9 +145,13 @@ async fn missing_node_is_a_configuration_error() {
     // An administrator may read any node.
     std::fs::write(flags.path("kubeconfig"), api.admin_kubeconfig()).unwrap();
     let output = check(flags).await;
-    assert_eq!((output.code, failed(&output)), (Some(78), vec!["Node"]), "{output:?}");
+    assert_eq!(
+        (output.code, failed(&output)),
+        (Some(78), vec!["node identity"]),
+        "{output:?}"
+    );
     assert!(
-        output.out.contains("there is no Node n2") && output.out.contains("kubectl get nodes"),
+        output.out.contains("Node n2 does not exist") && output.out.contains("kubectl get nodes"),
         "{output:?}"
     );
 }
@@ -153,7 +166,11 @@ async fn node_of_another_host_is_a_configuration_error() {
     });
     api.insert_raw(node).unwrap();
     let output = check(Flags::for_server(&api).with("cri-endpoint", cri.endpoint())).await;
-    assert_eq!((output.code, failed(&output)), (Some(78), vec!["Node"]), "{output:?}");
+    assert_eq!(
+        (output.code, failed(&output)),
+        (Some(78), vec!["node identity"]),
+        "{output:?}"
+    );
     assert!(output.out.contains("another"), "{output:?}");
 }
 
@@ -167,7 +184,7 @@ async fn refused_credentials_and_missing_rights_are_other_failures() {
     let output = check(flags).await;
     assert_eq!(output.code, Some(1), "{output:?}");
     assert!(
-        output.out.contains("401") && output.out.contains("renew what --kubeconfig holds"),
+        output.out.contains("401") && output.out.contains("renew the credentials in --kubeconfig"),
         "{output:?}"
     );
 
@@ -175,7 +192,7 @@ async fn refused_credentials_and_missing_rights_are_other_failures() {
     let output = check(Flags::for_server(&api).with("cri-endpoint", cri.endpoint())).await;
     assert_eq!(
         (output.code, failed(&output)),
-        (Some(1), vec!["right to list pods"]),
+        (Some(1), vec!["list pods"]),
         "{output:?}"
     );
     assert!(output.out.contains("run the check again"), "{output:?}");
@@ -195,7 +212,7 @@ async fn credentials_of_another_node_are_reported_with_its_name() {
     let output = check(flags).await;
     assert_eq!(output.code, Some(1), "{output:?}");
     let remedy =
-        "give --node-name n1, or the kubeconfig of n2 as --kubeconfig: these credentials are those of system:node:n1";
+        "set --node-name to n1, or --kubeconfig to the kubeconfig of n2: these credentials belong to system:node:n1";
     assert_eq!(output.out.matches(remedy).count(), failed(&output).len(), "{output:?}");
 }
 
@@ -217,7 +234,11 @@ async fn journal_of_another_node_is_an_error_and_an_unusable_one_is_reported_and
     std::fs::write(&file, &bytes).unwrap();
     drop(journal);
     let output = check(other).await;
-    assert_eq!((output.code, failed(&output)), (Some(78), vec!["Node"]), "{output:?}");
+    assert_eq!(
+        (output.code, failed(&output)),
+        (Some(78), vec!["node identity"]),
+        "{output:?}"
+    );
     assert!(
         output
             .out
@@ -237,14 +258,14 @@ async fn journal_of_another_node_is_an_error_and_an_unusable_one_is_reported_and
     assert_eq!((output.code, failed(&output)), (Some(0), vec![]), "{output:?}");
     for words in [
         "it is not a regular file",
-        "quarantines it when it starts",
-        "hooks that have ended, which Node this was",
+        "quarantines the file when it starts",
+        "finished hooks, the UID of the Node",
     ] {
         assert!(output.out.contains(words), "{words:?} is not in {output:?}");
     }
-    let quarantined = "bad-20260102T030405Z could not be used";
+    let quarantined = "bad-20260102T030405Z was unusable";
     assert!(
-        output.out.contains("note  old journal") && output.out.contains(quarantined),
+        output.out.contains("WARN  quarantined files") && output.out.contains(quarantined),
         "{output:?}"
     );
 }
@@ -262,9 +283,9 @@ async fn collectors_server_cluster_and_rights_are_checked_without_changes() {
     let output = check(collector_flags(&api)).await;
     assert_eq!((output.code, failed(&output)), (Some(0), vec![]), "{output:?}");
     for word in [
-        "collector's server",
+        "collector API server",
         "v1.37",
-        "kube-system has the UID",
+        "UID of the namespace kube-system",
         "may collect all",
     ] {
         assert!(output.out.contains(word), "{word:?} is not in {}", output.out);
@@ -290,7 +311,7 @@ async fn missing_rights_and_unreachable_server_of_the_collector_are_reported() {
     let output = check(flags).await;
     assert_eq!(
         (output.code, failed(&output)),
-        (Some(69), vec!["collector's server"]),
+        (Some(69), vec!["collector API server"]),
         "{output:?}"
     );
     assert!(output.out.contains("http://127.0.0.1:1/"), "{output:?}");

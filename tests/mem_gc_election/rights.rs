@@ -29,7 +29,7 @@ async fn an_account_with_all_rights_is_checked_by_verb_and_not_by_kind() {
 async fn check_of_credentials_without_rights_names_the_manifest_to_apply() {
     for (code, verdict, remedy) in [
         (403, Verdict::Failed, "deploy/gc-rbac.yaml"),
-        (401, Verdict::Failed, "renew what --gc-kubeconfig holds"),
+        (401, Verdict::Failed, "renew the credentials in --gc-kubeconfig"),
         (503, Verdict::Unreachable, "the network"),
     ] {
         let cluster = Cluster::new().await;

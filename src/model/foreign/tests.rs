@@ -19,7 +19,7 @@ use crate::{
     },
     ops::{
         admin,
-        check::{self, Row},
+        check::{self, Item, Report, Row},
         logging,
         metrics::{self, CollectorMetrics, Scrape},
         service,
@@ -57,8 +57,8 @@ fn channels(text: &str) -> BTreeMap<&'static str, String> {
         tracing::warn!(shown = %text, quoted = text, debugged = ?text, "{text}");
         tracing::info_span!("pod", pod.name = %text).in_scope(|| tracing::warn!("Within"));
     }));
-    let row = |seen: &str| Row::new("what", check::Verdict::Failed, seen, seen);
-    all.insert("table of check", check::table(&[row(text)]));
+    let row = |seen: &str| Row::new(Item::RUNTIME, check::Verdict::Failed, seen, seen);
+    all.insert("table of check", Report::new(vec![row(text)]).table(false));
     let answer = admin::json_answer(&json!({ text: [text] })).into_body().collect();
     let answer = answer.now_or_never().unwrap().unwrap().to_bytes();
     all.insert("JSON of an answer", String::from_utf8(answer.into()).unwrap());

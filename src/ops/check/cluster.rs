@@ -6,6 +6,7 @@ use jiff::Timestamp;
 
 use super::{
     collector::{collector_rights, failed_query},
+    item::Item,
     row::Row,
     server::{credentials, in_time},
 };
@@ -17,12 +18,12 @@ use crate::{
     ops::remedies::RENEW_COLLECTORS,
 };
 
-const WHAT: &str = "collector's server";
+const WHAT: Item = Item::COLLECTOR_API_SERVER;
 
 /// Checks everything that the collector needs.
 pub(super) async fn for_collector(settings: &GcSettings) -> Vec<Row> {
     let mut rows = Vec::from_iter(credentials(
-        "collector's credentials",
+        Item::COLLECTOR_CREDENTIALS,
         "--gc-kubeconfig",
         RENEW_COLLECTORS,
         &settings.kube,
@@ -55,7 +56,7 @@ async fn cluster(client: &MetadataClient) -> Result<String, ApiError> {
     let version = client.json(Lane::Get, "/version", "application/json").await?;
     let namespace = client.object("/api/v1/namespaces/kube-system").await?;
     Ok(format!(
-        "{}, of the cluster whose kube-system has the UID {}",
+        "{}, cluster {} (UID of the namespace kube-system)",
         version["gitVersion"].as_str().unwrap_or("unknown version"),
         namespace["metadata"]["uid"].as_str().unwrap_or_default(),
     ))

@@ -6,6 +6,7 @@ use futures::{StreamExt as _, stream};
 use serde_json::json;
 
 use super::{
+    item::Item,
     row::{Row, Verdict},
     server::{OTHER_ERROR, in_time},
 };
@@ -17,8 +18,9 @@ use crate::{
     },
 };
 
-const WHAT: &str = "collector's rights";
-const REMEDY: &str = "apply deploy/gc-rbac.yaml (below /usr/share/doc/pod-teardown where the package is installed), and give that account's kubeconfig as --gc-kubeconfig";
+const WHAT: Item = Item::COLLECTOR_RIGHTS;
+const REMEDY: &str = "apply deploy/gc-rbac.yaml (the package has it in /usr/share/doc/pod-teardown), and set --gc-kubeconfig to a \
+                      kubeconfig of that ServiceAccount";
 /// Verbs that the collector needs for every kind.
 const VERBS: [&str; 5] = ["get", "list", "watch", "delete", "patch"];
 /// Maximum number of concurrent requests.
@@ -73,10 +75,10 @@ pub async fn collector_rights(client: &MetadataClient) -> Vec<Row> {
     if !found.failed.is_empty() {
         let failed = found.failed.iter().map(|(group, it)| format!("{group} ({})", it.why));
         rows.push(Row::new(
-            "kinds to collect",
+            Item::COLLECTOR_KINDS,
             Verdict::Warning,
-            format!("not all are known: {}", failed.collect::<Vec<_>>().join(", ")),
-            "see `kubectl get apiservices`: what they serve is kept until they answer",
+            format!("discovery failed for: {}", failed.collect::<Vec<_>>().join(", ")),
+            "see `kubectl get apiservices`: the collector deletes no objects of these groups until discovery succeeds",
         ));
     }
     rows
@@ -113,25 +115,25 @@ async fn denied(client: &MetadataClient, rights: Vec<Right>) -> Result<Vec<Right
 }
 
 /// The row for a failed request.
-pub(super) fn failed_query(what: &str, error: &ApiError) -> Row {
+pub(super) fn failed_query(what: Item, error: &ApiError) -> Row {
     let (verdict, remedy) = match error {
         ApiError::UnverifiedServer { code: Some(403), .. } | ApiError::Refused { code: 403, .. } => {
             (Verdict::Failed, REMEDY)
         }
         ApiError::UnverifiedServer { code: Some(401), .. } | ApiError::Refused { code: 401, .. } => (
             Verdict::Failed,
-            "renew what --gc-kubeconfig holds: the server does not know these credentials",
+            "renew the credentials in --gc-kubeconfig: the API server rejects them",
         ),
         ApiError::Unreachable {
             is_certificate_invalid: true,
             ..
         } => (
             Verdict::Configuration,
-            "check certificate-authority-data and the server's name in --gc-kubeconfig, and this machine's clock",
+            "check certificate-authority-data and the server's name in --gc-kubeconfig, and the clock of this node",
         ),
         ApiError::Unreachable { .. } | ApiError::UnverifiedServer { .. } | ApiError::Timeout { .. } => (
             Verdict::Unreachable,
-            "check the server in --gc-kubeconfig, and the network to it",
+            "check the server address in --gc-kubeconfig, and the network to it",
         ),
         ApiError::Refused { .. } | ApiError::Unreadable { .. } | ApiError::Blocked { .. } => {
             (Verdict::Failed, OTHER_ERROR)
@@ -145,7 +147,7 @@ fn rights_row(missing: &[Right], kinds: usize) -> Row {
     if missing.is_empty() {
         return Row::ok(
             WHAT,
-            format!("may collect all {kinds} kinds, hold its Lease and write events"),
+            format!("may collect all {kinds} kinds, hold its Lease and create events"),
         );
     }
     let mut by_verb: BTreeMap<&str, Vec<String>> = BTreeMap::new();
@@ -184,7 +186,7 @@ mod tests {
     #[test]
     fn missing_rights_are_named_by_verb_and_resource() {
         for (missing, seen) in [
-            (vec![], "may collect all 57 kinds, hold its Lease and write events"),
+            (vec![], "may collect all 57 kinds, hold its Lease and create events"),
             (
                 vec![right("watch", "", "secrets"), right("watch", "example.com", "widgets")],
                 "may not watch: secrets, widgets.example.com",

@@ -2,7 +2,10 @@
 
 use std::path::Path;
 
-use super::row::{Row, Verdict};
+use super::{
+    item::Item,
+    row::{Row, Verdict},
+};
 use crate::{
     handover::guard::holds::{SafetyHold, SafetyHolds},
     ops::{admin, client},
@@ -17,9 +20,9 @@ pub(super) async fn safety_holds(socket: &Path) -> Vec<Row> {
 }
 
 fn rows(items: &[SafetyHold]) -> Vec<Row> {
-    const WHAT: &str = "held";
+    const WHAT: Item = Item::SAFETY_HOLDS;
     if items.is_empty() {
-        return vec![Row::ok(WHAT, "nothing waits for a word of yours")];
+        return vec![Row::ok(WHAT, "none")];
     }
     let row = |SafetyHold { item, uid, why, .. }: &SafetyHold| {
         // A hold of one pod does not block others.
@@ -28,8 +31,7 @@ fn rows(items: &[SafetyHold]) -> Vec<Row> {
         } else {
             Verdict::Failed
         };
-        let remedy =
-            "pod-teardown held tells what a release does; say pod-teardown release with its name if that is right";
+        let remedy = "see `pod-teardown holds`, which says what an approval permits; if that is right: `pod-teardown approve ITEM`";
         Row::new(WHAT, verdict, format!("{item}: {why}"), remedy)
     };
     items.iter().map(row).collect()

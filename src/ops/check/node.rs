@@ -9,6 +9,7 @@ use nix::{
 use tokio::time::timeout;
 
 use super::{
+    item::Item,
     row::{Row, Verdict},
     server::REQUEST_TIMEOUT,
 };
@@ -37,33 +38,31 @@ use crate::{
 
 /// Checks the journal. Also returns the Node UID that it records.
 pub(super) fn journal(state_dir: &Path, machine: &Identity, agent_runs: bool) -> (Vec<Row>, Option<String>) {
-    const WHAT: &str = "journal";
-    const LOST: &str = "nothing needs to be done: the agent quarantines it when it starts and begins another; what is lost \
-                        by it: grace that was used, hooks that have ended";
+    const WHAT: Item = Item::JOURNAL;
+    const LOST: &str = "no action is needed: the agent quarantines the file when it starts, and creates a new journal. The old \
+                        one's records are lost: used grace periods, finished hooks";
     let file = state_dir.join(journal::FILE);
     let file = file.display();
     let (row, uid) = match peek(state_dir, machine) {
         Ok(Peek::Good { node_uid: Some(uid) }) => {
-            (Row::ok(WHAT, format!("made for the Node with UID {uid}")), Some(uid))
+            (Row::ok(WHAT, format!("records the Node with UID {uid}")), Some(uid))
         }
-        Ok(Peek::Good { node_uid: None, .. }) => (Row::ok(WHAT, "new"), None),
+        Ok(Peek::Good { node_uid: None, .. }) => (Row::ok(WHAT, "will be created"), None),
         Ok(Peek::Unusable { reason, node_uid }) => {
             let remedy = match node_uid {
                 Some(_) => LOST.to_owned(),
-                None => format!("{LOST}, which Node this was"),
+                None => format!("{LOST}, the UID of the Node"),
             };
             let seen = format!("{file}: {reason}");
             (Row::new(WHAT, Verdict::Warning, seen, &remedy), node_uid)
         }
         Ok(Peek::InUse) if agent_runs => {
-            let seen = format!(
-                "{file} is open in the agent that runs here, whose `pod-teardown status` says whether the Node is the one \
-                 that it was made for"
-            );
+            let seen =
+                format!("{file} is open in the agent that runs here; `pod-teardown status` compares its Node UID");
             (Row::ok(WHAT, seen), None)
         }
         Ok(Peek::InUse) => {
-            let why = "it is open in an agent that works for another --kubelet-root";
+            let why = "an agent with another --kubelet-root has it open";
             let row = Row::from_problem(WHAT, &problems::journal(state_dir, &why, true));
             let verdict = Verdict::Configuration;
             (Row { verdict, ..row }, None)
@@ -74,32 +73,38 @@ pub(super) fn journal(state_dir: &Path, machine: &Identity, agent_runs: bool) ->
         }
         Err(error) => {
             let seen = format!("{file}: {error}");
-            let remedy = "free space on that disk, or repair its file system: the agent goes on without a journal until it \
-                          can be used, and a restart would not know what was begun";
+            let remedy = "free space on that disk, or repair its file system: until then the agent works without a journal, and \
+                          a restart would forget the teardowns in progress";
             (Row::new(WHAT, Verdict::Failed, seen, remedy), None)
         }
     };
     let quarantined = quarantined(state_dir).into_iter().map(|path| {
-        let seen = format!("{} could not be used and is quarantined", path.display());
-        let remedy = "look whether anything in it still matters to you, and delete it: the agent does not read it";
-        Row::new("old journal", Verdict::Warning, seen, remedy)
+        let seen = format!("{} was unusable and is quarantined", path.display());
+        let remedy = "no action is needed: the agent does not read it; delete it when you do not want to examine it";
+        Row::new(Item::QUARANTINED_FILES, Verdict::Warning, seen, remedy)
     });
     (iter::once(row).chain(quarantined).collect(), uid)
 }
 
 /// Checks whether the admin socket can be created.
 pub(super) async fn socket(path: &Path, agent_runs: bool) -> Row {
-    const WHAT: &str = "admin socket";
+    const WHAT: Item = Item::ADMIN_SOCKET;
     let problem = |why: &dyn Display, is_taken| Row::from_problem(WHAT, &problems::admin_socket(path, why, is_taken));
     match timeout(REQUEST_TIMEOUT, admin::socket::is_listened_on(path)).await {
-        Ok(Ok(None)) => Row::ok(WHAT, "can be made"),
-        Ok(Ok(Some(false))) => Row::ok(WHAT, "can be made; a dead agent's is replaced"),
+        Ok(Ok(None)) => Row::ok(WHAT, format!("{} can be created", path.display())),
+        Ok(Ok(Some(false))) => Row::ok(
+            WHAT,
+            format!(
+                "{} can be created; it replaces the socket of an agent that has exited",
+                path.display()
+            ),
+        ),
         Ok(Ok(Some(true))) if agent_runs => {
             Row::ok(WHAT, format!("the agent that runs here listens on {}", path.display()))
         }
         Ok(Ok(Some(true))) | Err(_) => Row {
             verdict: Verdict::Configuration,
-            ..problem(&"another process listens there", true)
+            ..problem(&"another process listens on it", true)
         },
         Ok(Err(error)) => problem(&error, false),
     }
@@ -110,49 +115,52 @@ pub(super) async fn runtime(cri: &Cri, settings: &PodSettings) -> Vec<Row> {
     let endpoint: &CriEndpoint = &settings.cri_endpoint;
     match timeout(REQUEST_TIMEOUT, cri.identify(endpoint)).await {
         Ok(Ok(version)) => rows.push(Row::ok(
-            "runtime",
+            Item::RUNTIME,
             format!("{} {}, CRI {}", version.name, version.version, version.api_version),
         )),
         Ok(Err(error)) => {
             let seen = format!("{endpoint}: {error}");
             rows.push(if error.is_not_a_runtime() {
-                Row::from_problem("runtime", &problems::not_a_runtime(endpoint, &error))
+                Row::from_problem(Item::RUNTIME, &problems::not_a_runtime(endpoint, &error))
             } else if access(endpoint.path(), AccessFlags::W_OK) == Err(Errno::EACCES) {
                 Row::new(
-                    "runtime",
+                    Item::RUNTIME,
                     Verdict::Unreachable,
                     seen,
-                    "run the check, and the agent, as root",
+                    "run check and the agent as root",
                 )
             } else {
-                let remedy = "start the container runtime, or correct --cri-endpoint";
-                Row::new("runtime", Verdict::Unreachable, seen, remedy)
+                let remedy = "start the container runtime, or set --cri-endpoint to its socket";
+                Row::new(Item::RUNTIME, Verdict::Unreachable, seen, remedy)
             });
             return rows;
         }
         Err(_) => {
             let seen = format!("{endpoint}: no answer within {REQUEST_TIMEOUT:?}");
             rows.push(Row::new(
-                "runtime",
+                Item::RUNTIME,
                 Verdict::Unreachable,
                 seen,
-                "look at the container runtime's log, such as `journalctl -u containerd`, and restart it if it hangs",
+                "read the container runtime's log, such as `journalctl -u containerd`, and restart the runtime if it hangs",
             ));
             return rows;
         }
     }
     let namespace = mount_namespace::compare(Path::new(PROC), endpoint.path()).await;
     rows.push(match host::check_mount_namespace(namespace) {
-        Err(problem) if problem.kind == ProblemKind::Absent => {
-            Row::new("mount namespace", Verdict::Unreachable, problem.what, &problem.remedy)
-        }
-        Ok(()) => Row::ok("mount namespace", "the runtime's"),
-        Err(problem) => Row::from_problem("mount namespace", &problem),
+        Err(problem) if problem.kind == ProblemKind::Absent => Row::new(
+            Item::MOUNT_NAMESPACE,
+            Verdict::Unreachable,
+            problem.what,
+            &problem.remedy,
+        ),
+        Ok(()) => Row::ok(Item::MOUNT_NAMESPACE, "the same as the runtime's"),
+        Err(problem) => Row::from_problem(Item::MOUNT_NAMESPACE, &problem),
     });
     let cgroups = match Cgroups::detect(Path::new(host::MOUNTINFO), Path::new(host::CGROUP_ROOT)) {
         Ok(cgroups) => cgroups,
         Err(error) => {
-            rows.push(Row::from_problem("cgroups", &problems::cgroups(&error)));
+            rows.push(Row::from_problem(Item::CGROUPS, &problems::cgroups(&error)));
             return rows;
         }
     };
@@ -160,14 +168,14 @@ pub(super) async fn runtime(cri: &Cri, settings: &PodSettings) -> Vec<Row> {
     let driver =
         host::detect_cgroup_driver(settings.cgroup_driver, cri, kubelet, &cgroups, &settings.cgroup_root).await;
     rows.push(match driver {
-        CgroupDriver::Cgroupfs => Row::ok("cgroups", format!("{driver} driver, {cgroups}")),
+        CgroupDriver::Cgroupfs => Row::ok(Item::CGROUPS, format!("{driver} driver, {cgroups}")),
         CgroupDriver::Systemd => match Systemd::of_host().version().await {
-            Ok(version) => Row::ok("cgroups", format!("{driver} driver, {cgroups}, systemd {version}")),
+            Ok(version) => Row::ok(Item::CGROUPS, format!("{driver} driver, {cgroups}, systemd {version}")),
             Err(error) => Row::new(
-                "cgroups",
+                Item::CGROUPS,
                 Verdict::Unreachable,
-                format!("{driver} driver, {cgroups}, but systemd cannot be asked: {error}"),
-                "look at `systemctl status dbus`, and give --cgroup-driver cgroupfs if that is what the kubelet uses",
+                format!("{driver} driver, {cgroups}, but systemd does not answer on D-Bus: {error}"),
+                "see `systemctl status dbus`; if the kubelet uses the cgroupfs driver, set --cgroup-driver cgroupfs",
             ),
         },
     });
@@ -176,18 +184,18 @@ pub(super) async fn runtime(cri: &Cri, settings: &PodSettings) -> Vec<Row> {
 
 fn other_agents(lock: Result<(), LockError>) -> Row {
     match lock {
-        Ok(()) => Row::ok("other agents", "none"),
+        Ok(()) => Row::ok(Item::OTHER_AGENTS, "none"),
         Err(LockError::Taken {
             holder: Some(LockOwner {
                 pid, in_service: true, ..
             }),
             ..
-        }) => Row::ok("other agents", format!("none but the service (pid {pid})")),
+        }) => Row::ok(Item::OTHER_AGENTS, format!("none but the service (pid {pid})")),
         Err(error @ LockError::Taken { .. }) => Row {
             verdict: Verdict::Warning,
-            ..Row::from_problem("other agents", &problems::node_lock(&error, true))
+            ..Row::from_problem(Item::OTHER_AGENTS, &problems::node_lock(&error, true))
         },
-        Err(error) => Row::from_problem("other agents", &problems::node_lock(&error, false)),
+        Err(error) => Row::from_problem(Item::OTHER_AGENTS, &problems::node_lock(&error, false)),
     }
 }
 
@@ -202,13 +210,13 @@ pub(super) fn other_processes(settings: &PodSettings, node_name: &str, lock: Res
             (kubelet, started.unwrap_or_else(|| settings.kubelet_start.clone()))
         }
         Err(error) => {
-            let remedy = "run the check as root, with /proc of the host";
-            rows.push(Row::new("kubelet", Verdict::Failed, error, remedy));
+            let remedy = "run check as root, with the host's /proc";
+            rows.push(Row::new(Item::KUBELET, Verdict::Failed, error, remedy));
             return rows;
         }
     };
     rows.push(match &kubelet {
-        None => Row::ok("kubelet", "none works on this node's pods"),
+        None => Row::ok(Item::KUBELET, "not running"),
         Some(kubelet) => kubelet_row(kubelet, settings.takeover.is_some()),
     });
     rows.extend(k3s_dependencies(
@@ -223,10 +231,10 @@ pub(super) fn other_processes(settings: &PodSettings, node_name: &str, lock: Res
 
 /// Compares the flags of the running or last known kubelet with the agent's settings.
 fn kubelet_flags(started: &KubeletFlags, ours: &flags::ExpectedFlags) -> Vec<Row> {
-    const WHAT: &str = "kubelet's flags";
+    const WHAT: Item = Item::KUBELET_FLAGS;
     let differences = started.differences(ours);
     if differences.is_empty() {
-        return vec![Row::ok(WHAT, "agree with the agent's settings")];
+        return vec![Row::ok(WHAT, "match the agent's settings")];
     }
     let row = |difference: &Difference| Row::new(WHAT, Verdict::Warning, &difference.what, &difference.remedy);
     differences.iter().map(row).collect()
@@ -235,21 +243,24 @@ fn kubelet_flags(started: &KubeletFlags, ours: &flags::ExpectedFlags) -> Vec<Row
 /// Warns of dependencies on k3s or RKE2. Their containerd is a child process with a death signal, so no container can be stopped
 /// while they are down. Their kubeconfig names a proxy in the same process.
 fn k3s_dependencies(runtime: &Path, server: &http::Uri) -> Vec<Row> {
-    const WHAT: &str = "ends with k3s";
+    const WHAT: Item = Item::K3S;
     // With another runtime they start no containerd.
     if !runtime.ends_with("k3s/containerd/containerd.sock") {
         return Vec::new();
     }
-    let seen = format!("{}: the containerd of k3s or RKE2 is its child", runtime.display());
-    let remedy = "run containerd as a service of its own, and k3s with --container-runtime-endpoint: without a runtime the \
-                  agent waits, and no pod ends while k3s is gone";
+    let seen = format!(
+        "{}: this containerd is a child process of k3s or RKE2, and exits with it",
+        runtime.display()
+    );
+    let remedy = "run containerd as a separate service, and k3s with --container-runtime-endpoint: without a runtime the \
+                  agent waits, and no pod terminates while k3s is down";
     let mut rows = vec![Row::new(WHAT, Verdict::Warning, seen, remedy)];
     let host = server.host().unwrap_or_default().trim_matches(['[', ']']);
     let is_loopback = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
     if is_loopback {
-        let seen = format!("{server}: the API server is reached through k3s or RKE2 itself");
-        let remedy = "give a --kubeconfig that names the server of the cluster: without an API server the agent does not take \
-                      over";
+        let seen = format!("{server}: this address is a proxy inside k3s or RKE2, and exits with it");
+        let remedy = "set --kubeconfig to a file with the address of an API server: while the agent cannot reach one, it does \
+                      not become active";
         rows.push(Row::new(WHAT, Verdict::Warning, seen, remedy));
     }
     rows
@@ -257,22 +268,24 @@ fn k3s_dependencies(runtime: &Path, server: &http::Uri) -> Vec<Row> {
 
 /// The row for a running kubelet. It is expected with `--pods auto` only.
 fn kubelet_row(kubelet: &KubeletProcess, is_standby: bool) -> Row {
-    const WHAT: &str = "kubelet";
+    const WHAT: Item = Item::KUBELET;
     let seen = format!("{} (pid {})", kubelet.command, kubelet.pid);
     match (&kubelet.why, is_standby) {
-        (MatchReason::SameDirectory, true) => Row::ok(WHAT, format!("{seen}; the agent stands by while it lives")),
+        (MatchReason::SameDirectory, true) => {
+            Row::ok(WHAT, format!("{seen}; the agent stays on standby while it is alive"))
+        }
         (MatchReason::SameDirectory | MatchReason::Unreadable(_) | MatchReason::UnknownDirectory, false) => {
-            let remedy = "stop it, or give --pods auto to stand by for it: with --pods always the agent touches nothing while \
-                          it is there";
+            let remedy = "stop it, or set --pods auto to stay on standby for it: with --pods always the agent changes nothing \
+                          while it runs";
             Row::new(WHAT, Verdict::Warning, seen, remedy)
         }
         (MatchReason::Unreadable(_) | MatchReason::UnknownDirectory, true) => Row::ok(
             WHAT,
-            format!("{seen}, as far as can be told; the agent stands by while it lives"),
+            format!("{seen}, probably this node's; the agent stays on standby while it is alive"),
         ),
         (MatchReason::SameNode, _) => {
-            let remedy = "give its --root-dir as --kubelet-root; or, if it is another node's, name its runtime on its command \
-                          line with --container-runtime-endpoint: the agent touches nothing while it may be this node's";
+            let remedy = "set --kubelet-root to its --root-dir; or, if it serves another node, start it with \
+                          --container-runtime-endpoint: the agent changes nothing while it may be this node's kubelet";
             Row::new(WHAT, Verdict::Warning, seen, remedy)
         }
     }

@@ -7,7 +7,10 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
 
-use super::row::{Row, Verdict};
+use super::{
+    item::Item,
+    row::{Row, Verdict},
+};
 use crate::{
     api::{
         ApiClient, ApiError,
@@ -19,11 +22,11 @@ use crate::{
 };
 
 /// Remedy for missing rights.
-const USE_KUBELET_CREDENTIALS: &str = "name the kubelet's credentials with --kubeconfig, such as /etc/kubernetes/kubelet.conf (user \
+const USE_KUBELET_CREDENTIALS: &str = "set --kubeconfig to the kubelet's credentials, such as /etc/kubernetes/kubelet.conf (user \
     system:node:NAME, group system:nodes)";
 /// Remedy for errors that do not depend on the credentials.
-pub(super) const OTHER_ERROR: &str = "see what `kubectl get --raw /readyz` says and what is in the API server's log, and then \
-    run the check again";
+pub(super) const OTHER_ERROR: &str =
+    "read `kubectl get --raw /readyz` and the API server's log, and then run the check again";
 
 /// Timeout of each request to the API server or the runtime.
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -45,23 +48,23 @@ impl Server<'_> {
     pub async fn check(mut self, machine: &Identity, recorded: Option<&str>) -> Vec<Row> {
         let mut rows = Vec::new();
         match in_time(self.api.version()).await {
-            Ok(version) => rows.push(Row::ok("API server", version)),
+            Ok(version) => rows.push(Row::ok(Item::API_SERVER, format!("{version} at {}", self.url))),
             Err(error) => {
-                rows.push(self.refused("API server", &error));
+                rows.push(self.refused(Item::API_SERVER, &error));
                 return rows;
             }
         }
         match in_time(self.api.node()).await {
             Ok(node) => rows.push(identity(&node, machine, recorded)),
             Err(ApiError::Refused { code: 404, .. }) => rows.push(Row::new(
-                "Node",
+                Item::NODE_IDENTITY,
                 Verdict::Configuration,
-                format!("there is no Node {}", self.node_name),
-                "use the name that `kubectl get nodes` shows for this machine",
+                format!("Node {} does not exist", self.node_name),
+                "set --node-name to the name that `kubectl get nodes` shows for this node",
             )),
             Err(error) => {
                 self.credentials_of = other_node(&error, self.node_name);
-                rows.push(self.refused("Node", &error));
+                rows.push(self.refused(Item::NODE_IDENTITY, &error));
             }
         }
         rows.extend(self.rights().await);
@@ -73,41 +76,40 @@ impl Server<'_> {
         let node_name = self.node_name;
         let rights = [
             (
-                "list pods",
+                Item::LIST_PODS,
                 json!({ "verb": "list", "resource": "pods", "fieldSelector": { "rawSelector": format!("spec.nodeName={node_name}") } }),
             ),
             (
-                "watch pods",
+                Item::WATCH_PODS,
                 json!({ "verb": "watch", "resource": "pods", "fieldSelector": { "rawSelector": format!("spec.nodeName={node_name}") } }),
             ),
             (
-                "patch pods/status",
+                Item::PATCH_POD_STATUS,
                 json!({ "verb": "patch", "resource": "pods", "subresource": "status" }),
             ),
-            ("delete pods", json!({ "verb": "delete", "resource": "pods" })),
+            (Item::DELETE_PODS, json!({ "verb": "delete", "resource": "pods" })),
             (
-                "patch nodes/status",
+                Item::PATCH_NODE_STATUS,
                 json!({ "verb": "patch", "resource": "nodes", "subresource": "status", "name": node_name }),
             ),
-            ("create events", json!({ "verb": "create", "resource": "events" })),
-            ("patch events", json!({ "verb": "patch", "resource": "events" })),
+            (Item::CREATE_EVENTS, json!({ "verb": "create", "resource": "events" })),
+            (Item::PATCH_EVENTS, json!({ "verb": "patch", "resource": "events" })),
         ];
         let lease = json!({
             "verb": "get", "group": "coordination.k8s.io", "resource": "leases", "namespace": "kube-node-lease", "name": node_name,
         });
-        let lease = self.needs_lease.then_some(("get the Lease", lease));
+        let lease = self.needs_lease.then_some((Item::GET_LEASE, lease));
         for (what, attributes) in rights.into_iter().chain(lease) {
-            let what = format!("right to {what}");
             rows.push(match in_time(self.api.is_allowed(&attributes)).await {
-                Ok(true) => Row::ok(&what, "granted"),
-                Ok(false) => Row::new(&what, Verdict::Failed, "not granted", &self.credentials_remedy()),
-                Err(error) => self.refused(&what, &error),
+                Ok(true) => Row::ok(what, "granted"),
+                Ok(false) => Row::new(what, Verdict::Failed, "not granted", &self.credentials_remedy()),
+                Err(error) => self.refused(what, &error),
             });
         }
         rows
     }
 
-    fn refused(&self, what: &str, error: &ApiError) -> Row {
+    fn refused(&self, what: Item, error: &ApiError) -> Row {
         let seen = format!("{}: {error}", self.url);
         match error {
             ApiError::Unreachable {
@@ -117,19 +119,19 @@ impl Server<'_> {
                 what,
                 Verdict::Configuration,
                 seen,
-                "check certificate-authority-data and the server's name in --kubeconfig, and this machine's clock",
+                "check certificate-authority-data and the server's name in --kubeconfig, and the clock of this node",
             ),
             ApiError::Unreachable { .. } | ApiError::UnverifiedServer { .. } | ApiError::Timeout { .. } => Row::new(
                 what,
                 Verdict::Unreachable,
                 seen,
-                "check the server in --kubeconfig, and the network to it",
+                "check the server address in --kubeconfig, and the network to it",
             ),
             ApiError::Refused { code: 401, .. } => Row::new(
                 what,
                 Verdict::Failed,
                 error,
-                "renew what --kubeconfig holds, or name the file that the kubelet uses: the server does not know these \
+                "renew the credentials in --kubeconfig, or set it to the kubelet's file: the API server rejects these \
                  credentials",
             ),
             ApiError::Refused { code: 403, .. } => Row::new(what, Verdict::Failed, error, &self.credentials_remedy()),
@@ -142,7 +144,7 @@ impl Server<'_> {
     fn credentials_remedy(&self) -> String {
         match &self.credentials_of {
             Some(other) => format!(
-                "give --node-name {other}, or the kubeconfig of {} as --kubeconfig: these credentials are those of \
+                "set --node-name to {other}, or --kubeconfig to the kubeconfig of {}: these credentials belong to \
                  system:node:{other}",
                 self.node_name
             ),
@@ -162,7 +164,7 @@ fn other_node(error: &ApiError, node_name: &str) -> Option<String> {
 }
 
 fn identity(node: &Node, machine: &Identity, recorded: Option<&str>) -> Row {
-    const WHAT: &str = "Node";
+    const WHAT: Item = Item::NODE_IDENTITY;
     let info = node.status.as_ref().and_then(|status| status.node_info.as_ref());
     let (machine_id, system_uuid) = info.map_or(("", ""), |info| (&info.machine_id, &info.system_uuid));
     let uid = node.metadata.uid.as_deref().unwrap_or_default();
@@ -177,37 +179,49 @@ fn identity(node: &Node, machine: &Identity, recorded: Option<&str>) -> Row {
         return Row::new(
             WHAT,
             Verdict::Warning,
-            format!("has neither machineID nor systemUUID, UID {uid}"),
-            "see yourself that --node-name is right: whether that Node is this machine cannot be told",
+            format!(
+                "Node {name} (UID {uid}) has neither machineID nor systemUUID, so it is unknown whether it is this node"
+            ),
+            "check that --node-name is the Node of this node",
         );
     }
-    Row::ok(WHAT, format!("is this machine, UID {uid}"))
+    Row::ok(WHAT, format!("Node {name} is this node, UID {uid}"))
 }
 
 /// Checks when credentials expire; `None` if they do not show it.
-pub(super) fn credentials(what: &str, flag: &str, renew: &str, config: &kube::Config, now: Timestamp) -> Option<Row> {
+pub(super) fn credentials(what: Item, flag: &str, renew: &str, config: &kube::Config, now: Timestamp) -> Option<Row> {
     match Expiry::of_config(config) {
         Ok(expiry) => expiry.map(|expiry| expiry_row(what, renew, expiry, now)),
         Err(error) => Some(Row::new(
             what,
             Verdict::Configuration,
             error,
-            &format!("correct client certificate and key in {flag}"),
+            &format!("correct the client certificate and key in {flag}"),
         )),
     }
 }
 
-fn expiry_row(what: &str, renew: &str, expiry: Expiry, now: Timestamp) -> Row {
+fn expiry_row(what: Item, renew: &str, expiry: Expiry, now: Timestamp) -> Row {
     let Expiry {
         credential_kind,
         expires_at: end,
     } = expiry;
     if end <= now {
-        Row::new(what, Verdict::Configuration, format!("expired at {end}"), renew)
+        Row::new(
+            what,
+            Verdict::Configuration,
+            format!("{credential_kind}, expired at {end}"),
+            renew,
+        )
     } else if expires_soon(end, now) {
-        Row::new(what, Verdict::Warning, format!("expire at {end}"), renew)
+        Row::new(
+            what,
+            Verdict::Warning,
+            format!("{credential_kind}, expires soon, at {end}"),
+            renew,
+        )
     } else {
-        Row::ok(what, format!("{credential_kind}, good until {end}"))
+        Row::ok(what, format!("{credential_kind}, expires at {end}"))
     }
 }
 
@@ -262,7 +276,7 @@ pub(super) mod tests {
             cause: "no JSON".to_owned(),
         };
         vec![
-            (refused(401), Verdict::Failed, "renew what"),
+            (refused(401), Verdict::Failed, "renew the credentials"),
             (refused(403), Verdict::Failed, USE),
             (refused(404), Verdict::Failed, "run the check again"),
             (refused(500), Verdict::Failed, "run the check again"),
@@ -288,10 +302,10 @@ pub(super) mod tests {
                 needs_lease: true,
             };
             for (error, verdict, words) in errors() {
-                let row = server.refused("Node", &error);
+                let row = server.refused(Item::NODE_IDENTITY, &error);
                 row.assert_helps();
                 let words = match &server.credentials_of {
-                    Some(_) if words == USE => "give --node-name n2",
+                    Some(_) if words == USE => "set --node-name to n2",
                     _ => words,
                 };
                 assert!(
@@ -314,7 +328,7 @@ pub(super) mod tests {
             (end("2026-01-08T23:59:59Z"), Verdict::Warning),
             (end("2026-01-09T00:00:00Z"), Verdict::Ok),
         ] {
-            let row = expiry_row("credentials", RENEW, end, now);
+            let row = expiry_row(Item::CREDENTIALS, RENEW, end, now);
             row.assert_helps();
             assert_eq!(row.verdict, verdict, "{row:?}");
         }
