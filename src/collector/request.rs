@@ -425,10 +425,10 @@ impl Request {
     /// The step's name in logs and counters.
     pub fn name(&self) -> &'static str {
         match self {
-            Self::GetOwner(_) => "ask",
-            Self::DropReferences { .. } => "release",
+            Self::GetOwner(_) => "get_owner",
+            Self::DropReferences { .. } => "drop_reference",
             Self::Delete { .. } => "delete",
-            Self::RemoveFinalizer { .. } => "finish",
+            Self::RemoveFinalizer { .. } => "remove_finalizer",
         }
     }
 

@@ -13,7 +13,7 @@ use super::{
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RoleReport {
-    /// `ours` if active, else the reason for standby: `kubelet`, `wedged`, `unseen`, `not-yet`, `boots`, `resumes`, `unknown`.
+    /// `active`, or the reason for standby: one of [`Role::KINDS`].
     pub turn: String,
     /// Since when the agent has this role.
     pub since: Option<Timestamp>,

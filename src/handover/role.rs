@@ -171,20 +171,27 @@ impl Role {
     /// Its label in `status` and metrics: one of [`Self::KINDS`].
     pub fn kind(&self) -> &'static str {
         match self {
-            Self::Active => "ours",
-            Self::Standby(StandbyReason::Working) => "kubelet",
-            Self::Standby(StandbyReason::Unresponsive | StandbyReason::Restarting) => "wedged",
-            Self::Standby(StandbyReason::Unseen(_)) => "unseen",
-            Self::Standby(StandbyReason::NotYet(_)) => "not-yet",
-            Self::Standby(StandbyReason::Booting(_)) => "boots",
-            Self::Standby(StandbyReason::Resuming) => "resumes",
-            Self::Standby(StandbyReason::Unknown(_)) => "unknown",
+            Self::Active => "active",
+            Self::Standby(StandbyReason::Working) => "kubelet-alive",
+            Self::Standby(StandbyReason::Unresponsive | StandbyReason::Restarting) => "kubelet-unresponsive",
+            Self::Standby(StandbyReason::Unseen(_)) => "kubelet-elsewhere",
+            Self::Standby(StandbyReason::NotYet(_)) => "takeover-pending",
+            Self::Standby(StandbyReason::Booting(_)) => "node-booting",
+            Self::Standby(StandbyReason::Resuming) => "agent-restarted",
+            Self::Standby(StandbyReason::Unknown(_)) => "kubelet-unknown",
         }
     }
 
     /// All values of [`Self::kind`].
     pub const KINDS: [&str; 8] = [
-        "ours", "kubelet", "wedged", "unseen", "not-yet", "boots", "resumes", "unknown",
+        "active",
+        "kubelet-alive",
+        "kubelet-unresponsive",
+        "kubelet-elsewhere",
+        "takeover-pending",
+        "node-booting",
+        "agent-restarted",
+        "kubelet-unknown",
     ];
 }
 

@@ -1,9 +1,10 @@
 //! Metrics for Prometheus, created for each scrape from the data of `status` and `gc status`. No metric has a series per pod or
-//! object. docs/metrics.md lists all of them.
+//! object. docs/reference/metrics.md lists all of them.
 
 mod collector;
 mod page;
 mod pods;
+mod process;
 
 use std::{convert::Infallible, fmt, io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -22,7 +23,7 @@ use tokio::{
     sync::Semaphore,
 };
 
-use self::page::Page;
+use self::{page::Page, process::ProcessMetrics};
 use super::{
     admin::{Admin, response},
     status::StatusReport,
@@ -122,8 +123,12 @@ async fn answer(admin: &Admin, request: Request<Incoming>) -> Result<Response<Fu
 /// # Errors
 /// When the encoder fails.
 pub fn text(scrape: Scrape) -> Result<String, fmt::Error> {
-    let mut registry = Registry::with_prefix(PREFIX);
-    registry.register_collector(Box::new(scrape));
+    let mut registry = Registry::default();
+    let started = scrape.status.as_ref().map(|status| status.since);
+    registry.register_collector(Box::new(ProcessMetrics::read(started)));
+    registry
+        .sub_registry_with_prefix(PREFIX)
+        .register_collector(Box::new(scrape));
     let mut text = String::new();
     encode(&mut text, &registry)?;
     Ok(text)

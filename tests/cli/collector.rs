@@ -109,7 +109,7 @@ async fn why_leads_from_a_foreground_deletion_to_the_object_with_a_finalizer() {
     for words in [
         "200 OK",
         "application/openmetrics-text; version=1.0.0",
-        "pod_teardown_gc_works 1",
+        "pod_teardown_gc_active 1",
         "pod_teardown_gc_synced 1",
         r#"pod_teardown_gc_kind_objects{group="",resource="configmaps"} 3"#,
         "pod_teardown_gc_objects_deleted_total 2",
@@ -146,7 +146,7 @@ async fn standby_collector_names_the_reason_and_the_active_one() {
     let status = run(&second, &["status"]).out;
     assert!(status.contains("collector stands by: "), "{status}");
     let answer = http(&addr, "GET /metrics");
-    assert!(answer.contains("pod_teardown_gc_works 0"), "{answer}");
+    assert!(answer.contains("pod_teardown_gc_active 0"), "{answer}");
     assert_eq!(second.terminate().await, Some(0));
     assert_eq!(first.terminate().await, Some(0));
 }
@@ -200,7 +200,7 @@ async fn dry_run_logs_what_it_would_delete_and_why_and_deletes_nothing() {
     }
     assert!(!line.contains("\\\""), "quoted twice: {line}");
     let answer = http(&addr, "GET /metrics");
-    assert!(answer.contains("pod_teardown_gc_works 0"), "{answer}");
+    assert!(answer.contains("pod_teardown_gc_active 0"), "{answer}");
     assert!(answer.contains("pod_teardown_gc_dry_run 1"), "{answer}");
     assert_eq!(agent.terminate().await, Some(0));
     let child = admin.get(&format!("{MAPS}/child")).await.unwrap();

@@ -82,7 +82,7 @@ fn queries() -> [Query; 10] {
         (
             "understudy",
             json!({
-                "turn": "kubelet", "standsBy": "x", "fenced": { "stopped": 0, "failed": 0, "last": "x" },
+                "turn": "kubelet-alive", "standsBy": "x", "fenced": { "stopped": 0, "failed": 0, "last": "x" },
                 "signs": [{ "sign": "x", "shows": "silent", "seen": "x" }],
             }),
         ),

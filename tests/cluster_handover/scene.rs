@@ -219,7 +219,7 @@ impl Scene {
         let late = Instant::now() + patience;
         while Instant::now() < late {
             let status: StatusReport = client::get(&self.socket(), admin::STATUS).await?;
-            if status.understudy.is_some_and(|turn| turn.turn == "ours") {
+            if status.understudy.is_some_and(|turn| turn.turn == "active") {
                 return Ok(true);
             }
             sleep(POLL * 5).await;

@@ -19,7 +19,7 @@ package_installs_and_its_service_is_standby() {
         show docker exec "$node" dpkg -i /root/pod-teardown.deb
         wait_until 30 "the service of $node is active" docker exec "$node" systemctl is-active pod-teardown
     done
-    wait_until 30 "the agent is standby" role kubelet
+    wait_until 30 "the agent is standby" role kubelet-alive
     show on_worker pod-teardown status
 }
 
@@ -90,7 +90,7 @@ without_the_agent_a_stateful_pod_stays_on_the_lost_node() {
 
 with_the_agent_the_foreground_deletion_finishes() {
     show on_worker systemctl start pod-teardown
-    wait_until 120 "the agent takes over" role ours
+    wait_until 120 "the agent takes over" role active
     show on_worker pod-teardown status
     wait_until 60 "the Deployment is deleted" absent deployment/web-foreground
     wait_until 60 "the StatefulSet is deleted" absent statefulset/db-foreground
@@ -119,7 +119,7 @@ stateful_pod_moves_after_the_old_one_is_torn_down() {
 returning_kubelet_keeps_pods_that_were_not_deleted() {
     show on_worker systemctl start kubelet
     wait_until 60 "the worker is ready" ready "$worker" True
-    wait_until 30 "the agent is standby" role kubelet
+    wait_until 30 "the agent is standby" role kubelet-alive
     show kubectl get nodes
     show kubectl get pods -o wide
     local app
@@ -200,7 +200,7 @@ pods_of_an_out_of_service_node_are_stopped_after_the_api_has_dropped_them() {
 node_is_ready_and_clean_at_the_end() {
     show on_worker systemctl start kubelet
     wait_until 60 "the worker is ready" ready "$worker" True
-    wait_until 30 "the agent is standby" role kubelet
+    wait_until 30 "the agent is standby" role kubelet-alive
     show kubectl get nodes
     # A kubelet takes a minute to remove leftovers of its pods.
     wait_until 120 "crictl shows only sandboxes of running pods" no_unknown_sandbox

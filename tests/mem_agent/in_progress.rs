@@ -69,7 +69,7 @@ async fn active_agent_without_its_pods_names_pods_in_progress_of_its_predecessor
     stage.node.launch().await;
     let is_active = async || {
         let status = stage.node.try_status().await;
-        status.is_some_and(|status| status.understudy.is_some_and(|understudy| understudy.turn == "ours"))
+        status.is_some_and(|status| status.understudy.is_some_and(|understudy| understudy.turn == "active"))
     };
     wait_until("the agent is active", is_active).await;
     sleep(secs(1)).await;
@@ -148,7 +148,7 @@ async fn pod_in_progress_is_named_after_a_failed_process_scan() {
     sleep(secs(3)).await;
     std::fs::rename(&away, &proc).unwrap();
     sleep(secs(3)).await;
-    assert_eq!(stage.role().await, "not-yet");
+    assert_eq!(stage.role().await, "takeover-pending");
     assert_names_stubborn(&stage.node).await;
 }
 

@@ -12,7 +12,7 @@ async fn each_role_change_is_logged_with_its_evidence_and_status_has_its_time() 
     let log = Log::new();
     let mut stage = NodeWithKubelet::new().await;
     stage.node.delete("web", None).await;
-    wait_until("the kubelet is seen", async || stage.role().await == "kubelet").await;
+    wait_until("the kubelet is seen", async || stage.role().await == "kubelet-alive").await;
     let since = async |stage: &NodeWithKubelet| stage.node.status().await.understudy.unwrap().since.unwrap();
     let works = since(&stage).await;
     assert_eq!(log.lines("the kubelet is there").len(), 1);
@@ -34,7 +34,7 @@ async fn each_role_change_is_logged_with_its_evidence_and_status_has_its_time() 
     sleep(secs(60)).await;
     assert_eq!(since(&stage).await, ours);
     stage.kubelet_starts();
-    wait_until("the agent is standby", async || stage.role().await == "kubelet").await;
+    wait_until("the agent is standby", async || stage.role().await == "kubelet-alive").await;
     assert_eq!(log.lines("the kubelet is there").len(), 2);
     assert!(since(&stage).await > ours);
 }
@@ -49,11 +49,11 @@ async fn restarting_kubelet_that_becomes_unresponsive_is_reported_again() {
         stage.kubelet_starts();
         sleep(secs(3)).await;
     }
-    assert_eq!(stage.role().await, "wedged");
+    assert_eq!(stage.role().await, "kubelet-unresponsive");
     let in_vain = log.lines("again and again");
     assert!(in_vain.len() == 1 && in_vain[0].contains("ERROR"), "{in_vain:?}");
     sleep(secs(60)).await;
-    assert_eq!(stage.role().await, "wedged");
+    assert_eq!(stage.role().await, "kubelet-unresponsive");
     let lines = log.lines("it is wedged");
     assert!(lines.len() == 1 && lines[0].contains("ERROR"), "{lines:?}");
 }

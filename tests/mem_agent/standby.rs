@@ -127,7 +127,7 @@ impl NodeWithKubelet {
     /// Waits for the takeover; returns how long it took.
     pub async fn wait_for_takeover(&self) -> Duration {
         let begun = Instant::now();
-        wait_until("the agent takes over", async || self.role().await == "ours").await;
+        wait_until("the agent takes over", async || self.role().await == "active").await;
         begun.elapsed()
     }
 }
@@ -141,7 +141,7 @@ async fn takeover_follows_the_death_of_the_kubelet_and_nothing_is_touched_before
     let mut stage = NodeWithKubelet::new().await;
     stage.node.delete("web", None).await;
     stage.renew_for(secs(120)).await;
-    assert_eq!(stage.role().await, "kubelet");
+    assert_eq!(stage.role().await, "kubelet-alive");
     stage.assert_untouched();
     stage.renew().await;
     stage.kubelet_exits();
@@ -242,10 +242,10 @@ async fn kubelet_restart_causes_no_takeover() {
         stage.renew().await;
         stage.kubelet_exits();
         sleep(secs(30)).await;
-        assert_eq!(stage.role().await, "not-yet");
+        assert_eq!(stage.role().await, "takeover-pending");
         stage.kubelet_starts();
         stage.renew_for(secs(20)).await;
-        assert_eq!(stage.role().await, "kubelet");
+        assert_eq!(stage.role().await, "kubelet-alive");
     }
     stage.assert_untouched();
 }
@@ -322,7 +322,7 @@ async fn restarted_agent_is_standby_if_a_kubelet_may_have_run() {
         stage.node.start().await;
         sleep(secs(25)).await;
         assert_eq!(
-            stage.role().await == "ours",
+            stage.role().await == "active",
             stays_active,
             "{what}: {}",
             stage.role().await
@@ -349,14 +349,14 @@ async fn api_server_outage_proves_nothing_about_the_kubelet() {
     inject_fault(&stage.node, Fault::new(Action::Refuse).resource("leases"));
     stage.kubelet_exits();
     sleep(secs(300)).await;
-    assert_eq!(stage.role().await, "unknown");
+    assert_eq!(stage.role().await, "kubelet-unknown");
     stage.assert_untouched();
     stage.node.api.faults().clear();
     assert_takes_threshold(stage.wait_for_takeover().await);
     // An outage does not end the active role.
     inject_fault(&stage.node, Fault::new(Action::Refuse).resource("leases"));
     sleep(secs(120)).await;
-    assert_eq!(stage.role().await, "ours");
+    assert_eq!(stage.role().await, "active");
     stage.node.wait_torn_down("web").await;
 }
 
@@ -366,7 +366,7 @@ async fn lease_renewed_by_an_unseen_kubelet_prevents_and_ends_the_active_role() 
     stage.node.delete("web", None).await;
     stage.kubelet_exits();
     stage.renew_for(secs(300)).await;
-    assert_eq!(stage.role().await, "unseen");
+    assert_eq!(stage.role().await, "kubelet-elsewhere");
     let held = stage.node.status().await.held.unwrap();
     assert!(
         held.contains("renews the Lease") && held.contains("on another machine"),
@@ -376,7 +376,7 @@ async fn lease_renewed_by_an_unseen_kubelet_prevents_and_ends_the_active_role() 
     stage.renew().await;
     assert_takes_threshold(stage.wait_for_takeover().await);
     stage.renew().await;
-    wait_until("the agent is standby", async || stage.role().await != "ours").await;
+    wait_until("the agent is standby", async || stage.role().await != "active").await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -384,7 +384,7 @@ async fn unresponsive_kubelet_is_left_alone_and_reported() {
     let mut stage = NodeWithKubelet::new().await;
     stage.node.delete("web", None).await;
     wait_until("the kubelet is reported unresponsive", async || {
-        stage.role().await == "wedged"
+        stage.role().await == "kubelet-unresponsive"
     })
     .await;
     sleep(secs(600)).await;
@@ -394,7 +394,10 @@ async fn unresponsive_kubelet_is_left_alone_and_reported() {
     assert!(held.contains("is wedged; mend it"), "{held}");
     stage.assert_untouched();
     stage.renew().await;
-    wait_until("the kubelet works again", async || stage.role().await == "kubelet").await;
+    wait_until("the kubelet works again", async || {
+        stage.role().await == "kubelet-alive"
+    })
+    .await;
 }
 
 /// As with k3s and RKE2, whose containerd is a child process: without a runtime no pod is stopped.
@@ -406,7 +409,7 @@ async fn runtime_that_exits_with_its_kubelet_is_waited_for_without_loss() {
         fs::write(k3s.join("comm"), "k3s-agent\n").unwrap();
         fs::write(k3s.join("cmdline"), "/usr/local/bin/k3s agent\0").unwrap();
         stage.renew_for(secs(20)).await;
-        assert_eq!(stage.role().await, "kubelet");
+        assert_eq!(stage.role().await, "kubelet-alive");
         stage.node.delete("web", None).await;
         stage.kubelet_exits();
         stage.node.cri.stop().await;
@@ -421,7 +424,7 @@ async fn runtime_that_exits_with_its_kubelet_is_waited_for_without_loss() {
             sleep(secs(2)).await;
             stage.node.cri.start_again().await;
             stage.renew_for(secs(60)).await;
-            assert_eq!(stage.role().await, "kubelet");
+            assert_eq!(stage.role().await, "kubelet-alive");
             stage.assert_untouched();
         } else {
             stage.node.cri.start_again().await;
@@ -440,12 +443,12 @@ async fn kubelet_that_fails_to_start_repeatedly_is_reported_unresponsive_until_s
         for _ in 0..10 {
             sleep(secs(1)).await;
             let turn = stage.role().await;
-            assert!(round < 7 || turn == "wedged", "round {round}: {turn}");
+            assert!(round < 7 || turn == "kubelet-unresponsive", "round {round}: {turn}");
         }
         stage.kubelet_starts();
         sleep(secs(2)).await;
         let turn = stage.role().await;
-        assert!(round < 7 || turn == "wedged", "round {round}: {turn}");
+        assert!(round < 7 || turn == "kubelet-unresponsive", "round {round}: {turn}");
     }
     let answer = stage.node.status().await.understudy.unwrap().stands_by.unwrap();
     assert!(
@@ -476,7 +479,7 @@ async fn agent_that_was_suspended_has_observed_nothing() {
     stage.kubelet_exits();
     stage.wait_for_takeover().await;
     stage.kubelet_starts();
-    wait_until("the agent is standby", async || stage.role().await == "kubelet").await;
+    wait_until("the agent is standby", async || stage.role().await == "kubelet-alive").await;
     stage.kubelet_exits();
     sleep(secs(30)).await;
     // As a stopped process or a migrated virtual machine.
@@ -491,7 +494,7 @@ async fn returning_kubelet_gets_its_node_at_once() {
     stage.wait_for_takeover().await;
     stage.kubelet_starts();
     sleep(secs(2)).await;
-    assert_eq!(stage.role().await, "kubelet");
+    assert_eq!(stage.role().await, "kubelet-alive");
     stage.node.delete("web", None).await;
     sleep(secs(60)).await;
     stage.assert_untouched();
@@ -502,7 +505,7 @@ async fn standby_agent_refuses_requests_without_a_kubelet() {
     let mut stage = NodeWithKubelet::new().await;
     stage.kubelet_exits();
     wait_until("the agent waits for the threshold", async || {
-        stage.role().await == "not-yet"
+        stage.role().await == "takeover-pending"
     })
     .await;
     let why = refused(&stage.node, "web/kill", &StopRequest::default()).await;

@@ -57,38 +57,38 @@ impl CollectorMetrics {
 
     pub(super) fn write(&self, page: &mut Page<'_>) -> fmt::Result {
         page.boolean(
-            "gc_works",
-            "1 while it is this agent's turn to collect, 0 while it stands by, and in a dry run.",
+            "gc_active",
+            "1 while this agent's collector is active, 0 while it is on standby or in a dry run.",
             self.is_active,
         )?;
         page.boolean(
             "gc_dry_run",
-            "1 if this agent's collector only tells what it would do.",
+            "1 if this agent's collector only logs what it would do.",
             self.dry_run,
         )?;
         page.boolean(
             "gc_lease_held",
-            "1 while the collector's Lease is this agent's, for certain.",
+            "1 while this agent certainly holds the collector's Lease.",
             self.holds_lease,
         )?;
         page.seconds(
-            "gc_credentials_expire",
-            "When the collector's credentials end, since the Unix epoch; none where they do not tell.",
+            "gc_credentials_expiry_timestamp",
+            "When the collector's credentials expire, as Unix time. No sample if that is unknown.",
             since_epoch(self.credentials_end),
         )?;
         page.counter(
-            "gc_turns",
-            "Turns that this agent's collector began.",
+            "gc_activations",
+            "How often this agent's collector became active.",
             self.earlier.active_periods,
         )?;
         page.counter(
-            "gc_forgets",
-            "How often the collector forgot all that it knew, since the store was put back.",
+            "gc_graph_resets",
+            "How often the collector rebuilt its graph because etcd was restored from a backup.",
             self.earlier.resets,
         )?;
         page.counter(
             "gc_events_dropped",
-            "Events about owner references that nobody will read.",
+            "Events about owner references that were dropped.",
             self.events_dropped,
         )?;
         let mut counts = self.earlier.counts.clone();
@@ -115,31 +115,27 @@ fn work(page: &mut Page<'_>, counts: &Counts) -> fmt::Result {
         failures,
     } = counts;
     for (name, help, value) in [
-        ("gc_watch_events", "Events that watches told.", events),
+        ("gc_watch_events", "Watch events that were received.", events),
         ("gc_objects_deleted", "Objects that the collector deleted.", deleted),
         (
-            "gc_objects_released",
-            "Objects of which the collector took owner references out.",
+            "gc_references_dropped",
+            "Objects from which the collector removed owner references.",
             references_dropped,
         ),
         (
             "gc_finalizers_removed",
-            "Finalizers foregroundDeletion and orphan that the collector took off.",
+            "Finalizers foregroundDeletion and orphan that the collector removed.",
             finalizers_removed,
         ),
         (
-            "gc_deletions_ended_unseen",
-            "Finalizers that the collector took off although not every kind could be seen.",
+            "gc_finalizers_removed_unsynced",
+            "Finalizers that the collector removed while not every kind was synced: after --gc-aggregated-hold, or with --gc-unsynced proceed.",
             removed_while_unsynced,
         ),
-        (
-            "gc_owners_asked",
-            "Questions to the API server whether an owner is there.",
-            owner_gets,
-        ),
+        ("gc_owner_lookups", "GETs of owners.", owner_gets),
         (
             "gc_conflicts",
-            "Writes that were refused since the object had changed; each is decided on again.",
+            "Writes that met a conflict because the object had changed. Each is decided again.",
             conflicts,
         ),
     ] {
@@ -147,7 +143,7 @@ fn work(page: &mut Page<'_>, counts: &Counts) -> fmt::Result {
     }
     page.failures(
         "gc_failures",
-        "Requests that failed and are repeated, by step and by HTTP status or what else went wrong.",
+        "Failed requests, by step and reason. Each is retried.",
         failures,
     )
 }
@@ -160,24 +156,26 @@ fn refusals(page: &mut Page<'_>, snapshot: &MetricsSnapshot) -> fmt::Result {
     let codes: Vec<_> = codes.collect();
     page.seconds_family(
         "gc_refused",
-        "For how long the API server has been refusing requests of a step, as long as it goes on; absent if it does not.",
-        codes.iter().map(|(step, code, since)| ([("step", *step), ("reason", code.as_str())], *since)),
+        "How long the API server has refused requests, by step and HTTP status. No sample if it refuses none.",
+        codes
+            .iter()
+            .map(|(step, code, since)| ([("step", *step), ("reason", code.as_str())], *since)),
     )
 }
 
 fn graph(page: &mut Page<'_>, snapshot: &MetricsSnapshot) -> fmt::Result {
     page.boolean(
         "gc_synced",
-        "1 while it works and every kind can be seen, which the end of foreground deletions and orphaning rest on.",
+        "1 while the collector is active and every kind is synced. Foreground deletions and orphaning wait for that.",
         snapshot.synced,
     )?;
     page.gauge(
         "gc_objects_linked",
-        "Objects with owners or dependents, and such as are only named by others.",
+        "Objects with owners or dependents, and owners that exist only in references.",
         snapshot.linked,
     )?;
     page.gauge(
-        "gc_objects_alone",
+        "gc_objects_isolated",
         "Objects without owners and dependents.",
         snapshot.isolated,
     )?;
@@ -185,7 +183,7 @@ fn graph(page: &mut Page<'_>, snapshot: &MetricsSnapshot) -> fmt::Result {
     page.gauges("gc_kind_objects", "Objects of a kind.", values(|kind| kind.objects))?;
     page.gauges(
         "gc_kind_synced",
-        "1 while a kind is listed in full and its watch does not fail.",
+        "1 while a kind is listed completely and its watch works.",
         values(|kind| u64::from(kind.synced)),
     )?;
     let silent = snapshot
@@ -194,7 +192,7 @@ fn graph(page: &mut Page<'_>, snapshot: &MetricsSnapshot) -> fmt::Result {
         .filter_map(|kind| Some((labels(kind), kind.silent?)));
     page.seconds_family(
         "gc_kind_watch_silence",
-        "How long the watch of a kind has told nothing; the server tells how far it is at least once a minute.",
+        "Time since the last event of a kind's watch. The API server sends a bookmark about once a minute.",
         silent,
     )
 }
@@ -207,12 +205,12 @@ fn waits(page: &mut Page<'_>, snapshot: &MetricsSnapshot) -> fmt::Result {
     let Depth { ready, busy, delayed } = snapshot.queue;
     page.gauges(
         "gc_queue_depth",
-        "What is to be looked at: ready, under way (busy), or to be tried again later (put_off).",
-        [("ready", ready), ("busy", busy), ("put_off", delayed)].map(|(state, depth)| ([("state", state)], depth)),
+        "Items in the work queue, by state: ready, busy, or delayed until a retry.",
+        [("ready", ready), ("busy", busy), ("delayed", delayed)].map(|(state, depth)| ([("state", state)], depth)),
     )?;
     page.seconds(
-        "gc_oldest_waiting",
-        "For how long something has been waiting in the queue, at most.",
+        "gc_oldest_item",
+        "Age of the oldest item in the work queue.",
         Some(snapshot.oldest),
     )?;
     let Tally {
@@ -223,28 +221,28 @@ fn waits(page: &mut Page<'_>, snapshot: &MetricsSnapshot) -> fmt::Result {
     } = snapshot.tally;
     page.gauges(
         "gc_deletions_waiting",
-        "Objects that are being deleted and wait for their dependents, by the finalizer that holds them.",
+        "Deleted objects that wait for their dependents, by finalizer.",
         [("foregroundDeletion", foreground), ("orphan", orphan)]
             .map(|(finalizer, count)| ([("finalizer", finalizer)], count)),
     )?;
     page.seconds(
         "gc_longest_deletion",
-        "For how long the collector has seen one of these wait, at most; 0 if there is none.",
+        "How long the collector has seen the longest of these wait; 0 if there is none.",
         Some(longest),
     )?;
     page.gauge(
-        "gc_references_untold",
-        "Owner references that nobody can follow, since the owner's kind is not served or nothing can have its name.",
+        "gc_references_unresolved",
+        "Owner references to a kind that the API server does not serve, or to an impossible name. Their objects are kept.",
         unresolved,
     )?;
     page.gauge(
-        "gc_writes_at_once",
-        "How many writes may be under way at once, as many as the server bears; 0 before the first.",
+        "gc_write_concurrency",
+        "Current limit of concurrent writes; 0 before the first write.",
         snapshot.limit.map_or(0, |limit| limit.max_in_flight as u64),
     )?;
     page.seconds(
         "gc_write_latency",
-        "How long the API server takes for a request of the collector, as a mean of long; absent at first.",
+        "Smoothed latency of the collector's requests. No sample before the first.",
         snapshot
             .limit
             .and_then(|limit| limit.latency)

@@ -24,10 +24,10 @@ fn alerts() -> Vec<Value> {
 }
 
 /// The labels of a metric with their values.
-type Labels = BTreeMap<String, BTreeSet<String>>;
+pub(super) type Labels = BTreeMap<String, BTreeSet<String>>;
 
 /// The labels of every exported metric.
-fn exported() -> BTreeMap<String, Labels> {
+pub(super) fn exported() -> BTreeMap<String, Labels> {
     let mut exported = BTreeMap::<String, Labels>::new();
     let text = text(full()).unwrap();
     for line in text.lines().filter(|line| !line.starts_with('#')) {
@@ -124,7 +124,9 @@ fn every_alert_uses_existing_metrics_and_labels_and_has_a_remedy() {
         assert!(check(expr) > 0, "{expr}");
         let annotation = |field: &str| alert["annotations"][field].as_str().unwrap_or_default().to_owned();
         let (summary, remedy) = (annotation("summary"), annotation("description"));
-        assert!(summary.len() > 20 && remedy.len() > 20, "{alert}");
+        assert!(summary.len() > 20 && remedy.len() > 15, "{alert}");
+        let anchor = alert["alert"].as_str().unwrap().to_lowercase();
+        assert_eq!(annotation("runbook_url"), format!("docs/how-to/runbook.md#{anchor}"));
         for label in labels_of(&summary) {
             assert!(has_label(expr, label), "{expr} has no label {label}");
         }
@@ -152,13 +154,13 @@ fn unknown_metric_is_detected() {
 }
 
 #[test]
-#[should_panic(expected = "has no turn")]
+#[should_panic(expected = "has no role")]
 fn unknown_value_is_detected() {
-    check(r#"pod_teardown_turn{turn="wegded"} == 1"#);
+    check(r#"pod_teardown_role{role="activ"} == 1"#);
 }
 
 #[test]
 #[should_panic(expected = "has no label shape")]
 fn unknown_label_is_detected() {
-    check(r#"pod_teardown_turn{shape="round"} == 1"#);
+    check(r#"pod_teardown_role{shape="round"} == 1"#);
 }

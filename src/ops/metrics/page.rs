@@ -93,12 +93,28 @@ impl Page<'_> {
         encoder.encode_counter::<NoLabelSet, _, u64>(&value, None)
     }
 
-    /// Writes a counter in seconds.
-    pub fn seconds_counter(&mut self, name: &str, help: &str, value: Duration) -> fmt::Result {
+    /// Writes a counter in seconds; without a sample for `None`.
+    pub fn seconds_counter(&mut self, name: &str, help: &str, value: Option<Duration>) -> fmt::Result {
         let mut encoder = self
             .0
             .encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Counter)?;
-        encoder.encode_counter::<NoLabelSet, _, u64>(&value.as_secs_f64(), None)
+        value.map_or(Ok(()), |value| {
+            encoder.encode_counter::<NoLabelSet, _, u64>(&value.as_secs_f64(), None)
+        })
+    }
+
+    /// Writes a gauge in bytes; without a sample for `None`.
+    pub fn bytes(&mut self, name: &str, help: &str, value: Option<u64>) -> fmt::Result {
+        let mut encoder = self
+            .0
+            .encode_descriptor(name, help, Some(&Unit::Bytes), MetricType::Gauge)?;
+        value.map_or(Ok(()), |value| encoder.encode_gauge(&value))
+    }
+
+    /// Writes a gauge; without a sample for `None`.
+    pub fn optional_gauge(&mut self, name: &str, help: &str, value: Option<u64>) -> fmt::Result {
+        let mut encoder = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        value.map_or(Ok(()), |value| encoder.encode_gauge(&value))
     }
 
     /// Writes counters of failures, with the labels `step` and `reason`.

@@ -17,14 +17,15 @@ use crate::{
 
 pub(super) fn write(page: &mut Page<'_>, status: &StatusReport) -> fmt::Result {
     let build = [("version", status.version.as_str())];
-    page.info("build", "The agent's version.", &build)?;
-    let since = u64::try_from(status.since.as_second()).unwrap_or_default();
-    let since = Some(Duration::from_secs(since));
-    page.seconds("start_time", "When the agent was started, since the Unix epoch.", since)?;
-    page.counter("panics", "Panics in the agent; each is in the log.", status.panics)?;
+    page.info("build", "Version of the agent; the value is always 1.", &build)?;
+    page.counter(
+        "panics",
+        "Panics in the agent. The log has the place of each.",
+        status.panics,
+    )?;
     page.counter(
         "log_lines_dropped",
-        "Lines of the log that were dropped, since nothing took them.",
+        "Log lines that were dropped because their reader was too slow.",
         status.log_lines_dropped,
     )?;
     if status.takes_pods {
@@ -37,23 +38,29 @@ pub(super) fn write(page: &mut Page<'_>, status: &StatusReport) -> fmt::Result {
 }
 
 fn role(page: &mut Page<'_>, report: &RoleReport) -> fmt::Result {
+    let [active, reasons @ ..] = Role::KINDS;
+    let is_active = report.turn == active;
     page.gauges(
-        "turn",
-        "1 for whose turn it is to take pods down: ours, or why this agent stands by; with --pods auto.",
-        Role::KINDS.map(|kind| ([("turn", kind)], u64::from(report.turn == kind))),
+        "role",
+        "1 for the role of this agent: active if it takes pods down, else standby. Only with --pods auto.",
+        [(active, is_active), ("standby", !is_active)].map(|(role, is)| ([("role", role)], u64::from(is))),
     )?;
-    let since = report.since.and_then(|since| u64::try_from(since.as_second()).ok());
+    page.gauges(
+        "standby_reason",
+        "1 for the reason why this agent is on standby. All are 0 while it is active.",
+        reasons.map(|reason| ([("reason", reason)], u64::from(report.turn == reason))),
+    )?;
     page.seconds(
-        "turn_since",
-        "Since when it is, since the Unix epoch.",
-        since.map(Duration::from_secs),
+        "role_since_timestamp",
+        "When the role or the standby reason last changed, as Unix time.",
+        since_epoch(report.since),
     )?;
     page.gauges(
-        "kubelet_lives",
-        "1 while this sign of the kubelet shows that it lives, 0 while it does not, or cannot be looked at.",
+        "kubelet_probe_alive",
+        "1 while this probe of the kubelet reports alive, 0 while it reports down or unknown.",
         report.probes.iter().map(|probe| {
             (
-                [("sign", probe.probe.clone())],
+                [("probe", probe.probe.clone())],
                 u64::from(probe.shows == ProbeState::Alive),
             )
         }),
@@ -61,35 +68,35 @@ fn role(page: &mut Page<'_>, report: &RoleReport) -> fmt::Result {
     let FenceReport { stopped, failed, .. } = report.fenced;
     page.counters(
         "kubelets_fenced",
-        "Kubelets that were wedged and whose unit was to be stopped, by what came of it; with --fence-kubelet.",
+        "Attempts to stop the unit of an unresponsive kubelet, by result. Only with --fence-kubelet.",
         [("stopped", stopped), ("failed", failed)].map(|(result, count)| ([("result", result)], count)),
     )
 }
 
 fn health(page: &mut Page<'_>, status: &StatusReport) -> fmt::Result {
     page.boolean(
-        "held",
-        "1 while nothing may be touched, such as beside a kubelet; status says why.",
+        "blocked",
+        "1 while the agent must not change anything on this node, such as beside a kubelet. pod-teardown status has the reason.",
         status.held.is_some(),
     )?;
     page.seconds(
-        "credentials_expire",
-        "When the node's credentials end, since the Unix epoch; none where they do not tell.",
+        "credentials_expiry_timestamp",
+        "When the node's credentials expire, as Unix time. No sample if that is unknown.",
         since_epoch(status.credentials_end),
     )?;
     page.boolean(
         "paused",
-        "1 while somebody has paused the agent, until pod-teardown resume.",
+        "1 from pod-teardown pause to pod-teardown resume.",
         status.paused.is_some(),
     )?;
     page.boolean(
-        "absence_held",
-        "1 while nothing is concluded from what a list of pods lacks.",
+        "absence_hold",
+        "1 while a safety hold prevents conclusions from pods that are absent from a list. It needs pod-teardown approve.",
         status.watch.held.is_some(),
     )?;
     page.boolean(
-        "node_uid_held",
-        "1 while nothing may be touched because the Node has another UID than the recorded one, until somebody releases it.",
+        "node_uid_mismatch",
+        "1 while the Node has another UID than the recorded one. The agent changes nothing until pod-teardown approve node-uid.",
         status.node_uid_held,
     )?;
     page.boolean(
@@ -99,41 +106,37 @@ fn health(page: &mut Page<'_>, status: &StatusReport) -> fmt::Result {
     )?;
     page.boolean(
         "watch_up",
-        "1 while this node's pods are watched.",
+        "1 while the watch of this node's pods works.",
         status.watch.state == SourceState::Watching,
     )?;
     page.boolean(
         "journal_up",
-        "1 while the journal can be written.",
+        "1 while the journal can be written. Without it, a restarted agent does not know which teardowns have started.",
         status.journal.is_none(),
     )?;
     page.gauge(
-        "journal_asides",
-        "Files that are kept beside the journal because they are no use as one, until somebody takes them away.",
+        "quarantined_files",
+        "Unusable journal files that the agent has moved aside. They stay until an operator deletes them.",
         status.journal_asides.len() as u64,
     )
 }
 
 fn pods(page: &mut Page<'_>, status: &StatusReport) -> fmt::Result {
+    page.gauge("pods", "Pods of this node in the API.", status.watch.pods as u64)?;
     page.gauge(
-        "pods",
-        "Pods of this node that the API shows.",
-        status.watch.pods as u64,
-    )?;
-    page.gauge(
-        "strangers",
-        "UIDs of which something is here and that cannot be proven to be those of pods of the API: left alone.",
+        "unmanaged_pods",
+        "Pod UIDs with containers, cgroups or directories on this node that are not proven to belong to the API server. The agent does not touch them.",
         status.house.unmanaged.len() as u64,
     )?;
     page.gauge(
         "unused_volumes_stuck",
-        "Volumes that no pod uses and that cannot be taken off the node for now; status says why.",
+        "Volumes that no pod uses and that cannot be unmounted. pod-teardown status has the reasons.",
         status.house.volumes.len() as u64,
     )?;
     let traces = &status.pods.terminating;
     page.gauge(
-        "pods_held",
-        "Pods that wait for a person's decision, see pod-teardown held.",
+        "pods_on_hold",
+        "Pods that wait for an approval. pod-teardown holds lists them.",
         traces.iter().filter(|trace| trace.mismatch.is_some()).count() as u64,
     )?;
     let stages = [
@@ -143,30 +146,30 @@ fn pods(page: &mut Page<'_>, status: &StatusReport) -> fmt::Result {
     ];
     let at = |stage: Stage| traces.iter().filter(|trace| trace.stage == stage).count() as u64;
     page.gauges(
-        "pods_ending",
-        "Pods that are being taken down, by how far they are.",
+        "pods_terminating",
+        "Terminating pods, by stage.",
         stages.map(|(stage, name)| ([("stage", name)], at(stage))),
     )?;
     let failing = |step| traces.iter().filter(|trace| trace.failed_at() == Some(step)).count() as u64;
     page.gauges(
         "pods_failing",
-        "Pods whose last attempt failed and is repeated, by the step that failed first.",
+        "Terminating pods whose last attempt failed and is retried, by the step that failed first.",
         Step::ALL.map(|step| ([("step", step.to_string())], failing(step))),
     )?;
     page.gauge(
-        "pods_kept",
-        "Pods that have ended and are not deleted.",
+        "pods_awaiting_deletion",
+        "Pods that have terminated and whose object is not deleted.",
         status.pods.kept as u64,
     )?;
     page.gauge(
-        "pods_finished",
-        "Pods that are taken down and whose object stays, held by finalizers.",
+        "pods_awaiting_finalizers",
+        "Pods whose teardown is finished and whose object stays because of finalizers.",
         status.pods.finished as u64,
     )?;
     let longest = traces.iter().map(|trace| trace.elapsed_ms).max().unwrap_or_default();
     page.seconds(
         "longest_teardown",
-        "For how long the pod that has taken longest is being taken down; 0 if there is none.",
+        "Time since the start of the oldest teardown in progress; 0 if there is none.",
         Some(Duration::from_millis(longest)),
     )
 }
@@ -186,74 +189,69 @@ fn counters(page: &mut Page<'_>, counts: &Counts) -> fmt::Result {
         unused_volumes_failed,
         requests_given_up,
         journal_writes_failed,
-        journal_commits,
-        journal_commits_us,
+        // The histogram has them.
+        journal_commits: _,
+        journal_commits_us: _,
     } = counts;
     for (name, help, value) in [
-        ("teardowns_begun", "Teardowns that were begun.", begun),
-        ("pods_deleted", "Pods whose final delete has come to its end.", deleted),
         (
-            "teardowns_finished",
-            "Teardowns of which nothing is left to do.",
-            finished,
+            "teardowns_started",
+            "Teardowns that were started, also beside a kubelet, which may finish them instead.",
+            begun,
         ),
+        (
+            "pods_deleted",
+            "Pods whose final delete was accepted, or whose object no longer existed.",
+            deleted,
+        ),
+        ("teardowns_finished", "Teardowns that are finished.", finished),
         (
             "attempts_failed",
-            "Attempts that failed and were repeated.",
+            "Attempts of teardowns that failed and were retried.",
             attempts_failed,
         ),
-        ("hooks_failed", "preStop hooks that failed.", hooks_failed),
         (
-            "events_dropped",
-            "Events about pods that nobody will read.",
-            events_dropped,
+            "hooks_failed",
+            "preStop hooks that failed. The teardown continues after them.",
+            hooks_failed,
         ),
+        ("events_dropped", "Events about pods that were dropped.", events_dropped),
         (
             "pods_unreadable",
-            "Pods of which the object, or fields of it, could not be read.",
+            "Pod objects that could not be parsed, completely or in part.",
             pods_unreadable,
         ),
         (
             "workers_panicked",
-            "Workers that panicked and were started again.",
+            "Workers that panicked and were restarted.",
             workers_panicked,
         ),
         (
-            "requests_given_up",
-            "Requests by kill and evict that were given up, since a kubelet has come before the pod had ended, or may have.",
+            "stop_requests_cancelled",
+            "Requests by pod-teardown stop and evict that were cancelled because a kubelet was, or may have been, present.",
             requests_given_up,
         ),
         (
             "leftovers_found",
-            "Pods that were gone and of which something was found and taken down.",
+            "Deleted pods of which the agent found leftovers on this node.",
             leftovers_found,
         ),
         (
             "unused_volumes_failed",
-            "Attempts to take a volume that no pod uses off the node that failed and are repeated.",
+            "Failed attempts to unmount a volume that no pod uses. Each is retried.",
             unused_volumes_failed,
         ),
         (
             "journal_writes_failed",
-            "Writes of the journal that failed.",
+            "Failed writes of the journal.",
             journal_writes_failed,
-        ),
-        (
-            "journal_commits",
-            "Durable writes of the journal, each for all pods that had something to write.",
-            journal_commits,
         ),
     ] {
         page.counter(name, help, *value)?;
     }
     page.failures(
         "failures",
-        "What failed in attempts that were repeated, by step and by what went wrong.",
+        "Failures of teardown steps, by step and reason. Each is retried.",
         failures,
-    )?;
-    page.seconds_counter(
-        "journal_commits",
-        "Time that durable writes of the journal took.",
-        Duration::from_micros(*journal_commits_us),
     )
 }

@@ -5,7 +5,7 @@ use std::{
 
 use jiff::Timestamp;
 
-use super::*;
+use super::{monitoring_tests::exported, *};
 use crate::{
     collector::{
         counts::{Counts, Totals},
@@ -21,7 +21,7 @@ use crate::{
     model::trace::Step,
 };
 
-const DOCS: &str = include_str!("../../../docs/metrics.md");
+const DOCS: &str = include_str!("../../../docs/reference/metrics.md");
 
 fn probe(probe: &str, shows: ProbeState) -> ProbeReport {
     ProbeReport {
@@ -73,9 +73,10 @@ pub(super) fn full() -> Scrape {
     Scrape {
         status: Some(StatusReport {
             version: "1.2.3".to_owned(),
+            since: Timestamp::from_second(1_767_000_000).unwrap(),
             takes_pods: true,
             understudy: Some(RoleReport {
-                turn: "ours".to_owned(),
+                turn: "active".to_owned(),
                 since: Timestamp::from_second(1_767_052_800).ok(),
                 probes: vec![
                     probe("process", ProbeState::Down),
@@ -125,16 +126,48 @@ fn families(text: &str) -> BTreeSet<(String, String)> {
     types.map(family).collect()
 }
 
+/// Rows of the reference page by section: name, type, labels and help of each family.
+fn reference_rows(text: &str) -> BTreeMap<&'static str, BTreeSet<String>> {
+    let mut rows: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+    let (without_pods, _) = without_pods_and_collector();
+    for (name, kind) in families(text) {
+        let base = name.trim_end_matches("_total").trim_end_matches("_info");
+        let section = match base {
+            _ if base.starts_with("process_") => "process",
+            _ if base.starts_with("pod_teardown_gc_") => "gc",
+            _ if without_pods.contains(&name) => "agent",
+            _ => "pods",
+        };
+        let mut lines = text.lines();
+        let help = lines
+            .find_map(|line| line.strip_prefix(&format!("# HELP {base} ")))
+            .unwrap();
+        let labels = exported().get(&name).cloned().unwrap_or_default();
+        let labels: Vec<_> = labels.keys().map(|label| format!("`{label}`")).collect();
+        let row = format!("| `{name}` | {kind} | {} | {help} |", labels.join(", "));
+        rows.entry(section).or_default().insert(row);
+    }
+    rows
+}
+
 #[test]
-fn documented_metrics_are_the_exported_ones() {
-    // Rows of alerts contain expressions.
-    let row = |line: &str| {
-        let (name, row) = line.strip_prefix("| `")?.split_once("` | ")?;
-        let (kind, _) = row.split_once(" | ")?;
-        (!name.contains(' ')).then(|| (name.to_owned(), kind.to_owned()))
-    };
-    let documented: BTreeSet<_> = DOCS.lines().filter_map(row).collect();
-    assert_eq!(documented, families(&text(full()).unwrap()));
+fn reference_page_lists_the_exported_metrics() {
+    let mut page = DOCS.to_owned();
+    for (section, rows) in reference_rows(&text(full()).unwrap()) {
+        let begin = format!("<!-- {section} -->\n");
+        let (before, rest) = page.split_once(&begin).unwrap_or_else(|| panic!("no {begin}"));
+        let (_, after) = rest.split_once("<!-- end -->").unwrap();
+        let rows: Vec<_> = rows.into_iter().collect();
+        let table = format!(
+            "| Metric | Type | Labels | Meaning |\n|---|---|---|---|\n{}\n",
+            rows.join("\n")
+        );
+        page = format!("{before}{begin}{table}<!-- end -->{after}");
+    }
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/reference/metrics.md"), &page).unwrap();
+    }
+    assert!(page == DOCS, "run UPDATE_DOCS=1 cargo test --lib reference_page");
 }
 
 #[test]
@@ -149,24 +182,25 @@ fn samples_have_their_labels_and_include_earlier_terms_as_leader() {
     let text = text(full()).unwrap();
     for line in [
         r#"pod_teardown_build_info{version="1.2.3"} 1"#,
-        r#"pod_teardown_turn{turn="ours"} 1"#,
-        r#"pod_teardown_turn{turn="wedged"} 0"#,
-        r#"pod_teardown_turn{turn="unseen"} 0"#,
-        "pod_teardown_turn_since_seconds 1767052800.0",
-        r#"pod_teardown_kubelet_lives{sign="process"} 0"#,
-        r#"pod_teardown_kubelet_lives{sign="healthz"} 0"#,
-        r#"pod_teardown_kubelet_lives{sign="lease"} 1"#,
+        r#"pod_teardown_role{role="active"} 1"#,
+        r#"pod_teardown_role{role="standby"} 0"#,
+        r#"pod_teardown_standby_reason{reason="kubelet-unresponsive"} 0"#,
+        r#"pod_teardown_standby_reason{reason="kubelet-elsewhere"} 0"#,
+        "pod_teardown_role_since_timestamp_seconds 1767052800.0",
+        r#"pod_teardown_kubelet_probe_alive{probe="process"} 0"#,
+        r#"pod_teardown_kubelet_probe_alive{probe="healthz"} 0"#,
+        r#"pod_teardown_kubelet_probe_alive{probe="lease"} 1"#,
         r#"pod_teardown_kubelets_fenced_total{result="stopped"} 3"#,
         r#"pod_teardown_kubelets_fenced_total{result="failed"} 1"#,
-        "pod_teardown_credentials_expire_seconds 1767139200.0",
+        "pod_teardown_credentials_expiry_timestamp_seconds 1767139200.0",
         r#"pod_teardown_failures_total{step="volumes",reason="EBUSY"} 5"#,
         "pod_teardown_gc_objects_deleted_total 42",
-        "pod_teardown_gc_turns_total 2",
-        "pod_teardown_gc_credentials_expire_seconds 1767225600.0",
+        "pod_teardown_gc_activations_total 2",
+        "pod_teardown_gc_credentials_expiry_timestamp_seconds 1767225600.0",
         r#"pod_teardown_gc_kind_objects{group="",resource="pods"} 7"#,
         r#"pod_teardown_gc_kind_synced{group="apps",resource="replicasets"} 0"#,
         r#"pod_teardown_gc_kind_watch_silence_seconds{group="",resource="pods"} 1.5"#,
-        r#"pod_teardown_gc_queue_depth{state="put_off"} 3"#,
+        r#"pod_teardown_gc_queue_depth{state="delayed"} 3"#,
         r#"pod_teardown_gc_failures_total{step="delete",reason="500"} 3"#,
         r#"pod_teardown_gc_refused_seconds{step="delete",reason="403"} 90.0"#,
         "pod_teardown_gc_write_latency_seconds 0.25",
@@ -177,24 +211,37 @@ fn samples_have_their_labels_and_include_earlier_terms_as_leader() {
     assert!(text.ends_with("# EOF\n"), "{text}");
 }
 
-#[test]
-fn agent_without_pods_and_collector_exports_only_its_own_metrics() {
+/// Names and text of an agent without pods and collector.
+fn without_pods_and_collector() -> (BTreeSet<String>, String) {
     let mut scrape = full();
     scrape.collector = None;
     if let Some(status) = &mut scrape.status {
         status.takes_pods = false;
     }
-    let names: Vec<String> = families(&text(scrape).unwrap())
-        .into_iter()
-        .map(|(name, _)| name)
-        .collect();
+    let text = text(scrape).unwrap();
+    (families(&text).into_iter().map(|(name, _)| name).collect(), text)
+}
+
+#[test]
+fn agent_without_pods_and_collector_exports_only_its_own_metrics() {
+    let (names, text) = without_pods_and_collector();
+    let own: Vec<_> = names.iter().filter(|name| !name.starts_with("process_")).collect();
     assert_eq!(
-        names,
+        own,
         [
             "pod_teardown_build_info",
             "pod_teardown_log_lines_dropped_total",
             "pod_teardown_panics_total",
-            "pod_teardown_start_time_seconds",
         ]
     );
+    // Every process metric can be read on this machine.
+    let process: Vec<_> = names.iter().filter(|name| name.starts_with("process_")).collect();
+    assert_eq!(process.len(), 6);
+    for name in process {
+        let sample = text.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
+        assert!(
+            sample.is_some_and(|value| value.parse::<f64>().unwrap() > 0.0),
+            "{name}: {text}"
+        );
+    }
 }

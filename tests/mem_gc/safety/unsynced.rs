@@ -178,7 +178,7 @@ async fn no_failed_get_makes_an_owner_absent() {
         sleep(secs(200)).await;
         expect_all_dependents(&cluster).await;
         let failures = cluster.counts().failures;
-        assert!(failures.contains_key("ask"), "{failure:?}: {failures:?}");
+        assert!(failures.contains_key("get_owner"), "{failure:?}: {failures:?}");
         cluster.api.faults().clear();
         cluster.wait_for_sync().await;
         sleep(secs(200)).await;

@@ -118,7 +118,7 @@ async fn by_agent(stage: &Stage, program: &Path, size: Size) -> Result<f64> {
     let gone = gone.map_err(|_| round::late("deleted", &agent))??;
     round::wait_until_clean(stage, &pods, &agent).await?;
     let role = agent.status().await?["understudy"].take();
-    if role["turn"] != "ours" {
+    if role["turn"] != "active" {
         bail!("the agent has not taken over: {role}");
     }
     // The threshold expires when each probe has been down for this long.
