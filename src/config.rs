@@ -29,6 +29,7 @@ use crate::{
     },
 };
 
+mod document;
 mod files;
 mod kubeconfig;
 mod kubelet;
@@ -179,8 +180,8 @@ pub async fn validate(flags: &NodeFlags) -> Result<Settings, Vec<Problem>> {
     let gc = problems.ok_or_record(gc_settings(flags).await);
     if let (Some(None), Some(None)) = (&pods, &gc) {
         problems.0.push(Problem::usage(
-            "--pods never leaves nothing to do without the collector",
-            "name its credentials with --gc-kubeconfig, and leave --gc never away",
+            "--pods never without the collector leaves the agent no task",
+            "set --gc-kubeconfig to the collector's credentials, and remove --gc never",
         ));
     }
     problems.ok_or_record(writable("--state-dir", &flags.state_dir));
@@ -264,7 +265,7 @@ async fn gc_settings(flags: &NodeFlags) -> Result<Option<GcSettings>, Problem> {
         return if flags.gc == GcFlag::Always {
             Err(Problem::usage(
                 "--gc always needs --gc-kubeconfig",
-                "name a kubeconfig of a user with the rights of deploy/gc-rbac.yaml",
+                "set --gc-kubeconfig to the kubeconfig of a user with the rights of deploy/gc-rbac.yaml",
             ))
         } else {
             Ok(None)
@@ -297,8 +298,8 @@ fn node_name(name: Option<&str>) -> Result<String, Problem> {
         Ok(name)
     } else {
         Err(Problem::usage(
-            format!("--node-name {name:?} cannot be the name of a Node"),
-            "use the name that `kubectl get nodes` shows for this machine",
+            format!("--node-name {name:?} is not a valid name of a Node"),
+            "set --node-name to the name that `kubectl get nodes` shows for this node",
         ))
     }
 }
@@ -317,13 +318,13 @@ fn cri_endpoint(text: &str) -> Result<CriEndpoint, Problem> {
     let endpoint: CriEndpoint = text.parse().map_err(|error| {
         Problem::usage(
             format!("--cri-endpoint {text}: {error}"),
-            "use the form unix:///run/containerd/containerd.sock",
+            "set --cri-endpoint to a path such as unix:///run/containerd/containerd.sock",
         )
     })?;
     match std::fs::metadata(endpoint.path()) {
         Ok(metadata) if !metadata.file_type().is_socket() => Err(Problem::configuration(
             format!("--cri-endpoint {text}: {} is not a socket", endpoint.path().display()),
-            "name the socket that the container runtime listens on",
+            "set --cri-endpoint to the socket that the container runtime listens on",
         )),
         // It may not exist yet: the agent waits for it.
         _ => Ok(endpoint),
@@ -334,7 +335,7 @@ fn kubelet_root(root: &Path) -> Result<KubeletRoot, Problem> {
     let problem = |why: String| {
         Problem::configuration(
             format!("--kubelet-root {}: {why}", root.display()),
-            "name the kubelet's --root-dir; it holds a directory called pods",
+            "set --kubelet-root to the kubelet's --root-dir, a directory that contains the directory pods",
         )
     };
     let resolved = KubeletRoot::resolve(root).map_err(|error| {
@@ -344,7 +345,7 @@ fn kubelet_root(root: &Path) -> Result<KubeletRoot, Problem> {
     if resolved.pods().is_dir() {
         Ok(resolved)
     } else {
-        Err(problem("its entry \"pods\" is no directory".to_owned()))
+        Err(problem("its entry \"pods\" is not a directory".to_owned()))
     }
 }
 
@@ -357,8 +358,8 @@ fn cgroup_root(flag: Option<&str>, kubelet: Option<&KubeletConfiguration>) -> Re
         Ok(root.to_owned())
     } else {
         Err(Problem::usage(
-            format!("--cgroup-root {root}: it must begin with / and hold no .."),
-            "use the kubelet's cgroupRoot, such as / or /kubelet",
+            format!("--cgroup-root {root} does not begin with /, or contains .."),
+            "set --cgroup-root to the kubelet's cgroupRoot, such as / or /kubelet",
         ))
     }
 }
@@ -368,13 +369,13 @@ fn writable(flag: &str, dir: &Path) -> Result<(), Problem> {
     let problem = |why: String| {
         Problem::configuration(
             format!("{flag} {}: {why}", dir.display()),
-            "run it as root, or name a directory on a disk that this user may write to",
+            "run it as root, or choose a directory on a disk that this user can write to",
         )
     };
     if !dir.is_absolute() {
         return Err(Problem::configuration(
             format!("{flag} {}: it is not an absolute path", dir.display()),
-            "name the path in full, from / on",
+            "use an absolute path, which begins with /",
         ));
     }
     let existing = dir.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
@@ -383,7 +384,7 @@ fn writable(flag: &str, dir: &Path) -> Result<(), Problem> {
     }
     if statfs(existing).is_ok_and(|it| NOT_FOR_FILES.contains(&it.filesystem_type())) {
         return Err(problem(format!(
-            "nothing can be kept in the file system of {}",
+            "the file system of {} cannot store files",
             existing.display()
         )));
     }
@@ -401,25 +402,29 @@ fn socket(path: &Path) -> Result<(), Problem> {
     if let Ok(metadata) = std::fs::symlink_metadata(path)
         && !metadata.file_type().is_socket()
     {
-        let what = if metadata.is_dir() { "a directory" } else { "no socket" };
+        let what = if metadata.is_dir() {
+            "a directory"
+        } else {
+            "not a socket"
+        };
         return Err(Problem::configuration(
             format!("--socket {}: it is {what}", path.display()),
-            "name a path for a socket, at which there is nothing else",
+            "set --socket to a path that does not exist, or to a socket",
         ));
     }
     if path.as_os_str().len() > MAX_SOCKET_PATH {
         return Err(Problem::configuration(
             format!(
-                "--socket {}: it is longer than the {MAX_SOCKET_PATH} bytes that a socket's path may have",
+                "--socket {}: it is longer than {MAX_SOCKET_PATH} bytes, the maximum for the path of a socket",
                 path.display()
             ),
-            "name a shorter path with --socket",
+            "set --socket to a shorter path",
         ));
     }
     if !path.is_absolute() {
         return Err(Problem::configuration(
             format!("--socket {}: it is not an absolute path", path.display()),
-            "name the path in full, such as /run/pod-teardown/pod-teardown.sock",
+            "use an absolute path, such as /run/pod-teardown/pod-teardown.sock",
         ));
     }
     writable("--socket", path.parent().unwrap_or(Path::new("/")))
@@ -430,12 +435,12 @@ fn metrics_addr(text: Option<&str>) -> Result<Option<SocketAddr>, Problem> {
     let problem = |why: &str| {
         Problem::usage(
             format!("--metrics-addr {text}: {why}"),
-            "write an address and a port of this machine, such as 127.0.0.1:9464 or [::]:9464",
+            "set --metrics-addr to an address and a port of this node, such as 127.0.0.1:9464 or [::]:9464",
         )
     };
     match text.parse::<SocketAddr>() {
         Err(_) => Err(problem("it is not an IP address with a port")),
-        Ok(addr) if addr.port() == 0 => Err(problem("nobody would find port 0")),
+        Ok(addr) if addr.port() == 0 => Err(problem("port 0 is a random port")),
         Ok(addr) => Ok(Some(addr)),
     }
 }
@@ -450,7 +455,7 @@ fn duration(flag: &str, text: &str) -> Result<Duration, Problem> {
     parsed.map_err(|error| {
         Problem::usage(
             format!("{flag} {text}: {error}"),
-            "write a number with its unit, such as 20s, 1500ms or 2m",
+            "use a number with a unit, such as 20s, 1500ms or 2m",
         )
     })
 }
@@ -462,8 +467,8 @@ fn take_over_after(text: &str) -> Result<Duration, Problem> {
         Ok(after)
     } else {
         Err(Problem::usage(
-            format!("--take-over-after {text}: nothing is known of a kubelet before it was looked for some seconds"),
-            "name at least 2s; 45s lets a kubelet be started again, and its Lease run out",
+            format!("--take-over-after {text}: it is shorter than the probes of the kubelet need"),
+            "use at least 2s; with 45s a kubelet can restart, and its Lease can expire",
         ))
     }
 }

@@ -2,26 +2,52 @@
 
 use std::path::{Path, PathBuf};
 
-use super::files::is_absent;
+use super::{document::DocumentKind, files::is_absent};
 use crate::{
     api::kubeconfig::{credential_files, read_kubeconfig},
     model::problem::Problem,
 };
 
+/// Where kubeconfigs of kubelets are.
+const EXAMPLES: &str =
+    "such as /etc/kubernetes/kubelet.conf (kubeadm) or /var/lib/kubelet/kubeconfig (EKS, GKE, OpenShift)";
+
 pub(super) async fn kubeconfig(flag: &str, path: Option<&Path>) -> Result<(kube::Config, PathBuf), Problem> {
     let Some(path) = path else {
         return Err(Problem::not_given(
-            format!("{flag} is missing, and neither a running kubelet nor the files of a known distribution are here"),
-            "name a kubeconfig, such as the kubelet's own: --kubeconfig /etc/kubernetes/kubelet.conf; the service has its \
-             settings elsewhere: the head of /etc/default/pod-teardown says how to check with them",
+            format!(
+                "{flag} is missing: neither a running kubelet nor the files of a known distribution were found on this node"
+            ),
+            &format!(
+                "set {flag} to the kubelet's kubeconfig, {EXAMPLES}; to check with the service's settings, run \
+                 `pod-teardown check --service`"
+            ),
         ));
     };
-    let config = read_kubeconfig(path).await.map_err(|error| {
+    let config = read_kubeconfig(path).await;
+    let kind = DocumentKind::of_file(path).filter(|kind| !kind.is_kubeconfig());
+    if let Some(kind) = kind {
+        return Err(other_kind(flag, path, &kind));
+    }
+    let config = config.map_err(|error| {
         Problem::configuration(
-            format!("{flag} {}: {error}", path.display()),
-            "check that it is a kubeconfig, and that the certificates and tokens it points to are there and readable, as they mostly are for root alone",
+            format!("cannot read {flag} {}: {error}", path.display()),
+            "check that the file is a kubeconfig, and that root can read it and the certificates and tokens that it names",
         )
         .absent(credential_files(path).iter().any(|file| is_absent(file)))
     })?;
     Ok((config, path.to_owned()))
+}
+
+/// The file is another kind of document.
+fn other_kind(flag: &str, path: &Path, kind: &DocumentKind) -> Problem {
+    let remedy = if kind.is_kubelet_configuration() && flag == "--kubeconfig" {
+        format!("set --kubelet-config to this file, and {flag} to the kubelet's kubeconfig, {EXAMPLES}")
+    } else {
+        format!("set {flag} to a kubeconfig, {EXAMPLES}")
+    };
+    Problem::configuration(
+        format!("{flag} {}: this file is {kind}, not a kubeconfig", path.display()),
+        &remedy,
+    )
 }

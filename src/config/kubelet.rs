@@ -9,7 +9,10 @@ use std::{
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::files::{first_line, is_absent};
+use super::{
+    document::{DocumentKind, KUBELET_CONFIGURATION},
+    files::{first_line, is_absent},
+};
 use crate::{model::problem::Problem, node::kubelet_process::flags::KubeletFlags};
 
 /// The only version of KubeletConfiguration.
@@ -78,7 +81,8 @@ pub(super) fn kubelet_configuration(path: Option<&Path>, dir: Option<&Path>) -> 
     let problem = |why: String| {
         Problem::configuration(
             format!("{flags}: {why}"),
-            "name the file that the kubelet has as --config, a KubeletConfiguration, and as --kubelet-config-dir its --config-dir",
+            "set --kubelet-config to the kubelet's --config, such as /var/lib/kubelet/config.yaml, and --kubelet-config-dir to its \
+             --config-dir",
         )
     };
     let read = |path: &Path| {
@@ -88,6 +92,9 @@ pub(super) fn kubelet_configuration(path: Option<&Path>, dir: Option<&Path>) -> 
             } else {
                 why
             };
+            if DocumentKind::of_file(path).is_some_and(|kind| kind.is_kubeconfig()) {
+                return kubeconfig_given(&flags, &why);
+            }
             problem(why).absent(is_absent(path))
         })
     };
@@ -110,26 +117,32 @@ pub(super) fn kubelet_configuration(path: Option<&Path>, dir: Option<&Path>) -> 
         .take_if(|endpoint| endpoint.is_empty());
     if config.cgroups_per_qos == Some(false) {
         return Err(Problem::configuration(
-            format!("{flags}: cgroupsPerQOS is false: pods of this node have no cgroups of their own"),
-            "this agent cannot work on such a node; it needs cgroupsPerQOS: true, which is the kubelet's default",
+            format!("{flags}: cgroupsPerQOS is false, so pods of this node have no cgroups of their own"),
+            "set cgroupsPerQOS: true in the kubelet's configuration, which is its default: this agent cannot work on such a node",
         ));
     }
     if let Some(driver) = config.cgroup_driver.as_deref()
         && !matches!(driver, "cgroupfs" | "systemd")
     {
-        return Err(problem(format!(
-            "cgroupDriver {driver:?} is unknown: there are cgroupfs and systemd"
-        )));
+        return Err(problem(format!("cgroupDriver is {driver:?}, not cgroupfs or systemd")));
     }
     if config.pod_logs_dir.as_ref().is_some_and(|dir| !dir.is_absolute()) {
         return Err(problem("podLogsDir is not an absolute path".to_owned()));
     }
     if let Some(root) = config.cgroup_root.as_deref().filter(|root| !is_cgroup_root(root)) {
         return Err(problem(format!(
-            "cgroupRoot {root}: it must begin with / and hold no .."
+            "cgroupRoot {root} does not begin with /, or contains .."
         )));
     }
     Ok(config)
+}
+
+/// The kubelet's credentials are given instead of its configuration.
+fn kubeconfig_given(flags: &str, why: &str) -> Problem {
+    Problem::configuration(
+        format!("{flags}: {why}"),
+        "set --kubeconfig to this file, and --kubelet-config to the kubelet's --config, such as /var/lib/kubelet/config.yaml",
+    )
 }
 
 /// Reads a KubeletConfiguration.
@@ -138,14 +151,23 @@ pub(super) fn kubelet_configuration(path: Option<&Path>, dir: Option<&Path>) -> 
 /// The reason, without the path.
 fn document(path: &Path) -> Result<Value, String> {
     let text = fs::read_to_string(path).map_err(|error| error.to_string())?;
-    let document: Value = serde_saphyr::from_str(&text).map_err(|error| first_line(&error))?;
-    let field = |name: &str| document.get(name).and_then(Value::as_str).unwrap_or_default();
-    let (kind, version) = (field("kind"), field("apiVersion"));
-    // Another version may name its fields differently; the kubelet rejects unknown versions, too.
-    if (kind, version) != ("KubeletConfiguration", KUBELET_CONFIG_VERSION) {
-        return Err(format!(
-            "its kind is {kind:?} and its apiVersion {version:?}, not KubeletConfiguration of {KUBELET_CONFIG_VERSION}"
-        ));
+    // A file of several documents is no KubeletConfiguration, and its kind says more than the parser.
+    let kind = DocumentKind::of_file(path);
+    if let Some(kind) = &kind
+        && !kind.is_kubelet_configuration()
+    {
+        return Err(format!("this file is {kind}, not a KubeletConfiguration"));
+    }
+    let document = serde_saphyr::from_str(&text).map_err(|error| first_line(&error))?;
+    match kind.map(|kind| kind.api_version) {
+        None => return Err(format!("this file has no kind, so it is not a {KUBELET_CONFIGURATION}")),
+        // Another version may name its fields differently; the kubelet rejects unknown versions, too.
+        Some(version) if version != KUBELET_CONFIG_VERSION => {
+            return Err(format!(
+                "this file is a {KUBELET_CONFIGURATION} of {version:?}, not of {KUBELET_CONFIG_VERSION}"
+            ));
+        }
+        Some(_) => {}
     }
     Ok(document)
 }

@@ -215,15 +215,18 @@ fn only_a_kubelet_configuration_is_accepted_and_empty_values_are_defaults() {
         (None, None, None)
     );
     for (text, why) in [
-        ("", "kind is \"\""),
-        ("foo: bar\n", "kind is \"\""),
-        ("apiVersion: v1\nkind: Pod\n", "kind is \"Pod\""),
+        ("", "this file has no kind"),
+        ("foo: bar\n", "this file has no kind"),
+        (
+            "apiVersion: v1\nkind: Pod\n",
+            "this file is a Pod (v1), not a KubeletConfiguration",
+        ),
         (
             "apiVersion: kubelet.config.k8s.io/v9\nkind: KubeletConfiguration\n",
             "v9",
         ),
         (&format!("{head}cgroupRoot: ../../x\n"), "cgroupRoot ../../x"),
-        (&format!("{head}cgroupDriver: bogus\n"), "\"bogus\" is unknown"),
+        (&format!("{head}cgroupDriver: bogus\n"), "cgroupDriver is \"bogus\""),
     ] {
         let error = read(text).unwrap_err();
         assert!(

@@ -119,7 +119,51 @@ fn cases() -> Vec<Case> {
         (
             file("config", "kind: Pod").with_path("kubelet-config", "config"),
             CONFIGURATION,
-            ["--kubelet-config", "\"Pod\"", "--config"],
+            ["--kubelet-config", "kind Pod", "--config"],
+        ),
+        (
+            kubelet("").with_path("kubeconfig", "config"),
+            CONFIGURATION,
+            [
+                "a KubeletConfiguration (kubelet.config.k8s.io/v1beta1), not a kubeconfig",
+                "set --kubelet-config to this file",
+                "/etc/kubernetes/kubelet.conf",
+            ],
+        ),
+        (
+            file(
+                "proxy",
+                "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n",
+            )
+            .with_path("kubeconfig", "proxy"),
+            CONFIGURATION,
+            [
+                "--kubeconfig",
+                "a KubeProxyConfiguration",
+                "set --kubeconfig to a kubeconfig",
+            ],
+        ),
+        (
+            file(
+                "kubeadm",
+                "kind: ClusterConfiguration\napiVersion: kubeadm.k8s.io/v1beta4\n---\nkind: InitConfiguration\n",
+            )
+            .with_path("kubelet-config", "kubeadm"),
+            CONFIGURATION,
+            [
+                "--kubelet-config",
+                "a ClusterConfiguration (kubeadm.k8s.io/v1beta4)",
+                "config.yaml",
+            ],
+        ),
+        (
+            Flags::valid().with_path("kubelet-config", "kubeconfig"),
+            CONFIGURATION,
+            [
+                "this file is a kubeconfig, not a KubeletConfiguration",
+                "set --kubeconfig to this file",
+                "--kubelet-config",
+            ],
         ),
         (
             file(
@@ -133,12 +177,12 @@ fn cases() -> Vec<Case> {
         (
             Flags::valid().with("state-dir", "/proc/x"),
             CONFIGURATION,
-            ["--state-dir /proc/x", "/proc", "write to"],
+            ["--state-dir /proc/x", "/proc", "can write to"],
         ),
         (
             Flags::valid().with("socket", "agent.sock"),
             CONFIGURATION,
-            ["--socket agent.sock", "absolute", "in full"],
+            ["--socket agent.sock", "not an absolute path", "use an absolute path"],
         ),
         (
             Flags::valid().with("shutdown-timeout", "0"),
@@ -148,12 +192,12 @@ fn cases() -> Vec<Case> {
         (
             file("plain", "").with_path("state-dir", "plain/state"),
             CONFIGURATION,
-            ["--state-dir", "is not a directory", "write to"],
+            ["--state-dir", "is not a directory", "can write to"],
         ),
         (
             Flags::valid().with("state-dir", "state"),
             CONFIGURATION,
-            ["--state-dir", "absolute", "in full"],
+            ["--state-dir", "not an absolute path", "begins with /"],
         ),
         (
             Flags::valid().with_path("socket", "kubelet"),

@@ -258,7 +258,7 @@ async fn unusable_state_directory_is_a_configuration_error() {
         .find(|line| line.starts_with("pod-teardown: "))
         .expect("an error");
     assert!(
-        error.contains("--state-dir") && error.contains("may write to"),
+        error.contains("--state-dir") && error.contains("can write to"),
         "{error}"
     );
 }

@@ -106,6 +106,20 @@ mod tests {
 
     use super::*;
 
+    const RUNBOOK: &str = include_str!("../../../docs/how-to/runbook.md");
+
+    #[test]
+    fn runbook_has_a_section_for_every_row() {
+        let headings = RUNBOOK.lines().filter_map(|line| line.strip_prefix("### check: "));
+        let headings = headings.map(|name| name.to_lowercase().replace(' ', "-"));
+        let tags = RUNBOOK.split("<a id=\"check-").skip(1);
+        let tags = tags.map(|tag| tag.split('"').next().unwrap().to_owned());
+        let anchors: BTreeSet<String> = headings.chain(tags).collect();
+        for id in ROW_IDS {
+            assert!(anchors.contains(*id), "{id} is missing");
+        }
+    }
+
     #[test]
     fn row_id_is_unique_and_the_name_in_kebab_case() {
         let ids: BTreeSet<&str> = ROW_IDS.iter().copied().collect();
