@@ -31,7 +31,7 @@ pub(super) async fn kubeconfig(flag: &str, path: Option<&Path>) -> Result<(kube:
     }
     let config = config.map_err(|error| {
         Problem::configuration(
-            format!("cannot read {flag} {}: {error}", path.display()),
+            format!("{flag} {}: {error}", path.display()),
             "check that the file is a kubeconfig, and that root can read it and the certificates and tokens that it names",
         )
         .absent(credential_files(path).iter().any(|file| is_absent(file)))

@@ -74,7 +74,7 @@ fn cases() -> Vec<Case> {
         (
             Flags::valid().with_path("kubeconfig", "absent"),
             CONFIGURATION,
-            ["--kubeconfig", "absent", "readable"],
+            ["--kubeconfig", "absent", "root can read it"],
         ),
         (
             file("bad", "clusters: [").with_path("kubeconfig", "bad"),
@@ -202,7 +202,7 @@ fn cases() -> Vec<Case> {
         (
             Flags::valid().with_path("socket", "kubelet"),
             CONFIGURATION,
-            ["--socket", "is a directory", "name a path"],
+            ["--socket", "is a directory", "a path that does not exist"],
         ),
         (
             Flags::valid().with("cri-endpoint", "unix:///dev/null"),
