@@ -7,6 +7,7 @@ mod connection;
 mod connection_pool;
 mod credentials;
 mod dial;
+mod durations;
 mod error;
 mod escape;
 mod event;
@@ -27,6 +28,7 @@ pub use self::{
     answer::{read, with_timeout},
     client::{ApiClient, DeleteAnswer, WatchLine, WatchStream},
     dial::{Dial, Duplex},
+    durations::{RequestCode, RequestLabels},
     error::{About, ApiError},
     escape::escape,
     event::EventWrite,

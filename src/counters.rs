@@ -11,13 +11,17 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::{failure::Failure, trace::Step};
+use crate::{
+    histogram::{Histogram, Snapshot, TEARDOWN_BOUNDS},
+    model::{failure::Failure, trace::Step},
+    trace_recorder::TraceRecorder,
+};
 
 /// How often each step failed, by reason.
 pub type Failures<S = Step> = BTreeMap<S, BTreeMap<Cow<'static, str>, u64>>;
 
 /// The counters.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Counters {
     begun: AtomicU64,
     deleted: AtomicU64,
@@ -31,6 +35,8 @@ pub struct Counters {
     leftovers_found: AtomicU64,
     unused_volumes_failed: AtomicU64,
     requests_given_up: AtomicU64,
+    teardown_durations: Histogram,
+    step_durations: Histogram<Step>,
 }
 
 /// A snapshot of the counters.
@@ -84,14 +90,33 @@ macro_rules! count {
 
 // === impl Counters ===
 
+impl Default for Counters {
+    fn default() -> Self {
+        Self {
+            begun: AtomicU64::default(),
+            deleted: AtomicU64::default(),
+            finished: AtomicU64::default(),
+            attempts_failed: AtomicU64::default(),
+            failures: Mutex::default(),
+            hooks_failed: AtomicU64::default(),
+            events_dropped: AtomicU64::default(),
+            pods_unreadable: AtomicU64::default(),
+            workers_panicked: AtomicU64::default(),
+            leftovers_found: AtomicU64::default(),
+            unused_volumes_failed: AtomicU64::default(),
+            requests_given_up: AtomicU64::default(),
+            teardown_durations: Histogram::new(TEARDOWN_BOUNDS),
+            step_durations: Histogram::new(TEARDOWN_BOUNDS),
+        }
+    }
+}
+
 impl Counters {
     count! {
         /// A teardown begins.
         teardown_begun => begun;
         /// The final delete of a pod was accepted.
         pod_deleted => deleted;
-        /// A teardown has finished.
-        teardown_finished => finished;
         /// A hook failed.
         hook_failed => hooks_failed;
         /// An event was dropped.
@@ -106,6 +131,23 @@ impl Counters {
         unused_volume_failed => unused_volumes_failed;
         /// A stop request was cancelled.
         stop_request_cancelled => requests_given_up;
+    }
+
+    /// A teardown has finished: counts it and its durations. Steps before a restart of the agent are not known any more.
+    pub fn teardown_finished(&self, trace: &TraceRecorder) {
+        self.finished.fetch_add(1, Ordering::Relaxed);
+        self.teardown_durations.observe((), trace.elapsed());
+        trace.for_each_ended_span(|step, duration| self.step_durations.observe(step, duration));
+    }
+
+    /// Durations of finished teardowns.
+    pub fn teardown_durations(&self) -> Snapshot {
+        self.teardown_durations.snapshot()
+    }
+
+    /// Durations of the steps of finished teardowns.
+    pub fn step_durations(&self) -> Snapshot<Step> {
+        self.step_durations.snapshot()
     }
 
     /// Counts a failed attempt and its failures. An attempt that was interrupted has none, and is not counted.

@@ -20,7 +20,10 @@ use tokio::{
     time::timeout,
 };
 
-use crate::node::{identity::Identity, threads::Blocking};
+use crate::{
+    histogram::Buckets,
+    node::{identity::Identity, threads::Blocking},
+};
 
 mod entries;
 mod error;
@@ -48,7 +51,7 @@ pub use header::Unusable;
 use row::{NODE_UID, Row};
 pub use simulated_disk::SimulatedDisk;
 use simulated_disk::SimulatedStore;
-pub use state::{Cost, Trouble};
+pub use state::Trouble;
 use state::{State, lock};
 use state_dir::StateDir;
 use writer::{Store, Write, Writer};
@@ -134,9 +137,9 @@ impl Journal {
         self.lock().trouble.clone()
     }
 
-    /// Cost of durable writes since the start.
-    pub fn cost(&self) -> Cost {
-        self.lock().cost
+    /// Durations of durable writes since the start.
+    pub fn commit_durations(&self) -> Buckets {
+        self.lock().commits.0.clone()
     }
 
     /// The last recorded state of the watch.

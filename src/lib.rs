@@ -68,6 +68,7 @@ pub mod model;
 pub mod clock;
 #[cfg(feature = "agent")]
 pub mod explanation;
+pub mod histogram;
 #[cfg(feature = "agent")]
 pub mod memory;
 #[cfg(feature = "agent")]

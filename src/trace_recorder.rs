@@ -293,6 +293,15 @@ impl TraceRecorder {
         OpenSpan { record: self, index }
     }
 
+    /// Calls `each` with step and duration of each span that has ended.
+    pub fn for_each_ended_span(&self, mut each: impl FnMut(Step, Duration)) {
+        for span in &self.lock().spans {
+            if let Some(end_ms) = span.end_ms {
+                each(span.step, Duration::from_millis(end_ms.saturating_sub(span.start_ms)));
+            }
+        }
+    }
+
     /// Time since the beginning, until now or until it finished.
     pub fn elapsed(&self) -> Duration {
         let finished = self.lock().finished;

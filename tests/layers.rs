@@ -16,9 +16,10 @@ use syn::{
 };
 
 /// From the lowest to the highest. A module may use those before it.
-const LAYERS: [&str; 26] = [
+const LAYERS: [&str; 27] = [
     // Tools that know nothing of pods.
     "clock",
+    "histogram",
     "words",
     "explanation",
     "memory",

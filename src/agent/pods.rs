@@ -30,7 +30,7 @@ use crate::{
     },
     node::{
         cgroups::Cgroups,
-        cri::{Cri, PodUids},
+        cri::{CallDurations, Cri, PodUids},
         effects::Effects,
         host::{Host, detect_cgroup_driver, same_mount_namespace},
         identity::Identity,
@@ -71,6 +71,7 @@ pub struct PodAgent {
     guard: Guard,
     effects: Effects,
     counters: Arc<Counters>,
+    runtime_calls: Arc<CallDurations>,
     runtime_report: watch::Sender<RuntimeReport>,
     watch_report: watch::Sender<WatchReport>,
     leftover_report: watch::Sender<LeftoverReport>,
@@ -145,7 +146,8 @@ impl PodAgent {
                 .with_unmount_backend(outside.unmounts.clone())
                 .with_force_unmount(settings.force_unmount),
             outside,
-            counters: Arc::new(Counters::default()),
+            counters: Arc::default(),
+            runtime_calls: Arc::default(),
             runtime_report: watch::Sender::new(RuntimeReport::default()),
             watch_report: watch::Sender::new(WatchReport::default()),
             leftover_report: watch::Sender::new(LeftoverReport::default()),
@@ -177,6 +179,7 @@ impl PodAgent {
             workers: self.handle.clone(),
             journal: self.journal.clone(),
             counters: Arc::clone(&self.counters),
+            runtime_calls: Arc::clone(&self.runtime_calls),
             api: Arc::clone(&self.api),
         }
     }
@@ -201,6 +204,7 @@ impl PodAgent {
             guard,
             effects,
             counters,
+            runtime_calls,
             runtime_report,
             watch_report,
             leftover_report,
@@ -238,7 +242,8 @@ impl PodAgent {
         let cri = match runtime {
             Some(runtime) => Cri::with_service(runtime, effects.clone()),
             None => Cri::new(&cri_endpoint, effects.clone()),
-        };
+        }
+        .with_durations(runtime_calls);
         let version = tokio::select! {
             biased;
             () = stop.as_mut() => return Ok(()),

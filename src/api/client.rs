@@ -17,10 +17,11 @@ use tokio_util::{
 };
 
 use super::{
-    ApiError, answer::read, connection::Connection, dial::Dial, escape::escape, event::EventWrite, items::ListItems,
-    node_proof::Proof, review,
+    ApiError, answer::read, connection::Connection, dial::Dial, durations::RequestLabels, escape::escape,
+    event::EventWrite, items::ListItems, node_proof::Proof, review,
 };
 use crate::{
+    histogram::Snapshot,
     model::pod::{PodObject, PodRef, PodView},
     node::{
         checkpoint,
@@ -124,6 +125,11 @@ impl ApiClient {
     /// Name of this agent's Node.
     pub fn node_name(&self) -> &str {
         &self.node_name
+    }
+
+    /// Durations of its requests by verb and result.
+    pub fn request_durations(&self) -> Snapshot<RequestLabels> {
+        self.connection.request_durations()
     }
 
     /// When its credentials expire, if they show it.

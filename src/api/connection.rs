@@ -1,6 +1,6 @@
 //! Sends requests to the API server: concurrency, timeouts and credentials.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc};
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -12,15 +12,13 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::{
     ApiError,
-    answer::with_timeout,
     credentials::Credentials,
     dial::Dial,
+    durations::{RequestDurations, RequestLabels},
     node_proof::{self, Proof},
 };
-use crate::node::threads::Blocking;
+use crate::{histogram::Snapshot, node::threads::Blocking};
 
-/// The API server ends mutating requests after 34 s and others after 60 s.
-pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(65);
 /// Simultaneous writes. HTTP/1 needs a connection for each: a node full of terminating pods would open a hundred. Reads are
 /// few and not limited, since a read of the Node must not wait for writes.
 const MAX_WRITES: usize = 8;
@@ -29,6 +27,7 @@ const MAX_WRITES: usize = 8;
 pub(super) struct Connection {
     credentials: Credentials<kube::Client>,
     write_slots: Semaphore,
+    durations: RequestDurations,
 }
 
 // === impl Connection ===
@@ -46,6 +45,7 @@ impl Connection {
         Ok(Self {
             credentials: Credentials::new(config, kubeconfig, Arc::new(make), blocking)?,
             write_slots: Semaphore::new(MAX_WRITES),
+            durations: RequestDurations::default(),
         })
     }
 
@@ -91,7 +91,7 @@ impl Connection {
         path: &str,
         answer: impl Future<Output = Result<T, ApiError>>,
     ) -> Result<T, ApiError> {
-        let result = with_timeout(REQUEST_TIMEOUT, verb, path, answer).await;
+        let result = self.durations.observe_request(verb, path, answer).await;
         if let Err(ApiError::Unreachable { .. } | ApiError::UnverifiedServer { .. } | ApiError::Timeout { .. }) =
             &result
         {
@@ -107,7 +107,8 @@ impl Connection {
         path: &str,
         request: Request<Body>,
     ) -> Result<Response<Body>, ApiError> {
-        with_timeout(REQUEST_TIMEOUT, verb, path, self.start(verb, path, request)).await
+        let start = self.start(verb, path, request);
+        self.durations.observe_request(verb, path, start).await
     }
 
     async fn start(&self, verb: &'static str, path: &str, request: Request<Body>) -> Result<Response<Body>, ApiError> {
@@ -148,6 +149,11 @@ impl Connection {
     pub async fn write_slot(&self) -> Option<SemaphorePermit<'_>> {
         // Never closed, so it cannot fail.
         self.write_slots.acquire().await.ok()
+    }
+
+    /// Durations of its requests.
+    pub fn request_durations(&self) -> Snapshot<RequestLabels> {
+        self.durations.snapshot()
     }
 
     /// When the credentials expire, if they show it.

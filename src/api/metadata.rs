@@ -14,15 +14,15 @@ use super::{
     ApiError,
     answer::{read, with_timeout},
     cluster::{Cluster, StoreFollower},
-    connection::REQUEST_TIMEOUT,
     connection_pool::{ConnectionPool, RequestParts},
     credentials::Credentials,
+    durations::{RequestDurations, RequestLabels},
     event::EventWrite,
     expiry::expires_soon,
     node_proof::retry_after,
     review,
 };
-use crate::node::effects::Effects;
+use crate::{histogram::Snapshot, node::effects::Effects};
 
 /// Accept header of a request for one object.
 const OBJECT: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
@@ -53,6 +53,7 @@ pub struct MetadataClient {
     credentials: Arc<Credentials<Arc<ConnectionPool>>>,
     cluster: Arc<Cluster>,
     effects: Effects,
+    durations: Arc<RequestDurations>,
 }
 
 /// A whole answer.
@@ -101,6 +102,11 @@ impl Lane {
 // === impl MetadataClient ===
 
 impl MetadataClient {
+    /// Durations of its requests by verb and result.
+    pub fn request_durations(&self) -> Snapshot<RequestLabels> {
+        self.durations.snapshot()
+    }
+
     /// When the credentials expire, if they show it.
     pub fn credentials_expiry(&self) -> Option<Timestamp> {
         self.credentials.expires_at()
@@ -135,6 +141,7 @@ impl MetadataClient {
             )?),
             cluster,
             effects,
+            durations: Arc::default(),
         })
     }
 
@@ -171,7 +178,7 @@ impl MetadataClient {
             etag,
             ..RequestParts::get("GET", path, accept)
         };
-        with_timeout(REQUEST_TIMEOUT, "GET", path, async {
+        let answer = async {
             let response = self.start(Lane::Get, &parts).await?;
             if response.status() == StatusCode::NOT_MODIFIED {
                 return Ok(None);
@@ -183,8 +190,8 @@ impl MetadataClient {
                 etag: etag.map(str::to_owned),
                 body: read_body("GET", path, response).await?,
             }))
-        })
-        .await
+        };
+        self.durations.observe_request("GET", path, answer).await
     }
 
     /// Starts a list or watch.
@@ -196,7 +203,8 @@ impl MetadataClient {
         accept: &'static str,
     ) -> Result<AnswerStream, ApiError> {
         let parts = RequestParts::get(verb, path, accept);
-        let response = with_timeout(REQUEST_TIMEOUT, verb, path, self.start(lane, &parts)).await?;
+        let start = self.start(lane, &parts);
+        let response = self.durations.observe_request(verb, path, start).await?;
         let content_type = response.headers().get(header::CONTENT_TYPE);
         let content_type = content_type.and_then(|value| value.to_str().ok()).unwrap_or_default();
         Ok(AnswerStream {
@@ -278,7 +286,7 @@ impl MetadataClient {
             let response = self.start(lane, &parts).await?;
             read_body(verb, path, response).await
         });
-        with_timeout(REQUEST_TIMEOUT, verb, path, answer).await
+        self.durations.observe_request(verb, path, answer).await
     }
 
     async fn start(&self, lane: Lane, parts: &RequestParts<'_>) -> Result<Response<Incoming>, ApiError> {

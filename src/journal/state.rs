@@ -4,7 +4,6 @@ use std::{
     collections::{BTreeMap, HashMap},
     path::PathBuf,
     sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
 };
 
 use super::{
@@ -15,6 +14,7 @@ use super::{
     row::{NODE_UID, Row, Table},
 };
 use crate::{
+    histogram::{Buckets, REQUEST_BOUNDS},
     model::pod::PodUid,
     node::{identity::Identity, kubelet_process::flags::KubeletFlags},
     teardown::journal::PodEntry,
@@ -34,18 +34,12 @@ pub(super) struct State {
     pub pods: HashMap<PodUid, PodEntry>,
     pub seen: BTreeMap<PodUid, SeenPod>,
     pub trouble: Trouble,
-    pub cost: Cost,
+    pub commits: CommitDurations,
     pub quarantined: Vec<PathBuf>,
 }
 
-/// Cost of durable writes since the start.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Cost {
-    /// Number of commits.
-    pub commits: u64,
-    /// Their total duration.
-    pub took: Duration,
-}
+/// Durations of durable writes since the start.
+pub(super) struct CommitDurations(pub Buckets);
 
 /// Write errors.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -54,6 +48,12 @@ pub struct Trouble {
     pub error: Option<JournalError>,
     /// Failed writes since the start.
     pub failed: u64,
+}
+
+impl Default for CommitDurations {
+    fn default() -> Self {
+        Self(Buckets::empty(REQUEST_BOUNDS))
+    }
 }
 
 pub(super) fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {

@@ -132,8 +132,7 @@ impl Writer {
             state.quarantined = quarantined;
         }
         if let Some(took) = took {
-            state.cost.commits += 1;
-            state.cost.took += took;
+            state.commits.0.observe(took);
         }
         Ok(())
     }

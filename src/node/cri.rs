@@ -5,6 +5,7 @@
 mod cancel;
 pub mod client;
 mod convert;
+mod durations;
 mod effects;
 pub mod endpoint;
 mod greeting;
@@ -13,5 +14,6 @@ mod lists;
 pub mod types;
 
 pub use client::{Cri, CriService, CriServiceError};
+pub use durations::{CallDurations, CallLabels};
 pub use endpoint::CriEndpoint;
 pub use lists::PodUids;

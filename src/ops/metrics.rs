@@ -2,9 +2,11 @@
 //! object. docs/reference/metrics.md lists all of them.
 
 mod collector;
+mod durations;
 mod page;
 mod pods;
 mod process;
+mod text_format;
 
 use std::{convert::Infallible, fmt, io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -23,18 +25,18 @@ use tokio::{
     sync::Semaphore,
 };
 
-use self::{page::Page, process::ProcessMetrics};
+use self::{page::Page, process::ProcessMetrics, text_format::Format};
 use super::{
     admin::{Admin, response},
     status::StatusReport,
 };
 pub use collector::CollectorMetrics;
+pub use durations::{Durations, PodDurations};
 
 /// Path of the metrics.
 pub const PATH: &str = "/metrics";
 /// Prefix of all names.
 const PREFIX: &str = "pod_teardown";
-const TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// Maximum number of concurrent connections. Prometheus needs one.
 const MAX_CONNECTIONS: usize = 16;
 /// Maximum time to receive a request.
@@ -47,6 +49,8 @@ pub struct Scrape {
     pub status: Option<StatusReport>,
     /// The collector; `None` if this agent has none.
     pub collector: Option<CollectorMetrics>,
+    /// Histograms.
+    pub durations: Durations,
 }
 
 /// Creates the socket.
@@ -111,8 +115,9 @@ async fn answer(admin: &Admin, request: Request<Incoming>) -> Result<Response<Fu
     } else if request.uri().path() != PATH {
         plain(StatusCode::NOT_FOUND, &format!("there is {PATH}"))
     } else {
+        let format = Format::accepted(request.headers());
         match text(Scrape::collect(admin).await) {
-            Ok(text) => response(StatusCode::OK, TYPE, text),
+            Ok(text) => response(StatusCode::OK, format.content_type(), format.render(text)),
             Err(error) => plain(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
         }
     })
@@ -141,6 +146,7 @@ impl Scrape {
         Self {
             status: admin.report().await,
             collector: admin.gc.as_ref().map(CollectorMetrics::collect),
+            durations: Durations::collect(admin),
         }
     }
 }
@@ -154,7 +160,7 @@ impl Collector for Scrape {
         if let Some(collecting) = &self.collector {
             collecting.write(&mut page)?;
         }
-        Ok(())
+        self.durations.write(&mut page)
     }
 }
 

@@ -328,12 +328,12 @@ impl PodWorkers {
                 }
             }
             Some(WorkerResult::Finished) => {
-                self.counters.teardown_finished();
                 checkpoint::before(JOURNAL, &"forget");
                 self.context.journal.forget(&uid);
                 // It is durable later. After a crash, the next start finds the pod finished.
                 checkpoint::after(JOURNAL, &"forget");
                 status.state = State::Finished;
+                self.counters.teardown_finished(&status.record);
                 tracing::info!(pod.uid = %uid, pod.namespace = %pod.namespace, pod.name = %pod.name, took = ?rounded(status.record.elapsed()), "{}", if self.context.node.effects.is_dry_run() { "Dry run of a teardown finished" } else { "Teardown finished" });
                 let removed = status.update.borrow().removed;
                 let record = Arc::clone(&status.record);

@@ -75,8 +75,8 @@ fn channels(text: &str) -> BTreeMap<&'static str, String> {
         ..CollectorMetrics::default()
     };
     let scrape = Scrape {
-        status: None,
         collector: Some(collector),
+        ..Scrape::default()
     };
     all.insert("label of a metric", metrics::text(scrape).unwrap());
     all.insert("event", event(text));

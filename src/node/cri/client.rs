@@ -2,18 +2,21 @@
 
 use std::collections::HashMap;
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{try_join, try_join_all};
 use futures::stream::{self, BoxStream, StreamExt as _, TryStreamExt as _};
 use k8s_cri::v1;
 use k8s_cri::v1::runtime_service_client::RuntimeServiceClient;
+use tokio::time::Instant;
 use tonic::transport::Endpoint;
 use tonic::{Response, Status};
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, ServiceExt as _};
 
 use super::convert;
+use super::durations::CallDurations;
 use super::endpoint::CriEndpoint;
 use super::greeting;
 use super::info;
@@ -49,6 +52,7 @@ pub struct Cri {
     /// Used for calls that the generated client lacks.
     pub(super) service: CriService,
     pub(super) effects: Effects,
+    pub(super) durations: Arc<CallDurations>,
 }
 
 // === impl Cri ===
@@ -81,7 +85,14 @@ impl Cri {
             client,
             service,
             effects,
+            durations: Arc::default(),
         }
+    }
+
+    /// Counts its calls in `durations`.
+    #[must_use]
+    pub fn with_durations(self, durations: Arc<CallDurations>) -> Self {
+        Self { durations, ..self }
     }
 
     /// Name and versions of the runtime.
@@ -92,7 +103,9 @@ impl Cri {
         let request = v1::VersionRequest {
             version: "v1".to_owned(),
         };
-        let answer = call_with_timeout("Version", "", REQUEST_DEADLINE, self.client().version(request)).await?;
+        let answer = self
+            .call("Version", "", REQUEST_DEADLINE, self.client().version(request))
+            .await?;
         Ok(convert::version(answer))
     }
 
@@ -118,13 +131,14 @@ impl Cri {
     /// When the call fails, unless the runtime does not implement it.
     pub async fn cgroup_driver(&self) -> Result<Option<CgroupDriver>, GrpcError> {
         let request = v1::RuntimeConfigRequest {};
-        match call_with_timeout(
-            "RuntimeConfig",
-            "",
-            REQUEST_DEADLINE,
-            self.client().runtime_config(request),
-        )
-        .await
+        match self
+            .call(
+                "RuntimeConfig",
+                "",
+                REQUEST_DEADLINE,
+                self.client().runtime_config(request),
+            )
+            .await
         {
             Ok(answer) => Ok(convert::cgroup_driver(&answer)),
             Err(error) if error.is_unknown_call() => Ok(None),
@@ -236,7 +250,10 @@ impl Cri {
             verbose,
         };
         let mut client = self.client();
-        match call_with_timeout("ContainerStatus", id, status_timeout, client.container_status(request)).await {
+        match self
+            .call("ContainerStatus", id, status_timeout, client.container_status(request))
+            .await
+        {
             Ok(answer) => Ok(Some(answer)),
             Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(error),
@@ -248,13 +265,14 @@ impl Cri {
             pod_sandbox_id: id.to_owned(),
             verbose,
         };
-        match call_with_timeout(
-            "PodSandboxStatus",
-            id,
-            REQUEST_DEADLINE,
-            self.client().pod_sandbox_status(request),
-        )
-        .await
+        match self
+            .call(
+                "PodSandboxStatus",
+                id,
+                REQUEST_DEADLINE,
+                self.client().pod_sandbox_status(request),
+            )
+            .await
         {
             Ok(answer) => Ok(Some(answer)),
             Err(error) if error.is_not_found() => Ok(None),
@@ -262,32 +280,36 @@ impl Cri {
         }
     }
 
+    /// Runs one call with a timeout. The timeout is not sent to the runtime: on expiry the stream is reset, which cancels the
+    /// call.
+    ///
+    /// The future is boxed: it takes kilobytes, which every caller would otherwise reserve all the time.
+    pub(super) fn call<T>(
+        &self,
+        name: &'static str,
+        id: &str,
+        deadline: Duration,
+        rpc: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> impl Future<Output = Result<T, GrpcError>> {
+        let rpc = Box::pin(rpc);
+        async move {
+            let started = Instant::now();
+            let result = match tokio::time::timeout(deadline, rpc).await {
+                Ok(Ok(response)) => Ok(response.into_inner()),
+                Ok(Err(status)) => Err(GrpcError::from_status(Call::to_runtime(name, id), &status)),
+                Err(_) => Err(GrpcError::Timeout {
+                    call: Call::to_runtime(name, id),
+                    after: deadline,
+                }),
+            };
+            self.durations.observe(name, &result, started.elapsed());
+            result
+        }
+    }
+
     /// tonic needs a separate client for each call in flight. Cloning one only increments reference counts.
     pub(super) fn client(&self) -> RuntimeServiceClient<CriService> {
         self.client.clone()
-    }
-}
-
-/// Runs one call with a timeout. The timeout is not sent to the runtime: on expiry the stream is reset, which cancels the
-/// call.
-///
-/// The future is boxed: it takes kilobytes, which every caller would otherwise reserve all the time.
-pub(super) fn call_with_timeout<T>(
-    name: &'static str,
-    id: &str,
-    deadline: Duration,
-    rpc: impl Future<Output = Result<Response<T>, Status>>,
-) -> impl Future<Output = Result<T, GrpcError>> {
-    let rpc = Box::pin(rpc);
-    async move {
-        match tokio::time::timeout(deadline, rpc).await {
-            Ok(Ok(response)) => Ok(response.into_inner()),
-            Ok(Err(status)) => Err(GrpcError::from_status(Call::to_runtime(name, id), &status)),
-            Err(_) => Err(GrpcError::Timeout {
-                call: Call::to_runtime(name, id),
-                after: deadline,
-            }),
-        }
     }
 }
 

@@ -6,7 +6,7 @@ use k8s_cri::v1;
 use tonic::{Code, Response, Status};
 
 use super::cancel::cancel_after_start;
-use super::client::{Cri, REQUEST_DEADLINE, call_with_timeout};
+use super::client::{Cri, REQUEST_DEADLINE};
 use super::convert;
 use super::types::ExecOutcome;
 use crate::node::{
@@ -45,8 +45,8 @@ impl Cri {
             timeout: i64::try_from(seconds).unwrap_or(i64::MAX),
         };
         let deadline = Duration::from_secs(seconds).saturating_add(EXTRA_TIME);
-        let (mut client, id) = (self.client(), container_id.to_owned());
-        let call = async move { change(NAME, &id, deadline, client.exec_sync(request)).await };
+        let (cri, mut client, id) = (self.clone(), self.client(), container_id.to_owned());
+        let call = async move { cri.change(NAME, &id, deadline, client.exec_sync(request)).await };
         let ended = || GrpcError::Unreachable {
             call: Call::to_runtime(NAME, container_id),
             cause: "the agent is stopping".to_owned(),
@@ -91,7 +91,7 @@ impl Cri {
         };
         let deadline = Duration::from_secs(seconds).saturating_add(EXTRA_TIME);
         let mut client = self.client();
-        let call = change(NAME, id, deadline, client.stop_container(request));
+        let call = self.change(NAME, id, deadline, client.stop_container(request));
         not_found_is_ok(self.run_until_blocked(NAME, id, call).await)
     }
 
@@ -108,7 +108,7 @@ impl Cri {
             pod_sandbox_id: id.to_owned(),
         };
         let mut client = self.client();
-        let call = change(NAME, id, REQUEST_DEADLINE, client.stop_pod_sandbox(request));
+        let call = self.change(NAME, id, REQUEST_DEADLINE, client.stop_pod_sandbox(request));
         not_found_is_ok(self.run_until_blocked(NAME, id, call).await)
     }
 
@@ -125,7 +125,7 @@ impl Cri {
             container_id: id.to_owned(),
         };
         let mut client = self.client();
-        let call = change(NAME, id, REQUEST_DEADLINE, client.remove_container(request));
+        let call = self.change(NAME, id, REQUEST_DEADLINE, client.remove_container(request));
         not_found_is_ok(self.run_until_blocked(NAME, id, call).await)
     }
 
@@ -142,7 +142,7 @@ impl Cri {
             pod_sandbox_id: id.to_owned(),
         };
         let mut client = self.client();
-        let call = change(NAME, id, REQUEST_DEADLINE, client.remove_pod_sandbox(request));
+        let call = self.change(NAME, id, REQUEST_DEADLINE, client.remove_pod_sandbox(request));
         not_found_is_ok(self.run_until_blocked(NAME, id, call).await)
     }
 
@@ -157,6 +157,19 @@ impl Cri {
         outcome.map_err(|blocked| blocked_error(name, id, blocked)).flatten()
     }
 
+    /// Sends a call that was admitted.
+    async fn change<T>(
+        &self,
+        name: &'static str,
+        id: &str,
+        deadline: Duration,
+        call: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Result<T, GrpcError> {
+        let answer = self.call(name, id, deadline, call).await;
+        checkpoint::after(name, &id);
+        answer
+    }
+
     /// Asks the gate. Every call that changes something starts here.
     fn admit(&self, name: &'static str, id: &str) -> Result<bool, GrpcError> {
         self.effects
@@ -169,18 +182,6 @@ impl Cri {
 fn blocked_error(name: &'static str, id: &str, blocked: EffectsBlocked) -> GrpcError {
     let call = Call::to_runtime(name, id);
     GrpcError::Blocked { call, blocked }
-}
-
-/// Sends a call that was admitted.
-async fn change<T>(
-    name: &'static str,
-    id: &str,
-    deadline: Duration,
-    call: impl Future<Output = Result<Response<T>, Status>>,
-) -> Result<T, GrpcError> {
-    let answer = call_with_timeout(name, id, deadline, call).await;
-    checkpoint::after(name, &id);
-    answer
 }
 
 fn not_found_is_ok<T>(result: Result<T, GrpcError>) -> Result<(), GrpcError> {

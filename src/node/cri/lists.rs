@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use futures::{
-    FutureExt as _,
+    TryFutureExt as _,
     future::{BoxFuture, try_join},
     stream::{self, StreamExt as _, TryStreamExt as _},
 };
@@ -11,15 +11,15 @@ use http::uri::PathAndQuery;
 use indexmap::IndexMap;
 use k8s_cri::v1;
 use prost::Message;
-use tonic::{Request, client::Grpc};
+use tonic::{Request, Response, client::Grpc};
 use tonic_prost::ProstCodec;
 
 use super::{
-    client::{Cri, LARGEST_MESSAGE, REQUEST_DEADLINE, call_with_timeout, uid_label},
+    client::{Cri, LARGEST_MESSAGE, REQUEST_DEADLINE, uid_label},
     convert,
     types::{PodSandbox, keys},
 };
-use crate::node::grpc::{Call, GrpcError};
+use crate::node::grpc::GrpcError;
 
 /// States in the only order in which a sandbox changes, so that queries in this order miss none.
 const SANDBOX_STATES: [v1::PodSandboxState; 2] =
@@ -145,9 +145,7 @@ impl Cri {
         };
         let mut client = self.client();
         let call = client.list_pod_sandbox(request);
-        Ok(call_with_timeout("ListPodSandbox", uid, REQUEST_DEADLINE, call)
-            .await?
-            .items)
+        Ok(self.call("ListPodSandbox", uid, REQUEST_DEADLINE, call).await?.items)
     }
 
     async fn containers_in(
@@ -161,7 +159,8 @@ impl Cri {
         };
         let mut client = self.client();
         let call = client.list_containers(request);
-        Ok(call_with_timeout("ListContainers", uid, REQUEST_DEADLINE, call)
+        Ok(self
+            .call("ListContainers", uid, REQUEST_DEADLINE, call)
             .await?
             .containers)
     }
@@ -174,7 +173,6 @@ impl Cri {
     {
         let mut grpc = Grpc::new(self.service.clone()).max_decoding_message_size(LARGEST_MESSAGE);
         let path = PathAndQuery::try_from(format!("/runtime.v1.RuntimeService/{name}"));
-        let failed = |status: &tonic::Status| GrpcError::from_status(Call::to_runtime(name, uid), status);
         let call = async {
             let unsent = |error: super::client::CriServiceError| tonic::Status::from_error(Box::new(error));
             grpc.ready().await.map_err(unsent)?;
@@ -183,12 +181,7 @@ impl Cri {
             let parts = grpc.server_streaming(Request::new(request), path, codec).await?;
             parts.into_inner().try_collect::<Vec<Part>>().await
         };
-        let all = tokio::time::timeout(REQUEST_DEADLINE, call.boxed()).await;
-        let late = |_| GrpcError::Timeout {
-            call: Call::to_runtime(name, uid),
-            after: REQUEST_DEADLINE,
-        };
-        all.map_err(late)?.map_err(|status| failed(&status))
+        self.call(name, uid, REQUEST_DEADLINE, call.map_ok(Response::new)).await
     }
 }
 

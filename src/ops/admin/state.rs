@@ -15,7 +15,7 @@ use crate::{
     handover::{guard::Guard, report::RoleReport},
     housekeeping::LeftoverReport,
     journal::Journal,
-    node::runtime::RuntimeReport,
+    node::{cri::CallDurations, runtime::RuntimeReport},
     ops::{logging, status::StatusReport},
     watch::WatchReport,
     workers::{Overview, WorkersHandle},
@@ -59,6 +59,8 @@ pub struct PodsAdmin {
     pub journal: Journal,
     /// Counters since the start.
     pub counters: Arc<Counters>,
+    /// Durations of calls to the container runtime.
+    pub runtime_calls: Arc<CallDurations>,
     /// The API client, once it exists.
     pub api: Arc<OnceLock<ApiClient>>,
 }
@@ -137,11 +139,11 @@ impl PodsAdmin {
         report.journal = trouble.error.map(|error| error.to_string());
         let quarantined = self.journal.quarantined();
         report.journal_asides = quarantined.iter().map(|path| path.display().to_string()).collect();
-        let cost = self.journal.cost();
+        let commits = self.journal.commit_durations();
         report.counters = Counts {
             journal_writes_failed: trouble.failed,
-            journal_commits: cost.commits,
-            journal_commits_us: u64::try_from(cost.took.as_micros()).unwrap_or(u64::MAX),
+            journal_commits: commits.count(),
+            journal_commits_us: u64::try_from(Duration::from_secs_f64(commits.sum).as_micros()).unwrap_or(u64::MAX),
             ..self.counters.counts()
         };
         true

@@ -9,7 +9,7 @@ use prometheus_client::{
     registry::Unit,
 };
 
-use crate::{counters::Failures, model::foreign::ForeignText};
+use crate::{counters::Failures, histogram::Buckets, model::foreign::ForeignText};
 
 /// A page of metrics.
 pub(super) struct Page<'a>(pub DescriptorEncoder<'a>);
@@ -139,6 +139,32 @@ impl Page<'_> {
             encoder
                 .encode_family(&escaped(&labels))?
                 .encode_counter::<NoLabelSet, _, u64>(&value, None)?;
+        }
+        Ok(())
+    }
+
+    /// Writes a histogram in seconds.
+    pub fn histogram(&mut self, name: &str, help: &str, buckets: &Buckets) -> fmt::Result {
+        let mut encoder = self
+            .0
+            .encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Histogram)?;
+        encoder.encode_histogram::<NoLabelSet>(buckets.sum, buckets.count(), &buckets.counts, None)
+    }
+
+    /// Writes a histogram in seconds for each set of labels.
+    pub fn histograms<'a, S: AsRef<str>, const N: usize>(
+        &mut self,
+        name: &str,
+        help: &str,
+        values: impl IntoIterator<Item = (Labels<S, N>, &'a Buckets)>,
+    ) -> fmt::Result {
+        let mut encoder = self
+            .0
+            .encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Histogram)?;
+        for (labels, buckets) in values {
+            encoder
+                .encode_family(&escaped(&labels))?
+                .encode_histogram::<NoLabelSet>(buckets.sum, buckets.count(), &buckets.counts, None)?;
         }
         Ok(())
     }

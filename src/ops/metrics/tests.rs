@@ -1,5 +1,6 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
+    env, fs,
     time::Duration,
 };
 
@@ -7,6 +8,7 @@ use jiff::Timestamp;
 
 use super::{monitoring_tests::exported, *};
 use crate::{
+    api::RequestCode,
     collector::{
         counts::{Counts, Totals},
         limit::LimitState,
@@ -18,10 +20,11 @@ use crate::{
         probes::ProbeState,
         report::{FenceReport, ProbeReport, RoleReport},
     },
+    histogram::{Buckets, REQUEST_BOUNDS},
     model::trace::Step,
 };
 
-const DOCS: &str = include_str!("../../../docs/reference/metrics.md");
+const DOCS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/reference/metrics.md");
 
 fn probe(probe: &str, shows: ProbeState) -> ProbeReport {
     ProbeReport {
@@ -108,6 +111,24 @@ pub(super) fn full() -> Scrape {
             snapshot: Some(snapshot),
             ..CollectorMetrics::default()
         }),
+        durations: durations(),
+    }
+}
+
+/// One observation in each histogram.
+fn durations() -> Durations {
+    let mut buckets = Buckets::empty(REQUEST_BOUNDS);
+    buckets.observe(Duration::from_millis(30));
+    Durations {
+        pods: Some(PodDurations {
+            teardowns: [((), buckets.clone())].into(),
+            steps: Step::ALL.map(|step| (step, buckets.clone())).into(),
+            commits: Some(buckets.clone()),
+            runtime: ["OK", "NotFound"]
+                .map(|code| (("StopPodSandbox", code), buckets.clone()))
+                .into(),
+        }),
+        api: Some([(("DELETE", RequestCode::Http(409)), buckets)].into()),
     }
 }
 
@@ -142,7 +163,12 @@ fn reference_rows(text: &str) -> BTreeMap<&'static str, BTreeSet<String>> {
         let help = lines
             .find_map(|line| line.strip_prefix(&format!("# HELP {base} ")))
             .unwrap();
-        let labels = exported().get(&name).cloned().unwrap_or_default();
+        let sample = if kind == "histogram" {
+            format!("{name}_count")
+        } else {
+            name.clone()
+        };
+        let labels = exported().get(&sample).cloned().unwrap_or_default();
         let labels: Vec<_> = labels.keys().map(|label| format!("`{label}`")).collect();
         let row = format!("| `{name}` | {kind} | {} | {help} |", labels.join(", "));
         rows.entry(section).or_default().insert(row);
@@ -152,7 +178,8 @@ fn reference_rows(text: &str) -> BTreeMap<&'static str, BTreeSet<String>> {
 
 #[test]
 fn reference_page_lists_the_exported_metrics() {
-    let mut page = DOCS.to_owned();
+    let before = fs::read_to_string(DOCS).unwrap();
+    let mut page = before.clone();
     for (section, rows) in reference_rows(&text(full()).unwrap()) {
         let begin = format!("<!-- {section} -->\n");
         let (before, rest) = page.split_once(&begin).unwrap_or_else(|| panic!("no {begin}"));
@@ -164,10 +191,10 @@ fn reference_page_lists_the_exported_metrics() {
         );
         page = format!("{before}{begin}{table}<!-- end -->{after}");
     }
-    if std::env::var_os("UPDATE_DOCS").is_some() {
-        std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/reference/metrics.md"), &page).unwrap();
+    if env::var_os("UPDATE_DOCS").is_some() {
+        return fs::write(DOCS, page).unwrap();
     }
-    assert!(page == DOCS, "run UPDATE_DOCS=1 cargo test --lib reference_page");
+    assert!(page == before, "run UPDATE_DOCS=1 cargo test --lib reference_page");
 }
 
 #[test]
@@ -205,6 +232,12 @@ fn samples_have_their_labels_and_include_earlier_terms_as_leader() {
         r#"pod_teardown_gc_refused_seconds{step="delete",reason="403"} 90.0"#,
         "pod_teardown_gc_write_latency_seconds 0.25",
         r#"pod_teardown_pods_failing{step="volumes"} 0"#,
+        "pod_teardown_teardown_duration_seconds_count 1",
+        r#"pod_teardown_teardown_step_duration_seconds_bucket{le="0.025",step="volumes"} 0"#,
+        r#"pod_teardown_teardown_step_duration_seconds_bucket{le="0.05",step="volumes"} 1"#,
+        r#"pod_teardown_teardown_step_duration_seconds_bucket{le="+Inf",step="volumes"} 1"#,
+        r#"pod_teardown_runtime_request_duration_seconds_sum{method="StopPodSandbox",code="OK"} 0.03"#,
+        r#"pod_teardown_api_request_duration_seconds_count{verb="DELETE",code="409"} 1"#,
     ] {
         assert!(text.lines().any(|it| it == line), "{line} is not in {text}");
     }
@@ -215,6 +248,7 @@ fn samples_have_their_labels_and_include_earlier_terms_as_leader() {
 fn without_pods_and_collector() -> (BTreeSet<String>, String) {
     let mut scrape = full();
     scrape.collector = None;
+    scrape.durations = Durations::default();
     if let Some(status) = &mut scrape.status {
         status.takes_pods = false;
     }
