@@ -8,9 +8,11 @@ use clap_complete::Shell;
 use crate::{node::kubelet_process::flags::KubeletFlags, object_name::ObjectName};
 
 mod read;
+mod service;
 mod values;
 
 pub use read::Read;
+pub use service::ServiceSettings;
 pub use values::{
     CgroupDriverFlag, ForceUnmountFlag, GcFlag, GraphFormat, PodName, PodsFlag, TimelineFormat, UnsyncedFlag,
 };

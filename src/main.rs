@@ -3,7 +3,6 @@
 use std::{
     collections::BTreeSet,
     io::{self, Write as _},
-    path::Path,
     process::ExitCode,
     sync::mpsc,
     thread,
@@ -15,7 +14,6 @@ use pod_teardown::{
     agent,
     cli::{Cli, GcVerb, GraphFormat, NodeFlags, QueryFlags, Read, SocketFlag, StopFlags, TimelineFormat, Verb},
     collector::picture::{Picture, dot::dot, svg::svg},
-    config::{self, layout},
     explanation::Explanation,
     handover::guard::holds::SafetyHolds,
     memory,
@@ -24,7 +22,7 @@ use pod_teardown::{
         problem::{Problem, ProblemKind},
         trace::Trace,
     },
-    node::{host::PROC, threads::THREADS},
+    node::threads::THREADS,
     ops::{
         admin::{
             self,
@@ -242,13 +240,7 @@ async fn run_logged(flags: NodeFlags, mistakes: &[Problem], unknown_variables: B
 }
 
 async fn run_check(flags: NodeFlags, mistakes: &[Problem], unknown_variables: BTreeSet<String>) -> ExitCode {
-    let flags = layout::complete_flags(&flags, Path::new("/"), Path::new(PROC));
-    let mut rows = match config::validate_all(&flags, mistakes).await {
-        Ok(settings) => check::run(settings).await,
-        Err(problems) => problems.into_iter().map(check::Row::from).collect(),
-    };
-    rows.extend(unknown_variables.iter().map(|name| check::unknown_variable(name)));
-    let report = check::Report::new(rows);
+    let report = check::check(&flags, mistakes, &unknown_variables, None).await;
     print(&report.table(false), report.exit_code)
 }
 

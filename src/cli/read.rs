@@ -1,13 +1,21 @@
 //! Parses the command line and the environment, and reports all invalid values instead of only the first.
 
-use std::{collections::BTreeSet, env, error::Error as _, ffi::OsString};
+use std::{
+    collections::BTreeSet,
+    env,
+    error::Error as _,
+    ffi::{OsStr, OsString},
+};
 
 use clap::{
     Arg, Command, CommandFactory as _, Error, FromArgMatches as _,
     error::{ContextKind, ContextValue, ErrorKind},
 };
 
-use super::{Cli, Verb};
+use super::{
+    Cli, Verb,
+    service::{ServiceSettings, with_service},
+};
 use crate::model::problem::Problem;
 
 /// Prefix of the environment variables.
@@ -36,9 +44,31 @@ impl Cli {
             Some(variable) if env::var_os(variable).is_some_and(|value| value.is_empty()) => arg.env(None::<&str>),
             _ => arg,
         };
-        let mut command =
+        let command =
             Self::command().mut_subcommands(|verb| verb.mut_args(|arg| unless_empty(arg).hide_env_values(true)));
-        let mut arguments: Vec<OsString> = arguments.into_iter().collect();
+        let variables = env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+        Self::read_as(command, arguments.into_iter().collect(), unknown_variables(variables))
+    }
+
+    /// Parses the command line of `check --service`: settings of the service replace the environment.
+    ///
+    /// # Errors
+    /// For all other mistakes, and for help and version.
+    pub fn read_with_service(
+        arguments: impl IntoIterator<Item = OsString>,
+        service: ServiceSettings<'_>,
+    ) -> Result<Read, Error> {
+        let command = Self::command().mut_subcommands(|verb| verb.mut_args(|arg| arg.env(None::<&str>)));
+        let arguments = with_service(arguments.into_iter().collect(), service);
+        let variables = service.variables.keys().cloned();
+        Self::read_as(command, arguments, unknown_variables(variables))
+    }
+
+    fn read_as(
+        mut command: Command,
+        mut arguments: Vec<OsString>,
+        unknown_variables: BTreeSet<String>,
+    ) -> Result<Read, Error> {
         let (mut first, mut mistakes) = (None, Vec::new());
         let cli = loop {
             let error = match command.clone().try_get_matches_from(&arguments) {
@@ -57,7 +87,7 @@ impl Cli {
             _ => Ok(Read {
                 cli,
                 mistakes,
-                unknown_variables: unknown_variables(env::vars_os().map(|(name, _)| name)),
+                unknown_variables,
             }),
         }
     }
@@ -133,15 +163,12 @@ fn without(command: Command, arguments: &mut Vec<OsString>, flag: &str) -> Comma
 }
 
 /// The names that have the prefix but are no known variables.
-fn unknown_variables(names: impl IntoIterator<Item = OsString>) -> BTreeSet<String> {
+fn unknown_variables(names: impl IntoIterator<Item = String>) -> BTreeSet<String> {
     let command = Cli::command();
     let args = command.get_subcommands().flat_map(Command::get_arguments);
     let known: BTreeSet<_> = args.filter_map(Arg::get_env).collect();
-    let names = names.into_iter().filter(|name| !known.contains(name.as_os_str()));
-    names
-        .filter_map(|name| name.into_string().ok())
-        .filter(|name| name.starts_with(PREFIX))
-        .collect()
+    let names = names.into_iter().filter(|name| name.starts_with(PREFIX));
+    names.filter(|name| !known.contains(OsStr::new(name))).collect()
 }
 
 #[cfg(test)]
@@ -207,7 +234,7 @@ mod tests {
             "PATH",
             "POD_TEARDOWN_",
         ];
-        let unknown_variables: Vec<String> = unknown_variables(names.map(OsString::from)).into_iter().collect();
+        let unknown_variables: Vec<String> = unknown_variables(names.map(str::to_owned)).into_iter().collect();
         assert_eq!(unknown_variables, ["POD_TEARDOWN_", "POD_TEARDOWN_POD"]);
     }
 }

@@ -1,4 +1,4 @@
-//! Stops units and finds the unit of a process, over systemd's D-Bus API.
+//! Stops units, finds the unit of a process and reads the configuration of a service, over systemd's D-Bus API.
 //!
 //! zbus uses the existing tokio runtime, and connects at the first call.
 
@@ -15,6 +15,9 @@ use zbus::{
 
 use super::effects::Outcome;
 use crate::model::foreign::ForeignText;
+
+pub mod environment_file;
+pub mod service;
 
 const SERVICE: &str = "org.freedesktop.systemd1";
 const OBJECT: &str = "/org/freedesktop/systemd1";

@@ -1,14 +1,15 @@
 //! `check`: reports what would prevent the agent from working, without changes.
 
-use std::{io::ErrorKind, net::SocketAddr, path::Path, sync::Arc};
+use std::{collections::BTreeSet, io::ErrorKind, net::SocketAddr, path::Path, sync::Arc};
 
 use jiff::Timestamp;
 
 use super::{metrics, remedies::RENEW};
 use crate::{
     api::ApiClient,
-    config::{PodSettings, Settings},
-    model::problems,
+    cli::NodeFlags,
+    config::{self, PodSettings, Settings, layout},
+    model::{problem::Problem, problems},
     node::{
         cri::Cri,
         effects::Effects,
@@ -26,6 +27,8 @@ mod node;
 mod report;
 mod row;
 mod server;
+mod service;
+mod wait;
 
 use cluster::for_collector;
 pub use collector::collector_rights;
@@ -34,9 +37,28 @@ use node::{journal, other_processes, runtime, socket};
 pub use report::{CheckResult, Report, ReportRow};
 pub use row::{Row, Verdict};
 use server::{Server, credentials};
+pub use service::{ServiceConfiguration, read_service};
+pub use wait::until_ready;
+
+/// Validates the flags, and checks everything that the agent needs. `more` are rows of the caller.
+pub async fn check(
+    flags: &NodeFlags,
+    mistakes: &[Problem],
+    unknown_variables: &BTreeSet<String>,
+    more: impl IntoIterator<Item = Row>,
+) -> Report {
+    let flags = layout::complete_flags(flags, Path::new("/"), Path::new(PROC));
+    let mut rows: Vec<Row> = more.into_iter().collect();
+    match config::validate_all(&flags, mistakes).await {
+        Ok(settings) => rows.extend(run(settings).await),
+        Err(problems) => rows.extend(problems.into_iter().map(Row::from)),
+    }
+    rows.extend(unknown_variables.iter().map(|name| unknown_variable(name)));
+    Report::new(rows)
+}
 
 /// Checks everything that the agent needs.
-pub async fn run(settings: Settings) -> Vec<Row> {
+async fn run(settings: Settings) -> Vec<Row> {
     let mut rows = vec![Row::ok(Item::SETTINGS, summary(&settings))];
     match &settings.pods {
         Some(pods) => rows.extend(for_pods(&settings, pods).await),
@@ -52,7 +74,7 @@ pub async fn run(settings: Settings) -> Vec<Row> {
 }
 
 /// The row for an unknown environment variable.
-pub fn unknown_variable(name: &str) -> Row {
+fn unknown_variable(name: &str) -> Row {
     Row::new(
         Item::ENVIRONMENT,
         Verdict::Warning,

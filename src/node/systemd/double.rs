@@ -36,6 +36,8 @@ pub enum Behavior {
     Runs(&'static str, u32),
     /// Like `Runs`, while a restart of the unit is queued.
     Restarts(&'static str, u32),
+    /// Answers for a service with every property set.
+    Service,
 }
 
 /// Names of the called methods.
@@ -73,6 +75,12 @@ async fn serve(stream: UnixStream, behavior: Behavior, calls: Calls) -> zbus::Re
             ("Hello", _) => bus.reply(&header, &":1.7").await?,
             ("GetUnit", Behavior::Disconnects) => return bus.close().await,
             ("GetUnit", Behavior::NotLoaded) => bus.reply_error(&header, NO_SUCH_UNIT, &"no").await?,
+            ("LoadUnit", _) => bus.reply(&header, &ObjectPath::try_from(UNIT)?).await?,
+            ("Get", Behavior::NotLoaded) => bus.reply(&header, &Value::from("not-found")).await?,
+            ("Get", Behavior::Service) => {
+                let (_, property): (String, String) = call.body().deserialize()?;
+                bus.reply(&header, &service_property(&property)).await?;
+            }
             ("GetUnitByPID", Behavior::Runs(..) | Behavior::Restarts(..)) => {
                 bus.reply(&header, &ObjectPath::try_from(UNIT)?).await?;
             }
@@ -106,4 +114,32 @@ async fn serve(stream: UnixStream, behavior: Behavior, calls: Calls) -> zbus::Re
         }
     }
     Ok(())
+}
+
+/// A property of the service of [`Behavior::Service`].
+fn service_property(name: &str) -> Value<'static> {
+    match name {
+        "LoadState" => Value::from("loaded"),
+        "FragmentPath" => Value::from("/lib/systemd/system/its.service"),
+        "DropInPaths" => Value::from(vec!["/etc/systemd/system/its.service.d/10.conf"]),
+        "NeedDaemonReload" => Value::from(true),
+        "Environment" => Value::from(vec!["A=1"]),
+        "EnvironmentFiles" => Value::from(vec![("/etc/default/its", true)]),
+        "ExecStart" => {
+            let arguments = vec!["/usr/bin/its", "run", "--x=1"];
+            Value::from(vec![(
+                "/usr/bin/its",
+                arguments,
+                false,
+                0u64,
+                0u64,
+                0u64,
+                0u64,
+                0u32,
+                0i32,
+                0i32,
+            )])
+        }
+        other => panic!("property {other}"),
+    }
 }

@@ -25,6 +25,9 @@ pub struct Report {
     pub is_ready: bool,
     /// The exit code of `check`.
     pub exit_code: u8,
+    /// Whether a repeated check cannot have another result.
+    #[serde(skip)]
+    pub(super) is_final: bool,
     /// The last line of the table.
     pub summary: String,
     /// The rows, sorted by group.
@@ -71,7 +74,9 @@ impl From<Verdict> for CheckResult {
         match verdict {
             Verdict::Ok => Self::Ok,
             Verdict::Warning => Self::Warning,
-            Verdict::Usage | Verdict::Configuration | Verdict::Unreachable | Verdict::Failed => Self::Failed,
+            Verdict::Usage | Verdict::NotGiven | Verdict::Configuration | Verdict::Unreachable | Verdict::Failed => {
+                Self::Failed
+            }
         }
     }
 }
@@ -96,6 +101,7 @@ impl Report {
         let exit_code = exit_code(&rows);
         Self {
             is_ready: exit_code == 0,
+            is_final: exit_code == 0 || rows.iter().any(|row| row.verdict == Verdict::Usage),
             exit_code,
             summary: summary(&rows, exit_code),
             checks: rows.into_iter().map(ReportRow::from).collect(),
@@ -154,7 +160,7 @@ impl From<Row> for ReportRow {
 /// The exit code of the gravest failure: usage, configuration, unreachable, other.
 fn exit_code(rows: &[Row]) -> u8 {
     let any = |verdict| rows.iter().any(|row| row.verdict == verdict);
-    if any(Verdict::Usage) {
+    if any(Verdict::Usage) || any(Verdict::NotGiven) {
         USAGE
     } else if any(Verdict::Configuration) {
         CONFIGURATION
@@ -198,7 +204,7 @@ mod tests {
 
     #[test]
     fn gravest_failure_determines_the_exit_code() {
-        let cases: [(&[Verdict], u8); 7] = [
+        let cases: [(&[Verdict], u8); 8] = [
             (&[], 0),
             (&[Verdict::Ok, Verdict::Warning], 0),
             (&[Verdict::Failed, Verdict::Ok], 1),
@@ -206,6 +212,7 @@ mod tests {
             (&[Verdict::Unreachable, Verdict::Configuration], 78),
             (&[Verdict::Failed, Verdict::Configuration], 78),
             (&[Verdict::Configuration, Verdict::Usage], 64),
+            (&[Verdict::Configuration, Verdict::NotGiven], 64),
         ];
         for (verdicts, code) in cases {
             let report = Report::new(rows(verdicts));

@@ -25,6 +25,8 @@ pub enum Verdict {
     Warning,
     /// Wrong on the command line.
     Usage,
+    /// A required flag is missing, and no default is found on this node yet.
+    NotGiven,
     /// Configured wrongly.
     Configuration,
     /// Cannot be reached.
@@ -40,7 +42,7 @@ impl Verdict {
     pub fn is_failure(self) -> bool {
         match self {
             Self::Ok | Self::Warning => false,
-            Self::Usage | Self::Configuration | Self::Unreachable | Self::Failed => true,
+            Self::Usage | Self::NotGiven | Self::Configuration | Self::Unreachable | Self::Failed => true,
         }
     }
 }
@@ -64,7 +66,8 @@ impl Row {
 
     pub(super) fn from_problem(item: Item, problem: &Problem) -> Self {
         let verdict = match problem.kind {
-            ProblemKind::Usage | ProblemKind::NotGiven => Verdict::Usage,
+            ProblemKind::Usage => Verdict::Usage,
+            ProblemKind::NotGiven => Verdict::NotGiven,
             ProblemKind::Configuration | ProblemKind::Absent => Verdict::Configuration,
             ProblemKind::Taken | ProblemKind::Internal => Verdict::Failed,
         };
