@@ -23,7 +23,7 @@ pub type Failures<S = Step> = BTreeMap<S, BTreeMap<Cow<'static, str>, u64>>;
 /// The counters.
 #[derive(Debug)]
 pub struct Counters {
-    begun: AtomicU64,
+    started: AtomicU64,
     deleted: AtomicU64,
     finished: AtomicU64,
     attempts_failed: AtomicU64,
@@ -34,7 +34,7 @@ pub struct Counters {
     workers_panicked: AtomicU64,
     leftovers_found: AtomicU64,
     unused_volumes_failed: AtomicU64,
-    requests_given_up: AtomicU64,
+    stop_requests_cancelled: AtomicU64,
     teardown_durations: Histogram,
     step_durations: Histogram<Step>,
 }
@@ -43,8 +43,8 @@ pub struct Counters {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Counts {
-    /// Teardowns begun.
-    pub begun: u64,
+    /// Teardowns started.
+    pub started: u64,
     /// Final deletes that the API server has accepted.
     pub deleted: u64,
     /// Finished teardowns.
@@ -70,7 +70,7 @@ pub struct Counts {
     pub unused_volumes_failed: u64,
     /// Stop requests that were cancelled because a kubelet was seen first.
     #[serde(default)]
-    pub requests_given_up: u64,
+    pub stop_requests_cancelled: u64,
     /// Failed writes of the journal. The journal counts this and the following fields itself.
     #[serde(default)]
     pub journal_writes_failed: u64,
@@ -93,7 +93,7 @@ macro_rules! count {
 impl Default for Counters {
     fn default() -> Self {
         Self {
-            begun: AtomicU64::default(),
+            started: AtomicU64::default(),
             deleted: AtomicU64::default(),
             finished: AtomicU64::default(),
             attempts_failed: AtomicU64::default(),
@@ -104,7 +104,7 @@ impl Default for Counters {
             workers_panicked: AtomicU64::default(),
             leftovers_found: AtomicU64::default(),
             unused_volumes_failed: AtomicU64::default(),
-            requests_given_up: AtomicU64::default(),
+            stop_requests_cancelled: AtomicU64::default(),
             teardown_durations: Histogram::new(TEARDOWN_BOUNDS),
             step_durations: Histogram::new(TEARDOWN_BOUNDS),
         }
@@ -113,8 +113,8 @@ impl Default for Counters {
 
 impl Counters {
     count! {
-        /// A teardown begins.
-        teardown_begun => begun;
+        /// A teardown has started.
+        teardown_started => started;
         /// The final delete of a pod was accepted.
         pod_deleted => deleted;
         /// A hook failed.
@@ -130,7 +130,7 @@ impl Counters {
         /// An unused volume could not be unmounted.
         unused_volume_failed => unused_volumes_failed;
         /// A stop request was cancelled.
-        stop_request_cancelled => requests_given_up;
+        stop_request_cancelled => stop_requests_cancelled;
     }
 
     /// A teardown has finished: counts it and its durations. Steps before a restart of the agent are not known any more.
@@ -171,7 +171,7 @@ impl Counters {
     pub fn counts(&self) -> Counts {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Counts {
-            begun: read(&self.begun),
+            started: read(&self.started),
             deleted: read(&self.deleted),
             finished: read(&self.finished),
             attempts_failed: read(&self.attempts_failed),
@@ -182,7 +182,7 @@ impl Counters {
             workers_panicked: read(&self.workers_panicked),
             leftovers_found: read(&self.leftovers_found),
             unused_volumes_failed: read(&self.unused_volumes_failed),
-            requests_given_up: read(&self.requests_given_up),
+            stop_requests_cancelled: read(&self.stop_requests_cancelled),
             journal_writes_failed: 0,
             journal_commits: 0,
             journal_commits_us: 0,

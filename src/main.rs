@@ -12,7 +12,10 @@ use std::{
 use jiff::Timestamp;
 use pod_teardown::{
     agent,
-    cli::{Cli, GcVerb, GraphFormat, NodeFlags, QueryFlags, Read, SocketFlag, StopFlags, TimelineFormat, Verb},
+    cli::{
+        ApproveArgs, Cli, EvictArgs, GcVerb, GraphArgs, GraphFormat, HandoverArgs, NodeFlags, PauseArgs, QueryFlags,
+        Read, ResumeArgs, SocketFlag, StopArgs, StopFlags, TimelineArgs, TimelineFormat, Verb, WhyArgs,
+    },
     collector::picture::{Picture, dot::dot, svg::svg},
     explanation::Explanation,
     handover::guard::holds::SafetyHolds,
@@ -41,7 +44,7 @@ use serde::{Serialize, de::DeserializeOwned};
 /// sysexits.h `EX_USAGE`.
 const USAGE: u8 = 64;
 /// The verb that always succeeds.
-const HAND_BACK: &str = "hand-back";
+const HANDOVER: &str = "handover";
 /// sysexits.h `EX_CONFIG`.
 const CONFIGURATION: u8 = 78;
 
@@ -52,7 +55,7 @@ fn main() -> ExitCode {
             print_clap_error(&error);
             let code = if error.use_stderr() { USAGE } else { 0 };
             // A mistake in the kubelet's unit must not prevent its start or the handover.
-            let must_succeed = code != 0 && std::env::args_os().nth(1).is_some_and(|verb| verb == HAND_BACK);
+            let must_succeed = code != 0 && std::env::args_os().nth(1).is_some_and(|verb| verb == HANDOVER);
             let without_flags = || Cli::read(std::env::args_os().take(2)).ok();
             match must_succeed.then(without_flags) {
                 None => return ExitCode::from(code),
@@ -91,7 +94,7 @@ async fn dispatch(
             let text = |report: &StatusReport| status::text(report, Timestamp::now());
             query(&socket, admin::STATUS, (!json).then_some(text)).await
         }
-        Verb::Timeline { pod, format, socket } => {
+        Verb::Timeline(TimelineArgs { pod, format, socket }) => {
             let text: Option<fn(&Vec<Trace>) -> String> = match format {
                 TimelineFormat::Text => Some(|traces| traces.iter().map(timeline::text).collect::<Vec<_>>().join("\n")),
                 TimelineFormat::Svg => Some(|traces| timeline::svg(traces)),
@@ -99,10 +102,10 @@ async fn dispatch(
             };
             query(&socket, &format!("{}/{pod}", admin::TIMELINES), text).await
         }
-        Verb::Why {
+        Verb::Why(WhyArgs {
             object,
             query: QueryFlags { socket, json },
-        } => {
+        }) => {
             query(
                 &socket,
                 &admin::why::request_path(&object),
@@ -110,27 +113,25 @@ async fn dispatch(
             )
             .await
         }
-        Verb::Kill(flags) => stop_pod(&flags, "kill", None, None).await,
-        Verb::Evict {
-            stop: flags,
-            reason,
-            message,
-        } => stop_pod(&flags, "evict", Some(reason), Some(message)).await,
-        Verb::Held(QueryFlags { socket, json }) => {
+        Verb::Stop(StopArgs { flags }) => stop_pod(&flags, "stop", None, None).await,
+        Verb::Evict(EvictArgs { flags, reason, message }) => {
+            stop_pod(&flags, "evict", Some(reason), Some(message)).await
+        }
+        Verb::Holds(QueryFlags { socket, json }) => {
             let text = |report: &SafetyHolds| holds::text(report, Timestamp::now());
             query(&socket, admin::holds::HOLDS, (!json).then_some(text)).await
         }
-        Verb::HandBack { timeout, socket } => {
+        Verb::Approve(ApproveArgs { item, digest, socket }) => approve(&socket, item, digest).await,
+        Verb::Handover(HandoverArgs { timeout, socket }) => {
             for mistake in mistakes {
-                print_error(&format!("{mistake}; handing back with the default"));
+                print_error(&format!("{mistake}; the default is used"));
             }
             print(&handover::request_handover(&socket.socket, timeout).await, 0);
             // Even if no agent has answered.
             ExitCode::SUCCESS
         }
-        Verb::Pause { socket } => post(&socket, PAUSE, pause::paused).await,
-        Verb::Resume { socket } => post(&socket, RESUME, pause::resumed).await,
-        Verb::Release { item, digest, socket } => approve(&socket, item, digest).await,
+        Verb::Pause(PauseArgs { socket }) => post(&socket, PAUSE, pause::paused).await,
+        Verb::Resume(ResumeArgs { socket }) => post(&socket, RESUME, pause::resumed).await,
         Verb::Gc {
             verb: GcVerb::Status(QueryFlags { socket, json }),
         } => {
@@ -138,7 +139,7 @@ async fn dispatch(
             query(&socket, admin::collector::STATUS, (!json).then_some(text)).await
         }
         Verb::Gc {
-            verb: GcVerb::Graph { uid, format, socket },
+            verb: GcVerb::Graph(GraphArgs { uid, format, socket }),
         } => {
             let text: Option<fn(&Picture) -> String> = match format {
                 GraphFormat::Dot => Some(dot),

@@ -26,7 +26,7 @@ const PREFIX: &str = "POD_TEARDOWN_";
 pub struct Read {
     /// The command. Invalid values are replaced by their defaults.
     pub cli: Cli,
-    /// Invalid values of flags of `run`, `check` and `hand-back`.
+    /// Invalid values of flags of `run`, `check` and `handover`.
     pub mistakes: Vec<Problem>,
     /// Unknown environment variables with the prefix.
     pub unknown_variables: BTreeSet<String>,
@@ -83,7 +83,7 @@ impl Cli {
             command = without(command, &mut arguments, &flag);
         };
         match first {
-            Some(error) if !matches!(cli.verb, Verb::Run(_) | Verb::Check(_) | Verb::HandBack { .. }) => Err(error),
+            Some(error) if !matches!(cli.verb, Verb::Run(_) | Verb::Check(_) | Verb::Handover { .. }) => Err(error),
             _ => Ok(Read {
                 cli,
                 mistakes,

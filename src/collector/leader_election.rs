@@ -146,14 +146,14 @@ impl LeaderElection {
         let recorded = self.0.status.all();
         let now = Instant::now();
         let conditions = self.0.conditions.borrow().clone();
-        let stands_by = conditions.check(now).err().map(str::to_owned);
+        let standby = conditions.check(now).err().map(str::to_owned);
         let holds_lease = recorded.lease.is_some() && conditions.lease.is_ok_and(|validity| validity.is_valid(now));
         View {
             identity: self.0.identity.clone(),
             mode: self.0.mode,
             dry_run: self.0.dry_run,
-            works_since: recorded.works_since.filter(|_| stands_by.is_none()),
-            stands_by,
+            active_since: recorded.active_since.filter(|_| standby.is_none()),
+            standby,
             lease: recorded.lease,
             holds_lease,
             lease_error: recorded.lease_error,

@@ -228,7 +228,7 @@ impl KubeletMonitor {
         if !matches!(role, Role::Active | Role::Standby(StandbyReason::Resuming)) {
             self.guard.record_possible_kubelet();
         }
-        self.guard.set_role(report.stands_by.clone(), role.is_unresponsive());
+        self.guard.set_role(report.message.clone(), role.is_unresponsive());
         self.report.send_replace(report);
     }
 }

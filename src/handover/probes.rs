@@ -67,16 +67,14 @@ pub struct Probes {
 
 /// What a probe shows of the kubelet.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum ProbeState {
     /// It runs.
-    #[serde(rename = "lives")]
     Alive,
     /// It does not run.
-    #[serde(rename = "silent")]
     Down,
     /// The probe failed.
     #[default]
-    #[serde(rename = "unknown")]
     Unknown,
 }
 
@@ -85,8 +83,8 @@ pub enum ProbeState {
 impl fmt::Display for ProbeState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            Self::Alive => "lives",
-            Self::Down => "silent",
+            Self::Alive => "alive",
+            Self::Down => "down",
             Self::Unknown => "unknown",
         })
     }
@@ -98,7 +96,7 @@ impl ProbeHistory {
     /// No probe yet. The next ones must not be further apart than `gap`.
     pub fn new(now: Instant, gap: Duration) -> Self {
         Self {
-            result: Probe::Unknown("it was not looked at yet".to_owned()),
+            result: Probe::Unknown("no probe has finished yet".to_owned()),
             since: now,
             was_alive: false,
             probed_at: now,

@@ -6,25 +6,26 @@ use tokio::time::Instant;
 
 use super::{
     probes::{ProbeHistory, ProbeState, Probes},
-    role::Role,
+    role::{Role, RoleName, StandbyReasonName},
 };
 
 /// The role of this agent, and the probes that it is decided by.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RoleReport {
-    /// `active`, or the reason for standby: one of [`Role::KINDS`].
-    pub turn: String,
+    /// The role.
+    pub role: RoleName,
+    /// Why this agent is on standby; `None` if it is active.
+    pub reason: Option<StandbyReasonName>,
     /// Since when the agent has this role.
     pub since: Option<Timestamp>,
-    /// Why this agent is on standby; `None` if it is active.
-    pub stands_by: Option<String>,
+    /// The same as a message for the user.
+    pub message: Option<String>,
     /// The last results of the probes.
-    #[serde(rename = "signs")]
     pub probes: Vec<ProbeReport>,
     /// Attempts to stop an unresponsive kubelet.
     #[serde(default)]
-    pub fenced: FenceReport,
+    pub fencing: FenceReport,
 }
 
 /// Attempts to stop an unresponsive kubelet.
@@ -44,10 +45,9 @@ pub struct FenceReport {
 #[serde(rename_all = "camelCase")]
 pub struct ProbeReport {
     /// Which one: `process`, `healthz` or `lease`.
-    #[serde(rename = "sign")]
     pub probe: String,
     /// The last result.
-    pub shows: ProbeState,
+    pub state: ProbeState,
     /// Since when all results are the same, without a gap.
     pub since: Option<Timestamp>,
     /// Details of the last result.
@@ -58,13 +58,14 @@ pub struct ProbeReport {
 
 impl RoleReport {
     /// The report of this role. `since` stays that of `before` if the role is the same.
-    pub fn of(role: &Role, probes: &Probes, fenced: &FenceReport, before: &Self, wall: Timestamp) -> Self {
-        let kind = role.kind();
-        let since = before.since.filter(|_| before.turn == kind);
+    pub fn of(role: &Role, probes: &Probes, fencing: &FenceReport, before: &Self, wall: Timestamp) -> Self {
+        let (name, reason) = (role.name(), role.standby_reason());
+        let since = before.since.filter(|_| (before.role, before.reason) == (name, reason));
         Self {
-            turn: kind.to_owned(),
+            role: name,
+            reason,
             since: since.or(Some(wall)),
-            stands_by: match role {
+            message: match role {
                 Role::Active => None,
                 Role::Standby(why) => Some(why.to_string()),
             },
@@ -72,7 +73,7 @@ impl RoleReport {
                 .each()
                 .map(|(name, probe)| ProbeReport::of(name, probe, wall))
                 .into(),
-            fenced: fenced.clone(),
+            fencing: fencing.clone(),
         }
     }
 
@@ -81,7 +82,7 @@ impl RoleReport {
         let probes = self
             .probes
             .iter()
-            .map(|probe| format!("{} {}: {}", probe.probe, probe.shows, probe.seen));
+            .map(|probe| format!("{} {}: {}", probe.probe, probe.state, probe.seen));
         probes.collect::<Vec<_>>().join("; ")
     }
 }
@@ -99,7 +100,7 @@ impl FenceReport {
                 );
                 self.stopped += 1;
                 self.last = Some(format!(
-                    "{unit} was stopped, since its kubelet was wedged; systemctl start {unit} when that is mended"
+                    "{unit} was stopped because its kubelet was unresponsive; start it when it is repaired: systemctl start {unit}"
                 ));
             }
             Err(why) => {
@@ -118,7 +119,7 @@ impl ProbeReport {
         let duration = Instant::now().saturating_duration_since(probe.since);
         Self {
             probe: name.to_owned(),
-            shows: probe.result.state(),
+            state: probe.result.state(),
             since: wall.checked_sub(duration).ok(),
             seen: probe.result.detail().to_owned(),
         }

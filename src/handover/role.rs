@@ -2,6 +2,7 @@
 
 use std::{fmt, time::Duration};
 
+use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::probes::Probes;
@@ -26,6 +27,37 @@ pub enum Role {
     Standby(StandbyReason),
     /// This agent does.
     Active,
+}
+
+/// A [`Role`] without its reason.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RoleName {
+    /// It terminates the pods of this node.
+    Active,
+    /// It does not.
+    #[default]
+    Standby,
+}
+
+/// A [`StandbyReason`] without its details.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StandbyReasonName {
+    /// The kubelet of this node works.
+    KubeletAlive,
+    /// A kubelet process exists or restarts again and again, but healthz does not answer and the Lease is not renewed.
+    KubeletUnresponsive,
+    /// There is no kubelet process here, but healthz answers or the Lease is renewed.
+    KubeletElsewhere,
+    /// The kubelet is down, but not long enough.
+    TakeoverPending,
+    /// The node has just booted.
+    NodeBooting,
+    /// The agent was active before its restart, and no probe has yet shown whether a kubelet ran meanwhile.
+    AgentRestarted,
+    /// A probe fails.
+    KubeletUnknown,
 }
 
 /// Why the agent is on standby.
@@ -80,7 +112,7 @@ pub fn decide_role(probes: &Probes, thresholds: Thresholds, before: &Role, now: 
     }
     // An answer before the process exited came from that process.
     if healthz.is_alive(now) && !healthz.is_older_than(process.since) {
-        return Role::Standby(StandbyReason::Unseen("answers where a kubelet tells its health"));
+        return Role::Standby(StandbyReason::Unseen("answers at the address of the kubelet's healthz"));
     }
     let by_another_kubelet =
         |renewed: Instant| renewed > process.since + RENEWAL_DELAY && now < renewed + take_over_after;
@@ -99,7 +131,7 @@ pub fn decide_role(probes: &Probes, thresholds: Thresholds, before: &Role, now: 
         return Role::Standby(StandbyReason::Restarting);
     }
     let required = [
-        ("whether the kubelet tells its health", healthz),
+        ("whether healthz answers", healthz),
         ("whether the kubelet renews its Lease", lease),
     ];
     for (what, probe) in required {
@@ -123,12 +155,12 @@ pub fn decide_role(probes: &Probes, thresholds: Thresholds, before: &Role, now: 
 /// Why it may not.
 pub fn may_fence(probes: &Probes, take_over_after: Duration, now: Instant) -> Result<(), &'static str> {
     if probes.same_process_for(now).is_none_or(|time| time < take_over_after) {
-        return Err("it is started again and again, and no process stays for long: mend it, or stop it by hand");
+        return Err("it restarts again and again, and no process runs long enough: repair it, or stop it yourself");
     }
     if !probes.healthz.was_alive {
         return Err(
-            "its health was never told where --kubelet-config says since it is seen here, so that it may be told elsewhere: stop \
-             it by hand",
+            "healthz has not answered at the address of --kubelet-config since this agent has started, so the address may be \
+             wrong: stop it yourself",
         );
     }
     Ok(())
@@ -142,7 +174,7 @@ pub fn initial_role(had: Option<&LastActive>, take_over_after: Duration, now: &M
         if stopped_for.is_some_and(|stopped_for| stopped_for <= take_over_after) {
             StandbyReason::Resuming
         } else {
-            StandbyReason::Unknown("whether a kubelet runs here: it was not looked at yet".to_owned())
+            StandbyReason::Unknown("whether a kubelet runs here: no probe has finished yet".to_owned())
         },
     )
 }
@@ -165,61 +197,101 @@ impl Role {
             Self::Standby(StandbyReason::Restarting) => Some("restarting"),
             _ => None,
         };
-        self.kind() == other.kind() && reason(self) == reason(other)
+        (self.name(), self.standby_reason()) == (other.name(), other.standby_reason()) && reason(self) == reason(other)
     }
 
-    /// Its label in `status` and metrics: one of [`Self::KINDS`].
-    pub fn kind(&self) -> &'static str {
+    /// Its name in `status` and metrics.
+    pub fn name(&self) -> RoleName {
         match self {
-            Self::Active => "active",
-            Self::Standby(StandbyReason::Working) => "kubelet-alive",
-            Self::Standby(StandbyReason::Unresponsive | StandbyReason::Restarting) => "kubelet-unresponsive",
-            Self::Standby(StandbyReason::Unseen(_)) => "kubelet-elsewhere",
-            Self::Standby(StandbyReason::NotYet(_)) => "takeover-pending",
-            Self::Standby(StandbyReason::Booting(_)) => "node-booting",
-            Self::Standby(StandbyReason::Resuming) => "agent-restarted",
-            Self::Standby(StandbyReason::Unknown(_)) => "kubelet-unknown",
+            Self::Active => RoleName::Active,
+            Self::Standby(_) => RoleName::Standby,
         }
     }
 
-    /// All values of [`Self::kind`].
-    pub const KINDS: [&str; 8] = [
-        "active",
-        "kubelet-alive",
-        "kubelet-unresponsive",
-        "kubelet-elsewhere",
-        "takeover-pending",
-        "node-booting",
-        "agent-restarted",
-        "kubelet-unknown",
+    /// The reason for standby in `status` and metrics; `None` if the agent is active.
+    pub fn standby_reason(&self) -> Option<StandbyReasonName> {
+        let Self::Standby(reason) = self else { return None };
+        Some(match reason {
+            StandbyReason::Working => StandbyReasonName::KubeletAlive,
+            StandbyReason::Unresponsive | StandbyReason::Restarting => StandbyReasonName::KubeletUnresponsive,
+            StandbyReason::Unseen(_) => StandbyReasonName::KubeletElsewhere,
+            StandbyReason::NotYet(_) => StandbyReasonName::TakeoverPending,
+            StandbyReason::Booting(_) => StandbyReasonName::NodeBooting,
+            StandbyReason::Resuming => StandbyReasonName::AgentRestarted,
+            StandbyReason::Unknown(_) => StandbyReasonName::KubeletUnknown,
+        })
+    }
+}
+
+// === impl RoleName ===
+
+impl RoleName {
+    /// All roles.
+    pub const ALL: [Self; 2] = [Self::Active, Self::Standby];
+}
+
+impl fmt::Display for RoleName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Active => "active",
+            Self::Standby => "standby",
+        })
+    }
+}
+
+// === impl StandbyReasonName ===
+
+impl StandbyReasonName {
+    /// All reasons.
+    pub const ALL: [Self; 7] = [
+        Self::KubeletAlive,
+        Self::KubeletUnresponsive,
+        Self::KubeletElsewhere,
+        Self::TakeoverPending,
+        Self::NodeBooting,
+        Self::AgentRestarted,
+        Self::KubeletUnknown,
     ];
+}
+
+impl fmt::Display for StandbyReasonName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::KubeletAlive => "kubelet-alive",
+            Self::KubeletUnresponsive => "kubelet-unresponsive",
+            Self::KubeletElsewhere => "kubelet-elsewhere",
+            Self::TakeoverPending => "takeover-pending",
+            Self::NodeBooting => "node-booting",
+            Self::AgentRestarted => "agent-restarted",
+            Self::KubeletUnknown => "kubelet-unknown",
+        })
+    }
 }
 
 impl fmt::Display for StandbyReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Working => f.write_str("the kubelet is there"),
+            Self::Working => f.write_str("the kubelet works"),
             Self::Unresponsive => f.write_str(
-                "the kubelet is there, but neither tells its health nor renews its Lease: it is wedged; start it again, or \
-                 stop it: pods are taken down by nobody meanwhile",
+                "the kubelet is unresponsive: its process runs, but healthz does not answer and its Lease is not renewed; restart \
+                 it or stop it; no pod is terminated meanwhile",
             ),
             Self::Restarting => f.write_str(
-                "the kubelet is started again and again, and never comes to tell its health or to renew its Lease: mend it, or \
-                 stop its unit, such as with systemctl stop kubelet, for this agent to take its pods down; nobody does \
-                 meanwhile",
+                "the kubelet restarts again and again; healthz does not answer and its Lease is not renewed: repair it, or stop \
+                 its unit so that this agent takes over: systemctl stop kubelet; no pod is terminated meanwhile",
             ),
             Self::Unseen(what) => write!(
                 f,
-                "there is no kubelet process to be seen, but something {what}: is it in another PID namespace, or on another \
-                 machine of this name?"
+                "there is no kubelet process on this node, but something {what}: is the kubelet in another PID namespace, or on \
+                 another machine of this name?"
             ),
-            Self::NotYet(left) => write!(f, "the kubelet is away; taking over in {} s if it stays so", left.as_secs()),
-            Self::Booting(left) => write!(f, "the machine has only just started; a kubelet has {} s to start", left.as_secs()),
+            Self::NotYet(left) => write!(f, "the kubelet is down; takeover in {} s if it stays down", left.as_secs()),
+            Self::Booting(left) => write!(f, "the node has just booted; the kubelet has {} s to start", left.as_secs()),
             Self::Resuming => f.write_str(
-                "this agent had taken over before it was started again, and goes on as soon as it is seen that no kubelet was \
-                 there meanwhile",
+                "this agent was active before its restart, and continues once the probes show that no kubelet has run \
+                 meanwhile",
             ),
-            Self::Unknown(what) => write!(f, "it is not known {what}"),
+            Self::Unknown(what) => write!(f, "unknown {what}"),
         }
     }
 }

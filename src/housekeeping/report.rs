@@ -4,14 +4,15 @@ use serde::{Deserialize, Serialize};
 
 /// Leftovers in `status`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct LeftoverReport {
     /// Artifacts of deleted pods, which will be terminated.
     #[serde(default)]
     pub leftovers: Vec<String>,
     /// Artifacts that do not provably belong to a pod of the API server; they are left alone.
-    #[serde(default, rename = "strangers")]
+    #[serde(default)]
     pub unmanaged: Vec<String>,
     /// Volumes that no pod uses, and why they cannot be unstaged.
     #[serde(default)]
-    pub volumes: Vec<String>,
+    pub unused_volumes: Vec<String>,
 }

@@ -144,12 +144,12 @@ fn set_report(report: &watch::Sender<LeftoverReport>, now: Vec<String>, is_stale
         if is_stale.load(Ordering::SeqCst) {
             return false;
         }
-        let known: BTreeSet<_> = report.volumes.iter().collect();
+        let known: BTreeSet<_> = report.unused_volumes.iter().collect();
         for why in now.iter().filter(|why| !known.contains(why)) {
             tracing::warn!(why, "Unused volume cannot be unstaged; will retry");
         }
-        let changed = report.volumes != now;
-        report.volumes = now;
+        let changed = report.unused_volumes != now;
+        report.unused_volumes = now;
         changed
     });
 }

@@ -27,7 +27,6 @@ pub enum MismatchKind {
     /// Its cgroup has processes that belong to no container of the runtime.
     UnknownProcesses,
     /// The CSI driver fails to unpublish or unstage a volume that has no mount.
-    #[serde(rename = "volumeNotTakenAway")]
     VolumeNotUnpublished,
 }
 
@@ -35,7 +34,6 @@ pub enum MismatchKind {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MismatchApproval {
     /// The mismatch that the user has seen.
-    #[serde(rename = "doubt")]
     pub mismatch: Mismatch,
     /// When. It is void after a reboot.
     pub at: Mark,

@@ -77,7 +77,7 @@ pub fn other_node(node: &str, uid: &str, recorded: &str) -> Problem {
         format!(
             "Node {node} has UID {uid}, but the journal is of the Node with UID {recorded}; the agent changes nothing on this node"
         ),
-        "check that --kubeconfig names the right cluster; if the node joined the cluster again: pod-teardown release node-uid",
+        "check that --kubeconfig names the right cluster; if the node joined the cluster again: pod-teardown approve node-uid",
     )
 }
 

@@ -87,13 +87,13 @@ pub struct Trace {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// All work is done that is possible before a deletion, which may never come.
-    #[serde(default, rename = "kept", skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, rename = "awaitingDeletion", skip_serializing_if = "std::ops::Not::not")]
     pub waits_for_deletion: bool,
     /// Finalizers that keep its object after the final delete.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub finalizers: Vec<String>,
     /// Why the stop request was cancelled, if it was.
-    #[serde(default, rename = "givenUp", skip_serializing_if = "Option::is_none")]
+    #[serde(default, rename = "cancelledBecause", skip_serializing_if = "Option::is_none")]
     pub cancelled_because: Option<String>,
     /// Report of containers that the runtime still shows as running after their stop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -104,7 +104,7 @@ pub struct Trace {
     /// The bars of its timeline.
     pub spans: Vec<Span>,
     /// A mismatch of evidence that needs an approval.
-    #[serde(default, rename = "doubted", skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mismatch: Option<UnapprovedMismatch>,
 }
 
@@ -152,7 +152,7 @@ pub enum BlockedReason {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnapprovedMismatch {
     /// The mismatch.
-    #[serde(rename = "doubt")]
+    #[serde(flatten)]
     pub mismatch: Mismatch,
     /// When it was first detected.
     pub since: Timestamp,

@@ -69,7 +69,7 @@ impl Admin {
             } else {
                 Ok(error(
                     StatusCode::FORBIDDEN,
-                    &format!("only root may ask, and not {peer}: run this as root"),
+                    &format!("only root may send requests, not {peer}: run this command as root"),
                 ))
             }
         });
@@ -125,7 +125,7 @@ impl Admin {
             Some((namespace, name)) => self.timelines(namespace, name).await,
             None => error(
                 StatusCode::NOT_FOUND,
-                "there are /v1/status, /v1/timelines/NAMESPACE/NAME, /v1/why, /v1/outcomes/UID, /v1/held, /v1/gc/status and /v1/gc/graph",
+                "there are /v1/status, /v1/timelines/NAMESPACE/NAME, /v1/why, /v1/outcomes/UID, /v1/holds, /v1/gc/status and /v1/gc/graph",
             ),
         })
     }

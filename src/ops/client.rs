@@ -21,8 +21,8 @@ const COMMAND_TIMEOUT: Duration = Duration::from_secs(15);
 /// The remedy if the socket cannot be used.
 fn remedy(cause: &io::Error) -> &'static str {
     match cause.kind() {
-        io::ErrorKind::PermissionDenied => "only root may ask it: run this as root",
-        _ => "is it running, and is --socket the one it was started with?",
+        io::ErrorKind::PermissionDenied => "run this command as root",
+        _ => "is the agent running, and with the same --socket?",
     }
 }
 
@@ -44,10 +44,7 @@ pub enum ClientError {
     #[error("{0}")]
     Unknown(String),
     /// The agent has closed the connection before its answer.
-    #[error(
-        "the agent at {path} has gone before it answered: {cause}; what became of it is told by pod-teardown status when it \
-        runs again"
-    )]
+    #[error("the agent at {path} has exited before its answer: {cause}; see pod-teardown status once it runs again")]
     Disconnected {
         /// The socket.
         path: String,
@@ -56,7 +53,7 @@ pub enum ClientError {
     },
     /// The agent has exited while it stopped the pod.
     #[error(
-        "the agent has gone while {pod} was being ended: {cause}; what is left of that goes on when the agent starts again: \
+        "the agent has exited while {pod} was terminating: {cause}; the termination continues when the agent starts again: \
         see pod-teardown status and pod-teardown timeline {pod} then"
     )]
     AgentExited {
@@ -66,7 +63,7 @@ pub enum ClientError {
         cause: String,
     },
     /// The agent does not answer in time, or its answer is invalid.
-    #[error("the agent at {path} gives no proper answer: {cause}")]
+    #[error("the agent at {path} gives no valid answer: {cause}")]
     InvalidAnswer {
         /// The socket.
         path: String,
@@ -138,7 +135,7 @@ async fn request<T: DeserializeOwned>(
 /// The error for an answer that is no JSON, or that an agent of another version has sent.
 fn unknown_answer(socket: &Path, error: &serde_json::Error) -> ClientError {
     let remedy = if error.is_data() {
-        "; it may be of another version than this program: restart it"
+        "; the agent may have another version than this program: restart it"
     } else {
         ""
     };

@@ -23,17 +23,17 @@ pub struct GcReport {
     /// It is active, and all kinds are synced.
     pub synced: bool,
     /// The leader election.
-    pub turn: View,
+    pub election: View,
     /// When its credentials expire, if known.
-    pub credentials_end: Option<Timestamp>,
+    pub credentials_expire: Option<Timestamp>,
     /// Its state; `None` while it is on standby.
     pub work: Option<WorkReport>,
 }
 
 /// Formats the status.
 pub fn text(report: &GcReport, now: Timestamp) -> String {
-    let mut out = leader_election(&report.turn, now);
-    out.extend(report.credentials_end.map(|end| credentials(end, now)));
+    let mut out = leader_election(&report.election, now);
+    out.extend(report.credentials_expire.map(|end| credentials(end, now)));
     if let Some(work) = &report.work {
         out.push_str(&work.text());
     }
@@ -59,10 +59,10 @@ fn leader_election(view: &View, now: Timestamp) -> String {
         Mode::Never => "never",
     };
     let dry_run = if view.dry_run { ", dry run" } else { "" };
-    let state = match (&view.stands_by, view.works_since) {
-        (Some(why), _) => format!("stands by: {why}"),
-        (None, Some(since)) => format!("works since {} ago", ago(since, now)),
-        (None, None) => "works".to_owned(),
+    let state = match (&view.standby, view.active_since) {
+        (Some(why), _) => format!("standby: {why}"),
+        (None, Some(since)) => format!("active for {}", ago(since, now)),
+        (None, None) => "active".to_owned(),
     };
     // Writing to a String cannot fail.
     let _ = writeln!(out, "collector  {state} ({}, --gc {mode}{dry_run})", view.identity);
@@ -100,7 +100,7 @@ fn lease_holder(view: &View, lease: &LeaseView, now: Timestamp) -> String {
         holder,
         is_own,
         seen,
-        stands_by,
+        on_standby,
         since,
     } = lease;
     let is_known = view.holds_lease || (view.lease_error.is_none() && !is_own);
@@ -116,8 +116,8 @@ fn lease_holder(view: &View, lease: &LeaseView, now: Timestamp) -> String {
     let since = since.map_or_else(String::new, |since| {
         format!(", since {} ago by its clock", ago(since, now))
     });
-    let yields = if *stands_by {
-        "; its holder stands by, and leaves it to an agent with --gc always"
+    let yields = if *on_standby {
+        "; its holder is on standby: an agent with --gc always may take it"
     } else {
         ""
     };
@@ -156,13 +156,13 @@ mod tests {
             identity: "one".to_owned(),
             mode: Mode::Always,
             dry_run: false,
-            works_since: None,
-            stands_by: None,
+            active_since: None,
+            standby: None,
             lease: Some(LeaseView {
                 holder: Some(if is_own { "one" } else { "other" }.to_owned()),
                 is_own,
                 seen: Some(now),
-                stands_by: false,
+                on_standby: false,
                 since: Some(now),
             }),
             holds_lease,
@@ -201,8 +201,8 @@ mod tests {
             let now = now.parse().unwrap();
             let report = GcReport {
                 synced: false,
-                turn: view(true, true, false),
-                credentials_end: Some(end),
+                election: view(true, true, false),
+                credentials_expire: Some(end),
                 work: None,
             };
             let shown = text(&report, now);
@@ -210,7 +210,7 @@ mod tests {
             assert_eq!(shown.contains("gc-kubeconfig.sh"), renew, "{now}: {shown}");
             let without_expiry = text(
                 &GcReport {
-                    credentials_end: None,
+                    credentials_expire: None,
                     ..report
                 },
                 now,
@@ -272,12 +272,12 @@ mod tests {
         core.sync_state.watched.insert(pods, watched);
         let error = ApiError::refused("DELETE", "/x", 403, None, b"no");
         core.refusals.record("delete", "pods".to_owned(), &error, now);
-        let mut turn = view(true, true, true);
-        turn.controller_manager = Some(ManagerView::default());
+        let mut election = view(true, true, true);
+        election.controller_manager = Some(ManagerView::default());
         let report = GcReport {
             synced: true,
-            turn,
-            credentials_end: None,
+            election,
+            credentials_expire: None,
             work: Some(WorkReport::new(&core, now)),
         };
         let value = serde_json::to_value(report).unwrap();

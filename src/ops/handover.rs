@@ -1,4 +1,4 @@
-//! `hand-back`: requests the handover of the node to a kubelet that is about to start. It never prevents that start.
+//! `handover`: requests the handover of the node to a kubelet that is about to start. It never prevents that start.
 
 use std::{path::Path, time::Duration};
 
@@ -18,19 +18,19 @@ pub async fn request_handover(socket: &Path, timeout: Duration) -> String {
 
 fn text(answer: Result<HandoverResult, ClientError>) -> String {
     match answer {
-        Ok(HandoverResult { cut_short }) if cut_short.is_empty() => {
-            "The node is handed back: nothing is under way.".to_owned()
+        Ok(HandoverResult { in_progress }) if in_progress.is_empty() => {
+            "The node is handed over: no work is in progress.".to_owned()
         }
-        Ok(HandoverResult { cut_short }) => format!(
-            "The node is handed back, and not all had come to a safe point: {}. The kubelet may repeat hooks and grace period of \
-             such pods.",
-            some_of(cut_short)
+        Ok(HandoverResult { in_progress }) => format!(
+            "The node is handed over. Not all pods have reached a safe point: {}. The kubelet may repeat their hooks and grace \
+             periods.",
+            some_of(in_progress)
         ),
         // No agent works on this node's pods.
         Err(error @ ClientError::NoAgent { .. } | error @ (ClientError::Refused(_) | ClientError::Unknown(_))) => {
-            format!("There is nothing to hand back: {error}")
+            format!("There is nothing to hand over: {error}")
         }
-        Err(error) => format!("Whether the node is handed back is not known: {error}"),
+        Err(error) => format!("Unknown whether the node is handed over: {error}"),
     }
 }
 
@@ -40,13 +40,13 @@ mod tests {
 
     #[test]
     fn pods_that_reached_no_safe_point_are_named() {
-        assert!(text(Ok(HandoverResult::default())).contains("nothing is under way"));
-        let cut_short = vec!["default/web-0".to_owned()];
-        assert!(text(Ok(HandoverResult { cut_short })).contains("default/web-0"));
+        assert!(text(Ok(HandoverResult::default())).contains("no work is in progress"));
+        let in_progress = vec!["default/web-0".to_owned()];
+        assert!(text(Ok(HandoverResult { in_progress })).contains("default/web-0"));
         let refused = ClientError::Refused("this agent takes no pods down".to_owned());
         assert_eq!(
             text(Err(refused)),
-            "There is nothing to hand back: this agent takes no pods down"
+            "There is nothing to hand over: this agent takes no pods down"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Formats safety holds and approvals for `held` and `release`.
+//! Formats safety holds and approvals for `holds` and `approve`.
 
 use std::fmt::Write as _;
 
@@ -14,18 +14,18 @@ use crate::{
 pub fn text(report: &SafetyHolds, now: Timestamp) -> String {
     let mut out = String::new();
     // Writing to a String cannot fail.
-    if let Some(why) = &report.held {
-        let _ = writeln!(out, "Nothing may be touched: {why}\n");
+    if let Some(why) = &report.blocked {
+        let _ = writeln!(out, "Blocked: {why}\n");
     }
     if report.items.is_empty() {
-        let _ = writeln!(out, "Nothing is held that could be released.");
+        let _ = writeln!(out, "No safety hold waits for an approval.");
     }
     for SafetyHold {
         item,
         uid,
         since,
         why,
-        release,
+        approval_effect,
         facts,
         digest,
     } in &report.items
@@ -37,7 +37,7 @@ pub fn text(report: &SafetyHolds, now: Timestamp) -> String {
             let _ = writeln!(out, "  since    {since:.0}, for {}", seconds(ms));
         }
         let _ = writeln!(out, "  why      {why}");
-        let _ = writeln!(out, "  release  {release}");
+        let _ = writeln!(out, "  approval {approval_effect}");
         if !facts.is_empty() {
             let _ = writeln!(out, "  facts    {}", some_of(facts.iter().cloned()));
         }
@@ -48,9 +48,9 @@ pub fn text(report: &SafetyHolds, now: Timestamp) -> String {
 
 /// Formats an approval.
 pub fn approved(Approved { item, not_durable }: &Approved) -> String {
-    let text = format!("{} is released: {}", item.item, item.release);
+    let text = format!("{} is approved: {}", item.item, item.approval_effect);
     match not_durable {
-        Some(cause) => format!("{text}; a restart of the agent would not know it yet: {cause}"),
+        Some(cause) => format!("{text}; a restart of the agent would lose the approval: {cause}"),
         None => text,
     }
 }
@@ -67,25 +67,25 @@ mod tests {
             uid: uid.map(str::to_owned),
             since: Some(since),
             why: "that is why".to_owned(),
-            release: "that follows".to_owned(),
+            approval_effect: "that follows".to_owned(),
             facts: uid.into_iter().map(|_| "container 1".to_owned()).collect(),
             digest: "0a".to_owned(),
         };
         let report = SafetyHolds {
-            held: None,
+            blocked: None,
             items: vec![item("absence", None), item("pod/ns/web-0", Some("12"))],
         };
         let list = text(&report, "2026-01-02T03:06:05Z".parse().unwrap());
-        let block = "  since    2026-01-02T03:04:05Z, for 2 min 0 s\n  why      that is why\n  release  that follows\n";
+        let block = "  since    2026-01-02T03:04:05Z, for 2 min 0 s\n  why      that is why\n  approval that follows\n";
         let (digest, facts) = ("  digest   0a\n\n", "  facts    container 1\n");
         let expected = format!("absence\n{block}{digest}pod/ns/web-0  (UID 12)\n{block}{facts}{digest}");
         assert_eq!(list, expected);
 
         let report = SafetyHolds {
-            held: Some("a kubelet works on this node's pods".to_owned()),
+            blocked: Some("a kubelet works on this node's pods".to_owned()),
             items: Vec::new(),
         };
         let list = text(&report, since);
-        assert!(list.contains("Nothing may be touched: a kubelet works") && list.contains("Nothing is held"));
+        assert!(list.contains("Blocked: a kubelet works") && list.contains("No safety hold"));
     }
 }

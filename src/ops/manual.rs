@@ -155,7 +155,7 @@ mod tests {
             "-run",
             "-check",
             "-why",
-            "-hand-back",
+            "-handover",
             "-gc",
             "-gc-graph",
             "-completions",

@@ -1,24 +1,21 @@
 //! Formats the results of `pause` and `resume`.
 
 use super::admin::pause::Pause;
-use crate::words::some_of;
+use crate::{journal::paused::Paused, words::some_of};
 
 /// Formats the result of `pause`.
 pub fn paused(pause: &Pause) -> String {
-    let by = pause
-        .paused
-        .as_ref()
-        .map_or_else(String::new, |paused| format!(", {}", paused.why()));
-    let progress = if pause.under_way.is_empty() {
-        "nothing is under way".to_owned()
+    let why = pause.paused.as_ref().map_or_else(|| "paused".to_owned(), Paused::why);
+    let progress = if pause.in_progress.is_empty() {
+        "no work is in progress".to_owned()
     } else {
         format!(
-            "on the way to a safe point: {}",
-            some_of(pause.under_way.iter().cloned())
+            "not yet at a safe point: {}",
+            some_of(pause.in_progress.iter().cloned())
         )
     };
     format!(
-        "No pod's end is begun or taken further{by}; {progress}{}.",
+        "The agent is {why}: no termination starts or continues; {progress}{}.",
         durable(pause)
     )
 }
@@ -26,7 +23,7 @@ pub fn paused(pause: &Pause) -> String {
 /// Formats the result of `resume`.
 pub fn resumed(pause: &Pause) -> String {
     let text = match &pause.paused {
-        Some(paused) => format!("What waits is taken up again; it was {}", paused.why()),
+        Some(paused) => format!("Resumed: what waits continues; it was {}", paused.why()),
         None => "It was not paused".to_owned(),
     };
     format!("{text}{}.", durable(pause))
@@ -35,6 +32,6 @@ pub fn resumed(pause: &Pause) -> String {
 fn durable(pause: &Pause) -> String {
     let cause = pause.not_durable.as_ref();
     cause.map_or_else(String::new, |cause| {
-        format!("; a restart of the agent would not know it yet: {cause}")
+        format!("; a restart of the agent would lose this: {cause}")
     })
 }

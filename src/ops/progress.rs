@@ -51,7 +51,7 @@ pub(super) fn describe(trace: &Trace, is_blocked: bool) -> String {
     let elapsed = seconds(trace.elapsed_ms - start_ms(trace, activity));
     let doing = match (activity, trace.stage) {
         (_, Stage::Finished) => return format!("finished in {elapsed}"),
-        (Activity::Blocked, _) => "held".to_owned(),
+        (Activity::Blocked, _) => "blocked".to_owned(),
         (Activity::WaitingForDependents, _) => "its end waits for that of others".to_owned(),
         (Activity::InProgress(step), _) => in_progress(step).to_owned(),
         (Activity::WaitingToRetry(step), Stage::Deleted) => format!("deleted; {} will be tried again", noun(step)),
@@ -200,8 +200,8 @@ mod tests {
                 "the stop of its containers will be tried again",
                 grace,
             ),
-            (terminating, &[], &[failed(Step::Term, "no")], true, "held", grace),
-            (terminating, &[], mismatch, false, "held", grace),
+            (terminating, &[], &[failed(Step::Term, "no")], true, "blocked", grace),
+            (terminating, &[], mismatch, false, "blocked", grace),
             (
                 terminating,
                 &[],

@@ -48,15 +48,15 @@ pub struct StatusReport {
     pub collector: Option<CollectorReport>,
     /// The role; `None` without `--pods auto`.
     #[serde(default)]
-    pub understudy: Option<RoleReport>,
+    pub role: Option<RoleReport>,
     /// Why the agent may not act at the moment.
-    pub held: Option<String>,
+    pub blocked: Option<String>,
     /// Whether the reason is that the Node has another UID than the recorded one. An operator can approve it.
     #[serde(default)]
-    pub node_uid_held: bool,
+    pub node_uid_mismatch: bool,
     /// When the node's credentials expire, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub credentials_end: Option<Timestamp>,
+    pub credentials_expire: Option<Timestamp>,
     /// The pause, if the agent is paused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<Paused>,
@@ -66,15 +66,15 @@ pub struct StatusReport {
     pub watch: WatchReport,
     /// Leftovers of deleted pods on this node.
     #[serde(default)]
-    pub house: LeftoverReport,
+    pub housekeeping: LeftoverReport,
     /// Terminating pods.
     pub pods: Overview,
     /// Why the journal cannot be written, if it cannot.
     #[serde(default)]
-    pub journal: Option<String>,
+    pub journal_error: Option<String>,
     /// Quarantined journal files, until an operator deletes them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub journal_asides: Vec<String>,
+    pub quarantined_files: Vec<String>,
     /// Counters since the start.
     pub counters: Counts,
 }
@@ -84,7 +84,7 @@ pub struct StatusReport {
 #[serde(rename_all = "camelCase")]
 pub struct CollectorReport {
     /// Why it is on standby; `None` while it is active.
-    pub stands_by: Option<String>,
+    pub standby: Option<String>,
     /// Why not all kinds are synced; `None` if they are.
     pub not_synced: Option<String>,
 }
@@ -94,9 +94,9 @@ pub struct CollectorReport {
 impl RoleReport {
     fn line(&self, now: Timestamp) -> String {
         let duration = duration_since(self.since, now);
-        match &self.stands_by {
-            Some(why) => format!("{why}; standing by{duration}"),
-            None => format!("gone; it is this agent's turn{duration}"),
+        match &self.message {
+            Some(why) => format!("standby{duration}: {why}"),
+            None => format!("active{duration}"),
         }
     }
 }
@@ -107,11 +107,11 @@ impl ProbeReport {
     fn line(&self, now: Timestamp) -> String {
         let Self {
             probe,
-            shows,
+            state,
             seen,
             since,
         } = self;
-        format!("{probe:<8} {shows}{}: {seen}", duration_since(*since, now))
+        format!("{probe:<8} {state}{}: {seen}", duration_since(*since, now))
     }
 }
 
@@ -125,10 +125,10 @@ fn duration_since(since: Option<Timestamp>, now: Timestamp) -> String {
 
 impl CollectorReport {
     fn line(&self) -> String {
-        match (&self.stands_by, &self.not_synced) {
-            (Some(why), _) => format!("stands by: {why}"),
-            (None, Some(why)) => format!("works; NOT SYNCED: {why}"),
-            (None, None) => "works, and sees every kind".to_owned(),
+        match (&self.standby, &self.not_synced) {
+            (Some(why), _) => format!("standby: {why}"),
+            (None, Some(why)) => format!("active; not synced: {why}"),
+            (None, None) => "active; all kinds are synced".to_owned(),
         }
     }
 }
@@ -139,12 +139,12 @@ pub fn line(report: &StatusReport) -> String {
         let collector = report.collector.as_ref().map(CollectorReport::line);
         return collector.map_or_else(String::new, |line| format!("collector {line}"));
     }
-    let role = report.understudy.as_ref();
-    if let Some(why) = role.and_then(|role| role.stands_by.as_ref()) {
-        return format!("standing by: {why}");
+    let role = report.role.as_ref();
+    if let Some(why) = role.and_then(|role| role.message.as_ref()) {
+        return format!("standby: {why}");
     }
-    if let Some(why) = &report.held {
-        return format!("held: {why}");
+    if let Some(why) = &report.blocked {
+        return format!("blocked: {why}");
     }
     if let Some(paused) = &report.paused {
         return paused.why();
@@ -208,29 +208,29 @@ pub fn text(report: &StatusReport, now: Timestamp) -> String {
     if let Some(error) = &report.watch.error {
         let _ = writeln!(out, "          {error}");
     }
-    if let Some(end) = report.credentials_end.filter(|end| expires_soon(*end, now)) {
+    if let Some(end) = report.credentials_expire.filter(|end| expires_soon(*end, now)) {
         let verb = if end > now { "expire" } else { "have expired" };
         let _ = writeln!(out, "          the credentials {verb}: {end:.0}; {RENEW}");
     }
-    if let Some(role) = &report.understudy {
+    if let Some(role) = &report.role {
         let _ = writeln!(out, "kubelet   {}", role.line(now));
         for probe in &role.probes {
             let _ = writeln!(out, "          {}", probe.line(now));
         }
-        if let Some(last) = &role.fenced.last {
+        if let Some(last) = &role.fencing.last {
             let _ = writeln!(out, "          {last}");
         }
     }
-    for held in report.held.iter().chain(&report.watch.held) {
-        let _ = writeln!(out, "HELD      {held}");
+    for blocked in report.blocked.iter().chain(&report.watch.absence_hold) {
+        let _ = writeln!(out, "Blocked   {blocked}");
     }
     if let Some(paused) = &report.paused {
-        let _ = writeln!(out, "PAUSED    {}: nothing is begun", paused.why());
+        let _ = writeln!(out, "Paused    {}", paused.why());
     }
-    if report.watch.held.is_some() {
+    if report.watch.absence_hold.is_some() {
         let _ = writeln!(
             out,
-            "          nothing is concluded from what is missing; if it is right: pod-teardown release {ABSENCE}"
+            "          nothing is concluded from what is missing; if it is right: pod-teardown approve {ABSENCE}"
         );
     }
     if !report.watch.unmanaged.is_empty() {
@@ -244,8 +244,8 @@ pub fn text(report: &StatusReport, now: Timestamp) -> String {
             "besides   {count} of the runtime that cannot be proven to be the API server's, left alone: {some}"
         );
     }
-    if !report.house.volumes.is_empty() {
-        let some = some_of(report.house.volumes.iter().cloned());
+    if !report.housekeeping.unused_volumes.is_empty() {
+        let some = some_of(report.housekeeping.unused_volumes.iter().cloned());
         let _ = writeln!(
             out,
             "volumes   not all that no pod uses can be taken off the node: {some}"
@@ -255,12 +255,12 @@ pub fn text(report: &StatusReport, now: Timestamp) -> String {
         (
             "leftovers",
             "that are gone, taken down when they have been there for a while",
-            &report.house.leftovers,
+            &report.housekeeping.leftovers,
         ),
         (
             "besides",
             "of which something is left and that cannot be proven to be the API server's, left alone",
-            &report.house.unmanaged,
+            &report.housekeeping.unmanaged,
         ),
     ] {
         if !pods.is_empty() {
@@ -268,18 +268,18 @@ pub fn text(report: &StatusReport, now: Timestamp) -> String {
             let _ = writeln!(out, "{label:<9} {count} {what}: {some}");
         }
     }
-    if let Some(error) = &report.journal {
+    if let Some(error) = &report.journal_error {
         // The message names the journal.
         let _ = writeln!(out, "{error}; a restart would not know what was begun");
     }
-    for file in &report.journal_asides {
+    for file in &report.quarantined_files {
         let _ = writeln!(
             out,
             "journal   {file} could not be used and is quarantined; remove it once nothing in it matters to you"
         );
     }
     let Counts {
-        begun,
+        started,
         deleted,
         finished,
         attempts_failed,
@@ -288,12 +288,16 @@ pub fn text(report: &StatusReport, now: Timestamp) -> String {
     } = report.counters;
     let _ = writeln!(
         out,
-        "teardowns {begun} begun, {deleted} deleted, {finished} finished; {} and {} failed",
+        "Teardowns {started} started, {deleted} deleted, {finished} finished; {} and {} failed",
         format_count(attempts_failed, "attempt"),
         format_count(hooks_failed, "hook"),
     );
-    if report.pods.kept > 0 {
-        let _ = writeln!(out, "          ended and not deleted: {}", report.pods.kept);
+    if report.pods.awaiting_deletion > 0 {
+        let _ = writeln!(
+            out,
+            "          ended and not deleted: {}",
+            report.pods.awaiting_deletion
+        );
     }
     for trace in &report.pods.terminating {
         let _ = writeln!(
@@ -301,7 +305,7 @@ pub fn text(report: &StatusReport, now: Timestamp) -> String {
             "\n{}/{}  {}",
             trace.namespace,
             trace.name,
-            describe(trace, report.held.is_some())
+            describe(trace, report.blocked.is_some())
         );
         let _ = writeln!(out, "  uid {}, attempt {}", trace.uid, trace.attempts);
         for failure in &trace.blocked {
@@ -326,15 +330,15 @@ mod tests {
         };
         assert!(!status(None).contains("collector"));
         let (by, unseen) = (
-            Some("it is another's turn".to_owned()),
+            Some("another agent is active".to_owned()),
             Some("secrets (403)".to_owned()),
         );
-        for (stands_by, not_synced, line) in [
-            (None, None, "collector works, and sees every kind\n"),
-            (None, unseen.clone(), "collector works; NOT SYNCED: secrets (403)\n"),
-            (by, unseen, "collector stands by: it is another's turn\n"),
+        for (standby, not_synced, line) in [
+            (None, None, "collector active; all kinds are synced\n"),
+            (None, unseen.clone(), "collector active; not synced: secrets (403)\n"),
+            (by, unseen, "collector standby: another agent is active\n"),
         ] {
-            let status = status(Some(CollectorReport { stands_by, not_synced }));
+            let status = status(Some(CollectorReport { standby, not_synced }));
             assert!(status.contains(line), "{line:?} is not in {status}");
         }
     }

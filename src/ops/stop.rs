@@ -1,4 +1,4 @@
-//! `kill` and `evict`: sends the stop request to the agent, shows its progress and prints the result.
+//! `stop` and `evict`: sends the stop request to the agent, shows its progress and prints the result.
 
 use std::{path::Path, time::Duration};
 
@@ -40,35 +40,37 @@ pub async fn follow(
 ) -> Result<StopResult, ClientError> {
     let granted: StopAccepted = client::post(socket, &format!("{PODS}/{pod}/{verb}"), request).await?;
     let uid = &granted.uid;
-    if !granted.ended_already {
+    if !granted.already_terminated {
         print(&format!(
-            "{pod} (UID {uid}) is being ended, grace {} s",
+            "{pod} (UID {uid}) is terminating, grace period {} s",
             granted.grace_seconds
         ));
     }
-    let mut is_unshown = granted.ended_already && granted.phase.is_none();
+    let mut is_unshown = granted.already_terminated && granted.phase.is_none();
     let path = format!("{OUTCOMES}/{uid}?wait={}", WAIT.as_secs());
     let mut printed = Vec::new();
     loop {
         let outcome = client::get_with_timeout(socket, &path, WAIT).await;
-        let StopOutcome { ended, story: trace } = match outcome {
-            Err(ClientError::Unknown(_)) if granted.ended_already => return Ok(StopResult::WithoutWorker(pod.clone())),
+        let StopOutcome { terminated, trace } = match outcome {
+            Err(ClientError::Unknown(_)) if granted.already_terminated => {
+                return Ok(StopResult::WithoutWorker(pod.clone()));
+            }
             outcome => outcome.map_err(|error| agent_exited(pod, error))?,
         };
-        if ended {
+        if terminated {
             let trace = Box::new(trace);
-            return Ok(match granted.ended_already {
+            return Ok(match granted.already_terminated {
                 true => StopResult::TerminatedBefore(trace),
                 false => StopResult::Terminated(trace),
             });
         }
         if std::mem::take(&mut is_unshown) {
             print(&format!(
-                "{pod} (UID {uid}) runs no more, so that nothing changes; the API server does not show its end yet"
+                "{pod} (UID {uid}) runs no more: the request changes nothing; the API server does not show that yet"
             ));
         }
         if let Some(why) = trace.cancelled_because {
-            return Err(ClientError::Refused(format!("the request is given up: {why}")));
+            return Err(ClientError::Refused(format!("the request is cancelled: {why}")));
         }
         if trace.blocked != printed {
             trace
@@ -83,7 +85,7 @@ pub async fn follow(
 /// An agent that does not know a request that was granted has restarted, or is stopping.
 fn agent_exited(pod: &PodName, error: ClientError) -> ClientError {
     let cause = match error {
-        ClientError::NoAgent { cause, .. } => format!("nobody listens at its socket: {cause}"),
+        ClientError::NoAgent { cause, .. } => format!("no process listens on its socket: {cause}"),
         ClientError::Disconnected { cause, .. } | ClientError::Refused(cause) | ClientError::Unknown(cause) => cause,
         other => return other,
     };
@@ -97,19 +99,21 @@ pub fn text(result: &StopResult) -> String {
         StopResult::Terminated(trace) => (false, trace),
         StopResult::TerminatedBefore(trace) => (true, trace),
         StopResult::WithoutWorker(pod) => {
-            return format!("{pod} has ended already: the request changes nothing; nothing of it runs on this node");
+            return format!(
+                "{pod} had terminated before: the request changes nothing; nothing of it runs on this node"
+            );
         }
     };
     let then = match trace.stage {
         _ if trace.waits_for_deletion => "its object, containers and logs are kept until it is deleted",
         Stage::Terminating | Stage::Terminated => "its volumes and cgroup are being cleaned up",
-        Stage::Deleted => "its object is gone, and what is left in the runtime is being removed",
+        Stage::Deleted => "its object is deleted, and its leftovers in the runtime are being removed",
         Stage::Finished => "nothing of it is left on this node",
     };
     let (namespace, name, shown) = (&trace.namespace, &trace.name, trace.phase_suffix());
     if was_terminated {
-        format!("{namespace}/{name} has ended already{shown}: the request changes nothing; {then}")
+        format!("{namespace}/{name} had terminated before{shown}: the request changes nothing; {then}")
     } else {
-        format!("{namespace}/{name} has ended{shown}: none of its containers runs; {then}")
+        format!("{namespace}/{name} has terminated{shown}: none of its containers runs; {then}")
     }
 }

@@ -137,11 +137,11 @@ fn conclusion(trace: &Trace, agent_blocked: Option<&str>) -> String {
         if mismatch.mismatch.kind == MismatchKind::VolumeNotUnpublished {
             return format!(
                 "It is tried again within a minute. If the volume is gone from this node, the pod can go on without its driver; \
-                 see pod-teardown held, and then pod-teardown release pod/{namespace}/{name}"
+                 see pod-teardown holds, and then pod-teardown approve pod/{namespace}/{name}"
             );
         }
         return format!(
-            "Only a person can settle this; see pod-teardown held, and then pod-teardown release pod/{namespace}/{name}"
+            "Only a person can settle this; see pod-teardown holds, and then pod-teardown approve pod/{namespace}/{name}"
         );
     }
     if blocked.is_empty() {

@@ -69,7 +69,7 @@ fn check_evidence(
         let why = format!(
             "blocked: the pod runs, but has no cgroup below {}/kubepods. Check that --cgroup-root and --cgroup-driver are \
              the kubelet's. If they are, stop the pod's containers and sandboxes by hand, or approve that the agent stops \
-             the pod without a cgroup: pod-teardown release pod/{}",
+             the pod without a cgroup: pod-teardown approve pod/{}",
             context.node.cgroup_root.trim_end_matches('/'),
             view.pod
         );
@@ -86,7 +86,7 @@ fn check_evidence(
             let why = format!(
                 "blocked: the pod has containers, sandboxes or cgroups on this node, but {} does not exist. Check that \
                  --kubelet-root is the kubelet's --root-dir. If it is, create that directory, empty, or approve that the \
-                 agent continues without it: pod-teardown release pod/{}",
+                 agent continues without it: pod-teardown approve pod/{}",
                 dir.path().display(),
                 view.pod
             );
@@ -227,7 +227,7 @@ fn unknown_processes(
         let why = format!(
             "blocked: {} processes in this cgroup (first PID {pid}) belong to no container of the runtime. Check that \
              --cri-endpoint is the runtime of this node's pods. If it is, kill the processes by hand, or approve that the \
-             agent kills them: pod-teardown release pod/{}",
+             agent kills them: pod-teardown approve pod/{}",
             processes.len(),
             view.pod
         );

@@ -67,9 +67,9 @@ pub struct WatchReport {
     /// The last error; `None` after a success.
     pub error: Option<String>,
     /// Why pods that a list lacks are not treated as deleted.
-    pub held: Option<String>,
+    pub absence_hold: Option<String>,
     /// Unmanaged pods: the runtime has them, and nothing proves that they came from the API server. They are left alone.
-    #[serde(default, rename = "strangers")]
+    #[serde(default)]
     pub unmanaged: Vec<String>,
 }
 
@@ -241,7 +241,7 @@ impl PodSource {
                 state: SourceState::Watching,
                 pods,
                 error: None,
-                held,
+                absence_hold: held,
                 unmanaged: std::mem::take(&mut report.unmanaged),
             };
         });

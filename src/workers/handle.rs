@@ -52,9 +52,9 @@ pub struct Overview {
     /// Pods with a worker, longest first.
     pub terminating: Vec<Trace>,
     /// Pods of which nothing runs, and that are not deleted.
-    pub kept: usize,
+    pub awaiting_deletion: usize,
     /// Finished pods with an object that finalizers keep.
-    pub finished: usize,
+    pub awaiting_finalizers: usize,
 }
 
 // === impl WorkersHandle ===

@@ -221,7 +221,7 @@ impl PodWorkers {
         if cause == Cause::PhaseTerminal {
             self.journal.record_seen(&view, true);
         }
-        self.counters.teardown_begun();
+        self.counters.teardown_started();
         record.set_terminal_state(&view);
         let update = PodUpdate {
             view,

@@ -33,7 +33,7 @@ pub struct StopAccepted {
     pub grace_seconds: u64,
     /// Nothing of the pod ran any more: the request changes nothing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub ended_already: bool,
+    pub already_terminated: bool,
     /// The terminal phase in the API.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<String>,

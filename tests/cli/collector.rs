@@ -125,7 +125,7 @@ async fn why_leads_from_a_foreground_deletion_to_the_object_with_a_finalizer() {
 /// The collector of this agent is active.
 fn works(agent: &Agent) -> bool {
     let collector = &agent.status()["collector"];
-    collector.is_object() && collector["standsBy"].is_null()
+    collector.is_object() && collector["standby"].is_null()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -144,7 +144,7 @@ async fn standby_collector_names_the_reason_and_the_active_one() {
         })
         .await;
     let status = run(&second, &["status"]).out;
-    assert!(status.contains("collector stands by: "), "{status}");
+    assert!(status.contains("collector standby: "), "{status}");
     let answer = http(&addr, "GET /metrics");
     assert!(answer.contains("pod_teardown_gc_active 0"), "{answer}");
     assert_eq!(second.terminate().await, Some(0));

@@ -143,7 +143,7 @@ fn drop_in_of_the_kubelet_reads_the_environment_file_of_the_service() {
 #[test]
 fn timeout_of_the_handover_is_shorter_than_systemds_start_timeout() {
     let command = DROP_IN.lines().find_map(|line| line.strip_prefix("ExecStartPre=-"));
-    let (_, timeout) = command.unwrap().split_once(" hand-back --timeout ").unwrap();
+    let (_, timeout) = command.unwrap().split_once(" handover --timeout ").unwrap();
     let start_timeout = Duration::from_secs(90);
     assert!(humantime::parse_duration(timeout).unwrap() + Duration::from_secs(10) < start_timeout);
 }

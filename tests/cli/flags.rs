@@ -288,15 +288,15 @@ fn unknown_flags_and_verbs_are_usage_errors() {
 
 #[test]
 fn handover_without_an_agent_does_not_prevent_the_kubelets_start() {
-    let output = run_command(&["hand-back", "--socket", "/no/such/socket"]);
+    let output = run_command(&["handover", "--socket", "/no/such/socket"]);
     assert_eq!((output.code, output.err.as_str()), (Some(0), ""));
     assert!(
-        output.out.contains("nothing to hand back") && output.out.contains("/no/such/socket"),
+        output.out.contains("nothing to hand over") && output.out.contains("/no/such/socket"),
         "{output:?}"
     );
     let full = File::options().write(true).open("/dev/full").unwrap();
     let status = command()
-        .args(["hand-back", "--socket", "/no/such/socket"])
+        .args(["handover", "--socket", "/no/such/socket"])
         .stdout(full)
         .status();
     assert_eq!(status.unwrap().code(), Some(0), "the result could not be printed");
@@ -305,20 +305,20 @@ fn handover_without_an_agent_does_not_prevent_the_kubelets_start() {
 #[test]
 fn error_in_the_drop_in_does_not_prevent_the_kubelets_start() {
     let node = ["--socket", "/no/such/socket"];
-    let timed = run_command(&["hand-back", "--timeout", "60", node[0], node[1]]);
+    let timed = run_command(&["handover", "--timeout", "60", node[0], node[1]]);
     assert_eq!(timed.code, Some(0), "{timed:?}");
     assert!(timed.err.contains("--timeout 60"), "{timed:?}");
     assert!(
-        timed.out.contains("nothing to hand back"),
+        timed.out.contains("nothing to hand over"),
         "it is asked for all the same: {timed:?}"
     );
-    let misspelt = run_command(&["hand-back", "--time", "60s"]);
+    let misspelt = run_command(&["handover", "--time", "60s"]);
     assert_eq!(misspelt.code, Some(0), "{misspelt:?}");
     assert!(
         misspelt.err.contains("--time") && !misspelt.out.is_empty(),
         "it is asked for with the defaults: {misspelt:?}"
     );
-    let help = run_command(&["hand-back", "--help"]);
+    let help = run_command(&["handover", "--help"]);
     assert!(help.code == Some(0) && help.out.contains("--timeout"), "{help:?}");
 }
 
@@ -326,7 +326,7 @@ fn error_in_the_drop_in_does_not_prevent_the_kubelets_start() {
 fn help_of_each_verb_has_its_arguments_and_exit_codes() {
     let help = run_command(&["--help"]);
     assert_eq!(help.code, Some(0));
-    for verb in ["run", "check", "status", "timeline", "held", "release", "hand-back"] {
+    for verb in ["run", "check", "status", "timeline", "holds", "approve", "handover"] {
         assert!(help.out.contains(verb), "{verb} is not in {}", help.out);
     }
     let flags = [

@@ -31,10 +31,10 @@ async fn safety_hold_is_listed_and_approved_by_name_and_the_user_is_logged() {
             .with("pods", "always"),
     );
     agent.until("it watches", watches).await;
-    let nothing = run(&agent, &["held"]);
+    let nothing = run(&agent, &["holds"]);
     assert_eq!(
         (nothing.code, nothing.out.as_str()),
-        (Some(0), "Nothing is held that could be released.\n")
+        (Some(0), "No safety hold waits for an approval.\n")
     );
     assert_eq!(agent.terminate().await, Some(0));
 
@@ -42,7 +42,7 @@ async fn safety_hold_is_listed_and_approved_by_name_and_the_user_is_logged() {
     api.insert_raw(node).unwrap();
     let mut agent = Agent::start(agent.flags);
     agent.wait_for_log("Node identity mismatch").await;
-    let held = run(&agent, &["held"]);
+    let held = run(&agent, &["holds"]);
     for words in [
         "node-uid\n  since    2",
         "another-uid",
@@ -50,25 +50,25 @@ async fn safety_hold_is_listed_and_approved_by_name_and_the_user_is_logged() {
     ] {
         assert!(held.out.contains(words), "{words:?} is not in {held:?}");
     }
-    let report: Value = serde_json::from_str(&run(&agent, &["held", "--json"]).out).unwrap();
+    let report: Value = serde_json::from_str(&run(&agent, &["holds", "--json"]).out).unwrap();
     assert_eq!(
-        (&report["held"], &report["items"][0]["item"]),
+        (&report["blocked"], &report["items"][0]["item"]),
         (&Value::Null, &json!("node-uid"))
     );
 
-    let wrong = run(&agent, &["release", "node"]);
+    let wrong = run(&agent, &["approve", "node"]);
     assert_eq!((wrong.code, wrong.error_lines().len()), (Some(1), 1), "{wrong:?}");
     assert!(wrong.err.contains("\"node\"; held are: node-uid"), "{wrong:?}");
-    assert!(agent.status()["held"].is_string());
+    assert!(agent.status()["blocked"].is_string());
 
-    let approved = run(&agent, &["release", "node-uid"]);
+    let approved = run(&agent, &["approve", "node-uid"]);
     assert_eq!(approved.code, Some(0), "{approved:?}");
     assert!(
-        approved.out.starts_with("node-uid is released: this is the right Node"),
+        approved.out.starts_with("node-uid is approved: the UID"),
         "{approved:?}"
     );
     agent.until("it watches", watches).await;
-    assert!(agent.status()["held"].is_null());
+    assert!(agent.status()["blocked"].is_null());
     let log = agent.log();
     let line = log.lines().find(|line| line.contains(r#""message":"Approved""#));
     assert!(line.is_some_and(|line| line.contains("uid 0, pid ")), "{log}");
@@ -77,11 +77,11 @@ async fn safety_hold_is_listed_and_approved_by_name_and_the_user_is_logged() {
 
 #[test]
 fn holds_and_approvals_need_an_agent() {
-    for arguments in [&["held"][..], &["release", "absence"]] {
+    for arguments in [&["holds"][..], &["approve", "absence"]] {
         let output = run_command(&[arguments, &["--socket", "/no/such/socket"]].concat());
         assert_eq!((output.code, output.error_lines().len()), (Some(1), 1), "{output:?}");
         assert!(output.err.contains("no agent answers"), "{output:?}");
     }
-    assert_eq!(run_command(&["release"]).code, Some(64));
-    assert_eq!(run_command(&["release", ""]).code, Some(64));
+    assert_eq!(run_command(&["approve"]).code, Some(64));
+    assert_eq!(run_command(&["approve", ""]).code, Some(64));
 }

@@ -44,13 +44,13 @@ fn trace() -> Value {
     json!({
         "namespace": "x", "name": "x", "uid": "x", "began": "2026-01-02T03:04:05Z", "cause": "deleted",
         "graceSeconds": 30, "graceLeftMs": 0, "stage": "terminated", "elapsedMs": 4000, "attempts": 2,
-        "blocked": [{ "step": "volumes", "target": "x", "reason": "failed", "message": "x" }], "phase": "x", "reason": "x", "kept": true, "finalizers": ["x"],
+        "blocked": [{ "step": "volumes", "target": "x", "reason": "failed", "message": "x" }], "phase": "x", "reason": "x", "awaitingDeletion": true, "finalizers": ["x"],
         "spans": [{ "step": "volumes", "what": "x", "startMs": 0, "endMs": 1000, "failure": "x" }],
     })
 }
 
 fn item() -> Value {
-    json!({ "item": "x", "uid": "x", "why": "x", "release": "x", "facts": ["x"], "digest": "x" })
+    json!({ "item": "x", "uid": "x", "why": "x", "approvalEffect": "x", "facts": ["x"], "digest": "x" })
 }
 
 /// The arguments of a query, its answer, and the flags for JSON.
@@ -64,26 +64,29 @@ fn queries() -> [Query; 10] {
     };
     let mut status = serde_json::to_value(report).unwrap();
     for (name, value) in [
-        ("held", json!("x")),
+        ("blocked", json!("x")),
         ("paused", json!({ "since": "2026-01-02T03:04:05Z", "by": "x" })),
         ("runtime", json!({ "version": "x", "error": "x" })),
         (
             "watch",
-            json!({ "state": "watching", "pods": 1, "error": "x", "held": "x", "strangers": ["x"] }),
+            json!({ "state": "watching", "pods": 1, "error": "x", "absenceHold": "x", "unmanaged": ["x"] }),
         ),
         (
-            "house",
-            json!({ "leftovers": ["x"], "strangers": ["x"], "volumes": ["x"] }),
+            "housekeeping",
+            json!({ "leftovers": ["x"], "unmanaged": ["x"], "unusedVolumes": ["x"] }),
         ),
-        ("pods", json!({ "terminating": [trace()], "kept": 1, "finished": 1 })),
-        ("journal", json!("x")),
-        ("journalAsides", json!(["x"])),
-        ("collector", json!({ "standsBy": "x", "notSynced": "x" })),
         (
-            "understudy",
+            "pods",
+            json!({ "terminating": [trace()], "awaitingDeletion": 1, "awaitingFinalizers": 1 }),
+        ),
+        ("journalError", json!("x")),
+        ("quarantinedFiles", json!(["x"])),
+        ("collector", json!({ "standby": "x", "notSynced": "x" })),
+        (
+            "role",
             json!({
-                "turn": "kubelet-alive", "standsBy": "x", "fenced": { "stopped": 0, "failed": 0, "last": "x" },
-                "signs": [{ "sign": "x", "shows": "silent", "seen": "x" }],
+                "role": "standby", "reason": "kubelet-alive", "message": "x", "fencing": { "stopped": 0, "failed": 0, "last": "x" },
+                "probes": [{ "probe": "x", "state": "down", "seen": "x" }],
             }),
         ),
     ] {
@@ -98,15 +101,15 @@ fn queries() -> [Query; 10] {
             "moreDependents": 0, "moreBlocking": 0,
         }],
     });
-    let turn = json!({
-        "identity": "x", "mode": "auto", "dryRun": false, "standsBy": "x", "holdsLease": false, "leaseError": "x",
-        "lease": { "holder": "x", "isOwn": false, "standsBy": false },
+    let election = json!({
+        "identity": "x", "mode": "auto", "dryRun": false, "standby": "x", "holdsLease": false, "leaseError": "x",
+        "lease": { "holder": "x", "isOwn": false, "onStandby": false },
     });
     let pause =
-        json!({ "paused": { "since": "2026-01-02T03:04:05Z", "by": "x" }, "underWay": ["x"], "notDurable": "x" });
+        json!({ "paused": { "since": "2026-01-02T03:04:05Z", "by": "x" }, "inProgress": ["x"], "notDurable": "x" });
     [
         (vec!["status"], status, JSON),
-        (vec!["held"], json!({ "held": "x", "items": [item()] }), JSON),
+        (vec!["holds"], json!({ "blocked": "x", "items": [item()] }), JSON),
         (vec!["why", "default/web"], why, JSON),
         (
             vec!["timeline", "default/web"],
@@ -119,11 +122,15 @@ fn queries() -> [Query; 10] {
             None,
         ),
         (vec!["gc", "graph"], picture, Some(&["--format", "json"])),
-        (vec!["gc", "status"], json!({ "synced": false, "turn": turn }), JSON),
-        (vec!["pause"], pause, None),
-        (vec!["hand-back"], json!({ "cutShort": ["x"] }), None),
         (
-            vec!["release", "absence", "--digest", "0a"],
+            vec!["gc", "status"],
+            json!({ "synced": false, "election": election }),
+            JSON,
+        ),
+        (vec!["pause"], pause, None),
+        (vec!["handover"], json!({ "inProgress": ["x"] }), None),
+        (
+            vec!["approve", "absence", "--digest", "0a"],
             json!({ "item": item(), "notDurable": "x" }),
             None,
         ),
@@ -167,7 +174,7 @@ fn errors_of_the_agent_do_not_control_the_terminal() {
     for verb in [
         &["status"][..],
         &["status", "--json"],
-        &["kill", "default/web"],
+        &["stop", "default/web"],
         &["why", "default/web"],
     ] {
         let output = crate::command::run_with_raw_answers(verb, &[&refusal]);
@@ -188,9 +195,9 @@ fn invalid_arguments_do_not_control_the_terminal() {
         &["status", &hostile],
         &["status", &format!("--{hostile}")],
         &["timeline", "default/web", "--format", &hostile],
-        &["kill", &hostile],
-        &["kill", "default/web", "--grace", &hostile],
-        &["hand-back", &hostile],
+        &["stop", &hostile],
+        &["stop", "default/web", "--grace", &hostile],
+        &["handover", &hostile],
         &["gc", &hostile],
     ] {
         let output = run_command(arguments);
@@ -242,7 +249,7 @@ async fn arguments_of_a_kubelet_control_neither_systemd_nor_the_terminal_nor_the
     let _kubelet = kubelet(&flags, &[injected, &"long".repeat(10_000)]);
     let mut agent = Agent::start(flags);
     agent
-        .until("it sees the kubelet", |agent| agent.status()["held"].is_string())
+        .until("it sees the kubelet", |agent| agent.status()["blocked"].is_string())
         .await;
     let mut messages = systemd.until("STATUS=held: a kubelet").await;
     messages.extend(systemd.until("WATCHDOG=1").await);
@@ -261,7 +268,7 @@ async fn arguments_of_a_kubelet_control_neither_systemd_nor_the_terminal_nor_the
         "{status}"
     );
     let socket = agent.flags.socket().to_str().unwrap();
-    for verb in [&["status"][..], &["held"], &["status", "--json"]] {
+    for verb in [&["status"][..], &["holds"], &["status", "--json"]] {
         let output = crate::command::run_command(&[verb, &["--socket", socket]].concat());
         assert!(output.out.contains("kubelet -c read x"), "{output:?}");
         assert!(!output.out.chars().any(is_control), "{output:?}");

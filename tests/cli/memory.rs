@@ -191,7 +191,7 @@ pub async fn evicted(terminals: Terminals, count: usize) -> Terminal {
         wait_for_all(&mut agent, terminals, count).await;
         after = memory(&agent, "RssAnon");
     } else {
-        assert_eq!(agent.status()["counters"]["begun"], 1, "only the deleted pod");
+        assert_eq!(agent.status()["counters"]["started"], 1, "only the deleted pod");
     }
     let peak = Peak::of(&agent);
     assert_eq!(agent.terminate().await, Some(0));

@@ -113,7 +113,7 @@ async fn only_root_is_answered_regardless_of_the_sockets_mode() {
         let output = spawn_blocking(move || output_of(&mut query)).await.unwrap();
         assert_eq!((output.code, output.error_lines().len()), (Some(1), 1), "{output:?}");
         assert!(
-            output.err.contains("only root may ask, and not uid 65534"),
+            output.err.contains("only root may send requests, not uid 65534"),
             "{output:?}"
         );
     }

@@ -194,7 +194,10 @@ async fn agent_waits_for_the_api_server_and_status_shows_the_error() {
         .await;
     assert_eq!(agent.status()["watch"]["state"], "connecting");
     assert!(
-        agent.status()["held"].as_str().unwrap().contains("has not been seen"),
+        agent.status()["blocked"]
+            .as_str()
+            .unwrap()
+            .contains("has not been seen"),
         "{}",
         agent.status()
     );

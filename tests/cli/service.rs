@@ -66,7 +66,7 @@ async fn systemd_gets_readiness_status_watchdog_and_stop_notifications() {
     let (systemd, flags) = Systemd::with_flags(Flags::for_server(&api).with("cri-endpoint", cri.endpoint()));
     let mut agent = Agent::start(flags);
     assert_eq!(systemd.until("READY=").await, ["READY=1"], "before anything else");
-    systemd.until("STATUS=standing by: ").await;
+    systemd.until("STATUS=standby: ").await;
     for _ in 0..3 {
         systemd.until("WATCHDOG=1").await;
     }
@@ -191,7 +191,7 @@ async fn service_waits_for_missing_files_and_then_works() {
     systemd.until("WATCHDOG=1").await;
     fs::copy(kubeconfig, &later).unwrap();
     agent.wait_for_log("Agent is running").await;
-    systemd.until("STATUS=standing by").await;
+    systemd.until("STATUS=standby").await;
     assert_eq!(agent.terminate().await, Some(0));
 }
 

@@ -8,9 +8,9 @@ use crate::{
 /// The command that the error names.
 const REMEDY: &str = "pod-teardown status";
 
-/// Runs `kill` against a fake agent that gives these answers and then exits.
-fn kill(answers: &[&str]) -> CommandOutput {
-    run_with_answers(&["kill", "default/web"], answers)
+/// Runs `stop` against a fake agent that gives these answers and then exits.
+fn stop(answers: &[&str]) -> CommandOutput {
+    run_with_answers(&["stop", "default/web"], answers)
 }
 
 #[test]
@@ -19,15 +19,15 @@ fn agent_exit_during_the_wait_is_reported_with_the_remedy() {
         &[r#"{"uid":"u","graceSeconds":30}"#][..],
         &[r#"{"uid":"u","graceSeconds":30}"#, ""],
     ] {
-        let output = kill(answers);
+        let output = stop(answers);
         assert_eq!((output.code, output.error_lines().len()), (Some(1), 2), "{output:?}");
         assert_eq!(
             output.error_lines()[0],
-            "pod-teardown: default/web (UID u) is being ended, grace 30 s"
+            "pod-teardown: default/web (UID u) is terminating, grace period 30 s"
         );
         for words in [
-            "the agent has gone",
-            "goes on when the agent starts again",
+            "the agent has exited",
+            "continues when the agent starts again",
             REMEDY,
             "timeline default/web",
         ] {
@@ -41,9 +41,9 @@ fn agent_exit_during_the_wait_is_reported_with_the_remedy() {
 
 #[test]
 fn agent_exit_before_the_answer_is_reported_as_an_unknown_result() {
-    let output = kill(&[""]);
+    let output = stop(&[""]);
     assert_eq!((output.code, output.error_lines().len()), (Some(1), 1), "{output:?}");
-    for words in ["has gone before it answered", REMEDY] {
+    for words in ["has exited before its answer", REMEDY] {
         assert!(output.err.contains(words), "{words:?} is not in {output:?}");
     }
 }

@@ -93,7 +93,7 @@ impl Agent {
             Ok(status) => Ok(status),
             Err(error) => {
                 let last = self.status().await.unwrap_or_default();
-                bail!("{error:#}; it says {}", last["turn"])
+                bail!("{error:#}; it says {}", last["election"])
             }
         }
     }

@@ -123,7 +123,7 @@ pub async fn renewed_credentials_are_reported_with_their_new_expiry() -> Result<
     // Valid for a day: worth a warning.
     let agent = Agent::start(&account(&plane).await?, "always")?;
     let hours_left = |status: &Value| {
-        let end: Timestamp = status["credentialsEnd"].as_str()?.parse().ok()?;
+        let end: Timestamp = status["credentialsExpire"].as_str()?.parse().ok()?;
         Some(end.duration_since(Timestamp::now()).as_hours())
     };
     let expires_within = |from: i64, to: i64| {

@@ -35,12 +35,12 @@ async fn wait_for_collection(admin: &Client, name: &str) -> Result<()> {
 }
 
 fn is_on_standby(status: &Value, because: &str) -> bool {
-    let why = status["turn"]["standsBy"].as_str();
-    why.is_some_and(|why| why.contains(because)) && status["turn"]["worksSince"].is_null()
+    let why = status["election"]["standby"].as_str();
+    why.is_some_and(|why| why.contains(because)) && status["election"]["activeSince"].is_null()
 }
 
 fn works(status: &Value) -> bool {
-    status["synced"] == true && status["turn"]["standsBy"].is_null() && status["turn"]["worksSince"].is_string()
+    status["synced"] == true && status["election"]["standby"].is_null() && status["election"]["activeSince"].is_string()
 }
 
 /// Waits until the agent is on standby for this reason, stops the other collector, and waits until the agent works.
@@ -72,7 +72,7 @@ pub async fn the_agent_is_on_standby_while_kube_controller_manager_holds_its_lea
         &admin,
     );
     let end = agent.during(followed).await?;
-    let turn = &agent.status().await?["turn"];
+    let turn = &agent.status().await?["election"];
     let since: Timestamp = turn["worksSince"].as_str().unwrap_or_default().parse()?;
     let rested = since.duration_since(end);
     // Less the 2 s between two renewals, and two checks.

@@ -120,7 +120,7 @@ pub fn judge(lives: &[Life], acts: &[Act], names: &BTreeMap<String, String>) -> 
                 verdict.in_flight += 1;
             } else if act.end > life.start && !life.has_cut_short(&act.uid, names) {
                 verdict.overlaps.push(format!(
-                    "{} went on {:.3} s after its hand-back",
+                    "{} went on {:.3} s after its handover",
                     describe(act, names),
                     act.end - life.start
                 ));

@@ -94,10 +94,7 @@ pub async fn run(plan: &Plan) -> Result<Report> {
             let patience = threshold + TAKEOVER_MARGIN;
             let ours = pods.during(&scene, &mut dice, scene.wait_active(patience)).await?;
             if !ours {
-                bail!(
-                    "the agent does not take over: {}",
-                    scene.agent.status().await?["understudy"]
-                );
+                bail!("the agent does not take over: {}", scene.agent.status().await?["role"]);
             }
             taken_over += 1;
             let some = dice.millis(6_000);
@@ -387,16 +384,16 @@ impl fmt::Display for Report {
             ("kubelet deaths", self.lives.len() - 1),
             ("  of them taken over by the agent", self.taken_over),
             ("  agents killed meanwhile", self.agent_deaths),
-            ("  handed back clean", handed_back(|before| *before == Handover::Clean)),
+            ("  handed over clean", handed_back(|before| *before == Handover::Clean)),
             (
-                "  handed back with a timeout that came",
+                "  handed over with a timeout that came",
                 handed_back(|before| matches!(before, Handover::CutShort(_))),
             ),
             (
                 "  kubelets that just appeared",
                 handed_back(|before| *before == Handover::None),
             ),
-            ("  kubelets that came when their hand-back had run out", late),
+            ("  kubelets that came when their handover had run out", late),
             ("pods created", self.pods),
             ("pods deleted while kubelets died", self.deleted),
             ("acts of the kubelet", self.by[0]),
@@ -411,7 +408,7 @@ impl fmt::Display for Report {
             ("writes of pods by the agent", self.writes[1]),
             ("overlaps", overlaps.len()),
             ("recorded hooks run again", run_again.len()),
-            ("  the same where the hand-back came to its timeout", *run_again_late),
+            ("  the same where the handover came to its timeout", *run_again_late),
             ("  the same by a kubelet that just appeared", *run_again_unasked),
             ("hooks of the agent that were interrupted and begun again", *begun_again),
             (

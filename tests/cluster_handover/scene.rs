@@ -14,7 +14,7 @@ use nix::{
     unistd::Pid,
 };
 use pod_teardown::{
-    handover::guard::work::HandoverResult,
+    handover::{guard::work::HandoverResult, role::RoleName},
     ops::{
         admin::{
             self,
@@ -178,11 +178,11 @@ impl Scene {
         let ask = HandoverRequest {
             timeout_ms: u64::try_from(timeout.as_millis())?,
         };
-        let HandoverResult { cut_short } = client::post_with_timeout(&self.socket(), HANDOVER, &ask, timeout).await?;
-        Ok(if cut_short.is_empty() {
+        let HandoverResult { in_progress } = client::post_with_timeout(&self.socket(), HANDOVER, &ask, timeout).await?;
+        Ok(if in_progress.is_empty() {
             Handover::Clean
         } else {
-            Handover::CutShort(cut_short.into_iter().collect())
+            Handover::CutShort(in_progress.into_iter().collect())
         })
     }
 
@@ -219,7 +219,7 @@ impl Scene {
         let late = Instant::now() + patience;
         while Instant::now() < late {
             let status: StatusReport = client::get(&self.socket(), admin::STATUS).await?;
-            if status.understudy.is_some_and(|turn| turn.turn == "active") {
+            if status.role.is_some_and(|role| role.role == RoleName::Active) {
                 return Ok(true);
             }
             sleep(POLL * 5).await;

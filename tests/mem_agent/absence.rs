@@ -131,12 +131,15 @@ async fn suddenly_empty_list_blocks_everything() {
     for name in ["web", "db"] {
         node.delete(name, Some(0)).await;
     }
-    wait_until("the list is blocked", async || node.status().await.watch.held.is_some()).await;
+    wait_until("the list is blocked", async || {
+        node.status().await.watch.absence_hold.is_some()
+    })
+    .await;
     assert!(
         node.status()
             .await
             .watch
-            .held
+            .absence_hold
             .unwrap()
             .contains("a list was empty, but this node had 2 pods")
     );
@@ -154,7 +157,7 @@ async fn suddenly_empty_list_is_accepted_for_a_node_out_of_service() {
     }
     node.wait_torn_down("web").await;
     node.wait_torn_down("db").await;
-    assert_eq!(node.status().await.watch.held, None);
+    assert_eq!(node.status().await.watch.absence_hold, None);
 }
 
 /// Taints the node: its pods' volumes will be attached to other nodes.
@@ -192,14 +195,17 @@ async fn absence_hold_survives_the_journal() {
     for name in ["web", "db"] {
         node.delete(name, Some(0)).await;
     }
-    wait_until("the list is blocked", async || node.status().await.watch.held.is_some()).await;
-    let held = node.status().await.watch.held;
+    wait_until("the list is blocked", async || {
+        node.status().await.watch.absence_hold.is_some()
+    })
+    .await;
+    let held = node.status().await.watch.absence_hold;
     assert_eq!(node.stop().await, Ok(()));
     std::fs::write(node.path("state/journal.redb"), "damaged").unwrap();
     node.cri.allow_everything();
     node.start().await;
     sleep(secs(700)).await;
-    assert_eq!(node.status().await.watch.held, held);
+    assert_eq!(node.status().await.watch.absence_hold, held);
     assert!(node.cri.effects().is_empty());
 }
 
@@ -211,8 +217,11 @@ async fn list_older_than_seen_state_blocks_everything() {
     replaced(&mut node, 1).await;
     node.insert(own);
     node.insert(pod("db", &plain()));
-    wait_until("the list is blocked", async || node.status().await.watch.held.is_some()).await;
-    let held = node.status().await.watch.held.unwrap();
+    wait_until("the list is blocked", async || {
+        node.status().await.watch.absence_hold.is_some()
+    })
+    .await;
+    let held = node.status().await.watch.absence_hold.unwrap();
     assert!(held.contains("was etcd restored?"), "{held}");
     sleep(secs(700)).await;
     assert!(node.cri.effects().is_empty() && node.pod_dir("web").exists());

@@ -31,7 +31,7 @@ async fn with_stubborn_pod() -> Node {
 
 async fn wait_canceled(node: &Node) {
     wait_until("the request is canceled", async || {
-        node.status().await.counters.requests_given_up == 1
+        node.status().await.counters.stop_requests_cancelled == 1
     })
     .await;
 }
@@ -57,7 +57,7 @@ fn kubelet_restarts_killed_containers(node: &Node) {
 async fn request_is_canceled_when_a_kubelet_starts_first() {
     for crashes in [false, true] {
         let mut node = with_stubborn_pod().await;
-        granted(&node, "web/kill", &StopRequest::default()).await;
+        granted(&node, "web/stop", &StopRequest::default()).await;
         node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
         if crashes {
             node.crash().await;
@@ -71,7 +71,7 @@ async fn request_is_canceled_when_a_kubelet_starts_first() {
         })
         .await;
         let outcome = outcome(&node, "web", 1).await;
-        assert!(!outcome.ended && outcome.story.cancelled_because.unwrap().contains("a kubelet came"));
+        assert!(!outcome.terminated && outcome.trace.cancelled_because.unwrap().contains("a kubelet came"));
         std::fs::remove_dir_all(process).unwrap();
         let before = node.cri.effects().len();
         sleep(secs(600)).await;
@@ -101,8 +101,11 @@ async fn request_is_canceled_without_an_api_server_and_a_later_one_is_accepted()
     assert_eq!(node.cri.effects().len(), before, "it runs");
     assert_eq!(node.count_events("web", "TeardownGivenUp").await, 1);
     kubelet_restarts_killed_containers(&node);
-    granted(&node, "web/kill", &StopRequest::default()).await;
-    wait_until("the pod has terminated", async || node.status().await.pods.kept == 1).await;
+    granted(&node, "web/stop", &StopRequest::default()).await;
+    wait_until("the pod has terminated", async || {
+        node.status().await.pods.awaiting_deletion == 1
+    })
+    .await;
 }
 
 /// The kubelet may have restarted the pod, which may have run for days.
@@ -110,7 +113,7 @@ async fn request_is_canceled_without_an_api_server_and_a_later_one_is_accepted()
 async fn restarted_agent_cancels_a_request_if_a_kubelet_may_have_run() {
     for comes in [false, true] {
         let mut stage = NodeWithKubelet::active_with_stubborn_pod().await;
-        granted(&stage.node, "stubborn/kill", &StopRequest::default()).await;
+        granted(&stage.node, "stubborn/stop", &StopRequest::default()).await;
         stage.node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
         stage.node.crash().await;
         if comes {
@@ -125,7 +128,7 @@ async fn restarted_agent_cancels_a_request_if_a_kubelet_may_have_run() {
         } else {
             stage.wait_for_takeover().await;
         }
-        let canceled = async |many| stage.node.status().await.counters.requests_given_up == many;
+        let canceled = async |many| stage.node.status().await.counters.stop_requests_cancelled == many;
         if comes {
             wait_until("the request is canceled", async || canceled(1).await).await;
             sleep(secs(600)).await;
@@ -147,7 +150,7 @@ async fn request_is_canceled_during_a_hook_without_a_runtime_call() {
         node.pod("web", &hooked(&hook), |pod| drop(pod.container("main")));
         node.start().await;
         node.cri.allow_everything();
-        granted(&node, "web/kill", &StopRequest::default()).await;
+        granted(&node, "web/stop", &StopRequest::default()).await;
         sleep(secs(5)).await;
         let process = kubelet(&node);
         sleep(secs(3)).await;
@@ -194,7 +197,7 @@ async fn pod_deleted_after_a_canceled_request_gets_its_hook_and_full_grace() {
 #[tokio::test(start_paused = true)]
 async fn canceled_request_is_not_done_after_a_restart() {
     let mut node = with_stubborn_pod().await;
-    granted(&node, "web/kill", &StopRequest::default()).await;
+    granted(&node, "web/stop", &StopRequest::default()).await;
     node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
     inject_fault(&node, Fault::new(Action::Refuse).resource("pods"));
     let process = kubelet(&node);
@@ -243,7 +246,7 @@ async fn partly_started_pod_is_at_a_safe_point_only_once_the_api_shows_its_end()
         if stalls {
             inject_fault(&node, Fault::new(Action::StallWatch).resource("pods"));
         }
-        granted(&node, "web/kill", &StopRequest::default()).await;
+        granted(&node, "web/stop", &StopRequest::default()).await;
         node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
         assert_eq!(request_handover(&node, secs(60)).await, nothing_in_progress());
         assert_eq!(node.get("web").await.unwrap()["status"]["phase"], "Failed");
@@ -257,7 +260,7 @@ async fn late_watch_event_does_not_cancel_a_finished_request() {
     inject_fault(&node, Fault::delay(secs(25)).verb("watch").resource("pods").once());
     inject_fault(&node, Fault::new(Action::CutWatch).resource("pods").once());
     sleep(secs(1)).await;
-    granted(&node, "web/kill", &StopRequest::default()).await;
+    granted(&node, "web/stop", &StopRequest::default()).await;
     hook_runs(&node).await;
     assert_eq!(request_handover(&node, secs(60)).await, nothing_in_progress());
     sleep(secs(25)).await;
@@ -265,7 +268,7 @@ async fn late_watch_event_does_not_cancel_a_finished_request() {
     sleep(secs(60)).await;
     std::fs::remove_dir_all(process).unwrap();
     sleep(secs(120)).await;
-    assert_eq!(node.status().await.counters.requests_given_up, 0, "it was done");
+    assert_eq!(node.status().await.counters.stop_requests_cancelled, 0, "it was done");
 }
 
 #[tokio::test(start_paused = true)]
@@ -278,8 +281,11 @@ async fn termination_reverted_by_a_restored_store_beside_a_kubelet_is_canceled()
         node.start().await;
         node.cri.allow_everything();
         if !deleted {
-            granted(&node, "web/kill", &StopRequest::default()).await;
-            wait_until("the pod is kept", async || node.status().await.pods.kept == 1).await;
+            granted(&node, "web/stop", &StopRequest::default()).await;
+            wait_until("the pod is kept", async || {
+                node.status().await.pods.awaiting_deletion == 1
+            })
+            .await;
         }
         let process = kubelet(&node);
         sleep(secs(2)).await;

@@ -35,7 +35,10 @@ async fn pods_with_namesakes() -> (Node, Vec<String>) {
         again["metadata"]["uid"] = format!("new-{name}").into();
         node.insert(again);
     }
-    wait_until("the list is blocked", async || node.status().await.watch.held.is_some()).await;
+    wait_until("the list is blocked", async || {
+        node.status().await.watch.absence_hold.is_some()
+    })
+    .await;
     wait_until("all are known", async || node.status().await.watch.pods == 24).await;
     node.cri.allow_everything();
     (node, names)
@@ -50,7 +53,7 @@ async fn request_with_a_uid_selects_that_pod_among_namesakes() {
             uid: Some(format!("new-{name}")),
             ..StopRequest::default()
         };
-        if let Err(error) = ask(&node, &format!("{name}/kill"), &what).await {
+        if let Err(error) = ask(&node, &format!("{name}/stop"), &what).await {
             refused.push(error.to_string());
         }
     }
@@ -63,7 +66,7 @@ async fn request_by_name_never_selects_a_pod_missing_in_the_api() {
     let (node, names) = pods_with_namesakes().await;
     let mut old = Vec::new();
     for name in &names {
-        if let Ok((uid, _)) = ask(&node, &format!("{name}/kill"), &StopRequest::default()).await
+        if let Ok((uid, _)) = ask(&node, &format!("{name}/stop"), &StopRequest::default()).await
             && uid != format!("new-{name}")
         {
             old.push(uid);
@@ -80,7 +83,7 @@ async fn succeeded_pod_never_becomes_failed() {
     });
     node.start().await;
     node.cri.allow_everything();
-    ask(&node, "web/kill", &StopRequest::default()).await.unwrap();
+    ask(&node, "web/stop", &StopRequest::default()).await.unwrap();
     node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
     // The last watch event: a label is set.
     let mut labelled = node.get("web").await.unwrap();
@@ -95,7 +98,7 @@ async fn succeeded_pod_never_becomes_failed() {
     })
     .await;
     ask(&node, "web/evict", &eviction("Evicted")).await.unwrap();
-    assert!(outcome(&node, "web", 60).await.ended);
+    assert!(outcome(&node, "web", 60).await.terminated);
     sleep(secs(30)).await;
     assert_eq!(node.get("web").await.unwrap()["status"]["phase"], "Succeeded");
 }
@@ -110,7 +113,7 @@ async fn shorter_grace_applies_to_a_pod_between_attempts() {
     node.start().await;
     node.cri
         .any_number_of(expect(StopContainer::any()).error(Code::Unknown, "busy"));
-    ask(&node, "web/kill", &StopRequest::default()).await.unwrap();
+    ask(&node, "web/stop", &StopRequest::default()).await.unwrap();
     node.wait_blocked("web", "busy").await;
     // The backoff has grown.
     sleep(secs(300)).await;
@@ -129,7 +132,7 @@ async fn shorter_grace_applies_to_a_pod_between_attempts() {
         grace_seconds: Some(1),
         ..StopRequest::default()
     };
-    ask(&node, "web/kill", &what).await.unwrap();
+    ask(&node, "web/stop", &what).await.unwrap();
     wait_until("the pod is stopped again", async || stops() > before).await;
     assert!(began.elapsed() < secs(5), "{:?}", began.elapsed());
 }
@@ -183,7 +186,7 @@ async fn eviction_during_a_status_update_is_in_the_final_status() {
     // Another client changes the object all the time, and reads are slow.
     inject_fault(&node, Fault::status(409).resource("pods/status"));
     inject_fault(&node, Fault::delay(secs(3)).verb("list").resource("pods"));
-    ask(&node, "web/kill", &StopRequest::default()).await.unwrap();
+    ask(&node, "web/stop", &StopRequest::default()).await.unwrap();
     let refused = || node.api.requests().iter().filter(|it| it.code == Some(409)).count();
     wait_until("its status is refused", async || refused() > 0).await;
     node.calls(1, |seen| seen.kind == Kind::StopPodSandbox).await;
@@ -191,7 +194,7 @@ async fn eviction_during_a_status_update_is_in_the_final_status() {
     wait_until("its last status is refused", async || refused() > before).await;
     ask(&node, "web/evict", &eviction("Evicted")).await.unwrap();
     node.api.faults().clear();
-    assert!(outcome(&node, "web", 60).await.ended);
+    assert!(outcome(&node, "web", 60).await.terminated);
     let status = node.get("web").await.unwrap()["status"].take();
     assert_eq!(
         (&status["phase"], &status["reason"]),
@@ -206,13 +209,16 @@ async fn terminated_pod_reports_no_wait() {
     node.start().await;
     node.cri
         .in_order([expect(StopContainer::any()).error(Code::Unknown, "busy")]);
-    ask(&node, "web/kill", &StopRequest::default()).await.unwrap();
+    ask(&node, "web/stop", &StopRequest::default()).await.unwrap();
     node.wait_blocked("web", "busy").await;
     node.cri.allow_everything();
-    wait_until("the pod is kept", async || node.status().await.pods.kept == 1).await;
-    let StopOutcome { ended, story } = outcome(&node, "web", 0).await;
-    assert!(ended);
-    assert_eq!(story.blocked, []);
+    wait_until("the pod is kept", async || {
+        node.status().await.pods.awaiting_deletion == 1
+    })
+    .await;
+    let StopOutcome { terminated, trace } = outcome(&node, "web", 0).await;
+    assert!(terminated);
+    assert_eq!(trace.blocked, []);
 }
 
 #[tokio::test(start_paused = true)]
@@ -258,8 +264,8 @@ async fn watch_events_during_an_absence_check_are_no_restored_store() {
         sleep(Duration::from_millis(10)).await;
     }
     node.wait_torn_down("web").await;
-    assert_eq!(node.status().await.watch.held, None);
+    assert_eq!(node.status().await.watch.absence_hold, None);
     node.crash().await;
     node.start().await;
-    assert_eq!(node.status().await.watch.held, None);
+    assert_eq!(node.status().await.watch.absence_hold, None);
 }

@@ -127,7 +127,10 @@ async fn finished_pod_is_not_stopped_again_at_each_start() {
     node.insert(over);
     for _ in 0..2 {
         node.start().await;
-        wait_until("the pod is kept", async || node.status().await.pods.kept == 1).await;
+        wait_until("the pod is kept", async || {
+            node.status().await.pods.awaiting_deletion == 1
+        })
+        .await;
         assert!(node.cri.effects().is_empty());
         node.crash().await;
     }

@@ -495,7 +495,10 @@ async fn kept(node: &mut Node) -> DraDriver {
     checkpoint(node, &[gpu(&["job"])]);
     node.cri.allow_everything();
     node.start().await;
-    wait_until("the pod is kept", async || node.status().await.pods.kept == 1).await;
+    wait_until("the pod is kept", async || {
+        node.status().await.pods.awaiting_deletion == 1
+    })
+    .await;
     assert_eq!(asked(&driver), ["gpu"]);
     driver
 }

@@ -285,7 +285,7 @@ async fn approved_processes_are_killed_before_teardown_and_others_never() {
     node.start().await;
     node.cri.allow_everything();
     node.delete("web", None).await;
-    node.wait_blocked("web", "agent kills them: pod-teardown release pod/default/web")
+    node.wait_blocked("web", "agent kills them: pod-teardown approve pod/default/web")
         .await;
     let held = kubelet(&node);
     sleep(secs(10)).await;
@@ -362,7 +362,7 @@ async fn terminated_pod_that_is_not_deleted_keeps_object_containers_and_logs() {
     node.cri.allow_everything();
     node.start().await;
     sleep(secs(60)).await;
-    assert_eq!(node.status().await.pods.kept, 1);
+    assert_eq!(node.status().await.pods.awaiting_deletion, 1);
     assert!(node.cri.look(|world| world.containers.len() == 1));
     assert!(node.path("logs").read_dir().unwrap().count() == 1 && deletes(&node) == 0);
     node.delete("web", None).await;

@@ -364,7 +364,10 @@ async fn pod_with_unprepared_claims_holds_no_driver() {
                 .patch(path, testbed::rest::Patch::Merge, &over)
                 .await
                 .unwrap();
-            wait_until("the pod is kept", async || node.status().await.pods.kept == 1).await;
+            wait_until("the pod is kept", async || {
+                node.status().await.pods.awaiting_deletion == 1
+            })
+            .await;
         } else {
             node.delete("job", None).await;
             wait_until("the pod is finished", async || {

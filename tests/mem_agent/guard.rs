@@ -48,7 +48,7 @@ async fn assert_no_effect(node: &Node, name: &str) {
 /// Starts an agent; returns its hold.
 async fn hold_at_start(node: &mut Node) -> String {
     node.launch().await;
-    let held = async || node.try_status().await.and_then(|status| status.held);
+    let held = async || node.try_status().await.and_then(|status| status.blocked);
     wait_until("the Node was checked", async || {
         held().await.is_some_and(|why| why.starts_with("Node "))
     })
@@ -107,7 +107,7 @@ async fn reregistered_node_is_not_touched() {
     let mut node = Node::new().await;
     node.simple_pod("web");
     node.start().await;
-    assert_eq!(node.status().await.held, None);
+    assert_eq!(node.status().await.blocked, None);
     assert_eq!(node.stop().await, Ok(()));
     node.insert(json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": NODE, "uid": "another-uid" } }));
     let held = hold_at_start(&mut node).await;
@@ -124,7 +124,7 @@ async fn teardown_waits_while_a_kubelet_runs_and_continues_afterwards() {
     node.pod("web", &hooked(&exec()), |pod| drop(pod.container("main")));
     let process = kubelet(&node);
     node.start().await;
-    let held = node.status().await.held.unwrap();
+    let held = node.status().await.blocked.unwrap();
     assert!(
         held.contains("a kubelet works on this node's pods") && held.contains("4711"),
         "{held}"
@@ -184,7 +184,7 @@ async fn pods_terminated_by_a_kubelet_do_not_accumulate() {
     node.start().await;
     sleep(secs(120)).await;
     let status = node.status().await;
-    assert_eq!((status.counters.begun, status.pods.terminating.len()), (0, 0));
+    assert_eq!((status.counters.started, status.pods.terminating.len()), (0, 0));
     assert!(node.cri.effects().is_empty());
 }
 
@@ -219,8 +219,11 @@ async fn begun_pods_terminated_by_a_kubelet_do_not_accumulate() {
     });
     node.start().await;
     node.cri.allow_everything();
-    ask(&node, "kept/kill", &StopRequest::default()).await.unwrap();
-    wait_until("the pod is kept", async || node.status().await.pods.kept == 1).await;
+    ask(&node, "kept/stop", &StopRequest::default()).await.unwrap();
+    wait_until("the pod is kept", async || {
+        node.status().await.pods.awaiting_deletion == 1
+    })
+    .await;
     node.delete("web", None).await;
     node.calls(2, |seen| seen.kind == Kind::StopContainer).await;
     kubelet(&node);
@@ -235,7 +238,7 @@ async fn begun_pods_terminated_by_a_kubelet_do_not_accumulate() {
     }
     wait_until("the pods are forgotten", async || {
         let pods = node.status().await.pods;
-        pods.terminating.is_empty() && pods.kept == 0
+        pods.terminating.is_empty() && pods.awaiting_deletion == 0
     })
     .await;
     node.crash().await;
@@ -249,8 +252,8 @@ async fn stop_request_during_an_identity_mismatch_does_not_name_the_wrong_api_se
     node.start().await;
     inject_fault(&node, Fault::status(404).verb("get").resource("nodes"));
     inject_fault(&node, Fault::new(Action::CutWatch).once());
-    wait_until("a hold is reported", async || node.status().await.held.is_some()).await;
-    let report = refused(&node, "web/kill", &StopRequest::default()).await;
+    wait_until("a hold is reported", async || node.status().await.blocked.is_some()).await;
+    let report = refused(&node, "web/stop", &StopRequest::default()).await;
     assert!(report.contains("left alone") && !report.contains("kubectl"), "{report}");
 }
 
@@ -273,14 +276,14 @@ async fn identity_of_a_busy_node_is_checked_again_as_soon_as_of_others() {
     node.cri.allow_everything();
     inject_fault(&node, Fault::status(403).verb("get").resource("nodes").once());
     node.delete("web", None).await;
-    wait_until("a hold is reported", async || node.status().await.held.is_some()).await;
+    wait_until("a hold is reported", async || node.status().await.blocked.is_some()).await;
     for number in 0..30 {
         let mut db = node.get("db").await.unwrap();
         db["metadata"]["labels"] = json!({ "n": number.to_string() });
         node.insert(db);
         sleep(secs(1)).await;
     }
-    assert_eq!(node.status().await.held, None);
+    assert_eq!(node.status().await.blocked, None);
     node.wait_torn_down("web").await;
 }
 
@@ -314,7 +317,7 @@ async fn pod_that_ended_beside_a_kubelet_is_remembered_during_an_identity_mismat
     node.delete("web", Some(0)).await;
     wait_until("its end is observed", async || node.status().await.watch.pods == 1).await;
     is(&json!({ "name": NODE, "uid": "another-uid" }));
-    let held = async || node.status().await.held.unwrap();
+    let held = async || node.status().await.blocked.unwrap();
     wait_until("the Node was checked", async || held().await.starts_with("Node ")).await;
     kubelet_tears_down(&node, "web");
     sleep(secs(300)).await;
@@ -412,7 +415,7 @@ async fn mirror_pod_is_never_touched() {
     wait_until("the object is deleted", async || node.get("mirror").await.is_none()).await;
     sleep(secs(400)).await;
     assert!(node.cri.effects().is_empty() && node.pod_dir("mirror").exists());
-    assert_eq!(node.status().await.counters.begun, 0);
+    assert_eq!(node.status().await.counters.started, 0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -80,8 +80,8 @@ async fn handover_stops_a_pod_in_its_hook_and_begins_nothing_else() {
     let meanwhile = async {
         sleep(secs(1)).await;
         node.delete("other", None).await;
-        let why = refused(&node, "other/kill", &StopRequest::default()).await;
-        assert!(why.contains("is being handed back"), "{why}");
+        let why = refused(&node, "other/stop", &StopRequest::default()).await;
+        assert!(why.contains("is being handed over"), "{why}");
     };
     let (handed_back, ()) = tokio::join!(handing_back, meanwhile);
     assert_eq!(handed_back, nothing_in_progress());
@@ -93,8 +93,8 @@ async fn handover_stops_a_pod_in_its_hook_and_begins_nothing_else() {
     assert_eq!(phase(&node, "web").await, "Running");
     sleep(RESERVATION - secs(2)).await;
     assert_eq!(call_kinds(&node), stopped);
-    let held = node.status().await.held.unwrap();
-    assert!(held.contains("was handed back") && held.contains("to start"), "{held}");
+    let held = node.status().await.blocked.unwrap();
+    assert!(held.contains("was handed over") && held.contains("to start"), "{held}");
     // No kubelet has started.
     node.wait_torn_down("web").await;
     node.wait_torn_down("other").await;
@@ -108,8 +108,8 @@ async fn handover_that_times_out_names_unfinished_pods() {
     node.delete("web", None).await;
     hook_runs(&node).await;
     let begun = Instant::now();
-    let cut_short = vec!["default/web".to_owned()];
-    assert_eq!(request_handover(&node, secs(5)).await, HandoverResult { cut_short });
+    let in_progress = vec!["default/web".to_owned()];
+    assert_eq!(request_handover(&node, secs(5)).await, HandoverResult { in_progress });
     assert!((secs(5)..secs(6)).contains(&begun.elapsed()), "{:?}", begun.elapsed());
     sleep(RESERVATION - secs(2)).await;
     assert_eq!(call_kinds(&node), [Kind::ExecSync], "nothing was called after that");
@@ -134,8 +134,8 @@ async fn handover_retries_a_failed_stop_once_and_names_the_pod_if_it_fails_again
             "it waits for no pause: {:?}",
             begun.elapsed()
         );
-        let cut_short = if fails { vec!["default/web".to_owned()] } else { vec![] };
-        assert_eq!(handed_back.cut_short, cut_short);
+        let in_progress = if fails { vec!["default/web".to_owned()] } else { vec![] };
+        assert_eq!(handed_back.in_progress, in_progress);
         let stops = call_kinds(&node)
             .iter()
             .filter(|kind| **kind == Kind::StopContainer)
@@ -177,7 +177,7 @@ async fn handover_retries_unstoppable_pods_once_and_does_not_wait_for_them() {
     node.calls(8, |seen| seen.kind == Kind::StopContainer).await;
     let begun = Instant::now();
     let handed_back = request_handover(&node, secs(60)).await;
-    assert_eq!(handed_back.cut_short, names.map(|name| format!("default/{name}")));
+    assert_eq!(handed_back.in_progress, names.map(|name| format!("default/{name}")));
     assert!(begun.elapsed() < secs(11), "{:?}", begun.elapsed());
 }
 
@@ -193,8 +193,8 @@ async fn handover_names_a_pod_that_runs_despite_a_successful_stop() {
     // Even after the grace period.
     sleep(secs(60)).await;
     node.wait_blocked("web", "still Running after its stop").await;
-    let cut_short = vec!["default/web".to_owned()];
-    assert_eq!(request_handover(&node, secs(60)).await, HandoverResult { cut_short });
+    let in_progress = vec!["default/web".to_owned()];
+    assert_eq!(request_handover(&node, secs(60)).await, HandoverResult { in_progress });
 }
 
 #[tokio::test(start_paused = true)]
@@ -246,7 +246,7 @@ async fn kubelet_that_fails_to_start_repeatedly_gets_the_reservation_once() {
     sleep(RESERVATION).await;
     assert_eq!(request_handover(&node, secs(60)).await, nothing_in_progress());
     sleep(RESERVATION - secs(1)).await;
-    assert!(node.status().await.held.unwrap().contains("was handed back"));
+    assert!(node.status().await.blocked.unwrap().contains("was handed over"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -256,7 +256,7 @@ async fn kubelet_keeps_the_node_until_it_exits() {
     let process = kubelet(&node);
     node.delete("other", None).await;
     sleep(RESERVATION + secs(60)).await;
-    let held = node.status().await.held.unwrap();
+    let held = node.status().await.blocked.unwrap();
     assert!(held.contains("a kubelet works on this node's pods"), "{held}");
     assert_eq!(call_kinds(&node), []);
     fs::remove_dir_all(process).unwrap();
@@ -266,7 +266,7 @@ async fn kubelet_keeps_the_node_until_it_exits() {
 #[tokio::test(start_paused = true)]
 async fn stopped_pod_is_terminal_in_the_api_before_the_handover() {
     let node = with_hook(secs(10)).await;
-    granted(&node, "web/kill", &StopRequest::default()).await;
+    granted(&node, "web/stop", &StopRequest::default()).await;
     hook_runs(&node).await;
     assert_eq!(request_handover(&node, secs(60)).await, nothing_in_progress());
     assert_eq!(phase(&node, "web").await, "Succeeded");
@@ -278,7 +278,7 @@ async fn stopped_pod_is_terminal_in_the_api_before_the_handover() {
     sleep(secs(60)).await;
     fs::remove_dir_all(process).unwrap();
     sleep(secs(120)).await;
-    assert_eq!(node.status().await.counters.requests_given_up, 0, "it was done");
+    assert_eq!(node.status().await.counters.stop_requests_cancelled, 0, "it was done");
 }
 
 #[tokio::test(start_paused = true)]
@@ -288,7 +288,7 @@ async fn two_handover_requests_are_both_answered() {
     hook_runs(&node).await;
     let (one, two) = tokio::join!(request_handover(&node, secs(60)), request_handover(&node, secs(2)));
     assert_eq!(
-        (one.cut_short.len(), two.cut_short.len()),
+        (one.in_progress.len(), two.in_progress.len()),
         (1, 1),
         "it is at a safe point for both callers"
     );
@@ -319,8 +319,8 @@ fn is_running(node: &Node) -> bool {
 #[tokio::test(start_paused = true)]
 async fn canceled_stop_leaves_the_grace_period_to_the_kubelet() {
     let node = node_with_stubborn_pod().await;
-    let cut_short = vec!["default/web".to_owned()];
-    assert_eq!(request_handover(&node, secs(1)).await, HandoverResult { cut_short });
+    let in_progress = vec!["default/web".to_owned()];
+    assert_eq!(request_handover(&node, secs(1)).await, HandoverResult { in_progress });
     let _process = kubelet(&node);
     sleep(secs(120)).await;
     // The grace period of the agent's stop has expired.

@@ -46,7 +46,7 @@ async fn objects_without_identity_are_counted_and_skipped() {
     })
     .await;
     other_pods_are_torn_down(&node).await;
-    assert_eq!(node.status().await.counters.begun, 1);
+    assert_eq!(node.status().await.counters.started, 1);
     // They are reported once; a list shows them, too.
     assert_eq!(node.stop().await, Ok(()));
     node.start().await;
@@ -125,7 +125,7 @@ async fn unreadable_object_does_not_count_as_absent() {
         node.status().await.counters.pods_unreadable == 1
     })
     .await;
-    granted(&node, "web/kill", &StopRequest::default()).await;
+    granted(&node, "web/stop", &StopRequest::default()).await;
     node.wait_blocked("web", "its annotations cannot be read").await;
 }
 

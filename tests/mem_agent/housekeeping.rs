@@ -73,7 +73,7 @@ pub async fn node_after_termination_of(names: &[&str]) -> Node {
 }
 
 async fn leftover_report(node: &Node) -> LeftoverReport {
-    node.status().await.house
+    node.status().await.housekeeping
 }
 
 #[tokio::test(start_paused = true)]
@@ -167,7 +167,7 @@ async fn leftover_without_proof_is_reported_and_never_touched() {
     );
     assert_eq!(leftovers_of(&node, "unknown"), ["cgroup", "logs", "directory"]);
     assert!(volume(&node, "mirror").join("file").exists() && of_a_static_pod.exists());
-    assert!(node.cri.effects().is_empty() && node.status().await.counters.begun == 0);
+    assert!(node.cri.effects().is_empty() && node.status().await.counters.started == 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -217,7 +217,10 @@ async fn pods_during_an_absence_hold_do_not_accumulate_in_the_journal() {
     replaced(&mut node, 1).await;
     node.insert(own);
     node.insert(pod("lives", &plain()));
-    wait_until("the list is blocked", async || node.status().await.watch.held.is_some()).await;
+    wait_until("the list is blocked", async || {
+        node.status().await.watch.absence_hold.is_some()
+    })
+    .await;
     jobs_come_and_go(&node).await;
     sleep(secs(90)).await;
     node.crash().await;
@@ -262,7 +265,10 @@ async fn leftovers_stay_during_an_absence_hold() {
     replaced(&mut node, 1).await;
     node.insert(own);
     node.insert(pod("lives", &plain()));
-    wait_until("the list is blocked", async || node.status().await.watch.held.is_some()).await;
+    wait_until("the list is blocked", async || {
+        node.status().await.watch.absence_hold.is_some()
+    })
+    .await;
     sleep(secs(900)).await;
     assert!(volume(&node, "web").join("file").exists());
     assert_eq!(

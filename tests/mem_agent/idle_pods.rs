@@ -30,7 +30,7 @@ fn evicted(name: &str) -> Value {
 /// The agent has seen the pods, and checked the node.
 async fn wait_checked(node: &Node, pods: usize) {
     wait_until("all are seen, and the node is checked", async || {
-        node.status().await.pods.kept == pods
+        node.status().await.pods.awaiting_deletion == pods
     })
     .await;
 }
@@ -50,7 +50,7 @@ async fn thousands_of_idle_terminal_pods_get_no_worker_and_delay_no_deletion() {
     assert!(began.elapsed() < secs(1), "{:?}", began.elapsed());
     sleep(secs(60)).await;
     let status = node.status().await;
-    assert_eq!((status.counters.begun, status.pods.kept), (1, 3_000));
+    assert_eq!((status.counters.started, status.pods.awaiting_deletion), (1, 3_000));
     assert_eq!(node.stop().await, Ok(()));
     assert!(node.journal().await.is_empty());
     let seen = node.seen().await;
@@ -110,11 +110,11 @@ async fn terminal_pod_with_anything_on_the_node_gets_a_worker() {
     node.cri.allow_everything();
     node.start().await;
     wait_until("all have one", async || {
-        node.status().await.counters.begun >= names.len() as u64
+        node.status().await.counters.started >= names.len() as u64
     })
     .await;
     sleep(secs(60)).await;
-    assert_eq!(node.status().await.counters.begun, names.len() as u64);
+    assert_eq!(node.status().await.counters.started, names.len() as u64);
 }
 
 /// The list kept only few fields of it.
@@ -132,7 +132,10 @@ async fn terminal_pod_with_a_running_container_gets_the_grace_and_hook_of_its_sp
     ]);
     node.cri.allow_everything();
     node.start().await;
-    wait_until("the pod is stopped", async || node.status().await.pods.kept == 1).await;
+    wait_until("the pod is stopped", async || {
+        node.status().await.pods.awaiting_deletion == 1
+    })
+    .await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -144,7 +147,7 @@ async fn terminal_pod_gets_a_worker_if_the_node_cannot_be_checked() {
     fs::write(node.path("cgroup/kubepods"), "").unwrap();
     node.cri.allow_everything();
     node.start().await;
-    wait_until("it has a worker", async || node.status().await.counters.begun == 1).await;
+    wait_until("it has a worker", async || node.status().await.counters.started == 1).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -159,7 +162,7 @@ async fn idle_terminal_pod_deleted_later_is_finished_and_forgotten() {
     wait_checked(&node, 2).await;
     node.cri.allow_everything();
     node.delete("web", None).await;
-    wait_until("its worker begins", async || node.status().await.counters.begun == 1).await;
+    wait_until("its worker begins", async || node.status().await.counters.started == 1).await;
     wait_until("this node has finished it", async || {
         node.status().await.counters.deleted == 1
     })
@@ -177,7 +180,14 @@ async fn idle_terminal_pod_deleted_later_is_finished_and_forgotten() {
     node.wait_torn_down("db").await;
     sleep(secs(60)).await;
     let status = node.status().await;
-    assert_eq!((status.counters.begun, status.pods.kept, status.watch.pods), (2, 0, 0));
+    assert_eq!(
+        (
+            status.counters.started,
+            status.pods.awaiting_deletion,
+            status.watch.pods
+        ),
+        (2, 0, 0)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -186,8 +196,8 @@ async fn request_for_an_idle_terminal_pod_changes_nothing() {
     node.insert(evicted("web"));
     node.start().await;
     wait_checked(&node, 1).await;
-    assert_eq!(granted(&node, "web/kill", &StopRequest::default()).await, 0);
-    assert_eq!(node.status().await.counters.begun, 0);
+    assert_eq!(granted(&node, "web/stop", &StopRequest::default()).await, 0);
+    assert_eq!(node.status().await.counters.started, 0);
     assert!(node.cri.effects().is_empty());
 }
 
@@ -207,8 +217,8 @@ async fn request_for_a_pod_in_check_begins_no_pod_of_this_name_in_another_namesp
     node.insert(in_namespace("other", evicted("web")));
     node.insert(evicted("web"));
     wait_until("all are seen", async || node.status().await.watch.pods == 3).await;
-    granted(&node, "web/kill", &StopRequest::default()).await;
-    assert_eq!(node.status().await.counters.begun, 1);
+    granted(&node, "web/stop", &StopRequest::default()).await;
+    assert_eq!(node.status().await.counters.started, 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -229,7 +239,7 @@ async fn request_for_a_queued_pod_starts_no_worker_beyond_the_limit() {
     wait_until("the workers begin", async || terminating().await == 16).await;
     node.insert(deleted(evicted("web")));
     sleep(secs(1)).await;
-    let why = refused(&node, "web/kill", &StopRequest::default()).await;
+    let why = refused(&node, "web/stop", &StopRequest::default()).await;
     assert!(why.contains("ask again"), "{why}");
     sleep(secs(1)).await;
     assert_eq!(terminating().await, 16);
@@ -249,10 +259,10 @@ async fn idle_terminal_pod_deleted_unseen_is_forgotten_without_a_worker() {
     node.api.compact();
     wait_until("the pod is forgotten", async || {
         let status = node.status().await;
-        (status.watch.pods, status.pods.kept) == (1, 0)
+        (status.watch.pods, status.pods.awaiting_deletion) == (1, 0)
     })
     .await;
-    assert_eq!(node.status().await.counters.begun, 0);
+    assert_eq!(node.status().await.counters.started, 0);
 }
 
 /// Their creator may keep the objects by a finalizer, as a Job does.
@@ -284,7 +294,7 @@ async fn hundreds_of_deleted_idle_pods_delay_no_running_pod() {
         sleep(secs(60)).await;
         let status = node.status().await;
         assert_eq!(
-            (status.pods.finished, status.pods.terminating.len()),
+            (status.pods.awaiting_finalizers, status.pods.terminating.len()),
             (200, 0),
             "{phase}"
         );

@@ -1,7 +1,7 @@
 //! Pods that a handover names although no call is in progress: their stop was begun, and they have reached no safe point.
 
 use pod_teardown::{
-    handover::guard::work::HandoverResult,
+    handover::{guard::work::HandoverResult, role::RoleName},
     ops::{
         admin::{
             pause::{PAUSE, Pause},
@@ -42,7 +42,7 @@ async fn pause(node: &Node) -> Pause {
 
 async fn assert_names_stubborn(node: &Node) {
     let handed_back = request_handover(node, secs(60)).await;
-    assert_eq!(handed_back.cut_short, ["default/stubborn"]);
+    assert_eq!(handed_back.in_progress, ["default/stubborn"]);
 }
 
 /// It could not continue its predecessor's work.
@@ -69,7 +69,7 @@ async fn active_agent_without_its_pods_names_pods_in_progress_of_its_predecessor
     stage.node.launch().await;
     let is_active = async || {
         let status = stage.node.try_status().await;
-        status.is_some_and(|status| status.understudy.is_some_and(|understudy| understudy.turn == "active"))
+        status.is_some_and(|status| status.role.is_some_and(|role| role.role == RoleName::Active))
     };
     wait_until("the agent is active", is_active).await;
     sleep(secs(1)).await;
@@ -101,7 +101,7 @@ async fn pod_in_progress_at_a_pause_is_named() {
     pause(&node).await;
     sleep(secs(1)).await;
     let handed_back = request_handover(&node, secs(60)).await;
-    assert_eq!(handed_back.cut_short, ["default/web"]);
+    assert_eq!(handed_back.in_progress, ["default/web"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -112,7 +112,7 @@ async fn pod_at_a_safe_point_at_a_pause_is_not_named() {
     pause(&stage.node).await;
     sleep(secs(120)).await;
     stage.node.calls(1, |seen| seen.kind == Kind::StopPodSandbox).await;
-    assert!(pause(&stage.node).await.under_way.is_empty());
+    assert!(pause(&stage.node).await.in_progress.is_empty());
     assert_eq!(request_handover(&stage.node, secs(60)).await, HandoverResult::default());
 }
 
@@ -199,7 +199,7 @@ async fn pod_in_progress_that_a_kubelet_stopped_is_not_named() {
 #[tokio::test(start_paused = true)]
 async fn stopped_pod_deleted_without_the_agent_is_named_after_its_restart() {
     let mut stage = NodeWithKubelet::active_with_stubborn_pod().await;
-    granted(&stage.node, "stubborn/kill", &StopRequest::default()).await;
+    granted(&stage.node, "stubborn/stop", &StopRequest::default()).await;
     stage.node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
     stage.node.crash().await;
     sleep(secs(120)).await;
@@ -232,7 +232,7 @@ async fn pod_in_progress_is_named_after_a_short_lived_kubelet() {
             assert_names_stubborn(&stage.node).await;
         } else {
             let (_, handed_back) = tokio::join!(moment, request_handover_at(&socket, secs(60)));
-            assert_eq!(handed_back.cut_short, ["default/stubborn"]);
+            assert_eq!(handed_back.in_progress, ["default/stubborn"]);
         }
     }
 }

@@ -156,7 +156,7 @@ async fn approved_volume_without_a_mount_is_removed_without_its_driver() {
     let mut held = String::new();
     for verb in ["unpublish", "unstage"] {
         let item = wait_held(&node, "pod/default/db").await;
-        assert!(item.why.contains("pod-teardown release pod/default/db"), "{item:?}");
+        assert!(item.why.contains("pod-teardown approve pod/default/db"), "{item:?}");
         assert!(
             item.facts.len() == 1 && item.facts[0].starts_with(verb) && item.facts[0] != held,
             "{item:?}"
@@ -335,7 +335,7 @@ async fn volumes_in_use_of_another_node_of_this_name_are_not_changed() {
     let mut other = own.clone();
     other["metadata"] = json!({ "name": NODE, "uid": "another" });
     node.insert(other);
-    wait_until("it is reported", async || node.status().await.held.is_some()).await;
+    wait_until("it is reported", async || node.status().await.blocked.is_some()).await;
     sleep(secs(600)).await;
     assert_eq!(in_use(&node).await, json!([IN_USE, OTHER]));
     assert!(node.get("db").await.is_some());
@@ -376,7 +376,7 @@ async fn no_volume_is_unused_while_a_pod_with_another_root_runs() {
     sleep(secs(600)).await;
     assert_eq!(calls(&driver), [""; 0]);
     assert_eq!(in_use(&node).await, json!([IN_USE, OTHER]));
-    let answer = node.status().await.house.volumes;
+    let answer = node.status().await.housekeeping.unused_volumes;
     assert!(
         answer
             .iter()

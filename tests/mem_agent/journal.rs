@@ -33,20 +33,20 @@ async fn damaged_journal_is_quarantined_and_pods_are_torn_down() {
     node.delete("web", None).await;
     node.wait_torn_down("web").await;
     let status = node.status().await;
-    assert_eq!((status.held, status.journal), (None, None));
-    let [quarantined] = &status.journal_asides[..] else {
-        panic!("{:?}", status.journal_asides)
+    assert_eq!((status.blocked, status.journal_error), (None, None));
+    let [quarantined] = &status.quarantined_files[..] else {
+        panic!("{:?}", status.quarantined_files)
     };
     assert!(quarantined.contains("journal.redb.bad-"), "{quarantined}");
     // Until a user removes it.
     assert_eq!(node.stop().await, Ok(()));
     node.start().await;
-    assert_eq!(&node.status().await.journal_asides[0], quarantined);
+    assert_eq!(&node.status().await.quarantined_files[0], quarantined);
     assert_eq!(fs::read_to_string(quarantined).unwrap(), "no journal");
     fs::remove_file(quarantined).unwrap();
     node.delete("db", None).await;
     node.wait_torn_down("db").await;
-    assert!(node.status().await.journal_asides.is_empty());
+    assert!(node.status().await.quarantined_files.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -62,7 +62,7 @@ async fn damaged_journal_does_not_bypass_a_node_identity_mismatch() {
     wait_until("the hold is reported", async || {
         node.try_status().await.is_some_and(|status| {
             status
-                .held
+                .blocked
                 .is_some_and(|held| held.contains("another-uid") && held.contains("the journal is of the Node"))
         })
     })
@@ -93,7 +93,7 @@ async fn cloned_machine_starts_a_new_journal() {
     node.calls(2, |_| true).await;
     node.cri.allow_everything();
     node.wait_torn_down("web").await;
-    assert_eq!(node.status().await.journal_asides.len(), 1);
+    assert_eq!(node.status().await.quarantined_files.len(), 1);
     node.cri.finished().await;
 }
 
@@ -110,13 +110,16 @@ async fn unwritable_journal_blocks_no_pod_and_is_written_once_possible() {
     node.delete("web", None).await;
     node.wait_torn_down("web").await;
     let status = node.status().await;
-    assert_eq!(status.held, None);
-    assert!(status.journal.is_some() && !file(&node).exists(), "{status:?}");
+    assert_eq!(status.blocked, None);
+    assert!(status.journal_error.is_some() && !file(&node).exists(), "{status:?}");
     node.delete("db", Some(300)).await;
     node.calls(1, |seen| seen.kind == Kind::StopContainer && seen.pod_uid == uid("db"))
         .await;
     fs::rename(&blocked, node.path("away")).unwrap();
-    wait_until("the journal is written", async || node.status().await.journal.is_none()).await;
+    wait_until("the journal is written", async || {
+        node.status().await.journal_error.is_none()
+    })
+    .await;
     node.crash().await;
     assert_eq!(node.journal().await, [uid("db")]);
     node.start().await;

@@ -53,7 +53,7 @@ async fn another_cluster(node: &mut Node) {
     let mut stranger = pod("stranger", &plain());
     stranger["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
     node.insert(stranger);
-    wait_until("it is reported", async || node.status().await.held.is_some()).await;
+    wait_until("it is reported", async || node.status().await.blocked.is_some()).await;
     sleep(secs(20)).await;
 }
 
@@ -63,13 +63,13 @@ async fn connection_to_another_cluster_stops_no_pod() {
     node.start().await;
     let own = recorded_node(&node).await;
     another_cluster(&mut node).await;
-    assert_eq!(node.status().await.counters.begun, 0);
+    assert_eq!(node.status().await.counters.started, 0);
     replaced(&mut node, 1_000_000).await;
     node.insert(own);
     for name in ["web", "db"] {
         node.insert(pod(name, &plain()));
     }
-    wait_until("the identity matches", async || node.status().await.held.is_none()).await;
+    wait_until("the identity matches", async || node.status().await.blocked.is_none()).await;
     sleep(secs(700)).await;
     assert!(node.cri.effects().is_empty());
     assert_eq!(node.status().await.watch.pods, 2);
@@ -113,7 +113,7 @@ async fn server_without_the_node_interrupts_work_in_progress() {
     replaced(&mut node, 5_000).await;
     sleep(secs(120)).await;
     assert!(node.cri.effects().is_empty());
-    let held = node.status().await.held.unwrap();
+    let held = node.status().await.blocked.unwrap();
     assert!(held.contains("shows no Node of this agent"), "{held}");
     node.insert(own);
     node.insert(pod("web", &hooked(&json!({ "sleep": { "seconds": 20 } }))));
@@ -131,8 +131,11 @@ async fn restored(node: &mut Node) {
 }
 
 async fn wait_list_blocked(node: &Node) -> String {
-    wait_until("the list is blocked", async || node.status().await.watch.held.is_some()).await;
-    node.status().await.watch.held.unwrap()
+    wait_until("the list is blocked", async || {
+        node.status().await.watch.absence_hold.is_some()
+    })
+    .await;
+    node.status().await.watch.absence_hold.unwrap()
 }
 
 #[tokio::test(start_paused = true)]

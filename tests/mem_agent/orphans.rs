@@ -41,7 +41,7 @@ async fn orphaned_api_pod_is_torn_down_without_hook_status_or_grace() {
     assert!(node.api.requests().iter().all(|it| it.asked.verb != "patch"));
     sleep(secs(120)).await;
     assert!(only_to_the_orphan(&node));
-    assert_eq!(node.status().await.counters.begun, 1);
+    assert_eq!(node.status().await.counters.started, 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -92,7 +92,7 @@ async fn many_orphans_are_stopped_only_after_approval() {
                 assert!(item.why.contains("the runtime holds 13 pods"), "{item:?}");
                 sleep(secs(700)).await;
                 let item = wait_held(&node, "absence").await;
-                assert!(item.release.contains("(12)"), "{item:?}");
+                assert!(item.approval_effect.contains("(12)"), "{item:?}");
                 assert!(node.cri.effects().is_empty());
                 if restarts {
                     node.crash().await;
@@ -141,7 +141,7 @@ async fn nothing_is_an_orphan_beside_a_kubelet() {
     node.start().await;
     sleep(secs(120)).await;
     assert!(node.cri.effects().is_empty());
-    assert_eq!(node.status().await.counters.begun, 0);
+    assert_eq!(node.status().await.counters.started, 0);
     node.cri.allow_everything();
     fs::remove_dir_all(process).unwrap();
     node.wait_torn_down("web").await;
@@ -185,5 +185,5 @@ async fn late_watch_event_does_not_revive_a_finished_pod() {
     node.insert(before);
     node.delete("web", None).await;
     sleep(secs(1)).await;
-    assert_eq!(node.status().await.counters.begun, 1);
+    assert_eq!(node.status().await.counters.started, 1);
 }

@@ -36,7 +36,7 @@ async fn kubelet_with_another_root_directory_blocks_everything() {
     node.delete("web", None).await;
     sleep(secs(60)).await;
     assert!(node.get("web").await.is_some());
-    let held = node.status().await.held.unwrap();
+    let held = node.status().await.blocked.unwrap();
     assert!(held.contains("--root-dir is not the agent's --kubelet-root"), "{held}");
 }
 

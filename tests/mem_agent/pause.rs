@@ -31,17 +31,17 @@ async fn pause_lets_a_pod_in_its_hook_reach_a_safe_point_and_blocks_others() {
     node.delete("web", None).await;
     hook_runs(&node).await;
     let pause = send(&node, PAUSE).await;
-    assert_eq!(pause.under_way, ["default/web"]);
+    assert_eq!(pause.in_progress, ["default/web"]);
     node.delete("other", None).await;
     sleep(secs(300)).await;
     let stopped = [Kind::ExecSync, Kind::StopContainer, Kind::StopPodSandbox];
     assert_eq!(call_kinds(&node), stopped);
     let status = node.status().await;
     assert_eq!(
-        (status.held.as_deref(), status.paused.as_ref()),
+        (status.blocked.as_deref(), status.paused.as_ref()),
         (None, pause.paused.as_ref())
     );
-    let why = refused(&node, "other/kill", &StopRequest::default()).await;
+    let why = refused(&node, "other/stop", &StopRequest::default()).await;
     assert!(
         why.contains("paused since") && why.contains("pod-teardown resume"),
         "{why}"

@@ -86,7 +86,7 @@ async fn queued_writes_do_not_go_to_another_cluster_of_a_changed_kubeconfig() {
     inject_fault(&node, Fault::new(Action::CutWatch).once());
     sleep(secs(120)).await;
     assert_eq!(writes(&other), Vec::<String>::new());
-    assert!(node.status().await.held.is_some());
+    assert!(node.status().await.blocked.is_some());
 }
 
 #[tokio::test(start_paused = true)]
@@ -94,7 +94,7 @@ async fn queued_writes_are_not_sent_once_a_kubelet_runs() {
     let (node, _) = many_writes_wait().await;
     kubelet_at(&node, &node.path("kubelet"));
     sleep(secs(5)).await;
-    assert!(node.status().await.held.is_some());
+    assert!(node.status().await.blocked.is_some());
     node.api.forget_requests();
     sleep(secs(120)).await;
     // Requests in progress may be answered.
@@ -139,7 +139,7 @@ async fn new_connection_to_another_cluster_is_not_used() {
     for name in &names {
         node.delete(name, None).await;
     }
-    wait_until("the hold is reported", async || node.status().await.held.is_some()).await;
+    wait_until("the hold is reported", async || node.status().await.blocked.is_some()).await;
     sleep(secs(60)).await;
     assert_eq!(writes(&other), Vec::<String>::new());
     target.store(port(&node.api), Ordering::SeqCst);

@@ -239,11 +239,17 @@ async fn kept_pod_is_not_reported_again_after_a_restart() {
     node.insert(over);
     node.cri.allow_everything();
     node.start().await;
-    wait_until("the pod is kept", async || node.status().await.pods.kept == 1).await;
+    wait_until("the pod is kept", async || {
+        node.status().await.pods.awaiting_deletion == 1
+    })
+    .await;
     assert_eq!(log.lines("Teardown started").len(), 1);
     node.crash().await;
     node.start().await;
-    wait_until("the pod is kept", async || node.status().await.pods.kept == 1).await;
+    wait_until("the pod is kept", async || {
+        node.status().await.pods.awaiting_deletion == 1
+    })
+    .await;
     assert_eq!(log.lines("Teardown resumed after a restart"), Vec::<String>::new());
     // A later deletion is reported.
     node.delete("web", None).await;

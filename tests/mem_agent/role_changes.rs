@@ -13,7 +13,7 @@ async fn each_role_change_is_logged_with_its_evidence_and_status_has_its_time() 
     let mut stage = NodeWithKubelet::new().await;
     stage.node.delete("web", None).await;
     wait_until("the kubelet is seen", async || stage.role().await == "kubelet-alive").await;
-    let since = async |stage: &NodeWithKubelet| stage.node.status().await.understudy.unwrap().since.unwrap();
+    let since = async |stage: &NodeWithKubelet| stage.node.status().await.role.unwrap().since.unwrap();
     let works = since(&stage).await;
     assert_eq!(log.lines("the kubelet is there").len(), 1);
     stage.kubelet_exits();
@@ -54,6 +54,6 @@ async fn restarting_kubelet_that_becomes_unresponsive_is_reported_again() {
     assert!(in_vain.len() == 1 && in_vain[0].contains("ERROR"), "{in_vain:?}");
     sleep(secs(60)).await;
     assert_eq!(stage.role().await, "kubelet-unresponsive");
-    let lines = log.lines("it is wedged");
+    let lines = log.lines("the kubelet is unresponsive");
     assert!(lines.len() == 1 && lines[0].contains("ERROR"), "{lines:?}");
 }

@@ -79,7 +79,7 @@ async fn kubelet_is_listed_and_cannot_be_approved() {
     kubelet(&node);
     node.start().await;
     let report = safety_holds(&node).await;
-    assert!(report.held.unwrap().contains("a kubelet works on this node's pods") && report.items.is_empty());
+    assert!(report.blocked.unwrap().contains("a kubelet works on this node's pods") && report.items.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -93,10 +93,10 @@ async fn reregistered_node_is_accepted_after_approval_and_a_restart() {
     wait_until("the agent answers", async || node.try_status().await.is_some()).await;
     let item = wait_held(&node, "node-uid").await;
     assert!(
-        item.why.contains("another-uid") && item.why.contains("pod-teardown release node-uid"),
+        item.why.contains("another-uid") && item.why.contains("pod-teardown approve node-uid"),
         "{item:?}"
     );
-    assert!(item.since.is_some() && safety_holds(&node).await.held.is_none());
+    assert!(item.since.is_some() && safety_holds(&node).await.blocked.is_none());
     node.cri.allow_everything();
     node.delete("web", None).await;
     sleep(secs(60)).await;
@@ -143,7 +143,7 @@ async fn pods_missing_in_another_cluster_need_their_own_approval() {
         }
         wait_held(&node, "node-uid").await;
         approve(&node, "node-uid").await.unwrap();
-        let numbered = async || wait_held(&node, "absence").await.release.contains("(3)");
+        let numbered = async || wait_held(&node, "absence").await.approval_effect.contains("(3)");
         wait_until("the number of missing pods is reported", numbered).await;
         let item = wait_held(&node, "absence").await;
         assert!(item.why.contains("under which this node had 3 pods"), "{item:?}");
@@ -214,7 +214,7 @@ async fn suddenly_empty_list_is_accepted_after_approval() {
     }
     let item = wait_held(&node, "absence").await;
     assert!(
-        item.why.contains("a list was empty, but this node had 2 pods") && item.release.contains("(2)"),
+        item.why.contains("a list was empty, but this node had 2 pods") && item.approval_effect.contains("(2)"),
         "{item:?}"
     );
     sleep(secs(400)).await;
@@ -279,7 +279,7 @@ async fn number_of_missing_pods_is_reported_across_restarts() {
     for _ in 0..2 {
         for _ in 0..2 {
             let item = wait_held(&node, "absence").await;
-            assert!(item.release.contains("(10)"), "{item:?}");
+            assert!(item.approval_effect.contains("(10)"), "{item:?}");
             // In the list again.
             sleep(secs(700)).await;
         }
@@ -304,7 +304,7 @@ async fn approval_before_the_first_list_does_not_cover_pods_that_it_lacks() {
     approve(&node, "absence").await.unwrap();
     node.api.faults().clear();
     let item = wait_held(&node, "absence").await;
-    assert!(item.release.contains("(10)"), "{item:?}");
+    assert!(item.approval_effect.contains("(10)"), "{item:?}");
     sleep(secs(700)).await;
     assert!(node.cri.effects().is_empty());
 }
@@ -408,7 +408,7 @@ async fn pod_without_a_directory_is_stopped_after_approval() {
     node.start().await;
     node.delete("web", None).await;
     let item = wait_held(&node, "pod/default/web").await;
-    assert!(item.why.contains("pod-teardown release pod/default/web"), "{item:?}");
+    assert!(item.why.contains("pod-teardown approve pod/default/web"), "{item:?}");
     node.cri.allow_everything();
     approve(&node, "pod/default/web").await.unwrap();
     node.wait_torn_down("web").await;

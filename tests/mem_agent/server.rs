@@ -46,7 +46,7 @@ async fn agent_waits_for_an_api_server_that_is_down_at_start() {
     })
     .await;
     sleep(secs(120)).await;
-    assert!(node.status().await.held.unwrap().contains("has not been seen"));
+    assert!(node.status().await.blocked.unwrap().contains("has not been seen"));
     node.api.faults().clear();
     node.cri.allow_everything();
     node.wait_torn_down("web").await;

@@ -116,7 +116,9 @@ impl NodeWithKubelet {
 
     pub async fn role(&self) -> String {
         let status = self.node.status().await;
-        status.understudy.unwrap().turn
+        let role = status.role.unwrap();
+        role.reason
+            .map_or_else(|| role.role.to_string(), |reason| reason.to_string())
     }
 
     /// The agent has had no effect.
@@ -147,7 +149,7 @@ async fn takeover_follows_the_death_of_the_kubelet_and_nothing_is_touched_before
     stage.kubelet_exits();
     assert_takes_threshold(stage.wait_for_takeover().await);
     stage.node.wait_torn_down("web").await;
-    assert_eq!(stage.node.status().await.held, None);
+    assert_eq!(stage.node.status().await.blocked, None);
 }
 
 #[tokio::test(start_paused = true)]
@@ -367,7 +369,7 @@ async fn lease_renewed_by_an_unseen_kubelet_prevents_and_ends_the_active_role() 
     stage.kubelet_exits();
     stage.renew_for(secs(300)).await;
     assert_eq!(stage.role().await, "kubelet-elsewhere");
-    let held = stage.node.status().await.held.unwrap();
+    let held = stage.node.status().await.blocked.unwrap();
     assert!(
         held.contains("renews the Lease") && held.contains("on another machine"),
         "{held}"
@@ -389,9 +391,16 @@ async fn unresponsive_kubelet_is_left_alone_and_reported() {
     .await;
     sleep(secs(600)).await;
     let status = stage.node.status().await;
-    assert!(status.understudy.unwrap().stands_by.unwrap().contains("it is wedged"));
-    let held = status.held.unwrap();
-    assert!(held.contains("is wedged; mend it"), "{held}");
+    assert!(
+        status
+            .role
+            .unwrap()
+            .message
+            .unwrap()
+            .contains("the kubelet is unresponsive")
+    );
+    let held = status.blocked.unwrap();
+    assert!(held.contains("is unresponsive; repair it"), "{held}");
     stage.assert_untouched();
     stage.renew().await;
     wait_until("the kubelet works again", async || {
@@ -450,7 +459,7 @@ async fn kubelet_that_fails_to_start_repeatedly_is_reported_unresponsive_until_s
         let turn = stage.role().await;
         assert!(round < 7 || turn == "kubelet-unresponsive", "round {round}: {turn}");
     }
-    let answer = stage.node.status().await.understudy.unwrap().stands_by.unwrap();
+    let answer = stage.node.status().await.role.unwrap().message.unwrap();
     assert!(
         answer.contains("again and again") && answer.contains("systemctl stop kubelet"),
         "{answer}"
@@ -508,8 +517,8 @@ async fn standby_agent_refuses_requests_without_a_kubelet() {
         stage.role().await == "takeover-pending"
     })
     .await;
-    let why = refused(&stage.node, "web/kill", &StopRequest::default()).await;
-    assert!(why.contains("standing by"), "{why}");
+    let why = refused(&stage.node, "web/stop", &StopRequest::default()).await;
+    assert!(why.contains("standby"), "{why}");
 }
 
 /// Empty values do not count as a renewal.
@@ -521,9 +530,9 @@ async fn missing_lease_shows_no_kubelet() {
     node.start().await;
     node.cri.allow_everything();
     node.wait_torn_down("web").await;
-    let probes = node.status().await.understudy.unwrap().probes;
+    let probes = node.status().await.role.unwrap().probes;
     let lease = probes.iter().find(|it| it.probe == "lease").unwrap();
-    assert_eq!((lease.shows, lease.seen.as_str()), (ProbeState::Down, "is not there"));
+    assert_eq!((lease.state, lease.seen.as_str()), (ProbeState::Down, "is not there"));
 }
 
 #[tokio::test(start_paused = true)]

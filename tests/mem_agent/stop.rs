@@ -340,7 +340,7 @@ async fn reverted_phase_does_not_end_the_teardown_and_is_sent_again() {
     .await;
     sleep(secs(100)).await;
     let status = node.status().await;
-    assert_eq!((status.pods.kept, status.counters.finished), (1, 0));
+    assert_eq!((status.pods.awaiting_deletion, status.counters.finished), (1, 0));
     assert!(node.pod_dir("web").exists() && node.path("logs").read_dir().unwrap().count() == 1);
     node.cri.allow_everything();
     node.delete("web", None).await;
@@ -399,7 +399,7 @@ async fn volumes_stay_while_a_process_may_run_after_a_failed_network_teardown() 
         }
         if what == "request" {
             // A kubelet would restart the pod with its volumes.
-            granted(&node, "web/kill", &StopRequest::default()).await;
+            granted(&node, "web/stop", &StopRequest::default()).await;
         } else {
             node.delete("web", None).await;
         }

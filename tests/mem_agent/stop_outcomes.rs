@@ -42,25 +42,28 @@ async fn output_of(socket: PathBuf, path: &str, what: &StopRequest) -> Vec<Strin
 #[tokio::test(start_paused = true)]
 async fn eviction_of_a_succeeded_pod_reports_that_it_is_not_evicted() {
     let node = node_with("web", &plain(), false).await;
-    granted(&node, "web/kill", &StopRequest::default()).await;
+    granted(&node, "web/stop", &StopRequest::default()).await;
     ended(&node, "web").await;
-    wait_until("the pod is kept", async || node.status().await.pods.kept == 1).await;
+    wait_until("the pod is kept", async || {
+        node.status().await.pods.awaiting_deletion == 1
+    })
+    .await;
     let socket = node.flags.socket.socket.clone();
     let path = format!("{PODS}/default/web/evict");
     let granted: Value = client::post(&socket, &path, &eviction("Evicted")).await.unwrap();
     assert_eq!(
-        (&granted["endedAlready"], &granted["phase"], &granted["reason"]),
+        (&granted["alreadyTerminated"], &granted["phase"], &granted["reason"]),
         (&json!(true), &json!("Succeeded"), &Value::Null)
     );
-    let StopOutcome { ended, story } = outcome(&node, "web", 0).await;
+    let StopOutcome { terminated, trace } = outcome(&node, "web", 0).await;
     assert_eq!(
-        (ended, story.phase.as_deref(), story.reason),
+        (terminated, trace.phase.as_deref(), trace.reason),
         (true, Some("Succeeded"), None)
     );
     assert_eq!(
         output_of(socket, "web/evict", &eviction("Evicted")).await,
         [
-            "default/web has ended already as Succeeded: the request changes nothing; its object, containers and logs are kept \
+            "default/web had terminated before as Succeeded: the request changes nothing; its object, containers and logs are kept \
              until it is deleted"
         ]
     );
@@ -75,11 +78,14 @@ async fn stop_of_a_pod_without_a_worker_reports_that_it_has_ended() {
     web["status"] = json!({ "phase": "Failed", "reason": "Evicted" });
     node.insert(web);
     node.start().await;
-    wait_until("the pod is idle", async || node.status().await.pods.kept == 1).await;
+    wait_until("the pod is idle", async || {
+        node.status().await.pods.awaiting_deletion == 1
+    })
+    .await;
     let socket = node.flags.socket.socket.clone();
     assert_eq!(
-        output_of(socket, "web/kill", &StopRequest::default()).await,
-        ["default/web has ended already: the request changes nothing; nothing of it runs on this node"]
+        output_of(socket, "web/stop", &StopRequest::default()).await,
+        ["default/web had terminated before: the request changes nothing; nothing of it runs on this node"]
     );
 }
 
@@ -88,14 +94,14 @@ async fn stop_of_an_evicted_pod_reports_why_it_failed() {
     let node = node_with("web", &plain(), false).await;
     let socket = || node.flags.socket.socket.clone();
     let output = output_of(socket(), "web/evict", &eviction("Evicted")).await;
-    assert_eq!(output[0], "default/web (UID uid-web) is being ended, grace 30 s");
+    assert_eq!(output[0], "default/web (UID uid-web) is terminating, grace period 30 s");
     assert!(
-        output[1].starts_with("default/web has ended as Failed (Evicted): none"),
+        output[1].starts_with("default/web has terminated as Failed (Evicted): none"),
         "{output:?}"
     );
-    let output = output_of(socket(), "web/kill", &StopRequest::default()).await;
+    let output = output_of(socket(), "web/stop", &StopRequest::default()).await;
     assert!(
-        output[0].contains("has ended already as Failed (Evicted): the request changes nothing"),
+        output[0].contains("had terminated before as Failed (Evicted): the request changes nothing"),
         "{output:?}"
     );
 }
@@ -111,7 +117,7 @@ async fn eviction_reports_what_it_waits_for_until_the_api_server_shows_it() {
     node.wait_blocked("web", "kubernetes.io~rbd/pvc-1").await;
     sleep(secs(300)).await;
     assert!(!waits.is_finished());
-    assert!(!outcome(&node, "web", 0).await.ended);
+    assert!(!outcome(&node, "web", 0).await.terminated);
     assert_eq!(node.get("web").await.unwrap()["status"]["phase"], "Running");
     fs::remove_dir_all(&volume).unwrap();
     let output = waits.await.unwrap();
@@ -120,7 +126,7 @@ async fn eviction_reports_what_it_waits_for_until_the_api_server_shows_it() {
         "{output:?}"
     );
     assert!(
-        output.last().unwrap().contains("has ended as Failed (Evicted)"),
+        output.last().unwrap().contains("has terminated as Failed (Evicted)"),
         "{output:?}"
     );
     assert_eq!(node.get("web").await.unwrap()["status"]["phase"], "Failed");
@@ -131,9 +137,9 @@ async fn outcome_is_reported_before_the_watch_shows_it() {
     let node = node_with("web", &plain(), false).await;
     inject_fault(&node, Fault::new(Action::StallWatch));
     sleep(secs(1)).await;
-    granted(&node, "web/kill", &StopRequest::default()).await;
+    granted(&node, "web/stop", &StopRequest::default()).await;
     let began = Instant::now();
-    assert!(outcome(&node, "web", 10).await.ended);
+    assert!(outcome(&node, "web", 10).await.terminated);
     assert!(began.elapsed() < secs(30), "{:?}", began.elapsed());
     assert_eq!(node.get("web").await.unwrap()["status"]["phase"], "Succeeded");
 }
@@ -141,12 +147,15 @@ async fn outcome_is_reported_before_the_watch_shows_it() {
 #[tokio::test(start_paused = true)]
 async fn elapsed_time_does_not_grow_after_termination() {
     let node = node_with("web", &plain(), false).await;
-    granted(&node, "web/kill", &StopRequest::default()).await;
-    wait_until("the pod is kept", async || node.status().await.pods.kept == 1).await;
+    granted(&node, "web/stop", &StopRequest::default()).await;
+    wait_until("the pod is kept", async || {
+        node.status().await.pods.awaiting_deletion == 1
+    })
+    .await;
     ended(&node, "web").await;
-    let before = outcome(&node, "web", 0).await.story;
+    let before = outcome(&node, "web", 0).await.trace;
     sleep(secs(600)).await;
-    assert_eq!(outcome(&node, "web", 0).await.story.elapsed_ms, before.elapsed_ms);
+    assert_eq!(outcome(&node, "web", 0).await.trace.elapsed_ms, before.elapsed_ms);
     let path = format!("{TIMELINES}/default/web");
     let stories: Vec<_> = client::get(&node.flags.socket.socket, &path).await.unwrap();
     let text = timeline::text(&stories[0]);
@@ -160,7 +169,7 @@ async fn elapsed_time_does_not_grow_after_termination() {
 async fn request_of_a_caller_that_hangs_up_is_logged_with_its_result() {
     let log = Log::new();
     let node = node_with("web", &plain(), false).await;
-    for (before, path) in ["web/kill", "missing/kill"].iter().enumerate() {
+    for (before, path) in ["web/stop", "missing/stop"].iter().enumerate() {
         let mut caller = UnixStream::connect(&node.flags.socket.socket).await.unwrap();
         let request = format!("POST {PODS}/default/{path} HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n");
         caller.write_all(request.as_bytes()).await.unwrap();
@@ -200,7 +209,7 @@ async fn requests_before_the_runtime_is_reached_are_refused_and_not_done_later()
     .await;
     let began = Instant::now();
     for answer in [
-        refused(&node, "web/kill", &StopRequest::default()).await,
+        refused(&node, "web/stop", &StopRequest::default()).await,
         refused(&node, "web/evict", &eviction("Evicted")).await,
     ] {
         assert!(
@@ -231,11 +240,11 @@ async fn stopping_agent_refuses_requests() {
     node.simple_pod("late");
     wait_until("the pods are known", async || node.status().await.watch.pods == 2).await;
     let socket = node.flags.socket.socket.clone();
-    granted(&node, "web/kill", &within(9)).await;
+    granted(&node, "web/stop", &within(9)).await;
     node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
     let late = tokio::spawn(async move {
         sleep(secs(1)).await;
-        output_of(socket, "late/kill", &StopRequest::default()).await
+        output_of(socket, "late/stop", &StopRequest::default()).await
     });
     assert_eq!(node.stop().await, Ok(()));
     let answer = late.await.unwrap();
@@ -249,13 +258,13 @@ async fn stopping_agent_refuses_requests() {
 async fn stopping_agent_reports_when_the_termination_continues() {
     let mut node = node_with("web", &plain(), true).await;
     let socket = node.flags.socket.socket.clone();
-    let waits = tokio::spawn(async move { output_of(socket, "web/kill", &StopRequest::default()).await });
+    let waits = tokio::spawn(async move { output_of(socket, "web/stop", &StopRequest::default()).await });
     node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
     assert_eq!(node.stop().await, Ok(()));
     let output = waits.await.unwrap();
     let last = output.last().unwrap();
     for words in [
-        "the agent has gone while default/web was being ended",
+        "the agent has exited while default/web was terminating",
         "goes on when the agent starts",
         "pod-teardown status",
     ] {

@@ -57,7 +57,7 @@ pub async fn outcome(node: &Node, name: &str, wait: u64) -> StopOutcome {
 }
 
 pub async fn ended(node: &Node, name: &str) -> Value {
-    assert!(outcome(node, name, 60).await.ended);
+    assert!(outcome(node, name, 60).await.terminated);
     node.get(name).await.unwrap()["status"].take()
 }
 
@@ -80,8 +80,8 @@ pub async fn node_with(name: &str, containers: &Value, stubborn: bool) -> Node {
 #[tokio::test(start_paused = true)]
 async fn stopped_pod_gets_its_hook_and_grace_and_keeps_its_object() {
     let node = node_with("web", &hooked(&exec()), true).await;
-    assert_eq!(granted(&node, "web/kill", &within(9)).await, 9);
-    assert!(!outcome(&node, "web", 0).await.ended);
+    assert_eq!(granted(&node, "web/stop", &within(9)).await, 9);
+    assert!(!outcome(&node, "web", 0).await.terminated);
     let status = ended(&node, "web").await;
     assert_eq!(status["phase"], "Failed");
     assert_eq!(status["reason"], Value::Null);
@@ -90,7 +90,10 @@ async fn stopped_pod_gets_its_hook_and_grace_and_keeps_its_object() {
         node.kinds()[..2],
         [(Kind::ExecSync, Some(secs(9))), (Kind::StopContainer, Some(secs(9)))]
     );
-    wait_until("the pod is kept", async || node.status().await.pods.kept == 1).await;
+    wait_until("the pod is kept", async || {
+        node.status().await.pods.awaiting_deletion == 1
+    })
+    .await;
     // A later deletion removes the object, containers and logs.
     node.delete("web", None).await;
     node.wait_torn_down("web").await;
@@ -99,7 +102,7 @@ async fn stopped_pod_gets_its_hook_and_grace_and_keeps_its_object() {
 #[tokio::test(start_paused = true)]
 async fn stopped_pod_with_exit_code_zero_has_succeeded() {
     let node = node_with("web", &plain(), false).await;
-    assert_eq!(granted(&node, "web/kill", &StopRequest::default()).await, 30);
+    assert_eq!(granted(&node, "web/stop", &StopRequest::default()).await, 30);
     assert_eq!(ended(&node, "web").await["phase"], "Succeeded");
 }
 
@@ -128,12 +131,12 @@ async fn evicted_pod_fails_with_reason_message_and_disruption_target_for_any_exi
 #[tokio::test(start_paused = true)]
 async fn eviction_overrides_earlier_and_later_stops_and_earlier_evictions() {
     let node = node_with("web", &plain(), true).await;
-    granted(&node, "web/kill", &StopRequest::default()).await;
+    granted(&node, "web/stop", &StopRequest::default()).await;
     sleep(secs(1)).await;
     granted(&node, "web/evict", &eviction("First")).await;
     granted(&node, "web/evict", &eviction("Second")).await;
     sleep(secs(1)).await;
-    assert_eq!(granted(&node, "web/kill", &within(5)).await, 5);
+    assert_eq!(granted(&node, "web/stop", &within(5)).await, 5);
     let status = ended(&node, "web").await;
     assert_eq!(
         (&status["phase"], &status["reason"]),
@@ -175,7 +178,7 @@ async fn stop_only_shortens_the_grace_of_a_terminating_pod() {
     let began = Instant::now();
     sleep(secs(4)).await;
     for grace in [12, 12, 60] {
-        assert_eq!(granted(&node, "web/kill", &within(grace)).await, 12);
+        assert_eq!(granted(&node, "web/stop", &within(grace)).await, 12);
         sleep(secs(1)).await;
     }
     node.cri.allow_everything();
@@ -186,9 +189,12 @@ async fn stop_only_shortens_the_grace_of_a_terminating_pod() {
 #[tokio::test(start_paused = true)]
 async fn stop_of_a_terminated_pod_finishes_at_once() {
     let node = node_with("web", &plain(), false).await;
-    granted(&node, "web/kill", &StopRequest::default()).await;
+    granted(&node, "web/stop", &StopRequest::default()).await;
     let status = ended(&node, "web").await;
-    wait_until("the pod is kept", async || node.status().await.pods.kept == 1).await;
+    wait_until("the pod is kept", async || {
+        node.status().await.pods.awaiting_deletion == 1
+    })
+    .await;
     let (calls, began) = (node.cri.effects().len(), Instant::now());
     granted(&node, "web/evict", &eviction("TooLate")).await;
     assert_eq!(ended(&node, "web").await, status);
@@ -224,7 +230,7 @@ async fn stop_continues_after_a_crash_with_its_deadline_and_reason() {
 async fn stop_without_an_api_server_stops_the_pod_and_reports_it_later() {
     let node = node_with("web", &plain(), false).await;
     inject_fault(&node, Fault::new(Action::Refuse));
-    granted(&node, "web/kill", &StopRequest::default()).await;
+    granted(&node, "web/stop", &StopRequest::default()).await;
     node.calls(1, |seen| seen.kind == Kind::StopPodSandbox).await;
     sleep(secs(30)).await;
     node.api.faults().clear();
@@ -244,14 +250,14 @@ async fn requests_that_must_not_be_done_are_refused_with_a_reason() {
         uid: Some("another".to_owned()),
         ..StopRequest::default()
     };
-    assert!(refused(&node, "web/kill", &other).await.contains("UID uid-web"));
+    assert!(refused(&node, "web/stop", &other).await.contains("UID uid-web"));
     assert!(
-        refused(&node, "missing/kill", &StopRequest::default())
+        refused(&node, "missing/stop", &StopRequest::default())
             .await
             .contains("no pod default/missing")
     );
     assert!(
-        refused(&node, "static-n1/kill", &StopRequest::default())
+        refused(&node, "static-n1/stop", &StopRequest::default())
             .await
             .contains("mirror of a static pod")
     );
@@ -266,8 +272,8 @@ async fn requests_that_must_not_be_done_are_refused_with_a_reason() {
             .contains("needs a reason")
     );
     kubelet(&node);
-    wait_until("the hold is reported", async || node.status().await.held.is_some()).await;
-    let answer = refused(&node, "web/kill", &StopRequest::default()).await;
+    wait_until("the hold is reported", async || node.status().await.blocked.is_some()).await;
+    let answer = refused(&node, "web/stop", &StopRequest::default()).await;
     assert!(
         answer.contains("a kubelet works") && answer.contains("kubectl delete pod -n default web"),
         "{answer}"
@@ -285,7 +291,7 @@ async fn overdue_request_is_an_event() {
         .any_number_of(expect(StopContainer::any()).error(Code::Unknown, "busy"));
     node.cri
         .any_number_of(expect(StopPodSandbox::any()).reply_ok_but_do_nothing());
-    granted(&node, "web/kill", &within(5)).await;
+    granted(&node, "web/stop", &within(5)).await;
     node.wait_blocked("web", "busy").await;
     sleep(secs(8)).await;
     assert_eq!(node.count_events("web", "ExceededGracePeriod").await, 0);

@@ -74,14 +74,18 @@ async fn volume_that_cannot_be_unstaged_is_retried_with_backoff_and_logged_once(
     assert!((5..15).contains(&tries), "{tries}");
     let status = node.status().await;
     assert_eq!(status.counters.unused_volumes_failed, tries as u64);
-    assert_eq!(status.house.volumes.len(), 1);
-    assert!(status.house.volumes[0].contains("no way"), "{:?}", status.house.volumes);
+    assert_eq!(status.housekeeping.unused_volumes.len(), 1);
+    assert!(
+        status.housekeeping.unused_volumes[0].contains("no way"),
+        "{:?}",
+        status.housekeeping.unused_volumes
+    );
     assert_eq!(log.lines("no way").len(), 1);
     driver.behave(refuses("no chance"));
     wait_until("the change is logged", async || log.lines("no chance").len() == 1).await;
     driver.behave(Behavior::Well);
     wait_until("the volume is unstaged", async || {
-        node.status().await.house.volumes.is_empty()
+        node.status().await.housekeeping.unused_volumes.is_empty()
     })
     .await;
     assert!(
@@ -108,7 +112,11 @@ async fn failure_of_a_call_from_before_a_pause_is_not_reported() {
     for _ in 0..600 {
         sleep(secs(1)).await;
         let status = node.status().await;
-        assert!(status.house.volumes.is_empty(), "{:?}", status.house.volumes);
+        assert!(
+            status.housekeeping.unused_volumes.is_empty(),
+            "{:?}",
+            status.housekeeping.unused_volumes
+        );
     }
     assert_eq!((before, node.status().await.counters.unused_volumes_failed), (0, 1));
 }

@@ -31,7 +31,7 @@ async fn an_agent_works_only_after_kube_controller_manager_was_silent() {
         );
         let took = wait_until(secs(45 + 8), || one.works()).await;
         assert!(took >= secs(45), "{took:?}");
-        assert!(one.election.view().works_since.is_some());
+        assert!(one.election.view().active_since.is_some());
         // It returns.
         cluster.renew(MANAGER, "master", Span::new()).await;
         wait_until(secs(4), || !one.works()).await;
@@ -121,9 +121,9 @@ async fn a_standby_holder_yields_the_lease_to_mode_always() {
             sleep(secs(2)).await;
         }
         let view = one.election.view().lease.unwrap();
-        assert!(view.is_own && view.stands_by);
+        assert!(view.is_own && view.on_standby);
         assert!(
-            waits.election.view().lease.unwrap().stands_by,
+            waits.election.view().lease.unwrap().on_standby,
             "a waiting agent sees it, too"
         );
         sleep(dice.millis(5_000)).await;
@@ -148,5 +148,5 @@ async fn a_working_holder_does_not_yield_the_lease_to_mode_always() {
     let first = one.election.watch().borrow().clone();
     sleep(secs(200)).await;
     assert_eq!(*one.election.watch().borrow(), first);
-    assert!(!always.works() && !always.election.view().lease.unwrap().stands_by);
+    assert!(!always.works() && !always.election.view().lease.unwrap().on_standby);
 }

@@ -72,7 +72,7 @@ async fn without_an_api_server_writes_stop_by_the_clock_and_resume_with_it() {
         let took = wait_until(secs(11), || one.election.may_write().is_err()).await;
         assert!(took >= secs(7), "{took:?}: {trouble:?}");
         sleep(secs(120)).await;
-        assert!(!one.works() && one.election.view().stands_by.is_some());
+        assert!(!one.works() && one.election.view().standby.is_some());
         cluster.api.faults().clear();
         wait_until(secs(60), || one.works()).await;
         assert_ne!(*one.election.watch().borrow(), first);
@@ -173,7 +173,7 @@ async fn a_dry_run_works_at_once_without_a_lease() {
     sleep(secs(60)).await;
     assert!(cluster.api.requests().is_empty());
     let view = one.election.view();
-    assert!(view.dry_run && view.works_since.is_some() && view.lease.is_none());
+    assert!(view.dry_run && view.active_since.is_some() && view.lease.is_none());
 }
 
 #[tokio::test(start_paused = true)]

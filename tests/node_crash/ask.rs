@@ -47,7 +47,7 @@ impl Eviction {
 
     /// Whether the agent has accepted it. From then on it must complete it, even after a crash.
     pub fn is_granted(&self) -> bool {
-        self.said().contains("is being ended")
+        self.said().contains("is terminating, grace")
     }
 
     /// Output of the command so far.

@@ -161,7 +161,7 @@ async fn is_held(scene: &Scene, reason: &str) -> Result<()> {
     loop {
         // The agent may have just started.
         let status = scene.status().await;
-        let held = status.as_ref().ok().and_then(|status| status["held"].as_str());
+        let held = status.as_ref().ok().and_then(|status| status["blocked"].as_str());
         if held.is_some_and(|held| held.contains(reason)) {
             return Ok(());
         }
@@ -175,7 +175,7 @@ async fn sees_no_pods(scene: &Scene) -> Result<()> {
     sleep(Duration::from_secs(2)).await;
     let status = scene.status().await?;
     ensure!(
-        status["watch"]["pods"] == 0 && status["counters"]["begun"] == 0,
+        status["watch"]["pods"] == 0 && status["counters"]["started"] == 0,
         "{status}"
     );
     Ok(())

@@ -65,7 +65,7 @@ async fn service_waits_until_the_node_has_joined_the_cluster(scene: &mut Scene) 
         fs::write(at, scene.stage.api.node_kubeconfig(&scene.stage.node))
     })?;
     until("it stands by", || {
-        Ok(service.shown("StatusText")?.starts_with("standing by: "))
+        Ok(service.shown("StatusText")?.starts_with("standby: "))
     })
     .await?;
     ensure!(
@@ -100,7 +100,7 @@ async fn policy_rc_d_prevents_the_start_and_a_purge_leaves_nothing(_: &mut Scene
     }
     let completes = "source /usr/share/bash-completion/completions/pod-teardown; COMP_WORDS=(pod-teardown hand); \
                      COMP_CWORD=1; _pod__teardown pod-teardown hand pod-teardown; echo ${COMPREPLY[*]}";
-    ensure!(installed::output("bash", &["-c", completes])? == "hand-back");
+    ensure!(installed::output("bash", &["-c", completes])? == "handover");
     let exposure = service.exposure()?;
     let level = exposure.rsplit_once(": ").context("a level")?.1;
     let output = fs::read_to_string("/payload/service.md").context("read docs/reference/service.md")?;
@@ -222,7 +222,7 @@ async fn starting_kubelet_requests_the_handover_and_gets_its_pods(scene: &mut Sc
     .await?;
     let said = installed::output("journalctl", &["-u", "kubelet", "-o", "cat"])?;
     ensure!(
-        said.contains("The node is handed back: nothing is under way."),
+        said.contains("The node is handed over: no work is in progress."),
         "{said}"
     );
 
@@ -245,7 +245,7 @@ async fn kubelet_that_starts_during_a_grace_period_waits_until_it_expires(scene:
     kubelet(&service, scene, "")?;
     let handed_back = || {
         let said = installed::output("journalctl", &["-u", "kubelet", "-o", "cat"])?;
-        anyhow::Ok(said.matches("The node is handed back: nothing is under way.").count())
+        anyhow::Ok(said.matches("The node is handed over: no work is in progress.").count())
     };
     let grace = Duration::from_secs(15);
     let stubborn = scene.run(simple("stubborn", 15, STUBBORN)).await?;
@@ -336,7 +336,7 @@ async fn unresponsive_kubelet_is_stopped_through_its_unit_and_stays_stopped(scen
     let output = service.asked(&["status"])?;
     ensure!(
         output.contains("process  silent")
-            && output.contains("kubelet.service was stopped, since its kubelet was wedged"),
+            && output.contains("kubelet.service was stopped because its kubelet was unresponsive"),
         "{output}"
     );
     Ok(())

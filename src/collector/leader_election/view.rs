@@ -20,9 +20,9 @@ pub struct View {
     /// A dry run takes no part in the election.
     pub dry_run: bool,
     /// Start of the active role, if it is active.
-    pub works_since: Option<Timestamp>,
+    pub active_since: Option<Timestamp>,
     /// Why it is standby, if it is.
-    pub stands_by: Option<String>,
+    pub standby: Option<String>,
     /// The Lease of the agents' collectors.
     pub lease: Option<LeaseView>,
     /// This agent certainly holds it now.
@@ -47,7 +47,7 @@ pub struct LeaseView {
     pub seen: Option<Timestamp>,
     /// The holder is standby: an agent with `--gc always` takes it.
     #[serde(default)]
-    pub stands_by: bool,
+    pub on_standby: bool,
     /// When the holder acquired it, by the holder's clock.
     pub since: Option<Timestamp>,
 }
@@ -72,7 +72,7 @@ pub(super) struct StatusRecord(Mutex<Recorded>);
 
 #[derive(Debug, Default, Clone)]
 pub(super) struct Recorded {
-    pub works_since: Option<Timestamp>,
+    pub active_since: Option<Timestamp>,
     pub lease: Option<LeaseView>,
     pub lease_error: Option<String>,
     pub manager: Option<ManagerView>,
@@ -86,7 +86,7 @@ impl StatusRecord {
     }
 
     pub fn set_active_since(&self, since: Option<Timestamp>) {
-        self.recorded().works_since = since;
+        self.recorded().active_since = since;
     }
 
     pub fn record_lease(&self, state: &LeaseState, identity: &str) {
@@ -95,7 +95,7 @@ impl StatusRecord {
             LeaseState::Present(record) => LeaseView {
                 holder: non_empty(&record.holder),
                 is_own: record.holder == identity,
-                stands_by: record.stands_by,
+                on_standby: record.stands_by,
                 since: record.acquired.parse().ok(),
                 seen: None,
             },

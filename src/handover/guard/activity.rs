@@ -43,7 +43,7 @@ impl Activity {
         let left = self.reserved_until?.saturating_duration_since(Instant::now());
         (!left.is_zero()).then(|| {
             format!(
-                "the node was handed back to its kubelet, which has {} s to start",
+                "the node was handed over to its kubelet, which has {} s to start",
                 left.as_secs() + 1
             )
         })

@@ -21,9 +21,8 @@ impl Guard {
                 uid: None,
                 since: Some(state.since),
                 why: mismatch.why.clone(),
-                release: format!(
-                    "this is the right Node from then on: its UID {uid} is recorded, and what it shows is believed; what it \
-                     lacks of the pods that this node had is held as {ABSENCE}"
+                approval_effect: format!(
+                    "the UID {uid} of this Node is recorded; pods of this node that its lists lack get the safety hold {ABSENCE}"
                 ),
                 facts: Vec::new(),
                 digest: String::new(),
@@ -34,13 +33,12 @@ impl Guard {
             uid: None,
             since: state.watch_state.since,
             why: why.clone(),
-            release: match state.missing().count() {
-                0 => "the pods are listed once more, and what that list lacks is asked for by name and taken down where it \
-                      is gone"
+            approval_effect: match state.missing().count() {
+                0 => "the pods are listed again; each pod that the list lacks is requested by name, and terminated if it is \
+                      deleted"
                     .to_owned(),
                 many => format!(
-                    "the pods are listed once more; of those that are missing ({many}) each is asked for by name and taken \
-                     down if it is gone"
+                    "the pods are listed again; each missing pod ({many}) is requested by name, and terminated if it is deleted"
                 ),
             },
             facts: state.missing().map(ToString::to_string).collect(),

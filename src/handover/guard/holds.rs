@@ -18,7 +18,7 @@ const POD: &str = "pod/";
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SafetyHolds {
     /// Why all effects are blocked, if no approval can change that, such as a running kubelet.
-    pub held: Option<String>,
+    pub blocked: Option<String>,
     /// Holds that a user can approve.
     pub items: Vec<SafetyHold>,
 }
@@ -37,7 +37,7 @@ pub struct SafetyHold {
     /// Message for the user.
     pub why: String,
     /// What the agent does after an approval.
-    pub release: String,
+    pub approval_effect: String,
     /// Evidence: containers, sandboxes and cgroups of a pod, or UIDs of missing pods.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub facts: Vec<String>,
@@ -58,7 +58,7 @@ impl SafetyHold {
                 uid: Some(trace.uid.clone()),
                 since: Some(mismatch.since),
                 why: mismatch.why.clone(),
-                release: mismatch.mismatch.kind.approval_effect().to_owned(),
+                approval_effect: mismatch.mismatch.kind.approval_effect().to_owned(),
                 facts: mismatch.mismatch.facts.iter().cloned().collect(),
                 digest: String::new(),
             })
@@ -71,7 +71,7 @@ impl SafetyHold {
     pub fn sealed(self) -> Self {
         // Only compared with digests of the same program.
         let mut hasher = DefaultHasher::new();
-        (&self.item, &self.uid, &self.release, &self.facts).hash(&mut hasher);
+        (&self.item, &self.uid, &self.approval_effect, &self.facts).hash(&mut hasher);
         Self {
             digest: format!("{:016x}", hasher.finish()),
             ..self
@@ -95,10 +95,10 @@ impl SafetyHolds {
         match (called.next(), called.next()) {
             (Some(item), None) => Ok(item),
             (Some(_), Some(_)) => Err(format!(
-                "more than one pod that is held is called {name}: name its UID instead; {}",
+                "more than one pod with a safety hold has the name {name}: name its UID instead; {}",
                 self.all()
             )),
-            (None, _) => Err(format!("nothing that is held is called {name:?}; {}", self.all())),
+            (None, _) => Err(format!("there is no safety hold {name:?}; {}", self.all())),
         }
     }
 
@@ -109,9 +109,9 @@ impl SafetyHolds {
         });
         let names: Vec<_> = names.collect();
         if names.is_empty() {
-            "nothing is held that could be released".to_owned()
+            "there is no safety hold".to_owned()
         } else {
-            format!("held are: {}", names.join(", "))
+            format!("safety holds: {}", names.join(", "))
         }
     }
 }
@@ -126,7 +126,7 @@ mod tests {
             uid: uid.map(str::to_owned),
             since: None,
             why: String::new(),
-            release: String::new(),
+            approval_effect: String::new(),
             facts: Vec::new(),
             digest: String::new(),
         }
@@ -138,7 +138,7 @@ mod tests {
             let held = SafetyHold {
                 facts: facts.iter().map(|&fact| fact.to_owned()).collect(),
                 why: why.to_owned(),
-                release: release.to_owned(),
+                approval_effect: release.to_owned(),
                 ..item("pod/ns/a", Some("1"))
             };
             held.sealed().digest
@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn item_is_found_by_its_unique_name_and_an_error_lists_all_names() {
         let report = SafetyHolds {
-            held: None,
+            blocked: None,
             items: vec![
                 item(ABSENCE, None),
                 item("pod/ns/a", Some("1")),

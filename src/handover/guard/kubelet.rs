@@ -174,7 +174,7 @@ impl State {
         let kubelet = match &self.kubelet {
             Ok(None) => None,
             Ok(Some(kubelet)) if self.activity.is_unresponsive => Some(format!(
-                "the kubelet of this node is wedged; mend it, or stop it: {kubelet}"
+                "the kubelet of this node is unresponsive; repair it or stop it: {kubelet}"
             )),
             Ok(Some(kubelet)) => Some(format!("a kubelet works on this node's pods: {kubelet}")),
             Err(why) => Some(not_known(why)),
@@ -182,7 +182,7 @@ impl State {
         let since = self.probed_during.start.elapsed();
         let unknown =
             (since > STALE).then(|| not_known(&format!("the look for one takes {} s already", since.as_secs())));
-        let standby_reason = || Some(format!("standing by: {}", self.activity.standby_reason.as_ref()?));
+        let standby_reason = || Some(format!("standby: {}", self.activity.standby_reason.as_ref()?));
         kubelet
             .or(unknown)
             .or_else(|| self.activity.why_blocked())

@@ -41,7 +41,7 @@ impl Guard {
             return Err(paused.why());
         }
         if self.is_handing_over() {
-            return Err("the node is being handed back to its kubelet".to_owned());
+            return Err("the node is being handed over to its kubelet".to_owned());
         }
         Ok(())
     }
@@ -68,6 +68,6 @@ mod tests {
         guard.resume().await.1.unwrap();
         assert_eq!(guard.check_may_fence(), Ok(()));
         guard.hand_over(Duration::from_secs(1), Duration::from_secs(45)).await;
-        assert!(guard.check_may_fence().unwrap_err().contains("handed back"));
+        assert!(guard.check_may_fence().unwrap_err().contains("handed over"));
     }
 }

@@ -19,7 +19,7 @@ pub struct WorkInProgress {
 #[serde(rename_all = "camelCase")]
 pub struct HandoverResult {
     /// Work that had not reached a safe point at the timeout. The kubelet may repeat hooks and grace period of these pods.
-    pub cut_short: Vec<String>,
+    pub in_progress: Vec<String>,
 }
 
 // === impl Guard ===
@@ -53,7 +53,7 @@ impl Guard {
     pub fn why_no_new_work(&self) -> Option<String> {
         let handovers = || {
             let is_handing_over = self.lock().activity.handovers > 0;
-            is_handing_over.then(|| "the node is being handed back to its kubelet".to_owned())
+            is_handing_over.then(|| "the node is being handed over to its kubelet".to_owned())
         };
         let paused = || self.paused().map(|paused| paused.why());
         self.why_blocked().or_else(handovers).or_else(paused)
@@ -109,9 +109,9 @@ impl Guard {
         let mut state = self.lock();
         state.activity.hand_over(asked, reserve_for);
         self.cancel.notify_waiters();
-        let cut_short: BTreeSet<_> = state.activity.work_names().into_iter().chain(in_progress).collect();
+        let in_progress: BTreeSet<_> = state.activity.work_names().into_iter().chain(in_progress).collect();
         HandoverResult {
-            cut_short: cut_short.into_iter().collect(),
+            in_progress: in_progress.into_iter().collect(),
         }
     }
 

@@ -48,7 +48,7 @@ impl CollectorAdmin {
     pub(super) fn summary(&self) -> CollectorReport {
         let unsynced = self.query(|core, now| core.sync_state.unsynced_reason(now));
         CollectorReport {
-            stands_by: self.election.view().stands_by,
+            standby: self.election.view().standby,
             not_synced: unsynced.unwrap_or_else(|| Some("it begins".to_owned())),
         }
     }
@@ -98,8 +98,8 @@ fn status(gc: &CollectorAdmin) -> Response<Full<Bytes>> {
     let work = gc.query(WorkReport::new);
     json_answer(&GcReport {
         synced: work.as_ref().is_some_and(|work| work.synced),
-        turn: gc.election.view(),
-        credentials_end: gc.client.credentials_expiry(),
+        election: gc.election.view(),
+        credentials_expire: gc.client.credentials_expiry(),
         work,
     })
 }
@@ -107,7 +107,7 @@ fn status(gc: &CollectorAdmin) -> Response<Full<Bytes>> {
 /// The error while this collector is on standby. It names the active one.
 fn unknown(gc: &CollectorAdmin) -> String {
     let view = gc.election.view();
-    let why = view.stands_by.unwrap_or_else(|| "it begins".to_owned());
+    let why = view.standby.unwrap_or_else(|| "it begins".to_owned());
     let holder = view.lease.filter(|lease| !lease.is_own).and_then(|lease| lease.holder);
     let remedy = holder.map_or_else(String::new, |holder| {
         let node = holder.rsplit_once('_').map_or(&*holder, |(node, _)| node);

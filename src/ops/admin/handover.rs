@@ -13,7 +13,7 @@ use super::{
 };
 
 /// Path of the request.
-pub const HANDOVER: &str = "/v1/hand-back";
+pub const HANDOVER: &str = "/v1/handover";
 /// Maximum timeout of a handover.
 const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
 
@@ -34,12 +34,12 @@ pub(super) async fn perform(pods: &PodsAdmin, body: &[u8], peer: &str) -> Respon
     let timeout = Duration::from_millis(timeout_ms).min(MAX_TIMEOUT);
     tracing::info!(?timeout, peer, "Handover requested: no work is started any more");
     let result = pods.guard.hand_over(timeout, pods.handover_validity).await;
-    if result.cut_short.is_empty() {
+    if result.in_progress.is_empty() {
         tracing::info!(peer, "Node is handed over: no work is in progress");
     } else {
         tracing::warn!(
             peer,
-            cut_short = result.cut_short.join(", "),
+            cut_short = result.in_progress.join(", "),
             "Node is handed over with work in progress: the kubelet may repeat hooks and grace period of these pods"
         );
     }

@@ -18,9 +18,9 @@ use crate::{
 };
 
 /// Path of the list.
-pub const HOLDS: &str = "/v1/held";
+pub const HOLDS: &str = "/v1/holds";
 /// Path of an approval.
-pub const APPROVE: &str = "/v1/release";
+pub const APPROVE: &str = "/v1/approve";
 
 /// An approval request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,8 +55,8 @@ async fn report(pods: &PodsAdmin) -> Option<(SafetyHolds, Overview)> {
     };
     let mut items = pods.guard.safety_holds();
     items.extend(SafetyHold::of_pods(&overview.terminating));
-    let held = pods.guard.why_blocked_for_good();
-    Some((SafetyHolds { held, items }, overview))
+    let blocked = pods.guard.why_blocked_for_good();
+    Some((SafetyHolds { blocked, items }, overview))
 }
 
 /// Lists the safety holds.
@@ -99,7 +99,7 @@ async fn approve_item(
     };
     if digest.is_some_and(|digest| digest != item.digest) {
         let why = format!(
-            "what is held as {} is not what was shown: see pod-teardown held; by now it is {}: {}",
+            "the safety hold {} has changed: see pod-teardown holds; its digest is now {}: {}",
             item.item, item.digest, item.why
         );
         tracing::warn!(item = name, peer, why, "Approval refused");
@@ -116,14 +116,14 @@ async fn approve_item(
         (_, None) => None,
     };
     let Some(durable) = approved else {
-        return refused(StatusCode::CONFLICT, "it is held no more");
+        return refused(StatusCode::CONFLICT, "there is no such safety hold any more");
     };
     tracing::warn!(
         item = item.item,
         pod.uid = item.uid,
         peer,
         why = item.why,
-        release = item.release,
+        approval_effect = item.approval_effect,
         "Approved"
     );
     let not_durable = durable.err().map(|cause| cause.to_string());

@@ -24,7 +24,7 @@ pub struct Pause {
     /// The pause that is in force or was ended.
     pub paused: Option<Paused>,
     /// Work in progress that has not reached a safe point yet.
-    pub under_way: Vec<String>,
+    pub in_progress: Vec<String>,
     /// Why a restart would lose the change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_durable: Option<String>,
@@ -38,7 +38,7 @@ pub(super) async fn pause(pods: &PodsAdmin, peer: &str) -> Response<Full<Bytes>>
         tracing::warn!(peer, durable = durable.is_ok(), "Paused: no work is started any more");
         Pause {
             paused: pods.guard.paused(),
-            under_way: pods.guard.work_in_progress(),
+            in_progress: pods.guard.work_in_progress(),
             not_durable: durable.err().map(|cause| cause.to_string()),
         }
     })
@@ -58,7 +58,7 @@ pub(super) async fn resume(pods: &PodsAdmin, peer: &str) -> Response<Full<Bytes>
         );
         Pause {
             paused,
-            under_way: Vec::new(),
+            in_progress: Vec::new(),
             not_durable: durable.err().map(|cause| cause.to_string()),
         }
     })

@@ -125,20 +125,20 @@ impl PodsAdmin {
             return false;
         };
         let trouble = self.journal.trouble();
-        report.held = self.guard.why_blocked();
-        report.node_uid_held = self.guard.has_node_uid_mismatch();
+        report.blocked = self.guard.why_blocked();
+        report.node_uid_mismatch = self.guard.has_node_uid_mismatch();
         report.paused = self.guard.paused();
-        report.credentials_end = self.api.get().and_then(ApiClient::credentials_expiry);
-        report.understudy = self.role.as_ref().map(|role| role.borrow().clone());
+        report.credentials_expire = self.api.get().and_then(ApiClient::credentials_expiry);
+        report.role = self.role.as_ref().map(|role| role.borrow().clone());
         report.watch = self.watch.borrow().clone();
         // A query for a single pod can find out between two lists.
         let hold = self.guard.absence_hold();
-        report.watch.held = hold.or_else(|| report.watch.held.take());
-        report.house = self.leftovers.borrow().clone();
+        report.watch.absence_hold = hold.or_else(|| report.watch.absence_hold.take());
+        report.housekeeping = self.leftovers.borrow().clone();
         report.pods = pods;
-        report.journal = trouble.error.map(|error| error.to_string());
+        report.journal_error = trouble.error.map(|error| error.to_string());
         let quarantined = self.journal.quarantined();
-        report.journal_asides = quarantined.iter().map(|path| path.display().to_string()).collect();
+        report.quarantined_files = quarantined.iter().map(|path| path.display().to_string()).collect();
         let commits = self.journal.commit_durations();
         report.counters = Counts {
             journal_writes_failed: trouble.failed,

@@ -51,9 +51,9 @@ pub struct StopRequest {
 #[serde(rename_all = "camelCase")]
 pub struct StopOutcome {
     /// No container runs, and the API server shows that or the object is deleted.
-    pub ended: bool,
+    pub terminated: bool,
     /// The trace of the termination.
-    pub story: Trace,
+    pub trace: Trace,
 }
 
 /// Parses the path of a request: namespace, name, and whether it is an eviction.
@@ -61,7 +61,7 @@ pub(super) fn target(path: &str) -> Option<(&str, &str, bool)> {
     let mut parts = path.strip_prefix(PODS)?.strip_prefix('/')?.split('/');
     let (namespace, name, verb) = (parts.next()?, parts.next()?, parts.next()?);
     match (verb, parts.next()) {
-        ("kill", None) => Some((namespace, name, false)),
+        ("stop", None) => Some((namespace, name, false)),
         ("evict", None) => Some((namespace, name, true)),
         _ => None,
     }
@@ -72,7 +72,7 @@ pub(super) async fn request(pods: &PodsAdmin, path: &str, body: &[u8], peer: &st
     let Some((namespace, name, evict)) = target(path) else {
         return error(
             StatusCode::NOT_FOUND,
-            "POST is answered at /v1/pods/NAMESPACE/NAME/kill, /v1/pods/NAMESPACE/NAME/evict, /v1/release, /v1/hand-back, \
+            "POST is answered at /v1/pods/NAMESPACE/NAME/stop, /v1/pods/NAMESPACE/NAME/evict, /v1/approve, /v1/handover, \
              /v1/pause and /v1/resume",
         );
     };
@@ -118,7 +118,7 @@ async fn grant(pods: PodsAdmin, stop: PodStop, peer: String) -> Response<Full<By
                 peer,
                 evict,
                 grace_seconds = granted.grace_seconds,
-                ended_already = granted.ended_already,
+                already_terminated = granted.already_terminated,
                 "Pod stop request granted"
             );
             json_answer(&granted)
@@ -194,8 +194,8 @@ pub(super) async fn outcome(pods: &PodsAdmin, uid: &str, query: Option<&str>) ->
 
 fn outcome_of(record: &Arc<TraceRecorder>) -> StopOutcome {
     StopOutcome {
-        ended: record.has_terminated(),
-        story: record.trace(),
+        terminated: record.has_terminated(),
+        trace: record.trace(),
     }
 }
 
@@ -210,12 +210,12 @@ mod tests {
 
     #[test]
     fn valid_requests_are_parsed_and_others_refused() {
-        let plain = parsed("/v1/pods/ns/web/kill", r#"{"uid":"u","graceSeconds":5}"#).unwrap();
+        let plain = parsed("/v1/pods/ns/web/stop", r#"{"uid":"u","graceSeconds":5}"#).unwrap();
         assert_eq!(
             (plain.uid.as_deref(), plain.grace, plain.eviction),
             (Some("u"), Some(5), None)
         );
-        assert_eq!(parsed("/v1/pods/ns/web/kill", "").unwrap().grace, None);
+        assert_eq!(parsed("/v1/pods/ns/web/stop", "").unwrap().grace, None);
         let evict = parsed("/v1/pods/ns/web/evict", r#"{"reason":"Evicted","message":"disk full"}"#).unwrap();
         let eviction = evict.eviction.unwrap();
         assert_eq!(
@@ -223,10 +223,10 @@ mod tests {
             ("Evicted", Some("disk full"))
         );
         for (path, body) in [
-            ("/v1/pods/ns/web/kill", "no json"),
-            ("/v1/pods/ns/web/kill", r#"{"graceSeconds":-1}"#),
-            ("/v1/pods/ns/web/kill", r#"{"graceperiod":1}"#),
-            ("/v1/pods/ns/web/kill", r#"{"reason":"Evicted","message":"disk full"}"#),
+            ("/v1/pods/ns/web/stop", "no json"),
+            ("/v1/pods/ns/web/stop", r#"{"graceSeconds":-1}"#),
+            ("/v1/pods/ns/web/stop", r#"{"graceperiod":1}"#),
+            ("/v1/pods/ns/web/stop", r#"{"reason":"Evicted","message":"disk full"}"#),
             ("/v1/pods/ns/web/evict", "{}"),
             ("/v1/pods/ns/web/evict", r#"{"reason":"no word","message":"m"}"#),
             ("/v1/pods/ns/web/evict", r#"{"reason":"Evicted"}"#),
@@ -235,7 +235,7 @@ mod tests {
         }
         for path in [
             "/v1/pods/ns/web",
-            "/v1/pods/ns/web/kill/more",
+            "/v1/pods/ns/web/stop/more",
             "/v1/pods/ns/web/delete",
             "/v1/other",
         ] {

@@ -49,7 +49,7 @@ mod tests {
             uid: uid.map(str::to_owned),
             since: None,
             why: "that is why".to_owned(),
-            release: String::new(),
+            approval_effect: String::new(),
             facts: Vec::new(),
             digest: String::new(),
         };

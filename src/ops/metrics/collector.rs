@@ -25,7 +25,7 @@ pub struct CollectorMetrics {
     /// This agent certainly holds the Lease.
     pub holds_lease: bool,
     /// When its credentials expire, if known.
-    pub credentials_end: Option<Timestamp>,
+    pub credentials_expire: Option<Timestamp>,
     /// Totals of earlier terms as leader.
     pub earlier: Totals,
     /// Events that were dropped.
@@ -45,10 +45,10 @@ impl CollectorMetrics {
             (earlier.clone(), admin.query(MetricsSnapshot::new))
         };
         Self {
-            is_active: view.stands_by.is_none() && !view.dry_run,
+            is_active: view.standby.is_none() && !view.dry_run,
             dry_run: view.dry_run,
             holds_lease: view.holds_lease,
-            credentials_end: admin.client.credentials_expiry(),
+            credentials_expire: admin.client.credentials_expiry(),
             events_dropped: admin.counters.counts().events_dropped,
             earlier,
             snapshot,
@@ -74,7 +74,7 @@ impl CollectorMetrics {
         page.seconds(
             "gc_credentials_expiry_timestamp",
             "When the collector's credentials expire, as Unix time. No sample if that is unknown.",
-            since_epoch(self.credentials_end),
+            since_epoch(self.credentials_expire),
         )?;
         page.counter(
             "gc_activations",

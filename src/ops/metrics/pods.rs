@@ -8,7 +8,7 @@ use crate::{
     handover::{
         probes::ProbeState,
         report::{FenceReport, RoleReport},
-        role::Role,
+        role::{RoleName, StandbyReasonName},
     },
     model::trace::{Stage, Step},
     ops::status::StatusReport,
@@ -29,7 +29,7 @@ pub(super) fn write(page: &mut Page<'_>, status: &StatusReport) -> fmt::Result {
         status.log_lines_dropped,
     )?;
     if status.takes_pods {
-        status.understudy.as_ref().map_or(Ok(()), |report| role(page, report))?;
+        status.role.as_ref().map_or(Ok(()), |report| role(page, report))?;
         health(page, status)?;
         pods(page, status)?;
         counters(page, &status.counters)?;
@@ -38,17 +38,20 @@ pub(super) fn write(page: &mut Page<'_>, status: &StatusReport) -> fmt::Result {
 }
 
 fn role(page: &mut Page<'_>, report: &RoleReport) -> fmt::Result {
-    let [active, reasons @ ..] = Role::KINDS;
-    let is_active = report.turn == active;
     page.gauges(
         "role",
         "1 for the role of this agent: active if it takes pods down, else standby. Only with --pods auto.",
-        [(active, is_active), ("standby", !is_active)].map(|(role, is)| ([("role", role)], u64::from(is))),
+        RoleName::ALL.map(|role| ([("role", role.to_string())], u64::from(report.role == role))),
     )?;
     page.gauges(
         "standby_reason",
         "1 for the reason why this agent is on standby. All are 0 while it is active.",
-        reasons.map(|reason| ([("reason", reason)], u64::from(report.turn == reason))),
+        StandbyReasonName::ALL.map(|reason| {
+            (
+                [("reason", reason.to_string())],
+                u64::from(report.reason == Some(reason)),
+            )
+        }),
     )?;
     page.seconds(
         "role_since_timestamp",
@@ -61,11 +64,11 @@ fn role(page: &mut Page<'_>, report: &RoleReport) -> fmt::Result {
         report.probes.iter().map(|probe| {
             (
                 [("probe", probe.probe.clone())],
-                u64::from(probe.shows == ProbeState::Alive),
+                u64::from(probe.state == ProbeState::Alive),
             )
         }),
     )?;
-    let FenceReport { stopped, failed, .. } = report.fenced;
+    let FenceReport { stopped, failed, .. } = report.fencing;
     page.counters(
         "kubelets_fenced",
         "Attempts to stop the unit of an unresponsive kubelet, by result. Only with --fence-kubelet.",
@@ -77,12 +80,12 @@ fn health(page: &mut Page<'_>, status: &StatusReport) -> fmt::Result {
     page.boolean(
         "blocked",
         "1 while the agent must not change anything on this node, such as beside a kubelet. pod-teardown status has the reason.",
-        status.held.is_some(),
+        status.blocked.is_some(),
     )?;
     page.seconds(
         "credentials_expiry_timestamp",
         "When the node's credentials expire, as Unix time. No sample if that is unknown.",
-        since_epoch(status.credentials_end),
+        since_epoch(status.credentials_expire),
     )?;
     page.boolean(
         "paused",
@@ -92,12 +95,12 @@ fn health(page: &mut Page<'_>, status: &StatusReport) -> fmt::Result {
     page.boolean(
         "absence_hold",
         "1 while a safety hold prevents conclusions from pods that are absent from a list. It needs pod-teardown approve.",
-        status.watch.held.is_some(),
+        status.watch.absence_hold.is_some(),
     )?;
     page.boolean(
         "node_uid_mismatch",
         "1 while the Node has another UID than the recorded one. The agent changes nothing until pod-teardown approve node-uid.",
-        status.node_uid_held,
+        status.node_uid_mismatch,
     )?;
     page.boolean(
         "runtime_up",
@@ -112,12 +115,12 @@ fn health(page: &mut Page<'_>, status: &StatusReport) -> fmt::Result {
     page.boolean(
         "journal_up",
         "1 while the journal can be written. Without it, a restarted agent does not know which teardowns have started.",
-        status.journal.is_none(),
+        status.journal_error.is_none(),
     )?;
     page.gauge(
         "quarantined_files",
         "Unusable journal files that the agent has moved aside. They stay until an operator deletes them.",
-        status.journal_asides.len() as u64,
+        status.quarantined_files.len() as u64,
     )
 }
 
@@ -126,12 +129,12 @@ fn pods(page: &mut Page<'_>, status: &StatusReport) -> fmt::Result {
     page.gauge(
         "unmanaged_pods",
         "Pod UIDs with containers, cgroups or directories on this node that are not proven to belong to the API server. The agent does not touch them.",
-        status.house.unmanaged.len() as u64,
+        status.housekeeping.unmanaged.len() as u64,
     )?;
     page.gauge(
         "unused_volumes_stuck",
         "Volumes that no pod uses and that cannot be unmounted. pod-teardown status has the reasons.",
-        status.house.volumes.len() as u64,
+        status.housekeeping.unused_volumes.len() as u64,
     )?;
     let traces = &status.pods.terminating;
     page.gauge(
@@ -159,12 +162,12 @@ fn pods(page: &mut Page<'_>, status: &StatusReport) -> fmt::Result {
     page.gauge(
         "pods_awaiting_deletion",
         "Pods that have terminated and whose object is not deleted.",
-        status.pods.kept as u64,
+        status.pods.awaiting_deletion as u64,
     )?;
     page.gauge(
         "pods_awaiting_finalizers",
         "Pods whose teardown is finished and whose object stays because of finalizers.",
-        status.pods.finished as u64,
+        status.pods.awaiting_finalizers as u64,
     )?;
     let longest = traces.iter().map(|trace| trace.elapsed_ms).max().unwrap_or_default();
     page.seconds(
@@ -176,7 +179,7 @@ fn pods(page: &mut Page<'_>, status: &StatusReport) -> fmt::Result {
 
 fn counters(page: &mut Page<'_>, counts: &Counts) -> fmt::Result {
     let Counts {
-        begun,
+        started,
         deleted,
         finished,
         attempts_failed,
@@ -187,7 +190,7 @@ fn counters(page: &mut Page<'_>, counts: &Counts) -> fmt::Result {
         workers_panicked,
         leftovers_found,
         unused_volumes_failed,
-        requests_given_up,
+        stop_requests_cancelled,
         journal_writes_failed,
         // The histogram has them.
         journal_commits: _,
@@ -197,7 +200,7 @@ fn counters(page: &mut Page<'_>, counts: &Counts) -> fmt::Result {
         (
             "teardowns_started",
             "Teardowns that were started, also beside a kubelet, which may finish them instead.",
-            begun,
+            started,
         ),
         (
             "pods_deleted",
@@ -229,7 +232,7 @@ fn counters(page: &mut Page<'_>, counts: &Counts) -> fmt::Result {
         (
             "stop_requests_cancelled",
             "Requests by pod-teardown stop and evict that were cancelled because a kubelet was, or may have been, present.",
-            requests_given_up,
+            stop_requests_cancelled,
         ),
         (
             "leftovers_found",

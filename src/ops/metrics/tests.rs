@@ -19,6 +19,7 @@ use crate::{
     handover::{
         probes::ProbeState,
         report::{FenceReport, ProbeReport, RoleReport},
+        role::RoleName,
     },
     histogram::{Buckets, REQUEST_BOUNDS},
     model::trace::Step,
@@ -26,10 +27,10 @@ use crate::{
 
 const DOCS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/reference/metrics.md");
 
-fn probe(probe: &str, shows: ProbeState) -> ProbeReport {
+fn probe(probe: &str, state: ProbeState) -> ProbeReport {
     ProbeReport {
         probe: probe.to_owned(),
-        shows,
+        state,
         ..ProbeReport::default()
     }
 }
@@ -78,22 +79,22 @@ pub(super) fn full() -> Scrape {
             version: "1.2.3".to_owned(),
             since: Timestamp::from_second(1_767_000_000).unwrap(),
             takes_pods: true,
-            understudy: Some(RoleReport {
-                turn: "active".to_owned(),
+            role: Some(RoleReport {
+                role: RoleName::Active,
                 since: Timestamp::from_second(1_767_052_800).ok(),
                 probes: vec![
                     probe("process", ProbeState::Down),
                     probe("healthz", ProbeState::Unknown),
                     probe("lease", ProbeState::Alive),
                 ],
-                fenced: FenceReport {
+                fencing: FenceReport {
                     stopped: 3,
                     failed: 1,
                     last: None,
                 },
                 ..RoleReport::default()
             }),
-            credentials_end: Timestamp::from_second(1_767_139_200).ok(),
+            credentials_expire: Timestamp::from_second(1_767_139_200).ok(),
             counters: counters::Counts {
                 failures: [(Step::Volumes, [("EBUSY".into(), 5)].into())].into(),
                 ..counters::Counts::default()
@@ -102,7 +103,7 @@ pub(super) fn full() -> Scrape {
         }),
         collector: Some(CollectorMetrics {
             is_active: true,
-            credentials_end: Timestamp::from_second(1_767_225_600).ok(),
+            credentials_expire: Timestamp::from_second(1_767_225_600).ok(),
             earlier: Totals {
                 counts,
                 active_periods: 2,

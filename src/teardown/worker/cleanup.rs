@@ -212,7 +212,7 @@ fn volume_failures(view: &PodView, faults: &[Fault]) -> Vec<Failure> {
         Failure {
             cause: format!(
                 "{}. If the volume is no longer on this node, or its driver never returns, approve that the agent continues \
-                 without the driver: pod-teardown release pod/{}",
+                 without the driver: pod-teardown approve pod/{}",
                 failure.cause, view.pod
             ),
             mismatch: Some(Mismatch::new(MismatchKind::VolumeNotUnpublished, [volume.clone()])),

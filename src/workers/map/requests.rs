@@ -75,8 +75,8 @@ impl PodWorkers {
         }
         self.begin_waiting(&uid).map_err(|why| stop.rejected(why, false))?;
         let is_stopped = |status: &PodSyncStatus| status.record.stage() != Stage::Terminating;
-        let ended_already = self.idle_pods.is_finished(&uid) || self.pods.get(&uid).is_some_and(is_stopped);
-        if !ended_already {
+        let already_terminated = self.idle_pods.is_finished(&uid) || self.pods.get(&uid).is_some_and(is_stopped);
+        if !already_terminated {
             if let Some(eviction) = &stop.eviction {
                 self.context
                     .events
@@ -94,7 +94,7 @@ impl PodWorkers {
         Ok(StopAccepted {
             uid: uid.to_string(),
             grace_seconds: grace.unwrap_or_default().as_secs(),
-            ended_already,
+            already_terminated,
             reason: shown.as_ref().and_then(|shown| shown.reason.clone()),
             phase: shown.map(|shown| shown.phase),
         })
@@ -159,17 +159,17 @@ impl PodWorkers {
     }
 
     fn overview(&self) -> Overview {
-        let (kept, finished) = self.idle_pods.counts();
+        let (awaiting_deletion, awaiting_finalizers) = self.idle_pods.counts();
         let mut overview = Overview {
-            kept,
-            finished,
+            awaiting_deletion,
+            awaiting_finalizers,
             ..Overview::default()
         };
         for status in self.pods.values() {
             match status.state {
                 State::Working => overview.terminating.push(status.record.trace()),
-                State::Kept => overview.kept += 1,
-                State::Finished => overview.finished += 1,
+                State::Kept => overview.awaiting_deletion += 1,
+                State::Finished => overview.awaiting_finalizers += 1,
             }
         }
         overview

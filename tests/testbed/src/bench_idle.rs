@@ -114,7 +114,7 @@ impl Plan {
             sleep_until(Instant::now() + SETTLE).await;
             let restarted = pods::restarts(stage).await?;
             let samples = self.measure_all(&agent).await?;
-            let is_standby = agent.status().await?["understudy"]["turn"] == "kubelet";
+            let is_standby = agent.status().await?["role"]["reason"] == "kubelet-alive";
             ensure!(
                 is_standby,
                 "the agent does not stand by for the kubelet:\n{}",

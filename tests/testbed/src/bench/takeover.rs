@@ -117,12 +117,12 @@ async fn by_agent(stage: &Stage, program: &Path, size: Size) -> Result<f64> {
     let gone = timeout(LIMIT, round::deletions(watch, &pods, begin)).await;
     let gone = gone.map_err(|_| round::late("deleted", &agent))??;
     round::wait_until_clean(stage, &pods, &agent).await?;
-    let role = agent.status().await?["understudy"].take();
-    if role["turn"] != "active" {
+    let role = agent.status().await?["role"].take();
+    if role["role"] != "active" {
         bail!("the agent has not taken over: {role}");
     }
     // The threshold expires when each probe has been down for this long.
-    let probes = role["signs"].as_array().context("probes of a kubelet")?;
+    let probes = role["probes"].as_array().context("probes of a kubelet")?;
     let mut silent = Timestamp::MIN;
     for sign in probes {
         let since: Timestamp = sign["since"].as_str().context("since when")?.parse()?;

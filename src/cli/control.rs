@@ -1,0 +1,88 @@
+//! `holds`, `approve`, `pause`, `resume` and `handover`: whether the agent may act.
+
+use std::time::Duration;
+
+use clap::Args;
+
+use super::socket::SocketFlag;
+
+/// Approve one safety hold that holds shows. What it blocks is then done, without another question.
+///
+/// An approval covers the present evidence, or with --digest the evidence that holds showed: if that has changed, nothing is
+/// approved. New evidence is blocked again. The approval and the user who gave it are logged, and a restart of the agent keeps
+/// it.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Examples:
+  # Treat the pods that a list lacks as deleted
+  pod-teardown approve absence
+  # Approve the hold of one pod, if its evidence is unchanged
+  pod-teardown approve pod/default/web-0 --digest 9f86d081884c7d65
+  pod-teardown approve 0b9a8230-aace-4480-91d0-db24e46eb609
+
+Exit code: 0 it is approved; 64 the command line is wrong; 1 there is no such hold (the message lists all), or no agent \
+answers.")]
+pub struct ApproveArgs {
+    /// The name that holds shows; for a pod also its UID.
+    #[arg(value_name = "ITEM", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub item: String,
+    /// Only if this is the digest of its present evidence.
+    #[arg(long, value_name = "DIGEST")]
+    pub digest: Option<String>,
+    /// How to reach the agent.
+    #[command(flatten)]
+    pub socket: SocketFlag,
+}
+
+/// Start no work on this node until resume. A restart of the agent does not end the pause.
+///
+/// Terminating pods reach a safe point, where no call is in progress and all their containers are stopped, and stay there; a
+/// grace period continues to run. Deleted pods are noticed, and wait. stop and evict are refused. The garbage collector
+/// continues, because it works for the whole cluster.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Examples:
+  # Pause the agent of this node
+  pod-teardown pause
+
+status shows who has paused the agent, and when.
+
+Exit code: 0 it is paused; 64 the command line is wrong; 1 no agent answers.")]
+pub struct PauseArgs {
+    /// How to reach the agent.
+    #[command(flatten)]
+    pub socket: SocketFlag,
+}
+
+/// End a pause. Everything that waits continues.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Examples:
+  # End the pause
+  pod-teardown resume
+
+Exit code: 0 it is not paused; 64 the command line is wrong; 1 no agent answers.")]
+pub struct ResumeArgs {
+    /// How to reach the agent.
+    #[command(flatten)]
+    pub socket: SocketFlag,
+}
+
+/// Hand this node's pods over to a kubelet that is about to start.
+///
+/// For ExecStartPre= of kubelet.service. No work starts any more. Terminating pods reach a safe point: all their containers
+/// are stopped, no call is in progress, and stop and evict requests are finished in the API. A failed stop is repeated once.
+/// Then, or after the timeout, the agent touches nothing until that kubelet is down again, or has not started within
+/// --take-over-after.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Examples:
+  # Hand the node over within one minute
+  pod-teardown handover --timeout 60s
+
+Exit code: always 0, also if no agent answers or the command line is wrong: it never prevents the start of a kubelet.")]
+pub struct HandoverArgs {
+    /// How long pods have to reach a safe point, with a unit, such as 60s. Pods that have not reached it are named: the
+    /// kubelet repeats their hooks and grace periods. Choose less than TimeoutStartSec= of the unit.
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = humantime::parse_duration)]
+    pub timeout: Duration,
+    /// How to reach the agent.
+    #[command(flatten)]
+    pub socket: SocketFlag,
+}

@@ -1,0 +1,74 @@
+//! `stop` and `evict`.
+
+use clap::Args;
+
+use super::{
+    socket::SocketFlag,
+    values::{PodName, reason, whole_seconds},
+};
+
+/// Stop a pod of this node now, as if it had been deleted. Its object stays, and its status shows how it terminated.
+///
+/// Its preStop hooks run, and its containers are stopped within the grace period. The command waits until no container of the
+/// pod runs and the API server shows that. It prints what blocks the termination, and the result. If the command is
+/// interrupted, the agent continues, also after a restart of the agent. Only a kubelet that starts before the end cancels the
+/// request. A pod that has terminated before does not change.
+///
+/// PodDisruptionBudgets are not checked, and a controller may start another pod: use this for a node that cannot wait, else
+/// kubectl delete or kubectl drain. Mirror pods of static pods are refused, and all pods while a kubelet works on this node.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Examples:
+  # Stop pod web-0 in namespace default with its own grace period
+  pod-teardown stop default/web-0
+  # Stop it within 5 seconds
+  pod-teardown stop default/web-0 --grace 5s
+
+Exit code: 0 it has terminated, now or before; 64 the command line is wrong; 1 the request was refused or cancelled, or no \
+agent answers.")]
+pub struct StopArgs {
+    /// Which pod, and how.
+    #[command(flatten)]
+    pub flags: StopFlags,
+}
+
+/// Stop a pod of this node as Failed, with a reason and a message that its status shows.
+///
+/// As stop, but the pod counts as failed, whatever its containers' exit codes are, with the condition DisruptionTarget
+/// (reason TerminationByKubelet), as when a kubelet evicts a pod. If it is repeated before the termination is finished, the
+/// last reason and message apply. A pod that has terminated before keeps its phase and reason. PodDisruptionBudgets are not
+/// checked; kubectl drain checks them.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Examples:
+  # Evict pod web-0 in namespace default
+  pod-teardown evict default/web-0 --reason Evicted --message 'The node runs out of disk.'
+
+Exit code: 0 it has terminated, now or before (the output tells how); 64 the command line is wrong; 1 the request was refused \
+or cancelled, or no agent answers.")]
+pub struct EvictArgs {
+    /// Which pod, and how.
+    #[command(flatten)]
+    pub flags: StopFlags,
+    /// Reason in its status: one word, such as Evicted.
+    #[arg(long, value_name = "WORD", value_parser = reason)]
+    pub reason: String,
+    /// Message in its status.
+    #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub message: String,
+}
+
+/// Flags of `stop` and `evict`.
+#[derive(Debug, Clone, Args)]
+pub struct StopFlags {
+    /// The pod, as NAMESPACE/NAME.
+    #[arg(value_name = "NS/POD")]
+    pub pod: PodName,
+    /// Only if this is its UID.
+    #[arg(long)]
+    pub uid: Option<String>,
+    /// Grace period instead of the pod's own, with a unit, such as 5s. For a terminating pod it can only shorten it.
+    #[arg(long, value_name = "DURATION", value_parser = whole_seconds)]
+    pub grace: Option<i64>,
+    /// How to reach the agent.
+    #[command(flatten)]
+    pub socket: SocketFlag,
+}
