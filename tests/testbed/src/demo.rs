@@ -3,6 +3,7 @@
 //! `cast → stage → progress → timelines → remaining`. Everything is removed afterwards, also after a failure.
 
 mod cast;
+mod picture;
 mod progress;
 mod remaining;
 mod screen;
@@ -20,8 +21,11 @@ use self::screen::{Mood, Screen};
 use crate::apiserver::{Config, MemApiServer};
 use crate::stage::{AgentProcess, Stage};
 
-/// Runs the demo with this agent. Returns whether nothing is left of any pod.
-pub async fn run(agent: &Path) -> Result<bool> {
+/// Pods whose timelines are in the picture.
+const PICTURED: [&str; 2] = ["stubborn", "farewell"];
+
+/// Runs the demo with this agent, and writes its picture as an SVG. Returns whether nothing is left of any pod.
+pub async fn run(agent: &Path, picture: Option<&Path>) -> Result<bool> {
     ensure!(
         agent.is_file(),
         "there is no agent at {}: build it (cargo build --release), or name it with --agent",
@@ -38,6 +42,9 @@ pub async fn run(agent: &Path) -> Result<bool> {
         stage.api.url()
     ));
     let clean = play(&stage, agent, &cast, &mut screen).await;
+    if let Some(file) = picture {
+        std::fs::write(file, picture::svg(screen.recorded())).with_context(|| format!("write {}", file.display()))?;
+    }
     let put_away = stage.containerd.stop().await.context("put the node away");
     let clean = clean?;
     put_away?;
@@ -56,17 +63,18 @@ async fn play(stage: &Stage, agent: &Path, cast: &[Member], screen: &mut Screen)
     let before = Remaining::look(stage, &pods).await?;
 
     let agent = stage.start_agent(agent, &[]).await?;
+    screen.record(true);
     screen.heading("All six are deleted; the agent takes them down");
-    screen.say(
-        "  What nobody waits for (containers, logs, directories) goes last, when no other pod is being stopped.\n",
-    );
+    screen.say("  Cleanup (containers, logs, directories) waits until no other pod is being stopped.\n");
     let fates = delete(stage, &agent, cast, screen).await?;
 
+    screen.record(false);
     screen.heading("How each of them went: one bar for each step, from its beginning to its end");
     show_timelines(stage, &agent, cast, &fates, screen).await?;
     let code = agent.stop().await?;
 
-    screen.heading("What is left of them");
+    screen.record(true);
+    screen.heading("Leftovers");
     let after = Remaining::look_patiently(stage, &pods).await?;
     for ((kind, before), (_, after)) in before.counts().into_iter().zip(after.counts()) {
         let mood = if after == 0 { Mood::Good } else { Mood::Bad };
@@ -77,7 +85,7 @@ async fn play(stage: &Stage, agent: &Path, cast: &[Member], screen: &mut Screen)
     }
     ensure!(code == Some(0), "the agent ended with exit code {code:?}");
     screen.say(if after.is_nothing() {
-        "\nNothing is left."
+        "\nNothing is left on the node."
     } else {
         "\nSomething is left."
     });
@@ -107,7 +115,7 @@ async fn show_timelines(
     agent: &AgentProcess,
     cast: &[Member],
     fates: &BTreeMap<&'static str, Fate>,
-    screen: &Screen,
+    screen: &mut Screen,
 ) -> Result<()> {
     let events = stage
         .admin
@@ -116,6 +124,7 @@ async fn show_timelines(
         .ok()?;
     let events = events["items"].as_array().cloned().unwrap_or_default();
     for (index, member) in cast.iter().enumerate() {
+        screen.record(PICTURED.contains(&member.name));
         screen.heading(&format!("{}. {}: {}", index + 1, member.name, member.does));
         screen.say(&format!("   Look for: {}.", member.look_for));
         screen.say(agent.timeline(NAMESPACE, member.name).await?.trim_end());

@@ -18,12 +18,15 @@ struct Args {
     /// The agent [default: pod-teardown beside this program].
     #[arg(long, value_name = "PATH")]
     agent: Option<PathBuf>,
+    /// Writes a picture of the output to FILE, as SVG.
+    #[arg(long, value_name = "FILE")]
+    picture: Option<PathBuf>,
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let Args { agent } = Args::parse();
-    match play(agent).await {
+    let Args { agent, picture } = Args::parse();
+    match play(agent, picture).await {
         Ok(code) => code,
         Err(error) => {
             eprintln!("demo: {error:#}");
@@ -32,14 +35,16 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn play(agent: Option<PathBuf>) -> Result<ExitCode> {
+async fn play(agent: Option<PathBuf>, picture: Option<PathBuf>) -> Result<ExitCode> {
     let agent = command::beside(agent, "pod-teardown")?;
-    Ok(match command::unless_interrupted(demo::run(&agent)).await? {
-        Some(true) => ExitCode::SUCCESS,
-        Some(false) => ExitCode::FAILURE,
-        None => {
-            eprintln!("\ndemo: interrupted; the node has been taken away");
-            ExitCode::from(command::INTERRUPTED)
-        }
-    })
+    Ok(
+        match command::unless_interrupted(demo::run(&agent, picture.as_deref())).await? {
+            Some(true) => ExitCode::SUCCESS,
+            Some(false) => ExitCode::FAILURE,
+            None => {
+                eprintln!("\ndemo: interrupted; the node has been taken away");
+                ExitCode::from(command::INTERRUPTED)
+            }
+        },
+    )
 }

@@ -33,7 +33,7 @@ pub fn cast() -> Vec<Member> {
     vec![
         Member {
             name: "polite",
-            does: "ends as soon as it is asked to",
+            does: "exits at once on SIGTERM",
             look_for: "a short term, no kill, exit code 0",
             grace: None,
             spec: json!({ "containers": [container("main", POLITE)] }),
@@ -48,28 +48,28 @@ pub fn cast() -> Vec<Member> {
         Member {
             name: "farewell",
             does: "has a preStop hook that drains a queue for 2 s",
-            look_for: "term begins where the hook ends; the hook's last words are in the status",
+            look_for: "term begins where the hook ends; its termination message is in the status",
             grace: None,
             spec: json!({ "containers": [hooked(POLITE, FAREWELL)] }),
         },
         Member {
             name: "broken-hook",
             does: "has a preStop hook that fails",
-            look_for: "the hook is marked ✗ and an event tells of it; the stop goes on all the same",
+            look_for: "the hook is marked ✗ and an event reports it; the stop continues",
             grace: None,
             spec: json!({ "containers": [hooked(POLITE, "exit 7")] }),
         },
         Member {
             name: "trio",
             does: "three containers, a volume in memory and a projected one",
-            look_for: "three terms side by side; volumes are unmounted before the cgroup goes; one exit code is 3",
+            look_for: "three terms side by side; volumes are unmounted before the cgroup is removed; one exit code is 3",
             grace: None,
             spec: trio(),
         },
         Member {
             name: "hurried",
-            does: "ignores SIGTERM, too, and is deleted with grace 0",
-            look_for: "its object is gone at once; the node has 2 s left, the least there is, and nothing to report",
+            does: "ignores SIGTERM, and is deleted with grace period 0",
+            look_for: "its object is deleted at once; the node still gives it 2 s, the minimum, and sends no status",
             grace: Some(0),
             spec: json!({ "containers": [container("main", STUBBORN)] }),
         },

@@ -122,22 +122,22 @@ impl Fate {
         };
         if let Some(finished) = self.finished {
             let [deleted, finished] = [self.deleted.unwrap_or(finished), finished].map(|it| it.as_secs_f64());
-            let gist = format!("gone: from the API after {deleted:.2} s, from the node after {finished:.2} s");
+            let gist = format!("object deleted after {deleted:.2} s, node clean after {finished:.2} s");
             return row(Mood::Good, gist, String::new());
         }
         let Some(trace) = &self.trace else {
-            return row(Mood::Waiting, "asked to go".into(), String::new());
+            return row(Mood::Waiting, "deleted".into(), String::new());
         };
         let doing = doing(trace);
         let gist = match self.deleted {
-            Some(_) => format!("gone from the API; {doing}"),
+            Some(_) => format!("object deleted; {doing}"),
             None => doing,
         };
         let left = trace["graceLeftMs"].as_u64().unwrap_or(0);
         let detail = match left {
             0 => String::new(),
             _ if self.deleted.is_some() => String::new(),
-            left => format!(", {}.{} s of grace left", left / 1000, left % 1000 / 100),
+            left => format!(", {}.{} s of the grace period left", left / 1000, left % 1000 / 100),
         };
         row(Mood::Busy, gist, detail)
     }
@@ -178,7 +178,7 @@ fn doing(trace: &Value) -> String {
         .map(|(step, whats)| format!("{step} {}", whats.join(", ")).trim_end().to_owned())
         .collect();
     match steps.as_slice() {
-        [] if trace["stage"] == "deleted" => "clean-up waits for the others".to_owned(),
+        [] if trace["stage"] == "deleted" => "cleanup waits for the others".to_owned(),
         [] => "between two steps".to_owned(),
         steps => steps.join("; "),
     }

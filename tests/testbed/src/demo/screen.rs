@@ -5,6 +5,8 @@ use std::fmt::Write as _;
 use std::io::{IsTerminal as _, Write as _, stdout};
 use std::time::Duration;
 
+use super::picture::Line;
+
 /// On wider terminals, lines are shorter: a wrapped line could not be redrawn.
 const WIDTH: usize = 79;
 
@@ -40,12 +42,16 @@ pub struct Screen {
     terminal: bool,
     colours: bool,
     drawn: Vec<Row>,
+    /// Lines for the picture, while they are recorded.
+    recorded: Vec<Line>,
+    is_recorded: bool,
 }
 
 // === impl Mood ===
 
 impl Mood {
-    fn mark(self) -> &'static str {
+    /// The character for it.
+    pub fn mark(self) -> &'static str {
         match self {
             Self::Waiting => "·",
             Self::Busy => "▸",
@@ -74,16 +80,36 @@ impl Screen {
             terminal,
             colours: terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
             drawn: Vec::new(),
+            recorded: Vec::new(),
+            is_recorded: false,
+        }
+    }
+
+    /// Whether further output is part of the picture.
+    pub fn record(&mut self, is_recorded: bool) {
+        self.is_recorded = is_recorded;
+    }
+
+    /// The lines of the picture.
+    pub fn recorded(&self) -> &[Line] {
+        &self.recorded
+    }
+
+    fn add(&mut self, lines: impl IntoIterator<Item = Line>) {
+        if self.is_recorded {
+            self.recorded.extend(lines);
         }
     }
 
     /// Prints text.
-    pub fn say(&self, text: &str) {
+    pub fn say(&mut self, text: &str) {
         println!("{text}");
+        self.add(text.split('\n').map(|line| Line::Text(line.to_owned())));
     }
 
     /// Prints a heading.
-    pub fn heading(&self, text: &str) {
+    pub fn heading(&mut self, text: &str) {
+        self.add([Line::Text(String::new()), Line::Heading(text.to_owned())]);
         if self.colours {
             println!("\n\x1b[1m{text}\x1b[0m");
         } else {
@@ -92,7 +118,8 @@ impl Screen {
     }
 
     /// Prints a line with a mark.
-    pub fn mark(&self, mood: Mood, text: &str) {
+    pub fn mark(&mut self, mood: Mood, text: &str) {
+        self.add([Line::Marked(mood, text.to_owned())]);
         println!("  {} {text}", self.marked(mood));
     }
 
@@ -125,7 +152,11 @@ impl Screen {
 
     /// Further output starts below the drawn lines.
     pub fn settle(&mut self) {
-        self.drawn.clear();
+        let rows = std::mem::take(&mut self.drawn);
+        self.add(
+            rows.iter()
+                .map(|row| Line::Marked(row.mood, format!("{:12} {}", row.name, row.gist))),
+        );
     }
 
     fn marked(&self, mood: Mood) -> String {

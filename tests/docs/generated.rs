@@ -1,0 +1,246 @@
+//! Pages that are generated from the definition of the command line.
+
+use std::{fmt::Write as _, fs};
+
+use clap::{Arg, Command, CommandFactory as _};
+use pod_teardown::cli::Cli;
+
+use crate::pages;
+
+const UPDATE: &str = "UPDATE_DOCS=1 cargo test --features system-tests --test docs generated";
+
+const CLI: &str = "\
+# Command line
+
+For users of the command `pod-teardown`: every verb, argument and flag. To set up the agent, see [Configuration](configuration.md).
+
+- A pod is named as `NAMESPACE/NAME`, as `[-n NAMESPACE] NAME`, or by its UID. Without a namespace it is `default`, as with kubectl.
+- `-o json` prints the agent's answer unchanged, with fields that this program does not know. [Admin API](admin-api.md) describes it. `-o yaml` prints the same.
+- Colors appear only on a terminal, and never with `NO_COLOR` or `TERM=dumb`.
+- All verbs except `help`, `version` and `completions` are for root.
+
+| exit code | meaning |
+|---|---|
+| 0 | success |
+| 1 | any other failure; also: no agent answers |
+| 2 | `status --exit-code`: something is blocked |
+| 64 | wrong usage |
+| 69 | `check`: the API server or the runtime cannot be reached |
+| 78 | wrong configuration |
+
+`handover` always exits with 0, so that it never prevents the start of a kubelet.
+
+This page is generated from the program.
+";
+
+const CONFIGURATION: &str = "\
+# Configuration
+
+For operators who configure the agent: every setting of `pod-teardown run` and `pod-teardown check`.
+
+- Each setting is a flag and an environment variable. The flag takes precedence. An empty variable counts as unset.
+- The service reads variables from `/etc/default/pod-teardown`. After a change, run `systemctl restart pod-teardown`.
+- Most nodes need no setting: see [Where the settings come from](../how-to/install.md#where-the-settings-come-from).
+- Durations need a unit: `20s`, `1500ms`, `2m`.
+- All mistakes in flags and files are reported at once, except flags that do not exist.
+- `RUST_LOG=info,pod_teardown=debug` sets what is logged.
+
+This page is generated from the program.
+";
+
+/// Text of a table cell.
+fn cell(text: &str) -> String {
+    text.split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ")
+        .replace('|', "\\|")
+}
+
+/// The complete help of an argument, with its possible values.
+fn help(arg: &Arg) -> String {
+    let text = arg.get_long_help().or_else(|| arg.get_help());
+    let mut text = cell(&text.map(ToString::to_string).unwrap_or_default());
+    if let Some(default) = named_default(arg) {
+        // It has a column of its own.
+        text = text.replace(&format!(" [default: {default}]"), "");
+    }
+    let values: Vec<_> = arg.get_possible_values();
+    if arg.get_action().takes_values() {
+        for value in values.iter().filter(|value| !value.is_hide_set()) {
+            let meaning = value.get_help().map(ToString::to_string).unwrap_or_default();
+            let separator = if meaning.is_empty() { "" } else { ": " };
+            let _ = write!(text, "<br>`{}`{separator}{}", value.get_name(), cell(&meaning));
+        }
+    }
+    text
+}
+
+fn name(arg: &Arg) -> String {
+    let value = arg.get_value_names().map(|names| names.join(" ")).unwrap_or_default();
+    let takes_value = arg.get_action().takes_values();
+    let flag = match (arg.get_short(), arg.get_long()) {
+        (Some(short), Some(long)) => format!("-{short}, --{long}"),
+        (None, Some(long)) => format!("--{long}"),
+        (Some(short), None) => format!("-{short}"),
+        (None, None) => return format!("`{value}`"),
+    };
+    match value.as_str() {
+        value if takes_value && !value.is_empty() => format!("`{flag} {value}`"),
+        _ => format!("`{flag}`"),
+    }
+}
+
+/// A default that the help names, because it depends on the node.
+fn named_default(arg: &Arg) -> Option<String> {
+    let text = arg.get_long_help().or_else(|| arg.get_help())?.to_string();
+    let (_, default) = text.split_once("[default: ")?;
+    Some(cell(default.split_once(']')?.0))
+}
+
+fn default(arg: &Arg) -> String {
+    let values: Vec<_> = arg
+        .get_default_values()
+        .iter()
+        .map(|value| value.to_string_lossy())
+        .collect();
+    match values.join(" ") {
+        values if values.is_empty() || !arg.get_action().takes_values() => named_default(arg).unwrap_or_default(),
+        values => format!("`{values}`"),
+    }
+}
+
+fn variable(arg: &Arg) -> Option<String> {
+    Some(arg.get_env()?.to_string_lossy().into_owned())
+}
+
+/// Whether the argument is a setting of the agent, which has a page of its own.
+fn is_setting(arg: &Arg) -> bool {
+    arg.get_env().is_some()
+}
+
+fn visible(command: &Command) -> impl Iterator<Item = &Arg> {
+    let is_visible = |arg: &&Arg| !arg.is_hide_set() && !matches!(arg.get_id().as_str(), "help" | "version");
+    command.get_arguments().filter(is_visible)
+}
+
+/// Headings of groups, in the order of their first argument.
+fn headings<'a>(args: &[&'a Arg]) -> Vec<Option<&'a str>> {
+    let mut headings = Vec::new();
+    for arg in args {
+        if !headings.contains(&arg.get_help_heading()) {
+            headings.push(arg.get_help_heading());
+        }
+    }
+    headings
+}
+
+/// The text below the flags: examples as a block, all else as prose.
+fn after(command: &Command, out: &mut String) {
+    let text = command.get_after_long_help().or_else(|| command.get_after_help());
+    let text = text.map(ToString::to_string).unwrap_or_default();
+    let mut examples = Vec::new();
+    for paragraph in text.split("\n\n") {
+        let mut lines = paragraph.lines();
+        if paragraph.starts_with("Example") {
+            examples = lines.skip(1).map(str::trim).collect();
+        } else if lines.clone().all(|line| line.starts_with("  ")) && !examples.is_empty() {
+            examples.extend(lines.by_ref().map(str::trim));
+        } else if !paragraph.trim().is_empty() {
+            let _ = writeln!(out, "\n{}", paragraph.split_whitespace().collect::<Vec<_>>().join(" "));
+        }
+    }
+    if !examples.is_empty() {
+        out.push_str("\n```console not-run: examples of --help\n");
+        let mut continues = false;
+        for line in examples {
+            let start = if continues { "    " } else { "$ " };
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let _ = writeln!(out, "{start}{line}");
+            continues = line.ends_with('\\');
+        }
+        out.push_str("```\n");
+    }
+}
+
+fn verb(command: &Command, path: &str, out: &mut String) {
+    let path = format!("{path} {}", command.get_name());
+    let children: Vec<_> = command.get_subcommands().filter(|verb| !verb.is_hide_set()).collect();
+    if children.is_empty() {
+        let about = command.get_long_about().or_else(|| command.get_about());
+        let about = about.map(ToString::to_string).unwrap_or_default();
+        let _ = writeln!(out, "\n## {path}\n\n{}", about.trim());
+        let usage = command.clone().render_usage().to_string();
+        let usage = usage.trim_start_matches("Usage: ");
+        let (_, rest) = usage.split_once(command.get_name()).unwrap_or(("", usage));
+        let _ = writeln!(out, "\n```text\n{path}{rest}\n```");
+        let of_agent = matches!(command.get_name(), "run" | "check");
+        let args: Vec<_> = visible(command).filter(|arg| !(of_agent && is_setting(arg))).collect();
+        if !args.is_empty() {
+            out.push_str("\n| argument | default | meaning |\n|---|---|---|\n");
+            for arg in args {
+                let _ = writeln!(out, "| {} | {} | {} |", name(arg), default(arg), help(arg));
+            }
+        }
+        if of_agent {
+            out.push_str("\nAll settings of the agent: [Configuration](configuration.md).\n");
+        }
+        after(command, out);
+    }
+    for child in children {
+        verb(child, &path, out);
+    }
+}
+
+fn cli_page() -> String {
+    let mut root = Cli::command();
+    root.build();
+    let mut out = CLI.to_owned();
+    for command in root
+        .get_subcommands()
+        .filter(|verb| !verb.is_hide_set() && verb.get_name() != "help")
+    {
+        verb(command, root.get_name(), &mut out);
+    }
+    out
+}
+
+fn configuration_page() -> String {
+    let root = Cli::command();
+    let run = root.find_subcommand("run").unwrap();
+    let args: Vec<_> = visible(run).collect();
+    let mut out = CONFIGURATION.to_owned();
+    for heading in headings(&args) {
+        let _ = writeln!(out, "\n## {}\n", heading.unwrap_or("Settings"));
+        out.push_str("| flag | environment variable | default | meaning |\n|---|---|---|---|\n");
+        for arg in args.iter().filter(|arg| arg.get_help_heading() == heading) {
+            let variable = variable(arg).map(|name| format!("`{name}`")).unwrap_or_default();
+            let _ = writeln!(out, "| {} | {variable} | {} | {} |", name(arg), default(arg), help(arg));
+        }
+    }
+    out
+}
+
+fn assert_generated(page: &str, text: &str) {
+    let path = pages::root().join("docs/reference").join(page);
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        fs::write(&path, text).unwrap();
+    }
+    let stored = fs::read_to_string(&path).unwrap_or_default();
+    let differs = text.lines().zip(stored.lines()).find(|(new, old)| new != old);
+    assert!(
+        text == stored,
+        "{page} is not what the program says: run {UPDATE}\n{differs:?}"
+    );
+}
+
+#[test]
+fn generated_page_of_the_command_line_is_up_to_date() {
+    assert_generated("cli.md", &cli_page());
+}
+
+#[test]
+fn generated_page_of_the_configuration_is_up_to_date() {
+    assert_generated("configuration.md", &configuration_page());
+}
