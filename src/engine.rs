@@ -50,6 +50,7 @@ use crate::{
         context::Context,
         journal::PodJournalExt as _,
         period::Period,
+        plan::gather::plan_view,
         priority_gate::PriorityGate,
         worker::{PodUpdate, RuntimeState, Worker},
     },
@@ -57,11 +58,9 @@ use crate::{
 };
 
 mod builder;
-mod plan;
 
-pub use crate::teardown::WorkerResult;
+pub use crate::teardown::{WorkerResult, plan::Plan};
 pub use builder::Builder;
-pub use plan::Plan;
 
 /// Takes pods of this node down. Dropping it is like a crash: nothing is cleaned up.
 pub struct Engine {
@@ -103,12 +102,15 @@ impl Engine {
         Builder::new(endpoint, kubelet_root.into())
     }
 
-    /// Lists what [`Self::begin`] would take down now, without changes.
+    /// Lists what [`Self::begin`] would do now, step by step, without changes. What cannot be read is part of the plan.
     ///
     /// # Errors
-    /// When the pod has no name, namespace or UID, or when the node or the runtime cannot be read.
+    /// When the pod has no name, namespace or UID.
     pub async fn plan(&self, pod: &Pod) -> Result<Plan, Problem> {
-        plan::plan(&self.context, &view_of(pod)?).await
+        let view = view_of(pod)?;
+        let blocked = self.context.gate.why_blocked().into_iter().collect();
+        let context = Arc::new(self.context.read_only());
+        Ok(plan_view(&context, Arc::new(view), None, blocked).await)
     }
 
     /// Begins the pod's termination. A termination in progress is not changed; an earlier one is resumed from the journal. The

@@ -4,12 +4,19 @@ use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 
+use self::cause::Cause;
+
+pub mod cause;
+
 /// Why an object still exists.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Explanation {
     /// The queried object, and the objects that it waits for, in order.
     pub objects: Vec<ObjectFacts>,
+    /// What holds the queried object, most urgent first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub causes: Vec<Cause>,
     /// The conclusion.
     pub end: String,
 }
@@ -38,6 +45,13 @@ impl Explanation {
             let _ = writeln!(out, "{waits}{}  uid {}", facts.object, facts.uid);
             for line in &facts.says {
                 let _ = writeln!(out, "  {line}");
+            }
+        }
+        for (index, cause) in self.causes.iter().enumerate() {
+            let gap = if index == 0 { "\n" } else { "" };
+            let _ = writeln!(out, "{gap}{:<8} {}", cause.severity.label(), cause.message);
+            if !cause.remedy.is_empty() {
+                let _ = writeln!(out, "{:<8} -> {}", "", cause.remedy);
             }
         }
         let _ = writeln!(out, "\n{}", self.end);

@@ -22,6 +22,7 @@ pub mod mounts;
 pub mod namespaces;
 pub mod plugins;
 pub mod pod_dir;
+pub mod process_state;
 pub mod processes;
 pub mod runtime;
 pub mod superblock;

@@ -7,6 +7,6 @@ mod handle;
 mod map;
 
 pub use self::{
-    handle::{Overview, RequestReceiver, WorkersHandle},
+    handle::{KnownPod, Overview, RequestReceiver, WorkersHandle},
     map::PodWorkers,
 };

@@ -80,6 +80,7 @@ pub struct PodAgent {
     handle: WorkersHandle,
     requests: RequestReceiver,
     api: Arc<OnceLock<ApiClient>>,
+    reader: Arc<OnceLock<Arc<Context>>>,
     kubelet: AbortOnDropHandle<()>,
 }
 
@@ -155,6 +156,7 @@ impl PodAgent {
             handle,
             requests,
             api: Arc::default(),
+            reader: Arc::default(),
             kubelet: spawn(run_with_restarts("kubelet probe", {
                 let guard = guard.clone();
                 move || guard.clone().watch_for_kubelet(local_kubelet.clone())
@@ -181,6 +183,7 @@ impl PodAgent {
             counters: Arc::clone(&self.counters),
             runtime_calls: Arc::clone(&self.runtime_calls),
             api: Arc::clone(&self.api),
+            reader: Arc::clone(&self.reader),
         }
     }
 
@@ -212,6 +215,7 @@ impl PodAgent {
             handle,
             requests,
             api: api_slot,
+            reader,
             kubelet,
         } = self;
         let PodSettings {
@@ -374,6 +378,7 @@ impl PodAgent {
             driver_hold,
             stopping: CancellationToken::new(),
         });
+        reader.set(Arc::new(context.read_only())).ok();
         let housekeeping = {
             let (context, guard) = (Arc::clone(&context), guard.clone());
             let (journal, counters) = (journal.clone(), Arc::clone(&counters));

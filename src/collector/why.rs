@@ -40,6 +40,7 @@ fn explain_node(core: &Core, id: NodeId, now: Instant) -> Explanation {
     };
     Explanation {
         objects: chain.nodes.iter().map(object_facts).collect(),
+        causes: Vec::new(),
         end: explainer.conclusion(&chain),
     }
 }

@@ -182,6 +182,21 @@ impl Cgroups {
         Ok(populated)
     }
 
+    /// Directories of the pod's cgroup, one in each hierarchy that has it.
+    pub fn directories(&self, pod: &PodCgroup) -> Vec<PathBuf> {
+        let there = self.cgroups_of(pod).filter(Group::exists);
+        there.map(|group| group.path).collect()
+    }
+
+    /// Cgroups at or below the pod's whose processes are frozen, or are being frozen.
+    pub fn frozen(&self, pod: &PodCgroup) -> Result<Vec<PathBuf>, Fault> {
+        let mut frozen = Vec::new();
+        for group in self.cgroups_of(pod).filter(Group::exists) {
+            frozen.extend(group.frozen()?);
+        }
+        Ok(frozen)
+    }
+
     /// Thaws the pod's cgroup. A frozen process handles no stop signal, and on v1 no SIGKILL.
     pub fn thaw(&self, pod: &PodCgroup, effects: &Effects) -> Result<Outcome, Fault> {
         let mut outcome = Outcome::Nothing;

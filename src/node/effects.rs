@@ -128,6 +128,21 @@ impl Effects {
         &self.unmounting
     }
 
+    /// Effects that are always refused, on threads of their own: a read that hangs takes no thread from work on pods.
+    #[must_use]
+    pub fn refusing(&self, reason: &'static str, threads: Threads) -> Self {
+        let refuse = move || {
+            Err(EffectsBlocked {
+                reason: reason.to_owned(),
+            })
+        };
+        Self {
+            gate: Arc::new(refuse),
+            threads: threads.with_blocking(self.threads.blocking()),
+            ..self.clone()
+        }
+    }
+
     /// Effects that are always allowed, for tests and tools.
     pub fn ungated() -> Self {
         Self::new(false, Arc::new(|| Ok(())))

@@ -4,6 +4,7 @@ pub mod collector;
 pub mod handover;
 pub mod holds;
 pub mod pause;
+pub mod plan;
 mod respond;
 pub mod socket;
 mod state;
@@ -106,6 +107,12 @@ impl Admin {
         if path == why::WHY {
             return Ok(why::answer(self, request.uri().query()).await);
         }
+        if path == plan::PLAN {
+            return Ok(match &self.pods {
+                Some(pods) => plan::answer(pods, request.uri().query()).await,
+                None => pods_disabled(),
+            });
+        }
         if let Some(answer) = collector::answer(self.gc.as_ref(), path, request.uri().query()) {
             return Ok(answer);
         }
@@ -125,7 +132,7 @@ impl Admin {
             Some((namespace, name)) => self.timelines(namespace, name).await,
             None => error(
                 StatusCode::NOT_FOUND,
-                "there are /v1/status, /v1/timelines/NAMESPACE/NAME, /v1/why, /v1/outcomes/UID, /v1/holds, /v1/gc/status and /v1/gc/graph",
+                "there are /v1/status, /v1/timelines/NAMESPACE/NAME, /v1/why, /v1/plan, /v1/outcomes/UID, /v1/holds, /v1/gc/status and /v1/gc/graph",
             ),
         })
     }

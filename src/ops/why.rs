@@ -1,15 +1,20 @@
 //! Explains why a pod of this node still exists, from the trace of its termination. Pure.
 
+use jiff::Timestamp;
+
 use crate::{
-    collector::names::escape_control_chars,
-    explanation::{Explanation, ObjectFacts},
+    explanation::{
+        Explanation, ObjectFacts,
+        cause::{Cause, CauseKind, Severity},
+    },
     model::{
         mismatch::MismatchKind,
         pod::PodView,
         trace::{Stage, Step, Trace},
     },
     ops::progress::{describe, pause_reason},
-    words::format_count,
+    teardown::diagnosis::{conclusion as conclusion_of_causes, removed_by},
+    words::{escape_control_chars, format_count},
 };
 
 /// Explains a pod that this agent terminates. `blocked`: why the agent may not act, if it may not.
@@ -44,8 +49,49 @@ pub fn explain_pod(trace: &Trace, blocked: Option<&str>) -> Explanation {
             uid: trace.uid.clone(),
             says: says.iter().map(|line| escape_control_chars(line)).collect(),
         }],
+        causes: Vec::new(),
         end: escape_control_chars(&conclusion(trace, blocked)),
     }
+}
+
+/// Explains a pod that this agent does not terminate now: by facts that were only read. `trace`: its trace, if it has one.
+pub fn explain_by_causes(view: &PodView, trace: Option<&Trace>, causes: Vec<Cause>, now: Timestamp) -> Explanation {
+    let mut says = Vec::new();
+    if let Some(deletion) = view.deletion {
+        let at = |at: Timestamp| at.strftime("%Y-%m-%d %H:%M:%S UTC");
+        let seconds = deletion.timestamp.duration_since(now).as_secs();
+        let grace = match seconds {
+            0.. => format!("its grace period expires in {seconds}s"),
+            _ => format!("its grace period expired {}s ago", -seconds),
+        };
+        says.push(format!("is being deleted; {grace}, at {}", at(deletion.timestamp)));
+    }
+    let status = view.object.as_ref().and_then(|object| object.pod.status.as_ref());
+    if let Some(phase) = status.and_then(|status| status.phase.as_deref()) {
+        says.push(format!("phase {phase}"));
+    }
+    if let Some(trace) = trace.filter(|trace| trace.attempts > 0) {
+        let (begun, attempts) = trace.start_and_attempts();
+        says.push(format!("this agent has worked on it: {begun}, {attempts}"));
+    }
+    Explanation {
+        objects: vec![ObjectFacts {
+            object: format!("Pod {}/{}", view.pod.namespace, view.pod.name),
+            uid: view.pod.uid.to_string(),
+            says: says.iter().map(|line| escape_control_chars(line)).collect(),
+        }],
+        end: conclusion_of_causes(&causes),
+        causes,
+    }
+}
+
+/// What holds the object of a pod that this node has finished.
+pub fn causes_of_finalizers(trace: &Trace) -> Vec<Cause> {
+    let finalizers = trace.finalizers.iter().map(|finalizer| CauseKind::Finalizer {
+        finalizer: finalizer.clone(),
+        removed_by: removed_by(finalizer),
+    });
+    finalizers.map(|kind| Cause::new(Severity::Blocking, kind)).collect()
 }
 
 /// Explains a mirror pod, which this agent never touches; `None` for other pods.
@@ -63,6 +109,7 @@ pub fn explain_mirror_pod(view: &PodView) -> Option<Explanation> {
                 },
             ],
         }],
+        causes: Vec::new(),
         end: match deletion {
             Some(_) => "Only a kubelet deletes it, and makes it anew as long as the manifest is there: start the kubelet of this node.",
             None => "It stays as long as the manifest is there.",
@@ -238,10 +285,12 @@ mod tests {
         };
         let pod = || Explanation {
             objects: vec![facts("Pod a/b", "here")],
+            causes: Vec::new(),
             end: "node".to_owned(),
         };
         let collector = || Explanation {
             objects: vec![facts("Pod a/b", "there"), facts("Job a/c", "other")],
+            causes: Vec::new(),
             end: "collector".to_owned(),
         };
         for (stage, objects, end) in [(Stage::Terminated, 1, "node"), (Stage::Finished, 2, "collector")] {

@@ -14,13 +14,14 @@ use super::{
     hooks::{self, HookError, HookTarget},
     late::{LATE, report_if_late},
     stop::{MIN_STOP, Stop, Stopped, wait_for_deadline},
+    stop_order::StopPosition,
 };
 use crate::{
     clock::pauses,
     model::{
         event::Reason,
         failure::Failure,
-        pod::{ContainerView, Hook, Role},
+        pod::{ContainerView, Hook},
         trace::{Blocked, Step},
     },
     node::{
@@ -64,8 +65,7 @@ type Address = OnceCell<Option<String>>;
 struct Stoppable<'a> {
     container: &'a Container,
     spec: Option<&'a ContainerView>,
-    /// Index in the spec. Containers without a spec stop with the regular ones.
-    index: usize,
+    position: StopPosition,
     result: watch::Sender<StopResult>,
     /// The runtime shows that it has exited.
     has_exited: watch::Sender<bool>,
@@ -108,15 +108,10 @@ impl Stop<'_> {
     }
 
     fn stoppable<'a>(&'a self, container: &'a Container) -> Stoppable<'a> {
-        let index = self
-            .view
-            .containers
-            .iter()
-            .position(|spec| *spec.name == container.name);
         Stoppable {
             container,
-            spec: index.and_then(|index| self.view.containers.get(index)),
-            index: index.unwrap_or(usize::MAX),
+            spec: self.view.container(&container.name),
+            position: StopPosition::of(self.view, &container.name),
             result: watch::Sender::new(StopResult::Pending),
             has_exited: watch::Sender::new(false),
         }
@@ -172,15 +167,12 @@ impl Stop<'_> {
             Reason::Killing,
             &message,
         );
-        if let Some((spec, hook)) = spec.and_then(|spec| Some((spec, spec.pre_stop.as_ref()?))) {
-            // Hooks run only in running containers.
-            if container.state == ContainerState::Running
-                && let Err(held) = self.hook(container, spec, hook, address).await
-            {
-                // The gate may open again, and the hook must run before the stop.
-                result.send_replace(StopResult::Skipped);
-                return Err(Failure::new(Step::Hook, &container.name, held));
-            }
+        if let Some((spec, hook)) = hook_of(container, *spec)
+            && let Err(held) = self.hook(container, spec, hook, address).await
+        {
+            // The gate may open again, and the hook must run before the stop.
+            result.send_replace(StopResult::Skipped);
+            return Err(Failure::new(Step::Hook, &container.name, held));
         }
         if !self.wait_for_turn(stoppable, all).await {
             result.send_replace(StopResult::Skipped);
@@ -278,14 +270,7 @@ impl Stop<'_> {
     /// the deadline. `false` if one of these does not exit in this attempt: the next attempt stops that one first, and the
     /// sidecar keeps running until then.
     async fn wait_for_turn(&self, stoppable: &Stoppable<'_>, all: &[Stoppable<'_>]) -> bool {
-        if role(stoppable.spec) != Role::Sidecar {
-            return true;
-        }
-        let before = all.iter().filter(|other| match role(other.spec) {
-            Role::Regular | Role::Init => true,
-            Role::Sidecar => other.index > stoppable.index,
-            Role::Ephemeral => false,
-        });
+        let before = all.iter().filter(|other| stoppable.position.waits_for(other.position));
         let ends = join_all(before.map(|other| async {
             let mut result = other.result.subscribe();
             let result = result.wait_for(|result| *result != StopResult::Pending).await;
@@ -370,9 +355,7 @@ impl Stop<'_> {
 
     /// Returns the deadline with the result.
     async fn stop_call(&self, container: &Container, deadline: Instant) -> (Instant, Result<(), GrpcError>) {
-        let left = deadline
-            .saturating_duration_since(Instant::now())
-            .clamp(MIN_STOP, MAX_STOP);
+        let left = stop_timeout(deadline.saturating_duration_since(Instant::now()));
         let kill_at = Instant::now() + left;
         let mut span = self.recorder.span(Step::Term, &container.name);
         let call = self.context.node.cri.stop_container(&container.id, left);
@@ -416,6 +399,17 @@ impl Stop<'_> {
     }
 }
 
-fn role(spec: Option<&ContainerView>) -> Role {
-    spec.map_or(Role::Regular, |spec| spec.role)
+/// The hook of the container. Hooks run only in running containers.
+pub(super) fn hook_of<'a>(
+    container: &Container,
+    spec: Option<&'a ContainerView>,
+) -> Option<(&'a ContainerView, &'a Hook)> {
+    let is_running = container.state == ContainerState::Running;
+    spec.filter(|_| is_running)
+        .and_then(|spec| Some((spec, spec.pre_stop.as_ref()?)))
+}
+
+/// The timeout of a StopContainer with this time left.
+pub(super) fn stop_timeout(left: Duration) -> Duration {
+    left.clamp(MIN_STOP, MAX_STOP)
 }

@@ -5,8 +5,9 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    boundary::{EventSink, Gate, PodApi, Terminating},
+    boundary::{EventSink, Gate, NoEvents, PodApi, Terminating},
     journal::PodJournal,
+    read_only::{ReadOnlyApi, ReadOnlyJournal},
 };
 use crate::{
     cleanup_throttle::CleanupThrottle,
@@ -57,4 +58,43 @@ pub struct LocalNode {
     pub(crate) pod_logs_dir: PathBuf,
     /// Threads for reads that may hang.
     pub(crate) reads: Threads,
+}
+
+/// Number of threads for reads of diagnoses and plans. A file system that hangs takes these, and no others.
+const READ_ONLY_THREADS: usize = 4;
+/// Why a diagnosis or plan is refused an effect.
+const READ_ONLY: &str = "only reads are allowed here";
+
+// === impl Context ===
+
+impl Context {
+    /// The same node and cluster for reads. Every effect on the node is refused, and so is every write to the API. The journal
+    /// ignores changes, and events are dropped.
+    pub(crate) fn read_only(&self) -> Self {
+        let threads = Threads::with_slots(READ_ONLY_THREADS);
+        let journal: Arc<dyn PodJournal> = Arc::new(ReadOnlyJournal(Arc::clone(&self.journal)));
+        let node = &self.node;
+        let effects = node.effects.refusing(READ_ONLY, threads.clone());
+        Self {
+            api: Arc::new(ReadOnlyApi(Arc::clone(&self.api))),
+            journal: Arc::clone(&journal),
+            events: Arc::new(NoEvents),
+            gate: Arc::clone(&self.gate),
+            terminating: Arc::clone(&self.terminating),
+            cleanup_throttle: CleanupThrottle::default(),
+            driver_hold: self.driver_hold,
+            stopping: self.stopping.clone(),
+            node: LocalNode {
+                cri: node.cri.with_effects(effects.clone()),
+                runtime_name: node.runtime_name.clone(),
+                clock: node.clock.clone(),
+                cgroups: node.cgroups.clone(),
+                cgroup_root: node.cgroup_root.clone(),
+                storage: Arc::new(node.storage.with_effects(&effects, journal)),
+                pod_logs_dir: node.pod_logs_dir.clone(),
+                reads: threads.with_blocking(node.effects.blocking()),
+                effects,
+            },
+        }
+    }
 }

@@ -22,12 +22,14 @@ use crate::{
     },
     teardown::{
         context::Context,
-        devices::decide::{ClaimDecision, OtherPod, decide},
+        devices::decide::{OtherPod, decide},
     },
 };
 
 mod decide;
 mod other_pods;
+
+pub use decide::ClaimDecision;
 
 /// The claims that the kubelet has prepared, or begun to prepare, for the pod.
 pub async fn prepared(context: &Context, view: &PodView) -> Result<Vec<PreparedClaim>, Vec<Failure>> {
@@ -79,14 +81,26 @@ fn claims_of(view: &PodView, claims: Vec<PreparedClaim>) -> Vec<PreparedClaim> {
     others.into_iter().filter(is_named).collect()
 }
 
-/// Unprepares the claims that no other pod uses. It may be repeated.
-pub async fn unprepare(context: &Context, view: &PodView, claims: &[PreparedClaim]) -> Result<(), Vec<Failure>> {
+/// Decides about each claim. Only reads.
+pub async fn decide_all<'a>(
+    context: &Context,
+    view: &PodView,
+    claims: &'a [PreparedClaim],
+) -> Result<Vec<(&'a PreparedClaim, ClaimDecision)>, Vec<Failure>> {
     let uid = view.pod.uid.as_str();
     let other_pods = other_pods::find(context, uid, claims).await?;
+    let decided = claims
+        .iter()
+        .map(|prepared| (prepared, decide(prepared, uid, &other_pods)));
+    Ok(decided.collect())
+}
+
+/// Unprepares the claims that no other pod uses. It may be repeated.
+pub async fn unprepare(context: &Context, view: &PodView, claims: &[PreparedClaim]) -> Result<(), Vec<Failure>> {
     let mut by_driver: BTreeMap<&str, Vec<ClaimRef>> = BTreeMap::new();
     let mut used = Vec::new();
-    for prepared in claims {
-        match decide(prepared, uid, &other_pods) {
+    for (prepared, decision) in decide_all(context, view, claims).await? {
+        match decision {
             ClaimDecision::Unprepare => {
                 for driver in &prepared.drivers {
                     by_driver.entry(driver).or_default().push(prepared.claim.clone());

@@ -115,6 +115,14 @@ impl Driver {
     }
 }
 
+/// Whether the pod shares a directory of this driver's sockets with the host, as far as its name shows. It need not be registered.
+pub fn seems_to_be(root: &KubeletRoot, view: &PodView, driver: &str) -> bool {
+    view.host_paths.iter().any(|path| {
+        let path = Path::new(&**path);
+        may_hold_sockets(root, path) && path.components().any(|part| part.as_os_str() == driver)
+    })
+}
+
 /// Whether the driver's socket is in a directory that the pod shares with the host. If that is outside of the kubelet's
 /// directories, the pod must also share the driver's registration socket.
 fn is_in(root: &KubeletRoot, view: &PodView, driver: &Registered) -> bool {

@@ -22,6 +22,8 @@ use crate::node::{
 
 mod kind;
 mod kinds;
+mod planned;
+mod planned_teardown;
 mod pod_volumes;
 pub mod storage;
 
@@ -29,6 +31,8 @@ pub use kind::Approved;
 use kind::{OneByOne, VolumeKind};
 pub use kinds::csi::{IsDue, UnstageResults, unstage_unused_volumes};
 pub use kinds::mapped_pods;
+pub use planned::{PlannedMount, PlannedVolume, planned};
+pub use planned_teardown::PlannedTeardown;
 use pod_volumes::PodVolumes;
 use storage::Storage;
 

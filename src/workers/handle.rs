@@ -39,7 +39,7 @@ pub(super) enum Request {
     },
     Stop(PodStop, oneshot::Sender<Result<StopAccepted, StopRejected>>),
     TraceRecorder(PodUid, oneshot::Sender<Option<Arc<TraceRecorder>>>),
-    ActivePod(ObjectName, oneshot::Sender<Option<Arc<PodView>>>),
+    FindPod(ObjectName, oneshot::Sender<Option<KnownPod>>),
     TerminatingUids(oneshot::Sender<BTreeSet<PodUid>>),
     Terminating(oneshot::Sender<BTreeMap<PodUid, Arc<PodView>>>),
     Approve(PodUid, Mismatch, oneshot::Sender<bool>),
@@ -55,6 +55,15 @@ pub struct Overview {
     pub awaiting_deletion: usize,
     /// Finished pods with an object that finalizers keep.
     pub awaiting_finalizers: usize,
+}
+
+/// A pod in the API.
+#[derive(Debug, Clone)]
+pub struct KnownPod {
+    /// The pod as it was last seen.
+    pub view: Arc<PodView>,
+    /// Its trace, if it has a worker.
+    pub trace: Option<Arc<TraceRecorder>>,
 }
 
 // === impl WorkersHandle ===
@@ -99,10 +108,10 @@ impl WorkersHandle {
         response.await.ok()
     }
 
-    /// The pod with this name, if the API has it and it has no worker; `None` while the agent stops.
-    pub async fn active_pod(&self, name: ObjectName) -> Option<Option<Arc<PodView>>> {
+    /// The pod with this name, if the API has it; `None` while the agent stops.
+    pub async fn find_pod(&self, name: ObjectName) -> Option<Option<KnownPod>> {
         let (reply, response) = oneshot::channel();
-        self.requests.send(Request::ActivePod(name, reply)).await.ok()?;
+        self.requests.send(Request::FindPod(name, reply)).await.ok()?;
         response.await.ok()
     }
 

@@ -386,8 +386,9 @@ async fn why_of_a_pod_that_is_not_deleted_says_that_it_runs() {
     let mut node = Node::with_pods(&["web"]).await;
     node.start().await;
     for name in ["default/web", &uid("web")] {
-        let report = why(&node, name).await.unwrap_err();
-        assert!(report.contains("is on this node, and is not being deleted"), "{report}");
+        let report = why(&node, name).await.unwrap();
+        assert!(report.contains("it is not being deleted"), "{report}");
+        assert!(report.contains("it runs, with 1 running container"), "{report}");
     }
     let report = why(&node, "default/other").await.unwrap_err();
     assert!(

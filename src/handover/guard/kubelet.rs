@@ -142,6 +142,11 @@ impl Guard {
         }
     }
 
+    /// Whether a kubelet runs that does not respond: its health check and its Lease are down.
+    pub fn is_kubelet_unresponsive(&self) -> bool {
+        self.lock().activity.is_unresponsive
+    }
+
     /// Whether a process that may be a kubelet listens at this address.
     ///
     /// # Errors

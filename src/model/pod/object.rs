@@ -192,6 +192,7 @@ fn metadata(metadata: &Object<'_, '_>) -> Result<ObjectMeta, String> {
         // An unreadable timestamp is a deletion, too.
         deletion_timestamp: metadata.time("deletionTimestamp"),
         deletion_grace_period_seconds: metadata.field("deletionGracePeriodSeconds"),
+        finalizers: metadata.field("finalizers"),
         annotations: is_mirror.then(|| [(CONFIG_MIRROR.to_owned(), String::new())].into()),
         ..Default::default()
     })

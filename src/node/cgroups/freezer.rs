@@ -106,6 +106,20 @@ impl Group {
         thawed.map(|()| Outcome::Done)
     }
 
+    /// The cgroups at or below this one that are frozen, also by a cgroup above it.
+    pub fn frozen(&self) -> Result<Vec<PathBuf>, Fault> {
+        let mut frozen = self.frozen_cgroups()?;
+        // On v1 the state includes that of the cgroups above.
+        let events = File::open(self.path.join("cgroup.events"));
+        if self.kind == HierarchyKind::V2
+            && !frozen.contains(&self.path)
+            && events.is_ok_and(|events| reports_frozen(&events).unwrap_or_default())
+        {
+            frozen.insert(0, self.path.clone());
+        }
+        Ok(frozen)
+    }
+
     /// The cgroups at or below this one that are frozen themselves, or about to be.
     fn frozen_cgroups(&self) -> Result<Vec<PathBuf>, Fault> {
         let mut frozen = Vec::new();

@@ -58,7 +58,12 @@ impl fmt::Display for Survivors {
 impl Survivor {
     /// Reads the name and state of a process, which may exit meanwhile.
     pub fn read(pid: i32) -> Self {
-        let process = PathBuf::from(format!("/proc/{pid}"));
+        Self::read_in(Path::new("/proc"), pid)
+    }
+
+    /// As [`Self::read`], from this procfs.
+    pub fn read_in(proc: &Path, pid: i32) -> Self {
+        let process = proc.join(pid.to_string());
         let name = fs::read_to_string(process.join("comm")).unwrap_or_default();
         let waits_in = threads(&process).find_map(|thread| {
             let read = |file| fs::read_to_string(thread.join(file)).unwrap_or_default();

@@ -20,7 +20,7 @@ use super::durations::CallDurations;
 use super::endpoint::CriEndpoint;
 use super::greeting;
 use super::info;
-use super::types::{CgroupDriver, Container, RuntimePod, RuntimeVersion, keys};
+use super::types::{CgroupDriver, Container, RuntimeCondition, RuntimePod, RuntimeVersion, keys};
 use crate::node::{
     effects::Effects,
     grpc::{Call, GrpcError},
@@ -95,6 +95,15 @@ impl Cri {
         Self { durations, ..self }
     }
 
+    /// The same runtime, with these effects.
+    #[must_use]
+    pub fn with_effects(&self, effects: Effects) -> Self {
+        Self {
+            effects,
+            ..self.clone()
+        }
+    }
+
     /// Name and versions of the runtime.
     ///
     /// # Errors
@@ -144,6 +153,18 @@ impl Cri {
             Err(error) if error.is_unknown_call() => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// The runtime's own conditions, such as `RuntimeReady` and `NetworkReady`.
+    ///
+    /// # Errors
+    /// When the call fails.
+    pub async fn conditions(&self) -> Result<Vec<RuntimeCondition>, GrpcError> {
+        let request = v1::StatusRequest { verbose: false };
+        let answer = self
+            .call("Status", "", REQUEST_DEADLINE, self.client().status(request))
+            .await?;
+        Ok(convert::conditions(answer))
     }
 
     /// Sandboxes and containers of a pod. A container removed after the list is left out. One whose status fails, or

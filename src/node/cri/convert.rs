@@ -7,8 +7,8 @@ use jiff::Timestamp;
 use k8s_cri::v1;
 
 use super::types::{
-    CgroupDriver, Container, ContainerState, ExecOutcome, PodSandbox, RuntimePod, RuntimeVersion, Sandbox,
-    SandboxState, keys,
+    CgroupDriver, Container, ContainerState, ExecOutcome, PodSandbox, RuntimeCondition, RuntimePod, RuntimeVersion,
+    Sandbox, SandboxState, keys,
 };
 use crate::model::pod::UNKNOWN_EXIT_CODE;
 
@@ -33,6 +33,17 @@ pub(super) fn version(answer: v1::VersionResponse) -> RuntimeVersion {
         version: runtime_version,
         api_version: runtime_api_version,
     }
+}
+
+pub(super) fn conditions(answer: v1::StatusResponse) -> Vec<RuntimeCondition> {
+    let all = answer.status.unwrap_or_default().conditions;
+    let condition = |it: v1::RuntimeCondition| RuntimeCondition {
+        name: it.r#type,
+        is_met: it.status,
+        reason: it.reason,
+        message: it.message,
+    };
+    all.into_iter().map(condition).collect()
 }
 
 pub(super) fn cgroup_driver(answer: &v1::RuntimeConfigResponse) -> Option<CgroupDriver> {

@@ -260,6 +260,19 @@ pub struct RuntimeVersion {
     pub api_version: String,
 }
 
+/// One condition of the runtime.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RuntimeCondition {
+    /// Its type, such as `NetworkReady`.
+    pub name: String,
+    /// Whether it holds.
+    pub is_met: bool,
+    /// The runtime's reason, such as `NetworkPluginNotReady`.
+    pub reason: String,
+    /// The runtime's message.
+    pub message: String,
+}
+
 /// Which component manages the cgroups of pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CgroupDriver {

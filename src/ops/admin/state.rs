@@ -17,6 +17,7 @@ use crate::{
     journal::Journal,
     node::{cri::CallDurations, runtime::RuntimeReport},
     ops::{logging, status::StatusReport},
+    teardown::context::Context,
     watch::WatchReport,
     workers::{Overview, WorkersHandle},
 };
@@ -63,6 +64,8 @@ pub struct PodsAdmin {
     pub runtime_calls: Arc<CallDurations>,
     /// The API client, once it exists.
     pub api: Arc<OnceLock<ApiClient>>,
+    /// The node and the cluster for reads, once the runtime was reached.
+    pub reader: Arc<OnceLock<Arc<Context>>>,
 }
 
 // === impl Admin ===

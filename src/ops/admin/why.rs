@@ -1,7 +1,5 @@
 //! Answers why an object still exists: a pod of this node, or an object that the collector knows.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 use http::{Response, StatusCode};
 use http_body_util::Full;
@@ -14,13 +12,18 @@ use super::{
 use crate::{
     api::escape,
     explanation::Explanation,
+    handover::guard::Guard,
     model::{
-        pod::{PodRef, PodView},
+        pod::PodRef,
         trace::{Stage, Trace},
     },
     object_name::ObjectName,
-    ops::why::{combined, explain_mirror_pod, explain_pod},
-    teardown::journal::PodJournalExt as _,
+    ops::why::{causes_of_finalizers, combined, explain_by_causes, explain_mirror_pod, explain_pod},
+    teardown::{
+        diagnosis::{diagnose, facts::Actor, gather::gather},
+        journal::PodJournalExt as _,
+    },
+    workers::KnownPod,
 };
 
 /// Path of the query, followed by `?of=` and a UID or a name.
@@ -38,19 +41,16 @@ pub(super) async fn answer(admin: &Admin, query: Option<&str>) -> Response<Full<
         Err(syntax) => return error(StatusCode::BAD_REQUEST, &format!("the object {syntax}")),
     };
     let found = match &admin.pods {
-        None => Ok((None, None)),
-        Some(pods) => find_pod(pods, &name).await,
+        None => Ok(None),
+        Some(pods) => explain(pods, &name).await,
     };
-    let (pod, known) = match found {
+    let pod = match found {
         Ok(found) => found,
         Err(why) => return error(StatusCode::SERVICE_UNAVAILABLE, &why),
     };
     let collector = super::collector::why(admin.gc.as_ref(), &name).map_err(|not_found| match &admin.pods {
         None => not_found,
-        Some(pods) => known
-            .map(|view| format!("{} is on this node, and is not being deleted", label(&view.pod)))
-            .or_else(|| begun_before(pods, &name))
-            .unwrap_or_else(|| pod_not_found(&name, not_found)),
+        Some(pods) => begun_before(pods, &name).unwrap_or_else(|| pod_not_found(&name, not_found)),
     });
     match combined(pod, collector) {
         Ok(why) => json_answer(&why),
@@ -58,27 +58,68 @@ pub(super) async fn answer(admin: &Admin, query: Option<&str>) -> Response<Full<
     }
 }
 
-/// The explanation of a terminating or mirror pod, else the pod in the API, if it exists.
-type PodAnswer = (Option<(Explanation, Stage)>, Option<Arc<PodView>>);
+/// Explains a pod of this node; `None` if it is not known. The trace of a pod that this agent terminates comes first; else the
+/// node is read.
+async fn explain(pods: &PodsAdmin, name: &ObjectName) -> Result<Option<(Explanation, Stage)>, String> {
+    let known = pods.in_time(pods.workers.find_pod(name.clone())).await?;
+    let Some(KnownPod { view, trace }) = known else {
+        return Ok(finished(pods, name).await?.map(|trace| explain_trace(pods, &trace)));
+    };
+    if let Some(why) = explain_mirror_pod(&view) {
+        return Ok(Some((why, Stage::Terminating)));
+    }
+    let trace = trace.map(|record| record.trace());
+    let actor = actor(&pods.guard);
+    let own = trace.as_ref().filter(|_| actor == Actor::Agent);
+    if let Some(trace) = own.filter(|trace| trace.stage == Stage::Finished) {
+        return Ok(Some(explain_trace(pods, trace)));
+    }
+    let Some(reader) = pods.reader.get() else {
+        return Ok(trace.map(|trace| explain_trace(pods, &trace)));
+    };
+    let facts = gather(reader, view, actor).await;
+    let now = reader.node.clock.wall().now();
+    let causes = diagnose(&facts, now);
+    Ok(Some(match own {
+        Some(trace) => {
+            let (why, stage) = explain_trace(pods, trace);
+            (Explanation { causes, ..why }, stage)
+        }
+        None => (
+            explain_by_causes(&facts.view, trace.as_ref(), causes, now),
+            Stage::Terminating,
+        ),
+    }))
+}
 
-async fn find_pod(pods: &PodsAdmin, name: &ObjectName) -> Result<PodAnswer, String> {
-    let trace: Option<Trace> = match (name, name.pod()) {
+fn explain_trace(pods: &PodsAdmin, trace: &Trace) -> (Explanation, Stage) {
+    let why = explain_pod(trace, pods.guard.why_blocked().as_deref());
+    let causes = match trace.stage {
+        Stage::Finished => causes_of_finalizers(trace),
+        Stage::Terminating | Stage::Terminated | Stage::Deleted => Vec::new(),
+    };
+    (Explanation { causes, ..why }, trace.stage)
+}
+
+/// The last trace of a pod whose object is deleted.
+async fn finished(pods: &PodsAdmin, name: &ObjectName) -> Result<Option<Trace>, String> {
+    Ok(match (name, name.pod()) {
         (ObjectName::Uid(uid), _) => {
             let record = pods.in_time(pods.workers.trace_recorder(uid.as_str().into())).await?;
             record.map(|record| record.trace())
         }
         (_, Some((namespace, name))) => pods.in_time(pods.workers.traces(namespace, name)).await?.pop(),
         (_, None) => None,
-    };
-    if let Some(trace) = trace {
-        let blocked = pods.guard.why_blocked();
-        return Ok((Some((explain_pod(&trace, blocked.as_deref()), trace.stage)), None));
-    }
-    let known = pods.in_time(pods.workers.active_pod(name.clone())).await?;
-    Ok(match known.as_deref().and_then(explain_mirror_pod) {
-        Some(why) => (Some((why, Stage::Terminating)), None),
-        None => (None, known),
     })
+}
+
+/// Who terminates the pods of this node now.
+fn actor(guard: &Guard) -> Actor {
+    match (guard.kubelet(), guard.why_no_new_work()) {
+        (Some(kubelet), Some(_)) if !guard.is_kubelet_unresponsive() => Actor::Kubelet(kubelet.to_string()),
+        (_, Some(why)) => Actor::Nobody(why),
+        (_, None) => Actor::Agent,
+    }
 }
 
 fn label(pod: &PodRef) -> String {

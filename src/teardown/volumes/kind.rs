@@ -11,6 +11,7 @@ use futures::future::BoxFuture;
 
 use super::{
     super::on_disk::{DiskReport, Work},
+    planned_teardown::PlannedTeardown,
     storage::Storage,
 };
 use crate::node::{
@@ -70,6 +71,9 @@ pub(crate) type TeardownResult = BoxFuture<'static, Result<DiskReport, Vec<Fault
 
 /// Volumes that pods of a node share, or that a driver has mounted. Each is torn down by itself, and not unmounted before.
 pub(crate) trait OneByOne: Sync {
+    /// What [`Self::tear_down`] would call. Reads files of the kubelet only. Blocks.
+    fn planned(&self, storage: &Storage, pod: &PodDir, volume: &VolumeDir) -> Result<PlannedTeardown, Fault>;
+
     /// Tears down the volume. It may be repeated.
     fn tear_down(&self, storage: Arc<Storage>, pod: PodDir, volume: VolumeDir, approved: Approved) -> TeardownResult;
 }

@@ -98,6 +98,22 @@ impl Storage {
         }
     }
 
+    /// The same storage, with these effects.
+    pub(in crate::teardown) fn with_effects(&self, effects: &Effects, journal: Arc<dyn PodJournal>) -> Self {
+        Self {
+            root: self.root.clone(),
+            mounts: Arc::clone(&self.mounts),
+            all_mounts: Arc::clone(&self.all_mounts),
+            effects: effects.clone(),
+            sys_block: self.sys_block.clone(),
+            proc: self.proc.clone(),
+            cluster: Arc::clone(&self.cluster),
+            locks: VolumeLocks::default(),
+            registrars: Registrars::default(),
+            journal,
+        }
+    }
+
     /// The path relative to the kubelet's root. Other mount namespaces may have the root at another path.
     pub fn below_root<'a>(&self, path: &'a Path) -> &'a Path {
         path.strip_prefix(self.root.path()).unwrap_or(path)

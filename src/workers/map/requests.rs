@@ -14,6 +14,7 @@ use crate::{
         termination::Cause,
         trace::{Stage, Trace},
     },
+    object_name::ObjectName,
     teardown::{
         begin::shorten,
         grace::{self, RequestedGrace},
@@ -21,7 +22,7 @@ use crate::{
     },
     trace_recorder::TraceRecorder,
     workers::{
-        handle::{Overview, Request},
+        handle::{KnownPod, Overview, Request},
         stop::{PodStop, StopAccepted, StopRejected},
     },
 };
@@ -38,17 +39,33 @@ impl PodWorkers {
             Request::Stop(_, reply) if reply.is_closed() => None,
             Request::Stop(stop, reply) => reply.send(self.stop_pod(stop)).ok().map(drop),
             Request::TraceRecorder(uid, reply) => reply.send(self.record(&uid)).ok().map(drop),
-            Request::ActivePod(name, reply) => {
-                let active = self.active.values().find(|view| name.names(&view.pod)).cloned();
-                let idle = || Some(Arc::new(PodView::identity_only(self.idle_pods.named(&name)?)));
-                let found = active.or_else(idle);
-                reply.send(found).ok().map(drop)
-            }
+            Request::FindPod(name, reply) => reply.send(self.find(&name)).ok().map(drop),
             Request::TerminatingUids(reply) => reply.send(self.terminating_uids()).ok().map(drop),
             Request::Terminating(reply) => reply.send(self.terminating()).ok().map(drop),
             Request::Approve(_, _, reply) if reply.is_closed() => None,
             Request::Approve(uid, mismatch, reply) => reply.send(self.approve(&uid, mismatch)).ok(),
         };
+    }
+
+    /// A pod in the API, with or without a worker. Of several with one name, one that has a worker comes last.
+    fn find(&self, name: &ObjectName) -> Option<KnownPod> {
+        let without_trace = |view: Arc<PodView>| KnownPod { view, trace: None };
+        let mut active = self.active.values().chain(self.idle_pods.waiting());
+        let active = active.find(|view| name.names(&view.pod)).cloned().map(without_trace);
+        let mut working = self.pods.values().filter(|status| !status.update.borrow().removed);
+        let working = || {
+            let status = working.find(|status| name.names(status.record.pod()))?;
+            Some(KnownPod {
+                view: Arc::clone(&status.update.borrow().view),
+                trace: Some(Arc::clone(&status.record)),
+            })
+        };
+        let idle = || {
+            Some(without_trace(Arc::new(PodView::identity_only(
+                self.idle_pods.named(name)?,
+            ))))
+        };
+        active.or_else(working).or_else(idle)
     }
 
     /// Stops a pod. A request for a pod that is stopped changes nothing.

@@ -10,6 +10,7 @@ use rustix::fs::FileType;
 
 use super::super::{
     kind::{Approved, OneByOne, TeardownResult, VolumeKind},
+    planned_teardown::PlannedTeardown,
     storage::Storage,
 };
 use crate::{
@@ -33,6 +34,7 @@ mod unstage;
 mod unused;
 mod users;
 
+use identity::Identity;
 use publication::TARGET;
 use staged::Staged;
 use staging_path::StagingPath;
@@ -58,6 +60,15 @@ impl VolumeKind for Csi {
 }
 
 impl OneByOne for Csi {
+    fn planned(&self, storage: &Storage, pod: &PodDir, volume: &VolumeDir) -> Result<PlannedTeardown, Fault> {
+        let path = pod.path().join(volume.relative());
+        let data = pod_copy(pod, volume)?;
+        let identity = Identity::read(&data, &path).ok();
+        let staging = identity.as_ref().filter(|_| !is_ephemeral(&data));
+        let staging = staging.and_then(|identity| Staged::for_volume(storage, identity).map(StagingPath::FileSystem));
+        Ok(planned_calls(identity, &path.join(TARGET), staging.as_ref()))
+    }
+
     fn tear_down(&self, storage: Arc<Storage>, pod: PodDir, volume: VolumeDir, approved: Approved) -> TeardownResult {
         tear_down(storage, pod, volume, approved).boxed()
     }
@@ -82,9 +93,7 @@ async fn tear_down(
     let _lock = storage.locks.lock(&name).await;
 
     let mut report = publication::unpublish(&storage, identity.as_ref(), &target, &approved).await?;
-    // An ephemeral volume of one pod is neither staged nor attached.
-    let ephemeral = matches!(&data, VolumeDataFile::Read(data) if data.lifecycle == Lifecycle::Ephemeral);
-    if let Some(identity) = identity.filter(|_| !ephemeral) {
+    if let Some(identity) = identity.filter(|_| !is_ephemeral(&data)) {
         let own = Use::new(&pod, Shape::FileSystem, &volume);
         let staged = Staged::for_volume(&storage, &identity).map(StagingPath::FileSystem);
         report += unstage::unstage_unless_used(&storage, &identity, Some(own), staged.into_iter().collect(), &approved)
@@ -96,6 +105,21 @@ async fn tear_down(
         })
         .await?;
     Ok(report)
+}
+
+/// An ephemeral volume of one pod is neither staged nor attached.
+fn is_ephemeral(data: &VolumeDataFile) -> bool {
+    matches!(data, VolumeDataFile::Read(data) if data.lifecycle == Lifecycle::Ephemeral)
+}
+
+fn planned_calls(identity: Option<Identity>, target: &Path, staging: Option<&StagingPath>) -> PlannedTeardown {
+    let (driver, handle) = identity.map(|it| (it.driver, it.handle)).unzip();
+    PlannedTeardown::Csi {
+        driver,
+        handle,
+        target: target.display().to_string(),
+        staging: staging.map(|staging| staging.global().display().to_string()),
+    }
 }
 
 /// The kubelet's file in the volume's directory.

@@ -7,6 +7,7 @@ use futures::future::FutureExt as _;
 
 use super::super::{
     kind::{Approved, OneByOne, TeardownResult, VolumeKind},
+    planned_teardown::PlannedTeardown,
     storage::Storage,
 };
 use crate::{
@@ -40,6 +41,15 @@ impl VolumeKind for Local {
 }
 
 impl OneByOne for Local {
+    fn planned(&self, storage: &Storage, pod: &PodDir, volume: &VolumeDir) -> Result<PlannedTeardown, Fault> {
+        let device = storage.root.path().join(DEVICE_MOUNTS).join(&volume.name);
+        let is_mounted = !storage.all_mounts.read()?.mounts_on(&device).is_empty();
+        let is_unmounted = is_mounted && !is_used_by_another(storage, pod, &volume.name)?;
+        Ok(PlannedTeardown::Local {
+            device: is_unmounted.then(|| device.display().to_string()),
+        })
+    }
+
     fn tear_down(&self, storage: Arc<Storage>, pod: PodDir, volume: VolumeDir, _approved: Approved) -> TeardownResult {
         async move {
             let path = pod.path().join(volume.relative());

@@ -10,6 +10,7 @@ use super::{
     super::{
         super::{
             kind::{Approved, DeviceKind, OneByOne, TeardownResult},
+            planned_teardown::PlannedTeardown,
             storage::Storage,
         },
         device::{self, Maps},
@@ -56,6 +57,14 @@ impl DeviceKind for Block {
 }
 
 impl OneByOne for Block {
+    fn planned(&self, storage: &Storage, pod: &PodDir, volume: &VolumeDir) -> Result<PlannedTeardown, Fault> {
+        let paths = BlockVolumePaths::for_volume(storage, &volume.name);
+        let identity = paths.read_identity()?.ok();
+        let target = paths.published().join(pod.uid());
+        let staging = StagingPath::Block(paths);
+        Ok(super::planned_calls(identity, &target, Some(&staging)))
+    }
+
     fn tear_down(&self, storage: Arc<Storage>, pod: PodDir, volume: VolumeDir, approved: Approved) -> TeardownResult {
         tear_down(storage, pod, volume, approved).boxed()
     }

@@ -8,6 +8,7 @@ use super::{
     super::{
         super::{
             kind::{Approved, DeviceKind, OneByOne, TeardownResult},
+            planned_teardown::PlannedTeardown,
             storage::Storage,
         },
         device::{self, Maps},
@@ -41,6 +42,13 @@ impl DeviceKind for Block {
 }
 
 impl OneByOne for Block {
+    fn planned(&self, storage: &Storage, pod: &PodDir, volume: &VolumeDir) -> Result<PlannedTeardown, Fault> {
+        let maps = storage.root.path().join(ALL_MAPS).join(&volume.name);
+        Ok(PlannedTeardown::Unmap {
+            path: maps.join(pod.uid()).display().to_string(),
+        })
+    }
+
     fn tear_down(&self, storage: Arc<Storage>, pod: PodDir, volume: VolumeDir, _approved: Approved) -> TeardownResult {
         async move {
             let what = format!("{ALL_MAPS}/{}", volume.name.display());

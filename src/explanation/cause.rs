@@ -1,0 +1,72 @@
+//! Why a pod still exists, as typed causes. Messages and remedies are rendered from the type.
+
+use serde::{Deserialize, Serialize};
+
+use crate::words::escape_control_chars;
+
+mod kind;
+mod remedy;
+mod words;
+
+pub use kind::{CauseKind, ProcessName, SigtermLoss};
+
+/// One cause, most urgent first in a list.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Cause {
+    /// How urgent it is.
+    pub severity: Severity,
+    /// What it is.
+    #[serde(flatten)]
+    pub kind: CauseKind,
+    /// Message for the user.
+    pub message: String,
+    /// What the user can do; empty if there is nothing to do.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub remedy: String,
+}
+
+/// How urgent a cause is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Severity {
+    /// The pod does not go on before it is resolved.
+    Blocking,
+    /// It passes by itself.
+    Waiting,
+    /// It could not be read: nothing is concluded from it.
+    Unknown,
+    /// It will hold the pod after what holds it now.
+    Later,
+    /// For information.
+    Info,
+}
+
+// === impl Cause ===
+
+impl Cause {
+    /// A cause with its message and remedy.
+    pub fn new(severity: Severity, kind: CauseKind) -> Self {
+        Self {
+            severity,
+            message: escape_control_chars(&words::message(&kind)),
+            remedy: remedy::remedy(&kind).to_owned(),
+            kind,
+        }
+    }
+}
+
+// === impl Severity ===
+
+impl Severity {
+    /// The word in the text.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Blocking => "BLOCKED",
+            Self::Waiting => "WAITS",
+            Self::Unknown => "UNKNOWN",
+            Self::Later => "LATER",
+            Self::Info => "INFO",
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! What a cause is.
+
+use serde::{Deserialize, Serialize};
+
+/// A process of the pod, or one that uses a mount of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProcessName {
+    /// PID in the agent's PID namespace.
+    pub pid: i32,
+    /// Its command name.
+    pub command: String,
+}
+
+/// How a process drops SIGTERM.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum SigtermLoss {
+    /// It ignores it (`SIG_IGN`).
+    Ignored,
+    /// It blocks it.
+    Blocked,
+    /// It is PID 1 of its container and has no handler.
+    InitWithoutHandler,
+}
+
+/// A cause. `kind` in JSON names the variant.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "camelCase", rename_all_fields = "camelCase")]
+pub enum CauseKind {
+    /// Nobody deleted it, and it has not ended.
+    NotDeleted {
+        /// Phase in the API.
+        phase: Option<String>,
+        /// Number of its running containers; `None` if unknown.
+        running: Option<usize>,
+    },
+    /// It has a terminal phase, and nobody deleted it.
+    EndedNotDeleted {
+        /// Phase in the API.
+        phase: Option<String>,
+        /// Reason in the API.
+        reason: Option<String>,
+    },
+    /// It mirrors a static pod.
+    MirrorPod {
+        /// Its object is being deleted.
+        is_deleted: bool,
+    },
+    /// A kubelet runs, which has to terminate the pod.
+    KubeletTerminates {
+        /// The kubelet's process.
+        kubelet: String,
+    },
+    /// No kubelet terminates it, and this agent may not.
+    AgentBlocked {
+        /// Why the agent may not.
+        why: String,
+    },
+    /// The grace period has not expired.
+    GracePeriod {
+        /// Seconds left by the API server's clock.
+        left_seconds: u64,
+        /// Seconds in total, if the object has them.
+        total_seconds: Option<i64>,
+    },
+    /// A container with a preStop hook runs, so the hook may still run.
+    PreStopHook {
+        /// The container.
+        container: String,
+        /// `exec`, `httpGet` or `sleep`.
+        handler: String,
+    },
+    /// The container waits for the exit of others: sidecars stop last.
+    SidecarWaits {
+        /// The sidecar.
+        container: String,
+        /// Running containers that stop before it.
+        others: Vec<String>,
+    },
+    /// The main process of a container does not act on SIGTERM.
+    SigtermLost {
+        /// The container.
+        container: String,
+        /// Its main process.
+        process: ProcessName,
+        /// How.
+        how: SigtermLoss,
+        /// Seconds until its SIGKILL; `None` if the grace period has expired.
+        kill_in_seconds: Option<u64>,
+    },
+    /// Processes of the pod are frozen: they handle no signal.
+    Frozen {
+        /// Frozen cgroups, at most eight.
+        cgroups: Vec<String>,
+    },
+    /// A process sleeps uninterruptibly in the kernel: not even SIGKILL ends it.
+    Uninterruptible {
+        /// The process.
+        process: ProcessName,
+        /// Its container, if known.
+        container: Option<String>,
+        /// The kernel function, if the kernel shows it.
+        waits_in: Option<String>,
+    },
+    /// A container runs after the grace period, for no other known cause.
+    StillRuns {
+        /// The container.
+        container: String,
+        /// Seconds since the grace period expired.
+        overdue_seconds: u64,
+    },
+    /// The runtime does not know whether the container runs.
+    ContainerUnknown {
+        /// The container.
+        container: String,
+    },
+    /// The runtime shows no running container, and processes are left in the pod's cgroups.
+    ProcessesLeft {
+        /// The first of them.
+        processes: Vec<ProcessName>,
+        /// Number of all of them.
+        count: usize,
+    },
+    /// The runtime reports that it is not ready.
+    RuntimeNotReady {
+        /// Condition, such as `NetworkReady`.
+        condition: String,
+        /// The runtime's reason.
+        reason: String,
+        /// The runtime's message.
+        text: String,
+    },
+    /// The runtime cannot be reached.
+    RuntimeUnreachable {
+        /// The error.
+        error: String,
+    },
+    /// All containers have exited, and the sandbox is not stopped.
+    SandboxNotStopped {
+        /// ID of the sandbox.
+        sandbox: String,
+    },
+    /// Processes outside of the pod use a mount of it.
+    MountBusy {
+        /// The mount point.
+        path: String,
+        /// The processes.
+        holders: Vec<ProcessName>,
+        /// Number of further users, which may be the pod's own.
+        more: usize,
+    },
+    /// A mount is left that no process outside of the pod is known to use.
+    MountLeft {
+        /// The mount point.
+        path: String,
+        /// Type of file system.
+        fs_type: String,
+    },
+    /// A file system of the pod has a server that may be needed for the unmount.
+    ServerMount {
+        /// The mount point.
+        path: String,
+        /// Type of file system.
+        fs_type: String,
+        /// Server and path.
+        source: String,
+    },
+    /// The driver of a volume or claim is not registered on this node.
+    DriverMissing {
+        /// `CSI` or `DRA`.
+        driver_kind: String,
+        /// Name of the driver.
+        driver: String,
+        /// The volume or claim.
+        needed_by: String,
+        /// Pods of this node that seem to be the driver, with their states.
+        pods: Vec<String>,
+        /// How it was detected.
+        why: String,
+    },
+    /// Directories of volumes are left, without mounts.
+    VolumeDirectoriesLeft {
+        /// Their paths, at most eight.
+        paths: Vec<String>,
+    },
+    /// Nothing of it runs, and the API does not show a terminal phase.
+    PhaseNotTerminal {
+        /// Phase in the API.
+        phase: Option<String>,
+    },
+    /// Everything is done but the final delete.
+    FinalDeletePending,
+    /// A finalizer keeps the object.
+    Finalizer {
+        /// Its name.
+        finalizer: String,
+        /// Who usually removes it.
+        removed_by: String,
+    },
+    /// A fact that could not be read.
+    Unknown {
+        /// What was read.
+        what: String,
+        /// Why it failed.
+        why: String,
+    },
+    /// Nothing was found that holds the pod.
+    NothingFound,
+}

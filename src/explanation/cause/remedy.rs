@@ -1,0 +1,60 @@
+//! What a user can do about a cause.
+
+use super::kind::CauseKind;
+
+/// An instruction without a period at its end; empty if there is nothing to do.
+pub(super) fn remedy(kind: &CauseKind) -> &'static str {
+    match kind {
+        CauseKind::NotDeleted { .. } | CauseKind::KubeletTerminates { .. } | CauseKind::SidecarWaits { .. } => "",
+        CauseKind::EndedNotDeleted { .. } => "delete it, or wait for the controller that owns it",
+        CauseKind::MirrorPod { .. } => "remove its manifest from the node to end the static pod",
+        CauseKind::AgentBlocked { .. } => "see pod-teardown status",
+        CauseKind::GracePeriod { .. } => "wait, or shorten it: kubectl delete pod --grace-period=SECONDS",
+        CauseKind::PreStopHook { .. } => "wait: the hook ends with the grace period at the latest",
+        CauseKind::SigtermLost { .. } => {
+            "let the program handle SIGTERM, or start it below an init such as tini; a shorter grace period kills it earlier \
+             (a container with another stopSignal is not affected)"
+        }
+        CauseKind::Frozen { .. } => {
+            "thaw them: echo 0 > CGROUP/cgroup.freeze, or with cgroup v1 echo THAWED > CGROUP/freezer.state"
+        }
+        CauseKind::Uninterruptible { .. } => {
+            "repair the disk, server or driver that it waits for; /proc/PID/stack shows where; else restart the node"
+        }
+        CauseKind::StillRuns { .. } => {
+            "read the errors of its stop: journalctl -u kubelet, the pod's events (FailedKillPod), the runtime's log"
+        }
+        CauseKind::ContainerUnknown { .. } => {
+            "read the log of the container runtime; the container's shim may have died"
+        }
+        CauseKind::ProcessesLeft { .. } => {
+            "compare them with crictl ps -a; if the runtime has lost the container, kill these processes by hand"
+        }
+        CauseKind::RuntimeNotReady { condition, .. } if condition == "NetworkReady" => {
+            "repair the network plugin (its configuration in /etc/cni/net.d, its DaemonSet); without it the runtime may fail to stop sandboxes"
+        }
+        CauseKind::RuntimeNotReady { .. } => "read the log of the container runtime",
+        CauseKind::RuntimeUnreachable { .. } => "start the container runtime, and read its log",
+        CauseKind::SandboxNotStopped { .. } => {
+            "read the runtime's log for the error of StopPodSandbox: often the DEL of the network plugin fails"
+        }
+        CauseKind::MountBusy { .. } => "stop these processes, or let them close their files and leave the directory",
+        CauseKind::MountLeft { .. } => {
+            "wait for the next sync; if it stays, read the error of its unmount in the kubelet's log"
+        }
+        CauseKind::ServerMount { .. } => "check that the server answers",
+        CauseKind::DriverMissing { .. } => {
+            "start the driver's pod on this node again: only the driver can unpublish its volumes and unprepare its claims"
+        }
+        CauseKind::VolumeDirectoriesLeft { .. } => "wait for the next sync; if they stay, read the kubelet's log",
+        CauseKind::PhaseNotTerminal { .. } => {
+            "wait for the kubelet's next status; if the phase stays, read its log for status patches that fail"
+        }
+        CauseKind::FinalDeletePending => "wait for the next sync; if it stays, read the kubelet's log",
+        CauseKind::Finalizer { .. } => {
+            "find out why that controller does not remove it; removing it by hand skips the work that it protects"
+        }
+        CauseKind::Unknown { .. } => "nothing is concluded from it; ask again, or look there by hand",
+        CauseKind::NothingFound => "ask again; read the kubelet's log",
+    }
+}

@@ -1,0 +1,170 @@
+//! Messages of causes.
+
+use super::kind::{CauseKind, ProcessName, SigtermLoss};
+use crate::words::{format_count, some_of};
+
+/// One sentence without a period at its end.
+pub(super) fn message(kind: &CauseKind) -> String {
+    match kind {
+        CauseKind::NotDeleted { phase, running } => {
+            let runs = match (running, phase.as_deref()) {
+                (Some(0), Some(phase)) => format!("its phase is {phase}, and none of its containers runs"),
+                (Some(running), _) if *running > 0 => {
+                    format!("it runs, with {}", format_count(*running as u64, "running container"))
+                }
+                (_, Some(phase)) => format!("its phase is {phase}"),
+                (_, None) => "its phase is not known".to_owned(),
+            };
+            format!("it is not being deleted: its object has no deletionTimestamp; {runs}")
+        }
+        CauseKind::EndedNotDeleted { phase, reason } => format!(
+            "it has ended{}{}, and it is not being deleted",
+            with(" as ", phase.as_deref(), ""),
+            with(" (", reason.as_deref(), ")"),
+        ),
+        CauseKind::MirrorPod { is_deleted: true } => {
+            "it is the mirror of a static pod; its deletion ends nothing of the static pod".to_owned()
+        }
+        CauseKind::MirrorPod { is_deleted: false } => "it is the mirror of a static pod".to_owned(),
+        CauseKind::KubeletTerminates { kubelet } => {
+            format!("a kubelet runs and has to terminate the pod; this agent only reads: {kubelet}")
+        }
+        CauseKind::AgentBlocked { why } => format!("no kubelet terminates it, and this agent may not: {why}"),
+        CauseKind::GracePeriod {
+            left_seconds,
+            total_seconds,
+        } => {
+            let total = total_seconds.map(|total| format!(" of {total}s"));
+            format!("its grace period has {left_seconds}s left{}", total.unwrap_or_default())
+        }
+        CauseKind::PreStopHook { container, handler } => {
+            format!("the preStop hook ({handler}) of container {container} may still run")
+        }
+        CauseKind::SidecarWaits { container, others } => {
+            format!(
+                "sidecar {container} is stopped after {}",
+                some_of(others.iter().cloned())
+            )
+        }
+        CauseKind::SigtermLost {
+            container,
+            process,
+            how,
+            kill_in_seconds,
+        } => {
+            let how = match how {
+                SigtermLoss::Ignored => "ignores SIGTERM",
+                SigtermLoss::Blocked => "blocks SIGTERM",
+                SigtermLoss::InitWithoutHandler => {
+                    "ignores SIGTERM: it is PID 1 of its container and has no handler for it"
+                }
+            };
+            let kill = match kill_in_seconds {
+                Some(seconds) => format!("it gets SIGKILL in {seconds}s"),
+                None => "its grace period has expired".to_owned(),
+            };
+            format!("{} of container {container} {how}; {kill}", name(process))
+        }
+        CauseKind::Frozen { cgroups } => {
+            let cgroups = some_of(cgroups.iter().cloned());
+            format!("its processes are frozen and handle no signal: {cgroups}")
+        }
+        CauseKind::Uninterruptible {
+            process,
+            container,
+            waits_in,
+        } => format!(
+            "{}{} is in uninterruptible sleep (state D){}; no signal ends it",
+            name(process),
+            with(" of container ", container.as_deref(), ""),
+            with(" in ", waits_in.as_deref(), "")
+        ),
+        CauseKind::StillRuns {
+            container,
+            overdue_seconds,
+        } => format!("container {container} still runs {overdue_seconds}s after the grace period"),
+        CauseKind::ContainerUnknown { container } => {
+            format!("the runtime does not know whether container {container} runs")
+        }
+        CauseKind::ProcessesLeft { processes, count } => format!(
+            "the runtime shows no running container, and {} left in the pod's cgroups: {}",
+            if *count == 1 {
+                "1 process is".to_owned()
+            } else {
+                format!("{count} processes are")
+            },
+            some_of(processes.iter().map(name))
+        ),
+        CauseKind::RuntimeNotReady {
+            condition,
+            reason,
+            text,
+        } => {
+            format!("the runtime reports {condition}=false: {reason}: {text}")
+        }
+        CauseKind::RuntimeUnreachable { error } => format!("the container runtime cannot be reached: {error}"),
+        CauseKind::SandboxNotStopped { sandbox } => {
+            format!(
+                "all containers have exited, and sandbox {} is not stopped",
+                short(sandbox)
+            )
+        }
+        CauseKind::MountBusy { path, holders, more } => {
+            let more = match more {
+                0 => String::new(),
+                more => format!(" ({more} further users were not read)"),
+            };
+            let holders = some_of(holders.iter().map(name));
+            format!("mount {path} is in use outside of the pod by {holders}{more}")
+        }
+        CauseKind::MountLeft { path, fs_type } => {
+            format!("{fs_type} is still mounted at {path}; no process outside of the pod was found that uses it")
+        }
+        CauseKind::ServerMount { path, fs_type, source } => {
+            format!("{path} is mounted from server {source} ({fs_type}): its unmount needs that server")
+        }
+        CauseKind::DriverMissing {
+            driver_kind,
+            driver,
+            needed_by,
+            pods,
+            why,
+        } => {
+            let pods = match pods.is_empty() {
+                true => "no pod of this node seems to be that driver".to_owned(),
+                false => format!("its pod seems to be {}", some_of(pods.iter().cloned())),
+            };
+            format!("{driver_kind} driver {driver} of {needed_by} is not available on this node: {why}; {pods}")
+        }
+        CauseKind::VolumeDirectoriesLeft { paths } => {
+            let paths = some_of(paths.iter().cloned());
+            format!("directories of volumes are left, and nothing is mounted there: {paths}")
+        }
+        CauseKind::PhaseNotTerminal { phase } => format!(
+            "none of its containers runs, and the API does not show that: its phase is {}",
+            phase.as_deref().unwrap_or("not set")
+        ),
+        CauseKind::FinalDeletePending => {
+            "nothing of it is left on this node; only the final delete is missing".to_owned()
+        }
+        CauseKind::Finalizer { finalizer, removed_by } => {
+            format!("finalizer {finalizer} keeps its object; usually removed by {removed_by}")
+        }
+        CauseKind::Unknown { what, why } => format!("could not read {what}: {why}"),
+        CauseKind::NothingFound => "nothing was found on this node that holds it".to_owned(),
+    }
+}
+
+fn name(process: &ProcessName) -> String {
+    format!("process {} {:?}", process.pid, process.command)
+}
+
+/// The text between these, or nothing.
+fn with(before: &str, text: Option<&str>, after: &str) -> String {
+    text.map(|text| format!("{before}{text}{after}")).unwrap_or_default()
+}
+
+/// The prefix of an ID that crictl shows.
+fn short(id: &str) -> &str {
+    id.get(..13).unwrap_or(id)
+}

@@ -1,0 +1,476 @@
+//! Decides why a terminating pod still exists, from facts that were only read. Pure.
+//!
+//! `facts → {who terminates it, containers, sandbox, mounts, drivers, status, finalizers} → causes, most urgent first`
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use self::facts::{Actor, Facts};
+use super::stop_order::StopPosition;
+use crate::{
+    explanation::cause::{Cause, CauseKind, ProcessName, Severity, SigtermLoss},
+    model::pod::Deletion,
+    node::{
+        cri::types::{Container, ContainerState, RuntimePod},
+        process_state::{ProcessState, SigtermHandling},
+    },
+};
+
+pub mod facts;
+mod finalizers;
+pub mod gather;
+#[cfg(test)]
+mod tests;
+
+pub use finalizers::removed_by;
+
+/// Number of paths and processes that one cause names.
+const MAX_NAMED: usize = 8;
+/// The condition for networks of sandboxes.
+const NETWORK_READY: &str = "NetworkReady";
+
+/// The causes, most urgent first. A fact that could not be read is a cause of its own, and nothing is concluded from it.
+pub fn diagnose(facts: &Facts, now: Timestamp) -> Vec<Cause> {
+    let mut diagnosis = Diagnosis {
+        facts,
+        now,
+        causes: Vec::new(),
+    };
+    match (facts.view.mirror, facts.view.deletion) {
+        (true, deletion) => diagnosis.add(
+            Severity::Info,
+            CauseKind::MirrorPod {
+                is_deleted: deletion.is_some(),
+            },
+        ),
+        (false, None) => diagnosis.not_deleted(),
+        (false, Some(deletion)) => diagnosis.terminating(deletion),
+    }
+    diagnosis.causes.sort_by_key(|cause| cause.severity);
+    diagnosis.causes
+}
+
+/// One sentence about all causes.
+pub fn conclusion(causes: &[Cause]) -> String {
+    let count = |severity| causes.iter().filter(|cause| cause.severity == severity).count();
+    let unknown = match count(Severity::Unknown) {
+        0 => "",
+        _ => " Some facts could not be read: see above.",
+    };
+    let text = match (count(Severity::Blocking), count(Severity::Waiting), causes.first()) {
+        (
+            0,
+            0,
+            Some(Cause {
+                kind: CauseKind::NotDeleted { .. } | CauseKind::EndedNotDeleted { .. } | CauseKind::MirrorPod { .. },
+                ..
+            }),
+        ) => "Nothing terminates it.".to_owned(),
+        (0, 0, _) => "Nothing was found that blocks it now.".to_owned(),
+        (0, _, _) => "Nothing blocks it yet: it waits for what passes by itself.".to_owned(),
+        (1, _, _) => "One cause blocks it: the first one above.".to_owned(),
+        (blocking, _, _) => format!("{blocking} causes block it; begin with the first."),
+    };
+    format!("{text}{unknown}")
+}
+
+/// Whether processes of the pod may run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Running {
+    Yes,
+    No,
+    Unknown,
+}
+
+struct Diagnosis<'a> {
+    facts: &'a Facts,
+    now: Timestamp,
+    causes: Vec<Cause>,
+}
+
+impl Diagnosis<'_> {
+    fn add(&mut self, severity: Severity, kind: CauseKind) {
+        self.causes.push(Cause::new(severity, kind));
+    }
+
+    /// Adds the reason if the fact is unknown.
+    fn known<'f, T>(&mut self, what: &str, fact: &'f Result<T, String>) -> Option<&'f T> {
+        match fact {
+            Ok(fact) => Some(fact),
+            Err(why) => {
+                let (what, why) = (what.to_owned(), why.clone());
+                self.add(Severity::Unknown, CauseKind::Unknown { what, why });
+                None
+            }
+        }
+    }
+
+    fn not_deleted(&mut self) {
+        let facts = self.facts;
+        let (phase, reason) = (facts.phase(), facts.reason());
+        self.object_is_current();
+        let runtime = self.known("the pod in the container runtime", &facts.runtime);
+        let running = runtime.map(|pod| pod.possibly_running().count());
+        let kind = match facts.view.terminal_phase {
+            true => CauseKind::EndedNotDeleted { phase, reason },
+            false => CauseKind::NotDeleted { phase, running },
+        };
+        self.add(Severity::Info, kind);
+    }
+
+    fn object_is_current(&mut self) {
+        if let Some(why) = &self.facts.object_unread {
+            let what = "its object in the API server (what follows from it is as the watch last showed it)".to_owned();
+            let why = why.clone();
+            self.add(Severity::Unknown, CauseKind::Unknown { what, why });
+        }
+    }
+
+    fn terminating(&mut self, deletion: Deletion) {
+        let facts = self.facts;
+        self.object_is_current();
+        match &facts.actor {
+            Actor::Agent => {}
+            Actor::Kubelet(kubelet) => self.add(
+                Severity::Info,
+                CauseKind::KubeletTerminates {
+                    kubelet: kubelet.clone(),
+                },
+            ),
+            Actor::Nobody(why) => self.add(Severity::Blocking, CauseKind::AgentBlocked { why: why.clone() }),
+        }
+        let left = deletion.timestamp.duration_since(self.now);
+        let left = Duration::try_from(left).unwrap_or_default();
+        if facts.is_runtime_unreachable
+            && let Err(error) = &facts.runtime
+        {
+            let error = error.clone();
+            self.add(Severity::Blocking, CauseKind::RuntimeUnreachable { error });
+        } else {
+            self.known("the pod in the container runtime", &facts.runtime);
+        }
+        let runtime = facts.runtime.as_ref().ok();
+        let running = match runtime.map(|pod| pod.possibly_running().next().is_some()) {
+            Some(true) => Running::Yes,
+            Some(false) => Running::No,
+            None => Running::Unknown,
+        };
+        self.processes(runtime, running);
+        if let Some(pod) = runtime {
+            self.containers(pod, deletion, left);
+            self.sandboxes(pod, running);
+        }
+        self.runtime_conditions(runtime, running);
+        self.mounts(running);
+        self.drivers(running);
+        self.object(running);
+        let told = [Severity::Blocking, Severity::Waiting, Severity::Unknown];
+        if !self.causes.iter().any(|cause| told.contains(&cause.severity)) {
+            self.add(Severity::Info, CauseKind::NothingFound);
+        }
+    }
+
+    /// Severity of what a running container does not wait for.
+    fn after_stop(running: Running) -> Severity {
+        match running {
+            Running::No => Severity::Blocking,
+            Running::Yes | Running::Unknown => Severity::Later,
+        }
+    }
+
+    /// What processes do, whatever the runtime shows of their containers.
+    fn processes(&mut self, runtime: Option<&RuntimePod>, running: Running) {
+        let facts = self.facts;
+        let Some(cgroups) = self.known("the pod's cgroups", &facts.cgroups) else {
+            return;
+        };
+        let frozen = self.known("whether the pod's cgroups are frozen", &cgroups.frozen);
+        let frozen: Vec<String> = frozen.into_iter().flatten().take(MAX_NAMED).cloned().collect();
+        if !frozen.is_empty() {
+            self.add(Severity::Blocking, CauseKind::Frozen { cgroups: frozen });
+        }
+        let Some(processes) = self.known("the processes in the pod's cgroups", &cgroups.processes) else {
+            return;
+        };
+        for process in processes
+            .all
+            .iter()
+            .filter(|it| it.uninterruptible_in.is_some())
+            .take(MAX_NAMED)
+        {
+            let container = process.container.as_deref();
+            let container =
+                container.and_then(|id| Some(runtime?.containers.iter().find(|it| it.id == id)?.name.clone()));
+            let waits_in = process
+                .uninterruptible_in
+                .clone()
+                .filter(|function| !function.is_empty());
+            let kind = CauseKind::Uninterruptible {
+                process: named(process),
+                container,
+                waits_in,
+            };
+            self.add(Severity::Blocking, kind);
+        }
+        // The process of a sandbox runs until the sandbox is stopped.
+        let is_of_sandbox = |process: &&ProcessState| {
+            let id = process.container.as_deref();
+            runtime.is_some_and(|pod| {
+                pod.sandboxes
+                    .iter()
+                    .any(|sandbox| sandbox.is_ready() && Some(&*sandbox.id) == id)
+            })
+        };
+        let alive = processes.all.iter().filter(|it| !it.is_zombie);
+        let left: Vec<&ProcessState> = alive.filter(|it| !is_of_sandbox(it)).collect();
+        if running == Running::No && !left.is_empty() {
+            let kind = CauseKind::ProcessesLeft {
+                processes: left.iter().take(MAX_NAMED).map(|it| named(it)).collect(),
+                count: left.len() + processes.more,
+            };
+            self.add(Severity::Blocking, kind);
+        }
+    }
+
+    fn containers(&mut self, pod: &RuntimePod, deletion: Deletion, left: Duration) {
+        let facts = self.facts;
+        let in_grace = !left.is_zero();
+        let explained = self
+            .causes
+            .iter()
+            .any(|cause| matches!(cause.kind, CauseKind::Frozen { .. } | CauseKind::Uninterruptible { .. }));
+        let mut waits = false;
+        for container in pod.possibly_running() {
+            if container.state == ContainerState::Unknown {
+                let container = container.name.clone();
+                self.add(Severity::Blocking, CauseKind::ContainerUnknown { container });
+                continue;
+            }
+            waits = true;
+            let others = others_before(facts, pod, container);
+            if in_grace && !others.is_empty() {
+                let container = container.name.clone();
+                self.add(Severity::Waiting, CauseKind::SidecarWaits { container, others });
+                continue;
+            }
+            let spec = facts.view.container(&container.name);
+            if let Some(hook) = spec.and_then(|spec| spec.pre_stop.as_ref()).filter(|_| in_grace) {
+                let (container, handler) = (container.name.clone(), hook.kind().to_owned());
+                self.add(Severity::Waiting, CauseKind::PreStopHook { container, handler });
+            }
+            let lost = self.sigterm_loss(container, left);
+            let is_explained = explained || lost.is_some();
+            if let Some(lost) = lost {
+                let severity = if in_grace {
+                    Severity::Waiting
+                } else {
+                    Severity::Blocking
+                };
+                self.add(severity, lost);
+            }
+            if !in_grace && !is_explained {
+                let overdue = self.now.duration_since(deletion.timestamp).as_secs();
+                let kind = CauseKind::StillRuns {
+                    container: container.name.clone(),
+                    overdue_seconds: u64::try_from(overdue).unwrap_or_default(),
+                };
+                self.add(Severity::Blocking, kind);
+            }
+        }
+        if waits && in_grace {
+            let kind = CauseKind::GracePeriod {
+                left_seconds: left.as_secs(),
+                total_seconds: deletion.grace,
+            };
+            self.add(Severity::Waiting, kind);
+        }
+    }
+
+    fn sigterm_loss(&self, container: &Container, left: Duration) -> Option<CauseKind> {
+        let cgroups = self.facts.cgroups.as_ref().ok()?;
+        let processes = &cgroups.processes.as_ref().ok()?.all;
+        let in_container = |it: &&ProcessState| it.container.as_deref() == Some(&*container.id);
+        // Only the first process of a container gets the signal.
+        let main = match self.facts.main_pids.get(&container.id) {
+            Some(pid) => processes.iter().find(|it| it.pid == *pid),
+            None => processes.iter().filter(in_container).find(|it| it.is_init),
+        };
+        let main = main.filter(|it| !it.is_zombie)?;
+        let how = match main.sigterm {
+            SigtermHandling::Ignored => SigtermLoss::Ignored,
+            SigtermHandling::Blocked => SigtermLoss::Blocked,
+            SigtermHandling::InitWithoutHandler => SigtermLoss::InitWithoutHandler,
+            SigtermHandling::Handler | SigtermHandling::Default => return None,
+        };
+        Some(CauseKind::SigtermLost {
+            container: container.name.clone(),
+            process: named(main),
+            how,
+            kill_in_seconds: Some(left.as_secs()).filter(|_| !left.is_zero()),
+        })
+    }
+
+    fn sandboxes(&mut self, pod: &RuntimePod, running: Running) {
+        for sandbox in pod
+            .sandboxes
+            .iter()
+            .filter(|it| it.is_ready() && running == Running::No)
+        {
+            let sandbox = sandbox.id.clone();
+            self.add(Severity::Blocking, CauseKind::SandboxNotStopped { sandbox });
+        }
+    }
+
+    fn runtime_conditions(&mut self, runtime: Option<&RuntimePod>, running: Running) {
+        let facts = self.facts;
+        if facts.is_runtime_unreachable {
+            return;
+        }
+        let Some(conditions) = self.known("the conditions of the container runtime", &facts.conditions) else {
+            return;
+        };
+        let is_sandbox_ready = runtime.is_some_and(|pod| pod.sandboxes.iter().any(|sandbox| sandbox.is_ready()));
+        for condition in conditions.iter().filter(|it| !it.is_met) {
+            let severity = match (condition.name.as_str(), running) {
+                (NETWORK_READY, Running::No) if is_sandbox_ready => Severity::Blocking,
+                (NETWORK_READY, Running::No) => Severity::Info,
+                (NETWORK_READY, _) => Severity::Later,
+                _ => Severity::Blocking,
+            };
+            let kind = CauseKind::RuntimeNotReady {
+                condition: condition.name.clone(),
+                reason: condition.reason.clone(),
+                text: condition.message.clone(),
+            };
+            self.add(severity, kind);
+        }
+    }
+
+    fn mounts(&mut self, running: Running) {
+        let facts = self.facts;
+        let after_stop = Self::after_stop(running);
+        let Some(mounts) = self.known("the mount table", &facts.mounts) else {
+            return;
+        };
+        if !mounts.is_empty() {
+            self.known("the holders of the pod's mounts", &facts.holders);
+        }
+        for mount in mounts {
+            let path = mount.path.clone();
+            let holders = facts.holders.as_ref().ok().and_then(|all| all.get(&mount.id));
+            let outside: Vec<ProcessName> = holders.map(|it| it.outside.clone()).unwrap_or_default();
+            if let Some(holders) = holders.filter(|_| !outside.is_empty()) {
+                let more = holders.more;
+                let holders = outside;
+                self.add(after_stop, CauseKind::MountBusy { path, holders, more });
+                continue;
+            }
+            if holders.is_some_and(|it| it.is_incomplete) {
+                let what = format!("all users of mount {path}");
+                let why = "the search took too long".to_owned();
+                self.add(Severity::Unknown, CauseKind::Unknown { what, why });
+            }
+            let fs_type = mount.fs_type.clone();
+            if mount.has_server {
+                let source = mount.source.clone();
+                self.add(Severity::Later, CauseKind::ServerMount { path, fs_type, source });
+            } else if running == Running::No && facts.holders.is_ok() {
+                self.add(Severity::Waiting, CauseKind::MountLeft { path, fs_type });
+            }
+        }
+        let Some(disk) = self.known("the pod's directory", &facts.volume_paths) else {
+            return;
+        };
+        let is_mounted = |path: &String| mounts.iter().any(|mount| mount.path.starts_with(path.as_str()));
+        let paths: Vec<String> = disk
+            .iter()
+            .filter(|path| !is_mounted(path))
+            .take(MAX_NAMED)
+            .cloned()
+            .collect();
+        if running == Running::No && !paths.is_empty() {
+            self.add(Severity::Waiting, CauseKind::VolumeDirectoriesLeft { paths });
+        }
+    }
+
+    fn drivers(&mut self, running: Running) {
+        let facts = self.facts;
+        let after_stop = Self::after_stop(running);
+        for missing in self
+            .known("the drivers of its volumes and claims", &facts.drivers)
+            .into_iter()
+            .flatten()
+        {
+            let kind = CauseKind::DriverMissing {
+                driver_kind: missing.kind.clone(),
+                driver: missing.driver.clone(),
+                needed_by: missing.needed_by.clone(),
+                pods: missing.pods.clone(),
+                why: missing.why.clone(),
+            };
+            if missing.is_certain {
+                self.add(after_stop, kind);
+            } else {
+                let what = format!("whether {} driver {} is registered", missing.kind, missing.driver);
+                let why = missing.why.clone();
+                self.add(Severity::Unknown, CauseKind::Unknown { what, why });
+            }
+        }
+    }
+
+    /// The object in the API: its phase and finalizers.
+    fn object(&mut self, running: Running) {
+        let facts = self.facts;
+        // Whether all that was read shows that the node is finished with it.
+        let is_node_clean = running == Running::No
+            && facts.runtime.as_ref().is_ok_and(|pod| !pod.may_run())
+            && facts.mounts.as_ref().is_ok_and(Vec::is_empty)
+            && facts.volume_paths.as_ref().is_ok_and(Vec::is_empty)
+            && facts
+                .cgroups
+                .as_ref()
+                .is_ok_and(|it| it.processes.as_ref().is_ok_and(|all| all.all.is_empty()));
+        let is_terminal = facts.view.terminal_phase;
+        if running == Running::No && !is_terminal {
+            let severity = if is_node_clean {
+                Severity::Blocking
+            } else {
+                Severity::Later
+            };
+            let phase = facts.phase();
+            self.add(severity, CauseKind::PhaseNotTerminal { phase });
+        }
+        let finalizers = facts.finalizers();
+        if is_node_clean && is_terminal && finalizers.is_empty() {
+            self.add(Severity::Waiting, CauseKind::FinalDeletePending);
+        }
+        let severity = if is_node_clean && is_terminal {
+            Severity::Blocking
+        } else {
+            Severity::Later
+        };
+        for finalizer in finalizers {
+            let removed_by = removed_by(finalizer);
+            let finalizer = finalizer.clone();
+            self.add(severity, CauseKind::Finalizer { finalizer, removed_by });
+        }
+    }
+}
+
+/// Names of the running containers that stop before this one.
+fn others_before(facts: &Facts, pod: &RuntimePod, container: &Container) -> Vec<String> {
+    let position = StopPosition::of(&facts.view, &container.name);
+    let running = pod.possibly_running().filter(|other| other.id != container.id);
+    running
+        .filter(|other| position.waits_for(StopPosition::of(&facts.view, &other.name)))
+        .map(|other| other.name.clone())
+        .collect()
+}
+
+fn named(process: &ProcessState) -> ProcessName {
+    ProcessName {
+        pid: process.pid,
+        command: process.command.clone(),
+    }
+}

@@ -1,0 +1,137 @@
+//! Facts for a diagnosis. A fact that could not be read has the reason instead.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
+
+use crate::{
+    explanation::cause::ProcessName,
+    model::pod::PodView,
+    node::{
+        cri::types::{RuntimeCondition, RuntimePod},
+        process_state::ProcessState,
+    },
+};
+
+/// Facts about one pod.
+#[derive(Debug, Clone)]
+pub struct Facts {
+    /// The pod, with its object if that could be read.
+    pub view: Arc<PodView>,
+    /// Why the object could not be read now.
+    pub object_unread: Option<String>,
+    /// Who terminates it.
+    pub actor: Actor,
+    /// The pod in the runtime.
+    pub runtime: Result<RuntimePod, String>,
+    /// The runtime's socket refuses connections.
+    pub is_runtime_unreachable: bool,
+    /// The runtime's own conditions.
+    pub conditions: Result<Vec<RuntimeCondition>, String>,
+    /// PIDs of the first processes, by container ID.
+    pub main_pids: BTreeMap<String, i32>,
+    /// The pod's cgroups.
+    pub cgroups: Result<CgroupFacts, String>,
+    /// Mounts below the pod's directory.
+    pub mounts: Result<Vec<MountFacts>, String>,
+    /// Users of these mounts, by mount ID.
+    pub holders: Result<HashMap<u64, HolderFacts>, String>,
+    /// Paths of volumes and block devices in the pod's directory.
+    pub volume_paths: Result<Vec<String>, String>,
+    /// Drivers of its volumes and claims that cannot be called.
+    pub drivers: Result<Vec<MissingDriver>, String>,
+}
+
+/// Who terminates the pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Actor {
+    /// This agent.
+    Agent,
+    /// A kubelet, with its process.
+    Kubelet(String),
+    /// No one, and why not this agent.
+    Nobody(String),
+}
+
+/// The pod's cgroups.
+#[derive(Debug, Clone)]
+pub struct CgroupFacts {
+    /// Paths of frozen cgroups.
+    pub frozen: Result<Vec<String>, String>,
+    /// Processes.
+    pub processes: Result<Processes, String>,
+}
+
+/// Processes in the pod's cgroups.
+#[derive(Debug, Clone, Default)]
+pub struct Processes {
+    /// Those that were read. A process counts as uninterruptible if it was twice.
+    pub all: Vec<ProcessState>,
+    /// Number of others.
+    pub more: usize,
+}
+
+/// A mount below the pod's directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MountFacts {
+    /// The kernel's mount ID.
+    pub id: u64,
+    /// Mount point.
+    pub path: String,
+    /// Type of file system.
+    pub fs_type: String,
+    /// The mounted source.
+    pub source: String,
+    /// Whether its file system is on a server or in a process.
+    pub has_server: bool,
+}
+
+/// Users of a mount.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HolderFacts {
+    /// Processes outside of the pod.
+    pub outside: Vec<ProcessName>,
+    /// Number of further users, in or outside of the pod.
+    pub more: usize,
+    /// Not all processes were read.
+    pub is_incomplete: bool,
+}
+
+/// A driver that cannot be called.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MissingDriver {
+    /// `CSI` or `DRA`.
+    pub kind: String,
+    /// Its name.
+    pub driver: String,
+    /// The volume or claim that needs it.
+    pub needed_by: String,
+    /// How it was detected.
+    pub why: String,
+    /// Whether every registration socket has answered or refuses connections.
+    pub is_certain: bool,
+    /// Pods of this node that seem to be the driver, with their states.
+    pub pods: Vec<String>,
+}
+
+// === impl Facts ===
+
+impl Facts {
+    /// The phase in the API.
+    pub fn phase(&self) -> Option<String> {
+        self.view.object.as_ref()?.pod.status.as_ref()?.phase.clone()
+    }
+
+    /// The pod-level reason in the API.
+    pub fn reason(&self) -> Option<String> {
+        self.view.object.as_ref()?.pod.status.as_ref()?.reason.clone()
+    }
+
+    /// Finalizers of the object.
+    pub fn finalizers(&self) -> &[String] {
+        let object = self.view.object.as_ref();
+        let finalizers = object.and_then(|object| object.pod.metadata.finalizers.as_deref());
+        finalizers.unwrap_or_default()
+    }
+}

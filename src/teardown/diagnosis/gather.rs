@@ -1,0 +1,410 @@
+//! Gathers facts about a pod. Only reads, each with limits of time and size; a read that fails becomes an unknown fact.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt::Display,
+    sync::Arc,
+    time::Duration,
+};
+
+use futures::future::join_all;
+use tokio::time::{sleep, timeout};
+
+use super::facts::{Actor, CgroupFacts, Facts, HolderFacts, MissingDriver, MountFacts, Processes};
+use crate::{
+    explanation::cause::ProcessName,
+    model::{failure::first_message, pod::PodView},
+    node::{
+        cgroups::PodCgroup,
+        cri::types::{ContainerState, RuntimePod},
+        holders::{Holders, holders},
+        mounts::{Mount, MountTable},
+        plugins::{Kind, Registry, registry::DIRECTORY},
+        process_state::ProcessState,
+    },
+    teardown::{
+        context::Context,
+        devices, drivers, locate,
+        volumes::{PlannedTeardown, planned},
+    },
+};
+
+/// Limit of one read. The client waits a little longer.
+const READ_LIMIT: Duration = Duration::from_millis(2500);
+/// Limit of the search for holders, which limits itself.
+const HOLDERS_LIMIT: Duration = Duration::from_millis(3500);
+/// Limit of the list of pods, after the drivers were read.
+const PODS_LIMIT: Duration = Duration::from_secs(1);
+/// Number of processes that are read.
+const MAX_PROCESSES: usize = 512;
+/// Number of mounts whose holders are searched.
+const MAX_MOUNTS: usize = 64;
+/// Number of containers whose first process is queried.
+const MAX_CONTAINERS: usize = 64;
+/// A process is in uninterruptible sleep if it is twice, with this pause between: a disk makes every process wait for moments.
+const SAMPLE_PAUSE: Duration = Duration::from_millis(200);
+
+/// A fact, or why it could not be read.
+type Fact<T> = Result<T, String>;
+
+/// Gathers the facts about this pod. The context refuses effects, see [`Context::read_only`].
+pub(crate) async fn gather(context: &Arc<Context>, view: Arc<PodView>, actor: Actor) -> Facts {
+    let (view, object_unread) = current_object(context, view).await;
+    let uid = view.pod.uid.as_str();
+    let is_terminating = view.deletion.is_some() && !view.mirror;
+    let runtime = async {
+        let read = timeout(READ_LIMIT, context.node.cri.pod_brief(uid)).await;
+        let is_unreachable = matches!(&read, Ok(Err(error)) if error.is_unreachable());
+        let pod = read.map_err(late(READ_LIMIT)).and_then(|pod| pod.map_err(text));
+        let pids = match &pod {
+            Ok(pod) if is_terminating => main_pids(context, pod).await,
+            _ => BTreeMap::new(),
+        };
+        (pod, is_unreachable, pids)
+    };
+    if !is_terminating {
+        let (runtime, is_runtime_unreachable, main_pids) = runtime.await;
+        return Facts {
+            view,
+            object_unread,
+            actor,
+            runtime,
+            is_runtime_unreachable,
+            conditions: Ok(Vec::new()),
+            main_pids,
+            cgroups: not_read(),
+            mounts: not_read(),
+            holders: not_read(),
+            volume_paths: not_read(),
+            drivers: not_read(),
+        };
+    }
+    let conditions = in_time(READ_LIMIT, context.node.cri.conditions());
+    let (runtime, conditions, cgroups, (mounts, holders), volume_paths, drivers) = tokio::join!(
+        runtime,
+        conditions,
+        cgroups(context, &view),
+        mounts(context, &view),
+        volume_paths(context, &view),
+        missing_drivers(context, &view),
+    );
+    let (runtime, is_runtime_unreachable, main_pids) = runtime;
+    let holders = holders.map(|found| outside_of(&found, runtime.as_ref().ok(), cgroups.as_ref().ok()));
+    Facts {
+        view,
+        object_unread,
+        actor,
+        runtime,
+        is_runtime_unreachable,
+        conditions,
+        main_pids,
+        cgroups,
+        mounts,
+        holders,
+        volume_paths,
+        drivers,
+    }
+}
+
+/// The object as the API server has it now, else as the watch last showed it, with the reason.
+pub(crate) async fn current_object(context: &Context, view: Arc<PodView>) -> (Arc<PodView>, Option<String>) {
+    let read = timeout(READ_LIMIT, context.api.pod(&view.pod)).await;
+    match read.map_err(late(READ_LIMIT)).and_then(|read| read.map_err(text)) {
+        Ok(Some(object)) => (Arc::new(PodView::whole(object, true)), None),
+        Ok(None) => (
+            view,
+            Some("a list by its name does not show it: it may just have been deleted".to_owned()),
+        ),
+        Err(why) => (view, Some(why)),
+    }
+}
+
+/// PIDs of the first processes of running containers, by container ID. Runtimes need not report them.
+async fn main_pids(context: &Context, pod: &RuntimePod) -> BTreeMap<String, i32> {
+    let running = pod.containers.iter().filter(|it| it.state == ContainerState::Running);
+    let queries = running.take(MAX_CONTAINERS).map(async |container| {
+        let pid = context.node.cri.container_pid(&container.id, READ_LIMIT).await;
+        Some((container.id.clone(), pid.ok()??))
+    });
+    join_all(queries).await.into_iter().flatten().collect()
+}
+
+async fn cgroups(context: &Arc<Context>, view: &Arc<PodView>) -> Fact<CgroupFacts> {
+    let (frozen, pids) = blocking(context, view, |context, view| {
+        let found: Vec<PodCgroup> = locate::cgroups(context, view)
+            .collect::<Result<_, _>>()
+            .map_err(|failures| first_message(&failures))?;
+        let cgroups = &context.node.cgroups;
+        let frozen: Result<Vec<_>, _> = found.iter().map(|cgroup| cgroups.frozen(cgroup)).collect();
+        let frozen = frozen.map_err(text).map(|all| paths(all.into_iter().flatten()));
+        let pids: Result<Vec<_>, _> = found.iter().map(|cgroup| cgroups.processes(cgroup)).collect();
+        let pids: Fact<Vec<i32>> = pids.map_err(text).map(|all| all.into_iter().flatten().collect());
+        Ok((frozen, pids))
+    })
+    .await?;
+    let processes = match pids {
+        Ok(pids) => processes(context, view, pids).await,
+        Err(why) => Err(why),
+    };
+    Ok(CgroupFacts { frozen, processes })
+}
+
+/// Reads the processes, and those in uninterruptible sleep again.
+async fn processes(context: &Arc<Context>, view: &Arc<PodView>, mut pids: Vec<i32>) -> Fact<Processes> {
+    let more = pids.len().saturating_sub(MAX_PROCESSES);
+    pids.truncate(MAX_PROCESSES);
+    let mut all = read_processes(context, view, pids).await?;
+    let sleeping: Vec<i32> = all
+        .iter()
+        .filter(|it| it.uninterruptible_in.is_some())
+        .map(|it| it.pid)
+        .collect();
+    if !sleeping.is_empty() {
+        sleep(SAMPLE_PAUSE).await;
+        let again = read_processes(context, view, sleeping).await?;
+        for process in all.iter_mut().filter(|it| it.uninterruptible_in.is_some()) {
+            let again = again.iter().find(|it| it.pid == process.pid);
+            process.uninterruptible_in = again.and_then(|again| again.uninterruptible_in.clone());
+        }
+    }
+    Ok(Processes { all, more })
+}
+
+async fn read_processes(context: &Arc<Context>, view: &Arc<PodView>, pids: Vec<i32>) -> Fact<Vec<ProcessState>> {
+    blocking(context, view, move |context, _| {
+        let proc = &context.node.storage.proc;
+        let read = pids
+            .iter()
+            .map(|pid| ProcessState::read(proc, *pid).map_err(|error| format!("process {pid}: {error}")));
+        let read: Fact<Vec<_>> = read.collect();
+        Ok(read?.into_iter().flatten().collect())
+    })
+    .await
+}
+
+/// The mounts below the pod's directory, and who uses them.
+async fn mounts(context: &Arc<Context>, view: &Arc<PodView>) -> (Fact<Vec<MountFacts>>, Fact<HashMap<u64, Holders>>) {
+    let read = blocking(context, view, |context, view| {
+        let dir = locate::pod_dir(context, view).map_err(|failures| first_message(&failures))?;
+        let table = context.node.storage.all_mounts.read().map_err(text)?;
+        let found = table.mounts_at_or_below(&[dir.path()]);
+        Ok((table, found))
+    });
+    let (table, found) = match read.await {
+        Ok(read) => read,
+        Err(why) => return (Err(why), Err("without the mount table".to_owned())),
+    };
+    let facts = found.iter().map(|mount| MountFacts {
+        id: mount.id,
+        path: mount.path.display().to_string(),
+        fs_type: mount.fs_type.to_string_lossy().into_owned(),
+        source: mount.source.to_string_lossy().into_owned(),
+        has_server: has_server(mount),
+    });
+    (Ok(facts.collect()), search_holders(context, view, table, found).await)
+}
+
+async fn search_holders(
+    context: &Arc<Context>,
+    view: &Arc<PodView>,
+    table: Arc<MountTable>,
+    mut busy: Vec<Mount>,
+) -> Fact<HashMap<u64, Holders>> {
+    busy.truncate(MAX_MOUNTS);
+    let search = blocking_in(HOLDERS_LIMIT, context, view, move |context, _| {
+        let storage = &context.node.storage;
+        Ok(holders(
+            &storage.proc,
+            &table,
+            &busy,
+            &storage.effects.unmounting().in_flight,
+        ))
+    });
+    search.await
+}
+
+/// Users outside of the pod. The pod's own processes exit with its containers.
+fn outside_of(
+    found: &HashMap<u64, Holders>,
+    runtime: Option<&RuntimePod>,
+    cgroups: Option<&CgroupFacts>,
+) -> HashMap<u64, HolderFacts> {
+    let is_own_container = |id: &str| {
+        runtime.is_some_and(|pod| {
+            let mut ids = pod
+                .containers
+                .iter()
+                .map(|it| &it.id)
+                .chain(pod.sandboxes.iter().map(|it| &it.id));
+            ids.any(|own| own == id)
+        })
+    };
+    let own = cgroups.and_then(|cgroups| cgroups.processes.as_ref().ok());
+    let is_own_process = |pid: i32| own.is_some_and(|own| own.all.iter().any(|it| it.pid == pid));
+    let facts = |holders: &Holders| HolderFacts {
+        outside: holders
+            .processes
+            .iter()
+            .filter(|it| !it.container.as_deref().is_some_and(is_own_container) && !is_own_process(it.pid))
+            .map(|it| ProcessName {
+                pid: it.pid,
+                command: it.command.clone(),
+            })
+            .collect(),
+        more: holders.more,
+        is_incomplete: holders.is_incomplete,
+    };
+    found.iter().map(|(id, holders)| (*id, facts(holders))).collect()
+}
+
+async fn volume_paths(context: &Arc<Context>, view: &Arc<PodView>) -> Fact<Vec<String>> {
+    blocking(context, view, |context, view| {
+        let dir = locate::pod_dir(context, view).map_err(|failures| first_message(&failures))?;
+        Ok(paths(dir.leftovers_on_disk().map_err(text)?))
+    })
+    .await
+}
+
+/// Drivers of the pod's volumes and claims that cannot be called.
+async fn missing_drivers(context: &Arc<Context>, view: &Arc<PodView>) -> Fact<Vec<MissingDriver>> {
+    let volumes = blocking(context, view, |context, view| {
+        let dir = locate::pod_dir(context, view).map_err(|failures| first_message(&failures))?;
+        let storage = &context.node.storage;
+        let table = storage.mounts.read().map_err(text)?;
+        planned(&dir, storage, &table).map_err(text)
+    });
+    let mut needed = Vec::new();
+    for volume in volumes.await? {
+        if let PlannedTeardown::Csi {
+            driver: Some(driver), ..
+        } = volume.teardown
+        {
+            needed.push((Kind::Csi, driver, format!("volume {}", volume.name)));
+        }
+    }
+    let claims = timeout(READ_LIMIT, devices::prepared(context, view))
+        .await
+        .map_err(late(READ_LIMIT))?;
+    for claim in claims.map_err(|failures| first_message(&failures))? {
+        let name = format!("claim {}/{}", claim.claim.namespace, claim.claim.name);
+        needed.extend(
+            claim
+                .drivers
+                .into_iter()
+                .map(|driver| (Kind::Dra, driver, name.clone())),
+        );
+    }
+    if needed.is_empty() {
+        return Ok(Vec::new());
+    }
+    let directory = context.node.storage.root.path().join(DIRECTORY);
+    let registry = in_time(READ_LIMIT, Registry::read(&directory, &context.node.effects)).await?;
+    let is_certain = registry.faults.is_empty() && registry.unresponsive.iter().all(|it| it.error.is_unreachable());
+    let mut missing = Vec::new();
+    for (kind, driver, needed_by) in needed {
+        let why = match kind {
+            Kind::Csi => registry.csi(&driver).await.err(),
+            Kind::Dra => registry.dra(&driver).await.err(),
+            Kind::Other => None,
+        };
+        missing.extend(why.map(|unavailable| MissingDriver {
+            kind: kind.to_string(),
+            driver,
+            needed_by,
+            why: unavailable.why,
+            is_certain,
+            pods: Vec::new(),
+        }));
+    }
+    if !missing.is_empty() {
+        add_driver_pods(context, &mut missing).await?;
+    }
+    Ok(missing)
+}
+
+/// Adds the pods of this node that seem to be these drivers.
+async fn add_driver_pods(context: &Context, missing: &mut [MissingDriver]) -> Fact<()> {
+    let root = &context.node.storage.root;
+    let mut found = Vec::new();
+    let drivers: Vec<String> = missing.iter().map(|it| it.driver.clone()).collect();
+    let mut each = |pod: PodView| {
+        for driver in drivers.iter().filter(|driver| drivers::seems_to_be(root, &pod, driver)) {
+            let state = match (pod.deletion.is_some(), pod.terminal_phase, pod.shows_running) {
+                (true, _, _) => " (is being deleted)",
+                (false, true, _) => " (has ended)",
+                (false, false, true) => " (shows a running container)",
+                (false, false, false) => " (does not run)",
+            };
+            found.push((driver.clone(), format!("{}{state}", pod.pod)));
+        }
+    };
+    let listed = timeout(PODS_LIMIT, context.api.each_pod(&mut each)).await;
+    listed
+        .map_err(late(PODS_LIMIT))
+        .and_then(|listed| listed.map_err(text))?;
+    for it in missing {
+        let own = found.iter().filter(|(driver, _)| *driver == it.driver);
+        it.pods = own.map(|(_, pod)| pod.clone()).collect();
+    }
+    Ok(())
+}
+
+/// Whether the data of the mount is behind a server or a process of the node.
+fn has_server(mount: &Mount) -> bool {
+    let fs_type = mount.fs_type.to_string_lossy();
+    let exact = [
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb3",
+        "ceph",
+        "9p",
+        "glusterfs",
+        "lustre",
+        "afs",
+        "beegfs",
+    ];
+    exact.contains(&&*fs_type) || fs_type.starts_with("fuse.")
+}
+
+async fn blocking<T: Send + 'static>(
+    context: &Arc<Context>,
+    view: &Arc<PodView>,
+    read: impl FnOnce(&Context, &PodView) -> Fact<T> + Send + 'static,
+) -> Fact<T> {
+    blocking_in(READ_LIMIT, context, view, read).await
+}
+
+/// Runs a read on a thread. One that hangs keeps its thread, and its answer is dropped.
+pub(crate) async fn blocking_in<T: Send + 'static>(
+    limit: Duration,
+    context: &Arc<Context>,
+    view: &Arc<PodView>,
+    read: impl FnOnce(&Context, &PodView) -> Fact<T> + Send + 'static,
+) -> Fact<T> {
+    let (on_thread, view) = (Arc::clone(context), Arc::clone(view));
+    let read = context.node.reads.run_blocking(move || read(&on_thread, &view));
+    let read = timeout(limit, read).await.map_err(late(limit))?;
+    read.map_err(text)?
+}
+
+async fn in_time<T, E: Display>(limit: Duration, read: impl Future<Output = Result<T, E>>) -> Fact<T> {
+    timeout(limit, read).await.map_err(late(limit))?.map_err(text)
+}
+
+fn late<E>(limit: Duration) -> impl Fn(E) -> String {
+    move |_| format!("no answer within {limit:?}")
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+fn text(error: impl Display) -> String {
+    error.to_string()
+}
+
+fn paths(paths: impl IntoIterator<Item = std::path::PathBuf>) -> Vec<String> {
+    paths.into_iter().map(|path| path.display().to_string()).collect()
+}
+
+fn not_read<T>() -> Fact<T> {
+    Err("it is not read for a pod that is not being deleted".to_owned())
+}

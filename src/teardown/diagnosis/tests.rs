@@ -1,0 +1,504 @@
+//! One table: facts, and the causes that follow from them.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use serde_json::{Value, json};
+
+use super::{facts::*, *};
+use crate::{
+    model::pod::{PodObject, PodView},
+    node::cri::types::{RuntimeCondition, Sandbox, SandboxState},
+};
+
+const NOW: &str = "2026-01-01T00:10:00Z";
+
+fn view(change: impl FnOnce(&mut Value)) -> Arc<PodView> {
+    let mut pod = json!({
+        "metadata": {
+            "name": "db-0", "namespace": "shop", "uid": "u1",
+            "deletionTimestamp": "2026-01-01T00:09:00Z", "deletionGracePeriodSeconds": 30,
+        },
+        "spec": { "containers": [{ "name": "main" }] },
+        "status": { "phase": "Running" },
+    });
+    change(&mut pod);
+    Arc::new(PodView::whole(PodObject::from_value(&pod).unwrap(), true))
+}
+
+fn container(name: &str, state: ContainerState) -> Container {
+    Container::listed(name, state)
+}
+
+fn sandbox(state: SandboxState) -> Sandbox {
+    Sandbox {
+        id: "sandbox-0".to_owned(),
+        attempt: 0,
+        state,
+        created_at: Timestamp::UNIX_EPOCH,
+        annotations: BTreeMap::new(),
+        ips: Vec::new(),
+    }
+}
+
+fn process(pid: i32, container: &str) -> ProcessState {
+    ProcessState {
+        pid,
+        command: "app".to_owned(),
+        container: Some(container.to_owned()),
+        ..ProcessState::default()
+    }
+}
+
+/// A deleted pod beside a kubelet, a minute after its grace period. Nothing of it is on the node.
+fn nothing() -> Facts {
+    Facts {
+        view: view(|_| {}),
+        object_unread: None,
+        actor: Actor::Kubelet("kubelet (pid 7)".to_owned()),
+        runtime: Ok(RuntimePod::default()),
+        is_runtime_unreachable: false,
+        conditions: Ok(Vec::new()),
+        main_pids: BTreeMap::new(),
+        cgroups: Ok(CgroupFacts {
+            frozen: Ok(Vec::new()),
+            processes: Ok(Processes::default()),
+        }),
+        mounts: Ok(Vec::new()),
+        holders: Ok(std::collections::HashMap::new()),
+        volume_paths: Ok(Vec::new()),
+        drivers: Ok(Vec::new()),
+    }
+}
+
+/// As [`nothing`], with a running container.
+fn running() -> Facts {
+    let mut facts = nothing();
+    facts.runtime = Ok(RuntimePod {
+        sandboxes: vec![sandbox(SandboxState::Ready)],
+        containers: vec![container("main", ContainerState::Running)],
+    });
+    set_processes(&mut facts, vec![process(41, "main-0")]);
+    facts.main_pids.insert("main-0".to_owned(), 41);
+    facts
+}
+
+/// As [`running`], and all containers have exited.
+fn exited() -> Facts {
+    let mut facts = nothing();
+    facts.runtime = Ok(RuntimePod {
+        sandboxes: vec![sandbox(SandboxState::NotReady)],
+        containers: vec![container("main", ContainerState::Exited)],
+    });
+    facts
+}
+
+/// As [`exited`], and the API shows it.
+fn reported() -> Facts {
+    let mut facts = exited();
+    facts.view = view(|pod| pod["status"]["phase"] = "Succeeded".into());
+    facts
+}
+
+fn set_processes(facts: &mut Facts, all: Vec<ProcessState>) {
+    facts.cgroups.as_mut().unwrap().processes = Ok(Processes { all, more: 0 });
+}
+
+fn in_grace(facts: &mut Facts) {
+    facts.view = view(|pod| pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:10:20Z".into());
+}
+
+fn mount(facts: &mut Facts, fs_type: &str, has_server: bool, outside: &[i32]) {
+    facts.mounts = Ok(vec![MountFacts {
+        id: 5,
+        path: "/pods/u1/volumes/v".to_owned(),
+        fs_type: fs_type.to_owned(),
+        source: "server:/v".to_owned(),
+        has_server,
+    }]);
+    let outside = outside.iter().map(|pid| ProcessName {
+        pid: *pid,
+        command: "tail".to_owned(),
+    });
+    let holders = HolderFacts {
+        outside: outside.collect(),
+        ..HolderFacts::default()
+    };
+    facts.holders = Ok([(5, holders)].into());
+}
+
+fn missing_driver(is_certain: bool) -> MissingDriver {
+    MissingDriver {
+        kind: "CSI".to_owned(),
+        driver: "csi.example.com".to_owned(),
+        needed_by: "volume v".to_owned(),
+        why: "none of 0 drivers that answer has this name".to_owned(),
+        is_certain,
+        pods: Vec::new(),
+    }
+}
+
+/// Severities and kinds, in their order, such as `blocking frozen`.
+fn kinds(causes: &[Cause]) -> Vec<String> {
+    let word = |value: &Value| value.as_str().unwrap().to_owned();
+    let kind = |cause: &Cause| {
+        let json = serde_json::to_value(cause).unwrap();
+        format!("{} {}", word(&json["severity"]), word(&json["kind"]))
+    };
+    causes.iter().map(kind).collect()
+}
+
+type Row = (&'static str, fn() -> Facts, fn(&mut Facts), &'static [&'static str]);
+
+#[test]
+fn causes_follow_from_facts() {
+    let rows: &[Row] = &[
+        (
+            "not deleted, runs",
+            running,
+            |it| it.view = view(|pod| drop(pod["metadata"].as_object_mut().unwrap().remove("deletionTimestamp"))),
+            &["info notDeleted"],
+        ),
+        (
+            "ended, not deleted",
+            exited,
+            |it| {
+                it.view = view(|pod| {
+                    pod["metadata"].as_object_mut().unwrap().remove("deletionTimestamp");
+                    pod["status"]["phase"] = "Failed".into();
+                });
+            },
+            &["info endedNotDeleted"],
+        ),
+        (
+            "mirror",
+            running,
+            |it| it.view = view(|pod| pod["metadata"]["annotations"] = json!({ "kubernetes.io/config.mirror": "x" })),
+            &["info mirrorPod"],
+        ),
+        (
+            "in its grace period",
+            running,
+            in_grace,
+            &["waiting gracePeriod", "info kubeletTerminates"],
+        ),
+        (
+            "hook in the grace period",
+            running,
+            |it| {
+                it.view = view(|pod| {
+                    pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:10:20Z".into();
+                    pod["spec"]["containers"][0]["lifecycle"] = json!({ "preStop": { "exec": { "command": ["x"] } } });
+                });
+            },
+            &["waiting preStopHook", "waiting gracePeriod", "info kubeletTerminates"],
+        ),
+        (
+            "sidecar waits for its main container",
+            running,
+            |it| {
+                it.view = view(|pod| {
+                    pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:10:20Z".into();
+                    pod["spec"]["initContainers"] = json!([{ "name": "mesh", "restartPolicy": "Always" }]);
+                });
+                let runtime = it.runtime.as_mut().unwrap();
+                runtime.containers.push(container("mesh", ContainerState::Running));
+            },
+            &["waiting sidecarWaits", "waiting gracePeriod", "info kubeletTerminates"],
+        ),
+        (
+            "ignores SIGTERM in the grace period",
+            running,
+            |it| {
+                in_grace(it);
+                it.cgroups.as_mut().unwrap().processes.as_mut().unwrap().all[0].sigterm = SigtermHandling::Ignored;
+            },
+            &["waiting sigtermLost", "waiting gracePeriod", "info kubeletTerminates"],
+        ),
+        (
+            "PID 1 without handler after the grace period",
+            running,
+            |it| {
+                let process = &mut it.cgroups.as_mut().unwrap().processes.as_mut().unwrap().all[0];
+                process.sigterm = SigtermHandling::InitWithoutHandler;
+            },
+            &["blocking sigtermLost", "info kubeletTerminates"],
+        ),
+        (
+            "only the first process gets SIGTERM",
+            running,
+            |it| {
+                in_grace(it);
+                let mut child = process(42, "main-0");
+                child.sigterm = SigtermHandling::Ignored;
+                it.cgroups.as_mut().unwrap().processes.as_mut().unwrap().all.push(child);
+            },
+            &["waiting gracePeriod", "info kubeletTerminates"],
+        ),
+        (
+            "without the runtime's PID the init of the container counts",
+            running,
+            |it| {
+                it.main_pids.clear();
+                let process = &mut it.cgroups.as_mut().unwrap().processes.as_mut().unwrap().all[0];
+                (process.is_init, process.sigterm) = (true, SigtermHandling::InitWithoutHandler);
+            },
+            &["blocking sigtermLost", "info kubeletTerminates"],
+        ),
+        (
+            "runs after its grace period for no known cause",
+            running,
+            |_| {},
+            &["blocking stillRuns", "info kubeletTerminates"],
+        ),
+        (
+            "frozen",
+            running,
+            |it| it.cgroups.as_mut().unwrap().frozen = Ok(vec!["/cg".to_owned()]),
+            &["blocking frozen", "info kubeletTerminates"],
+        ),
+        (
+            "state D",
+            running,
+            |it| {
+                let process = &mut it.cgroups.as_mut().unwrap().processes.as_mut().unwrap().all[0];
+                process.uninterruptible_in = Some("nfs_wait".to_owned());
+            },
+            &["blocking uninterruptible", "info kubeletTerminates"],
+        ),
+        (
+            "state of a container unknown",
+            running,
+            |it| it.runtime.as_mut().unwrap().containers[0].state = ContainerState::Unknown,
+            &["blocking containerUnknown", "info kubeletTerminates"],
+        ),
+        (
+            "processes without a running container",
+            reported,
+            |it| set_processes(it, vec![process(41, "other")]),
+            &["blocking processesLeft", "info kubeletTerminates"],
+        ),
+        (
+            "the process of a ready sandbox is no leftover",
+            exited,
+            |it| {
+                it.runtime.as_mut().unwrap().sandboxes[0].state = SandboxState::Ready;
+                set_processes(it, vec![process(41, "sandbox-0")]);
+            },
+            &[
+                "blocking sandboxNotStopped",
+                "later phaseNotTerminal",
+                "info kubeletTerminates",
+            ],
+        ),
+        (
+            "network plugin down, sandbox ready",
+            exited,
+            |it| {
+                it.runtime.as_mut().unwrap().sandboxes[0].state = SandboxState::Ready;
+                it.conditions = Ok(vec![RuntimeCondition {
+                    name: "NetworkReady".to_owned(),
+                    is_met: false,
+                    reason: "NetworkPluginNotReady".to_owned(),
+                    message: "cni plugin not initialized".to_owned(),
+                }]);
+            },
+            &[
+                "blocking sandboxNotStopped",
+                "blocking runtimeNotReady",
+                "later phaseNotTerminal",
+                "info kubeletTerminates",
+            ],
+        ),
+        (
+            "runtime unreachable",
+            running,
+            |it| {
+                it.runtime = Err("connection refused".to_owned());
+                it.is_runtime_unreachable = true;
+            },
+            &["blocking runtimeUnreachable", "info kubeletTerminates"],
+        ),
+        (
+            "runtime slow: nothing is concluded",
+            reported,
+            |it| it.runtime = Err("no answer within 2.5s".to_owned()),
+            &["unknown unknown", "info kubeletTerminates"],
+        ),
+        (
+            "mount busy outside of the pod",
+            reported,
+            |it| mount(it, "tmpfs", false, &[99]),
+            &["blocking mountBusy", "info kubeletTerminates"],
+        ),
+        (
+            "busy mount of a pod that runs comes later",
+            running,
+            |it| {
+                in_grace(it);
+                mount(it, "tmpfs", false, &[99]);
+            },
+            &["waiting gracePeriod", "later mountBusy", "info kubeletTerminates"],
+        ),
+        (
+            "mount of a pod that runs, used by itself only",
+            running,
+            |it| {
+                in_grace(it);
+                mount(it, "tmpfs", false, &[]);
+            },
+            &["waiting gracePeriod", "info kubeletTerminates"],
+        ),
+        (
+            "mount left",
+            reported,
+            |it| mount(it, "tmpfs", false, &[]),
+            &["waiting mountLeft", "info kubeletTerminates"],
+        ),
+        (
+            "holders unknown: a mount is not called unused",
+            reported,
+            |it| {
+                mount(it, "tmpfs", false, &[]);
+                it.holders = Err("no answer within 3.5s".to_owned());
+            },
+            &["unknown unknown", "info kubeletTerminates"],
+        ),
+        (
+            "mount of a server",
+            reported,
+            |it| mount(it, "nfs4", true, &[]),
+            &["later serverMount", "info nothingFound", "info kubeletTerminates"],
+        ),
+        (
+            "volume directories left",
+            reported,
+            |it| it.volume_paths = Ok(vec!["/pods/u1/volumes/v".to_owned()]),
+            &["waiting volumeDirectoriesLeft", "info kubeletTerminates"],
+        ),
+        (
+            "driver missing",
+            reported,
+            |it| it.drivers = Ok(vec![missing_driver(true)]),
+            &[
+                "blocking driverMissing",
+                "waiting finalDeletePending",
+                "info kubeletTerminates",
+            ],
+        ),
+        (
+            "a driver that may only be slow is not called missing",
+            reported,
+            |it| it.drivers = Ok(vec![missing_driver(false)]),
+            &[
+                "waiting finalDeletePending",
+                "unknown unknown",
+                "info kubeletTerminates",
+            ],
+        ),
+        (
+            "phase not terminal, node clean",
+            exited,
+            |_| {},
+            &["blocking phaseNotTerminal", "info kubeletTerminates"],
+        ),
+        (
+            "all done but the final delete",
+            reported,
+            |_| {},
+            &["waiting finalDeletePending", "info kubeletTerminates"],
+        ),
+        (
+            "only a finalizer is left",
+            reported,
+            |it| {
+                it.view = view(|pod| {
+                    pod["status"]["phase"] = "Failed".into();
+                    pod["metadata"]["finalizers"] = json!(["example.com/hold"]);
+                });
+            },
+            &["blocking finalizer", "info kubeletTerminates"],
+        ),
+        (
+            "finalizer of a pod that runs comes later",
+            running,
+            |it| it.view = view(|pod| pod["metadata"]["finalizers"] = json!(["example.com/hold"])),
+            &["blocking stillRuns", "later finalizer", "info kubeletTerminates"],
+        ),
+        (
+            "no kubelet, and the agent may not",
+            running,
+            |it| {
+                in_grace(it);
+                it.actor = Actor::Nobody("standing by".to_owned());
+            },
+            &["blocking agentBlocked", "waiting gracePeriod"],
+        ),
+        (
+            "the agent terminates it",
+            running,
+            |it| {
+                in_grace(it);
+                it.actor = Actor::Agent;
+            },
+            &["waiting gracePeriod"],
+        ),
+        (
+            "object not read",
+            running,
+            |it| {
+                in_grace(it);
+                it.object_unread = Some("timeout".to_owned());
+            },
+            &["waiting gracePeriod", "unknown unknown", "info kubeletTerminates"],
+        ),
+    ];
+    let now = NOW.parse().unwrap();
+    for (name, facts, change, expected) in rows {
+        let mut facts = facts();
+        change(&mut facts);
+        let causes = diagnose(&facts, now);
+        let mut found = kinds(&causes);
+        // Within a severity the order is that of the teardown; information comes last.
+        let mut expected: Vec<String> = expected.iter().map(ToString::to_string).collect();
+        let severity = |line: &String| line.split(' ').next().unwrap().to_owned();
+        assert_eq!(
+            found.iter().map(severity).collect::<Vec<_>>(),
+            expected.iter().map(severity).collect::<Vec<_>>(),
+            "{name}: {found:?}"
+        );
+        (found.sort(), expected.sort());
+        assert_eq!(found, expected, "{name}");
+    }
+}
+
+#[test]
+fn no_fact_that_could_not_be_read_leads_to_another_conclusion() {
+    let now = NOW.parse().unwrap();
+    let mut facts = running();
+    let no = || "no".to_owned();
+    facts.runtime = Err(no());
+    facts.conditions = Err(no());
+    facts.cgroups = Err(no());
+    facts.mounts = Err(no());
+    facts.holders = Err(no());
+    facts.volume_paths = Err(no());
+    facts.drivers = Err(no());
+    let causes = diagnose(&facts, now);
+    let (unknown, others): (Vec<_>, Vec<_>) = causes.iter().partition(|cause| cause.severity == Severity::Unknown);
+    assert_eq!(
+        kinds(&others.into_iter().cloned().collect::<Vec<_>>()),
+        ["info kubeletTerminates"]
+    );
+    assert_eq!(unknown.len(), 5, "{unknown:?}");
+    assert!(conclusion(&causes).contains("could not be read"));
+}
+
+#[test]
+fn control_characters_of_processes_are_escaped() {
+    let mut facts = running();
+    let process = &mut facts.cgroups.as_mut().unwrap().processes.as_mut().unwrap().all[0];
+    process.command = "a\u{1b}[2J\nb".to_owned();
+    process.sigterm = SigtermHandling::Ignored;
+    let causes = diagnose(&facts, NOW.parse().unwrap());
+    assert!(causes.iter().all(|cause| !cause.message.contains(char::is_control)));
+}

@@ -1,0 +1,137 @@
+//! Gathers the facts for a plan. Only reads, each with a limit of time.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::timeout;
+
+use super::{
+    facts::{ClaimFacts, PlanFacts},
+    model::Plan,
+    steps::plan,
+};
+use crate::{
+    model::{
+        failure::{Failure, first_message},
+        pod::PodView,
+        trace::Step,
+    },
+    node::logs::PodLogs,
+    teardown::{
+        context::Context,
+        devices::{self, ClaimDecision},
+        diagnosis::gather::{blocking_in, current_object},
+        evidence, grace,
+        journal::PodJournalExt as _,
+        locate, volumes,
+    },
+};
+
+/// Limit of one read.
+const READ_LIMIT: Duration = Duration::from_secs(3);
+
+/// Plans the teardown of this pod. `blocked`: why nothing may be touched. The context refuses effects, see
+/// [`Context::read_only`].
+pub(crate) async fn plan_teardown(context: &Arc<Context>, view: Arc<PodView>, blocked: Vec<String>) -> Plan {
+    let (view, object_unread) = current_object(context, view).await;
+    plan_view(context, view, object_unread, blocked).await
+}
+
+/// As [`plan_teardown`], with this view of the object.
+pub(crate) async fn plan_view(
+    context: &Arc<Context>,
+    view: Arc<PodView>,
+    object_unread: Option<String>,
+    mut blocked: Vec<String>,
+) -> Plan {
+    let uid = &view.pod.uid;
+    let entry = context.journal.pod(uid);
+    let begun = entry.as_ref().filter(|entry| entry.has_begun());
+    let used = begun.map(|entry| grace::used(&entry.begun, &context.node.clock.now()));
+    let late = |_| format!("no answer within {READ_LIMIT:?}");
+    let runtime = timeout(READ_LIMIT, context.node.cri.pod(uid.as_str(), READ_LIMIT));
+    let claims = timeout(READ_LIMIT, claims(context, &view));
+    let (runtime, claims) = tokio::join!(runtime, claims);
+    let runtime = runtime
+        .map_err(late)
+        .and_then(|pod| pod.map_err(|error| error.to_string()));
+    let claims = claims
+        .map_err(late)
+        .and_then(|claims| claims.map_err(|failures| first_message(&failures)));
+    if let Ok(pod) = &runtime {
+        let pod = pod.clone();
+        let evidence = blocking_in(READ_LIMIT, context, &view, move |context, view| {
+            Ok(evidence::check_agreement(context, view, false, Step::Term, &pod))
+        });
+        match evidence.await {
+            Ok(Ok(())) => {}
+            Ok(Err(failures)) => blocked.extend(failures.iter().map(Failure::to_string)),
+            Err(why) => blocked.push(format!(
+                "whether runtime, cgroups and directories agree is not known: {why}"
+            )),
+        }
+    }
+    let volumes = blocking_in(READ_LIMIT, context, &view, |context, view| {
+        let dir = locate::pod_dir(context, view).map_err(|failures| first_message(&failures))?;
+        let storage = &context.node.storage;
+        let table = storage.all_mounts.read().map_err(|fault| fault.to_string())?;
+        let planned = volumes::planned(&dir, storage, &table).map_err(|fault| fault.to_string())?;
+        let attached = view.attachable_volumes || volumes::may_hold_attached(&dir, &storage.mounts);
+        Ok((planned, attached))
+    });
+    let cgroups = blocking_in(READ_LIMIT, context, &view, |context, view| {
+        let mut paths = Vec::new();
+        for cgroup in locate::cgroups(context, view) {
+            let cgroup = cgroup.map_err(|failures| first_message(&failures))?;
+            let directories = context.node.cgroups.directories(&cgroup);
+            paths.extend(directories.iter().map(|path| path.display().to_string()));
+        }
+        Ok(paths)
+    });
+    let directory = blocking_in(READ_LIMIT, context, &view, |context, view| {
+        let dir = locate::pod_dir(context, view).map_err(|failures| first_message(&failures))?;
+        let there = dir.open().map_err(|fault| fault.to_string())?;
+        Ok(there.map(|_| dir.path().display().to_string()))
+    });
+    let logs = blocking_in(READ_LIMIT, context, &view, |context, view| {
+        let pod = &view.pod;
+        let logs = PodLogs::new(&context.node.pod_logs_dir, &pod.namespace, &pod.name, pod.uid.as_str());
+        let path = logs.map_err(|error| error.to_string())?.path();
+        Ok(Some(path.display().to_string()).filter(|_| path.exists()))
+    });
+    let (volumes, cgroups, directory, logs) = tokio::join!(volumes, cgroups, directory, logs);
+    // If it is not known, the terminal status waits for the volumes.
+    let may_hold_attached = volumes.as_ref().map_or(true, |(_, attached)| *attached);
+    let facts = PlanFacts {
+        object_unread,
+        blocked,
+        entry,
+        used: used.unwrap_or_default(),
+        runtime,
+        runtime_name: context.node.runtime_name.clone(),
+        claims,
+        volumes: volumes.map(|(volumes, _)| volumes),
+        may_hold_attached,
+        cgroups,
+        directory,
+        logs,
+        view,
+    };
+    plan(&facts, context.node.clock.wall().now())
+}
+
+async fn claims(context: &Context, view: &PodView) -> Result<Vec<ClaimFacts>, Vec<Failure>> {
+    let prepared = devices::prepared(context, view).await?;
+    if prepared.is_empty() {
+        return Ok(Vec::new());
+    }
+    let decided = devices::decide_all(context, view, &prepared).await?;
+    let facts = decided.into_iter().map(|(prepared, decision)| ClaimFacts {
+        claim: format!("{}/{}", prepared.claim.namespace, prepared.claim.name),
+        drivers: prepared.drivers.iter().cloned().collect(),
+        used_by: match decision {
+            ClaimDecision::Unprepare => None,
+            ClaimDecision::Used(by) => Some(by),
+        },
+    });
+    Ok(facts.collect())
+}

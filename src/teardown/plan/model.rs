@@ -1,0 +1,176 @@
+//! The value of a plan.
+
+use serde::{Deserialize, Serialize};
+
+use super::status::PlannedStatus;
+use crate::model::step::Step;
+
+/// What a teardown of a pod would do now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Plan {
+    /// Namespace of the pod.
+    pub namespace: String,
+    /// Name of the pod.
+    pub name: String,
+    /// UID of the pod.
+    pub uid: String,
+    /// Its object has a `deletionTimestamp`. Without one nothing would be done now.
+    pub is_deleted: bool,
+    /// It mirrors a static pod: nothing is ever done.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_mirror: bool,
+    /// Why nothing may be touched now.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub blocked: Vec<String>,
+    /// Grace period in seconds.
+    pub grace_seconds: u64,
+    /// Seconds of it that are left; all of it if it has not begun.
+    pub grace_left_seconds: u64,
+    /// The steps, in their order.
+    pub steps: Vec<PlannedStep>,
+    /// What could not be read, and so may be missing in the steps.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unknown: Vec<String>,
+}
+
+/// One step with what it touches.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PlannedStep {
+    /// The step.
+    pub step: Step,
+    /// What it does. Actions of one step run at once unless one names what it waits for.
+    pub actions: Vec<PlannedAction>,
+}
+
+/// One action.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "action", rename_all = "camelCase", rename_all_fields = "camelCase")]
+pub enum PlannedAction {
+    /// Runs a preStop hook.
+    RunHook {
+        /// The container.
+        container: String,
+        /// Its ID.
+        id: String,
+        /// `exec`, `httpGet`, `sleep` or `invalid`.
+        handler: String,
+        /// The command, URL or duration.
+        target: String,
+    },
+    /// `StopContainer`: the stop signal, and SIGKILL after the timeout.
+    StopContainer {
+        /// The container.
+        container: String,
+        /// Its ID.
+        id: String,
+        /// Timeout in seconds, if it is called now. The deadline of the pod limits it.
+        timeout_seconds: u64,
+        /// Containers that exit first, unless the deadline passes.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        after: Vec<String>,
+    },
+    /// `StopPodSandbox`.
+    StopSandbox {
+        /// Its ID.
+        id: String,
+    },
+    /// The drivers unprepare a claim.
+    UnprepareClaim {
+        /// `NAMESPACE/NAME`.
+        claim: String,
+        /// The drivers.
+        drivers: Vec<String>,
+    },
+    /// A claim stays prepared, since another pod uses it.
+    KeepClaim {
+        /// `NAMESPACE/NAME`.
+        claim: String,
+        /// UID of that pod.
+        used_by: String,
+    },
+    /// Patches the status.
+    ReportStatus {
+        /// The possible statuses; one if they do not depend on exit codes.
+        outcomes: Vec<PlannedStatus>,
+    },
+    /// Unmounts a file system.
+    Unmount {
+        /// Mount point.
+        path: String,
+        /// Type of file system.
+        fs_type: String,
+    },
+    /// Unmounts the device of a raw block volume for this pod, and detaches its loop device.
+    UnmapDevice {
+        /// The device for this pod.
+        path: String,
+    },
+    /// `NodeUnpublishVolume`.
+    UnpublishVolume {
+        /// The CSI driver; `None` if the kubelet's file does not name it: then it is searched by other means.
+        driver: Option<String>,
+        /// The volume's handle.
+        handle: Option<String>,
+        /// Its target path.
+        target: String,
+    },
+    /// `NodeUnstageVolume`, unless another pod of the node uses the volume.
+    UnstageVolume {
+        /// The CSI driver.
+        driver: Option<String>,
+        /// The volume's handle.
+        handle: Option<String>,
+        /// Its staging path.
+        path: String,
+    },
+    /// A volume that stays as it is, and blocks the pod.
+    LeaveVolume {
+        /// Its path.
+        path: String,
+        /// Why.
+        why: String,
+    },
+    /// Removes a directory.
+    RemoveDirectory {
+        /// Its path.
+        path: String,
+    },
+    /// Kills what is left in a cgroup, and removes it.
+    RemoveCgroup {
+        /// Its path.
+        path: String,
+    },
+    /// `DELETE` of the object, with this UID as precondition and grace period 0.
+    DeleteObject {
+        /// The UID.
+        uid: String,
+        /// Finalizers that keep the object after it.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        kept_by: Vec<String>,
+    },
+    /// `RemoveContainer`.
+    RemoveContainer {
+        /// The container.
+        container: String,
+        /// Its ID.
+        id: String,
+    },
+    /// `RemovePodSandbox`.
+    RemoveSandbox {
+        /// Its ID.
+        id: String,
+    },
+}
+
+// === impl Plan ===
+
+impl Plan {
+    /// All actions, in the order of their steps.
+    pub fn actions(&self) -> impl Iterator<Item = (Step, &PlannedAction)> {
+        self.steps
+            .iter()
+            .flat_map(|planned| planned.actions.iter().map(|action| (planned.step, action)))
+    }
+}
