@@ -33,6 +33,8 @@ BUILD_PACKAGES := protobuf-compiler=protoc gcc=cc libc6-dev=/usr/include/stdio.h
 DEB_PACKAGES := dpkg-dev=dpkg-shlibdeps
 NODE_PACKAGES := containerd=containerd runc=runc containernetworking-plugins busybox-static iproute2=ip util-linux=nsenter btrfs-progs=mkfs.btrfs
 KIND_PACKAGES := $(NODE_PACKAGES) debootstrap=debootstrap iptables=iptables libdevmapper1.02.1
+# Only promtool and prometheus are used, and only in tests.
+METRICS_PACKAGES := prometheus=promtool
 GUEST_PACKAGES := qemu-system-x86=qemu-system-x86_64 debootstrap=debootstrap e2fsprogs=mkfs.ext4
 
 .PHONY: help
@@ -81,7 +83,7 @@ bench-idle: need-root need-node build ## Measure the cost of a standby agent bes
 	$(TARGET_DIR)/debug/bench-idle --agent $(TARGET_DIR)/release/pod-teardown --for $(IDLE)
 
 .PHONY: test
-test: need-root need-build need-node ## Every test that needs no control plane, real pods on a private containerd included
+test: need-root need-build need-node need-metrics ## Every test that needs no control plane, real pods on a private containerd included
 	$(CARGO) build $(TESTED) --examples
 	SIM_RUNS=6000 $(RUN_TESTS) --lib --bins $(addprefix --test ,$(WITHOUT_CLUSTER)) -- $(NOT_IN_GUEST)
 	RUNTIME_MANNERS=cri-o $(RUN_TESTS) --test mem_agent
@@ -150,7 +152,7 @@ deny: ## Licences, bans and advisories of the dependencies (needs cargo-deny)
 
 # === requirements ===
 
-.PHONY: need-root need-build need-node need-guest need-kind need-deb
+.PHONY: need-root need-build need-node need-metrics need-guest need-kind need-deb
 need-root:
 	@[ "$$(id -u)" = 0 ] || { echo "make: this target mounts, creates cgroups and starts containers: run it as root" >&2; exit 1; }
 
@@ -160,6 +162,9 @@ need-build:
 
 need-node:
 	@$(NEED) $(NODE_PACKAGES)
+
+need-metrics:
+	@$(NEED) $(METRICS_PACKAGES)
 
 need-guest:
 	@$(NEED) $(GUEST_PACKAGES)

@@ -32,9 +32,11 @@ command -v apt-get >/dev/null || fail "these Debian packages, or your distributi
 
 say "installing from Debian:$missing"
 for package in $missing; do
-    if [ "$package" = containerd ] && [ -d /run/systemd/system ]; then
-        say "Debian's containerd starts as a service; nothing here uses it, and you may stop it"
-    fi
+    case $package in
+    containerd | prometheus)
+        [ ! -d /run/systemd/system ] || say "Debian's $package starts as a service; nothing here uses it, and you may stop it"
+        ;;
+    esac
 done
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT

@@ -33,6 +33,8 @@ mod large_lists;
 mod orphans;
 mod other_root;
 mod pause;
+#[cfg(feature = "system-tests")]
+mod prometheus;
 mod queued_writes;
 mod restart;
 mod role_changes;

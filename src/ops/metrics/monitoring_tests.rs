@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::{tests::full, text};
 
 const ALERTS: &str = include_str!("../../../monitoring/alerts.yaml");
+const RUNBOOK: &str = include_str!("../../../docs/how-to/runbook.md");
 const DASHBOARD: &str = include_str!("../../../monitoring/dashboard.json");
 
 /// Labels that Prometheus adds.
@@ -137,6 +138,9 @@ fn every_alert_uses_existing_metrics_and_labels_and_has_a_remedy() {
         assert!(summary.len() > 20 && remedy.len() > 15, "{alert}");
         let anchor = alert["alert"].as_str().unwrap().to_lowercase();
         assert_eq!(annotation("runbook_url"), format!("docs/how-to/runbook.md#{anchor}"));
+        let headings = RUNBOOK.lines().filter(|line| line.starts_with('#'));
+        let mut anchors = headings.map(|line| line.trim_start_matches('#').trim().to_lowercase());
+        assert!(anchors.any(|it| it == anchor), "the runbook has no section {anchor}");
         for label in labels_of(&summary) {
             assert!(has_label(expr, label), "{expr} has no label {label}");
         }
