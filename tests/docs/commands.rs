@@ -57,12 +57,14 @@ fn every_command_on_the_pages_is_accepted_by_the_program() {
     };
     for page in pages::all() {
         for block in page.blocks() {
-            for (index, line) in block.lines.iter().enumerate() {
-                let command = line.strip_prefix("$ ").or(line.starts_with("Exec").then_some(line));
-                if let Some(command) = command {
-                    check(&page, block.line + index + 1, command, false);
-                }
+            if block.is_console() {
+                let shown = block.commands();
+                shown
+                    .iter()
+                    .for_each(|shown| check(&page, block.line, &shown.command, false));
             }
+            let of_unit = block.lines.iter().filter(|line| line.starts_with("Exec"));
+            of_unit.for_each(|line| check(&page, block.line, line, false));
         }
         for (line, span) in page.code_spans() {
             check(&page, line, span, true);

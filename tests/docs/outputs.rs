@@ -1,4 +1,5 @@
 //! Commands of the pages run against a real agent, with the exit code and the kind of output that the page shows.
+#![allow(clippy::print_stdout, reason = "authors of pages copy it")]
 
 use crate::{
     node::Node,
@@ -49,6 +50,8 @@ async fn every_command_that_a_page_shows_has_its_exit_code_and_output() {
                 run += 1;
                 let arguments = &pages::words(&shown.command)[1..];
                 let output = node.run(arguments).await;
+                // With --nocapture, for authors of pages.
+                println!("$ {}\n{}", shown.command, output.text);
                 let at = format!("{}:{}: {}", page.path.display(), block.line, shown.command);
                 if output.code != Some(block.exit_code()) {
                     wrong.push(format!("{at}: exit code {:?}\n{}", output.code, output.text));

@@ -60,7 +60,9 @@ fn find(dir: &Path, found: &mut Vec<PathBuf>) {
 pub fn words(command: &str) -> Vec<String> {
     let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
     for letter in command.chars() {
+        // The command of a substitution is one word.
         match (quote, letter) {
+            (None, '(') if word.as_deref() == Some("$") => quote = Some(')'),
             (Some(open), _) if open == letter => quote = None,
             (Some(_), _) => word.get_or_insert_default().push(letter),
             (None, '\'' | '"') => {
@@ -153,6 +155,10 @@ impl Block {
                     command: command.to_owned(),
                     output: Vec::new(),
                 }),
+                (None, Some(last)) if last.command.ends_with('\\') => {
+                    last.command.pop();
+                    last.command.push_str(line.trim_start());
+                }
                 (None, Some(last)) => last.output.push(line.clone()),
                 (None, None) => panic!("line {}: a console block begins with a command", self.line),
             }
