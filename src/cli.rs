@@ -8,24 +8,26 @@ use clap_complete::Shell;
 mod control;
 mod gc;
 mod node;
+mod object;
+mod output;
 mod pod;
 mod read;
 mod service;
-mod socket;
+mod status;
 mod stop;
 mod values;
 
 pub use control::{ApproveArgs, HandoverArgs, PauseArgs, ResumeArgs};
-pub use gc::{GcVerb, GraphArgs};
+pub use gc::{GcVerb, GcWhyArgs, GraphArgs};
 pub use node::NodeFlags;
+pub use object::{ObjectArg, OptionalPodArg, PodArg, PodId, PodName};
+pub use output::{DEFAULT_SOCKET, GraphFormat, OutputFormat, QueryFlags, SocketFlag, TimelineFormat};
 pub use pod::{TimelineArgs, WhyArgs};
 pub use read::Read;
 pub use service::ServiceSettings;
-pub use socket::{DEFAULT_SOCKET, QueryFlags, SocketFlag};
+pub use status::StatusArgs;
 pub use stop::{EvictArgs, StopArgs, StopFlags};
-pub use values::{
-    CgroupDriverFlag, ForceUnmountFlag, GcFlag, GraphFormat, PodName, PodsFlag, TimelineFormat, UnsyncedFlag,
-};
+pub use values::{CgroupDriverFlag, ForceUnmountFlag, GcFlag, PodsFlag, UnsyncedFlag};
 
 /// Terminates Kubernetes pods as the kubelet does, directly against the container runtime, and collects garbage.
 ///
@@ -36,7 +38,7 @@ pub use values::{
 ///
 /// All commands but --help and completions need root. Start with check.
 #[derive(Debug, Parser)]
-#[command(name = "pod-teardown", version, max_term_width = 110)]
+#[command(name = "pod-teardown", version, term_width = 100)]
 #[command(
     after_help = "Exit code: 0 success; 64 the command line is wrong; 78 the configuration is wrong; 1 any other error; \
     check has a few more."
@@ -74,19 +76,8 @@ agent runs on this node.")]
 Exit code: 0 success; 64 the command line is wrong; 78 the configuration is wrong; 69 the API server or the runtime cannot be \
 reached; 1 any other error. The first of these that applies.")]
     Check(NodeFlags),
-    /// Show the role of the agent of this node, and the terminating pods.
-    ///
-    /// The first lines show the role with its reason, the probes of the kubelet, the runtime and the API server. Blocked shows
-    /// why nothing may be touched; beside a living kubelet that is normal. Paused shows who has paused the agent. Unmanaged
-    /// shows what does not provably belong to a pod of the API server; it is not touched.
-    #[command(after_help = "Examples:
-  # Show the status
-  pod-teardown status
-  # The role as JSON, for scripts
-  pod-teardown status --json | jq .role
-
-Exit code: 0; 64 the command line is wrong; 1 no agent answers.")]
-    Status(QueryFlags),
+    /// See [`StatusArgs`].
+    Status(StatusArgs),
     /// See [`TimelineArgs`].
     Timeline(TimelineArgs),
     /// See [`WhyArgs`].
@@ -117,6 +108,17 @@ Exit code: 0; 64 the command line is wrong; 1 no agent answers, or it runs with 
     Pause(PauseArgs),
     /// See [`ResumeArgs`].
     Resume(ResumeArgs),
+    /// Show the versions of this program, the agent, the kernel, the container runtime and the API server.
+    ///
+    /// Without an agent, its rows show why it does not answer.
+    #[command(after_help = "Examples:
+  # Show all versions
+  pod-teardown version
+  # Only the version of this program
+  pod-teardown --version
+
+Exit code: 0, also if no agent answers; 64 the command line is wrong.")]
+    Version(QueryFlags),
     /// Show the garbage collector of owner references.
     Gc {
         /// What to show.

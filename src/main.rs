@@ -2,7 +2,8 @@
 
 use std::{
     collections::BTreeSet,
-    io::{self, Write as _},
+    io::{self, IsTerminal as _, Write as _},
+    pin::pin,
     process::ExitCode,
     sync::mpsc,
     thread,
@@ -13,8 +14,9 @@ use jiff::Timestamp;
 use pod_teardown::{
     agent,
     cli::{
-        ApproveArgs, Cli, EvictArgs, GcVerb, GraphArgs, GraphFormat, HandoverArgs, NodeFlags, PauseArgs, QueryFlags,
-        Read, ResumeArgs, SocketFlag, StopArgs, StopFlags, TimelineArgs, TimelineFormat, Verb, WhyArgs,
+        ApproveArgs, Cli, EvictArgs, GcVerb, GcWhyArgs, GraphArgs, GraphFormat, HandoverArgs, NodeFlags, OutputFormat,
+        PauseArgs, QueryFlags, Read, ResumeArgs, SocketFlag, StatusArgs, StopArgs, StopFlags, TimelineArgs,
+        TimelineFormat, Verb, WhyArgs,
     },
     collector::picture::{Picture, dot::dot, svg::svg},
     explanation::Explanation,
@@ -26,6 +28,7 @@ use pod_teardown::{
         trace::Trace,
     },
     node::threads::THREADS,
+    object_name::ObjectName,
     ops::{
         admin::{
             self,
@@ -34,15 +37,23 @@ use pod_teardown::{
         },
         check, client,
         gc_status::{self, GcReport},
-        handover, holds, logging, manual, pause, service,
+        handover, holds, logging, manual,
+        output::{self, Output},
+        pause, service,
         status::{self, StatusReport},
-        stop, timeline,
+        stop, timeline, version,
     },
 };
-use serde::{Serialize, de::DeserializeOwned};
+use serde::de::DeserializeOwned;
 
 /// sysexits.h `EX_USAGE`.
 const USAGE: u8 = 64;
+/// `status --exit-code`: something is blocked.
+const BLOCKED: u8 = 2;
+/// How often `--watch` queries the agent.
+const WATCH_INTERVAL: Duration = Duration::from_secs(2);
+/// Moves the cursor to the upper left, and clears the screen.
+const CLEAR_SCREEN: &str = "\x1b[H\x1b[2J";
 /// The verb that always succeeds.
 const HANDOVER: &str = "handover";
 /// sysexits.h `EX_CONFIG`.
@@ -90,36 +101,33 @@ async fn dispatch(
     match cli.verb {
         Verb::Run(flags) => run(flags, &mistakes, unknown_variables).await,
         Verb::Check(flags) => run_check(flags, &mistakes, unknown_variables).await,
-        Verb::Status(QueryFlags { socket, json }) => {
-            let text = |report: &StatusReport| status::text(report, Timestamp::now());
-            query(&socket, admin::STATUS, (!json).then_some(text)).await
-        }
-        Verb::Timeline(TimelineArgs { pod, format, socket }) => {
-            let text: Option<fn(&Vec<Trace>) -> String> = match format {
-                TimelineFormat::Text => Some(|traces| traces.iter().map(timeline::text).collect::<Vec<_>>().join("\n")),
-                TimelineFormat::Svg => Some(|traces| timeline::svg(traces)),
-                TimelineFormat::Json => None,
+        Verb::Status(arguments) => show_status(&arguments).await,
+        Verb::Timeline(TimelineArgs { pod, output, socket }) => {
+            let pod = match pod.name() {
+                Ok(pod) => pod,
+                Err(why) => return failed(USAGE, &why),
             };
-            query(&socket, &format!("{}/{pod}", admin::TIMELINES), text).await
+            let output: Output<fn(&Vec<Trace>) -> String> = match output {
+                TimelineFormat::Table | TimelineFormat::Wide => {
+                    Output::Text(|traces| traces.iter().map(timeline::text).collect::<Vec<_>>().join("\n"))
+                }
+                TimelineFormat::Svg => Output::Text(|traces| timeline::svg(traces)),
+                TimelineFormat::Json => Output::Json,
+                TimelineFormat::Yaml => Output::Yaml,
+            };
+            query(&socket, &format!("{}/{pod}", admin::TIMELINES), output).await
         }
-        Verb::Why(WhyArgs {
-            object,
-            query: QueryFlags { socket, json },
-        }) => {
-            query(
-                &socket,
-                &admin::why::request_path(&object),
-                (!json).then_some(Explanation::text),
-            )
-            .await
-        }
+        Verb::Why(WhyArgs { pod, query: flags }) => match pod.id() {
+            Ok(pod) => explain(&flags, &pod.to_string()).await,
+            Err(why) => failed(USAGE, &why),
+        },
         Verb::Stop(StopArgs { flags }) => stop_pod(&flags, "stop", None, None).await,
         Verb::Evict(EvictArgs { flags, reason, message }) => {
             stop_pod(&flags, "evict", Some(reason), Some(message)).await
         }
-        Verb::Holds(QueryFlags { socket, json }) => {
+        Verb::Holds(QueryFlags { socket, output }) => {
             let text = |report: &SafetyHolds| holds::text(report, Timestamp::now());
-            query(&socket, admin::holds::HOLDS, (!json).then_some(text)).await
+            query(&socket, admin::holds::HOLDS, with_text(output, text)).await
         }
         Verb::Approve(ApproveArgs { item, digest, socket }) => approve(&socket, item, digest).await,
         Verb::Handover(HandoverArgs { timeout, socket }) => {
@@ -132,22 +140,8 @@ async fn dispatch(
         }
         Verb::Pause(PauseArgs { socket }) => post(&socket, PAUSE, pause::paused).await,
         Verb::Resume(ResumeArgs { socket }) => post(&socket, RESUME, pause::resumed).await,
-        Verb::Gc {
-            verb: GcVerb::Status(QueryFlags { socket, json }),
-        } => {
-            let text = |report: &GcReport| gc_status::text(report, Timestamp::now());
-            query(&socket, admin::collector::STATUS, (!json).then_some(text)).await
-        }
-        Verb::Gc {
-            verb: GcVerb::Graph(GraphArgs { uid, format, socket }),
-        } => {
-            let text: Option<fn(&Picture) -> String> = match format {
-                GraphFormat::Dot => Some(dot),
-                GraphFormat::Svg => Some(svg),
-                GraphFormat::Json => None,
-            };
-            query(&socket, &admin::collector::graph_path(uid.as_deref()), text).await
-        }
+        Verb::Gc { verb } => show_collector(verb).await,
+        Verb::Version(arguments) => show_version(&arguments).await,
         Verb::Completions { shell } => print(&manual::completions(shell), 0),
         Verb::Man { dir } => match manual::write(&dir) {
             Ok(()) => ExitCode::SUCCESS,
@@ -156,20 +150,139 @@ async fn dispatch(
     }
 }
 
-/// Queries the agent, and prints the answer as text or JSON.
-async fn query<T: Serialize + DeserializeOwned>(
+/// Queries the agent once, or with `--watch` again and again.
+async fn show_status(arguments: &StatusArgs) -> ExitCode {
+    let StatusArgs {
+        watch,
+        exit_code,
+        query,
+    } = arguments;
+    let QueryFlags { socket, output } = query;
+    let is_wide = *output == OutputFormat::Wide;
+    let text = |report: &StatusReport| status::text(report, is_wide, Timestamp::now());
+    let output = with_text(*output, text);
+    if *watch {
+        return watch_answer(socket, admin::STATUS, output).await;
+    }
+    if !exit_code {
+        return self::query(socket, admin::STATUS, output).await;
+    }
+    match client::get_raw(&socket.socket, admin::STATUS).await {
+        Ok(answer) => match (answer.parse(), answer.format(output)) {
+            (Ok(report), Ok(text)) => print(&text, if status::is_blocked(&report) { BLOCKED } else { 0 }),
+            (Err(error), _) | (_, Err(error)) => failed(1, &error.to_string()),
+        },
+        Err(error) => failed(1, &error.to_string()),
+    }
+}
+
+async fn show_version(QueryFlags { socket, output }: &QueryFlags) -> ExitCode {
+    let versions = version::collect(&socket.socket).await;
+    let text = match output {
+        OutputFormat::Table | OutputFormat::Wide => Ok(version::text(&versions)),
+        OutputFormat::Json => serde_json::to_vec(&versions).and_then(|json| output::json(&json)),
+        OutputFormat::Yaml => serde_json::to_vec(&versions).and_then(|json| output::yaml(&json)),
+    };
+    match text {
+        Ok(text) => print(&text, 0),
+        Err(error) => failed(1, &error.to_string()),
+    }
+}
+
+async fn show_collector(verb: GcVerb) -> ExitCode {
+    match verb {
+        GcVerb::Status(QueryFlags { socket, output }) => {
+            let text = |report: &GcReport| gc_status::text(report, Timestamp::now());
+            query(&socket, admin::collector::STATUS, with_text(output, text)).await
+        }
+        GcVerb::Graph(GraphArgs {
+            object,
+            uid,
+            output,
+            socket,
+        }) => {
+            let center = match (object, uid) {
+                (Some(object), _) => object.name().map(Some),
+                (None, uid) => Ok(uid.map(ObjectName::Uid)),
+            };
+            let center = match center {
+                Ok(center) => center,
+                Err(why) => return failed(USAGE, &why),
+            };
+            let output: Output<fn(&Picture) -> String> = match output {
+                GraphFormat::Dot => Output::Text(dot),
+                GraphFormat::Svg => Output::Text(svg),
+                GraphFormat::Json => Output::Json,
+                GraphFormat::Yaml => Output::Yaml,
+            };
+            query(&socket, &admin::collector::graph_path(center.as_ref()), output).await
+        }
+        GcVerb::Why(GcWhyArgs { object, query: flags }) => match object.name() {
+            Ok(name) => explain(&flags, &name.to_string()).await,
+            Err(why) => failed(USAGE, &why),
+        },
+    }
+}
+
+async fn explain(QueryFlags { socket, output }: &QueryFlags, object: &str) -> ExitCode {
+    let path = admin::why::request_path(object);
+    query(socket, &path, with_text(*output, Explanation::text)).await
+}
+
+/// The output format of a query, with its text form.
+fn with_text<F>(output: OutputFormat, text: F) -> Output<F> {
+    match output {
+        OutputFormat::Json => Output::Json,
+        OutputFormat::Yaml => Output::Yaml,
+        OutputFormat::Table | OutputFormat::Wide => Output::Text(text),
+    }
+}
+
+/// Queries the agent, and prints the answer.
+async fn query<T: DeserializeOwned>(
     socket: &SocketFlag,
     path: &str,
-    text: Option<impl FnOnce(&T) -> String>,
+    output: Output<impl FnOnce(&T) -> String>,
 ) -> ExitCode {
-    let json = |answer: T| foreign::escape_json(serde_json::to_string_pretty(&answer).unwrap_or_default());
-    let answer = match text {
-        Some(text) => client::get(&socket.socket, path).await.map(|answer| text(&answer)),
-        None => client::get_unescaped(&socket.socket, path).await.map(json),
-    };
-    match answer {
-        Ok(answer) => print(&answer, 0),
+    let answer = client::get_raw(&socket.socket, path).await;
+    match answer.and_then(|answer| answer.format(output)) {
+        Ok(text) => print(&text, 0),
         Err(error) => failed(1, &error.to_string()),
+    }
+}
+
+/// Queries the agent until Ctrl-C, and prints each change. An agent that does not answer at first is an error; later it is waited
+/// for.
+async fn watch_answer<T: DeserializeOwned>(
+    socket: &SocketFlag,
+    path: &str,
+    output: Output<impl Fn(&T) -> String>,
+) -> ExitCode {
+    let redraws = io::stdout().is_terminal() && matches!(output, Output::Text(_));
+    let mut shown = None;
+    let mut interrupted = pin!(tokio::signal::ctrl_c());
+    loop {
+        let answer = client::get_raw(&socket.socket, path).await;
+        let text = match answer.and_then(|answer| answer.format(output.as_ref())) {
+            Ok(text) => text,
+            Err(error) if shown.is_none() => return failed(1, &error.to_string()),
+            Err(error) => error.to_string(),
+        };
+        if shown.as_ref() != Some(&text) {
+            if redraws {
+                // A failure is reported by the next write.
+                write!(io::stdout(), "{CLEAR_SCREEN}").ok();
+            }
+            let code = print(&text, 0);
+            if code != ExitCode::SUCCESS {
+                return code;
+            }
+            shown = Some(text);
+        }
+        tokio::select! {
+            _ = &mut interrupted => return ExitCode::SUCCESS,
+            () = tokio::time::sleep(WATCH_INTERVAL) => {}
+        }
     }
 }
 
@@ -211,7 +324,11 @@ async fn stop_pod(flags: &StopFlags, verb: &str, reason: Option<String>, message
         reason,
         message,
     };
-    match stop::follow(&flags.socket.socket, &flags.pod, verb, &request, print_error).await {
+    let pod = match flags.pod.name() {
+        Ok(pod) => pod,
+        Err(why) => return failed(USAGE, &why),
+    };
+    match stop::follow(&flags.socket.socket, &pod, verb, &request, print_error).await {
         Ok(result) => print(&stop::text(&result), 0),
         Err(error) => failed(1, &error.to_string()),
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::socket::SocketFlag;
+use super::output::SocketFlag;
 
 /// Approve one safety hold that holds shows. What it blocks is then done, without another question.
 ///

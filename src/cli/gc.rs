@@ -3,8 +3,8 @@
 use clap::{Args, Subcommand};
 
 use super::{
-    socket::{QueryFlags, SocketFlag},
-    values::GraphFormat,
+    object::ObjectArg,
+    output::{GraphFormat, QueryFlags, SocketFlag},
 };
 
 /// The verbs of `gc`.
@@ -15,41 +15,74 @@ pub enum GcVerb {
   # Show the state of the collector
   pod-teardown gc status
   # Its state as JSON, for scripts
-  pod-teardown gc status --json | jq .work
+  pod-teardown gc status -o json | jq .work
 
 Exit code: 0; 64 the command line is wrong; 1 no agent answers, or it does not collect.")]
     Status(QueryFlags),
-    /// Draw objects with their owners and dependents as the collector knows them, and its decision on each.
+    /// See [`GraphArgs`].
     Graph(GraphArgs),
+    /// See [`GcWhyArgs`].
+    Why(GcWhyArgs),
 }
 
 /// Draw objects with their owners and dependents as the collector knows them, and its decision on each.
 ///
-/// With a UID: all objects that are connected with that object, nearest first. Without: all active objects and those
-/// connected with them. Active are objects that are being deleted or wait for others, and owners that do not exist or are
-/// unknown. At most 200 objects are drawn; the picture names the number of the others. An arrow leads from a dependent to its
-/// owner; a red arrow blocks the deletion of the owner.
+/// With an object: all objects that are connected with it, nearest first. Without: all active objects and those connected with
+/// them. Active are objects that are being deleted or wait for others, and owners that do not exist or are unknown. At most 200
+/// objects are drawn; the picture names the number of the others. An arrow leads from a dependent to its owner; a red arrow
+/// blocks the deletion of the owner.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
   # Draw all active objects
-  pod-teardown gc graph --format svg > picture.svg
+  pod-teardown gc graph -o svg > picture.svg
   pod-teardown gc graph | dot -Tpng > picture.png
-  # Draw the objects around one object
-  pod-teardown gc graph --uid $(kubectl get deployment web -o jsonpath={.metadata.uid}) --format svg > web.svg
+  # Draw the objects around Deployment web in namespace shop
+  pod-teardown gc graph -n shop deploy web -o svg > web.svg
   # List blocked objects
-  pod-teardown gc graph --format json | jq '.objects[] | select(.look == \"blocked\")'
+  pod-teardown gc graph -o json | jq '.objects[] | select(.look == \"blocked\")'
 
 Only the agent that collects has an answer.
 
 Exit code: 0; 64 the command line is wrong; 1 no agent answers, or it does not collect.")]
 pub struct GraphArgs {
-    /// UID of the object in the middle [default: all active objects].
-    #[arg(long)]
+    /// The object in the middle [default: all active objects].
+    #[command(flatten)]
+    pub object: Option<ObjectArg>,
+    /// The object in the middle by its UID.
+    #[arg(long, conflicts_with = "kind")]
     pub uid: Option<String>,
     /// How to draw it.
-    #[arg(long, value_enum, default_value_t = GraphFormat::Dot)]
-    pub format: GraphFormat,
+    #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t = GraphFormat::Dot)]
+    pub output: GraphFormat,
     /// How to reach the agent.
     #[command(flatten)]
     pub socket: SocketFlag,
+}
+
+/// Explain why an object still exists, and what it waits for.
+///
+/// The collector knows objects that are being deleted and wait for their dependents (the finalizers foregroundDeletion and
+/// orphan), that block the deletion of an owner, or that are kept because it is unknown whether their owner exists. The answer
+/// follows the chain to the object that everything waits for, with its last failure.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Examples:
+  # Why does Deployment web in namespace shop still exist?
+  pod-teardown gc why -n shop Deployment.apps web
+  pod-teardown gc why deploy/web -n shop
+  # An object without a namespace
+  pod-teardown gc why Namespace old
+  # Any object by its UID
+  pod-teardown gc why 0b9a8230-aace-4480-91d0-db24e46eb609
+
+Without .GROUP any group matches, and without a namespace any namespace. Only the agent that collects has an answer; others \
+name it. For pods of this node see why.
+
+Exit code: 0; 64 the command line is wrong; 1 no agent answers, or it does not know the object.")]
+pub struct GcWhyArgs {
+    /// The object.
+    #[command(flatten)]
+    pub object: ObjectArg,
+    /// How to ask the agent.
+    #[command(flatten)]
+    pub query: QueryFlags,
 }

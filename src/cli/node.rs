@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, builder::BoolishValueParser};
 
 use super::{
-    socket::SocketFlag,
+    output::SocketFlag,
     values::{CgroupDriverFlag, ForceUnmountFlag, GcFlag, PodsFlag, UnsyncedFlag},
 };
 use crate::node::kubelet_process::flags::KubeletFlags;

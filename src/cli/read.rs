@@ -216,8 +216,8 @@ mod tests {
         for arguments in [
             &["run", "--pods", "sometimes", "--colour"][..],
             &["run", "--colour"],
-            &["timeline", "a/b", "--format", "png"],
-            &["timeline", "nothing"],
+            &["timeline", "a/b", "-o", "png"],
+            &["timeline"],
             &["--version"],
             &[],
         ] {

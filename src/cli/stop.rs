@@ -3,8 +3,9 @@
 use clap::Args;
 
 use super::{
-    socket::SocketFlag,
-    values::{PodName, reason, whole_seconds},
+    object::PodArg,
+    output::SocketFlag,
+    values::{reason, whole_seconds},
 };
 
 /// Stop a pod of this node now, as if it had been deleted. Its object stays, and its status shows how it terminated.
@@ -19,9 +20,9 @@ use super::{
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
   # Stop pod web-0 in namespace default with its own grace period
-  pod-teardown stop default/web-0
-  # Stop it within 5 seconds
-  pod-teardown stop default/web-0 --grace 5s
+  pod-teardown stop web-0
+  # Stop pod db-0 in namespace shop within 5 seconds
+  pod-teardown stop -n shop db-0 --grace 5s
 
 Exit code: 0 it has terminated, now or before; 64 the command line is wrong; 1 the request was refused or cancelled, or no \
 agent answers.")]
@@ -40,7 +41,7 @@ pub struct StopArgs {
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
   # Evict pod web-0 in namespace default
-  pod-teardown evict default/web-0 --reason Evicted --message 'The node runs out of disk.'
+  pod-teardown evict web-0 --reason Evicted --message 'The node runs out of disk.'
 
 Exit code: 0 it has terminated, now or before (the output tells how); 64 the command line is wrong; 1 the request was refused \
 or cancelled, or no agent answers.")]
@@ -59,9 +60,9 @@ pub struct EvictArgs {
 /// Flags of `stop` and `evict`.
 #[derive(Debug, Clone, Args)]
 pub struct StopFlags {
-    /// The pod, as NAMESPACE/NAME.
-    #[arg(value_name = "NS/POD")]
-    pub pod: PodName,
+    /// The pod.
+    #[command(flatten)]
+    pub pod: PodArg,
     /// Only if this is its UID.
     #[arg(long)]
     pub uid: Option<String>,

@@ -1,7 +1,5 @@
 //! Values of flags and arguments.
 
-use std::{fmt, str::FromStr};
-
 use clap::ValueEnum;
 
 use crate::{
@@ -9,37 +7,6 @@ use crate::{
     model::termination::is_reason,
     node::cri::types::CgroupDriver,
 };
-
-/// `--format` of `gc graph`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum GraphFormat {
-    /// For graphviz.
-    Dot,
-    /// To be looked at as it is, with a browser.
-    Svg,
-    /// For programs.
-    Json,
-}
-
-/// The name of a pod, as `NAMESPACE/NAME`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PodName {
-    /// Its namespace.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
-}
-
-/// `--format` of `timeline`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum TimelineFormat {
-    /// Bars for a terminal.
-    Text,
-    /// The same to be looked at with a browser; rest on a bar to read when it was and why it failed.
-    Svg,
-    /// For programs: a list of stories, of pods that had the same name one after the other.
-    Json,
-}
 
 /// `--cgroup-driver`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -125,30 +92,6 @@ impl CgroupDriverFlag {
             Self::Cgroupfs => Some(CgroupDriver::Cgroupfs),
             Self::Systemd => Some(CgroupDriver::Systemd),
         }
-    }
-}
-
-// === impl PodName ===
-
-impl FromStr for PodName {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let legal =
-            |part: &str| !part.is_empty() && part.bytes().all(|it| it.is_ascii_alphanumeric() || b"-.".contains(&it));
-        match text.split_once('/') {
-            Some((namespace, name)) if legal(namespace) && legal(name) => Ok(Self {
-                namespace: namespace.to_owned(),
-                name: name.to_owned(),
-            }),
-            _ => Err("must be NAMESPACE/NAME, such as default/web-0"),
-        }
-    }
-}
-
-impl fmt::Display for PodName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.name)
     }
 }
 

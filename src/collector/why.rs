@@ -19,7 +19,8 @@ use crate::{
     object_name::ObjectName,
 };
 
-use self::{chain::Chain, find::find, words::Explainer};
+pub use self::find::find;
+use self::{chain::Chain, words::Explainer};
 
 /// Explains the object with this name.
 ///

@@ -48,9 +48,10 @@ impl Step {
     ];
 }
 
-impl fmt::Display for Step {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
+impl Step {
+    /// Its name in traces, metrics and messages.
+    pub fn name(self) -> &'static str {
+        match self {
             Self::Hook => "hook",
             Self::Term => "term",
             Self::Kill => "kill",
@@ -61,6 +62,12 @@ impl fmt::Display for Step {
             Self::Status => "status",
             Self::Delete => "delete",
             Self::Cleanup => "cleanup",
-        })
+        }
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
     }
 }

@@ -9,6 +9,7 @@ mod respond;
 pub mod socket;
 mod state;
 pub mod stop;
+pub mod version;
 pub mod why;
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
@@ -104,6 +105,9 @@ impl Admin {
                 None => pods_disabled(),
             });
         }
+        if path == version::VERSION {
+            return Ok(version::answer(self).await);
+        }
         if path == why::WHY {
             return Ok(why::answer(self, request.uri().query()).await);
         }
@@ -132,7 +136,7 @@ impl Admin {
             Some((namespace, name)) => self.timelines(namespace, name).await,
             None => error(
                 StatusCode::NOT_FOUND,
-                "there are /v1/status, /v1/timelines/NAMESPACE/NAME, /v1/why, /v1/plan, /v1/outcomes/UID, /v1/holds, /v1/gc/status and /v1/gc/graph",
+                "there are /v1/status, /v1/version, /v1/timelines/NAMESPACE/NAME, /v1/why, /v1/plan, /v1/outcomes/UID, /v1/holds, /v1/gc/status and /v1/gc/graph",
             ),
         })
     }

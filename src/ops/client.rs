@@ -1,6 +1,11 @@
 //! The client of the admin socket.
 
-use std::{error::Error, io, path::Path, time::Duration};
+use std::{
+    error::Error,
+    io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http::{Method, Request};
@@ -11,6 +16,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use tokio::{net::UnixStream, time::timeout};
 
+use super::output::{self, Output};
 use crate::model::foreign;
 
 /// Timeout of queries, which the agent answers from memory.
@@ -72,6 +78,13 @@ pub enum ClientError {
     },
 }
 
+/// An answer of the agent.
+#[derive(Debug)]
+pub struct RawAnswer {
+    socket: PathBuf,
+    body: Bytes,
+}
+
 /// Sends a query. Control characters in the answer are escaped for a terminal.
 ///
 /// # Errors
@@ -80,10 +93,13 @@ pub async fn get<T: DeserializeOwned>(socket: &Path, path: &str) -> Result<T, Cl
     request(socket, Method::GET, path, Bytes::new(), QUERY_TIMEOUT).await
 }
 
-/// Sends a query. The answer is not escaped.
-pub async fn get_unescaped<T: DeserializeOwned>(socket: &Path, path: &str) -> Result<T, ClientError> {
+/// Sends a query, and returns the answer as it is.
+pub async fn get_raw(socket: &Path, path: &str) -> Result<RawAnswer, ClientError> {
     let body = fetch_body(socket, Method::GET, path, Bytes::new(), QUERY_TIMEOUT).await?;
-    serde_json::from_slice(&body).map_err(|error| unknown_answer(socket, &error))
+    Ok(RawAnswer {
+        socket: socket.to_owned(),
+        body,
+    })
 }
 
 /// Sends a query that the agent may answer after `wait`.
@@ -119,6 +135,30 @@ pub async fn post<T: DeserializeOwned>(socket: &Path, path: &str, command: &impl
     request(socket, Method::POST, path, body.into(), COMMAND_TIMEOUT).await
 }
 
+// === impl RawAnswer ===
+
+impl RawAnswer {
+    /// Parses the answer. Control characters are escaped for a terminal.
+    pub fn parse<T: DeserializeOwned>(&self) -> Result<T, ClientError> {
+        let answer = serde_json::from_slice::<Value>(&self.body).map(foreign::escape_value);
+        let answer = answer.and_then(serde_json::from_value);
+        answer.map_err(|error| unknown_answer(&self.socket, &error))
+    }
+
+    /// Formats the answer.
+    pub fn format<T: DeserializeOwned>(
+        &self,
+        output: Output<impl FnOnce(&T) -> String>,
+    ) -> Result<String, ClientError> {
+        let formatted = match output {
+            Output::Json => output::json(&self.body),
+            Output::Yaml => output::yaml(&self.body),
+            Output::Text(text) => return self.parse().map(|answer| text(&answer)),
+        };
+        formatted.map_err(|error| unknown_answer(&self.socket, &error))
+    }
+}
+
 async fn request<T: DeserializeOwned>(
     socket: &Path,
     method: Method,
@@ -127,9 +167,8 @@ async fn request<T: DeserializeOwned>(
     limit: Duration,
 ) -> Result<T, ClientError> {
     let body = fetch_body(socket, method, path, body, limit).await?;
-    let answer = serde_json::from_slice::<Value>(&body).map(foreign::escape_value);
-    let answer = answer.and_then(serde_json::from_value);
-    answer.map_err(|error| unknown_answer(socket, &error))
+    let socket = socket.to_owned();
+    RawAnswer { socket, body }.parse()
 }
 
 /// The error for an answer that is no JSON, or that an agent of another version has sent.

@@ -45,6 +45,19 @@ fn activity(trace: &Trace, is_blocked: bool) -> Activity {
         .map_or(Activity::BetweenSteps, Activity::WaitingToRetry)
 }
 
+/// The current step, for a column: the one in progress or the one that is retried, `blocked` or `waiting`.
+pub(super) fn step(trace: &Trace) -> &'static str {
+    match (activity(trace, false), trace.stage) {
+        (_, Stage::Finished) => "finished",
+        (Activity::Blocked, _) => "blocked",
+        (Activity::WaitingForDependents, _) => "waiting",
+        (Activity::InProgress(step) | Activity::WaitingToRetry(step), _) => step.name(),
+        (Activity::BetweenSteps, Stage::Terminating) => Step::Term.name(),
+        (Activity::BetweenSteps, Stage::Terminated) => Step::Volumes.name(),
+        (Activity::BetweenSteps, Stage::Deleted) => Step::Cleanup.name(),
+    }
+}
+
 /// The activity, its duration and, while containers run, the rest of the grace period. `is_blocked`: the whole agent is.
 pub(super) fn describe(trace: &Trace, is_blocked: bool) -> String {
     let activity = activity(trace, is_blocked);

@@ -1,23 +1,19 @@
-//! The status of the agent, and its text form.
+//! The status of the agent.
 
-use std::fmt::Write as _;
+mod text;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+pub use self::text::{line, text};
 use crate::{
-    api::expiry::expires_soon,
     counters::Counts,
-    handover::{
-        guard::holds::ABSENCE,
-        report::{ProbeReport, RoleReport},
-    },
+    handover::{report::RoleReport, role::StandbyReasonName},
     housekeeping::LeftoverReport,
     journal::paused::Paused,
+    model::trace::BlockedReason,
     node::runtime::RuntimeReport,
-    ops::{progress::describe, remedies::RENEW},
-    watch::{SourceState, WatchReport},
-    words::{format_count, seconds, some_of},
+    watch::WatchReport,
     workers::Overview,
 };
 
@@ -89,257 +85,72 @@ pub struct CollectorReport {
     pub not_synced: Option<String>,
 }
 
-// === impl RoleReport ===
-
-impl RoleReport {
-    fn line(&self, now: Timestamp) -> String {
-        let duration = duration_since(self.since, now);
-        match &self.message {
-            Some(why) => format!("standby{duration}: {why}"),
-            None => format!("active{duration}"),
-        }
-    }
-}
-
-// === impl ProbeReport ===
-
-impl ProbeReport {
-    fn line(&self, now: Timestamp) -> String {
-        let Self {
-            probe,
-            state,
-            seen,
-            since,
-        } = self;
-        format!("{probe:<8} {state}{}: {seen}", duration_since(*since, now))
-    }
-}
-
-/// Formats the time since then, with a leading comma; empty if unknown.
-fn duration_since(since: Option<Timestamp>, now: Timestamp) -> String {
-    let duration = since.and_then(|since| u64::try_from(now.duration_since(since).as_millis()).ok());
-    duration.map_or_else(String::new, |ms| format!(", for {}", seconds(ms)))
-}
-
-// === impl CollectorReport ===
-
-impl CollectorReport {
-    fn line(&self) -> String {
-        match (&self.standby, &self.not_synced) {
-            (Some(why), _) => format!("standby: {why}"),
-            (None, Some(why)) => format!("active; not synced: {why}"),
-            (None, None) => "active; all kinds are synced".to_owned(),
-        }
-    }
-}
-
-/// Formats the status as one line, for `systemctl status`.
-pub fn line(report: &StatusReport) -> String {
-    if !report.takes_pods {
-        let collector = report.collector.as_ref().map(CollectorReport::line);
-        return collector.map_or_else(String::new, |line| format!("collector {line}"));
-    }
-    let role = report.role.as_ref();
-    if let Some(why) = role.and_then(|role| role.message.as_ref()) {
-        return format!("standby: {why}");
-    }
-    if let Some(why) = &report.blocked {
-        return format!("blocked: {why}");
-    }
-    if let Some(paused) = &report.paused {
-        return paused.why();
-    }
-    if let Some(why) = report.runtime.error.as_ref().or(report.watch.error.as_ref()) {
-        return format!("waiting: {why}");
-    }
-    let terminating = report.pods.terminating.len() as u64;
-    format!(
-        "{} on this node, {} being taken down",
-        format_count(report.watch.pods as u64, "pod"),
-        if terminating == 0 {
-            "none".to_owned()
-        } else {
-            terminating.to_string()
-        }
-    )
-}
-
-/// Formats the whole status.
-pub fn text(report: &StatusReport, now: Timestamp) -> String {
-    let mut out = String::new();
-    let since = seconds(u64::try_from(now.as_second() - report.since.as_second()).unwrap_or(0) * 1000);
-    let dry_run = if report.dry_run { ", dry run" } else { "" };
-    // Writing to a String cannot fail.
-    let _ = writeln!(
-        out,
-        "pod-teardown {} on node {}, pid {}, up {since}{dry_run}",
-        report.version, report.node, report.pid
-    );
-    if report.panics > 0 {
-        let times = format_count(report.panics, "panic");
-        let _ = writeln!(
-            out,
-            "PANICKED  {times} since the start: please report them with the log"
-        );
-    }
-    if report.log_lines_dropped > 0 {
-        let lines = format_count(report.log_lines_dropped, "line");
-        let _ = writeln!(out, "log       {lines} dropped, since nothing took them");
-    }
-    if let Some(collector) = &report.collector {
-        let _ = writeln!(out, "collector {}", collector.line());
-    }
-    if !report.takes_pods {
-        let _ = writeln!(out, "pods      left alone (--pods never); see `pod-teardown gc status`");
-        return out;
-    }
-    let runtime = report.runtime.version.as_deref().unwrap_or("not reached yet");
-    let _ = writeln!(out, "runtime   {runtime}");
-    if let Some(error) = &report.runtime.error {
-        let _ = writeln!(out, "          does not answer: {error}");
-    }
-    let watch = match report.watch.state {
-        SourceState::Connecting => "not listed yet",
-        SourceState::Watching => "watching",
-        SourceState::Lost => "lost, waiting for it to return; deletions since then are not seen",
-    };
-    let pods = format_count(report.watch.pods as u64, "pod");
-    let _ = writeln!(out, "API       {watch}, {pods} on this node");
-    if let Some(error) = &report.watch.error {
-        let _ = writeln!(out, "          {error}");
-    }
-    if let Some(end) = report.credentials_expire.filter(|end| expires_soon(*end, now)) {
-        let verb = if end > now { "expire" } else { "have expired" };
-        let _ = writeln!(out, "          the credentials {verb}: {end:.0}; {RENEW}");
-    }
-    if let Some(role) = &report.role {
-        let _ = writeln!(out, "kubelet   {}", role.line(now));
-        for probe in &role.probes {
-            let _ = writeln!(out, "          {}", probe.line(now));
-        }
-        if let Some(last) = &role.fencing.last {
-            let _ = writeln!(out, "          {last}");
-        }
-    }
-    for blocked in report.blocked.iter().chain(&report.watch.absence_hold) {
-        let _ = writeln!(out, "Blocked   {blocked}");
-    }
-    if let Some(paused) = &report.paused {
-        let _ = writeln!(out, "Paused    {}", paused.why());
-    }
-    if report.watch.absence_hold.is_some() {
-        let _ = writeln!(
-            out,
-            "          nothing is concluded from what is missing; if it is right: pod-teardown approve {ABSENCE}"
-        );
-    }
-    if !report.watch.unmanaged.is_empty() {
-        let unmanaged = &report.watch.unmanaged;
-        let (count, some) = (
-            format_count(unmanaged.len() as u64, "pod"),
-            some_of(unmanaged.iter().cloned()),
-        );
-        let _ = writeln!(
-            out,
-            "besides   {count} of the runtime that cannot be proven to be the API server's, left alone: {some}"
-        );
-    }
-    if !report.housekeeping.unused_volumes.is_empty() {
-        let some = some_of(report.housekeeping.unused_volumes.iter().cloned());
-        let _ = writeln!(
-            out,
-            "volumes   not all that no pod uses can be taken off the node: {some}"
-        );
-    }
-    for (label, what, pods) in [
-        (
-            "leftovers",
-            "that are gone, taken down when they have been there for a while",
-            &report.housekeeping.leftovers,
-        ),
-        (
-            "besides",
-            "of which something is left and that cannot be proven to be the API server's, left alone",
-            &report.housekeeping.unmanaged,
-        ),
-    ] {
-        if !pods.is_empty() {
-            let (count, some) = (format_count(pods.len() as u64, "pod"), some_of(pods.iter().cloned()));
-            let _ = writeln!(out, "{label:<9} {count} {what}: {some}");
-        }
-    }
-    if let Some(error) = &report.journal_error {
-        // The message names the journal.
-        let _ = writeln!(out, "{error}; a restart would not know what was begun");
-    }
-    for file in &report.quarantined_files {
-        let _ = writeln!(
-            out,
-            "journal   {file} could not be used and is quarantined; remove it once nothing in it matters to you"
-        );
-    }
-    let Counts {
-        started,
-        deleted,
-        finished,
-        attempts_failed,
-        hooks_failed,
-        ..
-    } = report.counters;
-    let _ = writeln!(
-        out,
-        "Teardowns {started} started, {deleted} deleted, {finished} finished; {} and {} failed",
-        format_count(attempts_failed, "attempt"),
-        format_count(hooks_failed, "hook"),
-    );
-    if report.pods.awaiting_deletion > 0 {
-        let _ = writeln!(
-            out,
-            "          ended and not deleted: {}",
-            report.pods.awaiting_deletion
-        );
-    }
-    for trace in &report.pods.terminating {
-        let _ = writeln!(
-            out,
-            "\n{}/{}  {}",
-            trace.namespace,
-            trace.name,
-            describe(trace, report.blocked.is_some())
-        );
-        let _ = writeln!(out, "  uid {}, attempt {}", trace.uid, trace.attempts);
-        for failure in &trace.blocked {
-            let _ = writeln!(out, "  waits for: {failure}");
-        }
-    }
-    out
+/// Whether something is blocked that should not be: by a safety hold, a pause or a failure of a pod, or because the agent may not
+/// act although no kubelet works.
+pub fn is_blocked(report: &StatusReport) -> bool {
+    let reason = report.role.as_ref().and_then(|role| role.reason);
+    let may_not_act = report.blocked.is_some() && reason != Some(StandbyReasonName::KubeletAlive);
+    let mut blocked = report.pods.terminating.iter().flat_map(|trace| &trace.blocked);
+    report.node_uid_mismatch
+        || report.watch.absence_hold.is_some()
+        || report.paused.is_some()
+        || may_not_act
+        || blocked.any(|blocked| blocked.reason != BlockedReason::Guard)
 }
 
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
+
     use super::*;
+    use crate::{
+        handover::role::RoleName,
+        model::trace::{Blocked, Trace},
+    };
 
     #[test]
-    fn collector_has_a_line_if_there_is_one() {
-        let status = |collector: Option<CollectorReport>| {
-            let report = StatusReport {
-                collector,
-                ..StatusReport::default()
-            };
-            text(&report, Timestamp::UNIX_EPOCH)
+    fn only_a_living_kubelet_blocks_without_a_need_for_action() {
+        let status = |change: fn(&mut StatusReport)| {
+            let mut report = StatusReport::default();
+            change(&mut report);
+            is_blocked(&report)
         };
-        assert!(!status(None).contains("collector"));
-        let (by, unseen) = (
-            Some("another agent is active".to_owned()),
-            Some("secrets (403)".to_owned()),
-        );
-        for (standby, not_synced, line) in [
-            (None, None, "collector active; all kinds are synced\n"),
-            (None, unseen.clone(), "collector active; not synced: secrets (403)\n"),
-            (by, unseen, "collector standby: another agent is active\n"),
+        assert!(!status(|_| {}));
+        let standby = |report: &mut StatusReport, reason| {
+            report.blocked = Some("standby".to_owned());
+            report.role = Some(RoleReport {
+                role: RoleName::Standby,
+                reason: Some(reason),
+                ..RoleReport::default()
+            });
+        };
+        for (reason, expected) in [
+            (StandbyReasonName::KubeletAlive, false),
+            (StandbyReasonName::KubeletUnresponsive, true),
+            (StandbyReasonName::TakeoverPending, true),
         ] {
-            let status = status(Some(CollectorReport { standby, not_synced }));
-            assert!(status.contains(line), "{line:?} is not in {status}");
+            let mut report = StatusReport::default();
+            standby(&mut report, reason);
+            let guarded = Blocked::pod(BlockedReason::Guard, "a kubelet works");
+            report.pods.terminating = vec![Trace {
+                blocked: vec![guarded],
+                ..Trace::sample()
+            }];
+            assert_eq!(is_blocked(&report), expected, "{reason}");
         }
+        assert!(status(|it| it.blocked = Some("another node".to_owned())));
+        assert!(status(|it| it.node_uid_mismatch = true));
+        assert!(status(|it| it.watch.absence_hold = Some("empty".to_owned())));
+        assert!(status(|it| it.paused = Some(Paused {
+            since: Timestamp::UNIX_EPOCH,
+            by: String::new(),
+        })));
+        assert!(status(|it| {
+            let busy = Blocked::pod(BlockedReason::Failed, "busy");
+            it.pods.terminating = vec![Trace {
+                blocked: vec![busy],
+                ..Trace::sample()
+            }];
+        }));
     }
 }

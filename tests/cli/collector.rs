@@ -71,7 +71,7 @@ async fn why_leads_from_a_foreground_deletion_to_the_object_with_a_finalizer() {
 
     let (flags, addr) = collector_flags(&api);
     let mut agent = Agent::start(flags);
-    let why = ["why", "ConfigMap/default/owner"];
+    let why = ["gc", "why", "ConfigMap", "default/owner"];
     agent
         .until("all three are being deleted", |agent| {
             run(agent, &why)
@@ -88,9 +88,9 @@ async fn why_leads_from_a_foreground_deletion_to_the_object_with_a_finalizer() {
         assert!(text.contains(words), "{words} is not in {text}");
     }
     let uid = owner["metadata"]["uid"].as_str().unwrap();
-    let document: Value = serde_json::from_str(&run(&agent, &["why", uid, "--json"]).out).unwrap();
+    let document: Value = serde_json::from_str(&run(&agent, &["gc", "why", uid, "-ojson"]).out).unwrap();
     assert_eq!(document["objects"].as_array().unwrap().len(), 3, "{document}");
-    let unknown = run(&agent, &["why", "ConfigMap/nowhere"]);
+    let unknown = run(&agent, &["gc", "why", "ConfigMap/nowhere"]);
     assert_eq!(unknown.code, Some(1), "{unknown:?}");
     assert!(unknown.err.contains("use its UID"), "{unknown:?}");
 
@@ -102,7 +102,7 @@ async fn why_leads_from_a_foreground_deletion_to_the_object_with_a_finalizer() {
     assert!(
         run(&agent, &["status"])
             .out
-            .contains("collector works, and sees every kind")
+            .contains("Collector active; all kinds are synced")
     );
 
     let answer = http(&addr, "GET /metrics");
@@ -138,13 +138,13 @@ async fn standby_collector_names_the_reason_and_the_active_one() {
     let mut second = Agent::start(second);
     second
         .until("it knows who works", |agent| {
-            run(agent, &["why", "Pod/x"])
+            run(agent, &["gc", "why", "Pod/x"])
                 .err
                 .contains("ask the agent of node holder")
         })
         .await;
     let status = run(&second, &["status"]).out;
-    assert!(status.contains("collector standby: "), "{status}");
+    assert!(status.contains("Collector standby: "), "{status}");
     let answer = http(&addr, "GET /metrics");
     assert!(answer.contains("pod_teardown_gc_active 0"), "{answer}");
     assert_eq!(second.terminate().await, Some(0));

@@ -265,8 +265,9 @@ fn unknown_flags_and_verbs_are_usage_errors() {
         &["check", "--no-such-flag"],
         &["status", "--kubeconfig", "x"],
         &["timeline"],
-        &["timeline", "web-0"],
-        &["timeline", "default/web-0", "--format", "png"],
+        &["timeline", "a/b/c"],
+        &["timeline", "-n", "other", "default/web-0"],
+        &["timeline", "default/web-0", "-o", "png"],
         &["run", "--cgroup-driver", "fancy"],
         &["why"],
         &[],
@@ -279,10 +280,13 @@ fn unknown_flags_and_verbs_are_usage_errors() {
         );
     }
     assert!(run_command(&["run", "--grace", "5s"]).err.contains("--grace"));
-    for pod in ["web-0", "a/b/c", "/x", "x/", "a b/c", "a/ü", ""] {
+    for pod in ["a/b/c", "/x", "x/", "a b/c", "a/ü", ""] {
         let output = run_command(&["timeline", pod]);
         assert_eq!(output.code, USAGE, "{pod:?}: {output:?}");
-        assert!(output.err.contains("must be NAMESPACE/NAME"), "{pod:?}: {output:?}");
+        assert!(
+            output.err.contains("must be NAME, NAMESPACE/NAME"),
+            "{pod:?}: {output:?}"
+        );
     }
 }
 
@@ -357,8 +361,8 @@ fn help_of_each_verb_has_its_arguments_and_exit_codes() {
         ["78", "69", "Exit code"].iter().all(|word| check.contains(word)),
         "{check}"
     );
-    assert!(run_command(&["timeline", "--help"]).out.contains("NS/POD"));
-    assert!(run_command(&["status", "--help"]).out.contains("--json"));
+    assert!(run_command(&["timeline", "--help"]).out.contains("POD"));
+    assert!(run_command(&["status", "--help"]).out.contains("--output"));
 }
 
 #[test]
@@ -440,15 +444,15 @@ fn queries_without_an_agent_have_an_error() {
     let socket = flags.socket().display().to_string();
     for arguments in [
         &["status", "--socket", &socket][..],
-        &["status", "--json", "--socket", &socket],
+        &["status", "-ojson", "--socket", &socket],
         &["timeline", "default/web-0", "--socket", &socket],
         &["gc", "graph", "--socket", &socket],
-        &["gc", "graph", "--uid", "a b&c", "--format", "svg", "--socket", &socket],
+        &["gc", "graph", "--uid", "a b&c", "-o", "svg", "--socket", &socket],
     ] {
         let output = run_command(arguments);
         assert_eq!(output.code, Some(1), "{output:?}");
         assert_eq!(output.error_lines().len(), 1, "{output:?}");
-        for word in ["no agent answers", &socket, "is it running", "--socket"] {
+        for word in ["no agent answers", &socket, "is the agent running", "--socket"] {
             assert!(output.err.contains(word), "{word:?} is not in {output:?}");
         }
     }

@@ -46,11 +46,11 @@ async fn safety_hold_is_listed_and_approved_by_name_and_the_user_is_logged() {
     for words in [
         "node-uid\n  since    2",
         "another-uid",
-        "\n  release  this is the right Node",
+        "\n  approval the UID another-uid of this Node is recorded",
     ] {
         assert!(held.out.contains(words), "{words:?} is not in {held:?}");
     }
-    let report: Value = serde_json::from_str(&run(&agent, &["holds", "--json"]).out).unwrap();
+    let report: Value = serde_json::from_str(&run(&agent, &["holds", "-ojson"]).out).unwrap();
     assert_eq!(
         (&report["blocked"], &report["items"][0]["item"]),
         (&Value::Null, &json!("node-uid"))
@@ -58,7 +58,7 @@ async fn safety_hold_is_listed_and_approved_by_name_and_the_user_is_logged() {
 
     let wrong = run(&agent, &["approve", "node"]);
     assert_eq!((wrong.code, wrong.error_lines().len()), (Some(1), 1), "{wrong:?}");
-    assert!(wrong.err.contains("\"node\"; held are: node-uid"), "{wrong:?}");
+    assert!(wrong.err.contains("\"node\"; safety holds: node-uid"), "{wrong:?}");
     assert!(agent.status()["blocked"].is_string());
 
     let approved = run(&agent, &["approve", "node-uid"]);

@@ -57,7 +57,7 @@ fn item() -> Value {
 type Query = (Vec<&'static str>, Value, Option<&'static [&'static str]>);
 
 fn queries() -> [Query; 10] {
-    const JSON: Option<&[&str]> = Some(&["--json"]);
+    const JSON: Option<&[&str]> = Some(&["-ojson"]);
     let report = pod_teardown::ops::status::StatusReport {
         takes_pods: true,
         ..Default::default()
@@ -111,17 +111,9 @@ fn queries() -> [Query; 10] {
         (vec!["status"], status, JSON),
         (vec!["holds"], json!({ "blocked": "x", "items": [item()] }), JSON),
         (vec!["why", "default/web"], why, JSON),
-        (
-            vec!["timeline", "default/web"],
-            json!([trace()]),
-            Some(&["--format", "json"]),
-        ),
-        (
-            vec!["timeline", "default/web", "--format", "svg"],
-            json!([trace()]),
-            None,
-        ),
-        (vec!["gc", "graph"], picture, Some(&["--format", "json"])),
+        (vec!["timeline", "default/web"], json!([trace()]), Some(&["-o", "json"])),
+        (vec!["timeline", "default/web", "-o", "svg"], json!([trace()]), None),
+        (vec!["gc", "graph"], picture, Some(&["-o", "json"])),
         (
             vec!["gc", "status"],
             json!({ "synced": false, "election": election }),
@@ -173,7 +165,7 @@ fn errors_of_the_agent_do_not_control_the_terminal() {
     let refusal = format!("HTTP/1.1 503 No\r\ncontent-length: {length}\r\n\r\n{answer}");
     for verb in [
         &["status"][..],
-        &["status", "--json"],
+        &["status", "-ojson"],
         &["stop", "default/web"],
         &["why", "default/web"],
     ] {
@@ -194,7 +186,7 @@ fn invalid_arguments_do_not_control_the_terminal() {
         &[hostile.as_str()][..],
         &["status", &hostile],
         &["status", &format!("--{hostile}")],
-        &["timeline", "default/web", "--format", &hostile],
+        &["timeline", "default/web", "-o", &hostile],
         &["stop", &hostile],
         &["stop", "default/web", "--grace", &hostile],
         &["handover", &hostile],
@@ -268,7 +260,7 @@ async fn arguments_of_a_kubelet_control_neither_systemd_nor_the_terminal_nor_the
         "{status}"
     );
     let socket = agent.flags.socket().to_str().unwrap();
-    for verb in [&["status"][..], &["holds"], &["status", "--json"]] {
+    for verb in [&["status"][..], &["holds"], &["status", "-ojson"]] {
         let output = crate::command::run_command(&[verb, &["--socket", socket]].concat());
         assert!(output.out.contains("kubelet -c read x"), "{output:?}");
         assert!(!output.out.chars().any(is_control), "{output:?}");

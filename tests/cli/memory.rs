@@ -159,8 +159,8 @@ fn insert_terminal(api: &MemApiServer, terminals: Terminals, numbers: Range<usiz
 
 async fn wait_for_all(agent: &mut Agent, terminals: Terminals, count: usize) {
     let counter = match terminals {
-        Terminals::Kept => "kept",
-        Terminals::Deleted => "finished",
+        Terminals::Kept => "awaitingDeletion",
+        Terminals::Deleted => "awaitingFinalizers",
     };
     let is_done = |agent: &Agent| agent.status()["pods"][counter] == count;
     agent.until("all pods are processed", is_done).await;

@@ -113,7 +113,7 @@ impl Agent {
 
     pub fn status(&self) -> serde_json::Value {
         let socket = self.flags.socket().to_str().unwrap();
-        let output = crate::command::run_command(&["status", "--json", "--socket", socket]);
+        let output = crate::command::run_command(&["status", "-ojson", "--socket", socket]);
         serde_json::from_str(&output.out).unwrap_or_default()
     }
 }

@@ -53,7 +53,7 @@ async fn request_before_the_runtime_is_reached_is_refused_with_the_reason() {
     let mut agent = Agent::start(Flags::valid());
     agent.wait_for_log("Container runtime is unreachable").await;
     let socket = agent.flags.socket().to_str().unwrap().to_owned();
-    for verb in ["kill", "timeline"] {
+    for verb in ["stop", "timeline"] {
         let output = run_command(&[verb, "default/web", "--socket", &socket]);
         assert_eq!((output.code, output.error_lines().len()), (Some(1), 1), "{output:?}");
         for words in ["the container runtime has not been reached yet", "No such file"] {

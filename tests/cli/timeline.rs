@@ -9,7 +9,7 @@ fn traces() -> Value {
     json!([{
         "namespace": "default", "name": "web-0", "uid": "1234", "began": "2026-01-02T03:04:05Z", "cause": "deleted",
         "graceSeconds": 30, "graceLeftMs": 0, "stage": "terminated", "elapsedMs": 4000, "attempts": 2,
-        "blocked": [{ "step": "volumes", "target": "data", "reason": "failed", "message": "in use by process 12" }], "phase": "Failed", "reason": "Evicted", "kept": true,
+        "blocked": [{ "step": "volumes", "target": "data", "reason": "failed", "message": "in use by process 12" }], "phase": "Failed", "reason": "Evicted", "awaitingDeletion": true,
         "finalizers": ["example.com/hold"],
         "spans": [
             { "step": "term", "what": "main", "startMs": 0, "endMs": 1000 },
@@ -28,15 +28,15 @@ fn printed(format: &[&str]) -> String {
 
 #[test]
 fn json_format_is_the_unchanged_answer() {
-    let printed: Value = serde_json::from_str(&printed(&["--format", "json"])).unwrap();
+    let printed: Value = serde_json::from_str(&printed(&["-o", "json"])).unwrap();
     assert_eq!(printed, traces());
 }
 
 #[test]
 fn svg_shows_the_same_texts_as_the_terminal() {
     let text = printed(&[]);
-    assert_eq!(text, printed(&["--format", "text"]));
-    let drawing = printed(&["--format", "svg"]);
+    assert_eq!(text, printed(&["-o", "table"]));
+    let drawing = printed(&["-o", "svg"]);
     let document = roxmltree::Document::parse(&drawing).unwrap();
     let all: Vec<&str> = document.descendants().filter_map(|node| node.text()).collect();
     for words in [

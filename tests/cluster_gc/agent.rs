@@ -75,9 +75,9 @@ impl Agent {
         Err(error.context(format!("it ended with {ended:?}; its log: {}", self.process.log_tail())))
     }
 
-    /// Output of `gc status --json`.
+    /// Output of `gc status -o json`.
     pub async fn status(&self) -> Result<Value> {
-        let text = self.process.ask(&["gc", "status", "--json"]).await?;
+        let text = self.process.ask(&["gc", "status", "-ojson"]).await?;
         serde_json::from_str(&text).context("read the collector's status")
     }
 

@@ -82,7 +82,7 @@ restarts() { kubectl get pods -o 'jsonpath={.items[*].status.containerStatuses[*
 # === the worker ===
 
 # Whether the agent's status matches the pattern.
-status_has() { grep -Eq "$1" <<<"$(on_worker pod-teardown status --json)"; }
+status_has() { grep -Eq "$1" <<<"$(on_worker pod-teardown status -o json)"; }
 # role NAME: whether the agent has this role.
 role() { status_has "\"turn\": *\"$1\""; }
 

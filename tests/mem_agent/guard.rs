@@ -376,7 +376,7 @@ async fn dry_run_sends_no_http_hook() {
 }
 
 async fn why(node: &Node, name: &str) -> Result<String, String> {
-    let asked = request_path(&name.parse().unwrap());
+    let asked = request_path(name);
     let report = client::get::<Explanation>(&node.flags.socket.socket, &asked).await;
     report.map(|why| why.text()).map_err(|error| error.to_string())
 }

@@ -31,7 +31,7 @@ impl Node {
     }
 
     pub async fn why(&self, name: &str) -> String {
-        let question = why::request_path(&format!("default/{name}").parse().unwrap());
+        let question = why::request_path(&format!("default/{name}"));
         let why: Explanation = client::get(&self.flags.socket.socket, &question).await.unwrap();
         why.text()
     }

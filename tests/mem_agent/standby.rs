@@ -546,8 +546,7 @@ async fn pod_is_explained_from_the_journal_before_the_first_list() {
     stage.node.launch().await;
     sleep(secs(3)).await;
     let socket = &stage.node.flags.socket.socket;
-    let name = "default/stubborn".parse().unwrap();
-    let answer = client::get::<Explanation>(socket, &request_path(&name))
+    let answer = client::get::<Explanation>(socket, &request_path("default/stubborn"))
         .await
         .unwrap_err()
         .to_string();

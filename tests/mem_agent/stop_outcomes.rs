@@ -2,12 +2,15 @@
 
 use std::{fs, path::PathBuf};
 
-use pod_teardown::ops::{
-    admin::{
-        TIMELINES,
-        stop::{PODS, StopOutcome, StopRequest},
+use pod_teardown::{
+    cli::PodName,
+    ops::{
+        admin::{
+            TIMELINES,
+            stop::{PODS, StopOutcome, StopRequest},
+        },
+        client, stop, timeline,
     },
-    client, stop, timeline,
 };
 use serde_json::{Value, json};
 use testbed::{
@@ -32,7 +35,10 @@ use crate::{
 /// Output of the command; the last line is the outcome or the error.
 async fn output_of(socket: PathBuf, path: &str, what: &StopRequest) -> Vec<String> {
     let (name, verb) = path.split_once('/').unwrap();
-    let pod = format!("default/{name}").parse().unwrap();
+    let pod = PodName {
+        namespace: "default".to_owned(),
+        name: name.to_owned(),
+    };
     let mut output = Vec::new();
     let end = stop::follow(&socket, &pod, verb, what, |line| output.push(line.to_owned())).await;
     output.push(end.map_or_else(|error| error.to_string(), |end| stop::text(&end)));

@@ -171,7 +171,7 @@ impl Installed {
     /// Waits until it watches its pods.
     pub async fn works(&self) -> Result<()> {
         let watches = || {
-            let status = self.asked(&["status", "--json"]).unwrap_or_default();
+            let status = self.asked(&["status", "-ojson"]).unwrap_or_default();
             Ok(status.contains("\"watching\""))
         };
         until("it watches", watches).await

@@ -98,6 +98,7 @@ impl SafetyHolds {
                 "more than one pod with a safety hold has the name {name}: name its UID instead; {}",
                 self.all()
             )),
+            (None, _) if self.items.is_empty() => Err("there is no safety hold".to_owned()),
             (None, _) => Err(format!("there is no safety hold {name:?}; {}", self.all())),
         }
     }
@@ -107,12 +108,7 @@ impl SafetyHolds {
             Some(uid) => format!("{} (UID {uid})", item.item),
             None => item.item.clone(),
         });
-        let names: Vec<_> = names.collect();
-        if names.is_empty() {
-            "there is no safety hold".to_owned()
-        } else {
-            format!("safety holds: {}", names.join(", "))
-        }
+        format!("safety holds: {}", names.collect::<Vec<_>>().join(", "))
     }
 }
 
@@ -170,6 +166,6 @@ mod tests {
             assert!(error.contains(part), "{part} is not in {error}");
         }
         let error = SafetyHolds::default().find("x").unwrap_err();
-        assert!(error.contains("nothing is held"), "{error}");
+        assert!(error.contains("there is no safety hold"), "{error}");
     }
 }

@@ -99,7 +99,7 @@ fn role(case: Case) -> Role {
 async fn probes_decide_the_role() {
     let by = Role::Standby;
     let unseen_lease = by(StandbyReason::Unseen("renews the Lease of this Node"));
-    let unseen_health = by(StandbyReason::Unseen("answers where a kubelet tells its health"));
+    let unseen_health = by(StandbyReason::Unseen("answers at the address of the kubelet's healthz"));
     let not_yet = |seconds| by(StandbyReason::NotYet(Duration::from_secs(seconds)));
     let unknown = |what: &str| by(StandbyReason::Unknown(format!("{what}: ")));
     let running = Case {
@@ -296,7 +296,7 @@ async fn probes_decide_the_role() {
                 healthz: Unknown,
                 ..DEAD
             },
-            unknown("whether the kubelet tells its health"),
+            unknown("whether healthz answers"),
         ),
         (
             "process probe fails",
@@ -362,7 +362,7 @@ async fn probes_decide_the_role() {
                 lease: Alive,
                 ..AGAIN
             },
-            unknown("whether the kubelet tells its health"),
+            unknown("whether healthz answers"),
         ),
         (
             "a kubelet that starts at the same time may not be detected yet",
@@ -487,7 +487,7 @@ async fn only_a_lasting_process_that_was_healthy_once_may_be_stopped() {
     assert!(
         may_fence(&probes, AFTER, at(45))
             .unwrap_err()
-            .contains("told elsewhere")
+            .contains("the address may be")
     );
     probes.healthz.add(Probe::Alive(String::new()), &(at(45)..at(45)));
     assert_eq!(may_fence(&probes, AFTER, at(45)), Ok(()));
@@ -504,7 +504,7 @@ async fn only_a_lasting_process_that_was_healthy_once_may_be_stopped() {
     assert!(
         may_fence(&probes, AFTER, at(91))
             .unwrap_err()
-            .contains("told elsewhere"),
+            .contains("the address may be"),
         "the new process may have another healthz address"
     );
     probes.healthz.add(Probe::Alive(String::new()), &(at(91)..at(91)));

@@ -60,10 +60,11 @@ impl CollectorAdmin {
     }
 }
 
-/// The path that queries the graph around a UID, or of all active objects. The UID can be any text.
-pub fn graph_path(uid: Option<&str>) -> String {
-    match uid {
-        Some(uid) => format!("{GRAPH}?uid={}", escape(uid)),
+/// The path that queries the graph around an object, or of all active objects. A UID can be any text.
+pub fn graph_path(center: Option<&ObjectName>) -> String {
+    match center {
+        Some(ObjectName::Uid(uid)) => format!("{GRAPH}?uid={}", escape(uid)),
+        Some(name) => format!("{GRAPH}?of={}", escape(&name.to_string())),
         None => GRAPH.to_owned(),
     }
 }
@@ -117,13 +118,23 @@ fn unknown(gc: &CollectorAdmin) -> String {
 }
 
 fn draw(graph: &Graph, query: Option<&str>) -> Response<Full<Bytes>> {
-    let uid = match query.map(|query| query.strip_prefix("uid=")) {
-        None => return json_answer(&Picture::from_active(graph)),
-        Some(Some(uid)) if !uid.is_empty() => percent_decode_str(uid).decode_utf8_lossy(),
-        Some(_) => {
+    let Some((key, value)) = query.map(|query| query.split_once('=').unwrap_or((query, ""))) else {
+        return json_answer(&Picture::from_active(graph));
+    };
+    let value = percent_decode_str(value).decode_utf8_lossy();
+    let uid = match key {
+        "uid" if !value.is_empty() => value,
+        "of" => match value.parse().map_err(|syntax| format!("the object {syntax}")) {
+            Err(why) => return error(StatusCode::BAD_REQUEST, &why),
+            Ok(name) => match why::find(&name, graph) {
+                Ok(id) => graph.uid(id).into(),
+                Err(not_found) => return error(StatusCode::NOT_FOUND, &not_found),
+            },
+        },
+        _ => {
             return error(
                 StatusCode::BAD_REQUEST,
-                "a picture is asked for with a UID or without, not with an empty one",
+                "the query must be uid=UID or of=KIND[.GROUP]/[NAMESPACE/]NAME, or missing",
             );
         }
     };
@@ -132,8 +143,8 @@ fn draw(graph: &Graph, query: Option<&str>) -> Response<Full<Bytes>> {
         None => error(
             StatusCode::NOT_FOUND,
             &format!(
-                "the collector knows no owner and no dependent with UID {uid:?}; an object that is neither, and is not being \
-                deleted, has no place in its graph"
+                "the collector knows no owner and no dependent with UID {uid:?}; its graph lacks objects that are neither and are \
+                 not being deleted"
             ),
         ),
     }
@@ -174,7 +185,7 @@ mod tests {
     async fn uid_with_special_characters_is_transmitted_unchanged() {
         for uid in ["0b9a8230-aace-4480-91d0-db24e46eb609", "a b&uid=c%20?\"\n#é+"] {
             let graph = graph_of(uid);
-            for path in [graph_path(Some(uid)), graph_path(None)] {
+            for path in [graph_path(Some(&ObjectName::Uid(uid.to_owned()))), graph_path(None)] {
                 let (code, body) = query(&graph, &path).await;
                 assert_eq!(code, 200, "{body}");
                 let picture: Picture = serde_json::from_str(&body).unwrap();
@@ -186,10 +197,10 @@ mod tests {
     #[tokio::test]
     async fn failed_graph_query_has_a_reason() {
         let graph = graph_of("a");
-        let (code, body) = query(&graph, &graph_path(Some("b"))).await;
+        let (code, body) = query(&graph, &format!("{GRAPH}?uid=b")).await;
         assert!(code == 404 && body.contains("no dependent with UID"), "{code} {body}");
-        let (code, body) = query(&graph, &graph_path(Some(""))).await;
-        assert!(code == 400 && body.contains("an empty one"), "{code} {body}");
+        let (code, body) = query(&graph, &format!("{GRAPH}?uid=")).await;
+        assert!(code == 400 && body.contains("must be uid=UID"), "{code} {body}");
         let (code, body) = read(answer(None, GRAPH, None).unwrap()).await;
         assert!(code == 404 && body.contains("does not collect"), "{code} {body}");
     }

@@ -29,9 +29,9 @@ use crate::{
 /// Path of the query, followed by `?of=` and a UID or a name.
 pub const WHY: &str = "/v1/why";
 
-/// The path that queries an object.
-pub fn request_path(name: &ObjectName) -> String {
-    format!("{WHY}?of={}", escape(&name.to_string()))
+/// The path that queries an object by its name or UID.
+pub fn request_path(object: &str) -> String {
+    format!("{WHY}?of={}", escape(object))
 }
 
 pub(super) async fn answer(admin: &Admin, query: Option<&str>) -> Response<Full<Bytes>> {

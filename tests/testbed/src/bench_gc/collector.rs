@@ -101,7 +101,7 @@ impl Agent {
         let begin = Instant::now();
         loop {
             // Before it listens, the answer is an error.
-            let answer = self.process.ask(&["gc", "status", "--json"]).await;
+            let answer = self.process.ask(&["gc", "status", "-ojson"]).await;
             let status = answer.and_then(|text| Ok(serde_json::from_str::<Value>(&text)?));
             if status.is_ok_and(|status| status["synced"] == true) {
                 return Ok(());

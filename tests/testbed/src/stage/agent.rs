@@ -226,9 +226,9 @@ impl AgentProcess {
         self.child.id()
     }
 
-    /// Output of `status --json`.
+    /// Output of `status -o json`.
     pub async fn status(&self) -> Result<Value> {
-        let output = self.ask(&["status", "--json"]).await?;
+        let output = self.ask(&["status", "-ojson"]).await?;
         serde_json::from_str(&output).context("read the agent's status")
     }
 

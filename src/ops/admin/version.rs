@@ -1,0 +1,32 @@
+//! The versions that the agent knows.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Response;
+use http_body_util::Full;
+use tokio::time::timeout;
+
+use super::{respond::json_answer, state::Admin};
+use crate::ops::version::AgentVersions;
+
+/// Path of the query.
+pub const VERSION: &str = "/v1/version";
+/// How long the API server has to answer; less than the timeout of the client.
+const API_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Answers with the versions. The API server is asked for its own, which changes nothing.
+pub(super) async fn answer(admin: &Admin) -> Response<Full<Bytes>> {
+    let mut versions = AgentVersions {
+        agent: env!("CARGO_PKG_VERSION").to_owned(),
+        ..AgentVersions::default()
+    };
+    if let Some(pods) = &admin.pods {
+        versions.runtime = pods.runtime.borrow().version.clone();
+        if let Some(api) = pods.api.get() {
+            let version = timeout(API_TIMEOUT, api.version()).await;
+            versions.api_server = version.ok().and_then(Result::ok);
+        }
+    }
+    json_answer(&versions)
+}

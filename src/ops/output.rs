@@ -1,0 +1,154 @@
+//! Prints answers as JSON, YAML or tables.
+
+use std::{io::IsTerminal, time::Duration};
+
+use indexmap::IndexMap;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::model::foreign;
+
+/// Columns between two columns of a table, as kubectl has them.
+const GAP: usize = 3;
+
+/// How an answer is printed.
+#[derive(Debug, Clone, Copy)]
+pub enum Output<F> {
+    /// As JSON.
+    Json,
+    /// As YAML.
+    Yaml,
+    /// As text by this function.
+    Text(F),
+}
+
+// === impl Output ===
+
+impl<F> Output<F> {
+    /// The same with a borrowed function.
+    pub fn as_ref(&self) -> Output<&F> {
+        match self {
+            Self::Json => Output::Json,
+            Self::Yaml => Output::Yaml,
+            Self::Text(text) => Output::Text(text),
+        }
+    }
+}
+
+/// A JSON value whose objects keep their order.
+#[derive(Deserialize, Serialize)]
+#[serde(untagged)]
+enum Json {
+    Object(IndexMap<String, Json>),
+    Array(Vec<Json>),
+    Scalar(Value),
+}
+
+/// Indents an answer. No type stands between: unknown fields stay.
+///
+/// # Errors
+/// When it is no JSON.
+pub fn json(answer: &[u8]) -> Result<String, serde_json::Error> {
+    let value: Json = serde_json::from_slice(answer)?;
+    Ok(foreign::escape_json(serde_json::to_string_pretty(&value)?))
+}
+
+/// Converts an answer to YAML.
+///
+/// # Errors
+/// When it is no JSON.
+pub fn yaml(answer: &[u8]) -> Result<String, serde_json::Error> {
+    let value: Json = serde_json::from_slice(answer)?;
+    serde_saphyr::to_string(&value).map_err(serde::ser::Error::custom)
+}
+
+/// Formats rows below their header, each column as wide as its widest cell.
+pub fn table<const N: usize>(header: [&str; N], rows: &[[String; N]]) -> String {
+    let header = header.map(str::to_owned);
+    let lines = || [&header].into_iter().chain(rows);
+    let widths: [usize; N] = std::array::from_fn(|column| {
+        let widths = lines().map(|line| line[column].chars().count());
+        widths.max().unwrap_or_default()
+    });
+    let mut out = String::new();
+    for line in lines() {
+        let mut text = String::new();
+        for (cell, width) in line.iter().zip(widths) {
+            text.extend([cell.as_str(), &" ".repeat(width + GAP - cell.chars().count())]);
+        }
+        out.extend([text.trim_end(), "\n"]);
+    }
+    out
+}
+
+/// Whether colors may be printed to this stream: a terminal, unless `NO_COLOR` or `TERM=dumb` is set.
+pub fn has_colors(stream: &impl IsTerminal) -> bool {
+    let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    stream.is_terminal() && !is_set("NO_COLOR") && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
+/// Formats a duration as kubectl does: `42s`, `5m12s`, `3h`, `2d`.
+pub fn age(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
+    let two = |large: u64, unit: &str, small: u64, small_unit: &str| match small {
+        0 => format!("{large}{unit}"),
+        small => format!("{large}{unit}{small}{small_unit}"),
+    };
+    match (minutes, hours, days) {
+        (0..2, ..) => format!("{seconds}s"),
+        (2..10, ..) => two(minutes, "m", seconds % 60, "s"),
+        (_, 0..3, _) => format!("{minutes}m"),
+        (_, 3..8, _) => two(hours, "h", minutes % 60, "m"),
+        (_, 8..48, _) => format!("{hours}h"),
+        (.., 2..8) => two(days, "d", hours % 24, "h"),
+        (.., days) => format!("{days}d"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ANSWER: &str = r#"{"z":1,"a":{"unknown":[true,null,1.5,"x: y"],"b":""},"text":"begin\u001b[31m"}"#;
+
+    #[test]
+    fn answer_keeps_its_fields_and_their_order() {
+        let json = json(ANSWER.as_bytes()).unwrap();
+        let same: Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(same, serde_json::from_str::<Value>(ANSWER).unwrap());
+        assert!(
+            json.starts_with("{\n  \"z\": 1,\n  \"a\": {\n    \"unknown\": ["),
+            "{json}"
+        );
+        assert!(!json.contains('\u{1b}'), "{json}");
+    }
+
+    #[test]
+    fn yaml_has_the_same_value_and_no_control_characters() {
+        let yaml = yaml(ANSWER.as_bytes()).unwrap();
+        let same: Value = serde_saphyr::from_str(&yaml).unwrap();
+        assert_eq!(same, serde_json::from_str::<Value>(ANSWER).unwrap(), "{yaml}");
+        assert!(yaml.starts_with("z: 1\na:\n"), "{yaml}");
+        assert!(yaml.chars().all(|it| it == '\n' || !it.is_control()), "{yaml:?}");
+    }
+
+    #[test]
+    fn columns_of_a_table_are_aligned() {
+        let row = |cells: [&str; 3]| cells.map(str::to_owned);
+        let shown = table(
+            ["NAME", "AGE", "STATE"],
+            &[row(["web-0", "5s", "ü"]), row(["b", "12m", ""])],
+        );
+        assert_eq!(shown, "NAME    AGE   STATE\nweb-0   5s    ü\nb       12m\n");
+    }
+
+    #[test]
+    fn ages_are_those_of_kubectl() {
+        let shown = [0, 119, 120, 312, 600, 7_300, 10_800, 10_860, 40_000, 180_000, 700_000].map(Duration::from_secs);
+        let expected = [
+            "0s", "119s", "2m", "5m12s", "10m", "121m", "3h", "3h1m", "11h", "2d2h", "8d",
+        ];
+        assert_eq!(shown.map(age), expected);
+    }
+}

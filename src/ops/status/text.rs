@@ -1,0 +1,419 @@
+//! The text forms of the status. Pure.
+
+use std::{fmt::Write as _, time::Duration};
+
+use jiff::Timestamp;
+
+use super::{CollectorReport, StatusReport};
+use crate::{
+    api::expiry::expires_soon,
+    handover::{guard::holds::ABSENCE, report::RoleReport},
+    model::trace::Trace,
+    ops::{
+        output::{age, table},
+        progress::step,
+        remedies::RENEW,
+    },
+    watch::SourceState,
+    words::{format_count, some_of},
+};
+
+/// Formats the status as one line, for `systemctl status`.
+pub fn line(report: &StatusReport) -> String {
+    if !report.takes_pods {
+        let collector = report.collector.as_ref().map(collector);
+        return collector.map_or_else(String::new, |line| format!("collector {line}"));
+    }
+    let role = report.role.as_ref();
+    if let Some(why) = role.and_then(|role| role.message.as_ref()) {
+        return format!("standby: {why}");
+    }
+    if let Some(why) = &report.blocked {
+        return format!("blocked: {why}");
+    }
+    if let Some(paused) = &report.paused {
+        return paused.why();
+    }
+    if let Some(why) = report.runtime.error.as_ref().or(report.watch.error.as_ref()) {
+        return format!("waiting: {why}");
+    }
+    let terminating = match report.pods.terminating.len() {
+        0 => "none".to_owned(),
+        pods => pods.to_string(),
+    };
+    format!(
+        "{} on this node, {terminating} terminating",
+        format_count(report.watch.pods as u64, "pod"),
+    )
+}
+
+/// Formats the whole status. `is_wide`: with the agent, its counters, UIDs and attempts.
+pub fn text(report: &StatusReport, is_wide: bool, now: Timestamp) -> String {
+    let mut out = Lines::default();
+    if is_wide {
+        let uptime = age_since(report.since, now);
+        let StatusReport { version, node, pid, .. } = report;
+        out.add(
+            "Agent",
+            &format!("pod-teardown {version} on node {node}, pid {pid}, up {uptime}"),
+        );
+    }
+    out.add("Role", &role(report, now));
+    if report.takes_pods {
+        add_node(&mut out, report, now);
+    }
+    if let Some(report) = &report.collector {
+        out.add("Collector", &collector(report));
+    }
+    if report.panics > 0 {
+        let panics = format_count(report.panics, "panic");
+        out.add("Panics", &format!("{panics} since the start: report them with the log"));
+    }
+    if report.log_lines_dropped > 0 {
+        let lines = format_count(report.log_lines_dropped, "line");
+        out.add("Log", &format!("{lines} dropped, because no reader took them"));
+    }
+    if !report.takes_pods {
+        return out.0;
+    }
+    add_reasons(&mut out, report);
+    add_leftovers(&mut out, report);
+    if is_wide {
+        let counters = &report.counters;
+        out.add(
+            "Counters",
+            &format!(
+                "{} started, {} deleted, {} finished; {} and {} failed",
+                counters.started,
+                counters.deleted,
+                counters.finished,
+                format_count(counters.attempts_failed, "attempt"),
+                format_count(counters.hooks_failed, "hook"),
+            ),
+        );
+    }
+    let pods = &report.pods;
+    if pods.awaiting_deletion > 0 {
+        let count = format_count(pods.awaiting_deletion as u64, "pod");
+        out.add("Terminated", &format!("{count} whose object is not deleted"));
+    }
+    if pods.awaiting_finalizers > 0 {
+        let count = format_count(pods.awaiting_finalizers as u64, "pod");
+        out.add("Finished", &format!("{count} whose object is kept by finalizers"));
+    }
+    format!("{}\n{}", out.0, pods_table(&report.pods.terminating, is_wide))
+}
+
+/// Lines of a label and a text.
+#[derive(Default)]
+struct Lines(String);
+
+impl Lines {
+    fn add(&mut self, label: &str, text: &str) {
+        // Writing to a String cannot fail.
+        let _ = writeln!(self.0, "{label:<9} {text}");
+    }
+}
+
+fn role(report: &StatusReport, now: Timestamp) -> String {
+    let dry_run = if report.dry_run { " (dry run)" } else { "" };
+    match &report.role {
+        _ if !report.takes_pods => format!("collector only (--pods never){dry_run}"),
+        None => format!("active (--pods always){dry_run}"),
+        Some(RoleReport {
+            role,
+            reason,
+            since,
+            message,
+            ..
+        }) => {
+            let reason = reason.map_or_else(String::new, |reason| format!(" ({reason})"));
+            let since = since.map_or_else(String::new, |since| format!(" for {}", age_since(since, now)));
+            let message = message.as_ref().map_or_else(String::new, |why| format!(": {why}"));
+            format!("{role}{reason}{since}{message}{dry_run}")
+        }
+    }
+}
+
+/// The kubelet, the runtime and the API server.
+fn add_node(out: &mut Lines, report: &StatusReport, now: Timestamp) {
+    if let Some(role) = &report.role {
+        let probes = role.probes.iter().map(|probe| {
+            let name = if probe.probe == "lease" { "Lease" } else { &probe.probe };
+            let since = probe
+                .since
+                .map_or_else(String::new, |since| format!(" {}", age_since(since, now)));
+            format!("{name} {}{since}", probe.state)
+        });
+        out.add("Kubelet", &probes.collect::<Vec<_>>().join(", "));
+        if let Some(last) = &role.fencing.last {
+            out.add("Fencing", last);
+        }
+    }
+    out.add(
+        "Runtime",
+        report.runtime.version.as_deref().unwrap_or("not reached yet"),
+    );
+    if let Some(error) = &report.runtime.error {
+        out.add("", &format!("does not answer: {error}"));
+    }
+    let watch = match report.watch.state {
+        SourceState::Connecting => "not listed yet",
+        SourceState::Watching => "watching",
+        SourceState::Lost => "disconnected; later deletions are not seen",
+    };
+    out.add(
+        "API",
+        &format!("{watch}, {}", format_count(report.watch.pods as u64, "pod")),
+    );
+    if let Some(error) = &report.watch.error {
+        out.add("", error);
+    }
+    if let Some(expiry) = report.credentials_expire.filter(|expiry| expires_soon(*expiry, now)) {
+        let verb = if expiry > now { "expire" } else { "have expired" };
+        out.add("", &format!("the credentials {verb}: {expiry:.0}; {RENEW}"));
+    }
+}
+
+/// Why the agent does less than it could.
+fn add_reasons(out: &mut Lines, report: &StatusReport) {
+    if let Some(blocked) = &report.blocked {
+        out.add("Blocked", blocked);
+    }
+    if let Some(hold) = &report.watch.absence_hold {
+        out.add("Hold", hold);
+        out.add(
+            "",
+            &format!(
+                "pods that a list lacks are not treated as deleted; if it is right: pod-teardown approve {ABSENCE}"
+            ),
+        );
+    }
+    if let Some(paused) = &report.paused {
+        out.add("Paused", &paused.why());
+    }
+    if let Some(error) = &report.journal_error {
+        out.add(
+            "Journal",
+            &format!("{error}; a restart would not know what was started"),
+        );
+    }
+    for file in &report.quarantined_files {
+        out.add(
+            "Journal",
+            &format!("{file} was unusable and is quarantined; delete it when you do not need it"),
+        );
+    }
+}
+
+fn add_leftovers(out: &mut Lines, report: &StatusReport) {
+    let found = &report.housekeeping;
+    for (label, what, pods) in [
+        (
+            "Unmanaged",
+            "in the runtime, not provably of the API server, not touched",
+            &report.watch.unmanaged,
+        ),
+        (
+            "Unmanaged",
+            "with files or cgroups, not provably of the API server, not touched",
+            &found.unmanaged,
+        ),
+        ("Leftovers", "of deleted pods, will be removed", &found.leftovers),
+    ] {
+        if !pods.is_empty() {
+            let count = format_count(pods.len() as u64, "pod");
+            out.add(label, &format!("{count} {what}: {}", some_of(pods.iter().cloned())));
+        }
+    }
+    if !found.unused_volumes.is_empty() {
+        let some = some_of(found.unused_volumes.iter().cloned());
+        out.add("Volumes", &format!("unused volumes cannot be unmounted: {some}"));
+    }
+}
+
+fn pods_table(traces: &[Trace], is_wide: bool) -> String {
+    if traces.is_empty() {
+        return "No pod is terminating.\n".to_owned();
+    }
+    let cells = |trace: &Trace| {
+        [
+            trace.namespace.clone(),
+            trace.name.clone(),
+            step(trace).to_owned(),
+            age(Duration::from_millis(trace.elapsed_ms)),
+            age(Duration::from_millis(trace.grace_left_ms)),
+            waits_for(trace),
+        ]
+    };
+    let header = ["NAMESPACE", "NAME", "STEP", "AGE", "GRACE", "WAITING-FOR"];
+    if !is_wide {
+        let rows: Vec<_> = traces.iter().map(cells).collect();
+        return table(header, &rows);
+    }
+    let wide = |trace: &Trace| {
+        let [namespace, name, step, age, grace, waits] = cells(trace);
+        [
+            namespace,
+            name,
+            step,
+            age,
+            grace,
+            trace.attempts.to_string(),
+            trace.uid.clone(),
+            waits,
+        ]
+    };
+    let rows: Vec<_> = traces.iter().map(wide).collect();
+    let [namespace, name, step, age, grace, waits] = header;
+    table([namespace, name, step, age, grace, "ATTEMPTS", "UID", waits], &rows)
+}
+
+/// The first reason, and the number of others.
+fn waits_for(trace: &Trace) -> String {
+    match trace.blocked.as_slice() {
+        [] => "-".to_owned(),
+        [one] => one.to_string(),
+        [first, others @ ..] => format!("{first} (and {} more)", others.len()),
+    }
+}
+
+fn collector(report: &CollectorReport) -> String {
+    match (&report.standby, &report.not_synced) {
+        (Some(why), _) => format!("standby: {why}"),
+        (None, Some(why)) => format!("active; not synced: {why}"),
+        (None, None) => "active; all kinds are synced".to_owned(),
+    }
+}
+
+fn age_since(since: Timestamp, now: Timestamp) -> String {
+    let seconds = u64::try_from(now.as_second() - since.as_second()).unwrap_or(0);
+    age(Duration::from_secs(seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        handover::{
+            probes::ProbeState,
+            report::ProbeReport,
+            role::{RoleName, StandbyReasonName},
+        },
+        model::trace::{Blocked, BlockedReason, Stage},
+        node::runtime::RuntimeReport,
+        watch::WatchReport,
+    };
+
+    fn report() -> StatusReport {
+        let since = Timestamp::UNIX_EPOCH;
+        let probe = |name: &str| ProbeReport {
+            probe: name.to_owned(),
+            state: ProbeState::Alive,
+            since: Some(since),
+            seen: String::new(),
+        };
+        StatusReport {
+            since,
+            takes_pods: true,
+            role: Some(RoleReport {
+                role: RoleName::Standby,
+                reason: Some(StandbyReasonName::KubeletAlive),
+                since: Some(since),
+                message: Some("the kubelet works".to_owned()),
+                probes: ["process", "healthz", "lease"].map(probe).into(),
+                ..RoleReport::default()
+            }),
+            runtime: RuntimeReport {
+                version: Some("containerd 2.4.2".to_owned()),
+                error: None,
+            },
+            watch: WatchReport {
+                state: SourceState::Watching,
+                pods: 12,
+                ..WatchReport::default()
+            },
+            ..StatusReport::default()
+        }
+    }
+
+    fn text(report: &StatusReport, is_wide: bool) -> String {
+        super::text(report, is_wide, Timestamp::from_second(312).unwrap())
+    }
+
+    #[test]
+    fn four_lines_stand_above_the_table_of_terminating_pods() {
+        let mut report = report();
+        let lines = "\
+Role      standby (kubelet-alive) for 5m12s: the kubelet works
+Kubelet   process alive 5m12s, healthz alive 5m12s, Lease alive 5m12s
+Runtime   containerd 2.4.2
+API       watching, 12 pods
+";
+        assert_eq!(text(&report, false), format!("{lines}\nNo pod is terminating.\n"));
+        report.pods.terminating = vec![Trace {
+            stage: Stage::Terminated,
+            elapsed_ms: 42_000,
+            blocked: vec![Blocked::pod(BlockedReason::Failed, "busy"); 2],
+            ..Trace::sample()
+        }];
+        let table = "
+NAMESPACE   NAME    STEP     AGE   GRACE   WAITING-FOR
+default     web-0   volumes  42s   0s      blocked: busy (and 1 more)
+";
+        let table = table
+            .replace("volumes  42s", "volumes   42s")
+            .replace("STEP     AGE", "STEP      AGE");
+        assert_eq!(text(&report, false), format!("{lines}{table}"));
+        let wide = text(&report, true);
+        assert!(
+            wide.starts_with("Agent     pod-teardown  on node , pid 0, up 5m12s\nRole "),
+            "{wide}"
+        );
+        assert!(
+            wide.contains("ATTEMPTS   UID") && wide.contains("1          1234"),
+            "{wide}"
+        );
+    }
+
+    #[test]
+    fn reasons_have_lines_only_if_there_are_some() {
+        let mut full = report();
+        full.blocked = Some("a kubelet works".to_owned());
+        full.watch.absence_hold = Some("a list was empty".to_owned());
+        full.housekeeping.unmanaged = vec!["1234".to_owned()];
+        full.quarantined_files = vec!["/journal.bad".to_owned()];
+        let (bare, full) = (text(&report(), false), text(&full, false));
+        for label in ["Blocked ", "Hold ", "Unmanaged ", "Journal "] {
+            assert!(
+                full.contains(&format!("\n{label}")) && !bare.contains(label),
+                "{label}: {full}"
+            );
+        }
+        assert!(full.contains("pod-teardown approve absence"), "{full}");
+    }
+
+    #[test]
+    fn collector_has_a_line_if_there_is_one() {
+        let status = |collector: Option<CollectorReport>| {
+            let report = StatusReport {
+                collector,
+                ..StatusReport::default()
+            };
+            text(&report, false)
+        };
+        assert!(!status(None).contains("Collector "));
+        let (by, unseen) = (
+            Some("another agent is active".to_owned()),
+            Some("secrets (403)".to_owned()),
+        );
+        for (standby, not_synced, line) in [
+            (None, None, "Collector active; all kinds are synced\n"),
+            (None, unseen.clone(), "Collector active; not synced: secrets (403)\n"),
+            (by, unseen, "Collector standby: another agent is active\n"),
+        ] {
+            let status = status(Some(CollectorReport { standby, not_synced }));
+            assert!(status.contains(line), "{line:?} is not in {status}");
+        }
+    }
+}
