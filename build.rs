@@ -1,4 +1,5 @@
-//! Compiles the messages of the API server that the collector reads, and the calls that drivers on the node take.
+//! Compiles the messages of the API server that the collector reads, the calls that drivers on the node take, and
+//! the messages of OpenTelemetry collectors.
 
 use std::io;
 
@@ -21,5 +22,12 @@ fn main() -> io::Result<()> {
     tonic_prost_build::configure()
         .build_server(false)
         .include_file("drivers.rs")
-        .compile_protos(&DRIVERS, &["proto"])
+        .compile_protos(&DRIVERS, &["proto"])?;
+    tonic_prost_build::configure()
+        .build_server(false)
+        .include_file("otlp.rs")
+        .compile_protos(
+            &["proto/opentelemetry/proto/collector/trace/v1/trace_service.proto"],
+            &["proto"],
+        )
 }

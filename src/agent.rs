@@ -76,6 +76,7 @@ pub async fn run_on(
         state_dir,
         socket,
         metrics,
+        otlp,
         shutdown_timeout,
         dry_run,
     } = settings;
@@ -130,7 +131,7 @@ pub async fn run_on(
         };
         tokio::pin!(stop);
         match pods {
-            Some(pods) => pods.run(shutdown_timeout, &mut stop).await,
+            Some(pods) => pods.run(shutdown_timeout, otlp, &mut stop).await,
             None => {
                 tracing::info!(node = node_name, dry_run, "Agent is running without pod teardown");
                 stop.await;

@@ -13,6 +13,8 @@ use nix::{
     unistd::{AccessFlags, access},
 };
 
+use tonic::transport::Endpoint;
+
 use self::files::is_absent;
 use crate::{
     cli::{ForceUnmountFlag, GcFlag, NodeFlags, PodsFlag},
@@ -67,6 +69,8 @@ pub struct Settings {
     pub socket: PathBuf,
     /// Address of the metrics endpoint.
     pub metrics: Option<SocketAddr>,
+    /// Collector of traces; `None` in a dry run.
+    pub otlp: Option<Endpoint>,
     /// `--shutdown-timeout`.
     pub shutdown_timeout: Duration,
     /// Log effects instead of performing them.
@@ -187,10 +191,12 @@ pub async fn validate(flags: &NodeFlags) -> Result<Settings, Vec<Problem>> {
     problems.ok_or_record(writable("--state-dir", &flags.state_dir));
     problems.ok_or_record(socket(&flags.socket.socket));
     let metrics = problems.ok_or_record(metrics_addr(flags.metrics_addr.as_deref()));
+    let otlp = problems.ok_or_record(otlp_endpoint(flags.otlp_endpoint.as_deref()));
     let shutdown_timeout = problems.ok_or_record(duration("--shutdown-timeout", &flags.shutdown_timeout));
     match (node_name, pods, gc, metrics, shutdown_timeout) {
         (Some(node_name), Some(pods), Some(gc), Some(metrics), Some(shutdown_timeout)) if problems.0.is_empty() => {
             Ok(Settings {
+                otlp: otlp.flatten().filter(|_| !flags.dry_run),
                 node_name,
                 pods,
                 gc,
@@ -442,6 +448,23 @@ fn metrics_addr(text: Option<&str>) -> Result<Option<SocketAddr>, Problem> {
         Err(_) => Err(problem("it is not an IP address with a port")),
         Ok(addr) if addr.port() == 0 => Err(problem("port 0 is a random port")),
         Ok(addr) => Ok(Some(addr)),
+    }
+}
+
+fn otlp_endpoint(text: Option<&str>) -> Result<Option<Endpoint>, Problem> {
+    let Some(text) = text else { return Ok(None) };
+    let problem = |why: &str| {
+        Problem::usage(
+            format!("--otlp-endpoint {text}: {why}"),
+            "set --otlp-endpoint to the gRPC address of an OpenTelemetry collector, such as http://127.0.0.1:4317",
+        )
+    };
+    let endpoint = Endpoint::from_shared(text.to_owned()).map_err(|_| problem("it is not a URL"))?;
+    let uri = endpoint.uri();
+    match (uri.scheme_str(), uri.authority()) {
+        (Some("http"), Some(_)) => Ok(Some(endpoint)),
+        (Some("https"), _) => Err(problem("TLS is not supported: use a collector on this node")),
+        _ => Err(problem("it has no scheme and host")),
     }
 }
 

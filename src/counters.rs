@@ -35,6 +35,8 @@ pub struct Counters {
     leftovers_found: AtomicU64,
     unused_volumes_failed: AtomicU64,
     stop_requests_cancelled: AtomicU64,
+    traces_exported: AtomicU64,
+    traces_dropped: AtomicU64,
     teardown_durations: Histogram,
     step_durations: Histogram<Step>,
 }
@@ -71,6 +73,12 @@ pub struct Counts {
     /// Stop requests that were cancelled because a kubelet was seen first.
     #[serde(default)]
     pub stop_requests_cancelled: u64,
+    /// Traces that a collector has accepted.
+    #[serde(default)]
+    pub traces_exported: u64,
+    /// Traces that were dropped.
+    #[serde(default)]
+    pub traces_dropped: u64,
     /// Failed writes of the journal. The journal counts this and the following fields itself.
     #[serde(default)]
     pub journal_writes_failed: u64,
@@ -105,6 +113,8 @@ impl Default for Counters {
             leftovers_found: AtomicU64::default(),
             unused_volumes_failed: AtomicU64::default(),
             stop_requests_cancelled: AtomicU64::default(),
+            traces_exported: AtomicU64::default(),
+            traces_dropped: AtomicU64::default(),
             teardown_durations: Histogram::new(TEARDOWN_BOUNDS),
             step_durations: Histogram::new(TEARDOWN_BOUNDS),
         }
@@ -138,6 +148,16 @@ impl Counters {
         self.finished.fetch_add(1, Ordering::Relaxed);
         self.teardown_durations.observe((), trace.elapsed());
         trace.for_each_ended_span(|step, duration| self.step_durations.observe(step, duration));
+    }
+
+    /// Counts traces that a collector has accepted.
+    pub fn traces_exported(&self, count: u64) {
+        self.traces_exported.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// Counts traces that were dropped.
+    pub fn traces_dropped(&self, count: u64) {
+        self.traces_dropped.fetch_add(count, Ordering::Relaxed);
     }
 
     /// Durations of finished teardowns.
@@ -183,6 +203,8 @@ impl Counters {
             leftovers_found: read(&self.leftovers_found),
             unused_volumes_failed: read(&self.unused_volumes_failed),
             stop_requests_cancelled: read(&self.stop_requests_cancelled),
+            traces_exported: read(&self.traces_exported),
+            traces_dropped: read(&self.traces_dropped),
             journal_writes_failed: 0,
             journal_commits: 0,
             journal_commits_us: 0,

@@ -47,6 +47,8 @@ pub mod handover;
 pub mod counters;
 #[cfg(feature = "agent")]
 pub mod events;
+#[cfg(feature = "agent")]
+pub mod otlp;
 
 #[cfg(feature = "agent")]
 pub mod api;
@@ -59,6 +61,7 @@ pub mod journal;
 pub mod teardown;
 
 pub(crate) mod cleanup_throttle;
+pub mod trace_context;
 pub mod trace_recorder;
 
 pub mod node;

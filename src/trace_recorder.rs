@@ -16,6 +16,7 @@ use crate::{
         termination::Cause,
         trace::{Blocked, Span, Stage, Step, Trace, UnapprovedMismatch},
     },
+    trace_context::{self, TraceContext},
 };
 
 /// Limits the memory of a pod that is retried for hours. The oldest spans are kept.
@@ -77,6 +78,7 @@ struct State {
 pub struct OpenSpan<'a> {
     record: &'a TraceRecorder,
     index: Option<usize>,
+    start_ms: u64,
 }
 
 // === impl TraceRecorder ===
@@ -290,7 +292,11 @@ impl TraceRecorder {
             });
             Some(index)
         });
-        OpenSpan { record: self, index }
+        OpenSpan {
+            record: self,
+            index,
+            start_ms,
+        }
     }
 
     /// Calls `each` with step and duration of each span that has ended.
@@ -379,6 +385,13 @@ impl Progress {
 // === impl OpenSpan ===
 
 impl OpenSpan<'_> {
+    /// The context for calls of this span, if the pod is traced: spans of the runtime hang below this one.
+    pub fn context(&self) -> Option<TraceContext> {
+        trace_context::current()?;
+        let root = TraceContext::for_pod(self.record.pod.uid.as_str());
+        Some(root.step(self.index?, self.start_ms))
+    }
+
     /// Ends the span successfully.
     pub fn done(self) {}
 

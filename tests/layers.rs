@@ -16,7 +16,7 @@ use syn::{
 };
 
 /// From the lowest to the highest. A module may use those before it.
-const LAYERS: [&str; 27] = [
+const LAYERS: [&str; 29] = [
     // Tools that know nothing of pods.
     "clock",
     "histogram",
@@ -24,6 +24,7 @@ const LAYERS: [&str; 27] = [
     "explanation",
     "memory",
     "tasks",
+    "trace_context",
     // Pure: what every module says of a pod.
     "model",
     "object_name",
@@ -41,6 +42,7 @@ const LAYERS: [&str; 27] = [
     "outside",
     "counters",
     "events",
+    "otlp",
     // Whether the agent may act.
     "handover",
     // All pods of the node.

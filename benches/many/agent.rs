@@ -137,6 +137,7 @@ fn flags(node: &Node) -> NodeFlags {
         gc_unsynced: UnsyncedFlag::Hold,
         gc_aggregated_hold: "10m".to_owned(),
         metrics_addr: None,
+        otlp_endpoint: None,
         kubeconfig: Some(node.path("kubeconfig")),
         node_name: Some(NODE.to_owned()),
         cri_endpoint: Some(node.endpoint()),

@@ -13,6 +13,7 @@ use tokio::{
     time::timeout,
 };
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
+use tonic::transport::Endpoint;
 
 use crate::{
     agent::{node_volumes::NodeVolumes, pod_api::ClusterPods},
@@ -40,6 +41,7 @@ use crate::{
         threads::Threads,
     },
     ops::{admin::PodsAdmin, service},
+    otlp,
     outside::Outside,
     tasks::{run_with_restarts, spawn},
     teardown::{
@@ -55,6 +57,8 @@ use crate::{
 const MAX_CHANGES: usize = 64;
 /// Maximum time to send the last events when the agent stops.
 const EVENT_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
+/// Maximum time to send the last traces when the agent stops.
+const TRACE_FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a handover is valid without a kubelet, with `--pods always`.
 const DEFAULT_HANDOVER_VALIDITY: Duration = Duration::from_secs(45);
 
@@ -194,6 +198,7 @@ impl PodAgent {
     pub async fn run(
         self,
         shutdown_timeout: Duration,
+        otlp_endpoint: Option<Endpoint>,
         stop: &mut Pin<&mut impl Future<Output = ()>>,
     ) -> Result<(), Problem> {
         let Self {
@@ -395,6 +400,10 @@ impl PodAgent {
                 .run()
             }
         };
+        let (exporter, trace_sender) = otlp_endpoint
+            .map(|endpoint| otlp::exporter(&endpoint, &node_name, Arc::clone(&counters)))
+            .unzip();
+        let trace_sender = trace_sender.map(|sender| spawn(sender.run()));
         let workers = PodWorkers::new(
             context,
             guard,
@@ -402,7 +411,8 @@ impl PodAgent {
             changes,
             runtime_pods,
             requests,
-        );
+        )
+        .with_exporter(exporter);
         tracing::info!(
             node = node_name,
             runtime = version.name,
@@ -444,6 +454,10 @@ impl PodAgent {
         drop((runtime_probe, kubelet, kubelet_monitor, relist, housekeeping));
         // Events are best effort.
         timeout(EVENT_FLUSH_TIMEOUT, &mut sender).await.ok();
+        // So are traces. The workers have dropped the exporter.
+        if let Some(sender) = trace_sender {
+            timeout(TRACE_FLUSH_TIMEOUT, sender).await.ok();
+        }
         if let Err(error) = journal.durable().await {
             tracing::error!(%error, "Cannot flush the journal");
         }

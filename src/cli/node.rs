@@ -103,6 +103,10 @@ pub struct NodeFlags {
     /// who they are: keep it local, or where only those come who may read it.
     #[arg(long, env = "POD_TEARDOWN_METRICS_ADDR", value_name = "ADDR")]
     pub metrics_addr: Option<String>,
+    /// Export a trace of each pod teardown to this OpenTelemetry collector (OTLP over gRPC, without TLS), such as
+    /// http://127.0.0.1:4317. Spans of the container runtime become part of the trace. [default: no traces]
+    #[arg(long, env = "POD_TEARDOWN_OTLP_ENDPOINT", value_name = "URL")]
+    pub otlp_endpoint: Option<String>,
     /// How long pods that are being taken down may go on when the agent is told to stop; with a unit, such as 20s.
     #[arg(
         long,

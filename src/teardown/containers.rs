@@ -35,6 +35,7 @@ use crate::{
         context::{Context, LocalNode},
         journal::PodJournalExt as _,
     },
+    trace_context,
 };
 
 /// Longest timeout of a stop: longer ones overflow clocks of runtimes.
@@ -230,7 +231,7 @@ impl Stop<'_> {
         let result = tokio::select! {
             biased;
             () = std::future::ready(()), if deadline <= Instant::now() => Err(HookError::NoTime),
-            result = run => result,
+            result = trace_context::scope(span.context(), run) => result,
             () = wait_for_deadline(self.deadline.clone()) => Err(HookError::Overrun),
         };
         checkpoint::after(HOOK, &container.name);
@@ -358,7 +359,10 @@ impl Stop<'_> {
         let left = stop_timeout(deadline.saturating_duration_since(Instant::now()));
         let kill_at = Instant::now() + left;
         let mut span = self.recorder.span(Step::Term, &container.name);
-        let call = self.context.node.cri.stop_container(&container.id, left);
+        let call = trace_context::scope(
+            span.context(),
+            self.context.node.cri.stop_container(&container.id, left),
+        );
         tokio::pin!(call);
         let result = tokio::select! {
             biased;

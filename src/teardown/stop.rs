@@ -21,6 +21,7 @@ use crate::{
     },
     node::{cri::types::RuntimePod, effects, grpc::GrpcError},
     teardown::context::Context,
+    trace_context,
     trace_recorder::TraceRecorder,
 };
 
@@ -103,7 +104,7 @@ impl Stop<'_> {
         let stops = sandboxes
             .iter()
             .map(|sandbox| self.context.node.cri.stop_sandbox(&sandbox.id));
-        let stops = join_all(stops);
+        let stops = trace_context::scope(span.context(), join_all(stops));
         let results = report_if_late(self.recorder, (Step::Sandbox, ""), LATE, "StopPodSandbox", stops).await;
         let failed: Vec<_> = results.into_iter().filter_map(Result::err).collect();
         span.end(&failed.first().map_or(Ok(()), Err));

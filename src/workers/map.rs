@@ -30,6 +30,7 @@ use crate::{
         trace::{Stage, Step},
     },
     node::checkpoint::{self, JOURNAL},
+    otlp::{Outcome, TraceExporter},
     teardown::{
         begin::{Termination, shorten},
         context::Context,
@@ -39,6 +40,7 @@ use crate::{
         priority_gate::PriorityGate,
         worker::{MAX_LARGE_KIB, PodUpdate, RuntimeState, Worker, WorkerResult},
     },
+    trace_context::{self, TraceContext},
     trace_recorder::TraceRecorder,
     watch::{PodChange, PodOperation, RuntimePods},
 };
@@ -95,6 +97,7 @@ pub struct PodWorkers {
     /// Finished workers since memory was last returned.
     finished_since: usize,
     traces: VecDeque<Arc<TraceRecorder>>,
+    exporter: Option<TraceExporter>,
     changes: mpsc::Receiver<PodChange>,
     runtime: watch::Receiver<Arc<RuntimePods>>,
     requests: mpsc::Receiver<Request>,
@@ -128,10 +131,17 @@ impl PodWorkers {
             tasks: HashMap::new(),
             finished_since: 0,
             traces: VecDeque::new(),
+            exporter: None,
             changes,
             runtime,
             requests: requests.0,
         }
+    }
+
+    /// Exports traces of pods.
+    #[must_use]
+    pub fn with_exporter(self, exporter: Option<TraceExporter>) -> Self {
+        Self { exporter, ..self }
     }
 
     /// Runs until `changes` is closed. Then waits for terminating pods for `drain_timeout`.
@@ -174,6 +184,9 @@ impl PodWorkers {
                 pods = self.workers.len(),
                 "Terminating pods are left for the next start"
             );
+        }
+        for status in self.pods.values().filter(|status| status.state == State::Working) {
+            self.export(&status.record, Outcome::Unfinished);
         }
     }
 
@@ -294,10 +307,11 @@ impl PodWorkers {
         };
         let pod = status.record.pod();
         let span = tracing::info_span!("pod", pod.uid = %pod.uid, pod.namespace = %pod.namespace, pod.name = %pod.name);
-        let run = async move {
+        let context = self.exporter.as_ref().map(|_| TraceContext::for_pod(pod.uid.as_str()));
+        let run = trace_context::scope(context, async move {
             sleep(after).await;
             worker.run().await
-        };
+        });
         let id = self.workers.spawn(run.instrument(span)).id();
         self.tasks.insert(id, uid.clone());
     }
@@ -337,6 +351,7 @@ impl PodWorkers {
                 tracing::info!(pod.uid = %uid, pod.namespace = %pod.namespace, pod.name = %pod.name, took = ?rounded(status.record.elapsed()), "{}", if self.context.node.effects.is_dry_run() { "Dry run of a teardown finished" } else { "Teardown finished" });
                 let removed = status.update.borrow().removed;
                 let record = Arc::clone(&status.record);
+                self.export(&record, Outcome::Finished);
                 self.keep_trace(record);
                 if removed {
                     self.pods.remove(&uid);
@@ -347,7 +362,9 @@ impl PodWorkers {
             Some(WorkerResult::FinishedByKubelet) => {
                 tracing::info!(pod.uid = %uid, pod.namespace = %pod.namespace, pod.name = %pod.name, "Kubelet has finished the pod");
                 self.context.journal.forget(&uid);
-                self.pods.remove(&uid);
+                if let Some(status) = self.pods.remove(&uid) {
+                    self.export(&status.record, Outcome::Finished);
+                }
                 self.finished.insert(uid, Instant::now());
             }
             Some(WorkerResult::Cancelled) => {
@@ -363,6 +380,7 @@ impl PodWorkers {
                 }
                 status.record.set_cancelled(why);
                 let record = Arc::clone(&status.record);
+                self.export(&record, Outcome::Cancelled);
                 self.keep_trace(record);
                 self.context.journal.forget(&uid);
                 self.pods.remove(&uid);
@@ -383,6 +401,12 @@ impl PodWorkers {
                 tracing::error!(pod.uid = %uid, pod.namespace = %pod.namespace, pod.name = %pod.name, "Worker panicked; it is restarted");
                 self.start(&uid, AFTER_PANIC);
             }
+        }
+    }
+
+    fn export(&self, record: &TraceRecorder, outcome: Outcome) {
+        if let Some(exporter) = &self.exporter {
+            exporter.export(record.trace(), outcome);
         }
     }
 

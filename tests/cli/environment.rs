@@ -35,6 +35,7 @@ const EXAMPLES: [(&str, &str); 11] = [
     ("POD_TEARDOWN_CGROUP_ROOT", "/kubelet"),
     ("POD_TEARDOWN_GC_KUBECONFIG", "/etc/kubernetes/gc.kubeconfig"),
     ("POD_TEARDOWN_METRICS_ADDR", "127.0.0.1:9464"),
+    ("POD_TEARDOWN_OTLP_ENDPOINT", "http://127.0.0.1:4317"),
     ("POD_TEARDOWN_FENCE_KUBELET", "true"),
     ("POD_TEARDOWN_DRY_RUN", "true"),
 ];

@@ -57,6 +57,16 @@ fn cases() -> Vec<Case> {
             ["--metrics-addr 127.0.0.1:0", "port 0", "127.0.0.1:9464"],
         ),
         (
+            Flags::valid().with("otlp-endpoint", "127.0.0.1:4317"),
+            USAGE,
+            ["--otlp-endpoint 127.0.0.1:4317", "scheme", "http://127.0.0.1:4317"],
+        ),
+        (
+            Flags::valid().with("otlp-endpoint", "https://collector:4317"),
+            USAGE,
+            ["--otlp-endpoint https://collector:4317", "TLS", "http://127.0.0.1:4317"],
+        ),
+        (
             Flags::valid().with("node-name", "../n1"),
             USAGE,
             ["--node-name", "../n1", "kubectl get nodes"],
@@ -344,6 +354,7 @@ fn help_of_each_verb_has_its_arguments_and_exit_codes() {
         "state-dir",
         "socket",
         "metrics-addr",
+        "otlp-endpoint",
         "shutdown-timeout",
         "dry-run",
     ];

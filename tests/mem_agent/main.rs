@@ -46,6 +46,7 @@ mod standby;
 mod stop;
 mod stop_outcomes;
 mod stop_requests;
+mod traces;
 
 mod node_identity;
 mod unreadable_status;

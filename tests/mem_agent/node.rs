@@ -150,6 +150,7 @@ impl Node {
             gc_unsynced: UnsyncedFlag::Hold,
             gc_aggregated_hold: "10m".to_owned(),
             metrics_addr: None,
+            otlp_endpoint: None,
             kubeconfig: Some(path("kubeconfig")),
             node_name: Some(NODE.to_owned()),
             cri_endpoint: Some(cri.endpoint()),

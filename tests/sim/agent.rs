@@ -119,7 +119,7 @@ impl Machine {
                 stopped.await.ok();
             };
             tokio::pin!(stopped);
-            pods.run(SHUTDOWN, &mut stopped).await
+            pods.run(SHUTDOWN, None, &mut stopped).await
         });
         Running { task, stop, answers }
     }

@@ -18,5 +18,10 @@ fn main() -> std::io::Result<()> {
     tonic_prost_build::configure()
         .build_client(false)
         .include_file("drivers.rs")
-        .compile_protos(&DRIVERS, &["../../proto"])
+        .compile_protos(&DRIVERS, &["../../proto"])?;
+    let traces = "../../proto/opentelemetry/proto/collector/trace/v1/trace_service.proto";
+    tonic_prost_build::configure()
+        .build_client(false)
+        .include_file("otlp.rs")
+        .compile_protos(&[traces], &["../../proto"])
 }

@@ -7,6 +7,8 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
+use crate::trace_context;
+
 /// Time for a runtime to start the work of a call: tens of milliseconds on an idle node. A kubelet needs about a second
 /// from its start to its first work on a pod, and is detected within a quarter of a second, so the call is canceled
 /// before that.
@@ -24,7 +26,7 @@ pub async fn cancel_after_start<T: Send + 'static, E>(
 ) -> Result<Option<T>, E> {
     let (mut answer, answered) = oneshot::channel();
     let started = Instant::now() + START_TIME;
-    tokio::spawn(async move {
+    let task = async move {
         let result = tokio::select! {
             biased;
             result = call => result,
@@ -32,7 +34,9 @@ pub async fn cancel_after_start<T: Send + 'static, E>(
         };
         // The caller may be dropped.
         answer.send(result).ok();
-    });
+    };
+    // Another task does not inherit it.
+    tokio::spawn(trace_context::scope(trace_context::current(), task));
     let cancel = async {
         let why = cancel.await;
         sleep_until(started).await;

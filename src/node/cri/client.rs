@@ -21,9 +21,12 @@ use super::endpoint::CriEndpoint;
 use super::greeting;
 use super::info;
 use super::types::{CgroupDriver, Container, RuntimeCondition, RuntimePod, RuntimeVersion, keys};
-use crate::node::{
-    effects::Effects,
-    grpc::{Call, GrpcError},
+use crate::{
+    node::{
+        effects::Effects,
+        grpc::{Call, GrpcError},
+    },
+    trace_context,
 };
 
 /// Timeout of a call without its own duration. Same as the kubelet's default: long enough for a loaded runtime to
@@ -80,6 +83,7 @@ impl Cri {
 
     /// A client that sends its calls to `service`.
     pub fn with_service(service: CriService, effects: Effects) -> Self {
+        let service = BoxCloneSyncService::new(service.map_request(add_trace_context));
         let client = RuntimeServiceClient::new(service.clone()).max_decoding_message_size(LARGEST_MESSAGE);
         Self {
             client,
@@ -332,6 +336,14 @@ impl Cri {
     pub(super) fn client(&self) -> RuntimeServiceClient<CriService> {
         self.client.clone()
     }
+}
+
+/// Adds the trace context of the pod that the call is made for: spans of the runtime hang below the agent's.
+fn add_trace_context(mut request: http::Request<tonic::body::Body>) -> http::Request<tonic::body::Body> {
+    if let Some(traceparent) = trace_context::current().and_then(|context| context.traceparent()) {
+        request.headers_mut().insert(trace_context::HEADER, traceparent);
+    }
+    request
 }
 
 pub(super) fn uid_label(uid: &str) -> HashMap<String, String> {

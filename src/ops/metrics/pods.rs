@@ -192,6 +192,8 @@ fn counters(page: &mut Page<'_>, counts: &Counts) -> fmt::Result {
         unused_volumes_failed,
         stop_requests_cancelled,
         journal_writes_failed,
+        traces_exported,
+        traces_dropped,
         // The histogram has them.
         journal_commits: _,
         journal_commits_us: _,
@@ -243,6 +245,16 @@ fn counters(page: &mut Page<'_>, counts: &Counts) -> fmt::Result {
             "unused_volumes_failed",
             "Failed attempts to unmount a volume that no pod uses. Each is retried.",
             unused_volumes_failed,
+        ),
+        (
+            "traces_exported",
+            "Traces that the OpenTelemetry collector has accepted. Only with --otlp-endpoint.",
+            traces_exported,
+        ),
+        (
+            "traces_dropped",
+            "Traces that were dropped: the collector did not accept them, or more than 256 waited.",
+            traces_dropped,
         ),
         (
             "journal_writes_failed",

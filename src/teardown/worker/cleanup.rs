@@ -23,6 +23,7 @@ use crate::{
         late::{LATE, report_if_late},
         locate, user_namespace, volumes,
     },
+    trace_context,
 };
 
 /// A cleanup that takes longer returns its permit of the cleanup throttle.
@@ -187,7 +188,10 @@ impl Worker {
         let permit = self.context.cleanup_throttle.permit().await;
         let dir = locate::pod_dir(&self.context, view)?;
         let span = self.recorder.span(Step::Cleanup, "");
-        let mut removed = Box::pin(cleanup::remove(&self.context, view, &dir));
+        let mut removed = Box::pin(trace_context::scope(
+            span.context(),
+            cleanup::remove(&self.context, view, &dir),
+        ));
         let result = match timeout(CLEANUP_PERMIT_TIMEOUT, &mut removed).await {
             Ok(result) => result,
             Err(_) => {

@@ -21,6 +21,7 @@ pub mod kubelet;
 pub mod leftovers;
 pub mod mounts;
 pub mod node_object;
+pub mod otlp;
 pub mod owner_references;
 pub mod pods;
 pub mod proto;

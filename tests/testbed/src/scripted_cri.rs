@@ -107,6 +107,17 @@ impl ScriptedCri {
         })
     }
 
+    /// Trace contexts of the calls with this name, such as `stop_pod_sandbox`.
+    pub fn traceparents(&self, name: &str) -> Vec<String> {
+        let traced = self
+            .stage
+            .traced
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let named = traced.iter().filter(|(call, _)| *call == name);
+        named.map(|(_, context)| context.clone()).collect()
+    }
+
     /// `unix://` and the path of the socket.
     pub fn endpoint(&self) -> String {
         format!("unix://{}", self.path.display())

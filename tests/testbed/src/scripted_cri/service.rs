@@ -1,7 +1,7 @@
 //! The gRPC service: decodes each call, has the stage execute it, and encodes the result.
 
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use futures::{StreamExt as _, stream::BoxStream};
@@ -31,6 +31,10 @@ macro_rules! answer {
             Self: 'a,
         {
             let $service = self;
+            if let Some(context) = request.metadata().get("traceparent").and_then(|it| it.to_str().ok()) {
+                let call = (stringify!($name), context.to_owned());
+                self.stage.traced.lock().unwrap_or_else(PoisonError::into_inner).push(call);
+            }
             let $request = request.into_inner();
             Box::pin(async move { $body.map(Response::new) })
         }

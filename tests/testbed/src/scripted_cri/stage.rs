@@ -56,6 +56,8 @@ pub(super) struct Stage {
     director: Option<Box<dyn Director>>,
     /// Notified of every change.
     pub(super) changed: Notify,
+    /// Calls with a trace context, and that.
+    pub(super) traced: Mutex<Vec<(&'static str, String)>>,
 }
 
 #[derive(Debug)]
@@ -106,6 +108,7 @@ impl Stage {
             parts: Mutex::new(parts),
             director,
             changed: Notify::new(),
+            traced: Mutex::default(),
         }
     }
 

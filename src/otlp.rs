@@ -1,0 +1,132 @@
+//! Exports traces of terminated pods to an OpenTelemetry collector (OTLP over gRPC).
+//!
+//! `worker → queue → convert → send`
+
+mod convert;
+mod wire;
+
+use std::{sync::Arc, time::Duration};
+
+use backon::{ExponentialBuilder, Retryable as _};
+use tokio::{sync::mpsc, time::timeout};
+use tonic::{Code, Status, transport::Endpoint};
+
+use self::wire::{
+    collector::trace::v1::{ExportTraceServiceRequest, trace_service_client::TraceServiceClient},
+    trace::v1::ResourceSpans,
+};
+use crate::{counters::Counters, model::trace::Trace};
+
+pub use convert::Outcome;
+
+/// Traces that wait for the collector. More are dropped.
+const QUEUE: usize = 256;
+/// Traces in one request.
+const BATCH: usize = 64;
+/// Maximum time of one request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Retries of one request, with pauses that double from one second.
+const RETRIES: usize = 4;
+
+/// Takes traces of pods. Cheap to clone; never waits.
+#[derive(Debug, Clone)]
+pub struct TraceExporter {
+    queue: mpsc::Sender<(Trace, Outcome)>,
+    counters: Arc<Counters>,
+}
+
+/// Sends queued traces.
+pub struct TraceSender {
+    queue: mpsc::Receiver<(Trace, Outcome)>,
+    client: TraceServiceClient<tonic::transport::Channel>,
+    node: String,
+    counters: Arc<Counters>,
+}
+
+/// An exporter to this endpoint, and its sender. It connects at its first request.
+pub fn exporter(endpoint: &Endpoint, node: &str, counters: Arc<Counters>) -> (TraceExporter, TraceSender) {
+    let (sender, queue) = mpsc::channel(QUEUE);
+    let channel = endpoint
+        .clone()
+        .timeout(REQUEST_TIMEOUT)
+        .connect_timeout(REQUEST_TIMEOUT)
+        .connect_lazy();
+    let exporter = TraceExporter {
+        queue: sender,
+        counters: Arc::clone(&counters),
+    };
+    let sender = TraceSender {
+        queue,
+        client: TraceServiceClient::new(channel),
+        node: node.to_owned(),
+        counters,
+    };
+    (exporter, sender)
+}
+
+// === impl TraceExporter ===
+
+impl TraceExporter {
+    /// Queues a trace. It is dropped and counted if the queue is full.
+    pub fn export(&self, trace: Trace, outcome: Outcome) {
+        if self.queue.try_send((trace, outcome)).is_err() {
+            self.counters.traces_dropped(1);
+        }
+    }
+}
+
+// === impl TraceSender ===
+
+impl TraceSender {
+    /// Sends until all exporters are dropped and the queue is empty.
+    pub async fn run(mut self) {
+        let mut batch = Vec::new();
+        while self.queue.recv_many(&mut batch, BATCH).await > 0 {
+            let count = batch.len() as u64;
+            let spans = batch
+                .drain(..)
+                .flat_map(|(trace, outcome)| convert::spans(&trace, outcome));
+            let resource_spans = convert::resource_spans(&self.node, spans.collect());
+            match self.send(resource_spans).await {
+                Ok(()) => self.counters.traces_exported(count),
+                Err(status) => {
+                    tracing::warn!(traces = count, code = ?status.code(), error = status.message(), "Traces cannot be exported; dropped");
+                    self.counters.traces_dropped(count);
+                }
+            }
+        }
+    }
+
+    async fn send(&self, spans: ResourceSpans) -> Result<(), Status> {
+        let request = ExportTraceServiceRequest {
+            resource_spans: vec![spans],
+        };
+        let send = || {
+            let (mut client, request) = (self.client.clone(), request.clone());
+            async move {
+                let answer = timeout(REQUEST_TIMEOUT, client.export(request)).await;
+                answer
+                    .unwrap_or_else(|_| Err(Status::deadline_exceeded("no answer in time")))
+                    .map(drop)
+            }
+        };
+        let pauses = ExponentialBuilder::default()
+            .with_min_delay(Duration::from_secs(1))
+            .with_max_times(RETRIES);
+        send.retry(pauses).sleep(tokio::time::sleep).when(is_retryable).await
+    }
+}
+
+/// OTLP specification: which codes a client retries.
+fn is_retryable(status: &Status) -> bool {
+    matches!(
+        status.code(),
+        Code::Cancelled
+            | Code::DeadlineExceeded
+            | Code::Aborted
+            | Code::OutOfRange
+            | Code::Unavailable
+            | Code::DataLoss
+            | Code::ResourceExhausted
+    )
+}
