@@ -153,10 +153,14 @@ fn after(command: &Command, out: &mut String) {
         out.push_str("\n```console not-run: examples of --help\n");
         let mut continues = false;
         for line in examples {
-            let start = if continues { "    " } else { "$ " };
-            if line.is_empty() || line.starts_with('#') {
+            if line.is_empty() {
                 continue;
             }
+            let start = match (continues, line.starts_with('#')) {
+                (true, _) => "    ",
+                (false, true) => "",
+                (false, false) => "$ ",
+            };
             let _ = writeln!(out, "{start}{line}");
             continues = line.ends_with('\\');
         }

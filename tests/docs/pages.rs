@@ -149,7 +149,7 @@ impl Block {
 
     pub fn commands(&self) -> Vec<Shown> {
         let mut commands: Vec<Shown> = Vec::new();
-        for line in &self.lines {
+        for line in self.lines.iter().filter(|line| !line.starts_with("# ")) {
             match (line.strip_prefix("$ "), commands.last_mut()) {
                 (Some(command), _) => commands.push(Shown {
                     command: command.to_owned(),
