@@ -11,51 +11,51 @@ use crate::{
 /// `--cgroup-driver`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum CgroupDriverFlag {
-    /// Either: they are found under the names of both.
+    /// Detected: cgroups are searched under the names of both.
     Auto,
-    /// The kubelet and the runtime, as plain directories; slices are left alone.
+    /// Plain directories. The agent does not touch slices.
     Cgroupfs,
-    /// systemd, as slices and scopes; other directories are left alone.
+    /// Slices and scopes of systemd. The agent does not touch other directories.
     Systemd,
 }
 
 /// `--pods`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum PodsFlag {
-    /// Stand by for this node's kubelet, take over when it is gone, and let go when it comes back.
+    /// Standby while this node's kubelet works; active while it is down.
     Auto,
-    /// There is to be no kubelet; only while a process of one is here nothing is touched.
+    /// This node has no kubelet. The agent touches nothing while a kubelet process exists.
     Always,
-    /// The agent only collects garbage, and needs no runtime.
+    /// No pods: the agent only collects garbage, and needs no runtime.
     Never,
 }
 
 /// `--force-unmount`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ForceUnmountFlag {
-    /// It waits until that answers again.
+    /// Its pod waits until the server answers again.
     Never,
-    /// After some seconds the connection is cut, and what was written and not sent is lost.
+    /// The connection is cut after some seconds. Data that was written and not sent is lost.
     DeadServer,
 }
 
 /// `--gc`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum GcFlag {
-    /// While the collector of kube-controller-manager does not work.
+    /// While the collector of kube-controller-manager is not active.
     Auto,
-    /// Without regard to kube-controller-manager.
+    /// Whatever kube-controller-manager does.
     Always,
-    /// Not at all.
+    /// Never.
     Never,
 }
 
 /// `--gc-unsynced`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum UnsyncedFlag {
-    /// They wait until it can be listed, and say so.
+    /// They wait until it can be listed.
     Hold,
-    /// They go on without it: what is of that kind may be deleted where it should be orphaned.
+    /// They continue without it. Dependents of that kind may be deleted instead of orphaned.
     Proceed,
 }
 

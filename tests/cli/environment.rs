@@ -11,16 +11,14 @@ const DROP_IN: &str = include_str!("../../systemd/kubelet.service.d/10-pod-teard
 const WIDTH: usize = 100;
 
 const HEAD: &str = "\
-# Flags of pod-teardown.service, as environment variables. What is commented out shows what holds without it, or an
-# example. After a change: systemctl restart pod-teardown. Whether all of it is right:
+# Settings of pod-teardown.service, as environment variables. A commented line shows the default, or an example. After a
+# change, run: systemctl restart pod-teardown. To check the settings, run: pod-teardown check --service
 #
-#   (set -a; . /etc/default/pod-teardown; pod-teardown check)
-#
-# A variable that is empty counts as not set.
+# An empty variable counts as unset.
 ";
 
 const TAIL: &str = "
-# What is logged: a level, or levels of parts. debug tells more, such as each object that the collector deletes.
+# What is logged: a level, or levels of modules. debug logs more, such as each object that the collector deletes.
 #RUST_LOG=info,pod_teardown=debug
 ";
 
