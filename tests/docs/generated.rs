@@ -123,12 +123,17 @@ fn visible(command: &Command) -> impl Iterator<Item = &Arg> {
     command.get_arguments().filter(is_visible)
 }
 
-/// Headings of groups, in the order of their first argument.
-fn headings<'a>(args: &[&'a Arg]) -> Vec<Option<&'a str>> {
+/// The group of a setting. Flags that other verbs share have none.
+fn heading(arg: &Arg) -> &str {
+    arg.get_help_heading().unwrap_or("Agent")
+}
+
+/// All groups, in the order of their first setting.
+fn headings<'a>(args: &[&'a Arg]) -> Vec<&'a str> {
     let mut headings = Vec::new();
     for arg in args {
-        if !headings.contains(&arg.get_help_heading()) {
-            headings.push(arg.get_help_heading());
+        if !headings.contains(&heading(arg)) {
+            headings.push(heading(arg));
         }
     }
     headings
@@ -215,10 +220,10 @@ fn configuration_page() -> String {
     let run = root.find_subcommand("run").unwrap();
     let args: Vec<_> = visible(run).collect();
     let mut out = CONFIGURATION.to_owned();
-    for heading in headings(&args) {
-        let _ = writeln!(out, "\n## {}\n", heading.unwrap_or("Settings"));
+    for group in headings(&args) {
+        let _ = writeln!(out, "\n## {group}\n");
         out.push_str("| flag | environment variable | default | meaning |\n|---|---|---|---|\n");
-        for arg in args.iter().filter(|arg| arg.get_help_heading() == heading) {
+        for arg in args.iter().filter(|arg| heading(arg) == group) {
             let variable = variable(arg).map(|name| format!("`{name}`")).unwrap_or_default();
             let _ = writeln!(out, "| {} | {variable} | {} | {} |", name(arg), default(arg), help(arg));
         }
