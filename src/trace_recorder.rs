@@ -333,6 +333,7 @@ impl TraceRecorder {
                     .deadline
                     .map_or(state.grace, |deadline| deadline.saturating_duration_since(now)),
             ),
+            grace_end_ms: state.deadline.map(|deadline| self.millis_at(deadline)),
             stage: self.stage(),
             elapsed_ms: self.millis_at(state.finished.unwrap_or(now)),
             attempts: state.attempts,
@@ -360,9 +361,10 @@ impl TraceRecorder {
         millis(self.since_begun(at))
     }
 
+    /// A grace period may have expired before this run of the agent.
     fn since_begun(&self, at: Instant) -> Duration {
-        let before = self.resumed.map(|(taken, _)| taken);
-        before.unwrap_or_default() + at.saturating_duration_since(self.start)
+        let before = self.resumed.map(|(taken, _)| taken).unwrap_or_default();
+        (before + at.saturating_duration_since(self.start)).saturating_sub(self.start.saturating_duration_since(at))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

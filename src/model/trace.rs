@@ -71,6 +71,9 @@ pub struct Trace {
     pub grace_seconds: u64,
     /// Remaining grace period in milliseconds; 0 when it has expired.
     pub grace_left_ms: u64,
+    /// Milliseconds from the beginning to the end of the grace period; `None` before the grace period begins.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grace_end_ms: Option<u64>,
     /// Stage of the termination.
     pub stage: Stage,
     /// Milliseconds from the beginning until now, or until it finished.
@@ -254,6 +257,7 @@ impl Trace {
             cause: Cause::Deleted,
             grace_seconds: 30,
             grace_left_ms: 0,
+            grace_end_ms: None,
             stage: Stage::Terminating,
             elapsed_ms: 0,
             attempts: 1,

@@ -11,6 +11,8 @@ use crate::{
     words::seconds,
 };
 
+/// Below this duration, in milliseconds, the start and the end of a span look the same.
+const SHORT: u64 = 100;
 /// Width of the bars, in columns.
 const WIDTH: u64 = 48;
 /// Fractions of a column that a terminal can draw.
@@ -19,7 +21,8 @@ const EIGHTHS: [char; 7] = ['▏', '▎', '▍', '▌', '▋', '▊', '▉'];
 /// Draws one trace for a terminal.
 pub fn text(trace: &Trace) -> String {
     let mut out = head(trace).join("\n") + "\n";
-    let total = total_ms(trace);
+    let (total, grace_end) = (total_ms(trace), grace_end_on_scale(trace));
+    let grace_column = grace_end.map(|end| grace_end_column(end, total));
     let what_width = trace
         .spans
         .iter()
@@ -27,16 +30,22 @@ pub fn text(trace: &Trace) -> String {
         .max()
         .unwrap_or(0);
     for row in rows(&trace.spans) {
+        let bars = bars(&row.times, total);
+        let drawn = with_grace_end(&bars, grace_column);
         // Writing to a String cannot fail.
         let _ = writeln!(
             out,
             "  {:8} {:what_width$} │{}│ {}{}",
             row.step,
             row.what,
-            bars(&row.times, total),
+            drawn,
             row.times_text(),
             row.failure.map(|why| format!("  ✗ {why}")).unwrap_or_default(),
         );
+    }
+    if let Some(end) = grace_end {
+        let line = with_grace_end(&" ".repeat(column_count(WIDTH)), grace_column);
+        let _ = writeln!(out, "  {GRACE:8} {:what_width$} │{line}│ {}", "", grace_text(end));
     }
     for failure in &trace.blocked {
         let _ = writeln!(out, "  waits for: {failure}");
@@ -44,17 +53,42 @@ pub fn text(trace: &Trace) -> String {
     out
 }
 
+/// Label of the line at the end of the grace period.
+const GRACE: &str = "grace";
+
+/// The end of the grace period, if it lies on the time scale.
+fn grace_end_on_scale(trace: &Trace) -> Option<u64> {
+    trace.grace_end_ms.filter(|end| *end <= total_ms(trace))
+}
+
+fn grace_text(end: u64) -> String {
+    format!("{:>8}   grace period expires", precise(end))
+}
+
+fn grace_end_column(end: u64, total: u64) -> usize {
+    column_count((end * WIDTH / total).min(WIDTH - 1))
+}
+
+/// Draws the end of the grace period where the line has no bar.
+fn with_grace_end(line: &str, column: Option<usize>) -> String {
+    let mark = |(index, letter)| match letter {
+        ' ' | '·' if Some(index) == column => '┊',
+        letter => letter,
+    };
+    line.chars().enumerate().map(mark).collect()
+}
+
 /// The pod, and its state as a whole.
 fn head(trace: &Trace) -> [String; 2] {
     let state = match trace.stage {
         _ if trace.waits_for_deletion => format!(
-            "ended{} in {}, and is kept",
+            "terminated{} in {}, awaits its deletion",
             trace.phase_suffix(),
             precise(trace.elapsed_ms)
         ),
         Stage::Finished => format!("finished in {}", precise(trace.elapsed_ms)),
-        Stage::Deleted => format!("deleted, cleaning up for {}", precise(trace.elapsed_ms)),
-        Stage::Terminating | Stage::Terminated => format!("goes on, for {} so far", precise(trace.elapsed_ms)),
+        Stage::Deleted => format!("deleted; cleanup in progress for {}", precise(trace.elapsed_ms)),
+        Stage::Terminating | Stage::Terminated => format!("in progress for {}", precise(trace.elapsed_ms)),
     };
     let (begun, attempts) = trace.start_and_attempts();
     [
@@ -99,8 +133,13 @@ fn rows(spans: &[Span]) -> Vec<Row<'_>> {
 // === impl Row ===
 
 impl Row<'_> {
-    /// Formats the first start, the last end and the number of spans.
+    /// Formats the first start, the last end and the number of spans. A single short span shows its duration.
     fn times_text(&self) -> String {
+        if let [(start, Some(end))] = self.times[..]
+            && end.saturating_sub(start) < SHORT
+        {
+            return format!("{:>8} +{} ms", precise(start), end.saturating_sub(start));
+        }
         let ends: Option<Vec<u64>> = self.times.iter().map(|(_, end)| *end).collect();
         let end = ends.and_then(|ends| ends.into_iter().max());
         let repetitions = match self.times.len() {
@@ -140,11 +179,14 @@ fn bars(times: &[(u64, Option<u64>)], total: u64) -> String {
 fn bar(start: u64, end: u64, total: u64) -> String {
     let column = (start * WIDTH / total).min(WIDTH - 1);
     let until = (end * WIDTH * 8 / total).max(column * 8 + 1);
-    let count = |columns: u64| usize::try_from(columns).unwrap_or(0);
-    let mut bar = " ".repeat(count(column)) + &"█".repeat(count(until / 8 - column));
-    bar.extend(count(until % 8).checked_sub(1).map(|index| EIGHTHS[index]));
+    let mut bar = " ".repeat(column_count(column)) + &"█".repeat(column_count(until / 8 - column));
+    bar.extend(column_count(until % 8).checked_sub(1).map(|index| EIGHTHS[index]));
     let length = bar.chars().count();
-    bar + &" ".repeat(count(WIDTH).saturating_sub(length))
+    bar + &" ".repeat(column_count(WIDTH).saturating_sub(length))
+}
+
+fn column_count(columns: u64) -> usize {
+    usize::try_from(columns).unwrap_or(0)
 }
 
 /// Formats milliseconds, below a minute with two decimals.
@@ -210,7 +252,7 @@ mod tests {
                 " ".repeat(24)
             )
         );
-        assert!(lines[3].ends_with("1.99 s → 2.00 s  ✗ 409"), "{}", lines[3]);
+        assert!(lines[3].ends_with("1.99 s +10 ms  ✗ 409"), "{}", lines[3]);
         let kept = Trace {
             stage: Stage::Terminated,
             waits_for_deletion: true,
@@ -220,9 +262,38 @@ mod tests {
         };
         let text = super::text(&kept);
         assert!(
-            text.contains("grace 30 s, ended as Succeeded (Evicted) in 2.00 s, and is kept, 1 attempt"),
+            text.contains("grace 30 s, terminated as Succeeded (Evicted) in 2.00 s, awaits its deletion, 1 attempt"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn end_of_the_grace_period_is_a_line_where_it_lies_on_the_time_scale() {
+        let span = |start_ms, end_ms| Span {
+            step: Step::Term,
+            what: "main".into(),
+            start_ms,
+            end_ms: Some(end_ms),
+            failure: None,
+        };
+        let trace = |grace_end_ms| Trace {
+            elapsed_ms: 4000,
+            grace_end_ms: Some(grace_end_ms),
+            spans: vec![span(0, 1000), span(1900, 4000)],
+            ..Trace::sample()
+        };
+        let drawn = text(&trace(2000));
+        let lines: Vec<_> = drawn.lines().skip(2).collect();
+        assert!(lines[0].contains(&format!("│{}", "█".repeat(12))), "{drawn}");
+        let line = format!(
+            "  grace         │{}┊{}│   2.00 s   grace period expires",
+            " ".repeat(24),
+            " ".repeat(23)
+        );
+        assert_eq!(lines[1], line);
+        let early = text(&trace(1500));
+        assert!(early.lines().nth(2).unwrap().contains("······┊···█"), "{early}");
+        assert!(!text(&trace(30_000)).contains("expires"), "beyond the scale");
     }
 
     #[test]

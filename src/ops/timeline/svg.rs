@@ -5,7 +5,7 @@ mod tests;
 
 use std::fmt::Write as _;
 
-use super::{Row, head, precise, rows, total_ms};
+use super::{GRACE, Row, grace_end_on_scale, head, precise, rows, total_ms};
 use crate::{
     model::trace::{Step, Trace},
     words::{escape_control_chars, escape_xml, seconds, truncate_middle},
@@ -38,7 +38,7 @@ const DAY: u64 = 86_400_000;
 
 const STYLE: &str = "text { font-family: monospace; font-size: 12px; fill: #222; white-space: pre } \
     .t { font-size: 14px; font-weight: bold } .m { fill: #555 } .f { fill: #b00020 } \
-    .g { stroke: #ddd } .w { stroke: #888; stroke-dasharray: 2 3 }";
+    .g { stroke: #ddd } .w { stroke: #888; stroke-dasharray: 2 3 } .e { stroke: #b00020; stroke-width: 1.5; stroke-dasharray: 6 3 }";
 
 /// Draws the traces below each other, each with its own time scale.
 pub fn svg(traces: &[Trace]) -> String {
@@ -117,7 +117,7 @@ impl Page {
         self.line("m", MARGIN, &escape_control_chars(&state));
         let rows = rows(&trace.spans);
         if !rows.is_empty() {
-            self.chart(&rows, total_ms(trace));
+            self.chart(&rows, total_ms(trace), grace_end_on_scale(trace));
         }
         for failure in &trace.blocked {
             self.line(
@@ -129,9 +129,14 @@ impl Page {
     }
 
     /// Draws the time scale, and a line for each row.
-    fn chart(&mut self, rows: &[Row<'_>], end: u64) {
+    fn chart(&mut self, rows: &[Row<'_>], end: u64, grace_end: Option<u64>) {
         let labels: Vec<String> = rows.iter().map(Row::label).collect();
-        let letters = labels.iter().map(|label| label.chars().count()).max().unwrap_or(0);
+        let letters = labels
+            .iter()
+            .map(|label| label.chars().count())
+            .max()
+            .unwrap_or(0)
+            .max(GRACE.len());
         let scale = Scale {
             left: MARGIN + letters as f64 * LETTER + GAP,
             end,
@@ -152,6 +157,23 @@ impl Page {
         for (row, label) in rows.iter().zip(&labels) {
             self.row(row, label, scale);
         }
+        if let Some(grace_end) = grace_end {
+            self.grace_end(grace_end, scale, top);
+        }
+    }
+
+    /// Draws the end of the grace period over all rows, with a row of its own.
+    fn grace_end(&mut self, end: u64, scale: Scale, top: f64) {
+        let x = scale.left + end as f64 / scale.end as f64 * SCALE;
+        let baseline = self.y + LINE / 2.0 + 4.0;
+        self.put("l", (MARGIN, baseline), GRACE);
+        self.put("f", (scale.left + SCALE + GAP, baseline), &super::grace_text(end));
+        self.y += LINE;
+        let _ = writeln!(
+            self.body,
+            r#"<line class="e" x1="{x:.1}" y1="{top:.1}" x2="{x:.1}" y2="{:.1}"/>"#,
+            self.y
+        );
     }
 
     fn row(&mut self, row: &Row<'_>, label: &str, scale: Scale) {
@@ -181,13 +203,16 @@ impl Page {
 
     fn bar(&mut self, row: &Row<'_>, (start, end): (u64, Option<u64>), (x, width): (f64, f64), y: f64) {
         let times = match end {
+            Some(end) if end.saturating_sub(start) < super::SHORT => {
+                format!("{}, {} ms", precise(start), end.saturating_sub(start))
+            }
             Some(end) => format!(
                 "{} → {}, {}",
                 precise(start),
                 precise(end),
                 precise(end.saturating_sub(start))
             ),
-            None => format!("{} → …, goes on", precise(start)),
+            None => format!("{} → …, in progress", precise(start)),
         };
         let line = match (row.failure, end) {
             (Some(_), _) => r##" stroke="#b00020" stroke-width="1.5""##,

@@ -90,7 +90,7 @@ fn each_step_and_container_has_a_line_with_its_times() {
     let texts = texts_of(&drawing, "text");
     for text in [
         "default/web-0  uid 1234",
-        "began 2026-01-02 03:04:05 UTC (it was deleted), grace 30 s, goes on, for 10.00 s so far, 1 attempt",
+        "began 2026-01-02 03:04:05 UTC (it was deleted), grace 30 s, in progress for 10.00 s, 1 attempt",
         "term     main",
         "  0.00 s → 8.00 s",
         "term     proxy",
@@ -105,7 +105,7 @@ fn each_step_and_container_has_a_line_with_its_times() {
     for tooltip in [
         "term main\n0.00 s → 8.00 s, 8.00 s",
         "status\n✗ 500: try again\n9.00 s → 9.10 s, 0.10 s",
-        "volumes data\n9.50 s → …, goes on",
+        "volumes data\n9.50 s → …, in progress",
     ] {
         assert!(tooltips.iter().any(|it| it == tooltip), "{tooltip}: {tooltips:?}");
     }
@@ -223,5 +223,38 @@ proptest! {
         for (x, width) in bars(&svg(&[trace(elapsed, spans)])) {
             prop_assert!(width >= MIN_BAR - 0.01 && x >= left - 0.01 && x + width <= left + SCALE + 0.02, "{x} {width}");
         }
+    }
+}
+
+#[test]
+fn end_of_the_grace_period_is_a_line_over_all_rows() {
+    let spans = vec![
+        span(Step::Term, "main", 0, Some(2_000)),
+        span(Step::Volumes, "data", 2_000, Some(10_000)),
+    ];
+    let drawing = |grace_end_ms| {
+        svg(&[Trace {
+            grace_end_ms,
+            ..trace(10_000, spans.clone())
+        }])
+    };
+    let with = drawing(Some(5_000));
+    let document = Document::parse(&with).unwrap();
+    let is_end = |node: &Node<'_, '_>| node.attribute("class") == Some("e");
+    let line = document.descendants().find(is_end).unwrap();
+    let (first, _) = bars(&with)[0];
+    assert!(
+        (number(&line, "x1") - first - SCALE / 2.0).abs() < 0.1,
+        "in the middle of the scale"
+    );
+    let heights: Vec<f64> = document
+        .descendants()
+        .filter(is_bar)
+        .map(|bar| number(&bar, "y"))
+        .collect();
+    assert!(number(&line, "y1") < heights[0] && number(&line, "y2") > heights[1] + BAR);
+    assert!(texts_of(&with, "text").contains(&"  5.00 s   grace period expires".to_owned()));
+    for beyond in [None, Some(10_001)] {
+        assert!(!drawing(beyond).contains("class=\"e\""), "{beyond:?}");
     }
 }
