@@ -25,6 +25,7 @@ use crate::{
     node::{identity::Identity, threads::Blocking},
 };
 
+pub mod approvals;
 mod entries;
 mod error;
 mod file;

@@ -309,6 +309,7 @@ async fn approve(socket: &SocketFlag, item: String, digest: Option<String>) -> E
     let request = admin::holds::ApprovalRequest {
         item,
         digest: Some(digest),
+        reason: None,
     };
     match client::post(&socket.socket, admin::holds::APPROVE, &request).await {
         Ok(approved) => print(&holds::approved(&approved), 0),
@@ -320,7 +321,7 @@ async fn approve(socket: &SocketFlag, item: String, digest: Option<String>) -> E
 async fn stop_pod(flags: &StopFlags, verb: &str, reason: Option<String>, message: Option<String>) -> ExitCode {
     let request = StopRequest {
         uid: flags.uid.clone(),
-        grace_seconds: flags.grace,
+        grace_period_seconds: flags.grace,
         reason,
         message,
     };

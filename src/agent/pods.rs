@@ -86,6 +86,7 @@ pub struct PodAgent {
     api: Arc<OnceLock<ApiClient>>,
     reader: Arc<OnceLock<Arc<Context>>>,
     kubelet: AbortOnDropHandle<()>,
+    pause: AbortOnDropHandle<()>,
 }
 
 // === impl PodAgent ===
@@ -139,6 +140,7 @@ impl PodAgent {
             );
         }
         let (handle, requests) = WorkersHandle::new();
+        let clock = host.clock.clone();
         Ok(Self {
             host,
             node_name: node_name.to_owned(),
@@ -165,6 +167,10 @@ impl PodAgent {
                 let guard = guard.clone();
                 move || guard.clone().watch_for_kubelet(local_kubelet.clone())
             })),
+            pause: spawn(run_with_restarts("pause timer", {
+                let (guard, clock) = (guard.clone(), clock.clone());
+                move || guard.clone().end_expired_pauses(clock.clone())
+            })),
             guard,
             settings,
         })
@@ -175,6 +181,7 @@ impl PodAgent {
         PodsAdmin {
             runtime: self.runtime_report.subscribe(),
             guard: self.guard.clone(),
+            clock: self.host.clock.clone(),
             watch: self.watch_report.subscribe(),
             leftovers: self.leftover_report.subscribe(),
             role: self.role_report.as_ref().map(watch::Sender::subscribe),
@@ -222,6 +229,7 @@ impl PodAgent {
             api: api_slot,
             reader,
             kubelet,
+            pause,
         } = self;
         let PodSettings {
             kube,
@@ -451,7 +459,7 @@ impl PodAgent {
         {
             tracing::error!("Pod workers do not exit");
         }
-        drop((runtime_probe, kubelet, kubelet_monitor, relist, housekeeping));
+        drop((runtime_probe, kubelet, pause, kubelet_monitor, relist, housekeeping));
         // Events are best effort.
         timeout(EVENT_FLUSH_TIMEOUT, &mut sender).await.ok();
         // So are traces. The workers have dropped the exporter.

@@ -60,6 +60,8 @@ pub struct Guard {
     approved: Arc<Notify>,
     /// The agent has become active, or was resumed.
     unblocked: Arc<Notify>,
+    /// The pause has begun, or ends at another time.
+    pause_changed: Arc<Notify>,
     /// The process probe has to run now.
     probe_requested: Arc<Notify>,
     /// A requested process probe has run, or a probe has a new result.
@@ -139,6 +141,7 @@ impl Guard {
             })),
             approved: Arc::default(),
             unblocked: Arc::default(),
+            pause_changed: Arc::default(),
             probe_requested: Arc::default(),
             probed: Arc::default(),
             idle: Arc::default(),

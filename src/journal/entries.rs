@@ -1,6 +1,6 @@
 //! Entries of the journal besides those of terminating pods.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt::Write as _, time::Duration};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -38,6 +38,32 @@ pub struct Paused {
     pub since: Timestamp,
     /// Name of the user.
     pub by: String,
+    /// The user's reason.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// When it ends by itself; `None` if only a user ends it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<Timestamp>,
+}
+
+/// A pause as the journal has it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PauseRecord {
+    /// The pause.
+    #[serde(flatten)]
+    pub paused: Paused,
+    /// When it ends by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timer: Option<PauseTimer>,
+}
+
+/// The time limit of a pause. It does not depend on the wall clock, except over a reboot.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PauseTimer {
+    /// When it was set.
+    pub started: Mark,
+    /// How long it runs.
+    pub limit: Duration,
 }
 
 /// This agent was active, and no kubelet was seen.
@@ -75,13 +101,78 @@ impl WatchState {
 impl Paused {
     /// Why no termination begins.
     pub fn why(&self) -> String {
-        let Self { since, by } = self;
-        format!("paused since {since:.0} by {by}, until pod-teardown resume")
+        let Self {
+            since,
+            by,
+            reason,
+            until,
+        } = self;
+        let mut why = format!("paused since {since:.0} by {by}");
+        // Writing to a String cannot fail.
+        if let Some(reason) = reason {
+            let _ = write!(why, " ({reason})");
+        }
+        match until {
+            Some(until) => {
+                let _ = write!(why, ", until {until:.0} or pod-teardown resume");
+            }
+            None => why.push_str(", until pod-teardown resume"),
+        }
+        why
+    }
+}
+
+// === impl PauseRecord ===
+
+impl PauseRecord {
+    /// A pause that ends after `limit`, if there is one.
+    pub fn new(paused: Paused, limit: Option<Duration>, now: &Mark) -> Self {
+        let timer = limit.map(|limit| PauseTimer {
+            started: now.clone(),
+            limit,
+        });
+        let until = timer.as_ref().map(|timer| timer.end());
+        Self {
+            paused: Paused { until, ..paused },
+            timer,
+        }
+    }
+
+    /// Time until it ends by itself; zero if it has to end now.
+    pub fn remaining(&self, now: &Mark) -> Option<Duration> {
+        Some(self.timer.as_ref()?.remaining(now))
+    }
+
+    /// Whether the timer was set in another boot, whose clock is lost.
+    pub fn is_of_other_boot(&self, now: &Mark) -> bool {
+        self.timer
+            .as_ref()
+            .is_some_and(|timer| timer.started.elapsed(now).is_none())
     }
 
     /// The row in the journal, also for an agent that is not paused.
-    pub(super) fn row(paused: Option<&Self>) -> Row {
-        Row::Node(PAUSE, serde_json::to_string(&paused).unwrap_or_default())
+    pub(super) fn row(record: Option<&Self>) -> Row {
+        Row::Node(PAUSE, serde_json::to_string(&record).unwrap_or_default())
+    }
+}
+
+// === impl PauseTimer ===
+
+impl PauseTimer {
+    /// The end on the wall clock.
+    fn end(&self) -> Timestamp {
+        self.started.wall.saturating_add(self.limit).unwrap_or(Timestamp::MAX)
+    }
+
+    /// After a reboot only the wall clock is left. If it was set back, the pause takes at most its whole time again.
+    fn remaining(&self, now: &Mark) -> Duration {
+        match self.started.elapsed(now) {
+            Some(elapsed) => self.limit.saturating_sub(elapsed),
+            None => {
+                let left = self.end().duration_since(now.wall);
+                Duration::try_from(left).unwrap_or_default().min(self.limit)
+            }
+        }
     }
 }
 

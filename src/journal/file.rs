@@ -17,10 +17,11 @@ use redb::{
 use serde::de::DeserializeOwned;
 
 use super::{
-    entries::{LastActive, MaybeActive, Paused, SeenPod, WatchState},
+    approvals::Approval,
+    entries::{LastActive, MaybeActive, PauseRecord, SeenPod, WatchState},
     error::{self, JournalError, Kind, failed},
     header::{Header, Unusable},
-    row::{HEADER, KUBELET, LAST_ACTIVE, NODE_UID, PAUSE, Row, Table, UNSTAGED, WATCH},
+    row::{APPROVALS, HEADER, KUBELET, LAST_ACTIVE, NODE_UID, PAUSE, Row, Table, UNSTAGED, WATCH},
 };
 use crate::{
     model::pod::PodUid,
@@ -55,7 +56,8 @@ pub(super) struct Contents {
     pub header: Option<Header>,
     pub node_uid: Option<String>,
     pub watch: WatchState,
-    pub paused: Option<Paused>,
+    pub paused: Option<PauseRecord>,
+    pub approvals: Vec<Approval>,
     pub last_active: Option<LastActive>,
     pub kubelet: Option<KubeletFlags>,
     pub maybe_active_file_systems: MaybeActive,
@@ -132,6 +134,7 @@ pub(super) fn read(database: &impl ReadableDatabase, machine: &Identity) -> Resu
             contents.node_uid = get(NODE_UID)?;
             contents.watch = node_row(WATCH, get(WATCH)?)?;
             contents.paused = node_row(PAUSE, get(PAUSE)?)?;
+            contents.approvals = node_row(APPROVALS, get(APPROVALS)?)?;
             contents.last_active = node_row(LAST_ACTIVE, get(LAST_ACTIVE)?)?;
             contents.kubelet = node_row(KUBELET, get(KUBELET)?)?;
             contents.maybe_active_file_systems = node_row(UNSTAGED, get(UNSTAGED)?)?;

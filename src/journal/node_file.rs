@@ -10,7 +10,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    entries::{Paused, WatchState},
+    entries::{PauseRecord, WatchState},
     error::{self, JournalError},
     file, header,
 };
@@ -28,7 +28,7 @@ pub(super) struct NodeFile {
     pub node_uid: Option<String>,
     /// The pause.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub paused: Option<Paused>,
+    pub paused: Option<PauseRecord>,
     /// Why absence proves nothing.
     #[serde(default, rename = "held", skip_serializing_if = "Option::is_none")]
     pub absence_hold: Option<WatchState>,
@@ -84,7 +84,10 @@ impl NodeFile {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::journal::entries::Paused;
 
     fn machine(id: &str) -> Identity {
         Identity {
@@ -119,7 +122,11 @@ mod tests {
         let paused = Paused {
             since: jiff::Timestamp::UNIX_EPOCH,
             by: "root".to_owned(),
+            reason: None,
+            until: None,
         };
+        let now = crate::clock::BootClock::of("b", || Duration::from_secs(1)).now();
+        let paused = PauseRecord::new(paused, Some(Duration::from_secs(60)), &now);
         change(dir, &ours, |node_file| node_file.paused = Some(paused.clone())).unwrap();
         change(dir, &ours, |node_file| node_file.node_uid = Some("n1".to_owned())).unwrap();
         let found = read(dir, &ours);

@@ -10,6 +10,7 @@ pub(super) const LAST_ACTIVE: &str = "turn";
 /// File systems that may still be active after their volume was unstaged.
 pub(super) const UNSTAGED: &str = "unstaged";
 pub(super) const KUBELET: &str = "kubelet";
+pub(super) const APPROVALS: &str = "approvals";
 
 /// A row to write.
 #[derive(Debug, Clone)]

@@ -7,7 +7,8 @@ use std::{
 };
 
 use super::{
-    entries::{LastActive, MaybeActive, Paused, SeenPod, WatchState, kubelet_row, maybe_active_row},
+    approvals::{self, Approval},
+    entries::{LastActive, MaybeActive, PauseRecord, SeenPod, WatchState, kubelet_row, maybe_active_row},
     error::JournalError,
     file::Contents,
     header::Header,
@@ -27,7 +28,8 @@ pub(super) struct State {
     /// Why the recorded Node UID cannot be read.
     pub node_uid_read_error: Option<String>,
     pub watch: WatchState,
-    pub paused: Option<Paused>,
+    pub paused: Option<PauseRecord>,
+    pub approvals: Vec<Approval>,
     pub last_active: Option<LastActive>,
     pub kubelet: Option<KubeletFlags>,
     pub maybe_active_file_systems: MaybeActive,
@@ -74,6 +76,7 @@ impl State {
             node_uid: contents.node_uid,
             watch: contents.watch,
             paused: contents.paused,
+            approvals: contents.approvals,
             last_active: contents.last_active,
             kubelet: contents.kubelet,
             // No file system is active since an earlier boot.
@@ -97,7 +100,8 @@ impl State {
             .chain(uid)
             .chain([
                 self.watch.row(),
-                Paused::row(self.paused.as_ref()),
+                PauseRecord::row(self.paused.as_ref()),
+                approvals::row(&self.approvals),
                 LastActive::row(self.last_active.as_ref()),
                 kubelet_row(self.kubelet.as_ref()),
                 maybe_active_row(&self.maybe_active_file_systems),

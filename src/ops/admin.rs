@@ -177,7 +177,7 @@ async fn command(pods: &PodsAdmin, request: Request<Incoming>, peer: &str) -> Re
     } else if path == handover::HANDOVER {
         handover::perform(pods, &body, peer).await
     } else if path == pause::PAUSE {
-        pause::pause(pods, peer).await
+        pause::pause(pods, &body, peer).await
     } else if path == pause::RESUME {
         pause::resume(pods, peer).await
     } else {

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use super::admin::holds::Approved;
 use crate::{
     handover::guard::holds::{SafetyHold, SafetyHolds},
+    journal::approvals::Approval,
     words::{seconds, some_of},
 };
 
@@ -43,6 +44,13 @@ pub fn text(report: &SafetyHolds, now: Timestamp) -> String {
         }
         let _ = writeln!(out, "  digest   {digest}\n");
     }
+    if let Some(Approval {
+        item, at, by, reason, ..
+    }) = report.approvals.last()
+    {
+        let reason = reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}"));
+        let _ = writeln!(out, "Last approval: {item} at {at:.0} by {by}{reason}");
+    }
     out
 }
 
@@ -74,6 +82,7 @@ mod tests {
         let report = SafetyHolds {
             blocked: None,
             items: vec![item("absence", None), item("pod/ns/web-0", Some("12"))],
+            approvals: Vec::new(),
         };
         let list = text(&report, "2026-01-02T03:06:05Z".parse().unwrap());
         let block = "  since    2026-01-02T03:04:05Z, for 2 min 0 s\n  why      that is why\n  approval that follows\n";
@@ -84,8 +93,18 @@ mod tests {
         let report = SafetyHolds {
             blocked: Some("a kubelet works on this node's pods".to_owned()),
             items: Vec::new(),
+            approvals: vec![Approval {
+                item: "absence".to_owned(),
+                uid: None,
+                at: since,
+                by: "uid 0, pid 7".to_owned(),
+                reason: Some("etcd was restored".to_owned()),
+                why: String::new(),
+            }],
         };
         let list = text(&report, since);
         assert!(list.contains("Blocked: a kubelet works") && list.contains("No safety hold"));
+        let last = "Last approval: absence at 2026-01-02T03:04:05Z by uid 0, pid 7: etcd was restored\n";
+        assert!(list.ends_with(last), "{list}");
     }
 }

@@ -43,7 +43,7 @@ pub async fn follow(
     if !granted.already_terminated {
         print(&format!(
             "{pod} (UID {uid}) is terminating, grace period {} s",
-            granted.grace_seconds
+            granted.grace_period_seconds
         ));
     }
     let mut is_unshown = granted.already_terminated && granted.phase.is_none();

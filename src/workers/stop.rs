@@ -30,7 +30,7 @@ pub struct StopAccepted {
     /// UID of the pod.
     pub uid: String,
     /// The grace period in force, in seconds.
-    pub grace_seconds: u64,
+    pub grace_period_seconds: u64,
     /// Nothing of the pod ran any more: the request changes nothing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub already_terminated: bool,

@@ -16,8 +16,8 @@ fn stop(answers: &[&str]) -> CommandOutput {
 #[test]
 fn agent_exit_during_the_wait_is_reported_with_the_remedy() {
     for answers in [
-        &[r#"{"uid":"u","graceSeconds":30}"#][..],
-        &[r#"{"uid":"u","graceSeconds":30}"#, ""],
+        &[r#"{"uid":"u","gracePeriodSeconds":30}"#][..],
+        &[r#"{"uid":"u","gracePeriodSeconds":30}"#, ""],
     ] {
         let output = stop(answers);
         assert_eq!((output.code, output.error_lines().len()), (Some(1), 2), "{output:?}");

@@ -167,7 +167,7 @@ async fn pod_deleted_after_a_canceled_request_gets_its_hook_and_full_grace() {
     for is_away in [false, true] {
         let mut stage = NodeWithKubelet::active_with_stubborn_pod().await;
         let ask = StopRequest {
-            grace_seconds: Some(5),
+            grace_period_seconds: Some(5),
             ..eviction("Evicted")
         };
         granted(&stage.node, "stubborn/evict", &ask).await;

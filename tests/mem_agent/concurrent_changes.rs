@@ -129,7 +129,7 @@ async fn shorter_grace_applies_to_a_pod_between_attempts() {
     node.cri.allow_everything();
     let (began, before) = (Instant::now(), stops());
     let what = StopRequest {
-        grace_seconds: Some(1),
+        grace_period_seconds: Some(1),
         ..StopRequest::default()
     };
     ask(&node, "web/stop", &what).await.unwrap();

@@ -4,7 +4,7 @@ use pod_teardown::{
     model::trace::BlockedReason,
     ops::{
         admin::{
-            pause::{PAUSE, Pause, RESUME},
+            pause::{PAUSE, Pause, PauseRequest, RESUME},
             stop::StopRequest,
         },
         client,
@@ -102,6 +102,31 @@ async fn pause_survives_the_agent_and_its_journal() {
         assert_eq!(call_kinds(&node), []);
         assert_eq!(node.status().await.paused, pause.paused);
         send(&node, RESUME).await;
+        node.wait_torn_down("web").await;
+        restart_agent(&mut node, without_journal).await;
+        assert_eq!(node.status().await.paused, None);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn pause_with_a_limit_ends_by_itself_also_after_a_restart() {
+    for without_journal in [false, true] {
+        let mut node = with_hook(secs(1)).await;
+        let request = PauseRequest {
+            duration_seconds: Some(600),
+            reason: Some("kernel update".to_owned()),
+        };
+        let pause: Pause = client::post(&node.flags.socket.socket, PAUSE, &request).await.unwrap();
+        let paused = pause.paused.unwrap();
+        assert_eq!(paused.reason, request.reason);
+        assert_eq!(paused.until.unwrap().duration_since(paused.since).as_secs(), 600);
+        restart_agent(&mut node, without_journal).await;
+        node.delete("web", None).await;
+        sleep(secs(500)).await;
+        assert_eq!(call_kinds(&node), []);
+        assert_eq!(node.status().await.paused, Some(paused));
+        sleep(secs(130)).await;
+        assert_eq!(node.status().await.paused, None);
         node.wait_torn_down("web").await;
         restart_agent(&mut node, without_journal).await;
         assert_eq!(node.status().await.paused, None);

@@ -51,6 +51,7 @@ async fn try_approve(node: &Node, item: &str, digest: Option<String>) -> Result<
     let ask = ApprovalRequest {
         item: item.to_owned(),
         digest,
+        reason: Some("for a test".to_owned()),
     };
     let answer = client::post(&node.flags.socket.socket, APPROVE, &ask).await;
     answer.map_err(|error| error.to_string())

@@ -29,7 +29,7 @@ pub fn eviction(reason: &str) -> StopRequest {
 
 pub fn within(seconds: i64) -> StopRequest {
     StopRequest {
-        grace_seconds: Some(seconds),
+        grace_period_seconds: Some(seconds),
         ..StopRequest::default()
     }
 }
@@ -38,7 +38,7 @@ pub fn within(seconds: i64) -> StopRequest {
 pub async fn ask(node: &Node, path: &str, ask: &StopRequest) -> Result<(String, u64), ClientError> {
     let granted: Value = client::post(&node.flags.socket.socket, &format!("{PODS}/default/{path}"), ask).await?;
     let uid = granted["uid"].as_str().unwrap().to_owned();
-    Ok((uid, granted["graceSeconds"].as_u64().unwrap()))
+    Ok((uid, granted["gracePeriodSeconds"].as_u64().unwrap()))
 }
 
 pub async fn granted(node: &Node, path: &str, what: &StopRequest) -> u64 {
@@ -208,7 +208,7 @@ async fn stop_continues_after_a_crash_with_its_deadline_and_reason() {
         &node,
         "web/evict",
         &StopRequest {
-            grace_seconds: Some(20),
+            grace_period_seconds: Some(20),
             ..eviction("Evicted")
         },
     )

@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::model::trace::Trace;
+use crate::{journal::approvals::Approval, model::trace::Trace};
 
 /// Item: the Node has another UID than the recorded one.
 pub const NODE_UID: &str = "node-uid";
@@ -21,6 +21,9 @@ pub struct SafetyHolds {
     pub blocked: Option<String>,
     /// Holds that a user can approve.
     pub items: Vec<SafetyHold>,
+    /// The last approvals, the latest last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub approvals: Vec<Approval>,
 }
 
 /// One safety hold.
@@ -155,6 +158,7 @@ mod tests {
                 item("pod/ns/a", Some("2")),
                 item("pod/ns/b", Some("3")),
             ],
+            approvals: Vec::new(),
         };
         let uid = |name| report.find(name).map(|item| item.uid.as_deref());
         assert_eq!(uid("absence"), Ok(None));

@@ -1,30 +1,77 @@
 //! Pause: no new work begins until a user resumes the agent.
 
-use jiff::Timestamp;
+use std::time::Duration;
+
+use tokio::time::sleep;
 
 use super::Guard;
-use crate::journal::{JournalError, paused::Paused};
+use crate::{
+    clock::{BootClock, Mark},
+    journal::{JournalError, paused::Paused},
+};
+
+/// Maximum time between two looks at a pause that ends by itself: the timers of tokio stand still while the node is suspended.
+const MAX_SLEEP: Duration = Duration::from_secs(30);
 
 impl Guard {
-    /// Pauses the agent. A second pause changes nothing.
+    /// Pauses the agent, for `limit` or until a user resumes it. Of a pause in force only the beginning stays.
     ///
     /// # Errors
     /// When the pause cannot be recorded: it is lost at a restart.
-    pub async fn pause(&self, by: &str, now: Timestamp) -> Result<(), JournalError> {
-        let paused = self.paused().unwrap_or_else(|| Paused {
-            since: now,
+    pub async fn pause(
+        &self,
+        by: &str,
+        reason: Option<String>,
+        limit: Option<Duration>,
+        now: &Mark,
+    ) -> Result<(), JournalError> {
+        let paused = Paused {
+            since: self.paused().map_or(now.wall, |before| before.since),
             by: by.to_owned(),
-        });
-        self.journal.set_paused(Some(paused)).await
+            reason,
+            until: None,
+        };
+        // The first poll applies the pause; then it waits for the disk.
+        let recorded = self.journal.set_paused(paused, limit, now);
+        let (recorded, ()) = tokio::join!(recorded, async { self.pause_changed.notify_one() });
+        recorded
     }
 
     /// Resumes the agent and returns the pause. The second value is an error if that cannot be recorded: the agent is paused again
     /// after a restart.
     pub async fn resume(&self) -> (Option<Paused>, Result<(), JournalError>) {
         let paused = self.paused();
-        let resumed = self.journal.set_paused(None).await;
+        let resumed = self.journal.remove_pause().await;
         self.unblocked.notify_waiters();
         (paused, resumed)
+    }
+
+    /// Resumes the agent whenever the time of a pause is over, until the future is dropped.
+    pub async fn end_expired_pauses(self, clock: BootClock) {
+        if let Err(error) = self.journal.restart_pause_timer(&clock.now()).await {
+            tracing::warn!(%error, "Remaining time of the pause is not durable");
+        }
+        loop {
+            match self.journal.pause_remaining(&clock.now()) {
+                None => self.pause_changed.notified().await,
+                Some(Duration::ZERO) => {
+                    let (paused, durable) = self.resume().await;
+                    let (by, reason) = paused.map(|paused| (paused.by, paused.reason)).unwrap_or_default();
+                    tracing::warn!(
+                        by,
+                        reason,
+                        durable = durable.is_ok(),
+                        "Resumed: the time of the pause is over"
+                    );
+                }
+                Some(remaining) => {
+                    tokio::select! {
+                        () = sleep(remaining.min(MAX_SLEEP)) => {}
+                        () = self.pause_changed.notified() => {}
+                    }
+                }
+            }
+        }
     }
 
     /// The pause, while the agent is paused.
@@ -54,16 +101,57 @@ impl Guard {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use tokio::time::Instant;
 
     use super::*;
     use crate::{journal::Journal, node::identity::Identity};
+
+    /// A clock that runs with tokio's.
+    fn clock() -> BootClock {
+        let started = Instant::now();
+        BootClock::of("boot", move || started.elapsed())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pause_with_a_limit_ends_by_itself_and_a_later_pause_replaces_the_limit() {
+        let guard = Guard::new(Identity::default(), Journal::in_memory(), "/proc".into());
+        let clock = clock();
+        let task = tokio::spawn(guard.clone().end_expired_pauses(clock.clone()));
+        let seconds = Duration::from_secs;
+        let reason = || Some("kernel update".to_owned());
+        guard
+            .pause("root", reason(), Some(seconds(100)), &clock.now())
+            .await
+            .unwrap();
+        sleep(seconds(99)).await;
+        assert_eq!(guard.paused().unwrap().reason, reason());
+        let since = guard.paused().unwrap().since;
+        guard
+            .pause("root", None, Some(seconds(50)), &clock.now())
+            .await
+            .unwrap();
+        assert_eq!(guard.paused().unwrap().since, since);
+        let unblocked = guard.unblocked.notified();
+        sleep(seconds(49)).await;
+        assert!(guard.paused().is_some());
+        sleep(seconds(2)).await;
+        assert_eq!(guard.paused(), None);
+        unblocked.await;
+        guard
+            .pause("root", None, Some(seconds(50)), &clock.now())
+            .await
+            .unwrap();
+        guard.pause("root", None, None, &clock.now()).await.unwrap();
+        sleep(seconds(100_000)).await;
+        assert!(guard.paused().is_some(), "the limit was removed");
+        task.abort();
+    }
 
     #[tokio::test(start_paused = true)]
     async fn unresponsive_kubelet_is_not_stopped_during_a_pause_or_a_handover() {
         let guard = Guard::new(Identity::default(), Journal::in_memory(), "/proc".into());
         assert_eq!(guard.check_may_fence(), Ok(()));
-        guard.pause("root", Timestamp::UNIX_EPOCH).await.unwrap();
+        guard.pause("root", None, None, &clock().now()).await.unwrap();
         assert!(guard.check_may_fence().unwrap_err().contains("paused"));
         guard.resume().await.1.unwrap();
         assert_eq!(guard.check_may_fence(), Ok(()));

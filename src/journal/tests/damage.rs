@@ -189,10 +189,12 @@ async fn unreadable_row_quarantines_the_journal_and_keeps_the_node_uid() {
         let paused = Paused {
             since: Timestamp::UNIX_EPOCH,
             by: "root".to_owned(),
+            reason: None,
+            until: None,
         };
         let journal = reopened(dir.path(), async |journal: &Journal| {
             journal.set_node_uid("node-1").await.unwrap();
-            journal.set_paused(Some(paused.clone())).await.unwrap();
+            journal.set_paused(paused.clone(), None, &now).await.unwrap();
             journal.record_termination(&pod("good"), now, Duration::from_secs(10), None);
         })
         .await;

@@ -200,6 +200,8 @@ async fn pause_and_node_uid_survive_a_new_journal() {
     let paused = Paused {
         since: Timestamp::UNIX_EPOCH,
         by: "root".to_owned(),
+        reason: None,
+        until: None,
     };
     let held = WatchState {
         highest: 7,
@@ -207,7 +209,10 @@ async fn pause_and_node_uid_survive_a_new_journal() {
         since: Some(Timestamp::UNIX_EPOCH),
     };
     let journal = opened(dir.path(), &machine("m1")).await;
-    journal.set_paused(Some(paused.clone())).await.unwrap();
+    journal
+        .set_paused(paused.clone(), None, &BootClock::new().unwrap().now())
+        .await
+        .unwrap();
     journal.set_watch_state(held.clone());
     journal.durable().await.unwrap();
     drop(journal);
@@ -219,7 +224,7 @@ async fn pause_and_node_uid_survive_a_new_journal() {
         assert_eq!(journal.watch_state().absence_hold_reason, held.absence_hold_reason);
     }
     let journal = opened(dir.path(), &machine("m1")).await;
-    journal.set_paused(None).await.unwrap();
+    journal.remove_pause().await.unwrap();
     drop(journal);
     assert_eq!(opened(dir.path(), &machine("m1")).await.paused(), None);
 }

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     handover::guard::holds::{ABSENCE, NODE_UID, SafetyHold, SafetyHolds},
-    journal::JournalError,
+    journal::{JournalError, approvals::Approval},
     model::mismatch::Mismatch,
     workers::Overview,
 };
@@ -21,6 +21,8 @@ use crate::{
 pub const HOLDS: &str = "/v1/holds";
 /// Path of an approval.
 pub const APPROVE: &str = "/v1/approve";
+/// Maximum length of a reason, in bytes.
+const MAX_REASON: usize = 1024;
 
 /// An approval request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,6 +33,9 @@ pub struct ApprovalRequest {
     /// The digest that the user has seen. The approval is refused if it has changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
+    /// Reason of the user. It is logged, and kept with the approval.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
 }
 
 /// An approved item.
@@ -56,7 +61,13 @@ async fn report(pods: &PodsAdmin) -> Option<(SafetyHolds, Overview)> {
     let mut items = pods.guard.safety_holds();
     items.extend(SafetyHold::of_pods(&overview.terminating));
     let blocked = pods.guard.why_blocked_for_good();
-    Some((SafetyHolds { blocked, items }, overview))
+    let approvals = pods.journal.approvals();
+    let report = SafetyHolds {
+        blocked,
+        items,
+        approvals,
+    };
+    Some((report, overview))
 }
 
 /// Lists the safety holds.
@@ -73,7 +84,13 @@ pub(super) async fn approve(pods: &PodsAdmin, body: &[u8], peer: &str) -> Respon
         Ok(request) => request,
         Err(cause) => return error(StatusCode::BAD_REQUEST, &format!("the body is no request: {cause}")),
     };
-    tracing::info!(item = request.item, peer, "Approval requested");
+    if request.reason.as_ref().is_some_and(|reason| reason.len() > MAX_REASON) {
+        return error(
+            StatusCode::BAD_REQUEST,
+            &format!("reason is longer than {MAX_REASON} bytes"),
+        );
+    }
+    tracing::info!(item = request.item, reason = request.reason, peer, "Approval requested");
     // A client that disconnects does not interrupt it, so that the result is logged.
     let approval = tokio::spawn(approve_item(pods.clone(), request, peer.to_owned()));
     approval
@@ -83,7 +100,11 @@ pub(super) async fn approve(pods: &PodsAdmin, body: &[u8], peer: &str) -> Respon
 
 async fn approve_item(
     pods: PodsAdmin,
-    ApprovalRequest { item: name, digest }: ApprovalRequest,
+    ApprovalRequest {
+        item: name,
+        digest,
+        reason,
+    }: ApprovalRequest,
     peer: String,
 ) -> Response<Full<Bytes>> {
     let refused = |code, why: &str| {
@@ -118,10 +139,20 @@ async fn approve_item(
     let Some(durable) = approved else {
         return refused(StatusCode::CONFLICT, "there is no such safety hold any more");
     };
+    let approval = Approval {
+        item: item.item.clone(),
+        uid: item.uid.clone(),
+        at: pods.clock.now().wall,
+        by: peer.clone(),
+        reason: reason.clone(),
+        why: item.why.clone(),
+    };
+    let durable = durable.and(pods.journal.record_approval(approval).await);
     tracing::warn!(
         item = item.item,
         pod.uid = item.uid,
         peer,
+        reason,
         why = item.why,
         approval_effect = item.approval_effect,
         "Approved"

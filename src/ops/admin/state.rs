@@ -11,6 +11,7 @@ use tokio::{sync::watch, time::timeout};
 use super::{collector::CollectorAdmin, respond::STOPPING};
 use crate::{
     api::ApiClient,
+    clock::BootClock,
     counters::{Counters, Counts},
     handover::{guard::Guard, report::RoleReport},
     housekeeping::LeftoverReport,
@@ -46,6 +47,8 @@ pub struct PodsAdmin {
     pub runtime: watch::Receiver<RuntimeReport>,
     /// Decides whether the agent may act.
     pub guard: Guard,
+    /// The clock of this boot.
+    pub clock: BootClock,
     /// State of the watch.
     pub watch: watch::Receiver<WatchReport>,
     /// Leftovers of deleted pods on this node.

@@ -37,7 +37,7 @@ pub struct StopRequest {
     pub uid: Option<String>,
     /// Overrides the pod's grace period, in seconds. For a terminating pod it can only shorten it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub grace_seconds: Option<i64>,
+    pub grace_period_seconds: Option<i64>,
     /// `reason` of the evicted pod's status, in one word.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -88,7 +88,7 @@ pub(super) async fn request(pods: &PodsAdmin, path: &str, body: &[u8], peer: &st
         peer,
         evict,
         reason = stop.eviction.as_ref().map(|eviction| eviction.reason.as_str()),
-        grace_seconds = stop.grace,
+        grace_period_seconds = stop.grace,
         "Pod stop requested"
     );
     // A client that disconnects does not interrupt it, so that the result is logged.
@@ -117,7 +117,7 @@ async fn grant(pods: PodsAdmin, stop: PodStop, peer: String) -> Response<Full<By
                 pod.name = name,
                 peer,
                 evict,
-                grace_seconds = granted.grace_seconds,
+                grace_period_seconds = granted.grace_period_seconds,
                 already_terminated = granted.already_terminated,
                 "Pod stop request granted"
             );
@@ -147,8 +147,8 @@ fn parse(namespace: &str, name: &str, evict: bool, body: &[u8]) -> Result<PodSto
         [] => StopRequest::default(),
         body => serde_json::from_slice(body).map_err(|error| format!("the body is no request: {error}"))?,
     };
-    if request.grace_seconds.is_some_and(|grace| grace < 0) {
-        return Err("graceSeconds must not be negative".to_owned());
+    if request.grace_period_seconds.is_some_and(|grace| grace < 0) {
+        return Err("gracePeriodSeconds must not be negative".to_owned());
     }
     let eviction = match (evict, request.reason, request.message) {
         (false, None, None) => None,
@@ -169,7 +169,7 @@ fn parse(namespace: &str, name: &str, evict: bool, body: &[u8]) -> Result<PodSto
         namespace: namespace.to_owned(),
         name: name.to_owned(),
         uid: request.uid,
-        grace: request.grace_seconds,
+        grace: request.grace_period_seconds,
         eviction,
     })
 }
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn valid_requests_are_parsed_and_others_refused() {
-        let plain = parsed("/v1/pods/ns/web/stop", r#"{"uid":"u","graceSeconds":5}"#).unwrap();
+        let plain = parsed("/v1/pods/ns/web/stop", r#"{"uid":"u","gracePeriodSeconds":5}"#).unwrap();
         assert_eq!(
             (plain.uid.as_deref(), plain.grace, plain.eviction),
             (Some("u"), Some(5), None)
@@ -224,7 +224,7 @@ mod tests {
         );
         for (path, body) in [
             ("/v1/pods/ns/web/stop", "no json"),
-            ("/v1/pods/ns/web/stop", r#"{"graceSeconds":-1}"#),
+            ("/v1/pods/ns/web/stop", r#"{"gracePeriodSeconds":-1}"#),
             ("/v1/pods/ns/web/stop", r#"{"graceperiod":1}"#),
             ("/v1/pods/ns/web/stop", r#"{"reason":"Evicted","message":"disk full"}"#),
             ("/v1/pods/ns/web/evict", "{}"),

@@ -110,7 +110,7 @@ impl PodWorkers {
         let shown = self.pods.get(&uid).and_then(|status| status.record.terminal_state());
         Ok(StopAccepted {
             uid: uid.to_string(),
-            grace_seconds: grace.unwrap_or_default().as_secs(),
+            grace_period_seconds: grace.unwrap_or_default().as_secs(),
             already_terminated,
             reason: shown.as_ref().and_then(|shown| shown.reason.clone()),
             phase: shown.map(|shown| shown.phase),
