@@ -41,7 +41,7 @@ pub(super) fn row(approvals: &[Approval]) -> Row {
 
 impl Journal {
     /// The last approvals, the latest last.
-    pub fn approvals(&self) -> Vec<Approval> {
+    pub fn last_approvals(&self) -> Vec<Approval> {
         self.lock().approvals.clone()
     }
 
@@ -49,7 +49,7 @@ impl Journal {
     ///
     /// # Errors
     /// If it is not durable.
-    pub async fn record_approval(&self, approval: Approval) -> Result<(), JournalError> {
+    pub async fn log_approval(&self, approval: Approval) -> Result<(), JournalError> {
         {
             let mut state = self.lock();
             state.approvals.push(approval);
@@ -83,19 +83,19 @@ mod tests {
         let machine = Identity::default();
         let journal = Journal::open(dir.path(), &machine).unwrap();
         for number in 0..MAX_APPROVALS + 3 {
-            journal.record_approval(approval(number)).await.unwrap();
+            journal.log_approval(approval(number)).await.unwrap();
         }
         drop(journal);
         // The writer closes the file after the last handle is dropped.
         let reopened = loop {
             let journal = Journal::open(dir.path(), &machine).unwrap();
-            if !journal.approvals().is_empty() {
+            if !journal.last_approvals().is_empty() {
                 break journal;
             }
             drop(journal);
             tokio::task::yield_now().await;
         };
         let expected: Vec<_> = (3..MAX_APPROVALS + 3).map(approval).collect();
-        assert_eq!(reopened.approvals(), expected);
+        assert_eq!(reopened.last_approvals(), expected);
     }
 }

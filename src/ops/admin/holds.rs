@@ -61,7 +61,7 @@ async fn report(pods: &PodsAdmin) -> Option<(SafetyHolds, Overview)> {
     let mut items = pods.guard.safety_holds();
     items.extend(SafetyHold::of_pods(&overview.terminating));
     let blocked = pods.guard.why_blocked_for_good();
-    let approvals = pods.journal.approvals();
+    let approvals = pods.journal.last_approvals();
     let report = SafetyHolds {
         blocked,
         items,
@@ -147,7 +147,7 @@ async fn approve_item(
         reason: reason.clone(),
         why: item.why.clone(),
     };
-    let durable = durable.and(pods.journal.record_approval(approval).await);
+    let durable = durable.and(pods.journal.log_approval(approval).await);
     tracing::warn!(
         item = item.item,
         pod.uid = item.uid,
