@@ -27,6 +27,7 @@ pub use read::Read;
 pub use service::ServiceSettings;
 pub use status::StatusArgs;
 pub use stop::{EvictArgs, StopArgs, StopFlags};
+pub use values::MAX_PAUSE;
 pub use values::{CgroupDriverFlag, ForceUnmountFlag, GcFlag, PodsFlag, UnsyncedFlag};
 
 /// Terminates Kubernetes pods as the kubelet does, directly against the container runtime, and collects garbage.

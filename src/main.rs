@@ -20,7 +20,7 @@ use pod_teardown::{
     },
     collector::picture::{Picture, dot::dot, svg::svg},
     explanation::Explanation,
-    handover::guard::holds::SafetyHolds,
+    handover::guard::holds::{SafetyHold, SafetyHolds},
     memory,
     model::{
         foreign::{self, ForeignText},
@@ -32,19 +32,20 @@ use pod_teardown::{
     ops::{
         admin::{
             self,
-            pause::{PAUSE, RESUME},
+            pause::{PAUSE, PauseRequest, RESUME},
             stop::StopRequest,
         },
-        check, client,
+        approve, check, client,
         gc_status::{self, GcReport},
         handover, holds, logging, manual,
         output::{self, Output},
         pause, service,
         status::{self, StatusReport},
-        stop, timeline, version,
+        stop::{self, Wait},
+        timeline, version,
     },
 };
-use serde::de::DeserializeOwned;
+use serde::{Serialize, de::DeserializeOwned};
 
 /// sysexits.h `EX_USAGE`.
 const USAGE: u8 = 64;
@@ -129,7 +130,7 @@ async fn dispatch(
             let text = |report: &SafetyHolds| holds::text(report, Timestamp::now());
             query(&socket, admin::holds::HOLDS, with_text(output, text)).await
         }
-        Verb::Approve(ApproveArgs { item, digest, socket }) => approve(&socket, item, digest).await,
+        Verb::Approve(args) => approve(args).await,
         Verb::Handover(HandoverArgs { timeout, socket }) => {
             for mistake in mistakes {
                 print_error(&format!("{mistake}; the default is used"));
@@ -138,8 +139,8 @@ async fn dispatch(
             // Even if no agent has answered.
             ExitCode::SUCCESS
         }
-        Verb::Pause(PauseArgs { socket }) => post(&socket, PAUSE, pause::paused).await,
-        Verb::Resume(ResumeArgs { socket }) => post(&socket, RESUME, pause::resumed).await,
+        Verb::Pause(arguments) => pause_agent(arguments).await,
+        Verb::Resume(ResumeArgs { socket }) => post(&socket, RESUME, &(), pause::resumed).await,
         Verb::Gc { verb } => show_collector(verb).await,
         Verb::Version(arguments) => show_version(&arguments).await,
         Verb::Completions { shell } => print(&manual::completions(shell), 0),
@@ -287,33 +288,51 @@ async fn watch_answer<T: DeserializeOwned>(
 }
 
 /// Sends a command to the agent, and prints the answer.
-async fn post<T: DeserializeOwned>(socket: &SocketFlag, path: &str, text: impl FnOnce(&T) -> String) -> ExitCode {
-    match client::post::<T>(&socket.socket, path, &()).await {
+async fn post<T: DeserializeOwned>(
+    socket: &SocketFlag,
+    path: &str,
+    request: &impl Serialize,
+    text: impl FnOnce(&T) -> String,
+) -> ExitCode {
+    match client::post::<T>(&socket.socket, path, request).await {
         Ok(answer) => print(&text(&answer), 0),
         Err(error) => failed(1, &error.to_string()),
     }
 }
 
-/// Approves a safety hold, with this digest or the present one.
-async fn approve(socket: &SocketFlag, item: String, digest: Option<String>) -> ExitCode {
-    let digest = match digest {
-        Some(digest) => digest,
-        None => match client::get::<SafetyHolds>(&socket.socket, admin::holds::HOLDS).await {
-            Err(error) => return failed(1, &error.to_string()),
-            Ok(report) => match report.find(&item) {
-                Err(why) => return failed(1, &why),
-                Ok(item) => item.digest.clone(),
-            },
-        },
+/// Pauses the agent.
+async fn pause_agent(arguments: PauseArgs) -> ExitCode {
+    let PauseArgs {
+        duration,
+        reason,
+        socket,
+    } = arguments;
+    let request = PauseRequest {
+        duration_seconds: duration.map(|duration| duration.as_secs()),
+        reason,
     };
-    let request = admin::holds::ApprovalRequest {
+    post(&socket, PAUSE, &request, pause::paused).await
+}
+
+/// Approves a safety hold. Without `--yes` a user at a terminal is asked.
+async fn approve(args: ApproveArgs) -> ExitCode {
+    let ApproveArgs {
         item,
-        digest: Some(digest),
-        reason: None,
-    };
-    match client::post(&socket.socket, admin::holds::APPROVE, &request).await {
-        Ok(approved) => print(&holds::approved(&approved), 0),
-        Err(error) => failed(1, &error.to_string()),
+        digest,
+        yes,
+        reason,
+        socket,
+    } = args;
+    if !yes && !(io::stdin().is_terminal() && io::stderr().is_terminal()) {
+        let why = format!("there is no terminal for a question; repeat the command with --yes to approve {item}");
+        return failed(USAGE, &why);
+    }
+    let approval = approve::Approval { item, digest, reason };
+    let confirm = |hold: &SafetyHold| yes || approve::ask(hold, io::stdin().lock(), io::stderr().lock());
+    match approve::approve(&socket.socket, approval, confirm).await {
+        Ok(Some(approved)) => print(&holds::approved(&approved), 0),
+        Ok(None) => failed(1, "nothing is approved"),
+        Err(why) => failed(1, &why),
     }
 }
 
@@ -321,7 +340,7 @@ async fn approve(socket: &SocketFlag, item: String, digest: Option<String>) -> E
 async fn stop_pod(flags: &StopFlags, verb: &str, reason: Option<String>, message: Option<String>) -> ExitCode {
     let request = StopRequest {
         uid: flags.uid.clone(),
-        grace_period_seconds: flags.grace,
+        grace_period_seconds: flags.grace_period,
         reason,
         message,
     };
@@ -329,7 +348,12 @@ async fn stop_pod(flags: &StopFlags, verb: &str, reason: Option<String>, message
         Ok(pod) => pod,
         Err(why) => return failed(USAGE, &why),
     };
-    match stop::follow(&flags.socket.socket, &pod, verb, &request, print_error).await {
+    let wait = match (flags.wait, flags.timeout) {
+        (false, _) => Wait::No,
+        (true, Some(limit)) => Wait::AtMost(limit),
+        (true, None) => Wait::Unlimited,
+    };
+    match stop::stop(&flags.socket.socket, &pod, verb, &request, wait, print_error).await {
         Ok(result) => print(&stop::text(&result), 0),
         Err(error) => failed(1, &error.to_string()),
     }

@@ -1,6 +1,7 @@
 //! Parts for operators: the admin socket and its client, `check`, texts of the verbs, metrics, logs and systemd.
 
 pub mod admin;
+pub mod approve;
 pub mod check;
 pub mod client;
 pub mod gc_status;

@@ -4,23 +4,25 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::output::SocketFlag;
+use super::{output::SocketFlag, values::pause_duration};
 
-/// Approve one safety hold that holds shows. What it blocks is then done, without another question.
+/// Approve one safety hold that holds shows. The agent then does what the hold has blocked.
+///
+/// On a terminal the command shows the hold and asks before it approves. Elsewhere it needs --yes.
 ///
 /// An approval covers the present evidence, or with --digest the evidence that holds showed: if that has changed, nothing is
 /// approved. New evidence is blocked again. The approval and the user who gave it are logged, and a restart of the agent keeps
 /// it.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
-  # Treat the pods that a list lacks as deleted
-  pod-teardown approve absence
-  # Approve the hold of one pod, if its evidence is unchanged
-  pod-teardown approve pod/default/web-0 --digest 9f86d081884c7d65
+  # Show the hold, ask, and treat the pods that a list lacks as deleted
+  pod-teardown approve absence --reason 'etcd was restored, the pods are deleted'
+  # Approve the hold of one pod in a script, if its evidence is unchanged
+  pod-teardown approve pod/default/web-0 --digest 9f86d081884c7d65 --yes
   pod-teardown approve 0b9a8230-aace-4480-91d0-db24e46eb609
 
-Exit code: 0 it is approved; 64 the command line is wrong; 1 there is no such hold (the message lists all), or no agent \
-answers.")]
+Exit code: 0 it is approved; 64 the command line is wrong, or --yes is missing without a terminal; 1 there is no such hold \
+(the message lists all), the answer was no, or no agent answers.")]
 pub struct ApproveArgs {
     /// The name that holds shows; for a pod also its UID.
     #[arg(value_name = "ITEM", value_parser = clap::builder::NonEmptyStringValueParser::new())]
@@ -28,25 +30,40 @@ pub struct ApproveArgs {
     /// Only if this is the digest of its present evidence.
     #[arg(long, value_name = "DIGEST")]
     pub digest: Option<String>,
+    /// Approve without a question.
+    #[arg(long, short)]
+    pub yes: bool,
+    /// Why you approve it. It is logged, and holds shows the last approval.
+    #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub reason: Option<String>,
     /// How to reach the agent.
     #[command(flatten)]
     pub socket: SocketFlag,
 }
 
-/// Start no work on this node until resume. A restart of the agent does not end the pause.
+/// Start no work on this node until resume, or for some time. A restart or a reboot does not end the pause.
 ///
 /// Terminating pods reach a safe point, where no call is in progress and all their containers are stopped, and stay there; a
 /// grace period continues to run. Deleted pods are noticed, and wait. stop and evict are refused. The garbage collector
 /// continues, because it works for the whole cluster.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
-  # Pause the agent of this node
+  # Pause the agent of this node until resume
   pod-teardown pause
+  # Pause it for two hours
+  pod-teardown pause --for 2h --reason 'storage maintenance'
 
-status shows who has paused the agent, and when.
+A second pause replaces the duration and the reason of the first. status shows who has paused the agent, since when, until when \
+and why.
 
 Exit code: 0 it is paused; 64 the command line is wrong; 1 no agent answers.")]
 pub struct PauseArgs {
+    /// End the pause by itself after this time, with a unit, such as 2h; at most 30 days [default: it lasts until resume].
+    #[arg(long = "for", value_name = "DURATION", value_parser = pause_duration)]
+    pub duration: Option<Duration>,
+    /// Why the agent is paused.
+    #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub reason: Option<String>,
     /// How to reach the agent.
     #[command(flatten)]
     pub socket: SocketFlag,

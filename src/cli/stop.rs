@@ -1,18 +1,20 @@
 //! `stop` and `evict`.
 
+use std::time::Duration;
+
 use clap::Args;
 
 use super::{
     object::PodArg,
     output::SocketFlag,
-    values::{reason, whole_seconds},
+    values::{grace_period, reason},
 };
 
 /// Stop a pod of this node now, as if it had been deleted. Its object stays, and its status shows how it terminated.
 ///
 /// Its preStop hooks run, and its containers are stopped within the grace period. The command waits until no container of the
 /// pod runs and the API server shows that. It prints what blocks the termination, and the result. If the command is
-/// interrupted, the agent continues, also after a restart of the agent. Only a kubelet that starts before the end cancels the
+/// interrupted or its --timeout is over, the agent continues, also after a restart of the agent. Only a kubelet that starts before the end cancels the
 /// request. A pod that has terminated before does not change.
 ///
 /// PodDisruptionBudgets are not checked, and a controller may start another pod: use this for a node that cannot wait, else
@@ -22,10 +24,12 @@ use super::{
   # Stop pod web-0 in namespace default with its own grace period
   pod-teardown stop web-0
   # Stop pod db-0 in namespace shop within 5 seconds
-  pod-teardown stop -n shop db-0 --grace 5s
+  pod-teardown stop -n shop db-0 --grace-period 5
+  # Do not wait for the result
+  pod-teardown stop web-0 --wait=false
 
-Exit code: 0 it has terminated, now or before; 64 the command line is wrong; 1 the request was refused or cancelled, or no \
-agent answers.")]
+Exit code: 0 it has terminated, now or before, or with --wait=false the request is accepted; 64 the command line is wrong; 1 \
+the request was refused or cancelled, it has not terminated within --timeout, or no agent answers.")]
 pub struct StopArgs {
     /// Which pod, and how.
     #[command(flatten)]
@@ -66,9 +70,25 @@ pub struct StopFlags {
     /// Only if this is its UID.
     #[arg(long)]
     pub uid: Option<String>,
-    /// Grace period instead of the pod's own, with a unit, such as 5s. For a terminating pod it can only shorten it.
-    #[arg(long, value_name = "DURATION", value_parser = whole_seconds)]
-    pub grace: Option<i64>,
+    /// Grace period instead of the pod's own: seconds, or a duration with a unit, such as 2m. For a terminating pod it can only
+    /// shorten it.
+    #[arg(long, value_name = "DURATION", value_parser = grace_period)]
+    pub grace_period: Option<i64>,
+    /// How long to wait for the termination, with a unit, such as 60s. Then the command fails, and the stop continues
+    /// [default: without a limit].
+    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    pub timeout: Option<Duration>,
+    /// Wait until the pod has terminated.
+    #[arg(
+        long,
+        value_name = "true|false",
+        default_value_t = true,
+        default_missing_value = "true",
+        num_args = 0..=1,
+        require_equals = true,
+        action = clap::ArgAction::Set
+    )]
+    pub wait: bool,
     /// How to reach the agent.
     #[command(flatten)]
     pub socket: SocketFlag,

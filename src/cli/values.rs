@@ -1,5 +1,7 @@
 //! Values of flags and arguments.
 
+use std::time::Duration;
+
 use clap::ValueEnum;
 
 use crate::{
@@ -7,6 +9,9 @@ use crate::{
     model::termination::is_reason,
     node::cri::types::CgroupDriver,
 };
+
+/// Maximum duration of a pause that ends by itself.
+pub const MAX_PAUSE: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// `--cgroup-driver`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -95,11 +100,27 @@ impl CgroupDriverFlag {
     }
 }
 
-/// Parses a duration with a unit, and rounds up to seconds.
-pub(super) fn whole_seconds(text: &str) -> Result<i64, String> {
-    let duration = humantime::parse_duration(text).map_err(|error| format!("{error}; it needs a unit, such as 5s"))?;
+/// Parses a grace period: seconds, as in kubectl, or a duration with a unit, which is rounded up to seconds.
+pub(super) fn grace_period(text: &str) -> Result<i64, String> {
+    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return text.parse().map_err(|_| "it is too long".to_owned());
+    }
+    let duration = humantime::parse_duration(text)
+        .map_err(|error| format!("{error}; use seconds, such as 5, or a unit, such as 2m"))?;
     let seconds = duration.as_secs() + u64::from(duration.subsec_nanos() > 0);
-    i64::try_from(seconds).map_err(|error| error.to_string())
+    i64::try_from(seconds).map_err(|_| "it is too long".to_owned())
+}
+
+/// Parses the duration of a pause.
+pub(super) fn pause_duration(text: &str) -> Result<Duration, String> {
+    let duration = humantime::parse_duration(text).map_err(|error| format!("{error}; use a unit, such as 2h"))?;
+    if duration < Duration::from_secs(1) {
+        Err("it is shorter than one second".to_owned())
+    } else if duration > MAX_PAUSE {
+        Err("it is longer than 30 days".to_owned())
+    } else {
+        Ok(duration)
+    }
 }
 
 /// Parses the reason of an eviction.
@@ -108,5 +129,28 @@ pub(super) fn reason(text: &str) -> Result<String, &'static str> {
         Ok(text.to_owned())
     } else {
         Err("must be one word of letters and digits, such as Evicted")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grace_period_is_seconds_or_has_a_unit() {
+        for (text, seconds) in [("0", 0), ("5", 5), ("5s", 5), ("1500ms", 2), ("2m", 120)] {
+            assert_eq!(grace_period(text), Ok(seconds), "{text}");
+        }
+        for text in ["", "-1", "5x", "soon", "99999999999999999999"] {
+            assert!(grace_period(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn pause_has_a_unit_and_bounds() {
+        assert_eq!(pause_duration("2h"), Ok(Duration::from_secs(7200)));
+        for text in ["", "2", "0s", "10ms", "31d", "later"] {
+            assert!(pause_duration(text).is_err(), "{text}");
+        }
     }
 }

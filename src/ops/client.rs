@@ -68,6 +68,20 @@ pub enum ClientError {
         /// The error of the connection.
         cause: String,
     },
+    /// The pod has not terminated in time.
+    #[error(
+        "{pod} has not terminated within {}{}; the stop continues: see pod-teardown why {pod}",
+        humantime::format_duration(*limit),
+        if blocked.is_empty() { String::new() } else { format!(": it waits for {blocked}") }
+    )]
+    StillTerminating {
+        /// `NAMESPACE/NAME`.
+        pod: String,
+        /// The time to wait.
+        limit: Duration,
+        /// What it waits for; may be empty.
+        blocked: String,
+    },
     /// The agent does not answer in time, or its answer is invalid.
     #[error("the agent at {path} gives no valid answer: {cause}")]
     InvalidAnswer {

@@ -21,28 +21,8 @@ pub fn text(report: &SafetyHolds, now: Timestamp) -> String {
     if report.items.is_empty() {
         let _ = writeln!(out, "No safety hold waits for an approval.");
     }
-    for SafetyHold {
-        item,
-        uid,
-        since,
-        why,
-        approval_effect,
-        facts,
-        digest,
-    } in &report.items
-    {
-        let uid = uid.as_ref().map_or_else(String::new, |uid| format!("  (UID {uid})"));
-        let _ = writeln!(out, "{item}{uid}");
-        if let Some(since) = since {
-            let ms = u64::try_from(now.as_millisecond() - since.as_millisecond()).unwrap_or_default();
-            let _ = writeln!(out, "  since    {since:.0}, for {}", seconds(ms));
-        }
-        let _ = writeln!(out, "  why      {why}");
-        let _ = writeln!(out, "  approval {approval_effect}");
-        if !facts.is_empty() {
-            let _ = writeln!(out, "  facts    {}", some_of(facts.iter().cloned()));
-        }
-        let _ = writeln!(out, "  digest   {digest}\n");
+    for hold in &report.items {
+        let _ = writeln!(out, "{}", hold_text(hold, now));
     }
     if let Some(Approval {
         item, at, by, reason, ..
@@ -51,6 +31,34 @@ pub fn text(report: &SafetyHolds, now: Timestamp) -> String {
         let reason = reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}"));
         let _ = writeln!(out, "Last approval: {item} at {at:.0} by {by}{reason}");
     }
+    out
+}
+
+/// Describes one safety hold.
+pub(super) fn hold_text(hold: &SafetyHold, now: Timestamp) -> String {
+    let SafetyHold {
+        item,
+        uid,
+        since,
+        why,
+        approval_effect,
+        facts,
+        digest,
+    } = hold;
+    let mut out = String::new();
+    // Writing to a String cannot fail.
+    let uid = uid.as_ref().map_or_else(String::new, |uid| format!("  (UID {uid})"));
+    let _ = writeln!(out, "{item}{uid}");
+    if let Some(since) = since {
+        let ms = u64::try_from(now.as_millisecond() - since.as_millisecond()).unwrap_or_default();
+        let _ = writeln!(out, "  since    {since:.0}, for {}", seconds(ms));
+    }
+    let _ = writeln!(out, "  why      {why}");
+    let _ = writeln!(out, "  approval {approval_effect}");
+    if !facts.is_empty() {
+        let _ = writeln!(out, "  facts    {}", some_of(facts.iter().cloned()));
+    }
+    let _ = writeln!(out, "  digest   {digest}");
     out
 }
 

@@ -2,22 +2,38 @@
 
 use std::{path::Path, time::Duration};
 
+use tokio::time::timeout;
+
 use super::{
     admin::stop::{OUTCOMES, PODS, StopOutcome, StopRequest},
     client::{self, ClientError},
 };
 use crate::{
     cli::PodName,
-    model::trace::{Stage, Trace},
+    model::trace::{Blocked, Stage, Trace},
+    words::some_of,
     workers::stop::StopAccepted,
 };
 
 /// How long one query for the outcome waits; then progress is shown.
 const WAIT: Duration = Duration::from_secs(1);
 
+/// How long a command waits for the termination.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wait {
+    /// Not at all.
+    No,
+    /// At most this time.
+    AtMost(Duration),
+    /// Without a limit.
+    Unlimited,
+}
+
 /// The result of a stop request.
 #[derive(Debug)]
 pub enum StopResult {
+    /// The request is accepted, and nothing more is waited for.
+    Accepted(PodName, StopAccepted),
     /// The pod has terminated.
     Terminated(Box<Trace>),
     /// The pod had terminated before the request, which changed nothing.
@@ -26,29 +42,61 @@ pub enum StopResult {
     WithoutWorker(PodName),
 }
 
-/// Stops a pod and passes each change of what blocks it to `print`. Returns when no container runs and the API server shows
-/// that.
+/// Stops a pod, and waits until no container runs and the API server shows that. Passes each change of what blocks the pod to
+/// `print`.
 ///
 /// # Errors
-/// When the agent refuses or cancels the request, or no longer answers.
-pub async fn follow(
+/// When the agent refuses or cancels the request, or no longer answers, or the time to wait is over.
+pub async fn stop(
     socket: &Path,
     pod: &PodName,
     verb: &str,
     request: &StopRequest,
+    wait: Wait,
     mut print: impl FnMut(&str),
 ) -> Result<StopResult, ClientError> {
     let granted: StopAccepted = client::post(socket, &format!("{PODS}/{pod}/{verb}"), request).await?;
-    let uid = &granted.uid;
-    if !granted.already_terminated {
-        print(&format!(
-            "{pod} (UID {uid}) is terminating, grace period {} s",
-            granted.grace_period_seconds
-        ));
+    if wait == Wait::No {
+        return Ok(StopResult::Accepted(pod.clone(), granted));
     }
+    if !granted.already_terminated {
+        print(&accepted(pod, &granted));
+    }
+    let mut blocked = Vec::new();
+    let outcome = follow(socket, pod, &granted, &mut blocked, print);
+    match wait {
+        Wait::AtMost(limit) => match timeout(limit, outcome).await {
+            Ok(result) => result,
+            Err(_) => Err(ClientError::StillTerminating {
+                pod: pod.to_string(),
+                limit,
+                blocked: some_of(blocked.iter().map(ToString::to_string)),
+            }),
+        },
+        Wait::No | Wait::Unlimited => outcome.await,
+    }
+}
+
+fn accepted(pod: &PodName, granted: &StopAccepted) -> String {
+    let StopAccepted {
+        uid,
+        grace_period_seconds,
+        ..
+    } = granted;
+    format!("{pod} (UID {uid}) is terminating, grace period {grace_period_seconds} s")
+}
+
+/// Waits for the termination. `printed` is what blocks the pod.
+async fn follow(
+    socket: &Path,
+    pod: &PodName,
+    granted: &StopAccepted,
+    printed: &mut Vec<Blocked>,
+    mut print: impl FnMut(&str),
+) -> Result<StopResult, ClientError> {
+    let uid = &granted.uid;
     let mut is_unshown = granted.already_terminated && granted.phase.is_none();
     let path = format!("{OUTCOMES}/{uid}?wait={}", WAIT.as_secs());
-    let mut printed = Vec::new();
     loop {
         let outcome = client::get_with_timeout(socket, &path, WAIT).await;
         let StopOutcome { terminated, trace } = match outcome {
@@ -66,18 +114,18 @@ pub async fn follow(
         }
         if std::mem::take(&mut is_unshown) {
             print(&format!(
-                "{pod} (UID {uid}) runs no more: the request changes nothing; the API server does not show that yet"
+                "{pod} (UID {uid}) had terminated before: the request changes nothing; the API server does not show it yet"
             ));
         }
         if let Some(why) = trace.cancelled_because {
             return Err(ClientError::Refused(format!("the request is cancelled: {why}")));
         }
-        if trace.blocked != printed {
+        if trace.blocked != *printed {
             trace
                 .blocked
                 .iter()
                 .for_each(|failure| print(&format!("waits for {failure}")));
-            printed = trace.blocked;
+            *printed = trace.blocked;
         }
     }
 }
@@ -96,6 +144,10 @@ fn agent_exited(pod: &PodName, error: ClientError) -> ClientError {
 /// Formats the result.
 pub fn text(result: &StopResult) -> String {
     let (was_terminated, trace) = match result {
+        StopResult::Accepted(pod, granted) if granted.already_terminated => {
+            return format!("{pod} had terminated before: the request changes nothing");
+        }
+        StopResult::Accepted(pod, granted) => return accepted(pod, granted),
         StopResult::Terminated(trace) => (false, trace),
         StopResult::TerminatedBefore(trace) => (true, trace),
         StopResult::WithoutWorker(pod) => {

@@ -11,7 +11,7 @@ use super::{
     respond::{error, json_answer},
     state::PodsAdmin,
 };
-use crate::journal::paused::Paused;
+use crate::{cli::MAX_PAUSE, journal::paused::Paused};
 
 /// Path of `pause`.
 pub const PAUSE: &str = "/v1/pause";
@@ -20,8 +20,6 @@ pub const RESUME: &str = "/v1/resume";
 
 /// Maximum length of a reason, in bytes.
 const MAX_REASON: usize = 1024;
-/// Maximum duration of a pause that ends by itself.
-const MAX_DURATION: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// The body of a pause request. An empty body is a pause without a limit.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -88,9 +86,9 @@ fn parse(body: &[u8]) -> Result<PauseRequest, String> {
     }
     match request.duration_seconds.map(Duration::from_secs) {
         Some(Duration::ZERO) => Err("durationSeconds must be at least 1".to_owned()),
-        Some(duration) if duration > MAX_DURATION => Err(format!(
+        Some(duration) if duration > MAX_PAUSE => Err(format!(
             "durationSeconds must be at most {} (30 days)",
-            MAX_DURATION.as_secs()
+            MAX_PAUSE.as_secs()
         )),
         Some(_) | None => Ok(PauseRequest { reason, ..request }),
     }
