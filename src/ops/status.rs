@@ -144,6 +144,8 @@ mod tests {
         assert!(status(|it| it.paused = Some(Paused {
             since: Timestamp::UNIX_EPOCH,
             by: String::new(),
+            reason: None,
+            until: None,
         })));
         assert!(status(|it| {
             let busy = Blocked::pod(BlockedReason::Failed, "busy");

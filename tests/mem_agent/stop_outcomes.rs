@@ -9,7 +9,9 @@ use pod_teardown::{
             TIMELINES,
             stop::{PODS, StopOutcome, StopRequest},
         },
-        client, stop, timeline,
+        client,
+        stop::{self, Wait},
+        timeline,
     },
 };
 use serde_json::{Value, json};
@@ -34,13 +36,18 @@ use crate::{
 
 /// Output of the command; the last line is the outcome or the error.
 async fn output_of(socket: PathBuf, path: &str, what: &StopRequest) -> Vec<String> {
+    output_within(socket, path, what, Wait::Unlimited).await
+}
+
+async fn output_within(socket: PathBuf, path: &str, what: &StopRequest, wait: Wait) -> Vec<String> {
     let (name, verb) = path.split_once('/').unwrap();
     let pod = PodName {
         namespace: "default".to_owned(),
         name: name.to_owned(),
     };
     let mut output = Vec::new();
-    let end = stop::follow(&socket, &pod, verb, what, |line| output.push(line.to_owned())).await;
+    let print = |line: &str| output.push(line.to_owned());
+    let end = stop::stop(&socket, &pod, verb, what, wait, print).await;
     output.push(end.map_or_else(|error| error.to_string(), |end| stop::text(&end)));
     output
 }
@@ -136,6 +143,33 @@ async fn eviction_reports_what_it_waits_for_until_the_api_server_shows_it() {
         "{output:?}"
     );
     assert_eq!(node.get("web").await.unwrap()["status"]["phase"], "Failed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn timeout_ends_the_wait_and_not_the_stop() {
+    let node = node_with("web", &plain(), false).await;
+    let volume = node.pod_dir("web").join("volumes/kubernetes.io~rbd/pvc-1");
+    fs::create_dir_all(volume.join("mount")).unwrap();
+    let socket = || node.flags.socket.socket.clone();
+    let request = StopRequest::default();
+    let accepted = output_within(socket(), "web/stop", &request, Wait::No).await;
+    assert_eq!(
+        accepted,
+        ["default/web (UID uid-web) is terminating, grace period 30 s"]
+    );
+    node.wait_blocked("web", "kubernetes.io~rbd/pvc-1").await;
+    let output = output_within(socket(), "web/stop", &request, Wait::AtMost(secs(20))).await;
+    let last = output.last().unwrap();
+    for words in [
+        "has not terminated within 20s",
+        "pvc-1",
+        "the stop continues",
+        "pod-teardown why default/web",
+    ] {
+        assert!(last.contains(words), "{words}: {output:?}");
+    }
+    fs::remove_dir_all(&volume).unwrap();
+    ended(&node, "web").await;
 }
 
 #[tokio::test(start_paused = true)]
