@@ -22,7 +22,7 @@ pub use gc::{GcVerb, GcWhyArgs, GraphArgs};
 pub use node::NodeFlags;
 pub use object::{ObjectArg, OptionalPodArg, PodArg, PodId, PodName};
 pub use output::{DEFAULT_SOCKET, GraphFormat, OutputFormat, QueryFlags, SocketFlag, TimelineFormat};
-pub use pod::{TimelineArgs, WhyArgs};
+pub use pod::{PlanArgs, TimelineArgs, WhyArgs};
 pub use read::Read;
 pub use service::ServiceSettings;
 pub use status::StatusArgs;
@@ -83,6 +83,8 @@ reached; 1 any other error. The first of these that applies.")]
     Timeline(TimelineArgs),
     /// See [`WhyArgs`].
     Why(WhyArgs),
+    /// See [`PlanArgs`].
+    Plan(PlanArgs),
     /// See [`StopArgs`].
     Stop(StopArgs),
     /// See [`EvictArgs`].

@@ -15,7 +15,7 @@ use pod_teardown::{
     agent,
     cli::{
         ApproveArgs, Cli, EvictArgs, GcVerb, GcWhyArgs, GraphArgs, GraphFormat, HandoverArgs, NodeFlags, OutputFormat,
-        PauseArgs, QueryFlags, Read, ResumeArgs, SocketFlag, StatusArgs, StopArgs, StopFlags, TimelineArgs,
+        PauseArgs, PlanArgs, QueryFlags, Read, ResumeArgs, SocketFlag, StatusArgs, StopArgs, StopFlags, TimelineArgs,
         TimelineFormat, Verb, WhyArgs,
     },
     collector::picture::{Picture, dot::dot, svg::svg},
@@ -44,6 +44,7 @@ use pod_teardown::{
         stop::{self, Wait},
         timeline, version,
     },
+    teardown::plan,
 };
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -120,6 +121,13 @@ async fn dispatch(
         }
         Verb::Why(WhyArgs { pod, query: flags }) => match pod.id() {
             Ok(pod) => explain(&flags, &pod.to_string()).await,
+            Err(why) => failed(USAGE, &why),
+        },
+        Verb::Plan(PlanArgs { pod, query: flags }) => match pod.id() {
+            Ok(pod) => {
+                let path = admin::plan::request_path(&pod.to_string());
+                query(&flags.socket, &path, with_text(flags.output, plan::text)).await
+            }
             Err(why) => failed(USAGE, &why),
         },
         Verb::Stop(StopArgs { flags }) => stop_pod(&flags, "stop", None, None).await,

@@ -1,4 +1,4 @@
-//! `why` and `timeline`: one pod of this node.
+//! `why`, `plan` and `timeline`: one pod of this node.
 
 use clap::Args;
 
@@ -9,9 +9,14 @@ use super::{
 
 /// Explain why a pod of this node still exists, and what it waits for.
 ///
-/// For a terminating pod of this node: its current step, the finished steps, and what it waits for, such as a busy mount with
-/// pid, command and container of each holder, or the finalizers of its object. The answer contains what the garbage collector
-/// knows of the pod.
+/// For a pod that this agent terminates: its current step, the finished steps, and what it waits for, such as a busy mount with
+/// pid, command and container of each holder, or the finalizers of its object.
+///
+/// For any pod, also beside a living kubelet: what holds it, most urgent first, each with a remedy. Processes that ignore SIGTERM,
+/// are frozen or in uninterruptible sleep; sandboxes and the network plugin; mounts that processes outside of the pod use; CSI and
+/// DRA drivers that are missing; the phase; finalizers and who usually removes them. The node is only read. What cannot be read
+/// in time is reported as unknown.
+/// The answer contains what the garbage collector knows of the pod.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
   # Why is pod web-0 in namespace default still terminating?
@@ -26,6 +31,29 @@ For other objects see gc why.
 
 Exit code: 0; 64 the command line is wrong; 1 no agent answers, or it does not know the pod.")]
 pub struct WhyArgs {
+    /// The pod.
+    #[command(flatten)]
+    pub pod: PodArg,
+    /// How to ask the agent.
+    #[command(flatten)]
+    pub query: QueryFlags,
+}
+
+/// Show what the agent would do to take a pod down now, step by step. Nothing is touched.
+///
+/// Lists hooks, containers in the order of their stops, sandboxes, claims, volumes and how each is unmounted, cgroups, the status
+/// that would be reported, the final delete and the cleanup, with IDs and paths. Before the steps it says what blocks them now,
+/// such as a living kubelet or a safety hold, and whether the pod is being deleted at all. A pod that is not being deleted is left
+/// alone; the plan is the one if it were.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Examples:
+  # What would be done to pod web-0 in namespace default?
+  pod-teardown plan web-0
+  # The same as JSON, for scripts
+  pod-teardown plan web-0 -o json
+
+Exit code: 0; 64 the command line is wrong; 1 no agent answers, or it does not know the pod.")]
+pub struct PlanArgs {
     /// The pod.
     #[command(flatten)]
     pub pod: PodArg,

@@ -155,6 +155,7 @@ mod tests {
             "-run",
             "-check",
             "-why",
+            "-plan",
             "-handover",
             "-gc",
             "-gc-graph",

@@ -56,7 +56,7 @@ fn item() -> Value {
 /// The arguments of a query, its answer, and the flags for JSON.
 type Query = (Vec<&'static str>, Value, Option<&'static [&'static str]>);
 
-fn queries() -> [Query; 10] {
+fn queries() -> [Query; 11] {
     const JSON: Option<&[&str]> = Some(&["-ojson"]);
     let report = pod_teardown::ops::status::StatusReport {
         takes_pods: true,
@@ -92,7 +92,15 @@ fn queries() -> [Query; 10] {
     ] {
         status[name] = value;
     }
-    let why = json!({ "objects": [{ "object": "x", "uid": "x", "says": ["x"] }], "end": "x" });
+    let cause = json!({
+        "severity": "blocking", "kind": "finalizer", "finalizer": "x", "removedBy": "x", "message": "x", "remedy": "x",
+    });
+    let why = json!({ "objects": [{ "object": "x", "uid": "x", "says": ["x"] }], "causes": [cause], "end": "x" });
+    let plan = json!({
+        "namespace": "x", "name": "x", "uid": "x", "isDeleted": true, "blocked": ["x"], "graceSeconds": 30,
+        "graceLeftSeconds": 30, "unknown": ["x"],
+        "steps": [{ "step": "volumes", "actions": [{ "action": "unmount", "path": "x", "fsType": "x" }] }],
+    });
     let picture = json!({
         "around": "x", "references": [], "leftOut": 0,
         "objects": [{
@@ -111,6 +119,7 @@ fn queries() -> [Query; 10] {
         (vec!["status"], status, JSON),
         (vec!["holds"], json!({ "blocked": "x", "items": [item()] }), JSON),
         (vec!["why", "default/web"], why, JSON),
+        (vec!["plan", "default/web"], plan, JSON),
         (vec!["timeline", "default/web"], json!([trace()]), Some(&["-o", "json"])),
         (vec!["timeline", "default/web", "-o", "svg"], json!([trace()]), None),
         (vec!["gc", "graph"], picture, Some(&["-o", "json"])),
@@ -168,6 +177,7 @@ fn errors_of_the_agent_do_not_control_the_terminal() {
         &["status", "-ojson"],
         &["stop", "default/web"],
         &["why", "default/web"],
+        &["plan", "default/web"],
     ] {
         let output = crate::command::run_with_raw_answers(verb, &[&refusal]);
         assert_eq!((output.code, output.error_lines().len()), (Some(1), 1), "{output:?}");

@@ -35,18 +35,22 @@ struct Pod {
 }
 
 /// Keeps a mount busy until the drop.
-struct MountHolder(Child);
+pub struct MountHolder(Child);
 
 // === impl Holder ===
 
 impl MountHolder {
-    fn of(dir: &Path) -> Result<Self> {
+    pub fn of(dir: &Path) -> Result<Self> {
         let sleep = Command::new("sleep")
             .arg("600")
             .current_dir(dir)
             .stdin(Stdio::null())
             .spawn();
         Ok(Self(sleep.with_context(|| format!("sleep in {}", dir.display()))?))
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.0.id()
     }
 }
 
@@ -93,7 +97,7 @@ impl Pod {
     }
 }
 
-fn spec(grace: u64, containers: &[Value]) -> Value {
+pub fn spec(grace: u64, containers: &[Value]) -> Value {
     json!({
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": grace,
@@ -102,7 +106,7 @@ fn spec(grace: u64, containers: &[Value]) -> Value {
     })
 }
 
-fn memory(names: &[&str]) -> (Value, Value) {
+pub fn memory(names: &[&str]) -> (Value, Value) {
     let volumes = names
         .iter()
         .map(|name| json!({ "name": name, "emptyDir": { "medium": "Memory" } }));

@@ -15,6 +15,7 @@ mod mounts;
 mod pods;
 mod run;
 mod scene;
+mod why;
 
 use std::{env, fmt, str::FromStr};
 
@@ -49,4 +50,10 @@ async fn kubelet_and_agent_are_never_both_on_one_pod() -> Result<()> {
 async fn work_of_a_killed_kubelet_is_finished_and_pods_deleted_by_force_are_stopped_first() -> Result<()> {
     let _alone = ALONE.lock().await;
     in_progress::run().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn why_and_plan_beside_a_living_kubelet_name_what_holds_each_pod_and_touch_nothing() -> Result<()> {
+    let _alone = ALONE.lock().await;
+    why::run().await
 }

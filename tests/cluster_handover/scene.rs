@@ -346,6 +346,23 @@ impl Scene {
         })
     }
 
+    /// Methods of the runtime that the agent has called.
+    pub fn agent_methods(&self) -> Vec<String> {
+        self.record.methods("agent")
+    }
+
+    /// Requests of the agent to the API server that are no reads, from the audit log.
+    pub fn agent_writes(&self) -> Result<Vec<String>> {
+        let log = fs::read_to_string(&self.audit_log).context("read the audit log")?;
+        let write = |line: &str| {
+            let event: Value = serde_json::from_str(line).ok()?;
+            let verb = event["verb"].as_str()?;
+            let is_agent = event["userAgent"].as_str()?.starts_with("pod-teardown/");
+            (is_agent && !["get", "list", "watch"].contains(&verb)).then(|| format!("{verb} {}", event["objectRef"]))
+        };
+        Ok(log.lines().filter_map(write).collect())
+    }
+
     /// Leftovers of deleted pods on the node.
     pub async fn left_of(&self, gone: &BTreeSet<String>) -> Result<Leftovers> {
         Leftovers::of_all(self.stage.starter.dirs(), self.stage.containerd.cri(), gone).await

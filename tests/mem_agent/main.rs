@@ -33,6 +33,7 @@ mod large_lists;
 mod orphans;
 mod other_root;
 mod pause;
+mod plan;
 #[cfg(feature = "system-tests")]
 mod prometheus;
 mod queued_writes;

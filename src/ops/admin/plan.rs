@@ -14,9 +14,9 @@ use crate::{api::escape, object_name::ObjectName, teardown::plan::gather::plan_t
 /// Path of the query, followed by `?pod=` and a UID or `NAMESPACE/NAME`.
 pub const PLAN: &str = "/v1/plan";
 
-/// The path that queries the plan for a pod.
-pub fn request_path(pod: &ObjectName) -> String {
-    format!("{PLAN}?pod={}", escape(&pod.to_string()))
+/// The path that queries the plan for a pod by its name or UID.
+pub fn request_path(pod: &str) -> String {
+    format!("{PLAN}?pod={}", escape(pod))
 }
 
 pub(super) async fn answer(pods: &PodsAdmin, query: Option<&str>) -> Response<Full<Bytes>> {
@@ -36,7 +36,7 @@ pub(super) async fn answer(pods: &PodsAdmin, query: Option<&str>) -> Response<Fu
         }
         (None, _) => error(
             StatusCode::NOT_FOUND,
-            &format!("no pod {name} is known on this node; a pod is named NAMESPACE/NAME or by its UID"),
+            &format!("no such pod is known on this node; a pod is named NAMESPACE/NAME or by its UID"),
         ),
         (Some(_), None) => error(
             StatusCode::SERVICE_UNAVAILABLE,

@@ -7,7 +7,7 @@ mod calls;
 pub mod mounts;
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
@@ -55,6 +55,8 @@ pub struct Record(Arc<Mutex<Written>>);
 #[derive(Debug, Default)]
 struct Written {
     calls: Vec<Recorded>,
+    /// All methods of a client, also those that only read.
+    methods: BTreeSet<(Side, String)>,
     /// Pods of sandboxes and containers.
     pods: HashMap<String, String>,
 }
@@ -128,6 +130,7 @@ async fn pass(
     let authority = format!("http://localhost{path}");
     parts.uri = authority.parse::<Uri>().unwrap_or(parts.uri);
     let asked = body.collect().await?.to_bytes();
+    record.note(side, &path);
     let call = calls::read(&path, &asked);
     let open = call.as_ref().map(|call| record.open(side, call));
     let answer = runtime
@@ -163,6 +166,18 @@ impl Record {
     /// All changing calls so far, in order of arrival.
     pub fn calls(&self) -> Vec<Recorded> {
         self.lock().calls.clone()
+    }
+
+    /// Methods that this client has called, also those that only read.
+    pub fn methods(&self, side: Side) -> Vec<String> {
+        let written = self.lock();
+        let methods = written.methods.iter().filter(|(of, _)| *of == side);
+        methods.map(|(_, method)| method.clone()).collect()
+    }
+
+    fn note(&self, side: Side, path: &str) {
+        let method = path.rsplit('/').next().unwrap_or_default();
+        self.lock().methods.insert((side, method.to_owned()));
     }
 
     fn open(&self, side: Side, call: &Call) -> Open {
