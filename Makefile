@@ -22,9 +22,9 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 # One set of features and one profile for all tests and the demo: everything is compiled once.
 TESTED := --locked --workspace --features system-tests
 RUN_TESTS := scripts/cargo-test.sh $(TESTED)
-# By name: tests with `cluster` need a control plane; node_crash kills the agent at every step.
+# By name: tests with `cluster` need a control plane; node_crash kills the agent at every step; node_traces needs containerd 2.
 PROGRAMS := $(basename $(notdir $(wildcard tests/*.rs tests/testbed/tests/*.rs))) $(foreach it,$(wildcard tests/*/main.rs tests/testbed/tests/*/main.rs),$(notdir $(patsubst %/main.rs,%,$(it))))
-WITHOUT_CLUSTER := $(filter-out node_crash,$(foreach it,$(PROGRAMS),$(if $(findstring cluster,$(it)),,$(it))))
+WITHOUT_CLUSTER := $(filter-out node_crash node_traces,$(foreach it,$(PROGRAMS),$(if $(findstring cluster,$(it)),,$(it))))
 # Tests that need systemd as PID 1: `make test-guest` starts such a guest.
 NOT_IN_GUEST := --skip guest::
 
@@ -111,7 +111,7 @@ OF_NEWER_KUBERNETES := $(if $(filter 1.30,$(KUBERNETES_VERSION)),--skip holds::d
 .PHONY: test-containerd
 test-containerd: need-root need-build need-node ## Teardowns, with and beside a real kubelet, on CONTAINERD_VERSION=2.4 (built once: Go, a minute)
 	CONTAINERD_VERSION=$(CONTAINERD_VERSION) $(RUN_TESTS) --test node_teardown --test cluster_teardown \
-		--test cluster_kubelet --test cluster_handover --test node_crash -- --nocapture $(NOT_IN_GUEST)
+		--test cluster_kubelet --test cluster_handover --test node_crash --test node_traces -- --nocapture $(NOT_IN_GUEST)
 
 .PHONY: test-kubernetes
 test-kubernetes: need-root need-build need-node ## Teardown and collector on KUBERNETES_VERSION=1.30, the oldest, or 1.36 (built once: Go, 10 minutes)

@@ -81,7 +81,7 @@ impl Containerd {
         binary::link_cni_plugins(&paths.plugins)?;
         write(&paths.config, &config::daemon(&paths, &binary, Driver::from_env()?))?;
         write(&paths.network(), &config::network(&network, &paths).to_string())?;
-        let daemon = Daemon::spawn(&binary, &paths)?;
+        let daemon = Daemon::spawn(&binary, &paths, &[])?;
         let mut containerd = Self {
             daemon: Some(daemon),
             binary,
@@ -172,8 +172,13 @@ impl Containerd {
 
     /// Kills the daemon, if it runs, and starts it again on the same root and state; ready when this returns.
     pub async fn restart(&mut self) -> Result<()> {
+        self.restart_with(&[]).await
+    }
+
+    /// As [`Self::restart`], with these environment variables.
+    pub async fn restart_with(&mut self, env: &[(&str, &str)]) -> Result<()> {
         self.kill();
-        self.daemon = Some(Daemon::spawn(&self.binary, &self.paths)?);
+        self.daemon = Some(Daemon::spawn(&self.binary, &self.paths, env)?);
         self.wait_until_ready().await
     }
 

@@ -26,7 +26,7 @@ pub struct Daemon {
 
 impl Daemon {
     /// Starts the process; it serves when [`Self::wait_until_ready`] has returned.
-    pub fn spawn(binary: &Binary, paths: &Paths) -> Result<Self> {
+    pub fn spawn(binary: &Binary, paths: &Paths, env: &[(&str, &str)]) -> Result<Self> {
         use std::os::unix::process::CommandExt;
         let log = File::options().create(true).append(true).open(&paths.log);
         let log = log.with_context(|| format!("open {}", paths.log.display()))?;
@@ -37,6 +37,7 @@ impl Daemon {
             .command("containerd")
             .arg("--config")
             .arg(&paths.config)
+            .envs(env.iter().copied())
             .stdout(stdout)
             .stderr(Stdio::from(log))
             // A Ctrl-C on the terminal is for the owner.
