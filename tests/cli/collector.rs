@@ -108,12 +108,11 @@ async fn why_leads_from_a_foreground_deletion_to_the_object_with_a_finalizer() {
     let answer = http(&addr, "GET /metrics");
     for words in [
         "200 OK",
-        "application/openmetrics-text; version=1.0.0",
+        "text/plain; version=0.0.4",
         "pod_teardown_gc_active 1",
         "pod_teardown_gc_synced 1",
         r#"pod_teardown_gc_kind_objects{group="",resource="configmaps"} 3"#,
         "pod_teardown_gc_objects_deleted_total 2",
-        "# EOF",
     ] {
         assert!(answer.contains(words), "{words} is not in {answer}");
     }
