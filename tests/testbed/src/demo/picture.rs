@@ -146,7 +146,7 @@ impl Line {
             Self::Heading(_) => ("#ffffff", r#" font-weight="bold""#),
             Self::Marked(mood, _) if run.starts_with(mood.mark()) => (color_of_mood(*mood), ""),
             _ if run.contains('✗') => ("#f85149", ""),
-            _ if run.contains('→') || run.starts_with("uid ") => (FAINT, ""),
+            _ if run.contains('→') || run.contains(" s +") || run.starts_with("uid ") => (FAINT, ""),
             _ => (TEXT, ""),
         };
         let (left, base) = (left_of(column), top + CHARACTER.1 - 4.5);
