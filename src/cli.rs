@@ -77,17 +77,17 @@ agent runs on this node.")]
 Exit code: 0 success; 64 the command line is wrong; 78 the configuration is wrong; 69 the API server or the runtime cannot be \
 reached; 1 any other error. The first of these that applies.")]
     Check(NodeFlags),
-    /// See [`StatusArgs`].
+    #[expect(missing_docs, reason = "its arguments have the help")]
     Status(StatusArgs),
-    /// See [`TimelineArgs`].
+    #[expect(missing_docs, reason = "its arguments have the help")]
     Timeline(TimelineArgs),
-    /// See [`WhyArgs`].
+    #[expect(missing_docs, reason = "its arguments have the help")]
     Why(WhyArgs),
-    /// See [`PlanArgs`].
+    #[expect(missing_docs, reason = "its arguments have the help")]
     Plan(PlanArgs),
-    /// See [`StopArgs`].
+    #[expect(missing_docs, reason = "its arguments have the help")]
     Stop(StopArgs),
-    /// See [`EvictArgs`].
+    #[expect(missing_docs, reason = "its arguments have the help")]
     Evict(EvictArgs),
     /// Show the safety holds: what the agent does only after an approval, since when, why, and the effect of an approval.
     ///
@@ -103,13 +103,13 @@ What no approval can change, such as a living kubelet, is shown first.
 
 Exit code: 0; 64 the command line is wrong; 1 no agent answers, or it runs with --pods never.")]
     Holds(QueryFlags),
-    /// See [`ApproveArgs`].
+    #[expect(missing_docs, reason = "its arguments have the help")]
     Approve(ApproveArgs),
-    /// See [`HandoverArgs`].
+    #[expect(missing_docs, reason = "its arguments have the help")]
     Handover(HandoverArgs),
-    /// See [`PauseArgs`].
+    #[expect(missing_docs, reason = "its arguments have the help")]
     Pause(PauseArgs),
-    /// See [`ResumeArgs`].
+    #[expect(missing_docs, reason = "its arguments have the help")]
     Resume(ResumeArgs),
     /// Show the versions of this program, the agent, the kernel, the container runtime and the API server.
     ///

@@ -210,12 +210,8 @@ async fn show_collector(verb: GcVerb) -> ExitCode {
             output,
             socket,
         }) => {
-            let center = match (object, uid) {
-                (Some(object), _) => object.name().map(Some),
-                (None, uid) => Ok(uid.map(ObjectName::Uid)),
-            };
-            let center = match center {
-                Ok(center) => center,
+            let center = match object.name() {
+                Ok(center) => center.or(uid.map(ObjectName::Uid)),
                 Err(why) => return failed(USAGE, &why),
             };
             let output: Output<fn(&Picture) -> String> = match output {

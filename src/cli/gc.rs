@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 
 use super::{
-    object::ObjectArg,
+    object::{ObjectArg, OptionalObjectArg},
     output::{GraphFormat, QueryFlags, SocketFlag},
 };
 
@@ -19,9 +19,9 @@ pub enum GcVerb {
 
 Exit code: 0; 64 the command line is wrong; 1 no agent answers, or it does not collect.")]
     Status(QueryFlags),
-    /// See [`GraphArgs`].
+    #[expect(missing_docs, reason = "its arguments have the help")]
     Graph(GraphArgs),
-    /// See [`GcWhyArgs`].
+    #[expect(missing_docs, reason = "its arguments have the help")]
     Why(GcWhyArgs),
 }
 
@@ -47,7 +47,7 @@ Exit code: 0; 64 the command line is wrong; 1 no agent answers, or it does not c
 pub struct GraphArgs {
     /// The object in the middle [default: all active objects].
     #[command(flatten)]
-    pub object: Option<ObjectArg>,
+    pub object: OptionalObjectArg,
     /// The object in the middle by its UID.
     #[arg(long, conflicts_with = "kind")]
     pub uid: Option<String>,

@@ -46,6 +46,20 @@ pub struct ObjectArg {
     namespace: Option<String>,
 }
 
+/// An object in the cluster that may be missing.
+#[derive(Debug, Clone, Args)]
+pub struct OptionalObjectArg {
+    /// Its kind, as in `gc why` [default: all active objects].
+    #[arg(value_name = "KIND")]
+    kind: Option<String>,
+    /// Its name, or NAMESPACE/NAME.
+    #[arg(value_name = "NAME")]
+    name: Option<String>,
+    /// Namespace of the object [default: any].
+    #[arg(short, long, value_name = "NAMESPACE", requires = "kind")]
+    namespace: Option<String>,
+}
+
 /// The name of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodName {
@@ -102,6 +116,19 @@ impl OptionalPodArg {
             (None, Some(_)) => Err("--namespace needs a POD".to_owned()),
             (None, None) => Ok(None),
         }
+    }
+}
+
+// === impl OptionalObjectArg ===
+
+impl OptionalObjectArg {
+    /// The object, if there is one.
+    ///
+    /// # Errors
+    /// As [`ObjectArg::name`].
+    pub fn name(&self) -> Result<Option<ObjectName>, String> {
+        let Self { kind, name, namespace } = self.clone();
+        kind.map(|kind| ObjectArg { kind, name, namespace }.name()).transpose()
     }
 }
 
