@@ -2,7 +2,7 @@
 //!
 //! `facts → {who terminates it, containers, sandbox, mounts, drivers, status, finalizers} → causes, most urgent first`
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use jiff::Timestamp;
 
@@ -186,7 +186,8 @@ impl Diagnosis<'_> {
             return;
         };
         let frozen = self.known("whether the pod's cgroups are frozen", &cgroups.frozen);
-        let frozen: Vec<String> = frozen.into_iter().flatten().take(MAX_NAMED).cloned().collect();
+        let frozen = topmost(frozen.map_or(&[], Vec::as_slice));
+        let is_frozen = !frozen.is_empty();
         if !frozen.is_empty() {
             self.add(Severity::Blocking, CauseKind::Frozen { cgroups: frozen });
         }
@@ -196,7 +197,7 @@ impl Diagnosis<'_> {
         for process in processes
             .all
             .iter()
-            .filter(|it| it.uninterruptible_in.is_some())
+            .filter(|it| it.uninterruptible_in.is_some() && !(is_frozen && is_in_freezer(it)))
             .take(MAX_NAMED)
         {
             let container = process.container.as_deref();
@@ -456,6 +457,24 @@ impl Diagnosis<'_> {
             self.add(severity, CauseKind::Finalizer { finalizer, removed_by });
         }
     }
+}
+
+/// The paths that are not below another one.
+fn topmost(paths: &[String]) -> Vec<String> {
+    let is_below = |path: &Path| {
+        paths
+            .iter()
+            .any(|other| path != Path::new(other) && path.starts_with(other))
+    };
+    let topmost = paths.iter().filter(|path| !is_below(Path::new(path)));
+    topmost.take(MAX_NAMED).cloned().collect()
+}
+
+/// Whether the process waits in the kernel's freezer: with cgroup v1 a frozen process is in uninterruptible sleep.
+fn is_in_freezer(process: &ProcessState) -> bool {
+    let function = process.uninterruptible_in.as_deref().unwrap_or_default();
+    // The kernel may hide the function.
+    function.is_empty() || function.contains("refrigerator") || function.contains("freezer")
 }
 
 /// Names of the running containers that stop before this one.

@@ -70,10 +70,16 @@ impl Drop for Frozen {
 /// What the API server, the runtime and the node show of a pod.
 async fn shown(scene: &Scene, name: &str, uid: &str) -> Result<(Value, Vec<String>)> {
     let mut pod = scene.pods().await?[name].clone();
-    // The kubelet may report it at any time.
+    // The kubelet may report it at any time, and delete it finally.
     pod["status"] = Value::Null;
-    pod["metadata"]["resourceVersion"] = Value::Null;
-    pod["metadata"]["managedFields"] = Value::Null;
+    for field in [
+        "resourceVersion",
+        "managedFields",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+    ] {
+        pod["metadata"][field] = Value::Null;
+    }
     let mut paths = Vec::new();
     let mut next = vec![scene.stage.starter.dirs().pods().join(uid)];
     while let Some(dir) = next.pop() {
@@ -85,7 +91,8 @@ async fn shown(scene: &Scene, name: &str, uid: &str) -> Result<(Value, Vec<Strin
             }
         }
     }
-    paths.retain(|path| !path.contains("/.."));
+    // A kubelet cleans the directories of terminated pods.
+    paths.retain(|path| !path.contains("/..") && (path.contains("/volumes/") || name != "finalizer"));
     paths.sort();
     Ok((pod, paths))
 }
@@ -307,5 +314,11 @@ pub async fn run() -> Result<()> {
         scene.delete(name, Some(1)).await?;
     }
     let gone = async || Ok(scene.pods().await?.is_empty().then_some(()));
-    eventually(START, "the kubelet to terminate all pods", gone).await
+    let all_gone = eventually(START, "the kubelet to terminate all pods", gone).await;
+    if all_gone.is_err() {
+        for name in scene.pods().await?.keys() {
+            eprintln!("{}", transcript(&scene, &["why", &format!("default/{name}")])?);
+        }
+    }
+    all_gone
 }

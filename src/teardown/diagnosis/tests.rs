@@ -257,6 +257,16 @@ fn causes_follow_from_facts() {
             &["blocking frozen", "info kubeletTerminates"],
         ),
         (
+            "frozen with cgroup v1: in state D, and the same cause",
+            running,
+            |it| {
+                let cgroups = it.cgroups.as_mut().unwrap();
+                cgroups.frozen = Ok(vec!["/cg".to_owned(), "/cg/main-0".to_owned()]);
+                cgroups.processes.as_mut().unwrap().all[0].uninterruptible_in = Some("__refrigerator".to_owned());
+            },
+            &["blocking frozen", "info kubeletTerminates"],
+        ),
+        (
             "state D",
             running,
             |it| {
