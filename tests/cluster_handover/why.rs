@@ -9,7 +9,11 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::{
+    mount::{MntFlags, MsFlags, mount, umount2},
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use pod_teardown::{
     explanation::{
         Explanation,
@@ -133,6 +137,19 @@ fn cgroup_of(uid: &str) -> Result<PathBuf> {
         }
     }
     anyhow::bail!("no cgroup of {uid}")
+}
+
+/// PIDs in the cgroup and below it.
+fn processes(cgroup: &Path) -> Vec<i32> {
+    let mut pids = Vec::new();
+    let mut next = vec![cgroup.to_owned()];
+    while let Some(dir) = next.pop() {
+        let procs = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+        pids.extend(procs.lines().filter_map(|line| line.parse::<i32>().ok()));
+        let below = fs::read_dir(&dir).into_iter().flatten().flatten();
+        next.extend(below.map(|entry| entry.path()).filter(|path| path.is_dir()));
+    }
+    pids
 }
 
 type IsCause = fn(&CauseKind) -> bool;
@@ -310,8 +327,12 @@ pub async fn run() -> Result<()> {
         .patch(path, testbed::rest::Patch::Merge, &none)
         .await?
         .ok()?;
-    for name in uids.keys() {
-        scene.delete(name, Some(1)).await?;
+    scene.delete("living", None).await?;
+    // The kubelet waits for the end of a StopContainer with the first grace period, whatever a later deletion says.
+    for uid in ["deaf", "no-handler"].map(|name| &uids[name]) {
+        for pid in processes(&cgroup_of(uid)?) {
+            kill(Pid::from_raw(pid), Signal::SIGKILL).ok();
+        }
     }
     let gone = async || Ok(scene.pods().await?.is_empty().then_some(()));
     let all_gone = eventually(START, "the kubelet to terminate all pods", gone).await;

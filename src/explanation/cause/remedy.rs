@@ -9,11 +9,17 @@ pub(super) fn remedy(kind: &CauseKind) -> &'static str {
         CauseKind::EndedNotDeleted { .. } => "delete it, or wait for the controller that owns it",
         CauseKind::MirrorPod { .. } => "remove its manifest from the node to end the static pod",
         CauseKind::AgentBlocked { .. } => "see pod-teardown status",
-        CauseKind::GracePeriod { .. } => "wait, or shorten it: kubectl delete pod --grace-period=SECONDS",
+        CauseKind::GracePeriod { .. } => "wait; a kubelet may not shorten a stop that it has begun",
         CauseKind::PreStopHook { .. } => "wait: the hook ends with the grace period at the latest",
+        CauseKind::SigtermLost {
+            kill_in_seconds: None, ..
+        } => {
+            "read the errors of its stop in the kubelet's log; if the grace period was shortened, the kubelet may still wait for \
+             its first StopContainer: end it with crictl stop --timeout 0 CONTAINER"
+        }
         CauseKind::SigtermLost { .. } => {
-            "let the program handle SIGTERM, or start it below an init such as tini; a shorter grace period kills it earlier \
-             (a container with another stopSignal is not affected)"
+            "wait for SIGKILL; then let the program handle SIGTERM, start it below an init such as tini, or give the pod a \
+             shorter terminationGracePeriodSeconds (a container with another stopSignal is not affected)"
         }
         CauseKind::Frozen { .. } => {
             "thaw them: echo 0 > CGROUP/cgroup.freeze, or with cgroup v1 echo THAWED > CGROUP/freezer.state"
