@@ -52,6 +52,7 @@ pub struct Cli {
 
 /// The verbs.
 #[derive(Debug, Subcommand)]
+#[expect(missing_docs, reason = "where a verb has no comment, its arguments have the help")]
 pub enum Verb {
     /// Run the agent of this node, in the foreground.
     ///
@@ -71,23 +72,17 @@ agent runs on this node.")]
     #[command(after_help = "Examples:
   # Check with the kubelet's credentials
   pod-teardown check --kubeconfig /etc/kubernetes/kubelet.conf --kubelet-config /var/lib/kubelet/config.yaml
-  # Check with the settings of the service
-  (set -a; . /etc/default/pod-teardown; pod-teardown check)
+  # Check with the settings of the service, and wait until the agent can work
+  pod-teardown check --service --wait 60s
 
 Exit code: 0 success; 64 the command line is wrong; 78 the configuration is wrong; 69 the API server or the runtime cannot be \
 reached; 1 any other error. The first of these that applies.")]
     Check(NodeFlags),
-    #[expect(missing_docs, reason = "its arguments have the help")]
     Status(StatusArgs),
-    #[expect(missing_docs, reason = "its arguments have the help")]
     Timeline(TimelineArgs),
-    #[expect(missing_docs, reason = "its arguments have the help")]
     Why(WhyArgs),
-    #[expect(missing_docs, reason = "its arguments have the help")]
     Plan(PlanArgs),
-    #[expect(missing_docs, reason = "its arguments have the help")]
     Stop(StopArgs),
-    #[expect(missing_docs, reason = "its arguments have the help")]
     Evict(EvictArgs),
     /// Show the safety holds: what the agent does only after an approval, since when, why, and the effect of an approval.
     ///
@@ -103,13 +98,9 @@ What no approval can change, such as a living kubelet, is shown first.
 
 Exit code: 0; 64 the command line is wrong; 1 no agent answers, or it runs with --pods never.")]
     Holds(QueryFlags),
-    #[expect(missing_docs, reason = "its arguments have the help")]
     Approve(ApproveArgs),
-    #[expect(missing_docs, reason = "its arguments have the help")]
     Handover(HandoverArgs),
-    #[expect(missing_docs, reason = "its arguments have the help")]
     Pause(PauseArgs),
-    #[expect(missing_docs, reason = "its arguments have the help")]
     Resume(ResumeArgs),
     /// Show the versions of this program, the agent, the kernel, the container runtime and the API server.
     ///
@@ -135,7 +126,9 @@ Exit code: 0, also if no agent answers; 64 the command line is wrong.")]
   pod-teardown completions zsh > /usr/local/share/zsh/site-functions/_pod-teardown
   pod-teardown completions fish > ~/.config/fish/completions/pod-teardown.fish
 
-The Debian package contains these files.")]
+The Debian package contains these files.
+
+Exit code: 0; 64 the command line is wrong.")]
     Completions {
         /// The shell.
         #[arg(value_name = "SHELL")]

@@ -9,6 +9,7 @@ use super::{
 
 /// The verbs of `gc`.
 #[derive(Debug, Clone, Subcommand)]
+#[expect(missing_docs, reason = "where a verb has no comment, its arguments have the help")]
 pub enum GcVerb {
     /// Show the state of the collector: its role, each kind, its queues, what waits longest and why, what is kept.
     #[command(after_help = "Examples:
@@ -19,9 +20,7 @@ pub enum GcVerb {
 
 Exit code: 0; 64 the command line is wrong; 1 no agent answers, or it does not collect.")]
     Status(QueryFlags),
-    #[expect(missing_docs, reason = "its arguments have the help")]
     Graph(GraphArgs),
-    #[expect(missing_docs, reason = "its arguments have the help")]
     Why(GcWhyArgs),
 }
 

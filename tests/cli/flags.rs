@@ -2,6 +2,9 @@
 
 use std::fs::{self, File};
 
+use clap::CommandFactory as _;
+use pod_teardown::cli::Cli;
+
 use crate::command::{Flags, command, run_command};
 
 const USAGE: Option<i32> = Some(64);
@@ -374,6 +377,30 @@ fn help_of_each_verb_has_its_arguments_and_exit_codes() {
     );
     assert!(run_command(&["timeline", "--help"]).out.contains("POD"));
     assert!(run_command(&["status", "--help"]).out.contains("--output"));
+}
+
+#[test]
+fn help_of_every_command_fits_100_columns_and_has_examples_and_exit_codes() {
+    let mut commands = vec![Cli::command()];
+    while let Some(command) = commands.pop() {
+        commands.extend(command.get_subcommands().filter(|it| !it.is_hide_set()).map(|it| {
+            let name = format!("{} {}", command.get_bin_name().unwrap_or("pod-teardown"), it.get_name());
+            it.clone().bin_name(name)
+        }));
+        let is_group = command.has_subcommands();
+        let name = command.get_bin_name().unwrap_or("pod-teardown").to_owned();
+        let arguments: Vec<_> = name.split(' ').skip(1).chain(["--help"]).collect();
+        let help = run_command(&arguments).out;
+        for part in ["Examples:", "Exit code:"].iter().filter(|_| !is_group) {
+            assert!(help.contains(part), "{name}: {part} is missing in {help}");
+        }
+        assert!(!help.contains("[`"), "{name} shows a name of the source: {help}");
+        // An example's command is not broken.
+        let long = help
+            .lines()
+            .find(|it| it.chars().count() > 100 && !it.contains("pod-teardown "));
+        assert_eq!(long, None, "{name}");
+    }
 }
 
 #[test]
