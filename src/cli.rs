@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 use clap_complete::Shell;
 
+mod check;
 mod control;
 mod gc;
 mod node;
@@ -17,6 +18,7 @@ mod status;
 mod stop;
 mod values;
 
+pub use check::CheckArgs;
 pub use control::{ApproveArgs, HandoverArgs, PauseArgs, ResumeArgs};
 pub use gc::{GcVerb, GcWhyArgs, GraphArgs};
 pub use node::NodeFlags;
@@ -68,16 +70,7 @@ pub enum Verb {
 Exit code: 0 it was stopped; 64 the command line is wrong; 78 the configuration is wrong; 1 any other error, also that another \
 agent runs on this node.")]
     Run(NodeFlags),
-    /// Check whether the agent can work on this node: configuration, API server, rights, identity, runtime. Touches nothing.
-    #[command(after_help = "Examples:
-  # Check with the kubelet's credentials
-  pod-teardown check --kubeconfig /etc/kubernetes/kubelet.conf --kubelet-config /var/lib/kubelet/config.yaml
-  # Check with the settings of the service, and wait until the agent can work
-  pod-teardown check --service --wait 60s
-
-Exit code: 0 success; 64 the command line is wrong; 78 the configuration is wrong; 69 the API server or the runtime cannot be \
-reached; 1 any other error. The first of these that applies.")]
-    Check(NodeFlags),
+    Check(CheckArgs),
     Status(StatusArgs),
     Timeline(TimelineArgs),
     Why(WhyArgs),

@@ -14,9 +14,9 @@ use jiff::Timestamp;
 use pod_teardown::{
     agent,
     cli::{
-        ApproveArgs, Cli, EvictArgs, GcVerb, GcWhyArgs, GraphArgs, GraphFormat, HandoverArgs, NodeFlags, OutputFormat,
-        PauseArgs, PlanArgs, QueryFlags, Read, ResumeArgs, SocketFlag, StatusArgs, StopArgs, StopFlags, TimelineArgs,
-        TimelineFormat, Verb, WhyArgs,
+        ApproveArgs, CheckArgs, Cli, EvictArgs, GcVerb, GcWhyArgs, GraphArgs, GraphFormat, HandoverArgs, NodeFlags,
+        OutputFormat, PauseArgs, PlanArgs, QueryFlags, Read, ResumeArgs, ServiceSettings, SocketFlag, StatusArgs,
+        StopArgs, StopFlags, TimelineArgs, TimelineFormat, Verb, WhyArgs,
     },
     collector::picture::{Picture, dot::dot, svg::svg},
     explanation::Explanation,
@@ -27,7 +27,7 @@ use pod_teardown::{
         problem::{Problem, ProblemKind},
         trace::Trace,
     },
-    node::threads::THREADS,
+    node::{systemd::Systemd, threads::THREADS},
     object_name::ObjectName,
     ops::{
         admin::{
@@ -54,6 +54,8 @@ const USAGE: u8 = 64;
 const BLOCKED: u8 = 2;
 /// How often `--watch` queries the agent.
 const WATCH_INTERVAL: Duration = Duration::from_secs(2);
+/// How often `timeline --follow` queries the agent.
+const FOLLOW_INTERVAL: Duration = Duration::from_millis(500);
 /// Moves the cursor to the upper left, and clears the screen.
 const CLEAR_SCREEN: &str = "\x1b[H\x1b[2J";
 /// The verb that always succeeds.
@@ -102,23 +104,9 @@ async fn dispatch(
 ) -> ExitCode {
     match cli.verb {
         Verb::Run(flags) => run(flags, &mistakes, unknown_variables).await,
-        Verb::Check(flags) => run_check(flags, &mistakes, unknown_variables).await,
+        Verb::Check(arguments) => run_check(arguments, mistakes, unknown_variables).await,
         Verb::Status(arguments) => show_status(&arguments).await,
-        Verb::Timeline(TimelineArgs { pod, output, socket }) => {
-            let pod = match pod.name() {
-                Ok(pod) => pod,
-                Err(why) => return failed(USAGE, &why),
-            };
-            let output: Output<fn(&Vec<Trace>) -> String> = match output {
-                TimelineFormat::Table | TimelineFormat::Wide => {
-                    Output::Text(|traces| traces.iter().map(timeline::text).collect::<Vec<_>>().join("\n"))
-                }
-                TimelineFormat::Svg => Output::Text(|traces| timeline::svg(traces)),
-                TimelineFormat::Json => Output::Json,
-                TimelineFormat::Yaml => Output::Yaml,
-            };
-            query(&socket, &format!("{}/{pod}", admin::TIMELINES), output).await
-        }
+        Verb::Timeline(arguments) => show_timeline(arguments).await,
         Verb::Why(WhyArgs { pod, query: flags }) => match pod.id() {
             Ok(pod) => explain(&flags, &pod.to_string()).await,
             Err(why) => failed(USAGE, &why),
@@ -234,6 +222,70 @@ async fn explain(QueryFlags { socket, output }: &QueryFlags, object: &str) -> Ex
     query(socket, &path, with_text(*output, Explanation::text)).await
 }
 
+/// Shows or follows the timeline of a pod, or lists the known ones.
+async fn show_timeline(arguments: TimelineArgs) -> ExitCode {
+    let TimelineArgs {
+        pod,
+        follow,
+        output,
+        socket,
+    } = arguments;
+    let pod = match pod.id_or_namespace() {
+        Err(why) => return failed(USAGE, &why),
+        Ok(Err(_)) if follow || output == TimelineFormat::Svg => {
+            return failed(
+                USAGE,
+                "--follow and -o svg need a POD; without one, timeline lists the known terminations",
+            );
+        }
+        Ok(Err(namespace)) => {
+            let is_wide = output == TimelineFormat::Wide;
+            let list = |entries: &Vec<_>| timeline::list(entries, namespace.as_deref(), is_wide, Timestamp::now());
+            return query(&socket, admin::TIMELINES, timeline_output(output, list)).await;
+        }
+        Ok(Ok(pod)) => pod,
+    };
+    let path = format!("{}/{pod}", admin::TIMELINES);
+    let draws_svg = output == TimelineFormat::Svg;
+    let draw = |traces: &Vec<Trace>| match draws_svg {
+        true => timeline::svg(traces),
+        false => traces.iter().map(timeline::text).collect::<Vec<_>>().join("\n"),
+    };
+    let output = timeline_output(output, draw);
+    if follow {
+        let shows = matches!(&output, Output::Text(_)) && !draws_svg && io::stdout().is_terminal();
+        loop {
+            match client::get::<Vec<Trace>>(&socket.socket, &path).await {
+                Err(error) => return failed(1, &error.to_string()),
+                Ok(traces) if timeline::are_finished(&traces) => break,
+                Ok(traces) if shows => {
+                    // A failure is reported by the last write.
+                    write!(io::stdout(), "{CLEAR_SCREEN}").ok();
+                    let code = print(&draw(&traces), 0);
+                    if code != ExitCode::SUCCESS {
+                        return code;
+                    }
+                }
+                Ok(_) => {}
+            }
+            tokio::time::sleep(FOLLOW_INTERVAL).await;
+        }
+        if shows {
+            write!(io::stdout(), "{CLEAR_SCREEN}").ok();
+        }
+    }
+    query(&socket, &path, output).await
+}
+
+/// The output format of a timeline, with its text form.
+fn timeline_output<F>(output: TimelineFormat, text: F) -> Output<F> {
+    match output {
+        TimelineFormat::Json => Output::Json,
+        TimelineFormat::Yaml => Output::Yaml,
+        TimelineFormat::Table | TimelineFormat::Wide | TimelineFormat::Svg => Output::Text(text),
+    }
+}
+
 /// The output format of a query, with its text form.
 fn with_text<F>(output: OutputFormat, text: F) -> Output<F> {
     match output {
@@ -331,8 +383,13 @@ async fn approve(args: ApproveArgs) -> ExitCode {
         let why = format!("there is no terminal for a question; repeat the command with --yes to approve {item}");
         return failed(USAGE, &why);
     }
-    let approval = approve::Approval { item, digest, reason };
-    let confirm = |hold: &SafetyHold| yes || approve::ask(hold, io::stdin().lock(), io::stderr().lock());
+    let approval = approve::Approval {
+        item,
+        digest,
+        reason,
+        yes,
+    };
+    let confirm = |hold: &SafetyHold| approve::ask(hold, io::stdin().lock(), io::stderr().lock());
     match approve::approve(&socket.socket, approval, confirm).await {
         Ok(Some(approved)) => print(&holds::approved(&approved), 0),
         Ok(None) => failed(1, "nothing is approved"),
@@ -386,9 +443,67 @@ async fn run_logged(flags: NodeFlags, mistakes: &[Problem], unknown_variables: B
     }
 }
 
-async fn run_check(flags: NodeFlags, mistakes: &[Problem], unknown_variables: BTreeSet<String>) -> ExitCode {
-    let report = check::check(&flags, mistakes, &unknown_variables, None).await;
-    print(&report.table(false), report.exit_code)
+/// Checks whether the agent can work here. Progress goes to standard error.
+async fn run_check(arguments: CheckArgs, mistakes: Vec<Problem>, unknown_variables: BTreeSet<String>) -> ExitCode {
+    let output = arguments.output;
+    if !arguments.service {
+        let report = checked(&arguments, &mistakes, &unknown_variables, None).await;
+        return print_report(&report, output);
+    }
+    let service = match check::read_service(&Systemd::of_host()).await {
+        Ok(service) => service,
+        Err(row) => return print_report(&check::Report::new(vec![row]), output),
+    };
+    let settings = ServiceSettings {
+        command: &service.command,
+        variables: &service.variables,
+    };
+    match Cli::read_with_service(std::env::args_os(), settings) {
+        Ok(Read {
+            cli: Cli {
+                verb: Verb::Check(arguments),
+            },
+            mistakes,
+            unknown_variables,
+        }) => {
+            let report = checked(&arguments, &mistakes, &unknown_variables, Some(service.row)).await;
+            print_report(&report, output)
+        }
+        Ok(_) => failed(1, "the settings of the service are not those of check"),
+        Err(error) => {
+            print_clap_error(&error);
+            ExitCode::from(USAGE)
+        }
+    }
+}
+
+async fn checked(
+    arguments: &CheckArgs,
+    mistakes: &[Problem],
+    unknown_variables: &BTreeSet<String>,
+    service: Option<check::Row>,
+) -> check::Report {
+    let check = async || check::check(&arguments.node, mistakes, unknown_variables, service.clone()).await;
+    match arguments.wait {
+        Some(limit) => check::until_ready(check, limit, print_error).await,
+        None => check().await,
+    }
+}
+
+fn print_report(report: &check::Report, format: OutputFormat) -> ExitCode {
+    let output = with_text(format, |report: &check::Report| {
+        report.table(format == OutputFormat::Wide)
+    });
+    let json = || serde_json::to_vec(report).unwrap_or_default();
+    let text = match output {
+        Output::Text(text) => Ok(text(report)),
+        Output::Json => output::json(&json()),
+        Output::Yaml => output::yaml(&json()),
+    };
+    match text {
+        Ok(text) => print(&text, report.exit_code),
+        Err(error) => failed(1, &error.to_string()),
+    }
 }
 
 /// Prints the problems after the log, for a second at most: standard error may be a pipe without a reader.

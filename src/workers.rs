@@ -7,6 +7,6 @@ mod handle;
 mod map;
 
 pub use self::{
-    handle::{KnownPod, Overview, RequestReceiver, WorkersHandle},
+    handle::{KnownPod, Overview, RequestReceiver, TraceFilter, WorkersHandle},
     map::PodWorkers,
 };

@@ -117,6 +117,17 @@ impl OptionalPodArg {
             (None, None) => Ok(None),
         }
     }
+
+    /// The pod, or the namespace that a list is limited to.
+    ///
+    /// # Errors
+    /// As [`PodArg::id`].
+    pub fn id_or_namespace(&self) -> Result<Result<PodId, Option<String>>, String> {
+        match &self.pod {
+            Some(pod) => parse_pod(pod, self.namespace.as_deref()).map(Ok),
+            None => Ok(Err(self.namespace.clone())),
+        }
+    }
 }
 
 // === impl OptionalObjectArg ===

@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::{
-    object::PodArg,
+    object::{OptionalPodArg, PodArg},
     output::{QueryFlags, SocketFlag, TimelineFormat},
 };
 
@@ -62,13 +62,18 @@ pub struct PlanArgs {
     pub query: QueryFlags,
 }
 
-/// Show the timeline of a pod's termination: each step as a bar over time.
+/// Show the timeline of a pod's termination: each step as a bar over time. Without a pod, list the known terminations.
 ///
-/// The agent remembers the last 256 terminations since its start.
+/// The agent remembers the last 256 terminations since its start. A line shows the end of the grace period, if the termination
+/// takes so long.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
+  # List the known terminations
+  pod-teardown timeline
   # Show the timeline of pod web-0 in namespace default
   pod-teardown timeline web-0
+  # Follow the termination until it is finished
+  pod-teardown timeline -f web-0
   # Draw it as a picture
   pod-teardown timeline web-0 -o svg > web-0.svg
 
@@ -76,7 +81,10 @@ Exit code: 0; 64 the command line is wrong; 1 no agent answers, or it knows no t
 pub struct TimelineArgs {
     /// The pod.
     #[command(flatten)]
-    pub pod: PodArg,
+    pub pod: OptionalPodArg,
+    /// Wait until the termination is finished. A terminal shows each change, anything else only the result.
+    #[arg(short, long)]
+    pub follow: bool,
     /// How to print it.
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t = TimelineFormat::Table)]
     pub output: TimelineFormat,

@@ -217,7 +217,7 @@ mod tests {
             &["run", "--pods", "sometimes", "--colour"][..],
             &["run", "--colour"],
             &["timeline", "a/b", "-o", "png"],
-            &["timeline"],
+            &["timeline", "--sort"],
             &["--version"],
             &[],
         ] {

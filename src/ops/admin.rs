@@ -9,6 +9,7 @@ mod respond;
 pub mod socket;
 mod state;
 pub mod stop;
+pub mod timelines;
 pub mod version;
 pub mod why;
 
@@ -23,12 +24,13 @@ use tokio::net::{UnixListener, UnixStream};
 
 use self::respond::{agent_stopping, error, pods_disabled};
 pub(crate) use self::respond::{json_answer, response};
-pub use self::state::{Admin, PodsAdmin};
+pub use self::{
+    state::{Admin, PodsAdmin},
+    timelines::TIMELINES,
+};
 
 /// Path of the status.
 pub const STATUS: &str = "/v1/status";
-/// Path of timelines, followed by namespace and name.
-pub const TIMELINES: &str = "/v1/timelines";
 /// Maximum size of a request body, in bytes.
 const MAX_BODY: usize = 64 << 10;
 // === impl Admin ===
@@ -129,38 +131,22 @@ impl Admin {
                 None => pods_disabled(),
             });
         }
-        let names = path
-            .strip_prefix(TIMELINES)
-            .and_then(|path| path.strip_prefix('/')?.split_once('/'));
-        Ok(match names {
-            Some((namespace, name)) => self.timelines(namespace, name).await,
-            None => error(
-                StatusCode::NOT_FOUND,
-                "there are /v1/status, /v1/version, /v1/timelines/NAMESPACE/NAME, /v1/why, /v1/plan, /v1/outcomes/UID, /v1/holds, /v1/gc/status and /v1/gc/graph",
-            ),
-        })
+        if let Some(pod) = path.strip_prefix(TIMELINES) {
+            return Ok(match &self.pods {
+                Some(pods) => timelines::answer(pods, pod).await,
+                None => pods_disabled(),
+            });
+        }
+        Ok(error(
+            StatusCode::NOT_FOUND,
+            "there are /v1/status, /v1/version, /v1/timelines, /v1/timelines/NAMESPACE/NAME, /v1/why, /v1/plan, /v1/outcomes/UID, /v1/holds, /v1/gc/status and /v1/gc/graph",
+        ))
     }
 
     async fn status(&self) -> Response<Full<Bytes>> {
         match self.report().await {
             Some(report) => json_answer(&report),
             None => agent_stopping(),
-        }
-    }
-
-    async fn timelines(&self, namespace: &str, name: &str) -> Response<Full<Bytes>> {
-        let Some(pods) = &self.pods else {
-            return pods_disabled();
-        };
-        match pods.in_time(pods.workers.traces(namespace, name)).await {
-            Err(why) => error(StatusCode::SERVICE_UNAVAILABLE, &why),
-            Ok(traces) if traces.is_empty() => error(
-                StatusCode::NOT_FOUND,
-                &format!(
-                    "no teardown of {namespace}/{name} is remembered; the agent knows those since its start, the last 256"
-                ),
-            ),
-            Ok(traces) => json_answer(&traces),
         }
     }
 }

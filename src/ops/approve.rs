@@ -22,9 +22,11 @@ pub struct Approval {
     pub digest: Option<String>,
     /// Reason of the user.
     pub reason: Option<String>,
+    /// The user is not asked.
+    pub yes: bool,
 }
 
-/// Approves a safety hold after `confirm` has agreed to it. `None` if it has not.
+/// Approves a safety hold after `confirm` has agreed to it, unless `yes`. `None` if it has not.
 ///
 /// # Errors
 /// When there is no such hold, it has changed, or no agent answers.
@@ -33,16 +35,27 @@ pub async fn approve(
     approval: Approval,
     confirm: impl FnOnce(&SafetyHold) -> bool,
 ) -> Result<Option<Approved>, String> {
-    let Approval { item, digest, reason } = approval;
-    let report: SafetyHolds = client::get(socket, HOLDS).await.map_err(|error| error.to_string())?;
-    let hold = report.find(&item)?;
-    if !confirm(hold) {
-        return Ok(None);
-    }
+    let Approval {
+        item,
+        digest,
+        reason,
+        yes,
+    } = approval;
+    let digest = match &digest {
+        Some(digest) if yes => digest.clone(),
+        _ => {
+            let report: SafetyHolds = client::get(socket, HOLDS).await.map_err(|error| error.to_string())?;
+            let hold = report.find(&item)?;
+            if !yes && !confirm(hold) {
+                return Ok(None);
+            }
+            // What the user has seen, and nothing later.
+            digest.clone().unwrap_or_else(|| hold.digest.clone())
+        }
+    };
     let request = ApprovalRequest {
         item,
-        // What the user has seen, and nothing later.
-        digest: digest.or_else(|| Some(hold.digest.clone())),
+        digest: Some(digest),
         reason,
     };
     let approved = client::post(socket, APPROVE, &request).await;

@@ -1,10 +1,11 @@
 //! Draws a teardown trace as bars over time. Pure.
 
+mod list;
 mod svg;
 
 use std::fmt::Write as _;
 
-pub use self::svg::svg;
+pub use self::{list::list, svg::svg};
 
 use crate::{
     model::trace::{Span, Stage, Step, Trace},
@@ -76,6 +77,13 @@ fn with_grace_end(line: &str, column: Option<usize>) -> String {
         letter => letter,
     };
     line.chars().enumerate().map(mark).collect()
+}
+
+/// Whether nothing more is added to these traces, except after a deletion.
+pub fn are_finished(traces: &[Trace]) -> bool {
+    traces
+        .iter()
+        .all(|trace| trace.waits_for_deletion || trace.stage == Stage::Finished)
 }
 
 /// The pod, and its state as a whole.

@@ -12,7 +12,7 @@ use super::stop::{PodStop, StopAccepted, StopRejected};
 use crate::{
     model::{
         mismatch::Mismatch,
-        pod::{PodUid, PodView},
+        pod::{PodRef, PodUid, PodView},
         trace::Trace,
     },
     object_name::ObjectName,
@@ -29,14 +29,37 @@ pub struct WorkersHandle {
 #[derive(Debug)]
 pub struct RequestReceiver(pub(super) mpsc::Receiver<Request>);
 
+/// Which traces are queried.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TraceFilter {
+    /// All that the agent remembers.
+    All,
+    /// Those of pods with this name.
+    Name {
+        /// Namespace of the pod.
+        namespace: String,
+        /// Name of the pod.
+        name: String,
+    },
+    /// That of the pod with this UID.
+    Uid(PodUid),
+}
+
+impl TraceFilter {
+    /// Whether it contains this pod.
+    pub fn contains(&self, pod: &PodRef) -> bool {
+        match self {
+            Self::All => true,
+            Self::Name { namespace, name } => *pod.namespace == **namespace && *pod.name == **name,
+            Self::Uid(uid) => pod.uid == *uid,
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(super) enum Request {
     Overview(oneshot::Sender<Overview>),
-    Traces {
-        namespace: String,
-        name: String,
-        reply: oneshot::Sender<Vec<Trace>>,
-    },
+    Traces(TraceFilter, oneshot::Sender<Vec<Trace>>),
     Stop(PodStop, oneshot::Sender<Result<StopAccepted, StopRejected>>),
     TraceRecorder(PodUid, oneshot::Sender<Option<Arc<TraceRecorder>>>),
     FindPod(ObjectName, oneshot::Sender<Option<KnownPod>>),
@@ -82,15 +105,10 @@ impl WorkersHandle {
         response.await.ok()
     }
 
-    /// Traces of the pods with this name, oldest first; `None` while the agent stops.
-    pub async fn traces(&self, namespace: &str, name: &str) -> Option<Vec<Trace>> {
+    /// Traces of these pods, oldest first; `None` while the agent stops.
+    pub async fn traces(&self, filter: TraceFilter) -> Option<Vec<Trace>> {
         let (reply, response) = oneshot::channel();
-        let request = Request::Traces {
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-            reply,
-        };
-        self.requests.send(request).await.ok()?;
+        self.requests.send(Request::Traces(filter, reply)).await.ok()?;
         response.await.ok()
     }
 

@@ -270,6 +270,82 @@ async fn journal_of_another_node_is_an_error_and_an_unusable_one_is_reported_and
     );
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn report_is_printed_as_json_yaml_and_wide_with_the_same_exit_code() {
+    let api = api().await;
+    let cri = ScriptedCri::start(World::new()).await;
+    let flags = || Flags::for_server(&api).with("cri-endpoint", cri.endpoint());
+    let print = async |flags: Flags, format: &'static str| {
+        spawn_blocking(move || output_of(flags.command("check").args(["-o", format])))
+            .await
+            .unwrap()
+    };
+    let output = print(flags(), "json").await;
+    let report: serde_json::Value = serde_json::from_str(&output.out).unwrap();
+    assert_eq!((output.code, &report["isReady"]), (Some(0), &true.into()), "{output:?}");
+    let row = |id: &str| {
+        let rows = report["checks"].as_array().unwrap();
+        rows.iter()
+            .find(|row| row["id"] == id)
+            .unwrap_or_else(|| panic!("{id}: {report}"))
+    };
+    assert_eq!(row("delete-pods")["group"], "rights");
+    assert!(
+        row("runtime")["see"]
+            .as_str()
+            .unwrap()
+            .ends_with("docs/how-to/runbook.md#check-runtime")
+    );
+    let failed = print(flags().without("kubeconfig").with("node-name", "N_1"), "yaml").await;
+    assert!(
+        failed.code == Some(64) && failed.out.starts_with("isReady: false\nexitCode: 64\n"),
+        "{failed:?}"
+    );
+    let wide = print(flags(), "wide").await;
+    assert_eq!(
+        wide.out.matches("see: ").count(),
+        report["checks"].as_array().unwrap().len(),
+        "{wide:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wait_repeats_the_checks_until_the_runtime_answers() {
+    let api = api().await;
+    let flags = Flags::for_server(&api);
+    let socket = flags.path("cri.sock");
+    let mut command = flags.command("check");
+    let waiting = spawn_blocking(move || output_of(command.args(["--wait", "60s"])));
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    assert!(!waiting.is_finished());
+    let cri = ScriptedCri::start(World::new()).await;
+    std::os::unix::fs::symlink(cri.path(), &socket).unwrap();
+    let output = waiting.await.unwrap();
+    assert_eq!((output.code, failed(&output)), (Some(0), vec![]), "{output:?}");
+    assert!(
+        output.err.contains("not ready after 0s: runtime; waiting up to 1m"),
+        "{output:?}"
+    );
+}
+
+#[test]
+fn service_without_systemd_is_reported_with_what_was_read() {
+    let flags = Flags::valid();
+    let mut command = flags.command("check");
+    command
+        .arg("--service")
+        .env("DBUS_SYSTEM_BUS_ADDRESS", "unix:path=/no/such/bus");
+    let output = output_of(&mut command);
+    for words in [
+        "service unit",
+        "systemd does not answer on D-Bus",
+        "/etc/default/pod-teardown",
+        "#check-service-unit",
+    ] {
+        assert!(output.out.contains(words), "{words:?} is not in {output:?}");
+    }
+}
+
 /// Flags of an agent that only collects.
 fn collector_flags(api: &MemApiServer) -> Flags {
     let flags = Flags::valid().with("pods", "never").with_path("gc-kubeconfig", "gc");

@@ -56,12 +56,21 @@ async fn safety_hold_is_listed_and_approved_by_name_and_the_user_is_logged() {
         (&Value::Null, &json!("node-uid"))
     );
 
-    let wrong = run(&agent, &["approve", "node"]);
+    let wrong = run(&agent, &["approve", "node", "--yes"]);
     assert_eq!((wrong.code, wrong.error_lines().len()), (Some(1), 1), "{wrong:?}");
     assert!(wrong.err.contains("\"node\"; safety holds: node-uid"), "{wrong:?}");
     assert!(agent.status()["blocked"].is_string());
 
-    let approved = run(&agent, &["approve", "node-uid"]);
+    let unasked = run(&agent, &["approve", "node-uid"]);
+    assert_eq!(
+        (unasked.code, unasked.error_lines().len()),
+        (Some(64), 1),
+        "{unasked:?}"
+    );
+    assert!(unasked.err.contains("repeat the command with --yes"), "{unasked:?}");
+    assert!(agent.status()["blocked"].is_string(), "nothing is approved");
+
+    let approved = run(&agent, &["approve", "node-uid", "--yes", "--reason", "joined again"]);
     assert_eq!(approved.code, Some(0), "{approved:?}");
     assert!(
         approved.out.starts_with("node-uid is approved: the UID"),
@@ -71,13 +80,19 @@ async fn safety_hold_is_listed_and_approved_by_name_and_the_user_is_logged() {
     assert!(agent.status()["blocked"].is_null());
     let log = agent.log();
     let line = log.lines().find(|line| line.contains(r#""message":"Approved""#));
-    assert!(line.is_some_and(|line| line.contains("uid 0, pid ")), "{log}");
+    let logs = |words: &str| line.is_some_and(|line| line.contains(words));
+    assert!(logs("uid 0, pid ") && logs("joined again"), "{log}");
+    let last = run(&agent, &["holds"]).out;
+    assert!(
+        last.contains("Last approval: node-uid at 2") && last.contains(": joined again"),
+        "{last}"
+    );
     assert_eq!(agent.terminate().await, Some(0));
 }
 
 #[test]
 fn holds_and_approvals_need_an_agent() {
-    for arguments in [&["holds"][..], &["approve", "absence"]] {
+    for arguments in [&["holds"][..], &["approve", "absence", "-y"]] {
         let output = run_command(&[arguments, &["--socket", "/no/such/socket"]].concat());
         assert_eq!((output.code, output.error_lines().len()), (Some(1), 1), "{output:?}");
         assert!(output.err.contains("no agent answers"), "{output:?}");

@@ -131,7 +131,7 @@ fn queries() -> [Query; 11] {
         (vec!["pause"], pause, None),
         (vec!["handover"], json!({ "inProgress": ["x"] }), None),
         (
-            vec!["approve", "absence", "--digest", "0a"],
+            vec!["approve", "absence", "--digest", "0a", "--yes"],
             json!({ "item": item(), "notDurable": "x" }),
             None,
         ),

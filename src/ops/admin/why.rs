@@ -23,7 +23,7 @@ use crate::{
         diagnosis::{diagnose, facts::Actor, gather::gather},
         journal::PodJournalExt as _,
     },
-    workers::KnownPod,
+    workers::{KnownPod, TraceFilter},
 };
 
 /// Path of the query, followed by `?of=` and a UID or a name.
@@ -108,7 +108,13 @@ async fn finished(pods: &PodsAdmin, name: &ObjectName) -> Result<Option<Trace>, 
             let record = pods.in_time(pods.workers.trace_recorder(uid.as_str().into())).await?;
             record.map(|record| record.trace())
         }
-        (_, Some((namespace, name))) => pods.in_time(pods.workers.traces(namespace, name)).await?.pop(),
+        (_, Some((namespace, name))) => {
+            let filter = TraceFilter::Name {
+                namespace: namespace.to_owned(),
+                name: name.to_owned(),
+            };
+            pods.in_time(pods.workers.traces(filter)).await?.pop()
+        }
         (_, None) => None,
     })
 }

@@ -22,7 +22,7 @@ use crate::{
     },
     trace_recorder::TraceRecorder,
     workers::{
-        handle::{KnownPod, Overview, Request},
+        handle::{KnownPod, Overview, Request, TraceFilter},
         stop::{PodStop, StopAccepted, StopRejected},
     },
 };
@@ -34,7 +34,7 @@ impl PodWorkers {
         // A caller may have stopped waiting.
         match request {
             Request::Overview(reply) => reply.send(self.overview()).ok(),
-            Request::Traces { namespace, name, reply } => reply.send(self.traces_of(&namespace, &name)).ok().map(drop),
+            Request::Traces(filter, reply) => reply.send(self.traces_of(&filter)).ok().map(drop),
             // A request whose caller no longer waits was reported as failed, and is not executed.
             Request::Stop(_, reply) if reply.is_closed() => None,
             Request::Stop(stop, reply) => reply.send(self.stop_pod(stop)).ok().map(drop),
@@ -196,7 +196,7 @@ impl PodWorkers {
     }
 
     /// Oldest first: one name may have had several pods.
-    fn traces_of(&self, namespace: &str, name: &str) -> Vec<Trace> {
+    fn traces_of(&self, filter: &TraceFilter) -> Vec<Trace> {
         let active = self
             .pods
             .values()
@@ -206,7 +206,7 @@ impl PodWorkers {
             .traces
             .iter()
             .chain(active)
-            .filter(|record| &*record.pod().namespace == namespace && &*record.pod().name == name)
+            .filter(|record| filter.contains(record.pod()))
             .map(|record| record.trace())
             .collect();
         traces.sort_by_key(|trace| (trace.began, trace.stage == Stage::Finished));
