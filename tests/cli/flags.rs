@@ -277,7 +277,7 @@ fn unknown_flags_and_verbs_are_usage_errors() {
         &["run", "--grace", "5s"][..],
         &["check", "--no-such-flag"],
         &["status", "--kubeconfig", "x"],
-        &["timeline"],
+        &["timeline", "-f"],
         &["timeline", "a/b/c"],
         &["timeline", "-n", "other", "default/web-0"],
         &["timeline", "default/web-0", "-o", "png"],
