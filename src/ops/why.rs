@@ -111,7 +111,7 @@ pub fn explain_mirror_pod(view: &PodView) -> Option<Explanation> {
         }],
         causes: Vec::new(),
         end: match deletion {
-            Some(_) => "Only a kubelet deletes it, and makes it anew as long as the manifest is there: start the kubelet of this node.",
+            Some(_) => "Only a kubelet deletes it, and creates it again as long as the manifest is there: start the kubelet of this node.",
             None => "It stays as long as the manifest is there.",
         }
         .to_owned(),
@@ -169,7 +169,7 @@ fn conclusion(trace: &Trace, agent_blocked: Option<&str>) -> String {
     }
     if trace.stage == Stage::Finished {
         return format!(
-            "This node has done its part. Its object stays until whoever owns these finalizers takes them off; what is there \
+            "This node has done its part. Its object stays until its controllers remove these finalizers; what is there \
              now: kubectl get pod {name} -n {namespace} -o jsonpath='{{.metadata.finalizers}}'"
         );
     }
@@ -196,7 +196,7 @@ fn conclusion(trace: &Trace, agent_blocked: Option<&str>) -> String {
     }
     let count = format_count(blocked.len() as u64, "thing");
     let mounts = if trace.failed_at() == Some(Step::Volumes) {
-        ", and as soon as the kernel tells that something of it was unmounted or that who uses it has ended"
+        ", and as soon as a mount of it is unmounted or a holder exits"
     } else {
         ""
     };
@@ -248,7 +248,7 @@ mod tests {
             format!(
                 "Pod shop/web-0  uid 1234\n  the removal of its volumes will be tried again, for 1 min 40 s\n  began 2026-01-02 \
                  03:04:05 UTC (it was deleted), 2 attempts\n  done: term, sandbox\n  waits for: {busy}\n\nIt waits for 1 thing, \
-                 and is tried again within a minute, and as soon as the kernel tells that something of it was unmounted or that who uses it has ended.\n"
+                 and is tried again within a minute, and as soon as a mount of it is unmounted or a holder exits.\n"
             )
         );
     }

@@ -138,7 +138,7 @@ impl Diagnosis<'_> {
                     kubelet: kubelet.clone(),
                 },
             ),
-            Actor::Nobody(why) => self.add(Severity::Blocking, CauseKind::AgentBlocked { why: why.clone() }),
+            Actor::Blocked(why) => self.add(Severity::Blocking, CauseKind::AgentBlocked { why: why.clone() }),
         }
         let left = deletion.timestamp.duration_since(self.now);
         let left = Duration::try_from(left).unwrap_or_default();
@@ -165,8 +165,8 @@ impl Diagnosis<'_> {
         self.mounts(running);
         self.drivers(running);
         self.object(running);
-        let told = [Severity::Blocking, Severity::Waiting, Severity::Unknown];
-        if !self.causes.iter().any(|cause| told.contains(&cause.severity)) {
+        let reported = [Severity::Blocking, Severity::Waiting, Severity::Unknown];
+        if !self.causes.iter().any(|cause| reported.contains(&cause.severity)) {
             self.add(Severity::Info, CauseKind::NothingFound);
         }
     }

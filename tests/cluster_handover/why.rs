@@ -1,4 +1,4 @@
-//! `why` and `plan` beside a living kubelet: pods that hang for several reasons, each named, and nothing is touched.
+//! `why` and `plan` beside a living kubelet: pods that hang for several reasons, each named; the agent only reads.
 
 use std::{
     collections::BTreeMap,

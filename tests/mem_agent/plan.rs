@@ -219,7 +219,7 @@ async fn sidecar_is_planned_after_the_containers_that_use_it() {
 async fn claims_and_drivers_are_planned_and_a_missing_driver_is_a_cause() {
     let mut node = Node::new().await;
     node.pod("web", &crate::pods::plain(), |pod| {
-        drop(pod.container("main").ignores_term())
+        drop(pod.container("main").ignores_term());
     });
     checkpoint(
         &node,

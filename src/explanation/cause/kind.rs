@@ -28,14 +28,14 @@ pub enum SigtermLoss {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum CauseKind {
-    /// Nobody deleted it, and it has not ended.
+    /// It is not being deleted, and it has not ended.
     NotDeleted {
         /// Phase in the API.
         phase: Option<String>,
         /// Number of its running containers; `None` if unknown.
         running: Option<usize>,
     },
-    /// It has a terminal phase, and nobody deleted it.
+    /// It has a terminal phase, and is not being deleted.
     EndedNotDeleted {
         /// Phase in the API.
         phase: Option<String>,

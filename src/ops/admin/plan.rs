@@ -36,7 +36,7 @@ pub(super) async fn answer(pods: &PodsAdmin, query: Option<&str>) -> Response<Fu
         }
         (None, _) => error(
             StatusCode::NOT_FOUND,
-            &format!("no such pod is known on this node; a pod is named NAMESPACE/NAME or by its UID"),
+            "no such pod is known on this node; a pod is named NAMESPACE/NAME or by its UID",
         ),
         (Some(_), None) => error(
             StatusCode::SERVICE_UNAVAILABLE,

@@ -123,7 +123,7 @@ async fn finished(pods: &PodsAdmin, name: &ObjectName) -> Result<Option<Trace>, 
 fn actor(guard: &Guard) -> Actor {
     match (guard.kubelet(), guard.why_no_new_work()) {
         (Some(kubelet), Some(_)) if !guard.is_kubelet_unresponsive() => Actor::Kubelet(format!("pid {}", kubelet.pid)),
-        (_, Some(why)) => Actor::Nobody(why),
+        (_, Some(why)) => Actor::Blocked(why),
         (_, None) => Actor::Agent,
     }
 }

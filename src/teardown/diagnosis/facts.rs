@@ -50,8 +50,8 @@ pub enum Actor {
     Agent,
     /// A kubelet, with its process.
     Kubelet(String),
-    /// No one, and why not this agent.
-    Nobody(String),
+    /// No kubelet, and this agent may not, for this reason.
+    Blocked(String),
 }
 
 /// The pod's cgroups.

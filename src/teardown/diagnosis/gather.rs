@@ -396,7 +396,6 @@ fn late<E>(limit: Duration) -> impl Fn(E) -> String {
     move |_| format!("no answer within {limit:?}")
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 fn text(error: impl Display) -> String {
     error.to_string()
 }

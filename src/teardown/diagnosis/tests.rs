@@ -439,7 +439,7 @@ fn causes_follow_from_facts() {
             running,
             |it| {
                 in_grace(it);
-                it.actor = Actor::Nobody("standing by".to_owned());
+                it.actor = Actor::Blocked("standing by".to_owned());
             },
             &["blocking agentBlocked", "waiting gracePeriod"],
         ),
@@ -476,7 +476,8 @@ fn causes_follow_from_facts() {
             expected.iter().map(severity).collect::<Vec<_>>(),
             "{name}: {found:?}"
         );
-        (found.sort(), expected.sort());
+        found.sort();
+        expected.sort();
         assert_eq!(found, expected, "{name}");
     }
 }
