@@ -43,6 +43,7 @@ pub struct Counters {
 
 /// A snapshot of the counters.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Counts {
     /// Teardowns started.

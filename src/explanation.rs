@@ -10,6 +10,7 @@ pub mod cause;
 
 /// Why an object still exists.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Explanation {
     /// The queried object, and the objects that it waits for, in order.
@@ -23,6 +24,7 @@ pub struct Explanation {
 
 /// Facts about an object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ObjectFacts {
     /// `KIND.GROUP NAMESPACE/NAME`.

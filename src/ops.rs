@@ -15,6 +15,8 @@ pub mod output;
 pub mod pause;
 mod progress;
 mod remedies;
+#[cfg(test)]
+mod schema;
 pub mod service;
 pub mod status;
 pub mod stop;

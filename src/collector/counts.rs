@@ -11,6 +11,7 @@ use crate::{api::ApiError, counters::Failures};
 
 /// Counters since the collector's last start.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Counts {
     /// Watch events.
     pub events: u64,

@@ -69,6 +69,7 @@ pub struct ItemStatus {
 
 /// Depth of the queue.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Depth {
     /// Items that are ready. A batch counts all its dependents.

@@ -22,6 +22,7 @@ const MAX_ROWS: usize = 10;
 
 /// State and work of the collector.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct WorkReport {
     /// All kinds are synced.
@@ -52,6 +53,7 @@ pub struct WorkReport {
 
 /// Requests that the API server keeps refusing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct RefusedReport {
     /// `ask`, `release`, `delete` or `finish`.
@@ -72,6 +74,7 @@ pub struct RefusedReport {
 
 /// A watched kind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct KindReport {
     /// Such as `deployments.apps/v1`.
@@ -90,6 +93,7 @@ pub struct KindReport {
 
 /// A waiting item of the work queue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct WaitingReport {
     /// `decide on`, `ask for` or `decide on the dependents of`.
@@ -108,6 +112,7 @@ pub struct WaitingReport {
 
 /// A deletion that waits for dependents.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct DeletionReport {
     /// The object.
@@ -124,6 +129,7 @@ pub struct DeletionReport {
 
 /// An owner that cannot be resolved.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct KeptReport {
     /// The owner.

@@ -12,6 +12,7 @@ pub use kind::{CauseKind, ProcessName, SigtermLoss};
 
 /// One cause, most urgent first in a list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Cause {
     /// How urgent it is.
@@ -28,6 +29,7 @@ pub struct Cause {
 
 /// How urgent a cause is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum Severity {
     /// The pod does not go on before it is resolved.

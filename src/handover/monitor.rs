@@ -220,7 +220,7 @@ impl KubeletMonitor {
                 Role::Active if *before == Role::Standby(StandbyReason::Resuming) => {
                     tracing::warn!(seen, "No kubelet ran while this agent restarted; it is active again");
                 }
-                Role::Active => tracing::warn!(seen, "The kubelet is down: this agent takes its pods down"),
+                Role::Active => tracing::warn!(seen, "The kubelet is down: this agent takes over its pods"),
                 Role::Standby(why) if role.is_unresponsive() => tracing::error!(%why, seen, "Standing by"),
                 Role::Standby(why) => tracing::info!(%why, seen, "Standing by"),
             }

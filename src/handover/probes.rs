@@ -67,6 +67,7 @@ pub struct Probes {
 
 /// What a probe shows of the kubelet.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum ProbeState {
     /// It runs.

@@ -11,6 +11,7 @@ use super::{
 
 /// The role of this agent, and the probes that it is decided by.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct RoleReport {
     /// The role.
@@ -30,6 +31,7 @@ pub struct RoleReport {
 
 /// Attempts to stop an unresponsive kubelet.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FenceReport {
     /// Successful attempts in this run.
@@ -42,6 +44,7 @@ pub struct FenceReport {
 
 /// One probe of the kubelet.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ProbeReport {
     /// Which one: `process`, `healthz` or `lease`.

@@ -31,6 +31,7 @@ pub enum Role {
 
 /// A [`Role`] without its reason.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum RoleName {
     /// It terminates the pods of this node.
@@ -42,6 +43,7 @@ pub enum RoleName {
 
 /// A [`StandbyReason`] without its details.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum StandbyReasonName {
     /// The kubelet of this node works.

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// Leftovers in `status`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct LeftoverReport {
     /// Artifacts of deleted pods, which will be terminated.

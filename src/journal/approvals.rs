@@ -15,6 +15,7 @@ const MAX_APPROVALS: usize = 16;
 
 /// An approval of a safety hold.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Approval {
     /// The item, such as `absence` or `pod/NAMESPACE/NAME`.
     pub item: String,

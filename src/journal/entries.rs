@@ -33,6 +33,7 @@ pub struct WatchState {
 
 /// A user has paused the agent: no termination begins.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Paused {
     /// When it was paused.
     pub since: Timestamp,

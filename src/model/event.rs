@@ -12,7 +12,7 @@ pub enum Reason {
     /// Volumes could not be unmounted or removed.
     FailedUnMount,
     /// The runtime shows containers as running whose processes have exited.
-    RuntimeStateWrong,
+    RuntimeStateMismatch,
     /// The termination of a pod is blocked.
     TeardownBlocked,
     /// The termination of a driver pod no longer waits for the pods that need it.
@@ -20,7 +20,7 @@ pub enum Reason {
     /// A user has stopped or evicted the pod.
     Evicted,
     /// A stop request was cancelled: a kubelet may run the pod again.
-    TeardownGivenUp,
+    StopRequestCancelled,
     /// The pod has exceeded `activeDeadlineSeconds`.
     DeadlineExceeded,
     /// A pod that a user has stopped does not terminate within its grace period.
@@ -41,11 +41,11 @@ impl Reason {
             Self::FailedPreStopHook => "FailedPreStopHook",
             Self::FailedKillPod => "FailedKillPod",
             Self::FailedUnMount => "FailedUnMount",
-            Self::RuntimeStateWrong => "RuntimeStateWrong",
+            Self::RuntimeStateMismatch => "RuntimeStateMismatch",
             Self::TeardownBlocked => "TeardownBlocked",
             Self::DriverHoldExceeded => "DriverHoldExceeded",
             Self::Evicted => "Evicted",
-            Self::TeardownGivenUp => "TeardownGivenUp",
+            Self::StopRequestCancelled => "StopRequestCancelled",
             Self::DeadlineExceeded => "DeadlineExceeded",
             Self::ExceededGracePeriod => "ExceededGracePeriod",
             Self::OwnerRefInvalidNamespace => "OwnerRefInvalidNamespace",
@@ -60,11 +60,11 @@ impl Reason {
             Self::FailedPreStopHook
             | Self::FailedKillPod
             | Self::FailedUnMount
-            | Self::RuntimeStateWrong
+            | Self::RuntimeStateMismatch
             | Self::TeardownBlocked
             | Self::DriverHoldExceeded
             | Self::Evicted
-            | Self::TeardownGivenUp
+            | Self::StopRequestCancelled
             | Self::ExceededGracePeriod
             | Self::OwnerRefInvalidNamespace
             | Self::ForegroundDeletionDelayed => "Warning",

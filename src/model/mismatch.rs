@@ -8,6 +8,7 @@ use crate::clock::Mark;
 
 /// Evidence that does not match. It blocks one pod until a user approves it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Mismatch {
     /// Which evidence does not match.
@@ -18,6 +19,7 @@ pub struct Mismatch {
 
 /// Which evidence does not match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum MismatchKind {
     /// The pod runs and has no cgroup.

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// Steps of a teardown, in the order of a timeline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Step {
     /// A preStop hook runs.

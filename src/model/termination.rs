@@ -8,6 +8,7 @@ use crate::model::pod::PodView;
 
 /// Why a pod terminates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum Cause {
     /// It has a deletionTimestamp.
@@ -24,6 +25,7 @@ pub enum Cause {
 
 /// An eviction. The pod's phase is Failed, regardless of its exit codes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Eviction {
     /// Pod-level reason, such as `Evicted`.
     pub reason: String,

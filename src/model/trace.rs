@@ -18,6 +18,7 @@ pub use crate::model::step::Step;
 
 /// Stage of a pod's termination.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Stage {
     /// Its containers are being stopped.
@@ -33,6 +34,7 @@ pub enum Stage {
 
 /// One bar of a timeline.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Span {
     /// The step.
@@ -52,6 +54,7 @@ pub struct Span {
 
 /// The trace of a pod's termination, as it is reported.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Trace {
     /// Namespace of the pod.
@@ -113,6 +116,7 @@ pub struct Trace {
 
 /// One reason why a pod's termination is blocked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Blocked {
     /// The step that failed and is retried; `None` if the whole pod waits.
@@ -135,6 +139,7 @@ pub struct Blocked {
 
 /// Kind of a reason that blocks a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum BlockedReason {
     /// The guard blocks all effects on this node.
@@ -153,6 +158,7 @@ pub enum BlockedReason {
 
 /// A mismatch that blocks a pod until it is approved.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct UnapprovedMismatch {
     /// The mismatch.
     #[serde(flatten)]

@@ -20,6 +20,7 @@ const INTERVAL: Duration = Duration::from_secs(10);
 
 /// State of the container runtime in `status`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct RuntimeReport {
     /// Its last known name and version; `None` before its first answer.

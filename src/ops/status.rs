@@ -19,6 +19,7 @@ use crate::{
 
 /// The status of the agent.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct StatusReport {
     /// The agent's version.
@@ -77,6 +78,7 @@ pub struct StatusReport {
 
 /// Summary of the collector; `gc status` has the details.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct CollectorReport {
     /// Why it is on standby; `None` while it is active.

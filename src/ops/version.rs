@@ -9,6 +9,7 @@ use super::{admin::version::VERSION, client};
 
 /// Versions that the agent knows.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct AgentVersions {
     /// The agent's version.
@@ -21,6 +22,7 @@ pub struct AgentVersions {
 
 /// All versions.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Versions {
     /// Version of this program.

@@ -45,6 +45,7 @@ const MAX_BACKOFF: Duration = Duration::from_secs(15);
 
 /// State of the watch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum SourceState {
     /// No list yet.
@@ -58,6 +59,7 @@ pub enum SourceState {
 
 /// The watch in `status`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct WatchReport {
     /// State of the watch.

@@ -70,6 +70,7 @@ pub(super) enum Request {
 
 /// All terminating pods at one time.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Overview {
     /// Pods with a worker, longest first.

@@ -376,7 +376,7 @@ impl PodWorkers {
                 if !update.terminates_by_api() {
                     self.context
                         .events
-                        .event(&update.view, None, Reason::TeardownGivenUp, &why);
+                        .event(&update.view, None, Reason::StopRequestCancelled, &why);
                 }
                 status.record.set_cancelled(why);
                 let record = Arc::clone(&status.record);

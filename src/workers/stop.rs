@@ -25,6 +25,7 @@ pub struct PodStop {
 
 /// Result of an accepted request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct StopAccepted {
     /// UID of the pod.

@@ -99,7 +99,7 @@ async fn request_is_canceled_without_an_api_server_and_a_later_one_is_accepted()
     node.api.faults().clear();
     sleep(secs(600)).await;
     assert_eq!(node.cri.effects().len(), before, "it runs");
-    assert_eq!(node.count_events("web", "TeardownGivenUp").await, 1);
+    assert_eq!(node.count_events("web", "StopRequestCancelled").await, 1);
     kubelet_restarts_killed_containers(&node);
     granted(&node, "web/stop", &StopRequest::default()).await;
     wait_until("the pod has terminated", async || {

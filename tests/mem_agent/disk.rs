@@ -30,7 +30,7 @@ async fn with_simple_pod() -> Node {
     node
 }
 
-fn cgroup(node: &Node, name: &str) -> PathBuf {
+pub fn cgroup(node: &Node, name: &str) -> PathBuf {
     node.path("cgroup/kubepods").join(format!("pod{}", uid(name)))
 }
 
@@ -193,10 +193,10 @@ async fn hanging_filesystem_check_blocks_no_other_pod() {
 }
 
 /// A process that must not be killed as one of the pod's.
-struct Bystander(Child);
+pub struct Bystander(Child);
 
 impl Bystander {
-    fn in_cgroup(cgroup: &Path) -> Self {
+    pub fn in_cgroup(cgroup: &Path) -> Self {
         let child = Command::new("sleep").arg("1000").spawn().unwrap();
         fs::create_dir_all(cgroup).unwrap();
         fs::write(cgroup.join("cgroup.procs"), format!("{}\n", child.id())).unwrap();

@@ -30,12 +30,12 @@ async fn file_that_is_no_socket_is_not_replaced() {
         let problems = config::validate(&node.flags).await.unwrap_err();
         assert_eq!(problems.len(), 1);
         assert_eq!(problems[0].kind, ProblemKind::Configuration);
-        assert!(problems[0].what.contains("it is no socket"), "{problems:?}");
+        assert!(problems[0].what.contains("it is not a socket"), "{problems:?}");
     }
     assert_eq!(fs::read_to_string(&link).unwrap(), "data");
     node.flags.socket.socket = node.path(&"x".repeat(108));
     let problems = config::validate(&node.flags).await.unwrap_err();
-    assert!(problems[0].what.contains("longer than the 107 bytes"), "{problems:?}");
+    assert!(problems[0].what.contains("longer than 107 bytes"), "{problems:?}");
 }
 
 #[tokio::test(start_paused = true)]

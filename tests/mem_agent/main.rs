@@ -42,6 +42,7 @@ mod role_changes;
 mod runtime;
 mod runtime_state;
 mod safety_holds;
+mod schema;
 mod server;
 mod standby;
 mod stop;

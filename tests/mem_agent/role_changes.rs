@@ -15,15 +15,15 @@ async fn each_role_change_is_logged_with_its_evidence_and_status_has_its_time() 
     wait_until("the kubelet is seen", async || stage.role().await == "kubelet-alive").await;
     let since = async |stage: &NodeWithKubelet| stage.node.status().await.role.unwrap().since.unwrap();
     let works = since(&stage).await;
-    assert_eq!(log.lines("the kubelet is there").len(), 1);
+    assert_eq!(log.lines("the kubelet works").len(), 1);
     stage.kubelet_exits();
     stage.wait_for_takeover().await;
-    let lines = log.lines("this agent takes its pods down");
+    let lines = log.lines("this agent takes over its pods");
     assert_eq!(lines.len(), 1, "{lines:?}");
-    for sign in ["process silent", "healthz silent", "lease silent"] {
+    for sign in ["process down", "healthz down", "lease down"] {
         assert!(lines[0].contains("WARN") && lines[0].contains(sign), "{lines:?}");
     }
-    let away = log.lines("the kubelet is away");
+    let away = log.lines("the kubelet is down; takeover");
     assert_eq!(
         away.len(),
         1,
@@ -35,7 +35,7 @@ async fn each_role_change_is_logged_with_its_evidence_and_status_has_its_time() 
     assert_eq!(since(&stage).await, ours);
     stage.kubelet_starts();
     wait_until("the agent is standby", async || stage.role().await == "kubelet-alive").await;
-    assert_eq!(log.lines("the kubelet is there").len(), 2);
+    assert_eq!(log.lines("the kubelet works").len(), 2);
     assert!(since(&stage).await > ours);
 }
 

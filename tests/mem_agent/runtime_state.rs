@@ -92,7 +92,7 @@ async fn container_whose_process_exited_is_terminated_despite_the_runtime() {
     let events = node.events("web").await;
     let with_wrong_runtime: Vec<_> = events
         .iter()
-        .filter(|(reason, _)| reason == "RuntimeStateWrong")
+        .filter(|(reason, _)| reason == "RuntimeStateMismatch")
         .collect();
     assert_eq!(with_wrong_runtime.len(), 1, "{events:?}");
     assert!(
@@ -172,7 +172,7 @@ async fn runtime_that_names_no_process_is_not_corrected() {
         why.contains("names no process of it") && why.contains("the runtime's state counts"),
         "{why}"
     );
-    assert_eq!(node.count_events("web", "RuntimeStateWrong").await, 0);
+    assert_eq!(node.count_events("web", "RuntimeStateMismatch").await, 0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -200,7 +200,7 @@ async fn elapsed_time_does_not_grow_after_termination() {
     let stories: Vec<_> = client::get(&node.flags.socket.socket, &path).await.unwrap();
     let text = timeline::text(&stories[0]);
     assert!(
-        text.contains("ended as Succeeded in 0.") && text.contains("and is kept"),
+        text.contains("terminated as Succeeded in 0.") && text.contains("awaits its deletion"),
         "{text}"
     );
 }
@@ -305,7 +305,7 @@ async fn stopping_agent_reports_when_the_termination_continues() {
     let last = output.last().unwrap();
     for words in [
         "the agent has exited while default/web was terminating",
-        "goes on when the agent starts",
+        "continues when the agent starts",
         "pod-teardown status",
     ] {
         assert!(last.contains(words), "{words:?} is not in {output:?}");

@@ -242,7 +242,7 @@ async fn effect_during_a_mismatch_on_a_static_pod_or_beside_a_kubelet_is_detecte
     scene.call(Kind::StopContainer, Some(29)).assert_broken(Some(9));
 }
 
-const WRONG: &str = r#"{"reason":"RuntimeStateWrong","involvedObject":{"uid":"u"}}"#;
+const WRONG: &str = r#"{"reason":"RuntimeStateMismatch","involvedObject":{"uid":"u"}}"#;
 
 #[tokio::test(start_paused = true)]
 async fn overruling_a_correct_runtime_is_detected() {

@@ -250,7 +250,7 @@ pub fn request(state: &State, cri: &ScriptedCri, home: bool, asked: &Asked, body
 /// Checks the creation of an event.
 fn event(known: &mut Known, body: &[u8]) {
     let event: Value = serde_json::from_slice(body).unwrap_or_default();
-    if event["reason"] != "RuntimeStateWrong" {
+    if event["reason"] != "RuntimeStateMismatch" {
         return;
     }
     known.met.concluded = true;

@@ -124,7 +124,7 @@ pub async fn container_with_a_hanging_shim_terminates_when_its_processes_have_ex
         "{}",
         states.last()["status"]
     );
-    let event = scene.event(&pod, "RuntimeStateWrong").await?["message"].to_string();
+    let event = scene.event(&pod, "RuntimeStateMismatch").await?["message"].to_string();
     let why = scene.ask(&["why", pod.uid()]).await?;
     for text in [&event, &why] {
         ensure!(

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// When this agent's collector may work: `--gc`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// While kube-controller-manager's Lease is not renewed.

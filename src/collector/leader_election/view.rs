@@ -11,6 +11,7 @@ use crate::api::ApiError;
 
 /// Role of this agent's collector, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct View {
     /// This agent's identity.
@@ -36,6 +37,7 @@ pub struct View {
 
 /// The Lease of the agents' collectors, as last seen.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct LeaseView {
     /// Its holder, if any.
@@ -54,6 +56,7 @@ pub struct LeaseView {
 
 /// kube-controller-manager's Lease, as this agent has seen it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ManagerView {
     /// Its holder, if any.

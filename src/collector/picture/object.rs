@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// Objects and references to draw, as `gc graph` prints them in JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Picture {
     /// The UID at its center; without one, it shows the objects that are not idle.
@@ -18,6 +19,7 @@ pub struct Picture {
 
 /// An object, or an owner that is only named.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Pictured {
     /// Its group, empty for the core group.
@@ -54,6 +56,7 @@ pub struct Pictured {
 
 /// Whether an object exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum Presence {
     /// It was observed.
@@ -68,6 +71,7 @@ pub enum Presence {
 
 /// How an object is drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum Appearance {
     /// It is in foreground deletion.
@@ -86,6 +90,7 @@ pub enum Appearance {
 
 /// A reference, by indexes of the picture's objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct PicturedReference {
     /// The dependent.

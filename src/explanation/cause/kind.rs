@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// A process of the pod, or one that uses a mount of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessName {
     /// PID in the agent's PID namespace.
@@ -14,6 +15,7 @@ pub struct ProcessName {
 
 /// How a process drops SIGTERM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum SigtermLoss {
     /// It ignores it (`SIG_IGN`).
@@ -26,6 +28,7 @@ pub enum SigtermLoss {
 
 /// A cause. `kind` in JSON names the variant.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum CauseKind {
     /// It is not being deleted, and it has not ended.

@@ -16,6 +16,7 @@ const POD: &str = "pod/";
 
 /// All safety holds of the agent.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SafetyHolds {
     /// Why all effects are blocked, if no approval can change that, such as a running kubelet.
     pub blocked: Option<String>,
@@ -28,6 +29,7 @@ pub struct SafetyHolds {
 
 /// One safety hold.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct SafetyHold {
     /// Its name, such as `absence` or `pod/NAMESPACE/NAME`.

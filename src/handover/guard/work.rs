@@ -16,6 +16,7 @@ pub struct WorkInProgress {
 
 /// The result of a handover.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct HandoverResult {
     /// Work that had not reached a safe point at the timeout. The kubelet may repeat hooks and grace period of these pods.

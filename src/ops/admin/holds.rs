@@ -26,6 +26,7 @@ const MAX_REASON: usize = 1024;
 
 /// An approval request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ApprovalRequest {
     /// The item's name, or the UID of a pod.
@@ -40,6 +41,7 @@ pub struct ApprovalRequest {
 
 /// An approved item.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Approved {
     /// The safety hold.

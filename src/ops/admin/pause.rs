@@ -35,6 +35,7 @@ pub struct PauseRequest {
 
 /// The result of `pause` or `resume`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Pause {
     /// The pause that is in force or was ended.

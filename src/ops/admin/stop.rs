@@ -30,6 +30,7 @@ const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// The body of a stop or eviction request.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct StopRequest {
     /// UID of the pod, as a precondition.
@@ -48,6 +49,7 @@ pub struct StopRequest {
 
 /// The outcome of a request so far.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct StopOutcome {
     /// No container runs, and the API server shows that or the object is deleted.

@@ -4,6 +4,7 @@ use serde::Serialize;
 
 /// A group of items. The report lists the groups in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Group {
     /// Flags, files and addresses.

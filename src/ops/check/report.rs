@@ -19,6 +19,7 @@ const CONFIGURATION: u8 = 78;
 
 /// All rows, and what follows from them.
 #[derive(Debug, Clone, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
     /// Whether the agent can work here.
@@ -36,6 +37,7 @@ pub struct Report {
 
 /// A row of the report.
 #[derive(Debug, Clone, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ReportRow {
     /// The row ID. It is stable.
@@ -57,6 +59,7 @@ pub struct ReportRow {
 
 /// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum CheckResult {
     /// As it should be.

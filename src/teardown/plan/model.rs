@@ -7,6 +7,7 @@ use crate::model::step::Step;
 
 /// What a teardown of a pod would do now.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Plan {
     /// Namespace of the pod.
@@ -36,6 +37,7 @@ pub struct Plan {
 
 /// One step with what it touches.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct PlannedStep {
     /// The step.
@@ -46,6 +48,7 @@ pub struct PlannedStep {
 
 /// One action.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(tag = "action", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum PlannedAction {
     /// Runs a preStop hook.

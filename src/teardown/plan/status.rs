@@ -12,6 +12,7 @@ use crate::{
 
 /// A status that would be reported.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct PlannedStatus {
     /// With which exit codes of the containers that run now.
@@ -27,6 +28,7 @@ pub struct PlannedStatus {
 
 /// One condition.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct PlannedCondition {
     /// Its type.

@@ -14,6 +14,7 @@ use crate::node::{fault::Fault, mounts::MountTable, pod_dir::PodDir};
 
 /// A volume, and how it would be torn down.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct PlannedVolume {
     /// Name of its plugin's directory; empty for mounts and directories without a volume.
@@ -33,6 +34,7 @@ pub struct PlannedVolume {
 
 /// A mount.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct PlannedMount {
     /// Mount point.

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// How a volume would be torn down.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(tag = "by", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum PlannedTeardown {
     /// The agent unmounts what is mounted, and removes the directory.

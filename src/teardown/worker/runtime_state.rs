@@ -118,7 +118,9 @@ impl Worker {
                         "Runtime reports exited containers as running; the kernel's state counts"
                     );
                 }
-                self.context.events.event(view, None, Reason::RuntimeStateWrong, &why);
+                self.context
+                    .events
+                    .event(view, None, Reason::RuntimeStateMismatch, &why);
                 self.context
                     .journal
                     .record_exits(&view.pod.uid, unknown_exits(&runtime_pod));

@@ -27,6 +27,7 @@ pub mod pods;
 pub mod proto;
 pub mod recorder;
 pub mod rest;
+pub mod schema;
 mod script;
 pub mod scripted_cri;
 pub mod stage;

@@ -1,0 +1,64 @@
+//! The JSON schemas of the answers on the admin socket, in docs/reference/schema.
+
+use std::{env, fs, path::Path};
+
+use schemars::{JsonSchema, Schema, generate::SchemaSettings};
+
+use super::{
+    admin::{holds::Approved, pause::Pause, stop::StopOutcome},
+    check,
+    gc_status::GcReport,
+    status::StatusReport,
+    version::{AgentVersions, Versions},
+};
+use crate::{
+    collector::picture::Picture,
+    explanation::Explanation,
+    handover::guard::{holds::SafetyHolds, work::HandoverResult},
+    model::trace::Trace,
+    teardown::plan::Plan,
+    workers::stop::StopAccepted,
+};
+
+const DIR: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/reference/schema");
+
+/// The schema of what this type is serialized to.
+fn schema<T: JsonSchema>() -> Schema {
+    let settings = SchemaSettings::draft2020_12().for_serialize();
+    settings.into_generator().into_root_schema_for::<T>()
+}
+
+#[test]
+fn schemas_in_the_docs_are_those_of_the_answers() {
+    let schemas = [
+        ("agent-version", schema::<AgentVersions>()),
+        ("approve", schema::<Approved>()),
+        ("check", schema::<check::Report>()),
+        ("gc-graph", schema::<Picture>()),
+        ("gc-status", schema::<GcReport>()),
+        ("handover", schema::<HandoverResult>()),
+        ("holds", schema::<SafetyHolds>()),
+        ("outcome", schema::<StopOutcome>()),
+        ("pause", schema::<Pause>()),
+        ("plan", schema::<Plan>()),
+        ("status", schema::<StatusReport>()),
+        ("stop", schema::<StopAccepted>()),
+        ("timelines", schema::<Vec<Trace>>()),
+        ("version", schema::<Versions>()),
+        ("why", schema::<Explanation>()),
+    ];
+    let update = env::var_os("UPDATE_DOCS").is_some();
+    for (name, schema) in schemas {
+        let path = Path::new(DIR).join(format!("{name}.json"));
+        let text = serde_json::to_string_pretty(&schema).unwrap() + "\n";
+        if update {
+            fs::create_dir_all(DIR).unwrap();
+            fs::write(&path, &text).unwrap();
+        }
+        let stored = fs::read_to_string(&path).unwrap_or_default();
+        assert!(
+            text == stored,
+            "{path:?} is not that of its type: run UPDATE_DOCS=1 cargo test --lib schemas"
+        );
+    }
+}
