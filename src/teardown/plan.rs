@@ -8,8 +8,6 @@ pub mod gather;
 mod model;
 mod status;
 mod steps;
-#[cfg(test)]
-mod tests;
 mod text;
 
 pub use facts::{ClaimFacts, PlanFacts};
