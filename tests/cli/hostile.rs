@@ -253,7 +253,7 @@ async fn arguments_of_a_kubelet_control_neither_systemd_nor_the_terminal_nor_the
     agent
         .until("it sees the kubelet", |agent| agent.status()["blocked"].is_string())
         .await;
-    let mut messages = systemd.until("STATUS=held: a kubelet").await;
+    let mut messages = systemd.until("STATUS=blocked: a kubelet").await;
     messages.extend(systemd.until("WATCHDOG=1").await);
     for line in &messages {
         let is_ours = ["READY=1", "STATUS=", "WATCHDOG=1"]
