@@ -36,8 +36,7 @@ pub struct OptionalPodArg {
 pub struct ObjectArg {
     /// Its kind, the plural or a short name, with or without group: Deployment.apps, deployments, deploy. KIND/NAME and a UID
     /// need no second argument.
-    // Not required by clap, which would require it of gc graph, too; without it the parsed arguments are incomplete.
-    #[arg(value_name = "KIND", required = false)]
+    #[arg(value_name = "KIND")]
     kind: String,
     /// Its name, or NAMESPACE/NAME.
     #[arg(value_name = "NAME")]
