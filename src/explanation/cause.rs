@@ -27,6 +27,17 @@ pub struct Cause {
     pub remedy: String,
 }
 
+/// Who terminates the pod now. Remedies depend on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Terminator {
+    /// This agent.
+    Agent,
+    /// A kubelet.
+    Kubelet,
+    /// No kubelet, and this agent may not.
+    Nobody,
+}
+
 /// How urgent a cause is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -48,11 +59,11 @@ pub enum Severity {
 
 impl Cause {
     /// A cause with its message and remedy.
-    pub fn new(severity: Severity, kind: CauseKind) -> Self {
+    pub fn new(severity: Severity, kind: CauseKind, terminator: Terminator) -> Self {
         Self {
             severity,
             message: escape_control_chars(&words::message(&kind)),
-            remedy: remedy::remedy(&kind).to_owned(),
+            remedy: remedy::remedy(&kind, terminator).to_owned(),
             kind,
         }
     }

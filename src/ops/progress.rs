@@ -61,14 +61,17 @@ pub(super) fn step(trace: &Trace) -> &'static str {
 /// The activity, its duration and, while containers run, the rest of the grace period. `is_blocked`: the whole agent is.
 pub(super) fn describe(trace: &Trace, is_blocked: bool) -> String {
     let activity = activity(trace, is_blocked);
-    let elapsed = seconds(trace.elapsed_ms - start_ms(trace, activity));
+    let elapsed = match activity {
+        Activity::WaitingToRetry(step) => waiting_time(trace, step),
+        _ => format!(", for {}", seconds(trace.elapsed_ms - start_ms(trace, activity))),
+    };
     let doing = match (activity, trace.stage) {
-        (_, Stage::Finished) => return format!("finished in {elapsed}"),
+        (_, Stage::Finished) => return format!("finished in {}", seconds(trace.elapsed_ms)),
         (Activity::Blocked, _) => "blocked".to_owned(),
         (Activity::WaitingForDependents, _) => "its end waits for that of others".to_owned(),
         (Activity::InProgress(step), _) => in_progress(step).to_owned(),
-        (Activity::WaitingToRetry(step), Stage::Deleted) => format!("deleted; {} will be tried again", noun(step)),
-        (Activity::WaitingToRetry(step), _) => format!("{} will be tried again", noun(step)),
+        (Activity::WaitingToRetry(step), Stage::Deleted) => format!("deleted; {} has failed", noun(step)),
+        (Activity::WaitingToRetry(step), _) => format!("{} has failed", noun(step)),
         (Activity::BetweenSteps, Stage::Terminating) => in_progress(Step::Term).to_owned(),
         (Activity::BetweenSteps, Stage::Terminated) => "nothing runs; volumes and cgroup are being removed".to_owned(),
         (Activity::BetweenSteps, Stage::Deleted) => in_progress(Step::Cleanup).to_owned(),
@@ -82,13 +85,13 @@ pub(super) fn describe(trace: &Trace, is_blocked: bool) -> String {
                 | Activity::WaitingToRetry(Step::Status | Step::Delete)
         );
     match trace.grace_left_ms {
-        _ if !runs => format!("{doing}, for {elapsed}"),
+        _ if !runs => format!("{doing}{elapsed}"),
         0 => format!(
-            "{doing}, for {elapsed}; the grace period of {} s is over",
+            "{doing}{elapsed}; the grace period of {} s is over",
             trace.grace_seconds
         ),
         left => format!(
-            "{doing}, for {elapsed}; {} of {} s grace left",
+            "{doing}{elapsed}; {} of {} s grace left",
             seconds(left),
             trace.grace_seconds
         ),
@@ -101,6 +104,35 @@ fn start_ms(trace: &Trace, activity: Activity) -> u64 {
     let is_same = |span: &&Span| in_progress(span.step) == in_progress(step);
     let start = trace.spans.iter().filter(is_same).map(|span| span.start_ms).min();
     start.unwrap_or_default().min(trace.elapsed_ms)
+}
+
+/// Since when the step fails, and when its next attempt is due, as a continuation of a sentence.
+fn waiting_time(trace: &Trace, step: Step) -> String {
+    let failed = trace.spans.iter().filter(|span| noun(span.step) == noun(step));
+    let succeeded = |span: &&Span| span.failure.is_none() && span.end_ms.is_some();
+    // Other targets of the step may succeed each time.
+    let last_of = |what: &str| {
+        failed
+            .clone()
+            .filter(succeeded)
+            .filter(|it| it.what == what)
+            .filter_map(|it| it.end_ms)
+            .max()
+    };
+    let first = failed
+        .clone()
+        .filter(|span| span.failure.is_some() && span.end_ms > last_of(&span.what))
+        .filter_map(|span| span.end_ms)
+        .min();
+    let waits = seconds(trace.elapsed_ms.saturating_sub(first.unwrap_or_default()));
+    let retry_at = trace.blocked.iter().filter_map(|blocked| blocked.retry_at).min();
+    match retry_at {
+        Some(at) => format!(
+            " for {waits}; the next attempt begins by {} UTC",
+            at.strftime("%H:%M:%S")
+        ),
+        None => format!(" for {waits}; the next attempt is under way"),
+    }
 }
 
 fn in_progress(step: Step) -> &'static str {
@@ -194,7 +226,7 @@ mod tests {
                 &[],
                 no_status,
                 false,
-                "its status in the API will be tried again",
+                "its status in the API has failed",
                 "",
             ),
             (
@@ -210,7 +242,7 @@ mod tests {
                 &[],
                 &[failed(Step::Term, "hangs")],
                 false,
-                "the stop of its containers will be tried again",
+                "the stop of its containers has failed",
                 grace,
             ),
             (terminating, &[], &[failed(Step::Term, "no")], true, "blocked", grace),
@@ -228,7 +260,7 @@ mod tests {
                 &[],
                 &[failed(Step::Volumes, "busy")],
                 false,
-                "the removal of its volumes will be tried again",
+                "the removal of its volumes has failed",
                 "",
             ),
             (
@@ -236,7 +268,7 @@ mod tests {
                 &[],
                 &[failed(Step::Cleanup, "x")],
                 false,
-                "deleted; the clean-up of the runtime will be tried again",
+                "deleted; the clean-up of the runtime has failed",
                 "",
             ),
             (
@@ -249,9 +281,41 @@ mod tests {
             ),
         ] {
             let line = describe(&trace(stage, open, blocked), is_blocked);
-            assert_eq!(line, format!("{doing}, for 18.0 s{grace}"), "{open:?} {blocked:?}");
+            let time = if doing.ends_with("has failed") {
+                " for 18.0 s; the next attempt is under way"
+            } else {
+                ", for 18.0 s"
+            };
+            assert_eq!(line, format!("{doing}{time}{grace}"), "{open:?} {blocked:?}");
         }
         assert_eq!(describe(&trace(Stage::Finished, &[], &[]), false), "finished in 18.0 s");
+    }
+
+    #[test]
+    fn retry_shows_its_wait_since_the_first_failure_and_its_next_attempt() {
+        let retry_at = Some("2026-01-02T03:04:30Z".parse().unwrap());
+        let busy = Blocked {
+            retry_at,
+            ..failed(Step::Volumes, "busy")
+        };
+        let mut waits = trace(Stage::Terminated, &[Step::Volumes; 4], &[busy]);
+        let ends = [
+            ("/a", 2_000, true),
+            ("/b", 3_000, false),
+            ("/a", 6_000, false),
+            ("/b", 9_000, true),
+        ];
+        for (span, (what, end_ms, fails)) in waits.spans.iter_mut().zip(ends) {
+            (span.what, span.end_ms) = (what.to_owned(), Some(end_ms));
+            span.failure = fails.then(|| "busy".to_owned());
+        }
+        assert_eq!(
+            describe(&waits, false),
+            "the removal of its volumes has failed for 9.0 s; the next attempt begins by 03:04:30 UTC"
+        );
+        waits.spans[2].failure = Some("busy".to_owned());
+        let line = describe(&waits, false);
+        assert!(line.contains("has failed for 16.0 s;"), "{line}");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use crate::{
     explanation::{
         Explanation, ObjectFacts,
-        cause::{Cause, CauseKind, Severity},
+        cause::{Cause, CauseKind, Severity, Terminator},
     },
     model::{
         mismatch::MismatchKind,
@@ -91,7 +91,9 @@ pub fn causes_of_finalizers(trace: &Trace) -> Vec<Cause> {
         finalizer: finalizer.clone(),
         removed_by: removed_by(finalizer),
     });
-    finalizers.map(|kind| Cause::new(Severity::Blocking, kind)).collect()
+    finalizers
+        .map(|kind| Cause::new(Severity::Blocking, kind, Terminator::Agent))
+        .collect()
 }
 
 /// Explains a mirror pod, which this agent never touches; `None` for other pods.
@@ -246,8 +248,8 @@ mod tests {
         assert_eq!(
             why.text(),
             format!(
-                "Pod shop/web-0  uid 1234\n  the removal of its volumes will be tried again, for 1 min 40 s\n  began 2026-01-02 \
-                 03:04:05 UTC (it was deleted), 2 attempts\n  done: term, sandbox\n  waits for: {busy}\n\nIt waits for 1 thing, \
+                "Pod shop/web-0  uid 1234\n  the removal of its volumes has failed for 1 min 40 s; the next attempt is under way\n  \
+                 began 2026-01-02 03:04:05 UTC (it was deleted), 2 attempts\n  done: term, sandbox\n  waits for: {busy}\n\nIt waits for 1 thing, \
                  and is tried again within a minute, and as soon as a mount of it is unmounted or a holder exits.\n"
             )
         );

@@ -27,6 +27,8 @@ pub use finalizers::removed_by;
 
 /// Number of paths and processes that one cause names.
 const MAX_NAMED: usize = 8;
+/// The conditions that can hold a pod. Runtimes report others, such as warnings of deprecated settings.
+const READY_CONDITIONS: [&str; 2] = ["RuntimeReady", NETWORK_READY];
 /// The condition for networks of sandboxes.
 const NETWORK_READY: &str = "NetworkReady";
 
@@ -91,7 +93,8 @@ struct Diagnosis<'a> {
 
 impl Diagnosis<'_> {
     fn add(&mut self, severity: Severity, kind: CauseKind) {
-        self.causes.push(Cause::new(severity, kind));
+        let terminator = self.facts.actor.terminator();
+        self.causes.push(Cause::new(severity, kind, terminator));
     }
 
     /// Adds the reason if the fact is unknown.
@@ -332,7 +335,8 @@ impl Diagnosis<'_> {
             return;
         };
         let is_sandbox_ready = runtime.is_some_and(|pod| pod.sandboxes.iter().any(|sandbox| sandbox.is_ready()));
-        for condition in conditions.iter().filter(|it| !it.is_met) {
+        let unmet = conditions.iter().filter(|it| !it.is_met);
+        for condition in unmet.filter(|it| READY_CONDITIONS.contains(&it.name.as_str())) {
             let severity = match (condition.name.as_str(), running) {
                 (NETWORK_READY, Running::No) if is_sandbox_ready => Severity::Blocking,
                 (NETWORK_READY, Running::No) => Severity::Info,

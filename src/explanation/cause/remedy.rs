@@ -1,34 +1,19 @@
 //! What a user can do about a cause.
 
-use super::kind::CauseKind;
+use super::{Terminator, kind::CauseKind};
 
 /// An instruction without a period at its end; empty if there is nothing to do.
-pub(super) fn remedy(kind: &CauseKind) -> &'static str {
+pub(super) fn remedy(kind: &CauseKind, terminator: Terminator) -> &'static str {
     match kind {
         CauseKind::NotDeleted { .. } | CauseKind::KubeletTerminates { .. } | CauseKind::SidecarWaits { .. } => "",
         CauseKind::EndedNotDeleted { .. } => "delete it, or wait for the controller that owns it",
         CauseKind::MirrorPod { .. } => "remove its manifest from the node to end the static pod",
         CauseKind::AgentBlocked { .. } => "see pod-teardown status",
-        CauseKind::GracePeriod { .. } => "wait; a kubelet may not shorten a stop that it has begun",
-        CauseKind::PreStopHook { .. } => "wait: the hook ends with the grace period at the latest",
-        CauseKind::SigtermLost {
-            kill_in_seconds: None, ..
-        } => {
-            "read the errors of its stop in the kubelet's log; if the grace period was shortened, the kubelet may still wait for \
-             its first StopContainer: end it with crictl stop --timeout 0 CONTAINER"
-        }
-        CauseKind::SigtermLost { .. } => {
-            "wait for SIGKILL; then let the program handle SIGTERM, start it below an init such as tini, or give the pod a \
-             shorter terminationGracePeriodSeconds (a container with another stopSignal is not affected)"
-        }
         CauseKind::Frozen { .. } => {
             "thaw them: echo 0 > CGROUP/cgroup.freeze, or with cgroup v1 echo THAWED > CGROUP/freezer.state"
         }
         CauseKind::Uninterruptible { .. } => {
             "repair the disk, server or driver that it waits for; /proc/PID/stack shows where; else restart the node"
-        }
-        CauseKind::StillRuns { .. } => {
-            "read the errors of its stop: journalctl -u kubelet, the pod's events (FailedKillPod), the runtime's log"
         }
         CauseKind::ContainerUnknown { .. } => {
             "read the log of the container runtime; the container's shim may have died"
@@ -45,22 +30,81 @@ pub(super) fn remedy(kind: &CauseKind) -> &'static str {
             "read the runtime's log for the error of StopPodSandbox: often the DEL of the network plugin fails"
         }
         CauseKind::MountBusy { .. } => "stop these processes, or let them close their files and leave the directory",
-        CauseKind::MountLeft { .. } => {
-            "wait for the next sync; if it stays, read the error of its unmount in the kubelet's log"
-        }
         CauseKind::ServerMount { .. } => "check that the server answers",
         CauseKind::DriverMissing { .. } => {
             "start the driver's pod on this node again: only the driver can unpublish its volumes and unprepare its claims"
         }
-        CauseKind::VolumeDirectoriesLeft { .. } => "wait for the next sync; if they stay, read the kubelet's log",
-        CauseKind::PhaseNotTerminal { .. } => {
-            "wait for the kubelet's next status; if the phase stays, read its log for status patches that fail"
-        }
-        CauseKind::FinalDeletePending => "wait for the next sync; if it stays, read the kubelet's log",
         CauseKind::Finalizer { .. } => {
             "find out why that controller does not remove it; removing it by hand skips the work that it protects"
         }
         CauseKind::Unknown { .. } => "nothing is concluded from it; ask again, or look there by hand",
-        CauseKind::NothingFound => "ask again; read the kubelet's log",
+        CauseKind::GracePeriod { .. }
+        | CauseKind::PreStopHook { .. }
+        | CauseKind::SigtermLost { .. }
+        | CauseKind::StillRuns { .. }
+        | CauseKind::MountLeft { .. }
+        | CauseKind::VolumeDirectoriesLeft { .. }
+        | CauseKind::PhaseNotTerminal { .. }
+        | CauseKind::FinalDeletePending
+        | CauseKind::NothingFound => match terminator {
+            Terminator::Agent => by_agent(kind),
+            Terminator::Kubelet => by_kubelet(kind),
+            Terminator::Nobody => "nobody does it now: start the kubelet, or resolve what blocks this agent",
+        },
     }
 }
+
+/// The next step is the agent's.
+fn by_agent(kind: &CauseKind) -> &'static str {
+    match kind {
+        CauseKind::GracePeriod { .. } => "wait, or shorten it with pod-teardown stop POD --grace-period SECONDS",
+        CauseKind::PreStopHook { .. } => "wait: the hook ends with the grace period at the latest",
+        CauseKind::SigtermLost {
+            kill_in_seconds: Some(_),
+            ..
+        } => AFTER_SIGKILL,
+        CauseKind::SigtermLost { .. } | CauseKind::StillRuns { .. } => {
+            "this agent kills it; if it stays, read the errors of its stop: pod-teardown timeline POD, this agent's log, the \
+             runtime's log"
+        }
+        CauseKind::PhaseNotTerminal { .. } => {
+            "this agent reports the status; if the phase stays, pod-teardown timeline POD shows why the patch fails"
+        }
+        CauseKind::FinalDeletePending => {
+            "this agent deletes the object; if it stays, pod-teardown timeline POD shows why the delete fails"
+        }
+        CauseKind::NothingFound => "ask again; pod-teardown timeline POD shows what this agent does",
+        _ => "this agent removes it, and tries again within a minute; pod-teardown timeline POD shows why it failed",
+    }
+}
+
+/// The next step is the kubelet's.
+fn by_kubelet(kind: &CauseKind) -> &'static str {
+    match kind {
+        CauseKind::GracePeriod { .. } => "wait; a kubelet may not shorten a stop that it has begun",
+        CauseKind::PreStopHook { .. } => "wait: the hook ends with the grace period at the latest",
+        CauseKind::SigtermLost {
+            kill_in_seconds: Some(_),
+            ..
+        } => AFTER_SIGKILL,
+        CauseKind::SigtermLost { .. } => {
+            "read the errors of its stop in the kubelet's log; if the grace period was shortened, the kubelet may still wait for \
+             its first StopContainer: end it with crictl stop --timeout 0 CONTAINER"
+        }
+        CauseKind::StillRuns { .. } => {
+            "read the errors of its stop: journalctl -u kubelet, the pod's events (FailedKillPod), the runtime's log"
+        }
+        CauseKind::MountLeft { .. } => {
+            "wait for the next sync; if it stays, read the error of its unmount in the kubelet's log"
+        }
+        CauseKind::PhaseNotTerminal { .. } => {
+            "wait for the kubelet's next status; if the phase stays, read its log for status patches that fail"
+        }
+        CauseKind::NothingFound => "ask again; read the kubelet's log",
+        _ => "wait for the next sync; if it stays, read the kubelet's log",
+    }
+}
+
+/// For a container that drops SIGTERM.
+const AFTER_SIGKILL: &str = "wait for SIGKILL; then let the program handle SIGTERM, start it below an init such as tini, or \
+    give the pod a shorter terminationGracePeriodSeconds (a container with another stopSignal is not affected)";

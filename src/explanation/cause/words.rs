@@ -60,7 +60,7 @@ pub(super) fn message(kind: &CauseKind) -> String {
                 }
             };
             let kill = match kill_in_seconds {
-                Some(seconds) => format!("it gets SIGKILL in {seconds}s"),
+                Some(seconds) => format!("SIGKILL is due in {seconds}s"),
                 None => "its grace period has expired".to_owned(),
             };
             format!("{} of container {container} {how}; {kill}", name(process))

@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::{
-    explanation::cause::ProcessName,
+    explanation::cause::{ProcessName, Terminator},
     model::pod::PodView,
     node::{
         cri::types::{RuntimeCondition, RuntimePod},
@@ -113,6 +113,19 @@ pub struct MissingDriver {
     pub is_certain: bool,
     /// Pods of this node that seem to be the driver, with their states.
     pub pods: Vec<String>,
+}
+
+// === impl Actor ===
+
+impl Actor {
+    /// Who that is, without details.
+    pub fn terminator(&self) -> Terminator {
+        match self {
+            Self::Agent => Terminator::Agent,
+            Self::Kubelet(_) => Terminator::Kubelet,
+            Self::Blocked(_) => Terminator::Nobody,
+        }
+    }
 }
 
 // === impl Facts ===

@@ -320,6 +320,28 @@ fn causes_follow_from_facts() {
             ],
         ),
         (
+            "conditions that are no readiness hold nothing",
+            running,
+            |it| {
+                in_grace(it);
+                let condition = |name: &str| RuntimeCondition {
+                    name: name.to_owned(),
+                    is_met: false,
+                    reason: "x".to_owned(),
+                    message: "x".to_owned(),
+                };
+                it.conditions = Ok(vec![
+                    condition("ContainerdHasNoDeprecationWarnings"),
+                    condition("RuntimeReady"),
+                ]);
+            },
+            &[
+                "blocking runtimeNotReady",
+                "waiting gracePeriod",
+                "info kubeletTerminates",
+            ],
+        ),
+        (
             "runtime unreachable",
             running,
             |it| {
@@ -479,6 +501,45 @@ fn causes_follow_from_facts() {
         found.sort();
         expected.sort();
         assert_eq!(found, expected, "{name}");
+    }
+}
+
+#[test]
+fn remedies_name_the_one_who_acts() {
+    let stages: [fn() -> Facts; 4] = [running, exited, reported, || {
+        let mut facts = reported();
+        mount(&mut facts, "tmpfs", false, &[]);
+        facts.volume_paths = Ok(vec!["/pods/u1/volumes/w".to_owned()]);
+        facts
+    }];
+    let cases: [(Actor, &str, &[&str]); 3] = [
+        (Actor::Kubelet("pid 7".to_owned()), "kubelet", &["agent"]),
+        (Actor::Agent, "this agent", &["kubelet", "next sync"]),
+        (
+            Actor::Blocked("paused".to_owned()),
+            "nobody does it now",
+            &["next sync", "'s log"],
+        ),
+    ];
+    for (stage, (actor, named, others)) in stages
+        .iter()
+        .flat_map(|stage| cases.iter().map(move |case| (stage, case)))
+    {
+        let mut facts = stage();
+        facts.actor = actor.clone();
+        let causes = diagnose(&facts, NOW.parse().unwrap());
+        let stuck = [Severity::Blocking, Severity::Waiting];
+        let of_pod = |it: &&Cause| stuck.contains(&it.severity) && !matches!(it.kind, CauseKind::AgentBlocked { .. });
+        let remedies: Vec<_> = causes.iter().filter(of_pod).map(|cause| &cause.remedy).collect();
+        assert!(!remedies.is_empty());
+        for remedy in remedies {
+            let names_another = others.iter().any(|other| remedy.contains(other));
+            assert!(
+                remedy.contains(named) || remedy.contains("next sync"),
+                "{actor:?}: {remedy}"
+            );
+            assert!(!names_another, "{actor:?}: {remedy}");
+        }
     }
 }
 
