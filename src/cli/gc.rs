@@ -38,7 +38,7 @@ Exit code: 0; 64 the command line is wrong; 1 no agent answers, or it does not c
   # Draw the objects around Deployment web in namespace shop
   pod-teardown gc graph -n shop deploy web -o svg > web.svg
   # List blocked objects
-  pod-teardown gc graph -o json | jq '.objects[] | select(.look == \"blocked\")'
+  pod-teardown gc graph -o json | jq '.objects[] | select(.class == \"blocked\")'
 
 Only the agent that collects has an answer.
 

@@ -12,23 +12,20 @@ use crate::{api::ApiError, counters::Failures};
 /// Counters since the collector's last start.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
 pub struct Counts {
     /// Watch events.
     pub events: u64,
     /// Objects deleted.
     pub deleted: u64,
     /// Objects that lost owner references.
-    #[serde(rename = "released")]
     pub references_dropped: u64,
     /// Finalizers removed.
-    #[serde(rename = "finished")]
     pub finalizers_removed: u64,
     /// Finalizers removed while a kind was not synced.
-    #[serde(default, rename = "unseen")]
-    pub removed_while_unsynced: u64,
-    /// GETs of owners.
-    #[serde(rename = "asked")]
-    pub owner_gets: u64,
+    pub removed_unsynced: u64,
+    /// Owners that were looked up with a GET.
+    pub owner_lookups: u64,
     /// Writes that met a conflict.
     pub conflicts: u64,
     /// Failures of steps.
@@ -69,8 +66,8 @@ impl Counts {
             deleted,
             references_dropped,
             finalizers_removed,
-            removed_while_unsynced,
-            owner_gets,
+            removed_unsynced,
+            owner_lookups,
             conflicts,
             failures,
         } = other;
@@ -78,8 +75,8 @@ impl Counts {
         self.deleted += deleted;
         self.references_dropped += references_dropped;
         self.finalizers_removed += finalizers_removed;
-        self.removed_while_unsynced += removed_while_unsynced;
-        self.owner_gets += owner_gets;
+        self.removed_unsynced += removed_unsynced;
+        self.owner_lookups += owner_lookups;
         self.conflicts += conflicts;
         for (step, reasons) in failures {
             let sums = self.failures.entry(step.clone()).or_default();

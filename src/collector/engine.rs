@@ -251,12 +251,12 @@ fn apply_outcome(core: &mut Core, request: &Request, outcome: Outcome, now: Inst
             core.queue.done(item, now);
         }
         Outcome::Absent => {
-            core.counts.owner_gets += u64::from(matches!(request, Request::GetOwner(_)));
+            core.counts.owner_lookups += u64::from(matches!(request, Request::GetOwner(_)));
             core.set_absent(target);
             core.queue.done(item, now);
         }
         Outcome::Exists(object) => {
-            core.counts.owner_gets += 1;
+            core.counts.owner_lookups += 1;
             let effect = core.apply_get(target, &object);
             match effect {
                 GetEffect::Applied => core.queue.done(item, now),
@@ -316,7 +316,7 @@ fn backoff((first, max): (Duration, Duration), attempts: u32) -> Duration {
 
 fn count_write(core: &mut Core, request: &Request) {
     let counter = match request {
-        Request::GetOwner(_) => &mut core.counts.owner_gets,
+        Request::GetOwner(_) => &mut core.counts.owner_lookups,
         Request::DropReferences { .. } => &mut core.counts.references_dropped,
         Request::Delete { target, policy, .. } => {
             tracing::debug!(

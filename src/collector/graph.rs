@@ -339,7 +339,7 @@ impl Graph {
         let before = node.state;
         let state = &mut node.state;
         // Even an old state proves that it exists.
-        state.set(State::UNSEEN, false);
+        state.set(State::UNCONFIRMED, false);
         state.set(State::LIST_MARK, mark);
         if !before.exists() && node.dependents > 0 {
             // Its dependents were not decided on while it was unknown.

@@ -73,7 +73,7 @@ impl Pictured {
     fn from_node(graph: &Graph, id: NodeId) -> Self {
         let node = graph.node(id);
         let has = |fact| node.state.has(fact);
-        let (look, decision) = appearance_and_decision(graph, id);
+        let (class, decision) = appearance_and_decision(graph, id);
         let finalizers = [(State::FOREGROUND, "foregroundDeletion"), (State::ORPHAN, "orphan")];
         Self {
             group: truncate(graph.kinds.group(node.kind)),
@@ -88,7 +88,7 @@ impl Pictured {
                 .filter(|(fact, _)| has(*fact))
                 .map(|(_, name)| name.to_owned())
                 .collect(),
-            look,
+            class,
             decision,
             dependents: node.dependents.into(),
             blocking: node.blocking.into(),
@@ -103,8 +103,8 @@ impl Pictured {
 
 impl Presence {
     fn from_state(state: State) -> Self {
-        if state.has(State::UNSEEN) {
-            Self::InQuestion
+        if state.has(State::UNCONFIRMED) {
+            Self::Unconfirmed
         } else if state.has(State::OBSERVED) {
             Self::Observed
         } else if state.has(State::ABSENT) {

@@ -77,7 +77,6 @@ pub struct Depth {
     /// Items in progress.
     pub busy: u64,
     /// Items that wait to be retried.
-    #[serde(rename = "putOff")]
     pub delayed: u64,
 }
 

@@ -17,7 +17,7 @@ pub struct Refusals(BTreeMap<Key, Refusal>);
 /// Identity of a refusal.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
-    /// `ask`, `release`, `delete` or `finish`.
+    /// `get_owner`, `drop_reference`, `delete` or `remove_finalizer`.
     pub step: &'static str,
     /// The resource, such as `deployments.apps`.
     pub resource: String,

@@ -37,7 +37,6 @@ pub struct WorkReport {
     /// Objects with owners or dependents, and owners that are only named.
     pub linked: u64,
     /// Objects without owners and dependents.
-    #[serde(rename = "lone")]
     pub isolated: u64,
     /// Depth of the work queue.
     pub queue: Depth,
@@ -56,7 +55,7 @@ pub struct WorkReport {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct RefusedReport {
-    /// `ask`, `release`, `delete` or `finish`.
+    /// `get_owner`, `drop_reference`, `delete` or `remove_finalizer`.
     pub step: String,
     /// The resource, such as `deployments.apps`.
     pub resource: String,
@@ -88,7 +87,7 @@ pub struct KindReport {
     /// Its last resourceVersion.
     pub version: u64,
     /// The failure, while list or watch fails.
-    pub trouble: Option<String>,
+    pub error: Option<String>,
 }
 
 /// A waiting item of the work queue.
@@ -96,7 +95,7 @@ pub struct KindReport {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct WaitingReport {
-    /// `decide on`, `ask for` or `decide on the dependents of`.
+    /// `decide on`, `get owner` or `decide on the dependents of`.
     pub what: String,
     /// The object.
     pub object: String,
@@ -200,28 +199,28 @@ impl WorkReport {
         let Depth { ready, busy, delayed } = self.queue;
         let _ = writeln!(
             out,
-            "queue      {ready} ready, {busy} under way, {delayed} to be tried again"
+            "queue      {ready} ready, {busy} in progress, {delayed} delayed until a retry"
         );
         let Counts {
             events,
             deleted,
             references_dropped,
             finalizers_removed,
-            removed_while_unsynced,
-            owner_gets,
+            removed_unsynced,
+            owner_lookups,
             conflicts,
             failures,
         } = &self.counts;
         let _ = writeln!(
             out,
-            "done       {deleted} deleted, {references_dropped} released, {finalizers_removed} finalizers taken off; \
-             {owner_gets} owners asked for, {conflicts} conflicts, {events} events"
+            "done       {deleted} deleted, {references_dropped} with references dropped, {finalizers_removed} finalizers removed; \
+             {owner_lookups} owners looked up, {conflicts} conflicts, {events} events"
         );
-        if *removed_while_unsynced > 0 {
+        if *removed_unsynced > 0 {
             let _ = writeln!(
                 out,
-                "unseen     {} although not every kind could be seen",
-                format_count(*removed_while_unsynced, "finalizer taken off")
+                "unsynced   {} while not every kind was synced",
+                format_count(*removed_unsynced, "removed finalizer")
             );
         }
         for (step, reasons) in failures {
@@ -243,7 +242,7 @@ impl WorkReport {
             )
         });
         section(&mut out, "Waits longest", &self.oldest, |it| {
-            let why = it.why.as_deref().unwrap_or("its turn has not come");
+            let why = it.why.as_deref().unwrap_or("it is in the queue");
             format!(
                 "{} {}: {} s, {}: {why}; uid {}",
                 it.what,
@@ -255,7 +254,7 @@ impl WorkReport {
         });
         section(
             &mut out,
-            "Kept, because nobody can tell whether their owner is there",
+            "Kept, because it is unknown whether their owner exists",
             &self.kept,
             |it| {
                 format!(
@@ -267,10 +266,10 @@ impl WorkReport {
                 )
             },
         );
-        let _ = writeln!(out, "\n{:48} {:>9} {:>8}  STATE", "KIND", "OBJECTS", "HEARD");
+        let _ = writeln!(out, "\n{:48} {:>9} {:>8}  STATE", "KIND", "OBJECTS", "LAST");
         for kind in &self.kinds {
-            let state = match (&kind.trouble, kind.synced) {
-                (Some(trouble), _) => trouble,
+            let state = match (&kind.error, kind.synced) {
+                (Some(error), _) => error,
                 (None, true) => "synced",
                 (None, false) => "being listed",
             };
@@ -317,7 +316,7 @@ fn kinds(core: &Core, now: Instant) -> Vec<KindReport> {
         objects: counts.get(id.index()).copied().unwrap_or_default(),
         silent_seconds: watched.last_event.map(|last_event| seconds(now, last_event)),
         version: watched.progress,
-        trouble: watched.failure.as_ref().map(|trouble| trouble.text.clone()),
+        error: watched.failure.as_ref().map(|error| error.text.clone()),
     };
     let mut kinds: Vec<KindReport> = core.sync_state.watched.iter().map(report).collect();
     kinds.sort_by(|one, other| one.resource.cmp(&other.resource));
@@ -330,7 +329,7 @@ fn oldest(core: &Core, now: Instant) -> Vec<WaitingReport> {
     let report = |(since, item): (Instant, WorkItem)| {
         let (what, id) = match item {
             WorkItem::Decide(id) => ("decide on", id),
-            WorkItem::GetOwner(id) => ("ask for", id),
+            WorkItem::GetOwner(id) => ("get owner", id),
             WorkItem::Dependents(id) => ("decide on the dependents of", id),
         };
         let it = core.queue.status(item).filter(|_| core.graph.contains(id))?;
@@ -343,7 +342,7 @@ fn oldest(core: &Core, now: Instant) -> Vec<WaitingReport> {
             why: it.last_error.or_else(|| {
                 core.queue
                     .is_processing(item)
-                    .then(|| "a request is under way".to_owned())
+                    .then(|| "a request is in progress".to_owned())
             }),
         })
     };

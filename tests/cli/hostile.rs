@@ -105,7 +105,7 @@ fn queries() -> [Query; 11] {
         "around": "x", "references": [], "leftOut": 0,
         "objects": [{
             "group": "x", "kind": "x", "namespace": "x", "name": "x", "uid": "x", "state": "observed", "deleting": true,
-            "gcFinalizers": ["x"], "look": "waiting", "decision": "x", "dependents": 0, "blocking": 0, "moreOwners": 0,
+            "gcFinalizers": ["x"], "class": "waiting", "decision": "x", "dependents": 0, "blocking": 0, "moreOwners": 0,
             "moreDependents": 0, "moreBlocking": 0,
         }],
     });

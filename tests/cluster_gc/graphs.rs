@@ -227,7 +227,7 @@ async fn until_idle(admin: &Client, agent: &Agent) -> Result<()> {
                 fence.is_some_and(|fence| kind["version"].as_u64() >= Some(*fence))
             });
             let queue = &work["queue"];
-            passed.count() == fences.len() && ["ready", "busy", "putOff"].iter().all(|depth| queue[depth] == 0)
+            passed.count() == fences.len() && ["ready", "busy", "delayed"].iter().all(|depth| queue[depth] == 0)
         };
         let status = agent.until(LIMIT, "the agent to be idle", idle).await;
         let status = match status {
@@ -237,9 +237,9 @@ async fn until_idle(admin: &Client, agent: &Agent) -> Result<()> {
         let counts = &status["work"]["counts"];
         let done = json!([
             counts["deleted"],
-            counts["released"],
-            counts["finished"],
-            counts["asked"]
+            counts["referencesDropped"],
+            counts["finalizersRemoved"],
+            counts["ownerLookups"]
         ]);
         if done == before {
             break;

@@ -52,7 +52,7 @@ pub async fn a_kind_that_cannot_be_listed_delays_only_finalizers_and_is_named() 
             let kinds = status["work"]["kinds"].as_array();
             let mut kinds = kinds.into_iter().flatten();
             let is_named =
-                kinds.any(|kind| kind["resource"] == format!("things.{GROUP}/v2") && kind["trouble"].is_string());
+                kinds.any(|kind| kind["resource"] == format!("things.{GROUP}/v2") && kind["error"].is_string());
             is_named && status["work"]["unsynced"].is_string()
         });
         ensure!(unsynced.await?["synced"] == false);

@@ -30,7 +30,7 @@ impl Core {
         // The watch may still show the finalizer.
         self.confirmed.remove(&target.id);
         if let Some(why) = self.sync_state.unsynced_reason(now) {
-            self.counts.removed_while_unsynced += 1;
+            self.counts.removed_unsynced += 1;
             tracing::warn!(
                 object = escape_control_chars(&object_label(&self.graph, target.id)),
                 uid = escape_control_chars(&truncate(&target.uid)),

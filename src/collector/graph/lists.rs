@@ -36,14 +36,14 @@ impl Graph {
         // Marks all before it removes any: a removal may remove others.
         for &id in &unseen {
             let state = &mut self.links.node_mut(id).state;
-            state.set(State::UNSEEN, true);
+            state.set(State::UNCONFIRMED, true);
             state.set(State::LIST_MARK, mark);
         }
         for id in unseen {
             let node = self.links.node(id);
-            if node.state.has(State::UNSEEN) && node.dependents == 0 {
+            if node.state.has(State::UNCONFIRMED) && node.dependents == 0 {
                 self.set_absent(id);
-            } else if node.state.has(State::UNSEEN) {
+            } else if node.state.has(State::UNCONFIRMED) {
                 self.items.push(WorkItem::GetOwner(id));
             }
         }

@@ -43,7 +43,7 @@ impl Graph {
         unknown.retain(|&id| self.links.node(id).state.has(State::OBSERVED));
         // Marks all before it releases any: a release must not move one of them to the isolated objects.
         for &id in &unknown {
-            self.links.node_mut(id).state.set(State::UNSEEN, true);
+            self.links.node_mut(id).state.set(State::UNCONFIRMED, true);
         }
         for id in unknown {
             let Node {

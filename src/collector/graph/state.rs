@@ -21,7 +21,7 @@ impl State {
     pub const LIST_MARK: Self = Self(1 << 5);
 
     /// It was observed, and the last complete list did not show it.
-    pub const UNSEEN: Self = Self(1 << 6);
+    pub const UNCONFIRMED: Self = Self(1 << 6);
 
     /// It is deleted, or counts as deleted, and had the finalizer `orphan` when it was last seen.
     pub const ORPHANED: Self = Self(1 << 8);
@@ -45,12 +45,12 @@ impl State {
 
     /// Whether it exists.
     pub fn exists(self) -> bool {
-        self.has(Self::OBSERVED) && !self.has(Self::UNSEEN)
+        self.has(Self::OBSERVED) && !self.has(Self::UNCONFIRMED)
     }
 
     /// Whether it may exist.
     pub fn is_unknown(self) -> bool {
-        self.has(Self::UNSEEN) || !(self.has(Self::OBSERVED) || self.has(Self::ABSENT))
+        self.has(Self::UNCONFIRMED) || !(self.has(Self::OBSERVED) || self.has(Self::ABSENT))
     }
 
     /// Whether it is in foreground deletion.

@@ -105,10 +105,10 @@ fn record_observation(status: &StatusRecord, before: Option<&ObservedLease>, now
             .renewal_fields
             .as_ref()
             .and_then(|renewal_fields| non_empty(renewal_fields[0].as_str()?));
-        view.looked = Some(Timestamp::now());
+        view.read = Some(Timestamp::now());
         view.error = None;
         if before.is_some_and(|before| before.renewal_fields != now.renewal_fields) {
-            view.changed = view.looked;
+            view.changed = view.read;
         }
     });
 }

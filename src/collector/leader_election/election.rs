@@ -179,9 +179,9 @@ impl<'a> Election<'a> {
 
     async fn write(&mut self) -> Result<(), ApiError> {
         let Some(observed) = &self.observed else { return Ok(()) };
-        let stands_by = self.stands_by();
+        let is_standby = self.must_be_standby();
         let record =
-            LeaderElectionRecord::for_holder(self.identity, &observed.state, Timestamp::now()).standing_by(stands_by);
+            LeaderElectionRecord::for_holder(self.identity, &observed.state, Timestamp::now()).with_standby(is_standby);
         // The write replaces only the version that was read: if the Lease names this agent afterwards, it holds it.
         self.is_ambiguous = false;
         let sent = Instant::now();
@@ -203,7 +203,7 @@ impl<'a> Election<'a> {
         });
         self.is_current = true;
         self.conditions.send_modify(|conditions| {
-            conditions.lease_shows_active = !stands_by;
+            conditions.lease_shows_active = !is_standby;
             conditions.lease = Ok(extended(&conditions.lease, Some(sent + RENEW_DEADLINE), now));
         });
         Ok(())
@@ -211,13 +211,13 @@ impl<'a> Election<'a> {
 
     /// Whether the Lease has to show its holder as standby. If so, this agent is standby from now on, even if the write
     /// fails: an agent with `--gc always` may take the Lease at once.
-    fn stands_by(&self) -> bool {
-        let stands_by = self.conditions.borrow().must_show_standby(Instant::now());
-        if stands_by {
+    fn must_be_standby(&self) -> bool {
+        let is_standby = self.conditions.borrow().must_show_standby(Instant::now());
+        if is_standby {
             self.conditions
                 .send_if_modified(|conditions| std::mem::take(&mut conditions.lease_shows_active));
         }
-        stands_by
+        is_standby
     }
 
     fn holds_lease(&self) -> bool {
@@ -230,7 +230,7 @@ impl<'a> Election<'a> {
         let why = match self.observed.as_ref().map(|observed| &observed.state) {
             Some(LeaseState::Present(record)) => format!("{} holds the Lease kube-system/{NAME}", record.holder),
             Some(LeaseState::Absent) | None => {
-                format!("the Lease kube-system/{NAME} is missing, and whoever held it may not know yet")
+                format!("the Lease kube-system/{NAME} is missing, and its last holder may still be active")
             }
         };
         self.set_lease_lost(why);

@@ -14,7 +14,7 @@ pub const DURATION: Duration = Duration::from_secs(15);
 pub const RENEW_INTERVAL: Duration = Duration::from_secs(2);
 /// Annotation of a standby holder. Its value is the holder's identity, since a client that does not know the annotation
 /// writes it back unchanged.
-const STANDS_BY: &str = "pod-teardown/stands-by";
+const STANDBY_ANNOTATION: &str = "pod-teardown/standby";
 /// Without a renewal for so long the holder stops. Requests sent by then have until [`DURATION`] to arrive.
 pub const RENEW_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -32,7 +32,7 @@ pub struct LeaderElectionRecord {
     /// Number of changes of the holder.
     pub transitions: i64,
     /// The holder's collector is standby, and stays so until the Lease shows otherwise.
-    pub stands_by: bool,
+    pub is_standby: bool,
     /// Written back unchanged, with the resourceVersion.
     metadata: Value,
 }
@@ -95,8 +95,8 @@ impl LeaderElectionRecord {
         // Large, and kept by the server.
         metadata.as_object_mut()?.remove("managedFields");
         let spec = &lease["spec"];
-        let stands_by = &lease["metadata"]["annotations"][STANDS_BY];
-        let stands_by = stands_by.is_string() && *stands_by == spec["holderIdentity"];
+        let is_standby = &lease["metadata"]["annotations"][STANDBY_ANNOTATION];
+        let is_standby = is_standby.is_string() && *is_standby == spec["holderIdentity"];
         let text = |field: &str| spec[field].as_str().unwrap_or_default().to_owned();
         Some(Self {
             holder: text("holderIdentity"),
@@ -106,7 +106,7 @@ impl LeaderElectionRecord {
             acquired: text("acquireTime"),
             renewed: text("renewTime"),
             transitions: spec["leaseTransitions"].as_i64().unwrap_or(0),
-            stands_by,
+            is_standby,
             metadata,
         })
     }
@@ -121,7 +121,7 @@ impl LeaderElectionRecord {
                 acquired: now.clone(),
                 renewed: now,
                 transitions: 0,
-                stands_by: false,
+                is_standby: false,
                 metadata: json!({ "name": NAME }),
             },
             LeaseState::Present(before) => {
@@ -136,15 +136,15 @@ impl LeaderElectionRecord {
                     },
                     renewed: now,
                     transitions: before.transitions.saturating_add(is_new_holder.into()),
-                    stands_by: false,
+                    is_standby: false,
                     metadata: before.metadata.clone(),
                 }
             }
         }
     }
 
-    pub fn standing_by(self, stands_by: bool) -> Self {
-        Self { stands_by, ..self }
+    pub fn with_standby(self, is_standby: bool) -> Self {
+        Self { is_standby, ..self }
     }
 
     /// The released Lease, which another agent may take at once.
@@ -152,7 +152,7 @@ impl LeaderElectionRecord {
         Self {
             holder: String::new(),
             duration: Duration::from_secs(1),
-            stands_by: false,
+            is_standby: false,
             ..self
         }
     }
@@ -169,10 +169,10 @@ impl LeaderElectionRecord {
             spec["acquireTime"] = self.acquired.as_str().into();
         }
         let mut metadata = self.metadata.clone();
-        if self.stands_by {
-            metadata["annotations"][STANDS_BY] = self.holder.as_str().into();
+        if self.is_standby {
+            metadata["annotations"][STANDBY_ANNOTATION] = self.holder.as_str().into();
         } else if let Some(Value::Object(annotations)) = metadata.get_mut("annotations") {
-            annotations.remove(STANDS_BY);
+            annotations.remove(STANDBY_ANNOTATION);
         }
         json!({
             "apiVersion": "coordination.k8s.io/v1",
@@ -198,7 +198,7 @@ impl ObservedLease {
         match before {
             Some(before) if before.state == state => before,
             before => Self {
-                may_be_acquired: before.is_some_and(|before| state.still_stands_by(&before.state)),
+                may_be_acquired: before.is_some_and(|before| state.is_still_standby(&before.state)),
                 state,
                 since: now,
             },
@@ -210,11 +210,11 @@ impl ObservedLease {
 
 impl LeaseState {
     /// The same holder shows standby in a newer version than `before`: a restored store shows older ones.
-    fn still_stands_by(&self, before: &Self) -> bool {
+    fn is_still_standby(&self, before: &Self) -> bool {
         let (Self::Present(before), Self::Present(now)) = (before, self) else {
             return false;
         };
-        before.stands_by && now.stands_by && before.holder == now.holder && before.version() < now.version()
+        before.is_standby && now.is_standby && before.holder == now.holder && before.version() < now.version()
     }
 }
 
@@ -322,7 +322,7 @@ mod tests {
             ..CANDIDATE
         };
         let idle = |holder: &str, says: &str, version: &str| {
-            let metadata = json!({ "resourceVersion": version, "annotations": { STANDS_BY: says } });
+            let metadata = json!({ "resourceVersion": version, "annotations": { STANDBY_ANNOTATION: says } });
             let lease = json!({ "metadata": metadata, "spec": { "holderIdentity": holder } });
             LeaseState::Present(LeaderElectionRecord::read(&lease).unwrap())
         };
@@ -349,14 +349,14 @@ mod tests {
         let metadata = json!({ "resourceVersion": "1", "annotations": { "team": "a" } });
         let lease = json!({ "metadata": metadata, "spec": { "holderIdentity": "me" } });
         let record = LeaderElectionRecord::read(&lease).unwrap();
-        let says = record.standing_by(true);
+        let says = record.with_standby(true);
         let object = says.object();
         assert_eq!(
             object["metadata"]["annotations"],
-            json!({ "team": "a", STANDS_BY: "me" })
+            json!({ "team": "a", STANDBY_ANNOTATION: "me" })
         );
         let read = LeaderElectionRecord::read(&object).unwrap();
-        assert!(read.stands_by);
+        assert!(read.is_standby);
         let works = LeaderElectionRecord::for_holder("me", &LeaseState::Present(read), Timestamp::now()).object();
         assert_eq!(works["metadata"]["annotations"], json!({ "team": "a" }));
     }

@@ -64,7 +64,7 @@ pub struct ManagerView {
     /// When it was last seen to change.
     pub changed: Option<Timestamp>,
     /// When it was last read.
-    pub looked: Option<Timestamp>,
+    pub read: Option<Timestamp>,
     /// Error of the last read.
     pub error: Option<String>,
 }
@@ -98,7 +98,7 @@ impl StatusRecord {
             LeaseState::Present(record) => LeaseView {
                 holder: non_empty(&record.holder),
                 is_own: record.holder == identity,
-                on_standby: record.stands_by,
+                on_standby: record.is_standby,
                 since: record.acquired.parse().ok(),
                 seen: None,
             },

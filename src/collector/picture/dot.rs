@@ -18,7 +18,7 @@ pub fn dot(picture: &Picture) -> String {
         lines.extend(object.lines());
         let node = format!("n{index}");
         let tooltip = format!(", tooltip={}", quoted(&object.tooltip()));
-        write_box(&mut out, "  ", &node, &lines, object.look, &tooltip);
+        write_box(&mut out, "  ", &node, &lines, object.class, &tooltip);
         placeholder(&mut out, &node, "owners", object.owners_placeholder().as_ref());
         placeholder(&mut out, &node, "dependents", object.dependents_placeholder().as_ref());
     }

@@ -38,8 +38,8 @@ pub struct Pictured {
     pub deleting: bool,
     /// `foregroundDeletion` and `orphan`, if it has them. Other finalizers are not known.
     pub gc_finalizers: Vec<String>,
-    /// How it is drawn.
-    pub look: Appearance,
+    /// Its class: how it is drawn.
+    pub class: Appearance,
     /// The collector's decision and its reason; `None` if there is nothing to do.
     pub decision: Option<String>,
     /// Number of references to it.
@@ -66,7 +66,7 @@ pub enum Presence {
     /// It does not exist.
     Absent,
     /// It was observed, and the last complete list did not show it.
-    InQuestion,
+    Unconfirmed,
 }
 
 /// How an object is drawn.

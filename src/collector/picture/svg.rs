@@ -86,7 +86,7 @@ fn parts(picture: &Picture) -> (Vec<Block>, Vec<Arrow>) {
     let object = |object: &Pictured| Block {
         headline: Some(object.headline()),
         lines: object.lines(),
-        look: Some(object.look),
+        look: Some(object.class),
         tooltip: object.tooltip(),
     };
     let mut blocks: Vec<Block> = picture.objects.iter().map(object).collect();

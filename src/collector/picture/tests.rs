@@ -90,7 +90,7 @@ fn the_reference_that_blocks_a_foreground_deletion_is_marked() {
         decision_of(&picture, "free"),
         "will be deleted in the background: Apple.example.com n1/owner waits for it"
     );
-    let looks: Vec<Appearance> = picture.objects.iter().map(|object| object.look).collect();
+    let looks: Vec<Appearance> = picture.objects.iter().map(|object| object.class).collect();
     assert_eq!(looks, [Appearance::Waiting, Appearance::Deleting, Appearance::Deleting]);
     let text = dot(&picture);
     assert!(text.contains("n1 -> n0 [style=bold, color=\"#d0021b\""), "{text}");
@@ -142,7 +142,7 @@ fn virtual_absent_and_unresolved_owners_are_drawn_differently() {
     let gone = graph.with_uid("gone")[0];
     graph.set_absent(gone);
     let picture = Picture::from_active(&graph);
-    let state = |name| (named(&picture, name).state, named(&picture, name).look);
+    let state = |name| (named(&picture, name).state, named(&picture, name).class);
     assert_eq!(state("never"), (Presence::Virtual, Appearance::Virtual));
     assert_eq!(state("gone"), (Presence::Absent, Appearance::Absent));
     assert_eq!(state("asks"), (Presence::Observed, Appearance::Blocked));
@@ -169,8 +169,8 @@ fn an_object_missing_in_a_list_is_drawn_in_question() {
     graph.observe(apples, &apple("dependent", &["owner"]));
     graph.end_list(apples, 100);
     let picture = Picture::from_active(&graph);
-    assert_eq!(named(&picture, "owner").state, Presence::InQuestion);
-    assert_eq!(named(&picture, "dependent").look, Appearance::Blocked);
+    assert_eq!(named(&picture, "owner").state, Presence::Unconfirmed);
+    assert_eq!(named(&picture, "dependent").class, Appearance::Blocked);
 }
 
 #[test]
@@ -279,6 +279,6 @@ fn a_picture_survives_json_and_is_drawn_deterministically() {
 #[test]
 fn an_empty_graph_has_a_picture() {
     let picture = Picture::from_active(&Graph::default());
-    assert!(texts(&svg(&picture)).contains(&"What is not idle in the collector's graph: 0 objects".to_owned()));
+    assert!(texts(&svg(&picture)).contains(&"Active objects in the collector's graph: 0 objects".to_owned()));
     assert!(dot(&picture).contains("0 objects"));
 }

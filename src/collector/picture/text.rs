@@ -110,7 +110,7 @@ impl Picture {
     pub fn title(&self) -> String {
         let title = match &self.around {
             Some(uid) => format!("Owners and dependents around UID {}", truncate_to_width(uid)),
-            None => "What is not idle in the collector's graph".to_owned(),
+            None => "Active objects in the collector's graph".to_owned(),
         };
         let shown = format_count(self.objects.len() as u64, "object");
         match (&self.around, self.left_out) {
@@ -146,9 +146,9 @@ impl Pictured {
         let mut words = Vec::new();
         words.extend(match self.state {
             Presence::Observed => None,
-            Presence::Virtual => Some("virtual: named, never seen"),
+            Presence::Virtual => Some("virtual: named, never observed"),
             Presence::Absent => Some("absent"),
-            Presence::InQuestion => Some("in question: the last list lacks it"),
+            Presence::Unconfirmed => Some("unconfirmed: the last list does not show it"),
         });
         words.extend(self.deleting.then_some("being deleted"));
         words.extend(self.gc_finalizers.iter().map(String::as_str));

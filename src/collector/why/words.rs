@@ -204,7 +204,7 @@ fn quoted(name: &str) -> String {
 
 /// State of an object.
 fn describe_state(state: State) -> &'static str {
-    if state.has(State::UNSEEN) {
+    if state.has(State::UNCONFIRMED) {
         "was observed, and the last complete list did not show it"
     } else if state.has(State::ABSENT) {
         "does not exist"

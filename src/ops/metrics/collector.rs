@@ -109,8 +109,8 @@ fn work(page: &mut Page<'_>, counts: &Counts) -> fmt::Result {
         deleted,
         references_dropped,
         finalizers_removed,
-        removed_while_unsynced,
-        owner_gets,
+        removed_unsynced,
+        owner_lookups,
         conflicts,
         failures,
     } = counts;
@@ -130,9 +130,9 @@ fn work(page: &mut Page<'_>, counts: &Counts) -> fmt::Result {
         (
             "gc_finalizers_removed_unsynced",
             "Finalizers that the collector removed while not every kind was synced: after --gc-aggregated-hold, or with --gc-unsynced proceed.",
-            removed_while_unsynced,
+            removed_unsynced,
         ),
-        ("gc_owner_lookups", "GETs of owners.", owner_gets),
+        ("gc_owner_lookups", "GETs of owners.", owner_lookups),
         (
             "gc_conflicts",
             "Writes that met a conflict because the object had changed. Each is decided again.",
