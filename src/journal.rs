@@ -25,7 +25,8 @@ use crate::{
     node::{identity::Identity, threads::Blocking},
 };
 
-pub mod approvals;
+pub mod approval;
+mod approvals;
 mod entries;
 mod error;
 mod file;

@@ -379,7 +379,8 @@ async fn approve(args: ApproveArgs) -> ExitCode {
         reason,
         socket,
     } = args;
-    if !yes && !(io::stdin().is_terminal() && io::stderr().is_terminal()) {
+    let can_ask = io::stdin().is_terminal() && io::stderr().is_terminal();
+    if !yes && !can_ask {
         let why = format!("there is no terminal for a question; repeat the command with --yes to approve {item}");
         return failed(USAGE, &why);
     }

@@ -2,11 +2,13 @@
 
 pub(crate) mod begin;
 pub mod boundary;
+pub(crate) mod bounded_read;
 pub(crate) mod busy;
 pub(crate) mod cleanup;
 pub(crate) mod containers;
 pub(crate) mod context;
 pub(crate) mod devices;
+#[cfg(feature = "agent")]
 pub mod diagnosis;
 pub(crate) mod drivers;
 pub(crate) mod evidence;

@@ -168,7 +168,7 @@ impl PodAgent {
                 move || guard.clone().watch_for_kubelet(local_kubelet.clone())
             })),
             pause: spawn(run_with_restarts("pause timer", {
-                let (guard, clock) = (guard.clone(), clock.clone());
+                let guard = guard.clone();
                 move || guard.clone().end_expired_pauses(clock.clone())
             })),
             guard,

@@ -17,7 +17,7 @@ use redb::{
 use serde::de::DeserializeOwned;
 
 use super::{
-    approvals::Approval,
+    approval::Approval,
     entries::{LastActive, MaybeActive, PauseRecord, SeenPod, WatchState},
     error::{self, JournalError, Kind, failed},
     header::{Header, Unusable},

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    approvals::{self, Approval},
+    approval::{self, Approval},
     entries::{LastActive, MaybeActive, PauseRecord, SeenPod, WatchState, kubelet_row, maybe_active_row},
     error::JournalError,
     file::Contents,
@@ -101,7 +101,7 @@ impl State {
             .chain([
                 self.watch.row(),
                 PauseRecord::row(self.paused.as_ref()),
-                approvals::row(&self.approvals),
+                approval::row(&self.approvals),
                 LastActive::row(self.last_active.as_ref()),
                 kubelet_row(self.kubelet.as_ref()),
                 maybe_active_row(&self.maybe_active_file_systems),

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::admin::holds::Approved;
 use crate::{
     handover::guard::holds::{SafetyHold, SafetyHolds},
-    journal::approvals::Approval,
+    journal::approval::Approval,
     words::{seconds, some_of},
 };
 

@@ -5,11 +5,11 @@ use std::{env, fs, path::Path};
 use schemars::{JsonSchema, Schema, generate::SchemaSettings};
 
 use super::{
-    admin::{holds::Approved, pause::Pause, stop::StopOutcome},
+    admin::{holds::Approved, pause::Pause, stop::StopOutcome, version::AgentVersions},
     check,
     gc_status::GcReport,
     status::StatusReport,
-    version::{AgentVersions, Versions},
+    version::Versions,
 };
 use crate::{
     collector::picture::Picture,

@@ -5,20 +5,10 @@ use std::path::Path;
 use nix::sys::utsname::uname;
 use serde::{Deserialize, Serialize};
 
-use super::{admin::version::VERSION, client};
-
-/// Versions that the agent knows.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-pub struct AgentVersions {
-    /// The agent's version.
-    pub agent: String,
-    /// Name and version of the container runtime; `None` before its first answer.
-    pub runtime: Option<String>,
-    /// Version of the API server; `None` if it does not answer.
-    pub api_server: Option<String>,
-}
+use super::{
+    admin::version::{AgentVersions, VERSION},
+    client,
+};
 
 /// All versions.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

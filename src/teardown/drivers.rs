@@ -116,6 +116,7 @@ impl Driver {
 }
 
 /// Whether the pod shares a directory of this driver's sockets with the host, as far as its name shows. It need not be registered.
+#[cfg(feature = "agent")]
 pub fn seems_to_be(root: &KubeletRoot, view: &PodView, driver: &str) -> bool {
     view.host_paths.iter().any(|path| {
         let path = Path::new(&**path);

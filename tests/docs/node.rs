@@ -6,7 +6,7 @@ use std::{
     fs,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use clap::Parser as _;
@@ -27,6 +27,7 @@ use testbed::{
     rest::Client,
     scripted_cri::{ScriptedCri, World},
 };
+use tokio::time::Instant;
 use tokio::{
     process::Command,
     sync::oneshot,

@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{journal::approvals::Approval, model::trace::Trace};
+use crate::{journal::approval::Approval, model::trace::Trace};
 
 /// Item: the Node has another UID than the recorded one.
 pub const NODE_UID: &str = "node-uid";

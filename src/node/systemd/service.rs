@@ -93,18 +93,21 @@ impl Properties<'_> {
 
 // === impl ServiceUnit ===
 
+/// Values by name.
+pub type Variables = BTreeMap<String, String>;
+
 impl ServiceUnit {
     /// The variables that the service is started with. A later assignment overrides an earlier one, and files override
     /// `Environment=` (systemd.exec(5)). Also returns the files that were read.
     ///
     /// # Errors
     /// The file that cannot be read, unless it may be missing.
-    pub fn variables(&self) -> Result<(BTreeMap<String, String>, Vec<PathBuf>), (PathBuf, io::Error)> {
+    pub fn variables(&self) -> Result<(Variables, Vec<PathBuf>), (PathBuf, io::Error)> {
         let assignments = self
             .environment
             .iter()
             .filter_map(|assignment| assignment.split_once('='));
-        let mut variables: BTreeMap<String, String> = assignments
+        let mut variables: Variables = assignments
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
             .collect();
         let mut read = Vec::new();

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     handover::guard::holds::{ABSENCE, NODE_UID, SafetyHold, SafetyHolds},
-    journal::{JournalError, approvals::Approval},
+    journal::{JournalError, approval::Approval},
     model::mismatch::Mismatch,
     workers::Overview,
 };

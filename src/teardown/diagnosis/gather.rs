@@ -23,14 +23,13 @@ use crate::{
         process_state::ProcessState,
     },
     teardown::{
+        bounded_read::{Fact, READ_LIMIT, blocking_in, current_object, late, text},
         context::Context,
         devices, drivers, locate,
         volumes::{PlannedTeardown, planned},
     },
 };
 
-/// Limit of one read. The client waits a little longer.
-const READ_LIMIT: Duration = Duration::from_millis(2500);
 /// Limit of the search for holders, which limits itself.
 const HOLDERS_LIMIT: Duration = Duration::from_millis(3500);
 /// Limit of the list of pods, after the drivers were read.
@@ -43,9 +42,6 @@ const MAX_MOUNTS: usize = 64;
 const MAX_CONTAINERS: usize = 64;
 /// A process is in uninterruptible sleep if it is twice, with this pause between: a disk makes every process wait for moments.
 const SAMPLE_PAUSE: Duration = Duration::from_millis(200);
-
-/// A fact, or why it could not be read.
-type Fact<T> = Result<T, String>;
 
 /// Gathers the facts about this pod. The context refuses effects, see [`Context::read_only`].
 pub(crate) async fn gather(context: &Arc<Context>, view: Arc<PodView>, actor: Actor) -> Facts {
@@ -103,19 +99,6 @@ pub(crate) async fn gather(context: &Arc<Context>, view: Arc<PodView>, actor: Ac
         holders,
         volume_paths,
         drivers,
-    }
-}
-
-/// The object as the API server has it now, else as the watch last showed it, with the reason.
-pub(crate) async fn current_object(context: &Context, view: Arc<PodView>) -> (Arc<PodView>, Option<String>) {
-    let read = timeout(READ_LIMIT, context.api.pod(&view.pod)).await;
-    match read.map_err(late(READ_LIMIT)).and_then(|read| read.map_err(text)) {
-        Ok(Some(object)) => (Arc::new(PodView::whole(object, true)), None),
-        Ok(None) => (
-            view,
-            Some("a list by its name does not show it: it may just have been deleted".to_owned()),
-        ),
-        Err(why) => (view, Some(why)),
     }
 }
 
@@ -375,29 +358,8 @@ async fn blocking<T: Send + 'static>(
     blocking_in(READ_LIMIT, context, view, read).await
 }
 
-/// Runs a read on a thread. One that hangs keeps its thread, and its answer is dropped.
-pub(crate) async fn blocking_in<T: Send + 'static>(
-    limit: Duration,
-    context: &Arc<Context>,
-    view: &Arc<PodView>,
-    read: impl FnOnce(&Context, &PodView) -> Fact<T> + Send + 'static,
-) -> Fact<T> {
-    let (on_thread, view) = (Arc::clone(context), Arc::clone(view));
-    let read = context.node.reads.run_blocking(move || read(&on_thread, &view));
-    let read = timeout(limit, read).await.map_err(late(limit))?;
-    read.map_err(text)?
-}
-
 async fn in_time<T, E: Display>(limit: Duration, read: impl Future<Output = Result<T, E>>) -> Fact<T> {
     timeout(limit, read).await.map_err(late(limit))?.map_err(text)
-}
-
-fn late<E>(limit: Duration) -> impl Fn(E) -> String {
-    move |_| format!("no answer within {limit:?}")
-}
-
-fn text(error: impl Display) -> String {
-    error.to_string()
 }
 
 fn paths(paths: impl IntoIterator<Item = std::path::PathBuf>) -> Vec<String> {

@@ -1,6 +1,6 @@
 //! Gathers the facts for a plan. Only reads, each with a limit of time.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use tokio::time::timeout;
 
@@ -17,22 +17,20 @@ use crate::{
     },
     node::logs::PodLogs,
     teardown::{
+        bounded_read::{READ_LIMIT, blocking_in},
         context::Context,
         devices::{self, ClaimDecision},
-        diagnosis::gather::{blocking_in, current_object},
         evidence, grace,
         journal::PodJournalExt as _,
         locate, volumes,
     },
 };
 
-/// Limit of one read.
-const READ_LIMIT: Duration = Duration::from_secs(3);
-
 /// Plans the teardown of this pod. `blocked`: why nothing may be touched. The context refuses effects, see
 /// [`Context::read_only`].
+#[cfg(feature = "agent")]
 pub(crate) async fn plan_teardown(context: &Arc<Context>, view: Arc<PodView>, blocked: Vec<String>) -> Plan {
-    let (view, object_unread) = current_object(context, view).await;
+    let (view, object_unread) = super::super::bounded_read::current_object(context, view).await;
     plan_view(context, view, object_unread, blocked).await
 }
 
