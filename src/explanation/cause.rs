@@ -8,7 +8,7 @@ mod kind;
 mod remedy;
 mod words;
 
-pub use kind::{CauseKind, ProcessName, SigtermLoss};
+pub use kind::{CauseKind, ProcessName, SigtermLoss, Terminator};
 
 /// One cause, most urgent first in a list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,17 +25,6 @@ pub struct Cause {
     /// What the user can do; empty if there is nothing to do.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub remedy: String,
-}
-
-/// Who terminates the pod now. Remedies depend on it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Terminator {
-    /// This agent.
-    Agent,
-    /// A kubelet.
-    Kubelet,
-    /// No kubelet, and this agent may not.
-    Nobody,
 }
 
 /// How urgent a cause is.

@@ -198,7 +198,7 @@ fn invalid_arguments_do_not_control_the_terminal() {
         &["status", &format!("--{hostile}")],
         &["timeline", "default/web", "-o", &hostile],
         &["stop", &hostile],
-        &["stop", "default/web", "--grace", &hostile],
+        &["stop", "default/web", "--grace-period", &hostile],
         &["handover", &hostile],
         &["gc", &hostile],
     ] {

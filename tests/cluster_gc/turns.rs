@@ -73,7 +73,7 @@ pub async fn the_agent_is_on_standby_while_kube_controller_manager_holds_its_lea
     );
     let end = agent.during(followed).await?;
     let turn = &agent.status().await?["election"];
-    let since: Timestamp = turn["worksSince"].as_str().unwrap_or_default().parse()?;
+    let since: Timestamp = turn["activeSince"].as_str().unwrap_or_default().parse()?;
     let rested = since.duration_since(end);
     // Less the 2 s between two renewals, and two checks.
     ensure!(rested.as_secs() >= 45 - 6, "it followed after {rested}");

@@ -14,18 +14,20 @@ use super::{
 
 pub async fn stopped_pod_runs_its_hook_and_keeps_its_object(scene: &mut Scene) -> Result<()> {
     let pod = scene
-        .run(hooked("killed", 30, STUBBORN, &exec("echo hook >> /out/log")))
+        .run(hooked("stopped", 30, STUBBORN, &exec("echo hook >> /out/log")))
         .await?;
     let began = Instant::now();
-    let output = scene.ask(&["kill", &scene.name("killed"), "--grace", "2s"]).await?;
-    ensure!(output.contains("has ended"), "{output}");
+    let output = scene
+        .ask(&["stop", &scene.name("stopped"), "--grace-period", "2s"])
+        .await?;
+    ensure!(output.contains("has terminated"), "{output}");
     ensure!(
         began.elapsed() < Duration::from_secs(15),
         "it took {:?}",
         began.elapsed()
     );
-    ensure!(scene.said("killed") == ["hook", "term"], "{:?}", scene.said("killed"));
-    let status = scene.object("killed").await?["status"].clone();
+    ensure!(scene.said("stopped") == ["hook", "term"], "{:?}", scene.said("stopped"));
+    let status = scene.object("stopped").await?["status"].clone();
     ensure!(status["phase"] == "Failed" && status["reason"].is_null(), "{status}");
     scene.take_down(&pod).await.map(drop)
 }

@@ -2,6 +2,17 @@
 
 use serde::{Deserialize, Serialize};
 
+/// Who terminates the pod now. Remedies depend on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Terminator {
+    /// This agent.
+    Agent,
+    /// A kubelet.
+    Kubelet,
+    /// No kubelet, and this agent may not.
+    Nobody,
+}
+
 /// A process of the pod, or one that uses a mount of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

@@ -1,6 +1,6 @@
 //! What a user can do about a cause.
 
-use super::{Terminator, kind::CauseKind};
+use super::kind::{CauseKind, Terminator};
 
 /// An instruction without a period at its end; empty if there is nothing to do.
 pub(super) fn remedy(kind: &CauseKind, terminator: Terminator) -> &'static str {

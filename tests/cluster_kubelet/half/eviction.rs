@@ -38,7 +38,7 @@ impl Half<'_> {
                 let pod = format!("{}/{}", identity.namespace, identity.name);
                 let why = ["--reason", "Evicted", "--message", eviction.message];
                 agent
-                    .ask(&[["evict", &pod].as_slice(), &why, &["--grace", "1s"]].concat())
+                    .ask(&[["evict", &pod].as_slice(), &why, &["--grace-period", "1s"]].concat())
                     .await?;
             }
         }
