@@ -3,11 +3,12 @@
 use std::{
     collections::BTreeMap,
     fs,
-    io::{Read as _, Write as _},
-    os::unix::net::UnixListener,
+    io::{ErrorKind, Read as _, Write as _},
+    os::unix::net::{UnixListener, UnixStream},
     path::{Path, PathBuf},
     process::{Command, Stdio},
     thread,
+    time::{Duration, Instant},
 };
 
 use tempfile::TempDir;
@@ -15,6 +16,9 @@ use testbed::apiserver::MemApiServer;
 
 /// The name of the Node.
 pub const NODE: &str = "n1";
+
+/// How long a fake agent waits for a connection and for its request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Flags by name, and a directory with the files that they name.
 pub struct Flags {
@@ -53,14 +57,31 @@ pub fn run_with_raw_answers(arguments: &[&str], answers: &[&str]) -> CommandOutp
     let listener = UnixListener::bind(&socket).unwrap();
     thread::scope(|scope| {
         scope.spawn(move || {
-            for answer in answers {
-                let (mut caller, _) = listener.accept().unwrap();
+            for (number, answer) in answers.iter().enumerate() {
+                let mut caller = accept(&listener).unwrap_or_else(|| {
+                    panic!("{arguments:?}: {number} connections instead of {}", answers.len());
+                });
+                caller.set_read_timeout(Some(REQUEST_TIMEOUT)).unwrap();
                 let _ = caller.read(&mut [0; 4096]).unwrap();
                 caller.write_all(answer.as_bytes()).unwrap();
             }
         });
         run_command(&[arguments, &["--socket", socket.to_str().unwrap()]].concat())
     })
+}
+
+/// The next connection; `None` if there is none within [`REQUEST_TIMEOUT`].
+fn accept(listener: &UnixListener) -> Option<UnixStream> {
+    listener.set_nonblocking(true).unwrap();
+    let start = Instant::now();
+    while start.elapsed() < REQUEST_TIMEOUT {
+        match listener.accept() {
+            Ok((caller, _)) => return Some(caller),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => thread::sleep(Duration::from_millis(5)),
+            Err(error) => panic!("accept: {error}"),
+        }
+    }
+    None
 }
 
 pub fn command() -> Command {
