@@ -36,7 +36,7 @@ pub use values::{CgroupDriverFlag, ForceUnmountFlag, GcFlag, PodsFlag, UnsyncedF
 ///
 /// The agent runs beside the kubelet of a node. When the kubelet is down, it finishes the termination of deleted pods: preStop
 /// hooks, containers, sandbox, volumes, cgroup, status, and last the API object. Each step is verified before the next one.
-/// Pods that nobody has deleted keep running. With --gc-kubeconfig the agent also deletes objects in the whole cluster whose
+/// Pods that are not deleted keep running. With --gc-kubeconfig the agent also deletes objects in the whole cluster whose
 /// owners are deleted, while the garbage collector of kube-controller-manager is not active.
 ///
 /// All commands but --help and completions need root. Start with check.

@@ -154,7 +154,7 @@ impl Housekeeping {
             },
             // Users of a volume are detected by the directories of pods.
             Some(pod) => self.unused.block(format!(
-                "volumes that nobody uses stay as they are: {pod} lives and has no directory in {}; is --kubelet-root the \
+                "unused volumes stay as they are: {pod} exists and has no directory in {}; is --kubelet-root the \
                  kubelet's --root-dir?",
                 self.context.node.storage.root.pods().display()
             )),

@@ -39,7 +39,7 @@ pub struct WhyArgs {
     pub query: QueryFlags,
 }
 
-/// Show what the agent would do to take a pod down now, step by step. Nothing is touched.
+/// Show what the agent would do to take a pod down now, step by step. Nothing is changed.
 ///
 /// Lists hooks, containers in the order of their stops, sandboxes, claims, volumes and how each is unmounted, cgroups, the status
 /// that would be reported, the final delete and the cleanup, with IDs and paths. Before the steps it says what blocks them now,

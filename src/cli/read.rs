@@ -133,7 +133,7 @@ fn remedy(flag: &str) -> &'static str {
     if args.any(is_switch) {
         "its variable is true or false; on the command line it stands alone"
     } else {
-        "--help tells what it may be"
+        "--help lists its possible values"
     }
 }
 

@@ -82,12 +82,12 @@ impl LeaderElection {
     /// Starts as standby; a dry run, which writes nothing, is active at once.
     pub fn new(identity: String, mode: Mode, dry_run: bool) -> Self {
         let validity = Ok(Validity::unlimited(Instant::now()));
-        let not_yet = |what: &str| Err(format!("{what} not asked for yet"));
+        let not_yet = |what: &str| Err(format!("{what} not read yet"));
         let (lease, manager_idle) = match (mode, dry_run) {
             (Mode::Never, _) => (Err("--gc never".to_owned()), validity),
             (Mode::Auto | Mode::Always, true) => (validity.clone(), validity),
             (Mode::Always, false) => (not_yet("its Lease was"), validity),
-            (Mode::Auto, false) => (not_yet("its Lease was"), not_yet("kube-controller-manager was")),
+            (Mode::Auto, false) => (not_yet("its Lease was"), not_yet("kube-controller-manager's Lease was")),
         };
         let election = Self(Arc::new(Inner {
             identity,
@@ -117,7 +117,7 @@ impl LeaderElection {
             dry_run,
             ..
         } = &*self.0;
-        tracing::info!(identity, ?mode, dry_run, lease = LEASE, "The collector begins");
+        tracing::info!(identity, ?mode, dry_run, lease = LEASE, "Collector started");
     }
 
     /// Whether the collector may write now.
@@ -125,7 +125,7 @@ impl LeaderElection {
         match self.0.conditions.borrow().check(Instant::now()) {
             Ok(_) => Ok(()),
             Err(why) => Err(EffectsBlocked {
-                reason: format!("it is not this agent's turn to collect: {why}"),
+                reason: format!("the collector of this agent is on standby: {why}"),
             }),
         }
     }
@@ -196,7 +196,7 @@ impl LeaderElection {
             }
             inner.status.clear_manager();
             inner.conditions.send_modify(|conditions| {
-                let not_asked = "kube-controller-manager was not asked for yet".to_owned();
+                let not_asked = "kube-controller-manager's Lease was not read yet".to_owned();
                 conditions.set_manager_idle(Err(not_asked), Instant::now());
             });
         }
@@ -267,7 +267,7 @@ impl LeaderElection {
                     self.0.status.set_active_since(Some(Timestamp::now()));
                 }
                 CollectorRole::Standby { why } => {
-                    tracing::info!(why, "The collector stands by");
+                    tracing::info!(why, "Collector is on standby");
                     self.0.status.set_active_since(None);
                 }
             }

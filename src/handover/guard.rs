@@ -279,8 +279,8 @@ impl Guard {
         matches.map_err(|error| problems::other_machine(name, &error).to_string())?;
         if let Some(why) = self.journal.node_uid_read_error() {
             return Err(format!(
-                "which Node this agent has recorded cannot be read: {why}; start the agent again once the disk gives it, or \
-                 move the journal away to begin anew"
+                "which Node this agent has recorded cannot be read: {why}; restart the agent once the disk can be read, \
+                 or move the journal away to start without one"
             )
             .into());
         }

@@ -68,7 +68,7 @@ pub(super) fn describe(trace: &Trace, is_blocked: bool) -> String {
     let doing = match (activity, trace.stage) {
         (_, Stage::Finished) => return format!("finished in {}", seconds(trace.elapsed_ms)),
         (Activity::Blocked, _) => "blocked".to_owned(),
-        (Activity::WaitingForDependents, _) => "its end waits for that of others".to_owned(),
+        (Activity::WaitingForDependents, _) => "its termination waits for that of other pods".to_owned(),
         (Activity::InProgress(step), _) => in_progress(step).to_owned(),
         (Activity::WaitingToRetry(step), Stage::Deleted) => format!("deleted; {} has failed", noun(step)),
         (Activity::WaitingToRetry(step), _) => format!("{} has failed", noun(step)),
@@ -131,7 +131,7 @@ fn waiting_time(trace: &Trace, step: Step) -> String {
             " for {waits}; the next attempt begins by {} UTC",
             at.strftime("%H:%M:%S")
         ),
-        None => format!(" for {waits}; the next attempt is under way"),
+        None => format!(" for {waits}; the next attempt is in progress"),
     }
 }
 
@@ -252,7 +252,7 @@ mod tests {
                 &[],
                 dependents,
                 false,
-                "its end waits for that of others",
+                "its termination waits for that of other pods",
                 "",
             ),
             (
@@ -282,7 +282,7 @@ mod tests {
         ] {
             let line = describe(&trace(stage, open, blocked), is_blocked);
             let time = if doing.ends_with("has failed") {
-                " for 18.0 s; the next attempt is under way"
+                " for 18.0 s; the next attempt is in progress"
             } else {
                 ", for 18.0 s"
             };

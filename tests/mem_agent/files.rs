@@ -46,7 +46,7 @@ async fn socket_with_a_listener_is_not_replaced() {
     node.launch().await;
     let problem = node.ended().await.unwrap_err();
     assert_eq!(problem.kind, ProblemKind::Taken);
-    assert!(problem.what.contains("somebody listens there"), "{problem}");
+    assert!(problem.what.contains("another process listens there"), "{problem}");
     assert!(runtime.exists());
 }
 

@@ -380,7 +380,7 @@ async fn no_volume_is_unused_while_a_pod_with_another_root_runs() {
     assert!(
         answer
             .iter()
-            .any(|answer| answer.contains("default/db lives and has no directory")),
+            .any(|answer| answer.contains("default/db exists and has no directory")),
         "{answer:?}"
     );
     fs::create_dir_all(node.pod_dir("db")).unwrap();

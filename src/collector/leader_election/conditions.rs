@@ -49,7 +49,7 @@ impl Conditions {
         if !self.lease_shows_active {
             // If it is still standby, the reason is this one.
             self.manager_idle.as_ref().map_err(String::as_str)?;
-            return Err("its Lease says yet that it stands by");
+            return Err("its Lease still shows it as standby");
         }
         let manager_idle = self.manager_idle.as_ref().map_err(String::as_str)?;
         if !manager_idle.is_valid(now) {

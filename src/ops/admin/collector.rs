@@ -49,7 +49,7 @@ impl CollectorAdmin {
         let unsynced = self.query(|core, now| core.sync_state.unsynced_reason(now));
         CollectorReport {
             standby: self.election.view().standby,
-            not_synced: unsynced.unwrap_or_else(|| Some("it begins".to_owned())),
+            not_synced: unsynced.unwrap_or_else(|| Some("it starts".to_owned())),
         }
     }
 
@@ -108,11 +108,11 @@ fn status(gc: &CollectorAdmin) -> Response<Full<Bytes>> {
 /// The error while this collector is on standby. It names the active one.
 fn unknown(gc: &CollectorAdmin) -> String {
     let view = gc.election.view();
-    let why = view.standby.unwrap_or_else(|| "it begins".to_owned());
+    let why = view.standby.unwrap_or_else(|| "it starts".to_owned());
     let holder = view.lease.filter(|lease| !lease.is_own).and_then(|lease| lease.holder);
     let remedy = holder.map_or_else(String::new, |holder| {
         let node = holder.rsplit_once('_').map_or(&*holder, |(node, _)| node);
-        format!("; it is the turn of {holder}: ask the agent of node {node}")
+        format!("; {holder} holds the Lease: ask the agent of node {node}")
     });
     format!("the collector of this agent knows nothing: {why}{remedy}")
 }

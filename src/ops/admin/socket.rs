@@ -31,7 +31,9 @@ pub async fn is_listened_on(path: &Path) -> io::Result<Option<bool>> {
         Ok(_) => Ok(Some(true)),
         // No process listens. Other errors do not prove that.
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(Some(false)),
-        Err(error) => Err(io::Error::other(format!("whether somebody listens there: {error}"))),
+        Err(error) => Err(io::Error::other(format!(
+            "cannot tell whether a process listens there: {error}"
+        ))),
     }
 }
 
@@ -49,7 +51,7 @@ pub async fn listen(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
         Some(true) => {
             return Err(io::Error::new(
                 io::ErrorKind::AddrInUse,
-                "somebody listens there already",
+                "another process listens there already",
             ));
         }
     }
