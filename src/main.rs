@@ -35,7 +35,7 @@ use pod_teardown::{
             pause::{PAUSE, PauseRequest, RESUME},
             stop::StopRequest,
         },
-        approve, check, client,
+        approve, check, client, colors,
         gc_status::{self, GcReport},
         handover, holds, logging, manual,
         output::{self, Output},
@@ -123,7 +123,8 @@ async fn dispatch(
             stop_pod(&flags, "evict", Some(reason), Some(message)).await
         }
         Verb::Holds(QueryFlags { socket, output }) => {
-            let text = |report: &SafetyHolds| holds::text(report, Timestamp::now());
+            let is_wide = output == OutputFormat::Wide;
+            let text = |report: &SafetyHolds| holds::text(report, is_wide, Timestamp::now());
             query(&socket, admin::holds::HOLDS, with_text(output, text)).await
         }
         Verb::Approve(args) => approve(args).await,
@@ -165,8 +166,11 @@ async fn show_status(arguments: &StatusArgs) -> ExitCode {
         return self::query(socket, admin::STATUS, output).await;
     }
     match client::get_raw(&socket.socket, admin::STATUS).await {
-        Ok(answer) => match (answer.parse(), answer.format(output)) {
-            (Ok(report), Ok(text)) => print(&text, if status::is_blocked(&report) { BLOCKED } else { 0 }),
+        Ok(answer) => match (answer.parse(), answer.format(output.as_ref())) {
+            (Ok(report), Ok(text)) => {
+                let code = if status::is_blocked(&report) { BLOCKED } else { 0 };
+                print_formatted(&output, &text, code)
+            }
             (Err(error), _) | (_, Err(error)) => failed(1, &error.to_string()),
         },
         Err(error) => failed(1, &error.to_string()),
@@ -189,7 +193,8 @@ async fn show_version(QueryFlags { socket, output }: &QueryFlags) -> ExitCode {
 async fn show_collector(verb: GcVerb) -> ExitCode {
     match verb {
         GcVerb::Status(QueryFlags { socket, output }) => {
-            let text = |report: &GcReport| gc_status::text(report, Timestamp::now());
+            let is_wide = output == OutputFormat::Wide;
+            let text = |report: &GcReport| gc_status::text(report, is_wide, Timestamp::now());
             query(&socket, admin::collector::STATUS, with_text(output, text)).await
         }
         GcVerb::Graph(GraphArgs {
@@ -299,11 +304,11 @@ fn with_text<F>(output: OutputFormat, text: F) -> Output<F> {
 async fn query<T: DeserializeOwned>(
     socket: &SocketFlag,
     path: &str,
-    output: Output<impl FnOnce(&T) -> String>,
+    output: Output<impl Fn(&T) -> String>,
 ) -> ExitCode {
     let answer = client::get_raw(&socket.socket, path).await;
-    match answer.and_then(|answer| answer.format(output)) {
-        Ok(text) => print(&text, 0),
+    match answer.and_then(|answer| answer.format(output.as_ref())) {
+        Ok(text) => print_formatted(&output, &text, 0),
         Err(error) => failed(1, &error.to_string()),
     }
 }
@@ -315,7 +320,7 @@ async fn watch_answer<T: DeserializeOwned>(
     path: &str,
     output: Output<impl Fn(&T) -> String>,
 ) -> ExitCode {
-    let redraws = io::stdout().is_terminal() && matches!(output, Output::Text(_));
+    let redraws = io::stdout().is_terminal() && output.is_text();
     let mut shown = None;
     let mut interrupted = pin!(tokio::signal::ctrl_c());
     loop {
@@ -330,7 +335,7 @@ async fn watch_answer<T: DeserializeOwned>(
                 // A failure is reported by the next write.
                 write!(io::stdout(), "{CLEAR_SCREEN}").ok();
             }
-            let code = print(&text, 0);
+            let code = print_formatted(&output, &text, 0);
             if code != ExitCode::SUCCESS {
                 return code;
             }
@@ -406,7 +411,7 @@ async fn stop_pod(flags: &StopFlags, verb: &str, reason: Option<String>, message
         reason,
         message,
     };
-    let pod = match flags.pod.name() {
+    let pod = match flags.pod.id() {
         Ok(pod) => pod,
         Err(why) => return failed(USAGE, &why),
     };
@@ -496,13 +501,13 @@ fn print_report(report: &check::Report, format: OutputFormat) -> ExitCode {
         report.table(format == OutputFormat::Wide)
     });
     let json = || serde_json::to_vec(report).unwrap_or_default();
-    let text = match output {
+    let text = match &output {
         Output::Text(text) => Ok(text(report)),
         Output::Json => output::json(&json()),
         Output::Yaml => output::yaml(&json()),
     };
     match text {
-        Ok(text) => print(&text, report.exit_code),
+        Ok(text) => print_formatted(&output, &text, report.exit_code),
         Err(error) => failed(1, &error.to_string()),
     }
 }
@@ -527,10 +532,22 @@ fn misconfigured(problems: &[Problem]) -> ExitCode {
     })
 }
 
-/// Prints the text. A closed pipe is no error.
+/// Prints an answer. The verdicts of a text are colored, if standard output may have colors.
+fn print_formatted<F>(output: &Output<F>, text: &str, code: u8) -> ExitCode {
+    if output.is_text() && colors::are_allowed(&io::stdout()) {
+        return print_raw(&colors::paint(&foreign::escape_lines(text.trim_end())), code);
+    }
+    print(text, code)
+}
+
 fn print(text: &str, code: u8) -> ExitCode {
+    print_raw(&foreign::escape_lines(text.trim_end()), code)
+}
+
+/// Prints a text whose control characters are escaped. A closed pipe is no error.
+fn print_raw(text: &str, code: u8) -> ExitCode {
     let mut out = io::stdout().lock();
-    match writeln!(out, "{}", foreign::escape_lines(text.trim_end())).and_then(|()| out.flush()) {
+    match writeln!(out, "{text}").and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => failed(1, &format!("standard output: {error}")),
         _ => ExitCode::from(code),
     }

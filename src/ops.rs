@@ -4,6 +4,7 @@ pub mod admin;
 pub mod approve;
 pub mod check;
 pub mod client;
+pub mod colors;
 pub mod gc_status;
 pub mod handover;
 pub mod holds;

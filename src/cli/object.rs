@@ -88,19 +88,6 @@ impl PodArg {
     pub fn id(&self) -> Result<PodId, String> {
         parse_pod(&self.pod, self.namespace.as_deref())
     }
-
-    /// The pod by its name.
-    ///
-    /// # Errors
-    /// As [`Self::id`], and for a UID.
-    pub fn name(&self) -> Result<PodName, String> {
-        match self.id()? {
-            PodId::Name(name) => Ok(name),
-            PodId::Uid(uid) => Err(format!(
-                "{uid} is a UID, and this command needs the name of the pod: NAMESPACE/NAME"
-            )),
-        }
-    }
 }
 
 // === impl OptionalPodArg ===

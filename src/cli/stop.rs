@@ -14,8 +14,8 @@ use super::{
 ///
 /// Its preStop hooks run, and its containers are stopped within the grace period. The command waits until no container of the
 /// pod runs and the API server shows that. It prints what blocks the termination, and the result. If the command is
-/// interrupted or its --timeout is over, the agent continues, also after a restart of the agent. Only a kubelet that starts before the end cancels the
-/// request. A pod that has terminated before does not change.
+/// interrupted or its --timeout is over, the agent continues, also after a restart of the agent. Only a kubelet that starts
+/// before the termination is finished cancels the request. A pod that has terminated before does not change.
 ///
 /// PodDisruptionBudgets are not checked, and a controller may start another pod: use this for a node that cannot wait, else
 /// kubectl delete or kubectl drain. Mirror pods of static pods are refused, and all pods while a kubelet works on this node.
@@ -25,6 +25,8 @@ use super::{
   pod-teardown stop web-0
   # Stop pod db-0 in namespace shop within 5 seconds
   pod-teardown stop -n shop db-0 --grace-period 5
+  # Stop the pod with this UID
+  pod-teardown stop 0b9a8230-aace-4480-91d0-db24e46eb609
   # Do not wait for the result
   pod-teardown stop web-0 --wait=false
 
@@ -47,7 +49,7 @@ pub struct StopArgs {
   # Evict pod web-0 in namespace default
   pod-teardown evict web-0 --reason Evicted --message 'The node runs out of disk.'
 
-Exit code: 0 it has terminated, now or before (the output tells how); 64 the command line is wrong; 1 the request was refused \
+Exit code: 0 it has terminated, now or before (the output says how); 64 the command line is wrong; 1 the request was refused \
 or cancelled, or no agent answers.")]
 pub struct EvictArgs {
     /// Which pod, and how.

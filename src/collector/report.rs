@@ -164,8 +164,8 @@ impl WorkReport {
         }
     }
 
-    /// The report as text.
-    pub fn text(&self) -> String {
+    /// The report as text. `is_wide`: with the resourceVersion of each kind.
+    pub fn text(&self, is_wide: bool) -> String {
         let mut out = String::new();
         // Writing to a String cannot fail.
         let _ = match &self.unsynced {
@@ -266,17 +266,33 @@ impl WorkReport {
                 )
             },
         );
-        let _ = writeln!(out, "\n{:48} {:>9} {:>8}  STATE", "KIND", "OBJECTS", "LAST");
+        out.extend(["\n", &self.kinds_table(is_wide)]);
+        out
+    }
+
+    fn kinds_table(&self, is_wide: bool) -> String {
+        let mut out = String::new();
+        let mut add = |kind: &str, objects: &str, event: &str, version: &str, state: &str| {
+            let version = if is_wide {
+                format!(" {version:>16}")
+            } else {
+                String::new()
+            };
+            // Writing to a String cannot fail.
+            let _ = writeln!(out, "{kind:48} {objects:>9} {event:>10}{version}  {state}");
+        };
+        add("KIND", "OBJECTS", "LAST-EVENT", "RESOURCE-VERSION", "STATE");
         for kind in &self.kinds {
             let state = match (&kind.error, kind.synced) {
                 (Some(error), _) => error,
                 (None, true) => "synced",
                 (None, false) => "being listed",
             };
-            let heard = kind
+            let event = kind
                 .silent_seconds
-                .map_or_else(|| "-".to_owned(), |seconds| format!("{seconds} s"));
-            let _ = writeln!(out, "{:48} {:>9} {heard:>8}  {state}", kind.resource, kind.objects);
+                .map_or_else(|| "-".to_owned(), |seconds| format!("{seconds}s"));
+            let (objects, version) = (kind.objects.to_string(), kind.version.to_string());
+            add(&kind.resource, &objects, &event, &version, state);
         }
         out
     }

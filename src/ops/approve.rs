@@ -65,7 +65,7 @@ pub async fn approve(
 /// Shows the hold and reads the answer of the user. Anything but yes is no.
 pub fn ask(hold: &SafetyHold, mut input: impl BufRead, mut output: impl Write) -> bool {
     let mut answer = String::new();
-    let shown = holds::hold_text(hold, Timestamp::now());
+    let shown = holds::hold_text(hold, false, Timestamp::now());
     let asked = write!(output, "{shown}\nApprove {}? [y/N] ", hold.item).and_then(|()| output.flush());
     asked.is_ok()
         && input.read_line(&mut answer).is_ok()

@@ -31,12 +31,12 @@ pub struct GcReport {
     pub work: Option<WorkReport>,
 }
 
-/// Formats the status.
-pub fn text(report: &GcReport, now: Timestamp) -> String {
+/// Formats the status. `is_wide`: with the resourceVersion of each kind.
+pub fn text(report: &GcReport, is_wide: bool, now: Timestamp) -> String {
     let mut out = leader_election(&report.election, now);
     out.extend(report.credentials_expire.map(|end| credentials(end, now)));
     if let Some(work) = &report.work {
-        out.push_str(&work.text());
+        out.push_str(&work.text(is_wide));
     }
     // Some lines contain owner references, which are untrusted.
     out.lines().map(|line| escape_control_chars(line) + "\n").collect()
@@ -106,13 +106,13 @@ fn lease_holder(view: &View, lease: &LeaseView, now: Timestamp) -> String {
     } = lease;
     let is_known = view.holds_lease || (view.lease_error.is_none() && !is_own);
     let holder = match holder {
-        None => "nobody's".to_owned(),
-        Some(_) if *is_own => "this agent's".to_owned(),
-        Some(holder) => format!("{holder}'s"),
+        None => "no holder".to_owned(),
+        Some(_) if *is_own => "held by this agent".to_owned(),
+        Some(holder) => format!("held by {holder}"),
     };
     if !is_known {
         let seen = seen.map_or_else(String::new, |seen| format!(", {} ago", ago(seen, now)));
-        return format!("unknown whose it is now; {holder} when it was last seen{seen}");
+        return format!("holder unknown; {holder} when it was last read{seen}");
     }
     let since = since.map_or_else(String::new, |since| {
         format!(", since {} ago by its clock", ago(since, now))
@@ -176,15 +176,14 @@ mod tests {
         let now = Timestamp::from_second(40).unwrap();
         let lease_line = |view: View| leader_election(&view, now).lines().nth(1).unwrap().to_owned();
         let known = |holder: &str| format!("Lease      {holder}, since 40s ago by its clock");
-        let unknown =
-            |holder: &str| format!("Lease      unknown whose it is now; {holder} when it was last seen, 40s ago");
+        let unknown = |holder: &str| format!("Lease      holder unknown; {holder} when it was last read, 40s ago");
         for (view, expected) in [
-            (view(true, true, false), known("this agent's")),
+            (view(true, true, false), known("held by this agent")),
             // No other agent takes it before this one has stopped by itself.
-            (view(true, true, true), known("this agent's")),
-            (view(true, false, true), unknown("this agent's")),
-            (view(false, false, false), known("other's")),
-            (view(false, false, true), unknown("other's")),
+            (view(true, true, true), known("held by this agent")),
+            (view(true, false, true), unknown("held by this agent")),
+            (view(false, false, false), known("held by other")),
+            (view(false, false, true), unknown("held by other")),
         ] {
             assert_eq!(lease_line(view), expected);
         }
@@ -205,7 +204,7 @@ mod tests {
                 credentials_expire: Some(end),
                 work: None,
             };
-            let shown = text(&report, now);
+            let shown = text(&report, false, now);
             assert!(shown.contains(&format!("the credentials {words}")), "{now}: {shown}");
             assert_eq!(shown.contains("gc-kubeconfig.sh"), renew, "{now}: {shown}");
             let without_expiry = text(
@@ -213,6 +212,7 @@ mod tests {
                     credentials_expire: None,
                     ..report
                 },
+                false,
                 now,
             );
             assert!(!without_expiry.contains("credentials"), "{without_expiry}");
@@ -271,6 +271,20 @@ mod tests {
             assert_ne!(value["work"][list], Value::Array(Vec::new()), "{list}");
         }
         (core, value)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn wide_status_has_the_resource_version_of_each_kind() {
+        let (_, status) = complete_report();
+        let report: GcReport = serde_json::from_value(status).unwrap();
+        let [short, wide] = [false, true].map(|is_wide| text(&report, is_wide, Timestamp::UNIX_EPOCH));
+        assert!(
+            wide.contains("RESOURCE-VERSION") && !short.contains("RESOURCE-VERSION"),
+            "{short}\n{wide}"
+        );
+        let row = wide.lines().find(|line| line.starts_with("pods/v1")).unwrap();
+        let cells: Vec<_> = row.split_whitespace().collect();
+        assert_eq!(cells, ["pods/v1", "2", "-", "1", "synced"]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -11,8 +11,8 @@ use crate::{
     words::{seconds, some_of},
 };
 
-/// Lists the safety holds.
-pub fn text(report: &SafetyHolds, now: Timestamp) -> String {
+/// Lists the safety holds. `is_wide`: with all facts and all approvals, instead of some facts and the last approval.
+pub fn text(report: &SafetyHolds, is_wide: bool, now: Timestamp) -> String {
     let mut out = String::new();
     // Writing to a String cannot fail.
     if let Some(why) = &report.blocked {
@@ -22,20 +22,33 @@ pub fn text(report: &SafetyHolds, now: Timestamp) -> String {
         let _ = writeln!(out, "No safety hold waits for an approval.");
     }
     for hold in &report.items {
-        let _ = writeln!(out, "{}", hold_text(hold, now));
+        let _ = writeln!(out, "{}", hold_text(hold, is_wide, now));
     }
-    if let Some(Approval {
-        item, at, by, reason, ..
-    }) = report.approvals.last()
-    {
-        let reason = reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}"));
-        let _ = writeln!(out, "Last approval: {item} at {at:.0} by {by}{reason}");
+    match report.approvals.as_slice() {
+        [] => {}
+        approvals if is_wide => {
+            let _ = writeln!(out, "Approvals:");
+            for approval in approvals {
+                let _ = writeln!(out, "  {}", approval_text(approval));
+            }
+        }
+        [.., last] => {
+            let _ = writeln!(out, "Last approval: {}", approval_text(last));
+        }
     }
     out
 }
 
-/// Describes one safety hold.
-pub(super) fn hold_text(hold: &SafetyHold, now: Timestamp) -> String {
+fn approval_text(approval: &Approval) -> String {
+    let Approval {
+        item, at, by, reason, ..
+    } = approval;
+    let reason = reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}"));
+    format!("{item} at {at:.0} by {by}{reason}")
+}
+
+/// Describes one safety hold. `is_wide`: each fact has a line.
+pub(super) fn hold_text(hold: &SafetyHold, is_wide: bool, now: Timestamp) -> String {
     let SafetyHold {
         item,
         uid,
@@ -55,7 +68,11 @@ pub(super) fn hold_text(hold: &SafetyHold, now: Timestamp) -> String {
     }
     let _ = writeln!(out, "  why      {why}");
     let _ = writeln!(out, "  approval {approval_effect}");
-    if !facts.is_empty() {
+    if is_wide {
+        for fact in facts {
+            let _ = writeln!(out, "  fact     {fact}");
+        }
+    } else if !facts.is_empty() {
         let _ = writeln!(out, "  facts    {}", some_of(facts.iter().cloned()));
     }
     let _ = writeln!(out, "  digest   {digest}");
@@ -92,7 +109,7 @@ mod tests {
             items: vec![item("absence", None), item("pod/ns/web-0", Some("12"))],
             approvals: Vec::new(),
         };
-        let list = text(&report, "2026-01-02T03:06:05Z".parse().unwrap());
+        let list = text(&report, false, "2026-01-02T03:06:05Z".parse().unwrap());
         let block = "  since    2026-01-02T03:04:05Z, for 2 min 0 s\n  why      that is why\n  approval that follows\n";
         let (digest, facts) = ("  digest   0a\n\n", "  facts    container 1\n");
         let expected = format!("absence\n{block}{digest}pod/ns/web-0  (UID 12)\n{block}{facts}{digest}");
@@ -110,9 +127,38 @@ mod tests {
                 why: String::new(),
             }],
         };
-        let list = text(&report, since);
+        let list = text(&report, false, since);
         assert!(list.contains("Blocked: a kubelet works") && list.contains("No safety hold"));
         let last = "Last approval: absence at 2026-01-02T03:04:05Z by uid 0, pid 7: etcd was restored\n";
         assert!(list.ends_with(last), "{list}");
+    }
+    #[test]
+    fn wide_list_has_every_fact_and_every_approval() {
+        let at: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
+        let approval = |item: &str| Approval {
+            item: item.to_owned(),
+            uid: None,
+            at,
+            by: "uid 0, pid 7".to_owned(),
+            reason: None,
+            why: String::new(),
+        };
+        let facts: Vec<String> = (1..=9).map(|number| format!("container {number}")).collect();
+        let report = SafetyHolds {
+            blocked: None,
+            items: vec![SafetyHold {
+                item: "pod/ns/web-0".to_owned(),
+                uid: None,
+                since: None,
+                why: "that is why".to_owned(),
+                approval_effect: "that follows".to_owned(),
+                facts: facts.clone(),
+                digest: "0a".to_owned(),
+            }],
+            approvals: vec![approval("absence"), approval("node-uid")],
+        };
+        let [short, wide] = [false, true].map(|is_wide| text(&report, is_wide, at));
+        let has_all = |list: &str| facts.iter().all(|fact| list.contains(fact)) && list.contains("absence at 2026");
+        assert!(has_all(&wide) && !has_all(&short), "{wide}\n{short}");
     }
 }

@@ -1,6 +1,6 @@
 //! Prints answers as JSON, YAML or tables.
 
-use std::{io::IsTerminal, time::Duration};
+use std::time::Duration;
 
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
@@ -25,6 +25,11 @@ pub enum Output<F> {
 // === impl Output ===
 
 impl<F> Output<F> {
+    /// Whether it is text.
+    pub fn is_text(&self) -> bool {
+        matches!(self, Self::Text(_))
+    }
+
     /// The same with a borrowed function.
     pub fn as_ref(&self) -> Output<&F> {
         match self {
@@ -79,12 +84,6 @@ pub fn table<const N: usize>(header: [&str; N], rows: &[[String; N]]) -> String 
         out.extend([text.trim_end(), "\n"]);
     }
     out
-}
-
-/// Whether colors may be printed to this stream: a terminal, unless `NO_COLOR` or `TERM=dumb` is set.
-pub fn has_colors(stream: &impl IsTerminal) -> bool {
-    let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-    stream.is_terminal() && !is_set("NO_COLOR") && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
 /// Formats a duration as kubectl does: `42s`, `5m12s`, `3h`, `2d`.

@@ -9,7 +9,7 @@ use super::{
     client::{self, ClientError},
 };
 use crate::{
-    cli::PodName,
+    cli::PodId,
     model::trace::{Blocked, Stage, Trace},
     words::some_of,
     workers::stop::StopAccepted,
@@ -33,13 +33,13 @@ pub enum Wait {
 #[derive(Debug)]
 pub enum StopResult {
     /// The request is accepted, and nothing more is waited for.
-    Accepted(PodName, StopAccepted),
+    Accepted(StopAccepted),
     /// The pod has terminated.
     Terminated(Box<Trace>),
     /// The pod had terminated before the request, which changed nothing.
     TerminatedBefore(Box<Trace>),
     /// The same, and it has no worker: nothing of it is on the node, or it is queued for its clean-up.
-    WithoutWorker(PodName),
+    WithoutWorker(StopAccepted),
 }
 
 /// Stops a pod, and waits until no container runs and the API server shows that. Passes each change of what blocks the pod to
@@ -49,7 +49,7 @@ pub enum StopResult {
 /// When the agent refuses or cancels the request, or no longer answers, or the time to wait is over.
 pub async fn stop(
     socket: &Path,
-    pod: &PodName,
+    pod: &PodId,
     verb: &str,
     request: &StopRequest,
     wait: Wait,
@@ -57,18 +57,18 @@ pub async fn stop(
 ) -> Result<StopResult, ClientError> {
     let granted: StopAccepted = client::post(socket, &format!("{PODS}/{pod}/{verb}"), request).await?;
     if wait == Wait::No {
-        return Ok(StopResult::Accepted(pod.clone(), granted));
+        return Ok(StopResult::Accepted(granted));
     }
     if !granted.already_terminated {
-        print(&accepted(pod, &granted));
+        print(&accepted(&granted));
     }
     let mut blocked = Vec::new();
-    let outcome = follow(socket, pod, &granted, &mut blocked, print);
+    let outcome = follow(socket, &granted, &mut blocked, print);
     match wait {
         Wait::AtMost(limit) => match timeout(limit, outcome).await {
             Ok(result) => result,
             Err(_) => Err(ClientError::StillTerminating {
-                pod: pod.to_string(),
+                pod: granted.pod(),
                 limit,
                 blocked: some_of(blocked.iter().map(ToString::to_string)),
             }),
@@ -77,33 +77,33 @@ pub async fn stop(
     }
 }
 
-fn accepted(pod: &PodName, granted: &StopAccepted) -> String {
+fn accepted(granted: &StopAccepted) -> String {
     let StopAccepted {
         uid,
         grace_period_seconds,
         ..
     } = granted;
+    let pod = granted.pod();
     format!("{pod} (UID {uid}) is terminating, grace period {grace_period_seconds} s")
 }
 
 /// Waits for the termination. `printed` is what blocks the pod.
 async fn follow(
     socket: &Path,
-    pod: &PodName,
     granted: &StopAccepted,
     printed: &mut Vec<Blocked>,
     mut print: impl FnMut(&str),
 ) -> Result<StopResult, ClientError> {
-    let uid = &granted.uid;
+    let (uid, pod) = (&granted.uid, granted.pod());
     let mut is_unshown = granted.already_terminated && granted.phase.is_none();
     let path = format!("{OUTCOMES}/{uid}?wait={}", WAIT.as_secs());
     loop {
         let outcome = client::get_with_timeout(socket, &path, WAIT).await;
         let StopOutcome { terminated, trace } = match outcome {
             Err(ClientError::Unknown(_)) if granted.already_terminated => {
-                return Ok(StopResult::WithoutWorker(pod.clone()));
+                return Ok(StopResult::WithoutWorker(granted.clone()));
             }
-            outcome => outcome.map_err(|error| agent_exited(pod, error))?,
+            outcome => outcome.map_err(|error| agent_exited(&pod, error))?,
         };
         if terminated {
             let trace = Box::new(trace);
@@ -131,26 +131,28 @@ async fn follow(
 }
 
 /// An agent that does not know a request that was granted has restarted, or is stopping.
-fn agent_exited(pod: &PodName, error: ClientError) -> ClientError {
+fn agent_exited(pod: &str, error: ClientError) -> ClientError {
     let cause = match error {
         ClientError::NoAgent { cause, .. } => format!("no process listens on its socket: {cause}"),
         ClientError::Disconnected { cause, .. } | ClientError::Refused(cause) | ClientError::Unknown(cause) => cause,
         other => return other,
     };
-    let pod = pod.to_string();
+    let pod = pod.to_owned();
     ClientError::AgentExited { pod, cause }
 }
 
 /// Formats the result.
 pub fn text(result: &StopResult) -> String {
     let (was_terminated, trace) = match result {
-        StopResult::Accepted(pod, granted) if granted.already_terminated => {
+        StopResult::Accepted(granted) if granted.already_terminated => {
+            let pod = granted.pod();
             return format!("{pod} had terminated before: the request changes nothing");
         }
-        StopResult::Accepted(pod, granted) => return accepted(pod, granted),
+        StopResult::Accepted(granted) => return accepted(granted),
         StopResult::Terminated(trace) => (false, trace),
         StopResult::TerminatedBefore(trace) => (true, trace),
-        StopResult::WithoutWorker(pod) => {
+        StopResult::WithoutWorker(granted) => {
+            let pod = granted.pod();
             return format!(
                 "{pod} had terminated before: the request changes nothing; nothing of it runs on this node"
             );

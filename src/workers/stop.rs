@@ -28,6 +28,10 @@ pub struct PodStop {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct StopAccepted {
+    /// Namespace of the pod.
+    pub namespace: String,
+    /// Name of the pod.
+    pub name: String,
     /// UID of the pod.
     pub uid: String,
     /// The grace period in force, in seconds.
@@ -50,7 +54,7 @@ pub enum StopRejected {
     #[error("no pod {0} is known on this node")]
     Unknown(String),
     /// Another pod has the name.
-    #[error("{pod} has UID {uid}, which is another pod than the one that was asked for")]
+    #[error("{pod} has UID {uid}, which is not the requested UID")]
     OtherUid {
         /// Namespace and name.
         pod: String,
@@ -58,7 +62,7 @@ pub enum StopRejected {
         uid: PodUid,
     },
     /// More than one pod has the name, for example while absence proves nothing.
-    #[error("more than one pod is known as {pod}, with the UIDs {uids}: say which one is meant, with --uid")]
+    #[error("more than one pod is known as {pod}, with the UIDs {uids}: name one of them with --uid")]
     Several {
         /// Namespace and name.
         pod: String,
@@ -91,8 +95,17 @@ pub enum StopRejected {
         why: String,
     },
     /// The agent stops, and begins no termination.
-    #[error("the end of {0} is not begun: the agent is stopping; ask again when it has been started again")]
+    #[error("the termination of {0} is not started: the agent is stopping; repeat the command once it runs again")]
     Stopping(String),
+}
+
+// === impl StopAccepted ===
+
+impl StopAccepted {
+    /// Namespace and name.
+    pub fn pod(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
 }
 
 // === impl PodStop ===
@@ -128,7 +141,7 @@ impl PodStop {
         Ok(view)
     }
 
-    /// The rejection while the gate blocks. If only a kubelet blocks, it tells the user to delete the pod with kubectl.
+    /// The rejection while the gate blocks. If only a kubelet blocks, it names the remedy: delete the pod with kubectl.
     pub fn rejected(&self, why: String, by_a_kubelet: bool) -> StopRejected {
         let pod = self.pod();
         if by_a_kubelet {

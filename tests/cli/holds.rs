@@ -1,4 +1,4 @@
-//! `held` and `release`: the output, and the log of an approval.
+//! `holds` and `approve`: the output, and the log of an approval.
 
 use serde_json::{Value, json};
 use testbed::{

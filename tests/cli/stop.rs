@@ -1,4 +1,4 @@
-//! `kill` and `evict` if the agent exits before the pod has terminated.
+//! `stop` and `evict` if the agent exits before the pod has terminated.
 
 use crate::{
     command::{CommandOutput, Flags, run_command, run_with_answers},
@@ -16,8 +16,11 @@ fn stop(answers: &[&str]) -> CommandOutput {
 #[test]
 fn agent_exit_during_the_wait_is_reported_with_the_remedy() {
     for answers in [
-        &[r#"{"uid":"u","gracePeriodSeconds":30}"#][..],
-        &[r#"{"uid":"u","gracePeriodSeconds":30}"#, ""],
+        &[r#"{"namespace":"default","name":"web","uid":"u","gracePeriodSeconds":30}"#][..],
+        &[
+            r#"{"namespace":"default","name":"web","uid":"u","gracePeriodSeconds":30}"#,
+            "",
+        ],
     ] {
         let output = stop(answers);
         assert_eq!((output.code, output.error_lines().len()), (Some(1), 2), "{output:?}");

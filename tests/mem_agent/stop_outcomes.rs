@@ -3,7 +3,7 @@
 use std::{fs, path::PathBuf};
 
 use pod_teardown::{
-    cli::PodName,
+    cli::{PodId, PodName},
     ops::{
         admin::{
             TIMELINES,
@@ -41,15 +41,39 @@ async fn output_of(socket: PathBuf, path: &str, what: &StopRequest) -> Vec<Strin
 
 async fn output_within(socket: PathBuf, path: &str, what: &StopRequest, wait: Wait) -> Vec<String> {
     let (name, verb) = path.split_once('/').unwrap();
-    let pod = PodName {
+    let pod = PodId::Name(PodName {
         namespace: "default".to_owned(),
         name: name.to_owned(),
-    };
+    });
+    output_for(socket, &pod, verb, what, wait).await
+}
+
+async fn output_for(socket: PathBuf, pod: &PodId, verb: &str, what: &StopRequest, wait: Wait) -> Vec<String> {
     let mut output = Vec::new();
     let print = |line: &str| output.push(line.to_owned());
-    let end = stop::stop(&socket, &pod, verb, what, wait, print).await;
+    let end = stop::stop(&socket, pod, verb, what, wait, print).await;
     output.push(end.map_or_else(|error| error.to_string(), |end| stop::text(&end)));
     output
+}
+
+#[tokio::test(start_paused = true)]
+async fn pod_is_stopped_by_its_uid_and_no_other_pod_is() {
+    let node = node_with("web", &plain(), false).await;
+    let stop = async |uid: &str| {
+        let socket = node.flags.socket.socket.clone();
+        let pod = PodId::Uid(uid.to_owned());
+        output_for(socket, &pod, "stop", &StopRequest::default(), Wait::Unlimited).await
+    };
+    assert_eq!(
+        stop("uid-other").await,
+        ["no pod with UID uid-other is known on this node"]
+    );
+    let output = stop("uid-web").await;
+    assert_eq!(output[0], "default/web (UID uid-web) is terminating, grace period 30 s");
+    let result = output.last().unwrap();
+    assert!(result.starts_with("default/web has terminated"), "{output:?}");
+    let again = stop("uid-web").await.pop().unwrap();
+    assert!(again.starts_with("default/web had terminated before"), "{again}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -253,7 +277,9 @@ async fn requests_before_the_runtime_is_reached_are_refused_and_not_done_later()
         refused(&node, "web/evict", &eviction("Evicted")).await,
     ] {
         assert!(
-            answer.contains("the end of default/web is not begun: the container runtime has not been reached yet: "),
+            answer.contains(
+                "the termination of default/web is not started: the container runtime has not been reached yet: "
+            ),
             "{answer}"
         );
     }

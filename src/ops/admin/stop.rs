@@ -17,11 +17,12 @@ use crate::{
         termination::{Eviction, is_reason},
         trace::Trace,
     },
+    object_name::ObjectName,
     trace_recorder::TraceRecorder,
     workers::stop::{PodStop, StopRejected},
 };
 
-/// Path of requests, followed by namespace, name and verb.
+/// Path of requests, followed by the namespace and the name or by the UID, and by the verb.
 pub const PODS: &str = "/v1/pods";
 /// Path of outcomes, followed by the UID.
 pub const OUTCOMES: &str = "/v1/outcomes";
@@ -58,35 +59,59 @@ pub struct StopOutcome {
     pub trace: Trace,
 }
 
-/// Parses the path of a request: namespace, name, and whether it is an eviction.
-pub(super) fn target(path: &str) -> Option<(&str, &str, bool)> {
-    let mut parts = path.strip_prefix(PODS)?.strip_prefix('/')?.split('/');
-    let (namespace, name, verb) = (parts.next()?, parts.next()?, parts.next()?);
-    match (verb, parts.next()) {
-        ("stop", None) => Some((namespace, name, false)),
-        ("evict", None) => Some((namespace, name, true)),
+/// The pod of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Target<'a> {
+    /// By namespace and name.
+    Name(&'a str, &'a str),
+    /// By UID.
+    Uid(&'a str),
+}
+
+/// Parses the path of a request: the pod, and whether it is an eviction.
+pub(super) fn target(path: &str) -> Option<(Target<'_>, bool)> {
+    let (pod, verb) = path.strip_prefix(PODS)?.strip_prefix('/')?.rsplit_once('/')?;
+    let target = match pod.split_once('/') {
+        Some((_, name)) if name.contains('/') => return None,
+        Some((namespace, name)) => Target::Name(namespace, name),
+        None => Target::Uid(pod),
+    };
+    match verb {
+        "stop" => Some((target, false)),
+        "evict" => Some((target, true)),
         _ => None,
     }
 }
 
 /// Performs a stop or eviction request.
 pub(super) async fn request(pods: &PodsAdmin, path: &str, body: &[u8], peer: &str) -> Response<Full<Bytes>> {
-    let Some((namespace, name, evict)) = target(path) else {
+    let Some((target, evict)) = target(path) else {
         return error(
             StatusCode::NOT_FOUND,
-            "POST is answered at /v1/pods/NAMESPACE/NAME/stop, /v1/pods/NAMESPACE/NAME/evict, /v1/approve, /v1/handover, \
-             /v1/pause and /v1/resume",
+            "POST is answered at /v1/pods/NAMESPACE/NAME/stop, /v1/pods/NAMESPACE/NAME/evict, /v1/pods/UID/stop, \
+             /v1/pods/UID/evict, /v1/approve, /v1/handover, /v1/pause and /v1/resume",
         );
     };
-    let stop = match parse(namespace, name, evict, body) {
-        Ok(stop) => stop,
+    let request = match parse(evict, body) {
+        Ok(request) => request,
         Err(why) => return error(StatusCode::BAD_REQUEST, &why),
+    };
+    let stop = match target {
+        Target::Name(namespace, name) => PodStop {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            ..request
+        },
+        Target::Uid(uid) => match find(pods, uid, request).await {
+            Ok(stop) => stop,
+            Err((code, why)) => return error(code, &why),
+        },
     };
     // Logged first, because the agent may crash at any moment.
     tracing::info!(
         pod.uid = stop.uid,
-        pod.namespace = namespace,
-        pod.name = name,
+        pod.namespace = stop.namespace,
+        pod.name = stop.name,
         peer,
         evict,
         reason = stop.eviction.as_ref().map(|eviction| eviction.reason.as_str()),
@@ -98,6 +123,31 @@ pub(super) async fn request(pods: &PodsAdmin, path: &str, body: &[u8], peer: &st
     granted
         .await
         .unwrap_or_else(|cause| error(StatusCode::INTERNAL_SERVER_ERROR, &cause.to_string()))
+}
+
+/// Completes a request for the pod with this UID.
+async fn find(pods: &PodsAdmin, uid: &str, request: PodStop) -> Result<PodStop, (StatusCode, String)> {
+    if request.uid.as_deref().is_some_and(|expected| expected != uid) {
+        return Err((
+            StatusCode::BAD_REQUEST,
+            "the path and the body have different UIDs".to_owned(),
+        ));
+    }
+    let known = pods
+        .in_time(pods.workers.find_pod(ObjectName::Uid(uid.to_owned())))
+        .await;
+    match known.map_err(|why| (StatusCode::SERVICE_UNAVAILABLE, why))? {
+        Some(known) => Ok(PodStop {
+            namespace: known.view.pod.namespace.to_string(),
+            name: known.view.pod.name.to_string(),
+            uid: Some(uid.to_owned()),
+            ..request
+        }),
+        None => Err((
+            StatusCode::NOT_FOUND,
+            StopRejected::Unknown(format!("with UID {uid}")).to_string(),
+        )),
+    }
 }
 
 async fn grant(pods: PodsAdmin, stop: PodStop, peer: String) -> Response<Full<Bytes>> {
@@ -138,13 +188,14 @@ async fn grant(pods: PodsAdmin, stop: PodStop, peer: String) -> Response<Full<By
             refused(code, why.to_string())
         }
         Err(why) => {
-            let why = format!("the end of {namespace}/{name} is not begun: {why}");
+            let why = format!("the termination of {namespace}/{name} is not started: {why}");
             refused(StatusCode::SERVICE_UNAVAILABLE, why)
         }
     }
 }
 
-fn parse(namespace: &str, name: &str, evict: bool, body: &[u8]) -> Result<PodStop, String> {
+/// Parses the body of a request. The name of the pod is missing.
+fn parse(evict: bool, body: &[u8]) -> Result<PodStop, String> {
     let request: StopRequest = match body {
         [] => StopRequest::default(),
         body => serde_json::from_slice(body).map_err(|error| format!("the body is no request: {error}"))?,
@@ -154,7 +205,7 @@ fn parse(namespace: &str, name: &str, evict: bool, body: &[u8]) -> Result<PodSto
     }
     let eviction = match (evict, request.reason, request.message) {
         (false, None, None) => None,
-        (false, ..) => return Err("reason and message are for an eviction: ask at …/evict".to_owned()),
+        (false, ..) => return Err("reason and message are for an eviction: send them to …/evict".to_owned()),
         (true, reason, message) => {
             let reason = reason.filter(|reason| is_reason(reason));
             let reason = reason.ok_or("an eviction needs a reason: one word of letters and digits, such as Evicted")?;
@@ -168,8 +219,8 @@ fn parse(namespace: &str, name: &str, evict: bool, body: &[u8]) -> Result<PodSto
         }
     };
     Ok(PodStop {
-        namespace: namespace.to_owned(),
-        name: name.to_owned(),
+        namespace: String::new(),
+        name: String::new(),
         uid: request.uid,
         grace: request.grace_period_seconds,
         eviction,
@@ -206,8 +257,8 @@ mod tests {
     use super::*;
 
     fn parsed(path: &str, body: &str) -> Result<PodStop, String> {
-        let (namespace, name, evict) = target(path).unwrap();
-        parse(namespace, name, evict, body.as_bytes())
+        let (_, evict) = target(path).unwrap();
+        parse(evict, body.as_bytes())
     }
 
     #[test]
@@ -235,9 +286,13 @@ mod tests {
         ] {
             assert!(parsed(path, body).is_err(), "{path} {body}");
         }
+        assert_eq!(target("/v1/pods/ns/web/evict"), Some((Target::Name("ns", "web"), true)));
+        assert_eq!(target("/v1/pods/1-2/stop"), Some((Target::Uid("1-2"), false)));
         for path in [
             "/v1/pods/ns/web",
+            "/v1/pods/stop",
             "/v1/pods/ns/web/stop/more",
+            "/v1/pods/a/b/c/stop",
             "/v1/pods/ns/web/delete",
             "/v1/other",
         ] {

@@ -85,6 +85,7 @@ impl PodWorkers {
         let waiting = self.idle_pods.waiting().chain(self.active.values()).cloned();
         let known: Vec<_> = terminating.chain(waiting).chain(idle).collect();
         let meant = stop.resolve(known.iter().map(|view| &**view))?;
+        let (namespace, name) = (meant.pod.namespace.to_string(), meant.pod.name.to_string());
         let uid = meant.pod.uid.clone();
         if self.context.journal.is_cancelled(&uid) {
             let why = "an earlier request is being cancelled, because a kubelet came; ask again";
@@ -109,6 +110,8 @@ impl PodWorkers {
         let grace = entry.or_else(|| self.pods.get(&uid).map(|status| status.period.grace()));
         let shown = self.pods.get(&uid).and_then(|status| status.record.terminal_state());
         Ok(StopAccepted {
+            namespace,
+            name,
             uid: uid.to_string(),
             grace_period_seconds: grace.unwrap_or_default().as_secs(),
             already_terminated,

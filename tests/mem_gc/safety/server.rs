@@ -229,7 +229,7 @@ async fn refused_requests_are_reported_near_the_top_while_they_continue() {
         refused.since_seconds >= 590 && refused.last_seconds <= 300 && refused.times > 5,
         "{refused:?}"
     );
-    let text = report.text();
+    let text = report.text(false);
     assert!(
         text.lines()
             .nth(1)
