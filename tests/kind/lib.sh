@@ -83,8 +83,8 @@ restarts() { kubectl get pods -o 'jsonpath={.items[*].status.containerStatuses[*
 
 # Whether the agent's status matches the pattern.
 status_has() { grep -Eq "$1" <<<"$(on_worker pod-teardown status -o json)"; }
-# role NAME: whether the agent has this role.
-role() { status_has "\"turn\": *\"$1\""; }
+# role NAME: whether the agent has this role, or is on standby for this reason.
+role() { status_has "\"(role|reason)\": *\"$1\""; }
 
 # crictl's output for a pod's UID.
 crictl_of() {
