@@ -95,8 +95,8 @@ async fn shown(scene: &Scene, name: &str, uid: &str) -> Result<(Value, Vec<Strin
             }
         }
     }
-    // A kubelet cleans the directories of terminated pods.
-    paths.retain(|path| !path.contains("/..") && (path.contains("/volumes/") || name != "finalizer"));
+    // The kubelet removes other directories of terminated pods at any time.
+    paths.retain(|path| !path.contains("/..") && path.contains("/volumes/"));
     paths.sort();
     Ok((pod, paths))
 }
