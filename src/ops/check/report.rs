@@ -185,7 +185,8 @@ fn summary(rows: &[Row], exit_code: u8) -> String {
             };
             return format!("ready: the agent can work here{warnings}");
         }
-        USAGE => "the command line is wrong",
+        USAGE if rows.iter().any(|row| row.verdict == Verdict::Usage) => "the command line is wrong",
+        USAGE => "a required setting is missing",
         CONFIGURATION => "the configuration is wrong",
         UNAVAILABLE => "the API server or the runtime cannot be reached",
         _ => "see the failed checks",
@@ -225,7 +226,7 @@ mod tests {
 
     #[test]
     fn last_line_is_the_verdict_and_explains_the_exit_code() {
-        let cases: [(&[Verdict], &str); 5] = [
+        let cases: [(&[Verdict], &str); 6] = [
             (&[Verdict::Ok], "ready: the agent can work here"),
             (
                 &[Verdict::Ok, Verdict::Warning],
@@ -238,6 +239,10 @@ mod tests {
             (
                 &[Verdict::Usage],
                 "not ready: 1 of 1 check failed; exit code 64: the command line is wrong",
+            ),
+            (
+                &[Verdict::NotGiven],
+                "not ready: 1 of 1 check failed; exit code 64: a required setting is missing",
             ),
             (
                 &[Verdict::Failed, Verdict::Warning],
