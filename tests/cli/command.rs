@@ -3,14 +3,21 @@
 use std::{
     collections::BTreeMap,
     fs,
-    io::{ErrorKind, Read as _, Write as _},
-    os::unix::net::{UnixListener, UnixStream},
+    io::{Read as _, Write as _},
+    os::{
+        fd::AsFd as _,
+        unix::net::{UnixListener, UnixStream},
+    },
     path::{Path, PathBuf},
     process::{Command, Stdio},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+};
 use tempfile::TempDir;
 use testbed::apiserver::MemApiServer;
 
@@ -72,16 +79,14 @@ pub fn run_with_raw_answers(arguments: &[&str], answers: &[&str]) -> CommandOutp
 
 /// The next connection; `None` if there is none within [`REQUEST_TIMEOUT`].
 fn accept(listener: &UnixListener) -> Option<UnixStream> {
-    listener.set_nonblocking(true).unwrap();
-    let start = Instant::now();
-    while start.elapsed() < REQUEST_TIMEOUT {
-        match listener.accept() {
-            Ok((caller, _)) => return Some(caller),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => thread::sleep(Duration::from_millis(5)),
-            Err(error) => panic!("accept: {error}"),
+    let timeout = PollTimeout::try_from(REQUEST_TIMEOUT).unwrap();
+    let mut descriptors = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
+    loop {
+        match poll(&mut descriptors, timeout) {
+            Err(Errno::EINTR) => {}
+            ready => return (ready.unwrap() > 0).then(|| listener.accept().unwrap().0),
         }
     }
-    None
 }
 
 pub fn command() -> Command {
