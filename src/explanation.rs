@@ -20,6 +20,9 @@ pub struct Explanation {
     pub causes: Vec<Cause>,
     /// The conclusion.
     pub end: String,
+    /// Nothing is left of the queried pod: its object is deleted, and this node has finished.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_gone: bool,
 }
 
 /// Facts about an object.

@@ -35,7 +35,9 @@ use pod_teardown::{
             pause::{PAUSE, PauseRequest, RESUME},
             stop::StopRequest,
         },
-        approve, check, client, colors,
+        approve, check,
+        client::{self, ClientError},
+        colors,
         gc_status::{self, GcReport},
         handover, holds, logging, manual,
         output::{self, Output},
@@ -44,7 +46,7 @@ use pod_teardown::{
         stop::{self, Wait},
         timeline, version,
     },
-    teardown::plan,
+    teardown::plan::{self, Plan},
 };
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -107,14 +109,21 @@ async fn dispatch(
         Verb::Check(arguments) => run_check(arguments, mistakes, unknown_variables).await,
         Verb::Status(arguments) => show_status(&arguments).await,
         Verb::Timeline(arguments) => show_timeline(arguments).await,
-        Verb::Why(WhyArgs { pod, query: flags }) => match pod.id() {
+        Verb::Why(WhyArgs {
+            pod,
+            watch,
+            query: flags,
+        }) => match pod.id() {
+            Ok(pod) if watch => watch_explanation(&flags, &pod.to_string()).await,
             Ok(pod) => explain(&flags, &pod.to_string()).await,
             Err(why) => failed(USAGE, &why),
         },
         Verb::Plan(PlanArgs { pod, query: flags }) => match pod.id() {
             Ok(pod) => {
                 let path = admin::plan::request_path(&pod.to_string());
-                query(&flags.socket, &path, with_text(flags.output, plan::text)).await
+                let is_wide = flags.output == OutputFormat::Wide;
+                let text = |plan: &Plan| plan::text(plan, is_wide);
+                query(&flags.socket, &path, with_text(flags.output, text)).await
             }
             Err(why) => failed(USAGE, &why),
         },
@@ -160,7 +169,7 @@ async fn show_status(arguments: &StatusArgs) -> ExitCode {
     let text = |report: &StatusReport| status::text(report, is_wide, Timestamp::now());
     let output = with_text(*output, text);
     if *watch {
-        return watch_answer(socket, admin::STATUS, output).await;
+        return watch_answer(socket, admin::STATUS, output, |_| false).await;
     }
     if !exit_code {
         return self::query(socket, admin::STATUS, output).await;
@@ -225,6 +234,13 @@ async fn show_collector(verb: GcVerb) -> ExitCode {
 async fn explain(QueryFlags { socket, output }: &QueryFlags, object: &str) -> ExitCode {
     let path = admin::why::request_path(object);
     query(socket, &path, with_text(*output, Explanation::text)).await
+}
+
+/// Explains a pod again and again, until it is gone.
+async fn watch_explanation(QueryFlags { socket, output }: &QueryFlags, pod: &str) -> ExitCode {
+    let path = admin::why::request_path(pod);
+    let is_gone = |why: &Explanation| why.is_gone;
+    watch_answer(socket, &path, with_text(*output, Explanation::text), is_gone).await
 }
 
 /// Shows or follows the timeline of a pod, or lists the known ones.
@@ -313,18 +329,24 @@ async fn query<T: DeserializeOwned>(
     }
 }
 
-/// Queries the agent until Ctrl-C, and prints each change. An agent that does not answer at first is an error; later it is waited
-/// for.
+/// Queries the agent until Ctrl-C or the last answer, and prints each change. An agent that does not answer at first is an error;
+/// later it is waited for. An object that it no longer knows is gone.
 async fn watch_answer<T: DeserializeOwned>(
     socket: &SocketFlag,
     path: &str,
     output: Output<impl Fn(&T) -> String>,
+    is_last: impl Fn(&T) -> bool,
 ) -> ExitCode {
     let redraws = io::stdout().is_terminal() && output.is_text();
     let mut shown = None;
     let mut interrupted = pin!(tokio::signal::ctrl_c());
     loop {
         let answer = client::get_raw(&socket.socket, path).await;
+        let is_gone = matches!(&answer, Err(ClientError::Unknown(_)));
+        let is_end = is_gone
+            || answer
+                .as_ref()
+                .is_ok_and(|answer| answer.parse().is_ok_and(|it| is_last(&it)));
         let text = match answer.and_then(|answer| answer.format(output.as_ref())) {
             Ok(text) => text,
             Err(error) if shown.is_none() => return failed(1, &error.to_string()),
@@ -340,6 +362,9 @@ async fn watch_answer<T: DeserializeOwned>(
                 return code;
             }
             shown = Some(text);
+        }
+        if is_end {
+            return ExitCode::SUCCESS;
         }
         tokio::select! {
             _ = &mut interrupted => return ExitCode::SUCCESS,

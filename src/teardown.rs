@@ -7,6 +7,7 @@ pub(crate) mod busy;
 pub(crate) mod cleanup;
 pub(crate) mod containers;
 pub(crate) mod context;
+pub(crate) mod dependents;
 pub(crate) mod devices;
 #[cfg(feature = "agent")]
 pub mod diagnosis;

@@ -26,6 +26,8 @@ use super::{
   pod-teardown why shop/db-0
   # By its UID
   pod-teardown why 0b9a8230-aace-4480-91d0-db24e46eb609
+  # Again at each change, until it is gone
+  pod-teardown why web-0 -w
 
 For other objects see gc why.
 
@@ -34,6 +36,9 @@ pub struct WhyArgs {
     /// The pod.
     #[command(flatten)]
     pub pod: PodArg,
+    /// Print it again at each change, until the pod is gone or until Ctrl-C. On a terminal it is redrawn in place.
+    #[arg(short, long)]
+    pub watch: bool,
     /// How to ask the agent.
     #[command(flatten)]
     pub query: QueryFlags,
@@ -43,12 +48,14 @@ pub struct WhyArgs {
 ///
 /// Lists hooks, containers in the order of their stops, sandboxes, claims, volumes and how each is unmounted, cgroups, the status
 /// that would be reported, the final delete and the cleanup, with IDs and paths. Before the steps it says what blocks them now,
-/// such as a living kubelet or a safety hold, and whether the pod is being deleted at all. A pod that is not being deleted is left
-/// alone; the plan is the one if it were.
+/// such as a living kubelet, a safety hold or --dry-run, which pods a driver waits for, and whether the pod is being deleted at
+/// all. A pod that is not being deleted is left alone; the plan is the one if it were.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
   # What would be done to pod web-0 in namespace default?
   pod-teardown plan web-0
+  # With the paths of its cgroup in each hierarchy
+  pod-teardown plan web-0 -o wide
   # The same as JSON, for scripts
   pod-teardown plan web-0 -o json
 

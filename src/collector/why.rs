@@ -43,5 +43,6 @@ fn explain_node(core: &Core, id: NodeId, now: Instant) -> Explanation {
         objects: chain.nodes.iter().map(object_facts).collect(),
         causes: Vec::new(),
         end: explainer.conclusion(&chain),
+        is_gone: false,
     }
 }

@@ -51,6 +51,7 @@ pub fn explain_pod(trace: &Trace, blocked: Option<&str>) -> Explanation {
         }],
         causes: Vec::new(),
         end: escape_control_chars(&conclusion(trace, blocked)),
+        is_gone: trace.stage == Stage::Finished && trace.finalizers.is_empty(),
     }
 }
 
@@ -82,6 +83,7 @@ pub fn explain_by_causes(view: &PodView, trace: Option<&Trace>, causes: Vec<Caus
         }],
         end: conclusion_of_causes(&causes),
         causes,
+        is_gone: false,
     }
 }
 
@@ -117,6 +119,7 @@ pub fn explain_mirror_pod(view: &PodView) -> Option<Explanation> {
             None => "It stays as long as the manifest is there.",
         }
         .to_owned(),
+        is_gone: false,
     })
 }
 
@@ -289,11 +292,13 @@ mod tests {
             objects: vec![facts("Pod a/b", "here")],
             causes: Vec::new(),
             end: "node".to_owned(),
+            is_gone: false,
         };
         let collector = || Explanation {
             objects: vec![facts("Pod a/b", "there"), facts("Job a/c", "other")],
             causes: Vec::new(),
             end: "collector".to_owned(),
+            is_gone: false,
         };
         for (stage, objects, end) in [(Stage::Terminated, 1, "node"), (Stage::Finished, 2, "collector")] {
             let why = combined(Some((pod(), stage)), Ok(collector())).unwrap();

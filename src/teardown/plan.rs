@@ -10,8 +10,8 @@ mod status;
 mod steps;
 mod text;
 
-pub use facts::{ClaimFacts, PlanFacts};
-pub use model::{Plan, PlannedAction, PlannedStep};
+pub use facts::{CgroupFacts, ClaimFacts, PlanFacts};
+pub use model::{Plan, PlannedAction, PlannedStep, PlannedWait};
 pub use status::{PlannedCondition, PlannedStatus};
 pub use steps::plan;
 pub use text::text;

@@ -86,7 +86,7 @@ fn planned_calls(plan: &Plan) -> BTreeSet<String> {
 
 fn paths(plan: &Plan) -> Vec<String> {
     let path = |action: &PlannedAction| match action {
-        PlannedAction::RemoveDirectory { path } | PlannedAction::RemoveCgroup { path } => Some(path.clone()),
+        PlannedAction::RemoveDirectory { path } | PlannedAction::RemoveCgroup { path, .. } => Some(path.clone()),
         _ => None,
     };
     plan.actions().filter_map(|(_, action)| path(action)).collect()
@@ -207,7 +207,7 @@ async fn sidecar_is_planned_after_the_containers_that_use_it() {
         stops.last(),
         Some(&("mesh".to_owned(), set(["main".to_owned(), "other".to_owned()])))
     );
-    let text = pod_teardown::teardown::plan::text(&plan);
+    let text = pod_teardown::teardown::plan::text(&plan, false);
     assert!(
         text.contains("  1. hook     run the preStop hook of container main: exec drain"),
         "{text}"

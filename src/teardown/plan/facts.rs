@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     model::pod::PodView,
     node::cri::types::RuntimePod,
-    teardown::{journal::PodEntry, volumes::PlannedVolume},
+    teardown::{dependents::Dependents, journal::PodEntry, volumes::PlannedVolume},
 };
 
 /// Facts about one pod.
@@ -21,6 +21,10 @@ pub struct PlanFacts {
     pub entry: Option<PodEntry>,
     /// The part of the grace period that has passed.
     pub used: Duration,
+    /// The terminating pods that need it as a driver or a node service; `None` if it is neither.
+    pub dependents: Result<Option<Dependents>, String>,
+    /// How long it waits for them.
+    pub driver_hold: Duration,
     /// The pod in the runtime.
     pub runtime: Result<RuntimePod, String>,
     /// Name of the runtime.
@@ -32,11 +36,20 @@ pub struct PlanFacts {
     /// A volume of it may be attached to this node by a controller.
     pub may_hold_attached: bool,
     /// Its cgroups, one path for each hierarchy.
-    pub cgroups: Result<Vec<String>, String>,
+    pub cgroups: Result<Vec<CgroupFacts>, String>,
     /// Its directory, if that exists.
     pub directory: Result<Option<String>, String>,
     /// Its log directory, if that exists.
     pub logs: Result<Option<String>, String>,
+}
+
+/// A cgroup in one hierarchy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CgroupFacts {
+    /// Its path in each hierarchy.
+    pub cgroup: String,
+    /// Its path on this node.
+    pub path: String,
 }
 
 /// A prepared claim.

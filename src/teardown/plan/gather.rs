@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::time::timeout;
 
 use super::{
-    facts::{ClaimFacts, PlanFacts},
+    facts::{CgroupFacts, ClaimFacts, PlanFacts},
     model::Plan,
     steps::plan,
 };
@@ -19,12 +19,16 @@ use crate::{
     teardown::{
         bounded_read::{READ_LIMIT, blocking_in},
         context::Context,
+        dependents::dependents,
         devices::{self, ClaimDecision},
         evidence, grace,
         journal::PodJournalExt as _,
         locate, volumes,
     },
 };
+
+/// Why nothing is touched in a dry run.
+const DRY_RUN: &str = "this agent runs with --dry-run: it only logs what it would do";
 
 /// Plans the teardown of this pod. `blocked`: why nothing may be touched. The context refuses effects, see
 /// [`Context::read_only`].
@@ -41,6 +45,9 @@ pub(crate) async fn plan_view(
     object_unread: Option<String>,
     mut blocked: Vec<String>,
 ) -> Plan {
+    if context.node.effects.is_dry_run() {
+        blocked.push(DRY_RUN.to_owned());
+    }
     let uid = &view.pod.uid;
     let entry = context.journal.pod(uid);
     let begun = entry.as_ref().filter(|entry| entry.has_begun());
@@ -48,7 +55,11 @@ pub(crate) async fn plan_view(
     let late = |_| format!("no answer within {READ_LIMIT:?}");
     let runtime = timeout(READ_LIMIT, context.node.cri.pod(uid.as_str(), READ_LIMIT));
     let claims = timeout(READ_LIMIT, claims(context, &view));
-    let (runtime, claims) = tokio::join!(runtime, claims);
+    let dependents = timeout(READ_LIMIT, dependents(context, &view, true));
+    let (runtime, claims, dependents) = tokio::join!(runtime, claims, dependents);
+    let dependents = dependents
+        .map_err(late)
+        .and_then(|found| found.map_err(|failures| first_message(&failures)));
     let runtime = runtime
         .map_err(late)
         .and_then(|pod| pod.map_err(|error| error.to_string()));
@@ -81,7 +92,10 @@ pub(crate) async fn plan_view(
         for cgroup in locate::cgroups(context, view) {
             let cgroup = cgroup.map_err(|failures| first_message(&failures))?;
             let directories = context.node.cgroups.directories(&cgroup);
-            paths.extend(directories.iter().map(|path| path.display().to_string()));
+            paths.extend(directories.iter().map(|path| CgroupFacts {
+                cgroup: cgroup.path().display().to_string(),
+                path: path.display().to_string(),
+            }));
         }
         Ok(paths)
     });
@@ -104,6 +118,8 @@ pub(crate) async fn plan_view(
         blocked,
         entry,
         used: used.unwrap_or_default(),
+        dependents,
+        driver_hold: context.driver_hold,
         runtime,
         runtime_name: context.node.runtime_name.clone(),
         claims,

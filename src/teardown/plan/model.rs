@@ -24,6 +24,9 @@ pub struct Plan {
     /// Why nothing may be touched now.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub blocked: Vec<String>,
+    /// The pods that terminate before it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits_for: Option<PlannedWait>,
     /// Grace period in seconds.
     pub grace_seconds: u64,
     /// Seconds of it that are left; all of it if it has not begun.
@@ -33,6 +36,19 @@ pub struct Plan {
     /// What could not be read, and so may be missing in the steps.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unknown: Vec<String>,
+}
+
+/// A wait for other pods before the first step.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct PlannedWait {
+    /// What they need this pod as: `a driver` or `a node service`.
+    pub needed_as: String,
+    /// The terminating pods that need it now.
+    pub pods: Vec<String>,
+    /// The longest wait, in seconds.
+    pub at_most_seconds: u64,
 }
 
 /// One step with what it touches.
@@ -142,7 +158,10 @@ pub enum PlannedAction {
     },
     /// Kills what is left in a cgroup, and removes it.
     RemoveCgroup {
-        /// Its path.
+        /// Its path below the root of its hierarchy: the same in each.
+        #[serde(default)]
+        cgroup: String,
+        /// Its path on this node.
         path: String,
     },
     /// `DELETE` of the object, with this UID as precondition and grace period 0.

@@ -3,8 +3,8 @@
 use jiff::Timestamp;
 
 use super::{
-    facts::PlanFacts,
-    model::{Plan, PlannedAction, PlannedStep},
+    facts::{CgroupFacts, PlanFacts},
+    model::{Plan, PlannedAction, PlannedStep, PlannedWait},
     status::planned_statuses,
 };
 use crate::{
@@ -16,6 +16,7 @@ use crate::{
     teardown::{
         containers::{hook_of, stop_timeout},
         grace::{self, RequestedGrace},
+        journal::PodEntry,
         stop_order::StopPosition,
         volumes::{PlannedTeardown, PlannedVolume},
     },
@@ -35,6 +36,18 @@ pub fn plan(facts: &PlanFacts, now: Timestamp) -> Plan {
     }
     let runtime = known("the pod in the container runtime", &facts.runtime, &mut unknown);
     let claims = known("its prepared claims", &facts.claims, &mut unknown);
+    let dependents = known("the pods that need it", &facts.dependents, &mut unknown);
+    // A termination that has begun is not interrupted, and without a running container it serves no other pod.
+    let has_begun = facts.entry.as_ref().is_some_and(PodEntry::has_begun);
+    let may_wait = !has_begun && runtime.is_none_or(RuntimePod::may_run);
+    let waits_for = dependents
+        .and_then(Option::as_ref)
+        .filter(|_| may_wait && !view.mirror)
+        .map(|it| PlannedWait {
+            needed_as: it.role.to_owned(),
+            pods: it.pods.clone(),
+            at_most_seconds: facts.driver_hold.as_secs(),
+        });
     let volumes = known("its volumes", &facts.volumes, &mut unknown);
     let cgroups = known("its cgroups", &facts.cgroups, &mut unknown);
     let directory = known("its directory", &facts.directory, &mut unknown);
@@ -65,7 +78,10 @@ pub fn plan(facts: &PlanFacts, now: Timestamp) -> Plan {
             drivers: claim.drivers.clone(),
         },
     });
-    let remove_cgroup = |path: &String| PlannedAction::RemoveCgroup { path: path.clone() };
+    let remove_cgroup = |CgroupFacts { cgroup, path }: &CgroupFacts| PlannedAction::RemoveCgroup {
+        cgroup: cgroup.clone(),
+        path: path.clone(),
+    };
     let delete = PlannedAction::DeleteObject {
         uid: view.pod.uid.to_string(),
         kept_by: finalizers.unwrap_or_default(),
@@ -111,6 +127,7 @@ pub fn plan(facts: &PlanFacts, now: Timestamp) -> Plan {
         is_deleted: view.deletion.is_some(),
         is_mirror: view.mirror,
         blocked: facts.blocked.clone(),
+        waits_for,
         grace_seconds: grace.as_secs(),
         grace_left_seconds: left.as_secs(),
         steps: steps.map(|(step, actions)| PlannedStep { step, actions }).collect(),

@@ -1,15 +1,18 @@
 //! Formats a plan as numbered steps.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, iter};
 
 use super::{
     model::{Plan, PlannedAction},
     status::PlannedStatus,
 };
-use crate::words::escape_control_chars;
+use crate::{
+    model::step::Step,
+    words::{escape_control_chars, some_of},
+};
 
-/// The plan as numbered steps.
-pub fn text(plan: &Plan) -> String {
+/// The plan as numbered steps. `is_wide`: with the path of a cgroup in each hierarchy.
+pub fn text(plan: &Plan, is_wide: bool) -> String {
     let mut out = format!("Pod {}/{}  uid {}\n", plan.namespace, plan.name, plan.uid);
     let mut line = |text: String| {
         // Writing to a String cannot fail.
@@ -23,19 +26,56 @@ pub fn text(plan: &Plan) -> String {
     for why in &plan.blocked {
         line(format!("Blocked now: {why}"));
     }
+    if let Some(wait) = &plan.waits_for {
+        let none = ["none now".to_owned()];
+        let pods = if wait.pods.is_empty() { &none[..] } else { &wait.pods };
+        line(format!(
+            "Waits first, at most {}s, until the terminating pods that need it as {} are gone: {}",
+            wait.at_most_seconds,
+            wait.needed_as,
+            some_of(pods.iter().cloned())
+        ));
+    }
     line(format!(
         "Grace period {}s, {}s left",
         plan.grace_seconds, plan.grace_left_seconds
     ));
     line(String::new());
-    for (index, (step, action)) in plan.actions().enumerate() {
-        line(format!("{:>3}. {step:<8} {}", index + 1, words(action)));
+    for (index, (step, words)) in lines(plan, is_wide).into_iter().enumerate() {
+        line(format!("{:>3}. {step:<8} {words}", index + 1));
     }
     for what in &plan.unknown {
         line(format!("Unknown: could not read {what}"));
     }
     line("\nNothing was touched.".trim_start().to_owned());
     out
+}
+
+/// The actions with their steps. A cgroup is one line for all of its hierarchies, unless `is_wide`.
+fn lines(plan: &Plan, is_wide: bool) -> Vec<(Step, String)> {
+    let mut lines = Vec::new();
+    let mut actions = plan.actions().peekable();
+    while let Some((step, action)) = actions.next() {
+        let is_same = |(_, next): &(Step, &PlannedAction)| !is_wide && same_cgroup(action, next);
+        let more = iter::from_fn(|| actions.next_if(is_same)).count();
+        lines.push(match (more, action) {
+            (1.., PlannedAction::RemoveCgroup { cgroup, .. }) => {
+                (step, format!("remove cgroup {cgroup} in {} hierarchies", more + 1))
+            }
+            _ => (step, words(action)),
+        });
+    }
+    lines
+}
+
+/// Whether both remove the same cgroup, in two hierarchies. An older agent does not say.
+fn same_cgroup(one: &PlannedAction, other: &PlannedAction) -> bool {
+    match (one, other) {
+        (PlannedAction::RemoveCgroup { cgroup, .. }, PlannedAction::RemoveCgroup { cgroup: next, .. }) => {
+            cgroup == next && !cgroup.is_empty()
+        }
+        _ => false,
+    }
 }
 
 fn words(action: &PlannedAction) -> String {
@@ -93,7 +133,7 @@ fn words(action: &PlannedAction) -> String {
         ),
         PlannedAction::LeaveVolume { path, why } => format!("leave {path}, which blocks the pod: {why}"),
         PlannedAction::RemoveDirectory { path } => format!("remove directory {path}"),
-        PlannedAction::RemoveCgroup { path } => format!("remove cgroup {path}"),
+        PlannedAction::RemoveCgroup { path, .. } => format!("remove cgroup {path}"),
         PlannedAction::DeleteObject { uid, kept_by } => {
             let kept = match kept_by.is_empty() {
                 true => String::new(),
@@ -128,4 +168,77 @@ fn outcome(status: &PlannedStatus) -> String {
 /// The prefix of an ID that crictl shows.
 fn short(id: &str) -> &str {
     id.get(..13).unwrap_or(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::teardown::plan::{PlannedStep, PlannedWait};
+
+    fn plan() -> Plan {
+        let cgroup = |hierarchy: &str, pod: &str| PlannedAction::RemoveCgroup {
+            cgroup: format!("kubepods/{pod}"),
+            path: format!("/sys/fs/cgroup/{hierarchy}/kubepods/{pod}"),
+        };
+        Plan {
+            namespace: "shop".to_owned(),
+            name: "db-0".to_owned(),
+            uid: "u1".to_owned(),
+            is_deleted: true,
+            is_mirror: false,
+            blocked: Vec::new(),
+            waits_for: None,
+            grace_seconds: 30,
+            grace_left_seconds: 30,
+            steps: vec![PlannedStep {
+                step: Step::Cgroup,
+                actions: vec![
+                    cgroup("cpu", "podu1"),
+                    cgroup("memory", "podu1"),
+                    cgroup("cpu", "other"),
+                ],
+            }],
+            unknown: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn cgroup_is_one_line_for_all_hierarchies_and_wide_shows_each() {
+        let steps = |is_wide| {
+            let text = text(&plan(), is_wide);
+            let steps = text.lines().filter_map(|line| line.trim().split_once(". cgroup   "));
+            steps.map(|(_, words)| words.to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            steps(false),
+            [
+                "remove cgroup kubepods/podu1 in 2 hierarchies",
+                "remove cgroup /sys/fs/cgroup/cpu/kubepods/other",
+            ]
+        );
+        assert_eq!(
+            steps(true),
+            [
+                "remove cgroup /sys/fs/cgroup/cpu/kubepods/podu1",
+                "remove cgroup /sys/fs/cgroup/memory/kubepods/podu1",
+                "remove cgroup /sys/fs/cgroup/cpu/kubepods/other",
+            ]
+        );
+    }
+
+    #[test]
+    fn driver_waits_for_the_pods_that_need_it() {
+        let line = |pods: &[&str]| {
+            let wait = PlannedWait {
+                needed_as: "a driver".to_owned(),
+                pods: pods.iter().map(ToString::to_string).collect(),
+                at_most_seconds: 600,
+            };
+            let waits_for = Some(wait);
+            text(&Plan { waits_for, ..plan() }, false)
+        };
+        let begin = "Waits first, at most 600s, until the terminating pods that need it as a driver are gone: ";
+        assert!(line(&["shop/web"]).contains(&format!("{begin}shop/web\n")));
+        assert!(line(&[]).contains(&format!("{begin}none now\n")));
+    }
 }
