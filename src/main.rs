@@ -350,6 +350,8 @@ async fn watch_answer<T: DeserializeOwned>(
         let text = match answer.and_then(|answer| answer.format(output.as_ref())) {
             Ok(text) => text,
             Err(error) if shown.is_none() => return failed(1, &error.to_string()),
+            // A program reads only answers.
+            Err(_) if is_gone && !matches!(output, Output::Text(_)) => return ExitCode::SUCCESS,
             Err(error) => error.to_string(),
         };
         if shown.as_ref() != Some(&text) {

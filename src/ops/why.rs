@@ -127,10 +127,7 @@ pub fn explain_mirror_pod(view: &PodView) -> Option<Explanation> {
 ///
 /// # Errors
 /// The collector's, if neither knows the object.
-pub fn combined(
-    pod: Option<(Explanation, Stage)>,
-    collector: Result<Explanation, String>,
-) -> Result<Explanation, String> {
+pub fn combined<E>(pod: Option<(Explanation, Stage)>, collector: Result<Explanation, E>) -> Result<Explanation, E> {
     match (pod, collector) {
         (None, collector) => collector,
         (Some((pod, _)), Err(_)) => Ok(pod),
@@ -305,7 +302,7 @@ mod tests {
             assert_eq!((why.objects.len(), &*why.end), (objects, end));
             assert_eq!(why.objects[0].says, ["here", "there"]);
         }
-        assert_eq!(combined(Some((pod(), Stage::Finished)), Err("no".into())), Ok(pod()));
-        assert_eq!(combined(None, Err("no".into())), Err("no".into()));
+        assert_eq!(combined(Some((pod(), Stage::Finished)), Err("no")), Ok(pod()));
+        assert_eq!(combined(None, Err("no")), Err("no"));
     }
 }

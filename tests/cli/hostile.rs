@@ -99,6 +99,7 @@ fn queries() -> [Query; 11] {
     let plan = json!({
         "namespace": "x", "name": "x", "uid": "x", "isDeleted": true, "blocked": ["x"], "graceSeconds": 30,
         "graceLeftSeconds": 30, "unknown": ["x"],
+        "waitsFor": { "neededAs": "x", "pods": ["x"], "atMostSeconds": 600 },
         "steps": [{ "step": "volumes", "actions": [{ "action": "unmount", "path": "x", "fsType": "x" }] }],
     });
     let picture = json!({

@@ -19,3 +19,4 @@ mod safety;
 mod service;
 mod stop;
 mod timeline;
+mod why;

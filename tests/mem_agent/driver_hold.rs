@@ -2,6 +2,7 @@
 
 use std::{fs, os::unix::fs::symlink, time::Duration};
 
+use pod_teardown::teardown::plan::PlannedWait;
 use serde_json::json;
 use testbed::{
     apiserver::{
@@ -96,6 +97,23 @@ async fn csi_driver_is_stopped_after_terminating_pods_with_its_volumes() {
     node.wait_torn_down("csi").await;
     assert_eq!(node.count_events("csi", "DriverHoldExceeded").await, 0);
     assert_eq!(node.count_events("csi", "FailedKillPod").await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn plan_of_a_driver_names_the_terminating_pods_that_need_it() {
+    let (node, _driver) = started(20).await;
+    let wait = |pods: &[&str]| {
+        Some(PlannedWait {
+            needed_as: "a driver".to_owned(),
+            pods: pods.iter().map(ToString::to_string).collect(),
+            at_most_seconds: 60,
+        })
+    };
+    assert_eq!(node.plan("csi").await.waits_for, wait(&[]));
+    node.delete("db", None).await;
+    wait_stopped(&node, "db").await;
+    assert_eq!(node.plan("csi").await.waits_for, wait(&["default/db"]));
+    assert_eq!(node.plan("db").await.waits_for, None);
 }
 
 #[tokio::test(start_paused = true)]

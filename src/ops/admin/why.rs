@@ -23,6 +23,7 @@ use crate::{
         diagnosis::{diagnose, facts::Actor, gather::gather},
         journal::PodJournalExt as _,
     },
+    watch::SourceState,
     workers::{KnownPod, TraceFilter},
 };
 
@@ -49,12 +50,15 @@ pub(super) async fn answer(admin: &Admin, query: Option<&str>) -> Response<Full<
         Err(why) => return error(StatusCode::SERVICE_UNAVAILABLE, &why),
     };
     let collector = super::collector::why(admin.gc.as_ref(), &name).map_err(|not_found| match &admin.pods {
-        None => not_found,
-        Some(pods) => begun_before(pods, &name).unwrap_or_else(|| pod_not_found(&name, not_found)),
+        None => (StatusCode::NOT_FOUND, not_found),
+        Some(pods) => match begun_before(pods, &name) {
+            Some(begun) => (StatusCode::SERVICE_UNAVAILABLE, begun),
+            None => (unknown_pod_status(pods, &name), pod_not_found(&name, not_found)),
+        },
     });
     match combined(pod, collector) {
         Ok(why) => json_answer(&why),
-        Err(not_found) => error(StatusCode::NOT_FOUND, &not_found),
+        Err((status, why)) => error(status, &why),
     }
 }
 
@@ -125,6 +129,15 @@ fn actor(guard: &Guard) -> Actor {
         (Some(kubelet), Some(_)) if !guard.is_kubelet_unresponsive() => Actor::Kubelet(format!("pid {}", kubelet.pid)),
         (_, Some(why)) => Actor::Blocked(why),
         (_, None) => Actor::Agent,
+    }
+}
+
+/// A pod is not called unknown before its node's pods were listed: a client may take it for deleted.
+fn unknown_pod_status(pods: &PodsAdmin, name: &ObjectName) -> StatusCode {
+    let may_be_pod = matches!(name, ObjectName::Uid(_)) || name.pod().is_some();
+    match pods.watch.borrow().state {
+        SourceState::Connecting if may_be_pod => StatusCode::SERVICE_UNAVAILABLE,
+        _ => StatusCode::NOT_FOUND,
     }
 }
 
