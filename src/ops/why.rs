@@ -298,7 +298,7 @@ mod tests {
             is_gone: false,
         };
         for (stage, objects, end) in [(Stage::Terminated, 1, "node"), (Stage::Finished, 2, "collector")] {
-            let why = combined(Some((pod(), stage)), Ok(collector())).unwrap();
+            let why = combined::<String>(Some((pod(), stage)), Ok(collector())).unwrap();
             assert_eq!((why.objects.len(), &*why.end), (objects, end));
             assert_eq!(why.objects[0].says, ["here", "there"]);
         }

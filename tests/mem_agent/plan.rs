@@ -216,18 +216,6 @@ async fn sidecar_is_planned_after_the_containers_that_use_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn plan_in_a_dry_run_says_that_nothing_is_touched() {
-    let mut node = Node::with_pods(&["web"]).await;
-    node.flags.dry_run = true;
-    node.start().await;
-    let plan = node.plan("web").await;
-    assert!(
-        plan.blocked.iter().any(|why| why.contains("--dry-run")) && !plan.steps.is_empty(),
-        "{plan:#?}"
-    );
-}
-
-#[tokio::test(start_paused = true)]
 async fn claims_and_drivers_are_planned_and_a_missing_driver_is_a_cause() {
     let mut node = Node::new().await;
     node.pod("web", &crate::pods::plain(), |pod| {

@@ -27,9 +27,6 @@ use crate::{
     },
 };
 
-/// Why nothing is touched in a dry run.
-const DRY_RUN: &str = "this agent runs with --dry-run: it only logs what it would do";
-
 /// Plans the teardown of this pod. `blocked`: why nothing may be touched. The context refuses effects, see
 /// [`Context::read_only`].
 #[cfg(feature = "agent")]
@@ -45,9 +42,6 @@ pub(crate) async fn plan_view(
     object_unread: Option<String>,
     mut blocked: Vec<String>,
 ) -> Plan {
-    if context.node.effects.is_dry_run() {
-        blocked.push(DRY_RUN.to_owned());
-    }
     let uid = &view.pod.uid;
     let entry = context.journal.pod(uid);
     let begun = entry.as_ref().filter(|entry| entry.has_begun());
