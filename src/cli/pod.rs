@@ -48,7 +48,8 @@ pub struct WhyArgs {
 ///
 /// Lists hooks, containers in the order of their stops, sandboxes, claims, volumes and how each is unmounted, cgroups, the status
 /// that would be reported, the final delete and the cleanup, with IDs and paths. Before the steps it says what blocks them now,
-/// such as a living kubelet or a safety hold, which pods a driver waits for, and whether the pod is being deleted at all. A pod that is not being deleted is left alone; the plan is the one if it were.
+/// such as a living kubelet or a safety hold, which pods a driver waits for, and whether the pod is being deleted at all. A pod
+/// that is not being deleted is left alone; the plan is the one if it were.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
   # What would be done to pod web-0 in namespace default?
