@@ -351,7 +351,7 @@ async fn watch_answer<T: DeserializeOwned>(
             Ok(text) => text,
             Err(error) if shown.is_none() => return failed(1, &error.to_string()),
             // A program reads only answers.
-            Err(_) if is_gone && !matches!(output, Output::Text(_)) => return ExitCode::SUCCESS,
+            Err(_) if is_gone && !output.is_text() => return ExitCode::SUCCESS,
             Err(error) => error.to_string(),
         };
         if shown.as_ref() != Some(&text) {
