@@ -379,7 +379,7 @@ impl Diagnosis<'_> {
             let fs_type = mount.fs_type.clone();
             if mount.has_server {
                 let source = mount.source.clone();
-                self.add(Severity::Later, CauseKind::ServerMount { path, fs_type, source });
+                self.add(after_stop, CauseKind::ServerMount { path, fs_type, source });
             } else if running == Running::No && facts.holders.is_ok() {
                 self.add(Severity::Waiting, CauseKind::MountLeft { path, fs_type });
             }

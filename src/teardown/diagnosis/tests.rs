@@ -399,7 +399,16 @@ fn causes_follow_from_facts() {
             "mount of a server",
             reported,
             |it| mount(it, "nfs4", true, &[]),
-            &["later serverMount", "info nothingFound", "info kubeletTerminates"],
+            &["blocking serverMount", "info kubeletTerminates"],
+        ),
+        (
+            "mount of a server of a pod that runs comes later",
+            running,
+            |it| {
+                in_grace(it);
+                mount(it, "nfs4", true, &[]);
+            },
+            &["waiting gracePeriod", "later serverMount", "info kubeletTerminates"],
         ),
         (
             "volume directories left",
