@@ -124,7 +124,7 @@ impl Diagnosis<'_> {
 
     fn object_is_current(&mut self) {
         if let Some(why) = &self.facts.object_unread {
-            let what = "its object in the API server (what follows from it is as the watch last showed it)".to_owned();
+            let what = "its object in the API server (its deletion is as the watch last showed it)".to_owned();
             let why = why.clone();
             self.add(Severity::Unknown, CauseKind::Unknown { what, why });
         }
@@ -427,6 +427,10 @@ impl Diagnosis<'_> {
     /// The object in the API: its phase and finalizers.
     fn object(&mut self, running: Running) {
         let facts = self.facts;
+        // The watch keeps neither the phase nor the finalizers of every pod.
+        if facts.object_unread.is_some() {
+            return;
+        }
         // Whether all that was read shows that the node is finished with it.
         let is_node_clean = running == Running::No
             && facts.runtime.as_ref().is_ok_and(|pod| !pod.may_run())

@@ -492,6 +492,18 @@ fn causes_follow_from_facts() {
             },
             &["waiting gracePeriod", "unknown unknown", "info kubeletTerminates"],
         ),
+        (
+            "object not read: nothing is concluded about its phase",
+            exited,
+            |it| it.object_unread = Some("timeout".to_owned()),
+            &["unknown unknown", "info kubeletTerminates"],
+        ),
+        (
+            "object not read: nothing is concluded about its finalizers",
+            reported,
+            |it| it.object_unread = Some("timeout".to_owned()),
+            &["unknown unknown", "info kubeletTerminates"],
+        ),
     ];
     let now = NOW.parse().unwrap();
     for (name, facts, change, expected) in rows {
