@@ -60,6 +60,9 @@ pub struct PlannedStep {
     pub step: Step,
     /// What it does. Actions of one step run at once unless one names what it waits for.
     pub actions: Vec<PlannedAction>,
+    /// An action before it is not known. The step runs only after all earlier ones have succeeded.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_after_unknown: bool,
 }
 
 /// One action.
@@ -183,6 +186,11 @@ pub enum PlannedAction {
     RemoveSandbox {
         /// Its ID.
         id: String,
+    },
+    /// Actions that are not known, since a fact could not be read.
+    NotKnown {
+        /// The fact, and why it could not be read.
+        fact: String,
     },
 }
 

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use super::{
-    facts::{CgroupFacts, PlanFacts},
+    facts::{CgroupFacts, ClaimFacts, PlanFacts},
     model::{Plan, PlannedAction, PlannedStep, PlannedWait},
     status::planned_statuses,
 };
@@ -22,7 +22,14 @@ use crate::{
     },
 };
 
-/// What a teardown would do. What could not be read is named, and missing in the steps.
+const RUNTIME: &str = "the pod in the container runtime";
+const CLAIMS: &str = "its prepared claims";
+const VOLUMES: &str = "its volumes";
+const CGROUPS: &str = "its cgroups";
+const DIRECTORY: &str = "its directory";
+const LOGS: &str = "its log directory";
+
+/// What a teardown would do. A step that rests on a fact that could not be read says so at its place.
 pub fn plan(facts: &PlanFacts, now: Timestamp) -> Plan {
     let view = &facts.view;
     let grace = grace::effective(
@@ -34,8 +41,8 @@ pub fn plan(facts: &PlanFacts, now: Timestamp) -> Plan {
     if let Some(why) = &facts.object_unread {
         unknown.push(format!("its object in the API server: {why}"));
     }
-    let runtime = known("the pod in the container runtime", &facts.runtime, &mut unknown);
-    let claims = known("its prepared claims", &facts.claims, &mut unknown);
+    let runtime = known(RUNTIME, &facts.runtime, &mut unknown);
+    known(CLAIMS, &facts.claims, &mut unknown);
     let dependents = known("the pods that need it", &facts.dependents, &mut unknown);
     // A termination that has begun is not interrupted, and without a running container it serves no other pod.
     let has_begun = facts.entry.as_ref().is_some_and(PodEntry::has_begun);
@@ -48,36 +55,25 @@ pub fn plan(facts: &PlanFacts, now: Timestamp) -> Plan {
             pods: it.pods.clone(),
             at_most_seconds: facts.driver_hold.as_secs(),
         });
-    let volumes = known("its volumes", &facts.volumes, &mut unknown);
-    let cgroups = known("its cgroups", &facts.cgroups, &mut unknown);
-    let directory = known("its directory", &facts.directory, &mut unknown);
-    let logs = known("its log directory", &facts.logs, &mut unknown);
+    known(VOLUMES, &facts.volumes, &mut unknown);
+    known(CGROUPS, &facts.cgroups, &mut unknown);
+    known(DIRECTORY, &facts.directory, &mut unknown);
+    known(LOGS, &facts.logs, &mut unknown);
 
-    let status = |runtime: &RuntimePod| PlannedAction::ReportStatus {
-        outcomes: planned_statuses(facts, runtime, now),
-    };
-    let status: Vec<PlannedAction> = runtime.map(status).into_iter().collect();
+    let status: Vec<PlannedAction> = resting_on(RUNTIME, &facts.runtime, |runtime| {
+        vec![PlannedAction::ReportStatus {
+            outcomes: planned_statuses(facts, runtime, now),
+        }]
+    });
     // A terminal status starts the controller's clock for a forced detach.
-    let early_status = if facts.may_hold_attached {
-        Vec::new()
-    } else {
-        status.clone()
+    let (early_status, late_status) = match facts.may_hold_attached {
+        true => (Vec::new(), status),
+        false => (status, Vec::new()),
     };
-    let late_status = if facts.may_hold_attached { status } else { Vec::new() };
     let finalizers = view
         .object
         .as_ref()
         .and_then(|object| object.pod.metadata.finalizers.clone());
-    let claims = claims.into_iter().flatten().map(|claim| match &claim.used_by {
-        Some(used_by) => PlannedAction::KeepClaim {
-            claim: claim.claim.clone(),
-            used_by: used_by.clone(),
-        },
-        None => PlannedAction::UnprepareClaim {
-            claim: claim.claim.clone(),
-            drivers: claim.drivers.clone(),
-        },
-    });
     let remove_cgroup = |CgroupFacts { cgroup, path }: &CgroupFacts| PlannedAction::RemoveCgroup {
         cgroup: cgroup.clone(),
         path: path.clone(),
@@ -86,33 +82,48 @@ pub fn plan(facts: &PlanFacts, now: Timestamp) -> Plan {
         uid: view.pod.uid.to_string(),
         kept_by: finalizers.unwrap_or_default(),
     };
-    let directories = logs.cloned().flatten().into_iter().chain(directory.cloned().flatten());
-    let mut cleanup: Vec<PlannedAction> = runtime.map(cleanup).unwrap_or_default();
-    cleanup.extend(directories.map(|path| PlannedAction::RemoveDirectory { path }));
+    let mut cleanup = resting_on(RUNTIME, &facts.runtime, cleanup);
+    for (what, directory) in [(LOGS, &facts.logs), (DIRECTORY, &facts.directory)] {
+        cleanup.extend(resting_on(what, directory, |path| {
+            let paths = path.iter().cloned();
+            paths.map(|path| PlannedAction::RemoveDirectory { path }).collect()
+        }));
+    }
 
     let steps = [
-        (Step::Hook, runtime.map(|pod| hooks(facts, pod)).unwrap_or_default()),
+        (Step::Hook, resting_on(RUNTIME, &facts.runtime, |pod| hooks(facts, pod))),
         (
             Step::Term,
-            runtime
-                .map(|pod| stops(view, pod, stop_timeout(left).as_secs()))
-                .unwrap_or_default(),
+            resting_on(RUNTIME, &facts.runtime, |pod| {
+                stops(view, pod, stop_timeout(left).as_secs())
+            }),
         ),
         (
             Step::Sandbox,
-            runtime
-                .iter()
-                .flat_map(|pod| &pod.sandboxes)
-                .map(|it| PlannedAction::StopSandbox { id: it.id.clone() })
-                .collect(),
+            resting_on(RUNTIME, &facts.runtime, |pod| {
+                let sandboxes = pod.sandboxes.iter();
+                sandboxes
+                    .map(|it| PlannedAction::StopSandbox { id: it.id.clone() })
+                    .collect()
+            }),
         ),
-        (Step::Devices, claims.collect()),
+        (
+            Step::Devices,
+            resting_on(CLAIMS, &facts.claims, |claims| claims.iter().map(decision_of).collect()),
+        ),
         (Step::Status, early_status),
         (
             Step::Volumes,
-            volumes.into_iter().flatten().flat_map(teardown_of).collect(),
+            resting_on(VOLUMES, &facts.volumes, |volumes| {
+                volumes.iter().flat_map(teardown_of).collect()
+            }),
         ),
-        (Step::Cgroup, cgroups.into_iter().flatten().map(remove_cgroup).collect()),
+        (
+            Step::Cgroup,
+            resting_on(CGROUPS, &facts.cgroups, |cgroups| {
+                cgroups.iter().map(remove_cgroup).collect()
+            }),
+        ),
         (Step::Status, late_status),
         (Step::Delete, vec![delete]),
         (Step::Cleanup, cleanup),
@@ -120,6 +131,18 @@ pub fn plan(facts: &PlanFacts, now: Timestamp) -> Plan {
     let steps = steps
         .into_iter()
         .filter(|(_, actions)| !actions.is_empty() && !view.mirror);
+    let mut is_after_unknown = false;
+    let steps = steps.map(|(step, actions)| {
+        let has_unknown = actions.iter().any(|it| matches!(it, PlannedAction::NotKnown { .. }));
+        let planned = PlannedStep {
+            step,
+            actions,
+            is_after_unknown,
+        };
+        is_after_unknown |= has_unknown;
+        planned
+    });
+    let steps = steps.collect();
     Plan {
         namespace: view.pod.namespace.to_string(),
         name: view.pod.name.to_string(),
@@ -130,7 +153,7 @@ pub fn plan(facts: &PlanFacts, now: Timestamp) -> Plan {
         waits_for,
         grace_seconds: grace.as_secs(),
         grace_left_seconds: left.as_secs(),
-        steps: steps.map(|(step, actions)| PlannedStep { step, actions }).collect(),
+        steps,
         unknown,
     }
 }
@@ -142,6 +165,33 @@ fn known<'a, T>(what: &str, fact: &'a Result<T, String>, unknown: &mut Vec<Strin
             unknown.push(format!("{what}: {why}"));
             None
         }
+    }
+}
+
+/// The actions that follow from a fact; if it could not be read, that these are not known.
+fn resting_on<T>(
+    what: &str,
+    fact: &Result<T, String>,
+    actions: impl FnOnce(&T) -> Vec<PlannedAction>,
+) -> Vec<PlannedAction> {
+    match fact {
+        Ok(fact) => actions(fact),
+        Err(why) => vec![PlannedAction::NotKnown {
+            fact: format!("{what}: {why}"),
+        }],
+    }
+}
+
+fn decision_of(claim: &ClaimFacts) -> PlannedAction {
+    match &claim.used_by {
+        Some(used_by) => PlannedAction::KeepClaim {
+            claim: claim.claim.clone(),
+            used_by: used_by.clone(),
+        },
+        None => PlannedAction::UnprepareClaim {
+            claim: claim.claim.clone(),
+            drivers: claim.drivers.clone(),
+        },
     }
 }
 
@@ -278,4 +328,78 @@ fn cleanup(pod: &RuntimePod) -> Vec<PlannedAction> {
         .iter()
         .map(|it| PlannedAction::RemoveSandbox { id: it.id.clone() });
     containers.chain(sandboxes).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Arc, time::Duration};
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::{model::pod::PodObject, teardown::plan::text};
+
+    fn facts() -> PlanFacts {
+        let pod = json!({
+            "metadata": { "name": "db-0", "namespace": "shop", "uid": "u1", "deletionTimestamp": "2026-01-01T00:09:00Z" },
+            "spec": { "containers": [{ "name": "main" }] },
+        });
+        PlanFacts {
+            view: Arc::new(PodView::whole(PodObject::from_value(&pod).unwrap(), true)),
+            object_unread: None,
+            blocked: Vec::new(),
+            entry: None,
+            used: Duration::ZERO,
+            dependents: Ok(None),
+            driver_hold: Duration::ZERO,
+            runtime: Ok(RuntimePod::default()),
+            runtime_name: "containerd".to_owned(),
+            claims: Ok(Vec::new()),
+            volumes: Ok(Vec::new()),
+            may_hold_attached: false,
+            cgroups: Ok(Vec::new()),
+            directory: Ok(None),
+            logs: Ok(None),
+        }
+    }
+
+    #[test]
+    fn delete_is_no_next_step_while_an_earlier_one_is_not_known() {
+        let no = || "no answer within 2.5s".to_owned();
+        let rows: [(&str, fn(&mut PlanFacts, String), &[Step]); 5] = [
+            ("all is known", |_, _| {}, &[]),
+            (
+                "runtime",
+                |it, why| it.runtime = Err(why),
+                &[Step::Hook, Step::Term, Step::Sandbox, Step::Status, Step::Cleanup],
+            ),
+            ("claims", |it, why| it.claims = Err(why), &[Step::Devices]),
+            ("volumes", |it, why| it.volumes = Err(why), &[Step::Volumes]),
+            ("cgroups", |it, why| it.cgroups = Err(why), &[Step::Cgroup]),
+        ];
+        for (name, change, not_known) in rows {
+            let mut facts = facts();
+            change(&mut facts, no());
+            let plan = plan(&facts, Timestamp::UNIX_EPOCH);
+            let found = plan.actions().filter_map(|(step, action)| match action {
+                PlannedAction::NotKnown { .. } => Some(step),
+                _ => None,
+            });
+            assert_eq!(found.collect::<Vec<_>>(), not_known, "{name}");
+            let delete = plan.steps.iter().find(|it| it.step == Step::Delete).unwrap();
+            assert_eq!(delete.is_after_unknown, !not_known.is_empty(), "{name}");
+            let text = text(&plan, false);
+            assert_eq!(
+                text.contains("not known: could not read"),
+                !not_known.is_empty(),
+                "{text}"
+            );
+            let delete = text.lines().find(|line| line.contains(". delete ")).unwrap();
+            assert_eq!(
+                delete.contains("only after all steps above"),
+                !not_known.is_empty(),
+                "{text}"
+            );
+        }
+    }
 }

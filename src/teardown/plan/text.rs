@@ -44,7 +44,11 @@ pub fn text(plan: &Plan, is_wide: bool) -> String {
     for (index, (step, words)) in lines(plan, is_wide).into_iter().enumerate() {
         line(format!("{:>3}. {step:<8} {words}", index + 1));
     }
-    for what in &plan.unknown {
+    let is_in_steps = |what: &str| {
+        let mut actions = plan.actions();
+        actions.any(|(_, action)| matches!(action, PlannedAction::NotKnown { fact } if fact == what))
+    };
+    for what in plan.unknown.iter().filter(|what| !is_in_steps(what)) {
         line(format!("Unknown: could not read {what}"));
     }
     line("\nNothing was touched.".trim_start().to_owned());
@@ -54,16 +58,22 @@ pub fn text(plan: &Plan, is_wide: bool) -> String {
 /// The actions with their steps. A cgroup is one line for all of its hierarchies, unless `is_wide`.
 fn lines(plan: &Plan, is_wide: bool) -> Vec<(Step, String)> {
     let mut lines = Vec::new();
-    let mut actions = plan.actions().peekable();
-    while let Some((step, action)) = actions.next() {
-        let is_same = |(_, next): &(Step, &PlannedAction)| !is_wide && same_cgroup(action, next);
-        let more = iter::from_fn(|| actions.next_if(is_same)).count();
-        lines.push(match (more, action) {
-            (1.., PlannedAction::RemoveCgroup { cgroup, .. }) => {
-                (step, format!("remove cgroup {cgroup} in {} hierarchies", more + 1))
+    for planned in &plan.steps {
+        let mut actions = planned.actions.iter().peekable();
+        while let Some(action) = actions.next() {
+            let is_same = |next: &&PlannedAction| !is_wide && same_cgroup(action, next);
+            let more = iter::from_fn(|| actions.next_if(is_same)).count();
+            let mut line = match (more, action) {
+                (1.., PlannedAction::RemoveCgroup { cgroup, .. }) => {
+                    format!("remove cgroup {cgroup} in {} hierarchies", more + 1)
+                }
+                _ => words(action),
+            };
+            if planned.is_after_unknown && !matches!(action, PlannedAction::NotKnown { .. }) {
+                line += " (only after all steps above have succeeded)";
             }
-            _ => (step, words(action)),
-        });
+            lines.push((planned.step, line));
+        }
     }
     lines
 }
@@ -143,6 +153,7 @@ fn words(action: &PlannedAction) -> String {
         }
         PlannedAction::RemoveContainer { container, id } => format!("remove container {container} ({})", short(id)),
         PlannedAction::RemoveSandbox { id } => format!("remove sandbox {}", short(id)),
+        PlannedAction::NotKnown { fact } => format!("not known: could not read {fact}"),
     }
 }
 
@@ -197,6 +208,7 @@ mod tests {
                     cgroup("memory", "podu1"),
                     cgroup("cpu", "other"),
                 ],
+                is_after_unknown: false,
             }],
             unknown: Vec::new(),
         }
