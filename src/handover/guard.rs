@@ -247,7 +247,7 @@ impl Guard {
             .into()),
             Err(_) => return answer,
         };
-        self.set_identity(identity.clone());
+        self.lock().set_identity(identity.clone());
         self.lock().is_out_of_service = answer.as_ref().is_ok_and(is_out_of_service);
         identity.map_err(|mismatch| ApiError::Blocked {
             verb: "GET",
@@ -255,18 +255,6 @@ impl Guard {
             cause: mismatch.why,
         })?;
         answer
-    }
-
-    fn set_identity(&self, identity: Result<(), IdentityMismatch>) {
-        let mut state = self.lock();
-        if state.identity != identity {
-            match &identity {
-                Ok(()) => tracing::info!("The Node is the recorded one and describes this machine"),
-                Err(mismatch) => tracing::error!(why = mismatch.why, "Node identity mismatch: no pod is touched"),
-            }
-            state.since = Timestamp::now();
-        }
-        state.identity = identity;
     }
 
     async fn check_node(&self, node: &Node) -> Result<(), IdentityMismatch> {
@@ -399,6 +387,21 @@ fn is_out_of_service(node: &Node) -> bool {
         .unwrap_or_default()
         .iter()
         .any(|taint| taint.key == OUT_OF_SERVICE)
+}
+
+// === impl State ===
+
+impl State {
+    fn set_identity(&mut self, identity: Result<(), IdentityMismatch>) {
+        if self.identity != identity {
+            match &identity {
+                Ok(()) => tracing::info!("The Node is the recorded one and describes this machine"),
+                Err(mismatch) => tracing::error!(why = mismatch.why, "Node identity mismatch: no pod is touched"),
+            }
+            self.since = Timestamp::now();
+        }
+        self.identity = identity;
+    }
 }
 
 // === impl IdentityMismatch ===

@@ -216,7 +216,7 @@ mod tests {
             healthz: None,
         };
         let guard = Guard::new(Identity::default(), Journal::in_memory(), proc.path().to_owned());
-        guard.set_identity(Ok(()));
+        guard.lock().set_identity(Ok(()));
         (proc, ours, guard)
     }
 

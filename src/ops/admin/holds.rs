@@ -52,7 +52,7 @@ pub struct Approved {
 }
 
 /// All safety holds; `None` while the agent stops.
-async fn report(pods: &PodsAdmin) -> Option<(SafetyHolds, Overview)> {
+async fn report_of(pods: &PodsAdmin) -> Option<(SafetyHolds, Overview)> {
     // Before the runtime is reached, the workers do not answer and no pod is blocked.
     let reached = pods.runtime.borrow().version.is_some();
     let overview = if reached {
@@ -74,7 +74,7 @@ async fn report(pods: &PodsAdmin) -> Option<(SafetyHolds, Overview)> {
 
 /// Lists the safety holds.
 pub(super) async fn list(pods: &PodsAdmin) -> Response<Full<Bytes>> {
-    match report(pods).await {
+    match report_of(pods).await {
         Some((report, _)) => json_answer(&report),
         None => agent_stopping(),
     }
@@ -113,25 +113,28 @@ async fn approve_item(
         tracing::warn!(item = name, peer, why, "Approval refused");
         error(code, why)
     };
-    let Some((report, overview)) = report(&pods).await else {
+    let Some((report, overview)) = report_of(&pods).await else {
         return agent_stopping();
     };
     let item = match report.find(&name) {
         Ok(item) => item.clone(),
         Err(why) => return refused(StatusCode::NOT_FOUND, &why),
     };
-    if digest.is_some_and(|digest| digest != item.digest) {
+    let changed = |now: &SafetyHold| {
         let why = format!(
             "the safety hold {} has changed: see pod-teardown holds; its digest is now {}: {}",
-            item.item, item.digest, item.why
+            now.item, now.digest, now.why
         );
         tracing::warn!(item = name, peer, why, "Approval refused");
-        let body = json!({ "error": why, "item": item });
-        return response(StatusCode::CONFLICT, JSON, body.to_string());
+        let body = json!({ "error": why, "item": now });
+        response(StatusCode::CONFLICT, JSON, body.to_string())
+    };
+    if digest.is_some_and(|digest| digest != item.digest) {
+        return changed(&item);
     }
     let approved = match (item.item.as_str(), &item.uid) {
-        (NODE_UID, None) => pods.guard.approve_node_uid().await,
-        (ABSENCE, None) => pods.guard.approve_absence().await,
+        (NODE_UID, None) => pods.guard.approve_node_uid(&item.digest).await,
+        (ABSENCE, None) => pods.guard.approve_absence(&item.digest).await,
         (_, Some(uid)) => match mismatch(&overview, uid) {
             Some(mismatch) => approve_pod(&pods, uid, mismatch).await,
             None => None,
@@ -139,7 +142,12 @@ async fn approve_item(
         (_, None) => None,
     };
     let Some(durable) = approved else {
-        return refused(StatusCode::CONFLICT, "there is no such safety hold any more");
+        // New evidence may have come since the report.
+        let now = report_of(&pods).await;
+        return match now.as_ref().and_then(|(now, _)| now.find(&name).ok()) {
+            Some(now) => changed(now),
+            None => refused(StatusCode::CONFLICT, "there is no such safety hold any more"),
+        };
     };
     let approval = Approval {
         item: item.item.clone(),
