@@ -45,7 +45,7 @@ mod state;
 mod state_dir;
 mod writer;
 
-pub use entries::WatchState;
+pub use entries::{AbsenceHoldKind, WatchState};
 use error::DISK_TIMEOUT;
 pub use error::JournalError;
 pub use file::FILE;

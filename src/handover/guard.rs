@@ -330,14 +330,7 @@ impl Guard {
             },
             ..unlisted
         };
-        let watch_state = WatchState {
-            absence_hold_reason: state
-                .watch_state
-                .absence_hold_reason
-                .clone()
-                .or_else(|| unlisted.needs_approval()),
-            ..state.watch_state.clone()
-        };
+        let watch_state = state.watch_state.clone().with_absence_hold(unlisted.needs_approval());
         self.update_watch_state(&mut state, watch_state)
     }
 
@@ -358,7 +351,7 @@ impl Guard {
 
     fn update_watch_state(&self, state: &mut State, mut watch_state: WatchState) -> Option<String> {
         if state.watch_state.absence_hold_reason != watch_state.absence_hold_reason {
-            watch_state.since = Some(Timestamp::now());
+            watch_state.since.get_or_insert_with(Timestamp::now);
             tracing::error!(
                 why = watch_state.absence_hold_reason,
                 "Pods that a list lacks are not treated as deleted until an operator approves it"

@@ -1,6 +1,10 @@
 //! Entries of the journal besides those of terminating pods.
 
-use std::{collections::BTreeMap, fmt::Write as _, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+    time::Duration,
+};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -23,12 +27,31 @@ pub(super) type MaybeActive = BTreeMap<String, Vec<FileSystem>>;
 pub struct WatchState {
     /// The highest resourceVersion seen. A complete list with an older one is of a restored etcd.
     pub highest: u64,
-    /// Why absence proves nothing.
+    /// Why absence proves nothing: the first reason of each kind.
     #[serde(rename = "held")]
     pub absence_hold_reason: Option<String>,
+    /// The kinds of these reasons.
+    #[serde(default, rename = "kinds")]
+    pub absence_hold_kinds: BTreeSet<AbsenceHoldKind>,
     /// Since when.
     #[serde(default)]
     pub since: Option<Timestamp>,
+}
+
+/// A kind of evidence for which a pod that a list lacks may not have been deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum AbsenceHoldKind {
+    /// A list is older than a version that was seen before.
+    OlderList,
+    /// A list was empty.
+    EmptyList,
+    /// A list lacks many pods.
+    MissingPods,
+    /// The runtime has many pods that this API server has never shown.
+    UnlistedPods,
+    /// Another Node was approved.
+    OtherNode,
 }
 
 /// A user has paused the agent: no termination begins.
@@ -92,6 +115,22 @@ pub struct SeenPod {
 // === impl WatchState ===
 
 impl WatchState {
+    /// Adds a reason why absence proves nothing, if its kind is new. The others stay as they are, so that a user sees no change
+    /// without new evidence.
+    #[must_use]
+    pub fn with_absence_hold(mut self, reason: Option<(AbsenceHoldKind, String)>) -> Self {
+        let Some((kind, text)) = reason else {
+            return self;
+        };
+        if self.absence_hold_kinds.insert(kind) {
+            self.absence_hold_reason = Some(match self.absence_hold_reason {
+                None => text,
+                Some(before) => format!("{before}; {text}"),
+            });
+        }
+        self
+    }
+
     pub(super) fn row(&self) -> Row {
         Row::Node(WATCH, serde_json::to_string(self).unwrap_or_default())
     }

@@ -127,20 +127,15 @@ impl StateDir {
     /// Adds the state of the file beside the journal, which has it if the journal lost its last writes.
     fn with_node_file(&self, state: State) -> State {
         let node_file = node_file::read(&self.dir, &self.machine);
-        let (absence_hold_reason, since) = node_file
-            .absence_hold
-            .map(|watch| (watch.absence_hold_reason, watch.since))
-            .unwrap_or_default();
         State {
             node_uid: state.node_uid.or(node_file.node_uid),
             paused: state.paused.or(node_file.paused),
-            watch: match state.watch.absence_hold_reason {
-                Some(_) => state.watch,
-                None => WatchState {
-                    absence_hold_reason,
-                    since,
-                    ..state.watch
+            watch: match (&state.watch.absence_hold_reason, node_file.absence_hold) {
+                (None, Some(hold)) => WatchState {
+                    highest: state.watch.highest,
+                    ..hold
                 },
+                _ => state.watch,
             },
             ..state
         }

@@ -123,6 +123,7 @@ async fn state_of_the_watch_survives_a_restart() {
     let known = WatchState {
         highest: 42,
         absence_hold_reason: Some("another world".to_owned()),
+        absence_hold_kinds: [AbsenceHoldKind::OlderList].into(),
         since: Some(Timestamp::UNIX_EPOCH),
     };
     let journal = reopened(dir.path(), async |journal: &Journal| {

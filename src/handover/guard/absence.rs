@@ -2,7 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use crate::{journal::WatchState, model::pod::PodUid, words::format_count};
+use crate::{
+    journal::{AbsenceHoldKind, WatchState},
+    model::pod::PodUid,
+    words::format_count,
+};
 
 /// From this many missing pods on, and if they are the majority, an approval is needed.
 const MANY: usize = 10;
@@ -42,8 +46,8 @@ pub(super) struct MissingPods {
 // === impl ListComparison ===
 
 impl ListComparison {
-    /// The message if so many pods are missing that an approval is needed.
-    fn needs_approval(&self) -> Option<String> {
+    /// The reason if so many pods are missing that an approval is needed.
+    fn needs_approval(&self) -> Option<(AbsenceHoldKind, String)> {
         let Self {
             listed,
             alive,
@@ -53,12 +57,19 @@ impl ListComparison {
         match missing.len() {
             _ if *needs_no_approval => None,
             0 => None,
-            _ if *listed == 0 => Some(format!(
-                "a list was empty, but this node had {} when last seen, and no deletion was seen: was etcd emptied?",
-                format_count(*alive as u64, "pod")
+            _ if *listed == 0 => Some((
+                AbsenceHoldKind::EmptyList,
+                format!(
+                    "a list was empty, but this node had {} when last seen, and no deletion was seen: was etcd emptied?",
+                    format_count(*alive as u64, "pod")
+                ),
             )),
-            many if are_suspiciously_many(many, *alive) => Some(format!(
-                "a list lacks {many} of the {alive} pods that this node had when last seen, and no deletion was seen: has etcd lost them?"
+            many if are_suspiciously_many(many, *alive) => Some((
+                AbsenceHoldKind::MissingPods,
+                format!(
+                    "a list lacks {many} of the {alive} pods that this node had when last seen, and no deletion was seen: has etcd \
+                     lost them?"
+                ),
             )),
             _ => None,
         }
@@ -77,14 +88,15 @@ impl UnlistedPods {
         })
     }
 
-    /// The message if so many pods were never shown that an approval is needed.
-    pub(super) fn needs_approval(&self) -> Option<String> {
+    /// The reason if so many pods were never shown that an approval is needed.
+    pub(super) fn needs_approval(&self) -> Option<(AbsenceHoldKind, String)> {
         let (many, runtime_pods) = (self.uids.len(), self.runtime_pods);
         are_suspiciously_many(many, runtime_pods).then(|| {
-            format!(
+            let why = format!(
                 "the runtime holds {runtime_pods} pods that an API server had made, and this one never showed {many} of them: is \
                  this their cluster, and has its etcd lost them?"
-            )
+            );
+            (AbsenceHoldKind::UnlistedPods, why)
         })
     }
 }
@@ -119,17 +131,17 @@ pub(super) fn memory_after_list(
     comparison: Option<&ListComparison>,
 ) -> WatchState {
     let older = (version < seen_before).then(|| {
-        format!("a list is of resourceVersion {version}, but {seen_before} was seen before: was etcd restored?")
+        let why =
+            format!("a list is of resourceVersion {version}, but {seen_before} was seen before: was etcd restored?");
+        (AbsenceHoldKind::OlderList, why)
     });
-    let absence_hold_reason = memory
-        .absence_hold_reason
-        .or(older)
-        .or_else(|| comparison?.needs_approval());
+    // The pods that an older list lacks are no further reason.
+    let reason = older.or_else(|| comparison?.needs_approval());
     WatchState {
         highest: memory.highest.max(version),
-        absence_hold_reason,
-        since: memory.since,
+        ..memory
     }
+    .with_absence_hold(reason)
 }
 
 #[cfg(test)]
@@ -189,6 +201,28 @@ mod tests {
                 "{listed} {alive} {missing}"
             );
         }
+    }
+
+    #[test]
+    fn reason_of_a_new_kind_is_added_and_one_of_a_known_kind_changes_nothing() {
+        let lacking = |missing| Some(comparison(5, 15, missing));
+        let first = memory_after_list(fresh(200), 201, 200, lacking(10).as_ref());
+        let same = memory_after_list(first.clone(), 202, 201, lacking(11).as_ref());
+        assert_eq!(same.absence_hold_reason, first.absence_hold_reason);
+        let older = memory_after_list(same, 7, 202, lacking(11).as_ref());
+        let why = older.absence_hold_reason.clone().unwrap();
+        assert!(
+            why.contains("lacks 10 of the 15 pods") && why.contains("resourceVersion 7"),
+            "{why}"
+        );
+        let empty = memory_after_list(older, 8, 202, Some(&comparison(0, 15, 15)));
+        assert_eq!(
+            empty.absence_hold_reason.as_deref(),
+            Some(&*why),
+            "an older list explains it"
+        );
+        let empty = memory_after_list(empty, 203, 202, Some(&comparison(0, 15, 15)));
+        assert!(empty.absence_hold_reason.unwrap().contains("a list was empty"));
     }
 
     #[test]

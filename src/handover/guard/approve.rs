@@ -5,7 +5,7 @@ use super::{
     holds::{ABSENCE, NODE_UID, SafetyHold},
 };
 use crate::{
-    journal::{JournalError, WatchState},
+    journal::{AbsenceHoldKind, JournalError, WatchState},
     model::pod::PodUid,
     words::format_count,
 };
@@ -54,16 +54,14 @@ impl Guard {
                 .filter(|(_, seen)| !seen.terminates)
                 .count() as u64;
             let reason = (before > 0).then(|| {
-                format!(
+                let why = format!(
                     "the Node is another one than before, under which this node had {} when last seen: does this cluster \
                      know of them?",
                     format_count(before, "pod")
-                )
+                );
+                (AbsenceHoldKind::OtherNode, why)
             });
-            let watch_state = WatchState {
-                absence_hold_reason: state.watch_state.absence_hold_reason.clone().or(reason),
-                ..state.watch_state.clone()
-            };
+            let watch_state = state.watch_state.clone().with_absence_hold(reason);
             // Recorded with the Node's UID, or before it.
             self.update_watch_state(&mut state, watch_state);
             (state.listed, state.missing, state.unlisted) = Default::default();
@@ -125,7 +123,7 @@ impl State {
                 facts: Vec::new(),
                 digest: String::new(),
             };
-            Some(hold.sealed())
+            Some(hold.sealed_with_why())
         })
     }
 
@@ -147,7 +145,7 @@ impl State {
             facts: self.missing().map(ToString::to_string).collect(),
             digest: String::new(),
         };
-            hold.sealed()
+            hold.sealed_with_why()
         })
     }
 
@@ -198,6 +196,18 @@ mod tests {
         assert!(guard.absence_hold().is_some());
         assert!(guard.approve_absence(&digest(&guard)).await.is_some());
         assert_eq!(guard.absence_hold(), None);
+    }
+
+    #[tokio::test]
+    async fn approval_does_not_cover_a_reason_of_another_kind() {
+        let guard = guard();
+        guard.lock().set_identity(Ok(()));
+        list_without(&guard, 200, &["1"]);
+        let shown = digest(&guard);
+        list_without(&guard, 7, &["1"]);
+        assert!(guard.safety_holds()[0].why.contains("was etcd restored?"));
+        assert!(guard.approve_absence(&shown).await.is_none());
+        assert_eq!(guard.highest(), 200);
     }
 
     #[tokio::test]

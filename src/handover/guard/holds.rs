@@ -74,9 +74,20 @@ impl SafetyHold {
     /// Sets the digest. `why` is not part of it: it may contain numbers that change, such as a count of processes.
     #[must_use]
     pub fn sealed(self) -> Self {
+        self.with_digest(None)
+    }
+
+    /// Sets the digest of a hold of the whole node. `why` is part of it: it changes only with new evidence.
+    #[must_use]
+    pub fn sealed_with_why(self) -> Self {
+        let why = self.why.clone();
+        self.with_digest(Some(why))
+    }
+
+    fn with_digest(self, why: Option<String>) -> Self {
         // Only compared with digests of the same program.
         let mut hasher = DefaultHasher::new();
-        (&self.item, &self.uid, &self.approval_effect, &self.facts).hash(&mut hasher);
+        (&self.item, &self.uid, why, &self.approval_effect, &self.facts).hash(&mut hasher);
         Self {
             digest: format!("{:016x}", hasher.finish()),
             ..self
