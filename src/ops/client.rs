@@ -59,14 +59,20 @@ pub enum ClientError {
     },
     /// The agent has exited while it stopped the pod.
     #[error(
-        "the agent has exited while {pod} was terminating: {cause}; the termination continues when the agent starts again: \
-        see pod-teardown status and pod-teardown timeline {pod} then"
+        "the agent has exited while {pod} was terminating: {cause}; {}see pod-teardown status and pod-teardown timeline {pod} then",
+        if *is_durable {
+            "the termination continues when the agent starts again: "
+        } else {
+            "the request was not durable: repeat it unless the termination continues when the agent starts again; "
+        }
     )]
     AgentExited {
         /// `NAMESPACE/NAME`.
         pod: String,
         /// The error of the connection.
         cause: String,
+        /// The journal has the request.
+        is_durable: bool,
     },
     /// The pod has not terminated in time.
     #[error(

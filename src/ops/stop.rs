@@ -81,10 +81,14 @@ fn accepted(granted: &StopAccepted) -> String {
     let StopAccepted {
         uid,
         grace_period_seconds,
+        not_durable,
         ..
     } = granted;
     let pod = granted.pod();
-    format!("{pod} (UID {uid}) is terminating, grace period {grace_period_seconds} s")
+    let lost = not_durable.as_ref().map_or_else(String::new, |cause| {
+        format!("; a restart of the agent would lose this request: {cause}")
+    });
+    format!("{pod} (UID {uid}) is terminating, grace period {grace_period_seconds} s{lost}")
 }
 
 /// Waits for the termination. `printed` is what blocks the pod.
@@ -103,7 +107,7 @@ async fn follow(
             Err(ClientError::Unknown(_)) if granted.already_terminated => {
                 return Ok(StopResult::WithoutWorker(granted.clone()));
             }
-            outcome => outcome.map_err(|error| agent_exited(&pod, error))?,
+            outcome => outcome.map_err(|error| agent_exited(granted, error))?,
         };
         if terminated {
             let trace = Box::new(trace);
@@ -131,14 +135,17 @@ async fn follow(
 }
 
 /// An agent that does not know a request that was granted has restarted, or is stopping.
-fn agent_exited(pod: &str, error: ClientError) -> ClientError {
+fn agent_exited(granted: &StopAccepted, error: ClientError) -> ClientError {
     let cause = match error {
         ClientError::NoAgent { cause, .. } => format!("no process listens on its socket: {cause}"),
         ClientError::Disconnected { cause, .. } | ClientError::Refused(cause) | ClientError::Unknown(cause) => cause,
         other => return other,
     };
-    let pod = pod.to_owned();
-    ClientError::AgentExited { pod, cause }
+    ClientError::AgentExited {
+        pod: granted.pod(),
+        cause,
+        is_durable: granted.not_durable.is_none(),
+    }
 }
 
 /// Formats the result.

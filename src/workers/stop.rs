@@ -39,6 +39,9 @@ pub struct StopAccepted {
     /// Nothing of the pod ran any more: the request changes nothing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub already_terminated: bool,
+    /// Why a restart would lose the request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_durable: Option<String>,
     /// The terminal phase in the API.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<String>,

@@ -14,6 +14,23 @@ fn stop(answers: &[&str]) -> CommandOutput {
 }
 
 #[test]
+fn request_that_is_not_durable_is_reported_and_its_continuation_is_not_promised() {
+    let accepted =
+        r#"{"namespace":"default","name":"web","uid":"u","gracePeriodSeconds":30,"notDurable":"no space left"}"#;
+    let output = stop(&[accepted]);
+    assert_eq!(output.code, Some(1), "{output:?}");
+    assert_eq!(
+        output.error_lines()[0],
+        "pod-teardown: default/web (UID u) is terminating, grace period 30 s; a restart of the agent would lose this request: \
+         no space left"
+    );
+    assert!(
+        output.error_lines()[1].contains("the request was not durable"),
+        "{output:?}"
+    );
+}
+
+#[test]
 fn agent_exit_during_the_wait_is_reported_with_the_remedy() {
     for answers in [
         &[r#"{"namespace":"default","name":"web","uid":"u","gracePeriodSeconds":30}"#][..],

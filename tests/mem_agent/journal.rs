@@ -2,7 +2,14 @@
 
 use std::{fs, path::PathBuf};
 
-use pod_teardown::journal;
+use pod_teardown::{
+    journal,
+    ops::{
+        admin::stop::{PODS, StopRequest},
+        client,
+    },
+    workers::stop::StopAccepted,
+};
 use redb::ReadableTable as _;
 use serde_json::{Value, json};
 use testbed::scripted_cri::{Kind, StopContainer, expect};
@@ -124,6 +131,23 @@ async fn unwritable_journal_blocks_no_pod_and_is_written_once_possible() {
     assert_eq!(node.journal().await, [uid("db")]);
     node.start().await;
     node.wait_torn_down("db").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn stop_is_reported_as_not_durable_while_the_journal_cannot_be_written() {
+    let mut node = Node::new().await;
+    node.simple_pod("web");
+    fs::create_dir_all(file(&node).with_extension("new").join("x")).unwrap();
+    node.start().await;
+    node.cri.allow_everything();
+    let path = format!("{PODS}/default/web/stop");
+    let stop = async || -> StopAccepted {
+        let socket = &node.flags.socket.socket;
+        client::post(socket, &path, &StopRequest::default()).await.unwrap()
+    };
+    assert!(stop().await.not_durable.is_some());
+    wait_until("the pod has terminated", async || stop().await.already_terminated).await;
+    assert_eq!(stop().await.not_durable, None, "the request changes nothing");
 }
 
 /// Changes a pod's journal entry.

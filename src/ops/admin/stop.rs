@@ -19,7 +19,7 @@ use crate::{
     },
     object_name::ObjectName,
     trace_recorder::TraceRecorder,
-    workers::stop::{PodStop, StopRejected},
+    workers::stop::{PodStop, StopAccepted, StopRejected},
 };
 
 /// Path of requests, followed by the namespace and the name or by the UID, and by the verb.
@@ -160,9 +160,12 @@ async fn grant(pods: PodsAdmin, stop: PodStop, peer: String) -> Response<Full<By
         Ok(Ok(granted)) => {
             let uid = &granted.uid;
             // After a crash only the journal knows the request.
-            if let Err(error) = pods.journal.durable().await {
+            let durable = pods.journal.durable().await;
+            if let Err(error) = &durable {
                 tracing::error!(pod.uid = uid, pod.namespace = namespace, pod.name = name, %error, "Pod stop request is granted but not durable: a crash would lose it");
             }
+            // A request that changes nothing cannot be lost.
+            let lost = durable.err().filter(|_| !granted.already_terminated);
             tracing::info!(
                 pod.uid = uid,
                 pod.namespace = namespace,
@@ -173,7 +176,10 @@ async fn grant(pods: PodsAdmin, stop: PodStop, peer: String) -> Response<Full<By
                 already_terminated = granted.already_terminated,
                 "Pod stop request granted"
             );
-            json_answer(&granted)
+            json_answer(&StopAccepted {
+                not_durable: lost.map(|cause| cause.to_string()),
+                ..granted
+            })
         }
         Ok(Err(why)) => {
             let code = match &why {

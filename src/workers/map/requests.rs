@@ -115,6 +115,7 @@ impl PodWorkers {
             uid: uid.to_string(),
             grace_period_seconds: grace.unwrap_or_default().as_secs(),
             already_terminated,
+            not_durable: None,
             reason: shown.as_ref().and_then(|shown| shown.reason.clone()),
             phase: shown.map(|shown| shown.phase),
         })
