@@ -19,20 +19,34 @@ impl Journal {
         self.lock().paused.as_ref()?.remaining(now)
     }
 
-    /// Records a pause, which ends after `limit`. It applies at once.
+    /// Records a pause, which ends after `limit`. It applies at once. It has the beginning of a pause in force.
     ///
     /// # Errors
     /// If it is not durable: a restart would not have it yet.
     pub async fn set_paused(&self, paused: Paused, limit: Option<Duration>, now: &Mark) -> Result<(), JournalError> {
-        self.record_pause(Some(PauseRecord::new(paused, limit, now))).await
+        self.change_pause(|before| {
+            let since = before.as_ref().map_or(paused.since, |before| before.paused.since);
+            *before = Some(PauseRecord::new(Paused { since, ..paused }, limit, now));
+        });
+        self.durable().await
     }
 
-    /// Removes the pause. It applies at once.
-    ///
-    /// # Errors
-    /// If it is not durable: after a restart the agent would be paused.
-    pub async fn remove_pause(&self) -> Result<(), JournalError> {
-        self.record_pause(None).await
+    /// Removes the pause and returns it. This applies at once. The second value is an error if it is not durable: after a restart
+    /// the agent would be paused.
+    pub async fn remove_pause(&self) -> (Option<Paused>, Result<(), JournalError>) {
+        let mut removed = None;
+        self.change_pause(|record| removed = record.take());
+        (removed.map(|record| record.paused), self.durable().await)
+    }
+
+    /// Removes the pause if its time is over, and returns it; `None` if it goes on, for example because a user has just extended
+    /// it. The second value is as that of [`Self::remove_pause`].
+    pub async fn remove_expired_pause(&self, now: &Mark) -> Option<(Paused, Result<(), JournalError>)> {
+        let mut removed = None;
+        self.change_pause(|record| {
+            removed = record.take_if(|record| record.remaining(now).is_some_and(|remaining| remaining.is_zero()));
+        });
+        Some((removed?.paused, self.durable().await))
     }
 
     /// Starts the timer of a pause again for its remaining time, if a reboot has stopped it.
@@ -40,25 +54,39 @@ impl Journal {
     /// # Errors
     /// If it is not durable.
     pub async fn restart_pause_timer(&self, now: &Mark) -> Result<(), JournalError> {
-        let record = self.lock().paused.clone().filter(|record| record.is_of_other_boot(now));
-        let Some((record, remaining)) = record.and_then(|it| it.remaining(now).map(|remaining| (it, remaining))) else {
-            return Ok(());
-        };
-        self.set_paused(record.paused, Some(remaining), now).await
+        let mut has_restarted = false;
+        self.change_pause(|record| {
+            let stopped = record.as_ref().filter(|record| record.is_of_other_boot(now));
+            let restarted = stopped.and_then(|it| {
+                let remaining = it.remaining(now)?;
+                Some(PauseRecord::new(it.paused.clone(), Some(remaining), now))
+            });
+            has_restarted = restarted.is_some();
+            *record = restarted.or(record.take());
+        });
+        if has_restarted { self.durable().await } else { Ok(()) }
     }
 
-    async fn record_pause(&self, record: Option<PauseRecord>) -> Result<(), JournalError> {
-        self.send(Write::Row(PauseRecord::row(record.as_ref())));
-        self.lock().paused = record;
-        self.durable().await
+    /// Changes the pause in memory and queues the row under one lock: the last change in memory is the last one on disk.
+    fn change_pause(&self, change: impl FnOnce(&mut Option<PauseRecord>)) {
+        let mut state = self.lock();
+        let before = state.paused.clone();
+        change(&mut state.paused);
+        if state.paused != before {
+            self.send(Write::Row(PauseRecord::row(state.paused.as_ref())));
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use futures::{FutureExt as _, future::join_all};
     use jiff::Timestamp;
 
     use super::*;
+    use crate::node::identity::Identity;
 
     fn mark(boot: &str, since_boot: u64, wall: i64) -> Mark {
         Mark {
@@ -100,6 +128,63 @@ mod tests {
             journal.paused().unwrap().until,
             Some(Timestamp::from_second(1060).unwrap())
         );
+    }
+
+    #[tokio::test]
+    async fn pause_that_was_extended_at_its_end_does_not_expire() {
+        let journal = Journal::in_memory();
+        let limit = Some(Duration::from_secs(60));
+        journal
+            .set_paused(paused(), limit, &mark("a", 100, 1000))
+            .await
+            .unwrap();
+        let end = mark("a", 160, 1060);
+        assert_eq!(journal.pause_remaining(&end), Some(Duration::ZERO));
+        journal.set_paused(paused(), limit, &end).await.unwrap();
+        assert!(journal.remove_expired_pause(&end).await.is_none());
+        assert!(journal.paused().is_some());
+        let (expired, durable) = journal.remove_expired_pause(&mark("a", 220, 1120)).await.unwrap();
+        assert_eq!((expired.by.as_str(), durable), ("root", Ok(())));
+        assert_eq!(journal.paused(), None);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn pause_on_disk_is_that_in_memory_after_concurrent_changes() {
+        let dir = tempfile::tempdir().unwrap();
+        for round in 0..20 {
+            let journal = reopen(dir.path()).await;
+            let changes = (0..8).map(|number| {
+                let journal = journal.clone();
+                tokio::spawn(async move {
+                    for _ in 0..50 {
+                        if number % 2 == 0 {
+                            let by = number.to_string();
+                            let now = mark("a", 1, 1);
+                            let paused = Paused { by, ..paused() };
+                            journal.set_paused(paused, None, &now).now_or_never();
+                        } else {
+                            journal.remove_pause().now_or_never();
+                        }
+                    }
+                })
+            });
+            join_all(changes).await;
+            journal.durable().await.unwrap();
+            let expected = journal.paused();
+            drop(journal);
+            let reopened = reopen(dir.path()).await;
+            assert_eq!(reopened.paused(), expected, "round {round}");
+        }
+    }
+
+    /// Opens the journal as soon as its writer has closed it.
+    async fn reopen(dir: &Path) -> Journal {
+        loop {
+            match Journal::open(dir, &Identity::default()) {
+                Ok(journal) => return journal,
+                Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+            }
+        }
     }
 
     #[tokio::test]

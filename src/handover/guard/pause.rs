@@ -26,7 +26,7 @@ impl Guard {
         now: &Mark,
     ) -> Result<(), JournalError> {
         let paused = Paused {
-            since: self.paused().map_or(now.wall, |before| before.since),
+            since: now.wall,
             by: by.to_owned(),
             reason,
             until: None,
@@ -40,10 +40,9 @@ impl Guard {
     /// Resumes the agent and returns the pause. The second value is an error if that cannot be recorded: the agent is paused again
     /// after a restart.
     pub async fn resume(&self) -> (Option<Paused>, Result<(), JournalError>) {
-        let paused = self.paused();
         let resumed = self.journal.remove_pause().await;
         self.unblocked.notify_waiters();
-        (paused, resumed)
+        resumed
     }
 
     /// Resumes the agent whenever the time of a pause is over, until the future is dropped.
@@ -55,11 +54,14 @@ impl Guard {
             match self.journal.pause_remaining(&clock.now()) {
                 None => self.pause_changed.notified().await,
                 Some(Duration::ZERO) => {
-                    let (paused, durable) = self.resume().await;
-                    let (by, reason) = paused.map(|paused| (paused.by, paused.reason)).unwrap_or_default();
+                    // A user may have extended the pause by now.
+                    let Some((expired, durable)) = self.journal.remove_expired_pause(&clock.now()).await else {
+                        continue;
+                    };
+                    self.unblocked.notify_waiters();
                     tracing::warn!(
-                        by,
-                        reason,
+                        by = expired.by,
+                        reason = expired.reason,
                         durable = durable.is_ok(),
                         "Resumed: the time of the pause is over"
                     );

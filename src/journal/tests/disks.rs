@@ -231,7 +231,7 @@ async fn pause_and_node_uid_survive_a_new_journal() {
         );
     }
     let journal = opened(dir.path(), &machine("m1")).await;
-    journal.remove_pause().await.unwrap();
+    journal.remove_pause().await.1.unwrap();
     drop(journal);
     assert_eq!(opened(dir.path(), &machine("m1")).await.paused(), None);
 }
