@@ -89,7 +89,8 @@ impl Events {
         counters: Arc<Counters>,
     ) -> (Self, impl Future<Output = ()> + Send + 'static) {
         let (queue, waiting) = mpsc::channel(QUEUE);
-        let (unsent, counted) = (Arc::new(Unsent::new(waiting)), Arc::clone(&counters));
+        let unsent = Arc::new(Unsent::new(waiting, Arc::clone(&counters)));
+        let counted = Arc::clone(&counters);
         let send = move || send_all(Arc::clone(&send_event), Arc::clone(&unsent), Arc::clone(&counted));
         let sender = run_with_restarts("events", send);
         let events = Self {

@@ -41,6 +41,8 @@ pub struct TraceSender {
     client: TraceServiceClient<tonic::transport::Channel>,
     node: String,
     counters: Arc<Counters>,
+    /// Traces of the request in progress.
+    in_request: u64,
 }
 
 /// An exporter to this endpoint, and its sender. It connects at its first request.
@@ -60,6 +62,7 @@ pub fn exporter(endpoint: &Endpoint, node: &str, counters: Arc<Counters>) -> (Tr
         client: TraceServiceClient::new(channel),
         node: node.to_owned(),
         counters,
+        in_request: 0,
     };
     (exporter, sender)
 }
@@ -83,6 +86,7 @@ impl TraceSender {
         let mut batch = Vec::new();
         while self.queue.recv_many(&mut batch, BATCH).await > 0 {
             let count = batch.len() as u64;
+            self.in_request = count;
             let spans = batch
                 .drain(..)
                 .flat_map(|(trace, outcome)| convert::spans(&trace, outcome));
@@ -94,6 +98,7 @@ impl TraceSender {
                     self.counters.traces_dropped(count);
                 }
             }
+            self.in_request = 0;
         }
     }
 
@@ -117,6 +122,20 @@ impl TraceSender {
     }
 }
 
+impl Drop for TraceSender {
+    /// Counts and logs the traces that are not sent.
+    fn drop(&mut self) {
+        let unsent = self.in_request + self.queue.len() as u64;
+        if unsent > 0 {
+            tracing::warn!(
+                traces = unsent,
+                "Traces were not exported before the agent stopped; dropped"
+            );
+            self.counters.traces_dropped(unsent);
+        }
+    }
+}
+
 /// OTLP specification: which codes a client retries.
 fn is_retryable(status: &Status) -> bool {
     matches!(
@@ -129,4 +148,27 @@ fn is_retryable(status: &Status) -> bool {
             | Code::DataLoss
             | Code::ResourceExhausted
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{net::TcpListener, time::sleep};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn traces_that_are_unsent_when_the_sender_stops_are_counted() {
+        // It accepts connections and never answers.
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        let counters = Arc::<Counters>::default();
+        let (exporter, sender) = exporter(&Endpoint::from_shared(address).unwrap(), "n1", Arc::clone(&counters));
+        exporter.export(Trace::sample(), Outcome::Finished);
+        let sending = tokio::spawn(sender.run());
+        sleep(Duration::from_millis(100)).await;
+        exporter.export(Trace::sample(), Outcome::Finished);
+        sending.abort();
+        assert!(sending.await.unwrap_err().is_cancelled());
+        assert_eq!(counters.counts().traces_dropped, 2);
+    }
 }

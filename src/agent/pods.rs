@@ -433,7 +433,7 @@ impl PodAgent {
         let source = spawn(source.run());
         let relist = spawn(run_with_restarts("relist", move || relist.clone().run()));
         let housekeeping = spawn(run_with_restarts("housekeeping", housekeeping));
-        let mut sender = spawn(sender);
+        let sender = spawn(sender);
         let mut workers = spawn(workers.run(shutdown_timeout));
 
         let problem = tokio::select! {
@@ -461,15 +461,23 @@ impl PodAgent {
         }
         drop((runtime_probe, kubelet, pause, kubelet_monitor, relist, housekeeping));
         // Events are best effort.
-        timeout(EVENT_FLUSH_TIMEOUT, &mut sender).await.ok();
+        finish_or_abort(sender, EVENT_FLUSH_TIMEOUT).await;
         // So are traces. The workers have dropped the exporter.
         if let Some(sender) = trace_sender {
-            timeout(TRACE_FLUSH_TIMEOUT, sender).await.ok();
+            finish_or_abort(sender, TRACE_FLUSH_TIMEOUT).await;
         }
         if let Err(error) = journal.durable().await {
             tracing::error!(%error, "Cannot flush the journal");
         }
         problem.map_or(Ok(()), Err)
+    }
+}
+
+/// Waits for a sender. After the timeout it is dropped, so that it counts and logs what it has not sent.
+async fn finish_or_abort(mut sender: AbortOnDropHandle<()>, limit: Duration) {
+    if timeout(limit, &mut sender).await.is_err() {
+        sender.abort();
+        (&mut sender).await.ok();
     }
 }
 

@@ -62,13 +62,62 @@ impl QueuedEvent {
 }
 
 /// Events that are not sent yet. They survive a panic of the sender.
-pub(super) struct Unsent(Mutex<(mpsc::Receiver<QueuedEvent>, VecDeque<QueuedEvent>)>);
+pub(super) struct Unsent {
+    queues: Mutex<(mpsc::Receiver<QueuedEvent>, VecDeque<QueuedEvent>)>,
+    counters: Arc<Counters>,
+}
 
 // === impl Unsent ===
 
 impl Unsent {
-    pub fn new(waiting: mpsc::Receiver<QueuedEvent>) -> Self {
-        Self(Mutex::new((waiting, VecDeque::new())))
+    pub fn new(waiting: mpsc::Receiver<QueuedEvent>, counters: Arc<Counters>) -> Self {
+        Self {
+            queues: Mutex::new((waiting, VecDeque::new())),
+            counters,
+        }
+    }
+}
+
+impl Drop for Unsent {
+    /// Counts and logs the events that are not sent.
+    fn drop(&mut self) {
+        let (waiting, taken) = self.queues.get_mut();
+        let unsent = waiting.len() + taken.len();
+        if unsent > 0 {
+            tracing::warn!(
+                events = unsent,
+                "Events were not sent before the agent stopped; dropped"
+            );
+            for _ in 0..unsent {
+                self.counters.event_dropped();
+            }
+        }
+    }
+}
+
+/// A request in progress. If it is interrupted, its event is dropped.
+struct Attempt<'a> {
+    event: Option<QueuedEvent>,
+    counters: &'a Counters,
+}
+
+// === impl Attempt ===
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        if let Some(event) = &self.event {
+            let (reason, event_message) = (event.reason.as_str(), &event.message);
+            let (uid, namespace, name) = (&event.uid, &*event.namespace, &*event.name);
+            self.counters.event_dropped();
+            tracing::warn!(
+                uid,
+                namespace,
+                name,
+                reason,
+                event_message,
+                "Event is dropped: its request was interrupted"
+            );
+        }
     }
 }
 
@@ -86,7 +135,7 @@ enum RetryDecision {
 }
 
 pub(super) async fn send_all(send_event: SendEvent, unsent: Arc<Unsent>, counters: Arc<Counters>) {
-    let mut unsent = unsent.0.lock().await;
+    let mut unsent = unsent.queues.lock().await;
     let (waiting, taken) = &mut *unsent;
     let mut pause = FIRST_PAUSE;
     loop {
@@ -99,8 +148,15 @@ pub(super) async fn send_all(send_event: SendEvent, unsent: Arc<Unsent>, counter
             Some(event) => Some(event),
             None => waiting.recv().await,
         };
-        let Some(mut event) = event else { return };
-        let Err(error) = send_event(event.request()).await else {
+        let Some(event) = event else { return };
+        let request = event.request();
+        let mut attempt = Attempt {
+            event: Some(event),
+            counters: &counters,
+        };
+        let result = send_event(request).await;
+        let Some(mut event) = attempt.event.take() else { return };
+        let Err(error) = result else {
             pause = FIRST_PAUSE;
             continue;
         };
@@ -172,19 +228,38 @@ mod tests {
         });
         let (events, sender) = Events::new(send_event, "node", Arc::default());
         for name in ["good", "evil", "also-good"] {
-            let about = Involved {
-                api_version: "v1".to_owned(),
-                kind: "Pod".to_owned(),
-                namespace: "default".to_owned(),
-                name: name.to_owned(),
-                uid: name.to_owned(),
-            };
-            events.record(&about, Reason::Killing, "message");
+            events.record(&about(name), Reason::Killing, "message");
         }
         drop(events);
         sender.await;
         assert!(received.recv().await.is_some() && received.recv().await.is_some());
         assert!(received.recv().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn events_that_are_unsent_when_the_sender_stops_are_counted() {
+        let counters = Arc::<Counters>::default();
+        let hangs: SendEvent = Arc::new(|_| Box::pin(std::future::pending()));
+        let (events, sender) = Events::new(hangs, "node", Arc::clone(&counters));
+        for name in ["sent-first", "waits"] {
+            events.record(&about(name), Reason::Killing, "message");
+        }
+        let sender = tokio::spawn(sender);
+        tokio::task::yield_now().await;
+        events.record(&about("late"), Reason::Killing, "message");
+        sender.abort();
+        assert!(sender.await.unwrap_err().is_cancelled());
+        assert_eq!(counters.counts().events_dropped, 3);
+    }
+
+    fn about(name: &str) -> Involved {
+        Involved {
+            api_version: "v1".to_owned(),
+            kind: "Pod".to_owned(),
+            namespace: "default".to_owned(),
+            name: name.to_owned(),
+            uid: name.to_owned(),
+        }
     }
 
     fn refused(code: u16) -> ApiError {
