@@ -8,28 +8,30 @@ mod pods;
 mod process;
 mod text_format;
 
-use std::{convert::Infallible, fmt, io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{collections::VecDeque, convert::Infallible, fmt, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, text::encode},
     registry::Registry,
 };
 use tokio::{
-    net::{TcpListener, TcpSocket},
-    sync::Semaphore,
+    net::{TcpListener, TcpSocket, TcpStream},
+    time::timeout,
 };
+use tokio_util::task::AbortOnDropHandle;
 
 use self::{page::Page, process::ProcessMetrics, text_format::Format};
 use super::{
     admin::{Admin, response},
     status::StatusReport,
 };
+use crate::tasks::spawn;
 pub use collector::CollectorMetrics;
 pub use durations::{Durations, PodDurations};
 
@@ -37,10 +39,10 @@ pub use durations::{Durations, PodDurations};
 pub const PATH: &str = "/metrics";
 /// Prefix of all names.
 const PREFIX: &str = "pod_teardown";
-/// Maximum number of concurrent connections. Prometheus needs one.
+/// Maximum number of concurrent connections. Prometheus needs one. A further one closes the oldest.
 const MAX_CONNECTIONS: usize = 16;
-/// Maximum time to receive a request.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum time of a connection: it has one request and its answer.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The data of one scrape.
 #[derive(Debug, Default)]
@@ -81,30 +83,36 @@ fn bound(addr: SocketAddr) -> io::Result<TcpSocket> {
     Ok(socket)
 }
 
-/// Answers requests until the future is dropped.
+/// Answers requests until the future is dropped. Clients that send or read nothing cannot keep others out.
 pub async fn serve(admin: Arc<Admin>, listener: Arc<TcpListener>) {
-    let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let mut connections = VecDeque::<AbortOnDropHandle<()>>::new();
     loop {
-        // The semaphore is never closed.
-        let permit = Arc::clone(&permits).acquire_owned().await.ok();
         match listener.accept().await {
             Ok((stream, peer)) => {
-                let admin = Arc::clone(&admin);
-                tokio::spawn(async move {
-                    let _permit = permit;
-                    let service = service_fn(|request| answer(&admin, request));
-                    let mut server = http1::Builder::new();
-                    server.timer(TokioTimer::new()).header_read_timeout(REQUEST_TIMEOUT);
-                    if let Err(error) = server.serve_connection(TokioIo::new(stream), service).await {
-                        tracing::debug!(%error, %peer, "Metrics connection failed");
-                    }
-                });
+                connections.retain(|connection| !connection.is_finished());
+                if connections.len() == MAX_CONNECTIONS {
+                    connections.pop_front();
+                }
+                connections.push_back(spawn(connection(Arc::clone(&admin), stream, peer)));
             }
             Err(error) => {
                 tracing::warn!(%error, "Metrics socket cannot accept");
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
         }
+    }
+}
+
+/// Answers one request.
+async fn connection(admin: Arc<Admin>, stream: TcpStream, peer: SocketAddr) {
+    let service = service_fn(|request| answer(&admin, request));
+    let mut server = http1::Builder::new();
+    server.keep_alive(false);
+    let served = server.serve_connection(TokioIo::new(stream), service);
+    match timeout(CONNECTION_TIMEOUT, served).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!(%error, %peer, "Metrics connection failed"),
+        Err(_) => tracing::debug!(%peer, "Metrics connection timed out"),
     }
 }
 

@@ -5,6 +5,7 @@ use std::{
 };
 
 use jiff::Timestamp;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::{monitoring_tests::exported, *};
 use crate::{
@@ -279,4 +280,61 @@ fn agent_without_pods_and_collector_exports_only_its_own_metrics() {
             "{name}: {text}"
         );
     }
+}
+
+/// Serves the metrics of an agent without pods and collector.
+async fn served() -> (SocketAddr, tokio::task::JoinHandle<()>) {
+    let listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = listener.local_addr().unwrap();
+    let admin = Admin {
+        node: "n1".to_owned(),
+        since: Timestamp::UNIX_EPOCH,
+        dry_run: false,
+        pods: None,
+        gc: None,
+    };
+    (address, tokio::spawn(serve(Arc::new(admin), Arc::new(listener))))
+}
+
+const GET: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: n1\r\n\r\n";
+
+/// Sends this and reads until the server closes the connection.
+async fn answers_to(address: SocketAddr, request: &[u8]) -> String {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(request).await.unwrap();
+    let mut answer = Vec::new();
+    // The server may reset the connection after its answer, because the client has sent more.
+    stream.read_to_end(&mut answer).await.ok();
+    String::from_utf8(answer).unwrap()
+}
+
+#[tokio::test]
+async fn clients_that_do_not_read_or_send_do_not_block_a_scrape() {
+    let (address, server) = served().await;
+    for request in [&GET.repeat(1000)[..], b"GET"] {
+        let mut clients = Vec::new();
+        for _ in 0..2 * MAX_CONNECTIONS {
+            let mut client = TcpStream::connect(address).await.unwrap();
+            client.write_all(request).await.ok();
+            clients.push(client);
+        }
+        let answer = timeout(Duration::from_secs(5), answers_to(address, GET)).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+    }
+    server.abort();
+}
+
+#[tokio::test]
+async fn connection_has_one_answer() {
+    let (address, server) = served().await;
+    let answers = answers_to(address, &GET.repeat(2)).await;
+    assert_eq!(answers.matches("HTTP/1.1 ").count(), 1, "{answers}");
+    server.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn connection_without_a_request_is_closed() {
+    let (address, server) = served().await;
+    assert_eq!(answers_to(address, b"GET").await, "");
+    server.abort();
 }
