@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt::Write as _,
     time::Duration,
 };
 
@@ -141,24 +140,25 @@ impl WatchState {
 impl Paused {
     /// Why no termination begins.
     pub fn why(&self) -> String {
-        let Self {
-            since,
-            by,
-            reason,
-            until,
-        } = self;
-        let mut why = format!("paused since {since:.0} by {by}");
-        // Writing to a String cannot fail.
-        if let Some(reason) = reason {
-            let _ = write!(why, " ({reason})");
+        format!("paused {}", self.period())
+    }
+
+    /// Its beginning and its end.
+    pub fn period(&self) -> String {
+        let beginning = self.beginning();
+        match &self.until {
+            Some(until) => format!("{beginning}, until {until:.0} or pod-teardown resume"),
+            None => format!("{beginning}, until pod-teardown resume"),
         }
-        match until {
-            Some(until) => {
-                let _ = write!(why, ", until {until:.0} or pod-teardown resume");
-            }
-            None => why.push_str(", until pod-teardown resume"),
-        }
-        why
+    }
+
+    /// Since when, by whom and why.
+    pub fn beginning(&self) -> String {
+        let Self { since, by, reason, .. } = self;
+        let reason = reason
+            .as_ref()
+            .map_or_else(String::new, |reason| format!(" ({reason})"));
+        format!("since {since:.0} by {by}{reason}")
     }
 }
 

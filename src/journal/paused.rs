@@ -220,9 +220,10 @@ mod tests {
     #[test]
     fn text_names_user_reason_and_end() {
         let until = Timestamp::from_second(7200).ok();
-        let why = Paused { until, ..paused() }.why();
+        let paused = Paused { until, ..paused() };
+        assert_eq!(paused.beginning(), "since 1970-01-01T00:00:00Z by root (kernel update)");
         assert_eq!(
-            why,
+            paused.why(),
             "paused since 1970-01-01T00:00:00Z by root (kernel update), until 1970-01-01T02:00:00Z or pod-teardown resume"
         );
     }

@@ -26,7 +26,7 @@ pub fn paused(pause: &Pause) -> String {
 /// Formats the result of `resume`.
 pub fn resumed(pause: &Pause) -> String {
     let text = match &pause.paused {
-        Some(paused) => format!("Waiting work continues; the agent was {}", paused.why()),
+        Some(paused) => format!("Waiting work continues; the agent was paused {}", paused.beginning()),
         None => "The agent was not paused".to_owned(),
     };
     format!("{text}{}.", not_durable(pause))
@@ -37,4 +37,30 @@ fn not_durable(pause: &Pause) -> String {
     cause.map_or_else(String::new, |cause| {
         format!("; a restart of the agent would lose this change: {cause}")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::journal::paused::Paused;
+
+    #[test]
+    fn result_of_resume_names_no_end_of_the_pause() {
+        let paused = Paused {
+            since: Timestamp::UNIX_EPOCH,
+            by: "root".to_owned(),
+            reason: None,
+            until: Timestamp::from_second(7200).ok(),
+        };
+        let pause = Pause {
+            paused: Some(paused),
+            ..Pause::default()
+        };
+        assert_eq!(
+            resumed(&pause),
+            "Waiting work continues; the agent was paused since 1970-01-01T00:00:00Z by root."
+        );
+    }
 }

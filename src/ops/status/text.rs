@@ -190,7 +190,7 @@ fn add_reasons(out: &mut Lines, report: &StatusReport) {
         );
     }
     if let Some(paused) = &report.paused {
-        out.add("Paused", &paused.why());
+        out.add("Paused", &paused.period());
     }
     if let Some(error) = &report.journal_error {
         out.add(
