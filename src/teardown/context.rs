@@ -13,7 +13,7 @@ use crate::{
     cleanup_throttle::CleanupThrottle,
     clock::BootClock,
     node::{cgroups::Cgroups, cri::Cri, effects::Effects, threads::Threads},
-    teardown::volumes::storage::Storage,
+    teardown::{bounded_read::PodReads, volumes::storage::Storage},
 };
 
 /// What all workers share: the boundary to the caller, this node, and settings.
@@ -32,6 +32,8 @@ pub struct Context {
     pub(crate) node: LocalNode,
     /// Delays cleanups while other pods are being stopped.
     pub(crate) cleanup_throttle: CleanupThrottle,
+    /// Bounds the reads of one pod for answers.
+    pub(crate) pod_reads: PodReads,
     /// `--driver-hold`: how long a driver or a node service waits for pods that need it.
     pub(crate) driver_hold: Duration,
     /// The agent stops.
@@ -61,7 +63,7 @@ pub struct LocalNode {
 }
 
 /// Number of threads for reads of diagnoses and plans. A file system that hangs takes these, and no others.
-const READ_ONLY_THREADS: usize = 4;
+const READ_ONLY_THREADS: usize = 64;
 /// Why a diagnosis or plan is refused an effect.
 const READ_ONLY: &str = "only reads are allowed here";
 
@@ -82,6 +84,7 @@ impl Context {
             gate: Arc::clone(&self.gate),
             terminating: Arc::clone(&self.terminating),
             cleanup_throttle: CleanupThrottle::default(),
+            pod_reads: PodReads::default(),
             driver_hold: self.driver_hold,
             stopping: self.stopping.clone(),
             node: LocalNode {

@@ -8,6 +8,7 @@ use pod_teardown::{
         Explanation,
         cause::{Cause, CauseKind},
     },
+    model::step::Step,
     ops::{
         admin::{plan, why},
         client,
@@ -15,13 +16,17 @@ use pod_teardown::{
     teardown::plan::{Plan, PlannedAction},
 };
 use serde_json::{Value, json};
-use testbed::scripted_cri::{Kind, Logged};
+use testbed::{
+    apiserver::faults::{Action, Fault},
+    scripted_cri::{Kind, Logged},
+};
 use tokio::time::sleep;
 
 use crate::{
     devices::{DRIVER, Prepared, checkpoint},
     node::{Node, secs, wait_until},
     pods::{exec, pod, uid},
+    server::inject_fault,
     standby::NodeWithKubelet,
 };
 
@@ -290,16 +295,16 @@ async fn beside_a_kubelet_why_and_plan_only_read() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn silent_runtime_leaves_an_answer_with_what_is_unknown() {
+async fn silent_runtime_and_api_server_leave_an_answer_with_what_is_unknown() {
     let stage = NodeWithKubelet::new().await;
     let node = &stage.node;
     full(node, "db");
     sleep(secs(2)).await;
     node.delete("db", None).await;
     sleep(secs(2)).await;
-    use testbed::scripted_cri::{Fault, Read};
+    use testbed::scripted_cri::{Fault as CriFault, Read};
     for read in [Read::ListPodSandbox, Read::ListContainers, Read::Status] {
-        node.cri.fault(read, Fault::Hang);
+        node.cri.fault(read, CriFault::Hang);
     }
     let why = node.explanation("db").await;
     let unknown: Vec<_> = why
@@ -317,5 +322,17 @@ async fn silent_runtime_leaves_an_answer_with_what_is_unknown() {
         plan.unknown.iter().any(|what| what.contains("container runtime")),
         "{plan:#?}"
     );
+    let delete = plan.steps.iter().find(|planned| planned.step == Step::Delete);
+    assert!(delete.unwrap().is_after_unknown, "{plan:#?}");
+
+    // The client waits for 5 seconds.
+    inject_fault(node, Fault::new(Action::Delay { millis: 60_000 }));
+    let why = node.explanation("db").await;
+    let is_unread =
+        |cause: &Cause| matches!(&cause.kind, CauseKind::Unknown { what, .. } if what.contains("API server"));
+    assert!(why.causes.iter().any(is_unread), "{why:#?}");
+    let plan = node.plan("db").await;
+    assert!(plan.unknown.iter().any(|what| what.contains("API server")), "{plan:#?}");
+    node.api.faults().clear();
     node.cri.heal();
 }

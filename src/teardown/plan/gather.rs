@@ -1,4 +1,4 @@
-//! Gathers the facts for a plan. Only reads, each with a limit of time.
+//! Gathers the facts for a plan. Only reads, each with a limit of time, and all with one deadline.
 
 use std::sync::Arc;
 
@@ -15,9 +15,9 @@ use crate::{
         pod::PodView,
         trace::Step,
     },
-    node::logs::PodLogs,
+    node::{cri::types::RuntimePod, logs::PodLogs},
     teardown::{
-        bounded_read::{READ_LIMIT, blocking_in},
+        bounded_read::{AnswerDeadline, Fact, READ_LIMIT, blocking_in, late, text},
         context::Context,
         dependents::dependents,
         devices::{self, ClaimDecision},
@@ -31,12 +31,23 @@ use crate::{
 /// [`Context::read_only`].
 #[cfg(feature = "agent")]
 pub(crate) async fn plan_teardown(context: &Arc<Context>, view: Arc<PodView>, blocked: Vec<String>) -> Plan {
+    let deadline = AnswerDeadline::from_now();
     let (view, object_unread) = super::super::bounded_read::current_object(context, view).await;
-    plan_view(context, view, object_unread, blocked).await
+    plan_until(deadline, context, view, object_unread, blocked).await
 }
 
 /// As [`plan_teardown`], with this view of the object.
 pub(crate) async fn plan_view(
+    context: &Arc<Context>,
+    view: Arc<PodView>,
+    object_unread: Option<String>,
+    blocked: Vec<String>,
+) -> Plan {
+    plan_until(AnswerDeadline::from_now(), context, view, object_unread, blocked).await
+}
+
+async fn plan_until(
+    deadline: AnswerDeadline,
     context: &Arc<Context>,
     view: Arc<PodView>,
     object_unread: Option<String>,
@@ -46,33 +57,22 @@ pub(crate) async fn plan_view(
     let entry = context.journal.pod(uid);
     let begun = entry.as_ref().filter(|entry| entry.has_begun());
     let used = begun.map(|entry| grace::used(&entry.begun, &context.node.clock.now()));
-    let late = |_| format!("no answer within {READ_LIMIT:?}");
-    let runtime = timeout(READ_LIMIT, context.node.cri.pod(uid.as_str(), READ_LIMIT));
-    let claims = timeout(READ_LIMIT, claims(context, &view));
-    let dependents = timeout(READ_LIMIT, dependents(context, &view, true));
-    let (runtime, claims, dependents) = tokio::join!(runtime, claims, dependents);
-    let dependents = dependents
-        .map_err(late)
-        .and_then(|found| found.map_err(|failures| first_message(&failures)));
-    let runtime = runtime
-        .map_err(late)
-        .and_then(|pod| pod.map_err(|error| error.to_string()));
-    let claims = claims
-        .map_err(late)
-        .and_then(|claims| claims.map_err(|failures| first_message(&failures)));
-    if let Ok(pod) = &runtime {
-        let pod = pod.clone();
-        let evidence = blocking_in(READ_LIMIT, context, &view, move |context, view| {
-            Ok(evidence::check_agreement(context, view, false, Step::Term, &pod))
-        });
-        match evidence.await {
-            Ok(Ok(())) => {}
-            Ok(Err(failures)) => blocked.extend(failures.iter().map(Failure::to_string)),
-            Err(why) => blocked.push(format!(
-                "whether runtime, cgroups and directories agree is not known: {why}"
-            )),
-        }
-    }
+    let runtime = async {
+        let read = timeout(READ_LIMIT, context.node.cri.pod(uid.as_str(), READ_LIMIT)).await;
+        let pod = read.map_err(late(READ_LIMIT))?.map_err(text)?;
+        let disagreement = deadline.cap(disagreement(context, &view, pod.clone())).await;
+        Ok((pod, disagreement))
+    };
+    let claims = async {
+        let read = timeout(READ_LIMIT, claims(context, &view)).await;
+        read.map_err(late(READ_LIMIT))?
+            .map_err(|failures| first_message(&failures))
+    };
+    let dependents = async {
+        let read = timeout(READ_LIMIT, dependents(context, &view, true)).await;
+        read.map_err(late(READ_LIMIT))?
+            .map_err(|failures| first_message(&failures))
+    };
     let volumes = blocking_in(READ_LIMIT, context, &view, |context, view| {
         let dir = locate::pod_dir(context, view).map_err(|failures| first_message(&failures))?;
         let storage = &context.node.storage;
@@ -104,7 +104,23 @@ pub(crate) async fn plan_view(
         let path = logs.map_err(|error| error.to_string())?.path();
         Ok(Some(path.display().to_string()).filter(|_| path.exists()))
     });
-    let (volumes, cgroups, directory, logs) = tokio::join!(volumes, cgroups, directory, logs);
+    let (runtime, claims, dependents, volumes, cgroups, directory, logs) = tokio::join!(
+        deadline.cap(runtime),
+        deadline.cap(claims),
+        deadline.cap(dependents),
+        deadline.cap(volumes),
+        deadline.cap(cgroups),
+        deadline.cap(directory),
+        deadline.cap(logs),
+    );
+    let runtime = runtime.map(|(pod, disagreement)| {
+        blocked.extend(disagreement.unwrap_or_else(|why| {
+            vec![format!(
+                "whether runtime, cgroups and directories agree is not known: {why}"
+            )]
+        }));
+        pod
+    });
     // If it is not known, the terminal status waits for the volumes.
     let may_hold_attached = volumes.as_ref().map_or(true, |(_, attached)| *attached);
     let facts = PlanFacts {
@@ -125,6 +141,17 @@ pub(crate) async fn plan_view(
         view,
     };
     plan(&facts, context.node.clock.wall().now())
+}
+
+/// Why runtime, cgroups and directories do not agree; empty if they do.
+async fn disagreement(context: &Arc<Context>, view: &Arc<PodView>, pod: RuntimePod) -> Fact<Vec<String>> {
+    let evidence = blocking_in(READ_LIMIT, context, view, move |context, view| {
+        Ok(evidence::check_agreement(context, view, false, Step::Term, &pod))
+    });
+    Ok(match evidence.await? {
+        Ok(()) => Vec::new(),
+        Err(failures) => failures.iter().map(Failure::to_string).collect(),
+    })
 }
 
 async fn claims(context: &Context, view: &PodView) -> Result<Vec<ClaimFacts>, Vec<Failure>> {
