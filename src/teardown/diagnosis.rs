@@ -70,7 +70,7 @@ pub fn conclusion(causes: &[Cause]) -> String {
             }),
         ) => "Nothing terminates it.".to_owned(),
         (0, 0, _) => "Nothing was found that blocks it now.".to_owned(),
-        (0, _, _) => "Nothing blocks it yet: it waits for what passes by itself.".to_owned(),
+        (0, _, _) => "Nothing blocks it yet: it waits for steps that complete by themselves.".to_owned(),
         (1, _, _) => "One cause blocks it: the first one above.".to_owned(),
         (blocking, _, _) => format!("{blocking} causes block it; begin with the first."),
     };
@@ -366,9 +366,13 @@ impl Diagnosis<'_> {
             let holders = facts.holders.as_ref().ok().and_then(|all| all.get(&mount.id));
             let outside: Vec<ProcessName> = holders.map(|it| it.outside.clone()).unwrap_or_default();
             if let Some(holders) = holders.filter(|_| !outside.is_empty()) {
-                let more = holders.more;
-                let holders = outside;
-                self.add(after_stop, CauseKind::MountBusy { path, holders, more });
+                let kind = CauseKind::MountBusy {
+                    path,
+                    is_outside: !holders.may_be_own,
+                    more: holders.more,
+                    holders: outside,
+                };
+                self.add(after_stop, kind);
                 continue;
             }
             if holders.is_some_and(|it| it.is_incomplete) {

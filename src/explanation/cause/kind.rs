@@ -155,10 +155,12 @@ pub enum CauseKind {
         /// ID of the sandbox.
         sandbox: String,
     },
-    /// Processes outside of the pod use a mount of it.
+    /// Processes use a mount of the pod.
     MountBusy {
         /// The mount point.
         path: String,
+        /// They are known to be outside of the pod.
+        is_outside: bool,
         /// The processes.
         holders: Vec<ProcessName>,
         /// Number of further users, which may be the pod's own.

@@ -29,15 +29,18 @@ pub(super) fn remedy(kind: &CauseKind, terminator: Terminator) -> &'static str {
         CauseKind::SandboxNotStopped { .. } => {
             "read the runtime's log for the error of StopPodSandbox: often the DEL of the network plugin fails"
         }
+        CauseKind::MountBusy { is_outside: false, .. } => {
+            "find out whose processes they are: /proc/PID/cgroup names the pod; those of this pod exit with its containers"
+        }
         CauseKind::MountBusy { .. } => "stop these processes, or let them close their files and leave the directory",
         CauseKind::ServerMount { .. } => "check that the server answers",
         CauseKind::DriverMissing { .. } => {
             "start the driver's pod on this node again: only the driver can unpublish its volumes and unprepare its claims"
         }
         CauseKind::Finalizer { .. } => {
-            "find out why that controller does not remove it; removing it by hand skips the work that it protects"
+            "read the log of that controller; removing it by hand skips the work that it protects"
         }
-        CauseKind::Unknown { .. } => "nothing is concluded from it; ask again, or look there by hand",
+        CauseKind::Unknown { .. } => "nothing is concluded from it; repeat the command, or inspect it manually",
         CauseKind::GracePeriod { .. }
         | CauseKind::PreStopHook { .. }
         | CauseKind::SigtermLost { .. }
@@ -49,7 +52,7 @@ pub(super) fn remedy(kind: &CauseKind, terminator: Terminator) -> &'static str {
         | CauseKind::NothingFound => match terminator {
             Terminator::Agent => by_agent(kind),
             Terminator::Kubelet => by_kubelet(kind),
-            Terminator::Nobody => "nobody does it now: start the kubelet, or resolve what blocks this agent",
+            Terminator::Nobody => "no process does it now: start the kubelet, or resolve what blocks this agent",
         },
     }
 }
@@ -81,7 +84,7 @@ fn by_agent(kind: &CauseKind) -> &'static str {
 /// The next step is the kubelet's.
 fn by_kubelet(kind: &CauseKind) -> &'static str {
     match kind {
-        CauseKind::GracePeriod { .. } => "wait; a kubelet may not shorten a stop that it has begun",
+        CauseKind::GracePeriod { .. } => "wait; a kubelet may be unable to shorten a stop in progress",
         CauseKind::PreStopHook { .. } => "wait: the hook ends with the grace period at the latest",
         CauseKind::SigtermLost {
             kill_in_seconds: Some(_),

@@ -18,12 +18,12 @@ pub(super) fn message(kind: &CauseKind) -> String {
             format!("it is not being deleted: its object has no deletionTimestamp; {runs}")
         }
         CauseKind::EndedNotDeleted { phase, reason } => format!(
-            "it has ended{}{}, and it is not being deleted",
+            "it has terminated{}{}, and it is not being deleted",
             with(" as ", phase.as_deref(), ""),
             with(" (", reason.as_deref(), ")"),
         ),
         CauseKind::MirrorPod { is_deleted: true } => {
-            "it is the mirror of a static pod; its deletion ends nothing of the static pod".to_owned()
+            "it is the mirror of a static pod; its deletion does not stop the static pod".to_owned()
         }
         CauseKind::MirrorPod { is_deleted: false } => "it is the mirror of a static pod".to_owned(),
         CauseKind::KubeletTerminates { kubelet } => {
@@ -109,13 +109,23 @@ pub(super) fn message(kind: &CauseKind) -> String {
                 short(sandbox)
             )
         }
-        CauseKind::MountBusy { path, holders, more } => {
+        CauseKind::MountBusy {
+            path,
+            is_outside,
+            holders,
+            more,
+        } => {
             let more = match more {
                 0 => String::new(),
                 more => format!(" ({more} further users were not read)"),
             };
             let holders = some_of(holders.iter().map(name));
-            format!("mount {path} is in use outside of the pod by {holders}{more}")
+            match is_outside {
+                true => format!("mount {path} is in use outside of the pod by {holders}{more}"),
+                false => {
+                    format!("mount {path} is in use by {holders}{more}; whether they are the pod's own is not known")
+                }
+            }
         }
         CauseKind::MountLeft { path, fs_type } => {
             format!("{fs_type} is still mounted at {path}; no process outside of the pod was found that uses it")

@@ -90,8 +90,10 @@ pub struct MountFacts {
 /// Users of a mount.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HolderFacts {
-    /// Processes outside of the pod.
+    /// Processes that are not known as the pod's own.
     pub outside: Vec<ProcessName>,
+    /// The pod's own processes were not all read: it may be one of these.
+    pub may_be_own: bool,
     /// Number of further users, in or outside of the pod.
     pub more: usize,
     /// Not all processes were read.

@@ -1,4 +1,5 @@
-//! Gathers facts about a pod. Only reads, each with limits of time and size; a read that fails becomes an unknown fact.
+//! Gathers facts about a pod. Only reads, each with limits of time and size, and all with one deadline. A read that fails becomes
+//! an unknown fact.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -23,7 +24,7 @@ use crate::{
         process_state::ProcessState,
     },
     teardown::{
-        bounded_read::{Fact, READ_LIMIT, blocking_in, current_object, late, text},
+        bounded_read::{AnswerDeadline, Fact, READ_LIMIT, blocking_in, current_object, late, text},
         context::Context,
         devices, drivers, locate,
         volumes::{PlannedTeardown, planned},
@@ -45,6 +46,7 @@ const SAMPLE_PAUSE: Duration = Duration::from_millis(200);
 
 /// Gathers the facts about this pod. The context refuses effects, see [`Context::read_only`].
 pub(crate) async fn gather(context: &Arc<Context>, view: Arc<PodView>, actor: Actor) -> Facts {
+    let deadline = AnswerDeadline::from_now();
     let (view, object_unread) = current_object(context, view).await;
     let uid = view.pod.uid.as_str();
     let is_terminating = view.deletion.is_some() && !view.mirror;
@@ -53,7 +55,10 @@ pub(crate) async fn gather(context: &Arc<Context>, view: Arc<PodView>, actor: Ac
         let is_unreachable = matches!(&read, Ok(Err(error)) if error.is_unreachable());
         let pod = read.map_err(late(READ_LIMIT)).and_then(|pod| pod.map_err(text));
         let pids = match &pod {
-            Ok(pod) if is_terminating => main_pids(context, pod).await,
+            Ok(pod) if is_terminating => {
+                let pids = deadline.cap(async { Ok(main_pids(context, pod).await) });
+                pids.await.unwrap_or_default()
+            }
             _ => BTreeMap::new(),
         };
         (pod, is_unreachable, pids)
@@ -78,11 +83,11 @@ pub(crate) async fn gather(context: &Arc<Context>, view: Arc<PodView>, actor: Ac
     let conditions = in_time(READ_LIMIT, context.node.cri.conditions());
     let (runtime, conditions, cgroups, (mounts, holders), volume_paths, drivers) = tokio::join!(
         runtime,
-        conditions,
-        cgroups(context, &view),
-        mounts(context, &view),
-        volume_paths(context, &view),
-        missing_drivers(context, &view),
+        deadline.cap(conditions),
+        cgroups(context, &view, deadline),
+        mounts(context, &view, deadline),
+        deadline.cap(volume_paths(context, &view)),
+        deadline.cap(missing_drivers(context, &view)),
     );
     let (runtime, is_runtime_unreachable, main_pids) = runtime;
     let holders = holders.map(|found| outside_of(&found, runtime.as_ref().ok(), cgroups.as_ref().ok()));
@@ -112,8 +117,8 @@ async fn main_pids(context: &Context, pod: &RuntimePod) -> BTreeMap<String, i32>
     join_all(queries).await.into_iter().flatten().collect()
 }
 
-async fn cgroups(context: &Arc<Context>, view: &Arc<PodView>) -> Fact<CgroupFacts> {
-    let (frozen, pids) = blocking(context, view, |context, view| {
+async fn cgroups(context: &Arc<Context>, view: &Arc<PodView>, deadline: AnswerDeadline) -> Fact<CgroupFacts> {
+    let read = blocking(context, view, |context, view| {
         let found: Vec<PodCgroup> = locate::cgroups(context, view)
             .collect::<Result<_, _>>()
             .map_err(|failures| first_message(&failures))?;
@@ -123,10 +128,10 @@ async fn cgroups(context: &Arc<Context>, view: &Arc<PodView>) -> Fact<CgroupFact
         let pids: Result<Vec<_>, _> = found.iter().map(|cgroup| cgroups.processes(cgroup)).collect();
         let pids: Fact<Vec<i32>> = pids.map_err(text).map(|all| all.into_iter().flatten().collect());
         Ok((frozen, pids))
-    })
-    .await?;
+    });
+    let (frozen, pids) = deadline.cap(read).await?;
     let processes = match pids {
-        Ok(pids) => processes(context, view, pids).await,
+        Ok(pids) => deadline.cap(processes(context, view, pids)).await,
         Err(why) => Err(why),
     };
     Ok(CgroupFacts { frozen, processes })
@@ -166,14 +171,18 @@ async fn read_processes(context: &Arc<Context>, view: &Arc<PodView>, pids: Vec<i
 }
 
 /// The mounts below the pod's directory, and who uses them.
-async fn mounts(context: &Arc<Context>, view: &Arc<PodView>) -> (Fact<Vec<MountFacts>>, Fact<HashMap<u64, Holders>>) {
+async fn mounts(
+    context: &Arc<Context>,
+    view: &Arc<PodView>,
+    deadline: AnswerDeadline,
+) -> (Fact<Vec<MountFacts>>, Fact<HashMap<u64, Holders>>) {
     let read = blocking(context, view, |context, view| {
         let dir = locate::pod_dir(context, view).map_err(|failures| first_message(&failures))?;
         let table = context.node.storage.all_mounts.read().map_err(text)?;
         let found = table.mounts_at_or_below(&[dir.path()]);
         Ok((table, found))
     });
-    let (table, found) = match read.await {
+    let (table, found) = match deadline.cap(read).await {
         Ok(read) => read,
         Err(why) => return (Err(why), Err("without the mount table".to_owned())),
     };
@@ -184,7 +193,8 @@ async fn mounts(context: &Arc<Context>, view: &Arc<PodView>) -> (Fact<Vec<MountF
         source: mount.source.to_string_lossy().into_owned(),
         has_server: has_server(mount),
     });
-    (Ok(facts.collect()), search_holders(context, view, table, found).await)
+    let facts = Ok(facts.collect());
+    (facts, deadline.cap(search_holders(context, view, table, found)).await)
 }
 
 async fn search_holders(
@@ -224,7 +234,9 @@ fn outside_of(
     };
     let own = cgroups.and_then(|cgroups| cgroups.processes.as_ref().ok());
     let is_own_process = |pid: i32| own.is_some_and(|own| own.all.iter().any(|it| it.pid == pid));
+    let are_all_own_known = runtime.is_some() || own.is_some_and(|own| own.more == 0);
     let facts = |holders: &Holders| HolderFacts {
+        may_be_own: !are_all_own_known,
         outside: holders
             .processes
             .iter()
@@ -314,7 +326,7 @@ async fn add_driver_pods(context: &Context, missing: &mut [MissingDriver]) -> Fa
         for driver in drivers.iter().filter(|driver| drivers::seems_to_be(root, &pod, driver)) {
             let state = match (pod.deletion.is_some(), pod.terminal_phase, pod.shows_running) {
                 (true, _, _) => " (is being deleted)",
-                (false, true, _) => " (has ended)",
+                (false, true, _) => " (has terminated)",
                 (false, false, true) => " (shows a running container)",
                 (false, false, false) => " (does not run)",
             };
@@ -368,4 +380,39 @@ fn paths(paths: impl IntoIterator<Item = std::path::PathBuf>) -> Vec<String> {
 
 fn not_read<T>() -> Fact<T> {
     Err("it is not read for a pod that is not being deleted".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::teardown::diagnosis::facts::Processes;
+
+    #[test]
+    fn process_is_outside_of_the_pod_only_if_the_pods_own_are_known() {
+        let holders = Holders {
+            processes: vec![crate::node::holders::MountHolder {
+                pid: 41,
+                command: "app".to_owned(),
+                container: Some("main-0".to_owned()),
+                usage: crate::node::holders::Usage::WorkingDirectory,
+                namespace: crate::node::holders::Namespace::Other,
+            }],
+            ..Holders::default()
+        };
+        let found = HashMap::from([(5, holders)]);
+        let cgroups = |more| CgroupFacts {
+            frozen: Ok(Vec::new()),
+            processes: Ok(Processes { all: Vec::new(), more }),
+        };
+        let runtime = RuntimePod::default();
+        for (runtime, cgroups, may_be_own) in [
+            (Some(&runtime), None, false),
+            (Some(&runtime), Some(&cgroups(1)), false),
+            (None, Some(&cgroups(0)), false),
+            (None, Some(&cgroups(1)), true),
+            (None, None, true),
+        ] {
+            assert_eq!(outside_of(&found, runtime, cgroups)[&5].may_be_own, may_be_own);
+        }
+    }
 }

@@ -538,7 +538,7 @@ fn remedies_name_the_one_who_acts() {
         (Actor::Agent, "this agent", &["kubelet", "next sync"]),
         (
             Actor::Blocked("paused".to_owned()),
-            "nobody does it now",
+            "no process does it now",
             &["next sync", "'s log"],
         ),
     ];
