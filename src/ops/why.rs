@@ -21,7 +21,7 @@ use crate::{
 pub fn explain_pod(trace: &Trace, blocked: Option<&str>) -> Explanation {
     let blocked = blocked.or_else(|| pause_reason(trace));
     let mut says = vec![if trace.waits_for_deletion {
-        format!("has ended{}", trace.phase_suffix())
+        format!("has terminated{}", trace.phase_suffix())
     } else {
         describe(trace, blocked.is_some())
     }];
@@ -37,7 +37,7 @@ pub fn explain_pod(trace: &Trace, blocked: Option<&str>) -> Explanation {
     }
     if let Some(error) = &trace.sandbox_error {
         says.push(format!(
-            "its network may be left, since the first stop of its sandbox failed: {error}"
+            "its network may still exist, since the first stop of its sandbox failed: {error}"
         ));
     }
     if !trace.finalizers.is_empty() {
@@ -108,7 +108,7 @@ pub fn explain_mirror_pod(view: &PodView) -> Option<Explanation> {
             says: vec![
                 "is the mirror of a static pod, which runs from a manifest on this node".to_owned(),
                 match deletion {
-                    Some(_) => "was deleted, which ends nothing of the static pod".to_owned(),
+                    Some(_) => "was deleted, which does not stop the static pod".to_owned(),
                     None => "was not deleted".to_owned(),
                 },
             ],
@@ -185,16 +185,16 @@ fn conclusion(trace: &Trace, agent_blocked: Option<&str>) -> String {
     if let Some(mismatch) = &trace.mismatch {
         if mismatch.mismatch.kind == MismatchKind::VolumeNotUnpublished {
             return format!(
-                "It is tried again within a minute. If the volume is gone from this node, the pod can go on without its driver; \
+                "It is tried again within a minute. If the volume is gone from this node, the pod can terminate without its driver; \
                  see pod-teardown holds, and then pod-teardown approve pod/{namespace}/{name}"
             );
         }
         return format!(
-            "Only a person can settle this; see pod-teardown holds, and then pod-teardown approve pod/{namespace}/{name}"
+            "It waits for an approval; see pod-teardown holds, and then pod-teardown approve pod/{namespace}/{name}"
         );
     }
     if blocked.is_empty() {
-        return "It goes on, and nothing has failed; pod-teardown timeline shows how.".to_owned();
+        return "It is in progress, and nothing has failed; see pod-teardown timeline.".to_owned();
     }
     let count = format_count(blocked.len() as u64, "thing");
     let mounts = if trace.failed_at() == Some(Step::Volumes) {

@@ -212,7 +212,7 @@ async fn failed_network_teardown_is_reported_after_the_next_stop_succeeds() {
     .await;
     let why = node.why("web").await;
     assert!(
-        why.contains("network may be left") && why.contains("failed to destroy network"),
+        why.contains("network may still exist") && why.contains("failed to destroy network"),
         "{why}"
     );
 }

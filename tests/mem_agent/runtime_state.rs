@@ -253,7 +253,7 @@ async fn first_error_of_a_sandbox_stop_is_reported_after_a_later_success() {
     .await;
     let why = node.why("web").await;
     assert!(
-        why.contains("network may be left") && why.contains("failed to destroy network"),
+        why.contains("network may still exist") && why.contains("failed to destroy network"),
         "{why}"
     );
 }

@@ -550,7 +550,10 @@ async fn pod_is_explained_from_the_journal_before_the_first_list() {
         .await
         .unwrap_err()
         .to_string();
-    assert!(answer.contains("begun before") && answer.contains("held: "), "{answer}");
+    assert!(
+        answer.contains("an earlier run") && answer.contains("blocked: "),
+        "{answer}"
+    );
     stage.node.api.faults().clear();
     stage.node.wait_torn_down("stubborn").await;
 }

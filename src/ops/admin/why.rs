@@ -50,10 +50,17 @@ pub(super) async fn answer(admin: &Admin, query: Option<&str>) -> Response<Full<
         Err(why) => return error(StatusCode::SERVICE_UNAVAILABLE, &why),
     };
     let collector = super::collector::why(admin.gc.as_ref(), &name).map_err(|not_found| match &admin.pods {
+        None if name.pod().is_some() => (
+            StatusCode::NOT_FOUND,
+            format!("this agent takes no pods down: it runs with --pods never; {not_found}"),
+        ),
         None => (StatusCode::NOT_FOUND, not_found),
         Some(pods) => match begun_before(pods, &name) {
             Some(begun) => (StatusCode::SERVICE_UNAVAILABLE, begun),
-            None => (unknown_pod_status(pods, &name), pod_not_found(&name, not_found)),
+            None => {
+                let collector = admin.gc.is_some().then_some(not_found);
+                (unknown_pod_status(pods, &name), pod_not_found(&name, collector))
+            }
         },
     });
     match combined(pod, collector) {
@@ -149,25 +156,32 @@ fn label(pod: &PodRef) -> String {
 fn begun_before(pods: &PodsAdmin, name: &ObjectName) -> Option<String> {
     let mut unfinished = pods.journal.unfinished().into_iter().map(|view| view.pod);
     let pod = unfinished.find(|pod| name.names(pod))?;
-    let blocked = pods.guard.why_blocked().map(|why| format!("; held: {why}"));
+    let blocked = pods.guard.why_blocked().map(|why| format!("; blocked: {why}"));
     Some(format!(
-        "the end of {} was begun before this agent was started, and goes on once the API server has shown it the Node and its \
-         pods{}",
+        "an earlier run of the agent began to terminate {} and this run continues after the first list of this node's pods{}",
         label(&pod),
         blocked.unwrap_or_default()
     ))
 }
 
-/// The error for an unknown object that may be a pod of this node. `not_found`: the collector's error.
-fn pod_not_found(name: &ObjectName, not_found: String) -> String {
-    match name {
-        ObjectName::Uid(_) => format!("no teardown of a pod with this UID is known here; {not_found}"),
-        _ => match name.pod() {
-            Some((namespace, pod)) => format!(
-                "no teardown of a pod {namespace}/{pod} is known here, since the agent's start and among the last 256; {not_found}"
-            ),
-            None if name.is_of_pods() => format!("{not_found}; a pod of this node is named NAMESPACE/NAME"),
-            None => not_found,
+/// The error for an unknown object that may be a pod of this node. `collector`: the error of the collector, if this agent has one.
+fn pod_not_found(name: &ObjectName, collector: Option<String>) -> String {
+    let on_node = match name {
+        ObjectName::Uid(_) => "no pod with this UID on this node".to_owned(),
+        ObjectName::Named { .. } => match name.pod() {
+            Some((namespace, pod)) => {
+                format!("no pod {namespace}/{pod} on this node; a pod of another namespace is named NAMESPACE/NAME")
+            }
+            None if name.is_of_pods() => "a pod of this node is named NAMESPACE/NAME".to_owned(),
+            None => "this agent knows only pods: it has no collector".to_owned(),
         },
+    };
+    match (
+        collector,
+        name.pod().is_some() || name.is_of_pods() || matches!(name, ObjectName::Uid(_)),
+    ) {
+        (Some(collector), true) => format!("{on_node}; {collector}"),
+        (Some(collector), false) => collector,
+        (None, _) => on_node,
     }
 }
