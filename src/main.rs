@@ -347,21 +347,26 @@ async fn watch_answer<T: DeserializeOwned>(
             || answer
                 .as_ref()
                 .is_ok_and(|answer| answer.parse().is_ok_and(|it| is_last(&it)));
-        let text = match answer.and_then(|answer| answer.format(output.as_ref())) {
-            Ok(text) => text,
+        let (text, is_answer) = match answer.and_then(|answer| answer.format(output.as_ref())) {
+            Ok(text) => (text, true),
             Err(error) if shown.is_none() => return failed(1, &error.to_string()),
-            // A program reads only answers.
-            Err(_) if is_gone && !output.is_text() => return ExitCode::SUCCESS,
-            Err(error) => error.to_string(),
+            Err(error) => (error.to_string(), false),
         };
         if shown.as_ref() != Some(&text) {
             if redraws {
                 // A failure is reported by the next write.
                 write!(io::stdout(), "{CLEAR_SCREEN}").ok();
             }
-            let code = print_formatted(&output, &text, 0);
-            if code != ExitCode::SUCCESS {
-                return code;
+            if is_answer || output.is_text() {
+                match write_line(&formatted(&output, &text)) {
+                    // Nobody reads on.
+                    Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return ExitCode::SUCCESS,
+                    Err(error) => return failed(1, &format!("standard output: {error}")),
+                    Ok(()) => {}
+                }
+            } else if !is_gone {
+                // A program reads only answers.
+                print_error(&text);
             }
             shown = Some(text);
         }
@@ -561,10 +566,16 @@ fn misconfigured(problems: &[Problem]) -> ExitCode {
 
 /// Prints an answer. The verdicts of a text are colored, if standard output may have colors.
 fn print_formatted<F>(output: &Output<F>, text: &str, code: u8) -> ExitCode {
+    print_raw(&formatted(output, text), code)
+}
+
+fn formatted<F>(output: &Output<F>, text: &str) -> String {
+    let escaped = foreign::escape_lines(text.trim_end());
     if output.is_text() && colors::are_allowed(&io::stdout()) {
-        return print_raw(&colors::paint(&foreign::escape_lines(text.trim_end())), code);
+        colors::paint(&escaped)
+    } else {
+        escaped
     }
-    print(text, code)
 }
 
 fn print(text: &str, code: u8) -> ExitCode {
@@ -573,11 +584,15 @@ fn print(text: &str, code: u8) -> ExitCode {
 
 /// Prints a text whose control characters are escaped. A closed pipe is no error.
 fn print_raw(text: &str, code: u8) -> ExitCode {
-    let mut out = io::stdout().lock();
-    match writeln!(out, "{text}").and_then(|()| out.flush()) {
+    match write_line(text) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => failed(1, &format!("standard output: {error}")),
         _ => ExitCode::from(code),
     }
+}
+
+fn write_line(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{text}").and_then(|()| out.flush())
 }
 
 fn failed(code: u8, why: &str) -> ExitCode {

@@ -44,8 +44,7 @@ impl Cli {
             Some(variable) if env::var_os(variable).is_some_and(|value| value.is_empty()) => arg.env(None::<&str>),
             _ => arg,
         };
-        let command =
-            Self::command().mut_subcommands(|verb| verb.mut_args(|arg| unless_empty(arg).hide_env_values(true)));
+        let command = change_args(Self::command(), &|arg| unless_empty(arg).hide_env_values(true));
         let variables = env::vars_os().filter_map(|(name, _)| name.into_string().ok());
         Self::read_as(command, arguments.into_iter().collect(), unknown_variables(variables))
     }
@@ -58,7 +57,7 @@ impl Cli {
         arguments: impl IntoIterator<Item = OsString>,
         service: ServiceSettings<'_>,
     ) -> Result<Read, Error> {
-        let command = Self::command().mut_subcommands(|verb| verb.mut_args(|arg| arg.env(None::<&str>)));
+        let command = change_args(Self::command(), &|arg| arg.env(None::<&str>));
         let arguments = with_service(arguments.into_iter().collect(), service);
         let variables = service.variables.keys().cloned();
         Self::read_as(command, arguments, unknown_variables(variables))
@@ -151,15 +150,20 @@ fn without(command: Command, arguments: &mut Vec<OsString>, flag: &str) -> Comma
         return command;
     }
     let name = flag.trim_start_matches('-');
-    command.mut_subcommands(|verb| {
-        verb.mut_args(|arg| {
-            if arg.get_long() == Some(name) {
-                arg.env(None::<&str>)
-            } else {
-                arg
-            }
-        })
+    change_args(command, &|arg| {
+        if arg.get_long() == Some(name) {
+            arg.env(None::<&str>)
+        } else {
+            arg
+        }
     })
+}
+
+/// Changes the arguments of all commands, also of those below commands.
+fn change_args(command: Command, change: &dyn Fn(Arg) -> Arg) -> Command {
+    command
+        .mut_args(|arg| change(arg))
+        .mut_subcommands(|command| change_args(command, change))
 }
 
 /// The names that have the prefix but are no known variables.

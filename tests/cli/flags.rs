@@ -474,6 +474,11 @@ fn empty_variable_counts_as_unset_and_a_switch_accepts_common_values() {
         );
     }
     assert!(with("POD_TEARDOWN_DRY_RUN", "maybe").contains("maybe"));
+    for verb in [&["status"][..], &["gc", "status"]] {
+        let output = command().args(verb).env("POD_TEARDOWN_SOCKET", "").output().unwrap();
+        let err = String::from_utf8(output.stderr).unwrap();
+        assert!(err.contains("/run/pod-teardown/"), "{verb:?}: {err}");
+    }
 }
 
 #[test]

@@ -19,4 +19,5 @@ mod safety;
 mod service;
 mod stop;
 mod timeline;
+mod watch;
 mod why;
