@@ -79,7 +79,7 @@ async fn service_waits_until_the_node_has_joined_the_cluster(scene: &mut Scene) 
     let checked = Command::new("sh").args(["-c", how.context("how to check")?]).output()?;
     let output = String::from_utf8_lossy(&checked.stdout).into_owned();
     ensure!(
-        output.contains("ok    right to delete pods") && !output.contains("FAIL"),
+        output.contains("ok    delete pods") && !output.contains("FAIL"),
         "{output}"
     );
     Ok(())
@@ -169,9 +169,7 @@ async fn pod_is_removed_completely_and_the_log_has_its_uid(scene: &mut Scene) ->
         );
     }
     until("systemctl status tells of pods", || {
-        Ok(service
-            .shown("StatusText")?
-            .ends_with("on this node, none being taken down"))
+        Ok(service.shown("StatusText")?.ends_with("on this node, none terminating"))
     })
     .await?;
     let ours = fs::read_link(format!("/proc/{}/ns/mnt", service.pid()?))?;
@@ -217,7 +215,7 @@ async fn starting_kubelet_requests_the_handover_and_gets_its_pods(scene: &mut Sc
     kubelet(&service, scene, "")?;
     service.systemctl(&["start", "kubelet"])?;
     until("its process is seen", || {
-        Ok(service.shown("StatusText")?.contains("held: "))
+        Ok(service.shown("StatusText")?.contains("blocked: "))
     })
     .await?;
     let said = installed::output("journalctl", &["-u", "kubelet", "-o", "cat"])?;
@@ -304,12 +302,12 @@ async fn unresponsive_kubelet_is_stopped_through_its_unit_and_stays_stopped(scen
     service.systemctl(&["start", "kubelet"])?;
     until("it is not stopped, as its health was never seen", || {
         let output = service.asked(&["status"])?;
-        Ok(output.contains("its health was never told"))
+        Ok(output.contains("healthz has not answered"))
     })
     .await?;
     fs::write(HEALTHY, "")?;
     until("its health is seen", || {
-        Ok(service.asked(&["status"])?.contains("healthz  lives"))
+        Ok(service.asked(&["status"])?.contains("healthz alive"))
     })
     .await?;
     let web = scene.run(simple("web", 5, POLITE)).await?;
@@ -335,7 +333,7 @@ async fn unresponsive_kubelet_is_stopped_through_its_unit_and_stays_stopped(scen
     ensure!(["inactive", "failed"].contains(&&*state()?), "{}", state()?);
     let output = service.asked(&["status"])?;
     ensure!(
-        output.contains("process  silent")
+        output.contains("process down")
             && output.contains("kubelet.service was stopped because its kubelet was unresponsive"),
         "{output}"
     );
