@@ -26,6 +26,7 @@ pub mod on_disk;
 pub(crate) mod period;
 pub mod plan;
 pub mod pod_dir;
+pub(crate) mod pod_reads;
 pub(crate) mod priority_gate;
 pub(crate) mod read_only;
 pub(crate) mod recorded_exits;

@@ -388,7 +388,7 @@ impl PodAgent {
                 reads: Threads::with_slots(8).with_blocking(blocking),
             },
             cleanup_throttle: CleanupThrottle::default(),
-            pod_reads: crate::teardown::bounded_read::PodReads::default(),
+            pod_reads: crate::teardown::pod_reads::PodReads::default(),
             driver_hold,
             stopping: CancellationToken::new(),
         });

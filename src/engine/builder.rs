@@ -204,7 +204,7 @@ impl Builder {
                 reads: Threads::with_slots(MAX_READS),
             },
             cleanup_throttle: CleanupThrottle::default(),
-            pod_reads: crate::teardown::bounded_read::PodReads::default(),
+            pod_reads: crate::teardown::pod_reads::PodReads::default(),
             driver_hold: self.driver_hold,
             stopping: CancellationToken::new(),
         };

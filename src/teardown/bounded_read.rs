@@ -1,16 +1,8 @@
 //! Reads for a diagnosis or a plan, each with a limit of time.
 
-use std::{
-    collections::HashMap,
-    fmt::Display,
-    sync::{Arc, Mutex, PoisonError, Weak},
-    time::Duration,
-};
+use std::{fmt::Display, sync::Arc, time::Duration};
 
-use tokio::{
-    sync::Semaphore,
-    time::{Instant, timeout, timeout_at},
-};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::context::Context;
 use crate::model::pod::PodView;
@@ -56,27 +48,6 @@ pub async fn current_object(context: &Context, view: Arc<PodView>) -> (Arc<PodVi
     }
 }
 
-/// Number of threads that the reads of one pod take at most. So a file system that hangs does not blind the answers about other
-/// pods.
-const MAX_READS_OF_POD: usize = 8;
-
-/// Slots for reads, by UID of the pod.
-#[derive(Debug, Default)]
-pub struct PodReads(Mutex<HashMap<String, Weak<Semaphore>>>);
-
-impl PodReads {
-    fn slots(&self, uid: &str) -> Arc<Semaphore> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|_, slots| slots.strong_count() > 0);
-        if let Some(slots) = all.get(uid).and_then(Weak::upgrade) {
-            return slots;
-        }
-        let slots = Arc::new(Semaphore::new(MAX_READS_OF_POD));
-        all.insert(uid.to_owned(), Arc::downgrade(&slots));
-        slots
-    }
-}
-
 /// Runs a read on a thread. One that hangs keeps its thread, and its answer is dropped.
 pub async fn blocking_in<T: Send + 'static>(
     limit: Duration,
@@ -110,21 +81,4 @@ pub fn late<E>(limit: Duration) -> impl Fn(E) -> String {
 
 pub fn text(error: impl Display) -> String {
     error.to_string()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn hung_reads_of_one_pod_leave_slots_for_others_and_for_itself_later() {
-        let reads = PodReads::default();
-        let hung: Vec<_> = (0..MAX_READS_OF_POD)
-            .map(|_| reads.slots("u1").try_acquire_owned().unwrap())
-            .collect();
-        assert!(reads.slots("u1").try_acquire_owned().is_err());
-        assert!(reads.slots("u2").try_acquire_owned().is_ok());
-        drop(hung);
-        assert!(reads.slots("u1").try_acquire_owned().is_ok());
-    }
 }

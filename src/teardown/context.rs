@@ -13,7 +13,7 @@ use crate::{
     cleanup_throttle::CleanupThrottle,
     clock::BootClock,
     node::{cgroups::Cgroups, cri::Cri, effects::Effects, threads::Threads},
-    teardown::{bounded_read::PodReads, volumes::storage::Storage},
+    teardown::{pod_reads::PodReads, volumes::storage::Storage},
 };
 
 /// What all workers share: the boundary to the caller, this node, and settings.
