@@ -80,13 +80,9 @@ impl Journal {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
-    use futures::{FutureExt as _, future::join_all};
     use jiff::Timestamp;
 
     use super::*;
-    use crate::node::identity::Identity;
 
     fn mark(boot: &str, since_boot: u64, wall: i64) -> Mark {
         Mark {
@@ -146,45 +142,6 @@ mod tests {
         let (expired, durable) = journal.remove_expired_pause(&mark("a", 220, 1120)).await.unwrap();
         assert_eq!((expired.by.as_str(), durable), ("root", Ok(())));
         assert_eq!(journal.paused(), None);
-    }
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-    async fn pause_on_disk_is_that_in_memory_after_concurrent_changes() {
-        let dir = tempfile::tempdir().unwrap();
-        for round in 0..20 {
-            let journal = reopen(dir.path()).await;
-            let changes = (0..8).map(|number| {
-                let journal = journal.clone();
-                tokio::spawn(async move {
-                    for _ in 0..50 {
-                        if number % 2 == 0 {
-                            let by = number.to_string();
-                            let now = mark("a", 1, 1);
-                            let paused = Paused { by, ..paused() };
-                            journal.set_paused(paused, None, &now).now_or_never();
-                        } else {
-                            journal.remove_pause().now_or_never();
-                        }
-                    }
-                })
-            });
-            join_all(changes).await;
-            journal.durable().await.unwrap();
-            let expected = journal.paused();
-            drop(journal);
-            let reopened = reopen(dir.path()).await;
-            assert_eq!(reopened.paused(), expected, "round {round}");
-        }
-    }
-
-    /// Opens the journal as soon as its writer has closed it.
-    async fn reopen(dir: &Path) -> Journal {
-        loop {
-            match Journal::open(dir, &Identity::default()) {
-                Ok(journal) => return journal,
-                Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
-            }
-        }
     }
 
     #[tokio::test]
