@@ -162,7 +162,7 @@ fn without(command: Command, arguments: &mut Vec<OsString>, flag: &str) -> Comma
 /// Changes the arguments of all commands, also of those below commands.
 fn change_args(command: Command, change: &dyn Fn(Arg) -> Arg) -> Command {
     command
-        .mut_args(|arg| change(arg))
+        .mut_args(change)
         .mut_subcommands(|command| change_args(command, change))
 }
 

@@ -74,9 +74,7 @@ async fn service_waits_until_the_node_has_joined_the_cluster(scene: &mut Scene) 
     );
     service.asked(&["status"])?;
 
-    let settings = fs::read_to_string("/payload/settings").context("read the settings")?;
-    let how = settings.lines().find_map(|line| line.strip_prefix("#   "));
-    let checked = Command::new("sh").args(["-c", how.context("how to check")?]).output()?;
+    let checked = Command::new("pod-teardown").args(["check", "--service"]).output()?;
     let output = String::from_utf8_lossy(&checked.stdout).into_owned();
     ensure!(
         output.contains("ok    delete pods") && !output.contains("FAIL"),

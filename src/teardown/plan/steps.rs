@@ -363,10 +363,13 @@ mod tests {
         }
     }
 
+    /// Name, the fact that is unknown, and the steps that are not known for that.
+    type Row = (&'static str, fn(&mut PlanFacts, String), &'static [Step]);
+
     #[test]
     fn delete_is_no_next_step_while_an_earlier_one_is_not_known() {
         let no = || "no answer within 2.5s".to_owned();
-        let rows: [(&str, fn(&mut PlanFacts, String), &[Step]); 5] = [
+        let rows: [Row; 5] = [
             ("all is known", |_, _| {}, &[]),
             (
                 "runtime",
