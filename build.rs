@@ -26,8 +26,5 @@ fn main() -> io::Result<()> {
     tonic_prost_build::configure()
         .build_server(false)
         .include_file("otlp.rs")
-        .compile_protos(
-            &["proto/opentelemetry/proto/collector/trace/v1/trace_service.proto"],
-            &["proto"],
-        )
+        .compile_protos(&["proto/otlp.proto"], &["proto"])
 }

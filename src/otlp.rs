@@ -11,10 +11,7 @@ use backon::{ExponentialBuilder, Retryable as _};
 use tokio::{sync::mpsc, time::timeout};
 use tonic::{Code, Status, transport::Endpoint};
 
-use self::wire::{
-    collector::trace::v1::{ExportTraceServiceRequest, trace_service_client::TraceServiceClient},
-    trace::v1::ResourceSpans,
-};
+use self::wire::{ExportTraceServiceRequest, ResourceSpans, trace_service_client::TraceServiceClient};
 use crate::{counters::Counters, model::trace::Trace};
 
 pub use convert::Outcome;

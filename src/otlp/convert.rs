@@ -1,9 +1,8 @@
 //! Converts traces of pods into spans of OpenTelemetry. Pure.
 
 use super::wire::{
-    common::v1::{AnyValue, InstrumentationScope, KeyValue, any_value::Value},
-    resource::v1::Resource,
-    trace::v1::{ResourceSpans, ScopeSpans, Span, Status, span::SpanKind, status::StatusCode},
+    AnyValue, InstrumentationScope, KeyValue, Resource, ResourceSpans, ScopeSpans, Span, Status, any_value::Value,
+    span::SpanKind, status::StatusCode,
 };
 use crate::{
     model::trace::{Step, Trace},
@@ -68,7 +67,6 @@ pub(super) fn spans(trace: &Trace, outcome: Outcome) -> Vec<Span> {
             end_time_unix_nano: at(span.end_ms.unwrap_or(trace.elapsed_ms).max(span.start_ms)),
             status: span.failure.as_ref().map(|why| error(why)),
             attributes,
-            ..Span::default()
         }
     });
     root.into_iter().chain(steps).collect()
@@ -83,20 +81,14 @@ pub(super) fn resource_spans(node: &str, spans: Vec<Span>) -> ResourceSpans {
         text("k8s.node.name", node),
     ];
     ResourceSpans {
-        resource: Some(Resource {
-            attributes,
-            ..Resource::default()
-        }),
+        resource: Some(Resource { attributes }),
         scope_spans: vec![ScopeSpans {
             scope: Some(InstrumentationScope {
                 name: "pod-teardown".to_owned(),
                 version: env!("CARGO_PKG_VERSION").to_owned(),
-                ..InstrumentationScope::default()
             }),
             spans,
-            ..ScopeSpans::default()
         }],
-        ..ResourceSpans::default()
     }
 }
 
@@ -119,7 +111,6 @@ fn attribute(key: &str, value: Value) -> KeyValue {
     KeyValue {
         key: key.to_owned(),
         value: Some(AnyValue { value: Some(value) }),
-        ..KeyValue::default()
     }
 }
 

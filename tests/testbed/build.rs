@@ -19,9 +19,8 @@ fn main() -> std::io::Result<()> {
         .build_client(false)
         .include_file("drivers.rs")
         .compile_protos(&DRIVERS, &["../../proto"])?;
-    let traces = "../../proto/opentelemetry/proto/collector/trace/v1/trace_service.proto";
     tonic_prost_build::configure()
         .build_client(false)
         .include_file("otlp.rs")
-        .compile_protos(&[traces], &["../../proto"])
+        .compile_protos(&["../../proto/otlp.proto"], &["../../proto"])
 }

@@ -5,7 +5,7 @@
 #[allow(clippy::all, clippy::pedantic, reason = "generated")]
 mod wire {
     include!(concat!(env!("OUT_DIR"), "/otlp.rs"));
-    pub use opentelemetry::proto::*;
+    pub use opentelemetry::proto::collector::trace::v1::*;
 }
 
 use std::{
@@ -22,11 +22,9 @@ use tonic::{
 };
 
 use wire::{
-    collector::trace::v1::{
-        ExportTraceServiceRequest, ExportTraceServiceResponse,
-        trace_service_server::{TraceService, TraceServiceServer},
-    },
-    common::v1::{KeyValue, any_value::Value},
+    ExportTraceServiceRequest, ExportTraceServiceResponse, KeyValue,
+    any_value::Value,
+    trace_service_server::{TraceService, TraceServiceServer},
 };
 
 /// A received span.
