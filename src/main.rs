@@ -359,7 +359,7 @@ async fn watch_answer<T: DeserializeOwned>(
             }
             if is_answer || output.is_text() {
                 match write_line(&formatted(&output, &text)) {
-                    // Nobody reads on.
+                    // The reader has exited.
                     Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return ExitCode::SUCCESS,
                     Err(error) => return failed(1, &format!("standard output: {error}")),
                     Ok(()) => {}

@@ -4,7 +4,6 @@
 
 use std::{
     fs,
-    os::unix::fs::symlink,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -24,6 +23,7 @@ use tempfile::TempDir;
 use testbed::{
     api::ApiServer as _,
     apiserver::{Config, MemApiServer},
+    host_files,
     rest::Client,
     scripted_cri::{ScriptedCri, World},
 };
@@ -61,19 +61,7 @@ impl Node {
     pub async fn start() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
-        for name in ["kubelet/pods", "logs", "root", "cgroup/kubepods", "proc", "sys/block"] {
-            fs::create_dir_all(path(name)).unwrap();
-        }
-        for process in ["self", "1", &std::process::id().to_string()] {
-            symlink(Path::new("/proc").join(process), path("proc").join(process)).unwrap();
-        }
-        let mount = format!("31 1 0:27 / {} rw - cgroup2 cgroup2 rw\n", path("cgroup").display());
-        fs::write(path("mountinfo"), mount).unwrap();
-        let kubelet = json!({
-            "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration", "podLogsDir": path("logs"),
-            "healthzPort": 0,
-        });
-        fs::write(path("kubelet.yaml"), kubelet.to_string()).unwrap();
+        host_files::create(dir.path()).unwrap();
         let config = Config {
             nodes: vec![NODE.to_owned()],
             ..Config::default()

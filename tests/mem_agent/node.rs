@@ -1,11 +1,6 @@
 //! The agent's node: directories, a scripted runtime and an in-memory API server.
 
-use std::{
-    fs,
-    os::unix::fs::symlink,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{fs, path::PathBuf, time::Duration};
 
 use pod_teardown::{
     agent,
@@ -19,11 +14,11 @@ use pod_teardown::{
     outside::Outside,
     teardown::journal::PodJournalExt as _,
 };
-use serde_json::json;
 use tempfile::TempDir;
 use testbed::{
     api::ApiServer as _,
     apiserver::{Config, MemApiServer},
+    host_files,
     rest::Client,
     scripted_cri::{Kind, Manners, ScriptedCri, Seen, World},
 };
@@ -123,21 +118,7 @@ impl Node {
         }
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
-        for name in ["kubelet/pods", "logs", "root", "cgroup/kubepods", "proc", "sys/block"] {
-            fs::create_dir_all(path(name)).unwrap();
-        }
-        // The agent reads kubelets here, and the mount namespaces of itself, the runtime and PID 1.
-        for process in ["self", "1", &std::process::id().to_string()] {
-            symlink(Path::new("/proc").join(process), path("proc").join(process)).unwrap();
-        }
-        let mount = format!("31 1 0:27 / {} rw - cgroup2 cgroup2 rw\n", path("cgroup").display());
-        fs::write(path("mountinfo"), mount).unwrap();
-        let logs = json!({
-            "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration", "podLogsDir": path("logs"),
-            // A socket would not follow the virtual clock.
-            "healthzPort": 0,
-        });
-        fs::write(path("kubelet.yaml"), logs.to_string()).unwrap();
+        host_files::create(dir.path()).unwrap();
         fs::write(path("kubeconfig"), api.node_kubeconfig(NODE)).unwrap();
         let cri = ScriptedCri::start(World::with(manners())).await;
         let flags = NodeFlags {

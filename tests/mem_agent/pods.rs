@@ -5,7 +5,8 @@ use std::{fs, path::PathBuf};
 use http::Method;
 use pod_teardown::model::trace::Trace;
 use serde_json::{Value, json};
-use testbed::scripted_cri::PodBuilder;
+use testbed::scripted_cri::{PodBuilder, RemoveContainer, RemovePodSandbox, StopContainer, StopPodSandbox, expect};
+use tonic::Code;
 
 use crate::node::{NODE, Node, wait_until};
 
@@ -59,6 +60,27 @@ impl Node {
     /// A pod with one container that exits on SIGTERM at once.
     pub fn simple_pod(&self, name: &str) {
         self.pod(name, &plain(), |pod| drop(pod.container("main")));
+    }
+
+    /// `web`, and `stuck`, whose sandbox cannot be stopped. All other calls but hooks succeed.
+    pub fn add_stuck_and_simple_pod(&self) {
+        self.simple_pod("stuck");
+        self.simple_pod("web");
+        let failure = expect(StopPodSandbox::of("stuck")).error(Code::Unknown, "no CNI configuration");
+        self.cri.any_number_of(failure);
+        self.allow_all_but_hooks();
+    }
+
+    /// All calls of a teardown but hooks may come at any time.
+    pub fn allow_all_but_hooks(&self) {
+        for pattern in [
+            StopContainer::any(),
+            StopPodSandbox::any(),
+            RemoveContainer::any(),
+            RemovePodSandbox::any(),
+        ] {
+            self.cri.any_number_of(expect(pattern));
+        }
     }
 
     /// Inserts an object into the API without validation.

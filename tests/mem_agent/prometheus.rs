@@ -11,7 +11,6 @@ use std::{
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 use tempfile::TempDir;
-use testbed::scripted_cri::{RemoveContainer, RemovePodSandbox, StopContainer, StopPodSandbox, expect};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
@@ -19,7 +18,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use crate::{node::Node, pods::plain};
+use crate::node::Node;
 
 const ALERTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/monitoring/alerts.yaml");
 const DASHBOARD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/monitoring/dashboard.json");
@@ -79,18 +78,7 @@ async fn busy_node() -> (Node, SocketAddr) {
     let metrics = free_addr();
     let mut node = Node::new().await;
     node.flags.metrics_addr = Some(metrics.to_string());
-    node.pod("stuck", &plain(), |pod| drop(pod.container("main")));
-    node.simple_pod("web");
-    let failure = expect(StopPodSandbox::of("stuck")).error(tonic::Code::Unknown, "no CNI configuration");
-    node.cri.any_number_of(failure);
-    for pattern in [
-        StopContainer::any(),
-        StopPodSandbox::any(),
-        RemoveContainer::any(),
-        RemovePodSandbox::any(),
-    ] {
-        node.cri.any_number_of(expect(pattern));
-    }
+    node.add_stuck_and_simple_pod();
     node.start().await;
     node.delete("web", Some(1)).await;
     node.wait_torn_down("web").await;

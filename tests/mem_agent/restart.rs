@@ -1,6 +1,6 @@
 //! Restarts of the agent during a teardown.
 
-use testbed::scripted_cri::{ExecSync, Kind, RemoveContainer, RemovePodSandbox, StopContainer, StopPodSandbox, expect};
+use testbed::scripted_cri::{ExecSync, Kind, StopContainer, expect};
 use tokio::time::{Instant, sleep};
 
 use crate::{
@@ -8,17 +8,6 @@ use crate::{
     node::{Node, secs, wait_until},
     pods::{exec, hooked, plain, pod, uid},
 };
-
-fn allow_all_but_hooks(node: &Node) {
-    for pattern in [
-        StopContainer::any(),
-        StopPodSandbox::any(),
-        RemoveContainer::any(),
-        RemovePodSandbox::any(),
-    ] {
-        node.cri.any_number_of(expect(pattern));
-    }
-}
 
 #[tokio::test(start_paused = true)]
 async fn deadline_survives_a_restart() {
@@ -36,7 +25,7 @@ async fn deadline_survives_a_restart() {
     sleep(secs(6)).await;
     node.start().await;
     node.calls(2, |_| true).await;
-    allow_all_but_hooks(&node);
+    node.allow_all_but_hooks();
     node.wait_torn_down("web").await;
     assert!(began.elapsed() < secs(31), "{:?}", began.elapsed());
     node.cri.finished().await;
@@ -57,7 +46,7 @@ async fn grace_period_is_expired_after_a_reboot() {
     node.boot_id = "boot-2".to_owned();
     node.start().await;
     node.calls(2, |_| true).await;
-    allow_all_but_hooks(&node);
+    node.allow_all_but_hooks();
     node.wait_torn_down("web").await;
     node.cri.finished().await;
 }
@@ -89,7 +78,7 @@ async fn container_that_runs_after_a_reboot_gets_the_grace_since_boot_only_once(
     node.start().await;
     node.calls(3, |_| true).await;
     node.calls(4, |_| true).await;
-    allow_all_but_hooks(&node);
+    node.allow_all_but_hooks();
     node.wait_torn_down("web").await;
     node.cri.finished().await;
 }
@@ -106,7 +95,7 @@ async fn finished_hook_is_not_rerun_after_a_restart() {
     node.delete("web", None).await;
     node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
     node.crash().await;
-    allow_all_but_hooks(&node);
+    node.allow_all_but_hooks();
     node.start().await;
     node.wait_torn_down("web").await;
     node.cri.finished().await;
@@ -121,7 +110,7 @@ async fn interrupted_hook_reruns_within_the_remaining_grace() {
         expect(ExecSync::of("main").timeout(secs(30))).hang(),
         expect(ExecSync::of("main").timeout_within(secs(19)..=secs(20))),
     ]);
-    allow_all_but_hooks(&node);
+    node.allow_all_but_hooks();
     node.delete("web", None).await;
     sleep(secs(10)).await;
     node.crash().await;
@@ -136,7 +125,7 @@ async fn interrupted_hook_is_not_rerun_after_the_grace_period() {
     node.pod("web", &hooked(&exec()), |pod| drop(pod.container("main")));
     node.start().await;
     node.cri.in_order([expect(ExecSync::of("main")).hang()]);
-    allow_all_but_hooks(&node);
+    node.allow_all_but_hooks();
     node.delete("web", None).await;
     sleep(secs(10)).await;
     node.crash().await;

@@ -3,34 +3,16 @@
 use std::time::Duration;
 
 use pod_teardown::trace_context::TraceContext;
-use testbed::{
-    otlp::{OtlpReceiver, ReceivedSpan},
-    scripted_cri::{RemoveContainer, RemovePodSandbox, StopContainer, StopPodSandbox, expect},
-};
+use testbed::otlp::{OtlpReceiver, ReceivedSpan};
 use tokio::time::{Instant, sleep};
-use tonic::Code;
 
-use crate::{
-    node::Node,
-    pods::{plain, uid},
-};
+use crate::{node::Node, pods::uid};
 
 /// A node whose agent exports traces. Every call is answered, but the sandbox of `stuck` cannot be stopped.
 async fn traced(receiver: &str) -> Node {
     let mut node = Node::new().await;
     node.flags.otlp_endpoint = Some(receiver.to_owned());
-    node.pod("stuck", &plain(), |pod| drop(pod.container("main")));
-    node.simple_pod("web");
-    let failure = expect(StopPodSandbox::of("stuck")).error(Code::Unknown, "no CNI configuration");
-    node.cri.any_number_of(failure);
-    for pattern in [
-        StopContainer::any(),
-        StopPodSandbox::any(),
-        RemoveContainer::any(),
-        RemovePodSandbox::any(),
-    ] {
-        node.cri.any_number_of(expect(pattern));
-    }
+    node.add_stuck_and_simple_pod();
     node.start().await;
     node
 }

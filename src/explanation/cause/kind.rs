@@ -10,7 +10,7 @@ pub enum Terminator {
     /// A kubelet.
     Kubelet,
     /// No kubelet, and this agent may not.
-    Nobody,
+    NoProcess,
 }
 
 /// A process of the pod, or one that uses a mount of it.

@@ -52,7 +52,7 @@ pub(super) fn remedy(kind: &CauseKind, terminator: Terminator) -> &'static str {
         | CauseKind::NothingFound => match terminator {
             Terminator::Agent => by_agent(kind),
             Terminator::Kubelet => by_kubelet(kind),
-            Terminator::Nobody => "no process does it now: start the kubelet, or resolve what blocks this agent",
+            Terminator::NoProcess => "no process does it now: start the kubelet, or resolve what blocks this agent",
         },
     }
 }

@@ -125,7 +125,7 @@ impl Actor {
         match self {
             Self::Agent => Terminator::Agent,
             Self::Kubelet(_) => Terminator::Kubelet,
-            Self::Blocked(_) => Terminator::Nobody,
+            Self::Blocked(_) => Terminator::NoProcess,
         }
     }
 }

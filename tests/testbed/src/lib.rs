@@ -16,6 +16,7 @@ pub mod demo;
 pub mod dice;
 pub mod drivers;
 mod grpc_socket;
+pub mod host_files;
 pub mod http2;
 pub mod kubelet;
 pub mod leftovers;
