@@ -34,7 +34,7 @@ pub struct Counters {
     workers_panicked: AtomicU64,
     leftovers_found: AtomicU64,
     unused_volumes_failed: AtomicU64,
-    stop_requests_cancelled: AtomicU64,
+    stop_requests_canceled: AtomicU64,
     traces_exported: AtomicU64,
     traces_dropped: AtomicU64,
     teardown_durations: Histogram,
@@ -71,9 +71,9 @@ pub struct Counts {
     /// Failed attempts to unmount an unused volume.
     #[serde(default)]
     pub unused_volumes_failed: u64,
-    /// Stop requests that were cancelled because a kubelet was seen first.
+    /// Stop requests that were canceled because a kubelet was seen first.
     #[serde(default)]
-    pub stop_requests_cancelled: u64,
+    pub stop_requests_canceled: u64,
     /// Traces that a collector has accepted.
     #[serde(default)]
     pub traces_exported: u64,
@@ -113,7 +113,7 @@ impl Default for Counters {
             workers_panicked: AtomicU64::default(),
             leftovers_found: AtomicU64::default(),
             unused_volumes_failed: AtomicU64::default(),
-            stop_requests_cancelled: AtomicU64::default(),
+            stop_requests_canceled: AtomicU64::default(),
             traces_exported: AtomicU64::default(),
             traces_dropped: AtomicU64::default(),
             teardown_durations: Histogram::new(TEARDOWN_BOUNDS),
@@ -140,8 +140,8 @@ impl Counters {
         leftover_found => leftovers_found;
         /// An unused volume could not be unmounted.
         unused_volume_failed => unused_volumes_failed;
-        /// A stop request was cancelled.
-        stop_request_cancelled => stop_requests_cancelled;
+        /// A stop request was canceled.
+        stop_request_canceled => stop_requests_canceled;
     }
 
     /// A teardown has finished: counts it and its durations. Steps before a restart of the agent are not known any more.
@@ -203,7 +203,7 @@ impl Counters {
             workers_panicked: read(&self.workers_panicked),
             leftovers_found: read(&self.leftovers_found),
             unused_volumes_failed: read(&self.unused_volumes_failed),
-            stop_requests_cancelled: read(&self.stop_requests_cancelled),
+            stop_requests_canceled: read(&self.stop_requests_canceled),
             traces_exported: read(&self.traces_exported),
             traces_dropped: read(&self.traces_dropped),
             journal_writes_failed: 0,

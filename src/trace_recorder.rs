@@ -67,7 +67,7 @@ struct State {
     spans: Vec<Span>,
     mismatch: Option<UnapprovedMismatch>,
     finalizers: Vec<String>,
-    cancelled: Option<String>,
+    canceled: Option<String>,
     runtime_state: Option<String>,
     sandbox_error: Option<String>,
     finished: Option<Instant>,
@@ -101,7 +101,7 @@ impl TraceRecorder {
                 spans: Vec::new(),
                 mismatch: None,
                 finalizers: Vec::new(),
-                cancelled: None,
+                canceled: None,
                 runtime_state: None,
                 sandbox_error: None,
                 finished: None,
@@ -178,9 +178,9 @@ impl TraceRecorder {
         !self.lock().finalizers.is_empty()
     }
 
-    /// Records why the stop request was cancelled.
-    pub fn set_cancelled(&self, why: String) {
-        self.update(|state| state.cancelled = Some(why));
+    /// Records why the stop request was canceled.
+    pub fn set_canceled(&self, why: String) {
+        self.update(|state| state.canceled = Some(why));
     }
 
     /// Sets the report of containers that the runtime still shows as running.
@@ -342,7 +342,7 @@ impl TraceRecorder {
             phase: shown.map(|shown| shown.phase),
             waits_for_deletion: kept,
             finalizers: state.finalizers.clone(),
-            cancelled_because: state.cancelled.clone(),
+            canceled_because: state.canceled.clone(),
             runtime_state: state.runtime_state.clone(),
             sandbox_error: state.sandbox_error.clone(),
             spans: state.spans.clone(),
@@ -473,7 +473,7 @@ mod tests {
             ("blocked", |record| record.set_blocked(Vec::new())),
             ("mismatch", |record| record.set_mismatch(None)),
             ("finalizers", |record| record.set_finalizers(vec!["test/keep".into()])),
-            ("cancelled", |record| record.set_cancelled("a kubelet came".into())),
+            ("canceled", |record| record.set_canceled("a kubelet came".into())),
             ("runtime state", |record| record.set_runtime_state(Some("wrong".into()))),
             ("sandbox error", |record| record.set_sandbox_error("no CNI".into())),
             ("stage", |record| record.set_stage(Stage::Finished)),

@@ -65,7 +65,7 @@ impl ListSlots {
                 slots: Arc::clone(self),
                 group,
             };
-            // A cancelled waiter drops the slot, which returns it.
+            // A canceled waiter drops the slot, which returns it.
             drop(grant.send(slot));
         }
     }
@@ -140,16 +140,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_cancelled_waiter_does_not_block_others() {
+    async fn a_canceled_waiter_does_not_block_others() {
         let slots = Arc::new(ListSlots::default());
         let group: Arc<str> = "one".into();
         let mut held = Vec::new();
         for _ in 0..MAX_PER_GROUP {
             held.push(slots.acquire(&group, false).await.unwrap());
         }
-        let mut cancelled = Box::pin(slots.acquire(&group, false));
-        assert!((&mut cancelled).now_or_never().is_none());
-        drop(cancelled);
+        let mut canceled = Box::pin(slots.acquire(&group, false));
+        assert!((&mut canceled).now_or_never().is_none());
+        drop(canceled);
         let mut waiter = Box::pin(slots.acquire(&group, true));
         assert!((&mut waiter).now_or_never().is_none());
         drop(held);

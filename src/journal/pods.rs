@@ -81,7 +81,7 @@ impl Journal {
         let mut state = self.lock();
         for (uid, entry) in &mut state.pods {
             if entry.request.take_if(|request| *request == Request::Active).is_some() {
-                entry.request = Some(Request::Cancelled);
+                entry.request = Some(Request::Canceled);
                 self.send(Write::Row(Row::Pod(
                     Table::Terminations,
                     uid.clone(),

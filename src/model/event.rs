@@ -19,8 +19,8 @@ pub enum Reason {
     DriverHoldExceeded,
     /// A user has stopped or evicted the pod.
     Evicted,
-    /// A stop request was cancelled: a kubelet may run the pod again.
-    StopRequestCancelled,
+    /// A stop request was canceled: a kubelet may run the pod again.
+    StopRequestCanceled,
     /// The pod has exceeded `activeDeadlineSeconds`.
     DeadlineExceeded,
     /// A pod that a user has stopped does not terminate within its grace period.
@@ -45,7 +45,7 @@ impl Reason {
             Self::TeardownBlocked => "TeardownBlocked",
             Self::DriverHoldExceeded => "DriverHoldExceeded",
             Self::Evicted => "Evicted",
-            Self::StopRequestCancelled => "StopRequestCancelled",
+            Self::StopRequestCanceled => "StopRequestCanceled",
             Self::DeadlineExceeded => "DeadlineExceeded",
             Self::ExceededGracePeriod => "ExceededGracePeriod",
             Self::OwnerRefInvalidNamespace => "OwnerRefInvalidNamespace",
@@ -64,7 +64,7 @@ impl Reason {
             | Self::TeardownBlocked
             | Self::DriverHoldExceeded
             | Self::Evicted
-            | Self::StopRequestCancelled
+            | Self::StopRequestCanceled
             | Self::ExceededGracePeriod
             | Self::OwnerRefInvalidNamespace
             | Self::ForegroundDeletionDelayed => "Warning",

@@ -98,9 +98,9 @@ pub struct Trace {
     /// Finalizers that keep its object after the final delete.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub finalizers: Vec<String>,
-    /// Why the stop request was cancelled, if it was.
-    #[serde(default, rename = "cancelledBecause", skip_serializing_if = "Option::is_none")]
-    pub cancelled_because: Option<String>,
+    /// Why the stop request was canceled, if it was.
+    #[serde(default, rename = "canceledBecause", skip_serializing_if = "Option::is_none")]
+    pub canceled_because: Option<String>,
     /// Report of containers that the runtime still shows as running after their stop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime_state: Option<String>,
@@ -272,7 +272,7 @@ impl Trace {
             reason: None,
             waits_for_deletion: false,
             finalizers: Vec::new(),
-            cancelled_because: None,
+            canceled_because: None,
             runtime_state: None,
             sandbox_error: None,
             spans: Vec::new(),

@@ -121,8 +121,8 @@ async fn follow(
                 "{pod} (UID {uid}) had terminated before: the request changes nothing; the API server does not show it yet"
             ));
         }
-        if let Some(why) = trace.cancelled_because {
-            return Err(ClientError::Refused(format!("the request is cancelled: {why}")));
+        if let Some(why) = trace.canceled_because {
+            return Err(ClientError::Refused(format!("the request is canceled: {why}")));
         }
         if trace.blocked != *printed {
             trace

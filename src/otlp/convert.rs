@@ -14,8 +14,8 @@ use crate::{
 pub enum Outcome {
     /// The pod is torn down, by this agent or in the end by the kubelet.
     Finished,
-    /// The stop request was cancelled.
-    Cancelled,
+    /// The stop request was canceled.
+    Canceled,
     /// The agent stops before. The next run exports the root span.
     Unfinished,
 }
@@ -47,7 +47,7 @@ pub(super) fn spans(trace: &Trace, outcome: Outcome) -> Vec<Span> {
             kind: SpanKind::Internal.into(),
             start_time_unix_nano: at(0),
             end_time_unix_nano: at(trace.elapsed_ms),
-            status: trace.cancelled_because.as_ref().map(|why| error(why)),
+            status: trace.canceled_because.as_ref().map(|why| error(why)),
             attributes,
             ..Span::default()
         }
@@ -167,6 +167,6 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         assert_eq!(names(Outcome::Unfinished), ["term", "volumes"]);
-        assert_eq!(names(Outcome::Cancelled), ["pod teardown", "term", "volumes"]);
+        assert_eq!(names(Outcome::Canceled), ["pod teardown", "term", "volumes"]);
     }
 }

@@ -95,7 +95,7 @@ pub enum Request {
     #[serde(rename = "holds")]
     Active,
     /// A kubelet was seen since, or may have run: the pod is that kubelet's.
-    Cancelled,
+    Canceled,
 }
 
 /// A preStop hook that has started.
@@ -124,9 +124,9 @@ pub trait PodJournalExt: PodJournal {
         self.pods().into_iter().map(PodView::identity_only).collect()
     }
 
-    /// Whether the request to stop this pod was cancelled.
-    fn is_cancelled(&self, uid: &PodUid) -> bool {
-        request(self, uid) == Some(Request::Cancelled)
+    /// Whether the request to stop this pod was canceled.
+    fn is_canceled(&self, uid: &PodUid) -> bool {
+        request(self, uid) == Some(Request::Canceled)
     }
 
     /// Whether this pod's containers were being stopped, and it has not reached a safe point since.
@@ -185,7 +185,7 @@ pub trait PodJournalExt: PodJournal {
         });
     }
 
-    /// Clears an active stop request: the API shows another reason for the termination, so it cannot be cancelled any more.
+    /// Clears an active stop request: the API shows another reason for the termination, so it cannot be canceled any more.
     fn clear_stop_request(&self, uid: &PodUid) {
         // Most often there is none.
         if request(self, uid) != Some(Request::Active) {

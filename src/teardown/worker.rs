@@ -74,8 +74,8 @@ pub enum WorkerResult {
     Stopping,
     /// A kubelet has finished it.
     FinishedByKubelet,
-    /// A stop request was cancelled because a kubelet came before the pod had terminated: the pod is that kubelet's.
-    Cancelled,
+    /// A stop request was canceled because a kubelet came before the pod had terminated: the pod is that kubelet's.
+    Canceled,
 }
 
 /// Result of an attempt that has not finished the pod.
@@ -95,7 +95,7 @@ enum YieldReason {
     /// Nothing may begin: a kubelet starts or runs, or the agent is paused.
     NoNewWork,
     /// A kubelet came before the pod had terminated, and only a stop request terminates it.
-    Cancelled,
+    Canceled,
 }
 
 /// Why the wait is over.
@@ -182,8 +182,8 @@ impl Worker {
                 }
                 continue;
             };
-            if self.is_cancelled() {
-                return WorkerResult::Cancelled;
+            if self.is_canceled() {
+                return WorkerResult::Canceled;
             }
             let update = self.updates.borrow_and_update().clone();
             if update.terminates_by_api() {
@@ -207,7 +207,7 @@ impl Worker {
                         WorkerResult::Kept
                         | WorkerResult::Stopping
                         | WorkerResult::FinishedByKubelet
-                        | WorkerResult::Cancelled => Stage::Terminated,
+                        | WorkerResult::Canceled => Stage::Terminated,
                     });
                     return outcome;
                 }

@@ -367,20 +367,20 @@ impl PodWorkers {
                 }
                 self.finished.insert(uid, Instant::now());
             }
-            Some(WorkerResult::Cancelled) => {
+            Some(WorkerResult::Canceled) => {
                 let update = status.update.borrow().clone();
                 let entry = self.context.journal.pod(&uid);
-                let why = cancelled(&status.record, entry.map(|entry| entry.stage));
-                tracing::warn!(pod.uid = %uid, pod.namespace = %pod.namespace, pod.name = %pod.name, why = why.as_str(), "Stop request is cancelled");
-                self.counters.stop_request_cancelled();
+                let why = canceled(&status.record, entry.map(|entry| entry.stage));
+                tracing::warn!(pod.uid = %uid, pod.namespace = %pod.namespace, pod.name = %pod.name, why = why.as_str(), "Stop request is canceled");
+                self.counters.stop_request_canceled();
                 if !update.terminates_by_api() {
                     self.context
                         .events
-                        .event(&update.view, None, Reason::StopRequestCancelled, &why);
+                        .event(&update.view, None, Reason::StopRequestCanceled, &why);
                 }
-                status.record.set_cancelled(why);
+                status.record.set_canceled(why);
                 let record = Arc::clone(&status.record);
-                self.export(&record, Outcome::Cancelled);
+                self.export(&record, Outcome::Canceled);
                 self.keep_trace(record);
                 self.context.journal.forget(&uid);
                 self.pods.remove(&uid);
@@ -435,8 +435,8 @@ impl PodSyncStatus {
     }
 }
 
-/// Why the stop request of a pod is cancelled. `reached` is its stage.
-fn cancelled(record: &TraceRecorder, reached: Option<Stage>) -> String {
+/// Why the stop request of a pod is canceled. `reached` is its stage.
+fn canceled(record: &TraceRecorder, reached: Option<Stage>) -> String {
     let spans = record.trace().spans;
     let volumes = if reached >= Some(Stage::Terminated) || spans.iter().any(|span| span.step == Step::Volumes) {
         "; its emptyDir volumes may have been removed"

@@ -31,7 +31,7 @@ async fn with_stubborn_pod() -> Node {
 
 async fn wait_canceled(node: &Node) {
     wait_until("the request is canceled", async || {
-        node.status().await.counters.stop_requests_cancelled == 1
+        node.status().await.counters.stop_requests_canceled == 1
     })
     .await;
 }
@@ -71,7 +71,7 @@ async fn request_is_canceled_when_a_kubelet_starts_first() {
         })
         .await;
         let outcome = outcome(&node, "web", 1).await;
-        assert!(!outcome.terminated && outcome.trace.cancelled_because.unwrap().contains("a kubelet came"));
+        assert!(!outcome.terminated && outcome.trace.canceled_because.unwrap().contains("a kubelet came"));
         std::fs::remove_dir_all(process).unwrap();
         let before = node.cri.effects().len();
         sleep(secs(600)).await;
@@ -99,7 +99,7 @@ async fn request_is_canceled_without_an_api_server_and_a_later_one_is_accepted()
     node.api.faults().clear();
     sleep(secs(600)).await;
     assert_eq!(node.cri.effects().len(), before, "it runs");
-    assert_eq!(node.count_events("web", "StopRequestCancelled").await, 1);
+    assert_eq!(node.count_events("web", "StopRequestCanceled").await, 1);
     kubelet_restarts_killed_containers(&node);
     granted(&node, "web/stop", &StopRequest::default()).await;
     wait_until("the pod has terminated", async || {
@@ -128,7 +128,7 @@ async fn restarted_agent_cancels_a_request_if_a_kubelet_may_have_run() {
         } else {
             stage.wait_for_takeover().await;
         }
-        let canceled = async |many| stage.node.status().await.counters.stop_requests_cancelled == many;
+        let canceled = async |many| stage.node.status().await.counters.stop_requests_canceled == many;
         if comes {
             wait_until("the request is canceled", async || canceled(1).await).await;
             sleep(secs(600)).await;
@@ -268,7 +268,7 @@ async fn late_watch_event_does_not_cancel_a_finished_request() {
     sleep(secs(60)).await;
     std::fs::remove_dir_all(process).unwrap();
     sleep(secs(120)).await;
-    assert_eq!(node.status().await.counters.stop_requests_cancelled, 0, "it was done");
+    assert_eq!(node.status().await.counters.stop_requests_canceled, 0, "it was done");
 }
 
 #[tokio::test(start_paused = true)]

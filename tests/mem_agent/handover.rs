@@ -278,7 +278,7 @@ async fn stopped_pod_is_terminal_in_the_api_before_the_handover() {
     sleep(secs(60)).await;
     fs::remove_dir_all(process).unwrap();
     sleep(secs(120)).await;
-    assert_eq!(node.status().await.counters.stop_requests_cancelled, 0, "it was done");
+    assert_eq!(node.status().await.counters.stop_requests_canceled, 0, "it was done");
 }
 
 #[tokio::test(start_paused = true)]

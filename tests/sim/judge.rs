@@ -122,7 +122,7 @@ fn call(known: &mut Known, seen: &Seen, world: &World) {
     };
     if let (Some(kill_at), Some(earliest), true) = (kill_at, history.earliest_kill(), running)
         && kill_at < earliest
-        && !history.perhaps_cancelled
+        && !history.perhaps_canceled
     {
         broken.push((
             4,
@@ -137,7 +137,7 @@ fn call(known: &mut Known, seen: &Seen, world: &World) {
         if let Some(before) = history.deadline
             && deadline > before + ROUNDED
             && *timeout > SHORTEST
-            && !history.perhaps_cancelled
+            && !history.perhaps_canceled
         {
             broken.push((
                 4,
@@ -153,7 +153,7 @@ fn call(known: &mut Known, seen: &Seen, world: &World) {
     }
     let hook = history.hooks.entry(id.clone()).or_default();
     match kind {
-        Kind::ExecSync if (hook.answered == Some(run) || hook.recorded) && !history.perhaps_cancelled => {
+        Kind::ExecSync if (hook.answered == Some(run) || hook.recorded) && !history.perhaps_canceled => {
             broken.push((5, format!("{seen} runs a hook again that has ended")));
         }
         // The hook's completion is recorded before the stop begins.

@@ -95,7 +95,7 @@ pub struct PodHistory {
     /// The agent has accepted a stop request.
     pub granted: bool,
     /// A kubelet has started since. The agent cancels the request if it detects it; a later termination is a new one.
-    pub perhaps_cancelled: bool,
+    pub perhaps_canceled: bool,
     pub finalizer: bool,
     /// Its object was deleted by another client during this run of the agent.
     pub vanished: Option<u64>,
@@ -412,7 +412,7 @@ impl PodHistory {
     /// deletion.
     pub fn kubelet_starts(&mut self) {
         if self.killed() && !self.terminal {
-            self.perhaps_cancelled = true;
+            self.perhaps_canceled = true;
             self.granted &= self.deleted || self.vanished.is_some();
         }
     }

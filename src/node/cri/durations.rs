@@ -12,7 +12,7 @@ use crate::{
 /// Method and status code of a call.
 pub type CallLabels = (&'static str, &'static str);
 
-/// Durations of the calls to the container runtime. A cancelled call is not counted.
+/// Durations of the calls to the container runtime. A canceled call is not counted.
 #[derive(Debug)]
 pub struct CallDurations(Histogram<CallLabels>);
 

@@ -190,7 +190,7 @@ fn counters(page: &mut Page<'_>, counts: &Counts) -> fmt::Result {
         workers_panicked,
         leftovers_found,
         unused_volumes_failed,
-        stop_requests_cancelled,
+        stop_requests_canceled,
         journal_writes_failed,
         traces_exported,
         traces_dropped,
@@ -232,9 +232,9 @@ fn counters(page: &mut Page<'_>, counts: &Counts) -> fmt::Result {
             workers_panicked,
         ),
         (
-            "stop_requests_cancelled",
-            "Requests by pod-teardown stop and evict that were cancelled because a kubelet was, or may have been, present.",
-            stop_requests_cancelled,
+            "stop_requests_canceled",
+            "Requests by pod-teardown stop and evict that were canceled because a kubelet was, or may have been, present.",
+            stop_requests_canceled,
         ),
         (
             "leftovers_found",

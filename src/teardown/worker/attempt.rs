@@ -60,7 +60,7 @@ impl Worker {
         let observed = self.observe(update).await?;
         let stopped = self.stop_unless_exited(update, &observed).await?;
         drop(priority);
-        self.check_not_cancelled()?;
+        self.check_not_canceled()?;
         // The runtime reports all containers as stopped. A kubelet would restart them unless the API shows the termination.
         if !stopped.runs() {
             self.record_safe_point(self.terminates_by_api())?;
@@ -87,7 +87,7 @@ impl Worker {
         // Without an API server that accepts the status, the node's memory and secrets are freed all the same.
         failures.extend(self.clean_node(view).await.err().into_iter().flatten());
         ok_if_empty(failures)?;
-        self.check_not_cancelled()?;
+        self.check_not_canceled()?;
         self.yield_if_kubelet_starts(is_terminal)?;
         let api_status = api_status.as_deref();
         let terminated = self.send_status(view, is_deleted, &stopped.pod, StatusStage::Terminated, api_status);
@@ -119,15 +119,15 @@ impl Worker {
     }
 
     /// A kubelet may have started and exited during the last step.
-    pub(super) fn check_not_cancelled(&self) -> Result<(), YieldReason> {
-        match self.is_cancelled() {
-            true => Err(YieldReason::Cancelled),
+    pub(super) fn check_not_canceled(&self) -> Result<(), YieldReason> {
+        match self.is_canceled() {
+            true => Err(YieldReason::Canceled),
             false => Ok(()),
         }
     }
 
-    pub(super) fn is_cancelled(&self) -> bool {
-        self.context.journal.is_cancelled(&self.recorder.pod().uid)
+    pub(super) fn is_canceled(&self) -> bool {
+        self.context.journal.is_canceled(&self.recorder.pod().uid)
     }
 
     /// Whether the API shows a reason for the termination. A restored etcd may have removed one since the attempt began.

@@ -100,7 +100,7 @@ impl Worker {
         runtime_pod: &RuntimePod,
     ) -> Result<(), AttemptError> {
         let stopped = Arc::new(self.query(view, Step::Volumes, AFTER_STOP).await?);
-        self.check_not_cancelled()?;
+        self.check_not_canceled()?;
         let stopped_pod = Arc::clone(&stopped);
         let is_left = self.on_node(view, Step::Volumes, move |context, view| {
             evidence::is_any_process_left(context, view, &stopped_pod)

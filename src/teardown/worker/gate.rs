@@ -23,7 +23,7 @@ const NODE_INTERVAL: Duration = Duration::from_secs(30);
 
 impl Worker {
     /// Waits until the gate opens: an attempt would only report failures. Returns the worker's outcome if the agent stops, a kubelet has
-    /// finished the pod, or its stop request is cancelled. A pod whose object is deleted gets priority.
+    /// finished the pod, or its stop request is canceled. A pod whose object is deleted gets priority.
     pub(super) async fn wait_for_gate(&self, priority: &mut Option<Priority>) -> Option<WorkerResult> {
         let mut next_check = Instant::now();
         let mut updates = self.updates.clone();
@@ -31,8 +31,8 @@ impl Worker {
             let update = updates.borrow_and_update().clone();
             // A handover must still report a pod whose stop is in progress, unless the API shows that the pod does not terminate.
             let is_alive = update.view.object.is_some() && !update.terminates_by_api();
-            if self.is_cancelled() && (is_alive || !self.context.journal.is_in_progress(&update.view.pod.uid)) {
-                return Some(WorkerResult::Cancelled);
+            if self.is_canceled() && (is_alive || !self.context.journal.is_in_progress(&update.view.pod.uid)) {
+                return Some(WorkerResult::Canceled);
             }
             if update.removed {
                 priority.get_or_insert_with(|| self.priority_gate.enter());

@@ -32,7 +32,7 @@ impl Worker {
             return Ok(Observed { pod, is_overruled });
         }
         self.wait_for_dependents(&update.view, &pod).await?;
-        self.check_not_cancelled()?;
+        self.check_not_canceled()?;
         self.begin_stop(&update.view, &pod);
         self.stop_observed(update, &pod).await
     }

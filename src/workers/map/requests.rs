@@ -87,8 +87,8 @@ impl PodWorkers {
         let meant = stop.resolve(known.iter().map(|view| &**view))?;
         let (namespace, name) = (meant.pod.namespace.to_string(), meant.pod.name.to_string());
         let uid = meant.pod.uid.clone();
-        if self.context.journal.is_cancelled(&uid) {
-            let why = "an earlier request is being cancelled, because a kubelet came; ask again";
+        if self.context.journal.is_canceled(&uid) {
+            let why = "an earlier request is being canceled, because a kubelet came; ask again";
             return Err(stop.rejected(why.to_owned(), false));
         }
         self.begin_waiting(&uid).map_err(|why| stop.rejected(why, false))?;
