@@ -35,7 +35,7 @@ pub struct ObjectFacts {
     /// Its UID.
     pub uid: String,
     /// Short sentences.
-    pub says: Vec<String>,
+    pub facts: Vec<String>,
 }
 
 // === impl Explanation ===
@@ -44,11 +44,11 @@ impl Explanation {
     /// Formats the explanation.
     pub fn text(&self) -> String {
         let mut out = String::new();
-        for (index, facts) in self.objects.iter().enumerate() {
+        for (index, object) in self.objects.iter().enumerate() {
             let waits = if index > 0 { "which waits for " } else { "" };
             // Writing to a String cannot fail.
-            let _ = writeln!(out, "{waits}{}  uid {}", facts.object, facts.uid);
-            for line in &facts.says {
+            let _ = writeln!(out, "{waits}{}  uid {}", object.object, object.uid);
+            for line in &object.facts {
                 let _ = writeln!(out, "  {line}");
             }
         }

@@ -37,7 +37,7 @@ fn explain_node(core: &Core, id: NodeId, now: Instant) -> Explanation {
     let object_facts = |&id: &NodeId| ObjectFacts {
         object: explainer.object_label(id),
         uid: escape_control_chars(&truncate(&core.graph.uid(id))),
-        says: explainer.facts(id),
+        facts: explainer.facts(id),
     };
     Explanation {
         objects: chain.nodes.iter().map(object_facts).collect(),

@@ -20,34 +20,34 @@ use crate::{
 /// Explains a pod that this agent terminates. `blocked`: why the agent may not act, if it may not.
 pub fn explain_pod(trace: &Trace, blocked: Option<&str>) -> Explanation {
     let blocked = blocked.or_else(|| pause_reason(trace));
-    let mut says = vec![if trace.waits_for_deletion {
+    let mut facts = vec![if trace.waits_for_deletion {
         format!("has terminated{}", trace.phase_suffix())
     } else {
         describe(trace, blocked.is_some())
     }];
     let (begun, attempts) = trace.start_and_attempts();
-    says.push(format!("{begun}, {attempts}"));
+    facts.push(format!("{begun}, {attempts}"));
     let done = completed_steps(trace);
     if !done.is_empty() {
-        says.push(format!("done: {done}"));
+        facts.push(format!("done: {done}"));
     }
-    says.extend(trace.blocked.iter().map(|failure| format!("waits for: {failure}")));
+    facts.extend(trace.blocked.iter().map(|failure| format!("waits for: {failure}")));
     if let Some(state) = &trace.runtime_state {
-        says.push(format!("runtime: {state}"));
+        facts.push(format!("runtime: {state}"));
     }
     if let Some(error) = &trace.sandbox_error {
-        says.push(format!(
+        facts.push(format!(
             "its network may still exist, since the first stop of its sandbox failed: {error}"
         ));
     }
     if !trace.finalizers.is_empty() {
-        says.push(format!("finalizers of its object: {}", trace.finalizers.join(", ")));
+        facts.push(format!("finalizers of its object: {}", trace.finalizers.join(", ")));
     }
     Explanation {
         objects: vec![ObjectFacts {
             object: format!("Pod {}/{}", trace.namespace, trace.name),
             uid: trace.uid.clone(),
-            says: says.iter().map(|line| escape_control_chars(line)).collect(),
+            facts: facts.iter().map(|line| escape_control_chars(line)).collect(),
         }],
         causes: Vec::new(),
         end: escape_control_chars(&conclusion(trace, blocked)),
@@ -57,7 +57,7 @@ pub fn explain_pod(trace: &Trace, blocked: Option<&str>) -> Explanation {
 
 /// Explains a pod that this agent does not terminate now: by facts that were only read. `trace`: its trace, if it has one.
 pub fn explain_by_causes(view: &PodView, trace: Option<&Trace>, causes: Vec<Cause>, now: Timestamp) -> Explanation {
-    let mut says = Vec::new();
+    let mut facts = Vec::new();
     if let Some(deletion) = view.deletion {
         let at = |at: Timestamp| at.strftime("%Y-%m-%d %H:%M:%S UTC");
         let seconds = deletion.timestamp.duration_since(now).as_secs();
@@ -65,21 +65,21 @@ pub fn explain_by_causes(view: &PodView, trace: Option<&Trace>, causes: Vec<Caus
             0.. => format!("its grace period expires in {seconds}s"),
             _ => format!("its grace period expired {}s ago", -seconds),
         };
-        says.push(format!("is being deleted; {grace}, at {}", at(deletion.timestamp)));
+        facts.push(format!("is being deleted; {grace}, at {}", at(deletion.timestamp)));
     }
     let status = view.object.as_ref().and_then(|object| object.pod.status.as_ref());
     if let Some(phase) = status.and_then(|status| status.phase.as_deref()) {
-        says.push(format!("phase {phase}"));
+        facts.push(format!("phase {phase}"));
     }
     if let Some(trace) = trace.filter(|trace| trace.attempts > 0) {
         let (begun, attempts) = trace.start_and_attempts();
-        says.push(format!("this agent has worked on it: {begun}, {attempts}"));
+        facts.push(format!("this agent has worked on it: {begun}, {attempts}"));
     }
     Explanation {
         objects: vec![ObjectFacts {
             object: format!("Pod {}/{}", view.pod.namespace, view.pod.name),
             uid: view.pod.uid.to_string(),
-            says: says.iter().map(|line| escape_control_chars(line)).collect(),
+            facts: facts.iter().map(|line| escape_control_chars(line)).collect(),
         }],
         end: conclusion_of_causes(&causes),
         causes,
@@ -105,7 +105,7 @@ pub fn explain_mirror_pod(view: &PodView) -> Option<Explanation> {
         objects: vec![ObjectFacts {
             object: format!("Pod {}/{}", pod.namespace, pod.name),
             uid: pod.uid.to_string(),
-            says: vec![
+            facts: vec![
                 "is the mirror of a static pod, which runs from a manifest on this node".to_owned(),
                 match deletion {
                     Some(_) => "was deleted, which does not stop the static pod".to_owned(),
@@ -134,7 +134,7 @@ pub fn combined<E>(pod: Option<(Explanation, Stage)>, collector: Result<Explanat
         (Some((mut pod, stage)), Ok(collector)) => {
             let mut objects = collector.objects.into_iter();
             if let (Some(here), Some(there)) = (pod.objects.first_mut(), objects.next()) {
-                here.says.extend(there.says);
+                here.facts.extend(there.facts);
             }
             if stage == Stage::Finished {
                 pod.objects.extend(objects);
@@ -280,10 +280,10 @@ mod tests {
 
     #[test]
     fn conclusion_of_the_collector_applies_once_the_node_has_finished() {
-        let facts = |object: &str, say: &str| ObjectFacts {
+        let facts = |object: &str, fact: &str| ObjectFacts {
             object: object.to_owned(),
             uid: "1".to_owned(),
-            says: vec![say.to_owned()],
+            facts: vec![fact.to_owned()],
         };
         let pod = || Explanation {
             objects: vec![facts("Pod a/b", "here")],
@@ -300,7 +300,7 @@ mod tests {
         for (stage, objects, end) in [(Stage::Terminated, 1, "node"), (Stage::Finished, 2, "collector")] {
             let why = combined::<String>(Some((pod(), stage)), Ok(collector())).unwrap();
             assert_eq!((why.objects.len(), &*why.end), (objects, end));
-            assert_eq!(why.objects[0].says, ["here", "there"]);
+            assert_eq!(why.objects[0].facts, ["here", "there"]);
         }
         assert_eq!(combined(Some((pod(), Stage::Finished)), Err("no")), Ok(pod()));
         assert_eq!(combined(None, Err("no")), Err("no"));

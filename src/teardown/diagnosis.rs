@@ -6,10 +6,10 @@ use std::{path::Path, time::Duration};
 
 use jiff::Timestamp;
 
-use self::facts::{Actor, Facts};
+use self::facts::{Facts, TerminatedBy};
 use super::stop_order::StopPosition;
 use crate::{
-    explanation::cause::{Cause, CauseKind, ProcessName, Severity, SigtermLoss},
+    explanation::cause::{Cause, CauseKind, ProcessName, Severity, SigtermDisposition},
     model::pod::Deletion,
     node::{
         cri::types::{Container, ContainerState, RuntimePod},
@@ -93,7 +93,7 @@ struct Diagnosis<'a> {
 
 impl Diagnosis<'_> {
     fn add(&mut self, severity: Severity, kind: CauseKind) {
-        let terminator = self.facts.actor.terminator();
+        let terminator = self.facts.terminated_by.terminator();
         self.causes.push(Cause::new(severity, kind, terminator));
     }
 
@@ -133,15 +133,15 @@ impl Diagnosis<'_> {
     fn terminating(&mut self, deletion: Deletion) {
         let facts = self.facts;
         self.object_is_current();
-        match &facts.actor {
-            Actor::Agent => {}
-            Actor::Kubelet(kubelet) => self.add(
+        match &facts.terminated_by {
+            TerminatedBy::Agent => {}
+            TerminatedBy::Kubelet(kubelet) => self.add(
                 Severity::Info,
                 CauseKind::KubeletTerminates {
                     kubelet: kubelet.clone(),
                 },
             ),
-            Actor::Blocked(why) => self.add(Severity::Blocking, CauseKind::AgentBlocked { why: why.clone() }),
+            TerminatedBy::Blocked(why) => self.add(Severity::Blocking, CauseKind::AgentBlocked { why: why.clone() }),
         }
         let left = deletion.timestamp.duration_since(self.now);
         let left = Duration::try_from(left).unwrap_or_default();
@@ -263,7 +263,7 @@ impl Diagnosis<'_> {
                 let (container, handler) = (container.name.clone(), hook.kind().to_owned());
                 self.add(Severity::Waiting, CauseKind::PreStopHook { container, handler });
             }
-            let lost = self.sigterm_loss(container, left);
+            let lost = self.sigterm_not_handled(container, left);
             let is_explained = explained || lost.is_some();
             if let Some(lost) = lost {
                 let severity = if in_grace {
@@ -291,7 +291,7 @@ impl Diagnosis<'_> {
         }
     }
 
-    fn sigterm_loss(&self, container: &Container, left: Duration) -> Option<CauseKind> {
+    fn sigterm_not_handled(&self, container: &Container, left: Duration) -> Option<CauseKind> {
         let cgroups = self.facts.cgroups.as_ref().ok()?;
         let processes = &cgroups.processes.as_ref().ok()?.all;
         let in_container = |it: &&ProcessState| it.container.as_deref() == Some(&*container.id);
@@ -302,12 +302,12 @@ impl Diagnosis<'_> {
         };
         let main = main.filter(|it| !it.is_zombie)?;
         let how = match main.sigterm {
-            SigtermHandling::Ignored => SigtermLoss::Ignored,
-            SigtermHandling::Blocked => SigtermLoss::Blocked,
-            SigtermHandling::InitWithoutHandler => SigtermLoss::InitWithoutHandler,
+            SigtermHandling::Ignored => SigtermDisposition::Ignored,
+            SigtermHandling::Blocked => SigtermDisposition::Blocked,
+            SigtermHandling::InitWithoutHandler => SigtermDisposition::InitWithoutHandler,
             SigtermHandling::Handler | SigtermHandling::Default => return None,
         };
-        Some(CauseKind::SigtermLost {
+        Some(CauseKind::SigtermNotHandled {
             container: container.name.clone(),
             process: named(main),
             how,

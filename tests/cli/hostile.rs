@@ -95,7 +95,7 @@ fn queries() -> [Query; 11] {
     let cause = json!({
         "severity": "blocking", "kind": "finalizer", "finalizer": "x", "removedBy": "x", "message": "x", "remedy": "x",
     });
-    let why = json!({ "objects": [{ "object": "x", "uid": "x", "says": ["x"] }], "causes": [cause], "end": "x" });
+    let why = json!({ "objects": [{ "object": "x", "uid": "x", "facts": ["x"] }], "causes": [cause], "end": "x" });
     let plan = json!({
         "namespace": "x", "name": "x", "uid": "x", "isDeleted": true, "blocked": ["x"], "graceSeconds": 30,
         "graceLeftSeconds": 30, "unknown": ["x"],

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::command::{CommandOutput, run_with_raw_answers};
 
 fn explanation(end: &str, is_gone: bool) -> Value {
-    json!({ "objects": [{ "object": "Pod default/db-0", "uid": "1234", "says": [] }], "end": end, "isGone": is_gone })
+    json!({ "objects": [{ "object": "Pod default/db-0", "uid": "1234", "facts": [] }], "end": end, "isGone": is_gone })
 }
 
 fn watch(format: &str, answers: &[(&str, Value)]) -> CommandOutput {

@@ -17,7 +17,7 @@ use nix::{
 use pod_teardown::{
     explanation::{
         Explanation,
-        cause::{CauseKind, Severity, SigtermLoss},
+        cause::{CauseKind, Severity, SigtermDisposition},
     },
     ops::{
         admin::{plan, why},
@@ -208,11 +208,11 @@ pub async fn run() -> Result<()> {
         (
             "deaf",
             Severity::Waiting,
-            |kind| matches!(kind, CauseKind::SigtermLost { how: SigtermLoss::Ignored, container, .. } if container == "main"),
+            |kind| matches!(kind, CauseKind::SigtermNotHandled { how: SigtermDisposition::Ignored, container, .. } if container == "main"),
         ),
         ("no-handler", Severity::Waiting, |kind| {
-            let how = SigtermLoss::InitWithoutHandler;
-            matches!(kind, CauseKind::SigtermLost { how: found, process, .. } if *found == how && process.command == "sleep")
+            let how = SigtermDisposition::InitWithoutHandler;
+            matches!(kind, CauseKind::SigtermNotHandled { how: found, process, .. } if *found == how && process.command == "sleep")
         }),
         ("frozen", Severity::Blocking, |kind| {
             matches!(kind, CauseKind::Frozen { .. })

@@ -24,11 +24,11 @@ pub struct ProcessName {
     pub command: String,
 }
 
-/// How a process drops SIGTERM.
+/// Why SIGTERM does not terminate a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
-pub enum SigtermLoss {
+pub enum SigtermDisposition {
     /// It ignores it (`SIG_IGN`).
     Ignored,
     /// It blocks it.
@@ -93,13 +93,13 @@ pub enum CauseKind {
         others: Vec<String>,
     },
     /// The main process of a container does not act on SIGTERM.
-    SigtermLost {
+    SigtermNotHandled {
         /// The container.
         container: String,
         /// Its main process.
         process: ProcessName,
         /// How.
-        how: SigtermLoss,
+        how: SigtermDisposition,
         /// Seconds until its SIGKILL; `None` if the grace period has expired.
         kill_in_seconds: Option<u64>,
     },

@@ -43,7 +43,7 @@ pub(super) fn remedy(kind: &CauseKind, terminator: Terminator) -> &'static str {
         CauseKind::Unknown { .. } => "nothing is concluded from it; repeat the command, or inspect it manually",
         CauseKind::GracePeriod { .. }
         | CauseKind::PreStopHook { .. }
-        | CauseKind::SigtermLost { .. }
+        | CauseKind::SigtermNotHandled { .. }
         | CauseKind::StillRuns { .. }
         | CauseKind::MountLeft { .. }
         | CauseKind::VolumeDirectoriesLeft { .. }
@@ -62,11 +62,11 @@ fn by_agent(kind: &CauseKind) -> &'static str {
     match kind {
         CauseKind::GracePeriod { .. } => "wait, or shorten it with pod-teardown stop POD --grace-period SECONDS",
         CauseKind::PreStopHook { .. } => "wait: the hook ends with the grace period at the latest",
-        CauseKind::SigtermLost {
+        CauseKind::SigtermNotHandled {
             kill_in_seconds: Some(_),
             ..
         } => AFTER_SIGKILL,
-        CauseKind::SigtermLost { .. } | CauseKind::StillRuns { .. } => {
+        CauseKind::SigtermNotHandled { .. } | CauseKind::StillRuns { .. } => {
             "this agent kills it; if it stays, read the errors of its stop: pod-teardown timeline POD, this agent's log, the \
              runtime's log"
         }
@@ -86,11 +86,11 @@ fn by_kubelet(kind: &CauseKind) -> &'static str {
     match kind {
         CauseKind::GracePeriod { .. } => "wait; a kubelet may be unable to shorten a stop in progress",
         CauseKind::PreStopHook { .. } => "wait: the hook ends with the grace period at the latest",
-        CauseKind::SigtermLost {
+        CauseKind::SigtermNotHandled {
             kill_in_seconds: Some(_),
             ..
         } => AFTER_SIGKILL,
-        CauseKind::SigtermLost { .. } => {
+        CauseKind::SigtermNotHandled { .. } => {
             "read the errors of its stop in the kubelet's log; if the grace period was shortened, the kubelet may still wait for \
              its first StopContainer: end it with crictl stop --timeout 0 CONTAINER"
         }
@@ -108,6 +108,6 @@ fn by_kubelet(kind: &CauseKind) -> &'static str {
     }
 }
 
-/// For a container that drops SIGTERM.
+/// For a container that does not handle SIGTERM.
 const AFTER_SIGKILL: &str = "wait for SIGKILL; then let the program handle SIGTERM, start it below an init such as tini, or \
     give the pod a shorter terminationGracePeriodSeconds (a container with another stopSignal is not affected)";

@@ -1,6 +1,6 @@
 //! Messages of causes.
 
-use super::kind::{CauseKind, ProcessName, SigtermLoss};
+use super::kind::{CauseKind, ProcessName, SigtermDisposition};
 use crate::words::{format_count, some_of};
 
 /// One sentence without a period at its end.
@@ -46,16 +46,16 @@ pub(super) fn message(kind: &CauseKind) -> String {
                 some_of(others.iter().cloned())
             )
         }
-        CauseKind::SigtermLost {
+        CauseKind::SigtermNotHandled {
             container,
             process,
             how,
             kill_in_seconds,
         } => {
             let how = match how {
-                SigtermLoss::Ignored => "ignores SIGTERM",
-                SigtermLoss::Blocked => "blocks SIGTERM",
-                SigtermLoss::InitWithoutHandler => {
+                SigtermDisposition::Ignored => "ignores SIGTERM",
+                SigtermDisposition::Blocked => "blocks SIGTERM",
+                SigtermDisposition::InitWithoutHandler => {
                     "ignores SIGTERM: it is PID 1 of its container and has no handler for it"
                 }
             };

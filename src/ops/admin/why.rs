@@ -20,7 +20,7 @@ use crate::{
     object_name::ObjectName,
     ops::why::{causes_of_finalizers, combined, explain_by_causes, explain_mirror_pod, explain_pod},
     teardown::{
-        diagnosis::{diagnose, facts::Actor, gather::gather},
+        diagnosis::{diagnose, facts::TerminatedBy, gather::gather},
         journal::PodJournalExt as _,
     },
     watch::SourceState,
@@ -80,15 +80,15 @@ async fn explain(pods: &PodsAdmin, name: &ObjectName) -> Result<Option<(Explanat
         return Ok(Some((why, Stage::Terminating)));
     }
     let trace = trace.map(|record| record.trace());
-    let actor = actor(&pods.guard);
-    let own = trace.as_ref().filter(|_| actor == Actor::Agent);
+    let terminated_by = terminated_by(&pods.guard);
+    let own = trace.as_ref().filter(|_| terminated_by == TerminatedBy::Agent);
     if let Some(trace) = own.filter(|trace| trace.stage == Stage::Finished) {
         return Ok(Some(explain_trace(pods, trace)));
     }
     let Some(reader) = pods.reader.get() else {
         return Ok(trace.map(|trace| explain_trace(pods, &trace)));
     };
-    let facts = gather(reader, view, actor).await;
+    let facts = gather(reader, view, terminated_by).await;
     let now = reader.node.clock.wall().now();
     let causes = diagnose(&facts, now);
     Ok(Some(match own {
@@ -131,11 +131,13 @@ async fn finished(pods: &PodsAdmin, name: &ObjectName) -> Result<Option<Trace>, 
 }
 
 /// Who terminates the pods of this node now.
-fn actor(guard: &Guard) -> Actor {
+fn terminated_by(guard: &Guard) -> TerminatedBy {
     match (guard.kubelet(), guard.why_no_new_work()) {
-        (Some(kubelet), Some(_)) if !guard.is_kubelet_unresponsive() => Actor::Kubelet(format!("pid {}", kubelet.pid)),
-        (_, Some(why)) => Actor::Blocked(why),
-        (_, None) => Actor::Agent,
+        (Some(kubelet), Some(_)) if !guard.is_kubelet_unresponsive() => {
+            TerminatedBy::Kubelet(format!("pid {}", kubelet.pid))
+        }
+        (_, Some(why)) => TerminatedBy::Blocked(why),
+        (_, None) => TerminatedBy::Agent,
     }
 }
 

@@ -22,7 +22,7 @@ pub struct Facts {
     /// Why the object could not be read now.
     pub object_unread: Option<String>,
     /// Who terminates it.
-    pub actor: Actor,
+    pub terminated_by: TerminatedBy,
     /// The pod in the runtime.
     pub runtime: Result<RuntimePod, String>,
     /// The runtime's socket refuses connections.
@@ -45,7 +45,7 @@ pub struct Facts {
 
 /// Who terminates the pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Actor {
+pub enum TerminatedBy {
     /// This agent.
     Agent,
     /// A kubelet, with its process.
@@ -117,9 +117,9 @@ pub struct MissingDriver {
     pub pods: Vec<String>,
 }
 
-// === impl Actor ===
+// === impl TerminatedBy ===
 
-impl Actor {
+impl TerminatedBy {
     /// Who that is, without details.
     pub fn terminator(&self) -> Terminator {
         match self {

@@ -11,7 +11,7 @@ use std::{
 use futures::future::join_all;
 use tokio::time::{sleep, timeout};
 
-use super::facts::{Actor, CgroupFacts, Facts, HolderFacts, MissingDriver, MountFacts, Processes};
+use super::facts::{CgroupFacts, Facts, HolderFacts, MissingDriver, MountFacts, Processes, TerminatedBy};
 use crate::{
     explanation::cause::ProcessName,
     model::{failure::first_message, pod::PodView},
@@ -45,7 +45,7 @@ const MAX_CONTAINERS: usize = 64;
 const SAMPLE_PAUSE: Duration = Duration::from_millis(200);
 
 /// Gathers the facts about this pod. The context refuses effects, see [`Context::read_only`].
-pub(crate) async fn gather(context: &Arc<Context>, view: Arc<PodView>, actor: Actor) -> Facts {
+pub(crate) async fn gather(context: &Arc<Context>, view: Arc<PodView>, terminated_by: TerminatedBy) -> Facts {
     let deadline = AnswerDeadline::from_now();
     let (view, object_unread) = current_object(context, view).await;
     let uid = view.pod.uid.as_str();
@@ -68,7 +68,7 @@ pub(crate) async fn gather(context: &Arc<Context>, view: Arc<PodView>, actor: Ac
         return Facts {
             view,
             object_unread,
-            actor,
+            terminated_by,
             runtime,
             is_runtime_unreachable,
             conditions: Ok(Vec::new()),
@@ -94,7 +94,7 @@ pub(crate) async fn gather(context: &Arc<Context>, view: Arc<PodView>, actor: Ac
     Facts {
         view,
         object_unread,
-        actor,
+        terminated_by,
         runtime,
         is_runtime_unreachable,
         conditions,

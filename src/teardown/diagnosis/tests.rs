@@ -54,7 +54,7 @@ fn nothing() -> Facts {
     Facts {
         view: view(|_| {}),
         object_unread: None,
-        actor: Actor::Kubelet("kubelet (pid 7)".to_owned()),
+        terminated_by: TerminatedBy::Kubelet("kubelet (pid 7)".to_owned()),
         runtime: Ok(RuntimePod::default()),
         is_runtime_unreachable: false,
         conditions: Ok(Vec::new()),
@@ -212,7 +212,11 @@ fn causes_follow_from_facts() {
                 in_grace(it);
                 it.cgroups.as_mut().unwrap().processes.as_mut().unwrap().all[0].sigterm = SigtermHandling::Ignored;
             },
-            &["waiting sigtermLost", "waiting gracePeriod", "info kubeletTerminates"],
+            &[
+                "waiting sigtermNotHandled",
+                "waiting gracePeriod",
+                "info kubeletTerminates",
+            ],
         ),
         (
             "PID 1 without handler after the grace period",
@@ -221,7 +225,7 @@ fn causes_follow_from_facts() {
                 let process = &mut it.cgroups.as_mut().unwrap().processes.as_mut().unwrap().all[0];
                 process.sigterm = SigtermHandling::InitWithoutHandler;
             },
-            &["blocking sigtermLost", "info kubeletTerminates"],
+            &["blocking sigtermNotHandled", "info kubeletTerminates"],
         ),
         (
             "only the first process gets SIGTERM",
@@ -242,7 +246,7 @@ fn causes_follow_from_facts() {
                 let process = &mut it.cgroups.as_mut().unwrap().processes.as_mut().unwrap().all[0];
                 (process.is_init, process.sigterm) = (true, SigtermHandling::InitWithoutHandler);
             },
-            &["blocking sigtermLost", "info kubeletTerminates"],
+            &["blocking sigtermNotHandled", "info kubeletTerminates"],
         ),
         (
             "runs after its grace period for no known cause",
@@ -470,7 +474,7 @@ fn causes_follow_from_facts() {
             running,
             |it| {
                 in_grace(it);
-                it.actor = Actor::Blocked("standing by".to_owned());
+                it.terminated_by = TerminatedBy::Blocked("standing by".to_owned());
             },
             &["blocking agentBlocked", "waiting gracePeriod"],
         ),
@@ -479,7 +483,7 @@ fn causes_follow_from_facts() {
             running,
             |it| {
                 in_grace(it);
-                it.actor = Actor::Agent;
+                it.terminated_by = TerminatedBy::Agent;
             },
             &["waiting gracePeriod"],
         ),
@@ -533,21 +537,21 @@ fn remedies_name_the_one_who_acts() {
         facts.volume_paths = Ok(vec!["/pods/u1/volumes/w".to_owned()]);
         facts
     }];
-    let cases: [(Actor, &str, &[&str]); 3] = [
-        (Actor::Kubelet("pid 7".to_owned()), "kubelet", &["agent"]),
-        (Actor::Agent, "this agent", &["kubelet", "next sync"]),
+    let cases: [(TerminatedBy, &str, &[&str]); 3] = [
+        (TerminatedBy::Kubelet("pid 7".to_owned()), "kubelet", &["agent"]),
+        (TerminatedBy::Agent, "this agent", &["kubelet", "next sync"]),
         (
-            Actor::Blocked("paused".to_owned()),
+            TerminatedBy::Blocked("paused".to_owned()),
             "no process does it now",
             &["next sync", "'s log"],
         ),
     ];
-    for (stage, (actor, named, others)) in stages
+    for (stage, (terminated_by, named, others)) in stages
         .iter()
         .flat_map(|stage| cases.iter().map(move |case| (stage, case)))
     {
         let mut facts = stage();
-        facts.actor = actor.clone();
+        facts.terminated_by = terminated_by.clone();
         let causes = diagnose(&facts, NOW.parse().unwrap());
         let stuck = [Severity::Blocking, Severity::Waiting];
         let of_pod = |it: &&Cause| stuck.contains(&it.severity) && !matches!(it.kind, CauseKind::AgentBlocked { .. });
@@ -557,9 +561,9 @@ fn remedies_name_the_one_who_acts() {
             let names_another = others.iter().any(|other| remedy.contains(other));
             assert!(
                 remedy.contains(named) || remedy.contains("next sync"),
-                "{actor:?}: {remedy}"
+                "{terminated_by:?}: {remedy}"
             );
-            assert!(!names_another, "{actor:?}: {remedy}");
+            assert!(!names_another, "{terminated_by:?}: {remedy}");
         }
     }
 }
