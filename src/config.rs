@@ -108,8 +108,11 @@ pub struct PodSettings {
     pub driver_hold: Duration,
     /// Whether mounts of unreachable servers are unmounted by force.
     pub force_unmount: ForceUnmount,
-    /// When to take over from the kubelet; `None` if the node has none (`--pods always`).
+    /// When to take over from the kubelet; `None` if the node has none (`--pods always`). If the agent only observes, when it would
+    /// take over.
     pub takeover: Option<TakeoverSettings>,
+    /// The agent only observes, and touches nothing (`--pods observe`).
+    pub only_observes: bool,
 }
 
 /// When to take over from the kubelet of this node.
@@ -178,7 +181,7 @@ pub async fn validate(flags: &NodeFlags) -> Result<Settings, Vec<Problem>> {
     let mut problems = Problems::default();
     let node_name = problems.ok_or_record(node_name(flags.node_name.as_deref()));
     let pods = match flags.pods {
-        PodsFlag::Auto | PodsFlag::Always => pod_settings(flags, &mut problems).await.map(Some),
+        PodsFlag::Observe | PodsFlag::Auto | PodsFlag::Always => pod_settings(flags, &mut problems).await.map(Some),
         PodsFlag::Never => Some(None),
     };
     let gc = problems.ok_or_record(gc_settings(flags).await);
@@ -240,9 +243,10 @@ async fn pod_settings(flags: &NodeFlags, problems: &mut Problems) -> Option<PodS
     let take_over_after = problems.ok_or_record(take_over_after(&flags.take_over_after));
     let (kube, kubeconfig) = kube?;
     let kubelet = kubelet?;
+    let only_observes = flags.pods == PodsFlag::Observe;
     let takeover = TakeoverSettings {
         take_over_after: take_over_after?,
-        fences_kubelet: flags.fence_kubelet && !flags.dry_run,
+        fences_kubelet: flags.fence_kubelet && !flags.dry_run && !only_observes,
     };
     Some(PodSettings {
         kube,
@@ -262,7 +266,8 @@ async fn pod_settings(flags: &NodeFlags, problems: &mut Problems) -> Option<PodS
             ForceUnmountFlag::Never => ForceUnmount::Never,
             ForceUnmountFlag::DeadServer => ForceUnmount::DeadServer,
         },
-        takeover: (flags.pods == PodsFlag::Auto).then_some(takeover),
+        takeover: (flags.pods != PodsFlag::Always).then_some(takeover),
+        only_observes,
     })
 }
 

@@ -130,6 +130,7 @@ impl PodAgent {
         );
         let guard = Guard::new(machine, journal.clone(), host.proc.clone())
             .with_blocking(outside.blocking)
+            .with_only_observing(settings.only_observes)
             .with_expected_settings(expected_kubelet_settings);
         let local_kubelet = settings.local_kubelet();
         guard.probe(&local_kubelet).await;
@@ -247,6 +248,7 @@ impl PodAgent {
             driver_hold,
             force_unmount: _,
             takeover,
+            only_observes,
         } = settings;
         let Outside {
             dial,
@@ -317,6 +319,7 @@ impl PodAgent {
                 take_over_after,
                 clock: host.clock.clone(),
                 fence: fences_kubelet.then(Systemd::of_host),
+                only_observes,
                 report,
             };
             spawn(run_with_restarts("kubelet monitor", move || monitor.clone().run()))

@@ -64,7 +64,7 @@ pub struct NodeFlags {
     /// The agent's admin socket.
     #[command(flatten)]
     pub socket: SocketFlag,
-    /// Whether the agent tears down this node's pods.
+    /// Whether the agent tears down this node's pods, or only observes how the kubelet does it.
     #[arg(long, help_heading = AGENT, env = "POD_TEARDOWN_PODS", value_enum, default_value_t = PodsFlag::Auto)]
     pub pods: PodsFlag,
     /// With --pods auto: time after which the agent takes over. Until then it must have observed, without a gap, that the kubelet

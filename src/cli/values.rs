@@ -27,6 +27,9 @@ pub enum CgroupDriverFlag {
 /// `--pods`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum PodsFlag {
+    /// Only compare: the agent touches nothing, whatever the kubelet does. It plans each termination, and compares the kubelet's
+    /// result with its own plan: pod-teardown report.
+    Observe,
     /// Standby while this node's kubelet works; active while it is down.
     Auto,
     /// This node has no kubelet. The agent touches nothing while a kubelet process exists.

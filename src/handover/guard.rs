@@ -46,6 +46,10 @@ const RECORD_INTERVAL: Duration = Duration::from_secs(60);
 /// (<https://kubernetes.io/docs/concepts/cluster-administration/node-shutdown/#non-graceful-node-shutdown>).
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
+/// Why an agent that only observes allows no effect, with the remedy.
+pub const ONLY_OBSERVES: &str = "this agent only observes (--pods observe) and touches nothing: run pod-teardown enable, or set \
+     POD_TEARDOWN_PODS=auto in /etc/default/pod-teardown, and restart it";
+
 /// Cheap to clone; all clones share their state.
 #[derive(Clone)]
 pub struct Guard {
@@ -53,6 +57,8 @@ pub struct Guard {
     journal: Journal,
     proc: Arc<Path>,
     blocking: Blocking,
+    /// The agent only observes: no effect is ever allowed.
+    only_observes: bool,
     /// Settings that the flags of a kubelet are compared with.
     expected: Option<Arc<ExpectedFlags>>,
     state: Arc<Mutex<State>>,
@@ -122,6 +128,7 @@ impl Guard {
             journal,
             proc: proc.into(),
             blocking: Blocking::default(),
+            only_observes: false,
             expected: None,
             state: Arc::new(Mutex::new(State {
                 identity: Err("the Node has not been seen yet".to_owned().into()),
@@ -156,6 +163,17 @@ impl Guard {
         Self { blocking, ..self }
     }
 
+    /// Never allows an effect if the agent `only_observes`.
+    #[must_use]
+    pub fn with_only_observing(self, only_observes: bool) -> Self {
+        Self { only_observes, ..self }
+    }
+
+    /// Whether the agent only observes, so that no effect is ever allowed.
+    pub fn only_observes(&self) -> bool {
+        self.only_observes
+    }
+
     /// Logs the flags of a kubelet that differ from these settings.
     #[must_use]
     pub fn with_expected_settings(self, ours: ExpectedFlags) -> Self {
@@ -180,7 +198,8 @@ impl Guard {
     pub fn why_blocked(&self) -> Option<String> {
         let state = self.lock();
         let mismatch = state.identity.as_ref().err().map(|mismatch| mismatch.why.clone());
-        mismatch.or_else(|| state.why_kubelet_blocks())
+        let observes = || self.only_observes.then(|| ONLY_OBSERVES.to_owned());
+        mismatch.or_else(observes).or_else(|| state.why_kubelet_blocks())
     }
 
     /// Reads the Node again and compares it with the recorded one.

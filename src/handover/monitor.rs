@@ -58,6 +58,8 @@ pub struct KubeletMonitor {
     pub clock: BootClock,
     /// Stops an unresponsive kubelet (`--fence-kubelet`).
     pub fence: Option<Systemd>,
+    /// The agent only observes: it never becomes active, and records no role.
+    pub only_observes: bool,
     /// For `status`.
     pub report: watch::Sender<RoleReport>,
 }
@@ -193,6 +195,7 @@ impl KubeletMonitor {
     /// Records that this agent is active: at once, and then often enough for a restarted agent to resume the role.
     fn record_role(&self, role: &Role, probes: &Probes) {
         match role {
+            _ if self.only_observes => self.journal.set_last_active(None),
             // Keep the record of the earlier run until the role is decided.
             Role::Standby(StandbyReason::Resuming) => {}
             Role::Active if !self.guard.is_handing_over() => {
@@ -213,7 +216,17 @@ impl KubeletMonitor {
     }
 
     fn report_role(&self, before: &Role, role: &Role, probes: &Probes, fenced: &FenceReport) {
-        let report = RoleReport::of(role, probes, fenced, &self.report.borrow(), self.clock.wall().now());
+        let wall = self.clock.wall().now();
+        let report = RoleReport::of(role, probes, fenced, &self.report.borrow(), wall);
+        if self.only_observes {
+            if !before.has_same_reason_as(role) {
+                let (seen, would_be) = (report.seen(), report.role);
+                tracing::info!(seen, reason = ?report.reason, %would_be, "Only observing: with --pods auto the agent would have this role");
+            }
+            let report = report.observing(&self.report.borrow(), wall);
+            self.report.send_replace(report);
+            return;
+        }
         if !before.has_same_reason_as(role) {
             let seen = report.seen();
             match role {

@@ -80,6 +80,25 @@ impl RoleReport {
         }
     }
 
+    /// The same probes for an agent that only observes. The message has the role that it would have. `since` stays that of
+    /// `before` if the message is the same.
+    #[must_use]
+    pub fn observing(self, before: &Self, wall: Timestamp) -> Self {
+        let would_be = match self.reason {
+            Some(reason) => format!("{} ({reason})", self.role),
+            None => self.role.to_string(),
+        };
+        let message = Some(format!("it touches nothing; with --pods auto it would be {would_be}"));
+        let since = before.since.filter(|_| before.message == message);
+        Self {
+            role: RoleName::Observing,
+            reason: None,
+            since: since.or(Some(wall)),
+            message,
+            ..self
+        }
+    }
+
     /// The probes on one line.
     pub fn seen(&self) -> String {
         let probes = self

@@ -39,6 +39,8 @@ pub enum RoleName {
     /// It does not.
     #[default]
     Standby,
+    /// It never does: it only compares its plans with the kubelet's results (`--pods observe`).
+    Observing,
 }
 
 /// A [`StandbyReason`] without its details.
@@ -229,7 +231,7 @@ impl Role {
 
 impl RoleName {
     /// All roles.
-    pub const ALL: [Self; 2] = [Self::Active, Self::Standby];
+    pub const ALL: [Self; 3] = [Self::Active, Self::Standby, Self::Observing];
 }
 
 impl fmt::Display for RoleName {
@@ -237,6 +239,7 @@ impl fmt::Display for RoleName {
         f.pad(match self {
             Self::Active => "active",
             Self::Standby => "standby",
+            Self::Observing => "observing",
         })
     }
 }

@@ -22,6 +22,8 @@ use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
 use tokio::net::{UnixListener, UnixStream};
 
+use crate::handover::guard::ONLY_OBSERVES;
+
 use self::respond::{agent_stopping, error, pods_disabled};
 pub(crate) use self::respond::{json_answer, response};
 pub use self::{
@@ -87,6 +89,9 @@ impl Admin {
 
     async fn answer(&self, request: Request<Incoming>, peer: &str) -> Result<Response<Full<Bytes>>, Infallible> {
         match (request.method(), &self.pods) {
+            (&Method::POST, Some(pods)) if pods.guard.only_observes() => {
+                return Ok(error(StatusCode::CONFLICT, ONLY_OBSERVES));
+            }
             (&Method::POST, Some(pods)) => return Ok(command(pods, request, peer).await),
             (&Method::POST, None) => return Ok(pods_disabled()),
             (&Method::GET, _) => {}

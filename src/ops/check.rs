@@ -91,6 +91,9 @@ fn summary(settings: &Settings) -> String {
         parts.push(format!("kubeconfig {}", pods.kubeconfig.display()));
         parts.push(format!("runtime {}", pods.cri_endpoint));
         parts.push(format!("kubelet root {}", pods.kubelet_root.given().display()));
+        if pods.only_observes {
+            parts.push("only observing (--pods observe)".to_owned());
+        }
     }
     if let Some(gc) = &settings.gc {
         parts.push(format!("collector's kubeconfig {}", gc.kubeconfig.display()));

@@ -8,7 +8,10 @@ use serde::{Deserialize, Serialize};
 pub use self::text::{line, text};
 use crate::{
     counters::Counts,
-    handover::{report::RoleReport, role::StandbyReasonName},
+    handover::{
+        report::RoleReport,
+        role::{RoleName, StandbyReasonName},
+    },
     housekeeping::LeftoverReport,
     journal::paused::Paused,
     model::trace::BlockedReason,
@@ -91,7 +94,11 @@ pub struct CollectorReport {
 /// act although no kubelet works.
 pub fn is_blocked(report: &StatusReport) -> bool {
     let reason = report.role.as_ref().and_then(|role| role.reason);
-    let may_not_act = report.blocked.is_some() && reason != Some(StandbyReasonName::KubeletAlive);
+    let observes = report
+        .role
+        .as_ref()
+        .is_some_and(|role| role.role == RoleName::Observing);
+    let may_not_act = report.blocked.is_some() && reason != Some(StandbyReasonName::KubeletAlive) && !observes;
     let mut blocked = report.pods.terminating.iter().flat_map(|trace| &trace.blocked);
     report.node_uid_mismatch
         || report.watch.absence_hold.is_some()

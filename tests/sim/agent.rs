@@ -98,6 +98,7 @@ impl Machine {
             pod_logs_dir: self.node.join("logs"),
             healthz: None,
             force_unmount: ForceUnmount::Never,
+            only_observes: false,
             takeover: None,
         }
     }

@@ -217,7 +217,7 @@ pub(super) fn other_processes(settings: &PodSettings, node_name: &str, lock: Res
     };
     rows.push(match &kubelet {
         None => Row::ok(Item::KUBELET, "not running"),
-        Some(kubelet) => kubelet_row(kubelet, settings.takeover.is_some()),
+        Some(kubelet) => kubelet_row(kubelet, settings.takeover.is_some(), settings.only_observes),
     });
     rows.extend(k3s_dependencies(
         settings.cri_endpoint.path(),
@@ -266,23 +266,24 @@ fn k3s_dependencies(runtime: &Path, server: &http::Uri) -> Vec<Row> {
     rows
 }
 
-/// The row for a running kubelet. It is expected with `--pods auto` only.
-fn kubelet_row(kubelet: &KubeletProcess, is_standby: bool) -> Row {
+/// The row for a running kubelet. It is not expected with `--pods always`.
+fn kubelet_row(kubelet: &KubeletProcess, is_standby: bool, only_observes: bool) -> Row {
     const WHAT: Item = Item::KUBELET;
+    let beside = match only_observes {
+        true => "the agent only observes it",
+        false => "the agent stays on standby while it is alive",
+    };
     let seen = format!("{} (pid {})", kubelet.command, kubelet.pid);
     match (&kubelet.why, is_standby) {
-        (MatchReason::SameDirectory, true) => {
-            Row::ok(WHAT, format!("{seen}; the agent stays on standby while it is alive"))
-        }
+        (MatchReason::SameDirectory, true) => Row::ok(WHAT, format!("{seen}; {beside}")),
         (MatchReason::SameDirectory | MatchReason::Unreadable(_) | MatchReason::UnknownDirectory, false) => {
             let remedy = "stop it, or set --pods auto to stay on standby for it: with --pods always the agent changes nothing \
                           while it runs";
             Row::new(WHAT, Verdict::Warning, seen, remedy)
         }
-        (MatchReason::Unreadable(_) | MatchReason::UnknownDirectory, true) => Row::ok(
-            WHAT,
-            format!("{seen}, probably this node's; the agent stays on standby while it is alive"),
-        ),
+        (MatchReason::Unreadable(_) | MatchReason::UnknownDirectory, true) => {
+            Row::ok(WHAT, format!("{seen}, probably this node's; {beside}"))
+        }
         (MatchReason::SameNode, _) => {
             let remedy = "set --kubelet-root to its --root-dir; or, if it serves another node, start it with \
                           --container-runtime-endpoint: the agent changes nothing while it may be this node's kubelet";
@@ -359,7 +360,7 @@ mod tests {
                 why,
                 is_wrapper: false,
             };
-            let row = kubelet_row(&kubelet, is_standby);
+            let row = kubelet_row(&kubelet, is_standby, false);
             row.assert_helps();
             assert_eq!(row.verdict, verdict, "{row:?}");
             assert!(

@@ -40,7 +40,7 @@ pub(super) fn write(page: &mut Page<'_>, status: &StatusReport) -> fmt::Result {
 fn role(page: &mut Page<'_>, report: &RoleReport) -> fmt::Result {
     page.gauges(
         "role",
-        "1 for the role of this agent: active if it takes pods down, else standby. Only with --pods auto.",
+        "1 for the role of this agent: active if it takes pods down, observing with --pods observe, else standby. None with --pods always.",
         RoleName::ALL.map(|role| ([("role", role.to_string())], u64::from(report.role == role))),
     )?;
     page.gauges(

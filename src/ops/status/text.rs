@@ -7,7 +7,10 @@ use jiff::Timestamp;
 use super::{CollectorReport, StatusReport};
 use crate::{
     api::expiry::expires_soon,
-    handover::{guard::holds::ABSENCE, report::RoleReport},
+    handover::{
+        guard::{ONLY_OBSERVES, holds::ABSENCE},
+        report::RoleReport,
+    },
     model::trace::Trace,
     ops::{
         output::{age, table},
@@ -25,8 +28,8 @@ pub fn line(report: &StatusReport) -> String {
         return collector.map_or_else(String::new, |line| format!("collector {line}"));
     }
     let role = report.role.as_ref();
-    if let Some(why) = role.and_then(|role| role.message.as_ref()) {
-        return format!("standby: {why}");
+    if let Some((role, why)) = role.and_then(|role| Some((role.role, role.message.as_ref()?))) {
+        return format!("{role}: {why}");
     }
     if let Some(why) = &report.blocked {
         return format!("blocked: {why}");
@@ -177,7 +180,9 @@ fn add_node(out: &mut Lines, report: &StatusReport, now: Timestamp) {
 
 /// Why the agent does less than it could.
 fn add_reasons(out: &mut Lines, report: &StatusReport) {
-    if let Some(blocked) = &report.blocked {
+    // The role has it.
+    let observes = |why: &String| why == ONLY_OBSERVES;
+    if let Some(blocked) = report.blocked.as_ref().filter(|why| !observes(why)) {
         out.add("Blocked", blocked);
     }
     if let Some(hold) = &report.watch.absence_hold {
@@ -391,6 +396,22 @@ default     web-0   volumes  42s   0s      blocked: busy (and 1 more)
             );
         }
         assert!(full.contains("pod-teardown approve absence"), "{full}");
+    }
+
+    #[test]
+    fn agent_that_only_observes_says_so_once() {
+        let mut report = report();
+        report.blocked = Some(ONLY_OBSERVES.to_owned());
+        let role = report.role.take().unwrap();
+        report.role = Some(role.observing(&RoleReport::default(), Timestamp::UNIX_EPOCH));
+        let why = "it touches nothing; with --pods auto it would be standby (kubelet-alive)";
+        assert_eq!(line(&report), format!("observing: {why}"));
+        let text = text(&report, false);
+        assert!(
+            text.starts_with(&format!("Role      observing for 5m12s: {why}\n")),
+            "{text}"
+        );
+        assert!(!text.contains("Blocked"), "{text}");
     }
 
     #[test]
