@@ -13,6 +13,7 @@ mod object;
 mod output;
 mod pod;
 mod read;
+mod report;
 mod service;
 mod status;
 mod stop;
@@ -26,6 +27,7 @@ pub use object::{ObjectArg, OptionalPodArg, PodArg, PodId, PodName};
 pub use output::{DEFAULT_SOCKET, GraphFormat, OutputFormat, QueryFlags, SocketFlag, TimelineFormat};
 pub use pod::{PlanArgs, TimelineArgs, WhyArgs};
 pub use read::Read;
+pub use report::ReportArgs;
 pub use service::ServiceSettings;
 pub use status::StatusArgs;
 pub use stop::{EvictArgs, StopArgs, StopFlags};
@@ -75,6 +77,7 @@ agent runs on this node.")]
     Timeline(TimelineArgs),
     Why(WhyArgs),
     Plan(PlanArgs),
+    Report(ReportArgs),
     Stop(StopArgs),
     Evict(EvictArgs),
     /// Show the safety holds: what the agent does only after an approval, since when, why, and the effect of an approval.

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     histogram::{Histogram, Snapshot, TEARDOWN_BOUNDS},
-    model::{failure::Failure, trace::Step},
+    model::{failure::Failure, observation::Verdict, trace::Step},
     trace_recorder::TraceRecorder,
 };
 
@@ -37,6 +37,7 @@ pub struct Counters {
     stop_requests_canceled: AtomicU64,
     traces_exported: AtomicU64,
     traces_dropped: AtomicU64,
+    observations: [AtomicU64; Verdict::ALL.len()],
     teardown_durations: Histogram,
     step_durations: Histogram<Step>,
 }
@@ -80,6 +81,9 @@ pub struct Counts {
     /// Traces that were dropped.
     #[serde(default)]
     pub traces_dropped: u64,
+    /// Terminations by the kubelet that were observed, by verdict.
+    #[serde(default)]
+    pub observations: BTreeMap<Verdict, u64>,
     /// Failed writes of the journal. The journal counts this and the following fields itself.
     #[serde(default)]
     pub journal_writes_failed: u64,
@@ -116,6 +120,7 @@ impl Default for Counters {
             stop_requests_canceled: AtomicU64::default(),
             traces_exported: AtomicU64::default(),
             traces_dropped: AtomicU64::default(),
+            observations: Default::default(),
             teardown_durations: Histogram::new(TEARDOWN_BOUNDS),
             step_durations: Histogram::new(TEARDOWN_BOUNDS),
         }
@@ -159,6 +164,14 @@ impl Counters {
     /// Counts traces that were dropped.
     pub fn traces_dropped(&self, count: u64) {
         self.traces_dropped.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// Counts an observed termination.
+    pub fn observed(&self, verdict: Verdict) {
+        let counters = Verdict::ALL.iter().zip(&self.observations);
+        for (_, counter) in counters.filter(|(of, _)| **of == verdict) {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Durations of finished teardowns.
@@ -206,6 +219,11 @@ impl Counters {
             stop_requests_canceled: read(&self.stop_requests_canceled),
             traces_exported: read(&self.traces_exported),
             traces_dropped: read(&self.traces_dropped),
+            observations: Verdict::ALL
+                .into_iter()
+                .zip(&self.observations)
+                .map(|(verdict, counter)| (verdict, read(counter)))
+                .collect(),
             journal_writes_failed: 0,
             journal_commits: 0,
             journal_commits_us: 0,

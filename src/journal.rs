@@ -34,6 +34,7 @@ mod header;
 mod kubelet;
 pub mod last_active;
 mod node_file;
+pub mod observations;
 pub mod paused;
 pub mod peek;
 mod pods;

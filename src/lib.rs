@@ -35,6 +35,9 @@ pub mod collector;
 pub mod housekeeping;
 
 #[cfg(feature = "agent")]
+pub mod observe;
+
+#[cfg(feature = "agent")]
 pub mod workers;
 
 #[cfg(feature = "agent")]

@@ -15,8 +15,8 @@ use pod_teardown::{
     agent,
     cli::{
         ApproveArgs, CheckArgs, Cli, EvictArgs, GcVerb, GcWhyArgs, GraphArgs, GraphFormat, HandoverArgs, NodeFlags,
-        OutputFormat, PauseArgs, PlanArgs, QueryFlags, Read, ResumeArgs, ServiceSettings, SocketFlag, StatusArgs,
-        StopArgs, StopFlags, TimelineArgs, TimelineFormat, Verb, WhyArgs,
+        OutputFormat, PauseArgs, PlanArgs, QueryFlags, Read, ReportArgs, ResumeArgs, ServiceSettings, SocketFlag,
+        StatusArgs, StopArgs, StopFlags, TimelineArgs, TimelineFormat, Verb, WhyArgs,
     },
     collector::picture::{Picture, dot::dot, svg::svg},
     explanation::Explanation,
@@ -24,6 +24,7 @@ use pod_teardown::{
     memory,
     model::{
         foreign::{self, ForeignText},
+        observation::Verdict,
         problem::{Problem, ProblemKind},
         trace::Trace,
     },
@@ -41,7 +42,9 @@ use pod_teardown::{
         gc_status::{self, GcReport},
         handover, holds, logging, manual,
         output::{self, Output},
-        pause, service,
+        pause,
+        report::{self, Report},
+        service,
         status::{self, StatusReport},
         stop::{self, Wait},
         timeline, version,
@@ -127,6 +130,16 @@ async fn dispatch(
             }
             Err(why) => failed(USAGE, &why),
         },
+        Verb::Report(ReportArgs {
+            since,
+            verdict,
+            query: flags,
+        }) => {
+            let is_wide = flags.output == OutputFormat::Wide;
+            let text = |report: &Report| report::text(report, verdict.map(Verdict::from), is_wide);
+            let path = admin::report::request_path(since);
+            query(&flags.socket, &path, with_text(flags.output, text)).await
+        }
         Verb::Stop(StopArgs { flags }) => stop_pod(&flags, "stop", None, None).await,
         Verb::Evict(EvictArgs { flags, reason, message }) => {
             stop_pod(&flags, "evict", Some(reason), Some(message)).await

@@ -4,6 +4,7 @@ pub mod event;
 pub mod failure;
 pub mod foreign;
 pub mod mismatch;
+pub mod observation;
 pub mod pod;
 pub mod problem;
 pub mod problems;

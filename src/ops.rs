@@ -16,6 +16,7 @@ pub mod output;
 pub mod pause;
 mod progress;
 mod remedies;
+pub mod report;
 #[cfg(test)]
 mod schema;
 pub mod service;

@@ -6,6 +6,7 @@ pub mod artifacts;
 mod handle;
 mod map;
 
+pub(crate) use self::handle::Request;
 pub use self::{
     handle::{KnownPod, Overview, RequestReceiver, TraceFilter, WorkersHandle},
     map::PodWorkers,

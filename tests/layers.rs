@@ -16,7 +16,7 @@ use syn::{
 };
 
 /// From the lowest to the highest. A module may use those before it.
-const LAYERS: [&str; 29] = [
+const LAYERS: [&str; 30] = [
     // Tools that know nothing of pods.
     "clock",
     "histogram",
@@ -48,6 +48,7 @@ const LAYERS: [&str; 29] = [
     // All pods of the node.
     "watch",
     "workers",
+    "observe",
     "housekeeping",
     // The cluster's owner references.
     "collector",

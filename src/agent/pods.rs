@@ -40,6 +40,7 @@ use crate::{
         systemd::Systemd,
         threads::Threads,
     },
+    observe::Observer,
     ops::{admin::PodsAdmin, service},
     otlp,
     outside::Outside,
@@ -350,7 +351,7 @@ impl PodAgent {
                 uids.boxed()
             })
         };
-        let relist = Relist::new(cri.clone(), runtime_pods_sender, known_pods);
+        let relist = (!only_observes).then(|| Relist::new(cri.clone(), runtime_pods_sender, known_pods));
         let (events, sender) = Events::new(send_events(api.clone()), &node_name, Arc::clone(&counters));
         let cluster = NodeVolumes {
             api: api.clone(),
@@ -395,8 +396,9 @@ impl PodAgent {
             driver_hold,
             stopping: CancellationToken::new(),
         });
-        reader.set(Arc::new(context.read_only())).ok();
-        let housekeeping = {
+        let for_reads = Arc::new(context.read_only());
+        reader.set(Arc::clone(&for_reads)).ok();
+        let housekeeping = (!only_observes).then(|| {
             let (context, guard) = (Arc::clone(&context), guard.clone());
             let (journal, counters) = (journal.clone(), Arc::clone(&counters));
             move || {
@@ -411,34 +413,37 @@ impl PodAgent {
                 )
                 .run()
             }
-        };
+        });
         let (exporter, trace_sender) = otlp_endpoint
             .map(|endpoint| otlp::exporter(&endpoint, &node_name, Arc::clone(&counters)))
             .unzip();
         let trace_sender = trace_sender.map(|sender| spawn(sender.run()));
-        let workers = PodWorkers::new(
-            context,
-            guard,
-            (journal.clone(), counters),
-            changes,
-            runtime_pods,
-            requests,
-        )
-        .with_exporter(exporter);
+        // An observer has no workers, and its context refuses every write.
+        let work = if only_observes {
+            drop((context, exporter));
+            Observer::new(for_reads, (journal.clone(), counters), changes, requests)
+                .run()
+                .boxed()
+        } else {
+            let kept = (journal.clone(), counters);
+            let workers = PodWorkers::new(context, guard, kept, changes, runtime_pods, requests);
+            workers.with_exporter(exporter).run(shutdown_timeout).boxed()
+        };
         tracing::info!(
             node = node_name,
             runtime = version.name,
             runtime_version = version.version,
             cgroup_driver = %driver,
             dry_run,
+            only_observes,
             "Agent is running"
         );
         // The workers exit when the source does.
         let source = spawn(source.run());
-        let relist = spawn(run_with_restarts("relist", move || relist.clone().run()));
-        let housekeeping = spawn(run_with_restarts("housekeeping", housekeeping));
+        let relist = relist.map(|relist| spawn(run_with_restarts("relist", move || relist.clone().run())));
+        let housekeeping = housekeeping.map(|task| spawn(run_with_restarts("housekeeping", task)));
         let sender = spawn(sender);
-        let mut workers = spawn(workers.run(shutdown_timeout));
+        let mut workers = spawn(work);
 
         let problem = tokio::select! {
             biased;
@@ -455,7 +460,9 @@ impl PodAgent {
             }),
         };
         source.abort();
-        housekeeping.abort();
+        if let Some(housekeeping) = &housekeeping {
+            housekeeping.abort();
+        }
         if !workers.is_finished()
             && timeout(shutdown_timeout + Duration::from_secs(1), &mut workers)
                 .await

@@ -21,6 +21,7 @@ use super::{
     entries::{LastActive, MaybeActive, PauseRecord, SeenPod, WatchState},
     error::{self, JournalError, Kind, failed},
     header::{Header, Unusable},
+    observations::StoredObservation,
     row::{APPROVALS, HEADER, KUBELET, LAST_ACTIVE, NODE_UID, PAUSE, Row, Table, UNSTAGED, WATCH},
 };
 use crate::{
@@ -34,6 +35,8 @@ pub const FILE: &str = "journal.redb";
 pub(super) const PODS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("pods-v1");
 /// One small row for each pod. Older agents ignore the table.
 pub(super) const SEEN: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("seen-v1");
+/// One small row for each observed termination. Older agents ignore the table.
+pub(super) const OBSERVATIONS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("observations-v1");
 pub(super) const NODE: TableDefinition<'_, &str, &str> = TableDefinition::new("node-v1");
 /// The journal has a few hundred bytes for each terminating pod. The library's default is a gigabyte.
 const CACHE_BYTES: usize = 256 << 10;
@@ -63,6 +66,7 @@ pub(super) struct Contents {
     pub maybe_active_file_systems: MaybeActive,
     pub pods: HashMap<PodUid, PodEntry>,
     pub seen: BTreeMap<PodUid, SeenPod>,
+    pub observations: BTreeMap<PodUid, StoredObservation>,
 }
 
 /// Inspects the path without changes. The whole file is checked in a copy in memory before it is opened: to open it repairs it,
@@ -142,6 +146,7 @@ pub(super) fn read(database: &impl ReadableDatabase, machine: &Identity) -> Resu
     }
     contents.pods = pod_rows(&read, PODS)?;
     contents.seen = pod_rows(&read, SEEN)?;
+    contents.observations = pod_rows(&read, OBSERVATIONS)?;
     Ok(contents)
 }
 
@@ -223,10 +228,12 @@ pub(super) fn commit(database: &Database, whole: bool, rows: &[Row]) -> Result<(
     {
         let mut terminations = transaction.open_table(PODS).map_err(failed("write"))?;
         let mut seen = transaction.open_table(SEEN).map_err(failed("write"))?;
+        let mut observations = transaction.open_table(OBSERVATIONS).map_err(failed("write"))?;
         let mut node = transaction.open_table(NODE).map_err(failed("write"))?;
         if whole {
             terminations.retain(|_, _| false).map_err(failed("write"))?;
             seen.retain(|_, _| false).map_err(failed("write"))?;
+            observations.retain(|_, _| false).map_err(failed("write"))?;
         }
         for row in rows {
             match row {
@@ -234,6 +241,7 @@ pub(super) fn commit(database: &Database, whole: bool, rows: &[Row]) -> Result<(
                     let table = match table {
                         Table::Terminations => &mut terminations,
                         Table::SeenPod => &mut seen,
+                        Table::Observation => &mut observations,
                     };
                     match bytes {
                         Some(bytes) => table.insert(uid.as_str(), bytes.as_slice()),

@@ -26,4 +26,6 @@ pub(super) enum Table {
     Terminations,
     /// Pods that the API server has shown.
     SeenPod,
+    /// Terminations by the kubelet that were observed.
+    Observation,
 }

@@ -12,6 +12,7 @@ use super::{
     error::JournalError,
     file::Contents,
     header::Header,
+    observations::StoredObservation,
     row::{NODE_UID, Row, Table},
 };
 use crate::{
@@ -35,6 +36,7 @@ pub(super) struct State {
     pub maybe_active_file_systems: MaybeActive,
     pub pods: HashMap<PodUid, PodEntry>,
     pub seen: BTreeMap<PodUid, SeenPod>,
+    pub observations: BTreeMap<PodUid, StoredObservation>,
     pub trouble: Trouble,
     pub commits: CommitDurations,
     pub quarantined: Vec<PathBuf>,
@@ -87,6 +89,7 @@ impl State {
             },
             pods: contents.pods,
             seen: contents.seen,
+            observations: contents.observations,
             ..Self::default()
         }
     }
@@ -108,6 +111,7 @@ impl State {
             ])
             .chain(pods.map(|(uid, entry)| Row::Pod(Table::Terminations, uid.clone(), Some(entry.bytes()))))
             .chain(seen.map(|(uid, seen)| Row::Pod(Table::SeenPod, uid.clone(), Some(seen.bytes()))))
+            .chain(self.observations.values().map(StoredObservation::row))
             .collect()
     }
 }

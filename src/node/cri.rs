@@ -11,9 +11,11 @@ pub mod endpoint;
 mod greeting;
 mod info;
 mod lists;
+mod reader;
 pub mod types;
 
 pub use client::{Cri, CriService, CriServiceError};
 pub use durations::{CallDurations, CallLabels};
 pub use endpoint::CriEndpoint;
 pub use lists::PodUids;
+pub use reader::CriReader;

@@ -5,6 +5,7 @@ pub mod handover;
 pub mod holds;
 pub mod pause;
 pub mod plan;
+pub mod report;
 mod respond;
 pub mod socket;
 mod state;
@@ -124,6 +125,12 @@ impl Admin {
                 None => pods_disabled(),
             });
         }
+        if path == report::REPORT {
+            return Ok(match &self.pods {
+                Some(pods) => report::answer(pods, request.uri().query()),
+                None => pods_disabled(),
+            });
+        }
         if let Some(answer) = collector::answer(self.gc.as_ref(), path, request.uri().query()) {
             return Ok(answer);
         }
@@ -144,7 +151,7 @@ impl Admin {
         }
         Ok(error(
             StatusCode::NOT_FOUND,
-            "there are /v1/status, /v1/version, /v1/timelines, /v1/timelines/NAMESPACE/NAME, /v1/why, /v1/plan, /v1/outcomes/UID, /v1/holds, /v1/gc/status and /v1/gc/graph",
+            "there are /v1/status, /v1/version, /v1/timelines, /v1/timelines/NAMESPACE/NAME, /v1/why, /v1/plan, /v1/report, /v1/outcomes/UID, /v1/holds, /v1/gc/status and /v1/gc/graph",
         ))
     }
 

@@ -8,6 +8,7 @@ use super::{
     admin::{holds::Approved, pause::Pause, stop::StopOutcome, version::AgentVersions},
     check,
     gc_status::GcReport,
+    report,
     status::StatusReport,
     version::Versions,
 };
@@ -41,6 +42,7 @@ fn schemas_in_the_docs_are_those_of_the_answers() {
         ("outcome", schema::<StopOutcome>()),
         ("pause", schema::<Pause>()),
         ("plan", schema::<Plan>()),
+        ("report", schema::<report::Report>()),
         ("status", schema::<StatusReport>()),
         ("stop", schema::<StopAccepted>()),
         ("timelines", schema::<Vec<Trace>>()),

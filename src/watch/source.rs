@@ -416,7 +416,8 @@ impl PodSource {
             Ok(mut object) => {
                 let fields = std::mem::take(&mut object.unreadable);
                 let uid = object.pod.metadata.uid.as_deref().unwrap_or_default();
-                let decided = self.journal.knows(&uid.into());
+                // An observer needs the object from before the termination.
+                let decided = self.guard.only_observes() || self.journal.knows(&uid.into());
                 let view = PodView::project(object, decided);
                 if !fields.is_empty() && self.reported.insert(view.pod.uid.clone()) {
                     self.counters.pod_unreadable();

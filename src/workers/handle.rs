@@ -27,7 +27,7 @@ pub struct WorkersHandle {
 
 /// Requests that wait for the map.
 #[derive(Debug)]
-pub struct RequestReceiver(pub(super) mpsc::Receiver<Request>);
+pub struct RequestReceiver(pub(crate) mpsc::Receiver<Request>);
 
 /// Which traces are queried.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,8 +56,9 @@ impl TraceFilter {
     }
 }
 
+/// A request, with the channel for its answer.
 #[derive(Debug)]
-pub(super) enum Request {
+pub(crate) enum Request {
     Overview(oneshot::Sender<Overview>),
     Traces(TraceFilter, oneshot::Sender<Vec<Trace>>),
     Stop(PodStop, oneshot::Sender<Result<StopAccepted, StopRejected>>),

@@ -1,6 +1,9 @@
 //! Lists of the runtime, also those larger than one message: streamed, or else read in parts.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use futures::{
     TryFutureExt as _,
@@ -17,7 +20,7 @@ use tonic_prost::ProstCodec;
 use super::{
     client::{Cri, LARGEST_MESSAGE, REQUEST_DEADLINE, uid_label},
     convert,
-    types::{PodSandbox, keys},
+    types::{PodSandbox, RuntimePod, keys},
 };
 use crate::node::grpc::GrpcError;
 
@@ -68,6 +71,30 @@ impl Cri {
         let containers = containers.into_iter();
         let containers = containers.filter_map(|mut it| it.labels.remove(keys::POD_UID));
         Ok(sandboxes.chain(containers).collect())
+    }
+
+    /// All pods by UID, as the two lists show them: without the status of each container.
+    ///
+    /// # Errors
+    /// When either list fails, or is too large.
+    pub(super) async fn all_brief(&self) -> Result<BTreeMap<String, RuntimePod>, GrpcError> {
+        let (sandboxes, containers) = try_join(self.sandboxes(""), self.containers("")).await?;
+        let mut pods = BTreeMap::<String, (Vec<v1::PodSandbox>, Vec<v1::Container>)>::new();
+        for sandbox in sandboxes {
+            if let Some(uid) = sandbox.labels.get(keys::POD_UID) {
+                pods.entry(uid.clone()).or_default().0.push(sandbox);
+            }
+        }
+        for container in containers {
+            if let Some(uid) = container.labels.get(keys::POD_UID) {
+                pods.entry(uid.clone()).or_default().1.push(container);
+            }
+        }
+        let pods = pods.into_iter().map(|(uid, (sandboxes, containers))| {
+            let containers = containers.into_iter().map(convert::listed_container);
+            (uid, convert::pod(sandboxes, containers))
+        });
+        Ok(pods.collect())
     }
 
     /// Sandboxes of one pod, or of all pods if `uid` is empty.

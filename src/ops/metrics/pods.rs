@@ -194,6 +194,7 @@ fn counters(page: &mut Page<'_>, counts: &Counts) -> fmt::Result {
         journal_writes_failed,
         traces_exported,
         traces_dropped,
+        observations,
         // The histogram has them.
         journal_commits: _,
         journal_commits_us: _,
@@ -264,6 +265,14 @@ fn counters(page: &mut Page<'_>, counts: &Counts) -> fmt::Result {
     ] {
         page.counter(name, help, *value)?;
     }
+    page.counters(
+        "observations",
+        "Terminations by the kubelet that were observed, by verdict. A terminal pod of which something is left when it is deleted \
+         counts again. Only with --pods observe.",
+        observations
+            .iter()
+            .map(|(verdict, count)| ([("verdict", verdict.to_string())], *count)),
+    )?;
     page.failures(
         "failures",
         "Failures of teardown steps, by step and reason. Each is retried.",

@@ -16,7 +16,8 @@ use crate::node::cri::types::SandboxState;
 
 pub(super) const READY: &str = "Ready";
 pub(super) const CONTAINERS_READY: &str = "ContainersReady";
-pub(super) const DISRUPTION_TARGET: &str = "DisruptionTarget";
+/// Type of the condition of a disrupted pod.
+pub const DISRUPTION_TARGET: &str = "DisruptionTarget";
 const POD_SCHEDULED: &str = "PodScheduled";
 const READY_TO_START: &str = "PodReadyToStartContainers";
 const SANDBOX_NOT_READY: &str = "PodSandboxNotReady";
@@ -36,6 +37,11 @@ pub(super) fn is_ours(kind: &str) -> bool {
         ALL_RESTARTING,
     ]
     .contains(&kind)
+}
+
+/// Whether the agent sets this condition, in some situation.
+pub fn is_set_by_agent(kind: &str) -> bool {
+    is_ours(kind) || kind == DISRUPTION_TARGET
 }
 
 /// All conditions: foreign ones in the API's order, `DisruptionTarget`, own ones.

@@ -1,0 +1,143 @@
+//! Observations of terminations by the kubelet. Written lazily, and limited in number and age.
+
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Journal,
+    row::{Row, Table},
+    state::State,
+    writer::Write,
+};
+use crate::model::{observation::Observation, pod::PodUid};
+
+/// Number of observations to keep.
+pub const MAX_OBSERVATIONS: usize = 10_000;
+/// How long they are kept.
+pub const MAX_AGE: SignedDuration = SignedDuration::from_hours(30 * 24);
+
+/// An observation in the journal.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct StoredObservation {
+    #[serde(flatten)]
+    pub observation: Observation,
+    /// The pod was still terminating.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub in_progress: bool,
+}
+
+// === impl StoredObservation ===
+
+impl StoredObservation {
+    pub(super) fn row(&self) -> Row {
+        let uid = PodUid::from(self.observation.uid.as_str());
+        Row::Pod(Table::Observation, uid, serde_json::to_vec(self).ok())
+    }
+}
+
+// === impl Journal ===
+
+impl Journal {
+    /// Records an observation, in place of an earlier one of the same pod. `in_progress`: the pod still terminates. It is durable
+    /// later.
+    pub fn record_observation(&self, observation: Observation, in_progress: bool) {
+        let mut state = self.lock();
+        let now = observation.finished_at;
+        let stored = StoredObservation {
+            observation,
+            in_progress,
+        };
+        self.send(Write::Row(stored.row()));
+        let uid = PodUid::from(stored.observation.uid.as_str());
+        state.observations.insert(uid, stored);
+        for uid in superfluous(&state, now) {
+            state.observations.remove(&uid);
+            self.send(Write::Row(Row::Pod(Table::Observation, uid, None)));
+        }
+    }
+
+    /// The observation of this pod, unless it is in progress.
+    pub fn observation(&self, uid: &PodUid) -> Option<Observation> {
+        let state = self.lock();
+        let stored = state.observations.get(uid).filter(|stored| !stored.in_progress)?;
+        Some(stored.observation.clone())
+    }
+
+    /// All observations that are not in progress, oldest first.
+    pub fn observations(&self) -> Vec<Observation> {
+        let state = self.lock();
+        let stored = state.observations.values().filter(|stored| !stored.in_progress);
+        let mut all: Vec<_> = stored.map(|stored| stored.observation.clone()).collect();
+        all.sort_by_key(|observation| observation.finished_at);
+        all
+    }
+
+    /// Ends the observations that an earlier run of the agent has left in progress.
+    pub fn end_interrupted_observations(&self) {
+        let mut state = self.lock();
+        for stored in state.observations.values_mut().filter(|stored| stored.in_progress) {
+            stored.in_progress = false;
+            self.send(Write::Row(stored.row()));
+        }
+    }
+}
+
+/// Observations that are too old, and the oldest ones beyond the limit.
+fn superfluous(state: &State, now: Timestamp) -> Vec<PodUid> {
+    let limit = now.checked_sub(MAX_AGE).unwrap_or(Timestamp::MIN);
+    let finished = |stored: &StoredObservation| stored.observation.finished_at;
+    let mut all: Vec<_> = state.observations.iter().map(|(uid, it)| (finished(it), uid)).collect();
+    if all.len() <= MAX_OBSERVATIONS && all.iter().all(|(at, _)| *at >= limit) {
+        return Vec::new();
+    }
+    all.sort();
+    let over = all.len().saturating_sub(MAX_OBSERVATIONS);
+    let is_superfluous = |(index, (at, _)): &(usize, (Timestamp, &PodUid))| *index < over || *at < limit;
+    let superfluous = all.into_iter().enumerate().filter(is_superfluous);
+    superfluous.map(|(_, (_, uid))| uid.clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::observation::Verdict;
+
+    fn observation(uid: &str, at: Timestamp) -> Observation {
+        Observation {
+            namespace: "ns".to_owned(),
+            name: uid.to_owned(),
+            uid: uid.to_owned(),
+            deleted_at: None,
+            finished_at: at,
+            grace_seconds: 30,
+            elapsed_ms: 1,
+            verdict: Verdict::Same,
+            differences: Vec::new(),
+            leftovers: Vec::new(),
+            reason: None,
+        }
+    }
+
+    #[test]
+    fn oldest_observations_are_dropped_beyond_the_limits_of_number_and_age() {
+        let journal = Journal::in_memory();
+        let at = |seconds: usize| Timestamp::from_second(1_000_000_000 + seconds as i64).unwrap();
+        for index in 0..MAX_OBSERVATIONS + 3 {
+            journal.record_observation(observation(&index.to_string(), at(index)), false);
+        }
+        let all = journal.observations();
+        assert_eq!((all.len(), all[0].uid.as_str()), (MAX_OBSERVATIONS, "3"));
+        journal.record_observation(observation("later", at(40 * 24 * 3600)), false);
+        assert_eq!(journal.observations().len(), 1);
+    }
+
+    #[test]
+    fn observation_in_progress_is_shown_after_the_next_start_only() {
+        let journal = Journal::in_memory();
+        journal.record_observation(observation("1", Timestamp::UNIX_EPOCH), true);
+        assert!(journal.observations().is_empty() && journal.observation(&"1".into()).is_none());
+        journal.end_interrupted_observations();
+        assert_eq!(journal.observations().len(), 1);
+    }
+}

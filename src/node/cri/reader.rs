@@ -1,0 +1,40 @@
+//! The reads of a container runtime alone, for code that must not change anything.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use super::{Cri, client::ContainerEvents, types::RuntimePod};
+use crate::node::grpc::GrpcError;
+
+/// The reads of a container runtime. It has no call that changes anything.
+#[derive(Debug, Clone)]
+pub struct CriReader(Cri);
+
+// === impl CriReader ===
+
+impl CriReader {
+    /// The reads of this runtime.
+    pub fn new(cri: Cri) -> Self {
+        Self(cri)
+    }
+
+    /// All pods, by UID, as the two lists show them. See [`Cri::pod_brief`].
+    ///
+    /// # Errors
+    /// When either list fails, or is too large.
+    pub async fn all_brief(&self) -> Result<BTreeMap<String, RuntimePod>, GrpcError> {
+        self.0.all_brief().await
+    }
+
+    /// One pod. See [`Cri::pod`].
+    ///
+    /// # Errors
+    /// When a list fails, or the runtime becomes unreachable.
+    pub async fn pod(&self, uid: &str, status_timeout: Duration) -> Result<RuntimePod, GrpcError> {
+        self.0.pod(uid, status_timeout).await
+    }
+
+    /// One item for each change of a container. See [`Cri::container_events`].
+    pub fn container_events(&self) -> ContainerEvents {
+        self.0.container_events()
+    }
+}

@@ -1,0 +1,274 @@
+//! The fields of a status that the agent sets, and how two statuses differ in them. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, PodStatus};
+
+use crate::{
+    model::{observation::Difference, pod::STATUS_UNKNOWN},
+    teardown::status::{DEADLINE_EXCEEDED, is_set_by_agent},
+};
+
+/// Values by path. Times, addresses and IDs are left out: they are those of the runtime.
+type Fields = BTreeMap<String, String>;
+
+/// Characters of a value that are kept.
+const MAX_VALUE: usize = 512;
+/// Differences of one pod that are kept.
+const MAX_DIFFERENCES: usize = 32;
+/// Longer termination messages may have been cut.
+const LONG_MESSAGE: usize = 1000;
+
+const LOOP: &str = "real exit of a container in a crash loop";
+const FORGOTTEN: &str = "container that the runtime no longer knows after it was stopped";
+const RESTARTS: &str = "restart count";
+const NOT_READY: &str = "terminating pod that the API shows as not ready";
+const UNKNOWN_MESSAGE: &str = "message for a container of which nothing is known";
+const CUT_MESSAGE: &str = "long termination message";
+const DEADLINE: &str = "message for a deadline that has passed";
+const EVICTED: &str = "evicted, all containers exit 0";
+
+/// The situations in docs/explanation/kubelet-differences.md that are recognized.
+pub const SITUATIONS: [&str; 8] = [
+    LOOP,
+    FORGOTTEN,
+    RESTARTS,
+    NOT_READY,
+    UNKNOWN_MESSAGE,
+    CUT_MESSAGE,
+    DEADLINE,
+    EVICTED,
+];
+
+/// The fields that differ, in the order of their paths.
+pub(super) fn differences(kubelet: &PodStatus, agent: &PodStatus) -> Vec<Difference> {
+    let (kubelet, agent) = (fields(kubelet), fields(agent));
+    let paths: BTreeSet<&String> = kubelet.keys().chain(agent.keys()).collect();
+    let differing = paths.into_iter().filter(|path| kubelet.get(*path) != agent.get(*path));
+    let differing = differing.filter(|path| !is_of_older_kubelet(path, &kubelet));
+    let difference = |path: &String| Difference {
+        field: path.clone(),
+        kubelet: kubelet.get(path).map(|value| shortened(value)),
+        agent: agent.get(path).map(|value| shortened(value)),
+        documented: situation(path, &kubelet, &agent).map(str::to_owned),
+    };
+    differing.map(difference).take(MAX_DIFFERENCES).collect()
+}
+
+/// Kubelets before 1.37 give neither reason nor message for a sandbox that is not ready.
+fn is_of_older_kubelet(path: &str, kubelet: &Fields) -> bool {
+    let field = path.strip_prefix("conditions[PodReadyToStartContainers].");
+    matches!(field, Some("reason" | "message")) && !kubelet.contains_key(path)
+}
+
+/// The situation in the documentation that explains the difference.
+fn situation(path: &str, kubelet: &Fields, agent: &Fields) -> Option<&'static str> {
+    let of = |fields: &'_ Fields, path: &str| fields.get(path).cloned().unwrap_or_default();
+    if let Some((container, field)) = path.split_once("].") {
+        let at = |field: &str| format!("{container}].{field}");
+        if container.starts_with("conditions[") {
+            let is_ready = container.ends_with("[Ready") || container.ends_with("[ContainersReady");
+            let rises = of(kubelet, &at("status")) == "True" && of(agent, &at("status")) == "False";
+            return (is_ready && rises).then_some(NOT_READY);
+        }
+        let (mine, theirs) = (of(agent, &at("state.reason")), of(kubelet, &at("state.reason")));
+        if theirs == STATUS_UNKNOWN && mine != STATUS_UNKNOWN && field != "restartCount" {
+            let in_loop = of(kubelet, &at("lastState.exitCode")) == of(agent, &at("state.exitCode"));
+            return Some(if in_loop { LOOP } else { FORGOTTEN });
+        }
+        let length = |fields: &Fields| fields.get(path).map_or(0, String::len);
+        return match field {
+            "restartCount" => Some(RESTARTS),
+            "state.message" if theirs == STATUS_UNKNOWN && mine == STATUS_UNKNOWN => Some(UNKNOWN_MESSAGE),
+            "state.message" if length(kubelet).min(length(agent)) >= LONG_MESSAGE => Some(CUT_MESSAGE),
+            _ => None,
+        };
+    }
+    let is_evicted = of(agent, "phase") == "Failed" && agent.contains_key("reason");
+    match path {
+        "message" if [kubelet, agent].iter().all(|it| of(it, "reason") == DEADLINE_EXCEEDED) => Some(DEADLINE),
+        "phase" | "reason" | "message" if is_evicted && of(kubelet, "phase") == "Succeeded" => Some(EVICTED),
+        _ => None,
+    }
+}
+
+fn fields(status: &PodStatus) -> Fields {
+    let mut fields = Fields::new();
+    let mut add = |path: String, value: Option<String>| {
+        if let Some(value) = value.filter(|value| !value.is_empty()) {
+            fields.insert(path, value);
+        }
+    };
+    add("phase".to_owned(), status.phase.clone());
+    add("reason".to_owned(), status.reason.clone());
+    add("message".to_owned(), status.message.clone());
+    for condition in status
+        .conditions
+        .iter()
+        .flatten()
+        .filter(|it| is_set_by_agent(&it.type_))
+    {
+        let at = |field| format!("conditions[{}].{field}", condition.type_);
+        add(at("status"), Some(condition.status.clone()));
+        add(at("reason"), condition.reason.clone());
+        add(at("message"), condition.message.clone());
+    }
+    let lists = [
+        ("initContainerStatuses", &status.init_container_statuses),
+        ("containerStatuses", &status.container_statuses),
+        ("ephemeralContainerStatuses", &status.ephemeral_container_statuses),
+    ];
+    for (list, entries) in lists {
+        for entry in entries.iter().flatten() {
+            for (field, value) in container(entry) {
+                add(format!("{list}[{}].{field}", entry.name), value);
+            }
+        }
+    }
+    fields
+}
+
+fn container(entry: &ContainerStatus) -> impl Iterator<Item = (String, Option<String>)> {
+    let own = [
+        ("ready".to_owned(), Some(entry.ready.to_string())),
+        ("started".to_owned(), entry.started.map(|started| started.to_string())),
+        ("restartCount".to_owned(), Some(entry.restart_count.to_string())),
+    ];
+    let states = [("state", &entry.state), ("lastState", &entry.last_state)];
+    let states = states.into_iter().flat_map(|(name, state)| {
+        let parts = state.iter().flat_map(parts);
+        parts.map(move |(field, value)| (format!("{name}{field}"), value))
+    });
+    own.into_iter().chain(states.collect::<Vec<_>>())
+}
+
+/// The kind of a state, and what it has.
+fn parts(state: &ContainerState) -> Vec<(&'static str, Option<String>)> {
+    if let Some(terminated) = &state.terminated {
+        return vec![
+            ("", Some("terminated".to_owned())),
+            (".exitCode", Some(terminated.exit_code.to_string())),
+            (
+                ".signal",
+                terminated.signal.filter(|it| *it != 0).map(|it| it.to_string()),
+            ),
+            (".reason", terminated.reason.clone()),
+            (".message", terminated.message.clone()),
+        ];
+    }
+    if let Some(waiting) = &state.waiting {
+        return vec![("", Some("waiting".to_owned())), (".reason", waiting.reason.clone())];
+    }
+    let runs = state.running.is_some();
+    vec![("", runs.then(|| "running".to_owned()))]
+}
+
+fn shortened(value: &str) -> String {
+    match value.char_indices().nth(MAX_VALUE) {
+        None => value.to_owned(),
+        Some((end, _)) => format!("{}…", &value[..end]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const DOCS: &str = include_str!("../../docs/explanation/kubelet-differences.md");
+
+    fn status(status: &Value) -> PodStatus {
+        serde_json::from_value(status.clone()).unwrap()
+    }
+
+    fn ended(reason: &str, code: i32) -> Value {
+        json!({ "terminated": { "exitCode": code, "reason": reason } })
+    }
+
+    fn one(state: &Value, last: &Value, restarts: i32) -> PodStatus {
+        status(&json!({
+            "phase": "Failed",
+            "containerStatuses": [{
+                "name": "main", "image": "", "imageID": "", "ready": false, "restartCount": restarts, "state": state,
+                "lastState": last,
+            }],
+        }))
+    }
+
+    fn found(kubelet: &PodStatus, agent: &PodStatus) -> Vec<(String, Option<String>)> {
+        let all = differences(kubelet, agent).into_iter();
+        all.map(|it| (it.field, it.documented)).collect()
+    }
+
+    #[test]
+    fn documentation_has_every_situation_that_is_recognized() {
+        for situation in SITUATIONS {
+            assert!(DOCS.contains(&format!("| {situation} |")), "{situation}");
+        }
+    }
+
+    #[test]
+    fn intended_differences_have_their_situation_and_others_have_none() {
+        let (none, error) = (json!({}), ended("Error", 3));
+        let unknown = ended(STATUS_UNKNOWN, 137);
+        let is = |kubelet: &PodStatus, agent: &PodStatus, situation: Option<&str>| {
+            let found = found(kubelet, agent);
+            assert!(!found.is_empty());
+            for (field, documented) in found {
+                assert_eq!(documented.as_deref(), situation, "{field}");
+            }
+        };
+        is(&one(&unknown, &error, 2), &one(&error, &none, 2), Some(LOOP));
+        is(&one(&unknown, &none, 0), &one(&error, &none, 0), Some(FORGOTTEN));
+        is(&one(&error, &none, 3), &one(&error, &none, 2), Some(RESTARTS));
+        is(&one(&error, &none, 0), &one(&ended("Error", 4), &none, 0), None);
+        // An unknown exit of the agent is no intended difference.
+        is(&one(&error, &none, 0), &one(&unknown, &none, 0), None);
+        let message = |text: &str, reason: &str| {
+            let state = json!({ "terminated": { "exitCode": 137, "reason": reason, "message": text } });
+            one(&state, &json!({}), 0)
+        };
+        is(
+            &message("a", STATUS_UNKNOWN),
+            &message("b", STATUS_UNKNOWN),
+            Some(UNKNOWN_MESSAGE),
+        );
+        is(&message("a", "Error"), &message("b", "Error"), None);
+        let long = "é".repeat(LONG_MESSAGE);
+        is(
+            &message(&long, "Error"),
+            &message(&long[2..], "Error"),
+            Some(CUT_MESSAGE),
+        );
+        let pod = |value: Value| status(&value);
+        let late = |text: &str| pod(json!({ "phase": "Failed", "reason": DEADLINE_EXCEEDED, "message": text }));
+        is(&late("a"), &late("b"), Some(DEADLINE));
+        let evicted = pod(json!({ "phase": "Failed", "reason": "Evicted", "message": "m" }));
+        is(&pod(json!({ "phase": "Succeeded" })), &evicted, Some(EVICTED));
+        is(
+            &pod(json!({ "phase": "Succeeded" })),
+            &pod(json!({ "phase": "Failed" })),
+            None,
+        );
+    }
+
+    #[test]
+    fn conditions_of_others_and_what_an_older_kubelet_omits_are_no_differences() {
+        let with = |extra: Value| {
+            let mut conditions = vec![json!({ "type": "Ready", "status": "False", "reason": "PodFailed" })];
+            conditions.extend(extra.as_array().unwrap().iter().cloned());
+            status(&json!({ "phase": "Failed", "conditions": conditions }))
+        };
+        let foreign = with(json!([{ "type": "example.com/gate", "status": "True" }]));
+        assert_eq!(found(&foreign, &with(json!([]))), []);
+        let sandbox = |reason: Option<&str>| {
+            with(json!([{ "type": "PodReadyToStartContainers", "status": "False", "reason": reason }]))
+        };
+        assert_eq!(found(&sandbox(None), &sandbox(Some("PodSandboxNotReady"))), []);
+        let [(field, None)] = &found(&sandbox(Some("Other")), &sandbox(Some("PodSandboxNotReady")))[..] else {
+            panic!()
+        };
+        assert_eq!(field, "conditions[PodReadyToStartContainers].reason");
+    }
+}

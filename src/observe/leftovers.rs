@@ -1,0 +1,144 @@
+//! What is left of a pod, from what a teardown would still do. Pure.
+
+use crate::{
+    model::observation::{Leftover, LeftoverKind},
+    teardown::plan::{Plan, PlannedAction},
+};
+
+/// Leftovers of one pod that are kept.
+const MAX_LEFTOVERS: usize = 32;
+
+/// What a plan shows of the pod.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Left {
+    /// What still exists.
+    pub leftovers: Vec<Leftover>,
+    /// What could not be read.
+    pub unknown: Vec<String>,
+}
+
+/// Leftovers of a pod whose object is deleted, or of a terminal pod that stays: that one may have exited containers, sandboxes that
+/// are stopped, its directory and its logs.
+pub(super) fn left(plan: &Plan, is_deleted: bool, runs: impl Fn(&str) -> bool) -> Left {
+    let mut left = Left {
+        leftovers: Vec::new(),
+        unknown: plan.unknown.clone(),
+    };
+    for (_, action) in plan.actions() {
+        if let Some(leftover) = leftover(action).filter(|it| is_deleted || !may_stay(it, &runs)) {
+            let is_new = left.leftovers.iter().all(|other| other.object != leftover.object);
+            if is_new && left.leftovers.len() < MAX_LEFTOVERS {
+                left.leftovers.push(leftover);
+            }
+        }
+    }
+    left
+}
+
+/// Whether a kubelet keeps this until the object of a terminal pod is deleted.
+fn may_stay(leftover: &Leftover, runs: impl Fn(&str) -> bool) -> bool {
+    match leftover.kind {
+        LeftoverKind::Container | LeftoverKind::Sandbox => !runs(&leftover.object),
+        LeftoverKind::Directory => true,
+        LeftoverKind::Mount | LeftoverKind::Volume | LeftoverKind::Claim | LeftoverKind::Cgroup => false,
+    }
+}
+
+fn leftover(action: &PlannedAction) -> Option<Leftover> {
+    use LeftoverKind::{Cgroup, Claim, Container, Directory, Mount, Sandbox, Volume};
+    let driver = |driver: &Option<String>| driver.clone().unwrap_or_else(|| "an unknown driver".to_owned());
+    let (kind, object, detail) = match action {
+        PlannedAction::RemoveContainer { container, id } => (Container, id, format!("container {container}")),
+        PlannedAction::RemoveSandbox { id } => (Sandbox, id, "remove it".to_owned()),
+        PlannedAction::UnprepareClaim { claim, drivers } => {
+            (Claim, claim, format!("unprepare it by {}", drivers.join(", ")))
+        }
+        PlannedAction::Unmount { path, fs_type } => (Mount, path, format!("unmount it ({fs_type})")),
+        PlannedAction::UnmapDevice { path } => (Mount, path, "unmount it, and detach its loop device".to_owned()),
+        PlannedAction::UnpublishVolume { driver: by, target, .. } => {
+            (Volume, target, format!("NodeUnpublishVolume by {}", driver(by)))
+        }
+        PlannedAction::UnstageVolume { driver: by, path, .. } => {
+            (Volume, path, format!("NodeUnstageVolume by {}", driver(by)))
+        }
+        PlannedAction::LeaveVolume { path, why } => (Volume, path, format!("leave it: {why}")),
+        PlannedAction::RemoveDirectory { path } => (Directory, path, "remove it".to_owned()),
+        PlannedAction::RemoveCgroup { path, .. } => (Cgroup, path, "remove it".to_owned()),
+        // What follows from the others, or is no leftover.
+        PlannedAction::RunHook { .. }
+        | PlannedAction::StopContainer { .. }
+        | PlannedAction::StopSandbox { .. }
+        | PlannedAction::KeepClaim { .. }
+        | PlannedAction::ReportStatus { .. }
+        | PlannedAction::DeleteObject { .. }
+        | PlannedAction::NotKnown { .. } => return None,
+    };
+    Some(Leftover {
+        kind,
+        object: object.clone(),
+        detail,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{model::step::Step, teardown::plan::PlannedStep};
+
+    fn plan(actions: Vec<PlannedAction>) -> Plan {
+        Plan {
+            namespace: "shop".to_owned(),
+            name: "db-0".to_owned(),
+            uid: "u1".to_owned(),
+            is_deleted: true,
+            is_mirror: false,
+            blocked: Vec::new(),
+            waits_for: None,
+            grace_seconds: 30,
+            grace_left_seconds: 30,
+            steps: vec![PlannedStep {
+                step: Step::Cleanup,
+                actions,
+                is_after_unknown: false,
+            }],
+            unknown: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn terminal_pod_that_stays_may_have_exited_containers_and_its_directory() {
+        let path = |path: &str| path.to_owned();
+        let actions = vec![
+            PlannedAction::StopSandbox { id: path("s") },
+            PlannedAction::DeleteObject {
+                uid: path("u1"),
+                kept_by: Vec::new(),
+            },
+            PlannedAction::Unmount {
+                path: path("/pods/u1/volumes/a"),
+                fs_type: path("tmpfs"),
+            },
+            PlannedAction::RemoveDirectory {
+                path: path("/pods/u1/volumes/a"),
+            },
+            PlannedAction::RemoveCgroup {
+                cgroup: path("kubepods/podu1"),
+                path: path("/sys/fs/cgroup/kubepods/podu1"),
+            },
+            PlannedAction::RemoveContainer {
+                container: path("main"),
+                id: path("c"),
+            },
+            PlannedAction::RemoveSandbox { id: path("s") },
+            PlannedAction::RemoveDirectory { path: path("/pods/u1") },
+        ];
+        let kinds = |is_deleted, running: &'static str| {
+            let left = left(&plan(actions.clone()), is_deleted, |id| id == running);
+            left.leftovers.into_iter().map(|it| it.kind).collect::<Vec<_>>()
+        };
+        use LeftoverKind::{Cgroup, Container, Directory, Mount, Sandbox};
+        assert_eq!(kinds(true, ""), [Mount, Cgroup, Container, Sandbox, Directory]);
+        assert_eq!(kinds(false, ""), [Mount, Cgroup]);
+        assert_eq!(kinds(false, "c"), [Mount, Cgroup, Container]);
+    }
+}

@@ -1,0 +1,440 @@
+//! Observes the terminations of this node's pods, and judges them. It starts no worker.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use futures::{
+    FutureExt as _, StreamExt as _,
+    future::{BoxFuture, pending},
+    stream::{self, FuturesUnordered},
+};
+use jiff::Timestamp;
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep_until, timeout},
+};
+
+use super::{
+    leftovers::left,
+    pods::ObservedPod,
+    reads::{PodReader, RuntimeRead},
+};
+use crate::{
+    counters::Counters,
+    handover::guard::ONLY_OBSERVES,
+    journal::Journal,
+    model::{
+        observation::{Observation, Verdict},
+        pod::{PodUid, PodView},
+        termination::{self, Cause},
+        trace::Trace,
+    },
+    node::cri::{CriReader, client::ContainerEvents, types::RuntimePod},
+    object_name::ObjectName,
+    teardown::{context::Context, plan::Plan},
+    trace_recorder::TraceRecorder,
+    watch::{PodChange, PodOperation},
+    workers::{KnownPod, Overview, Request, RequestReceiver, TraceFilter, stop::StopRejected},
+};
+
+/// Interval of the lists of the runtime while a pod terminates. The kubelet lists it once a second, too.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Delay of a list after an event: events come in bursts.
+const EVENT_DELAY: Duration = Duration::from_millis(150);
+/// Limit of a list.
+const LIST_LIMIT: Duration = Duration::from_secs(20);
+/// Pods whose object is kept while they run.
+const MAX_OBJECTS: usize = 512;
+/// Pods that are observed at the same time.
+const MAX_OBSERVED: usize = 1000;
+
+/// Observes terminations. Its context refuses every effect and every write.
+pub struct Observer {
+    reader: PodReader,
+    journal: Journal,
+    counters: Arc<Counters>,
+    changes: mpsc::Receiver<PodChange>,
+    requests: mpsc::Receiver<Request>,
+    /// Pods in the API.
+    known: HashMap<PodUid, Arc<PodView>>,
+    observed: HashMap<PodUid, ObservedPod>,
+    /// Terminal pods in the API whose termination was observed.
+    finished: HashSet<PodUid>,
+    work: FuturesUnordered<BoxFuture<'static, Found>>,
+    events: RuntimeEvents,
+    is_listing: bool,
+    next_list: Instant,
+}
+
+/// What a read has found.
+enum Found {
+    List(Result<BTreeMap<String, RuntimePod>, String>),
+    Runtime(PodUid, RuntimeRead),
+    FirstPlan(PodUid, Plan),
+    Check(PodUid, RuntimeRead, Box<Plan>),
+}
+
+/// The stream of container events, as long as the runtime supports it.
+struct RuntimeEvents {
+    runtime: CriReader,
+    stream: Option<ContainerEvents>,
+    /// The stream has failed, and may be opened again.
+    has_failed: bool,
+}
+
+// === impl Observer ===
+
+impl Observer {
+    /// An observer of these changes. `context` is one for reads: see [`Context::read_only`].
+    pub fn new(
+        context: Arc<Context>,
+        (journal, counters): (Journal, Arc<Counters>),
+        changes: mpsc::Receiver<PodChange>,
+        requests: RequestReceiver,
+    ) -> Self {
+        let reader = PodReader::new(context);
+        let events = RuntimeEvents {
+            runtime: reader.runtime().clone(),
+            stream: None,
+            has_failed: false,
+        };
+        Self {
+            reader,
+            journal,
+            counters,
+            changes,
+            requests: requests.0,
+            known: HashMap::new(),
+            observed: HashMap::new(),
+            finished: HashSet::new(),
+            work: FuturesUnordered::new(),
+            events,
+            is_listing: false,
+            next_list: Instant::now(),
+        }
+    }
+
+    /// Observes until `changes` is closed.
+    pub async fn run(mut self) {
+        self.journal.end_interrupted_observations();
+        loop {
+            let is_busy = self.observed.values().any(ObservedPod::is_terminating);
+            let next_check = self.observed.values().filter_map(ObservedPod::next_check).min();
+            tokio::select! {
+                biased;
+                change = self.changes.recv() => match change {
+                    Some(change) => self.change(change),
+                    None => return,
+                },
+                Some(found) = self.work.next(), if !self.work.is_empty() => self.found(found),
+                Some(request) = self.requests.recv() => self.answer(request),
+                () = sleep_until(self.next_list), if is_busy && !self.is_listing => self.list(),
+                () = self.events.next(), if is_busy => {
+                    self.next_list = self.next_list.min(Instant::now() + EVENT_DELAY);
+                }
+                () = wait_until(next_check) => self.check(),
+            }
+        }
+    }
+
+    fn change(&mut self, PodChange { kind, view }: PodChange) {
+        let uid = view.pod.uid.clone();
+        let is_removed = kind == PodOperation::Remove;
+        let known = if is_removed {
+            self.known.remove(&uid)
+        } else {
+            let kept = self.kept(&view);
+            self.known.insert(uid.clone(), kept)
+        };
+        if view.mirror {
+            return;
+        }
+        let now = self.now();
+        if let Some(pod) = self.observed.get_mut(&uid) {
+            let is_seen = view.object.is_some() || view.abridged > 0;
+            if is_seen || !is_removed {
+                pod.update(view, now);
+            }
+            if is_removed {
+                pod.removed(is_seen, now);
+            } else if pod.is_done() {
+                pod.end(false, now);
+            }
+            return;
+        }
+        if self.finished.contains(&uid) {
+            if is_removed {
+                self.finished.remove(&uid);
+                if let Some(earlier) = self.journal.observation(&uid) {
+                    let mut pod = ObservedPod::deleted_later(view, earlier, now);
+                    pod.end(true, now);
+                    self.observed.insert(uid, pod);
+                }
+            }
+            return;
+        }
+        let cause = match is_removed {
+            true => Some(Cause::Removed),
+            false => termination::cause(&view, false, false),
+        };
+        let is_new = known.is_none();
+        // Terminal pods of an earlier run, or pods that were deleted before anything of them was seen.
+        if is_new && (is_removed || view.terminal_phase) {
+            return;
+        }
+        if let Some(cause) = cause {
+            self.begin(view, cause, known.as_deref(), now);
+        }
+    }
+
+    /// The view to keep of a pod that runs: with its object, unless there are too many.
+    fn kept(&self, view: &Arc<PodView>) -> Arc<PodView> {
+        if view.object.is_none() || self.known.len() < MAX_OBJECTS {
+            Arc::clone(view)
+        } else {
+            Arc::new(view.without_object())
+        }
+    }
+
+    fn begin(&mut self, view: Arc<PodView>, cause: Cause, known: Option<&PodView>, now: Timestamp) {
+        let uid = view.pod.uid.clone();
+        let mut pod = ObservedPod::begin(Arc::clone(&view), cause, known, now);
+        if self.observed.len() >= MAX_OBSERVED {
+            let reason = Some("too many pods terminate at once".to_owned());
+            self.conclude(Observation {
+                reason,
+                ..pod.unfinished(now)
+            });
+            return;
+        }
+        tracing::info!(pod.uid = %uid, pod.namespace = %view.pod.namespace, pod.name = %view.pod.name, ?cause, "Observing a termination");
+        self.journal.record_observation(pod.unfinished(now), true);
+        if cause == Cause::Removed {
+            pod.end(true, now);
+        } else if pod.is_done() {
+            pod.end(false, now);
+        } else {
+            let (reader, key, view) = (self.reader.clone(), uid.clone(), Arc::clone(&view));
+            let plan = async move { Found::FirstPlan(key, reader.first_plan(view).await) };
+            self.work.push(plan.boxed());
+        }
+        self.observed.insert(uid.clone(), pod);
+        self.read(uid, view);
+        self.next_list = Instant::now();
+    }
+
+    fn read(&self, uid: PodUid, view: Arc<PodView>) {
+        let reader = self.reader.clone();
+        let read = async move { Found::Runtime(uid, reader.runtime_pod(view).await) };
+        self.work.push(read.boxed());
+    }
+
+    /// Lists the pods of the runtime.
+    fn list(&mut self) {
+        self.is_listing = true;
+        let runtime = self.reader.runtime().clone();
+        let list = async move {
+            let listed = timeout(LIST_LIMIT, runtime.all_brief()).await;
+            let listed = listed.map_err(|_| format!("no answer within {LIST_LIMIT:?}"));
+            Found::List(listed.and_then(|listed| listed.map_err(|error| error.to_string())))
+        };
+        self.work.push(list.boxed());
+    }
+
+    /// Checks the pods that are due.
+    fn check(&mut self) {
+        let now = Instant::now();
+        for (uid, pod) in &mut self.observed {
+            if pod.next_check().is_none_or(|at| at > now) {
+                continue;
+            }
+            pod.check_begins();
+            let (reader, uid, view) = (self.reader.clone(), uid.clone(), Arc::clone(&pod.view));
+            let check = async move {
+                let (runtime, plan) = reader.pod_and_plan(view).await;
+                Found::Check(uid, runtime, Box::new(plan))
+            };
+            self.work.push(check.boxed());
+        }
+    }
+
+    fn found(&mut self, found: Found) {
+        match found {
+            Found::List(listed) => {
+                self.is_listing = false;
+                self.next_list = Instant::now() + POLL_INTERVAL;
+                match listed {
+                    Ok(listed) => {
+                        self.events.reopen();
+                        self.compare(&listed);
+                    }
+                    Err(why) => tracing::debug!(why, "Runtime does not list its pods; exits may be missed"),
+                }
+            }
+            Found::Runtime(uid, read) => {
+                if let (Some(pod), Ok((read, messages))) = (self.observed.get_mut(&uid), read) {
+                    pod.seen.add(read, messages);
+                }
+            }
+            Found::FirstPlan(uid, plan) => {
+                if let Some(pod) = self.observed.get_mut(&uid).filter(|pod| pod.is_terminating()) {
+                    pod.holds = plan.blocked;
+                }
+            }
+            Found::Check(uid, read, plan) => self.checked(&uid, read, &plan),
+        }
+    }
+
+    /// Reads the pods that have changed in the runtime.
+    fn compare(&mut self, listed: &BTreeMap<String, RuntimePod>) {
+        let mut changed = Vec::new();
+        for (uid, pod) in self.observed.iter_mut().filter(|(_, pod)| pod.is_terminating()) {
+            let now = listed.get(uid.as_str()).cloned().unwrap_or_default();
+            if pod.brief.as_ref() != Some(&now) {
+                pod.brief = Some(now);
+                changed.push((uid.clone(), Arc::clone(&pod.view)));
+            }
+        }
+        for (uid, view) in changed {
+            self.read(uid, view);
+        }
+    }
+
+    fn checked(&mut self, uid: &PodUid, read: RuntimeRead, plan: &Plan) {
+        let now = self.now();
+        let Some(pod) = self.observed.get_mut(uid) else { return };
+        let mut running = BTreeSet::new();
+        if let Ok((read, messages)) = read {
+            running.extend(read.possibly_running().map(|it| it.id.clone()));
+            running.extend(read.sandboxes.iter().filter(|it| it.is_ready()).map(|it| it.id.clone()));
+            pod.seen.add(read, messages);
+        }
+        let left = left(plan, pod.is_deleted(), |id| running.contains(id));
+        let Some(observation) = pod.conclude(left, &self.reader.context().node.runtime_name, now) else {
+            return;
+        };
+        let (is_deleted, changes_nothing) = (pod.is_deleted(), pod.changes_nothing(&observation));
+        self.observed.remove(uid);
+        if !is_deleted {
+            self.finished.insert(uid.clone());
+        }
+        if !changes_nothing {
+            self.conclude(observation);
+        }
+    }
+
+    fn conclude(&self, observation: Observation) {
+        let Observation {
+            uid,
+            namespace,
+            name,
+            verdict,
+            ..
+        } = &observation;
+        self.counters.observed(*verdict);
+        match verdict {
+            Verdict::Same => {
+                tracing::info!(pod.uid = uid, pod.namespace = namespace, pod.name = name, %verdict, "Termination observed");
+            }
+            Verdict::Different | Verdict::Leftovers | Verdict::Unknown => tracing::warn!(
+                pod.uid = uid,
+                pod.namespace = namespace,
+                pod.name = name,
+                %verdict,
+                differences = ?observation.differences,
+                leftovers = ?observation.leftovers,
+                reason = observation.reason,
+                "Termination observed"
+            ),
+        }
+        self.journal.record_observation(observation, false);
+    }
+
+    fn answer(&self, request: Request) {
+        // A caller may have stopped waiting.
+        match request {
+            Request::Overview(reply) => reply.send(self.overview()).ok(),
+            Request::Traces(filter, reply) => reply.send(self.traces(&filter)).ok().map(drop),
+            Request::Stop(stop, reply) => {
+                let (pod, why) = (stop.pod(), ONLY_OBSERVES.to_owned());
+                reply.send(Err(StopRejected::Blocked { pod, why })).ok().map(drop)
+            }
+            Request::TraceRecorder(uid, reply) => reply.send(self.recorder(&uid)).ok().map(drop),
+            Request::FindPod(name, reply) => reply.send(self.find(&name)).ok().map(drop),
+            Request::TerminatingUids(reply) => reply.send(self.observed.keys().cloned().collect()).ok().map(drop),
+            Request::Terminating(reply) => {
+                let pods = self.observed.iter().filter(|(_, pod)| pod.is_terminating());
+                let views = pods.map(|(uid, pod)| (uid.clone(), Arc::clone(&pod.view)));
+                reply.send(views.collect()).ok().map(drop)
+            }
+            Request::Approve(_, _, reply) => reply.send(false).ok().map(drop),
+        };
+    }
+
+    fn overview(&self) -> Overview {
+        let mut terminating = self.traces(&TraceFilter::All);
+        terminating.sort_by_key(|trace| std::cmp::Reverse(trace.elapsed_ms));
+        Overview {
+            terminating,
+            awaiting_deletion: self.finished.len(),
+            awaiting_finalizers: 0,
+        }
+    }
+
+    fn traces(&self, filter: &TraceFilter) -> Vec<Trace> {
+        let terminating = self.observed.values().filter(|pod| pod.is_terminating());
+        let terminating = terminating.filter(|pod| filter.contains(&pod.view.pod));
+        terminating.map(|pod| pod.recorder.trace()).collect()
+    }
+
+    fn recorder(&self, uid: &PodUid) -> Option<Arc<TraceRecorder>> {
+        self.observed.get(uid).map(|pod| Arc::clone(&pod.recorder))
+    }
+
+    fn find(&self, name: &ObjectName) -> Option<KnownPod> {
+        let view = self.known.values().find(|view| name.names(&view.pod))?;
+        Some(KnownPod {
+            view: Arc::clone(view),
+            trace: self.recorder(&view.pod.uid),
+        })
+    }
+
+    fn now(&self) -> Timestamp {
+        self.reader.context().node.clock.wall().now()
+    }
+}
+
+// === impl RuntimeEvents ===
+
+impl RuntimeEvents {
+    /// Waits for an event. Without a stream it waits forever: the lists are enough then.
+    async fn next(&mut self) {
+        let stream = self.stream.get_or_insert_with(|| self.runtime.container_events());
+        match stream.next().await {
+            Some(Ok(())) => while let Some(Some(Ok(()))) = stream.next().now_or_never() {},
+            ended => {
+                let is_supported = !matches!(ended, Some(Err(error)) if error.is_unknown_call());
+                self.has_failed = is_supported;
+                self.stream = Some(stream::pending().boxed());
+                pending().await
+            }
+        }
+    }
+
+    /// Opens a stream that has failed again: the runtime answers.
+    fn reopen(&mut self) {
+        if std::mem::take(&mut self.has_failed) {
+            self.stream = None;
+        }
+    }
+}
+
+async fn wait_until(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => pending().await,
+    }
+}

@@ -1,0 +1,316 @@
+//! One pod whose termination is observed. Pure but for the clock.
+
+use std::{sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use tokio::time::Instant;
+
+use super::{
+    expected::{Known, eviction_of, last_status},
+    judge::{Facts, Judgment, Statuses, judge},
+    leftovers::Left,
+    seen::SeenRuntime,
+};
+use crate::{
+    model::{
+        observation::{Observation, Verdict},
+        pod::{PodObject, PodView},
+        termination::Cause,
+        trace::{Blocked, BlockedReason},
+    },
+    node::cri::types::RuntimePod,
+    teardown::grace::{self, RequestedGrace},
+    trace_recorder::TraceRecorder,
+};
+
+/// How long a kubelet has to remove what it may still have when it is done. Its collector of containers, sandboxes and logs runs once a
+/// minute; see docs/explanation/kubelet-differences.md.
+pub(super) const PATIENCE: Duration = Duration::from_secs(90);
+/// Time for the last status of a pod that terminated by itself.
+pub(super) const SETTLE: Duration = Duration::from_secs(5);
+/// Interval of the checks of the node.
+const CHECK_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Why a termination is not compared.
+pub(super) const BEGAN_BEFORE: &str = "the termination had begun before the agent saw it";
+pub(super) const LAST_UNSEEN: &str = "the watch was down when the object was deleted: its last status was not seen";
+const TOO_LARGE: &str = "the object is too large to be kept";
+
+/// A pod whose termination is observed.
+pub(super) struct ObservedPod {
+    pub view: Arc<PodView>,
+    pub recorder: Arc<TraceRecorder>,
+    pub seen: SeenRuntime,
+    /// The pod as the last list of the runtime showed it.
+    pub brief: Option<RuntimePod>,
+    /// Why the agent would have waited for an approval.
+    pub holds: Vec<String>,
+    /// The object before the kubelet's last status.
+    before: Option<Arc<PodObject>>,
+    /// The object with the kubelet's last status.
+    last: Option<Arc<PodObject>>,
+    unseen: Option<String>,
+    /// The object was deleted without a graceful deletion: no status is due.
+    is_forced: bool,
+    deleted_at: Option<Timestamp>,
+    began: Instant,
+    grace: Duration,
+    /// The observation of its termination; now only its deletion is checked.
+    earlier: Option<Box<Observation>>,
+    end: Option<End>,
+}
+
+/// The kubelet is done.
+struct End {
+    at: Instant,
+    wall: Timestamp,
+    is_deleted: bool,
+    next_check: Option<Instant>,
+    last_check: Instant,
+}
+
+// === impl ObservedPod ===
+
+impl ObservedPod {
+    /// A termination that begins now. `known`: the pod before, if it was seen.
+    pub fn begin(view: Arc<PodView>, cause: Cause, known: Option<&PodView>, now: Timestamp) -> Self {
+        let grace = grace::effective(None, RequestedGrace::for_pod(&view, None));
+        let began = Instant::now();
+        let recorder = TraceRecorder::new(view.pod.clone(), cause, grace, began.checked_add(grace));
+        let why = "the kubelet terminates it; the agent only observes";
+        recorder.set_blocked(vec![Blocked::pod(BlockedReason::Guard, why)]);
+        let is_forced = cause == Cause::Removed;
+        let earlier = || known.and_then(|known| known.object.clone());
+        // A status that is already terminal is the kubelet's last one.
+        let before = if view.terminal_phase {
+            earlier()
+        } else {
+            view.object.clone()
+        };
+        let unseen = match (&before, known) {
+            _ if is_forced => (view.object.is_none() && view.abridged == 0).then_some(LAST_UNSEEN),
+            (_, None) => Some(BEGAN_BEFORE),
+            (None, Some(_)) => Some(TOO_LARGE),
+            (Some(_), Some(_)) => None,
+        };
+        Self {
+            recorder: Arc::new(recorder),
+            seen: SeenRuntime::default(),
+            brief: None,
+            holds: Vec::new(),
+            before,
+            last: view.object.clone(),
+            unseen: unseen.map(str::to_owned),
+            is_forced,
+            deleted_at: (cause != Cause::PhaseTerminal).then_some(now),
+            began,
+            grace,
+            earlier: None,
+            end: None,
+            view,
+        }
+    }
+
+    /// The deletion of a pod whose termination was observed before. Only what it leaves is of interest.
+    pub fn deleted_later(view: Arc<PodView>, earlier: Observation, now: Timestamp) -> Self {
+        Self {
+            earlier: Some(Box::new(earlier)),
+            ..Self::begin(view, Cause::Removed, None, now)
+        }
+    }
+
+    /// Applies an update of the object.
+    pub fn update(&mut self, view: Arc<PodView>, now: Timestamp) {
+        if !view.terminal_phase && self.end.is_none() {
+            self.grace = grace::effective(Some(self.grace), RequestedGrace::for_pod(&view, None));
+            self.recorder.set_grace(self.grace, self.began.checked_add(self.grace));
+        }
+        if view.deletion.is_some() && self.end.is_none() {
+            self.deleted_at.get_or_insert(now);
+        }
+        self.last = view.object.clone();
+        self.recorder.set_terminal_state(&view);
+        self.view = view;
+    }
+
+    /// The object is deleted. `is_seen`: an event showed its last state.
+    pub fn removed(&mut self, is_seen: bool, now: Timestamp) {
+        if !is_seen && !self.is_forced && self.earlier.is_none() {
+            self.unseen.get_or_insert_with(|| LAST_UNSEEN.to_owned());
+        }
+        self.end(true, now);
+    }
+
+    /// The kubelet is done. A pod that is deleted afterwards is checked for its whole patience again.
+    pub fn end(&mut self, is_deleted: bool, now: Timestamp) {
+        let at = Instant::now();
+        // An object that was deleted at once says nothing about the processes.
+        let patience = if self.is_forced && self.earlier.is_none() {
+            self.grace + PATIENCE
+        } else {
+            PATIENCE
+        };
+        let first = if is_deleted { at } else { at + SETTLE };
+        match &mut self.end {
+            Some(end) if end.is_deleted || !is_deleted => {}
+            Some(end) => {
+                end.is_deleted = true;
+                end.last_check = at + patience;
+                // A check in progress is followed by another one.
+                end.next_check = Some(at);
+            }
+            None => {
+                self.end = Some(End {
+                    at,
+                    wall: now,
+                    is_deleted,
+                    next_check: Some(first),
+                    last_check: at + patience,
+                });
+            }
+        }
+    }
+
+    /// Whether the kubelet is not done yet.
+    pub fn is_terminating(&self) -> bool {
+        self.end.is_none()
+    }
+
+    /// Whether the kubelet is done by what the object shows: a terminal pod that is not deleted, or that only finalizers keep.
+    pub fn is_done(&self) -> bool {
+        let deletion = self.view.deletion;
+        self.view.terminal_phase && deletion.is_none_or(|deletion| deletion.grace == Some(0))
+    }
+
+    /// When the node has to be checked.
+    pub fn next_check(&self) -> Option<Instant> {
+        self.end.as_ref()?.next_check
+    }
+
+    /// A check has begun.
+    pub fn check_begins(&mut self) {
+        if let Some(end) = &mut self.end {
+            end.next_check = None;
+        }
+    }
+
+    /// Whether the object is deleted.
+    pub fn is_deleted(&self) -> bool {
+        self.end.as_ref().is_some_and(|end| end.is_deleted)
+    }
+
+    /// The observation after a check that found this; `None` if another check follows.
+    pub fn conclude(&mut self, left: Left, runtime_name: &str, now: Timestamp) -> Option<Observation> {
+        let end = self.end.as_mut()?;
+        // The object was deleted during the check.
+        if end.next_check.is_some() {
+            return None;
+        }
+        let is_clean = left.leftovers.is_empty() && left.unknown.is_empty();
+        if !is_clean && Instant::now() < end.last_check {
+            end.next_check = Some(Instant::now() + CHECK_INTERVAL);
+            return None;
+        }
+        if let Some(earlier) = &self.earlier {
+            let verdict = if left.leftovers.is_empty() {
+                earlier.verdict
+            } else {
+                Verdict::Leftovers
+            };
+            return Some(Observation {
+                verdict,
+                leftovers: left.leftovers,
+                ..Observation::clone(earlier)
+            });
+        }
+        // Without a graceful deletion, the kubelet is done when nothing is left.
+        let (at, finished_at) = if self.is_forced {
+            (Instant::now(), now)
+        } else {
+            (end.at, end.wall)
+        };
+        let elapsed = at.saturating_duration_since(self.began);
+        let facts = self.facts(left, runtime_name, finished_at);
+        Some(self.observation(judge(facts), elapsed, finished_at))
+    }
+
+    /// Whether only the deletion was observed, and nothing is new.
+    pub fn changes_nothing(&self, observation: &Observation) -> bool {
+        self.earlier.as_deref().is_some_and(|earlier| earlier == observation)
+    }
+
+    /// What is known if the agent exits now.
+    pub fn unfinished(&self, now: Timestamp) -> Observation {
+        let judgment = Judgment {
+            verdict: Verdict::Unknown,
+            differences: Vec::new(),
+            leftovers: Vec::new(),
+            reason: Some("the agent exited during the termination".to_owned()),
+        };
+        self.observation(judgment, self.began.elapsed(), now)
+    }
+
+    fn facts(&self, left: Left, runtime_name: &str, now: Timestamp) -> Facts {
+        let mut facts = Facts {
+            holds: self.holds.clone(),
+            left,
+            ..Facts::default()
+        };
+        if self.is_forced {
+            facts.unseen.clone_from(&self.unseen);
+            return facts;
+        }
+        let last = self.last.as_ref().and_then(|last| last.pod.status.clone());
+        facts.unseen = self.unseen.clone().or_else(|| self.seen.unseen_exit());
+        match (&self.before, last) {
+            (Some(before), Some(kubelet)) => {
+                let eviction = eviction_of(before, &kubelet);
+                let before = self.before_with_metadata(before);
+                let known = Known {
+                    before: &before,
+                    runtime: self.seen.pod(),
+                    runtime_name,
+                    messages: self.seen.messages(),
+                    eviction: eviction.as_ref(),
+                    now,
+                };
+                let agent = last_status(&known, self.view.attachable_volumes);
+                facts.statuses = Some(Statuses { kubelet, agent });
+            }
+            _ => drop(facts.unseen.get_or_insert_with(|| TOO_LARGE.to_owned())),
+        }
+        facts
+    }
+
+    /// The earlier object with the metadata of the last one, which has the deletion.
+    fn before_with_metadata(&self, before: &PodObject) -> PodObject {
+        let mut object = before.clone();
+        if let Some(last) = &self.last {
+            object.pod.metadata = last.pod.metadata.clone();
+        }
+        object
+    }
+
+    fn observation(&self, judgment: Judgment, elapsed: Duration, finished_at: Timestamp) -> Observation {
+        let Judgment {
+            verdict,
+            differences,
+            leftovers,
+            reason,
+        } = judgment;
+        let pod = &self.view.pod;
+        Observation {
+            namespace: pod.namespace.to_string(),
+            name: pod.name.to_string(),
+            uid: pod.uid.to_string(),
+            deleted_at: self.deleted_at,
+            finished_at,
+            grace_seconds: self.grace.as_secs(),
+            elapsed_ms: u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
+            verdict,
+            differences,
+            leftovers,
+            reason,
+        }
+    }
+}

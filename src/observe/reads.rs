@@ -1,0 +1,103 @@
+//! The reads of one pod: runtime, termination messages and node. Each has a limit of time, and few run at once.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{
+    sync::Semaphore,
+    time::{sleep, timeout},
+};
+
+use crate::{
+    model::pod::{PodUid, PodView},
+    node::cri::{CriReader, types::RuntimePod},
+    teardown::{
+        bounded_read::{READ_LIMIT, blocking_in, late},
+        context::Context,
+        plan::{Plan, gather::plan_view},
+        status::Messages,
+        termination_message,
+    },
+};
+
+/// Number of pods that are read at once: the kubelet has to work at the same time.
+const MAX_READS: usize = 4;
+/// A plan that is blocked is made again after this time: the kubelet may have been between two steps.
+const REPLAN_DELAY: Duration = Duration::from_millis(700);
+/// Limit of a read of the runtime.
+const RUNTIME_LIMIT: Duration = Duration::from_secs(10);
+
+/// Reads pods.
+#[derive(Clone)]
+pub(super) struct PodReader {
+    /// It refuses every effect and every write.
+    context: Arc<Context>,
+    runtime: CriReader,
+    slots: Arc<Semaphore>,
+}
+
+/// A pod in the runtime, with the termination messages of the containers that have exited.
+pub(super) type RuntimeRead = Result<(RuntimePod, Messages), String>;
+
+// === impl PodReader ===
+
+impl PodReader {
+    /// `context` is one for reads: see [`Context::read_only`].
+    pub fn new(context: Arc<Context>) -> Self {
+        Self {
+            runtime: CriReader::new(context.node.cri.clone()),
+            context,
+            slots: Arc::new(Semaphore::new(MAX_READS)),
+        }
+    }
+
+    /// The node.
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// The runtime.
+    pub fn runtime(&self) -> &CriReader {
+        &self.runtime
+    }
+
+    /// The pod in the runtime.
+    pub async fn runtime_pod(&self, view: Arc<PodView>) -> RuntimeRead {
+        let _slot = self.slots.acquire().await;
+        self.read_runtime(&view).await
+    }
+
+    /// The pod in the runtime, and what the agent would do about it now.
+    pub async fn pod_and_plan(&self, view: Arc<PodView>) -> (RuntimeRead, Plan) {
+        let _slot = self.slots.acquire().await;
+        let runtime = self.read_runtime(&view).await;
+        (runtime, plan_view(&self.context, view, None, Vec::new()).await)
+    }
+
+    /// The plan at the beginning of a termination.
+    pub async fn first_plan(&self, view: Arc<PodView>) -> Plan {
+        let plan = self.plan(&view).await;
+        if plan.blocked.is_empty() {
+            return plan;
+        }
+        sleep(REPLAN_DELAY).await;
+        self.plan(&view).await
+    }
+
+    async fn plan(&self, view: &Arc<PodView>) -> Plan {
+        let _slot = self.slots.acquire().await;
+        plan_view(&self.context, Arc::clone(view), None, Vec::new()).await
+    }
+
+    async fn read_runtime(&self, view: &Arc<PodView>) -> RuntimeRead {
+        let uid: &PodUid = &view.pod.uid;
+        let read = timeout(RUNTIME_LIMIT, self.runtime.pod(uid.as_str(), READ_LIMIT)).await;
+        let pod = read.map_err(late(RUNTIME_LIMIT))?.map_err(|error| error.to_string())?;
+        let containers = pod.containers.clone();
+        let messages = blocking_in(READ_LIMIT, &self.context, view, move |_, _| {
+            // A message that cannot be read says so itself.
+            Ok(termination_message::read_all(&containers).0)
+        });
+        // Without messages, the exit codes count.
+        Ok((pod, messages.await.unwrap_or_default()))
+    }
+}

@@ -1,0 +1,140 @@
+//! What was seen of a pod in the runtime while it terminated. Containers that the kubelet has removed stay. Pure.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeSet, HashSet},
+};
+
+use crate::{
+    node::cri::types::{Container, ContainerState, RuntimePod, SandboxState},
+    teardown::status::Messages,
+};
+
+/// Containers of one pod that are kept: a status shows the last two of each name.
+const MAX_CONTAINERS: usize = 256;
+
+/// What was seen so far.
+#[derive(Debug, Clone, Default)]
+pub(super) struct SeenRuntime {
+    pod: RuntimePod,
+    messages: Messages,
+    /// IDs in the last read.
+    present: BTreeSet<String>,
+}
+
+// === impl SeenRuntime ===
+
+impl SeenRuntime {
+    /// Adds a read, with the termination messages of the containers that had exited.
+    pub fn add(&mut self, read: RuntimePod, messages: Messages) {
+        let containers = read.containers.iter().map(|it| it.id.clone());
+        let sandboxes = read.sandboxes.iter().map(|it| it.id.clone());
+        self.present = containers.chain(sandboxes).collect();
+        let read = read.with_exits_from(&self.pod);
+        let RuntimePod {
+            mut sandboxes,
+            mut containers,
+        } = std::mem::take(&mut self.pod);
+        containers.retain(|it| !self.present.contains(&it.id));
+        containers.extend(read.containers);
+        containers.sort_by(|a, b| newer(a).cmp(&newer(b)).then_with(|| a.id.cmp(&b.id)));
+        containers.truncate(MAX_CONTAINERS);
+        sandboxes.retain(|it| !self.present.contains(&it.id));
+        // A removed sandbox was stopped before.
+        for sandbox in &mut sandboxes {
+            sandbox.state = SandboxState::NotReady;
+        }
+        sandboxes.extend(read.sandboxes);
+        sandboxes.sort_by_key(|it| (Reverse(it.attempt), Reverse(it.created_at), it.id.clone()));
+        self.pod = RuntimePod { sandboxes, containers };
+        self.messages.extend(messages);
+    }
+
+    /// Everything that was seen.
+    pub fn pod(&self) -> &RuntimePod {
+        &self.pod
+    }
+
+    /// The termination messages.
+    pub fn messages(&self) -> &Messages {
+        &self.messages
+    }
+
+    /// Why the end of a container is not known, if so. Only the newest container of each name counts.
+    pub fn unseen_exit(&self) -> Option<String> {
+        let mut names = HashSet::new();
+        let newest = self.pod.containers.iter().filter(|it| names.insert(it.name.as_str()));
+        let mut reasons = newest.filter_map(|it| self.why_unseen(it));
+        reasons.next()
+    }
+
+    fn why_unseen(&self, container: &Container) -> Option<String> {
+        let name = &container.name;
+        match (container.state, self.present.contains(&container.id)) {
+            (ContainerState::Running | ContainerState::Unknown, false) => {
+                Some(format!("the kubelet removed container {name} before its exit was seen"))
+            }
+            (ContainerState::Running | ContainerState::Unknown, true) => Some(format!("container {name} still runs")),
+            (ContainerState::Exited, _) if container.is_unread => {
+                Some(format!("the status of container {name} could not be read"))
+            }
+            (ContainerState::Exited | ContainerState::Created, _) => None,
+        }
+    }
+}
+
+fn newer(container: &Container) -> (Reverse<jiff::Timestamp>, Reverse<u32>) {
+    (Reverse(container.created_at), Reverse(container.attempt))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn container(name: &str, state: ContainerState, code: i32) -> Container {
+        Container {
+            exit_code: code,
+            is_unread: false,
+            ..Container::listed(name, state)
+        }
+    }
+
+    fn read(containers: Vec<Container>) -> RuntimePod {
+        RuntimePod {
+            sandboxes: Vec::new(),
+            containers,
+        }
+    }
+
+    #[test]
+    fn removed_container_keeps_its_exit_and_one_whose_exit_was_not_seen_is_named() {
+        let (running, exited) = (ContainerState::Running, ContainerState::Exited);
+        let mut seen = SeenRuntime::default();
+        let both = |state, code| read(vec![container("a", state, code), container("b", running, 0)]);
+        seen.add(both(running, 0), Messages::default());
+        assert_eq!(seen.unseen_exit().as_deref(), Some("container a still runs"));
+        seen.add(both(exited, 3), Messages::from_iter([("a-0", "bye")]));
+        seen.add(read(vec![container("b", exited, 0)]), Messages::default());
+        assert_eq!(seen.unseen_exit(), None);
+        let a = seen.pod().newest("a").unwrap();
+        assert_eq!(
+            (a.state, a.exit_code, seen.messages().get("a-0")),
+            (exited, 3, Some("bye"))
+        );
+        let mut gone = SeenRuntime::default();
+        gone.add(both(running, 0), Messages::default());
+        gone.add(read(vec![container("b", exited, 0)]), Messages::default());
+        let why = gone.unseen_exit();
+        assert_eq!(
+            why.as_deref(),
+            Some("the kubelet removed container a before its exit was seen")
+        );
+        // A status that cannot be read any more does not erase what was read.
+        let unread = Container {
+            is_unread: true,
+            ..container("b", exited, 137)
+        };
+        gone.add(read(vec![unread]), Messages::default());
+        assert_eq!(gone.pod().newest("b").map(|it| it.exit_code), Some(0));
+    }
+}

@@ -1,0 +1,34 @@
+//! Answers with the terminations that were observed.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Response, StatusCode};
+use http_body_util::Full;
+
+use super::{
+    respond::{error, json_answer},
+    state::PodsAdmin,
+};
+use crate::{journal::observations::MAX_AGE, ops::report::Report};
+
+/// Path of the report. `?since=SECONDS` limits its time; at most, and without that, it is 30 days.
+pub const REPORT: &str = "/v1/report";
+
+/// The path that queries the report of this time.
+pub fn request_path(since: Duration) -> String {
+    format!("{REPORT}?since={}", since.as_secs())
+}
+
+pub(super) fn answer(pods: &PodsAdmin, query: Option<&str>) -> Response<Full<Bytes>> {
+    let seconds = match query.map(|query| query.strip_prefix("since=").map(str::parse::<u32>)) {
+        None => None,
+        Some(Some(Ok(seconds))) => Some(i64::from(seconds)),
+        Some(_) => return error(StatusCode::BAD_REQUEST, "the query must be since=SECONDS"),
+    };
+    let now = pods.clock.wall().now();
+    let seconds = seconds.unwrap_or(i64::MAX).min(MAX_AGE.as_secs());
+    let since = now.checked_sub(jiff::SignedDuration::from_secs(seconds)).unwrap_or(now);
+    let observations = pods.journal.observations();
+    json_answer(&Report::new(observations, pods.guard.only_observes(), since, now))
+}
