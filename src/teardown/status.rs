@@ -48,7 +48,8 @@ pub fn generate(input: &StatusInput<'_>) -> PodStatus {
         stage: input.stage(),
         ..*input
     };
-    let api = input.pod.status.clone().unwrap_or_default();
+    let mut api = input.pod.status.clone().unwrap_or_default();
+    normalize::keep_one_member_per_state(&mut api);
     let mut lists = containers::lists(input, &api);
     let mut decision = phase_decision::decide(input, &api, &lists);
     let decided = decision.clone();

@@ -13,14 +13,34 @@ pub(super) fn normalize(pod: &Pod, status: &mut PodStatus) {
         whole_seconds(&mut condition.last_probe_time);
         whole_seconds(&mut condition.last_transition_time);
     }
+    for entry in entries(status) {
+        normalize_entry(entry, limit);
+    }
+}
+
+/// Keeps one member of each container state. The API server also accepts several. A terminated container stays terminated, and a
+/// running one may run.
+pub(super) fn keep_one_member_per_state(status: &mut PodStatus) {
+    for entry in entries(status) {
+        for state in [&mut entry.state, &mut entry.last_state].into_iter().flatten() {
+            if state.terminated.is_some() {
+                state.running = None;
+            }
+            if state.terminated.is_some() || state.running.is_some() {
+                state.waiting = None;
+            }
+        }
+    }
+}
+
+/// The entries of all containers.
+fn entries(status: &mut PodStatus) -> impl Iterator<Item = &mut ContainerStatus> {
     let lists = [
         &mut status.container_statuses,
         &mut status.init_container_statuses,
         &mut status.ephemeral_container_statuses,
     ];
-    for entry in lists.into_iter().flatten().flatten() {
-        normalize_entry(entry, limit);
-    }
+    lists.into_iter().flatten().flatten()
 }
 
 fn normalize_entry(entry: &mut ContainerStatus, limit: usize) {

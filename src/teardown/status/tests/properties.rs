@@ -75,7 +75,7 @@ fn has_ended(entry: &ContainerStatus) -> bool {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn generate_never_panics_even_at_the_ends_of_time(mut world in world(), extreme in any::<bool>()) {

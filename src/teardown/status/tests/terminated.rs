@@ -1,6 +1,8 @@
 //! After the cleanup: all containers are terminated.
 
-use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, EphemeralContainer, Pod, PodCondition};
+use k8s_openapi::api::core::v1::{
+    ContainerState, ContainerStateTerminated, ContainerStatus, EphemeralContainer, Pod, PodCondition,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::fixture::*;
@@ -156,6 +158,34 @@ fn pod_that_fails_as_unknown_keeps_its_unready_containers() {
             condition.message.as_deref(),
             Some("containers with unready status: [a]")
         );
+    }
+}
+
+#[test]
+fn container_with_several_states_is_terminated_and_its_pod_unready() {
+    let state = ContainerState {
+        running: running_since(at(10)).running,
+        waiting: waiting(None).waiting,
+        terminated: Some(end_of("a", 0)),
+    };
+    let entry = ContainerStatus {
+        ready: true,
+        ..mk_entry("a", state)
+    };
+    let pod = with_entry(mk_pod([mk_container("a")]), entry);
+    for stage in STAGES {
+        let status = Case::new(pod.clone(), []).generate(stage);
+        let entry = &status.container_statuses.as_ref().unwrap()[0];
+        assert_eq!(entry.state, Some(terminated(end_of("a", 0))), "{stage:?}");
+        assert!(!entry.ready, "{stage:?}");
+        if stage != StatusStage::Terminating {
+            assert_eq!(status.phase.as_deref(), Some("Succeeded"), "{stage:?}");
+        }
+        for kind in ["Ready", "ContainersReady"] {
+            let conditions = status.conditions.as_deref().unwrap_or_default();
+            let condition = conditions.iter().find(|condition| condition.type_ == kind).unwrap();
+            assert_eq!(condition.status, "False", "{stage:?} {kind}");
+        }
     }
 }
 
