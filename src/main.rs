@@ -42,7 +42,7 @@ use pod_teardown::{
         gc_status::{self, GcReport},
         handover, holds, logging, manual,
         output::{self, Output},
-        pause,
+        pause, reader,
         report::{self, Report},
         service,
         status::{self, StatusReport},
@@ -111,6 +111,7 @@ async fn dispatch(
         Verb::Run(flags) => run(flags, &mistakes, unknown_variables).await,
         Verb::Check(arguments) => run_check(arguments, mistakes, unknown_variables).await,
         Verb::Status(arguments) => show_status(&arguments).await,
+        Verb::Timeline(arguments) if arguments.follow => while_read(show_timeline(arguments)).await,
         Verb::Timeline(arguments) => show_timeline(arguments).await,
         Verb::Why(WhyArgs {
             pod,
@@ -182,7 +183,7 @@ async fn show_status(arguments: &StatusArgs) -> ExitCode {
     let text = |report: &StatusReport| status::text(report, is_wide, Timestamp::now());
     let output = with_text(*output, text);
     if *watch {
-        return watch_answer(socket, admin::STATUS, output, |_| false).await;
+        return while_read(watch_answer(socket, admin::STATUS, output, |_| false)).await;
     }
     if !exit_code {
         return self::query(socket, admin::STATUS, output).await;
@@ -253,7 +254,13 @@ async fn explain(QueryFlags { socket, output }: &QueryFlags, object: &str) -> Ex
 async fn watch_explanation(QueryFlags { socket, output }: &QueryFlags, pod: &str) -> ExitCode {
     let path = admin::why::request_path(pod);
     let is_gone = |why: &Explanation| why.is_gone;
-    watch_answer(socket, &path, with_text(*output, Explanation::text), is_gone).await
+    while_read(watch_answer(
+        socket,
+        &path,
+        with_text(*output, Explanation::text),
+        is_gone,
+    ))
+    .await
 }
 
 /// Shows or follows the timeline of a pod, or lists the known ones.
@@ -339,6 +346,14 @@ async fn query<T: DeserializeOwned>(
     match answer.and_then(|answer| answer.format(output.as_ref())) {
         Ok(text) => print_formatted(&output, &text, 0),
         Err(error) => failed(1, &error.to_string()),
+    }
+}
+
+/// Runs a command that lasts, until the reader of its output exits. Otherwise it would notice that only at its next change.
+async fn while_read(command: impl Future<Output = ExitCode>) -> ExitCode {
+    tokio::select! {
+        code = command => code,
+        () = reader::wait_until_gone() => ExitCode::SUCCESS,
     }
 }
 

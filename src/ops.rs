@@ -15,6 +15,7 @@ pub mod metrics;
 pub mod output;
 pub mod pause;
 mod progress;
+pub mod reader;
 mod remedies;
 pub mod report;
 #[cfg(test)]

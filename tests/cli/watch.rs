@@ -4,19 +4,23 @@ use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
     os::unix::net::UnixListener,
     process::{Child, Stdio},
+    thread,
+    time::Duration,
 };
 
+use serde_json::json;
 use tempfile::TempDir;
 
 use crate::command::command;
 
-/// `status -w -o json`, and the socket on which the fake agent listens.
-fn watching() -> (Child, UnixListener, TempDir) {
+/// A command that watches, and the socket on which the fake agent listens.
+fn watching(arguments: &[&str]) -> (Child, UnixListener, TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("socket");
     let listener = UnixListener::bind(&socket).unwrap();
     let child = command()
-        .args(["status", "-w", "-o", "json", "--socket"])
+        .args(arguments)
+        .arg("--socket")
         .arg(&socket)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -25,25 +29,61 @@ fn watching() -> (Child, UnixListener, TempDir) {
     (child, listener, dir)
 }
 
-/// Answers each caller with the next number.
-fn answer(listener: &UnixListener, numbers: std::ops::Range<usize>) {
-    for number in numbers {
-        let mut caller = listener.accept().unwrap().0;
-        let body = format!("{{\"number\":{number}}}");
-        // The caller may have exited.
-        let _ = caller.read(&mut [0; 4096]);
-        let _ = write!(
-            caller,
-            "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}",
-            body.len()
-        );
+/// Gives the next caller this answer.
+fn answer(listener: &UnixListener, body: &str) {
+    let mut caller = listener.accept().unwrap().0;
+    // The caller may have exited.
+    let _ = caller.read(&mut [0; 4096]);
+    let _ = write!(
+        caller,
+        "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+}
+
+/// The exit code of a command, which must exit within 10 s.
+fn exit_code(child: &mut Child) -> Option<i32> {
+    for _ in 0..1000 {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status.code();
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    panic!("it does not exit");
+}
+
+/// The reader may exit while nothing changes, and before the first line.
+#[test]
+fn watch_exits_when_its_reader_exits() {
+    let trace = json!([{
+        "namespace": "default", "name": "web-0", "uid": "1234", "began": "2026-01-02T03:04:05Z", "cause": "deleted",
+        "graceSeconds": 3, "graceLeftMs": 0, "stage": "terminating", "elapsedMs": 4000, "attempts": 1, "spans": [],
+    }]);
+    let cases: [(&[&str], &str, bool); 4] = [
+        (&["status", "-w", "-o", "json"], "{}", true),
+        (&["why", "web-0", "-w", "-o", "yaml"], "{}", true),
+        (&["status", "-w", "-o", "yaml"], "{}", false),
+        (&["timeline", "web-0", "-f"], &trace.to_string(), false),
+    ];
+    for (arguments, body, reads) in cases {
+        let (mut child, listener, _dir) = watching(arguments);
+        let mut reader = BufReader::new(child.stdout.take().unwrap());
+        answer(&listener, body);
+        if reads {
+            reader.read_line(&mut String::new()).unwrap();
+        }
+        drop(reader);
+        // Nothing answers any more: the command waits for an answer or until it asks again.
+        assert_eq!(exit_code(&mut child), Some(0), "{arguments:?}");
     }
 }
 
 #[test]
 fn watch_writes_errors_of_the_agent_beside_the_json() {
-    let (mut child, listener, _dir) = watching();
-    answer(&listener, 0..1);
+    let (mut child, listener, _dir) = watching(&["status", "-w", "-o", "json"]);
+    answer(&listener, "{\"number\":0}");
     drop(listener);
     let mut error = String::new();
     BufReader::new(child.stderr.take().unwrap())
