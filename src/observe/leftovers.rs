@@ -2,7 +2,10 @@
 
 use crate::{
     model::observation::{Leftover, LeftoverKind},
-    teardown::plan::{Plan, PlannedAction},
+    teardown::{
+        bounded_read::Fact,
+        plan::{Plan, PlannedAction},
+    },
 };
 
 /// Leftovers of one pod that are kept.
@@ -19,13 +22,28 @@ pub(super) struct Left {
 
 /// Leftovers of a pod whose object is deleted, or of a terminal pod that stays: that one may have exited containers, sandboxes that
 /// are stopped, its directory and its logs.
-pub(super) fn left(plan: &Plan, is_deleted: bool, runs: impl Fn(&str) -> bool) -> Left {
+pub(super) fn left(
+    plan: &Plan,
+    mounts: &Fact<Vec<(String, String)>>,
+    is_deleted: bool,
+    runs: impl Fn(&str) -> bool,
+) -> Left {
     let mut left = Left {
         leftovers: Vec::new(),
         unknown: plan.unknown.clone(),
     };
-    for (_, action) in plan.actions() {
-        if let Some(leftover) = leftover(action).filter(|it| is_deleted || !may_stay(it, &runs)) {
+    // A mount that belongs to no volume is not in the plan.
+    let mounts = mounts
+        .as_ref()
+        .map_err(|why| left.unknown.push(format!("its mounts: {why}")));
+    let mounts = mounts
+        .ok()
+        .into_iter()
+        .flatten()
+        .map(|(path, fs_type)| mount(path, fs_type));
+    let planned = plan.actions().filter_map(|(_, action)| leftover(action));
+    for leftover in mounts.chain(planned) {
+        if is_deleted || !may_stay(&leftover, &runs) {
             let is_new = left.leftovers.iter().all(|other| other.object != leftover.object);
             if is_new && left.leftovers.len() < MAX_LEFTOVERS {
                 left.leftovers.push(leftover);
@@ -44,6 +62,14 @@ fn may_stay(leftover: &Leftover, runs: impl Fn(&str) -> bool) -> bool {
     }
 }
 
+fn mount(path: &str, fs_type: &str) -> Leftover {
+    Leftover {
+        kind: LeftoverKind::Mount,
+        object: path.to_owned(),
+        detail: format!("unmount it ({fs_type})"),
+    }
+}
+
 fn leftover(action: &PlannedAction) -> Option<Leftover> {
     use LeftoverKind::{Cgroup, Claim, Container, Directory, Mount, Sandbox, Volume};
     let driver = |driver: &Option<String>| driver.clone().unwrap_or_else(|| "an unknown driver".to_owned());
@@ -53,7 +79,7 @@ fn leftover(action: &PlannedAction) -> Option<Leftover> {
         PlannedAction::UnprepareClaim { claim, drivers } => {
             (Claim, claim, format!("unprepare it by {}", drivers.join(", ")))
         }
-        PlannedAction::Unmount { path, fs_type } => (Mount, path, format!("unmount it ({fs_type})")),
+        PlannedAction::Unmount { path, fs_type } => return Some(mount(path, fs_type)),
         PlannedAction::UnmapDevice { path } => (Mount, path, "unmount it, and detach its loop device".to_owned()),
         PlannedAction::UnpublishVolume { driver: by, target, .. } => {
             (Volume, target, format!("NodeUnpublishVolume by {}", driver(by)))
@@ -133,7 +159,8 @@ mod tests {
             PlannedAction::RemoveDirectory { path: path("/pods/u1") },
         ];
         let kinds = |is_deleted, running: &'static str| {
-            let left = left(&plan(actions.clone()), is_deleted, |id| id == running);
+            let mounts = Ok(vec![(path("/pods/u1/volumes/a"), path("tmpfs"))]);
+            let left = left(&plan(actions.clone()), &mounts, is_deleted, |id| id == running);
             left.leftovers.into_iter().map(|it| it.kind).collect::<Vec<_>>()
         };
         use LeftoverKind::{Cgroup, Container, Directory, Mount, Sandbox};

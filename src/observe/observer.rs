@@ -20,7 +20,7 @@ use tokio::{
 use super::{
     leftovers::left,
     pods::ObservedPod,
-    reads::{PodReader, RuntimeRead},
+    reads::{NodeRead, PodReader, RuntimeRead},
 };
 use crate::{
     counters::Counters,
@@ -74,7 +74,7 @@ enum Found {
     List(Result<BTreeMap<String, RuntimePod>, String>),
     Runtime(PodUid, RuntimeRead),
     FirstPlan(PodUid, Plan),
-    Check(PodUid, RuntimeRead, Box<Plan>),
+    Check(PodUid, Box<NodeRead>),
 }
 
 /// The stream of container events, as long as the runtime supports it.
@@ -254,8 +254,8 @@ impl Observer {
             pod.check_begins();
             let (reader, uid, view) = (self.reader.clone(), uid.clone(), Arc::clone(&pod.view));
             let check = async move {
-                let (runtime, plan) = reader.pod_and_plan(view).await;
-                Found::Check(uid, runtime, Box::new(plan))
+                let read = reader.node(view).await;
+                Found::Check(uid, Box::new(read))
             };
             self.work.push(check.boxed());
         }
@@ -284,7 +284,7 @@ impl Observer {
                     pod.holds = plan.blocked;
                 }
             }
-            Found::Check(uid, read, plan) => self.checked(&uid, read, &plan),
+            Found::Check(uid, read) => self.checked(&uid, *read),
         }
     }
 
@@ -303,16 +303,17 @@ impl Observer {
         }
     }
 
-    fn checked(&mut self, uid: &PodUid, read: RuntimeRead, plan: &Plan) {
+    fn checked(&mut self, uid: &PodUid, read: NodeRead) {
+        let NodeRead { runtime, plan, mounts } = read;
         let now = self.now();
         let Some(pod) = self.observed.get_mut(uid) else { return };
         let mut running = BTreeSet::new();
-        if let Ok((read, messages)) = read {
+        if let Ok((read, messages)) = runtime {
             running.extend(read.possibly_running().map(|it| it.id.clone()));
             running.extend(read.sandboxes.iter().filter(|it| it.is_ready()).map(|it| it.id.clone()));
             pod.seen.add(read, messages);
         }
-        let left = left(plan, pod.is_deleted(), |id| running.contains(id));
+        let left = left(&plan, &mounts, pod.is_deleted(), |id| running.contains(id));
         let Some(observation) = pod.conclude(left, &self.reader.context().node.runtime_name, now) else {
             return;
         };

@@ -8,11 +8,18 @@ use tokio::{
 };
 
 use crate::{
-    model::pod::{PodUid, PodView},
-    node::cri::{CriReader, types::RuntimePod},
+    model::{
+        failure::first_message,
+        pod::{PodUid, PodView},
+    },
+    node::{
+        cri::{CriReader, types::RuntimePod},
+        mounts::Mount,
+    },
     teardown::{
-        bounded_read::{READ_LIMIT, blocking_in, late},
+        bounded_read::{Fact, READ_LIMIT, blocking_in, late, text},
         context::Context,
+        locate,
         plan::{Plan, gather::plan_view},
         status::Messages,
         termination_message,
@@ -33,6 +40,15 @@ pub(super) struct PodReader {
     context: Arc<Context>,
     runtime: CriReader,
     slots: Arc<Semaphore>,
+}
+
+/// What a check of the node has read.
+pub(super) struct NodeRead {
+    pub runtime: RuntimeRead,
+    /// What the agent would do about the pod now.
+    pub plan: Plan,
+    /// Path and type of each file system at or below the pod's directory.
+    pub mounts: Fact<Vec<(String, String)>>,
 }
 
 /// A pod in the runtime, with the termination messages of the containers that have exited.
@@ -66,11 +82,22 @@ impl PodReader {
         self.read_runtime(&view).await
     }
 
-    /// The pod in the runtime, and what the agent would do about it now.
-    pub async fn pod_and_plan(&self, view: Arc<PodView>) -> (RuntimeRead, Plan) {
+    /// The pod in the runtime and on the node.
+    pub async fn node(&self, view: Arc<PodView>) -> NodeRead {
         let _slot = self.slots.acquire().await;
         let runtime = self.read_runtime(&view).await;
-        (runtime, plan_view(&self.context, view, None, Vec::new()).await)
+        let mounts = blocking_in(READ_LIMIT, &self.context, &view, |context, view| {
+            let dir = locate::pod_dir(context, view).map_err(|failures| first_message(&failures))?;
+            let table = context.node.storage.all_mounts.read().map_err(text)?;
+            let mounts = table.mounts_at_or_below(&[dir.path()]).into_iter();
+            let mount = |it: Mount| (it.path.display().to_string(), it.fs_type.to_string_lossy().into_owned());
+            Ok(mounts.map(mount).collect())
+        });
+        NodeRead {
+            runtime,
+            mounts: mounts.await,
+            plan: plan_view(&self.context, view, None, Vec::new()).await,
+        }
     }
 
     /// The plan at the beginning of a termination.

@@ -36,6 +36,8 @@ pub struct Half<'a> {
     pub namespace: &'static str,
     pub stage: &'a Stage,
     pub scenarios: &'a [Scenario],
+    /// A finalizer keeps the objects with their last statuses.
+    pub keeps_objects: bool,
 }
 
 /// Result of one pod.
@@ -72,8 +74,10 @@ impl Half<'_> {
             if scenario.loops.is_some() {
                 spec["volumes"] = json!([{ "name": TRIGGER, "hostPath": { "path": self.trigger_dir() } }]);
             }
-            // Without it the object would be deleted with its last status.
-            let metadata = json!({ "name": name(scenario), "finalizers": [TEST_FINALIZER] });
+            let mut metadata = json!({ "name": name(scenario) });
+            if self.keeps_objects {
+                metadata["finalizers"] = json!([TEST_FINALIZER]);
+            }
             create(&self.path("pods"), json!({ "metadata": metadata, "spec": spec }))
                 .await
                 .with_context(|| format!("create the pod of {}", scenario.name))?;
@@ -156,18 +160,7 @@ impl Half<'_> {
             Power::Kubelet => self.prevent_removal(&before)?,
             Power::Agent(_) => Vec::new(),
         };
-        let deletions = self.scenarios.iter().map(|scenario| async move {
-            self.write(scenario, &scenario.write_before_deletion).await?;
-            if let Some(eviction) = &scenario.eviction {
-                let evicted = self.evict(scenario, eviction, power).await;
-                evicted.with_context(|| format!("evict {}", scenario.name))?;
-            }
-            self.delete(scenario).await
-        });
-        stream::iter(deletions)
-            .buffer_unordered(MAX_REQUESTS)
-            .try_collect::<Vec<_>>()
-            .await?;
+        self.delete_all(power).await?;
 
         let late = Instant::now() + END_LIMIT;
         let (mut since, mut seen) = (Instant::now(), BTreeMap::new());
@@ -205,6 +198,28 @@ impl Half<'_> {
             }
         };
         Ok(self.scenarios.iter().map(outcome).collect())
+    }
+
+    /// Evicts and deletes the pods.
+    async fn delete_all(&self, power: &Power<'_>) -> Result<()> {
+        let deletions = self.scenarios.iter().map(|scenario| async move {
+            self.write(scenario, &scenario.write_before_deletion).await?;
+            if let Some(eviction) = &scenario.eviction {
+                let evicted = self.evict(scenario, eviction, power).await;
+                evicted.with_context(|| format!("evict {}", scenario.name))?;
+            }
+            self.delete(scenario).await
+        });
+        let deletions = stream::iter(deletions).buffer_unordered(MAX_REQUESTS);
+        deletions.try_collect::<Vec<_>>().await?;
+        Ok(())
+    }
+
+    /// Evicts and deletes the pods, and waits until their objects are deleted.
+    pub async fn end_without_objects(&self) -> Result<()> {
+        self.delete_all(&Power::Kubelet).await?;
+        let none = async || Ok(self.pods().await?.is_empty().then_some(()));
+        eventually(END_LIMIT, "all objects to be deleted", none).await
     }
 
     /// Changes the pods: without a change a kubelet reports a crash loop only minutes later.

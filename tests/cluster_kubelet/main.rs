@@ -1,5 +1,7 @@
 //! The same pods are terminated by a real kubelet, and by the agent after that kubelet's death. Their final statuses and
 //! events are compared field by field.
+//!
+//! `observe`: an agent that only observes compares the kubelet's terminations itself, and touches nothing.
 
 #![allow(
     clippy::disallowed_methods,
@@ -10,6 +12,7 @@ mod compare;
 mod expected;
 mod half;
 mod machine;
+mod observe;
 mod outcome;
 mod run;
 mod runner;

@@ -44,6 +44,7 @@ pub async fn run(scenarios: &[Scenario]) -> Result<Report> {
         namespace,
         stage: &stage,
         scenarios,
+        keeps_objects: true,
     };
     let (first, second) = (of("kubelet"), of("agent"));
     let by_kubelet = async {

@@ -8,6 +8,7 @@ use tokio::{runtime::Runtime, sync::OnceCell, time};
 
 use crate::{
     expected,
+    observe::{self, Observed},
     run::{Report, run},
     scenario::Scenario,
     table,
@@ -35,6 +36,7 @@ pub fn main(scenarios: Vec<Scenario>) -> Result<ExitCode> {
         arguments.filter.as_ref().is_none_or(|part| name.contains(part))
             && !arguments.skip.iter().any(|part| name.contains(part))
     };
+    let observed = Arc::new(Observed::new());
     let world = Arc::new(World {
         scenarios: scenarios.into_iter().filter(wanted).collect(),
         report: OnceCell::new(),
@@ -55,6 +57,11 @@ pub fn main(scenarios: Vec<Scenario>) -> Result<ExitCode> {
         "a_kubelet_of_the_testbed_changes_nothing_on_the_machine",
         move || handle.block_on(shared.machine()).map_err(Failed::from),
     ));
+    for (name, check) in observe::CLAIMS {
+        let (observed, handle) = (Arc::clone(&observed), Arc::clone(&runtime));
+        let claim = move || handle.block_on(observed.check(check)).map_err(Failed::from);
+        trials.push(Trial::test(format!("an_agent_that_only_observes::{name}"), claim));
+    }
     let conclusion = libtest_mimic::run(&arguments, trials);
     if let Some(Ok(report)) = world.report.get() {
         table::print(world.scenarios.iter().zip(&report.pairs));

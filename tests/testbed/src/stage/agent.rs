@@ -123,6 +123,18 @@ impl AgentProcess {
         Ok(agent)
     }
 
+    /// As [`Self::start_beside`], for an agent that only observes.
+    pub async fn start_observing(stage: &Stage, binary: &Path, endpoint: &str) -> Result<Self> {
+        let dir = stage.containerd.workspace().dir().join("agent");
+        let mut flags = auto_flags(stage, &dir, endpoint)?;
+        set(&mut flags, "--pods", "observe".into())?;
+        let agent = Self::launch(binary, &dir, |command| {
+            command.args(&flags);
+        })?;
+        agent.wait_until_watching().await?;
+        Ok(agent)
+    }
+
     /// Starts an agent as its unit does, with this notify socket: in standby for a kubelet, with default settings. Waits
     /// until it watches.
     pub async fn start_service(stage: &Stage, binary: &Path, manager: &Path) -> Result<Self> {
