@@ -41,7 +41,7 @@ pub use values::{CgroupDriverFlag, ForceUnmountFlag, GcFlag, PodsFlag, UnsyncedF
 /// Pods that are not deleted keep running. With --gc-kubeconfig the agent also deletes objects in the whole cluster whose
 /// owners are deleted, while the garbage collector of kube-controller-manager is not active.
 ///
-/// All commands but --help and completions need root. Start with check.
+/// The commands that query the agent need root; check needs it for complete results. Start with check.
 #[derive(Debug, Parser)]
 #[command(name = "pod-teardown", version, term_width = 100)]
 #[command(

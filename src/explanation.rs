@@ -1,4 +1,4 @@
-//! Explains why an object still exists: a chain of objects, each of which waits for the next, and a conclusion.
+//! Explains why an object still exists: a chain of objects, each waiting for the next, and a conclusion.
 
 use std::fmt::Write as _;
 
@@ -15,7 +15,7 @@ pub mod cause;
 pub struct Explanation {
     /// The queried object, and the objects that it waits for, in order.
     pub objects: Vec<ObjectFacts>,
-    /// What holds the queried object, most urgent first.
+    /// What blocks the deletion of the queried object, most urgent first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub causes: Vec<Cause>,
     /// The conclusion.
@@ -45,7 +45,7 @@ impl Explanation {
     pub fn text(&self) -> String {
         let mut out = String::new();
         for (index, object) in self.objects.iter().enumerate() {
-            let waits = if index > 0 { "which waits for " } else { "" };
+            let waits = if index > 0 { "waits for " } else { "" };
             // Writing to a String cannot fail.
             let _ = writeln!(out, "{waits}{}  uid {}", object.object, object.uid);
             for line in &object.facts {

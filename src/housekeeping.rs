@@ -1,7 +1,7 @@
 //! Leftovers: detects artifacts of deleted pods on this node, and terminates them like any pod.
 //!
-//! `search → decide → is the object deleted? → workers`. Artifacts that do not provably belong to a pod of the API server are reported
-//! and never touched. While a kubelet runs, nothing is touched.
+//! `search → decide → is the object deleted? → workers`. Artifacts without proof that they belong to a pod of the API server are reported
+//! and never touched. While a kubelet runs, nothing is removed.
 
 use std::sync::Arc;
 

@@ -51,12 +51,12 @@ pub fn escape_xml(text: &str) -> String {
     text.replace('"', "&quot;")
 }
 
-/// Formats milliseconds, such as `1.5 s` or `2 min 3 s`.
+/// Formats milliseconds, such as `1.5s`, `2m3s` or `1h5m`.
 pub fn seconds(ms: u64) -> String {
     match ms {
-        0..60_000 => format!("{}.{:01} s", ms / 1000, ms % 1000 / 100),
-        60_000..3_600_000 => format!("{} min {} s", ms / 60_000, ms % 60_000 / 1000),
-        _ => format!("{} h {} min", ms / 3_600_000, ms % 3_600_000 / 60_000),
+        0..60_000 => format!("{}.{:01}s", ms / 1000, ms % 1000 / 100),
+        60_000..3_600_000 => format!("{}m{}s", ms / 60_000, ms % 60_000 / 1000),
+        _ => format!("{}h{}m", ms / 3_600_000, ms % 3_600_000 / 60_000),
     }
 }
 

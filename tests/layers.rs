@@ -25,12 +25,12 @@ const LAYERS: [&str; 30] = [
     "memory",
     "tasks",
     "trace_context",
-    // Pure: what every module says of a pod.
+    // Pure: the vocabulary of every module.
     "model",
     "object_name",
     // What the node offers.
     "node",
-    // What is told of a teardown while it goes on.
+    // Progress of a teardown.
     "trace_recorder",
     "cleanup_throttle",
     // One pod's termination: it has traits for what stands above it.

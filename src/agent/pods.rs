@@ -122,8 +122,8 @@ impl PodAgent {
         let expected_kubelet_settings = settings.expected_kubelet_settings(node_name);
         tracing::info!(
             kubeconfig = %expected_kubelet_settings.kubeconfig.display(),
-            kubelet_config = ?expected_kubelet_settings.kubelet_config,
-            kubelet_config_dir = ?expected_kubelet_settings.kubelet_config_dir,
+            kubelet_config = expected_kubelet_settings.kubelet_config.as_deref().map(|it| tracing::field::display(it.display())),
+            kubelet_config_dir = expected_kubelet_settings.kubelet_config_dir.as_deref().map(|it| tracing::field::display(it.display())),
             kubelet_root = %expected_kubelet_settings.kubelet_root.display(),
             cri_endpoint = %settings.cri_endpoint,
             learned = settings.kubelet_start.is_some(),

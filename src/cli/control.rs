@@ -6,12 +6,12 @@ use clap::Args;
 
 use super::{output::SocketFlag, values::pause_duration};
 
-/// Approve one safety hold that holds shows. The agent then does what the hold has blocked.
+/// Approve one safety hold that `holds` shows. The agent then does what the hold has blocked.
 ///
 /// On a terminal the command shows the hold and asks before it approves. Elsewhere it needs --yes.
 ///
-/// An approval covers the present evidence, or with --digest the evidence that holds showed: if that has changed, nothing is
-/// approved. New evidence is blocked again. The approval and the user who gave it are logged, and a restart of the agent keeps
+/// An approval covers the present evidence, or with --digest the evidence that `holds` has shown. If it has changed, nothing
+/// is approved. New evidence is blocked again. The approval and the user who gave it are logged, and a restart of the agent keeps
 /// it.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
@@ -24,16 +24,16 @@ use super::{output::SocketFlag, values::pause_duration};
 Exit code: 0 it is approved; 64 the command line is wrong, or --yes is missing without a terminal; 1 there is no such hold \
 (the message lists all), the answer was no, or no agent answers.")]
 pub struct ApproveArgs {
-    /// The name that holds shows; for a pod also its UID.
+    /// The name that `holds` shows; for a pod also its UID.
     #[arg(value_name = "ITEM", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub item: String,
-    /// Only if this is the digest of its present evidence.
+    /// Approve only if its present evidence has this digest.
     #[arg(long, value_name = "DIGEST")]
     pub digest: Option<String>,
-    /// Approve without a question.
+    /// Approve without a prompt.
     #[arg(long, short)]
     pub yes: bool,
-    /// Why you approve it. It is logged, and holds shows the last approval.
+    /// Reason of the approval. It is logged, and `holds` shows it with the last approval.
     #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub reason: Option<String>,
     /// How to reach the agent.
@@ -41,10 +41,10 @@ pub struct ApproveArgs {
     pub socket: SocketFlag,
 }
 
-/// Start no work on this node until resume, or for some time. A restart or a reboot does not end the pause.
+/// Start no work on this node until `resume`, or for a limited time. A restart or a reboot does not end the pause.
 ///
 /// Terminating pods reach a safe point, where no call is in progress and all their containers are stopped, and stay there; a
-/// grace period continues to run. Deleted pods are noticed, and wait. stop and evict are refused. The garbage collector
+/// grace period continues to run. Deleted pods are noticed, and wait. `stop` and `evict` are refused. The garbage collector
 /// continues, because it works for the whole cluster.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
@@ -58,10 +58,10 @@ and why.
 
 Exit code: 0 it is paused; 64 the command line is wrong; 1 no agent answers.")]
 pub struct PauseArgs {
-    /// End the pause by itself after this time, with a unit, such as 2h; at most 30 days [default: it lasts until resume].
+    /// Duration of the pause, with a unit, such as 2h; at most 30 days [default: it lasts until `resume`].
     #[arg(long = "for", value_name = "DURATION", value_parser = pause_duration)]
     pub duration: Option<Duration>,
-    /// Why the agent is paused.
+    /// Reason of the pause.
     #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub reason: Option<String>,
     /// How to reach the agent.
@@ -69,7 +69,7 @@ pub struct PauseArgs {
     pub socket: SocketFlag,
 }
 
-/// End a pause. Everything that waits continues.
+/// End a pause. Waiting work continues.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
   # End the pause
@@ -85,7 +85,7 @@ pub struct ResumeArgs {
 /// Hand this node's pods over to a kubelet that is about to start.
 ///
 /// For ExecStartPre= of kubelet.service. No work starts any more. Terminating pods reach a safe point: all their containers
-/// are stopped, no call is in progress, and stop and evict requests are finished in the API. A failed stop is repeated once.
+/// are stopped, no call is in progress, and requests of `stop` and `evict` are finished in the API. A failed stop is repeated once.
 /// Then, or after the timeout, the agent touches nothing until that kubelet is down again, or has not started within
 /// --take-over-after.
 #[derive(Debug, Clone, Args)]

@@ -11,7 +11,7 @@ use super::{
 #[derive(Debug, Clone, Subcommand)]
 #[expect(missing_docs, reason = "where a verb has no comment, its arguments have the help")]
 pub enum GcVerb {
-    /// Show the state of the collector: its role, each kind, its queues, what waits longest and why, what is kept.
+    /// Show the state of the collector: its role, each kind, its queues, the objects that wait longest, and those whose owner is unknown.
     #[command(after_help = "Examples:
   # Show the state of the collector
   pod-teardown gc status

@@ -130,9 +130,9 @@ fn remedy(flag: &str) -> &'static str {
     let mut args = command.get_subcommands().flat_map(Command::get_arguments);
     let is_switch = |arg: &Arg| arg.get_long() == flag.strip_prefix("--") && !arg.get_action().takes_values();
     if args.any(is_switch) {
-        "its variable is true or false; on the command line it stands alone"
+        "set the variable to true or false; the flag has no value"
     } else {
-        "--help lists its possible values"
+        "see --help for valid values"
     }
 }
 

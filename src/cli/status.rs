@@ -8,8 +8,8 @@ use super::output::QueryFlags;
 ///
 /// The first lines show the role with its reason, the probes of the kubelet, the runtime and the API server. Other lines appear
 /// only if there is something to show. Blocked is the reason why nothing may be touched; beside a living kubelet that is normal.
-/// Paused shows who has paused the agent. Unmanaged is what does not provably belong to a pod of the API server; it is not
-/// touched. The table lists the terminating pods, each with its step and what it waits for.
+/// Paused shows who has paused the agent. Unmanaged lists pods and files without proof that they belong to the API
+/// server; they are not touched. The table lists the terminating pods, each with its step and what it waits for.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
   # Show the status

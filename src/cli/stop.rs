@@ -14,8 +14,8 @@ use super::{
 ///
 /// Its preStop hooks run, and its containers are stopped within the grace period. The command waits until no container of the
 /// pod runs and the API server shows that. It prints what blocks the termination, and the result. If the command is
-/// interrupted or its --timeout is over, the agent continues, also after a restart of the agent. Only a kubelet that starts
-/// before the termination is finished cancels the request. A pod that has terminated before does not change.
+/// interrupted or its --timeout expires, the agent continues, also after a restart of the agent. Only a kubelet that starts
+/// before the termination completes cancels it. A pod that has terminated before does not change.
 ///
 /// PodDisruptionBudgets are not checked, and a controller may start another pod: use this for a node that cannot wait, else
 /// kubectl delete or kubectl drain. Mirror pods of static pods are refused, and all pods while a kubelet works on this node.

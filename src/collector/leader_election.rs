@@ -86,8 +86,8 @@ impl LeaderElection {
         let (lease, manager_idle) = match (mode, dry_run) {
             (Mode::Never, _) => (Err("--gc never".to_owned()), validity),
             (Mode::Auto | Mode::Always, true) => (validity.clone(), validity),
-            (Mode::Always, false) => (not_yet("its Lease was"), validity),
-            (Mode::Auto, false) => (not_yet("its Lease was"), not_yet("kube-controller-manager's Lease was")),
+            (Mode::Always, false) => (not_yet("its Lease is"), validity),
+            (Mode::Auto, false) => (not_yet("its Lease is"), not_yet("kube-controller-manager's Lease is")),
         };
         let election = Self(Arc::new(Inner {
             identity,
@@ -101,7 +101,7 @@ impl LeaderElection {
                 manager_idle_until: Instant::now(),
             }),
             role: watch::Sender::new(CollectorRole::Standby {
-                why: "not begun".to_owned(),
+                why: "it has not started".to_owned(),
             }),
             status: StatusRecord::default(),
         }));
@@ -117,7 +117,13 @@ impl LeaderElection {
             dry_run,
             ..
         } = &*self.0;
-        tracing::info!(identity, ?mode, dry_run, lease = LEASE, "Collector started");
+        tracing::info!(
+            identity,
+            mode = mode.name(),
+            dry_run,
+            lease = LEASE,
+            "Collector started"
+        );
     }
 
     /// Whether the collector may write now.
@@ -196,7 +202,7 @@ impl LeaderElection {
             }
             inner.status.clear_manager();
             inner.conditions.send_modify(|conditions| {
-                let not_asked = "kube-controller-manager's Lease was not read yet".to_owned();
+                let not_asked = "kube-controller-manager's Lease is not read yet".to_owned();
                 conditions.set_manager_idle(Err(not_asked), Instant::now());
             });
         }
@@ -259,10 +265,10 @@ impl LeaderElection {
                     } = &*self.0;
                     tracing::info!(
                         identity,
-                        ?mode,
+                        mode = mode.name(),
                         dry_run,
                         lease = LEASE,
-                        "The collector works from now on"
+                        "Collector is active"
                     );
                     self.0.status.set_active_since(Some(Timestamp::now()));
                 }

@@ -32,13 +32,13 @@ pub struct Cause {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum Severity {
-    /// The pod does not go on before it is resolved.
+    /// It blocks the termination until it is resolved.
     Blocking,
-    /// It passes by itself.
+    /// It resolves without an action.
     Waiting,
-    /// It could not be read: nothing is concluded from it.
+    /// It could not be read: no conclusion is drawn.
     Unknown,
-    /// It will hold the pod after what holds it now.
+    /// It will block a later step.
     Later,
     /// For information.
     Info,

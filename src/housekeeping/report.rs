@@ -10,7 +10,7 @@ pub struct LeftoverReport {
     /// Artifacts of deleted pods, which will be terminated.
     #[serde(default)]
     pub leftovers: Vec<String>,
-    /// Artifacts that do not provably belong to a pod of the API server; they are left alone.
+    /// Artifacts without proof that they belong to a pod of the API server; they are not touched.
     #[serde(default)]
     pub unmanaged: Vec<String>,
     /// Volumes that no pod uses, and why they cannot be unstaged.

@@ -46,7 +46,7 @@ mod tests {
             item: format!("pod/ns/{number}"),
             uid: Some(number.to_string()),
             at: Timestamp::UNIX_EPOCH,
-            by: "uid 0, pid 7".to_owned(),
+            by: "root".to_owned(),
             reason: Some("seen on the console".to_owned()),
             why: "its cgroup has processes".to_owned(),
         }

@@ -104,7 +104,7 @@ pub struct Trace {
     /// Report of containers that the runtime still shows as running after their stop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime_state: Option<String>,
-    /// Error of the first failed stop of a sandbox: its network may be left.
+    /// Error of the first failed stop of a sandbox: its network may still exist.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox_error: Option<String>,
     /// The bars of its timeline.

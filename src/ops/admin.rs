@@ -4,6 +4,7 @@ pub mod collector;
 pub mod handover;
 pub mod holds;
 pub mod pause;
+mod peer;
 pub mod plan;
 pub mod report;
 mod respond;
@@ -25,8 +26,11 @@ use tokio::net::{UnixListener, UnixStream};
 
 use crate::handover::guard::ONLY_OBSERVES;
 
-use self::respond::{agent_stopping, error, pods_disabled};
 pub(crate) use self::respond::{json_answer, response};
+use self::{
+    peer::Peer,
+    respond::{agent_stopping, error, pods_disabled},
+};
 pub use self::{
     state::{Admin, PodsAdmin},
     timelines::TIMELINES,
@@ -55,24 +59,22 @@ impl Admin {
     }
 
     async fn connection(self: Arc<Self>, stream: UnixStream) {
-        let (peer, is_allowed) = match stream.peer_cred() {
-            Ok(peer) => {
-                let pid = peer.pid().map_or_else(|| "?".to_owned(), |pid| pid.to_string());
-                (format!("uid {}, pid {pid}", peer.uid()), is_allowed_user(peer.uid()))
-            }
+        let peer = match stream.peer_cred() {
+            Ok(credentials) => Peer::from(credentials),
             Err(error) => {
                 tracing::warn!(%error, "Admin request refused: credentials of the peer are unknown");
                 return;
             }
         };
+        let is_allowed = peer.is_allowed();
         if is_allowed {
-            tracing::debug!(peer, "Admin request");
+            tracing::debug!(%peer, "Admin request");
         } else {
-            tracing::warn!(peer, "Admin request refused: the user is neither root nor the agent's");
+            tracing::warn!(%peer, "Admin request refused: the user is neither root nor the agent's");
         }
         let service = service_fn(async |request| {
             if is_allowed {
-                self.answer(request, &peer).await
+                self.answer(request, peer).await
             } else {
                 Ok(error(
                     StatusCode::FORBIDDEN,
@@ -88,7 +90,7 @@ impl Admin {
         }
     }
 
-    async fn answer(&self, request: Request<Incoming>, peer: &str) -> Result<Response<Full<Bytes>>, Infallible> {
+    async fn answer(&self, request: Request<Incoming>, peer: Peer) -> Result<Response<Full<Bytes>>, Infallible> {
         match (request.method(), &self.pods) {
             (&Method::POST, Some(pods)) if pods.guard.only_observes() => {
                 return Ok(error(StatusCode::CONFLICT, ONLY_OBSERVES));
@@ -164,7 +166,7 @@ impl Admin {
 }
 
 /// Performs the command of a POST request.
-async fn command(pods: &PodsAdmin, request: Request<Incoming>, peer: &str) -> Response<Full<Bytes>> {
+async fn command(pods: &PodsAdmin, request: Request<Incoming>, peer: Peer) -> Response<Full<Bytes>> {
     let path = request.uri().path().to_owned();
     let body = match Limited::new(request.into_body(), MAX_BODY).collect().await {
         Ok(body) => body.to_bytes(),
@@ -181,9 +183,4 @@ async fn command(pods: &PodsAdmin, request: Request<Incoming>, peer: &str) -> Re
     } else {
         stop::request(pods, &path, &body, peer).await
     }
-}
-
-/// Root and the agent's user are allowed, regardless of the socket's mode.
-fn is_allowed_user(uid: u32) -> bool {
-    uid == 0 || uid == nix::unistd::geteuid().as_raw()
 }

@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 use crate::{
     api::expiry::expires_soon,
     collector::{
-        Mode,
         leader_election::{LeaseView, ManagerView, View},
         names::escape_control_chars,
         report::WorkReport,
@@ -54,11 +53,6 @@ fn credentials(end: Timestamp, now: Timestamp) -> String {
 
 fn leader_election(view: &View, now: Timestamp) -> String {
     let mut out = String::new();
-    let mode = match view.mode {
-        Mode::Auto => "auto",
-        Mode::Always => "always",
-        Mode::Never => "never",
-    };
     let dry_run = if view.dry_run { ", dry run" } else { "" };
     let state = match (&view.standby, view.active_since) {
         (Some(why), _) => format!("standby: {why}"),
@@ -66,11 +60,14 @@ fn leader_election(view: &View, now: Timestamp) -> String {
         (None, None) => "active".to_owned(),
     };
     // Writing to a String cannot fail.
-    let _ = writeln!(out, "collector  {state} ({}, --gc {mode}{dry_run})", view.identity);
+    let _ = writeln!(out, "collector  {state}");
+    let _ = writeln!(out, "identity   {} (--gc {}{dry_run})", view.identity, view.mode.name());
     if let Some(lease) = &view.lease {
         let _ = writeln!(out, "Lease      {}", lease_holder(view, lease, now));
     }
-    if let Some(error) = &view.lease_error {
+    // The reason may name it already.
+    let is_shown = |error: &str| view.standby.as_ref().is_some_and(|why| why.contains(error));
+    if let Some(error) = view.lease_error.as_ref().filter(|error| !is_shown(error)) {
         let _ = writeln!(out, "           {error}");
     }
     if let Some(ManagerView {
@@ -140,7 +137,7 @@ mod tests {
     use crate::{
         api::ApiError,
         collector::{
-            Unsynced,
+            Mode, Unsynced,
             core::Core,
             graph::{Observed, Reference},
             kinds::{Resource, Scope},
@@ -174,7 +171,7 @@ mod tests {
     #[test]
     fn holder_of_the_lease_is_shown_as_last_seen_once_it_is_uncertain() {
         let now = Timestamp::from_second(40).unwrap();
-        let lease_line = |view: View| leader_election(&view, now).lines().nth(1).unwrap().to_owned();
+        let lease_line = |view: View| leader_election(&view, now).lines().nth(2).unwrap().to_owned();
         let known = |holder: &str| format!("Lease      {holder}, since 40s ago by its clock");
         let unknown = |holder: &str| format!("Lease      holder unknown; {holder} when it was last read, 40s ago");
         for (view, expected) in [

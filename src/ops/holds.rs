@@ -110,7 +110,7 @@ mod tests {
             approvals: Vec::new(),
         };
         let list = text(&report, false, "2026-01-02T03:06:05Z".parse().unwrap());
-        let block = "  since    2026-01-02T03:04:05Z, for 2 min 0 s\n  why      that is why\n  approval that follows\n";
+        let block = "  since    2026-01-02T03:04:05Z, for 2m0s\n  why      that is why\n  approval that follows\n";
         let (digest, facts) = ("  digest   0a\n\n", "  facts    container 1\n");
         let expected = format!("absence\n{block}{digest}pod/ns/web-0  (UID 12)\n{block}{facts}{digest}");
         assert_eq!(list, expected);
@@ -122,14 +122,14 @@ mod tests {
                 item: "absence".to_owned(),
                 uid: None,
                 at: since,
-                by: "uid 0, pid 7".to_owned(),
+                by: "root".to_owned(),
                 reason: Some("etcd was restored".to_owned()),
                 why: String::new(),
             }],
         };
         let list = text(&report, false, since);
         assert!(list.contains("Blocked: a kubelet works") && list.contains("No safety hold"));
-        let last = "Last approval: absence at 2026-01-02T03:04:05Z by uid 0, pid 7: etcd was restored\n";
+        let last = "Last approval: absence at 2026-01-02T03:04:05Z by root: etcd was restored\n";
         assert!(list.ends_with(last), "{list}");
     }
     #[test]
@@ -139,7 +139,7 @@ mod tests {
             item: item.to_owned(),
             uid: None,
             at,
-            by: "uid 0, pid 7".to_owned(),
+            by: "root".to_owned(),
             reason: None,
             why: String::new(),
         };

@@ -119,7 +119,10 @@ pub fn panics() -> u64 {
 }
 
 fn report_dropped(lines: u64) {
-    tracing::warn!(lines, "Log lines were dropped because no reader took them");
+    tracing::warn!(
+        lines,
+        "Log lines were dropped: the journal or standard error was too slow"
+    );
 }
 
 /// The writer of the journal, if standard error is connected to it (systemd.exec(5): `JOURNAL_STREAM`).

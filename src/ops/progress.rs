@@ -68,7 +68,7 @@ pub(super) fn describe(trace: &Trace, is_blocked: bool) -> String {
     let doing = match (activity, trace.stage) {
         (_, Stage::Finished) => return format!("finished in {}", seconds(trace.elapsed_ms)),
         (Activity::Blocked, _) => "blocked".to_owned(),
-        (Activity::WaitingForDependents, _) => "its termination waits for that of other pods".to_owned(),
+        (Activity::WaitingForDependents, _) => "waits for other pods to terminate".to_owned(),
         (Activity::InProgress(step), _) => in_progress(step).to_owned(),
         (Activity::WaitingToRetry(step), Stage::Deleted) => format!("deleted; {} has failed", noun(step)),
         (Activity::WaitingToRetry(step), _) => format!("{} has failed", noun(step)),
@@ -87,11 +87,11 @@ pub(super) fn describe(trace: &Trace, is_blocked: bool) -> String {
     match trace.grace_left_ms {
         _ if !runs => format!("{doing}{elapsed}"),
         0 => format!(
-            "{doing}{elapsed}; the grace period of {} s is over",
+            "{doing}{elapsed}; the grace period of {}s has expired",
             trace.grace_seconds
         ),
         left => format!(
-            "{doing}{elapsed}; {} of {} s grace left",
+            "{doing}{elapsed}; {} of {}s grace left",
             seconds(left),
             trace.grace_seconds
         ),
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn line_names_the_activity_and_shows_the_grace_period_only_while_containers_run() {
-        let grace = "; 12.0 s of 30 s grace left";
+        let grace = "; 12.0s of 30s grace left";
         let (terminating, terminated, deleted) = (Stage::Terminating, Stage::Terminated, Stage::Deleted);
         let no_status = &[failed(Step::Status, "PATCH /api/v1: connection refused")][..];
         let mismatch = &[Blocked {
@@ -252,7 +252,7 @@ mod tests {
                 &[],
                 dependents,
                 false,
-                "its termination waits for that of other pods",
+                "waits for other pods to terminate",
                 "",
             ),
             (
@@ -282,13 +282,13 @@ mod tests {
         ] {
             let line = describe(&trace(stage, open, blocked), is_blocked);
             let time = if doing.ends_with("has failed") {
-                " for 18.0 s; the next attempt is in progress"
+                " for 18.0s; the next attempt is in progress"
             } else {
-                ", for 18.0 s"
+                ", for 18.0s"
             };
             assert_eq!(line, format!("{doing}{time}{grace}"), "{open:?} {blocked:?}");
         }
-        assert_eq!(describe(&trace(Stage::Finished, &[], &[]), false), "finished in 18.0 s");
+        assert_eq!(describe(&trace(Stage::Finished, &[], &[]), false), "finished in 18.0s");
     }
 
     #[test]
@@ -311,11 +311,11 @@ mod tests {
         }
         assert_eq!(
             describe(&waits, false),
-            "the removal of its volumes has failed for 9.0 s; the next attempt begins by 03:04:30 UTC"
+            "the removal of its volumes has failed for 9.0s; the next attempt begins by 03:04:30 UTC"
         );
         waits.spans[2].failure = Some("busy".to_owned());
         let line = describe(&waits, false);
-        assert!(line.contains("has failed for 16.0 s;"), "{line}");
+        assert!(line.contains("has failed for 16.0s;"), "{line}");
     }
 
     #[test]
@@ -324,6 +324,6 @@ mod tests {
         (waited.spans[0].start_ms, waited.spans[1].start_ms) = (10_000, 16_000);
         waited.spans[0].end_ms = Some(16_000);
         let line = describe(&waited, false);
-        assert!(line.starts_with("containers are being stopped, for 8.0 s;"), "{line}");
+        assert!(line.starts_with("containers are being stopped, for 8.0s;"), "{line}");
     }
 }

@@ -38,7 +38,7 @@ pub struct StatusReport {
     /// Number of panics since the start.
     #[serde(default)]
     pub panics: u64,
-    /// Log lines that were dropped because no reader took them.
+    /// Log lines that were dropped, because the journal or standard error was too slow.
     #[serde(default)]
     pub log_lines_dropped: u64,
     /// Whether it takes pods down. Without that, most of the following fields are empty.

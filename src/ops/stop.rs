@@ -88,7 +88,7 @@ fn accepted(granted: &StopAccepted) -> String {
     let lost = not_durable.as_ref().map_or_else(String::new, |cause| {
         format!("; a restart of the agent would lose this request: {cause}")
     });
-    format!("{pod} (UID {uid}) is terminating, grace period {grace_period_seconds} s{lost}")
+    format!("{pod} (UID {uid}) is terminating, grace period {grace_period_seconds}s{lost}")
 }
 
 /// Waits for the termination. `printed` is what blocks the pod.

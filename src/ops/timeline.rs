@@ -63,7 +63,7 @@ fn grace_end_on_scale(trace: &Trace) -> Option<u64> {
 }
 
 fn grace_text(end: u64) -> String {
-    format!("{:>8}   grace period expires", precise(end))
+    format!("{:>7}   grace period expires", precise(end))
 }
 
 fn grace_end_column(end: u64, total: u64) -> usize {
@@ -101,7 +101,7 @@ fn head(trace: &Trace) -> [String; 2] {
     let (begun, attempts) = trace.start_and_attempts();
     [
         format!("{}/{}  uid {}", trace.namespace, trace.name, trace.uid),
-        format!("{begun}, grace {} s, {state}, {attempts}", trace.grace_seconds),
+        format!("{begun}, grace {}s, {state}, {attempts}", trace.grace_seconds),
     ]
 }
 
@@ -146,7 +146,7 @@ impl Row<'_> {
         if let [(start, Some(end))] = self.times[..]
             && end.saturating_sub(start) < SHORT
         {
-            return format!("{:>8} +{} ms", precise(start), end.saturating_sub(start));
+            return format!("{:>7} +{} ms", precise(start), end.saturating_sub(start));
         }
         let ends: Option<Vec<u64>> = self.times.iter().map(|(_, end)| *end).collect();
         let end = ends.and_then(|ends| ends.into_iter().max());
@@ -155,7 +155,7 @@ impl Row<'_> {
             times => format!("  ×{times}"),
         };
         format!(
-            "{:>8} → {}{repetitions}",
+            "{:>7} → {}{repetitions}",
             precise(self.times[0].0),
             end.map_or_else(|| "…".to_owned(), precise)
         )
@@ -200,7 +200,7 @@ fn column_count(columns: u64) -> usize {
 /// Formats milliseconds, below a minute with two decimals.
 fn precise(ms: u64) -> String {
     if ms < 60_000 {
-        format!("{}.{:02} s", ms / 1000, ms % 1000 / 10)
+        format!("{}.{:02}s", ms / 1000, ms % 1000 / 10)
     } else {
         seconds(ms)
     }
@@ -250,17 +250,13 @@ mod tests {
         assert_eq!(lines[0], "default/web-0  uid 1234");
         assert_eq!(
             lines[1],
-            "began 2026-01-02 03:04:05 UTC (it was deleted), grace 30 s, finished in 2.00 s, 1 attempt"
+            "began 2026-01-02 03:04:05 UTC (it was deleted), grace 30s, finished in 2.00s, 1 attempt"
         );
         assert_eq!(
             lines[2],
-            format!(
-                "  hook     main │{}{}│   0.00 s → 1.00 s",
-                "█".repeat(24),
-                " ".repeat(24)
-            )
+            format!("  hook     main │{}{}│   0.00s → 1.00s", "█".repeat(24), " ".repeat(24))
         );
-        assert!(lines[3].ends_with("1.99 s +10 ms  ✗ 409"), "{}", lines[3]);
+        assert!(lines[3].ends_with("1.99s +10 ms  ✗ 409"), "{}", lines[3]);
         let kept = Trace {
             stage: Stage::Terminated,
             waits_for_deletion: true,
@@ -270,7 +266,7 @@ mod tests {
         };
         let text = super::text(&kept);
         assert!(
-            text.contains("grace 30 s, terminated as Succeeded (Evicted) in 2.00 s, awaits its deletion, 1 attempt"),
+            text.contains("grace 30s, terminated as Succeeded (Evicted) in 2.00s, awaits its deletion, 1 attempt"),
             "{text}"
         );
     }
@@ -294,7 +290,7 @@ mod tests {
         let lines: Vec<_> = drawn.lines().skip(2).collect();
         assert!(lines[0].contains(&format!("│{}", "█".repeat(12))), "{drawn}");
         let line = format!(
-            "  grace         │{}┊{}│   2.00 s   grace period expires",
+            "  grace         │{}┊{}│   2.00s   grace period expires",
             " ".repeat(24),
             " ".repeat(23)
         );

@@ -248,7 +248,7 @@ mod tests {
         assert_eq!(
             why.text(),
             format!(
-                "Pod shop/web-0  uid 1234\n  the removal of its volumes has failed for 1 min 40 s; the next attempt is in progress\n  \
+                "Pod shop/web-0  uid 1234\n  the removal of its volumes has failed for 1m40s; the next attempt is in progress\n  \
                  began 2026-01-02 03:04:05 UTC (it was deleted), 2 attempts\n  done: term, sandbox\n  waits for: {busy}\n\nIt waits for 1 thing, \
                  and is tried again within a minute, and as soon as a mount of it is unmounted or a holder exits.\n"
             )

@@ -14,7 +14,10 @@ pub async fn send(context: &Context, view: &PodView, shown: &PodStatus) -> Resul
     match context.api.delete(&view.pod).await {
         Ok(finalizers) => {
             if !finalizers.is_empty() {
-                tracing::info!(?finalizers, "Pod is deleted on this node; finalizers keep its object");
+                tracing::info!(
+                    finalizers = finalizers.join(","),
+                    "Pod is deleted on this node; finalizers keep its object"
+                );
             } else if !dry_run {
                 tracing::info!("Pod is deleted");
             }

@@ -59,7 +59,7 @@ pub struct PodEntry {
     #[serde(default, rename = "waits", skip_serializing_if = "std::ops::Not::not")]
     pub waits_for_dependents: bool,
     /// Its containers were being stopped, and it has not reached a safe point since.
-    #[serde(default, rename = "midway", skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, rename = "inProgress", skip_serializing_if = "std::ops::Not::not")]
     pub in_progress: bool,
     /// Its claims of dynamic resources were unprepared. The kubelet's checkpoint still has them: this agent never changes it.
     #[serde(default, rename = "released", skip_serializing_if = "std::ops::Not::not")]

@@ -422,7 +422,7 @@ impl PodSource {
                 if !fields.is_empty() && self.reported.insert(view.pod.uid.clone()) {
                     self.counters.pod_unreadable();
                     let PodRef { uid, namespace, name } = &view.pod;
-                    tracing::error!(pod.uid = %uid, pod.namespace = %namespace, pod.name = %name, ?fields, "Pod has fields that cannot be read; they count as unknown");
+                    tracing::error!(pod.uid = %uid, pod.namespace = %namespace, pod.name = %name, fields = fields.join(","), "Pod has fields that cannot be read; they count as unknown");
                 }
                 Some(view)
             }

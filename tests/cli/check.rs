@@ -259,7 +259,7 @@ async fn journal_of_another_node_is_an_error_and_an_unusable_one_is_reported_and
     for words in [
         "it is not a regular file",
         "quarantines the file when it starts",
-        "finished hooks, the UID of the Node",
+        "finished hooks, and the UID of the Node",
     ] {
         assert!(output.out.contains(words), "{words:?} is not in {output:?}");
     }

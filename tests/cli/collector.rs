@@ -82,7 +82,7 @@ async fn why_leads_from_a_foreground_deletion_to_the_object_with_a_finalizer() {
     let text = run(&agent, &why).out;
     for words in [
         "ConfigMap default/owner  uid",
-        "which waits for ConfigMap default/middle",
+        "waits for ConfigMap default/middle",
         "kubectl get configmaps last -n default -o jsonpath='{.metadata.finalizers}'",
     ] {
         assert!(text.contains(words), "{words} is not in {text}");

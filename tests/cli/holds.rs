@@ -81,7 +81,7 @@ async fn safety_hold_is_listed_and_approved_by_name_and_the_user_is_logged() {
     let log = agent.log();
     let line = log.lines().find(|line| line.contains(r#""message":"Approved""#));
     let logs = |words: &str| line.is_some_and(|line| line.contains(words));
-    assert!(logs("uid 0, pid ") && logs("joined again"), "{log}");
+    assert!(logs("root, pid ") && logs("joined again"), "{log}");
     let last = run(&agent, &["holds"]).out;
     assert!(
         last.contains("Last approval: node-uid at 2") && last.contains(": joined again"),

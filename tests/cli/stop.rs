@@ -21,7 +21,7 @@ fn request_that_is_not_durable_is_reported_and_its_continuation_is_not_promised(
     assert_eq!(output.code, Some(1), "{output:?}");
     assert_eq!(
         output.error_lines()[0],
-        "pod-teardown: default/web (UID u) is terminating, grace period 30 s; a restart of the agent would lose this request: \
+        "pod-teardown: default/web (UID u) is terminating, grace period 30s; a restart of the agent would lose this request: \
          no space left"
     );
     assert!(
@@ -43,7 +43,7 @@ fn agent_exit_during_the_wait_is_reported_with_the_remedy() {
         assert_eq!((output.code, output.error_lines().len()), (Some(1), 2), "{output:?}");
         assert_eq!(
             output.error_lines()[0],
-            "pod-teardown: default/web (UID u) is terminating, grace period 30 s"
+            "pod-teardown: default/web (UID u) is terminating, grace period 30s"
         );
         for words in [
             "the agent has exited",

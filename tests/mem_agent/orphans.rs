@@ -151,9 +151,9 @@ async fn nothing_is_an_orphan_beside_a_kubelet() {
 #[tokio::test(start_paused = true)]
 async fn runtime_events_trigger_an_earlier_orphan_check() {
     let mut took = Vec::new();
-    for tells in [false, true] {
+    for sends_events in [false, true] {
         let mut node = Node::new().await;
-        node.cri.change(|world| world.sends_events = tells);
+        node.cri.change(|world| world.sends_events = sends_events);
         node.simple_pod("lives");
         node.start().await;
         node.cri.allow_everything();

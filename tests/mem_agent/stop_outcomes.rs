@@ -69,7 +69,7 @@ async fn pod_is_stopped_by_its_uid_and_no_other_pod_is() {
         ["no pod with UID uid-other is known on this node"]
     );
     let output = stop("uid-web").await;
-    assert_eq!(output[0], "default/web (UID uid-web) is terminating, grace period 30 s");
+    assert_eq!(output[0], "default/web (UID uid-web) is terminating, grace period 30s");
     let result = output.last().unwrap();
     assert!(result.starts_with("default/web has terminated"), "{output:?}");
     let again = stop("uid-web").await.pop().unwrap();
@@ -131,7 +131,7 @@ async fn stop_of_an_evicted_pod_reports_why_it_failed() {
     let node = node_with("web", &plain(), false).await;
     let socket = || node.flags.socket.socket.clone();
     let output = output_of(socket(), "web/evict", &eviction("Evicted")).await;
-    assert_eq!(output[0], "default/web (UID uid-web) is terminating, grace period 30 s");
+    assert_eq!(output[0], "default/web (UID uid-web) is terminating, grace period 30s");
     assert!(
         output[1].starts_with("default/web has terminated as Failed (Evicted): none"),
         "{output:?}"
@@ -177,10 +177,7 @@ async fn timeout_ends_the_wait_and_not_the_stop() {
     let socket = || node.flags.socket.socket.clone();
     let request = StopRequest::default();
     let accepted = output_within(socket(), "web/stop", &request, Wait::No).await;
-    assert_eq!(
-        accepted,
-        ["default/web (UID uid-web) is terminating, grace period 30 s"]
-    );
+    assert_eq!(accepted, ["default/web (UID uid-web) is terminating, grace period 30s"]);
     node.wait_blocked("web", "kubernetes.io~rbd/pvc-1").await;
     let output = output_within(socket(), "web/stop", &request, Wait::AtMost(secs(20))).await;
     let last = output.last().unwrap();
@@ -221,8 +218,8 @@ async fn elapsed_time_does_not_grow_after_termination() {
     sleep(secs(600)).await;
     assert_eq!(outcome(&node, "web", 0).await.trace.elapsed_ms, before.elapsed_ms);
     let path = format!("{TIMELINES}/default/web");
-    let stories: Vec<_> = client::get(&node.flags.socket.socket, &path).await.unwrap();
-    let text = timeline::text(&stories[0]);
+    let traces: Vec<_> = client::get(&node.flags.socket.socket, &path).await.unwrap();
+    let text = timeline::text(&traces[0]);
     assert!(
         text.contains("terminated as Succeeded in 0.") && text.contains("awaits its deletion"),
         "{text}"

@@ -58,19 +58,19 @@ pub fn hook_ran(said: &[String], struck: Option<Fault>) -> Result<()> {
 /// Exit codes, and invariant 4: neither longer nor shorter than the grace period. The termination started within `begun`:
 /// after a repeated request it is unknown which one started it.
 pub fn exited_correctly(
-    told: &States,
+    reported: &States,
     begun: &Range<Timestamp>,
     grace: Duration,
     struck: Option<Fault>,
     shim_held: bool,
 ) -> Result<()> {
-    let last = told.last();
+    let last = reported.last();
     for (name, end) in [
         ("main", (0, "Completed")),
         ("stubborn", (137, "Error")),
         ("sidecar", (0, "Completed")),
     ] {
-        let found = told.exit(name)?;
+        let found = reported.exit(name)?;
         ensure!(found == end, "{name} ended with {found:?}, not {end:?}: {last}");
     }
     ensure!(last["status"]["phase"] == "Failed", "{last}");

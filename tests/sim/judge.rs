@@ -200,7 +200,7 @@ pub fn request(state: &State, cri: &ScriptedCri, home: bool, asked: &Asked, body
         let run = known.agent.run;
         for history in known.pods.values_mut() {
             // The response may be lost: only the next list counts.
-            let shown = history.vanished.is_none() && !history.let_go;
+            let shown = history.vanished.is_none() && !history.object_deleted;
             history.listing = if shown { run } else { history.listed };
         }
     }
@@ -275,7 +275,7 @@ impl Known {
             self.broken(1, format_args!("{uid} is deleted while its cgroup exists"));
         }
         let history = self.pods.entry(uid.to_owned()).or_default();
-        history.let_go = true;
+        history.object_deleted = true;
         if !history.deleted && history.vanished.is_none() {
             self.broken(1, format_args!("{uid} is deleted without a request"));
         }

@@ -114,7 +114,7 @@ pub struct PodHistory {
     /// By container id.
     pub hooks: BTreeMap<String, HookFate>,
     /// The final delete was accepted.
-    pub let_go: bool,
+    pub object_deleted: bool,
     /// That is not recorded, and the next run of the agent cannot find out.
     pub lost: bool,
 }
@@ -363,7 +363,7 @@ impl Known {
         self.log("the agent has lost what the full disk rejected");
         for history in self.pods.values_mut() {
             history.deadline = None;
-            history.lost |= history.let_go;
+            history.lost |= history.object_deleted;
             history.hooks.values_mut().for_each(|hook| hook.recorded = false);
         }
     }
@@ -456,8 +456,8 @@ impl PodHistory {
     /// Earliest time of a SIGKILL.
     pub fn earliest_kill(&self) -> Option<Instant> {
         let first = self.standing().next()?;
-        let of_somebody = self.standing().filter(|ask| ask.by != Asker::ItsPhase);
-        let grace = of_somebody.map(|ask| ask.grace).min().unwrap_or(first.grace);
+        let requested = self.standing().filter(|ask| ask.by != Asker::ItsPhase);
+        let grace = requested.map(|ask| ask.grace).min().unwrap_or(first.grace);
         (!self.rebooted).then_some(first.at + grace)
     }
 }

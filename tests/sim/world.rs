@@ -247,7 +247,7 @@ impl<'p> Sim<'p> {
     async fn delete(&mut self, pod: usize, grace: Option<i64>) {
         let uid = self.uid(pod);
         if let Some(history) = self.reach.state.now().pods.get_mut(&uid)
-            && !history.let_go
+            && !history.object_deleted
         {
             let asked = grace.map_or(history.spec_grace, |grace| Duration::from_secs(grace.unsigned_abs()));
             if !history.is_static {
@@ -268,7 +268,7 @@ impl<'p> Sim<'p> {
         let run = known.agent.run;
         if !objects.iter().any(|object| object["metadata"]["uid"] == *uid)
             && let Some(history) = known.pods.get_mut(uid)
-            && !history.let_go
+            && !history.object_deleted
         {
             history.vanished.get_or_insert(run);
         }
@@ -472,7 +472,7 @@ impl<'p> Sim<'p> {
             let dir = known.node.join("kubelet/pods").join(uid).exists();
             let unseen = |run| run != known.agent.run || history.listed != run;
             // A 404 proves nothing, either.
-            let unknown = held || history.lost || !history.let_go && history.vanished.is_some_and(unseen);
+            let unknown = held || history.lost || !history.object_deleted && history.vanished.is_some_and(unseen);
             let left = match object(uid) {
                 _ if history.is_static => None,
                 // Containers that the runtime cannot remove stay until it restarts; all else must be removed before.

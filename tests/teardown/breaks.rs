@@ -77,7 +77,7 @@ pub async fn container_whose_shim_was_killed_before_its_stop_leaves_nothing(scen
     ended_and_clean(scene, &pod).await?;
     ensure!(
         history.end().await?.phase() == "Failed",
-        "what nobody saw end has not succeeded"
+        "a hook without a known result has not succeeded"
     );
     scene.stop_agent().await
 }
@@ -92,7 +92,7 @@ pub async fn container_whose_shim_is_killed_during_its_stop_leaves_nothing(scene
     ended_and_clean(scene, &pod).await?;
     ensure!(
         history.end().await?.phase() == "Failed",
-        "what nobody saw end has not succeeded"
+        "a hook without a known result has not succeeded"
     );
     scene.stop_agent().await
 }

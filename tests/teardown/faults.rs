@@ -78,7 +78,7 @@ async fn lost_response_changes_nothing(scene: &mut Scene, api: &MemApiServer) ->
     // The lost request was executed all the same: the object is deleted.
     let status = scene.status().await?;
     let left = status["pods"]["terminating"].as_array().into_iter().flatten();
-    ensure!(left.into_iter().all(|story| story["uid"] != pod.uid()), "{status}");
+    ensure!(left.into_iter().all(|trace| trace["uid"] != pod.uid()), "{status}");
     Ok(())
 }
 

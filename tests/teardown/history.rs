@@ -130,7 +130,7 @@ fn container_follows(before: &Value, after: &Value) -> Result<()> {
     let now = now.with_context(|| format!("the status of {} went away", before["name"]))?;
     ensure!(
         now["state"]["terminated"] == *ended,
-        "the end of {} was history anew: {ended}, then {}",
+        "the last state of {} was replaced: {ended}, then {}",
         before["name"],
         now["state"]
     );

@@ -102,7 +102,7 @@ async fn listens(scene: &Scene, pod: &StartedPod, port: u16) -> Result<()> {
         if looked.exit_code == 0 {
             return Ok(());
         }
-        ensure!(Instant::now() < late, "nobody listens on port {port}");
+        ensure!(Instant::now() < late, "no process listens on port {port}");
         sleep(Duration::from_millis(25)).await;
     }
 }

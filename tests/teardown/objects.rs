@@ -42,7 +42,7 @@ pub async fn last_status_has_the_exit_of_each_container(scene: &mut Scene) -> Re
     ];
     let mut pod = pod("states", 2, &containers);
     pod["spec"]["containers"][1]["command"][2] =
-        "trap 'echo last words > /dev/termination-log; exit 7' TERM; : > /out/ready-badly; \
+        "trap 'echo goodbye > /dev/termination-log; exit 7' TERM; : > /out/ready-badly; \
          while :; do read -r _ <>/wait; done"
             .into();
     let pod = scene.run(pod).await?;
@@ -61,7 +61,7 @@ pub async fn last_status_has_the_exit_of_each_container(scene: &mut Scene) -> Re
     let mut containers = status["containerStatuses"].as_array().into_iter().flatten();
     let badly = containers.find(|container| container["name"] == "badly");
     ensure!(
-        badly.context("status of badly")?["state"]["terminated"]["message"] == "last words\n",
+        badly.context("status of badly")?["state"]["terminated"]["message"] == "goodbye\n",
         "{status}"
     );
     let mut conditions = status["conditions"].as_array().into_iter().flatten();

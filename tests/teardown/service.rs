@@ -64,7 +64,7 @@ async fn service_waits_until_the_node_has_joined_the_cluster(scene: &mut Scene) 
     service.create("/etc/kubernetes/kubelet.conf", |at| {
         fs::write(at, scene.stage.api.node_kubeconfig(&scene.stage.node))
     })?;
-    until("it stands by", || {
+    until("it is standby", || {
         Ok(service.shown("StatusText")?.starts_with("standby: "))
     })
     .await?;
@@ -166,7 +166,7 @@ async fn pod_is_removed_completely_and_the_log_has_its_uid(scene: &mut Scene) ->
             "{line}"
         );
     }
-    until("systemctl status tells of pods", || {
+    until("systemctl status shows pods", || {
         Ok(service.shown("StatusText")?.ends_with("on this node, none terminating"))
     })
     .await?;
@@ -229,7 +229,7 @@ async fn starting_kubelet_requests_the_handover_and_gets_its_pods(scene: &mut Sc
     let now = scene.object("web").await?;
     ensure!(
         now["status"] == before["status"],
-        "nothing is touched while it lives: {now}"
+        "nothing is changed while it lives: {now}"
     );
     service.systemctl(&["stop", "kubelet"])?;
     scene.gone_and_clean(&web).await
@@ -256,7 +256,7 @@ async fn kubelet_that_starts_during_a_grace_period_waits_until_it_expires(scene:
     let left = scene.object("stubborn").await?;
     sleep(Duration::from_secs(3)).await;
     let now = scene.object("stubborn").await?;
-    ensure!(now == left, "nothing is touched while it lives: {now}");
+    ensure!(now == left, "nothing is changed while it lives: {now}");
     service.systemctl(&["stop", "kubelet"])?;
     scene.gone_and_clean(&stubborn).await
 }

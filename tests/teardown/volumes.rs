@@ -92,9 +92,9 @@ pub async fn unmount_by_hand_unblocks_the_pod_at_once(scene: &mut Scene) -> Resu
     let late = Instant::now() + PATIENCE * 2;
     loop {
         let status = scene.status().await?;
-        let stories = status["pods"]["terminating"].as_array().cloned().unwrap_or_default();
-        let attempts = stories.iter().find(|story| story["uid"] == pod.uid());
-        if attempts.is_some_and(|story| story["attempts"].as_u64() >= Some(5)) {
+        let traces = status["pods"]["terminating"].as_array().cloned().unwrap_or_default();
+        let attempts = traces.iter().find(|trace| trace["uid"] == pod.uid());
+        if attempts.is_some_and(|trace| trace["attempts"].as_u64() >= Some(5)) {
             break;
         }
         ensure!(Instant::now() < late, "no five attempts: {status}");

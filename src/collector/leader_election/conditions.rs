@@ -53,7 +53,7 @@ impl Conditions {
         }
         let manager_idle = self.manager_idle.as_ref().map_err(String::as_str)?;
         if !manager_idle.is_valid(now) {
-            return Err("what was known of kube-controller-manager is too old");
+            return Err("the last read of kube-controller-manager's Lease is too old");
         }
         Ok(Validity {
             since: lease.since.max(manager_idle.since),
@@ -122,7 +122,7 @@ mod tests {
                 validity(1, 10),
                 validity(5, 8),
                 8,
-                Err("what was known of kube-controller-manager is too old"),
+                Err("the last read of kube-controller-manager's Lease is too old"),
             ),
             (no("another's"), no("not asked"), 7, Err("another's")),
             (validity(1, 10), no("not asked"), 7, Err("not asked")),

@@ -14,3 +14,16 @@ pub enum Mode {
     /// Not at all.
     Never,
 }
+
+// === impl Mode ===
+
+impl Mode {
+    /// Its value of `--gc`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Always => "always",
+            Self::Never => "never",
+        }
+    }
+}

@@ -124,7 +124,7 @@ fn the_chain_ends_at_the_blocking_object_with_a_command_for_its_finalizers() {
     for words in [
         "waits for 2 blocking dependents",
         "blocked by ReplicaSet.apps shop/web-2: is being deleted",
-        "which waits for Pod shop/web-1-a",
+        "waits for Pod shop/web-1-a",
         "owner ReplicaSet.apps shop/web-1: is being deleted",
     ] {
         assert!(text.contains(words), "{words} is not in {text}");

@@ -91,11 +91,11 @@ impl Explainer<'_> {
         let waits = self.now.saturating_duration_since(it.since).as_secs();
         match it.last_error {
             Some(last_error) => format!(
-                "queued for {waits} s {what}, failed {} times, last: {}",
+                "queued for {waits}s {what}, failed {} times, last: {}",
                 it.num_requeues,
                 escape_control_chars(&last_error)
             ),
-            None => format!("queued for {waits} s {what}"),
+            None => format!("queued for {waits}s {what}"),
         }
     }
 

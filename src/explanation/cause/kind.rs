@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Who terminates the pod now. Remedies depend on it.
+/// The process that terminates the pod now. Remedies depend on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Terminator {
     /// This agent.
@@ -42,7 +42,7 @@ pub enum SigtermDisposition {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum CauseKind {
-    /// It is not being deleted, and it has not ended.
+    /// It is not being deleted, and it has not terminated.
     NotDeleted {
         /// Phase in the API.
         phase: Option<String>,
@@ -61,7 +61,7 @@ pub enum CauseKind {
         /// Its object is being deleted.
         is_deleted: bool,
     },
-    /// A kubelet runs, which has to terminate the pod.
+    /// A kubelet runs, and has to terminate the pod.
     KubeletTerminates {
         /// The kubelet's process.
         kubelet: String,
@@ -108,7 +108,7 @@ pub enum CauseKind {
         /// Frozen cgroups, at most eight.
         cgroups: Vec<String>,
     },
-    /// A process sleeps uninterruptibly in the kernel: not even SIGKILL ends it.
+    /// A process sleeps uninterruptibly in the kernel: not even SIGKILL terminates it.
     Uninterruptible {
         /// The process.
         process: ProcessName,
@@ -166,7 +166,7 @@ pub enum CauseKind {
         /// Number of further users, which may be the pod's own.
         more: usize,
     },
-    /// A mount is left that no process outside of the pod is known to use.
+    /// A mount is left, and no process outside of the pod is known to use it.
     MountLeft {
         /// The mount point.
         path: String,
@@ -211,7 +211,7 @@ pub enum CauseKind {
     Finalizer {
         /// Its name.
         finalizer: String,
-        /// Who usually removes it.
+        /// The component that usually removes it.
         removed_by: String,
     },
     /// A fact that could not be read.
@@ -221,6 +221,6 @@ pub enum CauseKind {
         /// Why it failed.
         why: String,
     },
-    /// Nothing was found that holds the pod.
+    /// Nothing was found that blocks the pod.
     NothingFound,
 }

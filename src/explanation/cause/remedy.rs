@@ -7,19 +7,19 @@ pub(super) fn remedy(kind: &CauseKind, terminator: Terminator) -> &'static str {
     match kind {
         CauseKind::NotDeleted { .. } | CauseKind::KubeletTerminates { .. } | CauseKind::SidecarWaits { .. } => "",
         CauseKind::EndedNotDeleted { .. } => "delete it, or wait for the controller that owns it",
-        CauseKind::MirrorPod { .. } => "remove its manifest from the node to end the static pod",
+        CauseKind::MirrorPod { .. } => "remove its manifest from the node to stop the static pod",
         CauseKind::AgentBlocked { .. } => "see pod-teardown status",
         CauseKind::Frozen { .. } => {
             "thaw them: echo 0 > CGROUP/cgroup.freeze, or with cgroup v1 echo THAWED > CGROUP/freezer.state"
         }
         CauseKind::Uninterruptible { .. } => {
-            "repair the disk, server or driver that it waits for; /proc/PID/stack shows where; else restart the node"
+            "repair the disk, server or driver that it waits for (/proc/PID/stack shows it), or restart the node"
         }
         CauseKind::ContainerUnknown { .. } => {
             "read the log of the container runtime; the container's shim may have died"
         }
         CauseKind::ProcessesLeft { .. } => {
-            "compare them with crictl ps -a; if the runtime has lost the container, kill these processes by hand"
+            "compare them with crictl ps -a; if the runtime has lost the container, kill these processes"
         }
         CauseKind::RuntimeNotReady { condition, .. } if condition == "NetworkReady" => {
             "repair the network plugin (its configuration in /etc/cni/net.d, its DaemonSet); without it the runtime may fail to stop sandboxes"
@@ -38,9 +38,9 @@ pub(super) fn remedy(kind: &CauseKind, terminator: Terminator) -> &'static str {
             "start the driver's pod on this node again: only the driver can unpublish its volumes and unprepare its claims"
         }
         CauseKind::Finalizer { .. } => {
-            "read the log of that controller; removing it by hand skips the work that it protects"
+            "read the log of that controller; removing it manually skips the work that it protects"
         }
-        CauseKind::Unknown { .. } => "nothing is concluded from it; repeat the command, or inspect it manually",
+        CauseKind::Unknown { .. } => "no conclusion is drawn; repeat the command, or inspect it manually",
         CauseKind::GracePeriod { .. }
         | CauseKind::PreStopHook { .. }
         | CauseKind::SigtermNotHandled { .. }
@@ -76,7 +76,7 @@ fn by_agent(kind: &CauseKind) -> &'static str {
         CauseKind::FinalDeletePending => {
             "this agent deletes the object; if it stays, pod-teardown timeline POD shows why the delete fails"
         }
-        CauseKind::NothingFound => "ask again; pod-teardown timeline POD shows what this agent does",
+        CauseKind::NothingFound => "repeat the command; pod-teardown timeline POD shows what this agent does",
         _ => "this agent removes it, and tries again within a minute; pod-teardown timeline POD shows why it failed",
     }
 }
@@ -92,7 +92,7 @@ fn by_kubelet(kind: &CauseKind) -> &'static str {
         } => AFTER_SIGKILL,
         CauseKind::SigtermNotHandled { .. } => {
             "read the errors of its stop in the kubelet's log; if the grace period was shortened, the kubelet may still wait for \
-             its first StopContainer: end it with crictl stop --timeout 0 CONTAINER"
+             its first StopContainer: interrupt it with crictl stop --timeout 0 CONTAINER"
         }
         CauseKind::StillRuns { .. } => {
             "read the errors of its stop: journalctl -u kubelet, the pod's events (FailedKillPod), the runtime's log"
@@ -103,7 +103,7 @@ fn by_kubelet(kind: &CauseKind) -> &'static str {
         CauseKind::PhaseNotTerminal { .. } => {
             "wait for the kubelet's next status; if the phase stays, read its log for status patches that fail"
         }
-        CauseKind::NothingFound => "ask again; read the kubelet's log",
+        CauseKind::NothingFound => "repeat the command; read the kubelet's log",
         _ => "wait for the next sync; if it stays, read the kubelet's log",
     }
 }

@@ -74,7 +74,7 @@ pub(super) fn message(kind: &CauseKind) -> String {
             container,
             waits_in,
         } => format!(
-            "{}{} is in uninterruptible sleep (state D){}; no signal ends it",
+            "{}{} is in uninterruptible sleep (state D){}; no signal terminates it",
             name(process),
             with(" of container ", container.as_deref(), ""),
             with(" in ", waits_in.as_deref(), "")
@@ -128,7 +128,7 @@ pub(super) fn message(kind: &CauseKind) -> String {
             }
         }
         CauseKind::MountLeft { path, fs_type } => {
-            format!("{fs_type} is still mounted at {path}; no process outside of the pod was found that uses it")
+            format!("{fs_type} is still mounted at {path}; no process outside of the pod is known to use it")
         }
         CauseKind::ServerMount { path, fs_type, source } => {
             format!("{path} is mounted from server {source} ({fs_type}): its unmount needs that server")
@@ -148,7 +148,7 @@ pub(super) fn message(kind: &CauseKind) -> String {
         }
         CauseKind::VolumeDirectoriesLeft { paths } => {
             let paths = some_of(paths.iter().cloned());
-            format!("directories of volumes are left, and nothing is mounted there: {paths}")
+            format!("directories of volumes are left, without mounts: {paths}")
         }
         CauseKind::PhaseNotTerminal { phase } => format!(
             "none of its containers runs, and the API does not show that: its phase is {}",
@@ -161,7 +161,7 @@ pub(super) fn message(kind: &CauseKind) -> String {
             format!("finalizer {finalizer} keeps its object; usually removed by {removed_by}")
         }
         CauseKind::Unknown { what, why } => format!("could not read {what}: {why}"),
-        CauseKind::NothingFound => "nothing was found on this node that holds it".to_owned(),
+        CauseKind::NothingFound => "nothing was found on this node that blocks it".to_owned(),
     }
 }
 

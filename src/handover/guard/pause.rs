@@ -63,7 +63,7 @@ impl Guard {
                         by = expired.by,
                         reason = expired.reason,
                         durable = durable.is_ok(),
-                        "Resumed: the time of the pause is over"
+                        "Resumed: the pause has expired"
                     );
                 }
                 Some(remaining) => {

@@ -271,7 +271,7 @@ async fn journal_of_a_later_version_is_quarantined_and_the_node_uid_is_kept() {
         tokio::task::yield_now().await;
     }
     tamper(dir.path(), |transaction| {
-        let later = format!("{{\"schema\":{},\"what\":\"nobody knows\"}}", header::SCHEMA + 1);
+        let later = format!("{{\"schema\":{},\"what\":\"unknown row\"}}", header::SCHEMA + 1);
         let mut node = transaction.open_table(file::NODE).unwrap();
         node.insert(HEADER, later.as_str()).unwrap();
     });

@@ -8,6 +8,7 @@ use http_body_util::Full;
 use serde::{Deserialize, Serialize};
 
 use super::{
+    peer::Peer,
     respond::{error, json_answer},
     state::PodsAdmin,
 };
@@ -26,19 +27,19 @@ pub struct HandoverRequest {
 }
 
 /// Returns when all pods have reached a safe point, or after the timeout.
-pub(super) async fn perform(pods: &PodsAdmin, body: &[u8], peer: &str) -> Response<Full<Bytes>> {
+pub(super) async fn perform(pods: &PodsAdmin, body: &[u8], peer: Peer) -> Response<Full<Bytes>> {
     let HandoverRequest { timeout_ms } = match serde_json::from_slice(body) {
         Ok(request) => request,
         Err(cause) => return error(StatusCode::BAD_REQUEST, &format!("the body is no request: {cause}")),
     };
     let timeout = Duration::from_millis(timeout_ms).min(MAX_TIMEOUT);
-    tracing::info!(?timeout, peer, "Handover requested: no work is started any more");
+    tracing::info!(?timeout, %peer, "Handover requested: no work is started any more");
     let result = pods.guard.hand_over(timeout, pods.handover_validity).await;
     if result.in_progress.is_empty() {
-        tracing::info!(peer, "Node is handed over: no work is in progress");
+        tracing::info!(%peer, "Node is handed over: no work is in progress");
     } else {
         tracing::warn!(
-            peer,
+            %peer,
             cut_short = result.in_progress.join(", "),
             "Node is handed over with work in progress: the kubelet may repeat hooks and grace period of these pods"
         );

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::{
+    peer::Peer,
     respond::{JSON, agent_stopping, error, json_answer, response},
     state::PodsAdmin,
 };
@@ -81,7 +82,7 @@ pub(super) async fn list(pods: &PodsAdmin) -> Response<Full<Bytes>> {
 }
 
 /// Approves one item.
-pub(super) async fn approve(pods: &PodsAdmin, body: &[u8], peer: &str) -> Response<Full<Bytes>> {
+pub(super) async fn approve(pods: &PodsAdmin, body: &[u8], peer: Peer) -> Response<Full<Bytes>> {
     let request: ApprovalRequest = match serde_json::from_slice(body) {
         Ok(request) => request,
         Err(cause) => return error(StatusCode::BAD_REQUEST, &format!("the body is no request: {cause}")),
@@ -92,9 +93,9 @@ pub(super) async fn approve(pods: &PodsAdmin, body: &[u8], peer: &str) -> Respon
             &format!("reason is longer than {MAX_REASON} bytes"),
         );
     }
-    tracing::info!(item = request.item, reason = request.reason, peer, "Approval requested");
+    tracing::info!(item = request.item, reason = request.reason, %peer, "Approval requested");
     // A client that disconnects does not interrupt it, so that the result is logged.
-    let approval = tokio::spawn(approve_item(pods.clone(), request, peer.to_owned()));
+    let approval = tokio::spawn(approve_item(pods.clone(), request, peer));
     approval
         .await
         .unwrap_or_else(|cause| error(StatusCode::INTERNAL_SERVER_ERROR, &cause.to_string()))
@@ -107,10 +108,10 @@ async fn approve_item(
         digest,
         reason,
     }: ApprovalRequest,
-    peer: String,
+    peer: Peer,
 ) -> Response<Full<Bytes>> {
     let refused = |code, why: &str| {
-        tracing::warn!(item = name, peer, why, "Approval refused");
+        tracing::warn!(item = name, %peer, why, "Approval refused");
         error(code, why)
     };
     let Some((report, overview)) = report_of(&pods).await else {
@@ -125,7 +126,7 @@ async fn approve_item(
             "the safety hold {} has changed: see pod-teardown holds; its digest is now {}: {}",
             now.item, now.digest, now.why
         );
-        tracing::warn!(item = name, peer, why, "Approval refused");
+        tracing::warn!(item = name, %peer, why, "Approval refused");
         let body = json!({ "error": why, "item": now });
         response(StatusCode::CONFLICT, JSON, body.to_string())
     };
@@ -153,7 +154,7 @@ async fn approve_item(
         item: item.item.clone(),
         uid: item.uid.clone(),
         at: pods.clock.now().wall,
-        by: peer.clone(),
+        by: peer.user(),
         reason: reason.clone(),
         why: item.why.clone(),
     };
@@ -161,7 +162,7 @@ async fn approve_item(
     tracing::warn!(
         item = item.item,
         pod.uid = item.uid,
-        peer,
+        %peer,
         reason,
         why = item.why,
         approval_effect = item.approval_effect,

@@ -8,6 +8,7 @@ use http_body_util::Full;
 use serde::{Deserialize, Serialize};
 
 use super::{
+    peer::Peer,
     respond::{error, json_answer},
     state::PodsAdmin,
 };
@@ -48,7 +49,7 @@ pub struct Pause {
 }
 
 /// Starts no work any more, until the end of the pause.
-pub(super) async fn pause(pods: &PodsAdmin, body: &[u8], peer: &str) -> Response<Full<Bytes>> {
+pub(super) async fn pause(pods: &PodsAdmin, body: &[u8], peer: Peer) -> Response<Full<Bytes>> {
     let PauseRequest {
         duration_seconds,
         reason,
@@ -56,14 +57,17 @@ pub(super) async fn pause(pods: &PodsAdmin, body: &[u8], peer: &str) -> Response
         Ok(request) => request,
         Err(why) => return error(StatusCode::BAD_REQUEST, &why),
     };
-    let (pods, peer) = (pods.clone(), peer.to_owned());
+    let pods = pods.clone();
     uninterrupted(async move {
         let limit = duration_seconds.map(Duration::from_secs);
-        let durable = pods.guard.pause(&peer, reason.clone(), limit, &pods.clock.now()).await;
+        let durable = pods
+            .guard
+            .pause(&peer.user(), reason.clone(), limit, &pods.clock.now())
+            .await;
         tracing::warn!(
-            peer,
+            %peer,
             reason,
-            ?limit,
+            limit = limit.map(tracing::field::debug),
             durable = durable.is_ok(),
             "Paused: no work is started any more"
         );
@@ -96,12 +100,12 @@ fn parse(body: &[u8]) -> Result<PauseRequest, String> {
 }
 
 /// Continues all work.
-pub(super) async fn resume(pods: &PodsAdmin, peer: &str) -> Response<Full<Bytes>> {
-    let (pods, peer) = (pods.clone(), peer.to_owned());
+pub(super) async fn resume(pods: &PodsAdmin, peer: Peer) -> Response<Full<Bytes>> {
+    let pods = pods.clone();
     uninterrupted(async move {
         let (paused, durable) = pods.guard.resume().await;
         tracing::warn!(
-            peer,
+            %peer,
             durable = durable.is_ok(),
             was_paused = paused.is_some(),
             "Resumed"

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
 use super::{
+    peer::Peer,
     respond::{error, json_answer},
     state::PodsAdmin,
 };
@@ -84,7 +85,7 @@ pub(super) fn target(path: &str) -> Option<(Target<'_>, bool)> {
 }
 
 /// Performs a stop or eviction request.
-pub(super) async fn request(pods: &PodsAdmin, path: &str, body: &[u8], peer: &str) -> Response<Full<Bytes>> {
+pub(super) async fn request(pods: &PodsAdmin, path: &str, body: &[u8], peer: Peer) -> Response<Full<Bytes>> {
     let Some((target, evict)) = target(path) else {
         return error(
             StatusCode::NOT_FOUND,
@@ -112,14 +113,14 @@ pub(super) async fn request(pods: &PodsAdmin, path: &str, body: &[u8], peer: &st
         pod.uid = stop.uid,
         pod.namespace = stop.namespace,
         pod.name = stop.name,
-        peer,
+        %peer,
         evict,
         reason = stop.eviction.as_ref().map(|eviction| eviction.reason.as_str()),
         grace_period_seconds = stop.grace,
         "Pod stop requested"
     );
     // A client that disconnects does not interrupt it, so that the result is logged.
-    let granted = tokio::spawn(grant(pods.clone(), stop, peer.to_owned()));
+    let granted = tokio::spawn(grant(pods.clone(), stop, peer));
     granted
         .await
         .unwrap_or_else(|cause| error(StatusCode::INTERNAL_SERVER_ERROR, &cause.to_string()))
@@ -150,10 +151,10 @@ async fn find(pods: &PodsAdmin, uid: &str, request: PodStop) -> Result<PodStop, 
     }
 }
 
-async fn grant(pods: PodsAdmin, stop: PodStop, peer: String) -> Response<Full<Bytes>> {
+async fn grant(pods: PodsAdmin, stop: PodStop, peer: Peer) -> Response<Full<Bytes>> {
     let (namespace, name, evict) = (stop.namespace.clone(), stop.name.clone(), stop.eviction.is_some());
     let refused = |code, why: String| {
-        tracing::warn!(pod.namespace = namespace, pod.name = name, peer, evict, %why, "Pod stop request refused");
+        tracing::warn!(pod.namespace = namespace, pod.name = name, %peer, evict, %why, "Pod stop request refused");
         error(code, &why)
     };
     match pods.in_time(pods.workers.stop_pod(stop)).await {
@@ -170,7 +171,7 @@ async fn grant(pods: PodsAdmin, stop: PodStop, peer: String) -> Response<Full<By
                 pod.uid = uid,
                 pod.namespace = namespace,
                 pod.name = name,
-                peer,
+                %peer,
                 evict,
                 grace_period_seconds = granted.grace_period_seconds,
                 already_terminated = granted.already_terminated,

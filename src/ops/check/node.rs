@@ -39,8 +39,8 @@ use crate::{
 /// Checks the journal. Also returns the Node UID that it records.
 pub(super) fn journal(state_dir: &Path, machine: &Identity, agent_runs: bool) -> (Vec<Row>, Option<String>) {
     const WHAT: Item = Item::JOURNAL;
-    const LOST: &str = "no action is needed: the agent quarantines the file when it starts, and creates a new journal. The old \
-                        one's records are lost: used grace periods, finished hooks";
+    const LOST: &str = "no action is needed: the agent quarantines the file when it starts, and creates a new journal. Lost: \
+                        elapsed grace periods and finished hooks";
     let file = state_dir.join(journal::FILE);
     let file = file.display();
     let (row, uid) = match peek(state_dir, machine) {
@@ -51,7 +51,7 @@ pub(super) fn journal(state_dir: &Path, machine: &Identity, agent_runs: bool) ->
         Ok(Peek::Unusable { reason, node_uid }) => {
             let remedy = match node_uid {
                 Some(_) => LOST.to_owned(),
-                None => format!("{LOST}, the UID of the Node"),
+                None => format!("{LOST}, and the UID of the Node"),
             };
             let seen = format!("{file}: {reason}");
             (Row::new(WHAT, Verdict::Warning, seen, &remedy), node_uid)
@@ -190,7 +190,7 @@ fn other_agents(lock: Result<(), LockError>) -> Row {
                 pid, in_service: true, ..
             }),
             ..
-        }) => Row::ok(Item::OTHER_AGENTS, format!("none but the service (pid {pid})")),
+        }) => Row::ok(Item::OTHER_AGENTS, format!("only the service (pid {pid})")),
         Err(error @ LockError::Taken { .. }) => Row {
             verdict: Verdict::Warning,
             ..Row::from_problem(Item::OTHER_AGENTS, &problems::node_lock(&error, true))

@@ -74,7 +74,10 @@ pub fn text(report: &StatusReport, is_wide: bool, now: Timestamp) -> String {
     }
     if report.log_lines_dropped > 0 {
         let lines = format_count(report.log_lines_dropped, "line");
-        out.add("Log", &format!("{lines} dropped, because no reader took them"));
+        out.add(
+            "Log",
+            &format!("{lines} dropped: the journal or standard error was too slow"),
+        );
     }
     if !report.takes_pods {
         return out.0;
@@ -98,11 +101,11 @@ pub fn text(report: &StatusReport, is_wide: bool, now: Timestamp) -> String {
     let pods = &report.pods;
     if pods.awaiting_deletion > 0 {
         let count = format_count(pods.awaiting_deletion as u64, "pod");
-        out.add("Terminated", &format!("{count} whose object is not deleted"));
+        out.add("Retained", &format!("{count} terminated, but not deleted"));
     }
     if pods.awaiting_finalizers > 0 {
         let count = format_count(pods.awaiting_finalizers as u64, "pod");
-        out.add("Finished", &format!("{count} whose object is kept by finalizers"));
+        out.add("Retained", &format!("{count} finished, but kept by finalizers"));
     }
     format!("{}\n{}", out.0, pods_table(&report.pods.terminating, is_wide))
 }
@@ -200,7 +203,7 @@ fn add_reasons(out: &mut Lines, report: &StatusReport) {
     if let Some(error) = &report.journal_error {
         out.add(
             "Journal",
-            &format!("{error}; a restart would not know what was started"),
+            &format!("{error}; a restart would lose the state of terminating pods"),
         );
     }
     for file in &report.quarantined_files {
@@ -216,15 +219,15 @@ fn add_leftovers(out: &mut Lines, report: &StatusReport) {
     for (label, what, pods) in [
         (
             "Unmanaged",
-            "in the runtime, not provably of the API server, not touched",
+            "in the runtime, not proven to be of the API server; not touched",
             &report.watch.unmanaged,
         ),
         (
             "Unmanaged",
-            "with files or cgroups, not provably of the API server, not touched",
+            "with files or cgroups, not proven to be of the API server; not touched",
             &found.unmanaged,
         ),
-        ("Leftovers", "of deleted pods, will be removed", &found.leftovers),
+        ("Leftovers", "of deleted pods; removed by the agent", &found.leftovers),
     ] {
         if !pods.is_empty() {
             let count = format_count(pods.len() as u64, "pod");

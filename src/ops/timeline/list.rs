@@ -90,8 +90,8 @@ mod tests {
         assert_eq!(
             list(&entries, None, false, now),
             "NAMESPACE   NAME   STATE         DURATION   GRACE   AGE\n\
-             default     a      finished      2.34 s     30s     10m\n\
-             default     b      terminating   2.34 s     30s     30s\n"
+             default     a      finished      2.34s      30s     10m\n\
+             default     b      terminating   2.34s      30s     30s\n"
         );
         let wide = list(&entries, Some("default"), true, now);
         assert!(wide.contains("1234   it was deleted"), "{wide}");

@@ -29,7 +29,7 @@ const CGROUPS: &str = "its cgroups";
 const DIRECTORY: &str = "its directory";
 const LOGS: &str = "its log directory";
 
-/// What a teardown would do. A step that rests on a fact that could not be read says so at its place.
+/// What a teardown would do. A step that needs an unreadable fact names that fact.
 pub fn plan(facts: &PlanFacts, now: Timestamp) -> Plan {
     let view = &facts.view;
     let grace = grace::effective(

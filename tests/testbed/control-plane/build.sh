@@ -11,7 +11,7 @@
 # Of which Kubernetes, $KUBERNETES_VERSION says: a minor release that has a directory here, as 1.36 has kubernetes-1.36.
 # Without it, that of the directory kubernetes.
 #
-#   1. $KUBEBUILDER_ASSETS, if all are in it (whoever sets it answers for the version);
+#   1. $KUBEBUILDER_ASSETS, if all are in it (its user is responsible for the version);
 #   2. PATH, if those of Kubernetes there are of the same minor release as the one pinned here;
 #   3. otherwise they are built from the Go modules beside this script, once, into
 #      ${XDG_CACHE_HOME:-$HOME/.cache}/pod-teardown/control-plane/<versions>.

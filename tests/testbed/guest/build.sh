@@ -81,7 +81,7 @@ chroot "$root" update-initramfs -u >>"$partial/log" 2>&1 9>&- || {
 cp "$root"/boot/vmlinuz-* "$partial/vmlinuz"
 cp "$root"/boot/initrd.img-* "$partial/initrd"
 
-# The tests start a containerd of their own, and nobody logs in. What is only for machines that live on takes time.
+# The tests start a containerd of their own, and no user logs in. What is only for machines that live on takes time.
 for unit in containerd.service getty.target systemd-resolved.service systemd-timesyncd.service \
     apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer fstrim.timer e2scrub_all.timer e2scrub_reap.service \
     systemd-random-seed.service systemd-pstore.service systemd-update-utmp.service; do

@@ -23,7 +23,7 @@ room=$(($(du -sm "$payload" | cut -f 1) * 11 / 10 + 32))
 truncate -s "${room}M" "$scratch/payload.img"
 mkfs.ext4 -q -O ^has_journal -m 0 -d "$payload" "$scratch/payload.img"
 
-# The second serial line takes the exit code alone: whatever is said on the first cannot forge it.
+# The second serial line takes the exit code alone: output on the first cannot forge it.
 code=0
 TMPDIR=$scratch timeout --foreground --kill-after=10 "$limit" qemu-system-x86_64 \
     -machine q35 -accel tcg,thread=multi -cpu max -smp 2 -m 3G \
@@ -41,8 +41,8 @@ case $code in
 *) fail "qemu ended with exit code $code" ;;
 esac
 # A terminal ends lines with CR LF.
-told=$(tr -d '\r\n' <"$scratch/exit-code")
-case $told in
-'' | *[!0-9]*) fail "the guest ended without an exit code${told:+, but with: $told}; the last output is above" ;;
+code=$(tr -d '\r\n' <"$scratch/exit-code")
+case $code in
+'' | *[!0-9]*) fail "the guest ended without an exit code${code:+, but with: $code}; the last output is above" ;;
 esac
-exit "$told"
+exit "$code"

@@ -123,7 +123,7 @@ for image in $("$programs/kubeadm" config images list --kubernetes-version "$ver
     name=${image##*/} name=${name%%:*}
     mkdir -p "$partial/rootfs/usr/local/bin"
     case $name in
-    # Left out of the cluster: tests speak to the API server, and to nobody by a Service.
+    # Left out of the cluster: tests use the API server, and no Service.
     kube-proxy | coredns) continue ;;
     pause)
         mkdir "$partial/rootfs/bin"

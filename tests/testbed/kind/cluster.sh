@@ -23,9 +23,9 @@ built=
 if [ -n "${KIND_NODE_IMAGE:-}" ]; then
     command -v kubectl >/dev/null || fail "kubectl is needed on PATH"
     docker version >/dev/null || fail "KIND_NODE_IMAGE=$KIND_NODE_IMAGE needs a Docker that runs, and registries in its reach"
-    # It is deleted in the end: it must not be somebody's.
+    # It is deleted at the end, so it must not exist before.
     [ -z "$(kind get nodes --name pod-teardown 2>/dev/null)" ] ||
-        fail "there is a cluster of that name; once nobody needs it: kind delete cluster --name pod-teardown"
+        fail "there is a cluster of that name; if it is not needed: kind delete cluster --name pod-teardown"
 else
     built=$("$here/build.sh")
 fi
@@ -62,7 +62,7 @@ if [ -n "$built" ]; then
     network=(nsenter "--net=/proc/$room/ns/net" --)
     export DOCKER_HOST=unix://$directory/socket
     PATH=$built/tools:$built/docker/usr/bin:$PATH
-    # What this machine is told of registries and proxies does not matter in there.
+    # This machine's settings for registries and proxies do not apply in the nodes.
     unset HTTP_PROXY HTTPS_PROXY http_proxy https_proxy
     for ((tries = 0; tries < 150; tries++)); do
         ! docker version >/dev/null 2>&1 || break
@@ -84,7 +84,7 @@ sed "s|@IMAGE@|$image|; s|@SHARED@|$directory/shared|" "$here/cluster.yaml" >"$d
 kind create cluster --config "$directory/cluster.yaml" --retain >"$directory/kind.log" 2>&1 || {
     cat "$directory/kind.log" >&2
     for node in $(kind get nodes --name pod-teardown 2>/dev/null); do
-        say "the last words of $node:"
+        say "the last log lines of $node:"
         docker exec "$node" journalctl --no-pager -n 60 -o cat >&2 || docker logs --tail 40 "$node" >&2
     done
     fail "there is no cluster"

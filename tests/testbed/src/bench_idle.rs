@@ -134,7 +134,7 @@ impl Plan {
 
     async fn measure_all(&self, agent: &AgentProcess) -> Result<Vec<Sample>> {
         let pid = agent.pid().context("the agent has ended")?;
-        println!("The agent stands by; its pid is {pid}");
+        println!("The agent is standby; its pid is {pid}");
         let begin = Instant::now();
         let mut samples: Vec<Sample> = Vec::new();
         for turn in 0..=LOOKS {
@@ -149,8 +149,8 @@ impl Plan {
 
 const METHOD: &str = "\
 Control plane, containerd and kubelet are real, and the agent has the node's credentials, its defaults, and a service manager
-that it tells how it is. Resident memory as the kernel counts it for the process, in ten samples and one at the begin; CPU: user
-and system time of all its threads, of one processor. Nobody asks the agent anything meanwhile.";
+that it notifies. Resident memory as the kernel counts it for the process, in ten samples and one at the begin; CPU: user
+and system time of all its threads, of one processor. No other client queries the agent.";
 
 /// Receives the agent's notifications without end.
 async fn receive_notifications<T>(notified: &UnixDatagram) -> Result<T> {

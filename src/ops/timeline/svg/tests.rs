@@ -90,22 +90,22 @@ fn each_step_and_container_has_a_line_with_its_times() {
     let texts = texts_of(&drawing, "text");
     for text in [
         "default/web-0  uid 1234",
-        "began 2026-01-02 03:04:05 UTC (it was deleted), grace 30 s, in progress for 10.00 s, 1 attempt",
+        "began 2026-01-02 03:04:05 UTC (it was deleted), grace 30s, in progress for 10.00s, 1 attempt",
         "term     main",
-        "  0.00 s → 8.00 s",
+        "  0.00s → 8.00s",
         "term     proxy",
-        "  8.00 s → 9.10 s  ×2",
+        "  8.00s → 9.10s  ×2",
         "✗ 500: try again",
-        "  9.50 s → …",
+        "  9.50s → …",
         "waits for: volumes data: in use by process 12",
     ] {
         assert_eq!(texts.iter().filter(|it| *it == text).count(), 1, "{text}: {texts:?}");
     }
     let tooltips = texts_of(&drawing, "title");
     for tooltip in [
-        "term main\n0.00 s → 8.00 s, 8.00 s",
-        "status\n✗ 500: try again\n9.00 s → 9.10 s, 0.10 s",
-        "volumes data\n9.50 s → …, in progress",
+        "term main\n0.00s → 8.00s, 8.00s",
+        "status\n✗ 500: try again\n9.00s → 9.10s, 0.10s",
+        "volumes data\n9.50s → …, in progress",
     ] {
         assert!(tooltips.iter().any(|it| it == tooltip), "{tooltip}: {tooltips:?}");
     }
@@ -253,7 +253,7 @@ fn end_of_the_grace_period_is_a_line_over_all_rows() {
         .map(|bar| number(&bar, "y"))
         .collect();
     assert!(number(&line, "y1") < heights[0] && number(&line, "y2") > heights[1] + BAR);
-    assert!(texts_of(&with, "text").contains(&"  5.00 s   grace period expires".to_owned()));
+    assert!(texts_of(&with, "text").contains(&"  5.00s   grace period expires".to_owned()));
     for beyond in [None, Some(10_001)] {
         assert!(!drawing(beyond).contains("class=\"e\""), "{beyond:?}");
     }

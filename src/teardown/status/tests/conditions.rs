@@ -93,7 +93,7 @@ fn termination_does_not_make_a_pod_ready_again() {
     for kind in ["Ready", "ContainersReady"] {
         let unready = PodCondition {
             reason: Some("NodeNotReady".into()),
-            message: Some("somebody's".into()),
+            message: Some("of another controller".into()),
             ..mk_condition(kind, "False")
         };
         let case = Case::new(with_condition(running_pod(), unready.clone()), [running("a")]);

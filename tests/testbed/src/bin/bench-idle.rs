@@ -1,4 +1,4 @@
-//! Measures an agent that stands by. Needs root, containerd, runc, CNI plugins and busybox-static, and the programs of the
+//! Measures an agent on standby. Needs root, containerd, runc, CNI plugins and busybox-static, and the programs of the
 //! control plane, which it builds if they are not there.
 #![allow(clippy::print_stderr, reason = "this is where a command complains")]
 
@@ -11,7 +11,7 @@ use clap::Parser;
 use testbed::bench_idle::Plan;
 use testbed::command;
 
-/// The agent stands by, with nothing to do, beside a real kubelet that runs a node full of pods; see what that costs.
+/// The agent is on standby beside a real kubelet that runs a node full of pods; see what that costs.
 #[derive(Debug, Parser)]
 #[command(
     name = "bench-idle",

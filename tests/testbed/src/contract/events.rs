@@ -38,7 +38,7 @@ pub(super) async fn an_event_about_a_node_lies_in_the_default_namespace(s: &Scen
     let about = json!({"kind": "Node", "name": s.node, "uid": s.node});
     let event = |ns: &str| {
         let metadata = json!({"name": format!("about-{}", s.node), "namespace": ns});
-        json!({"metadata": metadata, "involvedObject": about, "reason": "Told", "type": "Normal"})
+        json!({"metadata": metadata, "involvedObject": about, "reason": "Tested", "type": "Normal"})
     };
     s.as_node
         .create("/api/v1/namespaces/default/events", &event("default"))

@@ -91,7 +91,7 @@ impl<'a> Scene<'a> {
     pub fn event(&self, name: &str) -> Value {
         let about = json!({"kind": "Pod", "namespace": self.ns, "name": "p", "uid": format!("uid-of-{name}")});
         let metadata = json!({"name": name, "namespace": self.ns});
-        json!({"metadata": metadata, "involvedObject": about, "reason": "Told", "type": "Normal"})
+        json!({"metadata": metadata, "involvedObject": about, "reason": "Tested", "type": "Normal"})
     }
 
     /// Creates such an event.

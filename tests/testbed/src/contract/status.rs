@@ -241,7 +241,7 @@ pub(super) async fn a_cleared_time_in_the_status_is_left_out(s: &Scene<'_>) -> R
         json!({"status": {"startTime": "2026-01-01T00:00:00.75Z"}}),
     )
     .await?;
-    let after = patch_status(s, Patch::Merge, json!({"status": {"message": "told"}})).await?;
+    let after = patch_status(s, Patch::Merge, json!({"status": {"message": "changed"}})).await?;
     assert_eq!(
         after["status"]["startTime"], "2026-01-01T00:00:00Z",
         "whole seconds are kept"

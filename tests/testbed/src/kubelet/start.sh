@@ -1,5 +1,5 @@
 # Starts a program that cannot change this machine: sh -c SCRIPT NAME DIRECTORY PROGRAM ARGUMENT...
-# Runs in a mount namespace of its own. What a kubelet writes outside of its root, whatever it is told, lies in DIRECTORY:
+# Runs in a mount namespace of its own. A kubelet's files outside of its root lie in DIRECTORY:
 # the kernel's settings, the sockets of device plugins below /var/lib/kubelet, the links in /var/log/containers.
 set -eu
 
@@ -10,7 +10,7 @@ shift
 # kubelet's root among it, stays shared: the runtime has to see the volumes.
 ground=${dir%/*}
 awk -v own="$ground/" '/ shared:/ && index($5 "/", own) != 1 {print $5}' /proc/self/mountinfo | while read -r at; do
-    # Mounts come and go on a busy machine: one that is gone by now is shown to nobody.
+    # Mounts come and go on a busy machine: one that is unmounted by now is not needed.
     mount --make-private "$at" 2>/dev/null || ! mountpoint -q "$at"
 done
 

@@ -1,5 +1,5 @@
 # Gives back everything that one Ground took: sh -c SCRIPT NAME DIRECTORY
-# Runs as the owner's watchdog: it begins when its standard input ends, be that because the owner lets go or because it
+# Runs as the owner's watchdog: it begins when its standard input ends, because the owner closes it or because it
 # was killed. Every step may have been done before, or be done by another copy of this script at the same time; the
 # verdict is what is still there at the end.
 set -u

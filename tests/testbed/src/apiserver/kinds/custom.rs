@@ -7,8 +7,8 @@ use serde_json::Value;
 use super::Kind;
 use crate::apiserver::object::text;
 
-/// Every custom kind that there ever was. A kind is asked for in so many places that all share it for ever; a
-/// definition that comes back finds the kind that it had, so that only a new one takes room.
+/// All custom kinds since the start. A kind has many users, so it is shared and never freed. A definition that is created again
+/// gets the same kind, so that only a new one takes memory.
 static KNOWN: Mutex<Vec<&'static Kind>> = Mutex::new(Vec::new());
 
 /// The kinds that a definition makes, one for each of its versions, and whether that version is served.
