@@ -17,6 +17,9 @@ DEATHS ?= 180
 CONTAINERD_VERSION ?= 2.4
 KUBERNETES_VERSION ?= 1.30
 
+# Target of Rust for `dist`. Another one than this machine's needs `rustup target add TARGET` and its C compiler.
+TARGET ?= $(shell rustc -vV | sed -n 's/^host: //p')
+
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 
 # One set of features and one profile for all tests and the demo: everything is compiled once.
@@ -30,7 +33,10 @@ NOT_IN_GUEST := --skip guest::
 
 # Needed packages, as PACKAGE=PROOF (scripts/need.sh).
 BUILD_PACKAGES := protobuf-compiler=protoc gcc=cc libc6-dev=/usr/include/stdio.h
-DEB_PACKAGES := dpkg-dev=dpkg-shlibdeps
+DEB_PACKAGES := debhelper=dh_installsystemd binutils=readelf
+RPM_PACKAGES := rpm=rpmbuild
+# For tests of the packages.
+PACKAGE_PACKAGES := $(DEB_PACKAGES) $(RPM_PACKAGES) lintian=lintian busybox-static
 NODE_PACKAGES := containerd=containerd runc=runc containernetworking-plugins busybox-static iproute2=ip util-linux=nsenter btrfs-progs=mkfs.btrfs
 KIND_PACKAGES := $(NODE_PACKAGES) debootstrap=debootstrap iptables=iptables libdevmapper1.02.1
 # Only promtool and prometheus are used, and only in tests.
@@ -43,7 +49,7 @@ help: ## List the targets
 	@echo
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
-	@echo 'All but build, deb, lint, soak, bench-gc and deny need root: they start their own containerd or virtual machine.'
+	@echo 'All but build, packages, lint, soak, bench-gc and deny need root: they start their own containerd or virtual machine.'
 	@echo 'Targets install missing packages with apt-get and name them.'
 
 .PHONY: build
@@ -53,8 +59,25 @@ build: need-build ## Build the agent for use: target/release/pod-teardown
 		{ echo 'make: this binary has checkpoints for tests: build it without the feature system-tests' >&2; exit 1; }
 
 .PHONY: deb
-deb: need-deb build ## Build the Debian package: target/debian/pod-teardown_VERSION_ARCH.deb
-	CARGO_TARGET_DIR=$(TARGET_DIR) scripts/deb.sh
+deb: need-deb build ## Build the Debian packages: target/dist/pod-teardown_VERSION_ARCH.deb
+	PROGRAM=$(TARGET_DIR)/release/pod-teardown packaging/deb.sh
+
+.PHONY: rpm
+rpm: need-rpm build ## Build the RPM packages: target/dist/pod-teardown-VERSION-1.ARCH.rpm
+	PROGRAM=$(TARGET_DIR)/release/pod-teardown packaging/rpm.sh
+
+.PHONY: tarball
+tarball: build ## Build the tarball with install.sh, for systems without packages: target/dist/pod-teardown-VERSION-ARCH.tar.gz
+	PROGRAM=$(TARGET_DIR)/release/pod-teardown packaging/tarball.sh
+
+.PHONY: image
+image: need-image build ## Build the image of the installing DaemonSet: target/dist/pod-teardown-installer-VERSION-ARCH.tar, for docker load
+	PROGRAM=$(TARGET_DIR)/release/pod-teardown packaging/image.sh
+
+.PHONY: dist
+dist: need-deb need-rpm need-image build ## Build all that a release has, with SHA256SUMS, for TARGET=x86_64-unknown-linux-gnu: target/dist/VERSION
+	$(CARGO) build --release --locked -p pod-teardown --target $(TARGET)
+	packaging/dist.sh $(TARGET)
 
 .PHONY: demo
 demo: need-root need-build need-node ## Delete six pods and show how each is torn down
@@ -83,7 +106,7 @@ bench-idle: need-root need-node build ## Measure the cost of a standby agent bes
 	$(TARGET_DIR)/debug/bench-idle --agent $(TARGET_DIR)/release/pod-teardown --for $(IDLE)
 
 .PHONY: test
-test: need-root need-build need-node need-metrics ## Every test that needs no control plane, real pods on a private containerd included
+test: need-root need-build need-node need-metrics need-packages ## Every test that needs no control plane, real pods on a private containerd included
 	$(CARGO) build $(TESTED) --examples
 	SIM_RUNS=6000 $(RUN_TESTS) --lib --bins $(addprefix --test ,$(WITHOUT_CLUSTER)) -- $(NOT_IN_GUEST)
 	RUNTIME_MANNERS=cri-o $(RUN_TESTS) --test mem_agent
@@ -129,8 +152,9 @@ test-guest: need-root need-build need-guest need-deb ## Files, mounts, cgroups, 
 	tests/testbed/guest/test.sh
 
 .PHONY: test-kind
-test-kind: need-root need-kind deb ## The package on a kind cluster whose worker loses its kubelet (KIND_NODE_IMAGE=..., else built once: Debian and Go, 7 minutes)
-	tests/testbed/kind/cluster.sh tests/kind/claims.sh "$$(ls -t $(TARGET_DIR)/debian/pod-teardown_*.deb | sed -n 1p)"
+test-kind: need-root need-kind deb image ## The package and the installing DaemonSet on a kind cluster whose worker loses its kubelet (KIND_NODE_IMAGE=..., else built once: Debian and Go, 7 minutes)
+	tests/testbed/kind/cluster.sh tests/kind/claims.sh "$$(ls -t $(TARGET_DIR)/dist/pod-teardown_*.deb | sed -n 1p)" \
+		"$$(ls -t $(TARGET_DIR)/dist/pod-teardown-installer-*.tar | sed -n 1p)"
 
 .PHONY: lint
 lint: need-build ## Formatting, clippy, the shell scripts and words that must not come back
@@ -138,11 +162,11 @@ lint: need-build ## Formatting, clippy, the shell scripts and words that must no
 	$(CARGO) fmt --all -- --check
 	$(CARGO) clippy --locked --workspace --all-targets --all-features -- -D warnings
 	$(CARGO) clippy --locked --no-default-features --lib --example embed -- -D warnings
-	shellcheck $(SCRIPTS)
+	shellcheck -x $(SCRIPTS)
 	@# Names that must not come back, one pattern a line.
 	@! grep -rnE -f scripts/words.txt src tests benches examples build.rs
 
-SCRIPTS := $(wildcard scripts/*.sh) $(wildcard deploy/*.sh) $(wildcard systemd/debian/*) .ci/run tests/testbed/control-plane/build.sh tests/testbed/go-program.sh $(wildcard tests/testbed/guest/*.sh) \
+SCRIPTS := $(wildcard scripts/*.sh) $(wildcard packaging/*.sh packaging/*/*.sh packaging/debian/*.post*) $(wildcard deploy/*.sh) .ci/run tests/testbed/control-plane/build.sh tests/testbed/go-program.sh $(wildcard tests/testbed/guest/*.sh) \
 	$(wildcard tests/testbed/kind/*.sh) tests/testbed/kind/node/usr/local/bin/entrypoint $(wildcard tests/kind/*.sh)
 
 .PHONY: deny
@@ -152,7 +176,7 @@ deny: ## Licences, bans and advisories of the dependencies (needs cargo-deny)
 
 # === requirements ===
 
-.PHONY: need-root need-build need-node need-metrics need-guest need-kind need-deb
+.PHONY: need-root need-build need-node need-metrics need-guest need-kind need-deb need-rpm need-image need-packages
 need-root:
 	@[ "$$(id -u)" = 0 ] || { echo "make: this target mounts, creates cgroups and starts containers: run it as root" >&2; exit 1; }
 
@@ -174,5 +198,12 @@ need-kind:
 
 need-deb: need-build
 	@$(NEED) $(DEB_PACKAGES)
-	@$(CARGO) deb --version >/dev/null 2>&1 || \
-		{ echo 'make: installing cargo-deb: some minutes, once' >&2; $(CARGO) install --locked --quiet cargo-deb; }
+
+need-rpm:
+	@$(NEED) $(RPM_PACKAGES)
+
+need-image:
+	@$(NEED) busybox-static
+
+need-packages:
+	@$(NEED) $(PACKAGE_PACKAGES)

@@ -126,7 +126,8 @@ fn readme_is_short() {
 
 #[test]
 fn runbook_has_a_section_for_every_alert() {
-    let alerts = fs::read_to_string(pages::root().join("monitoring/alerts.yaml")).unwrap();
+    let read = |name| fs::read_to_string(pages::root().join("monitoring").join(name)).unwrap();
+    let alerts = ["alerts.yaml", "gc-alerts.yaml"].map(read).concat();
     let pages = pages::all();
     let runbook = pages
         .iter()

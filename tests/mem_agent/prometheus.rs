@@ -21,6 +21,7 @@ use tokio::{
 use crate::node::Node;
 
 const ALERTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/monitoring/alerts.yaml");
+const GC_ALERTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/monitoring/gc-alerts.yaml");
 const DASHBOARD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/monitoring/dashboard.json");
 const ALERT_TESTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/promtool/alerts_test.yaml");
 /// Much longer than any test takes.
@@ -95,7 +96,7 @@ impl Prometheus {
         let addr = free_addr();
         let config = format!(
             "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\n\
-             rule_files: [{ALERTS}]\n\
+             rule_files: [{ALERTS}, {GC_ALERTS}]\n\
              scrape_configs: [{{job_name: pod-teardown, static_configs: [{{targets: ['{target}']}}]}}]\n"
         );
         let file = dir.path().join("prometheus.yml");
@@ -153,18 +154,18 @@ impl Prometheus {
 
 #[test]
 fn promtool_accepts_the_alerts_and_their_unit_tests() {
-    assert_accepted(&promtool(&["check", "rules", ALERTS], Stdio::null()));
+    assert_accepted(&promtool(&["check", "rules", ALERTS, GC_ALERTS], Stdio::null()));
     assert_accepted(&promtool(&["test", "rules", ALERT_TESTS], Stdio::null()));
 }
 
 #[test]
 fn every_alert_has_a_unit_test_in_which_it_fires() {
     let read = |file: &str| -> Value { serde_saphyr::from_str(&fs::read_to_string(file).unwrap()).unwrap() };
-    let (alerts, tests) = (read(ALERTS), read(ALERT_TESTS));
-    let rules = alerts["groups"]
-        .as_array()
-        .unwrap()
+    let tests = read(ALERT_TESTS);
+    let groups = [ALERTS, GC_ALERTS].map(|file| read(file)["groups"].as_array().unwrap().clone());
+    let rules = groups
         .iter()
+        .flatten()
         .flat_map(|group| group["rules"].as_array().unwrap());
     for rule in rules {
         let fires = format!("alertname=\"{}\"", rule["alert"].as_str().unwrap());

@@ -10,7 +10,10 @@ use serde_json::Value;
 
 use super::{tests::full, text};
 
-const ALERTS: &str = include_str!("../../../monitoring/alerts.yaml");
+const ALERTS: [&str; 2] = [
+    include_str!("../../../monitoring/alerts.yaml"),
+    include_str!("../../../monitoring/gc-alerts.yaml"),
+];
 const RUNBOOK: &str = include_str!("../../../docs/how-to/runbook.md");
 const DASHBOARD: &str = include_str!("../../../monitoring/dashboard.json");
 
@@ -18,10 +21,12 @@ const DASHBOARD: &str = include_str!("../../../monitoring/dashboard.json");
 const SCRAPE_LABELS: [&str; 2] = ["instance", "job"];
 
 fn alerts() -> Vec<Value> {
-    let file: Value = serde_saphyr::from_str(ALERTS).unwrap();
-    let groups = file["groups"].as_array().unwrap().clone();
+    let groups = ALERTS.iter().flat_map(|text| {
+        let file: Value = serde_saphyr::from_str(text).unwrap();
+        file["groups"].as_array().unwrap().clone()
+    });
     let rules = |group: Value| group["rules"].as_array().unwrap().clone();
-    groups.into_iter().flat_map(rules).collect()
+    groups.flat_map(rules).collect()
 }
 
 /// The labels of a metric with their values.

@@ -35,11 +35,10 @@ echo "${1:-}" >"$payload/filter"
 cp systemd/pod-teardown.default "$payload/settings"
 cp docs/reference/service.md "$payload/"
 # The same program in its package, twice: what is installed, and what it is upgraded to.
-mkdir -p "$scratch/target/release" "$payload/packages"
-ln "$agent" "$scratch/target/release/pod-teardown" 2>/dev/null || cp "$agent" "$scratch/target/release/pod-teardown"
+mkdir "$payload/packages"
 for package in now next; do
-    made=$(CARGO_TARGET_DIR=$scratch/target scripts/deb.sh --fast --deb-version "0.0.1+$package")
-    mv "$made" "$payload/packages/$package.deb"
+    PROGRAM=$agent VERSION=0.0.1+$package OUT=$scratch/dist packaging/deb.sh --fast >/dev/null
+    mv "$scratch/dist/pod-teardown_0.0.1+$package"_*.deb "$payload/packages/$package.deb"
 done
 cp "$here/inside.sh" "$payload/"
 echo "guest: tests built in $((SECONDS - started)) s"

@@ -1,0 +1,123 @@
+#!/bin/sh
+# Installs pod-teardown as a systemd service, or upgrades it. Run it as root, in the directory of the unpacked tarball.
+#
+#   install.sh [--prefix DIRECTORY]     default /usr/local; use /opt/pod-teardown where /usr is read-only
+#
+# Running it again changes nothing. An upgrade restarts the service, and keeps /etc/default/pod-teardown and
+# /var/lib/pod-teardown. uninstall.sh, which is also in DIRECTORY/share/pod-teardown, removes all of it.
+set -eu
+PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
+umask 022
+
+say() { echo "install: $*"; }
+fail() { echo "install: $*" >&2; exit 1; }
+
+prefix=/usr/local
+while [ $# -gt 0 ]; do
+    case $1 in
+    --prefix)
+        [ $# -gt 1 ] || { echo "install: --prefix needs a directory" >&2; exit 64; }
+        prefix=$2
+        shift 2
+        ;;
+    *)
+        echo "usage: install.sh [--prefix DIRECTORY]" >&2
+        exit 64
+        ;;
+    esac
+done
+case $prefix in
+/*) ;;
+*) echo "install: the prefix must be an absolute path: $prefix" >&2; exit 64 ;;
+esac
+prefix=${prefix%/}
+
+from=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
+unit=/etc/systemd/system/pod-teardown.service
+settings=/etc/default/pod-teardown
+# What is installed, one path a line; directories end with a slash.
+list=$prefix/share/pod-teardown/files
+
+[ "$(id -u)" = 0 ] || fail "run this as root"
+for packaged in /usr/lib/systemd/system/pod-teardown.service /lib/systemd/system/pod-teardown.service; do
+    [ ! -e "$packaged" ] || fail "a package has installed pod-teardown here ($packaged): upgrade or remove that package"
+done
+if [ -e "$unit" ] && [ ! -e "$list" ]; then
+    fail "$unit exists, and was not installed with --prefix $prefix: run uninstall.sh of the other prefix first"
+fi
+command -v systemctl >/dev/null || fail "this system has no systemd"
+# A program for another processor or an older C library.
+version=$("$from/files/usr/bin/pod-teardown" --version) || fail "the program does not run on this machine"
+
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+changed=
+: >"$scratch/directories"
+
+# place FILE PATH MODE: replaces PATH in one step, if it differs.
+place() {
+    echo "$2" >>"$scratch/files"
+    if cmp -s "$1" "$2"; then
+        return
+    fi
+    directory=${2%/*}
+    while [ ! -d "$directory" ]; do
+        echo "$directory/" >>"$scratch/directories"
+        directory=${directory%/*}
+    done
+    mkdir -p "${2%/*}"
+    cp "$1" "$2.new"
+    chmod "$3" "$2.new"
+    mv -f "$2.new" "$2"
+    changed=yes
+}
+
+first=yes
+[ ! -e "$list" ] || first=
+for file in $(cd "$from/files" && find usr -type f); do
+    case $file in
+    usr/lib/systemd/system/*)
+        # The manager finds units of administrators there, whatever the prefix is.
+        sed "s|/usr/bin/pod-teardown|$prefix/bin/pod-teardown|; s|/usr/share/doc|$prefix/share/doc|" "$from/files/$file" \
+            >"$scratch/unit"
+        place "$scratch/unit" "$unit" 644
+        ;;
+    usr/bin/*) place "$from/files/$file" "$prefix/${file#usr/}" 755 ;;
+    *) place "$from/files/$file" "$prefix/${file#usr/}" 644 ;;
+    esac
+done
+place "$from/uninstall.sh" "$prefix/share/pod-teardown/uninstall.sh" 755
+ln -sf pod-teardown "$prefix/bin/kubectl-teardown"
+echo "$prefix/bin/kubectl-teardown" >>"$scratch/files"
+# Files that only the earlier version had.
+if [ -e "$list" ]; then
+    while read -r file; do
+        case $file in
+        */) echo "$file" >>"$scratch/directories" ;;
+        *) grep -qxF "$file" "$scratch/files" || rm -f "$file" ;;
+        esac
+    done <"$list"
+fi
+sort -u "$scratch/directories" "$scratch/files" >"$list.new"
+mv -f "$list.new" "$list"
+if [ ! -e "$settings" ] && [ -n "$first" ]; then
+    mkdir -p "${settings%/*}"
+    cp "$from/files/usr/share/pod-teardown/pod-teardown.default" "$settings"
+fi
+
+running=
+[ ! -d /run/systemd/system ] || running=yes
+if [ -n "$changed" ] && [ -n "$running" ]; then
+    systemctl daemon-reload
+fi
+if [ -n "$first" ]; then
+    systemctl --quiet enable pod-teardown.service
+    [ -z "$running" ] || systemctl start pod-teardown.service
+    say "$version is installed below $prefix, and its service is enabled"
+elif [ -n "$changed" ]; then
+    # One that an administrator has stopped stays so.
+    [ -z "$running" ] || systemctl try-restart pod-teardown.service
+    say "$version is installed below $prefix: upgraded"
+else
+    say "$version is installed below $prefix: nothing has changed"
+fi
