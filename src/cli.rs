@@ -7,6 +7,7 @@ use clap_complete::Shell;
 
 mod check;
 mod control;
+mod enable;
 mod gc;
 mod node;
 mod object;
@@ -21,6 +22,7 @@ mod values;
 
 pub use check::CheckArgs;
 pub use control::{ApproveArgs, HandoverArgs, PauseArgs, ResumeArgs};
+pub use enable::{DisableArgs, EnableArgs};
 pub use gc::{GcVerb, GcWhyArgs, GraphArgs};
 pub use node::NodeFlags;
 pub use object::{ObjectArg, OptionalPodArg, PodArg, PodId, PodName};
@@ -109,6 +111,8 @@ Exit code: 0; 64 the command line is wrong; 1 no agent answers, or it runs with 
 
 Exit code: 0, also if no agent answers; 64 the command line is wrong.")]
     Version(QueryFlags),
+    Enable(EnableArgs),
+    Disable(DisableArgs),
     /// Show the garbage collector of owner references.
     Gc {
         /// What to show.
@@ -122,7 +126,7 @@ Exit code: 0, also if no agent answers; 64 the command line is wrong.")]
   pod-teardown completions zsh > /usr/local/share/zsh/site-functions/_pod-teardown
   pod-teardown completions fish > ~/.config/fish/completions/pod-teardown.fish
 
-The Debian package contains these files.
+The packages contain these files.
 
 Exit code: 0; 64 the command line is wrong.")]
     Completions {

@@ -8,18 +8,21 @@ use std::{
 use pod_teardown::{
     cli::{ApproveArgs, PauseArgs, StopFlags},
     handover::guard::holds::SafetyHold,
+    node::systemd::Systemd,
     ops::{
         admin::{
             pause::{PAUSE, PauseRequest},
             stop::StopRequest,
         },
-        approve, holds, pause,
+        approve,
+        enable::{self, Mode},
+        holds, pause,
         stop::{self, Wait},
     },
 };
 
 use crate::{
-    print::{USAGE, failed, print, print_error},
+    print::{CONFIGURATION, USAGE, failed, print, print_error},
     query::post,
 };
 
@@ -62,6 +65,15 @@ pub async fn approve(args: ApproveArgs) -> ExitCode {
         Ok(Some(approved)) => print(&holds::approved(&approved), 0),
         Ok(None) => failed(1, "nothing is approved"),
         Err(why) => failed(1, &why),
+    }
+}
+
+/// Lets the installed service act or observe.
+pub async fn set_mode(mode: Mode, now: bool) -> ExitCode {
+    match enable::set(&enable::Files::of_host(), &Systemd::of_host(), mode, now).await {
+        Ok(done) => print(&done, 0),
+        Err(error) if error.is_configuration() => failed(CONFIGURATION, &error.to_string()),
+        Err(error) => failed(1, &error.to_string()),
     }
 }
 

@@ -11,8 +11,8 @@ use std::process::ExitCode;
 use jiff::Timestamp;
 use pod_teardown::{
     cli::{
-        Cli, EvictArgs, HandoverArgs, OutputFormat, PlanArgs, QueryFlags, Read, ReportArgs, ResumeArgs, StopArgs, Verb,
-        WhyArgs,
+        Cli, DisableArgs, EnableArgs, EvictArgs, HandoverArgs, OutputFormat, PlanArgs, QueryFlags, Read, ReportArgs,
+        ResumeArgs, StopArgs, Verb, WhyArgs,
     },
     handover::guard::holds::SafetyHolds,
     memory,
@@ -20,6 +20,7 @@ use pod_teardown::{
     node::threads::THREADS,
     ops::{
         admin::{self, pause::RESUME},
+        enable::Mode,
         handover, holds, manual, pause,
         report::{self, Report},
     },
@@ -27,7 +28,7 @@ use pod_teardown::{
 };
 
 use self::{
-    control::{approve, pause_agent, stop_pod},
+    control::{approve, pause_agent, set_mode, stop_pod},
     node::{run, run_check},
     print::{USAGE, failed, print, print_clap_error, print_error},
     query::{post, query, while_read, with_text},
@@ -130,6 +131,13 @@ async fn dispatch(
         }
         Verb::Pause(arguments) => pause_agent(arguments).await,
         Verb::Resume(ResumeArgs { socket }) => post(&socket, RESUME, &(), pause::resumed).await,
+        Verb::Enable(EnableArgs { now, kubelet_dropin }) => {
+            let mode = Mode::Acts {
+                kubelet_drop_in: kubelet_dropin,
+            };
+            set_mode(mode, now).await
+        }
+        Verb::Disable(DisableArgs { now }) => set_mode(Mode::Observes, now).await,
         Verb::Gc { verb } => show_collector(verb).await,
         Verb::Version(arguments) => show_version(&arguments).await,
         Verb::Completions { shell } => print(&manual::completions(shell), 0),

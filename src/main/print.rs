@@ -19,7 +19,7 @@ use pod_teardown::{
 /// sysexits.h `EX_USAGE`.
 pub const USAGE: u8 = 64;
 /// sysexits.h `EX_CONFIG`.
-const CONFIGURATION: u8 = 78;
+pub const CONFIGURATION: u8 = 78;
 
 /// Prints an answer. The verdicts of a text are colored, if standard output may have colors.
 pub fn print_formatted<F>(output: &Output<F>, text: &str, code: u8) -> ExitCode {

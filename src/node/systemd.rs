@@ -1,4 +1,4 @@
-//! Stops units, finds the unit of a process and reads the configuration of a service, over systemd's D-Bus API.
+//! Stops and restarts units, finds the unit of a process and reads the configuration of a service, over systemd's D-Bus API.
 //!
 //! zbus uses the existing tokio runtime, and connects at the first call.
 
@@ -28,6 +28,8 @@ const NO_SUCH_UNIT: &str = "org.freedesktop.systemd1.NoSuchUnit";
 
 /// systemd answers immediately.
 const LIMIT: Duration = Duration::from_secs(30);
+/// Longer than a service's `TimeoutStopSec=` and `TimeoutStartSec=` together, which are 40 and 90 seconds for the agent.
+const RESTART_LIMIT: Duration = Duration::from_secs(180);
 /// The bus accepts connections immediately.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
@@ -117,6 +119,31 @@ impl Systemd {
         }
     }
 
+    /// Restarts a unit, or starts it, and waits for the job to finish.
+    ///
+    /// # Errors
+    /// A message if systemd does not answer, or if the job fails.
+    pub async fn restart_unit(&self, unit: &str) -> Result<(), String> {
+        let restart = async { run_job(&self.connection().await?, "RestartUnit", unit, "replace").await };
+        match timeout(RESTART_LIMIT, restart).await {
+            Err(_) => Err(format!("its job has not finished within {RESTART_LIMIT:?}")),
+            Ok(Err(error)) => Err(ForeignText::new(&error.to_string()).into()),
+            Ok(Ok(result)) if result != "done" => {
+                Err(format!("the result of its job is {}", ForeignText::new(&result)))
+            }
+            Ok(Ok(_)) => Ok(()),
+        }
+    }
+
+    /// Has systemd load changed unit files.
+    ///
+    /// # Errors
+    /// A message if systemd does not answer.
+    pub async fn reload(&self) -> Result<(), String> {
+        self.with_timeout(async { call(&self.connection().await?, "Reload", &()).await.map(drop) })
+            .await
+    }
+
     /// Drops the connection. The next call opens a new one.
     pub async fn disconnect(&self) {
         self.connection.lock().await.take();
@@ -154,6 +181,24 @@ async fn stop_on(connection: &Connection, unit: &str, queued: QueuedJob) -> zbus
         Err(zbus::Error::MethodError(name, ..)) if name == NO_SUCH_UNIT => return Ok(Outcome::Nothing),
         Err(error) => return Err(error),
     }
+    let mode = match queued {
+        QueuedJob::Replace => "replace",
+        QueuedJob::Keep => "fail",
+    };
+    let result = run_job(connection, "StopUnit", unit, mode).await?;
+    if result != "done" {
+        // Remaining processes show when its cgroups are removed.
+        tracing::warn!(unit, result, "Unit stop failed in systemd");
+    }
+    // A failed unit stays loaded until it is reset. Any other one is already unloaded.
+    match call(connection, "ResetFailedUnit", &(unit,)).await {
+        Err(error) if !is_answer(&error) => Err(error),
+        Ok(_) | Err(_) => Ok(Outcome::Done),
+    }
+}
+
+/// Starts a job of a unit, and waits for its result.
+async fn run_job(connection: &Connection, method: &str, unit: &str, mode: &str) -> zbus::Result<String> {
     // Subscribe before the call, so that no signal is missed.
     let ends = MatchRule::builder()
         .msg_type(Type::Signal)
@@ -163,11 +208,7 @@ async fn stop_on(connection: &Connection, unit: &str, queued: QueuedJob) -> zbus
         .arg(2, unit)?
         .build();
     let mut ends = MessageStream::for_match_rule(ends, connection, None).await?;
-    let mode = match queued {
-        QueuedJob::Replace => "replace",
-        QueuedJob::Keep => "fail",
-    };
-    let job = call(connection, "StopUnit", &(unit, mode)).await?;
+    let job = call(connection, method, &(unit, mode)).await?;
     let job: OwnedObjectPath = job.body().deserialize()?;
     loop {
         let end = match ends.next().await {
@@ -176,17 +217,8 @@ async fn stop_on(connection: &Connection, unit: &str, queued: QueuedJob) -> zbus
         };
         let (_, ended, _, result): (u32, OwnedObjectPath, String, String) = end.body().deserialize()?;
         if ended == job {
-            if result != "done" {
-                // Remaining processes show when its cgroups are removed.
-                tracing::warn!(unit, result, "Unit stop failed in systemd");
-            }
-            break;
+            return Ok(result);
         }
-    }
-    // A failed unit stays loaded until it is reset. Any other one is already unloaded.
-    match call(connection, "ResetFailedUnit", &(unit,)).await {
-        Err(error) if !is_answer(&error) => Err(error),
-        Ok(_) | Err(_) => Ok(Outcome::Done),
     }
 }
 

@@ -30,8 +30,8 @@ const FILES: [(&str, &str); 4] = [
         "Where the agent is asked; see --socket.",
     ),
     (
-        "/usr/lib/systemd/system/kubelet.service.d/10-pod-teardown.conf",
-        "Has a kubelet that is about to start ask for this node's pods.",
+        "/etc/systemd/system/kubelet.service.d/10-pod-teardown.conf",
+        "A kubelet that is about to start requests a handover; see enable --kubelet-dropin.",
     ),
 ];
 

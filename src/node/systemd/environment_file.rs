@@ -10,8 +10,8 @@ pub fn read(path: &Path) -> io::Result<Vec<(String, String)>> {
     fs::read_to_string(path).map(|text| parse(&text))
 }
 
-/// Lines without an assignment are ignored, as systemd does.
-fn parse(text: &str) -> Vec<(String, String)> {
+/// The assignments of a text. Lines without an assignment are ignored, as systemd does.
+pub fn parse(text: &str) -> Vec<(String, String)> {
     let mut assignments = Vec::new();
     let mut rest = text.chars().peekable();
     while rest.peek().is_some() {

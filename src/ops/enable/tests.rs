@@ -1,0 +1,160 @@
+use std::os::unix::fs::symlink;
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::node::systemd::double::{Behavior, Calls, bus};
+
+const ACTS: Mode = Mode::Acts { kubelet_drop_in: false };
+
+struct Host {
+    dir: TempDir,
+    files: Files,
+    systemd: Systemd,
+    calls: Calls,
+}
+
+impl Host {
+    fn new(behaviors: &'static [Behavior]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let (systemd, calls) = bus(dir.path(), behaviors);
+        let files = Files {
+            settings: dir.path().join("default"),
+            drop_in: dir.path().join("kubelet.service.d/10-pod-teardown.conf"),
+            program: "/opt/bin/pod-teardown".into(),
+        };
+        fs::write(&files.settings, "# mine\nPOD_TEARDOWN_PODS=observe\nRUST_LOG=debug\n").unwrap();
+        Self {
+            dir,
+            files,
+            systemd,
+            calls,
+        }
+    }
+
+    async fn set(&self, mode: Mode, now: bool) -> Result<String, EnableError> {
+        set(&self.files, &self.systemd, mode, now).await
+    }
+
+    fn settings(&self) -> String {
+        fs::read_to_string(&self.files.settings).unwrap()
+    }
+
+    fn calls(&self, method: &str) -> usize {
+        self.calls.lock().unwrap().iter().filter(|call| *call == method).count()
+    }
+}
+
+#[tokio::test]
+async fn enable_changes_one_line_and_restarts_only_with_now() {
+    let host = Host::new(&[Behavior::NotLoaded]);
+    let done = host.set(ACTS, false).await.unwrap();
+    assert_eq!(host.settings(), "# mine\nPOD_TEARDOWN_PODS=auto\nRUST_LOG=debug\n");
+    assert!(done.contains("It was observe.") && done.contains(RESTART), "{done}");
+    assert_eq!((host.calls("RestartUnit"), host.calls("Reload")), (0, 0));
+
+    let done = host.set(ACTS, true).await.unwrap();
+    assert!(
+        done.contains("was already set") && done.contains("was restarted"),
+        "{done}"
+    );
+    assert_eq!(host.calls("RestartUnit"), 1);
+    assert!(!host.files.drop_in.exists());
+
+    host.set(Mode::Observes, false).await.unwrap();
+    assert_eq!(host.settings(), "# mine\nPOD_TEARDOWN_PODS=observe\nRUST_LOG=debug\n");
+}
+
+#[tokio::test]
+async fn drop_in_of_the_kubelet_is_added_on_request_and_removed_by_disable() {
+    let host = Host::new(&[Behavior::NotLoaded]);
+    host.set(Mode::Acts { kubelet_drop_in: true }, false).await.unwrap();
+    let drop_in = fs::read_to_string(&host.files.drop_in).unwrap();
+    assert!(
+        drop_in.contains("\nExecStartPre=-/opt/bin/pod-teardown handover --timeout "),
+        "{drop_in}"
+    );
+    assert_eq!(host.calls("Reload"), 1);
+    let done = host.set(Mode::Observes, false).await.unwrap();
+    assert!(!host.files.drop_in.exists() && done.contains("is removed"), "{done}");
+    assert_eq!(host.calls("Reload"), 2);
+}
+
+#[tokio::test]
+async fn failed_restart_is_an_error_and_the_setting_stays() {
+    let host = Host::new(&[Behavior::Fails]);
+    let error = host.set(ACTS, true).await.unwrap_err();
+    assert!(error.to_string().contains("journalctl -u pod-teardown"), "{error}");
+    assert!(host.settings().contains("POD_TEARDOWN_PODS=auto"));
+}
+
+/// The unit of the double reads another file.
+#[tokio::test]
+async fn unit_that_does_not_use_the_settings_is_a_configuration_error() {
+    let host = Host::new(&[Behavior::Service]);
+    let error = host.set(ACTS, true).await.unwrap_err();
+    assert!(error.is_configuration(), "{error}");
+    assert_eq!(host.calls("RestartUnit"), 0);
+}
+
+#[test]
+fn flags_and_later_files_of_the_unit_override_the_setting() {
+    let words = |words: &[&str]| -> Vec<String> { words.iter().map(|word| (*word).to_owned()).collect() };
+    let set = |value: &str| BTreeMap::from([(VARIABLE.to_owned(), value.to_owned())]);
+    for (command, variables, found) in [
+        (&["p", "run"][..], set("auto"), None),
+        (&["p", "run", "--pods", "auto"], set("never"), None),
+        (
+            &["p", "run", "--pods=never"],
+            set("auto"),
+            Some("--pods never in ExecStart="),
+        ),
+        (
+            &["p", "run", "--pods", "never"],
+            set("auto"),
+            Some("--pods never in ExecStart="),
+        ),
+        (
+            &["p", "run"],
+            set("always"),
+            Some("POD_TEARDOWN_PODS=always from a later file"),
+        ),
+        (
+            &["p", "run"],
+            BTreeMap::new(),
+            Some("no EnvironmentFile= with these settings"),
+        ),
+    ] {
+        assert_eq!(
+            overriding(&words(command), &variables, "auto").as_deref(),
+            found,
+            "{command:?}"
+        );
+    }
+}
+
+#[test]
+fn replaced_file_keeps_its_mode_and_a_link_to_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, link) = (dir.path().join("file"), dir.path().join("link"));
+    fs::write(&file, "old").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
+    symlink(&file, &link).unwrap();
+    replace(&link, "new").unwrap();
+    assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+    assert_eq!(fs::read_to_string(&file).unwrap(), "new");
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o640);
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
+}
+
+#[tokio::test]
+async fn file_that_cannot_be_written_is_named() {
+    let host = Host::new(&[Behavior::NotLoaded]);
+    let files = Files {
+        settings: host.dir.path().join("none/default"),
+        ..host.files.clone()
+    };
+    let error = set(&files, &host.systemd, ACTS, true).await.unwrap_err();
+    assert!(error.to_string().contains("none/default"), "{error}");
+    assert_eq!(host.calls("RestartUnit"), 0);
+}
