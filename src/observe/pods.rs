@@ -50,8 +50,8 @@ pub(super) struct ObservedPod {
     /// The object with the kubelet's last status.
     last: Option<Arc<PodObject>>,
     unseen: Option<String>,
-    /// The object was deleted without a graceful deletion: no status is due.
-    is_forced: bool,
+    /// Its object was deleted before anything else was seen.
+    was_removed: bool,
     deleted_at: Option<Timestamp>,
     began: Instant,
     grace: Duration,
@@ -79,7 +79,7 @@ impl ObservedPod {
         let recorder = TraceRecorder::new(view.pod.clone(), cause, grace, began.checked_add(grace));
         let why = "the kubelet terminates it; the agent only observes";
         recorder.set_blocked(vec![Blocked::pod(BlockedReason::Guard, why)]);
-        let is_forced = cause == Cause::Removed;
+        let was_removed = cause == Cause::Removed;
         let earlier = || known.and_then(|known| known.object.clone());
         // A status that is already terminal is the kubelet's last one.
         let before = if view.terminal_phase {
@@ -88,7 +88,7 @@ impl ObservedPod {
             view.object.clone()
         };
         let unseen = match (&before, known) {
-            _ if is_forced => (view.object.is_none() && view.abridged == 0).then_some(LAST_UNSEEN),
+            _ if was_removed => (view.object.is_none() && view.abridged == 0).then_some(LAST_UNSEEN),
             (_, None) => Some(BEGAN_BEFORE),
             (None, Some(_)) => Some(TOO_LARGE),
             (Some(_), Some(_)) => None,
@@ -101,7 +101,7 @@ impl ObservedPod {
             before,
             last: view.object.clone(),
             unseen: unseen.map(str::to_owned),
-            is_forced,
+            was_removed,
             deleted_at: (cause != Cause::PhaseTerminal).then_some(now),
             began,
             grace,
@@ -135,7 +135,7 @@ impl ObservedPod {
 
     /// The object is deleted. `is_seen`: an event showed its last state.
     pub fn removed(&mut self, is_seen: bool, now: Timestamp) {
-        if !is_seen && !self.is_forced && self.earlier.is_none() {
+        if !is_seen && !self.was_removed && self.earlier.is_none() {
             self.unseen.get_or_insert_with(|| LAST_UNSEEN.to_owned());
         }
         self.end(true, now);
@@ -143,9 +143,9 @@ impl ObservedPod {
 
     /// The kubelet is done. A pod that is deleted afterwards is checked for its whole patience again.
     pub fn end(&mut self, is_deleted: bool, now: Timestamp) {
-        let at = Instant::now();
+        let (at, is_forced) = (Instant::now(), self.is_forced());
         // An object that was deleted at once says nothing about the processes.
-        let patience = if self.is_forced && self.earlier.is_none() {
+        let patience = if is_forced && self.earlier.is_none() {
             self.grace + PATIENCE
         } else {
             PATIENCE
@@ -201,6 +201,7 @@ impl ObservedPod {
 
     /// The observation after a check that found this; `None` if another check follows.
     pub fn conclude(&mut self, left: Left, runtime_name: &str, now: Timestamp) -> Option<Observation> {
+        let is_forced = self.is_forced();
         let end = self.end.as_mut()?;
         // The object was deleted during the check.
         if end.next_check.is_some() {
@@ -224,7 +225,7 @@ impl ObservedPod {
             });
         }
         // Without a graceful deletion, the kubelet is done when nothing is left.
-        let (at, finished_at) = if self.is_forced {
+        let (at, finished_at) = if is_forced {
             (Instant::now(), now)
         } else {
             (end.at, end.wall)
@@ -250,13 +251,19 @@ impl ObservedPod {
         self.observation(judgment, self.began.elapsed(), now)
     }
 
+    /// Whether the object was deleted without a graceful deletion: no last status is due.
+    fn is_forced(&self) -> bool {
+        let is_at_once = self.view.deletion.is_some_and(|deletion| deletion.grace == Some(0));
+        self.was_removed || is_at_once && !self.view.terminal_phase
+    }
+
     fn facts(&self, left: Left, runtime_name: &str, now: Timestamp) -> Facts {
         let mut facts = Facts {
             holds: self.holds.clone(),
             left,
             ..Facts::default()
         };
-        if self.is_forced {
+        if self.is_forced() {
             facts.unseen.clone_from(&self.unseen);
             return facts;
         }

@@ -51,6 +51,7 @@ mod stop_requests;
 mod traces;
 
 mod node_identity;
+mod observe;
 mod unreadable_status;
 mod unused_volumes;
 mod user_namespace;

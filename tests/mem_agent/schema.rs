@@ -24,7 +24,7 @@ use crate::{
     node::{Node, wait_until},
 };
 
-async fn assert_valid(node: &Node, schema: &str, path: &str) -> Value {
+pub async fn assert_valid(node: &Node, schema: &str, path: &str) -> Value {
     let answer = client::get::<Value>(&node.flags.socket.socket, path).await.unwrap();
     assert_eq!(
         violations(schema, &answer).unwrap(),

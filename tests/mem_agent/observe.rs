@@ -1,0 +1,200 @@
+//! An agent that only observes: nothing is touched, and the kubelet's terminations are compared and kept over restarts.
+
+use std::{fs, time::Duration};
+
+use pod_teardown::{
+    cli::PodsFlag,
+    handover::guard::ONLY_OBSERVES,
+    model::observation::{Difference, LeftoverKind, Observation, Verdict},
+    ops::{
+        admin::{
+            handover::{HANDOVER, HandoverRequest},
+            pause::{PAUSE, RESUME},
+            report::request_path,
+            stop::StopRequest,
+        },
+        client,
+        report::Report,
+        status::is_blocked,
+    },
+};
+use serde_json::{Value, json};
+use testbed::rest::Patch;
+use tokio::time::{Instant, sleep};
+
+use crate::{
+    node::{Node, secs, wait_until},
+    pods::uid,
+    schema::assert_valid,
+};
+
+/// With a simple pod that runs, and an agent that has seen it.
+async fn observing(names: &[&str]) -> Node {
+    let mut node = Node::with_pods(names).await;
+    node.flags.pods = PodsFlag::Observe;
+    node.start().await;
+    node
+}
+
+async fn report(node: &Node) -> Report {
+    let path = request_path(secs(86_400));
+    client::get(&node.flags.socket.socket, &path).await.unwrap()
+}
+
+async fn observation(node: &Node, name: &str) -> Observation {
+    wait_until("the termination is reported", async || {
+        report(node).await.observations.iter().any(|it| it.name == name)
+    })
+    .await;
+    let all = report(node).await.observations;
+    all.into_iter().find(|it| it.name == name).unwrap()
+}
+
+/// The container of the pod exits, as a kubelet would have it.
+async fn container_exits(node: &Node, code: i32) {
+    node.cri.change(|world| world.will_end("main", Instant::now(), code));
+    sleep(secs(3)).await;
+}
+
+/// A kubelet reports this exit code, cleans the node up, and deletes the object.
+async fn kubelet_finishes(node: &Node, name: &str, code: i32, leaves_cgroup: bool) {
+    let terminated = json!({ "exitCode": code, "reason": "Error" });
+    let entry = json!({
+        "name": "main", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": { "terminated": terminated },
+    });
+    let status = json!({ "status": { "phase": "Failed", "containerStatuses": [entry] } });
+    let path = format!("/api/v1/namespaces/default/pods/{name}/status");
+    let answer = node.admin.patch(&path, Patch::Merge, &status).await.unwrap();
+    assert_eq!(answer.code(), 200, "{:?}", answer.body);
+    sleep(secs(1)).await;
+    node.cri.change(|world| {
+        world.containers.retain(|_, it| it.pod_uid != uid(name));
+        world.sandboxes.retain(|_, it| it.pod_uid != uid(name));
+    });
+    fs::remove_dir_all(node.pod_dir(name)).unwrap();
+    fs::remove_dir_all(node.path("logs").join(format!("default_{name}_{}", uid(name)))).unwrap();
+    if !leaves_cgroup {
+        fs::remove_dir(node.pod_cgroup(name)).unwrap();
+    }
+    node.delete(name, Some(0)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_touched_without_a_kubelet_and_every_request_is_refused() {
+    let node = observing(&["web"]).await;
+    node.delete("web", None).await;
+    let before = node.get("web").await;
+    // Much longer than the takeover would take.
+    sleep(secs(600)).await;
+    assert_eq!(node.cri.effects(), Vec::new());
+    assert_eq!(node.get("web").await, before);
+    assert!(node.pod_dir("web").exists() && node.pod_cgroup("web").exists());
+    let status = node.status().await;
+    assert_eq!(status.role.as_ref().unwrap().role.to_string(), "observing");
+    assert_eq!(status.blocked.as_deref(), Some(ONLY_OBSERVES));
+    assert!(!is_blocked(&status), "it is as the operator wants it");
+    let [trace] = &status.pods.terminating[..] else {
+        panic!("{status:?}")
+    };
+    assert_eq!(trace.name, "web");
+    let socket = &node.flags.socket.socket;
+    let refused = async |path: &str, body: Value| {
+        let answer = client::post::<Value>(socket, path, &body).await;
+        assert_eq!(answer.unwrap_err().to_string(), ONLY_OBSERVES, "{path}");
+    };
+    let stop = serde_json::to_value(StopRequest::default()).unwrap();
+    refused("/v1/pods/default/web/stop", stop.clone()).await;
+    refused("/v1/pods/default/web/evict", stop).await;
+    let handover = HandoverRequest { timeout_ms: 1 };
+    refused(HANDOVER, serde_json::to_value(handover).unwrap()).await;
+    refused("/v1/approve", json!({ "item": "absence" })).await;
+    refused(PAUSE, Value::Null).await;
+    refused(RESUME, Value::Null).await;
+    assert_eq!(node.plan("web").await.blocked[0], ONLY_OBSERVES);
+    assert_eq!(report(&node).await.terminations, 0, "it is still terminating");
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_exit_code_than_that_of_the_runtime_is_a_difference() {
+    let node = observing(&["web"]).await;
+    node.delete("web", None).await;
+    container_exits(&node, 3).await;
+    kubelet_finishes(&node, "web", 4, false).await;
+    let found = observation(&node, "web").await;
+    assert_eq!(found.verdict, Verdict::Different, "{found:?}");
+    let code = Difference {
+        field: "containerStatuses[main].state.exitCode".to_owned(),
+        kubelet: Some("4".to_owned()),
+        agent: Some("3".to_owned()),
+        documented: None,
+    };
+    assert!(found.differences.contains(&code), "{found:?}");
+    assert_eq!(found.grace_seconds, 30);
+    assert!((4000..6000).contains(&found.elapsed_ms), "{found:?}");
+    assert_valid(&node, "report", &request_path(Duration::from_secs(60))).await;
+    let counted = node.status().await.counters.observations;
+    assert_eq!(counted[&Verdict::Different], 1, "{counted:?}");
+    assert_eq!(node.cri.effects(), Vec::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn cgroup_that_still_exists_after_the_kubelets_time_is_a_leftover() {
+    let node = observing(&["web"]).await;
+    node.delete("web", None).await;
+    container_exits(&node, 0).await;
+    kubelet_finishes(&node, "web", 0, true).await;
+    let since = Instant::now();
+    let found = observation(&node, "web").await;
+    assert!(since.elapsed() > secs(80), "{:?}", since.elapsed());
+    let [left] = &found.leftovers[..] else {
+        panic!("{found:?}")
+    };
+    assert_eq!((found.verdict, left.kind), (Verdict::Leftovers, LeftoverKind::Cgroup));
+    assert_eq!(left.object, node.pod_cgroup("web").display().to_string());
+    assert!(node.pod_cgroup("web").exists());
+}
+
+#[tokio::test(start_paused = true)]
+async fn termination_that_the_agent_did_not_see_completely_is_unknown_after_a_restart() {
+    let mut node = observing(&["web", "db"]).await;
+    for name in ["web", "db"] {
+        node.delete(name, None).await;
+    }
+    wait_until("both are observed", async || {
+        node.status().await.pods.terminating.len() == 2
+    })
+    .await;
+    sleep(secs(1)).await;
+    node.crash().await;
+    // One is deleted while no agent runs, the other one later.
+    kubelet_finishes(&node, "web", 0, false).await;
+    node.start().await;
+    let web = observation(&node, "web").await;
+    assert_eq!(web.verdict, Verdict::Unknown);
+    assert_eq!(web.reason.as_deref(), Some("the agent exited during the termination"));
+    kubelet_finishes(&node, "db", 0, false).await;
+    wait_until("the end of the other one is seen", async || {
+        let all = report(&node).await.observations;
+        let db = all.iter().find(|it| it.name == "db");
+        db.and_then(|db| db.reason.as_deref()) == Some("the termination had begun before the agent saw it")
+    })
+    .await;
+    assert_eq!(report(&node).await.verdicts.unknown, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn forced_deletion_is_compared_by_what_is_left() {
+    let node = observing(&["web"]).await;
+    node.delete("web", Some(0)).await;
+    sleep(secs(5)).await;
+    assert_eq!(report(&node).await.terminations, 0, "the container still runs");
+    node.cri.change(|world| {
+        world.containers.clear();
+        world.sandboxes.clear();
+    });
+    fs::remove_dir_all(node.pod_dir("web")).unwrap();
+    fs::remove_dir_all(node.path("logs").join(format!("default_web_{}", uid("web")))).unwrap();
+    fs::remove_dir(node.pod_cgroup("web")).unwrap();
+    let found = observation(&node, "web").await;
+    assert_eq!((found.verdict, found.reason), (Verdict::Same, None));
+}
