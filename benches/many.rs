@@ -7,7 +7,7 @@
     clippy::print_stdout,
     clippy::unwrap_used,
     clippy::disallowed_methods,
-    reason = "what was measured is told, and the machine is a directory of the bench's own"
+    reason = "the results are printed, and the machine is a directory of the bench's own"
 )]
 
 mod many {

@@ -4,7 +4,7 @@
     clippy::print_stdout,
     clippy::unwrap_used,
     clippy::disallowed_methods,
-    reason = "what was measured is told, and the mounts are those of the bench's own namespace"
+    reason = "the results are printed, and the mounts are those of the bench's own namespace"
 )]
 
 #[path = "../tests/node_fs/space.rs"]
@@ -161,7 +161,7 @@ async fn take_away(pods: &[PodDir], storage: &Arc<Storage>) {
     assert!(done.iter().all(Result::is_ok), "{done:?}");
 }
 
-/// How long pods take beside the removal of very many files, by somebody else and by the agent itself.
+/// How long pods take beside the removal of very many files, by another process and by the agent.
 fn beside() -> Rounds {
     measured(|space| {
         let storage = space.storage(&Effects::ungated());
@@ -270,7 +270,7 @@ fn seconds(work: impl FnOnce()) -> f64 {
 
 /// In a mount namespace of its own, on a thread that ends with it.
 fn measured(measure: impl FnOnce(&Space) -> Rounds + Send + 'static) -> Rounds {
-    let (told, result) = std::sync::mpsc::channel();
-    in_own_namespace(move |space| told.send(measure(space)).unwrap());
+    let (sender, result) = std::sync::mpsc::channel();
+    in_own_namespace(move |space| sender.send(measure(space)).unwrap());
     result.recv().unwrap()
 }

@@ -75,7 +75,7 @@ impl Agent {
                 .unwrap();
             runtime.block_on(work);
         };
-        // A profiler tells it apart by its name.
+        // A profiler shows its name.
         let thread = thread::Builder::new().name("agent".to_owned()).spawn(work).unwrap();
         Self {
             questions,
@@ -95,9 +95,9 @@ impl Agent {
     }
 
     fn ask<T>(&self, question: impl FnOnce(oneshot::Sender<T>) -> Question) -> T {
-        let (answer, told) = oneshot::channel();
+        let (answer, reply) = oneshot::channel();
         assert!(self.questions.send(question(answer)).is_ok());
-        told.blocking_recv().unwrap()
+        reply.blocking_recv().unwrap()
     }
 
     pub fn stop(self) {
