@@ -13,8 +13,6 @@ use nix::{
     unistd::{AccessFlags, access},
 };
 
-use tonic::transport::Endpoint;
-
 use self::files::is_absent;
 use crate::{
     cli::{ForceUnmountFlag, GcFlag, NodeFlags, PodsFlag},
@@ -29,6 +27,7 @@ use crate::{
         kubelet_root::KubeletRoot,
         unmounts::ForceUnmount,
     },
+    otlp::OtlpCollector,
 };
 
 mod document;
@@ -36,6 +35,7 @@ mod files;
 mod kubeconfig;
 mod kubelet;
 pub mod layout;
+mod otlp;
 
 use kubeconfig::kubeconfig;
 use kubelet::{KubeletConfiguration, is_cgroup_root, kubelet_configuration};
@@ -70,7 +70,7 @@ pub struct Settings {
     /// Address of the metrics endpoint.
     pub metrics: Option<SocketAddr>,
     /// Collector of traces; `None` in a dry run.
-    pub otlp: Option<Endpoint>,
+    pub otlp: Option<OtlpCollector>,
     /// `--shutdown-timeout`.
     pub shutdown_timeout: Duration,
     /// Log effects instead of performing them.
@@ -194,7 +194,7 @@ pub async fn validate(flags: &NodeFlags) -> Result<Settings, Vec<Problem>> {
     problems.ok_or_record(writable("--state-dir", &flags.state_dir));
     problems.ok_or_record(socket(&flags.socket.socket));
     let metrics = problems.ok_or_record(metrics_addr(flags.metrics_addr.as_deref()));
-    let otlp = problems.ok_or_record(otlp_endpoint(flags.otlp_endpoint.as_deref()));
+    let otlp = problems.ok_or_record(otlp::collector(flags));
     let shutdown_timeout = problems.ok_or_record(duration("--shutdown-timeout", &flags.shutdown_timeout));
     match (node_name, pods, gc, metrics, shutdown_timeout) {
         (Some(node_name), Some(pods), Some(gc), Some(metrics), Some(shutdown_timeout)) if problems.0.is_empty() => {
@@ -456,29 +456,12 @@ fn metrics_addr(text: Option<&str>) -> Result<Option<SocketAddr>, Problem> {
     }
 }
 
-fn otlp_endpoint(text: Option<&str>) -> Result<Option<Endpoint>, Problem> {
-    let Some(text) = text else { return Ok(None) };
-    let problem = |why: &str| {
-        Problem::usage(
-            format!("--otlp-endpoint {text}: {why}"),
-            "set --otlp-endpoint to the gRPC address of an OpenTelemetry collector, such as http://127.0.0.1:4317",
-        )
-    };
-    let endpoint = Endpoint::from_shared(text.to_owned()).map_err(|_| problem("it is not a URL"))?;
-    let uri = endpoint.uri();
-    match (uri.scheme_str(), uri.authority()) {
-        (Some("http"), Some(_)) => Ok(Some(endpoint)),
-        (Some("https"), _) => Err(problem("TLS is not supported: use a collector on this node")),
-        _ => Err(problem("it has no scheme and host")),
-    }
-}
-
 fn duration(flag: &str, text: &str) -> Result<Duration, Problem> {
     let parsed = match humantime::parse_duration(text) {
         // The library accepts 0 without a unit.
         Ok(_) if !text.contains(char::is_alphabetic) => Err("it has no unit".to_owned()),
         Ok(duration) if duration > MAX_DURATION => Err("it is longer than a day".to_owned()),
-        parsed => parsed.map_err(|error| error.to_string()),
+        parsed => parsed.map_err(|_| "it is not a duration".to_owned()),
     };
     parsed.map_err(|error| {
         Problem::usage(

@@ -8,8 +8,11 @@ mod wire;
 use std::{sync::Arc, time::Duration};
 
 use backon::{ExponentialBuilder, Retryable as _};
-use tokio::{sync::mpsc, time::timeout};
-use tonic::{Code, Status, transport::Endpoint};
+use tokio::{
+    sync::mpsc::{self, error::TrySendError},
+    time::timeout,
+};
+use tonic::{Code, Request, Status, metadata::MetadataMap, transport::Endpoint};
 
 use self::wire::{ExportTraceServiceRequest, ResourceSpans, trace_service_client::TraceServiceClient};
 use crate::{counters::Counters, model::trace::Trace};
@@ -25,6 +28,15 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Retries of one request, with pauses that double from one second.
 const RETRIES: usize = 4;
 
+/// A collector of traces.
+#[derive(Debug, Clone)]
+pub struct OtlpCollector {
+    /// Its address, with the settings for TLS.
+    pub endpoint: Endpoint,
+    /// Sent with each request, such as a token.
+    pub headers: MetadataMap,
+}
+
 /// Takes traces of pods. Cheap to clone; never waits.
 #[derive(Debug, Clone)]
 pub struct TraceExporter {
@@ -36,17 +48,18 @@ pub struct TraceExporter {
 pub struct TraceSender {
     queue: mpsc::Receiver<(Trace, Outcome)>,
     client: TraceServiceClient<tonic::transport::Channel>,
+    headers: MetadataMap,
     node: String,
     counters: Arc<Counters>,
     /// Traces of the request in progress.
     in_request: u64,
 }
 
-/// An exporter to this endpoint, and its sender. It connects at its first request.
-pub fn exporter(endpoint: &Endpoint, node: &str, counters: Arc<Counters>) -> (TraceExporter, TraceSender) {
+/// An exporter to this collector, and its sender. It connects at its first request.
+pub fn exporter(collector: OtlpCollector, node: &str, counters: Arc<Counters>) -> (TraceExporter, TraceSender) {
+    let OtlpCollector { endpoint, headers } = collector;
     let (sender, queue) = mpsc::channel(QUEUE);
     let channel = endpoint
-        .clone()
         .timeout(REQUEST_TIMEOUT)
         .connect_timeout(REQUEST_TIMEOUT)
         .connect_lazy();
@@ -57,6 +70,7 @@ pub fn exporter(endpoint: &Endpoint, node: &str, counters: Arc<Counters>) -> (Tr
     let sender = TraceSender {
         queue,
         client: TraceServiceClient::new(channel),
+        headers,
         node: node.to_owned(),
         counters,
         in_request: 0,
@@ -67,11 +81,20 @@ pub fn exporter(endpoint: &Endpoint, node: &str, counters: Arc<Counters>) -> (Tr
 // === impl TraceExporter ===
 
 impl TraceExporter {
-    /// Queues a trace. It is dropped and counted if the queue is full.
+    /// Queues a trace. It is dropped, counted and logged if the queue is full.
     pub fn export(&self, trace: Trace, outcome: Outcome) {
-        if self.queue.try_send((trace, outcome)).is_err() {
-            self.counters.traces_dropped(1);
-        }
+        let Err(TrySendError::Full((trace, _)) | TrySendError::Closed((trace, _))) =
+            self.queue.try_send((trace, outcome))
+        else {
+            return;
+        };
+        tracing::warn!(
+            pod.uid = trace.uid,
+            pod.namespace = trace.namespace,
+            pod.name = trace.name,
+            "Queue of traces is full because the OpenTelemetry collector does not accept them; trace dropped"
+        );
+        self.counters.traces_dropped(1);
     }
 }
 
@@ -104,7 +127,8 @@ impl TraceSender {
             resource_spans: vec![spans],
         };
         let send = || {
-            let (mut client, request) = (self.client.clone(), request.clone());
+            let (mut client, mut request) = (self.client.clone(), Request::new(request.clone()));
+            *request.metadata_mut() = self.headers.clone();
             async move {
                 let answer = timeout(REQUEST_TIMEOUT, client.export(request)).await;
                 answer
@@ -153,13 +177,39 @@ mod tests {
 
     use super::*;
 
-    #[tokio::test]
-    async fn traces_that_are_unsent_when_the_sender_stops_are_counted() {
-        // It accepts connections and never answers.
+    /// It accepts connections and never answers.
+    async fn silent_collector() -> (TcpListener, OtlpCollector) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
+        let collector = OtlpCollector {
+            endpoint: Endpoint::from_shared(address).unwrap(),
+            headers: MetadataMap::new(),
+        };
+        (listener, collector)
+    }
+
+    #[tokio::test]
+    async fn traces_beyond_the_queue_are_dropped_and_counted_without_waiting() {
+        let (_listener, collector) = silent_collector().await;
         let counters = Arc::<Counters>::default();
-        let (exporter, sender) = exporter(&Endpoint::from_shared(address).unwrap(), "n1", Arc::clone(&counters));
+        let (exporter, sender) = exporter(collector, "n1", Arc::clone(&counters));
+        exporter.export(Trace::sample(), Outcome::Finished);
+        let sending = tokio::spawn(sender.run());
+        // The request of the first trace has no answer.
+        sleep(Duration::from_millis(100)).await;
+        // This task never yields: an export that waited would not return.
+        for _ in 0..QUEUE + 10 {
+            exporter.export(Trace::sample(), Outcome::Finished);
+        }
+        assert_eq!(counters.counts().traces_dropped, 10);
+        sending.abort();
+    }
+
+    #[tokio::test]
+    async fn traces_that_are_unsent_when_the_sender_stops_are_counted() {
+        let (_listener, collector) = silent_collector().await;
+        let counters = Arc::<Counters>::default();
+        let (exporter, sender) = exporter(collector, "n1", Arc::clone(&counters));
         exporter.export(Trace::sample(), Outcome::Finished);
         let sending = tokio::spawn(sender.run());
         sleep(Duration::from_millis(100)).await;

@@ -138,6 +138,8 @@ fn flags(node: &Node) -> NodeFlags {
         gc_aggregated_hold: "10m".to_owned(),
         metrics_addr: None,
         otlp_endpoint: None,
+        otlp_ca_file: None,
+        otlp_headers: None,
         kubeconfig: Some(node.path("kubeconfig")),
         node_name: Some(NODE.to_owned()),
         cri_endpoint: Some(node.endpoint()),

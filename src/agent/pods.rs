@@ -13,7 +13,6 @@ use tokio::{
     time::timeout,
 };
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
-use tonic::transport::Endpoint;
 
 use crate::{
     agent::{node_volumes::NodeVolumes, pod_api::ClusterPods},
@@ -42,7 +41,7 @@ use crate::{
     },
     observe::Observer,
     ops::{admin::PodsAdmin, service},
-    otlp,
+    otlp::{self, OtlpCollector},
     outside::Outside,
     tasks::{run_with_restarts, spawn},
     teardown::{
@@ -207,7 +206,7 @@ impl PodAgent {
     pub async fn run(
         self,
         shutdown_timeout: Duration,
-        otlp_endpoint: Option<Endpoint>,
+        collector_of_traces: Option<OtlpCollector>,
         stop: &mut Pin<&mut impl Future<Output = ()>>,
     ) -> Result<(), Problem> {
         let Self {
@@ -414,8 +413,8 @@ impl PodAgent {
                 .run()
             }
         });
-        let (exporter, trace_sender) = otlp_endpoint
-            .map(|endpoint| otlp::exporter(&endpoint, &node_name, Arc::clone(&counters)))
+        let (exporter, trace_sender) = collector_of_traces
+            .map(|collector| otlp::exporter(collector, &node_name, Arc::clone(&counters)))
             .unzip();
         let trace_sender = trace_sender.map(|sender| spawn(sender.run()));
         // An observer has no workers, and its context refuses every write.

@@ -112,10 +112,17 @@ pub struct NodeFlags {
     /// authentication: use an address that only Prometheus can reach.
     #[arg(long, help_heading = MONITORING, env = "POD_TEARDOWN_METRICS_ADDR", value_name = "ADDR")]
     pub metrics_addr: Option<String>,
-    /// Export a trace of each pod teardown to this OpenTelemetry collector (OTLP over gRPC, without TLS), such as
-    /// http://127.0.0.1:4317. Spans of the container runtime become part of the trace [default: none].
+    /// Export a trace of each pod teardown to this OpenTelemetry collector (OTLP over gRPC), such as http://127.0.0.1:4317 or
+    /// https://otel.example.com:4317. Spans of the container runtime become part of the trace [default: none].
     #[arg(long, help_heading = MONITORING, env = "POD_TEARDOWN_OTLP_ENDPOINT", value_name = "URL")]
     pub otlp_endpoint: Option<String>,
+    /// PEM file with the certificates of the authorities for an https:// collector [default: those of the system].
+    #[arg(long, help_heading = MONITORING, env = "POD_TEARDOWN_OTLP_CA_FILE", value_name = "FILE")]
+    pub otlp_ca_file: Option<PathBuf>,
+    /// Headers for that collector, such as a token, in the form of OTEL_EXPORTER_OTLP_HEADERS: KEY=VALUE, several separated by
+    /// commas, values percent-encoded. Set the variable: other users of the node can see a flag [default: none].
+    #[arg(long, help_heading = MONITORING, env = "POD_TEARDOWN_OTLP_HEADERS", value_name = "HEADERS")]
+    pub otlp_headers: Option<String>,
     /// Time for pods in progress to finish when the agent is stopped.
     #[arg(
         long,

@@ -23,7 +23,7 @@ const TAIL: &str = "
 ";
 
 /// Examples for flags without a default.
-const EXAMPLES: [(&str, &str); 12] = [
+const EXAMPLES: [(&str, &str); 14] = [
     ("POD_TEARDOWN_KUBECONFIG", "/etc/kubernetes/kubelet.conf"),
     ("POD_TEARDOWN_CRI_ENDPOINT", "unix:///run/containerd/containerd.sock"),
     ("POD_TEARDOWN_KUBELET_ROOT", "/var/lib/kubelet"),
@@ -34,6 +34,8 @@ const EXAMPLES: [(&str, &str); 12] = [
     ("POD_TEARDOWN_GC_KUBECONFIG", "/etc/kubernetes/gc.kubeconfig"),
     ("POD_TEARDOWN_METRICS_ADDR", "127.0.0.1:9464"),
     ("POD_TEARDOWN_OTLP_ENDPOINT", "http://127.0.0.1:4317"),
+    ("POD_TEARDOWN_OTLP_CA_FILE", "/etc/ssl/otel-ca.pem"),
+    ("POD_TEARDOWN_OTLP_HEADERS", "authorization=Bearer%20TOKEN"),
     ("POD_TEARDOWN_FENCE_KUBELET", "true"),
     ("POD_TEARDOWN_DRY_RUN", "true"),
 ];

@@ -132,6 +132,8 @@ impl Node {
             gc_aggregated_hold: "10m".to_owned(),
             metrics_addr: None,
             otlp_endpoint: None,
+            otlp_ca_file: None,
+            otlp_headers: None,
             kubeconfig: Some(path("kubeconfig")),
             node_name: Some(NODE.to_owned()),
             cri_endpoint: Some(cri.endpoint()),

@@ -1,10 +1,13 @@
 //! Traces of teardowns at an OpenTelemetry collector. In real time.
 
-use std::time::Duration;
+use std::{fs, time::Duration};
 
 use pod_teardown::trace_context::TraceContext;
 use testbed::otlp::{OtlpReceiver, ReceivedSpan};
-use tokio::time::{Instant, sleep};
+use tokio::{
+    net::TcpListener,
+    time::{Instant, sleep, timeout},
+};
 
 use crate::{node::Node, pods::uid};
 
@@ -108,4 +111,34 @@ async fn collector_that_is_away_costs_only_its_traces() {
     span(&receiver, "web", "pod teardown").await;
     let counters = node.status().await.counters;
     assert_eq!(counters.traces_dropped, 0);
+}
+
+#[tokio::test]
+async fn collector_with_tls_gets_traces_and_headers() {
+    let (receiver, certificate) = OtlpReceiver::start_with_tls().await.unwrap();
+    let mut node = Node::new().await;
+    let ca_file = node.flags.state_dir.with_file_name("otel-ca.pem");
+    fs::write(&ca_file, certificate).unwrap();
+    node.flags.otlp_endpoint = Some(receiver.endpoint());
+    node.flags.otlp_ca_file = Some(ca_file);
+    node.flags.otlp_headers = Some("Authorization=Bearer%20abc".to_owned());
+    node.add_stuck_and_simple_pod();
+    node.start().await;
+    node.delete("web", Some(1)).await;
+    node.wait_torn_down("web").await;
+    span(&receiver, "web", "pod teardown").await;
+    assert_eq!(receiver.tokens(), ["Bearer abc"]);
+}
+
+#[tokio::test]
+async fn collector_that_never_answers_delays_neither_a_teardown_nor_the_exit() {
+    // It accepts connections.
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut node = traced(&format!("http://{}", silent.local_addr().unwrap())).await;
+    let began = Instant::now();
+    node.delete("web", Some(1)).await;
+    node.wait_torn_down("web").await;
+    assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
+    // A request to the collector takes ten seconds, and is repeated.
+    timeout(Duration::from_secs(8), node.stop()).await.unwrap().unwrap();
 }

@@ -15,10 +15,11 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use rcgen::CertifiedKey;
 use tokio::{net::TcpListener, task::AbortHandle};
 use tonic::{
     Request, Response, Status,
-    transport::{Server, server::TcpIncoming},
+    transport::{Identity, Server, ServerTlsConfig, server::TcpIncoming},
 };
 
 use wire::{
@@ -53,6 +54,7 @@ pub struct ReceivedSpan {
 /// Receives traces until it is dropped.
 #[derive(Debug)]
 pub struct OtlpReceiver {
+    scheme: &'static str,
     addr: SocketAddr,
     state: Arc<State>,
     task: AbortHandle,
@@ -61,6 +63,8 @@ pub struct OtlpReceiver {
 #[derive(Debug, Default)]
 struct State {
     spans: Mutex<Vec<ReceivedSpan>>,
+    /// Header `authorization` of each request that has it.
+    tokens: Mutex<Vec<String>>,
     /// Requests that fail with `UNAVAILABLE` first.
     failures: Mutex<usize>,
 }
@@ -75,13 +79,31 @@ impl OtlpReceiver {
     /// # Errors
     /// When no port can be used.
     pub async fn start() -> io::Result<Self> {
+        Self::serve("http", Server::builder()).await
+    }
+
+    /// As [`Self::start`], with TLS. Returns also its certificate, as PEM.
+    ///
+    /// # Errors
+    /// When no port can be used, or no certificate can be made.
+    pub async fn start_with_tls() -> io::Result<(Self, String)> {
+        let CertifiedKey { cert, signing_key } =
+            rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).map_err(io::Error::other)?;
+        let identity = Identity::from_pem(cert.pem(), signing_key.serialize_pem());
+        let server = Server::builder().tls_config(ServerTlsConfig::new().identity(identity));
+        let receiver = Self::serve("https", server.map_err(io::Error::other)?).await?;
+        Ok((receiver, cert.pem()))
+    }
+
+    async fn serve(scheme: &'static str, mut server: Server) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let addr = listener.local_addr()?;
         let state = Arc::new(State::default());
         let service = TraceServiceServer::new(Receiver(Arc::clone(&state)));
-        let server = Server::builder().add_service(service);
+        let server = server.add_service(service);
         let task = tokio::spawn(server.serve_with_incoming(TcpIncoming::from(listener)));
         Ok(Self {
+            scheme,
             addr,
             state,
             task: task.abort_handle(),
@@ -91,7 +113,13 @@ impl OtlpReceiver {
     /// Its URL.
     #[must_use]
     pub fn endpoint(&self) -> String {
-        format!("http://{}", self.addr)
+        format!("{}://{}", self.scheme, self.addr)
+    }
+
+    /// Header `authorization` of each request that had it.
+    #[must_use]
+    pub fn tokens(&self) -> Vec<String> {
+        self.state.tokens.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Its address.
@@ -130,6 +158,10 @@ impl TraceService for Receiver {
                 *failures -= 1;
                 return Err(Status::unavailable("not now"));
             }
+        }
+        if let Some(token) = request.metadata().get("authorization") {
+            let token = String::from_utf8_lossy(token.as_bytes()).into_owned();
+            self.0.tokens.lock().unwrap_or_else(PoisonError::into_inner).push(token);
         }
         let mut received = Vec::new();
         for resource_spans in request.into_inner().resource_spans {
