@@ -26,7 +26,9 @@ pub use enable::{DisableArgs, EnableArgs};
 pub use gc::{GcVerb, GcWhyArgs, GraphArgs};
 pub use node::NodeFlags;
 pub use object::{ObjectArg, OptionalPodArg, PodArg, PodId, PodName};
-pub use output::{DEFAULT_SOCKET, GraphFormat, OutputFormat, QueryFlags, SocketFlag, TimelineFormat};
+pub use output::{
+    DEFAULT_SOCKET, GraphFormat, OutputFormat, PlainFormat, PlainQueryFlags, QueryFlags, SocketFlag, TimelineFormat,
+};
 pub use pod::{PlanArgs, TimelineArgs, WhyArgs};
 pub use read::Read;
 pub use report::ReportArgs;
@@ -110,7 +112,7 @@ Exit code: 0; 64 the command line is wrong; 1 no agent answers, or it runs with 
   pod-teardown --version
 
 Exit code: 0, also if no agent answers; 64 the command line is wrong.")]
-    Version(QueryFlags),
+    Version(PlainQueryFlags),
     Enable(EnableArgs),
     Disable(DisableArgs),
     /// Show the garbage collector of owner references.

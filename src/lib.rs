@@ -9,7 +9,10 @@
 //!
 //! A module uses only modules of lower layers: `tests/layers.rs` has their order.
 
-/// Where the documentation is: in the repository that Cargo.toml names, else in the source tree.
+/// Where the package installs the documentation.
+#[cfg(feature = "agent")]
+pub const INSTALLED_DOCS: &str = "/usr/share/doc/pod-teardown/docs";
+/// Where the documentation is if it is not installed: in the repository that Cargo.toml names, else in the source tree.
 #[cfg(feature = "agent")]
 pub const DOCS_URL: &str = if env!("CARGO_PKG_REPOSITORY").is_empty() {
     "docs"

@@ -1,5 +1,9 @@
 //! Formats counts, lists and untrusted texts for output.
 
+use std::io;
+
+use nix::errno::Errno;
+
 /// Names that a list shows at most.
 const MAX_NAMES: usize = 3;
 
@@ -60,9 +64,24 @@ pub fn seconds(ms: u64) -> String {
     }
 }
 
+/// The text of an I/O error without the number of its code.
+pub fn io_error(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(code) => Errno::from_raw(code).desc().to_lowercase(),
+        None => error.to_string(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn io_error_has_no_code() {
+        let error = io::Error::from_raw_os_error(2);
+        assert_eq!(io_error(&error), "no such file or directory");
+        assert_eq!(io_error(&io::Error::other("Unclear")), "Unclear");
+    }
 
     #[test]
     fn noun_agrees_with_its_count() {

@@ -20,14 +20,13 @@ use super::{node::NodeFlags, output::OutputFormat};
   # The IDs of the failed rows
   pod-teardown check -o json | jq -r '.checks[] | select(.result == \"failed\") | .id'
 
-Exit code: 0 the agent can work here; 64 the command line is wrong; 78 the configuration is wrong; 69 the API server or the \
+Exit code: 0 the agent can work here; 64 the command line is wrong; 78 the configuration is wrong, or a required setting is missing and cannot be read from a kubelet of this node; 69 the API server or the \
 runtime cannot be reached; 1 any other failure. The first of these that applies.")]
 pub struct CheckArgs {
     /// Repeat the checks until the agent can work here, for at most this time, with a unit, such as 60s.
-    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = super::values::duration)]
     pub wait: Option<Duration>,
-    /// Use the settings of pod-teardown.service: its command line, its environment file and its drop-ins, as systemd has loaded
-    /// them. Flags of this command override them.
+    /// Use the settings of pod-teardown.service: its command line, its environment file and its drop-ins, as loaded by systemd. Flags of this command override them.
     #[arg(long)]
     pub service: bool,
     /// How to print the result.

@@ -97,7 +97,7 @@ Exit code: always 0, also if no agent answers or the command line is wrong: it n
 pub struct HandoverArgs {
     /// How long pods have to reach a safe point, with a unit, such as 60s. Pods that have not reached it are named: the
     /// kubelet repeats their hooks and grace periods. Choose less than TimeoutStartSec= of the unit.
-    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = super::values::duration)]
     pub timeout: Duration,
     /// How to reach the agent.
     #[command(flatten)]

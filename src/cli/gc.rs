@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 
 use super::{
     object::{ObjectArg, OptionalObjectArg},
-    output::{GraphFormat, QueryFlags, SocketFlag},
+    output::{GraphFormat, PlainQueryFlags, QueryFlags, SocketFlag},
 };
 
 /// The verbs of `gc`.
@@ -33,8 +33,8 @@ Exit code: 0; 64 the command line is wrong; 1 no agent answers, or it does not c
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
   # Draw all active objects
-  pod-teardown gc graph -o svg > picture.svg
-  pod-teardown gc graph | dot -Tpng > picture.png
+  pod-teardown gc graph -o svg > graph.svg
+  pod-teardown gc graph | dot -Tpng > graph.png
   # Draw the objects around Deployment web in namespace shop
   pod-teardown gc graph -n shop deploy web -o svg > web.svg
   # List blocked objects
@@ -83,5 +83,5 @@ pub struct GcWhyArgs {
     pub object: ObjectArg,
     /// How to ask the agent.
     #[command(flatten)]
-    pub query: QueryFlags,
+    pub query: PlainQueryFlags,
 }

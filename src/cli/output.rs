@@ -40,13 +40,36 @@ pub enum OutputFormat {
     Yaml,
 }
 
+/// Flags of queries whose answer has no further columns.
+#[derive(Debug, Clone, Args)]
+pub struct PlainQueryFlags {
+    /// How to print the answer.
+    #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t = PlainFormat::Table)]
+    pub output: PlainFormat,
+    /// How to reach the agent.
+    #[command(flatten)]
+    pub socket: SocketFlag,
+}
+
+/// `--output` where there are no further columns.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum PlainFormat {
+    /// For people.
+    #[default]
+    Table,
+    /// The agent's answer, for programs.
+    Json,
+    /// The same as YAML.
+    Yaml,
+}
+
 /// `--output` of `timeline`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum TimelineFormat {
-    /// Bars for a terminal.
+    /// Bars for a terminal, or a list.
     #[default]
     Table,
-    /// The same with more columns.
+    /// The same with each attempt on its own line and its duration, or with more columns of the list.
     Wide,
     /// The agent's answer, for programs.
     Json,
@@ -68,4 +91,16 @@ pub enum GraphFormat {
     Json,
     /// The same as YAML.
     Yaml,
+}
+
+// === impl PlainFormat ===
+
+impl From<PlainFormat> for OutputFormat {
+    fn from(format: PlainFormat) -> Self {
+        match format {
+            PlainFormat::Table => Self::Table,
+            PlainFormat::Json => Self::Json,
+            PlainFormat::Yaml => Self::Yaml,
+        }
+    }
 }

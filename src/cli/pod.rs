@@ -4,7 +4,7 @@ use clap::Args;
 
 use super::{
     object::{OptionalPodArg, PodArg},
-    output::{QueryFlags, SocketFlag, TimelineFormat},
+    output::{PlainQueryFlags, QueryFlags, SocketFlag, TimelineFormat},
 };
 
 /// Explain why a pod of this node still exists, and what it waits for.
@@ -41,7 +41,7 @@ pub struct WhyArgs {
     pub watch: bool,
     /// How to ask the agent.
     #[command(flatten)]
-    pub query: QueryFlags,
+    pub query: PlainQueryFlags,
 }
 
 /// Show what the agent would do to take a pod down now, step by step. Nothing is changed.
@@ -79,6 +79,8 @@ pub struct PlanArgs {
   pod-teardown timeline
   # Show the timeline of pod web-0 in namespace default
   pod-teardown timeline web-0
+  # With the duration of each attempt
+  pod-teardown timeline web-0 -o wide
   # Follow the termination until it is finished
   pod-teardown timeline -f web-0
   # Draw it as a picture

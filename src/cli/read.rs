@@ -21,6 +21,9 @@ use crate::model::problem::Problem;
 /// Prefix of the environment variables.
 const PREFIX: &str = "POD_TEARDOWN_";
 
+/// Flags of `check` that are no settings of the agent. A mistake in them is no row of its report.
+const OF_CHECK_ONLY: [&str; 2] = ["--output", "--wait"];
+
 /// The parsed command line.
 #[derive(Debug)]
 pub struct Read {
@@ -74,7 +77,9 @@ impl Cli {
                 Ok(matches) => break Self::from_arg_matches(&matches)?,
                 Err(error) => error,
             };
-            let Some((flag, mistake)) = wrong_value(&error).filter(|(_, mistake)| !mistakes.contains(mistake)) else {
+            let is_setting = |flag: &str| !OF_CHECK_ONLY.contains(&flag);
+            let wrong = wrong_value(&error).filter(|(flag, mistake)| is_setting(flag) && !mistakes.contains(mistake));
+            let Some((flag, mistake)) = wrong else {
                 return Err(first.unwrap_or(error));
             };
             first.get_or_insert(error);
@@ -221,6 +226,9 @@ mod tests {
             &["run", "--pods", "sometimes", "--colour"][..],
             &["run", "--colour"],
             &["timeline", "a/b", "-o", "png"],
+            &["check", "-o", "png"],
+            &["check", "--output", "png"],
+            &["check", "--wait", "5"],
             &["timeline", "--sort"],
             &["--version"],
             &[],

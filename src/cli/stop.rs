@@ -7,7 +7,7 @@ use clap::Args;
 use super::{
     object::PodArg,
     output::SocketFlag,
-    values::{grace_period, reason},
+    values::{duration, grace_period, reason},
 };
 
 /// Stop a pod of this node now, as if it had been deleted. Its object stays, and its status shows how it terminated.
@@ -49,8 +49,8 @@ pub struct StopArgs {
   # Evict pod web-0 in namespace default
   pod-teardown evict web-0 --reason Evicted --message 'The node runs out of disk.'
 
-Exit code: 0 it has terminated, now or before (the output says how); 64 the command line is wrong; 1 the request was refused \
-or canceled, or no agent answers.")]
+Exit code: 0 it has terminated, now or before (the output says how), or with --wait=false the request is accepted; 64 the \
+command line is wrong; 1 the request was refused or canceled, it has not terminated within --timeout, or no agent answers.")]
 pub struct EvictArgs {
     /// Which pod, and how.
     #[command(flatten)]
@@ -74,11 +74,11 @@ pub struct StopFlags {
     pub uid: Option<String>,
     /// Grace period instead of the pod's own: seconds, or a duration with a unit, such as 2m. For a terminating pod it can only
     /// shorten it.
-    #[arg(long, value_name = "DURATION", value_parser = grace_period)]
+    #[arg(long, value_name = "DURATION", value_parser = grace_period, allow_negative_numbers = true)]
     pub grace_period: Option<i64>,
     /// How long to wait for the termination, with a unit, such as 60s. Then the command fails, and the stop continues
     /// [default: without a limit].
-    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub timeout: Option<Duration>,
     /// Wait until the pod has terminated.
     #[arg(

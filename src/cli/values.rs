@@ -103,24 +103,33 @@ impl CgroupDriverFlag {
     }
 }
 
+/// Parses a duration with a unit.
+pub(super) fn duration(text: &str) -> Result<Duration, &'static str> {
+    match humantime::parse_duration(text) {
+        // The library accepts 0 without a unit.
+        Ok(duration) if text.contains(char::is_alphabetic) => Ok(duration),
+        _ => Err("it must be a number with a unit, such as 60s or 2m"),
+    }
+}
+
 /// Parses a grace period: seconds, as in kubectl, or a duration with a unit, which is rounded up to seconds.
 pub(super) fn grace_period(text: &str) -> Result<i64, String> {
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
         return text.parse().map_err(|_| "it is too long".to_owned());
     }
     let duration = humantime::parse_duration(text)
-        .map_err(|error| format!("{error}; use seconds, such as 5, or a unit, such as 2m"))?;
+        .map_err(|_| "it must be seconds, such as 5, or a number with a unit, such as 2m".to_owned())?;
     let seconds = duration.as_secs() + u64::from(duration.subsec_nanos() > 0);
     i64::try_from(seconds).map_err(|_| "it is too long".to_owned())
 }
 
 /// Parses the duration of a pause.
-pub(super) fn pause_duration(text: &str) -> Result<Duration, String> {
-    let duration = humantime::parse_duration(text).map_err(|error| format!("{error}; use a unit, such as 2h"))?;
+pub(super) fn pause_duration(text: &str) -> Result<Duration, &'static str> {
+    let duration = duration(text)?;
     if duration < Duration::from_secs(1) {
-        Err("it is shorter than one second".to_owned())
+        Err("it is shorter than one second")
     } else if duration > MAX_PAUSE {
-        Err("it is longer than 30 days".to_owned())
+        Err("it is longer than 30 days")
     } else {
         Ok(duration)
     }
@@ -146,6 +155,14 @@ mod tests {
         }
         for text in ["", "-1", "5x", "soon", "99999999999999999999"] {
             assert!(grace_period(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn duration_has_a_unit_and_an_error_names_examples() {
+        assert_eq!(duration("1m30s"), Ok(Duration::from_secs(90)));
+        for text in ["", "5", "0", "soon", "-5s", "5 parsecs"] {
+            assert!(duration(text).is_err_and(|why| why.contains("60s")), "{text}");
         }
     }
 

@@ -68,9 +68,9 @@ pub fn misconfigured(problems: &[Problem]) -> ExitCode {
     });
     all_printed.recv_timeout(Duration::from_secs(1)).ok();
     let any = |kind| problems.iter().any(|problem| problem.kind == kind);
-    ExitCode::from(if any(ProblemKind::Usage) || any(ProblemKind::NotGiven) {
+    ExitCode::from(if any(ProblemKind::Usage) {
         USAGE
-    } else if any(ProblemKind::Configuration) || any(ProblemKind::Absent) {
+    } else if any(ProblemKind::Configuration) || any(ProblemKind::Absent) || any(ProblemKind::NotGiven) {
         CONFIGURATION
     } else {
         1

@@ -9,7 +9,7 @@ use std::{
 use jiff::Timestamp;
 use pod_teardown::{
     cli::{
-        GcVerb, GcWhyArgs, GraphArgs, GraphFormat, OutputFormat, QueryFlags, StatusArgs, TimelineArgs, TimelineFormat,
+        GcVerb, GcWhyArgs, GraphArgs, GraphFormat, OutputFormat, PlainFormat, PlainQueryFlags, QueryFlags, StatusArgs, TimelineArgs, TimelineFormat,
     },
     collector::picture::{Picture, dot::dot, svg::svg},
     explanation::Explanation,
@@ -63,12 +63,12 @@ pub async fn show_status(arguments: &StatusArgs) -> ExitCode {
     }
 }
 
-pub async fn show_version(QueryFlags { socket, output }: &QueryFlags) -> ExitCode {
+pub async fn show_version(PlainQueryFlags { socket, output }: &PlainQueryFlags) -> ExitCode {
     let versions = version::collect(&socket.socket).await;
     let text = match output {
-        OutputFormat::Table | OutputFormat::Wide => Ok(version::text(&versions)),
-        OutputFormat::Json => serde_json::to_vec(&versions).and_then(|json| output::json(&json)),
-        OutputFormat::Yaml => serde_json::to_vec(&versions).and_then(|json| output::yaml(&json)),
+        PlainFormat::Table => Ok(version::text(&versions)),
+        PlainFormat::Json => serde_json::to_vec(&versions).and_then(|json| output::json(&json)),
+        PlainFormat::Yaml => serde_json::to_vec(&versions).and_then(|json| output::yaml(&json)),
     };
     match text {
         Ok(text) => print(&text, 0),
@@ -108,16 +108,16 @@ pub async fn show_collector(verb: GcVerb) -> ExitCode {
     }
 }
 
-pub async fn explain(QueryFlags { socket, output }: &QueryFlags, object: &str) -> ExitCode {
+pub async fn explain(PlainQueryFlags { socket, output }: &PlainQueryFlags, object: &str) -> ExitCode {
     let path = admin::why::request_path(object);
-    query(socket, &path, with_text(*output, Explanation::text)).await
+    query(socket, &path, with_text((*output).into(), Explanation::text)).await
 }
 
 /// Explains a pod again and again, until it is gone.
-pub async fn watch_explanation(QueryFlags { socket, output }: &QueryFlags, pod: &str) -> ExitCode {
+pub async fn watch_explanation(PlainQueryFlags { socket, output }: &PlainQueryFlags, pod: &str) -> ExitCode {
     let path = admin::why::request_path(pod);
     let is_gone = |why: &Explanation| why.is_gone;
-    let output = with_text(*output, Explanation::text);
+    let output = with_text((*output).into(), Explanation::text);
     while_read(watch_answer(socket, &path, output, is_gone)).await
 }
 
@@ -145,10 +145,13 @@ pub async fn show_timeline(arguments: TimelineArgs) -> ExitCode {
         Ok(Ok(pod)) => pod,
     };
     let path = format!("{}/{pod}", admin::TIMELINES);
-    let draws_svg = output == TimelineFormat::Svg;
+    let (draws_svg, is_wide) = (output == TimelineFormat::Svg, output == TimelineFormat::Wide);
     let draw = |traces: &Vec<Trace>| match draws_svg {
         true => timeline::svg(traces),
-        false => traces.iter().map(timeline::text).collect::<Vec<_>>().join("\n"),
+        false => {
+            let text = |trace| timeline::text(trace, is_wide);
+            traces.iter().map(text).collect::<Vec<_>>().join("\n")
+        }
     };
     let output = timeline_output(output, draw);
     if follow {

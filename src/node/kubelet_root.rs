@@ -5,6 +5,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use crate::words::io_error;
+
 /// The kubelet's root directory and its pods directory, both without symlinks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KubeletRoot {
@@ -15,7 +17,7 @@ pub struct KubeletRoot {
 
 /// The kubelet's root directory does not exist or cannot be read.
 #[derive(Debug, thiserror::Error)]
-#[error("{path:?} cannot be resolved: {source}")]
+#[error("{path:?} cannot be resolved: {}", io_error(source))]
 pub struct UnresolvedRoot {
     path: PathBuf,
     source: io::Error,

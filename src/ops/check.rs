@@ -63,12 +63,26 @@ async fn run(settings: Settings) -> Vec<Row> {
     match &settings.pods {
         Some(pods) => rows.extend(for_pods(&settings, pods).await),
         // A dry run has no socket.
-        None if settings.dry_run => {}
-        None => rows.push(socket(&settings.socket, false).await),
+        None => {
+            rows.push(Row::skipped(
+                Item::RUNTIME,
+                "this agent takes no pods down: --pods never",
+            ));
+            if !settings.dry_run {
+                rows.push(socket(&settings.socket, false).await);
+            }
+        }
     }
-    rows.extend(settings.metrics.map(metrics_addr));
-    if let Some(gc) = &settings.gc {
-        rows.extend(for_collector(gc).await);
+    rows.push(match settings.metrics {
+        Some(addr) => metrics_addr(addr),
+        None => Row::skipped(Item::METRICS_ADDRESS, "--metrics-addr is not set"),
+    });
+    match &settings.gc {
+        Some(gc) => rows.extend(for_collector(gc).await),
+        None => rows.push(Row::skipped(
+            Item::COLLECTOR_CREDENTIALS,
+            "this agent does not collect: no --gc-kubeconfig, or --gc never",
+        )),
     }
     rows
 }
@@ -128,6 +142,8 @@ async fn for_pods(settings: &Settings, pods: &PodSettings) -> Vec<Row> {
         state_rows.push(socket(&settings.socket, agent_runs).await);
         if agent_runs {
             state_rows.extend(holds::safety_holds(&settings.socket).await);
+        } else {
+            state_rows.push(Row::skipped(Item::SAFETY_HOLDS, "no agent runs"));
         }
     }
     let mut rows = Vec::from_iter(credentials(

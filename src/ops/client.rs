@@ -17,7 +17,7 @@ use serde_json::Value;
 use tokio::{net::UnixStream, time::timeout};
 
 use super::output::{self, Output};
-use crate::model::foreign;
+use crate::{model::foreign, words::io_error};
 
 /// Timeout of queries, which the agent answers from memory.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -36,7 +36,7 @@ fn remedy(cause: &io::Error) -> &'static str {
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// No agent listens on the socket.
-    #[error("no agent answers at {path}: {cause}; {}", remedy(cause))]
+    #[error("no agent answers at {path}: {}; {}", io_error(cause), remedy(cause))]
     NoAgent {
         /// The socket.
         path: String,

@@ -5,13 +5,15 @@ use std::io::IsTerminal;
 use clap::builder::styling::{AnsiColor, Style};
 
 const GOOD: Style = AnsiColor::Green.on_default();
+const FAINT: Style = Style::new().dimmed();
 const ATTENTION: Style = AnsiColor::Yellow.on_default().bold();
 const BAD: Style = AnsiColor::Red.on_default().bold();
 /// Label of the role in `status`. Its value is bold.
 const ROLE: &str = "Role      ";
 /// Starts of lines, and the styles of these words.
-const VERDICTS: [(&str, Style); 11] = [
+const VERDICTS: [(&str, Style); 12] = [
     ("  ok", GOOD),
+    ("  skip", FAINT),
     ("  WARN", ATTENTION),
     ("  FAIL", BAD),
     ("BLOCKED", BAD),

@@ -19,8 +19,8 @@ const WIDTH: u64 = 48;
 /// Fractions of a column that a terminal can draw.
 const EIGHTHS: [char; 7] = ['▏', '▎', '▍', '▌', '▋', '▊', '▉'];
 
-/// Draws one trace for a terminal.
-pub fn text(trace: &Trace) -> String {
+/// Draws one trace for a terminal. `is_wide`: each attempt has its own line, with its duration.
+pub fn text(trace: &Trace, is_wide: bool) -> String {
     let mut out = head(trace).join("\n") + "\n";
     let (total, grace_end) = (total_ms(trace), grace_end_on_scale(trace));
     let grace_column = grace_end.map(|end| grace_end_column(end, total));
@@ -30,7 +30,11 @@ pub fn text(trace: &Trace) -> String {
         .map(|span| span.what.chars().count())
         .max()
         .unwrap_or(0);
-    for row in rows(&trace.spans) {
+    for row in if is_wide {
+        single_rows(&trace.spans)
+    } else {
+        rows(&trace.spans)
+    } {
         let bars = bars(&row.times, total);
         let drawn = with_grace_end(&bars, grace_column);
         // Writing to a String cannot fail.
@@ -40,7 +44,7 @@ pub fn text(trace: &Trace) -> String {
             row.step,
             row.what,
             drawn,
-            row.times_text(),
+            if is_wide { row.duration_text() } else { row.times_text() },
             row.failure.map(|why| format!("  ✗ {why}")).unwrap_or_default(),
         );
     }
@@ -138,9 +142,30 @@ fn rows(spans: &[Span]) -> Vec<Row<'_>> {
     rows
 }
 
+/// A row for each span.
+fn single_rows(spans: &[Span]) -> Vec<Row<'_>> {
+    spans.chunks(1).flat_map(rows).collect()
+}
+
 // === impl Row ===
 
 impl Row<'_> {
+    /// Formats start, end and duration of a single span.
+    fn duration_text(&self) -> String {
+        let (start, end) = self.times[0];
+        match end {
+            None => format!("{:>8} → …", precise(start)),
+            Some(end) => {
+                let duration = end.saturating_sub(start);
+                let duration = match duration {
+                    0..1000 => format!("{duration} ms"),
+                    _ => precise(duration),
+                };
+                format!("{:>8} → {:>8}  {duration:>8}", precise(start), precise(end))
+            }
+        }
+    }
+
     /// Formats the first start, the last end and the number of spans. A single short span shows its duration.
     fn times_text(&self) -> String {
         if let [(start, Some(end))] = self.times[..]
@@ -245,7 +270,7 @@ mod tests {
             ],
             ..Trace::sample()
         };
-        let text = text(&trace);
+        let text = text(&trace, false);
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines[0], "default/web-0  uid 1234");
         assert_eq!(
@@ -264,7 +289,7 @@ mod tests {
             reason: Some("Evicted".into()),
             ..trace
         };
-        let text = super::text(&kept);
+        let text = super::text(&kept, false);
         assert!(
             text.contains("grace 30s, terminated as Succeeded (Evicted) in 2.00s, awaits its deletion, 1 attempt"),
             "{text}"
@@ -286,7 +311,7 @@ mod tests {
             spans: vec![span(0, 1000), span(1900, 4000)],
             ..Trace::sample()
         };
-        let drawn = text(&trace(2000));
+        let drawn = text(&trace(2000), false);
         let lines: Vec<_> = drawn.lines().skip(2).collect();
         assert!(lines[0].contains(&format!("│{}", "█".repeat(12))), "{drawn}");
         let line = format!(
@@ -295,9 +320,9 @@ mod tests {
             " ".repeat(23)
         );
         assert_eq!(lines[1], line);
-        let early = text(&trace(1500));
+        let early = text(&trace(1500), false);
         assert!(early.lines().nth(2).unwrap().contains("······┊···█"), "{early}");
-        assert!(!text(&trace(30_000)).contains("expires"), "beyond the scale");
+        assert!(!text(&trace(30_000), false).contains("expires"), "beyond the scale");
     }
 
     #[test]
@@ -330,6 +355,42 @@ mod tests {
         let line = bars(&rows[0].times, 96);
         assert_eq!(line.trim_end(), format!("█████{}█████", "·".repeat(15)));
         assert_eq!(line.chars().count(), 48);
+    }
+
+    #[test]
+    fn wide_timeline_has_a_line_and_a_duration_for_each_attempt() {
+        let span = |start_ms, end_ms| Span {
+            step: Step::Sandbox,
+            what: String::new(),
+            start_ms,
+            end_ms,
+            failure: None,
+        };
+        let trace = Trace {
+            elapsed_ms: 4000,
+            spans: vec![span(0, Some(40)), span(1000, Some(2500)), span(3000, None)],
+            ..Trace::sample()
+        };
+        let wide = text(&trace, true);
+        let ends: Vec<_> = wide
+            .lines()
+            .skip(2)
+            .filter_map(|line| line.rsplit('│').next())
+            .collect();
+        assert_eq!(
+            ends,
+            [
+                "   0.00 s →   0.04 s     40 ms",
+                "   1.00 s →   2.50 s    1.50 s",
+                "   3.00 s → …"
+            ],
+            "{wide}"
+        );
+        assert_eq!(
+            text(&trace, false).lines().skip(2).count(),
+            1,
+            "one line for equal spans"
+        );
     }
 
     proptest! {

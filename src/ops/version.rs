@@ -71,19 +71,18 @@ pub fn text(versions: &Versions) -> String {
         api_server,
         error,
     } = versions;
-    let unknown = || {
-        error
-            .clone()
-            .unwrap_or_else(|| "unknown: it has not answered".to_owned())
+    let or = |version: &Option<String>, missing: &str| version.clone().unwrap_or_else(|| missing.to_owned());
+    // Only the agent knows them.
+    let missing = match error {
+        Some(_) => "unknown",
+        None => "unknown: it has not answered",
     };
-    let or_unknown = |version: &Option<String>| version.clone().unwrap_or_else(unknown);
-    let kernel = kernel.clone().unwrap_or_else(|| "unknown".to_owned());
     [
         ("Client", client.clone()),
-        ("Agent", or_unknown(agent)),
-        ("Kernel", kernel),
-        ("Runtime", or_unknown(runtime)),
-        ("API server", or_unknown(api_server)),
+        ("Agent", or(agent, error.as_deref().unwrap_or("unknown"))),
+        ("Kernel", or(kernel, "unknown")),
+        ("Runtime", or(runtime, missing)),
+        ("API server", or(api_server, missing)),
     ]
     .map(|(label, version)| format!("{label:<10} {version}\n"))
     .concat()
@@ -94,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_version_has_a_line_and_those_of_a_missing_agent_say_why() {
+    fn each_version_has_a_line_and_the_error_is_shown_once() {
         let mut versions = Versions {
             client: "1.2.3".to_owned(),
             kernel: Some("Linux 6.1".to_owned()),
@@ -104,8 +103,7 @@ mod tests {
         let without = text(&versions);
         assert_eq!(
             without,
-            "Client     1.2.3\nAgent      no agent answers\nKernel     Linux 6.1\nRuntime    no agent answers\nAPI server no agent \
-             answers\n"
+            "Client     1.2.3\nAgent      no agent answers\nKernel     Linux 6.1\nRuntime    unknown\nAPI server unknown\n"
         );
         versions.error = None;
         versions.agent = Some("1.2.4".to_owned());

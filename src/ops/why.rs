@@ -186,11 +186,11 @@ fn conclusion(trace: &Trace, agent_blocked: Option<&str>) -> String {
         if mismatch.mismatch.kind == MismatchKind::VolumeNotUnpublished {
             return format!(
                 "It is tried again within a minute. If the volume is gone from this node, the pod can terminate without its driver; \
-                 see pod-teardown holds, and then pod-teardown approve pod/{namespace}/{name}"
+                 see pod-teardown holds, and then pod-teardown approve pod/{namespace}/{name} --digest DIGEST"
             );
         }
         return format!(
-            "It waits for an approval; see pod-teardown holds, and then pod-teardown approve pod/{namespace}/{name}"
+            "It waits for an approval; see pod-teardown holds, and then pod-teardown approve pod/{namespace}/{name} --digest DIGEST"
         );
     }
     if blocked.is_empty() {

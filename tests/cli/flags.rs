@@ -26,7 +26,7 @@ fn cases() -> Vec<Case> {
     vec![
         (
             Flags::valid().without("kubeconfig"),
-            USAGE,
+            CONFIGURATION,
             ["--kubeconfig", "is missing", "kubelet.conf"],
         ),
         (
@@ -65,9 +65,18 @@ fn cases() -> Vec<Case> {
             ["--otlp-endpoint 127.0.0.1:4317", "scheme", "http://127.0.0.1:4317"],
         ),
         (
-            Flags::valid().with("otlp-endpoint", "https://collector:4317"),
+            file("no.pem", "none")
+                .with("otlp-endpoint", "https://collector:4317")
+                .with_path("otlp-ca-file", "no.pem"),
+            CONFIGURATION,
+            ["--otlp-ca-file", "no certificate", "PEM"],
+        ),
+        (
+            Flags::valid()
+                .with("otlp-endpoint", "http://127.0.0.1:4317")
+                .with("otlp-headers", "token"),
             USAGE,
-            ["--otlp-endpoint https://collector:4317", "TLS", "http://127.0.0.1:4317"],
+            ["--otlp-headers", "no =", "KEY=VALUE"],
         ),
         (
             Flags::valid().with("node-name", "../n1"),
@@ -358,6 +367,8 @@ fn help_of_each_verb_has_its_arguments_and_exit_codes() {
         "socket",
         "metrics-addr",
         "otlp-endpoint",
+        "otlp-ca-file",
+        "otlp-headers",
         "shutdown-timeout",
         "dry-run",
     ];

@@ -219,7 +219,7 @@ async fn elapsed_time_does_not_grow_after_termination() {
     assert_eq!(outcome(&node, "web", 0).await.trace.elapsed_ms, before.elapsed_ms);
     let path = format!("{TIMELINES}/default/web");
     let traces: Vec<_> = client::get(&node.flags.socket.socket, &path).await.unwrap();
-    let text = timeline::text(&traces[0]);
+    let text = timeline::text(&traces[0], false);
     assert!(
         text.contains("terminated as Succeeded in 0.") && text.contains("awaits its deletion"),
         "{text}"

@@ -24,15 +24,21 @@ fn rows(items: &[SafetyHold]) -> Vec<Row> {
     if items.is_empty() {
         return vec![Row::ok(WHAT, "none")];
     }
-    let row = |SafetyHold { item, uid, why, .. }: &SafetyHold| {
+    let row = |hold: &SafetyHold| {
+        let SafetyHold {
+            item, uid, why, digest, ..
+        } = hold;
         // A hold of one pod does not block others.
         let verdict = if uid.is_some() {
             Verdict::Warning
         } else {
             Verdict::Failed
         };
-        let remedy = "see `pod-teardown holds`, which says what an approval permits; if that is right: `pod-teardown approve ITEM`";
-        Row::new(WHAT, verdict, format!("{item}: {why}"), remedy)
+        let remedy = format!(
+            "see `pod-teardown holds` for the facts and for what an approval permits; if they are right, run `pod-teardown approve \
+             {item} --digest {digest}`"
+        );
+        Row::new(WHAT, verdict, format!("{item}: {why}"), &remedy)
     };
     items.iter().map(row).collect()
 }
@@ -51,12 +57,14 @@ mod tests {
             why: "that is why".to_owned(),
             approval_effect: String::new(),
             facts: Vec::new(),
-            digest: String::new(),
+            digest: "0a1b".to_owned(),
         };
         let rows = rows(&[item(NODE_UID, None), item("pod/ns/web-0", Some("12"))]);
         let verdicts: Vec<_> = rows.iter().map(|row| row.verdict).collect();
         assert_eq!(verdicts, [Verdict::Failed, Verdict::Warning]);
         assert_eq!(rows[0].seen, "node-uid: that is why");
+        let approval = "`pod-teardown approve node-uid --digest 0a1b`";
+        assert!(rows[0].remedy.ends_with(approval), "{rows:?}");
         assert_eq!(super::rows(&[])[0].verdict, Verdict::Ok);
     }
 }

@@ -1,6 +1,6 @@
 //! The report of `check`: its table, its JSON, its last line and its exit code.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, path::Path};
 
 use serde::Serialize;
 
@@ -8,7 +8,7 @@ use super::{
     item::{Group, Item},
     row::{Row, Verdict},
 };
-use crate::{DOCS_URL, model::foreign::ForeignText};
+use crate::{DOCS_URL, INSTALLED_DOCS, model::foreign::ForeignText};
 
 /// sysexits.h `EX_USAGE`.
 const USAGE: u8 = 64;
@@ -40,7 +40,7 @@ pub struct Report {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ReportRow {
-    /// The row ID. It is stable.
+    /// The row ID. It is stable. Several problems of one item have a row each.
     pub id: &'static str,
     /// The group of the item.
     pub group: Group,
@@ -64,6 +64,8 @@ pub struct ReportRow {
 pub enum CheckResult {
     /// As it should be.
     Ok,
+    /// Does not apply here; the message says why.
+    Skipped,
     /// Works, but needs attention.
     Warning,
     /// Prevents the agent from working.
@@ -76,6 +78,7 @@ impl From<Verdict> for CheckResult {
     fn from(verdict: Verdict) -> Self {
         match verdict {
             Verdict::Ok => Self::Ok,
+            Verdict::Skipped => Self::Skipped,
             Verdict::Warning => Self::Warning,
             Verdict::Usage | Verdict::NotGiven | Verdict::Configuration | Verdict::Unreachable | Verdict::Failed => {
                 Self::Failed
@@ -88,6 +91,7 @@ impl CheckResult {
     fn word(self) -> &'static str {
         match self {
             Self::Ok => "ok",
+            Self::Skipped => "skip",
             Self::Warning => "WARN",
             Self::Failed => "FAIL",
         }
@@ -126,7 +130,7 @@ impl Report {
             if !row.remedy.is_empty() {
                 let _ = writeln!(out, "        {:width$}  → {}", "", ForeignText::new(&row.remedy));
             }
-            if wide || row.result != CheckResult::Ok {
+            if wide || !matches!(row.result, CheckResult::Ok | CheckResult::Skipped) {
                 let _ = writeln!(out, "        {:width$}  see: {}", "", row.see);
             }
         }
@@ -155,17 +159,25 @@ impl From<Row> for ReportRow {
             result: row.verdict.into(),
             message: row.seen,
             remedy: row.remedy,
-            see: format!("{DOCS_URL}/how-to/runbook.md#check-{id}"),
+            see: format!("{}/how-to/runbook.md#check-{id}", docs(Path::new(INSTALLED_DOCS))),
         }
     }
 }
 
-/// The exit code of the gravest failure: usage, configuration, unreachable, other.
+/// Where a user of this node finds the documentation.
+fn docs(installed: &Path) -> &str {
+    match installed.to_str() {
+        Some(path) if installed.is_dir() => path,
+        _ => DOCS_URL,
+    }
+}
+
+/// The exit code of the most severe failure: usage, configuration, unreachable, other.
 fn exit_code(rows: &[Row]) -> u8 {
     let any = |verdict| rows.iter().any(|row| row.verdict == verdict);
-    if any(Verdict::Usage) || any(Verdict::NotGiven) {
+    if any(Verdict::Usage) {
         USAGE
-    } else if any(Verdict::Configuration) {
+    } else if any(Verdict::Configuration) || any(Verdict::NotGiven) {
         CONFIGURATION
     } else if any(Verdict::Unreachable) {
         UNAVAILABLE
@@ -185,14 +197,16 @@ fn summary(rows: &[Row], exit_code: u8) -> String {
             };
             return format!("ready: the agent can work here{warnings}");
         }
-        USAGE if rows.iter().any(|row| row.verdict == Verdict::Usage) => "the command line is wrong",
-        USAGE => "a required setting is missing",
+        USAGE => "the command line is wrong",
+        CONFIGURATION if rows.iter().any(|row| row.verdict == Verdict::NotGiven) => {
+            "a required setting is missing, and this node has no kubelet of which it can be read"
+        }
         CONFIGURATION => "the configuration is wrong",
         UNAVAILABLE => "the API server or the runtime cannot be reached",
         _ => "see the failed checks",
     };
     let failed = rows.iter().filter(|row| row.verdict.is_failure()).count();
-    let all = rows.len();
+    let all = rows.iter().filter(|row| row.verdict != Verdict::Skipped).count();
     let checks = if all == 1 { "check" } else { "checks" };
     format!("not ready: {failed} of {all} {checks} failed; exit code {exit_code}: {meaning}")
 }
@@ -207,16 +221,16 @@ mod tests {
     }
 
     #[test]
-    fn gravest_failure_determines_the_exit_code() {
+    fn most_severe_failure_determines_the_exit_code() {
         let cases: [(&[Verdict], u8); 8] = [
             (&[], 0),
-            (&[Verdict::Ok, Verdict::Warning], 0),
+            (&[Verdict::Ok, Verdict::Warning, Verdict::Skipped], 0),
             (&[Verdict::Failed, Verdict::Ok], 1),
             (&[Verdict::Failed, Verdict::Unreachable], 69),
             (&[Verdict::Unreachable, Verdict::Configuration], 78),
             (&[Verdict::Failed, Verdict::Configuration], 78),
             (&[Verdict::Configuration, Verdict::Usage], 64),
-            (&[Verdict::Configuration, Verdict::NotGiven], 64),
+            (&[Verdict::Unreachable, Verdict::NotGiven], 78),
         ];
         for (verdicts, code) in cases {
             let report = Report::new(rows(verdicts));
@@ -233,7 +247,7 @@ mod tests {
                 "ready: the agent can work here (1 warning)",
             ),
             (
-                &[Verdict::Ok, Verdict::Unreachable, Verdict::Failed],
+                &[Verdict::Ok, Verdict::Unreachable, Verdict::Failed, Verdict::Skipped],
                 "not ready: 2 of 3 checks failed; exit code 69: the API server or the runtime cannot be reached",
             ),
             (
@@ -242,7 +256,8 @@ mod tests {
             ),
             (
                 &[Verdict::NotGiven],
-                "not ready: 1 of 1 check failed; exit code 64: a required setting is missing",
+                "not ready: 1 of 1 check failed; exit code 78: a required setting is missing, and this node has no kubelet of which it \
+                 can be read",
             ),
             (
                 &[Verdict::Failed, Verdict::Warning],
@@ -259,15 +274,26 @@ mod tests {
         Report::new(vec![
             Row::new(Item::NODE_IDENTITY, Verdict::Failed, "none", "do this"),
             Row::ok(Item::API_SERVER, "v1.36.3"),
+            Row::skipped(Item::K3S, "other runtime"),
         ])
     }
 
     #[test]
+    fn runbook_is_the_installed_one_if_there_is_one() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(docs(dir.path()), dir.path().to_str().unwrap());
+        assert_eq!(docs(&dir.path().join("absent")), DOCS_URL);
+    }
+
+    #[test]
     fn rows_are_grouped_and_a_failure_shows_remedy_and_runbook_below() {
-        let see = format!("{DOCS_URL}/how-to/runbook.md#check-node-identity");
+        let see = format!(
+            "{}/how-to/runbook.md#check-node-identity",
+            docs(Path::new(INSTALLED_DOCS))
+        );
         let table = format!(
             "API server\n  ok    API server     v1.36.3\nNode\n  FAIL  node identity  none\n                       → do this\n                       \
-             see: {see}\n\nnot ready: 1 of 2 checks failed; exit code 1: see the failed checks\n"
+             see: {see}\nKubelet\n  skip  k3s            other runtime\n\nnot ready: 1 of 2 checks failed; exit code 1: see the failed checks\n"
         );
         assert_eq!(two_groups().table(false), table);
     }
@@ -275,7 +301,7 @@ mod tests {
     #[test]
     fn wide_table_shows_ids_and_the_runbook_of_every_row() {
         let table = two_groups().table(true);
-        assert_eq!(table.matches("see: ").count(), 2, "{table}");
+        assert_eq!(table.matches("see: ").count(), 3, "{table}");
         assert!(table.contains("  ok    api-server     v1.36.3"), "{table}");
     }
 
@@ -284,7 +310,7 @@ mod tests {
         let json = serde_json::to_value(two_groups()).unwrap();
         assert_eq!(json["isReady"], false);
         assert_eq!(json["exitCode"], 1);
-        let see = format!("{DOCS_URL}/how-to/runbook.md#check-api-server");
+        let see = format!("{}/how-to/runbook.md#check-api-server", docs(Path::new(INSTALLED_DOCS)));
         assert_eq!(
             json["checks"][0],
             serde_json::json!({

@@ -21,6 +21,8 @@ pub struct Row {
 pub enum Verdict {
     /// As it should be.
     Ok,
+    /// Does not apply here.
+    Skipped,
     /// Works, but needs attention.
     Warning,
     /// Wrong on the command line.
@@ -41,7 +43,7 @@ impl Verdict {
     /// Whether the agent cannot work.
     pub fn is_failure(self) -> bool {
         match self {
-            Self::Ok | Self::Warning => false,
+            Self::Ok | Self::Skipped | Self::Warning => false,
             Self::Usage | Self::NotGiven | Self::Configuration | Self::Unreachable | Self::Failed => true,
         }
     }
@@ -62,6 +64,11 @@ impl Row {
 
     pub(super) fn ok(item: Item, seen: impl ToString) -> Self {
         Self::new(item, Verdict::Ok, seen, "")
+    }
+
+    /// An item that does not apply here, and why.
+    pub(super) fn skipped(item: Item, why: impl ToString) -> Self {
+        Self::new(item, Verdict::Skipped, why, "")
     }
 
     pub(super) fn from_problem(item: Item, problem: &Problem) -> Self {
@@ -106,7 +113,7 @@ impl Row {
             "use",
         ];
         const OBJECTS: [&str; 6] = ["--", "`", "/", "root", "disk", "no action"];
-        if self.verdict == Verdict::Ok {
+        if matches!(self.verdict, Verdict::Ok | Verdict::Skipped) {
             assert_eq!(self.remedy, "", "{self:?}");
             return;
         }

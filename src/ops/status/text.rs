@@ -193,7 +193,8 @@ fn add_reasons(out: &mut Lines, report: &StatusReport) {
         out.add(
             "",
             &format!(
-                "pods that a list lacks are not treated as deleted; if it is right: pod-teardown approve {ABSENCE}"
+                "pods that a list lacks are not treated as deleted; see pod-teardown holds, and then pod-teardown approve {ABSENCE} \
+                 --digest DIGEST"
             ),
         );
     }
@@ -398,7 +399,7 @@ default     web-0   volumes  42s   0s      blocked: busy (and 1 more)
                 "{label}: {full}"
             );
         }
-        assert!(full.contains("pod-teardown approve absence"), "{full}");
+        assert!(full.contains("pod-teardown approve absence --digest "), "{full}");
     }
 
     #[test]
