@@ -104,7 +104,7 @@ Exit code: 0; 64 the command line is wrong; 1 no agent answers, or it runs with 
     Resume(ResumeArgs),
     /// Show the versions of this program, the agent, the kernel, the container runtime and the API server.
     ///
-    /// Without an agent, its rows show why it does not answer.
+    /// Without an agent, its row shows why it does not answer.
     #[command(after_help = "Examples:
   # Show all versions
   pod-teardown version

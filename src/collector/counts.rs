@@ -11,7 +11,7 @@ use crate::{api::ApiError, counters::Failures};
 
 /// Counters since the collector's last start.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(test, derive(schemars::JsonSchema), schemars(rename = "GcCounts"))]
 #[serde(rename_all = "camelCase")]
 pub struct Counts {
     /// Watch events.

@@ -12,7 +12,7 @@ pub use kind::{CauseKind, ProcessName, SigtermDisposition, Terminator};
 
 /// One cause, most urgent first in a list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(test, derive(schemars::JsonSchema), schemars(rename = "WhyCause"))]
 #[serde(rename_all = "camelCase")]
 pub struct Cause {
     /// How urgent it is.

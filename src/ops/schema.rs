@@ -3,9 +3,10 @@
 use std::{env, fs, path::Path};
 
 use schemars::{JsonSchema, Schema, generate::SchemaSettings};
+use serde::Serialize;
 
 use super::{
-    admin::{holds::Approved, pause::Pause, stop::StopOutcome, version::AgentVersions},
+    admin::{holds::Approved, pause::Pause, stop::StopOutcome, timelines::TimelineEntry, version::AgentVersions},
     check,
     gc_status::GcReport,
     report,
@@ -45,22 +46,27 @@ fn schemas_in_the_docs_are_those_of_the_answers() {
         ("report", schema::<report::Report>()),
         ("status", schema::<StatusReport>()),
         ("stop", schema::<StopAccepted>()),
+        ("timeline-list", schema::<Vec<TimelineEntry>>()),
         ("timelines", schema::<Vec<Trace>>()),
         ("version", schema::<Versions>()),
         ("why", schema::<Explanation>()),
     ];
-    let update = env::var_os("UPDATE_DOCS").is_some();
     for (name, schema) in schemas {
-        let path = Path::new(DIR).join(format!("{name}.json"));
-        let text = serde_json::to_string_pretty(&schema).unwrap() + "\n";
-        if update {
-            fs::create_dir_all(DIR).unwrap();
-            fs::write(&path, &text).unwrap();
-        }
-        let stored = fs::read_to_string(&path).unwrap_or_default();
-        assert!(
-            text == stored,
-            "{path:?} is not that of its type: run UPDATE_DOCS=1 cargo test --lib schemas"
-        );
+        assert_stored(name, &schema);
     }
+}
+
+/// Asserts that the file in the docs has this value.
+pub(super) fn assert_stored(name: &str, value: &impl Serialize) {
+    let path = Path::new(DIR).join(format!("{name}.json"));
+    let text = serde_json::to_string_pretty(value).unwrap() + "\n";
+    if env::var_os("UPDATE_DOCS").is_some() {
+        fs::create_dir_all(DIR).unwrap();
+        fs::write(&path, &text).unwrap();
+    }
+    let stored = fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        text == stored,
+        "{path:?} is not that of the source: run UPDATE_DOCS=1 cargo test --lib in_the_docs"
+    );
 }

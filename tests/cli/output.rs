@@ -25,7 +25,7 @@ fn full() -> File {
 fn closed_pipe_is_ignored_and_a_full_disk_is_reported() {
     let flags = Flags::valid().without("kubeconfig");
     let unread = into(flags.command("check"), closed());
-    assert_eq!((unread.status.code(), unread.stderr.as_slice()), (Some(64), &b""[..]));
+    assert_eq!((unread.status.code(), unread.stderr.as_slice()), (Some(78), &b""[..]));
 
     let lost = into(flags.command("check"), full());
     let error = String::from_utf8(lost.stderr).unwrap();
@@ -37,7 +37,7 @@ fn closed_pipe_is_ignored_and_a_full_disk_is_reported() {
 fn unread_errors_do_not_change_the_exit_code() {
     for stderr in [closed(), full().into()] {
         let mut command = Flags::valid().without("kubeconfig").command("run");
-        assert_eq!(command.stderr(stderr).status().unwrap().code(), Some(64));
+        assert_eq!(command.stderr(stderr).status().unwrap().code(), Some(78));
     }
 }
 

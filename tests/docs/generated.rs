@@ -231,7 +231,7 @@ fn configuration_page() -> String {
     out
 }
 
-fn assert_generated(page: &str, text: &str) {
+pub fn assert_generated(page: &str, text: &str) {
     let path = pages::root().join("docs/reference").join(page);
     if std::env::var_os("UPDATE_DOCS").is_some() {
         fs::write(&path, text).unwrap();

@@ -7,6 +7,7 @@ mod node;
 mod pages;
 
 mod commands;
+mod fields;
 mod generated;
 mod links;
 mod outputs;

@@ -23,6 +23,7 @@ pub const TIMELINES: &str = "/v1/timelines";
 
 /// A termination in the list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct TimelineEntry {
     /// Namespace of the pod.
