@@ -10,6 +10,7 @@ use super::{
         holds::{APPROVE, ApprovalRequest, HOLDS},
         pause::{PAUSE, PauseRequest, RESUME},
         plan::PLAN,
+        report::REPORT,
         stop::{OUTCOMES, PODS, StopRequest},
         version::VERSION,
         why::WHY,
@@ -89,6 +90,7 @@ fn operations() -> Vec<Operation> {
             ),
             "wait",
         ),
+        with_query(get(REPORT, "report", "Observed terminations"), "since"),
         get(collector::STATUS, "gc-status", "Status of the garbage collector"),
         with_query(get(collector::GRAPH, "gc-graph", "Owners and dependents"), "uid"),
         post(

@@ -20,7 +20,7 @@ This page is generated from [schema/](schema).
 ";
 
 /// The answers in the order of the page: their schemas and what they answer.
-const ANSWERS: [(&str, &str); 16] = [
+const ANSWERS: [(&str, &str); 17] = [
     ("status", "Status"),
     ("timelines", "Timelines of a pod"),
     ("timeline-list", "List of timelines"),
@@ -32,6 +32,7 @@ const ANSWERS: [(&str, &str); 16] = [
     ("stop", "Stop and evict"),
     ("outcome", "Outcome"),
     ("handover", "Handover"),
+    ("report", "Report of observations"),
     ("gc-status", "Collector"),
     ("gc-graph", "Graph"),
     ("agent-version", "Version of the agent"),
