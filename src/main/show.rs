@@ -9,7 +9,8 @@ use std::{
 use jiff::Timestamp;
 use pod_teardown::{
     cli::{
-        GcVerb, GcWhyArgs, GraphArgs, GraphFormat, OutputFormat, PlainFormat, PlainQueryFlags, QueryFlags, StatusArgs, TimelineArgs, TimelineFormat,
+        GcVerb, GcWhyArgs, GraphArgs, GraphFormat, OutputFormat, PlainFormat, PlainQueryFlags, QueryFlags, StatusArgs,
+        TimelineArgs, TimelineFormat,
     },
     collector::picture::{Picture, dot::dot, svg::svg},
     explanation::Explanation,
