@@ -28,6 +28,7 @@ use crate::{
 };
 
 mod gc;
+mod node_condition;
 mod node_volumes;
 mod pod_api;
 pub mod pods;

@@ -108,6 +108,8 @@ pub struct PodSettings {
     pub driver_hold: Duration,
     /// Whether mounts of unreachable servers are unmounted by force.
     pub force_unmount: ForceUnmount,
+    /// Whether the role is reported in the cluster.
+    pub reports_node_condition: bool,
     /// When to take over from the kubelet; `None` if the node has none (`--pods always`). If the agent only observes, when it would
     /// take over.
     pub takeover: Option<TakeoverSettings>,
@@ -266,6 +268,7 @@ async fn pod_settings(flags: &NodeFlags, problems: &mut Problems) -> Option<PodS
             ForceUnmountFlag::Never => ForceUnmount::Never,
             ForceUnmountFlag::DeadServer => ForceUnmount::DeadServer,
         },
+        reports_node_condition: flags.node_condition,
         takeover: (flags.pods != PodsFlag::Always).then_some(takeover),
         only_observes,
     })

@@ -136,6 +136,7 @@ fn flags(node: &Node) -> NodeFlags {
         force_unmount: ForceUnmountFlag::Never,
         gc_unsynced: UnsyncedFlag::Hold,
         gc_aggregated_hold: "10m".to_owned(),
+        node_condition: false,
         metrics_addr: None,
         otlp_endpoint: None,
         otlp_ca_file: None,

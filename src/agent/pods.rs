@@ -15,7 +15,7 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use crate::{
-    agent::{node_volumes::NodeVolumes, pod_api::ClusterPods},
+    agent::{node_condition::NodeConditionReporter, node_volumes::NodeVolumes, pod_api::ClusterPods},
     api::ApiClient,
     cleanup_throttle::CleanupThrottle,
     config::{PodSettings, TakeoverSettings},
@@ -247,6 +247,7 @@ impl PodAgent {
             healthz,
             driver_hold,
             force_unmount: _,
+            reports_node_condition,
             takeover,
             only_observes,
         } = settings;
@@ -306,6 +307,23 @@ impl PodAgent {
         )
         .map_err(|error| problems::api_client("--kubeconfig", &error))?;
         api_slot.set(api.clone()).ok();
+        let reporter = reports_node_condition.then(|| {
+            let api = api.clone().with_effects(guard.node_effects(dry_run));
+            // Events about pods wait while the kubelet works; these do not.
+            let (events, sender) = Events::new(send_events(api.clone()), &node_name, Arc::clone(&counters));
+            let reporter = NodeConditionReporter {
+                api,
+                guard: guard.clone(),
+                events: events.with_clock(host.clock.wall().clone()),
+                role: role_report.as_ref().map(watch::Sender::subscribe),
+                wall: host.clock.wall().clone(),
+            };
+            let run = {
+                let reporter = reporter.clone();
+                move || reporter.clone().run()
+            };
+            (reporter, spawn(run_with_restarts("node condition", run)), spawn(sender))
+        });
         let kubelet_monitor = takeover.zip(role_report).map(|(takeover, report)| {
             let TakeoverSettings {
                 take_over_after,
@@ -470,7 +488,13 @@ impl PodAgent {
             tracing::error!("Pod workers do not exit");
         }
         drop((runtime_probe, kubelet, pause, kubelet_monitor, relist, housekeeping));
-        // Events are best effort.
+        // Events are best effort, and so is the Node's condition.
+        if let Some((reporter, task, sender)) = reporter {
+            drop(task);
+            timeout(EVENT_FLUSH_TIMEOUT, reporter.send_stopped()).await.ok();
+            drop(reporter);
+            finish_or_abort(sender, EVENT_FLUSH_TIMEOUT).await;
+        }
         finish_or_abort(sender, EVENT_FLUSH_TIMEOUT).await;
         // So are traces. The workers have dropped the exporter.
         if let Some(sender) = trace_sender {

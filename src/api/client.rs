@@ -58,6 +58,8 @@ struct PodPage {
     metadata: PageMeta,
 }
 
+const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
+
 /// The used fields of `ListMeta`.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -120,6 +122,12 @@ impl ApiClient {
             node_name: node_name.into(),
             lists: Arc::new(Semaphore::new(MAX_LISTS)),
         })
+    }
+
+    /// The same client behind these effects.
+    #[must_use]
+    pub fn with_effects(self, effects: Effects) -> Self {
+        Self { effects, ..self }
     }
 
     /// Name of this agent's Node.
@@ -236,9 +244,9 @@ impl ApiClient {
 
     /// Strategic merge patch of a pod's status. The patch contains the UID, so that it cannot change another pod.
     pub async fn patch_pod_status(&self, pod: &PodRef, patch: &Value) -> Result<(), ApiError> {
-        const TYPE: &str = "application/strategic-merge-patch+json";
         let path = format!("{}/status", pod_path(pod));
-        self.write(Method::PATCH, "PATCH", &path, Some(TYPE), patch.to_string().into())
+        let patch = patch.to_string().into();
+        self.write(Method::PATCH, "PATCH", &path, Some(STRATEGIC_MERGE), patch)
             .await
             .map(drop)
     }
@@ -250,6 +258,15 @@ impl ApiClient {
         let path = format!("{}/status", node_path(&self.node_name));
         let answer = self.write(Method::PATCH, "PATCH", &path, Some(TYPE), patch.to_string().into());
         Ok(!answer.await?.is_empty())
+    }
+
+    /// Strategic merge patch of this agent's Node's status, which merges its conditions by type. The patch contains the Node's UID.
+    pub async fn patch_own_condition(&self, patch: &Value) -> Result<(), ApiError> {
+        let path = format!("{}/status", node_path(&self.node_name));
+        let patch = patch.to_string().into();
+        self.write(Method::PATCH, "PATCH", &path, Some(STRATEGIC_MERGE), patch)
+            .await
+            .map(drop)
     }
 
     /// A PersistentVolume. A node may read only those that its pods refer to.

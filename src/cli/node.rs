@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, builder::BoolishValueParser};
+use clap::{ArgAction, Args, builder::BoolishValueParser};
 
 use super::{
     output::SocketFlag,
@@ -108,6 +108,17 @@ pub struct NodeFlags {
         default_value = "10m"
     )]
     pub gc_aggregated_hold: String,
+    /// Report the role of the agent in the cluster: as the condition PodTeardownActive of its Node, and as events about the Node.
+    #[arg(
+        long,
+        help_heading = MONITORING,
+        env = "POD_TEARDOWN_NODE_CONDITION",
+        value_name = "BOOL",
+        value_parser = BoolishValueParser::new(),
+        default_value_t = true,
+        action = ArgAction::Set
+    )]
+    pub node_condition: bool,
     /// Address for metrics over HTTP, at /metrics, such as 127.0.0.1:9464 or [::]:9464 [default: none]. There is no
     /// authentication: use an address that only Prometheus can reach.
     #[arg(long, help_heading = MONITORING, env = "POD_TEARDOWN_METRICS_ADDR", value_name = "ADDR")]

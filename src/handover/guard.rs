@@ -194,6 +194,19 @@ impl Guard {
         Effects::new(dry_run, Arc::new(gate)).with_block_signal(Arc::clone(&self.cancel))
     }
 
+    /// The effects of reports about the Node, which touch no pod: they are also allowed beside a kubelet, once the Node's identity
+    /// is proven.
+    pub fn node_effects(&self, dry_run: bool) -> Effects {
+        let guard = self.clone();
+        let gate = move || match &guard.lock().identity {
+            Ok(()) => Ok(()),
+            Err(mismatch) => Err(EffectsBlocked {
+                reason: mismatch.why.clone(),
+            }),
+        };
+        Effects::new(dry_run, Arc::new(gate))
+    }
+
     /// Why no effect is allowed now.
     pub fn why_blocked(&self) -> Option<String> {
         let state = self.lock();

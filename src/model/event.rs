@@ -15,6 +15,14 @@ pub enum Reason {
     RuntimeStateMismatch,
     /// The termination of a pod is blocked.
     TeardownBlocked,
+    /// This agent has become active on a Node.
+    TeardownActive,
+    /// The kubelet of a Node works, so this agent is on standby.
+    TeardownStandby,
+    /// This agent observes the pods of a Node, and touches nothing.
+    TeardownObserving,
+    /// The kubelet of a Node is unresponsive: nothing terminates its pods.
+    KubeletUnresponsive,
     /// The termination of a driver pod no longer waits for the pods that need it.
     DriverHoldExceeded,
     /// A user has stopped or evicted the pod.
@@ -43,6 +51,10 @@ impl Reason {
             Self::FailedUnMount => "FailedUnMount",
             Self::RuntimeStateMismatch => "RuntimeStateMismatch",
             Self::TeardownBlocked => "TeardownBlocked",
+            Self::TeardownActive => "TeardownActive",
+            Self::TeardownStandby => "TeardownStandby",
+            Self::TeardownObserving => "TeardownObserving",
+            Self::KubeletUnresponsive => "KubeletUnresponsive",
             Self::DriverHoldExceeded => "DriverHoldExceeded",
             Self::Evicted => "Evicted",
             Self::StopRequestCanceled => "StopRequestCanceled",
@@ -56,12 +68,17 @@ impl Reason {
     /// `Normal` or `Warning`.
     pub fn kind(self) -> &'static str {
         match self {
-            Self::Killing | Self::DeadlineExceeded => "Normal",
+            Self::Killing
+            | Self::DeadlineExceeded
+            | Self::TeardownActive
+            | Self::TeardownStandby
+            | Self::TeardownObserving => "Normal",
             Self::FailedPreStopHook
             | Self::FailedKillPod
             | Self::FailedUnMount
             | Self::RuntimeStateMismatch
             | Self::TeardownBlocked
+            | Self::KubeletUnresponsive
             | Self::DriverHoldExceeded
             | Self::Evicted
             | Self::StopRequestCanceled

@@ -14,7 +14,7 @@ use crate::{
     server::inject_fault,
 };
 
-async fn events(node: &Node, reason: &str) -> Vec<Value> {
+pub async fn events(node: &Node, reason: &str) -> Vec<Value> {
     let events = node.admin.get("/api/v1/namespaces/default/events").await.unwrap();
     let events = events.body["items"].as_array().cloned().unwrap_or_default();
     events.into_iter().filter(|event| event["reason"] == reason).collect()

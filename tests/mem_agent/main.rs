@@ -5,6 +5,7 @@
 
 mod log;
 mod node;
+mod node_condition;
 mod pods;
 
 mod absence;

@@ -84,6 +84,7 @@ impl Machine {
         kube.auth_info.token = Some(format!("system:node:{NODE}").into());
         PodSettings {
             driver_hold: Duration::from_secs(600),
+            reports_node_condition: false,
             kube,
             // It does not exist, so it never changes.
             kubeconfig: self.node.join("kubeconfig"),

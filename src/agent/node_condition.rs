@@ -1,0 +1,108 @@
+//! Reports the agent's role in the cluster: the Node's condition and events about the Node.
+//!
+//! It changes nothing of a pod, so it also works beside a kubelet. Nothing is sent while the Node's identity is not proven.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Node;
+use tokio::{
+    sync::watch,
+    time::{Instant, MissedTickBehavior, interval},
+};
+
+use crate::{
+    api::{ApiClient, ApiError},
+    clock::WallClock,
+    events::{Events, Involved},
+    handover::{
+        condition::{RoleCondition, reported_event},
+        guard::Guard,
+        report::RoleReport,
+    },
+    model::event::Reason,
+};
+
+/// How often the role is compared with the condition.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// How often an unchanged condition is sent again, as the kubelet does with its own conditions.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(300);
+
+/// Reports the role in the cluster. Cheap to clone.
+#[derive(Clone)]
+pub struct NodeConditionReporter {
+    /// May write while effects on pods are blocked; see [`Guard::node_effects`].
+    pub api: ApiClient,
+    /// Knows whether the agent may act.
+    pub guard: Guard,
+    /// Records events about the Node.
+    pub events: Events,
+    /// The role; `None` with `--pods always`.
+    pub role: Option<watch::Receiver<RoleReport>>,
+    /// For timestamps.
+    pub wall: WallClock,
+}
+
+/// What was sent last.
+#[derive(Default)]
+struct Sent {
+    condition: Option<(RoleCondition, Instant)>,
+    /// `None` until the condition in the API was read.
+    event: Option<Option<Reason>>,
+}
+
+// === impl NodeConditionReporter ===
+
+impl NodeConditionReporter {
+    /// Reports each change until it is dropped. Failures are retried.
+    pub async fn run(self) {
+        let mut sent = Sent::default();
+        let mut ticks = interval(CHECK_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let role = self.role.as_ref().map(|role| role.borrow().clone());
+            let condition = RoleCondition::new(role.as_ref(), self.guard.why_blocked().as_deref());
+            let is_current = |(last, at): &(RoleCondition, Instant)| {
+                (last.status, last.reason) == (condition.status, condition.reason) && at.elapsed() < HEARTBEAT_INTERVAL
+            };
+            if self.guard.has_identity_mismatch() || sent.condition.as_ref().is_some_and(is_current) {
+                continue;
+            }
+            if let Err(error) = self.send(condition, &mut sent).await {
+                tracing::debug!(%error, "Condition of the Node cannot be sent; will retry");
+            }
+        }
+    }
+
+    /// Reports that the agent stops.
+    ///
+    /// # Errors
+    /// When the Node cannot be read or changed.
+    pub async fn send_stopped(&self) -> Result<(), ApiError> {
+        self.send(RoleCondition::stopped(), &mut Sent::default()).await
+    }
+
+    async fn send(&self, condition: RoleCondition, sent: &mut Sent) -> Result<(), ApiError> {
+        let node = self.guard.node(&self.api).await?;
+        let before = *sent.event.get_or_insert_with(|| reported_event(&node));
+        self.api
+            .patch_own_condition(&condition.patch(&node, self.wall.now()))
+            .await?;
+        if let Some(reason) = condition.event().filter(|reason| before != Some(*reason)) {
+            self.events.record(&involved(&node), reason, &condition.message);
+            sent.event = Some(Some(reason));
+        }
+        sent.condition = Some((condition, Instant::now()));
+        Ok(())
+    }
+}
+
+fn involved(node: &Node) -> Involved {
+    Involved {
+        api_version: "v1".to_owned(),
+        kind: "Node".to_owned(),
+        namespace: String::new(),
+        name: node.metadata.name.clone().unwrap_or_default(),
+        uid: node.metadata.uid.clone().unwrap_or_default(),
+    }
+}

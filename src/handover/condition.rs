@@ -1,0 +1,236 @@
+//! The Node's condition `PodTeardownActive`, which shows in the cluster whether this agent terminates the node's pods. Pure.
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, NodeCondition};
+use serde_json::{Value, json};
+
+use super::{
+    report::RoleReport,
+    role::{RoleName, StandbyReasonName},
+};
+use crate::model::event::Reason;
+
+/// Type of the condition.
+pub const CONDITION_TYPE: &str = "PodTeardownActive";
+/// Reason of a stopped agent.
+pub const AGENT_STOPPED: &str = "AgentStopped";
+
+/// What the condition reports.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RoleCondition {
+    /// `True`, `False` or `Unknown`.
+    pub status: &'static str,
+    /// In `CamelCase`.
+    pub reason: &'static str,
+    /// Message for the user.
+    pub message: String,
+}
+
+// === impl RoleCondition ===
+
+impl RoleCondition {
+    /// The condition of an agent with this role (`None` with `--pods always`), and with this reason why it may not act.
+    pub fn new(role: Option<&RoleReport>, blocked: Option<&str>) -> Self {
+        if let Some(role) = role.filter(|role| role.role == RoleName::Observing) {
+            let message = role.message.as_deref().unwrap_or("it touches nothing");
+            return Self {
+                status: "False",
+                reason: "Observing",
+                message: format!("pod-teardown only observes: {message}"),
+            };
+        }
+        let standby = role.filter(|role| role.role == RoleName::Standby);
+        let (status, reason, message) = match (standby.map(|role| role.reason), blocked) {
+            (Some(reason), _) => {
+                let (reason, message) =
+                    reason.map_or(("KubeletUnknown", "the kubelet was not probed yet"), standby_reason);
+                ("False", reason, message.to_owned())
+            }
+            (None, Some(blocked)) => ("False", "Blocked", format!("pod-teardown may not act: {blocked}")),
+            (None, None) if role.is_some() => (
+                "True",
+                "KubeletDown",
+                "the kubelet is down: pod-teardown terminates the deleted pods of this node".to_owned(),
+            ),
+            (None, None) => (
+                "True",
+                "NoKubelet",
+                "this node has no kubelet: pod-teardown terminates its deleted pods".to_owned(),
+            ),
+        };
+        Self {
+            status,
+            reason,
+            message,
+        }
+    }
+
+    /// The condition of an agent that is being stopped.
+    pub fn stopped() -> Self {
+        Self {
+            status: "Unknown",
+            reason: AGENT_STOPPED,
+            message: "pod-teardown was stopped".to_owned(),
+        }
+    }
+
+    /// A strategic merge patch of the Node's status, with the Node's UID as precondition.
+    pub fn patch(&self, node: &Node, now: Timestamp) -> Value {
+        let mut condition = json!({
+            "type": CONDITION_TYPE,
+            "status": self.status,
+            "reason": self.reason,
+            "message": self.message,
+            "lastHeartbeatTime": now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        });
+        // A patch without the time keeps the one in the API.
+        if condition_of(node).is_none_or(|old| old.status != self.status) {
+            condition["lastTransitionTime"] = condition["lastHeartbeatTime"].clone();
+        }
+        json!({ "metadata": { "uid": node.metadata.uid }, "status": { "conditions": [condition] } })
+    }
+
+    /// The event for a change to this condition, if it has one: reasons that pass by themselves have none.
+    pub fn event(&self) -> Option<Reason> {
+        event_of(self.status, self.reason)
+    }
+}
+
+/// The condition in this Node.
+pub fn condition_of(node: &Node) -> Option<&NodeCondition> {
+    let conditions = node.status.as_ref()?.conditions.as_ref()?;
+    conditions.iter().find(|condition| condition.type_ == CONDITION_TYPE)
+}
+
+/// The event that a condition in the API has led to.
+pub fn reported_event(node: &Node) -> Option<Reason> {
+    let condition = condition_of(node)?;
+    event_of(&condition.status, condition.reason.as_deref()?)
+}
+
+fn event_of(status: &str, reason: &str) -> Option<Reason> {
+    match (status, reason) {
+        ("True", _) => Some(Reason::TeardownActive),
+        ("False", "Observing") => Some(Reason::TeardownObserving),
+        ("False", "KubeletAlive") => Some(Reason::TeardownStandby),
+        ("False", "KubeletUnresponsive") => Some(Reason::KubeletUnresponsive),
+        _ => None,
+    }
+}
+
+/// Messages contain no duration: a condition is not written each second.
+fn standby_reason(reason: StandbyReasonName) -> (&'static str, &'static str) {
+    match reason {
+        StandbyReasonName::KubeletAlive => ("KubeletAlive", "the kubelet works: pod-teardown is on standby"),
+        StandbyReasonName::KubeletUnresponsive => (
+            "KubeletUnresponsive",
+            "the kubelet is unresponsive: neither it nor pod-teardown terminates pods; restart the kubelet or stop it",
+        ),
+        StandbyReasonName::KubeletElsewhere => (
+            "KubeletElsewhere",
+            "there is no kubelet process on this node, but healthz answers or the Lease is renewed: is another machine using \
+             this name?",
+        ),
+        StandbyReasonName::TakeoverPending => (
+            "TakeoverPending",
+            "the kubelet is down: pod-teardown takes over if it stays down",
+        ),
+        StandbyReasonName::NodeBooting => ("NodeBooting", "the node has just booted: its kubelet has time to start"),
+        StandbyReasonName::AgentRestarted => (
+            "AgentRestarted",
+            "pod-teardown was active before its restart, and waits for its probes of the kubelet",
+        ),
+        StandbyReasonName::KubeletUnknown => (
+            "KubeletUnknown",
+            "pod-teardown does not know yet whether a kubelet works",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn role(role: RoleName, reason: Option<StandbyReasonName>) -> RoleReport {
+        RoleReport {
+            role,
+            reason,
+            ..RoleReport::default()
+        }
+    }
+
+    #[test]
+    fn condition_is_true_only_while_the_agent_may_act() {
+        let active = role(RoleName::Active, None);
+        let alive = role(RoleName::Standby, Some(StandbyReasonName::KubeletAlive));
+        let observing = role(RoleName::Observing, None);
+        let unprobed = role(RoleName::Standby, None);
+        for (role, blocked, status, reason) in [
+            (Some(&active), None, "True", "KubeletDown"),
+            (Some(&active), Some("paused"), "False", "Blocked"),
+            (Some(&alive), Some("standby"), "False", "KubeletAlive"),
+            (Some(&observing), Some("observes"), "False", "Observing"),
+            (Some(&unprobed), None, "False", "KubeletUnknown"),
+            (None, None, "True", "NoKubelet"),
+            (None, Some("a kubelet runs"), "False", "Blocked"),
+        ] {
+            let condition = RoleCondition::new(role, blocked);
+            assert_eq!((condition.status, condition.reason), (status, reason));
+        }
+    }
+
+    #[test]
+    fn each_standby_reason_has_its_own_reason_in_camel_case() {
+        for reason in StandbyReasonName::ALL {
+            let kebab = reason.to_string();
+            let camel: String = kebab
+                .split('-')
+                .flat_map(|word| {
+                    word[..1]
+                        .to_uppercase()
+                        .chars()
+                        .chain(word[1..].chars())
+                        .collect::<Vec<_>>()
+                })
+                .collect();
+            assert_eq!(standby_reason(reason).0, camel);
+        }
+    }
+
+    #[test]
+    fn transition_time_changes_only_with_the_status() {
+        let at = |text: &str| text.parse::<Timestamp>().unwrap();
+        let node = |status: &str| -> Node {
+            let condition = json!({ "type": CONDITION_TYPE, "status": status, "reason": "KubeletAlive" });
+            serde_json::from_value(json!({
+                "metadata": { "uid": "n1" },
+                "status": { "conditions": [{ "type": "Ready", "status": "True" }, condition] },
+            }))
+            .unwrap()
+        };
+        let active = RoleCondition::new(Some(&role(RoleName::Active, None)), None);
+        let now = at("2026-01-02T03:04:05.678Z");
+        let changed = active.patch(&node("False"), now);
+        assert_eq!(changed["metadata"]["uid"], "n1");
+        let condition = &changed["status"]["conditions"][0];
+        assert_eq!(condition["lastTransitionTime"], "2026-01-02T03:04:05Z");
+        let same = active.patch(&node("True"), now);
+        let condition = &same["status"]["conditions"][0];
+        assert_eq!(condition["lastHeartbeatTime"], "2026-01-02T03:04:05Z");
+        assert_eq!(condition.get("lastTransitionTime"), None);
+        assert!(active.patch(&Node::default(), now)["status"]["conditions"][0]["lastTransitionTime"].is_string());
+    }
+
+    #[test]
+    fn reasons_that_pass_by_themselves_have_no_event() {
+        let event = |reason| RoleCondition::new(Some(&role(RoleName::Standby, Some(reason))), None).event();
+        assert_eq!(event(StandbyReasonName::TakeoverPending), None);
+        assert_eq!(event(StandbyReasonName::KubeletAlive), Some(Reason::TeardownStandby));
+        assert_eq!(
+            event(StandbyReasonName::KubeletUnresponsive),
+            Some(Reason::KubeletUnresponsive)
+        );
+        assert_eq!(RoleCondition::stopped().event(), None);
+        assert_eq!(RoleCondition::new(None, None).event(), Some(Reason::TeardownActive));
+    }
+}

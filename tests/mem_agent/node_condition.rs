@@ -1,0 +1,112 @@
+//! The agent's role in the cluster: a condition of its Node, and events about the Node.
+
+use serde_json::{Value, json};
+use testbed::rest::Patch;
+use tokio::time::sleep;
+
+use crate::{
+    events::events,
+    node::{NODE, Node, secs, wait_until},
+    node_identity::{recorded_node, replaced},
+    standby::NodeWithKubelet,
+};
+
+async fn conditions(node: &Node) -> Vec<Value> {
+    let answer = node.admin.get(&format!("/api/v1/nodes/{NODE}")).await.unwrap();
+    let conditions = answer.body["status"]["conditions"].as_array();
+    conditions.cloned().unwrap_or_default()
+}
+
+/// Waits for the condition with this reason.
+async fn wait_for_condition(node: &Node, reason: &str) -> Value {
+    let condition = async || {
+        let all = conditions(node).await;
+        all.into_iter()
+            .find(|it| it["type"] == "PodTeardownActive" && it["reason"] == reason)
+    };
+    wait_until(reason, async || condition().await.is_some()).await;
+    condition().await.unwrap()
+}
+
+async fn node_with_kubelet() -> NodeWithKubelet {
+    let mut stage = NodeWithKubelet::new().await;
+    stage.node.stop().await.unwrap();
+    stage.node.flags.node_condition = true;
+    let ready =
+        json!({ "status": { "conditions": [{ "type": "Ready", "status": "True", "reason": "KubeletReady" }] } });
+    let path = format!("/api/v1/nodes/{NODE}/status");
+    let answer = stage.node.admin.patch(&path, Patch::Merge, &ready).await.unwrap();
+    assert_eq!(answer.code(), 200);
+    stage.node.start().await;
+    stage
+}
+
+#[tokio::test(start_paused = true)]
+async fn condition_of_the_node_follows_the_role_also_beside_a_kubelet() {
+    let mut stage = node_with_kubelet().await;
+    assert_eq!(wait_for_condition(&stage.node, "KubeletAlive").await["status"], "False");
+    stage.kubelet_exits();
+    wait_for_condition(&stage.node, "TakeoverPending").await;
+    stage.wait_for_takeover().await;
+    let active = wait_for_condition(&stage.node, "KubeletDown").await;
+    assert_eq!(active["status"], "True");
+    stage.kubelet_starts();
+    wait_for_condition(&stage.node, "KubeletAlive").await;
+    for reason in ["TeardownActive", "TeardownStandby"] {
+        wait_until(reason, async || !events(&stage.node, reason).await.is_empty()).await;
+    }
+    let about = &events(&stage.node, "TeardownActive").await[0]["involvedObject"];
+    assert_eq!((&about["kind"], &about["name"]), (&json!("Node"), &json!(NODE)));
+    stage.node.stop().await.unwrap();
+    assert_eq!(
+        wait_for_condition(&stage.node, "AgentStopped").await["status"],
+        "Unknown"
+    );
+    let all = conditions(&stage.node).await;
+    assert_eq!(all[0]["reason"], "KubeletReady", "conditions of others stay");
+    assert_eq!(all.len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn unchanged_condition_is_sent_again_every_five_minutes() {
+    let stage = node_with_kubelet().await;
+    // Its healthz and Lease are not served here.
+    let first = wait_for_condition(&stage.node, "KubeletUnresponsive").await;
+    stage.node.api.forget_requests();
+    sleep(secs(3600)).await;
+    let last = wait_for_condition(&stage.node, "KubeletUnresponsive").await;
+    assert_eq!(last["lastTransitionTime"], first["lastTransitionTime"]);
+    let requests = stage.node.api.requests();
+    let writes = requests
+        .iter()
+        .filter(|it| it.asked.verb == "patch" && it.asked.path.contains("/nodes/"));
+    assert!((11..=13).contains(&writes.clone().count()), "{}", writes.count());
+    assert_eq!(events(&stage.node, "KubeletUnresponsive").await.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn restart_in_the_same_role_sends_no_second_event() {
+    let mut stage = node_with_kubelet().await;
+    wait_for_condition(&stage.node, "KubeletAlive").await;
+    wait_until("the event", async || {
+        !events(&stage.node, "TeardownStandby").await.is_empty()
+    })
+    .await;
+    stage.node.crash().await;
+    stage.node.start().await;
+    sleep(secs(60)).await;
+    let sent = events(&stage.node, "TeardownStandby").await;
+    assert_eq!((sent.len(), sent[0]["count"].as_u64().unwrap_or(1)), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_written_to_a_node_of_another_cluster() {
+    let mut stage = node_with_kubelet().await;
+    wait_for_condition(&stage.node, "KubeletAlive").await;
+    let mut other = recorded_node(&stage.node).await;
+    other["metadata"] = json!({ "name": NODE, "uid": "other-cluster" });
+    replaced(&mut stage.node, 5_000).await;
+    stage.node.insert(other);
+    sleep(secs(700)).await;
+    assert_eq!(conditions(&stage.node).await, Vec::<Value>::new());
+}
