@@ -272,7 +272,7 @@ mod tests {
             text(&with_left, None, false),
             "2 terminations in 7d: 1 same, 1 with leftovers: 1 mount\n\n\
              NAMESPACE   NAME   AGE   TOOK/GRACE   VERDICT     WHAT\n\
-             shop        db-0   24h   2.4 s/30s    leftovers   1 mount left by the kubelet: /pods/1/volumes/a\n"
+             shop        db-0   24h   2.4s/30s     leftovers   1 mount left by the kubelet: /pods/1/volumes/a\n"
         );
         let mut different = documented.clone();
         different.differences[1].documented = None;
