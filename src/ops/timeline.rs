@@ -154,14 +154,14 @@ impl Row<'_> {
     fn duration_text(&self) -> String {
         let (start, end) = self.times[0];
         match end {
-            None => format!("{:>8} → …", precise(start)),
+            None => format!("{:>7} → …", precise(start)),
             Some(end) => {
                 let duration = end.saturating_sub(start);
                 let duration = match duration {
                     0..1000 => format!("{duration} ms"),
                     _ => precise(duration),
                 };
-                format!("{:>8} → {:>8}  {duration:>8}", precise(start), precise(end))
+                format!("{:>7} → {:>7}  {duration:>7}", precise(start), precise(end))
             }
         }
     }
@@ -380,9 +380,9 @@ mod tests {
         assert_eq!(
             ends,
             [
-                "   0.00 s →   0.04 s     40 ms",
-                "   1.00 s →   2.50 s    1.50 s",
-                "   3.00 s → …"
+                "   0.00s →   0.04s    40 ms",
+                "   1.00s →   2.50s    1.50s",
+                "   3.00s → …"
             ],
             "{wide}"
         );
