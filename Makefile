@@ -18,6 +18,7 @@ CONTAINERD_VERSION ?= 2.4
 KUBERNETES_VERSION ?= 1.30
 
 # Target of Rust for `dist`. Another one than this machine's needs `rustup target add TARGET` and its C compiler.
+export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER ?= aarch64-linux-gnu-gcc
 TARGET ?= $(shell rustc -vV | sed -n 's/^host: //p')
 
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)

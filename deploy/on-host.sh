@@ -3,12 +3,11 @@
 #
 #   on-host install|uninstall|purge|wait
 #
-# The host's own shell and systemctl do the work, in its root directory: what is in the image must only run long enough to
-# hand over.
+# The host's own shell and systemctl do the work, in its root directory.
 set -eu
 
-# A directory of the host that the next boot empties.
-from=/run/pod-teardown-installer
+# A directory of the host in which only root can write. On a disk: memory for files in /run would count for the container.
+from=/var/lib/pod-teardown-installer
 # systemctl does nothing in a chroot unless it is told to.
 on_host() { SYSTEMD_IGNORE_CHROOT=1 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin /bin/chroot /host /bin/sh "$@"; }
 

@@ -4,7 +4,7 @@
 #
 #   dist.sh TARGET
 #
-# Variables: $CARGO; $VERSION and $OUT as in deb.sh (default target/dist/VERSION).
+# Variables: $BUSYBOX as in image.sh, for another target than this machine's; $VERSION and $OUT as in deb.sh (default target/dist/VERSION).
 set -eu
 target=$1
 cd "$(dirname "$0")/.."
@@ -32,7 +32,11 @@ binary=pod-teardown-$VERSION-${target%%-*}
     packaging/deb.sh
     packaging/rpm.sh
     packaging/tarball.sh
-    packaging/image.sh
+    if [ "$target" = "$host" ] || [ -n "${BUSYBOX:-}" ]; then
+        packaging/image.sh
+    else
+        echo "dist: no image: \$BUSYBOX must be a static busybox for $target" >&2
+    fi
 } >"$OUT/.made"
 cd "$OUT"
 sed 's|.*/||' .made | sort -u >.names

@@ -46,13 +46,28 @@ if [ -e "$unit" ] && [ ! -e "$list" ]; then
     fail "$unit exists, and was not installed with --prefix $prefix: run uninstall.sh of the other prefix first"
 fi
 command -v systemctl >/dev/null || fail "this system has no systemd"
-# A program for another processor or an older C library.
-version=$("$from/files/usr/bin/pod-teardown" --version) || fail "the program does not run on this machine"
 
 scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
+new=$prefix/bin/pod-teardown.checked
+trap 'rm -rf "$scratch" "$new"' EXIT
 changed=
 : >"$scratch/directories"
+
+# make_directory PATH: remembers which ones are new.
+make_directory() {
+    directory=$1
+    while [ ! -d "$directory" ]; do
+        echo "$directory/" >>"$scratch/directories"
+        directory=${directory%/*}
+    done
+    mkdir -p "$1"
+}
+
+# A program for another processor, or for a newer C library, does not run. The tarball may lie where none may run.
+make_directory "$prefix/bin"
+cp "$from/files/usr/bin/pod-teardown" "$new"
+chmod 755 "$new"
+version=$("$new" --version) || fail "the program does not run on this machine"
 
 # place FILE PATH MODE: replaces PATH in one step, if it differs.
 place() {
@@ -60,12 +75,7 @@ place() {
     if cmp -s "$1" "$2"; then
         return
     fi
-    directory=${2%/*}
-    while [ ! -d "$directory" ]; do
-        echo "$directory/" >>"$scratch/directories"
-        directory=${directory%/*}
-    done
-    mkdir -p "${2%/*}"
+    make_directory "${2%/*}"
     cp "$1" "$2.new"
     chmod "$3" "$2.new"
     mv -f "$2.new" "$2"

@@ -4,5 +4,5 @@
 pub const RENEW: &str = "start the kubelet (`systemctl start kubelet`) for a while, with a bootstrap kubeconfig if the certificate has \
     expired: it renews its own while it runs; or have a new one signed for system:node:NAME of group system:nodes";
 /// Remedy for expiring credentials of the collector.
-pub const RENEW_COLLECTORS: &str = "renew what --gc-kubeconfig holds, as deploy/gc-kubeconfig.sh does (below /usr/share/doc/pod-teardown where the package is installed); the agent reads that file again by \
+pub const RENEW_COLLECTORS: &str = "renew what --gc-kubeconfig holds, as deploy/gc-kubeconfig.sh does (pod-teardown-gc-kubeconfig of the package pod-teardown-gc); the agent reads that file again by \
     itself";

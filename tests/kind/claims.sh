@@ -2,23 +2,29 @@
 # What kubectl shows of a cluster whose worker has lost its kubelet, without pod-teardown and with it. The claims build on one
 # another; the first failure ends the run.
 #
-#   tests/testbed/kind/cluster.sh tests/kind/claims.sh PACKAGE
+#   tests/testbed/kind/cluster.sh tests/kind/claims.sh PACKAGE IMAGE
+#
+# IMAGE is the archive of the installing DaemonSet's image.
 set -euo pipefail
 # shellcheck source=tests/kind/lib.sh
 . "$(dirname "$0")/lib.sh"
 
-package=${1:?usage: claims.sh PACKAGE}
+package=${1:?usage: claims.sh PACKAGE IMAGE} image=${2:?usage: claims.sh PACKAGE IMAGE}
 policies='background foreground orphan'
 
 # === the kubelet runs ===
 
-package_installs_and_its_service_is_standby() {
+package_installs_and_its_service_only_observes_until_it_is_enabled() {
     local node
     for node in $control $worker; do
         docker exec -i "$node" cp /dev/stdin /root/pod-teardown.deb <"$package"
         show docker exec "$node" dpkg -i /root/pod-teardown.deb
         wait_until 30 "the service of $node is active" docker exec "$node" systemctl is-active pod-teardown
     done
+    wait_until 30 "the agent observes" role observing
+    show on_worker pod-teardown status
+    show on_worker pod-teardown enable --now --kubelet-dropin
+    show docker exec "$control" pod-teardown enable --now
     wait_until 30 "the agent is standby" role kubelet-alive
     show on_worker pod-teardown status
 }
@@ -215,6 +221,60 @@ node_runs_and_tears_down_pods_as_before() {
     kubectl rollout status deployment/late --timeout=60s >/dev/null
     show kubectl get pods -l app=late -o wide
     show kubectl delete deployment late --cascade=foreground --timeout=60s
+}
+
+# === nodes without package management ===
+
+purged_package_leaves_nothing_on_the_nodes() {
+    local node
+    for node in $control $worker; do
+        show docker exec "$node" dpkg --purge pod-teardown
+        show docker exec "$node" find /etc /usr /opt /run -xdev -name '*pod-teardown*'
+        [ ! -s "$scratch/output" ] || fail "these are left"
+        ! docker exec "$node" test -e /var/lib/pod-teardown || fail "the state is left"
+    done
+}
+
+installing_daemonset_installs_the_service_on_every_node() {
+    load_image pod-teardown-installer:one "$image" one
+    apply_deploy installer.yaml pod-teardown-installer:one
+    local node
+    for node in $control $worker; do
+        docker exec "$node" systemctl is-active pod-teardown >/dev/null || fail "the service of $node is not active"
+    done
+    wait_until 30 "the agent observes" role observing
+    show on_worker pod-teardown version
+    show on_worker systemctl status --no-pager -n 0 pod-teardown
+    show kubectl -n kube-system get pods -l app=pod-teardown-installer -o wide
+    show kubectl -n kube-system logs -l app=pod-teardown-installer -c install
+}
+
+restarted_installer_changes_nothing_and_a_new_image_upgrades() {
+    local before
+    show on_worker pod-teardown enable --now
+    before=$(service_pid)
+    kubectl -n kube-system delete pods -l app=pod-teardown-installer --wait >/dev/null
+    show kubectl -n kube-system rollout status daemonset/pod-teardown-installer --timeout=120s
+    is_service "$before" || fail "the service was restarted"
+    load_image pod-teardown-installer:two "$image" two
+    apply_deploy installer.yaml pod-teardown-installer:two
+    ! is_service "$before" || fail "the service was not restarted"
+    [ "$(on_worker cat /usr/local/share/doc/pod-teardown/MARKER)" = two ] || fail "the files are the old ones"
+    wait_until 30 "the agent is standby, as its settings say" role kubelet-alive
+}
+
+deleted_installer_leaves_the_service_and_the_uninstaller_removes_it() {
+    local before node
+    before=$(service_pid)
+    show kubectl delete -f "$here/../../deploy/installer.yaml"
+    stays 5 "the service runs" is_service "$before"
+    apply_deploy uninstaller.yaml pod-teardown-installer:two
+    show kubectl delete -f "$here/../../deploy/uninstaller.yaml"
+    for node in $control $worker; do
+        ! docker exec "$node" systemctl is-active pod-teardown >/dev/null || fail "the service of $node is active"
+        show docker exec "$node" find /usr/local /etc /opt /run -xdev -name '*pod-teardown*'
+        [ "$(awk '{ print $1 }' "$scratch/output")" = /etc/default/pod-teardown ] || fail "more than the settings is left"
+    done
 }
 
 # === main ===

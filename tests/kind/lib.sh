@@ -133,3 +133,24 @@ leftovers_of() {
 }
 # Fails if the runtime does not answer: an empty list proves nothing then.
 no_leftovers_of() { runtime_answers && [ -z "$(leftovers_of "$@")" ]; }
+
+# === the installing DaemonSet ===
+
+# apply_deploy FILE IMAGE
+apply_deploy() {
+    sed "s|pod-teardown-installer:0.1.0|$2|" "$here/../../deploy/$1" | kubectl apply -f - >/dev/null
+    show kubectl -n kube-system rollout status daemonset/pod-teardown-installer --timeout=120s
+}
+service_pid() { on_worker systemctl show --value -p MainPID pod-teardown; }
+is_service() { [ "$(service_pid)" = "$1" ]; }
+# load_image NAME ARCHIVE MARKER: loads the image with one more file among those of the tarball.
+load_image() {
+    local at=$scratch/image
+    rm -rf "$at"
+    mkdir -p "$at/files" "$at/layer"
+    tar -C "$at/files" -xf "$2"
+    tar -C "$at/layer" -xf "$at/files/layer.tar"
+    echo "$3" >"$at/layer/pod-teardown/files/usr/share/doc/pod-teardown/MARKER"
+    "$here/../testbed/kind/archive.sh" "$1" "$at/layer" "$scratch/image.tar" /bin/on-host
+    kind load image-archive --name pod-teardown "$scratch/image.tar"
+}

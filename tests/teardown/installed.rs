@@ -2,7 +2,8 @@
 
 use std::{
     cell::RefCell,
-    fs, io,
+    fs,
+    io::{self, Write as _},
     os::unix::fs::{PermissionsExt, symlink},
     path::{Path, PathBuf},
     process::Command,
@@ -18,7 +19,10 @@ use crate::cases::Scene;
 
 /// Packages in the guest.
 const PACKAGES: &str = "/payload/packages";
-const SETTINGS: &str = "/etc/default/pod-teardown";
+/// The settings of the service.
+pub const SETTINGS: &str = "/etc/default/pod-teardown";
+/// The drop-in of the kubelet, if it is enabled.
+pub const DROP_IN: &str = "/etc/systemd/system/kubelet.service.d/10-pod-teardown.conf";
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 const UNITS: &str = "/run/systemd/system";
 /// An emulated machine is slow.
@@ -150,22 +154,27 @@ impl Installed {
     /// As [`Self::at_work`], with more settings.
     pub async fn at_work_with(scene: &Scene, more: &[(&str, &str)]) -> Result<Self> {
         let installed = Self::new("now")?;
+        installed.set(more)?;
+        installed.add(&Self::of_scene(scene)?)?;
+        installed.systemctl(&["restart", "pod-teardown"])?;
+        installed.works().await?;
+        Ok(installed)
+    }
+
+    /// Settings that lead to the scene's node.
+    pub fn of_scene(scene: &Scene) -> Result<[(&'static str, String); 5]> {
         let dir = scene.stage.containerd.workspace().dir().join("service");
         fs::create_dir_all(&dir)?;
         let kubeconfig = dir.join("kubeconfig");
         fs::write(&kubeconfig, scene.stage.api.node_kubeconfig(&scene.stage.node))?;
         let dirs = scene.stage.starter.dirs();
-        let settings = [
-            ("KUBECONFIG", &*kubeconfig.display().to_string()),
-            ("NODE_NAME", &scene.stage.node),
-            ("CRI_ENDPOINT", &scene.stage.containerd.endpoint()),
-            ("KUBELET_ROOT", &dirs.kubelet_root.display().to_string()),
-            ("KUBELET_CONFIG", &dirs.config_file().display().to_string()),
-        ];
-        installed.set(&[&settings, more].concat())?;
-        installed.systemctl(&["restart", "pod-teardown"])?;
-        installed.works().await?;
-        Ok(installed)
+        Ok([
+            ("KUBECONFIG", kubeconfig.display().to_string()),
+            ("NODE_NAME", scene.stage.node.clone()),
+            ("CRI_ENDPOINT", scene.stage.containerd.endpoint()),
+            ("KUBELET_ROOT", dirs.kubelet_root.display().to_string()),
+            ("KUBELET_CONFIG", dirs.config_file().display().to_string()),
+        ])
     }
 
     /// Waits until it watches its pods.
@@ -195,6 +204,22 @@ impl Installed {
             .iter()
             .map(|(name, value)| format!("POD_TEARDOWN_{name}={value}\n"));
         fs::write(SETTINGS, lines.collect::<String>()).context("write the settings")
+    }
+
+    /// Adds settings to those that are there.
+    pub fn add(&self, settings: &[(&str, String)]) -> Result<()> {
+        let mut file = fs::OpenOptions::new().append(true).open(SETTINGS)?;
+        for (name, value) in settings {
+            writeln!(file, "POD_TEARDOWN_{name}={value}")?;
+        }
+        Ok(())
+    }
+
+    /// Puts the drop-in of the documentation where `enable --kubelet-dropin` writes it.
+    pub fn add_drop_in_of_kubelet(&self) -> Result<()> {
+        let shipped = "/usr/share/doc/pod-teardown/kubelet.service.d/10-pod-teardown.conf";
+        self.create(DROP_IN, |at| fs::copy(shipped, at).map(drop))?;
+        self.systemctl(&["daemon-reload"]).map(drop)
     }
 
     /// Creates a file that is removed on drop.

@@ -31,6 +31,7 @@ pub fn cases<S>() -> Vec<Case<S>> {
     cases![
         service_waits_until_the_node_has_joined_the_cluster,
         policy_rc_d_prevents_the_start_and_a_purge_leaves_nothing,
+        first_installation_observes_until_it_is_enabled_and_an_upgrade_keeps_that,
         pod_is_removed_completely_and_the_log_has_its_uid,
         hanging_service_is_restarted_and_misconfigured_one_is_not,
         starting_kubelet_requests_the_handover_and_gets_its_pods,
@@ -91,7 +92,7 @@ async fn policy_rc_d_prevents_the_start_and_a_purge_leaves_nothing(_: &mut Scene
     for file in [
         "/usr/share/man/man8/pod-teardown-run.8.gz",
         "/usr/share/bash-completion/completions/pod-teardown",
-        "/usr/lib/systemd/system/kubelet.service.d/10-pod-teardown.conf",
+        "/usr/share/doc/pod-teardown/kubelet.service.d/10-pod-teardown.conf",
         "/usr/share/doc/pod-teardown/copyright",
     ] {
         ensure!(Path::new(file).is_file(), "{file}");
@@ -118,6 +119,45 @@ async fn policy_rc_d_prevents_the_start_and_a_purge_leaves_nothing(_: &mut Scene
     installed::output("dpkg", &["--purge", "pod-teardown"])?;
     ensure!(!state.exists() && !Path::new("/etc/default/pod-teardown").exists());
     ensure!(!Path::new("/usr/bin/pod-teardown").exists());
+    Ok(())
+}
+
+/// Without a kubelet: a service that acts would terminate the pod.
+async fn first_installation_observes_until_it_is_enabled_and_an_upgrade_keeps_that(scene: &mut Scene) -> Result<()> {
+    let service = Installed::new("now")?;
+    let settings = fs::read_to_string(installed::SETTINGS)?;
+    ensure!(settings.contains("\nPOD_TEARDOWN_PODS=observe\n"), "{settings}");
+    service.add(&Installed::of_scene(scene)?)?;
+    service.add(&[("TAKE_OVER_AFTER", "5s".to_owned())])?;
+    service.systemctl(&["restart", "pod-teardown"])?;
+    service.works().await?;
+    let is_observing = || Ok(service.asked(&["status"])?.starts_with("Role      observing"));
+    until("it observes", is_observing).await?;
+    let web = scene.run(simple("web", 5, POLITE)).await?;
+    let before = scene.object("web").await?;
+    scene.delete(&web, None).await?;
+    service.upgrade("next")?;
+    service.works().await?;
+    until("it observes after the upgrade", is_observing).await?;
+    sleep(Duration::from_secs(10)).await;
+    let now = scene.object("web").await?;
+    ensure!(now["status"] == before["status"], "it touches nothing: {now}");
+
+    let done = service.asked(&["enable", "--now", "--kubelet-dropin"])?;
+    ensure!(
+        done.contains("It was observe.") && done.contains("was restarted"),
+        "{done}"
+    );
+    ensure!(fs::read_to_string(installed::SETTINGS)?.contains("\nPOD_TEARDOWN_PODS=auto\n"));
+    ensure!(Path::new(installed::DROP_IN).is_file());
+    scene.gone_and_clean(&web).await?;
+    service.upgrade("now")?;
+    ensure!(fs::read_to_string(installed::SETTINGS)?.contains("\nPOD_TEARDOWN_PODS=auto\n"));
+
+    service.asked(&["disable", "--now"])?;
+    service.works().await?;
+    until("it observes again", is_observing).await?;
+    ensure!(!Path::new(installed::DROP_IN).exists());
     Ok(())
 }
 
@@ -210,6 +250,7 @@ fn kubelet(service: &Installed, scene: &Scene, more: &str) -> Result<()> {
 
 async fn starting_kubelet_requests_the_handover_and_gets_its_pods(scene: &mut Scene) -> Result<()> {
     let service = Installed::at_work(scene).await?;
+    service.add_drop_in_of_kubelet()?;
     kubelet(&service, scene, "")?;
     service.systemctl(&["start", "kubelet"])?;
     until("its process is seen", || {
@@ -238,6 +279,7 @@ async fn starting_kubelet_requests_the_handover_and_gets_its_pods(scene: &mut Sc
 /// With the drop-in and a stop in progress: the kubelet's unit starts when all pods are at a safe point.
 async fn kubelet_that_starts_during_a_grace_period_waits_until_it_expires(scene: &mut Scene) -> Result<()> {
     let service = Installed::at_work(scene).await?;
+    service.add_drop_in_of_kubelet()?;
     kubelet(&service, scene, "")?;
     let handed_back = || {
         let said = installed::output("journalctl", &["-u", "kubelet", "-o", "cat"])?;

@@ -19,7 +19,7 @@ use crate::{
 };
 
 const WHAT: Item = Item::COLLECTOR_RIGHTS;
-const REMEDY: &str = "apply deploy/gc-rbac.yaml (the package has it in /usr/share/doc/pod-teardown), and set --gc-kubeconfig to a \
+const REMEDY: &str = "apply deploy/gc-rbac.yaml (the package pod-teardown-gc has it in /usr/share/pod-teardown-gc), and set --gc-kubeconfig to a \
                       kubeconfig of that ServiceAccount";
 /// Verbs that the collector needs for every kind.
 const VERBS: [&str; 5] = ["get", "list", "watch", "delete", "patch"];
