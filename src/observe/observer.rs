@@ -20,7 +20,8 @@ use tokio::{
 use super::{
     leftovers::left,
     pods::ObservedPod,
-    reads::{NodeRead, PodReader, RuntimeRead},
+    reads::{NodeRead, PodReader},
+    seen::SeenRuntime,
 };
 use crate::{
     counters::Counters,
@@ -32,9 +33,13 @@ use crate::{
         termination::{self, Cause},
         trace::Trace,
     },
-    node::cri::{CriReader, client::ContainerEvents, types::RuntimePod},
+    node::cri::{
+        CriReader,
+        client::ContainerEvents,
+        types::{Container, RuntimePod},
+    },
     object_name::ObjectName,
-    teardown::{context::Context, plan::Plan},
+    teardown::{context::Context, plan::Plan, status::Messages},
     trace_recorder::TraceRecorder,
     watch::{PodChange, PodOperation},
     workers::{KnownPod, Overview, Request, RequestReceiver, TraceFilter, stop::StopRejected},
@@ -42,6 +47,8 @@ use crate::{
 
 /// Interval of the lists of the runtime while a pod terminates. The kubelet lists it once a second, too.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// The same while no pod terminates, and no event comes.
+const IDLE_INTERVAL: Duration = Duration::from_secs(10);
 /// Delay of a list after an event: events come in bursts.
 const EVENT_DELAY: Duration = Duration::from_millis(150);
 /// Limit of a list.
@@ -61,18 +68,21 @@ pub struct Observer {
     /// Pods in the API.
     known: HashMap<PodUid, Arc<PodView>>,
     observed: HashMap<PodUid, ObservedPod>,
+    /// What was seen of pods in the runtime before their termination: containers that have exited.
+    seen: HashMap<PodUid, SeenRuntime>,
     /// Terminal pods in the API whose termination was observed.
     finished: HashSet<PodUid>,
     work: FuturesUnordered<BoxFuture<'static, Found>>,
     events: RuntimeEvents,
     is_listing: bool,
+    last_list: Instant,
     next_list: Instant,
 }
 
 /// What a read has found.
 enum Found {
     List(Result<BTreeMap<String, RuntimePod>, String>),
-    Runtime(PodUid, RuntimeRead),
+    Exit(PodUid, String, Option<(Container, Messages)>),
     FirstPlan(PodUid, Plan),
     Check(PodUid, Box<NodeRead>),
 }
@@ -109,10 +119,12 @@ impl Observer {
             requests: requests.0,
             known: HashMap::new(),
             observed: HashMap::new(),
+            seen: HashMap::new(),
             finished: HashSet::new(),
             work: FuturesUnordered::new(),
             events,
             is_listing: false,
+            last_list: Instant::now(),
             next_list: Instant::now(),
         }
     }
@@ -121,7 +133,9 @@ impl Observer {
     pub async fn run(mut self) {
         self.journal.end_interrupted_observations();
         loop {
-            let is_busy = self.observed.values().any(ObservedPod::is_terminating);
+            if self.observed.values().any(ObservedPod::is_terminating) {
+                self.next_list = self.next_list.min(self.last_list + POLL_INTERVAL);
+            }
             let next_check = self.observed.values().filter_map(ObservedPod::next_check).min();
             tokio::select! {
                 biased;
@@ -131,8 +145,8 @@ impl Observer {
                 },
                 Some(found) = self.work.next(), if !self.work.is_empty() => self.found(found),
                 Some(request) = self.requests.recv() => self.answer(request),
-                () = sleep_until(self.next_list), if is_busy && !self.is_listing => self.list(),
-                () = self.events.next(), if is_busy => {
+                () = sleep_until(self.next_list), if !self.is_listing => self.list(),
+                () = self.events.next() => {
                     self.next_list = self.next_list.min(Instant::now() + EVENT_DELAY);
                 }
                 () = wait_until(next_check) => self.check(),
@@ -144,6 +158,7 @@ impl Observer {
         let uid = view.pod.uid.clone();
         let is_removed = kind == PodOperation::Remove;
         let known = if is_removed {
+            self.next_list = Instant::now();
             self.known.remove(&uid)
         } else {
             let kept = self.kept(&view);
@@ -221,15 +236,9 @@ impl Observer {
             let plan = async move { Found::FirstPlan(key, reader.first_plan(view).await) };
             self.work.push(plan.boxed());
         }
-        self.observed.insert(uid.clone(), pod);
-        self.read(uid, view);
+        pod.seen = self.seen.remove(&uid).unwrap_or_default();
+        self.observed.insert(uid, pod);
         self.next_list = Instant::now();
-    }
-
-    fn read(&self, uid: PodUid, view: Arc<PodView>) {
-        let reader = self.reader.clone();
-        let read = async move { Found::Runtime(uid, reader.runtime_pod(view).await) };
-        self.work.push(read.boxed());
     }
 
     /// Lists the pods of the runtime.
@@ -265,18 +274,20 @@ impl Observer {
         match found {
             Found::List(listed) => {
                 self.is_listing = false;
-                self.next_list = Instant::now() + POLL_INTERVAL;
+                self.last_list = Instant::now();
+                self.next_list = self.last_list + IDLE_INTERVAL;
                 match listed {
                     Ok(listed) => {
                         self.events.reopen();
-                        self.compare(&listed);
+                        self.compare(listed);
                     }
                     Err(why) => tracing::debug!(why, "Runtime does not list its pods; exits may be missed"),
                 }
             }
-            Found::Runtime(uid, read) => {
-                if let (Some(pod), Ok((read, messages))) = (self.observed.get_mut(&uid), read) {
-                    pod.seen.add(read, messages);
+            Found::Exit(uid, id, exit) => {
+                let seen = self.observed.get_mut(&uid).map(|pod| &mut pod.seen);
+                if let Some(seen) = seen.or_else(|| self.seen.get_mut(&uid)) {
+                    seen.add_exit(&id, exit);
                 }
             }
             Found::FirstPlan(uid, plan) => {
@@ -288,18 +299,36 @@ impl Observer {
         }
     }
 
-    /// Reads the pods that have changed in the runtime.
-    fn compare(&mut self, listed: &BTreeMap<String, RuntimePod>) {
-        let mut changed = Vec::new();
-        for (uid, pod) in self.observed.iter_mut().filter(|(_, pod)| pod.is_terminating()) {
-            let now = listed.get(uid.as_str()).cloned().unwrap_or_default();
-            if pod.brief.as_ref() != Some(&now) {
-                pod.brief = Some(now);
-                changed.push((uid.clone(), Arc::clone(&pod.view)));
+    /// Adds what the list shows, and reads the exits that are new. Exits before a termination count, too: a kubelet that evicts a
+    /// pod shows its terminal phase only after they have happened.
+    fn compare(&mut self, mut listed: BTreeMap<String, RuntimePod>) {
+        let mut unread = Vec::new();
+        for (uid, pod) in &mut self.observed {
+            let listed = listed.remove(uid.as_str()).unwrap_or_default();
+            let exits = pod.seen.add_listed(listed).into_iter();
+            unread.extend(exits.map(|exit| (Arc::clone(&pod.view), exit)));
+        }
+        self.seen.retain(|uid, _| self.known.contains_key(uid));
+        // The termination of other terminal pods was before this run of the agent, or was observed.
+        let running = self
+            .known
+            .iter()
+            .filter(|(_, view)| !view.mirror && !view.terminal_phase);
+        for (uid, view) in running {
+            let Some(listed) = listed.remove(uid.as_str()) else {
+                continue;
+            };
+            let mut seen = self.seen.remove(uid).unwrap_or_default();
+            let exits = seen.add_listed(listed).into_iter();
+            unread.extend(exits.map(|exit| (Arc::clone(view), exit)));
+            if seen.has_exits() {
+                self.seen.insert(uid.clone(), seen);
             }
         }
-        for (uid, view) in changed {
-            self.read(uid, view);
+        for (view, exit) in unread {
+            let (reader, uid, id) = (self.reader.clone(), view.pod.uid.clone(), exit.id.clone());
+            let read = async move { Found::Exit(uid, id, reader.exit(view, exit).await) };
+            self.work.push(read.boxed());
         }
     }
 

@@ -18,7 +18,6 @@ use crate::{
         termination::Cause,
         trace::{Blocked, BlockedReason},
     },
-    node::cri::types::RuntimePod,
     teardown::grace::{self, RequestedGrace},
     trace_recorder::TraceRecorder,
 };
@@ -41,8 +40,6 @@ pub(super) struct ObservedPod {
     pub view: Arc<PodView>,
     pub recorder: Arc<TraceRecorder>,
     pub seen: SeenRuntime,
-    /// The pod as the last list of the runtime showed it.
-    pub brief: Option<RuntimePod>,
     /// Why the agent would have waited for an approval.
     pub holds: Vec<String>,
     /// The object before the kubelet's last status.
@@ -96,7 +93,6 @@ impl ObservedPod {
         Self {
             recorder: Arc::new(recorder),
             seen: SeenRuntime::default(),
-            brief: None,
             holds: Vec::new(),
             before,
             last: view.object.clone(),
@@ -268,7 +264,8 @@ impl ObservedPod {
             return facts;
         }
         let last = self.last.as_ref().and_then(|last| last.pod.status.clone());
-        facts.unseen = self.unseen.clone().or_else(|| self.seen.unseen_exit());
+        let shown = self.before.as_ref().and_then(|before| before.pod.status.as_ref());
+        facts.unseen = self.unseen.clone().or_else(|| self.seen.unseen_exit(shown));
         match (&self.before, last) {
             (Some(before), Some(kubelet)) => {
                 let eviction = eviction_of(before, &kubelet);

@@ -13,7 +13,10 @@ use crate::{
         pod::{PodUid, PodView},
     },
     node::{
-        cri::{CriReader, types::RuntimePod},
+        cri::{
+            CriReader,
+            types::{Container, RuntimePod},
+        },
         mounts::Mount,
     },
     teardown::{
@@ -26,8 +29,10 @@ use crate::{
     },
 };
 
-/// Number of pods that are read at once: the kubelet has to work at the same time.
-const MAX_READS: usize = 4;
+/// Number of pods that are read on the node at once: the kubelet has to work at the same time.
+const MAX_READS: usize = 2;
+/// Number of exits that are read at once. They are urgent: the kubelet removes the container at its next relist.
+const MAX_EXITS: usize = 16;
 /// A plan that is blocked is made again after this time: the kubelet may have been between two steps.
 const REPLAN_DELAY: Duration = Duration::from_millis(700);
 /// Limit of a read of the runtime.
@@ -40,6 +45,7 @@ pub(super) struct PodReader {
     context: Arc<Context>,
     runtime: CriReader,
     slots: Arc<Semaphore>,
+    exit_slots: Arc<Semaphore>,
 }
 
 /// What a check of the node has read.
@@ -63,6 +69,7 @@ impl PodReader {
             runtime: CriReader::new(context.node.cri.clone()),
             context,
             slots: Arc::new(Semaphore::new(MAX_READS)),
+            exit_slots: Arc::new(Semaphore::new(MAX_EXITS)),
         }
     }
 
@@ -76,10 +83,17 @@ impl PodReader {
         &self.runtime
     }
 
-    /// The pod in the runtime.
-    pub async fn runtime_pod(&self, view: Arc<PodView>) -> RuntimeRead {
-        let _slot = self.slots.acquire().await;
-        self.read_runtime(&view).await
+    /// An exited container with its status and its termination message; `None` if it cannot be read.
+    pub async fn exit(&self, view: Arc<PodView>, listed: Container) -> Option<(Container, Messages)> {
+        let _slot = self.exit_slots.acquire().await;
+        let read = timeout(READ_LIMIT, self.runtime.with_status(&listed, READ_LIMIT)).await;
+        let container = read.ok()?.ok()??;
+        let copy = container.clone();
+        let messages = blocking_in(READ_LIMIT, &self.context, &view, move |_, _| {
+            // A message that cannot be read says so itself.
+            Ok(termination_message::read_all([&copy]).0)
+        });
+        Some((container, messages.await.unwrap_or_default()))
     }
 
     /// The pod in the runtime and on the node.

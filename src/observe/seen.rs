@@ -2,16 +2,18 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeSet, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
 };
+
+use k8s_openapi::api::core::v1::PodStatus;
 
 use crate::{
     node::cri::types::{Container, ContainerState, RuntimePod, SandboxState},
     teardown::status::Messages,
 };
 
-/// Containers of one pod that are kept: a status shows the last two of each name.
-const MAX_CONTAINERS: usize = 256;
+/// Containers of one name that are kept: a status shows the last two.
+const MAX_PER_NAME: usize = 2;
 
 /// What was seen so far.
 #[derive(Debug, Clone, Default)]
@@ -20,11 +22,38 @@ pub(super) struct SeenRuntime {
     messages: Messages,
     /// IDs in the last read.
     present: BTreeSet<String>,
+    /// Exited containers whose status is being read.
+    reading: BTreeSet<String>,
 }
 
 // === impl SeenRuntime ===
 
 impl SeenRuntime {
+    /// Adds the pod as a list shows it. Returns the exited containers whose status has to be read.
+    pub fn add_listed(&mut self, listed: RuntimePod) -> Vec<Container> {
+        self.add(listed, Messages::default());
+        let unread =
+            |it: &&Container| it.state == ContainerState::Exited && it.is_unread && self.present.contains(&it.id);
+        let mut unread: Vec<_> = self.pod.containers.iter().filter(unread).cloned().collect();
+        unread.retain(|it| self.reading.insert(it.id.clone()));
+        unread
+    }
+
+    /// Adds the status of an exited container, unless it could not be read.
+    pub fn add_exit(&mut self, id: &str, exit: Option<(Container, Messages)>) {
+        self.reading.remove(id);
+        let Some((container, messages)) = exit else { return };
+        self.messages.extend(messages);
+        if let Some(listed) = self.pod.containers.iter_mut().find(|it| it.id == id) {
+            *listed = container;
+        }
+    }
+
+    /// Whether there is any container that has exited.
+    pub fn has_exits(&self) -> bool {
+        self.pod.containers.iter().any(|it| it.state == ContainerState::Exited)
+    }
+
     /// Adds a read, with the termination messages of the containers that had exited.
     pub fn add(&mut self, read: RuntimePod, messages: Messages) {
         let containers = read.containers.iter().map(|it| it.id.clone());
@@ -38,7 +67,12 @@ impl SeenRuntime {
         containers.retain(|it| !self.present.contains(&it.id));
         containers.extend(read.containers);
         containers.sort_by(|a, b| newer(a).cmp(&newer(b)).then_with(|| a.id.cmp(&b.id)));
-        containers.truncate(MAX_CONTAINERS);
+        let mut names = HashMap::<String, usize>::new();
+        containers.retain(|it| {
+            let count = names.entry(it.name.clone()).or_default();
+            *count += 1;
+            *count <= MAX_PER_NAME
+        });
         sandboxes.retain(|it| !self.present.contains(&it.id));
         // A removed sandbox was stopped before.
         for sandbox in &mut sandboxes {
@@ -60,8 +94,22 @@ impl SeenRuntime {
         &self.messages
     }
 
-    /// Why the end of a container is not known, if so. Only the newest container of each name counts.
-    pub fn unseen_exit(&self) -> Option<String> {
+    /// Why the end of a container is not known, if so. Only the newest container of each name counts. `before` is the status from
+    /// before the termination: its containers that ran must have been seen.
+    pub fn unseen_exit(&self, before: Option<&PodStatus>) -> Option<String> {
+        let lists = before.into_iter().flat_map(|status| {
+            let lists = [
+                &status.init_container_statuses,
+                &status.container_statuses,
+                &status.ephemeral_container_statuses,
+            ];
+            lists.into_iter().flatten().flatten()
+        });
+        let ran = lists.filter(|it| it.state.as_ref().is_some_and(|state| state.running.is_some()));
+        let is_unseen = |name: &str| self.pod.containers.iter().all(|it| it.name != name);
+        if let Some(unseen) = ran.map(|it| it.name.as_str()).find(|name| is_unseen(name)) {
+            return Some(format!("the kubelet removed container {unseen} before it was seen"));
+        }
         let mut names = HashSet::new();
         let newest = self.pod.containers.iter().filter(|it| names.insert(it.name.as_str()));
         let mut reasons = newest.filter_map(|it| self.why_unseen(it));
@@ -112,10 +160,10 @@ mod tests {
         let mut seen = SeenRuntime::default();
         let both = |state, code| read(vec![container("a", state, code), container("b", running, 0)]);
         seen.add(both(running, 0), Messages::default());
-        assert_eq!(seen.unseen_exit().as_deref(), Some("container a still runs"));
+        assert_eq!(seen.unseen_exit(None).as_deref(), Some("container a still runs"));
         seen.add(both(exited, 3), Messages::from_iter([("a-0", "bye")]));
         seen.add(read(vec![container("b", exited, 0)]), Messages::default());
-        assert_eq!(seen.unseen_exit(), None);
+        assert_eq!(seen.unseen_exit(None), None);
         let a = seen.pod().newest("a").unwrap();
         assert_eq!(
             (a.state, a.exit_code, seen.messages().get("a-0")),
@@ -124,7 +172,7 @@ mod tests {
         let mut gone = SeenRuntime::default();
         gone.add(both(running, 0), Messages::default());
         gone.add(read(vec![container("b", exited, 0)]), Messages::default());
-        let why = gone.unseen_exit();
+        let why = gone.unseen_exit(None);
         assert_eq!(
             why.as_deref(),
             Some("the kubelet removed container a before its exit was seen")

@@ -199,6 +199,20 @@ impl Cri {
         ))
     }
 
+    /// This listed container with its status; `None` if it was removed.
+    ///
+    /// # Errors
+    /// When the call fails.
+    pub async fn with_status(
+        &self,
+        listed: &Container,
+        status_timeout: Duration,
+    ) -> Result<Option<Container>, GrpcError> {
+        let answer = self.container_status(&listed.id, false, status_timeout).await?;
+        let status = answer.and_then(|answer| answer.status);
+        Ok(status.map(|status| convert::container(status, listed.sandbox_id.clone())))
+    }
+
     /// PID of a container's first process, if the runtime knows the container and reports a PID.
     ///
     /// # Errors

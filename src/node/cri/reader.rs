@@ -2,7 +2,11 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use super::{Cri, client::ContainerEvents, types::RuntimePod};
+use super::{
+    Cri,
+    client::ContainerEvents,
+    types::{Container, RuntimePod},
+};
 use crate::node::grpc::GrpcError;
 
 /// The reads of a container runtime. It has no call that changes anything.
@@ -31,6 +35,18 @@ impl CriReader {
     /// When a list fails, or the runtime becomes unreachable.
     pub async fn pod(&self, uid: &str, status_timeout: Duration) -> Result<RuntimePod, GrpcError> {
         self.0.pod(uid, status_timeout).await
+    }
+
+    /// A listed container with its status. See [`Cri::with_status`].
+    ///
+    /// # Errors
+    /// When the call fails.
+    pub async fn with_status(
+        &self,
+        listed: &Container,
+        status_timeout: Duration,
+    ) -> Result<Option<Container>, GrpcError> {
+        self.0.with_status(listed, status_timeout).await
     }
 
     /// One item for each change of a container. See [`Cri::container_events`].
