@@ -37,12 +37,14 @@ unit=/etc/systemd/system/pod-teardown.service
 settings=/etc/default/pod-teardown
 # What is installed, one path a line; directories end with a slash.
 list=$prefix/share/pod-teardown/files
+# Exists while an installation is not complete: `first` or `upgrade`. The next run continues.
+pending=$prefix/share/pod-teardown/pending
 
 [ "$(id -u)" = 0 ] || fail "run this as root"
 for packaged in /usr/lib/systemd/system/pod-teardown.service /lib/systemd/system/pod-teardown.service; do
     [ ! -e "$packaged" ] || fail "a package has installed pod-teardown here ($packaged): upgrade or remove that package"
 done
-if [ -e "$unit" ] && [ ! -e "$list" ]; then
+if [ -e "$unit" ] && [ ! -e "$list" ] && [ ! -e "$pending" ]; then
     fail "$unit exists, and was not installed with --prefix $prefix: run uninstall.sh of the other prefix first"
 fi
 command -v systemctl >/dev/null || fail "this system has no systemd"
@@ -75,6 +77,9 @@ place() {
     if cmp -s "$1" "$2"; then
         return
     fi
+    if [ ! -e "$pending" ]; then
+        if [ -n "$first" ]; then echo first; else echo upgrade; fi >"$pending"
+    fi
     make_directory "${2%/*}"
     cp "$1" "$2.new"
     chmod "$3" "$2.new"
@@ -83,7 +88,13 @@ place() {
 }
 
 first=yes
-[ ! -e "$list" ] || first=
+if [ -e "$pending" ]; then
+    [ "$(cat "$pending")" = first ] || first=
+    changed=yes
+elif [ -e "$list" ]; then
+    first=
+fi
+make_directory "$prefix/share/pod-teardown"
 for file in $(cd "$from/files" && find usr -type f); do
     case $file in
     usr/lib/systemd/system/*)
@@ -98,7 +109,7 @@ for file in $(cd "$from/files" && find usr -type f); do
 done
 place "$from/uninstall.sh" "$prefix/share/pod-teardown/uninstall.sh" 755
 ln -sf pod-teardown "$prefix/bin/kubectl-teardown"
-echo "$prefix/bin/kubectl-teardown" >>"$scratch/files"
+printf '%s\n' "$prefix/bin/kubectl-teardown" "$pending" >>"$scratch/files"
 # Files that only the earlier version had.
 if [ -e "$list" ]; then
     while read -r file; do
@@ -131,3 +142,4 @@ elif [ -n "$changed" ]; then
 else
     say "$version is installed below $prefix: nothing has changed"
 fi
+rm -f "$pending"

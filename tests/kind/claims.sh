@@ -238,6 +238,7 @@ purged_package_leaves_nothing_on_the_nodes() {
 installing_daemonset_installs_the_service_on_every_node() {
     load_image pod-teardown-installer:one "$image" one
     apply_deploy installer.yaml pod-teardown-installer:one
+    show kubectl -n kube-system logs -l app=pod-teardown-installer -c install
     local node
     for node in $control $worker; do
         docker exec "$node" systemctl is-active pod-teardown >/dev/null || fail "the service of $node is not active"
@@ -246,7 +247,6 @@ installing_daemonset_installs_the_service_on_every_node() {
     show on_worker pod-teardown version
     show on_worker systemctl status --no-pager -n 0 pod-teardown
     show kubectl -n kube-system get pods -l app=pod-teardown-installer -o wide
-    show kubectl -n kube-system logs -l app=pod-teardown-installer -c install
 }
 
 restarted_installer_changes_nothing_and_a_new_image_upgrades() {

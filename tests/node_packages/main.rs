@@ -248,6 +248,25 @@ fn tarball_is_installed_once_upgraded_and_removed() {
 }
 
 #[test]
+fn installation_that_systemd_has_refused_is_completed_by_the_next_run() {
+    let (root, built) = (Root::for_tarball(), Built::get());
+    root.unpack(&built.tarball("now"));
+    root.write("broken", "");
+    root.refused(&["sh", "/unpacked/install.sh"]);
+    fs::remove_file(root.path("broken")).unwrap();
+    root.calls();
+    root.run(&["sh", "/unpacked/install.sh"]);
+    let complete = [
+        "daemon-reload",
+        "--quiet enable pod-teardown.service",
+        "start pod-teardown.service",
+    ];
+    assert_eq!(root.calls(), complete);
+    root.run(&["sh", "/unpacked/install.sh"]);
+    assert_eq!(root.calls(), Vec::<String>::new());
+}
+
+#[test]
 fn tarball_is_not_installed_over_a_package() {
     let (root, built) = (Root::for_tarball(), Built::get());
     root.unpack(&built.tarball("now"));

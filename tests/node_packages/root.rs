@@ -12,9 +12,10 @@ use tempfile::TempDir;
 
 use crate::built::{output, run};
 
-/// A unit is enabled by `preset` and `enable`, unless there is a file `/forbidden`.
+/// A unit is enabled by `preset` and `enable`, unless there is a file `/forbidden`. With a file `/broken`, every call fails.
 const SYSTEMCTL: &str = r#"#!/bin/sh
 echo "$*" >>/calls
+[ ! -e /broken ] || exit 1
 case " $* " in
 *" preset "* | *" enable "*) [ -e /forbidden ] || : >/enabled ;;
 *" disable "*) rm -f /enabled ;;
