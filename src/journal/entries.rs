@@ -10,11 +10,14 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     header::Header,
-    row::{HEADER, KUBELET, LAST_ACTIVE, PAUSE, Row, UNSTAGED, WATCH},
+    row::{HEADER, KUBELET, LAST_ACTIVE, PAUSE, Row, Table, UNSTAGED, WATCH},
 };
 use crate::{
     clock::Mark,
-    model::pod::{PodRef, PodUid},
+    model::{
+        observation::Observation,
+        pod::{PodRef, PodUid},
+    },
     node::{kubelet_process::flags::KubeletFlags, superblock::FileSystem},
 };
 
@@ -109,6 +112,17 @@ pub struct SeenPod {
     #[serde(default)]
     #[serde(rename = "ends")]
     pub terminates: bool,
+}
+
+/// An observation of a termination by the kubelet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StoredObservation {
+    #[serde(flatten)]
+    pub observation: Observation,
+    /// The pod was still terminating.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub in_progress: bool,
 }
 
 // === impl WatchState ===
@@ -239,6 +253,15 @@ impl SeenPod {
 
     pub(super) fn bytes(&self) -> Vec<u8> {
         serde_json::to_vec(self).unwrap_or_default()
+    }
+}
+
+// === impl StoredObservation ===
+
+impl StoredObservation {
+    pub(super) fn row(&self) -> Row {
+        let uid = PodUid::from(self.observation.uid.as_str());
+        Row::Pod(Table::Observation, uid, serde_json::to_vec(self).ok())
     }
 }
 

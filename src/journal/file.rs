@@ -18,10 +18,9 @@ use serde::de::DeserializeOwned;
 
 use super::{
     approval::Approval,
-    entries::{LastActive, MaybeActive, PauseRecord, SeenPod, WatchState},
+    entries::{LastActive, MaybeActive, PauseRecord, SeenPod, StoredObservation, WatchState},
     error::{self, JournalError, Kind, failed},
     header::{Header, Unusable},
-    observations::StoredObservation,
     row::{APPROVALS, HEADER, KUBELET, LAST_ACTIVE, NODE_UID, PAUSE, Row, Table, UNSTAGED, WATCH},
 };
 use crate::{

@@ -1,10 +1,10 @@
 //! Observations of terminations by the kubelet. Written lazily, and limited in number and age.
 
 use jiff::{SignedDuration, Timestamp};
-use serde::{Deserialize, Serialize};
 
 use super::{
     Journal,
+    entries::StoredObservation,
     row::{Row, Table},
     state::State,
     writer::Write,
@@ -15,26 +15,6 @@ use crate::model::{observation::Observation, pod::PodUid};
 pub const MAX_OBSERVATIONS: usize = 10_000;
 /// How long they are kept.
 pub const MAX_AGE: SignedDuration = SignedDuration::from_hours(30 * 24);
-
-/// An observation in the journal.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct StoredObservation {
-    #[serde(flatten)]
-    pub observation: Observation,
-    /// The pod was still terminating.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub in_progress: bool,
-}
-
-// === impl StoredObservation ===
-
-impl StoredObservation {
-    pub(super) fn row(&self) -> Row {
-        let uid = PodUid::from(self.observation.uid.as_str());
-        Row::Pod(Table::Observation, uid, serde_json::to_vec(self).ok())
-    }
-}
 
 // === impl Journal ===
 

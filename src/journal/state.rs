@@ -8,11 +8,12 @@ use std::{
 
 use super::{
     approval::{self, Approval},
-    entries::{LastActive, MaybeActive, PauseRecord, SeenPod, WatchState, kubelet_row, maybe_active_row},
+    entries::{
+        LastActive, MaybeActive, PauseRecord, SeenPod, StoredObservation, WatchState, kubelet_row, maybe_active_row,
+    },
     error::JournalError,
     file::Contents,
     header::Header,
-    observations::StoredObservation,
     row::{NODE_UID, Row, Table},
 };
 use crate::{

@@ -73,7 +73,8 @@ fn situation(path: &str, kubelet: &Fields, agent: &Fields) -> Option<&'static st
         }
         let (mine, theirs) = (of(agent, &at("state.reason")), of(kubelet, &at("state.reason")));
         if theirs == STATUS_UNKNOWN && mine != STATUS_UNKNOWN && field != "restartCount" {
-            let in_loop = of(kubelet, &at("lastState.exitCode")) == of(agent, &at("state.exitCode"));
+            let is_same = of(kubelet, &at("lastState.exitCode")) == of(agent, &at("state.exitCode"));
+            let in_loop = is_same && of(kubelet, &at("lastState.reason")) != STATUS_UNKNOWN;
             return Some(if in_loop { LOOP } else { FORGOTTEN });
         }
         let length = |fields: &Fields| fields.get(path).map_or(0, String::len);
@@ -223,6 +224,9 @@ mod tests {
         is(&one(&unknown, &none, 0), &one(&error, &none, 0), Some(FORGOTTEN));
         is(&one(&error, &none, 3), &one(&error, &none, 2), Some(RESTARTS));
         is(&one(&error, &none, 0), &one(&ended("Error", 4), &none, 0), None);
+        // The kubelet has read nothing of the container.
+        let lost = found(&one(&unknown, &unknown, 0), &one(&ended("Error", 137), &none, 0));
+        assert!(lost.iter().all(|(_, it)| it.as_deref() == Some(FORGOTTEN)), "{lost:?}");
         // An unknown exit of the agent is no intended difference.
         is(&one(&error, &none, 0), &one(&unknown, &none, 0), None);
         let message = |text: &str, reason: &str| {

@@ -45,10 +45,12 @@ use crate::{
     workers::{KnownPod, Overview, Request, RequestReceiver, TraceFilter, stop::StopRejected},
 };
 
-/// Interval of the lists of the runtime while a pod terminates. The kubelet lists it once a second, too.
-const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval of the lists of the runtime while a pod terminates. The kubelet lists it once a second, and may remove a container then.
+const POLL_INTERVAL: Duration = Duration::from_millis(400);
 /// The same while no pod terminates, and no event comes.
 const IDLE_INTERVAL: Duration = Duration::from_secs(10);
+/// The same with a runtime that sends no events, such as containerd 1.6.
+const IDLE_INTERVAL_WITHOUT_EVENTS: Duration = Duration::from_secs(1);
 /// Delay of a list after an event: events come in bursts.
 const EVENT_DELAY: Duration = Duration::from_millis(150);
 /// Limit of a list.
@@ -93,6 +95,7 @@ struct RuntimeEvents {
     stream: Option<ContainerEvents>,
     /// The stream has failed, and may be opened again.
     has_failed: bool,
+    is_unsupported: bool,
 }
 
 // === impl Observer ===
@@ -110,6 +113,7 @@ impl Observer {
             runtime: reader.runtime().clone(),
             stream: None,
             has_failed: false,
+            is_unsupported: false,
         };
         Self {
             reader,
@@ -275,7 +279,7 @@ impl Observer {
             Found::List(listed) => {
                 self.is_listing = false;
                 self.last_list = Instant::now();
-                self.next_list = self.last_list + IDLE_INTERVAL;
+                self.next_list = self.last_list + self.events.idle_interval();
                 match listed {
                     Ok(listed) => {
                         self.events.reopen();
@@ -446,11 +450,18 @@ impl RuntimeEvents {
         match stream.next().await {
             Some(Ok(())) => while let Some(Some(Ok(()))) = stream.next().now_or_never() {},
             ended => {
-                let is_supported = !matches!(ended, Some(Err(error)) if error.is_unknown_call());
-                self.has_failed = is_supported;
+                self.is_unsupported = matches!(ended, Some(Err(error)) if error.is_unknown_call());
+                self.has_failed = !self.is_unsupported;
                 self.stream = Some(stream::pending().boxed());
                 pending().await
             }
+        }
+    }
+
+    fn idle_interval(&self) -> Duration {
+        match self.is_unsupported {
+            true => IDLE_INTERVAL_WITHOUT_EVENTS,
+            false => IDLE_INTERVAL,
         }
     }
 

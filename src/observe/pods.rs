@@ -269,9 +269,8 @@ impl ObservedPod {
         match (&self.before, last) {
             (Some(before), Some(kubelet)) => {
                 let eviction = eviction_of(before, &kubelet);
-                let before = self.before_with_metadata(before);
                 let known = Known {
-                    before: &before,
+                    before,
                     runtime: self.seen.pod(),
                     runtime_name,
                     messages: self.seen.messages(),
@@ -284,15 +283,6 @@ impl ObservedPod {
             _ => drop(facts.unseen.get_or_insert_with(|| TOO_LARGE.to_owned())),
         }
         facts
-    }
-
-    /// The earlier object with the metadata of the last one, which has the deletion.
-    fn before_with_metadata(&self, before: &PodObject) -> PodObject {
-        let mut object = before.clone();
-        if let Some(last) = &self.last {
-            object.pod.metadata = last.pod.metadata.clone();
-        }
-        object
     }
 
     fn observation(&self, judgment: Judgment, elapsed: Duration, finished_at: Timestamp) -> Observation {

@@ -47,7 +47,7 @@ const LIMIT: Duration = Duration::from_secs(2400);
 const REPORT_LIMIT: Duration = Duration::from_secs(240);
 const START_LIMIT: Duration = Duration::from_secs(180);
 /// Exits of containers that a kubelet removes within the same second cannot always be seen.
-const MOST_UNKNOWN: usize = 5;
+const MOST_UNKNOWN: usize = 12;
 
 /// Checks one claim.
 pub type Claim = fn(&Run) -> Result<()>;
