@@ -41,7 +41,10 @@ cp debian/pod-teardown/usr/lib/systemd/system/pod-teardown.service debian/
 export DEB_HOST_ARCH="$debian" DEB_RULES_REQUIRES_ROOT=no
 dh_installsystemd
 rm -rf debian/pod-teardown/lib
-dh_installchangelogs
+# dh_installchangelogs would take CHANGELOG.md away from the pages.
+for package in pod-teardown pod-teardown-gc; do
+    gzip -9nc debian/changelog >"debian/$package/usr/share/doc/$package/changelog.gz"
+done
 dh_lintian
 dh_compress -X.md -X.json -X.yaml -X.conf
 dh_fixperms
