@@ -51,6 +51,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(400);
 const IDLE_INTERVAL: Duration = Duration::from_secs(10);
 /// The same with a runtime that sends no events, such as containerd 1.6.
 const IDLE_INTERVAL_WITHOUT_EVENTS: Duration = Duration::from_secs(1);
+/// Interval of the removal of journal entries of deleted pods.
+const PRUNE_INTERVAL: Duration = Duration::from_secs(600);
 /// Delay of a list after an event: events come in bursts.
 const EVENT_DELAY: Duration = Duration::from_millis(150);
 /// Limit of a list.
@@ -79,6 +81,7 @@ pub struct Observer {
     is_listing: bool,
     last_list: Instant,
     next_list: Instant,
+    next_prune: Instant,
 }
 
 /// What a read has found.
@@ -130,6 +133,7 @@ impl Observer {
             is_listing: false,
             last_list: Instant::now(),
             next_list: Instant::now(),
+            next_prune: Instant::now() + PRUNE_INTERVAL,
         }
     }
 
@@ -283,6 +287,7 @@ impl Observer {
                 match listed {
                     Ok(listed) => {
                         self.events.reopen();
+                        self.prune_journal(&listed);
                         self.compare(listed);
                     }
                     Err(why) => tracing::debug!(why, "Runtime does not list its pods; exits may be missed"),
@@ -333,6 +338,26 @@ impl Observer {
             let (reader, uid, id) = (self.reader.clone(), view.pod.uid.clone(), exit.id.clone());
             let read = async move { Found::Exit(uid, id, reader.exit(view, exit).await) };
             self.work.push(read.boxed());
+        }
+    }
+
+    /// Forgets pods of which nothing is left: no housekeeping does it here. A pod with leftovers stays proven to be one of the API
+    /// server, for a later run that may remove them.
+    fn prune_journal(&mut self, listed: &BTreeMap<String, RuntimePod>) {
+        if Instant::now() < self.next_prune {
+            return;
+        }
+        self.next_prune = Instant::now() + PRUNE_INTERVAL;
+        let is_left = |uid: &PodUid| {
+            let observation = self.journal.observation(uid);
+            observation.is_some_and(|it| it.verdict == Verdict::Leftovers)
+        };
+        for (uid, seen) in self.journal.all_seen() {
+            let is_present =
+                self.known.contains_key(&uid) || self.observed.contains_key(&uid) || listed.contains_key(uid.as_str());
+            if seen.terminates && !is_present && !is_left(&uid) {
+                self.journal.forget_seen(&uid);
+            }
         }
     }
 

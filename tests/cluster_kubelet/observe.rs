@@ -39,7 +39,7 @@ const AGENT: &str = env!("CARGO_BIN_EXE_pod-teardown");
 const NODE: &str = "node-0";
 /// Each with a pod of every scenario, one after the other: three have more than 200 pods.
 const ROUNDS: [&str; 3] = ["observed-1", "observed-2", "observed-3"];
-/// Pod of which something outside of the kubelet's knowledge is left.
+/// Pod and its namespace, of which something outside of the kubelet's knowledge is left.
 const LEFT: &str = "left-behind";
 /// A round takes three minutes; the margin is for a machine under load.
 const LIMIT: Duration = Duration::from_secs(2400);
@@ -177,11 +177,13 @@ async fn run(scenarios: &[Scenario]) -> Result<Run> {
 
 /// Runs and deletes all pods, beside the one that leaves something.
 async fn rounds(stage: &Stage, scenarios: &[Scenario], sweeps: &Sweeps) -> Result<Mounted> {
-    let path = "/api/v1/namespaces/default/pods";
+    let namespace = json!({ "metadata": { "name": LEFT } });
+    stage.admin.create("/api/v1/namespaces", &namespace).await?.ok()?;
+    let path = format!("/api/v1/namespaces/{LEFT}/pods");
     let mut spec = single("Always", &ends(0));
     spec["nodeName"] = NODE.into();
     let pod = json!({ "metadata": { "name": LEFT }, "spec": spec });
-    let pod = stage.admin.create(path, &pod).await?.ok()?;
+    let pod = stage.admin.create(&path, &pod).await?.ok()?;
     let path = format!("{path}/{LEFT}");
     let is_running = async || Ok(runs(&stage.admin.get(&path).await?.ok()?).then_some(()));
     eventually(START_LIMIT, "the pod that leaves something to run", is_running).await?;

@@ -116,7 +116,7 @@ async fn nothing_is_touched_without_a_kubelet_and_every_request_is_refused() {
 
 #[tokio::test(start_paused = true)]
 async fn another_exit_code_than_that_of_the_runtime_is_a_difference() {
-    let node = observing(&["web"]).await;
+    let mut node = observing(&["web"]).await;
     node.delete("web", None).await;
     container_exits(&node, 3).await;
     kubelet_finishes(&node, "web", 4, false).await;
@@ -135,6 +135,10 @@ async fn another_exit_code_than_that_of_the_runtime_is_a_difference() {
     let counted = node.status().await.counters.observations;
     assert_eq!(counted[&Verdict::Different], 1, "{counted:?}");
     assert_eq!(node.cri.effects(), Vec::new());
+    // The journal grows with the observations only.
+    sleep(secs(700)).await;
+    node.stop().await.unwrap();
+    assert_eq!(node.seen().await, Vec::<String>::new());
 }
 
 #[tokio::test(start_paused = true)]
