@@ -209,7 +209,7 @@ impl Observer {
             return;
         }
         if let Some(cause) = cause {
-            self.begin(view, cause, known.as_deref(), now);
+            self.begin(&view, cause, known.as_deref(), now);
         }
     }
 
@@ -222,9 +222,9 @@ impl Observer {
         }
     }
 
-    fn begin(&mut self, view: Arc<PodView>, cause: Cause, known: Option<&PodView>, now: Timestamp) {
+    fn begin(&mut self, view: &Arc<PodView>, cause: Cause, known: Option<&PodView>, now: Timestamp) {
         let uid = view.pod.uid.clone();
-        let mut pod = ObservedPod::begin(Arc::clone(&view), cause, known, now);
+        let mut pod = ObservedPod::begin(Arc::clone(view), cause, known, now);
         if self.observed.len() >= MAX_OBSERVED {
             let reason = Some("too many pods terminate at once".to_owned());
             self.conclude(Observation {
@@ -240,7 +240,7 @@ impl Observer {
         } else if pod.is_done() {
             pod.end(false, now);
         } else {
-            let (reader, key, view) = (self.reader.clone(), uid.clone(), Arc::clone(&view));
+            let (reader, key, view) = (self.reader.clone(), uid.clone(), Arc::clone(view));
             let plan = async move { Found::FirstPlan(key, reader.first_plan(view).await) };
             self.work.push(plan.boxed());
         }
@@ -478,7 +478,7 @@ impl RuntimeEvents {
                 self.is_unsupported = matches!(ended, Some(Err(error)) if error.is_unknown_call());
                 self.has_failed = !self.is_unsupported;
                 self.stream = Some(stream::pending().boxed());
-                pending().await
+                pending::<()>().await;
             }
         }
     }

@@ -138,7 +138,7 @@ async fn run(scenarios: &[Scenario]) -> Result<Run> {
     let pods = ROUNDS.len() * scenarios.len() + 1;
     let all = async || {
         let report: Report = client::get(&socket, &request_path(Duration::from_secs(86_400))).await?;
-        Ok((report.terminations as usize >= pods).then_some(report))
+        Ok((report.terminations >= pods as u64).then_some(report))
     };
     let report = eventually(REPORT_LIMIT, "all terminations to be reported", all).await;
     let report = report.with_context(|| format!("the agent's log ends with:\n{}", agent.log_tail()))?;
@@ -233,7 +233,7 @@ fn only_documented_differences(run: &Run) -> Result<()> {
         println!("| {verdict} | {why} | {count} |");
     }
     println!("\n{}", run.text);
-    ensure!(run.report.terminations as usize == run.pods, "{} pods", run.pods);
+    ensure!(run.report.terminations == run.pods as u64, "{} pods", run.pods);
     ensure!(run.pods > 200, "{} pods", run.pods);
     let is_wrong = |it: &&Observation| match it.verdict {
         Verdict::Same | Verdict::Unknown => false,
