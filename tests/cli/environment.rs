@@ -65,7 +65,7 @@ fn descriptions(arg: &Arg) -> Vec<String> {
     let values = arg.get_possible_values();
     let named = values.iter().filter(|_| arg.get_action().takes_values());
     let values: Vec<_> = named
-        .map(|value| format!("{}: {}", value.get_name(), value.get_help().unwrap()))
+        .filter_map(|value| Some(format!("{}: {}", value.get_name(), value.get_help()?)))
         .collect();
     let full = |text: String| if text.ends_with(['.', ']']) { text } else { text + "." };
     [vec![help], values].concat().into_iter().map(full).collect()
