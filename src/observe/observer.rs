@@ -366,10 +366,10 @@ impl Observer {
         let now = self.now();
         let Some(pod) = self.observed.get_mut(uid) else { return };
         let mut running = BTreeSet::new();
-        if let Ok((read, messages)) = runtime {
+        if let Ok(read) = runtime {
             running.extend(read.possibly_running().map(|it| it.id.clone()));
             running.extend(read.sandboxes.iter().filter(|it| it.is_ready()).map(|it| it.id.clone()));
-            pod.seen.add(read, messages);
+            pod.seen.add(read);
         }
         let left = left(&plan, &mounts, pod.is_deleted(), |id| running.contains(id));
         let Some(observation) = pod.conclude(left, &self.reader.context().node.runtime_name, now) else {

@@ -27,6 +27,8 @@ use crate::{
 pub(super) const PATIENCE: Duration = Duration::from_secs(90);
 /// Time for the last status of a pod that terminated by itself.
 pub(super) const SETTLE: Duration = Duration::from_secs(5);
+/// Delay of a check until the status of an exited container is read.
+const READING_INTERVAL: Duration = Duration::from_millis(500);
 /// Interval of the checks of the node.
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -201,6 +203,10 @@ impl ObservedPod {
         let end = self.end.as_mut()?;
         // The object was deleted during the check.
         if end.next_check.is_some() {
+            return None;
+        }
+        if self.seen.is_reading() && Instant::now() < end.last_check {
+            end.next_check = Some(Instant::now() + READING_INTERVAL);
             return None;
         }
         let is_clean = left.leftovers.is_empty() && left.unknown.is_empty();

@@ -1,6 +1,6 @@
 //! The reads of one pod: runtime, termination messages and node. Each has a limit of time, and few run at once.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use tokio::{
     sync::Semaphore,
@@ -8,10 +8,7 @@ use tokio::{
 };
 
 use crate::{
-    model::{
-        failure::first_message,
-        pod::{PodUid, PodView},
-    },
+    model::{failure::first_message, pod::PodView},
     node::{
         cri::{
             CriReader,
@@ -50,15 +47,13 @@ pub(super) struct PodReader {
 
 /// What a check of the node has read.
 pub(super) struct NodeRead {
-    pub runtime: RuntimeRead,
+    /// The pod as the lists of the runtime show it.
+    pub runtime: Fact<RuntimePod>,
     /// What the agent would do about the pod now.
     pub plan: Plan,
     /// Path and type of each file system at or below the pod's directory.
     pub mounts: Fact<Vec<(String, String)>>,
 }
-
-/// A pod in the runtime, with the termination messages of the containers that have exited.
-pub(super) type RuntimeRead = Result<(RuntimePod, Messages), String>;
 
 // === impl PodReader ===
 
@@ -90,10 +85,14 @@ impl PodReader {
         let container = read.ok()?.ok()??;
         let copy = container.clone();
         let messages = blocking_in(READ_LIMIT, &self.context, &view, move |_, _| {
-            // A message that cannot be read says so itself.
-            Ok(termination_message::read_all([&copy]).0)
+            let (messages, _) = termination_message::read_all([&copy]);
+            // The kubelet makes the file before the start, and removes it with the container. Without it the log would count.
+            match &copy.termination_message_file {
+                Some(file) if !Path::new(file).exists() => Err(format!("{file} was removed")),
+                _ => Ok(messages),
+            }
         });
-        Some((container, messages.await.unwrap_or_default()))
+        Some((container, messages.await.ok()?))
     }
 
     /// The pod in the runtime and on the node.
@@ -129,16 +128,8 @@ impl PodReader {
         plan_view(&self.context, Arc::clone(view), None, Vec::new()).await
     }
 
-    async fn read_runtime(&self, view: &Arc<PodView>) -> RuntimeRead {
-        let uid: &PodUid = &view.pod.uid;
-        let read = timeout(RUNTIME_LIMIT, self.runtime.pod(uid.as_str(), READ_LIMIT)).await;
-        let pod = read.map_err(late(RUNTIME_LIMIT))?.map_err(|error| error.to_string())?;
-        let containers = pod.containers.clone();
-        let messages = blocking_in(READ_LIMIT, &self.context, view, move |_, _| {
-            // A message that cannot be read says so itself.
-            Ok(termination_message::read_all(&containers).0)
-        });
-        // Without messages, the exit codes count.
-        Ok((pod, messages.await.unwrap_or_default()))
+    async fn read_runtime(&self, view: &PodView) -> Fact<RuntimePod> {
+        let read = timeout(RUNTIME_LIMIT, self.runtime.pod_brief(view.pod.uid.as_str())).await;
+        read.map_err(late(RUNTIME_LIMIT))?.map_err(text)
     }
 }

@@ -31,7 +31,7 @@ pub(super) struct SeenRuntime {
 impl SeenRuntime {
     /// Adds the pod as a list shows it. Returns the exited containers whose status has to be read.
     pub fn add_listed(&mut self, listed: RuntimePod) -> Vec<Container> {
-        self.add(listed, Messages::default());
+        self.add(listed);
         let unread =
             |it: &&Container| it.state == ContainerState::Exited && it.is_unread && self.present.contains(&it.id);
         let mut unread: Vec<_> = self.pod.containers.iter().filter(unread).cloned().collect();
@@ -49,13 +49,18 @@ impl SeenRuntime {
         }
     }
 
+    /// Whether the status of an exited container is being read.
+    pub fn is_reading(&self) -> bool {
+        !self.reading.is_empty()
+    }
+
     /// Whether there is any container that has exited.
     pub fn has_exits(&self) -> bool {
         self.pod.containers.iter().any(|it| it.state == ContainerState::Exited)
     }
 
-    /// Adds a read, with the termination messages of the containers that had exited.
-    pub fn add(&mut self, read: RuntimePod, messages: Messages) {
+    /// Adds the pod as a list shows it. What was read of an exited container stays.
+    pub fn add(&mut self, read: RuntimePod) {
         let containers = read.containers.iter().map(|it| it.id.clone());
         let sandboxes = read.sandboxes.iter().map(|it| it.id.clone());
         self.present = containers.chain(sandboxes).collect();
@@ -81,7 +86,6 @@ impl SeenRuntime {
         sandboxes.extend(read.sandboxes);
         sandboxes.sort_by_key(|it| (Reverse(it.attempt), Reverse(it.created_at), it.id.clone()));
         self.pod = RuntimePod { sandboxes, containers };
-        self.messages.extend(messages);
     }
 
     /// Everything that was seen.
@@ -158,11 +162,20 @@ mod tests {
     fn removed_container_keeps_its_exit_and_one_whose_exit_was_not_seen_is_named() {
         let (running, exited) = (ContainerState::Running, ContainerState::Exited);
         let mut seen = SeenRuntime::default();
-        let both = |state, code| read(vec![container("a", state, code), container("b", running, 0)]);
-        seen.add(both(running, 0), Messages::default());
+        let listed = |state| Container::listed("a", state);
+        let both = |state| read(vec![listed(state), container("b", running, 0)]);
+        assert!(seen.add_listed(both(running)).is_empty());
         assert_eq!(seen.unseen_exit(None).as_deref(), Some("container a still runs"));
-        seen.add(both(exited, 3), Messages::from_iter([("a-0", "bye")]));
-        seen.add(read(vec![container("b", exited, 0)]), Messages::default());
+        let unread = seen.add_listed(both(exited));
+        assert!(matches!(&unread[..], [it] if it.name == "a") && seen.is_reading());
+        assert!(seen.add_listed(both(exited)).is_empty(), "it is being read");
+        seen.add_exit(
+            "a-0",
+            Some((container("a", exited, 3), Messages::from_iter([("a-0", "bye")]))),
+        );
+        assert!(!seen.is_reading());
+        assert!(seen.add_listed(both(exited)).is_empty(), "it was read");
+        seen.add(read(vec![container("b", exited, 0)]));
         assert_eq!(seen.unseen_exit(None), None);
         let a = seen.pod().newest("a").unwrap();
         assert_eq!(
@@ -170,8 +183,8 @@ mod tests {
             (exited, 3, Some("bye"))
         );
         let mut gone = SeenRuntime::default();
-        gone.add(both(running, 0), Messages::default());
-        gone.add(read(vec![container("b", exited, 0)]), Messages::default());
+        gone.add(both(running));
+        gone.add(read(vec![container("b", exited, 0)]));
         let why = gone.unseen_exit(None);
         assert_eq!(
             why.as_deref(),
@@ -182,7 +195,7 @@ mod tests {
             is_unread: true,
             ..container("b", exited, 137)
         };
-        gone.add(read(vec![unread]), Messages::default());
+        gone.add(read(vec![unread]));
         assert_eq!(gone.pod().newest("b").map(|it| it.exit_code), Some(0));
     }
 }

@@ -29,12 +29,12 @@ impl CriReader {
         self.0.all_brief().await
     }
 
-    /// One pod. See [`Cri::pod`].
+    /// One pod as the two lists show it. See [`Cri::pod_brief`].
     ///
     /// # Errors
-    /// When a list fails, or the runtime becomes unreachable.
-    pub async fn pod(&self, uid: &str, status_timeout: Duration) -> Result<RuntimePod, GrpcError> {
-        self.0.pod(uid, status_timeout).await
+    /// When either list fails.
+    pub async fn pod_brief(&self, uid: &str) -> Result<RuntimePod, GrpcError> {
+        self.0.pod_brief(uid).await
     }
 
     /// A listed container with its status. See [`Cri::with_status`].
