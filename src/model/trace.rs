@@ -172,6 +172,11 @@ pub struct UnapprovedMismatch {
 // === impl Trace ===
 
 impl Trace {
+    /// Whether the grace period has not begun on this node: it runs from the moment when this agent begins to terminate the pod.
+    pub fn awaits_grace_period(&self) -> bool {
+        self.stage == Stage::Terminating && self.grace_end_ms.is_none() && self.grace_left_ms > 0
+    }
+
     /// Suffix with the terminal phase and reason in the API, such as ` as Failed (Evicted)`; empty before that.
     pub fn phase_suffix(&self) -> String {
         match (&self.phase, &self.reason) {

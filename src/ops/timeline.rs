@@ -105,7 +105,15 @@ fn head(trace: &Trace) -> [String; 2] {
     let (begun, attempts) = trace.start_and_attempts();
     [
         format!("{}/{}  uid {}", trace.namespace, trace.name, trace.uid),
-        format!("{begun}, grace {}s, {state}, {attempts}", trace.grace_seconds),
+        format!(
+            "{begun}, grace {}s{}, {state}, {attempts}",
+            trace.grace_seconds,
+            if trace.awaits_grace_period() {
+                " (not begun)"
+            } else {
+                ""
+            }
+        ),
     ]
 }
 
@@ -166,22 +174,33 @@ impl Row<'_> {
         }
     }
 
-    /// Formats the first start, the last end and the number of spans. A single short span shows its duration.
+    /// Formats the first start, the last end and the number of spans. Where both would look the same, and for a single short
+    /// span, the duration stands instead of the end: that of all spans together.
     fn times_text(&self) -> String {
-        if let [(start, Some(end))] = self.times[..]
-            && end.saturating_sub(start) < SHORT
-        {
-            return format!("{:>7} +{} ms", precise(start), end.saturating_sub(start));
-        }
         let ends: Option<Vec<u64>> = self.times.iter().map(|(_, end)| *end).collect();
         let end = ends.and_then(|ends| ends.into_iter().max());
         let repetitions = match self.times.len() {
             1 => String::new(),
             times => format!("  ×{times}"),
         };
+        let start = self.times[0].0;
+        let is_short = |end: u64| self.times.len() == 1 && end.saturating_sub(start) < SHORT;
+        if let Some(end) = end
+            && (is_short(end) || precise(start) == precise(end))
+        {
+            let durations = self
+                .times
+                .iter()
+                .map(|(start, end)| end.unwrap_or(*start).saturating_sub(*start));
+            let duration = match durations.sum() {
+                ms @ 0..1000 => format!("{ms} ms"),
+                ms => precise(ms),
+            };
+            return format!("{:>7} +{duration}{repetitions}", precise(start));
+        }
         format!(
             "{:>7} → {}{repetitions}",
-            precise(self.times[0].0),
+            precise(start),
             end.map_or_else(|| "…".to_owned(), precise)
         )
     }
@@ -294,6 +313,47 @@ mod tests {
             text.contains("grace 30s, terminated as Succeeded (Evicted) in 2.00s, awaits its deletion, 1 attempt"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn durations_stand_instead_of_two_equal_times() {
+        let row = |times: &[(u64, Option<u64>)]| {
+            let row = Row {
+                step: Step::Status,
+                what: "",
+                failure: None,
+                times: times.to_vec(),
+            };
+            row.times_text().trim_start().to_owned()
+        };
+        for (times, text) in [
+            (
+                &[(92_100, Some(92_110)), (92_200, Some(92_240))][..],
+                "1m32s +50 ms  ×2",
+            ),
+            (&[(92_100, Some(92_900))], "1m32s +800 ms"),
+            (&[(3_600_000, Some(3_640_000))], "1h +40.00s"),
+            (&[(1_000, Some(1_005)), (1_006, Some(1_009))], "1.00s +8 ms  ×2"),
+            (&[(1_000, Some(1_005)), (2_000, Some(2_005))], "1.00s → 2.00s  ×2"),
+            (&[(92_100, Some(92_110)), (92_200, None)], "1m32s → …  ×2"),
+        ] {
+            assert_eq!(row(times), text);
+        }
+    }
+
+    #[test]
+    fn grace_period_that_has_not_begun_is_named_so() {
+        let trace = |grace_end_ms| Trace {
+            grace_left_ms: 30_000,
+            grace_end_ms,
+            ..Trace::sample()
+        };
+        assert!(
+            text(&trace(None)).contains("grace 30s (not begun), "),
+            "{}",
+            text(&trace(None))
+        );
+        assert!(text(&trace(Some(30_000))).contains("grace 30s, "));
     }
 
     #[test]
