@@ -8,7 +8,7 @@ mod kind;
 mod remedy;
 mod words;
 
-pub use kind::{CauseKind, ProcessName, SigtermDisposition, Terminator};
+pub use kind::{CauseKind, GraceStart, ProcessName, SigtermDisposition, Terminator};
 
 /// One cause, most urgent first in a list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

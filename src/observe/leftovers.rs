@@ -122,6 +122,7 @@ mod tests {
             waits_for: None,
             grace_seconds: 30,
             grace_left_seconds: 30,
+            grace_has_begun: true,
             steps: vec![PlannedStep {
                 step: Step::Cleanup,
                 actions,

@@ -86,6 +86,12 @@ pub(super) fn describe(trace: &Trace, is_blocked: bool) -> String {
         );
     match trace.grace_left_ms {
         _ if !runs => format!("{doing}{elapsed}"),
+        _ if trace.awaits_grace_period() => {
+            format!(
+                "{doing}{elapsed}; its grace period of {} s has not begun",
+                trace.grace_seconds
+            )
+        }
         0 => format!(
             "{doing}{elapsed}; the grace period of {}s has expired",
             trace.grace_seconds
@@ -183,6 +189,7 @@ mod tests {
         };
         Trace {
             grace_left_ms: 12_000,
+            grace_end_ms: Some(30_000),
             stage,
             elapsed_ms: 18_000,
             blocked: blocked.to_vec(),
@@ -289,6 +296,16 @@ mod tests {
             assert_eq!(line, format!("{doing}{time}{grace}"), "{open:?} {blocked:?}");
         }
         assert_eq!(describe(&trace(Stage::Finished, &[], &[]), false), "finished in 18.0s");
+    }
+
+    #[test]
+    fn grace_period_that_has_not_begun_is_named_so() {
+        let waiting = Trace {
+            grace_end_ms: None,
+            ..trace(Stage::Terminating, &[], &[])
+        };
+        let line = describe(&waiting, true);
+        assert_eq!(line, "blocked, for 18.0 s; its grace period of 30 s has not begun");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::{
         trace::{Stage, Step, Trace},
     },
     ops::progress::{describe, pause_reason},
-    teardown::diagnosis::{conclusion as conclusion_of_causes, removed_by},
+    teardown::diagnosis::{conclusion as conclusion_of_causes, facts::Facts, removed_by},
     words::{escape_control_chars, format_count},
 };
 
@@ -56,16 +56,16 @@ pub fn explain_pod(trace: &Trace, blocked: Option<&str>) -> Explanation {
 }
 
 /// Explains a pod that this agent does not terminate now: by facts that were only read. `trace`: its trace, if it has one.
-pub fn explain_by_causes(view: &PodView, trace: Option<&Trace>, causes: Vec<Cause>, now: Timestamp) -> Explanation {
+pub fn explain_by_causes(read: &Facts, trace: Option<&Trace>, causes: Vec<Cause>) -> Explanation {
+    let view = &read.view;
     let mut facts = Vec::new();
     if let Some(deletion) = view.deletion {
         let at = |at: Timestamp| at.strftime("%Y-%m-%d %H:%M:%S UTC");
-        let seconds = deletion.timestamp.duration_since(now).as_secs();
-        let grace = match seconds {
-            0.. => format!("its grace period expires in {seconds}s"),
-            _ => format!("its grace period expired {}s ago", -seconds),
-        };
-        facts.push(format!("is being deleted; {grace}, at {}", at(deletion.timestamp)));
+        // What is left of the grace period is a cause, with its clock.
+        facts.push(format!(
+            "is being deleted; its deletionTimestamp is {}",
+            at(deletion.timestamp)
+        ));
     }
     let status = view.object.as_ref().and_then(|object| object.pod.status.as_ref());
     if let Some(phase) = status.and_then(|status| status.phase.as_deref()) {

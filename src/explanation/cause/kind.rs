@@ -24,6 +24,19 @@ pub struct ProcessName {
     pub command: String,
 }
 
+/// What the grace period of a pod is counted from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub enum GraceStart {
+    /// The delete request, by the API server's clock. When a kubelet began to terminate the pod is not known.
+    DeleteRequest,
+    /// The moment when this agent began to terminate the pod.
+    Termination,
+    /// It has not begun: this agent has not begun to terminate the pod.
+    NotBegun,
+}
+
 /// Why SIGTERM does not terminate a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -73,10 +86,12 @@ pub enum CauseKind {
     },
     /// The grace period has not expired.
     GracePeriod {
-        /// Seconds left by the API server's clock.
+        /// Seconds left.
         left_seconds: u64,
-        /// Seconds in total, if the object has them.
-        total_seconds: Option<i64>,
+        /// Seconds in total, if known.
+        total_seconds: Option<u64>,
+        /// What it is counted from.
+        counted_from: GraceStart,
     },
     /// A container with a preStop hook runs, so the hook may still run.
     PreStopHook {

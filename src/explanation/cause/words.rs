@@ -1,6 +1,6 @@
 //! Messages of causes.
 
-use super::kind::{CauseKind, ProcessName, SigtermDisposition};
+use super::kind::{CauseKind, GraceStart, ProcessName, SigtermDisposition};
 use crate::words::{format_count, some_of};
 
 /// One sentence without a period at its end.
@@ -33,9 +33,18 @@ pub(super) fn message(kind: &CauseKind) -> String {
         CauseKind::GracePeriod {
             left_seconds,
             total_seconds,
+            counted_from,
         } => {
-            let total = total_seconds.map(|total| format!(" of {total}s"));
-            format!("its grace period has {left_seconds}s left{}", total.unwrap_or_default())
+            let total = total_seconds.map(|total| format!(" of {total}s")).unwrap_or_default();
+            match counted_from {
+                GraceStart::DeleteRequest => {
+                    format!("its grace period has {left_seconds}s left{total}, by the API server's clock")
+                }
+                GraceStart::Termination => format!("its grace period has {left_seconds}s left{total}"),
+                GraceStart::NotBegun => format!(
+                    "its grace period of {left_seconds}s has not begun: it runs from the moment when this agent begins to terminate it"
+                ),
+            }
         }
         CauseKind::PreStopHook { container, handler } => {
             format!("the preStop hook ({handler}) of container {container} may still run")
@@ -60,7 +69,7 @@ pub(super) fn message(kind: &CauseKind) -> String {
                 }
             };
             let kill = match kill_in_seconds {
-                Some(seconds) => format!("SIGKILL is due in {seconds}s"),
+                Some(seconds) => format!("SIGKILL follows after {seconds}s more of its grace period"),
                 None => "its grace period has expired".to_owned(),
             };
             format!("{} of container {container} {how}; {kill}", name(process))

@@ -96,10 +96,7 @@ async fn explain(pods: &PodsAdmin, name: &ObjectName) -> Result<Option<(Explanat
             let (why, stage) = explain_trace(pods, trace);
             (Explanation { causes, ..why }, stage)
         }
-        None => (
-            explain_by_causes(&facts.view, trace.as_ref(), causes, now),
-            Stage::Terminating,
-        ),
+        None => (explain_by_causes(&facts, trace.as_ref(), causes), Stage::Terminating),
     }))
 }
 

@@ -10,6 +10,7 @@ use crate::{
     handover::{
         guard::{ONLY_OBSERVES, holds::ABSENCE},
         report::RoleReport,
+        role::RoleName,
     },
     model::trace::Trace,
     ops::{
@@ -133,6 +134,9 @@ fn role(report: &StatusReport, now: Timestamp) -> String {
             message,
             ..
         }) => {
+            if reason.is_none() && message.is_none() && *role == RoleName::Standby {
+                return format!("{role}: the kubelet is not probed yet{dry_run}");
+            }
             let reason = reason.map_or_else(String::new, |reason| format!(" ({reason})"));
             let since = since.map_or_else(String::new, |since| format!(" for {}", age_since(since, now)));
             let message = message.as_ref().map_or_else(String::new, |why| format!(": {why}"));
@@ -151,7 +155,12 @@ fn add_node(out: &mut Lines, report: &StatusReport, now: Timestamp) {
                 .map_or_else(String::new, |since| format!(" {}", age_since(since, now)));
             format!("{name} {}{since}", probe.state)
         });
-        out.add("Kubelet", &probes.collect::<Vec<_>>().join(", "));
+        let probes = match (role.probes.is_empty(), &report.runtime.version) {
+            (false, _) => probes.collect::<Vec<_>>().join(", "),
+            (true, None) => "not probed yet: the agent waits for the container runtime".to_owned(),
+            (true, Some(_)) => "not probed yet".to_owned(),
+        };
+        out.add("Kubelet", &probes);
         if let Some(last) = &role.fencing.last {
             out.add("Fencing", last);
         }
@@ -251,7 +260,7 @@ fn pods_table(traces: &[Trace], is_wide: bool) -> String {
             trace.name.clone(),
             step(trace).to_owned(),
             age(Duration::from_millis(trace.elapsed_ms)),
-            age(Duration::from_millis(trace.grace_left_ms)),
+            grace(trace),
             waits_for(trace),
         ]
     };
@@ -276,6 +285,15 @@ fn pods_table(traces: &[Trace], is_wide: bool) -> String {
     let rows: Vec<_> = traces.iter().map(wide).collect();
     let [namespace, name, step, age, grace, waits] = header;
     table([namespace, name, step, age, grace, "ATTEMPTS", "UID", waits], &rows)
+}
+
+/// The rest of the grace period, from the moment when this agent began to terminate the pod.
+fn grace(trace: &Trace) -> String {
+    let left = age(Duration::from_millis(trace.grace_left_ms));
+    match trace.awaits_grace_period() {
+        true => format!("{left} (not begun)"),
+        false => left,
+    }
 }
 
 /// The first reason, and the number of others.
@@ -304,11 +322,7 @@ fn age_since(since: Timestamp, now: Timestamp) -> String {
 mod tests {
     use super::*;
     use crate::{
-        handover::{
-            probes::ProbeState,
-            report::ProbeReport,
-            role::{RoleName, StandbyReasonName},
-        },
+        handover::{probes::ProbeState, report::ProbeReport, role::StandbyReasonName},
         model::trace::{Blocked, BlockedReason, Stage},
         node::runtime::RuntimeReport,
         watch::WatchReport,
@@ -383,6 +397,42 @@ default     web-0   volumes  42s   0s      blocked: busy (and 1 more)
             wide.contains("ATTEMPTS   UID") && wide.contains("1          1234"),
             "{wide}"
         );
+    }
+
+    #[test]
+    fn grace_period_that_has_not_begun_is_named_so() {
+        let mut report = report();
+        let paused = Trace {
+            grace_left_ms: 30_000,
+            ..Trace::sample()
+        };
+        let begun = Trace {
+            grace_left_ms: 12_000,
+            grace_end_ms: Some(30_000),
+            ..Trace::sample()
+        };
+        report.pods.terminating = vec![paused, begun];
+        let shown = text(&report, false);
+        assert!(
+            shown.contains("   30s (not begun)   ") && shown.contains("   12s   "),
+            "{shown}"
+        );
+    }
+
+    #[test]
+    fn agent_that_has_not_reached_the_runtime_says_that_it_has_not_probed_the_kubelet() {
+        let mut report = report();
+        report.role = Some(RoleReport::default());
+        report.runtime.version = None;
+        report.blocked = Some("the node was handed over to its kubelet".to_owned());
+        let shown = text(&report, false);
+        let lines = "\
+Role      standby: the kubelet is not probed yet
+Kubelet   not probed yet: the agent waits for the container runtime
+Runtime   not reached yet
+";
+        assert!(shown.starts_with(lines), "{shown}");
+        assert!(shown.contains("Blocked   the node was handed over"), "{shown}");
     }
 
     #[test]

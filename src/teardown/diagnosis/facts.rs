@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     sync::Arc,
+    time::Duration,
 };
 
 use crate::{
@@ -23,6 +24,8 @@ pub struct Facts {
     pub object_unread: Option<String>,
     /// Who terminates it.
     pub terminated_by: TerminatedBy,
+    /// The grace period of this agent.
+    pub grace: GraceFacts,
     /// The pod in the runtime.
     pub runtime: Result<RuntimePod, String>,
     /// The runtime's socket refuses connections.
@@ -41,6 +44,15 @@ pub struct Facts {
     pub volume_paths: Result<Vec<String>, String>,
     /// Drivers of its volumes and claims that cannot be called.
     pub drivers: Result<Vec<MissingDriver>, String>,
+}
+
+/// The grace period from the moment when this agent begins to terminate the pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GraceFacts {
+    /// The whole of it.
+    pub total: Duration,
+    /// What has passed; `None` if it has not begun.
+    pub used: Option<Duration>,
 }
 
 /// Who terminates the pod.

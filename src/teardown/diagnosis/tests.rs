@@ -1,13 +1,16 @@
 //! One table: facts, and the causes that follow from them.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
 
 use super::{facts::*, *};
 use crate::{
     model::pod::{PodObject, PodView},
-    node::cri::types::{RuntimeCondition, Sandbox, SandboxState},
+    node::{
+        cri::types::{Container, ContainerState, RuntimeCondition, Sandbox, SandboxState},
+        process_state::{ProcessState, SigtermHandling},
+    },
 };
 
 const NOW: &str = "2026-01-01T00:10:00Z";
@@ -55,6 +58,10 @@ fn nothing() -> Facts {
         view: view(|_| {}),
         object_unread: None,
         terminated_by: TerminatedBy::Kubelet("kubelet (pid 7)".to_owned()),
+        grace: GraceFacts {
+            total: Duration::from_secs(30),
+            used: Some(Duration::from_secs(90)),
+        },
         runtime: Ok(RuntimePod::default()),
         is_runtime_unreachable: false,
         conditions: Ok(Vec::new()),
@@ -105,6 +112,7 @@ fn set_processes(facts: &mut Facts, all: Vec<ProcessState>) {
 
 fn in_grace(facts: &mut Facts) {
     facts.view = view(|pod| pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:10:20Z".into());
+    facts.grace.used = Some(Duration::from_secs(10));
 }
 
 fn mount(facts: &mut Facts, fs_type: &str, has_server: bool, outside: &[i32]) {
@@ -598,4 +606,39 @@ fn control_characters_of_processes_are_escaped() {
     process.sigterm = SigtermHandling::Ignored;
     let causes = diagnose(&facts, NOW.parse().unwrap());
     assert!(causes.iter().all(|cause| !cause.message.contains(char::is_control)));
+}
+
+#[test]
+fn grace_period_runs_from_the_moment_when_this_agent_begins() {
+    let message = |terminated_by, used: Option<u64>| {
+        let mut facts = running();
+        // By the API server's clock 20 s are left.
+        in_grace(&mut facts);
+        facts.terminated_by = terminated_by;
+        facts.grace.used = used.map(Duration::from_secs);
+        let causes = diagnose(&facts, NOW.parse().unwrap());
+        let grace = causes
+            .into_iter()
+            .find(|cause| matches!(cause.kind, CauseKind::GracePeriod { .. }));
+        grace.map(|cause| cause.message)
+    };
+    let paused = || TerminatedBy::Blocked("paused".to_owned());
+    let kubelet = TerminatedBy::Kubelet("pid 7".to_owned());
+    for (terminated_by, used, expected) in [
+        (TerminatedBy::Agent, Some(18), "its grace period has 12s left of 30s"),
+        (paused(), Some(18), "its grace period has 12s left of 30s"),
+        (
+            paused(),
+            None,
+            "its grace period of 30s has not begun: it runs from the moment when this agent begins to terminate it",
+        ),
+        (
+            kubelet,
+            None,
+            "its grace period has 20s left of 30s, by the API server's clock",
+        ),
+    ] {
+        assert_eq!(message(terminated_by, used).as_deref(), Some(expected));
+    }
+    assert_eq!(message(paused(), Some(30)), None, "it has expired");
 }

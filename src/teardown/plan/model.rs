@@ -31,6 +31,9 @@ pub struct Plan {
     pub grace_seconds: u64,
     /// Seconds of it that are left; all of it if it has not begun.
     pub grace_left_seconds: u64,
+    /// It has begun: it runs from the moment when this agent begins to terminate the pod.
+    #[serde(default)]
+    pub grace_has_begun: bool,
     /// The steps, in their order.
     pub steps: Vec<PlannedStep>,
     /// What could not be read, and so may be missing in the steps.

@@ -153,6 +153,7 @@ pub fn plan(facts: &PlanFacts, now: Timestamp) -> Plan {
         waits_for,
         grace_seconds: grace.as_secs(),
         grace_left_seconds: left.as_secs(),
+        grace_has_begun: has_begun,
         steps,
         unknown,
     }

@@ -36,10 +36,13 @@ pub fn text(plan: &Plan, is_wide: bool) -> String {
             some_of(pods.iter().cloned())
         ));
     }
-    line(format!(
-        "Grace period {}s, {}s left",
-        plan.grace_seconds, plan.grace_left_seconds
-    ));
+    line(match plan.grace_has_begun {
+        true => format!(
+            "Grace period {}s, {}s left",
+            plan.grace_seconds, plan.grace_left_seconds
+        ),
+        false => format!("Grace period {}s, not begun by this agent", plan.grace_seconds),
+    });
     line(String::new());
     for (index, (step, words)) in lines(plan, is_wide).into_iter().enumerate() {
         line(format!("{:>3}. {step:<8} {words}", index + 1));
@@ -201,6 +204,7 @@ mod tests {
             waits_for: None,
             grace_seconds: 30,
             grace_left_seconds: 30,
+            grace_has_begun: true,
             steps: vec![PlannedStep {
                 step: Step::Cgroup,
                 actions: vec![
