@@ -88,7 +88,7 @@ pub(super) fn describe(trace: &Trace, is_blocked: bool) -> String {
         _ if !runs => format!("{doing}{elapsed}"),
         _ if trace.awaits_grace_period() => {
             format!(
-                "{doing}{elapsed}; its grace period of {} s has not begun",
+                "{doing}{elapsed}; its grace period of {}s has not begun",
                 trace.grace_seconds
             )
         }
@@ -305,7 +305,7 @@ mod tests {
             ..trace(Stage::Terminating, &[], &[])
         };
         let line = describe(&waiting, true);
-        assert_eq!(line, "blocked, for 18.0 s; its grace period of 30 s has not begun");
+        assert_eq!(line, "blocked, for 18.0s; its grace period of 30s has not begun");
     }
 
     #[test]
