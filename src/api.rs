@@ -9,7 +9,7 @@ mod credentials;
 mod dial;
 mod durations;
 mod error;
-mod escape;
+pub mod escape;
 mod event;
 pub mod expiry;
 mod http2;

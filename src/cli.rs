@@ -9,6 +9,7 @@ mod check;
 mod control;
 mod enable;
 mod gc;
+pub mod kubectl;
 mod node;
 mod object;
 mod output;

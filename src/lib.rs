@@ -23,6 +23,8 @@ pub const DOCS_URL: &str = if env!("CARGO_PKG_REPOSITORY").is_empty() {
 #[cfg(feature = "agent")]
 pub mod agent;
 #[cfg(feature = "agent")]
+pub mod cluster_view;
+#[cfg(feature = "agent")]
 pub mod ops;
 
 #[cfg(feature = "agent")]

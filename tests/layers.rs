@@ -16,7 +16,7 @@ use syn::{
 };
 
 /// From the lowest to the highest. A module may use those before it.
-const LAYERS: [&str; 30] = [
+const LAYERS: [&str; 31] = [
     // Tools that know nothing of pods.
     "clock",
     "histogram",
@@ -56,6 +56,7 @@ const LAYERS: [&str; 30] = [
     "cli",
     "config",
     "ops",
+    "cluster_view",
     "agent",
 ];
 

@@ -1,6 +1,7 @@
 //! The `pod-teardown` command: runs a verb, and prints its result and sets the exit code.
 
 mod control;
+mod kubectl;
 mod node;
 mod print;
 mod query;
@@ -39,6 +40,9 @@ use self::{
 const HANDOVER: &str = "handover";
 
 fn main() -> ExitCode {
+    if kubectl::is_plugin() {
+        return run_to_end(kubectl::run());
+    }
     let read = match Cli::read(std::env::args_os()) {
         Ok(read) => read,
         Err(error) => {
@@ -54,6 +58,10 @@ fn main() -> ExitCode {
             }
         }
     };
+    run_to_end(dispatch(read))
+}
+
+fn run_to_end(command: impl Future<Output = ExitCode>) -> ExitCode {
     memory::set_malloc_options();
     // The agent mostly waits, and blocking calls have their own threads: a second worker thread would cost more than it saves.
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -64,7 +72,7 @@ fn main() -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return failed(1, &error.to_string()),
     };
-    let code = runtime.block_on(dispatch(read));
+    let code = runtime.block_on(command);
     // Do not wait for a blocked system call.
     runtime.shutdown_background();
     code

@@ -349,11 +349,11 @@ mod tests {
             ..Trace::sample()
         };
         assert!(
-            text(&trace(None)).contains("grace 30s (not begun), "),
+            text(&trace(None), false).contains("grace 30s (not begun), "),
             "{}",
-            text(&trace(None))
+            text(&trace(None), false)
         );
-        assert!(text(&trace(Some(30_000))).contains("grace 30s, "));
+        assert!(text(&trace(Some(30_000)), false).contains("grace 30s, "));
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod environment;
 mod flags;
 mod holds;
 mod hostile;
+mod kubectl;
 mod memory;
 #[cfg(feature = "system-tests")]
 mod mount_namespace;

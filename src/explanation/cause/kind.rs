@@ -84,6 +84,26 @@ pub enum CauseKind {
         /// Why the agent may not.
         why: String,
     },
+    /// As the API shows it, neither the kubelet nor the agent of its node terminates it.
+    NotTerminated {
+        /// Its node.
+        node: String,
+        /// State of the kubelet.
+        kubelet: String,
+        /// State of the agent.
+        agent: String,
+    },
+    /// A recent event about it.
+    Reported {
+        /// The component that sent it.
+        component: String,
+        /// Its reason.
+        reason: String,
+        /// Its message.
+        text: String,
+        /// How long ago it happened last.
+        ago_seconds: u64,
+    },
     /// The grace period has not expired.
     GracePeriod {
         /// Seconds left.

@@ -5,10 +5,16 @@ use super::kind::{CauseKind, Terminator};
 /// An instruction without a period at its end; empty if there is nothing to do.
 pub(super) fn remedy(kind: &CauseKind, terminator: Terminator) -> &'static str {
     match kind {
-        CauseKind::NotDeleted { .. } | CauseKind::KubeletTerminates { .. } | CauseKind::SidecarWaits { .. } => "",
+        CauseKind::NotDeleted { .. }
+        | CauseKind::KubeletTerminates { .. }
+        | CauseKind::SidecarWaits { .. }
+        | CauseKind::Reported { .. } => "",
         CauseKind::EndedNotDeleted { .. } => "delete it, or wait for the controller that owns it",
         CauseKind::MirrorPod { .. } => "remove its manifest from the node to stop the static pod",
         CauseKind::AgentBlocked { .. } => "see pod-teardown status",
+        CauseKind::NotTerminated { .. } => {
+            "start the kubelet of the node, or pod-teardown; do not delete the pod with force while its processes may run"
+        }
         CauseKind::Frozen { .. } => {
             "thaw them: echo 0 > CGROUP/cgroup.freeze, or with cgroup v1 echo THAWED > CGROUP/freezer.state"
         }

@@ -30,6 +30,15 @@ pub(super) fn message(kind: &CauseKind) -> String {
             format!("a kubelet runs and has to terminate the pod; this agent only reads: {kubelet}")
         }
         CauseKind::AgentBlocked { why } => format!("no kubelet terminates it, and this agent may not: {why}"),
+        CauseKind::NotTerminated { node, kubelet, agent } => {
+            format!("nothing terminates it on node {node}; kubelet: {kubelet}; agent: {agent}")
+        }
+        CauseKind::Reported {
+            component,
+            reason,
+            text,
+            ago_seconds,
+        } => format!("{component} reported {reason} {ago_seconds}s ago: {text}"),
         CauseKind::GracePeriod {
             left_seconds,
             total_seconds,

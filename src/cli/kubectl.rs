@@ -1,0 +1,118 @@
+//! The command line of `kubectl teardown`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use super::output::OutputFormat;
+
+/// Name of the program as a plugin of kubectl.
+pub const PLUGIN: &str = "kubectl-teardown";
+
+/// Show from anywhere how pods terminate: what pod-teardown does on each node, and why a pod still exists.
+///
+/// It reads the API server with your own credentials, and changes nothing. It needs the right to get and list nodes, pods and events;
+/// what you may not read is reported as unknown. Agents report their role as the condition PodTeardownActive of their Node.
+#[derive(Debug, Parser)]
+#[command(name = PLUGIN, bin_name = "kubectl teardown", version, term_width = 100)]
+#[command(
+    after_help = "Exit code: 0; 64 the command line is wrong; 1 the kubeconfig is unusable, the API server does not answer, or the \
+    object does not exist."
+)]
+pub struct KubectlCli {
+    /// What to do.
+    #[command(subcommand)]
+    pub verb: KubectlVerb,
+}
+
+/// The verbs.
+#[derive(Debug, Subcommand)]
+#[expect(missing_docs, reason = "their arguments have the help")]
+pub enum KubectlVerb {
+    Nodes(NodesArgs),
+    Status(NodeStatusArgs),
+    Why(PodWhyArgs),
+}
+
+/// List all nodes: kubelet, agent, and terminating and blocked pods.
+///
+/// AGENT is what the agent does: active (it terminates the pods of its node), standby, observing, blocked (it is active, but may not
+/// act), stopped, or silent (it has not reported for 11 minutes). BLOCKED counts terminating pods for which an agent has reported
+/// TeardownBlocked.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  # All nodes
+  kubectl teardown nodes
+  # Names of nodes whose agent is active
+  kubectl teardown nodes -o json | jq -r '.[] | select(.agent.state == \"active\") | .name'")]
+pub struct NodesArgs {
+    /// How to reach the cluster, and how to print.
+    #[command(flatten)]
+    pub cluster: ClusterFlags,
+}
+
+/// Show a node: kubelet, agent, terminating pods and what they wait for.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  kubectl teardown status worker-1
+  kubectl teardown status worker-1 -o wide")]
+pub struct NodeStatusArgs {
+    /// Name of the Node.
+    #[arg(value_name = "NODE")]
+    pub node: String,
+    /// How to reach the cluster, and how to print.
+    #[command(flatten)]
+    pub cluster: ClusterFlags,
+}
+
+/// Explain why a pod still exists, as far as the API shows it.
+///
+/// Its grace period, the kubelet and the agent of its node, recent events and finalizers, each with a remedy. Processes, mounts and
+/// cgroups are seen on the node only: run `pod-teardown why` there.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  kubectl teardown why -n shop db-0
+  kubectl teardown why shop/db-0")]
+pub struct PodWhyArgs {
+    /// The pod: its name, or NAMESPACE/NAME.
+    #[arg(value_name = "POD")]
+    pub pod: String,
+    /// Namespace of the pod [default: that of the kubeconfig's context].
+    #[arg(short, long, value_name = "NAMESPACE")]
+    pub namespace: Option<String>,
+    /// How to reach the cluster, and how to print.
+    #[command(flatten)]
+    pub cluster: ClusterFlags,
+}
+
+/// How to reach the cluster, as for kubectl, and how to print.
+#[derive(Debug, Args)]
+pub struct ClusterFlags {
+    /// Kubeconfig [default: KUBECONFIG, else ~/.kube/config].
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Context of the kubeconfig [default: its current one].
+    #[arg(long, value_name = "NAME")]
+    pub context: Option<String>,
+    /// How to print.
+    #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t = OutputFormat::Table)]
+    pub output: OutputFormat,
+}
+
+// === impl PodWhyArgs ===
+
+impl PodWhyArgs {
+    /// Namespace and name of the pod. `default`: namespace of a pod without one.
+    ///
+    /// # Errors
+    /// When it has two namespaces.
+    pub fn name(&self, default: &str) -> Result<(String, String), String> {
+        match (self.pod.split_once('/'), &self.namespace) {
+            (Some((in_name, _)), Some(given)) if in_name != given => {
+                Err(format!("{} is not in namespace {given}: name one namespace", self.pod))
+            }
+            (Some((namespace, name)), _) => Ok((namespace.to_owned(), name.to_owned())),
+            (None, given) => Ok((given.as_deref().unwrap_or(default).to_owned(), self.pod.clone())),
+        }
+    }
+}

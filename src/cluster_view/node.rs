@@ -1,0 +1,294 @@
+//! `kubectl teardown status NODE`: a node, its agent and its terminating pods. Pure.
+
+use std::{fmt::Write as _, time::Duration};
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::objects::{AgentView, EventObject, KubeletView, NodeObject, PodObject, age};
+use crate::{
+    ops::output::{self, table},
+    words::format_count,
+};
+
+/// A node with its terminating pods.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct NodeReport {
+    /// Its name.
+    pub name: String,
+    /// Its kubelet; `None` before the kubelet has reported.
+    pub kubelet: Option<KubeletView>,
+    /// When the kubelet renewed its Lease.
+    pub lease_renewed: Option<Timestamp>,
+    /// Its agent; `None` if none has reported.
+    pub agent: Option<AgentView>,
+    /// Number of its pods.
+    pub pods: usize,
+    /// Its terminating pods.
+    pub terminating: Vec<TerminatingPod>,
+    /// The agent's events about the Node, the latest last.
+    pub events: Vec<NodeEvent>,
+    /// What could not be read.
+    pub unread: Vec<String>,
+}
+
+/// A terminating pod.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct TerminatingPod {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// UID.
+    pub uid: String,
+    /// Phase in the API.
+    pub phase: String,
+    /// When its grace period expires.
+    pub grace_expires: Timestamp,
+    /// Its finalizers.
+    pub finalizers: Vec<String>,
+    /// Why it is blocked, by the agent's last event.
+    pub blocked: Option<String>,
+}
+
+/// An event about the Node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct NodeEvent {
+    /// When it happened last.
+    pub at: Timestamp,
+    /// Its reason.
+    pub reason: String,
+    /// Its message.
+    pub message: String,
+}
+
+/// A node from its objects. `events`: about the Node and about its pods.
+pub fn report(
+    node: &NodeObject,
+    lease_renewed: Option<Timestamp>,
+    pods: &[PodObject],
+    events: &[EventObject],
+    unread: Vec<String>,
+    now: Timestamp,
+) -> NodeReport {
+    let mut sent: Vec<&EventObject> = events.iter().filter(|event| event.is_of_agent()).collect();
+    sent.sort_by_key(|event| event.last());
+    let blocked = |uid: &str| {
+        let about = |event: &&&EventObject| event.is_blocked_pod() && event.involved_object.uid == uid;
+        sent.iter().rev().find(about).map(|event| event.message.clone())
+    };
+    let mut terminating: Vec<TerminatingPod> = pods
+        .iter()
+        .filter_map(|pod| {
+            let meta = &pod.metadata;
+            Some(TerminatingPod {
+                namespace: meta.namespace.clone(),
+                name: meta.name.clone(),
+                uid: meta.uid.clone(),
+                phase: pod.status.phase.clone(),
+                grace_expires: meta.deletion_timestamp?,
+                finalizers: meta.finalizers.clone(),
+                blocked: blocked(&meta.uid),
+            })
+        })
+        .collect();
+    terminating.sort_by(|a, b| (a.grace_expires, &a.namespace, &a.name).cmp(&(b.grace_expires, &b.namespace, &b.name)));
+    let about_node = sent
+        .iter()
+        .filter(|event| event.involved_object.uid == node.metadata.uid);
+    NodeReport {
+        name: node.metadata.name.clone(),
+        kubelet: node.kubelet(),
+        lease_renewed,
+        agent: node.agent(now),
+        pods: pods.len(),
+        terminating,
+        events: about_node
+            .map(|event| NodeEvent {
+                at: event.last(),
+                reason: event.reason.clone(),
+                message: event.message.clone(),
+            })
+            .collect(),
+        unread,
+    }
+}
+
+/// The kubelet on one line.
+pub fn kubelet_line(kubelet: Option<&KubeletView>, now: Timestamp) -> String {
+    let Some(kubelet) = kubelet else {
+        return "it has never reported".to_owned();
+    };
+    let since = kubelet
+        .since
+        .map(|since| format!(" for {}", output::age(age(since, now))));
+    let reason = kubelet.reason.as_deref().map(|reason| format!(" ({reason})"));
+    format!(
+        "{}{}{}",
+        kubelet.word(),
+        since.unwrap_or_default(),
+        reason.unwrap_or_default()
+    )
+}
+
+/// The agent on one line.
+pub fn agent_line(agent: Option<&AgentView>, now: Timestamp) -> String {
+    let Some(agent) = agent else {
+        return "none has reported: is pod-teardown installed on this node, and runs with --node-condition true?"
+            .to_owned();
+    };
+    let ago = |at: Option<Timestamp>| {
+        at.map_or_else(|| "never".to_owned(), |at| format!("{} ago", output::age(age(at, now))))
+    };
+    format!(
+        "{} ({}), reported {}: {}",
+        agent.state.word(),
+        agent.reason,
+        ago(agent.reported),
+        agent.message
+    )
+}
+
+/// Formats the report.
+pub fn text(report: &NodeReport, is_wide: bool, now: Timestamp) -> String {
+    let mut out = String::new();
+    let lease = report
+        .lease_renewed
+        .map(|at| format!(", Lease renewed {} ago", output::age(age(at, now))));
+    let blocked = report.terminating.iter().filter(|pod| pod.blocked.is_some()).count();
+    // Writing to a String cannot fail.
+    let _ = writeln!(out, "Node      {}", report.name);
+    let kubelet = kubelet_line(report.kubelet.as_ref(), now);
+    let _ = writeln!(out, "Kubelet   {kubelet}{}", lease.unwrap_or_default());
+    let _ = writeln!(out, "Agent     {}", agent_line(report.agent.as_ref(), now));
+    let pods = format_count(report.pods.try_into().unwrap_or(u64::MAX), "pod");
+    let _ = writeln!(
+        out,
+        "Pods      {pods}, {} terminating, {blocked} blocked",
+        report.terminating.len()
+    );
+    for unread in &report.unread {
+        let _ = writeln!(out, "Unknown   {unread}");
+    }
+    out.push('\n');
+    if report.terminating.is_empty() {
+        out.push_str("No pod is terminating.\n");
+    } else {
+        out.push_str(&pods_table(&report.terminating, is_wide, now));
+    }
+    if !report.events.is_empty() {
+        out.push_str("\nEvents of the agent:\n");
+    }
+    for event in &report.events {
+        let ago = output::age(age(event.at, now));
+        let _ = writeln!(out, "  {ago:<6} {:<20} {}", event.reason, event.message);
+    }
+    out
+}
+
+fn pods_table(pods: &[TerminatingPod], is_wide: bool, now: Timestamp) -> String {
+    let cells = |pod: &TerminatingPod| {
+        let left = Duration::try_from(pod.grace_expires.duration_since(now)).unwrap_or_default();
+        let grace = match left.is_zero() {
+            true => format!("expired {} ago", output::age(age(pod.grace_expires, now))),
+            false => format!("{} left", output::age(left)),
+        };
+        let waits = match (&pod.blocked, pod.finalizers.is_empty()) {
+            (Some(blocked), _) => blocked.clone(),
+            (None, false) => format!("finalizers: {}", pod.finalizers.join(", ")),
+            (None, true) => "-".to_owned(),
+        };
+        [pod.namespace.clone(), pod.name.clone(), pod.phase.clone(), grace, waits]
+    };
+    let header = ["NAMESPACE", "NAME", "PHASE", "GRACE", "WAITING-FOR"];
+    if !is_wide {
+        return table(header, &pods.iter().map(cells).collect::<Vec<_>>());
+    }
+    let wide = |pod: &TerminatingPod| {
+        let [namespace, name, phase, grace, waits] = cells(pod);
+        [
+            namespace,
+            name,
+            pod.uid.clone(),
+            phase,
+            grace,
+            pod.finalizers.join(","),
+            waits,
+        ]
+    };
+    let header = [
+        "NAMESPACE",
+        "NAME",
+        "UID",
+        "PHASE",
+        "GRACE",
+        "FINALIZERS",
+        "WAITING-FOR",
+    ];
+    table(header, &pods.iter().map(wide).collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn report_shows_the_agent_the_kubelet_and_what_blocks_each_terminating_pod() {
+        let now: Timestamp = "2026-01-01T01:00:00Z".parse().unwrap();
+        let node: NodeObject = serde_json::from_value(json!({
+            "metadata": { "name": "n1", "uid": "n-uid" },
+            "status": { "conditions": [
+                { "type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown",
+                  "lastTransitionTime": "2026-01-01T00:50:00Z" },
+                { "type": "PodTeardownActive", "status": "True", "reason": "KubeletDown", "message": "the kubelet is down",
+                  "lastHeartbeatTime": "2026-01-01T00:58:00Z" },
+            ] },
+        }))
+        .unwrap();
+        let pods: Vec<PodObject> = serde_json::from_value(json!([
+            { "metadata": { "namespace": "d", "name": "late", "uid": "1", "deletionTimestamp": "2026-01-01T01:00:20Z",
+                            "finalizers": ["a/b"] }, "status": { "phase": "Running" } },
+            { "metadata": { "namespace": "d", "name": "stuck", "uid": "2", "deletionTimestamp": "2026-01-01T00:59:00Z" },
+              "status": { "phase": "Running" } },
+            { "metadata": { "namespace": "d", "name": "lives", "uid": "3" } },
+        ]))
+        .unwrap();
+        let event = |uid: &str, reason: &str, at: &str, message: &str| {
+            json!({ "reason": reason, "message": message, "involvedObject": { "uid": uid }, "lastTimestamp": at,
+                    "source": { "component": "pod-teardown" } })
+        };
+        let events: Vec<EventObject> = serde_json::from_value(json!([
+            event("2", "TeardownBlocked", "2026-01-01T00:59:50Z", "busy: pid 7"),
+            event("2", "TeardownBlocked", "2026-01-01T00:59:40Z", "older"),
+            event("n-uid", "TeardownActive", "2026-01-01T00:51:00Z", "took over"),
+        ]))
+        .unwrap();
+        let report = report(
+            &node,
+            Some("2026-01-01T00:49:00Z".parse().unwrap()),
+            &pods,
+            &events,
+            Vec::new(),
+            now,
+        );
+        assert_eq!(
+            text(&report, false, now),
+            "Node      n1\n\
+             Kubelet   Unknown for 10m (NodeStatusUnknown), Lease renewed 11m ago\n\
+             Agent     active (KubeletDown), reported 2m ago: the kubelet is down\n\
+             Pods      3 pods, 2 terminating, 1 blocked\n\n\
+             NAMESPACE   NAME    PHASE     GRACE             WAITING-FOR\n\
+             d           stuck   Running   expired 60s ago   busy: pid 7\n\
+             d           late    Running   20s left          finalizers: a/b\n\n\
+             Events of the agent:\n  9m     TeardownActive       took over\n"
+        );
+    }
+}

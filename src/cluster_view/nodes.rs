@@ -1,0 +1,177 @@
+//! `kubectl teardown nodes`: one line for each node. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::objects::{AgentState, AgentView, EventObject, KubeletView, NodeObject, PodObject, age};
+use crate::ops::output::{self, table};
+
+/// A node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct NodeLine {
+    /// Its name.
+    pub name: String,
+    /// Its kubelet; `None` before the kubelet has reported.
+    pub kubelet: Option<KubeletView>,
+    /// Its agent; `None` if none has reported.
+    pub agent: Option<AgentView>,
+    /// Number of its terminating pods; `None` if pods cannot be read.
+    pub terminating: Option<usize>,
+    /// Number of those that an agent reports as blocked; `None` if pods or events cannot be read.
+    pub blocked: Option<usize>,
+}
+
+/// All nodes, by name. Pods and events are `None` if the user may not read them.
+pub fn nodes(
+    nodes: &[NodeObject],
+    pods: Option<&[PodObject]>,
+    events: Option<&[EventObject]>,
+    now: Timestamp,
+) -> Vec<NodeLine> {
+    let blocked: Option<BTreeSet<&str>> = events.map(|events| {
+        let blocked = events.iter().filter(|event| event.is_blocked_pod());
+        blocked.map(|event| &*event.involved_object.uid).collect()
+    });
+    let mut terminating = BTreeMap::<&str, Vec<&str>>::new();
+    for pod in pods.unwrap_or_default().iter().filter(|pod| pod.is_terminating()) {
+        terminating
+            .entry(&pod.spec.node_name)
+            .or_default()
+            .push(&pod.metadata.uid);
+    }
+    let mut lines: Vec<NodeLine> = nodes
+        .iter()
+        .map(|node| {
+            let uids = terminating.get(&*node.metadata.name).map_or(&[][..], Vec::as_slice);
+            let count_blocked = |blocked: &BTreeSet<&str>| uids.iter().filter(|uid| blocked.contains(**uid)).count();
+            NodeLine {
+                name: node.metadata.name.clone(),
+                kubelet: node.kubelet(),
+                agent: node.agent(now),
+                terminating: pods.map(|_| uids.len()),
+                blocked: pods.and(blocked.as_ref()).map(count_blocked),
+            }
+        })
+        .collect();
+    lines.sort_by(|a, b| a.name.cmp(&b.name));
+    lines
+}
+
+/// Formats the nodes.
+pub fn text(lines: &[NodeLine], is_wide: bool, now: Timestamp) -> String {
+    if lines.is_empty() {
+        return "No nodes found.\n".to_owned();
+    }
+    let count = |count: Option<usize>| count.map_or_else(|| "?".to_owned(), |count| count.to_string());
+    let cells = |line: &NodeLine| {
+        let (state, reason) = match &line.agent {
+            None => ("<none>".to_owned(), "-".to_owned()),
+            Some(agent) if agent.state == AgentState::Silent => {
+                let reported = agent.reported.map(|reported| output::age(age(reported, now)));
+                let reported =
+                    reported.map_or_else(|| "never reported".to_owned(), |ago| format!("reported {ago} ago"));
+                (agent.state.word().to_owned(), reported)
+            }
+            Some(agent) => (agent.state.word().to_owned(), agent.reason.clone()),
+        };
+        [
+            line.name.clone(),
+            line.kubelet.as_ref().map_or("<none>", KubeletView::word).to_owned(),
+            state,
+            reason,
+            count(line.terminating),
+            count(line.blocked),
+        ]
+    };
+    let header = ["NAME", "KUBELET", "AGENT", "REASON", "TERMINATING", "BLOCKED"];
+    if !is_wide {
+        return table(header, &lines.iter().map(cells).collect::<Vec<_>>());
+    }
+    let wide = |line: &NodeLine| {
+        let [name, kubelet, state, reason, terminating, blocked] = cells(line);
+        let since =
+            |since: Option<Timestamp>| since.map_or_else(|| "-".to_owned(), |since| output::age(age(since, now)));
+        let (agent, message) = match &line.agent {
+            Some(agent) => (since(agent.since), agent.message.clone()),
+            None => ("-".to_owned(), "-".to_owned()),
+        };
+        let kubelet_since = since(line.kubelet.as_ref().and_then(|kubelet| kubelet.since));
+        [
+            name,
+            kubelet,
+            kubelet_since,
+            state,
+            agent,
+            reason,
+            terminating,
+            blocked,
+            message,
+        ]
+    };
+    let header = [
+        "NAME",
+        "KUBELET",
+        "SINCE",
+        "AGENT",
+        "SINCE",
+        "REASON",
+        "TERMINATING",
+        "BLOCKED",
+        "MESSAGE",
+    ];
+    table(header, &lines.iter().map(wide).collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn each_node_has_its_roles_and_counts_and_unreadable_counts_are_unknown() {
+        let now: Timestamp = "2026-01-01T01:00:00Z".parse().unwrap();
+        let condition = |kind: &str, status: &str, reason: &str| json!({ "type": kind, "status": status, "reason": reason, "lastHeartbeatTime": "2026-01-01T00:59:00Z" });
+        let objects: Vec<NodeObject> = serde_json::from_value(json!([
+            { "metadata": { "name": "b" } },
+            { "metadata": { "name": "a" }, "status": { "conditions": [
+                condition("Ready", "Unknown", "NodeStatusUnknown"),
+                condition("PodTeardownActive", "True", "KubeletDown"),
+            ] } },
+        ]))
+        .unwrap();
+        let pods: Vec<PodObject> = serde_json::from_value(json!([
+            { "metadata": { "uid": "1", "deletionTimestamp": "2026-01-01T00:00:00Z" }, "spec": { "nodeName": "a" } },
+            { "metadata": { "uid": "2", "deletionTimestamp": "2026-01-01T00:00:00Z" }, "spec": { "nodeName": "a" } },
+            { "metadata": { "uid": "3" }, "spec": { "nodeName": "a" } },
+            { "metadata": { "uid": "4", "deletionTimestamp": "2026-01-01T00:00:00Z" } },
+        ]))
+        .unwrap();
+        let event = |uid: &str, component: &str| {
+            json!({
+                "reason": "TeardownBlocked", "involvedObject": { "uid": uid }, "source": { "component": component },
+            })
+        };
+        let events: Vec<EventObject> = serde_json::from_value(json!([
+            event("1", "pod-teardown"),
+            event("2", "other"),
+            event("3", "pod-teardown")
+        ]))
+        .unwrap();
+        let lines = nodes(&objects, Some(&pods), Some(&events), now);
+        assert_eq!(
+            text(&lines, false, now),
+            "NAME   KUBELET   AGENT    REASON        TERMINATING   BLOCKED\n\
+             a      Unknown   active   KubeletDown   2             1\n\
+             b      <none>    <none>   -             0             0\n"
+        );
+        let lines = nodes(&objects, Some(&pods), None, now);
+        assert_eq!((lines[0].terminating, lines[0].blocked), (Some(2), None));
+        let lines = nodes(&objects, None, Some(&events), now);
+        assert_eq!((lines[0].terminating, lines[0].blocked), (None, None));
+    }
+}

@@ -1,0 +1,174 @@
+//! Reads the API with the user's kubeconfig.
+
+use std::path::Path;
+
+use http::Request;
+use kube::{
+    Client, Config,
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::Value;
+
+use super::objects::{EventObject, NodeObject, PodObject};
+use crate::api::escape::escape;
+
+/// Objects in one page of a list.
+const PAGE: usize = 500;
+
+/// A read that failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The kubeconfig cannot be used.
+    #[error("cannot use the kubeconfig: {0}; set KUBECONFIG, --kubeconfig or --context as for kubectl")]
+    Kubeconfig(String),
+    /// The object does not exist.
+    #[error("{0} not found")]
+    NotFound(String),
+    /// Any other error.
+    #[error("cannot read {what}: {error}")]
+    Failed {
+        /// What was read.
+        what: String,
+        /// The error.
+        error: String,
+    },
+}
+
+/// Reads the API of a cluster.
+#[derive(Clone)]
+pub struct ClusterReader {
+    client: Client,
+}
+
+#[derive(Deserialize)]
+struct Page<T> {
+    #[serde(default)]
+    metadata: PageMeta,
+    items: Vec<T>,
+}
+
+#[derive(Default, Deserialize)]
+struct PageMeta {
+    #[serde(default, rename = "continue")]
+    continue_token: Option<String>,
+}
+
+// === impl ClusterReader ===
+
+impl ClusterReader {
+    /// Reads with this kubeconfig, else with kubectl's: `KUBECONFIG`, `~/.kube/config`.
+    ///
+    /// # Errors
+    /// When there is no usable kubeconfig.
+    pub async fn new(kubeconfig: Option<&Path>, context: Option<String>) -> Result<Self, ReadError> {
+        let failed = |error: &dyn std::fmt::Display| ReadError::Kubeconfig(error.to_string());
+        let file = match kubeconfig {
+            Some(path) => Kubeconfig::read_from(path),
+            None => Kubeconfig::read(),
+        };
+        let options = KubeConfigOptions {
+            context,
+            ..KubeConfigOptions::default()
+        };
+        let file = file.map_err(|error| failed(&error))?;
+        let config = Config::from_custom_kubeconfig(file, &options).await;
+        let client = Client::try_from(config.map_err(|error| failed(&error))?);
+        let client = client.map_err(|error| failed(&error))?;
+        Ok(Self { client })
+    }
+
+    /// The namespace of the kubeconfig's context.
+    pub fn default_namespace(&self) -> &str {
+        self.client.default_namespace()
+    }
+
+    /// All Nodes.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub async fn nodes(&self) -> Result<Vec<NodeObject>, ReadError> {
+        self.list("nodes", "/api/v1/nodes", "").await
+    }
+
+    /// A Node.
+    ///
+    /// # Errors
+    /// When it does not exist or cannot be read.
+    pub async fn node(&self, name: &str) -> Result<NodeObject, ReadError> {
+        let path = format!("/api/v1/nodes/{}", escape(name));
+        self.get(format!("Node {name}"), &path).await
+    }
+
+    /// When the Lease of a Node was renewed.
+    ///
+    /// # Errors
+    /// When it does not exist or cannot be read.
+    pub async fn lease_renewed(&self, node: &str) -> Result<Option<jiff::Timestamp>, ReadError> {
+        let path = format!(
+            "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{}",
+            escape(node)
+        );
+        let lease: Value = self.get(format!("the Lease of {node}"), &path).await?;
+        Ok(lease["spec"]["renewTime"].as_str().and_then(|time| time.parse().ok()))
+    }
+
+    /// The pods of all nodes, or of one.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub async fn pods(&self, node: Option<&str>) -> Result<Vec<PodObject>, ReadError> {
+        let selector = node.map_or_else(String::new, |node| format!("spec.nodeName={node}"));
+        self.list("pods", "/api/v1/pods", &selector).await
+    }
+
+    /// A pod.
+    ///
+    /// # Errors
+    /// When it does not exist or cannot be read.
+    pub async fn pod(&self, namespace: &str, name: &str) -> Result<PodObject, ReadError> {
+        let path = format!("/api/v1/namespaces/{}/pods/{}", escape(namespace), escape(name));
+        self.get(format!("pod {namespace}/{name}"), &path).await
+    }
+
+    /// Events of all namespaces or of one, which match this field selector.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub async fn events(&self, namespace: Option<&str>, selector: &str) -> Result<Vec<EventObject>, ReadError> {
+        let path = match namespace {
+            None => "/api/v1/events".to_owned(),
+            Some(namespace) => format!("/api/v1/namespaces/{}/events", escape(namespace)),
+        };
+        self.list("events", &path, selector).await
+    }
+
+    async fn list<T: DeserializeOwned>(&self, what: &str, path: &str, selector: &str) -> Result<Vec<T>, ReadError> {
+        let mut all = Vec::new();
+        let mut token = String::new();
+        loop {
+            let (selector, next) = (escape(selector), escape(&token));
+            let uri = format!("{path}?limit={PAGE}&fieldSelector={selector}&continue={next}");
+            let page: Page<T> = self.get(what.to_owned(), &uri).await?;
+            all.extend(page.items);
+            match page.metadata.continue_token.filter(|next| !next.is_empty()) {
+                Some(next) => token = next,
+                None => return Ok(all),
+            }
+        }
+    }
+
+    async fn get<T: DeserializeOwned>(&self, what: String, uri: &str) -> Result<T, ReadError> {
+        let failed = |error: &dyn std::fmt::Display| ReadError::Failed {
+            what: what.clone(),
+            error: error.to_string(),
+        };
+        let request = Request::get(uri).body(Vec::new()).map_err(|error| failed(&error))?;
+        match self.client.request(request).await {
+            Ok(object) => Ok(object),
+            Err(kube::Error::Api(status)) if status.code == 404 => Err(ReadError::NotFound(what)),
+            Err(kube::Error::Api(status)) => Err(failed(&status.message)),
+            Err(error) => Err(failed(&error)),
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! `kubectl teardown`: reads the API server with the user's credentials.
+
+use std::{env, process::ExitCode};
+
+use clap::Parser as _;
+use jiff::Timestamp;
+use pod_teardown::{
+    cli::{
+        OutputFormat,
+        kubectl::{ClusterFlags, KubectlCli, KubectlVerb, PLUGIN, PodWhyArgs},
+    },
+    cluster_view::{
+        node, nodes, pod,
+        read::{ClusterReader, ReadError},
+    },
+    explanation::Explanation,
+    ops::output,
+};
+use serde::Serialize;
+
+use crate::{
+    print::{USAGE, failed, print_clap_error, print_formatted},
+    query::with_text,
+};
+
+/// Whether the program was called as a plugin of kubectl.
+pub fn is_plugin() -> bool {
+    let name = env::args_os().next().map(std::path::PathBuf::from);
+    name.is_some_and(|path| path.file_name().is_some_and(|name| name == PLUGIN))
+}
+
+/// Runs the command line of `kubectl teardown`.
+pub async fn run() -> ExitCode {
+    let cli = match KubectlCli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            print_clap_error(&error);
+            return ExitCode::from(if error.use_stderr() { USAGE } else { 0 });
+        }
+    };
+    let shown = match cli.verb {
+        KubectlVerb::Nodes(arguments) => show_nodes(&arguments.cluster).await,
+        KubectlVerb::Status(arguments) => show_node(&arguments.node, &arguments.cluster).await,
+        KubectlVerb::Why(arguments) => explain(&arguments).await,
+    };
+    shown.unwrap_or_else(|error| failed(1, &error.to_string()))
+}
+
+async fn reader(flags: &ClusterFlags) -> Result<ClusterReader, ReadError> {
+    ClusterReader::new(flags.kubeconfig.as_deref(), flags.context.clone()).await
+}
+
+async fn show_nodes(flags: &ClusterFlags) -> Result<ExitCode, ReadError> {
+    let reader = reader(flags).await?;
+    let (objects, pods, events) = tokio::join!(
+        reader.nodes(),
+        reader.pods(None),
+        reader.events(None, "reason=TeardownBlocked")
+    );
+    let objects = objects?;
+    let mut unread = Vec::new();
+    let (pods, events) = (known(pods, &mut unread), known(events, &mut unread));
+    let now = Timestamp::now();
+    let lines = nodes::nodes(&objects, pods.as_deref(), events.as_deref(), now);
+    let code = show(flags, &lines, |lines, is_wide| nodes::text(lines, is_wide, now));
+    for why in unread {
+        failed(0, &format!("{why}; counts are shown as ?"));
+    }
+    Ok(code)
+}
+
+async fn show_node(name: &str, flags: &ClusterFlags) -> Result<ExitCode, ReadError> {
+    let reader = reader(flags).await?;
+    let node_events = format!("involvedObject.kind=Node,involvedObject.name={name}");
+    let (object, lease, pods, of_node, of_pods) = tokio::join!(
+        reader.node(name),
+        reader.lease_renewed(name),
+        reader.pods(Some(name)),
+        reader.events(Some("default"), &node_events),
+        reader.events(None, "reason=TeardownBlocked")
+    );
+    let object = object?;
+    let mut unread = Vec::new();
+    let lease = match lease {
+        Err(ReadError::NotFound(_)) => None,
+        lease => known(lease, &mut unread).flatten(),
+    };
+    let pods = known(pods, &mut unread).unwrap_or_default();
+    let mut events = known(of_node, &mut unread).unwrap_or_default();
+    events.extend(known(of_pods, &mut unread).unwrap_or_default());
+    let now = Timestamp::now();
+    let report = node::report(&object, lease, &pods, &events, unread, now);
+    Ok(show(flags, &report, |report, is_wide| node::text(report, is_wide, now)))
+}
+
+async fn explain(arguments: &PodWhyArgs) -> Result<ExitCode, ReadError> {
+    let flags = &arguments.cluster;
+    let reader = reader(flags).await?;
+    let (namespace, name) = match arguments.name(reader.default_namespace()) {
+        Ok(name) => name,
+        Err(why) => return Ok(failed(USAGE, &why)),
+    };
+    let object = reader.pod(&namespace, &name).await?;
+    let selector = format!("involvedObject.uid={}", object.metadata.uid);
+    let events = reader.events(Some(&namespace), &selector);
+    let node = async {
+        match object.spec.node_name.as_str() {
+            "" => None,
+            node => Some(reader.node(node).await.map_err(|error| error.to_string())),
+        }
+    };
+    let (events, node) = tokio::join!(events, node);
+    let events = events.map_err(|error| error.to_string());
+    let explanation = pod::explain(&object, node.as_ref(), &events, Timestamp::now());
+    Ok(show(flags, &explanation, |why: &Explanation, _| why.text()))
+}
+
+/// The result of a read; its error is added to `unread`.
+fn known<T>(read: Result<T, ReadError>, unread: &mut Vec<String>) -> Option<T> {
+    match read {
+        Ok(value) => Some(value),
+        Err(error) => {
+            unread.push(error.to_string());
+            None
+        }
+    }
+}
+
+fn show<T: Serialize + ?Sized>(flags: &ClusterFlags, value: &T, text: impl Fn(&T, bool) -> String) -> ExitCode {
+    let is_wide = flags.output == OutputFormat::Wide;
+    let json = || serde_json::to_vec(value);
+    let formatted = match flags.output {
+        OutputFormat::Table | OutputFormat::Wide => Ok(text(value, is_wide)),
+        OutputFormat::Json => json().and_then(|json| output::json(&json)),
+        OutputFormat::Yaml => json().and_then(|json| output::yaml(&json)),
+    };
+    match formatted {
+        Ok(text) => print_formatted(&with_text(flags.output, ()), &text, 0),
+        Err(error) => failed(1, &error.to_string()),
+    }
+}
