@@ -23,6 +23,14 @@ pub static KINDS: &[Kind] = &[
     Kind {
         create_on_update: true,
         dependents: Dependents::Unsupported,
+        fields: Some(&[
+            "involvedObject.kind",
+            "involvedObject.namespace",
+            "involvedObject.name",
+            "involvedObject.uid",
+            "reason",
+            "type",
+        ]),
         ..Kind::core("events", "Event")
     },
     Kind {
