@@ -219,7 +219,7 @@ fn tarball_is_installed_once_upgraded_and_removed() {
     // Another version has another page and lacks one.
     let pages = "unpacked/files/usr/share/doc/pod-teardown/docs";
     root.write(&format!("{pages}/README.md"), "new");
-    fs::remove_file(root.path(&format!("{pages}/tutorial.md"))).unwrap();
+    fs::remove_file(root.path(format!("{pages}/tutorial.md"))).unwrap();
     root.run(&["sh", "/unpacked/install.sh"]);
     assert_eq!(root.calls(), ["daemon-reload", "try-restart pod-teardown.service"]);
     assert_eq!(root.read(SETTINGS).as_deref(), Some(EDITED));
