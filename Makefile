@@ -19,7 +19,8 @@ KUBERNETES_VERSION ?= 1.30
 
 # Target of Rust for `dist`. Another one than this machine's needs `rustup target add TARGET` and its C compiler.
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER ?= aarch64-linux-gnu-gcc
-TARGET ?= $(shell rustc -vV | sed -n 's/^host: //p')
+HOST := $(shell rustc -vV | sed -n 's/^host: //p')
+TARGET ?= $(HOST)
 
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 
@@ -77,7 +78,7 @@ image: need-image build ## Build the image of the installing DaemonSet: target/d
 
 .PHONY: dist
 dist: need-deb need-rpm need-image build ## Build all that a release has, with SHA256SUMS, for TARGET=x86_64-unknown-linux-gnu: target/dist/VERSION
-	$(CARGO) build --release --locked -p pod-teardown --target $(TARGET)
+	@[ $(TARGET) = $(HOST) ] || $(CARGO) build --release --locked -p pod-teardown --target $(TARGET)
 	packaging/dist.sh $(TARGET)
 
 .PHONY: demo

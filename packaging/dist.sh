@@ -15,15 +15,15 @@ export VERSION OUT TARGET="$target"
 mkdir -p "$OUT"
 
 host=$(rustc -vV | sed -n 's/^host: //p')
+# A program for another target cannot run here: its manual pages are those of this machine's program.
+NATIVE=$root/release/pod-teardown
 PROGRAM=$root/$target/release/pod-teardown
-NATIVE=$PROGRAM
-if [ "$target" != "$host" ]; then
-    # It cannot run here. Its manual pages are those of this machine's program.
-    NATIVE=$root/release/pod-teardown
-    [ -x "$NATIVE" ] || { echo "dist: $NATIVE is missing: make build" >&2; exit 1; }
-fi
+[ "$target" != "$host" ] || PROGRAM=$NATIVE
 export PROGRAM NATIVE
-[ -x "$PROGRAM" ] || { echo "dist: $PROGRAM is missing: make dist TARGET=$target" >&2; exit 1; }
+for needed in "$NATIVE" "$PROGRAM"; do
+    [ -x "$needed" ] || { echo "dist: $needed is missing: make dist TARGET=$target" >&2; exit 1; }
+    ! grep -q POD_TEARDOWN_CHECKPOINTS "$needed" || { echo "dist: $needed has checkpoints for tests" >&2; exit 1; }
+done
 
 binary=pod-teardown-$VERSION-${target%%-*}
 {
