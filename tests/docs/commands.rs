@@ -2,8 +2,8 @@
 
 use std::{collections::BTreeSet, fs};
 
-use clap::{CommandFactory as _, error::ErrorKind};
-use pod_teardown::cli::Cli;
+use clap::{Command, CommandFactory as _, error::ErrorKind};
+use pod_teardown::cli::{Cli, kubectl::KubectlCli};
 
 use crate::pages::{self, Page};
 
@@ -15,21 +15,26 @@ fn program(word: &str) -> bool {
     word == "pod-teardown" || word.ends_with("/pod-teardown")
 }
 
-/// The arguments of our program in this command.
-fn arguments(command: &str) -> Option<Vec<String>> {
+/// The definition of our program, and its arguments in this command.
+fn arguments(command: &str) -> Option<(Command, Vec<String>)> {
     let words = pages::words(command);
+    if let [kubectl, plugin, arguments @ ..] = &words[..]
+        && (&**kubectl, &**plugin) == ("kubectl", "teardown")
+    {
+        return Some((KubectlCli::command(), arguments.to_vec()));
+    }
     let at = words.iter().position(|word| program(word))?;
     let is_command = match words.first().map(String::as_str) {
         Some("docker") => words.get(1).is_some_and(|verb| verb == "exec"),
         _ => at == 0,
     };
-    is_command.then(|| words[at + 1..].to_vec())
+    is_command.then(|| (Cli::command(), words[at + 1..].to_vec()))
 }
 
 /// Why the real definition refuses the command. Placeholders, such as `DURATION` or a missing argument, are accepted in prose.
-fn refusal(arguments: &[String], is_prose: bool) -> Option<String> {
+fn refusal(definition: Command, arguments: &[String], is_prose: bool) -> Option<String> {
     let all = [&["pod-teardown".to_owned()], arguments].concat();
-    let error = Cli::command().try_get_matches_from(all).err()?;
+    let error = definition.try_get_matches_from(all).err()?;
     let has_placeholder = arguments.iter().any(|word| {
         word.len() > 1
             && word
@@ -49,9 +54,11 @@ fn refusal(arguments: &[String], is_prose: bool) -> Option<String> {
 fn every_command_on_the_pages_is_accepted_by_the_program() {
     let (mut wrong, mut commands) = (Vec::new(), 0);
     let mut check = |page: &Page, line: usize, command: &str, is_prose: bool| {
-        let Some(arguments) = arguments(command) else { return };
+        let Some((definition, arguments)) = arguments(command) else {
+            return;
+        };
         commands += 1;
-        if let Some(why) = refusal(&arguments, is_prose) {
+        if let Some(why) = refusal(definition, &arguments, is_prose) {
             wrong.push(format!("{}:{line}: {command}: {why}", page.path.display()));
         }
     };

@@ -3,7 +3,7 @@
 use std::{fmt::Write as _, fs};
 
 use clap::{Arg, Command, CommandFactory as _};
-use pod_teardown::cli::Cli;
+use pod_teardown::cli::{Cli, kubectl::KubectlCli};
 
 use crate::pages;
 
@@ -12,11 +12,12 @@ const UPDATE: &str = "UPDATE_DOCS=1 cargo test --features system-tests --test do
 const CLI: &str = "\
 # Command line
 
-For users of the command `pod-teardown`: every verb, argument and flag. To set up the agent, see [Configuration](configuration.md).
+For users of the commands `pod-teardown` and `kubectl teardown`: every verb, argument and flag. To set up the agent, see [Configuration](configuration.md).
 
 - A pod is named as `NAMESPACE/NAME`, as `[-n NAMESPACE] NAME`, or by its UID. Without a namespace it is `default`, as with kubectl.
 - `-o json` prints the agent's answer unchanged, with fields that this program does not know. [Admin API](admin-api.md) describes it. `-o yaml` prints the same.
 - Colors appear only on a terminal, and never with `NO_COLOR` or `TERM=dumb`.
+- `kubectl teardown` is the same program under the name `kubectl-teardown`: see [See it from the cluster](../how-to/see-from-the-cluster.md).
 - All verbs except `help`, `version` and `completions` are for root.
 
 | exit code | meaning |
@@ -211,6 +212,11 @@ fn cli_page() -> String {
         .filter(|verb| !verb.is_hide_set() && verb.get_name() != "help")
     {
         verb(command, root.get_name(), &mut out);
+    }
+    let mut plugin = KubectlCli::command();
+    plugin.build();
+    for command in plugin.get_subcommands().filter(|verb| verb.get_name() != "help") {
+        verb(command, "kubectl teardown", &mut out);
     }
     out
 }
