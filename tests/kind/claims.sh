@@ -122,10 +122,22 @@ stateful_pod_moves_after_the_old_one_is_torn_down() {
 
 # === the kubelet runs again ===
 
+the_cluster_shows_the_role_of_the_agent_and_why_a_pod_waits() {
+    wait_until 60 "the condition is True" condition_is True KubeletDown
+    wait_until 60 "an event reports the takeover" has_node_event TeardownActive
+    show kubectl get events --field-selector "involvedObject.kind=Node,source=pod-teardown"
+    show plugin nodes
+    grep -E "^$worker +Unknown +active +KubeletDown " "$scratch/output" >/dev/null || fail "nodes does not show the role"
+    show plugin status "$worker"
+    show plugin why stubborn
+    grep "is not being deleted" "$scratch/output" >/dev/null || fail "why does not say that it is not being deleted"
+}
+
 returning_kubelet_keeps_pods_that_were_not_deleted() {
     show on_worker systemctl start kubelet
     wait_until 60 "the worker is ready" ready "$worker" True
     wait_until 30 "the agent is standby" role kubelet-alive
+    wait_until 60 "the condition is False" condition_is False KubeletAlive
     show kubectl get nodes
     show kubectl get pods -o wide
     local app

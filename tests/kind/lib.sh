@@ -15,6 +15,7 @@ show() {
     for word; do
         case $word in
         on_worker) line+=" docker exec $worker" ;;
+        plugin) line+=' kubectl teardown' ;;
         *[!a-zA-Z0-9_./:=@,-]*) line+=" '$word'" ;;
         *) line+=" $word" ;;
         esac
@@ -52,6 +53,15 @@ stays() {
 # === the cluster ===
 
 on_worker() { docker exec "$worker" "$@"; }
+# kubectl teardown, as a user of the cluster.
+plugin() { docker exec -e KUBECONFIG=/etc/kubernetes/admin.conf "$control" kubectl teardown "$@"; }
+
+# condition_is STATUS REASON: of the worker's condition PodTeardownActive.
+condition_is() {
+    local path='{.status.conditions[?(@.type=="PodTeardownActive")]'
+    [ "$(kubectl get node "$worker" -o "jsonpath=$path.status}:$path.reason}")" = "$1:$2" ]
+}
+has_node_event() { kubectl get events --field-selector "involvedObject.kind=Node,reason=$1" -o name | grep -q .; }
 
 # apply FILE NAME=VALUE...
 apply() {
