@@ -34,6 +34,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use conditions::observed_generation;
 
+#[cfg(feature = "agent")]
 pub use conditions::{DISRUPTION_TARGET, is_set_by_agent};
 
 pub use deadline::REASON as DEADLINE_EXCEEDED;

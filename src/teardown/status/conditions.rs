@@ -40,6 +40,7 @@ pub(super) fn is_ours(kind: &str) -> bool {
 }
 
 /// Whether the agent sets this condition, in some situation.
+#[cfg(feature = "agent")]
 pub fn is_set_by_agent(kind: &str) -> bool {
     is_ours(kind) || kind == DISRUPTION_TARGET
 }
