@@ -68,9 +68,12 @@ impl Admin {
         };
         let is_allowed = peer.is_allowed();
         if is_allowed {
-            tracing::debug!(%peer, "Admin request");
+            tracing::debug!(peer = peer.to_string(), "Admin request");
         } else {
-            tracing::warn!(%peer, "Admin request refused: the user is neither root nor the agent's");
+            tracing::warn!(
+                peer = peer.to_string(),
+                "Admin request refused: the user is neither root nor the agent's"
+            );
         }
         let service = service_fn(async |request| {
             if is_allowed {

@@ -245,7 +245,7 @@ async fn request_of_a_caller_that_hangs_up_is_logged_with_its_result() {
     .await;
     let asked = log.lines("Pod stop requested");
     assert!(
-        asked.len() == 2 && asked.iter().all(|line| line.contains("peer=\"uid ")),
+        asked.len() == 2 && asked.iter().all(|line| line.contains("peer=\"")),
         "{asked:?}"
     );
     assert!(log.lines("Pod stop request granted")[0].contains("pod.uid=\"uid-web\""));

@@ -34,13 +34,17 @@ pub(super) async fn perform(pods: &PodsAdmin, body: &[u8], peer: Peer) -> Respon
         Err(cause) => return error(StatusCode::BAD_REQUEST, &format!("the body is no request: {cause}")),
     };
     let timeout = Duration::from_millis(timeout_ms).min(MAX_TIMEOUT);
-    tracing::info!(?timeout, %peer, "Handover requested: no work is started any more");
+    tracing::info!(
+        ?timeout,
+        peer = peer.to_string(),
+        "Handover requested: no work is started any more"
+    );
     let result = pods.guard.hand_over(timeout, pods.handover_validity).await;
     if result.in_progress.is_empty() {
-        tracing::info!(%peer, "Node is handed over: no work is in progress");
+        tracing::info!(peer = peer.to_string(), "Node is handed over: no work is in progress");
     } else {
         tracing::warn!(
-            %peer,
+            peer = peer.to_string(),
             cut_short = result.in_progress.join(", "),
             "Node is handed over with work in progress: the kubelet may repeat hooks and grace period of these pods"
         );

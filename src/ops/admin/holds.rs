@@ -93,7 +93,12 @@ pub(super) async fn approve(pods: &PodsAdmin, body: &[u8], peer: Peer) -> Respon
             &format!("reason is longer than {MAX_REASON} bytes"),
         );
     }
-    tracing::info!(item = request.item, reason = request.reason, %peer, "Approval requested");
+    tracing::info!(
+        item = request.item,
+        reason = request.reason,
+        peer = peer.to_string(),
+        "Approval requested"
+    );
     // A client that disconnects does not interrupt it, so that the result is logged.
     let approval = tokio::spawn(approve_item(pods.clone(), request, peer));
     approval
@@ -111,7 +116,7 @@ async fn approve_item(
     peer: Peer,
 ) -> Response<Full<Bytes>> {
     let refused = |code, why: &str| {
-        tracing::warn!(item = name, %peer, why, "Approval refused");
+        tracing::warn!(item = name, peer = peer.to_string(), why, "Approval refused");
         error(code, why)
     };
     let Some((report, overview)) = report_of(&pods).await else {
@@ -126,7 +131,7 @@ async fn approve_item(
             "the safety hold {} has changed: see pod-teardown holds; its digest is now {}: {}",
             now.item, now.digest, now.why
         );
-        tracing::warn!(item = name, %peer, why, "Approval refused");
+        tracing::warn!(item = name, peer = peer.to_string(), why, "Approval refused");
         let body = json!({ "error": why, "item": now });
         response(StatusCode::CONFLICT, JSON, body.to_string())
     };
@@ -162,7 +167,7 @@ async fn approve_item(
     tracing::warn!(
         item = item.item,
         pod.uid = item.uid,
-        %peer,
+        peer = peer.to_string(),
         reason,
         why = item.why,
         approval_effect = item.approval_effect,

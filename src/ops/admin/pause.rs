@@ -66,7 +66,7 @@ pub(super) async fn pause(pods: &PodsAdmin, body: &[u8], peer: Peer) -> Response
             .pause(&peer.user(), reason.clone(), limit, &pods.clock.now())
             .await;
         tracing::warn!(
-            %peer,
+            peer = peer.to_string(),
             reason,
             limit = limit.map(tracing::field::debug),
             durable = durable.is_ok(),
@@ -106,7 +106,7 @@ pub(super) async fn resume(pods: &PodsAdmin, peer: Peer) -> Response<Full<Bytes>
     uninterrupted(async move {
         let (paused, durable) = pods.guard.resume().await;
         tracing::warn!(
-            %peer,
+            peer = peer.to_string(),
             durable = durable.is_ok(),
             was_paused = paused.is_some(),
             "Resumed"

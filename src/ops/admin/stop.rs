@@ -113,7 +113,7 @@ pub(super) async fn request(pods: &PodsAdmin, path: &str, body: &[u8], peer: Pee
         pod.uid = stop.uid,
         pod.namespace = stop.namespace,
         pod.name = stop.name,
-        %peer,
+        peer = peer.to_string(),
         evict,
         reason = stop.eviction.as_ref().map(|eviction| eviction.reason.as_str()),
         grace_period_seconds = stop.grace,
@@ -154,7 +154,7 @@ async fn find(pods: &PodsAdmin, uid: &str, request: PodStop) -> Result<PodStop, 
 async fn grant(pods: PodsAdmin, stop: PodStop, peer: Peer) -> Response<Full<Bytes>> {
     let (namespace, name, evict) = (stop.namespace.clone(), stop.name.clone(), stop.eviction.is_some());
     let refused = |code, why: String| {
-        tracing::warn!(pod.namespace = namespace, pod.name = name, %peer, evict, %why, "Pod stop request refused");
+        tracing::warn!(pod.namespace = namespace, pod.name = name, peer = peer.to_string(), evict, %why, "Pod stop request refused");
         error(code, &why)
     };
     match pods.in_time(pods.workers.stop_pod(stop)).await {
@@ -171,7 +171,7 @@ async fn grant(pods: PodsAdmin, stop: PodStop, peer: Peer) -> Response<Full<Byte
                 pod.uid = uid,
                 pod.namespace = namespace,
                 pod.name = name,
-                %peer,
+                peer = peer.to_string(),
                 evict,
                 grace_period_seconds = granted.grace_period_seconds,
                 already_terminated = granted.already_terminated,
