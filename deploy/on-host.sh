@@ -8,7 +8,7 @@ set -eu
 
 # A directory of the host in which only root can write. On a disk: memory for files in /run would count for the container.
 from=/var/lib/pod-teardown-installer
-# systemctl does nothing in a chroot unless it is told to. systemd's own socket refuses a process of another PID namespace; D-Bus
+# systemctl does nothing in a chroot without these variables. systemd's own socket refuses a process of another PID namespace; D-Bus
 # does not.
 on_host() {
     SYSTEMD_IGNORE_CHROOT=1 SYSTEMCTL_FORCE_BUS=1 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin /bin/chroot /host /bin/sh "$@"

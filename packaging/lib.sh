@@ -9,7 +9,7 @@ out=${OUT:-${CARGO_TARGET_DIR:-target}/dist}
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
 
-# What runs below is the same, whoever builds it.
+# Commands below give the same result for every user that builds.
 umask 022
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || date +%s)}
 export SOURCE_DATE_EPOCH
