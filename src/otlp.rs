@@ -173,30 +173,29 @@ fn is_retryable(status: &Status) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use tokio::{net::TcpListener, time::sleep};
+    use tokio::{net::TcpListener, task::JoinHandle, time::sleep};
 
     use super::*;
 
-    /// It accepts connections and never answers.
-    async fn silent_collector() -> (TcpListener, OtlpCollector) {
+    /// An exporter whose collector accepts connections and never answers. Its sender waits for the answer to one trace.
+    async fn waiting_exporter(counters: &Arc<Counters>) -> (TcpListener, TraceExporter, JoinHandle<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
         let collector = OtlpCollector {
             endpoint: Endpoint::from_shared(address).unwrap(),
             headers: MetadataMap::new(),
         };
-        (listener, collector)
+        let (exporter, sender) = exporter(collector, "n1", Arc::clone(counters));
+        exporter.export(Trace::sample(), Outcome::Finished);
+        let sending = tokio::spawn(sender.run());
+        sleep(Duration::from_millis(100)).await;
+        (listener, exporter, sending)
     }
 
     #[tokio::test]
     async fn traces_beyond_the_queue_are_dropped_and_counted_without_waiting() {
-        let (_listener, collector) = silent_collector().await;
         let counters = Arc::<Counters>::default();
-        let (exporter, sender) = exporter(collector, "n1", Arc::clone(&counters));
-        exporter.export(Trace::sample(), Outcome::Finished);
-        let sending = tokio::spawn(sender.run());
-        // The request of the first trace has no answer.
-        sleep(Duration::from_millis(100)).await;
+        let (_listener, exporter, sending) = waiting_exporter(&counters).await;
         // This task never yields: an export that waited would not return.
         for _ in 0..QUEUE + 10 {
             exporter.export(Trace::sample(), Outcome::Finished);
@@ -207,12 +206,8 @@ mod tests {
 
     #[tokio::test]
     async fn traces_that_are_unsent_when_the_sender_stops_are_counted() {
-        let (_listener, collector) = silent_collector().await;
         let counters = Arc::<Counters>::default();
-        let (exporter, sender) = exporter(collector, "n1", Arc::clone(&counters));
-        exporter.export(Trace::sample(), Outcome::Finished);
-        let sending = tokio::spawn(sender.run());
-        sleep(Duration::from_millis(100)).await;
+        let (_listener, exporter, sending) = waiting_exporter(&counters).await;
         exporter.export(Trace::sample(), Outcome::Finished);
         sending.abort();
         assert!(sending.await.unwrap_err().is_cancelled());

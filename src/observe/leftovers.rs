@@ -109,27 +109,10 @@ fn leftover(action: &PlannedAction) -> Option<Leftover> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{model::step::Step, teardown::plan::PlannedStep};
+    use crate::model::step::Step;
 
     fn plan(actions: Vec<PlannedAction>) -> Plan {
-        Plan {
-            namespace: "shop".to_owned(),
-            name: "db-0".to_owned(),
-            uid: "u1".to_owned(),
-            is_deleted: true,
-            is_mirror: false,
-            blocked: Vec::new(),
-            waits_for: None,
-            grace_seconds: 30,
-            grace_left_seconds: 30,
-            grace_has_begun: true,
-            steps: vec![PlannedStep {
-                step: Step::Cleanup,
-                actions,
-                is_after_unknown: false,
-            }],
-            unknown: Vec::new(),
-        }
+        Plan::sample(Step::Cleanup, actions)
     }
 
     #[test]

@@ -9,6 +9,8 @@ use testbed::{
     rest::{Client, Patch},
 };
 
+use crate::command::{CommandOutput, output_of};
+
 struct Plugin {
     dir: tempfile::TempDir,
     api: MemApiServer,
@@ -41,15 +43,9 @@ impl Plugin {
         command
             .args(arguments)
             .env("KUBECONFIG", self.dir.path().join("config"));
-        let output = tokio::task::spawn_blocking(move || command.output().unwrap())
-            .await
-            .unwrap();
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        (
-            output.status.code().unwrap(),
-            text(&output.stdout),
-            text(&output.stderr),
-        )
+        let output = tokio::task::spawn_blocking(move || output_of(&mut command)).await;
+        let CommandOutput { code, out, err } = output.unwrap();
+        (code.unwrap(), out, err)
     }
 }
 

@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use nix::{
-    mount::{MntFlags, MsFlags, mount, umount2},
+    mount::{MsFlags, mount},
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
@@ -26,7 +26,7 @@ use pod_teardown::{
     teardown::plan::{Plan, PlannedAction},
 };
 use serde_json::{Value, json};
-use testbed::{containerd::POLITE, wait::eventually};
+use testbed::{containerd::POLITE, mounts::Mounted, wait::eventually};
 
 use crate::{
     in_progress::{MountHolder, memory, spec},
@@ -40,17 +40,8 @@ const HANG: Duration = Duration::from_secs(60);
 const LONG_GRACE: u64 = 600;
 const DRIVER: &str = "csi.missing.example.com";
 
-/// A mount of the test, removed on drop.
-struct Mounted(PathBuf);
-
 /// A frozen cgroup, thawed on drop.
 struct Frozen(PathBuf);
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        umount2(&self.0, MntFlags::MNT_DETACH).ok();
-    }
-}
 
 impl Frozen {
     fn freeze(cgroup: &Path) -> Result<Self> {

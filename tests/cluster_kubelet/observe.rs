@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::mount::{MsFlags, mount};
 use pod_teardown::{
     model::observation::{LeftoverKind, Observation, Verdict},
     ops::{
@@ -22,6 +22,7 @@ use serde_json::{Value, json};
 use testbed::{
     control_plane::ControlPlane,
     kubelet::Kubelet,
+    mounts::Mounted,
     recorder::{Record, Recorder},
     stage::{AgentProcess, Stage},
     wait::eventually,
@@ -82,15 +83,6 @@ pub struct Run {
     /// Mount that was left.
     mount: PathBuf,
     pods: usize,
-}
-
-/// A mount of the test, removed on drop.
-struct Mounted(PathBuf);
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        umount2(&self.0, MntFlags::MNT_DETACH).ok();
-    }
 }
 
 // === impl Observed ===
@@ -188,7 +180,7 @@ async fn rounds(stage: &Stage, scenarios: &[Scenario], sweeps: &Sweeps) -> Resul
     let is_running = async || Ok(runs(&stage.admin.get(&path).await?.ok()?).then_some(()));
     eventually(START_LIMIT, "the pod that leaves something to run", is_running).await?;
     let uid = pod["metadata"]["uid"].as_str().context("a UID")?;
-    let dir = stage.starter.dirs().pods().join(uid).join("of-a-stranger");
+    let dir = stage.starter.dirs().pods().join(uid).join("foreign");
     fs::create_dir(&dir).with_context(|| format!("create {}", dir.display()))?;
     mount(Some("tmpfs"), &dir, Some("tmpfs"), MsFlags::empty(), None::<&str>)?;
     let mounted = Mounted(dir);

@@ -41,6 +41,31 @@ pub struct Plan {
     pub unknown: Vec<String>,
 }
 
+#[cfg(test)]
+impl Plan {
+    /// The plan for a deleted pod, with one step.
+    pub fn sample(step: Step, actions: Vec<PlannedAction>) -> Self {
+        Self {
+            namespace: "shop".to_owned(),
+            name: "db-0".to_owned(),
+            uid: "u1".to_owned(),
+            is_deleted: true,
+            is_mirror: false,
+            blocked: Vec::new(),
+            waits_for: None,
+            grace_seconds: 30,
+            grace_left_seconds: 30,
+            grace_has_begun: true,
+            steps: vec![PlannedStep {
+                step,
+                actions,
+                is_after_unknown: false,
+            }],
+            unknown: Vec::new(),
+        }
+    }
+}
+
 /// A wait for other pods before the first step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

@@ -187,35 +187,19 @@ fn short(id: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::teardown::plan::{PlannedStep, PlannedWait};
+    use crate::teardown::plan::PlannedWait;
 
     fn plan() -> Plan {
         let cgroup = |hierarchy: &str, pod: &str| PlannedAction::RemoveCgroup {
             cgroup: format!("kubepods/{pod}"),
             path: format!("/sys/fs/cgroup/{hierarchy}/kubepods/{pod}"),
         };
-        Plan {
-            namespace: "shop".to_owned(),
-            name: "db-0".to_owned(),
-            uid: "u1".to_owned(),
-            is_deleted: true,
-            is_mirror: false,
-            blocked: Vec::new(),
-            waits_for: None,
-            grace_seconds: 30,
-            grace_left_seconds: 30,
-            grace_has_begun: true,
-            steps: vec![PlannedStep {
-                step: Step::Cgroup,
-                actions: vec![
-                    cgroup("cpu", "podu1"),
-                    cgroup("memory", "podu1"),
-                    cgroup("cpu", "other"),
-                ],
-                is_after_unknown: false,
-            }],
-            unknown: Vec::new(),
-        }
+        let actions = vec![
+            cgroup("cpu", "podu1"),
+            cgroup("memory", "podu1"),
+            cgroup("cpu", "other"),
+        ];
+        Plan::sample(Step::Cgroup, actions)
     }
 
     #[test]

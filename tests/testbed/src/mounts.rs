@@ -9,6 +9,15 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use procfs::FromRead as _;
 use procfs::process::{MountInfos, MountOptFields};
 
+/// A mount that is detached when this is dropped.
+pub struct Mounted(pub PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        umount2(&self.0, MntFlags::MNT_DETACH).ok();
+    }
+}
+
 /// Mount points at and below a directory, in the order of mounting: the last one is unmounted first.
 pub fn below(dir: &Path) -> Result<Vec<PathBuf>> {
     // Not /proc/self, which is the main thread's namespace.

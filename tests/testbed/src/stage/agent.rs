@@ -98,11 +98,7 @@ impl AgentProcess {
         let dir = stage.containerd.workspace().dir().join("agent");
         let mut flags = flags(stage, &dir)?;
         set(&mut flags, "--kubeconfig", kubeconfig.into())?;
-        let agent = Self::launch(binary, &dir, |command| {
-            command.args(&flags);
-        })?;
-        agent.wait_until_watching().await?;
-        Ok(agent)
+        Self::start_with(binary, &dir, &flags).await
     }
 
     /// As [`Self::spawn`], with the socket of checkpoints, for an agent that was built with them.
@@ -115,12 +111,9 @@ impl AgentProcess {
     /// Starts an agent in standby for a kubelet, with another runtime endpoint, and waits until it watches.
     pub async fn start_beside(stage: &Stage, binary: &Path, endpoint: &str, more: &[&str]) -> Result<Self> {
         let dir = stage.containerd.workspace().dir().join("agent");
-        let flags = auto_flags(stage, &dir, endpoint)?;
-        let agent = Self::launch(binary, &dir, |command| {
-            command.args(&flags).args(more);
-        })?;
-        agent.wait_until_watching().await?;
-        Ok(agent)
+        let mut flags = auto_flags(stage, &dir, endpoint)?;
+        flags.extend(more.iter().map(OsString::from));
+        Self::start_with(binary, &dir, &flags).await
     }
 
     /// As [`Self::start_beside`], for an agent that only observes.
@@ -128,11 +121,7 @@ impl AgentProcess {
         let dir = stage.containerd.workspace().dir().join("agent");
         let mut flags = auto_flags(stage, &dir, endpoint)?;
         set(&mut flags, "--pods", "observe".into())?;
-        let agent = Self::launch(binary, &dir, |command| {
-            command.args(&flags);
-        })?;
-        agent.wait_until_watching().await?;
-        Ok(agent)
+        Self::start_with(binary, &dir, &flags).await
     }
 
     /// Starts an agent as its unit does, with this notify socket: in standby for a kubelet, with default settings. Waits
@@ -145,6 +134,14 @@ impl AgentProcess {
             let watchdog = WATCHDOG.as_micros().to_string();
             command.args(&flags);
             command.env("NOTIFY_SOCKET", manager).env("WATCHDOG_USEC", watchdog);
+        })?;
+        agent.wait_until_watching().await?;
+        Ok(agent)
+    }
+
+    async fn start_with(binary: &Path, dir: &Path, flags: &[OsString]) -> Result<Self> {
+        let agent = Self::launch(binary, dir, |command| {
+            command.args(flags);
         })?;
         agent.wait_until_watching().await?;
         Ok(agent)
