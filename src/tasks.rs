@@ -3,7 +3,7 @@
 use std::{panic::AssertUnwindSafe, time::Duration};
 
 use futures::FutureExt as _;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 /// Pause before a restart; it limits the log.
@@ -19,6 +19,14 @@ pub async fn run_with_restarts<F: Future<Output = ()>>(task: &'static str, mut s
     while AssertUnwindSafe(async { start().await }).catch_unwind().await.is_err() {
         tracing::error!(task, restarted_in = ?RESTART_PAUSE, "Task panicked; it is started again");
         sleep(RESTART_PAUSE).await;
+    }
+}
+
+/// Waits for a task. After the limit it is aborted and dropped, so that it can count and log what it has not done.
+pub async fn finish_or_abort(mut task: AbortOnDropHandle<()>, limit: Duration) {
+    if timeout(limit, &mut task).await.is_err() {
+        task.abort();
+        (&mut task).await.ok();
     }
 }
 

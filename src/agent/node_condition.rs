@@ -7,8 +7,9 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Node;
 use tokio::{
     sync::watch,
-    time::{Instant, MissedTickBehavior, interval},
+    time::{Instant, MissedTickBehavior, interval, timeout},
 };
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
     api::{ApiClient, ApiError},
@@ -20,12 +21,15 @@ use crate::{
         report::RoleReport,
     },
     model::event::Reason,
+    tasks::{finish_or_abort, run_with_restarts, spawn},
 };
 
 /// How often the role is compared with the condition.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// How often an unchanged condition is sent again, as the kubelet does with its own conditions.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(300);
+/// Maximum time for the last report, and for the last events.
+const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Reports the role in the cluster. Cheap to clone.
 #[derive(Clone)]
@@ -42,6 +46,13 @@ pub struct NodeConditionReporter {
     pub wall: WallClock,
 }
 
+/// A reporter at work.
+pub struct RunningReporter {
+    reporter: NodeConditionReporter,
+    task: AbortOnDropHandle<()>,
+    event_sender: AbortOnDropHandle<()>,
+}
+
 /// What was sent last.
 #[derive(Default)]
 struct Sent {
@@ -53,8 +64,17 @@ struct Sent {
 // === impl NodeConditionReporter ===
 
 impl NodeConditionReporter {
-    /// Reports each change until it is dropped. Failures are retried.
-    pub async fn run(self) {
+    /// Reports each change until it is stopped. Failures are retried.
+    pub fn start(self, event_sender: impl Future<Output = ()> + Send + 'static) -> RunningReporter {
+        let reporter = self.clone();
+        RunningReporter {
+            task: spawn(run_with_restarts("node condition", move || self.clone().run())),
+            event_sender: spawn(event_sender),
+            reporter,
+        }
+    }
+
+    async fn run(self) {
         let mut sent = Sent::default();
         let mut ticks = interval(CHECK_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -74,14 +94,6 @@ impl NodeConditionReporter {
         }
     }
 
-    /// Reports that the agent stops.
-    ///
-    /// # Errors
-    /// When the Node cannot be read or changed.
-    pub async fn send_stopped(&self) -> Result<(), ApiError> {
-        self.send(RoleCondition::stopped(), &mut Sent::default()).await
-    }
-
     async fn send(&self, condition: RoleCondition, sent: &mut Sent) -> Result<(), ApiError> {
         let node = self.guard.node(&self.api).await?;
         let before = *sent.event.get_or_insert_with(|| reported_event(&node));
@@ -94,6 +106,25 @@ impl NodeConditionReporter {
         }
         sent.condition = Some((condition, Instant::now()));
         Ok(())
+    }
+}
+
+// === impl RunningReporter ===
+
+impl RunningReporter {
+    /// Reports that the agent stops. Best effort, as are the last events about the Node.
+    pub async fn stop(self) {
+        let Self {
+            reporter,
+            task,
+            event_sender,
+        } = self;
+        drop(task);
+        let mut sent = Sent::default();
+        let stopped = reporter.send(RoleCondition::stopped(), &mut sent);
+        timeout(STOP_TIMEOUT, stopped).await.ok();
+        drop(reporter);
+        finish_or_abort(event_sender, STOP_TIMEOUT).await;
     }
 }
 

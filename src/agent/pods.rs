@@ -43,7 +43,7 @@ use crate::{
     ops::{admin::PodsAdmin, service},
     otlp::{self, OtlpCollector},
     outside::Outside,
-    tasks::{run_with_restarts, spawn},
+    tasks::{finish_or_abort, run_with_restarts, spawn},
     teardown::{
         boundary::Terminating,
         context::{Context, LocalNode},
@@ -318,11 +318,7 @@ impl PodAgent {
                 role: role_report.as_ref().map(watch::Sender::subscribe),
                 wall: host.clock.wall().clone(),
             };
-            let run = {
-                let reporter = reporter.clone();
-                move || reporter.clone().run()
-            };
-            (reporter, spawn(run_with_restarts("node condition", run)), spawn(sender))
+            reporter.start(sender)
         });
         let kubelet_monitor = takeover.zip(role_report).map(|(takeover, report)| {
             let TakeoverSettings {
@@ -489,13 +485,12 @@ impl PodAgent {
         }
         drop((runtime_probe, kubelet, pause, kubelet_monitor, relist, housekeeping));
         // Events are best effort, and so is the Node's condition.
-        if let Some((reporter, task, sender)) = reporter {
-            drop(task);
-            timeout(EVENT_FLUSH_TIMEOUT, reporter.send_stopped()).await.ok();
-            drop(reporter);
-            finish_or_abort(sender, EVENT_FLUSH_TIMEOUT).await;
-        }
-        finish_or_abort(sender, EVENT_FLUSH_TIMEOUT).await;
+        let report_stop = async {
+            if let Some(reporter) = reporter {
+                reporter.stop().await;
+            }
+        };
+        tokio::join!(report_stop, finish_or_abort(sender, EVENT_FLUSH_TIMEOUT));
         // So are traces. The workers have dropped the exporter.
         if let Some(sender) = trace_sender {
             finish_or_abort(sender, TRACE_FLUSH_TIMEOUT).await;
@@ -504,14 +499,6 @@ impl PodAgent {
             tracing::error!(%error, "Cannot flush the journal");
         }
         problem.map_or(Ok(()), Err)
-    }
-}
-
-/// Waits for a sender. After the timeout it is dropped, so that it counts and logs what it has not sent.
-async fn finish_or_abort(mut sender: AbortOnDropHandle<()>, limit: Duration) {
-    if timeout(limit, &mut sender).await.is_err() {
-        sender.abort();
-        (&mut sender).await.ok();
     }
 }
 
