@@ -117,6 +117,11 @@ pub fn pauses(first: Duration, longest: Duration) -> ExponentialBuilder {
         .without_max_times()
 }
 
+/// The time from `from` until `to`; zero if `to` is earlier.
+pub fn between(from: Timestamp, to: Timestamp) -> Duration {
+    Duration::try_from(to.duration_since(from)).unwrap_or_default()
+}
+
 /// The duration in whole milliseconds, for logs.
 pub fn rounded(duration: Duration) -> Duration {
     Duration::from_millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))

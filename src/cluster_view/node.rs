@@ -1,13 +1,14 @@
 //! `kubectl teardown status NODE`: a node, its agent and its terminating pods. Pure.
 
-use std::{fmt::Write as _, time::Duration};
+use std::{collections::HashMap, fmt::Write as _};
 
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::objects::{AgentView, EventObject, KubeletView, NodeObject, PodObject, age};
+use super::objects::{AgentView, EventObject, KubeletView, NodeObject, PodObject};
 use crate::{
-    ops::output::{self, table},
+    clock::between,
+    ops::output::{age, age_since, table},
     words::format_count,
 };
 
@@ -79,10 +80,12 @@ pub fn report(
 ) -> NodeReport {
     let mut sent: Vec<&EventObject> = events.iter().filter(|event| event.is_of_agent()).collect();
     sent.sort_by_key(|event| event.last());
-    let blocked = |uid: &str| {
-        let about = |event: &&&EventObject| event.is_blocked_pod() && event.involved_object.uid == uid;
-        sent.iter().rev().find(about).map(|event| event.message.clone())
-    };
+    // Of several events about a pod, the last one.
+    let blocked: HashMap<&str, &str> = sent
+        .iter()
+        .filter(|event| event.is_blocked_pod())
+        .map(|event| (&*event.involved_object.uid, &*event.message))
+        .collect();
     let mut terminating: Vec<TerminatingPod> = pods
         .iter()
         .filter_map(|pod| {
@@ -94,7 +97,7 @@ pub fn report(
                 phase: pod.status.phase.clone(),
                 grace_expires: meta.deletion_timestamp?,
                 finalizers: meta.finalizers.clone(),
-                blocked: blocked(&meta.uid),
+                blocked: blocked.get(&*meta.uid).map(|&message| message.to_owned()),
             })
         })
         .collect();
@@ -125,9 +128,7 @@ pub fn kubelet_line(kubelet: Option<&KubeletView>, now: Timestamp) -> String {
     let Some(kubelet) = kubelet else {
         return "it has never reported".to_owned();
     };
-    let since = kubelet
-        .since
-        .map(|since| format!(" for {}", output::age(age(since, now))));
+    let since = kubelet.since.map(|since| format!(" for {}", age_since(since, now)));
     let reason = kubelet.reason.as_deref().map(|reason| format!(" ({reason})"));
     format!(
         "{}{}{}",
@@ -143,9 +144,7 @@ pub fn agent_line(agent: Option<&AgentView>, now: Timestamp) -> String {
         return "none has reported: is pod-teardown installed on this node, and runs with --node-condition true?"
             .to_owned();
     };
-    let ago = |at: Option<Timestamp>| {
-        at.map_or_else(|| "never".to_owned(), |at| format!("{} ago", output::age(age(at, now))))
-    };
+    let ago = |at: Option<Timestamp>| at.map_or_else(|| "never".to_owned(), |at| format!("{} ago", age_since(at, now)));
     format!(
         "{} ({}), reported {}: {}",
         agent.state.word(),
@@ -160,7 +159,7 @@ pub fn text(report: &NodeReport, is_wide: bool, now: Timestamp) -> String {
     let mut out = String::new();
     let lease = report
         .lease_renewed
-        .map(|at| format!(", Lease renewed {} ago", output::age(age(at, now))));
+        .map(|at| format!(", Lease renewed {} ago", age_since(at, now)));
     let blocked = report.terminating.iter().filter(|pod| pod.blocked.is_some()).count();
     // Writing to a String cannot fail.
     let _ = writeln!(out, "Node      {}", report.name);
@@ -186,7 +185,7 @@ pub fn text(report: &NodeReport, is_wide: bool, now: Timestamp) -> String {
         out.push_str("\nEvents of the agent:\n");
     }
     for event in &report.events {
-        let ago = output::age(age(event.at, now));
+        let ago = age_since(event.at, now);
         let _ = writeln!(out, "  {ago:<6} {:<20} {}", event.reason, event.message);
     }
     out
@@ -194,10 +193,10 @@ pub fn text(report: &NodeReport, is_wide: bool, now: Timestamp) -> String {
 
 fn pods_table(pods: &[TerminatingPod], is_wide: bool, now: Timestamp) -> String {
     let cells = |pod: &TerminatingPod| {
-        let left = Duration::try_from(pod.grace_expires.duration_since(now)).unwrap_or_default();
+        let left = between(now, pod.grace_expires);
         let grace = match left.is_zero() {
-            true => format!("expired {} ago", output::age(age(pod.grace_expires, now))),
-            false => format!("{} left", output::age(left)),
+            true => format!("expired {} ago", age_since(pod.grace_expires, now)),
+            false => format!("{} left", age(left)),
         };
         let waits = match (&pod.blocked, pod.finalizers.is_empty()) {
             (Some(blocked), _) => blocked.clone(),

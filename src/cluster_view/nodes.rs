@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::objects::{AgentState, AgentView, EventObject, KubeletView, NodeObject, PodObject, age};
-use crate::ops::output::{self, table};
+use super::objects::{AgentState, AgentView, EventObject, KubeletView, NodeObject, PodObject};
+use crate::ops::output::{age_since, table};
 
 /// A node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -71,7 +71,7 @@ pub fn text(lines: &[NodeLine], is_wide: bool, now: Timestamp) -> String {
         let (state, reason) = match &line.agent {
             None => ("<none>".to_owned(), "-".to_owned()),
             Some(agent) if agent.state == AgentState::Silent => {
-                let reported = agent.reported.map(|reported| output::age(age(reported, now)));
+                let reported = agent.reported.map(|reported| age_since(reported, now));
                 let reported =
                     reported.map_or_else(|| "never reported".to_owned(), |ago| format!("reported {ago} ago"));
                 (agent.state.word().to_owned(), reported)
@@ -93,8 +93,7 @@ pub fn text(lines: &[NodeLine], is_wide: bool, now: Timestamp) -> String {
     }
     let wide = |line: &NodeLine| {
         let [name, kubelet, state, reason, terminating, blocked] = cells(line);
-        let since =
-            |since: Option<Timestamp>| since.map_or_else(|| "-".to_owned(), |since| output::age(age(since, now)));
+        let since = |since: Option<Timestamp>| since.map_or_else(|| "-".to_owned(), |since| age_since(since, now));
         let (agent, message) = match &line.agent {
             Some(agent) => (since(agent.since), agent.message.clone()),
             None => ("-".to_owned(), "-".to_owned()),

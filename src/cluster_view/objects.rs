@@ -6,7 +6,11 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::NodeCondition;
 use serde::{Deserialize, Serialize};
 
-use crate::{handover::condition::CONDITION_TYPE, model::event::Reason};
+use crate::{
+    clock::between,
+    handover::condition::CONDITION_TYPE,
+    model::{event::Reason, pod::is_terminal_phase},
+};
 
 /// Source of the agent's events.
 const AGENT: &str = "pod-teardown";
@@ -196,7 +200,7 @@ impl NodeObject {
         let condition = self.condition(CONDITION_TYPE)?;
         let reason = condition.reason.clone().unwrap_or_default();
         let reported = condition.last_heartbeat_time.as_ref().map(|time| time.0);
-        let is_old = reported.is_none_or(|reported| age(reported, now) > MAX_REPORT_AGE);
+        let is_old = reported.is_none_or(|reported| between(reported, now) > MAX_REPORT_AGE);
         let state = match (&*condition.status, &*reason) {
             ("Unknown", _) => AgentState::Stopped,
             _ if is_old => AgentState::Silent,
@@ -259,7 +263,7 @@ impl PodObject {
 
     /// Whether it has terminated, as the API shows it.
     pub fn has_terminal_phase(&self) -> bool {
-        matches!(&*self.status.phase, "Failed" | "Succeeded")
+        is_terminal_phase(&self.status.phase)
     }
 
     /// Names of the containers that run, as the API shows them.
@@ -287,11 +291,6 @@ impl EventObject {
     pub fn is_of_agent(&self) -> bool {
         self.source.component == AGENT
     }
-}
-
-/// How long ago this was; zero for the future.
-pub fn age(then: Timestamp, now: Timestamp) -> Duration {
-    Duration::try_from(now.duration_since(then)).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -6,14 +6,15 @@ use jiff::Timestamp;
 
 use super::{
     node::{agent_line, kubelet_line},
-    objects::{AgentState, EventObject, NodeObject, PodObject, age},
+    objects::{AgentState, EventObject, NodeObject, PodObject},
 };
 use crate::{
+    clock::between,
     explanation::{
         Explanation, ObjectFacts,
         cause::{Cause, CauseKind, GraceStart, Severity, Terminator},
     },
-    ops::output,
+    ops::output::{age, age_since},
     teardown::diagnosis::{conclusion, removed_by},
     words::escape_control_chars,
 };
@@ -77,7 +78,7 @@ pub fn explain(
                             component: event.source.component.clone(),
                             reason: event.reason.clone(),
                             text: event.message.clone(),
-                            ago_seconds: age(event.last(), now).as_secs(),
+                            ago_seconds: between(event.last(), now).as_secs(),
                         };
                         add(
                             if event.is_blocked_pod() {
@@ -90,7 +91,7 @@ pub fn explain(
                     }
                 }
             }
-            let left = Duration::try_from(expires.duration_since(now)).unwrap_or_default();
+            let left = between(now, expires);
             if !left.is_zero() {
                 let kind = CauseKind::GracePeriod {
                     left_seconds: left.as_secs(),
@@ -144,7 +145,7 @@ fn failures(events: &[EventObject], now: Timestamp) -> Vec<&EventObject> {
     let mut recent: Vec<&EventObject> = events
         .iter()
         .filter(is_failure)
-        .filter(|event| age(event.last(), now) <= MAX_EVENT_AGE)
+        .filter(|event| between(event.last(), now) <= MAX_EVENT_AGE)
         .collect();
     recent.sort_by_key(|event| std::cmp::Reverse(event.last()));
     let mut seen = Vec::new();
@@ -159,13 +160,13 @@ fn failures(events: &[EventObject], now: Timestamp) -> Vec<&EventObject> {
 fn facts_of_pod(pod: &PodObject, now: Timestamp) -> ObjectFacts {
     let mut facts = Vec::new();
     if let Some(expires) = pod.metadata.deletion_timestamp {
-        let left = Duration::try_from(expires.duration_since(now)).unwrap_or_default();
+        let left = between(now, expires);
         facts.push(match left.is_zero() {
             true => format!(
                 "is being deleted; its grace period expired {} ago",
-                output::age(age(expires, now))
+                age_since(expires, now)
             ),
-            false => format!("is being deleted; its grace period expires in {}", output::age(left)),
+            false => format!("is being deleted; its grace period expires in {}", age(left)),
         });
     }
     if !pod.status.phase.is_empty() {

@@ -14,12 +14,11 @@ use pod_teardown::{
         read::{ClusterReader, ReadError},
     },
     explanation::Explanation,
-    ops::output,
 };
 use serde::Serialize;
 
 use crate::{
-    print::{USAGE, failed, print_clap_error, print_formatted},
+    print::{USAGE, failed, print_clap_error, print_error, print_value},
     query::with_text,
 };
 
@@ -64,7 +63,7 @@ async fn show_nodes(flags: &ClusterFlags) -> Result<ExitCode, ReadError> {
     let lines = nodes::nodes(&objects, pods.as_deref(), events.as_deref(), now);
     let code = show(flags, &lines, |lines, is_wide| nodes::text(lines, is_wide, now));
     for why in unread {
-        failed(0, &format!("{why}; counts are shown as ?"));
+        print_error(&format!("{why}; counts are shown as ?"));
     }
     Ok(code)
 }
@@ -128,14 +127,5 @@ fn known<T>(read: Result<T, ReadError>, unread: &mut Vec<String>) -> Option<T> {
 
 fn show<T: Serialize + ?Sized>(flags: &ClusterFlags, value: &T, text: impl Fn(&T, bool) -> String) -> ExitCode {
     let is_wide = flags.output == OutputFormat::Wide;
-    let json = || serde_json::to_vec(value);
-    let formatted = match flags.output {
-        OutputFormat::Table | OutputFormat::Wide => Ok(text(value, is_wide)),
-        OutputFormat::Json => json().and_then(|json| output::json(&json)),
-        OutputFormat::Yaml => json().and_then(|json| output::yaml(&json)),
-    };
-    match formatted {
-        Ok(text) => print_formatted(&with_text(flags.output, ()), &text, 0),
-        Err(error) => failed(1, &error.to_string()),
-    }
+    print_value(&with_text(flags.output, |value: &T| text(value, is_wide)), value, 0)
 }

@@ -7,15 +7,11 @@ use pod_teardown::{
     cli::{CheckArgs, Cli, NodeFlags, OutputFormat, Read, ServiceSettings, Verb},
     model::problem::Problem,
     node::systemd::Systemd,
-    ops::{
-        check, logging,
-        output::{self, Output},
-        service,
-    },
+    ops::{check, logging, service},
 };
 
 use crate::{
-    print::{USAGE, failed, misconfigured, print_clap_error, print_error, print_formatted},
+    print::{USAGE, failed, misconfigured, print_clap_error, print_error, print_value},
     query::with_text,
 };
 
@@ -94,14 +90,5 @@ fn print_report(report: &check::Report, format: OutputFormat) -> ExitCode {
     let output = with_text(format, |report: &check::Report| {
         report.table(format == OutputFormat::Wide)
     });
-    let json = || serde_json::to_vec(report).unwrap_or_default();
-    let text = match &output {
-        Output::Text(text) => Ok(text(report)),
-        Output::Json => output::json(&json()),
-        Output::Yaml => output::yaml(&json()),
-    };
-    match text {
-        Ok(text) => print_formatted(&output, &text, report.exit_code),
-        Err(error) => failed(1, &error.to_string()),
-    }
+    print_value(&output, report, report.exit_code)
 }

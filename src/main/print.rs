@@ -15,6 +15,7 @@ use pod_teardown::{
     },
     ops::{colors, logging, output::Output},
 };
+use serde::Serialize;
 
 /// sysexits.h `EX_USAGE`.
 pub const USAGE: u8 = 64;
@@ -24,6 +25,14 @@ pub const CONFIGURATION: u8 = 78;
 /// Prints an answer. The verdicts of a text are colored, if standard output may have colors.
 pub fn print_formatted<F>(output: &Output<F>, text: &str, code: u8) -> ExitCode {
     print_raw(&formatted(output, text), code)
+}
+
+/// Prints a value of this program.
+pub fn print_value<T: Serialize + ?Sized>(output: &Output<impl Fn(&T) -> String>, value: &T, code: u8) -> ExitCode {
+    match output.format(value) {
+        Ok(text) => print_formatted(output, &text, code),
+        Err(error) => failed(1, &error.to_string()),
+    }
 }
 
 pub fn formatted<F>(output: &Output<F>, text: &str) -> String {

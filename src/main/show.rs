@@ -9,8 +9,8 @@ use std::{
 use jiff::Timestamp;
 use pod_teardown::{
     cli::{
-        GcVerb, GcWhyArgs, GraphArgs, GraphFormat, OutputFormat, PlainFormat, PlainQueryFlags, QueryFlags, StatusArgs,
-        TimelineArgs, TimelineFormat,
+        GcVerb, GcWhyArgs, GraphArgs, GraphFormat, OutputFormat, PlainQueryFlags, QueryFlags, StatusArgs, TimelineArgs,
+        TimelineFormat,
     },
     collector::picture::{Picture, dot::dot, svg::svg},
     explanation::Explanation,
@@ -19,14 +19,14 @@ use pod_teardown::{
     ops::{
         admin, client,
         gc_status::{self, GcReport},
-        output::{self, Output},
+        output::Output,
         status::{self, StatusReport},
         timeline, version,
     },
 };
 
 use crate::{
-    print::{USAGE, failed, print, print_formatted},
+    print::{USAGE, failed, print, print_formatted, print_value},
     query::{CLEAR_SCREEN, query, watch_answer, while_read, with_text},
 };
 
@@ -66,15 +66,7 @@ pub async fn show_status(arguments: &StatusArgs) -> ExitCode {
 
 pub async fn show_version(PlainQueryFlags { socket, output }: &PlainQueryFlags) -> ExitCode {
     let versions = version::collect(&socket.socket).await;
-    let text = match output {
-        PlainFormat::Table => Ok(version::text(&versions)),
-        PlainFormat::Json => serde_json::to_vec(&versions).and_then(|json| output::json(&json)),
-        PlainFormat::Yaml => serde_json::to_vec(&versions).and_then(|json| output::yaml(&json)),
-    };
-    match text {
-        Ok(text) => print(&text, 0),
-        Err(error) => failed(1, &error.to_string()),
-    }
+    print_value(&with_text((*output).into(), version::text), &versions, 0)
 }
 
 pub async fn show_collector(verb: GcVerb) -> ExitCode {

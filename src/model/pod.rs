@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, PodStatus};
+use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodSpec, PodStatus};
 
 mod hook;
 mod object;
@@ -249,10 +249,9 @@ impl PodView {
                 timestamp: at.0,
                 grace: meta.deletion_grace_period_seconds,
             }),
-            terminal_phase: matches!(
-                status.and_then(|status| status.phase.as_deref()),
-                Some("Failed" | "Succeeded")
-            ),
+            terminal_phase: status
+                .and_then(|status| status.phase.as_deref())
+                .is_some_and(is_terminal_phase),
             shows_running: status.is_some_and(shows_running),
             mirror: meta
                 .annotations
@@ -369,17 +368,26 @@ fn is_node_critical(spec: &PodSpec) -> bool {
     spec.priority_class_name.as_deref() == Some(class) || spec.priority.is_some_and(|it| it >= priority)
 }
 
+/// The statuses of all containers: init, regular, ephemeral.
+pub fn container_statuses(status: &PodStatus) -> impl Iterator<Item = &ContainerStatus> {
+    let lists = [
+        &status.init_container_statuses,
+        &status.container_statuses,
+        &status.ephemeral_container_statuses,
+    ];
+    lists.into_iter().flatten().flatten()
+}
+
+/// Whether a pod never leaves this phase.
+pub fn is_terminal_phase(phase: &str) -> bool {
+    matches!(phase, "Failed" | "Succeeded")
+}
+
 fn shows_running(status: &PodStatus) -> bool {
     if status.phase.as_deref() == Some("Running") {
         return true;
     }
-    let lists = [
-        &status.container_statuses,
-        &status.init_container_statuses,
-        &status.ephemeral_container_statuses,
-    ];
-    let mut entries = lists.into_iter().flatten().flatten();
-    entries.any(|entry| entry.state.as_ref().is_some_and(|state| state.running.is_some()))
+    container_statuses(status).any(|entry| entry.state.as_ref().is_some_and(|state| state.running.is_some()))
 }
 
 /// Drops fields that the status does not depend on: a full node keeps hundreds of objects.

@@ -8,6 +8,7 @@ use std::{
 use k8s_openapi::api::core::v1::PodStatus;
 
 use crate::{
+    model::pod::container_statuses,
     node::cri::types::{Container, ContainerState, RuntimePod, SandboxState},
     teardown::status::Messages,
 };
@@ -101,15 +102,8 @@ impl SeenRuntime {
     /// Why the end of a container is not known, if so. Only the newest container of each name counts. `before` is the status from
     /// before the termination: its containers that ran must have been seen.
     pub fn unseen_exit(&self, before: Option<&PodStatus>) -> Option<String> {
-        let lists = before.into_iter().flat_map(|status| {
-            let lists = [
-                &status.init_container_statuses,
-                &status.container_statuses,
-                &status.ephemeral_container_statuses,
-            ];
-            lists.into_iter().flatten().flatten()
-        });
-        let ran = lists.filter(|it| it.state.as_ref().is_some_and(|state| state.running.is_some()));
+        let ran = before.into_iter().flat_map(container_statuses);
+        let ran = ran.filter(|it| it.state.as_ref().is_some_and(|state| state.running.is_some()));
         let is_unseen = |name: &str| self.pod.containers.iter().all(|it| it.name != name);
         if let Some(unseen) = ran.map(|it| it.name.as_str()).find(|name| is_unseen(name)) {
             return Some(format!("the kubelet removed container {unseen} before it was seen"));

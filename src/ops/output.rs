@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use indexmap::IndexMap;
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -28,6 +29,21 @@ impl<F> Output<F> {
     /// Whether it is text.
     pub fn is_text(&self) -> bool {
         matches!(self, Self::Text(_))
+    }
+
+    /// Formats a value of this program.
+    ///
+    /// # Errors
+    /// When it cannot be serialized.
+    pub fn format<T: Serialize + ?Sized>(&self, value: &T) -> Result<String, serde_json::Error>
+    where
+        F: Fn(&T) -> String,
+    {
+        match self {
+            Self::Text(text) => Ok(text(value)),
+            Self::Json => json(&serde_json::to_vec(value)?),
+            Self::Yaml => yaml(&serde_json::to_vec(value)?),
+        }
     }
 
     /// The same with a borrowed function.
@@ -103,6 +119,12 @@ pub fn age(duration: Duration) -> String {
         (.., 2..8) => two(days, "d", hours % 24, "h"),
         (.., days) => format!("{days}d"),
     }
+}
+
+/// Formats the time from `since` until `now`, in whole seconds of both; `0s` if it is in the future.
+pub fn age_since(since: Timestamp, now: Timestamp) -> String {
+    let seconds = u64::try_from(now.as_second() - since.as_second()).unwrap_or(0);
+    age(Duration::from_secs(seconds))
 }
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
 //! `report`: how the kubelet's terminations compare with what the agent would have done.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::output::{age, table};
+use super::output::{age_since, table};
 use crate::{
     model::observation::{Difference, LeftoverKind, Observation, Verdict},
     words::{format_count, seconds, some_of},
@@ -88,7 +88,7 @@ pub fn text(report: &Report, verdict: Option<Verdict>, is_wide: bool) -> String 
         return out;
     }
     let cells = |it: &&Observation| {
-        let finished = age_of(it.finished_at, report.until);
+        let finished = age_since(it.finished_at, report.until);
         let took = format!("{}/{}s", seconds(it.elapsed_ms), it.grace_seconds);
         let (namespace, name) = (it.namespace.clone(), it.name.clone());
         [namespace, name, finished, took, it.verdict.to_string(), what(it)]
@@ -135,7 +135,7 @@ fn summary(report: &Report) -> String {
         leftovers,
         unknown,
     } = report.verdicts;
-    let time = age_of(report.since, report.until);
+    let time = age_since(report.since, report.until);
     let count = format_count(report.terminations, "termination");
     if report.terminations == 0 {
         return format!("{count} in {time}");
@@ -212,11 +212,6 @@ fn details(observation: &Observation) -> Vec<String> {
         None => values(it),
     });
     leftovers.chain(observation.reason.clone()).chain(differences).collect()
-}
-
-fn age_of(at: Timestamp, now: Timestamp) -> String {
-    let seconds = u64::try_from(now.as_second() - at.as_second()).unwrap_or(0);
-    age(Duration::from_secs(seconds))
 }
 
 #[cfg(test)]

@@ -3,7 +3,11 @@
 use k8s_openapi::api::core::v1::PodStatus;
 
 use crate::{
-    model::{failure::Failure, pod::PodView, trace::Step},
+    model::{
+        failure::Failure,
+        pod::{PodView, is_terminal_phase},
+        trace::Step,
+    },
     teardown::context::Context,
 };
 
@@ -39,7 +43,7 @@ pub async fn send(context: &Context, view: &PodView, shown: &PodStatus) -> Resul
 
 /// In a dry run nothing was stopped, so that no phase is terminal. The gate withholds its delete.
 fn may_be_deleted(view: &PodView, shown: &PodStatus, dry_run: bool) -> Result<(), &'static str> {
-    let terminal = dry_run || matches!(shown.phase.as_deref(), Some("Failed" | "Succeeded"));
+    let terminal = dry_run || shown.phase.as_deref().is_some_and(is_terminal_phase);
     match (view.mirror, view.deletion.is_some(), terminal) {
         (true, _, _) => Err("it is the mirror of a static pod"),
         (false, false, _) => Err("it has no deletionTimestamp"),

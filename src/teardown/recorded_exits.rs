@@ -14,7 +14,10 @@ use super::{
     status::Messages,
     termination_message::TerminationMessage,
 };
-use crate::node::cri::types::{Container, ContainerState, RuntimePod};
+use crate::{
+    model::pod::container_statuses,
+    node::cri::types::{Container, ContainerState, RuntimePod},
+};
 
 /// A status shows the last two exits of each container.
 const SHOWN: usize = 2;
@@ -29,14 +32,7 @@ pub fn exited<'a>(before: &'a RuntimePod, stopped: &'a RuntimePod) -> impl Itera
 
 /// The first container in the status whose exit neither the runtime, the journal nor the API server has.
 pub fn unread<'a>(stopped: &'a RuntimePod, exits: &Exits, shown: Option<&PodStatus>) -> Option<&'a str> {
-    let statuses = shown.into_iter().flat_map(|status| {
-        let lists = [
-            &status.container_statuses,
-            &status.init_container_statuses,
-            &status.ephemeral_container_statuses,
-        ];
-        lists.into_iter().flatten().flatten()
-    });
+    let statuses = shown.into_iter().flat_map(container_statuses);
     let states = statuses.flat_map(|entry| [&entry.state, &entry.last_state].into_iter().flatten());
     let ids: BTreeSet<_> = states
         .filter_map(|state| state.terminated.as_ref()?.container_id.as_deref()?.split_once("://"))

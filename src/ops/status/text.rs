@@ -14,7 +14,7 @@ use crate::{
     },
     model::trace::Trace,
     ops::{
-        output::{age, table},
+        output::{age, age_since, table},
         progress::step,
         remedies::RENEW,
     },
@@ -311,11 +311,6 @@ fn collector(report: &CollectorReport) -> String {
         (None, Some(why)) => format!("active; not synced: {why}"),
         (None, None) => "active; all kinds are synced".to_owned(),
     }
-}
-
-fn age_since(since: Timestamp, now: Timestamp) -> String {
-    let seconds = u64::try_from(now.as_second() - since.as_second()).unwrap_or(0);
-    age(Duration::from_secs(seconds))
 }
 
 #[cfg(test)]

@@ -1,11 +1,10 @@
 //! Formats the list of terminations.
 
-use std::time::Duration;
-
 use jiff::Timestamp;
 
 use super::precise;
 use crate::{
+    clock::between,
     model::trace::Stage,
     ops::{
         admin::timelines::TimelineEntry,
@@ -28,7 +27,7 @@ pub fn list(entries: &[TimelineEntry], namespace: Option<&str>, is_wide: bool, n
             state(entry).to_owned(),
             precise(entry.elapsed_ms),
             format!("{}s", entry.grace_seconds),
-            age(Duration::try_from(now.duration_since(entry.began)).unwrap_or_default()),
+            age(between(entry.began, now)),
         ]
     };
     let header = ["NAMESPACE", "NAME", "STATE", "DURATION", "GRACE", "AGE"];

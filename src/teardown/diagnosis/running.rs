@@ -2,13 +2,12 @@
 
 use std::{path::Path, time::Duration};
 
-use jiff::Timestamp;
-
 use super::{
     Diagnosis, MAX_NAMED, Running,
     facts::{Facts, GraceFacts, TerminatedBy},
 };
 use crate::{
+    clock::between,
     explanation::cause::{CauseKind, GraceStart, ProcessName, Severity, SigtermDisposition},
     model::pod::Deletion,
     node::{
@@ -32,7 +31,6 @@ pub(super) struct Grace {
 impl Diagnosis<'_> {
     /// The grace period of the process that terminates the pod. When a kubelet began is not known.
     pub(super) fn grace(&self, deletion: Deletion) -> Grace {
-        let between = |from: Timestamp, to: Timestamp| Duration::try_from(to.duration_since(from)).unwrap_or_default();
         match self.facts.terminated_by {
             TerminatedBy::Kubelet(_) => Grace {
                 left: between(self.now, deletion.timestamp),
