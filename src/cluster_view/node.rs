@@ -123,15 +123,17 @@ pub fn report(
     }
 }
 
-/// The kubelet on one line.
-pub fn kubelet_line(kubelet: Option<&KubeletView>, now: Timestamp) -> String {
+/// The kubelet and its Lease on one line.
+pub fn kubelet_line(kubelet: Option<&KubeletView>, lease_renewed: Option<Timestamp>, now: Timestamp) -> String {
+    let lease = lease_renewed.map(|at| format!(", Lease renewed {} ago", age_since(at, now)));
+    let lease = lease.unwrap_or_default();
     let Some(kubelet) = kubelet else {
-        return "it has never reported".to_owned();
+        return format!("it has never reported{lease}");
     };
     let since = kubelet.since.map(|since| format!(" for {}", age_since(since, now)));
     let reason = kubelet.reason.as_deref().map(|reason| format!(" ({reason})"));
     format!(
-        "{}{}{}",
+        "{}{}{}{lease}",
         kubelet.word(),
         since.unwrap_or_default(),
         reason.unwrap_or_default()
@@ -157,14 +159,11 @@ pub fn agent_line(agent: Option<&AgentView>, now: Timestamp) -> String {
 /// Formats the report.
 pub fn text(report: &NodeReport, is_wide: bool, now: Timestamp) -> String {
     let mut out = String::new();
-    let lease = report
-        .lease_renewed
-        .map(|at| format!(", Lease renewed {} ago", age_since(at, now)));
     let blocked = report.terminating.iter().filter(|pod| pod.blocked.is_some()).count();
     // Writing to a String cannot fail.
     let _ = writeln!(out, "Node      {}", report.name);
-    let kubelet = kubelet_line(report.kubelet.as_ref(), now);
-    let _ = writeln!(out, "Kubelet   {kubelet}{}", lease.unwrap_or_default());
+    let kubelet = kubelet_line(report.kubelet.as_ref(), report.lease_renewed, now);
+    let _ = writeln!(out, "Kubelet   {kubelet}");
     let _ = writeln!(out, "Agent     {}", agent_line(report.agent.as_ref(), now));
     let pods = format_count(report.pods.try_into().unwrap_or(u64::MAX), "pod");
     let _ = writeln!(

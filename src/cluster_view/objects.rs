@@ -227,6 +227,11 @@ impl KubeletView {
         self.ready == "True"
     }
 
+    /// Whether the control plane has a report of the kubelet that is not too old.
+    pub fn has_reported(&self) -> bool {
+        self.ready != "Unknown"
+    }
+
     /// As kubectl shows it.
     pub fn word(&self) -> &'static str {
         match &*self.ready {

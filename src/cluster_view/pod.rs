@@ -23,11 +23,15 @@ use crate::{
 const FAILURES: [&str; 3] = ["FailedKillPod", "FailedUnMount", "FailedPreStopHook"];
 /// An event that is older than this may be about something that has passed.
 const MAX_EVENT_AGE: Duration = Duration::from_secs(15 * 60);
+/// A kubelet renews its Lease every 10 s. More than a minute of this time is for different clocks.
+const MAX_LEASE_AGE: Duration = Duration::from_secs(2 * 60);
 
-/// Explains a pod by its object, its Node (`Err`: why it cannot be read) and its events (as well).
+/// Explains a pod by its object, its Node (`Err`: why it cannot be read), the Lease of its kubelet (`None`: unknown) and its events
+/// (`Err` as well).
 pub fn explain(
     pod: &PodObject,
     node: Option<&Result<NodeObject, String>>,
+    lease_renewed: Option<Timestamp>,
     events: &Result<Vec<EventObject>, String>,
     now: Timestamp,
 ) -> Explanation {
@@ -36,7 +40,11 @@ pub fn explain(
         Some(Ok(node)) => (node.kubelet(), node.agent(now)),
         _ => (None, None),
     };
-    let is_kubelet_ready = kubelet.as_ref().is_some_and(|kubelet| kubelet.is_ready());
+    // The control plane notices an old Lease only while it runs itself.
+    let is_lease_old = lease_renewed.is_some_and(|renewed| between(renewed, now) > MAX_LEASE_AGE);
+    let is_kubelet_silent = is_lease_old || kubelet.as_ref().is_none_or(|kubelet| !kubelet.has_reported());
+    let is_kubelet_ready = !is_kubelet_silent && kubelet.as_ref().is_some_and(|kubelet| kubelet.is_ready());
+    let kubelet_line = kubelet_line(kubelet.as_ref(), lease_renewed, now);
     let is_agent_active = agent.as_ref().is_some_and(|agent| agent.state == AgentState::Active);
     let terminator = match (is_agent_active, is_kubelet_ready) {
         (true, _) => Terminator::Agent,
@@ -59,14 +67,15 @@ pub fn explain(
         }
         Some(expires) => {
             match node {
-                Some(Ok(_)) if terminator == Terminator::NoProcess => add(
-                    Severity::Blocking,
-                    CauseKind::NotTerminated {
-                        node: pod.spec.node_name.clone(),
-                        kubelet: kubelet_line(kubelet.as_ref(), now),
-                        agent: agent_line(agent.as_ref(), now),
-                    },
-                ),
+                Some(Ok(_)) if terminator == Terminator::NoProcess => {
+                    let node = pod.spec.node_name.clone();
+                    let (kubelet, agent) = (kubelet_line.clone(), agent_line(agent.as_ref(), now));
+                    let kind = match is_kubelet_silent {
+                        true => CauseKind::NodeUnreachable { node, kubelet, agent },
+                        false => CauseKind::NodeNotReady { node, kubelet, agent },
+                    };
+                    add(Severity::Blocking, kind);
+                }
                 Some(Err(why)) => add(Severity::Unknown, unknown("its Node", why)),
                 _ => {}
             }
@@ -115,7 +124,7 @@ pub fn explain(
     let mut objects = vec![facts_of_pod(pod, now)];
     if let Some(Ok(node)) = node {
         let facts = vec![
-            format!("kubelet: {}", kubelet_line(kubelet.as_ref(), now)),
+            format!("kubelet: {kubelet_line}"),
             format!("agent: {}", agent_line(agent.as_ref(), now)),
         ];
         objects.push(facts_of(
@@ -223,7 +232,17 @@ mod tests {
 
     fn kinds(pod: &PodObject, node: Option<&Result<NodeObject, String>>, events: Value) -> Vec<(Severity, String)> {
         let events = Ok(serde_json::from_value(events).unwrap());
-        let causes = explain(pod, node, &events, NOW.parse().unwrap()).causes;
+        kinds_with_lease(pod, node, None, &events)
+    }
+
+    fn kinds_with_lease(
+        pod: &PodObject,
+        node: Option<&Result<NodeObject, String>>,
+        lease_renewed: Option<&str>,
+        events: &Result<Vec<EventObject>, String>,
+    ) -> Vec<(Severity, String)> {
+        let lease_renewed = lease_renewed.map(|at| at.parse().unwrap());
+        let causes = explain(pod, node, lease_renewed, events, NOW.parse().unwrap()).causes;
         let kind = |cause: &Cause| {
             serde_json::to_value(cause).unwrap()["kind"]
                 .as_str()
@@ -246,7 +265,10 @@ mod tests {
         let cause = |severity, kind: &str| vec![(severity, kind.to_owned())];
         assert_eq!(kinds(&plain, Some(&alive), json!([])), []);
         assert_eq!(kinds(&plain, Some(&active), json!([])), []);
-        assert_eq!(kinds(&plain, Some(&dead), json!([])), cause(Blocking, "notTerminated"));
+        assert_eq!(
+            kinds(&plain, Some(&dead), json!([])),
+            cause(Blocking, "nodeUnreachable")
+        );
         let living = pod(|pod| pod["metadata"]["deletionTimestamp"] = Value::Null);
         assert_eq!(kinds(&living, Some(&dead), json!([])), cause(Info, "notDeleted"));
         let in_grace = pod(|pod| pod["metadata"]["deletionTimestamp"] = "2026-01-01T01:00:09Z".into());
@@ -279,9 +301,32 @@ mod tests {
     }
 
     #[test]
+    fn node_is_unreachable_if_its_kubelet_does_not_report_and_no_agent_is_active() {
+        let (recent, old) = (Some("2026-01-01T00:59:00Z"), Some("2026-01-01T00:57:00Z"));
+        for (ready, agent, lease, expected) in [
+            ("Unknown", None, recent, Some("nodeUnreachable")),
+            (
+                "Unknown",
+                Some(("False", "KubeletAlive")),
+                None,
+                Some("nodeUnreachable"),
+            ),
+            ("True", None, old, Some("nodeUnreachable")),
+            ("False", None, old, Some("nodeUnreachable")),
+            ("False", None, recent, Some("nodeNotReady")),
+            ("True", None, recent, None),
+            ("True", Some(("True", "KubeletDown")), old, None),
+        ] {
+            let causes = kinds_with_lease(&pod(|_| {}), Some(&node(ready, agent)), lease, &Ok(Vec::new()));
+            let found: Vec<&str> = causes.iter().map(|(_, kind)| kind.as_str()).collect();
+            assert_eq!(found, Vec::from_iter(expected), "{ready} {agent:?} {lease:?}");
+        }
+    }
+
+    #[test]
     fn nothing_is_concluded_from_what_cannot_be_read() {
         let (node, events) = (Err("forbidden".to_owned()), Err("forbidden".to_owned()));
-        let why = explain(&pod(|_| {}), Some(&node), &events, NOW.parse().unwrap());
+        let why = explain(&pod(|_| {}), Some(&node), None, &events, NOW.parse().unwrap());
         assert!(
             why.causes.iter().all(|cause| cause.severity == Severity::Unknown),
             "{why:?}"

@@ -108,9 +108,16 @@ async fn explain(arguments: &PodWhyArgs) -> Result<ExitCode, ReadError> {
             node => Some(reader.node(node).await.map_err(|error| error.to_string())),
         }
     };
-    let (events, node) = tokio::join!(events, node);
+    let lease = async {
+        match object.spec.node_name.as_str() {
+            "" => None,
+            // The Node alone says enough to a user who may not read Leases.
+            node => reader.lease_renewed(node).await.ok().flatten(),
+        }
+    };
+    let (events, node, lease) = tokio::join!(events, node, lease);
     let events = events.map_err(|error| error.to_string());
-    let explanation = pod::explain(&object, node.as_ref(), &events, Timestamp::now());
+    let explanation = pod::explain(&object, node.as_ref(), lease, &events, Timestamp::now());
     Ok(show(flags, &explanation, |why: &Explanation, _| why.text()))
 }
 

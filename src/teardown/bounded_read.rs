@@ -34,18 +34,38 @@ impl AnswerDeadline {
     }
 }
 
+/// Why the API server did not show an object.
+#[cfg(feature = "agent")]
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ObjectUnread {
+    /// It answered, without the object.
+    Refused(String),
+    /// It did not answer.
+    NoAnswer(String),
+}
+
+#[cfg(feature = "agent")]
+impl ObjectUnread {
+    /// The error.
+    pub fn why(&self) -> &str {
+        let (Self::Refused(why) | Self::NoAnswer(why)) = self;
+        why
+    }
+}
+
 /// The object as the API server has it now, else as the watch last showed it, with the reason.
 #[cfg(feature = "agent")]
-pub async fn current_object(context: &Context, view: Arc<PodView>) -> (Arc<PodView>, Option<String>) {
-    let read = timeout(OBJECT_LIMIT, context.api.pod(&view.pod)).await;
-    match read.map_err(late(OBJECT_LIMIT)).and_then(|read| read.map_err(text)) {
-        Ok(Some(object)) => (Arc::new(PodView::whole(object, true)), None),
-        Ok(None) => (
-            view,
-            Some("a list by its name does not show it: it may just have been deleted".to_owned()),
-        ),
-        Err(why) => (view, Some(why)),
-    }
+pub async fn current_object(context: &Context, view: Arc<PodView>) -> (Arc<PodView>, Option<ObjectUnread>) {
+    let unread = match timeout(OBJECT_LIMIT, context.api.pod(&view.pod)).await {
+        Ok(Ok(Some(object))) => return (Arc::new(PodView::whole(object, true)), None),
+        Ok(Ok(None)) => {
+            ObjectUnread::Refused("a list by its name does not show it: it may just have been deleted".to_owned())
+        }
+        Ok(Err(error)) if error.code.is_some() => ObjectUnread::Refused(error.to_string()),
+        Ok(Err(error)) => ObjectUnread::NoAnswer(error.to_string()),
+        Err(elapsed) => ObjectUnread::NoAnswer(late(OBJECT_LIMIT)(elapsed)),
+    };
+    (view, Some(unread))
 }
 
 /// Runs a read on a thread. One that hangs keeps its thread, and its answer is dropped.

@@ -9,6 +9,7 @@ use crate::{
     explanation::cause::{Cause, CauseKind, ProcessName, Severity},
     model::pod::Deletion,
     node::cri::types::RuntimePod,
+    teardown::bounded_read::ObjectUnread,
 };
 
 pub mod facts;
@@ -107,7 +108,7 @@ impl Diagnosis<'_> {
     fn not_deleted(&mut self) {
         let facts = self.facts;
         let (phase, reason) = (facts.phase(), facts.reason());
-        self.object_is_current();
+        self.object_is_current(Severity::Unknown);
         let runtime = self.known("the pod in the container runtime", &facts.runtime);
         let running = runtime.map(|pod| pod.possibly_running().count());
         let kind = match facts.view.terminal_phase {
@@ -117,17 +118,20 @@ impl Diagnosis<'_> {
         self.add(Severity::Info, kind);
     }
 
-    fn object_is_current(&mut self) {
-        if let Some(why) = &self.facts.object_unread {
-            let what = "its object in the API server (its deletion is as the watch last showed it)".to_owned();
-            let why = why.clone();
-            self.add(Severity::Unknown, CauseKind::Unknown { what, why });
+    /// `no_answer`: severity of an API server that does not answer this agent.
+    fn object_is_current(&mut self, no_answer: Severity) {
+        match self.facts.object_unread.clone() {
+            None => {}
+            Some(ObjectUnread::Refused(why)) => {
+                let what = "its object in the API server (its deletion is as the watch last showed it)".to_owned();
+                self.add(Severity::Unknown, CauseKind::Unknown { what, why });
+            }
+            Some(ObjectUnread::NoAnswer(error)) => self.add(no_answer, CauseKind::ApiServerUnreachable { error }),
         }
     }
 
     fn terminating(&mut self, deletion: Deletion) {
         let facts = self.facts;
-        self.object_is_current();
         match &facts.terminated_by {
             TerminatedBy::Agent => {}
             TerminatedBy::Kubelet(kubelet) => self.add(
@@ -153,6 +157,11 @@ impl Diagnosis<'_> {
             Some(false) => Running::No,
             None => Running::Unknown,
         };
+        self.object_is_current(match &facts.terminated_by {
+            // A kubelet has its own connection.
+            TerminatedBy::Kubelet(_) => Severity::Unknown,
+            TerminatedBy::Agent | TerminatedBy::Blocked(_) => Self::after_stop(running),
+        });
         self.processes(runtime, running);
         if let Some(pod) = runtime {
             self.containers(pod, grace);

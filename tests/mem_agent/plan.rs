@@ -328,8 +328,7 @@ async fn silent_runtime_and_api_server_leave_an_answer_with_what_is_unknown() {
     // The client waits for 5 seconds.
     inject_fault(node, Fault::new(Action::Delay { millis: 60_000 }));
     let why = node.explanation("db").await;
-    let is_unread =
-        |cause: &Cause| matches!(&cause.kind, CauseKind::Unknown { what, .. } if what.contains("API server"));
+    let is_unread = |cause: &Cause| matches!(&cause.kind, CauseKind::ApiServerUnreachable { .. });
     assert!(why.causes.iter().any(is_unread), "{why:#?}");
     let plan = node.plan("db").await;
     assert!(plan.unknown.iter().any(|what| what.contains("API server")), "{plan:#?}");

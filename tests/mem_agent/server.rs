@@ -91,6 +91,11 @@ async fn api_server_outage_is_waited_for_without_loss() {
     });
     assert!(node.pod_dir("web").join("etc-hosts").exists() && node.get("web").await.is_some());
     assert!(node.path("logs").read_dir().unwrap().count() == 1);
+    let why = node.why("web").await;
+    assert!(
+        why.contains("BLOCKED  the API server does not answer this agent"),
+        "{why}"
+    );
     node.api.faults().clear();
     node.wait_torn_down("web").await;
 }

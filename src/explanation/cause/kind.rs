@@ -84,8 +84,22 @@ pub enum CauseKind {
         /// Why the agent may not.
         why: String,
     },
-    /// As the API shows it, neither the kubelet nor the agent of its node terminates it.
-    NotTerminated {
+    /// The API server does not answer this agent.
+    ApiServerUnreachable {
+        /// The error.
+        error: String,
+    },
+    /// As the API shows it, its node is unreachable: its kubelet does not report, and no agent reports that it is active.
+    NodeUnreachable {
+        /// Its node.
+        node: String,
+        /// State of the kubelet.
+        kubelet: String,
+        /// State of the agent.
+        agent: String,
+    },
+    /// The kubelet of its node reports that it is not ready, and no agent reports that it is active.
+    NodeNotReady {
         /// Its node.
         node: String,
         /// State of the kubelet.

@@ -12,8 +12,15 @@ pub(super) fn remedy(kind: &CauseKind, terminator: Terminator) -> &'static str {
         CauseKind::EndedNotDeleted { .. } => "delete it, or wait for the controller that owns it",
         CauseKind::MirrorPod { .. } => "remove its manifest from the node to stop the static pod",
         CauseKind::AgentBlocked { .. } => "see pod-teardown status",
-        CauseKind::NotTerminated { .. } => {
-            "start the kubelet of the node, or pod-teardown; do not delete the pod with force while its processes may run"
+        CauseKind::ApiServerUnreachable { .. } => {
+            "check the API server and the network to it: pod-teardown check; this agent reports and deletes the pod when it answers"
+        }
+        CauseKind::NodeUnreachable { .. } => {
+            "repair the node or its network, or start its kubelet or pod-teardown; do not delete the pod with force while its \
+             processes may run"
+        }
+        CauseKind::NodeNotReady { .. } => {
+            "repair what the condition Ready of the node names; do not delete the pod with force while its processes may run"
         }
         CauseKind::Frozen { .. } => {
             "thaw them: echo 0 > CGROUP/cgroup.freeze, or with cgroup v1 echo THAWED > CGROUP/freezer.state"

@@ -30,9 +30,16 @@ pub(super) fn message(kind: &CauseKind) -> String {
             format!("a kubelet runs and has to terminate the pod; this agent only reads: {kubelet}")
         }
         CauseKind::AgentBlocked { why } => format!("no kubelet terminates it, and this agent may not: {why}"),
-        CauseKind::NotTerminated { node, kubelet, agent } => {
-            format!("nothing terminates it on node {node}; kubelet: {kubelet}; agent: {agent}")
-        }
+        CauseKind::ApiServerUnreachable { error } => format!(
+            "the API server does not answer this agent, and its deletion is as the watch last showed it: {error}"
+        ),
+        CauseKind::NodeUnreachable { node, kubelet, agent } => format!(
+            "node {node} is unreachable, and no agent reports that it is active there; kubelet: {kubelet}; agent: {agent}"
+        ),
+        CauseKind::NodeNotReady { node, kubelet, agent } => format!(
+            "the kubelet of node {node} reports that it is not ready, and no agent reports that it is active there; \
+             kubelet: {kubelet}; agent: {agent}"
+        ),
         CauseKind::Reported {
             component,
             reason,

@@ -13,6 +13,7 @@ use crate::{
         cri::types::{RuntimeCondition, RuntimePod},
         process_state::ProcessState,
     },
+    teardown::bounded_read::ObjectUnread,
 };
 
 /// Facts about one pod.
@@ -21,7 +22,7 @@ pub struct Facts {
     /// The pod, with its object if that could be read.
     pub view: Arc<PodView>,
     /// Why the object could not be read now.
-    pub object_unread: Option<String>,
+    pub object_unread: Option<ObjectUnread>,
     /// Who terminates it.
     pub terminated_by: TerminatedBy,
     /// The grace period of this agent.

@@ -77,6 +77,14 @@ fn nothing() -> Facts {
     }
 }
 
+fn refused() -> Option<ObjectUnread> {
+    Some(ObjectUnread::Refused("403".to_owned()))
+}
+
+fn no_answer() -> Option<ObjectUnread> {
+    Some(ObjectUnread::NoAnswer("connection refused".to_owned()))
+}
+
 /// As [`nothing`], with a running container.
 fn running() -> Facts {
     let mut facts = nothing();
@@ -500,20 +508,54 @@ fn causes_follow_from_facts() {
             running,
             |it| {
                 in_grace(it);
-                it.object_unread = Some("timeout".to_owned());
+                it.object_unread = refused();
             },
             &["waiting gracePeriod", "unknown unknown", "info kubeletTerminates"],
         ),
         (
+            "the API server does not answer the agent: the kubelet has its own connection",
+            exited,
+            |it| it.object_unread = no_answer(),
+            &["unknown apiServerUnreachable", "info kubeletTerminates"],
+        ),
+        (
+            "the API server does not answer the agent that has stopped all containers",
+            exited,
+            |it| {
+                it.object_unread = no_answer();
+                it.terminated_by = TerminatedBy::Agent;
+            },
+            &["blocking apiServerUnreachable"],
+        ),
+        (
+            "the API server does not answer the agent, which stops containers without it",
+            running,
+            |it| {
+                in_grace(it);
+                it.object_unread = no_answer();
+                it.terminated_by = TerminatedBy::Agent;
+            },
+            &["waiting gracePeriod", "later apiServerUnreachable"],
+        ),
+        (
+            "the API server does not answer: a deletion may not have been seen",
+            running,
+            |it| {
+                it.view = view(|pod| pod["metadata"]["deletionTimestamp"] = Value::Null);
+                it.object_unread = no_answer();
+            },
+            &["unknown apiServerUnreachable", "info notDeleted"],
+        ),
+        (
             "object not read: nothing is concluded about its phase",
             exited,
-            |it| it.object_unread = Some("timeout".to_owned()),
+            |it| it.object_unread = refused(),
             &["unknown unknown", "info kubeletTerminates"],
         ),
         (
             "object not read: nothing is concluded about its finalizers",
             reported,
-            |it| it.object_unread = Some("timeout".to_owned()),
+            |it| it.object_unread = refused(),
             &["unknown unknown", "info kubeletTerminates"],
         ),
     ];

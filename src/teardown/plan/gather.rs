@@ -33,6 +33,7 @@ use crate::{
 pub(crate) async fn plan_teardown(context: &Arc<Context>, view: Arc<PodView>, blocked: Vec<String>) -> Plan {
     let deadline = AnswerDeadline::from_now();
     let (view, object_unread) = super::super::bounded_read::current_object(context, view).await;
+    let object_unread = object_unread.map(|unread| unread.why().to_owned());
     plan_until(deadline, context, view, object_unread, blocked).await
 }
 
