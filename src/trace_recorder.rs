@@ -10,6 +10,7 @@ use tokio::{
 
 use crate::{
     clock::Mark,
+    explanation::cause::GraceStart,
     model::{
         mismatch::Mismatch,
         pod::{PodRef, PodView},
@@ -334,6 +335,10 @@ impl TraceRecorder {
                     .map_or(state.grace, |deadline| deadline.saturating_duration_since(now)),
             ),
             grace_end_ms: state.deadline.map(|deadline| self.millis_at(deadline)),
+            grace_counted_from: match state.deadline {
+                Some(_) => GraceStart::Termination,
+                None => GraceStart::NotBegun,
+            },
             stage: self.stage(),
             elapsed_ms: self.millis_at(state.finished.unwrap_or(now)),
             attempts: state.attempts,

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    explanation::cause::GraceStart,
     model::{
         failure::{BLOCKED, Failure, STATIC_POD, write_at},
         mismatch::Mismatch,
@@ -77,6 +78,8 @@ pub struct Trace {
     /// Milliseconds from the beginning to the end of the grace period; `None` before the grace period begins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grace_end_ms: Option<u64>,
+    /// What the grace period is counted from.
+    pub grace_counted_from: GraceStart,
     /// Stage of the termination.
     pub stage: Stage,
     /// Milliseconds from the beginning until now, or until it finished.
@@ -174,7 +177,7 @@ pub struct UnapprovedMismatch {
 impl Trace {
     /// Whether the grace period has not begun on this node: it runs from the moment when this agent begins to terminate the pod.
     pub fn awaits_grace_period(&self) -> bool {
-        self.stage == Stage::Terminating && self.grace_end_ms.is_none() && self.grace_left_ms > 0
+        self.stage == Stage::Terminating && self.grace_counted_from == GraceStart::NotBegun && self.grace_left_ms > 0
     }
 
     /// Suffix with the terminal phase and reason in the API, such as ` as Failed (Evicted)`; empty before that.
@@ -269,6 +272,7 @@ impl Trace {
             grace_seconds: 30,
             grace_left_ms: 0,
             grace_end_ms: None,
+            grace_counted_from: GraceStart::NotBegun,
             stage: Stage::Terminating,
             elapsed_ms: 0,
             attempts: 1,

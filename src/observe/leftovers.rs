@@ -95,6 +95,7 @@ fn leftover(action: &PlannedAction) -> Option<Leftover> {
         | PlannedAction::StopContainer { .. }
         | PlannedAction::StopSandbox { .. }
         | PlannedAction::KeepClaim { .. }
+        | PlannedAction::ReleaseUserIds { .. }
         | PlannedAction::ReportStatus { .. }
         | PlannedAction::DeleteObject { .. }
         | PlannedAction::NotKnown { .. } => return None,

@@ -75,7 +75,7 @@ impl ObservedPod {
     pub fn begin(view: Arc<PodView>, cause: Cause, known: Option<&PodView>, now: Timestamp) -> Self {
         let grace = grace::effective(None, RequestedGrace::for_pod(&view, None));
         let began = Instant::now();
-        let recorder = TraceRecorder::new(view.pod.clone(), cause, grace, began.checked_add(grace));
+        let recorder = TraceRecorder::new(view.pod.clone(), cause, grace, None);
         let why = "the kubelet terminates it; the agent only observes";
         recorder.set_blocked(vec![Blocked::pod(BlockedReason::Guard, why)]);
         let was_removed = cause == Cause::Removed;
@@ -121,7 +121,7 @@ impl ObservedPod {
     pub fn update(&mut self, view: Arc<PodView>, now: Timestamp) {
         if !view.terminal_phase && self.end.is_none() {
             self.grace = grace::effective(Some(self.grace), RequestedGrace::for_pod(&view, None));
-            self.recorder.set_grace(self.grace, self.began.checked_add(self.grace));
+            self.recorder.set_grace(self.grace, None);
         }
         if view.deletion.is_some() && self.end.is_none() {
             self.deleted_at.get_or_insert(now);

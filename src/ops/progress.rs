@@ -1,6 +1,7 @@
 //! Describes the progress of a pod's termination in one line. Pure.
 
 use crate::{
+    explanation::cause::GraceStart,
     model::trace::{BlockedReason, Span, Stage, Step, Trace},
     words::seconds,
 };
@@ -92,6 +93,11 @@ pub(super) fn describe(trace: &Trace, is_blocked: bool) -> String {
                 trace.grace_seconds
             )
         }
+        _ if trace.grace_counted_from == GraceStart::DeleteRequest => format!(
+            "{doing}{elapsed}; {} of {}s grace left, as the kubelet counts it",
+            seconds(trace.grace_left_ms),
+            trace.grace_seconds
+        ),
         0 => format!(
             "{doing}{elapsed}; the grace period of {}s has expired",
             trace.grace_seconds
@@ -190,6 +196,7 @@ mod tests {
         Trace {
             grace_left_ms: 12_000,
             grace_end_ms: Some(30_000),
+            grace_counted_from: GraceStart::Termination,
             stage,
             elapsed_ms: 18_000,
             blocked: blocked.to_vec(),
@@ -299,13 +306,23 @@ mod tests {
     }
 
     #[test]
-    fn grace_period_that_has_not_begun_is_named_so() {
-        let waiting = Trace {
-            grace_end_ms: None,
-            ..trace(Stage::Terminating, &[], &[])
+    fn grace_period_that_has_not_begun_and_the_kubelets_are_named_so() {
+        let line = |grace_counted_from| {
+            let waiting = Trace {
+                grace_end_ms: None,
+                grace_counted_from,
+                ..trace(Stage::Terminating, &[], &[])
+            };
+            describe(&waiting, true)
         };
-        let line = describe(&waiting, true);
-        assert_eq!(line, "blocked, for 18.0s; its grace period of 30s has not begun");
+        assert_eq!(
+            line(GraceStart::NotBegun),
+            "blocked, for 18.0s; its grace period of 30s has not begun"
+        );
+        assert_eq!(
+            line(GraceStart::DeleteRequest),
+            "blocked, for 18.0s; 12.0s of 30s grace left, as the kubelet counts it"
+        );
     }
 
     #[test]

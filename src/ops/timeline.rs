@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 pub use self::{list::list, svg::svg};
 
 use crate::{
+    explanation::cause::GraceStart,
     model::trace::{Span, Stage, Step, Trace},
     words::seconds,
 };
@@ -108,10 +109,11 @@ fn head(trace: &Trace) -> [String; 2] {
         format!(
             "{begun}, grace {}s{}, {state}, {attempts}",
             trace.grace_seconds,
-            if trace.awaits_grace_period() {
-                " (not begun)"
-            } else {
-                ""
+            match trace.grace_counted_from {
+                GraceStart::DeleteRequest =>
+                    format!(" ({} left, as the kubelet counts it)", seconds(trace.grace_left_ms)),
+                _ if trace.awaits_grace_period() => " (not begun)".to_owned(),
+                GraceStart::NotBegun | GraceStart::Termination => String::new(),
             }
         ),
     ]
@@ -342,18 +344,25 @@ mod tests {
     }
 
     #[test]
-    fn grace_period_that_has_not_begun_is_named_so() {
-        let trace = |grace_end_ms| Trace {
-            grace_left_ms: 30_000,
-            grace_end_ms,
-            ..Trace::sample()
-        };
-        assert!(
-            text(&trace(None), false).contains("grace 30s (not begun), "),
-            "{}",
-            text(&trace(None), false)
-        );
-        assert!(text(&trace(Some(30_000)), false).contains("grace 30s, "));
+    fn grace_period_that_has_not_begun_and_the_kubelets_are_named_so() {
+        for (grace_counted_from, expected) in [
+            (GraceStart::NotBegun, "grace 30s (not begun), "),
+            (
+                GraceStart::DeleteRequest,
+                "grace 30s (12.0s left, as the kubelet counts it), ",
+            ),
+            (GraceStart::Termination, "grace 30s, "),
+        ] {
+            let text = text(
+                &Trace {
+                    grace_left_ms: 12_000,
+                    grace_counted_from,
+                    ..Trace::sample()
+                },
+                false,
+            );
+            assert!(text.contains(expected), "{text}");
+        }
     }
 
     #[test]

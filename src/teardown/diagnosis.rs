@@ -141,8 +141,10 @@ impl Diagnosis<'_> {
                 },
             ),
             TerminatedBy::Blocked(why) => self.add(Severity::Blocking, CauseKind::AgentBlocked { why: why.clone() }),
+            TerminatedBy::Paused(why) => self.add(Severity::Blocking, CauseKind::AgentPaused { why: why.clone() }),
         }
-        let grace = self.grace(deletion);
+        let terminator = facts.terminated_by.terminator();
+        let grace = facts.grace.counted_by(terminator, Some(deletion), self.now);
         if facts.is_runtime_unreachable
             && let Err(error) = &facts.runtime
         {
@@ -160,7 +162,7 @@ impl Diagnosis<'_> {
         self.object_is_current(match &facts.terminated_by {
             // A kubelet has its own connection.
             TerminatedBy::Kubelet(_) => Severity::Unknown,
-            TerminatedBy::Agent | TerminatedBy::Blocked(_) => Self::after_stop(running),
+            TerminatedBy::Agent | TerminatedBy::Blocked(_) | TerminatedBy::Paused(_) => Self::after_stop(running),
         });
         self.processes(runtime, running);
         if let Some(pod) = runtime {

@@ -2,7 +2,13 @@
 
 use std::time::Duration;
 
-use crate::{clock::Mark, model::pod::PodView};
+use jiff::Timestamp;
+
+use crate::{
+    clock::{Mark, between},
+    explanation::cause::{GraceStart, Terminator},
+    model::pod::{Deletion, PodView},
+};
 
 /// Default of the API server for a pod without a grace period.
 const DEFAULT_SECONDS: u64 = 30;
@@ -20,6 +26,71 @@ pub struct RequestedGrace {
     pub grace_override: Option<i64>,
     /// `spec.terminationGracePeriodSeconds`.
     pub spec: Option<i64>,
+}
+
+/// This agent's grace period of a pod. It begins when this agent begins to terminate the pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OwnGrace {
+    /// The whole of it.
+    pub total: Duration,
+    /// What has passed; `None` if it has not begun.
+    pub used: Option<Duration>,
+}
+
+/// The grace period of a pod, as the process that terminates it counts it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CountedGrace {
+    /// The whole of it, if known.
+    pub total_seconds: Option<u64>,
+    /// Zero if it has expired.
+    pub left: Duration,
+    /// Time since it expired.
+    pub overdue: Duration,
+    /// What it is counted from.
+    pub counted_from: GraceStart,
+}
+
+// === impl OwnGrace ===
+
+impl OwnGrace {
+    /// From the journal: the period in force and when it began.
+    pub fn new(view: &PodView, in_force: Option<Duration>, begun: Option<&Mark>, now: &Mark) -> Self {
+        Self {
+            total: effective(in_force, RequestedGrace::for_pod(view, None)),
+            used: begun.map(|begun| used(begun, now)),
+        }
+    }
+
+    /// All that is left.
+    pub fn left(self) -> Duration {
+        self.total.saturating_sub(self.used.unwrap_or_default())
+    }
+
+    /// Beside a kubelet it is the kubelet's, by the deletion: when the kubelet began is not known.
+    pub fn counted_by(self, terminator: Terminator, deletion: Option<Deletion>, now: Timestamp) -> CountedGrace {
+        match (terminator, deletion) {
+            (Terminator::Kubelet, Some(deletion)) => {
+                let total_seconds = deletion.grace.and_then(|total| u64::try_from(total).ok());
+                let total = total_seconds.map_or(Duration::MAX, Duration::from_secs);
+                CountedGrace {
+                    total_seconds,
+                    // The clock of the API server may be ahead.
+                    left: between(now, deletion.timestamp).min(total),
+                    overdue: between(deletion.timestamp, now),
+                    counted_from: GraceStart::DeleteRequest,
+                }
+            }
+            (Terminator::Kubelet | Terminator::Agent | Terminator::NoProcess, _) => CountedGrace {
+                total_seconds: Some(self.total.as_secs()),
+                left: self.left(),
+                overdue: self.used.unwrap_or_default().saturating_sub(self.total),
+                counted_from: match self.used {
+                    Some(_) => GraceStart::Termination,
+                    None => GraceStart::NotBegun,
+                },
+            },
+        }
+    }
 }
 
 // === impl RequestedGrace ===
@@ -106,6 +177,23 @@ mod tests {
                 expected,
                 "in force {in_force:?}, {deletion:?}, {grace_override:?}, {spec:?}"
             );
+        }
+    }
+
+    #[test]
+    fn no_more_than_all_of_the_kubelets_grace_period_is_left() {
+        let own = OwnGrace {
+            total: Duration::from_secs(30),
+            used: None,
+        };
+        let deletion = Deletion {
+            timestamp: Timestamp::from_second(131).unwrap(),
+            grace: Some(30),
+        };
+        for (now, left, overdue) in [(100, 30, 0), (111, 20, 0), (141, 0, 10)] {
+            let now = Timestamp::from_second(now).unwrap();
+            let grace = own.counted_by(Terminator::Kubelet, Some(deletion), now);
+            assert_eq!((grace.left.as_secs(), grace.overdue.as_secs()), (left, overdue));
         }
     }
 

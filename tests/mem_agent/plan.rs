@@ -6,11 +6,11 @@ use pod_teardown::{
     cli::PodsFlag,
     explanation::{
         Explanation,
-        cause::{Cause, CauseKind},
+        cause::{Cause, CauseKind, GraceStart},
     },
-    model::step::Step,
+    model::{step::Step, trace::Trace},
     ops::{
-        admin::{plan, why},
+        admin::{plan, timelines::TIMELINES, why},
         client,
     },
     teardown::plan::{Plan, PlannedAction},
@@ -291,6 +291,32 @@ async fn beside_a_kubelet_why_and_plan_only_read() {
         "{plan:#?}"
     );
     assert!(!plan.steps.is_empty());
+
+    // The kubelet's grace period, in all of them.
+    let kubelet = GraceStart::DeleteRequest;
+    let of_why = why.causes.iter().find_map(|cause| match cause.kind {
+        CauseKind::GracePeriod {
+            left_seconds,
+            counted_from,
+            ..
+        } => Some((counted_from, left_seconds)),
+        _ => None,
+    });
+    // The clock of the deletion does not stand still.
+    let is_near = |(counted_from, left): (GraceStart, u64)| counted_from == kubelet && (20..=30).contains(&left);
+    assert!(of_why.is_some_and(is_near), "{why:#?}");
+    assert!(is_near((plan.grace_counted_from, plan.grace_left_seconds)), "{plan:#?}");
+    let trace = node.status().await.pods.terminating.remove(0);
+    assert!(
+        is_near((trace.grace_counted_from, trace.grace_left_ms / 1000)),
+        "{trace:#?}"
+    );
+    let path = format!("{TIMELINES}/default/db");
+    let timeline: Vec<Trace> = client::get(&node.flags.socket.socket, &path).await.unwrap();
+    assert!(
+        is_near((timeline[0].grace_counted_from, timeline[0].grace_left_ms / 1000)),
+        "{timeline:#?}"
+    );
     stage.node.cri.heal();
 }
 
@@ -334,4 +360,25 @@ async fn silent_runtime_and_api_server_leave_an_answer_with_what_is_unknown() {
     assert!(plan.unknown.iter().any(|what| what.contains("API server")), "{plan:#?}");
     node.api.faults().clear();
     node.cri.heal();
+}
+
+#[tokio::test(start_paused = true)]
+async fn file_with_user_ids_is_planned_for_a_pod_with_a_user_namespace() {
+    for (own_users, has_file) in [(true, true), (true, false), (false, true)] {
+        let mut node = Node::new().await;
+        let mut object = crate::pods::pod("web", &crate::pods::plain());
+        object["spec"]["hostUsers"] = json!(!own_users);
+        node.pod_without_object("web", |pod| drop(pod.container("main")));
+        node.insert(object);
+        let file = node.pod_dir("web").join("userns");
+        if has_file {
+            fs::write(&file, "{}").unwrap();
+        }
+        node.start().await;
+        let path = file.display().to_string();
+        let release = PlannedAction::ReleaseUserIds { path };
+        let planned = node.plan("web").await;
+        let is_planned = planned.actions().any(|(_, action)| *action == release);
+        assert_eq!(is_planned, own_users && has_file, "{planned:#?}");
+    }
 }

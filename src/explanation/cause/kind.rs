@@ -84,6 +84,11 @@ pub enum CauseKind {
         /// Why the agent may not.
         why: String,
     },
+    /// A user has paused this agent, and no kubelet terminates it.
+    AgentPaused {
+        /// Since when, by whom, why, and how the agent is resumed.
+        why: String,
+    },
     /// The API server does not answer this agent.
     ApiServerUnreachable {
         /// The error.

@@ -12,6 +12,7 @@ pub(super) fn remedy(kind: &CauseKind, terminator: Terminator) -> &'static str {
         CauseKind::EndedNotDeleted { .. } => "delete it, or wait for the controller that owns it",
         CauseKind::MirrorPod { .. } => "remove its manifest from the node to stop the static pod",
         CauseKind::AgentBlocked { .. } => "see pod-teardown status",
+        CauseKind::AgentPaused { .. } => "pod-teardown resume",
         CauseKind::ApiServerUnreachable { .. } => {
             "check the API server and the network to it: pod-teardown check; this agent reports and deletes the pod when it answers"
         }

@@ -30,6 +30,7 @@ pub(super) fn message(kind: &CauseKind) -> String {
             format!("a kubelet runs and has to terminate the pod; this agent only reads: {kubelet}")
         }
         CauseKind::AgentBlocked { why } => format!("no kubelet terminates it, and this agent may not: {why}"),
+        CauseKind::AgentPaused { why } => format!("this agent is paused, and no kubelet terminates it: {why}"),
         CauseKind::ApiServerUnreachable { error } => format!(
             "the API server does not answer this agent, and its deletion is as the watch last showed it: {error}"
         ),

@@ -32,7 +32,8 @@ pub(super) async fn answer(pods: &PodsAdmin, query: Option<&str>) -> Response<Fu
     match (known, pods.reader.get()) {
         (Some(known), Some(reader)) => {
             let blocked = pods.guard.why_no_new_work().into_iter().collect();
-            json_answer(&plan_teardown(reader, known.view, blocked).await)
+            let terminator = pods.terminated_by().terminator();
+            json_answer(&plan_teardown(reader, known.view, terminator, blocked).await)
         }
         (None, _) => error(
             StatusCode::NOT_FOUND,

@@ -13,12 +13,17 @@ use crate::{
     api::ApiClient,
     clock::BootClock,
     counters::{Counters, Counts},
+    explanation::cause::Terminator,
     handover::{guard::Guard, report::RoleReport},
     housekeeping::LeftoverReport,
     journal::Journal,
+    model::{
+        pod::{Deletion, PodUid},
+        trace::{Stage, Trace},
+    },
     node::{cri::CallDurations, runtime::RuntimeReport},
     ops::{logging, status::StatusReport},
-    teardown::context::Context,
+    teardown::{context::Context, diagnosis::facts::TerminatedBy, grace::OwnGrace},
     watch::WatchReport,
     workers::{Overview, WorkersHandle},
 };
@@ -119,6 +124,35 @@ impl PodsAdmin {
         }
     }
 
+    /// Who terminates the pods of this node now.
+    pub(super) fn terminated_by(&self) -> TerminatedBy {
+        let guard = &self.guard;
+        match (guard.kubelet(), guard.why_no_new_work()) {
+            (Some(kubelet), Some(_)) if !guard.is_kubelet_unresponsive() => {
+                TerminatedBy::Kubelet(format!("pid {}", kubelet.pid))
+            }
+            (_, Some(why)) if guard.paused().is_some_and(|paused| paused.why() == why) => TerminatedBy::Paused(why),
+            (_, Some(why)) => TerminatedBy::Blocked(why),
+            (_, None) => TerminatedBy::Agent,
+        }
+    }
+
+    /// Beside a kubelet, sets the grace periods of pods that it terminates as the kubelet counts them.
+    pub(super) async fn count_grace_periods(&self, traces: &mut [Trace]) {
+        let terminator = self.terminated_by().terminator();
+        let (Terminator::Kubelet, Some(reader)) = (terminator, self.reader.get()) else {
+            return;
+        };
+        let views = self.workers.terminating().await.unwrap_or_default();
+        let now = reader.node.clock.wall().now();
+        for trace in traces.iter_mut().filter(|trace| trace.stage == Stage::Terminating) {
+            let view = views.get(&PodUid::from(trace.uid.as_str()));
+            if let Some(deletion) = view.and_then(|view| view.deletion) {
+                set_grace(trace, terminator, deletion, now);
+            }
+        }
+    }
+
     /// Adds the status of pods; `false` while the agent stops.
     async fn add_to(&self, report: &mut StatusReport) -> bool {
         report.runtime = self.runtime.borrow().clone();
@@ -142,6 +176,7 @@ impl PodsAdmin {
         report.watch.absence_hold = hold.or_else(|| report.watch.absence_hold.take());
         report.housekeeping = self.leftovers.borrow().clone();
         report.pods = pods;
+        self.count_grace_periods(&mut report.pods.terminating).await;
         report.journal_error = trouble.error.map(|error| error.to_string());
         let quarantined = self.journal.quarantined();
         report.quarantined_files = quarantined.iter().map(|path| path.display().to_string()).collect();
@@ -154,4 +189,16 @@ impl PodsAdmin {
         };
         true
     }
+}
+
+fn set_grace(trace: &mut Trace, terminator: Terminator, deletion: Deletion, now: Timestamp) {
+    let own = OwnGrace {
+        total: Duration::from_secs(trace.grace_seconds),
+        used: None,
+    };
+    let grace = own.counted_by(terminator, Some(deletion), now);
+    trace.grace_seconds = grace.total_seconds.unwrap_or(trace.grace_seconds);
+    trace.grace_left_ms = u64::try_from(grace.left.as_millis()).unwrap_or(u64::MAX);
+    trace.grace_end_ms = None;
+    trace.grace_counted_from = grace.counted_from;
 }

@@ -87,7 +87,10 @@ pub(super) async fn answer(pods: &PodsAdmin, path: &str) -> Response<Full<Bytes>
                 path.trim_start_matches('/')
             ),
         ),
-        Ok(traces) => json_answer(&traces),
+        Ok(mut traces) => {
+            pods.count_grace_periods(&mut traces).await;
+            json_answer(&traces)
+        }
     }
 }
 

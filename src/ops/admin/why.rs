@@ -12,7 +12,6 @@ use super::{
 use crate::{
     api::escape,
     explanation::Explanation,
-    handover::guard::Guard,
     model::{
         pod::PodRef,
         trace::{Stage, Trace},
@@ -80,7 +79,7 @@ async fn explain(pods: &PodsAdmin, name: &ObjectName) -> Result<Option<(Explanat
         return Ok(Some((why, Stage::Terminating)));
     }
     let trace = trace.map(|record| record.trace());
-    let terminated_by = terminated_by(&pods.guard);
+    let terminated_by = pods.terminated_by();
     let own = trace.as_ref().filter(|_| terminated_by == TerminatedBy::Agent);
     if let Some(trace) = own.filter(|trace| trace.stage == Stage::Finished) {
         return Ok(Some(explain_trace(pods, trace)));
@@ -125,17 +124,6 @@ async fn finished(pods: &PodsAdmin, name: &ObjectName) -> Result<Option<Trace>, 
         }
         (_, None) => None,
     })
-}
-
-/// Who terminates the pods of this node now.
-fn terminated_by(guard: &Guard) -> TerminatedBy {
-    match (guard.kubelet(), guard.why_no_new_work()) {
-        (Some(kubelet), Some(_)) if !guard.is_kubelet_unresponsive() => {
-            TerminatedBy::Kubelet(format!("pid {}", kubelet.pid))
-        }
-        (_, Some(why)) => TerminatedBy::Blocked(why),
-        (_, None) => TerminatedBy::Agent,
-    }
 }
 
 /// A pod is not called unknown before its node's pods were listed: a client may take it for deleted.

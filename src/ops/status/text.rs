@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use super::{CollectorReport, StatusReport};
 use crate::{
     api::expiry::expires_soon,
+    explanation::cause::GraceStart,
     handover::{
         guard::{ONLY_OBSERVES, holds::ABSENCE},
         report::RoleReport,
@@ -287,12 +288,13 @@ fn pods_table(traces: &[Trace], is_wide: bool) -> String {
     table([namespace, name, step, age, grace, "ATTEMPTS", "UID", waits], &rows)
 }
 
-/// The rest of the grace period, from the moment when this agent began to terminate the pod.
+/// The rest of the grace period, as the process that terminates the pod counts it.
 fn grace(trace: &Trace) -> String {
     let left = age(Duration::from_millis(trace.grace_left_ms));
-    match trace.awaits_grace_period() {
-        true => format!("{left} (not begun)"),
-        false => left,
+    match trace.grace_counted_from {
+        GraceStart::DeleteRequest => format!("{left} (kubelet)"),
+        _ if trace.awaits_grace_period() => format!("{left} (not begun)"),
+        GraceStart::NotBegun | GraceStart::Termination => left,
     }
 }
 
@@ -395,7 +397,7 @@ default     web-0   volumes  42s   0s      blocked: busy (and 1 more)
     }
 
     #[test]
-    fn grace_period_that_has_not_begun_is_named_so() {
+    fn grace_period_that_has_not_begun_and_the_kubelets_are_named_so() {
         let mut report = report();
         let paused = Trace {
             grace_left_ms: 30_000,
@@ -404,14 +406,19 @@ default     web-0   volumes  42s   0s      blocked: busy (and 1 more)
         let begun = Trace {
             grace_left_ms: 12_000,
             grace_end_ms: Some(30_000),
+            grace_counted_from: GraceStart::Termination,
             ..Trace::sample()
         };
-        report.pods.terminating = vec![paused, begun];
+        let by_kubelet = Trace {
+            grace_left_ms: 7_000,
+            grace_counted_from: GraceStart::DeleteRequest,
+            ..Trace::sample()
+        };
+        report.pods.terminating = vec![paused, begun, by_kubelet];
         let shown = text(&report, false);
-        assert!(
-            shown.contains("   30s (not begun)   ") && shown.contains("   12s   "),
-            "{shown}"
-        );
+        for grace in ["   30s (not begun)   ", "   12s   ", "   7s (kubelet)   "] {
+            assert!(shown.contains(grace), "{shown}");
+        }
     }
 
     #[test]

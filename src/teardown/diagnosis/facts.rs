@@ -3,7 +3,6 @@
 use std::{
     collections::{BTreeMap, HashMap},
     sync::Arc,
-    time::Duration,
 };
 
 use crate::{
@@ -13,7 +12,7 @@ use crate::{
         cri::types::{RuntimeCondition, RuntimePod},
         process_state::ProcessState,
     },
-    teardown::bounded_read::ObjectUnread,
+    teardown::{bounded_read::ObjectUnread, grace::OwnGrace},
 };
 
 /// Facts about one pod.
@@ -26,7 +25,7 @@ pub struct Facts {
     /// Who terminates it.
     pub terminated_by: TerminatedBy,
     /// The grace period of this agent.
-    pub grace: GraceFacts,
+    pub grace: OwnGrace,
     /// The pod in the runtime.
     pub runtime: Result<RuntimePod, String>,
     /// The runtime's socket refuses connections.
@@ -47,15 +46,6 @@ pub struct Facts {
     pub drivers: Result<Vec<MissingDriver>, String>,
 }
 
-/// The grace period from the moment when this agent begins to terminate the pod.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct GraceFacts {
-    /// The whole of it.
-    pub total: Duration,
-    /// What has passed; `None` if it has not begun.
-    pub used: Option<Duration>,
-}
-
 /// Who terminates the pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TerminatedBy {
@@ -65,6 +55,8 @@ pub enum TerminatedBy {
     Kubelet(String),
     /// No kubelet, and this agent may not, for this reason.
     Blocked(String),
+    /// No kubelet, and a user has paused this agent, as described here.
+    Paused(String),
 }
 
 /// The pod's cgroups.
@@ -138,7 +130,7 @@ impl TerminatedBy {
         match self {
             Self::Agent => Terminator::Agent,
             Self::Kubelet(_) => Terminator::Kubelet,
-            Self::Blocked(_) => Terminator::NoProcess,
+            Self::Blocked(_) | Self::Paused(_) => Terminator::NoProcess,
         }
     }
 }

@@ -11,7 +11,7 @@ use std::{
 use futures::future::join_all;
 use tokio::time::{sleep, timeout};
 
-use super::facts::{CgroupFacts, Facts, GraceFacts, HolderFacts, MissingDriver, MountFacts, Processes, TerminatedBy};
+use super::facts::{CgroupFacts, Facts, HolderFacts, MissingDriver, MountFacts, Processes, TerminatedBy};
 use crate::{
     explanation::cause::ProcessName,
     model::{failure::first_message, pod::PodView},
@@ -27,7 +27,7 @@ use crate::{
         bounded_read::{AnswerDeadline, Fact, READ_LIMIT, blocking_in, current_object, late, text},
         context::Context,
         devices, drivers,
-        grace::{self, RequestedGrace},
+        grace::OwnGrace,
         journal::PodJournalExt as _,
         locate,
         volumes::{PlannedTeardown, planned},
@@ -54,13 +54,9 @@ pub(crate) async fn gather(context: &Arc<Context>, view: Arc<PodView>, terminate
     let uid = view.pod.uid.as_str();
     let entry = context.journal.pod(&view.pod.uid);
     let begun = entry.as_ref().filter(|entry| entry.has_begun());
-    let grace = GraceFacts {
-        total: grace::effective(
-            entry.as_ref().map(|entry| entry.grace),
-            RequestedGrace::for_pod(&view, None),
-        ),
-        used: begun.map(|entry| grace::used(&entry.begun, &context.node.clock.now())),
-    };
+    let in_force = entry.as_ref().map(|entry| entry.grace);
+    let begun = begun.map(|entry| &entry.begun);
+    let grace = OwnGrace::new(&view, in_force, begun, &context.node.clock.now());
     let is_terminating = view.deletion.is_some() && !view.mirror;
     let runtime = async {
         let read = timeout(READ_LIMIT, context.node.cri.pod_brief(uid)).await;

@@ -2,59 +2,17 @@
 
 use std::{path::Path, time::Duration};
 
-use super::{
-    Diagnosis, MAX_NAMED, Running,
-    facts::{Facts, GraceFacts, TerminatedBy},
-};
+use super::{Diagnosis, MAX_NAMED, Running, facts::Facts};
 use crate::{
-    clock::between,
-    explanation::cause::{CauseKind, GraceStart, ProcessName, Severity, SigtermDisposition},
-    model::pod::Deletion,
+    explanation::cause::{CauseKind, GraceStart, ProcessName, Severity, SigtermDisposition, Terminator},
     node::{
         cri::types::{Container, ContainerState, RuntimePod},
         process_state::{ProcessState, SigtermHandling},
     },
-    teardown::stop_order::StopPosition,
+    teardown::{grace::CountedGrace, stop_order::StopPosition},
 };
 
-/// The grace period of a pod.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Grace {
-    /// Zero if it has expired.
-    left: Duration,
-    /// Time since it expired.
-    overdue: Duration,
-    total_seconds: Option<u64>,
-    counted_from: GraceStart,
-}
-
 impl Diagnosis<'_> {
-    /// The grace period of the process that terminates the pod. When a kubelet began is not known.
-    pub(super) fn grace(&self, deletion: Deletion) -> Grace {
-        match self.facts.terminated_by {
-            TerminatedBy::Kubelet(_) => Grace {
-                left: between(self.now, deletion.timestamp),
-                overdue: between(deletion.timestamp, self.now),
-                total_seconds: deletion.grace.and_then(|total| u64::try_from(total).ok()),
-                counted_from: GraceStart::DeleteRequest,
-            },
-            TerminatedBy::Agent | TerminatedBy::Blocked(_) => {
-                let GraceFacts { total, used } = self.facts.grace;
-                let counted_from = match used {
-                    Some(_) => GraceStart::Termination,
-                    None => GraceStart::NotBegun,
-                };
-                let used = used.unwrap_or_default();
-                Grace {
-                    left: total.saturating_sub(used),
-                    overdue: used.saturating_sub(total),
-                    total_seconds: Some(total.as_secs()),
-                    counted_from,
-                }
-            }
-        }
-    }
-
     /// What processes do, whatever the runtime shows of their containers.
     pub(super) fn processes(&mut self, runtime: Option<&RuntimePod>, running: Running) {
         let facts = self.facts;
@@ -110,10 +68,14 @@ impl Diagnosis<'_> {
         }
     }
 
-    pub(super) fn containers(&mut self, pod: &RuntimePod, grace: Grace) {
+    pub(super) fn containers(&mut self, pod: &RuntimePod, grace: CountedGrace) {
         let facts = self.facts;
         let left = grace.left;
         let in_grace = !left.is_zero();
+        // Before a process terminates the pod, there is no hook and no signal to wait for.
+        let is_idle = self.facts.terminated_by.terminator() == Terminator::NoProcess
+            && grace.counted_from == GraceStart::NotBegun;
+        let waiting = if is_idle { Severity::Later } else { Severity::Waiting };
         let explained = self
             .causes
             .iter()
@@ -129,22 +91,18 @@ impl Diagnosis<'_> {
             let others = others_before(facts, pod, container);
             if in_grace && !others.is_empty() {
                 let container = container.name.clone();
-                self.add(Severity::Waiting, CauseKind::SidecarWaits { container, others });
+                self.add(waiting, CauseKind::SidecarWaits { container, others });
                 continue;
             }
             let spec = facts.view.container(&container.name);
             if let Some(hook) = spec.and_then(|spec| spec.pre_stop.as_ref()).filter(|_| in_grace) {
                 let (container, handler) = (container.name.clone(), hook.kind().to_owned());
-                self.add(Severity::Waiting, CauseKind::PreStopHook { container, handler });
+                self.add(waiting, CauseKind::PreStopHook { container, handler });
             }
             let lost = self.sigterm_not_handled(container, left);
             let is_explained = explained || lost.is_some();
             if let Some(lost) = lost {
-                let severity = if in_grace {
-                    Severity::Waiting
-                } else {
-                    Severity::Blocking
-                };
+                let severity = if in_grace { waiting } else { Severity::Blocking };
                 self.add(severity, lost);
             }
             if !in_grace && !is_explained {
@@ -161,7 +119,7 @@ impl Diagnosis<'_> {
                 total_seconds: grace.total_seconds,
                 counted_from: grace.counted_from,
             };
-            self.add(Severity::Waiting, kind);
+            self.add(waiting, kind);
         }
     }
 

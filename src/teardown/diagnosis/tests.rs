@@ -11,6 +11,7 @@ use crate::{
         cri::types::{Container, ContainerState, RuntimeCondition, Sandbox, SandboxState},
         process_state::{ProcessState, SigtermHandling},
     },
+    teardown::grace::OwnGrace,
 };
 
 const NOW: &str = "2026-01-01T00:10:00Z";
@@ -58,7 +59,7 @@ fn nothing() -> Facts {
         view: view(|_| {}),
         object_unread: None,
         terminated_by: TerminatedBy::Kubelet("kubelet (pid 7)".to_owned()),
-        grace: GraceFacts {
+        grace: OwnGrace {
             total: Duration::from_secs(30),
             used: Some(Duration::from_secs(90)),
         },
@@ -493,6 +494,39 @@ fn causes_follow_from_facts() {
                 it.terminated_by = TerminatedBy::Blocked("standing by".to_owned());
             },
             &["blocking agentBlocked", "waiting gracePeriod"],
+        ),
+        (
+            "paused: the hook and the signal are not waited for before the agent begins",
+            running,
+            |it| {
+                in_grace(it);
+                it.view = view(|pod| {
+                    pod["spec"]["containers"][0]["lifecycle"]["preStop"]["exec"]["command"] = json!(["drain"]);
+                });
+                it.cgroups.as_mut().unwrap().processes.as_mut().unwrap().all[0].sigterm = SigtermHandling::Ignored;
+                it.grace.used = None;
+                it.terminated_by = TerminatedBy::Paused("paused since 00:05 by uid 0".to_owned());
+            },
+            &[
+                "blocking agentPaused",
+                "later preStopHook",
+                "later sigtermNotHandled",
+                "later gracePeriod",
+            ],
+        ),
+        (
+            "paused during the stop, which goes on to a safe point",
+            running,
+            |it| {
+                in_grace(it);
+                it.cgroups.as_mut().unwrap().processes.as_mut().unwrap().all[0].sigterm = SigtermHandling::Ignored;
+                it.terminated_by = TerminatedBy::Paused("paused since 00:05 by uid 0".to_owned());
+            },
+            &[
+                "blocking agentPaused",
+                "waiting sigtermNotHandled",
+                "waiting gracePeriod",
+            ],
         ),
         (
             "the agent terminates it",

@@ -3,9 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
+    explanation::cause::Terminator,
     model::pod::PodView,
     node::cri::types::RuntimePod,
-    teardown::{dependents::Dependents, journal::PodEntry, volumes::PlannedVolume},
+    teardown::{dependents::Dependents, grace::OwnGrace, journal::PodEntry, volumes::PlannedVolume},
 };
 
 /// Facts about one pod.
@@ -19,8 +20,10 @@ pub struct PlanFacts {
     pub blocked: Vec<String>,
     /// What the journal has of it.
     pub entry: Option<PodEntry>,
-    /// The part of the grace period that has passed.
-    pub used: Duration,
+    /// The process that terminates it now.
+    pub terminator: Terminator,
+    /// This agent's grace period.
+    pub grace: OwnGrace,
     /// The terminating pods that need it as a driver or a node service; `None` if it is neither.
     pub dependents: Result<Option<Dependents>, String>,
     /// How long it waits for them.
@@ -37,6 +40,8 @@ pub struct PlanFacts {
     pub may_hold_attached: bool,
     /// Its cgroups, one path for each hierarchy.
     pub cgroups: Result<Vec<CgroupFacts>, String>,
+    /// The file with its user IDs, if the teardown removes one.
+    pub user_ids: Result<Option<String>, String>,
     /// Its directory, if that exists.
     pub directory: Result<Option<String>, String>,
     /// Its log directory, if that exists.

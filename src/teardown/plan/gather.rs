@@ -10,6 +10,7 @@ use super::{
     steps::plan,
 };
 use crate::{
+    explanation::cause::Terminator,
     model::{
         failure::{Failure, first_message},
         pod::PodView,
@@ -21,30 +22,37 @@ use crate::{
         context::Context,
         dependents::dependents,
         devices::{self, ClaimDecision},
-        evidence, grace,
+        evidence,
+        grace::OwnGrace,
         journal::PodJournalExt as _,
-        locate, volumes,
+        locate, user_namespace, volumes,
     },
 };
 
-/// Plans the teardown of this pod. `blocked`: why nothing may be touched. The context refuses effects, see
-/// [`Context::read_only`].
+/// Plans the teardown of this pod. `terminator`: the process that terminates it now. `blocked`: why nothing may be touched. The
+/// context refuses effects, see [`Context::read_only`].
 #[cfg(feature = "agent")]
-pub(crate) async fn plan_teardown(context: &Arc<Context>, view: Arc<PodView>, blocked: Vec<String>) -> Plan {
+pub(crate) async fn plan_teardown(
+    context: &Arc<Context>,
+    view: Arc<PodView>,
+    terminator: Terminator,
+    blocked: Vec<String>,
+) -> Plan {
     let deadline = AnswerDeadline::from_now();
     let (view, object_unread) = super::super::bounded_read::current_object(context, view).await;
     let object_unread = object_unread.map(|unread| unread.why().to_owned());
-    plan_until(deadline, context, view, object_unread, blocked).await
+    plan_until(deadline, context, view, object_unread, terminator, blocked).await
 }
 
-/// As [`plan_teardown`], with this view of the object.
+/// As [`plan_teardown`] by this agent, with this view of the object.
 pub(crate) async fn plan_view(
     context: &Arc<Context>,
     view: Arc<PodView>,
     object_unread: Option<String>,
     blocked: Vec<String>,
 ) -> Plan {
-    plan_until(AnswerDeadline::from_now(), context, view, object_unread, blocked).await
+    let deadline = AnswerDeadline::from_now();
+    plan_until(deadline, context, view, object_unread, Terminator::Agent, blocked).await
 }
 
 async fn plan_until(
@@ -52,12 +60,15 @@ async fn plan_until(
     context: &Arc<Context>,
     view: Arc<PodView>,
     object_unread: Option<String>,
+    terminator: Terminator,
     mut blocked: Vec<String>,
 ) -> Plan {
     let uid = &view.pod.uid;
     let entry = context.journal.pod(uid);
     let begun = entry.as_ref().filter(|entry| entry.has_begun());
-    let used = begun.map(|entry| grace::used(&entry.begun, &context.node.clock.now()));
+    let in_force = entry.as_ref().map(|entry| entry.grace);
+    let begun = begun.map(|entry| &entry.begun);
+    let grace = OwnGrace::new(&view, in_force, begun, &context.node.clock.now());
     let runtime = async {
         let read = timeout(READ_LIMIT, context.node.cri.pod(uid.as_str(), READ_LIMIT)).await;
         let pod = read.map_err(late(READ_LIMIT))?.map_err(text)?;
@@ -94,6 +105,11 @@ async fn plan_until(
         }
         Ok(paths)
     });
+    let user_ids = blocking_in(READ_LIMIT, context, &view, |context, view| {
+        let dir = locate::pod_dir(context, view).map_err(|failures| first_message(&failures))?;
+        let file = user_namespace::file_to_remove(&dir, view).map_err(text)?;
+        Ok(file.map(|path| path.display().to_string()))
+    });
     let directory = blocking_in(READ_LIMIT, context, &view, |context, view| {
         let dir = locate::pod_dir(context, view).map_err(|failures| first_message(&failures))?;
         let there = dir.open().map_err(|fault| fault.to_string())?;
@@ -105,12 +121,13 @@ async fn plan_until(
         let path = logs.map_err(|error| error.to_string())?.path();
         Ok(Some(path.display().to_string()).filter(|_| path.exists()))
     });
-    let (runtime, claims, dependents, volumes, cgroups, directory, logs) = tokio::join!(
+    let (runtime, claims, dependents, volumes, cgroups, user_ids, directory, logs) = tokio::join!(
         deadline.cap(runtime),
         deadline.cap(claims),
         deadline.cap(dependents),
         deadline.cap(volumes),
         deadline.cap(cgroups),
+        deadline.cap(user_ids),
         deadline.cap(directory),
         deadline.cap(logs),
     );
@@ -128,7 +145,8 @@ async fn plan_until(
         object_unread,
         blocked,
         entry,
-        used: used.unwrap_or_default(),
+        terminator,
+        grace,
         dependents,
         driver_hold: context.driver_hold,
         runtime,
@@ -137,6 +155,7 @@ async fn plan_until(
         volumes: volumes.map(|(volumes, _)| volumes),
         may_hold_attached,
         cgroups,
+        user_ids,
         directory,
         logs,
         view,

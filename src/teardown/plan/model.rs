@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::status::PlannedStatus;
-use crate::model::step::Step;
+use crate::{explanation::cause::GraceStart, model::step::Step};
 
 /// What a teardown of a pod would do now.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,13 +27,12 @@ pub struct Plan {
     /// The pods that terminate before it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits_for: Option<PlannedWait>,
-    /// Grace period in seconds.
+    /// Grace period in seconds; beside a kubelet the kubelet's.
     pub grace_seconds: u64,
     /// Seconds of it that are left; all of it if it has not begun.
     pub grace_left_seconds: u64,
-    /// It has begun: it runs from the moment when this agent begins to terminate the pod.
-    #[serde(default)]
-    pub grace_has_begun: bool,
+    /// What it is counted from.
+    pub grace_counted_from: GraceStart,
     /// The steps, in their order.
     pub steps: Vec<PlannedStep>,
     /// What could not be read, and so may be missing in the steps.
@@ -55,7 +54,7 @@ impl Plan {
             waits_for: None,
             grace_seconds: 30,
             grace_left_seconds: 30,
-            grace_has_begun: true,
+            grace_counted_from: GraceStart::Termination,
             steps: vec![PlannedStep {
                 step,
                 actions,
@@ -181,6 +180,11 @@ pub enum PlannedAction {
         path: String,
         /// Why.
         why: String,
+    },
+    /// Removes the file with the user IDs of its user namespace: other pods may get these IDs then.
+    ReleaseUserIds {
+        /// Its path.
+        path: String,
     },
     /// Removes a directory.
     RemoveDirectory {

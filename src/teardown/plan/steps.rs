@@ -15,7 +15,6 @@ use crate::{
     node::cri::types::RuntimePod,
     teardown::{
         containers::{hook_of, stop_timeout},
-        grace::{self, RequestedGrace},
         journal::PodEntry,
         stop_order::StopPosition,
         volumes::{PlannedTeardown, PlannedVolume},
@@ -26,17 +25,14 @@ const RUNTIME: &str = "the pod in the container runtime";
 const CLAIMS: &str = "its prepared claims";
 const VOLUMES: &str = "its volumes";
 const CGROUPS: &str = "its cgroups";
+const USER_IDS: &str = "the file with the user IDs of its user namespace";
 const DIRECTORY: &str = "its directory";
 const LOGS: &str = "its log directory";
 
 /// What a teardown would do. A step that needs an unreadable fact names that fact.
 pub fn plan(facts: &PlanFacts, now: Timestamp) -> Plan {
     let view = &facts.view;
-    let grace = grace::effective(
-        facts.entry.as_ref().map(|entry| entry.grace),
-        RequestedGrace::for_pod(view, None),
-    );
-    let left = grace.saturating_sub(facts.used);
+    let grace = facts.grace.counted_by(facts.terminator, view.deletion, now);
     let mut unknown = Vec::new();
     if let Some(why) = &facts.object_unread {
         unknown.push(format!("its object in the API server: {why}"));
@@ -57,6 +53,7 @@ pub fn plan(facts: &PlanFacts, now: Timestamp) -> Plan {
         });
     known(VOLUMES, &facts.volumes, &mut unknown);
     known(CGROUPS, &facts.cgroups, &mut unknown);
+    known(USER_IDS, &facts.user_ids, &mut unknown);
     known(DIRECTORY, &facts.directory, &mut unknown);
     known(LOGS, &facts.logs, &mut unknown);
 
@@ -95,7 +92,7 @@ pub fn plan(facts: &PlanFacts, now: Timestamp) -> Plan {
         (
             Step::Term,
             resting_on(RUNTIME, &facts.runtime, |pod| {
-                stops(view, pod, stop_timeout(left).as_secs())
+                stops(view, pod, stop_timeout(facts.grace.left()).as_secs())
             }),
         ),
         (
@@ -122,6 +119,13 @@ pub fn plan(facts: &PlanFacts, now: Timestamp) -> Plan {
             Step::Cgroup,
             resting_on(CGROUPS, &facts.cgroups, |cgroups| {
                 cgroups.iter().map(remove_cgroup).collect()
+            }),
+        ),
+        (
+            Step::Cleanup,
+            resting_on(USER_IDS, &facts.user_ids, |path| {
+                let paths = path.iter().cloned();
+                paths.map(|path| PlannedAction::ReleaseUserIds { path }).collect()
             }),
         ),
         (Step::Status, late_status),
@@ -151,9 +155,9 @@ pub fn plan(facts: &PlanFacts, now: Timestamp) -> Plan {
         is_mirror: view.mirror,
         blocked: facts.blocked.clone(),
         waits_for,
-        grace_seconds: grace.as_secs(),
-        grace_left_seconds: left.as_secs(),
-        grace_has_begun: has_begun,
+        grace_seconds: grace.total_seconds.unwrap_or_else(|| facts.grace.total.as_secs()),
+        grace_left_seconds: grace.left.as_secs(),
+        grace_counted_from: grace.counted_from,
         steps,
         unknown,
     }
@@ -338,7 +342,11 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::{model::pod::PodObject, teardown::plan::text};
+    use crate::{
+        explanation::cause::{GraceStart, Terminator},
+        model::pod::PodObject,
+        teardown::{grace::OwnGrace, plan::text},
+    };
 
     fn facts() -> PlanFacts {
         let pod = json!({
@@ -350,7 +358,11 @@ mod tests {
             object_unread: None,
             blocked: Vec::new(),
             entry: None,
-            used: Duration::ZERO,
+            terminator: Terminator::Agent,
+            grace: OwnGrace {
+                total: Duration::from_secs(30),
+                used: None,
+            },
             dependents: Ok(None),
             driver_hold: Duration::ZERO,
             runtime: Ok(RuntimePod::default()),
@@ -359,8 +371,47 @@ mod tests {
             volumes: Ok(Vec::new()),
             may_hold_attached: false,
             cgroups: Ok(Vec::new()),
+            user_ids: Ok(None),
             directory: Ok(None),
             logs: Ok(None),
+        }
+    }
+
+    #[test]
+    fn grace_period_is_that_of_the_process_that_terminates_the_pod() {
+        let now = "2026-01-01T00:08:40Z".parse().unwrap();
+        for (terminator, used, counted_from, left, line) in [
+            (
+                Terminator::Agent,
+                None,
+                GraceStart::NotBegun,
+                30,
+                "Grace period 30s, not begun by this agent\n",
+            ),
+            (
+                Terminator::Agent,
+                Some(18),
+                GraceStart::Termination,
+                12,
+                "Grace period 30s, 12s left\n",
+            ),
+            (
+                Terminator::Kubelet,
+                None,
+                GraceStart::DeleteRequest,
+                20,
+                "Grace period 60s, 20s left, as the kubelet counts it\n",
+            ),
+        ] {
+            let mut facts = facts();
+            let mut view = PodView::clone(&facts.view);
+            view.deletion.as_mut().unwrap().grace = Some(60);
+            facts.view = Arc::new(view);
+            (facts.terminator, facts.grace.used) = (terminator, used.map(Duration::from_secs));
+            let plan = plan(&facts, now);
+            assert_eq!((plan.grace_counted_from, plan.grace_left_seconds), (counted_from, left));
+            let text = text(&plan, false);
+            assert!(text.contains(line), "{text}");
         }
     }
 

@@ -7,6 +7,7 @@ use super::{
     status::PlannedStatus,
 };
 use crate::{
+    explanation::cause::GraceStart,
     model::step::Step,
     words::{escape_control_chars, some_of},
 };
@@ -36,12 +37,11 @@ pub fn text(plan: &Plan, is_wide: bool) -> String {
             some_of(pods.iter().cloned())
         ));
     }
-    line(match plan.grace_has_begun {
-        true => format!(
-            "Grace period {}s, {}s left",
-            plan.grace_seconds, plan.grace_left_seconds
-        ),
-        false => format!("Grace period {}s, not begun by this agent", plan.grace_seconds),
+    let (grace, left) = (plan.grace_seconds, plan.grace_left_seconds);
+    line(match plan.grace_counted_from {
+        GraceStart::Termination => format!("Grace period {grace}s, {left}s left"),
+        GraceStart::DeleteRequest => format!("Grace period {grace}s, {left}s left, as the kubelet counts it"),
+        GraceStart::NotBegun => format!("Grace period {grace}s, not begun by this agent"),
     });
     line(String::new());
     for (index, (step, words)) in lines(plan, is_wide).into_iter().enumerate() {
@@ -145,6 +145,9 @@ fn words(action: &PlannedAction) -> String {
             handle.as_deref().unwrap_or("?")
         ),
         PlannedAction::LeaveVolume { path, why } => format!("leave {path}, which blocks the pod: {why}"),
+        PlannedAction::ReleaseUserIds { path } => {
+            format!("release the user IDs of its user namespace: remove file {path}")
+        }
         PlannedAction::RemoveDirectory { path } => format!("remove directory {path}"),
         PlannedAction::RemoveCgroup { path, .. } => format!("remove cgroup {path}"),
         PlannedAction::DeleteObject { uid, kept_by } => {
