@@ -66,6 +66,15 @@ pub enum EnableError {
         /// The value to set.
         value: &'static str,
     },
+    /// The kubelet has another drop-in of that name.
+    #[error(
+        "cannot write {}: it has other content than the drop-in of this command; move it away, or let it call `pod-teardown handover`",
+        path.display()
+    )]
+    OtherDropIn {
+        /// The file.
+        path: PathBuf,
+    },
     /// Another setting of the unit takes precedence.
     #[error("{UNIT} still has {found}, which takes precedence: correct it with `systemctl edit pod-teardown`")]
     Overridden {
@@ -115,14 +124,28 @@ impl Mode {
 /// # Errors
 /// If a file cannot be changed, if the unit overrides the setting, or if the service does not start.
 pub async fn set(files: &Files, systemd: &Systemd, mode: Mode, now: bool) -> Result<String, EnableError> {
+    let adds_drop_in = mode == Mode::Acts { kubelet_drop_in: true };
+    let before = drop_in(files)?;
+    if adds_drop_in && before == DropIn::Other {
+        return Err(EnableError::OtherDropIn {
+            path: files.drop_in.clone(),
+        });
+    }
     let mut done = vec![edit_settings(&files.settings, mode.value())?];
-    let drop_in = match mode {
-        Mode::Acts { kubelet_drop_in: true } => Some(add_drop_in(files)?),
-        Mode::Acts { kubelet_drop_in: false } => None,
-        Mode::Observes => remove_drop_in(&files.drop_in)?,
+    let changed = match (mode, before) {
+        (Mode::Acts { .. }, _) if adds_drop_in => Some(add_drop_in(files)?),
+        (Mode::Observes, DropIn::Ours) => Some(remove_drop_in(&files.drop_in)?),
+        (Mode::Observes, DropIn::Other) => {
+            done.push(format!(
+                "{} stays: it has other content than the drop-in of this command.",
+                files.drop_in.display()
+            ));
+            None
+        }
+        (Mode::Acts { .. }, _) | (Mode::Observes, DropIn::Missing) => None,
     };
-    if let Some(drop_in) = drop_in {
-        done.push(drop_in);
+    if let Some(changed) = changed {
+        done.push(changed);
         if let Err(why) = systemd.reload().await {
             done.push(format!(
                 "systemd did not load it ({why}): run `systemctl daemon-reload`."
@@ -176,10 +199,8 @@ fn edit_settings(path: &Path, value: &'static str) -> Result<String, EnableError
         path: path.to_owned(),
         error,
     };
-    let text = match fs::read_to_string(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
-        read => read.map_err(|error| failed("read", error))?,
-    };
+    let text = read_regular(path).map_err(|error| failed("read", error))?;
+    let text = text.unwrap_or_default();
     let edited = settings::set(&text, VARIABLE, value).ok_or_else(|| EnableError::Form {
         path: path.to_owned(),
         value,
@@ -193,6 +214,50 @@ fn edit_settings(path: &Path, value: &'static str) -> Result<String, EnableError
         Some(before) => format!("{VARIABLE}={value} is set in {at}. It was {before}."),
         None => format!("{VARIABLE}={value} is set in {at}."),
     })
+}
+
+/// What is at the path of the drop-in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum DropIn {
+    Missing,
+    /// With the directives that [`add_drop_in`] writes, for any path of the program.
+    Ours,
+    /// Changed, or of somebody else: also a link, such as the one to `/dev/null` that masks it.
+    Other,
+}
+
+fn drop_in(files: &Files) -> Result<DropIn, EnableError> {
+    let path = &files.drop_in;
+    let failed = |error| EnableError::File {
+        verb: "read",
+        path: path.clone(),
+        error,
+    };
+    let metadata = match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(DropIn::Missing),
+        metadata => metadata.map_err(failed)?,
+    };
+    if !metadata.is_file() {
+        return Ok(DropIn::Other);
+    }
+    let text = fs::read(path).map_err(failed)?;
+    let is_ours = str::from_utf8(&text).is_ok_and(|text| directives(text) == directives(DROP_IN));
+    Ok(if is_ours { DropIn::Ours } else { DropIn::Other })
+}
+
+/// The lines that systemd reads, without the path of the program.
+fn directives(text: &str) -> Vec<(&str, &str)> {
+    let lines = text.lines().map(str::trim);
+    let lines = lines.filter(|line| !line.is_empty() && !line.starts_with(['#', ';']));
+    lines
+        .map(|line| match line.strip_prefix("ExecStartPre=-/") {
+            Some(command) => (
+                "ExecStartPre=-/",
+                command.split_once(' ').map_or("", |(_, arguments)| arguments),
+            ),
+            None => (line, ""),
+        })
+        .collect()
 }
 
 fn add_drop_in(files: &Files) -> Result<String, EnableError> {
@@ -211,29 +276,43 @@ fn add_drop_in(files: &Files) -> Result<String, EnableError> {
     ))
 }
 
-/// `None` if there is none.
-fn remove_drop_in(path: &Path) -> Result<Option<String>, EnableError> {
-    match fs::remove_file(path) {
-        Ok(()) => Ok(Some(format!("{} is removed.", path.display()))),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(EnableError::File {
-            verb: "remove",
-            path: path.to_owned(),
-            error,
-        }),
+fn remove_drop_in(path: &Path) -> Result<String, EnableError> {
+    fs::remove_file(path).map_err(|error| EnableError::File {
+        verb: "remove",
+        path: path.to_owned(),
+        error,
+    })?;
+    Ok(format!("{} is removed.", path.display()))
+}
+
+/// The text of a file, and of the target of a link. `None` if there is none.
+///
+/// # Errors
+/// If it is no regular file, such as a device, or a link without a target: neither can be read and replaced.
+fn read_regular(path: &Path) -> io::Result<Option<String>> {
+    let metadata = match fs::metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound && !path.is_symlink() => return Ok(None),
+        metadata => metadata?,
+    };
+    if !metadata.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
     }
+    fs::read_to_string(path).map(Some)
 }
 
 /// Replaces a file in one step, with the same owner and mode. A link stays, and its target is replaced.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
-    let path = match fs::canonicalize(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => path.to_owned(),
-        path => path?,
+    let (path, before) = match fs::canonicalize(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound && !path.is_symlink() => (path.to_owned(), None),
+        target => {
+            let target = target?;
+            let before = fs::metadata(&target)?;
+            (target, Some(before))
+        }
     };
-    let before = match fs::metadata(&path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => None,
-        before => Some(before?),
-    };
+    if before.as_ref().is_some_and(|before| !before.is_file()) {
+        return Err(io::Error::other("it is not a regular file"));
+    }
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}.new", process::id()));
     let new = path.with_file_name(name);

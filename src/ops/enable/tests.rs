@@ -81,6 +81,33 @@ async fn drop_in_of_the_kubelet_is_added_on_request_and_removed_by_disable() {
 }
 
 #[tokio::test]
+async fn drop_in_of_somebody_else_is_neither_replaced_nor_removed() {
+    let theirs = DROP_IN.replace("60s", "20s");
+    for content in [
+        Some(&*theirs),
+        Some("[Service]\nExecStartPre=/bin/mine\n"),
+        Some(""),
+        None,
+    ] {
+        let host = Host::new(&[Behavior::NotLoaded]);
+        fs::create_dir(host.files.drop_in.parent().unwrap()).unwrap();
+        match content {
+            Some(content) => fs::write(&host.files.drop_in, content).unwrap(),
+            None => symlink("/dev/null", &host.files.drop_in).unwrap(),
+        }
+        let error = host.set(Mode::Acts { kubelet_drop_in: true }, false).await.unwrap_err();
+        assert!(error.to_string().contains("other content"), "{error}");
+        assert!(host.settings().contains("POD_TEARDOWN_PODS=observe"));
+        let done = host.set(Mode::Observes, false).await.unwrap();
+        assert!(done.contains("stays"), "{done}");
+        match content {
+            Some(content) => assert_eq!(fs::read_to_string(&host.files.drop_in).unwrap(), content),
+            None => assert_eq!(fs::read_link(&host.files.drop_in).unwrap(), Path::new("/dev/null")),
+        }
+    }
+}
+
+#[tokio::test]
 async fn failed_restart_is_an_error_and_the_setting_stays() {
     let host = Host::new(&[Behavior::Fails]);
     let error = host.set(ACTS, true).await.unwrap_err();
@@ -145,6 +172,23 @@ fn replaced_file_keeps_its_mode_and_a_link_to_it() {
     assert_eq!(fs::read_to_string(&file).unwrap(), "new");
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o640);
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
+}
+
+/// As a link to `/dev/null`, whose target would become a file. A socket stands for the device here.
+#[tokio::test]
+async fn device_behind_a_link_and_a_link_without_a_target_are_not_replaced() {
+    let host = Host::new(&[Behavior::NotLoaded]);
+    let device = host.dir.path().join("device");
+    let _socket = std::os::unix::net::UnixListener::bind(&device).unwrap();
+    fs::remove_file(&host.files.settings).unwrap();
+    for target in [&device, &host.dir.path().join("missing")] {
+        symlink(target, &host.files.settings).unwrap();
+        host.set(ACTS, false).await.unwrap_err();
+        replace(&host.files.settings, "new").unwrap_err();
+        assert_eq!(&fs::read_link(&host.files.settings).unwrap(), target);
+        fs::remove_file(&host.files.settings).unwrap();
+    }
+    assert!(!fs::metadata(&device).unwrap().is_file());
 }
 
 #[tokio::test]
