@@ -256,7 +256,7 @@ fn is_certificate_invalid(error: &(dyn Error + 'static)) -> bool {
 }
 
 /// The error and its causes on one line, without repetitions.
-fn chain(error: &dyn Error) -> String {
+pub(crate) fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

@@ -58,7 +58,7 @@ pub struct NodesArgs {
   kubectl teardown status worker-1 -o wide")]
 pub struct NodeStatusArgs {
     /// Name of the Node.
-    #[arg(value_name = "NODE")]
+    #[arg(value_name = "NODE", value_parser = parse_name)]
     pub node: String,
     /// How to reach the cluster, and how to print.
     #[command(flatten)]
@@ -99,14 +99,28 @@ pub struct ClusterFlags {
     pub output: OutputFormat,
 }
 
+/// Refuses what would not name an object of the API server, but a list of them.
+fn parse_name(name: &str) -> Result<String, String> {
+    match name {
+        "" | "." | ".." => Err(format!("{name:?} is not a name")),
+        name if name.contains('/') => Err(format!("{name:?} is not a name: it contains /")),
+        name => Ok(name.to_owned()),
+    }
+}
+
 // === impl PodWhyArgs ===
 
 impl PodWhyArgs {
     /// Namespace and name of the pod. `default`: namespace of a pod without one.
     ///
     /// # Errors
-    /// When it has two namespaces.
+    /// When it has two namespaces, or a part that cannot be a name.
     pub fn name(&self, default: &str) -> Result<(String, String), String> {
+        let (namespace, name) = self.named(default)?;
+        Ok((parse_name(&namespace)?, parse_name(&name)?))
+    }
+
+    fn named(&self, default: &str) -> Result<(String, String), String> {
         match (self.pod.split_once('/'), &self.namespace) {
             (Some((in_name, _)), Some(given)) if in_name != given => {
                 Err(format!("{} is not in namespace {given}: name one namespace", self.pod))

@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::objects::{AgentView, EventObject, KubeletView, NodeObject, PodObject};
 use crate::{
     clock::between,
+    model::foreign::ForeignText,
     ops::output::{age, age_since, table},
     words::format_count,
 };
@@ -25,10 +26,12 @@ pub struct NodeReport {
     pub lease_renewed: Option<Timestamp>,
     /// Its agent; `None` if none has reported.
     pub agent: Option<AgentView>,
-    /// Number of its pods.
-    pub pods: usize,
-    /// Its terminating pods.
-    pub terminating: Vec<TerminatingPod>,
+    /// Number of its pods; `None` if they cannot be read.
+    pub pods: Option<usize>,
+    /// Its terminating pods; `None` if they cannot be read.
+    pub terminating: Option<Vec<TerminatingPod>>,
+    /// Number of those that an agent reports as blocked; `None` if pods or events cannot be read.
+    pub blocked: Option<usize>,
     /// The agent's events about the Node, the latest last.
     pub events: Vec<NodeEvent>,
     /// What could not be read.
@@ -52,7 +55,7 @@ pub struct TerminatingPod {
     pub grace_expires: Timestamp,
     /// Its finalizers.
     pub finalizers: Vec<String>,
-    /// Why it is blocked, by the agent's last event.
+    /// Why it is blocked, by the agent's last event. `None` also if events cannot be read.
     pub blocked: Option<String>,
 }
 
@@ -69,23 +72,53 @@ pub struct NodeEvent {
     pub message: String,
 }
 
-/// A node from its objects. `events`: about the Node and about its pods.
+/// A node from its objects. `of_node` are events about the Node, `of_pods` about pods. Those that cannot be read are `None`.
 pub fn report(
     node: &NodeObject,
     lease_renewed: Option<Timestamp>,
-    pods: &[PodObject],
-    events: &[EventObject],
-    unread: Vec<String>,
+    pods: Option<&[PodObject]>,
+    of_node: Option<&[EventObject]>,
+    of_pods: Option<&[EventObject]>,
+    mut unread: Vec<String>,
     now: Timestamp,
 ) -> NodeReport {
-    let mut sent: Vec<&EventObject> = events.iter().filter(|event| event.is_of_agent()).collect();
-    sent.sort_by_key(|event| event.last());
     // Of several events about a pod, the last one.
-    let blocked: HashMap<&str, &str> = sent
-        .iter()
+    let blocked: HashMap<&str, &str> = sent(of_pods.unwrap_or_default())
         .filter(|event| event.is_blocked_pod())
         .map(|event| (&*event.involved_object.uid, &*event.message))
         .collect();
+    let terminating = pods.map(|pods| terminating(pods, &blocked));
+    let count_blocked = |pods: &Vec<TerminatingPod>| pods.iter().filter(|pod| pod.blocked.is_some()).count();
+    let about_node = sent(of_node.unwrap_or_default()).filter(|event| event.involved_object.uid == node.metadata.uid);
+    unread.dedup();
+    NodeReport {
+        name: node.metadata.name.clone(),
+        kubelet: node.kubelet(),
+        lease_renewed,
+        agent: node.agent(now),
+        pods: pods.map(<[_]>::len),
+        blocked: of_pods.and(terminating.as_ref()).map(count_blocked),
+        terminating,
+        events: about_node
+            .map(|event| NodeEvent {
+                at: event.last(),
+                reason: event.reason.clone(),
+                message: event.message.clone(),
+            })
+            .collect(),
+        unread,
+    }
+}
+
+/// The agents' events, the latest last.
+fn sent(events: &[EventObject]) -> impl Iterator<Item = &EventObject> {
+    let mut sent: Vec<&EventObject> = events.iter().filter(|event| event.is_of_agent()).collect();
+    sent.sort_by_key(|event| event.last());
+    sent.into_iter()
+}
+
+/// The terminating ones, by the end of their grace period.
+fn terminating(pods: &[PodObject], blocked: &HashMap<&str, &str>) -> Vec<TerminatingPod> {
     let mut terminating: Vec<TerminatingPod> = pods
         .iter()
         .filter_map(|pod| {
@@ -102,25 +135,7 @@ pub fn report(
         })
         .collect();
     terminating.sort_by(|a, b| (a.grace_expires, &a.namespace, &a.name).cmp(&(b.grace_expires, &b.namespace, &b.name)));
-    let about_node = sent
-        .iter()
-        .filter(|event| event.involved_object.uid == node.metadata.uid);
-    NodeReport {
-        name: node.metadata.name.clone(),
-        kubelet: node.kubelet(),
-        lease_renewed,
-        agent: node.agent(now),
-        pods: pods.len(),
-        terminating,
-        events: about_node
-            .map(|event| NodeEvent {
-                at: event.last(),
-                reason: event.reason.clone(),
-                message: event.message.clone(),
-            })
-            .collect(),
-        unread,
-    }
+    terminating
 }
 
 /// The kubelet and its Lease on one line.
@@ -131,7 +146,10 @@ pub fn kubelet_line(kubelet: Option<&KubeletView>, lease_renewed: Option<Timesta
         return format!("it has never reported{lease}");
     };
     let since = kubelet.since.map(|since| format!(" for {}", age_since(since, now)));
-    let reason = kubelet.reason.as_deref().map(|reason| format!(" ({reason})"));
+    let reason = kubelet
+        .reason
+        .as_deref()
+        .map(|reason| format!(" ({})", ForeignText::new(reason)));
     format!(
         "{}{}{}{lease}",
         kubelet.word(),
@@ -150,47 +168,54 @@ pub fn agent_line(agent: Option<&AgentView>, now: Timestamp) -> String {
     format!(
         "{} ({}), reported {}: {}",
         agent.state.word(),
-        agent.reason,
+        ForeignText::new(&agent.reason),
         ago(agent.reported),
-        agent.message
+        ForeignText::new(&agent.message)
     )
 }
 
 /// Formats the report.
 pub fn text(report: &NodeReport, is_wide: bool, now: Timestamp) -> String {
     let mut out = String::new();
-    let blocked = report.terminating.iter().filter(|pod| pod.blocked.is_some()).count();
     // Writing to a String cannot fail.
-    let _ = writeln!(out, "Node      {}", report.name);
+    let _ = writeln!(out, "Node      {}", ForeignText::new(&report.name));
     let kubelet = kubelet_line(report.kubelet.as_ref(), report.lease_renewed, now);
     let _ = writeln!(out, "Kubelet   {kubelet}");
     let _ = writeln!(out, "Agent     {}", agent_line(report.agent.as_ref(), now));
-    let pods = format_count(report.pods.try_into().unwrap_or(u64::MAX), "pod");
-    let _ = writeln!(
-        out,
-        "Pods      {pods}, {} terminating, {blocked} blocked",
-        report.terminating.len()
-    );
+    let pods = match (report.pods, &report.terminating) {
+        (Some(pods), Some(terminating)) => {
+            let pods = format_count(pods.try_into().unwrap_or(u64::MAX), "pod");
+            let blocked = report
+                .blocked
+                .map_or_else(|| "?".to_owned(), |blocked| blocked.to_string());
+            format!("{pods}, {} terminating, {blocked} blocked", terminating.len())
+        }
+        _ => "unknown".to_owned(),
+    };
+    let _ = writeln!(out, "Pods      {pods}");
     for unread in &report.unread {
-        let _ = writeln!(out, "Unknown   {unread}");
+        let _ = writeln!(out, "Unknown   {}", ForeignText::new(unread));
     }
-    out.push('\n');
-    if report.terminating.is_empty() {
-        out.push_str("No pod is terminating.\n");
-    } else {
-        out.push_str(&pods_table(&report.terminating, is_wide, now));
+    match report.terminating.as_deref() {
+        None => {}
+        Some([]) => out.push_str("\nNo pod is terminating.\n"),
+        Some(terminating) => {
+            let table = pods_table(terminating, report.blocked.is_some(), is_wide, now);
+            out.extend(["\n", &table]);
+        }
     }
     if !report.events.is_empty() {
         out.push_str("\nEvents of the agent:\n");
     }
     for event in &report.events {
         let ago = age_since(event.at, now);
-        let _ = writeln!(out, "  {ago:<6} {:<20} {}", event.reason, event.message);
+        let (reason, message) = (ForeignText::new(&event.reason), ForeignText::new(&event.message));
+        let _ = writeln!(out, "  {ago:<6} {reason:<20} {message}");
     }
     out
 }
 
-fn pods_table(pods: &[TerminatingPod], is_wide: bool, now: Timestamp) -> String {
+fn pods_table(pods: &[TerminatingPod], has_events: bool, is_wide: bool, now: Timestamp) -> String {
     let cells = |pod: &TerminatingPod| {
         let left = between(now, pod.grace_expires);
         let grace = match left.is_zero() {
@@ -200,7 +225,8 @@ fn pods_table(pods: &[TerminatingPod], is_wide: bool, now: Timestamp) -> String 
         let waits = match (&pod.blocked, pod.finalizers.is_empty()) {
             (Some(blocked), _) => blocked.clone(),
             (None, false) => format!("finalizers: {}", pod.finalizers.join(", ")),
-            (None, true) => "-".to_owned(),
+            (None, true) if has_events => "-".to_owned(),
+            (None, true) => "?".to_owned(),
         };
         [pod.namespace.clone(), pod.name.clone(), pod.phase.clone(), grace, waits]
     };
@@ -272,8 +298,9 @@ mod tests {
         let report = report(
             &node,
             Some("2026-01-01T00:49:00Z".parse().unwrap()),
-            &pods,
-            &events,
+            Some(&pods),
+            Some(&events),
+            Some(&events),
             Vec::new(),
             now,
         );
@@ -288,5 +315,66 @@ mod tests {
              d           late    Running   20s left          finalizers: a/b\n\n\
              Events of the agent:\n  9m     TeardownActive       took over\n"
         );
+    }
+    #[test]
+    fn pods_and_events_that_cannot_be_read_are_unknown() {
+        let now: Timestamp = "2026-01-01T01:00:00Z".parse().unwrap();
+        let node = NodeObject::default();
+        let pods: Vec<PodObject> = serde_json::from_value(json!([
+            { "metadata": { "namespace": "d", "name": "p", "uid": "1", "deletionTimestamp": "2026-01-01T00:59:00Z" } },
+        ]))
+        .unwrap();
+        let unread = |what: &str| vec![format!("cannot read {what}"); 2];
+        let without_pods = report(&node, None, None, Some(&[]), Some(&[]), unread("pods"), now);
+        let shown = text(&without_pods, false, now);
+        assert!(
+            shown.ends_with("Pods      unknown\nUnknown   cannot read pods\n"),
+            "{shown}"
+        );
+        assert_eq!(serde_json::to_value(&without_pods).unwrap()["terminating"], json!(null));
+
+        let without_events = report(&node, None, Some(&pods), None, None, unread("events"), now);
+        let shown = text(&without_events, false, now);
+        assert!(
+            shown.contains("1 pod, 1 terminating, ? blocked") && shown.trim_end().ends_with('?'),
+            "{shown}"
+        );
+    }
+
+    #[test]
+    fn texts_of_the_api_server_cannot_forge_a_line() {
+        let now: Timestamp = "2026-01-01T01:00:00Z".parse().unwrap();
+        let evil = "x\nNode      fake\u{1b}[2J";
+        let node: NodeObject = serde_json::from_value(json!({
+            "metadata": { "name": evil, "uid": "n-uid" },
+            "status": { "conditions": [
+                { "type": "Ready", "status": evil, "reason": evil },
+                { "type": "PodTeardownActive", "status": "True", "reason": evil, "message": evil },
+            ] },
+        }))
+        .unwrap();
+        let pods: Vec<PodObject> = serde_json::from_value(json!([
+            { "metadata": { "namespace": evil, "name": evil, "uid": "1", "deletionTimestamp": "2026-01-01T00:59:00Z",
+                            "finalizers": [evil] }, "status": { "phase": evil } },
+        ]))
+        .unwrap();
+        let events: Vec<EventObject> = serde_json::from_value(json!([
+            { "reason": evil, "message": evil, "involvedObject": { "uid": "n-uid" }, "source": { "component": "pod-teardown" } },
+        ]))
+        .unwrap();
+        let report = report(
+            &node,
+            None,
+            Some(&pods),
+            Some(&events),
+            Some(&[]),
+            vec![evil.to_owned()],
+            now,
+        );
+        for is_wide in [false, true] {
+            let shown = text(&report, is_wide, now);
+            let fake = shown.lines().filter(|line| line.starts_with("Node      fake")).count();
+            assert!(fake == 0 && !shown.contains('\u{1b}'), "{shown}");
+        }
     }
 }

@@ -1,20 +1,23 @@
 //! Reads the API with the user's kubeconfig.
 
-use std::path::Path;
+use std::{env, error::Error, path::Path, time::Duration};
 
 use http::Request;
 use kube::{
     Client, Config,
-    config::{KubeConfigOptions, Kubeconfig},
+    config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use super::objects::{EventObject, NodeObject, PodObject};
-use crate::api::escape::escape;
+use crate::api::{chain, escape};
 
 /// Objects in one page of a list.
 const PAGE: usize = 500;
+
+/// Longest time for one answer.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A read that failed.
 #[derive(Debug, thiserror::Error)]
@@ -62,10 +65,10 @@ impl ClusterReader {
     /// # Errors
     /// When there is no usable kubeconfig.
     pub async fn new(kubeconfig: Option<&Path>, context: Option<String>) -> Result<Self, ReadError> {
-        let failed = |error: &dyn std::fmt::Display| ReadError::Kubeconfig(error.to_string());
+        let failed = |error: &dyn Error| ReadError::Kubeconfig(chain(error));
         let file = match kubeconfig {
             Some(path) => Kubeconfig::read_from(path),
-            None => Kubeconfig::read(),
+            None => kubeconfig_of_environment(),
         };
         let options = KubeConfigOptions {
             context,
@@ -73,7 +76,10 @@ impl ClusterReader {
         };
         let file = file.map_err(|error| failed(&error))?;
         let config = Config::from_custom_kubeconfig(file, &options).await;
-        let client = Client::try_from(config.map_err(|error| failed(&error))?);
+        let mut config = config.map_err(|error| failed(&error))?;
+        // A user waits: an answer such as 429 is shown at once.
+        config.default_retry = false;
+        let client = Client::try_from(config);
         let client = client.map_err(|error| failed(&error))?;
         Ok(Self { client })
     }
@@ -159,16 +165,30 @@ impl ClusterReader {
     }
 
     async fn get<T: DeserializeOwned>(&self, what: String, uri: &str) -> Result<T, ReadError> {
-        let failed = |error: &dyn std::fmt::Display| ReadError::Failed {
+        let failed = |error: String| ReadError::Failed {
             what: what.clone(),
-            error: error.to_string(),
+            error,
         };
-        let request = Request::get(uri).body(Vec::new()).map_err(|error| failed(&error))?;
-        match self.client.request(request).await {
+        let request = Request::get(uri).body(Vec::new());
+        let request = request.map_err(|error| failed(error.to_string()))?;
+        let answer = tokio::time::timeout(TIMEOUT, self.client.request(request)).await;
+        match answer.map_err(|_| failed(format!("no answer within {} s", TIMEOUT.as_secs())))? {
             Ok(object) => Ok(object),
             Err(kube::Error::Api(status)) if status.code == 404 => Err(ReadError::NotFound(what)),
-            Err(kube::Error::Api(status)) => Err(failed(&status.message)),
-            Err(error) => Err(failed(&error)),
+            Err(kube::Error::Api(status)) => Err(failed(status.message.clone())),
+            Err(error) => Err(failed(chain(&error))),
         }
     }
+}
+
+/// `KUBECONFIG`, `~/.kube/config`. As with kubectl, a listed file that does not exist counts as empty if there is another one.
+fn kubeconfig_of_environment() -> Result<Kubeconfig, KubeconfigError> {
+    let listed = env::var_os("KUBECONFIG").unwrap_or_default();
+    let mut files = env::split_paths(&listed).filter(|path| path.exists()).peekable();
+    if files.peek().is_none() {
+        return Kubeconfig::read();
+    }
+    files.try_fold(Kubeconfig::default(), |merged, path| {
+        merged.merge(Kubeconfig::read_from(path)?)
+    })
 }

@@ -84,11 +84,11 @@ async fn show_node(name: &str, flags: &ClusterFlags) -> Result<ExitCode, ReadErr
         Err(ReadError::NotFound(_)) => None,
         lease => known(lease, &mut unread).flatten(),
     };
-    let pods = known(pods, &mut unread).unwrap_or_default();
-    let mut events = known(of_node, &mut unread).unwrap_or_default();
-    events.extend(known(of_pods, &mut unread).unwrap_or_default());
+    let pods = known(pods, &mut unread);
+    let (of_node, of_pods) = (known(of_node, &mut unread), known(of_pods, &mut unread));
     let now = Timestamp::now();
-    let report = node::report(&object, lease, &pods, &events, unread, now);
+    let (pods, of_node, of_pods) = (pods.as_deref(), of_node.as_deref(), of_pods.as_deref());
+    let report = node::report(&object, lease, pods, of_node, of_pods, unread, now);
     Ok(show(flags, &report, |report, is_wide| node::text(report, is_wide, now)))
 }
 

@@ -96,6 +96,38 @@ pub fn escape_lines(text: &str) -> String {
     pieces.collect()
 }
 
+/// Whether a terminal only shows the text. A newline is permitted.
+pub fn is_printable(text: &str) -> bool {
+    text.chars().all(|letter| !is_interpreted(letter))
+}
+
+/// Whether a terminal may interpret the character, or does not show it.
+fn is_interpreted(letter: char) -> bool {
+    let stays = || {
+        escape_control_chars(letter.encode_utf8(&mut [0; 4]))
+            .chars()
+            .eq([letter])
+    };
+    letter != '\n' && !stays()
+}
+
+/// Escapes characters in YAML that terminals interpret. They must occur only in double quotes.
+pub fn escape_quoted_yaml(yaml: String) -> String {
+    if is_printable(&yaml) {
+        return yaml;
+    }
+    let mut out = String::with_capacity(yaml.len());
+    for letter in yaml.chars() {
+        if is_interpreted(letter) {
+            // Writing to a String cannot fail.
+            let _ = write!(out, "\\U{:08X}", u32::from(letter));
+        } else {
+            out.push(letter);
+        }
+    }
+    out
+}
+
 /// Escapes all strings in a JSON value, keys too.
 pub fn escape_value(answer: Value) -> Value {
     match answer {
@@ -119,11 +151,7 @@ pub fn escape_json(json: String) -> String {
     }
     let mut out = String::with_capacity(json.len());
     for letter in json.chars() {
-        let stays = letter == '\n'
-            || escape_control_chars(letter.encode_utf8(&mut [0; 4]))
-                .chars()
-                .eq([letter]);
-        if stays {
+        if !is_interpreted(letter) {
             out.push(letter);
         } else {
             for unit in letter.encode_utf16(&mut [0; 2]) {

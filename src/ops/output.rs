@@ -6,8 +6,9 @@ use indexmap::IndexMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_saphyr::DoubleQuoted;
 
-use crate::model::foreign;
+use crate::model::foreign::{self, ForeignText};
 
 /// Columns between two columns of a table, as kubectl has them.
 const GAP: usize = 3;
@@ -62,7 +63,39 @@ impl<F> Output<F> {
 enum Json {
     Object(IndexMap<String, Json>),
     Array(Vec<Json>),
+    /// A string that YAML must have in double quotes, because only they permit escapes.
+    #[serde(skip_deserializing)]
+    Quoted(DoubleQuoted<String>),
     Scalar(Value),
+}
+
+// === impl Json ===
+
+impl Json {
+    /// Quotes all strings that have characters which terminals interpret.
+    fn quoted(self) -> Self {
+        match self {
+            Self::Object(members) => Self::Object(
+                members
+                    .into_iter()
+                    .map(|(name, value)| (name, value.quoted()))
+                    .collect(),
+            ),
+            Self::Array(items) => Self::Array(items.into_iter().map(Self::quoted).collect()),
+            Self::Scalar(Value::String(text)) if !foreign::is_printable(&text) => Self::Quoted(DoubleQuoted(text)),
+            other => other,
+        }
+    }
+
+    fn has_printable_names(&self) -> bool {
+        match self {
+            Self::Object(members) => members
+                .iter()
+                .all(|(name, value)| foreign::is_printable(name) && value.has_printable_names()),
+            Self::Array(items) => items.iter().all(Self::has_printable_names),
+            Self::Quoted(_) | Self::Scalar(_) => true,
+        }
+    }
 }
 
 /// Indents an answer. No type stands between: unknown fields stay.
@@ -80,13 +113,22 @@ pub fn json(answer: &[u8]) -> Result<String, serde_json::Error> {
 /// When it is no JSON.
 pub fn yaml(answer: &[u8]) -> Result<String, serde_json::Error> {
     let value: Json = serde_json::from_slice(answer)?;
-    serde_saphyr::to_string(&value).map_err(serde::ser::Error::custom)
+    if !value.has_printable_names() {
+        // The library does not quote names. JSON is YAML, too.
+        return json(answer);
+    }
+    let yaml = serde_saphyr::to_string(&value.quoted()).map_err(serde::ser::Error::custom)?;
+    Ok(foreign::escape_quoted_yaml(yaml))
 }
 
-/// Formats rows below their header, each column as wide as its widest cell.
+/// Formats rows below their header, each column as wide as its widest cell. Each row is one line, whatever its cells contain.
 pub fn table<const N: usize>(header: [&str; N], rows: &[[String; N]]) -> String {
     let header = header.map(str::to_owned);
-    let lines = || [&header].into_iter().chain(rows);
+    let rows: Vec<[String; N]> = rows
+        .iter()
+        .map(|row| row.each_ref().map(|cell| ForeignText::new(cell).into()))
+        .collect();
+    let lines = || [&header].into_iter().chain(&rows);
     let widths: [usize; N] = std::array::from_fn(|column| {
         let widths = lines().map(|line| line[column].chars().count());
         widths.max().unwrap_or_default()
@@ -152,6 +194,25 @@ mod tests {
         assert_eq!(same, serde_json::from_str::<Value>(ANSWER).unwrap(), "{yaml}");
         assert!(yaml.starts_with("z: 1\na:\n"), "{yaml}");
         assert!(yaml.chars().all(|it| it == '\n' || !it.is_control()), "{yaml:?}");
+    }
+
+    #[test]
+    fn yaml_with_characters_that_terminals_interpret_is_valid_and_has_the_same_value() {
+        let text = "a: \u{1b}]0;t\u{7}\r\nfake: b\u{202e}\u{85}\u{2028}\u{9b}31m\u{e0041}\t\"\\'";
+        for answer in [
+            serde_json::json!({ "a": text, "b": [text, "plain", "two\nlines\n"] }),
+            serde_json::json!({ text: text, "b": { text: 1 } }),
+        ] {
+            let yaml = yaml(&serde_json::to_vec(&answer).unwrap()).unwrap();
+            assert_eq!(foreign::escape_lines(&yaml), yaml);
+            assert_eq!(serde_saphyr::from_str::<Value>(&yaml).unwrap(), answer, "{yaml}");
+        }
+    }
+
+    #[test]
+    fn cell_cannot_forge_a_row_of_a_table() {
+        let shown = table(["A", "B"], &[["x\ny   z".to_owned(), "\u{1b}[2J\r".to_owned()]]);
+        assert_eq!(shown, "A          B\nx\\ny   z   \\u{1b}[2J\\r\n");
     }
 
     #[test]

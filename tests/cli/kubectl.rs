@@ -135,6 +135,12 @@ async fn plugin_names_what_is_missing() {
         (&["nodes", "--context", "none"], 1, "cannot use the kubeconfig"),
         (&["nodes", "--kubeconfig", "/no/such"], 1, "set KUBECONFIG"),
         (&["pods"], 64, "unrecognized subcommand"),
+        // Without a name, the paths are those of lists.
+        (&["status", ""], 64, "is not a name"),
+        (&["why", ""], 64, "is not a name"),
+        (&["why", "default/"], 64, "is not a name"),
+        (&["why", "/web-0"], 64, "is not a name"),
+        (&["why", "a/b/c"], 64, "is not a name"),
     ] {
         let (found, out, error) = plugin.run(arguments).await;
         assert_eq!(found, code, "{arguments:?} {out} {error}");
@@ -143,4 +149,16 @@ async fn plugin_names_what_is_missing() {
     let (code, out, _) = plugin.run(&["--help"]).await;
     assert!(code == 0 && out.contains("Usage: kubectl teardown"), "{out}");
     assert!(out.lines().all(|line| line.chars().count() <= 100), "{out}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn server_that_cannot_be_reached_is_named_with_the_cause() {
+    let plugin = Plugin::new().await;
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let closed = format!("http://{}", listener.local_addr().unwrap());
+    drop(listener);
+    let kubeconfig = plugin.api.admin_kubeconfig().replace(&plugin.api.url(), &closed);
+    fs::write(plugin.dir.path().join("config"), kubeconfig).unwrap();
+    let (code, _, error) = plugin.run(&["nodes"]).await;
+    assert!(code == 1 && error.contains("refused"), "{error}");
 }
