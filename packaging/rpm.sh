@@ -15,7 +15,7 @@ for package in pod-teardown pod-teardown-gc; do
     packaging/stage.sh "$package" "$work/staged"
     install -D -m 644 LICENSE "$work/staged/usr/share/licenses/$package/LICENSE"
 done
-install -D -m 644 "$work/staged/usr/share/pod-teardown/pod-teardown.default" "$work/staged/etc/default/pod-teardown"
+install -D -m 640 "$work/staged/usr/share/pod-teardown/pod-teardown.default" "$work/staged/etc/default/pod-teardown"
 install -D -m 644 packaging/rpm/50-pod-teardown.preset -t "$work/staged/usr/lib/systemd/system-preset"
 # Where zsh searches in this family.
 mv "$work/staged/usr/share/zsh/vendor-completions" "$work/staged/usr/share/zsh/site-functions"

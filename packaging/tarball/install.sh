@@ -123,7 +123,8 @@ sort -u "$scratch/directories" "$scratch/files" >"$list.new"
 mv -f "$list.new" "$list"
 if [ ! -e "$settings" ] && [ -n "$first" ]; then
     mkdir -p "${settings%/*}"
-    cp "$from/files/usr/share/pod-teardown/pod-teardown.default" "$settings"
+    # It may hold a token for the OpenTelemetry collector.
+    install -m 640 "$from/files/usr/share/pod-teardown/pod-teardown.default" "$settings"
 fi
 
 running=

@@ -20,6 +20,9 @@ const VARIABLE: &str = "POD_TEARDOWN_PODS";
 /// The drop-in of the kubelet. It names the program of the packages.
 const DROP_IN: &str = include_str!("../../systemd/kubelet.service.d/10-pod-teardown.conf");
 const PACKAGED_PROGRAM: &str = "/usr/bin/pod-teardown";
+/// Mode of new settings: they may get a secret.
+const SETTINGS_MODE: u32 = 0o640;
+const DROP_IN_MODE: u32 = 0o644;
 const RESTART: &str = "systemctl restart pod-teardown";
 
 /// What the service shall do.
@@ -170,7 +173,9 @@ pub async fn set(files: &Files, systemd: &Systemd, mode: Mode, now: bool) -> Res
     }
     if now {
         systemd.restart_unit(UNIT).await.map_err(EnableError::Restart)?;
-        done.push(format!("{UNIT} was restarted. Its role: pod-teardown status"));
+        done.push(format!(
+            "{UNIT} was restarted. To see its role, run: pod-teardown status"
+        ));
     } else {
         done.push(format!("To apply it, run: {RESTART}"));
     }
@@ -209,7 +214,7 @@ fn edit_settings(path: &Path, value: &'static str) -> Result<String, EnableError
     if edited.text == text {
         return Ok(format!("{VARIABLE}={value} was already set in {at}."));
     }
-    replace(path, &edited.text).map_err(|error| failed("write", error))?;
+    replace(path, &edited.text, SETTINGS_MODE).map_err(|error| failed("write", error))?;
     Ok(match edited.before {
         Some(before) => format!("{VARIABLE}={value} is set in {at}. It was {before}."),
         None => format!("{VARIABLE}={value} is set in {at}."),
@@ -264,7 +269,7 @@ fn add_drop_in(files: &Files) -> Result<String, EnableError> {
     let path = &files.drop_in;
     let text = DROP_IN.replace(PACKAGED_PROGRAM, &files.program.display().to_string());
     let directory = path.parent().unwrap_or(path);
-    let written = fs::create_dir_all(directory).and_then(|()| replace(path, &text));
+    let written = fs::create_dir_all(directory).and_then(|()| replace(path, &text, DROP_IN_MODE));
     written.map_err(|error| EnableError::File {
         verb: "write",
         path: path.clone(),
@@ -300,8 +305,9 @@ fn read_regular(path: &Path) -> io::Result<Option<String>> {
     fs::read_to_string(path).map(Some)
 }
 
-/// Replaces a file in one step, with the same owner and mode. A link stays, and its target is replaced.
-fn replace(path: &Path, text: &str) -> io::Result<()> {
+/// Replaces a file in one step, with the same owner and mode; a new one has `new_mode`. A link stays, and its target is
+/// replaced.
+fn replace(path: &Path, text: &str, new_mode: u32) -> io::Result<()> {
     let (path, before) = match fs::canonicalize(path) {
         Err(error) if error.kind() == ErrorKind::NotFound && !path.is_symlink() => (path.to_owned(), None),
         target => {
@@ -322,7 +328,7 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
         if let Some(before) = &before {
             fchown(&file, Some(before.uid()), Some(before.gid()))?;
         }
-        let mode = before.as_ref().map_or(0o644, |before| before.permissions().mode());
+        let mode = before.as_ref().map_or(new_mode, |before| before.permissions().mode());
         file.set_permissions(fs::Permissions::from_mode(mode))?;
         file.sync_all()?;
         fs::rename(&new, &path)?;

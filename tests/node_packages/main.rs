@@ -7,7 +7,7 @@
 mod built;
 mod root;
 
-use std::{collections::BTreeSet, fs};
+use std::{collections::BTreeSet, fs, os::unix::fs::PermissionsExt as _};
 
 use built::{Built, output};
 use root::Root;
@@ -37,6 +37,14 @@ fn edit(root: &Root) {
     root.write(SETTINGS, EDITED);
     root.write(STATE, "kept");
     root.write(DROP_IN, "[Service]\n");
+}
+
+/// The settings of a first installation observe. Only root can read them: they may get a token for the OpenTelemetry collector.
+fn assert_first_settings(root: &Root) {
+    let settings = root.read(SETTINGS).unwrap();
+    assert!(settings.contains("\nPOD_TEARDOWN_PODS=observe\n"), "{settings}");
+    let mode = fs::metadata(root.path(SETTINGS)).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o640);
 }
 
 #[test]
@@ -112,8 +120,7 @@ fn rpm_needs_only_a_shell_systemd_and_the_c_library() {
 fn first_installation_of_a_deb_observes_and_an_upgrade_keeps_the_settings() {
     let (root, built) = (Root::for_deb(), Built::get());
     root.dpkg(&["--install", &built.deb("pod-teardown", "now")]);
-    let settings = root.read(SETTINGS).unwrap();
-    assert!(settings.contains("\nPOD_TEARDOWN_PODS=observe\n"), "{settings}");
+    assert_first_settings(&root);
     edit(&root);
     root.dpkg(&["--install", &built.deb("pod-teardown", "next")]);
     assert_eq!(root.read(SETTINGS).as_deref(), Some(EDITED));
@@ -143,8 +150,7 @@ fn first_installation_of_an_rpm_observes_and_starts_unless_a_preset_forbids_it()
     root.rpm(&["--install", "--test", &built.rpm("pod-teardown", "now")]);
     assert!(!root.path("usr/bin/pod-teardown").exists());
     root.rpm(&["--install", &built.rpm("pod-teardown", "now")]);
-    let settings = root.read(SETTINGS).unwrap();
-    assert!(settings.contains("\nPOD_TEARDOWN_PODS=observe\n"), "{settings}");
+    assert_first_settings(&root);
     assert_eq!(
         root.calls(),
         [
@@ -200,8 +206,7 @@ fn tarball_is_installed_once_upgraded_and_removed() {
     let files = root.files();
     root.unpack(&built.tarball("now"));
     root.run(&["sh", "/unpacked/install.sh"]);
-    let settings = root.read(SETTINGS).unwrap();
-    assert!(settings.contains("\nPOD_TEARDOWN_PODS=observe\n"), "{settings}");
+    assert_first_settings(&root);
     let unit = root.read("etc/systemd/system/pod-teardown.service").unwrap();
     assert!(unit.contains("\nExecStart=/usr/local/bin/pod-teardown run\n"), "{unit}");
     assert_eq!(

@@ -167,7 +167,7 @@ fn replaced_file_keeps_its_mode_and_a_link_to_it() {
     fs::write(&file, "old").unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
     symlink(&file, &link).unwrap();
-    replace(&link, "new").unwrap();
+    replace(&link, "new", 0o600).unwrap();
     assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
     assert_eq!(fs::read_to_string(&file).unwrap(), "new");
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o640);
@@ -184,11 +184,20 @@ async fn device_behind_a_link_and_a_link_without_a_target_are_not_replaced() {
     for target in [&device, &host.dir.path().join("missing")] {
         symlink(target, &host.files.settings).unwrap();
         host.set(ACTS, false).await.unwrap_err();
-        replace(&host.files.settings, "new").unwrap_err();
+        replace(&host.files.settings, "new", 0o600).unwrap_err();
         assert_eq!(&fs::read_link(&host.files.settings).unwrap(), target);
         fs::remove_file(&host.files.settings).unwrap();
     }
     assert!(!fs::metadata(&device).unwrap().is_file());
+}
+
+#[tokio::test]
+async fn new_settings_are_readable_by_root_only() {
+    let host = Host::new(&[Behavior::NotLoaded]);
+    fs::remove_file(&host.files.settings).unwrap();
+    host.set(ACTS, false).await.unwrap();
+    let mode = fs::metadata(&host.files.settings).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o640);
 }
 
 #[tokio::test]
