@@ -9,7 +9,8 @@ use super::output::QueryFlags;
 /// The first lines show the role with its reason, the probes of the kubelet, the runtime and the API server. Other lines appear
 /// only if there is something to show. Blocked is the reason why nothing may be touched; beside a living kubelet that is normal.
 /// Paused shows who has paused the agent. Unmanaged lists pods and files without proof that they belong to the API
-/// server; they are not touched. The table lists the terminating pods, each with its step and what it waits for.
+/// server; they are not touched. The table lists the terminating pods, each with its step and what it waits for. A pod without a
+/// step is left to the kubelet, or waits for the takeover. AGE counts from the moment when this agent learned of the termination.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
   # Show the status

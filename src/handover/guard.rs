@@ -50,6 +50,11 @@ const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 pub const ONLY_OBSERVES: &str = "this agent only observes (--pods observe) and touches nothing: run pod-teardown enable, or set \
      POD_TEARDOWN_PODS=auto in /etc/default/pod-teardown, and restart it";
 
+/// Why the guard of an agent on standby allows no effect, by the reason of its role.
+pub fn standby(reason: &str) -> String {
+    format!("standby: {reason}")
+}
+
 /// Cheap to clone; all clones share their state.
 #[derive(Clone)]
 pub struct Guard {

@@ -4,7 +4,7 @@ use std::{io, net::SocketAddr, ops::Range, sync::Arc, time::Duration};
 
 use tokio::time::{Instant, sleep};
 
-use super::{Guard, State};
+use super::{Guard, State, standby};
 use crate::{
     handover::probes::Probe,
     node::kubelet_process::{
@@ -179,15 +179,16 @@ impl State {
         let kubelet = match &self.kubelet {
             Ok(None) => None,
             Ok(Some(kubelet)) if self.activity.is_unresponsive => Some(format!(
-                "the kubelet of this node is unresponsive; repair it or stop it: {kubelet}"
+                "the kubelet of this node is unresponsive; repair it or stop it (pid {})",
+                kubelet.pid
             )),
-            Ok(Some(kubelet)) => Some(format!("a kubelet works on this node's pods: {kubelet}")),
+            Ok(Some(kubelet)) => Some(format!("a kubelet works on this node's pods (pid {})", kubelet.pid)),
             Err(why) => Some(not_known(why)),
         };
         let since = self.probed_during.start.elapsed();
         let unknown =
             (since > STALE).then(|| not_known(&format!("the look for one takes {} s already", since.as_secs())));
-        let standby_reason = || Some(format!("standby: {}", self.activity.standby_reason.as_ref()?));
+        let standby_reason = || Some(standby(self.activity.standby_reason.as_ref()?));
         kubelet
             .or(unknown)
             .or_else(|| self.activity.why_blocked())

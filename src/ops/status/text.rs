@@ -9,11 +9,12 @@ use crate::{
     api::expiry::expires_soon,
     explanation::cause::GraceStart,
     handover::{
-        guard::{ONLY_OBSERVES, holds::ABSENCE},
+        guard::{ONLY_OBSERVES, holds::ABSENCE, standby},
+        probes::ProbeState,
         report::RoleReport,
-        role::RoleName,
+        role::{RoleName, StandbyReasonName},
     },
-    model::trace::Trace,
+    model::trace::{BlockedReason, Trace},
     ops::{
         output::{age, age_since, table},
         progress::step,
@@ -109,7 +110,7 @@ pub fn text(report: &StatusReport, is_wide: bool, now: Timestamp) -> String {
         let count = format_count(pods.awaiting_finalizers as u64, "pod");
         out.add("Retained", &format!("{count} finished, but kept by finalizers"));
     }
-    format!("{}\n{}", out.0, pods_table(&report.pods.terminating, is_wide))
+    format!("{}\n{}", out.0, pods_table(report, is_wide))
 }
 
 /// Lines of a label and a text.
@@ -151,10 +152,16 @@ fn add_node(out: &mut Lines, report: &StatusReport, now: Timestamp) {
     if let Some(role) = &report.role {
         let probes = role.probes.iter().map(|probe| {
             let name = if probe.probe == "lease" { "Lease" } else { &probe.probe };
-            let since = probe
-                .since
-                .map_or_else(String::new, |since| format!(" {}", age_since(since, now)));
-            format!("{name} {}{since}", probe.state)
+            let since = probe.since.map(|since| age_since(since, now));
+            match (name, probe.state, since) {
+                // A Lease is renewed every 10 seconds only.
+                ("Lease", ProbeState::Alive, Some(since)) => format!("Lease renewed {since} ago"),
+                ("Lease", ProbeState::Down, Some(since)) => format!("Lease not renewed for {since}"),
+                (name, state, since) => format!(
+                    "{name} {state}{}",
+                    since.map_or_else(String::new, |it| format!(" {it}"))
+                ),
+            }
         });
         let probes = match (role.probes.is_empty(), &report.runtime.version) {
             (false, _) => probes.collect::<Vec<_>>().join(", "),
@@ -193,9 +200,10 @@ fn add_node(out: &mut Lines, report: &StatusReport, now: Timestamp) {
 
 /// Why the agent does less than it could.
 fn add_reasons(out: &mut Lines, report: &StatusReport) {
-    // The role has it.
-    let observes = |why: &String| why == ONLY_OBSERVES;
-    if let Some(blocked) = report.blocked.as_ref().filter(|why| !observes(why)) {
+    let standby_reason = report.role.as_ref().and_then(|role| role.message.as_ref());
+    let standby_reason = standby_reason.map(|why| standby(why));
+    let is_in_role = |why: &String| why == ONLY_OBSERVES || Some(why) == standby_reason.as_ref();
+    if let Some(blocked) = report.blocked.as_ref().filter(|why| !is_in_role(why)) {
         out.add("Blocked", blocked);
     }
     if let Some(hold) = &report.watch.absence_hold {
@@ -251,18 +259,23 @@ fn add_leftovers(out: &mut Lines, report: &StatusReport) {
     }
 }
 
-fn pods_table(traces: &[Trace], is_wide: bool) -> String {
+fn pods_table(report: &StatusReport, is_wide: bool) -> String {
+    let traces = &report.pods.terminating;
     if traces.is_empty() {
         return "No pod is terminating.\n".to_owned();
     }
     let cells = |trace: &Trace| {
+        let (step, waits) = match awaited(trace, report.role.as_ref()) {
+            Some(awaited) => ("-", awaited.to_owned()),
+            None => (step(trace), waits_for(trace)),
+        };
         [
             trace.namespace.clone(),
             trace.name.clone(),
-            step(trace).to_owned(),
+            step.to_owned(),
             age(Duration::from_millis(trace.elapsed_ms)),
             grace(trace),
-            waits_for(trace),
+            waits,
         ]
     };
     let header = ["NAMESPACE", "NAME", "STEP", "AGE", "GRACE", "WAITING-FOR"];
@@ -286,6 +299,21 @@ fn pods_table(traces: &[Trace], is_wide: bool) -> String {
     let rows: Vec<_> = traces.iter().map(wide).collect();
     let [namespace, name, step, age, grace, waits] = header;
     table([namespace, name, step, age, grace, "ATTEMPTS", "UID", waits], &rows)
+}
+
+/// What a pod waits for that only the role of the agent blocks: nothing is wrong with it.
+fn awaited(trace: &Trace, role: Option<&RoleReport>) -> Option<&'static str> {
+    let [blocked] = trace.blocked.as_slice() else {
+        return None;
+    };
+    if blocked.step.is_some() || blocked.reason != BlockedReason::Guard {
+        return None;
+    }
+    match (role?.role, role?.reason) {
+        (RoleName::Observing, _) | (_, Some(StandbyReasonName::KubeletAlive)) => Some("the kubelet"),
+        (_, Some(StandbyReasonName::TakeoverPending)) => Some("the takeover"),
+        _ => None,
+    }
 }
 
 /// The rest of the grace period, as the process that terminates the pod counts it.
@@ -319,8 +347,8 @@ fn collector(report: &CollectorReport) -> String {
 mod tests {
     use super::*;
     use crate::{
-        handover::{probes::ProbeState, report::ProbeReport, role::StandbyReasonName},
-        model::trace::{Blocked, BlockedReason, Stage},
+        handover::report::ProbeReport,
+        model::trace::{Blocked, Stage},
         node::runtime::RuntimeReport,
         watch::WatchReport,
     };
@@ -366,7 +394,7 @@ mod tests {
         let mut report = report();
         let lines = "\
 Role      standby (kubelet-alive) for 5m12s: the kubelet works
-Kubelet   process alive 5m12s, healthz alive 5m12s, Lease alive 5m12s
+Kubelet   process alive 5m12s, healthz alive 5m12s, Lease renewed 5m12s ago
 Runtime   containerd 2.4.2
 API       watching, 12 pods
 ";
@@ -394,6 +422,36 @@ default     web-0   volumes  42s   0s      blocked: busy (and 1 more)
             wide.contains("ATTEMPTS   UID") && wide.contains("1          1234"),
             "{wide}"
         );
+    }
+
+    #[test]
+    fn pod_that_is_left_to_the_kubelet_is_not_shown_as_blocked() {
+        let mut report = report();
+        let why = "a kubelet works on this node's pods (pid 7)";
+        report.pods.terminating = vec![Trace {
+            blocked: vec![Blocked::pod(BlockedReason::Guard, why)],
+            ..Trace::sample()
+        }];
+        let row = |report: &StatusReport| text(report, false).lines().last().unwrap().to_owned();
+        assert_eq!(row(&report), "default     web-0   -      0s    0s      the kubelet");
+        let mut pending = report.clone();
+        let role = pending.role.as_mut().unwrap();
+        role.reason = Some(StandbyReasonName::TakeoverPending);
+        role.message = Some("the kubelet is down; takeover in 8 s if it stays down".to_owned());
+        pending.blocked = Some(standby("the kubelet is down; takeover in 8 s if it stays down"));
+        assert!(row(&pending).ends_with("   the takeover"), "{}", row(&pending));
+        assert!(!text(&pending, false).contains("Blocked"), "the role has it");
+        // The kubelet does nothing, and the takeover never comes.
+        report.role.as_mut().unwrap().reason = Some(StandbyReasonName::KubeletUnresponsive);
+        assert!(row(&report).ends_with(&format!("blocked: {why}")), "{}", row(&report));
+    }
+
+    #[test]
+    fn lease_between_two_renewals_is_not_shown_as_down() {
+        let mut report = report();
+        report.role.as_mut().unwrap().probes[2].state = ProbeState::Down;
+        let shown = text(&report, false);
+        assert!(shown.contains(", Lease not renewed for 5m12s\n"), "{shown}");
     }
 
     #[test]
