@@ -469,6 +469,27 @@ async fn answer_of_an_exited_process_does_not_show_another_kubelet() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn time_until_the_takeover_decreases_between_two_probes() {
+    let start = Instant::now();
+    let at = |seconds| start + Duration::from_secs(seconds)..start + Duration::from_secs(seconds);
+    let mut probes = Probes::new(start, LONG, LONG);
+    for probe in [&mut probes.process, &mut probes.healthz, &mut probes.lease.probe] {
+        probe.add(Probe::Down(String::new()), &at(1));
+    }
+    let thresholds = Thresholds {
+        take_over_after: AFTER,
+        up: LONG,
+    };
+    let before = Role::Standby(StandbyReason::Working);
+    let left = |now| decide_role(&probes, thresholds, &before, at(now).end);
+    let not_yet = |left| Role::Standby(StandbyReason::NotYet(left));
+    assert_eq!(left(1), not_yet(AFTER));
+    assert_eq!(left(4), not_yet(AFTER - Duration::from_secs(3)));
+    // No probe has shown it yet.
+    assert_eq!(left(2 + AFTER.as_secs()), not_yet(Duration::ZERO));
+}
+
+#[tokio::test(start_paused = true)]
 async fn only_a_lasting_process_that_was_healthy_once_may_be_stopped() {
     let start = Instant::now();
     let seconds = Duration::from_secs;
