@@ -436,10 +436,12 @@ impl Observer {
     fn overview(&self) -> Overview {
         let mut terminating = self.traces(&TraceFilter::All);
         terminating.sort_by_key(|trace| std::cmp::Reverse(trace.elapsed_ms));
+        let is_deleted = |uid: &&PodUid| self.known.get(*uid).is_some_and(|view| view.deletion.is_some());
+        let awaiting_finalizers = self.finished.iter().filter(is_deleted).count();
         Overview {
             terminating,
-            awaiting_deletion: self.finished.len(),
-            awaiting_finalizers: 0,
+            awaiting_deletion: self.finished.len() - awaiting_finalizers,
+            awaiting_finalizers,
         }
     }
 

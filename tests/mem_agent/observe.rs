@@ -142,6 +142,20 @@ async fn another_exit_code_than_that_of_the_runtime_is_a_difference() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn deleted_pod_that_a_finalizer_keeps_is_not_counted_as_undeleted() {
+    let node = observing(&["web"]).await;
+    let patch = json!({ "metadata": { "finalizers": ["test/hold"] } });
+    let path = "/api/v1/namespaces/default/pods/web";
+    node.admin.patch(path, Patch::Merge, &patch).await.unwrap();
+    node.delete("web", None).await;
+    container_exits(&node, 0).await;
+    kubelet_finishes(&node, "web", 0, false).await;
+    observation(&node, "web").await;
+    let pods = node.status().await.pods;
+    assert_eq!((pods.awaiting_deletion, pods.awaiting_finalizers), (0, 1));
+}
+
+#[tokio::test(start_paused = true)]
 async fn cgroup_that_still_exists_after_the_kubelets_time_is_a_leftover() {
     let node = observing(&["web"]).await;
     node.delete("web", None).await;
