@@ -5,7 +5,7 @@ use std::{env, path::Path, sync::Arc, time::Duration};
 use sd_notify::{NotifyState, notify, watchdog_enabled};
 use tokio::{
     task::spawn_blocking,
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout},
 };
 
 use super::{admin::Admin, status};
@@ -21,6 +21,9 @@ use crate::{
 
 /// How often the status in `systemctl status` is updated.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
+/// The same while the status changes quickly after the start, for this time.
+const FIRST_REPORT_INTERVAL: Duration = Duration::from_secs(1);
+const FIRST_REPORTS: Duration = Duration::from_secs(20);
 /// How often missing files are checked again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// Maximum length of a status. systemd ignores a message of more than 4096 bytes.
@@ -75,7 +78,7 @@ pub async fn report_status(admin: Arc<Admin>) {
     let watchdog = watchdog_enabled();
     let interval = watchdog.map_or(REPORT_INTERVAL, |interval| REPORT_INTERVAL.min(interval / 3));
     send(&[NotifyState::Ready], None).await;
-    let mut reported = String::new();
+    let (mut reported, started) = (String::new(), Instant::now());
     loop {
         if let Ok(Some(report)) = timeout(interval, admin.report()).await {
             let line = status::line(&report);
@@ -87,7 +90,13 @@ pub async fn report_status(admin: Arc<Admin>) {
                 send(&[NotifyState::Watchdog], None).await;
             }
         }
-        sleep(interval).await;
+        let is_new = started.elapsed() < FIRST_REPORTS;
+        sleep(if is_new {
+            interval.min(FIRST_REPORT_INTERVAL)
+        } else {
+            interval
+        })
+        .await;
     }
 }
 
