@@ -292,7 +292,10 @@ mod tests {
             event("FailedUnMount", "kubelet", recent),
             event("FailedUnMount", "kubelet", NOW)
         ]);
-        assert_eq!(kinds(&plain, Some(&alive), failed), cause(Waiting, "reported"));
+        assert_eq!(kinds(&plain, Some(&alive), failed.clone()), cause(Waiting, "reported"));
+        let failed = Ok(serde_json::from_value(failed).unwrap());
+        let end = explain(&plain, Some(&alive), None, &failed, NOW.parse().unwrap()).end;
+        assert!(end.starts_with("A step has failed and is tried again"), "{end}");
         let old = json!([
             event("FailedUnMount", "kubelet", "2026-01-01T00:40:00Z"),
             event("Pulled", "kubelet", recent)

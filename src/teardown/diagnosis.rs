@@ -66,6 +66,13 @@ pub fn conclusion(causes: &[Cause]) -> String {
             }),
         ) => "Nothing terminates it.".to_owned(),
         (0, 0, _) => "Nothing was found that blocks it now.".to_owned(),
+        (0, _, _)
+            if causes
+                .iter()
+                .any(|cause| matches!(cause.kind, CauseKind::Reported { .. })) =>
+        {
+            "A step has failed and is tried again: see what was reported above.".to_owned()
+        }
         (0, _, _) => "Nothing blocks it yet: it waits for steps that complete by themselves.".to_owned(),
         (1, _, _) => "One cause blocks it: the first one above.".to_owned(),
         (blocking, _, _) => format!("{blocking} causes block it; begin with the first."),
