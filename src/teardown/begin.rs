@@ -68,7 +68,11 @@ impl Termination {
                 pod.uid = %pod.uid, pod.namespace = %pod.namespace, pod.name = %pod.name,
                 ?cause, grace_seconds = grace.as_secs(), used_seconds = used_before.unwrap_or_default().as_secs(), reached = reached.map(tracing::field::debug),
                 reason = eviction.as_ref().map(|eviction| eviction.reason.as_str()),
-                "{}", if reached.is_some() { "Teardown resumed after a restart" } else { "Teardown started" }
+                "{}", match (reached, context.gate.why_blocked()) {
+                    (Some(_), _) => "Teardown resumed after a restart",
+                    (None, None) => "Teardown started",
+                    (None, Some(_)) => "Pod has to terminate; this agent may not act now",
+                }
             );
         }
         let recorder = TraceRecorder::new(pod.clone(), cause, grace, period.end());
