@@ -121,17 +121,7 @@ fn words(action: &PlannedAction) -> String {
         PlannedAction::KeepClaim { claim, used_by } => {
             format!("keep claim {claim} prepared: the pod with UID {used_by} uses it")
         }
-        PlannedAction::ReportStatus { outcomes } => {
-            let outcomes: Vec<String> = outcomes.iter().map(outcome).collect();
-            format!(
-                "report {}",
-                if outcomes.is_empty() {
-                    "the status".to_owned()
-                } else {
-                    outcomes.join("; ")
-                }
-            )
-        }
+        PlannedAction::ReportStatus { outcomes } => report(outcomes),
         PlannedAction::Unmount { path, fs_type } => format!("unmount {path} ({fs_type})"),
         PlannedAction::UnmapDevice { path } => format!("unmount device {path} and detach its loop device"),
         PlannedAction::UnpublishVolume { driver, handle, target } => format!(
@@ -163,23 +153,40 @@ fn words(action: &PlannedAction) -> String {
     }
 }
 
-fn outcome(status: &PlannedStatus) -> String {
-    let conditions: Vec<String> = status
-        .conditions
+/// The status that would be reported; the conditions once, if they do not depend on the exit codes.
+fn report(outcomes: &[PlannedStatus]) -> String {
+    let Some(first) = outcomes.first() else {
+        return "report the status".to_owned();
+    };
+    let has_same_conditions = outcomes.iter().all(|it| it.conditions == first.conditions);
+    let phases: Vec<String> = outcomes
         .iter()
-        .map(|it| format!("{}={}", it.name, it.status))
+        .map(|it| match has_same_conditions {
+            true => phase(it),
+            false => format!("{} with {}", phase(it), conditions(it)),
+        })
         .collect();
+    let both = if has_same_conditions {
+        format!("; {}", conditions(first))
+    } else {
+        String::new()
+    };
+    format!("report {}{both}", phases.join(", or "))
+}
+
+fn phase(status: &PlannedStatus) -> String {
+    let reason = status.reason.as_deref().map(|reason| format!(", reason {reason}"));
     format!(
-        "phase {}{} (exit codes: {}; {})",
+        "phase {}{} (exit codes: {})",
         status.phase.as_deref().unwrap_or("?"),
-        status
-            .reason
-            .as_deref()
-            .map(|reason| format!(", reason {reason}"))
-            .unwrap_or_default(),
+        reason.unwrap_or_default(),
         status.if_exit_codes,
-        conditions.join(" ")
     )
+}
+
+fn conditions(status: &PlannedStatus) -> String {
+    let conditions = status.conditions.iter().map(|it| format!("{}={}", it.name, it.status));
+    conditions.collect::<Vec<_>>().join(" ")
 }
 
 /// The prefix of an ID that crictl shows.
@@ -190,7 +197,7 @@ fn short(id: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::teardown::plan::PlannedWait;
+    use crate::teardown::plan::{PlannedWait, status::PlannedCondition};
 
     fn plan() -> Plan {
         let cgroup = |hierarchy: &str, pod: &str| PlannedAction::RemoveCgroup {
@@ -226,6 +233,30 @@ mod tests {
                 "remove cgroup /sys/fs/cgroup/memory/kubepods/podu1",
                 "remove cgroup /sys/fs/cgroup/cpu/kubepods/other",
             ]
+        );
+    }
+
+    #[test]
+    fn two_statuses_are_alternatives_and_common_conditions_stand_once() {
+        let status = |phase: &str, codes: &str, ready: &str| PlannedStatus {
+            if_exit_codes: codes.to_owned(),
+            phase: Some(phase.to_owned()),
+            reason: None,
+            conditions: vec![PlannedCondition {
+                name: "Ready".to_owned(),
+                status: ready.to_owned(),
+                reason: None,
+            }],
+        };
+        let good = status("Succeeded", "all are 0", "False");
+        assert_eq!(
+            report(&[good.clone(), status("Failed", "one is not 0", "False")]),
+            "report phase Succeeded (exit codes: all are 0), or phase Failed (exit codes: one is not 0); Ready=False"
+        );
+        assert_eq!(
+            report(&[good, status("Failed", "one is not 0", "Unknown")]),
+            "report phase Succeeded (exit codes: all are 0) with Ready=False, or phase Failed (exit codes: one is not 0) with \
+             Ready=Unknown"
         );
     }
 
