@@ -15,6 +15,8 @@ use crate::{
 
 /// Below this duration, in milliseconds, the start and the end of a span look the same.
 const SHORT: u64 = 100;
+/// Time before the first step, in milliseconds, from which on it is named.
+const MIN_IDLE: u64 = 5000;
 /// Width of the bars, in columns.
 const WIDTH: u64 = 48;
 /// Fractions of a column that a terminal can draw.
@@ -107,16 +109,26 @@ fn head(trace: &Trace) -> [String; 2] {
     [
         format!("{}/{}  uid {}", trace.namespace, trace.name, trace.uid),
         format!(
-            "{begun}, grace {}s{}, {state}, {attempts}",
+            "{begun}, grace {}s{}, {state}, {attempts}{}",
             trace.grace_seconds,
             match trace.grace_counted_from {
                 GraceStart::DeleteRequest =>
                     format!(" ({} left, as the kubelet counts it)", seconds(trace.grace_left_ms)),
                 _ if trace.awaits_grace_period() => " (not begun)".to_owned(),
                 GraceStart::NotBegun | GraceStart::Termination => String::new(),
-            }
+            },
+            idle_at_first(trace)
         ),
     ]
+}
+
+/// The time before the first step, such as the time until a takeover.
+fn idle_at_first(trace: &Trace) -> String {
+    let first = trace.spans.iter().map(|span| span.start_ms).min();
+    let idle = first.filter(|first| trace.resumed.is_none() && *first >= MIN_IDLE);
+    idle.map_or_else(String::new, |idle| {
+        format!(", its first step began after {}", precise(idle))
+    })
 }
 
 /// Length of the time scale, in milliseconds.
@@ -341,6 +353,28 @@ mod tests {
         ] {
             assert_eq!(row(times), text);
         }
+    }
+
+    #[test]
+    fn time_until_a_takeover_is_named() {
+        let trace = |start_ms| Trace {
+            elapsed_ms: 46_000,
+            spans: vec![Span {
+                step: Step::Term,
+                what: "main".into(),
+                start_ms,
+                end_ms: Some(46_000),
+                failure: None,
+            }],
+            ..Trace::sample()
+        };
+        let head = |start_ms| text(&trace(start_ms), false).lines().nth(1).unwrap().to_owned();
+        assert!(
+            head(45_440).ends_with(", 1 attempt, its first step began after 45.44s"),
+            "{}",
+            head(45_440)
+        );
+        assert!(head(400).ends_with(", 1 attempt"), "{}", head(400));
     }
 
     #[test]
