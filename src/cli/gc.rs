@@ -61,8 +61,8 @@ pub struct GraphArgs {
 /// Explain why an object still exists, and what it waits for.
 ///
 /// The collector knows objects that are being deleted and wait for their dependents (the finalizers foregroundDeletion and
-/// orphan), that block the deletion of an owner, or that are kept because it is unknown whether their owner exists. The answer
-/// follows the chain to the object that everything waits for, with its last failure.
+/// orphan), and objects that block the deletion of an owner. It also knows those that are kept because it is unknown whether their
+/// owner exists. The answer follows the chain to the object that everything waits for, with its last failure.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
   # Why does Deployment web in namespace shop still exist?

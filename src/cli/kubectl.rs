@@ -36,8 +36,8 @@ pub enum KubectlVerb {
 
 /// List all nodes: kubelet, agent, and terminating and blocked pods.
 ///
-/// AGENT is what the agent does: active (it terminates the pods of its node), standby, observing, blocked (it is active, but may not
-/// act), stopped, or silent (it has not reported for 11 minutes). BLOCKED counts terminating pods for which an agent has reported
+/// AGENT is what the agent does: active, standby, observing, blocked, stopped or silent. An active one terminates the pods of its
+/// node. A blocked one is active, but may not act. A silent one has not reported for 11 minutes. BLOCKED counts terminating pods for which an agent has reported
 /// TeardownBlocked.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:

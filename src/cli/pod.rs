@@ -9,12 +9,12 @@ use super::{
 
 /// Explain why a pod of this node still exists, and what it waits for.
 ///
-/// For a pod that this agent terminates: its current step, the finished steps, and what it waits for, such as a busy mount with
-/// pid, command and container of each holder, or the finalizers of its object.
+/// For a pod that this agent terminates: its current step, the finished steps, and what it waits for. A busy mount is shown with
+/// pid, command and container of each holder.
 ///
 /// For any pod, also beside a living kubelet: what holds it, most urgent first, each with a remedy. Processes that ignore SIGTERM,
-/// are frozen or in uninterruptible sleep; sandboxes and the network plugin; mounts that processes outside of the pod use; CSI and
-/// DRA drivers that are missing; the phase; finalizers and who usually removes them. The node is only read. What cannot be read
+/// are frozen or in uninterruptible sleep. Sandboxes, the network plugin, and missing CSI and DRA drivers. Mounts that processes
+/// outside of the pod use. The phase; finalizers and who usually removes them. The node is only read. What cannot be read
 /// in time is reported as unknown.
 /// The answer contains what the garbage collector knows of the pod.
 #[derive(Debug, Clone, Args)]
@@ -46,10 +46,10 @@ pub struct WhyArgs {
 
 /// Show what the agent would do to take a pod down now, step by step. Nothing is changed.
 ///
-/// Lists hooks, containers in the order of their stops, sandboxes, claims, volumes and how each is unmounted, cgroups, the status
-/// that would be reported, the final delete and the cleanup, with IDs and paths. Before the steps it says what blocks them now,
-/// such as a living kubelet or a safety hold, which pods a driver waits for, and whether the pod is being deleted at all. A pod
-/// that is not being deleted is left alone; the plan is the one if it were.
+/// Lists hooks, containers in the order of their stops, sandboxes, claims, volumes and how each is unmounted, and cgroups. Then the
+/// status that would be reported, the final delete and the cleanup. All have IDs and paths. Before the steps it says what blocks
+/// them now, such as a living kubelet or a safety hold. It says which pods a driver waits for, and whether the pod is being deleted
+/// at all. A pod that is not being deleted is left alone; the plan is the one if it were.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
   # What would be done to pod web-0 in namespace default?
