@@ -69,7 +69,7 @@ pub fn cast() -> Vec<Member> {
         Member {
             name: "hurried",
             does: "ignores SIGTERM, and is deleted with grace period 0",
-            look_for: "its object is deleted at once; the node still gives it 2 s, the minimum, and sends no status",
+            look_for: "its object is deleted at once, so that no status is sent; 0 counts as 1 s, and SIGKILL follows after 2 s at the earliest",
             grace: Some(0),
             spec: json!({ "containers": [container("main", STUBBORN)] }),
         },
