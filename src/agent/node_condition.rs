@@ -28,6 +28,8 @@ use crate::{
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// How often an unchanged condition is sent again, as the kubelet does with its own conditions.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(300);
+/// How often a message that changes is sent again. It may contain a number that changes at each check.
+const MESSAGE_INTERVAL: Duration = Duration::from_secs(30);
 /// Maximum time for the last report, and for the last events.
 const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -57,6 +59,8 @@ pub struct RunningReporter {
 #[derive(Default)]
 struct Sent {
     condition: Option<(RoleCondition, Instant)>,
+    /// Why the last attempt failed.
+    failure: Option<String>,
     /// `None` until the condition in the API was read.
     event: Option<Option<Reason>>,
 }
@@ -83,14 +87,26 @@ impl NodeConditionReporter {
             let role = self.role.as_ref().map(|role| role.borrow().clone());
             let condition = RoleCondition::new(role.as_ref(), self.guard.why_blocked().as_deref());
             let is_current = |(last, at): &(RoleCondition, Instant)| {
-                (last.status, last.reason) == (condition.status, condition.reason) && at.elapsed() < HEARTBEAT_INTERVAL
+                let interval = if last.message == condition.message {
+                    HEARTBEAT_INTERVAL
+                } else {
+                    MESSAGE_INTERVAL
+                };
+                (last.status, last.reason) == (condition.status, condition.reason) && at.elapsed() < interval
             };
             if self.guard.has_identity_mismatch() || sent.condition.as_ref().is_some_and(is_current) {
                 continue;
             }
-            if let Err(error) = self.send(condition, &mut sent).await {
-                tracing::debug!(%error, "Condition of the Node cannot be sent; will retry");
+            let failure = self
+                .send(condition, &mut sent)
+                .await
+                .err()
+                .map(|error| error.to_string());
+            // Each failure is logged once: it is retried at each tick.
+            if let Some(error) = failure.as_ref().filter(|error| sent.failure.as_ref() != Some(error)) {
+                tracing::warn!(error, "Condition of the Node cannot be sent; will retry");
             }
+            sent.failure = failure;
         }
     }
 

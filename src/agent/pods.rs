@@ -159,7 +159,9 @@ impl PodAgent {
             runtime_report: watch::Sender::new(RuntimeReport::default()),
             watch_report: watch::Sender::new(WatchReport::default()),
             leftover_report: watch::Sender::new(LeftoverReport::default()),
-            role_report: settings.takeover.map(|_| watch::Sender::new(RoleReport::default())),
+            role_report: settings
+                .takeover
+                .map(|_| watch::Sender::new(RoleReport::not_probed(settings.only_observes))),
             handle,
             requests,
             api: Arc::default(),

@@ -80,6 +80,18 @@ impl RoleReport {
         }
     }
 
+    /// The report before the first probe.
+    pub fn not_probed(only_observes: bool) -> Self {
+        if !only_observes {
+            return Self::default();
+        }
+        Self {
+            role: RoleName::Observing,
+            message: Some("it touches nothing; the kubelet is not probed yet".to_owned()),
+            ..Self::default()
+        }
+    }
+
     /// The same probes for an agent that only observes. The message has the role that it would have. `since` stays that of
     /// `before` if the message is the same.
     #[must_use]

@@ -76,7 +76,7 @@ impl ObservedPod {
         let grace = grace::effective(None, RequestedGrace::for_pod(&view, None));
         let began = Instant::now();
         let recorder = TraceRecorder::new(view.pod.clone(), cause, grace, None);
-        let why = "the kubelet terminates it; the agent only observes";
+        let why = "the agent only observes how the kubelet terminates it";
         recorder.set_blocked(vec![Blocked::pod(BlockedReason::Guard, why)]);
         let was_removed = cause == Cause::Removed;
         let earlier = || known.and_then(|known| known.object.clone());

@@ -1,13 +1,15 @@
 //! The agent's role in the cluster: a condition of its Node, and events about the Node.
 
 use serde_json::{Value, json};
-use testbed::rest::Patch;
+use testbed::{apiserver::faults::Fault, rest::Patch};
 use tokio::time::sleep;
 
 use crate::{
     events::events,
+    log::Log,
     node::{NODE, Node, secs, wait_until},
     node_identity::{recorded_node, replaced},
+    server::inject_fault,
     standby::NodeWithKubelet,
 };
 
@@ -109,4 +111,28 @@ async fn nothing_is_written_to_a_node_of_another_cluster() {
     stage.node.insert(other);
     sleep(secs(700)).await;
     assert_eq!(conditions(&stage.node).await, Vec::<Value>::new());
+    stage.node.stop().await.unwrap();
+    assert_eq!(
+        conditions(&stage.node).await,
+        Vec::<Value>::new(),
+        "also not at the end"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn refused_condition_is_logged_once_and_sent_when_the_server_accepts_it() {
+    let log = Log::new();
+    for code in [403, 409, 422] {
+        let mut stage = node_with_kubelet().await;
+        wait_for_condition(&stage.node, "KubeletUnresponsive").await;
+        inject_fault(&stage.node, Fault::status(code).verb("patch").resource("nodes/status"));
+        stage.kubelet_exits();
+        sleep(secs(30)).await;
+        let line = "Condition of the Node cannot be sent; will retry";
+        let lines = log.lines(line);
+        let logged = lines.iter().filter(|it| it.contains(&code.to_string())).count();
+        assert_eq!(logged, 1, "{code}: {lines:?}");
+        stage.node.api.faults().clear();
+        wait_for_condition(&stage.node, "TakeoverPending").await;
+    }
 }

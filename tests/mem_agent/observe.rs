@@ -4,11 +4,12 @@ use std::{fs, time::Duration};
 
 use pod_teardown::{
     cli::PodsFlag,
-    handover::guard::ONLY_OBSERVES,
+    handover::guard::{ONLY_OBSERVES, holds::SafetyHolds},
     model::observation::{Difference, LeftoverKind, Observation, Verdict},
     ops::{
         admin::{
             handover::{HANDOVER, HandoverRequest},
+            holds::HOLDS,
             pause::{PAUSE, RESUME},
             report::request_path,
             stop::StopRequest,
@@ -19,7 +20,10 @@ use pod_teardown::{
     },
 };
 use serde_json::{Value, json};
-use testbed::rest::Patch;
+use testbed::{
+    rest::Patch,
+    scripted_cri::{Kind, StopContainer, expect},
+};
 use tokio::time::{Instant, sleep};
 
 use crate::{
@@ -111,6 +115,8 @@ async fn nothing_is_touched_without_a_kubelet_and_every_request_is_refused() {
     refused(PAUSE, Value::Null).await;
     refused(RESUME, Value::Null).await;
     assert_eq!(node.plan("web").await.blocked[0], ONLY_OBSERVES);
+    let holds: SafetyHolds = client::get(socket, HOLDS).await.unwrap();
+    assert_eq!(holds.blocked.as_deref(), Some(ONLY_OBSERVES));
     assert_eq!(report(&node).await.terminations, 0, "it is still terminating");
 }
 
@@ -215,4 +221,32 @@ async fn forced_deletion_is_compared_by_what_is_left() {
     fs::remove_dir(node.pod_cgroup("web")).unwrap();
     let found = observation(&node, "web").await;
     assert_eq!((found.verdict, found.reason), (Verdict::Same, None));
+}
+
+/// Neither does an observation in progress count as work that was done, nor a finished one.
+#[tokio::test(start_paused = true)]
+async fn agent_that_may_act_later_terminates_an_observed_pod_from_the_beginning() {
+    let mut node = observing(&["web", "db"]).await;
+    node.delete("web", None).await;
+    container_exits(&node, 0).await;
+    kubelet_finishes(&node, "web", 0, true).await;
+    assert_eq!(observation(&node, "web").await.verdict, Verdict::Leftovers);
+    node.delete("db", None).await;
+    wait_until("it is observed", async || {
+        node.status().await.pods.terminating.len() == 1
+    })
+    .await;
+    sleep(secs(600)).await;
+    node.stop().await.unwrap();
+    assert_eq!(node.cri.effects(), Vec::new());
+    node.flags.pods = PodsFlag::Always;
+    node.allow_all_but_hooks();
+    node.start().await;
+    wait_until("it is deleted", async || node.get("db").await.is_none()).await;
+    let kinds: Vec<_> = node.kinds().into_iter().map(|(kind, _)| kind).collect();
+    assert!(kinds.contains(&Kind::StopPodSandbox), "{kinds:?}");
+    assert!(!node.pod_dir("db").exists() && !node.pod_cgroup("db").exists());
+    // What the kubelet has left is proven to be of a pod of the API server.
+    wait_until("the leftover is removed", async || !node.pod_cgroup("web").exists()).await;
+    assert_eq!(report(&node).await.observations.len(), 2, "observations stay");
 }

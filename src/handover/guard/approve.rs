@@ -1,7 +1,7 @@
 //! Safety holds for all pods of the node, and their approval.
 
 use super::{
-    Guard, State,
+    Guard, ONLY_OBSERVES, State,
     holds::{ABSENCE, NODE_UID, SafetyHold},
 };
 use crate::{
@@ -36,6 +36,7 @@ impl Guard {
             .filter(|mismatch| mismatch.other_uid.is_none());
         mismatch
             .map(|mismatch| mismatch.why.clone())
+            .or_else(|| self.only_observes.then(|| ONLY_OBSERVES.to_owned()))
             .or_else(|| state.why_kubelet_blocks())
     }
 

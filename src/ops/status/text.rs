@@ -517,6 +517,12 @@ Runtime   not reached yet
         let mut report = report();
         report.blocked = Some(ONLY_OBSERVES.to_owned());
         let role = report.role.take().unwrap();
+        report.role = Some(RoleReport::not_probed(true));
+        let unprobed = text(&report, false);
+        assert!(
+            unprobed.starts_with("Role      observing: it touches nothing; the kubelet is not probed yet\n"),
+            "{unprobed}"
+        );
         report.role = Some(role.observing(&RoleReport::default(), Timestamp::UNIX_EPOCH));
         let why = "it touches nothing; with --pods auto it would be standby (kubelet-alive)";
         assert_eq!(line(&report), format!("observing: {why}"));
