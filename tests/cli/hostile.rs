@@ -43,7 +43,7 @@ fn filled(value: &Value, replacement: &str) -> Value {
 fn trace() -> Value {
     json!({
         "namespace": "x", "name": "x", "uid": "x", "began": "2026-01-02T03:04:05Z", "cause": "deleted",
-        "graceSeconds": 30, "graceLeftMs": 0, "stage": "terminated", "elapsedMs": 4000, "attempts": 2,
+        "graceSeconds": 30, "graceLeftMs": 0, "graceCountedFrom": "notBegun", "stage": "terminated", "elapsedMs": 4000, "attempts": 2,
         "blocked": [{ "step": "volumes", "target": "x", "reason": "failed", "message": "x" }], "phase": "x", "reason": "x", "awaitingDeletion": true, "finalizers": ["x"],
         "spans": [{ "step": "volumes", "what": "x", "startMs": 0, "endMs": 1000, "failure": "x" }],
     })
@@ -53,10 +53,23 @@ fn item() -> Value {
     json!({ "item": "x", "uid": "x", "why": "x", "approvalEffect": "x", "facts": ["x"], "digest": "x" })
 }
 
+fn observed() -> Value {
+    let difference = json!({ "field": "x", "kubelet": "x", "agent": "x" });
+    json!({
+        "since": "2026-01-02T03:04:05Z", "until": "2026-01-03T03:04:05Z", "terminations": 1, "isObserving": true,
+        "verdicts": { "same": 0, "different": 1, "differentAsDocumented": 0, "leftovers": 0, "unknown": 0 },
+        "observations": [{
+            "namespace": "x", "name": "x", "uid": "x", "finishedAt": "2026-01-02T03:04:05Z", "graceSeconds": 30,
+            "elapsedMs": 4000, "verdict": "different", "differences": [difference],
+            "leftovers": [{ "kind": "mount", "object": "x", "detail": "x" }], "reason": "x",
+        }],
+    })
+}
+
 /// The arguments of a query, its answer, and the flags for JSON.
 type Query = (Vec<&'static str>, Value, Option<&'static [&'static str]>);
 
-fn queries() -> [Query; 11] {
+fn queries() -> [Query; 13] {
     const JSON: Option<&[&str]> = Some(&["-ojson"]);
     let report = pod_teardown::ops::status::StatusReport {
         takes_pods: true,
@@ -97,7 +110,7 @@ fn queries() -> [Query; 11] {
     });
     let why = json!({ "objects": [{ "object": "x", "uid": "x", "facts": ["x"] }], "causes": [cause], "end": "x" });
     let plan = json!({
-        "namespace": "x", "name": "x", "uid": "x", "isDeleted": true, "blocked": ["x"], "graceSeconds": 30,
+        "namespace": "x", "name": "x", "uid": "x", "isDeleted": true, "blocked": ["x"], "graceSeconds": 30, "graceCountedFrom": "notBegun",
         "graceLeftSeconds": 30, "unknown": ["x"],
         "waitsFor": { "neededAs": "x", "pods": ["x"], "atMostSeconds": 600 },
         "steps": [{ "step": "volumes", "actions": [{ "action": "unmount", "path": "x", "fsType": "x" }] }],
@@ -131,6 +144,8 @@ fn queries() -> [Query; 11] {
         ),
         (vec!["pause"], pause, None),
         (vec!["handover"], json!({ "inProgress": ["x"] }), None),
+        (vec!["report"], observed(), JSON),
+        (vec!["report", "-o", "wide"], observed(), None),
         (
             vec!["approve", "absence", "--digest", "0a", "--yes"],
             json!({ "item": item(), "notDurable": "x" }),
