@@ -85,8 +85,15 @@ pub enum EnableError {
         found: String,
     },
     /// systemd refused.
-    #[error("cannot restart {UNIT}: {0}; `journalctl -u pod-teardown` has the log")]
-    Restart(String),
+    #[error(
+        "{VARIABLE}={value} is set, and applies at the next start: cannot restart {UNIT}: {why}; `journalctl -u pod-teardown` has the log"
+    )]
+    Restart {
+        /// The value that was set.
+        value: &'static str,
+        /// The cause.
+        why: String,
+    },
 }
 
 // === impl EnableError ===
@@ -127,33 +134,34 @@ impl Mode {
 /// # Errors
 /// If a file cannot be changed, if the unit overrides the setting, or if the service does not start.
 pub async fn set(files: &Files, systemd: &Systemd, mode: Mode, now: bool) -> Result<String, EnableError> {
-    let adds_drop_in = mode == Mode::Acts { kubelet_drop_in: true };
-    let before = drop_in(files)?;
-    if adds_drop_in && before == DropIn::Other {
-        return Err(EnableError::OtherDropIn {
-            path: files.drop_in.clone(),
-        });
+    let mut done = Vec::new();
+    let mut has_changed_drop_in = false;
+    let mut failure = None;
+    match mode {
+        // The setting is last: a command that fails enables nothing.
+        Mode::Acts { kubelet_drop_in } => {
+            if kubelet_drop_in {
+                done.push(add_drop_in(files)?);
+                has_changed_drop_in = true;
+            }
+            done.push(edit_settings(&files.settings, mode.value())?);
+        }
+        // The setting is first, and nothing prevents the restart of an agent that may act.
+        Mode::Observes => {
+            done.push(edit_settings(&files.settings, mode.value())?);
+            match remove_drop_in(files) {
+                Ok((changed, line)) => {
+                    has_changed_drop_in = changed;
+                    done.extend(line);
+                }
+                Err(error) => failure = Some(error),
+            }
+        }
     }
-    let mut done = vec![edit_settings(&files.settings, mode.value())?];
-    let changed = match (mode, before) {
-        (Mode::Acts { .. }, _) if adds_drop_in => Some(add_drop_in(files)?),
-        (Mode::Observes, DropIn::Ours) => Some(remove_drop_in(&files.drop_in)?),
-        (Mode::Observes, DropIn::Other) => {
-            done.push(format!(
-                "{} stays: it has other content than the drop-in of this command.",
-                files.drop_in.display()
-            ));
-            None
-        }
-        (Mode::Acts { .. }, _) | (Mode::Observes, DropIn::Missing) => None,
-    };
-    if let Some(changed) = changed {
-        done.push(changed);
-        if let Err(why) = systemd.reload().await {
-            done.push(format!(
-                "systemd did not load it ({why}): run `systemctl daemon-reload`."
-            ));
-        }
+    if has_changed_drop_in && let Err(why) = systemd.reload().await {
+        done.push(format!(
+            "systemd did not load it ({why}): run `systemctl daemon-reload`."
+        ));
     }
     match systemd.service(UNIT).await {
         Ok(Some(unit)) => {
@@ -172,14 +180,18 @@ pub async fn set(files: &Files, systemd: &Systemd, mode: Mode, now: bool) -> Res
         Err(why) => done.push(format!("systemd does not answer on D-Bus ({why}).")),
     }
     if now {
-        systemd.restart_unit(UNIT).await.map_err(EnableError::Restart)?;
+        let restarted = systemd.restart_unit(UNIT).await;
+        restarted.map_err(|why| EnableError::Restart {
+            value: mode.value(),
+            why,
+        })?;
         done.push(format!(
             "{UNIT} was restarted. To see its role, run: pod-teardown status"
         ));
     } else {
         done.push(format!("To apply it, run: {RESTART}"));
     }
-    Ok(done.join("\n"))
+    failure.map_or_else(|| Ok(done.join("\n")), Err)
 }
 
 /// The flag or variable of the unit that prevents the setting.
@@ -267,6 +279,9 @@ fn directives(text: &str) -> Vec<(&str, &str)> {
 
 fn add_drop_in(files: &Files) -> Result<String, EnableError> {
     let path = &files.drop_in;
+    if drop_in(files)? == DropIn::Other {
+        return Err(EnableError::OtherDropIn { path: path.clone() });
+    }
     let text = DROP_IN.replace(PACKAGED_PROGRAM, &files.program.display().to_string());
     let directory = path.parent().unwrap_or(path);
     let written = fs::create_dir_all(directory).and_then(|()| replace(path, &text, DROP_IN_MODE));
@@ -281,13 +296,27 @@ fn add_drop_in(files: &Files) -> Result<String, EnableError> {
     ))
 }
 
-fn remove_drop_in(path: &Path) -> Result<String, EnableError> {
-    fs::remove_file(path).map_err(|error| EnableError::File {
-        verb: "remove",
-        path: path.to_owned(),
-        error,
-    })?;
-    Ok(format!("{} is removed.", path.display()))
+/// Whether it was removed, and what there is to say.
+fn remove_drop_in(files: &Files) -> Result<(bool, Option<String>), EnableError> {
+    let path = &files.drop_in;
+    match drop_in(files)? {
+        DropIn::Missing => Ok((false, None)),
+        DropIn::Other => Ok((
+            false,
+            Some(format!(
+                "{} stays: it has other content than the drop-in of this command.",
+                path.display()
+            )),
+        )),
+        DropIn::Ours => {
+            fs::remove_file(path).map_err(|error| EnableError::File {
+                verb: "remove",
+                path: path.clone(),
+                error,
+            })?;
+            Ok((true, Some(format!("{} is removed.", path.display()))))
+        }
+    }
 }
 
 /// The text of a file, and of the target of a link. `None` if there is none.

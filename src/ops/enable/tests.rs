@@ -107,11 +107,31 @@ async fn drop_in_of_somebody_else_is_neither_replaced_nor_removed() {
     }
 }
 
+/// An agent that may act must not go on because of a drop-in.
+#[tokio::test]
+async fn failure_with_the_drop_in_enables_nothing_and_does_not_prevent_disabling() {
+    let host = Host::new(&[Behavior::NotLoaded]);
+    fs::write(host.files.drop_in.parent().unwrap(), "not a directory").unwrap();
+    let acts = Mode::Acts { kubelet_drop_in: true };
+    host.set(acts, true).await.unwrap_err();
+    assert!(host.settings().contains("POD_TEARDOWN_PODS=observe"));
+    assert_eq!(host.calls("RestartUnit"), 0);
+
+    host.set(ACTS, false).await.unwrap();
+    host.set(Mode::Observes, true).await.unwrap_err();
+    assert!(host.settings().contains("POD_TEARDOWN_PODS=observe"));
+    assert_eq!(host.calls("RestartUnit"), 1);
+}
+
 #[tokio::test]
 async fn failed_restart_is_an_error_and_the_setting_stays() {
     let host = Host::new(&[Behavior::Fails]);
     let error = host.set(ACTS, true).await.unwrap_err();
-    assert!(error.to_string().contains("journalctl -u pod-teardown"), "{error}");
+    let error = error.to_string();
+    assert!(
+        error.contains("journalctl -u pod-teardown") && error.contains("is set"),
+        "{error}"
+    );
     assert!(host.settings().contains("POD_TEARDOWN_PODS=auto"));
 }
 
