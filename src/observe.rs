@@ -14,6 +14,7 @@ mod observer;
 mod pods;
 mod reads;
 mod seen;
+mod volumes;
 
 pub use fields::SITUATIONS;
 pub use observer::Observer;

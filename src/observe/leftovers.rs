@@ -25,6 +25,7 @@ pub(super) struct Left {
 pub(super) fn left(
     plan: &Plan,
     mounts: &Fact<Vec<(String, String)>>,
+    volumes: Fact<Vec<Leftover>>,
     is_deleted: bool,
     runs: impl Fn(&str) -> bool,
 ) -> Left {
@@ -42,7 +43,9 @@ pub(super) fn left(
         .flatten()
         .map(|(path, fs_type)| mount(path, fs_type));
     let planned = plan.actions().filter_map(|(_, action)| leftover(action));
-    for leftover in mounts.chain(planned) {
+    // The plan has those that the pod's directory still names.
+    let volumes = volumes.map_err(|why| left.unknown.push(format!("its staged volumes: {why}")));
+    for leftover in mounts.chain(planned).chain(volumes.ok().into_iter().flatten()) {
         if is_deleted || !may_stay(&leftover, &runs) {
             let is_new = left.leftovers.iter().all(|other| other.object != leftover.object);
             if is_new && left.leftovers.len() < MAX_LEFTOVERS {
@@ -145,7 +148,9 @@ mod tests {
         ];
         let kinds = |is_deleted, running: &'static str| {
             let mounts = Ok(vec![(path("/pods/u1/volumes/a"), path("tmpfs"))]);
-            let left = left(&plan(actions.clone()), &mounts, is_deleted, |id| id == running);
+            let left = left(&plan(actions.clone()), &mounts, Ok(Vec::new()), is_deleted, |id| {
+                id == running
+            });
             left.leftovers.into_iter().map(|it| it.kind).collect::<Vec<_>>()
         };
         use LeftoverKind::{Cgroup, Container, Directory, Mount, Sandbox};

@@ -22,6 +22,7 @@ use super::{
     pods::ObservedPod,
     reads::{NodeRead, PodReader},
     seen::SeenRuntime,
+    volumes,
 };
 use crate::{
     counters::Counters,
@@ -270,8 +271,9 @@ impl Observer {
             }
             pod.check_begins();
             let (reader, uid, view) = (self.reader.clone(), uid.clone(), Arc::clone(&pod.view));
+            let staged = pod.staged.clone();
             let check = async move {
-                let read = reader.node(view).await;
+                let read = reader.node(view, staged).await;
                 Found::Check(uid, Box::new(read))
             };
             self.work.push(check.boxed());
@@ -301,6 +303,7 @@ impl Observer {
             }
             Found::FirstPlan(uid, plan) => {
                 if let Some(pod) = self.observed.get_mut(&uid).filter(|pod| pod.is_terminating()) {
+                    pod.staged = volumes::staged(&plan);
                     pod.holds = plan.blocked;
                 }
             }
@@ -362,7 +365,12 @@ impl Observer {
     }
 
     fn checked(&mut self, uid: &PodUid, read: NodeRead) {
-        let NodeRead { runtime, plan, mounts } = read;
+        let NodeRead {
+            runtime,
+            plan,
+            mounts,
+            volumes,
+        } = read;
         let now = self.now();
         let Some(pod) = self.observed.get_mut(uid) else { return };
         let mut running = BTreeSet::new();
@@ -371,7 +379,7 @@ impl Observer {
             running.extend(read.sandboxes.iter().filter(|it| it.is_ready()).map(|it| it.id.clone()));
             pod.seen.add(read);
         }
-        let left = left(&plan, &mounts, pod.is_deleted(), |id| running.contains(id));
+        let left = left(&plan, &mounts, volumes, pod.is_deleted(), |id| running.contains(id));
         let Some(observation) = pod.conclude(left, &self.reader.context().node.runtime_name, now) else {
             return;
         };

@@ -10,6 +10,7 @@ use super::{
     judge::{Facts, Judgment, Statuses, judge},
     leftovers::Left,
     seen::SeenRuntime,
+    volumes::StagedVolume,
 };
 use crate::{
     model::{
@@ -44,6 +45,8 @@ pub(super) struct ObservedPod {
     pub seen: SeenRuntime,
     /// Why the agent would have waited for an approval.
     pub holds: Vec<String>,
+    /// Its volumes that were staged when the termination began.
+    pub staged: Vec<StagedVolume>,
     /// The object before the kubelet's last status.
     before: Option<Arc<PodObject>>,
     /// The object with the kubelet's last status.
@@ -96,6 +99,7 @@ impl ObservedPod {
             recorder: Arc::new(recorder),
             seen: SeenRuntime::default(),
             holds: Vec::new(),
+            staged: Vec::new(),
             before,
             last: view.object.clone(),
             unseen: unseen.map(str::to_owned),

@@ -7,8 +7,9 @@ use tokio::{
     time::{sleep, timeout},
 };
 
+use super::volumes::{self, StagedVolume};
 use crate::{
-    model::{failure::first_message, pod::PodView},
+    model::{failure::first_message, observation::Leftover, pod::PodView},
     node::{
         cri::{
             CriReader,
@@ -53,6 +54,8 @@ pub(super) struct NodeRead {
     pub plan: Plan,
     /// Path and type of each file system at or below the pod's directory.
     pub mounts: Fact<Vec<(String, String)>>,
+    /// Its volumes that no pod uses any more and that are still staged or in use.
+    pub volumes: Fact<Vec<Leftover>>,
 }
 
 // === impl PodReader ===
@@ -95,8 +98,8 @@ impl PodReader {
         Some((container, messages.await.ok()?))
     }
 
-    /// The pod in the runtime and on the node.
-    pub async fn node(&self, view: Arc<PodView>) -> NodeRead {
+    /// The pod in the runtime and on the node, and its volumes that were `staged` when its termination began.
+    pub async fn node(&self, view: Arc<PodView>, staged: Vec<StagedVolume>) -> NodeRead {
         let _slot = self.slots.acquire().await;
         let runtime = self.read_runtime(&view).await;
         let mounts = blocking_in(READ_LIMIT, &self.context, &view, |context, view| {
@@ -109,6 +112,7 @@ impl PodReader {
         NodeRead {
             runtime,
             mounts: mounts.await,
+            volumes: volumes::left(&self.context, &view, staged).await,
             plan: plan_view(&self.context, view, None, Vec::new()).await,
         }
     }

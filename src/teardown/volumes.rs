@@ -29,7 +29,7 @@ pub mod storage;
 
 pub use kind::Approved;
 use kind::{OneByOne, VolumeKind};
-pub use kinds::csi::{IsDue, UnstageResults, unstage_unused_volumes};
+pub use kinds::csi::{IsDue, UnstageResults, is_csi_volume_used, unstage_unused_volumes};
 pub use kinds::mapped_pods;
 pub use planned::{PlannedMount, PlannedVolume, planned};
 pub use planned_teardown::PlannedTeardown;

@@ -23,13 +23,13 @@ use crate::{
 };
 
 pub const DRIVER: &str = "disk.example.com";
-const PV: Pv<'_> = Pv {
+pub const PV: Pv<'_> = Pv {
     name: "pv-1",
     driver: DRIVER,
     handle: "vol-1",
     staged: true,
 };
-const IN_USE: &str = "kubernetes.io/csi/disk.example.com^vol-1";
+pub const IN_USE: &str = "kubernetes.io/csi/disk.example.com^vol-1";
 /// Volume of an unknown plugin.
 const OTHER: &str = "kubernetes.io/example-disk/vol-2";
 
@@ -64,7 +64,7 @@ fn unique_name(handle: &str) -> String {
     format!("kubernetes.io/csi/{DRIVER}^{handle}")
 }
 
-async fn set_in_use(node: &Node, volumes: &[&str]) {
+pub async fn set_in_use(node: &Node, volumes: &[&str]) {
     let patch = json!({ "status": { "volumesInUse": volumes } });
     let path = format!("/api/v1/nodes/{NODE}/status");
     let answer = node.admin.patch(&path, Patch::Merge, &patch).await.unwrap();

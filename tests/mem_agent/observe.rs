@@ -21,12 +21,14 @@ use pod_teardown::{
 };
 use serde_json::{Value, json};
 use testbed::{
+    drivers::csi_volumes::staging,
     rest::Patch,
     scripted_cri::{Kind, StopContainer, expect},
 };
 use tokio::time::{Instant, sleep};
 
 use crate::{
+    in_use::{self, IN_USE, set_in_use, storing_pod},
     node::{Node, secs, wait_until},
     pods::uid,
     schema::assert_valid,
@@ -176,6 +178,44 @@ async fn cgroup_that_still_exists_after_the_kubelets_time_is_a_leftover() {
     assert_eq!((found.verdict, left.kind), (Verdict::Leftovers, LeftoverKind::Cgroup));
     assert_eq!(left.object, node.pod_cgroup("web").display().to_string());
     assert!(node.pod_cgroup("web").exists());
+}
+
+/// A pod with a PersistentVolume is deleted. The kubelet unstages the volume after the deletion, or not.
+async fn volume_of_a_deleted_pod(is_unstaged: bool) -> (Node, Observation) {
+    let mut node = Node::new().await;
+    storing_pod(&node, "db", &in_use::PV, 1);
+    set_in_use(&node, &[IN_USE]).await;
+    node.flags.pods = PodsFlag::Observe;
+    node.start().await;
+    node.delete("db", None).await;
+    container_exits(&node, 0).await;
+    kubelet_finishes(&node, "db", 0, false).await;
+    sleep(secs(5)).await;
+    if is_unstaged {
+        let staged = staging(&node.path("kubelet"), &in_use::PV);
+        fs::remove_dir_all(staged.parent().unwrap()).unwrap();
+        set_in_use(&node, &[]).await;
+    }
+    let found = observation(&node, "db").await;
+    (node, found)
+}
+
+#[tokio::test(start_paused = true)]
+async fn volume_that_the_kubelet_has_neither_unstaged_nor_taken_out_of_use_is_a_leftover() {
+    let (node, found) = volume_of_a_deleted_pod(false).await;
+    let left: Vec<_> = found.leftovers.iter().map(|it| (it.kind, it.object.clone())).collect();
+    let staged = staging(&node.path("kubelet"), &in_use::PV).display().to_string();
+    let expected = [
+        (LeftoverKind::Volume, staged),
+        (LeftoverKind::Volume, IN_USE.to_owned()),
+    ];
+    assert_eq!((found.verdict, left), (Verdict::Leftovers, expected.to_vec()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn volume_that_the_kubelet_unstages_after_the_deletion_is_no_leftover() {
+    let (_node, found) = volume_of_a_deleted_pod(true).await;
+    assert_eq!(found.leftovers, []);
 }
 
 #[tokio::test(start_paused = true)]

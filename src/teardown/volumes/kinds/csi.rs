@@ -39,6 +39,7 @@ use publication::TARGET;
 use staged::Staged;
 use staging_path::StagingPath;
 pub use unused::{IsDue, UnstageResults, unstage_unused_volumes};
+pub use users::is_csi_volume_used;
 use users::{Shape, Use};
 
 pub struct Csi;

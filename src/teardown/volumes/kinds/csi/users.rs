@@ -82,6 +82,15 @@ pub fn find_user(storage: &Storage, identity: &Identity, except: Option<&Use>) -
     find(storage, is_user)
 }
 
+/// Whether a pod of this node uses the volume, or may use it. Blocks.
+pub fn is_csi_volume_used(storage: &Storage, driver: &str, handle: &str) -> Result<bool, Fault> {
+    let identity = Identity {
+        driver: driver.to_owned(),
+        handle: handle.to_owned(),
+    };
+    Ok(find_user(storage, &identity, None)?.is_some())
+}
+
 /// A pod that uses the unidentified volume at this path, or that may use it. File systems are mounted for pods elsewhere. Blocks.
 pub fn find_user_of_unidentified(storage: &Storage, stage: &StagingPath) -> Result<Option<User>, Fault> {
     find(storage, |user, identified| match stage {
