@@ -20,11 +20,7 @@ use pod_teardown::{
     },
 };
 use serde_json::{Value, json};
-use testbed::{
-    drivers::csi_volumes::staging,
-    rest::Patch,
-    scripted_cri::{Kind, StopContainer, expect},
-};
+use testbed::{drivers::csi_volumes::staging, rest::Patch, scripted_cri::Kind};
 use tokio::time::{Instant, sleep};
 
 use crate::{
