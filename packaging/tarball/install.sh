@@ -124,7 +124,7 @@ mv -f "$list.new" "$list"
 if [ ! -e "$settings" ] && [ -n "$first" ]; then
     mkdir -p "${settings%/*}"
     # It may hold a token for the OpenTelemetry collector.
-    install -m 640 "$from/files/usr/share/pod-teardown/pod-teardown.default" "$settings"
+    (umask 027 && cp "$from/files/usr/share/pod-teardown/pod-teardown.default" "$settings")
 fi
 
 running=
