@@ -158,7 +158,7 @@ fn report(outcomes: &[PlannedStatus]) -> String {
     let Some(first) = outcomes.first() else {
         return "report the status".to_owned();
     };
-    let has_same_conditions = outcomes.iter().all(|it| it.conditions == first.conditions);
+    let has_same_conditions = outcomes.iter().all(|it| conditions(it) == conditions(first));
     let phases: Vec<String> = outcomes
         .iter()
         .map(|it| match has_same_conditions {
