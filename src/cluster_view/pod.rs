@@ -26,18 +26,21 @@ const MAX_EVENT_AGE: Duration = Duration::from_secs(15 * 60);
 /// A kubelet renews its Lease every 10 s. More than a minute of this time is for different clocks.
 const MAX_LEASE_AGE: Duration = Duration::from_secs(2 * 60);
 
-/// Explains a pod by its object, its Node (`Err`: why it cannot be read), the Lease of its kubelet (`None`: unknown) and its events
+/// What is known of the kubelet and the agent of a Node that does not exist.
+const NO_NODE: &str = "unknown, its Node does not exist";
+
+/// Explains a pod by its object, its Node (`None`: it does not exist; `Err`: why it cannot be read), the Lease of its kubelet (`None`: unknown) and its events
 /// (`Err` as well).
 pub fn explain(
     pod: &PodObject,
-    node: Option<&Result<NodeObject, String>>,
+    node: Option<&Result<Option<NodeObject>, String>>,
     lease_renewed: Option<Timestamp>,
     events: &Result<Vec<EventObject>, String>,
     now: Timestamp,
 ) -> Explanation {
     let mut causes = Vec::new();
     let (kubelet, agent) = match node {
-        Some(Ok(node)) => (node.kubelet(), node.agent(now)),
+        Some(Ok(Some(node))) => (node.kubelet(), node.agent(now)),
         _ => (None, None),
     };
     // The control plane notices an old Lease only while it runs itself.
@@ -67,7 +70,15 @@ pub fn explain(
         }
         Some(expires) => {
             match node {
-                Some(Ok(_)) if terminator == Terminator::NoProcess => {
+                Some(Ok(None)) => {
+                    let kind = CauseKind::NodeUnreachable {
+                        node: pod.spec.node_name.clone(),
+                        kubelet: NO_NODE.to_owned(),
+                        agent: NO_NODE.to_owned(),
+                    };
+                    add(Severity::Blocking, kind);
+                }
+                Some(Ok(Some(_))) if terminator == Terminator::NoProcess => {
                     let node = pod.spec.node_name.clone();
                     let (kubelet, agent) = (kubelet_line.clone(), agent_line(agent.as_ref(), now));
                     let kind = match is_kubelet_silent {
@@ -122,7 +133,7 @@ pub fn explain(
     }
     causes.sort_by_key(|cause| cause.severity);
     let mut objects = vec![facts_of_pod(pod, now)];
-    if let Some(Ok(node)) = node {
+    if let Some(Ok(Some(node))) = node {
         let facts = vec![
             format!("kubelet: {kubelet_line}"),
             format!("agent: {}", agent_line(agent.as_ref(), now)),
@@ -209,7 +220,7 @@ mod tests {
 
     const NOW: &str = "2026-01-01T01:00:00Z";
 
-    fn node(ready: &str, active: Option<(&str, &str)>) -> Result<NodeObject, String> {
+    fn node(ready: &str, active: Option<(&str, &str)>) -> Result<Option<NodeObject>, String> {
         let mut conditions = vec![json!({ "type": "Ready", "status": ready })];
         conditions.extend(active.map(|(status, reason)| {
             json!({ "type": "PodTeardownActive", "status": status, "reason": reason, "lastHeartbeatTime": NOW })
@@ -230,14 +241,18 @@ mod tests {
         serde_json::from_value(pod).unwrap()
     }
 
-    fn kinds(pod: &PodObject, node: Option<&Result<NodeObject, String>>, events: Value) -> Vec<(Severity, String)> {
+    fn kinds(
+        pod: &PodObject,
+        node: Option<&Result<Option<NodeObject>, String>>,
+        events: Value,
+    ) -> Vec<(Severity, String)> {
         let events = Ok(serde_json::from_value(events).unwrap());
         kinds_with_lease(pod, node, None, &events)
     }
 
     fn kinds_with_lease(
         pod: &PodObject,
-        node: Option<&Result<NodeObject, String>>,
+        node: Option<&Result<Option<NodeObject>, String>>,
         lease_renewed: Option<&str>,
         events: &Result<Vec<EventObject>, String>,
     ) -> Vec<(Severity, String)> {
@@ -324,6 +339,18 @@ mod tests {
             let found: Vec<&str> = causes.iter().map(|(_, kind)| kind.as_str()).collect();
             assert_eq!(found, Vec::from_iter(expected), "{ready} {agent:?} {lease:?}");
         }
+        let why = explain(
+            &pod(|_| {}),
+            Some(&Ok(None)),
+            None,
+            &Ok(Vec::new()),
+            NOW.parse().unwrap(),
+        )
+        .text();
+        assert!(
+            why.contains("BLOCKED") && why.contains("its Node does not exist"),
+            "{why}"
+        );
     }
 
     #[test]

@@ -105,7 +105,10 @@ async fn explain(arguments: &PodWhyArgs) -> Result<ExitCode, ReadError> {
     let node = async {
         match object.spec.node_name.as_str() {
             "" => None,
-            node => Some(reader.node(node).await.map_err(|error| error.to_string())),
+            node => Some(match reader.node(node).await {
+                Err(ReadError::NotFound(_)) => Ok(None),
+                node => node.map(Some).map_err(|error| error.to_string()),
+            }),
         }
     };
     let lease = async {

@@ -155,7 +155,7 @@ pub fn plan(facts: &PlanFacts, now: Timestamp) -> Plan {
         is_mirror: view.mirror,
         blocked: facts.blocked.clone(),
         waits_for,
-        grace_seconds: grace.total_seconds.unwrap_or_else(|| facts.grace.total.as_secs()),
+        grace_seconds: grace.total_seconds.unwrap_or(facts.grace.total.as_secs()),
         grace_left_seconds: grace.left.as_secs(),
         grace_counted_from: grace.counted_from,
         steps,
