@@ -8,7 +8,7 @@ use crate::command::{run_command, run_with_answers};
 fn traces() -> Value {
     json!([{
         "namespace": "default", "name": "web-0", "uid": "1234", "began": "2026-01-02T03:04:05Z", "cause": "deleted",
-        "graceSeconds": 3, "graceLeftMs": 0, "graceEndMs": 3000, "stage": "terminated", "elapsedMs": 4000, "attempts": 2,
+        "graceSeconds": 3, "graceLeftMs": 0, "graceEndMs": 3000, "graceCountedFrom": "termination", "stage": "terminated", "elapsedMs": 4000, "attempts": 2,
         "blocked": [{ "step": "volumes", "target": "data", "reason": "failed", "message": "in use by process 12" }], "phase": "Failed", "reason": "Evicted", "awaitingDeletion": true,
         "finalizers": ["example.com/hold"],
         "spans": [

@@ -60,7 +60,7 @@ fn exit_code(child: &mut Child) -> Option<i32> {
 fn watch_exits_when_its_reader_exits() {
     let trace = json!([{
         "namespace": "default", "name": "web-0", "uid": "1234", "began": "2026-01-02T03:04:05Z", "cause": "deleted",
-        "graceSeconds": 3, "graceLeftMs": 0, "stage": "terminating", "elapsedMs": 4000, "attempts": 1, "spans": [],
+        "graceSeconds": 3, "graceLeftMs": 0, "graceCountedFrom": "termination", "stage": "terminating", "elapsedMs": 4000, "attempts": 1, "spans": [],
     }]);
     let cases: [(&[&str], &str, bool); 4] = [
         (&["status", "-w", "-o", "json"], "{}", true),
