@@ -68,8 +68,23 @@ pub fn seconds(ms: u64) -> String {
 pub fn io_error(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(code) => Errno::from_raw(code).desc().to_lowercase(),
-        None => error.to_string(),
+        None => without_error_codes(&error.to_string()),
     }
+}
+
+/// The text without the numbers that the standard library adds to errors of the system, such as ` (os error 2)`.
+pub fn without_error_codes(text: &str) -> String {
+    const BEGIN: &str = " (os error ";
+    let mut parts = text.split(BEGIN);
+    let mut plain = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let rest = part.trim_start_matches(|digit: char| digit.is_ascii_digit());
+        match rest.strip_prefix(')') {
+            Some(rest) if rest.len() + 1 < part.len() => plain += rest,
+            _ => plain.extend([BEGIN, part]),
+        }
+    }
+    plain
 }
 
 #[cfg(test)]
@@ -81,6 +96,14 @@ mod tests {
         let error = io::Error::from_raw_os_error(2);
         assert_eq!(io_error(&error), "no such file or directory");
         assert_eq!(io_error(&io::Error::other("Unclear")), "Unclear");
+        for (text, plain) in [
+            ("lock x: No such file (os error 2)", "lock x: No such file"),
+            ("a (os error 2), b (os error 111): c", "a, b: c"),
+            ("no code (os error )", "no code (os error )"),
+            ("no end (os error 2", "no end (os error 2"),
+        ] {
+            assert_eq!(without_error_codes(text), plain);
+        }
     }
 
     #[test]

@@ -4,10 +4,13 @@ use std::{error::Error, fmt, io, time::Duration};
 
 use kube::core::Status;
 
-use crate::model::{
-    failure::{BLOCKED, Failure, Reasoned},
-    foreign::ForeignText,
-    trace::Step,
+use crate::{
+    model::{
+        failure::{BLOCKED, Failure, Reasoned},
+        foreign::ForeignText,
+        trace::Step,
+    },
+    words::without_error_codes,
 };
 
 /// Limit of a server's `Retry-After`, against a wrong value.
@@ -266,7 +269,7 @@ pub(crate) fn chain(error: &dyn Error) -> String {
         }
         source = cause.source();
     }
-    text
+    without_error_codes(&text)
 }
 
 impl ApiError {

@@ -49,7 +49,8 @@ impl Cli {
         };
         let command = change_args(Self::command(), &|arg| unless_empty(arg).hide_env_values(true));
         let variables = env::vars_os().filter_map(|(name, _)| name.into_string().ok());
-        Self::read_as(command, arguments.into_iter().collect(), unknown_variables(variables))
+        let arguments = join_wait(arguments.into_iter().collect());
+        Self::read_as(command, arguments, unknown_variables(variables))
     }
 
     /// Parses the command line of `check --service`: settings of the service replace the environment.
@@ -95,6 +96,20 @@ impl Cli {
             }),
         }
     }
+}
+
+/// Joins `--wait true` and `--wait false` by an equals sign: else the value would be taken for the name of a pod.
+fn join_wait(arguments: Vec<OsString>) -> Vec<OsString> {
+    let mut joined = Vec::with_capacity(arguments.len());
+    let mut arguments = arguments.into_iter().peekable();
+    while let Some(argument) = arguments.next() {
+        let is_value = |next: &OsString| argument == "--wait" && (next == "true" || next == "false");
+        match arguments.next_if(is_value) {
+            Some(value) => joined.push([argument.as_os_str(), OsStr::new("="), &value].into_iter().collect()),
+            None => joined.push(argument),
+        }
+    }
+    joined
 }
 
 /// The flag with the invalid value, and the problem.
@@ -235,6 +250,26 @@ mod tests {
         ] {
             assert!(read(arguments).is_err(), "{arguments:?}");
         }
+    }
+
+    #[test]
+    fn value_of_wait_may_follow_a_space_and_is_no_pod() {
+        let wait = |arguments: &[&str]| match read(arguments).unwrap().cli.verb {
+            Verb::Stop(stop) => (stop.flags.wait, stop.flags.pod.id().unwrap().to_string()),
+            _ => panic!("{arguments:?}"),
+        };
+        for (arguments, waits) in [
+            (&["stop", "web", "--wait", "false"][..], false),
+            (&["stop", "--wait", "false", "web"], false),
+            (&["stop", "--wait=false", "web"], false),
+            (&["stop", "--wait", "true", "web"], true),
+            (&["stop", "--wait", "web"], true),
+            (&["stop", "web"], true),
+        ] {
+            assert_eq!(wait(arguments), (waits, "default/web".to_owned()), "{arguments:?}");
+        }
+        assert!(read(&["stop", "--wait", "false"]).is_err(), "without a pod");
+        assert!(read(&["stop", "web", "--wait", "no"]).is_err());
     }
 
     #[test]

@@ -7,6 +7,9 @@ use std::{fmt, ops::Range, time::Duration};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
+/// Name of the probe of the Lease.
+pub const LEASE: &str = "lease";
+
 /// The result of one probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Probe {
@@ -274,7 +277,7 @@ impl Probes {
         [
             ("process", &self.process),
             ("healthz", &self.healthz),
-            ("lease", &self.lease.probe),
+            (LEASE, &self.lease.probe),
         ]
     }
 

@@ -1,13 +1,18 @@
 //! The role and the probes of the kubelet in `status`.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::{
-    probes::{ProbeHistory, ProbeState, Probes},
+    probes::{LEASE, Lease, ProbeHistory, ProbeState, Probes},
     role::{Role, RoleName, StandbyReasonName},
 };
+
+/// A kubelet renews its Lease every 10 s, and the agent reads it every 5 s.
+const RENEWAL_LIMIT: Duration = Duration::from_secs(15);
 
 /// The role of this agent, and the probes that it is decided by.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -74,7 +79,7 @@ impl RoleReport {
             },
             probes: probes
                 .each()
-                .map(|(name, probe)| ProbeReport::of(name, probe, wall))
+                .map(|(name, probe)| ProbeReport::of(name, probe, wall).between_renewals(name, &probes.lease))
                 .into(),
             fencing: fencing.clone(),
         }
@@ -156,6 +161,82 @@ impl ProbeReport {
             state: probe.result.state(),
             since: wall.checked_sub(duration).ok(),
             seen: probe.result.detail().to_owned(),
+        }
+    }
+
+    /// Between two renewals of a living kubelet the Lease does not count as down.
+    fn between_renewals(self, name: &str, lease: &Lease) -> Self {
+        let is_there = lease.state().is_some_and(Option::is_some);
+        let is_recent = Instant::now().saturating_duration_since(lease.probe.since) < RENEWAL_LIMIT;
+        if name != LEASE || self.state != ProbeState::Down || !is_there || !is_recent {
+            return self;
+        }
+        let (state, seen) = match lease.renewed {
+            Some(_) => (ProbeState::Alive, "was renewed"),
+            None => (ProbeState::Unknown, "no renewal has been seen yet"),
+        };
+        let seen = seen.to_owned();
+        Self { state, seen, ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn lease_is_down_once_a_renewal_is_overdue() {
+        let start = Instant::now();
+        let mut probes = Probes::new(start, Duration::from_secs(5), Duration::from_secs(15));
+        let mut read_after = async |seconds: u64, state: Option<&str>| {
+            advance(Duration::from_secs(seconds)).await;
+            let now = Instant::now();
+            probes.lease.add(Ok(state.map(str::to_owned)), &(now..now));
+            let report = RoleReport::of(
+                &Role::Active,
+                &probes,
+                &FenceReport::default(),
+                &RoleReport::default(),
+                Timestamp::UNIX_EPOCH,
+            );
+            let lease = report.probes.into_iter().find(|probe| probe.probe == LEASE);
+            lease.unwrap().state
+        };
+        for (seconds, lease, expected) in [
+            (0, Some("1"), ProbeState::Unknown),
+            (5, Some("1"), ProbeState::Unknown),
+            (5, Some("2"), ProbeState::Alive),
+            (5, Some("2"), ProbeState::Alive),
+            (5, Some("3"), ProbeState::Alive),
+            (14, Some("3"), ProbeState::Alive),
+            (1, Some("3"), ProbeState::Down),
+            (5, Some("4"), ProbeState::Alive),
+            (1, None, ProbeState::Down),
+        ] {
+            assert_eq!(read_after(seconds, lease).await, expected, "{seconds} {lease:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn lease_that_is_never_renewed_is_down_after_a_while() {
+        let start = Instant::now();
+        let mut probes = Probes::new(start, Duration::from_secs(5), Duration::from_secs(15));
+        for (seconds, expected) in [
+            (0, ProbeState::Unknown),
+            (14, ProbeState::Unknown),
+            (1, ProbeState::Down),
+        ] {
+            advance(Duration::from_secs(seconds)).await;
+            let now = Instant::now();
+            probes.lease.add(Ok(Some("1".to_owned())), &(now..now));
+            let report = ProbeReport::of(LEASE, &probes.lease.probe, Timestamp::UNIX_EPOCH);
+            assert_eq!(
+                report.between_renewals(LEASE, &probes.lease).state,
+                expected,
+                "{seconds}"
+            );
         }
     }
 }

@@ -14,6 +14,7 @@ use pod_teardown::{
         problem::{Problem, ProblemKind},
     },
     ops::{colors, logging, output::Output},
+    words::without_error_codes,
 };
 use serde::Serialize;
 
@@ -37,6 +38,10 @@ pub fn print_value<T: Serialize + ?Sized>(output: &Output<impl Fn(&T) -> String>
 
 pub fn formatted<F>(output: &Output<F>, text: &str) -> String {
     let escaped = foreign::escape_lines(text.trim_end());
+    let escaped = match output.is_text() {
+        true => without_error_codes(&escaped),
+        false => escaped,
+    };
     if output.is_text() && colors::are_allowed(&io::stdout()) {
         colors::paint(&escaped)
     } else {
@@ -113,7 +118,8 @@ fn without_styles(text: &str) -> String {
 }
 
 pub fn print_error(why: &str) {
-    let why = ForeignText::new(why);
+    let why = without_error_codes(why);
+    let why = ForeignText::new(&why);
     // An error here cannot be reported.
     writeln!(io::stderr(), "pod-teardown: {why}").ok();
 }

@@ -12,16 +12,19 @@ use super::{
     cgroups::survivor::Survivors, effects::EffectsBlocked, holders::holder::Holders, mounts::hanging::Hanging,
     threads::NotDone,
 };
-use crate::model::{
-    failure::{BUSY, Failure, HANGS, MOUNTED, OTHER, Reasoned},
-    trace::Step,
+use crate::{
+    model::{
+        failure::{BUSY, Failure, HANGS, MOUNTED, OTHER, Reasoned},
+        trace::Step,
+    },
+    words::without_error_codes,
 };
 
 /// Why an operation failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Cause {
     /// A system call failed.
-    #[error("{}", std::io::Error::from(*.0))]
+    #[error("{}", without_error_codes(&std::io::Error::from(*.0).to_string()))]
     Errno(Errno),
     /// The gate is shut.
     #[error(transparent)]

@@ -10,6 +10,7 @@ use crate::{
         foreign::ForeignText,
     },
     node::effects::EffectsBlocked,
+    words::without_error_codes,
 };
 
 /// A failed call: which one, its target, and how it failed.
@@ -217,7 +218,7 @@ fn chain<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn 
 
 fn cause_of(error: &(dyn Error + 'static)) -> String {
     let innermost = chain(error).last().unwrap_or(error);
-    ForeignText::new(&innermost.to_string()).into()
+    ForeignText::new(&without_error_codes(&innermost.to_string())).into()
 }
 
 /// Whether the agent's own HTTP/2 side rejected what it read. An error sent by the peer, or by the socket, does not prove
@@ -326,12 +327,12 @@ mod tests {
 
     #[test]
     fn error_names_the_call_and_its_target() {
-        let cause = "No such file or directory (os error 2)".to_owned();
+        let cause = "No such file or directory".to_owned();
         let error = GrpcError::Unreachable {
             call: Call::to_runtime("Version", ""),
             cause,
         };
-        let text = "Version: the runtime cannot be reached: No such file or directory (os error 2)";
+        let text = "Version: the runtime cannot be reached: No such file or directory";
         assert_eq!(error.to_string(), text);
         let error = GrpcError::Timeout {
             call: Call::to_runtime("StopContainer", "abc"),

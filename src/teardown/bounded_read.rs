@@ -5,7 +5,7 @@ use std::{fmt::Display, sync::Arc, time::Duration};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::context::Context;
-use crate::model::pod::PodView;
+use crate::{model::pod::PodView, words::without_error_codes};
 
 /// Limit of one read.
 pub const READ_LIMIT: Duration = Duration::from_millis(2500);
@@ -100,5 +100,5 @@ pub fn late<E>(limit: Duration) -> impl Fn(E) -> String {
 }
 
 pub fn text(error: impl Display) -> String {
-    error.to_string()
+    without_error_codes(&error.to_string())
 }

@@ -64,13 +64,13 @@ async fn missing_socket_is_reported_with_its_cause() {
     let error = Cri::new(&endpoint, Effects::ungated()).version().await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "Version: the runtime cannot be reached: No such file or directory (os error 2)"
+        "Version: the runtime cannot be reached: No such file or directory"
     );
     std::fs::write(endpoint.path(), "").unwrap();
     let error = Cri::new(&endpoint, Effects::ungated()).version().await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "Version: the runtime cannot be reached: Connection refused (os error 111)"
+        "Version: the runtime cannot be reached: Connection refused"
     );
     assert!(
         !endpoint.is_socket().unwrap(),

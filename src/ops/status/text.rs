@@ -10,7 +10,7 @@ use crate::{
     explanation::cause::GraceStart,
     handover::{
         guard::{ONLY_OBSERVES, holds::ABSENCE, standby},
-        probes::ProbeState,
+        probes::{LEASE, ProbeState},
         report::RoleReport,
         role::{RoleName, StandbyReasonName},
     },
@@ -151,7 +151,7 @@ fn role(report: &StatusReport, now: Timestamp) -> String {
 fn add_node(out: &mut Lines, report: &StatusReport, now: Timestamp) {
     if let Some(role) = &report.role {
         let probes = role.probes.iter().map(|probe| {
-            let name = if probe.probe == "lease" { "Lease" } else { &probe.probe };
+            let name = if probe.probe == LEASE { "Lease" } else { &probe.probe };
             let since = probe.since.map(|since| age_since(since, now));
             match (name, probe.state, since) {
                 // A Lease is renewed every 10 seconds only.
