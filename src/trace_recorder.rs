@@ -10,11 +10,10 @@ use tokio::{
 
 use crate::{
     clock::Mark,
-    explanation::cause::GraceStart,
     model::{
         mismatch::Mismatch,
         pod::{PodRef, PodView},
-        termination::Cause,
+        termination::{Cause, GraceStart},
         trace::{Blocked, Span, Stage, Step, Trace, UnapprovedMismatch},
     },
     trace_context::{self, TraceContext},

@@ -12,8 +12,9 @@ use crate::{
     clock::between,
     explanation::{
         Explanation, ObjectFacts,
-        cause::{Cause, CauseKind, GraceStart, Severity, Terminator},
+        cause::{Cause, CauseKind, Severity},
     },
+    model::termination::{GraceStart, Terminator},
     ops::output::{age, age_since},
     teardown::diagnosis::{conclusion, removed_by},
     words::escape_control_chars,

@@ -2,13 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::words::escape_control_chars;
+use crate::{model::termination::Terminator, words::escape_control_chars};
 
 mod kind;
 mod remedy;
 mod words;
 
-pub use kind::{CauseKind, GraceStart, ProcessName, SigtermDisposition, Terminator};
+pub use kind::{CauseKind, ProcessName, SigtermDisposition};
 
 /// One cause, most urgent first in a list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

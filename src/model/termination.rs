@@ -23,6 +23,30 @@ pub enum Cause {
     Begun,
 }
 
+/// The process that terminates the pod now. Remedies depend on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Terminator {
+    /// This agent.
+    Agent,
+    /// A kubelet.
+    Kubelet,
+    /// No kubelet, and this agent may not.
+    NoProcess,
+}
+
+/// What the grace period of a pod is counted from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub enum GraceStart {
+    /// The delete request, by the API server's clock. When a kubelet began to terminate the pod is not known.
+    DeleteRequest,
+    /// The moment when this agent began to terminate the pod.
+    Termination,
+    /// It has not begun: this agent has not begun to terminate the pod.
+    NotBegun,
+}
+
 /// An eviction. The pod's phase is Failed, regardless of its exit codes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

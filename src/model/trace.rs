@@ -6,11 +6,10 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    explanation::cause::GraceStart,
     model::{
         failure::{BLOCKED, Failure, STATIC_POD, write_at},
         mismatch::Mismatch,
-        termination::Cause,
+        termination::{Cause, GraceStart},
     },
     words::format_count,
 };

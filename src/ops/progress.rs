@@ -1,8 +1,10 @@
 //! Describes the progress of a pod's termination in one line. Pure.
 
 use crate::{
-    explanation::cause::GraceStart,
-    model::trace::{BlockedReason, Span, Stage, Step, Trace},
+    model::{
+        termination::GraceStart,
+        trace::{BlockedReason, Span, Stage, Step, Trace},
+    },
     words::seconds,
 };
 

@@ -8,8 +8,10 @@ use std::fmt::Write as _;
 pub use self::{list::list, svg::svg};
 
 use crate::{
-    explanation::cause::GraceStart,
-    model::trace::{Span, Stage, Step, Trace},
+    model::{
+        termination::GraceStart,
+        trace::{Span, Stage, Step, Trace},
+    },
     words::seconds,
 };
 

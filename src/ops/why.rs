@@ -5,11 +5,12 @@ use jiff::Timestamp;
 use crate::{
     explanation::{
         Explanation, ObjectFacts,
-        cause::{Cause, CauseKind, Severity, Terminator},
+        cause::{Cause, CauseKind, Severity},
     },
     model::{
         mismatch::MismatchKind,
         pod::PodView,
+        termination::Terminator,
         trace::{Stage, Step, Trace},
     },
     ops::progress::{describe, pause_reason},

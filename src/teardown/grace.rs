@@ -6,8 +6,10 @@ use jiff::Timestamp;
 
 use crate::{
     clock::{Mark, between},
-    explanation::cause::{GraceStart, Terminator},
-    model::pod::{Deletion, PodView},
+    model::{
+        pod::{Deletion, PodView},
+        termination::{GraceStart, Terminator},
+    },
 };
 
 /// Default of the API server for a pod without a grace period.

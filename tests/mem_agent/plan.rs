@@ -6,9 +6,9 @@ use pod_teardown::{
     cli::PodsFlag,
     explanation::{
         Explanation,
-        cause::{Cause, CauseKind, GraceStart},
+        cause::{Cause, CauseKind},
     },
-    model::{step::Step, trace::Trace},
+    model::{step::Step, termination::GraceStart, trace::Trace},
     ops::{
         admin::{plan, timelines::TIMELINES, why},
         client,

@@ -2,16 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The process that terminates the pod now. Remedies depend on it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Terminator {
-    /// This agent.
-    Agent,
-    /// A kubelet.
-    Kubelet,
-    /// No kubelet, and this agent may not.
-    NoProcess,
-}
+use crate::model::termination::GraceStart;
 
 /// A process of the pod, or one that uses a mount of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,19 +13,6 @@ pub struct ProcessName {
     pub pid: i32,
     /// Its command name.
     pub command: String,
-}
-
-/// What the grace period of a pod is counted from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-pub enum GraceStart {
-    /// The delete request, by the API server's clock. When a kubelet began to terminate the pod is not known.
-    DeleteRequest,
-    /// The moment when this agent began to terminate the pod.
-    Termination,
-    /// It has not begun: this agent has not begun to terminate the pod.
-    NotBegun,
 }
 
 /// Why SIGTERM does not terminate a process.

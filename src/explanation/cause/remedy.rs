@@ -1,6 +1,7 @@
 //! What a user can do about a cause.
 
-use super::kind::{CauseKind, Terminator};
+use super::kind::CauseKind;
+use crate::model::termination::Terminator;
 
 /// An instruction without a period at its end; empty if there is nothing to do.
 pub(super) fn remedy(kind: &CauseKind, terminator: Terminator) -> &'static str {

@@ -1,7 +1,10 @@
 //! Messages of causes.
 
-use super::kind::{CauseKind, GraceStart, ProcessName, SigtermDisposition};
-use crate::words::{format_count, some_of};
+use super::kind::{CauseKind, ProcessName, SigtermDisposition};
+use crate::{
+    model::termination::GraceStart,
+    words::{format_count, some_of},
+};
 
 /// One sentence without a period at its end.
 pub(super) fn message(kind: &CauseKind) -> String {

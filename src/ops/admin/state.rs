@@ -13,12 +13,12 @@ use crate::{
     api::ApiClient,
     clock::BootClock,
     counters::{Counters, Counts},
-    explanation::cause::Terminator,
     handover::{guard::Guard, report::RoleReport},
     housekeeping::LeftoverReport,
     journal::Journal,
     model::{
         pod::{Deletion, PodUid},
+        termination::Terminator,
         trace::{Stage, Trace},
     },
     node::{cri::CallDurations, runtime::RuntimeReport},

@@ -7,14 +7,16 @@ use jiff::Timestamp;
 use super::{CollectorReport, StatusReport};
 use crate::{
     api::expiry::expires_soon,
-    explanation::cause::GraceStart,
     handover::{
         guard::{ONLY_OBSERVES, holds::ABSENCE, standby},
         probes::{LEASE, ProbeState},
         report::RoleReport,
         role::{RoleName, StandbyReasonName},
     },
-    model::trace::{BlockedReason, Trace},
+    model::{
+        termination::GraceStart,
+        trace::{BlockedReason, Trace},
+    },
     ops::{
         output::{age, age_since, table},
         progress::step,

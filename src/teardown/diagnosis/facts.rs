@@ -6,8 +6,8 @@ use std::{
 };
 
 use crate::{
-    explanation::cause::{ProcessName, Terminator},
-    model::pod::PodView,
+    explanation::cause::ProcessName,
+    model::{pod::PodView, termination::Terminator},
     node::{
         cri::types::{RuntimeCondition, RuntimePod},
         process_state::ProcessState,

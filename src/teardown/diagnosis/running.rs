@@ -4,7 +4,8 @@ use std::{path::Path, time::Duration};
 
 use super::{Diagnosis, MAX_NAMED, Running, facts::Facts};
 use crate::{
-    explanation::cause::{CauseKind, GraceStart, ProcessName, Severity, SigtermDisposition, Terminator},
+    explanation::cause::{CauseKind, ProcessName, Severity, SigtermDisposition},
+    model::termination::{GraceStart, Terminator},
     node::{
         cri::types::{Container, ContainerState, RuntimePod},
         process_state::{ProcessState, SigtermHandling},

@@ -3,8 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    explanation::cause::Terminator,
-    model::pod::PodView,
+    model::{pod::PodView, termination::Terminator},
     node::cri::types::RuntimePod,
     teardown::{dependents::Dependents, grace::OwnGrace, journal::PodEntry, volumes::PlannedVolume},
 };

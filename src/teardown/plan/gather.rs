@@ -10,10 +10,10 @@ use super::{
     steps::plan,
 };
 use crate::{
-    explanation::cause::Terminator,
     model::{
         failure::{Failure, first_message},
         pod::PodView,
+        termination::Terminator,
         trace::Step,
     },
     node::{cri::types::RuntimePod, logs::PodLogs},

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::status::PlannedStatus;
-use crate::{explanation::cause::GraceStart, model::step::Step};
+use crate::model::{step::Step, termination::GraceStart};
 
 /// What a teardown of a pod would do now.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

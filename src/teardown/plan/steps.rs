@@ -343,8 +343,10 @@ mod tests {
 
     use super::*;
     use crate::{
-        explanation::cause::{GraceStart, Terminator},
-        model::pod::PodObject,
+        model::{
+            pod::PodObject,
+            termination::{GraceStart, Terminator},
+        },
         teardown::{grace::OwnGrace, plan::text},
     };
 

@@ -7,8 +7,7 @@ use super::{
     status::PlannedStatus,
 };
 use crate::{
-    explanation::cause::GraceStart,
-    model::step::Step,
+    model::{step::Step, termination::GraceStart},
     words::{escape_control_chars, some_of},
 };
 
