@@ -96,7 +96,7 @@ pub fn escape_lines(text: &str) -> String {
     pieces.collect()
 }
 
-/// Whether a terminal only shows the text. A newline is permitted.
+/// Whether a terminal shows all characters of the text and interprets none. A newline is permitted.
 pub fn is_printable(text: &str) -> bool {
     text.chars().all(|letter| !is_interpreted(letter))
 }
@@ -116,13 +116,19 @@ pub fn escape_quoted_yaml(yaml: String) -> String {
     if is_printable(&yaml) {
         return yaml;
     }
-    let mut out = String::with_capacity(yaml.len());
-    for letter in yaml.chars() {
-        if is_interpreted(letter) {
-            // Writing to a String cannot fail.
-            let _ = write!(out, "\\U{:08X}", u32::from(letter));
-        } else {
-            out.push(letter);
+    replace_interpreted(&yaml, |out, letter| {
+        // Writing to a String cannot fail.
+        let _ = write!(out, "\\U{:08X}", u32::from(letter));
+    })
+}
+
+/// Has `write` write each character that a terminal interprets.
+fn replace_interpreted(text: &str, mut write: impl FnMut(&mut String, char)) -> String {
+    let mut out = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match is_interpreted(letter) {
+            true => write(&mut out, letter),
+            false => out.push(letter),
         }
     }
     out
@@ -149,18 +155,12 @@ pub fn escape_json(json: String) -> String {
     if json.bytes().all(is_plain) {
         return json;
     }
-    let mut out = String::with_capacity(json.len());
-    for letter in json.chars() {
-        if !is_interpreted(letter) {
-            out.push(letter);
-        } else {
-            for unit in letter.encode_utf16(&mut [0; 2]) {
-                // Writing to a String cannot fail.
-                let _ = write!(out, "\\u{unit:04x}");
-            }
+    replace_interpreted(&json, |out, letter| {
+        for unit in letter.encode_utf16(&mut [0; 2]) {
+            // Writing to a String cannot fail.
+            let _ = write!(out, "\\u{unit:04x}");
         }
-    }
-    out
+    })
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use super::journal::PodEntry;
 use crate::{
     clock::{Mark, between},
     model::{
@@ -55,20 +56,21 @@ pub struct CountedGrace {
 // === impl OwnGrace ===
 
 impl OwnGrace {
-    /// From the journal: the period in force and when it began.
-    pub fn new(view: &PodView, in_force: Option<Duration>, begun: Option<&Mark>, now: &Mark) -> Self {
+    /// `entry`: what the journal has of the pod.
+    pub fn new(view: &PodView, entry: Option<&PodEntry>, now: &Mark) -> Self {
+        let begun = entry.filter(|entry| entry.has_begun());
         Self {
-            total: effective(in_force, RequestedGrace::for_pod(view, None)),
-            used: begun.map(|begun| used(begun, now)),
+            total: effective(entry.map(|entry| entry.grace), RequestedGrace::for_pod(view, None)),
+            used: begun.map(|entry| used(&entry.begun, now)),
         }
     }
 
-    /// All that is left.
+    /// What is left of it.
     pub fn left(self) -> Duration {
         self.total.saturating_sub(self.used.unwrap_or_default())
     }
 
-    /// Beside a kubelet it is the kubelet's, by the deletion: when the kubelet began is not known.
+    /// The grace period as `terminator` counts it. A kubelet's is counted from the delete request: when it began is not known.
     pub fn counted_by(self, terminator: Terminator, deletion: Option<Deletion>, now: Timestamp) -> CountedGrace {
         match (terminator, deletion) {
             (Terminator::Kubelet, Some(deletion)) => {

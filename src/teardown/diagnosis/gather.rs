@@ -53,10 +53,7 @@ pub(crate) async fn gather(context: &Arc<Context>, view: Arc<PodView>, terminate
     let (view, object_unread) = current_object(context, view).await;
     let uid = view.pod.uid.as_str();
     let entry = context.journal.pod(&view.pod.uid);
-    let begun = entry.as_ref().filter(|entry| entry.has_begun());
-    let in_force = entry.as_ref().map(|entry| entry.grace);
-    let begun = begun.map(|entry| &entry.begun);
-    let grace = OwnGrace::new(&view, in_force, begun, &context.node.clock.now());
+    let grace = OwnGrace::new(&view, entry.as_ref(), &context.node.clock.now());
     let is_terminating = view.deletion.is_some() && !view.mirror;
     let runtime = async {
         let read = timeout(READ_LIMIT, context.node.cri.pod_brief(uid)).await;

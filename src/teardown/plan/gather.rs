@@ -65,10 +65,7 @@ async fn plan_until(
 ) -> Plan {
     let uid = &view.pod.uid;
     let entry = context.journal.pod(uid);
-    let begun = entry.as_ref().filter(|entry| entry.has_begun());
-    let in_force = entry.as_ref().map(|entry| entry.grace);
-    let begun = begun.map(|entry| &entry.begun);
-    let grace = OwnGrace::new(&view, in_force, begun, &context.node.clock.now());
+    let grace = OwnGrace::new(&view, entry.as_ref(), &context.node.clock.now());
     let runtime = async {
         let read = timeout(READ_LIMIT, context.node.cri.pod(uid.as_str(), READ_LIMIT)).await;
         let pod = read.map_err(late(READ_LIMIT))?.map_err(text)?;
