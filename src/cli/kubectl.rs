@@ -36,9 +36,9 @@ pub enum KubectlVerb {
 
 /// List all nodes: kubelet, agent, and terminating and blocked pods.
 ///
-/// AGENT is what the agent does: active, standby, observing, blocked, stopped or silent. An active one terminates the pods of its
-/// node. A blocked one is active, but may not act. A silent one has not reported for 11 minutes. BLOCKED counts terminating pods for which an agent has reported
-/// TeardownBlocked.
+/// AGENT is the state of the agent: active, standby, observing, blocked, stopped or silent. An active agent terminates the pods of
+/// its node. A blocked one is active, but may not act. A silent one has not reported for 11 minutes. BLOCKED counts terminating
+/// pods for which an agent has sent the event TeardownBlocked.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   # All nodes
@@ -99,7 +99,7 @@ pub struct ClusterFlags {
     pub output: OutputFormat,
 }
 
-/// Refuses what would not name an object of the API server, but a list of them.
+/// Refuses a name whose URL would be that of a list, or of another object.
 fn parse_name(name: &str) -> Result<String, String> {
     match name {
         "" | "." | ".." => Err(format!("{name:?} is not a name")),
@@ -116,11 +116,11 @@ impl PodWhyArgs {
     /// # Errors
     /// When it has two namespaces, or a part that cannot be a name.
     pub fn name(&self, default: &str) -> Result<(String, String), String> {
-        let (namespace, name) = self.named(default)?;
+        let (namespace, name) = self.split_name(default)?;
         Ok((parse_name(&namespace)?, parse_name(&name)?))
     }
 
-    fn named(&self, default: &str) -> Result<(String, String), String> {
+    fn split_name(&self, default: &str) -> Result<(String, String), String> {
         match (self.pod.split_once('/'), &self.namespace) {
             (Some((in_name, _)), Some(given)) if in_name != given => {
                 Err(format!("{} is not in namespace {given}: name one namespace", self.pod))

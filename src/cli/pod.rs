@@ -9,14 +9,14 @@ use super::{
 
 /// Explain why a pod of this node still exists, and what it waits for.
 ///
-/// For a pod that this agent terminates: its current step, the finished steps, and what it waits for. A busy mount is shown with
-/// pid, command and container of each holder.
+/// For a pod that this agent terminates: its current step, the finished steps, and what it waits for. For a busy mount it shows the
+/// PID, the command and the container of each holder.
 ///
-/// For any pod, also beside a living kubelet: what holds it, most urgent first, each with a remedy. Processes that ignore SIGTERM,
-/// are frozen or in uninterruptible sleep. Sandboxes, the network plugin, and missing CSI and DRA drivers. Mounts that processes
-/// outside of the pod use. The phase; finalizers and who usually removes them. The node is only read. What cannot be read
-/// in time is reported as unknown.
-/// The answer contains what the garbage collector knows of the pod.
+/// For any pod, also beside a living kubelet: what it waits for, most urgent first, each with a remedy. This can be a process that
+/// ignores SIGTERM, is frozen, or is in uninterruptible sleep. It can be a sandbox, the network plugin, or a missing CSI or DRA
+/// driver. It can be a mount that a process outside of the pod uses, the phase, or a finalizer, with the component that usually
+/// removes it. The node is only read. What cannot be read in time is reported as unknown. The answer contains what the garbage
+/// collector knows of the pod.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
   # Why is pod web-0 in namespace default still terminating?
@@ -46,10 +46,10 @@ pub struct WhyArgs {
 
 /// Show what the agent would do to take a pod down now, step by step. Nothing is changed.
 ///
-/// Lists hooks, containers in the order of their stops, sandboxes, claims, volumes and how each is unmounted, and cgroups. Then the
-/// status that would be reported, the final delete and the cleanup. All have IDs and paths. Before the steps it says what blocks
-/// them now, such as a living kubelet or a safety hold. It says which pods a driver waits for, and whether the pod is being deleted
-/// at all. A pod that is not being deleted is left alone; the plan is the one if it were.
+/// Lists hooks, containers in the order of their stops, sandboxes, claims, volumes and how each is unmounted, and cgroups. Then
+/// follow the status that would be reported, the final delete and the cleanup. Each step has IDs and paths. Lines before the steps
+/// show what blocks them now, such as a living kubelet or a safety hold, and which pods a driver waits for. They also show
+/// whether the pod is being deleted. A pod that is not being deleted is left alone: its plan shows what a deletion would cause.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
   # What would be done to pod web-0 in namespace default?

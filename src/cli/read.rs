@@ -98,7 +98,7 @@ impl Cli {
     }
 }
 
-/// Joins `--wait true` and `--wait false` by an equals sign: else the value would be taken for the name of a pod.
+/// Joins `--wait true` and `--wait false` by an equals sign: clap takes a separate value for the name of a pod.
 fn join_wait(arguments: Vec<OsString>) -> Vec<OsString> {
     let mut joined = Vec::with_capacity(arguments.len());
     let mut arguments = arguments.into_iter().peekable();

@@ -10,7 +10,7 @@ use crate::model::observation::Verdict;
 /// Report how the kubelet terminated the pods of this node, compared with what the agent would have done.
 ///
 /// An agent that runs with --pods observe touches nothing. It plans each termination when it begins. When the kubelet is done, it
-/// compares the last status field by field, what is left on the node, and the time that it took with the grace period.
+/// compares the last status field by field, and what is left on the node. It shows the duration beside the grace period.
 /// The first line counts the verdicts. The table lists all terminations that are not the same.
 ///
 /// same: the agent would have written the same status, and nothing is left. different: another status; a difference that the

@@ -11,6 +11,7 @@ use super::output::QueryFlags;
 /// Paused shows who has paused the agent. Unmanaged lists pods and files without proof that they belong to the API
 /// server; they are not touched. The table lists the terminating pods, each with its step and what it waits for. A pod without a
 /// step is left to the kubelet, or waits for the takeover. AGE counts from the moment when this agent learned of the termination.
+/// GRACE is what is left of the grace period: (kubelet) marks the kubelet's, and (not begun) one that this agent has not begun.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
   # Show the status

@@ -30,7 +30,7 @@ use super::{
   # Do not wait for the result
   pod-teardown stop web-0 --wait=false
 
-Exit code: 0 it has terminated, now or before, or with --wait=false the request is accepted; 64 the command line is wrong. 1 \
+Exit code: 0 it has terminated, now or before, or with --wait=false the request is accepted; 64 the command line is wrong; 1 \
 the request was refused or canceled, it has not terminated within --timeout, or no agent answers.")]
 pub struct StopArgs {
     /// Which pod, and how.
@@ -50,7 +50,7 @@ pub struct StopArgs {
   pod-teardown evict web-0 --reason Evicted --message 'The node runs out of disk.'
 
 Exit code: 0 it has terminated, now or before (the output says how), or with --wait=false the request is accepted; 64 the \
-command line is wrong. 1 the request was refused or canceled, it has not terminated within --timeout, or no agent answers.")]
+command line is wrong; 1 the request was refused or canceled, it has not terminated within --timeout, or no agent answers.")]
 pub struct EvictArgs {
     /// Which pod, and how.
     #[command(flatten)]
