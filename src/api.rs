@@ -24,7 +24,7 @@ mod review;
 const USER_AGENT: http::HeaderValue =
     http::HeaderValue::from_static(concat!("pod-teardown/", env!("CARGO_PKG_VERSION")));
 
-pub(crate) use self::error::chain;
+pub(crate) use self::error::with_causes;
 pub use self::{
     answer::{read, with_timeout},
     client::{ApiClient, DeleteAnswer, WatchLine, WatchStream},

@@ -28,7 +28,7 @@ use crate::{
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// How often an unchanged condition is sent again, as the kubelet does with its own conditions.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(300);
-/// How often a message that changes is sent again. It may contain a number that changes at each check.
+/// Minimum time between two messages of one reason. A message may contain a number that changes at each check.
 const MESSAGE_INTERVAL: Duration = Duration::from_secs(30);
 /// Maximum time for the last report, and for the last events.
 const STOP_TIMEOUT: Duration = Duration::from_secs(1);
@@ -102,7 +102,7 @@ impl NodeConditionReporter {
                 .await
                 .err()
                 .map(|error| error.to_string());
-            // Each failure is logged once: it is retried at each tick.
+            // A failure that repeats at each tick is logged once.
             if let Some(error) = failure.as_ref().filter(|error| sent.failure.as_ref() != Some(error)) {
                 tracing::warn!(error, "Condition of the Node cannot be sent; will retry");
             }

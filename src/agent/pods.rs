@@ -161,7 +161,7 @@ impl PodAgent {
             leftover_report: watch::Sender::new(LeftoverReport::default()),
             role_report: settings
                 .takeover
-                .map(|_| watch::Sender::new(RoleReport::not_probed(settings.only_observes))),
+                .map(|_| watch::Sender::new(RoleReport::before_first_probe(settings.only_observes))),
             handle,
             requests,
             api: Arc::default(),

@@ -164,7 +164,7 @@ impl ApiError {
         Self::Unreachable {
             verb,
             path: path.to_owned(),
-            cause: ForeignText::new(&chain(error)).into(),
+            cause: ForeignText::new(&with_causes(error)).into(),
             is_certificate_invalid: is_certificate_invalid(error),
         }
     }
@@ -259,7 +259,7 @@ fn is_certificate_invalid(error: &(dyn Error + 'static)) -> bool {
 }
 
 /// The error and its causes on one line, without repetitions.
-pub(crate) fn chain(error: &dyn Error) -> String {
+pub(crate) fn with_causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

@@ -72,24 +72,25 @@ pub struct NodeEvent {
     pub message: String,
 }
 
-/// A node from its objects. `of_node` are events about the Node, `of_pods` about pods. Those that cannot be read are `None`.
+/// A node from its objects. `node_events`: about the Node. `pod_events`: about pods. What cannot be read is `None`.
 pub fn report(
     node: &NodeObject,
     lease_renewed: Option<Timestamp>,
     pods: Option<&[PodObject]>,
-    of_node: Option<&[EventObject]>,
-    of_pods: Option<&[EventObject]>,
+    node_events: Option<&[EventObject]>,
+    pod_events: Option<&[EventObject]>,
     mut unread: Vec<String>,
     now: Timestamp,
 ) -> NodeReport {
     // Of several events about a pod, the last one.
-    let blocked: HashMap<&str, &str> = sent(of_pods.unwrap_or_default())
+    let blocked: HashMap<&str, &str> = sent_by_agents(pod_events.unwrap_or_default())
         .filter(|event| event.is_blocked_pod())
         .map(|event| (&*event.involved_object.uid, &*event.message))
         .collect();
-    let terminating = pods.map(|pods| terminating(pods, &blocked));
+    let terminating = pods.map(|pods| terminating_pods(pods, &blocked));
     let count_blocked = |pods: &Vec<TerminatingPod>| pods.iter().filter(|pod| pod.blocked.is_some()).count();
-    let about_node = sent(of_node.unwrap_or_default()).filter(|event| event.involved_object.uid == node.metadata.uid);
+    let about_node =
+        sent_by_agents(node_events.unwrap_or_default()).filter(|event| event.involved_object.uid == node.metadata.uid);
     unread.dedup();
     NodeReport {
         name: node.metadata.name.clone(),
@@ -97,7 +98,7 @@ pub fn report(
         lease_renewed,
         agent: node.agent(now),
         pods: pods.map(<[_]>::len),
-        blocked: of_pods.and(terminating.as_ref()).map(count_blocked),
+        blocked: pod_events.and(terminating.as_ref()).map(count_blocked),
         terminating,
         events: about_node
             .map(|event| NodeEvent {
@@ -111,14 +112,14 @@ pub fn report(
 }
 
 /// The agents' events, the latest last.
-fn sent(events: &[EventObject]) -> impl Iterator<Item = &EventObject> {
+fn sent_by_agents(events: &[EventObject]) -> impl Iterator<Item = &EventObject> {
     let mut sent: Vec<&EventObject> = events.iter().filter(|event| event.is_of_agent()).collect();
     sent.sort_by_key(|event| event.last());
     sent.into_iter()
 }
 
 /// The terminating ones, by the end of their grace period.
-fn terminating(pods: &[PodObject], blocked: &HashMap<&str, &str>) -> Vec<TerminatingPod> {
+fn terminating_pods(pods: &[PodObject], blocked: &HashMap<&str, &str>) -> Vec<TerminatingPod> {
     let mut terminating: Vec<TerminatingPod> = pods
         .iter()
         .filter_map(|pod| {
@@ -316,6 +317,7 @@ mod tests {
              Events of the agent:\n  9m     TeardownActive       took over\n"
         );
     }
+
     #[test]
     fn pods_and_events_that_cannot_be_read_are_unknown() {
         let now: Timestamp = "2026-01-01T01:00:00Z".parse().unwrap();

@@ -227,8 +227,8 @@ impl KubeletView {
         self.ready == "True"
     }
 
-    /// Whether the control plane has a report of the kubelet that is not too old.
-    pub fn has_reported(&self) -> bool {
+    /// Whether the control plane has a recent report of the kubelet.
+    pub fn has_recent_report(&self) -> bool {
         self.ready != "Unknown"
     }
 

@@ -24,14 +24,17 @@ use crate::{
 const FAILURES: [&str; 3] = ["FailedKillPod", "FailedUnMount", "FailedPreStopHook"];
 /// An event that is older than this may be about something that has passed.
 const MAX_EVENT_AGE: Duration = Duration::from_secs(15 * 60);
-/// A kubelet renews its Lease every 10 s. More than a minute of this time is for different clocks.
+/// A kubelet renews its Lease every 10 s. Most of this time allows for the difference of two clocks.
 const MAX_LEASE_AGE: Duration = Duration::from_secs(2 * 60);
 
 /// What is known of the kubelet and the agent of a Node that does not exist.
 const NO_NODE: &str = "unknown, its Node does not exist";
 
-/// Explains a pod by its object, its Node (`None`: it does not exist; `Err`: why it cannot be read), the Lease of its kubelet (`None`: unknown) and its events
-/// (`Err` as well).
+/// Explains a pod by its object and the objects around it.
+///
+/// - `node`: `None` if no Node is assigned, `Ok(None)` if its Node does not exist, `Err` with the reason if it cannot be read.
+/// - `lease_renewed`: `None` if unknown.
+/// - `events`: `Err` with the reason if they cannot be read.
 pub fn explain(
     pod: &PodObject,
     node: Option<&Result<Option<NodeObject>, String>>,
@@ -44,10 +47,10 @@ pub fn explain(
         Some(Ok(Some(node))) => (node.kubelet(), node.agent(now)),
         _ => (None, None),
     };
-    // The control plane notices an old Lease only while it runs itself.
+    // kube-controller-manager sets the condition Ready to Unknown, but only while it runs.
     let is_lease_old = lease_renewed.is_some_and(|renewed| between(renewed, now) > MAX_LEASE_AGE);
-    let is_kubelet_silent = is_lease_old || kubelet.as_ref().is_none_or(|kubelet| !kubelet.has_reported());
-    let is_kubelet_ready = !is_kubelet_silent && kubelet.as_ref().is_some_and(|kubelet| kubelet.is_ready());
+    let is_kubelet_unknown = is_lease_old || kubelet.as_ref().is_none_or(|kubelet| !kubelet.has_recent_report());
+    let is_kubelet_ready = !is_kubelet_unknown && kubelet.as_ref().is_some_and(|kubelet| kubelet.is_ready());
     let kubelet_line = kubelet_line(kubelet.as_ref(), lease_renewed, now);
     let is_agent_active = agent.as_ref().is_some_and(|agent| agent.state == AgentState::Active);
     let terminator = match (is_agent_active, is_kubelet_ready) {
@@ -82,7 +85,7 @@ pub fn explain(
                 Some(Ok(Some(_))) if terminator == Terminator::NoProcess => {
                     let node = pod.spec.node_name.clone();
                     let (kubelet, agent) = (kubelet_line.clone(), agent_line(agent.as_ref(), now));
-                    let kind = match is_kubelet_silent {
+                    let kind = match is_kubelet_unknown {
                         true => CauseKind::NodeUnreachable { node, kubelet, agent },
                         false => CauseKind::NodeNotReady { node, kubelet, agent },
                     };

@@ -11,7 +11,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use super::objects::{EventObject, NodeObject, PodObject};
-use crate::api::{chain, escape};
+use crate::api::{escape, with_causes};
 
 /// Objects in one page of a list.
 const PAGE: usize = 500;
@@ -65,7 +65,7 @@ impl ClusterReader {
     /// # Errors
     /// When there is no usable kubeconfig.
     pub async fn new(kubeconfig: Option<&Path>, context: Option<String>) -> Result<Self, ReadError> {
-        let failed = |error: &dyn Error| ReadError::Kubeconfig(chain(error));
+        let failed = |error: &dyn Error| ReadError::Kubeconfig(with_causes(error));
         let file = match kubeconfig {
             Some(path) => Kubeconfig::read_from(path),
             None => kubeconfig_of_environment(),
@@ -176,12 +176,13 @@ impl ClusterReader {
             Ok(object) => Ok(object),
             Err(kube::Error::Api(status)) if status.code == 404 => Err(ReadError::NotFound(what)),
             Err(kube::Error::Api(status)) => Err(failed(status.message.clone())),
-            Err(error) => Err(failed(chain(&error))),
+            Err(error) => Err(failed(with_causes(&error))),
         }
     }
 }
 
-/// `KUBECONFIG`, `~/.kube/config`. As with kubectl, a listed file that does not exist counts as empty if there is another one.
+/// The files that `KUBECONFIG` lists, else `~/.kube/config`. As with kubectl, a listed file that does not exist counts as empty
+/// if another one exists.
 fn kubeconfig_of_environment() -> Result<Kubeconfig, KubeconfigError> {
     let listed = env::var_os("KUBECONFIG").unwrap_or_default();
     let mut files = env::split_paths(&listed).filter(|path| path.exists()).peekable();

@@ -51,7 +51,7 @@ pub const ONLY_OBSERVES: &str = "this agent only observes (--pods observe) and t
      POD_TEARDOWN_PODS=auto in /etc/default/pod-teardown, and restart it";
 
 /// Why the guard of an agent on standby allows no effect, by the reason of its role.
-pub fn standby(reason: &str) -> String {
+pub fn blocked_on_standby(reason: &str) -> String {
     format!("standby: {reason}")
 }
 

@@ -79,14 +79,14 @@ impl RoleReport {
             },
             probes: probes
                 .each()
-                .map(|(name, probe)| ProbeReport::of(name, probe, wall).between_renewals(name, &probes.lease))
+                .map(|(name, probe)| ProbeReport::of(name, probe, wall).with_renewal_interval(name, &probes.lease))
                 .into(),
             fencing: fencing.clone(),
         }
     }
 
     /// The report before the first probe.
-    pub fn not_probed(only_observes: bool) -> Self {
+    pub fn before_first_probe(only_observes: bool) -> Self {
         if !only_observes {
             return Self::default();
         }
@@ -164,11 +164,11 @@ impl ProbeReport {
         }
     }
 
-    /// Between two renewals of a living kubelet the Lease does not count as down.
-    fn between_renewals(self, name: &str, lease: &Lease) -> Self {
-        let is_there = lease.state().is_some_and(Option::is_some);
+    /// The Lease does not count as down before the next renewal is overdue.
+    fn with_renewal_interval(self, name: &str, lease: &Lease) -> Self {
+        let has_lease = lease.state().is_some_and(Option::is_some);
         let is_recent = Instant::now().saturating_duration_since(lease.probe.since) < RENEWAL_LIMIT;
-        if name != LEASE || self.state != ProbeState::Down || !is_there || !is_recent {
+        if name != LEASE || self.state != ProbeState::Down || !has_lease || !is_recent {
             return self;
         }
         let (state, seen) = match lease.renewed {
@@ -233,7 +233,7 @@ mod tests {
             probes.lease.add(Ok(Some("1".to_owned())), &(now..now));
             let report = ProbeReport::of(LEASE, &probes.lease.probe, Timestamp::UNIX_EPOCH);
             assert_eq!(
-                report.between_renewals(LEASE, &probes.lease).state,
+                report.with_renewal_interval(LEASE, &probes.lease).state,
                 expected,
                 "{seconds}"
             );

@@ -148,7 +148,7 @@ pub fn decide_role(probes: &Probes, thresholds: Thresholds, before: &Role, now: 
     match left.into_iter().max().unwrap_or_default() {
         Duration::ZERO if up < BOOT_GRACE => Role::Standby(StandbyReason::Booting(BOOT_GRACE.saturating_sub(up))),
         Duration::ZERO => Role::Active,
-        // The last probes may be some seconds old, and the time goes on.
+        // Counted until now: the last probes may be some seconds old.
         _ => {
             let left = [process, healthz, lease].map(|probe| match probe.down_for(now) {
                 Some(_) => (probe.since + take_over_after).saturating_duration_since(now),

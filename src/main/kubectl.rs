@@ -114,7 +114,7 @@ async fn explain(arguments: &PodWhyArgs) -> Result<ExitCode, ReadError> {
     let lease = async {
         match object.spec.node_name.as_str() {
             "" => None,
-            // The Node alone says enough to a user who may not read Leases.
+            // A user who may not read Leases gets the answer from the Node alone.
             node => reader.lease_renewed(node).await.ok().flatten(),
         }
     };

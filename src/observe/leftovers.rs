@@ -43,7 +43,7 @@ pub(super) fn left(
         .flatten()
         .map(|(path, fs_type)| mount(path, fs_type));
     let planned = plan.actions().filter_map(|(_, action)| leftover(action));
-    // The plan has those that the pod's directory still names.
+    // Volumes that the pod's directory still names are in the plan.
     let volumes = volumes.map_err(|why| left.unknown.push(format!("its staged volumes: {why}")));
     for leftover in mounts.chain(planned).chain(volumes.ok().into_iter().flatten()) {
         if is_deleted || !may_stay(&leftover, &runs) {

@@ -22,7 +22,7 @@ use super::{
     pods::ObservedPod,
     reads::{NodeRead, PodReader},
     seen::SeenRuntime,
-    volumes,
+    volumes::volumes_to_unstage,
 };
 use crate::{
     counters::Counters,
@@ -303,7 +303,7 @@ impl Observer {
             }
             Found::FirstPlan(uid, plan) => {
                 if let Some(pod) = self.observed.get_mut(&uid).filter(|pod| pod.is_terminating()) {
-                    pod.staged = volumes::staged(&plan);
+                    pod.staged = volumes_to_unstage(&plan);
                     pod.holds = plan.blocked;
                 }
             }

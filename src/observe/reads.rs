@@ -7,7 +7,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::volumes::{self, StagedVolume};
+use super::volumes::{StagedVolume, leftover_volumes};
 use crate::{
     model::{failure::first_message, observation::Leftover, pod::PodView},
     node::{
@@ -54,7 +54,7 @@ pub(super) struct NodeRead {
     pub plan: Plan,
     /// Path and type of each file system at or below the pod's directory.
     pub mounts: Fact<Vec<(String, String)>>,
-    /// Its volumes that no pod uses any more and that are still staged or in use.
+    /// Its volumes that no pod of the node uses, but that are still staged, or in the Node's `volumesInUse`.
     pub volumes: Fact<Vec<Leftover>>,
 }
 
@@ -112,7 +112,7 @@ impl PodReader {
         NodeRead {
             runtime,
             mounts: mounts.await,
-            volumes: volumes::left(&self.context, &view, staged).await,
+            volumes: leftover_volumes(&self.context, &view, staged).await,
             plan: plan_view(&self.context, view, None, Vec::new()).await,
         }
     }

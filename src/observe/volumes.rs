@@ -30,8 +30,8 @@ pub(super) struct StagedVolume {
     path: String,
 }
 
-/// The volumes that this plan unstages.
-pub(super) fn staged(plan: &Plan) -> Vec<StagedVolume> {
+/// The CSI volumes that this plan unstages.
+pub(super) fn volumes_to_unstage(plan: &Plan) -> Vec<StagedVolume> {
     let staged = plan.actions().filter_map(|(_, action)| match action {
         PlannedAction::UnstageVolume {
             driver: Some(driver),
@@ -47,8 +47,8 @@ pub(super) fn staged(plan: &Plan) -> Vec<StagedVolume> {
     staged.collect()
 }
 
-/// Those that no pod of the node uses any more, but that are still staged or in use.
-pub(super) async fn left(
+/// Those of the `staged` volumes that no pod of the node uses, but that are still staged, or in the Node's `volumesInUse`.
+pub(super) async fn leftover_volumes(
     context: &Arc<Context>,
     view: &Arc<PodView>,
     staged: Vec<StagedVolume>,
@@ -65,13 +65,13 @@ pub(super) async fn left(
                 continue;
             }
             match fs::symlink_metadata(path) {
-                Ok(_) => left.push(volume(path, format!("NodeUnstageVolume by {driver}"))),
+                Ok(_) => left.push(leftover(path, format!("NodeUnstageVolume by {driver}"))),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(format!("{path}: {error}")),
             }
             let name = unique_name(driver, handle);
             if in_use.contains(&name) {
-                left.push(volume(&name, "take it out of the Node's volumesInUse".to_owned()));
+                left.push(leftover(&name, "take it out of the Node's volumesInUse".to_owned()));
             }
         }
         Ok(left)
@@ -79,7 +79,7 @@ pub(super) async fn left(
     .await
 }
 
-fn volume(object: &str, detail: String) -> Leftover {
+fn leftover(object: &str, detail: String) -> Leftover {
     Leftover {
         kind: LeftoverKind::Volume,
         object: object.to_owned(),

@@ -20,8 +20,9 @@ const VARIABLE: &str = "POD_TEARDOWN_PODS";
 /// The drop-in of the kubelet. It names the program of the packages.
 const DROP_IN: &str = include_str!("../../systemd/kubelet.service.d/10-pod-teardown.conf");
 const PACKAGED_PROGRAM: &str = "/usr/bin/pod-teardown";
-/// Mode of new settings: they may get a secret.
+/// Mode of new settings. Users add secrets to them, such as a token.
 const SETTINGS_MODE: u32 = 0o640;
+/// Mode of a new drop-in.
 const DROP_IN_MODE: u32 = 0o644;
 const RESTART: &str = "systemctl restart pod-teardown";
 
@@ -138,7 +139,7 @@ pub async fn set(files: &Files, systemd: &Systemd, mode: Mode, now: bool) -> Res
     let mut has_changed_drop_in = false;
     let mut failure = None;
     match mode {
-        // The setting is last: a command that fails enables nothing.
+        // The setting is last: if the drop-in cannot be added, nothing is enabled.
         Mode::Acts { kubelet_drop_in } => {
             if kubelet_drop_in {
                 done.push(add_drop_in(files)?);
@@ -146,7 +147,7 @@ pub async fn set(files: &Files, systemd: &Systemd, mode: Mode, now: bool) -> Res
             }
             done.push(edit_settings(&files.settings, mode.value())?);
         }
-        // The setting is first, and nothing prevents the restart of an agent that may act.
+        // The setting is first: a drop-in that cannot be removed does not prevent the restart.
         Mode::Observes => {
             done.push(edit_settings(&files.settings, mode.value())?);
             match remove_drop_in(files) {
@@ -239,11 +240,11 @@ enum DropIn {
     Missing,
     /// With the directives that [`add_drop_in`] writes, for any path of the program.
     Ours,
-    /// Changed, or of somebody else: also a link, such as the one to `/dev/null` that masks it.
+    /// With other directives, or no regular file, such as the link to `/dev/null` that masks it.
     Other,
 }
 
-fn drop_in(files: &Files) -> Result<DropIn, EnableError> {
+fn inspect_drop_in(files: &Files) -> Result<DropIn, EnableError> {
     let path = &files.drop_in;
     let failed = |error| EnableError::File {
         verb: "read",
@@ -279,7 +280,7 @@ fn directives(text: &str) -> Vec<(&str, &str)> {
 
 fn add_drop_in(files: &Files) -> Result<String, EnableError> {
     let path = &files.drop_in;
-    if drop_in(files)? == DropIn::Other {
+    if inspect_drop_in(files)? == DropIn::Other {
         return Err(EnableError::OtherDropIn { path: path.clone() });
     }
     let text = DROP_IN.replace(PACKAGED_PROGRAM, &files.program.display().to_string());
@@ -296,10 +297,10 @@ fn add_drop_in(files: &Files) -> Result<String, EnableError> {
     ))
 }
 
-/// Whether it was removed, and what there is to say.
+/// Whether it was removed, and the line to print.
 fn remove_drop_in(files: &Files) -> Result<(bool, Option<String>), EnableError> {
     let path = &files.drop_in;
-    match drop_in(files)? {
+    match inspect_drop_in(files)? {
         DropIn::Missing => Ok((false, None)),
         DropIn::Other => Ok((
             false,
@@ -319,10 +320,10 @@ fn remove_drop_in(files: &Files) -> Result<(bool, Option<String>), EnableError> 
     }
 }
 
-/// The text of a file, and of the target of a link. `None` if there is none.
+/// The text of a file, or of the target of a link. `None` if the file does not exist.
 ///
 /// # Errors
-/// If it is no regular file, such as a device, or a link without a target: neither can be read and replaced.
+/// If it is no regular file, such as a device, or if it is a link without a target.
 fn read_regular(path: &Path) -> io::Result<Option<String>> {
     let metadata = match fs::metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound && !path.is_symlink() => return Ok(None),

@@ -63,7 +63,7 @@ impl<F> Output<F> {
 enum Json {
     Object(IndexMap<String, Json>),
     Array(Vec<Json>),
-    /// A string that YAML must have in double quotes, because only they permit escapes.
+    /// A string that needs double quotes in YAML: only they permit escapes.
     #[serde(skip_deserializing)]
     Quoted(DoubleQuoted<String>),
     Scalar(Value),
@@ -72,16 +72,16 @@ enum Json {
 // === impl Json ===
 
 impl Json {
-    /// Quotes all strings that have characters which terminals interpret.
-    fn quoted(self) -> Self {
+    /// Quotes the strings with characters that terminals interpret.
+    fn quote_unprintable(self) -> Self {
         match self {
             Self::Object(members) => Self::Object(
                 members
                     .into_iter()
-                    .map(|(name, value)| (name, value.quoted()))
+                    .map(|(name, value)| (name, value.quote_unprintable()))
                     .collect(),
             ),
-            Self::Array(items) => Self::Array(items.into_iter().map(Self::quoted).collect()),
+            Self::Array(items) => Self::Array(items.into_iter().map(Self::quote_unprintable).collect()),
             Self::Scalar(Value::String(text)) if !foreign::is_printable(&text) => Self::Quoted(DoubleQuoted(text)),
             other => other,
         }
@@ -117,7 +117,7 @@ pub fn yaml(answer: &[u8]) -> Result<String, serde_json::Error> {
         // The library does not quote names. JSON is YAML, too.
         return json(answer);
     }
-    let yaml = serde_saphyr::to_string(&value.quoted()).map_err(serde::ser::Error::custom)?;
+    let yaml = serde_saphyr::to_string(&value.quote_unprintable()).map_err(serde::ser::Error::custom)?;
     Ok(foreign::escape_quoted_yaml(yaml))
 }
 

@@ -21,8 +21,9 @@ use crate::{
 
 /// How often the status in `systemctl status` is updated.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
-/// The same while the status changes quickly after the start, for this time.
+/// How often it is updated after the start, when it changes quickly.
 const FIRST_REPORT_INTERVAL: Duration = Duration::from_secs(1);
+/// How long after the start.
 const FIRST_REPORTS: Duration = Duration::from_secs(20);
 /// How often missing files are checked again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);

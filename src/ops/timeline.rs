@@ -17,8 +17,8 @@ use crate::{
 
 /// Below this duration, in milliseconds, the start and the end of a span look the same.
 const SHORT: u64 = 100;
-/// Time before the first step, in milliseconds, from which on it is named.
-const MIN_IDLE: u64 = 5000;
+/// Shorter times before the first step, in milliseconds, are not named.
+const MIN_IDLE_MS: u64 = 5000;
 /// Width of the bars, in columns.
 const WIDTH: u64 = 48;
 /// Fractions of a column that a terminal can draw.
@@ -119,15 +119,15 @@ fn head(trace: &Trace) -> [String; 2] {
                 _ if trace.awaits_grace_period() => " (not begun)".to_owned(),
                 GraceStart::NotBegun | GraceStart::Termination => String::new(),
             },
-            idle_at_first(trace)
+            idle_before_first_step(trace)
         ),
     ]
 }
 
 /// The time before the first step, such as the time until a takeover.
-fn idle_at_first(trace: &Trace) -> String {
+fn idle_before_first_step(trace: &Trace) -> String {
     let first = trace.spans.iter().map(|span| span.start_ms).min();
-    let idle = first.filter(|first| trace.resumed.is_none() && *first >= MIN_IDLE);
+    let idle = first.filter(|first| trace.resumed.is_none() && *first >= MIN_IDLE_MS);
     idle.map_or_else(String::new, |idle| {
         format!(", its first step began after {}", precise(idle))
     })

@@ -38,8 +38,8 @@ impl AnswerDeadline {
 #[cfg(feature = "agent")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ObjectUnread {
-    /// It answered, without the object.
-    Refused(String),
+    /// It answered without the object.
+    NotShown(String),
     /// It did not answer.
     NoAnswer(String),
 }
@@ -48,20 +48,20 @@ pub enum ObjectUnread {
 impl ObjectUnread {
     /// The error.
     pub fn why(&self) -> &str {
-        let (Self::Refused(why) | Self::NoAnswer(why)) = self;
+        let (Self::NotShown(why) | Self::NoAnswer(why)) = self;
         why
     }
 }
 
-/// The object as the API server has it now, else as the watch last showed it, with the reason.
+/// The object as the API server shows it now. If it does not, the object as the watch last showed it, with the reason.
 #[cfg(feature = "agent")]
 pub async fn current_object(context: &Context, view: Arc<PodView>) -> (Arc<PodView>, Option<ObjectUnread>) {
     let unread = match timeout(OBJECT_LIMIT, context.api.pod(&view.pod)).await {
         Ok(Ok(Some(object))) => return (Arc::new(PodView::whole(object, true)), None),
         Ok(Ok(None)) => {
-            ObjectUnread::Refused("a list by its name does not show it: it may just have been deleted".to_owned())
+            ObjectUnread::NotShown("a list by its name does not show it: it may just have been deleted".to_owned())
         }
-        Ok(Err(error)) if error.code.is_some() => ObjectUnread::Refused(error.to_string()),
+        Ok(Err(error)) if error.code.is_some() => ObjectUnread::NotShown(error.to_string()),
         Ok(Err(error)) => ObjectUnread::NoAnswer(error.to_string()),
         Err(elapsed) => ObjectUnread::NoAnswer(late(OBJECT_LIMIT)(elapsed)),
     };

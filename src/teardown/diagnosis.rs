@@ -115,7 +115,7 @@ impl Diagnosis<'_> {
     fn not_deleted(&mut self) {
         let facts = self.facts;
         let (phase, reason) = (facts.phase(), facts.reason());
-        self.object_is_current(Severity::Unknown);
+        self.add_unread_object(Severity::Unknown);
         let runtime = self.known("the pod in the container runtime", &facts.runtime);
         let running = runtime.map(|pod| pod.possibly_running().count());
         let kind = match facts.view.terminal_phase {
@@ -125,12 +125,12 @@ impl Diagnosis<'_> {
         self.add(Severity::Info, kind);
     }
 
-    /// `no_answer`: severity of an API server that does not answer this agent.
-    fn object_is_current(&mut self, no_answer: Severity) {
+    /// Adds the reason if the object could not be read. `no_answer`: severity if the API server does not answer this agent.
+    fn add_unread_object(&mut self, no_answer: Severity) {
         match self.facts.object_unread.clone() {
             None => {}
-            Some(ObjectUnread::Refused(why)) => {
-                let what = "its object in the API server (its deletion is as the watch last showed it)".to_owned();
+            Some(ObjectUnread::NotShown(why)) => {
+                let what = "its object in the API server (it is known as the watch last showed it)".to_owned();
                 self.add(Severity::Unknown, CauseKind::Unknown { what, why });
             }
             Some(ObjectUnread::NoAnswer(error)) => self.add(no_answer, CauseKind::ApiServerUnreachable { error }),
@@ -166,7 +166,7 @@ impl Diagnosis<'_> {
             Some(false) => Running::No,
             None => Running::Unknown,
         };
-        self.object_is_current(match &facts.terminated_by {
+        self.add_unread_object(match &facts.terminated_by {
             // A kubelet has its own connection.
             TerminatedBy::Kubelet(_) => Severity::Unknown,
             TerminatedBy::Agent | TerminatedBy::Blocked(_) | TerminatedBy::Paused(_) => Self::after_stop(running),

@@ -35,7 +35,7 @@ pub(super) fn message(kind: &CauseKind) -> String {
         CauseKind::AgentBlocked { why } => format!("no kubelet terminates it, and this agent may not: {why}"),
         CauseKind::AgentPaused { why } => format!("this agent is paused, and no kubelet terminates it: {why}"),
         CauseKind::ApiServerUnreachable { error } => format!(
-            "the API server does not answer this agent, and its deletion is as the watch last showed it: {error}"
+            "the API server does not answer this agent, so that its object is known as the watch last showed it: {error}"
         ),
         CauseKind::NodeUnreachable { node, kubelet, agent } => format!(
             "node {node} is unreachable, and no agent reports that it is active there; kubelet: {kubelet}; agent: {agent}"

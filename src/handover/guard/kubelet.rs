@@ -4,7 +4,7 @@ use std::{io, net::SocketAddr, ops::Range, sync::Arc, time::Duration};
 
 use tokio::time::{Instant, sleep};
 
-use super::{Guard, State, standby};
+use super::{Guard, State, blocked_on_standby};
 use crate::{
     handover::probes::Probe,
     node::kubelet_process::{
@@ -93,9 +93,9 @@ impl Guard {
                 Ok(found)
             }
             Ok(Err(error)) => Err(format!(
-                "looking for one failed: {error}; the agent has to see all of /proc"
+                "the search for one failed: {error}; the agent has to see all of /proc"
             )),
-            Err(_) => Err("the look for one panicked".to_owned()),
+            Err(_) => Err("the search for one panicked".to_owned()),
         };
         if let (Ok(Some(kubelet)), Some(started)) = (&kubelet, started) {
             self.record_flags(kubelet, started);
@@ -187,8 +187,8 @@ impl State {
         };
         let since = self.probed_during.start.elapsed();
         let unknown =
-            (since > STALE).then(|| not_known(&format!("the look for one takes {} s already", since.as_secs())));
-        let standby_reason = || Some(standby(self.activity.standby_reason.as_ref()?));
+            (since > STALE).then(|| not_known(&format!("the search for one has taken {} s so far", since.as_secs())));
+        let standby_reason = || Some(blocked_on_standby(self.activity.standby_reason.as_ref()?));
         kubelet
             .or(unknown)
             .or_else(|| self.activity.why_blocked())

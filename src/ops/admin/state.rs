@@ -124,7 +124,7 @@ impl PodsAdmin {
         }
     }
 
-    /// Who terminates the pods of this node now.
+    /// The process that terminates the pods of this node now.
     pub(super) fn terminated_by(&self) -> TerminatedBy {
         let guard = &self.guard;
         match (guard.kubelet(), guard.why_no_new_work()) {
@@ -137,8 +137,8 @@ impl PodsAdmin {
         }
     }
 
-    /// Beside a kubelet, sets the grace periods of pods that it terminates as the kubelet counts them.
-    pub(super) async fn count_grace_periods(&self, traces: &mut [Trace]) {
+    /// Beside a kubelet, replaces the grace periods of terminating pods by those of the kubelet.
+    pub(super) async fn set_kubelet_grace_periods(&self, traces: &mut [Trace]) {
         let terminator = self.terminated_by().terminator();
         let (Terminator::Kubelet, Some(reader)) = (terminator, self.reader.get()) else {
             return;
@@ -176,7 +176,7 @@ impl PodsAdmin {
         report.watch.absence_hold = hold.or_else(|| report.watch.absence_hold.take());
         report.housekeeping = self.leftovers.borrow().clone();
         report.pods = pods;
-        self.count_grace_periods(&mut report.pods.terminating).await;
+        self.set_kubelet_grace_periods(&mut report.pods.terminating).await;
         report.journal_error = trouble.error.map(|error| error.to_string());
         let quarantined = self.journal.quarantined();
         report.quarantined_files = quarantined.iter().map(|path| path.display().to_string()).collect();

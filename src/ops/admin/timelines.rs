@@ -88,7 +88,7 @@ pub(super) async fn answer(pods: &PodsAdmin, path: &str) -> Response<Full<Bytes>
             ),
         ),
         Ok(mut traces) => {
-            pods.count_grace_periods(&mut traces).await;
+            pods.set_kubelet_grace_periods(&mut traces).await;
             json_answer(&traces)
         }
     }

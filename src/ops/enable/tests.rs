@@ -81,10 +81,10 @@ async fn drop_in_of_the_kubelet_is_added_on_request_and_removed_by_disable() {
 }
 
 #[tokio::test]
-async fn drop_in_of_somebody_else_is_neither_replaced_nor_removed() {
-    let theirs = DROP_IN.replace("60s", "20s");
+async fn drop_in_with_other_content_is_neither_replaced_nor_removed() {
+    let edited = DROP_IN.replace("60s", "20s");
     for content in [
-        Some(&*theirs),
+        Some(&*edited),
         Some("[Service]\nExecStartPre=/bin/mine\n"),
         Some(""),
         None,
@@ -107,7 +107,7 @@ async fn drop_in_of_somebody_else_is_neither_replaced_nor_removed() {
     }
 }
 
-/// An agent that may act must not go on because of a drop-in.
+/// A drop-in must not keep an agent active that its user disables.
 #[tokio::test]
 async fn failure_with_the_drop_in_enables_nothing_and_does_not_prevent_disabling() {
     let host = Host::new(&[Behavior::NotLoaded]);
@@ -194,7 +194,7 @@ fn replaced_file_keeps_its_mode_and_a_link_to_it() {
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
 }
 
-/// As a link to `/dev/null`, whose target would become a file. A socket stands for the device here.
+/// Such as a link to `/dev/null`, whose target would become a file. Here a socket stands for the device.
 #[tokio::test]
 async fn device_behind_a_link_and_a_link_without_a_target_are_not_replaced() {
     let host = Host::new(&[Behavior::NotLoaded]);

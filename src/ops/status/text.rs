@@ -8,7 +8,7 @@ use super::{CollectorReport, StatusReport};
 use crate::{
     api::expiry::expires_soon,
     handover::{
-        guard::{ONLY_OBSERVES, holds::ABSENCE, standby},
+        guard::{ONLY_OBSERVES, blocked_on_standby, holds::ABSENCE},
         probes::{LEASE, ProbeState},
         report::RoleReport,
         role::{RoleName, StandbyReasonName},
@@ -203,7 +203,7 @@ fn add_node(out: &mut Lines, report: &StatusReport, now: Timestamp) {
 /// Why the agent does less than it could.
 fn add_reasons(out: &mut Lines, report: &StatusReport) {
     let standby_reason = report.role.as_ref().and_then(|role| role.message.as_ref());
-    let standby_reason = standby_reason.map(|why| standby(why));
+    let standby_reason = standby_reason.map(|why| blocked_on_standby(why));
     let is_in_role = |why: &String| why == ONLY_OBSERVES || Some(why) == standby_reason.as_ref();
     if let Some(blocked) = report.blocked.as_ref().filter(|why| !is_in_role(why)) {
         out.add("Blocked", blocked);
@@ -267,8 +267,8 @@ fn pods_table(report: &StatusReport, is_wide: bool) -> String {
         return "No pod is terminating.\n".to_owned();
     }
     let cells = |trace: &Trace| {
-        let (step, waits) = match awaited(trace, report.role.as_ref()) {
-            Some(awaited) => ("-", awaited.to_owned()),
+        let (step, waits) = match wait_for_role(trace, report.role.as_ref()) {
+            Some(wait) => ("-", wait.to_owned()),
             None => (step(trace), waits_for(trace)),
         };
         [
@@ -303,8 +303,8 @@ fn pods_table(report: &StatusReport, is_wide: bool) -> String {
     table([namespace, name, step, age, grace, "ATTEMPTS", "UID", waits], &rows)
 }
 
-/// What a pod waits for that only the role of the agent blocks: nothing is wrong with it.
-fn awaited(trace: &Trace, role: Option<&RoleReport>) -> Option<&'static str> {
+/// What a pod waits for if only the role of the agent blocks it.
+fn wait_for_role(trace: &Trace, role: Option<&RoleReport>) -> Option<&'static str> {
     let [blocked] = trace.blocked.as_slice() else {
         return None;
     };
@@ -440,7 +440,9 @@ default     web-0   volumes  42s   0s      blocked: busy (and 1 more)
         let role = pending.role.as_mut().unwrap();
         role.reason = Some(StandbyReasonName::TakeoverPending);
         role.message = Some("the kubelet is down; takeover in 8 s if it stays down".to_owned());
-        pending.blocked = Some(standby("the kubelet is down; takeover in 8 s if it stays down"));
+        pending.blocked = Some(blocked_on_standby(
+            "the kubelet is down; takeover in 8 s if it stays down",
+        ));
         assert!(row(&pending).ends_with("   the takeover"), "{}", row(&pending));
         assert!(!text(&pending, false).contains("Blocked"), "the role has it");
         // The kubelet does nothing, and the takeover never comes.
@@ -519,7 +521,7 @@ Runtime   not reached yet
         let mut report = report();
         report.blocked = Some(ONLY_OBSERVES.to_owned());
         let role = report.role.take().unwrap();
-        report.role = Some(RoleReport::not_probed(true));
+        report.role = Some(RoleReport::before_first_probe(true));
         let unprobed = text(&report, false);
         assert!(
             unprobed.starts_with("Role      observing: it touches nothing; the kubelet is not probed yet\n"),

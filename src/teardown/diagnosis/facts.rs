@@ -22,7 +22,7 @@ pub struct Facts {
     pub view: Arc<PodView>,
     /// Why the object could not be read now.
     pub object_unread: Option<ObjectUnread>,
-    /// Who terminates it.
+    /// Which process terminates it.
     pub terminated_by: TerminatedBy,
     /// The grace period of this agent.
     pub grace: OwnGrace,
@@ -46,7 +46,7 @@ pub struct Facts {
     pub drivers: Result<Vec<MissingDriver>, String>,
 }
 
-/// Who terminates the pod.
+/// The process that terminates the pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TerminatedBy {
     /// This agent.

@@ -78,8 +78,8 @@ fn nothing() -> Facts {
     }
 }
 
-fn refused() -> Option<ObjectUnread> {
-    Some(ObjectUnread::Refused("403".to_owned()))
+fn not_shown() -> Option<ObjectUnread> {
+    Some(ObjectUnread::NotShown("403".to_owned()))
 }
 
 fn no_answer() -> Option<ObjectUnread> {
@@ -515,7 +515,7 @@ fn causes_follow_from_facts() {
             ],
         ),
         (
-            "paused during the stop, which goes on to a safe point",
+            "paused during the stop, which continues to a safe point",
             running,
             |it| {
                 in_grace(it);
@@ -542,7 +542,7 @@ fn causes_follow_from_facts() {
             running,
             |it| {
                 in_grace(it);
-                it.object_unread = refused();
+                it.object_unread = not_shown();
             },
             &["waiting gracePeriod", "unknown unknown", "info kubeletTerminates"],
         ),
@@ -583,13 +583,13 @@ fn causes_follow_from_facts() {
         (
             "object not read: nothing is concluded about its phase",
             exited,
-            |it| it.object_unread = refused(),
+            |it| it.object_unread = not_shown(),
             &["unknown unknown", "info kubeletTerminates"],
         ),
         (
             "object not read: nothing is concluded about its finalizers",
             reported,
-            |it| it.object_unread = refused(),
+            |it| it.object_unread = not_shown(),
             &["unknown unknown", "info kubeletTerminates"],
         ),
     ];

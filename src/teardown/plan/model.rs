@@ -27,11 +27,11 @@ pub struct Plan {
     /// The pods that terminate before it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits_for: Option<PlannedWait>,
-    /// Grace period in seconds; beside a kubelet the kubelet's.
+    /// Grace period in seconds, as the process that terminates the pod counts it.
     pub grace_seconds: u64,
     /// Seconds of it that are left; all of it if it has not begun.
     pub grace_left_seconds: u64,
-    /// What it is counted from.
+    /// What the grace period is counted from.
     pub grace_counted_from: GraceStart,
     /// The steps, in their order.
     pub steps: Vec<PlannedStep>,

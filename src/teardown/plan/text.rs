@@ -165,12 +165,12 @@ fn report(outcomes: &[PlannedStatus]) -> String {
             false => format!("{} with {}", phase(it), conditions(it)),
         })
         .collect();
-    let both = if has_same_conditions {
+    let common = if has_same_conditions {
         format!("; {}", conditions(first))
     } else {
         String::new()
     };
-    format!("report {}{both}", phases.join(", or "))
+    format!("report {}{common}", phases.join(", or "))
 }
 
 fn phase(status: &PlannedStatus) -> String {
