@@ -20,8 +20,8 @@ use super::{node::NodeFlags, output::OutputFormat};
   # The IDs of the failed rows
   pod-teardown check -o json | jq -r '.checks[] | select(.result == \"failed\") | .id'
 
-Exit code, the first that applies: 0 the agent can work here; 64 the command line is wrong; 78 the configuration is wrong \
-or incomplete; 69 the API server or the runtime cannot be reached; 1 any other failure.")]
+Exit code: 0 the agent can work here; 64 the command line is wrong; 78 the configuration is wrong or incomplete; 69 API server \
+or runtime unreachable; 1 any other failure. The first of these applies.")]
 pub struct CheckArgs {
     /// Repeat the checks until the agent can work here, for at most this time, with a unit, such as 60s.
     #[arg(long, value_name = "DURATION", value_parser = super::values::duration)]

@@ -21,8 +21,8 @@ use super::{output::SocketFlag, values::pause_duration};
   pod-teardown approve pod/default/web-0 --digest 9f86d081884c7d65 --yes
   pod-teardown approve 0b9a8230-aace-4480-91d0-db24e46eb609
 
-Exit code: 0 it is approved; 64 the command line is wrong, or --yes is missing without a terminal; 1 there is no such hold \
-(the message lists all), the answer was no, or no agent answers.")]
+Exit code: 0 it is approved; 64 the command line is wrong, or --yes is missing without a terminal; 1 any other failure. \
+That is an unknown hold (the message lists all), the answer no, or no agent that answers.")]
 pub struct ApproveArgs {
     /// The name that `holds` shows; for a pod also its UID.
     #[arg(value_name = "ITEM", value_parser = clap::builder::NonEmptyStringValueParser::new())]

@@ -31,7 +31,7 @@ use super::{
   pod-teardown stop web-0 --wait=false
 
 Exit code: 0 it has terminated, now or before, or with --wait=false the request is accepted; 64 the command line is wrong; 1 \
-the request was refused or canceled, it has not terminated within --timeout, or no agent answers.")]
+any other failure. That is a refused or canceled request, an expired --timeout, or no agent that answers.")]
 pub struct StopArgs {
     /// Which pod, and how.
     #[command(flatten)]
@@ -49,8 +49,10 @@ pub struct StopArgs {
   # Evict pod web-0 in namespace default
   pod-teardown evict web-0 --reason Evicted --message 'The node runs out of disk.'
 
-Exit code: 0 it has terminated, now or before (the output says how), or with --wait=false the request is accepted; 64 the \
-command line is wrong; 1 the request was refused or canceled, it has not terminated within --timeout, or no agent answers.")]
+The output says how the pod has terminated.
+
+Exit code: 0 it has terminated, now or before, or with --wait=false the request is accepted; 64 the command line is wrong; 1 \
+any other failure. That is a refused or canceled request, an expired --timeout, or no agent that answers.")]
 pub struct EvictArgs {
     /// Which pod, and how.
     #[command(flatten)]
