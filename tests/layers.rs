@@ -21,13 +21,14 @@ const LAYERS: [&str; 31] = [
     "clock",
     "histogram",
     "words",
-    "explanation",
     "memory",
     "tasks",
     "trace_context",
     // Pure: the vocabulary of every module.
     "model",
     "object_name",
+    // Why an object still exists, as typed causes.
+    "explanation",
     // What the node offers.
     "node",
     // Progress of a teardown.

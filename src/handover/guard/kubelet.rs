@@ -179,10 +179,10 @@ impl State {
         let kubelet = match &self.kubelet {
             Ok(None) => None,
             Ok(Some(kubelet)) if self.activity.is_unresponsive => Some(format!(
-                "the kubelet of this node is unresponsive; repair it or stop it (pid {})",
-                kubelet.pid
+                "the kubelet of this node is unresponsive; repair it or stop it {}",
+                kubelet.brief()
             )),
-            Ok(Some(kubelet)) => Some(format!("a kubelet works on this node's pods (pid {})", kubelet.pid)),
+            Ok(Some(kubelet)) => Some(format!("a kubelet works on this node's pods {}", kubelet.brief())),
             Err(why) => Some(not_known(why)),
         };
         let since = self.probed_during.start.elapsed();

@@ -43,15 +43,27 @@ pub struct LocalKubelet {
     pub healthz: Option<SocketAddr>,
 }
 
+// === impl KubeletProcess ===
+
+impl KubeletProcess {
+    /// Its process id, and the remedy if it may not be this node's kubelet.
+    pub fn brief(&self) -> String {
+        format!("(pid {}){}", self.pid, self.remedy())
+    }
+
+    fn remedy(&self) -> &'static str {
+        match self.why {
+            MatchReason::SameNode => {
+                "; its --root-dir is not the agent's --kubelet-root: set --kubelet-root to its --root-dir, or, if it is the \
+                 kubelet of another node, start it with --container-runtime-endpoint on its command line"
+            }
+            MatchReason::SameDirectory | MatchReason::Unreadable(_) | MatchReason::UnknownDirectory => "",
+        }
+    }
+}
+
 impl fmt::Display for KubeletProcess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (pid {})", self.command, self.pid)?;
-        if self.why == MatchReason::SameNode {
-            f.write_str(
-                "; its --root-dir is not the agent's --kubelet-root: set --kubelet-root to its --root-dir, or, if it is the \
-                 kubelet of another node, start it with --container-runtime-endpoint on its command line",
-            )?;
-        }
-        Ok(())
+        write!(f, "{} {}", self.command, self.brief())
     }
 }
