@@ -6,6 +6,7 @@
 //! write. Status and leftovers come from the functions that the teardown uses: [`expected`] from `teardown::status`, [`leftovers`]
 //! from `teardown::plan`.
 
+mod events;
 mod expected;
 mod fields;
 mod judge;

@@ -9,7 +9,7 @@ use std::{
 use futures::{
     FutureExt as _, StreamExt as _,
     future::{BoxFuture, pending},
-    stream::{self, FuturesUnordered},
+    stream::FuturesUnordered,
 };
 use jiff::Timestamp;
 use tokio::{
@@ -18,6 +18,7 @@ use tokio::{
 };
 
 use super::{
+    events::RuntimeEvents,
     leftovers::left,
     pods::ObservedPod,
     reads::{NodeRead, PodReader},
@@ -34,11 +35,7 @@ use crate::{
         termination::{self, Cause},
         trace::Trace,
     },
-    node::cri::{
-        CriReader,
-        client::ContainerEvents,
-        types::{Container, RuntimePod},
-    },
+    node::cri::types::{Container, RuntimePod},
     object_name::ObjectName,
     teardown::{context::Context, plan::Plan, status::Messages},
     trace_recorder::TraceRecorder,
@@ -48,10 +45,6 @@ use crate::{
 
 /// Interval of the lists of the runtime while a pod terminates. The kubelet lists it once a second, and may remove a container then.
 const POLL_INTERVAL: Duration = Duration::from_millis(400);
-/// The same while no pod terminates, and no event comes.
-const IDLE_INTERVAL: Duration = Duration::from_secs(10);
-/// The same with a runtime that sends no events, such as containerd 1.6.
-const IDLE_INTERVAL_WITHOUT_EVENTS: Duration = Duration::from_secs(1);
 /// Interval of the removal of journal entries of deleted pods.
 const PRUNE_INTERVAL: Duration = Duration::from_secs(600);
 /// Delay of a list after an event: events come in bursts.
@@ -93,15 +86,6 @@ enum Found {
     Check(PodUid, Box<NodeRead>),
 }
 
-/// The stream of container events, as long as the runtime supports it.
-struct RuntimeEvents {
-    runtime: CriReader,
-    stream: Option<ContainerEvents>,
-    /// The stream has failed, and may be opened again.
-    has_failed: bool,
-    is_unsupported: bool,
-}
-
 // === impl Observer ===
 
 impl Observer {
@@ -113,12 +97,7 @@ impl Observer {
         requests: RequestReceiver,
     ) -> Self {
         let reader = PodReader::new(context);
-        let events = RuntimeEvents {
-            runtime: reader.runtime().clone(),
-            stream: None,
-            has_failed: false,
-            is_unsupported: false,
-        };
+        let events = RuntimeEvents::new(reader.runtime().clone());
         Self {
             reader,
             journal,
@@ -473,38 +452,6 @@ impl Observer {
 
     fn now(&self) -> Timestamp {
         self.reader.context().node.clock.wall().now()
-    }
-}
-
-// === impl RuntimeEvents ===
-
-impl RuntimeEvents {
-    /// Waits for an event. Without a stream it waits forever: the lists are enough then.
-    async fn next(&mut self) {
-        let stream = self.stream.get_or_insert_with(|| self.runtime.container_events());
-        match stream.next().await {
-            Some(Ok(())) => while let Some(Some(Ok(()))) = stream.next().now_or_never() {},
-            ended => {
-                self.is_unsupported = matches!(ended, Some(Err(error)) if error.is_unknown_call());
-                self.has_failed = !self.is_unsupported;
-                self.stream = Some(stream::pending().boxed());
-                pending::<()>().await;
-            }
-        }
-    }
-
-    fn idle_interval(&self) -> Duration {
-        match self.is_unsupported {
-            true => IDLE_INTERVAL_WITHOUT_EVENTS,
-            false => IDLE_INTERVAL,
-        }
-    }
-
-    /// Opens a stream that has failed again: the runtime answers.
-    fn reopen(&mut self) {
-        if std::mem::take(&mut self.has_failed) {
-            self.stream = None;
-        }
     }
 }
 
