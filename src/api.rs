@@ -16,6 +16,7 @@ mod http2;
 mod identity;
 mod items;
 pub mod kubeconfig;
+mod lines;
 mod metadata;
 mod node_proof;
 mod review;

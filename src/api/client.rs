@@ -1,8 +1,8 @@
 //! The requests of the agent. Writes pass the gate for effects. Nothing is retried here: the callers decide.
 
-use std::{io, path::PathBuf, sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _, stream::BoxStream};
 use http::{Method, Request, header};
 use http_body_util::BodyExt as _;
@@ -11,14 +11,20 @@ use kube::client::Body;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json, value::RawValue};
 use tokio::sync::Semaphore;
-use tokio_util::{
-    codec::{Decoder, FramedRead},
-    io::StreamReader,
-};
+use tokio_util::{codec::FramedRead, io::StreamReader};
 
 use super::{
-    ApiError, answer::read, connection::Connection, dial::Dial, durations::RequestLabels, escape::escape,
-    event::EventWrite, items::ListItems, node_proof::Proof, review,
+    ApiError,
+    answer::read,
+    connection::Connection,
+    dial::Dial,
+    durations::RequestLabels,
+    escape::escape,
+    event::EventWrite,
+    items::ListItems,
+    lines::{Lines, MAX_OBJECT},
+    node_proof::Proof,
+    review,
 };
 use crate::{
     histogram::Snapshot,
@@ -36,12 +42,8 @@ const PAGE_BYTES: usize = 4 << 20;
 const MAX_PAGE: usize = 500;
 /// Largest growth from page to page: the next pods may be larger.
 const MAX_PAGE_GROWTH: usize = 4;
-/// Limit of an object in bytes. etcd accepts 1.5 MiB, and JSON is larger.
-const MAX_OBJECT: usize = 16 << 20;
 /// Simultaneous lists for terminating pods. Each buffers an object, and a hundred pods may need one at once.
 const MAX_LISTS: usize = 4;
-/// A watch reuses the buffer of a line up to this many bytes.
-const MAX_KEPT_LINE: usize = 256 << 10;
 
 /// A client with the agent's own identity.
 #[derive(Clone)]
@@ -416,34 +418,6 @@ fn next_page(limit: usize, pods: usize, bytes: usize) -> usize {
     fitting.clamp(1, (limit * MAX_PAGE_GROWTH).min(MAX_PAGE))
 }
 
-/// Decoder of a watch's lines. Unlike tokio's, it copies no line and frees the buffer of a long one.
-#[derive(Default)]
-struct Lines {
-    /// Bytes of the buffer without a line feed.
-    searched: usize,
-}
-
-impl Decoder for Lines {
-    type Item = BytesMut;
-    type Error = io::Error;
-
-    fn decode(&mut self, buffer: &mut BytesMut) -> io::Result<Option<BytesMut>> {
-        let Some(end) = buffer[self.searched..].iter().position(|byte| *byte == b'\n') else {
-            self.searched = buffer.len();
-            if buffer.len() > MAX_OBJECT {
-                return Err(io::Error::other(format!("more than {MAX_OBJECT} bytes for one event")));
-            }
-            return Ok(None);
-        };
-        let line = buffer.split_to(self.searched + end + 1);
-        self.searched = 0;
-        if line.len() > MAX_KEPT_LINE {
-            *buffer = BytesMut::from(&buffer[..]);
-        }
-        Ok(Some(line))
-    }
-}
-
 /// The fields of an object that show its identity and its finalizers.
 #[derive(Deserialize)]
 struct DeletedObject {
@@ -527,23 +501,5 @@ mod tests {
         ] {
             assert_eq!(next_page(limit, pods, bytes), expected, "{limit} {pods} {bytes}");
         }
-    }
-
-    #[test]
-    fn watch_line_is_decoded_from_pieces_of_any_size() {
-        let (mut lines, mut buffer, mut found) = (Lines::default(), BytesMut::new(), Vec::new());
-        let long = "x".repeat(MAX_KEPT_LINE);
-        for piece in ["{\"a\"", ":1}\n{", "}\n\n", &long, "\n{\"b\":", "2}\n"] {
-            buffer.extend_from_slice(piece.as_bytes());
-            while let Some(line) = lines.decode(&mut buffer).unwrap() {
-                found.push(String::from_utf8(line.to_vec()).unwrap());
-            }
-        }
-        assert_eq!(
-            found,
-            ["{\"a\":1}\n", "{}\n", "\n", &format!("{long}\n"), "{\"b\":2}\n"]
-        );
-        buffer.extend_from_slice(&vec![b'x'; MAX_OBJECT + 1]);
-        assert!(lines.decode(&mut buffer).is_err());
     }
 }
