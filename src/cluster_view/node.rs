@@ -118,7 +118,7 @@ fn sent_by_agents(events: &[EventObject]) -> impl Iterator<Item = &EventObject> 
     sent.into_iter()
 }
 
-/// The terminating ones, by the end of their grace period.
+/// The terminating pods, sorted by the end of their grace periods.
 fn terminating_pods(pods: &[PodObject], blocked: &HashMap<&str, &str>) -> Vec<TerminatingPod> {
     let mut terminating: Vec<TerminatingPod> = pods
         .iter()

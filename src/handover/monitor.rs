@@ -217,7 +217,7 @@ impl KubeletMonitor {
 
     fn report_role(&self, before: &Role, role: &Role, probes: &Probes, fenced: &FenceReport) {
         let wall = self.clock.wall().now();
-        let report = RoleReport::of(role, probes, fenced, &self.report.borrow(), wall);
+        let report = RoleReport::new(role, probes, fenced, &self.report.borrow(), wall);
         if self.only_observes {
             if !before.has_same_reason_as(role) {
                 let (seen, would_be) = (report.seen(), report.role);

@@ -66,7 +66,7 @@ pub struct ProbeReport {
 
 impl RoleReport {
     /// The report of this role. `since` stays that of `before` if the role is the same.
-    pub fn of(role: &Role, probes: &Probes, fencing: &FenceReport, before: &Self, wall: Timestamp) -> Self {
+    pub fn new(role: &Role, probes: &Probes, fencing: &FenceReport, before: &Self, wall: Timestamp) -> Self {
         let (name, reason) = (role.name(), role.standby_reason());
         let since = before.since.filter(|_| (before.role, before.reason) == (name, reason));
         Self {
@@ -79,7 +79,7 @@ impl RoleReport {
             },
             probes: probes
                 .each()
-                .map(|(name, probe)| ProbeReport::of(name, probe, wall).with_renewal_interval(name, &probes.lease))
+                .map(|(name, probe)| ProbeReport::new(name, probe, wall).with_renewal_interval(name, &probes.lease))
                 .into(),
             fencing: fencing.clone(),
         }
@@ -154,7 +154,7 @@ impl FenceReport {
 // === impl ProbeReport ===
 
 impl ProbeReport {
-    fn of(name: &str, probe: &ProbeHistory, wall: Timestamp) -> Self {
+    fn new(name: &str, probe: &ProbeHistory, wall: Timestamp) -> Self {
         let duration = Instant::now().saturating_duration_since(probe.since);
         Self {
             probe: name.to_owned(),
@@ -194,7 +194,7 @@ mod tests {
             advance(Duration::from_secs(seconds)).await;
             let now = Instant::now();
             probes.lease.add(Ok(state.map(str::to_owned)), &(now..now));
-            let report = RoleReport::of(
+            let report = RoleReport::new(
                 &Role::Active,
                 &probes,
                 &FenceReport::default(),
@@ -231,7 +231,7 @@ mod tests {
             advance(Duration::from_secs(seconds)).await;
             let now = Instant::now();
             probes.lease.add(Ok(Some("1".to_owned())), &(now..now));
-            let report = ProbeReport::of(LEASE, &probes.lease.probe, Timestamp::UNIX_EPOCH);
+            let report = ProbeReport::new(LEASE, &probes.lease.probe, Timestamp::UNIX_EPOCH);
             assert_eq!(
                 report.with_renewal_interval(LEASE, &probes.lease).state,
                 expected,
