@@ -27,9 +27,6 @@ const MAX_EVENT_AGE: Duration = Duration::from_secs(15 * 60);
 /// A kubelet renews its Lease every 10 s. Most of this time allows for the difference of two clocks.
 const MAX_LEASE_AGE: Duration = Duration::from_secs(2 * 60);
 
-/// What is known of the kubelet and the agent of a Node that does not exist.
-const NO_NODE: &str = "unknown, its Node does not exist";
-
 /// Explains a pod by its object and the objects around it.
 ///
 /// - `node`: `None` if no Node is assigned, `Ok(None)` if its Node does not exist, `Err` with the reason if it cannot be read.
@@ -75,12 +72,8 @@ pub fn explain(
         Some(expires) => {
             match node {
                 Some(Ok(None)) => {
-                    let kind = CauseKind::NodeUnreachable {
-                        node: pod.spec.node_name.clone(),
-                        kubelet: NO_NODE.to_owned(),
-                        agent: NO_NODE.to_owned(),
-                    };
-                    add(Severity::Blocking, kind);
+                    let node = pod.spec.node_name.clone();
+                    add(Severity::Blocking, CauseKind::NodeMissing { node });
                 }
                 Some(Ok(Some(_))) if terminator == Terminator::NoProcess => {
                     let node = pod.spec.node_name.clone();
@@ -352,7 +345,7 @@ mod tests {
         )
         .text();
         assert!(
-            why.contains("BLOCKED") && why.contains("its Node does not exist"),
+            why.contains("BLOCKED") && why.contains("its Node n1 does not exist"),
             "{why}"
         );
     }

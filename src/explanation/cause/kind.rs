@@ -81,6 +81,11 @@ pub enum CauseKind {
         /// State of the agent.
         agent: String,
     },
+    /// Its Node does not exist in the API.
+    NodeMissing {
+        /// Its node.
+        node: String,
+    },
     /// The kubelet of its node reports that it is not ready, and no agent reports that it is active.
     NodeNotReady {
         /// Its node.

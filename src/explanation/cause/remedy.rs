@@ -21,6 +21,10 @@ pub(super) fn remedy(kind: &CauseKind, terminator: Terminator) -> &'static str {
             "repair the node or its network, or start its kubelet or pod-teardown; do not delete the pod with force while its \
              processes may run"
         }
+        CauseKind::NodeMissing { .. } => {
+            "kube-controller-manager deletes such pods after about a minute, even if they run: stop the machine, or start its \
+             kubelet, which registers the Node again"
+        }
         CauseKind::NodeNotReady { .. } => {
             "repair what the condition Ready of the node names; do not delete the pod with force while its processes may run"
         }

@@ -40,6 +40,9 @@ pub(super) fn message(kind: &CauseKind) -> String {
         CauseKind::NodeUnreachable { node, kubelet, agent } => format!(
             "node {node} is unreachable, and no agent reports that it is active there; kubelet: {kubelet}; agent: {agent}"
         ),
+        CauseKind::NodeMissing { node } => {
+            format!("its Node {node} does not exist: nothing reports what runs on that machine")
+        }
         CauseKind::NodeNotReady { node, kubelet, agent } => format!(
             "the kubelet of node {node} reports that it is not ready, and no agent reports that it is active there; \
              kubelet: {kubelet}; agent: {agent}"
