@@ -70,6 +70,14 @@ pub enum EnableError {
         /// The value to set.
         value: &'static str,
     },
+    /// Only the drop-in of the kubelet stays.
+    #[error("{error}\nEverything else is done:\n{done}")]
+    DropInStays {
+        /// What was done, one sentence a line.
+        done: String,
+        /// Why the drop-in stays.
+        error: Box<EnableError>,
+    },
     /// The kubelet has another drop-in of that name.
     #[error(
         "cannot write {}: it has other content than the drop-in of this command; move it away, or let it call `pod-teardown handover`",
@@ -192,7 +200,14 @@ pub async fn set(files: &Files, systemd: &Systemd, mode: Mode, now: bool) -> Res
     } else {
         done.push(format!("To apply it, run: {RESTART}"));
     }
-    failure.map_or_else(|| Ok(done.join("\n")), Err)
+    let done = done.join("\n");
+    match failure {
+        None => Ok(done),
+        Some(error) => Err(EnableError::DropInStays {
+            done,
+            error: Box::new(error),
+        }),
+    }
 }
 
 /// The flag or variable of the unit that prevents the setting.

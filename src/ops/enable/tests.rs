@@ -118,7 +118,11 @@ async fn failure_with_the_drop_in_enables_nothing_and_does_not_prevent_disabling
     assert_eq!(host.calls("RestartUnit"), 0);
 
     host.set(ACTS, false).await.unwrap();
-    host.set(Mode::Observes, true).await.unwrap_err();
+    let error = host.set(Mode::Observes, true).await.unwrap_err().to_string();
+    assert!(
+        error.contains("POD_TEARDOWN_PODS=observe is set") && error.contains("was restarted"),
+        "{error}"
+    );
     assert!(host.settings().contains("POD_TEARDOWN_PODS=observe"));
     assert_eq!(host.calls("RestartUnit"), 1);
 }
