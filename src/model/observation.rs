@@ -84,6 +84,17 @@ pub struct Leftover {
     pub detail: String,
 }
 
+impl Leftover {
+    /// An object of this kind, with what the agent would do about it.
+    pub fn new(kind: LeftoverKind, object: &str, detail: impl Into<String>) -> Self {
+        Self {
+            kind,
+            object: object.to_owned(),
+            detail: detail.into(),
+        }
+    }
+}
+
 /// Kind of a leftover.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

@@ -66,11 +66,12 @@ fn may_stay(leftover: &Leftover, runs: impl Fn(&str) -> bool) -> bool {
 }
 
 fn mount(path: &str, fs_type: &str) -> Leftover {
-    Leftover {
-        kind: LeftoverKind::Mount,
-        object: path.to_owned(),
-        detail: format!("unmount it ({fs_type})"),
-    }
+    Leftover::new(LeftoverKind::Mount, path, format!("unmount it ({fs_type})"))
+}
+
+/// A volume that is still staged.
+pub(super) fn staged_volume(path: &str, driver: &str) -> Leftover {
+    Leftover::new(LeftoverKind::Volume, path, format!("NodeUnstageVolume by {driver}"))
 }
 
 fn leftover(action: &PlannedAction) -> Option<Leftover> {
@@ -87,9 +88,7 @@ fn leftover(action: &PlannedAction) -> Option<Leftover> {
         PlannedAction::UnpublishVolume { driver: by, target, .. } => {
             (Volume, target, format!("NodeUnpublishVolume by {}", driver(by)))
         }
-        PlannedAction::UnstageVolume { driver: by, path, .. } => {
-            (Volume, path, format!("NodeUnstageVolume by {}", driver(by)))
-        }
+        PlannedAction::UnstageVolume { driver: by, path, .. } => return Some(staged_volume(path, &driver(by))),
         PlannedAction::LeaveVolume { path, why } => (Volume, path, format!("leave it: {why}")),
         PlannedAction::RemoveDirectory { path } => (Directory, path, "remove it".to_owned()),
         PlannedAction::RemoveCgroup { path, .. } => (Cgroup, path, "remove it".to_owned()),
@@ -103,11 +102,7 @@ fn leftover(action: &PlannedAction) -> Option<Leftover> {
         | PlannedAction::DeleteObject { .. }
         | PlannedAction::NotKnown { .. } => return None,
     };
-    Some(Leftover {
-        kind,
-        object: object.clone(),
-        detail,
-    })
+    Some(Leftover::new(kind, object, detail))
 }
 
 #[cfg(test)]

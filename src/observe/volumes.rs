@@ -4,6 +4,7 @@ use std::{fs, io, sync::Arc, time::Duration};
 
 use tokio::time::timeout;
 
+use super::leftovers::staged_volume;
 use crate::{
     model::{
         observation::{Leftover, LeftoverKind},
@@ -65,24 +66,17 @@ pub(super) async fn leftover_volumes(
                 continue;
             }
             match fs::symlink_metadata(path) {
-                Ok(_) => left.push(leftover(path, format!("NodeUnstageVolume by {driver}"))),
+                Ok(_) => left.push(staged_volume(path, driver)),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(format!("{path}: {error}")),
             }
             let name = unique_name(driver, handle);
             if in_use.contains(&name) {
-                left.push(leftover(&name, "take it out of the Node's volumesInUse".to_owned()));
+                let detail = "take it out of the Node's volumesInUse";
+                left.push(Leftover::new(LeftoverKind::Volume, &name, detail));
             }
         }
         Ok(left)
     })
     .await
-}
-
-fn leftover(object: &str, detail: String) -> Leftover {
-    Leftover {
-        kind: LeftoverKind::Volume,
-        object: object.to_owned(),
-        detail,
-    }
 }
