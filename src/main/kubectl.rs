@@ -103,22 +103,19 @@ async fn explain(arguments: &PodWhyArgs) -> Result<ExitCode, ReadError> {
     let selector = format!("involvedObject.uid={}", object.metadata.uid);
     let events = reader.events(Some(&namespace), &selector);
     let node = async {
-        match object.spec.node_name.as_str() {
-            "" => None,
-            node => Some(match reader.node(node).await {
-                Err(ReadError::NotFound(_)) => Ok(None),
-                node => node.map(Some).map_err(|error| error.to_string()),
-            }),
+        let name = object.spec.node_name.as_str();
+        if name.is_empty() {
+            return (None, None);
         }
+        let (node, lease) = tokio::join!(reader.node(name), reader.lease_renewed(name));
+        let node = match node {
+            Err(ReadError::NotFound(_)) => Ok(None),
+            node => node.map(Some).map_err(|error| error.to_string()),
+        };
+        // A user who may not read Leases gets the answer from the Node alone.
+        (Some(node), lease.ok().flatten())
     };
-    let lease = async {
-        match object.spec.node_name.as_str() {
-            "" => None,
-            // A user who may not read Leases gets the answer from the Node alone.
-            node => reader.lease_renewed(node).await.ok().flatten(),
-        }
-    };
-    let (events, node, lease) = tokio::join!(events, node, lease);
+    let (events, (node, lease)) = tokio::join!(events, node);
     let events = events.map_err(|error| error.to_string());
     let explanation = pod::explain(&object, node.as_ref(), lease, &events, Timestamp::now());
     Ok(show(flags, &explanation, |why: &Explanation, _| why.text()))
