@@ -70,20 +70,10 @@ impl OwnGrace {
         self.total.saturating_sub(self.used.unwrap_or_default())
     }
 
-    /// The grace period as `terminator` counts it. A kubelet's is counted from the delete request: when it began is not known.
+    /// The grace period as `terminator` counts it.
     pub fn counted_by(self, terminator: Terminator, deletion: Option<Deletion>, now: Timestamp) -> CountedGrace {
         match (terminator, deletion) {
-            (Terminator::Kubelet, Some(deletion)) => {
-                let total_seconds = deletion.grace.and_then(|total| u64::try_from(total).ok());
-                let total = total_seconds.map_or(Duration::MAX, Duration::from_secs);
-                CountedGrace {
-                    total_seconds,
-                    // The clock of the API server may be ahead.
-                    left: between(now, deletion.timestamp).min(total),
-                    overdue: between(deletion.timestamp, now),
-                    counted_from: GraceStart::DeleteRequest,
-                }
-            }
+            (Terminator::Kubelet, Some(deletion)) => CountedGrace::by_kubelet(deletion, now),
             (Terminator::Kubelet | Terminator::Agent | Terminator::NoProcess, _) => CountedGrace {
                 total_seconds: Some(self.total.as_secs()),
                 left: self.left(),
@@ -93,6 +83,23 @@ impl OwnGrace {
                     None => GraceStart::NotBegun,
                 },
             },
+        }
+    }
+}
+
+// === impl CountedGrace ===
+
+impl CountedGrace {
+    /// The grace period as a kubelet counts it: from the delete request, since it is not known when the kubelet began.
+    pub fn by_kubelet(deletion: Deletion, now: Timestamp) -> Self {
+        let total_seconds = deletion.grace.and_then(|total| u64::try_from(total).ok());
+        let total = total_seconds.map_or(Duration::MAX, Duration::from_secs);
+        Self {
+            total_seconds,
+            // The clock of the API server may be ahead.
+            left: between(now, deletion.timestamp).min(total),
+            overdue: between(deletion.timestamp, now),
+            counted_from: GraceStart::DeleteRequest,
         }
     }
 }

@@ -17,13 +17,13 @@ use crate::{
     housekeeping::LeftoverReport,
     journal::Journal,
     model::{
-        pod::{Deletion, PodUid},
+        pod::PodUid,
         termination::Terminator,
         trace::{Stage, Trace},
     },
     node::{cri::CallDurations, runtime::RuntimeReport},
     ops::{logging, status::StatusReport},
-    teardown::{context::Context, diagnosis::facts::TerminatedBy, grace::OwnGrace},
+    teardown::{context::Context, diagnosis::facts::TerminatedBy, grace::CountedGrace},
     watch::WatchReport,
     workers::{Overview, WorkersHandle},
 };
@@ -139,16 +139,20 @@ impl PodsAdmin {
 
     /// Beside a kubelet, replaces the grace periods of terminating pods by those of the kubelet.
     pub(super) async fn set_kubelet_grace_periods(&self, traces: &mut [Trace]) {
-        let terminator = self.terminated_by().terminator();
-        let (Terminator::Kubelet, Some(reader)) = (terminator, self.reader.get()) else {
+        let is_terminating = |trace: &Trace| trace.stage == Stage::Terminating;
+        // Each report comes here, and most have no such pod.
+        if !traces.iter().any(is_terminating) {
+            return;
+        }
+        let (Terminator::Kubelet, Some(reader)) = (self.terminated_by().terminator(), self.reader.get()) else {
             return;
         };
         let views = self.workers.terminating().await.unwrap_or_default();
         let now = reader.node.clock.wall().now();
-        for trace in traces.iter_mut().filter(|trace| trace.stage == Stage::Terminating) {
+        for trace in traces.iter_mut().filter(|trace| is_terminating(trace)) {
             let view = views.get(&PodUid::from(trace.uid.as_str()));
             if let Some(deletion) = view.and_then(|view| view.deletion) {
-                set_grace(trace, terminator, deletion, now);
+                set_grace(trace, CountedGrace::by_kubelet(deletion, now));
             }
         }
     }
@@ -191,12 +195,7 @@ impl PodsAdmin {
     }
 }
 
-fn set_grace(trace: &mut Trace, terminator: Terminator, deletion: Deletion, now: Timestamp) {
-    let own = OwnGrace {
-        total: Duration::from_secs(trace.grace_seconds),
-        used: None,
-    };
-    let grace = own.counted_by(terminator, Some(deletion), now);
+fn set_grace(trace: &mut Trace, grace: CountedGrace) {
     trace.grace_seconds = grace.total_seconds.unwrap_or(trace.grace_seconds);
     trace.grace_left_ms = u64::try_from(grace.left.as_millis()).unwrap_or(u64::MAX);
     trace.grace_end_ms = None;
