@@ -30,6 +30,8 @@ use tokio::{
 };
 
 pub const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
+/// Seconds until the first agent of a cluster creates the Lease.
+pub const FIRST: u64 = 4;
 /// Interval at which the virtual clock stops to check who may write.
 const SAMPLE: Duration = Duration::from_millis(50);
 

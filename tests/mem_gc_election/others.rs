@@ -5,7 +5,7 @@ use pod_teardown::collector::Mode;
 use testbed::apiserver::faults::Fault;
 use tokio::time::sleep;
 
-use crate::cluster::{Cluster, LEASES, assert_at_most_one, dice, expect_no_violation, secs, wait_until};
+use crate::cluster::{Cluster, FIRST, LEASES, assert_at_most_one, dice, expect_no_violation, secs, wait_until};
 
 const MANAGER: &str = "kube-controller-manager";
 
@@ -42,8 +42,8 @@ async fn an_agent_works_only_after_kube_controller_manager_was_silent() {
 async fn a_missing_manager_lease_is_observed_for_the_whole_time_and_ends_leadership_when_it_appears() {
     let cluster = Cluster::new().await;
     let one = cluster.agent("one", Mode::Auto).await;
-    let took = wait_until(secs(15 + 45 + 8), || one.works()).await;
-    assert!(took >= secs(15 + 45), "{took:?}");
+    let took = wait_until(secs(FIRST + 45 + 8), || one.works()).await;
+    assert!(took >= secs(FIRST + 45), "{took:?}");
     sleep(secs(200)).await;
     assert!(one.works());
     cluster.renew(MANAGER, "master", Span::new()).await;
@@ -56,8 +56,8 @@ async fn a_manager_lease_that_was_expired_at_the_start_is_observed_for_the_whole
     cluster.renew(MANAGER, "master", Span::new()).await;
     sleep(secs(3600)).await;
     let one = cluster.agent("one", Mode::Auto).await;
-    let took = wait_until(secs(15 + 45 + 8), || one.works()).await;
-    assert!(took >= secs(15 + 45), "{took:?}");
+    let took = wait_until(secs(FIRST + 45 + 8), || one.works()).await;
+    assert!(took >= secs(FIRST + 45), "{took:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -101,8 +101,8 @@ async fn mode_always_needs_the_lease_and_reads_no_other() {
     let cluster = Cluster::new().await;
     cluster.renew(MANAGER, "master", Span::new()).await;
     let one = cluster.agent("one", Mode::Always).await;
-    let took = wait_until(secs(17), || one.works()).await;
-    assert!(took >= secs(15));
+    let took = wait_until(secs(FIRST + 2), || one.works()).await;
+    assert!(took >= secs(FIRST));
     sleep(secs(120)).await;
     let view = one.election.view();
     assert!(view.controller_manager.is_none() && view.lease.unwrap().is_own);

@@ -6,7 +6,9 @@ use serde_json::json;
 use testbed::apiserver::faults::{Action, Fault};
 use tokio::time::{Instant, sleep};
 
-use crate::cluster::{Cluster, LEASES, Net, assert_at_most_one, dice, expect_no_violation, secs, wait_until};
+use crate::cluster::{
+    Agent, Cluster, FIRST, LEASES, Net, assert_at_most_one, dice, expect_no_violation, secs, wait_until,
+};
 
 /// Interval of a waiting agent, with its requests.
 const WAIT: u64 = 7;
@@ -146,6 +148,54 @@ async fn a_deleted_lease_makes_no_second_holder() {
         expect_no_violation(&mut watcher);
         assert!(one.works() != other.works());
     }
+}
+
+/// A holder that reaches the API server creates its Lease again before a new agent does.
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_starts_after_a_deletion_leaves_the_lease_to_its_holder() {
+    for seed in 0..6 {
+        let mut dice = dice(seed);
+        let cluster = Cluster::new().await;
+        let one = cluster.working("one", Mode::Always, 20).await;
+        sleep(dice.millis(9_000)).await;
+        let first = one.election.watch().borrow().clone();
+        let path = format!("{LEASES}/pod-teardown-gc");
+        cluster.admin.delete(&path, None).await.unwrap().ok().unwrap();
+        let new = cluster.agent("new", Mode::Always).await;
+        let mut watcher = assert_at_most_one(&[&one, &new]);
+        sleep(secs(60)).await;
+        expect_no_violation(&mut watcher);
+        assert_eq!(*one.election.watch().borrow(), first);
+        assert_eq!(new.why(), "one holds the Lease kube-system/pod-teardown-gc");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_has_seen_the_lease_waits_for_its_duration_after_a_deletion() {
+    let cluster = Cluster::new().await;
+    cluster.renew("pod-teardown-gc", "stranger", jiff::Span::new()).await;
+    let one = cluster.agent("one", Mode::Always).await;
+    sleep(secs(7)).await;
+    let path = format!("{LEASES}/pod-teardown-gc");
+    cluster.admin.delete(&path, None).await.unwrap().ok().unwrap();
+    let took = wait_until(secs(15 + WAIT), || one.works()).await;
+    assert!(took >= secs(15), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_agents_that_start_without_a_lease_one_creates_it() {
+    let cluster = Cluster::new().await;
+    let mut agents = Vec::new();
+    for number in 0..6 {
+        agents.push(cluster.agent(&format!("agent-{number}"), Mode::Always).await);
+    }
+    let mut watcher = assert_at_most_one(&agents.iter().collect::<Vec<_>>());
+    let took = wait_until(secs(FIRST + 2), || agents.iter().any(Agent::works)).await;
+    assert!(took >= secs(FIRST), "{took:?}");
+    sleep(secs(60)).await;
+    expect_no_violation(&mut watcher);
+    let lease = cluster.lease("pod-teardown-gc").await;
+    assert_eq!(lease["spec"]["leaseTransitions"], 0);
 }
 
 #[tokio::test(start_paused = true)]

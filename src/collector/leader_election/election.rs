@@ -117,6 +117,9 @@ impl<'a> Election<'a> {
             Err(error) => {
                 self.is_current = false;
                 self.freshness = Freshness::Latest;
+                if let Some(observed) = &mut self.observed {
+                    observed.restart_absence(Instant::now());
+                }
                 let why = format!("its Lease is unknown: {error}");
                 self.status.record_lease_error(&error);
                 if self.holds_lease() {
@@ -200,6 +203,7 @@ impl<'a> Election<'a> {
             state,
             since: now,
             may_be_acquired: false,
+            has_existed: true,
         });
         self.is_current = true;
         self.conditions.send_modify(|conditions| {

@@ -17,6 +17,8 @@ pub const RENEW_INTERVAL: Duration = Duration::from_secs(2);
 const STANDBY_ANNOTATION: &str = "pod-teardown/standby";
 /// Without a renewal for so long the holder stops. Requests sent by then have until [`DURATION`] to arrive.
 pub const RENEW_DEADLINE: Duration = Duration::from_secs(10);
+/// A holder that reaches the API server creates a deleted Lease again within this time: at its next renewal.
+const RECREATION: Duration = RENEW_INTERVAL.saturating_mul(2);
 
 /// Content of the Lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,6 +55,8 @@ pub struct ObservedLease {
     pub since: Instant,
     /// The holder showed standby in two successive versions: it is alive, and this is no older state of a restored store.
     pub may_be_acquired: bool,
+    /// This or an earlier read showed a Lease. If it is missing now, it was deleted.
+    pub has_existed: bool,
 }
 
 /// The agent that takes part.
@@ -198,10 +202,18 @@ impl ObservedLease {
         match before {
             Some(before) if before.state == state => before,
             before => Self {
+                has_existed: state != LeaseState::Absent || before.as_ref().is_some_and(|before| before.has_existed),
                 may_be_acquired: before.is_some_and(|before| state.is_still_standby(&before.state)),
                 state,
                 since: now,
             },
+        }
+    }
+
+    /// Counts the age of a missing Lease from now on: while it could not be read, it may have been created and deleted.
+    pub fn restart_absence(&mut self, now: Instant) {
+        if self.state == LeaseState::Absent {
+            self.since = now;
         }
     }
 }
@@ -218,7 +230,8 @@ impl LeaseState {
     }
 }
 
-/// The next step of `candidate`. A missing Lease may have been deleted while its holder's deadline has not passed.
+/// The next step of `candidate`. A missing Lease may have been deleted while its holder's deadline has not passed. An agent
+/// that has seen the Lease knows that it was deleted. Any other agent waits until a holder would have created it again.
 pub fn next_action(observed: &ObservedLease, candidate: Candidate<'_>, now: Instant) -> NextAction {
     let unchanged = now.saturating_duration_since(observed.since);
     let after = |duration: Duration| match duration.saturating_sub(unchanged) {
@@ -227,7 +240,8 @@ pub fn next_action(observed: &ObservedLease, candidate: Candidate<'_>, now: Inst
     };
     match &observed.state {
         LeaseState::Absent if candidate.holds_lease => NextAction::Acquire,
-        LeaseState::Absent => after(DURATION),
+        LeaseState::Absent if observed.has_existed => after(DURATION),
+        LeaseState::Absent => after(RECREATION),
         LeaseState::Present(record) if record.holder.is_empty() => NextAction::Acquire,
         LeaseState::Present(record) if record.holder == candidate.identity && !candidate.is_ambiguous => {
             NextAction::Renew
@@ -285,15 +299,12 @@ mod tests {
             (record("me", 15, "1"), 900, CANDIDATE, NextAction::Renew),
             (record("me", 15, "1"), 3, is_ambiguous, NextAction::Wait(secs(12))),
             (record("me", 15, "1"), 15, is_ambiguous, NextAction::Acquire),
-            (LeaseState::Absent, 0, CANDIDATE, NextAction::Wait(secs(15))),
-            (LeaseState::Absent, 15, CANDIDATE, NextAction::Acquire),
+            (LeaseState::Absent, 0, CANDIDATE, NextAction::Wait(secs(4))),
+            (LeaseState::Absent, 3, CANDIDATE, NextAction::Wait(secs(1))),
+            (LeaseState::Absent, 4, CANDIDATE, NextAction::Acquire),
             (LeaseState::Absent, 0, holds_lease, NextAction::Acquire),
         ] {
-            let observed = ObservedLease {
-                state,
-                since: start,
-                may_be_acquired: false,
-            };
+            let observed = ObservedLease::update(None, state, start);
             assert_eq!(
                 next_action(&observed, candidate, start + secs(unchanged)),
                 expected,
@@ -312,6 +323,36 @@ mod tests {
             let observed = ObservedLease::update(Some(observed.clone()), changed, start + secs(9));
             assert_eq!(observed.since, start + secs(9));
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn deleted_lease_is_taken_only_after_its_duration() {
+        let start = Instant::now();
+        let seen = ObservedLease::update(None, record("other", 15, "1"), start);
+        let deleted = ObservedLease::update(Some(seen), LeaseState::Absent, start);
+        assert_eq!(
+            next_action(&deleted, CANDIDATE, start + secs(14)),
+            NextAction::Wait(secs(1))
+        );
+        assert_eq!(next_action(&deleted, CANDIDATE, start + secs(15)), NextAction::Acquire);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn age_of_a_missing_lease_restarts_at_a_failed_read() {
+        let start = Instant::now();
+        let mut observed = ObservedLease::update(None, LeaseState::Absent, start);
+        observed.restart_absence(start + secs(60));
+        let observed = ObservedLease::update(Some(observed), LeaseState::Absent, start + secs(61));
+        assert_eq!(
+            next_action(&observed, CANDIDATE, start + secs(61)),
+            NextAction::Wait(secs(3))
+        );
+        let mut observed = ObservedLease::update(None, record("other", 15, "1"), start);
+        observed.restart_absence(start + secs(60));
+        assert_eq!(
+            observed.since, start,
+            "its resourceVersion shows that it was not renewed"
+        );
     }
 
     #[tokio::test(start_paused = true)]
