@@ -16,7 +16,7 @@ use super::{
     shared::Shared,
     wire::{self, PageReader, WatchEvent, WatchReader},
 };
-use crate::api::{ApiError, Lane, MetadataClient, escape};
+use crate::api::{AnswerStream, ApiError, Lane, MetadataClient, escape};
 
 /// Objects per page.
 const PAGE_SIZE: usize = 500;
@@ -27,6 +27,8 @@ const LIFETIME: Duration = Duration::from_secs(600);
 const EVENT_TIMEOUT: Duration = Duration::from_secs(180);
 /// Maximum time between two chunks of a page.
 const CHUNK_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a page of a list may be refused for overload before the list fails.
+const PAGE_PATIENCE: Duration = Duration::from_secs(30);
 /// A list without a chunk for this time releases its slot.
 const SLOT_TIMEOUT: Duration = Duration::from_secs(2);
 /// A watch that ended earlier counts as failed.
@@ -124,9 +126,7 @@ impl Monitor {
         self.shared.begin_list(self.kind);
         let mut token = String::new();
         loop {
-            let path = format!("{}?limit={PAGE_SIZE}&continue={}", self.path, escape(&token));
-            let chunks = self.stream("LIST", &path, wire::LIST);
-            let mut chunks = self.with_slot(&mut slot, chunks).await?;
+            let mut chunks = self.with_slot(&mut slot, self.page(&token)).await?;
             let mut page = PageReader::new(chunks.is_protobuf);
             while let Some(chunk) = self.with_slot(&mut slot, chunks.next(CHUNK_TIMEOUT)).await? {
                 let read = self.shared.apply_list(self.kind, |each| page.read(&chunk, each));
@@ -139,6 +139,24 @@ impl Monitor {
                 let ended = self.shared.end_list(self.kind, &end.version);
                 ended.map_err(|error| chunks.unreadable(error))?;
                 return Ok(end.version);
+            }
+        }
+    }
+
+    /// Requests a page. A server that is overloaded gets the same request again after the pause that it asks for: a list that
+    /// restarts would request all earlier pages again, and a list that fails has each unknown owner requested.
+    async fn page(&self, token: &str) -> Result<AnswerStream, StreamEnd> {
+        let path = format!("{}?limit={PAGE_SIZE}&continue={}", self.path, escape(token));
+        let give_up = Instant::now() + PAGE_PATIENCE;
+        loop {
+            match self.stream("LIST", &path, wire::LIST).await {
+                Err(StreamEnd::Failed(error))
+                    if let Some(pause) = error.retry_after()
+                        && Instant::now() + pause < give_up =>
+                {
+                    sleep(pause).await;
+                }
+                answer => return answer,
             }
         }
     }
@@ -190,12 +208,7 @@ impl Monitor {
         Ok(self.shared.last_version(self.kind).unwrap_or_else(|| from.to_owned()))
     }
 
-    async fn stream(
-        &self,
-        verb: &'static str,
-        path: &str,
-        accept: &'static str,
-    ) -> Result<crate::api::AnswerStream, StreamEnd> {
+    async fn stream(&self, verb: &'static str, path: &str, accept: &'static str) -> Result<AnswerStream, StreamEnd> {
         let chunks = self.client.stream(Lane::Kind(self.number), verb, path, accept).await;
         chunks.map_err(|error| {
             if error.is_expired() {

@@ -10,6 +10,7 @@ mod defects;
 mod half_open;
 mod pages;
 mod random;
+mod request_limit;
 mod safety;
 mod scenarios;
 mod things;

@@ -31,6 +31,7 @@ mod object;
 mod patch;
 pub mod process;
 mod query;
+mod request_limit;
 pub mod requests;
 mod review;
 mod route;
@@ -225,6 +226,11 @@ impl MemApiServer {
     #[must_use]
     pub fn faults(&self) -> &Faults {
         &self.shared.faults
+    }
+
+    /// Refuses the requests of `user` beyond so many in a second with 429.
+    pub fn limit_requests(&self, user: &str, per_second: u32) {
+        self.shared.request_limit.set(user, per_second);
     }
 
     /// The last requests, oldest first.

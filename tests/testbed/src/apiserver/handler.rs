@@ -109,6 +109,13 @@ pub async fn handle(shared: &Arc<Shared>, call: Call) -> Reply {
 
 /// The fault that decides about a request; delays have passed by then.
 async fn meet(shared: &Shared, asked: &Asked) -> Option<Action> {
+    // Leases have a priority level of their own.
+    if asked.resource != "leases" && shared.request_limit.refuses(&asked.user) {
+        return Some(Action::Status {
+            code: 429,
+            retry_after: Some(1),
+        });
+    }
     let mut fault = shared.faults.for_request(asked);
     if let Some(Action::Delay { millis }) = fault {
         tokio::time::sleep(Duration::from_millis(millis)).await;

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::faults::Faults;
+use super::request_limit::RequestLimit;
 use super::requests::Requests;
 use super::store::Store;
 
@@ -15,6 +16,8 @@ pub struct Shared {
     store: Mutex<Store>,
     /// Faults in force.
     pub faults: Faults,
+    /// A limit of requests.
+    pub request_limit: RequestLimit,
     /// What was asked lately.
     pub requests: Requests,
     began: Instant,
@@ -30,6 +33,7 @@ impl Shared {
         Shared {
             store: Mutex::new(store),
             faults: Faults::default(),
+            request_limit: RequestLimit::default(),
             requests: Requests::default(),
             began: Instant::now(),
             began_at,
