@@ -1,13 +1,16 @@
 //! The testbed's own paths, for a server in a separate process. No Kubernetes API has them.
 //!
-//! `POST /testbed/objects` stores an array of objects, for simulations that need many.
+//! - `POST /testbed/objects` stores an array of objects, for simulations that need many.
+//! - `POST /testbed/request-limit` limits the requests of the collector to the number in the body per second.
 
 use http::Method;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::answer::Answer;
 use super::error::ApiError;
 use super::handler::Call;
+use super::identity::User;
 use super::shared::Shared;
 use super::writes;
 
@@ -16,14 +19,20 @@ use super::writes;
 /// # Errors
 /// There is no such path, or its body cannot be read.
 pub fn handle(shared: &Shared, call: &Call, what: &str) -> Result<Answer, ApiError> {
-    if (&call.method, what) != (&Method::POST, "objects") {
-        return Err(ApiError::no_such_path());
-    }
-    let objects: Vec<Value> =
-        serde_json::from_slice(&call.body).map_err(|error| ApiError::bad_request(error.to_string()))?;
-    let mut store = shared.store();
-    for object in objects {
-        writes::insert_raw(&mut store, object, shared.now())?;
+    match (&call.method, what) {
+        (&Method::POST, "objects") => {
+            let objects: Vec<Value> = body(call)?;
+            let mut store = shared.store();
+            for object in objects {
+                writes::insert_raw(&mut store, object, shared.now())?;
+            }
+        }
+        (&Method::POST, "request-limit") => shared.request_limit.set(&User::Collector.name(), body(call)?),
+        _ => return Err(ApiError::no_such_path()),
     }
     Ok(Answer::success(200))
+}
+
+fn body<T: DeserializeOwned>(call: &Call) -> Result<T, ApiError> {
+    serde_json::from_slice(&call.body).map_err(|error| ApiError::bad_request(error.to_string()))
 }

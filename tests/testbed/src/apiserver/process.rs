@@ -8,7 +8,7 @@ use futures::future::{BoxFuture, ready};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
-use super::identity::{ADMIN_TOKEN, node_token};
+use super::identity::{ADMIN_TOKEN, COLLECTOR_TOKEN, node_token};
 use crate::api::{self, Access, ApiServer};
 use crate::rest::{self, Client};
 
@@ -40,10 +40,19 @@ impl ApiServerProcess {
 
     /// As the administrator.
     pub fn administrator(&self) -> Access {
+        self.access(ADMIN_TOKEN)
+    }
+
+    /// As the collector, whose requests can be limited.
+    pub fn collector(&self) -> Access {
+        self.access(COLLECTOR_TOKEN)
+    }
+
+    fn access(&self, token: &str) -> Access {
         Access {
             url: self.url.clone(),
             ca: None,
-            token: ADMIN_TOKEN.to_owned(),
+            token: token.to_owned(),
         }
     }
 }

@@ -30,6 +30,10 @@ const EVENTS: u32 = 5000;
 const TIMES: u32 = 3;
 /// Number of dependents whose deletion is waited for.
 const FIRST: u32 = 20_000;
+/// kubernetes/kubernetes#139436: so many objects with owners, at so many requests per second, took kube-controller-manager
+/// 82 minutes.
+const LIMITED: u32 = 240_000;
+const LIMIT: u32 = 100;
 
 /// Results of one arrangement.
 #[derive(Debug, Clone, Serialize)]
@@ -65,6 +69,8 @@ pub struct Scale {
     pub half: ScaleResult,
     /// All of many objects, with one owner.
     pub all: ScaleResult,
+    /// Objects with owners at a server that limits the collector's requests.
+    pub limited: ScaleResult,
 }
 
 /// The two binaries.
@@ -95,6 +101,7 @@ impl Scale {
             all: programs
                 .measure_objects(ObjectSet::new(1, objects, objects + 1), Some(first))
                 .await?,
+            limited: programs.measure_limited(LIMITED.min(objects)).await?,
         })
     }
 }
@@ -114,6 +121,33 @@ impl Programs<'_> {
         let resident = resident.await?;
         agent.stop().await?;
         Ok(resident)
+    }
+
+    /// Measures only the start, at a server that allows [`LIMIT`] requests per second.
+    async fn measure_limited(&self, owned: u32) -> Result<ScaleResult> {
+        let owners = owned / 10;
+        let object_set = ObjectSet::new(owners, owned, owners + owned);
+        println!("{object_set}, at {LIMIT} requests per second");
+        let api = ApiServerProcess::start(self.apiserver).await?;
+        let client = Http2::connect(&api.administrator(), 1).await?;
+        object_set.create(&client).await?;
+        object_set::limit_requests(&client, LIMIT).await?;
+        let begin = Instant::now();
+        let agent = Collector::agent(self.agent, &api.collector()).await?;
+        let start = begin.elapsed().as_secs_f64();
+        let usage = agent.usage()?;
+        wait_until_idle(usage).await?;
+        let result = ScaleResult {
+            object_set,
+            start,
+            resident: usage.resident()?,
+            peak_start: usage.peak()?,
+            peak: usage.peak()?,
+            event: Vec::new(),
+            rate: None,
+        };
+        agent.stop().await?;
+        Ok(result)
     }
 
     /// Measures with these objects. With `delete_objects`, the first owner is deleted, and that many of its dependents are waited

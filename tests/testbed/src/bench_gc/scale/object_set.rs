@@ -17,6 +17,7 @@ use crate::http2::{Http2, JSON, PROTOBUF};
 pub const COLLECTION: &str = "/api/v1/configmaps";
 const NAMESPACE: &str = "default";
 const BULK: &str = "/testbed/objects";
+const REQUEST_LIMIT: &str = "/testbed/request-limit";
 /// Objects per request.
 const AT_ONCE: u32 = 1000;
 /// Requests in flight that keep a single-threaded server busy.
@@ -108,6 +109,15 @@ pub async fn delete_objects(client: &Http2, names: &[String]) -> Result<()> {
     answers.buffer_unordered(DELETING).try_collect().await
 }
 
+/// Limits the collector to this many requests per second.
+pub async fn limit_requests(client: &Http2, per_second: u32) -> Result<()> {
+    let answer = client
+        .send(Method::POST, REQUEST_LIMIT, JSON, per_second.to_string().into())
+        .await?;
+    answer.ok().context("limit the requests of the collector")?;
+    Ok(())
+}
+
 /// Path of an owner.
 pub fn owner_path(index: u32) -> String {
     path(&owner(index))
@@ -118,7 +128,7 @@ fn path(name: &str) -> String {
 }
 
 fn owner(index: u32) -> String {
-    format!("owner-{index:04}")
+    format!("owner-{index:05}")
 }
 
 fn object(name: &str, uid: Option<&str>, owned_by: Option<(u32, &str)>) -> Value {

@@ -15,6 +15,8 @@ const EVENT: f64 = 1.5;
 /// The first of a million dependents are deleted as fast as those of an owner without more, within the variance of a
 /// run.
 const RATE: f64 = 0.9;
+/// Seconds until synced at a server that limits requests.
+const LIMITED_START: f64 = 60.0;
 const MIB: f64 = 1024.0 * 1024.0;
 
 /// Lines with a title.
@@ -35,9 +37,21 @@ impl Scale {
         ];
         let first = vec![line("deletion", "/s", self.first.rate, None)];
         let large = [&self.shared, &self.half, &self.all].map(|result| (result, self.lines_of(result)));
+        let start = Some(Goal::AtMost(LIMITED_START));
+        let bytes = Some(Goal::AtMost(BYTES));
+        let limited = vec![
+            line(
+                "start until synced at 100 requests per second",
+                "s",
+                [self.limited.start],
+                start,
+            ),
+            line("resident for each object", "B", [self.bytes(&self.limited)], bytes),
+        ];
         [(&self.few, small), (&self.first, first)]
             .into_iter()
             .chain(large)
+            .chain([(&self.limited, limited)])
             .map(|(result, lines)| Table {
                 title: format!("The agent and {} in memory", result.object_set),
                 lines,
@@ -45,10 +59,14 @@ impl Scale {
             .collect()
     }
 
+    fn bytes(&self, result: &ScaleResult) -> f64 {
+        (result.resident - self.none) * MIB / f64::from(result.object_set.objects)
+    }
+
     fn lines_of(&self, result: &ScaleResult) -> Vec<Line> {
         let few = Figures::of(self.few.event.iter().copied()).median;
         let ratios = result.event.iter().map(|event| event / few);
-        let bytes = (result.resident - self.none) * MIB / f64::from(result.object_set.objects);
+        let bytes = self.bytes(result);
         let mut lines = vec![
             line("start until synced", "s", [result.start], None),
             line("resident, settled", "MiB", [result.resident], None),
@@ -113,6 +131,7 @@ mod tests {
             shared: large(),
             half: large(),
             all: large(),
+            limited: large(),
         };
         let text: String = scale.tables().iter().map(Table::to_string).collect();
         assert!(text.contains("200 B") && text.contains("≤ 200 B: met"), "{text}");
