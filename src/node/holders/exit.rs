@@ -1,18 +1,12 @@
 //! Waits until a holder of a mount exits, by pidfd.
 
-#![allow(
-    unsafe_code,
-    reason = "tokio requires that the descriptor stays open while it is registered"
-)]
-
-use std::{future::pending, os::fd::OwnedFd, time::Duration};
+use std::{future::pending, time::Duration};
 
 use futures::future::select_all;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use tokio::{
-    io::{Interest, unix::AsyncFd},
-    time::sleep,
-};
+use nix::errno::Errno;
+use tokio::time::sleep;
+
+use crate::node::{fault::errno, process_exit};
 
 /// Processes that exit together are handled together. Also limits retries for a process that exited before it could be
 /// watched.
@@ -28,18 +22,10 @@ pub async fn wait_for_any_exit(pids: &[i32]) {
 }
 
 async fn wait_for_exit(pid: i32) {
-    let Some(pid) = Pid::from_raw(pid) else {
-        return pending().await;
-    };
-    let watched = match pidfd_open(pid, PidfdFlags::empty()) {
-        // SAFETY: it owns its descriptor, always shows the same one, and is dropped only with the registration.
-        Ok(process) => unsafe { AsyncFd::<OwnedFd>::register_with_interest(process, Interest::READABLE) },
-        Err(rustix::io::Errno::SRCH) => return,
+    match process_exit::wait_for_exit(pid) {
+        Ok(exit) => exit.await,
+        Err(error) if errno(&error) == Errno::ESRCH => {}
         // Pend: the caller retries after its pause.
-        Err(_) => return pending().await,
-    };
-    match watched {
-        Ok(process) => drop(process.readable().await),
         Err(_) => pending().await,
     }
 }

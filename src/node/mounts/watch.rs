@@ -1,23 +1,21 @@
 //! Waits for changes of the mount table.
 
-#![allow(
-    unsafe_code,
-    reason = "tokio requires that the descriptor stays open while it is registered"
-)]
-
-use std::{fs, future::pending, path::Path};
+use std::{future::pending, os::fd::OwnedFd, path::Path};
 
 use tokio::io::{Interest, unix::AsyncFd};
 
 use super::source::open_kernels;
-use crate::node::fault::{Fault, errno};
+use crate::node::{
+    descriptor,
+    fault::{Fault, errno},
+};
 
 /// Reports changes of the mount table since its creation.
 ///
 /// Create the watch first, then read the table, then wait: no change is missed.
 #[derive(Debug)]
 pub struct MountWatch {
-    kernel: Option<AsyncFd<fs::File>>,
+    kernel: Option<AsyncFd<OwnedFd>>,
 }
 
 // === impl MountWatch ===
@@ -26,10 +24,9 @@ impl MountWatch {
     pub(super) fn open(mountinfo: &Path) -> Result<Self, Fault> {
         let fault = |error: std::io::Error| Fault::new("watch", mountinfo, errno(&error));
         let kernel = open_kernels(mountinfo).map_err(fault)?;
-        // SAFETY: the file owns its descriptor, always shows the same one, and is dropped only with the registration.
-        let watched = kernel.map(|file| unsafe { AsyncFd::register_with_interest(file, Interest::PRIORITY) });
+        let watched = kernel.map(|file| descriptor::watch(file, Interest::PRIORITY));
         Ok(Self {
-            kernel: watched.transpose().map_err(|error| fault(error.into()))?,
+            kernel: watched.transpose().map_err(fault)?,
         })
     }
 
