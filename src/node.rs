@@ -23,6 +23,8 @@ pub mod mounts;
 pub mod namespaces;
 pub mod plugins;
 pub mod pod_dir;
+#[cfg(feature = "agent")]
+pub mod process_events;
 pub mod process_exit;
 pub mod process_state;
 pub mod processes;
