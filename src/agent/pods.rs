@@ -32,9 +32,10 @@ use crate::{
         cgroups::Cgroups,
         cri::{CallDurations, Cri, PodUids},
         effects::Effects,
-        host::{Host, detect_cgroup_driver, same_mount_namespace},
+        host::{Host, PROC, detect_cgroup_driver, same_mount_namespace},
         identity::Identity,
         lock::{LockError, PodsLock},
+        process_events::KernelEvents,
         runtime::{self, RuntimeReport},
         systemd::Systemd,
         threads::Threads,
@@ -128,10 +129,14 @@ impl PodAgent {
             learned = settings.kubelet_start.is_some(),
             "Settings are complete"
         );
-        let guard = Guard::new(machine, journal.clone(), host.proc.clone())
+        let mut guard = Guard::new(machine, journal.clone(), host.proc.clone())
             .with_blocking(outside.blocking)
             .with_only_observing(settings.only_observes)
             .with_expected_settings(expected_kubelet_settings);
+        // The kernel's events are about the processes of this node, as a test's directory is not.
+        if host.proc == Path::new(PROC) {
+            guard = guard.with_process_events(Arc::new(KernelEvents));
+        }
         let local_kubelet = settings.local_kubelet();
         guard.probe(&local_kubelet).await;
         if settings.takeover.is_some() {

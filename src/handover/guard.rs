@@ -22,6 +22,7 @@ use crate::{
         effects::{Effects, EffectsBlocked},
         identity::Identity,
         kubelet_process::{KubeletProcess, flags::ExpectedFlags},
+        process_events::ProcessEvents,
         threads::Blocking,
     },
 };
@@ -32,7 +33,9 @@ mod approve;
 mod gate;
 pub mod holds;
 mod kubelet;
+mod kubelet_watch;
 mod pause;
+mod schedule;
 pub mod work;
 
 use absence::MissingPods;
@@ -62,6 +65,8 @@ pub struct Guard {
     journal: Journal,
     proc: Arc<Path>,
     blocking: Blocking,
+    /// Events about the processes in `proc`, if there are any.
+    process_events: Option<Arc<dyn ProcessEvents>>,
     /// The agent only observes: no effect is ever allowed.
     only_observes: bool,
     /// Settings that the flags of a kubelet are compared with.
@@ -133,6 +138,7 @@ impl Guard {
             journal,
             proc: proc.into(),
             blocking: Blocking::default(),
+            process_events: None,
             only_observes: false,
             expected: None,
             state: Arc::new(Mutex::new(State {

@@ -58,6 +58,42 @@ pub fn find(proc: &Path, local: &LocalKubelet) -> io::Result<Vec<KubeletProcess>
     }
 }
 
+/// What processes are that have just executed a program.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Started {
+    /// One of them is a kubelet that counts.
+    Kubelet(KubeletProcess),
+    /// One has a kubelet's name. It does not count, or does so only when it listens on a kubelet's sockets.
+    Candidate,
+    /// None has a kubelet's name. Any may still open a kubelet's sockets.
+    Other,
+}
+
+/// Checks processes that have just executed a program. Reads nothing of any other process.
+///
+/// # Errors
+/// When what one of them is cannot be read.
+pub fn check_started(proc: &Path, pids: &[i32], local: &LocalKubelet) -> io::Result<Started> {
+    let mut started = Started::Other;
+    for &pid in pids {
+        let dir = proc.join(pid.to_string());
+        let Some(kind) = candidate(proc, &dir)? else { continue };
+        match match_process(pid, kind, &dir, Vec::new(), local) {
+            Some(kubelet) => return Ok(Started::Kubelet(kubelet)),
+            None => started = Started::Candidate,
+        }
+    }
+    Ok(started)
+}
+
+/// Whether any process in the agent's network namespace listens on a socket that only a kubelet has.
+///
+/// # Errors
+/// When the sockets cannot be read.
+pub fn any_listens(proc: &Path) -> io::Result<bool> {
+    Ok(!evidence::listeners(proc)?.is_empty())
+}
+
 /// All kubelets that `probe_pid` finds.
 ///
 /// # Errors
@@ -106,12 +142,15 @@ fn by_socket(proc: &Path, pid: i32, listeners: &Listeners, local: &LocalKubelet)
 /// The process with this pid, if it is a kubelet that counts and has the name of one.
 fn by_name(proc: &Path, pid: i32, local: &LocalKubelet) -> io::Result<Option<KubeletProcess>> {
     let dir = proc.join(pid.to_string());
-    let Some(kind) = kind(&dir)? else { return Ok(None) };
-    // Checked first: a kubelet mounts, so a process that cannot mount is no kubelet, even with a kubelet's name and arguments.
-    if !capabilities::may_mount(proc, &dir) {
-        return Ok(None);
-    }
-    Ok(match_process(pid, kind, &dir, Vec::new(), local))
+    let kind = candidate(proc, &dir)?;
+    Ok(kind.and_then(|kind| match_process(pid, kind, &dir, Vec::new(), local)))
+}
+
+/// The kind of a process that has a kubelet's name and may be one.
+fn candidate(proc: &Path, dir: &Path) -> io::Result<Option<Kind>> {
+    let kind = kind(dir)?;
+    // A kubelet mounts, so a process that cannot mount is no kubelet, even with a kubelet's name and arguments.
+    Ok(kind.filter(|_| capabilities::may_mount(proc, dir)))
 }
 
 /// The process, if it counts. `roots` are the directories below which it listens on a kubelet's sockets.

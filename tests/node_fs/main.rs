@@ -20,6 +20,7 @@ mod fuse;
 mod hidden;
 mod holders;
 mod kubelet;
+mod kubelet_start;
 mod mounts;
 mod node;
 mod pod;

@@ -2,21 +2,17 @@
 
 use std::{io, net::SocketAddr, ops::Range, sync::Arc, time::Duration};
 
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use super::{Guard, State, blocked_on_standby};
 use crate::{
     handover::probes::Probe,
     node::kubelet_process::{
-        self, KubeletProcess, LocalKubelet, MatchReason,
+        self, KubeletProcess, LocalKubelet, MatchReason, Started,
         flags::{self, Difference, KubeletFlags},
     },
 };
 
-/// How often the processes of this node are searched for a kubelet.
-const PROBE_INTERVAL: Duration = Duration::from_secs(1);
-/// The same while work is in progress: a kubelet needs about a second from its start to its first work on a pod.
-const BUSY_PROBE_INTERVAL: Duration = Duration::from_millis(250);
 /// Older results are unknown. A process in uninterruptible sleep may block the probe.
 const STALE: Duration = Duration::from_secs(5);
 
@@ -51,19 +47,6 @@ impl Guard {
         self.journal.cancel_requests();
     }
 
-    /// Runs the process probe until it is dropped.
-    pub async fn watch_for_kubelet(self, ours: LocalKubelet) {
-        loop {
-            self.probe(&ours).await;
-            let is_busy = self.lock().activity.is_busy();
-            tokio::select! {
-                biased;
-                () = self.probe_requested.notified() => {}
-                () = sleep(if is_busy { BUSY_PROBE_INTERVAL } else { PROBE_INTERVAL }) => {}
-            }
-        }
-    }
-
     /// Probes the processes once for a kubelet of this node. If the last one still runs, the other processes are not searched.
     pub async fn probe(&self, ours: &LocalKubelet) {
         let (proc, ours) = (Arc::clone(&self.proc), ours.clone());
@@ -86,20 +69,48 @@ impl Guard {
         };
         let began = Instant::now();
         let found = self.blocking.run(probe).await;
-        let mut started = None;
-        let kubelet = match found {
-            Ok(Ok((found, with))) => {
-                started = with;
-                Ok(found)
-            }
-            Ok(Err(error)) => Err(format!(
-                "the search for one failed: {error}; the agent has to see all of /proc"
-            )),
-            Err(_) => Err("the search for one panicked".to_owned()),
+        let (kubelet, started) = match found {
+            Ok(Ok((found, started))) => (Ok(found), started),
+            Ok(Err(error)) => (
+                Err(format!(
+                    "the search for one failed: {error}; the agent has to see all of /proc"
+                )),
+                None,
+            ),
+            Err(_) => (Err("the search for one panicked".to_owned()), None),
         };
-        if let (Ok(Some(kubelet)), Some(started)) = (&kubelet, started) {
-            self.record_flags(kubelet, started);
+        self.record_probe(kubelet, started, began);
+    }
+
+    /// Checks processes that have just executed a program. A kubelet among them is recorded as by a probe.
+    ///
+    /// # Errors
+    /// When what one of them is cannot be read.
+    pub(super) async fn check_started(&self, pids: Vec<i32>, ours: &LocalKubelet) -> io::Result<Started> {
+        let (proc, ours) = (Arc::clone(&self.proc), ours.clone());
+        let check = move || {
+            let started = kubelet_process::check_started(&proc, &pids, &ours)?;
+            let flags = match &started {
+                Started::Kubelet(kubelet) => flags::read(&proc, kubelet.pid),
+                Started::Candidate | Started::Other => None,
+            };
+            io::Result::Ok((started, flags))
+        };
+        let began = Instant::now();
+        let (started, flags) = self.blocking.run(check).await.map_err(io::Error::other)??;
+        if let Started::Kubelet(kubelet) = &started {
+            self.record_probe(Ok(Some(kubelet.clone())), flags, began);
         }
+        Ok(started)
+    }
+
+    /// Records the result of a probe that began then, and the flags of a kubelet that was not known before.
+    fn record_probe(
+        &self,
+        kubelet: Result<Option<KubeletProcess>, String>,
+        flags: Option<KubeletFlags>,
+        began: Instant,
+    ) {
         let mut state = self.lock();
         let is_news = state.kubelet != kubelet;
         if is_news {
@@ -118,15 +129,19 @@ impl Guard {
             state.seen = Some(kubelet.clone());
             self.record_possible_kubelet();
         }
-        let is_here = matches!(kubelet, Ok(Some(_)));
+        let found = kubelet.clone().ok().flatten();
         state.kubelet = kubelet;
         state.probed_during = began..Instant::now();
-        if is_here {
+        if found.is_some() {
             self.cancel.notify_waiters();
         }
         let is_awaited = state.requested_at.take_if(|asked| began >= *asked).is_some();
         if is_news || is_awaited {
             self.probed.notify_one();
+        }
+        drop(state);
+        if let (Some(kubelet), Some(flags)) = (found, flags) {
+            self.record_flags(&kubelet, flags);
         }
     }
 
@@ -197,9 +212,8 @@ impl State {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use tokio::time::advance;
-    use tokio_util::task::AbortOnDropHandle;
 
     use super::*;
     use crate::{
@@ -208,7 +222,7 @@ mod tests {
     };
 
     /// A directory that is both /proc and the kubelet's root directory, and a guard that probes it.
-    fn machine() -> (tempfile::TempDir, LocalKubelet, Guard) {
+    pub(in super::super) fn machine() -> (tempfile::TempDir, LocalKubelet, Guard) {
         let proc = tempfile::tempdir().unwrap();
         std::fs::create_dir(proc.path().join("pods")).unwrap();
         let ours = LocalKubelet {
@@ -226,25 +240,10 @@ mod tests {
         let (_proc, ours, guard) = machine();
         guard.probe(&ours).await;
         assert_eq!(guard.why_blocked(), None);
-        advance(STALE + PROBE_INTERVAL).await;
+        advance(STALE + Duration::from_secs(1)).await;
         assert!(guard.why_blocked().unwrap().contains("is not known"));
         guard.probe(&ours).await;
         assert_eq!(guard.why_blocked(), None);
-    }
-
-    /// Whether a kubelet is detected within this time after its start, which is half a second after the last probe of an idle agent.
-    async fn is_seen_within(time: Duration, is_busy: bool) -> bool {
-        let (proc, ours, guard) = machine();
-        guard.probe(&ours).await;
-        let _looking = AbortOnDropHandle::new(tokio::spawn(guard.clone().watch_for_kubelet(ours)));
-        sleep(PROBE_INTERVAL / 4).await;
-        let pod = is_busy.then(|| guard.begin("default/web-0".to_owned()).unwrap());
-        sleep(PROBE_INTERVAL / 4).await;
-        std::fs::create_dir(proc.path().join("77")).unwrap();
-        std::fs::write(proc.path().join("77/comm"), "kubelet\n").unwrap();
-        sleep(time).await;
-        drop(pod);
-        guard.kubelet().is_some()
     }
 
     #[tokio::test(start_paused = true)]
@@ -293,12 +292,5 @@ mod tests {
         assert!(guard.kubelet().is_some());
         let kept = guard.journal.kubelet().unwrap();
         assert_eq!(kept.config.as_deref(), Some(std::path::Path::new("/second")));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn kubelet_is_detected_within_a_second_and_within_a_quarter_of_it_while_busy() {
-        assert!(!is_seen_within(BUSY_PROBE_INTERVAL, false).await);
-        assert!(is_seen_within(PROBE_INTERVAL, false).await);
-        assert!(is_seen_within(BUSY_PROBE_INTERVAL, true).await);
     }
 }

@@ -1,0 +1,204 @@
+//! A guard with scripted events, on a paused clock.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use futures::{future::BoxFuture, stream::poll_fn};
+use tokio::{
+    sync::{
+        mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
+        oneshot,
+    },
+    time::sleep,
+};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::{super::kubelet::tests::machine, *};
+use crate::node::process_events::Unavailable;
+
+/// Longer than any handling of an event, and shorter than any interval.
+const MOMENT: Duration = Duration::from_millis(20);
+
+/// Events that a test sends. Only the first subscription gets any.
+#[derive(Default)]
+struct Script {
+    execs: Mutex<Option<UnboundedReceiver<Execs>>>,
+    exits: Mutex<BTreeMap<i32, oneshot::Receiver<()>>>,
+}
+
+impl ProcessEvents for Script {
+    fn execs(&self) -> Result<BoxStream<'static, Execs>, Unavailable> {
+        let mut execs = self.execs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut execs = execs.take().ok_or(Unavailable::NoAnswer)?;
+        Ok(poll_fn(move |context| execs.poll_recv(context)).boxed())
+    }
+
+    fn exit(&self, pid: i32) -> io::Result<BoxFuture<'static, ()>> {
+        let mut exits = self.exits.lock().unwrap_or_else(PoisonError::into_inner);
+        let exit = exits.remove(&pid).ok_or(io::ErrorKind::NotFound)?;
+        Ok(async move { drop(exit.await) }.boxed())
+    }
+}
+
+/// A node with a guard that watches it.
+struct Scene {
+    proc: tempfile::TempDir,
+    guard: Guard,
+    _watch: AbortOnDropHandle<()>,
+}
+
+impl Scene {
+    /// The last search was half an idle interval ago, and the kernel had reported all starts until then.
+    async fn new(script: Option<Script>) -> Self {
+        let (proc, ours, mut guard) = machine();
+        if let Some(script) = script {
+            guard = guard.with_process_events(Arc::new(script));
+        }
+        // Without the line about events: it takes a subscription of its own.
+        let watched = guard.clone();
+        let watch = tokio::spawn(async move {
+            watched.probe(&ours).await;
+            loop {
+                watched.watch_for_change(&ours).await;
+            }
+        });
+        sleep(SEARCH_INTERVAL / 2).await;
+        Self {
+            proc,
+            guard,
+            _watch: AbortOnDropHandle::new(watch),
+        }
+    }
+
+    fn start(&self, pid: i32, name: &str) {
+        let dir = self.proc.path().join(pid.to_string());
+        std::fs::create_dir_all(&dir).unwrap();
+        std::fs::write(dir.join("comm"), format!("{name}\n")).unwrap();
+    }
+
+    async fn is_seen_after(&self, time: Duration) -> bool {
+        sleep(time).await;
+        self.guard.kubelet().is_some()
+    }
+}
+
+fn with_events() -> (UnboundedSender<Execs>, Script) {
+    let (sender, execs) = unbounded_channel();
+    let script = Script {
+        execs: Mutex::new(Some(execs)),
+        ..Script::default()
+    };
+    (sender, script)
+}
+
+#[tokio::test(start_paused = true)]
+async fn kubelet_is_detected_within_a_second_and_within_a_quarter_of_it_while_busy() {
+    for script in [None, Some(Script::default())] {
+        let scene = Scene::new(script).await;
+        scene.start(77, "kubelet");
+        assert!(!scene.is_seen_after(SEARCH_INTERVAL / 4).await);
+        assert!(scene.is_seen_after(SEARCH_INTERVAL / 4 + MOMENT).await);
+        let scene = Scene::new(None).await;
+        let _pod = scene.guard.begin("default/web-0".to_owned()).unwrap();
+        sleep(MOMENT).await;
+        scene.start(77, "kubelet");
+        assert!(scene.is_seen_after(BUSY_SEARCH_INTERVAL).await);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn event_of_a_kubelet_blocks_effects_at_once() {
+    let (events, script) = with_events();
+    let scene = Scene::new(Some(script)).await;
+    scene.start(76, "sleep");
+    scene.start(77, "kubelet");
+    events.send(Execs::Pids(vec![75, 76])).unwrap();
+    assert!(!scene.is_seen_after(MOMENT).await);
+    assert_eq!(scene.guard.why_blocked(), None);
+    events.send(Execs::Pids(vec![76, 77])).unwrap();
+    assert!(scene.is_seen_after(MOMENT).await);
+    assert!(scene.guard.why_blocked().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn kubelet_without_an_event_is_found_by_the_next_search() {
+    let (_events, script) = with_events();
+    let scene = Scene::new(Some(script)).await;
+    scene.start(77, "kubelet");
+    assert!(!scene.is_seen_after(PROOF_INTERVAL - SEARCH_INTERVAL).await);
+    assert!(scene.is_seen_after(SEARCH_INTERVAL).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn lost_events_and_the_end_of_events_lead_to_a_search_at_once() {
+    for is_end in [false, true] {
+        let (events, script) = with_events();
+        let scene = Scene::new(Some(script)).await;
+        scene.start(77, "kubelet");
+        assert!(!scene.is_seen_after(MOMENT).await);
+        if is_end {
+            drop(events);
+        } else {
+            events.send(Execs::Lost).unwrap();
+        }
+        assert!(scene.is_seen_after(MOMENT).await);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn process_that_may_still_become_a_kubelet_leads_to_searches_at_the_interval_without_events() {
+    let (events, script) = with_events();
+    let scene = Scene::new(Some(script)).await;
+    scene.start(77, "kubelet-amd64");
+    events.send(Execs::Pids(vec![77])).unwrap();
+    sleep(MOMENT).await;
+    scene.start(77, "kubelet");
+    assert!(scene.is_seen_after(SEARCH_INTERVAL).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn exit_of_the_kubelet_is_seen_at_once_and_without_the_event_by_the_next_probe_of_its_process() {
+    for has_event in [true, false] {
+        let (exit, exits) = oneshot::channel();
+        let script = Script {
+            exits: Mutex::new([(77, exits)].into()),
+            ..Script::default()
+        };
+        let scene = Scene::new(Some(script)).await;
+        scene.start(77, "kubelet");
+        assert!(scene.is_seen_after(PROOF_INTERVAL).await);
+        std::fs::remove_file(scene.proc.path().join("77/comm")).unwrap();
+        let _exit = if has_event {
+            exit.send(()).unwrap();
+            None
+        } else {
+            Some(exit)
+        };
+        assert_eq!(scene.is_seen_after(MOMENT).await, !has_event);
+        assert_eq!(scene.is_seen_after(PROOF_INTERVAL).await, !has_event);
+        // No effect is allowed all the time, as while the result of a probe is too old.
+        assert_eq!(scene.guard.why_blocked().is_some(), !has_event);
+        assert!(!scene.is_seen_after(SAME_PROCESS_INTERVAL).await);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn exit_that_is_reported_too_early_is_no_reason_to_probe_without_a_pause() {
+    let (exit, exits) = oneshot::channel();
+    let script = Script {
+        exits: Mutex::new([(77, exits)].into()),
+        ..Script::default()
+    };
+    let scene = Scene::new(Some(script)).await;
+    scene.start(77, "kubelet");
+    assert!(scene.is_seen_after(PROOF_INTERVAL).await);
+    exit.send(()).unwrap();
+    assert!(scene.is_seen_after(MOMENT).await, "it runs");
+    std::fs::remove_file(scene.proc.path().join("77/comm")).unwrap();
+    assert!(scene.is_seen_after(SEARCH_INTERVAL / 2).await);
+    assert!(!scene.is_seen_after(SEARCH_INTERVAL / 2).await);
+}
