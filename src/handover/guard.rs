@@ -105,6 +105,8 @@ struct State {
     requested_at: Option<Instant>,
     /// A kubelet that any probe has found since [`Guard::take_probes`] was last called.
     seen: Option<KubeletProcess>,
+    /// The kubelet's pid when an answer of its healthz endpoint was last checked, and when that was.
+    answer_checked: Option<(i32, Instant)>,
     activity: Activity,
     watch_state: WatchState,
     recorded_at: Option<Instant>,
@@ -149,6 +151,7 @@ impl Guard {
                 probed_during: Instant::now()..Instant::now(),
                 requested_at: None,
                 seen: None,
+                answer_checked: None,
                 activity: Activity::default(),
                 watch_state,
                 recorded_at: None,

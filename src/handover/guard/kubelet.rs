@@ -15,6 +15,8 @@ use crate::{
 
 /// Older results are unknown. A process in uninterruptible sleep may block the probe.
 const STALE: Duration = Duration::from_secs(5);
+/// How long an answer counts as the known kubelet's after it was checked. The check reads all its descriptors.
+const ANSWER_TIME: Duration = Duration::from_secs(30);
 
 impl Guard {
     /// The kubelet of the last process probe.
@@ -162,15 +164,22 @@ impl Guard {
         self.lock().activity.is_unresponsive
     }
 
-    /// Whether a process that may be a kubelet listens at this address.
+    /// Whether a process that may be a kubelet listens at this address. While the same kubelet runs, this is not checked each time: a
+    /// wrong answer only keeps the agent on standby for [`ANSWER_TIME`].
     ///
     /// # Errors
     /// The reason, when that is unknown.
     pub async fn is_kubelets_answer(&self, at: SocketAddr) -> Result<bool, String> {
         let (proc, known) = (Arc::clone(&self.proc), self.kubelet().map(|kubelet| kubelet.pid));
+        let is_checked = |(pid, checked): (i32, Instant)| Some(pid) == known && checked.elapsed() < ANSWER_TIME;
+        if self.lock().answer_checked.is_some_and(is_checked) {
+            return Ok(true);
+        }
         let probe = move || kubelet_process::is_kubelets_answer(&proc, at, known);
         let answer = self.blocking.run(probe).await.map_err(|error| error.to_string())?;
-        answer.map_err(|error| error.to_string())
+        let is_kubelets = answer.map_err(|error| error.to_string())?;
+        self.lock().answer_checked = known.filter(|_| is_kubelets).map(|pid| (pid, Instant::now()));
+        Ok(is_kubelets)
     }
 
     /// Requests a process probe at once.
@@ -260,6 +269,27 @@ pub(super) mod tests {
         assert_eq!(guard.kubelet(), None);
         assert!(matches!(guard.take_probes().0, Probe::Alive(_)));
         assert!(matches!(guard.take_probes().0, Probe::Down(_)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn answer_of_the_same_kubelet_is_checked_again_after_half_a_minute() {
+        let (proc, ours, guard) = machine();
+        let at = |name: &str| proc.path().join(name);
+        for dir in ["self/net", "77/fd"] {
+            std::fs::create_dir_all(at(dir)).unwrap();
+        }
+        std::fs::write(at("77/comm"), "kubelet\n").unwrap();
+        std::os::unix::fs::symlink("socket:[5]", at("77/fd/3")).unwrap();
+        let listens = "0: 0100007F:2808 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 5\n";
+        std::fs::write(at("self/net/tcp"), listens).unwrap();
+        guard.probe(&ours).await;
+        let healthz = ([127, 0, 0, 1], 10248).into();
+        assert_eq!(guard.is_kubelets_answer(healthz).await, Ok(true));
+        // Another process listens there now.
+        std::fs::remove_file(at("77/fd/3")).unwrap();
+        assert_eq!(guard.is_kubelets_answer(healthz).await, Ok(true));
+        advance(ANSWER_TIME).await;
+        assert_eq!(guard.is_kubelets_answer(healthz).await, Ok(false));
     }
 
     #[tokio::test(start_paused = true)]
