@@ -35,6 +35,7 @@ pub(crate) mod status;
 pub(crate) mod status_sender;
 pub(crate) mod stop;
 pub(crate) mod stop_order;
+pub(crate) mod stop_throttle;
 pub(crate) mod termination_message;
 pub(crate) mod user_namespace;
 pub mod volumes;

@@ -48,6 +48,8 @@ use crate::{
     teardown::{
         boundary::Terminating,
         context::{Context, LocalNode},
+        pod_reads::PodReads,
+        stop_throttle::StopThrottle,
         volumes::storage::Storage,
     },
     watch::{PodSource, Relist, RuntimePods, WatchReport},
@@ -411,8 +413,9 @@ impl PodAgent {
                 storage: Arc::new(storage),
                 reads: Threads::with_slots(8).with_blocking(blocking),
             },
+            stop_throttle: StopThrottle::new(host.processors),
             cleanup_throttle: CleanupThrottle::default(),
-            pod_reads: crate::teardown::pod_reads::PodReads::default(),
+            pod_reads: PodReads::default(),
             driver_hold,
             stopping: CancellationToken::new(),
         });

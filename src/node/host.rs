@@ -5,6 +5,7 @@ use std::{
     time::Duration,
 };
 
+use nix::unistd::{SysconfVar, sysconf};
 use tokio::time::sleep;
 
 use crate::{
@@ -41,6 +42,8 @@ pub struct Host {
     pub cgroups: PathBuf,
     /// Directory with all block devices.
     pub sys_block: PathBuf,
+    /// Number of its processors.
+    pub processors: usize,
     /// Its clock.
     pub clock: BootClock,
 }
@@ -61,9 +64,16 @@ impl Host {
             mountinfo: MOUNTINFO.into(),
             cgroups: CGROUP_ROOT.into(),
             sys_block: SYS_BLOCK.into(),
+            processors: processors(),
             clock,
         })
     }
+}
+
+/// Number of processors of this node, also if this process may use fewer. One if it is unknown.
+fn processors() -> usize {
+    let online = sysconf(SysconfVar::_NPROCESSORS_ONLN).ok().flatten();
+    online.and_then(|online| usize::try_from(online).ok()).unwrap_or(1)
 }
 
 /// Checks that the agent and the runtime share a mount namespace: unmounts in another one would have no effect. Waits

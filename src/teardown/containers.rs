@@ -356,13 +356,16 @@ impl Stop<'_> {
 
     /// Returns the deadline with the result.
     async fn stop_call(&self, container: &Container, deadline: Instant) -> (Instant, Result<(), GrpcError>) {
+        let mut span = self.recorder.span(Step::Term, &container.name);
+        // The shortest timeout still ends at the deadline.
+        let no_later_than = deadline.checked_sub(MIN_STOP).unwrap_or(deadline);
+        let turn = self.context.stop_throttle.container(no_later_than).await;
         let left = stop_timeout(deadline.saturating_duration_since(Instant::now()));
         let kill_at = Instant::now() + left;
-        let mut span = self.recorder.span(Step::Term, &container.name);
-        let call = trace_context::scope(
+        let call = turn.call(trace_context::scope(
             span.context(),
             self.context.node.cri.stop_container(&container.id, left),
-        );
+        ));
         tokio::pin!(call);
         let result = tokio::select! {
             biased;

@@ -13,7 +13,7 @@ use crate::{
     cleanup_throttle::CleanupThrottle,
     clock::BootClock,
     node::{cgroups::Cgroups, cri::Cri, effects::Effects, threads::Threads},
-    teardown::{pod_reads::PodReads, volumes::storage::Storage},
+    teardown::{pod_reads::PodReads, stop_throttle::StopThrottle, volumes::storage::Storage},
 };
 
 /// What all workers share: the boundary to the caller, this node, and settings.
@@ -30,6 +30,8 @@ pub struct Context {
     pub(crate) terminating: Terminating,
     /// This node.
     pub(crate) node: LocalNode,
+    /// Limits how many stops the runtime works on.
+    pub(crate) stop_throttle: StopThrottle,
     /// Delays cleanups while other pods are being stopped.
     pub(crate) cleanup_throttle: CleanupThrottle,
     /// Bounds the reads of one pod for answers.
@@ -83,6 +85,7 @@ impl Context {
             events: Arc::new(NoEvents),
             gate: Arc::clone(&self.gate),
             terminating: Arc::clone(&self.terminating),
+            stop_throttle: StopThrottle::new(0),
             cleanup_throttle: CleanupThrottle::default(),
             pod_reads: PodReads::default(),
             driver_hold: self.driver_hold,

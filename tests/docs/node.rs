@@ -73,6 +73,7 @@ impl Node {
         let settings = settings(dir.path(), &cri.endpoint()).await;
         let host = Host {
             sys_block: path("sys/block"),
+            processors: 2,
             root: path("root"),
             proc: path("proc"),
             mountinfo: path("mountinfo"),

@@ -192,6 +192,7 @@ impl Node {
         let (at, uptime) = self.uptime;
         let host = Host {
             sys_block: self.path("sys/block"),
+            processors: 2,
             root: self.path("root"),
             proc: self.path("proc"),
             mountinfo: self.path("mountinfo"),

@@ -71,6 +71,7 @@ impl Machine {
         });
         Host {
             sys_block: pod_teardown::node::host::SYS_BLOCK.into(),
+            processors: 2,
             root: self.node.join("root"),
             proc: self.node.join("proc"),
             mountinfo: self.node.join("mountinfo"),
