@@ -114,7 +114,10 @@ mod tests {
         let throttle = StopThrottle::new(1);
         let begins = containers(&throttle, 100, Duration::from_millis(100)).await;
         assert_eq!(begins[..6], [0, 0, 100, 100, 200, 200]);
-        assert!(begins[20..].iter().all(|begin| *begin == MAX_WAIT.as_millis()), "{begins:?}");
+        assert!(
+            begins[20..].iter().all(|begin| *begin == MAX_WAIT.as_millis()),
+            "{begins:?}"
+        );
     }
 
     #[tokio::test(start_paused = true)]

@@ -25,7 +25,8 @@ use self::takeover::Takeover;
 use crate::apiserver::process::ApiServerProcess;
 use crate::stage::Stage;
 
-/// From this many pods on it is a full node: each has an emptyDir in memory, and once more a hook and a sidecar.
+/// From this many pods on it is a full node: each has an emptyDir in memory, then a hook and a sidecar, then
+/// four seconds until its exit.
 const FULL_NODE: usize = 100;
 
 /// What is measured, and with what.
@@ -96,8 +97,9 @@ impl Plan {
             let kind = if full { Kind::Memory } else { Kind::Plain };
             all.push(self.size(stage, Size { pods, kind }).await?);
             if full {
-                let kind = Kind::Hooked;
-                all.push(self.size(stage, Size { pods, kind }).await?);
+                for kind in [Kind::Hooked, Kind::Slow] {
+                    all.push(self.size(stage, Size { pods, kind }).await?);
+                }
             }
         }
         Ok(all)

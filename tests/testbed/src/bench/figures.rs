@@ -35,6 +35,11 @@ pub fn median_seconds(durations: &[Duration]) -> f64 {
     Figures::of(durations.iter().map(Duration::as_secs_f64)).median
 }
 
+/// The shortest of durations, in seconds.
+pub fn first_seconds(durations: &[Duration]) -> f64 {
+    Figures::of(durations.iter().map(Duration::as_secs_f64)).min
+}
+
 fn middle(sorted: &[f64]) -> f64 {
     let half = sorted.len() / 2;
     match (sorted.len() % 2, sorted.get(half)) {

@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::figures::median_seconds;
+use super::figures::{first_seconds, median_seconds};
 use super::usage::Usage;
 use crate::containerd::{Cri, POLITE, TOOL_IMAGE};
 use crate::pods::StartedPod;
@@ -26,6 +26,9 @@ const POLL: Duration = Duration::from_millis(5);
 /// The API's default; pods here need almost none of it.
 const GRACE: Duration = Duration::from_secs(30);
 pub(super) const PODS: &str = "/api/v1/namespaces/default/pods";
+
+/// As [`POLITE`], but needs four seconds to exit.
+const SLOW: &str = "trap 'sleep 4; exit 0' TERM INT; while :; do read -r _ <>/wait; done";
 
 /// How many pods, and of what kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -46,6 +49,8 @@ pub enum Kind {
     Memory,
     /// A preStop hook and a sidecar.
     Hooked,
+    /// Four seconds from the stop signal to the exit.
+    Slow,
 }
 
 /// Results of direct calls, in seconds.
@@ -55,6 +60,8 @@ pub struct Straight {
     pub last: f64,
     /// The median pod.
     pub median_pod: f64,
+    /// The first pod.
+    pub first_pod: f64,
 }
 
 /// Results of the agent.
@@ -64,6 +71,8 @@ pub struct Agent {
     pub last: f64,
     /// The same for the median pod.
     pub median_pod: f64,
+    /// The same for the first pod.
+    pub first_pod: f64,
     /// Seconds from then until the last pod's directory was removed, which the agent does last.
     pub clean_up: f64,
     /// CPU milliseconds per pod until the last DELETED event.
@@ -99,6 +108,7 @@ pub async fn straight(stage: &Stage, cri: &Cri, size: Size) -> Result<Straight> 
     Ok(Straight {
         last: times.total.as_secs_f64(),
         median_pod: median_seconds(&times.pods),
+        first_pod: first_seconds(&times.pods),
     })
 }
 
@@ -141,6 +151,7 @@ pub async fn agent(stage: &Stage, agent: &AgentProcess, size: Size) -> Result<Ag
     Ok(Agent {
         last: last.as_secs_f64(),
         median_pod: median_seconds(&times),
+        first_pod: first_seconds(&times),
         clean_up: clean_up.as_secs_f64(),
         cpu_deleted: per_pod(deleted_cpu),
         cpu_cleaned: per_pod(cleaned_cpu),
@@ -246,6 +257,7 @@ impl Size {
         });
         match self.kind {
             Kind::Plain => {}
+            Kind::Slow => pod["spec"]["containers"][0]["command"][2] = SLOW.into(),
             Kind::Memory => {
                 pod["spec"]["volumes"] = json!([{ "name": "memory", "emptyDir": { "medium": "Memory" } }]);
                 pod["spec"]["containers"][0]["volumeMounts"] = json!([{ "name": "memory", "mountPath": "/memory" }]);

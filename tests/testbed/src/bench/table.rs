@@ -4,10 +4,19 @@ use serde::Serialize;
 
 use super::figures::Figures;
 use super::line::{self, Goal, Line};
-use super::round::{Agent, Kind, Size, Straight};
+use super::{
+    FULL_NODE,
+    round::{Agent, Kind, Size, Straight},
+};
 
 /// For many pods, as a multiple of the direct calls.
 const RATIO: f64 = 1.10;
+/// The same for a full node.
+const FULL_NODE_RATIO: f64 = 1.00;
+/// The median pod of a full node, as a multiple of the direct calls: its pods end one after the other.
+const MEDIAN_RATIO: f64 = 0.65;
+/// The first pod of a full node, as a multiple of the direct calls.
+const FIRST_RATIO: f64 = 0.15;
 /// For one pod, in milliseconds more than the direct calls.
 const DIFFERENCE: f64 = 40.0;
 /// CPU milliseconds per pod.
@@ -43,6 +52,8 @@ impl Measured {
             )
         };
         let one = self.size.pods == 1;
+        let full = self.size.pods >= FULL_NODE;
+        let is_full_and_fast = full && self.size.kind != Kind::Slow;
         let line = |what: &str, unit, figures, goal: Option<f64>| Line {
             what: what.to_owned(),
             unit,
@@ -56,7 +67,7 @@ impl Measured {
                 "agent / straight calls",
                 "",
                 pairs(|straight, agent| agent.last / straight.last),
-                (!one).then_some(RATIO),
+                (!one).then_some(if full { FULL_NODE_RATIO } else { RATIO }),
             ),
             line(
                 "agent - straight calls",
@@ -70,7 +81,15 @@ impl Measured {
                 "agent / straight calls: median pod",
                 "",
                 pairs(|straight, agent| agent.median_pod / straight.median_pod),
-                None,
+                is_full_and_fast.then_some(MEDIAN_RATIO),
+            ),
+            line("straight calls: first pod", "s", straight(|it| it.first_pod), None),
+            line("agent: first pod", "s", agent(|it| it.first_pod), None),
+            line(
+                "agent / straight calls: first pod",
+                "",
+                pairs(|straight, agent| agent.first_pod / straight.first_pod),
+                is_full_and_fast.then_some(FIRST_RATIO),
             ),
             line("agent: clean-up after the last pod", "s", agent(|it| it.clean_up), None),
             line(
@@ -109,6 +128,7 @@ impl Measured {
             (1, _) => "1 pod".to_owned(),
             (_, Kind::Plain) => format!("{pods} pods"),
             (_, Kind::Memory) => format!("{pods} pods, each with an emptyDir in memory"),
+            (_, Kind::Slow) => format!("{pods} pods, each exits four seconds after its stop signal"),
             (_, Kind::Hooked) => format!("{pods} pods, each with a preStop hook and a sidecar"),
         };
         line::table(&format!("{kind}; {} rounds", self.agent.len()), &self.lines())

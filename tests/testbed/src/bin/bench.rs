@@ -16,7 +16,7 @@ use testbed::command;
     after_help = "Exit code: 0 if all was measured, whether or not the goals are met; 1 if not; 130 after Ctrl-C."
 )]
 struct Args {
-    /// How many pods at a time; from 100 on each has an emptyDir in memory, and in further rounds a hook and a sidecar.
+    /// How many pods at a time; from 100 on each has an emptyDir in memory, in further rounds a hook and a sidecar, and then needs four seconds to exit.
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,50,110")]
     pods: Vec<usize>,
     /// How many pods wait for an agent that takes over.
