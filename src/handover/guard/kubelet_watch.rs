@@ -6,7 +6,6 @@ use std::{future::pending, sync::Arc, time::Duration};
 
 use futures::{
     FutureExt as _,
-    future::FusedFuture as _,
     stream::{BoxStream, StreamExt as _},
 };
 use tokio::time::{Instant, sleep_until};
@@ -36,17 +35,19 @@ impl Guard {
     /// Watches for kubelets until it is dropped.
     pub async fn watch_for_kubelet(self, ours: LocalKubelet) {
         self.log_process_events();
-        self.probe(&ours).await;
         loop {
             self.watch_for_change(&ours).await;
         }
     }
 
-    /// Returns when a kubelet was found, or the known one does not run any more.
+    /// Returns when a kubelet was found, or another one than the known one.
     async fn watch_for_change(&self, ours: &LocalKubelet) {
-        match self.kubelet() {
-            None => self.watch_for_start(ours).await,
+        let is_without = match self.kubelet() {
+            None => true,
             Some(known) => self.watch_for_exit(ours, known.pid).await,
+        };
+        if is_without {
+            self.watch_for_start(ours).await;
         }
     }
 
@@ -54,10 +55,8 @@ impl Guard {
     async fn watch_for_start(&self, ours: &LocalKubelet) {
         // Not while a kubelet is known: its exit shows without them, and a busy node starts many processes.
         let mut execs = self.subscribe();
-        if execs.is_some() {
-            // It may have started between the last probe and the subscription.
-            self.probe(ours).await;
-        }
+        // It may have started before the subscription.
+        self.probe(ours).await;
         let mut schedule = Schedule::new(self.probed_at(), execs.is_some());
         while self.kubelet().is_none() {
             let (due, look) = schedule.next(self.lock().activity.is_busy());
@@ -101,18 +100,18 @@ impl Guard {
         }
     }
 
-    /// Returns when the kubelet with this pid does not run any more, or another one was found.
-    async fn watch_for_exit(&self, ours: &LocalKubelet, pid: i32) {
+    /// Returns when the kubelet with this pid does not run any more, or another one was found. `true`: it has exited, and no probe
+    /// has followed.
+    async fn watch_for_exit(&self, ours: &LocalKubelet, pid: i32) -> bool {
         let exit = self.process_events.as_ref().and_then(|events| events.exit(pid).ok());
         let sees_exit = exit.is_some();
-        let mut exit = exit.unwrap_or_else(|| pending().boxed()).fuse();
+        let mut exit = exit.unwrap_or_else(|| pending().boxed());
         // Its pid may have been another process's when the exit began to be watched: the first probe follows soon.
         let mut proven_at = None;
         while self.kubelet().is_some_and(|known| known.pid == pid) {
-            let waits_for_exit = sees_exit && !exit.is_terminated();
-            let interval = if waits_for_exit && proven_at.is_some() {
+            let interval = if sees_exit && proven_at.is_some() {
                 PROOF_INTERVAL
-            } else if waits_for_exit || self.lock().activity.is_busy() {
+            } else if sees_exit || self.lock().activity.is_busy() {
                 BUSY_SEARCH_INTERVAL
             } else {
                 SEARCH_INTERVAL
@@ -120,10 +119,10 @@ impl Guard {
             tokio::select! {
                 biased;
                 () = self.probe_requested.notified() => {}
-                () = &mut exit, if !exit.is_terminated() => {}
+                () = &mut exit => return true,
                 () = sleep_until(self.probed_at() + interval) => {
                     let is_proven = |at: Instant| at.elapsed() < SAME_PROCESS_INTERVAL;
-                    if waits_for_exit && proven_at.is_some_and(is_proven) {
+                    if sees_exit && proven_at.is_some_and(is_proven) {
                         self.record_same_process();
                         continue;
                     }
@@ -132,6 +131,7 @@ impl Guard {
             self.probe(ours).await;
             proven_at = Some(Instant::now());
         }
+        false
     }
 
     /// Records that the known kubelet has not exited. As long as it has not, no effect is allowed.

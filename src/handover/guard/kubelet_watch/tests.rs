@@ -61,7 +61,6 @@ impl Scene {
         // Without the line about events: it takes a subscription of its own.
         let watched = guard.clone();
         let watch = tokio::spawn(async move {
-            watched.probe(&ours).await;
             loop {
                 watched.watch_for_change(&ours).await;
             }
