@@ -40,6 +40,7 @@ impl Agent {
         let flags = flags(node);
         let host = Host {
             sys_block: pod_teardown::node::host::SYS_BLOCK.into(),
+            processors: 2,
             root: node.path("root"),
             proc: node.path("proc"),
             mountinfo: node.path("mountinfo"),

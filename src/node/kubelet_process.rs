@@ -69,6 +69,22 @@ pub enum Started {
     Other,
 }
 
+/// Those of these processes that have a kubelet's name. Reads only names, which blocks on nothing.
+///
+/// # Errors
+/// When a name cannot be read.
+pub fn with_kubelet_name(proc: &Path, mut pids: Vec<i32>) -> io::Result<Vec<i32>> {
+    let mut failed = None;
+    pids.retain(|pid| match kind(&proc.join(pid.to_string())) {
+        Ok(kind) => kind.is_some(),
+        Err(error) => {
+            failed = Some(error);
+            true
+        }
+    });
+    failed.map_or(Ok(pids), Err)
+}
+
 /// Checks processes that have just executed a program. Reads nothing of any other process.
 ///
 /// # Errors

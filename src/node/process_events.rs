@@ -19,8 +19,8 @@ mod message;
 use connector::Connector;
 pub use connector::{Execs, Unavailable};
 
-/// Programs that are executed within this time are reported together.
-const BATCH_TIME: Duration = Duration::from_millis(5);
+/// Programs that are executed within this time are reported together: each stop of a pod executes some twenty.
+const BATCH_TIME: Duration = Duration::from_millis(10);
 
 /// The source of events. Tests have their own.
 pub trait ProcessEvents: Send + Sync {

@@ -89,6 +89,11 @@ impl Guard {
     /// # Errors
     /// When what one of them is cannot be read.
     pub(super) async fn check_started(&self, pids: Vec<i32>, ours: &LocalKubelet) -> io::Result<Started> {
+        // Nearly all are of containers that start or end: no thread is needed for them.
+        let pids = kubelet_process::with_kubelet_name(&self.proc, pids)?;
+        if pids.is_empty() {
+            return Ok(Started::Other);
+        }
         let (proc, ours) = (Arc::clone(&self.proc), ours.clone());
         let check = move || {
             let started = kubelet_process::check_started(&proc, &pids, &ours)?;
