@@ -118,11 +118,11 @@ async fn a_disconnected_holder_stops_before_the_next_starts() {
 async fn clock_skew_of_a_holder_has_no_effect() {
     for off in [(-1).hour(), 1.hour()] {
         let cluster = Cluster::new().await;
-        cluster.renew("pod-teardown-gc", "stranger", off).await;
+        cluster.renew("pod-teardown-gc", "other", off).await;
         let one = cluster.agent("one", Mode::Always).await;
         for _ in 0..60 {
             sleep(secs(2)).await;
-            cluster.renew("pod-teardown-gc", "stranger", off).await;
+            cluster.renew("pod-teardown-gc", "other", off).await;
             assert!(!one.works());
         }
         let took = wait_until(secs(15 + WAIT), || one.works()).await;
@@ -173,7 +173,7 @@ async fn an_agent_that_starts_after_a_deletion_leaves_the_lease_to_its_holder() 
 #[tokio::test(start_paused = true)]
 async fn an_agent_that_has_seen_the_lease_waits_for_its_duration_after_a_deletion() {
     let cluster = Cluster::new().await;
-    cluster.renew("pod-teardown-gc", "stranger", jiff::Span::new()).await;
+    cluster.renew("pod-teardown-gc", "other", jiff::Span::new()).await;
     let one = cluster.agent("one", Mode::Always).await;
     sleep(secs(7)).await;
     let path = format!("{LEASES}/pod-teardown-gc");

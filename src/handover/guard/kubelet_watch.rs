@@ -42,12 +42,17 @@ impl Guard {
 
     /// Returns when a kubelet was found, or another one than the known one.
     async fn watch_for_change(&self, ours: &LocalKubelet) {
-        let is_without = match self.kubelet() {
+        let known = self.kubelet().map(|known| known.pid);
+        let is_without = match known {
             None => true,
-            Some(known) => self.watch_for_exit(ours, known.pid).await,
+            Some(pid) => self.watch_for_exit(ours, pid).await,
         };
         if is_without {
             self.watch_for_start(ours).await;
+        }
+        // An exit that is reported while the process still counts would be reported again at once.
+        if is_without && known.is_some() && self.kubelet().map(|known| known.pid) == known {
+            sleep_until(Instant::now() + BUSY_SEARCH_INTERVAL).await;
         }
     }
 

@@ -3,11 +3,17 @@
 use std::{
     collections::BTreeMap,
     io,
-    sync::{Mutex, PoisonError},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
-use futures::{future::BoxFuture, stream::poll_fn};
+use futures::{
+    future::{BoxFuture, ready},
+    stream::poll_fn,
+};
 use tokio::{
     sync::{
         mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
@@ -28,6 +34,8 @@ const MOMENT: Duration = Duration::from_millis(20);
 struct Script {
     execs: Mutex<Option<UnboundedReceiver<Execs>>>,
     exits: Mutex<BTreeMap<i32, oneshot::Receiver<()>>>,
+    /// How often an exit may be asked for that is reported at once; `None`: it is reported by `exits`.
+    early_exits: Option<AtomicUsize>,
 }
 
 impl ProcessEvents for Script {
@@ -38,6 +46,13 @@ impl ProcessEvents for Script {
     }
 
     fn exit(&self, pid: i32) -> io::Result<BoxFuture<'static, ()>> {
+        if let Some(left) = &self.early_exits {
+            assert!(
+                left.fetch_sub(1, Ordering::SeqCst) > 0,
+                "it is asked for without a pause"
+            );
+            return Ok(ready(()).boxed());
+        }
         let mut exits = self.exits.lock().unwrap_or_else(PoisonError::into_inner);
         let exit = exits.remove(&pid).ok_or(io::ErrorKind::NotFound)?;
         Ok(async move { drop(exit.await) }.boxed())
@@ -48,7 +63,7 @@ impl ProcessEvents for Script {
 struct Scene {
     proc: tempfile::TempDir,
     guard: Guard,
-    _watch: AbortOnDropHandle<()>,
+    watch: AbortOnDropHandle<()>,
 }
 
 impl Scene {
@@ -69,7 +84,7 @@ impl Scene {
         Self {
             proc,
             guard,
-            _watch: AbortOnDropHandle::new(watch),
+            watch: AbortOnDropHandle::new(watch),
         }
     }
 
@@ -200,4 +215,19 @@ async fn exit_that_is_reported_too_early_is_no_reason_to_probe_without_a_pause()
     std::fs::remove_file(scene.proc.path().join("77/comm")).unwrap();
     assert!(scene.is_seen_after(SEARCH_INTERVAL / 2).await);
     assert!(!scene.is_seen_after(SEARCH_INTERVAL / 2).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn exit_that_is_reported_again_and_again_is_asked_for_with_a_pause() {
+    let script = Script {
+        early_exits: Some(AtomicUsize::new(6)),
+        ..Script::default()
+    };
+    let scene = Scene::new(Some(script)).await;
+    scene.start(77, "kubelet");
+    assert!(scene.is_seen_after(SEARCH_INTERVAL).await);
+    sleep(BUSY_SEARCH_INTERVAL).await;
+    assert!(!scene.watch.is_finished(), "it has panicked");
+    std::fs::remove_file(scene.proc.path().join("77/comm")).unwrap();
+    assert!(!scene.is_seen_after(SEARCH_INTERVAL).await);
 }
