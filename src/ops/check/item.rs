@@ -73,6 +73,7 @@ items! {
     OTHER_AGENTS = Node, "other-agents", "other agents";
     SAFETY_HOLDS = Node, "safety-holds", "safety holds";
     KUBELET = Kubelet, "kubelet", "kubelet";
+    KUBELET_STARTS = Kubelet, "kubelet-starts", "kubelet starts";
     KUBELET_FLAGS = Kubelet, "kubelet-flags", "kubelet flags";
     K3S = Kubelet, "k3s", "k3s";
     JOURNAL = Journal, "journal", "journal";

@@ -31,6 +31,7 @@ use crate::{
         },
         lock::{LockError, LockOwner},
         mount_namespace,
+        process_events::{KernelEvents, ProcessEvents},
         systemd::Systemd,
     },
     ops::admin,
@@ -219,6 +220,7 @@ pub(super) fn other_processes(settings: &PodSettings, node_name: &str, lock: Res
         None => Row::ok(Item::KUBELET, "not running"),
         Some(kubelet) => kubelet_row(kubelet, settings.takeover.is_some(), settings.only_observes),
     });
+    rows.push(kubelet_starts(&KernelEvents));
     rows.extend(k3s_dependencies(
         settings.cri_endpoint.path(),
         &settings.kube.cluster_url,
@@ -227,6 +229,17 @@ pub(super) fn other_processes(settings: &PodSettings, node_name: &str, lock: Res
         rows.extend(kubelet_flags(&started, &settings.expected_kubelet_settings(node_name)));
     }
     rows
+}
+
+/// Checks whether the kernel reports a kubelet's start.
+fn kubelet_starts(events: &dyn ProcessEvents) -> Row {
+    const WHAT: Item = Item::KUBELET_STARTS;
+    let remedy = "run check and the agent as root, with CAP_NET_ADMIN and in the host's namespaces: until then the agent only \
+                  searches for a kubelet, and sees its start up to a second later";
+    match events.execs() {
+        Ok(_) => Row::ok(WHAT, "reported by the kernel"),
+        Err(why) => Row::new(WHAT, Verdict::Warning, why, remedy),
+    }
 }
 
 /// Compares the flags of the running or last known kubelet with the agent's settings.
@@ -294,7 +307,13 @@ fn kubelet_row(kubelet: &KubeletProcess, is_standby: bool, only_observes: bool) 
 
 #[cfg(test)]
 mod tests {
+    use futures::{
+        future::BoxFuture,
+        stream::{BoxStream, StreamExt as _, pending},
+    };
+
     use super::*;
+    use crate::node::process_events::{Execs, Unavailable};
 
     #[tokio::test]
     async fn unusable_socket_path_is_a_configuration_error() {
@@ -367,6 +386,29 @@ mod tests {
                 row.seen.starts_with("kubelet --v=2 (pid 7)") && row.remedy.contains(words),
                 "{row:?}"
             );
+        }
+    }
+
+    #[test]
+    fn node_that_does_not_report_kubelet_starts_is_a_warning() {
+        struct Events(bool);
+        impl ProcessEvents for Events {
+            fn execs(&self) -> Result<BoxStream<'static, Execs>, Unavailable> {
+                if self.0 {
+                    Ok(pending().boxed())
+                } else {
+                    Err(Unavailable::NoAnswer)
+                }
+            }
+
+            fn exit(&self, _pid: i32) -> std::io::Result<BoxFuture<'static, ()>> {
+                Err(std::io::ErrorKind::Unsupported.into())
+            }
+        }
+        for (events, verdict) in [(Events(true), Verdict::Ok), (Events(false), Verdict::Warning)] {
+            let row = kubelet_starts(&events);
+            row.assert_helps();
+            assert_eq!(row.verdict, verdict, "{row:?}");
         }
     }
 
