@@ -8,7 +8,7 @@ use crate::{
     },
     node::{
         cgroups::{Cgroups, PodCgroup, Qos},
-        effects::Effects,
+        effects::{Effects, Outcome},
         pod_dir::PodDir,
     },
     teardown::context::Context,
@@ -28,14 +28,46 @@ pub async fn find_cgroups(context: &Context, view: &PodView) -> Result<Vec<PodCg
     found.unwrap_or_else(|why| Err(vec![Failure::new(Step::Cgroup, "", why)]))
 }
 
+/// Thaws the pod's cgroups. Where none is frozen, which is nearly always, this is one short read.
+pub async fn thaw_cgroups(context: &Context, view: &PodView) -> Result<Outcome, Vec<Failure>> {
+    let (cgroups, root) = (context.node.cgroups.clone(), context.node.cgroup_root.clone());
+    let uid = view.pod.uid.clone();
+    let thaw = move |effects: &Effects| {
+        let mut done = Outcome::Nothing;
+        let mut failures = Vec::new();
+        for cgroup in possible_cgroups(&cgroups, &root, &uid) {
+            let thawed = cgroup.and_then(|it| {
+                cgroups
+                    .thaw(&it, effects)
+                    .map_err(|fault| vec![fault.failure(Step::Cgroup)])
+            });
+            match thawed {
+                Ok(thawed) => done = done.and(thawed),
+                Err(more) => failures.extend(more),
+            }
+        }
+        if failures.is_empty() { Ok(done) } else { Err(failures) }
+    };
+    let thawed = context.node.effects.run_blocking(thaw).await;
+    thawed.unwrap_or_else(|why| Err(vec![Failure::new(Step::Cgroup, "", why)]))
+}
+
 fn cgroups_of(cgroups: &Cgroups, root: &str, uid: &PodUid) -> impl Iterator<Item = Result<PodCgroup, Vec<Failure>>> {
+    possible_cgroups(cgroups, root, uid).filter(|cgroup| cgroup.as_ref().map_or(true, |it| cgroups.exists(it)))
+}
+
+/// All cgroups that the pod may have.
+fn possible_cgroups(
+    cgroups: &Cgroups,
+    root: &str,
+    uid: &PodUid,
+) -> impl Iterator<Item = Result<PodCgroup, Vec<Failure>>> {
     [Qos::Burstable, Qos::Guaranteed, Qos::BestEffort]
         .into_iter()
         .flat_map(move |qos| match cgroups.pod_cgroups(root, qos, uid.as_str()) {
             Ok(names) => names.into_iter().map(Ok).collect(),
             Err(error) => vec![Err(vec![Failure::new(Step::Cgroup, "", error)])],
         })
-        .filter(|cgroup| cgroup.as_ref().map_or(true, |it| cgroups.exists(it)))
 }
 
 /// The pod's directory, which need not exist.

@@ -129,27 +129,10 @@ impl Stop<'_> {
 
     async fn thaw_now(&self, why: &str) {
         const FAILED: &str = "Frozen processes cannot be thawed";
-        let found = match locate::find_cgroups(self.context, self.view).await {
-            Ok(found) => found,
-            Err(failures) => {
-                tracing::warn!(cause = failure::first_message(&failures), "{FAILED}");
-                return;
-            }
-        };
-        for cgroup in found {
-            let cgroups = self.context.node.cgroups.clone();
-            let thaw = self
-                .context
-                .node
-                .effects
-                .run_blocking(move |effects| cgroups.thaw(&cgroup, effects));
-            let thawed = thaw.await.map_err(|why| why.to_string());
-            let thawed = thawed.and_then(|thawed| thawed.map_err(|fault| fault.to_string()));
-            match thawed {
-                Ok(effects::Outcome::Nothing) => {}
-                Ok(outcome) => tracing::info!(?outcome, "{why}"),
-                Err(cause) => tracing::warn!(cause, "{FAILED}"),
-            }
+        match locate::thaw_cgroups(self.context, self.view).await {
+            Ok(effects::Outcome::Nothing) => {}
+            Ok(outcome) => tracing::info!(?outcome, "{why}"),
+            Err(failures) => tracing::warn!(cause = failure::first_message(&failures), "{FAILED}"),
         }
     }
 }

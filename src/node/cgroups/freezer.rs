@@ -123,7 +123,7 @@ impl Group {
     /// The cgroups at or below this one that are frozen themselves, or about to be.
     fn frozen_cgroups(&self) -> Result<Vec<PathBuf>, Fault> {
         let mut frozen = Vec::new();
-        if self.kind == HierarchyKind::V1 {
+        if self.kind == HierarchyKind::V1 || !self.exists() {
             return Ok(frozen);
         }
         for dir in tree(&self.path)? {
