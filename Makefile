@@ -88,10 +88,10 @@ demo: need-root need-build need-node ## Delete six pods and show how each is tor
 	$(TARGET_DIR)/debug/demo
 
 .PHONY: bench
-bench: need-root need-build need-node ## Measure the agent against straight CRI calls, with 1, 50 and 110 pods, with 1,000 on a scripted runtime, its memory with large pods and with thousands of terminal ones, and its removal of volumes against plain system calls
+bench: need-root need-build need-node ## Measure the agent against straight CRI calls, with 1, 50 and 110 pods, with 1,000 on a scripted runtime, its memory with large pods and with thousands of terminal ones, its removal of volumes against plain system calls, and how soon it sees a kubelet start
 	$(CARGO) build --release --locked --workspace --bins
 	$(TARGET_DIR)/release/bench
-	$(CARGO) bench --locked --bench many --bench memory --bench volumes
+	$(CARGO) bench --locked --bench many --bench memory --bench volumes --bench kubelet_start
 
 .PHONY: bench-gc
 bench-gc: need-build ## Measure the collector against direct deletion and kube-controller-manager (needs the control plane)
