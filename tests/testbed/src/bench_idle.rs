@@ -22,7 +22,7 @@ use self::memory::Memory;
 use crate::{
     bench::{
         figures::Figures,
-        line::{self, Goal, Line},
+        line::{self, Line},
         load,
         usage::Usage,
     },
@@ -103,7 +103,7 @@ impl Plan {
     async fn measure(&self, stage: &Stage) -> Result<(Vec<Sample>, i64)> {
         let kubelet = Kubelet::start(stage).await?;
         println!("The kubelet is ready; it starts {} pods", self.pods);
-        pods::run(stage, self.pods).await?;
+        pods::run(stage, &kubelet, self.pods).await?;
         println!("All pods run");
         sleep_until(Instant::now() + SETTLE).await;
         // Replaces the service manager's notify socket.
@@ -169,12 +169,7 @@ fn programs(agent: &PathBuf) -> String {
 }
 
 fn lines(samples: &[Sample]) -> Vec<Line> {
-    let line = |what: &str, unit, figures, goal: Option<f64>| Line {
-        what: what.to_owned(),
-        unit,
-        figures,
-        goal: goal.map(Goal::AtMost),
-    };
+    let line = Line::at_most;
     let memory = |of: fn(&Memory) -> f64| Figures::of(samples.iter().map(|look| of(&look.memory)));
     let share = |(before, after): (&Sample, &Sample)| 100.0 * (after.cpu - before.cpu) / (after.at - before.at);
     let whole = samples.first().zip(samples.last()).map(share);

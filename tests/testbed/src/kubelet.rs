@@ -7,22 +7,29 @@
 use std::{fs, path::Path, time::Duration};
 
 use anyhow::{Context, Result, bail};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use crate::{
     control_plane::{binaries, free_ports, process::Process},
-    pods::NodeDirs,
+    pods::{NodeDirs, StartedPod},
     stage::Stage,
+    wait::eventually,
 };
 
 const START: &str = include_str!("kubelet/start.sh");
 /// It takes 10 to 15 s; the rest is for a loaded machine.
 const START_LIMIT: Duration = Duration::from_secs(120);
+/// Limit for the start of all pods of a full node on a busy machine.
+const PODS_LIMIT: Duration = Duration::from_secs(600);
+/// Pods that are created at the same time.
+const CREATES: usize = 8;
+const PODS: &str = "/api/v1/namespaces/default/pods";
 /// Limit for its exit after SIGTERM.
 const END_LIMIT: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(100);
@@ -122,6 +129,23 @@ impl Kubelet {
             }
             sleep(POLL).await;
         }
+    }
+
+    /// Creates pods on its node, the only ones in their namespace, and waits until they run.
+    pub async fn run_pods(&self, stage: &Stage, pods: &[Value]) -> Result<Vec<StartedPod>> {
+        let creates = pods.iter().map(|pod| {
+            let mut pod = pod.clone();
+            pod["spec"]["nodeName"] = stage.node.as_str().into();
+            async move { stage.admin.create_pod(&pod).await }
+        });
+        let created: Vec<_> = stream::iter(creates).buffer_unordered(CREATES).try_collect().await?;
+        let running = eventually(PODS_LIMIT, "the kubelet to run all pods", async || {
+            let pods = stage.admin.list(PODS, &[]).await?.ok()?["items"].take();
+            let pods: Vec<Value> = serde_json::from_value(pods)?;
+            let run = pods.iter().filter(|pod| pod["status"]["phase"] == "Running").count();
+            Ok((run == created.len()).then_some(pods))
+        });
+        stage.starter.find(running.await?).await
     }
 
     /// Its process id.

@@ -5,6 +5,7 @@
 
 pub mod configs;
 pub mod dirs;
+mod find;
 pub mod identity;
 pub mod qos;
 mod start;
@@ -114,6 +115,11 @@ impl PodStarter {
             .buffered(PARALLEL)
             .try_collect()
             .await
+    }
+
+    /// Pods that a kubelet has started below the same directories, without paths of volumes; each needs a running container.
+    pub async fn find(&self, pods: Vec<Value>) -> Result<Vec<StartedPod>> {
+        find::find(self.cri.clone(), &self.dirs, pods).await
     }
 
     /// The status that a kubelet would have written, as a patch of the object.

@@ -43,6 +43,18 @@ pub fn table(title: &str, lines: &[Line]) -> String {
 
 // === impl Line ===
 
+impl Line {
+    /// A line whose median should be the goal or less.
+    pub fn at_most(what: &str, unit: &'static str, figures: Figures, goal: Option<f64>) -> Self {
+        Self {
+            what: what.to_owned(),
+            unit,
+            figures,
+            goal: goal.map(Goal::AtMost),
+        }
+    }
+}
+
 impl fmt::Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Figures { median, min, max } = self.figures;

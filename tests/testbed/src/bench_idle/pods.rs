@@ -1,46 +1,27 @@
 //! A node full of typical pods: most keep running, some have a container that exits and is restarted.
 
-use std::time::Duration;
-
 use anyhow::Result;
-use futures::{StreamExt as _, TryStreamExt as _, stream};
 use serde_json::{Value, json};
 
 use crate::{
     containerd::{POLITE, TOOL_IMAGE},
+    kubelet::Kubelet,
     stage::Stage,
-    wait::eventually,
 };
 
 /// One pod in this many has a container that exits.
 const RESTLESS: usize = 20;
 /// After this, the kubelet restarts it, later each time.
 const SLEEP: &str = "sleep 45";
-/// Limit for the start of all pods on a busy machine.
-const START_LIMIT: Duration = Duration::from_secs(600);
-const CREATES: usize = 8;
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
 /// Creates them; they run when this returns.
-pub async fn run(stage: &Stage, count: usize) -> Result<()> {
+pub async fn run(stage: &Stage, kubelet: &Kubelet, count: usize) -> Result<()> {
     let settings = json!({ "metadata": { "name": "settings" }, "data": { "settings.yaml": "level: info\n" } });
     stage.admin.create(CONFIG_MAPS, &settings).await?.ok()?;
-    let creates = (0..count).map(|index| async move {
-        let created = stage.admin.create(PODS, &pod(&stage.node, index)).await?;
-        created.ok().map(drop)
-    });
-    stream::iter(creates)
-        .buffer_unordered(CREATES)
-        .try_collect::<()>()
-        .await?;
-    eventually(START_LIMIT, "the kubelet to run all pods", async || {
-        let pods = stage.admin.list(PODS, &[]).await?.ok()?;
-        let pods = pods["items"].as_array().map_or(&[][..], Vec::as_slice);
-        let run = pods.iter().filter(|pod| pod["status"]["phase"] == "Running").count();
-        Ok((run == count).then_some(()))
-    })
-    .await
+    let pods: Vec<_> = (0..count).map(pod).collect();
+    kubelet.run_pods(stage, &pods).await.map(drop)
 }
 
 /// Number of container restarts so far.
@@ -53,7 +34,7 @@ pub async fn restarts(stage: &Stage) -> Result<i64> {
         .sum())
 }
 
-fn pod(node: &str, index: usize) -> Value {
+fn pod(index: usize) -> Value {
     let app = format!("app-{}", index / 5);
     let mut containers = vec![container("main", POLITE)];
     if index.is_multiple_of(RESTLESS) {
@@ -68,7 +49,6 @@ fn pod(node: &str, index: usize) -> Value {
             "annotations": { "example.com/checksum": "3f5a1c0d8e7b6a4925c1f0e3d2b4a6978c5e1f0a" },
         },
         "spec": {
-            "nodeName": node,
             "automountServiceAccountToken": false,
             "containers": containers,
             "volumes": [
