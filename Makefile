@@ -93,6 +93,13 @@ bench: need-root need-build need-node ## Measure the agent against straight CRI 
 	$(TARGET_DIR)/release/bench
 	$(CARGO) bench --locked --bench many --bench memory --bench volumes --bench kubelet_start
 
+.PHONY: bench-kubelet
+bench-kubelet: need-root need-build need-node ## Measure the agent, straight CRI calls and a kubelet with 110 pods that a real kubelet has made, on CONTAINERD_VERSION=2.4 (needs the control plane)
+	tests/testbed/control-plane/build.sh
+	tests/testbed/control-plane/build.sh kubelet
+	$(CARGO) build --release --locked --workspace --bins
+	CONTAINERD_VERSION=$(CONTAINERD_VERSION) $(TARGET_DIR)/release/bench --kubelet --against-kubelet
+
 .PHONY: bench-gc
 bench-gc: need-build ## Measure the collector against direct deletion and kube-controller-manager (needs the control plane)
 	tests/testbed/control-plane/build.sh

@@ -1,5 +1,6 @@
 //! Median and range.
 
+use std::fmt;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -28,16 +29,19 @@ impl Figures {
             max: values.last().copied().unwrap_or_default(),
         }
     }
+
+    /// Of durations, in seconds.
+    pub fn of_seconds(durations: &[Duration]) -> Self {
+        Self::of(durations.iter().map(Duration::as_secs_f64))
+    }
 }
 
-/// The median of durations, in seconds.
-pub fn median_seconds(durations: &[Duration]) -> f64 {
-    Figures::of(durations.iter().map(Duration::as_secs_f64)).median
-}
-
-/// The shortest of durations, in seconds.
-pub fn first_seconds(durations: &[Duration]) -> f64 {
-    Figures::of(durations.iter().map(Duration::as_secs_f64)).min
+/// Of the seconds of a round's pods.
+impl fmt::Display for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { median, min, max } = self;
+        write!(f, "{max:.3} s (median {median:.3}, first {min:.3})")
+    }
 }
 
 fn middle(sorted: &[f64]) -> f64 {

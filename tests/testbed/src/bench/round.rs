@@ -7,19 +7,19 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use futures::future::try_join_all;
 use serde::Serialize;
-use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::figures::{first_seconds, median_seconds};
+use super::figures::Figures;
+use super::size::Size;
 use super::usage::Usage;
-use crate::containerd::{Cri, POLITE, TOOL_IMAGE};
+use crate::containerd::Cri;
 use crate::pods::StartedPod;
 use crate::rest::{EventType, Watch};
 use crate::stage::{AgentProcess, NODE, Stage};
 use crate::straight;
 
 /// The runtime is still busy just after a start.
-const SETTLE: Duration = Duration::from_secs(1);
+pub(super) const SETTLE: Duration = Duration::from_secs(1);
 /// Limit of a round.
 pub(super) const LIMIT: Duration = Duration::from_secs(180);
 const POLL: Duration = Duration::from_millis(5);
@@ -27,53 +27,12 @@ const POLL: Duration = Duration::from_millis(5);
 const GRACE: Duration = Duration::from_secs(30);
 pub(super) const PODS: &str = "/api/v1/namespaces/default/pods";
 
-/// As [`POLITE`], but needs four seconds to exit.
-const SLOW: &str = "trap 'sleep 4; exit 0' TERM INT; while :; do read -r _ <>/wait; done";
-
-/// How many pods, and of what kind.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Size {
-    /// How many.
-    pub pods: usize,
-    /// Each like this.
-    pub kind: Kind,
-}
-
-/// Properties of the pods, besides their one container.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Kind {
-    /// Nothing more.
-    Plain,
-    /// An emptyDir in memory.
-    Memory,
-    /// A preStop hook and a sidecar.
-    Hooked,
-    /// Four seconds from the stop signal to the exit.
-    Slow,
-}
-
-/// Results of direct calls, in seconds.
-#[derive(Debug, Clone, Copy, Serialize)]
-pub struct Straight {
-    /// Until the last sandbox was stopped.
-    pub last: f64,
-    /// The median pod.
-    pub median_pod: f64,
-    /// The first pod.
-    pub first_pod: f64,
-}
-
 /// Results of the agent.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Agent {
-    /// Seconds from the first DELETE sent until the last DELETED event.
-    pub last: f64,
-    /// The same for the median pod.
-    pub median_pod: f64,
-    /// The same for the first pod.
-    pub first_pod: f64,
-    /// Seconds from then until the last pod's directory was removed, which the agent does last.
+    /// Seconds from the first DELETE sent until the DELETED event of each pod.
+    pub pods: Figures,
+    /// Seconds from the last of them until the last pod's directory was removed, which the agent does last.
     pub clean_up: f64,
     /// CPU milliseconds per pod until the last DELETED event.
     pub cpu_deleted: f64,
@@ -89,8 +48,23 @@ pub struct Agent {
     pub commit_us: f64,
 }
 
-/// Tears pods down without the agent, and removes them.
-pub async fn straight(stage: &Stage, cri: &Cri, size: Size) -> Result<Straight> {
+/// One round: direct calls and the agent, the other one first each time.
+pub(super) async fn both<S, A>(
+    round: usize,
+    straight: impl Future<Output = Result<S>>,
+    agent: impl Future<Output = Result<A>>,
+) -> Result<(S, A)> {
+    if round.is_multiple_of(2) {
+        let straight = straight.await?;
+        Ok((straight, agent.await?))
+    } else {
+        let agent = agent.await?;
+        Ok((straight.await?, agent))
+    }
+}
+
+/// Tears pods down without the agent, and removes them; returns the seconds until the sandbox of each was stopped.
+pub async fn straight(stage: &Stage, cri: &Cri, size: Size) -> Result<Figures> {
     let pods: Vec<_> = size
         .manifests()
         .into_iter()
@@ -102,59 +76,50 @@ pub async fn straight(stage: &Stage, cri: &Cri, size: Size) -> Result<Straight> 
         .collect();
     // The agent does not know these: they are not in the API.
     let started = stage.starter.start_all(&pods).await.context("start the pods")?;
-    sleep(SETTLE).await;
-    let times = straight::teardown(cri.clone(), &started, GRACE).await?;
-    stage.starter.clear_all_away(&started).await?;
-    Ok(Straight {
-        last: times.total.as_secs_f64(),
-        median_pod: median_seconds(&times.pods),
-        first_pod: first_seconds(&times.pods),
-    })
+    straight_calls(stage, cri, &started).await
 }
 
-/// Deletes pods in the API, and waits for the agent.
+/// As [`straight`], for pods that run.
+pub(super) async fn straight_calls(stage: &Stage, cri: &Cri, pods: &[StartedPod]) -> Result<Figures> {
+    sleep(SETTLE).await;
+    let times = straight::teardown(cri.clone(), pods, GRACE).await?;
+    stage.starter.clear_all_away(pods).await?;
+    Ok(Figures::of_seconds(&times.pods))
+}
+
+/// Starts pods, deletes them in the API, and waits for the agent.
 pub async fn agent(stage: &Stage, agent: &AgentProcess, size: Size) -> Result<Agent> {
     let started = stage.run_pods(&size.manifests()).await.context("start the pods")?;
+    agent_deletes(stage, agent, &started).await
+}
+
+/// As [`agent`], for pods that run.
+pub(super) async fn agent_deletes(stage: &Stage, agent: &AgentProcess, pods: &[StartedPod]) -> Result<Agent> {
     sleep(SETTLE).await;
     let usage = Usage::of(agent.pid().context("the agent has ended")?);
     let journal = Journal::of(agent).await?;
     let resident_idle = usage.resident()?;
     usage.forget_peak()?;
-    let list = stage.admin.list(PODS, &[]).await?.ok()?;
-    let version = list["metadata"]["resourceVersion"].as_str().unwrap_or_default();
-    let watch = stage.admin.watch(PODS, &[("resourceVersion", version)]).await?;
 
     let before = usage.cpu()?;
-    let begin = Instant::now();
-    let deletes = try_join_all(
-        started
-            .iter()
-            .map(|pod| stage.admin.delete_pod("default", &pod.identity.name, None)),
-    );
-    let limited = timeout(LIMIT, async {
-        tokio::try_join!(async { Ok(deletes.await?) }, deletions(watch, &started, begin))
-    });
-    let (_, times) = limited.await.map_err(|_| late("deleted", agent))??;
-    let last = begin.elapsed();
+    let times = agent.during(delete(stage, pods)).await?;
+    let last = Instant::now();
     let deleted_cpu = usage.cpu()?;
-    wait_until_clean(stage, &started, agent).await?;
-    let clean_up = begin.elapsed() - last;
+    agent.during(wait_until_clean(stage, pods)).await?;
+    let clean_up = last.elapsed();
     let cleaned_cpu = usage.cpu()?;
     let resident_peak = usage.peak()?;
 
     // Said soon, not at once.
     sleep(SETTLE).await;
     let (commits, commit_us) = journal.since(agent).await?;
-    let left = stage.leftovers(&started).await?;
+    let left = stage.leftovers(pods).await?;
     ensure!(left.is_empty(), "the agent has left something behind:\n{left}");
-    let per_pod = |until: Duration| (until - before).as_secs_f64() * 1000.0 / cast(started.len());
     Ok(Agent {
-        last: last.as_secs_f64(),
-        median_pod: median_seconds(&times),
-        first_pod: first_seconds(&times),
+        pods: Figures::of_seconds(&times),
         clean_up: clean_up.as_secs_f64(),
-        cpu_deleted: per_pod(deleted_cpu),
-        cpu_cleaned: per_pod(cleaned_cpu),
+        cpu_deleted: ms_per_pod(deleted_cpu - before, pods),
+        cpu_cleaned: ms_per_pod(cleaned_cpu - before, pods),
         resident_idle,
         resident_peak,
         commits,
@@ -190,6 +155,29 @@ impl Journal {
     }
 }
 
+/// A watch of all pods from now on.
+pub(super) async fn watch(stage: &Stage) -> Result<Watch> {
+    let list = stage.admin.list(PODS, &[]).await?.ok()?;
+    let version = list["metadata"]["resourceVersion"].as_str().unwrap_or_default();
+    Ok(stage.admin.watch(PODS, &[("resourceVersion", version)]).await?)
+}
+
+/// Deletes pods in the API, with this grace period or their own.
+pub(super) async fn request_deletion(stage: &Stage, pods: &[StartedPod], grace: Option<i64>) -> Result<()> {
+    let names = pods.iter().map(|pod| &pod.identity.name);
+    let deletes = names.map(|name| stage.admin.delete_pod("default", name, grace));
+    try_join_all(deletes).await.map(drop).context("delete the pods")
+}
+
+/// Deletes pods in the API; returns when each pod's DELETED event came.
+pub(super) async fn delete(stage: &Stage, pods: &[StartedPod]) -> Result<Vec<Duration>> {
+    let watch = watch(stage).await?;
+    let begin = Instant::now();
+    let both = async { tokio::try_join!(request_deletion(stage, pods, None), deletions(watch, pods, begin)) };
+    let deleted = timeout(LIMIT, both).await.with_context(|| late("deleted"))?;
+    deleted.map(|((), times)| times)
+}
+
 /// When each pod's DELETED event came.
 pub(super) async fn deletions(mut watch: Watch, pods: &[StartedPod], begin: Instant) -> Result<Vec<Duration>> {
     let mut times: BTreeMap<&str, Option<Duration>> = pods.iter().map(|pod| (pod.uid(), None)).collect();
@@ -208,7 +196,7 @@ pub(super) async fn deletions(mut watch: Watch, pods: &[StartedPod], begin: Inst
 }
 
 /// Checks only the directories: a request to the agent would cost measured time.
-pub(super) async fn wait_until_clean(stage: &Stage, pods: &[StartedPod], agent: &AgentProcess) -> Result<()> {
+pub(super) async fn wait_until_clean(stage: &Stage, pods: &[StartedPod]) -> Result<()> {
     let parent = stage.starter.dirs().pods();
     let begin = Instant::now();
     loop {
@@ -220,56 +208,17 @@ pub(super) async fn wait_until_clean(stage: &Stage, pods: &[StartedPod], agent: 
         if !names.iter().any(|name| pods.iter().any(|pod| name == pod.uid())) {
             return Ok(());
         }
-        if begin.elapsed() > LIMIT {
-            return Err(late("cleaned up", agent));
-        }
+        ensure!(begin.elapsed() <= LIMIT, late("cleaned up"));
         sleep(POLL).await;
     }
 }
 
-pub(super) fn late(what: &str, agent: &AgentProcess) -> anyhow::Error {
-    anyhow::anyhow!(
-        "not all pods are {what} after {LIMIT:?}; the agent's log ends:\n{}",
-        agent.log_tail()
-    )
+pub(super) fn late(what: &str) -> String {
+    format!("not all pods are {what} after {LIMIT:?}")
 }
 
+/// Milliseconds per pod.
 #[allow(clippy::cast_precision_loss, reason = "pods on one node are few")]
-fn cast(count: usize) -> f64 {
-    count as f64
-}
-
-// === impl Size ===
-
-impl Size {
-    pub(super) fn manifests(self) -> Vec<Value> {
-        (0..self.pods).map(|index| self.manifest(index)).collect()
-    }
-
-    fn manifest(self, index: usize) -> Value {
-        let mut pod = json!({
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": { "name": format!("pod-{index}"), "namespace": "default" },
-            "spec": {
-                "containers": [{ "name": "main", "image": TOOL_IMAGE, "command": ["sh", "-c", POLITE] }],
-            },
-        });
-        match self.kind {
-            Kind::Plain => {}
-            Kind::Slow => pod["spec"]["containers"][0]["command"][2] = SLOW.into(),
-            Kind::Memory => {
-                pod["spec"]["volumes"] = json!([{ "name": "memory", "emptyDir": { "medium": "Memory" } }]);
-                pod["spec"]["containers"][0]["volumeMounts"] = json!([{ "name": "memory", "mountPath": "/memory" }]);
-            }
-            Kind::Hooked => {
-                let sidecar = json!({
-                    "name": "sidecar", "image": TOOL_IMAGE, "command": ["sh", "-c", POLITE], "restartPolicy": "Always",
-                });
-                pod["spec"]["initContainers"] = json!([sidecar]);
-                pod["spec"]["containers"][0]["lifecycle"] = json!({ "preStop": { "exec": { "command": ["true"] } } });
-            }
-        }
-        pod
-    }
+pub(super) fn ms_per_pod(time: Duration, pods: &[StartedPod]) -> f64 {
+    time.as_secs_f64() * 1000.0 / pods.len() as f64
 }

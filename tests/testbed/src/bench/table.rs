@@ -3,10 +3,12 @@
 use serde::Serialize;
 
 use super::figures::Figures;
-use super::line::{self, Goal, Line};
+use super::line::{self, Line};
 use super::{
     FULL_NODE,
-    round::{Agent, Kind, Size, Straight},
+    of_kubelet::ByKubelet,
+    round::Agent,
+    size::{Kind, Size},
 };
 
 /// For many pods, as a multiple of the direct calls.
@@ -29,68 +31,61 @@ const RESIDENT: f64 = 16.0;
 pub struct Measured {
     /// What was taken down.
     pub size: Size,
-    /// Straight calls, round by round.
-    pub straight: Vec<Straight>,
+    /// Straight calls, round by round: seconds until each pod's sandbox was stopped.
+    pub straight: Vec<Figures>,
     /// The agent in the same rounds.
     pub agent: Vec<Agent>,
+    /// The kubelet in the same rounds, if it has a turn.
+    pub kubelet: Vec<ByKubelet>,
 }
 
 // === impl Measured ===
 
 impl Measured {
+    /// Without any round so far.
+    pub fn of(size: Size) -> Self {
+        Self {
+            size,
+            straight: Vec::new(),
+            agent: Vec::new(),
+            kubelet: Vec::new(),
+        }
+    }
+
+    /// Adds a round, and describes it for people.
+    pub fn add(&mut self, straight: Figures, agent: Agent) -> String {
+        self.straight.push(straight);
+        self.agent.push(agent);
+        format!(
+            "{:3} pods, round {}: straight calls {straight}, agent {}, {:.2} ms CPU per pod",
+            self.size.pods,
+            self.agent.len(),
+            agent.pods,
+            agent.cpu_cleaned,
+        )
+    }
+
     /// The table's lines.
     pub fn lines(&self) -> Vec<Line> {
-        let straight = |of: fn(&Straight) -> f64| Figures::of(self.straight.iter().map(of));
-        let agent = |of: fn(&Agent) -> f64| Figures::of(self.agent.iter().map(of));
-        // Per round, so that drift during the run affects both.
-        let pairs = |of: fn(&Straight, &Agent) -> f64| {
-            Figures::of(
-                self.straight
-                    .iter()
-                    .zip(&self.agent)
-                    .map(|(straight, agent)| of(straight, agent)),
-            )
-        };
+        let line = Line::at_most;
         let one = self.size.pods == 1;
         let full = self.size.pods >= FULL_NODE;
         let is_full_and_fast = full && self.size.kind != Kind::Slow;
-        let line = |what: &str, unit, figures, goal: Option<f64>| Line {
-            what: what.to_owned(),
-            unit,
-            figures,
-            goal: goal.map(Goal::AtMost),
-        };
-        vec![
-            line("straight calls: last pod", "s", straight(|it| it.last), None),
-            line("agent: last pod", "s", agent(|it| it.last), None),
-            line(
-                "agent / straight calls",
-                "",
-                pairs(|straight, agent| agent.last / straight.last),
-                (!one).then_some(if full { FULL_NODE_RATIO } else { RATIO }),
-            ),
-            line(
-                "agent - straight calls",
-                "ms",
-                pairs(|straight, agent| (agent.last - straight.last) * 1000.0),
-                one.then_some(DIFFERENCE),
-            ),
-            line("straight calls: median pod", "s", straight(|it| it.median_pod), None),
-            line("agent: median pod", "s", agent(|it| it.median_pod), None),
-            line(
-                "agent / straight calls: median pod",
-                "",
-                pairs(|straight, agent| agent.median_pod / straight.median_pod),
-                is_full_and_fast.then_some(MEDIAN_RATIO),
-            ),
-            line("straight calls: first pod", "s", straight(|it| it.first_pod), None),
-            line("agent: first pod", "s", agent(|it| it.first_pod), None),
-            line(
-                "agent / straight calls: first pod",
-                "",
-                pairs(|straight, agent| agent.first_pod / straight.first_pod),
-                is_full_and_fast.then_some(FIRST_RATIO),
-            ),
+        let goal_of_last = (!one).then_some(if full { FULL_NODE_RATIO } else { RATIO });
+        let difference = self.straight.iter().zip(&self.agent);
+        let difference = difference.map(|(straight, agent)| (agent.pods.max - straight.max) * 1000.0);
+
+        let mut lines = self.times("last", |it| it.max, goal_of_last);
+        lines.push(line(
+            "agent - straight calls",
+            "ms",
+            Figures::of(difference),
+            one.then_some(DIFFERENCE),
+        ));
+        lines.extend(self.times("median", |it| it.median, is_full_and_fast.then_some(MEDIAN_RATIO)));
+        lines.extend(self.times("first", |it| it.min, is_full_and_fast.then_some(FIRST_RATIO)));
+        let agent = |of: fn(&Agent) -> f64| Figures::of(self.agent.iter().map(of));
+        lines.extend([
             line("agent: clean-up after the last pod", "s", agent(|it| it.clean_up), None),
             line(
                 "agent: CPU per pod until deleted",
@@ -118,7 +113,42 @@ impl Measured {
             ),
             line("agent: durable writes, all pods", "no.", agent(|it| it.commits), None),
             line("agent: one durable write", "µs", agent(|it| it.commit_us), None),
-        ]
+        ]);
+        if !self.kubelet.is_empty() {
+            let cpu = Figures::of(self.kubelet.iter().map(|it| it.cpu));
+            lines.push(line("kubelet: CPU per pod until deleted", "ms", cpu, None));
+        }
+        lines
+    }
+
+    /// Lines about one pod of all, such as the last: direct calls, agent and kubelet, and the others relative to direct calls.
+    fn times(&self, which: &str, of: fn(&Figures) -> f64, goal: Option<f64>) -> Vec<Line> {
+        let line = Line::at_most;
+        let straight: Vec<_> = self.straight.iter().map(of).collect();
+        let agent = self.agent.iter().map(|it| of(&it.pods));
+        let kubelet = self.kubelet.iter().map(|it| of(&it.pods));
+        let seconds = |who: &str, times| line(&format!("{who}: {which} pod"), "s", times, None);
+        // Per round, so that drift during the run affects both.
+        let ratio = |who: &str, times: &[f64], goal| {
+            let ratios = times.iter().zip(&straight).map(|(time, straight)| time / straight);
+            line(
+                &format!("{who} / straight calls: {which} pod"),
+                "",
+                Figures::of(ratios),
+                goal,
+            )
+        };
+        let mut lines = vec![seconds("straight calls", Figures::of(straight.iter().copied()))];
+        for (who, times, goal) in [
+            ("agent", agent.collect::<Vec<_>>(), goal),
+            ("kubelet", kubelet.collect(), None),
+        ] {
+            if !times.is_empty() {
+                lines.push(seconds(who, Figures::of(times.iter().copied())));
+                lines.push(ratio(who, &times, goal));
+            }
+        }
+        lines
     }
 
     /// The lines for people.
@@ -129,6 +159,7 @@ impl Measured {
             (_, Kind::Plain) => format!("{pods} pods"),
             (_, Kind::Memory) => format!("{pods} pods, each with an emptyDir in memory"),
             (_, Kind::Slow) => format!("{pods} pods, each exits four seconds after its stop signal"),
+            (_, Kind::OfKubelet) => format!("{pods} pods that a kubelet has made, each with an emptyDir in memory"),
             (_, Kind::Hooked) => format!("{pods} pods, each with a preStop hook and a sidecar"),
         };
         line::table(&format!("{kind}; {} rounds", self.agent.len()), &self.lines())

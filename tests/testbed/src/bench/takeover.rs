@@ -3,22 +3,22 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
-use futures::future::try_join_all;
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 use tokio::time::{Instant, timeout};
 
 use super::{
     figures::Figures,
-    line::{self, Goal, Line},
-    round::{self, Kind, LIMIT, PODS, Size, Straight},
+    line::{self, Line},
+    round::{self, LIMIT},
+    size::{Kind, Size},
 };
 use crate::stage::{AgentProcess, Stage};
 
 /// As a multiple of the direct calls.
 const RATIO: f64 = 1.15;
 /// Threshold without a kubelet in seconds, which is not measured.
-const AFTER: u32 = 2;
+pub(super) const AFTER: u32 = 2;
 
 /// All rounds.
 #[derive(Debug, Clone, Serialize)]
@@ -26,7 +26,7 @@ pub struct Takeover {
     /// How many pods waited.
     pub pods: usize,
     /// Straight calls, round by round.
-    pub straight: Vec<Straight>,
+    pub straight: Vec<Figures>,
     /// The agent in the same rounds: seconds from the end of the threshold until the last DELETED event.
     pub agent: Vec<f64>,
 }
@@ -49,17 +49,12 @@ impl Takeover {
             agent: Vec::new(),
         };
         for round in 0..rounds {
-            let (straight, agent) = if round % 2 == 0 {
-                let straight = round::straight(stage, &cri, size).await?;
-                (straight, by_agent(stage, program, size).await?)
-            } else {
-                let agent = by_agent(stage, program, size).await?;
-                (round::straight(stage, &cri, size).await?, agent)
-            };
+            let straight = round::straight(stage, &cri, size);
+            let (straight, agent) = round::both(round, straight, by_agent(stage, program, size)).await?;
             println!(
                 "{pods:3} waiting pods, round {} of {rounds}: straight calls {:.3} s, agent {agent:.3} s",
                 round + 1,
-                straight.last,
+                straight.max,
             );
             taken_over.straight.push(straight);
             taken_over.agent.push(agent);
@@ -69,23 +64,13 @@ impl Takeover {
 
     /// The table's lines.
     pub fn lines(&self) -> Vec<Line> {
-        let line = |what: &str, unit, figures, goal| Line {
-            what: what.to_owned(),
-            unit,
-            figures,
-            goal,
-        };
-        let straight = || self.straight.iter().map(|it| it.last);
+        let line = Line::at_most;
+        let straight = || self.straight.iter().map(|it| it.max);
         let pairs = straight().zip(&self.agent).map(|(straight, agent)| agent / straight);
         vec![
             line("straight calls: last pod", "s", Figures::of(straight()), None),
             line("agent: last pod", "s", Figures::of(self.agent.iter().copied()), None),
-            line(
-                "agent / straight calls",
-                "",
-                Figures::of(pairs),
-                Some(Goal::AtMost(RATIO)),
-            ),
+            line("agent / straight calls", "", Figures::of(pairs), Some(RATIO)),
         ]
     }
 
@@ -102,21 +87,20 @@ impl Takeover {
 
 async fn by_agent(stage: &Stage, program: &Path, size: Size) -> Result<f64> {
     let pods = stage.run_pods(&size.manifests()).await.context("start the pods")?;
-    let deletes = pods
-        .iter()
-        .map(|pod| stage.admin.delete_pod("default", &pod.identity.name, None));
-    try_join_all(deletes).await.context("delete the pods")?;
-    let list = stage.admin.list(PODS, &[]).await?.ok()?;
-    let version = list["metadata"]["resourceVersion"].as_str().unwrap_or_default();
-    let watch = stage.admin.watch(PODS, &[("resourceVersion", version)]).await?;
+    round::request_deletion(stage, &pods, None).await?;
+    let watch = round::watch(stage).await?;
 
     let (wall, begin) = (Timestamp::now(), Instant::now());
     let endpoint = stage.containerd.endpoint();
     let after = format!("{AFTER}s");
     let agent = AgentProcess::start_beside(stage, program, &endpoint, &["--take-over-after", &after]).await?;
-    let gone = timeout(LIMIT, round::deletions(watch, &pods, begin)).await;
-    let gone = gone.map_err(|_| round::late("deleted", &agent))??;
-    round::wait_until_clean(stage, &pods, &agent).await?;
+    let gone = agent.during(async {
+        let gone = timeout(LIMIT, round::deletions(watch, &pods, begin)).await;
+        let gone = gone.with_context(|| round::late("deleted"))??;
+        round::wait_until_clean(stage, &pods).await?;
+        Ok(gone)
+    });
+    let gone = gone.await?;
     let role = agent.status().await?["role"].take();
     if role["role"] != "active" {
         bail!("the agent has not taken over: {role}");

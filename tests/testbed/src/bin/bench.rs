@@ -1,4 +1,5 @@
-//! Measures the agent against straight CRI calls. Needs root, containerd, runc, CNI plugins and busybox-static.
+//! Measures the agent against straight CRI calls. Needs root, containerd, runc, CNI plugins and busybox-static; for pods of a
+//! real kubelet also the programs of the control plane, which it builds if they are not there.
 #![allow(clippy::print_stderr, reason = "this is where a command complains")]
 
 use std::path::PathBuf;
@@ -17,7 +18,13 @@ use testbed::command;
 )]
 struct Args {
     /// How many pods at a time; from 100 on each has an emptyDir in memory, in further rounds a hook and a sidecar, and then needs four seconds to exit.
-    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,50,110")]
+    #[arg(
+        long,
+        value_name = "N",
+        value_delimiter = ',',
+        default_value = "1,50,110",
+        default_value_if("kubelet", "true", "110")
+    )]
     pods: Vec<usize>,
     /// How many pods wait for an agent that takes over.
     #[arg(long, value_name = "N", default_value_t = 50)]
@@ -28,6 +35,12 @@ struct Args {
     /// Two rounds of 1 and 10 pods: shows that the bench works, and no more.
     #[arg(long, conflicts_with_all = ["pods", "rounds", "waiting"])]
     quick: bool,
+    /// A real kubelet makes the pods, each with an emptyDir in memory, and is killed before each teardown. Needs the control plane, which is built once with Go. A round takes about a minute with 110 pods.
+    #[arg(long, conflicts_with_all = ["waiting", "quick", "apiserver"])]
+    kubelet: bool,
+    /// The kubelet has a turn, too, in which it is not killed.
+    #[arg(long, requires = "kubelet")]
+    against_kubelet: bool,
     /// Writes all figures to FILE as well.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -56,6 +69,8 @@ async fn measure(args: Args) -> Result<ExitCode> {
         waiting,
         rounds,
         quick,
+        kubelet,
+        against_kubelet,
         json,
         agent,
         apiserver,
@@ -69,6 +84,8 @@ async fn measure(args: Args) -> Result<ExitCode> {
         pods,
         waiting,
         rounds,
+        of_kubelet: kubelet,
+        against_kubelet,
         agent: command::beside(agent, "pod-teardown")?,
         apiserver: command::beside(apiserver, "testbed-apiserver")?,
         json,
