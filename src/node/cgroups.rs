@@ -197,16 +197,18 @@ impl Cgroups {
         Ok(frozen)
     }
 
-    /// Thaws the pod's cgroup. A frozen process handles no stop signal, and on v1 no SIGKILL.
-    pub fn thaw(&self, pod: &PodCgroup, effects: &Effects) -> Result<Outcome, Fault> {
-        let mut outcome = Outcome::Nothing;
+    /// Thaws the pod's cgroup. A frozen process handles no stop signal, and on v1 no SIGKILL. A failure in one hierarchy does not
+    /// keep the others frozen.
+    pub fn thaw(&self, pod: &PodCgroup, effects: &Effects) -> (Outcome, Vec<Fault>) {
+        let mut done = Outcome::Nothing;
+        let mut faults = Vec::new();
         for group in self.cgroups_of(pod) {
-            match group.thaw(effects)? {
-                Outcome::Nothing => {}
-                done => outcome = done,
+            match group.thaw(effects) {
+                Ok(thawed) => done = done.and(thawed),
+                Err(fault) => faults.push(fault),
             }
         }
-        Ok(outcome)
+        (done, faults)
     }
 
     fn cgroups_of<'a>(&'a self, pod: &'a PodCgroup) -> impl Iterator<Item = Group> + 'a {
@@ -301,5 +303,30 @@ mod tests {
         let found = cgroups.pod_uids("/").unwrap();
         assert_eq!(Vec::from_iter(found), ["11-a", "22-b", "33-c", "44-d"]);
         assert!(cgroups.pod_uids("/elsewhere").unwrap().is_empty());
+    }
+
+    #[test]
+    fn failure_in_one_hierarchy_keeps_no_other_frozen() {
+        let dir = tempfile::tempdir().unwrap();
+        let pod = pod_cgroup_name("/", Qos::Guaranteed, "11-a").unwrap();
+        let hierarchy = |name: &str, kind| Hierarchy {
+            path: dir.path().join(name),
+            kind,
+        };
+        let cgroups = Cgroups {
+            hierarchies: vec![
+                hierarchy("freezer", HierarchyKind::Freezer),
+                hierarchy("unified", HierarchyKind::V2),
+            ],
+            systemd: Systemd::of_host(),
+            drivers: &[CgroupDriver::Cgroupfs],
+        };
+        let [unreadable, frozen] = ["freezer", "unified"].map(|name| dir.path().join(name).join(pod.path()));
+        fs::create_dir_all(unreadable.join("freezer.state")).unwrap();
+        fs::create_dir_all(&frozen).unwrap();
+        fs::write(frozen.join("cgroup.freeze"), "1").unwrap();
+        let (outcome, faults) = cgroups.thaw(&pod, &Effects::ungated());
+        assert_eq!((outcome, faults.len()), (Outcome::Done, 1), "{faults:?}");
+        assert_eq!(fs::read_to_string(frozen.join("cgroup.freeze")).unwrap(), "0");
     }
 }

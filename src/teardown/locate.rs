@@ -28,28 +28,27 @@ pub async fn find_cgroups(context: &Context, view: &PodView) -> Result<Vec<PodCg
     found.unwrap_or_else(|why| Err(vec![Failure::new(Step::Cgroup, "", why)]))
 }
 
-/// Thaws the pod's cgroups. Where none is frozen, which is nearly always, this is one short read.
-pub async fn thaw_cgroups(context: &Context, view: &PodView) -> Result<Outcome, Vec<Failure>> {
+/// Thaws the pod's cgroups. Returns all failures: none keeps another cgroup frozen.
+pub async fn thaw_cgroups(context: &Context, view: &PodView) -> (Outcome, Vec<Failure>) {
     let (cgroups, root) = (context.node.cgroups.clone(), context.node.cgroup_root.clone());
     let uid = view.pod.uid.clone();
     let thaw = move |effects: &Effects| {
         let mut done = Outcome::Nothing;
         let mut failures = Vec::new();
         for cgroup in possible_cgroups(&cgroups, &root, &uid) {
-            let thawed = cgroup.and_then(|it| {
-                cgroups
-                    .thaw(&it, effects)
-                    .map_err(|fault| vec![fault.failure(Step::Cgroup)])
-            });
-            match thawed {
-                Ok(thawed) => done = done.and(thawed),
+            match cgroup {
+                Ok(cgroup) => {
+                    let (thawed, faults) = cgroups.thaw(&cgroup, effects);
+                    done = done.and(thawed);
+                    failures.extend(faults.into_iter().map(|fault| fault.failure(Step::Cgroup)));
+                }
                 Err(more) => failures.extend(more),
             }
         }
-        if failures.is_empty() { Ok(done) } else { Err(failures) }
+        (done, failures)
     };
     let thawed = context.node.effects.run_blocking(thaw).await;
-    thawed.unwrap_or_else(|why| Err(vec![Failure::new(Step::Cgroup, "", why)]))
+    thawed.unwrap_or_else(|why| (Outcome::Nothing, vec![Failure::new(Step::Cgroup, "", why)]))
 }
 
 fn cgroups_of(cgroups: &Cgroups, root: &str, uid: &PodUid) -> impl Iterator<Item = Result<PodCgroup, Vec<Failure>>> {

@@ -128,11 +128,12 @@ impl Stop<'_> {
     }
 
     async fn thaw_now(&self, why: &str) {
-        const FAILED: &str = "Frozen processes cannot be thawed";
-        match locate::thaw_cgroups(self.context, self.view).await {
-            Ok(effects::Outcome::Nothing) => {}
-            Ok(outcome) => tracing::info!(?outcome, "{why}"),
-            Err(failures) => tracing::warn!(cause = failure::first_message(&failures), "{FAILED}"),
+        let (outcome, failures) = locate::thaw_cgroups(self.context, self.view).await;
+        if outcome != effects::Outcome::Nothing {
+            tracing::info!(?outcome, "{why}");
+        }
+        for failure in failures {
+            tracing::warn!(%failure, "Frozen processes cannot be thawed");
         }
     }
 }

@@ -136,14 +136,20 @@ fn frozen_processes_are_thawed() {
         })
     };
     let dry = Effects::new(true, std::sync::Arc::new(|| Ok(())));
-    assert_eq!(pod.cgroups.thaw(&pod.name, &dry), Ok(Outcome::Withheld));
+    assert_eq!(pod.cgroups.thaw(&pod.name, &dry), (Outcome::Withheld, vec![]));
     assert_eq!(states(), ["FROZEN\n"; 2]);
-    assert_eq!(pod.cgroups.thaw(&pod.name, &Effects::ungated()), Ok(Outcome::Done));
+    assert_eq!(
+        pod.cgroups.thaw(&pod.name, &Effects::ungated()),
+        (Outcome::Done, vec![])
+    );
     assert_eq!(
         (states(), pod.processes().len()),
         (["THAWED\n".to_owned(), "THAWED\n".to_owned()], 1)
     );
-    assert_eq!(pod.cgroups.thaw(&pod.name, &Effects::ungated()), Ok(Outcome::Nothing));
+    assert_eq!(
+        pod.cgroups.thaw(&pod.name, &Effects::ungated()),
+        (Outcome::Nothing, vec![])
+    );
 }
 
 #[test]
