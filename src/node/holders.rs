@@ -36,6 +36,26 @@ pub fn holders(
     busy: &[Mount],
     in_flight: &Arc<CallsInFlight>,
 ) -> HashMap<u64, Holders> {
+    find(proc, table, busy, in_flight, Call::FindHolders)
+}
+
+/// As [`holders`], for a user who asks.
+pub fn holders_for_diagnosis(
+    proc: &Path,
+    table: &Arc<MountTable>,
+    busy: &[Mount],
+    in_flight: &Arc<CallsInFlight>,
+) -> HashMap<u64, Holders> {
+    find(proc, table, busy, in_flight, Call::DiagnoseHolders)
+}
+
+fn find(
+    proc: &Path,
+    table: &Arc<MountTable>,
+    busy: &[Mount],
+    in_flight: &Arc<CallsInFlight>,
+    call: Call,
+) -> HashMap<u64, Holders> {
     let Some(first) = busy.first() else {
         return HashMap::new();
     };
@@ -44,7 +64,7 @@ pub fn holders(
         let found = Arc::clone(&found);
         move || scan::search_all(&found, SEARCH_LIMIT)
     };
-    let result = in_flight.run_with_timeout(&first.path, Call::FindHolders, READ_LIMIT, search);
+    let result = in_flight.run_with_timeout(&first.path, call, READ_LIMIT, search);
     let mut holders = found.lock().unwrap_or_else(PoisonError::into_inner).found();
     for it in holders.values_mut() {
         it.is_incomplete = result != Ok(true);
@@ -64,6 +84,21 @@ mod tests {
             usage,
             namespace: Namespace::Own,
         }
+    }
+
+    #[test]
+    fn search_for_a_user_refuses_no_search_of_a_teardown() {
+        let line = b"7 1 0:5 / /pods/v rw - tmpfs t rw";
+        let table = Arc::new(MountTable::parse(line, Path::new("/pods")).unwrap());
+        let (in_flight, proc) = (Arc::<CallsInFlight>::default(), tempfile::tempdir().unwrap());
+        let busy = table.mounts_below(Path::new("/pods"));
+        let (release, hang) = std::sync::mpsc::channel::<()>();
+        let wait = move || hang.recv().is_err();
+        let asked = in_flight.run_with_timeout(&busy[0].path, Call::DiagnoseHolders, Duration::ZERO, wait);
+        assert!(asked.is_err());
+        assert!(!holders(proc.path(), &table, &busy, &in_flight)[&7].is_incomplete);
+        assert!(holders_for_diagnosis(proc.path(), &table, &busy, &in_flight)[&7].is_incomplete);
+        drop(release);
     }
 
     #[test]

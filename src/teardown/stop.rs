@@ -14,11 +14,7 @@ use super::{
     locate,
 };
 use crate::{
-    model::{
-        failure::{self, Failure},
-        pod::PodView,
-        trace::Step,
-    },
+    model::{failure::Failure, pod::PodView, trace::Step},
     node::{cri::types::RuntimePod, effects, grpc::GrpcError},
     teardown::context::Context,
     trace_context,

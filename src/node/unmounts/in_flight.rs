@@ -25,8 +25,10 @@ pub enum Call {
     Unmount,
     /// Cuts the connection and unmounts.
     Force,
-    /// Finds the holders.
+    /// Finds the holders, for a teardown.
     FindHolders,
+    /// Finds the holders, for a user who asks. It refuses no search of a teardown.
+    DiagnoseHolders,
 }
 
 /// Start of a call that hangs.
@@ -153,6 +155,7 @@ impl fmt::Display for Call {
             Self::Unmount => "unmount",
             Self::Force => "force-unmount",
             Self::FindHolders => "find-holders",
+            Self::DiagnoseHolders => "holders-for-why",
         })
     }
 }

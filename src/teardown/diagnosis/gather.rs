@@ -18,7 +18,7 @@ use crate::{
     node::{
         cgroups::PodCgroup,
         cri::types::{ContainerState, RuntimePod},
-        holders::{Holders, holders},
+        holders::{Holders, holders_for_diagnosis},
         mounts::{Mount, MountTable},
         plugins::{Kind, Registry, registry::DIRECTORY},
         process_state::ProcessState,
@@ -213,7 +213,7 @@ async fn search_holders(
     busy.truncate(MAX_MOUNTS);
     let search = blocking_in(HOLDERS_LIMIT, context, view, move |context, _| {
         let storage = &context.node.storage;
-        Ok(holders(
+        Ok(holders_for_diagnosis(
             &storage.proc,
             &table,
             &busy,
