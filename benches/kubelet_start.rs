@@ -30,7 +30,7 @@ use pod_teardown::{
 };
 use testbed::bench::{
     figures::Figures,
-    line::{Goal, Line, table},
+    line::{Line, table},
 };
 
 const STARTS: u16 = 100;
@@ -60,16 +60,13 @@ fn main() {
     let guard = Guard::new(Identity::default(), Journal::in_memory(), PathBuf::from(PROC));
     let guard = guard.with_process_events(Arc::new(KernelEvents));
     let watched = guard.clone();
-    thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap();
-        runtime.block_on(async {
-            drop(KernelEvents.execs().expect("run this as root: it needs process events"));
-            watched.watch_for_kubelet(ours).await;
-        });
-    });
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let events = runtime.block_on(async { KernelEvents.execs().map(drop) });
+    events.expect("run this as root: it needs process events");
+    thread::spawn(move || runtime.block_on(watched.watch_for_kubelet(ours)));
     let processors = thread::available_parallelism().unwrap().get();
     let mut lines = measure("idle", &guard, &program, dir.path(), None);
     let load: Vec<Process> = (0..processors)
@@ -105,21 +102,13 @@ fn measure(what: &str, guard: &Guard, program: &Path, root: &Path, goal: Option<
         })
         .collect();
     took.sort_by(f64::total_cmp);
-    let line = |which: &str, figures, goal| Line {
-        what: format!("{what}: {which}"),
-        unit: "ms",
-        figures,
-        goal,
-    };
+    let line = |which: &str, figures, goal| Line::at_most(&format!("{what}: {which}"), "ms", figures, goal);
     let late = Figures::of(took[took.len() * 95 / 100 - 1..].iter().copied());
     let late = Figures {
         median: late.min,
         ..late
     };
-    vec![
-        line("median", Figures::of(took), None),
-        line("95 of 100", late, goal.map(Goal::AtMost)),
-    ]
+    vec![line("median", Figures::of(took), None), line("95 of 100", late, goal)]
 }
 
 fn start(program: &str, arguments: &[&str]) -> Process {

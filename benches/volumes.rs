@@ -30,7 +30,7 @@ use pod_teardown::{
 use space::{Space, block_on, in_own_namespace, tmpfs, write};
 use testbed::bench::{
     figures::Figures,
-    line::{self, Goal, Line},
+    line::{self, Line},
 };
 use tokio::time::{Instant, sleep};
 
@@ -73,18 +73,12 @@ fn main() {
     let disk = files(Some(disk_place.path().canonicalize().unwrap()));
     let beside = beside();
     let growth = full.agent.iter().zip(&half.agent).map(|(full, half)| full / half / 2.0);
-    let most = |goal| Some(Goal::AtMost(goal));
-    let line = |what: &str, unit, figures, goal| Line {
-        what: what.to_owned(),
-        unit,
-        figures,
-        goal,
-    };
+    let line = Line::at_most;
     let seconds = |values: &[f64]| Figures::of(values.iter().copied());
     let lines = [
         line("110 pods, 5 volumes: plain calls", "s", seconds(&few.plain), None),
         line("110 pods, 5 volumes: agent", "s", seconds(&few.agent), None),
-        line("agent / plain calls", "", few.ratio(), most(1.15)),
+        line("agent / plain calls", "", few.ratio(), Some(1.15)),
         line("the same among 5,000 mounts: plain", "s", seconds(&full.plain), None),
         line("the same among 5,000 mounts: agent", "s", seconds(&full.agent), None),
         line("agent / plain, 5,000 mounts", "", full.ratio(), None),
@@ -92,11 +86,11 @@ fn main() {
             "per pod, 110 pods / 55, 5,000 mounts",
             "",
             Figures::of(growth),
-            most(1.1),
+            Some(1.1),
         ),
-        line("200,000 files in memory: agent / rm", "", memory.ratio(), most(1.2)),
-        line("200,000 files on disk: agent / rm", "", disk.ratio(), most(1.2)),
-        line("20 pods beside that: agent's / rm", "", beside.ratio(), most(1.2)),
+        line("200,000 files in memory: agent / rm", "", memory.ratio(), Some(1.2)),
+        line("200,000 files on disk: agent / rm", "", disk.ratio(), Some(1.2)),
+        line("20 pods beside that: agent's / rm", "", beside.ratio(), Some(1.2)),
     ];
     println!("{}", line::table("Volumes: unmounted and removed", &lines));
 }

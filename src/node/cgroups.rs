@@ -191,7 +191,7 @@ impl Cgroups {
     /// Cgroups at or below the pod's whose processes are frozen, or are being frozen.
     pub fn frozen(&self, pod: &PodCgroup) -> Result<Vec<PathBuf>, Fault> {
         let mut frozen = Vec::new();
-        for group in self.cgroups_of(pod).filter(Group::exists) {
+        for group in self.cgroups_of(pod) {
             frozen.extend(group.frozen()?);
         }
         Ok(frozen)

@@ -29,27 +29,9 @@ const SEARCH_LIMIT: Duration = Duration::from_secs(2);
 /// Limit of one read: reading the memory map of a hung process may hang.
 const READ_LIMIT: Duration = Duration::from_secs(3);
 
-/// Finds the holders of these mounts, by mount ID; each has an entry. Processes are read from `proc`.
+/// Finds the holders of these mounts, by mount ID; each has an entry. Processes are read from `proc`. `call` says for whom:
+/// [`Call::FindHolders`] or [`Call::DiagnoseHolders`].
 pub fn holders(
-    proc: &Path,
-    table: &Arc<MountTable>,
-    busy: &[Mount],
-    in_flight: &Arc<CallsInFlight>,
-) -> HashMap<u64, Holders> {
-    find(proc, table, busy, in_flight, Call::FindHolders)
-}
-
-/// As [`holders`], for a user who asks.
-pub fn holders_for_diagnosis(
-    proc: &Path,
-    table: &Arc<MountTable>,
-    busy: &[Mount],
-    in_flight: &Arc<CallsInFlight>,
-) -> HashMap<u64, Holders> {
-    find(proc, table, busy, in_flight, Call::DiagnoseHolders)
-}
-
-fn find(
     proc: &Path,
     table: &Arc<MountTable>,
     busy: &[Mount],
@@ -96,8 +78,9 @@ mod tests {
         let wait = move || hang.recv().is_err();
         let asked = in_flight.run_with_timeout(&busy[0].path, Call::DiagnoseHolders, Duration::ZERO, wait);
         assert!(asked.is_err());
-        assert!(!holders(proc.path(), &table, &busy, &in_flight)[&7].is_incomplete);
-        assert!(holders_for_diagnosis(proc.path(), &table, &busy, &in_flight)[&7].is_incomplete);
+        let is_incomplete = |call| holders(proc.path(), &table, &busy, &in_flight, call)[&7].is_incomplete;
+        assert!(!is_incomplete(Call::FindHolders));
+        assert!(is_incomplete(Call::DiagnoseHolders));
         drop(release);
     }
 

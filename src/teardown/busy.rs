@@ -3,7 +3,10 @@
 use std::{path::PathBuf, sync::Arc};
 
 use super::volumes::storage::Storage;
-use crate::{model::failure::Failure, node::holders::holders};
+use crate::{
+    model::failure::Failure,
+    node::{holders::holders, unmounts::Call},
+};
 
 /// EBUSY in errors of Go and libc.
 const BUSY: &str = "device or resource busy";
@@ -20,7 +23,13 @@ pub async fn with_holders(storage: &Arc<Storage>, failure: Failure) -> Failure {
         let table = storage.all_mounts.read()?;
         let mut busy = table.mounts_at_or_below(&[&dir]);
         busy.truncate(NAMED);
-        let mut found = holders(&storage.proc, &table, &busy, &storage.effects.unmounting().in_flight);
+        let mut found = holders(
+            &storage.proc,
+            &table,
+            &busy,
+            &storage.effects.unmounting().in_flight,
+            Call::FindHolders,
+        );
         let named = busy
             .into_iter()
             .filter_map(|mount| Some((mount.path, found.remove(&mount.id)?)));

@@ -18,6 +18,7 @@ use pod_teardown::node::{
     fault::Cause,
     holders::{Holders, MountHolder, Namespace, Usage, holders},
     mounts::StillMounted,
+    unmounts::Call,
 };
 use tokio::time::Instant;
 
@@ -65,6 +66,7 @@ fn of(space: &Space, path: &Path) -> Holders {
         &table,
         std::slice::from_ref(&mount),
         &Arc::default(),
+        Call::FindHolders,
     );
     found.remove(&mount.id).unwrap()
 }
@@ -218,7 +220,13 @@ fn holder_in_a_container_is_reported_with_the_container() {
             fs::create_dir_all(proc.join(process).join("ns")).unwrap();
             std::os::unix::fs::symlink("mnt:[1]", proc.join(process).join("ns/mnt")).unwrap();
         }
-        let found = holders(&proc, &table, std::slice::from_ref(&mount), &Arc::default());
+        let found = holders(
+            &proc,
+            &table,
+            std::slice::from_ref(&mount),
+            &Arc::default(),
+            Call::FindHolders,
+        );
         let expected = MountHolder {
             pid: 77,
             command: "evil\\x".to_owned(),

@@ -18,7 +18,7 @@ use crate::node::{
     effects::{Effects, Outcome},
     fault::{Cause, Fault},
     holders::{Holders, holders},
-    unmounts::UnmountBackend,
+    unmounts::{Call, UnmountBackend},
 };
 
 /// Limit of rounds, against a process that keeps mounting.
@@ -194,7 +194,13 @@ fn explain_busy(faults: &mut HashMap<u64, Fault>, remaining: &[Mount], table: &A
         .iter()
         .filter(|mount| faults.get(&mount.id).is_some_and(is_busy));
     let busy: Vec<Mount> = busy.cloned().collect();
-    for (id, holders) in holders(Path::new("/proc"), table, &busy, &unmounting.in_flight) {
+    for (id, holders) in holders(
+        Path::new("/proc"),
+        table,
+        &busy,
+        &unmounting.in_flight,
+        Call::FindHolders,
+    ) {
         if let Some(fault) = faults.get_mut(&id) {
             fault.cause = Cause::Busy(Box::new(holders));
         }

@@ -18,10 +18,11 @@ use crate::{
     node::{
         cgroups::PodCgroup,
         cri::types::{ContainerState, RuntimePod},
-        holders::{Holders, holders_for_diagnosis},
+        holders::{Holders, holders},
         mounts::{Mount, MountTable},
         plugins::{Kind, Registry, registry::DIRECTORY},
         process_state::ProcessState,
+        unmounts::Call,
     },
     teardown::{
         bounded_read::{AnswerDeadline, Fact, READ_LIMIT, blocking_in, current_object, late, text},
@@ -213,11 +214,12 @@ async fn search_holders(
     busy.truncate(MAX_MOUNTS);
     let search = blocking_in(HOLDERS_LIMIT, context, view, move |context, _| {
         let storage = &context.node.storage;
-        Ok(holders_for_diagnosis(
+        Ok(holders(
             &storage.proc,
             &table,
             &busy,
             &storage.effects.unmounting().in_flight,
+            Call::DiagnoseHolders,
         ))
     });
     search.await

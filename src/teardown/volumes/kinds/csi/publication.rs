@@ -19,6 +19,7 @@ use crate::{
         holders::{Holders, holders},
         mounts::MountTable,
         plugins::DriverUnavailable,
+        unmounts::Call,
     },
     teardown::on_disk::DiskReport,
 };
@@ -204,7 +205,13 @@ async fn holders_of(storage: &Arc<Storage>, path: &Path) -> Option<Holders> {
     let found = storage.read_blocking(path, move |storage| {
         let table = storage.all_mounts.read()?;
         let in_flight = &storage.effects.unmounting().in_flight;
-        let found = holders(&storage.proc, &table, &table.mounts_at_or_below(&[&busy]), in_flight);
+        let found = holders(
+            &storage.proc,
+            &table,
+            &table.mounts_at_or_below(&[&busy]),
+            in_flight,
+            Call::FindHolders,
+        );
         Ok(found
             .into_values()
             .find(|it| !it.processes.is_empty() || it.is_incomplete))
