@@ -3,7 +3,7 @@
 //! `search → decide → is the object deleted? → workers`. Artifacts without proof that they belong to a pod of the API server are reported
 //! and never touched. While a kubelet runs, nothing is removed.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use tokio::{
     sync::{mpsc, watch},
@@ -30,6 +30,8 @@ pub use report::LeftoverReport;
 use decide::{Facts, INTERVAL, Leftover, Observations, Verdict};
 use unused::UnusedVolumes;
 
+/// Interval between two searches while a kubelet runs. Then pods of which nothing is left are forgotten, and nothing else is done.
+const INTERVAL_BESIDE_KUBELET: Duration = Duration::from_secs(600);
 /// Name of this work for people, in a handover.
 const UNUSED: &str = "volumes that no pod uses";
 
@@ -46,6 +48,8 @@ pub struct Housekeeping {
     report: watch::Sender<LeftoverReport>,
     observations: Observations,
     unused: UnusedVolumes,
+    /// When the artifacts were last searched.
+    searched_at: Option<Instant>,
 }
 
 /// The agent stops.
@@ -76,10 +80,11 @@ impl Housekeeping {
             changes,
             report,
             observations: Observations::default(),
+            searched_at: None,
         }
     }
 
-    /// Runs a pass at each interval.
+    /// Runs a pass at each interval; few of them search anything while a kubelet runs.
     pub async fn run(mut self) {
         let mut ticks = interval(INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -93,12 +98,15 @@ impl Housekeeping {
 
     async fn pass(&mut self) -> Result<(), Stopping> {
         let guard = self.guard.clone();
-        if guard.why_blocked().is_some() && !guard.is_blocked_by_kubelet() {
+        let is_recent = |at: Instant| at.elapsed() < INTERVAL_BESIDE_KUBELET;
+        let may_forget = guard.is_blocked_by_kubelet() && !self.searched_at.is_some_and(is_recent);
+        if guard.why_blocked().is_some() && !may_forget {
             self.observations = Observations::default();
             self.unused.reset();
             self.set_report(Vec::new(), Vec::new());
             return Ok(());
         }
+        self.searched_at = Some(Instant::now());
         let journal = self.journal.clone();
         let seen = journal.all_seen().into_iter();
         let seen = seen.map(|(uid, seen)| (uid.clone(), seen.pod(&uid))).collect();

@@ -80,7 +80,7 @@ pub struct Guard {
     pause_changed: Arc<Notify>,
     /// The process probe has to run now.
     probe_requested: Arc<Notify>,
-    /// A requested process probe has run, or a probe has a new result.
+    /// A process probe has run.
     probed: Arc<Notify>,
     /// No work is in progress.
     idle: Arc<Notify>,
@@ -101,8 +101,6 @@ struct State {
     kubelet: Result<Option<KubeletProcess>, String>,
     /// Begin and end of the last process probe.
     probed_during: Range<Instant>,
-    /// When a process probe was requested that has not run yet.
-    requested_at: Option<Instant>,
     /// A kubelet that any probe has found since [`Guard::take_probes`] was last called.
     seen: Option<KubeletProcess>,
     /// The kubelet's pid when an answer of its healthz endpoint was last checked, and when that was.
@@ -149,7 +147,6 @@ impl Guard {
                 is_out_of_service: false,
                 kubelet: Err("it has not been looked for yet".to_owned()),
                 probed_during: Instant::now()..Instant::now(),
-                requested_at: None,
                 seen: None,
                 answer_checked: None,
                 activity: Activity::default(),

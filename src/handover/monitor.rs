@@ -25,7 +25,7 @@ use crate::{
     node::systemd::Systemd,
 };
 
-/// How often the role is decided.
+/// How often the role is decided while no kubelet process is known, beside each probe.
 const DECIDE_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval of the healthz and Lease probes.
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
@@ -107,7 +107,7 @@ impl KubeletMonitor {
                     lease_now.notify_one();
                 }
                 () = self.guard.wait_for_probe() => {}
-                _ = ticks.tick() => {}
+                _ = ticks.tick(), if !matches!(probes.process.result, Probe::Alive(_)) => {}
                 Some((over, answer)) = answers.next() => match answer {
                     Answer::Health(probe) => probes.healthz.add(probe, &over),
                     Answer::Lease(state) => probes.lease.add(state, &over),

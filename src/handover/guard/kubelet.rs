@@ -142,11 +142,8 @@ impl Guard {
         if found.is_some() {
             self.cancel.notify_waiters();
         }
-        let is_awaited = state.requested_at.take_if(|asked| began >= *asked).is_some();
-        if is_news || is_awaited {
-            self.probed.notify_one();
-        }
         drop(state);
+        self.probed.notify_one();
         if let (Some(kubelet), Some(flags)) = (found, flags) {
             self.record_flags(&kubelet, flags);
         }
@@ -189,11 +186,10 @@ impl Guard {
 
     /// Requests a process probe at once.
     pub fn request_probe(&self) {
-        self.lock().requested_at = Some(Instant::now());
         self.probe_requested.notify_one();
     }
 
-    /// Waits for a requested process probe, or one with a new result.
+    /// Waits for the next result of a process probe.
     pub async fn wait_for_probe(&self) {
         self.probed.notified().await;
     }

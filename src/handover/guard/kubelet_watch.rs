@@ -143,6 +143,7 @@ impl Guard {
     fn record_same_process(&self) {
         let now = Instant::now();
         self.lock().probed_during = now..now;
+        self.probed.notify_one();
     }
 
     /// The kernel's events about programs that are executed from now on, where there are any.
