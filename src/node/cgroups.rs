@@ -98,6 +98,28 @@ impl Cgroups {
         }
     }
 
+    /// All cgroups that the pod may have: below any QoS parent, because the class in the API may be wrong, and of each driver that
+    /// has pods here.
+    pub fn possible_pod_cgroups(&self, cgroup_root: &str, uid: &str) -> Result<Vec<PodCgroup>, BadPart> {
+        let mut possible = Vec::new();
+        for guaranteed in self.pod_cgroups(cgroup_root, Qos::Guaranteed, uid)? {
+            let kubepods = guaranteed.path().parent().unwrap_or_else(|| Path::new(""));
+            if !self
+                .hierarchies
+                .iter()
+                .any(|it| group::may_exist(&it.path.join(kubepods)))
+            {
+                continue;
+            }
+            for qos in [Qos::Burstable, Qos::BestEffort] {
+                let names = self.pod_cgroups(cgroup_root, qos, uid)?.into_iter();
+                possible.extend(names.filter(|name| name.is_slice() == guaranteed.is_slice()));
+            }
+            possible.push(guaranteed);
+        }
+        Ok(possible)
+    }
+
     /// The hierarchies, each once.
     pub fn hierarchies(&self) -> &[Hierarchy] {
         &self.hierarchies
@@ -275,6 +297,44 @@ mod tests {
                 .is_err()
         );
         assert!(cgroups().pod_cgroups("/", Qos::Guaranteed, "../x").is_err());
+    }
+
+    #[test]
+    fn pod_may_have_a_cgroup_only_of_a_driver_that_has_pods_here() {
+        let dir = tempfile::tempdir().unwrap();
+        let hierarchy = |name: &str| Hierarchy {
+            path: dir.path().join(name),
+            kind: HierarchyKind::V1,
+        };
+        let cgroups = Cgroups {
+            hierarchies: ["cpu", "pids"].map(hierarchy).into(),
+            systemd: Systemd::of_host(),
+            drivers: &[CgroupDriver::Cgroupfs, CgroupDriver::Systemd],
+        };
+        let possible = || {
+            let mut names = cgroups.possible_pod_cgroups("/", "1-a").unwrap();
+            names.sort_by_key(|name| name.path().to_owned());
+            names
+                .iter()
+                .map(|name| name.path().display().to_string())
+                .collect::<Vec<_>>()
+        };
+        let plain = [
+            "kubepods/besteffort/pod1-a",
+            "kubepods/burstable/pod1-a",
+            "kubepods/pod1-a",
+        ];
+        assert!(possible().is_empty());
+        fs::create_dir_all(dir.path().join("pids/kubepods")).unwrap();
+        assert_eq!(possible(), plain);
+        fs::create_dir_all(dir.path().join("cpu/kubepods.slice")).unwrap();
+        let slices = [
+            "kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod1_a.slice",
+            "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1_a.slice",
+            "kubepods.slice/kubepods-pod1_a.slice",
+        ];
+        assert_eq!(possible(), [plain, slices].concat());
+        assert!(cgroups.possible_pod_cgroups("/", "../x").is_err());
     }
 
     #[test]

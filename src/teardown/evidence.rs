@@ -64,7 +64,7 @@ fn check_evidence(
         }]);
     }
     let runs = runs(context, &view.pod.uid, runtime_pod);
-    let cgroups = locate::cgroups(context, view).collect::<Result<Vec<_>, _>>()?;
+    let cgroups = locate::cgroups(context, view)?;
     if runs && cgroups.is_empty() {
         let why = format!(
             "blocked: the pod runs, but has no cgroup below {}/kubepods. Check that --cgroup-root and --cgroup-driver are \
@@ -107,7 +107,7 @@ pub fn approved_cgroups(
     view: &PodView,
     stopped: &RuntimePod,
 ) -> Result<Vec<PodCgroup>, Vec<Failure>> {
-    let cgroups = locate::cgroups(context, view).collect::<Result<Vec<_>, _>>()?;
+    let cgroups = locate::cgroups(context, view)?;
     match unknown_processes(context, view, &cgroups, stopped, HierarchySearch::All)? {
         Some((mismatch, _)) if is_approved(context, view, &mismatch) => Ok(cgroups),
         _ => Ok(Vec::new()),
@@ -125,7 +125,7 @@ pub fn check_nothing_runs(context: &Context, view: &PodView, stopped: &RuntimePo
         return Err(failures);
     }
     // A runtime that has lost its state also reports an unknown container as stopped.
-    let cgroups = locate::cgroups(context, view).collect::<Result<Vec<_>, _>>()?;
+    let cgroups = locate::cgroups(context, view)?;
     match unknown_processes(context, view, &cgroups, stopped, HierarchySearch::All)? {
         None => Ok(()),
         Some((mismatch, failure)) => Err(vec![Failure {
@@ -157,7 +157,7 @@ pub fn is_any_process_left(context: &Context, view: &PodView, stopped: &RuntimeP
 
 /// The kinds of processes in the pod's cgroups.
 pub fn processes(context: &Context, view: &PodView, runtime_pod: &RuntimePod) -> Result<Processes, Vec<Failure>> {
-    let cgroups = locate::cgroups(context, view).collect::<Result<Vec<_>, _>>()?;
+    let cgroups = locate::cgroups(context, view)?;
     let mut processes = if cgroups.is_empty() {
         Processes::NoCgroup
     } else {

@@ -7,15 +7,18 @@ use crate::{
         trace::Step,
     },
     node::{
-        cgroups::{Cgroups, PodCgroup, Qos},
+        cgroups::{Cgroups, PodCgroup},
         effects::{Effects, Outcome},
         pod_dir::PodDir,
     },
     teardown::context::Context,
 };
 
-/// The pod's cgroups that exist, below any QoS parent and of either cgroup driver: the class in the API may be wrong. Blocks.
-pub fn cgroups(context: &Context, view: &PodView) -> impl Iterator<Item = Result<PodCgroup, Vec<Failure>>> {
+/// The pod's cgroups that exist. Blocks.
+///
+/// # Errors
+/// If the UID cannot be part of a name.
+pub fn cgroups(context: &Context, view: &PodView) -> Result<Vec<PodCgroup>, Vec<Failure>> {
     cgroups_of(&context.node.cgroups, &context.node.cgroup_root, &view.pod.uid)
 }
 
@@ -23,7 +26,7 @@ pub fn cgroups(context: &Context, view: &PodView) -> impl Iterator<Item = Result
 pub async fn find_cgroups(context: &Context, view: &PodView) -> Result<Vec<PodCgroup>, Vec<Failure>> {
     let (cgroups, root) = (context.node.cgroups.clone(), context.node.cgroup_root.clone());
     let uid = view.pod.uid.clone();
-    let find = move |_: &Effects| cgroups_of(&cgroups, &root, &uid).collect();
+    let find = move |_: &Effects| cgroups_of(&cgroups, &root, &uid);
     let found = context.node.effects.run_blocking(find).await;
     found.unwrap_or_else(|why| Err(vec![Failure::new(Step::Cgroup, "", why)]))
 }
@@ -35,15 +38,15 @@ pub async fn thaw_cgroups(context: &Context, view: &PodView) -> (Outcome, Vec<Fa
     let thaw = move |effects: &Effects| {
         let mut done = Outcome::Nothing;
         let mut failures = Vec::new();
-        for cgroup in possible_cgroups(&cgroups, &root, &uid) {
-            match cgroup {
-                Ok(cgroup) => {
+        match possible_cgroups(&cgroups, &root, &uid) {
+            Ok(possible) => {
+                for cgroup in possible {
                     let (thawed, faults) = cgroups.thaw(&cgroup, effects);
                     done = done.and(thawed);
                     failures.extend(faults.into_iter().map(|fault| fault.failure(Step::Cgroup)));
                 }
-                Err(more) => failures.extend(more),
             }
+            Err(more) => failures = more,
         }
         (done, failures)
     };
@@ -51,22 +54,15 @@ pub async fn thaw_cgroups(context: &Context, view: &PodView) -> (Outcome, Vec<Fa
     thawed.unwrap_or_else(|why| (Outcome::Nothing, vec![Failure::new(Step::Cgroup, "", why)]))
 }
 
-fn cgroups_of(cgroups: &Cgroups, root: &str, uid: &PodUid) -> impl Iterator<Item = Result<PodCgroup, Vec<Failure>>> {
-    possible_cgroups(cgroups, root, uid).filter(|cgroup| cgroup.as_ref().map_or(true, |it| cgroups.exists(it)))
+fn cgroups_of(cgroups: &Cgroups, root: &str, uid: &PodUid) -> Result<Vec<PodCgroup>, Vec<Failure>> {
+    let mut found = possible_cgroups(cgroups, root, uid)?;
+    found.retain(|cgroup| cgroups.exists(cgroup));
+    Ok(found)
 }
 
-/// All cgroups that the pod may have.
-fn possible_cgroups(
-    cgroups: &Cgroups,
-    root: &str,
-    uid: &PodUid,
-) -> impl Iterator<Item = Result<PodCgroup, Vec<Failure>>> {
-    [Qos::Burstable, Qos::Guaranteed, Qos::BestEffort]
-        .into_iter()
-        .flat_map(move |qos| match cgroups.pod_cgroups(root, qos, uid.as_str()) {
-            Ok(names) => names.into_iter().map(Ok).collect(),
-            Err(error) => vec![Err(vec![Failure::new(Step::Cgroup, "", error)])],
-        })
+fn possible_cgroups(cgroups: &Cgroups, root: &str, uid: &PodUid) -> Result<Vec<PodCgroup>, Vec<Failure>> {
+    let possible = cgroups.possible_pod_cgroups(root, uid.as_str());
+    possible.map_err(|error| vec![Failure::new(Step::Cgroup, "", error)])
 }
 
 /// The pod's directory, which need not exist.

@@ -16,7 +16,6 @@ use crate::{
     explanation::cause::ProcessName,
     model::{failure::first_message, pod::PodView},
     node::{
-        cgroups::PodCgroup,
         cri::types::{ContainerState, RuntimePod},
         holders::{Holders, holders},
         mounts::{Mount, MountTable},
@@ -127,9 +126,7 @@ async fn main_pids(context: &Context, pod: &RuntimePod) -> BTreeMap<String, i32>
 
 async fn cgroups(context: &Arc<Context>, view: &Arc<PodView>, deadline: AnswerDeadline) -> Fact<CgroupFacts> {
     let read = blocking(context, view, |context, view| {
-        let found: Vec<PodCgroup> = locate::cgroups(context, view)
-            .collect::<Result<_, _>>()
-            .map_err(|failures| first_message(&failures))?;
+        let found = locate::cgroups(context, view).map_err(|failures| first_message(&failures))?;
         let cgroups = &context.node.cgroups;
         let frozen: Result<Vec<_>, _> = found.iter().map(|cgroup| cgroups.frozen(cgroup)).collect();
         let frozen = frozen.map_err(text).map(|all| paths(all.into_iter().flatten()));

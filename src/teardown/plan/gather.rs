@@ -92,8 +92,7 @@ async fn plan_until(
     });
     let cgroups = blocking_in(READ_LIMIT, context, &view, |context, view| {
         let mut paths = Vec::new();
-        for cgroup in locate::cgroups(context, view) {
-            let cgroup = cgroup.map_err(|failures| first_message(&failures))?;
+        for cgroup in locate::cgroups(context, view).map_err(|failures| first_message(&failures))? {
             let directories = context.node.cgroups.directories(&cgroup);
             paths.extend(directories.iter().map(|path| CgroupFacts {
                 cgroup: cgroup.path().display().to_string(),

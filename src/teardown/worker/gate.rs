@@ -10,7 +10,7 @@ use crate::{
         pod::PodView,
         trace::{Blocked, Step},
     },
-    node::mounts::MountTable,
+    node::{cgroups::PodCgroup, mounts::MountTable},
     teardown::{
         context::Context, journal::PodJournalExt as _, locate, priority_gate::Priority, volumes::is_anything_mounted,
     },
@@ -88,20 +88,13 @@ impl Worker {
     /// Whether cgroups, mount table and the kubelet's directory show nothing of the pod. The runtime does not show all leftovers.
     async fn is_nothing_left(&self, view: &Arc<PodView>) -> bool {
         let nothing_left = |context: &Context, view: &PodView| {
-            let nothing_runs = |cgroup| {
-                context
-                    .node
-                    .cgroups
-                    .processes(&cgroup)
-                    .is_ok_and(|pids| pids.is_empty())
-            };
+            let nothing_runs =
+                |cgroup: &PodCgroup| context.node.cgroups.processes(cgroup).is_ok_and(|pids| pids.is_empty());
             let dir = locate::pod_dir(context, view)?;
             let is_mounted = |table: Arc<MountTable>| is_anything_mounted(&dir, &table);
-            Ok(
-                locate::cgroups(context, view).all(|cgroup| cgroup.is_ok_and(nothing_runs))
-                    && matches!(dir.open(), Ok(None))
-                    && context.node.storage.mounts.read().is_ok_and(|table| !is_mounted(table)),
-            )
+            Ok(locate::cgroups(context, view)?.iter().all(nothing_runs)
+                && matches!(dir.open(), Ok(None))
+                && context.node.storage.mounts.read().is_ok_and(|table| !is_mounted(table)))
         };
         self.on_node(view, Step::Cleanup, nothing_left).await.unwrap_or(false)
     }
