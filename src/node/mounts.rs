@@ -15,8 +15,10 @@ use tokio::time::Instant;
 use super::{
     effects::Effects,
     fault::{Cause, Fault, errno},
+    host::MOUNTINFO,
 };
 
+mod by_id;
 pub(super) mod hanging;
 pub(super) mod mount;
 mod rounds;
@@ -26,6 +28,7 @@ pub(super) mod table;
 mod unmount;
 mod watch;
 
+use by_id::KnownMounts;
 use source::Source;
 
 pub use hanging::{Hanging, Mounted};
@@ -38,12 +41,15 @@ pub use watch::MountWatch;
 
 /// Maximum age of a cached table. The kernel reports mounts and unmounts, but not the rename of a directory above a
 /// mount.
-const MAX_AGE: Duration = Duration::from_secs(1);
+const MAX_AGE: Duration = by_id::MAX_AGE;
+
+/// Mount tables of this process.
+const OWN: [&str; 2] = [MOUNTINFO, "/proc/thread-self/mountinfo"];
 
 /// The mount table of one mount namespace, restricted to a scope.
 ///
 /// The kernel writes the whole table for each reader, which takes a millisecond with 700 mounts. So the table is cached
-/// as long as the kernel reports no change since it was read. Requests made before a read share its result: a read that
+/// as long as the kernel reports no change since it was read, and where the kernel can, only new mounts are read. Requests made before a read share its result: a read that
 /// started after the request is current for it.
 #[derive(Debug)]
 pub struct Mounts {
@@ -57,6 +63,8 @@ pub struct Mounts {
 #[derive(Debug)]
 struct Cache {
     source: Source,
+    /// `None` if the kernel shows mounts only in the text.
+    known: Option<KnownMounts>,
     /// Requests with a smaller number were made before the kernel was polled.
     current_below: u64,
     /// When the last read started.
@@ -77,6 +85,11 @@ impl Mounts {
         Self {
             cache: Mutex::new(Cache {
                 source: Source::new(mountinfo.clone()),
+                // The system calls show this process's mounts.
+                known: OWN
+                    .iter()
+                    .any(|own| mountinfo == Path::new(own))
+                    .then(KnownMounts::default),
                 current_below: 0,
                 read: None,
                 table: Arc::default(),
@@ -112,7 +125,7 @@ impl Mounts {
             let current_below = self.requests.load(Ordering::SeqCst);
             if !(cache.source.is_unchanged() && cache.is_recent()) {
                 let began = Instant::now();
-                cache.table = Arc::new(self.read_now(&mut cache.source)?);
+                cache.table = Arc::new(self.read_now(cache)?);
                 cache.read = Some(began);
             }
             cache.current_below = current_below;
@@ -134,7 +147,16 @@ impl Mounts {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn read_now(&self, source: &mut Source) -> Result<MountTable, Fault> {
+    fn read_now(&self, Cache { source, known, .. }: &mut Cache) -> Result<MountTable, Fault> {
+        if let Some(mounts) = known {
+            match source.read_by(|| mounts.read(&self.scope)) {
+                Ok(table) => return Ok(table),
+                Err(error) => {
+                    tracing::debug!(%error, "Mounts are read from mountinfo: the kernel does not show them one by one");
+                    *known = None;
+                }
+            }
+        }
         let fault = |cause: Cause| Fault::new("read", &self.mountinfo, cause);
         let text = source.read().map_err(|error| fault(errno(&error).into()))?;
         MountTable::parse(&text, &self.scope).map_err(|bad| {
@@ -210,9 +232,9 @@ mod tests {
     #[test]
     fn later_request_gets_a_later_read() {
         let (file, mounts) = mounts("");
-        assert_eq!(mounts.read().unwrap().all(), []);
+        assert_eq!(mounts.read().unwrap().all().count(), 0);
         fs::write(file.path(), "7 1 0:5 / /no-such-root/v rw - tmpfs t rw\n").unwrap();
-        assert_eq!(mounts.read().unwrap().all().len(), 1);
+        assert_eq!(mounts.read().unwrap().all().count(), 1);
     }
 
     #[test]

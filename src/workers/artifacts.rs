@@ -137,7 +137,7 @@ pub(crate) async fn names_on_node(context: &Context, journal: &Journal) -> Resul
         let to_text = |fault: Fault| fault.to_string();
         // A mount may exist without a visible directory.
         let mounts = storage.all_mounts.read().map_err(to_text)?;
-        let parts = mounts.all().iter().flat_map(|mount| mount.path.iter());
+        let parts = mounts.all().flat_map(|mount| mount.path.iter());
         let mut names: HashSet<PodUid> = parts.filter_map(|part| Some(part.to_str()?.into())).collect();
         let failed = |error: io::Error| to_text(Fault::new("read", root.pods(), errno(&error)));
         for entry in fs::read_dir(root.pods()).map_err(failed)? {

@@ -22,6 +22,7 @@ mod holders;
 mod kubelet;
 mod kubelet_start;
 mod mounts;
+mod mounts_by_id;
 mod node;
 mod pod;
 mod servers;

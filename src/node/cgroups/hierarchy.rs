@@ -26,9 +26,9 @@ pub enum HierarchyKind {
 
 /// Each hierarchy once: controllers that share one have the same device. Of several mounts, the shortest path to the
 /// whole hierarchy is used.
-pub(super) fn distinct(mounts: &[Mount]) -> Vec<Hierarchy> {
+pub(super) fn distinct<'a>(mounts: impl Iterator<Item = &'a Mount>) -> Vec<Hierarchy> {
     let is_cgroup = |mount: &&Mount| mount.fs_type == "cgroup" || mount.fs_type == "cgroup2";
-    let mut found: Vec<&Mount> = mounts.iter().filter(is_cgroup).collect();
+    let mut found: Vec<&Mount> = mounts.filter(is_cgroup).collect();
     found.sort_by_key(|mount| (mount.device, mount.root != Path::new("/"), mount.path.as_os_str().len()));
     found.dedup_by_key(|mount| mount.device);
     found

@@ -145,10 +145,7 @@ impl Scan {
 
 /// Mounts whose parent is `mount`.
 fn nested_mounts(table: &MountTable, mount: &Mount) -> Holders {
-    let nested = table
-        .all()
-        .iter()
-        .filter(|it| it.parent == mount.id && it.id != mount.id);
+    let nested = table.all().filter(|it| it.parent == mount.id && it.id != mount.id);
     Holders {
         nested: nested.take(MAX_NAMED).map(|it| it.path.clone()).collect(),
         ..Holders::default()
@@ -185,7 +182,7 @@ fn same_mounts(dir: &Path, busy: &[Mount]) -> Vec<SameMount> {
             path: mount.path.clone(),
         })
     };
-    table.all().iter().filter_map(copy).collect()
+    table.all().filter_map(copy).collect()
 }
 
 /// How a process uses these mounts, one entry per mount.

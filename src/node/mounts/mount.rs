@@ -29,7 +29,7 @@ pub struct Mount {
     pub fs_type: OsString,
     /// The mounted source, such as a device.
     pub source: OsString,
-    /// Options of the file system, comma-separated.
+    /// Options of the file system, comma-separated; empty in the table of [`super::Mounts`].
     pub super_options: OsString,
 }
 
@@ -76,13 +76,7 @@ impl Mount {
         let id = number(fields.next()).ok_or_else(|| bad("an id"))?;
         let parent = number(fields.next()).ok_or_else(|| bad("a parent"))?;
         let device = fields.next().and_then(device).ok_or_else(|| bad("a device"))?;
-        let mut root = unescape(fields.next().ok_or_else(|| bad("a root"))?);
-        // No path within a file system contains two slashes, so this suffix is the kernel's.
-        let root_deleted = root.as_bytes().ends_with(b"//deleted");
-        if root_deleted {
-            let length = root.len() - b"//deleted".len();
-            root = OsString::from_vec(root.into_vec()[..length].to_vec());
-        }
+        let (root, root_deleted) = without_deleted(unescape(fields.next().ok_or_else(|| bad("a root"))?));
         // Path and options of the mount, then any number of optional fields up to a single dash.
         fields
             .by_ref()
@@ -103,6 +97,15 @@ impl Mount {
             source,
             super_options,
         })
+    }
+}
+
+/// The root of a mount without the kernel's mark that it is deleted, and whether it was there.
+pub(super) fn without_deleted(root: OsString) -> (OsString, bool) {
+    // No path within a file system contains two slashes, so this suffix is the kernel's.
+    match root.as_bytes().strip_suffix(b"//deleted") {
+        Some(path) => (OsStr::from_bytes(path).to_owned(), true),
+        None => (root, false),
     }
 }
 

@@ -55,17 +55,30 @@ impl Source {
         self.read = false;
     }
 
-    /// The current text.
-    pub fn read(&mut self) -> io::Result<Vec<u8>> {
+    /// Reads the table otherwise than from the text. Its changes are those of the text.
+    pub fn read_by<T>(&mut self, read: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         self.read = false;
+        self.open()?;
+        let table = read()?;
+        self.read = true;
+        Ok(table)
+    }
+
+    /// Opens the kernel's table, if it is not open. Changes from here on are reported by the next poll.
+    fn open(&mut self) -> io::Result<Option<&fs::File>> {
         if self.kernel.is_none() {
             self.kernel = open_kernels(&self.path)?;
         }
-        let Some(file) = &self.kernel else {
+        self.kernel.as_ref().map(has_changed);
+        Ok(self.kernel.as_ref())
+    }
+
+    /// The current text.
+    pub fn read(&mut self) -> io::Result<Vec<u8>> {
+        self.read = false;
+        let Some(file) = self.open()? else {
             return fs::read(&self.path);
         };
-        // Changes from here on are reported by the next poll.
-        has_changed(file);
         let read = if reads_are_consistent() {
             read_from_start(file)
         } else {

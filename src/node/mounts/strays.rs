@@ -42,11 +42,16 @@ pub(super) struct Strays {
 // === impl Strays ===
 
 impl Strays {
-    /// Records a mount outside of the pods directory.
-    pub fn note_outside(&mut self, path: &Path) {
+    /// Whether a mount outside of the pods directory may be one of a pod. Most are not.
+    pub fn may_be_of_a_pod(path: &Path) -> bool {
         let is_pod_entry =
             |part: &OsStr| part == PODS || part == DEVICES || MOUNTED_IN.iter().any(|name| part == *name);
-        if !path.iter().any(is_pod_entry) {
+        path.iter().any(is_pod_entry)
+    }
+
+    /// Records a mount outside of the pods directory.
+    pub fn note_outside(&mut self, path: &Path) {
+        if !Self::may_be_of_a_pod(path) {
             return;
         }
         let parts: Vec<&OsStr> = path.iter().collect();

@@ -7,6 +7,7 @@ use std::{
     iter,
     os::unix::ffi::OsStrExt as _,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use super::{
@@ -20,13 +21,39 @@ use super::{
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MountTable {
     scope: PathBuf,
-    mounts: Vec<Mount>,
+    mounts: Vec<Arc<Mount>>,
     /// Indexes in `mounts`, ordered by path: mounts at or below a path are adjacent.
     by_path: Vec<usize>,
     /// Indexes in `mounts`.
     by_id: HashMap<u64, usize>,
     /// Mounts of pods outside of their directories.
     strays: Strays,
+}
+
+/// A mount with a place in a table.
+#[derive(Debug, Clone)]
+pub(super) enum Found {
+    /// In the scope of the table.
+    InScope(Arc<Mount>),
+    /// Outside of it, but a pod may have it.
+    Outside(PathBuf),
+}
+
+// === impl Found ===
+
+impl Found {
+    /// The place of a mount in the table of this scope, if it has one.
+    pub fn of(mount: Mount, scope: &Path) -> Option<Self> {
+        if is_within(key(&mount.path), key(scope)) {
+            Some(Self::InScope(Arc::new(mount)))
+        } else {
+            Self::outside(&mount.path)
+        }
+    }
+
+    fn outside(path: &Path) -> Option<Self> {
+        Strays::may_be_of_a_pod(path).then(|| Self::Outside(path.to_owned()))
+    }
 }
 
 // === impl MountTable ===
@@ -36,31 +63,48 @@ impl MountTable {
     ///
     /// A line that cannot be parsed is an error: a missed mount would count as unmounted.
     pub fn parse(text: &[u8], scope: &Path) -> Result<Self, BadLine> {
-        let mut table = Self::default();
         let scope = plain(scope);
-        // `/` is no pods directory.
-        let has_pods = scope.file_name().is_some();
-        for line in text.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()) {
+        let found = |line| {
             // Most lines of a busy node belong to containers and are skipped here.
             let path = path_of(line)?;
             if is_within(key(&path), key(&scope)) {
-                if let Ok(relative) = path.strip_prefix(&scope)
-                    && has_pods
-                {
-                    table.strays.note_inside(&path, relative);
-                }
-                table.mounts.push(Mount::parse(line, path.into_owned())?);
+                Mount::parse(line, path.into_owned()).map(|mount| Some(Found::InScope(Arc::new(mount))))
             } else {
-                table.strays.note_outside(&path);
+                Ok(Found::outside(&path))
+            }
+        };
+        let lines = text.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
+        let found: Result<Vec<_>, _> = lines.map(found).collect();
+        Ok(Self::new(&scope, found?.into_iter().flatten()))
+    }
+
+    /// The table of these mounts, which are in the kernel's order.
+    pub(super) fn new(scope: &Path, found: impl IntoIterator<Item = Found>) -> Self {
+        let mut table = Self {
+            scope: plain(scope),
+            ..Self::default()
+        };
+        // `/` is no pods directory.
+        let has_pods = table.scope.file_name().is_some();
+        for found in found {
+            match found {
+                Found::Outside(path) => table.strays.note_outside(&path),
+                Found::InScope(mount) => {
+                    if let Ok(relative) = mount.path.strip_prefix(&table.scope)
+                        && has_pods
+                    {
+                        table.strays.note_inside(&mount.path, relative);
+                    }
+                    table.mounts.push(mount);
+                }
             }
         }
-        table.scope = scope;
         let ids = table.mounts.iter().enumerate();
         table.by_id = ids.map(|(at, mount)| (mount.id, at)).collect();
         table.by_path = (0..table.mounts.len()).collect();
         let key = |at: usize| key(&table.mounts[at].path);
         table.by_path.sort_by(|&one, &other| order(key(one), key(other)));
-        Ok(table)
+        table
     }
 
     /// Mounts of this pod outside of its directory: it was renamed, or the kubelet has another root directory.
@@ -86,8 +130,8 @@ impl MountTable {
     }
 
     /// All mounts in scope, in the kernel's order.
-    pub fn all(&self) -> &[Mount] {
-        &self.mounts
+    pub fn all(&self) -> impl DoubleEndedIterator<Item = &Mount> {
+        self.mounts.iter().map(|mount| &**mount)
     }
 
     /// The mounts below `dir`, in unmount order.
@@ -112,7 +156,7 @@ impl MountTable {
     pub fn mount_containing(&self, path: &Path) -> Option<&Mount> {
         let on = |path: &Path| self.mounts_on(path).first().map(|mount| mount.id);
         let id = path.ancestors().find_map(on)?;
-        self.by_id.get(&id).map(|&at| &self.mounts[at])
+        self.by_id.get(&id).map(|&at| &*self.mounts[at])
     }
 
     /// Whether all known mounts above it are in memory, so that a path lookup contacts no server.
@@ -140,13 +184,13 @@ impl MountTable {
             let mount = &self.mounts[at];
             std::cmp::Reverse((mount.path.components().count(), self.ancestors(mount).count(), at))
         });
-        chosen.into_iter().map(|at| self.mounts[at].clone()).collect()
+        chosen.into_iter().map(|at| Mount::clone(&self.mounts[at])).collect()
     }
 
     /// The known mounts above it, nearest first.
     fn ancestors<'a>(&'a self, mount: &'a Mount) -> impl Iterator<Item = &'a Mount> {
         let above = |mount: &&Mount| {
-            let parent = &self.mounts[*self.by_id.get(&mount.parent)?];
+            let parent = &*self.mounts[*self.by_id.get(&mount.parent)?];
             (parent.id != mount.id).then_some(parent)
         };
         // Bounded by the size of the table: a table read in two parts may contain a cycle.
@@ -221,7 +265,7 @@ mod tests {
                 source: "/dev/my disk".into(),
                 super_options: "rw,errors=continue".into(),
             };
-            assert_eq!(table(&[&line]).all(), [expected], "with {optional:?}");
+            assert_eq!(Vec::from_iter(table(&[&line]).all()), [&expected], "with {optional:?}");
         }
     }
 
@@ -234,7 +278,6 @@ mod tests {
         ]);
         let roots: Vec<_> = table
             .all()
-            .iter()
             .map(|m| (m.root.to_str().unwrap(), m.root_deleted))
             .collect();
         assert_eq!(roots, [("/v/c", true), ("/v/c (deleted)", false), ("/deleted", false)]);
@@ -257,7 +300,7 @@ mod tests {
     fn only_mounts_in_scope_are_kept() {
         let text = b"1 0 8:1 / / rw - t s o\n2 1 8:1 / /pods rw - t s o\n3 2 8:1 / /pods/a rw - t s o\n4 1 8:1 / /pods-b rw - t s o\n";
         let table = MountTable::parse(text, Path::new("/pods")).unwrap();
-        assert_eq!(ids(table.all()), [2, 3]);
+        assert_eq!(table.all().map(|mount| mount.id).collect::<Vec<_>>(), [2, 3]);
     }
 
     #[test]
@@ -318,7 +361,7 @@ mod tests {
             "15 1 8:1 / /p/w rw - ext4 t rw",
             "16 15 0:3 / /p/w/in rw - tmpfs t rw",
         ]);
-        let all = table.all().iter().filter(|it| table.is_all_in_memory(it));
+        let all = table.all().filter(|it| table.is_all_in_memory(it));
         let in_memory: Vec<u64> = all.map(|mount| mount.id).collect();
         assert_eq!(in_memory, [10, 11, 12, 15]);
     }
@@ -343,7 +386,7 @@ mod tests {
 
     /// The expected unmount order, computed from the whole table.
     fn naive(table: &MountTable, wanted: impl Fn(&Mount) -> bool) -> Vec<u64> {
-        let mut chosen: Vec<_> = table.all().iter().enumerate().filter(|(_, it)| wanted(it)).collect();
+        let mut chosen: Vec<_> = table.all().enumerate().filter(|(_, it)| wanted(it)).collect();
         chosen.sort_by_key(|(at, it)| (it.path.components().count(), table.ancestors(it).count(), *at));
         chosen.into_iter().rev().map(|(_, it)| it.id).collect()
     }
@@ -372,7 +415,7 @@ mod tests {
             line.extend(escape(&path));
             line.extend(b" rw - tmpfs tmpfs rw");
             let table = MountTable::parse(&line, Path::new("/pods")).unwrap();
-            prop_assert_eq!(table.all()[0].path.as_os_str().as_bytes(), &path[..]);
+            prop_assert_eq!(table.all().next().unwrap().path.as_os_str().as_bytes(), &path[..]);
         }
 
         #[test]

@@ -152,7 +152,7 @@ impl Storage {
                     Ok(below) => below.starts_with(Path::new(&driver).join(&digest)),
                     Err(_) => it.path.to_string_lossy().contains(&digest),
                 };
-                match table.all().iter().find(is_staged) {
+                match table.all().find(is_staged) {
                     None => Ok(()),
                     Some(mount) => Err(Fault::new("remove from volumesInUse", &mount.path, Cause::StillMounted)),
                 }

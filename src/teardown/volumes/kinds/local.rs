@@ -91,7 +91,7 @@ fn is_used_by_another(storage: &Storage, pod: &PodDir, volume: &OsStr) -> Result
     // Another pod's directory may be covered by a mount.
     let others = storage.mounts.read()?;
     let is_used = |it: &Mount| it.path.ends_with(subdir.join(volume)) && !it.path.starts_with(pod.path());
-    Ok(others.all().iter().any(is_used))
+    Ok(others.all().any(is_used))
 }
 
 fn unmount_device(storage: &Storage, volume: &OsStr, work: &mut Work<'_>) {

@@ -18,7 +18,7 @@ pub fn mounted_elsewhere(table: &MountTable, root: &Path, staged: &Path, paths: 
         shared && (is_staged(root, &other.path) || is_published(root, &other.path))
     };
     let is_own = |other: &Mount| paths.iter().any(|path| other.path.starts_with(path));
-    let others = table.all().iter().filter(|other| !is_own(other));
+    let others = table.all().filter(|other| !is_own(other));
     let mut others = others.filter(|other| !is_another_volumes(other));
     let other = others.find(|other| here.iter().any(|mount| is_of(other, mount)))?;
     Some(other.path.clone())

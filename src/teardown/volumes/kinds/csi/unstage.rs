@@ -244,7 +244,7 @@ pub(super) async fn drop_replaced(
     let (table, staging) = (table(storage).await?, storage.root.path().join(STAGING));
     let of_others =
         |mount: &&Mount| mount.path.starts_with(&staging) && !paths.iter().any(|path| mount.path.starts_with(path));
-    let others: Vec<_> = table.all().iter().filter(of_others).map(|mount| mount.device).collect();
+    let others: Vec<_> = table.all().filter(of_others).map(|mount| mount.device).collect();
     unstaged.retain(|it| !others.contains(&it.device));
     Ok(())
 }
