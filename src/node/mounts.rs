@@ -49,8 +49,8 @@ const OWN: [&str; 2] = [MOUNTINFO, "/proc/thread-self/mountinfo"];
 /// The mount table of one mount namespace, restricted to a scope.
 ///
 /// The kernel writes the whole table for each reader, which takes a millisecond with 700 mounts. So the table is cached
-/// as long as the kernel reports no change since it was read, and where the kernel can, only new mounts are read. Requests made before a read share its result: a read that
-/// started after the request is current for it.
+/// as long as the kernel reports no change since it was read, and where the kernel can, only new mounts are read. Requests made
+/// before a read share its result: a read that started after the request is current for it.
 #[derive(Debug)]
 pub struct Mounts {
     mountinfo: PathBuf,
@@ -147,9 +147,12 @@ impl Mounts {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn read_now(&self, Cache { source, known, .. }: &mut Cache) -> Result<MountTable, Fault> {
+    fn read_now(&self, cache: &mut Cache) -> Result<MountTable, Fault> {
+        let Cache {
+            source, known, table, ..
+        } = cache;
         if let Some(mounts) = known {
-            match source.read_by(|| mounts.read(&self.scope)) {
+            match source.read_by(|| mounts.read(&self.scope, table)) {
                 Ok(table) => return Ok(table),
                 Err(error) => {
                     tracing::debug!(%error, "Mounts are read from mountinfo: the kernel does not show them one by one");

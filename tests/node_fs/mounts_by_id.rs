@@ -4,15 +4,22 @@ use std::{
     fs,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use nix::{
     mount::{MsFlags, mount, umount},
     sys::utsname::uname,
 };
-use pod_teardown::node::mounts::{Mount, MountTable, Mounts};
+use pod_teardown::{
+    node::{
+        effects::Effects,
+        mounts::{Mount, MountTable, Mounts},
+    },
+    teardown::volumes::tear_down_volumes,
+};
 
-use crate::space::{Space, bind, in_own_namespace, tmpfs, write};
+use crate::space::{Space, UID, bind, block_on, in_own_namespace, tmpfs, write};
 
 const OWN: &str = "/proc/thread-self/mountinfo";
 
@@ -36,6 +43,17 @@ fn assert_same(mounts: &Mounts, scope: &Path) {
     };
     let (left, right): (Vec<_>, Vec<_>) = (table.all().map(plain).collect(), by_text.all().map(plain).collect());
     assert_eq!(left, right);
+    let order: Vec<_> = by_text.mounts_below(scope).iter().map(plain).collect();
+    assert_eq!(table.mounts_below(scope), order, "in unmount order");
+    let strays = |table: &MountTable| {
+        let of_pod = table.stray_mounts(UID).map(Path::to_owned).collect::<Vec<_>>();
+        (
+            of_pod,
+            table.mapped_devices(UID).to_vec(),
+            table.volumes_without_uid().to_vec(),
+        )
+    };
+    assert_eq!(strays(&table), strays(&by_text));
     let is_read_by_id = table.all().all(|mount| mount.super_options.is_empty());
     assert_eq!(
         is_read_by_id,
@@ -106,20 +124,92 @@ fn table_read_mount_by_mount_is_that_of_mountinfo() {
 }
 
 #[test]
+fn mount_that_replaces_another_at_its_path_is_seen() {
+    in_own_namespace(|space| {
+        let mounts = Mounts::new(OWN, space.root.join("pods"));
+        let path = space.volume("empty-dir", "v");
+        for _ in 0..3 {
+            tmpfs(&path);
+            assert_same(&mounts, &space.root.join("pods"));
+            umount(&path).unwrap();
+        }
+        assert_same(&mounts, &space.root.join("pods"));
+    });
+}
+
+#[test]
+fn mount_of_a_pod_at_another_place_is_seen_when_it_comes_and_goes() {
+    in_own_namespace(|space| {
+        let pods = space.root.join("pods");
+        let mounts = Mounts::new(OWN, &pods);
+        let elsewhere = [
+            space.outside.join(format!("pods/{UID}/volumes/a~b/v")),
+            space.outside.join("volumes/a~b/v"),
+            space.outside.join(format!("volumeDevices/a/{UID}")),
+            pods.join(format!("{UID}.old/volumes/a~b/v")),
+        ];
+        assert_same(&mounts, &pods);
+        for path in &elsewhere {
+            tmpfs(path);
+            assert_same(&mounts, &pods);
+        }
+        for path in &elsewhere {
+            umount(path).unwrap();
+            assert_same(&mounts, &pods);
+        }
+    });
+}
+
+/// A mount with data that can be moved: nothing can be moved out of a shared mount. Its data is seen at the second path, too.
+fn movable(space: &Space) -> (PathBuf, PathBuf) {
+    let base = space.outside.join("base");
+    tmpfs(&base);
+    mount(None::<&str>, &base, None::<&str>, MsFlags::MS_PRIVATE, None::<&str>).unwrap();
+    let (path, copy) = (base.join("precious"), space.outside.join("copy"));
+    tmpfs(&path);
+    write(&path.join("data"), "precious");
+    fs::create_dir(&copy).unwrap();
+    bind(&path, &copy);
+    (path, copy)
+}
+
+fn move_mount(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    mount(Some(from), to, None::<&str>, MsFlags::MS_MOVE, None::<&str>).unwrap();
+}
+
+fn wait_until_all_are_read_again() {
+    std::thread::sleep(Duration::from_millis(1_100));
+}
+
+#[test]
 fn moved_mount_is_seen_at_its_new_path_after_a_second() {
     in_own_namespace(|space| {
-        // Nothing can be moved out of a shared mount.
-        let base = space.volume("empty-dir", "base");
-        tmpfs(&base);
-        mount(None::<&str>, &base, None::<&str>, MsFlags::MS_PRIVATE, None::<&str>).unwrap();
-        let (before, after) = (base.join("before"), base.join("after"));
-        fs::create_dir(&after).unwrap();
-        tmpfs(&before);
-        let mounts = Mounts::new(OWN, space.root.join("pods"));
-        assert_eq!(mounts.read().unwrap().mounts_on(&before).len(), 1);
-        mount(Some(&before), &after, None::<&str>, MsFlags::MS_MOVE, None::<&str>).unwrap();
-        std::thread::sleep(std::time::Duration::from_millis(1_100));
-        let table = mounts.read().unwrap();
-        assert_eq!((table.mounts_on(&before).len(), table.mounts_on(&after).len()), (0, 1));
+        let (before, _) = movable(space);
+        let after = space.volume("empty-dir", "v");
+        let mounts = Mounts::new(OWN, &space.root);
+        assert_eq!(mounts.read().unwrap().mounts_on(&before).len(), 0);
+        move_mount(&before, &after);
+        wait_until_all_are_read_again();
+        assert_eq!(mounts.read().unwrap().mounts_on(&after).len(), 1);
+        assert_same(&mounts, &space.root);
+    });
+}
+
+#[test]
+fn mount_moved_into_a_pod_within_that_second_keeps_its_data_and_the_pod() {
+    in_own_namespace(|space| {
+        let (before, copy) = movable(space);
+        let after = space.volume("empty-dir", "v").join("in");
+        space.mounts.read().unwrap();
+        move_mount(&before, &after);
+        let storage = space.storage(&Effects::ungated());
+        let faults = block_on(tear_down_volumes(&space.pod, &storage)).unwrap_err();
+        assert!(faults.iter().any(|fault| fault.path.starts_with(&after)), "{faults:?}");
+        assert_eq!(fs::read_to_string(after.join("data")).unwrap(), "precious");
+        wait_until_all_are_read_again();
+        assert_eq!(block_on(tear_down_volumes(&space.pod, &storage)).unwrap().unmounted, 1);
+        assert!(!after.exists());
+        assert_eq!(fs::read_to_string(copy.join("data")).unwrap(), "precious");
     });
 }

@@ -6,9 +6,8 @@
 #![allow(unsafe_code, reason = "no library has these system calls")]
 
 use std::{
-    collections::BTreeMap,
     ffi::{CStr, OsStr, OsString, c_long},
-    io, mem,
+    io,
     os::unix::ffi::OsStrExt as _,
     path::{Path, PathBuf},
     time::Duration,
@@ -34,64 +33,88 @@ const OPTIONAL: u32 = kernel::STATMOUNT_MNT_POINT | kernel::STATMOUNT_FS_SUBTYPE
 const IDS: usize = 4096;
 /// Longest texts of a mount: two paths, and a source.
 const MAX_TEXT: usize = 64 * 1024;
-/// The path of a known mount is read again after this time: a move of the mount, or of a directory above it, does not change the
+/// All known mounts are read again after this time. A move of a mount, or the rename of a directory above it, does not change its
 /// ID.
+///
+/// Until then a mount of a pod still counts as that pod's: the pod does not end. One that is moved into a pod is not yet unmounted;
+/// the kernel refuses to remove its directory, and no removal crosses it.
 pub(super) const MAX_AGE: Duration = Duration::from_secs(1);
 
-/// The mounts in a scope that are known, by ID.
+/// The mounts that are known.
 #[derive(Debug, Default)]
 pub(super) struct KnownMounts {
-    /// `None`: it has no place in the table.
-    known: BTreeMap<u64, Option<Found>>,
+    /// By ID. `None`: it has no place in the table.
+    known: Vec<(u64, Option<Found>)>,
+    /// When all were last read.
     all_read: Option<Instant>,
-    buffer: Vec<u64>,
+    ids: Vec<u64>,
 }
 
 // === impl KnownMounts ===
 
 impl KnownMounts {
-    /// The current table.
+    /// The current table, after `last` and a change that the kernel reported.
     ///
     /// # Errors
     /// If the kernel is older, or a filter of system calls forbids these.
-    pub fn read(&mut self, scope: &Path) -> io::Result<MountTable> {
+    pub fn read(&mut self, scope: &Path, last: &MountTable) -> io::Result<MountTable> {
+        let table = self.update(scope, last);
+        if table.is_err() {
+            self.all_read = None;
+        }
+        table
+    }
+
+    fn update(&mut self, scope: &Path, last: &MountTable) -> io::Result<MountTable> {
         let began = Instant::now();
-        if self.all_read.is_none_or(|read| began - read >= MAX_AGE) {
+        list(&mut self.ids)?;
+        let has_recent = self.all_read.is_some_and(|read| began - read < MAX_AGE);
+        if !has_recent {
             self.known.clear();
             self.all_read = Some(began);
         }
-        let listed = self.update(scope);
-        if listed.is_err() {
-            self.known.clear();
+        let (gone, new) = self.compare();
+        let mut found = Vec::new();
+        let mut buffer = Vec::new();
+        for id in new {
+            // Unmounted meanwhile, or moved out of this process's root directory.
+            let Some(mount) = stat(id, &mut buffer)? else { continue };
+            let place = Found::of(mount, scope);
+            found.extend(place.clone());
+            self.known.push((id, place));
         }
-        listed?;
-        let found = self.known.values().flatten();
-        Ok(MountTable::new(scope, found.cloned()))
+        // New IDs are larger, except of a mount that comes back into this process's root directory.
+        let is_sorted = self.known.is_sorted_by_key(|(id, _)| *id);
+        if has_recent
+            && is_sorted
+            && let Some(table) = last.changed(&gone, &found)
+        {
+            return Ok(table);
+        }
+        self.known.sort_by_key(|(id, _)| *id);
+        let all = self.known.iter().filter_map(|(_, found)| found.clone());
+        Ok(MountTable::new(scope, all))
     }
 
-    fn update(&mut self, scope: &Path) -> io::Result<()> {
-        let mut ids = mem::take(&mut self.buffer);
-        ids.clear();
-        list(&mut ids)?;
-        if self.known.len() > ids.len() || !self.known.keys().all(|id| ids.binary_search(id).is_ok()) {
-            self.known.retain(|id, _| ids.binary_search(id).is_ok());
-        }
-        let mut text = Vec::new();
-        for id in &ids {
-            if self.known.contains_key(id) {
-                continue;
+    /// Forgets the mounts that are not listed. Returns their places, and the listed IDs that are not known.
+    fn compare(&mut self) -> (Vec<Found>, Vec<u64>) {
+        let mut listed = self.ids.iter().copied().peekable();
+        let mut new = Vec::new();
+        let gone = self.known.extract_if(.., |(id, _)| {
+            while let Some(unknown) = listed.next_if(|listed| *listed < *id) {
+                new.push(unknown);
             }
-            // Unmounted meanwhile, or moved out of this process's root directory.
-            let Some(mount) = stat(*id, &mut text)? else { continue };
-            self.known.insert(*id, Found::of(mount, scope));
-        }
-        self.buffer = ids;
-        Ok(())
+            listed.next_if_eq(id).is_none()
+        });
+        let gone = gone.filter_map(|(_, found)| found).collect();
+        new.extend(listed);
+        (gone, new)
     }
 }
 
-/// Appends the IDs of all mounts that this process can reach, in order.
+/// Lists the IDs of all mounts that this process can reach, in order.
 fn list(ids: &mut Vec<u64>) -> io::Result<()> {
+    ids.clear();
     loop {
         let read = ids.len();
         let request = request(u64::MAX, ids.last().copied().unwrap_or_default());

@@ -71,14 +71,19 @@ impl Strays {
     /// Records a mount below the pods directory; `relative` is its path from there. A tenant may choose names inside a
     /// pod's directory, so such a mount never counts for another pod.
     pub fn note_inside(&mut self, path: &Path, relative: &Path) {
-        let parts: Vec<&OsStr> = relative.iter().collect();
-        let is_of_a_pod = match parts.as_slice() {
-            [] => true,
-            [first] => is_plain(first),
-            [first, second, ..] => is_plain(first) && POD_ENTRIES.iter().any(|name| second == name),
-        };
-        if !is_of_a_pod {
+        if !Self::is_of_a_pod(relative) {
+            let parts: Vec<&OsStr> = relative.iter().collect();
             self.note(path, &parts, parts.len() == 1);
+        }
+    }
+
+    /// Whether a mount at this path below the pods directory is where a pod's mounts are expected.
+    pub fn is_of_a_pod(relative: &Path) -> bool {
+        let mut parts = relative.iter();
+        match (parts.next(), parts.next()) {
+            (None, _) => true,
+            (Some(first), None) => is_plain(first),
+            (Some(first), Some(second)) => is_plain(first) && POD_ENTRIES.iter().any(|name| second == *name),
         }
     }
 

@@ -2,7 +2,6 @@
 
 use std::{
     cmp::Ordering,
-    collections::HashMap,
     ffi::OsStr,
     iter,
     os::unix::ffi::OsStrExt as _,
@@ -24,10 +23,10 @@ pub struct MountTable {
     mounts: Vec<Arc<Mount>>,
     /// Indexes in `mounts`, ordered by path: mounts at or below a path are adjacent.
     by_path: Vec<usize>,
-    /// Indexes in `mounts`.
-    by_id: HashMap<u64, usize>,
+    /// Indexes in `mounts`, ordered by ID.
+    by_id: Vec<usize>,
     /// Mounts of pods outside of their directories.
-    strays: Strays,
+    strays: Arc<Strays>,
 }
 
 /// A mount with a place in a table.
@@ -84,27 +83,88 @@ impl MountTable {
             scope: plain(scope),
             ..Self::default()
         };
-        // `/` is no pods directory.
-        let has_pods = table.scope.file_name().is_some();
+        let mut strays = Strays::default();
         for found in found {
             match found {
-                Found::Outside(path) => table.strays.note_outside(&path),
+                Found::Outside(path) => strays.note_outside(&path),
                 Found::InScope(mount) => {
-                    if let Ok(relative) = mount.path.strip_prefix(&table.scope)
-                        && has_pods
-                    {
-                        table.strays.note_inside(&mount.path, relative);
+                    if let Some(relative) = table.relative(&mount) {
+                        strays.note_inside(&mount.path, relative);
                     }
                     table.mounts.push(mount);
                 }
             }
         }
-        let ids = table.mounts.iter().enumerate();
-        table.by_id = ids.map(|(at, mount)| (mount.id, at)).collect();
+        table.strays = Arc::new(strays);
+        table.by_id = (0..table.mounts.len()).collect();
+        table.by_id.sort_by_key(|&at| table.mounts[at].id);
         table.by_path = (0..table.mounts.len()).collect();
         let key = |at: usize| key(&table.mounts[at].path);
         table.by_path.sort_by(|&one, &other| order(key(one), key(other)));
         table
+    }
+
+    /// The table without the mounts that are `gone`, and with `new` ones at its end. `None` if others change than mounts in pods'
+    /// directories.
+    ///
+    /// Sorts nothing: a node has thousands of mounts, and a pod's teardown changes a few.
+    pub(super) fn changed(&self, gone: &[Found], new: &[Found]) -> Option<Self> {
+        let mut is_gone = vec![false; self.mounts.len()];
+        for found in gone {
+            is_gone[self.at_id(self.pods_own(found)?.id)?] = true;
+        }
+        let mut table = Self {
+            scope: self.scope.clone(),
+            strays: Arc::clone(&self.strays),
+            ..Self::default()
+        };
+        let mut moved_to = Vec::with_capacity(self.mounts.len());
+        for (mount, is_gone) in self.mounts.iter().zip(&is_gone) {
+            moved_to.push(table.mounts.len());
+            if !is_gone {
+                table.mounts.push(Arc::clone(mount));
+            }
+        }
+        let kept = |index: &[usize]| {
+            let kept = index.iter().filter(|&&at| !is_gone[at]);
+            kept.map(|&at| moved_to[at]).collect()
+        };
+        table.by_path = kept(&self.by_path);
+        table.by_id = kept(&self.by_id);
+        for found in new {
+            let mount = self.pods_own(found)?;
+            let is_before = |&at: &usize| order(key(&table.mounts[at].path), key(&mount.path)).is_le();
+            let by_path = table.by_path.partition_point(is_before);
+            let by_id = table.by_id.partition_point(|&at| table.mounts[at].id <= mount.id);
+            table.by_path.insert(by_path, table.mounts.len());
+            table.by_id.insert(by_id, table.mounts.len());
+            table.mounts.push(Arc::clone(mount));
+        }
+        Some(table)
+    }
+
+    /// The mount, if it is a pod's at its place.
+    fn pods_own<'a>(&self, found: &'a Found) -> Option<&'a Arc<Mount>> {
+        match found {
+            Found::Outside(_) => None,
+            Found::InScope(mount) => {
+                let is_stray = self.relative(mount).is_some_and(|it| !Strays::is_of_a_pod(it));
+                (!is_stray).then_some(mount)
+            }
+        }
+    }
+
+    /// Its path below the directory of pods.
+    fn relative<'a>(&self, mount: &'a Mount) -> Option<&'a Path> {
+        // `/` is no pods directory.
+        self.scope.file_name()?;
+        mount.path.strip_prefix(&self.scope).ok()
+    }
+
+    /// Index in `mounts`.
+    fn at_id(&self, id: u64) -> Option<usize> {
+        let found = self.by_id.binary_search_by_key(&id, |&at| self.mounts[at].id);
+        found.ok().map(|at| self.by_id[at])
     }
 
     /// Mounts of this pod outside of its directory: it was renamed, or the kubelet has another root directory.
@@ -156,7 +216,7 @@ impl MountTable {
     pub fn mount_containing(&self, path: &Path) -> Option<&Mount> {
         let on = |path: &Path| self.mounts_on(path).first().map(|mount| mount.id);
         let id = path.ancestors().find_map(on)?;
-        self.by_id.get(&id).map(|&at| &*self.mounts[at])
+        self.at_id(id).map(|at| &*self.mounts[at])
     }
 
     /// Whether all known mounts above it are in memory, so that a path lookup contacts no server.
@@ -190,7 +250,7 @@ impl MountTable {
     /// The known mounts above it, nearest first.
     fn ancestors<'a>(&'a self, mount: &'a Mount) -> impl Iterator<Item = &'a Mount> {
         let above = |mount: &&Mount| {
-            let parent = &*self.mounts[*self.by_id.get(&mount.parent)?];
+            let parent = &*self.mounts[self.at_id(mount.parent)?];
             (parent.id != mount.id).then_some(parent)
         };
         // Bounded by the size of the table: a table read in two parts may contain a cycle.
@@ -422,6 +482,48 @@ mod tests {
         fn parser_never_panics(text in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = MountTable::parse(&text, Path::new("/"));
             let _ = unescape(&text);
+        }
+    }
+
+    fn pods_mount(id: u64, name: u8) -> Found {
+        let line = format!("{id} 0 0:5 / /pods/p{name}/volumes/v rw - tmpfs t rw");
+        let path = path_of(line.as_bytes()).unwrap().into_owned();
+        Found::of(Mount::parse(line.as_bytes(), path).unwrap(), Path::new("/pods")).unwrap()
+    }
+
+    proptest! {
+        #[test]
+        fn changed_table_is_the_table_of_what_is_left(
+            names in proptest::collection::vec((0u8..4, any::<bool>()), 0..30),
+            new in proptest::collection::vec(0u8..4, 0..5),
+        ) {
+            // IDs of removed mounts are used again.
+            let all: Vec<_> = (0..).zip(&names).map(|(id, (name, _))| pods_mount(id ^ 5, *name)).collect();
+            let is_gone = |at: &usize| names[*at].1;
+            let (gone, kept): (Vec<_>, Vec<_>) = (0..all.len()).partition(is_gone);
+            let pick = |chosen: &[usize]| chosen.iter().map(|&at| all[at].clone()).collect::<Vec<_>>();
+            let free = gone.iter().map(|&at| at as u64 ^ 5).chain(100..);
+            let new: Vec<_> = free.zip(&new).map(|(id, name)| pods_mount(id, *name)).collect();
+            let scope = Path::new("/pods");
+            let changed = MountTable::new(scope, all.clone()).changed(&pick(&gone), &new);
+            let afresh = MountTable::new(scope, pick(&kept).into_iter().chain(new));
+            prop_assert_eq!(changed, Some(afresh));
+        }
+    }
+
+    #[test]
+    fn change_of_a_mount_at_an_unexpected_place_needs_a_new_table() {
+        let table = MountTable::new(Path::new("/pods"), [pods_mount(1, 1)]);
+        let renamed = Mount {
+            path: "/pods/p1.old/volumes/a~b/v".into(),
+            ..table.all().next().unwrap().clone()
+        };
+        for found in [
+            Found::InScope(Arc::new(renamed)),
+            Found::Outside("/pods-2/volumes/v".into()),
+        ] {
+            assert_eq!(table.changed(&[], std::slice::from_ref(&found)), None);
+            assert_eq!(table.changed(&[found], &[]), None);
         }
     }
 }
