@@ -21,6 +21,7 @@ use super::{
 mod by_id;
 pub(super) mod hanging;
 pub(super) mod mount;
+mod moves;
 mod rounds;
 mod source;
 mod strays;
@@ -36,12 +37,13 @@ pub(super) use mount::device;
 pub use mount::{BadLine, Mount, unescape};
 pub use rounds::{StillMounted, UnmountReport, UnmountRounds, UnmountScope, hanging};
 pub use table::MountTable;
+use table::plain;
 pub use unmount::unmount;
 pub use watch::MountWatch;
 
-/// Maximum age of a cached table. The kernel reports mounts and unmounts, but not the rename of a directory above a
+/// Maximum age of what is known of a mount. The kernel reports mounts and unmounts, but not the rename of a directory above a
 /// mount.
-const MAX_AGE: Duration = by_id::MAX_AGE;
+const MAX_AGE: Duration = Duration::from_secs(1);
 
 /// Mount tables of this process.
 const OWN: [&str; 2] = [MOUNTINFO, "/proc/thread-self/mountinfo"];
@@ -63,11 +65,11 @@ pub struct Mounts {
 #[derive(Debug)]
 struct Cache {
     source: Source,
-    /// `None` if the kernel shows mounts only in the text.
+    /// `None` if the kernel shows this process's mounts only in the text.
     known: Option<KnownMounts>,
     /// Requests with a smaller number were made before the kernel was polled.
     current_below: u64,
-    /// When the last read started.
+    /// When the mounts in the table were read, at the earliest.
     read: Option<Instant>,
     table: Arc<MountTable>,
 }
@@ -82,20 +84,23 @@ impl Mounts {
     /// The mounts at or below `scope`, a path without symlinks, from `mountinfo`.
     pub fn new(mountinfo: impl Into<PathBuf>, scope: impl Into<PathBuf>) -> Self {
         let mountinfo = mountinfo.into();
+        // The system calls show this process's mounts.
+        let is_own = OWN.iter().any(|own| mountinfo == Path::new(own));
+        let known = is_own.then(|| KnownMounts::new(&mountinfo)).and_then(|known| {
+            let in_text =
+                |error| tracing::debug!(%error, "The kernel does not show mounts one by one: mountinfo is read");
+            known.map_err(in_text).ok()
+        });
         Self {
             cache: Mutex::new(Cache {
                 source: Source::new(mountinfo.clone()),
-                // The system calls show this process's mounts.
-                known: OWN
-                    .iter()
-                    .any(|own| mountinfo == Path::new(own))
-                    .then(KnownMounts::default),
+                known,
                 current_below: 0,
                 read: None,
                 table: Arc::default(),
             }),
             mountinfo,
-            scope: scope.into(),
+            scope: plain(&scope.into()),
             requests: AtomicU64::new(0),
         }
     }
@@ -123,10 +128,9 @@ impl Mounts {
     fn read_locked(&self, cache: &mut Cache, request: TableRequest) -> Result<Arc<MountTable>, Fault> {
         if request.0 >= cache.current_below {
             let current_below = self.requests.load(Ordering::SeqCst);
-            if !(cache.source.is_unchanged() && cache.is_recent()) {
-                let began = Instant::now();
-                cache.table = Arc::new(self.read_now(cache)?);
-                cache.read = Some(began);
+            if !(cache.is_recent() && cache.is_unchanged()) {
+                let (table, read) = self.read_now(cache)?;
+                (cache.table, cache.read) = (Arc::new(table), Some(read));
             }
             cache.current_below = current_below;
         }
@@ -147,26 +151,24 @@ impl Mounts {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn read_now(&self, cache: &mut Cache) -> Result<MountTable, Fault> {
-        let Cache {
-            source, known, table, ..
-        } = cache;
-        if let Some(mounts) = known {
-            match source.read_by(|| mounts.read(&self.scope, table)) {
-                Ok(table) => return Ok(table),
-                Err(error) => {
-                    tracing::debug!(%error, "Mounts are read from mountinfo: the kernel does not show them one by one");
-                    *known = None;
-                }
+    /// The table, and since when no mount in it was read.
+    fn read_now(&self, cache: &mut Cache) -> Result<(MountTable, Instant), Fault> {
+        let began = Instant::now();
+        let Cache { source, table, .. } = cache;
+        if let Some(known) = &mut cache.known {
+            match source.read_by(|| known.read(&self.scope, table)) {
+                Ok(read) => return Ok(read),
+                Err(error) => tracing::debug!(%error, "Mounts cannot be read one by one: mountinfo is read"),
             }
         }
         let fault = |cause: Cause| Fault::new("read", &self.mountinfo, cause);
         let text = source.read().map_err(|error| fault(errno(&error).into()))?;
-        MountTable::parse(&text, &self.scope).map_err(|bad| {
+        let table = MountTable::parse(&text, &self.scope).map_err(|bad| {
             source.invalidate();
             tracing::warn!(%bad, "Mount table cannot be parsed");
             fault(Cause::Errno(nix::errno::Errno::EBADMSG))
-        })
+        })?;
+        Ok((table, began))
     }
 
     /// Watches the table for changes from now on.
@@ -214,6 +216,11 @@ impl Mounts {
 // === impl Cache ===
 
 impl Cache {
+    fn is_unchanged(&mut self) -> bool {
+        let has_moved = self.known.as_ref().is_some_and(KnownMounts::may_have_moved);
+        self.source.is_unchanged() && !has_moved
+    }
+
     fn is_recent(&self) -> bool {
         self.read.is_some_and(|read| read.elapsed() < MAX_AGE)
     }

@@ -1,7 +1,8 @@
 //! Reads the mounts of this process one by one, by listmount(2) and statmount(2) of Linux 6.15 and later.
 //!
 //! The kernel writes the whole of mountinfo for each reader. Here a mount that is known costs no more than its ID: a node has
-//! hundreds of mounts of other pods. IDs are unique until the next boot.
+//! hundreds of mounts of other pods. IDs are unique until the next boot. Which mounts there are is always listed; what they show is
+//! read again after a move of any of them.
 
 #![allow(unsafe_code, reason = "no library has these system calls")]
 
@@ -10,14 +11,15 @@ use std::{
     io,
     os::unix::ffi::OsStrExt as _,
     path::{Path, PathBuf},
-    time::Duration,
 };
 
 use linux_raw_sys::general as kernel;
 use tokio::time::Instant;
 
 use super::{
+    MAX_AGE,
     mount::{Mount, without_deleted},
+    moves::Moves,
     table::{Found, MountTable},
 };
 
@@ -28,21 +30,15 @@ const REQUIRED: u32 = kernel::STATMOUNT_SB_BASIC
     | kernel::STATMOUNT_FS_TYPE
     | kernel::STATMOUNT_SUPPORTED_MASK;
 const OPTIONAL: u32 = kernel::STATMOUNT_MNT_POINT | kernel::STATMOUNT_FS_SUBTYPE | kernel::STATMOUNT_SB_SOURCE;
-/// IDs per call. A table that changes between two calls still shows each mount that was there all the time: IDs are in order,
-/// and new ones are larger.
-const IDS: usize = 4096;
+/// IDs in the first call.
+const IDS: usize = 1024;
 /// Longest texts of a mount: two paths, and a source.
 const MAX_TEXT: usize = 64 * 1024;
-/// All known mounts are read again after this time. A move of a mount, or the rename of a directory above it, does not change its
-/// ID.
-///
-/// Until then a mount of a pod still counts as that pod's: the pod does not end. One that is moved into a pod is not yet unmounted;
-/// the kernel refuses to remove its directory, and no removal crosses it.
-pub(super) const MAX_AGE: Duration = Duration::from_secs(1);
 
 /// The mounts that are known.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct KnownMounts {
+    moves: Moves,
     /// By ID. `None`: it has no place in the table.
     known: Vec<(u64, Option<Found>)>,
     /// When all were last read.
@@ -53,47 +49,112 @@ pub(super) struct KnownMounts {
 // === impl KnownMounts ===
 
 impl KnownMounts {
-    /// The current table, after `last` and a change that the kernel reported.
+    /// Knows nothing yet. `mountinfo` is this process's.
     ///
     /// # Errors
     /// If the kernel is older, or a filter of system calls forbids these.
-    pub fn read(&mut self, scope: &Path, last: &MountTable) -> io::Result<MountTable> {
-        let table = self.update(scope, last);
-        if table.is_err() {
-            self.all_read = None;
-        }
-        table
+    pub fn new(mountinfo: &Path) -> io::Result<Self> {
+        Ok(Self {
+            moves: Moves::watch(&mountinfo.with_file_name("ns/mnt"))?,
+            known: Vec::new(),
+            all_read: None,
+            ids: vec![0; IDS],
+        })
     }
 
-    fn update(&mut self, scope: &Path, last: &MountTable) -> io::Result<MountTable> {
+    /// Whether a mount may have moved since the last read.
+    pub fn may_have_moved(&self) -> bool {
+        self.moves.may_be_any()
+    }
+
+    /// The current table, after `last`, and when all mounts in it were read: those of `last` that are still listed and have not
+    /// moved are not read again.
+    ///
+    /// # Errors
+    /// If the kernel refuses to show a mount.
+    pub fn read(&mut self, scope: &Path, last: &MountTable) -> io::Result<(MountTable, Instant)> {
         let began = Instant::now();
-        list(&mut self.ids)?;
-        let has_recent = self.all_read.is_some_and(|read| began - read < MAX_AGE);
-        if !has_recent {
-            self.known.clear();
-            self.all_read = Some(began);
-        }
+        // Taken away, so that all are read again after an error.
+        let all_read = self.all_read.take().filter(|read| read.elapsed() < MAX_AGE);
+        // Before the list: a move after this is reported next time.
+        let has_moved = self.moves.any()?;
+        let update = match all_read {
+            Some(read) if !has_moved => self.update(scope, last)?.map(|table| (table, read)),
+            _ => None,
+        };
+        let (table, read) = match update {
+            Some(update) => update,
+            None => (self.read_all(scope)?, began),
+        };
+        self.all_read = Some(read);
+        Ok((table, read))
+    }
+
+    fn read_all(&mut self, scope: &Path) -> io::Result<MountTable> {
+        self.known.clear();
+        self.list()?;
+        self.read_new(self.ids.clone(), scope)?;
+        Ok(self.table(scope))
+    }
+
+    /// Reads only new mounts; `None` if known ones may show something else now.
+    fn update(&mut self, scope: &Path, last: &MountTable) -> io::Result<Option<MountTable>> {
+        self.list()?;
         let (gone, new) = self.compare();
+        let new = self.read_new(new, scope)?;
+        // A mount beneath or upon another may have another parent from now on.
+        let is_alone = |found: &Found, at_most| {
+            found
+                .in_scope()
+                .is_none_or(|mount| last.mounts_on(&mount.path).len() <= at_most)
+        };
+        if !gone.iter().all(|found| is_alone(found, 1)) || !new.iter().all(|found| is_alone(found, 0)) {
+            return Ok(None);
+        }
+        // New IDs are larger, except of a mount that comes back into this process's root directory.
+        let is_sorted = self.known.is_sorted_by_key(|(id, _)| *id);
+        let changed = is_sorted.then(|| last.changed(&gone, &new)).flatten();
+        Ok(Some(changed.unwrap_or_else(|| {
+            self.known.sort_by_key(|(id, _)| *id);
+            self.table(scope)
+        })))
+    }
+
+    fn table(&self, scope: &Path) -> MountTable {
+        MountTable::new(scope, self.known.iter().filter_map(|(_, found)| found.clone()))
+    }
+
+    /// Reads these mounts, and returns those that have a place in the table.
+    fn read_new(&mut self, ids: Vec<u64>, scope: &Path) -> io::Result<Vec<Found>> {
         let mut found = Vec::new();
         let mut buffer = Vec::new();
-        for id in new {
+        for id in ids {
             // Unmounted meanwhile, or moved out of this process's root directory.
             let Some(mount) = stat(id, &mut buffer)? else { continue };
             let place = Found::of(mount, scope);
             found.extend(place.clone());
             self.known.push((id, place));
         }
-        // New IDs are larger, except of a mount that comes back into this process's root directory.
-        let is_sorted = self.known.is_sorted_by_key(|(id, _)| *id);
-        if has_recent
-            && is_sorted
-            && let Some(table) = last.changed(&gone, &found)
-        {
-            return Ok(table);
+        Ok(found)
+    }
+
+    /// Lists the IDs of all mounts that this process can reach, in order. One call shows all of one moment.
+    fn list(&mut self) -> io::Result<()> {
+        let request = request(u64::MAX, 0);
+        loop {
+            self.ids.resize(self.ids.capacity(), 0);
+            // SAFETY: the request and the buffer are valid for the call, which writes no more than its length in numbers.
+            let written = unsafe {
+                let (call, into) = (kernel::__NR_listmount, self.ids.as_mut_ptr());
+                libc::syscall(c_long::from(call), &raw const request, into, self.ids.len(), 0)
+            };
+            let written = usize::try_from(written).map_err(|_| io::Error::last_os_error())?;
+            if written < self.ids.len() {
+                self.ids.truncate(written);
+                return Ok(());
+            }
+            self.ids.reserve(self.ids.len() + 1);
         }
-        self.known.sort_by_key(|(id, _)| *id);
-        let all = self.known.iter().filter_map(|(_, found)| found.clone());
-        Ok(MountTable::new(scope, all))
     }
 
     /// Forgets the mounts that are not listed. Returns their places, and the listed IDs that are not known.
@@ -109,26 +170,6 @@ impl KnownMounts {
         let gone = gone.filter_map(|(_, found)| found).collect();
         new.extend(listed);
         (gone, new)
-    }
-}
-
-/// Lists the IDs of all mounts that this process can reach, in order.
-fn list(ids: &mut Vec<u64>) -> io::Result<()> {
-    ids.clear();
-    loop {
-        let read = ids.len();
-        let request = request(u64::MAX, ids.last().copied().unwrap_or_default());
-        ids.resize(read + IDS, 0);
-        // SAFETY: the request and the buffer are valid for the call, which writes no more than `IDS` numbers.
-        let written = unsafe {
-            let (call, into) = (kernel::__NR_listmount, ids[read..].as_mut_ptr());
-            libc::syscall(c_long::from(call), &raw const request, into, IDS, 0)
-        };
-        let written = usize::try_from(written).map_err(|_| io::Error::last_os_error())?;
-        ids.truncate(read + written);
-        if written < IDS {
-            return Ok(());
-        }
     }
 }
 
@@ -195,7 +236,7 @@ fn parse(shown: &kernel::statmount, texts: &[u8]) -> io::Result<Option<Mount>> {
         root_deleted,
         path: PathBuf::from(text(kernel::STATMOUNT_MNT_POINT, shown.mnt_point)?),
         fs_type,
-        // As in mountinfo.
+        // As in mountinfo, which shows no empty field.
         source: if source.is_empty() {
             "none".into()
         } else {

@@ -50,6 +50,14 @@ impl Found {
         }
     }
 
+    /// The mount, if it is in the scope.
+    pub fn in_scope(&self) -> Option<&Arc<Mount>> {
+        match self {
+            Self::InScope(mount) => Some(mount),
+            Self::Outside(_) => None,
+        }
+    }
+
     fn outside(path: &Path) -> Option<Self> {
         Strays::may_be_of_a_pod(path).then(|| Self::Outside(path.to_owned()))
     }
@@ -111,7 +119,11 @@ impl MountTable {
     pub(super) fn changed(&self, gone: &[Found], new: &[Found]) -> Option<Self> {
         let mut is_gone = vec![false; self.mounts.len()];
         for found in gone {
-            is_gone[self.at_id(self.pods_own(found)?.id)?] = true;
+            let mount = self.pods_own(found)?;
+            let at = self
+                .at_id(mount.id)
+                .filter(|&at| Arc::ptr_eq(&self.mounts[at], mount))?;
+            is_gone[at] = true;
         }
         let mut table = Self {
             scope: self.scope.clone(),
@@ -145,13 +157,8 @@ impl MountTable {
 
     /// The mount, if it is a pod's at its place.
     fn pods_own<'a>(&self, found: &'a Found) -> Option<&'a Arc<Mount>> {
-        match found {
-            Found::Outside(_) => None,
-            Found::InScope(mount) => {
-                let is_stray = self.relative(mount).is_some_and(|it| !Strays::is_of_a_pod(it));
-                (!is_stray).then_some(mount)
-            }
-        }
+        let is_stray = |mount: &&Arc<Mount>| self.relative(mount).is_some_and(|it| !Strays::is_of_a_pod(it));
+        found.in_scope().filter(|mount| !is_stray(mount))
     }
 
     /// Its path below the directory of pods.
@@ -259,7 +266,7 @@ impl MountTable {
 }
 
 /// Without redundant components, as the kernel writes paths.
-fn plain(path: &Path) -> PathBuf {
+pub(super) fn plain(path: &Path) -> PathBuf {
     path.components().collect()
 }
 
