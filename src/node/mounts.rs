@@ -7,7 +7,6 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
 };
 
 use tokio::time::Instant;
@@ -29,7 +28,7 @@ pub(super) mod table;
 mod unmount;
 mod watch;
 
-use by_id::KnownMounts;
+use by_id::{KnownMounts, MAX_AGE};
 use source::Source;
 
 pub use hanging::{Hanging, Mounted};
@@ -41,18 +40,14 @@ use table::plain;
 pub use unmount::unmount;
 pub use watch::MountWatch;
 
-/// Maximum age of what is known of a mount. The kernel reports mounts and unmounts, but not the rename of a directory above a
-/// mount.
-const MAX_AGE: Duration = Duration::from_secs(1);
-
 /// Mount tables of this process.
 const OWN: [&str; 2] = [MOUNTINFO, "/proc/thread-self/mountinfo"];
 
 /// The mount table of one mount namespace, restricted to a scope.
 ///
 /// The kernel writes the whole table for each reader, which takes a millisecond with 700 mounts. So the table is cached
-/// as long as the kernel reports no change since it was read, and where the kernel can, only new mounts are read. Requests made
-/// before a read share its result: a read that started after the request is current for it.
+/// as long as the kernel reports no change since it was read. Requests made before a read share its result: a read that started
+/// after the request is current for it.
 #[derive(Debug)]
 pub struct Mounts {
     mountinfo: PathBuf,
@@ -65,7 +60,7 @@ pub struct Mounts {
 #[derive(Debug)]
 struct Cache {
     source: Source,
-    /// `None` if the kernel shows this process's mounts only in the text.
+    /// `None` if the text is read.
     known: Option<KnownMounts>,
     /// Requests with a smaller number were made before the kernel was polled.
     current_below: u64,
@@ -84,17 +79,10 @@ impl Mounts {
     /// The mounts at or below `scope`, a path without symlinks, from `mountinfo`.
     pub fn new(mountinfo: impl Into<PathBuf>, scope: impl Into<PathBuf>) -> Self {
         let mountinfo = mountinfo.into();
-        // The system calls show this process's mounts.
-        let is_own = OWN.iter().any(|own| mountinfo == Path::new(own));
-        let known = is_own.then(|| KnownMounts::new(&mountinfo)).and_then(|known| {
-            let in_text =
-                |error| tracing::debug!(%error, "The kernel does not show mounts one by one: mountinfo is read");
-            known.map_err(in_text).ok()
-        });
         Self {
             cache: Mutex::new(Cache {
                 source: Source::new(mountinfo.clone()),
-                known,
+                known: None,
                 current_below: 0,
                 read: None,
                 table: Arc::default(),
@@ -103,6 +91,22 @@ impl Mounts {
             scope: plain(&scope.into()),
             requests: AtomicU64::new(0),
         }
+    }
+
+    /// Reads mounts one by one where the kernel can.
+    ///
+    /// A move may be missed until its system call has returned. So such a table is for directories that the kernel does not remove
+    /// while something is mounted there, and never proves that a volume may be detached.
+    #[must_use]
+    pub fn one_by_one(mut self) -> Self {
+        // The system calls show this process's mounts.
+        if OWN.iter().any(|own| self.mountinfo == Path::new(own)) {
+            let known = KnownMounts::new(&self.mountinfo);
+            let in_text =
+                |error| tracing::debug!(%error, "The kernel does not show mounts one by one: mountinfo is read");
+            self.cache.get_mut().unwrap_or_else(PoisonError::into_inner).known = known.map_err(in_text).ok();
+        }
+        self
     }
 
     /// The text of mountinfo now. Blocks.

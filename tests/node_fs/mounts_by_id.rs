@@ -4,6 +4,11 @@ use std::{
     fs,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
 };
 
 use nix::{
@@ -101,7 +106,9 @@ fn odd_mounts(space: &Space) -> Vec<PathBuf> {
 fn table_read_mount_by_mount_is_that_of_mountinfo() {
     in_own_namespace(|space| {
         let scopes = [space.root.join("pods"), PathBuf::from("/"), space.outside.clone()];
-        let tables = scopes.each_ref().map(|scope| (Mounts::new(OWN, scope), scope));
+        let tables = scopes
+            .each_ref()
+            .map(|scope| (Mounts::new(OWN, scope).one_by_one(), scope));
         let all_same = || tables.iter().for_each(|(mounts, scope)| assert_same(mounts, scope));
         all_same();
         let odd = odd_mounts(space);
@@ -125,7 +132,7 @@ fn table_read_mount_by_mount_is_that_of_mountinfo() {
 #[test]
 fn mount_that_replaces_another_at_its_path_is_seen() {
     in_own_namespace(|space| {
-        let mounts = Mounts::new(OWN, space.root.join("pods"));
+        let mounts = Mounts::new(OWN, space.root.join("pods")).one_by_one();
         let path = space.volume("empty-dir", "v");
         for _ in 0..3 {
             tmpfs(&path);
@@ -140,7 +147,7 @@ fn mount_that_replaces_another_at_its_path_is_seen() {
 fn mount_of_a_pod_at_another_place_is_seen_when_it_comes_and_goes() {
     in_own_namespace(|space| {
         let pods = space.root.join("pods");
-        let mounts = Mounts::new(OWN, &pods);
+        let mounts = Mounts::new(OWN, &pods).one_by_one();
         let elsewhere = [
             space.outside.join(format!("pods/{UID}/volumes/a~b/v")),
             space.outside.join("volumes/a~b/v"),
@@ -183,7 +190,7 @@ fn moved_mount_is_seen_at_its_new_path_at_once_with_those_below_it() {
         let (before, _) = movable(space);
         tmpfs(&before.join("below"));
         let after = space.volume("empty-dir", "v");
-        let mounts = Mounts::new(OWN, &space.root);
+        let mounts = Mounts::new(OWN, &space.root).one_by_one();
         assert_eq!(mounts.read().unwrap().mounts_below(&after).len(), 0);
         move_mount(&before, &after);
         assert_eq!(mounts.read().unwrap().mounts_below(&after).len(), 1);
@@ -202,6 +209,43 @@ fn mount_moved_into_a_pod_is_unmounted_and_keeps_its_data() {
         assert_eq!(block_on(tear_down_volumes(&space.pod, &storage)).unwrap().unmounted, 1);
         assert!(!after.exists());
         assert_eq!(fs::read_to_string(copy.join("data")).unwrap(), "precious");
+    });
+}
+
+/// What is mounted at a new path before it is unmounted from the old one is mounted at each moment.
+#[test]
+fn mount_that_changes_its_path_is_in_every_table() {
+    in_own_namespace(|space| {
+        let pods = space.root.join("pods");
+        // So many that a list and the reads take some time.
+        for other in 0..300 {
+            tmpfs(&pods.join(format!("other-{other}/volumes/a~b/v")));
+        }
+        let source = space.outside.join("source");
+        tmpfs(&source);
+        let mut places = ["volumes/a~b/v", "volumes/a~b/w"].map(|place| pods.join("changes").join(place));
+        places.iter().for_each(|place| fs::create_dir_all(place).unwrap());
+        let watched = places.clone();
+        bind(&source, &places[0]);
+        let is_done = Arc::new(AtomicBool::new(false));
+        let done = Arc::clone(&is_done);
+        let changes = thread::spawn(move || {
+            for _ in 0..3_000 {
+                bind(&source, &places[1]);
+                umount(&places[0]).unwrap();
+                places.swap(0, 1);
+            }
+            done.store(true, Ordering::SeqCst);
+        });
+        let mounts = Mounts::new(OWN, &pods).one_by_one();
+        let mut reads = 0;
+        while !is_done.load(Ordering::SeqCst) {
+            let table = mounts.read().unwrap();
+            assert!(!table.mounts_at_or_below(&watched).is_empty(), "after {reads} reads");
+            reads += 1;
+        }
+        changes.join().unwrap();
+        println!("{reads} reads");
     });
 }
 
@@ -250,8 +294,8 @@ fn random_mounts_moves_and_unmounts_are_all_seen() {
             places.extend(places.clone().iter().flat_map(of_two));
             places.extend(places.clone()[2..].iter().flat_map(of_two));
             places.iter().for_each(|place| fs::create_dir_all(place).unwrap());
-            let scopes = [base.clone(), places[0].clone(), PathBuf::from("/")];
-            let tables = scopes.map(|scope| (Mounts::new(OWN, &scope), scope));
+            let scopes = [base, places[0].clone(), PathBuf::from("/")];
+            let tables = scopes.map(|scope| (Mounts::new(OWN, &scope).one_by_one(), scope));
             let mut numbers = Numbers(seed);
             for number in 0..60 {
                 let mut done = Vec::new();

@@ -101,7 +101,7 @@ impl Space {
             outside: base.join("outside"),
             pod: PodDir::new(&resolved, UID).unwrap(),
             // Not /proc/self, which is the main thread's namespace.
-            mounts: Arc::new(Mounts::new("/proc/thread-self/mountinfo", resolved.pods())),
+            mounts: Arc::new(Mounts::new("/proc/thread-self/mountinfo", resolved.pods()).one_by_one()),
             root,
         }
     }

@@ -11,13 +11,13 @@ use std::{
     io,
     os::unix::ffi::OsStrExt as _,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use linux_raw_sys::general as kernel;
 use tokio::time::Instant;
 
 use super::{
-    MAX_AGE,
     mount::{Mount, without_deleted},
     moves::Moves,
     table::{Found, MountTable},
@@ -30,10 +30,15 @@ const REQUIRED: u32 = kernel::STATMOUNT_SB_BASIC
     | kernel::STATMOUNT_FS_TYPE
     | kernel::STATMOUNT_SUPPORTED_MASK;
 const OPTIONAL: u32 = kernel::STATMOUNT_MNT_POINT | kernel::STATMOUNT_FS_SUBTYPE | kernel::STATMOUNT_SB_SOURCE;
+/// Maximum age of what is known of a mount. The kernel reports mounts and unmounts, but not the rename of a directory above a
+/// mount.
+pub(super) const MAX_AGE: Duration = Duration::from_secs(1);
 /// IDs in the first call.
 const IDS: usize = 1024;
 /// Longest texts of a mount: two paths, and a source.
 const MAX_TEXT: usize = 64 * 1024;
+/// How often mounts are read that change meanwhile.
+const MAX_READS: usize = 10;
 
 /// The mounts that are known.
 #[derive(Debug)]
@@ -46,13 +51,20 @@ pub(super) struct KnownMounts {
     ids: Vec<u64>,
 }
 
+/// The places of mounts that are known no more, and of those that are known now.
+#[derive(Debug, Default)]
+struct Changes {
+    gone: Vec<Option<Found>>,
+    new: Vec<Option<Found>>,
+}
+
 // === impl KnownMounts ===
 
 impl KnownMounts {
     /// Knows nothing yet. `mountinfo` is this process's.
     ///
     /// # Errors
-    /// If the kernel is older, or a filter of system calls forbids these.
+    /// If the kernel is older, or a filter of system calls forbids to watch for moves.
     pub fn new(mountinfo: &Path) -> io::Result<Self> {
         Ok(Self {
             moves: Moves::watch(&mountinfo.with_file_name("ns/mnt"))?,
@@ -67,41 +79,44 @@ impl KnownMounts {
         self.moves.may_be_any()
     }
 
-    /// The current table, after `last`, and when all mounts in it were read: those of `last` that are still listed and have not
-    /// moved are not read again.
+    /// The current table, after `last` and a change, and when all mounts in it were read: those of `last` that are still listed and
+    /// have not moved are not read again.
     ///
     /// # Errors
-    /// If the kernel refuses to show a mount.
+    /// If the kernel refuses to show a mount, or mounts change too fast.
     pub fn read(&mut self, scope: &Path, last: &MountTable) -> io::Result<(MountTable, Instant)> {
-        let began = Instant::now();
         // Taken away, so that all are read again after an error.
-        let all_read = self.all_read.take().filter(|read| read.elapsed() < MAX_AGE);
-        // Before the list: a move after this is reported next time.
-        let has_moved = self.moves.any()?;
-        let update = match all_read {
-            Some(read) if !has_moved => self.update(scope, last)?.map(|table| (table, read)),
-            _ => None,
-        };
-        let (table, read) = match update {
-            Some(update) => update,
-            None => (self.read_all(scope)?, began),
-        };
-        self.all_read = Some(read);
-        Ok((table, read))
-    }
-
-    fn read_all(&mut self, scope: &Path) -> io::Result<MountTable> {
-        self.known.clear();
-        self.list()?;
-        self.read_new(self.ids.clone(), scope)?;
-        Ok(self.table(scope))
+        if let Some(read) = self.all_read.take().filter(|read| read.elapsed() < MAX_AGE)
+            && !self.moves.any()?
+            && let Some(table) = self.update(scope, last)?
+            && !self.moves.any()?
+        {
+            self.all_read = Some(read);
+            return Ok((table, read));
+        }
+        for _ in 0..MAX_READS {
+            let began = Instant::now();
+            self.moves.any()?;
+            self.known.clear();
+            self.refresh(scope)?;
+            // A mount may have moved from a place that was read later to one that was read before.
+            if !self.moves.any()? {
+                self.all_read = Some(began);
+                return Ok((self.table(scope), began));
+            }
+        }
+        Err(io::ErrorKind::WouldBlock.into())
     }
 
     /// Reads only new mounts; `None` if known ones may show something else now.
     fn update(&mut self, scope: &Path, last: &MountTable) -> io::Result<Option<MountTable>> {
-        self.list()?;
-        let (gone, new) = self.compare();
-        let new = self.read_new(new, scope)?;
+        let Changes { gone, new } = self.refresh(scope)?;
+        // The change was perhaps a move that is not reported yet.
+        if gone.is_empty() && new.is_empty() {
+            return Ok(None);
+        }
+        let in_scope = |found: &[Option<Found>]| found.iter().flatten().cloned().collect::<Vec<_>>();
+        let (gone, new) = (in_scope(&gone), in_scope(&new));
         // A mount beneath or upon another may have another parent from now on.
         let is_alone = |found: &Found, at_most| {
             found
@@ -111,31 +126,46 @@ impl KnownMounts {
         if !gone.iter().all(|found| is_alone(found, 1)) || !new.iter().all(|found| is_alone(found, 0)) {
             return Ok(None);
         }
-        // New IDs are larger, except of a mount that comes back into this process's root directory.
+        // New IDs are mostly larger, but a mount gets its ID before it is attached.
         let is_sorted = self.known.is_sorted_by_key(|(id, _)| *id);
         let changed = is_sorted.then(|| last.changed(&gone, &new)).flatten();
-        Ok(Some(changed.unwrap_or_else(|| {
-            self.known.sort_by_key(|(id, _)| *id);
-            self.table(scope)
-        })))
+        Ok(Some(changed.unwrap_or_else(|| self.table(scope))))
     }
 
-    fn table(&self, scope: &Path) -> MountTable {
+    /// Lists the mounts and reads those that are not known.
+    ///
+    /// All is done again if a listed mount is gone when it is read: one that has replaced it may not be in the list. So the known
+    /// mounts are those of one moment, the last list.
+    fn refresh(&mut self, scope: &Path) -> io::Result<Changes> {
+        let mut changes = Changes::default();
+        for _ in 0..MAX_READS {
+            self.list()?;
+            let ids = self.compare(&mut changes);
+            if self.read_new(ids, scope, &mut changes)? {
+                return Ok(changes);
+            }
+        }
+        Err(io::ErrorKind::WouldBlock.into())
+    }
+
+    fn table(&mut self, scope: &Path) -> MountTable {
+        self.known.sort_by_key(|(id, _)| *id);
         MountTable::new(scope, self.known.iter().filter_map(|(_, found)| found.clone()))
     }
 
-    /// Reads these mounts, and returns those that have a place in the table.
-    fn read_new(&mut self, ids: Vec<u64>, scope: &Path) -> io::Result<Vec<Found>> {
-        let mut found = Vec::new();
+    /// Reads these mounts. `false` if one of them is gone.
+    fn read_new(&mut self, ids: Vec<u64>, scope: &Path, changes: &mut Changes) -> io::Result<bool> {
         let mut buffer = Vec::new();
         for id in ids {
-            // Unmounted meanwhile, or moved out of this process's root directory.
-            let Some(mount) = stat(id, &mut buffer)? else { continue };
-            let place = Found::of(mount, scope);
-            found.extend(place.clone());
+            let place = match stat(id, &mut buffer)? {
+                Shown::Mount(mount) => Found::of(mount, scope),
+                Shown::Elsewhere => None,
+                Shown::Gone => return Ok(false),
+            };
+            changes.new.push(place.clone());
             self.known.push((id, place));
         }
-        Ok(found)
+        Ok(true)
     }
 
     /// Lists the IDs of all mounts that this process can reach, in order. One call shows all of one moment.
@@ -157,24 +187,32 @@ impl KnownMounts {
         }
     }
 
-    /// Forgets the mounts that are not listed. Returns their places, and the listed IDs that are not known.
-    fn compare(&mut self) -> (Vec<Found>, Vec<u64>) {
+    /// Forgets the mounts that are not listed. Returns the listed IDs that are not known.
+    fn compare(&mut self, changes: &mut Changes) -> Vec<u64> {
         let mut listed = self.ids.iter().copied().peekable();
         let mut new = Vec::new();
-        let gone = self.known.extract_if(.., |(id, _)| {
+        let missing = self.known.extract_if(.., |(id, _)| {
             while let Some(unknown) = listed.next_if(|listed| *listed < *id) {
                 new.push(unknown);
             }
             listed.next_if_eq(id).is_none()
         });
-        let gone = gone.filter_map(|(_, found)| found).collect();
+        changes.gone.extend(missing.map(|(_, found)| found));
         new.extend(listed);
-        (gone, new)
+        new
     }
 }
 
-/// The mount with this ID; `None` if it is gone.
-fn stat(id: u64, buffer: &mut Vec<u64>) -> io::Result<Option<Mount>> {
+/// What the kernel shows of a mount.
+enum Shown {
+    Mount(Mount),
+    /// It cannot be reached from this process's root directory.
+    Elsewhere,
+    Gone,
+}
+
+/// The mount with this ID.
+fn stat(id: u64, buffer: &mut Vec<u64>) -> io::Result<Shown> {
     let request = request(id, u64::from(REQUIRED | OPTIONAL));
     let mut size = 1024;
     loop {
@@ -190,7 +228,7 @@ fn stat(id: u64, buffer: &mut Vec<u64>) -> io::Result<Option<Mount>> {
         }
         let error = io::Error::last_os_error();
         match error.raw_os_error() {
-            Some(libc::ENOENT) => return Ok(None),
+            Some(libc::ENOENT) => return Ok(Shown::Gone),
             Some(libc::EOVERFLOW) if size < MAX_TEXT => size *= 4,
             _ => return Err(error),
         }
@@ -203,13 +241,13 @@ fn stat(id: u64, buffer: &mut Vec<u64>) -> io::Result<Option<Mount>> {
 }
 
 /// `texts` follow the structure, each with its end.
-fn parse(shown: &kernel::statmount, texts: &[u8]) -> io::Result<Option<Mount>> {
+fn parse(shown: &kernel::statmount, texts: &[u8]) -> io::Result<Shown> {
     let has = |flags: u32| shown.mask & u64::from(flags) == u64::from(flags);
     if !has(REQUIRED) || shown.supported_mask & u64::from(OPTIONAL) != u64::from(OPTIONAL) {
         return Err(io::ErrorKind::Unsupported.into());
     }
     if !has(kernel::STATMOUNT_MNT_POINT) {
-        return Ok(None);
+        return Ok(Shown::Elsewhere);
     }
     let text = |flag: u32, at: u32| -> io::Result<&OsStr> {
         if !has(flag) {
@@ -228,7 +266,7 @@ fn parse(shown: &kernel::statmount, texts: &[u8]) -> io::Result<Option<Mount>> {
     }
     let (root, root_deleted) = without_deleted(text(kernel::STATMOUNT_MNT_ROOT, shown.mnt_root)?.to_owned());
     let source = text(kernel::STATMOUNT_SB_SOURCE, shown.sb_source)?;
-    Ok(Some(Mount {
+    Ok(Shown::Mount(Mount {
         id: shown.mnt_id_old.into(),
         parent: shown.mnt_parent_id_old.into(),
         device: (shown.sb_dev_major, shown.sb_dev_minor),
@@ -236,11 +274,11 @@ fn parse(shown: &kernel::statmount, texts: &[u8]) -> io::Result<Option<Mount>> {
         root_deleted,
         path: PathBuf::from(text(kernel::STATMOUNT_MNT_POINT, shown.mnt_point)?),
         fs_type,
-        // As in mountinfo, which shows no empty field.
-        source: if source.is_empty() {
-            "none".into()
-        } else {
+        source: if has(kernel::STATMOUNT_SB_SOURCE) {
             source.to_owned()
+        } else {
+            // As in mountinfo.
+            "none".into()
         },
         super_options: OsString::new(),
     }))

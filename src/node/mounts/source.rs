@@ -55,7 +55,7 @@ impl Source {
         self.read = false;
     }
 
-    /// Reads the table otherwise than from the text. Its changes are those of the text.
+    /// Reads the table in another way. The next poll reports what changes from here on.
     pub fn read_by<T>(&mut self, read: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         self.read = false;
         self.open()?;

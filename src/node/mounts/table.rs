@@ -1,4 +1,4 @@
-//! The mount table, parsed from the text of mountinfo.
+//! The mount table: the mounts in a scope, with indexes.
 
 use std::{
     cmp::Ordering,

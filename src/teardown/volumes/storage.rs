@@ -33,9 +33,10 @@ pub(super) struct NoDriver {
 pub struct Storage {
     /// The kubelet's directory.
     pub root: KubeletRoot,
-    /// Mounts below the directory of pods.
+    /// Mounts below the directory of pods, for the removal of those directories.
     pub mounts: Arc<Mounts>,
-    /// All mounts of the node. Read only for volumes with a part outside of the pod's directory.
+    /// All mounts of the node. They prove that no one uses a volume with a part outside of the pod's directory; for others they are not
+    /// read.
     pub all_mounts: Arc<Mounts>,
     /// The gate for effects.
     pub effects: Effects,
@@ -85,7 +86,7 @@ impl Storage {
         journal: Arc<dyn PodJournal>,
     ) -> Self {
         Self {
-            mounts: Arc::new(Mounts::new(&host.mountinfo, root.pods())),
+            mounts: Arc::new(Mounts::new(&host.mountinfo, root.pods()).one_by_one()),
             all_mounts: Arc::new(Mounts::new(&host.mountinfo, "/")),
             root: root.clone(),
             effects: effects.clone(),

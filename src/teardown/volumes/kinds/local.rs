@@ -89,7 +89,7 @@ fn is_used_by_another(storage: &Storage, pod: &PodDir, volume: &OsStr) -> Result
         }
     }
     // Another pod's directory may be covered by a mount.
-    let others = storage.mounts.read()?;
+    let others = storage.all_mounts.read()?;
     let is_used = |it: &Mount| it.path.ends_with(subdir.join(volume)) && !it.path.starts_with(pod.path());
     Ok(others.all().any(is_used))
 }

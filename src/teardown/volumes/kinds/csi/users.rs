@@ -164,7 +164,7 @@ pub fn each<T>(
         }
     }
     // A mount over the directory hides a volume, but does not remove it.
-    let table = storage.mounts.read()?;
+    let table = storage.all_mounts.read()?;
     for (pod, volume, dir) in table.all().filter_map(|it| published(storage, &it.path)) {
         if !seen.insert((pod.clone(), volume.clone())) {
             continue;
