@@ -125,6 +125,19 @@ fn local_device_is_unmounted_with_its_last_pod() {
     });
 }
 
+/// A directory outside of the kubelet's is no pod's here, whatever it is called.
+#[test]
+fn local_device_is_unmounted_beside_a_volume_of_that_name_elsewhere() {
+    in_own_namespace(|space| {
+        let device = space.root.join("plugins/kubernetes.io/local-volume/mounts/pv-1");
+        tmpfs(&device);
+        bind(&device, &space.volume("local-volume", "pv-1"));
+        tmpfs(&space.outside.join("pods/x/volumes/kubernetes.io~local-volume/pv-1"));
+        tear_down_cleanly(space);
+        assert!(!device.exists());
+    });
+}
+
 #[test]
 fn busy_local_device_keeps_the_last_pod() {
     in_own_namespace(|space| {

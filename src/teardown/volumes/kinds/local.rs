@@ -89,9 +89,9 @@ fn is_used_by_another(storage: &Storage, pod: &PodDir, volume: &OsStr) -> Result
         }
     }
     // Another pod's directory may be covered by a mount.
-    let others = storage.all_mounts.read()?;
+    let table = storage.all_mounts.read()?;
     let is_used = |it: &Mount| it.path.ends_with(subdir.join(volume)) && !it.path.starts_with(pod.path());
-    Ok(others.all().any(is_used))
+    Ok(table.mounts_below(storage.root.pods()).iter().any(is_used))
 }
 
 fn unmount_device(storage: &Storage, volume: &OsStr, work: &mut Work<'_>) {
