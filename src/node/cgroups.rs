@@ -104,16 +104,16 @@ impl Cgroups {
         let mut possible = Vec::new();
         for guaranteed in self.pod_cgroups(cgroup_root, Qos::Guaranteed, uid)? {
             let kubepods = guaranteed.path().parent().unwrap_or_else(|| Path::new(""));
-            if !self
-                .hierarchies
-                .iter()
-                .any(|it| group::may_exist(&it.path.join(kubepods)))
-            {
+            if !self.may_exist(kubepods) {
                 continue;
             }
+            let make = if guaranteed.is_slice() {
+                pod_slice_name
+            } else {
+                pod_cgroup_name
+            };
             for qos in [Qos::Burstable, Qos::BestEffort] {
-                let names = self.pod_cgroups(cgroup_root, qos, uid)?.into_iter();
-                possible.extend(names.filter(|name| name.is_slice() == guaranteed.is_slice()));
+                possible.push(make(cgroup_root, qos, uid)?);
             }
             possible.push(guaranteed);
         }
@@ -165,7 +165,12 @@ impl Cgroups {
 
     /// Whether the pod's cgroup exists in any hierarchy.
     pub fn exists(&self, pod: &PodCgroup) -> bool {
-        self.cgroups_of(pod).any(|group| group.exists())
+        self.may_exist(pod.path())
+    }
+
+    fn may_exist(&self, path: &Path) -> bool {
+        let mut hierarchies = self.hierarchies.iter();
+        hierarchies.any(|it| group::may_exist(&it.path.join(path)))
     }
 
     /// PIDs of all processes in the pod's cgroup, in any hierarchy.
@@ -275,13 +280,24 @@ fn names_in(dir: &Path) -> Result<Vec<String>, Fault> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn both_drivers_are_searched_unless_one_is_configured() {
-        let cgroups = || Cgroups {
-            hierarchies: Vec::new(),
+    fn cgroups(hierarchies: Vec<Hierarchy>) -> Cgroups {
+        Cgroups {
+            hierarchies,
             systemd: Systemd::of_host(),
             drivers: &[CgroupDriver::Cgroupfs, CgroupDriver::Systemd],
-        };
+        }
+    }
+
+    fn hierarchy(root: &Path, name: &str, kind: HierarchyKind) -> Hierarchy {
+        Hierarchy {
+            path: root.join(name),
+            kind,
+        }
+    }
+
+    #[test]
+    fn both_drivers_are_searched_unless_one_is_configured() {
+        let cgroups = || cgroups(Vec::new());
         let units = |cgroups: &Cgroups, root| {
             let names = cgroups.pod_cgroups(root, Qos::Guaranteed, "1-a").unwrap();
             names.iter().map(|name| name.unit().to_owned()).collect::<Vec<_>>()
@@ -302,15 +318,11 @@ mod tests {
     #[test]
     fn pod_may_have_a_cgroup_only_of_a_driver_that_has_pods_here() {
         let dir = tempfile::tempdir().unwrap();
-        let hierarchy = |name: &str| Hierarchy {
-            path: dir.path().join(name),
-            kind: HierarchyKind::V1,
-        };
-        let cgroups = Cgroups {
-            hierarchies: ["cpu", "pids"].map(hierarchy).into(),
-            systemd: Systemd::of_host(),
-            drivers: &[CgroupDriver::Cgroupfs, CgroupDriver::Systemd],
-        };
+        let cgroups = cgroups(
+            ["cpu", "pids"]
+                .map(|name| hierarchy(dir.path(), name, HierarchyKind::V1))
+                .into(),
+        );
         let possible = || {
             let mut names = cgroups.possible_pod_cgroups("/", "1-a").unwrap();
             names.sort_by_key(|name| name.path().to_owned());
@@ -340,15 +352,8 @@ mod tests {
     #[test]
     fn pods_are_found_below_every_parent_of_either_driver() {
         let dir = tempfile::tempdir().unwrap();
-        let hierarchy = |name: &str| Hierarchy {
-            path: dir.path().join(name),
-            kind: HierarchyKind::V1,
-        };
-        let cgroups = Cgroups {
-            hierarchies: ["cpu", "pids", "missing"].map(hierarchy).into(),
-            systemd: Systemd::of_host(),
-            drivers: &[CgroupDriver::Cgroupfs, CgroupDriver::Systemd],
-        };
+        let names = ["cpu", "pids", "missing"];
+        let cgroups = cgroups(names.map(|name| hierarchy(dir.path(), name, HierarchyKind::V1)).into());
         for path in [
             "cpu/kubepods/pod11-a",
             "pids/kubepods/burstable/pod22-b",
@@ -369,18 +374,10 @@ mod tests {
     fn failure_in_one_hierarchy_keeps_no_other_frozen() {
         let dir = tempfile::tempdir().unwrap();
         let pod = pod_cgroup_name("/", Qos::Guaranteed, "11-a").unwrap();
-        let hierarchy = |name: &str, kind| Hierarchy {
-            path: dir.path().join(name),
-            kind,
-        };
-        let cgroups = Cgroups {
-            hierarchies: vec![
-                hierarchy("freezer", HierarchyKind::Freezer),
-                hierarchy("unified", HierarchyKind::V2),
-            ],
-            systemd: Systemd::of_host(),
-            drivers: &[CgroupDriver::Cgroupfs],
-        };
+        let cgroups = cgroups(vec![
+            hierarchy(dir.path(), "freezer", HierarchyKind::Freezer),
+            hierarchy(dir.path(), "unified", HierarchyKind::V2),
+        ]);
         let [unreadable, frozen] = ["freezer", "unified"].map(|name| dir.path().join(name).join(pod.path()));
         fs::create_dir_all(unreadable.join("freezer.state")).unwrap();
         fs::create_dir_all(&frozen).unwrap();

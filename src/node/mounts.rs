@@ -155,7 +155,7 @@ impl Mounts {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The table, and since when no mount in it was read.
+    /// The table, and when the mounts in it were read, at the earliest.
     fn read_now(&self, cache: &mut Cache) -> Result<(MountTable, Instant), Fault> {
         let began = Instant::now();
         let Cache { source, table, .. } = cache;

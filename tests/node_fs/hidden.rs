@@ -27,7 +27,7 @@ use testbed::drivers::csi_volumes::{stage_and_publish_block, staging};
 use crate::{
     csi::disk,
     node::{IN_USE, Known, PV, on_node},
-    space::{Space, UID, block_on, in_own_namespace, tmpfs, write},
+    space::{MOUNTINFO, Space, UID, block_on, in_own_namespace, tmpfs, write},
 };
 
 /// A volume in memory with data.
@@ -40,10 +40,10 @@ fn in_memory(space: &Space) -> PathBuf {
 
 /// With a table that was not read before: the kernel does not report a renamed directory.
 fn tear_down(space: &Space, root: &KubeletRoot) -> Result<(), Vec<Fault>> {
-    let mounts = Arc::new(Mounts::new("/proc/thread-self/mountinfo", root.pods()).one_by_one());
+    let mounts = Arc::new(Mounts::new(MOUNTINFO, root.pods()).one_by_one());
     let storage = Storage {
         root: root.clone(),
-        all_mounts: Arc::new(Mounts::new("/proc/thread-self/mountinfo", "/")),
+        all_mounts: Arc::new(Mounts::new(MOUNTINFO, "/")),
         mounts,
         effects: Effects::ungated(),
         sys_block: "/sys/block".into(),

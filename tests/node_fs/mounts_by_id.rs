@@ -23,9 +23,9 @@ use pod_teardown::{
     teardown::volumes::tear_down_volumes,
 };
 
-use crate::space::{Space, UID, bind, block_on, in_own_namespace, tmpfs, write};
+use testbed::dice::Dice;
 
-const OWN: &str = "/proc/thread-self/mountinfo";
+use crate::space::{MOUNTINFO, Space, UID, bind, block_on, in_own_namespace, propagate, tmpfs, write};
 
 /// Whether the kernel has all that is needed.
 fn shows_mounts_one_by_one() -> bool {
@@ -40,7 +40,7 @@ fn shows_mounts_one_by_one() -> bool {
 #[track_caller]
 fn assert_same(mounts: &Mounts, scope: &Path) {
     let table = mounts.read().unwrap();
-    let by_text = MountTable::parse(&fs::read(OWN).unwrap(), scope).unwrap();
+    let by_text = MountTable::parse(&fs::read(MOUNTINFO).unwrap(), scope).unwrap();
     let plain = |mount: &Mount| Mount {
         super_options: String::new().into(),
         ..mount.clone()
@@ -109,7 +109,7 @@ fn table_read_mount_by_mount_is_that_of_mountinfo() {
         let scopes = [space.root.join("pods"), PathBuf::from("/"), space.outside.clone()];
         let tables = scopes
             .each_ref()
-            .map(|scope| (Mounts::new(OWN, scope).one_by_one(), scope));
+            .map(|scope| (Mounts::new(MOUNTINFO, scope).one_by_one(), scope));
         let all_same = || tables.iter().for_each(|(mounts, scope)| assert_same(mounts, scope));
         all_same();
         let odd = odd_mounts(space);
@@ -118,7 +118,7 @@ fn table_read_mount_by_mount_is_that_of_mountinfo() {
             umount(path).unwrap();
             all_same();
         }
-        // Beside so many that one call does not list all.
+        // Beside so many that the first call does not list all.
         for other in 0..4_500 {
             tmpfs(&space.root.join(format!("other/{other}")));
         }
@@ -133,7 +133,7 @@ fn table_read_mount_by_mount_is_that_of_mountinfo() {
 #[test]
 fn mount_that_replaces_another_at_its_path_is_seen() {
     in_own_namespace(|space| {
-        let mounts = Mounts::new(OWN, space.root.join("pods")).one_by_one();
+        let mounts = Mounts::new(MOUNTINFO, space.root.join("pods")).one_by_one();
         let path = space.volume("empty-dir", "v");
         for _ in 0..3 {
             tmpfs(&path);
@@ -148,7 +148,7 @@ fn mount_that_replaces_another_at_its_path_is_seen() {
 fn mount_of_a_pod_at_another_place_is_seen_when_it_comes_and_goes() {
     in_own_namespace(|space| {
         let pods = space.root.join("pods");
-        let mounts = Mounts::new(OWN, &pods).one_by_one();
+        let mounts = Mounts::new(MOUNTINFO, &pods).one_by_one();
         let elsewhere = [
             space.outside.join(format!("pods/{UID}/volumes/a~b/v")),
             space.outside.join("volumes/a~b/v"),
@@ -171,7 +171,7 @@ fn mount_of_a_pod_at_another_place_is_seen_when_it_comes_and_goes() {
 fn movable(space: &Space) -> (PathBuf, PathBuf) {
     let base = space.outside.join("base");
     tmpfs(&base);
-    mount(None::<&str>, &base, None::<&str>, MsFlags::MS_PRIVATE, None::<&str>).unwrap();
+    propagate(&base, MsFlags::MS_PRIVATE);
     let (path, copy) = (base.join("precious"), space.outside.join("copy"));
     tmpfs(&path);
     write(&path.join("data"), "precious");
@@ -191,7 +191,7 @@ fn moved_mount_is_seen_at_its_new_path_at_once_with_those_below_it() {
         let (before, _) = movable(space);
         tmpfs(&before.join("below"));
         let after = space.volume("empty-dir", "v");
-        let mounts = Mounts::new(OWN, &space.root).one_by_one();
+        let mounts = Mounts::new(MOUNTINFO, &space.root).one_by_one();
         assert_eq!(mounts.read().unwrap().mounts_below(&after).len(), 0);
         move_mount(&before, &after);
         assert_eq!(mounts.read().unwrap().mounts_below(&after).len(), 1);
@@ -238,7 +238,7 @@ fn mount_that_changes_its_path_is_in_every_table() {
             }
             done.store(true, Ordering::SeqCst);
         });
-        let mounts = Mounts::new(OWN, &pods).one_by_one();
+        let mounts = Mounts::new(MOUNTINFO, &pods).one_by_one();
         let mut reads = 0;
         while !is_done.load(Ordering::SeqCst) {
             let table = mounts.read().unwrap();
@@ -250,24 +250,11 @@ fn mount_that_changes_its_path_is_in_every_table() {
     });
 }
 
-/// Numbers that a seed repeats.
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        usize::try_from(self.0 >> 33).unwrap() % end
-    }
-}
-
 /// A random mount, bind mount, move or unmount of these places. Many are refused.
-fn change(places: &[PathBuf], numbers: &mut Numbers) -> String {
-    let [from, to] = [(); 2].map(|()| &places[numbers.below(places.len())]);
+fn change(places: &[PathBuf], dice: &mut Dice) -> String {
+    let [from, to] = [(); 2].map(|()| &places[dice.up_to(places.len())]);
     let on = |from: Option<&Path>, fs_type, flags| mount(from, to, fs_type, flags, None::<&str>);
-    let (name, done) = match numbers.below(8) {
+    let (name, done) = match dice.up_to(8) {
         0 | 1 => ("mount", on(None, Some("tmpfs"), MsFlags::empty())),
         2 => ("bind", on(Some(from), None, MsFlags::MS_BIND | MsFlags::MS_REC)),
         3 | 4 => ("move", on(Some(from), None, MsFlags::MS_MOVE)),
@@ -289,19 +276,19 @@ fn random_mounts_moves_and_unmounts_are_all_seen() {
         in_own_namespace(move |space| {
             let base = space.root.join("pods");
             tmpfs(&base);
-            mount(None::<&str>, &base, None::<&str>, MsFlags::MS_PRIVATE, None::<&str>).unwrap();
+            propagate(&base, MsFlags::MS_PRIVATE);
             let of_two = |parent: &PathBuf| ["a", "b"].map(|name| parent.join(name));
             let mut places = of_two(&base).to_vec();
             places.extend(places.clone().iter().flat_map(of_two));
             places.extend(places.clone()[2..].iter().flat_map(of_two));
             places.iter().for_each(|place| fs::create_dir_all(place).unwrap());
             let scopes = [base, places[0].clone(), PathBuf::from("/")];
-            let tables = scopes.map(|scope| (Mounts::new(OWN, &scope).one_by_one(), scope));
-            let mut numbers = Numbers(seed);
+            let tables = scopes.map(|scope| (Mounts::new(MOUNTINFO, &scope).one_by_one(), scope));
+            let mut dice = Dice::new(seed);
             for number in 0..60 {
                 let mut done = Vec::new();
-                for _ in 0..=numbers.below(3) {
-                    done.push(change(&places, &mut numbers));
+                for _ in 0..=dice.up_to(3) {
+                    done.push(change(&places, &mut dice));
                 }
                 println!("seed {seed}, step {number}: {done:?}");
                 for (mounts, scope) in &tables {

@@ -30,6 +30,9 @@ pub struct Space {
     pub mounts: Arc<Mounts>,
 }
 
+/// The mount table of this thread's namespace. Not /proc/self, which is the main thread's.
+pub const MOUNTINFO: &str = "/proc/thread-self/mountinfo";
+
 /// Runs a test on a thread with its own mount namespace, on a new tmpfs that propagates like a real node's root.
 pub fn in_own_namespace(test: impl FnOnce(&Space) + Send + 'static) {
     let temp = tempfile::tempdir().unwrap();
@@ -80,7 +83,7 @@ pub fn try_bind(source: &Path, target: &Path) -> nix::Result<()> {
     mount(Some(source), target, None::<&str>, MsFlags::MS_BIND, None::<&str>)
 }
 
-fn propagate(path: &Path, how: MsFlags) {
+pub fn propagate(path: &Path, how: MsFlags) {
     mount(None::<&str>, path, None::<&str>, how, None::<&str>).unwrap();
 }
 
@@ -100,8 +103,7 @@ impl Space {
         Self {
             outside: base.join("outside"),
             pod: PodDir::new(&resolved, UID).unwrap(),
-            // Not /proc/self, which is the main thread's namespace.
-            mounts: Arc::new(Mounts::new("/proc/thread-self/mountinfo", resolved.pods()).one_by_one()),
+            mounts: Arc::new(Mounts::new(MOUNTINFO, resolved.pods()).one_by_one()),
             root,
         }
     }
@@ -136,7 +138,7 @@ impl Space {
         Arc::new(Storage {
             root: KubeletRoot::resolve(&self.root).unwrap(),
             mounts: self.mounts.clone(),
-            all_mounts: Arc::new(Mounts::new("/proc/thread-self/mountinfo", "/")),
+            all_mounts: Arc::new(Mounts::new(MOUNTINFO, "/")),
             effects: effects.clone(),
             sys_block: "/sys/block".into(),
             proc: "/proc".into(),

@@ -115,8 +115,8 @@ impl KnownMounts {
         if gone.is_empty() && new.is_empty() {
             return Ok(None);
         }
-        let in_scope = |found: &[Option<Found>]| found.iter().flatten().cloned().collect::<Vec<_>>();
-        let (gone, new) = (in_scope(&gone), in_scope(&new));
+        let placed = |found: &[Option<Found>]| found.iter().flatten().cloned().collect::<Vec<_>>();
+        let (gone, new) = (placed(&gone), placed(&new));
         // A mount beneath or upon another may have another parent from now on.
         let is_alone = |found: &Found, at_most| {
             found

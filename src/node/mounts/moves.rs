@@ -3,14 +3,16 @@
 use std::{
     fs,
     io::{self, Read as _},
-    os::fd::{AsFd as _, OwnedFd},
+    os::fd::OwnedFd,
     path::Path,
 };
 
 use nix::{
-    poll::{PollFd, PollFlags, PollTimeout, poll},
+    poll::PollFlags,
     sys::fanotify::{EventFFlags, Fanotify, InitFlags, MarkFlags, MaskFlags},
 };
+
+use super::source::is_ready;
 
 // Values of linux/fanotify.h that nix has not yet.
 const FAN_REPORT_MNT: u32 = 0x4000;
@@ -52,9 +54,7 @@ impl Moves {
 
     /// Whether [`Self::any`] has something to read.
     pub fn may_be_any(&self) -> bool {
-        let mut asked = [PollFd::new(self.events.as_fd(), PollFlags::POLLIN)];
-        let polled = poll(&mut asked, PollTimeout::ZERO);
-        polled.is_err() || asked[0].any().unwrap_or(true)
+        is_ready(&self.events, PollFlags::POLLIN)
     }
 
     /// Whether a mount was moved since the last call, or events were lost.

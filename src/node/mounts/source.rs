@@ -100,7 +100,12 @@ pub(super) fn open_kernels(path: &Path) -> io::Result<Option<fs::File>> {
 
 /// Whether the table has changed since the last call, or since the file was opened. True if unknown.
 fn has_changed(file: &fs::File) -> bool {
-    let mut asked = [PollFd::new(file.as_fd(), PollFlags::POLLPRI)];
+    is_ready(file, PollFlags::POLLPRI)
+}
+
+/// Whether the kernel reports one of these for the file now. True if unknown.
+pub(super) fn is_ready(file: &fs::File, what: PollFlags) -> bool {
+    let mut asked = [PollFd::new(file.as_fd(), what)];
     let polled = poll(&mut asked, PollTimeout::ZERO);
     polled.is_err() || asked[0].any().unwrap_or(true)
 }
