@@ -12,8 +12,8 @@ use tokio::time::sleep;
 const MMAP_THRESHOLD: libc::c_int = 64 << 10;
 /// Time until the memory of the start is not needed any more.
 const FIRST_TRIM: Duration = Duration::from_secs(10);
-/// Interval afterwards: the peaks of requests, outages and teardowns are rare.
-const TRIM_INTERVAL: Duration = Duration::from_secs(600);
+/// Interval afterwards. What a mass deletion needed is free soon after it.
+const TRIM_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Limits the allocator to one arena: each short-lived thread would get its own, whose memory is hardly ever freed. Must be
 /// called before a second thread exists.
