@@ -149,7 +149,8 @@ const METHOD: &str = "\
 Straight calls: ExecSync for hooks, StopContainer and StopPodSandbox, all pods in parallel, from the first call to the last answer.
 Agent: from the first DELETE sent to the last DELETED event of a watch.
 Both in every round, the other one first each time. CPU: user and system time of the agent's process. Resident: VmRSS
-with the pods running and at the peak of a round; one agent process per size, through all rounds.";
+with the pods running and at the peak of a round; one agent process per size, through all rounds. Anonymous: without the pages
+of the program and its libraries, which the kernel can drop.";
 const IN_MEMORY: &str = "\
 The API server is in memory, a process of its own. Take-over: from the end of --take-over-after to the last DELETED event, of
 pods that were deleted before.";

@@ -40,8 +40,12 @@ pub struct Agent {
     pub cpu_cleaned: f64,
     /// Resident MiB while the pods ran.
     pub resident_idle: f64,
+    /// Anonymous ones of these.
+    pub anonymous_idle: f64,
     /// The most resident MiB from the first DELETE until all was cleaned up.
     pub resident_peak: f64,
+    /// These without the pages of files that were resident at the end: such pages hardly ever leave.
+    pub anonymous_peak: f64,
     /// Durable writes of the journal for all pods together.
     pub commits: f64,
     /// Microseconds for one of them.
@@ -98,7 +102,7 @@ pub(super) async fn agent_deletes(stage: &Stage, agent: &AgentProcess, pods: &[S
     sleep(SETTLE).await;
     let usage = Usage::of(agent.pid().context("the agent has ended")?);
     let journal = Journal::of(agent).await?;
-    let resident_idle = usage.resident()?;
+    let (resident_idle, anonymous_idle) = (usage.resident()?, usage.anonymous()?);
     usage.forget_peak()?;
 
     let before = usage.cpu()?;
@@ -109,6 +113,7 @@ pub(super) async fn agent_deletes(stage: &Stage, agent: &AgentProcess, pods: &[S
     let clean_up = last.elapsed();
     let cleaned_cpu = usage.cpu()?;
     let resident_peak = usage.peak()?;
+    let anonymous_peak = resident_peak - usage.of_files()?;
 
     // Said soon, not at once.
     sleep(SETTLE).await;
@@ -121,7 +126,9 @@ pub(super) async fn agent_deletes(stage: &Stage, agent: &AgentProcess, pods: &[S
         cpu_deleted: ms_per_pod(deleted_cpu - before, pods),
         cpu_cleaned: ms_per_pod(cleaned_cpu - before, pods),
         resident_idle,
+        anonymous_idle,
         resident_peak,
+        anonymous_peak,
         commits,
         commit_us,
     })

@@ -36,6 +36,16 @@ impl Usage {
         self.status("VmRSS:")
     }
 
+    /// Anonymous resident memory now, in MiB: heap, stacks and modified data.
+    pub fn anonymous(self) -> Result<f64> {
+        self.status("RssAnon:")
+    }
+
+    /// Resident pages of files now, in MiB: the program and its libraries.
+    pub fn of_files(self) -> Result<f64> {
+        self.status("RssFile:")
+    }
+
     /// The most resident memory since [`Self::forget_peak`], in MiB.
     pub fn peak(self) -> Result<f64> {
         self.status("VmHWM:")
@@ -70,5 +80,7 @@ mod tests {
         // In this order, since other tests grow this process meanwhile; the kernel counts to about a MiB.
         let resident = usage.resident().unwrap();
         assert!(resident > 1.0 && usage.peak().unwrap() > resident - 1.0);
+        let (anonymous, of_files) = (usage.anonymous().unwrap(), usage.of_files().unwrap());
+        assert!(anonymous > 0.1 && of_files > 0.1 && anonymous + of_files > resident - 1.0);
     }
 }
