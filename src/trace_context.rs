@@ -1,5 +1,6 @@
 //! W3C trace context of a pod's termination. IDs are derived from the pod's UID, so that they are the same after a restart.
 
+use futures::future::Either;
 use http::HeaderValue;
 use ring::digest::{SHA256, digest};
 use tokio::task_local;
@@ -26,10 +27,12 @@ pub fn current() -> Option<TraceContext> {
 }
 
 /// Runs `future` in this context. Without one, the context of the task stays.
-pub async fn scope<T>(context: Option<TraceContext>, future: impl Future<Output = T>) -> T {
+///
+/// Not an `async fn`: that would reserve the future's size twice, for its argument and for what it awaits.
+pub fn scope<F: Future>(context: Option<TraceContext>, future: F) -> impl Future<Output = F::Output> {
     match context {
-        Some(context) => CURRENT.scope(context, future).await,
-        None => future.await,
+        Some(context) => Either::Left(CURRENT.scope(context, future)),
+        None => Either::Right(future),
     }
 }
 

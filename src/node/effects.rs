@@ -177,12 +177,12 @@ impl Effects {
     }
 
     /// Runs blocking work with these effects, when a thread is free.
-    pub async fn run_blocking<T: Send + 'static>(
+    pub fn run_blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Self) -> T + Send + 'static,
-    ) -> Result<T, NotDone> {
+    ) -> impl Future<Output = Result<T, NotDone>> {
         let effects = self.clone();
-        self.threads.run_blocking(move || work(&effects)).await
+        self.threads.run_blocking(move || work(&effects))
     }
 
     /// Polls `work`, and asks the gate before each poll. Does not notice by itself that the gate blocks. What an

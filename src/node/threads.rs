@@ -104,10 +104,16 @@ impl Threads {
     }
 
     /// Runs `work` when a slot is free.
-    pub async fn run_blocking<T: Send + 'static>(
+    ///
+    /// It is boxed: every layer of callers would otherwise reserve its size, and it would be compiled for each closure.
+    pub fn run_blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, NotDone> {
+    ) -> impl Future<Output = Result<T, NotDone>> {
+        self.run_boxed(Box::new(work))
+    }
+
+    async fn run_boxed<T: Send + 'static>(&self, work: Box<dyn FnOnce() -> T + Send>) -> Result<T, NotDone> {
         // The semaphore is never closed, so only the timeout can fail. The slot comes first: work that waits for one must
         // not take a quick slot.
         let slot = timeout(SLOT_TIMEOUT, Arc::clone(&self.slots).acquire_owned()).await;

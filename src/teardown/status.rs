@@ -83,6 +83,8 @@ pub fn generate(input: &StatusInput<'_>) -> PodStatus {
 }
 
 /// The API server omits empty lists. Without this, each comparison would find a difference.
-fn some_unless_empty<T>(list: Vec<T>) -> Option<Vec<T>> {
+fn some_unless_empty<T>(mut list: Vec<T>) -> Option<Vec<T>> {
+    // A list of one container reserves kilobytes for three more.
+    list.shrink_to_fit();
     if list.is_empty() { None } else { Some(list) }
 }

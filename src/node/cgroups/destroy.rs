@@ -33,7 +33,8 @@ impl Cgroups {
         if pod.is_slice() {
             // systemd sends SIGTERM and waits up to 90 s for processes to exit, so it must find none.
             done = done.and(self.kill(pod, effects).await?);
-            let stopped = slice::stop(&self.systemd, pod, effects).await;
+            // Boxed: calls on D-Bus take kilobytes, which every caller would reserve also without systemd.
+            let stopped = Box::pin(slice::stop(&self.systemd, pod, effects)).await;
             done = done.and(stopped.map_err(|fault| vec![fault])?);
         }
         Ok(done.and(self.retry(pod, effects, remove).await?))

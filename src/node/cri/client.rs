@@ -2,14 +2,15 @@
 
 use std::collections::HashMap;
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::{try_join, try_join_all};
+use futures::future::{FutureExt as _, try_join, try_join_all};
 use futures::stream::{self, BoxStream, StreamExt as _, TryStreamExt as _};
 use k8s_cri::v1;
 use k8s_cri::v1::runtime_service_client::RuntimeServiceClient;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tonic::transport::Endpoint;
 use tonic::{Response, Status};
 use tower::util::BoxCloneSyncService;
@@ -329,11 +330,10 @@ impl Cri {
         id: &str,
         deadline: Duration,
         rpc: impl Future<Output = Result<Response<T>, Status>>,
-    ) -> impl Future<Output = Result<T, GrpcError>> {
-        let rpc = Box::pin(rpc);
-        async move {
-            let started = Instant::now();
-            let result = match tokio::time::timeout(deadline, rpc).await {
+    ) -> Pin<Box<impl Future<Output = Result<T, GrpcError>>>> {
+        let started = Instant::now();
+        let whole = timeout(deadline, rpc).map(move |answer| {
+            let result = match answer {
                 Ok(Ok(response)) => Ok(response.into_inner()),
                 Ok(Err(status)) => Err(GrpcError::from_status(Call::to_runtime(name, id), &status)),
                 Err(_) => Err(GrpcError::Timeout {
@@ -343,7 +343,8 @@ impl Cri {
             };
             self.durations.observe(name, &result, started.elapsed());
             result
-        }
+        });
+        Box::pin(whole)
     }
 
     /// tonic needs a separate client for each call in flight. Cloning one only increments reference counts.

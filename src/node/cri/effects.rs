@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures::future::FutureExt as _;
 use k8s_cri::v1;
 use tonic::{Code, Response, Status};
 
@@ -158,16 +159,15 @@ impl Cri {
     }
 
     /// Sends a call that was admitted.
-    async fn change<T>(
+    fn change<T>(
         &self,
         name: &'static str,
         id: &str,
         deadline: Duration,
-        call: impl Future<Output = Result<Response<T>, Status>>,
-    ) -> Result<T, GrpcError> {
-        let answer = self.call(name, id, deadline, call).await;
-        checkpoint::after(name, &id);
-        answer
+        rpc: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> impl Future<Output = Result<T, GrpcError>> {
+        self.call(name, id, deadline, rpc)
+            .inspect(move |_| checkpoint::after(name, &id))
     }
 
     /// Asks the gate. Every call that changes something starts here.

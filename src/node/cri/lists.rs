@@ -100,9 +100,13 @@ impl Cri {
     /// Sandboxes of one pod, or of all pods if `uid` is empty.
     pub(super) async fn sandboxes(&self, uid: &str) -> Result<Vec<v1::PodSandbox>, GrpcError> {
         match self.sandboxes_in(uid, None).await {
-            Err(error) if error.is_too_large() => {}
-            listed => return listed,
+            // Boxed: it is rare, and takes more memory.
+            Err(error) if error.is_too_large() => Box::pin(self.sandboxes_in_parts(uid)).await,
+            listed => listed,
         }
+    }
+
+    async fn sandboxes_in_parts(&self, uid: &str) -> Result<Vec<v1::PodSandbox>, GrpcError> {
         let request = v1::ListPodSandboxRequest {
             filter: Some(sandbox_filter(uid, None)),
         };
@@ -125,9 +129,12 @@ impl Cri {
     /// Containers of one pod, or of all pods if `uid` is empty.
     pub(super) async fn containers(&self, uid: &str) -> Result<Vec<v1::Container>, GrpcError> {
         match self.containers_in(uid, "", None).await {
-            Err(error) if error.is_too_large() => {}
-            listed => return listed,
+            Err(error) if error.is_too_large() => Box::pin(self.containers_in_parts(uid)).await,
+            listed => listed,
         }
+    }
+
+    async fn containers_in_parts(&self, uid: &str) -> Result<Vec<v1::Container>, GrpcError> {
         let request = v1::ListContainersRequest {
             filter: Some(container_filter(uid, "", None)),
         };
