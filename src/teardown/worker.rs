@@ -162,7 +162,6 @@ impl PodUpdate {
 impl Worker {
     /// Makes attempts until the pod is finished, kept or not this agent's any more.
     pub async fn run(mut self) -> WorkerResult {
-        let mut stopping_pod = Some(self.context.cleanup_throttle.stopping_pod());
         let backoff = pauses(FIRST_PAUSE, LONGEST_PAUSE);
         let mut pauses = backoff.build();
         let mut mounts: Option<PodMounts> = None;
@@ -173,7 +172,6 @@ impl Worker {
             let repeated = in_progress.take().filter(|_| gate.may_repeat());
             let repeated = repeated.filter(|attempt| attempt.begin_retry());
             let Some(permit) = repeated.or_else(|| gate.begin(self.recorder.pod())) else {
-                stopping_pod = None;
                 if let Some(outcome) = self.wait_for_gate(&mut priority).await {
                     return outcome;
                 }
@@ -190,7 +188,7 @@ impl Worker {
                 self.context.journal.clear_stop_request(&update.view.pod.uid);
             }
             self.recorder.begin_attempt();
-            let attempt = self.attempt(&update, &mut stopping_pod, priority.take()).await;
+            let attempt = self.attempt(&update, priority.take()).await;
             // A handover does not wait for this pause; it reports pods that are not at a safe point.
             let is_in_progress = self.context.journal.is_in_progress(&update.view.pod.uid);
             in_progress = Some(permit)
@@ -227,8 +225,6 @@ impl Worker {
                 tracing::info!("Dry run is complete after one attempt");
                 return WorkerResult::Finished;
             }
-            // It only waits from here on: the cleanup of other pods may go on.
-            stopping_pod = None;
             match self
                 .wait_for_retry(&update, &failures, &mut mounts, in_progress.as_deref(), pause)
                 .await

@@ -180,6 +180,27 @@ async fn pods_without_objects_are_stopped_first() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn pods_that_waited_for_the_takeover_are_cleaned_up_after_the_stops_of_others() {
+    let mut stage = NodeWithKubelet::new().await;
+    stage.node.pod("slow", &plain(), |pod| {
+        drop(pod.container("main").ends_after_term(Duration::from_millis(500), 0));
+    });
+    stage.renew_for(secs(20)).await;
+    stage.kubelet_exits();
+    for name in ["web", "slow"] {
+        stage.node.delete(name, None).await;
+    }
+    stage.wait_for_takeover().await;
+    for name in ["web", "slow"] {
+        stage.node.wait_torn_down(name).await;
+    }
+    let effects = stage.node.cri.effects();
+    let first = |kind| effects.iter().position(|(_, seen)| seen.kind == kind);
+    let last_stop = effects.iter().rposition(|(_, seen)| seen.kind == Kind::StopPodSandbox);
+    assert!(first(Kind::RemoveContainer) > last_stop, "{effects:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn node_reregistered_by_its_kubelet_is_detected_before_any_effect() {
     let mut stage = NodeWithKubelet::new().await;
     stage.renew_for(secs(20)).await;

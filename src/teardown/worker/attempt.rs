@@ -6,7 +6,6 @@ use super::{
     AttemptError, MAX_LARGE_KIB, PodUpdate, Worker, WorkerResult, YieldReason, observe::Observed, status::StatusResult,
 };
 use crate::{
-    cleanup_throttle::StoppingPod,
     model::{
         failure::{Failure, ok_if_empty},
         pod::PodView,
@@ -29,12 +28,11 @@ impl Worker {
     pub(super) async fn attempt(
         &self,
         update: &PodUpdate,
-        stopping_pod: &mut Option<StoppingPod>,
         priority: Option<Priority>,
     ) -> Result<WorkerResult, AttemptError> {
         let kib = update.view.abridged.min(MAX_LARGE_KIB);
         if kib == 0 || update.removed {
-            return self.run_steps(update, stopping_pod, priority).await;
+            return self.run_steps(update, priority).await;
         }
         // It does not wait for a permit: meanwhile the pod may be deleted, or a kubelet may come.
         let Ok(_permit) = self.large.try_acquire_many(kib) else {
@@ -47,16 +45,13 @@ impl Worker {
         };
         let view = self.get_pod(&update.view).await?;
         let whole = PodUpdate { view, ..update.clone() };
-        Box::pin(self.run_steps(&whole, stopping_pod, priority)).await
+        Box::pin(self.run_steps(&whole, priority)).await
     }
 
-    async fn run_steps(
-        &self,
-        update: &PodUpdate,
-        stopping_pod: &mut Option<StoppingPod>,
-        priority: Option<Priority>,
-    ) -> Result<WorkerResult, AttemptError> {
+    async fn run_steps(&self, update: &PodUpdate, priority: Option<Priority>) -> Result<WorkerResult, AttemptError> {
         let (view, removed) = (&update.view, update.removed);
+        // Cleanups of other pods wait meanwhile.
+        let stopping_pod = self.context.cleanup_throttle.stopping_pod();
         let observed = self.observe(update).await?;
         let stopped = self.stop_unless_exited(update, &observed).await?;
         drop(priority);
@@ -97,7 +92,7 @@ impl Worker {
             Some(api_status) => self.final_delete(view, &api_status).await?,
         }
         self.enter_stage(view, Stage::Deleted);
-        *stopping_pod = None;
+        drop(stopping_pod);
         self.clean_up(view).await?;
         Ok(WorkerResult::Finished)
     }
