@@ -32,9 +32,9 @@ use crate::{
 };
 
 /// Limit of resident memory, in MiB.
-const RESIDENT: f64 = 14.0;
+const RESIDENT: f64 = 10.0;
 /// Limit of CPU usage, in percent of one processor.
-const CPU: f64 = 0.1;
+const CPU: f64 = 0.02;
 /// Pause after the pods have started, and again after the agent has.
 const SETTLE: Duration = Duration::from_secs(30);
 /// Interval of samples.

@@ -33,22 +33,22 @@ impl Usage {
 
     /// Resident memory now, in MiB.
     pub fn resident(self) -> Result<f64> {
-        self.status("VmRSS:")
+        self.status("VmRSS")
     }
 
     /// Anonymous resident memory now, in MiB: heap, stacks and modified data.
     pub fn anonymous(self) -> Result<f64> {
-        self.status("RssAnon:")
+        self.status("RssAnon")
     }
 
     /// Resident pages of files now, in MiB: the program and its libraries.
     pub fn of_files(self) -> Result<f64> {
-        self.status("RssFile:")
+        self.status("RssFile")
     }
 
     /// The most resident memory since [`Self::forget_peak`], in MiB.
     pub fn peak(self) -> Result<f64> {
-        self.status("VmHWM:")
+        self.status("VmHWM")
     }
 
     /// Resets the peak.
@@ -60,10 +60,15 @@ impl Usage {
     fn status(self, key: &str) -> Result<f64> {
         let path = format!("/proc/{}/status", self.pid);
         let text = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
-        let line = text.lines().find_map(|line| line.strip_prefix(key));
-        let kib = line.and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse::<f64>().ok());
-        Ok(kib.with_context(|| format!("read {path}: no {key}"))? / 1024.0)
+        mib(&text, key).with_context(|| format!("read {path}"))
     }
+}
+
+/// The value of this line of a file of `/proc`, which is in kB, in MiB.
+pub fn mib(text: &str, key: &str) -> Result<f64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
+    let kib = line.and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse::<f64>().ok());
+    Ok(kib.with_context(|| format!("no {key}"))? / 1024.0)
 }
 
 #[cfg(test)]

@@ -5,6 +5,8 @@ use std::fs;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
+use crate::bench::usage::mib;
+
 /// Values in MiB.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Memory {
@@ -27,13 +29,7 @@ impl Memory {
     }
 
     fn read(rollup: &str) -> Result<Self> {
-        let mib = |key: &str| {
-            let line = rollup
-                .lines()
-                .find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
-            let kib = line.and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse::<f64>().ok());
-            Ok::<_, anyhow::Error>(kib.with_context(|| format!("no {key}"))? / 1024.0)
-        };
+        let mib = |key| mib(rollup, key);
         Ok(Self {
             resident: mib("Rss")?,
             proportional: mib("Pss")?,
