@@ -106,7 +106,7 @@ impl Housekeeping {
             self.set_report(Vec::new(), Vec::new());
             return Ok(());
         }
-        self.searched_at = Some(Instant::now());
+        let began = Instant::now();
         let journal = self.journal.clone();
         let seen = journal.all_seen().into_iter();
         let seen = seen.map(|(uid, seen)| (uid.clone(), seen.pod(&uid))).collect();
@@ -123,6 +123,7 @@ impl Housekeeping {
                 return Ok(());
             }
         };
+        self.searched_at = Some(began);
         let facts = Facts {
             seen,
             begun,

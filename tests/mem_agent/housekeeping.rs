@@ -197,6 +197,24 @@ async fn pods_beside_a_kubelet_do_not_accumulate_in_the_journal() {
     assert_eq!(node.seen().await, ["uid-lives"]);
 }
 
+#[tokio::test(start_paused = true)]
+async fn search_that_fails_beside_a_kubelet_is_soon_repeated() {
+    let mut node = Node::new().await;
+    node.simple_pod("lives");
+    kubelet(&node);
+    node.start().await;
+    jobs_come_and_go(&node).await;
+    // The time of the next search.
+    sleep(secs(500)).await;
+    node.cri.stop().await;
+    sleep(secs(150)).await;
+    node.cri.allow_everything();
+    node.cri.start_again().await;
+    sleep(secs(120)).await;
+    node.crash().await;
+    assert_eq!(node.seen().await, ["uid-lives"]);
+}
+
 async fn jobs_come_and_go(node: &Node) {
     for number in 0..20 {
         let name = format!("job-{number}");
