@@ -21,6 +21,7 @@ mod by_id;
 pub(super) mod hanging;
 pub(super) mod mount;
 mod moves;
+mod path_order;
 mod rounds;
 mod source;
 mod strays;
@@ -34,14 +35,14 @@ use source::Source;
 pub use hanging::{Hanging, Mounted};
 pub(super) use mount::device;
 pub use mount::{BadLine, Mount, unescape};
+use path_order::plain;
 pub use rounds::{StillMounted, UnmountReport, UnmountRounds, UnmountScope, hanging};
 pub use table::MountTable;
-use table::plain;
 pub use unmount::unmount;
 pub use watch::MountWatch;
 
 /// Mount tables of this process.
-const OWN: [&str; 2] = [MOUNTINFO, "/proc/thread-self/mountinfo"];
+const OWN_MOUNTINFO: [&str; 2] = [MOUNTINFO, "/proc/thread-self/mountinfo"];
 
 /// The mount table of one mount namespace, restricted to a scope.
 ///
@@ -93,17 +94,16 @@ impl Mounts {
         }
     }
 
-    /// Reads mounts one by one where the kernel can.
+    /// Reads mounts by ID where the kernel can.
     ///
     /// A move may be missed until its system call has returned. So such a table is for directories that the kernel does not remove
     /// while something is mounted there, and never proves that a volume may be detached.
     #[must_use]
-    pub fn one_by_one(mut self) -> Self {
+    pub fn read_by_id(mut self) -> Self {
         // The system calls show this process's mounts.
-        if OWN.iter().any(|own| self.mountinfo == Path::new(own)) {
+        if OWN_MOUNTINFO.iter().any(|own| self.mountinfo == Path::new(own)) {
             let known = KnownMounts::new(&self.mountinfo);
-            let in_text =
-                |error| tracing::debug!(%error, "The kernel does not show mounts one by one: mountinfo is read");
+            let in_text = |error| tracing::debug!(%error, "The kernel does not show mounts by ID: mountinfo is read");
             self.cache.get_mut().unwrap_or_else(PoisonError::into_inner).known = known.map_err(in_text).ok();
         }
         self
@@ -162,7 +162,7 @@ impl Mounts {
         if let Some(known) = &mut cache.known {
             match source.read_by(|| known.read(&self.scope, table)) {
                 Ok(read) => return Ok(read),
-                Err(error) => tracing::debug!(%error, "Mounts cannot be read one by one: mountinfo is read"),
+                Err(error) => tracing::debug!(%error, "Mounts cannot be read by ID: mountinfo is read"),
             }
         }
         let fault = |cause: Cause| Fault::new("read", &self.mountinfo, cause);

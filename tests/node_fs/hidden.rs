@@ -40,7 +40,7 @@ fn in_memory(space: &Space) -> PathBuf {
 
 /// With a table that was not read before: the kernel does not report a renamed directory.
 fn tear_down(space: &Space, root: &KubeletRoot) -> Result<(), Vec<Fault>> {
-    let mounts = Arc::new(Mounts::new(MOUNTINFO, root.pods()).one_by_one());
+    let mounts = Arc::new(Mounts::new(MOUNTINFO, root.pods()).read_by_id());
     let storage = Storage {
         root: root.clone(),
         all_mounts: Arc::new(Mounts::new(MOUNTINFO, "/")),

@@ -28,7 +28,7 @@ use testbed::dice::Dice;
 use crate::space::{MOUNTINFO, Space, UID, bind, block_on, in_own_namespace, propagate, tmpfs, write};
 
 /// Whether the kernel has all that is needed.
-fn shows_mounts_one_by_one() -> bool {
+fn shows_mounts_by_id() -> bool {
     let release = uname().unwrap().release().to_str().unwrap().to_owned();
     let mut numbers = release
         .split(['.', '-'])
@@ -60,10 +60,8 @@ fn assert_same(mounts: &Mounts, scope: &Path) {
     assert_eq!(strays(&table), strays(&by_text));
     let is_read_by_id = |mount: &Mount| mount.super_options.is_empty();
     assert!(
-        table
-            .all()
-            .all(|mount| is_read_by_id(mount) == shows_mounts_one_by_one()),
-        "the claim is about mounts that are read one by one"
+        table.all().all(|mount| is_read_by_id(mount) == shows_mounts_by_id()),
+        "the claim is about mounts that are read by ID"
     );
 }
 
@@ -109,7 +107,7 @@ fn table_read_mount_by_mount_is_that_of_mountinfo() {
         let scopes = [space.root.join("pods"), PathBuf::from("/"), space.outside.clone()];
         let tables = scopes
             .each_ref()
-            .map(|scope| (Mounts::new(MOUNTINFO, scope).one_by_one(), scope));
+            .map(|scope| (Mounts::new(MOUNTINFO, scope).read_by_id(), scope));
         let all_same = || tables.iter().for_each(|(mounts, scope)| assert_same(mounts, scope));
         all_same();
         let odd = odd_mounts(space);
@@ -133,7 +131,7 @@ fn table_read_mount_by_mount_is_that_of_mountinfo() {
 #[test]
 fn mount_that_replaces_another_at_its_path_is_seen() {
     in_own_namespace(|space| {
-        let mounts = Mounts::new(MOUNTINFO, space.root.join("pods")).one_by_one();
+        let mounts = Mounts::new(MOUNTINFO, space.root.join("pods")).read_by_id();
         let path = space.volume("empty-dir", "v");
         for _ in 0..3 {
             tmpfs(&path);
@@ -148,7 +146,7 @@ fn mount_that_replaces_another_at_its_path_is_seen() {
 fn mount_of_a_pod_at_another_place_is_seen_when_it_comes_and_goes() {
     in_own_namespace(|space| {
         let pods = space.root.join("pods");
-        let mounts = Mounts::new(MOUNTINFO, &pods).one_by_one();
+        let mounts = Mounts::new(MOUNTINFO, &pods).read_by_id();
         let elsewhere = [
             space.outside.join(format!("pods/{UID}/volumes/a~b/v")),
             space.outside.join("volumes/a~b/v"),
@@ -191,7 +189,7 @@ fn moved_mount_is_seen_at_its_new_path_at_once_with_those_below_it() {
         let (before, _) = movable(space);
         tmpfs(&before.join("below"));
         let after = space.volume("empty-dir", "v");
-        let mounts = Mounts::new(MOUNTINFO, &space.root).one_by_one();
+        let mounts = Mounts::new(MOUNTINFO, &space.root).read_by_id();
         assert_eq!(mounts.read().unwrap().mounts_below(&after).len(), 0);
         move_mount(&before, &after);
         assert_eq!(mounts.read().unwrap().mounts_below(&after).len(), 1);
@@ -238,7 +236,7 @@ fn mount_that_changes_its_path_is_in_every_table() {
             }
             done.store(true, Ordering::SeqCst);
         });
-        let mounts = Mounts::new(MOUNTINFO, &pods).one_by_one();
+        let mounts = Mounts::new(MOUNTINFO, &pods).read_by_id();
         let mut reads = 0;
         while !is_done.load(Ordering::SeqCst) {
             let table = mounts.read().unwrap();
@@ -283,7 +281,7 @@ fn random_mounts_moves_and_unmounts_are_all_seen() {
             places.extend(places.clone()[2..].iter().flat_map(of_two));
             places.iter().for_each(|place| fs::create_dir_all(place).unwrap());
             let scopes = [base, places[0].clone(), PathBuf::from("/")];
-            let tables = scopes.map(|scope| (Mounts::new(MOUNTINFO, &scope).one_by_one(), scope));
+            let tables = scopes.map(|scope| (Mounts::new(MOUNTINFO, &scope).read_by_id(), scope));
             let mut dice = Dice::new(seed);
             for number in 0..60 {
                 let mut done = Vec::new();

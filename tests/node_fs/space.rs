@@ -103,7 +103,7 @@ impl Space {
         Self {
             outside: base.join("outside"),
             pod: PodDir::new(&resolved, UID).unwrap(),
-            mounts: Arc::new(Mounts::new(MOUNTINFO, resolved.pods()).one_by_one()),
+            mounts: Arc::new(Mounts::new(MOUNTINFO, resolved.pods()).read_by_id()),
             root,
         }
     }

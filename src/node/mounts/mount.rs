@@ -29,7 +29,7 @@ pub struct Mount {
     pub fs_type: OsString,
     /// The mounted source, such as a device.
     pub source: OsString,
-    /// Options of the file system, comma-separated; empty in a table that is read one by one.
+    /// Options of the file system, comma-separated; empty in a table that is read by ID.
     pub super_options: OsString,
 }
 

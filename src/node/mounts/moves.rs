@@ -52,16 +52,16 @@ impl Moves {
         })
     }
 
-    /// Whether [`Self::any`] has something to read.
-    pub fn may_be_any(&self) -> bool {
+    /// Whether there are events that [`Self::take_moves`] has not read.
+    pub fn has_events(&self) -> bool {
         is_ready(&self.events, PollFlags::POLLIN)
     }
 
-    /// Whether a mount was moved since the last call, or events were lost.
+    /// Reads all events. Whether one reports a move, or a loss of events.
     ///
     /// # Errors
     /// If the events cannot be read.
-    pub fn any(&mut self) -> io::Result<bool> {
+    pub fn take_moves(&mut self) -> io::Result<bool> {
         let mut buffer = [0; BUFFER];
         let mut any = false;
         loop {

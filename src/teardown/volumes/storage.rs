@@ -86,7 +86,7 @@ impl Storage {
         journal: Arc<dyn PodJournal>,
     ) -> Self {
         Self {
-            mounts: Arc::new(Mounts::new(&host.mountinfo, root.pods()).one_by_one()),
+            mounts: Arc::new(Mounts::new(&host.mountinfo, root.pods()).read_by_id()),
             all_mounts: Arc::new(Mounts::new(&host.mountinfo, "/")),
             root: root.clone(),
             effects: effects.clone(),
