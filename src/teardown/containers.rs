@@ -175,7 +175,7 @@ impl Stop<'_> {
             result.send_replace(StopResult::Skipped);
             return Err(Failure::new(Step::Hook, &container.name, held));
         }
-        if !self.wait_for_turn(stoppable, all).await {
+        if !self.wait_for_stop_order(stoppable, all).await {
             result.send_replace(StopResult::Skipped);
             return Ok(());
         }
@@ -270,7 +270,7 @@ impl Stop<'_> {
     /// Waits until the container may be stopped. A sidecar waits for main containers and the sidecars after it in the spec, until
     /// the deadline. `false` if one of these does not exit in this attempt: the next attempt stops that one first, and the
     /// sidecar keeps running until then.
-    async fn wait_for_turn(&self, stoppable: &Stoppable<'_>, all: &[Stoppable<'_>]) -> bool {
+    async fn wait_for_stop_order(&self, stoppable: &Stoppable<'_>, all: &[Stoppable<'_>]) -> bool {
         let before = all.iter().filter(|other| stoppable.position.waits_for(other.position));
         let ends = join_all(before.map(|other| async {
             let mut result = other.result.subscribe();
@@ -359,10 +359,10 @@ impl Stop<'_> {
         let mut span = self.recorder.span(Step::Term, &container.name);
         // The shortest timeout still ends at the deadline.
         let no_later_than = deadline.checked_sub(MIN_STOP).unwrap_or(deadline);
-        let turn = self.context.stop_throttle.container(no_later_than).await;
+        let slot = self.context.stop_throttle.acquire_for_container(no_later_than).await;
         let left = stop_timeout(deadline.saturating_duration_since(Instant::now()));
         let kill_at = Instant::now() + left;
-        let call = turn.call(trace_context::scope(
+        let call = slot.run(trace_context::scope(
             span.context(),
             self.context.node.cri.stop_container(&container.id, left),
         ));

@@ -85,7 +85,7 @@ impl Context {
             events: Arc::new(NoEvents),
             gate: Arc::clone(&self.gate),
             terminating: Arc::clone(&self.terminating),
-            stop_throttle: StopThrottle::new(0),
+            stop_throttle: StopThrottle::new(1),
             cleanup_throttle: CleanupThrottle::default(),
             pod_reads: PodReads::default(),
             driver_hold: self.driver_hold,

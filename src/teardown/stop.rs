@@ -97,11 +97,11 @@ impl Stop<'_> {
             return Vec::new();
         }
         let span = self.recorder.span(Step::Sandbox, "");
-        let turn = self.context.stop_throttle.sandbox().await;
+        let slot = self.context.stop_throttle.acquire_for_sandbox().await;
         let stops = sandboxes
             .iter()
             .map(|sandbox| self.context.node.cri.stop_sandbox(&sandbox.id));
-        let stops = turn.call(trace_context::scope(span.context(), join_all(stops)));
+        let stops = slot.run(trace_context::scope(span.context(), join_all(stops)));
         let results = report_if_late(self.recorder, (Step::Sandbox, ""), LATE, "StopPodSandbox", stops).await;
         let failed: Vec<_> = results.into_iter().filter_map(Result::err).collect();
         span.end(&failed.first().map_or(Ok(()), Err));

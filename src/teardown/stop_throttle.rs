@@ -1,7 +1,7 @@
 //! Stop throttle: limits how many stops the container runtime works on at the same time.
 //!
-//! A runtime that gets the stops of a whole node at once works on all of them, and nearly all pods end together at the end. In
-//! turns, the first pods end at once, and the last one no later.
+//! A runtime that gets the stops of all pods of a node together works on all of them, and nearly all pods terminate late. With a
+//! limit the first pods terminate early, and the last one at about the same time.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,28 +12,28 @@ use tokio::{
 
 /// Stops per processor of this node. Most of a stop's time is work of the runtime's processes.
 const PER_PROCESSOR: usize = 2;
-/// Stops on a node with many processors: locks of the kernel, such as those of networks and cgroups, are taken by one at a time.
-const MAX_TURNS: usize = 16;
-/// No container waits longer for its turn: its grace period has begun.
+/// Most stops at the same time: locks of the kernel, such as those of networks and cgroups, admit one at a time.
+const MAX_SLOTS: usize = 16;
+/// No container waits longer for a slot: its grace period has begun.
 const MAX_WAIT: Duration = Duration::from_millis(900);
 /// A container that takes longer uses its grace period, and needs nothing from the runtime meanwhile.
-const MAX_CONTAINER_TURN: Duration = Duration::from_millis(200);
-/// A sandbox that takes longer hangs, such as in a network plugin. Others do not wait for it.
-const MAX_SANDBOX_TURN: Duration = Duration::from_secs(2);
+const MAX_CONTAINER_HOLD: Duration = Duration::from_millis(200);
+/// A sandbox that takes longer may hang, such as in a network plugin, and must not delay others.
+const MAX_SANDBOX_HOLD: Duration = Duration::from_secs(2);
 
-/// The turns of all pods of this node. Each is for who has waited longest.
+/// Slots for the stops of all pods of this node. First come, first served.
 #[derive(Debug)]
 pub struct StopThrottle {
     containers: Arc<Semaphore>,
     sandboxes: Arc<Semaphore>,
 }
 
-/// The turn of one stop.
+/// The slot of one stop.
 #[derive(Debug)]
-pub(super) struct Turn {
-    /// `None` if there was no time to wait for it.
+pub(super) struct StopSlot {
+    /// `None` if the stop has begun without one.
     permit: Option<OwnedSemaphorePermit>,
-    at_most: Duration,
+    max_hold: Duration,
 }
 
 // === impl StopThrottle ===
@@ -41,44 +41,44 @@ pub(super) struct Turn {
 impl StopThrottle {
     /// The throttle of a node with this number of processors.
     pub fn new(processors: usize) -> Self {
-        let turns = processors.saturating_mul(PER_PROCESSOR).clamp(1, MAX_TURNS);
+        let slots = processors.saturating_mul(PER_PROCESSOR).clamp(1, MAX_SLOTS);
         Self {
-            containers: Arc::new(Semaphore::new(turns)),
-            sandboxes: Arc::new(Semaphore::new(turns)),
+            containers: Arc::new(Semaphore::new(slots)),
+            sandboxes: Arc::new(Semaphore::new(slots)),
         }
     }
 
-    /// Waits for the turn of a container, for [`MAX_WAIT`] at most, and no later than at this time.
-    pub(super) async fn container(&self, no_later_than: Instant) -> Turn {
+    /// Waits for the slot of a container until one is free, this time has come or [`MAX_WAIT`] has passed.
+    pub(super) async fn acquire_for_container(&self, no_later_than: Instant) -> StopSlot {
         let latest = no_later_than.min(Instant::now() + MAX_WAIT);
         let permit = tokio::select! {
             biased;
             permit = Arc::clone(&self.containers).acquire_owned() => permit.ok(),
             () = sleep_until(latest) => None,
         };
-        Turn {
+        StopSlot {
             permit,
-            at_most: MAX_CONTAINER_TURN,
+            max_hold: MAX_CONTAINER_HOLD,
         }
     }
 
-    /// Waits for the turn of a sandbox, whose containers have exited.
-    pub(super) async fn sandbox(&self) -> Turn {
-        Turn {
+    /// Waits for the slot of a sandbox, whose containers have exited.
+    pub(super) async fn acquire_for_sandbox(&self) -> StopSlot {
+        StopSlot {
             permit: Arc::clone(&self.sandboxes).acquire_owned().await.ok(),
-            at_most: MAX_SANDBOX_TURN,
+            max_hold: MAX_SANDBOX_HOLD,
         }
     }
 }
 
-// === impl Turn ===
+// === impl StopSlot ===
 
-impl Turn {
-    /// Makes the call, and lets the next one have its turn when it is answered or takes long.
-    pub(super) async fn call<T>(self, call: impl Future<Output = T>) -> T {
-        let Self { permit, at_most } = self;
+impl StopSlot {
+    /// Makes the call. The slot is free when the call is answered or takes long.
+    pub(super) async fn run<T>(self, call: impl Future<Output = T>) -> T {
+        let Self { permit, max_hold } = self;
         tokio::pin!(call);
-        match timeout(at_most, &mut call).await {
+        match timeout(max_hold, &mut call).await {
             Ok(answer) => answer,
             Err(_) => {
                 drop(permit);
@@ -101,16 +101,16 @@ mod tests {
     async fn containers(throttle: &StopThrottle, count: usize, takes: Duration) -> Vec<u128> {
         let start = Instant::now();
         let one = async || {
-            let turn = throttle.container(start + LONG).await;
+            let slot = throttle.acquire_for_container(start + LONG).await;
             let began = start.elapsed().as_millis();
-            turn.call(sleep(takes)).await;
+            slot.run(sleep(takes)).await;
             began
         };
         join_all((0..count).map(|_| one())).await
     }
 
     #[tokio::test(start_paused = true)]
-    async fn stops_begin_in_turns_and_none_waits_longer_than_its_limit() {
+    async fn stops_begin_in_order_and_none_waits_longer_than_its_limit() {
         let throttle = StopThrottle::new(1);
         let begins = containers(&throttle, 100, Duration::from_millis(100)).await;
         assert_eq!(begins[..6], [0, 0, 100, 100, 200, 200]);
@@ -129,12 +129,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn container_without_time_does_not_wait() {
         let throttle = StopThrottle::new(1);
-        let _first = throttle.container(Instant::now()).await;
-        let _second = throttle.container(Instant::now()).await;
+        let _first = throttle.acquire_for_container(Instant::now()).await;
+        let _second = throttle.acquire_for_container(Instant::now()).await;
         for (time, waits) in [(0, 0), (300, 300), (30_000, 900)] {
             let start = Instant::now();
-            let turn = throttle.container(start + Duration::from_millis(time)).await;
-            assert_eq!((start.elapsed().as_millis(), turn.permit.is_some()), (waits, false));
+            let slot = throttle
+                .acquire_for_container(start + Duration::from_millis(time))
+                .await;
+            assert_eq!((start.elapsed().as_millis(), slot.permit.is_some()), (waits, false));
         }
     }
 
@@ -143,9 +145,9 @@ mod tests {
         let throttle = StopThrottle::new(1);
         let start = Instant::now();
         let one = async |takes| {
-            let turn = throttle.sandbox().await;
+            let slot = throttle.acquire_for_sandbox().await;
             let began = start.elapsed().as_secs();
-            turn.call(sleep(takes)).await;
+            slot.run(sleep(takes)).await;
             began
         };
         let second = Duration::from_secs(1);
@@ -154,8 +156,8 @@ mod tests {
     }
 
     #[test]
-    fn turns_follow_the_processors_up_to_a_limit() {
-        let turns = |processors| StopThrottle::new(processors).sandboxes.available_permits();
-        assert_eq!([0, 1, 2, 8, 128].map(turns), [1, 2, 4, 16, 16]);
+    fn slots_follow_the_processors_up_to_a_limit() {
+        let slots = |processors| StopThrottle::new(processors).sandboxes.available_permits();
+        assert_eq!([0, 1, 2, 8, 128].map(slots), [1, 2, 4, 16, 16]);
     }
 }
