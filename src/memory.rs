@@ -12,7 +12,7 @@ use tokio::time::sleep;
 const MMAP_THRESHOLD: libc::c_int = 64 << 10;
 /// Time until the memory of the start is not needed any more.
 const FIRST_TRIM: Duration = Duration::from_secs(10);
-/// Interval afterwards. What a mass deletion needed is free soon after it.
+/// Interval afterwards. The memory of a mass deletion is returned within this time.
 const TRIM_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Limits the allocator to one arena: each short-lived thread would get its own, whose memory is hardly ever freed. Must be

@@ -145,7 +145,7 @@ impl Guard {
                 identity: Err("the Node has not been seen yet".to_owned().into()),
                 since: Timestamp::now(),
                 is_out_of_service: false,
-                kubelet: Err("it has not been looked for yet".to_owned()),
+                kubelet: Err("it has not been searched for yet".to_owned()),
                 probed_during: Instant::now()..Instant::now(),
                 seen: None,
                 answer_checked: None,

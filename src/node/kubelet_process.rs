@@ -58,7 +58,7 @@ pub fn find(proc: &Path, local: &LocalKubelet) -> io::Result<Vec<KubeletProcess>
     }
 }
 
-/// What processes are that have just executed a program.
+/// What a check of processes that have just executed a program has found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Started {
     /// One of them is a kubelet that counts.
@@ -106,7 +106,7 @@ pub fn check_started(proc: &Path, pids: &[i32], local: &LocalKubelet) -> io::Res
 ///
 /// # Errors
 /// When the sockets cannot be read.
-pub fn any_listens(proc: &Path) -> io::Result<bool> {
+pub fn has_kubelet_socket(proc: &Path) -> io::Result<bool> {
     Ok(!evidence::listeners(proc)?.is_empty())
 }
 

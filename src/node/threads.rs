@@ -105,7 +105,7 @@ impl Threads {
 
     /// Runs `work` when a slot is free.
     ///
-    /// It is boxed: every layer of callers would otherwise reserve its size, and it would be compiled for each closure.
+    /// `work` is boxed: otherwise the future of every caller would contain it, and this code would be compiled for each closure.
     pub fn run_blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,

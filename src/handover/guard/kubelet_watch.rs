@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::{
     Guard,
-    schedule::{BUSY_SEARCH_INTERVAL, Look, PROOF_INTERVAL, SEARCH_INTERVAL, Schedule},
+    schedule::{BUSY_SEARCH_INTERVAL, PROOF_INTERVAL, SEARCH_INTERVAL, Schedule, Search},
 };
 use crate::node::{
     kubelet_process::{self, LocalKubelet, Started},
@@ -64,18 +64,18 @@ impl Guard {
         self.probe(ours).await;
         let mut schedule = Schedule::new(self.probed_at(), execs.is_some());
         while self.kubelet().is_none() {
-            let (due, look) = schedule.next(self.lock().activity.is_busy());
+            let (due, search) = schedule.next(self.lock().activity.is_busy());
             let has_to_search = tokio::select! {
                 biased;
                 () = self.probe_requested.notified() => true,
-                heard = next(&mut execs) => {
+                events = next(&mut execs) => {
                     schedule.has_events = execs.is_some();
-                    self.handle_events(heard, &mut schedule, ours).await;
+                    self.handle_events(events, &mut schedule, ours).await;
                     false
                 }
-                () = sleep_until(due) => match look {
-                    Look::Processes => true,
-                    Look::Sockets => {
+                () = sleep_until(due) => match search {
+                    Search::Processes => true,
+                    Search::Sockets => {
                         schedule.sockets_read_at = Instant::now();
                         self.has_kubelet_socket().await
                     }
@@ -91,8 +91,8 @@ impl Guard {
     }
 
     /// Checks the processes that have executed a program; `None` if there are no more events.
-    async fn handle_events(&self, heard: Option<Execs>, schedule: &mut Schedule, ours: &LocalKubelet) {
-        let started = match heard {
+    async fn handle_events(&self, events: Option<Execs>, schedule: &mut Schedule, ours: &LocalKubelet) {
+        let started = match events {
             Some(Execs::Pids(pids)) => self.check_started(pids, ours).await.ok(),
             Some(Execs::Lost) | None => None,
         };
@@ -167,7 +167,10 @@ impl Guard {
     /// Whether a socket listens that only a kubelet has. `true` if that is unknown.
     async fn has_kubelet_socket(&self) -> bool {
         let proc = Arc::clone(&self.proc);
-        let listens = self.blocking.run(move || kubelet_process::any_listens(&proc)).await;
+        let listens = self
+            .blocking
+            .run(move || kubelet_process::has_kubelet_socket(&proc))
+            .await;
         listens.is_ok_and(|listens| listens.unwrap_or(true))
     }
 

@@ -1,7 +1,7 @@
 //! When the node is searched for a kubelet that has not been seen yet. Pure.
 //!
-//! Events of the kernel show a kubelet's start at once. They prove nothing: a search of all processes does, and it goes on beside
-//! them. Without events, or after a loss of some, it is as frequent as if there were none.
+//! Events of the kernel show a kubelet's start at once. Their absence proves nothing: only a search of all processes does. With
+//! events, searches are rarer. A loss of events causes one search soon. A search that failed is repeated as without events.
 
 use std::time::Duration;
 
@@ -16,16 +16,16 @@ pub(super) const PROOF_INTERVAL: Duration = Duration::from_secs(3);
 /// A new process under another name than a kubelet's may open a kubelet's sockets within this time.
 const START_TIME: Duration = Duration::from_secs(10);
 
-/// What is read next.
+/// What is searched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Look {
+pub(super) enum Search {
     /// All processes: only this proves that there is no kubelet.
     Processes,
     /// The sockets of the node: a kubelet under any name opens some.
     Sockets,
 }
 
-/// The last looks, and the events since.
+/// The last searches, and the events since.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Schedule {
     /// When the last search of all processes began.
@@ -60,8 +60,8 @@ impl Schedule {
         }
     }
 
-    /// The next look, and when it is due.
-    pub(super) fn next(&self, is_busy: bool) -> (Instant, Look) {
+    /// The next search, and when it is due.
+    pub(super) fn next(&self, is_busy: bool) -> (Instant, Search) {
         let interval = if is_busy { BUSY_SEARCH_INTERVAL } else { SEARCH_INTERVAL };
         let follows = |event: Option<Instant>, due: Instant| event.is_some_and(|at| due <= at + START_TIME);
         let soon = self.searched_at + interval;
@@ -74,9 +74,9 @@ impl Schedule {
         };
         let sockets = self.sockets_read_at.max(self.searched_at) + interval;
         if sockets < search && (is_busy || follows(self.started_at, sockets)) {
-            (sockets, Look::Sockets)
+            (sockets, Search::Sockets)
         } else {
-            (search, Look::Processes)
+            (search, Search::Processes)
         }
     }
 }
@@ -115,7 +115,7 @@ mod tests {
             searched_at: after(20_000),
             ..schedule
         };
-        let (search, sockets) = (Look::Processes, Look::Sockets);
+        let (search, sockets) = (Search::Processes, Search::Sockets);
         for (name, schedule, idle, busy) in [
             ("no events", none, (1000, search), (250, search)),
             ("lost events", lost, (250, search), (250, search)),
@@ -148,7 +148,7 @@ mod tests {
                 (20_250, sockets),
             ),
         ] {
-            let expected = |(due, look)| (after(due), look);
+            let expected = |(due, search)| (after(due), search);
             assert_eq!(schedule.next(false), expected(idle), "{name}, idle");
             assert_eq!(schedule.next(true), expected(busy), "{name}, busy");
         }

@@ -10,7 +10,7 @@ use tokio::{
 use crate::trace_context;
 
 /// Time for a runtime to start the work of a call: tens of milliseconds on an idle node. A kubelet needs about a second
-/// from its start to its first work on a pod, and is detected within a quarter of a second at the latest, so the call is
+/// from its start to its first work on a pod, and is normally detected within a quarter of a second, so the call is
 /// canceled before that.
 ///
 /// If a call is canceled before its command starts, containerd's shim waits 30 s for readers and answers nothing else
