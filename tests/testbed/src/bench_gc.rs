@@ -60,10 +60,10 @@ pub struct Plan {
     pub rounds: usize,
     /// The contenders.
     pub only: Vec<Part>,
-    /// Requests in flight of direct deletion; the best one counts.
+    /// Requests in flight of direct deletion. Each is tried; the best takes part.
     pub in_flight: Vec<usize>,
-    /// Workers of kube-controller-manager; each number is a contender.
-    pub workers: Vec<u16>,
+    /// Workers of kube-controller-manager.
+    pub workers: u16,
     /// Number of objects of the in-memory API server; 0 to skip that part.
     pub scale: u32,
     /// The agent's binary.
@@ -92,7 +92,7 @@ impl Plan {
         let processors = std::thread::available_parallelism().map_or(0, usize::from);
         let machine = format!("{processors} processors, load {} at the start", load()?);
         println!("{machine}");
-        let (paces, measured) = self.all_sizes().await?;
+        let (trials, measured) = self.all_sizes().await?;
         let scale = if self.scale > 0 && self.has(Part::Agent) {
             Some(Scale::measure(&self.agent, &self.apiserver, self.scale).await?)
         } else {
@@ -112,7 +112,7 @@ impl Plan {
         let Some(file) = &self.json else { return Ok(()) };
         let all = json!({
             "machine": machine,
-            "connections": paces,
+            "trials": trials,
             "sizes": measured.iter().map(summary).collect::<Vec<_>>(),
             "scale": scale.as_ref().map(|scale| json!({"summary": scale.tables(), "figures": scale})),
         });
@@ -140,7 +140,7 @@ impl Plan {
                 }
             }
         }
-        let paces = best_paces(&self.in_flight, &trials);
+        let pace = best(&trials);
         let mut measured = Vec::new();
         for &objects in &self.objects {
             let mut rounds = Vec::new();
@@ -151,7 +151,7 @@ impl Plan {
                     round + 1,
                     self.rounds
                 );
-                rounds.push(self.round(&bench_cluster, objects, &paces, round).await?);
+                rounds.push(self.round(&bench_cluster, objects, pace, round).await?);
             }
             measured.push(Measured { objects, rounds });
         }
@@ -159,27 +159,30 @@ impl Plan {
     }
 
     /// Runs all contenders; each round starts with another one.
-    async fn round(&self, bench_cluster: &BenchCluster, objects: u32, paces: &[Pace], number: usize) -> Result<Round> {
+    async fn round(
+        &self,
+        bench_cluster: &BenchCluster,
+        objects: u32,
+        pace: Option<Pace>,
+        number: usize,
+    ) -> Result<Round> {
         let mut round = Round::default();
         let mut parts = self.only.clone();
         parts.rotate_left(number % self.only.len());
         for part in parts {
             match part {
                 Part::Direct => {
-                    for &pace in paces {
+                    if let Some(pace) = pace {
                         let rate = bench_cluster.direct(objects, pace).await?;
                         println!("  {}", direct_line(objects, pace, rate));
-                        round.direct.push((pace, rate));
+                        round.direct = Some(rate);
                     }
                 }
                 Part::Kcm => {
+                    let contender = Contender::Manager(self.workers);
                     for policy in self.policies(objects) {
-                        for &workers in &self.workers {
-                            let name = format!("kube-controller-manager, {workers} workers");
-                            let contender = Contender::Manager(workers);
-                            let cascade = cascade(bench_cluster, objects, policy, &contender, &name).await?;
-                            round.manager.entry(policy).or_default().insert(workers, cascade);
-                        }
+                        let cascade = cascade(bench_cluster, objects, policy, &contender, "manager").await?;
+                        round.manager.insert(policy, cascade);
                     }
                 }
                 Part::Agent => {
@@ -231,23 +234,17 @@ fn direct_line(objects: u32, pace: Pace, rate: f64) -> String {
     format!("direct deletion of {objects}, {in_flight} in flight, connections: {connections}: {rate:.0}/s")
 }
 
-/// The best number of connections for each number of requests in flight.
-fn best_paces(in_flight: &[usize], trials: &[(Pace, f64)]) -> Vec<Pace> {
-    let best = |&in_flight: &usize| {
-        let of_it = trials.iter().filter(move |(pace, _)| pace.in_flight == in_flight);
-        of_it
-            .max_by(|(_, one), (_, other)| one.total_cmp(other))
-            .map(|(pace, _)| *pace)
-    };
-    in_flight.iter().filter_map(best).collect()
+fn best(trials: &[(Pace, f64)]) -> Option<Pace> {
+    let best = trials.iter().max_by(|(_, one), (_, other)| one.total_cmp(other));
+    best.map(|(pace, _)| *pace)
 }
 
 const METHOD: &str = "\
-Direct: a client that deletes by name over HTTP/2, the best of three numbers of requests in flight. Manager:
-kube-controller-manager with its collector alone and no client limits. Agent: its collector alone. Each under a service
-account of kube-system, from the first deletion until a list shows none left. CPU: user and system time of the
-collector's process, from the owner's deletion until it is quiet. Resident: VmRSS once settled, and at its peak from the
-start until then, and from then on. Plain lists: metadata in protobuf, 500 a page, kinds in parallel.";
+Direct: a client that deletes by name over HTTP/2, with the requests in flight and connections that were the fastest in
+the trials. Manager: kube-controller-manager with its collector alone and no client limits. Agent: its collector alone.
+Each under a service account of kube-system, from the first deletion until a list shows none left. CPU: user and system
+time of the collector's process, from the owner's deletion until it is quiet. Resident: VmRSS once settled, and at its
+peak from the start until then, and from then on. Plain lists: metadata in protobuf, 500 a page, kinds in parallel.";
 
 fn summary(measured: &Measured) -> serde_json::Value {
     let policies = measured.policies().into_iter();
@@ -260,21 +257,4 @@ fn summary(measured: &Measured) -> serde_json::Value {
 fn write(file: &Path, all: &serde_json::Value) -> Result<()> {
     let text = serde_json::to_string_pretty(all)?;
     fs::write(file, text + "\n").with_context(|| format!("write {}", file.display()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_number_in_flight_keeps_its_best_number_of_connections() {
-        let pace = |in_flight, connections| Pace { in_flight, connections };
-        let trials = [
-            (pace(20, 1), 1.0),
-            (pace(20, 2), 3.0),
-            (pace(20, 4), 2.0),
-            (pace(128, 1), 5.0),
-        ];
-        assert_eq!(best_paces(&[20, 64, 128], &trials), [pace(20, 2), pace(128, 1)]);
-    }
 }

@@ -30,13 +30,12 @@ struct Args {
     /// Who takes part.
     #[arg(long, value_name = "WHO", value_delimiter = ',', default_value = "direct,kcm,agent")]
     only: Vec<Part>,
-    /// Requests of direct deletion at once, of which the best counts.
+    /// Requests of direct deletion at once. Each is tried with few objects; the fastest takes part.
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "20,64,128")]
     in_flight: Vec<usize>,
-    /// Workers of kube-controller-manager, each number a contender: as many as it has by itself, and as many as direct
-    /// deletion may do well with.
-    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "20,64")]
-    workers: Vec<u16>,
+    /// Workers of kube-controller-manager, which has 20 by default.
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    workers: u16,
     /// How many objects the agent meets on the API server in memory; 0 for none of that.
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     scale: u32,
