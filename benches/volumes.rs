@@ -61,7 +61,7 @@ struct Rounds {
 }
 
 fn main() {
-    // `cargo test` runs benches, too; there is nothing to measure without optimisation.
+    // `cargo test` runs benches, too; there is nothing to measure without optimization.
     if std::env::args().any(|argument| argument == "--test") {
         return;
     }
@@ -69,8 +69,8 @@ fn main() {
     let half = volumes(PODS / 2, OTHERS);
     let full = volumes(PODS, OTHERS);
     let memory = files(None);
-    let disk_place = tempfile::tempdir_in("/var/tmp").unwrap();
-    let disk = files(Some(disk_place.path().canonicalize().unwrap()));
+    let image = tempfile::NamedTempFile::new_in("/var/tmp").unwrap();
+    let disk = files(Some(image.path().to_owned()));
     let beside = beside();
     let growth = full.agent.iter().zip(&half.agent).map(|(full, half)| full / half / 2.0);
     let line = Line::at_most;
@@ -219,31 +219,54 @@ fn plain(pods: &[PodDir]) {
     });
 }
 
-/// Removes a volume with very many files, in memory or in this place.
-fn files(place: Option<PathBuf>) -> Rounds {
+/// Removes a volume with very many files, in memory or on the disk of this image.
+fn files(image: Option<PathBuf>) -> Rounds {
     measured(move |space| {
-        let base = place.as_deref().unwrap_or(&space.outside);
         let mut rounds = Rounds::default();
         for _ in 0..FILE_ROUNDS {
-            fill(base);
-            rounds.plain.push(seconds(|| {
-                assert!(
-                    Command::new("rm")
-                        .arg("-rf")
-                        .arg(base.join("v"))
-                        .status()
-                        .unwrap()
-                        .success()
-                );
+            rounds.plain.push(removal(space, image.as_deref(), |base| {
+                run("rm", &["-rf".as_ref(), base.join("v").as_os_str()]);
             }));
-            fill(base);
-            let dir = Dir::open(base).unwrap().unwrap();
-            rounds.agent.push(seconds(|| {
+            rounds.agent.push(removal(space, image.as_deref(), |base| {
+                let dir = Dir::open(base).unwrap().unwrap();
                 dir.remove_tree(OsStr::new("v"), &Effects::ungated()).map(drop).unwrap();
             }));
         }
         rounds
     })
+}
+
+fn removal(space: &Space, image: Option<&Path>, remove: impl FnOnce(&Path)) -> f64 {
+    let base = space.outside.join("full");
+    fs::create_dir_all(&base).unwrap();
+    if let Some(image) = image {
+        mount_new_disk(image, &base);
+    }
+    fill(&base);
+    let took = seconds(|| remove(&base));
+    if image.is_some() {
+        umount2(&base, MntFlags::empty()).unwrap();
+    }
+    took
+}
+
+/// Each removal has a new file system: ext4 is slow to make files where as many were removed within the last half minute.
+fn mount_new_disk(image: &Path, target: &Path) {
+    fs::File::create(image).unwrap().set_len(1 << 30).unwrap();
+    let inodes = (FILES + 1000).to_string();
+    let options = ["-q", "-F", "-N", &inodes].map(OsStr::new);
+    run("mkfs.ext4", &[&options[..], &[image.as_os_str()]].concat());
+    run(
+        "mount",
+        &["-o".as_ref(), "loop".as_ref(), image.as_os_str(), target.as_os_str()],
+    );
+}
+
+fn run(program: &str, arguments: &[&OsStr]) {
+    assert!(
+        Command::new(program).args(arguments).status().unwrap().success(),
+        "{program}"
+    );
 }
 
 fn fill(base: &Path) {
