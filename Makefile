@@ -88,13 +88,13 @@ demo: need-root need-build need-node ## Delete six pods and show how each is tor
 	$(TARGET_DIR)/debug/demo
 
 .PHONY: bench
-bench: need-root need-build need-node ## Measure the agent against straight CRI calls, with 1, 50 and 110 pods, with 1,000 on a scripted runtime, its memory with large pods and with thousands of terminal ones, its removal of volumes against plain system calls, and how soon it sees a kubelet start
+bench: need-root need-build need-node ## Measure the agent against direct CRI calls, with 1, 50 and 110 pods, with 1,000 on a scripted runtime, its memory with large pods and with thousands of terminal ones, its removal of volumes against plain system calls, and how soon it sees a kubelet start
 	$(CARGO) build --release --locked --workspace --bins
 	$(TARGET_DIR)/release/bench
 	$(CARGO) bench --locked --bench many --bench memory --bench volumes --bench kubelet_start
 
 .PHONY: bench-kubelet
-bench-kubelet: need-root need-build need-node ## Measure the agent, straight CRI calls and a kubelet with 110 pods that a real kubelet has made, on CONTAINERD_VERSION=2.4 (needs the control plane)
+bench-kubelet: need-root need-build need-node ## Measure the agent, direct CRI calls and a kubelet with 110 pods that a real kubelet has made, on CONTAINERD_VERSION=2.4 (needs the control plane)
 	tests/testbed/control-plane/build.sh
 	tests/testbed/control-plane/build.sh kubelet
 	$(CARGO) build --release --locked --workspace --bins

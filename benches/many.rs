@@ -51,7 +51,7 @@ struct Measured {
 }
 
 fn main() {
-    // `cargo test` runs benches, too; there is nothing to measure without optimisation.
+    // `cargo test` runs benches, too; there is nothing to measure without optimization.
     if std::env::args().any(|argument| argument == "--test") {
         return;
     }

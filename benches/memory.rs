@@ -33,7 +33,7 @@ const SECONDS: f64 = 1.0;
 const ROUNDS: usize = 3;
 
 fn main() {
-    // `cargo test` runs benches, too; there is nothing to measure without optimisation.
+    // `cargo test` runs benches, too; there is nothing to measure without optimization.
     if std::env::args().any(|argument| argument == "--test") {
         return;
     }

@@ -29,8 +29,8 @@ use crate::apiserver::process::ApiServerProcess;
 use crate::control_plane::ControlPlane;
 use crate::stage::{NODE, Stage};
 
-/// From this many pods on it is a full node: each has an emptyDir in memory, then a hook and a sidecar, then
-/// four seconds until its exit.
+/// From this many pods on, three kinds of pods are measured: with an emptyDir in memory, with a hook and a sidecar, and with four
+/// seconds until exit.
 const FULL_NODE: usize = 100;
 
 /// What is measured, and with what.
@@ -69,12 +69,7 @@ impl Plan {
         );
         let begin = Instant::now();
         let stage = self.stage().await.context("set the stage")?;
-        let machine = format!(
-            "containerd {}, {} processors, load {} at the start",
-            stage.containerd.version(),
-            std::thread::available_parallelism().map_or(0, usize::from),
-            load()?,
-        );
+        let machine = machine(&stage)?;
         println!("{machine}");
         let measured = async {
             let sizes = self.all(&stage).await?;
@@ -135,9 +130,9 @@ impl Plan {
         let cri = stage.containerd.cri();
         let mut measured = Measured::of(size);
         for round in 0..self.rounds {
-            let straight = round::straight(stage, &cri, size);
-            let (straight, by_agent) = round::both(round, straight, round::agent(stage, &agent, size)).await?;
-            println!("{}", measured.add(straight, by_agent));
+            let direct = round::direct(stage, &cri, size);
+            let (direct, by_agent) = round::both(round, direct, round::agent(stage, &agent, size)).await?;
+            println!("{}", measured.add(direct, by_agent));
         }
         let code = agent.stop().await?;
         ensure!(code == Some(0), "the agent ended with exit code {code:?}");
@@ -146,17 +141,27 @@ impl Plan {
 }
 
 const METHOD: &str = "\
-Straight calls: ExecSync for hooks, StopContainer and StopPodSandbox, all pods in parallel, from the first call to the last answer.
+Direct calls: ExecSync for hooks, StopContainer and StopPodSandbox, all pods in parallel, from the first call to the last answer.
 Agent: from the first DELETE sent to the last DELETED event of a watch.
 Both in every round, the other one first each time. CPU: user and system time of the agent's process. Resident: VmRSS
 with the pods running and at the peak of a round; one agent process per size, through all rounds. Anonymous: without the pages
 of the program and its libraries, which the kernel can drop.";
 const IN_MEMORY: &str = "\
-The API server is in memory, a process of its own. Take-over: from the end of --take-over-after to the last DELETED event, of
+The API server is in memory, a process of its own. Takeover: from the end of --take-over-after to the last DELETED event, of
 pods that were deleted before.";
 const OF_KUBELET: &str = "\
 API server, etcd and kubelet are real. The kubelet makes the pods, and is killed before direct calls or the agent tear them
 down. Kubelet: the same deletion, by a kubelet that is not killed.";
+
+/// What is measured on: runtime, processors and load.
+pub fn machine(stage: &Stage) -> Result<String> {
+    let (version, processors) = (stage.containerd.version(), std::thread::available_parallelism());
+    let processors = processors.map_or(0, usize::from);
+    Ok(format!(
+        "containerd {version}, {processors} processors, load {} at the start",
+        load()?
+    ))
+}
 
 /// Load average of the last minute.
 pub fn load() -> Result<String> {

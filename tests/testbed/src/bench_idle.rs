@@ -23,7 +23,7 @@ use crate::{
     bench::{
         figures::Figures,
         line::{self, Line},
-        load,
+        load, machine,
         usage::Usage,
     },
     control_plane::ControlPlane,
@@ -37,8 +37,8 @@ const RESIDENT: f64 = 10.0;
 const CPU: f64 = 0.02;
 /// Pause after the pods have started, and again after the agent has.
 const SETTLE: Duration = Duration::from_secs(30);
-/// Interval of samples.
-const LOOKS: u32 = 10;
+/// Number of intervals between samples.
+const INTERVALS: u32 = 10;
 
 /// What is measured, and with what.
 #[derive(Debug, Clone)]
@@ -76,12 +76,7 @@ impl Plan {
         ensure!(!self.time.is_zero(), "no time: there is nothing to measure");
         let plane = ControlPlane::start().await?;
         let stage = Stage::set_for_a_kubelet(Box::new(plane), NODE).await?;
-        let machine = format!(
-            "containerd {}, {} processors, load {} at the start",
-            stage.containerd.version(),
-            std::thread::available_parallelism().map_or(0, usize::from),
-            load()?,
-        );
+        let machine = machine(&stage)?;
         println!("{machine}\n{}", programs(&self.agent));
         let measured = self.measure(&stage).await;
         let put_away = stage.containerd.stop().await.context("put the node away");
@@ -110,7 +105,7 @@ impl Plan {
         let manager = stage.containerd.workspace().dir().join("notify.sock");
         let notified = UnixDatagram::bind(&manager).with_context(|| format!("listen at {}", manager.display()))?;
         let agent = AgentProcess::start_service(stage, &self.agent, &manager).await?;
-        let looking = async {
+        let sampling = async {
             sleep_until(Instant::now() + SETTLE).await;
             let restarted = pods::restarts(stage).await?;
             let samples = self.measure_all(&agent).await?;
@@ -122,14 +117,14 @@ impl Plan {
             );
             Ok((samples, pods::restarts(stage).await? - restarted))
         };
-        let looked = tokio::select! {
-            looked = looking => looked?,
+        let sampled = tokio::select! {
+            sampled = sampling => sampled?,
             never = receive_notifications(&notified) => never?,
         };
         let code = agent.stop().await?;
         ensure!(code == Some(0), "the agent ended with exit code {code:?}");
         kubelet.stop().await?;
-        Ok(looked)
+        Ok(sampled)
     }
 
     async fn measure_all(&self, agent: &AgentProcess) -> Result<Vec<Sample>> {
@@ -137,11 +132,11 @@ impl Plan {
         println!("The agent is standby; its pid is {pid}");
         let begin = Instant::now();
         let mut samples: Vec<Sample> = Vec::new();
-        for turn in 0..=LOOKS {
-            sleep_until(begin + self.time / LOOKS * turn).await;
-            let look = Sample::at(pid, begin)?;
-            println!("{look}");
-            samples.push(look);
+        for turn in 0..=INTERVALS {
+            sleep_until(begin + self.time / INTERVALS * turn).await;
+            let sample = Sample::at(pid, begin)?;
+            println!("{sample}");
+            samples.push(sample);
         }
         Ok(samples)
     }
@@ -170,7 +165,7 @@ fn programs(agent: &PathBuf) -> String {
 
 fn lines(samples: &[Sample]) -> Vec<Line> {
     let line = Line::at_most;
-    let memory = |of: fn(&Memory) -> f64| Figures::of(samples.iter().map(|look| of(&look.memory)));
+    let memory = |of: fn(&Memory) -> f64| Figures::of(samples.iter().map(|sample| of(&sample.memory)));
     let share = |(before, after): (&Sample, &Sample)| 100.0 * (after.cpu - before.cpu) / (after.at - before.at);
     let whole = samples.first().zip(samples.last()).map(share);
     let parts = samples.iter().zip(samples.iter().skip(1)).map(share);
@@ -187,7 +182,7 @@ fn lines(samples: &[Sample]) -> Vec<Line> {
         line(
             "resident, peak since the start",
             "MiB",
-            Figures::of(samples.last().map(|look| look.peak)),
+            Figures::of(samples.last().map(|sample| sample.peak)),
             None,
         ),
         line("CPU, of one processor", "%", Figures::of(whole), Some(CPU)),
@@ -195,7 +190,7 @@ fn lines(samples: &[Sample]) -> Vec<Line> {
     ]
 }
 
-// === impl Look ===
+// === impl Sample ===
 
 impl Sample {
     fn at(pid: u32, begin: Instant) -> Result<Self> {

@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep};
 use crate::{
     control_plane::{binaries, free_ports, process::Process},
     pods::{NodeDirs, StartedPod},
-    stage::Stage,
+    stage::{PODS, Stage},
     wait::eventually,
 };
 
@@ -29,7 +29,6 @@ const START_LIMIT: Duration = Duration::from_secs(120);
 const PODS_LIMIT: Duration = Duration::from_secs(600);
 /// Pods that are created at the same time.
 const CREATES: usize = 8;
-const PODS: &str = "/api/v1/namespaces/default/pods";
 /// Limit for its exit after SIGTERM.
 const END_LIMIT: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(100);

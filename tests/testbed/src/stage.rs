@@ -19,6 +19,8 @@ use crate::{
 
 /// Default name of a stage's node.
 pub const NODE: &str = "node-0";
+/// API path of the pods of a stage.
+pub const PODS: &str = "/api/v1/namespaces/default/pods";
 
 /// The node without its agent.
 pub struct Stage {

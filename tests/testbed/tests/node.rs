@@ -11,7 +11,7 @@ use testbed::leftovers::Leftovers;
 use testbed::pods::{NodeDirs, PodStarter};
 use testbed::recorder::mounts::{Change, MountRecorder};
 use testbed::workspace::Workspace;
-use testbed::{cgroups, mounts, straight};
+use testbed::{cgroups, direct_calls, mounts};
 
 /// Where [`victim`] reports its pod's workspace.
 const VICTIM: &str = "TESTBED_VICTIM";
@@ -150,14 +150,14 @@ async fn a_started_pod_is_what_a_kubelet_would_have_left() {
         assert!(left.has(kind), "{kind} is not among:\n{left}");
     }
 
-    straight::teardown(containerd.cri(), std::slice::from_ref(&started), Duration::from_secs(5))
+    direct_calls::teardown(containerd.cri(), std::slice::from_ref(&started), Duration::from_secs(5))
         .await
         .unwrap();
     let left = Leftovers::of(dirs, containerd.cri(), started.uid()).await.unwrap();
     assert!(!left.has("process"), "{left}");
     assert!(
         left.has("mount") && left.has("cgroup"),
-        "straight calls leave what is the kubelet's:\n{left}"
+        "direct calls leave what is the kubelet's:\n{left}"
     );
     starter.clear_away(&started).await.unwrap();
     let left = Leftovers::of(dirs, containerd.cri(), started.uid()).await.unwrap();
@@ -390,10 +390,10 @@ async fn fifty_pods_start_and_go() {
     let begin = Instant::now();
     let started = starter.start_all(&pods).await.unwrap();
     eprintln!("start: {:?}", begin.elapsed());
-    let times = straight::teardown(containerd.cri(), &started, Duration::from_secs(5))
+    let times = direct_calls::teardown(containerd.cri(), &started, Duration::from_secs(5))
         .await
         .unwrap();
-    eprintln!("straight: {:?}", times.total);
+    eprintln!("direct calls: {:?}", times.total);
     assert!(times.pods.iter().all(|pod| *pod <= times.total));
     let begin = Instant::now();
     starter.clear_all_away(&started).await.unwrap();

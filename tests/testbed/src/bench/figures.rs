@@ -36,7 +36,7 @@ impl Figures {
     }
 }
 
-/// Of the seconds of a round's pods.
+/// For the times of a round's pods, in seconds.
 impl fmt::Display for Figures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { median, min, max } = self;

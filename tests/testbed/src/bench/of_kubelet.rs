@@ -56,18 +56,18 @@ pub async fn measure(stage: &Stage, program: &Path, pods: usize, rounds: usize, 
             );
             measured.kubelet.push(by_kubelet);
         }
-        let straight = straight(stage, &agent, &cri, size);
-        let (straight, by_agent) = round::both(round, straight, by_agent(stage, &agent, size)).await?;
-        println!("{}", measured.add(straight, by_agent));
+        let direct = direct(stage, &agent, &cri, size);
+        let (direct, by_agent) = round::both(round, direct, by_agent(stage, &agent, size)).await?;
+        println!("{}", measured.add(direct, by_agent));
     }
     let code = agent.stop().await?;
     ensure!(code == Some(0), "the agent ended with exit code {code:?}");
     Ok(measured)
 }
 
-async fn straight(stage: &Stage, agent: &AgentProcess, cri: &Cri, size: Size) -> Result<Figures> {
+async fn direct(stage: &Stage, agent: &AgentProcess, cri: &Cri, size: Size) -> Result<Figures> {
     let pods = orphans(stage, agent, size).await?;
-    let figures = round::straight_calls(stage, cri, &pods).await?;
+    let figures = round::direct_calls(stage, cri, &pods).await?;
     // No kubelet confirms the deletion.
     round::request_deletion(stage, &pods, Some(0)).await?;
     Ok(figures)

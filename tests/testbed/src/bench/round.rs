@@ -13,10 +13,10 @@ use super::figures::Figures;
 use super::size::Size;
 use super::usage::Usage;
 use crate::containerd::Cri;
+use crate::direct_calls;
 use crate::pods::StartedPod;
 use crate::rest::{EventType, Watch};
-use crate::stage::{AgentProcess, NODE, Stage};
-use crate::straight;
+use crate::stage::{AgentProcess, NODE, PODS, Stage};
 
 /// The runtime is still busy just after a start.
 pub(super) const SETTLE: Duration = Duration::from_secs(1);
@@ -25,7 +25,6 @@ pub(super) const LIMIT: Duration = Duration::from_secs(180);
 const POLL: Duration = Duration::from_millis(5);
 /// The API's default; pods here need almost none of it.
 const GRACE: Duration = Duration::from_secs(30);
-pub(super) const PODS: &str = "/api/v1/namespaces/default/pods";
 
 /// Results of the agent.
 #[derive(Debug, Clone, Copy, Serialize)]
@@ -55,20 +54,20 @@ pub struct Agent {
 /// One round: direct calls and the agent, the other one first each time.
 pub(super) async fn both<S, A>(
     round: usize,
-    straight: impl Future<Output = Result<S>>,
+    direct: impl Future<Output = Result<S>>,
     agent: impl Future<Output = Result<A>>,
 ) -> Result<(S, A)> {
     if round.is_multiple_of(2) {
-        let straight = straight.await?;
-        Ok((straight, agent.await?))
+        let direct = direct.await?;
+        Ok((direct, agent.await?))
     } else {
         let agent = agent.await?;
-        Ok((straight.await?, agent))
+        Ok((direct.await?, agent))
     }
 }
 
 /// Tears pods down without the agent, and removes them; returns the seconds until the sandbox of each was stopped.
-pub async fn straight(stage: &Stage, cri: &Cri, size: Size) -> Result<Figures> {
+pub async fn direct(stage: &Stage, cri: &Cri, size: Size) -> Result<Figures> {
     let pods: Vec<_> = size
         .manifests()
         .into_iter()
@@ -80,13 +79,13 @@ pub async fn straight(stage: &Stage, cri: &Cri, size: Size) -> Result<Figures> {
         .collect();
     // The agent does not know these: they are not in the API.
     let started = stage.starter.start_all(&pods).await.context("start the pods")?;
-    straight_calls(stage, cri, &started).await
+    direct_calls(stage, cri, &started).await
 }
 
-/// As [`straight`], for pods that run.
-pub(super) async fn straight_calls(stage: &Stage, cri: &Cri, pods: &[StartedPod]) -> Result<Figures> {
+/// As [`direct`], for pods that run.
+pub(super) async fn direct_calls(stage: &Stage, cri: &Cri, pods: &[StartedPod]) -> Result<Figures> {
     sleep(SETTLE).await;
-    let times = straight::teardown(cri.clone(), pods, GRACE).await?;
+    let times = direct_calls::teardown(cri.clone(), pods, GRACE).await?;
     stage.starter.clear_all_away(pods).await?;
     Ok(Figures::of_seconds(&times.pods))
 }
@@ -115,7 +114,7 @@ pub(super) async fn agent_deletes(stage: &Stage, agent: &AgentProcess, pods: &[S
     let resident_peak = usage.peak()?;
     let anonymous_peak = resident_peak - usage.of_files()?;
 
-    // Said soon, not at once.
+    // The status shows the counters with a delay.
     sleep(SETTLE).await;
     let (commits, commit_us) = journal.since(agent).await?;
     let left = stage.leftovers(pods).await?;

@@ -35,8 +35,8 @@ const ANONYMOUS_PEAK: f64 = 6.0;
 pub struct Measured {
     /// What was taken down.
     pub size: Size,
-    /// Straight calls, round by round: seconds until each pod's sandbox was stopped.
-    pub straight: Vec<Figures>,
+    /// Direct calls, round by round: seconds until each pod's sandbox was stopped.
+    pub direct: Vec<Figures>,
     /// The agent in the same rounds.
     pub agent: Vec<Agent>,
     /// The kubelet in the same rounds, if it has a turn.
@@ -50,18 +50,18 @@ impl Measured {
     pub fn of(size: Size) -> Self {
         Self {
             size,
-            straight: Vec::new(),
+            direct: Vec::new(),
             agent: Vec::new(),
             kubelet: Vec::new(),
         }
     }
 
     /// Adds a round, and describes it for people.
-    pub fn add(&mut self, straight: Figures, agent: Agent) -> String {
-        self.straight.push(straight);
+    pub fn add(&mut self, direct: Figures, agent: Agent) -> String {
+        self.direct.push(direct);
         self.agent.push(agent);
         format!(
-            "{:3} pods, round {}: straight calls {straight}, agent {}, {:.2} ms CPU per pod",
+            "{:3} pods, round {}: direct calls {direct}, agent {}, {:.2} ms CPU per pod",
             self.size.pods,
             self.agent.len(),
             agent.pods,
@@ -76,12 +76,12 @@ impl Measured {
         let full = self.size.pods >= FULL_NODE;
         let is_full_and_fast = full && self.size.kind != Kind::Slow;
         let goal_of_last = (!one).then_some(if full { FULL_NODE_RATIO } else { RATIO });
-        let difference = self.straight.iter().zip(&self.agent);
-        let difference = difference.map(|(straight, agent)| (agent.pods.max - straight.max) * 1000.0);
+        let difference = self.direct.iter().zip(&self.agent);
+        let difference = difference.map(|(direct, agent)| (agent.pods.max - direct.max) * 1000.0);
 
         let mut lines = self.times("last", |it| it.max, goal_of_last);
         lines.push(line(
-            "agent - straight calls",
+            "agent - direct calls",
             "ms",
             Figures::of(difference),
             one.then_some(DIFFERENCE),
@@ -135,21 +135,21 @@ impl Measured {
     /// Lines about one pod of all, such as the last: direct calls, agent and kubelet, and the others relative to direct calls.
     fn times(&self, which: &str, of: fn(&Figures) -> f64, goal: Option<f64>) -> Vec<Line> {
         let line = Line::at_most;
-        let straight: Vec<_> = self.straight.iter().map(of).collect();
+        let direct: Vec<_> = self.direct.iter().map(of).collect();
         let agent = self.agent.iter().map(|it| of(&it.pods));
         let kubelet = self.kubelet.iter().map(|it| of(&it.pods));
         let seconds = |who: &str, times| line(&format!("{who}: {which} pod"), "s", times, None);
         // Per round, so that drift during the run affects both.
         let ratio = |who: &str, times: &[f64], goal| {
-            let ratios = times.iter().zip(&straight).map(|(time, straight)| time / straight);
+            let ratios = times.iter().zip(&direct).map(|(time, direct)| time / direct);
             line(
-                &format!("{who} / straight calls: {which} pod"),
+                &format!("{who} / direct calls: {which} pod"),
                 "",
                 Figures::of(ratios),
                 goal,
             )
         };
-        let mut lines = vec![seconds("straight calls", Figures::of(straight.iter().copied()))];
+        let mut lines = vec![seconds("direct calls", Figures::of(direct.iter().copied()))];
         for (who, times, goal) in [
             ("agent", agent.collect::<Vec<_>>(), goal),
             ("kubelet", kubelet.collect(), None),

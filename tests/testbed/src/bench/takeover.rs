@@ -25,13 +25,13 @@ pub(super) const AFTER: u32 = 2;
 pub struct Takeover {
     /// How many pods waited.
     pub pods: usize,
-    /// Straight calls, round by round.
-    pub straight: Vec<Figures>,
+    /// Direct calls, round by round.
+    pub direct: Vec<Figures>,
     /// The agent in the same rounds: seconds from the end of the threshold until the last DELETED event.
     pub agent: Vec<f64>,
 }
 
-// === impl TakenOver ===
+// === impl Takeover ===
 
 impl Takeover {
     /// Measures it, with a new agent in each round.
@@ -45,18 +45,18 @@ impl Takeover {
         );
         let mut taken_over = Self {
             pods,
-            straight: Vec::new(),
+            direct: Vec::new(),
             agent: Vec::new(),
         };
         for round in 0..rounds {
-            let straight = round::straight(stage, &cri, size);
-            let (straight, agent) = round::both(round, straight, by_agent(stage, program, size)).await?;
+            let direct = round::direct(stage, &cri, size);
+            let (direct, agent) = round::both(round, direct, by_agent(stage, program, size)).await?;
             println!(
-                "{pods:3} waiting pods, round {} of {rounds}: straight calls {:.3} s, agent {agent:.3} s",
+                "{pods:3} waiting pods, round {} of {rounds}: direct calls {:.3} s, agent {agent:.3} s",
                 round + 1,
-                straight.max,
+                direct.max,
             );
-            taken_over.straight.push(straight);
+            taken_over.direct.push(direct);
             taken_over.agent.push(agent);
         }
         Ok(taken_over)
@@ -65,19 +65,19 @@ impl Takeover {
     /// The table's lines.
     pub fn lines(&self) -> Vec<Line> {
         let line = Line::at_most;
-        let straight = || self.straight.iter().map(|it| it.max);
-        let pairs = straight().zip(&self.agent).map(|(straight, agent)| agent / straight);
+        let direct = || self.direct.iter().map(|it| it.max);
+        let pairs = direct().zip(&self.agent).map(|(direct, agent)| agent / direct);
         vec![
-            line("straight calls: last pod", "s", Figures::of(straight()), None),
+            line("direct calls: last pod", "s", Figures::of(direct()), None),
             line("agent: last pod", "s", Figures::of(self.agent.iter().copied()), None),
-            line("agent / straight calls", "", Figures::of(pairs), Some(RATIO)),
+            line("agent / direct calls", "", Figures::of(pairs), Some(RATIO)),
         ]
     }
 
     /// The lines for people.
     pub fn table(&self) -> String {
         let title = format!(
-            "{} pods that waited for a take-over; {} rounds",
+            "{} pods that waited for a takeover; {} rounds",
             self.pods,
             self.agent.len()
         );

@@ -6,14 +6,13 @@ use serde_json::{Value, json};
 use crate::{
     containerd::{POLITE, TOOL_IMAGE},
     kubelet::Kubelet,
-    stage::Stage,
+    stage::{PODS, Stage},
 };
 
 /// One pod in this many has a container that exits.
 const RESTLESS: usize = 20;
 /// After this, the kubelet restarts it, later each time.
 const SLEEP: &str = "sleep 45";
-const PODS: &str = "/api/v1/namespaces/default/pods";
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
 /// Creates them; they run when this returns.

@@ -1,4 +1,4 @@
-//! Measures the agent against straight CRI calls. Needs root, containerd, runc, CNI plugins and busybox-static; for pods of a
+//! Measures the agent against direct CRI calls. Needs root, containerd, runc, CNI plugins and busybox-static; for pods of a
 //! real kubelet also the programs of the control plane, which it builds if they are not there.
 #![allow(clippy::print_stderr, reason = "this is where a command complains")]
 
@@ -10,7 +10,7 @@ use clap::Parser;
 use testbed::bench::Plan;
 use testbed::command;
 
-/// Straight CRI calls and the agent take the same pods down, in turn, on the same containerd.
+/// Direct CRI calls and the agent take the same pods down, in turn, on the same containerd.
 #[derive(Debug, Parser)]
 #[command(
     name = "bench",
