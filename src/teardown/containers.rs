@@ -360,6 +360,8 @@ impl Stop<'_> {
         // The shortest timeout still ends at the deadline.
         let no_later_than = deadline.checked_sub(MIN_STOP).unwrap_or(deadline);
         let slot = self.context.stop_throttle.acquire_for_container(no_later_than).await;
+        // It may have become earlier meanwhile.
+        let deadline = deadline.min(*self.deadline.borrow());
         let left = stop_timeout(deadline.saturating_duration_since(Instant::now()));
         let kill_at = Instant::now() + left;
         let call = slot.run(trace_context::scope(

@@ -12,6 +12,7 @@ use super::{
     busy, evidence,
     late::{LATE, report_if_late},
     locate,
+    stop_throttle::MAX_SANDBOX_WAIT,
 };
 use crate::{
     model::{failure::Failure, pod::PodView, trace::Step},
@@ -67,7 +68,13 @@ impl Stop<'_> {
             }
             failures.extend(self.still_running().await);
             if failures.is_empty() || *self.deadline.borrow() <= Instant::now() {
-                failures.extend(self.sandboxes().await);
+                // The sandbox's stop is the SIGKILL of containers that could not be stopped.
+                let max_wait = if failures.is_empty() {
+                    MAX_SANDBOX_WAIT
+                } else {
+                    Duration::ZERO
+                };
+                failures.extend(self.sandboxes(max_wait).await);
             }
             failures
         };
@@ -91,13 +98,13 @@ impl Stop<'_> {
         }
     }
 
-    async fn sandboxes(&self) -> Vec<Failure> {
+    async fn sandboxes(&self, max_wait: Duration) -> Vec<Failure> {
         let sandboxes = &self.observed.sandboxes;
         if sandboxes.is_empty() {
             return Vec::new();
         }
         let span = self.recorder.span(Step::Sandbox, "");
-        let slot = self.context.stop_throttle.acquire_for_sandbox().await;
+        let slot = self.context.stop_throttle.acquire_for_sandbox(max_wait).await;
         let stops = sandboxes
             .iter()
             .map(|sandbox| self.context.node.cri.stop_sandbox(&sandbox.id));

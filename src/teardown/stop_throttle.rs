@@ -15,7 +15,9 @@ const PER_PROCESSOR: usize = 2;
 /// Most stops at the same time: locks of the kernel, such as those of networks and cgroups, admit one at a time.
 const MAX_SLOTS: usize = 16;
 /// No container waits longer for a slot: its grace period has begun.
-const MAX_WAIT: Duration = Duration::from_millis(900);
+const MAX_CONTAINER_WAIT: Duration = Duration::from_millis(900);
+/// No sandbox waits longer for a slot: those before it may all hang.
+pub(super) const MAX_SANDBOX_WAIT: Duration = Duration::from_secs(10);
 /// A container that takes longer uses its grace period, and needs nothing from the runtime meanwhile.
 const MAX_CONTAINER_HOLD: Duration = Duration::from_millis(200);
 /// A sandbox that takes longer may hang, such as in a network plugin, and must not delay others.
@@ -48,26 +50,29 @@ impl StopThrottle {
         }
     }
 
-    /// Waits for the slot of a container until one is free, this time has come or [`MAX_WAIT`] has passed.
+    /// Waits for the slot of a container until one is free, this time has come or [`MAX_CONTAINER_WAIT`] has passed.
     pub(super) async fn acquire_for_container(&self, no_later_than: Instant) -> StopSlot {
-        let latest = no_later_than.min(Instant::now() + MAX_WAIT);
-        let permit = tokio::select! {
-            biased;
-            permit = Arc::clone(&self.containers).acquire_owned() => permit.ok(),
-            () = sleep_until(latest) => None,
-        };
+        let latest = no_later_than.min(Instant::now() + MAX_CONTAINER_WAIT);
         StopSlot {
-            permit,
+            permit: acquire(&self.containers, latest).await,
             max_hold: MAX_CONTAINER_HOLD,
         }
     }
 
-    /// Waits for the slot of a sandbox, whose containers have exited.
-    pub(super) async fn acquire_for_sandbox(&self) -> StopSlot {
+    /// Waits for the slot of a sandbox until one is free or `max_wait` has passed.
+    pub(super) async fn acquire_for_sandbox(&self, max_wait: Duration) -> StopSlot {
         StopSlot {
-            permit: Arc::clone(&self.sandboxes).acquire_owned().await.ok(),
+            permit: acquire(&self.sandboxes, Instant::now() + max_wait).await,
             max_hold: MAX_SANDBOX_HOLD,
         }
+    }
+}
+
+async fn acquire(slots: &Arc<Semaphore>, latest: Instant) -> Option<OwnedSemaphorePermit> {
+    tokio::select! {
+        biased;
+        permit = Arc::clone(slots).acquire_owned() => permit.ok(),
+        () = sleep_until(latest) => None,
     }
 }
 
@@ -115,7 +120,9 @@ mod tests {
         let begins = containers(&throttle, 100, Duration::from_millis(100)).await;
         assert_eq!(begins[..6], [0, 0, 100, 100, 200, 200]);
         assert!(
-            begins[20..].iter().all(|begin| *begin == MAX_WAIT.as_millis()),
+            begins[20..]
+                .iter()
+                .all(|begin| *begin == MAX_CONTAINER_WAIT.as_millis()),
             "{begins:?}"
         );
     }
@@ -141,18 +148,23 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn sandboxes_are_stopped_in_their_order_and_one_that_hangs_delays_others_only_briefly() {
-        let throttle = StopThrottle::new(1);
-        let start = Instant::now();
-        let one = async |takes| {
-            let slot = throttle.acquire_for_sandbox().await;
-            let began = start.elapsed().as_secs();
-            slot.run(sleep(takes)).await;
-            began
-        };
+    async fn sandboxes_are_stopped_in_their_order_and_those_that_hang_delay_others_only_briefly() {
         let second = Duration::from_secs(1);
-        let begins = join_all([LONG, second, second, second, second].map(one)).await;
-        assert_eq!(begins, [0, 0, 1, 2, 2]);
+        for (takes, expected) in [
+            (&[LONG, second, second, second, second][..], &[0, 0, 1, 2, 2][..]),
+            (&[LONG; 14], &[0, 0, 2, 2, 4, 4, 6, 6, 8, 8, 10, 10, 10, 10]),
+        ] {
+            let throttle = StopThrottle::new(1);
+            let start = Instant::now();
+            let one = async |takes| {
+                let slot = throttle.acquire_for_sandbox(MAX_SANDBOX_WAIT).await;
+                let began = start.elapsed().as_secs();
+                slot.run(sleep(takes)).await;
+                began
+            };
+            let begins = join_all(takes.iter().map(|takes| one(*takes))).await;
+            assert_eq!(begins, expected);
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_methods, reason = "the node is a directory of the test")]
 
 mod log;
+mod many_stops;
 mod node;
 mod node_condition;
 mod pods;
