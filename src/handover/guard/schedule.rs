@@ -11,8 +11,8 @@ use tokio::time::Instant;
 pub(super) const SEARCH_INTERVAL: Duration = Duration::from_secs(1);
 /// The same while work is in progress: a kubelet needs about a second from its start to its first work on a pod.
 pub(super) const BUSY_SEARCH_INTERVAL: Duration = Duration::from_millis(250);
-/// The same with events. A search may take two seconds, and the result of one counts for five.
-pub(super) const PROOF_INTERVAL: Duration = Duration::from_secs(3);
+/// The same with events. The result of a search counts for five seconds, and the next one may take two.
+pub(super) const PROOF_INTERVAL: Duration = Duration::from_secs(2);
 /// A new process under another name than a kubelet's may open a kubelet's sockets within this time.
 const START_TIME: Duration = Duration::from_secs(10);
 
@@ -120,7 +120,7 @@ mod tests {
             ("no events", none, (1000, search), (250, search)),
             ("lost events", lost, (250, search), (250, search)),
             ("failed search", failed, (1000, search), (250, search)),
-            ("no start", reported, (3000, search), (250, sockets)),
+            ("no start", reported, (2000, search), (250, sockets)),
             ("a start", started(600), (1000, sockets), (250, sockets)),
             (
                 "sockets are read",
@@ -130,9 +130,9 @@ mod tests {
             ),
             (
                 "search is due first",
-                read(started(600), 2800),
-                (3000, search),
-                (3000, search),
+                read(started(600), 1800),
+                (2000, search),
+                (2000, search),
             ),
             (
                 "start with a kubelet's name",
@@ -140,11 +140,11 @@ mod tests {
                 (1000, search),
                 (250, search),
             ),
-            ("old start", later(started(600)), (23_000, search), (20_250, sockets)),
+            ("old start", later(started(600)), (22_000, search), (20_250, sockets)),
             (
                 "old start with a kubelet's name",
                 later(candidate(600)),
-                (23_000, search),
+                (22_000, search),
                 (20_250, sockets),
             ),
         ] {
