@@ -154,6 +154,7 @@ impl Monitor {
                     if let Some(pause) = error.retry_after()
                         && Instant::now() + pause < give_up =>
                 {
+                    tracing::debug!(kind = self.path, %error, ?pause, "Page of a list was refused; it is requested again");
                     sleep(pause).await;
                 }
                 answer => return answer,
