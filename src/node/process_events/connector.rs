@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    os::fd::{AsFd as _, AsRawFd as _, RawFd},
+    os::fd::{AsRawFd as _, OwnedFd, RawFd},
     process,
 };
 
@@ -12,7 +12,7 @@ use nix::{
     sys::socket::{MsgFlags, NetlinkAddr, bind, recvfrom, send},
 };
 use socket2::{Domain, Protocol, SockFilter, Socket, Type};
-use tokio::io::Interest;
+use tokio::io::{Interest, unix::AsyncFd};
 
 use super::message::{self, Message};
 use crate::node::{descriptor, fault::errno};
@@ -34,7 +34,7 @@ pub enum Execs {
 /// Why there are no events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Unavailable {
-    /// The node has no netlink socket for the connector.
+    /// It has no such socket.
     #[error("no netlink socket for process events: {}", .0.desc())]
     Socket(Errno),
     /// The kernel refuses them.
@@ -50,7 +50,7 @@ pub enum Unavailable {
 /// A subscription to the programs that processes of the node execute.
 #[derive(Debug)]
 pub(super) struct Connector {
-    socket: Socket,
+    socket: AsyncFd<OwnedFd>,
 }
 
 // === impl Connector ===
@@ -68,6 +68,7 @@ impl Connector {
         bind(socket.as_raw_fd(), &group).map_err(Unavailable::Refused)?;
         request(socket.as_raw_fd(), PROC_CN_MCAST_LISTEN).map_err(Unavailable::Refused)?;
         wait_for_answer(socket.as_raw_fd())?;
+        let socket = descriptor::watch(socket, Interest::READABLE).map_err(failed)?;
         Ok(Self { socket })
     }
 
@@ -77,12 +78,10 @@ impl Connector {
     /// When the kernel sends no more.
     pub(super) async fn receive(&mut self) -> io::Result<Execs> {
         let mut pids = Vec::new();
-        // Not longer: each event between two calls would wake the agent.
-        let watched = descriptor::watch_meanwhile(self.socket.as_fd(), Interest::READABLE)?;
         while pids.is_empty() {
-            let mut ready = watched.readable().await?;
+            let mut ready = self.socket.readable().await?;
             while pids.len() < MAX_BATCH {
-                match receive_one(self.socket.as_raw_fd()) {
+                match receive_one(ready.get_inner().as_raw_fd()) {
                     Ok(Some(Message::Exec { pid })) => pids.push(pid),
                     Ok(_) => {}
                     Err(Errno::EAGAIN) => {
@@ -101,7 +100,7 @@ impl Connector {
 impl Drop for Connector {
     fn drop(&mut self) {
         // Linux before 6.6 counts its listeners by their requests, and makes events as long as it has any.
-        request(self.socket.as_raw_fd(), PROC_CN_MCAST_IGNORE).ok();
+        request(self.socket.get_ref().as_raw_fd(), PROC_CN_MCAST_IGNORE).ok();
     }
 }
 
@@ -127,7 +126,7 @@ fn request(socket: RawFd, operation: u32) -> nix::Result<()> {
     send(socket, &message::request(operation, process::id()), MsgFlags::empty()).map(drop)
 }
 
-/// Reads the kernel's answer to the request. The kernel queues it before the send returns: `EAGAIN` means that there is none.
+/// The kernel has answered a request before it returns from the call.
 fn wait_for_answer(socket: RawFd) -> Result<(), Unavailable> {
     for _ in 0..MAX_BEFORE_ANSWER {
         match receive_one(socket) {
