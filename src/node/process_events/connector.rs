@@ -34,7 +34,7 @@ pub enum Execs {
 /// Why there are no events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Unavailable {
-    /// It has no such socket.
+    /// The node has no netlink socket for the connector.
     #[error("no netlink socket for process events: {}", .0.desc())]
     Socket(Errno),
     /// The kernel refuses them.
@@ -126,7 +126,7 @@ fn request(socket: RawFd, operation: u32) -> nix::Result<()> {
     send(socket, &message::request(operation, process::id()), MsgFlags::empty()).map(drop)
 }
 
-/// The kernel has answered a request before it returns from the call.
+/// Reads the kernel's answer to the request. The kernel queues it before the send returns: `EAGAIN` means that there is none.
 fn wait_for_answer(socket: RawFd) -> Result<(), Unavailable> {
     for _ in 0..MAX_BEFORE_ANSWER {
         match receive_one(socket) {
