@@ -22,6 +22,15 @@ use crate::node::{
 /// How often a process that has not exited is probed. It may execute another program, and is a kubelet no more.
 const SAME_PROCESS_INTERVAL: Duration = Duration::from_secs(30);
 
+/// How a kubelet is known to be this node's no more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum KubeletEnd {
+    /// Its process has exited. No probe has followed.
+    Exited,
+    /// A probe has found another one, or none.
+    Replaced,
+}
+
 impl Guard {
     /// Sees by these events when a kubelet starts and exits. They must be about the processes of the guard's `proc`.
     #[must_use]
@@ -43,15 +52,14 @@ impl Guard {
     /// Returns when a kubelet was found, or another one than the known one.
     async fn watch_for_change(&self, ours: &LocalKubelet) {
         let known = self.kubelet().map(|known| known.pid);
-        let is_without = match known {
-            None => true,
-            Some(pid) => self.watch_for_exit(ours, pid).await,
-        };
-        if is_without {
-            self.watch_for_start(ours).await;
+        if let Some(pid) = known
+            && self.wait_for_exit(ours, pid).await == KubeletEnd::Replaced
+        {
+            return;
         }
+        self.watch_for_start(ours).await;
         // An exit that is reported while the process still counts would be reported again at once.
-        if is_without && known.is_some() && self.kubelet().map(|known| known.pid) == known {
+        if known.is_some() && self.kubelet().map(|known| known.pid) == known {
             sleep_until(Instant::now() + BUSY_SEARCH_INTERVAL).await;
         }
     }
@@ -105,9 +113,8 @@ impl Guard {
         }
     }
 
-    /// Returns when the kubelet with this pid does not run any more, or another one was found. `true`: it has exited, and no probe
-    /// has followed.
-    async fn watch_for_exit(&self, ours: &LocalKubelet, pid: i32) -> bool {
+    /// Returns when the kubelet with this pid is not this node's any more.
+    async fn wait_for_exit(&self, ours: &LocalKubelet, pid: i32) -> KubeletEnd {
         let exit = self.process_events.as_ref().and_then(|events| events.exit(pid).ok());
         let sees_exit = exit.is_some();
         let mut exit = exit.unwrap_or_else(|| pending().boxed());
@@ -124,7 +131,7 @@ impl Guard {
             tokio::select! {
                 biased;
                 () = self.probe_requested.notified() => {}
-                () = &mut exit => return true,
+                () = &mut exit => return KubeletEnd::Exited,
                 () = sleep_until(self.probed_at() + interval) => {
                     let is_proven = |at: Instant| at.elapsed() < SAME_PROCESS_INTERVAL;
                     if sees_exit && proven_at.is_some_and(is_proven) {
@@ -136,7 +143,7 @@ impl Guard {
             self.probe(ours).await;
             proven_at = Some(Instant::now());
         }
-        false
+        KubeletEnd::Replaced
     }
 
     /// Records that the known kubelet has not exited. As long as it has not, no effect is allowed.
