@@ -187,11 +187,7 @@ async fn leftovers_beside_a_kubelet_are_not_touched_and_observed_again_afterward
 
 #[tokio::test(start_paused = true)]
 async fn pods_beside_a_kubelet_do_not_accumulate_in_the_journal() {
-    let mut node = Node::new().await;
-    node.simple_pod("lives");
-    kubelet(&node);
-    node.start().await;
-    jobs_come_and_go(&node).await;
+    let mut node = node_after_jobs_beside_a_kubelet().await;
     sleep(secs(660)).await;
     node.crash().await;
     assert_eq!(node.seen().await, ["uid-lives"]);
@@ -199,11 +195,7 @@ async fn pods_beside_a_kubelet_do_not_accumulate_in_the_journal() {
 
 #[tokio::test(start_paused = true)]
 async fn search_that_fails_beside_a_kubelet_is_soon_repeated() {
-    let mut node = Node::new().await;
-    node.simple_pod("lives");
-    kubelet(&node);
-    node.start().await;
-    jobs_come_and_go(&node).await;
+    let mut node = node_after_jobs_beside_a_kubelet().await;
     // The time of the next search.
     sleep(secs(500)).await;
     node.cri.stop().await;
@@ -213,6 +205,16 @@ async fn search_that_fails_beside_a_kubelet_is_soon_repeated() {
     sleep(secs(120)).await;
     node.crash().await;
     assert_eq!(node.seen().await, ["uid-lives"]);
+}
+
+/// A node where one pod lives and others have come and gone, beside a kubelet.
+async fn node_after_jobs_beside_a_kubelet() -> Node {
+    let mut node = Node::new().await;
+    node.simple_pod("lives");
+    kubelet(&node);
+    node.start().await;
+    jobs_come_and_go(&node).await;
+    node
 }
 
 async fn jobs_come_and_go(node: &Node) {
