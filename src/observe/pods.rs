@@ -23,9 +23,10 @@ use crate::{
     trace_recorder::TraceRecorder,
 };
 
-/// How long a kubelet has to remove what it may still have when it is done. Its collector of containers, sandboxes and logs runs once a
-/// minute; see docs/explanation/kubelet-differences.md.
-pub(super) const PATIENCE: Duration = Duration::from_secs(90);
+/// How long a kubelet has to remove what it may still have when it is done. Its collector of containers, sandboxes and logs starts a
+/// minute after its last run has ended, and a run that removes the sandboxes of a hundred pods takes a minute itself; see
+/// docs/explanation/kubelet-differences.md.
+pub(super) const PATIENCE: Duration = Duration::from_secs(180);
 /// Time for the last status of a pod that terminated by itself.
 pub(super) const SETTLE: Duration = Duration::from_secs(5);
 /// Delay of a check until the status of an exited container is read.
