@@ -17,7 +17,7 @@ use super::{
 use crate::node::{
     effects::{Effects, Outcome},
     fault::{Cause, Fault},
-    holders::{Holders, holders},
+    holders::holders,
     unmounts::{Call, UnmountBackend},
 };
 
@@ -179,8 +179,9 @@ impl UnmountRounds {
     }
 }
 
+/// Whether no holder was found, also by a search that did not read all processes in time.
 fn has_no_holder(fault: &Fault) -> bool {
-    matches!(&fault.cause, Cause::Busy(holders) if **holders == Holders::default())
+    matches!(&fault.cause, Cause::Busy(holders) if holders.processes.is_empty() && holders.nested.is_empty())
 }
 
 /// Adds the holders to busy mounts.
