@@ -31,10 +31,6 @@ use crate::{
 /// Delay before a restart of the collector with an empty graph.
 const RESTART_DELAY: Duration = Duration::from_secs(1);
 
-/// Sleep of the collector's thread while the maximum number of requests is in flight. It then applies several answers at
-/// one wakeup.
-const LOAD_SLEEP: Duration = Duration::from_millis(8);
-
 /// The garbage collector of this agent, before its thread starts.
 pub(super) struct CollectorThread {
     client: MetadataClient,
@@ -156,7 +152,6 @@ impl CollectorThread {
             self.earlier.lock().active_periods += 1;
             let shared = Shared::new(self.unsynced)
                 .with_aggregated_hold(self.aggregated_hold)
-                .with_load_sleep(LOAD_SLEEP)
                 .with_events(events.clone());
             let shared = Arc::new(shared);
             self.current.send_replace(Some(Arc::clone(&shared)));

@@ -38,9 +38,6 @@ const DEFAULT_PAUSE: Duration = Duration::from_secs(1);
 /// Maximum pause of one request, even with a longer Retry-After.
 const MAX_PAUSE: Duration = Duration::from_secs(3600);
 
-/// Minimum number of requests in flight for a nap.
-const MIN_IN_FLIGHT_TO_SLEEP: usize = 24;
-
 /// Takes ready items from the queue and runs them. [`Engine::run`] does not return.
 pub struct Engine {
     /// Sends the requests.
@@ -96,8 +93,6 @@ impl Engine {
                 tokio::task::yield_now().await;
                 continue;
             }
-            self.sleep_under_load(in_flight.len(), max_in_flight);
-            let now = Instant::now();
             let due = self.shared.lock().queue.next_due(now);
             let until = [due, limit.pause()].into_iter().flatten().filter(|&at| at > now).min();
             tokio::select! {
@@ -110,20 +105,6 @@ impl Engine {
                 // A delayed item is due, or a pause is over.
                 () = sleep_until(until.unwrap_or(now + IDLE)) => {}
             }
-        }
-    }
-
-    /// Sleeps under full load, so that several answers are applied at one wakeup. It is what interrupt coalescing does
-    /// in a network card.
-    fn sleep_under_load(&self, in_flight_count: usize, max_in_flight: usize) {
-        if let Some(sleep) = self.shared.load_sleep()
-            && in_flight_count >= max_in_flight.max(MIN_IN_FLIGHT_TO_SLEEP)
-        {
-            #[allow(
-                clippy::disallowed_methods,
-                reason = "the thread sleeps on purpose; no test enables it"
-            )]
-            std::thread::sleep(sleep);
         }
     }
 

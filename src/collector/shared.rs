@@ -30,7 +30,6 @@ pub struct Shared {
     /// Why the collector has to restart without its state, once it has to.
     pub restart_reason: watch::Sender<Option<String>>,
     events: Option<Events>,
-    load_sleep: Option<Duration>,
 }
 
 /// Invalid data of the API server.
@@ -52,21 +51,7 @@ impl Shared {
             discovery_needed: Notify::new(),
             restart_reason: watch::Sender::new(None),
             events: None,
-            load_sleep: None,
         }
-    }
-
-    /// Allows the engine's thread to sleep for this time under full load. The tasks of the pods must not run on this thread.
-    pub fn with_load_sleep(self, load_sleep: Duration) -> Self {
-        Self {
-            load_sleep: Some(load_sleep),
-            ..self
-        }
-    }
-
-    /// How long the engine's thread may sleep under full load.
-    pub fn load_sleep(&self) -> Option<Duration> {
-        self.load_sleep
     }
 
     /// Reports wrong owner references and delayed deletions as events.
