@@ -52,6 +52,22 @@ async fn play(seed: u64) {
     cluster.namespace("other");
     Things::define(&cluster, "a.test", true, &["v1", "v1beta1"]).await;
     Things::define(&cluster, "b.test", false, &["v1"]).await;
+    if std::env::var_os("MEM_GC_TRACE").is_some() {
+        let start = tokio::time::Instant::now();
+        cluster.api.set_witness(Box::new(move |asked, body, code| {
+            if asked.name.is_empty() {
+                return;
+            }
+            let body = String::from_utf8_lossy(body);
+            eprintln!(
+                "{:?} {} {} {} {code:?} {body}",
+                start.elapsed(),
+                asked.user,
+                asked.verb,
+                asked.path
+            );
+        }));
+    }
     let mut script = Script::new(seed);
     let mut rules = Rules::default();
     if script.dice.one_in(2) {

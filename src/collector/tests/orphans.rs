@@ -2,8 +2,9 @@
 
 use super::{
     cases::{APPLE, BIRCH, adopt, apple, family, names, settled_collector},
+    collector::Collector,
     unknown::{apples_graph, fruit, node},
-    world::{UNSERVED, absent_owner, to, uid},
+    world::{UNSERVED, World, absent_owner, to, uid},
 };
 use crate::collector::{
     decide::{
@@ -122,6 +123,37 @@ fn a_dependent_reported_after_its_orphaning_owner_was_deleted_stays() {
     assert_eq!(names(&world), ["late"]);
     assert!(world.objects.values().all(|object| object.seen.owners.is_empty()));
     assert_eq!(collector.asked, 0);
+}
+
+#[test]
+fn late_state_of_an_orphaning_owner_is_not_confirmed_by_its_successor() {
+    let mut world = family(&[("a", &[])]);
+    let mut collector = settled_collector(&mut world);
+    let owner = to(&world, APPLE, "n1", "a", true);
+    let release = |collector: &mut Collector, world: &mut World| {
+        while collector.event(world, 1) || collector.deliver_answer(0) || collector.process_item(world, 0) {}
+    };
+    world.create(BIRCH, "n1", "early", vec![owner.clone()], false);
+    release(&mut collector, &mut world);
+    world.delete(&apple("a"), Foreground);
+    world.delete(&apple("a"), Orphan);
+    // No event of apples is delivered meanwhile.
+    let id = collector.graph.with_uid(&owner.uid)[0];
+    collector.get(&world, id);
+    release(&mut collector, &mut world);
+    collector.get(&world, id);
+    release(&mut collector, &mut world);
+    assert!(!world.objects.contains_key(&apple("a")));
+    world.create(APPLE, "n1", "a", Vec::new(), false);
+    world.delete(&apple("a"), Foreground);
+    world.create(BIRCH, "n1", "late", vec![owner], false);
+    // The foreground deletion of the first one, which its orphan deletion has replaced.
+    assert!(collector.event(&mut world, 0));
+    assert!(collector.event(&mut world, 1));
+    let late = collector.queue.len() - 1;
+    collector.process_item(&mut world, late);
+    collector.settle(&mut world);
+    assert_eq!(names(&world), ["early", "late"]);
 }
 
 #[test]

@@ -44,7 +44,9 @@ impl Collector {
                 waiting_owners,
             } => {
                 let still_wait = |owner: &NodeId| match world.get(&self.key(*owner)) {
-                    GetAnswer::Exists(owner) => owner.deleting && owner.foreground,
+                    GetAnswer::Exists(found) => {
+                        found.uid == self.graph.uid(*owner) && found.deleting && found.foreground
+                    }
                     GetAnswer::Gone | GetAnswer::NoRoute => false,
                 };
                 if !waiting_owners.iter().all(still_wait) {

@@ -128,12 +128,6 @@ impl Rules {
     /// Compares the server's objects with those of the last check.
     pub fn check(&mut self, cluster: &Cluster) {
         let now = world(cluster);
-        if std::env::var_os("MEM_GC_TRACE").is_some() {
-            for it in cluster.api.requests().iter().filter(|it| !it.asked.name.is_empty()) {
-                let what = (&it.asked.verb, &it.asked.path, it.code);
-                eprintln!("{:?} {} {what:?}", tokio::time::Instant::now(), it.asked.user);
-            }
-        }
         for (key, was) in &self.before {
             let is = now.get(key).filter(|is| is.uid == was.uid);
             let begins = !was.deleting && is.is_none_or(|is| is.deleting);

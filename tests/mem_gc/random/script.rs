@@ -125,9 +125,12 @@ impl Script {
             return;
         };
         let metadata = &object["metadata"];
-        let finalizers = metadata["finalizers"].to_string();
-        if metadata["deletionTimestamp"].is_string() && finalizers.contains("\"orphan\"") {
-            // A change of the policy in between cannot be checked.
+        let finalizers = metadata["finalizers"].as_array();
+        let has = |finalizer: &str| finalizers.is_some_and(|all| all.iter().any(|it| it == finalizer));
+        let from_orphan = has("orphan");
+        let from_foreground_to_orphan = has("foregroundDeletion") && policy == "Orphan";
+        if metadata["deletionTimestamp"].is_string() && (from_orphan || from_foreground_to_orphan) {
+            // These changes of the policy cannot be checked: the DELETE of a dependent may be under way.
             return;
         }
         let options = json!({ "kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": policy });
