@@ -73,15 +73,17 @@ fn main() {
     let disk = files(Some(image.path().to_owned()));
     let beside = beside();
     let growth = full.agent.iter().zip(&half.agent).map(|(full, half)| full / half / 2.0);
+    let others = full.agent.iter().zip(&few.agent).map(|(full, few)| full / few);
     let line = Line::at_most;
     let seconds = |values: &[f64]| Figures::of(values.iter().copied());
     let lines = [
         line("110 pods, 5 volumes: plain calls", "s", seconds(&few.plain), None),
         line("110 pods, 5 volumes: agent", "s", seconds(&few.agent), None),
-        line("agent / plain calls", "", few.ratio(), Some(1.15)),
+        line("agent / plain calls", "", few.ratio(), Some(1.2)),
         line("the same among 5,000 mounts: plain", "s", seconds(&full.plain), None),
         line("the same among 5,000 mounts: agent", "s", seconds(&full.agent), None),
         line("agent / plain, 5,000 mounts", "", full.ratio(), None),
+        line("agent, 5,000 mounts / none", "", Figures::of(others), Some(1.3)),
         line(
             "per pod, 110 pods / 55, 5,000 mounts",
             "",

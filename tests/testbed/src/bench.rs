@@ -155,12 +155,17 @@ down. Kubelet: the same deletion, by a kubelet that is not killed.";
 
 /// What is measured on: runtime, processors and load.
 pub fn machine(stage: &Stage) -> Result<String> {
-    let (version, processors) = (stage.containerd.version(), std::thread::available_parallelism());
-    let processors = processors.map_or(0, usize::from);
     Ok(format!(
-        "containerd {version}, {processors} processors, load {} at the start",
-        load()?
+        "containerd {}, {}",
+        stage.containerd.version(),
+        processors_and_load()?
     ))
+}
+
+/// Number of processors, and load.
+pub fn processors_and_load() -> Result<String> {
+    let processors = std::thread::available_parallelism().map_or(0, usize::from);
+    Ok(format!("{processors} processors, load {} at the start", load()?))
 }
 
 /// Load average of the last minute.

@@ -29,7 +29,7 @@ use self::direct::Pace;
 use self::progress::thousands;
 use self::scale::Scale;
 use self::table::{Measured, Round};
-use crate::bench::load;
+use crate::bench::{load, processors_and_load};
 
 /// Numbers of connections that are tried with each number of requests in flight.
 const CONNECTIONS: [usize; 3] = [1, 2, 4];
@@ -89,8 +89,7 @@ impl Plan {
             }
         }
         let begin = Instant::now();
-        let processors = std::thread::available_parallelism().map_or(0, usize::from);
-        let machine = format!("{processors} processors, load {} at the start", load()?);
+        let machine = processors_and_load()?;
         println!("{machine}");
         let (trials, measured) = self.all_sizes().await?;
         let scale = if self.scale > 0 && self.has(Part::Agent) {
