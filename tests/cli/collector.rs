@@ -20,10 +20,15 @@ use crate::{
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
-/// Flags of an agent that only collects, and its metrics address.
+/// Flags of an agent that only collects, and its metrics address, which is free.
 fn collector_flags(api: &MemApiServer) -> (Flags, String) {
     let free = TcpListener::bind("127.0.0.1:0").unwrap();
-    let addr = free.local_addr().unwrap().to_string();
+    collector_flags_at(api, &free)
+}
+
+/// The same with the address of this listener.
+fn collector_flags_at(api: &MemApiServer, metrics: &TcpListener) -> (Flags, String) {
+    let addr = metrics.local_addr().unwrap().to_string();
     let flags = Flags::valid()
         .with("pods", "never")
         .with("gc", "always")
@@ -153,8 +158,8 @@ async fn standby_collector_names_the_reason_and_the_active_one() {
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_address_in_use_is_an_error_and_check_reports_it() {
     let api = MemApiServer::start(Config::default()).await.unwrap();
-    let (flags, addr) = collector_flags(&api);
-    let _taken = TcpListener::bind(&addr).unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (flags, addr) = collector_flags_at(&api, &taken);
     let checked = flags.run("check");
     assert!(checked.out.contains("no other process uses"), "{checked:?}");
     let mut agent = Agent::start(flags);

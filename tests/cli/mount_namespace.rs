@@ -97,7 +97,11 @@ async fn only_root_is_answered_regardless_of_the_sockets_mode() {
     let mut agent = Agent::start(Flags::valid());
     agent.wait_for_log("Container runtime is unreachable").await;
     let program = agent.flags.path("pod-teardown");
-    std::fs::copy(env!("CARGO_BIN_EXE_pod-teardown"), &program).unwrap();
+    // By `cp`: children that other threads have just forked would still have this process's copy open for writing, and it
+    // could not be executed.
+    let mut copy = Command::new("cp");
+    copy.arg(env!("CARGO_BIN_EXE_pod-teardown")).arg(&program);
+    assert!(copy.status().unwrap().success());
     let open = |path: &Path, mode| std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
     open(&agent.flags.path(""), 0o755);
     open(agent.flags.socket().parent().unwrap(), 0o755);

@@ -2,7 +2,6 @@
 
 use std::{
     fs,
-    io::ErrorKind,
     os::{
         linux::net::SocketAddrExt as _,
         unix::{
@@ -41,6 +40,15 @@ impl Drop for Killed {
     }
 }
 
+/// All kubelets that count, by a search in which no walk was late. A walk that a slow machine does not finish in time counts as
+/// unknown, and a later search finishes it.
+fn find_without_late_walks(proc: &Path, ours: &LocalKubelet) -> Vec<KubeletProcess> {
+    let is_late = |it: &KubeletProcess| it.why == MatchReason::Unreadable(Errno::ETIMEDOUT);
+    let mut searches = (0..20).map(|_| find(proc, ours).unwrap());
+    let complete = searches.find(|found| !found.iter().any(is_late));
+    complete.expect("each walk is finished in the end")
+}
+
 #[test]
 fn process_named_kubelet_counts_with_our_directory_and_runtime() {
     let temp = tempfile::tempdir().unwrap();
@@ -70,13 +78,7 @@ fn process_named_kubelet_counts_with_our_directory_and_runtime() {
         runtime: "/run/another.sock".into(),
         healthz: None,
     };
-    // A walk that a slow machine does not finish in time counts as unknown, and a later search finishes it.
-    let is_late = |it: &KubeletProcess| it.why == MatchReason::Unreadable(Errno::ETIMEDOUT);
-    let search = || find(Path::new("/proc"), &ours_are).unwrap();
-    let found = || {
-        let complete = (0..20).map(|_| search()).find(|found| !found.iter().any(is_late));
-        complete.expect("each walk is finished in the end")
-    };
+    let found = || find_without_late_walks(Path::new("/proc"), &ours_are);
     for _ in 0..1000 {
         // Until both execute their program: the name appears a moment before the command line.
         let file = |child: &Killed, name| fs::read_to_string(format!("/proc/{}/{name}", pid(child))).unwrap();
@@ -115,6 +117,11 @@ fn process_without_cap_sys_admin_is_no_kubelet() {
     let start = |root: &str, user: u32| {
         let child = Command::new(&program)
             .args(["-c", "read forever", "--root-dir", root])
+            // For the searches of other tests it is another node's.
+            .arg(format!(
+                "--container-runtime-endpoint=unix://{}/cri.sock",
+                temp.path().display()
+            ))
             .uid(user)
             .stdin(Stdio::piped())
             .spawn();
@@ -139,8 +146,7 @@ fn process_without_cap_sys_admin_is_no_kubelet() {
             block_on(async { tokio::time::sleep(Duration::from_millis(2)).await });
         }
     }
-    let found: Vec<i32> = find(Path::new("/proc"), &ours)
-        .unwrap()
+    let found: Vec<i32> = find_without_late_walks(Path::new("/proc"), &ours)
         .iter()
         .map(|it| it.pid)
         .collect();
@@ -163,15 +169,19 @@ fn owner_of_a_kubelet_socket_is_found_and_a_forged_line_is_ignored() {
         healthz: None,
     };
     let me = i32::try_from(std::process::id()).unwrap();
-    let is_seen = || {
-        match find(Path::new("/proc"), &ours) {
-            Ok(found) => found
-                .iter()
-                .any(|it| it.pid == me && it.why == MatchReason::SameDirectory),
-            // Where these tests run in a container, PID 1 may be closed to them.
-            Err(error) if error.kind() == ErrorKind::PermissionDenied => false,
-            Err(error) => panic!("{error}"),
+    // Only this process: a process that another test names kubelet would be the kubelet instead.
+    let proc = temp.path().join("proc");
+    fs::create_dir(&proc).unwrap();
+    for name in ["self", &me.to_string()] {
+        symlink(Path::new("/proc").join(me.to_string()), proc.join(name)).unwrap();
+    }
+    let is_seen = || match find_without_late_walks(&proc, &ours).as_slice() {
+        [] => false,
+        [only] => {
+            assert_eq!((only.pid, &only.why), (me, &MatchReason::SameDirectory));
+            true
         }
+        several => panic!("{several:?}"),
     };
     let forge = |inode: u64, path: &str| {
         let name = format!("x\n0: 2 0 00010000 1 1 {inode} {path}");
@@ -234,10 +244,11 @@ fn hanging_walk_does_not_delay_the_detection_of_another_kubelet() {
             Path::new("/"),
             &format!("kubelet\0--root-dir={}\0", space.root.display()),
         );
-        let (seen, took) = found();
-        assert_eq!(seen, [(8, MatchReason::SameDirectory)]);
-        // The thread that hangs is known.
-        assert!(took < Duration::from_secs(1), "{took:?}");
+        // The thread that hangs is known, and not waited for again. A slow machine may take as long for a search.
+        let is_quick = |(seen, took): &(Vec<_>, Duration)| {
+            *seen == [(8, MatchReason::SameDirectory)] && *took < Duration::from_secs(1)
+        };
+        assert!((0..20).any(|_| is_quick(&found())), "{:?}", found());
     });
 }
 

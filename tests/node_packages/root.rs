@@ -48,7 +48,9 @@ impl Root {
             fs::create_dir_all(root.path(directory)).unwrap();
         }
         root.write("dev/null", "");
-        fs::copy("/bin/busybox", root.path("bin/busybox")).unwrap();
+        // By `cp`: children that other threads have just forked would still have this process's copy open for writing, and it
+        // could not be executed.
+        run(Command::new("cp").arg("/bin/busybox").arg(root.path("bin/busybox")));
         for applet in output("/bin/busybox", &["--list"]).lines() {
             symlink("busybox", root.path("bin").join(applet)).ok();
         }

@@ -1,6 +1,6 @@
 //! What blocks the agent: a kubelet, another agent, a node identity mismatch, a dry run.
 
-use std::{fs, process::Stdio, time::Duration};
+use std::{fs, os::unix::fs::symlink, process::Stdio, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -141,7 +141,8 @@ fn kubelet(scene: &Scene) -> Result<Child> {
     let binary = scene.stage.containerd.workspace().dir().join("kubelet-binary");
     fs::create_dir_all(&binary).with_context(|| format!("create {}", binary.display()))?;
     let binary = binary.join("kubelet");
-    fs::copy("/bin/dash", &binary).with_context(|| format!("copy a shell to {}", binary.display()))?;
+    // A copy could not be executed while a child that another thread has just forked still has it open for writing.
+    symlink("/bin/dash", &binary).with_context(|| format!("link {} to a shell", binary.display()))?;
     let child = Command::new(&binary)
         .args(["-c", "read -r _", "kubelet", "--root-dir"])
         .arg(&scene.stage.starter.dirs().kubelet_root)

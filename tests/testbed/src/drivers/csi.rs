@@ -5,9 +5,12 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use anyhow::Result;
+use nix::errno::Errno;
 use nix::mount::{MntFlags, umount2};
+use tokio::time::sleep;
 use tonic::service::Routes;
 use tonic::{Request, Response, Status};
 
@@ -156,7 +159,7 @@ impl Node for Driver {
             target_path: target_path.clone(),
         };
         if self.play.play(call).await? {
-            unmount(&target_path)?;
+            unmount(&target_path).await?;
             remove(&target_path)?;
         }
         Ok(Response::new(NodeUnpublishVolumeResponse {}))
@@ -176,7 +179,7 @@ impl Node for Driver {
             staging_target_path: staging_target_path.clone(),
         };
         if self.play.play(call).await? {
-            unmount(&staging_target_path)?;
+            unmount(&staging_target_path).await?;
         }
         Ok(Response::new(NodeUnstageVolumeResponse {}))
     }
@@ -210,11 +213,19 @@ fn asked(volume_id: &str, path: String) -> Result<PathBuf, Status> {
 }
 
 /// Unmounts what is mounted at and below a path, the last mount first; what is not mounted is no failure.
-fn unmount(path: &Path) -> Result<(), Status> {
+async fn unmount(path: &Path) -> Result<(), Status> {
     let points = mounts::below(path).map_err(|error| Status::internal(format!("{error:#}")))?;
     for point in points.iter().rev() {
-        umount2(point, MntFlags::empty())
-            .map_err(|errno| Status::internal(format!("umount: {}: {errno}.", point.display())))?;
+        let mut done = umount2(point, MntFlags::empty());
+        // A child that another thread has just forked has that thread's files open until it executes its program.
+        for _ in 0..20 {
+            if done != Err(Errno::EBUSY) {
+                break;
+            }
+            sleep(Duration::from_millis(5)).await;
+            done = umount2(point, MntFlags::empty());
+        }
+        done.map_err(|errno| Status::internal(format!("umount: {}: {errno}.", point.display())))?;
     }
     Ok(())
 }
