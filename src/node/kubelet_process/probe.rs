@@ -301,7 +301,7 @@ mod tests {
 
     use super::*;
 
-    const SHORT: Duration = Duration::from_millis(20);
+    const SHORT: Duration = Duration::from_millis(300);
 
     /// A walk that hangs until the sender is dropped.
     fn hangs(process: &Path, is_host_root: bool) -> (Sender<()>, Result<u8, WalkError>) {
