@@ -209,10 +209,14 @@ mod tests {
         assert!(dead.exists());
         drop(owner);
         // A child that another thread has just forked has the lock, too, until it executes its program.
-        let living = eventually(Duration::from_secs(5), "the dead one's directory to be swept", async || {
-            let living = Workspace::claim()?;
-            Ok((!dead.exists()).then_some(living))
-        });
+        let living = eventually(
+            Duration::from_secs(5),
+            "the dead one's directory to be swept",
+            async || {
+                let living = Workspace::claim()?;
+                Ok((!dead.exists()).then_some(living))
+            },
+        );
         let living = living.await.unwrap();
         Workspace::sweep().unwrap();
         assert!(living.dir().is_dir());
