@@ -1,4 +1,4 @@
-//! The installed package, and files of a test on the machine. All are removed on drop.
+//! The installed package, and files of a test on the machine. The files are removed on drop.
 
 use std::{
     cell::RefCell,
@@ -25,13 +25,15 @@ pub const SETTINGS: &str = "/etc/default/pod-teardown";
 pub const DROP_IN: &str = "/etc/systemd/system/kubelet.service.d/10-pod-teardown.conf";
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 const UNITS: &str = "/run/systemd/system";
+/// What the service keeps.
+const STATE: &str = "/var/lib/pod-teardown";
 /// An emulated machine is slow.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Output of the service before its removal.
 static LAST_OUTPUT: Mutex<String> = Mutex::new(String::new());
 
-/// The installed package, and files of a test.
+/// The installed package, and files of a test. The package stays for the next one: an emulated machine takes long to install it.
 pub struct Installed {
     made: RefCell<Vec<PathBuf>>,
 }
@@ -78,6 +80,14 @@ pub async fn until(what: &str, holds: impl Fn() -> Result<bool>) -> Result<()> {
         }
         sleep(Duration::from_millis(200)).await;
     }
+    Ok(())
+}
+
+/// Waits until the machine has run for five minutes: an agent gives a kubelet this time after the boot to start.
+pub async fn wait_until_takeover_is_allowed() -> Result<()> {
+    let uptime = fs::read_to_string("/proc/uptime").context("read /proc/uptime")?;
+    let uptime: f64 = uptime.split(' ').next().unwrap_or_default().parse()?;
+    sleep(Duration::from_secs(300).saturating_sub(Duration::from_secs_f64(uptime))).await;
     Ok(())
 }
 
@@ -137,23 +147,31 @@ impl Drop for Raw {
 // === impl Installed ===
 
 impl Installed {
-    /// Installs the package of that name for the first time.
-    pub fn new(package: &str) -> Result<Self> {
+    /// Installs the first version on a machine that has none.
+    pub fn new() -> Result<Self> {
+        output("dpkg", &["--purge", "pod-teardown"])?;
+        Self::current()
+    }
+
+    /// The first version, which is installed if it is not there.
+    fn current() -> Result<Self> {
         let installed = Self {
             made: RefCell::default(),
         };
-        installed.upgrade(package)?;
+        if !installed.version().is_ok_and(|version| version.contains("now")) {
+            installed.upgrade("now")?;
+        }
         Ok(installed)
     }
 
-    /// Installs it with settings to take down the scene's pods.
+    /// The package with settings to take down the scene's pods.
     pub async fn at_work(scene: &Scene) -> Result<Self> {
         Self::at_work_with(scene, &[("PODS", "always")]).await
     }
 
     /// As [`Self::at_work`], with more settings.
     pub async fn at_work_with(scene: &Scene, more: &[(&str, &str)]) -> Result<Self> {
-        let installed = Self::new("now")?;
+        let installed = Self::current()?;
         installed.set(more)?;
         installed.add(&Self::of_scene(scene)?)?;
         installed.systemctl(&["restart", "pod-teardown"])?;
@@ -280,7 +298,7 @@ impl Drop for Installed {
         let outputs = [status, outputs].map(|outputs| outputs.unwrap_or_else(|error| format!("{error:#}")));
         *LAST_OUTPUT.lock().unwrap_or_else(PoisonError::into_inner) = outputs.join("\n");
         output("systemctl", &["stop", "kubelet", "pod-teardown"]).ok();
-        output("dpkg", &["--purge", "pod-teardown"]).ok();
+        fs::remove_dir_all(STATE).ok();
         for path in self.made.borrow().iter() {
             fs::remove_file(path).ok();
         }

@@ -23,8 +23,8 @@ use super::{
     scene::{Scene, agent_on},
 };
 
-/// The slowest claims wait for one or two grace periods. The rest is for a busy machine.
-const LIMIT: Duration = Duration::from_secs(240);
+/// The slowest claims wait for one or two grace periods, or for five minutes after a boot. The rest is for a busy machine.
+const LIMIT: Duration = Duration::from_secs(600);
 /// Claims mostly wait.
 const AT_ONCE: usize = 8;
 

@@ -31,19 +31,20 @@ pub fn cases<S>() -> Vec<Case<S>> {
     cases![
         service_waits_until_the_node_has_joined_the_cluster,
         policy_rc_d_prevents_the_start_and_a_purge_leaves_nothing,
-        first_installation_observes_until_it_is_enabled_and_an_upgrade_keeps_that,
         pod_is_removed_completely_and_the_log_has_its_uid,
         hanging_service_is_restarted_and_misconfigured_one_is_not,
         starting_kubelet_requests_the_handover_and_gets_its_pods,
         kubelet_that_starts_during_a_grace_period_waits_until_it_expires,
-        unresponsive_kubelet_is_stopped_through_its_unit_and_stays_stopped,
         upgrade_reruns_no_hook_and_keeps_all_deadlines,
+        // The last two wait until an agent may take over.
+        first_installation_observes_until_it_is_enabled_and_an_upgrade_keeps_that,
+        unresponsive_kubelet_is_stopped_through_its_unit_and_stays_stopped,
     ]
 }
 
 /// The unit has kubeadm's paths. Only the name of the Node is set.
 async fn service_waits_until_the_node_has_joined_the_cluster(scene: &mut Scene) -> Result<()> {
-    let service = Installed::new("now")?;
+    let service = Installed::new()?;
     ensure!(service.systemctl(&["is-enabled", "pod-teardown"])? == "enabled");
     until("it says what it waits for", || {
         Ok(service
@@ -86,7 +87,7 @@ async fn service_waits_until_the_node_has_joined_the_cluster(scene: &mut Scene) 
 
 async fn policy_rc_d_prevents_the_start_and_a_purge_leaves_nothing(_: &mut Scene) -> Result<()> {
     let policy = Installed::forbidding()?;
-    let service = Installed::new("now")?;
+    let service = Installed::new()?;
     ensure!(service.shown("ActiveState")? == "inactive", "policy-rc.d counts");
     drop(policy);
     for file in [
@@ -126,7 +127,8 @@ async fn policy_rc_d_prevents_the_start_and_a_purge_leaves_nothing(_: &mut Scene
 
 /// Without a kubelet: a service that acts would terminate the pod.
 async fn first_installation_observes_until_it_is_enabled_and_an_upgrade_keeps_that(scene: &mut Scene) -> Result<()> {
-    let service = Installed::new("now")?;
+    installed::wait_until_takeover_is_allowed().await?;
+    let service = Installed::new()?;
     let settings = fs::read_to_string(installed::SETTINGS)?;
     ensure!(settings.contains("\nPOD_TEARDOWN_PODS=observe\n"), "{settings}");
     service.add(&Installed::of_scene(scene)?)?;
@@ -338,6 +340,7 @@ fn kubelet_with_health(service: &Installed, scene: &Scene, more: &str) -> Result
 
 /// It answers at healthz for a while and renews no Lease. systemd would restart it if it were only killed.
 async fn unresponsive_kubelet_is_stopped_through_its_unit_and_stays_stopped(scene: &mut Scene) -> Result<()> {
+    installed::wait_until_takeover_is_allowed().await?;
     let settings = [("PODS", "auto"), ("TAKE_OVER_AFTER", "5s"), ("FENCE_KUBELET", "true")];
     let service = Installed::at_work_with(scene, &settings).await?;
     kubelet_with_health(&service, scene, "Restart=always\nRestartSec=100ms\n")?;

@@ -5,7 +5,7 @@
 #   run.sh GUEST PAYLOAD
 #
 # GUEST is what build.sh prints; nothing in it is changed. A guest that dies, hangs or says nothing of an exit code is a
-# failure; its last output is what was shown. $GUEST_LIMIT (default 30m) bounds all of it. Without KVM: no module, no
+# failure; its last output is what was shown. $GUEST_LIMIT (default 45m) bounds all of it. Without KVM: no module, no
 # nested virtualisation, and the same everywhere.
 set -euo pipefail
 
@@ -13,7 +13,7 @@ fail() { echo "guest: $*" >&2; exit 1; }
 
 [ $# = 2 ] || fail "usage: run.sh GUEST PAYLOAD"
 guest=$1 payload=$2
-limit=${GUEST_LIMIT:-30m}
+limit=${GUEST_LIMIT:-45m}
 
 # On a disk: both grow to some hundred MiB.
 scratch=$(mktemp -d "${TMPDIR:-/var/tmp}/guest.XXXXXX")

@@ -25,11 +25,12 @@ ${CARGO:-cargo} test --no-run --locked --workspace --features system-tests --tes
 for test in node_fs node_teardown; do
     program=$(sed -n "s|.*Executable .*(\(.*/$test-[0-9a-f]*\))$|\1|p" "$scratch/built")
     [ -x "$program" ] || fail "cargo does not say where $test is"
-    cp "$program" "$payload/$test"
+    strip -o "$payload/$test" "$program"
 done
 # Cargo has put the agent two directories up, and the tests know it by that path.
 agent=$(realpath "${program%/deps/*}/pod-teardown")
-cp "$agent" "$payload/pod-teardown"
+# Without the debug information, which is half of it: each installation in the guest unpacks it.
+strip -o "$payload/pod-teardown" "$agent"
 echo "$agent" >"$payload/agent-path"
 echo "${1:-}" >"$payload/filter"
 cp systemd/pod-teardown.default "$payload/settings"
@@ -37,7 +38,7 @@ cp docs/reference/service.md "$payload/"
 # The same program in its package, twice: what is installed, and what it is upgraded to.
 mkdir "$payload/packages"
 for package in now next; do
-    PROGRAM=$agent VERSION=0.0.1+$package OUT=$scratch/dist packaging/deb.sh --fast >/dev/null
+    PROGRAM=$payload/pod-teardown VERSION=0.0.1+$package OUT=$scratch/dist packaging/deb.sh --fast >/dev/null
     mv "$scratch/dist/pod-teardown_0.0.1+$package"_*.deb "$payload/packages/$package.deb"
 done
 cp "$here/inside.sh" "$payload/"
