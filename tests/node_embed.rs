@@ -90,7 +90,7 @@ async fn an_embedded_engine_that_was_killed_finishes_what_it_had_begun() {
     let began = Instant::now();
     assert_eq!(line(&mut lines).await.as_deref(), Some("resumed: 0"));
     let mut planned = 0;
-    // The hooks of both have ended: an interrupted one would run again.
+    // A stop signal follows the hook, so both hooks have ended. An interrupted one would run again.
     let mut awaited = vec!["default/polite term main", "default/stubborn term main"];
     while !awaited.is_empty() {
         let line = line(&mut lines).await.expect("it ended before it was killed");

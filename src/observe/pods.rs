@@ -23,9 +23,8 @@ use crate::{
     trace_recorder::TraceRecorder,
 };
 
-/// How long a kubelet has to remove what it may still have when it is done. Its collector of containers, sandboxes and logs starts a
-/// minute after its last run has ended, and a run that removes the sandboxes of a hundred pods takes a minute itself; see
-/// docs/explanation/kubelet-differences.md.
+/// How long a kubelet has to remove the rest of a pod. Its container garbage collection pauses for a minute after each run, and a run
+/// that removes a hundred sandboxes takes a minute. See docs/explanation/kubelet-differences.md.
 pub(super) const PATIENCE: Duration = Duration::from_secs(180);
 /// Time for the last status of a pod that terminated by itself.
 pub(super) const SETTLE: Duration = Duration::from_secs(5);

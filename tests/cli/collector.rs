@@ -20,13 +20,13 @@ use crate::{
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
-/// Flags of an agent that only collects, and its metrics address, which is free.
+/// Flags of an agent that only collects, and its metrics address, whose port was free a moment ago.
 fn collector_flags(api: &MemApiServer) -> (Flags, String) {
     let free = TcpListener::bind("127.0.0.1:0").unwrap();
     collector_flags_at(api, &free)
 }
 
-/// The same with the address of this listener.
+/// As [`collector_flags`], with the address of a listener that the caller keeps.
 fn collector_flags_at(api: &MemApiServer, metrics: &TcpListener) -> (Flags, String) {
     let addr = metrics.local_addr().unwrap().to_string();
     let flags = Flags::valid()

@@ -97,8 +97,8 @@ async fn only_root_is_answered_regardless_of_the_sockets_mode() {
     let mut agent = Agent::start(Flags::valid());
     agent.wait_for_log("Container runtime is unreachable").await;
     let program = agent.flags.path("pod-teardown");
-    // By `cp`: children that other threads have just forked would still have this process's copy open for writing, and it
-    // could not be executed.
+    // By cp: a child that another thread has forked could have our own copy open for writing until exec, and the copy could not
+    // be executed (ETXTBSY).
     let mut copy = Command::new("cp");
     copy.arg(env!("CARGO_BIN_EXE_pod-teardown")).arg(&program);
     assert!(copy.status().unwrap().success());

@@ -58,7 +58,7 @@ impl Drop for Process {
 
 /// The holders by a search that has read all processes. An emulated machine may need several until one
 /// reads them in time.
-fn of(space: &Space, path: &Path) -> Holders {
+fn complete_holders(space: &Space, path: &Path) -> Holders {
     let table = space.mounts.read().unwrap();
     let mount = table.mounts_on(path).remove(0);
     let search = || {
@@ -72,7 +72,7 @@ fn of(space: &Space, path: &Path) -> Holders {
         .expect("a search of all processes")
 }
 
-/// What stays mounted, with all holders, as [`of`].
+/// Unmounts until the search for holders has read all processes.
 fn still_mounted(space: &Space) -> StillMounted {
     let unmount = || space.mounts.unmount_all_below(space.pod.path(), &Effects::ungated());
     let is_complete = |still: &StillMounted| matches!(&still.faults[0].cause, Cause::Busy(it) if !it.is_incomplete);
@@ -97,8 +97,8 @@ fn busy_mount_is_reported_with_its_holders() {
         let dir = space.volume("empty-dir", "v");
         tmpfs(&dir);
         tmpfs(&space.volume("empty-dir", "other"));
-        // By cp: what this process writes itself cannot be executed while a child that another thread has just forked still has it
-        // open for writing.
+        // By cp: a child that another thread has forked could have our own copy open for writing until exec, and the copy could not
+        // be executed (ETXTBSY).
         let copied = Command::new("cp").arg("/bin/sleep").arg(dir.join("slumber")).status();
         assert!(copied.unwrap().success());
         let library = fs::read_to_string("/proc/self/maps").unwrap();
@@ -157,7 +157,11 @@ fn holders_in_other_namespaces_are_named() {
             Process::of(command.env("DIR", &dir)).running("sleep")
         };
         let _idle = unshared("private", "");
-        assert_eq!(found(&of(space, &dir)), [], "an unused copy keeps nothing busy");
+        assert_eq!(
+            found(&complete_holders(space, &dir)),
+            [],
+            "an unused copy keeps nothing busy"
+        );
         // Slaves keep the master's mount, private copies do not.
         let user = unshared("slave", "cd \"$DIR\";");
         let still = still_mounted(space);
@@ -182,10 +186,10 @@ fn first_holders_are_named_and_others_counted() {
         let processes: Vec<_> = (0..11)
             .map(|_| Process::of(Command::new("sleep").arg("1000").current_dir(&dir)).running("sleep"))
             .collect();
-        let found = of(space, &dir);
+        let found = complete_holders(space, &dir);
         assert_eq!((found.processes.len(), found.more), (8, 3));
         drop(processes);
-        assert_eq!(of(space, &dir), Holders::default());
+        assert_eq!(complete_holders(space, &dir), Holders::default());
     });
 }
 
@@ -197,8 +201,8 @@ fn unresponsive_server_does_not_block_the_search() {
         let daemon = Daemon::mounted_on(&dir);
         let open = open(&dir, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()).unwrap();
         daemon.stop_answering();
-        // A search that the server blocks reads not all processes.
-        let found = of(space, &dir);
+        // If the server blocked the search, it would be incomplete.
+        let found = complete_holders(space, &dir);
         assert_eq!(
             found.processes.iter().map(|it| it.usage).collect::<Vec<_>>(),
             [Usage::OpenFile]

@@ -124,9 +124,11 @@ async fn kubelet_start_and_exit_are_seen_within_milliseconds() {
     let [started, exited] = scene.measure(100).await;
     println!("exec to blocked effects, with events: {}", figures(&started));
     println!("exit to known exit, with events: {}", figures(&exited));
-    // By searches alone, half of them would be seen after a second or more. Single ones may be slow beside other tests.
-    assert!(percentile(&started, 50) < Duration::from_millis(200));
-    assert!(percentile(&exited, 50) < Duration::from_millis(200));
+    // Without an event, only the next search sees it, up to two seconds later. Other tests delay some by more than 200 ms.
+    for times in [&started, &exited] {
+        assert!(percentile(times, 50) < Duration::from_millis(200));
+        assert!(percentile(times, 80) < Duration::from_secs(1));
+    }
 }
 
 #[tokio::test]

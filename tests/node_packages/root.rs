@@ -48,8 +48,8 @@ impl Root {
             fs::create_dir_all(root.path(directory)).unwrap();
         }
         root.write("dev/null", "");
-        // By `cp`: children that other threads have just forked would still have this process's copy open for writing, and it
-        // could not be executed.
+        // By cp: a child that another thread has forked could have our own copy open for writing until exec, and the copy could not
+        // be executed (ETXTBSY).
         run(Command::new("cp").arg("/bin/busybox").arg(root.path("bin/busybox")));
         for applet in output("/bin/busybox", &["--list"]).lines() {
             symlink("busybox", root.path("bin").join(applet)).ok();

@@ -141,7 +141,7 @@ fn kubelet(scene: &Scene) -> Result<Child> {
     let binary = scene.stage.containerd.workspace().dir().join("kubelet-binary");
     fs::create_dir_all(&binary).with_context(|| format!("create {}", binary.display()))?;
     let binary = binary.join("kubelet");
-    // A copy could not be executed while a child that another thread has just forked still has it open for writing.
+    // A link: a child that another thread has forked could have a copy open for writing until exec (ETXTBSY).
     symlink("/bin/dash", &binary).with_context(|| format!("link {} to a shell", binary.display()))?;
     let child = Command::new(&binary)
         .args(["-c", "read -r _", "kubelet", "--root-dir"])

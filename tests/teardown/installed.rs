@@ -1,4 +1,4 @@
-//! The installed package, and files of a test on the machine. The files are removed on drop.
+//! The installed package, and files of a test on the node.
 
 use std::{
     cell::RefCell,
@@ -12,6 +12,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
+use pod_teardown::handover::role::BOOT_GRACE;
 use testbed::{mounts, pods::StartedPod};
 use tokio::time::{Instant, sleep};
 
@@ -25,15 +26,16 @@ pub const SETTINGS: &str = "/etc/default/pod-teardown";
 pub const DROP_IN: &str = "/etc/systemd/system/kubelet.service.d/10-pod-teardown.conf";
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 const UNITS: &str = "/run/systemd/system";
-/// What the service keeps.
+/// State directory of the service.
 const STATE: &str = "/var/lib/pod-teardown";
 /// An emulated machine is slow.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Output of the service before its removal.
+/// Status of the service at the end of the last test.
 static LAST_OUTPUT: Mutex<String> = Mutex::new(String::new());
 
-/// The installed package, and files of a test. The package stays for the next one: an emulated machine takes long to install it.
+/// The installed package, and files of a test. Units, drop-ins and state are removed on drop. The package and its settings stay for
+/// the next test: an installation takes long on an emulated machine.
 pub struct Installed {
     made: RefCell<Vec<PathBuf>>,
 }
@@ -65,7 +67,7 @@ pub fn output(program: &str, arguments: &[&str]) -> Result<String> {
     Ok(text(&output.stdout))
 }
 
-/// Output of the last service before its removal.
+/// Status of the service at the end of the last test.
 pub fn last_output() -> String {
     LAST_OUTPUT.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
@@ -83,11 +85,11 @@ pub async fn until(what: &str, holds: impl Fn() -> Result<bool>) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the machine has run for five minutes: an agent gives a kubelet this time after the boot to start.
+/// Waits until the node has been up for [`BOOT_GRACE`]: no agent takes over earlier.
 pub async fn wait_until_takeover_is_allowed() -> Result<()> {
     let uptime = fs::read_to_string("/proc/uptime").context("read /proc/uptime")?;
     let uptime: f64 = uptime.split(' ').next().unwrap_or_default().parse()?;
-    sleep(Duration::from_secs(300).saturating_sub(Duration::from_secs_f64(uptime))).await;
+    sleep(BOOT_GRACE.saturating_sub(Duration::from_secs_f64(uptime))).await;
     Ok(())
 }
 
@@ -147,18 +149,19 @@ impl Drop for Raw {
 // === impl Installed ===
 
 impl Installed {
-    /// Installs the first version on a machine that has none.
-    pub fn new() -> Result<Self> {
+    /// Purges the package and installs version `now`.
+    pub fn first_installation() -> Result<Self> {
         output("dpkg", &["--purge", "pod-teardown"])?;
         Self::current()
     }
 
-    /// The first version, which is installed if it is not there.
+    /// Version `now`. Installs it unless it is installed.
     fn current() -> Result<Self> {
         let installed = Self {
             made: RefCell::default(),
         };
-        if !installed.version().is_ok_and(|version| version.contains("now")) {
+        let status = ["--show", "--showformat=${db:Status-Status} ${Version}", "pod-teardown"];
+        if !output("dpkg-query", &status).is_ok_and(|shown| shown == "installed 0.0.1+now") {
             installed.upgrade("now")?;
         }
         Ok(installed)
@@ -299,6 +302,7 @@ impl Drop for Installed {
         *LAST_OUTPUT.lock().unwrap_or_else(PoisonError::into_inner) = outputs.join("\n");
         output("systemctl", &["stop", "kubelet", "pod-teardown"]).ok();
         fs::remove_dir_all(STATE).ok();
+        fs::remove_file(DROP_IN).ok();
         for path in self.made.borrow().iter() {
             fs::remove_file(path).ok();
         }

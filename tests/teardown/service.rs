@@ -36,7 +36,7 @@ pub fn cases<S>() -> Vec<Case<S>> {
         starting_kubelet_requests_the_handover_and_gets_its_pods,
         kubelet_that_starts_during_a_grace_period_waits_until_it_expires,
         upgrade_reruns_no_hook_and_keeps_all_deadlines,
-        // The last two wait until an agent may take over.
+        // Last: they wait until the node has been up for five minutes.
         first_installation_observes_until_it_is_enabled_and_an_upgrade_keeps_that,
         unresponsive_kubelet_is_stopped_through_its_unit_and_stays_stopped,
     ]
@@ -44,7 +44,7 @@ pub fn cases<S>() -> Vec<Case<S>> {
 
 /// The unit has kubeadm's paths. Only the name of the Node is set.
 async fn service_waits_until_the_node_has_joined_the_cluster(scene: &mut Scene) -> Result<()> {
-    let service = Installed::new()?;
+    let service = Installed::first_installation()?;
     ensure!(service.systemctl(&["is-enabled", "pod-teardown"])? == "enabled");
     until("it says what it waits for", || {
         Ok(service
@@ -87,7 +87,7 @@ async fn service_waits_until_the_node_has_joined_the_cluster(scene: &mut Scene) 
 
 async fn policy_rc_d_prevents_the_start_and_a_purge_leaves_nothing(_: &mut Scene) -> Result<()> {
     let policy = Installed::forbidding()?;
-    let service = Installed::new()?;
+    let service = Installed::first_installation()?;
     ensure!(service.shown("ActiveState")? == "inactive", "policy-rc.d counts");
     drop(policy);
     for file in [
@@ -128,7 +128,7 @@ async fn policy_rc_d_prevents_the_start_and_a_purge_leaves_nothing(_: &mut Scene
 /// Without a kubelet: a service that acts would terminate the pod.
 async fn first_installation_observes_until_it_is_enabled_and_an_upgrade_keeps_that(scene: &mut Scene) -> Result<()> {
     installed::wait_until_takeover_is_allowed().await?;
-    let service = Installed::new()?;
+    let service = Installed::first_installation()?;
     let settings = fs::read_to_string(installed::SETTINGS)?;
     ensure!(settings.contains("\nPOD_TEARDOWN_PODS=observe\n"), "{settings}");
     service.add(&Installed::of_scene(scene)?)?;

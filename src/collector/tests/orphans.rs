@@ -125,29 +125,30 @@ fn a_dependent_reported_after_its_orphaning_owner_was_deleted_stays() {
     assert_eq!(collector.asked, 0);
 }
 
+/// The watch still shows the deleted owner with a foreground deletion. Its successor has the same name and really waits for its
+/// dependents. A GET by name must not confirm the old state: the UIDs differ.
 #[test]
 fn late_state_of_an_orphaning_owner_is_not_confirmed_by_its_successor() {
     let mut world = family(&[("a", &[])]);
     let mut collector = settled_collector(&mut world);
     let owner = to(&world, APPLE, "n1", "a", true);
-    let release = |collector: &mut Collector, world: &mut World| {
+    let deliver_all_but_apples = |collector: &mut Collector, world: &mut World| {
         while collector.event(world, 1) || collector.deliver_answer(0) || collector.process_item(world, 0) {}
     };
     world.create(BIRCH, "n1", "early", vec![owner.clone()], false);
-    release(&mut collector, &mut world);
+    deliver_all_but_apples(&mut collector, &mut world);
     world.delete(&apple("a"), Foreground);
     world.delete(&apple("a"), Orphan);
-    // No event of apples is delivered meanwhile.
     let id = collector.graph.with_uid(&owner.uid)[0];
     collector.get(&world, id);
-    release(&mut collector, &mut world);
+    deliver_all_but_apples(&mut collector, &mut world);
     collector.get(&world, id);
-    release(&mut collector, &mut world);
+    deliver_all_but_apples(&mut collector, &mut world);
     assert!(!world.objects.contains_key(&apple("a")));
     world.create(APPLE, "n1", "a", Vec::new(), false);
     world.delete(&apple("a"), Foreground);
     world.create(BIRCH, "n1", "late", vec![owner], false);
-    // The foreground deletion of the first one, which its orphan deletion has replaced.
+    // A stale event: the first one has a foreground deletion, which was replaced by an orphan deletion later.
     assert!(collector.event(&mut world, 0));
     assert!(collector.event(&mut world, 1));
     let late = collector.queue.len() - 1;

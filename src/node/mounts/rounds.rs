@@ -43,7 +43,7 @@ pub struct UnmountRounds {
     /// Mounts tried in the last round. IDs alone are not enough: the kernel reuses them at once.
     tried: Vec<Mount>,
     rounds: usize,
-    /// Busy mounts without a holder were retried once.
+    /// Busy mounts without a known holder were retried once.
     has_retried: bool,
 }
 
@@ -133,7 +133,7 @@ impl UnmountRounds {
         if remaining == self.tried || self.rounds > MAX_ROUNDS || self.faults.values().any(Fault::is_blocked) {
             explain_busy(&mut self.faults, &remaining, &table, effects);
             // A short-lived user, such as an exiting process, may have released it meanwhile. No event reports that.
-            if !self.has_retried && self.faults.values().any(has_no_holder) {
+            if !self.has_retried && self.faults.values().any(is_busy_without_known_holder) {
                 self.has_retried = true;
                 self.unmount_each(remaining, &table, effects);
                 return ControlFlow::Continue(self);
@@ -179,8 +179,8 @@ impl UnmountRounds {
     }
 }
 
-/// Whether no holder was found, also by a search that did not read all processes in time.
-fn has_no_holder(fault: &Fault) -> bool {
+/// Whether the mount is busy and the search found neither a process nor a nested mount. The search may be incomplete.
+fn is_busy_without_known_holder(fault: &Fault) -> bool {
     matches!(&fault.cause, Cause::Busy(holders) if holders.processes.is_empty() && holders.nested.is_empty())
 }
 
@@ -218,4 +218,26 @@ pub fn hanging(effects: &Effects, within: impl Fn(&Path) -> bool) -> Vec<Fault> 
             Fault::new("unmount", path, Hanging { since, what })
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::holders::Holders;
+
+    #[test]
+    fn busy_mount_is_retried_once_unless_its_holder_is_known() {
+        let is_retried = |cause: Cause| is_busy_without_known_holder(&Fault::new("unmount", "/v", cause));
+        let busy = |holders: Holders| Cause::Busy(Box::new(holders));
+        assert!(is_retried(busy(Holders::default())));
+        assert!(is_retried(busy(Holders {
+            is_incomplete: true,
+            ..Holders::default()
+        })));
+        assert!(!is_retried(busy(Holders {
+            nested: vec!["/v/nested".into()],
+            ..Holders::default()
+        })));
+        assert!(!is_retried(Cause::Errno(Errno::EBUSY)));
+    }
 }

@@ -130,7 +130,7 @@ impl Script {
         let from_orphan = has("orphan");
         let from_foreground_to_orphan = has("foregroundDeletion") && policy == "Orphan";
         if metadata["deletionTimestamp"].is_string() && (from_orphan || from_foreground_to_orphan) {
-            // These changes of the policy cannot be checked: the DELETE of a dependent may be under way.
+            // Cannot be checked: the collector may already have sent the DELETE of a dependent.
             return;
         }
         let options = json!({ "kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": policy });

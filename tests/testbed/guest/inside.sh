@@ -18,19 +18,19 @@ run() {
     echo "--- $((SECONDS - started)) s"
 }
 
-# A machine that is emulated is ten times slower: few at a time, so that none waits for the others, and of the teardowns
-# those that end in a cgroup. What else is claimed of them does not depend on the kind of machine.
-# Large trees take minutes here, and the guest has no btrfs: what these show is no matter of systemd or of cgroups.
+# An emulated machine is ten times slower, so few tests run at a time. Only tests that depend on systemd, on cgroup v2 or on
+# the older kernel run here; `make test` runs all on the host. Large trees take minutes here, and the guest has no btrfs.
 run ./node_fs --color never --test-threads 4 --skip cgroups::v1:: --skip subvolumes:: --skip dirs::tree_of_any_depth \
     --skip dirs::many_deep_directories --skip dirs::directory_with_many
-# Twenty pods at once starve the others here.
-elsewhere=(--skip twenty_pods_terminate_at_once --skip breaks::sandbox --skip breaks::why --skip volumes::unmount --skip volumes::content)
-elsewhere+=(--skip requests::stopped --skip requests::evicted --skip requests::orphan)
-elsewhere+=(--skip bystanders:: --skip crashes:: --skip holds:: --skip hooks:: --skip faults:: --skip objects::)
-run env TESTBED_CGROUP_DRIVER=systemd ./node_teardown --color never --test-threads 2 --skip guest:: "${elsewhere[@]}"
-elsewhere+=(--skip breaks:: --skip requests:: --skip volumes:: --skip csi::)
-elsewhere+=(--skip ends::shortened --skip ends::sidecars --skip ends::pod_that --skip ends::container_gets)
-run ./node_teardown --color never --test-threads 2 --skip guest:: "${elsewhere[@]}"
+# Twenty pods at once would starve the others.
+only_on_host=(--skip twenty_pods_terminate_at_once --skip breaks::sandbox --skip breaks::why --skip volumes::unmount --skip volumes::content)
+only_on_host+=(--skip requests::stopped --skip requests::evicted --skip requests::orphan)
+only_on_host+=(--skip bystanders:: --skip crashes:: --skip holds:: --skip hooks:: --skip faults:: --skip objects::)
+run env TESTBED_CGROUP_DRIVER=systemd ./node_teardown --color never --test-threads 2 --skip guest:: "${only_on_host[@]}"
+# With cgroupfs as driver: only the stop of containers and the removal of their cgroups.
+only_on_host+=(--skip breaks:: --skip requests:: --skip volumes:: --skip csi::)
+only_on_host+=(--skip ends::shortened --skip ends::sidecars --skip ends::pod_that --skip ends::container_gets)
+run ./node_teardown --color never --test-threads 2 --skip guest:: "${only_on_host[@]}"
 
 # The package and its service. There is one of them on a machine.
 case $filter in

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs tests in the guest: pods' files, mounts and cgroups, whole teardowns with both cgroup drivers, and the package with
-# its service, on a machine as most nodes are, with systemd and cgroup v2 alone.
+# Runs tests in the guest: pods' files, mounts and cgroups, the teardowns that depend on cgroups with both cgroup drivers,
+# and the package with its service, on a machine as most nodes are, with systemd and cgroup v2 alone.
 #
 #   test.sh [FILTER]    only tests whose names hold this
 #
@@ -29,7 +29,7 @@ for test in node_fs node_teardown; do
 done
 # Cargo has put the agent two directories up, and the tests know it by that path.
 agent=$(realpath "${program%/deps/*}/pod-teardown")
-# Without the debug information, which is half of it: each installation in the guest unpacks it.
+# Without debug information, which is half of the file: the guest unpacks it at each installation.
 strip -o "$payload/pod-teardown" "$agent"
 echo "$agent" >"$payload/agent-path"
 echo "${1:-}" >"$payload/filter"

@@ -208,16 +208,16 @@ mod tests {
         Workspace::sweep().unwrap();
         assert!(dead.exists());
         drop(owner);
-        // A child that another thread has just forked has the lock, too, until it executes its program.
-        let living = eventually(
-            Duration::from_secs(5),
+        // Each claim sweeps. A child that another thread has forked may have the lock until exec.
+        let claimed = eventually(
+            Duration::from_secs(30),
             "the dead one's directory to be swept",
             async || {
                 let living = Workspace::claim()?;
                 Ok((!dead.exists()).then_some(living))
             },
         );
-        let living = living.await.unwrap();
+        let living = claimed.await.unwrap();
         Workspace::sweep().unwrap();
         assert!(living.dir().is_dir());
     }

@@ -217,12 +217,12 @@ async fn unmount(path: &Path) -> Result<(), Status> {
     let points = mounts::below(path).map_err(|error| Status::internal(format!("{error:#}")))?;
     for point in points.iter().rev() {
         let mut done = umount2(point, MntFlags::empty());
-        // A child that another thread has just forked has that thread's files open until it executes its program.
-        for _ in 0..20 {
+        // A child that another thread has forked has copies of its file descriptors until exec. Real users stay longer than this.
+        for _ in 0..100 {
             if done != Err(Errno::EBUSY) {
                 break;
             }
-            sleep(Duration::from_millis(5)).await;
+            sleep(Duration::from_millis(20)).await;
             done = umount2(point, MntFlags::empty());
         }
         done.map_err(|errno| Status::internal(format!("umount: {}: {errno}.", point.display())))?;
