@@ -10,7 +10,10 @@ use std::{
     time::Duration,
 };
 
-use testbed::scripted_cri::{ScriptedCri, World};
+use testbed::{
+    command::copy_program,
+    scripted_cri::{ScriptedCri, World},
+};
 use tokio::task::spawn_blocking;
 
 use crate::{
@@ -97,11 +100,7 @@ async fn only_root_is_answered_regardless_of_the_sockets_mode() {
     let mut agent = Agent::start(Flags::valid());
     agent.wait_for_log("Container runtime is unreachable").await;
     let program = agent.flags.path("pod-teardown");
-    // By cp: a child that another thread has forked could have our own copy open for writing until exec, and the copy could not
-    // be executed (ETXTBSY).
-    let mut copy = Command::new("cp");
-    copy.arg(env!("CARGO_BIN_EXE_pod-teardown")).arg(&program);
-    assert!(copy.status().unwrap().success());
+    copy_program(env!("CARGO_BIN_EXE_pod-teardown"), &program).unwrap();
     let open = |path: &Path, mode| std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
     open(&agent.flags.path(""), 0o755);
     open(agent.flags.socket().parent().unwrap(), 0o755);

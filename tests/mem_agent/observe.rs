@@ -159,12 +159,18 @@ async fn deleted_pod_that_a_finalizer_keeps_is_not_counted_as_undeleted() {
     assert_eq!((pods.awaiting_deletion, pods.awaiting_finalizers), (0, 1));
 }
 
-#[tokio::test(start_paused = true)]
-async fn cgroup_that_still_exists_after_the_kubelets_time_is_a_leftover() {
+/// The kubelet is done with a pod, whose cgroup remains.
+async fn with_remaining_cgroup() -> Node {
     let node = observing(&["web"]).await;
     node.delete("web", None).await;
     container_exits(&node, 0).await;
     kubelet_finishes(&node, "web", 0, true).await;
+    node
+}
+
+#[tokio::test(start_paused = true)]
+async fn cgroup_that_still_exists_after_the_kubelets_time_is_a_leftover() {
+    let node = with_remaining_cgroup().await;
     let since = Instant::now();
     let found = observation(&node, "web").await;
     assert!(since.elapsed() > secs(170), "{:?}", since.elapsed());
@@ -179,10 +185,7 @@ async fn cgroup_that_still_exists_after_the_kubelets_time_is_a_leftover() {
 /// The kubelet's garbage collection may come that late after a burst of terminations. A cgroup stands for any leftover.
 #[tokio::test(start_paused = true)]
 async fn object_removed_150_s_after_the_deletion_is_no_leftover() {
-    let node = observing(&["web"]).await;
-    node.delete("web", None).await;
-    container_exits(&node, 0).await;
-    kubelet_finishes(&node, "web", 0, true).await;
+    let node = with_remaining_cgroup().await;
     sleep(secs(150)).await;
     fs::remove_dir(node.pod_cgroup("web")).unwrap();
     assert_eq!(observation(&node, "web").await.leftovers, []);

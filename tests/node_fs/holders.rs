@@ -9,11 +9,6 @@ use std::{
     time::Duration,
 };
 
-use crate::{
-    crowd::no_forks,
-    fuse::Daemon,
-    space::{Space, in_own_namespace, tmpfs, write},
-};
 use nix::{
     fcntl::{OFlag, open},
     sys::stat::Mode,
@@ -24,6 +19,13 @@ use pod_teardown::node::{
     holders::{Holders, MountHolder, Namespace, Usage, holders},
     mounts::StillMounted,
     unmounts::Call,
+};
+use testbed::command::copy_program;
+
+use crate::{
+    crowd::{no_forks, search_until},
+    fuse::Daemon,
+    space::{Space, in_own_namespace, tmpfs, write},
 };
 
 /// A process that is killed on drop.
@@ -56,28 +58,26 @@ impl Drop for Process {
     }
 }
 
-/// The holders by a search that has read all processes. An emulated machine may need several until one
-/// reads them in time.
+/// The holders by a search that has read all processes.
 fn complete_holders(space: &Space, path: &Path) -> Holders {
     let table = space.mounts.read().unwrap();
     let mount = table.mounts_on(path).remove(0);
     let search = || {
         let proc = Path::new("/proc");
         let busy = std::slice::from_ref(&mount);
-        holders(proc, &table, busy, &Arc::default(), Call::FindHolders).remove(&mount.id)
+        let mut found = holders(proc, &table, busy, &Arc::default(), Call::FindHolders);
+        found.remove(&mount.id).unwrap()
     };
-    let mut searches = (0..20).map(|_| search().unwrap());
-    searches
-        .find(|found| !found.is_incomplete)
-        .expect("a search of all processes")
+    search_until(search, |found| !found.is_incomplete)
 }
 
 /// Unmounts until the search for holders has read all processes.
 fn still_mounted(space: &Space) -> StillMounted {
     let unmount = || space.mounts.unmount_all_below(space.pod.path(), &Effects::ungated());
-    let is_complete = |still: &StillMounted| matches!(&still.faults[0].cause, Cause::Busy(it) if !it.is_incomplete);
-    let mut tries = (0..20).map(|_| unmount().unwrap_err());
-    tries.find(is_complete).expect("a search of all processes")
+    search_until(
+        || unmount().unwrap_err(),
+        |still| matches!(&still.faults[0].cause, Cause::Busy(it) if !it.is_incomplete),
+    )
 }
 
 fn found(holders: &Holders) -> Vec<(i32, Usage, Namespace)> {
@@ -97,10 +97,7 @@ fn busy_mount_is_reported_with_its_holders() {
         let dir = space.volume("empty-dir", "v");
         tmpfs(&dir);
         tmpfs(&space.volume("empty-dir", "other"));
-        // By cp: a child that another thread has forked could have our own copy open for writing until exec, and the copy could not
-        // be executed (ETXTBSY).
-        let copied = Command::new("cp").arg("/bin/sleep").arg(dir.join("slumber")).status();
-        assert!(copied.unwrap().success());
+        copy_program("/bin/sleep", dir.join("slumber")).unwrap();
         let library = fs::read_to_string("/proc/self/maps").unwrap();
         let library = library
             .lines()

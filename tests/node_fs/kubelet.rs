@@ -27,6 +27,7 @@ use pod_teardown::node::{
 use tokio::time::Instant;
 
 use crate::{
+    crowd::search_until,
     fuse::Daemon,
     space::{block_on, in_own_namespace, write},
 };
@@ -40,13 +41,10 @@ impl Drop for Killed {
     }
 }
 
-/// All kubelets that count, by a search in which no walk was late. A walk that a slow machine does not finish in time counts as
-/// unknown, and a later search finishes it.
+/// All kubelets that count, by a search in which no walk was late. A late walk counts as unknown, and a later search finishes it.
 fn find_without_late_walks(proc: &Path, ours: &LocalKubelet) -> Vec<KubeletProcess> {
     let is_late = |it: &KubeletProcess| it.why == MatchReason::Unreadable(Errno::ETIMEDOUT);
-    let mut searches = (0..20).map(|_| find(proc, ours).unwrap());
-    let complete = searches.find(|found| !found.iter().any(is_late));
-    complete.expect("each walk is finished in the end")
+    search_until(|| find(proc, ours).unwrap(), |found| !found.iter().any(is_late))
 }
 
 #[test]

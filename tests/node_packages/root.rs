@@ -9,6 +9,7 @@ use std::{
 };
 
 use tempfile::TempDir;
+use testbed::command::copy_program;
 
 use crate::built::{output, run};
 
@@ -48,9 +49,7 @@ impl Root {
             fs::create_dir_all(root.path(directory)).unwrap();
         }
         root.write("dev/null", "");
-        // By cp: a child that another thread has forked could have our own copy open for writing until exec, and the copy could not
-        // be executed (ETXTBSY).
-        run(Command::new("cp").arg("/bin/busybox").arg(root.path("bin/busybox")));
+        copy_program("/bin/busybox", root.path("bin/busybox")).unwrap();
         for applet in output("/bin/busybox", &["--list"]).lines() {
             symlink("busybox", root.path("bin").join(applet)).ok();
         }

@@ -1,9 +1,10 @@
-//! Interruptible commands that clean up when they are interrupted.
+//! Interruptible commands that clean up when they are interrupted, and copies of programs.
 
 use std::future::Future;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Exit code of a command that was interrupted by Ctrl-C.
@@ -31,6 +32,15 @@ pub fn beside(given: Option<PathBuf>, name: &str) -> Result<PathBuf> {
             .context("find this program")?
             .with_file_name(name)),
     }
+}
+
+/// Copies a program with cp. A child that another thread has forked could have this process's own copy open for writing until
+/// exec, and the copy could not be executed (ETXTBSY).
+pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
+    let copied = Command::new("cp").arg(from.as_ref()).arg(to.as_ref()).status();
+    let status = copied.context("run cp")?;
+    ensure!(status.success(), "cp {}: {status}", from.as_ref().display());
+    Ok(())
 }
 
 #[cfg(test)]
