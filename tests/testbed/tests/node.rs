@@ -11,7 +11,7 @@ use testbed::leftovers::Leftovers;
 use testbed::pods::{NodeDirs, PodStarter};
 use testbed::recorder::mounts::{Change, MountRecorder};
 use testbed::workspace::Workspace;
-use testbed::{cgroups, direct_calls, mounts};
+use testbed::{cgroups, direct_calls, mounts, wait};
 
 /// Where [`victim`] reports its pod's workspace.
 const VICTIM: &str = "TESTBED_VICTIM";
@@ -435,11 +435,10 @@ async fn a_mount_from_another_namespace_is_heard_with_the_process_that_made_it()
     ];
     let mut other = Command::new("unshare").args(unshare).arg(&volume).spawn().unwrap();
     assert!(other.wait().unwrap().success());
+    // Its path is read only while it is mounted.
+    changes(&recorder, 1).await;
     mounts::detach_below(&volume).unwrap();
-    let late = Instant::now() + Duration::from_secs(20);
-    while recorder.heard().unwrap().len() < 2 && Instant::now() < late {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    changes(&recorder, 2).await;
     let heard = recorder.heard().unwrap();
     let heard: Vec<_> = heard.iter().map(|it| (it.change, it.by.pid, &*it.point)).collect();
     let (its, ours) = (other.id().cast_signed(), std::process::id().cast_signed());
@@ -447,4 +446,13 @@ async fn a_mount_from_another_namespace_is_heard_with_the_process_that_made_it()
         heard,
         [(Change::Mount, its, &*volume), (Change::Unmount, ours, &*volume)]
     );
+}
+
+/// Waits until this many changes were heard.
+async fn changes(recorder: &MountRecorder, number: usize) {
+    wait::eventually(Duration::from_secs(20), "a change of mounts", async || {
+        Ok((recorder.heard()?.len() >= number).then_some(()))
+    })
+    .await
+    .unwrap();
 }
