@@ -82,12 +82,13 @@ pub async fn run_on(
         dry_run,
     } = settings;
     tokio::pin!(stop);
+    let dial = outside.dial.clone();
     let pods = match pods {
         Some(settings) => Some(PodAgent::new(host, outside, settings, &node_name, &state_dir, dry_run).await?),
         None => None,
     };
     let gc = gc
-        .map(|settings| CollectorThread::new(settings, &node_name, dry_run))
+        .map(|settings| CollectorThread::new(settings, &node_name, dry_run, dial))
         .transpose()?;
     // Ports are checked before any work starts.
     let metrics = metrics.map(bind).transpose()?;

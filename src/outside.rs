@@ -10,7 +10,7 @@ use crate::{
 /// Replacements for sockets, threads, file and kernel. The default is the real ones.
 #[derive(Clone, Default)]
 pub struct Outside {
-    /// Opens connections to the API server, instead of TCP. They carry TLS if the server's URL is `https`.
+    /// Opens connections to the API server in memory, instead of TCP. They carry TLS if the server's URL is `https`.
     pub dial: Option<Dial>,
     /// The container runtime, instead of its socket.
     pub runtime: Option<CriService>,

@@ -11,7 +11,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    api::MetadataClient,
+    api::{Dial, MetadataClient},
     collector::{
         Unsynced,
         collect::collect,
@@ -49,13 +49,13 @@ pub(super) struct CollectorThread {
 // === impl CollectorThread ===
 
 impl CollectorThread {
-    pub fn new(settings: GcSettings, node_name: &str, dry_run: bool) -> Result<Self, Problem> {
+    pub fn new(settings: GcSettings, node_name: &str, dry_run: bool, dial: Option<Dial>) -> Result<Self, Problem> {
         let identity = leader_election::identity(node_name).map_err(|error| {
             Problem::configuration(format!("random numbers: {error}"), "let the agent read /dev/urandom")
         })?;
         let election = LeaderElection::new(identity, settings.mode, dry_run);
         let effects = Effects::new(dry_run, election.gate());
-        let client = MetadataClient::new(&settings.kube, settings.kubeconfig, effects)
+        let client = MetadataClient::new(&settings.kube, settings.kubeconfig, effects, dial)
             .map_err(|error| problems::api_client("--gc-kubeconfig", &error))?;
         Ok(Self {
             node_name: node_name.to_owned(),

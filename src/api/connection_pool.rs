@@ -12,15 +12,15 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri, header};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
 use hyper_rustls::HttpsConnector;
-use hyper_util::client::legacy::connect::HttpConnector;
 use serde::Deserialize;
 use tower::BoxError;
 
 use super::{
     ApiError, USER_AGENT,
     cluster::Cluster,
+    dial::{Dial, Transport},
     error::ProofError,
-    http2::{self, Http2, connector, tcp},
+    http2::{self, Http2, connector},
     identity::Identity,
     node_proof::retry_after,
 };
@@ -33,14 +33,14 @@ const MAX_ANSWER: usize = 1 << 20;
 const VERB: &str = "GET";
 
 type Sender = http2::Sender<Full<Bytes>>;
-type Http2Connection = Http2<HttpConnector, Full<Bytes>>;
+type Http2Connection = Http2<Full<Bytes>>;
 
 /// Connections by number. A request waits while the server allows no more over its connection.
 pub(super) struct ConnectionPool {
     server: Uri,
     /// Prefix of each request's path.
     base: String,
-    connector: HttpsConnector<HttpConnector>,
+    connector: HttpsConnector<Transport>,
     identity: Identity,
     cluster: Arc<Cluster>,
     connections: Mutex<Vec<Arc<Http2Connection>>>,
@@ -86,12 +86,12 @@ struct Metadata {
 // === impl ConnectionPool ===
 
 impl ConnectionPool {
-    /// A pool without open connections.
-    pub fn new(config: &kube::Config, cluster: Arc<Cluster>) -> Result<Self, kube::Error> {
+    /// A pool without open connections. `dial`, if given, opens them.
+    pub fn new(config: &kube::Config, cluster: Arc<Cluster>, dial: Option<Dial>) -> Result<Self, kube::Error> {
         Ok(Self {
             base: base(&config.cluster_url),
             server: config.cluster_url.clone(),
-            connector: connector(config)?.enable_http2().wrap_connector(tcp()),
+            connector: connector(config)?.enable_http2().wrap_connector(Transport::new(dial)),
             identity: Identity::new(config)?,
             cluster,
             connections: Mutex::default(),

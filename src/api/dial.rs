@@ -1,4 +1,4 @@
-//! Connections that a caller opens instead of TCP.
+//! Connections to the API server below TLS: TCP, or what a caller opens instead.
 
 use std::{io, pin::Pin, sync::Arc, task};
 
@@ -6,41 +6,62 @@ use futures::future::BoxFuture;
 use http::Uri;
 use hyper::rt;
 use hyper_util::{
-    client::legacy::connect::{Connected, Connection},
+    client::legacy::connect::{Connected, Connection, HttpConnector},
     rt::TokioIo,
 };
 use tokio::io::{AsyncRead, AsyncWrite};
-use tower::Service;
+use tower::{BoxError, Service, ServiceExt as _};
+
+use super::http2::OPEN_TIMEOUT;
 
 /// Both directions of a connection.
 pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 
-/// Opens a connection to the API server.
-pub type Dial = Arc<dyn Fn() -> BoxFuture<'static, io::Result<Box<dyn Duplex>>> + Send + Sync>;
+/// Opens a connection in memory to the API server at this URL.
+pub type Dial = Arc<dyn Fn(&Uri) -> io::Result<Box<dyn Duplex>> + Send + Sync>;
 
-/// Opens every connection by a [`Dial`].
+/// Opens connections, by a [`Dial`] if there is one.
 #[derive(Clone)]
-pub(super) struct Dialer(pub Dial);
+pub(super) struct Transport {
+    tcp: HttpConnector,
+    dial: Option<Dial>,
+}
 
-/// A connection of a [`Dialer`].
+/// A connection of a [`Transport`].
 pub(super) struct Dialed(TokioIo<Box<dyn Duplex>>);
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 
-// === impl Dialer ===
+// === impl Transport ===
 
-impl Service<Uri> for Dialer {
+impl Transport {
+    pub fn new(dial: Option<Dial>) -> Self {
+        let mut tcp = HttpConnector::new();
+        tcp.enforce_http(false);
+        tcp.set_nodelay(true);
+        tcp.set_connect_timeout(Some(OPEN_TIMEOUT / 2));
+        Self { tcp, dial }
+    }
+}
+
+impl Service<Uri> for Transport {
     type Response = Dialed;
-    type Error = io::Error;
-    type Future = BoxFuture<'static, io::Result<Dialed>>;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Dialed, BoxError>>;
 
-    fn poll_ready(&mut self, _: &mut task::Context<'_>) -> task::Poll<io::Result<()>> {
+    fn poll_ready(&mut self, _: &mut task::Context<'_>) -> task::Poll<Result<(), BoxError>> {
         task::Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, _: Uri) -> Self::Future {
-        let dialing = (self.0)();
-        Box::pin(async move { dialing.await.map(|connection| Dialed(TokioIo::new(connection))) })
+    fn call(&mut self, server: Uri) -> Self::Future {
+        let Self { tcp, dial } = self.clone();
+        Box::pin(async move {
+            let connection = match dial {
+                Some(dial) => dial(&server)?,
+                None => Box::new(tcp.oneshot(server).await?.into_inner()),
+            };
+            Ok(Dialed(TokioIo::new(connection)))
+        })
     }
 }
 
@@ -69,6 +90,18 @@ impl rt::Write for Dialed {
         bytes: &[u8],
     ) -> task::Poll<io::Result<usize>> {
         Pin::new(&mut self.0).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut task::Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> task::Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write_vectored(context, pieces)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.0.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut task::Context<'_>) -> task::Poll<io::Result<()>> {

@@ -339,7 +339,7 @@ mod tests {
             config.root_cert = Some(vec![other_authority.der().to_vec()]);
             let effects = Effects::new(true, Arc::new(|| Ok(())));
             let pods = ApiClient::new(&config, "none".into(), effects.clone(), None, None, "n1").unwrap();
-            let collector = MetadataClient::new(&config, "none".into(), effects).unwrap();
+            let collector = MetadataClient::new(&config, "none".into(), effects, None).unwrap();
             let errors = [
                 pods.version().await.unwrap_err(),
                 collector

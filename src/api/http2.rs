@@ -3,19 +3,17 @@
 use std::time::Duration;
 
 use http::Uri;
-use hyper::{
-    body::Body,
-    client::conn::http2,
-    rt::{Read, Write},
-};
+use hyper::{body::Body, client::conn::http2};
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder, builderstates::WantsProtocols1};
 use hyper_util::{
-    client::legacy::connect::{Connection, HttpConnector},
+    client::legacy::connect::Connection as _,
     rt::{TokioExecutor, TokioTimer},
 };
 use kube::client::ConfigExt as _;
 use tokio::time::timeout;
-use tower::{BoxError, Service, ServiceExt as _};
+use tower::{BoxError, Service as _, ServiceExt as _};
+
+use super::dial::Transport;
 
 /// Limit of a connect with DNS and TLS, without the proof. All addresses of a name share half of it.
 pub(super) const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -28,8 +26,8 @@ const PING: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs
 
 pub(super) type Sender<B> = http2::SendRequest<B>;
 
-pub(super) struct Http2<T, B> {
-    connector: HttpsConnector<T>,
+pub(super) struct Http2<B> {
+    connector: HttpsConnector<Transport>,
     server: Uri,
     builder: http2::Builder<TokioExecutor>,
     open: tokio::sync::Mutex<Option<Sender<B>>>,
@@ -50,15 +48,6 @@ pub(super) fn connector(config: &kube::Config) -> Result<HttpsConnectorBuilder<W
     Ok(builder.with_server_name_resolver(FixedServerNameResolver::new(name)))
 }
 
-/// TCP connector below TLS.
-pub(super) fn tcp() -> HttpConnector {
-    let mut tcp = HttpConnector::new();
-    tcp.enforce_http(false);
-    tcp.set_nodelay(true);
-    tcp.set_connect_timeout(Some(OPEN_TIMEOUT / 2));
-    tcp
-}
-
 /// Opens a connection within [`OPEN_TIMEOUT`].
 pub(super) async fn open_in_time<C, E: Into<BoxError>>(
     opening: impl Future<Output = Result<C, E>>,
@@ -77,19 +66,15 @@ pub(super) async fn prove_in_time<C>(proving: impl Future<Output = Result<C, Box
 
 // === impl Http2 ===
 
-impl<T, B> Http2<T, B>
+impl<B> Http2<B>
 where
-    T: Service<Uri> + Clone,
-    T::Response: Connection + Read + Write + Unpin + Send + 'static,
-    T::Error: Into<BoxError>,
-    T::Future: Send + 'static,
     B: Body + Unpin + Send + 'static,
     B::Data: Send,
     B::Error: Into<BoxError>,
 {
     /// A connection to `server`, not yet open. `windows` are the bytes that the server may send before they are read: of one
     /// answer, and of all; hyper's defaults without them.
-    pub fn new(connector: HttpsConnector<T>, server: Uri, windows: Option<(u32, u32)>) -> Self {
+    pub fn new(connector: HttpsConnector<Transport>, server: Uri, windows: Option<(u32, u32)>) -> Self {
         let (interval, patience) = PING;
         let mut builder = http2::Builder::new(TokioExecutor::new());
         builder

@@ -16,6 +16,7 @@ use super::{
     cluster::{Cluster, StoreFollower},
     connection_pool::{ConnectionPool, RequestParts},
     credentials::Credentials,
+    dial::Dial,
     durations::{RequestDurations, RequestLabels},
     event::EventWrite,
     expiry::expires_soon,
@@ -126,12 +127,18 @@ impl MetadataClient {
         }
     }
 
-    /// A client with the identity in `config`, which was read from `kubeconfig`.
-    pub fn new(config: &kube::Config, kubeconfig: PathBuf, effects: Effects) -> Result<Self, kube::Error> {
+    /// A client with the identity in `config`, which was read from `kubeconfig`. `dial`, if given, opens the connections.
+    pub fn new(
+        config: &kube::Config,
+        kubeconfig: PathBuf,
+        effects: Effects,
+        dial: Option<Dial>,
+    ) -> Result<Self, kube::Error> {
         let cluster = Arc::new(Cluster::default());
         let shared_cluster = Arc::clone(&cluster);
-        let build_pool =
-            move |config: &kube::Config| ConnectionPool::new(config, Arc::clone(&shared_cluster)).map(Arc::new);
+        let build_pool = move |config: &kube::Config| {
+            ConnectionPool::new(config, Arc::clone(&shared_cluster), dial.clone()).map(Arc::new)
+        };
         Ok(Self {
             credentials: Arc::new(Credentials::new(
                 config,

@@ -21,10 +21,7 @@ use hyper::{
 };
 use hyper_rustls::HttpsConnector;
 use hyper_util::{
-    client::legacy::{
-        self,
-        connect::{Connect, Connection},
-    },
+    client::legacy::{self, connect::Connect},
     rt::TokioExecutor,
 };
 use k8s_openapi::api::core::v1::Node;
@@ -34,9 +31,9 @@ use tower::{BoxError, Service, ServiceBuilder};
 use super::{
     ApiError, USER_AGENT,
     answer::read,
-    dial::{Dial, Dialer},
+    dial::{Dial, Transport},
     error::ProofError,
-    http2::{Http2, Sender, connector, open_in_time, prove_in_time, tcp},
+    http2::{Http2, Sender, connector, open_in_time, prove_in_time},
 };
 
 /// Limit of the answer in bytes. A Node has some ten thousand.
@@ -62,8 +59,8 @@ struct ProvingConnector<C> {
     node_check: Option<Arc<NodeCheck>>,
 }
 
-/// A client whose connections have to show the Node at `path`, if there is a `proof`. `dial`, else TCP, opens them. Over TLS
-/// it uses one HTTP/2 connection with pings if the server supports it.
+/// A client whose connections have to show the Node at `path`, if there is a `proof`. `dial`, if given, opens
+/// them. Over TLS it uses one HTTP/2 connection with pings if the server supports it.
 pub(super) fn client(
     config: &kube::Config,
     path: &str,
@@ -71,24 +68,7 @@ pub(super) fn client(
     dial: Option<Dial>,
 ) -> Result<kube::Client, kube::Error> {
     let node_check = proof.map(|proof| Arc::new(NodeCheck::new(&config.cluster_url, path, proof)));
-    match dial {
-        None => client_over(tcp(), config, node_check),
-        Some(dial) => client_over(Dialer(dial), config, node_check),
-    }
-}
-
-/// [`client`] over `transport`.
-fn client_over<C>(
-    transport: C,
-    config: &kube::Config,
-    node_check: Option<Arc<NodeCheck>>,
-) -> Result<kube::Client, kube::Error>
-where
-    C: Service<Uri> + Clone + Send + Sync + 'static,
-    C::Response: Connection + Read + Write + Unpin + Send + 'static,
-    C::Error: Into<BoxError>,
-    C::Future: Send + 'static,
-{
+    let transport = Transport::new(dial);
     if config.cluster_url.scheme_str() != Some("https") {
         return client_with(http1(transport, node_check.clone()), config, node_check);
     }
@@ -143,9 +123,10 @@ where
 }
 
 /// One HTTP/2 connection, or HTTP/1 connections where the server does not speak HTTP/2.
-struct Http2OrHttp1<T> {
-    http2: Arc<Http2<T, Body>>,
-    http1: legacy::Client<ProvingConnector<HttpsConnector<T>>, Body>,
+#[derive(Clone)]
+struct Http2OrHttp1 {
+    http2: Arc<Http2<Body>>,
+    http1: legacy::Client<ProvingConnector<HttpsConnector<Transport>>, Body>,
     node_check: Option<Arc<NodeCheck>>,
     server: Uri,
     /// The server, or a proxy before it, does not support HTTP/2.
@@ -183,25 +164,7 @@ where
 
 // === impl Http2OrHttp1 ===
 
-impl<T: Clone> Clone for Http2OrHttp1<T> {
-    fn clone(&self) -> Self {
-        Self {
-            http2: Arc::clone(&self.http2),
-            http1: self.http1.clone(),
-            node_check: self.node_check.clone(),
-            server: self.server.clone(),
-            speaks_http1: Arc::clone(&self.speaks_http1),
-        }
-    }
-}
-
-impl<T> Service<Request<Body>> for Http2OrHttp1<T>
-where
-    T: Service<Uri> + Clone + Send + Sync + 'static,
-    T::Response: Connection + Read + Write + Unpin + Send + 'static,
-    T::Error: Into<BoxError>,
-    T::Future: Send + 'static,
-{
+impl Service<Request<Body>> for Http2OrHttp1 {
     type Response = Response<Incoming>;
     type Error = BoxError;
     type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;

@@ -2,34 +2,26 @@
 
 use std::{
     fs,
-    future::ready,
     sync::{Arc, Mutex},
 };
 
-use pod_teardown::api::Duplex;
 use testbed::balancer::Balancer;
 use tokio::time::{Instant, sleep};
 
 use crate::node::{NODE, Node, secs};
 
-/// The node reaches the API server through a load balancer that speaks TLS. All of it is in memory: bytes in a socket do not
-/// stop the paused clock from advancing.
-fn balanced(node: &mut Node) -> Balancer {
-    let balancer = Balancer::in_memory_with_tls(node.api.connector()).unwrap();
+/// The node reaches the API server through a load balancer that speaks TLS.
+fn balanced(node: &Node) -> Balancer {
+    let balancer = Balancer::with_tls(node.api.connector().clone()).unwrap();
     let kubeconfig = balancer.kubeconfig(&node.api.url(), &node.api.node_kubeconfig(NODE));
     fs::write(node.path("kubeconfig"), kubeconfig).unwrap();
-    let connect = balancer.connector();
-    node.outside.dial = Some(Arc::new(move || {
-        let connection: Box<dyn Duplex> = Box::new(connect());
-        Box::pin(ready(Ok(connection)))
-    }));
     balancer
 }
 
 #[tokio::test(start_paused = true)]
 async fn pod_deleted_over_a_half_open_connection_is_torn_down_within_a_minute() {
     let mut node = Node::new().await;
-    let balancer = balanced(&mut node);
+    let balancer = balanced(&node);
     node.simple_pod("web");
     node.start().await;
     node.cri.allow_everything();
@@ -45,7 +37,7 @@ async fn pod_deleted_over_a_half_open_connection_is_torn_down_within_a_minute() 
 #[tokio::test(start_paused = true)]
 async fn all_requests_of_a_node_share_one_connection_over_tls() {
     let mut node = Node::new().await;
-    let _balancer = balanced(&mut node);
+    let _balancer = balanced(&node);
     for name in ["a", "b", "c"] {
         node.simple_pod(name);
     }

@@ -1,6 +1,6 @@
 //! The agent's node: directories, a scripted runtime and an in-memory API server.
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{fs, path::PathBuf, sync::Arc, time::Duration};
 
 use pod_teardown::{
     agent,
@@ -18,7 +18,7 @@ use tempfile::TempDir;
 use testbed::{
     api::ApiServer as _,
     apiserver::{Config, MemApiServer},
-    host_files,
+    host_files, network,
     rest::Client,
     scripted_cri::{Kind, Manners, ScriptedCri, Seen, World},
 };
@@ -44,7 +44,7 @@ pub struct Node {
     pub admin: Client,
     pub flags: NodeFlags,
     pub boot_id: String,
-    /// Connections to the API server and the runtime; sockets by default.
+    /// The API server is reached in memory by default, the runtime by its socket.
     pub outside: Outside,
     /// A moment, and the uptime then.
     uptime: (Instant, Duration),
@@ -156,7 +156,10 @@ impl Node {
             api,
             flags,
             boot_id: "boot-1".to_owned(),
-            outside: Outside::default(),
+            outside: Outside {
+                dial: Some(Arc::new(|server| Ok(Box::new(network::connect(server)?)))),
+                ..Outside::default()
+            },
             uptime: (Instant::now(), secs(1000)),
             agent: None,
             dir,

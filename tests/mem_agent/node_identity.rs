@@ -3,11 +3,14 @@
 use std::collections::HashSet;
 
 use serde_json::{Value, json};
-use testbed::apiserver::{
-    Config, MemApiServer,
-    faults::{Action, Fault},
+use testbed::{
+    api::ApiServer as _,
+    apiserver::{
+        Config, MemApiServer,
+        faults::{Action, Fault},
+    },
+    scripted_cri::Kind,
 };
-use testbed::scripted_cri::Kind;
 use tokio::time::sleep;
 
 use crate::{
@@ -34,6 +37,7 @@ pub async fn replaced(node: &mut Node, first_version: u64) {
         })
     })
     .await;
+    node.admin = node.api.admin().unwrap();
 }
 
 fn node_object(metadata: &Value) -> Value {

@@ -4,7 +4,7 @@ use std::{
     fs,
     sync::{
         Arc,
-        atomic::{AtomicU16, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
 };
 
@@ -13,11 +13,7 @@ use testbed::apiserver::{
     Config, MemApiServer,
     faults::{Action, Fault},
 };
-use tokio::{
-    io::copy_bidirectional,
-    net::{TcpListener, TcpStream},
-    time::{Instant, sleep},
-};
+use tokio::time::{Instant, sleep};
 
 use crate::{
     guard::kubelet_at,
@@ -112,37 +108,27 @@ async fn new_connection_to_another_cluster_is_not_used() {
     }
     node.simple_pod("db");
     let other = another_cluster(&names).await;
-    let port = |api: &MemApiServer| -> u16 { api.url().rsplit(':').next().unwrap().parse().unwrap() };
-    let target = Arc::new(AtomicU16::new(port(&node.api)));
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let to = Arc::clone(&target);
-    // A virtual address: open connections stay, new ones go to the target.
-    tokio::spawn(async move {
-        while let Ok((mut inner, _)) = listener.accept().await {
-            let port = to.load(Ordering::SeqCst);
-            tokio::spawn(async move {
-                let mut outer = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
-                copy_bidirectional(&mut inner, &mut outer).await.ok();
-            });
-        }
-    });
-    let ours = node.api.node_kubeconfig(NODE);
-    let through = ours.replace(&node.api.url(), &format!("http://{address}"));
-    fs::write(node.path("kubeconfig"), through).unwrap();
+    let (ours, theirs) = (node.api.connector().clone(), other.connector().clone());
+    let is_other = Arc::new(AtomicBool::new(false));
+    let now = Arc::clone(&is_other);
+    // A virtual address: open connections stay, new ones go to the other cluster.
+    node.outside.dial = Some(Arc::new(move |_| {
+        let server = if now.load(Ordering::SeqCst) { &theirs } else { &ours };
+        Ok(Box::new(server.connect()))
+    }));
     node.start().await;
     node.cri.allow_everything();
     node.delete("db", None).await;
     node.wait_torn_down("db").await;
     sleep(secs(120)).await;
-    target.store(port(&other), Ordering::SeqCst);
+    is_other.store(true, Ordering::SeqCst);
     for name in &names {
         node.delete(name, None).await;
     }
     wait_until("the hold is reported", async || node.status().await.blocked.is_some()).await;
     sleep(secs(60)).await;
     assert_eq!(writes(&other), Vec::<String>::new());
-    target.store(port(&node.api), Ordering::SeqCst);
+    is_other.store(false, Ordering::SeqCst);
     let back = Instant::now();
     for name in &names {
         node.wait_torn_down(name).await;

@@ -62,7 +62,7 @@ async fn a_server_that_closes_each_watch_at_once_is_retried_with_a_pause() {
     let file = dir.path().join("kubeconfig");
     std::fs::write(&file, testbed::api::kubeconfig(&url, None, "a", "a")).unwrap();
     let config = read_kubeconfig(&file).await.unwrap();
-    let client = MetadataClient::new(&config, file, Effects::ungated()).unwrap();
+    let client = MetadataClient::new(&config, file, Effects::ungated(), None).unwrap();
     let collector = tokio::spawn(collect(client, Arc::new(Shared::new(Unsynced::Hold))));
     tokio::time::sleep(Duration::from_secs(5)).await;
     collector.abort();

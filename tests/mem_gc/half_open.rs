@@ -8,8 +8,7 @@ use crate::world::{Cluster, ObjectSpec, map_path, owned, secs, to};
 #[tokio::test(start_paused = true)]
 async fn dependents_are_deleted_within_a_minute_when_connections_are_half_open() {
     let mut cluster = Cluster::new().await;
-    let server = cluster.api.url().trim_start_matches("http://").parse().unwrap();
-    let balancer = Balancer::start(server).await.unwrap();
+    let balancer = Balancer::start(cluster.api.connector().clone());
     cluster.use_balancer(&balancer);
     let owner = cluster.map("owner", ObjectSpec::default()).await;
     cluster.map("child", owned([to(&owner, false)])).await;

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use pod_teardown::{
-    api::{MetadataClient, kubeconfig::read_kubeconfig},
+    api::{Dial, MetadataClient, kubeconfig::read_kubeconfig},
     collector::{Unsynced, collect::collect, counts::Counts, report::WorkReport, shared::Shared},
     node::effects::Effects,
 };
@@ -14,6 +14,7 @@ use testbed::{
     api::ApiServer as _,
     apiserver::{Config, MemApiServer, faults::Fault, requests::Request},
     balancer::Balancer,
+    network,
     rest::{Client, Patch},
 };
 use tokio::time::{Instant, sleep};
@@ -57,7 +58,8 @@ impl Cluster {
     pub async fn start(&mut self) {
         let file = self.dir.path().join("kubeconfig");
         let config = read_kubeconfig(&file).await.unwrap();
-        let client = MetadataClient::new(&config, file, Effects::ungated()).unwrap();
+        let dial: Dial = Arc::new(|server| Ok(Box::new(network::connect(server)?)));
+        let client = MetadataClient::new(&config, file, Effects::ungated(), Some(dial)).unwrap();
         let shared = Arc::new(Shared::new(self.unsynced));
         let task = AbortOnDropHandle::new(tokio::spawn(collect(client, Arc::clone(&shared))));
         self.collector = Some((shared, task));

@@ -1,9 +1,9 @@
 //! Agents in a leader election, each behind its own network.
 
-use std::{error::Error, fs, path::PathBuf, time::Duration};
+use std::{error::Error, fs, path::PathBuf, sync::Arc, time::Duration};
 
 use pod_teardown::{
-    api::{MetadataClient, kubeconfig::read_kubeconfig},
+    api::{Dial, MetadataClient, kubeconfig::read_kubeconfig},
     collector::{
         Mode,
         leader_election::{CollectorRole, LeaderElection},
@@ -16,14 +16,11 @@ use testbed::{
     api::{ApiServer as _, kubeconfig},
     apiserver::{Config, MemApiServer},
     dice::Dice,
+    network::{self, Connector, Incoming, Route},
     rest::Client,
 };
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::{
-        TcpListener, TcpStream,
-        tcp::{OwnedReadHalf, OwnedWriteHalf},
-    },
+    io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, ReadHalf, WriteHalf, split},
     sync::{oneshot, watch},
     task::{JoinHandle, JoinSet},
     time::{Instant, sleep},
@@ -57,10 +54,16 @@ pub struct Agent {
     task: JoinHandle<()>,
     stop: Option<oneshot::Sender<()>>,
     network: JoinHandle<()>,
+    _route: Route,
 }
 
 pub const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
+}
+
+/// Connects in memory.
+pub fn dial() -> Dial {
+    Arc::new(|server| Ok(Box::new(network::connect(server)?)))
 }
 
 /// Prints the seed, which repeats the run.
@@ -135,15 +138,15 @@ impl Cluster {
     }
 
     pub async fn start_agent(&self, name: &str, mode: Mode, dry_run: bool) -> Agent {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        let server = self.api.url().trim_start_matches("http://").to_owned();
+        let (entry, incoming) = network::listen();
+        let route = Route::new(entry);
+        let url = format!("http://{}", route.address());
         let (net, network_state) = watch::channel(Net::Up);
-        let network = tokio::spawn(network(listener, server, network_state));
+        let network = tokio::spawn(network(incoming, self.api.connector().clone(), network_state));
         let (config, path) = self.credentials_at(name, &url).await;
         // Not random: the agent's interval depends on it.
         let election = LeaderElection::new(name.to_owned(), mode, dry_run);
-        let client = MetadataClient::new(&config, path, Effects::new(dry_run, election.gate())).unwrap();
+        let client = MetadataClient::new(&config, path, Effects::new(dry_run, election.gate()), Some(dial())).unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
         let running = election.clone();
         let task = tokio::spawn(async move {
@@ -160,6 +163,7 @@ impl Cluster {
             task,
             stop: Some(stop),
             network,
+            _route: route,
         }
     }
 
@@ -236,7 +240,7 @@ impl Drop for Agent {
     }
 }
 
-async fn network(listener: TcpListener, server: String, mut network_state: watch::Receiver<Net>) {
+async fn network(mut incoming: Incoming, server: Connector, mut network_state: watch::Receiver<Net>) {
     let mut connections = JoinSet::new();
     loop {
         let now = *network_state.borrow_and_update();
@@ -245,22 +249,17 @@ async fn network(listener: TcpListener, server: String, mut network_state: watch
         }
         tokio::select! {
             changed = network_state.changed() => if changed.is_err() { return },
-            accepted = listener.accept() => if now != Net::Down {
-                connections.spawn(forward(accepted.unwrap().0, server.clone(), network_state.clone()));
+            Some(client) = incoming.recv() => if now != Net::Down {
+                connections.spawn(forward(client, server.connect(), network_state.clone()));
             },
         }
     }
 }
 
 /// Forwards a connection's bytes. While the network hangs, bytes wait.
-async fn forward(client: TcpStream, server: String, network_state: watch::Receiver<Net>) {
-    let server = TcpStream::connect(server).await.unwrap();
-    // Bytes delayed by the kernel would arrive much later on the virtual clock.
-    for end in [&client, &server] {
-        end.set_nodelay(true).unwrap();
-    }
-    let (from_client, to_client) = client.into_split();
-    let (from_server, to_server) = server.into_split();
+async fn forward(client: DuplexStream, server: DuplexStream, network_state: watch::Receiver<Net>) {
+    let (from_client, to_client) = split(client);
+    let (from_server, to_server) = split(server);
     tokio::select! {
         _ = copy_one_way(from_client, to_server, network_state.clone()) => {}
         _ = copy_one_way(from_server, to_client, network_state) => {}
@@ -268,8 +267,8 @@ async fn forward(client: TcpStream, server: String, network_state: watch::Receiv
 }
 
 async fn copy_one_way(
-    mut from: OwnedReadHalf,
-    mut to: OwnedWriteHalf,
+    mut from: ReadHalf<DuplexStream>,
+    mut to: WriteHalf<DuplexStream>,
     mut network_state: watch::Receiver<Net>,
 ) -> Result<(), Box<dyn Error + Send + Sync>> {
     let mut bytes = vec![0; 1 << 16];

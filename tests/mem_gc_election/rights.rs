@@ -7,11 +7,11 @@ use pod_teardown::{
 };
 use testbed::apiserver::faults::Fault;
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, dial};
 
 async fn client(cluster: &Cluster) -> MetadataClient {
     let (config, path) = cluster.credentials("check").await;
-    MetadataClient::new(&config, path, Effects::ungated()).unwrap()
+    MetadataClient::new(&config, path, Effects::ungated(), Some(dial())).unwrap()
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,7 +1,6 @@
 //! The outside of one run of the agent: connections over pipes and calls without a socket, all in one thread.
 
 use std::{
-    future::ready,
     io,
     pin::Pin,
     sync::Arc,
@@ -9,7 +8,7 @@ use std::{
 };
 
 use pod_teardown::{
-    api::{Dial, Duplex},
+    api::Dial,
     node::{
         cri::{CriService, CriServiceError},
         threads::Blocking,
@@ -71,23 +70,22 @@ impl Externals {
 
     fn dial(&self, run: u64) -> Dial {
         let reach = self.clone();
-        Arc::new(move || {
+        Arc::new(move |_| {
             let known = reach.state.now();
             if !reach.disk.serves(run) || known.faults.api_away {
-                return Box::pin(ready(Err(io::ErrorKind::ConnectionRefused.into())));
+                return Err(io::ErrorKind::ConnectionRefused.into());
             }
             let server = if known.faults.other_cluster {
                 &reach.other
             } else {
                 &reach.home
             };
-            let line: Box<dyn Duplex> = Box::new(Line {
-                pipe: server.connect(),
+            Ok(Box::new(Line {
+                pipe: server.connector().connect(),
                 disk: reach.disk.clone(),
                 run,
                 cut: Box::pin(known.line.clone().cancelled_owned()),
-            });
-            Box::pin(ready(Ok(line)))
+            }))
         })
     }
 

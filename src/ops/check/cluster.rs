@@ -31,7 +31,7 @@ pub(super) async fn for_collector(settings: &GcSettings) -> Vec<Row> {
     ));
     // A dry run has no effects.
     let effects = Effects::new(true, Arc::new(|| Ok(())));
-    let client = match MetadataClient::new(&settings.kube, settings.kubeconfig.clone(), effects) {
+    let client = match MetadataClient::new(&settings.kube, settings.kubeconfig.clone(), effects, None) {
         Ok(client) => client,
         Err(error) => {
             rows.push(Row::from_problem(

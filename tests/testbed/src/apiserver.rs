@@ -8,7 +8,7 @@
 //! by group, lists of the past, deletions of collections, bindings, evictions.
 //!
 //! It runs in the caller's runtime and reads time from `tokio::time`, so a paused clock applies. With a paused clock,
-//! connect by [`MemApiServer::connect`]: traffic of a socket does not hold the clock back, a pipe in memory does.
+//! connect by [`network::connect`] or [`MemApiServer::connector`]: traffic of a TCP socket does not hold the clock back.
 
 mod accept;
 mod answer;
@@ -48,11 +48,11 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures::future::Either;
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use tokio::io::DuplexStream;
-use tokio::net::TcpListener;
-use tokio::sync::mpsc;
+use tempfile::TempDir;
+use tokio::net::{TcpListener, UnixListener};
 use tokio::task::{JoinHandle, JoinSet};
 
 use self::error::ApiError;
@@ -65,6 +65,8 @@ use self::shared::Shared;
 use self::store::Store;
 use self::writes::Writer;
 use crate::api::kubeconfig;
+use crate::network::{self, Connector, Incoming, Route};
+use crate::rest::{self, Client};
 
 /// Why the server did not start.
 #[derive(Debug, thiserror::Error)]
@@ -103,15 +105,25 @@ pub struct Config {
 pub struct MemApiServer {
     address: SocketAddr,
     shared: Arc<Shared>,
-    pipes: mpsc::UnboundedSender<DuplexStream>,
+    connector: Connector,
+    sockets: Option<Sockets>,
     task: JoinHandle<()>,
+}
+
+/// What leads to a server beside connections in memory.
+#[derive(Debug)]
+struct Sockets {
+    /// Clients in memory find it at the TCP address, too.
+    _route: Route,
+    /// With the Unix socket.
+    dir: TempDir,
 }
 
 /// The namespaces that every cluster has.
 const NAMESPACES: [&str; 4] = ["default", "kube-node-lease", "kube-public", "kube-system"];
 
-/// The room in each direction of a connection in memory.
-const PIPE: usize = 256 * 1024;
+/// Name of the Unix socket.
+const SOCKET: &str = "socket";
 
 // === impl Config ===
 
@@ -141,10 +153,17 @@ impl MemApiServer {
         };
         let listener = TcpListener::bind(config.listen).await.map_err(listen)?;
         let address = listener.local_addr().map_err(listen)?;
-        Self::at(address, Some(listener), &config)
+        let dir = tempfile::tempdir().map_err(listen)?;
+        let unix = UnixListener::bind(dir.path().join(SOCKET)).map_err(listen)?;
+        let mut server = Self::at(address, Some((listener, unix)), &config)?;
+        server.sockets = Some(Sockets {
+            _route: Route::at(address, server.connector.clone()),
+            dir,
+        });
+        Ok(server)
     }
 
-    /// Starts a server that is only reachable by [`MemApiServer::connect`] and [`MemApiServer::ask`].
+    /// Starts a server that is only reachable by [`MemApiServer::connector`] and [`MemApiServer::ask`].
     ///
     /// # Errors
     /// A node's name is no name.
@@ -152,7 +171,7 @@ impl MemApiServer {
         Self::at(config.listen, None, config)
     }
 
-    fn at(address: SocketAddr, listener: Option<TcpListener>, config: &Config) -> Result<Self, Error> {
+    fn at(address: SocketAddr, listeners: Option<(TcpListener, UnixListener)>, config: &Config) -> Result<Self, Error> {
         let store = Store::new(config.first_version, config.history);
         let shared = Arc::new(Shared::new(store, config.began_at));
         for namespace in NAMESPACES {
@@ -170,12 +189,13 @@ impl MemApiServer {
                 json!({ "metadata": { "name": node, "labels": labels }, "spec": {}, "status": {} }),
             )?;
         }
-        let (pipes, incoming) = mpsc::unbounded_channel();
-        let task = tokio::spawn(accept(Arc::clone(&shared), listener, incoming));
+        let (connector, incoming) = network::listen();
+        let task = tokio::spawn(accept(Arc::clone(&shared), listeners, incoming));
         Ok(MemApiServer {
             address,
             shared,
-            pipes,
+            connector,
+            sockets: None,
             task,
         })
     }
@@ -186,21 +206,16 @@ impl MemApiServer {
         format!("http://{}", self.address)
     }
 
-    /// A connection without a socket.
+    /// Opens connections in memory.
     #[must_use]
-    pub fn connect(&self) -> DuplexStream {
-        self.connector()()
+    pub fn connector(&self) -> &Connector {
+        &self.connector
     }
 
-    /// Opens connections without a socket.
-    pub fn connector(&self) -> impl Fn() -> DuplexStream + Clone + Send + Sync + use<> {
-        let pipes = self.pipes.clone();
-        move || {
-            let (ours, theirs) = tokio::io::duplex(PIPE);
-            // A server that no longer accepts drops its end, which the client sees as closed.
-            let _ = pipes.send(ours);
-            theirs
-        }
+    /// The testbed's client with this token, over the Unix socket: its traffic holds a paused clock back.
+    fn client(&self, token: &str) -> rest::Result<Client> {
+        let socket = self.sockets.as_ref().map(|it| it.dir.path().join(SOCKET));
+        Client::over(socket.as_deref(), &self.url(), token, None)
     }
 
     /// A kubeconfig with all rights.
@@ -349,30 +364,37 @@ fn seed(shared: &Shared, path: &str, object: Value) -> Result<(), Error> {
 }
 
 /// Serves connections until it is aborted, which closes them all.
-async fn accept(shared: Arc<Shared>, listener: Option<TcpListener>, mut pipes: mpsc::UnboundedReceiver<DuplexStream>) {
+async fn accept(shared: Arc<Shared>, listeners: Option<(TcpListener, UnixListener)>, mut incoming: Incoming) {
     let mut connections = JoinSet::new();
     loop {
         let accepted = async {
-            match &listener {
-                Some(listener) => listener.accept().await,
-                None => std::future::pending().await,
+            let Some((tcp, unix)) = &listeners else {
+                return std::future::pending().await;
+            };
+            tokio::select! {
+                biased;
+                accepted = tcp.accept() => accepted.map(|(stream, _)| Either::Left(stream)),
+                accepted = unix.accept() => accepted.map(|(stream, _)| Either::Right(stream)),
             }
         };
         tokio::select! {
             biased;
             accepted = accepted => match accepted {
-                Ok((stream, _)) => {
+                Ok(Either::Left(stream)) => {
                     // Answers are small and each is awaited: waiting for a fuller packet only costs time.
                     if let Err(error) = stream.set_nodelay(true) {
                         tracing::debug!(%error, "Socket keeps its delay");
                     }
                     connections.spawn(http::serve(Arc::clone(&shared), stream));
                 }
+                Ok(Either::Right(stream)) => {
+                    connections.spawn(http::serve(Arc::clone(&shared), stream));
+                }
                 Err(error) => tracing::warn!(%error, "Connection was not accepted"),
             },
             // The sender lives as long as the server, which aborts this task when it goes.
-            Some(pipe) = pipes.recv() => {
-                connections.spawn(http::serve(Arc::clone(&shared), pipe));
+            Some(stream) = incoming.recv() => {
+                connections.spawn(http::serve(Arc::clone(&shared), stream));
             }
             // Remove closed connections, or the set would only grow.
             Some(_) = connections.join_next() => {}

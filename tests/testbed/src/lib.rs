@@ -22,6 +22,7 @@ pub mod http2;
 pub mod kubelet;
 pub mod leftovers;
 pub mod mounts;
+pub mod network;
 pub mod node_object;
 pub mod otlp;
 pub mod owner_references;

@@ -6,6 +6,8 @@ mod call;
 mod pods;
 mod watch;
 
+use std::path::Path;
+
 use bytes::Bytes;
 use http::{HeaderMap, Method, StatusCode};
 use serde_json::Value;
@@ -141,6 +143,11 @@ impl Answer {
 impl Client {
     /// A client for the server at `url`. An empty token sends none; without a CA any certificate is accepted.
     pub fn new(url: &str, token: &str, ca_pem: Option<&str>) -> Result<Self> {
+        Self::over(None, url, token, ca_pem)
+    }
+
+    /// The same over a Unix socket, if one is given.
+    pub fn over(socket: Option<&Path>, url: &str, token: &str, ca_pem: Option<&str>) -> Result<Self> {
         let setup = |reason: String| Error::Setup {
             url: url.to_owned(),
             reason,
@@ -155,6 +162,10 @@ impl Client {
                 builder.tls_certs_only([ca])
             }
             None => builder.tls_danger_accept_invalid_certs(true),
+        };
+        let builder = match socket {
+            Some(path) => builder.unix_socket(path),
+            None => builder,
         };
         let http = builder.build().map_err(|e| setup(e.to_string()))?;
         Ok(Self {

@@ -12,6 +12,8 @@ mod client;
 mod discovery;
 #[path = "apiserver/faults.rs"]
 mod faults;
+#[path = "apiserver/network.rs"]
+mod network;
 #[path = "apiserver/watches.rs"]
 mod watches;
 

@@ -21,11 +21,11 @@ impl ApiServer for MemApiServer {
     }
 
     fn admin(&self) -> Result<Client> {
-        Client::new(&self.url(), ADMIN_TOKEN, None)
+        self.client(ADMIN_TOKEN)
     }
 
     fn node(&self, name: &str) -> Result<Client> {
-        Client::new(&self.url(), &identity::node_token(name), None)
+        self.client(&identity::node_token(name))
     }
 
     fn forget_history(&self) -> BoxFuture<'_, anyhow::Result<()>> {

@@ -80,7 +80,7 @@ impl<'a> Client<'a> {
         body: &Value,
         accept: &str,
     ) -> Option<http::Response<Incoming>> {
-        let stream = TokioIo::new(self.server.connect());
+        let stream = TokioIo::new(self.server.connector().connect());
         let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await.unwrap();
         tokio::spawn(connection);
         let body = if body.is_null() {
