@@ -22,7 +22,7 @@ const SERVICE: &str = "/pod-teardown.service";
 #[derive(Debug)]
 #[must_use = "the lock is released as soon as this is dropped"]
 pub struct PodsLock {
-    _dir: File,
+    dir: File,
 }
 
 /// Why the lock was not acquired.
@@ -60,6 +60,8 @@ struct Line {
     inode: u64,
 }
 
+// === impl PodsLock ===
+
 impl PodsLock {
     /// Acquires the lock on `pods`, or finds the holder in `proc`.
     pub fn acquire(pods: &Path, proc: &Path) -> Result<Self, LockError> {
@@ -68,7 +70,7 @@ impl PodsLock {
         let dir = dir.read(true).custom_flags(OFlag::O_DIRECTORY.bits()).open(pods);
         let dir = dir.map_err(fault)?;
         match dir.try_lock() {
-            Ok(()) => Ok(Self { _dir: dir }),
+            Ok(()) => Ok(Self { dir }),
             Err(TryLockError::WouldBlock) => {
                 let found = dir.metadata().map_err(fault)?;
                 let device = (major(found.dev()), minor(found.dev()));
@@ -81,6 +83,14 @@ impl PodsLock {
             }
             Err(TryLockError::Error(error)) => Err(fault(error)),
         }
+    }
+}
+
+impl Drop for PodsLock {
+    fn drop(&mut self) {
+        // A child that was just forked has a copy of the descriptor until it executes its program: closing this one would not
+        // release the lock.
+        self.dir.unlock().ok();
     }
 }
 
@@ -158,6 +168,8 @@ mod tests {
             error.to_string().contains(&*holder.command) && !holder.command.is_empty(),
             "{error}"
         );
+        // A forked child has one.
+        let _copy = first.dir.try_clone().unwrap();
         drop(first);
         assert!(PodsLock::acquire(temp.path(), Path::new("/proc")).is_ok());
     }

@@ -22,7 +22,7 @@ use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::UnixStream;
 
 use crate::handover::guard::ONLY_OBSERVES;
 
@@ -30,6 +30,7 @@ pub(crate) use self::respond::{json_answer, response};
 use self::{
     peer::Peer,
     respond::{agent_stopping, error, pods_disabled},
+    socket::AdminListener,
 };
 pub use self::{
     state::{Admin, PodsAdmin},
@@ -44,10 +45,10 @@ const MAX_BODY: usize = 64 << 10;
 
 impl Admin {
     /// Answers requests until the future is dropped.
-    pub async fn serve(self: Arc<Self>, listener: Arc<UnixListener>) {
+    pub async fn serve(self: Arc<Self>, listener: Arc<AdminListener>) {
         loop {
             match listener.accept().await {
-                Ok((stream, _)) => {
+                Ok(stream) => {
                     tokio::spawn(Arc::clone(&self).connection(stream));
                 }
                 Err(error) => {

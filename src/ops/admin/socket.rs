@@ -3,11 +3,19 @@
 use std::{
     fs::{DirBuilder, Permissions},
     io,
-    os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _},
+    os::{
+        fd::AsRawFd as _,
+        unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _},
+    },
     path::{Path, PathBuf},
 };
 
+use nix::sys::socket::{Shutdown, shutdown};
 use tokio::net::{UnixListener, UnixStream};
+
+/// The listening socket. Connections are refused as soon as this is dropped.
+#[derive(Debug)]
+pub struct AdminListener(UnixListener);
 
 /// The socket file, identified by device and inode.
 #[derive(Debug)]
@@ -41,7 +49,7 @@ pub async fn is_listened_on(path: &Path) -> io::Result<Option<bool>> {
 ///
 /// # Errors
 /// `AddrInUse` if a process listens there; otherwise when the socket cannot be created.
-pub async fn listen(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
+pub async fn listen(path: &Path) -> io::Result<(AdminListener, SocketFile)> {
     if let Some(dir) = path.parent() {
         DirBuilder::new().recursive(true).mode(0o750).create(dir)?;
     }
@@ -55,7 +63,7 @@ pub async fn listen(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
             ));
         }
     }
-    let listener = UnixListener::bind(path)?;
+    let listener = AdminListener(UnixListener::bind(path)?);
     std::fs::set_permissions(path, Permissions::from_mode(0o600))?;
     let socket = SocketFile {
         path: path.to_owned(),
@@ -68,6 +76,26 @@ fn file_id(path: &Path) -> io::Result<(u64, u64)> {
     std::fs::symlink_metadata(path).map(|found| (found.dev(), found.ino()))
 }
 
+// === impl AdminListener ===
+
+impl AdminListener {
+    /// Accepts a connection.
+    ///
+    /// # Errors
+    /// See accept(2).
+    pub async fn accept(&self) -> io::Result<UnixStream> {
+        self.0.accept().await.map(|(stream, _)| stream)
+    }
+}
+
+impl Drop for AdminListener {
+    fn drop(&mut self) {
+        // A child that was just forked has a copy of the descriptor until it executes its program: it would accept connections,
+        // and the next agent would not replace the socket.
+        shutdown(self.0.as_raw_fd(), Shutdown::Both).ok();
+    }
+}
+
 // === impl SocketFile ===
 
 impl SocketFile {
@@ -77,5 +105,23 @@ impl SocketFile {
             // It may be removed already.
             std::fs::remove_file(&self.path).ok();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn dropped_listener_refuses_connections_although_a_child_has_a_copy() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let (listener, _file) = listen(&path).await.unwrap();
+        let _copy = listener.0.as_fd().try_clone_to_owned().unwrap();
+        assert_eq!(is_listened_on(&path).await.unwrap(), Some(true));
+        drop(listener);
+        assert_eq!(is_listened_on(&path).await.unwrap(), Some(false));
     }
 }
