@@ -206,7 +206,7 @@ pub(crate) fn log_in_all_formats(log: impl Fn()) -> [(&'static str, String); 3] 
     let queue = LogQueue::start(journald::writer(&path).unwrap(), |_| {}).unwrap();
     let registry = tracing_subscriber::registry().with(Journald(Arc::clone(&queue)));
     tracing::subscriber::with_default(registry, &log);
-    queue.flush();
+    queue.flush_all();
     let mut entries = String::new();
     let mut entry = vec![0; 1 << 20];
     while let Ok(length) = journal.recv(&mut entry) {

@@ -31,8 +31,9 @@ use crate::node::{fault, mounts::MountTable};
 
 /// Root of the host: the agent runs in the host's mount namespace, or refuses to run.
 const HOST: &str = "/";
-/// Longer walks count as hanging. It is less than the age at which a probe of all processes expires.
-const WALK_TIMEOUT: Duration = Duration::from_secs(2);
+/// Longer walks count as hanging. It is less than the age at which a probe of all processes expires, except in unit tests, where
+/// a busy machine may be slow.
+const WALK_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 60 } else { 2 });
 /// Threads that may hang at a time.
 const MAX_HANGING: usize = 8;
 
@@ -304,9 +305,9 @@ mod tests {
     const SHORT: Duration = Duration::from_millis(300);
 
     /// A walk that hangs until the sender is dropped.
-    fn hangs(process: &Path, is_host_root: bool) -> (Sender<()>, Result<u8, WalkError>) {
+    fn hangs(process: &Path, is_host_root: bool, timeout: Duration) -> (Sender<()>, Result<u8, WalkError>) {
         let (release, hang) = channel::<()>();
-        let failed = on_a_thread(process, SHORT, move |flag| {
+        let failed = on_a_thread(process, timeout, move |flag| {
             flag.store(is_host_root, Ordering::Release);
             hang.recv().ok();
             Ok(1)
@@ -318,9 +319,10 @@ mod tests {
     fn hanging_walk_is_abandoned_and_counts_only_in_the_hosts_root() {
         let proc = tempfile::tempdir().unwrap();
         let process = |pid: &str| proc.path().join(pid);
-        let (release, failed) = hangs(&process("5"), false);
+        let (release, failed) = hangs(&process("5"), false, SHORT);
         assert_eq!(failed, Err(WalkError::ForeignRoot));
-        let (second_release, failed) = hangs(&process("6"), true);
+        // Its thread must store the flag before the timeout, also on a busy machine.
+        let (second_release, failed) = hangs(&process("6"), true, 10 * SHORT);
         assert_eq!(failed, Err(WalkError::Host(Errno::ETIMEDOUT)));
         let again = |pid: &str| on_a_thread(&process(pid), WALK_TIMEOUT, |_| Ok(2));
         assert_eq!(again("5"), Err(WalkError::ForeignRoot), "no second thread hangs there");

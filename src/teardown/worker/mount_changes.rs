@@ -70,7 +70,8 @@ mod tests {
     use super::*;
     use crate::node::kubelet_root::KubeletRoot;
 
-    #[tokio::test]
+    // The paused clock does not advance while a thread reads the table.
+    #[tokio::test(start_paused = true)]
     async fn unmount_between_two_waits_is_a_change() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir_all(dir.path().join("pods/u1")).unwrap();
