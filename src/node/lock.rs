@@ -88,8 +88,8 @@ impl PodsLock {
 
 impl Drop for PodsLock {
     fn drop(&mut self) {
-        // A child that was just forked has a copy of the descriptor until it executes its program: closing this one would not
-        // release the lock.
+        // A child that was just forked has a copy of the descriptor until it executes its program: closing this one would
+        // not release the lock.
         self.dir.unlock().ok();
     }
 }

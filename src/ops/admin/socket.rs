@@ -90,7 +90,7 @@ impl AdminListener {
 
 impl Drop for AdminListener {
     fn drop(&mut self) {
-        // A child that was just forked has a copy of the descriptor until it executes its program: it would accept connections,
+        // A child that was just forked has a copy of the descriptor until it executes its program: connections would succeed,
         // and the next agent would not replace the socket.
         shutdown(self.0.as_raw_fd(), Shutdown::Both).ok();
     }
