@@ -13,7 +13,7 @@ use std::{
 use nix::{sys::stat::Mode, unistd::mkfifo};
 use serde_json::json;
 use testbed::apiserver::requests::Request;
-use tokio::time::sleep;
+use tokio::{task::spawn_blocking, time::sleep};
 
 use crate::{
     guard::kubelet,
@@ -147,7 +147,7 @@ async fn pod_with_cgroup_processes_unknown_to_the_runtime_is_blocked() {
     }
 }
 
-/// A file whose readers block until it is removed, at most some seconds of real time.
+/// A file whose readers block until it is removed, at most a minute of real time.
 struct HangingFile {
     end: mpsc::Sender<()>,
     remover: JoinHandle<bool>,
@@ -158,7 +158,7 @@ impl HangingFile {
         mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
         let (end, ends) = mpsc::channel();
         let remover = thread::spawn(move || {
-            let in_time = ends.recv_timeout(Duration::from_secs(20)).is_ok();
+            let in_time = ends.recv_timeout(Duration::from_secs(60)).is_ok();
             // A waiting reader gets a writer, then the end of the file.
             let pipe = fs::File::options().read(true).write(true).open(&path).unwrap();
             fs::remove_file(&path).unwrap();
@@ -205,6 +205,21 @@ impl Bystander {
 
     fn is_alive(&mut self) -> bool {
         self.0.try_wait().unwrap().is_none()
+    }
+
+    /// Waits until the agent has killed it, which takes virtual time, and until it has exited, which takes real time.
+    async fn wait_killed(&mut self) {
+        for _ in 0..6000 {
+            if !self.is_alive() {
+                return;
+            }
+            sleep(secs(1)).await;
+            // The paused clock does not advance meanwhile.
+            spawn_blocking(|| thread::sleep(Duration::from_millis(10)))
+                .await
+                .unwrap();
+        }
+        panic!("process {} is not killed", self.0.id());
     }
 }
 
@@ -306,7 +321,7 @@ async fn approved_processes_are_killed_before_teardown_and_others_never() {
     assert!(!["Succeeded", "Failed"].contains(&shown["status"]["phase"].as_str().unwrap()));
     // The kernel kills and removes the cgroup's files.
     fs::remove_file(&kill).unwrap();
-    wait_until("the process is killed", async || !process.is_alive()).await;
+    process.wait_killed().await;
     fs::remove_dir_all(&other).unwrap();
     node.wait_torn_down("web").await;
 }
@@ -330,10 +345,9 @@ async fn leftover_processes_of_a_known_pod_are_killed() {
     node.start().await;
     node.cri.allow_everything();
     node.delete("web", None).await;
-    wait_until("all are killed", async || {
-        processes.iter_mut().all(|process| !process.is_alive())
-    })
-    .await;
+    for process in &mut processes {
+        process.wait_killed().await;
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -347,7 +361,7 @@ async fn leftover_processes_are_killed_while_a_volume_blocks_the_pod() {
     node.start().await;
     node.cri.allow_everything();
     node.delete("web", None).await;
-    wait_until("the process is killed", async || !process.is_alive()).await;
+    process.wait_killed().await;
     node.wait_blocked("web", "unheard-of").await;
     assert!(volume.exists() && cgroup(&node, "web").exists() && deletes(&node) == 0);
 }
