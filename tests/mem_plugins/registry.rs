@@ -212,7 +212,7 @@ async fn driver_with_another_version_is_reported_and_not_called() {
     assert_eq!(registry.dra(DRIVER).await.unwrap().endpoint(), disk.endpoint());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn registry_may_be_missing_and_many_files_are_limited() {
     let root = Root::new();
     assert_eq!(

@@ -46,7 +46,7 @@ mod tests {
 
     use super::*;
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn only_bytes_of_another_protocol_are_foreign() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
