@@ -62,11 +62,20 @@ async fn foreground(dependents: usize) -> (usize, Duration) {
 #[tokio::test(start_paused = true)]
 async fn a_foreground_deletion_costs_one_request_and_constant_time_per_dependent() {
     let (few, many) = (2_000, 20_000);
-    let (asked, first) = foreground(few).await;
-    assert!(asked <= few + 8, "{asked}");
-    let (asked, then) = foreground(many).await;
-    assert!(asked <= many + 8, "{asked}");
-    eprintln!("{few}: {first:?}, {many}: {then:?}");
+    let (mut first, mut then) = (Duration::MAX, Duration::MAX);
+    // The shortest times count: on a busy machine a run takes more CPU time.
+    for _ in 0..3 {
+        let (asked, time) = foreground(few).await;
+        assert!(asked <= few + 8, "{asked}");
+        first = first.min(time);
+        let (asked, time) = foreground(many).await;
+        assert!(asked <= many + 8, "{asked}");
+        then = then.min(time);
+        eprintln!("{few}: {first:?}, {many}: {then:?}");
+        if then < first * 30 {
+            break;
+        }
+    }
     // Linear cost is ten times as long, quadratic cost a hundred times.
     assert!(then < first * 30, "{few}: {first:?}, {many}: {then:?}");
 }
