@@ -124,6 +124,10 @@ fn kernel_function(wchan: &str, stack: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use tokio::time::Instant;
+
     use super::*;
 
     fn survivor(pid: i32, name: &str, waits_in: Option<&str>) -> Survivor {
@@ -172,7 +176,12 @@ mod tests {
         assert!(is_runnable_or_exited(i32::try_from(std::process::id()).unwrap()));
         let mut sleeps = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let pid = i32::try_from(sleeps.id()).unwrap();
-        assert!((0..1_000_000).any(|_| !is_runnable_or_exited(pid)));
+        // It runs until it sleeps.
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while is_runnable_or_exited(pid) {
+            assert!(Instant::now() < deadline, "it does not sleep");
+            std::thread::yield_now();
+        }
         sleeps.kill().unwrap();
         sleeps.wait().unwrap();
     }
