@@ -130,7 +130,7 @@ impl Node {
         fs::create_dir_all(self.path("cgroup/kubepods/besteffort").join(format!("pod{uid}"))).unwrap();
     }
 
-    /// Runs the real program with these arguments. Repeats it if a busy machine has not answered within the program's timeout.
+    /// Runs the real program with these arguments. It runs again if the agent has not answered in time.
     pub async fn run(&self, arguments: &[String]) -> Output {
         let deadline = Instant::now() + PATIENCE;
         loop {
