@@ -13,6 +13,8 @@ use tempfile::TempDir;
 const PREFIX: &str = "pod-teardown-control-plane-";
 /// Held for as long as the directory is in use; the kernel releases it when its owner exits.
 const LOCK: &str = "in-use";
+/// Its name before it is locked.
+const UNLOCKED: &str = "in-use.new";
 const IN_MEMORY: &str = "/dev/shm";
 
 /// A directory that is removed on drop.
@@ -33,10 +35,13 @@ impl Directory {
             .prefix(PREFIX)
             .tempdir_in(&root)
             .with_context(|| format!("making a directory in {}", root.display()))?;
-        let lock = File::create(directory.path().join(LOCK)).context("making the lock of the directory")?;
+        // Visible only after it is locked: the sweep of another process would remove the directory before that.
+        let unlocked = directory.path().join(UNLOCKED);
+        let lock = File::create(&unlocked).context("making the lock of the directory")?;
         let lock = Flock::lock(lock, FlockArg::LockExclusiveNonblock)
             .map_err(|(_, e)| e)
             .context("locking the directory")?;
+        fs::rename(&unlocked, directory.path().join(LOCK)).context("showing the lock of the directory")?;
         Ok(Self { directory, _lock: lock })
     }
 
