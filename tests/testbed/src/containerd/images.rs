@@ -31,8 +31,8 @@ const BUSYBOX: &str = "/bin/busybox";
 /// It waits on a FIFO of the image, which does not reach its end while it is open for both reading and writing.
 pub const POLITE: &str = "trap 'exit 0' TERM INT; while :; do read -r _ <>/wait; done";
 
-/// The CRI is notified of an import by an event.
-const NOTICE_LIMIT: Duration = Duration::from_secs(10);
+/// The CRI is notified of an import by an event; the rest is for a busy machine.
+const NOTICE_LIMIT: Duration = Duration::from_secs(60);
 
 /// Builds and imports the images; the CRI has them when this returns.
 pub async fn import(binary: &Binary, paths: &Paths, images: ImageServiceClient<Channel>) -> Result<()> {

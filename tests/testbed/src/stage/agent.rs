@@ -22,8 +22,8 @@ use tokio::{
 use super::Stage;
 use crate::api::Access;
 
-/// Limit from its start until it watches.
-const START: Duration = Duration::from_secs(20);
+/// Limit from its start until it watches; it takes less than a second, and many stages start at once on a busy machine.
+const START: Duration = Duration::from_secs(120);
 
 /// Limit until it exits, by itself or after SIGTERM.
 const END: Duration = Duration::from_secs(60);
