@@ -154,14 +154,18 @@ impl Graph {
         })
     }
 
-    /// Deletes an existing object.
-    pub async fn delete(&self, admin: &Client, number: usize, policy: Policy) -> Result<()> {
+    /// Deletes an object. Returns whether it existed.
+    pub async fn delete(&self, admin: &Client, number: usize, policy: Policy) -> Result<bool> {
         let options = match policy {
             Policy::Silent => json!({}),
             policy => json!({"propagationPolicy": format!("{policy:?}")}),
         };
-        admin.delete(&self.path(number), Some(&options)).await?.ok()?;
-        Ok(())
+        let answer = admin.delete(&self.path(number), Some(&options)).await?;
+        if answer.code() == 404 {
+            return Ok(false);
+        }
+        answer.ok()?;
+        Ok(true)
     }
 
     /// Removes the test finalizer from an object, if it exists.
