@@ -19,8 +19,8 @@ use crate::scene::eventually;
 pub const BINARY: &str = env!("CARGO_BIN_EXE_pod-teardown");
 const MANIFEST: &str = include_str!("../../deploy/gc-rbac.yaml");
 pub const ACCOUNT: &str = "pod-teardown-gc";
-/// If the Lease was not released, the agent waits 15 s for it.
-const START: Duration = Duration::from_secs(90);
+/// If the Lease was not released, the agent waits 15 s for it; the rest is for a busy machine.
+const START: Duration = Duration::from_secs(180);
 
 /// A running agent that only collects.
 pub struct Agent {

@@ -1,5 +1,7 @@
 //! Selection of controllers, and their limits.
 
+use std::time::Duration;
+
 const COLLECTOR: &str = "garbage-collector-controller";
 /// They delete the pods of nodes that are missing or do not renew their Lease. Nodes here are only names, and tests
 /// decide about their pods.
@@ -9,11 +11,15 @@ const WATCHERS_OF_NODES: [&str; 3] = [
     "pod-garbage-collector-controller",
 ];
 
+/// Time from a leader's exit to the expiration of its Lease.
+const RENEWAL_MARGIN: Duration = Duration::from_secs(2);
+
 /// Selection of controllers, and their limits.
 #[derive(Debug, Clone)]
 pub struct Settings {
     controllers: Vec<String>,
-    leader_election: bool,
+    /// Duration of the Lease, with leader election.
+    leader_election: Option<Duration>,
     limits: bool,
     collecting_workers: Option<u16>,
 }
@@ -36,17 +42,18 @@ impl Settings {
     fn of(controllers: impl IntoIterator<Item = String>) -> Self {
         Self {
             controllers: controllers.into_iter().collect(),
-            leader_election: false,
+            leader_election: None,
             limits: true,
             collecting_workers: None,
         }
     }
 
-    /// Enables leader election.
+    /// Enables leader election, with a Lease of this duration. The leader exits if it cannot renew it for almost as
+    /// long, such as on a busy machine.
     #[must_use]
-    pub fn with_leader_election(self) -> Self {
+    pub fn with_leader_election(self, lease: Duration) -> Self {
         Self {
-            leader_election: true,
+            leader_election: Some(lease),
             ..self
         }
     }
@@ -68,7 +75,7 @@ impl Settings {
 
     /// Whether leader election is enabled.
     pub(super) fn elect(&self) -> bool {
-        self.leader_election
+        self.leader_election.is_some()
     }
 
     /// Whether the garbage collector is enabled.
@@ -80,9 +87,15 @@ impl Settings {
     pub(super) fn arguments(&self) -> Vec<String> {
         let mut arguments = vec![
             format!("--controllers={}", self.controllers.join(",")),
-            format!("--leader-elect={}", self.leader_election),
+            format!("--leader-elect={}", self.elect()),
             "--use-service-account-credentials=true".to_owned(),
         ];
+        if let Some(lease) = self.leader_election {
+            // The default is 10 of 15 s.
+            let deadline = lease.saturating_sub(RENEWAL_MARGIN);
+            arguments.push(format!("--leader-elect-lease-duration={}s", lease.as_secs()));
+            arguments.push(format!("--leader-elect-renew-deadline={}s", deadline.as_secs()));
+        }
         if !self.limits {
             // A negative rate is no limit; the burst is then ignored.
             arguments.push("--kube-api-qps=-1".to_owned());
