@@ -21,7 +21,7 @@ use crate::{
 const STOP: &str = "StopContainer";
 const START: Duration = Duration::from_secs(120);
 const PROGRESS_LIMIT: Duration = Duration::from_secs(60);
-/// Longer than all grace periods here (20 s).
+/// Longer than all grace periods here (40 s).
 const DELETE_LIMIT: Duration = Duration::from_secs(90);
 /// Without the backoff, which has grown to many seconds.
 const IMMEDIATE: Duration = Duration::from_secs(3);
@@ -126,8 +126,9 @@ pub async fn run() -> Result<()> {
     let data = scene.stage.containerd.workspace().dir().join("data");
     fs::create_dir(&data)?;
 
-    let mut in_hook = spec(20, &[container("main", POLITE)]);
-    in_hook["containers"][0]["lifecycle"] = json!({ "preStop": { "exec": { "command": ["sleep", "6"] } } });
+    // The hook has to run when the kubelet is killed, which is after the stops of another pod.
+    let mut in_hook = spec(40, &[container("main", POLITE)]);
+    in_hook["containers"][0]["lifecycle"] = json!({ "preStop": { "exec": { "command": ["sleep", "15"] } } });
     let in_hook = Pod::create(&scene, "in-hook", in_hook).await?;
 
     let half_stopped = spec(12, &[container("main", POLITE), container("deaf", DEAF)]);
