@@ -8,6 +8,8 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
+use jiff::Timestamp;
+use pod_teardown::ops::{admin, client, status::StatusReport};
 use serde_json::{Value, json};
 use testbed::{containerd::POLITE, wait::eventually};
 use tokio::time::{Instant, sleep};
@@ -23,8 +25,8 @@ const START: Duration = Duration::from_secs(120);
 const PROGRESS_LIMIT: Duration = Duration::from_secs(60);
 /// Longer than all grace periods here (40 s).
 const DELETE_LIMIT: Duration = Duration::from_secs(90);
-/// Without the backoff, which has grown to many seconds.
-const IMMEDIATE: Duration = Duration::from_secs(3);
+/// Without the backoff, which is longer by then.
+const IMMEDIATE: Duration = Duration::from_secs(10);
 /// Writes until it exits, to a volume that another pod might use.
 const WRITES: &str = "trap '' TERM; while :; do date >> /data/log; sleep 0.1; done";
 
@@ -89,6 +91,15 @@ impl Pod {
         let look = async || Ok((!scene.pods().await?.contains_key(self.name)).then_some(()));
         let gone = eventually(DELETE_LIMIT, &format!("the end of {}", self.name), look).await;
         gone.with_context(|| format!("the agent's log ends:\n{}", scene.agent.log_tail()))
+    }
+
+    /// When the agent retries at the latest. `None` if its last attempt has not found this holder.
+    async fn retry_at(&self, scene: &Scene, holder: i32) -> Result<Option<Timestamp>> {
+        let status: StatusReport = client::get(&scene.socket(), admin::STATUS).await?;
+        let traces = status.pods.terminating.iter().filter(|trace| trace.uid == self.uid);
+        let mut blocked = traces.flat_map(|trace| &trace.blocked);
+        let found = blocked.find(|blocked| blocked.holders.contains(&holder));
+        Ok(found.and_then(|blocked| blocked.retry_at))
     }
 
     fn volume(&self, scene: &Scene, name: &str) -> PathBuf {
@@ -218,16 +229,24 @@ pub async fn run() -> Result<()> {
     );
 
     // The last one waits for the mount, names its holder, and is deleted after the holder exits.
-    let why = Command::new(AGENT)
-        .args(["why", "default/half-unmounted", "--socket"])
-        .arg(scene.socket())
-        .output()?;
-    let why = String::from_utf8_lossy(&why.stdout).into_owned();
-    let pid = holder.0.id().to_string();
-    ensure!(
-        why.contains("busy") && why.contains(&pid) && why.contains("sleep"),
-        "{why}"
-    );
+    let pid = holder.pid();
+    let named = async || {
+        let why = Command::new(AGENT)
+            .args(["why", "default/half-unmounted", "--socket"])
+            .arg(scene.socket())
+            .output()?;
+        let why = String::from_utf8_lossy(&why.stdout).into_owned();
+        let is_named = why.contains("busy") && why.contains(&pid.to_string()) && why.contains("sleep");
+        Ok(is_named.then_some(()))
+    };
+    // A search for holders has a time limit, within which a busy machine may not read all processes.
+    eventually(PROGRESS_LIMIT, "why names the holder", named).await?;
+    let is_waiting = async || {
+        let retry_at = half_unmounted.retry_at(&scene, pid.cast_signed()).await?;
+        let is_late = retry_at.is_some_and(|at| at > Timestamp::now() + IMMEDIATE);
+        Ok(is_late.then_some(()))
+    };
+    eventually(DELETE_LIMIT, "a long backoff", is_waiting).await?;
     ensure!(
         scene.pods().await?.contains_key(half_unmounted.name),
         "a volume is mounted"
@@ -238,7 +257,9 @@ pub async fn run() -> Result<()> {
     let took = freed.elapsed();
     eprintln!("{:.1} s after the mount was free its pod is gone", took.as_secs_f64());
     ensure!(took < IMMEDIATE, "no pause between attempts: {took:?}");
-    let by_agent = agents(&half_unmounted, UNMOUNT)?;
+    // The recorder may be late.
+    let unmounts = async || Ok(Some(agents(&half_unmounted, UNMOUNT)?).filter(|acts| !acts.is_empty()));
+    let by_agent = eventually(PROGRESS_LIMIT, "an unmount by the agent", unmounts).await?;
     ensure!(
         by_agent.len() == 1 && by_agent[0].what.contains("/busy by "),
         "what the kubelet has left mounted is unmounted: {by_agent:?}"
