@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Result, bail};
 use serde_json::Value;
-use testbed::{dice::Dice, leftovers::Leftovers};
+use testbed::{dice::Dice, leftovers::Leftovers, wait::eventually};
 use tokio::time::{Instant, sleep};
 
 use crate::{
@@ -22,6 +22,9 @@ use crate::{
 const RUNNING_PODS: usize = 18;
 /// Limit for the last deletions and the removal of leftovers by a kubelet, which sweeps once a minute.
 const CLEANUP_LIMIT: Duration = Duration::from_secs(150);
+
+/// Limit within which the recorder has heard all unmounts, on a busy machine.
+const RECORDER_LIMIT: Duration = Duration::from_secs(10);
 
 /// Margin of a takeover beyond its threshold. On a busy machine, late probes restart the threshold.
 const TAKEOVER_MARGIN: Duration = Duration::from_secs(600);
@@ -124,7 +127,18 @@ pub async fn run(plan: &Plan) -> Result<Report> {
     }
     let deleted = pods.deleted.len();
     let stuck = pods.delete_all(&scene).await?;
-    let acts = scene.acts(&pods.uids)?;
+    // A kubelet may unmount volumes of pods later than they are deleted.
+    let left = pods.left(&scene).await?;
+    let all = async || {
+        let acts = scene.acts(&pods.uids)?;
+        let count = |verb: &str| acts.iter().filter(|act| act.what.starts_with(verb)).count();
+        Ok((count(MOUNT) == count(UNMOUNT)).then_some(acts))
+    };
+    // Missing ones are reported below.
+    let acts = match eventually(RECORDER_LIMIT, "all unmounts", all).await {
+        Ok(acts) => acts,
+        Err(_) => scene.acts(&pods.uids)?,
+    };
     let names = pods
         .uids
         .iter()
@@ -132,7 +146,6 @@ pub async fn run(plan: &Plan) -> Result<Report> {
     let names = names.collect();
     let verdict = judge(&scene.lives, &acts, &names);
     let acts_before_deletion = acts_before_deletion(&acts, &pods.asked(), &pods.never_started, &names);
-    let left = pods.left(&scene).await?;
     let wrong = [
         &verdict.overlaps,
         &verdict.run_again,
