@@ -6,6 +6,9 @@ use testbed::recorder::mounts::{Actor, Change, Mounting};
 
 use crate::judge::{MOUNT, Side, UNMOUNT};
 
+/// Seconds within which an event of an exited process is received, even on a busy machine. PIDs are not reused so soon.
+const RECORDER_DELAY: f64 = 5.0;
+
 /// Processes other than the kubelet that may mount below its root.
 #[derive(Debug, Clone)]
 pub struct Others {
@@ -31,7 +34,13 @@ impl Others {
             let mut agents = self.agents.iter();
             agents.any(|agent| agent.pid == pid && (agent.from..=agent.until).contains(&at))
         };
-        if is_agent(by.pid) || by.parent.is_some_and(is_agent) {
+        // The parent is unknown: it had exited when its event was received.
+        let was_agent = by.parent.is_none()
+            && self.agents.iter().any(|agent| {
+                let received = agent.until..agent.until + RECORDER_DELAY;
+                agent.pid == by.pid && received.contains(&at)
+            });
+        if is_agent(by.pid) || by.parent.is_some_and(is_agent) || was_agent {
             Some(Side::Agent)
         } else if by.pid == self.runtime || by.parent == Some(self.runtime) || by.pid == self.test {
             None
@@ -92,6 +101,12 @@ mod tests {
         for (pid, parent) in [(40, Some(30)), (41, Some(40)), (41, Some(1)), (41, None)] {
             assert_eq!(side(pid, parent), Some(Side::Kubelet));
         }
+    }
+
+    #[test]
+    fn late_event_of_a_killed_agent_is_the_agents() {
+        assert_eq!(side_at(10, None, 5.0 + RECORDER_DELAY / 2.0), Some(Side::Agent));
+        assert_eq!(side_at(10, None, 5.0 + RECORDER_DELAY), Some(Side::Kubelet));
     }
 
     #[test]
