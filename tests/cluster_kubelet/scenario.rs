@@ -196,9 +196,10 @@ pub fn with(mut object: Value, fields: Value) -> Value {
     object
 }
 
-/// As [`pod`], with a short grace period, which some of its containers use up.
+/// As [`pod`], with a shorter grace period, which some of its containers use up. The others need some of it, because
+/// all pods are stopped at once.
 pub fn short(pod: Value) -> Value {
-    with(pod, json!({ "terminationGracePeriodSeconds": 4 }))
+    with(pod, json!({ "terminationGracePeriodSeconds": 10 }))
 }
 
 /// A pod of these containers, with a long grace period.
