@@ -47,8 +47,9 @@ const LIMIT: Duration = Duration::from_secs(2400);
 /// The kubelet has three minutes for leftovers.
 const REPORT_LIMIT: Duration = Duration::from_secs(360);
 const START_LIMIT: Duration = Duration::from_secs(180);
-/// Exits of containers that a kubelet removes within the same second cannot always be seen.
-const MOST_UNKNOWN: usize = 12;
+/// Exits of containers that a kubelet removes within the same second cannot always be seen, least on a busy machine. At
+/// most one pod of so many may have such an exit.
+const PODS_PER_UNKNOWN: usize = 10;
 
 /// Checks one claim.
 pub type Claim = fn(&Run) -> Result<()>;
@@ -235,7 +236,7 @@ fn only_documented_differences(run: &Run) -> Result<()> {
     let wrong: Vec<_> = of_scenarios(run).filter(is_wrong).collect();
     ensure!(wrong.is_empty(), "{wrong:#?}");
     let unknown: Vec<_> = of_scenarios(run).filter(|it| it.verdict == Verdict::Unknown).collect();
-    ensure!(unknown.len() <= MOST_UNKNOWN, "{unknown:#?}");
+    ensure!(unknown.len() * PODS_PER_UNKNOWN <= run.pods, "{unknown:#?}");
     Ok(())
 }
 
