@@ -25,7 +25,7 @@ use testbed::apiserver::MemApiServer;
 pub const NODE: &str = "n1";
 
 /// How long a fake agent waits for a connection and for its request.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Flags by name, and a directory with the files that they name.
 pub struct Flags {
