@@ -8,22 +8,28 @@ use std::{
     time::Duration,
 };
 
+use nix::errno::Errno;
 use pod_teardown::node::{
     cgroups::{Cgroups, HierarchyKind, HierarchySearch, PodCgroup, Qos, pod_cgroup_name},
     effects::{Effects, Outcome},
+    fault::{Cause, Fault},
 };
 use rustix::{
     fs::CWD,
     mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree},
 };
+use tokio::time::Instant;
 
 mod bomb;
 mod guest;
 mod namespace;
 mod v1;
 
-use crate::space::{UID, block_on, in_own_namespace};
+use crate::space::{UID, block_on, in_own_namespace, wait_until};
 use bomb::Bomb;
+
+/// Result of the destruction of a pod's cgroup.
+type Destroyed = Result<Outcome, Vec<Fault>>;
 
 /// A pod's cgroup in every hierarchy, removed on drop.
 struct Pod {
@@ -89,17 +95,11 @@ impl Pod {
             .unwrap();
         let pid = i32::try_from(child.id()).unwrap();
         self.children.push(child);
-        for _ in 0..1000 {
-            if self.processes().contains(&pid)
-                && fs::read_to_string(format!("/proc/{pid}/cgroup"))
-                    .unwrap()
-                    .contains("0::/node")
-            {
-                return pid;
-            }
-            pause();
-        }
-        panic!("the process did not enter the cgroup");
+        let cgroups = format!("/proc/{pid}/cgroup");
+        wait_until("the process has entered the cgroup", || {
+            self.processes().contains(&pid) && fs::read_to_string(&cgroups).unwrap().contains("0::/node")
+        });
+        pid
     }
 
     /// The cgroup `below`, created in all hierarchies: the files that move a process into it.
@@ -119,8 +119,13 @@ impl Pod {
         self.cgroups.processes(&self.name).unwrap()
     }
 
-    fn destroy(&self) -> Result<Outcome, Vec<pod_teardown::node::fault::Fault>> {
+    /// One attempt of the agent.
+    fn try_destroy(&self) -> Destroyed {
         block_on(self.cgroups.destroy(&self.name, &Effects::ungated()))
+    }
+
+    fn destroy(&self) -> Destroyed {
+        until_exited(|| self.try_destroy())
     }
 
     #[track_caller]
@@ -139,7 +144,7 @@ impl Drop for Pod {
         if let Some(guard) = &mut self.guard {
             guard.kill();
         }
-        let _ = self.destroy();
+        let _ = self.try_destroy();
         for child in &mut self.children {
             let _ = child.kill();
             let _ = child.wait();
@@ -149,6 +154,24 @@ impl Drop for Pod {
             for above in above.take_while(|above| above.parent().is_some()) {
                 let _ = fs::remove_dir(hierarchy.path.join(above));
             }
+        }
+    }
+}
+
+/// Repeats attempts for half a minute while they fail only because killed processes have not exited: an attempt waits a
+/// second for them, and a busy machine may need longer. The agent also retries.
+fn until_exited(attempt: impl Fn() -> Destroyed) -> Destroyed {
+    let is_exit_awaited = |fault: &Fault| {
+        matches!(
+            fault.cause,
+            Cause::Processes(_) | Cause::Errno(Errno::EBUSY | Errno::ENOTEMPTY)
+        )
+    };
+    let late = Instant::now() + Duration::from_secs(30);
+    loop {
+        match attempt() {
+            Err(faults) if faults.iter().all(is_exit_awaited) && Instant::now() < late => {}
+            done => return done,
         }
     }
 }
@@ -196,6 +219,11 @@ fn forking_process_does_not_escape() {
     }
 }
 
+/// Destroys a pod's cgroup in these hierarchies.
+fn destroy_in(cgroups: &Cgroups, pod: &PodCgroup) -> Destroyed {
+    until_exited(|| block_on(cgroups.destroy(pod, &Effects::ungated())))
+}
+
 /// Only the hierarchies of this kind, as if this machine had no others.
 fn only(file_system: &str) -> Cgroups {
     let mountinfo = fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
@@ -213,7 +241,7 @@ fn forking_process_does_not_escape_without_cgroup_kill() {
             let mut pod = Pod::new();
             pod.bomb("container", bomb);
             hide(&pod.of_kind(HierarchyKind::V2, "cgroup.kill"), &space.outside);
-            let destroyed = block_on(only("cgroup2").destroy(&pod.name, &Effects::ungated()));
+            let destroyed = destroy_in(&only("cgroup2"), &pod.name);
             assert_eq!(destroyed, Ok(Outcome::Done), "{bomb:?}");
             assert_eq!(pod.processes(), Vec::<i32>::new());
             assert!(!pod.of_kind(HierarchyKind::V2, "").exists());
@@ -263,7 +291,7 @@ fn processes_frozen_on_v2_are_killed_without_cgroup_kill() {
     in_own_namespace(|space| {
         let pod = frozen();
         hide(&pod.of_kind(HierarchyKind::V2, "cgroup.kill"), &space.outside);
-        let destroyed = block_on(only("cgroup2").destroy(&pod.name, &Effects::ungated()));
+        let destroyed = destroy_in(&only("cgroup2"), &pod.name);
         assert_eq!((destroyed, pod.processes()), (Ok(Outcome::Done), vec![]));
     });
 }
@@ -298,7 +326,7 @@ fn uninterruptible_process_is_named_with_its_kernel_function() {
         seen = if stat.contains("(touch) D") { seen + 1 } else { 0 };
         pause();
     }
-    let text = pod.destroy().unwrap_err();
+    let text = pod.try_destroy().unwrap_err();
     let text: Vec<_> = text.iter().map(ToString::to_string).collect();
     let expected = format!("{pid} (touch, in uninterruptible sleep in ");
     assert!(text.iter().any(|text| text.contains(&expected)), "{text:?}");

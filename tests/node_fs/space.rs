@@ -18,6 +18,7 @@ use pod_teardown::{
     node::{effects::Effects, kubelet_root::KubeletRoot, mounts::Mounts, plugins::Registrars, pod_dir::PodDir},
     teardown::volumes::storage::{NoCluster, Storage, VolumeLocks},
 };
+use tokio::time::Instant;
 
 pub const UID: &str = "5f0d7f0e-1b1c-4f7e-8d2b-6a9c1c7e0a01";
 
@@ -68,6 +69,16 @@ pub async fn soon<T, E: Debug>(mut what: impl AsyncFnMut() -> Result<T, E>) -> T
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     what().await.unwrap()
+}
+
+/// Waits until this holds, at most a minute: a busy machine may not run another process for seconds.
+#[track_caller]
+pub fn wait_until(what: &str, holds: impl Fn() -> bool) {
+    let late = Instant::now() + Duration::from_secs(60);
+    while !holds() {
+        assert!(Instant::now() < late, "never: {what}");
+        block_on(async { tokio::time::sleep(Duration::from_millis(2)).await });
+    }
 }
 
 pub fn tmpfs(path: &Path) {

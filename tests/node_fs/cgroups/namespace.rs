@@ -14,11 +14,11 @@ use nix::{
 };
 use pod_teardown::node::{
     cgroups::{Cgroups, Qos},
-    effects::{Effects, Outcome},
+    effects::Outcome,
 };
 
-use super::{Pod, pause};
-use crate::space::{UID, block_on, in_own_namespace};
+use super::{Pod, destroy_in, pause};
+use crate::space::{UID, in_own_namespace};
 
 /// The cgroup root of kind's nodes.
 const ROOT: &str = "/kubelet";
@@ -99,8 +99,7 @@ fn pod_cgroup_on_a_containerized_node_is_removed_but_the_nodes_is_kept() {
             cgroups.processes(&names[0]).unwrap(),
             BTreeSet::from(ids).into_iter().collect::<Vec<_>>()
         );
-        let destroyed = block_on(cgroups.destroy(&names[0], &Effects::ungated()));
-        assert_eq!(destroyed, Ok(Outcome::Done));
+        assert_eq!(destroy_in(&cgroups, &names[0]), Ok(Outcome::Done));
         pod.assert_removed();
         assert!(pod.children[node].try_wait().unwrap().is_none());
     });

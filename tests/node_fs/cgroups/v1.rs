@@ -17,7 +17,7 @@ use pod_teardown::node::{
 
 use tokio::time::Instant;
 
-use super::{Bomb, Pod, bomb::LIFETIME, hide, only, pause};
+use super::{Bomb, Pod, bomb::LIFETIME, destroy_in, hide, only, pause};
 use crate::space::{block_on, in_own_namespace};
 
 #[test]
@@ -46,7 +46,7 @@ fn forking_process_does_not_escape_without_unified_hierarchy() {
     for bomb in [Bomb::Fills, Bomb::Flees] {
         let mut pod = Pod::new();
         pod.bomb("container", bomb);
-        let destroyed = block_on(only("cgroup").destroy(&pod.name, &Effects::ungated()));
+        let destroyed = destroy_in(&only("cgroup"), &pod.name);
         assert_eq!(destroyed, Ok(Outcome::Done), "{bomb:?}");
         assert_eq!(pod.processes(), Vec::<i32>::new());
         assert_eq!(pod.destroy(), Ok(Outcome::Done), "the unified directory was left");
@@ -157,7 +157,7 @@ fn frozen_processes_are_killed_and_thawed() {
     for without in [false, true] {
         let pod = frozen();
         if without {
-            let destroyed = block_on(only("cgroup").destroy(&pod.name, &Effects::ungated()));
+            let destroyed = destroy_in(&only("cgroup"), &pod.name);
             assert_eq!((destroyed, pod.processes()), (Ok(Outcome::Done), vec![]));
         }
         assert_eq!(pod.destroy(), Ok(Outcome::Done));
