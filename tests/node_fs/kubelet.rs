@@ -29,7 +29,7 @@ use tokio::time::Instant;
 use crate::{
     crowd::search_until,
     fuse::Daemon,
-    space::{block_on, in_own_namespace, write},
+    space::{block_on, in_own_namespace, wait_until, write},
 };
 
 struct Killed(Child);
@@ -39,6 +39,14 @@ impl Drop for Killed {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+/// Waits until a process executes the program named kubelet. Its name appears a moment before its command line.
+fn wait_until_executed(pid: i32) {
+    let file = |name| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap();
+    wait_until("the program runs", || {
+        file("comm") == "kubelet\n" && file("cmdline").contains("--root-dir")
+    });
 }
 
 /// All kubelets that count, by a search in which no walk was late. A late walk counts as unknown, and a later search finishes it.
@@ -77,14 +85,8 @@ fn process_named_kubelet_counts_with_our_directory_and_runtime() {
         healthz: None,
     };
     let found = || find_without_late_walks(Path::new("/proc"), &ours_are);
-    for _ in 0..1000 {
-        // Until both execute their program: the name appears a moment before the command line.
-        let file = |child: &Killed, name| fs::read_to_string(format!("/proc/{}/{name}", pid(child))).unwrap();
-        let runs = |child| file(child, "comm") == "kubelet\n" && file(child, "cmdline").contains("--root-dir");
-        if runs(&ours) && runs(&theirs) {
-            break;
-        }
-        block_on(async { tokio::time::sleep(Duration::from_millis(2)).await });
+    for child in [&ours, &theirs] {
+        wait_until_executed(pid(child));
     }
     let mine = found().into_iter().find(|it| it.pid == pid(&ours));
     let mine = mine.expect("it works on our directory");
@@ -136,13 +138,7 @@ fn process_without_cap_sys_admin_is_no_kubelet() {
     };
     let pid = |child: &Killed| i32::try_from(child.0.id()).unwrap();
     for child in powerless.iter().chain([&real]) {
-        let file = |name| fs::read_to_string(format!("/proc/{}/{name}", pid(child))).unwrap();
-        for _ in 0..1000 {
-            if file("comm") == "kubelet\n" && file("cmdline").contains("--root-dir") {
-                break;
-            }
-            block_on(async { tokio::time::sleep(Duration::from_millis(2)).await });
-        }
+        wait_until_executed(pid(child));
     }
     let found: Vec<i32> = find_without_late_walks(Path::new("/proc"), &ours)
         .iter()
@@ -228,7 +224,7 @@ fn hanging_walk_does_not_delay_the_detection_of_another_kubelet() {
         };
         let found = || {
             let begun = Instant::now();
-            let found = find(&at("proc"), &ours).unwrap();
+            let found = find_without_late_walks(&at("proc"), &ours);
             (
                 found.into_iter().map(|it| (it.pid, it.why)).collect::<Vec<_>>(),
                 begun.elapsed(),
@@ -236,7 +232,8 @@ fn hanging_walk_does_not_delay_the_detection_of_another_kubelet() {
         };
         let (seen, took) = found();
         assert_eq!(seen, []);
-        assert!(took < Duration::from_secs(4), "{took:?}");
+        // The walk itself would never return.
+        assert!(took < Duration::from_secs(20), "{took:?}");
         process(
             "8",
             Path::new("/"),
