@@ -18,8 +18,10 @@ use pod_teardown::{
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
-/// A machine under load takes some hundred milliseconds to run a thread.
-const PATIENCE: Duration = Duration::from_secs(20);
+use crate::{crowd::no_forks, space::block_on};
+
+/// A machine under load may not run a thread for seconds.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A program that has a kubelet's name, and a guard that watches all processes of this machine.
 struct Scene {
@@ -118,23 +120,27 @@ fn figures(sorted: &[Duration]) -> String {
 }
 
 /// The kernel reports events only in the initial namespaces, where these tests run.
-#[tokio::test]
-async fn kubelet_start_and_exit_are_seen_within_milliseconds() {
-    let scene = Scene::new(true).await;
-    let [started, exited] = scene.measure(100).await;
+#[test]
+fn kubelet_start_and_exit_are_seen_within_milliseconds() {
+    let _crowd = no_forks();
+    let [started, exited] = block_on(async { Scene::new(true).await.measure(100).await });
     println!("exec to blocked effects, with events: {}", figures(&started));
     println!("exit to known exit, with events: {}", figures(&exited));
-    // Without an event, only the next search sees it, up to two seconds later. Other tests delay some by more than 200 ms.
+    // Without events, searches see most starts and exits after 0.8 s or more. Other tests delay some of them.
     for times in [&started, &exited] {
-        assert!(percentile(times, 50) < Duration::from_millis(200));
-        assert!(percentile(times, 80) < Duration::from_secs(1));
+        assert!(percentile(times, 50) < Duration::from_millis(500), "{}", figures(times));
+        assert!(
+            percentile(times, 80) < Duration::from_millis(1500),
+            "{}",
+            figures(times)
+        );
     }
 }
 
-#[tokio::test]
-async fn kubelet_start_and_exit_are_seen_without_events() {
-    let scene = Scene::new(false).await;
-    let [started, exited] = scene.measure(5).await;
+#[test]
+fn kubelet_start_and_exit_are_seen_without_events() {
+    let _crowd = no_forks();
+    let [started, exited] = block_on(async { Scene::new(false).await.measure(5).await });
     println!("exec to blocked effects, without events: {}", figures(&started));
     println!("exit to known exit, without events: {}", figures(&exited));
 }
