@@ -12,6 +12,7 @@ use std::{
 use nix::{
     errno::Errno,
     fcntl::{OFlag, open},
+    libc::SYS_statfs,
     sys::{stat::Mode, statfs::statfs},
     unistd::gettid,
 };
@@ -28,7 +29,7 @@ use tokio::time::Instant;
 
 use crate::{
     fuse::{Daemon, dead_on},
-    space::{block_on, in_own_namespace, soon, tmpfs},
+    space::{block_on, in_own_namespace, soon, tmpfs, wait_until},
 };
 
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -37,7 +38,7 @@ fn effects(force: ForceUnmount) -> Effects {
     Effects::ungated().with_call_timeout(PATIENCE).with_force_unmount(force)
 }
 
-/// A process that sends a request and waits for the answer.
+/// A thread that sends a request and waits for the answer.
 fn waiting_request(path: &Path) -> thread::JoinHandle<Errno> {
     let path = path.to_owned();
     let (tell, tid) = mpsc::channel();
@@ -45,11 +46,12 @@ fn waiting_request(path: &Path) -> thread::JoinHandle<Errno> {
         tell.send(gettid()).unwrap();
         statfs(&path).unwrap_err()
     });
-    let stat = format!("/proc/self/task/{}/stat", tid.recv().unwrap());
-    // `R` until it has sent the request.
-    while fs::read_to_string(&stat).unwrap().contains(") R ") {
-        thread::yield_now();
-    }
+    // The system call in which it waits: it may also wait for something else before.
+    let call = format!("/proc/self/task/{}/syscall", tid.recv().unwrap());
+    let is_sent = format!("{SYS_statfs} ");
+    wait_until("the request is sent", || {
+        fs::read_to_string(&call).unwrap().starts_with(&is_sent)
+    });
     waiting_request
 }
 
@@ -208,7 +210,9 @@ fn responsive_server_is_never_disconnected_and_a_busy_mount_never_hidden() {
         let daemon = Daemon::mounted_on(&dir);
         let open = open(&dir, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()).unwrap();
         let effects = effects(ForceUnmount::DeadServer);
-        space.mounts.unmount_all_at(&[&dir], &effects).unwrap_err();
+        // The server answers, however long that takes on a busy machine.
+        let patient = effects.clone().with_call_timeout(30 * PATIENCE);
+        space.mounts.unmount_all_at(&[&dir], &patient).unwrap_err();
         assert!(!daemon.is_disconnected() && space.mounted() == [&*dir]);
 
         daemon.stop_answering();
