@@ -75,12 +75,13 @@ async fn renewed_certificate_is_used_and_an_expired_one_loses_nothing(
         dir,
         many: 0,
     };
-    let first_ends = certificates.renew(VALID)?;
+    let [early, late] = ["early", "late"].map(|name| simple(name, 10, POLITE));
+    let (early, late) = (scene.run(early).await?, scene.run(late).await?);
     let kubeconfig = certificates.dir.join("kubelet.conf");
     let text = plane.node_kubeconfig_with(&stage.node, &certificates.current());
     fs::write(&kubeconfig, text)?;
-    let [early, late] = ["early", "late"].map(|name| simple(name, 10, POLITE));
-    let (early, late) = (scene.run(early).await?, scene.run(late).await?);
+    // Last: pods take seconds to start.
+    let first_ends = certificates.renew(VALID)?;
     let agent = AgentProcess::start_as(&stage, Path::new(AGENT), &kubeconfig).await?;
 
     agent

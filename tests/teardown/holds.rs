@@ -11,7 +11,7 @@ use tokio::{
 };
 
 use super::{
-    pods::{POLITE, STUBBORN, exec, hooked, simple},
+    pods::{POLITE, exec, hooked, simple},
     scene::{PATIENCE, Scene},
 };
 
@@ -90,11 +90,13 @@ pub async fn running_kubelet_blocks_all_effects_until_it_exits(scene: &mut Scene
 /// A call in flight continues. The next step waits.
 pub async fn kubelet_that_starts_during_a_teardown_stops_it(scene: &mut Scene) -> Result<()> {
     scene.start_agent().await?;
-    let pod = scene.run(simple("shared", 4, STUBBORN)).await?;
+    let obeys_late = "trap 'echo term >> /out/log; until [ -e /out/exit ]; do sleep 0.1; done; exit 0' TERM";
+    let pod = scene.run(simple("shared", 60, obeys_late)).await?;
     scene.delete(&pod, None).await?;
     scene.says("shared", "term").await?;
     let mut kubelet = kubelet(scene)?;
     is_held(scene, "kubelet").await?;
+    fs::write(scene.out("shared").join("exit"), "").context("let the container exit")?;
     waits(scene, "a kubelet works").await?;
     let object = scene.object("shared").await?;
     ensure!(object["status"]["phase"] == "Running", "{object}");

@@ -21,7 +21,7 @@ use super::{history::History, pods};
 /// The agent under test.
 pub const AGENT: &str = env!("CARGO_BIN_EXE_pod-teardown");
 /// Longest wait on any machine.
-pub const PATIENCE: Duration = Duration::from_secs(40);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(25);
 
 /// The scene of one claim.
