@@ -3,16 +3,20 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use testbed::apiserver::{
-    MemApiServer,
-    faults::{Action, Fault},
-    requests::Request,
+use testbed::{
+    apiserver::{
+        MemApiServer,
+        faults::{Action, Fault},
+        requests::Request,
+    },
+    wait::eventually,
 };
 use tokio::time::sleep;
 
 use crate::cases::{
     Case, Scene, StageKind,
     pods::{NOTING, POLITE, simple},
+    scene::PATIENCE,
 };
 
 macro_rules! cases {
@@ -75,11 +79,13 @@ async fn lost_response_changes_nothing(scene: &mut Scene, api: &MemApiServer) ->
     all_used(api, "lost")?;
     let states = history.end().await?;
     ensure!(states.exit("main")? == (0, "Completed"), "{}", states.last());
-    // The lost request was executed all the same: the object is deleted.
-    let status = scene.status().await?;
-    let left = status["pods"]["terminating"].as_array().into_iter().flatten();
-    ensure!(left.into_iter().all(|trace| trace["uid"] != pod.uid()), "{status}");
-    Ok(())
+    // The lost request was executed all the same: the object is deleted. The agent learns that a moment later.
+    eventually(PATIENCE, "the end of the teardown", async || {
+        let status = scene.status().await?;
+        let mut left = status["pods"]["terminating"].as_array().into_iter().flatten();
+        Ok(left.all(|trace| trace["uid"] != pod.uid()).then_some(()))
+    })
+    .await
 }
 
 async fn interrupted_watch_loses_nothing(scene: &mut Scene, api: &MemApiServer) -> Result<()> {
@@ -108,7 +114,13 @@ async fn deletion_during_an_api_outage_is_found_after_it(scene: &mut Scene, api:
     }
     api.faults()
         .inject(Fault::new(Action::CutWatch).verb("watch").user(&user(scene)).once());
-    while scene.status().await?["watch"]["state"] == "watching" {
+    // A short outage may pass between two looks at the state.
+    let has_passed = || {
+        let pending = api.faults().pending();
+        let of_watch = |fault: &Fault| fault.user == Some(user(scene)) && fault.verb.as_deref() == Some("watch");
+        !pending.iter().any(of_watch)
+    };
+    while scene.status().await?["watch"]["state"] == "watching" && !has_passed() {
         sleep(Duration::from_millis(20)).await;
     }
     scene.delete(&graceful, None).await?;
@@ -121,7 +133,8 @@ async fn deletion_during_an_api_outage_is_found_after_it(scene: &mut Scene, api:
 /// During the final delete the pod is deleted by another client, and recreated under its name on another node.
 async fn late_delete_does_not_delete_a_recreated_pod(scene: &mut Scene, api: &MemApiServer) -> Result<()> {
     let pod = scene.run(simple("late", 30, POLITE)).await?;
-    let delay = Fault::delay(Duration::from_secs(3)).verb("delete").name("late");
+    // The test's own requests take place meanwhile, and then it waits for the agent's.
+    let delay = Fault::delay(Duration::from_secs(10)).verb("delete").name("late");
     api.faults().inject(delay.user(&user(scene)).once());
     scene.delete(&pod, None).await?;
     while all_used(api, "late").is_err() {
