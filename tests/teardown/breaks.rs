@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use k8s_cri::v1::{
     ContainerConfig, ContainerMetadata, ContainerState, CreateContainerRequest, ImageSpec, ListContainersRequest,
-    Mount, PodSandboxConfig, PodSandboxMetadata, StartContainerRequest,
+    Mount, PodSandboxConfig, PodSandboxMetadata, StartContainerRequest, StatusRequest,
 };
 use nix::{
     sys::signal::{Signal, kill},
@@ -22,6 +22,7 @@ use testbed::{
     cgroups::{self, hierarchies},
     containerd::TOOL_IMAGE,
     pods::StartedPod,
+    wait::eventually,
 };
 use tokio::time::{Instant, sleep};
 
@@ -33,24 +34,50 @@ use super::{
 /// Longest time until a pod is deleted that the runtime still reports as running: 30 s after the grace period, and some checks.
 const WRONG_FOR: Duration = Duration::from_secs(80);
 
+/// A part of the network that is missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum NetworkPart {
+    Plugins,
+    Configuration,
+}
+
+// === impl NetworkPart ===
+
+impl NetworkPart {
+    fn set_away(self, scene: &Scene, away: bool) -> Result<()> {
+        match self {
+            Self::Plugins => scene.stage.containerd.set_plugins_away(away),
+            Self::Configuration => scene.stage.containerd.set_network_away(away),
+        }
+    }
+}
+
 pub async fn sandbox_is_retried_until_its_network_plugins_are_back(scene: &mut Scene) -> Result<()> {
-    waits_for_its_network(scene, |scene, away| scene.stage.containerd.set_plugins_away(away)).await
+    waits_for_its_network(scene, NetworkPart::Plugins).await
 }
 
 pub async fn sandbox_is_retried_until_its_network_configuration_is_back(scene: &mut Scene) -> Result<()> {
-    waits_for_its_network(scene, |scene, away| scene.stage.containerd.set_network_away(away)).await
+    waits_for_its_network(scene, NetworkPart::Configuration).await
 }
 
-async fn waits_for_its_network(scene: &mut Scene, set_away: fn(&Scene, bool) -> Result<()>) -> Result<()> {
+async fn waits_for_its_network(scene: &mut Scene, part: NetworkPart) -> Result<()> {
     scene.start_agent().await?;
     let mut web = simple("web", 5, POLITE);
     web["spec"]["volumes"] = json!([{ "name": "memory", "emptyDir": { "medium": "Memory", "sizeLimit": "8Mi" } }]);
     web["spec"]["containers"][0]["volumeMounts"] = json!([{ "name": "memory", "mountPath": "/memory" }]);
     let pod = scene.run(web).await?;
     let volume = pod.volumes.get("memory").context("volume memory")?;
-    set_away(scene, true)?;
-    // The runtime detects a change of its configuration by itself.
-    sleep(Duration::from_millis(500)).await;
+    part.set_away(scene, true)?;
+    if part == NetworkPart::Configuration {
+        // The runtime detects a change of its configuration by itself.
+        eventually(PATIENCE, "a runtime without network", async || {
+            let status = scene.stage.containerd.cri().status(StatusRequest::default()).await?;
+            let conditions = status.into_inner().status.unwrap_or_default().conditions;
+            let is_missing = conditions.iter().any(|it| it.r#type == "NetworkReady" && !it.status);
+            Ok(is_missing.then_some(()))
+        })
+        .await?;
+    }
     scene.delete(&pod, None).await?;
     let event = scene.event(&pod, "FailedKillPod").await?;
     ensure!(event["message"].to_string().contains("StopPodSandbox"), "{event}");
@@ -63,7 +90,7 @@ async fn waits_for_its_network(scene: &mut Scene, set_away: fn(&Scene, bool) -> 
         scene.object("web").await?["status"]["phase"] == "Running",
         "it is output to have ended"
     );
-    set_away(scene, false)?;
+    part.set_away(scene, false)?;
     scene.gone_and_clean(&pod).await?;
     scene.stop_agent().await
 }
@@ -193,16 +220,25 @@ pub async fn why_names_the_busy_mount_and_its_holder(scene: &mut Scene) -> Resul
     let mut holder = Command::new("sleep").arg("300").current_dir(&nested).spawn()?;
     scene.delete(&pod, None).await?;
     let output = scene.event(&pod, "FailedKillPod").await?["message"].to_string();
-    let why = scene.ask(&["why", &scene.name("nested")]).await?;
+    let named = format!("process {} \"sleep\" (working directory)", holder.id());
+    let name = scene.name("nested");
+    let late = Instant::now() + PATIENCE;
+    let why = loop {
+        // A search that takes too long names no holder.
+        let why = scene.ask(&["why", &name]).await?;
+        if why.contains(&named) || Instant::now() > late {
+            break why;
+        }
+        sleep(Duration::from_millis(100)).await;
+    };
     holder.kill().and_then(|()| holder.wait())?;
     let unmounted = Command::new("umount").arg(&nested).status()?;
     ensure!(unmounted.success(), "{unmounted}");
-    let holder = format!("process {} \"sleep\" (working directory)", holder.id());
     for words in [
         "StopPodSandbox",
         "device or resource busy",
         nested.to_str().context("UTF-8")?,
-        &holder,
+        &named,
     ] {
         ensure!(why.contains(words), "{words:?} is not in {why}");
     }
