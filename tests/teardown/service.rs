@@ -198,13 +198,19 @@ async fn pod_is_removed_completely_and_the_log_has_its_uid(scene: &mut Scene) ->
     ensure!(scene.said("web") == ["hook"]);
     ensure!(!raw.is_locked()?, "the loop device is off its file");
 
-    let of_pod = installed::output("journalctl", &["-o", "json", &format!("POD_UID={}", web.uid())])?;
-    let lines = of_pod.lines().map(serde_json::from_str::<serde_json::Value>);
-    let lines = lines.collect::<Result<Vec<_>, _>>()?;
-    ensure!(!lines.is_empty(), "the journal has nothing of the pod");
-    let mut said = lines.iter().filter_map(|line| line["MESSAGE"].as_str());
-    ensure!(said.any(|line| line.contains("pod.name=web")), "{lines:?}");
-    for line in &lines {
+    let of_pod = format!("POD_UID={}", web.uid());
+    let journal = || {
+        let text = installed::output("journalctl", &["-o", "json", &of_pod])?;
+        let lines = text.lines().map(serde_json::from_str::<serde_json::Value>);
+        anyhow::Ok(lines.collect::<Result<Vec<_>, _>>()?)
+    };
+    until("the journal has the pod's name", || {
+        let lines = journal()?;
+        let mut said = lines.iter().filter_map(|line| line["MESSAGE"].as_str());
+        Ok(said.any(|line| line.contains("pod.name=web")))
+    })
+    .await?;
+    for line in &journal()? {
         ensure!(
             line["POD_NAME"] == "web" && line["_SYSTEMD_UNIT"] == "pod-teardown.service",
             "{line}"
@@ -234,8 +240,11 @@ async fn hanging_service_is_restarted_and_misconfigured_one_is_not(scene: &mut S
     service.systemctl(&["restart", "pod-teardown"]).ok();
     until("it refuses", || Ok(service.shown("ActiveState")? == "failed")).await?;
     ensure!(service.shown("ExecMainStatus")? == "78");
-    let said = installed::output("journalctl", &["-u", "pod-teardown", "-n", "20", "-o", "cat"])?;
-    ensure!(said.contains("not in the mount namespace of"), "{said}");
+    until("it says why", || {
+        let said = installed::output("journalctl", &["-u", "pod-teardown", "-n", "20", "-o", "cat"])?;
+        Ok(said.contains("not in the mount namespace of"))
+    })
+    .await?;
     sleep(Duration::from_secs(3)).await;
     ensure!(service.shown("ActiveState")? == "failed", "it is not started again");
     Ok(())
@@ -261,11 +270,11 @@ async fn starting_kubelet_requests_the_handover_and_gets_its_pods(scene: &mut Sc
         Ok(service.shown("StatusText")?.contains("blocked: "))
     })
     .await?;
-    let said = installed::output("journalctl", &["-u", "kubelet", "-o", "cat"])?;
-    ensure!(
-        said.contains("The node is handed over: no work is in progress."),
-        "{said}"
-    );
+    until("the handover is logged", || {
+        let said = installed::output("journalctl", &["-u", "kubelet", "-o", "cat"])?;
+        Ok(said.contains("The node is handed over: no work is in progress."))
+    })
+    .await?;
 
     let web = scene.run(simple("web", 5, POLITE)).await?;
     let before = scene.object("web").await?;
