@@ -15,6 +15,8 @@ use testbed::{cgroups, direct_calls, mounts, wait};
 
 /// Where [`victim`] reports its pod's workspace.
 const VICTIM: &str = "TESTBED_VICTIM";
+/// Longest wait on any machine.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn containers(names: &[&str]) -> Value {
     let one = |name: &&str| json!({"name": name, "command": ["sh", "-c", format!("echo up; {POLITE}")]});
@@ -122,11 +124,13 @@ async fn a_started_pod_is_what_a_kubelet_would_have_left() {
         .unwrap();
     assert_eq!(std::fs::read_to_string(last_words.path()).unwrap(), "bye\n");
 
-    assert!(
-        std::fs::read_to_string(started.logs.join("one/0.log"))
-            .unwrap()
-            .contains("up")
-    );
+    // containerd copies the output later.
+    wait::eventually(PATIENCE, "the container's output", async || {
+        let log = std::fs::read_to_string(started.logs.join("one/0.log")).unwrap_or_default();
+        Ok(log.contains("up").then_some(()))
+    })
+    .await
+    .unwrap();
     let data = std::fs::read_link(started.volumes["settings"].join("data")).unwrap();
     assert_eq!(data, Path::new("..data/data"));
     assert!(
@@ -202,7 +206,7 @@ async fn a_pod_can_be_reached_from_the_machine() {
     let mut stream = loop {
         match tokio::net::TcpStream::connect(&address).await {
             Ok(stream) => break stream,
-            Err(error) if begin.elapsed() > Duration::from_secs(10) => panic!("{address}: {error}"),
+            Err(error) if begin.elapsed() > PATIENCE => panic!("{address}: {error}"),
             Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
         }
     };
@@ -329,7 +333,7 @@ async fn kill_a_run(before: impl FnOnce(&Path)) -> std::path::PathBuf {
     let dir = loop {
         match std::fs::read_to_string(&report) {
             Ok(text) if !text.is_empty() => break std::path::PathBuf::from(text),
-            _ if begin.elapsed() > Duration::from_secs(60) => panic!("the victim has not started its pod"),
+            _ if begin.elapsed() > PATIENCE => panic!("the victim has not started its pod"),
             _ => tokio::time::sleep(Duration::from_millis(20)).await,
         }
     };
@@ -367,7 +371,7 @@ async fn the_leftovers_of_a_killed_run_are_swept() {
     );
     Workspace::sweep().unwrap();
     // Another test may remove leftovers at the same time.
-    no_trace_within(Duration::from_secs(5), id, &dir).await;
+    no_trace_within(Duration::from_secs(30), id, &dir).await;
 }
 
 fn kill_watchdog(dir: &Path) {
