@@ -12,6 +12,7 @@ use tokio::{runtime::Handle, task::JoinSet, time::Instant};
 
 use super::{
     ask::Cause,
+    checks::TooLate,
     fault::{Fault, Strike},
     matrix::{Cell, Matrix},
     run::{JOURNAL, PointNotReached, run},
@@ -24,7 +25,8 @@ const PARALLEL_RUNS: usize = 6;
 const ONE_IN: usize = 8;
 /// Longest life of an agent after the start of a change, in milliseconds; most changes take less.
 const MAX_LIFE_MS: u64 = 12;
-/// How often a run is repeated if its point was not reached: concurrent steps have no fixed order.
+/// How often a run is repeated if its point was not reached, or if it took too long: concurrent steps have no fixed
+/// order, and the machine may be busy.
 const TRIES: usize = 3;
 
 type Queue = Arc<Mutex<VecDeque<Strike>>>;
@@ -114,6 +116,7 @@ async fn work(cause: Cause, number: usize, mut shared: Option<SharedStage>, queu
             // Leftovers of a failed run do not disturb a new stage.
             shared = None;
             let never_came = error.is::<PointNotReached>() || error.root_cause().is::<PointNotReached>();
+            let was_late = error.root_cause().is::<TooLate>();
             // The number of attempts depends only on the timing of events.
             let another = strike.step.is(JOURNAL, "begun") && strike.step.nth > 1;
             cell = if never_came && another {
@@ -121,7 +124,9 @@ async fn work(cause: Cause, number: usize, mut shared: Option<SharedStage>, queu
             } else {
                 Cell::Broke(error.root_cause().to_string())
             };
-            if !never_came {
+            if was_late {
+                eprintln!("--- {strike} was too late: {error:?}");
+            } else if !never_came {
                 eprintln!("--- {strike} BROKE: {error:?}");
                 break;
             }

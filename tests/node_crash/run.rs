@@ -103,7 +103,7 @@ pub async fn run(
 
 fn grace(strike: Option<&Strike>) -> Duration {
     let dies_late = strike.is_some_and(dies_late);
-    Duration::from_secs(if dies_late { 7 } else { 4 })
+    Duration::from_secs(if dies_late { 20 } else { 4 })
 }
 
 // === impl Run ===

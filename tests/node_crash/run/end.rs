@@ -98,7 +98,7 @@ impl Run {
         }
         let once = struck.is_none();
         self.storage.is_released(&self.scene.stage, &self.drivers, once).await?;
-        checks::hook_ran(&self.scene.said(POD), struck)?;
+        checks::hook_ran(&self.scene.said(POD), &history_end, &self.begun, grace, struck)?;
         let data = fs::read_to_string(self.kept.join("data")).unwrap_or_default();
         ensure!(data == "precious", "invariant 6: what a link leads to was removed");
         shared.other_pods_are_unchanged(&self.scene.stage).await?;

@@ -22,9 +22,9 @@ const RUNTIME_DOWN: Duration = Duration::from_millis(300);
 const SERVER_DOWN: Duration = Duration::from_secs(3);
 /// Limit for a terminated agent to exit: its timeout, a second for the map and one for events, three for the Lease, and
 /// load.
-const STOPPED_WITHIN: Duration = Duration::from_secs(2 + 1 + 1 + 3 + 4);
+const STOPPED_WITHIN: Duration = Duration::from_secs(2 + 1 + 1 + 3 + 33);
 /// When an agent is killed late in a stop, so that a restarted grace period would be noticed.
-const LATE: Duration = Duration::from_secs(6);
+const LATE: Duration = Duration::from_secs(18);
 
 /// What is still to be done to the environment.
 pub(super) enum Pending {
