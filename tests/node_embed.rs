@@ -16,8 +16,8 @@ use tokio::{
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Seconds of grace of the pod that does not obey its stop signal.
-const GRACE: u64 = 8;
+/// Seconds of grace of the pod that does not obey its stop signal: the engine is killed before they have passed.
+const GRACE: u64 = 15;
 
 /// A pod whose hook notes in `out` that it ran.
 fn pod(name: &str, grace: u64, script: &str, out: &Path) -> Value {

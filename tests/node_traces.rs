@@ -85,13 +85,22 @@ async fn spans_of_containerd_hang_below_the_steps_of_the_teardown() -> Result<()
             "{step:?} {call:?}"
         );
     }
-    // Other spans of containerd, such as of its shim's calls, are in the same tree.
-    let spans = receiver.spans();
-    let ours: Vec<_> = spans.iter().filter(|span| span.trace_id == root.trace_id).collect();
-    for span in &ours {
-        let is_attached = span.span_id == root.span_id || ours.iter().any(|other| other.span_id == span.parent);
-        ensure!(is_attached, "{span:?} has no parent");
-    }
+    // Other spans of containerd, such as of its shim's calls, are in the same tree. A parent ends after its children, and
+    // may be sent in a later batch.
+    let deadline = Instant::now() + PATIENCE;
+    let ours: Vec<_> = loop {
+        let mut ours = receiver.spans();
+        ours.retain(|span| span.trace_id == root.trace_id);
+        let is_attached = |span: &&ReceivedSpan| {
+            span.span_id == root.span_id || ours.iter().any(|other| other.span_id == span.parent)
+        };
+        let detached = ours.iter().find(|span| !is_attached(span));
+        let Some(detached) = detached.map(|span| format!("{span:?}")) else {
+            break ours;
+        };
+        ensure!(Instant::now() < deadline, "{detached} has no parent");
+        sleep(Duration::from_millis(100)).await;
+    };
     let from_containerd = ours.iter().filter(|span| span.service == "containerd").count();
     println!(
         "{} spans, {from_containerd} of them from containerd {version}",
