@@ -1,6 +1,6 @@
 //! Connections to the API server below TLS: TCP, or what a caller opens instead.
 
-use std::{io, pin::Pin, sync::Arc, task};
+use std::{io, pin::Pin, sync::Arc, task, time::Duration};
 
 use futures::future::BoxFuture;
 use http::Uri;
@@ -12,7 +12,8 @@ use hyper_util::{
 use tokio::io::{AsyncRead, AsyncWrite};
 use tower::{BoxError, Service, ServiceExt as _};
 
-use super::http2::OPEN_TIMEOUT;
+/// Limit of a connect with DNS and TLS, without the proof. All addresses of a name share half of it.
+pub(super) const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Both directions of a connection.
 pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}

@@ -13,10 +13,8 @@ use kube::client::ConfigExt as _;
 use tokio::time::timeout;
 use tower::{BoxError, Service as _, ServiceExt as _};
 
-use super::dial::Transport;
+use super::dial::{OPEN_TIMEOUT, Transport};
 
-/// Limit of a connect with DNS and TLS, without the proof. All addresses of a name share half of it.
-pub(super) const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Limit of the proof. A busy server queues requests.
 pub(super) const PROOF_TIMEOUT: Duration = Duration::from_secs(20);
 /// A connection is pinged after 30 s without data, an idle one too, and closed after 15 s without an answer: a load balancer
