@@ -10,7 +10,8 @@ use crate::{
 /// Replacements for sockets, threads, file and kernel. The default is the real ones.
 #[derive(Clone, Default)]
 pub struct Outside {
-    /// Opens connections to the API server in memory, instead of TCP. They carry TLS if the server's URL is `https`.
+    /// Opens connections to API servers in memory, instead of TCP: those of the pods' and of the collector's client. They
+    /// carry TLS if the URL is `https`.
     pub dial: Option<Dial>,
     /// The container runtime, instead of its socket.
     pub runtime: Option<CriService>,

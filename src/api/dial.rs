@@ -1,4 +1,4 @@
-//! Connections to the API server below TLS: TCP, or what a caller opens instead.
+//! Connections to the API server below TLS: over TCP, or in memory.
 
 use std::{io, pin::Pin, sync::Arc, task, time::Duration};
 
@@ -29,7 +29,7 @@ pub(super) struct Transport {
 }
 
 /// A connection of a [`Transport`].
-pub(super) struct Dialed(TokioIo<Box<dyn Duplex>>);
+pub(super) struct Stream(TokioIo<Box<dyn Duplex>>);
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 
@@ -46,9 +46,9 @@ impl Transport {
 }
 
 impl Service<Uri> for Transport {
-    type Response = Dialed;
+    type Response = Stream;
     type Error = BoxError;
-    type Future = BoxFuture<'static, Result<Dialed, BoxError>>;
+    type Future = BoxFuture<'static, Result<Stream, BoxError>>;
 
     fn poll_ready(&mut self, _: &mut task::Context<'_>) -> task::Poll<Result<(), BoxError>> {
         task::Poll::Ready(Ok(()))
@@ -61,20 +61,20 @@ impl Service<Uri> for Transport {
                 Some(dial) => dial(&server)?,
                 None => Box::new(tcp.oneshot(server).await?.into_inner()),
             };
-            Ok(Dialed(TokioIo::new(connection)))
+            Ok(Stream(TokioIo::new(connection)))
         })
     }
 }
 
-// === impl Dialed ===
+// === impl Stream ===
 
-impl Connection for Dialed {
+impl Connection for Stream {
     fn connected(&self) -> Connected {
         Connected::new()
     }
 }
 
-impl rt::Read for Dialed {
+impl rt::Read for Stream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut task::Context<'_>,
@@ -84,7 +84,7 @@ impl rt::Read for Dialed {
     }
 }
 
-impl rt::Write for Dialed {
+impl rt::Write for Stream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut task::Context<'_>,
@@ -96,9 +96,9 @@ impl rt::Write for Dialed {
     fn poll_write_vectored(
         mut self: Pin<&mut Self>,
         context: &mut task::Context<'_>,
-        pieces: &[io::IoSlice<'_>],
+        buffers: &[io::IoSlice<'_>],
     ) -> task::Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write_vectored(context, pieces)
+        Pin::new(&mut self.0).poll_write_vectored(context, buffers)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -22,20 +22,20 @@ pub async fn probe(at: SocketAddr, is_kubelets: impl AsyncFnOnce() -> Result<boo
     probe_within(TIMEOUT, at, is_kubelets).await
 }
 
-/// Probes it with this timeout of each step.
+/// As [`probe`], with this timeout of each of the two steps.
 async fn probe_within(
-    limit: Duration,
+    step: Duration,
     at: SocketAddr,
     is_kubelets: impl AsyncFnOnce() -> Result<bool, String>,
 ) -> Probe {
     let detail = |what: &dyn Display| format!("http://{at}/healthz: {what}");
-    let stream = match timeout(limit, TcpStream::connect(at)).await {
+    let stream = match timeout(step, TcpStream::connect(at)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) if is_local_error(error.kind()) => return Probe::Unknown(detail(&error)),
         Ok(Err(error)) => return Probe::Down(detail(&error)),
         Err(_) => return Probe::Down(detail(&"connect timed out")),
     };
-    match timeout(limit, get_healthz(stream, at)).await {
+    match timeout(step, get_healthz(stream, at)).await {
         Ok(Ok(StatusCode::OK)) => match is_kubelets().await {
             Ok(true) => Probe::Alive(detail(&"ok")),
             Ok(false) => Probe::Down(detail(&"ok, but no process listens there that may be a kubelet")),
@@ -45,7 +45,7 @@ async fn probe_within(
         },
         Ok(Ok(code)) => Probe::Down(detail(&code)),
         Ok(Err(error)) => Probe::Down(detail(&error)),
-        Err(_) => Probe::Down(detail(&format_args!("nothing within {limit:?}"))),
+        Err(_) => Probe::Down(detail(&format_args!("nothing within {step:?}"))),
     }
 }
 

@@ -88,8 +88,7 @@ impl PodsLock {
 
 impl Drop for PodsLock {
     fn drop(&mut self) {
-        // A child that was just forked has a copy of the descriptor until it executes its program: closing this one would
-        // not release the lock.
+        // Between fork and exec, a child has a copy of the descriptor: closing this one would not release the lock.
         self.dir.unlock().ok();
     }
 }
@@ -155,7 +154,7 @@ mod tests {
     #[test]
     fn second_agent_is_refused_with_the_holder() {
         let temp = tempfile::tempdir().unwrap();
-        let first = PodsLock::acquire(temp.path(), Path::new("/proc")).unwrap();
+        let _first = PodsLock::acquire(temp.path(), Path::new("/proc")).unwrap();
         let error = PodsLock::acquire(temp.path(), Path::new("/proc")).unwrap_err();
         let LockError::Taken {
             holder: Some(holder), ..
@@ -168,7 +167,12 @@ mod tests {
             error.to_string().contains(&*holder.command) && !holder.command.is_empty(),
             "{error}"
         );
-        // A forked child has one.
+    }
+
+    #[test]
+    fn dropped_lock_is_released_although_a_forked_child_has_a_copy() {
+        let temp = tempfile::tempdir().unwrap();
+        let first = PodsLock::acquire(temp.path(), Path::new("/proc")).unwrap();
         let _copy = first.dir.try_clone().unwrap();
         drop(first);
         assert!(PodsLock::acquire(temp.path(), Path::new("/proc")).is_ok());

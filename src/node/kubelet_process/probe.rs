@@ -31,8 +31,8 @@ use crate::node::{fault, mounts::MountTable};
 
 /// Root of the host: the agent runs in the host's mount namespace, or refuses to run.
 const HOST: &str = "/";
-/// Longer walks count as hanging. It is less than the age at which a probe of all processes expires. Unit tests
-/// wait longer: they run on busy machines.
+/// Longer walks count as hanging. It is less than the age at which a probe of all processes expires, except in unit tests,
+/// which also run on busy machines.
 const WALK_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 60 } else { 2 });
 /// Threads that may hang at a time. Unit tests share them.
 const MAX_HANGING: usize = if cfg!(test) { 100 } else { 8 };

@@ -90,8 +90,8 @@ impl AdminListener {
 
 impl Drop for AdminListener {
     fn drop(&mut self) {
-        // A child that was just forked has a copy of the descriptor until it executes its program: connections would succeed,
-        // and the next agent would not replace the socket.
+        // Between fork and exec, a child has a copy of the descriptor: connections would succeed after a close, and the next
+        // agent would not replace the socket.
         shutdown(self.0.as_raw_fd(), Shutdown::Both).ok();
     }
 }
