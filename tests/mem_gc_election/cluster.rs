@@ -53,7 +53,7 @@ pub struct Agent {
     pub net: watch::Sender<Net>,
     task: JoinHandle<()>,
     stop: Option<oneshot::Sender<()>>,
-    network: JoinHandle<()>,
+    forwarder: JoinHandle<()>,
     _route: Route,
 }
 
@@ -142,7 +142,7 @@ impl Cluster {
         let route = Route::new(entry);
         let url = format!("http://{}", route.address());
         let (net, network_state) = watch::channel(Net::Up);
-        let network = tokio::spawn(network(incoming, self.api.connector().clone(), network_state));
+        let forwarder = tokio::spawn(forward_all(incoming, self.api.connector().clone(), network_state));
         let (config, path) = self.credentials_at(name, &url).await;
         // Not random: the agent's interval depends on it.
         let election = LeaderElection::new(name.to_owned(), mode, dry_run);
@@ -162,7 +162,7 @@ impl Cluster {
             net,
             task,
             stop: Some(stop),
-            network,
+            forwarder,
             _route: route,
         }
     }
@@ -236,11 +236,11 @@ impl Agent {
 impl Drop for Agent {
     fn drop(&mut self) {
         self.task.abort();
-        self.network.abort();
+        self.forwarder.abort();
     }
 }
 
-async fn network(mut incoming: Incoming, server: Connector, mut network_state: watch::Receiver<Net>) {
+async fn forward_all(mut incoming: Incoming, server: Connector, mut network_state: watch::Receiver<Net>) {
     let mut connections = JoinSet::new();
     loop {
         let now = *network_state.borrow_and_update();

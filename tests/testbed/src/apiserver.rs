@@ -110,12 +110,12 @@ pub struct MemApiServer {
     task: JoinHandle<()>,
 }
 
-/// What leads to a server beside connections in memory.
+/// Sockets of a server, and its address in memory.
 #[derive(Debug)]
 struct Sockets {
-    /// Clients in memory find it at the TCP address, too.
+    /// Clients in memory reach it by its TCP address, too.
     _route: Route,
-    /// With the Unix socket.
+    /// Contains the Unix socket.
     dir: TempDir,
 }
 
@@ -212,7 +212,7 @@ impl MemApiServer {
         &self.connector
     }
 
-    /// The testbed's client with this token, over the Unix socket: its traffic holds a paused clock back.
+    /// The testbed's client with this token, over the Unix socket: a paused clock does not advance during its requests.
     fn client(&self, token: &str) -> rest::Result<Client> {
         let socket = self.sockets.as_ref().map(|it| it.dir.path().join(SOCKET));
         Client::over(socket.as_deref(), &self.url(), token, None)

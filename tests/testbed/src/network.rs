@@ -22,7 +22,8 @@ const PIPE: usize = 256 * 1024;
 const HOST: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 
 static SERVERS: LazyLock<Mutex<HashMap<SocketAddr, Connector>>> = LazyLock::new(Mutex::default);
-static LAST_PORT: AtomicU16 = AtomicU16::new(0);
+/// Above the default ports of HTTP, which URLs may omit.
+static LAST_PORT: AtomicU16 = AtomicU16::new(1023);
 
 /// A server's end of new connections.
 pub type Incoming = mpsc::UnboundedReceiver<DuplexStream>;
@@ -38,7 +39,7 @@ pub struct Route {
     connector: Connector,
 }
 
-/// Begins to listen, at no address yet.
+/// Creates a listener without an address.
 pub fn listen() -> (Connector, Incoming) {
     let (connector, incoming) = mpsc::unbounded_channel();
     (Connector(connector), incoming)
@@ -47,7 +48,7 @@ pub fn listen() -> (Connector, Incoming) {
 /// Opens a connection to the server at this URL.
 ///
 /// # Errors
-/// If there is none.
+/// `ConnectionRefused` if no server has this address.
 pub fn connect(url: &Uri) -> io::Result<DuplexStream> {
     let address = url.authority().and_then(|authority| authority.as_str().parse().ok());
     let server = address.and_then(|address: SocketAddr| servers().get(&address).cloned());

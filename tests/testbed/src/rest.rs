@@ -146,7 +146,7 @@ impl Client {
         Self::over(None, url, token, ca_pem)
     }
 
-    /// The same over a Unix socket, if one is given.
+    /// As [`Client::new`], over a Unix socket if one is given.
     pub fn over(socket: Option<&Path>, url: &str, token: &str, ca_pem: Option<&str>) -> Result<Self> {
         let setup = |reason: String| Error::Setup {
             url: url.to_owned(),

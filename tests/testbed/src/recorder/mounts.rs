@@ -52,7 +52,7 @@ pub struct Mounting {
     pub point: PathBuf,
     /// Its process.
     pub by: Actor,
-    /// When it was received, just after it happened.
+    /// When it was received; on a busy machine up to seconds after it happened.
     pub at: Timestamp,
 }
 

@@ -5,8 +5,7 @@ use std::io::ErrorKind;
 use http::Uri;
 use testbed::{
     api::ApiServer as _,
-    apiserver::{Config, MemApiServer},
-    network,
+    network::{self, Route},
 };
 use tokio::time::Instant;
 
@@ -26,23 +25,21 @@ async fn no_virtual_time_passes_while_a_request_is_on_the_way() {
 }
 
 #[tokio::test]
-async fn an_address_leads_to_its_server_in_memory_until_that_is_gone() {
-    let first = server().await;
-    let url: Uri = first.url().parse().unwrap();
+async fn an_address_leads_to_its_last_server_until_that_is_gone() {
+    let api = server().await;
+    network::connect(&api.url().parse().unwrap()).unwrap();
+
+    let (first, mut at_first) = network::listen();
+    let first = Route::new(first);
+    let url: Uri = format!("http://{}", first.address()).parse().unwrap();
     network::connect(&url).unwrap();
-    let listen = first.url().trim_start_matches("http://").parse().unwrap();
+    at_first.try_recv().unwrap();
+
+    let (second, mut at_second) = network::listen();
+    let second = Route::at(first.address(), second);
     drop(first);
-    let refused = || network::connect(&url).unwrap_err().kind();
-    assert_eq!(refused(), ErrorKind::ConnectionRefused);
-    let second = testbed::wait::eventually(std::time::Duration::from_secs(60), "the address", async || {
-        let config = Config {
-            listen,
-            ..Config::default()
-        };
-        Ok(MemApiServer::start(config).await.ok())
-    });
-    let second = second.await.unwrap();
     network::connect(&url).unwrap();
+    at_second.try_recv().unwrap();
     drop(second);
-    assert_eq!(refused(), ErrorKind::ConnectionRefused);
+    assert_eq!(network::connect(&url).unwrap_err().kind(), ErrorKind::ConnectionRefused);
 }
