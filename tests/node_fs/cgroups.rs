@@ -125,7 +125,7 @@ impl Pod {
     }
 
     fn destroy(&self) -> Destroyed {
-        until_exited(|| self.try_destroy())
+        until_exited(|| self.try_destroy(), || self.processes().is_empty())
     }
 
     #[track_caller]
@@ -158,22 +158,28 @@ impl Drop for Pod {
     }
 }
 
-/// Repeats attempts for half a minute while they fail only because killed processes have not exited: an attempt waits a
-/// second for them, and a busy machine may need longer. The agent also retries.
-fn until_exited(attempt: impl Fn() -> Destroyed) -> Destroyed {
+/// Makes an attempt again if it failed only because killed processes had not exited: it waits a second for them, and a busy
+/// machine may need longer. They exit before the next attempt, so that processes which escape are not killed by it.
+fn until_exited(attempt: impl Fn() -> Destroyed, is_empty: impl Fn() -> bool) -> Destroyed {
     let is_exit_awaited = |fault: &Fault| {
         matches!(
             fault.cause,
             Cause::Processes(_) | Cause::Errno(Errno::EBUSY | Errno::ENOTEMPTY)
         )
     };
-    let late = Instant::now() + Duration::from_secs(30);
-    loop {
-        match attempt() {
-            Err(faults) if faults.iter().all(is_exit_awaited) && Instant::now() < late => {}
-            done => return done,
-        }
+    let done = attempt();
+    let Err(faults) = &done else { return done };
+    if !faults.iter().all(is_exit_awaited) {
+        return done;
     }
+    let late = Instant::now() + Duration::from_secs(bomb::LIFETIME / 3);
+    while !is_empty() {
+        if Instant::now() > late {
+            return done;
+        }
+        pause();
+    }
+    attempt()
 }
 
 fn pause() {
@@ -221,7 +227,8 @@ fn forking_process_does_not_escape() {
 
 /// Destroys a pod's cgroup in these hierarchies.
 fn destroy_in(cgroups: &Cgroups, pod: &PodCgroup) -> Destroyed {
-    until_exited(|| block_on(cgroups.destroy(pod, &Effects::ungated())))
+    let is_empty = || cgroups.processes(pod).unwrap().is_empty();
+    until_exited(|| block_on(cgroups.destroy(pod, &Effects::ungated())), is_empty)
 }
 
 /// Only the hierarchies of this kind, as if this machine had no others.

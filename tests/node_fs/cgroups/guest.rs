@@ -84,7 +84,8 @@ impl Slice {
     }
 
     fn destroy(&self, effects: &Effects) -> Destroyed {
-        until_exited(|| RUNTIME.block_on(self.cgroups.destroy(&self.pod, effects)))
+        let is_empty = || self.cgroups.processes(&self.pod).unwrap().is_empty();
+        until_exited(|| RUNTIME.block_on(self.cgroups.destroy(&self.pod, effects)), is_empty)
     }
 
     #[track_caller]
