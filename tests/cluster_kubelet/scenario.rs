@@ -196,8 +196,8 @@ pub fn with(mut object: Value, fields: Value) -> Value {
     object
 }
 
-/// As [`pod`], with a shorter grace period, which some of its containers use up. The others need some of it, because
-/// all pods are stopped at once.
+/// As [`pod`], with a shorter grace period, which some of its containers use up. The others also need part of it,
+/// because all pods stop at once.
 pub fn short(pod: Value) -> Value {
     with(pod, json!({ "terminationGracePeriodSeconds": 10 }))
 }

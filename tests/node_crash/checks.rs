@@ -8,9 +8,8 @@ use testbed::{cgroups, mounts, pods::StartedPod, stage::Stage};
 
 use super::{fault::Fault, history::States, shared_stage::running};
 
-/// Time that a stop may take beyond the grace period: its own two seconds, and what the runtime and the machine need.
-/// An agent is killed late in a stop after more than that, so that a restarted grace period exceeds it.
-const SLACK: Duration = Duration::from_secs(2 + 13);
+/// Maximum time of a stop beyond its grace period: two seconds of its own, and what the runtime and the machine need.
+pub const SLACK: Duration = Duration::from_secs(2 + 13);
 /// The API has whole seconds.
 const API_PRECISION: Duration = Duration::from_secs(1);
 /// Additional time after a runtime restart, until clients connect again.

@@ -30,7 +30,7 @@ use super::{
 mod end;
 mod harm;
 
-use harm::{Pending, dies_late};
+use harm::{LATE_GRACE, Pending, dies_late};
 
 const AGENT: &str = env!("CARGO_BIN_EXE_pod-teardown");
 /// Most runs take 10 s. The rest is for pauses after failures and a loaded machine.
@@ -103,7 +103,7 @@ pub async fn run(
 
 fn grace(strike: Option<&Strike>) -> Duration {
     let dies_late = strike.is_some_and(dies_late);
-    Duration::from_secs(if dies_late { 20 } else { 4 })
+    if dies_late { LATE_GRACE } else { Duration::from_secs(4) }
 }
 
 // === impl Run ===

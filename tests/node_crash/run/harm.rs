@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     super::{
+        checks::SLACK,
         fault::{Fault, Strike},
         gate::Arrival,
     },
@@ -23,8 +24,11 @@ const SERVER_DOWN: Duration = Duration::from_secs(3);
 /// Limit for a terminated agent to exit: its timeout, a second for the map and one for events, three for the Lease, and
 /// load.
 const STOPPED_WITHIN: Duration = Duration::from_secs(2 + 1 + 1 + 3 + 33);
-/// When an agent is killed late in a stop, so that a restarted grace period would be noticed.
+/// When an agent is killed late in a stop. A restarted grace period ends later than the first one and [`SLACK`].
 const LATE: Duration = Duration::from_secs(18);
+/// Grace period of such a stop.
+pub(super) const LATE_GRACE: Duration = Duration::from_secs(20);
+const _: () = assert!(SLACK.as_secs() < LATE.as_secs() && LATE.as_secs() < LATE_GRACE.as_secs());
 
 /// What is still to be done to the environment.
 pub(super) enum Pending {
