@@ -108,23 +108,18 @@ async fn deletion_during_an_api_outage_is_found_after_it(scene: &mut Scene, api:
     scene.start_agent().await?;
     let graceful = scene.run(simple("graceful", 30, POLITE)).await?;
     let forced = scene.run(simple("forced", 30, POLITE)).await?;
-    for (verb, times) in [("get", 2), ("list", 1), ("watch", 1)] {
-        let fault = Fault::status(503).verb(verb).user(&user(scene));
-        api.faults().inject(fault.times(times));
+    for verb in ["get", "list", "watch"] {
+        api.faults().inject(Fault::status(503).verb(verb).user(&user(scene)));
     }
     api.faults()
         .inject(Fault::new(Action::CutWatch).verb("watch").user(&user(scene)).once());
-    // A short outage may pass between two looks at the state.
-    let has_passed = || {
-        let pending = api.faults().pending();
-        let of_watch = |fault: &Fault| fault.user == Some(user(scene)) && fault.verb.as_deref() == Some("watch");
-        !pending.iter().any(of_watch)
-    };
-    while scene.status().await?["watch"]["state"] == "watching" && !has_passed() {
-        sleep(Duration::from_millis(20)).await;
-    }
+    eventually(PATIENCE, "the outage", async || {
+        Ok((scene.status().await?["watch"]["state"] != "watching").then_some(()))
+    })
+    .await?;
     scene.delete(&graceful, None).await?;
     scene.delete(&forced, Some(0)).await?;
+    api.faults().clear();
     scene.gone_and_clean(&graceful).await?;
     scene.gone_and_clean(&forced).await?;
     scene.stop_agent().await
