@@ -25,7 +25,7 @@ const START: Duration = Duration::from_secs(120);
 const PROGRESS_LIMIT: Duration = Duration::from_secs(60);
 /// Longer than all grace periods here (40 s).
 const DELETE_LIMIT: Duration = Duration::from_secs(90);
-/// Without the backoff, which is longer by then.
+/// Shorter than the backoff that the test waits for.
 const IMMEDIATE: Duration = Duration::from_secs(10);
 /// Writes until it exits, to a volume that another pod might use.
 const WRITES: &str = "trap '' TERM; while :; do date >> /data/log; sleep 0.1; done";
@@ -142,7 +142,7 @@ pub async fn run() -> Result<()> {
     in_hook["containers"][0]["lifecycle"] = json!({ "preStop": { "exec": { "command": ["sleep", "15"] } } });
     let in_hook = Pod::create(&scene, "in-hook", in_hook).await?;
 
-    let half_stopped = spec(12, &[container("main", POLITE), container("deaf", DEAF)]);
+    let half_stopped = spec(40, &[container("main", POLITE), container("deaf", DEAF)]);
     let half_stopped = Pod::create(&scene, "half-stopped", half_stopped).await?;
 
     let mut half_unmounted = spec(5, &[container("main", POLITE)]);

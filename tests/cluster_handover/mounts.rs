@@ -34,19 +34,26 @@ impl Others {
             let mut agents = self.agents.iter();
             agents.any(|agent| agent.pid == pid && (agent.from..=agent.until).contains(&at))
         };
-        // The parent is unknown: it had exited when its event was received.
-        let was_agent = by.parent.is_none()
-            && self.agents.iter().any(|agent| {
-                let received = agent.until..agent.until + RECORDER_DELAY;
-                agent.pid == by.pid && received.contains(&at)
-            });
-        if is_agent(by.pid) || by.parent.is_some_and(is_agent) || was_agent {
+        if is_agent(by.pid) || by.parent.is_some_and(is_agent) || self.killed_before(by, at).is_some() {
             Some(Side::Agent)
         } else if by.pid == self.runtime || by.parent == Some(self.runtime) || by.pid == self.test {
             None
         } else {
             Some(Side::Kubelet)
         }
+    }
+
+    /// When the event happened at the latest: the recorder may receive it after its agent was killed.
+    pub fn time(&self, by: &Actor, at: f64) -> f64 {
+        self.killed_before(by, at).unwrap_or(at)
+    }
+
+    /// When the agent that made the event was killed, if that was before the event was received.
+    fn killed_before(&self, by: &Actor, at: f64) -> Option<f64> {
+        let received = |agent: &&Agent| (agent.until..agent.until + RECORDER_DELAY).contains(&at);
+        let agent = self.agents.iter().filter(received).find(|agent| agent.pid == by.pid)?;
+        // The process had exited when its event was received, so its parent is unknown.
+        by.parent.is_none().then_some(agent.until)
     }
 }
 

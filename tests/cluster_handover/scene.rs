@@ -300,9 +300,10 @@ impl Scene {
     fn mounted(&self) -> Result<Vec<Act>> {
         let pods = self.stage.starter.dirs().kubelet_root.join(PODS);
         let acts = self.mounts.heard()?.into_iter().filter_map(|mounting| {
-            let at = self.since(mounting.at);
+            let received = self.since(mounting.at);
+            let at = self.others.time(&mounting.by, received);
             Some(Act {
-                side: self.others.side(&mounting.by, at)?,
+                side: self.others.side(&mounting.by, received)?,
                 uid: uid(&pods, &mounting.point)?,
                 what: what(&mounting),
                 begin: at,

@@ -213,7 +213,7 @@ impl Bystander {
             if !self.is_alive() {
                 return;
             }
-            sleep(secs(1)).await;
+            sleep(Duration::from_millis(150)).await;
             // The paused clock does not advance meanwhile.
             spawn_blocking(|| thread::sleep(Duration::from_millis(10)))
                 .await

@@ -212,7 +212,12 @@ async fn missing_pod_ip_delays_only_hooks_that_need_it() {
         .map(|(_, seen)| (&*seen.name, seen.timeout.unwrap().as_secs()))
         .collect();
     left.sort_unstable();
-    assert_eq!(left, [("one", 25), ("plain", 30), ("two", 25)]);
+    // A hook's bytes are in a TCP socket: if they are late, the paused clock advances.
+    let hooked = 20..=25;
+    assert!(
+        matches!(&left[..], [("one", one), ("plain", 30), ("two", two)] if hooked.contains(one) && hooked.contains(two)),
+        "{left:?}"
+    );
     assert_eq!(node.count_events("web", "FailedPreStopHook").await, 0);
     let asked = node.cri.log().into_iter();
     let asked = asked.filter(|entry| matches!(entry.call, Logged::Read("PodSandboxStatus", _)));

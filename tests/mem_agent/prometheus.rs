@@ -48,7 +48,7 @@ fn assert_accepted(output: &Output) {
     assert!(output.status.success() && err.is_empty(), "{out}\n{err}");
 }
 
-/// A free address. While the socket exists, which never listens, no other program gets the port by chance.
+/// Binds a free address. The socket never listens, and keeps the port from other programs.
 fn reserve_addr() -> (TcpSocket, SocketAddr) {
     let socket = TcpSocket::new_v4().unwrap();
     // The agent and Prometheus set it, too, and so may use the address.
