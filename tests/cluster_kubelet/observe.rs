@@ -49,7 +49,7 @@ const REPORT_LIMIT: Duration = Duration::from_secs(360);
 const START_LIMIT: Duration = Duration::from_secs(180);
 /// Exits of containers that a kubelet removes within the same second cannot always be seen, least on a busy machine. At
 /// most one pod of so many may have such an exit.
-const PODS_PER_UNKNOWN: usize = 10;
+const PODS_PER_UNKNOWN: usize = 15;
 
 /// Checks one claim.
 pub type Claim = fn(&Run) -> Result<()>;
