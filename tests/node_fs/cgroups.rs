@@ -125,7 +125,7 @@ impl Pod {
     }
 
     fn destroy(&self) -> Destroyed {
-        until_exited(|| self.try_destroy(), || self.processes().is_empty())
+        destroy_in(&self.cgroups, &self.name)
     }
 
     #[track_caller]
