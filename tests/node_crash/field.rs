@@ -69,9 +69,10 @@ pub async fn all_survive(cause: Cause) -> Result<()> {
     }
     let mut late = Vec::new();
     while let Some(done) = workers.join_next().await {
-        let (done, late_ones) = done.context("a worker panicked")?;
-        late.extend(late_ones);
-        for (strike, cell) in done {
+        for (strike, cell, was_late) in done.context("a worker panicked")? {
+            if was_late {
+                late.push(strike.to_string());
+            }
             matrix.set(strike.step, strike.fault, cell);
         }
     }
@@ -111,19 +112,14 @@ fn drawn(matrix: &Matrix, cause: Cause, seed: u64, all: bool) -> Vec<Strike> {
     strikes
 }
 
-/// Results of cells, and those that took too long at first.
-async fn work(
-    cause: Cause,
-    number: usize,
-    mut shared: Option<SharedStage>,
-    queue: Queue,
-) -> (Vec<(Strike, Cell)>, Vec<String>) {
-    let (mut done, mut late) = (Vec::new(), Vec::new());
+/// Results of cells, each with whether a run of it took too long.
+async fn work(cause: Cause, number: usize, mut shared: Option<SharedStage>, queue: Queue) -> Vec<(Strike, Cell, bool)> {
+    let mut done = Vec::new();
     let mut runs = 0;
     let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
     while let Some(strike) = next() {
         let mut cell = Cell::Broke(String::new());
-        let mut is_late = false;
+        let mut was_late = false;
         for _ in 0..TRIES {
             runs += 1;
             let tried = attempt(&mut shared, cause, &strike, format!("run-{number}-{runs}")).await;
@@ -134,7 +130,8 @@ async fn work(
             // Leftovers of a failed run do not disturb a new stage.
             shared = None;
             let never_came = error.is::<PointNotReached>() || error.root_cause().is::<PointNotReached>();
-            let was_late = error.root_cause().is::<TooLate>();
+            let is_late = error.root_cause().is::<TooLate>();
+            was_late |= is_late;
             // The number of attempts depends only on the timing of events.
             let another = strike.step.is(JOURNAL, "begun") && strike.step.nth > 1;
             cell = if never_came && another {
@@ -142,20 +139,16 @@ async fn work(
             } else {
                 Cell::Broke(error.root_cause().to_string())
             };
-            if was_late {
+            if is_late {
                 eprintln!("--- {strike} was too late: {error:?}");
-                is_late = true;
             } else if !never_came {
                 eprintln!("--- {strike} BROKE: {error:?}");
                 break;
             }
         }
-        if is_late {
-            late.push(strike.to_string());
-        }
-        done.push((strike, cell));
+        done.push((strike, cell, was_late));
     }
-    (done, late)
+    done
 }
 
 async fn attempt(shared: &mut Option<SharedStage>, cause: Cause, strike: &Strike, name: String) -> Result<()> {
