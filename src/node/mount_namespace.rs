@@ -153,9 +153,7 @@ mod tests {
     async fn socket_without_listener_means_runtime_down() {
         let temp = tempfile::tempdir().unwrap();
         let left = temp.path().join("cri.sock");
-        // It never listens: a child that another test has just forked may still have a dropped listener.
-        let dead = tokio::net::UnixSocket::new_stream().unwrap();
-        dead.bind(&left).unwrap();
+        testbed::host_files::stale_socket(&left).unwrap();
         for socket in [&*left, Path::new("/no/such/socket")] {
             let found = compare(Path::new("/proc"), socket).await;
             assert!(

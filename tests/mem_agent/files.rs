@@ -11,6 +11,7 @@ use serde_json::json;
 use testbed::{
     api::ApiServer as _,
     apiserver::{Config, MemApiServer},
+    host_files,
 };
 
 use crate::{
@@ -54,9 +55,7 @@ async fn socket_with_a_listener_is_not_replaced() {
 async fn stale_socket_is_replaced_and_only_the_own_one_is_removed() {
     let mut node = Node::new().await;
     let path = node.flags.socket.socket.clone();
-    // It never listens: a child that another test has just forked may still have a dropped listener.
-    let stale = tokio::net::UnixSocket::new_stream().unwrap();
-    stale.bind(&path).unwrap();
+    host_files::stale_socket(&path).unwrap();
     node.start().await;
     assert_eq!(node.stop().await, Ok(()));
     assert!(!path.exists());

@@ -322,9 +322,7 @@ mod tests {
         let plain = path("plain");
         std::fs::write(&plain, "").unwrap();
         let alive = std::os::unix::net::UnixListener::bind(path("alive")).unwrap();
-        // It never listens: a child that another test has just forked may still have a dropped listener.
-        let dead = tokio::net::UnixSocket::new_stream().unwrap();
-        dead.bind(path("dead")).unwrap();
+        testbed::host_files::stale_socket(&path("dead")).unwrap();
         for (path, agent_runs, verdict) in [
             (path("none"), false, Verdict::Ok),
             (path("dead"), false, Verdict::Ok),

@@ -1,4 +1,4 @@
-//! The files of a node that the agent reads, below one directory.
+//! The files of a node that the agent reads, below one directory, and a socket that a program has left.
 
 use std::{
     fs, io,
@@ -8,6 +8,7 @@ use std::{
 };
 
 use serde_json::json;
+use tokio::net::UnixSocket;
 
 /// Creates directories, a mount table with one cgroup hierarchy, and the kubelet's configuration, in an empty directory.
 ///
@@ -30,4 +31,13 @@ pub fn create(dir: &Path) -> io::Result<()> {
         "healthzPort": 0,
     });
     fs::write(path("kubelet.yaml"), kubelet.to_string())
+}
+
+/// Creates a socket without a listener, as a killed program leaves it.
+///
+/// # Errors
+/// If the path is in use.
+pub fn stale_socket(path: &Path) -> io::Result<()> {
+    // It never listens: a child that another thread has just forked may still have a dropped listener.
+    UnixSocket::new_stream()?.bind(path).map(drop)
 }
