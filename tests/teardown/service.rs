@@ -112,6 +112,12 @@ async fn policy_rc_d_prevents_the_start_and_a_purge_leaves_nothing(_: &mut Scene
     );
 
     service.systemctl(&["start", "pod-teardown"])?;
+    installed::output("journalctl", &["--sync"])?;
+    let logged = installed::output("journalctl", &["-b", "_PID=1", "-o", "cat"])?;
+    let unknown = logged
+        .lines()
+        .find(|line| line.contains("pod-teardown.service:") && line.contains("ignoring"));
+    ensure!(unknown.is_none(), "systemd does not know a directive: {unknown:?}");
     service.set(&[("PODS", "always")])?;
     let state = Path::new("/var/lib/pod-teardown");
     ensure!(state.is_dir());
