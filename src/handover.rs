@@ -12,3 +12,4 @@ pub mod monitor;
 pub mod probes;
 pub mod report;
 pub mod role;
+mod unit_watch;

@@ -3,6 +3,7 @@
 pub mod event;
 pub mod failure;
 pub mod foreign;
+pub mod kubelet_unit;
 pub mod mismatch;
 pub mod observation;
 pub mod pod;

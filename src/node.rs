@@ -15,6 +15,8 @@ pub mod host;
 pub mod identity;
 pub mod kubelet_process;
 pub mod kubelet_root;
+#[cfg(feature = "agent")]
+pub mod kubelet_unit;
 pub mod lock;
 pub mod logs;
 pub mod loops;

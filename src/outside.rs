@@ -4,7 +4,7 @@
 use crate::{
     api::Dial,
     journal::SimulatedDisk,
-    node::{cri::CriService, threads::Blocking, unmounts::UnmountBackend},
+    node::{cri::CriService, kubelet_unit::ReadUnit, threads::Blocking, unmounts::UnmountBackend},
 };
 
 /// Replacements for sockets, threads, file and kernel. The default is the real ones.
@@ -17,6 +17,8 @@ pub struct Outside {
     pub runtime: Option<CriService>,
     /// Stores the journal, instead of a file in the state directory.
     pub disk: Option<SimulatedDisk>,
+    /// Reads the kubelet's unit, instead of systemd and its journal.
+    pub kubelet_unit: Option<ReadUnit>,
     /// Unmounts file systems.
     pub unmounts: UnmountBackend,
     /// Runs blocking calls.

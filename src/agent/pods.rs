@@ -34,6 +34,7 @@ use crate::{
         effects::Effects,
         host::{Host, PROC, detect_cgroup_driver, same_mount_namespace},
         identity::Identity,
+        kubelet_unit::on_this_node,
         lock::{LockError, PodsLock},
         process_events::KernelEvents,
         runtime::{self, RuntimeReport},
@@ -265,6 +266,7 @@ impl PodAgent {
             runtime,
             blocking,
             disk: _,
+            kubelet_unit,
             unmounts: _,
         } = outside;
         let has_socket = runtime.is_none();
@@ -342,6 +344,8 @@ impl PodAgent {
                 take_over_after,
                 clock: host.clock.clone(),
                 fence: fences_kubelet.then(Systemd::of_host),
+                // systemd knows the processes of this node, as a test's directory does not have.
+                read_unit: kubelet_unit.or_else(|| (host.proc == Path::new(PROC)).then(|| on_this_node(&host.proc))),
                 only_observes,
                 report,
             };

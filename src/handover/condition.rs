@@ -29,8 +29,17 @@ pub struct RoleCondition {
 // === impl RoleCondition ===
 
 impl RoleCondition {
-    /// The condition of an agent with this role (`None` with `--pods always`), and with this reason why it may not act.
+    /// The condition of an agent with this role (`None` with `--pods always`), and with this reason why it may not act. The message
+    /// says why the kubelet does not work, if its unit shows that.
     pub fn new(role: Option<&RoleReport>, blocked: Option<&str>) -> Self {
+        let mut condition = Self::of_role(role, blocked);
+        if let Some(unit) = role.and_then(|role| role.kubelet_unit.as_ref()) {
+            condition.message = format!("{}; {}", condition.message, unit.summary());
+        }
+        condition
+    }
+
+    fn of_role(role: Option<&RoleReport>, blocked: Option<&str>) -> Self {
         if let Some(role) = role.filter(|role| role.role == RoleName::Observing) {
             let message = role.message.as_deref().unwrap_or("it touches nothing");
             return Self {
@@ -150,6 +159,7 @@ fn standby_reason(reason: StandbyReasonName) -> (&'static str, &'static str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::kubelet_unit::{KubeletUnit, UnitExit};
 
     fn role(role: RoleName, reason: Option<StandbyReasonName>) -> RoleReport {
         RoleReport {
@@ -176,6 +186,33 @@ mod tests {
         ] {
             let condition = RoleCondition::new(role, blocked);
             assert_eq!((condition.status, condition.reason), (status, reason));
+        }
+    }
+
+    #[test]
+    fn message_says_why_the_kubelet_fails_and_stays_the_same_while_it_restarts() {
+        let message = |role: RoleName, restarts, seconds| {
+            let role = RoleReport {
+                role,
+                kubelet_unit: Some(KubeletUnit {
+                    unit: "kubelet.service".to_owned(),
+                    active_state: "activating".to_owned(),
+                    sub_state: "auto-restart".to_owned(),
+                    exit: Some(UnitExit::Code(1)),
+                    restarts,
+                    since: Timestamp::from_second(seconds).ok(),
+                    last_error: Some("failed to parse kubelet flag: unknown flag: --x".to_owned()),
+                    ..KubeletUnit::default()
+                }),
+                ..RoleReport::default()
+            };
+            RoleCondition::new(Some(&role), None).message
+        };
+        for role in RoleName::ALL {
+            let first = message(role, 1, 10);
+            let reason = "; kubelet.service exits and is restarted each time, exit code 1: failed to parse kubelet flag: unknown flag: --x";
+            assert!(first.ends_with(reason), "{first}");
+            assert_eq!(first, message(role, 2, 20));
         }
     }
 

@@ -15,14 +15,15 @@ use super::{
     fence, healthz,
     probes::{LeaseState, Probe, Probes},
     report::{FenceReport, RoleReport},
-    role::{Role, StandbyReason, Thresholds, decide_role, initial_role, may_fence},
+    role::{Role, StandbyReason, StandbyReasonName, Thresholds, decide_role, initial_role, may_fence},
+    unit_watch::UnitWatch,
 };
 use crate::{
     api::{ApiClient, ApiError},
     clock::BootClock,
     handover::guard::Guard,
     journal::{Journal, last_active::LastActive},
-    node::systemd::Systemd,
+    node::{kubelet_unit::ReadUnit, systemd::Systemd},
 };
 
 /// How often the role is decided while no kubelet process is known, beside each probe.
@@ -58,6 +59,8 @@ pub struct KubeletMonitor {
     pub clock: BootClock,
     /// Stops an unresponsive kubelet (`--fence-kubelet`).
     pub fence: Option<Systemd>,
+    /// Reads the kubelet's unit; `None` without systemd.
+    pub read_unit: Option<ReadUnit>,
     /// The agent only observes: it never becomes active, and records no role.
     pub only_observes: bool,
     /// For `status`.
@@ -93,6 +96,7 @@ impl KubeletMonitor {
         let mut answers = pin!(select(health, lease));
         let (mut fencing, mut fence_from, mut report_from) = (FuturesUnordered::new(), start, start);
         let mut fenced = FenceReport::default();
+        let mut unit = UnitWatch::new(self.read_unit.clone());
         // When all probes were last requested because one had reached the threshold.
         let mut requested_at = start;
         loop {
@@ -116,6 +120,7 @@ impl KubeletMonitor {
                     fence_from = Instant::now() + FENCE_RETRY;
                     fenced.add_result(stopped);
                 }
+                () = unit.finish() => {}
             }
             let (probe, probed_during) = self.guard.take_probes();
             let was_alive = matches!(probes.process.result, Probe::Alive(_));
@@ -133,7 +138,12 @@ impl KubeletMonitor {
             if next == Role::Active && role != Role::Active {
                 next = self.verify_node_before(next, &role).await;
             }
-            self.report_role(&role, &next, &probes, &fenced);
+            if next.standby_reason() != Some(StandbyReasonName::KubeletAlive) {
+                unit.read_if_due(|| self.journal.kubelet()?.unit);
+            } else if probes.present_kubelet_works(Instant::now()) {
+                unit.forget();
+            }
+            self.report_role(&role, &next, &probes, &fenced, &unit);
             self.record_role(&next, &probes);
             role = next;
             if let (Role::Standby(StandbyReason::Unresponsive), Some(systemd)) = (&role, &self.fence)
@@ -215,9 +225,12 @@ impl KubeletMonitor {
         }
     }
 
-    fn report_role(&self, before: &Role, role: &Role, probes: &Probes, fenced: &FenceReport) {
+    fn report_role(&self, before: &Role, role: &Role, probes: &Probes, fenced: &FenceReport, unit: &UnitWatch) {
         let wall = self.clock.wall().now();
-        let report = RoleReport::new(role, probes, fenced, &self.report.borrow(), wall);
+        let report = RoleReport {
+            kubelet_unit: unit.unit().cloned(),
+            ..RoleReport::new(role, probes, fenced, &self.report.borrow(), wall)
+        };
         if self.only_observes {
             if !before.has_same_reason_as(role) {
                 let (seen, would_be) = (report.seen(), report.role);

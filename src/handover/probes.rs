@@ -255,6 +255,14 @@ impl Probes {
         }
     }
 
+    /// Whether the present kubelet process has shown that it works: healthz answers, or the Lease was renewed after its start. A
+    /// process that systemd has just restarted has not.
+    pub fn present_kubelet_works(&self, now: Instant) -> bool {
+        let answers = self.healthz.was_alive && self.healthz.is_alive(now);
+        let renewed_by = |(_, since): &(String, Instant)| self.lease.renewed.is_some_and(|renewed| renewed >= *since);
+        answers || self.same.as_ref().is_some_and(renewed_by)
+    }
+
     /// Whether the last result of every probe is Down.
     pub fn all_are_down(&self, now: Instant) -> bool {
         self.each().iter().all(|(_, probe)| probe.down_for(now).is_some())
@@ -452,6 +460,27 @@ mod tests {
         probes.add_process(Probe::Alive(String::new()), &(start..start), secs(45));
         probes.add_process(down_for(), &(start + secs(1)..start + secs(5)), secs(45));
         assert_eq!(probes.process.since, start + secs(5));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn restarted_kubelet_works_when_it_has_answered_or_renewed_by_itself() {
+        let start = Instant::now();
+        let at = |seconds| start + secs(seconds)..start + secs(seconds);
+        let works = |probes: &Probes, seconds| probes.present_kubelet_works(start + secs(seconds));
+        let mut probes = Probes::new(start, PROCESS_GAP, secs(15));
+        assert!(!works(&probes, 0));
+        probes.add_process(Probe::Alive("1".to_owned()), &at(0), secs(45));
+        probes.healthz.add(Probe::Alive(String::new()), &at(1));
+        assert!(works(&probes, 1));
+        probes.add_process(Probe::Alive("2".to_owned()), &at(2), secs(45));
+        assert!(!works(&probes, 2), "the answer was another process's");
+        probes.healthz.add(down_for(), &at(3));
+        for (seconds, renewal) in [(3, "1"), (4, "2")] {
+            probes.lease.add(Ok(Some(renewal.to_owned())), &at(seconds));
+        }
+        assert!(works(&probes, 4));
+        probes.add_process(Probe::Alive("3".to_owned()), &at(5), secs(45));
+        assert!(!works(&probes, 5), "the renewal was another process's");
     }
 
     #[tokio::test(start_paused = true)]

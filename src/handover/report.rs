@@ -10,6 +10,7 @@ use super::{
     probes::{LEASE, Lease, ProbeHistory, ProbeState, Probes},
     role::{Role, RoleName, StandbyReasonName},
 };
+use crate::model::kubelet_unit::KubeletUnit;
 
 /// A kubelet renews its Lease every 10 s, and the agent reads it every 5 s.
 const RENEWAL_LIMIT: Duration = Duration::from_secs(15);
@@ -32,6 +33,9 @@ pub struct RoleReport {
     /// Attempts to stop an unresponsive kubelet.
     #[serde(default)]
     pub fencing: FenceReport,
+    /// The kubelet's systemd unit, while the kubelet does not work; `None` without systemd.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kubelet_unit: Option<KubeletUnit>,
 }
 
 /// Attempts to stop an unresponsive kubelet.
@@ -82,6 +86,7 @@ impl RoleReport {
                 .map(|(name, probe)| ProbeReport::new(name, probe, wall).with_renewal_interval(name, &probes.lease))
                 .into(),
             fencing: fencing.clone(),
+            kubelet_unit: None,
         }
     }
 

@@ -18,6 +18,7 @@ use crate::model::foreign::ForeignText;
 
 pub mod environment_file;
 pub mod service;
+mod unit_state;
 
 const SERVICE: &str = "org.freedesktop.systemd1";
 const OBJECT: &str = "/org/freedesktop/systemd1";

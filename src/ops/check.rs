@@ -180,6 +180,6 @@ async fn for_pods(settings: &Settings, pods: &PodSettings) -> Vec<Row> {
     let cri = Cri::new(&pods.cri_endpoint, effects);
     rows.extend(runtime(&cri, pods).await);
     rows.extend(state_rows);
-    rows.extend(other_processes(pods, &settings.node_name, lock));
+    rows.extend(other_processes(pods, &settings.node_name, lock).await);
     rows
 }

@@ -213,6 +213,23 @@ pods_of_an_out_of_service_node_are_stopped_after_the_api_has_dropped_them() {
     show kubectl taint nodes "$worker" "$taint-"
 }
 
+# With its unit, which systemd restarts each second.
+kubelet_that_fails_is_explained_on_the_node_and_in_the_cluster() {
+    local drop_in=/run/systemd/system/kubelet.service.d error='exit code 1: failed to parse kubelet flag: unknown flag: --no-such-flag'
+    on_worker mkdir -p "$drop_in"
+    printf '[Service]\nExecStart=\nExecStart=/usr/bin/kubelet --no-such-flag\n' |
+        docker exec -i "$worker" cp /dev/stdin "$drop_in/99-fails.conf"
+    on_worker systemctl daemon-reload
+    show on_worker systemctl start kubelet
+    wait_until 60 "status has the kubelet's error" status_says "$error"
+    show on_worker pod-teardown status
+    wait_until 120 "the condition has the kubelet's error" condition_says "$error"
+    on_worker rm "$drop_in/99-fails.conf"
+    on_worker systemctl daemon-reload
+    show on_worker systemctl stop kubelet
+    wait_until 60 "status says that the unit is stopped" status_says "kubelet.service is stopped"
+}
+
 # === the kubelet stays ===
 
 node_is_ready_and_clean_at_the_end() {

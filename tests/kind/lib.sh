@@ -61,6 +61,11 @@ condition_is() {
     local path='{.status.conditions[?(@.type=="PodTeardownActive")]'
     [ "$(kubectl get node "$worker" -o "jsonpath=$path.status}:$path.reason}")" = "$1:$2" ]
 }
+# condition_says TEXT, status_says TEXT: whether the condition's message or the agent's status contains the text.
+condition_says() {
+    kubectl get node "$worker" -o 'jsonpath={.status.conditions[?(@.type=="PodTeardownActive")].message}' | grep -Fq -- "$1"
+}
+status_says() { grep -Fq -- "$1" <<<"$(on_worker pod-teardown status)"; }
 has_node_event() { kubectl get events --field-selector "involvedObject.kind=Node,reason=$1" -o name | grep -q .; }
 
 # apply FILE NAME=VALUE...

@@ -31,6 +31,7 @@ mod idle_pods;
 mod in_progress;
 mod in_use;
 mod journal;
+mod kubelet_unit;
 mod large_lists;
 mod orphans;
 mod other_root;

@@ -20,7 +20,7 @@ async fn conditions(node: &Node) -> Vec<Value> {
 }
 
 /// Waits for the condition with this reason.
-async fn wait_for_condition(node: &Node, reason: &str) -> Value {
+pub async fn wait_for_condition(node: &Node, reason: &str) -> Value {
     let condition = async || {
         let all = conditions(node).await;
         all.into_iter()
@@ -30,7 +30,7 @@ async fn wait_for_condition(node: &Node, reason: &str) -> Value {
     condition().await.unwrap()
 }
 
-async fn node_with_kubelet() -> NodeWithKubelet {
+pub async fn node_with_kubelet() -> NodeWithKubelet {
     let mut stage = NodeWithKubelet::new().await;
     stage.node.stop().await.unwrap();
     stage.node.flags.node_condition = true;

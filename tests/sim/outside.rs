@@ -64,6 +64,8 @@ impl Externals {
                     Err(nix::errno::Errno::EIO)
                 }
             })),
+            // The node of a simulation has no systemd.
+            kubelet_unit: None,
             blocking: Blocking::Inline,
         }
     }

@@ -36,6 +36,7 @@ pub fn cases<S>() -> Vec<Case<S>> {
         starting_kubelet_requests_the_handover_and_gets_its_pods,
         kubelet_that_starts_during_a_grace_period_waits_until_it_expires,
         upgrade_reruns_no_hook_and_keeps_all_deadlines,
+        kubelet_unit_that_fails_is_stopped_masked_or_hangs_is_explained,
         // Last: they wait until the node has been up for five minutes.
         first_installation_observes_until_it_is_enabled_and_an_upgrade_keeps_that,
         unresponsive_kubelet_is_stopped_through_its_unit_and_stays_stopped,
@@ -398,6 +399,46 @@ async fn unresponsive_kubelet_is_stopped_through_its_unit_and_stays_stopped(scen
         "{output}"
     );
     Ok(())
+}
+
+/// As its sandbox lets the service ask systemd and run journalctl.
+async fn kubelet_unit_that_fails_is_stopped_masked_or_hangs_is_explained(scene: &mut Scene) -> Result<()> {
+    const FAILS: &str = "/run/kubelet-of-test/fails";
+    const LINE: &str = r#"E1129 01:01:29.482843    8719 run.go:72] "command failed" err="failed to parse kubelet flag: unknown flag: --no-such-flag""#;
+    let service = Installed::at_work_with(scene, &[("PODS", "auto"), ("TAKE_OVER_AFTER", "5s")]).await?;
+    let status_has = async |text: &str| until(text, || Ok(service.asked(&["status"])?.contains(text))).await;
+    service.create(FAILS, |at| fs::write(at, format!("echo '{LINE}' >&2; exit 1\n")))?;
+    let unit = format!(
+        "[Unit]\nStartLimitIntervalSec=0\n[Service]\nExecStart=/bin/sh {FAILS}\nRestart=always\nRestartSec=1s\n"
+    );
+    service.unit("kubelet.service", &unit)?;
+    service.systemctl(&["start", "kubelet"])?;
+    status_has("kubelet.service exits and is restarted each time").await?;
+    status_has("exit code 1: failed to parse kubelet flag: unknown flag: --no-such-flag").await?;
+    let checked = Command::new("pod-teardown").args(["check", "--service"]).output()?;
+    let output = String::from_utf8_lossy(&checked.stdout).into_owned();
+    ensure!(
+        output.contains("WARN  kubelet") && output.contains("unknown flag: --no-such-flag"),
+        "{output}"
+    );
+
+    service.systemctl(&["stop", "kubelet"])?;
+    status_has("kubelet.service is stopped").await?;
+    let mask = "/etc/systemd/system/kubelet.service";
+    service.create(mask, |at| symlink("/dev/null", at))?;
+    service.systemctl(&["daemon-reload"])?;
+    status_has("kubelet.service is masked").await?;
+    status_has("systemctl unmask kubelet.service").await?;
+    fs::remove_file(mask)?;
+
+    kubelet(&service, scene, "")?;
+    service.systemctl(&["start", "kubelet"])?;
+    service.systemctl(&["kill", "--signal=STOP", "kubelet"])?;
+    status_has("which a signal has stopped").await?;
+    let pid = installed::output("systemctl", &["show", "--value", "-p", "MainPID", "kubelet"])?;
+    status_has(&format!("kill -CONT {pid}")).await?;
+    service.systemctl(&["kill", "--signal=CONT", "kubelet"])?;
+    service.systemctl(&["stop", "kubelet"]).map(drop)
 }
 
 /// One pod is in its hook and one waits after its signal when the package is upgraded.

@@ -27,6 +27,8 @@ pub struct Survivor {
     /// The kernel function in which one of its threads sleeps uninterruptibly; `Some("")` if the kernel does not show the
     /// function.
     pub waits_in: Option<String>,
+    /// A signal has stopped it.
+    pub is_stopped: bool,
 }
 
 // === impl Survivors ===
@@ -69,10 +71,12 @@ impl Survivor {
             let read = |file| fs::read_to_string(thread.join(file)).unwrap_or_default();
             is_in_state('D', &read("stat")).then(|| kernel_function(&read("wchan"), &read("stack")))
         });
+        let stat = fs::read_to_string(process.join("stat")).unwrap_or_default();
         Self {
             pid,
             name: name.trim_end().to_owned(),
             waits_in,
+            is_stopped: is_in_state('T', &stat),
         }
     }
 }
@@ -135,6 +139,7 @@ mod tests {
             pid,
             name: name.to_owned(),
             waits_in: waits_in.map(str::to_owned),
+            is_stopped: false,
         }
     }
 

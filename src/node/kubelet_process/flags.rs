@@ -41,6 +41,8 @@ pub struct KubeletFlags {
     pub healthz_port: Option<u16>,
     /// `--hostname-override`.
     pub hostname_override: Option<String>,
+    /// The systemd service that it was started by, if any.
+    pub unit: Option<String>,
 }
 
 /// Settings of the agent that must agree with these flags.
@@ -124,8 +126,18 @@ pub fn read(proc: &Path, pid: i32) -> Option<KubeletFlags> {
         healthz_bind_address: text("healthz-bind-address").and_then(|text| text.parse().ok()),
         healthz_port: text("healthz-port").and_then(|text| text.parse().ok()),
         hostname_override: text("hostname-override"),
+        unit: service_of(&fs::read_to_string(dir.join("cgroup")).unwrap_or_default()),
         command: readable(command),
     })
+}
+
+/// The service in the cgroup of a process: systemd names cgroups by their units.
+fn service_of(cgroups: &str) -> Option<String> {
+    let mut services = cgroups.lines().filter_map(|line| {
+        let mut names = line.rsplit('/');
+        names.find(|name| name.ends_with(".service"))
+    });
+    services.next_back().map(str::to_owned)
 }
 
 /// Whether a path leads that process to the same file as the agent: it has the agent's mount namespace, and its root is `/`.
@@ -264,6 +276,25 @@ mod tests {
         fs::create_dir_all(proc.path().join("self/ns")).unwrap();
         symlink("mnt:[1]", proc.path().join("self/ns/mnt")).unwrap();
         proc
+    }
+
+    #[test]
+    fn unit_of_a_kubelet_is_read_from_its_cgroup() {
+        for (cgroups, unit) in [
+            ("0::/system.slice/kubelet.service\n", Some("kubelet.service")),
+            (
+                "4:memory:/\n1:name=systemd:/system.slice/kubelet.service\n0::/\n",
+                Some("kubelet.service"),
+            ),
+            (
+                "1:name=systemd:/docker/7/system.slice/snap.kubelet-eks.daemon.service\n",
+                Some("snap.kubelet-eks.daemon.service"),
+            ),
+            ("0::/user.slice/user-0.slice/session-1.scope\n", None),
+            ("", None),
+        ] {
+            assert_eq!(service_of(cgroups).as_deref(), unit, "{cgroups}");
+        }
     }
 
     #[test]

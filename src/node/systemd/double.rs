@@ -1,6 +1,7 @@
 //! A private bus with a fake systemd, for tests.
 
 use std::{
+    collections::HashMap,
     path::Path,
     sync::{Arc, Mutex},
 };
@@ -38,6 +39,20 @@ pub enum Behavior {
     Restarts(&'static str, u32),
     /// Answers for a service with every property set.
     Service,
+    /// Answers for the kubelet's unit in this state.
+    Kubelet(UnitKind),
+}
+
+/// A state of the kubelet's unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UnitKind {
+    /// Its program exits with code 1, and is restarted.
+    Restarting,
+    /// The kernel has killed it.
+    Killed,
+    Masked,
+    Stopped,
+    Running,
 }
 
 /// Names of the called methods.
@@ -77,6 +92,15 @@ async fn serve(stream: UnixStream, behavior: Behavior, calls: Calls) -> zbus::Re
             ("GetUnit", Behavior::NotLoaded) => bus.reply_error(&header, NO_SUCH_UNIT, &"no").await?,
             ("LoadUnit", _) => bus.reply(&header, &ObjectPath::try_from(UNIT)?).await?,
             ("Get", Behavior::NotLoaded) => bus.reply(&header, &Value::from("not-found")).await?,
+            ("GetAll", Behavior::NotLoaded) => {
+                bus.reply(&header, &HashMap::from([("LoadState", Value::from("not-found"))]))
+                    .await?;
+            }
+            ("GetAll", Behavior::Kubelet(kind)) => {
+                let interface: String = call.body().deserialize()?;
+                bus.reply(&header, &unit_properties(kind, interface.ends_with(".Service")))
+                    .await?;
+            }
             ("Get", Behavior::Service) => {
                 let (_, property): (String, String) = call.body().deserialize()?;
                 bus.reply(&header, &service_property(&property)).await?;
@@ -142,4 +166,41 @@ fn service_property(name: &str) -> Value<'static> {
         }
         other => panic!("property {other}"),
     }
+}
+
+/// Properties of the kubelet's unit, as systemd 252 shows them.
+fn unit_properties(kind: UnitKind, is_service: bool) -> HashMap<&'static str, Value<'static>> {
+    let (load, active, sub) = match kind {
+        UnitKind::Restarting => ("loaded", "activating", "auto-restart"),
+        UnitKind::Killed => ("loaded", "failed", "failed"),
+        UnitKind::Masked => ("masked", "inactive", "dead"),
+        UnitKind::Stopped => ("loaded", "inactive", "dead"),
+        UnitKind::Running => ("loaded", "active", "running"),
+    };
+    let (result, code, status, restarts, pid) = match kind {
+        UnitKind::Restarting => ("exit-code", 1i32, 1i32, 7u32, 0u32),
+        UnitKind::Killed => ("oom-kill", 2, 9, 0, 0),
+        UnitKind::Masked => ("success", 0, 0, 0, 0),
+        UnitKind::Stopped => ("success", 1, 0, 0, 0),
+        UnitKind::Running => ("success", 0, 0, 0, 42),
+    };
+    if is_service {
+        return HashMap::from([
+            ("Result", Value::from(result)),
+            ("ExecMainCode", Value::from(code)),
+            ("ExecMainStatus", Value::from(status)),
+            ("NRestarts", Value::from(restarts)),
+            ("MainPID", Value::from(pid)),
+        ]);
+    }
+    HashMap::from([
+        ("LoadState", Value::from(load)),
+        ("UnitFileState", Value::from("enabled")),
+        ("ActiveState", Value::from(active)),
+        ("SubState", Value::from(sub)),
+        // 2026-01-02 03:04:05 UTC.
+        ("StateChangeTimestamp", Value::from(1_767_323_045_000_000u64)),
+        ("ConditionTimestamp", Value::from(1u64)),
+        ("ConditionResult", Value::from(true)),
+    ])
 }

@@ -132,9 +132,16 @@ impl PodsAdmin {
                 TerminatedBy::Kubelet(format!("pid {}", kubelet.pid))
             }
             (_, Some(why)) if guard.paused().is_some_and(|paused| paused.why() == why) => TerminatedBy::Paused(why),
-            (_, Some(why)) => TerminatedBy::Blocked(why),
+            (_, Some(why)) => TerminatedBy::Blocked(self.with_kubelet_unit(&why)),
             (_, None) => TerminatedBy::Agent,
         }
+    }
+
+    /// Why the agent may not act, and why the kubelet does not work, if its unit shows that.
+    fn with_kubelet_unit(&self, why: &str) -> String {
+        let role = self.role.as_ref().map(|role| role.borrow());
+        let unit = role.as_ref().and_then(|role| role.kubelet_unit.as_ref());
+        unit.map_or_else(|| why.to_owned(), |unit| format!("{why}; {}", unit.details()))
     }
 
     /// Beside a kubelet, replaces the grace periods of terminating pods by those of the kubelet.

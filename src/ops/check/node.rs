@@ -1,12 +1,17 @@
 //! Checks this node, and detects other agents and kubelets on it.
 
-use std::{fmt::Display, iter, net::IpAddr, path::Path};
+use std::{
+    fmt::Display,
+    iter,
+    net::{IpAddr, SocketAddr},
+    path::Path,
+};
 
 use nix::{
     errno::Errno,
     unistd::{AccessFlags, access},
 };
-use tokio::time::timeout;
+use tokio::{task::spawn_blocking, time::timeout};
 
 use super::{
     item::Item,
@@ -15,11 +20,12 @@ use super::{
 };
 use crate::{
     config::PodSettings,
+    handover::{healthz, probes::Probe},
     journal::{
         self,
         peek::{Peek, peek, quarantined},
     },
-    model::{problem::ProblemKind, problems},
+    model::{kubelet_unit::KubeletUnit, problem::ProblemKind, problems},
     node::{
         cgroups::Cgroups,
         cri::{Cri, CriEndpoint, types::CgroupDriver},
@@ -29,6 +35,7 @@ use crate::{
             self, KubeletProcess, MatchReason,
             flags::{self, Difference, KubeletFlags},
         },
+        kubelet_unit,
         lock::{LockError, LockOwner},
         mount_namespace,
         process_events::{KernelEvents, ProcessEvents},
@@ -200,7 +207,7 @@ fn other_agents(lock: Result<(), LockError>) -> Row {
     }
 }
 
-pub(super) fn other_processes(settings: &PodSettings, node_name: &str, lock: Result<(), LockError>) -> Vec<Row> {
+pub(super) async fn other_processes(settings: &PodSettings, node_name: &str, lock: Result<(), LockError>) -> Vec<Row> {
     let mut rows = vec![other_agents(lock)];
     let (kubelet, started) = match kubelet_process::find(Path::new(PROC), &settings.local_kubelet()) {
         Ok(found) => {
@@ -216,9 +223,15 @@ pub(super) fn other_processes(settings: &PodSettings, node_name: &str, lock: Res
             return rows;
         }
     };
+    let unit = started.as_ref().and_then(|started| started.unit.clone());
+    let read_unit = || kubelet_unit::on_this_node(Path::new(PROC))(unit);
+    let is_standby = settings.takeover.is_some();
     rows.push(match &kubelet {
-        None => Row::ok(Item::KUBELET, "not running"),
-        Some(kubelet) => kubelet_row(kubelet, settings.takeover.is_some(), settings.only_observes),
+        None => missing_kubelet(read_unit().await.as_ref(), is_standby),
+        Some(kubelet) => match why_silent(kubelet, settings.healthz).await {
+            Some(why) if is_standby => silent_kubelet(kubelet, &why, read_unit().await.as_ref()),
+            _ => kubelet_row(kubelet, is_standby, settings.only_observes),
+        },
     });
     rows.push(kubelet_starts(&KernelEvents));
     rows.extend(k3s_dependencies(
@@ -278,6 +291,50 @@ fn k3s_dependencies(runtime: &Path, server: &http::Uri) -> Vec<Row> {
         rows.push(Row::new(WHAT, Verdict::Warning, seen, remedy));
     }
     rows
+}
+
+/// The row for a node without a kubelet process, with the state of its unit. With `--pods always` none is expected.
+fn missing_kubelet(unit: Option<&KubeletUnit>, is_standby: bool) -> Row {
+    const WHAT: Item = Item::KUBELET;
+    let Some(unit) = unit else {
+        return Row::ok(WHAT, "not running");
+    };
+    let seen = format!("not running; {}", unit.details());
+    match is_standby {
+        true => Row::new(WHAT, Verdict::Warning, seen, &unit.remedy()),
+        false => Row::ok(WHAT, seen),
+    }
+}
+
+/// Why the kubelet's healthz endpoint does not answer; `None` if it answers or that is not known.
+async fn why_silent(kubelet: &KubeletProcess, healthz: Option<SocketAddr>) -> Option<String> {
+    let (at, pid) = (healthz?, kubelet.pid);
+    let is_kubelets = async || {
+        let read = spawn_blocking(move || kubelet_process::is_kubelets_answer(Path::new(PROC), at, Some(pid)));
+        read.await
+            .map_err(|error| error.to_string())?
+            .map_err(|error| error.to_string())
+    };
+    match healthz::probe(at, is_kubelets).await {
+        Probe::Down(why) => Some(why),
+        Probe::Alive(_) | Probe::Unknown(_) => None,
+    }
+}
+
+/// The row for a kubelet that runs and does not answer.
+fn silent_kubelet(kubelet: &KubeletProcess, why: &str, unit: Option<&KubeletUnit>) -> Row {
+    let seen = format!(
+        "{} (pid {}) runs, but does not answer: {why}",
+        kubelet.command, kubelet.pid
+    );
+    let (state, remedy) = match unit {
+        Some(unit) => (format!("; {}", unit.details()), unit.remedy()),
+        None => (
+            String::new(),
+            "see the log of this `kubelet`, and restart it".to_owned(),
+        ),
+    };
+    Row::new(Item::KUBELET, Verdict::Warning, seen + &state, &remedy)
 }
 
 /// The row for a running kubelet. It is not expected with `--pods always`.
@@ -384,6 +441,43 @@ mod tests {
                 row.seen.starts_with("kubelet --v=2 (pid 7)") && row.remedy.contains(words),
                 "{row:?}"
             );
+        }
+    }
+
+    #[test]
+    fn kubelet_that_does_not_work_has_a_row_that_says_why() {
+        let unit = |active: &str, sub: &str| KubeletUnit {
+            unit: "kubelet.service".to_owned(),
+            load_state: "loaded".to_owned(),
+            active_state: active.to_owned(),
+            sub_state: sub.to_owned(),
+            last_error: Some("unknown flag: --x".to_owned()),
+            ..KubeletUnit::default()
+        };
+        let failed = unit("activating", "auto-restart");
+        let row = missing_kubelet(Some(&failed), true);
+        row.assert_helps();
+        assert_eq!(row.verdict, Verdict::Warning);
+        assert!(row.seen.ends_with("(0 restarts): unknown flag: --x"), "{row:?}");
+        for row in [missing_kubelet(Some(&failed), false), missing_kubelet(None, true)] {
+            row.assert_helps();
+            assert_eq!(row.verdict, Verdict::Ok, "{row:?}");
+        }
+        let kubelet = KubeletProcess {
+            pid: 7,
+            command: "kubelet --v=2".into(),
+            why: MatchReason::SameDirectory,
+            is_wrapper: false,
+        };
+        for unit in [None, Some(&unit("active", "running"))] {
+            let row = silent_kubelet(&kubelet, "connection refused", unit);
+            row.assert_helps();
+            assert_eq!(row.verdict, Verdict::Warning);
+            assert!(
+                row.seen
+                    .starts_with("kubelet --v=2 (pid 7) runs, but does not answer: connection refused")
+            );
+            assert_eq!(row.seen.contains("kubelet.service runs"), unit.is_some(), "{row:?}");
         }
     }
 

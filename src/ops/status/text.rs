@@ -171,6 +171,10 @@ fn add_node(out: &mut Lines, report: &StatusReport, now: Timestamp) {
             (true, Some(_)) => "not probed yet".to_owned(),
         };
         out.add("Kubelet", &probes);
+        if let Some(unit) = &role.kubelet_unit {
+            out.add("", &unit.details());
+            out.add("", &unit.remedy());
+        }
         if let Some(last) = &role.fencing.last {
             out.add("Fencing", last);
         }

@@ -1,7 +1,10 @@
 use super::*;
 use crate::{
     handover::report::ProbeReport,
-    model::trace::{Blocked, Stage},
+    model::{
+        kubelet_unit::KubeletUnit,
+        trace::{Blocked, Stage},
+    },
     node::runtime::RuntimeReport,
     watch::WatchReport,
 };
@@ -40,6 +43,23 @@ fn report() -> StatusReport {
 
 fn text(report: &StatusReport, is_wide: bool) -> String {
     super::text(report, is_wide, Timestamp::from_second(312).unwrap())
+}
+
+#[test]
+fn unit_of_a_kubelet_that_does_not_work_stands_below_the_probes_with_a_remedy() {
+    let mut report = report();
+    report.role.as_mut().unwrap().kubelet_unit = Some(KubeletUnit {
+        unit: "kubelet.service".to_owned(),
+        load_state: "masked".to_owned(),
+        active_state: "inactive".to_owned(),
+        ..KubeletUnit::default()
+    });
+    let lines = "
+Kubelet   process alive 5m12s, healthz alive 5m12s, Lease renewed 5m12s ago
+          kubelet.service is masked
+          run `systemctl unmask kubelet.service` and `systemctl start kubelet.service`
+Runtime ";
+    assert!(text(&report, false).contains(lines), "{}", text(&report, false));
 }
 
 #[test]

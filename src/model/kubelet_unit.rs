@@ -1,0 +1,257 @@
+//! The systemd unit of a kubelet that does not work, and why it does not. Pure.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::words::format_count;
+
+/// The unit of a kubelet that does not work. The states have systemd's names (org.freedesktop.systemd1(5)).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", default)]
+pub struct KubeletUnit {
+    /// Its name, such as `kubelet.service`.
+    pub unit: String,
+    /// `LoadState`: `loaded`, `masked`, or why it cannot be loaded.
+    pub load_state: String,
+    /// `UnitFileState`, such as `enabled` or `disabled`.
+    pub unit_file_state: String,
+    /// `ActiveState`, such as `active`, `activating` or `failed`.
+    pub active_state: String,
+    /// `SubState`, such as `running` or `auto-restart`.
+    pub sub_state: String,
+    /// `Result` of the last run, such as `exit-code`, `oom-kill` or `start-limit-hit`.
+    pub result: String,
+    /// How its main process last exited; `None` if it runs, or has not run.
+    pub exit: Option<UnitExit>,
+    /// `NRestarts`: how often systemd has restarted it since it was last started by a user.
+    pub restarts: u32,
+    /// Since when it has its state.
+    pub since: Option<Timestamp>,
+    /// It was not started because one of its conditions is not met, such as `ConditionPathExists=`.
+    pub has_unmet_condition: bool,
+    /// Its main process.
+    pub main_process: Option<MainProcess>,
+    /// The last line in systemd's journal that says why the kubelet fails.
+    pub last_error: Option<String>,
+    /// Why the journal could not be read.
+    pub journal_unread: Option<String>,
+}
+
+/// The exit of a unit's main process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub enum UnitExit {
+    /// By itself, with this code.
+    Code(i32),
+    /// By this signal.
+    Signal(String),
+}
+
+/// The main process of a unit.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", default)]
+pub struct MainProcess {
+    /// Its process ID.
+    pub pid: i32,
+    /// A signal has stopped it (state T).
+    pub is_stopped: bool,
+    /// The kernel function in which it sleeps uninterruptibly (state D); empty if the kernel hides it.
+    pub waits_in: Option<String>,
+}
+
+/// What the states of a unit amount to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Its main process exits, and systemd restarts it.
+    Restarting,
+    /// It has failed and is not restarted.
+    Failed,
+    /// It is starting, for example in `ExecStartPre=`.
+    Starting,
+    Running,
+    Stopping,
+    Masked,
+    /// Its file cannot be loaded.
+    Unloadable,
+    ConditionUnmet,
+    Stopped,
+}
+
+// === impl KubeletUnit ===
+
+impl KubeletUnit {
+    fn phase(&self) -> Phase {
+        let restarts = self.sub_state.starts_with("auto-restart") || self.exit.is_some() && self.restarts > 0;
+        match (&*self.active_state, &*self.load_state) {
+            ("active" | "activating" | "reloading", _) if restarts => Phase::Restarting,
+            ("activating", _) => Phase::Starting,
+            ("active" | "reloading", _) => Phase::Running,
+            ("deactivating", _) => Phase::Stopping,
+            (_, "masked") => Phase::Masked,
+            ("failed", _) => Phase::Failed,
+            (_, "loaded") if self.has_unmet_condition => Phase::ConditionUnmet,
+            (_, "loaded") => Phase::Stopped,
+            (..) => Phase::Unloadable,
+        }
+    }
+
+    /// Whether its journal can say why the kubelet does not work: it was not stopped by a user.
+    pub fn has_reason_in_journal(&self) -> bool {
+        match self.phase() {
+            Phase::Restarting | Phase::Failed | Phase::Starting | Phase::Running | Phase::Stopping => true,
+            Phase::Masked | Phase::Unloadable | Phase::ConditionUnmet | Phase::Stopped => false,
+        }
+    }
+
+    /// Whether systemd restarts it again and again, so that its last run may be too young to have written anything.
+    pub fn is_restarting(&self) -> bool {
+        self.phase() == Phase::Restarting
+    }
+
+    /// The same with the last exit and error of `before`, while a restarted unit has not exited again. Otherwise each start would
+    /// change the message.
+    #[must_use]
+    pub fn after(self, before: Option<&Self>) -> Self {
+        // A start by a user sets the counter to zero.
+        let is_restart =
+            |before: &&Self| before.unit == self.unit && (1..=self.restarts).contains(&before.restarts.max(1));
+        match before.filter(is_restart) {
+            Some(before) if self.exit.is_none() && before.is_restarting() => Self {
+                exit: before.exit.clone(),
+                result: before.result.clone(),
+                last_error: self.last_error.or_else(|| before.last_error.clone()),
+                ..self
+            },
+            _ => self,
+        }
+    }
+
+    /// One sentence that stays the same while the kubelet fails the same way: without counts and states of processes.
+    pub fn summary(&self) -> String {
+        format!("{}{}", self.state(false), self.reason())
+    }
+
+    /// The same with all that is known.
+    pub fn details(&self) -> String {
+        format!("{}{}", self.state(true), self.reason())
+    }
+
+    fn state(&self, is_detailed: bool) -> String {
+        let unit = &self.unit;
+        let since = self
+            .since
+            .map_or_else(String::new, |since| format!(" since {}", time(since)));
+        let process = self.main_process.as_ref().map(|process| process.text(is_detailed));
+        let process = process.unwrap_or_default();
+        match self.phase() {
+            Phase::Restarting => {
+                let restarts = format_count(self.restarts.into(), "restart");
+                let restarts = if is_detailed {
+                    format!(" ({restarts})")
+                } else {
+                    String::new()
+                };
+                format!("{unit} exits and is restarted each time{restarts}{}", self.end())
+            }
+            Phase::Failed if self.result == "start-limit-hit" => {
+                format!(
+                    "{unit} has failed too often, and systemd does not restart it any more{}",
+                    self.end()
+                )
+            }
+            Phase::Failed => format!("{unit} has failed{}", self.end()),
+            Phase::Starting => format!("{unit} is starting ({}){since}", self.sub_state),
+            Phase::Running => format!("{unit} runs{since}{process}"),
+            Phase::Stopping => format!("{unit} is being stopped ({}){since}{process}", self.sub_state),
+            Phase::Masked => format!("{unit} is masked"),
+            Phase::Unloadable => format!("{unit} cannot be loaded ({})", self.load_state),
+            Phase::ConditionUnmet => {
+                format!("{unit} is stopped{since}: a condition of the unit, such as ConditionPathExists=, is not met")
+            }
+            Phase::Stopped => {
+                let disabled = if self.unit_file_state == "disabled" {
+                    ", and disabled"
+                } else {
+                    ""
+                };
+                format!("{unit} is stopped{since}{disabled}: by a user, or it exited with code 0")
+            }
+        }
+    }
+
+    /// How the last run ended.
+    fn end(&self) -> String {
+        let is_said_by_exit = matches!(&*self.result, "" | "success" | "exit-code" | "signal" | "core-dump");
+        let result = (!is_said_by_exit || self.exit.is_none()).then(|| self.result.clone());
+        let exit = self.exit.as_ref().map(|exit| match exit {
+            UnitExit::Code(code) => format!("exit code {code}"),
+            UnitExit::Signal(signal) => format!("killed by {signal}"),
+        });
+        let parts = result.into_iter().chain(exit).filter(|part| !part.is_empty());
+        parts.map(|part| format!(", {part}")).collect()
+    }
+
+    fn reason(&self) -> String {
+        match (&self.last_error, &self.journal_unread) {
+            (Some(error), _) if matches!(self.phase(), Phase::Restarting | Phase::Failed) => format!(": {error}"),
+            (Some(error), _) => format!("; its last error: {error}"),
+            (None, Some(why)) => format!("; its journal cannot be read: {why}"),
+            (None, None) => String::new(),
+        }
+    }
+
+    /// What a user can do.
+    pub fn remedy(&self) -> String {
+        let unit = &self.unit;
+        match self.phase() {
+            Phase::Restarting => {
+                format!("run `journalctl -u {unit} -n 50`; after the repair `systemctl restart {unit}`")
+            }
+            Phase::Failed => format!(
+                "run `journalctl -u {unit} -n 50`; after the repair `systemctl reset-failed {unit}` and `systemctl start {unit}`"
+            ),
+            Phase::Starting => format!("run `systemctl status {unit}`: it shows the command that does not finish"),
+            Phase::Running | Phase::Stopping => match &self.main_process {
+                Some(MainProcess {
+                    pid, is_stopped: true, ..
+                }) => {
+                    format!("run `kill -CONT {pid}`: a signal has stopped this process")
+                }
+                _ => format!(
+                    "run `journalctl -u {unit} -n 50` and `systemctl restart {unit}`; a process that does not exit: `systemctl kill \
+                     --signal=KILL {unit}`"
+                ),
+            },
+            Phase::Masked => format!("run `systemctl unmask {unit}` and `systemctl start {unit}`"),
+            Phase::Unloadable => format!("run `systemctl status {unit}`; after the repair `systemctl daemon-reload`"),
+            Phase::ConditionUnmet => format!("run `systemctl status {unit}`: it names the condition"),
+            Phase::Stopped if self.unit_file_state == "disabled" => format!("run `systemctl enable --now {unit}`"),
+            Phase::Stopped => format!("run `systemctl start {unit}`"),
+        }
+    }
+}
+
+// === impl MainProcess ===
+
+impl MainProcess {
+    fn text(&self, is_detailed: bool) -> String {
+        let state = match &self.waits_in {
+            _ if !is_detailed => String::new(),
+            _ if self.is_stopped => ", which a signal has stopped".to_owned(),
+            Some(function) if function.is_empty() => ", in uninterruptible sleep".to_owned(),
+            Some(function) => format!(", in uninterruptible sleep in {function}"),
+            None => String::new(),
+        };
+        format!(", main process {}{state}", self.pid)
+    }
+}
+
+fn time(at: Timestamp) -> impl std::fmt::Display {
+    at.strftime("%Y-%m-%d %H:%M:%S UTC")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,140 @@
+//! The state of a unit in systemd (org.freedesktop.systemd1(5)).
+
+use std::collections::HashMap;
+
+use jiff::Timestamp;
+use nix::sys::signal::Signal;
+use zbus::{
+    Connection,
+    zvariant::{OwnedObjectPath, OwnedValue},
+};
+
+use super::{PROPERTIES, SERVICE, Systemd, call};
+use crate::model::kubelet_unit::{KubeletUnit, MainProcess, UnitExit};
+
+/// `ExecMainCode` of a process that has exited by itself (`CLD_EXITED` in waitid(2)); other codes are of signals.
+const EXITED: i32 = 1;
+
+// === impl Systemd ===
+
+impl Systemd {
+    /// The state of a kubelet's service; `None` if systemd knows no such unit.
+    ///
+    /// # Errors
+    /// A message if systemd does not answer.
+    pub async fn kubelet_unit(&self, unit: &str) -> Result<Option<KubeletUnit>, String> {
+        self.with_timeout(async {
+            let connection = self.connection().await?;
+            // GetUnit knows only loaded units, and an inactive one may be unloaded.
+            let path: OwnedObjectPath = call(&connection, "LoadUnit", &(unit,)).await?.body().deserialize()?;
+            let general = properties(&connection, &path, "Unit").await?;
+            if text(&general, "LoadState") == "not-found" {
+                return Ok(None);
+            }
+            let service = properties(&connection, &path, "Service").await?;
+            Ok(Some(state(unit, &general, &service)))
+        })
+        .await
+    }
+}
+
+type Properties = HashMap<String, OwnedValue>;
+
+/// All properties of an interface, at one moment.
+async fn properties(connection: &Connection, path: &str, interface: &str) -> zbus::Result<Properties> {
+    let which = (format!("{SERVICE}.{interface}"),);
+    let answer = connection.call_method(Some(SERVICE), path, Some(PROPERTIES), "GetAll", &which);
+    answer.await?.body().deserialize()
+}
+
+/// A property that an older systemd does not have is as if it were not set.
+fn state(unit: &str, general: &Properties, service: &Properties) -> KubeletUnit {
+    let exit = match (
+        get::<i32>(service, "ExecMainCode"),
+        get::<i32>(service, "ExecMainStatus"),
+    ) {
+        (Some(EXITED), status) => status.map(UnitExit::Code),
+        (Some(code), Some(signal)) if code > EXITED => Some(UnitExit::Signal(match Signal::try_from(signal) {
+            Ok(signal) => signal.to_string(),
+            Err(_) => format!("signal {signal}"),
+        })),
+        _ => None,
+    };
+    let pid = get::<u32>(service, "MainPID").and_then(|pid| i32::try_from(pid).ok());
+    let has_checked_conditions = get(general, "ConditionTimestamp").is_some_and(|at: u64| at > 0);
+    KubeletUnit {
+        unit: unit.to_owned(),
+        load_state: text(general, "LoadState"),
+        unit_file_state: text(general, "UnitFileState"),
+        active_state: text(general, "ActiveState"),
+        sub_state: text(general, "SubState"),
+        result: text(service, "Result"),
+        exit,
+        restarts: get(service, "NRestarts").unwrap_or_default(),
+        since: get(general, "StateChangeTimestamp").and_then(time),
+        has_unmet_condition: has_checked_conditions && get(general, "ConditionResult") == Some(false),
+        main_process: pid.filter(|pid| *pid > 0).map(|pid| MainProcess {
+            pid,
+            ..MainProcess::default()
+        }),
+        last_error: None,
+        journal_unread: None,
+    }
+}
+
+fn get<T: TryFrom<OwnedValue>>(properties: &Properties, name: &str) -> Option<T> {
+    properties.get(name)?.try_clone().ok()?.try_into().ok()
+}
+
+fn text(properties: &Properties, name: &str) -> String {
+    get(properties, name).unwrap_or_default()
+}
+
+/// Microseconds since the epoch; 0 for never.
+fn time(microseconds: u64) -> Option<Timestamp> {
+    let microseconds = i64::try_from(microseconds).ok().filter(|it| *it > 0)?;
+    Timestamp::from_microsecond(microseconds).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::node::systemd::double::{Behavior, UnitKind, bus};
+
+    #[tokio::test]
+    async fn state_of_the_unit_is_read_and_nothing_is_changed() {
+        for (kind, details) in [
+            (
+                UnitKind::Restarting,
+                "kubelet.service exits and is restarted each time (7 restarts), exit code 1",
+            ),
+            (
+                UnitKind::Killed,
+                "kubelet.service has failed, oom-kill, killed by SIGKILL",
+            ),
+            (UnitKind::Masked, "kubelet.service is masked"),
+            (
+                UnitKind::Stopped,
+                "kubelet.service is stopped since 2026-01-02 03:04:05 UTC: by a user, or it exited with code 0",
+            ),
+            (
+                UnitKind::Running,
+                "kubelet.service runs since 2026-01-02 03:04:05 UTC, main process 42",
+            ),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let behaviors: &[Behavior] = Box::leak(Box::new([Behavior::Kubelet(kind)]));
+            let (systemd, calls) = bus(dir.path(), behaviors);
+            let unit = systemd.kubelet_unit("kubelet.service").await.unwrap().unwrap();
+            assert_eq!(unit.details(), details);
+            let changes = |call: &String| !matches!(&**call, "Hello" | "Subscribe" | "LoadUnit" | "GetAll");
+            assert!(!calls.lock().unwrap().iter().any(changes), "{calls:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn unit_that_systemd_does_not_know_is_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let (systemd, _) = bus(dir.path(), &[Behavior::NotLoaded]);
+        assert_eq!(systemd.kubelet_unit("kubelet.service").await, Ok(None));
+    }
+}
