@@ -19,6 +19,8 @@ use super::{
 
 /// The file's name, beside each mount.
 pub const FILE: &str = "vol_data.json";
+/// Below a volume's directory: its mount point for the pod.
+pub const TARGET: &str = "mount";
 /// Below the kubelet's root directory: staged volumes, by driver and [`staging_name`].
 pub const STAGING: &str = "plugins/kubernetes.io/csi";
 /// Below [`STAGING`], instead of a driver's name: block volumes.

@@ -7,6 +7,9 @@ use std::{
 
 use crate::words::io_error;
 
+/// The directory that holds one directory for each pod.
+const PODS: &str = "pods";
+
 /// The kubelet's root directory and its pods directory, both without symlinks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KubeletRoot {
@@ -35,12 +38,32 @@ impl KubeletRoot {
             })
         };
         let resolved = resolve(root)?;
-        let pods = resolve(&resolved.join("pods"))?;
+        let pods = resolve(&resolved.join(PODS))?;
         Ok(Self {
             given: root.to_owned(),
             root: resolved,
             pods,
         })
+    }
+
+    /// An existing directory without symlinks.
+    #[cfg(test)]
+    pub fn at(root: impl Into<PathBuf>) -> Self {
+        let root = root.into();
+        Self {
+            pods: root.join(PODS),
+            given: root.clone(),
+            root,
+        }
+    }
+
+    /// The path as the kubelet writes it, for a path below this directory without symlinks. A driver in a container may have the
+    /// directory there alone.
+    pub fn as_given(&self, path: &Path) -> PathBuf {
+        let below = |dir: &Path, given: PathBuf| Some(given.join(path.strip_prefix(dir).ok()?));
+        below(&self.pods, self.given.join(PODS))
+            .or_else(|| below(&self.root, self.given.clone()))
+            .unwrap_or_else(|| path.to_owned())
     }
 
     /// The configured path.
@@ -78,6 +101,13 @@ mod tests {
             (root.path(), root.pods()),
             (&*real.join("data/kubelet"), &*real.join("disk/pods"))
         );
+        for (path, given) in [
+            ("disk/pods/u/volumes/v", "link/kubelet/pods/u/volumes/v"),
+            ("data/kubelet/plugins/p", "link/kubelet/plugins/p"),
+            ("disk/other", "disk/other"),
+        ] {
+            assert_eq!(root.as_given(&real.join(path)), real.join(given));
+        }
     }
 
     #[test]

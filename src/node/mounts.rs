@@ -33,8 +33,7 @@ use by_id::{KnownMounts, MAX_AGE};
 use source::Source;
 
 pub use hanging::{Hanging, Mounted};
-pub(super) use mount::device;
-pub use mount::{BadLine, Mount, unescape};
+pub use mount::{BadLine, Mount};
 use path_order::plain;
 pub use rounds::{StillMounted, UnmountReport, UnmountRounds, UnmountScope, hanging};
 pub use table::MountTable;

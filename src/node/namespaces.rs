@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     fault::{Fault, errno},
-    mounts::{device, unescape},
+    mounts::Mount,
 };
 
 /// A process in another mount namespace.
@@ -20,30 +20,24 @@ pub struct MountingProcess {
     pub command: String,
 }
 
-/// Fields of a line of mountinfo that describe propagation.
+/// A line of mountinfo, with its propagation.
 struct Line {
-    id: u64,
-    parent: u64,
-    device: (u32, u32),
-    path: PathBuf,
+    mount: Mount,
     /// Its peer group: mounts and unmounts propagate within it.
     shared: Option<u64>,
     /// The peer group from which it receives propagation.
     master: Option<u64>,
 }
 
-/// A process whose mount namespace has one of these devices mounted, or any block device on a path that ends with
-/// `ends_with`. Exited or unreadable processes are skipped.
-pub fn find_mounting_process(
-    proc: &Path,
-    devices: &[(u32, u32)],
-    ends_with: &Path,
-) -> Result<Option<MountingProcess>, Fault> {
-    let is_blocked =
-        |line: Line| devices.contains(&line.device) || line.device.0 != 0 && line.path.ends_with(ends_with);
+/// A process whose mount namespace has one of these devices mounted. Paths prove nothing: a pod's owner chooses those in its
+/// containers. Exited or unreadable processes are skipped.
+pub fn find_mounting_process(proc: &Path, devices: &[(u32, u32)]) -> Result<Option<MountingProcess>, Fault> {
     let mut holder = None;
+    if devices.is_empty() {
+        return Ok(holder);
+    }
     for_each_namespace(proc, &mut |pid, table| {
-        let found = lines(table).any(is_blocked);
+        let found = lines(table).any(|line| devices.contains(&line.mount.device));
         if found {
             holder = Some(MountingProcess::read(proc, pid));
         }
@@ -53,20 +47,20 @@ pub fn find_mounting_process(
 }
 
 /// A process whose mount namespace keeps a file system of these devices mounted when `mount_point` is unmounted in the agent's,
-/// whose mountinfo is `own`. A copy is unmounted along with it if its parent receives propagation, directly or through
-/// others.
+/// whose mountinfo is `own`. A copy is unmounted along with it if it is mounted on the same directory, and its parent receives
+/// propagation, directly or through others.
 pub fn find_keeping_process(
     proc: &Path,
     own: &[u8],
     devices: &[(u32, u32)],
     mount_point: &Path,
-    ends_with: &Path,
 ) -> Result<Option<MountingProcess>, Fault> {
     let own: Vec<Line> = lines(own).collect();
-    let on = own.iter().rev().find(|line| line.path == mount_point);
-    let below = on.and_then(|on| own.iter().find(|line| line.id == on.parent));
+    let on = own.iter().rev().find(|line| line.mount.path == mount_point);
+    let below = on.and_then(|on| on.parent_in(&own));
+    let mounted_on = on.zip(below).and_then(|(on, below)| on.mount.mounted_on(&below.mount));
     let mut following: BTreeSet<u64> = below.and_then(|below| below.shared).into_iter().collect();
-    let is_ours = |line: &Line| own.iter().any(|own| own.id == line.id);
+    let is_ours = |line: &Line| own.iter().any(|own| own.mount.id == line.mount.id);
 
     let (mut chains, mut copies) = (BTreeSet::new(), Vec::new());
     for_each_namespace(proc, &mut |pid, table| {
@@ -74,11 +68,13 @@ pub fn find_keeping_process(
         chains.extend(lines.iter().filter_map(|line| Some((line.master?, line.shared?))));
         for copy in lines
             .iter()
-            .filter(|line| devices.contains(&line.device) && !is_ours(line))
+            .filter(|line| devices.contains(&line.mount.device) && !is_ours(line))
         {
-            let below = lines.iter().find(|line| line.id == copy.parent);
+            let below = copy.parent_in(&lines);
             let groups = below.map(|below| [below.shared, below.master]).unwrap_or_default();
-            copies.push((pid, copy.path.ends_with(ends_with), groups));
+            let on = below.and_then(|below| copy.mount.mounted_on(&below.mount));
+            let is_there = on.is_some() && on == mounted_on;
+            copies.push((pid, is_there, groups));
         }
         false
     })?;
@@ -130,24 +126,25 @@ fn lines(table: &[u8]) -> impl Iterator<Item = Line> {
 
 impl Line {
     fn parse(line: &[u8]) -> Option<Self> {
-        let number = |field: &[u8]| std::str::from_utf8(field).ok()?.parse().ok();
-        let mut fields = line.split(|&byte| byte == b' ');
-        let mut line = Self {
-            id: number(fields.next()?)?,
-            parent: number(fields.next()?)?,
-            device: device(fields.next()?)?,
-            path: PathBuf::from(unescape(fields.nth(1)?)),
+        let mut parsed = Self {
+            mount: Mount::parse_line(line).ok()?,
             shared: None,
             master: None,
         };
-        for field in fields.skip(1).take_while(|field| *field != b"-") {
+        let number = |field: &[u8]| std::str::from_utf8(field).ok()?.parse().ok();
+        let fields = line.split(|&byte| byte == b' ').skip(6);
+        for field in fields.take_while(|field| *field != b"-") {
             if let Some(group) = field.strip_prefix(b"shared:") {
-                line.shared = number(group);
+                parsed.shared = number(group);
             } else if let Some(group) = field.strip_prefix(b"master:") {
-                line.master = number(group);
+                parsed.master = number(group);
             }
         }
-        Some(line)
+        Some(parsed)
+    }
+
+    fn parent_in<'a>(&self, lines: &'a [Self]) -> Option<&'a Self> {
+        lines.iter().find(|line| line.mount.id == self.mount.parent)
     }
 }
 
@@ -187,13 +184,32 @@ mod tests {
     #[test]
     fn copy_keeps_the_file_system_unless_it_follows_the_unmount() {
         const OURS: &str = "20 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n30 20 8:16 / /kubelet/stage/global rw shared:9 - ext4 /dev/sdb rw\n";
-        let on = |root: &str, path: &str| {
-            format!("50 1 8:1 / / rw {root}- ext4 /dev/sda1 rw\n51 50 8:16 / {path} rw - ext4 /dev/sdb rw\n")
+        let below = |(root, at): (&str, &str), groups: &str, path: &str| {
+            format!("50 1 8:1 {root} {at} rw {groups}- ext4 /dev/sda1 rw\n51 50 8:16 / {path} rw - ext4 /dev/sdb rw\n")
         };
-        let (mount_point, below) = (Path::new("/kubelet/stage/global"), Path::new("stage/global"));
+        let on = |groups: &str, path: &str| below(("/", "/"), groups, path);
+        let mount_point = Path::new("/kubelet/stage/global");
         for (what, tables, keeps) in [
             ("a peer", vec![on("shared:1 ", "/kubelet/stage/global")], None),
-            ("a follower", vec![on("master:1 ", "/host/kubelet/stage/global")], None),
+            (
+                "a follower in a container",
+                vec![below(("/", "/host"), "master:1 ", "/host/kubelet/stage/global")],
+                None,
+            ),
+            (
+                "a follower below another root",
+                vec![below(
+                    ("/kubelet", "/var/lib/kubelet"),
+                    "master:1 ",
+                    "/var/lib/kubelet/stage/global",
+                )],
+                None,
+            ),
+            (
+                "a follower whose owner chose the path",
+                vec![below(("/pods/u/empty", "/x"), "master:1 ", "/x/kubelet/stage/global")],
+                Some(100),
+            ),
             ("a private copy", vec![on("", "/kubelet/stage/global")], Some(100)),
             (
                 "a follower of others",
@@ -220,10 +236,10 @@ mod tests {
             for (number, table) in tables.iter().enumerate() {
                 namespace(proc.path(), &(100 + number).to_string(), table);
             }
-            let found = find_keeping_process(proc.path(), OURS.as_bytes(), &[(8, 16)], mount_point, below).unwrap();
+            let found = find_keeping_process(proc.path(), OURS.as_bytes(), &[(8, 16)], mount_point).unwrap();
             assert_eq!(found.map(|holder| holder.pid), keeps, "{what}");
         }
-        assert!(find_keeping_process(Path::new("/no/such/proc"), b"", &[(8, 16)], mount_point, below).is_err());
+        assert!(find_keeping_process(Path::new("/no/such/proc"), b"", &[(8, 16)], mount_point).is_err());
     }
 
     #[test]
@@ -240,28 +256,20 @@ mod tests {
             fs::write(dir.join("mountinfo"), table).unwrap();
             fs::write(dir.join("comm"), "postgres\n").unwrap();
         }
-        let nowhere = Path::new("no/such/mount_point");
-        let found = find_mounting_process(proc.path(), &[(8, 16)], nowhere)
-            .unwrap()
-            .unwrap();
+        let found = find_mounting_process(proc.path(), &[(8, 16)]).unwrap().unwrap();
         assert_eq!(found.to_string(), "process 8 (\"postgres\")");
-        let found = find_mounting_process(proc.path(), &[], Path::new("data")).unwrap();
+        assert_eq!(find_mounting_process(proc.path(), &[(8, 17)]), Ok(None));
         assert_eq!(
-            found.map(|holder| holder.pid),
-            Some(8),
-            "by its path, even if the device is unknown"
+            find_mounting_process(proc.path(), &[]),
+            Ok(None),
+            "a path proves nothing"
         );
-        assert_eq!(find_mounting_process(proc.path(), &[(8, 17)], nowhere), Ok(None));
-        assert!(find_mounting_process(Path::new("/no/such/proc"), &[(8, 1)], nowhere).is_err());
+        assert!(find_mounting_process(Path::new("/no/such/proc"), &[(8, 1)]).is_err());
 
         // If an exiting process has no table, another one of its namespace is read.
         let exited = proc.path().join("6");
         fs::create_dir_all(exited.join("ns")).unwrap();
         symlink("mnt:[2]", exited.join("ns/mnt")).unwrap();
-        assert!(
-            find_mounting_process(proc.path(), &[(8, 16)], nowhere)
-                .unwrap()
-                .is_some()
-        );
+        assert!(find_mounting_process(proc.path(), &[(8, 16)]).unwrap().is_some());
     }
 }

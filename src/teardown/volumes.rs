@@ -213,7 +213,9 @@ fn remove(mut work: Work<'_>, pod: &PodDir, found: PodVolumes, table: &MountTabl
         let explained: Vec<&Path> = explained.map(PathBuf::as_path).collect();
         let more = find_leftovers(pod, table, &explained, effects).map_err(|fault| vec![fault])?;
         work.faults.extend(more);
+        // Until drivers have unpublished their volumes, these may be other views of those.
         if ready.is_empty() && busy.is_empty() {
+            work.faults.extend(mounted_elsewhere(pod, table));
             work.faults.extend(devices(pod, table));
         }
     }
@@ -241,11 +243,12 @@ fn check_removed(pod: &PodDir, storage: &Storage, request: TableRequest) -> Resu
     let one = |fault| vec![fault];
     let table = storage.mounts.read_since(request).map_err(one)?;
     let mut more = find_leftovers(pod, &table, &[], &storage.effects).map_err(one)?;
+    more.extend(mounted_elsewhere(pod, &table));
     more.extend(devices(pod, &table));
     if more.is_empty() { Ok(()) } else { Err(more) }
 }
 
-/// Leftovers that no fault explains, on disk and in the mount table.
+/// Leftovers in the pod's directory that no fault explains, on disk and in the mount table.
 ///
 /// The table may be the one from before the removals: a removed directory had no mounts.
 fn find_leftovers(
@@ -264,7 +267,7 @@ fn find_leftovers(
         .chain(mounted_below(pod, table))
         .chain(hanging)
         .filter(|fault| !explained(&fault.path));
-    Ok(here.chain(mounted_elsewhere(pod, table)).collect())
+    Ok(here.collect())
 }
 
 fn mounted_below(pod: &PodDir, table: &MountTable) -> impl Iterator<Item = Fault> {

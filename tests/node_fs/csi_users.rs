@@ -381,7 +381,7 @@ pub fn on_device(node: &Node<'_>, pv: &Pv<'_>) -> PathBuf {
 }
 
 /// A process in its own mount namespace, with or without propagation from ours.
-async fn unshared(propagation: &str) -> Child {
+pub async fn unshared(propagation: &str) -> Child {
     let holder_process = Command::new("unshare")
         .args(["--mount", "--propagation", propagation, "sleep", "1000"])
         .spawn()
@@ -435,41 +435,4 @@ fn volume_mounted_in_another_namespace_is_unstaged_only_if_unmounts_propagate() 
             },
         );
     }
-}
-
-#[test]
-fn restarted_agent_finds_mounts_in_other_namespaces() {
-    let _crowd = no_forks();
-    // A separate handle: other tests see that namespace, too.
-    const VOLUME: Pv<'_> = Pv {
-        name: "pv-kept",
-        handle: "vol/kept",
-        ..PV
-    };
-    const VOLUME_IN_USE: &str = "kubernetes.io/csi/csi.example.com^vol/kept";
-    on_node(Known::with(&[VOLUME_IN_USE]), async |node| {
-        let staging = on_device(node, &VOLUME);
-        let holder_process = unshared("private").await;
-        // Unstaged by a kubelet, which checks no other namespace, and then was killed.
-        for place in node.space.mounted().iter().chain([&staging]) {
-            umount(place).unwrap();
-        }
-        let kept = format!("mount namespace of process {}", holder_process.id());
-        let mut text = vec![node.fails().await];
-        node.restart();
-        text.push(node.fails().await);
-        node.restart();
-        text.push(node.unused_fails().await);
-        let in_use = node.known.has_in_use();
-        end(holder_process);
-        assert!(text[..2].iter().all(|text| text.contains(&kept)), "{text:?}");
-        assert_eq!(text[2], "", "the pod is not done with it");
-        assert_eq!(in_use, [VOLUME_IN_USE]);
-        // The kernel removes the namespace a moment later.
-        while node.tear_down().await.is_err() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        node.assert_clean();
-        nothing_is_mounted(node);
-    });
 }

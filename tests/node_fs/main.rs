@@ -13,6 +13,7 @@ mod crowd;
 mod csi;
 mod csi_detached;
 mod csi_users;
+mod csi_views;
 mod data;
 mod dirs;
 mod drivers;

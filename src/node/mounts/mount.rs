@@ -33,6 +33,9 @@ pub struct Mount {
     pub super_options: OsString,
 }
 
+/// A directory or file that something is mounted on: the device of its file system, and the path in that.
+pub type MountedOn = ((u32, u32), PathBuf);
+
 /// A line of mountinfo that lacks a field.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("mountinfo line without {missing}: {line:?}")]
@@ -65,6 +68,21 @@ impl Mount {
     /// Whether the file system exists only in memory: its unmount needs no server and writes nothing.
     pub(super) fn is_in_memory(&self) -> bool {
         matches!(self.fs_type.as_bytes(), b"tmpfs" | b"ramfs" | b"hugetlbfs")
+    }
+
+    /// The directory or file that it is mounted on: its file system, and the path in it. `parent` is the mount with the ID
+    /// [`Self::parent`]; `None` if it is another one.
+    ///
+    /// A mount table shows a mount once for each view of that directory, such as a bind mount of a directory above it.
+    pub fn mounted_on(&self, parent: &Self) -> Option<MountedOn> {
+        let below = self.path.strip_prefix(&parent.path).ok()?;
+        (parent.id == self.parent).then(|| (parent.device, parent.root.join(below)))
+    }
+
+    /// Parses a line of mountinfo.
+    pub(in crate::node) fn parse_line(line: &[u8]) -> Result<Self, BadLine> {
+        let path = path_of(line)?.into_owned();
+        Self::parse(line, path)
     }
 
     pub(super) fn parse(line: &[u8], path: PathBuf) -> Result<Self, BadLine> {
@@ -114,13 +132,13 @@ fn number<T: std::str::FromStr>(field: Option<&[u8]>) -> Option<T> {
 }
 
 /// Major and minor number, in the kernel's notation.
-pub(crate) fn device(field: &[u8]) -> Option<(u32, u32)> {
+fn device(field: &[u8]) -> Option<(u32, u32)> {
     let mut parts = field.splitn(2, |&byte| byte == b':');
     Some((number(parts.next())?, number(parts.next())?))
 }
 
 /// Decodes the kernel's octal escapes: a backslash and three octal digits for one byte.
-pub fn unescape(field: &[u8]) -> OsString {
+pub(in crate::node) fn unescape(field: &[u8]) -> OsString {
     if !field.contains(&b'\\') {
         return OsStr::from_bytes(field).to_owned();
     }

@@ -92,7 +92,8 @@ impl Strays {
         let mut uids: Vec<OsString> = Vec::new();
         for (at, part) in parts.iter().enumerate() {
             // Directories above the kubelet's root directory may have the same name.
-            if at > 0 && parts[at - 1] == PODS {
+            let is_in_pods = at > 0 && parts[at - 1] == PODS;
+            if is_in_pods {
                 uids.push((*part).to_owned());
             }
             let is_a_pods = match parts.get(at + 1) {
@@ -101,6 +102,10 @@ impl Strays {
             };
             if is_a_pods {
                 uids.extend(uids_in(part));
+                // A tenant chooses the names in a pod's directory.
+                if is_in_pods || uids_in(part).any(|uid| is_certain(&uid)) {
+                    break;
+                }
             }
         }
         uids.sort_unstable();
@@ -243,6 +248,16 @@ mod tests {
         let drivers = [format!("/var/lib/driver/{UID}"), format!("/var/lib/driver/{UID}/mount")];
         for path in &drivers {
             assert_eq!(strays(&[path], &[]), Strays::default(), "{path}");
+        }
+        // Names of a volume and a container, seen through a data disk with the kubelet's root.
+        for dir in ["pods", "backup"] {
+            let view = format!("/data/kubelet/{dir}/{other}/volume-subpaths/{UID}/volumes/0");
+            let strays = strays(&[&view], &[]);
+            assert_eq!(
+                (strays.of_pod(UID).count(), strays.of_pod(other).count()),
+                (0, 1),
+                "{view}"
+            );
         }
         // A longer name is another one.
         assert_eq!(strays(&[], &["/kubelet/pods/web-2/volumes/a~b/v"]), Strays::default());

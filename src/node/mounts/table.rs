@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{
-    mount::{BadLine, Mount, path_of},
+    mount::{BadLine, Mount, MountedOn, path_of},
     path_order::{is_within, key, order, plain},
     strays::Strays,
 };
@@ -219,6 +219,11 @@ impl MountTable {
     pub fn mounts_at_or_below<P: AsRef<Path>>(&self, paths: &[P]) -> Vec<Mount> {
         let within = paths.iter().flat_map(|path| self.range_within(path.as_ref())).copied();
         self.unmount_order(within.collect())
+    }
+
+    /// The directory or file that it is mounted on. `None` if the mount below it is not in the table.
+    pub fn mounted_on(&self, mount: &Mount) -> Option<MountedOn> {
+        mount.mounted_on(&self.mounts[self.at_id(mount.parent)?])
     }
 
     /// The mount that `path` resolves to: the topmost one at or nearest above it.

@@ -1,5 +1,7 @@
 //! Decides the steps of a plan. Pure.
 
+use std::path::Path;
+
 use jiff::Timestamp;
 
 use super::{
@@ -12,7 +14,7 @@ use crate::{
         pod::{ContainerView, Hook, HookPort, PodView},
         step::Step,
     },
-    node::cri::types::RuntimePod,
+    node::{cri::types::RuntimePod, csi_files::TARGET},
     teardown::{
         containers::{hook_of, stop_timeout},
         journal::PodEntry,
@@ -277,7 +279,7 @@ fn stops(view: &PodView, pod: &RuntimePod, timeout_seconds: u64) -> Vec<PlannedA
 fn teardown_of(volume: &PlannedVolume) -> Vec<PlannedAction> {
     let mut actions = Vec::new();
     let is_by_driver = |path: &str| match &volume.teardown {
-        PlannedTeardown::Csi { target, .. } => path == target,
+        PlannedTeardown::Csi { .. } => Path::new(path) == Path::new(&volume.path).join(TARGET),
         PlannedTeardown::Unmap { .. } | PlannedTeardown::Local { .. } | PlannedTeardown::Unmount => false,
         PlannedTeardown::Unsupported { .. } => true,
     };

@@ -115,11 +115,6 @@ impl Storage {
         }
     }
 
-    /// The path relative to the kubelet's root. Other mount namespaces may have the root at another path.
-    pub fn below_root<'a>(&self, path: &'a Path) -> &'a Path {
-        path.strip_prefix(self.root.path()).unwrap_or(path)
-    }
-
     /// Runs blocking work on a thread. `verb` and `what` name it in the fault if no thread can run it.
     pub async fn run_blocking<T: Send + 'static>(
         self: &Arc<Self>,

@@ -2,7 +2,7 @@ use std::os::unix::ffi::OsStrExt as _;
 
 use proptest::prelude::*;
 
-use super::{super::unescape, *};
+use super::{super::mount::unescape, *};
 
 fn table(lines: &[&str]) -> MountTable {
     MountTable::parse(lines.join("\n").as_bytes(), Path::new("/")).unwrap()

@@ -15,7 +15,7 @@ use super::super::{
 };
 use crate::{
     node::{
-        csi_files::{self, Lifecycle, VolumeDataFile},
+        csi_files::{self, Lifecycle, TARGET, VolumeDataFile},
         fault::Fault,
         pod_dir::{PodDir, VolumeDir, names},
     },
@@ -35,7 +35,6 @@ mod unused;
 mod users;
 
 use identity::Identity;
-use publication::TARGET;
 use staged::Staged;
 use staging_path::StagingPath;
 pub use unused::{IsDue, UnstageResults, unstage_unused_volumes};
@@ -67,7 +66,7 @@ impl OneByOne for Csi {
         let identity = Identity::read(&data, &path).ok();
         let staging = identity.as_ref().filter(|_| !is_ephemeral(&data));
         let staging = staging.and_then(|identity| Staged::for_volume(storage, identity).map(StagingPath::FileSystem));
-        Ok(planned_calls(identity, &path.join(TARGET), staging.as_ref()))
+        Ok(planned_calls(storage, identity, &path.join(TARGET), staging.as_ref()))
     }
 
     fn tear_down(&self, storage: Arc<Storage>, pod: PodDir, volume: VolumeDir, approved: Approved) -> TeardownResult {
@@ -113,13 +112,19 @@ fn is_ephemeral(data: &VolumeDataFile) -> bool {
     matches!(data, VolumeDataFile::Read(data) if data.lifecycle == Lifecycle::Ephemeral)
 }
 
-fn planned_calls(identity: Option<Identity>, target: &Path, staging: Option<&StagingPath>) -> PlannedTeardown {
+fn planned_calls(
+    storage: &Storage,
+    identity: Option<Identity>,
+    target: &Path,
+    staging: Option<&StagingPath>,
+) -> PlannedTeardown {
     let (driver, handle) = identity.map(|it| (it.driver, it.handle)).unzip();
+    let text = |path: &Path| storage.root.as_given(path).display().to_string();
     PlannedTeardown::Csi {
         driver,
         handle,
-        target: target.display().to_string(),
-        staging: staging.map(|staging| staging.global().display().to_string()),
+        target: text(target),
+        staging: staging.map(|staging| text(&staging.global())),
     }
 }
 

@@ -27,8 +27,9 @@ pub struct Maps(pub PathBuf);
 // === impl Maps ===
 
 impl Maps {
-    /// Removes the pod's map: loop device, bind mount, file. The data on the device stays.
-    pub fn unmap(&self, storage: &Storage, uid: &str) -> Result<DiskReport, Vec<Fault>> {
+    /// Removes the pod's map: loop device, bind mount, file. The data on the device stays. `device` are other paths of the
+    /// device: they identify a loop device whose map was detached.
+    pub fn unmap(&self, storage: &Storage, uid: &str, device: &[PathBuf]) -> Result<DiskReport, Vec<Fault>> {
         let one = |fault| vec![fault];
         let file = self.0.join(uid);
         let Some(dir) = Dir::open(&self.0).map_err(one)? else {
@@ -41,8 +42,13 @@ impl Maps {
             };
         };
         let mut work = Work::on(&dir, &storage.effects);
-        for device in loops::devices_on(&file, &storage.sys_block).map_err(one)? {
-            work.record(loops::detach(&device, &file, &storage.sys_block, &storage.effects));
+        let ids: Vec<_> = device
+            .iter()
+            .chain([&file])
+            .filter_map(|path| loops::file_id(path))
+            .collect();
+        for device in loops::devices_on(&file, &ids, &storage.sys_block).map_err(one)? {
+            work.record(loops::detach(&device, &storage.sys_block, &storage.effects));
         }
         if work.faults.is_empty() {
             work.unmount_all(&storage.all_mounts, &[&file]);
@@ -78,7 +84,7 @@ impl Maps {
     fn is_held(&self, storage: &Storage, uid: &OsStr) -> Result<bool, Fault> {
         let file = self.0.join(uid);
         let mounted = !storage.all_mounts.read()?.mounts_at_or_below(&[&file]).is_empty();
-        Ok(mounted || !loops::devices_on(&file, &storage.sys_block)?.is_empty())
+        Ok(mounted || !loops::devices_on(&file, &[], &storage.sys_block)?.is_empty())
     }
 
     /// Removes the leftovers of all pods, which have no mounts. A file with content is a fault.
@@ -171,6 +177,11 @@ pub fn mapped_for(all: &Path, maps: &str, uid: &str) -> Result<Vec<OsString>, Fa
         }
     }
     Ok(found)
+}
+
+/// The pod's link to the device.
+pub fn link(pod: &PodDir, volume: &VolumeDir) -> PathBuf {
+    pod.path().join(names::DEVICES).join(&volume.plugin).join(&volume.name)
 }
 
 /// Removes the pod's link to the device, the last part of the volume in its directory.

@@ -2,14 +2,18 @@
 
 use std::fs;
 use std::io::ErrorKind;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread;
 use std::time::Duration;
 
 use anyhow::Result;
 use nix::errno::Errno;
-use nix::mount::{MntFlags, umount2};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, unshare};
+use nix::unistd::{chdir, chroot};
 use tokio::time::sleep;
 use tonic::service::Routes;
 use tonic::{Request, Response, Status};
@@ -57,6 +61,14 @@ pub struct CsiDriver {
 struct Driver {
     play: Arc<Play<CsiCall>>,
     stages: Arc<AtomicBool>,
+    container: Arc<OnceLock<Container>>,
+}
+
+/// A container whose only directory is `path`, which is the node's directory `source`. Mounts propagate.
+#[derive(Debug, Clone)]
+struct Container {
+    path: PathBuf,
+    source: PathBuf,
 }
 
 // === impl CsiDriver ===
@@ -67,6 +79,7 @@ impl CsiDriver {
         let node = Driver {
             play: Arc::new(Play::new()),
             stages: Arc::new(AtomicBool::new(true)),
+            container: Arc::default(),
         };
         let services = Routes::new(NodeServer::new(node.clone()));
         let registration = format!("{name}-reg.sock");
@@ -102,6 +115,12 @@ impl CsiDriver {
     /// Sets whether it reports to stage volumes.
     pub fn stages(&self, stages: bool) {
         self.node.stages.store(stages, Ordering::Relaxed);
+    }
+
+    /// From now on it runs in a container whose only directory is `path`, which is the node's directory `source`.
+    pub fn contain(&self, path: &Path, source: &Path) {
+        let (path, source) = (path.to_owned(), source.to_owned());
+        self.node.container.set(Container { path, source }).ok();
     }
 
     /// Sets its behavior for all calls.
@@ -159,8 +178,8 @@ impl Node for Driver {
             target_path: target_path.clone(),
         };
         if self.play.play(call).await? {
-            unmount(&target_path).await?;
-            remove(&target_path)?;
+            self.unmount(&target_path).await?;
+            self.run(|| remove(&target_path))?;
         }
         Ok(Response::new(NodeUnpublishVolumeResponse {}))
     }
@@ -179,7 +198,7 @@ impl Node for Driver {
             staging_target_path: staging_target_path.clone(),
         };
         if self.play.play(call).await? {
-            unmount(&staging_target_path).await?;
+            self.unmount(&staging_target_path).await?;
         }
         Ok(Response::new(NodeUnstageVolumeResponse {}))
     }
@@ -212,22 +231,65 @@ fn asked(volume_id: &str, path: String) -> Result<PathBuf, Status> {
     Ok(path.into())
 }
 
-/// Unmounts what is mounted at and below a path, the last mount first; what is not mounted is no failure.
-async fn unmount(path: &Path) -> Result<(), Status> {
-    let points = mounts::below(path).map_err(|error| Status::internal(format!("{error:#}")))?;
-    for point in points.iter().rev() {
-        let mut done = umount2(point, MntFlags::empty());
-        // A child that another thread has forked has copies of its file descriptors until exec. Real users stay longer than this.
-        for _ in 0..100 {
-            if done != Err(Errno::EBUSY) {
-                break;
+// === impl Driver ===
+
+impl Driver {
+    /// Unmounts what is mounted at and below a path, the last mount first; what is not mounted is no failure.
+    async fn unmount(&self, path: &Path) -> Result<(), Status> {
+        let failed = |error| Status::internal(format!("{error:#}"));
+        let points = self.run(|| mounts::below(path)).map_err(failed)?;
+        for point in points.iter().rev() {
+            let umount = || self.run(|| umount2(point, MntFlags::empty()));
+            let mut done = umount();
+            // A child that another thread has forked has copies of its file descriptors until exec. Real users stay longer than this.
+            for _ in 0..100 {
+                if done != Err(Errno::EBUSY) {
+                    break;
+                }
+                sleep(Duration::from_millis(20)).await;
+                done = umount();
             }
-            sleep(Duration::from_millis(20)).await;
-            done = umount2(point, MntFlags::empty());
+            done.map_err(|errno| Status::internal(format!("umount: {}: {errno}.", point.display())))?;
         }
-        done.map_err(|errno| Status::internal(format!("umount: {}: {errno}.", point.display())))?;
+        Ok(())
     }
-    Ok(())
+
+    /// Runs work in the driver's container, if it has one.
+    fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        let Some(container) = self.container.get() else {
+            return work();
+        };
+        let inside = || {
+            container.enter().expect("root may enter a container");
+            work()
+        };
+        thread::scope(|scope| scope.spawn(inside).join()).unwrap_or_else(|panic| resume_unwind(panic))
+    }
+}
+
+// === impl Container ===
+
+impl Container {
+    /// Moves this thread into a mount namespace of its own.
+    fn enter(&self) -> Result<()> {
+        unshare(CloneFlags::CLONE_FS | CloneFlags::CLONE_NEWNS)?;
+        let root = Path::new("/mnt");
+        mount(None::<&str>, root, Some("tmpfs"), MsFlags::empty(), None::<&str>)?;
+        for (source, path) in [(&*self.source, &*self.path), (Path::new("/proc"), Path::new("/proc"))] {
+            let inside = root.join(path.strip_prefix("/")?);
+            fs::create_dir_all(&inside)?;
+            mount(
+                Some(source),
+                &inside,
+                None::<&str>,
+                MsFlags::MS_BIND | MsFlags::MS_REC,
+                None::<&str>,
+            )?;
+        }
+        chroot(root)?;
+        chdir("/")?;
+        Ok(())
+    }
 }
 
 /// Removes the directory or file that was the mount point.

@@ -230,9 +230,9 @@ impl LoopDevice {
     pub fn is_attached(&self) -> bool {
         let name = self.path.file_name().unwrap_or_default();
         let backing = Path::new("/sys/block").join(name).join("loop/backing_file");
-        // The kernel shows the path as it was opened, and marks a deleted one.
-        fs::read_to_string(backing)
-            .is_ok_and(|text| Path::new(text.trim_end().trim_end_matches(" (deleted)")) == self.backing)
+        // The kernel shows the path as it was opened, and marks a deleted one. It has no path for a detached mount.
+        let is_own = |path: &Path| path == self.backing || path == Path::new("/");
+        fs::read_to_string(backing).is_ok_and(|text| is_own(Path::new(text.trim_end().trim_end_matches(" (deleted)"))))
     }
 }
 

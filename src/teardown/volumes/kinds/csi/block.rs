@@ -62,7 +62,7 @@ impl OneByOne for Block {
         let identity = paths.read_identity()?.ok();
         let target = paths.published().join(pod.uid());
         let staging = StagingPath::Block(paths);
-        Ok(super::planned_calls(identity, &target, Some(&staging)))
+        Ok(super::planned_calls(storage, identity, &target, Some(&staging)))
     }
 
     fn tear_down(&self, storage: Arc<Storage>, pod: PodDir, volume: VolumeDir, approved: Approved) -> TeardownResult {
@@ -84,12 +84,13 @@ async fn tear_down(
         .map_or_else(|| what.display().to_string(), Identity::unique_name);
     let _lock = storage.locks.lock(&name).await;
 
-    let (maps, uid) = (paths.maps(), pod.uid().to_owned());
+    let (maps, uid, published) = (paths.maps(), pod.uid().to_owned(), Maps(paths.published()));
+    let target = published.0.join(pod.uid());
+    let device = [target.clone(), device::link(&pod, &volume)];
     let mut report = storage
-        .run_blocking("unmap", &what, move |storage| maps.unmap(storage, &uid))
+        .run_blocking("unmap", &what, move |storage| maps.unmap(storage, &uid, &device))
         .await?;
-    let published = Maps(paths.published());
-    report += publication::unpublish(&storage, identity.as_ref(), &published.0.join(pod.uid()), &approved).await?;
+    report += publication::unpublish(&storage, identity.as_ref(), &target, &approved).await?;
     if report.withheld == 0 {
         let uid = pod.uid().to_owned();
         // The driver should have removed it. It does not block the pod, and is removed with the volume's directories.

@@ -24,8 +24,6 @@ use crate::{
     teardown::on_disk::DiskReport,
 };
 
-/// Below a volume's directory: its mount point for the pod.
-pub const TARGET: &str = "mount";
 /// Maximum number of mounts on one path that are unpublished one after another.
 const LAYERS: usize = 16;
 
@@ -73,7 +71,8 @@ pub async fn unpublish(
         };
         let done = match storage.csi(&identity.driver).await? {
             Ok(driver) => {
-                let done = driver.unpublish(&identity.handle, target, &storage.effects).await;
+                let target = storage.root.as_given(target);
+                let done = driver.unpublish(&identity.handle, &target, &storage.effects).await;
                 done.map_err(DriverFailure::Refused)
             }
             // A driver that does not run mounts nothing.

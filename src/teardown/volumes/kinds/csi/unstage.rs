@@ -15,7 +15,7 @@ use super::{
     },
     block_paths,
     identity::Identity,
-    other_mounts::mounted_elsewhere,
+    other_mounts::{mounted_alone, mounted_elsewhere},
     publication::{DriverFailure, table},
     staged::Staged,
     staging_path::{StagingPath, VERB},
@@ -156,17 +156,16 @@ async fn unstage(
         storage.read_blocking(global, move |_| stage.may_be_staged())
     };
     if mounted.is_empty() && unstaged.is_empty() && !may_be_staged.await? {
-        // An earlier run may have left the file system active.
-        check_inactive(storage, global, Vec::new(), false).await?;
         return Ok(report);
     }
-    if let Some(other) = mounted_elsewhere(&before, storage.root.path(), global, paths) {
+    if let Some(other) = mounted_elsewhere(&before, &storage.root, global, paths) {
         let why =
             format!("no pod uses it, but it is also mounted at {other:?}; it is unstaged after that is unmounted");
         return Err(fault_of(VERB, global, &why));
     }
-    check_no_other_mounts(storage, global, &mounted).await?;
-    let mut devices: Vec<_> = mounted.iter().map(|mount| mount.device).collect();
+    let mounted_alone = mounted_alone(&before, global, paths);
+    check_no_other_mounts(storage, global, &mounted_alone).await?;
+    let mut devices: Vec<_> = mounted_alone.iter().map(|mount| mount.device).collect();
     devices.retain(|device| device.0 != 0);
     let of_device = move |storage: &Storage| {
         let file_systems = devices.iter().map(|&device| FileSystem::on(device, &storage.sys_block));
@@ -188,7 +187,8 @@ async fn unstage(
         Err(unavailable) => Err(DriverFailure::Unavailable(unavailable.why)),
         Ok(driver) => match driver.supports_staging().await {
             Ok(true) => {
-                let done = driver.unstage(&identity.handle, global, &storage.effects).await;
+                let global = storage.root.as_given(global);
+                let done = driver.unstage(&identity.handle, &global, &storage.effects).await;
                 done.map_err(DriverFailure::Refused)
             }
             Ok(false) => {
@@ -249,7 +249,7 @@ pub(super) async fn drop_replaced(
     Ok(())
 }
 
-/// A driver that unstages may detach the device: no other mount namespace may still have the file system mounted.
+/// A driver that unstages may detach the device: no other mount namespace may still have these file systems mounted.
 async fn check_no_other_mounts(storage: &Arc<Storage>, global: &Path, mounted: &[Mount]) -> Result<(), Vec<Fault>> {
     // Only file systems on a device are affected. btrfs has its own device numbers.
     let on_devices = mounted
@@ -261,9 +261,8 @@ async fn check_no_other_mounts(storage: &Arc<Storage>, global: &Path, mounted: &
     }
     let staging = global.to_owned();
     let keeps = storage.read_blocking("mount namespaces", move |storage| {
-        let below = storage.below_root(&staging);
         let own = storage.all_mounts.text()?;
-        namespaces::find_keeping_process(&storage.proc, &own, &devices, &staging, below)
+        namespaces::find_keeping_process(&storage.proc, &own, &devices, &staging)
     });
     match keeps.await? {
         None => Ok(()),
@@ -278,7 +277,7 @@ async fn check_no_other_mounts(storage: &Arc<Storage>, global: &Path, mounted: &
 }
 
 /// Checks that the file systems are active nowhere, so that the volume may be detached. Another mount namespace may still have
-/// one mounted, with the same device and mostly the same end of its path. A detached mount is in no mount table.
+/// one mounted. A detached mount is in no mount table.
 ///
 /// `was_active`: they were active at an earlier attempt, so that their last writes may still be in progress.
 pub(super) async fn check_inactive(
@@ -287,7 +286,6 @@ pub(super) async fn check_inactive(
     file_systems: Vec<FileSystem>,
     was_active: bool,
 ) -> Result<(), Vec<Fault>> {
-    let staging = global.to_owned();
     let checked = storage.read_blocking("mount namespaces", move |storage| {
         let (mut left, mut active) = (Vec::new(), None);
         for then in file_systems {
@@ -298,7 +296,7 @@ pub(super) async fn check_inactive(
             }
         }
         let devices: Vec<_> = left.iter().map(|it| it.device).collect();
-        if let Some(holder) = namespaces::find_mounting_process(&storage.proc, &devices, storage.below_root(&staging))? {
+        if let Some(holder) = namespaces::find_mounting_process(&storage.proc, &devices)? {
             return Ok(Err(format!(
                 "its file system is still mounted in the mount namespace of {holder}; it may be detached from the node after \
                  that process has exited or has unmounted it"

@@ -177,7 +177,7 @@ async fn remove_unidentified(storage: &Arc<Storage>, stage: StagingPath) -> Resu
         StagingPath::FileSystem(_) => "no file and no entry of volumesInUse identifies the volume",
         StagingPath::Block(_) => "neither the kubelet's vol_data.json nor a PersistentVolume identifies the volume",
     };
-    let elsewhere = mounted_elsewhere(&table, storage.root.path(), &global, std::slice::from_ref(&global));
+    let elsewhere = mounted_elsewhere(&table, &storage.root, &global, std::slice::from_ref(&global));
     if !is_mounted && !may_be_staged {
         // It has only directories, unless a pod has the device.
         return match (&stage, user) {

@@ -55,8 +55,8 @@ impl OneByOne for Block {
             let _lock = storage.locks.lock(&what).await;
             storage
                 .run_blocking("unmap", &what, move |storage| {
-                    let mut report =
-                        Maps(storage.root.path().join(ALL_MAPS).join(&volume.name)).unmap(storage, pod.uid())?;
+                    let maps = Maps(storage.root.path().join(ALL_MAPS).join(&volume.name));
+                    let mut report = maps.unmap(storage, pod.uid(), &[device::link(&pod, &volume)])?;
                     report += device::remove_link(storage, &pod, &volume)?;
                     Ok(report)
                 })
