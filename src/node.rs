@@ -17,6 +17,7 @@ pub mod kubelet_process;
 pub mod kubelet_root;
 #[cfg(feature = "agent")]
 pub mod kubelet_unit;
+pub mod left_files;
 pub mod lock;
 pub mod logs;
 pub mod loops;

@@ -52,7 +52,7 @@ impl Cause {
         Self {
             severity,
             message: escape_control_chars(&words::message(&kind)),
-            remedy: remedy::remedy(&kind, terminator).to_owned(),
+            remedy: escape_control_chars(&remedy::remedy(&kind, terminator)),
             kind,
         }
     }

@@ -28,7 +28,7 @@ pub enum MismatchKind {
     NoDirectory,
     /// Its cgroup has processes that belong to no container of the runtime.
     UnknownProcesses,
-    /// The CSI driver fails to unpublish or unstage a volume that has no mount.
+    /// The CSI driver fails to unpublish or unstage a volume that has no mount, or cannot be called.
     VolumeNotUnpublished,
 }
 

@@ -9,8 +9,8 @@ use std::{
 use nix::errno::Errno;
 
 use super::{
-    cgroups::survivor::Survivors, effects::EffectsBlocked, holders::holder::Holders, mounts::hanging::Hanging,
-    threads::NotDone,
+    cgroups::survivor::Survivors, effects::EffectsBlocked, holders::holder::Holders, left_files::LeftFiles,
+    mounts::hanging::Hanging, threads::NotDone,
 };
 use crate::{
     model::{
@@ -102,14 +102,19 @@ pub enum Cause {
     /// A message from another component.
     #[error("{0}")]
     Message(String),
-    /// A driver cannot tear down a volume that the mount table does not show.
-    #[error("{why}; the mount table shows nothing of it")]
+    /// A driver fails to tear down a volume that is not mounted, or cannot be called.
+    #[error("{why}; {}", without_driver(mounted))]
     DriverFailed {
         /// The driver's answer, or why it cannot be called.
         why: String,
-        /// Driver, call and volume.
+        /// Driver and handle of the volume.
         volume: String,
+        /// Its mounts, in the order of their unmount.
+        mounted: Vec<PathBuf>,
     },
+    /// A directory is removed only if it is empty.
+    #[error("{0}")]
+    NotEmpty(LeftFiles),
     /// Processes that survived SIGKILL.
     #[error("processes remain in it: {0}")]
     Processes(Survivors),
@@ -119,6 +124,20 @@ pub enum Cause {
     /// Further faults.
     #[error("and {0} more")]
     More(usize),
+}
+
+/// What is left to do without the driver.
+fn without_driver(mounted: &[PathBuf]) -> String {
+    match unmount_commands(mounted) {
+        commands if commands.is_empty() => "the mount table shows nothing of it".to_owned(),
+        commands => format!("if its driver never returns, unmount it: {commands}"),
+    }
+}
+
+/// The commands that unmount these, in order.
+pub(crate) fn unmount_commands<P: AsRef<Path>>(mounted: &[P]) -> String {
+    let commands = mounted.iter().map(|path| format!("umount {:?}", path.as_ref()));
+    commands.collect::<Vec<_>>().join(" && ")
 }
 
 /// Maximum length of a path in a fault, in bytes.
@@ -222,6 +241,7 @@ impl Reasoned for Fault {
             Cause::Systemd(_) => "systemd".into(),
             Cause::UnknownPlugin { .. } | Cause::SharedName => "unknown_plugin".into(),
             Cause::DriverFailed { .. } => "driver".into(),
+            Cause::NotEmpty(_) => "ENOTEMPTY".into(),
             _ => OTHER.into(),
         }
     }

@@ -294,6 +294,7 @@ impl Diagnosis<'_> {
                 driver_kind: missing.kind.clone(),
                 driver: missing.driver.clone(),
                 needed_by: missing.needed_by.clone(),
+                mounted: missing.mounted.clone(),
                 pods: missing.pods.clone(),
                 why: missing.why.clone(),
             };

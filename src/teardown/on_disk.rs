@@ -117,10 +117,18 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Removes `dir/name`, which must be an empty directory.
+    /// Removes `dir/name`, which must be an empty directory. The fault names files in it.
     pub fn remove_empty(&mut self, dir: impl AsRef<Path>, name: &OsStr) {
         if let Some(dir) = self.below(dir) {
-            self.record(dir.remove_empty(name, self.effects));
+            let removed = dir.remove_empty(name, self.effects);
+            self.record(removed.map_err(|fault| {
+                let is_full = matches!(fault.cause, Cause::Errno(Errno::ENOTEMPTY | Errno::EEXIST));
+                let full = is_full.then(|| dir.open_below(name).ok().flatten()).flatten();
+                match full.and_then(|full| full.left_files()) {
+                    Some(left) => Fault::new(fault.verb, &fault.path, Cause::NotEmpty(left)),
+                    None => fault,
+                }
+            }));
         }
     }
 

@@ -149,30 +149,48 @@ async fn failing_csi_driver_keeps_the_pod_and_its_volume_attached() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn approved_volume_without_a_mount_is_removed_without_its_driver() {
+async fn one_approval_covers_both_steps_of_a_volume_that_its_driver_refuses() {
     let (node, driver) = started().await;
     driver.behave(Behavior::Fails(Code::Internal, "no".into()));
     node.delete("db", None).await;
-    let mut held = String::new();
-    for verb in ["unpublish", "unstage"] {
-        let item = wait_held(&node, "pod/default/db").await;
-        assert!(item.why.contains("pod-teardown approve pod/default/db"), "{item:?}");
-        assert!(
-            item.facts.len() == 1 && item.facts[0].starts_with(verb) && item.facts[0] != held,
-            "{item:?}"
-        );
-        held = item.facts[0].clone();
-        sleep(secs(300)).await;
-        assert_attached(&node, "db").await;
-        approve(&node, "pod/default/db").await.unwrap();
-        wait_until("the volume is removed", async || {
-            let items = hold_items(&node).await;
-            items.first().is_none_or(|item| item.facts != [held.clone()])
-        })
-        .await;
-    }
+    let item = wait_held(&node, "pod/default/db").await;
+    assert!(item.why.contains("pod-teardown approve pod/default/db"), "{item:?}");
+    assert_eq!(
+        item.facts,
+        [format!("volume \"{}\" of CSI driver {DRIVER:?}", PV.handle)]
+    );
+    sleep(secs(300)).await;
+    assert_attached(&node, "db").await;
+    approve(&node, "pod/default/db").await.unwrap();
     node.wait_torn_down("db").await;
     assert_eq!(in_use(&node).await, json!([OTHER]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn approval_for_an_uninstalled_driver_is_offered_at_once_and_counts_once_all_is_unmounted() {
+    let (node, driver) = started().await;
+    let target = node.pod_dir("db").join("volumes/kubernetes.io~csi/pv-1/mount");
+    let staging = staging(&node.path("kubelet"), &PV);
+    mounts(&node, &[&staging, &target]);
+    driver.crash().await;
+    node.delete("db", None).await;
+    let item = wait_held(&node, "pod/default/db").await;
+    let commands = format!("umount {target:?} && umount {staging:?}");
+    assert!(item.why.contains(&commands), "{item:?}");
+    approve(&node, "pod/default/db").await.unwrap();
+    node.wait_blocked("db", "It is approved").await;
+    assert!(hold_items(&node).await.is_empty());
+    sleep(secs(300)).await;
+    assert_attached(&node, "db").await;
+    mounts(&node, &[&staging]);
+    node.wait_blocked("db", &format!("unmount it: umount {staging:?}."))
+        .await;
+    sleep(secs(300)).await;
+    assert_attached(&node, "db").await;
+    mounts(&node, &[]);
+    node.wait_torn_down("db").await;
+    assert_eq!(in_use(&node).await, json!([OTHER]));
+    assert_eq!(calls(&driver), [""; 0]);
 }
 
 /// Writes the agent's mount table with these mount points.

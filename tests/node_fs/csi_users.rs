@@ -315,28 +315,103 @@ fn approved_volume_is_torn_down_without_its_driver_once_unmounted() {
         let published = node.publish();
         node.driver.behave(Behavior::Fails(Code::Internal, "no".to_owned()));
         let mut approved = BTreeSet::new();
+        let tear_down = async |approved: &BTreeSet<String>| {
+            tear_down_approved(&node.space.pod, &node.storage, Arc::new(approved.clone())).await
+        };
         for place in [&published.target, published.staging.as_ref().unwrap()] {
-            let tear_down = async |approved: &BTreeSet<String>| {
-                tear_down_approved(&node.space.pod, &node.storage, Arc::new(approved.clone())).await
-            };
             let faults = tear_down(&approved).await.unwrap_err();
             assert!(
                 matches!(&faults[0].cause, Cause::Message(why) if why.contains("Internal")),
                 "{faults:?}"
             );
             umount(place).unwrap();
-            let faults = tear_down(&approved).await.unwrap_err();
-            let Cause::DriverFailed { volume, .. } = &faults[0].cause else {
-                panic!("{faults:?}");
-            };
-            approved.insert(volume.clone());
-            assert_eq!(node.known.has_in_use(), [IN_USE]);
-            if approved.len() == 2 {
-                assert_eq!(tear_down(&approved).await.unwrap().withheld, 0);
+            if approved.is_empty() {
+                let faults = tear_down(&approved).await.unwrap_err();
+                let Cause::DriverFailed { volume, mounted, .. } = &faults[0].cause else {
+                    panic!("{faults:?}");
+                };
+                assert_eq!(*mounted, Vec::<PathBuf>::new());
+                approved.insert(volume.clone());
+                assert_eq!(node.known.has_in_use(), [IN_USE]);
             }
         }
+        assert_eq!(tear_down(&approved).await.unwrap().withheld, 0);
         node.assert_clean();
     });
+}
+
+#[test]
+fn uninstalled_driver_leaves_commands_in_their_order_and_an_approval_that_covers_no_mount() {
+    for is_shared in [false, true] {
+        on_node(Known::with(&[IN_USE]), async move |node| {
+            let published = node.publish();
+            let (target, staging) = (published.target, published.staging.unwrap());
+            if is_shared {
+                stage_and_publish(&node.space.root, node.space.another_pod().uid(), &PV).unwrap();
+            }
+            node.driver.crash().await;
+            fs::remove_file(node.driver.registration()).unwrap();
+            let tear_down = async |approved: &BTreeSet<String>| {
+                tear_down_approved(&node.space.pod, &node.storage, Arc::new(approved.clone())).await
+            };
+            let mut approved = BTreeSet::new();
+            let left = async |approved: &BTreeSet<String>| {
+                let faults = tear_down(approved).await.unwrap_err();
+                let Cause::DriverFailed { volume, mounted, .. } = &faults[0].cause else {
+                    panic!("{faults:?}");
+                };
+                (volume.clone(), mounted.clone(), faults[0].to_string())
+            };
+            let (volume, mounted, text) = left(&approved).await;
+            if is_shared {
+                assert_eq!(mounted, [target], "another pod uses the staged volume: {text}");
+                return;
+            }
+            assert!(
+                text.contains(&format!("umount {target:?} && umount {staging:?}")),
+                "{text}"
+            );
+            // At once, and it stays valid.
+            approved.insert(volume);
+            assert_eq!(left(&approved).await.1, [target.clone(), staging.clone()]);
+            umount(&target).unwrap();
+            assert_eq!(left(&approved).await.1, [staging.clone()]);
+            assert_eq!(node.known.has_in_use(), [IN_USE]);
+            umount(&staging).unwrap();
+            assert_eq!(tear_down(&approved).await.unwrap().withheld, 0);
+            assert_eq!(node.calls(), [""; 0]);
+            node.assert_clean();
+        });
+    }
+}
+
+#[test]
+fn files_below_a_target_whose_mount_vanished_are_named_with_a_command() {
+    for is_uninstalled in [false, true] {
+        on_node(Known::with(&[IN_USE]), async move |node| {
+            let published = node.publish();
+            umount(&published.target).unwrap();
+            write(&published.target.join("orders.db"), "precious");
+            if is_uninstalled {
+                umount(published.staging.as_ref().unwrap()).unwrap();
+                fs::remove_dir_all(published.staging.as_ref().unwrap().parent().unwrap()).unwrap();
+                node.driver.crash().await;
+            }
+            let faults = node.tear_down().await.unwrap_err();
+            let text = faults[0].to_string();
+            assert!(
+                matches!(faults[0].cause, Cause::NotEmpty(_)) && faults.len() == 1,
+                "{faults:?}"
+            );
+            let command = format!("mv {:?} ", published.target);
+            assert!(text.contains("\"orders.db\"") && text.contains(&command), "{text}");
+            let kept = node.space.outside.join("kept");
+            fs::rename(&published.target, &kept).unwrap();
+            node.is_torn_down().await;
+            assert_eq!(fs::read_to_string(kept.join("orders.db")).unwrap(), "precious");
+            node.assert_clean();
+        });
+    }
 }
 
 #[test]

@@ -124,6 +124,9 @@ cases! {
         mirror_pod_is_not_touched,
         pod_that_is_not_deleted_is_not_touched,
     ],
+    csi, Own: [
+        pod_of_an_uninstalled_driver_terminates_with_the_commands_that_why_shows,
+    ],
     csi, Shared: [
         volume_may_be_attached_elsewhere_only_after_its_driver_has_unstaged_it,
     ],

@@ -1,10 +1,13 @@
 //! Volumes and devices of drivers.
 
-use std::time::Duration;
+use std::{fs, time::Duration};
 
 use anyhow::{Result, ensure};
 use testbed::drivers::{Behavior, CsiCall};
-use tokio::time::{Instant, sleep};
+use tokio::{
+    process::Command,
+    time::{Instant, sleep},
+};
 use tonic::Code;
 
 use super::{
@@ -72,4 +75,32 @@ pub async fn volume_may_be_attached_elsewhere_only_after_its_driver_has_unstaged
     let staged = storage.staging.parent().is_some_and(|it| it.exists());
     ensure!(!staged, "{} is left", storage.staging.display());
     Ok(())
+}
+
+/// The commands are run as `why` shows them, except that the approval comes first.
+pub async fn pod_of_an_uninstalled_driver_terminates_with_the_commands_that_why_shows(scene: &mut Scene) -> Result<()> {
+    let drivers = Drivers::start(&scene.stage)?;
+    let mut web = simple("uninstalled", 10, POLITE);
+    demand(&mut web);
+    let (pod, storage) = drivers.run(scene, web, None).await?;
+    drivers.csi().crash().await;
+    fs::remove_file(drivers.csi().registration())?;
+    scene.start_agent().await?;
+    scene.delete(&pod, None).await?;
+    scene.event(&pod, "FailedUnMount").await?;
+    let name = scene.name("uninstalled");
+    let why = scene.ask(&["why", &name]).await?;
+    let unmounts = format!("umount {:?} && umount {:?}", storage.target, storage.staging);
+    let commands = format!("{unmounts} && pod-teardown approve POD");
+    ensure!(why.contains(&commands), "{commands} is not in {why}");
+    scene.ask(&["approve", &format!("pod/{name}"), "--yes"]).await?;
+    ensure!(storage.mounted()?.len() == 2, "{:?}", storage.mounted()?);
+    let unmounted = Command::new("sh").args(["-c", &unmounts]).status().await?;
+    ensure!(unmounted.success(), "{unmounts}: {unmounted}");
+    scene.gone_and_clean(&pod).await?;
+    ensure!(
+        !storage.is_in_use(&scene.stage).await? && storage.volumes_asked(&drivers).is_empty(),
+        "{storage:?}"
+    );
+    scene.stop_agent().await
 }

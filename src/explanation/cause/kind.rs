@@ -227,6 +227,8 @@ pub enum CauseKind {
         driver: String,
         /// The volume or claim.
         needed_by: String,
+        /// Mounts of the volume, in the order of their unmount.
+        mounted: Vec<String>,
         /// Pods of this node that seem to be the driver, with their states.
         pods: Vec<String>,
         /// How it was detected.

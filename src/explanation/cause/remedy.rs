@@ -1,10 +1,29 @@
 //! What a user can do about a cause.
 
+use std::borrow::Cow;
+
 use super::kind::CauseKind;
 use crate::model::termination::Terminator;
 
 /// An instruction without a period at its end; empty if there is nothing to do.
-pub(super) fn remedy(kind: &CauseKind, terminator: Terminator) -> &'static str {
+pub(super) fn remedy(kind: &CauseKind, terminator: Terminator) -> Cow<'static, str> {
+    match (kind, terminator) {
+        (
+            CauseKind::DriverMissing {
+                driver_kind, mounted, ..
+            },
+            Terminator::Agent,
+        ) if driver_kind == "CSI" => {
+            let unmount = mounted.iter().map(|path| format!("umount {path:?}"));
+            let commands: Vec<_> = unmount.chain(["pod-teardown approve POD".to_owned()]).collect();
+            let commands = commands.join(" && ");
+            format!("start the driver's pod on this node again; if it never returns: {commands}").into()
+        }
+        _ => fixed_remedy(kind, terminator).into(),
+    }
+}
+
+fn fixed_remedy(kind: &CauseKind, terminator: Terminator) -> &'static str {
     match kind {
         CauseKind::NotDeleted { .. }
         | CauseKind::KubeletTerminates { .. }
@@ -130,3 +149,36 @@ fn by_kubelet(kind: &CauseKind) -> &'static str {
 /// For a container that does not handle SIGTERM.
 const AFTER_SIGKILL: &str = "wait for SIGKILL; then let the program handle SIGTERM, start it below an init such as tini, or \
     give the pod a shorter terminationGracePeriodSeconds (a container with another stopSignal is not affected)";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn volume_of_an_uninstalled_csi_driver_has_its_commands_in_their_order() {
+        let remedy_of = |driver_kind: &str, mounted: &[&str], terminator| {
+            let kind = CauseKind::DriverMissing {
+                driver_kind: driver_kind.to_owned(),
+                driver: "d".to_owned(),
+                needed_by: "volume v".to_owned(),
+                mounted: mounted.iter().map(|&path| path.to_owned()).collect(),
+                pods: Vec::new(),
+                why: String::new(),
+            };
+            remedy(&kind, terminator).into_owned()
+        };
+        let text = remedy_of("CSI", &["/pods/u/mount", "/csi/globalmount"], Terminator::Agent);
+        let commands = "umount \"/pods/u/mount\" && umount \"/csi/globalmount\" && pod-teardown approve POD";
+        assert!(text.ends_with(commands), "{text}");
+        let text = remedy_of("CSI", &[], Terminator::Agent);
+        assert!(text.ends_with("never returns: pod-teardown approve POD"), "{text}");
+        // Neither has an approval.
+        for (kind, terminator) in [("DRA", Terminator::Agent), ("CSI", Terminator::Kubelet)] {
+            let text = remedy_of(kind, &["/m"], terminator);
+            assert!(
+                text.contains("start the driver's pod") && !text.contains("approve"),
+                "{text}"
+            );
+        }
+    }
+}

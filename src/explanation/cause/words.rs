@@ -169,6 +169,7 @@ pub(super) fn message(kind: &CauseKind) -> String {
             driver_kind,
             driver,
             needed_by,
+            mounted: _,
             pods,
             why,
         } => {

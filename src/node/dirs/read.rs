@@ -6,7 +6,10 @@ use nix::{errno::Errno, fcntl::OFlag};
 use rustix::fs::{AtFlags, FileType, StatxFlags, statx};
 
 use super::{Dir, RESOLVE, open};
-use crate::node::fault::{Cause, Fault, errno, errno_of};
+use crate::node::{
+    fault::{Cause, Fault, errno, errno_of},
+    left_files::LeftFiles,
+};
 
 /// Flags for reading a file. Opening a FIFO without a writer must not block.
 const OPEN_FLAGS: OFlag = OFlag::O_RDONLY
@@ -52,6 +55,11 @@ impl Dir {
             Ok(_) => Ok(Some(bytes)),
             Err(error) => Err(fault(errno(&error).into())),
         }
+    }
+
+    /// The files in this directory, which should be empty; `None` if it is, or cannot be read.
+    pub fn left_files(&self) -> Option<LeftFiles> {
+        LeftFiles::new(&self.path, self.names().ok()?)
     }
 
     /// Metadata of the entry `name`; `None` if it does not exist.

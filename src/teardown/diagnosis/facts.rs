@@ -114,6 +114,8 @@ pub struct MissingDriver {
     pub driver: String,
     /// The volume or claim that needs it.
     pub needed_by: String,
+    /// The volume's mounts, in the order of their unmount.
+    pub mounted: Vec<String>,
     /// How it was detected.
     pub why: String,
     /// Whether every registration socket has answered or refuses connections.

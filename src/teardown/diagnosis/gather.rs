@@ -277,10 +277,12 @@ async fn missing_drivers(context: &Arc<Context>, view: &Arc<PodView>) -> Fact<Ve
     let mut needed = Vec::new();
     for volume in volumes.await? {
         if let PlannedTeardown::Csi {
-            driver: Some(driver), ..
+            driver: Some(driver),
+            mounted,
+            ..
         } = volume.teardown
         {
-            needed.push((Kind::Csi, driver, format!("volume {}", volume.name)));
+            needed.push((Kind::Csi, driver, format!("volume {}", volume.name), mounted));
         }
     }
     let claims = timeout(READ_LIMIT, devices::prepared(context, view))
@@ -292,7 +294,7 @@ async fn missing_drivers(context: &Arc<Context>, view: &Arc<PodView>) -> Fact<Ve
             claim
                 .drivers
                 .into_iter()
-                .map(|driver| (Kind::Dra, driver, name.clone())),
+                .map(|driver| (Kind::Dra, driver, name.clone(), Vec::new())),
         );
     }
     if needed.is_empty() {
@@ -302,7 +304,7 @@ async fn missing_drivers(context: &Arc<Context>, view: &Arc<PodView>) -> Fact<Ve
     let registry = in_time(READ_LIMIT, Registry::read(&directory, &context.node.effects)).await?;
     let is_certain = registry.faults.is_empty() && registry.unresponsive.iter().all(|it| it.error.is_unreachable());
     let mut missing = Vec::new();
-    for (kind, driver, needed_by) in needed {
+    for (kind, driver, needed_by, mounted) in needed {
         let why = match kind {
             Kind::Csi => registry.csi(&driver).await.err(),
             Kind::Dra => registry.dra(&driver).await.err(),
@@ -312,6 +314,7 @@ async fn missing_drivers(context: &Arc<Context>, view: &Arc<PodView>) -> Fact<Ve
             kind: kind.to_string(),
             driver,
             needed_by,
+            mounted,
             why: unavailable.why,
             is_certain,
             pods: Vec::new(),

@@ -148,6 +148,7 @@ fn missing_driver(is_certain: bool) -> MissingDriver {
         kind: "CSI".to_owned(),
         driver: "csi.example.com".to_owned(),
         needed_by: "volume v".to_owned(),
+        mounted: Vec::new(),
         why: "none of 0 drivers that answer has this name".to_owned(),
         is_certain,
         pods: Vec::new(),

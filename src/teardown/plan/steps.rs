@@ -302,6 +302,7 @@ fn teardown_of(volume: &PlannedVolume) -> Vec<PlannedAction> {
             handle,
             target,
             staging,
+            mounted: _,
         } => {
             actions.push(PlannedAction::UnpublishVolume {
                 driver: driver.clone(),

@@ -29,6 +29,8 @@ pub enum PlannedTeardown {
         target: String,
         /// Staging path of `NodeUnstageVolume`; `None` for a volume that is never staged.
         staging: Option<String>,
+        /// Its mounts that the driver unmounts, in the order of their unmount.
+        mounted: Vec<String>,
     },
     /// It is not supported, stays as it is, and blocks the pod.
     Unsupported {

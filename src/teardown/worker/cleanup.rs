@@ -1,6 +1,6 @@
 //! Cleans the node when nothing of the pod runs: processes, devices, volumes, cgroups, containers and logs.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use tokio::time::timeout;
 
@@ -146,8 +146,9 @@ impl Worker {
         let span = self.recorder.span(Step::Volumes, "");
         let volumes = async || {
             let approved = self.approved_volumes(view);
-            let done = volumes::tear_down_approved(&dir, &self.context.node.storage, approved).await;
-            done.map(drop).map_err(|faults| volume_failures(view, &faults))
+            let done = volumes::tear_down_approved(&dir, &self.context.node.storage, Arc::clone(&approved)).await;
+            done.map(drop)
+                .map_err(|faults| volume_failures(view, &faults, &approved))
         };
         let mut result = volumes().await;
         // A process that survived its container may hold a volume.
@@ -209,20 +210,35 @@ impl Worker {
     }
 }
 
-/// A volume that is not mounted waits only for its driver: a user may approve to continue without the driver.
-fn volume_failures(view: &PodView, faults: &[Fault]) -> Vec<Failure> {
+/// A volume may wait only for its driver: a user may approve to continue without the driver. One approval is for all such volumes
+/// of the pod. It counts once they are unmounted.
+fn volume_failures(view: &PodView, faults: &[Fault], approved: &volumes::Approved) -> Vec<Failure> {
+    let without_driver = |fault: &Fault| match &fault.cause {
+        Cause::DriverFailed { volume, .. } => Some(volume.clone()),
+        _ => None,
+    };
+    let all: BTreeSet<_> = faults.iter().filter_map(without_driver).collect();
+    let is_approved = all.is_subset(approved);
     let failure = |fault: &Fault| {
         let failure = fault.failure(Step::Volumes);
-        let Cause::DriverFailed { volume, .. } = &fault.cause else {
+        let Cause::DriverFailed { mounted, .. } = &fault.cause else {
             return failure;
         };
-        Failure {
-            cause: format!(
-                "{}. If the volume is no longer on this node, or its driver never returns, approve that the agent continues \
-                 without the driver: pod-teardown approve pod/{}",
-                failure.cause, view.pod
+        let when = match mounted.is_empty() {
+            true => "If the volume is no longer on this node, or its driver never returns, approve",
+            false => "Approve, before or after that,",
+        };
+        let approve = match is_approved {
+            true => "It is approved that the agent then continues without the driver".to_owned(),
+            false => format!(
+                "{when} that the agent continues without the driver: pod-teardown approve pod/{}",
+                view.pod
             ),
-            mismatch: Some(Mismatch::new(MismatchKind::VolumeNotUnpublished, [volume.clone()])),
+        };
+        let mismatch = Mismatch::new(MismatchKind::VolumeNotUnpublished, all.iter().cloned());
+        Failure {
+            cause: format!("{}. {approve}", failure.cause),
+            mismatch: Some(mismatch).filter(|_| !is_approved),
             ..failure
         }
     };

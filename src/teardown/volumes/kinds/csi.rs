@@ -66,7 +66,8 @@ impl OneByOne for Csi {
         let identity = Identity::read(&data, &path).ok();
         let staging = identity.as_ref().filter(|_| !is_ephemeral(&data));
         let staging = staging.and_then(|identity| Staged::for_volume(storage, identity).map(StagingPath::FileSystem));
-        Ok(planned_calls(storage, identity, &path.join(TARGET), staging.as_ref()))
+        let own = Use::new(pod, Shape::FileSystem, volume);
+        planned_calls(storage, identity, &own, &path.join(TARGET), staging.as_ref())
     }
 
     fn tear_down(&self, storage: Arc<Storage>, pod: PodDir, volume: VolumeDir, approved: Approved) -> TeardownResult {
@@ -92,12 +93,20 @@ async fn tear_down(
         .map_or_else(|| path.display().to_string(), |it| it.unique_name());
     let _lock = storage.locks.lock(&name).await;
 
-    let mut report = publication::unpublish(&storage, identity.as_ref(), &target, &approved).await?;
-    if let Some(identity) = identity.filter(|_| !is_ephemeral(&data)) {
-        let own = Use::new(&pod, Shape::FileSystem, &volume);
-        let staged = Staged::for_volume(&storage, &identity).map(StagingPath::FileSystem);
-        report += unstage::unstage_unless_used(&storage, &identity, Some(own), staged.into_iter().collect(), &approved)
-            .await?;
+    let own = Use::new(&pod, Shape::FileSystem, &volume);
+    let staged = |identity: &Identity| Staged::for_volume(&storage, identity).map(StagingPath::FileSystem);
+    let staged_as = identity.as_ref().filter(|_| !is_ephemeral(&data));
+    let mut report = match publication::unpublish(&storage, identity.as_ref(), &target, &approved).await {
+        Ok(report) => report,
+        Err(faults) => {
+            let Some(identity) = staged_as else { return Err(faults) };
+            let staged = staged(identity).into_iter().collect();
+            return Err(unstage::with_staging_mounts(&storage, identity, &own, staged, faults).await);
+        }
+    };
+    if let Some(identity) = staged_as {
+        let staged = staged(identity).into_iter().collect();
+        report += unstage::unstage_unless_used(&storage, identity, Some(own), staged, &approved).await?;
     }
     report += storage
         .run_blocking("remove", &path, move |storage| {
@@ -115,17 +124,30 @@ fn is_ephemeral(data: &VolumeDataFile) -> bool {
 fn planned_calls(
     storage: &Storage,
     identity: Option<Identity>,
+    own: &Use,
     target: &Path,
     staging: Option<&StagingPath>,
-) -> PlannedTeardown {
+) -> Result<PlannedTeardown, Fault> {
+    let table = storage.all_mounts.read()?;
+    let mut mounts = table.mounts_at_or_below(&[target]);
+    if let Some((identity, staging)) = identity.as_ref().zip(staging) {
+        let staged = table.mounts_at_or_below(&[staging.global()]);
+        if !staged.is_empty() && users::find_user(storage, identity, Some(own))?.is_none() {
+            mounts.extend(staged);
+        }
+    }
     let (driver, handle) = identity.map(|it| (it.driver, it.handle)).unzip();
     let text = |path: &Path| storage.root.as_given(path).display().to_string();
-    PlannedTeardown::Csi {
+    Ok(PlannedTeardown::Csi {
         driver,
         handle,
         target: text(target),
         staging: staging.map(|staging| text(&staging.global())),
-    }
+        mounted: mounts
+            .into_iter()
+            .map(|mount| mount.path.display().to_string())
+            .collect(),
+    })
 }
 
 /// The kubelet's file in the volume's directory.

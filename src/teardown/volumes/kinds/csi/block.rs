@@ -61,8 +61,8 @@ impl OneByOne for Block {
         let paths = BlockVolumePaths::for_volume(storage, &volume.name);
         let identity = paths.read_identity()?.ok();
         let target = paths.published().join(pod.uid());
-        let staging = StagingPath::Block(paths);
-        Ok(super::planned_calls(storage, identity, &target, Some(&staging)))
+        let (own, staging) = (Use::new(pod, Shape::Block, volume), StagingPath::Block(paths));
+        super::planned_calls(storage, identity, &own, &target, Some(&staging))
     }
 
     fn tear_down(&self, storage: Arc<Storage>, pod: PodDir, volume: VolumeDir, approved: Approved) -> TeardownResult {
@@ -90,7 +90,15 @@ async fn tear_down(
     let mut report = storage
         .run_blocking("unmap", &what, move |storage| maps.unmap(storage, &uid, &device))
         .await?;
-    report += publication::unpublish(&storage, identity.as_ref(), &target, &approved).await?;
+    let own = Use::new(&pod, Shape::Block, &volume);
+    report += match publication::unpublish(&storage, identity.as_ref(), &target, &approved).await {
+        Ok(done) => done,
+        Err(faults) => {
+            let Some(identity) = &identity else { return Err(faults) };
+            let staged = vec![StagingPath::Block(paths)];
+            return Err(unstage::with_staging_mounts(&storage, identity, &own, staged, faults).await);
+        }
+    };
     if report.withheld == 0 {
         let uid = pod.uid().to_owned();
         // The driver should have removed it. It does not block the pod, and is removed with the volume's directories.
@@ -112,15 +120,8 @@ async fn tear_down(
         }
     }
     if let Some(identity) = &identity {
-        let own = Use::new(&pod, Shape::Block, &volume);
-        report += unstage::unstage_unless_used(
-            &storage,
-            identity,
-            Some(own),
-            vec![StagingPath::Block(paths)],
-            &approved,
-        )
-        .await?;
+        let staged = vec![StagingPath::Block(paths)];
+        report += unstage::unstage_unless_used(&storage, identity, Some(own), staged, &approved).await?;
     }
     report += storage
         .run_blocking("remove", &what, move |storage| {

@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     node::{
+        dirs::Dir,
         effects::Outcome,
         fault::{Cause, Fault},
         grpc::GrpcError,
@@ -89,6 +90,9 @@ pub async fn unpublish(
             }
             Ok(Outcome::Done | Outcome::Nothing) => {}
             Err(not_done) => {
+                if mounted == 0 && !not_done.is_blocked() {
+                    check_empty(storage, VERB, target).await?;
+                }
                 not_done
                     .unless_unpublished(storage, VERB, identity, target, approved)
                     .await?;
@@ -125,8 +129,12 @@ async fn is_link(storage: &Arc<Storage>, target: &Path) -> Result<bool, Vec<Faul
 // === impl DriverFailure ===
 
 impl DriverFailure {
+    fn is_blocked(&self) -> bool {
+        matches!(self, Self::Refused(error) if error.is_blocked())
+    }
+
     /// Returns nothing if the mount table has no mount at `path`, and the driver does not know the volume or a user has
-    /// approved that it counts as unpublished.
+    /// approved that it counts as unpublished and unstaged.
     pub async fn unless_unpublished(
         self,
         storage: &Arc<Storage>,
@@ -135,22 +143,34 @@ impl DriverFailure {
         path: &Path,
         approved: &Approved,
     ) -> Result<(), Vec<Fault>> {
-        let is_mounted = !table(storage).await?.mounts_at_or_below(&[path]).is_empty();
+        let mounts = table(storage).await?.mounts_at_or_below(&[path]);
+        let mounted: Vec<_> = mounts.into_iter().map(|mount| mount.path).collect();
         let (why, is_unknown) = match self {
-            Self::Refused(error) if is_mounted || error.is_blocked() => {
+            Self::Refused(error) if !mounted.is_empty() || error.is_blocked() => {
                 return Err(by_driver(storage, verb, path, error).await);
             }
-            Self::Unavailable(unavailable) if is_mounted => return Err(fault_of(verb, path, &unavailable)),
             Self::Refused(error) => (error.to_string(), error.is_unknown_volume()),
             Self::Unavailable(unavailable) => (unavailable.to_string(), false),
         };
         let Identity { driver, handle } = identity;
-        let volume = format!("{verb} volume {handle:?} of CSI driver {driver:?}");
-        if is_unknown || approved.contains(&volume) {
+        let volume = format!("volume {handle:?} of CSI driver {driver:?}");
+        if mounted.is_empty() && (is_unknown || approved.contains(&volume)) {
             tracing::warn!(driver, volume = handle, path = %path.display(), why, "Volume is not mounted and counts as unpublished");
             return Ok(());
         }
-        Err(vec![Fault::new(verb, path, Cause::DriverFailed { why, volume })])
+        let cause = Cause::DriverFailed { why, volume, mounted };
+        Err(vec![Fault::new(verb, path, cause)])
+    }
+}
+
+/// Neither a driver nor the agent removes a mount point with files.
+async fn check_empty(storage: &Arc<Storage>, verb: &'static str, target: &Path) -> Result<(), Vec<Fault>> {
+    let dir = target.to_owned();
+    // The mount point of a device is a file.
+    let find = move |_: &Storage| Ok(Dir::open(&dir).ok().flatten().and_then(|dir| dir.left_files()));
+    match storage.read_blocking(target, find).await? {
+        None => Ok(()),
+        Some(left) => Err(vec![Fault::new(verb, target, Cause::NotEmpty(left))]),
     }
 }
 

@@ -23,7 +23,12 @@ use super::{
 };
 use crate::{
     node::{
-        csi_files::STAGING, dirs::Dir, effects::Outcome, fault::Fault, mounts::Mount, namespaces,
+        csi_files::STAGING,
+        dirs::Dir,
+        effects::Outcome,
+        fault::{Cause, Fault},
+        mounts::Mount,
+        namespaces,
         superblock::FileSystem,
     },
     teardown::on_disk::DiskReport,
@@ -109,6 +114,35 @@ pub async fn unstage_unless_used(
         }
     }
     if faults.is_empty() { Ok(report) } else { Err(faults) }
+}
+
+/// Adds the mounts at the volume's staging paths to faults with its mounts, unless another pod uses it: a user who unmounts it
+/// without its driver unmounts them next.
+pub async fn with_staging_mounts(
+    storage: &Arc<Storage>,
+    identity: &Identity,
+    own: &Use,
+    known: Vec<StagingPath>,
+    mut faults: Vec<Fault>,
+) -> Vec<Fault> {
+    let (identity, own) = (identity.clone(), own.clone());
+    let find = storage.read_blocking("the mount table", move |storage| {
+        if users::find_user(storage, &identity, Some(&own))?.is_some() {
+            return Ok(Vec::new());
+        }
+        let paths = find_staging_paths(storage, &identity, known)?;
+        let globals: Vec<_> = paths.iter().map(StagingPath::global).collect();
+        Ok(storage.all_mounts.read()?.mounts_at_or_below(&globals))
+    });
+    let staged = find.await.unwrap_or_default();
+    for fault in &mut faults {
+        if let Cause::DriverFailed { mounted, .. } = &mut fault.cause
+            && !mounted.is_empty()
+        {
+            mounted.extend(staged.iter().map(|mount| mount.path.clone()));
+        }
+    }
+    faults
 }
 
 /// Adds all other staging paths of the volume. Blocks.
