@@ -210,7 +210,7 @@ mod tests {
         };
         for role in RoleName::ALL {
             let first = message(role, 1, 10);
-            let reason = "; kubelet.service exits and is restarted each time, exit code 1: failed to parse kubelet flag: unknown flag: --x";
+            let reason = "; kubelet.service exits and is restarted each time: exit code 1; last error: failed to parse kubelet flag: unknown flag: --x";
             assert!(first.ends_with(reason), "{first}");
             assert_eq!(first, message(role, 2, 20));
         }

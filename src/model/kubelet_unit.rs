@@ -1,5 +1,7 @@
 //! The systemd unit of a kubelet that does not work, and why it does not. Pure.
 
+use std::fmt;
+
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -63,52 +65,62 @@ pub struct MainProcess {
 }
 
 /// What the states of a unit amount to.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Phase {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UnitState {
     /// Its main process exits, and systemd restarts it.
     Restarting,
     /// It has failed and is not restarted.
     Failed,
     /// It is starting, for example in `ExecStartPre=`.
     Starting,
+    /// Its main process runs.
     Running,
+    /// It is being stopped.
     Stopping,
+    /// It is masked.
     Masked,
     /// Its file cannot be loaded.
     Unloadable,
+    /// It was not started because of an unmet condition.
     ConditionUnmet,
+    /// It is stopped.
     Stopped,
 }
 
 // === impl KubeletUnit ===
 
 impl KubeletUnit {
-    fn phase(&self) -> Phase {
+    /// Its state in one word.
+    pub fn state(&self) -> UnitState {
         let restarts = self.sub_state.starts_with("auto-restart") || self.exit.is_some() && self.restarts > 0;
         match (&*self.active_state, &*self.load_state) {
-            ("active" | "activating" | "reloading", _) if restarts => Phase::Restarting,
-            ("activating", _) => Phase::Starting,
-            ("active" | "reloading", _) => Phase::Running,
-            ("deactivating", _) => Phase::Stopping,
-            (_, "masked") => Phase::Masked,
-            ("failed", _) => Phase::Failed,
-            (_, "loaded") if self.has_unmet_condition => Phase::ConditionUnmet,
-            (_, "loaded") => Phase::Stopped,
-            (..) => Phase::Unloadable,
+            ("active" | "activating" | "reloading", _) if restarts => UnitState::Restarting,
+            ("activating", _) => UnitState::Starting,
+            ("active" | "reloading", _) => UnitState::Running,
+            ("deactivating", _) => UnitState::Stopping,
+            (_, "masked") => UnitState::Masked,
+            ("failed", _) => UnitState::Failed,
+            (_, "loaded") if self.has_unmet_condition => UnitState::ConditionUnmet,
+            (_, "loaded") => UnitState::Stopped,
+            (..) => UnitState::Unloadable,
         }
     }
 
     /// Whether its journal can say why the kubelet does not work: it was not stopped by a user.
     pub fn has_reason_in_journal(&self) -> bool {
-        match self.phase() {
-            Phase::Restarting | Phase::Failed | Phase::Starting | Phase::Running | Phase::Stopping => true,
-            Phase::Masked | Phase::Unloadable | Phase::ConditionUnmet | Phase::Stopped => false,
+        match self.state() {
+            UnitState::Restarting
+            | UnitState::Failed
+            | UnitState::Starting
+            | UnitState::Running
+            | UnitState::Stopping => true,
+            UnitState::Masked | UnitState::Unloadable | UnitState::ConditionUnmet | UnitState::Stopped => false,
         }
     }
 
-    /// Whether systemd restarts it again and again, so that its last run may be too young to have written anything.
-    pub fn is_restarting(&self) -> bool {
-        self.phase() == Phase::Restarting
+    /// Whether systemd restarts it again and again.
+    fn is_restarting(&self) -> bool {
+        self.state() == UnitState::Restarting
     }
 
     /// The same with the last exit and error of `before`, while a restarted unit has not exited again. Otherwise each start would
@@ -116,10 +128,11 @@ impl KubeletUnit {
     #[must_use]
     pub fn after(self, before: Option<&Self>) -> Self {
         // A start by a user sets the counter to zero.
-        let is_restart =
-            |before: &&Self| before.unit == self.unit && (1..=self.restarts).contains(&before.restarts.max(1));
-        match before.filter(is_restart) {
-            Some(before) if self.exit.is_none() && before.is_restarting() => Self {
+        let was_restarted = |before: &&Self| {
+            before.is_restarting() && before.unit == self.unit && self.restarts > 0 && before.restarts <= self.restarts
+        };
+        match before.filter(was_restarted) {
+            Some(before) if self.exit.is_none() => Self {
                 exit: before.exit.clone(),
                 result: before.result.clone(),
                 last_error: self.last_error.or_else(|| before.last_error.clone()),
@@ -131,23 +144,23 @@ impl KubeletUnit {
 
     /// One sentence that stays the same while the kubelet fails the same way: without counts and states of processes.
     pub fn summary(&self) -> String {
-        format!("{}{}", self.state(false), self.reason())
+        format!("{}{}", self.sentence(false), self.reason())
     }
 
     /// The same with all that is known.
     pub fn details(&self) -> String {
-        format!("{}{}", self.state(true), self.reason())
+        format!("{}{}", self.sentence(true), self.reason())
     }
 
-    fn state(&self, is_detailed: bool) -> String {
+    fn sentence(&self, is_detailed: bool) -> String {
         let unit = &self.unit;
         let since = self
             .since
             .map_or_else(String::new, |since| format!(" since {}", time(since)));
         let process = self.main_process.as_ref().map(|process| process.text(is_detailed));
         let process = process.unwrap_or_default();
-        match self.phase() {
-            Phase::Restarting => {
+        match self.state() {
+            UnitState::Restarting => {
                 let restarts = format_count(self.restarts.into(), "restart");
                 let restarts = if is_detailed {
                     format!(" ({restarts})")
@@ -156,22 +169,22 @@ impl KubeletUnit {
                 };
                 format!("{unit} exits and is restarted each time{restarts}{}", self.end())
             }
-            Phase::Failed if self.result == "start-limit-hit" => {
+            UnitState::Failed if self.result == "start-limit-hit" => {
                 format!(
-                    "{unit} has failed too often, and systemd does not restart it any more{}",
+                    "{unit} has failed too often and is not restarted any more{}",
                     self.end()
                 )
             }
-            Phase::Failed => format!("{unit} has failed{}", self.end()),
-            Phase::Starting => format!("{unit} is starting ({}){since}", self.sub_state),
-            Phase::Running => format!("{unit} runs{since}{process}"),
-            Phase::Stopping => format!("{unit} is being stopped ({}){since}{process}", self.sub_state),
-            Phase::Masked => format!("{unit} is masked"),
-            Phase::Unloadable => format!("{unit} cannot be loaded ({})", self.load_state),
-            Phase::ConditionUnmet => {
+            UnitState::Failed => format!("{unit} has failed{}", self.end()),
+            UnitState::Starting => format!("{unit} is starting ({}){since}", self.sub_state),
+            UnitState::Running => format!("{unit} runs{since}{process}"),
+            UnitState::Stopping => format!("{unit} is being stopped ({}){since}{process}", self.sub_state),
+            UnitState::Masked => format!("{unit} is masked"),
+            UnitState::Unloadable => format!("{unit} cannot be loaded ({})", self.load_state),
+            UnitState::ConditionUnmet => {
                 format!("{unit} is stopped{since}: a condition of the unit, such as ConditionPathExists=, is not met")
             }
-            Phase::Stopped => {
+            UnitState::Stopped => {
                 let disabled = if self.unit_file_state == "disabled" {
                     ", and disabled"
                 } else {
@@ -184,20 +197,25 @@ impl KubeletUnit {
 
     /// How the last run ended.
     fn end(&self) -> String {
-        let is_said_by_exit = matches!(&*self.result, "" | "success" | "exit-code" | "signal" | "core-dump");
+        let is_said_by_exit = matches!(
+            &*self.result,
+            "success" | "exit-code" | "signal" | "core-dump" | "start-limit-hit"
+        );
         let result = (!is_said_by_exit || self.exit.is_none()).then(|| self.result.clone());
         let exit = self.exit.as_ref().map(|exit| match exit {
             UnitExit::Code(code) => format!("exit code {code}"),
             UnitExit::Signal(signal) => format!("killed by {signal}"),
         });
         let parts = result.into_iter().chain(exit).filter(|part| !part.is_empty());
-        parts.map(|part| format!(", {part}")).collect()
+        match parts.collect::<Vec<_>>().join(", ") {
+            parts if parts.is_empty() => parts,
+            parts => format!(": {parts}"),
+        }
     }
 
     fn reason(&self) -> String {
         match (&self.last_error, &self.journal_unread) {
-            (Some(error), _) if matches!(self.phase(), Phase::Restarting | Phase::Failed) => format!(": {error}"),
-            (Some(error), _) => format!("; its last error: {error}"),
+            (Some(error), _) => format!("; last error: {error}"),
             (None, Some(why)) => format!("; its journal cannot be read: {why}"),
             (None, None) => String::new(),
         }
@@ -206,15 +224,15 @@ impl KubeletUnit {
     /// What a user can do.
     pub fn remedy(&self) -> String {
         let unit = &self.unit;
-        match self.phase() {
-            Phase::Restarting => {
+        match self.state() {
+            UnitState::Restarting => {
                 format!("run `journalctl -u {unit} -n 50`; after the repair `systemctl restart {unit}`")
             }
-            Phase::Failed => format!(
+            UnitState::Failed => format!(
                 "run `journalctl -u {unit} -n 50`; after the repair `systemctl reset-failed {unit}` and `systemctl start {unit}`"
             ),
-            Phase::Starting => format!("run `systemctl status {unit}`: it shows the command that does not finish"),
-            Phase::Running | Phase::Stopping => match &self.main_process {
+            UnitState::Starting => format!("run `systemctl status {unit}`: it shows the command that does not finish"),
+            UnitState::Running | UnitState::Stopping => match &self.main_process {
                 Some(MainProcess {
                     pid, is_stopped: true, ..
                 }) => {
@@ -225,12 +243,47 @@ impl KubeletUnit {
                      --signal=KILL {unit}`"
                 ),
             },
-            Phase::Masked => format!("run `systemctl unmask {unit}` and `systemctl start {unit}`"),
-            Phase::Unloadable => format!("run `systemctl status {unit}`; after the repair `systemctl daemon-reload`"),
-            Phase::ConditionUnmet => format!("run `systemctl status {unit}`: it names the condition"),
-            Phase::Stopped if self.unit_file_state == "disabled" => format!("run `systemctl enable --now {unit}`"),
-            Phase::Stopped => format!("run `systemctl start {unit}`"),
+            UnitState::Masked => format!("run `systemctl unmask {unit}` and `systemctl start {unit}`"),
+            UnitState::Unloadable => {
+                format!("run `systemctl status {unit}`; after the repair `systemctl daemon-reload`")
+            }
+            UnitState::ConditionUnmet => format!("run `systemctl status {unit}`: it names the condition"),
+            UnitState::Stopped if self.unit_file_state == "disabled" => format!("run `systemctl enable --now {unit}`"),
+            UnitState::Stopped => format!("run `systemctl start {unit}`"),
         }
+    }
+}
+
+// === impl UnitState ===
+
+impl UnitState {
+    /// All states.
+    pub const ALL: [Self; 9] = [
+        Self::Restarting,
+        Self::Failed,
+        Self::Starting,
+        Self::Running,
+        Self::Stopping,
+        Self::Masked,
+        Self::Unloadable,
+        Self::ConditionUnmet,
+        Self::Stopped,
+    ];
+}
+
+impl fmt::Display for UnitState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Restarting => "restarting",
+            Self::Failed => "failed",
+            Self::Starting => "starting",
+            Self::Running => "running",
+            Self::Stopping => "stopping",
+            Self::Masked => "masked",
+            Self::Unloadable => "unloadable",
+            Self::ConditionUnmet => "condition-unmet",
+            Self::Stopped => "stopped",
+        })
     }
 }
 
@@ -249,7 +302,7 @@ impl MainProcess {
     }
 }
 
-fn time(at: Timestamp) -> impl std::fmt::Display {
+fn time(at: Timestamp) -> impl fmt::Display {
     at.strftime("%Y-%m-%d %H:%M:%S UTC")
 }
 

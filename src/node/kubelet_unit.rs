@@ -67,8 +67,8 @@ async fn with_reason(mut unit: KubeletUnit, journalctl: &Path, proc: &Path) -> K
         });
     }
     if unit.has_reason_in_journal() {
-        // The last run of a unit that is restarted may be too young.
-        let runs = if unit.is_restarting() { 2 } else { 1 };
+        // The last run of a unit that is restarted has maybe not failed yet.
+        let runs = if unit.restarts > 0 { 2 } else { 1 };
         match journal::last_entries(journalctl, &unit.unit).await {
             Ok(entries) => unit.last_error = last_error(&entries, runs),
             Err(why) => unit.journal_unread = Some(why),

@@ -215,7 +215,7 @@ pods_of_an_out_of_service_node_are_stopped_after_the_api_has_dropped_them() {
 
 # With its unit, which systemd restarts each second.
 kubelet_that_fails_is_explained_on_the_node_and_in_the_cluster() {
-    local drop_in=/run/systemd/system/kubelet.service.d error='exit code 1: failed to parse kubelet flag: unknown flag: --no-such-flag'
+    local drop_in=/run/systemd/system/kubelet.service.d error='exit code 1; last error: failed to parse kubelet flag: unknown flag: --no-such-flag'
     on_worker mkdir -p "$drop_in"
     printf '[Service]\nExecStart=\nExecStart=/usr/bin/kubelet --no-such-flag\n' |
         docker exec -i "$worker" cp /dev/stdin "$drop_in/99-fails.conf"

@@ -19,7 +19,7 @@ use crate::{
     standby::NodeWithKubelet,
 };
 
-const REASON: &str = "exit code 1: failed to parse kubelet flag: unknown flag: --no-such-flag";
+const REASON: &str = "exit code 1; last error: failed to parse kubelet flag: unknown flag: --no-such-flag";
 
 /// A node whose kubelet's unit has restarted once more at each read; and how often it was read.
 async fn node_with_failing_unit() -> (NodeWithKubelet, Arc<AtomicU32>) {

@@ -414,7 +414,7 @@ async fn kubelet_unit_that_fails_is_stopped_masked_or_hangs_is_explained(scene: 
     service.unit("kubelet.service", &unit)?;
     service.systemctl(&["start", "kubelet"])?;
     status_has("kubelet.service exits and is restarted each time").await?;
-    status_has("exit code 1: failed to parse kubelet flag: unknown flag: --no-such-flag").await?;
+    status_has("exit code 1; last error: failed to parse kubelet flag: unknown flag: --no-such-flag").await?;
     let checked = Command::new("pod-teardown").args(["check", "--service"]).output()?;
     let output = String::from_utf8_lossy(&checked.stdout).into_owned();
     ensure!(

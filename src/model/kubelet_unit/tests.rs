@@ -37,7 +37,7 @@ fn each_state_of_the_unit_is_said_with_a_command_that_helps() {
     for (unit, details, remedy) in [
         (
             unit("activating", "auto-restart", failed),
-            "kubelet.service exits and is restarted each time (7 restarts), exit code 1: failed to parse kubelet flag: unknown \
+            "kubelet.service exits and is restarted each time (7 restarts): exit code 1; last error: failed to parse kubelet flag: unknown \
              flag: --no-such-flag",
             "systemctl restart kubelet.service",
         ),
@@ -46,7 +46,7 @@ fn each_state_of_the_unit_is_said_with_a_command_that_helps() {
                 failed(it);
                 it.result = "start-limit-hit".to_owned();
             }),
-            "kubelet.service has failed too often, and systemd does not restart it any more, start-limit-hit, exit code 1: failed \
+            "kubelet.service has failed too often and is not restarted any more: exit code 1; last error: failed \
              to parse kubelet flag: unknown flag: --no-such-flag",
             "systemctl reset-failed kubelet.service",
         ),
@@ -55,12 +55,12 @@ fn each_state_of_the_unit_is_said_with_a_command_that_helps() {
                 it.result = "oom-kill".to_owned();
                 it.exit = Some(UnitExit::Signal("SIGKILL".to_owned()));
             }),
-            "kubelet.service has failed, oom-kill, killed by SIGKILL",
+            "kubelet.service has failed: oom-kill, killed by SIGKILL",
             "journalctl -u kubelet.service -n 50",
         ),
         (
             unit("failed", "failed", |it| it.result = "exit-code".to_owned()),
-            "kubelet.service has failed, exit-code",
+            "kubelet.service has failed: exit-code",
             "journalctl",
         ),
         (
@@ -101,7 +101,7 @@ fn each_state_of_the_unit_is_said_with_a_command_that_helps() {
                 it.last_error = Some("node \"a\" not found".to_owned());
             }),
             "kubelet.service runs since 1970-01-01 00:00:00 UTC, main process 42, in uninterruptible sleep in \
-             rpc_wait_bit_killable; its last error: node \"a\" not found",
+             rpc_wait_bit_killable; last error: node \"a\" not found",
             "systemctl restart kubelet.service",
         ),
         (

@@ -23,24 +23,9 @@ enum Rank {
     Fatal,
 }
 
-/// The last fatal line, or else the last error, of the last runs of the unit: of the last one that has any. `entries`: oldest first.
+/// The last fatal line, or else the last error, of the last runs of the unit. `entries`: oldest first.
 pub fn last_error(entries: &[Entry], runs: usize) -> Option<String> {
-    let mut left = entries;
-    for _ in 0..runs {
-        let run = &left.last()?.run;
-        let begin = left
-            .iter()
-            .rposition(|entry| entry.run != *run)
-            .map_or(0, |before| before + 1);
-        if let Some(line) = last_of_run(&left[begin..]) {
-            return Some(ForeignText::within(&line, MAX_LINE).into());
-        }
-        left = &left[..begin];
-    }
-    None
-}
-
-fn last_of_run(entries: &[Entry]) -> Option<String> {
+    let entries = of_last_runs(entries, runs);
     let ranked = entries.iter().enumerate().filter_map(|(at, entry)| {
         let (rank, text) = rank(entry)?;
         Some((rank, at, text))
@@ -49,10 +34,24 @@ fn last_of_run(entries: &[Entry]) -> Option<String> {
     let line = plain(&with_continuation(text, &entries[at + 1..]));
     // The error directly before a fatal one may be its cause: an expired certificate, and then a missing bootstrap-kubelet.conf.
     let cause = at.checked_sub(1).and_then(|before| rank(&entries[before]));
-    Some(match cause.filter(|_| worst == Rank::Fatal) {
+    let line = match cause.filter(|_| worst == Rank::Fatal) {
         Some((Rank::Error, cause)) => format!("{}; {line}", plain(cause)),
         _ => line,
-    })
+    };
+    Some(ForeignText::within(&line, MAX_LINE).into())
+}
+
+fn of_last_runs(entries: &[Entry], runs: usize) -> &[Entry] {
+    let mut begin = entries.len();
+    for _ in 0..runs {
+        let older = &entries[..begin];
+        let Some(last) = older.last() else { break };
+        begin = older
+            .iter()
+            .rposition(|entry| entry.run != last.run)
+            .map_or(0, |before| before + 1);
+    }
+    &entries[begin..]
 }
 
 /// How well the line explains, and the line without klog's header: its time and PID differ at each run.

@@ -30,11 +30,11 @@ async fn unit_that_fails_has_its_last_error_and_one_that_a_user_has_stopped_has_
     for (behaviors, text) in [
         (
             &[Behavior::Kubelet(UnitKind::Restarting)][..],
-            "kubelet.service exits and is restarted each time (7 restarts), exit code 1: unknown flag: --x",
+            "kubelet.service exits and is restarted each time (7 restarts): exit code 1; last error: unknown flag: --x",
         ),
         (
             &[Behavior::Kubelet(UnitKind::Killed)],
-            "kubelet.service has failed, oom-kill, killed by SIGKILL: unknown flag: --x",
+            "kubelet.service has failed: oom-kill, killed by SIGKILL; last error: unknown flag: --x",
         ),
         (
             &[Behavior::Kubelet(UnitKind::Stopped)],
@@ -54,13 +54,13 @@ async fn process_of_a_unit_that_hangs_is_shown_with_its_state() {
     for (state, text) in [
         (
             'T',
-            "main process 42, which a signal has stopped; its last error: unknown flag: --x",
+            "main process 42, which a signal has stopped; last error: unknown flag: --x",
         ),
         (
             'D',
-            "main process 42, in uninterruptible sleep in rpc_wait_bit_killable; its last error: unknown flag: --x",
+            "main process 42, in uninterruptible sleep in rpc_wait_bit_killable; last error: unknown flag: --x",
         ),
-        ('S', "main process 42; its last error: unknown flag: --x"),
+        ('S', "main process 42; last error: unknown flag: --x"),
     ] {
         for stat in ["stat", "task/42/stat"] {
             std::fs::write(process.join(stat), format!("42 (kubelet) {state} 1")).unwrap();

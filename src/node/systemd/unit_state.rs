@@ -105,11 +105,11 @@ mod tests {
         for (kind, details) in [
             (
                 UnitKind::Restarting,
-                "kubelet.service exits and is restarted each time (7 restarts), exit code 1",
+                "kubelet.service exits and is restarted each time (7 restarts): exit code 1",
             ),
             (
                 UnitKind::Killed,
-                "kubelet.service has failed, oom-kill, killed by SIGKILL",
+                "kubelet.service has failed: oom-kill, killed by SIGKILL",
             ),
             (UnitKind::Masked, "kubelet.service is masked"),
             (

@@ -458,7 +458,10 @@ mod tests {
         let row = missing_kubelet(Some(&failed), true);
         row.assert_helps();
         assert_eq!(row.verdict, Verdict::Warning);
-        assert!(row.seen.ends_with("(0 restarts): unknown flag: --x"), "{row:?}");
+        assert!(
+            row.seen.ends_with("(0 restarts); last error: unknown flag: --x"),
+            "{row:?}"
+        );
         for row in [missing_kubelet(Some(&failed), false), missing_kubelet(None, true)] {
             row.assert_helps();
             assert_eq!(row.verdict, Verdict::Ok, "{row:?}");

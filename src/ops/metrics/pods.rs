@@ -10,7 +10,10 @@ use crate::{
         report::{FenceReport, RoleReport},
         role::{RoleName, StandbyReasonName},
     },
-    model::trace::{Stage, Step},
+    model::{
+        kubelet_unit::{KubeletUnit, UnitState},
+        trace::{Stage, Step},
+    },
     ops::status::StatusReport,
     watch::SourceState,
 };
@@ -52,6 +55,12 @@ fn role(page: &mut Page<'_>, report: &RoleReport) -> fmt::Result {
                 u64::from(report.reason == Some(reason)),
             )
         }),
+    )?;
+    let unit = report.kubelet_unit.as_ref().map(KubeletUnit::state);
+    page.gauges(
+        "kubelet_unit_state",
+        "1 for the state of the kubelet's systemd unit while the kubelet does not work. All are 0 while it works, and without systemd.",
+        UnitState::ALL.map(|state| ([("state", state.to_string())], u64::from(unit == Some(state)))),
     )?;
     page.seconds(
         "role_since_timestamp",

@@ -23,7 +23,7 @@ use crate::{
         role::RoleName,
     },
     histogram::{Buckets, REQUEST_BOUNDS},
-    model::trace::Step,
+    model::{kubelet_unit::KubeletUnit, trace::Step},
 };
 
 const DOCS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/reference/metrics.md");
@@ -93,6 +93,11 @@ pub(super) fn full() -> Scrape {
                     failed: 1,
                     last: None,
                 },
+                kubelet_unit: Some(KubeletUnit {
+                    active_state: "activating".to_owned(),
+                    sub_state: "auto-restart".to_owned(),
+                    ..KubeletUnit::default()
+                }),
                 ..RoleReport::default()
             }),
             credentials_expire: Timestamp::from_second(1_767_139_200).ok(),
@@ -219,6 +224,8 @@ fn samples_have_their_labels_and_include_earlier_terms_as_leader() {
         r#"pod_teardown_kubelet_probe_alive{probe="process"} 0"#,
         r#"pod_teardown_kubelet_probe_alive{probe="healthz"} 0"#,
         r#"pod_teardown_kubelet_probe_alive{probe="lease"} 1"#,
+        r#"pod_teardown_kubelet_unit_state{state="restarting"} 1"#,
+        r#"pod_teardown_kubelet_unit_state{state="failed"} 0"#,
         r#"pod_teardown_kubelets_fenced_total{result="stopped"} 3"#,
         r#"pod_teardown_kubelets_fenced_total{result="failed"} 1"#,
         "pod_teardown_credentials_expiry_timestamp_seconds 1767139200.0",

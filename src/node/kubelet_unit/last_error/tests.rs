@@ -168,6 +168,16 @@ fn error_of_an_earlier_run_counts_only_while_the_unit_is_restarted() {
     assert_eq!(last_error(&entries, 1), None);
     assert_eq!(last_error(&entries, 2).as_deref(), Some("before"));
     assert_eq!(last_error(&[], 2), None);
+    let goes_on = [
+        &entries[..],
+        &[entry("3", "E1129 00:00:00.000002    1 a.go:1] \"Unable to register\"")],
+    ]
+    .concat();
+    assert_eq!(
+        last_error(&goes_on, 2).as_deref(),
+        Some("before"),
+        "the run has not failed yet"
+    );
 }
 
 #[test]
