@@ -108,11 +108,13 @@ impl std::fmt::Debug for WallClock {
     }
 }
 
-/// Unlimited exponential backoff with jitter.
+/// Unlimited exponential backoff with jitter: each pause is between the half and the whole of its value, and so never longer than
+/// `longest`.
 pub fn pauses(first: Duration, longest: Duration) -> ExponentialBuilder {
+    // The jitter adds up to the whole delay.
     ExponentialBuilder::new()
-        .with_min_delay(first)
-        .with_max_delay(longest)
+        .with_min_delay(first / 2)
+        .with_max_delay(longest / 2)
         .with_jitter()
         .without_max_times()
 }
@@ -143,6 +145,8 @@ impl Mark {
 
 #[cfg(test)]
 mod tests {
+    use backon::BackoffBuilder as _;
+
     use super::*;
 
     fn mark(boot_id: &str, seconds: u64, wall: i64) -> Mark {
@@ -162,6 +166,26 @@ mod tests {
     #[test]
     fn elapsed_time_is_unknown_after_a_reboot() {
         assert_eq!(mark("a", 100, 0).elapsed(&mark("b", 5, 60)), None);
+    }
+
+    #[test]
+    fn no_pause_exceeds_the_longest_and_few_are_equal() {
+        let (first, longest) = (Duration::from_secs(1), Duration::from_secs(60));
+        let pauses: Vec<_> = pauses(first, longest).build().take(1000).collect();
+        assert!(
+            pauses.iter().all(|pause| *pause <= longest),
+            "{:?}",
+            pauses.iter().max()
+        );
+        assert!(pauses[0] >= first / 2 && pauses[0] <= first, "{:?}", pauses[0]);
+        let late = &pauses[10..];
+        assert!(
+            late.iter().all(|pause| *pause >= longest / 2),
+            "{:?}",
+            late.iter().min()
+        );
+        let different: std::collections::BTreeSet<_> = late.iter().collect();
+        assert!(different.len() > late.len() / 2, "{}", different.len());
     }
 
     #[test]

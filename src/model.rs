@@ -12,3 +12,4 @@ pub mod problems;
 pub mod step;
 pub mod termination;
 pub mod trace;
+pub mod waits_for;

@@ -1,6 +1,7 @@
 //! Access to this node: the container runtime, mounts, cgroups, directories, drivers and processes.
 
 pub mod cgroups;
+pub mod changes;
 pub mod checkpoint;
 pub mod cri;
 pub mod csi_files;
@@ -29,6 +30,7 @@ pub mod pod_dir;
 #[cfg(feature = "agent")]
 pub mod process_events;
 pub mod process_exit;
+pub mod process_pod;
 pub mod process_state;
 pub mod processes;
 pub mod runtime;

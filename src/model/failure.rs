@@ -2,7 +2,11 @@
 
 use std::{borrow::Cow, fmt, time::Duration};
 
-use super::{mismatch::Mismatch, step::Step};
+use super::{
+    mismatch::Mismatch,
+    step::Step,
+    waits_for::{self, WaitsFor},
+};
 
 /// The gate is shut.
 pub const BLOCKED: &str = "blocked";
@@ -36,8 +40,8 @@ pub struct Failure {
     pub retry_after: Option<Duration>,
     /// The evidence that a user has to approve.
     pub mismatch: Option<Mismatch>,
-    /// PIDs of processes that have to exit first, as far as known.
-    pub holder_pids: Vec<i32>,
+    /// What it waits for, as far as known: all that the message names.
+    pub waits_for: Vec<WaitsFor>,
 }
 
 /// An error that can be the cause of a failure.
@@ -46,11 +50,20 @@ pub trait Reasoned: fmt::Display {
     fn reason(&self) -> Cow<'static, str> {
         OTHER.into()
     }
+
+    /// What the failed step waits for: everything that the message names.
+    fn waits_for(&self) -> Vec<WaitsFor> {
+        Vec::new()
+    }
 }
 
 impl<T: Reasoned + ?Sized> Reasoned for &T {
     fn reason(&self) -> Cow<'static, str> {
         (**self).reason()
+    }
+
+    fn waits_for(&self) -> Vec<WaitsFor> {
+        (**self).waits_for()
     }
 }
 
@@ -72,8 +85,15 @@ impl Failure {
             reason: cause.reason(),
             retry_after: None,
             mismatch: None,
-            holder_pids: Vec::new(),
+            waits_for: cause.waits_for(),
         }
+    }
+
+    /// The same failure, which waits for these, too.
+    #[must_use]
+    pub fn waiting_for(mut self, more: impl IntoIterator<Item = WaitsFor>) -> Self {
+        waits_for::add(&mut self.waits_for, more);
+        self
     }
 
     /// Whether a container may still run because of it.

@@ -30,6 +30,8 @@ pub enum MismatchKind {
     UnknownProcesses,
     /// The CSI driver fails to unpublish or unstage a volume that has no mount, or cannot be called.
     VolumeNotUnpublished,
+    /// Nothing runs and no volume is left, and the runtime cannot take the network of a sandbox down.
+    NetworkNotRemoved,
 }
 
 /// A mismatch that a user has approved.
@@ -74,6 +76,10 @@ impl MismatchKind {
             }
             Self::VolumeNotUnpublished => {
                 "the volume counts as unpublished and unstaged without its driver, as long as the mount table does not show it"
+            }
+            Self::NetworkNotRemoved => {
+                "the pod's object is deleted although its network is not taken down; its addresses may stay in use on this node \
+                 until the network plugin works again, and the agent removes the sandbox then"
             }
             Self::UnknownProcesses => "the agent tears the pod down, and kills these processes with its cgroup",
         }

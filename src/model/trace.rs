@@ -10,6 +10,7 @@ use crate::{
         failure::{BLOCKED, Failure, STATIC_POD, write_at},
         mismatch::Mismatch,
         termination::{Cause, GraceStart},
+        waits_for::WaitsFor,
     },
     words::format_count,
 };
@@ -137,6 +138,9 @@ pub struct Blocked {
     /// PIDs of processes that have to exit first, as far as known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub holders: Vec<i32>,
+    /// What is watched: the next attempt begins within two seconds of a change of these.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waits_for: Vec<String>,
 }
 
 /// Kind of a reason that blocks a pod.
@@ -205,6 +209,11 @@ impl Trace {
         }
     }
 
+    /// When the next attempt begins at the latest; `None` during an attempt.
+    pub fn next_attempt(&self) -> Option<Timestamp> {
+        self.blocked.iter().filter_map(|blocked| blocked.retry_at).min()
+    }
+
     /// The step that failed first in the last attempt.
     pub fn failed_at(&self) -> Option<Step> {
         self.blocked.first()?.step
@@ -223,6 +232,7 @@ impl Blocked {
             message: message.into(),
             retry_at: None,
             holders: Vec::new(),
+            waits_for: Vec::new(),
         }
     }
 }
@@ -240,7 +250,8 @@ impl From<&Failure> for Blocked {
             },
             message: failure.cause.clone(),
             retry_at: None,
-            holders: failure.holder_pids.clone(),
+            holders: failure.waits_for.iter().filter_map(WaitsFor::pid).collect(),
+            waits_for: failure.waits_for.iter().map(ToString::to_string).collect(),
         }
     }
 }

@@ -33,7 +33,7 @@ pub(super) mod survivor;
 
 use group::Group;
 pub use hierarchy::{Hierarchy, HierarchyKind};
-pub use name::{BadPart, PodCgroup, Qos, pod_cgroup_name, pod_slice_name};
+pub use name::{BadPart, PodCgroup, Qos, pod_cgroup_name, pod_slice_name, uid_in};
 pub use survivor::{Survivor, Survivors};
 
 /// All cgroup hierarchies in which a pod may have a cgroup.

@@ -16,6 +16,7 @@ use crate::{
     model::{
         failure::{BUSY, Failure, HANGS, MOUNTED, OTHER, Reasoned},
         trace::Step,
+        waits_for::{self, WaitsFor},
     },
     words::without_error_codes,
 };
@@ -153,6 +154,8 @@ pub struct Fault {
     pub path: PathBuf,
     /// Why it failed.
     pub cause: Cause,
+    /// What it waits for besides its path and what the cause names.
+    also_waits_for: Vec<WaitsFor>,
 }
 
 /// The error number; `EIO` if the error is not from the kernel.
@@ -204,7 +207,15 @@ impl Fault {
             verb,
             path: shorten(path.as_ref()),
             cause: cause.into(),
+            also_waits_for: Vec::new(),
         }
+    }
+
+    /// The same fault, which waits for these, too: what the text of its cause names.
+    #[must_use]
+    pub fn waiting_for(mut self, more: impl IntoIterator<Item = WaitsFor>) -> Self {
+        waits_for::add(&mut self.also_waits_for, more);
+        self
     }
 
     /// Whether the gate blocked the operation, so that other operations would fail as well.
@@ -216,14 +227,7 @@ impl Fault {
 impl Fault {
     /// Converts it to a failure of this step.
     pub fn failure(&self, step: Step) -> Failure {
-        let holder_pids = match &self.cause {
-            Cause::Busy(holders) => holders.processes.iter().map(|holder| holder.pid).collect(),
-            _ => Vec::new(),
-        };
-        Failure {
-            holder_pids,
-            ..Failure::new(step, "", self)
-        }
+        Failure::new(step, "", self)
     }
 }
 
@@ -244,6 +248,29 @@ impl Reasoned for Fault {
             Cause::NotEmpty(_) => "ENOTEMPTY".into(),
             _ => OTHER.into(),
         }
+    }
+
+    /// Its path, and what its cause names. What may be mounted there is not accessed.
+    fn waits_for(&self) -> Vec<WaitsFor> {
+        let mut all = self.also_waits_for.clone();
+        match &self.cause {
+            Cause::Busy(holders) => {
+                waits_for::add(&mut all, holders.waits_for());
+            }
+            Cause::Processes(survivors) => {
+                let processes = survivors.named.iter().map(|survivor| WaitsFor::Exit(survivor.pid));
+                waits_for::add(&mut all, processes);
+            }
+            Cause::DriverFailed { mounted, .. } => {
+                waits_for::add(&mut all, mounted.iter().cloned().map(WaitsFor::Mounts));
+            }
+            _ => {}
+        }
+        if self.path.is_absolute() && !self.is_blocked() {
+            let path = [WaitsFor::Mounts(self.path.clone()), WaitsFor::Path(self.path.clone())];
+            waits_for::add(&mut all, path);
+        }
+        all
     }
 }
 
@@ -279,6 +306,7 @@ mod tests {
             verb: "unmount",
             path: "/a/b".into(),
             cause,
+            also_waits_for: Vec::new(),
         };
         for (cause, word) in [
             (Cause::Errno(Errno::EBUSY), "EBUSY"),

@@ -15,12 +15,10 @@ use super::{
 };
 
 mod container;
-mod exit;
 pub(super) mod holder;
 mod scan;
 
 pub use container::container_of;
-pub use exit::wait_for_any_exit;
 pub use holder::{Holders, MountHolder, Namespace, Usage};
 use scan::Scan;
 

@@ -27,7 +27,6 @@ mod source;
 mod strays;
 pub(super) mod table;
 mod unmount;
-mod watch;
 
 use by_id::{KnownMounts, MAX_AGE};
 use source::Source;
@@ -38,7 +37,6 @@ use path_order::plain;
 pub use rounds::{StillMounted, UnmountReport, UnmountRounds, UnmountScope, hanging};
 pub use table::MountTable;
 pub use unmount::unmount;
-pub use watch::MountWatch;
 
 /// Mount tables of this process.
 const OWN_MOUNTINFO: [&str; 2] = [MOUNTINFO, "/proc/thread-self/mountinfo"];
@@ -172,11 +170,6 @@ impl Mounts {
             fault(Cause::Errno(nix::errno::Errno::EBADMSG))
         })?;
         Ok((table, began))
-    }
-
-    /// Watches the table for changes from now on.
-    pub fn watch(&self) -> Result<MountWatch, Fault> {
-        MountWatch::open(&self.mountinfo)
     }
 
     /// Unmounts everything below `dir`, but not `dir` itself. Blocks.

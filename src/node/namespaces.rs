@@ -10,6 +10,7 @@ use super::{
     fault::{Fault, errno},
     mounts::Mount,
 };
+use crate::model::waits_for::WaitsFor;
 
 /// A process in another mount namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -151,6 +152,12 @@ impl Line {
 // === impl MountingProcess ===
 
 impl MountingProcess {
+    /// Its exit, or an unmount in its namespace.
+    pub fn waits_for(&self) -> [WaitsFor; 2] {
+        let pid = self.pid.cast_signed();
+        [WaitsFor::Exit(pid), WaitsFor::MountsOf(pid)]
+    }
+
     fn read(proc: &Path, pid: u32) -> Self {
         let command = fs::read_to_string(proc.join(pid.to_string()).join("comm")).unwrap_or_default();
         Self {

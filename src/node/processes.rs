@@ -18,25 +18,31 @@ const TICK: Duration = Duration::from_millis(10);
 /// # Errors
 /// When it cannot be read.
 pub fn is_running(proc: &Path, pid: i32, started_by: Duration) -> io::Result<bool> {
+    let start = running_since(proc, pid)?;
+    Ok(start.is_some_and(|start| start <= started_by.saturating_add(TICK)))
+}
+
+/// When the process with this PID started, since boot; `None` if it has exited. A zombie has.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn running_since(proc: &Path, pid: i32) -> io::Result<Option<Duration>> {
     let dir = proc.join(pid.to_string());
-    let Some(process) = stat(&dir)? else { return Ok(false) };
-    if process.start > started_by.saturating_add(TICK) {
-        return Ok(false);
-    }
+    let Some(process) = stat(&dir)? else { return Ok(None) };
     if process.runs {
-        return Ok(true);
+        return Ok(Some(process.start));
     }
     // The first thread may have exited alone.
     let threads = match fs::read_dir(dir.join("task")) {
-        Err(error) if has_exited(&error) => return Ok(false),
+        Err(error) if has_exited(&error) => return Ok(None),
         threads => threads?,
     };
     for thread in threads {
         if stat(&thread?.path())?.is_some_and(|thread| thread.runs) {
-            return Ok(true);
+            return Ok(Some(process.start));
         }
     }
-    Ok(false)
+    Ok(None)
 }
 
 struct Stat {

@@ -133,7 +133,7 @@ impl Admin {
         }
         if path == report::REPORT {
             return Ok(match &self.pods {
-                Some(pods) => report::answer(pods, request.uri().query()),
+                Some(pods) => report::answer(pods, request.uri().query()).await,
                 None => pods_disabled(),
             });
         }

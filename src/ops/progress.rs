@@ -139,8 +139,7 @@ fn waiting_time(trace: &Trace, step: Step) -> String {
         .filter_map(|span| span.end_ms)
         .min();
     let waits = seconds(trace.elapsed_ms.saturating_sub(first.unwrap_or_default()));
-    let retry_at = trace.blocked.iter().filter_map(|blocked| blocked.retry_at).min();
-    match retry_at {
+    match trace.next_attempt() {
         Some(at) => format!(
             " for {waits}; the next attempt begins by {} UTC",
             at.strftime("%H:%M:%S")

@@ -24,6 +24,9 @@ pub struct Report {
     pub until: Timestamp,
     /// Number of terminations.
     pub terminations: u64,
+    /// Number of further terminations that are not finished, or whose comparison is not.
+    #[serde(default)]
+    pub comparing: u64,
     /// Number of terminations by verdict.
     pub verdicts: Verdicts,
     /// The terminations, oldest first.
@@ -60,6 +63,7 @@ impl Report {
             since,
             until: now,
             terminations: observations.len() as u64,
+            comparing: 0,
             verdicts: Verdicts {
                 same: of(Verdict::Same),
                 different: of(Verdict::Different),
@@ -136,9 +140,14 @@ fn summary(report: &Report) -> String {
         unknown,
     } = report.verdicts;
     let time = age_since(report.since, report.until);
-    let count = format_count(report.terminations, "termination");
+    let more = match report.comparing {
+        0 => String::new(),
+        1 => " (1 more is being compared)".to_owned(),
+        more => format!(" ({more} more are being compared)"),
+    };
+    let count = format!("{} in {time}{more}", format_count(report.terminations, "termination"));
     if report.terminations == 0 {
-        return format!("{count} in {time}");
+        return count;
     }
     let mut kinds = BTreeMap::<LeftoverKind, u64>::new();
     for (kind, count) in report.observations.iter().flat_map(Observation::leftover_counts) {
@@ -158,7 +167,7 @@ fn summary(report: &Report) -> String {
     if leftovers > 0 {
         parts.push(format!("{leftovers} with leftovers: {}", kinds_of(&kinds)));
     }
-    format!("{count} in {time}: {}", parts.join(", "))
+    format!("{count}: {}", parts.join(", "))
 }
 
 fn kinds_of(kinds: &BTreeMap<LeftoverKind, u64>) -> String {
@@ -295,6 +304,16 @@ mod tests {
             "{wide}"
         );
         assert_eq!(text(&report(vec![]), None, false), "0 terminations in 7d\n");
+        let begun = |all, comparing| Report {
+            comparing,
+            ..report(all)
+        };
+        assert_eq!(
+            text(&begun(vec![], 10), None, false),
+            "0 terminations in 7d (10 more are being compared)\n"
+        );
+        let one = text(&begun(vec![observation("a", Verdict::Same)], 1), None, false);
+        assert_eq!(one, "1 termination in 7d (1 more is being compared): 1 same\n");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::{
     },
     ops::progress::{describe, pause_reason},
     teardown::diagnosis::{conclusion as conclusion_of_causes, facts::Facts, removed_by},
-    words::{escape_control_chars, format_count},
+    words::{escape_control_chars, format_count, some_of},
 };
 
 /// Explains a pod that this agent terminates. `blocked`: why the agent may not act, if it may not.
@@ -32,7 +32,8 @@ pub fn explain_pod(trace: &Trace, blocked: Option<&str>) -> Explanation {
     if !done.is_empty() {
         facts.push(format!("done: {done}"));
     }
-    facts.extend(trace.blocked.iter().map(|failure| format!("waits for: {failure}")));
+    let whole_pod = trace.blocked.iter().filter(|blocked| blocked.step.is_none());
+    facts.extend(whole_pod.map(ToString::to_string));
     if let Some(state) = &trace.runtime_state {
         facts.push(format!("runtime: {state}"));
     }
@@ -50,7 +51,7 @@ pub fn explain_pod(trace: &Trace, blocked: Option<&str>) -> Explanation {
             uid: trace.uid.clone(),
             facts: facts.iter().map(|line| escape_control_chars(line)).collect(),
         }],
-        causes: Vec::new(),
+        causes: failed_steps(trace),
         end: escape_control_chars(&conclusion(trace, blocked)),
         is_gone: trace.stage == Stage::Finished && trace.finalizers.is_empty(),
     }
@@ -86,6 +87,49 @@ pub fn explain_by_causes(read: &Facts, trace: Option<&Trace>, causes: Vec<Cause>
         causes,
         is_gone: false,
     }
+}
+
+/// The failed steps of the last attempt.
+fn failed_steps(trace: &Trace) -> Vec<Cause> {
+    let kinds = trace.blocked.iter().filter_map(|blocked| {
+        Some(CauseKind::StepFailed {
+            step: blocked.step?,
+            target: blocked.target.clone(),
+            text: blocked.message.clone(),
+        })
+    });
+    kinds
+        .map(|kind| Cause::new(Severity::Blocking, kind, Terminator::Agent))
+        .collect()
+}
+
+/// Puts the failed steps before the causes that the node shows. What a later step waits for does not block yet; what explains a
+/// failed step blocks, and its remedy is that of the step.
+pub fn rank(failed: Vec<Cause>, mut shown: Vec<Cause>) -> Vec<Cause> {
+    let steps: Vec<_> = failed.iter().filter_map(|cause| cause.kind.step()).collect();
+    let Some(first) = steps.iter().min() else {
+        return shown;
+    };
+    for cause in &mut shown {
+        cause.severity = match (cause.kind.step(), cause.severity) {
+            (Some(step), Severity::Later | Severity::Info) if steps.contains(&step) => Severity::Blocking,
+            (Some(step), Severity::Blocking | Severity::Waiting) if step > *first && !steps.contains(&step) => {
+                Severity::Later
+            }
+            (_, severity) => severity,
+        };
+    }
+    shown.retain(|cause| cause.kind != CauseKind::NothingFound);
+    let mut failed = failed;
+    for cause in &mut failed {
+        let explains = |other: &&Cause| other.kind.step() == cause.kind.step() && other.severity == Severity::Blocking;
+        if let Some(other) = shown.iter().find(explains).filter(|other| !other.remedy.is_empty()) {
+            cause.remedy.clone_from(&other.remedy);
+        }
+    }
+    failed.extend(shown);
+    failed.sort_by_key(|cause| cause.severity);
+    failed
 }
 
 /// What holds the object of a pod that this node has finished.
@@ -184,26 +228,50 @@ fn conclusion(trace: &Trace, agent_blocked: Option<&str>) -> String {
         return format!("Nothing on this node is touched: {reason}");
     }
     if let Some(mismatch) = &trace.mismatch {
-        if mismatch.mismatch.kind == MismatchKind::VolumeNotUnpublished {
-            return format!(
-                "It is tried again within a minute. If the volume is gone from this node, the pod can terminate without its driver; \
-                 see pod-teardown holds, and then pod-teardown approve pod/{namespace}/{name} --digest DIGEST"
-            );
-        }
+        let until = match mismatch.mismatch.kind {
+            MismatchKind::VolumeNotUnpublished => format!(
+                "{} If the volume is gone from this node, the pod can terminate without its driver",
+                next_attempt(trace)
+            ),
+            MismatchKind::NetworkNotRemoved => format!(
+                "{} If the network plugin does not return, the pod can go without it",
+                next_attempt(trace)
+            ),
+            MismatchKind::NoCgroup | MismatchKind::NoDirectory | MismatchKind::UnknownProcesses => {
+                "It waits for an approval".to_owned()
+            }
+        };
         return format!(
-            "It waits for an approval; see pod-teardown holds, and then pod-teardown approve pod/{namespace}/{name} --digest DIGEST"
+            "{until}; see pod-teardown holds, and then pod-teardown approve pod/{namespace}/{name} --digest DIGEST"
         );
     }
     if blocked.is_empty() {
         return "It is in progress, and nothing has failed; see pod-teardown timeline.".to_owned();
     }
     let count = format_count(blocked.len() as u64, "thing");
-    let mounts = if trace.failed_at() == Some(Step::Volumes) {
-        ", and as soon as a mount of it is unmounted or a holder exits"
-    } else {
-        ""
+    format!("It waits for {count}. {}", next_attempt(trace))
+}
+
+/// When the next attempt begins: its time, and what is watched until then.
+fn next_attempt(trace: &Trace) -> String {
+    let Some(at) = trace.next_attempt() else {
+        return "The next attempt is in progress.".to_owned();
     };
-    format!("It waits for {count}, and is tried again within a minute{mounts}.")
+    let by = at.strftime("%H:%M:%S");
+    let mut watched: Vec<_> = trace
+        .blocked
+        .iter()
+        .flat_map(|blocked| blocked.waits_for.clone())
+        .collect();
+    watched.sort();
+    watched.dedup();
+    match watched.is_empty() {
+        true => format!("The next attempt begins by {by} UTC."),
+        false => format!(
+            "The next attempt begins by {by} UTC, or within 2s of a change of {}.",
+            some_of(watched)
+        ),
+    }
 }
 
 #[cfg(test)]
@@ -240,6 +308,8 @@ mod tests {
     fn explanation_lists_completed_steps_and_failures_with_their_holders() {
         let busy = Blocked {
             step: Some(Step::Volumes),
+            retry_at: Some("2026-01-02T03:05:05Z".parse().unwrap()),
+            waits_for: vec!["the mounts at \"/v\"".to_owned(), "process 12".to_owned()],
             ..Blocked::pod(
                 BlockedReason::Failed,
                 "unmount /v: busy; held by pid 12 (postgres) of container db",
@@ -249,11 +319,48 @@ mod tests {
         assert_eq!(
             why.text(),
             format!(
-                "Pod shop/web-0  uid 1234\n  the removal of its volumes has failed for 1m40s; the next attempt is in progress\n  \
-                 began 2026-01-02 03:04:05 UTC (it was deleted), 2 attempts\n  done: term, sandbox\n  waits for: {busy}\n\nIt waits for 1 thing, \
-                 and is tried again within a minute, and as soon as a mount of it is unmounted or a holder exits.\n"
+                "Pod shop/web-0  uid 1234\n  the removal of its volumes has failed for 1m40s; the next attempt begins by 03:05:05 UTC\n  \
+                 began 2026-01-02 03:04:05 UTC (it was deleted), 2 attempts\n  done: term, sandbox\n\nBLOCKED  {busy}\n         -> remove what the message names; the log of the driver's pod has more\n\nIt waits for 1 thing. \
+                 The next attempt begins by 03:05:05 UTC, or within 2s of a change of process 12, the mounts at \"/v\".\n"
             )
         );
+    }
+
+    #[test]
+    fn failed_step_comes_first_with_the_remedy_of_what_explains_it_and_later_steps_do_not_block() {
+        let cause = |severity, kind| Cause::new(severity, kind, Terminator::Agent);
+        let network = CauseKind::RuntimeNotReady {
+            condition: "NetworkReady".into(),
+            reason: "NetworkPluginNotReady".into(),
+            text: "cni plugin not initialized".into(),
+        };
+        let failed = vec![cause(
+            Severity::Blocking,
+            CauseKind::StepFailed {
+                step: Step::Sandbox,
+                target: String::new(),
+                text: "StopPodSandbox 1: cni plugin not initialized".into(),
+            },
+        )];
+        let shown = vec![
+            cause(Severity::Waiting, CauseKind::PhaseNotTerminal { phase: None }),
+            cause(Severity::Info, network),
+            cause(Severity::Info, CauseKind::NothingFound),
+        ];
+        let ranked = rank(failed, shown.clone());
+        let lines: Vec<_> = ranked.iter().map(|cause| (cause.severity, &*cause.message)).collect();
+        assert_eq!(lines[0].1, "sandbox: StopPodSandbox 1: cni plugin not initialized");
+        assert!(ranked[0].remedy.contains("/etc/cni/net.d"), "{}", ranked[0].remedy);
+        assert!(
+            lines[1].0 == Severity::Blocking && lines[1].1.contains("NetworkReady=false"),
+            "{lines:?}"
+        );
+        assert!(
+            lines[2].0 == Severity::Later && lines[2].1.contains("phase"),
+            "{lines:?}"
+        );
+        assert_eq!(lines.len(), 3);
+        assert_eq!(rank(Vec::new(), shown.clone()), shown, "nothing has failed");
     }
 
     #[test]

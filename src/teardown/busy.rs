@@ -4,7 +4,7 @@ use std::{path::PathBuf, sync::Arc};
 
 use super::volumes::storage::Storage;
 use crate::{
-    model::failure::Failure,
+    model::{failure::Failure, waits_for::WaitsFor},
     node::{holders::holders, unmounts::Call},
 };
 
@@ -48,10 +48,9 @@ pub async fn with_holders(storage: &Arc<Storage>, failure: Failure) -> Failure {
         return with(failure, &why);
     }
     for (mounted, holders) in found {
-        failure
-            .holder_pids
-            .extend(holders.processes.iter().map(|holder| holder.pid));
-        failure = with(failure, &format!("mounted at {mounted:?}: {holders}"));
+        let mounts = WaitsFor::Mounts(mounted.clone());
+        let text = format!("mounted at {mounted:?}: {holders}");
+        failure = with(failure, &text).waiting_for(holders.waits_for().chain([mounts]));
     }
     failure
 }

@@ -315,19 +315,23 @@ impl Diagnosis<'_> {
         if facts.object_unread.is_some() {
             return;
         }
-        // Whether all that was read shows that the node is finished with it.
-        let is_node_clean = running == Running::No
+        // Whether all that was read shows that only cgroups are left of it on the node.
+        let cgroups = facts.cgroups.as_ref();
+        let is_almost_clean = running == Running::No
             && facts.runtime.as_ref().is_ok_and(|pod| !pod.may_run())
             && facts.mounts.as_ref().is_ok_and(Vec::is_empty)
             && facts.volume_paths.as_ref().is_ok_and(Vec::is_empty)
-            && facts
-                .cgroups
-                .as_ref()
-                .is_ok_and(|it| it.processes.as_ref().is_ok_and(|all| all.all.is_empty()));
+            && cgroups.is_ok_and(|it| it.processes.as_ref().is_ok_and(|all| all.all.is_empty()));
+        let cgroup_paths = cgroups.map(|it| it.paths.as_slice()).unwrap_or_default();
+        let is_node_clean = is_almost_clean && cgroup_paths.is_empty();
+        if is_almost_clean && !cgroup_paths.is_empty() {
+            let paths = cgroup_paths.iter().take(MAX_NAMED).cloned().collect();
+            self.add(Severity::Waiting, CauseKind::CgroupsLeft { paths });
+        }
         let is_terminal = facts.view.terminal_phase;
         if running == Running::No && !is_terminal {
             let severity = if is_node_clean {
-                Severity::Blocking
+                Severity::Waiting
             } else {
                 Severity::Later
             };

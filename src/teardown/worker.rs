@@ -13,15 +13,14 @@ mod cleanup;
 mod dependents;
 mod exits;
 mod gate;
-mod mount_changes;
 mod observe;
 mod report;
 mod retry;
 mod runtime_state;
 mod status;
 mod stop;
+mod waits;
 
-use self::mount_changes::PodMounts;
 pub use self::runtime_state::RuntimeState;
 use super::{
     boundary::Attempt,
@@ -41,7 +40,7 @@ use crate::{
     trace_recorder::TraceRecorder,
 };
 
-/// Pauses between attempts: 1 s, doubling to a minute, with jitter so that the pods of a node do not retry in step.
+/// Pauses between attempts: at most 1 s, doubling to at most a minute, with jitter so that the pods of a node do not retry in step.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// Longest wait for the status of a stopped container, which has its exit code.
@@ -102,9 +101,9 @@ enum YieldReason {
 enum WakeReason {
     /// The agent stops.
     Stopping,
-    /// The pod has changed: the backoff restarts.
-    PodChanged,
-    /// The pause is over, or something that the pod waits for has happened.
+    /// The pod has changed, or something that it waits for: the backoff restarts.
+    Changed,
+    /// The pause is over.
     RetryDue,
 }
 
@@ -164,7 +163,7 @@ impl Worker {
     pub async fn run(mut self) -> WorkerResult {
         let backoff = pauses(FIRST_PAUSE, LONGEST_PAUSE);
         let mut pauses = backoff.build();
-        let mut mounts: Option<PodMounts> = None;
+        let mut changes = self.watch_node();
         let mut priority: Option<Priority> = None;
         let mut in_progress: Option<Box<dyn Attempt>> = None;
         loop {
@@ -210,6 +209,7 @@ impl Worker {
                     return outcome;
                 }
                 Err(AttemptError::Failed(failures)) => {
+                    let failures = self.complete(&update.view, failures).await;
                     let asked = failures.iter().filter_map(|failure| failure.retry_after).max();
                     pause = pause.max(asked.unwrap_or_default());
                     self.report(&update.view, &failures, pause);
@@ -226,11 +226,11 @@ impl Worker {
                 return WorkerResult::Finished;
             }
             match self
-                .wait_for_retry(&update, &failures, &mut mounts, in_progress.as_deref(), pause)
+                .wait_for_retry(&update, &failures, &mut changes, in_progress.as_deref(), pause)
                 .await
             {
                 WakeReason::Stopping => return WorkerResult::Stopping,
-                WakeReason::PodChanged => pauses = backoff.build(),
+                WakeReason::Changed => pauses = backoff.build(),
                 WakeReason::RetryDue => {}
             }
         }

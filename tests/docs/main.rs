@@ -6,6 +6,7 @@
 mod node;
 mod pages;
 
+mod causes;
 mod commands;
 mod fields;
 mod generated;

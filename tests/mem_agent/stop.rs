@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf};
 
-use pod_teardown::ops::admin::stop::StopRequest;
+use pod_teardown::{handover::guard::holds::SafetyHold, ops::admin::stop::StopRequest};
 use serde_json::json;
 use testbed::rest::Patch;
 use testbed::scripted_cri::{Expected, Kind, RemoveContainer, RemovePodSandbox, StopContainer, StopPodSandbox, expect};
@@ -12,6 +12,7 @@ use tonic::Code;
 use crate::{
     node::{Node, secs, wait_until},
     pods::{plain, uid},
+    safety_holds::{approve, hold_items, wait_held},
     stop_requests::granted,
 };
 
@@ -183,9 +184,9 @@ async fn sandbox_stop_is_retried_with_backoff_without_delaying_other_pods() {
         .await;
     let pauses: Vec<_> = calls.windows(2).map(|pair| pair[1].0 - pair[0].0).collect();
     for (at, pause) in pauses.iter().enumerate() {
-        // Jitter may double each pause.
-        let least = secs(1 << at).min(secs(60));
-        assert!(*pause >= least && *pause <= 2 * least, "{pauses:?}");
+        // Jitter may halve each pause, and never makes one longer than a minute.
+        let most = secs(1 << at).min(secs(60));
+        assert!(*pause >= most / 2 && *pause <= most, "{pauses:?}");
     }
     let events = node.events("stuck").await;
     let failed: Vec<_> = events.iter().filter(|(reason, _)| reason == "FailedKillPod").collect();
@@ -378,6 +379,57 @@ async fn failed_network_teardown_blocks_the_object_and_not_the_volumes() {
     assert_eq!(object["status"]["phase"], "Running");
     assert!(node.pod_cgroup("web").exists() && node.pod_dir("web").exists());
     assert!(node.count_events("web", "FailedKillPod").await > 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn object_goes_without_its_network_only_after_an_approval() {
+    let mut node = Node::new().await;
+    pod_without_network_plugin(&node, "web");
+    node.start().await;
+    network_teardown_fails(&node);
+    node.delete("web", None).await;
+    node.wait_blocked("web", "no multus.sock").await;
+    sleep(secs(20)).await;
+    assert!(hold_items(&node).await.is_empty(), "it may come back soon");
+    let item = wait_held(&node, "pod/default/web").await;
+    assert!(
+        item.facts.len() == 1 && item.facts[0].starts_with("sandbox "),
+        "{item:?}"
+    );
+    sleep(secs(600)).await;
+    assert_eq!(
+        node.get("web").await.expect("the object stays")["status"]["phase"],
+        "Running"
+    );
+    for call in [RemoveContainer::any(), RemovePodSandbox::any()] {
+        node.cri.any_number_of(expect(call));
+    }
+    approve(&node, "pod/default/web").await.unwrap();
+    wait_until("the object is deleted", async || node.get("web").await.is_none()).await;
+    assert!(!node.pod_cgroup("web").exists());
+    node.wait_torn_down("web").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_approval_is_offered_while_a_process_runs_or_for_another_error_than_one_of_the_network() {
+    for what in ["process", "error"] {
+        let mut node = Node::new().await;
+        pod_without_network_plugin(&node, "web");
+        node.start().await;
+        if what == "process" {
+            fs::write(node.pod_cgroup("web").join("cgroup.procs"), "4711\n").unwrap();
+            network_teardown_fails(&node);
+        } else {
+            let fails = expect(StopPodSandbox::any()).reply_error_but_do_it(Code::Unknown, "no space left on device");
+            node.cri.any_number_of(fails);
+            node.cri.any_number_of(expect(StopContainer::any()));
+        }
+        node.delete("web", None).await;
+        sleep(secs(900)).await;
+        let is_offered = |item: &SafetyHold| item.approval_effect.contains("network");
+        assert!(!hold_items(&node).await.iter().any(is_offered), "{what}");
+        assert!(node.get("web").await.is_some(), "{what}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,10 +2,11 @@
 
 use std::{
     fs,
-    io::IoSlice,
+    io::{IoSlice, Write as _},
     ops::ControlFlow,
     os::{fd::AsRawFd, unix::fs::symlink, unix::net::UnixStream},
     path::PathBuf,
+    process::{Command, Stdio},
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU32, Ordering},
@@ -19,10 +20,15 @@ use nix::{
     mount::{MntFlags, umount2},
     sys::socket::{ControlMessage, MsgFlags, sendmsg},
 };
-use pod_teardown::node::{
-    effects::{Effects, Outcome},
-    fault::Cause,
-    mounts::{MountWatch, UnmountScope, unmount},
+use pod_teardown::{
+    model::waits_for::WaitsFor,
+    node::{
+        changes::ChangeWatch,
+        effects::{Effects, Outcome},
+        fault::Cause,
+        mounts::{Mounts, UnmountScope, unmount},
+        threads::Threads,
+    },
 };
 use tokio::time::timeout;
 
@@ -135,56 +141,73 @@ fn mount_that_appears_during_unmounting_is_unmounted_too() {
     });
 }
 
-/// Whether nothing is reported without a change of the table. If another test removes a directory, mounts on it disappear here,
-/// too. A read may already contain the change of the next report.
-async fn reports_only_changes(watch: &mut MountWatch) -> bool {
-    let table = || fs::read(MOUNTINFO).unwrap();
-    let (mut before, mut had_change) = (table(), false);
-    while timeout(Duration::from_millis(200), watch.changed()).await.is_ok() {
-        let now = table();
-        if now == before && !had_change {
-            return false;
-        }
-        had_change = now != before;
-        before = now;
-    }
-    true
-}
-
 #[test]
-fn watch_reports_changes_and_nothing_else() {
+fn waiting_worker_notices_mounts_at_its_path_here_and_in_another_namespace_and_no_others() {
     in_own_namespace(|space| {
-        let dir = space.volume("empty-dir", "v");
+        let (dir, other) = (space.volume("empty-dir", "v"), space.volume("empty-dir", "w"));
         tmpfs(&dir);
+        // It has a copy of the mounts, of which it unmounts one when its input is closed.
+        let mut holder = Command::new("unshare");
+        holder.args([
+            "--mount",
+            "--propagation",
+            "private",
+            "sh",
+            "-c",
+            "read _; umount \"$0\"; read _",
+        ]);
+        let mut holder = holder.arg(&dir).stdin(Stdio::piped()).spawn().unwrap();
+        let pid = holder.id();
+        let copied = format!(" {} ", dir.display());
+        let namespace = || fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap();
+        while fs::read_link(format!("/proc/{pid}/ns/mnt")).unwrap()
+            == fs::read_link("/proc/thread-self/ns/mnt").unwrap()
+        {
+            thread::sleep(Duration::from_millis(5));
+        }
+        assert!(namespace().contains(&copied));
         block_on(async {
-            let mut watch = space.mounts.watch().unwrap();
-            assert!(reports_only_changes(&mut watch).await, "nothing changed");
-            for _ in 0..3 {
-                let at = dir.clone();
-                let soon = tokio::task::spawn_blocking(move || {
-                    thread::sleep(Duration::from_millis(50));
-                    nix::mount::umount(&at).unwrap();
-                });
-                timeout(Duration::from_secs(10), watch.changed()).await.unwrap();
-                soon.await.unwrap();
-                assert_eq!(space.mounts.read().unwrap().mounts_on(&dir), []);
-                tmpfs(&dir);
-                timeout(Duration::from_secs(10), watch.changed()).await.unwrap();
-            }
-            assert!(reports_only_changes(&mut watch).await, "each change is reported once");
-        });
-    });
-}
+            let mounts = Arc::new(Mounts::new(MOUNTINFO, "/"));
+            let mut watch = ChangeWatch::new(mounts, "/proc".into(), Threads::default());
+            let here = [WaitsFor::Mounts(dir.clone())];
+            tmpfs(&other);
+            let unchanged = timeout(Duration::from_secs(3), watch.wait_for_change(&here));
+            assert!(unchanged.await.is_err(), "nothing changed");
+            tmpfs(&other.join("a"));
+            assert!(
+                timeout(Duration::from_secs(3), watch.wait_for_change(&here))
+                    .await
+                    .is_err()
+            );
+            // Between two waits.
+            nix::mount::umount(&dir).unwrap();
+            timeout(Duration::from_secs(60), watch.wait_for_change(&here))
+                .await
+                .unwrap();
 
-#[test]
-fn change_between_watch_and_wait_is_not_missed() {
-    in_own_namespace(|space| {
-        let dir = space.volume("empty-dir", "v");
-        block_on(async {
-            let mut watch = space.mounts.watch().unwrap();
-            tmpfs(&dir);
-            timeout(Duration::from_secs(10), watch.changed()).await.unwrap();
+            let there = [WaitsFor::MountsOf(pid.cast_signed())];
+            assert!(
+                timeout(Duration::from_secs(3), watch.wait_for_change(&there))
+                    .await
+                    .is_err()
+            );
+            holder.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+            timeout(Duration::from_secs(60), watch.wait_for_change(&there))
+                .await
+                .unwrap();
+            assert!(!namespace().contains(&copied));
+            let exit = [WaitsFor::Exit(pid.cast_signed())];
+            assert!(
+                timeout(Duration::from_secs(3), watch.wait_for_change(&exit))
+                    .await
+                    .is_err()
+            );
+            drop(holder.stdin.take());
+            timeout(Duration::from_secs(60), watch.wait_for_change(&exit))
+                .await
+                .unwrap();
         });
+        holder.wait().unwrap();
     });
 }
 

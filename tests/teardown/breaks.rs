@@ -60,7 +60,54 @@ pub async fn sandbox_is_retried_until_its_network_configuration_is_back(scene: &
     waits_for_its_network(scene, NetworkPart::Configuration).await
 }
 
+/// With its configuration, the sandbox goes, too.
+pub async fn object_goes_without_its_network_after_an_approval(scene: &mut Scene) -> Result<()> {
+    let pod = without_network(scene, NetworkPart::Configuration).await?;
+    let item = format!("pod/{}", scene.name("web"));
+    eventually(PATIENCE, "the safety hold", async || {
+        let holds = scene.ask(&["holds"]).await?;
+        Ok((holds.contains(&item) && holds.contains("is not taken down")).then_some(()))
+    })
+    .await?;
+    let why = scene.ask(&["why", &scene.name("web")]).await?;
+    ensure!(why.contains("pod-teardown approve pod/"), "{why}");
+    scene.ask(&["approve", &item, "--yes"]).await?;
+    scene.gone(&pod).await?;
+    NetworkPart::Configuration.set_away(scene, false)?;
+    scene.clean(&pod).await?;
+    scene.stop_agent().await
+}
+
 async fn waits_for_its_network(scene: &mut Scene, part: NetworkPart) -> Result<()> {
+    let pod = without_network(scene, part).await?;
+    let why = scene.ask(&["why", &scene.name("web")]).await?;
+    let mut blocked = why.lines().skip_while(|line| !line.starts_with("BLOCKED"));
+    ensure!(
+        blocked
+            .next()
+            .is_some_and(|line| line.contains("sandbox: StopPodSandbox")),
+        "{why}"
+    );
+    if part == NetworkPart::Configuration {
+        let remedy = blocked.next().unwrap_or_default();
+        ensure!(remedy.contains("repair the network plugin"), "{why}");
+    }
+    // By then the pauses are longer than the limit below.
+    sleep(Duration::from_secs(45)).await;
+    part.set_away(scene, false)?;
+    let back = Instant::now();
+    scene.gone(&pod).await?;
+    ensure!(
+        back.elapsed() < Duration::from_secs(20),
+        "it is noticed after {:?}",
+        back.elapsed()
+    );
+    scene.clean(&pod).await?;
+    scene.stop_agent().await
+}
+
+/// A deleted pod whose volume is removed, and whose network cannot be taken down.
+async fn without_network(scene: &mut Scene, part: NetworkPart) -> Result<StartedPod> {
     scene.start_agent().await?;
     let mut web = simple("web", 5, POLITE);
     web["spec"]["volumes"] = json!([{ "name": "memory", "emptyDir": { "medium": "Memory", "sizeLimit": "8Mi" } }]);
@@ -90,9 +137,7 @@ async fn waits_for_its_network(scene: &mut Scene, part: NetworkPart) -> Result<(
         scene.object("web").await?["status"]["phase"] == "Running",
         "it is output to have ended"
     );
-    part.set_away(scene, false)?;
-    scene.gone_and_clean(&pod).await?;
-    scene.stop_agent().await
+    Ok(pod)
 }
 
 pub async fn container_whose_shim_was_killed_before_its_stop_leaves_nothing(scene: &mut Scene) -> Result<()> {

@@ -78,6 +78,7 @@ cases! {
         container_with_a_hanging_shim_terminates_when_its_processes_have_exited,
         sandbox_is_retried_until_its_network_plugins_are_back,
         sandbox_is_retried_until_its_network_configuration_is_back,
+        object_goes_without_its_network_after_an_approval,
         container_whose_shim_is_killed_during_its_stop_leaves_nothing,
         container_whose_shim_was_killed_before_its_stop_leaves_nothing,
     ],

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::termination::GraceStart;
+use crate::model::{step::Step, termination::GraceStart};
 
 /// A process of the pod, or one that uses a mount of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -13,6 +13,9 @@ pub struct ProcessName {
     pub pid: i32,
     /// Its command name.
     pub command: String,
+    /// Its pod, as `NAMESPACE/NAME`, if it is known to be of another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<String>,
 }
 
 /// Why SIGTERM does not terminate a process.
@@ -33,6 +36,15 @@ pub enum SigtermDisposition {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum CauseKind {
+    /// A step of this agent failed, and is tried again.
+    StepFailed {
+        /// The step.
+        step: Step,
+        /// Its target; may be empty.
+        target: String,
+        /// Why it failed.
+        text: String,
+    },
     /// It is not being deleted, and it has not terminated.
     NotDeleted {
         /// Phase in the API.
@@ -239,6 +251,11 @@ pub enum CauseKind {
         /// Their paths, at most eight.
         paths: Vec<String>,
     },
+    /// Its cgroups are left, without processes.
+    CgroupsLeft {
+        /// Their paths, at most eight.
+        paths: Vec<String>,
+    },
     /// Nothing of it runs, and the API does not show a terminal phase.
     PhaseNotTerminal {
         /// Phase in the API.
@@ -262,4 +279,48 @@ pub enum CauseKind {
     },
     /// Nothing was found that blocks the pod.
     NothingFound,
+}
+
+// === impl CauseKind ===
+
+impl CauseKind {
+    /// The step that waits for it, if it is one of the teardown.
+    pub fn step(&self) -> Option<Step> {
+        match self {
+            Self::StepFailed { step, .. } => Some(*step),
+            Self::GracePeriod { .. }
+            | Self::PreStopHook { .. }
+            | Self::SidecarWaits { .. }
+            | Self::SigtermNotHandled { .. }
+            | Self::Frozen { .. }
+            | Self::Uninterruptible { .. }
+            | Self::StillRuns { .. }
+            | Self::ContainerUnknown { .. }
+            | Self::ProcessesLeft { .. } => Some(Step::Kill),
+            Self::RuntimeNotReady { .. } | Self::SandboxNotStopped { .. } => Some(Step::Sandbox),
+            Self::DriverMissing { driver_kind, .. } if driver_kind == "DRA" => Some(Step::Devices),
+            Self::DriverMissing { .. }
+            | Self::MountBusy { .. }
+            | Self::MountLeft { .. }
+            | Self::ServerMount { .. }
+            | Self::VolumeDirectoriesLeft { .. } => Some(Step::Volumes),
+            Self::CgroupsLeft { .. } => Some(Step::Cgroup),
+            Self::PhaseNotTerminal { .. } => Some(Step::Status),
+            Self::FinalDeletePending | Self::Finalizer { .. } => Some(Step::Delete),
+            Self::NotDeleted { .. }
+            | Self::EndedNotDeleted { .. }
+            | Self::MirrorPod { .. }
+            | Self::KubeletTerminates { .. }
+            | Self::AgentBlocked { .. }
+            | Self::AgentPaused { .. }
+            | Self::ApiServerUnreachable { .. }
+            | Self::NodeUnreachable { .. }
+            | Self::NodeMissing { .. }
+            | Self::NodeNotReady { .. }
+            | Self::Reported { .. }
+            | Self::RuntimeUnreachable { .. }
+            | Self::Unknown { .. }
+            | Self::NothingFound => None,
+        }
+    }
 }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::kind::CauseKind;
-use crate::model::termination::Terminator;
+use crate::model::{step::Step, termination::Terminator};
 
 /// An instruction without a period at its end; empty if there is nothing to do.
 pub(super) fn remedy(kind: &CauseKind, terminator: Terminator) -> Cow<'static, str> {
@@ -25,6 +25,7 @@ pub(super) fn remedy(kind: &CauseKind, terminator: Terminator) -> Cow<'static, s
 
 fn fixed_remedy(kind: &CauseKind, terminator: Terminator) -> &'static str {
     match kind {
+        CauseKind::StepFailed { step, .. } => of_failed_step(*step),
         CauseKind::NotDeleted { .. }
         | CauseKind::KubeletTerminates { .. }
         | CauseKind::SidecarWaits { .. }
@@ -70,6 +71,9 @@ fn fixed_remedy(kind: &CauseKind, terminator: Terminator) -> &'static str {
         CauseKind::MountBusy { is_outside: false, .. } => {
             "find out whose processes they are: /proc/PID/cgroup names the pod; those of this pod exit with its containers"
         }
+        CauseKind::MountBusy { holders, .. } if holders.iter().any(|holder| holder.pod.is_some()) => {
+            "stop these processes: delete the pod that they are of, or let them close their files and leave the directory"
+        }
         CauseKind::MountBusy { .. } => "stop these processes, or let them close their files and leave the directory",
         CauseKind::ServerMount { .. } => "check that the server answers",
         CauseKind::DriverMissing { .. } => {
@@ -85,6 +89,7 @@ fn fixed_remedy(kind: &CauseKind, terminator: Terminator) -> &'static str {
         | CauseKind::StillRuns { .. }
         | CauseKind::MountLeft { .. }
         | CauseKind::VolumeDirectoriesLeft { .. }
+        | CauseKind::CgroupsLeft { .. }
         | CauseKind::PhaseNotTerminal { .. }
         | CauseKind::FinalDeletePending
         | CauseKind::NothingFound => match terminator {
@@ -92,6 +97,18 @@ fn fixed_remedy(kind: &CauseKind, terminator: Terminator) -> &'static str {
             Terminator::Kubelet => by_kubelet(kind),
             Terminator::NoProcess => "no process does it now: start the kubelet, or resolve what blocks this agent",
         },
+    }
+}
+
+/// Where to look if no other cause explains the failed step.
+fn of_failed_step(step: Step) -> &'static str {
+    match step {
+        Step::Hook | Step::Term | Step::Kill | Step::Sandbox | Step::Cleanup => {
+            "remove what the message names; the runtime's log has more: journalctl -u containerd, or -u crio"
+        }
+        Step::Devices | Step::Volumes => "remove what the message names; the log of the driver's pod has more",
+        Step::Cgroup => "remove what the message names: kill the processes, or unmount the path",
+        Step::Status | Step::Delete => "check the API server and this agent's permissions: pod-teardown check",
     }
 }
 
@@ -109,13 +126,13 @@ fn by_agent(kind: &CauseKind) -> &'static str {
              runtime's log"
         }
         CauseKind::PhaseNotTerminal { .. } => {
-            "this agent reports the status; if the phase stays, pod-teardown timeline POD shows why the patch fails"
+            "this agent's next attempt reports the status; the last line says when it begins"
         }
         CauseKind::FinalDeletePending => {
-            "this agent deletes the object; if it stays, pod-teardown timeline POD shows why the delete fails"
+            "this agent's next attempt deletes the object; the last line says when it begins"
         }
         CauseKind::NothingFound => "repeat the command; pod-teardown timeline POD shows what this agent does",
-        _ => "this agent removes it, and tries again within a minute; pod-teardown timeline POD shows why it failed",
+        _ => "this agent's next attempt removes it; the last line says when it begins",
     }
 }
 

@@ -9,6 +9,10 @@ use crate::{
 /// One sentence without a period at its end.
 pub(super) fn message(kind: &CauseKind) -> String {
     match kind {
+        CauseKind::StepFailed { step, target, text } => match target.is_empty() {
+            true => format!("{step}: {text}"),
+            false => format!("{step} {target}: {text}"),
+        },
         CauseKind::NotDeleted { phase, running } => {
             let runs = match (running, phase.as_deref()) {
                 (Some(0), Some(phase)) => format!("its phase is {phase}, and none of its containers runs"),
@@ -183,6 +187,12 @@ pub(super) fn message(kind: &CauseKind) -> String {
             let paths = some_of(paths.iter().cloned());
             format!("directories of volumes are left, without mounts: {paths}")
         }
+        CauseKind::CgroupsLeft { paths } => {
+            format!(
+                "its cgroups are left, without processes: {}",
+                some_of(paths.iter().cloned())
+            )
+        }
         CauseKind::PhaseNotTerminal { phase } => format!(
             "none of its containers runs, and the API does not show that: its phase is {}",
             phase.as_deref().unwrap_or("not set")
@@ -199,7 +209,8 @@ pub(super) fn message(kind: &CauseKind) -> String {
 }
 
 fn name(process: &ProcessName) -> String {
-    format!("process {} {:?}", process.pid, process.command)
+    let pod = with(" of pod ", process.pod.as_deref(), "");
+    format!("process {} {:?}{pod}", process.pid, process.command)
 }
 
 /// The text between these, or nothing.

@@ -90,6 +90,7 @@ impl Group {
                 verb,
                 path,
                 cause: Cause::Errno(Errno::EBUSY),
+                ..
             }) => match self.processes()? {
                 pids if pids.is_empty() => Err(Fault::new(verb, path, Errno::EBUSY)),
                 pids => Err(Fault::new(verb, path, Cause::Processes(Survivors::read(&pids)))),

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::future::Future;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,6 +58,8 @@ pub struct Cri {
     pub(super) service: CriService,
     pub(super) effects: Effects,
     pub(super) durations: Arc<CallDurations>,
+    /// `None` if the service has none.
+    socket: Option<Arc<Path>>,
 }
 
 // === impl Cri ===
@@ -76,10 +79,11 @@ impl Cri {
         });
         // The authority is sent but ignored. Runtimes written in Go would refuse a path here.
         let channel = Endpoint::from_static("http://localhost").connect_with_connector_lazy(connector);
-        Self::with_service(
-            BoxCloneSyncService::new(channel.map_err(|error| CriServiceError(error.into()))),
-            effects,
-        )
+        let service = BoxCloneSyncService::new(channel.map_err(|error| CriServiceError(error.into())));
+        Self {
+            socket: Some(endpoint.path().into()),
+            ..Self::with_service(service, effects)
+        }
     }
 
     /// A client that sends its calls to `service`.
@@ -91,7 +95,13 @@ impl Cri {
             service,
             effects,
             durations: Arc::default(),
+            socket: None,
         }
+    }
+
+    /// The runtime's socket, which a runtime that starts creates again.
+    pub fn socket(&self) -> Option<&Path> {
+        self.socket.as_deref()
     }
 
     /// Counts its calls in `durations`.
@@ -170,6 +180,14 @@ impl Cri {
             .call("Status", "", REQUEST_DEADLINE, self.client().status(request))
             .await?;
         Ok(convert::conditions(answer))
+    }
+
+    /// Directories of the network plugins and their configuration; `None` if the runtime does not report them.
+    pub async fn network_directories(&self) -> Option<Vec<PathBuf>> {
+        let request = v1::StatusRequest { verbose: true };
+        let mut client = self.client();
+        let answer = self.call("Status", "", REQUEST_DEADLINE, client.status(request));
+        info::network_directories(&answer.await.ok()?)
     }
 
     /// Sandboxes and containers of a pod. A container removed after the list is left out. One whose status fails, or

@@ -2,12 +2,16 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::path::PathBuf;
 
 use k8s_cri::v1;
 use serde::Deserialize;
 
 /// Key of the JSON, used by containerd and CRI-O.
 const INFO: &str = "info";
+
+/// Key of containerd's configuration.
+const CONFIG: &str = "config";
 
 /// CRI-O's annotation for what containerd keeps in the sandbox's configuration.
 const CRIO_CGROUP_PARENT: &str = "io.kubernetes.cri-o.CgroupParent";
@@ -61,6 +65,32 @@ pub(super) fn cgroup_parent(answer: &v1::PodSandboxStatusResponse) -> Option<Str
         .map(Cow::into_owned)
 }
 
+/// containerd's configuration.
+#[derive(Deserialize)]
+struct Runtime {
+    cni: Cni,
+}
+
+/// containerd 1 has one directory of plugins, containerd 2 a list.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Cni {
+    conf_dir: PathBuf,
+    #[serde(default)]
+    bin_dir: PathBuf,
+    #[serde(default)]
+    bin_dirs: Vec<PathBuf>,
+}
+
+/// Directories of the network plugins and their configuration, if reported.
+pub(super) fn network_directories(answer: &v1::StatusResponse) -> Option<Vec<PathBuf>> {
+    let Runtime { cni } = serde_json::from_str(answer.info.get(CONFIG)?).ok()?;
+    let all = [cni.conf_dir, cni.bin_dir].into_iter().chain(cni.bin_dirs);
+    let mut all: Vec<_> = all.filter(|path| path.is_absolute()).collect();
+    all.dedup();
+    Some(all)
+}
+
 /// PID of a container's first process, if reported.
 pub(super) fn process(answer: &v1::ContainerStatusResponse) -> Option<i32> {
     let process: Process = serde_json::from_str(answer.info.get(INFO)?).ok()?;
@@ -110,6 +140,24 @@ mod tests {
         let crio =
             r#"{"pid":7,"runtimeSpec":{"annotations":{"a":"b","io.kubernetes.cri-o.CgroupParent":"kube\u002d1"}}}"#;
         assert_eq!(parent(crio).as_deref(), Some("kube-1"));
+    }
+
+    #[test]
+    fn directories_of_the_network_are_read_from_both_containerds() {
+        let directories = |config: &str| {
+            let info = [(CONFIG.to_owned(), config.to_owned())].into();
+            network_directories(&v1::StatusResponse {
+                info,
+                ..Default::default()
+            })
+        };
+        let both = Some(vec!["/etc/cni/net.d".into(), "/opt/cni/bin".into()]);
+        let one = r#"{"containerd":{},"cni":{"binDir":"/opt/cni/bin","confDir":"/etc/cni/net.d"}}"#;
+        assert_eq!(directories(one), both);
+        let two = r#"{"cni":{"binDir":"","binDirs":["/opt/cni/bin"],"confDir":"/etc/cni/net.d"}}"#;
+        assert_eq!(directories(two), both);
+        assert_eq!(directories("{}"), None);
+        assert_eq!(directories("[cni]"), None);
     }
 
     #[test]

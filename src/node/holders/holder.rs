@@ -2,6 +2,8 @@
 
 use std::{fmt, path::PathBuf};
 
+use crate::model::waits_for::WaitsFor;
+
 /// Number of holders reported one by one.
 pub(super) const MAX_NAMED: usize = 8;
 
@@ -56,6 +58,13 @@ pub enum Namespace {
 }
 
 // === impl Holders ===
+
+impl Holders {
+    /// The exits of the named processes.
+    pub fn waits_for(&self) -> impl Iterator<Item = WaitsFor> {
+        self.processes.iter().map(|holder| WaitsFor::Exit(holder.pid))
+    }
+}
 
 impl fmt::Display for Holders {
     /// On one line: processes and files have untrusted names.

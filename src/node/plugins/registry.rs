@@ -148,11 +148,14 @@ impl Registry {
         driver: &str,
         understood: impl Fn(&Registered) -> Option<T>,
     ) -> Result<T, DriverUnavailable> {
-        let mut why = Vec::new();
+        let (mut why, mut sockets) = (Vec::new(), Vec::new());
         for it in self.registered.iter().filter(|it| it.kind == kind && it.name == driver) {
             match (understood(it), check_connection(&it.endpoint).await) {
                 (Some(found), Ok(())) => return Ok(found),
-                (Some(_), Err(error)) => why.push(format!("its socket {:?} does not answer: {error}", it.endpoint)),
+                (Some(_), Err(error)) => {
+                    why.push(format!("its socket {:?} does not answer: {error}", it.endpoint));
+                    sockets.push(it.endpoint.clone());
+                }
                 (None, _) => why.push(format!("it supports only {:?}", it.versions)),
             }
         }
@@ -176,6 +179,7 @@ impl Registry {
             driver: driver.to_owned(),
             why: why.join("; "),
             registry_dir: self.dir.clone(),
+            sockets,
         })
     }
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::kind::Kind;
-use crate::model::failure::Reasoned;
+use crate::model::{failure::Reasoned, waits_for::WaitsFor};
 
 /// A driver that is needed but cannot be called.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -20,11 +20,20 @@ pub struct DriverUnavailable {
     pub why: String,
     /// The directory in which drivers register.
     pub registry_dir: PathBuf,
+    /// Its sockets that do not answer.
+    pub sockets: Vec<PathBuf>,
 }
 
 impl Reasoned for DriverUnavailable {
     fn reason(&self) -> std::borrow::Cow<'static, str> {
         "unregistered".into()
+    }
+
+    /// A driver that comes back makes its sockets again.
+    fn waits_for(&self) -> Vec<WaitsFor> {
+        let registry = WaitsFor::Path(self.registry_dir.clone());
+        let sockets = self.sockets.iter().cloned().map(WaitsFor::Path);
+        [registry].into_iter().chain(sockets).collect()
     }
 }
 
@@ -39,6 +48,7 @@ mod tests {
             driver: "csi.example.com".to_owned(),
             why: "none of 3 sockets registers it".to_owned(),
             registry_dir: "/var/lib/kubelet/plugins_registry".into(),
+            sockets: Vec::new(),
         };
         assert_eq!(
             gone.to_string(),

@@ -1,6 +1,6 @@
 //! Answers with the terminations that were observed.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use bytes::Bytes;
 use http::{Response, StatusCode};
@@ -10,7 +10,7 @@ use super::{
     respond::{error, json_answer},
     state::PodsAdmin,
 };
-use crate::{journal::observations::MAX_AGE, ops::report::Report};
+use crate::{journal::observations::MAX_AGE, model::pod::PodUid, ops::report::Report};
 
 /// Path of the report. `?since=SECONDS` limits its time; at most, and without that, it is 30 days.
 pub const REPORT: &str = "/v1/report";
@@ -20,7 +20,7 @@ pub fn request_path(since: Duration) -> String {
     format!("{REPORT}?since={}", since.as_secs())
 }
 
-pub(super) fn answer(pods: &PodsAdmin, query: Option<&str>) -> Response<Full<Bytes>> {
+pub(super) async fn answer(pods: &PodsAdmin, query: Option<&str>) -> Response<Full<Bytes>> {
     let seconds = match query.map(|query| query.strip_prefix("since=").map(str::parse::<u32>)) {
         None => None,
         Some(Some(Ok(seconds))) => Some(i64::from(seconds)),
@@ -30,5 +30,15 @@ pub(super) fn answer(pods: &PodsAdmin, query: Option<&str>) -> Response<Full<Byt
     let seconds = seconds.unwrap_or(i64::MAX).min(MAX_AGE.as_secs());
     let since = now.checked_sub(jiff::SignedDuration::from_secs(seconds)).unwrap_or(now);
     let observations = pods.journal.observations();
-    json_answer(&Report::new(observations, pods.guard.only_observes(), since, now))
+    let is_observing = pods.guard.only_observes();
+    let comparing = match is_observing {
+        true => pods.in_time(pods.workers.terminating_uids()).await.unwrap_or_default(),
+        false => BTreeSet::new(),
+    };
+    let is_counted = |uid: &PodUid| observations.iter().any(|it| it.uid == uid.as_str());
+    let comparing = comparing.iter().filter(|uid| !is_counted(uid)).count() as u64;
+    json_answer(&Report {
+        comparing,
+        ..Report::new(observations, is_observing, since, now)
+    })
 }

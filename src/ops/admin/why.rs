@@ -17,7 +17,7 @@ use crate::{
         trace::{Stage, Trace},
     },
     object_name::ObjectName,
-    ops::why::{causes_of_finalizers, combined, explain_by_causes, explain_mirror_pod, explain_pod},
+    ops::why::{causes_of_finalizers, combined, explain_by_causes, explain_mirror_pod, explain_pod, rank},
     teardown::{
         diagnosis::{diagnose, facts::TerminatedBy, gather::gather},
         journal::PodJournalExt as _,
@@ -93,6 +93,7 @@ async fn explain(pods: &PodsAdmin, name: &ObjectName) -> Result<Option<(Explanat
     Ok(Some(match own {
         Some(trace) => {
             let (why, stage) = explain_trace(pods, trace);
+            let causes = rank(why.causes, causes);
             (Explanation { causes, ..why }, stage)
         }
         None => (explain_by_causes(&facts, trace.as_ref(), causes), Stage::Terminating),
@@ -103,7 +104,7 @@ fn explain_trace(pods: &PodsAdmin, trace: &Trace) -> (Explanation, Stage) {
     let why = explain_pod(trace, pods.guard.why_blocked().as_deref());
     let causes = match trace.stage {
         Stage::Finished => causes_of_finalizers(trace),
-        Stage::Terminating | Stage::Terminated | Stage::Deleted => Vec::new(),
+        Stage::Terminating | Stage::Terminated | Stage::Deleted => why.causes,
     };
     (Explanation { causes, ..why }, trace.stage)
 }

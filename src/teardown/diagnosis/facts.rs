@@ -62,6 +62,8 @@ pub enum TerminatedBy {
 /// The pod's cgroups.
 #[derive(Debug, Clone)]
 pub struct CgroupFacts {
+    /// Their paths.
+    pub paths: Vec<String>,
     /// Paths of frozen cgroups.
     pub frozen: Result<Vec<String>, String>,
     /// Processes.

@@ -20,6 +20,7 @@ use crate::{
         holders::{Holders, holders},
         mounts::{Mount, MountTable},
         plugins::{Kind, Registry, registry::DIRECTORY},
+        process_pod::pod_of,
         process_state::ProcessState,
         unmounts::Call,
     },
@@ -96,7 +97,17 @@ pub(crate) async fn gather(context: &Arc<Context>, view: Arc<PodView>, terminate
         deadline.cap(missing_drivers(context, &view)),
     );
     let (runtime, is_runtime_unreachable, main_pids) = runtime;
-    let holders = holders.map(|found| outside_of(&found, runtime.as_ref().ok(), cgroups.as_ref().ok()));
+    let holders = match holders {
+        Ok(found) => {
+            name_pods(
+                context,
+                &view,
+                outside_of(&found, runtime.as_ref().ok(), cgroups.as_ref().ok()),
+            )
+            .await
+        }
+        Err(why) => Err(why),
+    };
     Facts {
         view,
         object_unread,
@@ -132,14 +143,19 @@ async fn cgroups(context: &Arc<Context>, view: &Arc<PodView>, deadline: AnswerDe
         let frozen = frozen.map_err(text).map(|all| paths(all.into_iter().flatten()));
         let pids: Result<Vec<_>, _> = found.iter().map(|cgroup| cgroups.processes(cgroup)).collect();
         let pids: Fact<Vec<i32>> = pids.map_err(text).map(|all| all.into_iter().flatten().collect());
-        Ok((frozen, pids))
+        let paths = paths(found.iter().map(|cgroup| cgroup.path().to_owned()));
+        Ok((paths, frozen, pids))
     });
-    let (frozen, pids) = deadline.cap(read).await?;
+    let (paths, frozen, pids) = deadline.cap(read).await?;
     let processes = match pids {
         Ok(pids) => deadline.cap(processes(context, view, pids)).await,
         Err(why) => Err(why),
     };
-    Ok(CgroupFacts { frozen, processes })
+    Ok(CgroupFacts {
+        paths,
+        frozen,
+        processes,
+    })
 }
 
 /// Reads the processes, and those in uninterruptible sleep again.
@@ -250,12 +266,29 @@ fn outside_of(
             .map(|it| ProcessName {
                 pid: it.pid,
                 command: it.command.clone(),
+                pod: None,
             })
             .collect(),
         more: holders.more,
         is_incomplete: holders.is_incomplete,
     };
     found.iter().map(|(id, holders)| (*id, facts(holders))).collect()
+}
+
+/// Adds the pods of these processes.
+async fn name_pods(
+    context: &Arc<Context>,
+    view: &Arc<PodView>,
+    mut found: HashMap<u64, HolderFacts>,
+) -> Fact<HashMap<u64, HolderFacts>> {
+    blocking(context, view, move |context, _| {
+        let node = &context.node;
+        for process in found.values_mut().flat_map(|holders| &mut holders.outside) {
+            process.pod = pod_of(&node.storage.proc, &node.pod_logs_dir, process.pid);
+        }
+        Ok(found)
+    })
+    .await
 }
 
 async fn volume_paths(context: &Arc<Context>, view: &Arc<PodView>) -> Fact<Vec<String>> {
@@ -410,6 +443,7 @@ mod tests {
         };
         let found = HashMap::from([(5, holders)]);
         let cgroups = |more| CgroupFacts {
+            paths: Vec::new(),
             frozen: Ok(Vec::new()),
             processes: Ok(Processes { all: Vec::new(), more }),
         };

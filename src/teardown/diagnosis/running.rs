@@ -181,5 +181,6 @@ fn named(process: &ProcessState) -> ProcessName {
     ProcessName {
         pid: process.pid,
         command: process.command.clone(),
+        pod: None,
     }
 }

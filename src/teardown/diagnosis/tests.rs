@@ -68,6 +68,7 @@ fn nothing() -> Facts {
         conditions: Ok(Vec::new()),
         main_pids: BTreeMap::new(),
         cgroups: Ok(CgroupFacts {
+            paths: Vec::new(),
             frozen: Ok(Vec::new()),
             processes: Ok(Processes::default()),
         }),
@@ -135,6 +136,7 @@ fn mount(facts: &mut Facts, fs_type: &str, has_server: bool, outside: &[i32]) {
     let outside = outside.iter().map(|pid| ProcessName {
         pid: *pid,
         command: "tail".to_owned(),
+        pod: None,
     });
     let holders = HolderFacts {
         outside: outside.collect(),
@@ -459,10 +461,25 @@ fn causes_follow_from_facts() {
             ],
         ),
         (
+            "a zombie keeps the cgroup for a moment: nothing blocks",
+            reported,
+            |it| {
+                set_processes(it, vec![process(41, "main-0")]);
+                it.cgroups.as_mut().unwrap().processes.as_mut().unwrap().all[0].is_zombie = true;
+            },
+            &["info nothingFound", "info kubeletTerminates"],
+        ),
+        (
+            "a cgroup without processes is left: the node is not finished",
+            reported,
+            |it| it.cgroups.as_mut().unwrap().paths = vec!["/kubepods/pod-u1".to_owned()],
+            &["waiting cgroupsLeft", "info kubeletTerminates"],
+        ),
+        (
             "phase not terminal, node clean",
             exited,
             |_| {},
-            &["blocking phaseNotTerminal", "info kubeletTerminates"],
+            &["waiting phaseNotTerminal", "info kubeletTerminates"],
         ),
         (
             "all done but the final delete",

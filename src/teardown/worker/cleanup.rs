@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use tokio::time::timeout;
 
-use super::{AFTER_STOP, AttemptError, PodUpdate, Worker};
+use super::{AFTER_STOP, AttemptError, PodUpdate, Worker, waits::NETWORK_CONFIGURATION};
 use crate::{
     model::{
         failure::{Failure, first_message, ok_if_empty},
@@ -28,6 +28,9 @@ use crate::{
 
 /// A cleanup that takes longer returns its permit of the cleanup throttle.
 const CLEANUP_PERMIT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// So long only the network of a pod has to fail until a user is offered to let the object go.
+const NETWORK_OFFER_AFTER: Duration = Duration::from_secs(60);
 
 // === impl Worker ===
 
@@ -80,28 +83,77 @@ impl Worker {
     }
 
     /// Unmounts the pod's volumes although its sandbox cannot be stopped, for example without the network plugin, once no process
-    /// of the pod is left. Returns `failures`, with those of the unmount added: the API object still waits for the sandbox.
-    pub(super) async fn unmount_without_network_teardown(
+    /// of the pod is left. Returns the stopped pod if a user has approved that its network stays.
+    ///
+    /// # Errors
+    /// `failures`, with those of the unmount added: the API object still waits for the sandbox. After [`NETWORK_OFFER_AFTER`], one
+    /// of them can be approved.
+    pub(super) async fn stopped_without_network(
         &self,
         update: &PodUpdate,
         runtime_pod: &RuntimePod,
         mut failures: Vec<Failure>,
-    ) -> Vec<Failure> {
+    ) -> Result<Arc<RuntimePod>, Vec<Failure>> {
         // A kubelet restarts a pod that only a request has stopped, and that still has its volumes.
-        if self.terminates_by_api()
-            && failures.iter().all(|failure| failure.step == Step::Sandbox)
-            && let Err(AttemptError::Failed(more)) = self.unmount_if_no_process_is_left(update, runtime_pod).await
-        {
-            failures.extend(more);
+        if !self.terminates_by_api() || failures.iter().any(|failure| failure.step != Step::Sandbox) {
+            return Err(failures);
         }
-        failures
+        match self.unmount_if_no_process_is_left(update, runtime_pod).await {
+            Ok(Some(stopped)) => self.approved_without_network(&update.view, stopped, failures),
+            Ok(None) | Err(AttemptError::Yielded(_)) => Err(failures),
+            Err(AttemptError::Failed(more)) => {
+                failures.extend(more);
+                Err(failures)
+            }
+        }
+    }
+
+    /// Nothing of the pod runs, and no volume is left: only its network may be.
+    fn approved_without_network(
+        &self,
+        view: &PodView,
+        stopped: Arc<RuntimePod>,
+        mut failures: Vec<Failure>,
+    ) -> Result<Arc<RuntimePod>, Vec<Failure>> {
+        let is_of_network = |failure: &Failure| {
+            let text = failure.cause.to_ascii_lowercase();
+            ["network", "cni"].iter().any(|word| text.contains(word))
+        };
+        if !failures.iter().all(is_of_network) {
+            return Err(failures);
+        }
+        let since = self.runtime_state.network_failed_since();
+        let sandboxes = stopped
+            .sandboxes
+            .iter()
+            .map(|sandbox| format!("sandbox {}", sandbox.id));
+        let mismatch = Mismatch::new(MismatchKind::NetworkNotRemoved, sandboxes);
+        let (approvals, boot) = (
+            self.context.journal.approvals(&view.pod.uid),
+            self.context.node.clock.boot_id(),
+        );
+        if mismatch.is_approved_by(&approvals, boot) {
+            tracing::warn!("Network of the pod is not taken down; the teardown continues, as a user has approved");
+            return Ok(stopped);
+        }
+        if since.elapsed() >= NETWORK_OFFER_AFTER
+            && let Some(failure) = failures.first_mut()
+        {
+            failure.cause += &format!(
+                ". Nothing of the pod runs, and no volume is left. Restore the network plugin and its configuration \
+                 ({NETWORK_CONFIGURATION}), or approve that the object goes without it: pod-teardown approve pod/{}",
+                view.pod
+            );
+            failure.mismatch = Some(mismatch);
+        }
+        Err(failures)
     }
 
     async fn unmount_if_no_process_is_left(
         &self,
         PodUpdate { view, removed, .. }: &PodUpdate,
         runtime_pod: &RuntimePod,
-    ) -> Result<(), AttemptError> {
+    ) -> Result<Option<Arc<RuntimePod>>, AttemptError> {
         let stopped = Arc::new(self.query(view, Step::Volumes, AFTER_STOP).await?);
         self.check_not_canceled()?;
         let stopped_pod = Arc::clone(&stopped);
@@ -109,7 +161,7 @@ impl Worker {
             evidence::is_any_process_left(context, view, &stopped_pod)
         });
         if is_left.await? {
-            return Ok(());
+            return Ok(None);
         }
         self.record_safe_point(true)?;
         if !removed {
@@ -117,7 +169,8 @@ impl Worker {
             let durable = self.sync_exits(view, runtime_pod, &stopped).await;
             durable.map_err(|failure| vec![failure])?;
         }
-        Ok(self.tear_down_volumes(view).await?)
+        self.tear_down_volumes(view).await?;
+        Ok(Some(stopped))
     }
 
     /// Volumes first: the content of a memory volume is charged to the cgroup. User IDs last, when no file or process has them.

@@ -1,58 +1,56 @@
 //! Waits for the next attempt.
 
-use std::{future::pending, time::Duration};
+use std::{future::pending, sync::Arc, time::Duration};
 
 use futures::future::OptionFuture;
 use tokio::time::{Instant, sleep};
 
-use super::{PodMounts, PodUpdate, WakeReason, Worker};
+use super::{PodUpdate, WakeReason, Worker};
 use crate::{
-    model::{failure::Failure, trace::Step},
-    node::holders::wait_for_any_exit,
+    model::{
+        failure::Failure,
+        waits_for::{self, WaitsFor},
+    },
+    node::changes::ChangeWatch,
     teardown::{boundary::Attempt, stop::wait_for_deadline},
 };
 
 impl Worker {
+    /// A watch of this node, for all attempts.
+    pub(super) fn watch_node(&self) -> ChangeWatch {
+        let node = &self.context.node;
+        let mounts = Arc::clone(&node.storage.all_mounts);
+        ChangeWatch::new(mounts, node.storage.proc.clone(), node.reads.clone())
+    }
+
     /// Waits after an attempt with these failures until the next one makes sense, at most for `pause`. `in_progress` is given if the
     /// pod is not at a safe point.
     pub(super) async fn wait_for_retry(
         &mut self,
         update: &PodUpdate,
         failures: &[Failure],
-        mounts: &mut Option<PodMounts>,
+        changes: &mut ChangeWatch,
         in_progress: Option<&dyn Attempt>,
         pause: Duration,
     ) -> WakeReason {
         let mut deadline = self.period.subscribe();
         let over = wait_for_deadline(deadline.clone());
         let waits = *deadline.borrow() > Instant::now() && failures.iter().any(Failure::is_stop_failure);
-        let is_mounted = failures.iter().any(|failure| failure.step == Step::Volumes);
-        // An unmount during the attempt counts, too.
-        let of_pod = mounts
-            .take()
-            .or_else(|| PodMounts::for_pod(&self.context, &update.view));
-        *mounts = of_pod.filter(|_| is_mounted);
-        let holder_pids: Vec<_> = failures
-            .iter()
-            .flat_map(|failure| &failure.holder_pids)
-            .copied()
-            .collect();
-        let unmounted = OptionFuture::from(mounts.as_mut().map(PodMounts::wait_for_change));
+        let waits_for = all(failures.iter().flat_map(|failure| failure.waits_for.iter().cloned()));
         let (effects, stopping) = (self.context.node.effects.clone(), self.context.stopping.clone());
         let requested = OptionFuture::from(in_progress.map(|attempt| attempt.wait_for_retry_request()));
         tokio::select! {
             biased;
             () = stopping.cancelled() => WakeReason::Stopping,
-            () = self.wait_for_important_change(update) => WakeReason::PodChanged,
+            () = self.wait_for_important_change(update) => WakeReason::Changed,
             // A user who shortens the grace period does not want to wait.
-            Ok(()) = deadline.changed() => WakeReason::PodChanged,
+            Ok(()) = deadline.changed() => WakeReason::Changed,
             // After the grace period, sidecars no longer wait for main containers.
             () = over, if waits => WakeReason::RetryDue,
-            Some(()) = requested => WakeReason::PodChanged,
+            Some(()) = requested => WakeReason::Changed,
             // A kubelet comes, and must not wait for this pod.
             Err(_) = effects.run_until_blocked(pending::<()>()), if in_progress.is_some() => WakeReason::RetryDue,
-            Some(()) = unmounted => WakeReason::RetryDue,
-            () = wait_for_any_exit(&holder_pids) => WakeReason::RetryDue,
+            () = changes.wait_for_change(&waits_for) => WakeReason::Changed,
             () = sleep(pause) => WakeReason::RetryDue,
         }
     }
@@ -70,4 +68,10 @@ impl Worker {
             pending::<()>().await;
         }
     }
+}
+
+fn all(waits_for: impl IntoIterator<Item = WaitsFor>) -> Vec<WaitsFor> {
+    let mut all = Vec::new();
+    waits_for::add(&mut all, waits_for);
+    all
 }

@@ -43,6 +43,8 @@ struct CheckState {
     settling: Settling,
     /// When each container was first seen running, since boot. A process that started later has reused its PID.
     first_seen: BTreeMap<String, Duration>,
+    /// When only the network could not be taken down for the first time.
+    network_failed_since: Option<Instant>,
 }
 
 // === impl RuntimeState ===
@@ -54,6 +56,11 @@ impl RuntimeState {
         for container in runtime_pod.possibly_running() {
             seen.first_seen.entry(container.id.clone()).or_insert(since_boot);
         }
+    }
+
+    /// When this was called first.
+    pub(super) fn network_failed_since(&self) -> Instant {
+        *self.lock().network_failed_since.get_or_insert_with(Instant::now)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, CheckState> {

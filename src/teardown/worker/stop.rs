@@ -47,10 +47,9 @@ impl Worker {
         if let Err(failures) = stopped
             && !(runtime_pod.possibly_running().next().is_some() && self.overrule_runtime_state_if_exited(view).await)
         {
-            let failures = self
-                .unmount_without_network_teardown(update, runtime_pod, failures)
-                .await;
-            return Err(AttemptError::Failed(failures));
+            let pod = self.stopped_without_network(update, runtime_pod, failures).await?;
+            let is_overruled = false;
+            return Ok(Observed { pod, is_overruled });
         }
         let stopped = self.query(view, Step::Sandbox, AFTER_STOP).await?;
         let runs = stopped.possibly_running().next().is_some();

@@ -12,6 +12,7 @@ use super::{
     identity::Identity,
 };
 use crate::{
+    model::failure::Reasoned as _,
     node::{
         dirs::Dir,
         effects::Outcome,
@@ -145,12 +146,12 @@ impl DriverFailure {
     ) -> Result<(), Vec<Fault>> {
         let mounts = table(storage).await?.mounts_at_or_below(&[path]);
         let mounted: Vec<_> = mounts.into_iter().map(|mount| mount.path).collect();
-        let (why, is_unknown) = match self {
+        let (why, is_unknown, driver_waits_for) = match self {
             Self::Refused(error) if !mounted.is_empty() || error.is_blocked() => {
                 return Err(by_driver(storage, verb, path, error).await);
             }
-            Self::Refused(error) => (error.to_string(), error.is_unknown_volume()),
-            Self::Unavailable(unavailable) => (unavailable.to_string(), false),
+            Self::Refused(error) => (error.to_string(), error.is_unknown_volume(), Vec::new()),
+            Self::Unavailable(unavailable) => (unavailable.to_string(), false, unavailable.waits_for()),
         };
         let Identity { driver, handle } = identity;
         let volume = format!("volume {handle:?} of CSI driver {driver:?}");
@@ -159,7 +160,7 @@ impl DriverFailure {
             return Ok(());
         }
         let cause = Cause::DriverFailed { why, volume, mounted };
-        Err(vec![Fault::new(verb, path, cause)])
+        Err(vec![Fault::new(verb, path, cause).waiting_for(driver_waits_for)])
     }
 }
 
@@ -207,15 +208,15 @@ pub async fn table(storage: &Arc<Storage>) -> Result<Arc<MountTable>, Vec<Fault>
 async fn by_driver(storage: &Arc<Storage>, verb: &'static str, path: &Path, error: GrpcError) -> Vec<Fault> {
     let is_busy = matches!(&error, GrpcError::Failed { code, message, .. }
         if *code == Code::FailedPrecondition || message.to_ascii_lowercase().contains("busy"));
-    let cause = match error {
-        GrpcError::Blocked { blocked, .. } => Cause::Blocked(blocked),
+    let (cause, holders) = match error {
+        GrpcError::Blocked { blocked, .. } => (Cause::Blocked(blocked), None),
         other if is_busy => match holders_of(storage, path).await {
-            Some(holders) => Cause::Message(format!("{other}; {holders}")),
-            None => Cause::Message(other.to_string()),
+            Some(holders) => (Cause::Message(format!("{other}; {holders}")), Some(holders)),
+            None => (Cause::Message(other.to_string()), None),
         },
-        other => Cause::Message(other.to_string()),
+        other => (Cause::Message(other.to_string()), None),
     };
-    vec![Fault::new(verb, path, cause)]
+    vec![Fault::new(verb, path, cause).waiting_for(holders.iter().flat_map(Holders::waits_for))]
 }
 
 /// Holders of the mounts at or below this path.

@@ -22,6 +22,7 @@ use super::{
     users::{self, Use},
 };
 use crate::{
+    model::waits_for::WaitsFor,
     node::{
         csi_files::STAGING,
         dirs::Dir,
@@ -195,7 +196,8 @@ async fn unstage(
     if let Some(other) = mounted_elsewhere(&before, &storage.root, global, paths) {
         let why =
             format!("no pod uses it, but it is also mounted at {other:?}; it is unstaged after that is unmounted");
-        return Err(fault_of(VERB, global, &why));
+        let fault = Fault::new(VERB, global, Cause::Message(why));
+        return Err(vec![fault.waiting_for([WaitsFor::Mounts(other)])]);
     }
     let mounted_alone = mounted_alone(&before, global, paths);
     check_no_other_mounts(storage, global, &mounted_alone).await?;
@@ -305,7 +307,8 @@ async fn check_no_other_mounts(storage: &Arc<Storage>, global: &Path, mounted: &
                 "its file system would stay mounted in the mount namespace of {holder} while its driver may detach the device; it \
                  is unstaged after that process has exited or has unmounted it"
             );
-            Err(fault_of(VERB, global, &why))
+            let fault = Fault::new(VERB, global, Cause::Message(why));
+            Err(vec![fault.waiting_for(holder.waits_for())])
         }
     }
 }
@@ -331,21 +334,28 @@ pub(super) async fn check_inactive(
         }
         let devices: Vec<_> = left.iter().map(|it| it.device).collect();
         if let Some(holder) = namespaces::find_mounting_process(&storage.proc, &devices)? {
-            return Ok(Err(format!(
+            let why = format!(
                 "its file system is still mounted in the mount namespace of {holder}; it may be detached from the node after \
                  that process has exited or has unmounted it"
-            )));
+            );
+            return Ok(Err((why, holder.waits_for().to_vec())));
         }
         Ok(match active {
             None => Ok(left),
-            Some(active) => Err(format!(
-                "its file system is still active, by {}, though no mount table shows it: a process has a file open on a mount \
-                 that was detached (umount -l); it may be detached from the node after that process has exited",
-                active.display()
-            )),
+            Some(active) => {
+                let why = format!(
+                    "its file system is still active, by {}, though no mount table shows it: a process has a file open on a \
+                     mount that was detached (umount -l); it may be detached from the node after that process has exited",
+                    active.display()
+                );
+                Err((why, vec![WaitsFor::Path(active)]))
+            }
         })
     });
-    let left = checked.await?.map_err(|why| fault_of(VERB, global, &why))?;
+    let left = checked.await?.map_err(|(why, waits_for)| {
+        let fault = Fault::new(VERB, global, Cause::Message(why));
+        vec![fault.waiting_for(waits_for)]
+    })?;
     check_unwritten(storage, global, &left, was_active).await
 }
 
