@@ -263,7 +263,7 @@ impl Diagnosis<'_> {
             if mount.has_server {
                 let source = mount.source.clone();
                 self.add(after_stop, CauseKind::ServerMount { path, fs_type, source });
-            } else if running == Running::No && facts.holders.is_ok() {
+            } else if running == Running::No && facts.holders.is_ok() && !facts.waits_for_driver(&path) {
                 self.add(Severity::Waiting, CauseKind::MountLeft { path, fs_type });
             }
         }

@@ -152,6 +152,14 @@ impl Facts {
         self.view.object.as_ref()?.pod.status.as_ref()?.reason.clone()
     }
 
+    /// Whether only a driver that is missing unmounts this.
+    pub fn waits_for_driver(&self, mount_point: &str) -> bool {
+        let missing = self.drivers.iter().flatten().filter(|driver| driver.is_certain);
+        missing
+            .flat_map(|driver| &driver.mounted)
+            .any(|path| path == mount_point)
+    }
+
     /// Finalizers of the object.
     pub fn finalizers(&self) -> &[String] {
         let object = self.view.object.as_ref();

@@ -411,6 +411,17 @@ fn causes_follow_from_facts() {
             &["waiting mountLeft", "info kubeletTerminates"],
         ),
         (
+            "mount left that only a missing driver unmounts",
+            reported,
+            |it| {
+                mount(it, "tmpfs", false, &[]);
+                let mut missing = missing_driver(true);
+                missing.mounted = vec!["/pods/u1/volumes/v".to_owned()];
+                it.drivers = Ok(vec![missing]);
+            },
+            &["blocking driverMissing", "info kubeletTerminates"],
+        ),
+        (
             "holders unknown: a mount is not called unused",
             reported,
             |it| {

@@ -42,11 +42,11 @@ pub fn mounted_alone(table: &MountTable, staged: &Path, paths: &[PathBuf]) -> Ve
 
 /// The mounts `of` something, except the `known` ones. The table shows a mount once for each view of the directory that it is
 /// mounted on, such as that in a data disk with the kubelet's root: each view of a known mount is known.
-fn others<'a>(
-    table: &'a MountTable,
+fn others(
+    table: &MountTable,
     of: impl Fn(&Mount) -> bool,
     known: impl Fn(&Mount) -> bool,
-) -> impl Iterator<Item = &'a Mount> {
+) -> impl Iterator<Item = &Mount> {
     let all = table.all().filter(move |mount| of(mount));
     let (known, unknown): (Vec<_>, Vec<_>) = all.partition(|mount| known(mount));
     let is_view_of = move |other: &Mount, known: &Mount| {
