@@ -190,7 +190,7 @@ impl KubeletUnit {
                 } else {
                     ""
                 };
-                format!("{unit} is stopped{since}{disabled}: by a user, or it exited with code 0")
+                format!("{unit} is stopped{since}{disabled}: by a user or a program, or it exited with code 0")
             }
         }
     }

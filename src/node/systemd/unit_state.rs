@@ -114,7 +114,7 @@ mod tests {
             (UnitKind::Masked, "kubelet.service is masked"),
             (
                 UnitKind::Stopped,
-                "kubelet.service is stopped since 2026-01-02 03:04:05 UTC: by a user, or it exited with code 0",
+                "kubelet.service is stopped since 2026-01-02 03:04:05 UTC: by a user or a program, or it exited with code 0",
             ),
             (
                 UnitKind::Running,
