@@ -1,6 +1,6 @@
 //! Formats counts, lists and untrusted texts for output.
 
-use std::io;
+use std::{io, time::Duration};
 
 use nix::errno::Errno;
 
@@ -85,6 +85,25 @@ pub fn without_error_codes(text: &str) -> String {
         }
     }
     plain
+}
+
+/// Formats a duration as kubectl does: `42s`, `5m12s`, `3h`, `2d`.
+pub fn age(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
+    let two = |large: u64, unit: &str, small: u64, small_unit: &str| match small {
+        0 => format!("{large}{unit}"),
+        small => format!("{large}{unit}{small}{small_unit}"),
+    };
+    match (minutes, hours, days) {
+        (0..2, ..) => format!("{seconds}s"),
+        (2..10, ..) => two(minutes, "m", seconds % 60, "s"),
+        (_, 0..3, _) => format!("{minutes}m"),
+        (_, 3..8, _) => two(hours, "h", minutes % 60, "m"),
+        (_, 8..48, _) => format!("{hours}h"),
+        (.., 2..8) => two(days, "d", hours % 24, "h"),
+        (.., days) => format!("{days}d"),
+    }
 }
 
 #[cfg(test)]

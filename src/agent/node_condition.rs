@@ -117,7 +117,7 @@ impl NodeConditionReporter {
             .patch_own_condition(&condition.patch(&node, self.wall.now()))
             .await?;
         if let Some(reason) = condition.event().filter(|reason| before != Some(*reason)) {
-            self.events.record(&involved(&node), reason, &condition.message);
+            self.events.record(&involved(&node), reason, &condition.text());
             sent.event = Some(Some(reason));
         }
         sent.condition = Some((condition, Instant::now()));

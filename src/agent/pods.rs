@@ -145,7 +145,7 @@ impl PodAgent {
         if settings.takeover.is_some() {
             guard.set_role(
                 Some("it is not known yet whether the kubelet is alive".to_owned()),
-                false,
+                None,
             );
         }
         let (handle, requests) = WorkersHandle::new();
@@ -308,6 +308,7 @@ impl PodAgent {
             Some(driver) => cgroups.with_driver(driver),
         };
 
+        let kubelet_kubeconfig = kubeconfig.clone();
         let api = ApiClient::new(
             &kube,
             kubeconfig,
@@ -339,6 +340,8 @@ impl PodAgent {
             let monitor = KubeletMonitor {
                 guard: guard.clone(),
                 journal: journal.clone(),
+                kubeconfig: kubelet_kubeconfig,
+                reads: Threads::with_slots(1).with_blocking(blocking),
                 api: api.clone(),
                 healthz,
                 take_over_after,

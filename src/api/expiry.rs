@@ -2,12 +2,14 @@
 
 mod token;
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use jiff::{SignedDuration, Timestamp};
 use rustls::pki_types::{CertificateDer, UnixTime, pem::PemObject as _};
 use webpki::{EndEntityCert, Error, KeyUsage};
+
+use super::kubeconfig::read_kubeconfig_here;
 
 /// Credentials that expire within this time get a warning.
 pub const WARNING_PERIOD: SignedDuration = SignedDuration::from_hours(7 * 24);
@@ -24,6 +26,11 @@ pub struct Expiry {
 // === impl Expiry ===
 
 impl Expiry {
+    /// Expiry of the credentials in this kubeconfig, on the calling thread; `None` if they do not show it, or cannot be read.
+    pub fn of_kubeconfig(path: &Path) -> Option<Self> {
+        Self::of_config(&read_kubeconfig_here(path).ok()?).ok().flatten()
+    }
+
     /// Expiry of the credentials in `config`, whose files are read; `None` if they do not show it.
     ///
     /// # Errors

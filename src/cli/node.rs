@@ -67,9 +67,9 @@ pub struct NodeFlags {
     /// Whether the agent tears down this node's pods, or only observes how the kubelet does it.
     #[arg(long, help_heading = AGENT, env = "POD_TEARDOWN_PODS", value_enum, default_value_t = PodsFlag::Auto)]
     pub pods: PodsFlag,
-    /// With --pods auto: time after which the agent takes over. Until then it must have observed, without a gap, that the kubelet
-    /// has no process, does not answer at its healthz endpoint, and does not renew its Lease. A restart of the kubelet should take
-    /// less; a Lease is valid for 40 s. At least 2s.
+    /// With --pods auto: time after which the agent takes over. Until then it must have observed, without a gap, that no kubelet
+    /// answers at its healthz endpoint or renews its Lease. Then it is active while no kubelet process exists. A restart of the
+    /// kubelet should take less; a Lease is valid for 40 s. At least 2s.
     #[arg(
         long,
         help_heading = TAKEOVER,
@@ -78,10 +78,10 @@ pub struct NodeFlags {
         default_value = "45s"
     )]
     pub take_over_after: String,
-    /// With --pods auto: stop the systemd service of an unresponsive kubelet. Its process must exist for all of --take-over-after,
-    /// neither answer at its healthz endpoint nor renew its Lease, and have been healthy before, while the API server answers. The
-    /// service stays stopped until a user starts it. The takeover follows --take-over-after later. Without this flag, an
-    /// unresponsive kubelet is only reported.
+    /// With --pods auto: stop the systemd service of a kubelet that has neither answered at its healthz endpoint nor renewed its
+    /// Lease for all of --take-over-after, while the API server answers: of a process that exists all that time and was healthy
+    /// before, or of a kubelet that starts again and again. The service stays stopped until a user starts it, and the agent takes
+    /// over at once. Without this flag, an unresponsive kubelet is only reported.
     #[arg(long, help_heading = TAKEOVER, env = "POD_TEARDOWN_FENCE_KUBELET", value_parser = BoolishValueParser::new())]
     pub fence_kubelet: bool,
     /// Action for a mount whose server (NFS, CIFS, Ceph, FUSE, 9p) is dead.

@@ -9,8 +9,8 @@ use super::objects::{AgentView, EventObject, KubeletView, NodeObject, PodObject}
 use crate::{
     clock::between,
     model::foreign::ForeignText,
-    ops::output::{age, age_since, table},
-    words::format_count,
+    ops::output::{age_since, table},
+    words::{age, format_count},
 };
 
 /// A node with its terminating pods.

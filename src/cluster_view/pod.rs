@@ -15,9 +15,9 @@ use crate::{
         cause::{Cause, CauseKind, Severity},
     },
     model::termination::{GraceStart, Terminator},
-    ops::output::{age, age_since},
+    ops::output::age_since,
     teardown::diagnosis::{conclusion, removed_by},
-    words::escape_control_chars,
+    words::{age, escape_control_chars},
 };
 
 /// Reasons of the kubelet's events that a terminating pod can wait for; the agent uses the same.

@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use serde_json::{Value, json};
 
 use super::{
-    report::RoleReport,
+    report::{FailingKubelet, RoleReport},
     role::{RoleName, StandbyReasonName},
 };
 use crate::model::event::Reason;
@@ -24,6 +24,8 @@ pub struct RoleCondition {
     pub reason: &'static str,
     /// Message for the user.
     pub message: String,
+    /// What changes too often for a condition: it is only sent with the next change or repetition.
+    pub detail: Option<String>,
 }
 
 // === impl RoleCondition ===
@@ -46,6 +48,30 @@ impl RoleCondition {
                 status: "False",
                 reason: "Observing",
                 message: format!("pod-teardown only observes: {message}"),
+                detail: None,
+            };
+        }
+        // One state: neither a start nor an end of the kubelet's process changes it.
+        if let Some(failing) = role.and_then(RoleReport::between_starts_of) {
+            let FailingKubelet { starts, since } = failing;
+            return Self {
+                status: "True",
+                reason: "KubeletFailing",
+                message: "the kubelet starts again and again and never works: pod-teardown terminates the deleted pods of this \
+                          node between its starts"
+                    .to_owned(),
+                detail: Some(format!("{starts} starts since {since:.0}")),
+            };
+        }
+        if let Some(expired) = role.and_then(|role| role.certificate_expired) {
+            return Self {
+                status: "False",
+                reason: "KubeletAlive",
+                message: format!(
+                    "the kubelet runs, and its client certificate has expired ({expired:.0}): neither it nor pod-teardown \
+                     terminates pods"
+                ),
+                detail: None,
             };
         }
         let standby = role.filter(|role| role.role == RoleName::Standby);
@@ -71,6 +97,7 @@ impl RoleCondition {
             status,
             reason,
             message,
+            detail: None,
         }
     }
 
@@ -80,7 +107,14 @@ impl RoleCondition {
             status: "Unknown",
             reason: AGENT_STOPPED,
             message: "pod-teardown was stopped".to_owned(),
+            detail: None,
         }
+    }
+
+    /// The message with the detail.
+    pub fn text(&self) -> String {
+        let detail = self.detail.iter().map(|detail| format!("; {detail}"));
+        detail.fold(self.message.clone(), |text, detail| text + &detail)
     }
 
     /// A strategic merge patch of the Node's status, with the Node's UID as precondition.
@@ -89,7 +123,7 @@ impl RoleCondition {
             "type": CONDITION_TYPE,
             "status": self.status,
             "reason": self.reason,
-            "message": self.message,
+            "message": self.text(),
             "lastHeartbeatTime": now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
         });
         // A patch without the time keeps the one in the API.
@@ -119,6 +153,7 @@ pub fn reported_event(node: &Node) -> Option<Reason> {
 
 fn event_of(status: &str, reason: &str) -> Option<Reason> {
     match (status, reason) {
+        ("True", "KubeletFailing") => Some(Reason::KubeletFailing),
         ("True", _) => Some(Reason::TeardownActive),
         ("False", "Observing") => Some(Reason::TeardownObserving),
         ("False", "KubeletAlive") => Some(Reason::TeardownStandby),
@@ -131,6 +166,10 @@ fn event_of(status: &str, reason: &str) -> Option<Reason> {
 fn standby_reason(reason: StandbyReasonName) -> (&'static str, &'static str) {
     match reason {
         StandbyReasonName::KubeletAlive => ("KubeletAlive", "the kubelet works: pod-teardown is on standby"),
+        StandbyReasonName::KubeletStarted => (
+            "KubeletStarted",
+            "a kubelet process exists, which has not worked so far: pod-teardown is on standby",
+        ),
         StandbyReasonName::KubeletUnresponsive => (
             "KubeletUnresponsive",
             "the kubelet is unresponsive: neither it nor pod-teardown terminates pods; restart the kubelet or stop it",
@@ -175,10 +214,23 @@ mod tests {
         let alive = role(RoleName::Standby, Some(StandbyReasonName::KubeletAlive));
         let observing = role(RoleName::Observing, None);
         let unprobed = role(RoleName::Standby, None);
+        let failing = |name, reason| RoleReport {
+            failing: Some(FailingKubelet::default()),
+            ..role(name, reason)
+        };
+        let between = failing(RoleName::Active, None);
+        let started = failing(RoleName::Standby, Some(StandbyReasonName::KubeletStarted));
+        let ended = failing(RoleName::Standby, Some(StandbyReasonName::TakeoverPending));
+        let hangs = failing(RoleName::Standby, Some(StandbyReasonName::KubeletUnresponsive));
         for (role, blocked, status, reason) in [
             (Some(&active), None, "True", "KubeletDown"),
             (Some(&active), Some("paused"), "False", "Blocked"),
             (Some(&alive), Some("standby"), "False", "KubeletAlive"),
+            (Some(&between), None, "True", "KubeletFailing"),
+            (Some(&between), Some("a kubelet runs"), "True", "KubeletFailing"),
+            (Some(&started), Some("a kubelet runs"), "True", "KubeletFailing"),
+            (Some(&ended), Some("standby"), "True", "KubeletFailing"),
+            (Some(&hangs), Some("a kubelet runs"), "False", "KubeletUnresponsive"),
             (Some(&observing), Some("observes"), "False", "Observing"),
             (Some(&unprobed), None, "False", "KubeletUnknown"),
             (None, None, "True", "NoKubelet"),

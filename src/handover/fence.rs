@@ -1,4 +1,4 @@
-//! Stops an unresponsive kubelet with `--fence-kubelet`. It stops the systemd unit, so that systemd does not restart it.
+//! Stops a kubelet that does not work with `--fence-kubelet`. It stops the systemd unit, so that systemd does not restart it.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use crate::node::{
 /// Longer than the usual `TimeoutStopSec=` (90 s) and the SIGKILL after it.
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// Stops the systemd service whose main process is this kubelet, and returns the unit's name. A queued job of the unit, such as a
-/// restart, stays queued. The process probe detects the exit.
+/// Stops the systemd service whose main process is this kubelet, or was, if the service waits to start it again. Returns the
+/// unit's name. A queued job of the unit, such as a restart, stays queued. The process probe detects the exit.
 ///
 /// # Errors
 /// When the kubelet is not the main process of a service, or systemd does not stop the unit.
@@ -23,14 +23,17 @@ pub async fn stop(systemd: &Systemd, kubelet: &KubeletProcess) -> Result<String,
             "{kubelet} is more, or less, than this node's kubelet: stop it by hand"
         ));
     }
-    let unit = systemd.service_of_process(kubelet.pid).await;
+    let unit = match systemd.service_of_process(kubelet.pid).await {
+        Ok(None) => systemd.service_that_restarts(kubelet.pid).await,
+        unit => unit,
+    };
     let unit = unit.map_err(|error| format!("systemd cannot be asked over D-Bus for the kubelet's unit: {error}"))?;
     let Some(unit) = unit else {
         return Err(format!(
             "{kubelet} is not the main process of a service of systemd, which could be stopped: stop it by hand"
         ));
     };
-    tracing::warn!(unit, %kubelet, "Kubelet is unresponsive; its unit is stopped (--fence-kubelet)");
+    tracing::warn!(unit, %kubelet, "Kubelet does not work; its unit is stopped (--fence-kubelet)");
     match timeout(LIMIT, systemd.stop_unit(&unit, QueuedJob::Keep)).await {
         Ok(Ok(_)) => Ok(unit),
         Ok(Err(error)) => Err(format!("systemd does not stop {unit}: {error}")),
@@ -64,6 +67,21 @@ mod tests {
         let (systemd, asked) = bus(dir.path(), &[Behavior::Runs("kubelet.service", 42)]);
         assert_eq!(stop(&systemd, &kubelet()).await, Ok("kubelet.service".to_owned()));
         assert!(asked.lock().unwrap().contains(&"StopUnit".to_owned()));
+    }
+
+    #[tokio::test]
+    async fn service_that_waits_to_start_the_kubelet_again_is_stopped() {
+        for (last, is_stopped) in [(42, true), (41, false)] {
+            let dir = tempfile::tempdir().unwrap();
+            let behavior: &'static [Behavior] = match last {
+                42 => &[Behavior::AutoRestarts("kubelet.service", 42)],
+                _ => &[Behavior::AutoRestarts("kubelet.service", 41)],
+            };
+            let (systemd, asked) = bus(dir.path(), behavior);
+            assert_eq!(stop(&systemd, &kubelet()).await.is_ok(), is_stopped, "{last}");
+            let asked = asked.lock().unwrap();
+            assert_eq!(asked.contains(&"StopUnit".to_owned()), is_stopped);
+        }
     }
 
     #[tokio::test]

@@ -41,6 +41,7 @@ pub mod work;
 use absence::MissingPods;
 pub use absence::{ListComparison, UnlistedPods};
 use activity::Activity;
+pub use activity::KubeletFault;
 
 /// How often the highest resourceVersion is recorded. It changes with every pod; this is enough to detect a restored etcd.
 const RECORD_INTERVAL: Duration = Duration::from_secs(60);
@@ -103,6 +104,8 @@ struct State {
     probed_during: Range<Instant>,
     /// A kubelet that any probe has found since [`Guard::take_probes`] was last called.
     seen: Option<KubeletProcess>,
+    /// The last kubelet that any probe has found.
+    last_kubelet: Option<KubeletProcess>,
     /// The kubelet's pid when an answer of its healthz endpoint was last checked, and when that was.
     answer_checked: Option<(i32, Instant)>,
     activity: Activity,
@@ -148,6 +151,7 @@ impl Guard {
                 kubelet: Err("it has not been searched for yet".to_owned()),
                 probed_during: Instant::now()..Instant::now(),
                 seen: None,
+                last_kubelet: None,
                 answer_checked: None,
                 activity: Activity::default(),
                 watch_state,

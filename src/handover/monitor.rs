@@ -1,11 +1,12 @@
 //! Probes the kubelet until the agent stops, and sets the role of the agent in the guard.
 
-use std::{net::SocketAddr, ops::Range, pin::pin, time::Duration};
+use std::{net::SocketAddr, ops::Range, path::PathBuf, pin::pin, time::Duration};
 
 use futures::{
     Stream, StreamExt as _,
     stream::{FuturesUnordered, select, unfold},
 };
+use jiff::Timestamp;
 use tokio::{
     sync::{Notify, watch},
     time::{Instant, MissedTickBehavior, interval, sleep_until, timeout},
@@ -13,17 +14,18 @@ use tokio::{
 
 use super::{
     fence, healthz,
-    probes::{LeaseState, Probe, Probes},
+    probes::{LeaseState, Probe, Probes, Starts},
     report::{FenceReport, RoleReport},
-    role::{Role, StandbyReason, StandbyReasonName, Thresholds, decide_role, initial_role, may_fence},
+    role::{Role, StandbyReason, StandbyReasonName, Thresholds, decide_role, failing_starts, initial_role, may_fence},
     unit_watch::UnitWatch,
 };
 use crate::{
-    api::{ApiClient, ApiError},
+    api::{ApiClient, ApiError, expiry::Expiry},
     clock::BootClock,
-    handover::guard::Guard,
+    handover::guard::{Guard, KubeletFault},
     journal::{Journal, last_active::LastActive},
-    node::{kubelet_unit::ReadUnit, systemd::Systemd},
+    model::kubelet_unit::KubeletUnit,
+    node::{kubelet_unit::ReadUnit, systemd::Systemd, threads::Threads},
 };
 
 /// How often the role is decided while no kubelet process is known, beside each probe.
@@ -32,6 +34,8 @@ const DECIDE_INTERVAL: Duration = Duration::from_secs(1);
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 /// Timeout of the Lease probe.
 const LEASE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Timeout of reading the kubelet's certificate, which may be on a dead file server.
+const CERTIFICATE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout of reading the Node, which delays all other probes.
 const NODE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Process probes that are further apart show nothing about the time between.
@@ -49,6 +53,10 @@ pub struct KubeletMonitor {
     pub guard: Guard,
     /// Records the role for the next run.
     pub journal: Journal,
+    /// The kubelet's kubeconfig, unless another one was learned from its flags.
+    pub kubeconfig: PathBuf,
+    /// Reads it.
+    pub reads: Threads,
     /// For the Lease and the Node.
     pub api: ApiClient,
     /// The kubelet's healthz endpoint, if it has one.
@@ -70,10 +78,19 @@ pub struct KubeletMonitor {
 /// Pause between two attempts to stop the unit, and between two reports that it must not be stopped.
 const FENCE_RETRY: Duration = Duration::from_secs(60);
 
+/// What is known of the kubelet.
+struct Seen<'a> {
+    probes: &'a Probes,
+    failing: Option<Starts>,
+    expired_certificate: Option<Timestamp>,
+    unit: Option<&'a KubeletUnit>,
+}
+
 /// The result of a slow probe.
 enum Answer {
     Health(Probe),
     Lease(Result<LeaseState, String>),
+    ExpiredCertificate(Option<Timestamp>),
 }
 
 // === impl KubeletMonitor ===
@@ -90,10 +107,14 @@ impl KubeletMonitor {
         }
         let mut ticks = interval(DECIDE_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (health_now, lease_now) = (Notify::new(), Notify::new());
+        let (health_now, lease_now, certificate_now) = (Notify::new(), Notify::new(), Notify::new());
         let health = probe_repeatedly(&health_now, || async { Answer::Health(self.health().await) });
         let lease = probe_repeatedly(&lease_now, || async { Answer::Lease(self.lease().await) });
-        let mut answers = pin!(select(health, lease));
+        let certificate = probe_repeatedly(&certificate_now, || async {
+            Answer::ExpiredCertificate(self.expired_certificate().await)
+        });
+        let mut answers = pin!(select(select(health, lease), certificate));
+        let mut expired_certificate = None;
         let (mut fencing, mut fence_from, mut report_from) = (FuturesUnordered::new(), start, start);
         let mut fenced = FenceReport::default();
         let mut unit = UnitWatch::new(self.read_unit.clone());
@@ -113,20 +134,23 @@ impl KubeletMonitor {
                 () = self.guard.wait_for_probe() => {}
                 _ = ticks.tick(), if !matches!(probes.process.result, Probe::Alive(_)) => {}
                 Some((over, answer)) = answers.next() => match answer {
-                    Answer::Health(probe) => probes.healthz.add(probe, &over),
-                    Answer::Lease(state) => probes.lease.add(state, &over),
+                    Answer::Health(probe) => probes.add_health(probe, &over),
+                    Answer::Lease(state) => probes.add_lease(state, &over),
+                    Answer::ExpiredCertificate(expired) => expired_certificate = expired,
                 },
                 Some(stopped) = fencing.next(), if !fencing.is_empty() => {
                     fence_from = Instant::now() + FENCE_RETRY;
-                    fenced.add_result(stopped);
+                    if fenced.add_result(stopped) {
+                        probes.forget_starts();
+                    }
                 }
                 () = unit.finish() => {}
             }
             let (probe, probed_during) = self.guard.take_probes();
-            let was_alive = matches!(probes.process.result, Probe::Alive(_));
-            probes.add_process(probe, &probed_during, self.take_over_after);
-            // The threshold begins when the process exits.
-            if was_alive && matches!(probes.process.result, Probe::Down(_)) {
+            let was_down = matches!(probes.process.result, Probe::Down(_));
+            probes.add_process(probe, &probed_during);
+            // What it has done up to its exit decides at once whether the agent is active.
+            if !was_down && matches!(probes.process.result, Probe::Down(_)) {
                 health_now.notify_one();
                 lease_now.notify_one();
             }
@@ -134,24 +158,35 @@ impl KubeletMonitor {
                 take_over_after: self.take_over_after,
                 up: self.clock.now().since_boot,
             };
-            let mut next = decide_role(&probes, thresholds, &role, Instant::now());
+            let now = Instant::now();
+            let mut next = decide_role(&probes, thresholds, &role, now);
             if next == Role::Active && role != Role::Active {
                 next = self.verify_node_before(next, &role).await;
             }
-            if next.standby_reason() != Some(StandbyReasonName::KubeletAlive) {
-                unit.read_if_due(|| self.journal.kubelet()?.unit);
-            } else if probes.present_kubelet_works(Instant::now()) {
+            if next.standby_reason() == Some(StandbyReasonName::KubeletAlive) {
                 unit.forget();
+            } else {
+                unit.read_if_due(|| self.journal.kubelet()?.unit);
             }
-            self.report_role(&role, &next, &probes, &fenced, &unit);
+            let failing = failing_starts(&probes, self.take_over_after, now);
+            let seen = Seen {
+                probes: &probes,
+                failing,
+                expired_certificate,
+                unit: unit.unit(),
+            };
+            self.report_role(&role, &next, &seen, &fenced);
             self.record_role(&next, &probes);
             role = next;
-            if let (Role::Standby(StandbyReason::Unresponsive), Some(systemd)) = (&role, &self.fence)
+            // A kubelet that never works is stopped at any time, also between two starts.
+            let does_not_work = role.is_unresponsive() || failing.is_some();
+            if does_not_work
+                && let Some(systemd) = &self.fence
                 && fencing.is_empty()
-                && let Some(kubelet) = self.guard.kubelet()
+                && let Some(kubelet) = self.guard.last_kubelet()
             {
                 let now = Instant::now();
-                match self.may_fence(&probes) {
+                match self.may_fence(&probes, failing) {
                     Ok(()) if now >= fence_from => fencing.push(async move { fence::stop(systemd, &kubelet).await }),
                     Err(why) if now >= report_from => {
                         report_from = now + FENCE_RETRY;
@@ -163,13 +198,16 @@ impl KubeletMonitor {
         }
     }
 
-    /// Whether an unresponsive kubelet may be stopped now.
+    /// Whether a kubelet that does not work may be stopped now.
     ///
     /// # Errors
     /// Why it may not.
-    fn may_fence(&self, probes: &Probes) -> Result<(), String> {
+    fn may_fence(&self, probes: &Probes, failing: Option<Starts>) -> Result<(), String> {
         self.guard.check_may_fence()?;
-        Ok(may_fence(probes, self.take_over_after, Instant::now())?)
+        if failing.is_none() {
+            may_fence(probes)?;
+        }
+        Ok(())
     }
 
     /// Reads the Node once more before the agent becomes active: a kubelet may have registered it again since the connection was
@@ -193,6 +231,15 @@ impl KubeletMonitor {
             Some(at) => healthz::probe(at, async || self.guard.is_kubelets_answer(at).await).await,
             None => Probe::Down("the kubelet is configured without a health endpoint".to_owned()),
         }
+    }
+
+    /// When the kubelet's client certificate has expired, if it has. A kubelet that runs with it does not reach the API server.
+    async fn expired_certificate(&self) -> Option<Timestamp> {
+        let learned = self.journal.kubelet().and_then(|kubelet| kubelet.kubeconfig);
+        let path = learned.unwrap_or_else(|| self.kubeconfig.clone());
+        let read = self.reads.run_blocking(move || Expiry::of_kubeconfig(&path));
+        let expiry = timeout(CERTIFICATE_TIMEOUT, read).await.ok()?.ok()??;
+        (expiry.expires_at <= self.clock.wall().now()).then_some(expiry.expires_at)
     }
 
     async fn lease(&self) -> Result<LeaseState, String> {
@@ -225,36 +272,63 @@ impl KubeletMonitor {
         }
     }
 
-    fn report_role(&self, before: &Role, role: &Role, probes: &Probes, fenced: &FenceReport, unit: &UnitWatch) {
+    fn report_role(&self, before: &Role, role: &Role, of_kubelet: &Seen<'_>, fenced: &FenceReport) {
         let wall = self.clock.wall().now();
         let report = RoleReport {
-            kubelet_unit: unit.unit().cloned(),
-            ..RoleReport::new(role, probes, fenced, &self.report.borrow(), wall)
+            kubelet_unit: of_kubelet.unit.cloned(),
+            ..RoleReport::new(
+                role,
+                of_kubelet.probes,
+                of_kubelet.failing,
+                fenced,
+                &self.report.borrow(),
+                wall,
+            )
+        }
+        .with_expired_certificate(of_kubelet.expired_certificate);
+        let starts = report.between_starts_of().map(|failing| failing.starts_in(wall));
+        let was_between = self.report.borrow().between_starts_of().is_some();
+        // Each start and each end of a kubelet that never works would be news.
+        let is_news = if starts.is_some() || was_between {
+            starts.is_some() != was_between
+        } else {
+            !before.has_same_reason_as(role)
         };
+        let seen = report.seen();
         if self.only_observes {
-            if !before.has_same_reason_as(role) {
-                let (seen, would_be) = (report.seen(), report.role);
-                tracing::info!(seen, reason = ?report.reason, %would_be, "Only observing: with --pods auto the agent would have this role");
+            if is_news {
+                let would_be = report.role;
+                tracing::info!(seen, reason = ?report.reason, starts, %would_be, "Only observing: with --pods auto the agent would have this role");
             }
             let report = report.observing(&self.report.borrow(), wall);
             self.report.send_replace(report);
             return;
         }
-        if !before.has_same_reason_as(role) {
-            let seen = report.seen();
-            match role {
-                Role::Active if *before == Role::Standby(StandbyReason::Resuming) => {
-                    tracing::warn!(seen, "No kubelet ran while this agent restarted; it is active again");
-                }
-                Role::Active => tracing::warn!(seen, "The kubelet is down: this agent takes over its pods"),
-                Role::Standby(why) if role.is_unresponsive() => tracing::error!(%why, seen, "Standing by"),
-                Role::Standby(why) => tracing::info!(%why, seen, "Standing by"),
+        match role {
+            _ if !is_news => {}
+            _ if starts.is_some() => {
+                tracing::warn!(
+                    starts,
+                    seen,
+                    "The kubelet starts again and again and never works: this agent is active between its starts"
+                );
             }
+            Role::Active if *before == Role::Standby(StandbyReason::Resuming) => {
+                tracing::warn!(seen, "No kubelet ran while this agent restarted; it is active again");
+            }
+            Role::Active => tracing::warn!(seen, "The kubelet is down: this agent takes over its pods"),
+            Role::Standby(why) if role.is_unresponsive() => tracing::error!(%why, seen, "Standing by"),
+            Role::Standby(why) => tracing::info!(%why, seen, "Standing by"),
         }
         if !matches!(role, Role::Active | Role::Standby(StandbyReason::Resuming)) {
             self.guard.record_possible_kubelet();
         }
-        self.guard.set_role(report.message.clone(), role.is_unresponsive());
+        let standby_reason = report.message.clone().filter(|_| *role != Role::Active);
+        let fault = match starts {
+            Some(starts) => Some(KubeletFault::Failing(starts)),
+            None => role.is_unresponsive().then_some(KubeletFault::Unresponsive),
+        };
+        self.guard.set_role(standby_reason, fault);
         self.report.send_replace(report);
     }
 }

@@ -7,6 +7,12 @@ use std::{fmt, ops::Range, time::Duration};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
+/// Starts before so long a time without a kubelet process are forgotten: nothing starts it any more.
+const START_MEMORY: Duration = Duration::from_secs(600);
+
+/// A kubelet renews its Lease every 10 s, and the agent reads it every 5 s.
+pub const RENEWAL_LIMIT: Duration = Duration::from_secs(15);
+
 /// Name of the probe of the Lease.
 pub const LEASE: &str = "lease";
 
@@ -56,16 +62,27 @@ pub type LeaseState = Option<String>;
 pub struct Probes {
     /// Kubelet processes of this node.
     pub process: ProbeHistory,
-    /// Since when kubelet processes are present, or restart without a long pause.
-    pub present_since: Option<Instant>,
     /// The last process, and since when it is present without a gap.
     pub same: Option<(String, Instant)>,
-    /// How many processes have started since the healthz endpoint last answered.
-    pub restarts: u32,
+    /// Kubelet processes that have started since one last worked.
+    starts: Option<Starts>,
+    /// The exit of the last process that had renewed the Lease and was not due to renew it again: it worked until then.
+    worked_until: Option<Instant>,
     /// Its healthz endpoint.
     pub healthz: ProbeHistory,
     /// The Lease of this Node.
     pub lease: Lease,
+}
+
+/// Starts of kubelet processes, none of which has worked: neither has healthz answered nor was the Lease renewed since the first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Starts {
+    /// Number of them.
+    pub count: u32,
+    /// When the first was seen.
+    pub first: Instant,
+    /// When a process was last seen.
+    last: Instant,
 }
 
 /// What a probe shows of the kubelet.
@@ -121,12 +138,6 @@ impl ProbeHistory {
     /// How long all results have been Down, up to the last one; `None` if that one is too old.
     pub fn down_for(&self, now: Instant) -> Option<Duration> {
         self.duration_if(matches!(self.result, Probe::Down(_)), now)
-    }
-
-    /// When a probe could first show a downtime of `silence`, if none has shown it yet.
-    pub fn next_due(&self, silence: Duration) -> Option<Instant> {
-        let due = self.since + silence;
-        (matches!(self.result, Probe::Down(_)) && self.probed_at < due).then_some(due)
     }
 
     /// Whether the last probe began before that moment.
@@ -247,20 +258,12 @@ impl Probes {
     pub fn new(now: Instant, process_gap: Duration, endpoint_gap: Duration) -> Self {
         Self {
             process: ProbeHistory::new(now, process_gap),
-            present_since: None,
             same: None,
-            restarts: 0,
+            starts: None,
+            worked_until: None,
             healthz: ProbeHistory::new(now, endpoint_gap),
             lease: Lease::new(now, endpoint_gap),
         }
-    }
-
-    /// Whether the present kubelet process has shown that it works: healthz answers, or the Lease was renewed after its start. A
-    /// process that systemd has just restarted has not.
-    pub fn present_kubelet_works(&self, now: Instant) -> bool {
-        let answers = self.healthz.was_alive && self.healthz.is_alive(now);
-        let renewed_by = |(_, since): &(String, Instant)| self.lease.renewed.is_some_and(|renewed| renewed >= *since);
-        answers || self.same.as_ref().is_some_and(renewed_by)
     }
 
     /// Whether the last result of every probe is Down.
@@ -274,10 +277,12 @@ impl Probes {
         Some(now.saturating_duration_since(*since))
     }
 
-    /// The first moment after `after` when one of the probes could show a downtime of `silence`.
+    /// When the probes could first show that no kubelet has worked for so long, if that is after `after` and not all have shown it
+    /// yet.
     pub fn next_due(&self, silence: Duration, after: Instant) -> Option<Instant> {
-        let due = self.each().into_iter().filter_map(|(_, probe)| probe.next_due(silence));
-        due.filter(|due| *due > after).min()
+        let due = self.last_silent_since()? + silence;
+        let is_shown = || self.each().iter().all(|(_, probe)| !probe.is_older_than(due));
+        (due > after && !is_shown()).then_some(due)
     }
 
     /// Each probe with its name.
@@ -289,38 +294,89 @@ impl Probes {
         ]
     }
 
-    /// Adds a result of the process probe. After `no_process_for` without a process no kubelet is around.
-    pub fn add_process(&mut self, result: Probe, over: &Range<Instant>, no_process_for: Duration) {
-        let was_down = matches!(self.process.result, Probe::Down(_));
-        self.process.add(result, over);
+    /// Since when no kubelet works, by healthz and Lease; `None` if one of them shows one, or is unknown.
+    pub fn silent_since(&self, now: Instant) -> Option<Instant> {
+        let is_fresh = |probe: &ProbeHistory| probe.down_for(now).is_some();
+        self.last_silent_since()
+            .filter(|_| is_fresh(&self.healthz) && is_fresh(&self.lease.probe))
+    }
+
+    /// The same by the last results, however old these are.
+    fn last_silent_since(&self) -> Option<Instant> {
+        let silent = |probe: &ProbeHistory| matches!(probe.result, Probe::Down(_)).then_some(probe.since);
+        let since = silent(&self.healthz)?.max(silent(&self.lease.probe)?);
+        Some(self.worked_until.map_or(since, |until| since.max(until)))
+    }
+
+    /// Whether the present process has answered at healthz, or renewed the Lease.
+    pub fn has_worked(&self) -> bool {
+        let started = self.same.as_ref().map(|(_, since)| *since);
+        self.healthz.was_alive || started.is_some_and(|started| self.lease.renewed > Some(started))
+    }
+
+    /// Kubelet processes that have started since one last worked, unless the last is long gone.
+    pub fn starts(&self, now: Instant) -> Option<Starts> {
+        self.starts
+            .filter(|starts| now.saturating_duration_since(starts.last) < START_MEMORY)
+    }
+
+    /// Forgets the starts: something has ended them.
+    pub fn forget_starts(&mut self) {
+        self.starts = None;
+    }
+
+    /// Adds a result of the healthz probe.
+    pub fn add_health(&mut self, result: Probe, over: &Range<Instant>) {
+        if matches!(result, Probe::Alive(_)) {
+            self.forget_starts();
+        }
+        self.healthz.add(result, over);
+    }
+
+    /// Adds a result of the Lease probe.
+    pub fn add_lease(&mut self, state: Result<LeaseState, String>, over: &Range<Instant>) {
+        let renewed = self.lease.renewed;
+        self.lease.add(state, over);
+        if self.lease.renewed != renewed {
+            self.forget_starts();
+        }
+    }
+
+    /// Adds a result of the process probe.
+    pub fn add_process(&mut self, result: Probe, over: &Range<Instant>) {
+        let (was_down, was_alive) = match &self.process.result {
+            Probe::Down(_) => (true, false),
+            Probe::Alive(_) => (false, true),
+            Probe::Unknown(_) => (false, false),
+        };
         let probed_at = over.end;
-        if let Probe::Alive(process) = &self.process.result {
-            let is_another = was_down || self.same.as_ref().is_none_or(|(before, _)| before != process);
-            self.restarts += u32::from(is_another);
-            // Or the same process was not seen for a while.
-            if is_another || self.process.since == probed_at {
-                self.same = Some((process.clone(), probed_at));
+        self.process.add(result, over);
+        let Probe::Alive(process) = &self.process.result else {
+            let started = self.same.as_ref().map(|(_, since)| *since);
+            let renewed = self.lease.renewed.filter(|renewed| Some(*renewed) > started);
+            if was_alive && renewed.is_some_and(|renewed| probed_at < renewed + RENEWAL_LIMIT) {
+                self.worked_until = Some(probed_at);
             }
-            if is_another {
-                // The new process may have another healthz address.
-                let answers = matches!(self.healthz.result, Probe::Alive(_));
-                self.healthz.was_alive = answers && !self.healthz.is_older_than(probed_at);
-            }
+            return;
+        };
+        let is_another = was_down || self.same.as_ref().is_none_or(|(before, _)| before != process);
+        // Or the same process was not seen for a while.
+        if is_another || self.process.since == probed_at {
+            self.same = Some((process.clone(), probed_at));
         }
-        if matches!(self.healthz.result, Probe::Alive(_)) {
-            self.restarts = 0;
+        if is_another {
+            // The new process may have another healthz address.
+            let answers = matches!(self.healthz.result, Probe::Alive(_));
+            self.healthz.was_alive = answers && !self.healthz.is_older_than(probed_at);
         }
-        match &self.process.result {
-            Probe::Alive(_) => drop(self.present_since.get_or_insert(probed_at)),
-            _ if self
-                .process
-                .down_for(probed_at)
-                .is_some_and(|down_for| down_for >= no_process_for) =>
-            {
-                (self.present_since, self.restarts) = (None, 0);
-            }
-            _ => {}
-        }
+        let before = self.starts(probed_at);
+        self.starts = Some(Starts {
+            count: before.map_or(0, |starts| starts.count) + u32::from(is_another),
+            first: before.map_or(probed_at, |starts| starts.first),
+            last: probed_at,
+        })
+        // A process that works has no failed start.
+        .filter(|starts| starts.count > 0);
     }
 }
 
@@ -339,19 +395,42 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn probe_is_due_when_it_may_show_the_whole_downtime() {
+    async fn probes_are_due_when_they_may_show_the_whole_silence() {
         let start = Instant::now();
-        let mut probe = ProbeHistory::new(start, PROCESS_GAP);
-        let due = |probe: &ProbeHistory| probe.next_due(secs(7));
-        assert_eq!(due(&probe), None, "no probe yet");
+        let at = |seconds| start + secs(seconds)..start + secs(seconds);
+        let mut probes = Probes::new(start, PROCESS_GAP, secs(10));
+        let due = |probes: &Probes, after| probes.next_due(secs(7), start + secs(after));
+        assert_eq!(due(&probes, 0), None, "no probe yet");
+        probes.add_lease(Ok(None), &at(0));
         // A probe that took a second.
-        probe.add(down_for(), &(start..start + secs(1)));
-        probe.add(down_for(), &(start + secs(5)..start + secs(5)));
-        assert_eq!(due(&probe), Some(start + secs(8)));
-        probe.add(down_for(), &(start + secs(8)..start + secs(9)));
-        assert_eq!(due(&probe), None, "that probe has shown it");
-        probe.add(Probe::Alive(String::new()), &(start + secs(10)..start + secs(10)));
-        assert_eq!(due(&probe), None);
+        probes.add_health(down_for(), &(start..start + secs(1)));
+        probes.add_health(down_for(), &at(5));
+        assert_eq!(due(&probes, 5), Some(start + secs(8)));
+        assert_eq!(due(&probes, 8), None, "they were requested");
+        probes.add_health(down_for(), &(start + secs(8)..start + secs(9)));
+        probes.add_lease(Ok(None), &at(8));
+        assert_eq!(due(&probes, 5), Some(start + secs(8)), "not all have shown it");
+        probes.add_process(down_for(), &at(8));
+        assert_eq!(due(&probes, 5), None, "all have shown it");
+        probes.add_health(Probe::Alive(String::new()), &at(10));
+        assert_eq!(due(&probes, 5), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn kubelet_that_renews_its_lease_works_until_its_exit_or_until_a_renewal_is_overdue() {
+        for (life_after_renewal, worked_until) in [(9, 14), (14, 19), (16, 5)] {
+            let start = Instant::now();
+            let at = |seconds| start + secs(seconds)..start + secs(seconds);
+            let mut probes = Probes::new(start, PROCESS_GAP, secs(60));
+            probes.add_health(down_for(), &at(0));
+            probes.add_process(Probe::Alive("pid 7".to_owned()), &at(0));
+            for (second, state) in [(0, "1"), (5, "2"), (6, "2")] {
+                probes.add_lease(Ok(Some(state.to_owned())), &at(second));
+            }
+            probes.add_process(down_for(), &at(5 + life_after_renewal));
+            let since = probes.silent_since(start + secs(22)).unwrap();
+            assert_eq!(since, start + secs(worked_until), "{life_after_renewal}");
+        }
     }
 
     #[tokio::test(start_paused = true)]
@@ -457,49 +536,72 @@ mod tests {
     async fn process_that_exits_during_a_probe_is_down_since_the_end_of_that_probe() {
         let start = Instant::now();
         let mut probes = Probes::new(start, PROCESS_GAP, secs(10));
-        probes.add_process(Probe::Alive(String::new()), &(start..start), secs(45));
-        probes.add_process(down_for(), &(start + secs(1)..start + secs(5)), secs(45));
+        probes.add_process(Probe::Alive(String::new()), &(start..start));
+        probes.add_process(down_for(), &(start + secs(1)..start + secs(5)));
         assert_eq!(probes.process.since, start + secs(5));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn restarted_kubelet_works_when_it_has_answered_or_renewed_by_itself() {
+    async fn starts_are_counted_until_a_kubelet_works_or_nothing_starts_it_any_more() {
         let start = Instant::now();
         let at = |seconds| start + secs(seconds)..start + secs(seconds);
-        let works = |probes: &Probes, seconds| probes.present_kubelet_works(start + secs(seconds));
-        let mut probes = Probes::new(start, PROCESS_GAP, secs(15));
-        assert!(!works(&probes, 0));
-        probes.add_process(Probe::Alive("1".to_owned()), &at(0), secs(45));
-        probes.healthz.add(Probe::Alive(String::new()), &at(1));
-        assert!(works(&probes, 1));
-        probes.add_process(Probe::Alive("2".to_owned()), &at(2), secs(45));
-        assert!(!works(&probes, 2), "the answer was another process's");
-        probes.healthz.add(down_for(), &at(3));
-        for (seconds, renewal) in [(3, "1"), (4, "2")] {
-            probes.lease.add(Ok(Some(renewal.to_owned())), &at(seconds));
-        }
-        assert!(works(&probes, 4));
-        probes.add_process(Probe::Alive("3".to_owned()), &at(5), secs(45));
-        assert!(!works(&probes, 5), "the renewal was another process's");
+        let mut probes = Probes::new(start, PROCESS_GAP, secs(10));
+        let counted = |probes: &Probes, second| {
+            let starts = probes.starts(start + secs(second));
+            starts.map(|starts| (starts.count, starts.first.duration_since(start).as_secs()))
+        };
+        let run = |probes: &mut Probes, from: u64, to: u64| {
+            for second in from..to {
+                // Alive for two seconds of ten.
+                let result = match second % 10 {
+                    0 | 1 => Probe::Alive("pid 7".to_owned()),
+                    _ => down_for(),
+                };
+                probes.add_process(result, &at(second));
+            }
+        };
+        run(&mut probes, 0, 60);
+        assert_eq!(counted(&probes, 60), Some((6, 0)));
+        probes.add_health(down_for(), &at(60));
+        run(&mut probes, 60, 70);
+        assert_eq!(
+            counted(&probes, 70),
+            Some((7, 0)),
+            "an answer that does not come proves nothing"
+        );
+        probes.add_health(Probe::Alive(String::new()), &at(70));
+        assert_eq!(counted(&probes, 70), None);
+        run(&mut probes, 70, 90);
+        assert_eq!(counted(&probes, 90), Some((2, 70)));
+        probes.add_lease(Ok(Some("1".to_owned())), &at(90));
+        assert_eq!(counted(&probes, 90), Some((2, 70)), "the first state is no renewal");
+        probes.add_lease(Ok(Some("2".to_owned())), &at(95));
+        assert_eq!(counted(&probes, 95), None);
+        run(&mut probes, 100, 120);
+        assert_eq!(counted(&probes, 111 + 599), Some((2, 100)));
+        assert_eq!(counted(&probes, 111 + 600), None);
+        run(&mut probes, 1000, 1005);
+        assert_eq!(counted(&probes, 1005), Some((1, 1000)));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn restarting_kubelet_is_present_until_it_stays_down() {
+    async fn process_has_worked_only_if_an_answer_or_a_renewal_followed_its_start() {
         let start = Instant::now();
+        let at = |seconds| start + secs(seconds)..start + secs(seconds);
         let mut probes = Probes::new(start, PROCESS_GAP, secs(10));
-        for second in 0..60 {
-            let is_alive = second % 10 == 0;
-            let result = if is_alive {
-                Probe::Alive(String::new())
-            } else {
-                down_for()
-            };
-            probes.add_process(result, &(start + secs(second)..start + secs(second)), secs(45));
-        }
-        assert_eq!(probes.present_since, Some(start));
-        for second in 60..97 {
-            probes.add_process(down_for(), &(start + secs(second)..start + secs(second)), secs(45));
-        }
-        assert_eq!(probes.present_since, None);
+        let process = |pid: u32| Probe::Alive(format!("pid {pid}"));
+        probes.add_process(process(7), &at(0));
+        assert!(!probes.has_worked());
+        probes.add_health(Probe::Alive(String::new()), &at(1));
+        assert!(probes.has_worked());
+        probes.add_process(process(8), &at(2));
+        assert!(!probes.has_worked(), "another process");
+        probes.add_lease(Ok(Some("1".to_owned())), &at(3));
+        assert!(!probes.has_worked());
+        probes.add_lease(Ok(Some("2".to_owned())), &at(4));
+        assert!(probes.has_worked());
+        probes.add_process(down_for(), &at(5));
+        probes.add_process(process(8), &at(6));
+        assert!(!probes.has_worked(), "it has started again");
     }
 }

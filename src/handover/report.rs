@@ -7,13 +7,10 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::{
-    probes::{LEASE, Lease, ProbeHistory, ProbeState, Probes},
-    role::{Role, RoleName, StandbyReasonName},
+    probes::{LEASE, Lease, ProbeHistory, ProbeState, Probes, RENEWAL_LIMIT, Starts},
+    role::{Role, RoleName, StandbyReason, StandbyReasonName},
 };
-use crate::model::kubelet_unit::KubeletUnit;
-
-/// A kubelet renews its Lease every 10 s, and the agent reads it every 5 s.
-const RENEWAL_LIMIT: Duration = Duration::from_secs(15);
+use crate::{model::kubelet_unit::KubeletUnit, words::age};
 
 /// The role of this agent, and the probes that it is decided by.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,7 +27,13 @@ pub struct RoleReport {
     pub message: Option<String>,
     /// The last results of the probes.
     pub probes: Vec<ProbeReport>,
-    /// Attempts to stop an unresponsive kubelet.
+    /// The kubelet starts again and again and never works. The agent is active between its starts.
+    #[serde(default)]
+    pub failing: Option<FailingKubelet>,
+    /// When the client certificate of a kubelet that runs and renews nothing has expired.
+    #[serde(default)]
+    pub certificate_expired: Option<Timestamp>,
+    /// Attempts to stop a kubelet that does not work.
     #[serde(default)]
     pub fencing: FenceReport,
     /// The kubelet's systemd unit, while the kubelet does not work; `None` without systemd.
@@ -38,7 +41,19 @@ pub struct RoleReport {
     pub kubelet_unit: Option<KubeletUnit>,
 }
 
-/// Attempts to stop an unresponsive kubelet.
+/// A kubelet that starts again and again and never works: no start has led to an answer at healthz or a renewal of the Lease, for
+/// all of `--take-over-after`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct FailingKubelet {
+    /// Starts that the agent has seen since the kubelet last worked.
+    pub starts: u32,
+    /// When it saw the first of them.
+    pub since: Timestamp,
+}
+
+/// Attempts to stop a kubelet that does not work.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -69,18 +84,37 @@ pub struct ProbeReport {
 // === impl RoleReport ===
 
 impl RoleReport {
-    /// The report of this role. `since` stays that of `before` if the role is the same.
-    pub fn new(role: &Role, probes: &Probes, fencing: &FenceReport, before: &Self, wall: Timestamp) -> Self {
+    /// The report of this role, with the starts of a kubelet that never works. `since` stays that of `before` if the role is the
+    /// same.
+    pub fn new(
+        role: &Role,
+        probes: &Probes,
+        failing: Option<Starts>,
+        fencing: &FenceReport,
+        before: &Self,
+        wall: Timestamp,
+    ) -> Self {
         let (name, reason) = (role.name(), role.standby_reason());
         let since = before.since.filter(|_| (before.role, before.reason) == (name, reason));
+        let failing = failing.map(|starts| FailingKubelet::new(starts, wall));
         Self {
             role: name,
             reason,
             since: since.or(Some(wall)),
-            message: match role {
-                Role::Active => None,
-                Role::Standby(why) => Some(why.to_string()),
+            message: match (role, &failing) {
+                (Role::Active, None) => None,
+                (Role::Active, Some(failing)) => Some(format!(
+                    "between starts of a failing kubelet: {}",
+                    failing.starts_in(wall)
+                )),
+                (Role::Standby(StandbyReason::Started | StandbyReason::NotYet(_)), Some(failing)) => Some(format!(
+                    "the kubelet starts again and again and never works: {}; this agent goes on when its process exits",
+                    failing.starts_in(wall)
+                )),
+                (Role::Standby(why), _) => Some(why.to_string()),
             },
+            failing,
+            certificate_expired: None,
             probes: probes
                 .each()
                 .map(|(name, probe)| ProbeReport::new(name, probe, wall).with_renewal_interval(name, &probes.lease))
@@ -88,6 +122,37 @@ impl RoleReport {
             fencing: fencing.clone(),
             kubelet_unit: None,
         }
+    }
+
+    /// The same if the kubelet's client certificate has expired: that is why a kubelet renews nothing that else works.
+    #[must_use]
+    pub fn with_expired_certificate(self, expired: Option<Timestamp>) -> Self {
+        let is_renewed = |probe: &ProbeReport| probe.probe == LEASE && probe.state == ProbeState::Alive;
+        let renews_nothing =
+            self.reason == Some(StandbyReasonName::KubeletAlive) && !self.probes.iter().any(is_renewed);
+        let Some(expired) = expired.filter(|_| renews_nothing) else {
+            return self;
+        };
+        let message = format!(
+            "the kubelet runs, and its client certificate has expired ({expired:.0}): the API server refuses it, and no pod \
+             terminates; restart it with a bootstrap kubeconfig, or have a new certificate signed for system:node:NAME of group \
+             system:nodes"
+        );
+        Self {
+            message: Some(message),
+            certificate_expired: Some(expired),
+            ..self
+        }
+    }
+
+    /// The kubelet of this report if the agent is active between its starts. A process that exists for a moment changes nothing of
+    /// that.
+    pub fn between_starts_of(&self) -> Option<&FailingKubelet> {
+        let between = matches!(
+            self.reason,
+            None | Some(StandbyReasonName::KubeletStarted | StandbyReasonName::TakeoverPending)
+        );
+        self.failing.as_ref().filter(|_| between)
     }
 
     /// The report before the first probe.
@@ -107,6 +172,7 @@ impl RoleReport {
     #[must_use]
     pub fn observing(self, before: &Self, wall: Timestamp) -> Self {
         let would_be = match self.reason {
+            _ if self.between_starts_of().is_some() => "active between the starts of a failing kubelet".to_owned(),
             Some(reason) => format!("{} ({reason})", self.role),
             None => self.role.to_string(),
         };
@@ -117,6 +183,7 @@ impl RoleReport {
             reason: None,
             since: since.or(Some(wall)),
             message,
+            failing: self.between_starts_of().cloned(),
             ..self
         }
     }
@@ -131,28 +198,47 @@ impl RoleReport {
     }
 }
 
+// === impl FailingKubelet ===
+
+impl FailingKubelet {
+    fn new(starts: Starts, wall: Timestamp) -> Self {
+        let ago = Instant::now().saturating_duration_since(starts.first);
+        Self {
+            starts: starts.count,
+            since: wall.checked_sub(ago).unwrap_or(wall),
+        }
+    }
+
+    /// Such as `14 starts in 3m, none answered`.
+    pub fn starts_in(&self, now: Timestamp) -> String {
+        let Self { starts, since } = self;
+        let seconds = now.duration_since(*since).as_secs().max(0).unsigned_abs();
+        let time = age(Duration::from_secs(seconds));
+        format!("{starts} starts in {time}, none answered")
+    }
+}
+
 // === impl FenceReport ===
 
 impl FenceReport {
-    /// Adds the result of an attempt: the unit, or why it failed.
-    pub fn add_result(&mut self, stopped: Result<String, String>) {
+    /// Adds the result of an attempt: the unit, or why it failed. Returns whether it succeeded.
+    pub fn add_result(&mut self, stopped: Result<String, String>) -> bool {
+        let is_stopped = stopped.is_ok();
         match stopped {
             Ok(unit) => {
-                tracing::warn!(
-                    unit,
-                    "Unit of the unresponsive kubelet stopped; start it when it is repaired"
-                );
+                tracing::warn!(unit, "Unit of the kubelet stopped; start it when it is repaired");
                 self.stopped += 1;
                 self.last = Some(format!(
-                    "{unit} was stopped because its kubelet was unresponsive; start it when it is repaired: systemctl start {unit}"
+                    "{unit} was stopped because its kubelet did not work; start it when it is repaired: systemctl start {unit}"
                 ));
             }
             Err(why) => {
-                tracing::error!(why, "Unresponsive kubelet cannot be stopped");
+                tracing::error!(why, "Kubelet that does not work cannot be stopped");
                 self.failed += 1;
                 self.last = Some(why);
             }
         }
+        is_stopped
     }
 }
 
@@ -202,6 +288,7 @@ mod tests {
             let report = RoleReport::new(
                 &Role::Active,
                 &probes,
+                None,
                 &FenceReport::default(),
                 &RoleReport::default(),
                 Timestamp::UNIX_EPOCH,
@@ -222,6 +309,35 @@ mod tests {
         ] {
             assert_eq!(read_after(seconds, lease).await, expected, "{seconds} {lease:?}");
         }
+    }
+
+    #[test]
+    fn expired_certificate_is_the_reason_only_of_a_running_kubelet_that_renews_nothing() {
+        let report = |reason, lease| {
+            let report = RoleReport {
+                reason,
+                probes: vec![ProbeReport {
+                    probe: LEASE.to_owned(),
+                    state: lease,
+                    ..ProbeReport::default()
+                }],
+                ..RoleReport::default()
+            };
+            let report = report.with_expired_certificate(Some(Timestamp::UNIX_EPOCH));
+            report
+                .message
+                .map(|message| message.contains("has expired (1970-01-01T00:00:00Z)"))
+        };
+        let alive = Some(StandbyReasonName::KubeletAlive);
+        assert_eq!(report(alive, ProbeState::Down), Some(true));
+        assert_eq!(
+            report(alive, ProbeState::Unknown),
+            Some(true),
+            "the agent may have the same certificate"
+        );
+        assert_eq!(report(alive, ProbeState::Alive), None);
+        assert_eq!(report(Some(StandbyReasonName::KubeletStarted), ProbeState::Down), None);
+        assert_eq!(report(None, ProbeState::Down), None);
     }
 
     #[tokio::test(start_paused = true)]

@@ -5,20 +5,14 @@ use std::{fmt, time::Duration};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::probes::Probes;
+use super::probes::{Probes, RENEWAL_LIMIT, Starts};
 use crate::{clock::Mark, journal::last_active::LastActive};
 
 /// This long after the boot the node may still start its kubelet.
 pub const BOOT_GRACE: Duration = Duration::from_secs(300);
 
-/// A renewal that is observed this long after the kubelet process has exited comes from another kubelet.
-const RENEWAL_DELAY: Duration = Duration::from_secs(15);
-
 /// A kubelet that started while no agent ran is seen within this time after the agent's start.
 const START_DELAY: Duration = Duration::from_secs(2);
-
-/// A kubelet that has restarted this often without an answer at healthz does not recover by itself.
-const MAX_RESTARTS: u32 = 3;
 
 /// Whether this agent terminates the pods of this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,7 +44,9 @@ pub enum RoleName {
 pub enum StandbyReasonName {
     /// The kubelet of this node works.
     KubeletAlive,
-    /// A kubelet process exists or restarts again and again, but healthz does not answer and the Lease is not renewed.
+    /// A kubelet process exists, but has neither answered at healthz nor renewed the Lease so far.
+    KubeletStarted,
+    /// A kubelet process exists all the time, but healthz does not answer and the Lease is not renewed.
     KubeletUnresponsive,
     /// There is no kubelet process here, but healthz answers or the Lease is renewed.
     KubeletElsewhere,
@@ -69,10 +65,12 @@ pub enum StandbyReasonName {
 pub enum StandbyReason {
     /// The kubelet of this node works.
     Working,
-    /// The kubelet process exists, but healthz does not answer and the Lease is not renewed.
+    /// The kubelet answers at healthz, but its Lease is not renewed.
+    NotRenewing,
+    /// A kubelet process exists, which has neither answered at healthz nor renewed the Lease so far.
+    Started,
+    /// The same kubelet process exists all the time, but healthz does not answer and the Lease is not renewed.
     Unresponsive,
-    /// The same with a kubelet that restarts again and again.
-    Restarting,
     /// There is no kubelet process, but healthz answers or the Lease is renewed.
     Unseen(&'static str),
     /// The kubelet is down, but not long enough.
@@ -88,51 +86,40 @@ pub enum StandbyReason {
 /// The thresholds.
 #[derive(Debug, Clone, Copy)]
 pub struct Thresholds {
-    /// `--take-over-after`: how long all probes must be Down.
+    /// `--take-over-after`: how long no kubelet must have worked.
     pub take_over_after: Duration,
     /// How long the node is up.
     pub up: Duration,
 }
 
-/// The role by these probes. An active agent goes to standby only if a probe shows a kubelet; an unreachable API server shows
-/// none.
+/// The role by these probes. The agent is active while no kubelet process exists and none has worked for the whole threshold,
+/// whatever processes came and went meanwhile. An active agent goes to standby only if a probe shows a kubelet; an unreachable
+/// API server shows none.
 pub fn decide_role(probes: &Probes, thresholds: Thresholds, before: &Role, now: Instant) -> Role {
     let Thresholds { take_over_after, up } = thresholds;
-    let long = |down_for: Option<Duration>| down_for.is_some_and(|down_for| down_for >= take_over_after);
     let (process, healthz, lease) = (&probes.process, &probes.healthz, &probes.lease.probe);
     if let Some(why) = process.why_unknown(now) {
         return Role::Standby(StandbyReason::Unknown(format!("whether a kubelet runs here: {why}")));
     }
-    let present_since = probes.present_since.map(|since| now.saturating_duration_since(since));
-    let does_nothing = long(present_since) && long(healthz.down_for(now)) && long(lease.down_for(now));
-    let is_restarting = does_nothing && probes.restarts >= MAX_RESTARTS;
     if process.is_alive(now) {
-        // A process that has just restarted may need some time.
-        return Role::Standby(match does_nothing && long(probes.same_process_for(now)) {
-            true => StandbyReason::Unresponsive,
-            false if is_restarting => StandbyReason::Restarting,
-            false => StandbyReason::Working,
-        });
+        return Role::Standby(decide_beside_process(probes, take_over_after, now));
     }
     // An answer before the process exited came from that process.
     if healthz.is_alive(now) && !healthz.is_older_than(process.since) {
         return Role::Standby(StandbyReason::Unseen("answers at the address of the kubelet's healthz"));
     }
+    // Nor is a renewal soon after that another kubelet's.
     let by_another_kubelet =
-        |renewed: Instant| renewed > process.since + RENEWAL_DELAY && now < renewed + take_over_after;
-    if probes.lease.renewed.is_some_and(by_another_kubelet) || lease.is_alive(now) && *before == Role::Active {
+        |renewed: Instant| renewed > process.since + RENEWAL_LIMIT && now < renewed + take_over_after;
+    if probes.lease.renewed.is_some_and(by_another_kubelet) {
         return Role::Standby(StandbyReason::Unseen("renews the Lease of this Node"));
     }
-    if *before == Role::Active {
+    if *before == Role::Active && !lease.is_alive(now) {
         return Role::Active;
     }
     if *before == Role::Standby(StandbyReason::Resuming) && !lease.is_alive(now) {
         let is_settled = process.down_for(now) >= Some(START_DELAY) && probes.all_are_down(now);
         return if is_settled { Role::Active } else { before.clone() };
-    }
-    // The next restart is expected.
-    if is_restarting {
-        return Role::Standby(StandbyReason::Restarting);
     }
     let required = [
         ("whether healthz answers", healthz),
@@ -143,31 +130,48 @@ pub fn decide_role(probes: &Probes, thresholds: Thresholds, before: &Role, now: 
             return Role::Standby(StandbyReason::Unknown(format!("{what}: {why}")));
         }
     }
-    let left =
-        [process, healthz, lease].map(|probe| take_over_after.saturating_sub(probe.down_for(now).unwrap_or_default()));
-    match left.into_iter().max().unwrap_or_default() {
-        Duration::ZERO if up < BOOT_GRACE => Role::Standby(StandbyReason::Booting(BOOT_GRACE.saturating_sub(up))),
-        Duration::ZERO => Role::Active,
-        // Counted until now: the last probes may be some seconds old.
-        _ => {
-            let left = [process, healthz, lease].map(|probe| match probe.down_for(now) {
-                Some(_) => (probe.since + take_over_after).saturating_duration_since(now),
-                None => take_over_after,
-            });
-            Role::Standby(StandbyReason::NotYet(left.into_iter().max().unwrap_or_default()))
-        }
+    let due = probes.silent_since(now).unwrap_or(now) + take_over_after;
+    // What a process has done up to its end shows only in probes after that.
+    let endpoints_due = due.max(process.since);
+    if process.is_older_than(due) || healthz.is_older_than(endpoints_due) || lease.is_older_than(endpoints_due) {
+        return Role::Standby(StandbyReason::NotYet(due.saturating_duration_since(now)));
+    }
+    if up < BOOT_GRACE {
+        return Role::Standby(StandbyReason::Booting(BOOT_GRACE.saturating_sub(up)));
+    }
+    Role::Active
+}
+
+/// Why the agent is on standby beside a kubelet process. A process counts as a working kubelet only once it has shown that.
+fn decide_beside_process(probes: &Probes, take_over_after: Duration, now: Instant) -> StandbyReason {
+    let long = |time: Option<Duration>| time.is_some_and(|time| time >= take_over_after);
+    let (is_silent, is_not_renewed) = (
+        long(probes.healthz.down_for(now)),
+        long(probes.lease.probe.down_for(now)),
+    );
+    if is_silent && is_not_renewed && long(probes.same_process_for(now)) {
+        StandbyReason::Unresponsive
+    } else if !probes.has_worked() {
+        StandbyReason::Started
+    } else if is_not_renewed && probes.healthz.is_alive(now) {
+        StandbyReason::NotRenewing
+    } else {
+        StandbyReason::Working
     }
 }
 
-/// Whether an unresponsive kubelet may be stopped: only if the same process was present all the time, and if healthz has answered
-/// before, so that its address is known to be right.
+/// The starts of a kubelet that starts again and again and never works: at least two since one last worked, and none has worked
+/// for the whole threshold.
+pub fn failing_starts(probes: &Probes, take_over_after: Duration, now: Instant) -> Option<Starts> {
+    let starts = probes.starts(now).filter(|starts| starts.count >= 2)?;
+    (now >= probes.silent_since(now)? + take_over_after).then_some(starts)
+}
+
+/// Whether an unresponsive kubelet may be stopped: only if healthz has answered before, so that its address is known to be right.
 ///
 /// # Errors
 /// Why it may not.
-pub fn may_fence(probes: &Probes, take_over_after: Duration, now: Instant) -> Result<(), &'static str> {
-    if probes.same_process_for(now).is_none_or(|time| time < take_over_after) {
-        return Err("it restarts again and again, and no process runs long enough: repair it, or stop it yourself");
-    }
+pub fn may_fence(probes: &Probes) -> Result<(), &'static str> {
     if !probes.healthz.was_alive {
         return Err(
             "healthz has not answered at the address of --kubelet-config since this agent has started, so the address may be \
@@ -195,17 +199,14 @@ pub fn initial_role(had: Option<&LastActive>, take_over_after: Duration, now: &M
 impl Role {
     /// Whether pods are terminated neither by the kubelet nor by this agent until the kubelet is repaired.
     pub fn is_unresponsive(&self) -> bool {
-        matches!(
-            self,
-            Self::Standby(StandbyReason::Unresponsive | StandbyReason::Restarting)
-        )
+        *self == Self::Standby(StandbyReason::Unresponsive)
     }
 
     /// Whether both have the same reason, regardless of durations and messages.
     pub fn has_same_reason_as(&self, other: &Self) -> bool {
         let reason = |role: &Self| match role {
             Self::Standby(StandbyReason::Unseen(what)) => Some(*what),
-            Self::Standby(StandbyReason::Restarting) => Some("restarting"),
+            Self::Standby(StandbyReason::NotRenewing) => Some("not renewing"),
             _ => None,
         };
         (self.name(), self.standby_reason()) == (other.name(), other.standby_reason()) && reason(self) == reason(other)
@@ -223,8 +224,9 @@ impl Role {
     pub fn standby_reason(&self) -> Option<StandbyReasonName> {
         let Self::Standby(reason) = self else { return None };
         Some(match reason {
-            StandbyReason::Working => StandbyReasonName::KubeletAlive,
-            StandbyReason::Unresponsive | StandbyReason::Restarting => StandbyReasonName::KubeletUnresponsive,
+            StandbyReason::Working | StandbyReason::NotRenewing => StandbyReasonName::KubeletAlive,
+            StandbyReason::Started => StandbyReasonName::KubeletStarted,
+            StandbyReason::Unresponsive => StandbyReasonName::KubeletUnresponsive,
             StandbyReason::Unseen(_) => StandbyReasonName::KubeletElsewhere,
             StandbyReason::NotYet(_) => StandbyReasonName::TakeoverPending,
             StandbyReason::Booting(_) => StandbyReasonName::NodeBooting,
@@ -255,8 +257,9 @@ impl fmt::Display for RoleName {
 
 impl StandbyReasonName {
     /// All reasons.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::KubeletAlive,
+        Self::KubeletStarted,
         Self::KubeletUnresponsive,
         Self::KubeletElsewhere,
         Self::TakeoverPending,
@@ -270,6 +273,7 @@ impl fmt::Display for StandbyReasonName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::KubeletAlive => "kubelet-alive",
+            Self::KubeletStarted => "kubelet-started",
             Self::KubeletUnresponsive => "kubelet-unresponsive",
             Self::KubeletElsewhere => "kubelet-elsewhere",
             Self::TakeoverPending => "takeover-pending",
@@ -284,13 +288,16 @@ impl fmt::Display for StandbyReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Working => f.write_str("the kubelet works"),
+            Self::NotRenewing => f.write_str(
+                "the kubelet answers at healthz, but does not renew its Lease: it does not reach the API server, or is refused; \
+                 its pods stay its own; see journalctl -u kubelet",
+            ),
+            Self::Started => {
+                f.write_str("a kubelet process exists, which has neither answered at healthz nor renewed its Lease so far")
+            }
             Self::Unresponsive => f.write_str(
                 "the kubelet is unresponsive: its process runs, but healthz does not answer and its Lease is not renewed; restart \
                  it or stop it; no pod is terminated meanwhile",
-            ),
-            Self::Restarting => f.write_str(
-                "the kubelet restarts again and again; healthz does not answer and its Lease is not renewed: repair it, or stop \
-                 its unit so that this agent takes over: systemctl stop kubelet; no pod is terminated meanwhile",
             ),
             Self::Unseen(what) => write!(
                 f,

@@ -21,6 +21,8 @@ pub enum Reason {
     TeardownStandby,
     /// This agent observes the pods of a Node, and touches nothing.
     TeardownObserving,
+    /// The kubelet of a Node starts again and again and never works: this agent is active between its starts.
+    KubeletFailing,
     /// The kubelet of a Node is unresponsive: nothing terminates its pods.
     KubeletUnresponsive,
     /// The termination of a driver pod no longer waits for the pods that need it.
@@ -54,6 +56,7 @@ impl Reason {
             Self::TeardownActive => "TeardownActive",
             Self::TeardownStandby => "TeardownStandby",
             Self::TeardownObserving => "TeardownObserving",
+            Self::KubeletFailing => "KubeletFailing",
             Self::KubeletUnresponsive => "KubeletUnresponsive",
             Self::DriverHoldExceeded => "DriverHoldExceeded",
             Self::Evicted => "Evicted",
@@ -78,6 +81,7 @@ impl Reason {
             | Self::FailedUnMount
             | Self::RuntimeStateMismatch
             | Self::TeardownBlocked
+            | Self::KubeletFailing
             | Self::KubeletUnresponsive
             | Self::DriverHoldExceeded
             | Self::Evicted

@@ -24,6 +24,8 @@ const SERVICE: &str = "org.freedesktop.systemd1";
 const OBJECT: &str = "/org/freedesktop/systemd1";
 const MANAGER: &str = "org.freedesktop.systemd1.Manager";
 const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
+const UNIT_INTERFACE: &str = "org.freedesktop.systemd1.Unit";
+const SERVICE_INTERFACE: &str = "org.freedesktop.systemd1.Service";
 /// No unit with this name is loaded.
 const NO_SUCH_UNIT: &str = "org.freedesktop.systemd1.NoSuchUnit";
 
@@ -41,6 +43,20 @@ pub struct Systemd {
     bus: Option<Arc<str>>,
     connection: Arc<Mutex<Option<Connection>>>,
 }
+
+/// Name, description, three states, the unit that it follows, path, and its job.
+type ListedUnit = (
+    String,
+    String,
+    String,
+    String,
+    String,
+    String,
+    OwnedObjectPath,
+    u32,
+    String,
+    OwnedObjectPath,
+);
 
 /// What happens to another queued job of the unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,17 +102,33 @@ impl Systemd {
                 Err(zbus::Error::MethodError(..)) => return Ok(None),
                 Err(error) => return Err(error),
             };
-            let interface = |name: &str| format!("org.freedesktop.systemd1.{name}");
-            let name: String = property(&connection, &unit, &interface("Unit"), "Id")
-                .await?
-                .try_into()?;
+            let name: String = property(&connection, &unit, UNIT_INTERFACE, "Id").await?.try_into()?;
             if !name.ends_with(".service") {
                 return Ok(None);
             }
-            let main: u32 = property(&connection, &unit, &interface("Service"), "MainPID")
+            let main: u32 = property(&connection, &unit, SERVICE_INTERFACE, "MainPID")
                 .await?
                 .try_into()?;
             Ok((main == pid).then_some(name))
+        })
+        .await
+    }
+
+    /// The service that will start its main process again after this one has exited, if any.
+    pub async fn service_that_restarts(&self, pid: i32) -> Result<Option<String>, String> {
+        self.with_timeout(async {
+            let connection = self.connection().await?;
+            let answer = call(&connection, "ListUnitsFiltered", &(["auto-restart"],)).await?;
+            let units: Vec<ListedUnit> = answer.body().deserialize()?;
+            for (name, .., path, _, _, _) in units {
+                let last: u32 = property(&connection, &path, SERVICE_INTERFACE, "ExecMainPID")
+                    .await?
+                    .try_into()?;
+                if u32::try_from(pid) == Ok(last) {
+                    return Ok(Some(name));
+                }
+            }
+            Ok(None)
         })
         .await
     }

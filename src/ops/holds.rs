@@ -116,7 +116,7 @@ mod tests {
         assert_eq!(list, expected);
 
         let report = SafetyHolds {
-            blocked: Some("a kubelet works on this node's pods".to_owned()),
+            blocked: Some("a kubelet runs on this node".to_owned()),
             items: Vec::new(),
             approvals: vec![Approval {
                 item: "absence".to_owned(),
@@ -128,7 +128,7 @@ mod tests {
             }],
         };
         let list = text(&report, false, since);
-        assert!(list.contains("Blocked: a kubelet works") && list.contains("No safety hold"));
+        assert!(list.contains("Blocked: a kubelet runs") && list.contains("No safety hold"));
         let last = "Last approval: absence at 2026-01-02T03:04:05Z by root: etcd was restored\n";
         assert!(list.ends_with(last), "{list}");
     }

@@ -8,7 +8,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_saphyr::DoubleQuoted;
 
-use crate::model::foreign::{self, ForeignText};
+use crate::{
+    model::foreign::{self, ForeignText},
+    words::age,
+};
 
 /// Columns between two columns of a table, as kubectl has them.
 const GAP: usize = 3;
@@ -142,25 +145,6 @@ pub fn table<const N: usize>(header: [&str; N], rows: &[[String; N]]) -> String 
         out.extend([text.trim_end(), "\n"]);
     }
     out
-}
-
-/// Formats a duration as kubectl does: `42s`, `5m12s`, `3h`, `2d`.
-pub fn age(duration: Duration) -> String {
-    let seconds = duration.as_secs();
-    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
-    let two = |large: u64, unit: &str, small: u64, small_unit: &str| match small {
-        0 => format!("{large}{unit}"),
-        small => format!("{large}{unit}{small}{small_unit}"),
-    };
-    match (minutes, hours, days) {
-        (0..2, ..) => format!("{seconds}s"),
-        (2..10, ..) => two(minutes, "m", seconds % 60, "s"),
-        (_, 0..3, _) => format!("{minutes}m"),
-        (_, 3..8, _) => two(hours, "h", minutes % 60, "m"),
-        (_, 8..48, _) => format!("{hours}h"),
-        (.., 2..8) => two(days, "d", hours % 24, "h"),
-        (.., days) => format!("{days}d"),
-    }
 }
 
 /// Formats the time from `since` until `now`, in whole seconds of both; `0s` if it is in the future.

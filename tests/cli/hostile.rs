@@ -286,10 +286,7 @@ async fn arguments_of_a_kubelet_control_neither_systemd_nor_the_terminal_nor_the
     let socket = agent.flags.socket().to_str().unwrap();
     for verb in [&["status"][..], &["holds"], &["status", "-ojson"]] {
         let output = crate::command::run_command(&[verb, &["--socket", socket]].concat());
-        assert!(
-            output.out.contains("a kubelet works on this node's pods (pid "),
-            "{output:?}"
-        );
+        assert!(output.out.contains("a kubelet runs on this node (pid "), "{output:?}");
         assert!(!output.out.contains("MAINPID"), "{output:?}");
     }
     // It and the log have the command line.

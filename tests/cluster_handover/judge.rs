@@ -146,7 +146,13 @@ fn hooks(lives: &[Life], acts: &[Act], names: &BTreeMap<String, String>, verdict
                 // Each kubelet repeats hooks of its predecessor.
                 (Side::Kubelet, Side::Kubelet) => {}
                 (Side::Agent, _) if !one.done => verdict.begun_again += 1,
-                (Side::Agent, _) => {
+                // Its journal has the end of the first, whatever kubelets ran meanwhile.
+                (Side::Agent, Side::Agent) => {
+                    verdict
+                        .run_again
+                        .push(format!("{}, and then {}", describe(one, names), describe(again, names)))
+                }
+                (Side::Agent, Side::Kubelet) => {
                     // The kubelet that ran it again, if any. It may have started just before and not be detected yet.
                     let next = lives
                         .iter()
@@ -386,6 +392,13 @@ mod tests {
         assert_eq!(in_lives(&seen_for_a_moment, &again).run_again.len(), 1);
         let by_itself = [hook(Side::Agent, 20.0, 25.0), hook(Side::Agent, 30.0, 31.0)];
         assert_eq!(verdict(Handover::Clean, &by_itself).run_again.len(), 1);
+        // A kubelet that just appeared ran in between.
+        let over_a_life = [hook(Side::Agent, 20.0, 25.0), hook(Side::Agent, 110.0, 111.0)];
+        let later = [
+            life(50.0, 100.0, Handover::None, f64::MIN),
+            life(150.0, 200.0, Handover::None, f64::MIN),
+        ];
+        assert_eq!(in_lives(&later, &over_a_life).run_again.len(), 1);
         let begun_by_a_kubelet = [hook(Side::Kubelet, 9.0, 10.0), hook(Side::Agent, 30.0, 31.0)];
         assert_eq!(verdict(Handover::Clean, &begun_by_a_kubelet).repeated_after_death, 1);
         let mut interrupted = again;

@@ -27,7 +27,7 @@ const CLEANUP_LIMIT: Duration = Duration::from_secs(150);
 const RECORDER_LIMIT: Duration = Duration::from_secs(10);
 
 /// Margin of a takeover beyond its threshold. On a busy machine, late probes restart the threshold.
-const TAKEOVER_MARGIN: Duration = Duration::from_secs(600);
+pub const TAKEOVER_MARGIN: Duration = Duration::from_secs(600);
 
 /// Parameters of a run.
 #[derive(Debug)]
@@ -65,7 +65,7 @@ pub struct Report {
 
 /// All pods of the run.
 #[derive(Debug, Default)]
-struct Pods {
+pub struct Pods {
     /// UIDs by name.
     uids: BTreeMap<String, String>,
     /// Deletion times by name.
@@ -125,6 +125,11 @@ pub async fn run(plan: &Plan) -> Result<Report> {
         eprintln!("death {} of {}: {away}, then {before:?}", nth + 1, plan.deaths);
         scene.start_kubelet(before).await?;
     }
+    conclude(format!("{plan:?}"), scene, pods, taken_over).await
+}
+
+/// Deletes all pods beside a working kubelet, and compares the records.
+pub async fn conclude(plan: String, scene: Scene, mut pods: Pods, taken_over: usize) -> Result<Report> {
     let deleted = pods.deleted.len();
     let stuck = pods.delete_all(&scene).await?;
     // A kubelet may unmount volumes of pods later than they are deleted.
@@ -164,7 +169,7 @@ pub async fn run(plan: &Plan) -> Result<Report> {
         [Side::Kubelet, Side::Agent].map(|side| acts.iter().filter(|act| act.side == side && which(act)).count())
     };
     Ok(Report {
-        plan: format!("{plan:?}"),
+        plan,
         took: scene.now(),
         lives: scene.lives.clone(),
         taken_over,
@@ -191,7 +196,7 @@ pub async fn run(plan: &Plan) -> Result<Report> {
 
 impl Pods {
     /// Creates and deletes pods for so long.
-    async fn run_for(&mut self, scene: &Scene, dice: &mut Dice, time: Duration) -> Result<()> {
+    pub async fn run_for(&mut self, scene: &Scene, dice: &mut Dice, time: Duration) -> Result<()> {
         let wait = async {
             sleep(time).await;
             Ok(())
@@ -200,7 +205,12 @@ impl Pods {
     }
 
     /// Creates and deletes pods during `work`; a change in progress is finished.
-    async fn during<T>(&mut self, scene: &Scene, dice: &mut Dice, work: impl Future<Output = Result<T>>) -> Result<T> {
+    pub async fn during<T>(
+        &mut self,
+        scene: &Scene,
+        dice: &mut Dice,
+        work: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
         let mut work = pin!(work);
         loop {
             let pause = dice.millis(700);
@@ -233,6 +243,12 @@ impl Pods {
             _ => None,
         };
         self.delete(scene, name, grace).await
+    }
+
+    /// Deletes a running pod that the run has not created.
+    pub async fn delete_other(&mut self, scene: &Scene, name: &str, uid: String) -> Result<()> {
+        self.uids.insert(name.to_owned(), uid);
+        self.delete(scene, name, None).await
     }
 
     /// Deletes a pod that should be running.

@@ -196,7 +196,7 @@ async fn termination_not_attempted_beside_a_kubelet_has_not_begun_after_a_restar
     sleep(secs(3)).await;
     for name in ["csi", "db"] {
         node.delete(name, None).await;
-        node.wait_blocked(name, "a kubelet works on this node's pods").await;
+        node.wait_blocked(name, "a kubelet runs on this node").await;
     }
     for _ in 0..2 {
         sleep(secs(90)).await;

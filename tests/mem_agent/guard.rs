@@ -126,7 +126,7 @@ async fn teardown_waits_while_a_kubelet_runs_and_continues_afterwards() {
     node.start().await;
     let held = node.status().await.blocked.unwrap();
     assert!(
-        held.contains("a kubelet works on this node's pods") && held.contains("4711"),
+        held.contains("a kubelet runs on this node") && held.contains("4711"),
         "{held}"
     );
     assert_no_effect(&node, "web").await;
@@ -194,7 +194,7 @@ async fn pods_terminated_by_a_kubelet_without_the_agent_do_not_accumulate() {
     kubelet(&node);
     node.start().await;
     node.delete("web", None).await;
-    node.wait_blocked("web", "a kubelet works on this node's pods").await;
+    node.wait_blocked("web", "a kubelet runs on this node").await;
     sleep(secs(5)).await;
     node.crash().await;
     assert_eq!(node.journal().await.len(), 1);
@@ -327,7 +327,7 @@ async fn pod_that_ended_beside_a_kubelet_is_remembered_during_an_identity_mismat
         node.status().await.pods.terminating.is_empty()
     })
     .await;
-    assert!(held().await.contains("a kubelet works on this node's pods"));
+    assert!(held().await.contains("a kubelet runs on this node"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -338,7 +338,7 @@ async fn http_hook_is_sent_only_once_the_agent_may_act() {
     let process = kubelet(&node);
     node.start().await;
     node.delete("web", Some(600)).await;
-    node.wait_blocked("web", "a kubelet works on this node's pods").await;
+    node.wait_blocked("web", "a kubelet runs on this node").await;
     sleep(secs(120)).await;
     assert!(listener.accept().is_err(), "the hook is the kubelet's to send");
     fs::remove_dir_all(&process).unwrap();

@@ -257,7 +257,7 @@ async fn kubelet_keeps_the_node_until_it_exits() {
     node.delete("other", None).await;
     sleep(RESERVATION + secs(60)).await;
     let held = node.status().await.blocked.unwrap();
-    assert!(held.contains("a kubelet works on this node's pods"), "{held}");
+    assert!(held.contains("a kubelet runs on this node"), "{held}");
     assert_eq!(call_kinds(&node), []);
     fs::remove_dir_all(process).unwrap();
     node.wait_torn_down("other").await;

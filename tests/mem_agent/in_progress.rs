@@ -146,10 +146,11 @@ async fn pod_in_progress_is_named_after_a_failed_process_scan() {
     let (proc, away) = (stage.node.path("proc"), stage.node.path("proc-away"));
     std::fs::rename(&proc, &away).unwrap();
     sleep(secs(3)).await;
-    std::fs::rename(&away, &proc).unwrap();
-    sleep(secs(3)).await;
-    assert_eq!(stage.role().await, "takeover-pending");
+    assert_eq!(stage.role().await, "kubelet-unknown");
     assert_names_stubborn(&stage.node).await;
+    std::fs::rename(&away, &proc).unwrap();
+    sleep(secs(6)).await;
+    assert_eq!(stage.role().await, "active", "no kubelet has worked meanwhile");
 }
 
 /// The next one would restart its termination.

@@ -54,7 +54,7 @@ async fn unit(node: &Node) -> Option<KubeletUnit> {
 #[tokio::test(start_paused = true)]
 async fn unit_is_read_every_ten_seconds_and_never_while_the_kubelet_works() {
     let (mut stage, reads) = node_with_failing_unit().await;
-    wait_until("the kubelet works", async || stage.role().await == "kubelet-alive").await;
+    stage.kubelet_works().await;
     reads.store(0, Ordering::Relaxed);
     for _ in 0..6 {
         stage.renew().await;
@@ -67,10 +67,10 @@ async fn unit_is_read_every_ten_seconds_and_never_while_the_kubelet_works() {
     assert!((50..=61).contains(&read), "{read}");
     assert!(unit(&stage.node).await.unwrap().details().ends_with(REASON));
     stage.kubelet_starts();
-    wait_until("a kubelet runs", async || stage.role().await == "kubelet-alive").await;
+    wait_until("a kubelet runs", async || stage.role().await == "kubelet-started").await;
     assert!(unit(&stage.node).await.is_some(), "it has not shown that it works");
-    stage.renew().await;
-    wait_until("it works", async || unit(&stage.node).await.is_none()).await;
+    stage.kubelet_works().await;
+    assert_eq!(unit(&stage.node).await, None);
 }
 
 #[tokio::test(start_paused = true)]

@@ -19,6 +19,8 @@ mod disk;
 mod driver_hold;
 mod events;
 mod exit_status;
+mod expired_certificate;
+mod failing_kubelet;
 mod files;
 mod grace;
 mod guard;

@@ -6,6 +6,7 @@ use tokio::time::sleep;
 
 use crate::{
     events::events,
+    failing_kubelet::starts,
     log::Log,
     node::{NODE, Node, secs, wait_until},
     node_identity::{recorded_node, replaced},
@@ -46,6 +47,7 @@ pub async fn node_with_kubelet() -> NodeWithKubelet {
 #[tokio::test(start_paused = true)]
 async fn condition_of_the_node_follows_the_role_also_beside_a_kubelet() {
     let mut stage = node_with_kubelet().await;
+    stage.kubelet_works().await;
     assert_eq!(wait_for_condition(&stage.node, "KubeletAlive").await["status"], "False");
     stage.kubelet_exits();
     wait_for_condition(&stage.node, "TakeoverPending").await;
@@ -53,6 +55,8 @@ async fn condition_of_the_node_follows_the_role_also_beside_a_kubelet() {
     let active = wait_for_condition(&stage.node, "KubeletDown").await;
     assert_eq!(active["status"], "True");
     stage.kubelet_starts();
+    wait_for_condition(&stage.node, "KubeletStarted").await;
+    stage.kubelet_works().await;
     wait_for_condition(&stage.node, "KubeletAlive").await;
     for reason in ["TeardownActive", "TeardownStandby"] {
         wait_until(reason, async || !events(&stage.node, reason).await.is_empty()).await;
@@ -89,6 +93,7 @@ async fn unchanged_condition_is_sent_again_every_five_minutes() {
 #[tokio::test(start_paused = true)]
 async fn restart_in_the_same_role_sends_no_second_event() {
     let mut stage = node_with_kubelet().await;
+    stage.kubelet_works().await;
     wait_for_condition(&stage.node, "KubeletAlive").await;
     wait_until("the event", async || {
         !events(&stage.node, "TeardownStandby").await.is_empty()
@@ -96,6 +101,7 @@ async fn restart_in_the_same_role_sends_no_second_event() {
     .await;
     stage.node.crash().await;
     stage.node.start().await;
+    stage.kubelet_works().await;
     sleep(secs(60)).await;
     let sent = events(&stage.node, "TeardownStandby").await;
     assert_eq!((sent.len(), sent[0]["count"].as_u64().unwrap_or(1)), (1, 1));
@@ -104,7 +110,7 @@ async fn restart_in_the_same_role_sends_no_second_event() {
 #[tokio::test(start_paused = true)]
 async fn nothing_is_written_to_a_node_of_another_cluster() {
     let mut stage = node_with_kubelet().await;
-    wait_for_condition(&stage.node, "KubeletAlive").await;
+    wait_for_condition(&stage.node, "KubeletStarted").await;
     let mut other = recorded_node(&stage.node).await;
     other["metadata"] = json!({ "name": NODE, "uid": "other-cluster" });
     replaced(&mut stage.node, 5_000).await;
@@ -133,6 +139,38 @@ async fn refused_condition_is_logged_once_and_sent_when_the_server_accepts_it() 
         let logged = lines.iter().filter(|it| it.contains(&code.to_string())).count();
         assert_eq!(logged, 1, "{code}: {lines:?}");
         stage.node.api.faults().clear();
-        wait_for_condition(&stage.node, "TakeoverPending").await;
+        wait_for_condition(&stage.node, "KubeletDown").await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn kubelet_that_starts_again_and_again_is_one_condition_and_one_event() {
+    for life in [secs(2), secs(20)] {
+        let mut stage = node_with_kubelet().await;
+        stage.kubelet_works().await;
+        stage.kubelet_exits();
+        starts(&mut stage, 10, secs(10), life).await;
+        let first = wait_for_condition(&stage.node, "KubeletFailing").await;
+        assert_eq!(first["status"], "True");
+        stage.node.api.forget_requests();
+        starts(&mut stage, 60, secs(10), life).await;
+        let requests = stage.node.api.requests();
+        let writes = requests
+            .iter()
+            .filter(|it| it.asked.verb == "patch" && it.asked.path.contains("/nodes/"))
+            .count();
+        let took = 60 * (secs(10) + life);
+        let heartbeats = usize::try_from(took.as_secs() / 300).unwrap();
+        assert!((heartbeats..=heartbeats + 1).contains(&writes), "{life:?}: {writes}");
+        let last = wait_for_condition(&stage.node, "KubeletFailing").await;
+        assert_eq!(last["lastTransitionTime"], first["lastTransitionTime"]);
+        let message = last["message"].as_str().unwrap();
+        assert!(
+            message.contains(" starts since 2") && message != first["message"],
+            "{message}"
+        );
+        let sent = events(&stage.node, "KubeletFailing").await;
+        assert_eq!((sent.len(), sent[0]["count"].as_u64().unwrap_or(1)), (1, 1));
+        assert_eq!(sent[0]["type"], "Warning");
     }
 }

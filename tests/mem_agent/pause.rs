@@ -139,7 +139,7 @@ async fn kubelet_and_not_the_pause_is_reported_as_blocking() {
     send(&node, PAUSE).await;
     let process = kubelet(&node);
     node.delete("web", None).await;
-    node.wait_blocked("web", "a kubelet works").await;
+    node.wait_blocked("web", "a kubelet runs").await;
     let blocked = node.trace("web").await.unwrap().blocked;
     assert_eq!(blocked[0].reason, BlockedReason::Guard, "{blocked:?}");
     std::fs::remove_dir_all(process).unwrap();

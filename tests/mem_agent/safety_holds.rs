@@ -80,7 +80,7 @@ async fn kubelet_is_listed_and_cannot_be_approved() {
     kubelet(&node);
     node.start().await;
     let report = safety_holds(&node).await;
-    assert!(report.blocked.unwrap().contains("a kubelet works on this node's pods") && report.items.is_empty());
+    assert!(report.blocked.unwrap().contains("a kubelet runs on this node") && report.items.is_empty());
 }
 
 #[tokio::test(start_paused = true)]

@@ -275,7 +275,7 @@ async fn requests_that_must_not_be_done_are_refused_with_a_reason() {
     wait_until("the hold is reported", async || node.status().await.blocked.is_some()).await;
     let answer = refused(&node, "web/stop", &StopRequest::default()).await;
     assert!(
-        answer.contains("a kubelet works") && answer.contains("kubectl delete pod -n default web"),
+        answer.contains("a kubelet runs") && answer.contains("kubectl delete pod -n default web"),
         "{answer}"
     );
     sleep(secs(60)).await;

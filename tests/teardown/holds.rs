@@ -80,7 +80,7 @@ pub async fn running_kubelet_blocks_all_effects_until_it_exits(scene: &mut Scene
     is_held(scene, "kubelet").await?;
     scene.delete(&pod, None).await?;
     let object = scene.object("kubelets").await?;
-    waits(scene, "a kubelet works").await?;
+    waits(scene, "a kubelet runs").await?;
     scene.untouched(&pod, &object).await?;
     kubelet.kill().await.context("end the kubelet")?;
     scene.gone_and_clean(&pod).await?;
@@ -97,7 +97,7 @@ pub async fn kubelet_that_starts_during_a_teardown_stops_it(scene: &mut Scene) -
     let mut kubelet = kubelet(scene)?;
     is_held(scene, "kubelet").await?;
     fs::write(scene.out("shared").join("exit"), "").context("let the container exit")?;
-    waits(scene, "a kubelet works").await?;
+    waits(scene, "a kubelet runs").await?;
     let object = scene.object("shared").await?;
     ensure!(object["status"]["phase"] == "Running", "{object}");
     let left = scene.stage.leftovers(std::slice::from_ref(&pod)).await?;

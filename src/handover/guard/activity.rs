@@ -12,8 +12,10 @@ const MIN_RESERVATION: Duration = Duration::from_secs(5);
 pub(super) struct Activity {
     /// Why this agent is on standby.
     pub standby_reason: Option<String>,
-    /// The kubelet process is unresponsive.
-    pub is_unresponsive: bool,
+    /// The probes of the kubelet decide the role of this agent.
+    pub has_role: bool,
+    /// How the kubelet fails, if it does not work.
+    pub kubelet_fault: Option<KubeletFault>,
     /// Number of handover calls in progress.
     pub handovers: usize,
     /// Until when the node is reserved for a kubelet that has not been seen yet.
@@ -22,6 +24,15 @@ pub(super) struct Activity {
     unseen_since: Option<(Instant, Instant)>,
     pub work_in_progress: BTreeMap<u64, Work>,
     pub last: u64,
+}
+
+/// How a kubelet fails whose process exists.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum KubeletFault {
+    /// The same process does nothing.
+    Unresponsive,
+    /// It starts again and again and never works: how often.
+    Failing(String),
 }
 
 /// Work that has not reached a safe point.
@@ -64,10 +75,13 @@ impl Activity {
         self.work_in_progress.values().map(|work| work.what.clone()).collect()
     }
 
-    /// A kubelet was seen: its process blocks all effects from now on.
+    /// A kubelet was seen: its process blocks all effects from now on, and after its exit the probes decide the role again.
     pub fn kubelet_seen(&mut self) {
         self.reserved_until = None;
         self.unseen_since = None;
+        if self.has_role && self.standby_reason.is_none() {
+            self.standby_reason = Some("a kubelet process has just been seen".to_owned());
+        }
     }
 
     /// Reserves the node for `reserve_for` from now on. The handover was requested at `asked`. A kubelet whose starts fail again and again,

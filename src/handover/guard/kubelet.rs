@@ -4,7 +4,7 @@ use std::{io, net::SocketAddr, ops::Range, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{Guard, State, blocked_on_standby};
+use super::{Guard, KubeletFault, State, blocked_on_standby};
 use crate::{
     handover::probes::Probe,
     node::kubelet_process::{
@@ -24,11 +24,19 @@ impl Guard {
         self.lock().kubelet.clone().ok().flatten()
     }
 
+    /// The last kubelet that any probe has found. It may have exited.
+    pub fn last_kubelet(&self) -> Option<KubeletProcess> {
+        self.lock().last_kubelet.clone()
+    }
+
     /// The result of the process probes since the last call, and begin and end of the last probe. A kubelet that any of these probes
-    /// has found counts as alive.
+    /// has found counts as alive; that it has exited is the result of the next call, which is due at once.
     pub fn take_probes(&self) -> (Probe, Range<Instant>) {
         let mut state = self.lock();
         let seen = state.seen.take();
+        if seen.is_some() && !matches!(state.kubelet, Ok(Some(_))) {
+            self.probed.notify_one();
+        }
         let probe = match (&state.kubelet, &seen) {
             (Ok(Some(kubelet)), _) | (_, Some(kubelet)) => Probe::Alive(kubelet.to_string()),
             (Ok(None), None) => Probe::Down("there is none".to_owned()),
@@ -122,18 +130,24 @@ impl Guard {
         let is_news = state.kubelet != kubelet;
         if is_news {
             match &kubelet {
+                // Each start and each end of a kubelet that never works would be two lines.
+                Ok(kubelet) if matches!(state.activity.kubelet_fault, Some(KubeletFault::Failing(_))) => {
+                    let kubelet = kubelet.as_ref().map(tracing::field::display);
+                    tracing::debug!(kubelet, "Process of a failing kubelet");
+                }
                 Ok(Some(kubelet)) => {
-                    tracing::warn!(%kubelet, "A kubelet works on this node's pods; all effects are blocked");
+                    tracing::warn!(%kubelet, "A kubelet process exists; all effects are blocked");
                 }
                 Err(why) => {
                     tracing::warn!(why, "Kubelet process probe failed; all effects are blocked");
                 }
-                Ok(None) => tracing::info!("No kubelet works on this node's pods"),
+                Ok(None) => tracing::info!("No kubelet process exists"),
             }
         }
         if let Ok(Some(kubelet)) = &kubelet {
             state.activity.kubelet_seen();
             state.seen = Some(kubelet.clone());
+            state.last_kubelet = Some(kubelet.clone());
             self.record_possible_kubelet();
         }
         let found = kubelet.clone().ok().flatten();
@@ -161,9 +175,9 @@ impl Guard {
         }
     }
 
-    /// Whether a kubelet runs that does not respond: its health check and its Lease are down.
-    pub fn is_kubelet_unresponsive(&self) -> bool {
-        self.lock().activity.is_unresponsive
+    /// Whether the kubelet does not work although its process exists: it is unresponsive, or starts again and again.
+    pub fn has_kubelet_fault(&self) -> bool {
+        self.lock().activity.kubelet_fault.is_some()
     }
 
     /// Whether a process that may be a kubelet listens at this address. While the same kubelet runs, this is not checked each time: a
@@ -200,15 +214,20 @@ impl Guard {
 impl State {
     /// Why a kubelet blocks all effects: it runs, that is unknown, the node is reserved for it, or the agent is on standby.
     pub(super) fn why_kubelet_blocks(&self) -> Option<String> {
-        let not_known = |why: &str| format!("whether a kubelet works on this node's pods is not known: {why}");
-        let kubelet = match &self.kubelet {
-            Ok(None) => None,
-            Ok(Some(kubelet)) if self.activity.is_unresponsive => Some(format!(
+        let not_known = |why: &str| format!("whether a kubelet runs on this node is not known: {why}");
+        let kubelet = match (&self.kubelet, &self.activity.kubelet_fault) {
+            (Ok(None), _) => None,
+            (Ok(Some(kubelet)), Some(KubeletFault::Unresponsive)) => Some(format!(
                 "the kubelet of this node is unresponsive; repair it or stop it {}",
                 kubelet.brief()
             )),
-            Ok(Some(kubelet)) => Some(format!("a kubelet works on this node's pods {}", kubelet.brief())),
-            Err(why) => Some(not_known(why)),
+            (Ok(Some(kubelet)), Some(KubeletFault::Failing(starts))) => Some(format!(
+                "the kubelet of this node starts again and again and never works: {starts}; this agent goes on when its process \
+                 exits {}",
+                kubelet.brief()
+            )),
+            (Ok(Some(kubelet)), None) => Some(format!("a kubelet runs on this node {}", kubelet.brief())),
+            (Err(why), _) => Some(not_known(why)),
         };
         let since = self.probed_during.start.elapsed();
         let unknown =

@@ -6,7 +6,10 @@ use std::{collections::BTreeSet, time::Duration};
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, timeout};
 
-use super::{Guard, activity::Work};
+use super::{
+    Guard,
+    activity::{KubeletFault, Work},
+};
 
 /// Work in progress. It ends when this is dropped.
 pub struct WorkInProgress {
@@ -26,10 +29,15 @@ pub struct HandoverResult {
 // === impl Guard ===
 
 impl Guard {
-    /// Sets the role: why this agent is on standby, and whether the kubelet is unresponsive. `None`: it is active.
-    pub fn set_role(&self, standby_reason: Option<String>, is_unresponsive: bool) {
+    /// Sets the role: why this agent is on standby, `None` if it is active; and how the kubelet fails, if it does not work.
+    pub fn set_role(&self, standby_reason: Option<String>, kubelet_fault: Option<KubeletFault>) {
         let mut state = self.lock();
-        state.activity.is_unresponsive = is_unresponsive;
+        state.activity.has_role = true;
+        state.activity.kubelet_fault = kubelet_fault;
+        // A kubelet that was seen since then is not in this decision.
+        if standby_reason.is_none() && state.seen.is_some() {
+            return;
+        }
         if state.activity.standby_reason.is_some() && standby_reason.is_none() {
             self.unblocked.notify_waiters();
         }

@@ -15,10 +15,10 @@ use Seen::{Alive, Down, Unknown};
 #[derive(Debug, Clone, Copy)]
 struct Case {
     process: Seen,
-    present_since: u64,
     /// Seconds that the same process has been present.
     same: u64,
-    restarts: u32,
+    /// It has answered at healthz or renewed the Lease.
+    worked: bool,
     healthz: Seen,
     lease: Seen,
     up: Duration,
@@ -37,9 +37,8 @@ enum Before {
 /// All probes are Down for the whole threshold.
 const DEAD: Case = Case {
     process: Down(45),
-    present_since: 0,
     same: 0,
-    restarts: 1,
+    worked: true,
     healthz: Down(45),
     lease: Down(45),
     up: LONG,
@@ -80,9 +79,8 @@ fn role(case: Case) -> Role {
     if let Alive = case.lease {
         probes.lease.renewed = Some(now);
     }
-    probes.present_since = (case.present_since > 0).then(|| now - Duration::from_secs(case.present_since));
     probes.same = Some((String::new(), now - Duration::from_secs(case.same)));
-    probes.restarts = case.restarts;
+    probes.healthz.was_alive = case.worked;
     let before = match case.before {
         Before::Active => Role::Active,
         Before::Kubelets => Role::Standby(StandbyReason::Working),
@@ -104,7 +102,6 @@ async fn probes_decide_the_role() {
     let unknown = |what: &str| by(StandbyReason::Unknown(format!("{what}: ")));
     let running = Case {
         process: Alive,
-        present_since: 900,
         same: 900,
         ..DEAD
     };
@@ -147,14 +144,22 @@ async fn probes_decide_the_role() {
             by(StandbyReason::Working),
         ),
         (
-            "healthy, and not renewing",
+            "healthy, and not renewing, as with an expired certificate",
             Case {
                 healthz: Alive,
                 ..running
             },
-            by(StandbyReason::Working),
+            by(StandbyReason::NotRenewing),
         ),
         ("unresponsive", running, by(StandbyReason::Unresponsive)),
+        (
+            "never worked",
+            Case {
+                worked: false,
+                ..running
+            },
+            by(StandbyReason::Unresponsive),
+        ),
         (
             "unresponsive, or an outage of the API server",
             Case {
@@ -164,72 +169,53 @@ async fn probes_decide_the_role() {
             by(StandbyReason::Working),
         ),
         (
-            "has just restarted, after a long time",
+            "the same, and it has never worked",
             Case {
-                present_since: 20,
-                same: 20,
+                lease: Unknown,
+                worked: false,
                 ..running
             },
-            by(StandbyReason::Working),
+            by(StandbyReason::Started),
         ),
         (
-            "has just restarted, after less than the threshold",
-            Case { same: 4, ..running },
-            by(StandbyReason::Working),
+            "has just started, after a long time or once more",
+            Case {
+                same: 20,
+                worked: false,
+                ..running
+            },
+            by(StandbyReason::Started),
         ),
         (
-            "has just restarted, for the third time",
+            "has just restarted, and its predecessor answered until then",
             Case {
                 same: 4,
-                restarts: 3,
+                worked: false,
+                healthz: Down(4),
+                lease: Down(9),
                 ..running
             },
-            by(StandbyReason::Restarting),
+            by(StandbyReason::Started),
         ),
         (
-            "exited after the third restart",
+            "the same with an answer",
             Case {
-                process: Down(5),
-                present_since: 900,
-                restarts: 3,
-                ..DEAD
+                same: 4,
+                healthz: Alive,
+                lease: Down(9),
+                ..running
             },
-            by(StandbyReason::Restarting),
-        ),
-        (
-            "the same during an outage of the API server",
-            Case {
-                process: Down(5),
-                present_since: 900,
-                restarts: 3,
-                lease: Unknown,
-                ..DEAD
-            },
-            unknown("whether the kubelet renews its Lease"),
-        ),
-        (
-            "exited after the second restart",
-            Case {
-                process: Down(5),
-                present_since: 900,
-                restarts: 2,
-                ..DEAD
-            },
-            not_yet(40),
-        ),
-        (
-            "down for the threshold after many restarts",
-            Case { restarts: 30, ..DEAD },
-            Role::Active,
+            by(StandbyReason::Working),
         ),
         (
             "starts while the agent is active",
             Case {
                 before: Before::Active,
-                present_since: 1,
+                same: 0,
+                worked: false,
                 ..running
             },
-            by(StandbyReason::Working),
+            by(StandbyReason::Started),
         ),
         // The kubelet process does not exist.
         (
@@ -242,12 +228,39 @@ async fn probes_decide_the_role() {
             not_yet(15),
         ),
         (
-            "the process was the last to go down",
+            "none has worked for the threshold, and the last process has just exited",
             Case {
-                process: Down(44),
+                process: Down(0),
                 ..DEAD
             },
-            not_yet(1),
+            Role::Active,
+        ),
+        (
+            "the same on a node that boots",
+            Case {
+                process: Down(0),
+                up: Duration::from_secs(100),
+                ..DEAD
+            },
+            by(StandbyReason::Booting(Duration::from_secs(200))),
+        ),
+        (
+            "the same during an outage of the API server",
+            Case {
+                process: Down(0),
+                lease: Unknown,
+                ..DEAD
+            },
+            unknown("whether the kubelet renews its Lease"),
+        ),
+        (
+            "the same, and its last renewal is read after its exit",
+            Case {
+                process: Down(0),
+                lease: Alive,
+                ..DEAD
+            },
+            not_yet(45),
         ),
         (
             "healthz answered until a moment ago",
@@ -319,7 +332,7 @@ async fn probes_decide_the_role() {
             "boot, down for less than the threshold",
             Case {
                 up: Duration::from_secs(20),
-                process: Down(10),
+                healthz: Down(10),
                 ..DEAD
             },
             not_yet(35),
@@ -397,10 +410,10 @@ async fn probes_decide_the_role() {
             "a kubelet has started in between",
             Case {
                 process: Alive,
-                present_since: 1,
+                worked: false,
                 ..AGAIN
             },
-            by(StandbyReason::Working),
+            by(StandbyReason::Started),
         ),
         (
             "an unseen kubelet is healthy",
@@ -489,56 +502,94 @@ async fn time_until_the_takeover_decreases_between_two_probes() {
     assert_eq!(left(2 + AFTER.as_secs()), not_yet(Duration::ZERO));
 }
 
+/// What it did in its last moments shows only in probes after that.
 #[tokio::test(start_paused = true)]
-async fn only_a_lasting_process_that_was_healthy_once_may_be_stopped() {
+async fn gap_begins_with_probes_of_healthz_and_lease_after_the_exit() {
     let start = Instant::now();
-    let seconds = Duration::from_secs;
-    let at = |after| start + seconds(after);
-    let mut probes = Probes::new(start, seconds(5), seconds(15));
-    let add = |probes: &mut Probes, pid: u32, from: u64, to: u64| {
-        for second in from..=to {
-            probes.add_process(
-                Probe::Alive(format!("kubelet (pid {pid})")),
-                &(at(second)..at(second)),
-                AFTER,
-            );
-        }
+    let at = |seconds| start + Duration::from_secs(seconds)..start + Duration::from_secs(seconds);
+    let mut probes = Probes::new(start, LONG, LONG);
+    let down = || Probe::Down(String::new());
+    let state = || Ok(Some("1".to_owned()));
+    probes.add_process(Probe::Alive("pid 7".to_owned()), &at(0));
+    for second in [1, 50] {
+        probes.add_health(down(), &at(second));
+        probes.add_lease(state(), &at(second));
+    }
+    probes.add_process(down(), &at(51));
+    let thresholds = Thresholds {
+        take_over_after: AFTER,
+        up: LONG,
     };
-    add(&mut probes, 5, 0, 45);
-    assert!(
-        may_fence(&probes, AFTER, at(45))
-            .unwrap_err()
-            .contains("the address may be")
-    );
-    probes.healthz.add(Probe::Alive(String::new()), &(at(45)..at(45)));
-    assert_eq!(may_fence(&probes, AFTER, at(45)), Ok(()));
-    assert!(may_fence(&probes, AFTER + seconds(1), at(45)).is_err());
-    // It restarted between two probes.
-    add(&mut probes, 6, 46, 80);
-    assert!(
-        may_fence(&probes, AFTER, at(80))
-            .unwrap_err()
-            .contains("again and again")
-    );
-    assert_eq!(probes.restarts, 0, "the process before was healthy");
-    add(&mut probes, 6, 81, 91);
-    assert!(
-        may_fence(&probes, AFTER, at(91))
-            .unwrap_err()
-            .contains("the address may be"),
-        "the new process may have another healthz address"
-    );
-    probes.healthz.add(Probe::Alive(String::new()), &(at(91)..at(91)));
-    assert_eq!(may_fence(&probes, AFTER, at(91)), Ok(()));
-    probes.healthz.add(Probe::Down(String::new()), &(at(92)..at(92)));
-    add(&mut probes, 7, 92, 92);
-    add(&mut probes, 7, 100, 100);
-    assert_eq!(
-        (probes.restarts, probes.same_process_for(at(100))),
-        (1, Some(seconds(0))),
-        "it restarts after a gap"
-    );
-    add(&mut probes, 8, 101, 101);
-    add(&mut probes, 9, 102, 102);
-    assert_eq!(probes.restarts, 3);
+    let role = |probes: &Probes| decide_role(probes, thresholds, &Role::Standby(StandbyReason::Started), at(52).end);
+    assert_eq!(role(&probes), Role::Standby(StandbyReason::NotYet(Duration::ZERO)));
+    probes.add_health(down(), &at(52));
+    assert_eq!(role(&probes), Role::Standby(StandbyReason::NotYet(Duration::ZERO)));
+    let mut renewed = probes.clone();
+    renewed.add_lease(Ok(Some("2".to_owned())), &at(52));
+    assert_eq!(role(&renewed), Role::Standby(StandbyReason::NotYet(AFTER)));
+    probes.add_lease(state(), &at(52));
+    assert_eq!(role(&probes), Role::Active);
+}
+
+/// The process probe must be as young as the conclusion, too.
+#[tokio::test(start_paused = true)]
+async fn takeover_needs_a_process_probe_after_the_threshold() {
+    let start = Instant::now();
+    let at = |seconds| start + Duration::from_secs(seconds)..start + Duration::from_secs(seconds);
+    let mut probes = Probes::new(start, LONG, LONG);
+    for second in [0, AFTER.as_secs()] {
+        probes.add_health(Probe::Down(String::new()), &at(second));
+        probes.add_lease(Ok(None), &at(second));
+    }
+    probes.add_process(Probe::Down(String::new()), &at(0));
+    probes.add_process(Probe::Down(String::new()), &at(AFTER.as_secs() - 1));
+    let thresholds = Thresholds {
+        take_over_after: AFTER,
+        up: LONG,
+    };
+    let before = Role::Standby(StandbyReason::Working);
+    let role = |probes: &Probes| decide_role(probes, thresholds, &before, at(AFTER.as_secs()).end);
+    assert_eq!(role(&probes), Role::Standby(StandbyReason::NotYet(Duration::ZERO)));
+    probes.add_process(Probe::Down(String::new()), &at(AFTER.as_secs()));
+    assert_eq!(role(&probes), Role::Active);
+}
+
+#[tokio::test(start_paused = true)]
+async fn kubelet_is_failing_from_its_second_start_without_an_answer_for_the_threshold() {
+    let start = Instant::now();
+    let at = |seconds| start + Duration::from_secs(seconds)..start + Duration::from_secs(seconds);
+    let mut probes = Probes::new(start, LONG, LONG);
+    let failing = |probes: &Probes, second| failing_starts(probes, AFTER, at(second).end).map(|starts| starts.count);
+    probes.add_health(Probe::Down(String::new()), &at(0));
+    probes.add_lease(Ok(None), &at(0));
+    let start_at = |probes: &mut Probes, second: u64| {
+        probes.add_process(Probe::Alive(second.to_string()), &at(second));
+        probes.add_process(Probe::Down(String::new()), &at(second + 1));
+    };
+    start_at(&mut probes, 60);
+    assert_eq!(failing(&probes, 62), None, "a kubelet that was down has started once");
+    start_at(&mut probes, 70);
+    assert_eq!(failing(&probes, 72), Some(2));
+    probes.add_health(Probe::Unknown(String::new()), &at(73));
+    assert_eq!(failing(&probes, 73), None);
+    probes.add_health(Probe::Down(String::new()), &at(74));
+    assert_eq!(failing(&probes, 118), None, "not for the threshold");
+    assert_eq!(failing(&probes, 119), Some(2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_a_process_that_was_healthy_once_may_be_stopped() {
+    let start = Instant::now();
+    let at = |after| start + Duration::from_secs(after)..start + Duration::from_secs(after);
+    let mut probes = Probes::new(start, LONG, LONG);
+    let process = |pid: u32| Probe::Alive(format!("kubelet (pid {pid})"));
+    probes.add_process(process(5), &at(0));
+    assert!(may_fence(&probes).unwrap_err().contains("the address may be"));
+    probes.add_health(Probe::Alive(String::new()), &at(45));
+    assert_eq!(may_fence(&probes), Ok(()));
+    // It restarted between two probes, perhaps with another healthz address.
+    probes.add_process(process(6), &at(46));
+    assert!(may_fence(&probes).unwrap_err().contains("the address may be"));
+    probes.add_health(Probe::Alive(String::new()), &at(47));
+    assert_eq!(may_fence(&probes), Ok(()));
 }

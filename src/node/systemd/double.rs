@@ -37,6 +37,8 @@ pub enum Behavior {
     Runs(&'static str, u32),
     /// Like `Runs`, while a restart of the unit is queued.
     Restarts(&'static str, u32),
+    /// The unit with this name waits for its next start after the exit of this main process.
+    AutoRestarts(&'static str, u32),
     /// Answers for a service with every property set.
     Service,
     /// Answers for the kubelet's unit in this state.
@@ -109,6 +111,27 @@ async fn serve(stream: UnixStream, behavior: Behavior, calls: Calls) -> zbus::Re
                 bus.reply(&header, &ObjectPath::try_from(UNIT)?).await?;
             }
             ("GetUnitByPID", _) => bus.reply_error(&header, NO_SUCH_UNIT, &"no unit").await?,
+            ("ListUnitsFiltered", Behavior::AutoRestarts(name, _)) => {
+                let (unit, none) = (ObjectPath::try_from(UNIT)?, ObjectPath::try_from("/")?);
+                let listed = (
+                    name,
+                    "",
+                    "loaded",
+                    "activating",
+                    "auto-restart",
+                    "",
+                    unit,
+                    0u32,
+                    "",
+                    none,
+                );
+                bus.reply(&header, &vec![listed]).await?;
+            }
+            ("ListUnitsFiltered", _) => {
+                let none: Vec<super::ListedUnit> = Vec::new();
+                bus.reply(&header, &none).await?;
+            }
+            ("Get", Behavior::AutoRestarts(_, main)) => bus.reply(&header, &Value::from(main)).await?,
             ("Get", Behavior::Runs(name, main) | Behavior::Restarts(name, main)) => {
                 let (_, property): (String, String) = call.body().deserialize()?;
                 let value = if property == "Id" {

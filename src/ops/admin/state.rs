@@ -128,8 +128,13 @@ impl PodsAdmin {
     pub(super) fn terminated_by(&self) -> TerminatedBy {
         let guard = &self.guard;
         match (guard.kubelet(), guard.why_no_new_work()) {
-            (Some(kubelet), Some(_)) if !guard.is_kubelet_unresponsive() => {
-                TerminatedBy::Kubelet(format!("pid {}", kubelet.pid))
+            (Some(kubelet), Some(_)) if !guard.has_kubelet_fault() => {
+                let role = self.role.as_ref().map(|role| role.borrow());
+                let expired = role.as_ref().and_then(|role| role.certificate_expired);
+                let why = expired.map_or_else(String::new, |expired| {
+                    format!(", which the API server refuses: its client certificate has expired ({expired:.0})")
+                });
+                TerminatedBy::Kubelet(format!("pid {}{why}", kubelet.pid))
             }
             (_, Some(why)) if guard.paused().is_some_and(|paused| paused.why() == why) => TerminatedBy::Paused(why),
             (_, Some(why)) => TerminatedBy::Blocked(self.with_kubelet_unit(&why)),
@@ -138,7 +143,7 @@ impl PodsAdmin {
     }
 
     /// Why the agent may not act, and why the kubelet does not work, if its unit shows that.
-    fn with_kubelet_unit(&self, why: &str) -> String {
+    pub(super) fn with_kubelet_unit(&self, why: &str) -> String {
         let role = self.role.as_ref().map(|role| role.borrow());
         let unit = role.as_ref().and_then(|role| role.kubelet_unit.as_ref());
         unit.map_or_else(|| why.to_owned(), |unit| format!("{why}; {}", unit.details()))

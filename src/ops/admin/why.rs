@@ -12,6 +12,7 @@ use super::{
 use crate::{
     api::escape,
     explanation::Explanation,
+    handover::report::RoleReport,
     model::{
         pod::PodRef,
         trace::{Stage, Trace},
@@ -92,7 +93,16 @@ async fn explain(pods: &PodsAdmin, name: &ObjectName) -> Result<Option<(Explanat
     let causes = diagnose(&facts, now);
     Ok(Some(match own {
         Some(trace) => {
-            let (why, stage) = explain_trace(pods, trace);
+            let (mut why, stage) = explain_trace(pods, trace);
+            let role = pods.role.as_ref().map(|role| role.borrow().clone());
+            if let (Some(failing), [pod, ..]) = (
+                role.as_ref().and_then(RoleReport::between_starts_of),
+                why.objects.as_mut_slice(),
+            ) {
+                let starts = failing.starts_in(now);
+                let between = format!("this agent terminates it between the starts of a failing kubelet: {starts}");
+                pod.facts.push(pods.with_kubelet_unit(&between));
+            }
             let causes = rank(why.causes, causes);
             (Explanation { causes, ..why }, stage)
         }

@@ -77,10 +77,15 @@ fn role(page: &mut Page<'_>, report: &RoleReport) -> fmt::Result {
             )
         }),
     )?;
+    page.gauge(
+        "kubelet_failing_starts",
+        "Starts of a kubelet that starts again and again and never works, since it last worked; else 0. The agent is active between them.",
+        report.failing.as_ref().map_or(0, |failing| failing.starts.into()),
+    )?;
     let FenceReport { stopped, failed, .. } = report.fencing;
     page.counters(
         "kubelets_fenced",
-        "Attempts to stop the unit of an unresponsive kubelet, by result. Only with --fence-kubelet.",
+        "Attempts to stop the unit of a kubelet that does not work, by result. Only with --fence-kubelet.",
         [("stopped", stopped), ("failed", failed)].map(|(result, count)| ([("result", result)], count)),
     )
 }

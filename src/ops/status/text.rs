@@ -18,12 +18,12 @@ use crate::{
         trace::{BlockedReason, Trace},
     },
     ops::{
-        output::{age, age_since, table},
+        output::{age_since, table},
         progress::step,
         remedies::RENEW,
     },
     watch::SourceState,
-    words::{format_count, some_of},
+    words::{age, format_count, some_of},
 };
 
 /// Formats the status as one line, for `systemctl status`.
@@ -34,7 +34,10 @@ pub fn line(report: &StatusReport) -> String {
     }
     let role = report.role.as_ref();
     if let Some((role, why)) = role.and_then(|role| Some((role.role, role.message.as_ref()?))) {
-        return format!("{role}: {why}");
+        return match role {
+            RoleName::Active => format!("{role} {why}"),
+            RoleName::Standby | RoleName::Observing => format!("{role}: {why}"),
+        };
     }
     if let Some(why) = &report.blocked {
         return format!("blocked: {why}");
@@ -140,6 +143,9 @@ fn role(report: &StatusReport, now: Timestamp) -> String {
         }) => {
             if reason.is_none() && message.is_none() && *role == RoleName::Standby {
                 return format!("{role}: the kubelet is not probed yet{dry_run}");
+            }
+            if let (RoleName::Active, Some(message)) = (role, message) {
+                return format!("{role} {message}{dry_run}");
             }
             let reason = reason.map_or_else(String::new, |reason| format!(" ({reason})"));
             let since = since.map_or_else(String::new, |since| format!(" for {}", age_since(since, now)));
@@ -317,6 +323,8 @@ fn wait_for_role(trace: &Trace, role: Option<&RoleReport>) -> Option<&'static st
     }
     match (role?.role, role?.reason) {
         (RoleName::Observing, _) | (_, Some(StandbyReasonName::KubeletAlive)) => Some("the kubelet"),
+        (_, Some(StandbyReasonName::KubeletStarted)) if role?.failing.is_some() => Some("the kubelet's exit"),
+        (_, Some(StandbyReasonName::KubeletStarted)) => Some("the kubelet"),
         (_, Some(StandbyReasonName::TakeoverPending)) => Some("the takeover"),
         _ => None,
     }

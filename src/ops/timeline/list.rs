@@ -6,10 +6,8 @@ use super::precise;
 use crate::{
     clock::between,
     model::trace::Stage,
-    ops::{
-        admin::timelines::TimelineEntry,
-        output::{age, table},
-    },
+    ops::{admin::timelines::TimelineEntry, output::table},
+    words::age,
 };
 
 /// Formats the list, the latest termination last. `namespace` selects those of one namespace.

@@ -23,7 +23,7 @@ const NODE_INTERVAL: Duration = Duration::from_secs(30);
 
 impl Worker {
     /// Waits until the gate opens: an attempt would only report failures. Returns the worker's outcome if the agent stops, a kubelet has
-    /// finished the pod, or its stop request is canceled. A pod whose object is deleted gets priority.
+    /// finished the pod, or its stop request is canceled. A pod whose object is deleted gets priority for the beginning of its stop.
     pub(super) async fn wait_for_gate(&self, priority: &mut Option<Priority>) -> Option<WorkerResult> {
         let mut next_check = Instant::now();
         let mut updates = self.updates.clone();
@@ -34,7 +34,8 @@ impl Worker {
             if self.is_canceled() && (is_alive || !self.context.journal.is_in_progress(&update.view.pod.uid)) {
                 return Some(WorkerResult::Canceled);
             }
-            if update.removed {
+            // Once: a kubelet that starts again and again would begin the wait of all other pods anew.
+            if update.removed && !self.period.has_begun() {
                 priority.get_or_insert_with(|| self.priority_gate.enter());
             }
             self.recorder.set_blocked(vec![Blocked::pod(reason, why)]);

@@ -48,8 +48,9 @@ impl Worker {
             // After the grace period, sidecars no longer wait for main containers.
             () = over, if waits => WakeReason::RetryDue,
             Some(()) = requested => WakeReason::Changed,
-            // A kubelet comes, and must not wait for this pod.
-            Err(_) = effects.run_until_blocked(pending::<()>()), if in_progress.is_some() => WakeReason::RetryDue,
+            // A kubelet comes, and must not wait for this pod. What its start has cut off is not paused for: it is due when the gate
+            // opens.
+            _ = effects.wait_until_blocked() => WakeReason::RetryDue,
             () = changes.wait_for_change(&waits_for) => WakeReason::Changed,
             () = sleep(pause) => WakeReason::RetryDue,
         }

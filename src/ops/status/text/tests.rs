@@ -100,7 +100,7 @@ default     web-0   volumes  42s   0s      blocked: busy (and 1 more)
 #[test]
 fn pod_that_is_left_to_the_kubelet_is_not_shown_as_blocked() {
     let mut report = report();
-    let why = "a kubelet works on this node's pods (pid 7)";
+    let why = "a kubelet runs on this node (pid 7)";
     report.pods.terminating = vec![Trace {
         blocked: vec![Blocked::pod(BlockedReason::Guard, why)],
         ..Trace::sample()
