@@ -34,6 +34,7 @@ pub use self::{
     error::{About, ApiError},
     escape::escape,
     event::EventWrite,
+    http2::LastReceived,
     metadata::{AnswerStream, Document, Lane, MetadataClient, WriteOutcome},
     node_proof::Proof,
 };

@@ -20,7 +20,7 @@ use super::{
     cluster::Cluster,
     dial::{Dial, Transport},
     error::ProofError,
-    http2::{self, Http2, connector},
+    http2::{self, Http2, LastReceived, Open, connector},
     identity::Identity,
     node_proof::retry_after,
 };
@@ -98,15 +98,20 @@ impl ConnectionPool {
         })
     }
 
-    /// Sends a request; returns the response when it starts.
-    pub async fn send(&self, lane: usize, parts: &RequestParts<'_>) -> Result<Response<Incoming>, ApiError> {
+    /// Sends a request; returns the response when it starts, and when its connection last received something.
+    pub async fn send(
+        &self,
+        lane: usize,
+        parts: &RequestParts<'_>,
+    ) -> Result<(Response<Incoming>, LastReceived), ApiError> {
         let sent = async {
-            let sender = self.lane(lane).sender(|sender| self.prove(sender)).await?;
-            let sender = sender.ok_or("the server, or a proxy before it, does not speak HTTP/2")?;
-            self.send_over(sender, parts).await
+            let open = self.lane(lane).open(|sender| self.prove(sender)).await?;
+            let Open { sender, last_received } =
+                open.ok_or("the server, or a proxy before it, does not speak HTTP/2")?;
+            Ok((self.send_over(sender, parts).await?, last_received))
         };
         sent.await
-            .map_err(|error| ApiError::not_sent(parts.verb, parts.path, &*error))
+            .map_err(|error: BoxError| ApiError::not_sent(parts.verb, parts.path, &*error))
     }
 
     fn lane(&self, number: usize) -> Arc<Http2Connection> {

@@ -1,16 +1,23 @@
 //! One HTTP/2 connection to the API server: opened when it is needed, pinged, and proven before any request uses it.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use http::Uri;
 use hyper::{body::Body, client::conn::http2};
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder, builderstates::WantsProtocols1};
 use hyper_util::{
     client::legacy::connect::Connection as _,
-    rt::{TokioExecutor, TokioTimer},
+    rt::{TokioExecutor, TokioIo, TokioTimer},
 };
 use kube::client::ConfigExt as _;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
+use tokio_util::io::InspectReader;
 use tower::{BoxError, Service as _, ServiceExt as _};
 
 use super::dial::{OPEN_TIMEOUT, Transport};
@@ -24,11 +31,25 @@ const PING: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs
 
 pub(super) type Sender<B> = http2::SendRequest<B>;
 
+/// When a connection last received something, be it the answer to a ping. Clones share it.
+#[derive(Debug, Clone)]
+pub struct LastReceived {
+    opened: Instant,
+    /// Nanoseconds since then.
+    after: Arc<AtomicU64>,
+}
+
+/// An open connection.
+pub(super) struct Open<B> {
+    pub sender: Sender<B>,
+    pub last_received: LastReceived,
+}
+
 pub(super) struct Http2<B> {
     connector: HttpsConnector<Transport>,
     server: Uri,
     builder: http2::Builder<TokioExecutor>,
-    open: tokio::sync::Mutex<Option<Sender<B>>>,
+    open: tokio::sync::Mutex<Option<Open<B>>>,
 }
 
 /// Connector with the TLS settings of the kubeconfig.
@@ -98,40 +119,88 @@ where
     ///
     /// # Errors
     /// If the connection cannot be opened or proven in time. It is not kept then.
-    pub async fn sender<F>(&self, prove: impl FnOnce(Sender<B>) -> F) -> Result<Option<Sender<B>>, BoxError>
+    pub async fn open<F>(&self, prove: impl FnOnce(Sender<B>) -> F) -> Result<Option<Open<B>>, BoxError>
     where
         F: Future<Output = Result<(), BoxError>>,
     {
         let mut open = self.open.lock().await;
-        if let Some(sender) = open.as_ref().filter(|sender| !sender.is_closed()) {
-            return Ok(Some(sender.clone()));
+        if let Some(known) = open.as_ref().filter(|known| !known.sender.is_closed()) {
+            return Ok(Some(known.clone()));
         }
         *open = None;
         // Boxed: it is rare, and each request's future would have to hold the space for it.
         let opened = Box::pin(async {
-            let Some(sender) = open_in_time(self.connect()).await? else {
+            let Some(opened) = open_in_time(self.connect()).await? else {
                 return Ok(None);
             };
-            prove_in_time(prove(sender.clone())).await?;
-            Ok::<_, BoxError>(Some(sender))
+            prove_in_time(prove(opened.sender.clone())).await?;
+            Ok::<_, BoxError>(Some(opened))
         });
         open.clone_from(&opened.await?);
         Ok(open.clone())
     }
 
-    async fn connect(&self) -> Result<Option<Sender<B>>, BoxError> {
+    async fn connect(&self) -> Result<Option<Open<B>>, BoxError> {
         let mut connector = self.connector.clone();
         let connection = connector.ready().await?.call(self.server.clone()).await?;
         if self.server.scheme_str() == Some("https") && !connection.connected().is_negotiated_h2() {
             return Ok(None);
         }
-        let (sender, driver) = self.builder.handshake(connection).await?;
+        let last_received = LastReceived::new();
+        let received = last_received.clone();
+        let connection = InspectReader::new(TokioIo::new(connection), move |bytes: &[u8]| {
+            // The end of the connection is nothing.
+            if !bytes.is_empty() {
+                received.record();
+            }
+        });
+        let (sender, driver) = self.builder.handshake(TokioIo::new(connection)).await?;
         // Ends with the connection, or with its last request and sender. Both show in the requests.
         drop(tokio::spawn(async move {
             if let Err(error) = driver.await {
                 tracing::debug!(%error, "Connection to the API server ended");
             }
         }));
-        Ok(Some(sender))
+        Ok(Some(Open { sender, last_received }))
+    }
+}
+
+// === impl Open ===
+
+impl<B> Clone for Open<B> {
+    fn clone(&self) -> Self {
+        Self {
+            sender: self.sender.clone(),
+            last_received: self.last_received.clone(),
+        }
+    }
+}
+
+// === impl LastReceived ===
+
+impl LastReceived {
+    /// Nothing was received before now.
+    pub fn new() -> Self {
+        Self {
+            opened: Instant::now(),
+            after: Arc::default(),
+        }
+    }
+
+    /// Records that something is received now.
+    pub fn record(&self) {
+        let after = u64::try_from(self.opened.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.after.store(after, Ordering::Release);
+    }
+
+    /// The time of the last receipt.
+    pub fn time(&self) -> Instant {
+        self.opened + Duration::from_nanos(self.after.load(Ordering::Acquire))
+    }
+}
+
+impl Default for LastReceived {
+    fn default() -> Self {
+        Self::new()
     }
 }

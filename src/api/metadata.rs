@@ -3,12 +3,13 @@
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use futures::future::join_all;
 use http::{Response, StatusCode, header};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use jiff::Timestamp;
 use serde_json::Value;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::{
     ApiError,
@@ -20,6 +21,7 @@ use super::{
     durations::{RequestDurations, RequestLabels},
     event::EventWrite,
     expiry::expires_soon,
+    http2::LastReceived,
     node_proof::retry_after,
     review,
 };
@@ -30,6 +32,8 @@ const OBJECT: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=
 const JSON: &str = "application/json";
 /// Watches over one connection. The API server allows 100 concurrent streams per HTTP/2 connection.
 const WATCHES_PER_CONNECTION: usize = 64;
+/// Limit of a probe. The pings of a connection that does not answer take longer.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval of checks for renewed credentials.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(20);
 /// Number of connections for writes.
@@ -73,6 +77,8 @@ pub struct Document {
 pub struct AnswerStream {
     /// Protobuf, else JSON.
     pub is_protobuf: bool,
+    /// When its connection last received something.
+    pub last_received: LastReceived,
     verb: &'static str,
     path: String,
     body: Incoming,
@@ -186,7 +192,7 @@ impl MetadataClient {
             ..RequestParts::get("GET", path, accept)
         };
         let answer = async {
-            let response = self.start(Lane::Get, &parts).await?;
+            let (response, _) = self.start(Lane::Get, &parts).await?;
             if response.status() == StatusCode::NOT_MODIFIED {
                 return Ok(None);
             }
@@ -211,11 +217,12 @@ impl MetadataClient {
     ) -> Result<AnswerStream, ApiError> {
         let parts = RequestParts::get(verb, path, accept);
         let start = self.start(lane, &parts);
-        let response = self.durations.observe_request(verb, path, start).await?;
+        let (response, last_received) = self.durations.observe_request(verb, path, start).await?;
         let content_type = response.headers().get(header::CONTENT_TYPE);
         let content_type = content_type.and_then(|value| value.to_str().ok()).unwrap_or_default();
         Ok(AnswerStream {
             is_protobuf: content_type.starts_with("application/vnd.kubernetes.protobuf"),
+            last_received,
             verb,
             path: path.to_owned(),
             body: response.into_body(),
@@ -290,21 +297,33 @@ impl MetadataClient {
         let (verb, path) = (parts.verb, parts.path);
         // Boxed, since the future takes a kilobyte.
         let answer = Box::pin(async move {
-            let response = self.start(lane, &parts).await?;
+            let (response, _) = self.start(lane, &parts).await?;
             read_body(verb, path, response).await
         });
         self.durations.observe_request(verb, path, answer).await
     }
 
-    async fn start(&self, lane: Lane, parts: &RequestParts<'_>) -> Result<Response<Incoming>, ApiError> {
+    async fn start(
+        &self,
+        lane: Lane,
+        parts: &RequestParts<'_>,
+    ) -> Result<(Response<Incoming>, LastReceived), ApiError> {
         let pool = self.credentials.sender();
         match pool.send(lane.number(), parts).await {
-            Ok(response) if response.status().is_success() || response.status() == StatusCode::NOT_MODIFIED => {
-                Ok(response)
-            }
+            Ok(answer) if answer.0.status().is_success() || answer.0.status() == StatusCode::NOT_MODIFIED => Ok(answer),
             // Boxed, so that the rare case does not enlarge every request's future.
-            failed => Err(Box::pin(self.request_error(parts.verb, parts.path, failed)).await),
+            failed => {
+                let failed = failed.map(|(response, _)| response);
+                Err(Box::pin(self.request_error(parts.verb, parts.path, failed)).await)
+            }
         }
+    }
+
+    /// Requests something small over each connection with watches of kinds below this number, so that it receives an answer.
+    pub async fn probe_watch_connections(&self, kinds: usize) {
+        let numbers = (0..kinds).step_by(WATCHES_PER_CONNECTION);
+        let probes = numbers.map(|number| timeout(PROBE_TIMEOUT, self.json(Lane::Kind(number), "/version", JSON)));
+        join_all(probes).await;
     }
 
     async fn request_error(

@@ -33,7 +33,7 @@ use super::{
     answer::read,
     dial::{Dial, Transport},
     error::ProofError,
-    http2::{Http2, Sender, connector, open_in_time, prove_in_time},
+    http2::{Http2, Open, Sender, connector, open_in_time, prove_in_time},
 };
 
 /// Limit of the answer in bytes. A Node has some ten thousand.
@@ -183,7 +183,7 @@ impl Service<Request<Body>> for Http2OrHttp1 {
                         None => Ok(()),
                     }
                 };
-                if let Some(mut sender) = this.http2.sender(prove).await? {
+                if let Some(Open { mut sender, .. }) = this.http2.open(prove).await? {
                     return Ok(sender.send_request(request).await?);
                 }
                 tracing::warn!(

@@ -98,8 +98,8 @@ pub struct NodeFlags {
     #[arg(long, help_heading = GC, env = "POD_TEARDOWN_GC_UNSYNCED", value_enum, default_value_t = UnsyncedFlag::Hold)]
     pub gc_unsynced: UnsyncedFlag,
     /// Time for which foreground deletions wait for an aggregated API group (an APIService with a service, such as that of
-    /// metrics-server) whose server cannot be reached. Then they complete, and dependents that appear later are deleted in the
-    /// background. Orphaning waits as --gc-unsynced says.
+    /// metrics-server) whose server cannot be reached, or for a kind that the API server cannot read. Then they complete, and
+    /// dependents that appear later are deleted in the background. Orphaning waits as --gc-unsynced says.
     #[arg(
         long,
         help_heading = GC,

@@ -113,7 +113,11 @@ impl DiscoveryTask {
         let mut store_checked: Option<Instant> = None;
         loop {
             let started = Instant::now();
-            match discovery.discover(&self.client).await {
+            // Both confirm what the graph shows: which kinds there are, and that the watches of the known ones are alive.
+            let numbers = self.monitors.values().map(|running| running.number + 1);
+            let probe = self.client.probe_watch_connections(numbers.max().unwrap_or_default());
+            let (discovered, ()) = tokio::join!(discovery.discover(&self.client), probe);
+            match discovered {
                 Ok(found) => {
                     if std::mem::take(&mut is_failing) {
                         tracing::info!("Discovery succeeded again");
@@ -265,15 +269,7 @@ impl DiscoveryTask {
         let number = (0..).find(|number| !used_numbers.contains(number)).unwrap_or_default();
         self.shared.with(|core| {
             let progress = core.sync_state.watched.get(&id).map_or(0, |watched| watched.progress);
-            let watched = WatchedKind {
-                group: group.to_owned(),
-                resource: resource.clone(),
-                started: Instant::now(),
-                synced: false,
-                progress,
-                last_event: None,
-                failure: None,
-            };
+            let watched = WatchedKind::new(group, resource.clone(), progress);
             core.sync_state.watched.insert(id, watched);
         });
         let monitor = Monitor {

@@ -19,7 +19,7 @@ use super::{
     queue::Queue,
     refusals::Refusals,
     request::{Owner, Request, Target},
-    sync_state::{FinalizerHold, GcFinalizer, NO_DISCOVERY, SyncState},
+    sync_state::{FinalizerHold, GcFinalizer, SyncState},
     uid::Uid,
     wrong_namespace::{DelayedDeletions, WrongNamespaceOwners},
 };
@@ -31,7 +31,7 @@ pub use answers::GetEffect;
 
 /// Retry interval of a finalizer removal while a kind is not synced.
 const RETRY_NOT_SYNCED: Duration = Duration::from_secs(2);
-/// Retry interval of a finalizer removal that needs a newer discovery; after [`DISCOVERY_RETRIES`] attempts, [`RETRY_NOT_SYNCED`].
+/// Retry interval of a finalizer removal that has to be confirmed; after [`DISCOVERY_RETRIES`] attempts, [`RETRY_NOT_SYNCED`].
 const RETRY_DISCOVERY: Duration = Duration::from_millis(100);
 const DISCOVERY_RETRIES: u32 = 50;
 /// Delay before an object is decided on again, if a request about its owner has to finish first.
@@ -60,6 +60,8 @@ pub struct Core {
     pub tally: Tally,
     /// Current limit of writes in flight; `None` before the first answer.
     pub limit_state: Option<LimitState>,
+    /// Requests get no answer, and no watch has had one since.
+    pub has_outage: bool,
     /// Owners whose deletion finalizer a GET has confirmed, with the resourceVersion of that answer.
     confirmed: HashMap<NodeId, u64>,
     /// Finalizer removals that wait for synced kinds: the object's UID, and since when.
@@ -73,7 +75,7 @@ pub struct Core {
     pub no_strategic_patch: HashSet<KindId>,
     /// Owner references to another namespace.
     pub wrong_namespace: WrongNamespaceOwners,
-    /// Foreground deletions delayed by an aggregated API that is down.
+    /// Foreground deletions delayed by an aggregated API that is down, or by objects that cannot be read.
     pub delayed_deletions: DelayedDeletions,
 }
 
@@ -90,6 +92,7 @@ impl Core {
             refusals: Refusals::default(),
             tally: Tally::default(),
             limit_state: None,
+            has_outage: false,
             confirmed: HashMap::new(),
             removable_since: HashMap::new(),
             contested: HashMap::new(),
@@ -159,7 +162,7 @@ impl Core {
             };
             let request = match item {
                 WorkItem::Dependents(owner) => self.next_dependent(owner, now),
-                WorkItem::GetOwner(id) => self.get_owner(id),
+                WorkItem::GetOwner(id) => self.get_owner(id, now),
                 WorkItem::Decide(id) => self.decide(id, now),
             };
             self.enqueue_items();
@@ -277,18 +280,18 @@ impl Core {
                     .sync_state
                     .finalizer_hold(finalizer_of(&step), Some(removable_since), now)
                 {
-                    Some(FinalizerHold::NeedsDiscovery) => {
+                    Some(FinalizerHold::Unconfirmed { why }) => {
                         self.sync_state.needs_discovery = true;
                         let pause = if self.queue.num_requeues(item) < DISCOVERY_RETRIES {
                             RETRY_DISCOVERY
                         } else {
                             RETRY_NOT_SYNCED
                         };
-                        self.queue.add_rate_limited(item, NO_DISCOVERY, Some(pause), now);
+                        self.queue.add_rate_limited(item, &why, Some(pause), now);
                         return None;
                     }
-                    Some(FinalizerHold::NotSynced { why, is_aggregated }) => {
-                        if is_aggregated {
+                    Some(FinalizerHold::NotSynced { why, is_limited }) => {
+                        if is_limited {
                             self.delayed_deletions
                                 .report(&self.graph, id, &why, self.sync_state.aggregated_hold);
                         }
@@ -303,7 +306,12 @@ impl Core {
                     "foregroundDeletion"
                 };
                 let target = self.target(id)?;
-                Some(Request::RemoveFinalizer { target, finalizer })
+                let unsynced = self.sync_state.unsynced_reason(now);
+                Some(Request::RemoveFinalizer {
+                    target,
+                    finalizer,
+                    unsynced,
+                })
             }
         }
     }
@@ -397,14 +405,15 @@ impl Core {
         uids.len() < all
     }
 
-    fn get_owner(&mut self, id: NodeId) -> Option<Request> {
+    fn get_owner(&mut self, id: NodeId, now: Instant) -> Option<Request> {
         if !self.graph.contains(id) || !(self.graph.is_unknown(id) || self.is_unconfirmed(id)) {
             return None;
         }
         // Owners of an unlisted kind are left to its first list. An unconfirmed owner needs a GET: a list may show an
         // old state.
         let watched = self.sync_state.watched.get(&self.graph.node(id).kind);
-        if self.graph.is_unknown(id) && watched.is_some_and(|watched| !watched.synced && watched.failure.is_none()) {
+        if self.graph.is_unknown(id) && watched.is_some_and(|watched| !watched.synced && watched.failure(now).is_none())
+        {
             return None;
         }
         Some(Request::GetOwner(self.target(id)?))

@@ -70,14 +70,21 @@ impl Engine {
                 self.apply(finished, &mut limit, in_flight.len() + 1);
             }
             let now = Instant::now();
-            let max_in_flight = limit.max_in_flight(now);
             // Slow requests do not count for the limit.
-            let slow = self.shared.lock().queue.slow_in_flight(now);
+            let (slow, has_outage) = {
+                let core = self.shared.lock();
+                (core.queue.slow_in_flight(now), core.has_outage)
+            };
+            if !has_outage {
+                // A watch has been answered.
+                limit.end_outage();
+            }
             let mut more = false;
-            while in_flight.len() < max_in_flight + slow {
+            while limit.allows(in_flight.len().saturating_sub(slow), now) {
                 let started = Instant::now();
                 match self.shared.next_request(started) {
                     NextRequest::Send(request) => {
+                        limit.record_start();
                         number += 1;
                         in_flight.push(send_timed(self.client.clone(), number, *request, started));
                     }
@@ -113,6 +120,7 @@ impl Engine {
         update_limit(&finished, limit, in_flight_count, now);
         self.shared.with(|core| {
             core.limit_state = Some(limit.state());
+            core.has_outage = limit.has_outage();
             let lane = finished.request.lane();
             core.queue.request_finished(
                 lane,
@@ -136,6 +144,16 @@ async fn send_timed(client: MetadataClient, number: usize, request: Request, sta
 
 /// Updates the limit by the state of the API server that the answer shows.
 fn update_limit(finished: &FinishedRequest, limit: &mut Limit, in_flight_count: usize, now: Instant) {
+    let is_unanswered = match &finished.outcome {
+        Outcome::Failed(ApiError::UnverifiedServer { code, .. }) => *code != Some(429),
+        Outcome::Failed(ApiError::Unreachable { .. } | ApiError::Blocked { .. }) => true,
+        _ => false,
+    };
+    if is_unanswered {
+        limit.record_no_answer(finished.started, now);
+    } else {
+        limit.end_outage();
+    }
     match &finished.outcome {
         Outcome::Failed(error) => match error {
             ApiError::UnverifiedServer { code: Some(429), .. } => {
@@ -150,9 +168,7 @@ fn update_limit(finished: &FinishedRequest, limit: &mut Limit, in_flight_count: 
             ApiError::Refused { .. } | ApiError::Unreadable { .. } | ApiError::Timeout { .. } => {
                 limit.record_answer(finished.duration, in_flight_count);
             }
-            ApiError::Unreachable { .. } | ApiError::UnverifiedServer { .. } | ApiError::Blocked { .. } => {
-                limit.record_no_answer(now);
-            }
+            ApiError::Unreachable { .. } | ApiError::UnverifiedServer { .. } | ApiError::Blocked { .. } => {}
         },
         Outcome::DryRun => {}
         _ if finished.duration >= SLOW => {}
@@ -221,8 +237,11 @@ fn apply_outcome(core: &mut Core, request: &Request, outcome: Outcome, now: Inst
     match outcome {
         Outcome::Done => {
             count_write(core, request);
-            if let Request::RemoveFinalizer { finalizer, .. } = request {
-                core.record_finalizer_removal(target, finalizer, now);
+            if let Request::RemoveFinalizer {
+                finalizer, unsynced, ..
+            } = request
+            {
+                core.record_finalizer_removal(target, finalizer, unsynced.as_deref());
             }
             core.queue.done(item, now);
         }

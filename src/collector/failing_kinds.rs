@@ -49,7 +49,7 @@ pub enum LogLine {
 impl FailingKinds {
     /// The lines to log now.
     pub fn update(&mut self, sync_state: &SyncState, now: Instant) -> Vec<LogLine> {
-        let failing = |id: &KindId| sync_state.watched.get(id).is_some_and(|it| it.failure.is_some());
+        let failing = |id: &KindId| sync_state.watched.get(id).is_some_and(|it| it.failure(now).is_some());
         let recovered: Vec<KindId> = self.0.iter().filter(|id| !failing(id)).copied().collect();
         self.0.retain(failing);
         let mut lines = self.new_failures(sync_state, now);
@@ -72,7 +72,7 @@ impl FailingKinds {
         let failures = sync_state
             .watched
             .iter()
-            .filter_map(|(id, it)| Some((id, it, it.failure.as_ref()?)));
+            .filter_map(|(id, it)| Some((id, it, it.failure(now)?)));
         let new: Vec<_> = failures.filter(|(id, ..)| !self.0.contains(id)).collect();
         if !new.iter().any(|(.., failure)| now >= failure.since + LOG_DELAY) {
             return Vec::new();
@@ -145,19 +145,13 @@ mod tests {
         sync_state.set_unknown_groups(std::iter::empty(), Instant::now());
         let id = |number| {
             let id = graph.kinds.id("", &format!("Kind{number}")).unwrap();
-            let watched = WatchedKind {
-                group: String::new(),
-                resource: Resource {
-                    plural: format!("kinds{number}"),
-                    version: "v1".to_owned(),
-                    scope: Scope::Namespaced,
-                },
-                started: Instant::now(),
-                synced: true,
-                progress: 1,
-                last_event: None,
-                failure: None,
+            let resource = Resource {
+                plural: format!("kinds{number}"),
+                version: "v1".to_owned(),
+                scope: Scope::Namespaced,
             };
+            let mut watched = WatchedKind::new("", resource, 1);
+            watched.synced = true;
             sync_state.watched.insert(id, watched);
             id
         };
@@ -169,6 +163,8 @@ mod tests {
         sync_state.watched.get_mut(&id).unwrap().failure = Some(WatchFailure {
             text: format!("{reason} as reported"),
             reason: reason.to_owned(),
+            unreadable: None,
+            is_listed: false,
             since,
         });
     }

@@ -18,7 +18,7 @@ mod served_kinds;
 mod state;
 mod uids;
 
-use std::ops::Range;
+use std::{collections::HashMap, ops::Range};
 
 use hashbrown::DefaultHashBuilder;
 
@@ -96,6 +96,8 @@ pub struct Graph {
     /// Kinds with objects whose UID, namespace or name cannot be represented.
     unrepresentable: Vec<KindId>,
     items: Vec<WorkItem>,
+    /// Owners in foreground deletion, with the number of dependents that were created since.
+    created_since_deletion: HashMap<(NodeId, Uid), u32>,
     hasher: DefaultHashBuilder,
 }
 
@@ -363,6 +365,9 @@ impl Graph {
             self.recheck_same_uid(uid, Some(id));
         }
         self.update_owners(id, object);
+        if known.is_none() && !self.list_mark(kind).is_open {
+            self.count_created(id);
+        }
         if (now.in_foreground_deletion() && !before.in_foreground_deletion())
             || (now.in_orphan_deletion() && !before.in_orphan_deletion())
         {
@@ -373,6 +378,29 @@ impl Graph {
         }
         self.compact(id);
         Change::Applied
+    }
+
+    /// Counts a new object for its owners in foreground deletion.
+    fn count_created(&mut self, id: NodeId) {
+        for link in self.links.owners(id) {
+            let owner = self.links.node(link.node);
+            if owner.state.exists() && owner.state.in_foreground_deletion() && link.node != id {
+                if self.created_since_deletion.len() >= MAX_COUNTED {
+                    self.created_since_deletion.clear();
+                }
+                *self.created_since_deletion.entry((link.node, owner.uid)).or_default() += 1;
+            }
+        }
+    }
+
+    /// Number of dependents that were created since the foreground deletion of this object was seen.
+    pub fn created_since_deletion(&self, id: NodeId) -> u32 {
+        let node = self.links.node(id);
+        let counted = self.created_since_deletion.get(&(id, node.uid));
+        counted
+            .copied()
+            .filter(|_| node.state.in_foreground_deletion())
+            .unwrap_or_default()
     }
 
     /// Adds a node.
@@ -394,6 +422,9 @@ impl Graph {
         self.items.extend(others.into_iter().map(WorkItem::GetOwner));
     }
 }
+
+/// Maximum number of owners whose new dependents are counted.
+const MAX_COUNTED: usize = 1024;
 
 /// Maximum number of nodes with one UID that are checked.
 const MAX_SAME_UID: usize = 256;

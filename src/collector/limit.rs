@@ -21,7 +21,7 @@ const GROWTH: f64 = 8.0;
 const WEIGHT: f64 = 0.05;
 /// Answers per window.
 const WINDOW: u32 = 32;
-/// Pause after a request without an answer: first and maximum.
+/// Pause after requests without an answer: first and maximum.
 const NO_ANSWER_PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
 /// The current limit, and the latencies and refusals that it follows from.
@@ -32,13 +32,23 @@ pub struct Limit {
     long_term: Option<f64>,
     answers: u32,
     seconds: f64,
-    /// No request starts before this.
+    /// The API server is overloaded: no request starts before this.
     pause: Option<Instant>,
-    /// Requests without an answer in a row.
-    unanswered: u32,
+    outage: Option<Outage>,
     halved_at: Option<Instant>,
     /// Lane of the last refused request, and the end of its pause.
     refused: Option<(Lane, Instant)>,
+}
+
+/// Requests get no answer. After each pause one request probes the server.
+#[derive(Debug)]
+struct Outage {
+    /// Number of pauses.
+    pauses: u32,
+    /// Start and end of the last one.
+    pause: (Instant, Instant),
+    /// A request has been sent since.
+    is_probing: bool,
 }
 
 /// State of the limit.
@@ -60,7 +70,7 @@ impl Default for Limit {
             answers: 0,
             seconds: 0.0,
             pause: None,
-            unanswered: 0,
+            outage: None,
             halved_at: None,
             refused: None,
         }
@@ -68,12 +78,15 @@ impl Default for Limit {
 }
 
 impl Limit {
-    /// Maximum number of requests in flight at `now`.
-    pub fn max_in_flight(&self, now: Instant) -> usize {
+    /// Whether another request may start, with so many in flight.
+    pub fn allows(&self, in_flight: usize, now: Instant) -> bool {
         if self.pause.is_some_and(|pause| now < pause) {
-            return 0;
+            return false;
         }
-        self.state().max_in_flight
+        match &self.outage {
+            Some(outage) => now >= outage.pause.1 && !outage.is_probing,
+            None => in_flight < self.state().max_in_flight,
+        }
     }
 
     /// The limit's state.
@@ -88,12 +101,29 @@ impl Limit {
 
     /// End of the current pause.
     pub fn pause(&self) -> Option<Instant> {
-        self.pause
+        let probe = self.outage.as_ref().filter(|outage| !outage.is_probing);
+        self.pause.max(probe.map(|outage| outage.pause.1))
+    }
+
+    /// Whether requests get no answer.
+    pub fn has_outage(&self) -> bool {
+        self.outage.is_some()
+    }
+
+    /// Records that a request was sent.
+    pub fn record_start(&mut self) {
+        if let Some(outage) = &mut self.outage {
+            outage.is_probing = true;
+        }
+    }
+
+    /// Records that the server has answered something.
+    pub fn end_outage(&mut self) {
+        self.outage = None;
     }
 
     /// Records an answer after this time, with `busy` requests in flight.
     pub fn record_answer(&mut self, after: Duration, busy: usize) {
-        self.unanswered = 0;
         self.answers += 1;
         self.seconds += after.as_secs_f64();
         if self.answers < WINDOW {
@@ -122,7 +152,6 @@ impl Limit {
     /// Records a refusal for overload, with the pause that the server asks for. The limit pauses if another lane was
     /// refused as well, or if no lane is given.
     pub fn record_refusal(&mut self, lane: Option<Lane>, pause: Duration, now: Instant) {
-        self.unanswered = 0;
         let is_other = |(before, until): &(Lane, Instant)| now < *until && Some(*before) != lane;
         let is_global = lane.is_none() || self.refused.as_ref().is_some_and(is_other);
         self.refused = lane.map(|lane| (lane, now + pause));
@@ -135,20 +164,24 @@ impl Limit {
             self.halved_at = Some(now);
         }
         if is_global {
-            self.pause_until(now + pause);
+            self.pause = self.pause.max(Some(now + pause));
         }
     }
 
-    /// Records a request without an answer, or one that was not allowed.
-    pub fn record_no_answer(&mut self, now: Instant) {
+    /// Records a request without an answer, or one that was not allowed. Requests that began before the last pause failed
+    /// with the one that caused it: a broken connection ends all of its requests.
+    pub fn record_no_answer(&mut self, started: Instant, now: Instant) {
+        if self.outage.as_ref().is_some_and(|outage| started <= outage.pause.0) {
+            return;
+        }
         let (first, max) = NO_ANSWER_PAUSE;
-        self.unanswered += 1;
+        let pauses = self.outage.as_ref().map_or(0, |outage| outage.pauses);
         self.limit = MIN;
-        self.pause_until(now + first.saturating_mul(1 << (self.unanswered / 4).min(8)).min(max));
-    }
-
-    fn pause_until(&mut self, until: Instant) {
-        self.pause = Some(self.pause.map_or(until, |pause| pause.max(until)));
+        self.outage = Some(Outage {
+            pauses: pauses + 1,
+            pause: (now, now + first.saturating_mul(1 << pauses.min(8)).min(max)),
+            is_probing: false,
+        });
     }
 }
 
@@ -159,10 +192,15 @@ mod tests {
     fn run_answers(limit: &mut Limit, answers: u32, latency: impl Fn(usize) -> f64) -> usize {
         let now = Instant::now();
         for _ in 0..answers {
-            let busy = limit.max_in_flight(now);
+            let busy = allowed(limit, now);
             limit.record_answer(Duration::from_secs_f64(latency(busy)), busy);
         }
-        limit.max_in_flight(now)
+        allowed(limit, now)
+    }
+
+    /// Number of requests in flight from which on no other starts.
+    fn allowed(limit: &Limit, now: Instant) -> usize {
+        (0..).find(|&in_flight| !limit.allows(in_flight, now)).unwrap()
     }
 
     #[test]
@@ -186,7 +224,7 @@ mod tests {
         for _ in 0..1000 {
             limit.record_answer(Duration::from_millis(5), 2);
         }
-        assert_eq!(limit.max_in_flight(Instant::now()), 16);
+        assert_eq!(allowed(&limit, Instant::now()), 16);
     }
 
     #[test]
@@ -195,19 +233,29 @@ mod tests {
         for _ in 0..10 {
             limit.record_refusal(None, Duration::from_secs(3), now);
         }
-        assert_eq!(limit.max_in_flight(now + Duration::from_secs(2)), 0);
-        assert_eq!(limit.max_in_flight(now + Duration::from_secs(3)), 8);
+        assert_eq!(allowed(&limit, now + Duration::from_secs(2)), 0);
+        assert_eq!(allowed(&limit, now + Duration::from_secs(3)), 8);
     }
 
     #[test]
-    fn an_unreachable_server_is_retried_with_backoff() {
+    fn an_unreachable_server_is_probed_by_one_request_after_each_pause() {
         let (mut limit, mut now) = (Limit::default(), Instant::now());
-        for _ in 0..100 {
-            limit.record_no_answer(now);
-            now = limit.pause().unwrap();
+        let (mut pauses, mut started) = (Vec::new(), now);
+        for _ in 0..9 {
+            // All requests of a broken connection end together.
+            for _ in 0..24 {
+                limit.record_no_answer(started, now);
+            }
+            let end = limit.pause().unwrap();
+            pauses.push((end - now).as_millis());
+            assert!(!limit.allows(0, end - Duration::from_millis(1)));
+            assert!(limit.allows(23, end), "no probe");
+            limit.record_start();
+            assert!(!limit.allows(0, end + Duration::from_secs(60)), "a second probe");
+            (started, now) = (end, end + Duration::from_millis(1));
         }
-        let before = now;
-        limit.record_no_answer(now);
-        assert_eq!(limit.pause().unwrap() - before, Duration::from_secs(30));
+        assert_eq!(pauses, [500, 1000, 2000, 4000, 8000, 16000, 30000, 30000, 30000]);
+        limit.end_outage();
+        assert_eq!((limit.pause(), allowed(&limit, now)), (None, 4));
     }
 }

@@ -59,7 +59,7 @@ impl MetricsSnapshot {
         let kind = |(&id, watched): (&KindId, &WatchedKind)| KindMetrics {
             group: watched.group.clone(),
             resource: watched.resource.plural.clone(),
-            synced: watched.synced && watched.failure.is_none(),
+            synced: watched.unsynced_since(now).is_none(),
             objects: objects.get(id.index()).copied().unwrap_or_default(),
             silent: watched
                 .last_event

@@ -22,8 +22,8 @@ use crate::api::{AnswerStream, ApiError, Lane, MetadataClient, escape};
 const PAGE_SIZE: usize = 500;
 /// `timeoutSeconds` of a watch is a random time between half of this and this.
 const LIFETIME: Duration = Duration::from_secs(600);
-/// A watch without any event for this time has lost its connection: the API server sends a bookmark about once a
-/// minute.
+/// A watch without any event for this time is opened again: the API server sends a bookmark about once a minute. It counts as
+/// alive until then, since its connection answers pings.
 const EVENT_TIMEOUT: Duration = Duration::from_secs(180);
 /// Maximum time between two chunks of a page.
 const CHUNK_TIMEOUT: Duration = Duration::from_secs(60);
@@ -33,6 +33,8 @@ const PAGE_PATIENCE: Duration = Duration::from_secs(30);
 const SLOT_TIMEOUT: Duration = Duration::from_secs(2);
 /// A watch that ended earlier counts as failed.
 const MIN_WATCH: Duration = Duration::from_secs(1);
+/// After this time a watch that is refused is replaced by a list.
+const RELIST_AFTER: Duration = Duration::from_secs(60);
 /// Backoff, first and maximum.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
@@ -91,6 +93,9 @@ impl Monitor {
             if was_watched && lasted >= pause.max(MIN_WATCH) {
                 pause = first;
             }
+            if was_watched {
+                self.shared.watch_ended(self.kind);
+            }
             match step {
                 Ok(version) => {
                     from = version;
@@ -111,8 +116,12 @@ impl Monitor {
                     pause = (pause * 2).min(max);
                 }
                 Err(StreamEnd::Failed(error)) => {
-                    self.shared.watch_failed(self.kind, &error);
+                    let failing_for = self.shared.watch_failed(self.kind, &error);
                     from = from.map(|from| self.shared.last_version(self.kind).unwrap_or(from));
+                    if error.code().is_some() && failing_for >= RELIST_AFTER {
+                        // While the API server cannot read an object, it refuses watches for overload. A list has the cause.
+                        from = None;
+                    }
                     sleep(self.jitter(error.retry_after().unwrap_or(pause))).await;
                     pause = (pause * 2).min(max);
                 }
@@ -187,9 +196,15 @@ impl Monitor {
             escape(from),
         );
         let mut chunks = self.stream("WATCH", &path, wire::WATCH).await?;
-        self.shared.watch_started(self.kind, is_early);
+        self.shared
+            .watch_started(self.kind, is_early, chunks.last_received.clone());
         let mut watch = WatchReader::new(chunks.is_protobuf);
-        while let Some(chunk) = chunks.next(EVENT_TIMEOUT).await? {
+        loop {
+            let chunk = match chunks.next(EVENT_TIMEOUT).await {
+                Ok(Some(chunk)) => chunk,
+                Ok(None) | Err(ApiError::Timeout { .. }) => break,
+                Err(error) => return Err(error.into()),
+            };
             let events = watch.read(&chunk).map_err(|error| chunks.unreadable(error))?;
             let expired = events.iter().find_map(|event| match event {
                 // The API server could not decode an object. Its deletion may go without an event, so only a list shows

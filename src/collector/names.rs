@@ -44,6 +44,9 @@ pub fn object_label(graph: &Graph, id: NodeId) -> String {
 /// The usual reason of [`unresolved_reason`].
 pub const NOT_SERVED: &str = "its kind is not served";
 
+/// Why a reference to the group `core` cannot be resolved, and the remedy.
+const GROUP_CORE: &str = "there is no group core: the apiVersion of its kinds is v1";
+
 /// Why a named owner cannot be resolved.
 pub fn unresolved_reason(graph: &Graph, id: NodeId) -> &'static str {
     let kind = graph.node(id).kind;
@@ -51,6 +54,8 @@ pub fn unresolved_reason(graph: &Graph, id: NodeId) -> &'static str {
         "the reference to it cannot be resolved"
     } else if graph.kinds.resource(kind).is_some() {
         "its name is invalid"
+    } else if graph.kinds.group(kind) == "core" {
+        GROUP_CORE
     } else {
         NOT_SERVED
     }

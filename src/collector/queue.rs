@@ -51,6 +51,7 @@ enum Stage {
     Ready,
     /// In progress; `is_dirty` if it was added meanwhile.
     Processing {
+        since: Instant,
         is_dirty: bool,
     },
     Delayed(Instant),
@@ -65,6 +66,8 @@ pub struct ItemStatus {
     pub num_requeues: u32,
     /// The last error.
     pub last_error: Option<String>,
+    /// Since when it is in progress, if it is.
+    pub in_progress_since: Option<Instant>,
 }
 
 /// Depth of the queue.
@@ -100,7 +103,7 @@ impl Queue {
         };
         match &mut entry.stage {
             Stage::Ready => {}
-            Stage::Processing { is_dirty } => *is_dirty = true,
+            Stage::Processing { is_dirty, .. } => *is_dirty = true,
             Stage::Delayed(due) if *due > now + MAX_DELAY_WHEN_READDED => {
                 self.delayed.remove(&(*due, item));
                 *due = now + MAX_DELAY_WHEN_READDED;
@@ -139,7 +142,7 @@ impl Queue {
                 WorkItem::Dependents(_) => {}
                 WorkItem::Decide(_) | WorkItem::GetOwner(_) => {
                     if let Some(entry) = self.entries.get_mut(&item) {
-                        entry.stage = Stage::Processing { is_dirty: false };
+                        entry.stage = Stage::processing(now);
                     }
                 }
             }
@@ -196,7 +199,7 @@ impl Queue {
     pub fn start(&mut self, item: WorkItem, kind: KindId, now: Instant) -> bool {
         match self.entries.get_mut(&item).map(|entry| &mut entry.stage) {
             None => {
-                let stage = Stage::Processing { is_dirty: false };
+                let stage = Stage::processing(now);
                 self.entries.insert(item, Entry::new(lane(item, kind), stage, now));
                 true
             }
@@ -221,12 +224,12 @@ impl Queue {
             return;
         };
         match entry.stage {
-            Stage::Processing { is_dirty: true } => {
+            Stage::Processing { is_dirty: true, .. } => {
                 entry.stage = Stage::Ready;
                 (entry.num_requeues, entry.since, entry.last_error) = (0, now, None);
                 self.ready.push_back(entry.lane, item);
             }
-            Stage::Processing { is_dirty: false } => drop(self.entries.remove(&item)),
+            Stage::Processing { is_dirty: false, .. } => drop(self.entries.remove(&item)),
             // It is returned later.
             Stage::Ready | Stage::Delayed(_) => {}
         }
@@ -242,7 +245,7 @@ impl Queue {
             .min(MAX_BACKOFF);
         let pause = match (pause, entry.stage) {
             (Some(pause), _) => pause,
-            (None, Stage::Processing { is_dirty: true }) => backoff.min(MAX_DELAY_WHEN_READDED),
+            (None, Stage::Processing { is_dirty: true, .. }) => backoff.min(MAX_DELAY_WHEN_READDED),
             (None, _) => backoff,
         };
         entry.num_requeues += 1;
@@ -311,12 +314,40 @@ impl Queue {
             since: entry.since,
             num_requeues: entry.num_requeues,
             last_error: entry.last_error.as_deref().map(str::to_owned),
+            in_progress_since: match entry.stage {
+                Stage::Processing { since, .. } => Some(since),
+                Stage::Ready | Stage::Delayed(_) => None,
+            },
         })
     }
 
     /// All single items, and when they were enqueued.
     pub fn items(&self) -> impl Iterator<Item = (Instant, WorkItem)> {
         self.entries.iter().map(|(&item, entry)| (entry.since, item))
+    }
+}
+
+// === impl Stage ===
+
+impl Stage {
+    fn processing(since: Instant) -> Self {
+        Self::Processing { since, is_dirty: false }
+    }
+}
+
+// === impl ItemStatus ===
+
+impl ItemStatus {
+    /// Names a request that gets no answer.
+    pub fn hanging_request(&self, item: WorkItem, now: Instant) -> Option<String> {
+        let waits = now.saturating_duration_since(self.in_progress_since?);
+        let verb = if matches!(item, WorkItem::GetOwner(_)) {
+            "GET"
+        } else {
+            "request"
+        };
+        let seconds = waits.as_secs();
+        (waits >= SLOW).then(|| format!("the API server has not answered the {verb} for {seconds} s"))
     }
 }
 

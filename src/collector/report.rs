@@ -14,6 +14,7 @@ use super::{
     queue::Depth,
     refusals::{Key, Refusal},
     sync_state::WatchedKind,
+    why::recreated,
 };
 use crate::words::format_count;
 
@@ -42,10 +43,16 @@ pub struct WorkReport {
     pub queue: Depth,
     /// The items that wait longest.
     pub oldest: Vec<WaitingReport>,
-    /// Deletions that wait for dependents.
+    /// Some deletions that wait for dependents.
     pub deletions: Vec<DeletionReport>,
-    /// Owners that cannot be resolved, and so keep their dependents.
+    /// Number of deletions that wait for dependents.
+    #[serde(default)]
+    pub deletions_total: u64,
+    /// Some owners that cannot be resolved, and so keep their dependents.
     pub kept: Vec<KeptReport>,
+    /// Number of owners that cannot be resolved.
+    #[serde(default)]
+    pub kept_total: u64,
     /// Counters since this collector's start.
     pub counts: Counts,
 }
@@ -78,7 +85,7 @@ pub struct RefusedReport {
 pub struct KindReport {
     /// Such as `deployments.apps/v1`.
     pub resource: String,
-    /// Its first list is complete.
+    /// Its first list is complete, and its watch does not fail.
     pub synced: bool,
     /// Number of objects.
     pub objects: u64,
@@ -86,8 +93,11 @@ pub struct KindReport {
     pub silent_seconds: Option<u64>,
     /// Its last resourceVersion.
     pub version: u64,
-    /// The failure, while list or watch fails.
+    /// The failure of list or watch, until a watch has been open for ten seconds again.
     pub error: Option<String>,
+    /// The object that the API server cannot read, and the remedies.
+    #[serde(default)]
+    pub unreadable: Option<String>,
 }
 
 /// A waiting item of the work queue.
@@ -124,6 +134,9 @@ pub struct DeletionReport {
     pub dependents: u64,
     /// One of them.
     pub example: Option<String>,
+    /// Number of dependents that were created since its foreground deletion was seen.
+    #[serde(default)]
+    pub created: u32,
 }
 
 /// An owner that cannot be resolved.
@@ -158,8 +171,13 @@ impl WorkReport {
             isolated: isolated as u64,
             queue: core.queue.depth(),
             oldest: oldest(core, now),
-            deletions: deletions(graph),
-            kept: kept(graph),
+            deletions: waiting_deletions(graph)
+                .take(MAX_ROWS)
+                .map(|id| deletion(graph, id))
+                .collect(),
+            deletions_total: waiting_deletions(graph).count() as u64,
+            kept: unresolved(graph).take(MAX_ROWS).map(|id| kept(graph, id)).collect(),
+            kept_total: unresolved(graph).count() as u64,
             counts: core.counts.clone(),
         }
     }
@@ -172,6 +190,9 @@ impl WorkReport {
             None => writeln!(out, "synced     {} kinds", self.kinds.len()),
             Some(why) => writeln!(out, "NOT SYNCED {why}"),
         };
+        for unreadable in self.kinds.iter().filter_map(|kind| kind.unreadable.as_ref()) {
+            let _ = writeln!(out, "UNREADABLE {unreadable}");
+        }
         for it in self.refused.iter().take(MAX_ROWS) {
             let _ = writeln!(
                 out,
@@ -228,20 +249,23 @@ impl WorkReport {
                 let _ = writeln!(out, "failed     {step}: {reason}, {times} times");
             }
         }
-        section(&mut out, "Deletions that wait for dependents", &self.deletions, |it| {
+        let title = "Deletions that wait for dependents";
+        section(&mut out, title, &self.deletions, self.deletions_total, |it| {
             let example = it
                 .example
                 .as_ref()
                 .map_or_else(String::new, |example| format!(", such as {example}"));
+            let created = recreated(it.created).map_or_else(String::new, |created| format!("; {created}"));
             format!(
-                "{} ({}): {}{example}; uid {}",
+                "{} ({}): {}{example}{created}; uid {}",
                 it.object,
                 it.finalizer,
-                format_count(it.dependents, "dependent"),
+                format_count(it.dependents, "known dependent"),
                 it.uid
             )
         });
-        section(&mut out, "Waits longest", &self.oldest, |it| {
+        let waiting = self.queue.ready + self.queue.busy + self.queue.delayed;
+        section(&mut out, "Waits longest", &self.oldest, waiting, |it| {
             let why = it.why.as_deref().unwrap_or("it is in the queue");
             format!(
                 "{} {}: {} s, {}: {why}; uid {}",
@@ -256,6 +280,7 @@ impl WorkReport {
             &mut out,
             "Kept, because it is unknown whether their owner exists",
             &self.kept,
+            self.kept_total,
             |it| {
                 format!(
                     "{} of {}: {}; uid {}",
@@ -284,6 +309,7 @@ impl WorkReport {
         add("KIND", "OBJECTS", "LAST-EVENT", "RESOURCE-VERSION", "STATE");
         for kind in &self.kinds {
             let state = match (&kind.error, kind.synced) {
+                (Some(_), _) if kind.unreadable.is_some() => "UNREADABLE, see above",
                 (Some(error), _) => error,
                 (None, true) => "synced",
                 (None, false) => "being listed",
@@ -298,11 +324,14 @@ impl WorkReport {
     }
 }
 
-fn section<T>(out: &mut String, title: &str, rows: &[T], row: impl Fn(&T) -> String) {
-    if rows.is_empty() {
-        return;
-    }
-    let _ = writeln!(out, "\n{title}:");
+/// Some rows of a total.
+fn section<T>(out: &mut String, title: &str, rows: &[T], total: u64, row: impl Fn(&T) -> String) {
+    let shown = rows.len();
+    let _ = match shown {
+        0 => return,
+        _ if total > shown as u64 => writeln!(out, "\n{title} ({shown} of {total}):"),
+        _ => writeln!(out, "\n{title}:"),
+    };
     for it in rows {
         let _ = writeln!(out, "  {}", row(it));
     }
@@ -328,11 +357,12 @@ fn kinds(core: &Core, now: Instant) -> Vec<KindReport> {
     let counts = core.graph.counts();
     let report = |(&id, watched): (&KindId, &WatchedKind)| KindReport {
         resource: format!("{}/{}", watched.name(), watched.resource.version),
-        synced: watched.synced,
+        synced: watched.unsynced_since(now).is_none(),
         objects: counts.get(id.index()).copied().unwrap_or_default(),
         silent_seconds: watched.last_event.map(|last_event| seconds(now, last_event)),
         version: watched.progress,
-        error: watched.failure.as_ref().map(|error| error.text.clone()),
+        error: watched.failure(now).map(|error| error.text.clone()),
+        unreadable: watched.unreadable(now),
     };
     let mut kinds: Vec<KindReport> = core.sync_state.watched.iter().map(report).collect();
     kinds.sort_by(|one, other| one.resource.cmp(&other.resource));
@@ -355,51 +385,49 @@ fn oldest(core: &Core, now: Instant) -> Vec<WaitingReport> {
             uid: truncate(&core.graph.uid(id)),
             seconds: seconds(now, since),
             tries: it.num_requeues,
-            why: it.last_error.or_else(|| {
-                core.queue
-                    .is_processing(item)
-                    .then(|| "a request is in progress".to_owned())
+            why: it.hanging_request(item, now).or(it.last_error).or_else(|| {
+                let in_progress = it.in_progress_since.is_some();
+                in_progress.then(|| "a request is in progress".to_owned())
             }),
         })
     };
     waiting.into_iter().filter_map(report).take(MAX_ROWS).collect()
 }
 
-fn deletions(graph: &Graph) -> Vec<DeletionReport> {
-    let waits = |id: &NodeId| {
-        let state = graph.node(*id).state;
-        state.exists() && (state.in_foreground_deletion() || state.in_orphan_deletion())
-    };
-    let report = |id: NodeId| {
-        let node = graph.node(id);
-        let orphans = node.state.in_orphan_deletion();
-        let mut dependents = graph
-            .dependents(id)
-            .filter(|link| link.node != id && (orphans || link.blocking));
-        DeletionReport {
-            object: object_label(graph, id),
-            uid: truncate(&graph.uid(id)),
-            finalizer: if orphans { "orphan" } else { "foregroundDeletion" }.to_owned(),
-            dependents: if orphans { node.dependents } else { node.blocking }.into(),
-            example: dependents.next().map(|link| object_label(graph, link.node)),
-        }
-    };
-    graph.nodes().filter(waits).take(MAX_ROWS).map(report).collect()
+fn waiting_deletions(graph: &Graph) -> impl Iterator<Item = NodeId> {
+    graph.nodes().filter(|&id| {
+        let state = graph.node(id).state;
+        state.exists() && state.has_deletion_finalizer()
+    })
 }
 
-fn kept(graph: &Graph) -> Vec<KeptReport> {
-    let report = |id: NodeId| KeptReport {
+fn deletion(graph: &Graph, id: NodeId) -> DeletionReport {
+    let node = graph.node(id);
+    let orphans = node.state.in_orphan_deletion();
+    let mut dependents = graph
+        .dependents(id)
+        .filter(|link| link.node != id && (orphans || link.blocking));
+    DeletionReport {
+        object: object_label(graph, id),
+        uid: truncate(&graph.uid(id)),
+        finalizer: if orphans { "orphan" } else { "foregroundDeletion" }.to_owned(),
+        dependents: if orphans { node.dependents } else { node.blocking }.into(),
+        example: dependents.next().map(|link| object_label(graph, link.node)),
+        created: graph.created_since_deletion(id),
+    }
+}
+
+fn unresolved(graph: &Graph) -> impl Iterator<Item = NodeId> {
+    graph.nodes().filter(|&id| graph.is_unresolved(id))
+}
+
+fn kept(graph: &Graph, id: NodeId) -> KeptReport {
+    KeptReport {
         owner: object_label(graph, id),
         uid: truncate(&graph.uid(id)),
         dependents: graph.node(id).dependents.into(),
         why: unresolved_reason(graph, id).to_owned(),
-    };
-    graph
-        .nodes()
-        .filter(|&id| graph.is_unresolved(id))
-        .take(MAX_ROWS)
-        .map(report)
-        .collect()
+    }
 }
 
 fn seconds(now: Instant, since: Instant) -> u64 {

@@ -95,6 +95,8 @@ pub enum Request {
         target: Target,
         /// The finalizer.
         finalizer: &'static str,
+        /// Which kinds were not synced at the decision, and why.
+        unsynced: Option<String>,
     },
 }
 
@@ -137,7 +139,7 @@ pub async fn send(client: &MetadataClient, lane: usize, request: &Request) -> Ou
             ..
         } => writes.delete_as_decided(target, *policy).await,
         Request::Delete { target, policy, .. } => writes.unblock_and_delete(target, *policy).await,
-        Request::RemoveFinalizer { target, finalizer } => writes.remove_finalizer(target, finalizer).await,
+        Request::RemoveFinalizer { target, finalizer, .. } => writes.remove_finalizer(target, finalizer).await,
     };
     let target = request.target();
     match result {
@@ -443,8 +445,8 @@ impl Request {
             Self::Delete { .. } => "an owner in foreground deletion waits for it",
             Self::RemoveFinalizer {
                 finalizer: "orphan", ..
-            } => "no dependent names it",
-            Self::RemoveFinalizer { .. } => "no dependent blocks its deletion",
+            } => "no known dependent names it",
+            Self::RemoveFinalizer { .. } => "no known dependent blocks its deletion",
         }
     }
 

@@ -14,10 +14,15 @@ use super::{
     core::{Core, NextRequest},
     graph::Observed,
     kinds::KindId,
-    sync_state::{WatchFailure, WatchedKind},
+    sync_state::WatchedKind,
     wire::WatchEvent,
 };
-use crate::{api::ApiError, collector::Unsynced, events::Events, model::event::Reason};
+use crate::{
+    api::{ApiError, LastReceived},
+    collector::Unsynced,
+    events::Events,
+    model::event::Reason,
+};
 
 /// The locked state, with the notifications of its tasks.
 #[derive(Debug)]
@@ -143,7 +148,7 @@ impl Shared {
             }
             watched.progress = version;
             watched.last_event = Some(Instant::now());
-            watched.failure = None;
+            watched.record_list();
             core.graph.end_list(kind, version);
             if !watched.synced {
                 watched.synced = true;
@@ -160,6 +165,7 @@ impl Shared {
     /// A resourceVersion is no number.
     pub fn events(&self, kind: KindId, events: &[WatchEvent]) -> Result<(), InvalidVersion> {
         self.with(|core| {
+            self.record_answer(core);
             let Some(watched) = core.sync_state.watched.get_mut(&kind) else {
                 return Ok(());
             };
@@ -216,44 +222,56 @@ impl Shared {
         self.restart_reason.send_replace(Some(why));
     }
 
-    /// Records that a watch has started; `is_early` if the one before it ended early.
-    pub fn watch_started(&self, kind: KindId, is_early: bool) {
+    /// Records that a watch is open; `is_early` if the one before it ended early.
+    pub fn watch_started(&self, kind: KindId, is_early: bool, last_received: LastReceived) {
         self.with(|core| {
-            let watched = core.sync_state.watched.get_mut(&kind);
-            let failure = watched.and_then(|watched| {
-                watched.failure.take()?;
-                Some(watched.name())
-            });
-            if let Some(resource) = &failure {
+            self.record_answer(core);
+            let Some(watched) = core.sync_state.watched.get_mut(&kind) else {
+                return;
+            };
+            let has_failed = watched.open_watch(last_received, Instant::now());
+            if has_failed {
                 // [`super::failing_kinds`] logs all kinds together.
-                tracing::debug!(resource, "Kind is watched again");
+                tracing::debug!(resource = watched.name(), "Kind is watched again");
             }
-            if is_early || failure.is_some() {
+            if is_early || has_failed {
                 core.recheck_absent();
             }
         });
     }
 
-    /// Records that a list or watch failed.
-    pub fn watch_failed(&self, kind: KindId, error: &ApiError) {
+    /// Records that a watch is no longer open.
+    pub fn watch_ended(&self, kind: KindId) {
+        self.with(|core| {
+            if let Some(watched) = core.sync_state.watched.get_mut(&kind) {
+                watched.close_watch(Instant::now());
+            }
+        });
+    }
+
+    /// Records that a list or watch failed. Returns for how long it has.
+    pub fn watch_failed(&self, kind: KindId, error: &ApiError) -> Duration {
         self.with(|core| {
             core.counts.failed("watch", error);
             let Some(watched) = core.sync_state.watched.get_mut(&kind) else {
-                return;
+                return Duration::ZERO;
             };
-            let is_new = watched.failure.is_none();
-            let since = watched.failure.take().map_or_else(Instant::now, |before| before.since);
-            watched.failure = Some(WatchFailure {
-                text: error.to_string(),
-                reason: error.short_reason(),
-                since,
-            });
-            if is_new {
+            let now = Instant::now();
+            if watched.fail(error, now) {
                 tracing::debug!(resource = watched.name(), %error, "Kind cannot be watched; will retry");
                 // GETs of its objects waited for its list; they are sent now.
                 core.graph.enqueue_unknown(kind);
             }
-        });
+            let since = watched.failure(now).map_or(now, |failure| failure.since);
+            now.saturating_duration_since(since)
+        })
+    }
+
+    /// Ends a pause of the engine: the API server answers.
+    fn record_answer(&self, core: &mut Core) {
+        if std::mem::take(&mut core.has_outage) {
+            self.wake.notify_one();
+        }
     }
 
     /// The last resourceVersion of a kind's watch, if there is one.

@@ -8,10 +8,14 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    kinds::{KindId, Resource},
+    discovery::path_of,
+    kinds::{KindId, Resource, Scope},
     names::qualified_name,
 };
-use crate::words::{format_count, some_of};
+use crate::{
+    api::{ApiError, LastReceived, escape},
+    words::{format_count, some_of},
+};
 
 /// Policy for a kind that may have dependents and cannot be listed: `--gc-unsynced`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,18 +26,21 @@ pub enum Unsynced {
     Proceed,
 }
 
-/// After this time without a working watch, a kind counts as not synced.
-const STALE_AFTER: Duration = Duration::from_secs(30);
+/// For so long a watch that was opened after a failure may still deliver what was missed.
+const CATCH_UP: Duration = Duration::from_secs(10);
 /// Default of `--gc-aggregated-hold`.
 pub const AGGREGATED_HOLD: Duration = Duration::from_secs(600);
 /// Minimum time that finalizers stay while a kind is not synced, also with [`Unsynced::Proceed`].
 const MIN_WAIT: Duration = Duration::from_secs(300);
 
 /// Why a finalizer waits for a discovery.
-pub const NO_DISCOVERY: &str = "no discovery has started since the finalizer could be removed";
+const NO_DISCOVERY: &str = "no discovery has started since the finalizer could be removed";
 
 /// After this time without a watch or a complete first list, the kind's APIService is looked up.
 const LOOKUP_AFTER: Duration = Duration::from_secs(10);
+
+/// Class of the answer of an API server that cannot read its store, or whose conversion webhook fails.
+const INTERNAL_ERROR: &str = "500";
 
 /// Why a kind with unrepresentable objects is not synced.
 const UNREPRESENTABLE: &str = "the UID, name or namespace of an object cannot be represented";
@@ -75,21 +82,37 @@ pub struct WatchedKind {
     pub progress: u64,
     /// Time of the last answer or event.
     pub last_event: Option<Instant>,
-    /// The failure, while list or watch fails.
-    pub failure: Option<WatchFailure>,
+    /// The open watch; `None` between two.
+    watch: Option<OpenWatch>,
+    /// The last failure of list or watch.
+    pub(super) failure: Option<WatchFailure>,
+}
+
+/// A watch that is open.
+#[derive(Debug)]
+struct OpenWatch {
+    /// Of its connection.
+    last_received: LastReceived,
+    /// When it has delivered what was missed before it.
+    complete_from: Instant,
 }
 
 /// Why a finalizer has to stay.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FinalizerHold {
-    /// No discovery has started since the finalizer could be removed.
-    NeedsDiscovery,
+    /// Since the finalizer could be removed, no discovery has started, or no sign of life has come from a watch. The next
+    /// discovery brings both.
+    Unconfirmed {
+        /// What is missing.
+        why: String,
+    },
     /// A kind is not synced.
     NotSynced {
         /// Which kinds, and why.
         why: String,
-        /// Only aggregated APIs are the cause: the delay is limited by `--gc-aggregated-hold`.
-        is_aggregated: bool,
+        /// Only aggregated APIs and kinds that the API server cannot read are the cause: the delay is limited by
+        /// `--gc-aggregated-hold`.
+        is_limited: bool,
     },
 }
 
@@ -106,7 +129,8 @@ pub enum GcFinalizer {
 struct UnknownSource<'a> {
     source: Source<'a>,
     since: Instant,
-    is_aggregated: bool,
+    /// Foreground deletions wait for it no longer than `--gc-aggregated-hold`.
+    is_limited: bool,
 }
 
 enum Source<'a> {
@@ -133,6 +157,10 @@ pub struct WatchFailure {
     pub text: String,
     /// Its class, equal for all kinds that fail for the same reason.
     pub reason: String,
+    /// Key of the object in the store that the API server cannot read.
+    pub unreadable: Option<String>,
+    /// A list was complete since.
+    pub is_listed: bool,
     /// Time of the first failure.
     pub since: Instant,
 }
@@ -191,35 +219,45 @@ impl SyncState {
         now: Instant,
     ) -> Option<FinalizerHold> {
         let proceeds = |since: Instant| self.unsynced == Unsynced::Proceed && now >= since + MIN_WAIT;
-        let is_late = |removable_since: Instant| {
-            self.discovered.is_none_or(|started| started < removable_since) && !proceeds(removable_since)
-        };
-        if removable_since.is_some_and(is_late) {
-            return Some(FinalizerHold::NeedsDiscovery);
-        }
-        let is_delay = |it: &UnknownSource<'_>| it.is_aggregated && finalizer == GcFinalizer::Foreground;
+        let is_delay = |it: &UnknownSource<'_>| it.is_limited && finalizer == GcFinalizer::Foreground;
         let is_expired = |it: &UnknownSource<'_>| is_delay(it) && now >= it.since + self.aggregated_hold;
         let unknown_sources: Vec<UnknownSource<'_>> = self.unknown_sources(now).filter(|it| !is_expired(it)).collect();
         // The removal waits for each of them, so the latest start counts.
-        let last = unknown_sources.iter().map(|it| it.since).max()?;
-        if proceeds(last) {
-            return None;
+        if let Some(last) = unknown_sources.iter().map(|it| it.since).max()
+            && !proceeds(last)
+        {
+            return Some(FinalizerHold::NotSynced {
+                is_limited: unknown_sources.iter().all(is_delay),
+                why: self.describe(&unknown_sources, now)?,
+            });
         }
-        Some(FinalizerHold::NotSynced {
-            is_aggregated: unknown_sources.iter().all(is_delay),
-            why: self.describe(&unknown_sources)?,
-        })
+        let removable_since = removable_since.filter(|&since| !proceeds(since))?;
+        let why = self.unconfirmed_reason(removable_since, now)?;
+        Some(FinalizerHold::Unconfirmed { why })
     }
 
-    /// Whether every kind is synced.
-    pub fn is_synced(&self, now: Instant) -> bool {
-        self.unknown_sources(now).next().is_none()
+    /// Why dependents from before `time` may be unknown, although every kind is synced. Kinds that are not are passed over.
+    fn unconfirmed_reason(&self, time: Instant, now: Instant) -> Option<String> {
+        if self.discovered.is_none_or(|started| started < time) {
+            return Some(NO_DISCOVERY.to_owned());
+        }
+        let is_unconfirmed = |it: &&WatchedKind| it.unsynced_since(now).is_none() && !it.is_complete_until(time);
+        let silent: Vec<String> = self
+            .watched
+            .values()
+            .filter(is_unconfirmed)
+            .map(WatchedKind::name)
+            .collect();
+        let silent = (!silent.is_empty()).then(|| some_of(silent))?;
+        Some(format!(
+            "the watch of {silent} has shown no sign of life since the finalizer could be removed"
+        ))
     }
 
     /// Which kinds are not synced, and why; `None` if all are.
     pub fn unsynced_reason(&self, now: Instant) -> Option<String> {
         let unknown_sources: Vec<UnknownSource<'_>> = self.unknown_sources(now).collect();
-        self.describe(&unknown_sources)
+        self.describe(&unknown_sources, now)
     }
 
     /// Failing groups and versions without the core group. They may be aggregated.
@@ -230,7 +268,7 @@ impl SyncState {
         });
         let is_late = |it: &&WatchedKind| {
             let started = (!it.synced).then_some(it.started);
-            let since = it.failure.as_ref().map(|failure| failure.since).or(started);
+            let since = it.failure(now).map(|failure| failure.since).or(started);
             since.is_some_and(|since| now >= since + LOOKUP_AFTER)
         };
         let kinds = self.watched.values().filter(is_late);
@@ -243,20 +281,20 @@ impl SyncState {
         let all_kinds = self.discovery_error.as_ref().map(|(why, since)| UnknownSource {
             source: Source::AllKinds(why),
             since: *since,
-            is_aggregated: false,
+            is_limited: false,
         });
         let groups = self.unknown_groups.iter().map(|(group, it)| UnknownSource {
             source: Source::Group(group, it),
             since: it.since,
-            is_aggregated: !it.versions.is_empty()
-                && it.versions.iter().all(|version| self.is_aggregated(group, version)),
+            is_limited: !it.versions.is_empty() && it.versions.iter().all(|version| self.is_aggregated(group, version)),
         });
         let kinds = self.watched.iter().filter_map(move |(&id, it)| {
             let unrepresentable = self.unrepresentable.contains(&id).then_some(it.started);
             Some(UnknownSource {
                 source: Source::Kind(id, it),
                 since: it.unsynced_since(now).or(unrepresentable)?,
-                is_aggregated: unrepresentable.is_none() && self.is_aggregated(&it.group, &it.resource.version),
+                is_limited: unrepresentable.is_none()
+                    && (self.is_aggregated(&it.group, &it.resource.version) || it.cannot_be_read(now)),
             })
         });
         all_kinds.into_iter().chain(groups).chain(kinds)
@@ -267,7 +305,7 @@ impl SyncState {
         self.aggregated.contains(&(group.to_owned(), version.to_owned()))
     }
 
-    fn describe(&self, unknown_sources: &[UnknownSource<'_>]) -> Option<String> {
+    fn describe(&self, unknown_sources: &[UnknownSource<'_>], now: Instant) -> Option<String> {
         let (mut kinds, mut others) = (Vec::new(), Vec::new());
         for it in unknown_sources {
             match it.source {
@@ -275,8 +313,8 @@ impl SyncState {
                 Source::Group(group, UnknownGroup { why, .. }) => {
                     others.push(format!("the kinds of {group} are unknown: {why}"));
                 }
-                Source::Kind(id, watched) => kinds.push(match &watched.failure {
-                    Some(failure) => format!("{} ({})", watched.name(), failure.text),
+                Source::Kind(id, watched) => kinds.push(match watched.failure(now) {
+                    Some(failure) => format!("{} ({})", watched.name(), failure.summary()),
                     None if self.unrepresentable.contains(&id) => format!("{} ({UNREPRESENTABLE})", watched.name()),
                     None => watched.name(),
                 }),
@@ -290,20 +328,134 @@ impl SyncState {
     }
 }
 
+// === impl WatchFailure ===
+
+impl WatchFailure {
+    /// Its cause in a few words. `gc status` has more, once for each kind.
+    fn summary(&self) -> String {
+        match (&self.unreadable, &*self.reason) {
+            (Some(_), _) => "an object of it cannot be read".to_owned(),
+            (None, code) if code.parse::<u16>().is_ok() => format!("answered with {code}"),
+            (None, reason) => reason.to_owned(),
+        }
+    }
+}
+
+/// Key of the object in an API server's error that it cannot read an object of its store.
+fn unreadable_key(error: &str) -> Option<String> {
+    let starts = ["unable to transform key \"", "corrupt object, Code: 7, Key: "];
+    let key = starts.iter().find_map(|start| error.split_once(start))?.1;
+    let end = key.find(['"', ',', ' '])?;
+    Some(key[..end].to_owned())
+}
+
 // === impl WatchedKind ===
 
 impl WatchedKind {
+    /// A kind that nothing is known of yet, except its highest resourceVersion.
+    pub fn new(group: &str, resource: Resource, progress: u64) -> Self {
+        Self {
+            group: group.to_owned(),
+            resource,
+            started: Instant::now(),
+            synced: false,
+            progress,
+            last_event: None,
+            watch: None,
+            failure: None,
+        }
+    }
+
     /// Its resource, such as `deployments.apps`.
     pub fn name(&self) -> String {
         qualified_name(&self.resource.plural, &self.group)
     }
 
+    /// The failure of list or watch, until a watch has caught up.
+    pub fn failure(&self, now: Instant) -> Option<&WatchFailure> {
+        let has_caught_up = self.watch.as_ref().is_some_and(|watch| now >= watch.complete_from);
+        self.failure.as_ref().filter(|_| !has_caught_up)
+    }
+
     /// Since when it is not synced; `None` if it is.
-    fn unsynced_since(&self, now: Instant) -> Option<Instant> {
-        if !self.synced {
-            return Some(self.started);
+    pub fn unsynced_since(&self, now: Instant) -> Option<Instant> {
+        if self.synced {
+            self.failure(now).map(|failure| failure.since)
+        } else {
+            Some(self.started)
         }
-        let since = self.failure.as_ref()?.since;
-        (now >= since + STALE_AFTER).then_some(since)
+    }
+
+    /// Whether the watch has delivered all events from before `time`. A connection delivers in order, so one that has received
+    /// anything since then has received them. One that a load balancer has silently dropped receives nothing.
+    fn is_complete_until(&self, time: Instant) -> bool {
+        let watch = self.watch.as_ref();
+        watch.is_some_and(|watch| watch.last_received.time() > time.max(watch.complete_from))
+    }
+
+    /// Records a failure; `true` if it is the first one.
+    pub fn fail(&mut self, error: &ApiError, now: Instant) -> bool {
+        let before = self.failure(now).map(|failure| failure.since);
+        self.watch = None;
+        let text = error.to_string();
+        self.failure = Some(WatchFailure {
+            unreadable: unreadable_key(&text),
+            text,
+            reason: error.short_reason(),
+            since: before.unwrap_or(now),
+            is_listed: false,
+        });
+        before.is_none()
+    }
+
+    /// Records a complete list. A watch from its resourceVersion misses nothing.
+    pub fn record_list(&mut self) {
+        if let Some(failure) = &mut self.failure {
+            failure.is_listed = true;
+        }
+    }
+
+    /// Whether the API server answers that it cannot read the objects.
+    fn cannot_be_read(&self, now: Instant) -> bool {
+        let failure = self.failure(now);
+        failure.is_some_and(|it| it.unreadable.is_some() || it.reason == INTERNAL_ERROR)
+    }
+
+    /// The object that the API server cannot read, and the remedies.
+    pub fn unreadable(&self, now: Instant) -> Option<String> {
+        let key = self.failure(now)?.unreadable.as_ref()?;
+        let mut names = key.rsplit('/');
+        let name = names.next()?;
+        let namespace = names.next().filter(|_| self.resource.scope == Scope::Namespaced);
+        let root = path_of(&self.group, &self.resource.version);
+        let namespace = namespace.map_or_else(String::new, |namespace| format!("namespaces/{}/", escape(namespace)));
+        Some(format!(
+            "{}: the API server cannot read {key} in its store. Restore the key that encrypted it, or give the object up: \
+             kubectl delete --raw '{root}/{namespace}{}/{}?ignoreStoreReadErrorWithClusterBreakingPotential=true' \
+             (feature gate AllowUnsafeMalformedObjectDeletion, on since Kubernetes 1.37)",
+            self.name(),
+            self.resource.plural,
+            escape(name)
+        ))
+    }
+
+    /// Records that a watch is open; `true` if it follows a failure.
+    pub fn open_watch(&mut self, last_received: LastReceived, now: Instant) -> bool {
+        self.failure.take_if(|failure| failure.is_listed);
+        let has_failed = self.failure.is_some();
+        let catch_up = if has_failed { CATCH_UP } else { Duration::ZERO };
+        self.watch = Some(OpenWatch {
+            last_received,
+            complete_from: now + catch_up,
+        });
+        has_failed
+    }
+
+    /// Records that the watch is no longer open.
+    pub fn close_watch(&mut self, now: Instant) {
+        if self.failure(now).is_none() {
+            self.failure = None;
+        }
+        self.watch = None;
     }
 }

@@ -20,6 +20,7 @@ use crate::{
 };
 
 pub use self::find::find;
+pub(super) use self::words::recreated;
 use self::{chain::Chain, words::Explainer};
 
 /// Explains the object with this name.

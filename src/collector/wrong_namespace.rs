@@ -44,7 +44,7 @@ impl WrongNamespaceOwners {
     }
 }
 
-/// Foreground deletions that wait for an aggregated API that is down.
+/// Foreground deletions that wait for an aggregated API that is down, or for objects that cannot be read.
 #[derive(Debug, Default)]
 pub struct DelayedDeletions {
     pending: Vec<(Involved, String)>,

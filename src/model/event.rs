@@ -37,7 +37,7 @@ pub enum Reason {
     ExceededGracePeriod,
     /// An owner reference names an object of another namespace.
     OwnerRefInvalidNamespace,
-    /// A foreground deletion waits for groups whose servers cannot be reached.
+    /// A foreground deletion waits for groups whose servers cannot be reached, or for kinds that cannot be read.
     ForegroundDeletionDelayed,
 }
 

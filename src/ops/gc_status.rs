@@ -239,19 +239,13 @@ mod tests {
         core.graph.observe(pods, &object("a", vec![owner("Nowhere", "x")]));
         core.graph.observe(pods, &object("b", vec![owner("Pod", "a")]));
         core.enqueue_items();
-        let watched = WatchedKind {
-            group: String::new(),
-            resource: Resource {
-                version: "v1".to_owned(),
-                plural: "pods".to_owned(),
-                scope: Scope::Namespaced,
-            },
-            started: now,
-            synced: true,
-            progress: 1,
-            last_event: None,
-            failure: None,
+        let resource = Resource {
+            version: "v1".to_owned(),
+            plural: "pods".to_owned(),
+            scope: Scope::Namespaced,
         };
+        let mut watched = WatchedKind::new("", resource, 1);
+        watched.synced = true;
         core.sync_state.watched.insert(pods, watched);
         let error = ApiError::refused("DELETE", "/x", 403, None, b"no");
         core.refusals.record("delete", "pods".to_owned(), &error, now);

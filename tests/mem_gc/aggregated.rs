@@ -34,19 +34,19 @@ fn service(group: &str) -> String {
 }
 
 /// Two owners, each with a blocking dependent: one for foreground and one for orphan deletion.
-async fn create_owners(cluster: &Cluster) {
+pub async fn create_owners(cluster: &Cluster) {
     for name in ["foreground", "orphaning"] {
         let owner = cluster.map(name, ObjectSpec::default()).await;
         cluster.map(&format!("of-{name}"), owned([to(&owner, true)])).await;
     }
 }
 
-async fn delete_owners(cluster: &Cluster) {
+pub async fn delete_owners(cluster: &Cluster) {
     cluster.delete(&map_path("foreground"), "Foreground").await;
     cluster.delete(&map_path("orphaning"), "Orphan").await;
 }
 
-async fn expect_foreground_end_after_ten_minutes(cluster: &Cluster) {
+pub async fn expect_foreground_end_after_ten_minutes(cluster: &Cluster) {
     // The failure started up to a minute ago.
     sleep(secs(540)).await;
     assert!(cluster.exists("foreground").await && !cluster.exists("of-foreground").await);

@@ -248,3 +248,27 @@ async fn owners_with_unanswered_gets_delay_no_background_deletion() {
     .await;
     assert!(started.elapsed() < secs(20), "{:?}", started.elapsed());
 }
+
+/// Deletes of one connection fail together.
+#[tokio::test(start_paused = true)]
+async fn requests_of_one_broken_connection_cost_one_pause() {
+    let mut cluster = Cluster::new().await;
+    let owner = cluster.map("owner", ObjectSpec::default()).await;
+    for number in 0..200 {
+        cluster
+            .map(&format!("child-{number}"), owned([to(&owner, false)]))
+            .await;
+    }
+    cluster.start_synced().await;
+    cluster.inject(Fault::new(Action::Refuse).verb("delete"));
+    cluster.delete(&map_path("owner"), "Background").await;
+    sleep(secs(2)).await;
+    let sent = cluster.count_requests("delete", "configmaps");
+    assert!(sent >= 2, "no connection broke");
+    cluster.api.faults().clear();
+    let started = Instant::now();
+    for number in 0..200 {
+        cluster.wait_for_deletion(&format!("child-{number}")).await;
+    }
+    assert!(started.elapsed() < secs(5), "{:?}", started.elapsed());
+}

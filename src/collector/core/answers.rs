@@ -25,11 +25,11 @@ pub enum GetEffect {
 
 impl Core {
     /// Records that a finalizer of this object is removed.
-    pub fn record_finalizer_removal(&mut self, target: &Target, finalizer: &str, now: Instant) {
+    pub fn record_finalizer_removal(&mut self, target: &Target, finalizer: &str, unsynced: Option<&str>) {
         self.removable_since.remove(&target.id);
         // The watch may still show the finalizer.
         self.confirmed.remove(&target.id);
-        if let Some(why) = self.sync_state.unsynced_reason(now) {
+        if let Some(why) = unsynced {
             self.counts.removed_unsynced += 1;
             tracing::warn!(
                 object = escape_control_chars(&object_label(&self.graph, target.id)),

@@ -106,7 +106,7 @@ fn an_object_that_owns_itself_is_not_drawn_as_blocked() {
     let graph = graph([waiting(apple("a", &["a"]))]);
     let picture = around(&graph, "a");
     assert_eq!((picture.objects.len(), picture.left_out), (1, 0));
-    assert!(decision_of(&picture, "a").starts_with("no blocking dependent is left"));
+    assert!(decision_of(&picture, "a").starts_with("no known blocking dependent is left"));
     assert!(picture.references[0].blocking && !picture.references[0].holds_up);
     texts(&svg(&picture));
 }

@@ -46,11 +46,11 @@ pub fn appearance_and_decision(graph: &Graph, id: NodeId) -> (Appearance, Option
         ),
         Step::RemoveForegroundFinalizer => (
             Appearance::Waiting,
-            Some("no blocking dependent is left: loses the finalizer foregroundDeletion".to_owned()),
+            Some("no known blocking dependent is left: loses the finalizer foregroundDeletion".to_owned()),
         ),
         Step::RemoveOrphanFinalizer => (
             Appearance::Deleting,
-            Some("no dependent is left: loses the finalizer orphan".to_owned()),
+            Some("no known dependent is left: loses the finalizer orphan".to_owned()),
         ),
         Step::Wait if node.state.in_orphan_deletion() => {
             (Appearance::Deleting, Some(orphaning(node.dependents.into())))

@@ -10,11 +10,14 @@ use crate::collector::{
     names::{NOT_SERVED, escape_control_chars, object_label, qualified_name, unresolved_reason},
     picture::words::appearance_and_decision,
     queue::ItemStatus,
-    sync_state::{FinalizerHold, NO_DISCOVERY},
+    sync_state::FinalizerHold,
 };
 
 /// Maximum number of owners and of blockers that are described.
 const MAX_SHOWN: usize = 5;
+/// From so many on, dependents that are created during a foreground deletion are named. A controller that notices the deletion
+/// creates a few.
+const MIN_RECREATED: u32 = 20;
 
 /// Describes the state at one moment.
 pub(super) struct Explainer<'a> {
@@ -55,10 +58,12 @@ impl Explainer<'_> {
         if let Step::RemoveForegroundFinalizer | Step::RemoveOrphanFinalizer = step
             && let Some(hold) = self.core.finalizer_hold(id, &step, self.now)
         {
+            let kinds = self.core.sync_state.watched.values();
+            facts.extend(kinds.filter_map(|it| it.unreadable(self.now)));
             facts.push(match hold {
-                FinalizerHold::NeedsDiscovery => format!("its finalizer stays while {NO_DISCOVERY}"),
-                FinalizerHold::NotSynced { why, is_aggregated } => {
-                    let flag = if is_aggregated {
+                FinalizerHold::Unconfirmed { why } => format!("its finalizer stays for a moment: {why}"),
+                FinalizerHold::NotSynced { why, is_limited } => {
+                    let flag = if is_limited {
                         "--gc-aggregated-hold"
                     } else {
                         "--gc-unsynced"
@@ -71,8 +76,9 @@ impl Explainer<'_> {
             (WorkItem::Decide(id), "for a decision"),
             (WorkItem::GetOwner(id), "for a GET"),
         ] {
-            facts.extend(self.core.queue.status(item).map(|it| self.queued(what, it)));
+            facts.extend(self.core.queue.status(item).map(|it| self.queued(item, what, it)));
         }
+        facts.extend(recreated(graph.created_since_deletion(id)));
         facts
     }
 
@@ -87,8 +93,11 @@ impl Explainer<'_> {
         format!("owner {}: {state}", self.object_label(id))
     }
 
-    fn queued(&self, what: &str, it: ItemStatus) -> String {
+    fn queued(&self, item: WorkItem, what: &str, it: ItemStatus) -> String {
         let waits = self.now.saturating_duration_since(it.since).as_secs();
+        if let Some(hangs) = it.hanging_request(item, self.now) {
+            return format!("queued for {waits}s {what}: {hangs}");
+        }
         match it.last_error {
             Some(last_error) => format!(
                 "queued for {waits}s {what}, failed {} times, last: {}",
@@ -146,7 +155,13 @@ impl Explainer<'_> {
             ),
             Step::Nothing if state.has(State::ABSENT) => "it is deleted; its dependents are decided on".to_owned(),
             Step::Nothing if state.is_unknown() => {
-                "it is unknown whether it exists; the collector sends a GET".to_owned()
+                let item = WorkItem::GetOwner(id);
+                let status = self.core.queue.status(item);
+                let hangs = status.and_then(|it| it.hanging_request(item, self.now));
+                format!(
+                    "it is unknown whether it exists; {}",
+                    hangs.as_deref().unwrap_or("the collector sends a GET")
+                )
             }
             Step::Nothing => "nothing has to be done: one of its owners exists, or it has none".to_owned(),
             Step::GetOwners(_) => "the collector has to GET its owners first".to_owned(),
@@ -191,6 +206,16 @@ impl Explainer<'_> {
             qualified_name(resource, group)
         ))
     }
+}
+
+/// Names a controller that creates dependents as fast as they are deleted.
+pub(in crate::collector) fn recreated(created: u32) -> Option<String> {
+    (created >= MIN_RECREATED).then(|| {
+        format!(
+            "{created} dependents were created since its foreground deletion was seen: a controller creates them again, and \
+             has to be stopped first"
+        )
+    })
 }
 
 /// Quotes a name for a shell: names of roles may have any character but slashes.

@@ -1,6 +1,9 @@
 //! A load balancer in front of a server: it forwards bytes, and can drop the state of its connections silently.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
 
 use anyhow::Result;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
@@ -24,7 +27,9 @@ pub struct Balancer {
     route: Route,
     /// Its certificate as PEM, if it speaks TLS.
     certificate: Option<String>,
-    dropped: watch::Sender<()>,
+    /// Number of the first connection whose state is dropped.
+    dropped: watch::Sender<usize>,
+    opened: Arc<AtomicUsize>,
     _task: AbortOnDropHandle<()>,
 }
 
@@ -58,18 +63,24 @@ impl Balancer {
     }
 
     fn serve(route: Route, mut incoming: Incoming, server: Connector, tls: Option<TlsAcceptor>) -> Self {
-        let dropped = watch::Sender::new(());
+        let dropped = watch::Sender::new(usize::MAX);
         let state = dropped.clone();
+        let opened = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&opened);
         let task = AbortOnDropHandle::new(tokio::spawn(async move {
             let mut connections = JoinSet::new();
             while let Some(client) = incoming.recv().await {
-                let (tls, server, dropped) = (tls.clone(), server.connect(), state.subscribe());
+                let (tls, server, mut dropped) = (tls.clone(), server.connect(), state.subscribe());
+                let number = counted.fetch_add(1, Ordering::SeqCst);
+                dropped.mark_unchanged();
                 connections.spawn(async move {
+                    let is_dropped =
+                        async move { while dropped.changed().await.is_ok() && number < *dropped.borrow() {} };
                     match tls {
-                        None => forward(client, server, dropped).await,
+                        None => forward(client, server, is_dropped).await,
                         Some(tls) => {
                             if let Ok(client) = tls.accept(client).await {
-                                forward(client, server, dropped).await;
+                                forward(client, server, is_dropped).await;
                             }
                         }
                     }
@@ -80,6 +91,7 @@ impl Balancer {
             route,
             certificate: None,
             dropped,
+            opened,
             _task: task,
         }
     }
@@ -100,18 +112,24 @@ impl Balancer {
 
     /// Drops all further bytes of open connections without closing them. New ones are forwarded.
     pub fn drop_state(&self) {
-        self.dropped.send_replace(());
+        self.dropped.send_replace(0);
+    }
+
+    /// Drops all further bytes of the connection that was opened last.
+    pub fn drop_newest(&self) {
+        self.dropped
+            .send_replace(self.opened.load(Ordering::SeqCst).saturating_sub(1));
     }
 }
 
 async fn forward(
     mut client: impl AsyncRead + AsyncWrite + Unpin,
     mut server: impl AsyncRead + AsyncWrite + Unpin,
-    mut dropped: watch::Receiver<()>,
+    is_dropped: impl Future<Output = ()>,
 ) {
     tokio::select! {
         _ = copy_bidirectional(&mut client, &mut server) => return,
-        _ = dropped.changed() => {}
+        () = is_dropped => {}
     }
     // The client may write, and the server does not see a close.
     let mut swallowed = [0; 4096];

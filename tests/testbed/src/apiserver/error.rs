@@ -316,6 +316,27 @@ impl ApiError {
         )
     }
 
+    /// The store has a Secret whose key is gone. Recorded from kube-apiserver 1.37.2.
+    #[must_use]
+    pub fn lost_key(verb: &str) -> Self {
+        let cause = "StorageError: corrupt object, Code: 7, Key: /registry/secrets/default/lost, ResourceVersion: 0, \
+                     AdditionalErrorMsg: data from the storage is not transformable revision=0: no matching key was found for \
+                     the provided AES transformer";
+        let message = format!("failed to read one or more secrets from the storage: {cause}");
+        if verb == "watch" {
+            let message = format!("storage is (re)initializing: failed to list <unspecified>: {message}");
+            let mut error = ApiError::new(429, "TooManyRequests", message);
+            error.details.get_or_insert_default().retry_after_seconds = Some(30);
+            return error;
+        }
+        let cause = Cause {
+            reason: "UnexpectedServerResponse",
+            message: cause.to_owned(),
+            field: "/registry/secrets/default/lost".to_owned(),
+        };
+        ApiError::new(500, "StorageReadError", message).with_causes(vec![cause])
+    }
+
     /// A resourceVersion that is not reached in time.
     #[must_use]
     pub fn version_too_large(asked: u64, current: u64) -> Self {

@@ -43,12 +43,20 @@ pub enum Action {
         /// Seconds for `Retry-After`.
         retry_after: Option<u64>,
     },
+    /// Answer a list or a new watch like kube-apiserver 1.37.2 after the key of Secret default/lost was removed from its
+    /// encryption configuration.
+    LoseKey,
     /// End a watch, running or new, like a broken connection.
     CutWatch,
     /// End a watch, running or new, with the error of an object that cannot be read from the store.
     FailWatch,
     /// Let a watch, running or new, hang: it sends nothing more and does not end.
     StallWatch,
+    /// Let a watch, running or new, wait before its next event.
+    PauseWatch {
+        /// How long.
+        millis: u64,
+    },
 }
 
 /// The faults in force. Clones share them.
@@ -154,7 +162,10 @@ impl Fault {
 
 impl Action {
     fn is_for_watches(&self) -> bool {
-        matches!(self, Action::CutWatch | Action::FailWatch | Action::StallWatch)
+        matches!(
+            self,
+            Action::CutWatch | Action::FailWatch | Action::StallWatch | Action::PauseWatch { .. }
+        )
     }
 }
 

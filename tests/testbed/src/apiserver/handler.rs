@@ -91,6 +91,7 @@ pub async fn handle(shared: &Arc<Shared>, call: Call) -> Reply {
     let fault = meet(shared, &asked).await;
     let reply = match fault {
         Some(Action::Refuse) => Reply::Lost,
+        Some(Action::LoseKey) => Reply::Refused(ApiError::lost_key(&asked.verb)),
         Some(Action::Status { code, retry_after }) => Reply::Refused(ApiError::injected(code, retry_after)),
         fault => {
             let answered = answer(shared, user, route, &query, &asked, &call).await;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 use uuid::Uuid;
 
 use super::accept::{Form, Shape};
@@ -167,6 +167,10 @@ impl Watch {
             if let Some(fault) = self.shared.faults.for_watch(&self.asked) {
                 match fault {
                     Action::StallWatch => std::future::pending().await,
+                    Action::PauseWatch { millis } => {
+                        sleep(Duration::from_millis(millis)).await;
+                        continue;
+                    }
                     Action::FailWatch => {
                         self.fail(&ApiError::storage_read());
                         continue;
