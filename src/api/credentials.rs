@@ -1,6 +1,7 @@
 //! Current credentials. They are read again when the server refuses them and when their files change.
 
 use std::{
+    hash::{DefaultHasher, Hash as _, Hasher as _},
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -17,6 +18,8 @@ use crate::node::threads::{Blocking, Threads};
 const MIN_RELOAD_INTERVAL: Duration = Duration::from_secs(5);
 /// Limit of a read, for files on a dead file server. Requests keep the previous credentials.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
+/// Why refused credentials are read again.
+const REFUSED: &str = "refused";
 /// Reads that may hang at the same time.
 const MAX_READS: usize = 2;
 
@@ -29,6 +32,8 @@ pub(super) struct Credentials<T> {
     build_sender: BuildSender<T>,
     threads: Threads,
     current: Mutex<Current<T>>,
+    /// One read at a time: all requests of a broken connection fail together.
+    reading: tokio::sync::Mutex<()>,
 }
 
 struct Current<T> {
@@ -38,20 +43,26 @@ struct Current<T> {
     read: Instant,
     /// Files of the credentials; `None` for those passed at start.
     files: Option<Vec<FileStamp>>,
+    /// Why they could not be read last, until they can be.
+    error: Option<String>,
 }
 
 /// Result of a read of the files.
 struct ReadResult<T> {
     files: Vec<FileStamp>,
-    sender: Result<(T, Option<Timestamp>), String>,
+    /// `None` if their content is unchanged.
+    sender: Option<Result<(T, Option<Timestamp>), String>>,
 }
 
-/// A file and the metadata that changes with it.
-#[derive(Clone, PartialEq)]
+/// A file, the metadata that changes with it, and a hash of its content.
+#[derive(Clone)]
 struct FileStamp {
     path: PathBuf,
-    metadata: Option<(u64, u64, u64, i64, i64)>,
+    metadata: Option<Metadata>,
+    content: Option<u64>,
 }
+
+type Metadata = (u64, u64, u64, i64, i64);
 
 // === impl Credentials ===
 
@@ -68,12 +79,14 @@ impl<T: Clone + Send + 'static> Credentials<T> {
             expires_at: expires_at(config),
             read: Instant::now(),
             files: None,
+            error: None,
         };
         Ok(Self {
             kubeconfig,
             build_sender,
             threads: Threads::with_slots(MAX_READS).with_blocking(blocking),
             current: Mutex::new(current),
+            reading: tokio::sync::Mutex::default(),
         })
     }
 
@@ -96,24 +109,35 @@ impl<T: Clone + Send + 'static> Credentials<T> {
             }
             current.read = Instant::now();
         }
-        self.reload("refused", None).await;
+        self.reload(REFUSED).await;
     }
 
     /// Reads the credentials again if their files have changed: the old ones may stay valid at a server that is gone.
     pub async fn reload_if_changed(&self) {
-        let known = self.current().files.clone();
-        self.reload("changed", known).await;
+        self.reload("changed").await;
     }
 
-    /// Reads them again, unless the files are unchanged.
-    async fn reload(&self, cause: &'static str, known: Option<Vec<FileStamp>>) {
+    /// Reads them again, unless the files are unchanged, or waits for a read in progress. Credentials of a command may differ
+    /// each time.
+    async fn reload(&self, cause: &'static str) {
+        let Ok(_reading) = self.reading.try_lock() else {
+            drop(self.reading.lock().await);
+            return;
+        };
         let (path, build_sender) = (self.kubeconfig.clone(), Arc::clone(&self.build_sender));
-        let is_unchanged =
-            move || known.is_some_and(|files| files.iter().all(|file| FileStamp::read(&file.path) == *file));
-        let read = move || (!is_unchanged()).then(|| ReadResult::read(&path, &*build_sender));
+        let (known, is_refused) = (self.current().files.clone(), cause == REFUSED);
+        let read = move || ReadResult::read(&path, known.as_deref(), is_refused, &*build_sender);
         let sender = match timeout(READ_TIMEOUT, self.threads.run_blocking(read)).await {
             Ok(Ok(None)) => return,
-            Ok(Ok(Some(ReadResult { files, sender }))) => sender.map(|sender| (files, sender)),
+            Ok(Ok(Some(ReadResult { files, sender: None }))) => {
+                let mut current = self.current();
+                (current.files, current.error) = (Some(files), None);
+                return;
+            }
+            Ok(Ok(Some(ReadResult {
+                files,
+                sender: Some(sender),
+            }))) => sender.map(|sender| (files, sender)),
             Ok(Err(why)) => Err(why.to_string()),
             Err(_) => Err(format!("reading its files takes longer than {READ_TIMEOUT:?}")),
         };
@@ -124,10 +148,13 @@ impl<T: Clone + Send + 'static> Credentials<T> {
                 if current.files.replace(files).is_some() {
                     tracing::info!(cause, kubeconfig = ?self.kubeconfig, "Credentials reloaded");
                 }
-                (current.sender, current.expires_at) = (sender, expires_at);
+                (current.sender, current.expires_at, current.error) = (sender, expires_at, None);
             }
             Err(error) => {
-                tracing::error!(cause, error, kubeconfig = ?self.kubeconfig, "Credentials cannot be reloaded");
+                let known = self.current().error.replace(error.clone());
+                if known.as_ref() != Some(&error) {
+                    tracing::error!(cause, error, kubeconfig = ?self.kubeconfig, "Credentials cannot be reloaded");
+                }
             }
         }
     }
@@ -145,36 +172,108 @@ fn expires_at(config: &kube::Config) -> Option<Timestamp> {
 // === impl ReadResult ===
 
 impl<T> ReadResult<T> {
-    fn read(path: &Path, build_sender: &dyn Fn(&kube::Config) -> Result<T, kube::Error>) -> Self {
+    /// Reads the files; `None` if they are as `known`.
+    fn read(
+        path: &Path,
+        known: Option<&[FileStamp]>,
+        is_refused: bool,
+        build_sender: &dyn Fn(&kube::Config) -> Result<T, kube::Error>,
+    ) -> Option<Self> {
+        let is_untouched = |file: &FileStamp| file.metadata.is_some() && metadata(&file.path) == file.metadata;
+        if !is_refused && known.is_some_and(|files| files.iter().all(is_untouched)) {
+            return None;
+        }
         // Before the read, so that a later change is detected.
         let files = kubeconfig::credential_files(path);
-        let files = files.iter().map(|file| FileStamp::read(file)).collect();
-        let sender = kubeconfig::read_kubeconfig_here(path).and_then(|config| {
+        let files: Vec<FileStamp> = files.into_iter().map(FileStamp::read).collect();
+        let config = kubeconfig::read_kubeconfig_here(path);
+        let is_same = known.is_some_and(|known| {
+            let contents =
+                |files: &[FileStamp]| -> Vec<_> { files.iter().map(|it| (it.path.clone(), it.content)).collect() };
+            contents(known) == contents(&files) && files.iter().all(|it| it.content.is_some())
+        });
+        // A command may return others each time.
+        let has_command = config.as_ref().is_ok_and(|config| config.auth_info.exec.is_some());
+        if is_same && !(is_refused && has_command) {
+            return Some(Self { files, sender: None });
+        }
+        let sender = config.and_then(|config| {
             let sender = build_sender(&config).map_err(|error| error.to_string())?;
             Ok((sender, expires_at(&config)))
         });
-        Self { files, sender }
+        Some(Self {
+            files,
+            sender: Some(sender),
+        })
     }
 }
 
 // === impl FileStamp ===
 
 impl FileStamp {
-    fn read(path: &Path) -> Self {
-        let metadata = std::fs::metadata(path).ok();
+    fn read(path: PathBuf) -> Self {
+        let metadata = metadata(&path);
+        let content = std::fs::read(&path).ok().map(|content| {
+            let mut hasher = DefaultHasher::new();
+            content.hash(&mut hasher);
+            hasher.finish()
+        });
         Self {
-            path: path.to_owned(),
-            metadata: metadata.map(|it| (it.dev(), it.ino(), it.size(), it.mtime(), it.mtime_nsec())),
+            path,
+            metadata,
+            content,
         }
     }
 }
 
+fn metadata(path: &Path) -> Option<Metadata> {
+    let metadata = std::fs::metadata(path).ok();
+    metadata.map(|it| (it.dev(), it.ino(), it.size(), it.mtime(), it.mtime_nsec()))
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use futures::future::join_all;
     use nix::{sys::stat::Mode, unistd::mkfifo};
     use tokio::time::advance;
 
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn credentials_are_rebuilt_once_for_each_changed_content_however_many_requests_fail() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("kubeconfig");
+        let write = |token: &str| {
+            let text = testbed::api::kubeconfig("http://127.0.0.1:1", None, "a", token);
+            std::fs::write(&path, text).unwrap();
+        };
+        write("one");
+        let config = kubeconfig::read_kubeconfig_here(&path).unwrap();
+        let built = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&built);
+        let build_sender: BuildSender<usize> = Arc::new(move |_| Ok(counter.fetch_add(1, Ordering::SeqCst)));
+        let credentials = Credentials::new(&config, path.clone(), build_sender, Blocking::Inline).unwrap();
+        let fail_together = async || {
+            join_all((0..24).map(|_| credentials.reload_if_changed())).await;
+            join_all((0..24).map(|_| credentials.reload_refused())).await;
+            advance(MIN_RELOAD_INTERVAL).await;
+            join_all((0..24).map(|_| credentials.reload_refused())).await;
+            built.load(Ordering::SeqCst)
+        };
+        // The content at the start is unknown.
+        assert_eq!(fail_together().await, 2);
+        write("one");
+        assert_eq!(fail_together().await, 2, "the file was only touched");
+        write("second");
+        assert_eq!(fail_together().await, 3);
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(fail_together().await, 3);
+        write("third token");
+        assert_eq!(fail_together().await, 4);
+        assert_eq!(credentials.sender(), 3);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn files_that_hang_block_no_other_task_and_the_credentials_stay() {
