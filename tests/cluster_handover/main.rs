@@ -2,7 +2,7 @@
 //! Recorders, the audit log and the kernel's mount events show which side acted. Acts of both on one pod at the same time
 //! fail the test. Some active agents are killed and restarted.
 //!
-//! Others start again and again and never work: `LOOPS` starts (4).
+//! Others start again and again and never work: `LOOPS` starts (3).
 //!
 //! `DEATHS`: number of deaths (6). `TAKE_OVER_AFTER`: the agent's flag (2s). `HANDOVER_SEED`: another random run.
 
@@ -52,7 +52,7 @@ async fn kubelet_and_agent_are_never_both_on_one_pod() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn agent_works_between_the_starts_of_a_kubelet_that_never_works_and_no_step_is_done_twice() -> Result<()> {
     let plan = loops::Plan {
-        loops: said("LOOPS", 4)?,
+        loops: said("LOOPS", 3)?,
         seed: said("HANDOVER_SEED", 1)?,
     };
     let _alone = ALONE.lock().await;
