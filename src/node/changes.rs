@@ -17,7 +17,7 @@ use tokio::time::sleep;
 
 use super::{
     dirs::{Dir, EntryInfo},
-    mounts::{MountTable, Mounts},
+    mounts::{MountTable, Mounted, Mounts},
     processes,
     threads::Threads,
 };
@@ -80,7 +80,9 @@ impl ChangeWatch {
     async fn look(&self, waits_for: &[WaitsFor]) -> Option<Look> {
         let (mounts, proc, wanted) = (Arc::clone(&self.mounts), self.proc.clone(), waits_for.to_vec());
         let look = self.threads.run_blocking(move || {
-            let reads_table = wanted.iter().any(|it| matches!(it, WaitsFor::Mounts(_)));
+            let reads_table = wanted
+                .iter()
+                .any(|it| matches!(it, WaitsFor::Mounts(_) | WaitsFor::Path(_)));
             let table = reads_table.then(|| mounts.read().ok()).flatten();
             let digest = |it: &WaitsFor| digest(it, table.as_deref(), &proc);
             wanted.iter().map(|it| (it.clone(), digest(it))).collect()
@@ -97,6 +99,8 @@ fn digest(of: &WaitsFor, table: Option<&MountTable>, proc: &Path) -> u64 {
             .ok()
             .hash(&mut hasher),
         WaitsFor::Mounts(path) => table.map(|table| mounts(table, path)).hash(&mut hasher),
+        // Its server may not answer.
+        WaitsFor::Path(path) if table.is_none_or(|table| is_on_server(table, path)) => {}
         WaitsFor::Path(path) => entry(path).hash(&mut hasher),
     }
     hasher.finish()
@@ -107,6 +111,12 @@ fn mounts(table: &MountTable, path: &Path) -> Vec<(u64, PathBuf)> {
     let above = path.ancestors().skip(1).flat_map(|above| table.mounts_on(above));
     let all = table.mounts_at_or_below(&[path]).into_iter().chain(above);
     all.map(|mount| (mount.id, mount.path)).collect()
+}
+
+/// Whether a file system with a server is mounted at or above a path.
+fn is_on_server(table: &MountTable, path: &Path) -> bool {
+    let mut mounts = path.ancestors().flat_map(|at| table.mounts_on(at));
+    mounts.any(|mount| Mounted::from(&mount).has_server())
 }
 
 type Attributes = (u64, (i64, u32), (i64, u32));
@@ -177,6 +187,20 @@ mod tests {
             fs::rename(&dir, temp.path().join("b")).unwrap();
         })
         .await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn path_on_a_mount_with_a_server_is_not_accessed() {
+        let temp = tempfile::tempdir().unwrap();
+        let (table, dir) = (temp.path().join("mountinfo"), temp.path().join("nas"));
+        fs::create_dir(&dir).unwrap();
+        fs::write(&table, format!("9 1 0:9 / {} rw - nfs4 nas:/a rw\n", dir.display())).unwrap();
+        let (mut watch, waits_for) = (watch(&table), [WaitsFor::Path(dir.join("sub/v"))]);
+        let wait = Duration::from_secs(60);
+        assert!(timeout(wait, watch.wait_for_change(&waits_for)).await.is_err());
+        fs::create_dir_all(dir.join("sub/v")).unwrap();
+        assert!(timeout(wait, watch.wait_for_change(&waits_for)).await.is_err());
+        changed_by(&mut watch, &waits_for, || fs::write(&table, "").unwrap()).await;
     }
 
     #[tokio::test(start_paused = true)]

@@ -249,6 +249,10 @@ fn conclusion(trace: &Trace, agent_blocked: Option<&str>) -> String {
         return "It is in progress, and nothing has failed; see pod-teardown timeline.".to_owned();
     }
     let count = format_count(blocked.len() as u64, "thing");
+    // Other pods, or the whole agent: no attempt is scheduled.
+    if blocked.iter().all(|blocked| blocked.step.is_none()) {
+        return format!("It waits for {count}.");
+    }
     format!("It waits for {count}. {}", next_attempt(trace))
 }
 
@@ -373,6 +377,11 @@ mod tests {
         for (change, blocked, words) in [
             ((|_| {}) as fn(&mut Trace), None, "nothing has failed"),
             (|_| {}, Some("a kubelet works"), "is touched: a kubelet works"),
+            (
+                |it| it.blocked = vec![Blocked::pod(BlockedReason::Dependents, "pod a uses it")],
+                None,
+                "It waits for 1 thing.",
+            ),
             (|it| it.waits_for_deletion = true, None, "it was not deleted"),
             (|it| it.stage = Stage::Finished, None, "Nothing is left"),
             (

@@ -3,6 +3,7 @@
 
 use std::{fs, path::PathBuf};
 
+use pod_teardown::{explanation::cause::CauseKind, model::trace::Step};
 use serde_json::{Value, json};
 use testbed::{
     apiserver::faults::Fault,
@@ -191,6 +192,34 @@ async fn approval_for_an_uninstalled_driver_is_offered_at_once_and_counts_once_a
     node.wait_torn_down("db").await;
     assert_eq!(in_use(&node).await, json!([OTHER]));
     assert_eq!(calls(&driver), [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn driver_that_comes_back_is_called_within_two_seconds_however_long_the_pause_is() {
+    let (node, driver) = started().await;
+    driver.crash().await;
+    node.delete("db", None).await;
+    node.wait_blocked("db", "is not available on this node").await;
+    // The pauses are between half a minute and a minute by then.
+    sleep(secs(600)).await;
+    let why = node.explanation("db").await;
+    assert!(
+        matches!(
+            why.causes[0].kind,
+            CauseKind::StepFailed {
+                step: Step::Volumes,
+                ..
+            }
+        ),
+        "{why:#?}"
+    );
+    assert!(why.end.contains("or within 2s of a change of"), "{}", why.end);
+    assert_eq!(calls(&driver), [""; 0]);
+    driver.come_back().unwrap();
+    let back = Instant::now();
+    wait_until("the driver is called", async || !calls(&driver).is_empty()).await;
+    assert!(back.elapsed() <= secs(2), "{:?}", back.elapsed());
+    node.wait_torn_down("db").await;
 }
 
 /// Writes the agent's mount table with these mount points.
