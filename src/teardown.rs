@@ -21,6 +21,7 @@ mod http_hook;
 pub mod journal;
 pub(crate) mod late;
 pub(crate) mod locate;
+pub(crate) mod named_processes;
 pub(crate) mod node_service;
 pub mod on_disk;
 pub(crate) mod period;

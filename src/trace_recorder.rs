@@ -69,6 +69,7 @@ struct State {
     finalizers: Vec<String>,
     canceled: Option<String>,
     runtime_state: Option<String>,
+    kill_at: Option<Instant>,
     sandbox_error: Option<String>,
     finished: Option<Instant>,
 }
@@ -103,6 +104,7 @@ impl TraceRecorder {
                 finalizers: Vec::new(),
                 canceled: None,
                 runtime_state: None,
+                kill_at: None,
                 sandbox_error: None,
                 finished: None,
             }),
@@ -183,9 +185,9 @@ impl TraceRecorder {
         self.update(|state| state.canceled = Some(why));
     }
 
-    /// Sets the report of containers that the runtime still shows as running.
-    pub fn set_runtime_state(&self, runtime_state: Option<String>) {
-        self.update(|state| state.runtime_state = runtime_state);
+    /// Sets the report of what the runtime still shows as running, and when this agent kills it, if it does.
+    pub fn set_runtime_state(&self, runtime_state: Option<String>, kill_at: Option<Instant>) {
+        self.update(|state| (state.runtime_state, state.kill_at) = (runtime_state, kill_at));
     }
 
     /// Records a failed stop of the sandbox. Only the first error is kept: some runtimes report a network failure once and then succeed.
@@ -348,6 +350,7 @@ impl TraceRecorder {
             finalizers: state.finalizers.clone(),
             canceled_because: state.canceled.clone(),
             runtime_state: state.runtime_state.clone(),
+            kill_in_ms: state.kill_at.map(|at| millis(at.saturating_duration_since(now))),
             sandbox_error: state.sandbox_error.clone(),
             spans: state.spans.clone(),
             mismatch: state.mismatch.clone(),

@@ -13,6 +13,8 @@ pub enum Reason {
     FailedUnMount,
     /// The runtime shows containers as running whose processes have exited.
     RuntimeStateMismatch,
+    /// The runtime has not killed processes of the pod, and this agent kills them.
+    ProcessesKilled,
     /// The termination of a pod is blocked.
     TeardownBlocked,
     /// This agent has become active on a Node.
@@ -52,6 +54,7 @@ impl Reason {
             Self::FailedKillPod => "FailedKillPod",
             Self::FailedUnMount => "FailedUnMount",
             Self::RuntimeStateMismatch => "RuntimeStateMismatch",
+            Self::ProcessesKilled => "ProcessesKilled",
             Self::TeardownBlocked => "TeardownBlocked",
             Self::TeardownActive => "TeardownActive",
             Self::TeardownStandby => "TeardownStandby",
@@ -80,6 +83,7 @@ impl Reason {
             | Self::FailedKillPod
             | Self::FailedUnMount
             | Self::RuntimeStateMismatch
+            | Self::ProcessesKilled
             | Self::TeardownBlocked
             | Self::KubeletFailing
             | Self::KubeletUnresponsive

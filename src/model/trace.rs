@@ -104,9 +104,12 @@ pub struct Trace {
     /// Why the stop request was canceled, if it was.
     #[serde(default, rename = "canceledBecause", skip_serializing_if = "Option::is_none")]
     pub canceled_because: Option<String>,
-    /// Report of containers that the runtime still shows as running after their stop.
+    /// Report of what the runtime still shows as running after its stop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime_state: Option<String>,
+    /// Milliseconds until this agent kills the processes of that report; `None` if it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kill_in_ms: Option<u64>,
     /// Error of the first failed stop of a sandbox: its network may still exist.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox_error: Option<String>,
@@ -293,6 +296,7 @@ impl Trace {
             finalizers: Vec::new(),
             canceled_because: None,
             runtime_state: None,
+            kill_in_ms: None,
             sandbox_error: None,
             spans: Vec::new(),
             mismatch: None,

@@ -32,6 +32,7 @@ mod slice;
 pub(super) mod survivor;
 
 use group::Group;
+pub(super) use group::is_valid_pid;
 pub use hierarchy::{Hierarchy, HierarchyKind};
 pub use name::{BadPart, PodCgroup, Qos, pod_cgroup_name, pod_slice_name, uid_in};
 pub use survivor::{Survivor, Survivors};

@@ -1,25 +1,188 @@
-//! Whether a process named by the runtime still exists.
+//! Processes that the runtime names, and the shims above them: whether they run, whose they are, and their SIGKILL.
+//!
+//! A PID may be reused at any time. Everything about a process is read through one descriptor of its directory in procfs, and the
+//! signal goes to that descriptor (pidfd_send_signal(2)): another process with the same PID is neither read nor killed.
 
-use std::{fs, io, path::Path, time::Duration};
+use std::{
+    fmt, fs,
+    io::{self, Read as _},
+    os::fd::OwnedFd,
+    path::Path,
+    time::Duration,
+};
 
 use nix::{
     errno::Errno,
     unistd::{SysconfVar, sysconf},
 };
+use rustix::{
+    fs::{Mode, OFlags, open, openat},
+    process::{Signal, pidfd_send_signal},
+};
 
-/// Index of the start time (field 22) in `/proc/PID/stat`, counted after the name.
-const START_FIELD: usize = 19;
+use super::{
+    cgroups::{is_valid_pid, uid_in},
+    checkpoint,
+    effects::{Effect, Effects, Outcome},
+    fault::{self, Fault},
+};
+
+const VERB: &str = "kill process";
+/// Index of the start time (field 22) in `/proc/PID/stat`, counted after the name and the parent.
+const START_FIELD: usize = 17;
 /// Clock ticks are rounded down.
 const TICK: Duration = Duration::from_millis(10);
+/// Command names of containerd's shims, which the kernel cuts, and of CRI-O's monitor; each with the option before its ID.
+const SHIMS: [(&str, [&str; 2]); 2] = [("containerd-shim", ["-id", "--id"]), ("conmon", ["-c", "--cid"])];
+/// Programs of shims whose children are the processes of containers. Those of other shims may be virtual machines.
+const OF_PROCESSES: [&str; 4] = [
+    "containerd-shim",
+    "containerd-shim-runc-v1",
+    "containerd-shim-runc-v2",
+    "conmon",
+];
 
-/// Whether the process with this PID runs and had started by `started_by` (since boot): PIDs are reused. A zombie does
-/// not run.
-///
-/// # Errors
-/// When it cannot be read.
-pub fn is_running(proc: &Path, pid: i32, started_by: Duration) -> io::Result<bool> {
-    let start = running_since(proc, pid)?;
-    Ok(start.is_some_and(|start| start <= started_by.saturating_add(TICK)))
+/// A process that runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    /// PID in the agent's PID namespace.
+    pub pid: i32,
+    /// Its command name, which its container chooses.
+    pub command: String,
+    /// The longest of its cgroups' paths.
+    pub cgroup: String,
+    /// Its start since boot. With another start it is another process.
+    start: Duration,
+    parent: i32,
+    /// Text of `/proc/PID/cgroup`.
+    cgroups: String,
+}
+
+/// What identifies the processes of a pod.
+#[derive(Debug, Clone)]
+pub struct Owner {
+    /// The pod's UID.
+    pub uid: String,
+    /// IDs of its sandboxes and containers.
+    pub ids: Vec<String>,
+}
+
+/// The process of the runtime above a container's processes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shim {
+    /// Its PID.
+    pub pid: i32,
+    /// Name of its program, such as `containerd-shim-runc-v2`.
+    pub program: String,
+    /// ID of its sandbox or container.
+    pub id: String,
+    /// A signal or a debugger has stopped it: it answers nothing.
+    pub is_stopped: bool,
+    /// Its children that run.
+    pub children: Vec<Process>,
+}
+
+// === impl Process ===
+
+impl Process {
+    /// The process with this PID, if it runs and had started by `started_by` (since boot): PIDs are reused. A zombie does not run.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn find(proc: &Path, pid: i32, started_by: Duration) -> io::Result<Option<Self>> {
+        let Some(dir) = open_dir(proc, pid)? else {
+            return Ok(None);
+        };
+        let found = Self::read(proc, pid, &dir)?;
+        Ok(found.filter(|found| found.start <= started_by.saturating_add(TICK)))
+    }
+
+    fn read(proc: &Path, pid: i32, dir: &OwnedFd) -> io::Result<Option<Self>> {
+        let Some(stat) = read_in(dir, "stat")? else {
+            return Ok(None);
+        };
+        let stat = Stat::parse(&stat).ok_or(io::ErrorKind::InvalidData)?;
+        if !stat.runs() && !any_thread_runs(&proc.join(pid.to_string()))? {
+            return Ok(None);
+        }
+        let cgroups = read_in(dir, "cgroup")?.unwrap_or_default();
+        Ok(Some(Self {
+            pid,
+            command: stat.command,
+            cgroup: longest_path(&cgroups).to_owned(),
+            start: stat.start,
+            parent: stat.parent,
+            cgroups,
+        }))
+    }
+
+    /// Whether it is proven to be of this pod: by its cgroup, or because its parent is the shim of the pod.
+    pub fn is_of(&self, proc: &Path, owner: &Owner) -> bool {
+        is_valid_pid(&self.pid) && (owner.has_cgroup(&self.cgroups) || is_shim_of(proc, self.parent, owner))
+    }
+
+    /// Sends SIGKILL if it is still this process, and still proven to be of this pod.
+    pub fn kill(&self, proc: &Path, owner: &Owner, effects: &Effects) -> Result<Outcome, Fault> {
+        let path = proc.join(self.pid.to_string());
+        let fault = |error: &io::Error| Fault::new(VERB, &path, fault::errno(error));
+        let Some(dir) = open_dir(proc, self.pid).map_err(|error| fault(&error))? else {
+            return Ok(Outcome::Nothing);
+        };
+        let now = Self::read(proc, self.pid, &dir).map_err(|error| fault(&error))?;
+        if !now.is_some_and(|now| now.start == self.start && now.is_of(proc, owner)) {
+            return Ok(Outcome::Nothing);
+        }
+        let allowed = effects.allow(&Effect::new(VERB, &self.pid));
+        if !allowed.map_err(|blocked| Fault::new(VERB, &path, blocked))? {
+            return Ok(Outcome::Withheld);
+        }
+        let killed = pidfd_send_signal(&dir, Signal::KILL);
+        checkpoint::after(VERB, &self.pid);
+        match killed {
+            Ok(()) => Ok(Outcome::Done),
+            Err(rustix::io::Errno::SRCH) => Ok(Outcome::Nothing),
+            Err(errno) => Err(Fault::new(VERB, &path, fault::errno_of(errno))),
+        }
+    }
+}
+
+impl fmt::Display for Process {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "process {} {:?} in cgroup {}", self.pid, self.command, self.cgroup)
+    }
+}
+
+// === impl Shim ===
+
+impl Shim {
+    /// Whether its children are the processes of containers, and no virtual machines.
+    pub fn is_of_processes(&self) -> bool {
+        OF_PROCESSES.contains(&self.program.as_str())
+    }
+}
+
+impl fmt::Display for Shim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "shim {} ({})", self.pid, self.program.escape_debug())?;
+        f.write_str(if self.is_stopped {
+            ", which is stopped (state T)"
+        } else {
+            ""
+        })
+    }
+}
+
+// === impl Owner ===
+
+impl Owner {
+    /// Whether one of the paths in this text of `/proc/PID/cgroup` is the pod's or one of its containers'.
+    fn has_cgroup(&self, cgroups: &str) -> bool {
+        let mut names = cgroups.lines().filter_map(path_in).flat_map(|path| path.split('/'));
+        names.any(|name| {
+            uid_in(name).is_some_and(|uid| uid == self.uid)
+                || self.ids.iter().any(|id| !id.is_empty() && name.contains(id.as_str()))
+        })
+    }
 }
 
 /// When the process with this PID started, since boot; `None` if it has exited. A zombie has.
@@ -27,51 +190,152 @@ pub fn is_running(proc: &Path, pid: i32, started_by: Duration) -> io::Result<boo
 /// # Errors
 /// When it cannot be read.
 pub fn running_since(proc: &Path, pid: i32) -> io::Result<Option<Duration>> {
-    let dir = proc.join(pid.to_string());
-    let Some(process) = stat(&dir)? else { return Ok(None) };
-    if process.runs {
-        return Ok(Some(process.start));
-    }
-    // The first thread may have exited alone.
-    let threads = match fs::read_dir(dir.join("task")) {
-        Err(error) if has_exited(&error) => return Ok(None),
-        threads => threads?,
-    };
-    for thread in threads {
-        if stat(&thread?.path())?.is_some_and(|thread| thread.runs) {
-            return Ok(Some(process.start));
-        }
-    }
-    Ok(None)
+    Ok(Process::find(proc, pid, Duration::MAX)?.map(|process| process.start))
 }
 
+/// The shims of sandboxes and containers with these IDs.
+///
+/// # Errors
+/// When procfs cannot be read.
+pub fn shims(proc: &Path, ids: &[String]) -> io::Result<Vec<Shim>> {
+    let mut found = Vec::new();
+    let mut all = Vec::new();
+    for entry in fs::read_dir(proc)? {
+        let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
+            continue;
+        };
+        // A process that cannot be read is nobody's shim, and hides no other.
+        let stat = fs::read(proc.join(pid.to_string()).join("stat")).unwrap_or_default();
+        let Some(stat) = Stat::parse(&String::from_utf8_lossy(&stat)) else {
+            continue;
+        };
+        all.push((pid, stat.parent));
+        if let Some((program, id)) = shim(proc, pid, &stat.command).filter(|(_, id)| ids.contains(id)) {
+            found.push(Shim {
+                pid,
+                is_stopped: matches!(stat.state, 'T' | 't'),
+                program,
+                id,
+                children: Vec::new(),
+            });
+        }
+    }
+    for shim in &mut found {
+        for (pid, _) in all.iter().filter(|(_, parent)| *parent == shim.pid) {
+            let child = Process::find(proc, *pid, Duration::MAX)?;
+            // Meanwhile it may have got another parent.
+            shim.children.extend(child.filter(|child| child.parent == shim.pid));
+        }
+    }
+    Ok(found)
+}
+
+/// Whether this process is the shim of one of the owner's sandboxes or containers.
+fn is_shim_of(proc: &Path, pid: i32, owner: &Owner) -> bool {
+    let stat = fs::read(proc.join(pid.to_string()).join("stat")).unwrap_or_default();
+    let stat = Stat::parse(&String::from_utf8_lossy(&stat));
+    stat.and_then(|stat| shim(proc, pid, &stat.command))
+        .is_some_and(|(_, id)| owner.ids.contains(&id))
+}
+
+/// Program and ID in the command line of a shim. That of another process is not read: its memory may be locked for ever.
+fn shim(proc: &Path, pid: i32, command: &str) -> Option<(String, String)> {
+    let (_, options) = SHIMS.iter().find(|(name, _)| command == *name)?;
+    let line = fs::read(proc.join(pid.to_string()).join("cmdline")).ok()?;
+    let mut words = line.split(|byte| *byte == 0).map(String::from_utf8_lossy);
+    let program = words.next()?.rsplit('/').next()?.to_owned();
+    words.find(|word| options.contains(&&**word))?;
+    let id = words.next().filter(|id| !id.is_empty())?;
+    Some((program, id.into_owned()))
+}
+
+/// What `/proc/PID/stat` shows.
 struct Stat {
-    runs: bool,
+    command: String,
+    state: char,
+    parent: i32,
     start: Duration,
 }
 
-fn stat(dir: &Path) -> io::Result<Option<Stat>> {
-    let text = match fs::read_to_string(dir.join("stat")) {
-        Err(error) if has_exited(&error) => return Ok(None),
-        text => text?,
-    };
-    parse(&text).map(Some).ok_or_else(|| io::ErrorKind::InvalidData.into())
+// === impl Stat ===
+
+impl Stat {
+    /// The name may contain any character.
+    fn parse(stat: &str) -> Option<Self> {
+        let (before, behind) = stat.rsplit_once(") ")?;
+        let mut fields = behind.split_ascii_whitespace();
+        let state = fields.next()?.chars().next()?;
+        let parent = fields.next()?.parse().ok()?;
+        let ticks: u64 = fields.nth(START_FIELD)?.parse().ok()?;
+        let a_second = sysconf(SysconfVar::CLK_TCK).ok()??;
+        let a_second = u64::try_from(a_second).ok().filter(|ticks| *ticks > 0)?;
+        let start = Duration::from_secs(ticks / a_second)
+            + Duration::from_secs(ticks % a_second) / u32::try_from(a_second).ok()?;
+        Some(Self {
+            command: before.split_once('(')?.1.to_owned(),
+            state,
+            parent,
+            start,
+        })
+    }
+
+    fn runs(&self) -> bool {
+        !matches!(self.state, 'Z' | 'X' | 'x')
+    }
 }
 
-/// The name may contain any character.
-fn parse(stat: &str) -> Option<Stat> {
-    let (_, behind) = stat.rsplit_once(") ")?;
-    let mut fields = behind.split_ascii_whitespace();
-    let state = fields.next()?;
-    let ticks: u64 = fields.nth(START_FIELD - 1)?.parse().ok()?;
-    let a_second = sysconf(SysconfVar::CLK_TCK).ok()??;
-    let a_second = u64::try_from(a_second).ok().filter(|ticks| *ticks > 0)?;
-    let start =
-        Duration::from_secs(ticks / a_second) + Duration::from_secs(ticks % a_second) / u32::try_from(a_second).ok()?;
-    Some(Stat {
-        runs: !matches!(state, "Z" | "X" | "x"),
-        start,
-    })
+/// The first thread may have exited alone.
+fn any_thread_runs(dir: &Path) -> io::Result<bool> {
+    let threads = match fs::read_dir(dir.join("task")) {
+        Err(error) if has_exited(&error) => return Ok(false),
+        threads => threads?,
+    };
+    for thread in threads {
+        let stat = match fs::read(thread?.path().join("stat")) {
+            Err(error) if has_exited(&error) => continue,
+            stat => stat?,
+        };
+        let stat = Stat::parse(&String::from_utf8_lossy(&stat)).ok_or(io::ErrorKind::InvalidData)?;
+        if stat.runs() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// The path in a line of `/proc/PID/cgroup`.
+fn path_in(line: &str) -> Option<&str> {
+    line.splitn(3, ':').nth(2)
+}
+
+fn longest_path(cgroups: &str) -> &str {
+    let paths = cgroups.lines().filter_map(path_in);
+    paths.max_by_key(|path| path.len()).unwrap_or_default()
+}
+
+/// The directory of a process; `None` if there is none.
+fn open_dir(proc: &Path, pid: i32) -> io::Result<Option<OwnedFd>> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let opened = open(proc.join(pid.to_string()), flags, Mode::empty());
+    unless_exited(opened.map_err(io::Error::from))
+}
+
+/// A file of a process; `None` if it has exited. A command name need not be UTF-8.
+fn read_in(dir: &OwnedFd, name: &str) -> io::Result<Option<String>> {
+    let opened = openat(dir, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+    let read = opened.map_err(io::Error::from).and_then(|file| {
+        let mut bytes = Vec::new();
+        fs::File::from(file).read_to_end(&mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    });
+    unless_exited(read)
+}
+
+fn unless_exited<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(error) if has_exited(&error) => Ok(None),
+        result => result.map(Some),
+    }
 }
 
 /// It exited before or during the read.
@@ -80,43 +344,4 @@ fn has_exited(error: &io::Error) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const LATER: Duration = Duration::from_secs(1_000_000_000);
-
-    #[test]
-    fn process_runs_until_it_exits_and_a_zombie_does_not() {
-        let proc = Path::new("/proc");
-        let mut sleeps = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
-        let pid = i32::try_from(sleeps.id()).unwrap();
-        assert!(is_running(proc, pid, LATER).unwrap());
-        assert!(!is_running(proc, pid, Duration::ZERO).unwrap(), "it started after boot");
-        sleeps.kill().unwrap();
-        while is_running(proc, pid, LATER).unwrap() {}
-        assert!(proc.join(pid.to_string()).exists(), "it is a zombie");
-        sleeps.wait().unwrap();
-        assert!(!is_running(proc, pid, LATER).unwrap());
-    }
-
-    #[test]
-    fn process_with_one_running_thread_runs() {
-        let dir = tempfile::tempdir().unwrap();
-        let stat = |state: &str| format!("7 (a) Z (b)) {state} 1 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 500 0 0\n");
-        let write = |path: &str, state| {
-            fs::create_dir_all(dir.path().join(path)).unwrap();
-            fs::write(dir.path().join(path).join("stat"), stat(state)).unwrap();
-        };
-        write("7", "Z");
-        write("7/task/7", "Z");
-        assert!(!is_running(dir.path(), 7, LATER).unwrap());
-        write("7/task/9", "D");
-        assert!(is_running(dir.path(), 7, LATER).unwrap());
-        assert!(
-            !is_running(dir.path(), 7, Duration::from_secs(4)).unwrap(),
-            "another one has its id"
-        );
-        fs::write(dir.path().join("7/stat"), "nonsense").unwrap();
-        assert!(is_running(dir.path(), 7, LATER).is_err());
-    }
-}
+mod tests;

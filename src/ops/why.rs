@@ -15,7 +15,7 @@ use crate::{
     },
     ops::progress::{describe, pause_reason},
     teardown::diagnosis::{conclusion as conclusion_of_causes, facts::Facts, removed_by},
-    words::{escape_control_chars, format_count, some_of},
+    words::{escape_control_chars, format_count, seconds, some_of},
 };
 
 /// Explains a pod that this agent terminates. `blocked`: why the agent may not act, if it may not.
@@ -245,6 +245,12 @@ fn conclusion(trace: &Trace, agent_blocked: Option<&str>) -> String {
             "{until}; see pod-teardown holds, and then pod-teardown approve pod/{namespace}/{name} --digest DIGEST"
         );
     }
+    if let Some(left) = trace.kill_in_ms {
+        return format!(
+            "This agent kills what runs with SIGKILL in {}, unless the runtime stops it before.",
+            seconds(left)
+        );
+    }
     if blocked.is_empty() {
         return "It is in progress, and nothing has failed; see pod-teardown timeline.".to_owned();
     }
@@ -381,6 +387,11 @@ mod tests {
                 |it| it.blocked = vec![Blocked::pod(BlockedReason::Dependents, "pod a uses it")],
                 None,
                 "It waits for 1 thing.",
+            ),
+            (
+                |it| it.kill_in_ms = Some(12_000),
+                None,
+                "This agent kills what runs with SIGKILL in 12.0s",
             ),
             (|it| it.waits_for_deletion = true, None, "it was not deleted"),
             (|it| it.stage = Stage::Finished, None, "Nothing is left"),

@@ -171,6 +171,9 @@ impl Diagnosis<'_> {
             TerminatedBy::Kubelet(_) => Severity::Unknown,
             TerminatedBy::Agent | TerminatedBy::Blocked(_) | TerminatedBy::Paused(_) => Self::after_stop(running),
         });
+        if let Some(pod) = runtime {
+            self.shims(pod);
+        }
         self.processes(runtime, running);
         if let Some(pod) = runtime {
             self.containers(pod, grace);
@@ -200,8 +203,22 @@ impl Diagnosis<'_> {
             .iter()
             .filter(|it| it.is_ready() && running == Running::No)
         {
-            let sandbox = sandbox.id.clone();
-            self.add(Severity::Blocking, CauseKind::SandboxNotStopped { sandbox });
+            let named = self.facts.named.processes.get(&sandbox.id);
+            let kind = CauseKind::SandboxNotStopped {
+                sandbox: sandbox.id.clone(),
+                process: named.map(|it| it.process.clone()),
+                cgroup: named.map(|it| it.cgroup.clone()),
+                kill_in_seconds: self.facts.kill_in_seconds,
+            };
+            self.add(Severity::Blocking, kind);
+        }
+    }
+
+    /// A shim that is stopped answers nothing, so that the runtime can neither stop nor kill anything below it.
+    fn shims(&mut self, pod: &RuntimePod) {
+        for (sandbox, process) in self.facts.named.stopped_shims.iter().filter(|_| pod.may_run()) {
+            let (sandbox, process) = (sandbox.clone(), process.clone());
+            self.add(Severity::Blocking, CauseKind::ShimStopped { sandbox, process });
         }
     }
 

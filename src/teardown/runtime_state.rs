@@ -1,25 +1,37 @@
-//! Decides, after the grace period, whether to believe the runtime or the kernel about running containers. Pure.
+//! Decides, after the grace period, whether to wait for the runtime, to kill what it has not killed, or to believe the kernel that
+//! nothing runs. Pure.
 //!
-//! If a shim dies, its exit event is lost. The runtime then keeps reporting RUNNING, and each stop fails or hangs.
+//! A shim may hang, die, or lack the program that it calls. Then each stop fails or hangs, and the runtime keeps reporting the
+//! containers as running, also after their exit.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How long after the grace period the kernel must show that nothing runs.
+use crate::words::some_of;
+
+/// How long stops must have failed after the grace period before this agent kills the pod's processes, and how long the kernel must
+/// show that nothing runs.
 pub const SETTLES: Duration = Duration::from_secs(30);
 
-/// The process of a container that the runtime reports as running.
+/// The process of a container or sandbox that the runtime reports as running.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NamedProcess {
     /// The runtime names none, as runtimes with virtual machines do.
     None,
+    /// It runs, and may be a virtual machine: its shim is not one of processes.
+    Virtual(String),
     /// The process cannot be read.
     Unreadable(String),
     /// It runs.
-    Runs(i32),
+    Runs {
+        /// PID, command and cgroup.
+        process: String,
+        /// It is proven to be the pod's.
+        is_proven: bool,
+    },
     /// It has exited.
-    Exited(i32),
+    Exited(String),
 }
 
 /// Processes in the pod's cgroups of all hierarchies.
@@ -38,12 +50,23 @@ pub enum Processes {
 /// State of a pod that the runtime reports as running.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuntimeEvidence {
-    /// Containers that the runtime reports as running, by name.
+    /// What the runtime reports as running or ready, such as `container main`, with its process.
     pub running: Vec<(String, NamedProcess)>,
+    /// Containers are among them, not only sandboxes.
+    pub has_containers: bool,
     /// Processes in the pod's cgroups.
     pub processes: Processes,
-    /// An earlier attempt has concluded that all of these containers have exited. Their cgroups may be removed since.
+    /// An earlier attempt has concluded that all of these have exited. Their cgroups may be removed since.
     pub has_settled: bool,
+}
+
+/// Since when the pod should have stopped.
+#[derive(Debug, Clone, Copy)]
+pub struct StopTimes {
+    /// End of the grace period.
+    pub deadline: Instant,
+    /// When this agent first requested the stop. It has not succeeded since.
+    pub requested: Instant,
 }
 
 /// Whether the state of the runtime or of the kernel counts.
@@ -51,8 +74,8 @@ pub struct RuntimeEvidence {
 pub enum StateDecision {
     /// The runtime's; with the reason.
     Runtime(String),
-    /// Undecided: the containers' processes have exited, but others are left in cgroups of the runtime. Kill these.
-    Kill,
+    /// Undecided: processes run that the runtime should have killed. Kill them at this time, which may have come.
+    Kill(Instant, String),
     /// Undecided: nothing runs, but for less than [`SETTLES`].
     Settling(String),
     /// The kernel's: nothing runs.
@@ -65,71 +88,85 @@ pub struct Settling {
     since: Option<Instant>,
 }
 
+// === impl StopTimes ===
+
+impl StopTimes {
+    /// When this agent kills what the runtime has not killed.
+    fn kill_at(self) -> Instant {
+        self.deadline.max(self.requested) + SETTLES
+    }
+}
+
 // === impl Settling ===
 
 impl Settling {
-    /// Restarts the time.
-    pub fn reset(&mut self) {
-        self.since = None;
-    }
-
-    /// Decides by the state `now`. `deadline` is the end of the grace period.
-    pub fn judge(&mut self, facts: &RuntimeEvidence, deadline: Instant, now: Instant) -> StateDecision {
-        let verdict = self.verdict(facts, deadline, now);
-        if matches!(verdict, StateDecision::Runtime(_) | StateDecision::Kill) {
-            self.reset();
+    /// Decides by the state `now`.
+    pub fn judge(&mut self, facts: &RuntimeEvidence, times: StopTimes, now: Instant) -> StateDecision {
+        let verdict = self.verdict(facts, times, now);
+        if matches!(verdict, StateDecision::Runtime(_) | StateDecision::Kill(..)) {
+            self.since = None;
         }
         verdict
     }
 
-    fn verdict(&mut self, facts: &RuntimeEvidence, deadline: Instant, now: Instant) -> StateDecision {
-        if facts.running.is_empty() || now < deadline {
+    fn verdict(&mut self, facts: &RuntimeEvidence, times: StopTimes, now: Instant) -> StateDecision {
+        if facts.running.is_empty() || now < times.deadline {
             return StateDecision::Runtime("the grace period has not expired".to_owned());
         }
-        let mut exited = Vec::new();
-        for (name, process) in &facts.running {
+        let (mut exited, mut runs, mut unproven) = (Vec::new(), Vec::new(), None);
+        for (what, process) in &facts.running {
             match process {
-                NamedProcess::Exited(pid) => exited.push(format!("{name} (process {pid})")),
+                NamedProcess::Exited(process) => exited.push(format!("{what} ({process})")),
+                NamedProcess::Runs {
+                    process,
+                    is_proven: true,
+                } => runs.push(format!("{what} runs as {process}")),
+                NamedProcess::Runs { process, .. } => {
+                    unproven.get_or_insert_with(|| format!(
+                        "{what} runs as {process}, and this agent does not kill that: neither its cgroup nor its parent proves that \
+                         it is the pod's. If it is, kill it by hand; if not, restart the container runtime"
+                    ));
+                }
                 NamedProcess::None => {
                     return StateDecision::Runtime(format!(
-                        "the runtime reports container {name} as running and names no process of it, as VM-based runtimes do: the \
-                         runtime's state counts"
+                        "the runtime reports {what} as running and names no process of it, as VM-based runtimes do: the runtime's \
+                         state counts"
+                    ));
+                }
+                NamedProcess::Virtual(process) => {
+                    return StateDecision::Runtime(format!(
+                        "{what} runs as {process}, which may be a virtual machine: the runtime's state counts"
                     ));
                 }
                 NamedProcess::Unreadable(why) => {
-                    return StateDecision::Runtime(format!(
-                        "whether the process of container {name} runs is unknown: {why}"
-                    ));
-                }
-                NamedProcess::Runs(pid) => {
-                    return StateDecision::Runtime(format!("process {pid} of container {name} runs"));
+                    return StateDecision::Runtime(format!("whether the process of {what} runs is unknown: {why}"));
                 }
             }
         }
         let exited = exited.join(", ");
-        match facts.processes {
-            Processes::None => {}
-            Processes::NoCgroup if facts.has_settled => {}
-            Processes::NoCgroup => {
-                return StateDecision::Runtime(format!(
-                    "the processes of {exited} have exited, and the pod has no cgroup that would show whether anything else runs"
-                ));
-            }
-            Processes::Others => {
-                return StateDecision::Runtime(format!(
-                    "the processes of {exited} have exited, and others are in the pod's cgroups"
-                ));
-            }
-            Processes::OfRuntime if now < deadline + SETTLES => {
-                return StateDecision::Runtime(format!(
-                    "the processes of {exited} have exited, and others of the pod have not"
-                ));
-            }
-            Processes::OfRuntime => return StateDecision::Kill,
+        if facts.processes == Processes::Others {
+            return StateDecision::Runtime(
+                "processes are in the pod's cgroups that are of none of its containers and sandboxes".to_owned(),
+            );
+        }
+        if runs.is_empty() && facts.processes == Processes::OfRuntime {
+            runs.push("processes are in the cgroups of its containers and sandboxes".to_owned());
+        }
+        if !runs.is_empty() {
+            let why = format!("the runtime has not stopped the pod: {}", some_of(runs));
+            return StateDecision::Kill(times.kill_at(), why);
+        }
+        if let Some(unproven) = unproven {
+            return StateDecision::Runtime(unproven);
+        }
+        // If the runtime, too, shows that all containers have exited, no cgroup is needed to show that.
+        if facts.processes == Processes::NoCgroup && facts.has_containers && !facts.has_settled {
+            return StateDecision::Runtime(format!(
+                "the processes of {exited} have exited, and the pod has no cgroup that would show whether anything else runs"
+            ));
         }
         let wrong = format!(
-            "the runtime still reports these containers as running, but their processes have exited: {exited}; a restart of \
-             the container runtime corrects its state"
+            "the runtime still reports as running what has exited: {exited}; a restart of the container runtime corrects its state"
         );
         let since = *self.since.get_or_insert(now);
         if facts.has_settled || now.saturating_duration_since(since) >= SETTLES {
@@ -144,72 +181,102 @@ impl Settling {
 mod tests {
     use super::*;
 
+    fn exited() -> NamedProcess {
+        NamedProcess::Exited("process 8".to_owned())
+    }
+
+    fn runs(is_proven: bool) -> NamedProcess {
+        NamedProcess::Runs {
+            process: "process 8 \"app\" in cgroup /x".to_owned(),
+            is_proven,
+        }
+    }
+
     fn facts(process: NamedProcess, processes: Processes) -> RuntimeEvidence {
         RuntimeEvidence {
             running: vec![
-                ("main".to_owned(), NamedProcess::Exited(7)),
-                ("side".to_owned(), process),
+                (
+                    "container main".to_owned(),
+                    NamedProcess::Exited("process 7".to_owned()),
+                ),
+                ("container side".to_owned(), process),
             ],
+            has_containers: true,
             processes,
             has_settled: false,
         }
     }
 
+    /// The stop was requested long before the end of the grace period, which is `deadline`.
+    fn times(deadline: Instant) -> StopTimes {
+        StopTimes {
+            deadline,
+            requested: deadline - SETTLES * 3,
+        }
+    }
+
+    fn now() -> Instant {
+        Instant::now() + SETTLES * 10
+    }
+
     #[test]
     fn kernel_counts_when_nothing_has_run_for_30_seconds_after_the_grace_period() {
-        let (deadline, exited) = (
-            Instant::now() + SETTLES,
-            facts(NamedProcess::Exited(8), Processes::None),
-        );
+        let (deadline, exited) = (now(), facts(exited(), Processes::None));
         let mut settling = Settling::default();
-        let mut at = |seconds: u64| settling.judge(&exited, deadline, deadline + Duration::from_secs(seconds));
+        let mut at = |seconds: u64| settling.judge(&exited, times(deadline), deadline + Duration::from_secs(seconds));
         assert!(
             matches!(at(0), StateDecision::Settling(why) if why.contains("side (process 8)") && why.contains("restart"))
         );
         assert!(matches!(at(29), StateDecision::Settling(_)));
         assert!(matches!(at(30), StateDecision::Kernel(_)));
-        let before = Settling::default().judge(&exited, deadline, deadline - Duration::from_secs(1));
+        let before = Settling::default().judge(&exited, times(deadline), deadline - Duration::from_secs(1));
         assert!(matches!(before, StateDecision::Runtime(_)));
     }
 
     #[test]
     fn any_sign_of_a_process_restarts_the_30_seconds() {
-        let deadline = Instant::now();
-        let exited = facts(NamedProcess::Exited(8), Processes::None);
+        let deadline = now();
+        let nothing = facts(exited(), Processes::None);
         for seen in [
-            facts(NamedProcess::Runs(8), Processes::None),
+            facts(runs(true), Processes::None),
+            facts(runs(false), Processes::None),
             facts(NamedProcess::Unreadable("no".to_owned()), Processes::None),
-            facts(NamedProcess::Exited(8), Processes::Others),
-            facts(NamedProcess::Exited(8), Processes::OfRuntime),
+            facts(exited(), Processes::Others),
+            facts(exited(), Processes::OfRuntime),
         ] {
             let mut settling = Settling::default();
-            settling.judge(&exited, deadline, deadline);
-            settling.judge(&seen, deadline, deadline + SETTLES);
-            let verdict = settling.judge(&exited, deadline, deadline + SETTLES);
+            settling.judge(&nothing, times(deadline), deadline);
+            settling.judge(&seen, times(deadline), deadline + SETTLES);
+            let verdict = settling.judge(&nothing, times(deadline), deadline + SETTLES);
             assert!(matches!(verdict, StateDecision::Settling(_)), "{seen:?}");
         }
     }
 
     #[test]
     fn runtime_counts_if_a_process_or_cgroup_cannot_be_checked() {
-        let deadline = Instant::now();
+        let deadline = now();
         let much_later = deadline + SETTLES * 100;
         for (facts, words) in [
-            (facts(NamedProcess::None, Processes::None), "names no process"),
+            (facts(NamedProcess::None, Processes::OfRuntime), "names no process"),
             (
-                facts(NamedProcess::Runs(8), Processes::None),
-                "process 8 of container side runs",
+                facts(NamedProcess::Virtual("process 8".to_owned()), Processes::OfRuntime),
+                "may be a virtual machine",
             ),
             (
-                facts(NamedProcess::Unreadable("it hangs".to_owned()), Processes::None),
+                facts(runs(false), Processes::None),
+                "side runs as process 8 \"app\" in cgroup /x, and this agent does not kill that",
+            ),
+            (
+                facts(NamedProcess::Unreadable("it hangs".to_owned()), Processes::OfRuntime),
                 "it hangs",
             ),
-            (facts(NamedProcess::Exited(8), Processes::NoCgroup), "no cgroup"),
-            (facts(NamedProcess::Exited(8), Processes::Others), "others are in"),
+            (facts(exited(), Processes::NoCgroup), "no cgroup"),
+            (facts(exited(), Processes::Others), "none of its containers"),
+            (facts(runs(true), Processes::Others), "none of its containers"),
         ] {
             let mut settling = Settling::default();
-            settling.judge(&facts, deadline, deadline);
-            let verdict = settling.judge(&facts, deadline, much_later);
+            settling.judge(&facts, times(deadline), deadline);
+            let verdict = settling.judge(&facts, times(deadline), much_later);
             assert!(
                 matches!(&verdict, StateDecision::Runtime(why) if why.contains(words)),
                 "{verdict:?}"
@@ -218,37 +285,81 @@ mod tests {
     }
 
     #[test]
-    fn leftover_processes_are_killed_when_all_named_processes_have_exited() {
-        let deadline = Instant::now();
-        let pause_runs = facts(NamedProcess::Exited(8), Processes::OfRuntime);
-        let judge = |at| Settling::default().judge(&pause_runs, deadline, at);
-        assert!(matches!(judge(deadline), StateDecision::Runtime(_)));
-        assert_eq!(judge(deadline + SETTLES), StateDecision::Kill);
-        let main_runs = facts(NamedProcess::Runs(8), Processes::OfRuntime);
-        let verdict = Settling::default().judge(&main_runs, deadline, deadline + SETTLES);
-        assert!(matches!(verdict, StateDecision::Runtime(_)));
+    fn processes_are_killed_when_stops_have_failed_for_30_seconds_after_the_grace_period() {
+        let deadline = now();
+        for (facts, words) in [
+            (
+                facts(exited(), Processes::OfRuntime),
+                "in the cgroups of its containers",
+            ),
+            (
+                facts(runs(true), Processes::OfRuntime),
+                "side runs as process 8 \"app\" in cgroup /x",
+            ),
+            (facts(runs(true), Processes::None), "side runs as"),
+            // The hand of a user moved it out of its cgroup.
+            (facts(runs(true), Processes::NoCgroup), "side runs as"),
+            // What is proven is killed, also beside what is not.
+            (
+                facts(runs(false), Processes::OfRuntime),
+                "in the cgroups of its containers",
+            ),
+        ] {
+            let before = Settling::default().judge(&facts, times(deadline), deadline - Duration::from_secs(1));
+            assert!(matches!(before, StateDecision::Runtime(_)), "{before:?}");
+            // A first request after the grace period, such as after a restart of this agent, gets the 30 seconds, too.
+            for (requested, at) in [
+                (deadline - SETTLES, deadline + SETTLES),
+                (deadline + SETTLES * 2, deadline + SETTLES * 3),
+            ] {
+                let times = StopTimes { deadline, requested };
+                let verdict = Settling::default().judge(&facts, times, deadline + SETTLES * 2);
+                assert!(
+                    matches!(&verdict, StateDecision::Kill(kill_at, why) if *kill_at == at && why.contains(words)),
+                    "{verdict:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn sandbox_alone_needs_no_cgroup_to_count_as_exited() {
+        let deadline = now();
+        let facts = RuntimeEvidence {
+            running: vec![("sandbox 0123".to_owned(), exited())],
+            has_containers: false,
+            ..facts(exited(), Processes::NoCgroup)
+        };
+        let mut settling = Settling::default();
+        settling.judge(&facts, times(deadline), deadline);
+        let verdict = settling.judge(&facts, times(deadline), deadline + SETTLES);
+        assert!(matches!(verdict, StateDecision::Kernel(_)), "{verdict:?}");
     }
 
     #[test]
     fn conclusion_holds_while_no_process_is_seen() {
-        let deadline = Instant::now();
+        let deadline = now();
         let settled = |process, processes| {
             let facts = RuntimeEvidence {
                 has_settled: true,
                 ..facts(process, processes)
             };
-            Settling::default().judge(&facts, deadline, deadline)
+            Settling::default().judge(&facts, times(deadline), deadline)
         };
         assert!(matches!(
-            settled(NamedProcess::Exited(8), Processes::NoCgroup),
+            settled(exited(), Processes::NoCgroup),
             StateDecision::Kernel(_)
         ));
         assert!(matches!(
-            settled(NamedProcess::Runs(8), Processes::NoCgroup),
+            settled(runs(true), Processes::NoCgroup),
+            StateDecision::Kill(..)
+        ));
+        assert!(matches!(
+            settled(runs(false), Processes::NoCgroup),
             StateDecision::Runtime(_)
         ));
         assert!(matches!(
-            settled(NamedProcess::Exited(8), Processes::Others),
+            settled(exited(), Processes::Others),
             StateDecision::Runtime(_)
         ));
     }

@@ -210,6 +210,7 @@ impl Worker {
                 }
                 Err(AttemptError::Failed(failures)) => {
                     let failures = self.complete(&update.view, failures).await;
+                    pause = self.runtime_state.next_check().map_or(pause, |next| pause.min(next));
                     let asked = failures.iter().filter_map(|failure| failure.retry_after).max();
                     pause = pause.max(asked.unwrap_or_default());
                     self.report(&update.view, &failures, pause);

@@ -39,7 +39,9 @@ async fn each_change_of_the_trace_notifies_subscribers() {
         ("mismatch", |record| record.set_mismatch(None)),
         ("finalizers", |record| record.set_finalizers(vec!["test/keep".into()])),
         ("canceled", |record| record.set_canceled("a kubelet came".into())),
-        ("runtime state", |record| record.set_runtime_state(Some("wrong".into()))),
+        ("runtime state", |record| {
+            record.set_runtime_state(Some("wrong".into()), None);
+        }),
         ("sandbox error", |record| record.set_sandbox_error("no CNI".into())),
         ("stage", |record| record.set_stage(Stage::Finished)),
         ("kept", TraceRecorder::set_kept),

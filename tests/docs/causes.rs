@@ -30,7 +30,7 @@ const NO_REPORT: &str = "node_is_unreachable_if_its_kubelet_does_not_report_and_
 const NETWORK: &str = "sandbox_is_retried_until_its_network_configuration_is_back";
 
 /// By variant of `CauseKind`, in its order.
-const CAUSES: [(&str, Parts, &str); 35] = [
+const CAUSES: [(&str, Parts, &str); 36] = [
     (
         "StepFailed",
         Real,
@@ -61,12 +61,25 @@ const CAUSES: [(&str, Parts, &str); 35] = [
     ("SigtermNotHandled", Real, BESIDE_KUBELET),
     ("Frozen", Real, BESIDE_KUBELET),
     ("Uninterruptible", Facts, FACTS),
-    ("StillRuns", Facts, FACTS),
+    (
+        "StillRuns",
+        Real,
+        "container_is_killed_when_the_program_of_the_runtime_is_missing",
+    ),
+    (
+        "ShimStopped",
+        Real,
+        "container_below_a_stopped_shim_is_killed_and_its_pod_goes",
+    ),
     ("ContainerUnknown", Facts, FACTS),
     ("ProcessesLeft", Facts, FACTS),
     ("RuntimeNotReady", Real, NETWORK),
     ("RuntimeUnreachable", Facts, FACTS),
-    ("SandboxNotStopped", Facts, FACTS),
+    (
+        "SandboxNotStopped",
+        Real,
+        "process_of_a_sandbox_outside_of_its_cgroup_is_killed",
+    ),
     ("MountBusy", Real, BESIDE_KUBELET),
     ("MountLeft", Facts, FACTS),
     ("ServerMount", Facts, FACTS),

@@ -1,6 +1,13 @@
 //! A runtime that reports an exited container as running, and calls that hang.
 
-use std::fs;
+use std::{
+    fs,
+    io::{BufRead as _, BufReader},
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
 
 use pod_teardown::explanation::Explanation;
 use pod_teardown::{
@@ -13,11 +20,74 @@ use tokio::time::{Instant, sleep};
 use tonic::Code;
 
 use crate::{
+    guard::kubelet,
     node::{Node, secs, wait_until},
-    pods::{plain, pod},
+    pods::{plain, pod, uid},
 };
 
 const PID: i32 = 4242;
+
+/// A real process in the node's procfs, as a child of the shim of a sandbox. It is also real to a signal.
+struct ShimProcess {
+    parent: Child,
+    pid: i32,
+}
+
+impl ShimProcess {
+    /// The child of the shim of this pod's sandbox.
+    fn start(node: &Node, name: &str) -> Self {
+        let started = Command::new("sh")
+            .args(["-c", "sleep 100000 & echo $!; wait"])
+            .stdout(Stdio::piped())
+            .spawn();
+        let mut parent = started.unwrap();
+        let mut line = String::new();
+        BufReader::new(parent.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        let proc = node.path("proc");
+        symlink(Path::new("/proc").join(line.trim()), proc.join(line.trim())).unwrap();
+        let process = Self {
+            parent,
+            pid: line.trim().parse().unwrap(),
+        };
+        let stat = "7 (containerd-shim) T 1 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 100 0 0\n";
+        fs::create_dir_all(process.shim(node)).unwrap();
+        fs::write(process.shim(node).join("stat"), stat).unwrap();
+        process.set_shim(node, "containerd-shim-runc-v2", &format!("sandbox-{}-0", uid(name)));
+        process
+    }
+
+    /// Sets program and sandbox of the shim.
+    fn set_shim(&self, node: &Node, program: &str, sandbox_id: &str) {
+        let line = format!("/bin/{program}\0-namespace\0k8s.io\0-id\0{sandbox_id}\0");
+        fs::write(self.shim(node).join("cmdline"), line).unwrap();
+    }
+
+    fn shim(&self, node: &Node) -> PathBuf {
+        node.path("proc").join(self.parent.id().to_string())
+    }
+
+    /// Writes it into this cgroup, which is a plain directory.
+    fn enter(&self, cgroup: &Path) {
+        fs::create_dir_all(cgroup).unwrap();
+        fs::write(cgroup.join("cgroup.procs"), format!("{}\n", self.pid)).unwrap();
+    }
+
+    /// Its parent exits after it.
+    fn runs(&mut self) -> bool {
+        self.parent.try_wait().unwrap().is_none()
+    }
+}
+
+impl Drop for ShimProcess {
+    fn drop(&mut self) {
+        if self.runs() {
+            Command::new("kill").arg(self.pid.to_string()).status().unwrap();
+        }
+        self.parent.wait().unwrap();
+    }
+}
 
 impl Node {
     /// A process in this state (a letter of /proc/PID/stat), started so many seconds after boot.
@@ -56,6 +126,30 @@ async fn with_wrong_runtime(process: Option<i32>) -> Node {
     node.cri
         .any_number_of(expect(StopPodSandbox::any()).error(Code::DeadlineExceeded, "context deadline exceeded"));
     node
+}
+
+/// The uptime of this machine: real processes have started before that.
+fn set_real_uptime(node: &mut Node) {
+    let uptime = fs::read_to_string("/proc/uptime").unwrap();
+    let seconds: f64 = uptime.split(' ').next().unwrap().parse().unwrap();
+    node.set_uptime(Duration::from_secs_f64(seconds) + secs(1));
+}
+
+/// A pod whose container's process runs, and which the runtime cannot stop.
+async fn with_running_process(node: &mut Node) -> ShimProcess {
+    node.insert(pod("web", &plain()));
+    let process = ShimProcess::start(node, "web");
+    set_real_uptime(node);
+    node.pod_without_object("web", |pod| {
+        drop(pod.container("main").ignores_term().process(process.pid))
+    });
+    let missing = "exec: \"runc\": executable file not found in $PATH";
+    node.cri
+        .any_number_of(expect(StopContainer::any()).error(Code::Unknown, missing));
+    node.cri
+        .any_number_of(expect(StopPodSandbox::any()).error(Code::Unknown, missing));
+    node.start().await;
+    process
 }
 
 async fn has_terminated(node: &Node) -> bool {
@@ -146,7 +240,7 @@ async fn nothing_is_corrected_while_a_process_of_the_pod_runs() {
     sleep(secs(300)).await;
     assert_eq!(node.get("web").await.unwrap()["status"]["phase"], "Running");
     let why = node.why("web").await;
-    assert!(why.contains("process 4242 of container main runs"), "{why}");
+    assert!(why.contains("container main runs as process 4242"), "{why}");
     // It has exited, and another process is in one of the pod's cgroups.
     fs::remove_dir_all(node.path("proc/4242")).unwrap();
     let other = node.pod_cgroup("web").join("container-uid-web-main-0");
@@ -163,8 +257,12 @@ async fn nothing_is_corrected_while_a_process_of_the_pod_runs() {
 #[tokio::test(start_paused = true)]
 async fn runtime_that_names_no_process_is_not_corrected() {
     let node = with_wrong_runtime(None).await;
+    // Not even the processes in the pod's cgroups are killed: they may be those of the virtual machine.
+    let mut process = ShimProcess::start(&node, "web");
+    process.enter(&node.pod_cgroup("web").join("container-uid-web-main-0"));
     node.delete("web", Some(1)).await;
     sleep(secs(600)).await;
+    assert!(process.runs());
     assert_eq!(node.get("web").await.unwrap()["status"]["phase"], "Running");
     assert!(node.pod_cgroup("web").exists());
     let why = node.why("web").await;
@@ -278,4 +376,142 @@ async fn ready_sandbox_of_a_corrected_runtime_is_removed() {
         assert!(world.sandboxes.values().all(|sandbox| sandbox.ready));
     });
     node.wait_torn_down("web").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn process_that_the_runtime_cannot_kill_is_killed_30_seconds_after_the_grace_period() {
+    let mut node = Node::new().await;
+    let mut process = with_running_process(&mut node).await;
+    let began = Instant::now();
+    node.delete("web", Some(20)).await;
+    sleep(secs(40)).await;
+    let why = node.why("web").await;
+    let name = format!("process {} \"sleep\" in cgroup /", process.pid);
+    for words in [
+        &*format!("the runtime has not stopped the pod: container main runs as {name}"),
+        "the runtime waits for shim",
+        "(containerd-shim-runc-v2), which is stopped (state T)",
+        "this agent kills it with SIGKILL in ",
+        "This agent kills what runs with SIGKILL in ",
+        "the shim of sandbox sandbox-uid-w, is stopped (state T)",
+        "executable file not found in $PATH",
+    ] {
+        assert!(why.contains(words), "{words:?} is not in {why}");
+    }
+    sleep(secs(9)).await;
+    assert!(process.runs(), "only 29 s after the grace period");
+    wait_until("it is killed", async || !process.runs()).await;
+    assert!(began.elapsed() < secs(60), "{:?}", began.elapsed());
+    node.cri.any_number_of(expect(RemoveContainer::any()));
+    node.cri.any_number_of(expect(RemovePodSandbox::any()));
+    sleep(secs(1)).await;
+    let why = node.why("web").await;
+    assert!(
+        why.contains("killed with SIGKILL, since its stop has failed for 30s") && !why.contains("his agent kills"),
+        "{why}"
+    );
+    node.wait_deleted("web").await;
+    let took = began.elapsed();
+    assert!(took >= secs(80) && took < secs(120), "{took:?}");
+    let events = node.events("web").await;
+    let killed: Vec<_> = events
+        .iter()
+        .filter(|(reason, _)| reason == "ProcessesKilled")
+        .collect();
+    assert!(killed.len() == 1 && killed[0].1.contains(&name), "{events:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn runtime_that_works_again_is_noticed_within_seconds_while_a_kill_is_due() {
+    let mut node = Node::new().await;
+    let mut process = with_running_process(&mut node).await;
+    node.delete("web", Some(100)).await;
+    sleep(secs(112)).await;
+    assert!(process.runs());
+    node.cri
+        .in_order([expect(StopContainer::of("main")), expect(StopPodSandbox::of("web"))]);
+    node.cri.any_number_of(expect(RemoveContainer::any()));
+    node.cri.any_number_of(expect(RemovePodSandbox::any()));
+    let began = Instant::now();
+    node.wait_torn_down("web").await;
+    let took = began.elapsed();
+    assert!(took < secs(10), "{took:?}");
+    assert_eq!(node.count_events("web", "ProcessesKilled").await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_killed_while_a_kubelet_runs_and_for_30_seconds_after_it() {
+    let mut node = Node::new().await;
+    let mut process = with_running_process(&mut node).await;
+    node.delete("web", Some(1)).await;
+    sleep(secs(20)).await;
+    let kubelet = kubelet(&node);
+    sleep(secs(600)).await;
+    assert!(process.runs());
+    let why = node.why("web").await;
+    assert!(!why.contains("his agent kills"), "{why}");
+    fs::remove_dir_all(kubelet).unwrap();
+    sleep(secs(29)).await;
+    assert!(process.runs());
+    wait_until("it is killed", async || !process.runs()).await;
+    node.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn process_that_is_not_proven_to_be_the_pods_is_named_and_not_killed() {
+    let mut node = Node::new().await;
+    let mut process = with_running_process(&mut node).await;
+    // As if its PID were reused.
+    process.set_shim(&node, "containerd-shim-runc-v2", "sandbox-of-another-pod");
+    node.delete("web", Some(1)).await;
+    sleep(secs(300)).await;
+    assert!(process.runs());
+    let why = node.why("web").await;
+    let words = format!("container main runs as process {} \"sleep\" in cgroup ", process.pid);
+    assert!(why.contains(&words) && why.contains("does not kill that"), "{why}");
+    assert!(!why.contains("his agent kills"), "{why}");
+    assert_eq!(node.get("web").await.unwrap()["status"]["phase"], "Running");
+    node.crash().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn process_below_the_shim_of_a_virtual_machine_is_not_killed() {
+    let mut node = Node::new().await;
+    let mut process = with_running_process(&mut node).await;
+    process.set_shim(&node, "containerd-shim-kata-v2", "sandbox-uid-web-0");
+    node.delete("web", Some(1)).await;
+    sleep(secs(300)).await;
+    assert!(process.runs());
+    let why = node.why("web").await;
+    assert!(why.contains("may be a virtual machine"), "{why}");
+    node.crash().await;
+}
+
+/// CRI-O has no process in its sandboxes.
+#[tokio::test(start_paused = true)]
+async fn process_of_a_sandbox_is_named_and_killed_when_all_containers_have_exited() {
+    let mut node = Node::new().await;
+    node.insert(pod("web", &plain()));
+    let mut pause = ShimProcess::start(&node, "web");
+    set_real_uptime(&mut node);
+    node.pod_without_object("web", |pod| drop(pod.sandbox_process(pause.pid).container("main")));
+    node.cri.change(|world| world.manners = Manners::Containerd);
+    node.cri.any_number_of(expect(StopContainer::any()));
+    node.cri.any_number_of(expect(StopPodSandbox::any()).hang());
+    node.start().await;
+    node.delete("web", Some(1)).await;
+    sleep(secs(20)).await;
+    let why = node.why("web").await;
+    let words = format!("is not stopped: its process {} \"sleep\" runs in cgroup /", pause.pid);
+    assert!(
+        why.contains(&words) && !why.contains("all containers have exited"),
+        "{why}"
+    );
+    assert!(why.contains("this agent kills it with SIGKILL in "), "{why}");
+    wait_until("it is killed", async || !pause.runs()).await;
+    node.cri.any_number_of(expect(RemoveContainer::any()));
+    node.cri.any_number_of(expect(RemovePodSandbox::any()));
+    // The runtime still reports the sandbox as ready: the kernel's state counts.
+    node.wait_deleted("web").await;
+    assert_eq!(node.count_events("web", "RuntimeStateMismatch").await, 1);
 }

@@ -5,6 +5,7 @@ use std::{
     ffi::OsStr,
     fs::{self, File},
     process::Command,
+    sync::Arc,
     time::Duration,
 };
 
@@ -207,6 +208,155 @@ pub async fn container_with_a_hanging_shim_terminates_when_its_processes_have_ex
     signal_shim(scene, &pod, Signal::SIGCONT)?;
     ended_and_clean(scene, &pod).await?;
     scene.stop_agent().await
+}
+
+/// The runtime can neither stop nor kill it: the shim does not answer.
+pub async fn container_below_a_stopped_shim_is_killed_and_its_pod_goes(scene: &mut Scene) -> Result<()> {
+    scene.start_agent().await?;
+    let pod = scene.run(simple("stopped", 1, POLITE)).await?;
+    let shim = scene.stage.containerd.shim(&pod.sandbox_id)?;
+    let history = scene.follow(&pod).await?;
+    signal_shim(scene, &pod, Signal::SIGSTOP)?;
+    scene.delete(&pod, None).await?;
+    let why = why_with(scene, &pod, "kills it with SIGKILL in").await?;
+    for words in [
+        format!("process {shim} \"containerd-shim-runc-v2\", the shim of sandbox"),
+        "is stopped (state T)".to_owned(),
+        "container main runs as process ".to_owned(),
+        format!("\"sh\" in cgroup {}/", pod.cgroup),
+    ] {
+        ensure!(why.contains(&words), "{words:?} is not in {why}");
+    }
+    killed_and_gone(scene, &pod, &format!("shim {shim} (containerd-shim-runc-v2)")).await?;
+    ensure!(history.end().await?.phase() == "Failed");
+    signal_shim(scene, &pod, Signal::SIGCONT)?;
+    ended_and_clean(scene, &pod).await?;
+    scene.stop_agent().await
+}
+
+/// As after an upgrade that has removed the program while pods run.
+pub async fn container_is_killed_when_the_program_of_the_runtime_is_missing(scene: &mut Scene) -> Result<()> {
+    scene.start_agent().await?;
+    let pod = scene.run(simple("missing", 1, POLITE)).await?;
+    let history = scene.follow(&pod).await?;
+    scene.stage.containerd.set_runc_away(true)?;
+    scene.delete(&pod, None).await?;
+    let why = why_with(scene, &pod, "kills it with SIGKILL in").await?;
+    let program = scene.stage.containerd.paths().runc_program.display().to_string();
+    for words in ["container main runs as process ", "no such file or directory", &program] {
+        ensure!(why.contains(words), "{words:?} is not in {why}");
+    }
+    killed_and_gone(scene, &pod, "container main runs as process ").await?;
+    ensure!(history.end().await?.phase() == "Failed");
+    scene.stage.containerd.set_runc_away(false)?;
+    ended_and_clean(scene, &pod).await?;
+    scene.stop_agent().await
+}
+
+/// The user has repaired the runtime before this agent kills.
+pub async fn repaired_runtime_finishes_the_stop_itself(scene: &mut Scene) -> Result<()> {
+    scene.start_agent().await?;
+    for repair in ["shim-is-continued", "runtime-is-restarted", "program-is-back"] {
+        let pod = scene.run(simple(repair, 1, POLITE)).await?;
+        match repair {
+            "program-is-back" => scene.stage.containerd.set_runc_away(true)?,
+            _ => signal_shim(scene, &pod, Signal::SIGSTOP)?,
+        }
+        scene.delete(&pod, None).await?;
+        why_with(scene, &pod, "kills it with SIGKILL in").await?;
+        let repaired = Instant::now();
+        match repair {
+            "program-is-back" => scene.stage.containerd.set_runc_away(false)?,
+            "runtime-is-restarted" => {
+                let stage = Arc::get_mut(&mut scene.stage).context("the stage serves other claims, too")?;
+                stage.containerd.restart().await?;
+            }
+            _ => signal_shim(scene, &pod, Signal::SIGCONT)?,
+        }
+        scene.gone(&pod).await?;
+        eprintln!("{repair}: gone {:?} after the repair", repaired.elapsed());
+        if repair == "runtime-is-restarted" {
+            // The runtime has given it up. It still has the zombies of its children.
+            signal_shim(scene, &pod, Signal::SIGCONT)?;
+        }
+        ended_and_clean(scene, &pod).await?;
+    }
+    scene.stop_agent().await
+}
+
+/// runc, with the signal to a container in the node's PID namespace as of runc 1.2: to the processes in its cgroup.
+const KILLS_BY_CGROUP: &str = r#"#!/bin/sh
+for word; do
+    shift
+    set -- "$@" "$word"
+    [ "$word" = kill ] && set -- "$@" --all
+done
+exec runc "$@"
+"#;
+
+/// The process of a sandbox in the node's PID namespace is outside of its cgroup, where runc 1.2 does not find it (containerd issue
+/// 11984).
+pub async fn process_of_a_sandbox_outside_of_its_cgroup_is_killed(scene: &mut Scene) -> Result<()> {
+    scene.start_agent().await?;
+    let mut host = simple("outside", 1, POLITE);
+    host["spec"]["hostPID"] = true.into();
+    let pod = scene.run(host).await?;
+    scene.stage.containerd.replace_runc(KILLS_BY_CGROUP)?;
+    let is_sandbox = |name: &OsStr| name.to_string_lossy().contains(pod.sandbox_id.as_str());
+    let mut processes = cgroups::find(is_sandbox)?
+        .into_iter()
+        .flat_map(|it| cgroups::processes(&it));
+    let pause = processes.next().context("a process in the sandbox")?;
+    let outside = format!("/{}-outside", scene.stage.containerd.workspace().id());
+    cgroups::create(&outside)?;
+    cgroups::set(&outside, "cgroup.procs", &pause.to_string())?;
+    let history = scene.follow(&pod).await?;
+    let checked = named_and_killed(scene, &pod, pause, &outside).await;
+    if checked.is_err() {
+        kill(Pid::from_raw(pause.try_into()?), Signal::SIGKILL).ok();
+    }
+    cgroups::remove(&outside).await?;
+    checked?;
+    ensure!(history.end().await?.exit("main")? == (0, "Completed"));
+    ended_and_clean(scene, &pod).await?;
+    scene.stop_agent().await
+}
+
+async fn named_and_killed(scene: &Scene, pod: &StartedPod, pause: u32, outside: &str) -> Result<()> {
+    scene.delete(pod, None).await?;
+    let why = why_with(scene, pod, "kills it with SIGKILL in").await?;
+    for words in [
+        format!("is not stopped: its process {pause} "),
+        format!("in cgroup {outside}"),
+    ] {
+        ensure!(why.contains(&words), "{words:?} is not in {why}");
+    }
+    ensure!(!why.contains("all containers have exited"), "{why}");
+    killed_and_gone(scene, pod, &format!("process {pause} ")).await
+}
+
+/// The answer of `why` about a pod, once it contains these words.
+async fn why_with(scene: &Scene, pod: &StartedPod, words: &str) -> Result<String> {
+    let late = Instant::now() + PATIENCE;
+    loop {
+        let why = scene.ask(&["why", pod.uid()]).await.unwrap_or_default();
+        if why.contains(words) {
+            eprintln!("{why}");
+            return Ok(why);
+        }
+        ensure!(Instant::now() < late, "{words:?} is not in {why}");
+        sleep(Duration::from_millis(200)).await;
+    }
+}
+
+/// Waits until the agent has killed the pod, and the pod is gone although the runtime is not repaired.
+async fn killed_and_gone(scene: &Scene, pod: &StartedPod, named: &str) -> Result<()> {
+    let event = scene.event(pod, "ProcessesKilled").await?["message"].to_string();
+    ensure!(
+        event.replace("\\\"", "\"").contains(named),
+        "{named:?} is not in {event}"
+    );
+    scene.gone(pod).await
 }
 
 /// containerd unmounts the root of a container before it reports its exit, and retries with growing pauses.

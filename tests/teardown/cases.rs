@@ -75,6 +75,10 @@ cases! {
         second_agent_exits_and_names_the_first,
     ],
     breaks, Own: [
+        container_below_a_stopped_shim_is_killed_and_its_pod_goes,
+        container_is_killed_when_the_program_of_the_runtime_is_missing,
+        process_of_a_sandbox_outside_of_its_cgroup_is_killed,
+        repaired_runtime_finishes_the_stop_itself,
         container_with_a_hanging_shim_terminates_when_its_processes_have_exited,
         sandbox_is_retried_until_its_network_plugins_are_back,
         sandbox_is_retried_until_its_network_configuration_is_back,

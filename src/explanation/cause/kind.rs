@@ -172,6 +172,22 @@ pub enum CauseKind {
         container: String,
         /// Seconds since the grace period expired.
         overdue_seconds: u64,
+        /// Its process, if the runtime names it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        process: Option<ProcessName>,
+        /// The cgroup of that process.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cgroup: Option<String>,
+        /// Seconds until this agent kills it; `None` if it does not.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        kill_in_seconds: Option<u64>,
+    },
+    /// The shim of a sandbox is stopped: the runtime can stop and kill nothing below it.
+    ShimStopped {
+        /// ID of the sandbox.
+        sandbox: String,
+        /// The shim.
+        process: ProcessName,
     },
     /// The runtime does not know whether the container runs.
     ContainerUnknown {
@@ -203,6 +219,15 @@ pub enum CauseKind {
     SandboxNotStopped {
         /// ID of the sandbox.
         sandbox: String,
+        /// Its process, if that runs.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        process: Option<ProcessName>,
+        /// The cgroup of that process.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cgroup: Option<String>,
+        /// Seconds until this agent kills that process; `None` if it does not.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        kill_in_seconds: Option<u64>,
     },
     /// Processes use a mount of the pod.
     MountBusy {
@@ -288,13 +313,15 @@ impl CauseKind {
     pub fn step(&self) -> Option<Step> {
         match self {
             Self::StepFailed { step, .. } => Some(*step),
+            // It explains every step of the stop that fails.
+            Self::StillRuns { .. } => Some(Step::Term),
             Self::GracePeriod { .. }
             | Self::PreStopHook { .. }
             | Self::SidecarWaits { .. }
             | Self::SigtermNotHandled { .. }
             | Self::Frozen { .. }
             | Self::Uninterruptible { .. }
-            | Self::StillRuns { .. }
+            | Self::ShimStopped { .. }
             | Self::ContainerUnknown { .. }
             | Self::ProcessesLeft { .. } => Some(Step::Kill),
             Self::RuntimeNotReady { .. } | Self::SandboxNotStopped { .. } => Some(Step::Sandbox),

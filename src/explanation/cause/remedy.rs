@@ -65,6 +65,12 @@ fn fixed_remedy(kind: &CauseKind, terminator: Terminator) -> &'static str {
         }
         CauseKind::RuntimeNotReady { .. } => "read the log of the container runtime",
         CauseKind::RuntimeUnreachable { .. } => "start the container runtime, and read its log",
+        CauseKind::ShimStopped { .. } => {
+            "continue it: kill -CONT PID; or restart the container runtime, which then gives it up within about 10 seconds"
+        }
+        CauseKind::SandboxNotStopped { process: Some(_), .. } => {
+            "read the runtime's log for why it does not kill it: its program may be missing, or the process is outside of its cgroup"
+        }
         CauseKind::SandboxNotStopped { .. } => {
             "read the runtime's log for the error of StopPodSandbox: often the DEL of the network plugin fails"
         }
@@ -122,8 +128,7 @@ fn by_agent(kind: &CauseKind) -> &'static str {
             ..
         } => AFTER_SIGKILL,
         CauseKind::SigtermNotHandled { .. } | CauseKind::StillRuns { .. } => {
-            "this agent kills it; if it stays, read the errors of its stop: pod-teardown timeline POD, this agent's log, the \
-             runtime's log"
+            "read why the runtime does not kill it: pod-teardown timeline POD, this agent's log, the runtime's log"
         }
         CauseKind::PhaseNotTerminal { .. } => {
             "this agent's next attempt reports the status; the last line says when it begins"

@@ -118,7 +118,20 @@ pub(super) fn message(kind: &CauseKind) -> String {
         CauseKind::StillRuns {
             container,
             overdue_seconds,
-        } => format!("container {container} still runs {overdue_seconds}s after the grace period"),
+            process,
+            cgroup,
+            kill_in_seconds,
+        } => format!(
+            "container {container} still runs {overdue_seconds}s after the grace period{}{}{}",
+            with(" as ", process.as_ref().map(name).as_deref(), ""),
+            with(" in cgroup ", cgroup.as_deref(), ""),
+            kill(*kill_in_seconds)
+        ),
+        CauseKind::ShimStopped { sandbox, process } => format!(
+            "{}, the shim of sandbox {}, is stopped (state T): the runtime can stop nothing of the pod",
+            name(process),
+            short(sandbox)
+        ),
         CauseKind::ContainerUnknown { container } => {
             format!("the runtime does not know whether container {container} runs")
         }
@@ -139,7 +152,21 @@ pub(super) fn message(kind: &CauseKind) -> String {
             format!("the runtime reports {condition}=false: {reason}: {text}")
         }
         CauseKind::RuntimeUnreachable { error } => format!("the container runtime cannot be reached: {error}"),
-        CauseKind::SandboxNotStopped { sandbox } => {
+        CauseKind::SandboxNotStopped {
+            sandbox,
+            process: Some(process),
+            cgroup,
+            kill_in_seconds,
+        } => format!(
+            "sandbox {} is not stopped: its {} runs{}{}",
+            short(sandbox),
+            name(process),
+            with(" in cgroup ", cgroup.as_deref(), ""),
+            kill(*kill_in_seconds)
+        ),
+        CauseKind::SandboxNotStopped {
+            sandbox, process: None, ..
+        } => {
             format!(
                 "all containers have exited, and sandbox {} is not stopped",
                 short(sandbox)
@@ -211,6 +238,13 @@ pub(super) fn message(kind: &CauseKind) -> String {
 fn name(process: &ProcessName) -> String {
     let pod = with(" of pod ", process.pod.as_deref(), "");
     format!("process {} {:?}{pod}", process.pid, process.command)
+}
+
+/// What this agent does, if it does.
+fn kill(in_seconds: Option<u64>) -> String {
+    in_seconds.map_or_else(String::new, |seconds| {
+        format!("; this agent kills it with SIGKILL in {seconds}s, unless the runtime does before")
+    })
 }
 
 /// The text between these, or nothing.

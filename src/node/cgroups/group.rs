@@ -241,7 +241,7 @@ pub(super) fn errno_of(error: cgroups_rs::fs::error::Error) -> Errno {
 
 /// Whether a PID can belong to a pod. A process of another PID namespace is listed as 0, which would signal the agent's
 /// own process group; 1 and the agent itself are never a pod's.
-fn is_valid_pid(pid: &i32) -> bool {
+pub(in crate::node) fn is_valid_pid(pid: &i32) -> bool {
     *pid > 1 && u32::try_from(*pid) != Ok(process::id())
 }
 

@@ -238,7 +238,16 @@ impl Cri {
     /// When the call fails.
     pub async fn container_pid(&self, id: &str, status_timeout: Duration) -> Result<Option<i32>, GrpcError> {
         let answer = self.container_status(id, true, status_timeout).await?;
-        Ok(answer.and_then(|answer| info::process(&answer)))
+        Ok(answer.and_then(|answer| info::process(&answer.info)))
+    }
+
+    /// PID of a sandbox's process, if the runtime knows the sandbox and it has one.
+    ///
+    /// # Errors
+    /// When the call fails. containerd asks the shim: while that hangs, there is no answer.
+    pub async fn sandbox_pid(&self, id: &str, status_timeout: Duration) -> Result<Option<i32>, GrpcError> {
+        let answer = self.sandbox_status(id, true, status_timeout).await?;
+        Ok(answer.and_then(|answer| info::process(&answer.info)))
     }
 
     /// IPs of a sandbox, the primary first. Empty if the sandbox does not exist or uses the host network.
@@ -246,7 +255,7 @@ impl Cri {
     /// # Errors
     /// When the call fails.
     pub async fn pod_ips(&self, sandbox_id: &str) -> Result<Vec<String>, GrpcError> {
-        let answer = self.sandbox_status(sandbox_id, false).await?;
+        let answer = self.sandbox_status(sandbox_id, false, REQUEST_DEADLINE).await?;
         Ok(answer.map(convert::pod_ips).unwrap_or_default())
     }
 
@@ -255,7 +264,7 @@ impl Cri {
     /// # Errors
     /// When the call fails.
     pub async fn cgroup_parent(&self, sandbox_id: &str) -> Result<Option<String>, GrpcError> {
-        let answer = self.sandbox_status(sandbox_id, true).await?;
+        let answer = self.sandbox_status(sandbox_id, true, REQUEST_DEADLINE).await?;
         Ok(answer.and_then(|answer| info::cgroup_parent(&answer)))
     }
 
@@ -318,17 +327,23 @@ impl Cri {
         }
     }
 
-    async fn sandbox_status(&self, id: &str, verbose: bool) -> Result<Option<v1::PodSandboxStatusResponse>, GrpcError> {
+    async fn sandbox_status(
+        &self,
+        id: &str,
+        verbose: bool,
+        status_timeout: Duration,
+    ) -> Result<Option<v1::PodSandboxStatusResponse>, GrpcError> {
         let request = v1::PodSandboxStatusRequest {
             pod_sandbox_id: id.to_owned(),
             verbose,
         };
+        let mut client = self.client();
         match self
             .call(
                 "PodSandboxStatus",
                 id,
-                REQUEST_DEADLINE,
-                self.client().pod_sandbox_status(request),
+                status_timeout,
+                client.pod_sandbox_status(request),
             )
             .await
         {

@@ -25,7 +25,7 @@ struct Info<'a> {
     runtime_spec: Option<Spec<'a>>,
 }
 
-/// The process in a container's JSON.
+/// The process in the JSON of a container or sandbox.
 #[derive(Deserialize)]
 struct Process {
     pid: Option<i64>,
@@ -91,9 +91,9 @@ pub(super) fn network_directories(answer: &v1::StatusResponse) -> Option<Vec<Pat
     Some(all)
 }
 
-/// PID of a container's first process, if reported.
-pub(super) fn process(answer: &v1::ContainerStatusResponse) -> Option<i32> {
-    let process: Process = serde_json::from_str(answer.info.get(INFO)?).ok()?;
+/// PID of the first process of a container or sandbox, if reported.
+pub(super) fn process(info: &HashMap<String, String>) -> Option<i32> {
+    let process: Process = serde_json::from_str(info.get(INFO)?).ok()?;
     // No container is PID 1 of the node.
     process
         .pid
@@ -116,12 +116,7 @@ mod tests {
             (r#"{"sandboxID":"s"}"#, None),
             ("", None),
         ] {
-            let info = [(INFO.to_owned(), info.to_owned())].into();
-            let answer = v1::ContainerStatusResponse {
-                info,
-                ..Default::default()
-            };
-            assert_eq!(process(&answer), pid);
+            assert_eq!(process(&[(INFO.to_owned(), info.to_owned())].into()), pid);
         }
     }
 

@@ -88,7 +88,9 @@ async fn explain(pods: &PodsAdmin, name: &ObjectName) -> Result<Option<(Explanat
     let Some(reader) = pods.reader.get() else {
         return Ok(trace.map(|trace| explain_trace(pods, &trace)));
     };
-    let facts = gather(reader, view, terminated_by).await;
+    let mut facts = gather(reader, view, terminated_by).await;
+    let kill_in_ms = own.and_then(|trace| trace.kill_in_ms);
+    facts.kill_in_seconds = kill_in_ms.map(|ms| ms.div_ceil(1000));
     let now = reader.node.clock.wall().now();
     let causes = diagnose(&facts, now);
     Ok(Some(match own {

@@ -32,8 +32,10 @@ pub struct Facts {
     pub is_runtime_unreachable: bool,
     /// The runtime's own conditions.
     pub conditions: Result<Vec<RuntimeCondition>, String>,
-    /// PIDs of the first processes, by container ID.
-    pub main_pids: BTreeMap<String, i32>,
+    /// Processes that the runtime names.
+    pub named: NamedFacts,
+    /// Seconds until this agent kills what the runtime has not killed; `None` if it does not.
+    pub kill_in_seconds: Option<u64>,
     /// The pod's cgroups.
     pub cgroups: Result<CgroupFacts, String>,
     /// Mounts below the pod's directory.
@@ -57,6 +59,24 @@ pub enum TerminatedBy {
     Blocked(String),
     /// No kubelet, and a user has paused this agent, as described here.
     Paused(String),
+}
+
+/// Processes that the runtime names.
+#[derive(Debug, Clone, Default)]
+pub struct NamedFacts {
+    /// Those that run, by ID of their container or sandbox.
+    pub processes: BTreeMap<String, NamedFact>,
+    /// Shims of its sandboxes that are stopped, by ID of the sandbox.
+    pub stopped_shims: BTreeMap<String, ProcessName>,
+}
+
+/// A running process that the runtime names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamedFact {
+    /// The process.
+    pub process: ProcessName,
+    /// Its cgroup.
+    pub cgroup: String,
 }
 
 /// The pod's cgroups.

@@ -1,22 +1,18 @@
 //! Gathers facts about a pod. Only reads, each with limits of time and size, and all with one deadline. A read that fails becomes
 //! an unknown fact.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    fmt::Display,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashMap, fmt::Display, sync::Arc, time::Duration};
 
-use futures::future::join_all;
 use tokio::time::{sleep, timeout};
 
-use super::facts::{CgroupFacts, Facts, HolderFacts, MissingDriver, MountFacts, Processes, TerminatedBy};
+use super::facts::{
+    CgroupFacts, Facts, HolderFacts, MissingDriver, MountFacts, NamedFact, NamedFacts, Processes, TerminatedBy,
+};
 use crate::{
     explanation::cause::ProcessName,
     model::{failure::first_message, pod::PodView},
     node::{
-        cri::types::{ContainerState, RuntimePod},
+        cri::types::RuntimePod,
         holders::{Holders, holders},
         mounts::{Mount, MountTable},
         plugins::{Kind, Registry, registry::DIRECTORY},
@@ -31,6 +27,7 @@ use crate::{
         grace::OwnGrace,
         journal::PodJournalExt as _,
         locate,
+        named_processes::NamedPids,
         volumes::{PlannedTeardown, planned},
     },
 };
@@ -43,7 +40,7 @@ const PODS_LIMIT: Duration = Duration::from_secs(1);
 const MAX_PROCESSES: usize = 512;
 /// Number of mounts whose holders are searched.
 const MAX_MOUNTS: usize = 64;
-/// Number of containers whose first process is queried.
+/// Number of containers whose processes are queried.
 const MAX_CONTAINERS: usize = 64;
 /// A process is in uninterruptible sleep if it is twice, with this pause between: a disk makes every process wait for moments.
 const SAMPLE_PAUSE: Duration = Duration::from_millis(200);
@@ -60,17 +57,14 @@ pub(crate) async fn gather(context: &Arc<Context>, view: Arc<PodView>, terminate
         let read = timeout(READ_LIMIT, context.node.cri.pod_brief(uid)).await;
         let is_unreachable = matches!(&read, Ok(Err(error)) if error.is_unreachable());
         let pod = read.map_err(late(READ_LIMIT)).and_then(|pod| pod.map_err(text));
-        let pids = match &pod {
-            Ok(pod) if is_terminating => {
-                let pids = deadline.cap(async { Ok(main_pids(context, pod).await) });
-                pids.await.unwrap_or_default()
-            }
-            _ => BTreeMap::new(),
+        let named = match &pod {
+            Ok(pod) if is_terminating => deadline.cap(named(context, &view, pod)).await.unwrap_or_default(),
+            _ => NamedFacts::default(),
         };
-        (pod, is_unreachable, pids)
+        (pod, is_unreachable, named)
     };
     if !is_terminating {
-        let (runtime, is_runtime_unreachable, main_pids) = runtime.await;
+        let (runtime, is_runtime_unreachable, named) = runtime.await;
         return Facts {
             view,
             object_unread,
@@ -79,7 +73,8 @@ pub(crate) async fn gather(context: &Arc<Context>, view: Arc<PodView>, terminate
             runtime,
             is_runtime_unreachable,
             conditions: Ok(Vec::new()),
-            main_pids,
+            named,
+            kill_in_seconds: None,
             cgroups: not_read(),
             mounts: not_read(),
             holders: not_read(),
@@ -96,7 +91,7 @@ pub(crate) async fn gather(context: &Arc<Context>, view: Arc<PodView>, terminate
         deadline.cap(volume_paths(context, &view)),
         deadline.cap(missing_drivers(context, &view)),
     );
-    let (runtime, is_runtime_unreachable, main_pids) = runtime;
+    let (runtime, is_runtime_unreachable, named) = runtime;
     let holders = match holders {
         Ok(found) => {
             name_pods(
@@ -116,7 +111,8 @@ pub(crate) async fn gather(context: &Arc<Context>, view: Arc<PodView>, terminate
         runtime,
         is_runtime_unreachable,
         conditions,
-        main_pids,
+        named,
+        kill_in_seconds: None,
         cgroups,
         mounts,
         holders,
@@ -125,14 +121,33 @@ pub(crate) async fn gather(context: &Arc<Context>, view: Arc<PodView>, terminate
     }
 }
 
-/// PIDs of the first processes of running containers, by container ID. Runtimes need not report them.
-async fn main_pids(context: &Context, pod: &RuntimePod) -> BTreeMap<String, i32> {
-    let running = pod.containers.iter().filter(|it| it.state == ContainerState::Running);
-    let queries = running.take(MAX_CONTAINERS).map(async |container| {
-        let pid = context.node.cri.container_pid(&container.id, READ_LIMIT).await;
-        Some((container.id.clone(), pid.ok()??))
+/// The running processes that the runtime names, and shims that are stopped. Runtimes need not name any.
+async fn named(context: &Arc<Context>, view: &Arc<PodView>, pod: &RuntimePod) -> Fact<NamedFacts> {
+    let mut some = pod.clone();
+    some.containers.truncate(MAX_CONTAINERS);
+    let pids = NamedPids::query(context, &view.pod.uid, &some, READ_LIMIT).await;
+    let read = blocking(context, view, |context, _| {
+        Ok(pids.read(&context.node.storage.proc, |_| Duration::MAX))
     });
-    join_all(queries).await.into_iter().flatten().collect()
+    let found = read.await?;
+    let name = |pid, command: &str| ProcessName {
+        pid,
+        command: command.to_owned(),
+        pod: None,
+    };
+    let mut facts = NamedFacts::default();
+    for named in found.all {
+        let fact = named.running.map(|process| NamedFact {
+            process: name(process.pid, &process.command),
+            cgroup: process.cgroup,
+        });
+        if let Some(fact) = fact {
+            facts.processes.entry(named.id).or_insert(fact);
+        }
+    }
+    let stopped = found.shims.into_iter().filter(|shim| shim.is_stopped);
+    facts.stopped_shims = stopped.map(|shim| (shim.id, name(shim.pid, &shim.program))).collect();
+    Ok(facts)
 }
 
 async fn cgroups(context: &Arc<Context>, view: &Arc<PodView>, deadline: AnswerDeadline) -> Fact<CgroupFacts> {

@@ -107,9 +107,13 @@ impl Diagnosis<'_> {
                 self.add(severity, lost);
             }
             if !in_grace && !is_explained {
+                let named = facts.named.processes.get(&container.id);
                 let kind = CauseKind::StillRuns {
                     container: container.name.clone(),
                     overdue_seconds: grace.overdue.as_secs(),
+                    process: named.map(|it| it.process.clone()),
+                    cgroup: named.map(|it| it.cgroup.clone()),
+                    kill_in_seconds: facts.kill_in_seconds,
                 };
                 self.add(Severity::Blocking, kind);
             }
@@ -129,8 +133,8 @@ impl Diagnosis<'_> {
         let processes = &cgroups.processes.as_ref().ok()?.all;
         let in_container = |it: &&ProcessState| it.container.as_deref() == Some(&*container.id);
         // Only the first process of a container gets the signal.
-        let main = match self.facts.main_pids.get(&container.id) {
-            Some(pid) => processes.iter().find(|it| it.pid == *pid),
+        let main = match self.facts.named.processes.get(&container.id) {
+            Some(named) => processes.iter().find(|it| it.pid == named.process.pid),
             None => processes.iter().filter(in_container).find(|it| it.is_init),
         };
         let main = main.filter(|it| !it.is_zombie)?;

@@ -53,6 +53,17 @@ fn process(pid: i32, container: &str) -> ProcessState {
     }
 }
 
+fn named(pid: i32, command: &str, cgroup: &str) -> NamedFact {
+    NamedFact {
+        process: ProcessName {
+            pid,
+            command: command.to_owned(),
+            pod: None,
+        },
+        cgroup: cgroup.to_owned(),
+    }
+}
+
 /// A deleted pod beside a kubelet, a minute after its grace period. Nothing of it is on the node.
 fn nothing() -> Facts {
     Facts {
@@ -66,7 +77,8 @@ fn nothing() -> Facts {
         runtime: Ok(RuntimePod::default()),
         is_runtime_unreachable: false,
         conditions: Ok(Vec::new()),
-        main_pids: BTreeMap::new(),
+        named: NamedFacts::default(),
+        kill_in_seconds: None,
         cgroups: Ok(CgroupFacts {
             paths: Vec::new(),
             frozen: Ok(Vec::new()),
@@ -95,8 +107,16 @@ fn running() -> Facts {
         containers: vec![container("main", ContainerState::Running)],
     });
     set_processes(&mut facts, vec![process(41, "main-0")]);
-    facts.main_pids.insert("main-0".to_owned(), 41);
     facts
+        .named
+        .processes
+        .insert("main-0".to_owned(), named(41, "app", "/kubepods/podu1/main-0"));
+    facts
+}
+
+fn stop_shim(facts: &mut Facts) {
+    let shim = named(40, "containerd-shim-runc-v2", "").process;
+    facts.named.stopped_shims.insert("sandbox-0".to_owned(), shim);
 }
 
 /// As [`running`], and all containers have exited.
@@ -262,7 +282,7 @@ fn causes_follow_from_facts() {
             "without the runtime's PID the init of the container counts",
             running,
             |it| {
-                it.main_pids.clear();
+                it.named.processes.clear();
                 let process = &mut it.cgroups.as_mut().unwrap().processes.as_mut().unwrap().all[0];
                 (process.is_init, process.sigterm) = (true, SigtermHandling::InitWithoutHandler);
             },
@@ -273,6 +293,18 @@ fn causes_follow_from_facts() {
             running,
             |_| {},
             &["blocking stillRuns", "info kubeletTerminates"],
+        ),
+        (
+            "its shim is stopped",
+            running,
+            stop_shim,
+            &["blocking shimStopped", "blocking stillRuns", "info kubeletTerminates"],
+        ),
+        (
+            "its shim is stopped, and nothing needs it",
+            exited,
+            stop_shim,
+            &["waiting phaseNotTerminal", "info kubeletTerminates"],
         ),
         (
             "frozen",
@@ -679,6 +711,33 @@ fn remedies_name_the_one_who_acts() {
             assert!(!names_another, "{terminated_by:?}: {remedy}");
         }
     }
+}
+
+#[test]
+fn what_still_runs_is_named_with_its_cgroup_and_with_a_kill_that_is_due() {
+    let messages = |facts: &Facts| {
+        let causes = diagnose(facts, NOW.parse().unwrap()).into_iter();
+        let blocking = causes.filter(|cause| cause.severity == Severity::Blocking);
+        blocking.map(|cause| cause.message).collect::<Vec<_>>()
+    };
+    let mut facts = running();
+    let runs =
+        "container main still runs 60s after the grace period as process 41 \"app\" in cgroup /kubepods/podu1/main-0";
+    assert_eq!(messages(&facts), [runs]);
+    facts.kill_in_seconds = Some(12);
+    let kill = "; this agent kills it with SIGKILL in 12s, unless the runtime does before";
+    assert_eq!(messages(&facts), [format!("{runs}{kill}")]);
+    let pod = facts.runtime.as_mut().unwrap();
+    pod.containers[0].state = ContainerState::Exited;
+    set_processes(&mut facts, Vec::new());
+    assert_eq!(
+        messages(&facts),
+        ["all containers have exited, and sandbox sandbox-0 is not stopped"]
+    );
+    let pause = named(42, "pause", "/kubepods");
+    facts.named.processes.insert("sandbox-0".to_owned(), pause);
+    let lives = "sandbox sandbox-0 is not stopped: its process 42 \"pause\" runs in cgroup /kubepods";
+    assert_eq!(messages(&facts), [format!("{lives}{kill}")]);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Handles a runtime that reports containers as running although their processes have exited.
+//! Handles a runtime that cannot stop a pod: kills what it has not killed, and corrects it if it reports as running what has exited.
 
 use std::{
     collections::BTreeMap,
@@ -6,32 +6,36 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::Worker;
 use crate::{
     model::{
         event::Reason,
         pod::{PodView, STATUS_UNKNOWN, UNKNOWN_EXIT_CODE},
-        trace::Step,
+        trace::{Stage, Step},
     },
     node::{
         cri::types::{Container, RuntimePod},
-        processes,
+        effects::Effects,
+        fault::Fault,
+        processes::{Owner, Process, Shim},
     },
     teardown::{
         evidence,
         exits::{ContainerExit, Exits},
         journal::PodJournalExt as _,
         locate,
-        runtime_state::{NamedProcess, RuntimeEvidence, Settling, StateDecision},
+        named_processes::{NamedPids, NamedProcesses},
+        runtime_state::{Processes, RuntimeEvidence, SETTLES, Settling, StateDecision, StopTimes},
         stop::{AFTER_KILL, wait_for_deadline},
     },
 };
 
-/// How often the kernel's state is checked while a stop is in progress.
+/// How often the kernel's state is checked while a stop is in progress, and how often the stop is retried while this agent is about
+/// to kill, or waits for the proof that nothing runs.
 const INTERVAL: Duration = Duration::from_secs(5);
-/// Longest wait for the runtime's answer.
+/// Longest wait for the runtime's answer, and for reads of the node.
 const RUNTIME_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// State over all checks of one pod.
@@ -41,20 +45,38 @@ pub struct RuntimeState(Mutex<CheckState>);
 #[derive(Debug, Default)]
 struct CheckState {
     settling: Settling,
-    /// When each container was first seen running, since boot. A process that started later has reused its PID.
+    /// When each container and sandbox was first seen running, since boot. A process that started later has reused its PID.
     first_seen: BTreeMap<String, Duration>,
     /// When only the network could not be taken down for the first time.
     network_failed_since: Option<Instant>,
+    /// When a stop was first requested. It has not succeeded since.
+    requested: Option<Instant>,
+    /// When the state must be checked again, in this attempt or the next one.
+    next_check: Option<Instant>,
+    /// What was killed last, so that a kill that is repeated is reported once.
+    killed: Option<String>,
+}
+
+/// What runtime and kernel show of the pod.
+struct Observation {
+    runtime_pod: RuntimePod,
+    facts: RuntimeEvidence,
+    /// Running processes that the runtime names.
+    processes: Vec<Process>,
+    owner: Owner,
+    shims: Vec<Shim>,
 }
 
 // === impl RuntimeState ===
 
 impl RuntimeState {
-    /// Records the containers that the runtime reports as running, `since_boot`.
+    /// Records the containers and sandboxes that the runtime reports as running, `since_boot`.
     pub(super) fn record_running(&self, runtime_pod: &RuntimePod, since_boot: Duration) {
         let mut seen = self.lock();
-        for container in runtime_pod.possibly_running() {
-            seen.first_seen.entry(container.id.clone()).or_insert(since_boot);
+        let containers = runtime_pod.possibly_running().map(|it| &it.id);
+        let ready = runtime_pod.sandboxes.iter().filter(|it| it.is_ready());
+        for id in containers.chain(ready.map(|it| &it.id)) {
+            seen.first_seen.entry(id.clone()).or_insert(since_boot);
         }
     }
 
@@ -63,59 +85,95 @@ impl RuntimeState {
         *self.lock().network_failed_since.get_or_insert_with(Instant::now)
     }
 
+    /// Records that a stop is requested.
+    pub(super) fn begin_stop(&self) {
+        self.lock().requested.get_or_insert_with(Instant::now);
+    }
+
+    /// Forgets since when stops fail and nothing runs. Called while this agent may not act.
+    pub(super) fn reset(&self) {
+        let mut state = self.lock();
+        (state.settling, state.requested, state.next_check) = (Settling::default(), None, None);
+    }
+
+    /// Time until the next attempt at the latest, if this agent is about to act.
+    pub(super) fn next_check(&self) -> Option<Duration> {
+        let at = self.lock().next_check.take()?;
+        Some(at.saturating_duration_since(Instant::now()))
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, CheckState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Worker {
-    /// Returns when the kernel's state counts, while a stop is not answered.
+    /// Returns when the kernel's state counts, while a stop is not answered. Kills what the runtime has not killed.
     pub(super) async fn wait_until_runtime_state_overruled(&self, view: &Arc<PodView>) {
         wait_for_deadline(self.period.subscribe()).await;
         sleep(AFTER_KILL).await;
         while !self.overrule_runtime_state_if_exited(view).await {
-            sleep(INTERVAL).await;
+            let next = self.runtime_state.lock().next_check;
+            sleep_until(next.unwrap_or_else(|| Instant::now() + INTERVAL)).await;
         }
     }
 
-    /// Whether an earlier attempt has concluded that these containers have exited, and no process is seen.
+    /// Whether an earlier attempt has concluded that everything has exited, and no process is seen.
     pub(super) async fn is_runtime_state_overruled(&self, view: &Arc<PodView>, runtime_pod: &RuntimePod) -> bool {
-        let exits = self.context.journal.exits(&view.pod.uid);
-        let mut running = runtime_pod.possibly_running().peekable();
-        running.peek().is_some()
-            && running.all(|it| exits.contains_key(&it.id))
+        runtime_pod.may_run()
+            && self.has_settled(view, runtime_pod)
             && self.overrule_runtime_state_if_exited(view).await
     }
 
-    /// Records and reports exits if the kernel shows that nothing of the pod runs, and has done so for long enough. Returns whether it does.
+    /// Whether an earlier attempt has concluded that everything has exited: it has recorded exits of containers that the runtime
+    /// reports as running, or went on although a sandbox is ready.
+    fn has_settled(&self, view: &PodView, runtime_pod: &RuntimePod) -> bool {
+        let exits = self.context.journal.exits(&view.pod.uid);
+        match runtime_pod.possibly_running().next() {
+            Some(_) => runtime_pod.possibly_running().all(|it| exits.contains_key(&it.id)),
+            None => self.recorder.stage() >= Stage::Terminated,
+        }
+    }
+
+    /// Records and reports exits if the kernel shows that nothing of the pod runs, and has done so for long enough. Returns whether
+    /// it does. Kills what runs if the runtime has had its time to do so.
     pub(super) async fn overrule_runtime_state_if_exited(&self, view: &Arc<PodView>) -> bool {
-        let deadline = self.period.deadline();
         // The conclusion has effects, so the gate must be open.
-        let may_act = matches!(self.context.node.effects.allow_unlogged(), Ok(true));
-        if Instant::now() < deadline || !may_act {
+        let may_act = matches!(self.context.node.effects.allow_unlogged(), Ok(true)) && !self.is_canceled();
+        if !may_act {
+            self.forget_runtime_state();
             return false;
         }
-        let Some((runtime_pod, facts)) = self.facts(view).await else {
-            self.runtime_state.lock().settling.reset();
+        let deadline = self.period.deadline();
+        if Instant::now() < deadline {
+            return false;
+        }
+        // Boxed: most workers never need it.
+        let Some(observation) = Box::pin(self.read_runtime_state(view)).await else {
+            self.runtime_state.lock().settling = Settling::default();
+            self.recorder.set_runtime_state(None, None);
             return false;
         };
-        let verdict = self
-            .runtime_state
-            .lock()
-            .settling
-            .judge(&facts, deadline, Instant::now());
-        match verdict {
+        let facts = &observation.facts;
+        match self.judge(facts, deadline, Instant::now()) {
             StateDecision::Runtime(why) => {
-                self.recorder
-                    .set_runtime_state(Some(why).filter(|_| !facts.running.is_empty()));
+                let why = Some(why).filter(|_| !facts.running.is_empty());
+                self.recorder.set_runtime_state(why, None);
                 false
             }
             StateDecision::Settling(why) => {
-                self.recorder.set_runtime_state(Some(why));
+                self.recorder.set_runtime_state(Some(why), None);
                 false
             }
-            StateDecision::Kill => {
-                self.kill_leftovers(view).await;
+            StateDecision::Kill(at, why) => {
+                let stopped = observation.shims.iter().filter(|shim| shim.is_stopped);
+                let stopped: String = stopped.map(|shim| format!("; the runtime waits for {shim}")).collect();
+                let why = format!("{why}{stopped}");
+                if Instant::now() < at {
+                    self.recorder.set_runtime_state(Some(why), Some(at));
+                } else {
+                    Box::pin(self.kill(view, &observation, why)).await;
+                }
                 false
             }
             StateDecision::Kernel(why) => {
@@ -130,74 +188,122 @@ impl Worker {
                     .event(view, None, Reason::RuntimeStateMismatch, &why);
                 self.context
                     .journal
-                    .record_exits(&view.pod.uid, unknown_exits(&runtime_pod));
-                self.recorder.set_runtime_state(Some(why));
+                    .record_exits(&view.pod.uid, unknown_exits(&observation.runtime_pod));
+                self.recorder.set_runtime_state(Some(why), None);
                 true
             }
         }
     }
 
-    /// `None` if the runtime does not answer, or the cgroups cannot be read.
-    async fn facts(&self, view: &Arc<PodView>) -> Option<(RuntimePod, RuntimeEvidence)> {
+    /// Forgets everything that needs the gate to be open.
+    pub(super) fn forget_runtime_state(&self) {
+        self.runtime_state.reset();
+        self.recorder.set_runtime_state(None, None);
+    }
+
+    fn judge(&self, facts: &RuntimeEvidence, deadline: Instant, now: Instant) -> StateDecision {
+        let mut state = self.runtime_state.lock();
+        let requested = *state.requested.get_or_insert(now);
+        let verdict = state.settling.judge(facts, StopTimes { deadline, requested }, now);
+        let soon = now + INTERVAL;
+        state.next_check = match &verdict {
+            StateDecision::Kill(at, _) if *at > now => Some(soon.min(*at)),
+            StateDecision::Kill(..) | StateDecision::Settling(_) => Some(soon),
+            StateDecision::Runtime(_) | StateDecision::Kernel(_) => None,
+        };
+        verdict
+    }
+
+    /// `None` if the runtime does not answer, the node cannot be read, or the pod is not this agent's to kill.
+    async fn read_runtime_state(&self, view: &Arc<PodView>) -> Option<Observation> {
         let cri = &self.context.node.cri;
         let runtime_pod = timeout(RUNTIME_TIMEOUT, cri.pod_brief(view.pod.uid.as_str()))
             .await
             .ok()?
             .ok()?;
-        let mut named = Vec::new();
-        for container in runtime_pod.possibly_running() {
-            let first_seen = self.runtime_state.lock().first_seen.get(&container.id).copied();
-            let pid = cri.container_pid(&container.id, RUNTIME_TIMEOUT).await;
-            named.push((
-                container.name.clone(),
-                first_seen,
-                pid.map_err(|error| error.to_string()),
-            ));
+        // A static pod was started with this UID meanwhile.
+        if runtime_pod.sandboxes.iter().any(|sandbox| sandbox.is_from_elsewhere()) {
+            return None;
         }
-        let exits = self.context.journal.exits(&view.pod.uid);
-        let has_settled = runtime_pod.possibly_running().all(|it| exits.contains_key(&it.id));
+        let pids = NamedPids::query(&self.context, &view.pod.uid, &runtime_pod, RUNTIME_TIMEOUT).await;
+        let has_settled = self.has_settled(view, &runtime_pod);
+        let has_containers = runtime_pod.possibly_running().next().is_some();
+        let first_seen = self.runtime_state.lock().first_seen.clone();
         let since_boot = self.context.node.clock.now().since_boot;
         let pod_copy = runtime_pod.clone();
-        let facts = self.on_node(view, Step::Kill, move |context, view| {
-            let state = |first: Option<Duration>, pid: Result<Option<i32>, String>| match pid {
-                Err(why) => NamedProcess::Unreadable(why),
-                Ok(None) => NamedProcess::None,
-                Ok(Some(pid)) => {
-                    match processes::is_running(&context.node.storage.proc, pid, first.unwrap_or(since_boot)) {
-                        Ok(true) => NamedProcess::Runs(pid),
-                        Ok(false) => NamedProcess::Exited(pid),
-                        Err(error) => NamedProcess::Unreadable(format!("process {pid} cannot be read: {error}")),
-                    }
-                }
-            };
-            Ok(RuntimeEvidence {
-                running: named
-                    .into_iter()
-                    .map(|(name, first, pid)| (name, state(first, pid)))
-                    .collect(),
-                processes: evidence::processes(context, view, &pod_copy)?,
-                has_settled,
-            })
+        let read = self.on_node(view, Step::Kill, move |context, view| {
+            let started_by = |id: &str| first_seen.get(id).copied().unwrap_or(since_boot);
+            let named = pids.read(&context.node.storage.proc, started_by);
+            Ok((named, evidence::processes(context, view, &pod_copy)?))
         });
-        Some((runtime_pod, facts.await.ok()?))
+        let (NamedProcesses { all, shims, owner }, processes) = timeout(RUNTIME_TIMEOUT, read).await.ok()?.ok()?;
+        let (mut running, mut found) = (Vec::new(), Vec::new());
+        for named in all {
+            running.push((named.what, named.process));
+            found.extend(named.running);
+        }
+        Some(Observation {
+            runtime_pod,
+            facts: RuntimeEvidence {
+                running,
+                has_containers,
+                processes,
+                has_settled,
+            },
+            processes: found,
+            owner,
+            shims,
+        })
     }
 
-    /// Kills the processes in the pod's cgroups, all of containers and sandboxes that the runtime should have killed.
-    async fn kill_leftovers(&self, view: &PodView) {
-        let found = locate::find_cgroups(&self.context, view).await;
-        for cgroup in found.unwrap_or_default() {
-            tracing::warn!(cgroup = %cgroup.path().display(), "Killing processes that the runtime has left in the pod's cgroups; the containers have exited");
-            if let Err(faults) = self
-                .context
-                .node
-                .cgroups
-                .kill(&cgroup, &self.context.node.effects)
-                .await
-            {
-                let why = faults.first().map(ToString::to_string).unwrap_or_default();
-                tracing::warn!(why, "Processes of the pod cannot be killed");
+    /// Kills what runs, and reports it. A kill that is repeated is not reported again.
+    async fn kill(&self, view: &PodView, observation: &Observation, why: String) {
+        let before = self.runtime_state.lock().killed.replace(why.clone());
+        if before.as_ref() == Some(&why) {
+            // The kernel does not let it exit: that may take any time.
+            self.runtime_state.lock().next_check = None;
+            let text = format!("{why}; it was killed with SIGKILL, and has not exited");
+            self.recorder.set_runtime_state(Some(text), None);
+            self.kill_processes(view, observation).await;
+            return;
+        }
+        tracing::warn!(why, "Killing processes that the runtime has not killed");
+        let message = format!("{why}; killed with SIGKILL, since its stop has failed for {SETTLES:?}");
+        self.context.events.event(view, None, Reason::ProcessesKilled, &message);
+        let span = self.recorder.span(Step::Kill, "processes");
+        let faults = self.kill_processes(view, observation).await;
+        span.end(&faults.into_iter().next().map_or(Ok(()), Err));
+        self.recorder.set_runtime_state(Some(message), None);
+    }
+
+    /// Kills the processes in the pod's cgroups, and those that the runtime names and that are proven to be the pod's.
+    async fn kill_processes(&self, view: &PodView, observation: &Observation) -> Vec<Fault> {
+        let mut faults = Vec::new();
+        if observation.facts.processes == Processes::OfRuntime {
+            for cgroup in locate::find_cgroups(&self.context, view).await.unwrap_or_default() {
+                let killed = self
+                    .context
+                    .node
+                    .cgroups
+                    .kill(&cgroup, &self.context.node.effects)
+                    .await;
+                faults.extend(killed.err().into_iter().flatten());
             }
         }
+        let (processes, owner) = (observation.processes.clone(), observation.owner.clone());
+        let proc = self.context.node.storage.proc.clone();
+        let kill = move |effects: &Effects| {
+            let killed = processes.iter().map(|process| process.kill(&proc, &owner, effects));
+            killed.filter_map(Result::err).collect::<Vec<_>>()
+        };
+        match self.context.node.effects.run_blocking(kill).await {
+            Ok(more) => faults.extend(more),
+            Err(why) => faults.push(Fault::new("kill processes of", view.pod.uid.as_str(), why)),
+        }
+        for fault in &faults {
+            tracing::warn!(%fault, "Processes of the pod cannot be killed");
+        }
+        faults
     }
 }
 

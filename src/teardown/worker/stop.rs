@@ -39,22 +39,23 @@ impl Worker {
 
     async fn stop_observed(&self, update: &PodUpdate, runtime_pod: &RuntimePod) -> Result<Observed, AttemptError> {
         let view = &update.view;
+        self.runtime_state.begin_stop();
         let stopped = tokio::select! {
             biased;
             stopped = self.stop(update, runtime_pod) => stopped,
             () = self.wait_until_runtime_state_overruled(view) => Ok(()),
         };
         if let Err(failures) = stopped
-            && !(runtime_pod.possibly_running().next().is_some() && self.overrule_runtime_state_if_exited(view).await)
+            && !(runtime_pod.may_run() && self.overrule_runtime_state_if_exited(view).await)
         {
             let pod = self.stopped_without_network(update, runtime_pod, failures).await?;
             let is_overruled = false;
             return Ok(Observed { pod, is_overruled });
         }
         let stopped = self.query(view, Step::Sandbox, AFTER_STOP).await?;
-        let runs = stopped.possibly_running().next().is_some();
+        let runs = stopped.may_run();
         if !runs {
-            self.recorder.set_runtime_state(None);
+            self.recorder.set_runtime_state(None, None);
         }
         let is_overruled = runs && self.overrule_runtime_state_if_exited(view).await;
         let pod = Arc::new(if is_overruled {

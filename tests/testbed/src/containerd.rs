@@ -9,7 +9,8 @@ pub mod daemon;
 pub mod images;
 pub mod network;
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -53,6 +54,8 @@ pub struct Paths {
     pub state: PathBuf,
     /// State of runc.
     pub runc: PathBuf,
+    /// Link to the machine's runc.
+    pub runc_program: PathBuf,
     /// gRPC socket, also of the CRI.
     pub socket: PathBuf,
     /// The daemon's configuration.
@@ -79,6 +82,7 @@ impl Containerd {
         let network = Network::create(workspace.id()).await?;
         fs::create_dir_all(&paths.plugins).with_context(|| format!("create {}", paths.plugins.display()))?;
         binary::link_cni_plugins(&paths.plugins)?;
+        binary::link_runc(&paths.runc_program)?;
         write(&paths.config, &config::daemon(&paths, &binary, Driver::from_env()?))?;
         write(&paths.network(), &config::network(&network, &paths).to_string())?;
         let daemon = Daemon::spawn(&binary, &paths, &[])?;
@@ -144,6 +148,19 @@ impl Containerd {
         move_away(&self.paths.plugins, away)
     }
 
+    /// Replaces the OCI runtime's program by a shell script, which may call the machine's runc.
+    pub fn replace_runc(&self, script: &str) -> Result<()> {
+        let path = &self.paths.runc_program;
+        fs::remove_file(path).with_context(|| format!("remove {}", path.display()))?;
+        write(path, script)?;
+        fs::set_permissions(path, Permissions::from_mode(0o755)).with_context(|| format!("chmod {}", path.display()))
+    }
+
+    /// Removes the OCI runtime's program, as a failed upgrade would, or restores it.
+    pub fn set_runc_away(&self, away: bool) -> Result<()> {
+        move_away(&self.paths.runc_program, away)
+    }
+
     /// Removes the network's configuration, or restores it.
     pub fn set_network_away(&self, away: bool) -> Result<()> {
         move_away(&self.paths.network(), away)
@@ -205,6 +222,7 @@ impl Paths {
             root: dir.join("root"),
             state: dir.join("state"),
             runc: dir.join("runc"),
+            runc_program: dir.join("runc-program"),
             socket: dir.join("containerd.sock"),
             config: dir.join("config.toml"),
             cni: dir.join("cni"),

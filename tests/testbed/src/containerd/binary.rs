@@ -80,6 +80,18 @@ impl Binary {
     }
 }
 
+/// A link to the machine's runc, which can be removed without affecting others.
+pub fn link_runc(link: &Path) -> Result<()> {
+    let dirs = std::env::var_os("PATH").unwrap_or_default();
+    let Some(runc) = std::env::split_paths(&dirs)
+        .map(|dir| dir.join("runc"))
+        .find(|it| it.is_file())
+    else {
+        bail!("runc is not on PATH: install Debian's package runc");
+    };
+    symlink(&runc, link).with_context(|| format!("link {} to {}", link.display(), runc.display()))
+}
+
 /// Links to the machine's plugins in `dir`, which can be removed without affecting others.
 pub fn link_cni_plugins(dir: &Path) -> Result<()> {
     let complete = |dir: &&Path| PLUGINS.iter().all(|plugin| dir.join(plugin).is_file());

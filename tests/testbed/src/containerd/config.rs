@@ -46,7 +46,13 @@ disabled_plugins = [
 
 /// containerd 1: one CRI plugin.
 fn cri_v2(paths: &Paths, systemd: bool) -> String {
-    let Paths { cni, plugins, runc, .. } = paths;
+    let Paths {
+        cni,
+        plugins,
+        runc,
+        runc_program,
+        ..
+    } = paths;
     format!(
         r#"[plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = {PAUSE_IMAGE:?}
@@ -60,6 +66,7 @@ fn cri_v2(paths: &Paths, systemd: bool) -> String {
     runtime_type = "io.containerd.runc.v2"
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
       Root = {runc:?}
+      BinaryName = {runc_program:?}
       SystemdCgroup = {systemd}
 "#
     )
@@ -67,7 +74,13 @@ fn cri_v2(paths: &Paths, systemd: bool) -> String {
 
 /// containerd 2: images and runtime are plugins of their own, and NRI would listen on a socket outside of our directory.
 fn cri_v3(paths: &Paths, binary: &Binary, systemd: bool) -> String {
-    let Paths { cni, plugins, runc, .. } = paths;
+    let Paths {
+        cni,
+        plugins,
+        runc,
+        runc_program,
+        ..
+    } = paths;
     let bin_dir = if binary.release >= (2, 1) {
         format!("bin_dirs = [{plugins:?}]")
     } else {
@@ -89,6 +102,7 @@ fn cri_v3(paths: &Paths, binary: &Binary, systemd: bool) -> String {
     runtime_type = "io.containerd.runc.v2"
     [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
       Root = {runc:?}
+      BinaryName = {runc_program:?}
       SystemdCgroup = {systemd}
 "#
     )

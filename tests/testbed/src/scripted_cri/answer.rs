@@ -83,7 +83,8 @@ impl World {
         let parent = &sandbox.cgroup_parent;
         let config = match self.manners {
             Manners::Containerd => {
-                serde_json::json!({ "pid": 4711, "config": { "linux": { "cgroup_parent": parent } } })
+                let pid = sandbox.pid.unwrap_or(0);
+                serde_json::json!({ "pid": pid, "config": { "linux": { "cgroup_parent": parent } } })
             }
             // No process is in it, as `drop_infra_ctr` has it.
             Manners::CriO => serde_json::json!({

@@ -71,6 +71,7 @@ impl<'w> PodBuilder<'w> {
             annotations: vec![(keys::CONFIG_SOURCE.to_owned(), "api".to_owned())],
             cgroup_parent: format!("/kubepods/besteffort/pod{}", self.uid),
             half_made: false,
+            pid: None,
             network_error: None,
         };
         self.world.sandboxes.insert(sandbox.id.clone(), sandbox);
@@ -171,6 +172,11 @@ impl<'w> PodBuilder<'w> {
     /// CRI-O: the teardown of its network fails so, once.
     pub fn network_fails(self, error: &str) -> Self {
         self.with_sandbox(|sandbox| sandbox.network_error = Some(error.to_owned()))
+    }
+
+    /// The runtime names this as the process of the sandbox.
+    pub fn sandbox_process(self, pid: i32) -> Self {
+        self.with_sandbox(|sandbox| sandbox.pid = Some(pid))
     }
 
     /// The cgroup that the sandbox was put under.

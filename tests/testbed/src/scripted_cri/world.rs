@@ -64,6 +64,8 @@ pub struct SimSandbox {
     pub cgroup_parent: String,
     /// CRI-O: it was incomplete when CRI-O restarted. It is not listed, and its status is an error.
     pub half_made: bool,
+    /// Its process, as a verbose status of containerd reports it; `None` if it has none.
+    pub pid: Option<i32>,
     /// CRI-O: error of its network teardown, once; after that it counts as done.
     pub network_error: Option<String>,
 }

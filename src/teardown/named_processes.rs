@@ -1,0 +1,164 @@
+//! The processes that the runtime names for what it reports as running of a pod, as the kernel shows them.
+
+use std::{io, path::Path, time::Duration};
+
+use futures::future::{join, join_all};
+
+use super::{context::Context, runtime_state::NamedProcess};
+use crate::{
+    model::pod::PodUid,
+    node::{
+        cri::types::RuntimePod,
+        processes::{Owner, Process, Shim, shims},
+    },
+};
+
+/// Longest wait for the status of a sandbox: containerd asks its shim, which may hang.
+const SANDBOX_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What the runtime names.
+pub struct NamedPids {
+    /// IDs, and what they are of.
+    pids: Vec<NamedPid>,
+    owner: Owner,
+    sandboxes: Vec<String>,
+}
+
+struct NamedPid {
+    id: String,
+    what: String,
+    is_sandbox: bool,
+    pid: Result<Option<i32>, String>,
+}
+
+/// What the runtime reports as running, with its processes.
+pub struct NamedProcesses {
+    /// Containers before sandboxes.
+    pub all: Vec<Named>,
+    /// The shims of the pod's sandboxes and containers.
+    pub shims: Vec<Shim>,
+    /// What identifies the pod's processes.
+    pub owner: Owner,
+}
+
+/// A container or sandbox with its process.
+pub struct Named {
+    /// Its ID.
+    #[cfg(feature = "agent")]
+    pub id: String,
+    /// Such as `container main`.
+    pub what: String,
+    /// The decision depends on it.
+    pub process: NamedProcess,
+    /// The process, if it runs.
+    pub running: Option<Process>,
+}
+
+// === impl NamedPids ===
+
+impl NamedPids {
+    /// Asks the runtime for the processes of running containers and ready sandboxes.
+    pub async fn query(context: &Context, uid: &PodUid, runtime_pod: &RuntimePod, container_timeout: Duration) -> Self {
+        let cri = &context.node.cri;
+        let containers = runtime_pod.possibly_running().map(async |container| NamedPid {
+            id: container.id.clone(),
+            what: format!("container {}", container.name),
+            is_sandbox: false,
+            pid: text(cri.container_pid(&container.id, container_timeout).await),
+        });
+        let ready = runtime_pod.sandboxes.iter().filter(|sandbox| sandbox.is_ready());
+        let sandboxes = ready.map(async |sandbox| NamedPid {
+            id: sandbox.id.clone(),
+            what: format!("sandbox {}", sandbox.id.get(..13).unwrap_or(&sandbox.id)),
+            is_sandbox: true,
+            pid: text(cri.sandbox_pid(&sandbox.id, SANDBOX_TIMEOUT).await),
+        });
+        let (mut pids, sandboxes) = join(join_all(containers), join_all(sandboxes)).await;
+        pids.extend(sandboxes);
+        let sandboxes: Vec<_> = runtime_pod.sandboxes.iter().map(|it| it.id.clone()).collect();
+        let containers = runtime_pod.containers.iter().map(|it| it.id.clone());
+        let ids = sandboxes.iter().cloned().chain(containers).collect();
+        Self {
+            pids,
+            owner: Owner {
+                uid: uid.to_string(),
+                ids,
+            },
+            sandboxes,
+        }
+    }
+
+    /// Reads the processes. `started_by`: when the process of this ID had started at the latest, since boot. Blocks.
+    pub fn read(self, proc: &Path, started_by: impl Fn(&str) -> Duration) -> NamedProcesses {
+        let Self { pids, owner, sandboxes } = self;
+        let shims = shims(proc, &owner.ids);
+        let named_pids: Vec<i32> = pids.iter().filter_map(|it| it.pid.clone().ok().flatten()).collect();
+        let other_shim = shims.iter().flatten().find(|shim| !shim.is_of_processes());
+        let runs = |found: Process| match other_shim {
+            Some(shim) => (NamedProcess::Virtual(format!("{found} below {shim}")), None),
+            None => {
+                let process = NamedProcess::Runs {
+                    process: found.to_string(),
+                    is_proven: found.is_of(proc, &owner),
+                };
+                (process, Some(found))
+            }
+        };
+        let mut all = Vec::new();
+        for NamedPid {
+            id,
+            what,
+            is_sandbox,
+            pid,
+        } in pids
+        {
+            let found = match pid {
+                // A sandbox needs no process: CRI-O has none by default.
+                Ok(None) if is_sandbox => Vec::new(),
+                Ok(None) => vec![(NamedProcess::None, None)],
+                Ok(Some(pid)) => vec![match Process::find(proc, pid, started_by(&id)) {
+                    Ok(Some(found)) => runs(found),
+                    Ok(None) => (NamedProcess::Exited(format!("process {pid}")), None),
+                    Err(error) => (unreadable(pid, &error), None),
+                }],
+                Err(why) => match shims.iter().flatten().find(|shim| is_sandbox && shim.id == id) {
+                    Some(shim) => below(shim, &named_pids, runs),
+                    None => vec![(NamedProcess::Unreadable(why), None)],
+                },
+            };
+            all.extend(found.into_iter().map(|(process, running)| Named {
+                #[cfg(feature = "agent")]
+                id: id.clone(),
+                what: what.clone(),
+                process,
+                running,
+            }));
+        }
+        let mut shims = shims.unwrap_or_default();
+        // CRI-O has a monitor for each container, and these are not of interest.
+        shims.retain(|shim| sandboxes.contains(&shim.id));
+        NamedProcesses { all, shims, owner }
+    }
+}
+
+/// What runs below the shim of a sandbox that hangs: the runtime then names no process of the sandbox. All of it is the pod's.
+fn below(
+    shim: &Shim,
+    named_pids: &[i32],
+    runs: impl Fn(Process) -> (NamedProcess, Option<Process>),
+) -> Vec<(NamedProcess, Option<Process>)> {
+    let children = shim.children.iter().filter(|child| !named_pids.contains(&child.pid));
+    let running: Vec<_> = children.cloned().map(runs).collect();
+    match running.is_empty() {
+        true => vec![(NamedProcess::Exited(format!("no child of {shim} runs")), None)],
+        false => running,
+    }
+}
+
+fn unreadable(pid: i32, error: &io::Error) -> NamedProcess {
+    NamedProcess::Unreadable(format!("process {pid} cannot be read: {error}"))
+}
+
+fn text<T, E: ToString>(result: Result<T, E>) -> Result<T, String> {
+    result.map_err(|error| error.to_string())
+}
