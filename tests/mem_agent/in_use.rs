@@ -195,6 +195,19 @@ async fn approval_for_an_uninstalled_driver_is_offered_at_once_and_counts_once_a
 }
 
 #[tokio::test(start_paused = true)]
+async fn unpublished_volume_is_not_unpublished_again_while_its_unstage_fails() {
+    let (node, driver) = started().await;
+    let fails = Behavior::Fails(Code::Internal, "the device is stuck".into());
+    driver.behave_if(|call| matches!(call, CsiCall::Unstage { .. }), fails);
+    node.delete("db", None).await;
+    node.wait_blocked("db", "the device is stuck").await;
+    sleep(secs(600)).await;
+    let count = |name: &str| calls(&driver).iter().filter(|call| **call == name).count();
+    assert_eq!(count("unpublish"), 1);
+    assert!(count("unstage") > 5, "{}", count("unstage"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn driver_that_comes_back_is_called_within_two_seconds_however_long_the_pause_is() {
     let (node, driver) = started().await;
     driver.crash().await;

@@ -17,7 +17,7 @@ use pod_teardown::{
         pod_dir::remove_pod_dir,
         volumes::{
             may_hold_attached,
-            storage::{NoCluster, Storage, VolumeLocks},
+            storage::{NoCluster, Storage, Unpublished, VolumeLocks},
             tear_down_volumes,
         },
     },
@@ -50,6 +50,7 @@ fn tear_down(space: &Space, root: &KubeletRoot) -> Result<(), Vec<Fault>> {
         proc: "/proc".into(),
         cluster: Arc::new(NoCluster),
         locks: VolumeLocks::default(),
+        unpublished: Unpublished::default(),
         registrars: Registrars::default(),
         journal: Arc::new(Journal::in_memory()),
     };

@@ -16,7 +16,7 @@ use nix::{
 use pod_teardown::{
     journal::Journal,
     node::{effects::Effects, kubelet_root::KubeletRoot, mounts::Mounts, plugins::Registrars, pod_dir::PodDir},
-    teardown::volumes::storage::{NoCluster, Storage, VolumeLocks},
+    teardown::volumes::storage::{NoCluster, Storage, Unpublished, VolumeLocks},
 };
 use tokio::time::Instant;
 
@@ -155,6 +155,7 @@ impl Space {
             proc: "/proc".into(),
             cluster: Arc::new(NoCluster),
             locks: VolumeLocks::default(),
+            unpublished: Unpublished::default(),
             registrars: Registrars::default(),
             journal: Arc::new(Journal::in_memory()),
         })

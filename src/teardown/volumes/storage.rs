@@ -1,9 +1,9 @@
 //! Mounts, directories and drivers for the teardown of volumes.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use futures::future::BoxFuture;
@@ -48,6 +48,8 @@ pub struct Storage {
     pub cluster: Arc<dyn Cluster>,
     /// One lock for each volume.
     pub locks: VolumeLocks,
+    /// What drivers have unpublished.
+    pub unpublished: Unpublished,
     /// Capabilities of drivers.
     pub registrars: Registrars,
     /// What survives a crash.
@@ -70,6 +72,11 @@ pub trait Cluster: Send + Sync {
 /// Locks by volume: work on the same volume is done one after another.
 #[derive(Default)]
 pub struct VolumeLocks(Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>);
+
+/// Target paths that drivers have unpublished, until their volumes are torn down. A retry calls no driver again for a target that
+/// has not come back.
+#[derive(Default)]
+pub struct Unpublished(Mutex<HashSet<PathBuf>>);
 
 /// No API server: volumes are known only by the node's files.
 pub struct NoCluster;
@@ -94,6 +101,7 @@ impl Storage {
             proc: host.proc.clone(),
             cluster,
             locks: VolumeLocks::default(),
+            unpublished: Unpublished::default(),
             registrars: Registrars::default(),
             journal,
         }
@@ -110,6 +118,7 @@ impl Storage {
             proc: self.proc.clone(),
             cluster: Arc::clone(&self.cluster),
             locks: VolumeLocks::default(),
+            unpublished: Unpublished::default(),
             registrars: Registrars::default(),
             journal,
         }
@@ -188,6 +197,26 @@ impl VolumeLocks {
             Arc::clone(locks.entry(what.to_owned()).or_default())
         };
         turn.lock_owned().await
+    }
+}
+
+// === impl Unpublished ===
+
+impl Unpublished {
+    pub(super) fn add(&self, target: &Path) {
+        self.lock().insert(target.to_owned());
+    }
+
+    pub(super) fn remove(&self, target: &Path) {
+        self.lock().remove(target);
+    }
+
+    pub(super) fn contains(&self, target: &Path) -> bool {
+        self.lock().contains(target)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashSet<PathBuf>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -113,6 +113,7 @@ async fn tear_down(
             remove_volume_dir(storage, &pod, &volume)
         })
         .await?;
+    storage.unpublished.remove(&target);
     Ok(report)
 }
 

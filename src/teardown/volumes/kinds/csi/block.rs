@@ -128,5 +128,6 @@ async fn tear_down(
             device::remove_link(storage, &pod, &volume)
         })
         .await?;
+    storage.unpublished.remove(&target);
     Ok(report)
 }

@@ -46,6 +46,9 @@ pub async fn unpublish(
     const VERB: &str = "unpublish";
     let mut report = DiskReport::default();
     let mut mounted = count(storage, target).await?;
+    if mounted == 0 && storage.unpublished.contains(target) && is_absent(storage, target).await? {
+        return Ok(report);
+    }
     let is_link = mounted == 0 && is_link(storage, target).await?;
     for _ in 0..LAYERS {
         match unmount_inside(storage, target).await {
@@ -102,6 +105,7 @@ pub async fn unpublish(
         }
         match count(storage, target).await? {
             0 => {
+                storage.unpublished.add(target);
                 report.unmounted += mounted;
                 return Ok(report);
             }
@@ -120,6 +124,17 @@ pub async fn unpublish(
         target,
         &"it is still mounted after its driver has unpublished it several times",
     ))
+}
+
+/// Whether the driver has removed the path, as it has to.
+async fn is_absent(storage: &Arc<Storage>, target: &Path) -> Result<bool, Vec<Fault>> {
+    let path = target.to_owned();
+    let is_absent = move |_: &Storage| {
+        Ok(path
+            .symlink_metadata()
+            .is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound))
+    };
+    storage.read_blocking(target, is_absent).await
 }
 
 async fn is_link(storage: &Arc<Storage>, target: &Path) -> Result<bool, Vec<Fault>> {
