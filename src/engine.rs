@@ -44,7 +44,7 @@ use crate::{
         termination::Cause,
         trace::Trace,
     },
-    node::lock::PodsLock,
+    node::lock::DirLock,
     teardown::{
         begin::{Termination, shorten},
         context::Context,
@@ -70,7 +70,7 @@ pub struct Engine {
     running: Arc<Running>,
     priority_gate: PriorityGate,
     large: Arc<Semaphore>,
-    _lock: PodsLock,
+    _lock: DirLock,
     _gate_poll: AbortOnDropHandle<()>,
 }
 

@@ -35,7 +35,7 @@ use crate::{
         host::{Host, PROC, detect_cgroup_driver, same_mount_namespace},
         identity::Identity,
         kubelet_unit::on_this_node,
-        lock::{LockError, PodsLock},
+        lock::{DirLock, LockError},
         process_events::KernelEvents,
         runtime::{self, RuntimeReport},
         systemd::Systemd,
@@ -74,7 +74,7 @@ pub struct PodAgent {
     node_name: String,
     dry_run: bool,
     /// The exclusive lock on this node's pods; `None` in a dry run.
-    _lock: Option<PodsLock>,
+    _lock: Option<DirLock>,
     journal: Journal,
     guard: Guard,
     effects: Effects,
@@ -111,7 +111,7 @@ impl PodAgent {
         let lock = if dry_run {
             None
         } else {
-            Some(lock(settings.kubelet_root.pods(), &host.proc)?)
+            Some(lock(settings.kubelet_root.pods(), &host.root)?)
         };
         let machine = Identity {
             boot_id: Some(host.clock.boot_id().to_owned()),
@@ -526,9 +526,9 @@ fn send_events(api: ApiClient) -> events::SendEvent {
     })
 }
 
-fn lock(pods: &Path, proc: &Path) -> Result<PodsLock, Problem> {
+fn lock(pods: &Path, root: &Path) -> Result<DirLock, Problem> {
     let problem = |error: LockError| problems::node_lock(&error, matches!(error, LockError::Taken { .. }));
-    PodsLock::acquire(pods, proc).map_err(problem)
+    DirLock::acquire(pods, root).map_err(problem)
 }
 
 fn open_journal(state_dir: &Path, machine: &Identity, outside: &Outside) -> Result<Journal, Problem> {

@@ -21,7 +21,7 @@ use crate::{
         host::{Host, same_mount_namespace},
         identity::Identity,
         kubelet_root::KubeletRoot,
-        lock::PodsLock,
+        lock::DirLock,
         threads::Threads,
     },
     teardown::{
@@ -137,7 +137,7 @@ impl Builder {
         let kubelet_root = KubeletRoot::resolve(&self.kubelet_root)
             .map_err(|error| Problem::configuration(error.to_string(), "name the kubelet's --root-dir"))?;
         let host = Host::local()?;
-        let lock = PodsLock::acquire(kubelet_root.pods(), &host.proc)
+        let lock = DirLock::acquire(kubelet_root.pods(), &host.root)
             .map_err(|error| Problem::taken(error.to_string(), "stop the other process first"))?;
         let journal = match (self.journal, &self.state_dir) {
             (Some(journal), _) => journal,

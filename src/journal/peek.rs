@@ -14,10 +14,9 @@ use super::{
     node_file, quarantine,
 };
 use crate::node::{
-    host::PROC,
     identity::Identity,
     kubelet_process::flags::KubeletFlags,
-    lock::{LockError, PodsLock},
+    lock::{DirLock, LockError},
 };
 
 /// Result of a read.
@@ -74,7 +73,7 @@ pub fn kubelet(dir: &Path, machine: &Identity) -> Option<KubeletFlags> {
 }
 
 fn is_in_use(dir: &Path, path: &Path) -> bool {
-    if let Err(LockError::Taken { .. }) = PodsLock::acquire(dir, Path::new(PROC)).map(drop) {
+    if let Err(LockError::Taken { .. }) = DirLock::acquire(dir, Path::new("/")).map(drop) {
         return true;
     }
     // Older agents lock only the file. The library may panic on a damaged one.

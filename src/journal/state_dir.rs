@@ -21,9 +21,8 @@ use super::{
     writer::Store,
 };
 use crate::node::{
-    host::PROC,
     identity::Identity,
-    lock::{LockError, PodsLock},
+    lock::{DirLock, LockError},
 };
 
 /// The state directory, locked until this is dropped.
@@ -35,7 +34,7 @@ pub(super) struct StateDir {
     /// The node of the journal could not be read: it stays unchanged for the next start.
     is_node_unknown: AtomicBool,
     /// The lock of a quarantined file does not keep other agents out: the directory is locked, too.
-    _lock: Option<PodsLock>,
+    _lock: Option<DirLock>,
 }
 
 // === impl StateDir ===
@@ -44,7 +43,7 @@ impl StateDir {
     /// Creates and locks the directory.
     pub fn lock(dir: &Path, machine: &Identity) -> Result<Self, JournalError> {
         let made = make_dir(dir);
-        let lock = match made.as_ref().map(|()| PodsLock::acquire(dir, Path::new(PROC))) {
+        let lock = match made.as_ref().map(|()| DirLock::acquire(dir, Path::new("/"))) {
             Ok(Ok(lock)) => Some(lock),
             Ok(Err(taken @ LockError::Taken { .. })) => return Err(JournalError::new("lock", &taken, Kind::InUse)),
             // Some file systems have no locks. The database has its own.

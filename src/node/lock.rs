@@ -1,15 +1,24 @@
-//! One agent per node: an exclusive lock on the kubelet's pods directory.
+//! One process per directory: an exclusive lock on the kubelet's pods directory, or on a journal's.
+//!
+//! Whoever can read a file can lock it, and a pod may mount the kubelet's directories read-only. So the locks are on files
+//! of our own, which only root can open. No descriptor keeps the locked directory's mount busy.
 
 use std::{
-    fs::{self, File, TryLockError},
-    io,
-    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
+    fs::{self, DirBuilder, File, Metadata, TryLockError},
+    io::{self, Read as _, Write as _},
+    os::unix::{
+        ffi::OsStrExt as _,
+        fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _},
+    },
     path::{Path, PathBuf},
+    process,
 };
 
 use nix::{
+    errno::Errno,
     fcntl::OFlag,
     sys::stat::{major, minor},
+    unistd::geteuid,
 };
 
 use super::fault::{Fault, errno};
@@ -17,12 +26,28 @@ use crate::model::foreign::ForeignText;
 
 /// Cgroup name of the agent's service.
 const SERVICE: &str = "/pod-teardown.service";
+/// Directory of the lock files. Not the service's runtime directory, which systemd removes.
+const LOCKS: &str = "run/pod-teardown-locks";
+/// Mount point of procfs.
+const PROC: &str = "/proc";
+/// Maximum length of a path in a file name, in bytes.
+const MAX_NAME: usize = 200;
+/// How often a lock file is created again that its last holder removes.
+const MAX_TRIES: usize = 100;
 
 /// The lock, held until it is dropped or the process exits.
 #[derive(Debug)]
 #[must_use = "the lock is released as soon as this is dropped"]
-pub struct PodsLock {
-    dir: File,
+pub struct DirLock {
+    /// One by the directory's inode and one by its path: a mount may show it twice or cover it.
+    _files: [LockFile; 2],
+}
+
+/// A locked file.
+#[derive(Debug)]
+struct LockFile {
+    file: File,
+    path: PathBuf,
 }
 
 /// Why the lock was not acquired.
@@ -52,81 +77,122 @@ pub struct LockOwner {
     pub in_service: bool,
 }
 
-/// The relevant fields of a line of /proc/locks.
-#[derive(Debug, PartialEq, Eq)]
-struct Line {
-    pid: i32,
-    device: (u64, u64),
-    inode: u64,
+// === impl DirLock ===
+
+impl DirLock {
+    /// Acquires the lock on `dir` among the processes of the node with this root directory, or finds the holder.
+    pub fn acquire(dir: &Path, root: &Path) -> Result<Self, LockError> {
+        let found = fs::metadata(dir).and_then(|found| match found.is_dir() {
+            true => Ok((found, fs::canonicalize(dir)?)),
+            false => Err(Errno::ENOTDIR.into()),
+        });
+        let (found, path) = found.map_err(|error| failed(dir, &error))?;
+        let locks = directory(root);
+        let lock = |name: String| {
+            LockFile::acquire(&locks, &name)
+                .map_err(|error| failed(&locks.join(&name), &error))?
+                .map_err(|pid| LockError::Taken {
+                    path: dir.to_owned(),
+                    holder: pid.map(|pid| LockOwner::read(Path::new(PROC), pid)),
+                })
+        };
+        Ok(Self {
+            _files: [lock(by_inode(&found))?, lock(by_path(&path))?],
+        })
+    }
 }
 
-// === impl PodsLock ===
+fn failed(path: &Path, error: &io::Error) -> LockError {
+    LockError::Failed(Fault::new("lock", path, errno(error)))
+}
 
-impl PodsLock {
-    /// Acquires the lock on `pods`, or finds the holder in `proc`.
-    pub fn acquire(pods: &Path, proc: &Path) -> Result<Self, LockError> {
-        let fault = |error: io::Error| LockError::Failed(Fault::new("lock", pods, errno(&error)));
-        let mut dir = File::options();
-        let dir = dir.read(true).custom_flags(OFlag::O_DIRECTORY.bits()).open(pods);
-        let dir = dir.map_err(fault)?;
-        match dir.try_lock() {
-            Ok(()) => Ok(Self { dir }),
-            Err(TryLockError::WouldBlock) => {
-                let found = dir.metadata().map_err(fault)?;
-                let device = (major(found.dev()), minor(found.dev()));
-                // The kernel lists the locks page by page: one may be missing while others come and go.
-                let holder = (0..3).find_map(|_| find_holder(proc, device, found.ino()));
-                Err(LockError::Taken {
-                    path: pods.to_owned(),
-                    holder,
-                })
+/// Directory of the lock files. Another user than root excludes only its own processes.
+fn directory(root: &Path) -> PathBuf {
+    match geteuid() {
+        root_user if root_user.is_root() => root.join(LOCKS),
+        user => std::env::temp_dir().join(format!("pod-teardown-locks-{user}")),
+    }
+}
+
+fn by_inode(dir: &Metadata) -> String {
+    format!("{}:{}:{}", major(dir.dev()), minor(dir.dev()), dir.ino())
+}
+
+/// The end of the path, as a file name.
+fn by_path(dir: &Path) -> String {
+    let path = dir.as_os_str().as_bytes();
+    let end = &path[path.len().saturating_sub(MAX_NAME)..];
+    end.escape_ascii().to_string().replace('/', "-")
+}
+
+// === impl LockFile ===
+
+impl LockFile {
+    /// Locks the file, or returns the PID of its holder, if known.
+    fn acquire(dir: &Path, name: &str) -> io::Result<Result<Self, Option<i32>>> {
+        let path = dir.join(name);
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        options.custom_flags(OFlag::O_NOFOLLOW.bits());
+        for _ in 0..MAX_TRIES {
+            DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+            let mut file = match options.open(&path) {
+                // The last holder has removed the directory.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                file => file?,
+            };
+            match file.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => return Ok(Err(pid_in(&mut file))),
+                Err(TryLockError::Error(error)) => return Err(error),
             }
-            Err(TryLockError::Error(error)) => Err(fault(error)),
+            // The last holder may have removed the file before this lock: then it excludes nobody.
+            if fs::symlink_metadata(&path).is_ok_and(|found| is_same(&found, &file)) {
+                file.set_len(0)?;
+                file.write_all(process::id().to_string().as_bytes())?;
+                return Ok(Ok(Self { file, path }));
+            }
+        }
+        Err(Errno::EAGAIN.into())
+    }
+}
+
+impl Drop for LockFile {
+    fn drop(&mut self) {
+        // Still locked: whoever opens it before this sees that it is removed.
+        fs::remove_file(&self.path).ok();
+        // Between fork and exec, a child has a copy of the descriptor: closing this one would not release the lock.
+        self.file.unlock().ok();
+        // Fails if it has other locks.
+        self.path.parent().map(fs::remove_dir);
+    }
+}
+
+fn is_same(found: &Metadata, file: &File) -> bool {
+    let opened = file.metadata();
+    opened.is_ok_and(|opened| (opened.dev(), opened.ino()) == (found.dev(), found.ino()))
+}
+
+/// The PID that the holder has written.
+fn pid_in(file: &mut File) -> Option<i32> {
+    let mut text = String::new();
+    file.take(16).read_to_string(&mut text).ok()?;
+    text.parse().ok()
+}
+
+// === impl LockOwner ===
+
+impl LockOwner {
+    fn read(proc: &Path, pid: i32) -> Self {
+        let of_holder = proc.join(pid.to_string());
+        let command = fs::read(of_holder.join("cmdline")).unwrap_or_default();
+        let cgroups = fs::read_to_string(of_holder.join("cgroup")).unwrap_or_default();
+        Self {
+            pid,
+            command: readable(command),
+            in_service: cgroups.lines().any(|cgroup| cgroup.ends_with(SERVICE)),
         }
     }
-}
-
-impl Drop for PodsLock {
-    fn drop(&mut self) {
-        // Between fork and exec, a child has a copy of the descriptor: closing this one would not release the lock.
-        self.dir.unlock().ok();
-    }
-}
-
-fn find_holder(proc: &Path, device: (u64, u64), inode: u64) -> Option<LockOwner> {
-    let text = fs::read_to_string(proc.join("locks")).ok()?;
-    let lines: Vec<Line> = text
-        .lines()
-        .filter_map(parse)
-        .filter(|line| line.inode == inode)
-        .collect();
-    // Some file systems report different devices to stat and to the lock table. Then the inode alone is compared.
-    let line = lines.iter().find(|line| line.device == device).or(lines.first())?;
-    let of_holder = proc.join(line.pid.to_string());
-    let command = fs::read(of_holder.join("cmdline")).unwrap_or_default();
-    let cgroups = fs::read_to_string(of_holder.join("cgroup")).unwrap_or_default();
-    Some(LockOwner {
-        pid: line.pid,
-        command: readable(command),
-        in_service: cgroups.lines().any(|cgroup| cgroup.ends_with(SERVICE)),
-    })
-}
-
-/// Parses `1: FLOCK  ADVISORY  WRITE 4711 fe:00:131 0 EOF`. Waiters have an arrow after the number and are skipped.
-fn parse(line: &str) -> Option<Line> {
-    let mut fields = line.split_ascii_whitespace().skip(1);
-    if fields.next()? != "FLOCK" {
-        return None;
-    }
-    let pid = fields.nth(2)?.parse().ok().filter(|pid| *pid > 0)?;
-    let mut file_id = fields.next()?.split(':');
-    let major = u64::from_str_radix(file_id.next()?, 16).ok()?;
-    let minor = u64::from_str_radix(file_id.next()?, 16).ok()?;
-    Some(Line {
-        pid,
-        device: (major, minor),
-        inode: file_id.next()?.parse().ok()?,
-    })
 }
 
 /// A command line as text.
@@ -149,41 +215,101 @@ fn describe(holder: Option<&LockOwner>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+
     use super::*;
+
+    /// A root directory, with a directory to lock.
+    fn node() -> (tempfile::TempDir, PathBuf) {
+        let root = tempfile::tempdir().unwrap();
+        let pods = root.path().join("kubelet/pods");
+        fs::create_dir_all(&pods).unwrap();
+        (root, pods)
+    }
 
     #[test]
     fn second_agent_is_refused_with_the_holder() {
-        let temp = tempfile::tempdir().unwrap();
-        let _first = PodsLock::acquire(temp.path(), Path::new("/proc")).unwrap();
-        let error = PodsLock::acquire(temp.path(), Path::new("/proc")).unwrap_err();
+        let (root, pods) = node();
+        let first = DirLock::acquire(&pods, root.path()).unwrap();
+        let error = DirLock::acquire(&pods, root.path()).unwrap_err();
         let LockError::Taken {
             holder: Some(holder), ..
         } = &error
         else {
             panic!("{error}")
         };
-        assert_eq!(u32::try_from(holder.pid), Ok(std::process::id()));
+        assert_eq!(u32::try_from(holder.pid), Ok(process::id()));
         assert!(
             error.to_string().contains(&*holder.command) && !holder.command.is_empty(),
             "{error}"
         );
+        drop(first);
+        assert!(DirLock::acquire(&pods, root.path()).is_ok());
+    }
+
+    #[test]
+    fn process_that_can_only_read_the_directory_does_not_hold_the_lock() {
+        let (root, pods) = node();
+        let reader = File::open(&pods).unwrap();
+        reader.try_lock().unwrap();
+        assert!(DirLock::acquire(&pods, root.path()).is_ok());
+    }
+
+    #[test]
+    fn directory_is_locked_under_each_of_its_paths() {
+        let (root, pods) = node();
+        let link = root.path().join("link");
+        symlink(&pods, &link).unwrap();
+        let first = DirLock::acquire(&link, root.path()).unwrap();
+        assert!(DirLock::acquire(&pods, root.path()).is_err());
+        // As if a mount covered it.
+        fs::rename(&pods, root.path().join("moved")).unwrap();
+        fs::create_dir(&pods).unwrap();
+        assert!(DirLock::acquire(&pods, root.path()).is_err());
+        assert!(DirLock::acquire(&root.path().join("moved"), root.path()).is_err());
+        drop(first);
+        let other = root.path().join("other");
+        fs::create_dir(&other).unwrap();
+        let _one = DirLock::acquire(&pods, root.path()).unwrap();
+        let _other = DirLock::acquire(&other, root.path()).unwrap();
     }
 
     #[test]
     fn dropped_lock_is_released_although_a_forked_child_has_a_copy() {
-        let temp = tempfile::tempdir().unwrap();
-        let first = PodsLock::acquire(temp.path(), Path::new("/proc")).unwrap();
-        let _copy = first.dir.try_clone().unwrap();
+        let (root, _) = node();
+        let acquire = || LockFile::acquire(root.path(), "lock").unwrap();
+        let first = acquire().unwrap();
+        let _copy = first.file.try_clone().unwrap();
+        assert_eq!(acquire().unwrap_err(), i32::try_from(process::id()).ok());
         drop(first);
-        assert!(PodsLock::acquire(temp.path(), Path::new("/proc")).is_ok());
+        assert!(acquire().is_ok());
+    }
+
+    #[test]
+    fn only_one_of_many_processes_has_the_lock_at_a_time() {
+        let (root, pods) = node();
+        let holders = std::sync::atomic::AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..200 {
+                        if let Ok(_lock) = DirLock::acquire(&pods, root.path()) {
+                            let before = holders.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                            assert_eq!(before, 0);
+                            std::thread::yield_now();
+                            holders.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
+                        }
+                    }
+                });
+            }
+        });
+        assert!(!directory(root.path()).exists());
     }
 
     #[test]
     fn service_is_recognized_by_its_cgroup() {
         let proc = tempfile::tempdir().unwrap();
-        let write = |path: &str, text: &str| fs::write(proc.path().join(path), text).unwrap();
         fs::create_dir(proc.path().join("77")).unwrap();
-        write("locks", "1: FLOCK  ADVISORY  WRITE 77 fe:00:131 0 EOF\n");
         for (cgroups, in_service) in [
             ("0::/system.slice/pod-teardown.service\n", true),
             (
@@ -193,44 +319,16 @@ mod tests {
             ("0::/user.slice/user-0.slice/session-1.scope\n", false),
             ("0::/system.slice/no-pod-teardown.service\n", false),
         ] {
-            write("77/cgroup", cgroups);
-            let holder = find_holder(proc.path(), (0xfe, 0), 131).unwrap();
-            assert_eq!(holder.in_service, in_service, "{cgroups}");
+            fs::write(proc.path().join("77/cgroup"), cgroups).unwrap();
+            assert_eq!(LockOwner::read(proc.path(), 77).in_service, in_service, "{cgroups}");
         }
-    }
-
-    #[test]
-    fn lock_is_refused_without_proc() {
-        let temp = tempfile::tempdir().unwrap();
-        let _first = PodsLock::acquire(temp.path(), Path::new("/proc")).unwrap();
-        let error = PodsLock::acquire(temp.path(), Path::new("/no/such/proc")).unwrap_err();
-        assert!(matches!(error, LockError::Taken { holder: None, .. }), "{error}");
     }
 
     #[test]
     fn missing_directory_is_named() {
-        let error = PodsLock::acquire(Path::new("/no/such/pods"), Path::new("/proc")).unwrap_err();
+        let (root, _) = node();
+        let error = DirLock::acquire(Path::new("/no/such/pods"), root.path()).unwrap_err();
         assert!(error.to_string().contains("/no/such/pods"), "{error}");
-    }
-
-    #[test]
-    fn only_granted_flocks_of_visible_processes_count() {
-        let line = Line {
-            pid: 4711,
-            device: (254, 1),
-            inode: 131,
-        };
-        assert_eq!(parse("1: FLOCK  ADVISORY  WRITE 4711 fe:01:131 0 EOF"), Some(line));
-        for other in [
-            "1: -> FLOCK  ADVISORY  WRITE 4711 fe:01:131 0 EOF",
-            "2: POSIX  ADVISORY  WRITE 4711 fe:01:131 0 EOF",
-            "3: FLOCK  ADVISORY  WRITE -1 fe:01:131 0 EOF",
-            "4: FLOCK  ADVISORY  WRITE 0 fe:01:131 0 EOF",
-            "5: FLOCK",
-            "",
-        ] {
-            assert_eq!(parse(other), None, "{other}");
-        }
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::{
         effects::Effects,
         host::PROC,
         identity::Identity,
-        lock::{LockError, PodsLock},
+        lock::{DirLock, LockError},
     },
 };
 
@@ -133,7 +133,7 @@ async fn for_pods(settings: &Settings, pods: &PodSettings) -> Vec<Row> {
     // A dry run has no effects.
     let effects = Effects::new(true, Arc::new(|| Ok(())));
     let machine = Identity::read(Path::new("/"));
-    let lock = PodsLock::acquire(pods.kubelet_root.pods(), Path::new(PROC)).map(drop);
+    let lock = DirLock::acquire(pods.kubelet_root.pods(), Path::new("/")).map(drop);
     let agent_runs = matches!(lock, Err(LockError::Taken { .. }));
     // A dry run has neither journal nor socket.
     let (mut state_rows, mut recorded) = (Vec::new(), None);
