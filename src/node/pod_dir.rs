@@ -158,24 +158,21 @@ pub fn volumes_in(dir: &Dir) -> Result<Vec<VolumeDir>, Fault> {
         .collect())
 }
 
-/// The directories of all pods except the one with this UID.
-pub fn other_pods(root: &KubeletRoot, uid: &str) -> Result<Vec<Dir>, Fault> {
-    let Some(pods) = Dir::open(root.pods())? else {
-        return Ok(Vec::new());
+/// The directories of all pods except the one with this UID, opened one after the other: there may be thousands.
+pub fn other_pods(root: &KubeletRoot, uid: &str) -> Result<impl Iterator<Item = Result<Dir, Fault>>, Fault> {
+    let pods = Dir::open(root.pods())?;
+    let names = pods.as_ref().map(Dir::names).transpose()?.unwrap_or_default();
+    let uid = OsString::from(uid);
+    let open = move |name: OsString| match pods.as_ref()?.open_below(&name) {
+        Ok(other) => other.map(Ok),
+        // Not a pod's: the kubelet creates only directories here.
+        Err(Fault {
+            cause: Cause::Errno(Errno::ENOTDIR | Errno::ELOOP),
+            ..
+        }) => None,
+        Err(fault) => Some(Err(fault)),
     };
-    let mut others = Vec::new();
-    for name in pods.names()?.iter().filter(|name| *name != uid) {
-        match pods.open_below(name) {
-            Ok(other) => others.extend(other),
-            // Not a pod's: the kubelet creates only directories here.
-            Err(Fault {
-                cause: Cause::Errno(Errno::ENOTDIR | Errno::ELOOP),
-                ..
-            }) => {}
-            Err(fault) => return Err(fault),
-        }
-    }
-    Ok(others)
+    Ok(names.into_iter().filter(move |name| *name != uid).filter_map(open))
 }
 
 /// All `<parent>/<plugin>/<name>`, sorted.

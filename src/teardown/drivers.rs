@@ -168,6 +168,7 @@ fn users(root: &KubeletRoot, table: &MountTable, uid: &str, drivers: &BTreeSet<D
     let devices = Dir::open(&root.path().join(csi_files::STAGING).join(csi_files::BLOCK))?;
     let mut unseen: BTreeSet<&OsStr> = table.pods().filter(|pod| *pod != uid).collect();
     for pod in other_pods(root, uid)? {
+        let pod = pod?;
         unseen.remove(OsStr::new(&pod.name()));
         let mut found = Vec::new();
         if let Some(volumes) = pod.open_below(Path::new(names::VOLUMES).join(names::CSI))? {

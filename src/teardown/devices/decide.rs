@@ -4,6 +4,8 @@
 //! devices from another pod that still runs. This agent has no cache. A claim stays prepared if one of three sources names a pod
 //! that may use it: the checkpoint, the specs of the node's pods, and `reservedFor` of the claim.
 
+use std::collections::BTreeSet;
+
 use crate::node::dra_checkpoint::PreparedClaim;
 
 /// Another pod of this node.
@@ -34,8 +36,34 @@ pub enum ClaimDecision {
     Used(String),
 }
 
+// === impl OtherPods ===
+
+impl OtherPods {
+    /// Adds a pod of the API, unless it uses none of these claims: the pods of a node may name many others.
+    pub fn add(&mut self, uid: &str, pod: OtherPod, claims: &[PreparedClaim]) {
+        if pod.uid != uid && claims.iter().any(|claim| uses(&pod, claim, &self.reserved)) {
+            self.pods.push(pod);
+        }
+    }
+
+    /// Adds the pods that only the checkpoint or a reservation names.
+    pub fn add_unlisted(&mut self, uid: &str, claims: &[PreparedClaim]) {
+        let reserved = self.reserved.iter().map(|(_, by)| by);
+        let mut named: BTreeSet<&String> = claims.iter().flat_map(|claim| &claim.pods).chain(reserved).collect();
+        named.retain(|named| *named != uid && self.pods.iter().all(|pod| pod.uid != **named));
+        let unlisted = named.into_iter().map(|named| OtherPod {
+            uid: named.clone(),
+            namespace: String::new(),
+            claims: Vec::new(),
+            is_running: false,
+        });
+        let unlisted: Vec<_> = unlisted.collect();
+        self.pods.extend(unlisted);
+    }
+}
+
 /// Whether any source shows that the pod uses the claim.
-pub fn uses(pod: &OtherPod, prepared: &PreparedClaim, reserved: &[(String, String)]) -> bool {
+fn uses(pod: &OtherPod, prepared: &PreparedClaim, reserved: &[(String, String)]) -> bool {
     let claim = &prepared.claim;
     let by_checkpoint = prepared.pods.contains(&pod.uid);
     let by_spec = pod.namespace == claim.namespace && pod.claims.contains(&claim.name);
@@ -76,6 +104,30 @@ mod tests {
             claims: claims.iter().map(|&claim| claim.to_owned()).collect(),
             is_running,
         }
+    }
+
+    #[test]
+    fn only_pods_that_may_use_a_claim_are_kept() {
+        let claims = [claim(&["a", "b", "gone"])];
+        let mut others = OtherPods {
+            reserved: vec![("c".into(), "d".into()), ("c".into(), "a".into())],
+            ..OtherPods::default()
+        };
+        let other_claims: Vec<String> = (0..1000).map(|claim| claim.to_string()).collect();
+        let names: Vec<&str> = other_claims.iter().map(String::as_str).collect();
+        for listed in [
+            pod("a", "ns", &["gpu"], false),
+            pod("b", "x", &[], true),
+            pod("d", "x", &[], true),
+            pod("e", "ns", &["gpu"], true),
+            pod("f", "x", &["gpu"], true),
+            pod("g", "ns", &names, true),
+        ] {
+            others.add("a", listed, &claims);
+        }
+        others.add_unlisted("a", &claims);
+        let kept: Vec<&str> = others.pods.iter().map(|pod| &*pod.uid).collect();
+        assert_eq!(kept, ["b", "d", "e", "gone"]);
     }
 
     #[test]

@@ -1,26 +1,16 @@
 //! Queries API server and runtime for other pods of this node that may use a claim.
 
-use std::collections::BTreeSet;
-
 use futures::future::join_all;
 
-use super::decide::{OtherPod, OtherPods, uses};
+use super::decide::OtherPods;
 use crate::{
-    model::{
-        failure::{Failure, Reasoned},
-        trace::Step,
-    },
+    model::{failure::Failure, trace::Step},
     node::dra_checkpoint::PreparedClaim,
     teardown::{context::Context, evidence},
 };
 
 /// All pods that may use one of these claims, except the pod `uid`.
 pub async fn find(context: &Context, uid: &str, claims: &[PreparedClaim]) -> Result<OtherPods, Vec<Failure>> {
-    let failure = |why: &dyn Reasoned| vec![Failure::new(Step::Devices, "", why)];
-    // The checkpoint and reservations still show the claims of an unreadable pod.
-    let mut pods = Vec::new();
-    let listed = context.api.each_pod(&mut |pod| pods.push(OtherPod::from(&pod))).await;
-    listed.map_err(|error| vec![error.failure(Step::Devices)])?;
     let reserved = claims
         .iter()
         .map(async |claim| -> Result<Vec<(String, String)>, Vec<Failure>> {
@@ -35,34 +25,23 @@ pub async fn find(context: &Context, uid: &str, claims: &[PreparedClaim]) -> Res
             }
         });
     let reserved: Result<Vec<_>, _> = join_all(reserved).await.into_iter().collect();
-    let reserved: Vec<_> = reserved?.into_iter().flatten().collect();
+    let mut others = OtherPods {
+        pods: Vec::new(),
+        reserved: reserved?.into_iter().flatten().collect(),
+    };
+    // The checkpoint and reservations still show the claims of an unreadable pod.
+    let listed = context
+        .api
+        .each_pod(&mut |pod| others.add(uid, (&pod).into(), claims))
+        .await;
+    listed.map_err(|error| vec![error.failure(Step::Devices)])?;
     // A pod that is terminating in the API, or not there, may still run.
-    let known: BTreeSet<String> = pods.iter().map(|pod| pod.uid.clone()).collect();
-    let witnessed = claims.iter().flat_map(|claim| &claim.pods);
-    let witnessed: BTreeSet<&String> = witnessed.chain(reserved.iter().map(|(_, by)| by)).collect();
-    pods.extend(
-        witnessed
-            .into_iter()
-            .filter(|pod| !known.contains(*pod))
-            .map(|pod| OtherPod {
-                uid: pod.clone(),
-                namespace: String::new(),
-                claims: Vec::new(),
-                is_running: false,
-            }),
-    );
+    others.add_unlisted(uid, claims);
     // On a full node with many terminating pods the runtime is queried for few of them.
-    let may_use = |pod: &OtherPod| claims.iter().any(|claim| uses(pod, claim, &reserved));
-    for pod in pods.iter_mut().filter(|pod| pod.uid != uid && !pod.is_running) {
-        if may_use(pod) {
-            let observed = context
-                .node
-                .cri
-                .pod_brief(&pod.uid)
-                .await
-                .map_err(|error| failure(&error))?;
-            pod.is_running = evidence::runs(context, &pod.uid.as_str().into(), &observed);
-        }
+    for pod in others.pods.iter_mut().filter(|pod| !pod.is_running) {
+        let observed = context.node.cri.pod_brief(&pod.uid).await;
+        let observed = observed.map_err(|error| vec![Failure::new(Step::Devices, "", error)])?;
+        pod.is_running = evidence::runs(context, &pod.uid.as_str().into(), &observed);
     }
-    Ok(OtherPods { pods, reserved })
+    Ok(others)
 }

@@ -82,7 +82,7 @@ fn tear_down(storage: &Storage, pod: &PodDir, volume: &VolumeDir) -> Result<Disk
 fn is_used_by_another(storage: &Storage, pod: &PodDir, volume: &OsStr) -> Result<bool, Fault> {
     let subdir = Path::new(names::VOLUMES).join(PLUGIN);
     for other in other_pods(&storage.root, pod.uid())? {
-        if let Some(volumes) = other.open_below(&subdir)?
+        if let Some(volumes) = other?.open_below(&subdir)?
             && volumes.names()?.iter().any(|name| name == volume)
         {
             return Ok(true);

@@ -138,6 +138,7 @@ pub fn each<T>(
     let mut devices: BTreeMap<OsString, BTreeSet<String>> = BTreeMap::new();
     let mut seen = BTreeSet::new();
     for pod in other_pods(&storage.root, "")? {
+        let pod = pod?;
         for (plugin, volume) in entries_by_plugin(&pod, names::DEVICES)? {
             if plugin == names::CSI {
                 devices.entry(volume).or_default().insert(pod.name());
