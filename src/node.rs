@@ -10,6 +10,7 @@ pub mod dirs;
 pub mod dra_checkpoint;
 pub mod effects;
 pub mod fault;
+pub mod frozen;
 pub mod grpc;
 pub mod holders;
 pub mod host;

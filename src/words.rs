@@ -1,6 +1,6 @@
 //! Formats counts, lists and untrusted texts for output.
 
-use std::{io, time::Duration};
+use std::{io, path::Path, time::Duration};
 
 use nix::errno::Errno;
 
@@ -24,6 +24,17 @@ pub fn some_of(names: impl IntoIterator<Item = String>) -> String {
     match names.count() {
         0 => shown.join(", "),
         more => format!("{} and {more} more", shown.join(", ")),
+    }
+}
+
+/// A path as one word of a shell command.
+pub fn shell_quoted(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "/._-+:@%,=~".contains(letter);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        text.into_owned()
+    } else {
+        format!("'{}'", escape_control_chars(&text).replace('\'', r"'\''"))
     }
 }
 

@@ -17,7 +17,7 @@ use nix::errno::Errno;
 use super::{
     cri::types::CgroupDriver,
     effects::{Effects, Outcome},
-    fault::{Fault, errno},
+    fault::{Cause, Fault, errno},
     mounts::MountTable,
     systemd::Systemd,
 };
@@ -216,6 +216,15 @@ impl Cgroups {
         there.map(|group| group.path).collect()
     }
 
+    /// Mount points that hide the pod's cgroup, each with the cgroup that is seen instead.
+    pub fn covers(&self, pod: &PodCgroup) -> Vec<(PathBuf, PathBuf)> {
+        let cover = |group: Group| match group.tree().err()?.cause {
+            Cause::CgroupCovered { path, root } => Some((path, root)),
+            _ => None,
+        };
+        self.cgroups_of(pod).filter_map(cover).collect()
+    }
+
     /// Cgroups at or below the pod's whose processes are frozen, or are being frozen.
     pub fn frozen(&self, pod: &PodCgroup) -> Result<Vec<PathBuf>, Fault> {
         let mut frozen = Vec::new();
@@ -241,6 +250,7 @@ impl Cgroups {
 
     fn cgroups_of<'a>(&'a self, pod: &'a PodCgroup) -> impl Iterator<Item = Group> + 'a {
         self.hierarchies.iter().map(|it| Group {
+            hierarchy: it.path.clone(),
             path: it.path.join(pod.path()),
             kind: it.kind,
         })

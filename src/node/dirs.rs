@@ -15,12 +15,12 @@ use nix::{
     fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2, readlinkat},
     unistd::{UnlinkatFlags, Whence, lseek, unlinkat},
 };
-use rustix::fs::{AtFlags, RawDir, StatxFlags, statx};
+use rustix::fs::{AtFlags, RawDir, StatxAttributes, StatxFlags, statx};
 
 use super::{
     checkpoint,
     effects::{Effect, Effects, Outcome},
-    fault::{Cause, Fault, errno_of},
+    fault::{Attribute, Cause, Fault, errno_of},
 };
 
 mod read;
@@ -49,12 +49,19 @@ pub struct Dir {
     location: Location,
 }
 
-/// Device and mount of a directory.
+/// Which directory it is, and on which mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Location {
-    device: (u32, u32),
+    id: DirId,
     /// Only known since Linux 5.8.
     mount: Option<u64>,
+}
+
+/// Identity of a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct DirId {
+    device: (u32, u32),
+    inode: u64,
 }
 
 // === impl Dir ===
@@ -166,7 +173,7 @@ impl Dir {
             Ok(()) => Ok(Outcome::Done),
             // A name that is too long for the file system cannot exist.
             Err(Errno::ENOENT | Errno::ENAMETOOLONG) => Ok(Outcome::Nothing),
-            Err(errno) => Err(fault(errno.into())),
+            Err(errno) => Err(fault(why_not_removed(&self.fd, &self.path, name, errno))),
         }
     }
 
@@ -204,8 +211,30 @@ impl Location {
     fn is_on_mount_of(self, other: Self) -> bool {
         match (self.mount, other.mount) {
             (Some(mount), Some(other)) => mount == other,
-            _ => self.device == other.device,
+            _ => self.id.device == other.id.device,
         }
+    }
+}
+
+/// Why the entry `name` of the directory at `path` cannot be removed. Names the file attribute that forbids it.
+fn why_not_removed(dir: &OwnedFd, path: &Path, name: &OsStr, errno: Errno) -> Cause {
+    let attribute = |name: &OsStr| {
+        let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+        let found = statx(dir, name, flags, StatxFlags::empty()).ok()?.stx_attributes;
+        let set = |(flag, attribute)| found.contains(flag).then_some(attribute);
+        let known = [
+            (StatxAttributes::IMMUTABLE, Attribute::Immutable),
+            (StatxAttributes::APPEND, Attribute::AppendOnly),
+        ];
+        known.into_iter().find_map(set)
+    };
+    if errno != Errno::EPERM {
+        return errno.into();
+    }
+    let of_entry = attribute(name).map(|attribute| (attribute, path.join(name)));
+    match of_entry.or_else(|| Some((attribute(OsStr::new(""))?, path.to_owned()))) {
+        Some((attribute, path)) => Cause::Protected { attribute, path },
+        None => errno.into(),
     }
 }
 
@@ -215,10 +244,13 @@ fn open(dir: impl AsFd, path: &OsStr, flags: OFlag, resolve: ResolveFlag) -> nix
 }
 
 fn location(fd: impl AsFd) -> nix::Result<Location> {
-    let found = statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID).map_err(errno_of)?;
+    let found = statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::INO | StatxFlags::MNT_ID).map_err(errno_of)?;
     let has_mount = found.stx_mask & StatxFlags::MNT_ID.bits() != 0;
     Ok(Location {
-        device: (found.stx_dev_major, found.stx_dev_minor),
+        id: DirId {
+            device: (found.stx_dev_major, found.stx_dev_minor),
+            inode: found.stx_ino,
+        },
         mount: has_mount.then_some(found.stx_mnt_id),
     })
 }
@@ -304,7 +336,10 @@ mod tests {
     #[test]
     fn mounts_are_compared_by_id_or_by_device_on_kernels_without_ids() {
         let location = |mount, minor| Location {
-            device: (0, minor),
+            id: DirId {
+                device: (0, minor),
+                inode: 1,
+            },
             mount,
         };
         for (one, other, same) in [
@@ -359,18 +394,15 @@ mod tests {
     }
 
     #[test]
-    fn entries_with_reserved_names_are_removed() {
+    fn every_deep_branch_is_removed() {
         let (temp, dir) = temp();
-        let deep = "d/".repeat(tree::MAX_DEPTH + 3);
-        for name in [
-            ".pod-teardown-0/full/x",
-            ".pod-teardown-2",
-            &format!("a/{deep}"),
-            &format!("b/{deep}"),
-        ] {
-            fs::create_dir_all(temp.path().join("v").join(name)).unwrap();
+        let deep = "d/".repeat(tree::MAX_OPEN + 3);
+        for name in ["", "a/", "b/", "b/c/"] {
+            for branch in ["x", "y", "z"] {
+                let path = format!("v/{name}{deep}{branch}/{deep}");
+                fs::create_dir_all(temp.path().join(path)).unwrap();
+            }
         }
-        fs::write(temp.path().join("v/.pod-teardown-1"), "").unwrap();
         assert_eq!(remove(&dir, "v"), Ok(Outcome::Done));
         assert_eq!(dir.names().unwrap(), Vec::<OsString>::new());
     }

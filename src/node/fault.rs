@@ -2,6 +2,7 @@
 
 use std::{
     ffi::OsString,
+    fmt,
     os::unix::ffi::{OsStrExt as _, OsStringExt as _},
     path::{Path, PathBuf},
 };
@@ -9,8 +10,12 @@ use std::{
 use nix::errno::Errno;
 
 use super::{
-    cgroups::survivor::Survivors, effects::EffectsBlocked, holders::holder::Holders, left_files::LeftFiles,
-    mounts::hanging::Hanging, threads::NotDone,
+    cgroups::survivor::Survivors,
+    effects::EffectsBlocked,
+    holders::holder::Holders,
+    left_files::LeftFiles,
+    mounts::{cover::Cover, hanging::Hanging},
+    threads::NotDone,
 };
 use crate::{
     model::{
@@ -18,7 +23,7 @@ use crate::{
         trace::Step,
         waits_for::{self, WaitsFor},
     },
-    words::without_error_codes,
+    words::{shell_quoted, without_error_codes},
 };
 
 /// Why an operation failed.
@@ -36,6 +41,9 @@ pub enum Cause {
     /// A mount still exists after all attempts.
     #[error("still mounted")]
     StillMounted,
+    /// A mount still exists, and no path leads to it.
+    #[error("still mounted, and hidden: {0}")]
+    Hidden(Box<Cover>),
     /// Processes or nested mounts use the file system.
     #[error("{0}")]
     Busy(Box<Holders>),
@@ -62,11 +70,33 @@ pub enum Cause {
     /// It still exists after its removal.
     #[error("it still exists")]
     StillThere,
+    /// An attribute of this file or directory, which root has to clear, forbids it.
+    #[error(
+        "it is {attribute}: {path:?} has that attribute, and the pod continues without it: chattr -{} {}",
+        .attribute.option(), shell_quoted(path)
+    )]
+    Protected {
+        /// Which one.
+        attribute: Attribute,
+        /// The file or directory that has it.
+        path: PathBuf,
+    },
     /// Another mount or file system, which is never entered.
     #[error("another mount or file system begins here")]
     OtherFileSystem,
+    /// A mount hides the cgroup of a pod.
+    #[error(
+        "cgroup {root:?} is mounted at {path:?} and hides it; this agent unmounts only the pod's own cgroups: umount {}",
+        shell_quoted(path)
+    )]
+    CgroupCovered {
+        /// The cgroup that is seen instead.
+        root: PathBuf,
+        /// The mount point.
+        path: PathBuf,
+    },
     /// A directory was filled again as often as it was emptied.
-    #[error("it is refilled as fast as it is emptied")]
+    #[error("other processes fill or move it as fast as it is emptied")]
     KeepsFilling,
     /// Directories are nested deeper than any legitimate ones.
     #[error("directories are nested too deep")]
@@ -141,6 +171,15 @@ pub(crate) fn unmount_commands<P: AsRef<Path>>(mounted: &[P]) -> String {
     commands.collect::<Vec<_>>().join(" && ")
 }
 
+/// A file attribute that protects from removal, see chattr(1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Attribute {
+    /// The file cannot be changed, or nothing in the directory.
+    Immutable,
+    /// It can only grow.
+    AppendOnly,
+}
+
 /// Maximum length of a path in a fault, in bytes.
 const MAX_PATH: usize = 4096;
 
@@ -178,6 +217,27 @@ fn shorten(path: &Path) -> PathBuf {
     let half = (MAX_PATH - MIDDLE.len()) / 2;
     let parts = [&bytes[..half], MIDDLE, &bytes[bytes.len() - half..]];
     OsString::from_vec(parts.concat()).into()
+}
+
+// === impl Attribute ===
+
+impl Attribute {
+    /// The option of chattr.
+    fn option(self) -> char {
+        match self {
+            Self::Immutable => 'i',
+            Self::AppendOnly => 'a',
+        }
+    }
+}
+
+impl fmt::Display for Attribute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Immutable => "immutable",
+            Self::AppendOnly => "append-only",
+        })
+    }
 }
 
 // === impl Cause ===
@@ -240,7 +300,12 @@ impl Reasoned for Fault {
             Cause::NotDone(not_done) => not_done.reason(),
             Cause::Hangs(_) => HANGS.into(),
             Cause::Busy(_) | Cause::LoopInUse(_) => BUSY.into(),
-            Cause::StillMounted | Cause::MountedElsewhere | Cause::MountedForUnknownPod => MOUNTED.into(),
+            Cause::StillMounted
+            | Cause::Hidden(_)
+            | Cause::MountedElsewhere
+            | Cause::MountedForUnknownPod
+            | Cause::CgroupCovered { .. } => MOUNTED.into(),
+            Cause::Protected { .. } => "EPERM".into(),
             Cause::Processes(_) => "processes".into(),
             Cause::Systemd(_) => "systemd".into(),
             Cause::UnknownPlugin { .. } | Cause::SharedName => "unknown_plugin".into(),
@@ -261,6 +326,8 @@ impl Reasoned for Fault {
                 let processes = survivors.named.iter().map(|survivor| WaitsFor::Exit(survivor.pid));
                 waits_for::add(&mut all, processes);
             }
+            Cause::Protected { path, .. } => waits_for::add(&mut all, [WaitsFor::Path(path.clone())]),
+            Cause::CgroupCovered { path, .. } => waits_for::add(&mut all, [WaitsFor::Mounts(path.clone())]),
             Cause::DriverFailed { mounted, .. } => {
                 waits_for::add(&mut all, mounted.iter().cloned().map(WaitsFor::Mounts));
             }

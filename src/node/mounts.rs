@@ -18,6 +18,7 @@ use super::{
 };
 
 mod by_id;
+pub(super) mod cover;
 pub(super) mod hanging;
 pub(super) mod mount;
 mod moves;
@@ -31,6 +32,7 @@ mod unmount;
 use by_id::{KnownMounts, MAX_AGE};
 use source::Source;
 
+pub use cover::Cover;
 pub use hanging::{Hanging, Mounted};
 pub use mount::{BadLine, Mount};
 use path_order::plain;

@@ -171,6 +171,14 @@ impl Diagnosis<'_> {
             TerminatedBy::Kubelet(_) => Severity::Unknown,
             TerminatedBy::Agent | TerminatedBy::Blocked(_) | TerminatedBy::Paused(_) => Self::after_stop(running),
         });
+        for frozen in &facts.frozen {
+            let kind = CauseKind::FileSystemFrozen {
+                path: frozen.path.display().to_string(),
+                device: frozen.device.clone(),
+                command: frozen.command(),
+            };
+            self.add(Severity::Blocking, kind);
+        }
         if let Some(pod) = runtime {
             self.shims(pod);
         }
@@ -259,6 +267,11 @@ impl Diagnosis<'_> {
         }
         for mount in mounts {
             let path = mount.path.clone();
+            if let Some(cover) = &mount.cover {
+                let cover = cover.to_string();
+                self.add(after_stop, CauseKind::MountHidden { path, cover });
+                continue;
+            }
             let holders = facts.holders.as_ref().ok().and_then(|all| all.get(&mount.id));
             let outside: Vec<ProcessName> = holders.map(|it| it.outside.clone()).unwrap_or_default();
             if let Some(holders) = holders.filter(|_| !outside.is_empty()) {

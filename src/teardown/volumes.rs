@@ -16,7 +16,7 @@ use crate::node::{
     dirs::Dir,
     effects::Effects,
     fault::{Cause, Fault},
-    mounts::{MountTable, Mounts, TableRequest, UnmountRounds, UnmountScope, hanging},
+    mounts::{Cover, MountTable, Mounts, TableRequest, UnmountRounds, UnmountScope, hanging},
     pod_dir::{PodDir, VolumeDir, entries_by_plugin, names, volumes_in},
 };
 
@@ -50,6 +50,23 @@ pub async fn tear_down_approved(
     storage: &Arc<Storage>,
     approved: Approved,
 ) -> Result<VolumesReport, Vec<Fault>> {
+    let done = tear_down_all(pod, storage, approved).await;
+    let Err(mut faults) = done else { return done };
+    if faults.iter().any(|fault| fault.cause == Cause::StillMounted)
+        && let Ok(table) = storage
+            .read_blocking(pod.path(), |storage| storage.all_mounts.read())
+            .await
+    {
+        for fault in faults.iter_mut().filter(|fault| fault.cause == Cause::StillMounted) {
+            if let Some(cover) = table.cover_of(&fault.path) {
+                fault.cause = Cause::Hidden(Box::new(Cover::new(cover, &table)));
+            }
+        }
+    }
+    Err(faults)
+}
+
+async fn tear_down_all(pod: &PodDir, storage: &Arc<Storage>, approved: Approved) -> Result<VolumesReport, Vec<Fault>> {
     let GroupResult {
         mut report,
         mut faults,

@@ -30,7 +30,7 @@ const NO_REPORT: &str = "node_is_unreachable_if_its_kubelet_does_not_report_and_
 const NETWORK: &str = "sandbox_is_retried_until_its_network_configuration_is_back";
 
 /// By variant of `CauseKind`, in its order.
-const CAUSES: [(&str, Parts, &str); 36] = [
+const CAUSES: [(&str, Parts, &str); 39] = [
     (
         "StepFailed",
         Real,
@@ -60,6 +60,16 @@ const CAUSES: [(&str, Parts, &str); 36] = [
     ("SidecarWaits", Scripted, READS),
     ("SigtermNotHandled", Real, BESIDE_KUBELET),
     ("Frozen", Real, BESIDE_KUBELET),
+    (
+        "FileSystemFrozen",
+        Real,
+        "frozen_file_system_is_found_and_the_named_command_ends_the_wait",
+    ),
+    (
+        "CgroupCovered",
+        Real,
+        "mount_of_another_cgroup_is_named_and_no_process_in_it_is_killed",
+    ),
     ("Uninterruptible", Facts, FACTS),
     (
         "StillRuns",
@@ -82,6 +92,11 @@ const CAUSES: [(&str, Parts, &str); 36] = [
     ),
     ("MountBusy", Real, BESIDE_KUBELET),
     ("MountLeft", Facts, FACTS),
+    (
+        "MountHidden",
+        Real,
+        "second_mount_of_the_kubelets_directory_is_removed_by_the_named_command_beside_the_agent",
+    ),
     ("ServerMount", Facts, FACTS),
     ("DriverMissing", Real, BESIDE_KUBELET),
     ("VolumeDirectoriesLeft", Facts, FACTS),

@@ -22,6 +22,7 @@ use tokio::time::Instant;
 
 mod bomb;
 mod guest;
+mod mounted;
 mod namespace;
 mod v1;
 

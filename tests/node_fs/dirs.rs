@@ -17,12 +17,13 @@ use std::{
 use nix::{
     errno::Errno,
     fcntl::{OFlag, RenameFlags, openat, renameat2},
+    mount::{MsFlags, mount},
     sys::stat::{Mode, mkdirat},
 };
 use pod_teardown::node::{
     dirs::Dir,
     effects::{Effects, Outcome},
-    fault::{Cause, Fault},
+    fault::{Attribute, Cause, Fault},
 };
 use rustix::fs::{IFlags, ioctl_setflags};
 
@@ -87,6 +88,32 @@ fn five_thousand_levels_are_removed_with_few_descriptors() {
         assert_eq!(remove(space, &effects), Ok(Outcome::Done));
         assert!(most.load(Ordering::SeqCst) <= before + 24, "{before} {most:?}");
         assert_eq!(remove(space, &effects), Ok(Outcome::Nothing));
+    });
+}
+
+/// As with project quotas. On an overlay, the kernel renames no directory of the lower layer.
+#[test]
+fn deep_tree_that_no_rename_can_leave_is_removed() {
+    in_own_namespace(|space| {
+        let [lower, upper, work] = ["lower", "upper", "work"].map(|name| space.outside.join(name));
+        write(&lower.join(V).join("d/".repeat(300)).join("file"), "");
+        write(&lower.join(V).join("d/d/e/".repeat(40)).join("file"), "");
+        for dir in [&upper, &work] {
+            fs::create_dir(dir).unwrap();
+        }
+        let layers = format!(
+            "lowerdir={},upperdir={},workdir={},redirect_dir=off",
+            lower.display(),
+            upper.display(),
+            work.display()
+        );
+        let pod = space.pod.path();
+        mount(None::<&str>, pod, Some("overlay"), MsFlags::empty(), Some(&*layers)).unwrap();
+        let v = pod.join(V);
+        let moved = fs::rename(v.join("d/d"), v.join("moved")).unwrap_err();
+        assert_eq!(moved.raw_os_error(), Some(Errno::EXDEV as i32));
+        assert_eq!(remove(space, &Effects::ungated()), Ok(Outcome::Done));
+        assert!(!v.exists());
     });
 }
 
@@ -314,10 +341,14 @@ fn immutable_files_are_reported_and_others_removed() {
         let stone = fs::File::open(v.join("a/stone")).unwrap();
         ioctl_setflags(&stone, IFlags::IMMUTABLE).unwrap();
         let faults = remove(space, &Effects::ungated()).unwrap_err();
-        assert_eq!(
-            faults,
-            [Fault::new("remove", v.join("a/stone"), Cause::Errno(Errno::EPERM))]
-        );
+        let path = v.join("a/stone");
+        let cause = Cause::Protected {
+            attribute: Attribute::Immutable,
+            path: path.clone(),
+        };
+        assert_eq!(faults, [Fault::new("remove", &path, cause)]);
+        let text = faults[0].to_string();
+        assert!(text.ends_with(&format!("chattr -i {}", path.display())), "{text}");
         assert!(v.join("a/stone").exists() && !v.join("a/sand").exists() && !v.join("b").exists());
         ioctl_setflags(&stone, IFlags::empty()).unwrap();
         assert_eq!(remove(space, &Effects::ungated()), Ok(Outcome::Done));
@@ -434,7 +465,10 @@ fn bind_mount_that_appears_during_the_removal_is_never_entered() {
 fn immutable_or_append_only_directory_is_tried_and_reported_once() {
     in_own_namespace(|space| {
         let v = space.pod.path().join(V);
-        for (name, flags) in [("stone", IFlags::IMMUTABLE), ("log", IFlags::APPEND)] {
+        for (name, flags, attribute) in [
+            ("stone", IFlags::IMMUTABLE, Attribute::Immutable),
+            ("log", IFlags::APPEND, Attribute::AppendOnly),
+        ] {
             write(&v.join(name).join("in/file"), "");
             write(&v.join(name).join("file"), "");
             let held = fs::File::open(v.join(name)).unwrap();
@@ -442,7 +476,12 @@ fn immutable_or_append_only_directory_is_tried_and_reported_once() {
             let calls = Arc::new(AtomicUsize::new(0));
             let counted = calls.clone();
             let faults = remove(space, &meanwhile(move |call| counted.store(call, Ordering::SeqCst))).unwrap_err();
-            assert_eq!(faults, [Fault::new("remove", v.join(name), Cause::Errno(Errno::EPERM))]);
+            let path = v.join(name);
+            let cause = Cause::Protected {
+                attribute,
+                path: path.clone(),
+            };
+            assert_eq!(faults, [Fault::new("remove", &path, cause)]);
             assert!(calls.load(Ordering::SeqCst) < 40, "{calls:?}");
             ioctl_setflags(&held, IFlags::empty()).unwrap();
             assert_eq!(remove(space, &Effects::ungated()), Ok(Outcome::Done));

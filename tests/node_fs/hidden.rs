@@ -10,6 +10,7 @@ use pod_teardown::{
         effects::Effects,
         fault::{Cause, Fault},
         kubelet_root::KubeletRoot,
+        lock::DirLock,
         mounts::Mounts,
         plugins::Registrars,
     },
@@ -26,8 +27,9 @@ use testbed::drivers::csi_volumes::{stage_and_publish_block, staging};
 
 use crate::{
     csi::disk,
+    images::run,
     node::{IN_USE, Known, PV, on_node},
-    space::{MOUNTINFO, Space, UID, block_on, in_own_namespace, tmpfs, write},
+    space::{MOUNTINFO, Space, UID, bind, block_on, in_own_namespace, tmpfs, write},
 };
 
 /// A volume in memory with data.
@@ -70,8 +72,11 @@ fn covered_mount_keeps_the_pod() {
         for cover in [&pods, &space.root] {
             tmpfs(cover);
             assert!(!space.pod.path().exists());
-            let expected = vec![(volume.clone(), Cause::StillMounted)];
-            assert_eq!(causes(tear_down(space, &root)), expected, "{cover:?} is covered");
+            let found = causes(tear_down(space, &root));
+            let [(path, Cause::Hidden(named))] = &found[..] else {
+                panic!("{found:?}")
+            };
+            assert_eq!((path, &named.path, named.mounts), (&volume, cover, 0));
             assert!(may_hold_attached(&space.pod, &space.mounts));
             let removed = block_on(remove_pod_dir(&space.pod, &space.mounts, &Effects::ungated()));
             assert_eq!(removed.unwrap_err()[0].path, volume);
@@ -80,6 +85,28 @@ fn covered_mount_keeps_the_pod() {
         assert_eq!(fs::read_to_string(volume.join("data")).unwrap(), "precious");
         assert_eq!(tear_down(space, &root), Ok(()));
         assert!(!volume.exists());
+    });
+}
+
+#[test]
+fn second_mount_of_the_kubelets_directory_is_removed_by_the_named_command_beside_the_agent() {
+    in_own_namespace(|space| {
+        let (volume, root) = (in_memory(space), KubeletRoot::resolve(&space.root).unwrap());
+        let pods = space.root.join("pods");
+        bind(&space.root, &space.root);
+        assert!(pods.exists());
+        let _lock = DirLock::acquire(&pods, &space.outside).unwrap();
+        let found = causes(tear_down(space, &root));
+        let [(path, Cause::Hidden(cover))] = &found[..] else {
+            panic!("{found:?}")
+        };
+        assert_eq!((path, &cover.path), (&volume, &space.root));
+        // The lock does not keep the mount busy.
+        umount(&space.root).unwrap();
+        bind(&space.root, &space.root);
+        run("sh", &["-c".as_ref(), cover.command().as_ref()]);
+        assert_eq!(fs::read_to_string(volume.join("data")).unwrap(), "precious");
+        assert_eq!(tear_down(space, &root), Ok(()));
     });
 }
 

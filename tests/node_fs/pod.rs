@@ -2,13 +2,14 @@
 
 use std::fs;
 
+use nix::sched::{CloneFlags, unshare};
 use pod_teardown::{
-    node::{effects::Effects, fault::Cause},
+    node::{effects::Effects, fault::Cause, kubelet_root::KubeletRoot, pod_dir::other_pods},
     teardown::{on_disk::DiskReport, pod_dir::remove_pod_dir},
 };
 
 use crate::{
-    space::{Space, bind, block_on, in_own_namespace, tmpfs, write},
+    space::{Space, UID, bind, block_on, in_own_namespace, tmpfs, write},
     volumes::{of_each_kind, tear_down_cleanly},
 };
 
@@ -64,5 +65,24 @@ fn pod_directory_that_is_a_mount_point_is_never_entered() {
             fs::read_to_string(space.pod.path().join("etc-hosts")).unwrap(),
             "precious"
         );
+    });
+}
+
+#[test]
+fn directories_of_other_pods_are_open_one_at_a_time() {
+    in_own_namespace(|space| {
+        unshare(CloneFlags::CLONE_FILES).unwrap();
+        for pod in 0..500 {
+            fs::create_dir(space.root.join(format!("pods/{pod}"))).unwrap();
+        }
+        let open = || fs::read_dir("/proc/thread-self/fd").unwrap().count();
+        let (root, before) = (KubeletRoot::resolve(&space.root).unwrap(), open());
+        let mut found = 0;
+        for pod in other_pods(&root, UID).unwrap() {
+            let _pod = pod.unwrap();
+            assert!(open() <= before + 3, "{before} {}", open());
+            found += 1;
+        }
+        assert_eq!(found, 500);
     });
 }

@@ -1,6 +1,6 @@
 //! btrfs subvolumes: each has its own device number on the mount of its parent.
 
-use std::{ffi::OsStr, fs, path::Path, process::Command};
+use std::{ffi::OsStr, fs, path::Path};
 
 use nix::mount::umount;
 use pod_teardown::{
@@ -8,16 +8,10 @@ use pod_teardown::{
     teardown::volumes::tear_down_volumes,
 };
 
-use crate::space::{Space, UID, bind, block_on, in_own_namespace, write};
-
-fn run(name: &str, arguments: &[&OsStr]) {
-    let done = Command::new(name).args(arguments).output().unwrap();
-    assert!(
-        done.status.success(),
-        "{name}: {}",
-        String::from_utf8_lossy(&done.stderr)
-    );
-}
+use crate::{
+    images::{run, with_pods_on},
+    space::{Space, bind, block_on, write},
+};
 
 fn subvolume(path: &Path) {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -26,18 +20,7 @@ fn subvolume(path: &Path) {
 
 /// A btrfs below the directories of pods.
 fn with_btrfs(test: impl FnOnce(&Space) + Send + 'static) {
-    in_own_namespace(move |space| {
-        let (image, pods) = (space.outside.join("image"), space.root.join("pods"));
-        fs::File::create(&image).unwrap().set_len(256 << 20).unwrap();
-        run("mkfs.btrfs", &["-q".as_ref(), image.as_os_str()]);
-        run(
-            "mount",
-            &["-o".as_ref(), "loop".as_ref(), image.as_os_str(), pods.as_os_str()],
-        );
-        fs::create_dir(pods.join(UID)).unwrap();
-        test(space);
-        run("umount", &[pods.as_os_str()]);
-    });
+    with_pods_on(&["mkfs.btrfs", "-q"], "loop", test);
 }
 
 #[test]

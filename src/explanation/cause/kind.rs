@@ -157,6 +157,22 @@ pub enum CauseKind {
         /// Frozen cgroups, at most eight.
         cgroups: Vec<String>,
     },
+    /// A file system of the pod is frozen: writes to it wait in the kernel.
+    FileSystemFrozen {
+        /// Where it is mounted.
+        path: String,
+        /// Its device.
+        device: String,
+        /// The command that thaws it.
+        command: String,
+    },
+    /// A mount hides a cgroup of the pod.
+    CgroupCovered {
+        /// The mount point.
+        path: String,
+        /// The cgroup that is seen instead.
+        cgroup: String,
+    },
     /// A process sleeps uninterruptibly in the kernel: not even SIGKILL terminates it.
     Uninterruptible {
         /// The process.
@@ -247,6 +263,13 @@ pub enum CauseKind {
         /// Type of file system.
         fs_type: String,
     },
+    /// A mount is left, and another one hides it.
+    MountHidden {
+        /// The mount point.
+        path: String,
+        /// The mount that hides it, and the command that removes that one.
+        cover: String,
+    },
     /// A file system of the pod has a server that may be needed for the unmount.
     ServerMount {
         /// The mount point.
@@ -320,6 +343,7 @@ impl CauseKind {
             | Self::SidecarWaits { .. }
             | Self::SigtermNotHandled { .. }
             | Self::Frozen { .. }
+            | Self::FileSystemFrozen { .. }
             | Self::Uninterruptible { .. }
             | Self::ShimStopped { .. }
             | Self::ContainerUnknown { .. }
@@ -329,9 +353,10 @@ impl CauseKind {
             Self::DriverMissing { .. }
             | Self::MountBusy { .. }
             | Self::MountLeft { .. }
+            | Self::MountHidden { .. }
             | Self::ServerMount { .. }
             | Self::VolumeDirectoriesLeft { .. } => Some(Step::Volumes),
-            Self::CgroupsLeft { .. } => Some(Step::Cgroup),
+            Self::CgroupCovered { .. } | Self::CgroupsLeft { .. } => Some(Step::Cgroup),
             Self::PhaseNotTerminal { .. } => Some(Step::Status),
             Self::FinalDeletePending | Self::Finalizer { .. } => Some(Step::Delete),
             Self::NotDeleted { .. }

@@ -1,9 +1,12 @@
 //! What a user can do about a cause.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, path::Path};
 
 use super::kind::CauseKind;
-use crate::model::{step::Step, termination::Terminator};
+use crate::{
+    model::{step::Step, termination::Terminator},
+    words::shell_quoted,
+};
 
 /// An instruction without a period at its end; empty if there is nothing to do.
 pub(super) fn remedy(kind: &CauseKind, terminator: Terminator) -> Cow<'static, str> {
@@ -19,6 +22,14 @@ pub(super) fn remedy(kind: &CauseKind, terminator: Terminator) -> Cow<'static, s
             let commands = commands.join(" && ");
             format!("start the driver's pod on this node again; if it never returns: {commands}").into()
         }
+        (CauseKind::FileSystemFrozen { command, .. }, _) => {
+            format!("thaw it when the backup has ended: {command}").into()
+        }
+        (CauseKind::CgroupCovered { path, .. }, _) => format!(
+            "this agent unmounts only a pod's own cgroups: umount {}",
+            shell_quoted(Path::new(path))
+        )
+        .into(),
         _ => fixed_remedy(kind, terminator).into(),
     }
 }
@@ -29,7 +40,10 @@ fn fixed_remedy(kind: &CauseKind, terminator: Terminator) -> &'static str {
         CauseKind::NotDeleted { .. }
         | CauseKind::KubeletTerminates { .. }
         | CauseKind::SidecarWaits { .. }
-        | CauseKind::Reported { .. } => "",
+        | CauseKind::Reported { .. }
+        // These have their commands.
+        | CauseKind::FileSystemFrozen { .. }
+        | CauseKind::CgroupCovered { .. } => "",
         CauseKind::EndedNotDeleted { .. } => "delete it, or wait for the controller that owns it",
         CauseKind::MirrorPod { .. } => "remove its manifest from the node to stop the static pod",
         CauseKind::AgentBlocked { .. } => "see pod-teardown status",
@@ -51,6 +65,7 @@ fn fixed_remedy(kind: &CauseKind, terminator: Terminator) -> &'static str {
         CauseKind::Frozen { .. } => {
             "thaw them: echo 0 > CGROUP/cgroup.freeze, or with cgroup v1 echo THAWED > CGROUP/freezer.state"
         }
+        CauseKind::MountHidden { .. } => "remove the mount that hides it; the pod's own mounts and data stay",
         CauseKind::Uninterruptible { .. } => {
             "repair the disk, server or driver that it waits for (/proc/PID/stack shows it), or restart the node"
         }

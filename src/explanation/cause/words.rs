@@ -193,6 +193,7 @@ pub(super) fn message(kind: &CauseKind) -> String {
         CauseKind::MountLeft { path, fs_type } => {
             format!("{fs_type} is still mounted at {path}; no process outside of the pod is known to use it")
         }
+        CauseKind::MountHidden { path, cover } => format!("mount {path} is hidden: {cover}"),
         CauseKind::ServerMount { path, fs_type, source } => {
             format!("{path} is mounted from server {source} ({fs_type}): its unmount needs that server")
         }
@@ -209,6 +210,12 @@ pub(super) fn message(kind: &CauseKind) -> String {
                 false => format!("its pod seems to be {}", some_of(pods.iter().cloned())),
             };
             format!("{driver_kind} driver {driver} of {needed_by} is not available on this node: {why}; {pods}")
+        }
+        CauseKind::FileSystemFrozen { path, device, .. } => {
+            format!("file system {device} at {path} is frozen, as by a backup: every write to it waits in the kernel")
+        }
+        CauseKind::CgroupCovered { path, cgroup } => {
+            format!("its cgroup is hidden: cgroup {cgroup} is mounted at {path}")
         }
         CauseKind::VolumeDirectoriesLeft { paths } => {
             let paths = some_of(paths.iter().cloned());

@@ -64,7 +64,10 @@ impl Cgroups {
 
 /// One attempt to kill all processes in all hierarchies. `Done` if none is left.
 fn kill_processes(groups: &[Group], effects: &Effects) -> Result<Outcome, Vec<Fault>> {
-    let (outcome, mut faults) = kill(groups.iter().collect(), effects);
+    let (groups, unmounted, mut faults) = unmount_own(groups.iter().collect(), effects);
+    let (outcome, failed) = kill(groups.clone(), effects);
+    faults.extend(failed);
+    let outcome = outcome.and(unmounted);
     if outcome == Outcome::Done {
         faults.extend(groups.iter().filter_map(|group| group.check_no_processes().err()));
     }
@@ -87,6 +90,9 @@ fn remove(groups: &[Group], effects: &Effects) -> Result<Outcome, Vec<Fault>> {
             Err(fault) => faults.push(fault),
         }
     }
+    let (busy, unmounted, failed) = unmount_own(busy, effects);
+    outcome = outcome.and(unmounted);
+    faults.extend(failed);
     faults.extend(kill(busy.clone(), effects).1);
     for group in busy {
         match group.remove_tree(effects) {
@@ -95,6 +101,21 @@ fn remove(groups: &[Group], effects: &Effects) -> Result<Outcome, Vec<Fault>> {
         }
     }
     if faults.is_empty() { Ok(outcome) } else { Err(faults) }
+}
+
+/// Unmounts what is mounted on these cgroups. Returns those that are not hidden by another one.
+fn unmount_own<'a>(groups: Vec<&'a Group>, effects: &Effects) -> (Vec<&'a Group>, Outcome, Vec<Fault>) {
+    let (mut visible, mut outcome, mut faults) = (Vec::new(), Outcome::Nothing, Vec::new());
+    for group in groups {
+        match group.unmount_own(effects) {
+            Ok(unmounted) => {
+                outcome = outcome.and(unmounted);
+                visible.push(group);
+            }
+            Err(fault) => faults.push(fault),
+        }
+    }
+    (visible, outcome, faults)
 }
 
 /// Kills all processes, first in the hierarchy that no fork can escape. Processes found afterwards in other hierarchies

@@ -15,7 +15,7 @@ use nix::{
 
 use super::{
     HierarchyKind,
-    group::{Group, errno_of, is_removed, may_exist, tree},
+    group::{Group, errno_of, is_removed, may_exist},
     survivor::is_runnable_or_exited,
 };
 use crate::node::{
@@ -126,7 +126,7 @@ impl Group {
         if self.kind == HierarchyKind::V1 || !self.exists() {
             return Ok(frozen);
         }
-        for dir in tree(&self.path)? {
+        for dir in self.tree()? {
             match self.freezer(&dir).map(|freezer| freezer.state()) {
                 None | Some(Ok(FreezerState::Thawed)) => {}
                 Some(Ok(FreezerState::Freezing | FreezerState::Frozen)) => frozen.push(dir),

@@ -10,20 +10,29 @@ use std::{
 };
 
 use cgroups_rs::fs::{Cgroup, Hierarchy, Subsystem};
-use nix::errno::Errno;
+use nix::{
+    errno::Errno,
+    fcntl::{OFlag, OpenHow, ResolveFlag, openat2},
+    sys::stat::Mode,
+};
 
 use super::{HierarchyKind, Survivors};
 use crate::node::{
     checkpoint,
     effects::{Effect, Effects, Outcome},
     fault::{Cause, Fault, errno},
+    mounts::{Mount, MountTable, unmount},
 };
 
 const PROCS: &str = "cgroup.procs";
 
 /// A cgroup's directory, which may not exist.
+///
+/// A mount at or above it may show another cgroup, whose processes are not the pod's. Nothing here looks through such a mount.
 #[derive(Debug, Clone)]
 pub(super) struct Group {
+    /// Mount point of its hierarchy.
+    pub hierarchy: PathBuf,
     pub path: PathBuf,
     pub kind: HierarchyKind,
 }
@@ -31,13 +40,14 @@ pub(super) struct Group {
 // === impl Group ===
 
 impl Group {
+    /// Whether it exists, or may exist below a mount.
     pub fn exists(&self) -> bool {
-        may_exist(&self.path)
+        !matches!(self.find(&self.path), Err(errno) if is_removed(errno))
     }
 
     /// PIDs of all processes in it and below it. Invalid PIDs are left out.
     pub fn processes(&self) -> Result<Vec<i32>, Fault> {
-        processes_of(tree(&self.path)?)
+        processes_of(self.tree()?)
     }
 
     /// PIDs of the processes in it and below it, except those in child cgroups whose name is `known`. The empty name
@@ -47,9 +57,9 @@ impl Group {
         if !known(OsStr::new("")) {
             dirs.push(self.path.clone());
         }
-        for child in children(&self.path)? {
+        for child in self.children(&self.path)? {
             if !known(child.file_name().unwrap_or_default()) {
-                dirs.extend(tree(&child)?);
+                dirs.extend(self.tree_at(child)?);
             }
         }
         processes_of(dirs)
@@ -59,11 +69,12 @@ impl Group {
     /// itself.
     pub fn populated_children(&self) -> Result<Vec<OsString>, Fault> {
         let mut populated = Vec::new();
+        let children = self.children(&self.path)?;
         if has_processes(&self.path)? {
             populated.push(OsString::new());
         }
-        for child in children(&self.path)? {
-            for dir in tree(&child)? {
+        for child in children {
+            for dir in self.tree_at(child.clone())? {
                 if has_processes(&dir)? {
                     populated.push(child.file_name().unwrap_or_default().to_owned());
                     break;
@@ -75,13 +86,17 @@ impl Group {
 
     /// Removes it if it has no processes.
     pub fn remove(&self, effects: &Effects) -> Result<Outcome, Fault> {
-        remove(&self.path, effects)
+        match remove(&self.path, effects) {
+            // A mount above may hide it.
+            Ok(Outcome::Nothing) if self.exists() => Err(Fault::new("remove cgroup", &self.path, Errno::EBUSY)),
+            done => done,
+        }
     }
 
     /// Removes the cgroups below it, deepest first, then itself.
     pub fn remove_tree(&self, effects: &Effects) -> Result<Outcome, Fault> {
         let mut last = Ok(Outcome::Nothing);
-        for dir in tree(&self.path)?.iter().rev() {
+        for dir in self.tree()?.iter().rev() {
             last = remove(dir, effects);
         }
         // If a child cannot be removed, its parents cannot either. Report which processes are in the way.
@@ -96,6 +111,90 @@ impl Group {
                 pids => Err(Fault::new(verb, path, Cause::Processes(Survivors::read(&pids)))),
             },
             other => other,
+        }
+    }
+
+    /// The cgroup and all cgroups below it, parents first.
+    pub fn tree(&self) -> Result<Vec<PathBuf>, Fault> {
+        self.tree_at(self.path.clone())
+    }
+
+    fn tree_at(&self, dir: PathBuf) -> Result<Vec<PathBuf>, Fault> {
+        let mut dirs = vec![dir];
+        let mut next = 0;
+        while let Some(dir) = dirs.get(next).cloned() {
+            next += 1;
+            dirs.extend(self.children(&dir)?);
+        }
+        Ok(dirs)
+    }
+
+    /// The child cgroups of `dir`. Empty if it does not exist.
+    ///
+    /// # Errors
+    /// If a mount of another cgroup hides it.
+    fn children(&self, dir: &Path) -> Result<Vec<PathBuf>, Fault> {
+        match self.find(dir) {
+            Err(Errno::EXDEV) => drop(self.own_mounts()?),
+            Err(errno) if is_removed(errno) => return Ok(Vec::new()),
+            Err(errno) => return Err(Fault::new("find", dir, errno)),
+            Ok(()) => {}
+        }
+        // A cgroup has two links plus one for each child. Its many files are slow to list.
+        if fs::symlink_metadata(dir).is_ok_and(|found| found.nlink() == 2) {
+            return Ok(Vec::new());
+        }
+        match list(dir) {
+            Ok(found) => Ok(found),
+            Err(error) if is_removed(errno(&error)) => Ok(Vec::new()),
+            Err(error) => Err(Fault::new("list", dir, errno(&error))),
+        }
+    }
+
+    /// Finds a directory of this hierarchy without crossing a mount, which fails with `EXDEV`.
+    fn find(&self, dir: &Path) -> nix::Result<()> {
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let below = dir.strip_prefix(&self.hierarchy).map_err(|_| Errno::EXDEV)?;
+        let hierarchy = nix::fcntl::open(&self.hierarchy, flags, Mode::empty())?;
+        let resolve = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_XDEV;
+        openat2(hierarchy, below, OpenHow::new().flags(flags).resolve(resolve)).map(drop)
+    }
+
+    /// Unmounts the mounts on it and below it, as container runtimes in containers create them. Blocks.
+    ///
+    /// # Errors
+    /// If a mount shows another cgroup.
+    pub fn unmount_own(&self, effects: &Effects) -> Result<Outcome, Fault> {
+        let mut done = Outcome::Nothing;
+        if self.tree()?.iter().any(|dir| self.find(dir) == Err(Errno::EXDEV)) {
+            for mount in self.own_mounts()? {
+                done = done.and(unmount(&mount.path, effects)?);
+            }
+        }
+        Ok(done)
+    }
+
+    /// The mounts through which it is seen, or a cgroup below it, in unmount order.
+    ///
+    /// # Errors
+    /// If a mount shows another cgroup.
+    fn own_mounts(&self) -> Result<Vec<Mount>, Fault> {
+        // The mounts of the calling thread, which are those that it can unmount.
+        const MOUNTINFO: &str = "/proc/thread-self/mountinfo";
+        let text = fs::read(MOUNTINFO).map_err(|error| Fault::new("read", MOUNTINFO, errno(&error)))?;
+        let table = MountTable::parse(&text, &self.hierarchy);
+        let table = table.map_err(|_| Fault::new("read", MOUNTINFO, Errno::EBADMSG))?;
+        let covers = covers(&table, &self.hierarchy, &self.path);
+        let is_other = |mount: &&Mount| !shows_own_cgroup(&table, &self.hierarchy, &self.path, mount);
+        match covers.iter().find(is_other) {
+            Some(other) => {
+                let cause = Cause::CgroupCovered {
+                    root: other.root.clone(),
+                    path: other.path.clone(),
+                };
+                Err(Fault::new("use cgroup", &self.path, cause))
+            }
+            None => Ok(covers),
         }
     }
 
@@ -167,28 +266,19 @@ fn processes_of(dirs: Vec<PathBuf>) -> Result<Vec<i32>, Fault> {
     Ok(pids)
 }
 
-/// The cgroup and all cgroups below it, parents first.
-pub(super) fn tree(path: &Path) -> Result<Vec<PathBuf>, Fault> {
-    let mut dirs = vec![path.to_owned()];
-    let mut next = 0;
-    while let Some(dir) = dirs.get(next).cloned() {
-        next += 1;
-        dirs.extend(children(&dir)?);
-    }
-    Ok(dirs)
+/// The mounts in a hierarchy that hide this cgroup or one below it, in unmount order.
+fn covers(table: &MountTable, hierarchy: &Path, cgroup: &Path) -> Vec<Mount> {
+    let mut covers = table.mounts_at_or_below(&[cgroup]);
+    let above = cgroup.ancestors().skip(1).take_while(|dir| *dir != hierarchy);
+    covers.extend(above.flat_map(|dir| table.mounts_on(dir)));
+    covers
 }
 
-/// The child cgroups. Empty if the cgroup does not exist.
-fn children(dir: &Path) -> Result<Vec<PathBuf>, Fault> {
-    // A cgroup has two links plus one for each child. Its many files are slow to list.
-    if fs::symlink_metadata(dir).is_ok_and(|found| found.nlink() == 2) {
-        return Ok(Vec::new());
-    }
-    match list(dir) {
-        Ok(found) => Ok(found),
-        Err(error) if is_removed(errno(&error)) => Ok(Vec::new()),
-        Err(error) => Err(Fault::new("list", dir, errno(&error))),
-    }
+/// Whether the mount shows this cgroup, or one below it, and no other.
+fn shows_own_cgroup(table: &MountTable, hierarchy: &Path, cgroup: &Path, mount: &Mount) -> bool {
+    let below = cgroup.strip_prefix(hierarchy).ok();
+    let own = table.mounts_on(hierarchy).into_iter().next().zip(below);
+    own.is_some_and(|(whole, below)| mount.device == whole.device && mount.root.starts_with(whole.root.join(below)))
 }
 
 fn remove(path: &Path, effects: &Effects) -> Result<Outcome, Fault> {
@@ -261,9 +351,37 @@ mod tests {
     }
 
     #[test]
+    fn only_mounts_of_the_pods_own_cgroup_are_its_own() {
+        let line = |id, device: &str, root: &str, path: &str| {
+            format!("{id} 1 {device} {root} /sys/fs/cgroup{path} rw - cgroup cgroup rw,pids\n")
+        };
+        let (hierarchy, pod) = (
+            Path::new("/sys/fs/cgroup/pids"),
+            Path::new("/sys/fs/cgroup/pids/kubepods/podx"),
+        );
+        for (whole, root, device, path, is_own) in [
+            ("/", "/kubepods/podx", "0:5", "/kubepods/podx", true),
+            ("/", "/kubepods/podx/main", "0:5", "/kubepods/podx/main", true),
+            ("/docker/1", "/docker/1/kubepods/podx", "0:5", "/kubepods/podx", true),
+            ("/docker/1", "/kubepods/podx", "0:5", "/kubepods/podx", false),
+            ("/", "/kubepods/podx", "0:6", "/kubepods/podx", false),
+            ("/", "/", "0:5", "/kubepods/podx", false),
+            ("/", "/kubepods", "0:5", "/kubepods", false),
+            ("/", "/kubepods/pody", "0:5", "/kubepods/podx/main", false),
+        ] {
+            let text = line(2, "0:5", whole, "/pids") + &line(3, device, root, &format!("/pids{path}"));
+            let table = MountTable::parse(text.as_bytes(), hierarchy).unwrap();
+            let covers = covers(&table, hierarchy, pod);
+            let [cover] = &covers[..] else { panic!("{covers:?}") };
+            assert_eq!(shows_own_cgroup(&table, hierarchy, pod, cover), is_own, "{root} {path}");
+        }
+    }
+
+    #[test]
     fn missing_cgroup_has_no_processes_and_counts_as_removed() {
         for kind in [HierarchyKind::V1, HierarchyKind::Freezer, HierarchyKind::V2] {
             let group = Group {
+                hierarchy: "/sys/fs/cgroup".into(),
                 path: "/sys/fs/cgroup/no/such/group".into(),
                 kind,
             };

@@ -137,6 +137,7 @@ mod tests {
         write("cgroup.freeze", "-");
         write("cgroup.events", "populated 1\nfrozen 1\n");
         let group = Group {
+            hierarchy: dir.path().parent().unwrap().to_owned(),
             path: dir.path().to_owned(),
             kind: HierarchyKind::V2,
         };

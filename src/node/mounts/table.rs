@@ -233,6 +233,26 @@ impl MountTable {
         self.at_id(id).map(|at| &*self.mounts[at])
     }
 
+    /// The mount that hides the one on `path`: a later mount on a directory above it. The table has to contain both.
+    pub fn cover_of(&self, path: &Path) -> Option<&Mount> {
+        let hidden = self.mounts_on(path).into_iter().next()?;
+        let visible_from: Vec<u64> = self.ancestors(&hidden).map(|mount| mount.id).collect();
+        let mut above: Vec<&Path> = path.ancestors().skip(1).collect();
+        above.reverse();
+        let topmost = |dir: &Path| self.mounts_on(dir).first().map(|mount| mount.id);
+        let cover = above
+            .into_iter()
+            .filter_map(topmost)
+            .find(|id| !visible_from.contains(id))?;
+        self.at_id(cover).map(|at| &*self.mounts[at])
+    }
+
+    /// Number of mounts on this one, and on those.
+    pub fn count_mounts_on(&self, mount: &Mount) -> usize {
+        let is_above = |it: &&Mount| self.ancestors(it).any(|above| above.id == mount.id);
+        self.all().filter(is_above).count()
+    }
+
     /// Whether all known mounts above it are in memory, so that a path lookup contacts no server.
     pub(super) fn is_all_in_memory(&self, mount: &Mount) -> bool {
         self.ancestors(mount).all(Mount::is_in_memory)

@@ -21,6 +21,8 @@ pub enum Call {
     Find,
     /// Checks whether the server answers.
     Probe,
+    /// Checks whether a file system is frozen.
+    ProbeFreeze,
     /// To unmount it.
     Unmount,
     /// Cuts the connection and unmounts.
@@ -152,6 +154,7 @@ impl fmt::Display for Call {
         f.write_str(match self {
             Self::Find => "find-mount",
             Self::Probe => "probe-server",
+            Self::ProbeFreeze => "probe-freeze",
             Self::Unmount => "unmount",
             Self::Force => "force-unmount",
             Self::FindHolders => "find-holders",

@@ -10,6 +10,8 @@ use crate::{
     model::{pod::PodView, termination::Terminator},
     node::{
         cri::types::{RuntimeCondition, RuntimePod},
+        frozen::Frozen,
+        mounts::Cover,
         process_state::ProcessState,
     },
     teardown::{bounded_read::ObjectUnread, grace::OwnGrace},
@@ -40,6 +42,8 @@ pub struct Facts {
     pub cgroups: Result<CgroupFacts, String>,
     /// Mounts below the pod's directory.
     pub mounts: Result<Vec<MountFacts>, String>,
+    /// Frozen file systems among these, and the one of the pod's directory.
+    pub frozen: Vec<Frozen>,
     /// Users of these mounts, by mount ID.
     pub holders: Result<HashMap<u64, HolderFacts>, String>,
     /// Paths of volumes and block devices in the pod's directory.
@@ -84,6 +88,8 @@ pub struct NamedFact {
 pub struct CgroupFacts {
     /// Their paths.
     pub paths: Vec<String>,
+    /// Mount points that hide them, each with the cgroup that is seen instead.
+    pub covers: Vec<(String, String)>,
     /// Paths of frozen cgroups.
     pub frozen: Result<Vec<String>, String>,
     /// Processes.
@@ -112,6 +118,8 @@ pub struct MountFacts {
     pub source: String,
     /// Whether its file system is on a server or in a process.
     pub has_server: bool,
+    /// The mount that hides it.
+    pub cover: Option<Cover>,
 }
 
 /// Users of a mount.

@@ -13,8 +13,9 @@ use crate::{
     model::{failure::first_message, pod::PodView},
     node::{
         cri::types::RuntimePod,
+        frozen::{self, Frozen},
         holders::{Holders, holders},
-        mounts::{Mount, MountTable},
+        mounts::{Cover, Mount, MountTable},
         plugins::{Kind, Registry, registry::DIRECTORY},
         process_pod::pod_of,
         process_state::ProcessState,
@@ -77,13 +78,14 @@ pub(crate) async fn gather(context: &Arc<Context>, view: Arc<PodView>, terminate
             kill_in_seconds: None,
             cgroups: not_read(),
             mounts: not_read(),
+            frozen: Vec::new(),
             holders: not_read(),
             volume_paths: not_read(),
             drivers: not_read(),
         };
     }
     let conditions = in_time(READ_LIMIT, context.node.cri.conditions());
-    let (runtime, conditions, cgroups, (mounts, holders), volume_paths, drivers) = tokio::join!(
+    let (runtime, conditions, cgroups, (mounts, frozen, holders), volume_paths, drivers) = tokio::join!(
         runtime,
         deadline.cap(conditions),
         cgroups(context, &view, deadline),
@@ -115,6 +117,7 @@ pub(crate) async fn gather(context: &Arc<Context>, view: Arc<PodView>, terminate
         kill_in_seconds: None,
         cgroups,
         mounts,
+        frozen,
         holders,
         volume_paths,
         drivers,
@@ -156,18 +159,23 @@ async fn cgroups(context: &Arc<Context>, view: &Arc<PodView>, deadline: AnswerDe
         let cgroups = &context.node.cgroups;
         let frozen: Result<Vec<_>, _> = found.iter().map(|cgroup| cgroups.frozen(cgroup)).collect();
         let frozen = frozen.map_err(text).map(|all| paths(all.into_iter().flatten()));
+        let covers = found.iter().flat_map(|cgroup| cgroups.covers(cgroup));
+        let covers: Vec<_> = covers
+            .map(|(at, root)| (at.display().to_string(), root.display().to_string()))
+            .collect();
         let pids: Result<Vec<_>, _> = found.iter().map(|cgroup| cgroups.processes(cgroup)).collect();
         let pids: Fact<Vec<i32>> = pids.map_err(text).map(|all| all.into_iter().flatten().collect());
         let paths = paths(found.iter().map(|cgroup| cgroup.path().to_owned()));
-        Ok((paths, frozen, pids))
+        Ok((paths, covers, frozen, pids))
     });
-    let (paths, frozen, pids) = deadline.cap(read).await?;
+    let (paths, covers, frozen, pids) = deadline.cap(read).await?;
     let processes = match pids {
         Ok(pids) => deadline.cap(processes(context, view, pids)).await,
         Err(why) => Err(why),
     };
     Ok(CgroupFacts {
         paths,
+        covers,
         frozen,
         processes,
     })
@@ -211,26 +219,37 @@ async fn mounts(
     context: &Arc<Context>,
     view: &Arc<PodView>,
     deadline: AnswerDeadline,
-) -> (Fact<Vec<MountFacts>>, Fact<HashMap<u64, Holders>>) {
+) -> (Fact<Vec<MountFacts>>, Vec<Frozen>, Fact<HashMap<u64, Holders>>) {
     let read = blocking(context, view, |context, view| {
         let dir = locate::pod_dir(context, view).map_err(|failures| first_message(&failures))?;
         let table = context.node.storage.all_mounts.read().map_err(text)?;
         let found = table.mounts_at_or_below(&[dir.path()]);
-        Ok((table, found))
+        let own = table.mount_containing(dir.path()).cloned();
+        Ok((table, found, own))
     });
-    let (table, found) = match deadline.cap(read).await {
+    let (table, found, own) = match deadline.cap(read).await {
         Ok(read) => read,
-        Err(why) => return (Err(why), Err("without the mount table".to_owned())),
+        Err(why) => return (Err(why), Vec::new(), Err("without the mount table".to_owned())),
     };
+    let probed: Vec<Mount> = found.iter().cloned().chain(own).collect();
+    let frozen = blocking(context, view, move |context, _| {
+        Ok(frozen::find(
+            &probed,
+            &context.node.storage.effects.unmounting().in_flight,
+        ))
+    });
+    let frozen = deadline.cap(frozen).await.unwrap_or_default();
     let facts = found.iter().map(|mount| MountFacts {
         id: mount.id,
         path: mount.path.display().to_string(),
         fs_type: mount.fs_type.to_string_lossy().into_owned(),
         source: mount.source.to_string_lossy().into_owned(),
         has_server: has_server(mount),
+        cover: table.cover_of(&mount.path).map(|cover| Cover::new(cover, &table)),
     });
     let facts = Ok(facts.collect());
-    (facts, deadline.cap(search_holders(context, view, table, found)).await)
+    let holders = deadline.cap(search_holders(context, view, table, found)).await;
+    (facts, frozen, holders)
 }
 
 async fn search_holders(
@@ -459,6 +478,7 @@ mod tests {
         let found = HashMap::from([(5, holders)]);
         let cgroups = |more| CgroupFacts {
             paths: Vec::new(),
+            covers: Vec::new(),
             frozen: Ok(Vec::new()),
             processes: Ok(Processes { all: Vec::new(), more }),
         };

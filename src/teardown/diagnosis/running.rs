@@ -8,6 +8,7 @@ use crate::{
     model::termination::{GraceStart, Terminator},
     node::{
         cri::types::{Container, ContainerState, RuntimePod},
+        frozen,
         process_state::{ProcessState, SigtermHandling},
     },
     teardown::{grace::CountedGrace, stop_order::StopPosition},
@@ -20,19 +21,25 @@ impl Diagnosis<'_> {
         let Some(cgroups) = self.known("the pod's cgroups", &facts.cgroups) else {
             return;
         };
-        let frozen = self.known("whether the pod's cgroups are frozen", &cgroups.frozen);
-        let frozen = topmost(frozen.map_or(&[], Vec::as_slice));
-        let is_frozen = !frozen.is_empty();
-        if !frozen.is_empty() {
-            self.add(Severity::Blocking, CauseKind::Frozen { cgroups: frozen });
+        for (path, cgroup) in cgroups.covers.iter().take(MAX_NAMED).cloned() {
+            self.add(Severity::Blocking, CauseKind::CgroupCovered { path, cgroup });
+        }
+        let in_freezer = self.known("whether the pod's cgroups are frozen", &cgroups.frozen);
+        let in_freezer = topmost(in_freezer.map_or(&[], Vec::as_slice));
+        let is_frozen = !in_freezer.is_empty();
+        if is_frozen {
+            self.add(Severity::Blocking, CauseKind::Frozen { cgroups: in_freezer });
         }
         let Some(processes) = self.known("the processes in the pod's cgroups", &cgroups.processes) else {
             return;
         };
+        // The frozen file system is the cause.
+        let waits_for_thaw =
+            |it: &ProcessState| !facts.frozen.is_empty() && it.uninterruptible_in.as_deref() == Some(frozen::WAITS_IN);
         for process in processes
             .all
             .iter()
-            .filter(|it| it.uninterruptible_in.is_some() && !(is_frozen && is_in_freezer(it)))
+            .filter(|it| it.uninterruptible_in.is_some() && !(is_frozen && is_in_freezer(it)) && !waits_for_thaw(it))
             .take(MAX_NAMED)
         {
             let container = process.container.as_deref();

@@ -81,10 +81,12 @@ fn nothing() -> Facts {
         kill_in_seconds: None,
         cgroups: Ok(CgroupFacts {
             paths: Vec::new(),
+            covers: Vec::new(),
             frozen: Ok(Vec::new()),
             processes: Ok(Processes::default()),
         }),
         mounts: Ok(Vec::new()),
+        frozen: Vec::new(),
         holders: Ok(std::collections::HashMap::new()),
         volume_paths: Ok(Vec::new()),
         drivers: Ok(Vec::new()),
@@ -152,6 +154,7 @@ fn mount(facts: &mut Facts, fs_type: &str, has_server: bool, outside: &[i32]) {
         fs_type: fs_type.to_owned(),
         source: "server:/v".to_owned(),
         has_server,
+        cover: None,
     }]);
     let outside = outside.iter().map(|pid| ProcessName {
         pid: *pid,
@@ -540,6 +543,51 @@ fn causes_follow_from_facts() {
                 });
             },
             &["blocking finalizer", "info kubeletTerminates"],
+        ),
+        (
+            "a frozen file system is the cause of a wait in the kernel",
+            running,
+            |it| {
+                let processes = it.cgroups.as_mut().unwrap().processes.as_mut().unwrap();
+                processes.all[0].uninterruptible_in = Some("percpu_rwsem_wait".to_owned());
+                it.frozen = vec![crate::node::frozen::Frozen {
+                    path: "/pods/u1/volumes/v".into(),
+                    device: "/dev/vdb".to_owned(),
+                }];
+            },
+            &[
+                "blocking fileSystemFrozen",
+                "blocking stillRuns",
+                "info kubeletTerminates",
+            ],
+        ),
+        (
+            "a mount that another one hides",
+            reported,
+            |it| {
+                mount(it, "ext4", false, &[]);
+                it.mounts.as_mut().unwrap()[0].cover = Some(crate::node::mounts::Cover {
+                    path: "/pods".into(),
+                    what: crate::node::mounts::Mounted {
+                        fs_type: "ext4".into(),
+                        source: "/dev/vdb".into(),
+                    },
+                    mounts: 0,
+                });
+            },
+            &["blocking mountHidden", "info kubeletTerminates"],
+        ),
+        (
+            "a mount hides its cgroup, whose processes cannot be read",
+            reported,
+            |it| {
+                let cgroups = it.cgroups.as_mut().unwrap();
+                let path = "/sys/fs/cgroup/kubepods/podu1".to_owned();
+                cgroups.covers = vec![(path.clone(), "/".to_owned())];
+                cgroups.paths = vec![path];
+                cgroups.processes = Err("hidden".to_owned());
+            },
+            &["blocking cgroupCovered", "unknown unknown", "info kubeletTerminates"],
         ),
         (
             "finalizer of a pod that runs comes later",

@@ -1,0 +1,122 @@
+//! Mounts that hide others: a later mount on a directory above, such as a second one of the kubelet's directory.
+
+use std::{fmt, path::PathBuf};
+
+use super::{Mount, MountTable, Mounted};
+use crate::{
+    model::foreign::ForeignText,
+    words::{format_count, shell_quoted},
+};
+
+/// A mount that hides another one.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub struct Cover {
+    /// Its mount point.
+    pub path: PathBuf,
+    /// What it is.
+    pub what: Mounted,
+    /// Number of mounts on it.
+    pub mounts: usize,
+}
+
+// === impl Cover ===
+
+impl Cover {
+    /// This mount, from its table.
+    pub fn new(mount: &Mount, table: &MountTable) -> Self {
+        Self {
+            path: mount.path.clone(),
+            what: mount.into(),
+            mounts: table.count_mounts_on(mount),
+        }
+    }
+
+    /// The command that removes it: lazily, because a process may have open files there.
+    pub fn command(&self) -> String {
+        format!("umount -l {}", shell_quoted(&self.path))
+    }
+}
+
+impl fmt::Display for Cover {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Mounted { fs_type, source } = &self.what;
+        let name = |name: &std::ffi::OsStr| ForeignText::from_bytes(name.as_encoded_bytes());
+        write!(
+            f,
+            "{} of {} is mounted over it at {:?}, so that no path leads to it",
+            name(fs_type),
+            name(source),
+            self.path
+        )?;
+        match self.mounts {
+            0 => write!(f, ": remove that mount with {}", self.command()),
+            more => write!(
+                f,
+                ": remove that mount, and first the {} on it, with umount",
+                format_count(more as u64, "mount")
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    /// A table of mounts: ID, parent, path.
+    fn table(mounts: &[(u64, u64, &str)]) -> MountTable {
+        let line =
+            |(id, parent, path): &(u64, u64, &str)| format!("{id} {parent} 0:{id} / {path} rw - ext4 /dev/s{id} rw\n");
+        MountTable::parse(mounts.iter().map(line).collect::<String>().as_bytes(), Path::new("/")).unwrap()
+    }
+
+    fn cover_of(mounts: &[(u64, u64, &str)], path: &str) -> Option<u64> {
+        table(mounts).cover_of(Path::new(path)).map(|cover| cover.id)
+    }
+
+    #[test]
+    fn only_a_later_mount_above_hides_a_mount() {
+        let (root, kubelet, volume) = ((1, 0, "/"), (2, 1, "/kubelet"), (3, 2, "/kubelet/pods/v"));
+        let path = "/kubelet/pods/v";
+        assert_eq!(cover_of(&[root, kubelet, volume], path), None);
+        assert_eq!(cover_of(&[root, kubelet, volume, (4, 2, "/kubelet")], path), Some(4));
+        assert_eq!(
+            cover_of(&[root, kubelet, volume, (4, 2, "/kubelet/pods")], path),
+            Some(4)
+        );
+        // The kubelet's directory was no mount before.
+        assert_eq!(cover_of(&[root, (3, 1, path), (4, 1, "/kubelet")], path), Some(4));
+        // The topmost one has to be removed first.
+        assert_eq!(
+            cover_of(&[root, kubelet, volume, (4, 2, "/kubelet"), (5, 4, "/kubelet")], path),
+            Some(5)
+        );
+        // A mount on the volume's own path is unmounted with it.
+        assert_eq!(cover_of(&[root, kubelet, volume, (4, 3, path)], path), None);
+        assert_eq!(cover_of(&[root, kubelet, (4, 2, "/kubelet"), (5, 4, path)], path), None);
+        assert_eq!(cover_of(&[root, kubelet], path), None);
+    }
+
+    #[test]
+    fn cover_is_named_with_the_command_unless_something_is_mounted_on_it() {
+        let mut mounts = vec![
+            (1, 0, "/"),
+            (2, 1, "/kubelet"),
+            (3, 2, "/kubelet/v"),
+            (4, 2, "/kubelet"),
+        ];
+        let named = |mounts: &[(u64, u64, &str)]| {
+            let table = table(mounts);
+            Cover::new(table.cover_of(Path::new("/kubelet/v")).unwrap(), &table).to_string()
+        };
+        assert_eq!(
+            named(&mounts),
+            "ext4 of /dev/s4 is mounted over it at \"/kubelet\", so that \
+             no path leads to it: remove that mount with umount -l /kubelet"
+        );
+        mounts.push((5, 4, "/kubelet/w"));
+        assert!(named(&mounts).ends_with("remove that mount, and first the 1 mount on it, with umount"));
+    }
+}
