@@ -32,7 +32,7 @@ pod-teardown)
     put 644 usr/lib/systemd/system systemd/pod-teardown.service
 
     share=usr/share
-    mkdir -p "$root/$share/man/man8" "$root/$share/pod-teardown"
+    mkdir -p "$root/$share/man/man8"
     "$native" man "$root/$share/man/man8"
     gzip -9n "$root/$share/man/man8"/*.8
     ln -s pod-teardown.8.gz "$root/$share/man/man8/kubectl-teardown.8.gz"
@@ -45,10 +45,7 @@ pod-teardown)
         mkdir -p "$root/$share/${file%/*}"
         "$native" completions "$shell" >"$root/$share/$file"
     done
-    # The settings of a first installation.
-    sed 's|^#POD_TEARDOWN_PODS=auto$|# A first installation observes. To let the agent act, run: pod-teardown enable --now\nPOD_TEARDOWN_PODS=observe|' \
-        systemd/pod-teardown.default >"$root/$share/pod-teardown/pod-teardown.default"
-    grep -q '^POD_TEARDOWN_PODS=observe$' "$root/$share/pod-teardown/pod-teardown.default"
+    put 644 "$share/pod-teardown" systemd/pod-teardown.default
 
     doc=$share/doc/pod-teardown
     put 644 "$doc" README.md CHANGELOG.md SECURITY.md

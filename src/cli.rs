@@ -68,11 +68,11 @@ pub enum Verb {
     /// While a kubelet works on this node's pods, or the Node in the API is not this machine, the agent touches nothing, and
     /// reports the reason. It waits for an API server or runtime that cannot be reached.
     #[command(after_help = "Examples:
-  # Run the agent with the kubelet's credentials
-  pod-teardown run --kubeconfig /etc/kubernetes/kubelet.conf --node-name worker-1 \\
+  # Run the agent with the kubelet's credentials: it acts while the kubelet is down
+  pod-teardown run --pods auto --kubeconfig /etc/kubernetes/kubelet.conf --node-name worker-1 \\
     --kubelet-config /var/lib/kubelet/config.yaml
   # Log what it would do, on a node without a kubelet
-  pod-teardown run --dry-run
+  pod-teardown run --dry-run --pods always
 
 Exit code: 0 it was stopped; 64 the command line is wrong; 78 the configuration is wrong; 1 any other error, also that another \
 agent runs on this node.")]

@@ -78,13 +78,21 @@ place() {
         return
     fi
     if [ ! -e "$pending" ]; then
-        if [ -n "$first" ]; then echo first; else echo upgrade; fi >"$pending"
+        if [ -n "$first" ]; then echo first; else echo upgrade; fi >"$pending.new"
+        replace "$pending"
     fi
     make_directory "${2%/*}"
     cp "$1" "$2.new"
     chmod "$3" "$2.new"
-    mv -f "$2.new" "$2"
+    replace "$2"
     changed=yes
+}
+
+# replace PATH: puts PATH.new there in one step. A power cut leaves the old content or the new one, and no empty file.
+replace() {
+    sync "$1.new"
+    mv -f "$1.new" "$1"
+    sync "${1%/*}"
 }
 
 first=yes
@@ -120,11 +128,19 @@ if [ -e "$list" ]; then
     done <"$list"
 fi
 sort -u "$scratch/directories" "$scratch/files" >"$list.new"
-mv -f "$list.new" "$list"
-if [ ! -e "$settings" ] && [ -n "$first" ]; then
+replace "$list"
+missing=
+if [ ! -e "$settings" ]; then
+    missing=$first
+elif [ -f "$settings" ] && [ ! -s "$settings" ]; then
+    # A power cut has emptied it.
+    missing=yes
+fi
+if [ -n "$missing" ]; then
     mkdir -p "${settings%/*}"
     # It may hold a token for the OpenTelemetry collector.
-    (umask 027 && cp "$from/files/usr/share/pod-teardown/pod-teardown.default" "$settings")
+    (umask 027 && cp "$from/files/usr/share/pod-teardown/pod-teardown.default" "$settings.new")
+    replace "$settings"
 fi
 
 running=

@@ -64,8 +64,9 @@ pub struct NodeFlags {
     /// The agent's admin socket.
     #[command(flatten)]
     pub socket: SocketFlag,
-    /// Whether the agent tears down this node's pods, or only observes how the kubelet does it.
-    #[arg(long, help_heading = AGENT, env = "POD_TEARDOWN_PODS", value_enum, default_value_t = PodsFlag::Auto)]
+    /// Whether the agent tears down this node's pods, or only observes how the kubelet does it. The default touches nothing, so that
+    /// lost settings do no harm. To let the service act, run: pod-teardown enable --now.
+    #[arg(long, help_heading = AGENT, env = "POD_TEARDOWN_PODS", value_enum, default_value_t = PodsFlag::Observe)]
     pub pods: PodsFlag,
     /// With --pods auto: time after which the agent takes over. Until then it must have observed, without a gap, that no kubelet
     /// answers at its healthz endpoint or renews its Lease. Then it is active while no kubelet process exists. A restart of the

@@ -1,18 +1,35 @@
 //! How to reach the agent, and how to print its answer.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 
+use crate::node::systemd::environment_file;
+
 /// Default of `--socket`.
 pub const DEFAULT_SOCKET: &str = "/run/pod-teardown/pod-teardown.sock";
+/// The variable of `--socket`.
+const SOCKET_VARIABLE: &str = "POD_TEARDOWN_SOCKET";
 
 /// `--socket`.
 #[derive(Debug, Clone, Args)]
 pub struct SocketFlag {
-    /// Admin socket of the running agent.
-    #[arg(long, env = "POD_TEARDOWN_SOCKET", value_name = "PATH", default_value = DEFAULT_SOCKET)]
+    /// Admin socket of the running agent. One in the settings of the service, /etc/default/pod-teardown, is the default.
+    #[arg(
+        long,
+        env = SOCKET_VARIABLE,
+        value_name = "PATH",
+        default_value_os_t = socket_of_service(Path::new(environment_file::OF_SERVICE))
+    )]
     pub socket: PathBuf,
+}
+
+/// The socket in the settings of the service. The kubelet's drop-in needs it, and does not give all settings to the kubelet.
+fn socket_of_service(settings: &Path) -> PathBuf {
+    let settings = environment_file::read(settings).unwrap_or_default();
+    let is_moved = |(name, path): &(String, String)| name == SOCKET_VARIABLE && !path.is_empty();
+    let moved = settings.into_iter().rfind(is_moved);
+    moved.map_or_else(|| DEFAULT_SOCKET.into(), |(_, path)| path.into())
 }
 
 /// Flags of queries.
@@ -102,5 +119,25 @@ impl From<PlainFormat> for OutputFormat {
             PlainFormat::Json => Self::Json,
             PlainFormat::Yaml => Self::Yaml,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn moved_socket_is_found_in_the_settings_of_the_service() {
+        let settings = tempfile::NamedTempFile::new().unwrap();
+        for (text, socket) in [
+            ("POD_TEARDOWN_SOCKET=/old\nPOD_TEARDOWN_SOCKET=\"/a b\"\n", "/a b"),
+            ("#POD_TEARDOWN_SOCKET=/a\nPOD_TEARDOWN_SOCKET=\n", DEFAULT_SOCKET),
+        ] {
+            fs::write(&settings, text).unwrap();
+            assert_eq!(socket_of_service(settings.path()), Path::new(socket), "{text}");
+        }
+        assert_eq!(socket_of_service(Path::new("/absent")), Path::new(DEFAULT_SOCKET));
     }
 }

@@ -9,7 +9,7 @@ use std::{
     process,
 };
 
-use crate::node::systemd::Systemd;
+use crate::node::systemd::{Systemd, environment_file};
 
 mod settings;
 
@@ -19,6 +19,8 @@ const UNIT: &str = "pod-teardown.service";
 const VARIABLE: &str = "POD_TEARDOWN_PODS";
 /// The drop-in of the kubelet. It names the program of the packages.
 const DROP_IN: &str = include_str!("../../systemd/kubelet.service.d/10-pod-teardown.conf");
+/// The settings of a first installation: a comment for each.
+const FIRST_SETTINGS: &str = include_str!("../../systemd/pod-teardown.default");
 const PACKAGED_PROGRAM: &str = "/usr/bin/pod-teardown";
 /// Mode of new settings. Users add secrets to them, such as a token.
 const SETTINGS_MODE: u32 = 0o640;
@@ -120,7 +122,7 @@ impl Files {
     /// Those of this host.
     pub fn of_host() -> Self {
         Self {
-            settings: "/etc/default/pod-teardown".into(),
+            settings: environment_file::OF_SERVICE.into(),
             drop_in: "/etc/systemd/system/kubelet.service.d/10-pod-teardown.conf".into(),
             program: std::env::current_exe().unwrap_or_else(|_| PACKAGED_PROGRAM.into()),
         }
@@ -233,7 +235,9 @@ fn edit_settings(path: &Path, value: &'static str) -> Result<String, EnableError
         error,
     };
     let text = read_regular(path).map_err(|error| failed("read", error))?;
-    let text = text.unwrap_or_default();
+    // A power cut may have emptied it.
+    let text = text.filter(|text| !text.is_empty());
+    let text = text.unwrap_or_else(|| FIRST_SETTINGS.to_owned());
     let edited = settings::set(&text, VARIABLE, value).ok_or_else(|| EnableError::Form {
         path: path.to_owned(),
         value,

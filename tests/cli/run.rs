@@ -143,6 +143,23 @@ async fn agent_waits_for_the_runtime_and_then_works() {
     assert!(!agent.flags.socket().exists());
 }
 
+/// A power cut may empty the settings of the service, and an unreadable file counts as missing for systemd.
+#[tokio::test(flavor = "multi_thread")]
+async fn agent_without_settings_only_observes_and_status_says_how_it_may_act() {
+    let api = api().await;
+    let cri = ScriptedCri::start(World::new()).await;
+    let flags = Flags::for_server(&api).without("pods");
+    let mut agent = Agent::start(flags.with("cri-endpoint", cri.endpoint()));
+    agent
+        .until("it watches", |agent| agent.status()["watch"]["state"] == "watching")
+        .await;
+    let socket = agent.flags.socket().to_str().unwrap();
+    let status = crate::command::run_command(&["status", "--socket", socket]).out;
+    assert!(status.starts_with("Role      observing"), "{status}");
+    assert!(status.contains("run: pod-teardown enable --now"), "{status}");
+    assert_eq!(agent.terminate().await, Some(0));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn agent_stops_on_sigterm_while_it_waits_for_the_runtime() {
     let mut agent = Agent::start(Flags::valid());

@@ -39,10 +39,11 @@ fn edit(root: &Root) {
     root.write(DROP_IN, "[Service]\n");
 }
 
-/// The settings of a first installation observe. Only root can read them: they may get a token for the OpenTelemetry collector.
+/// A first installation has the defaults, which observe. Only root can read the settings: they may get a token for the
+/// OpenTelemetry collector.
 fn assert_first_settings(root: &Root) {
     let settings = root.read(SETTINGS).unwrap();
-    assert!(settings.contains("\nPOD_TEARDOWN_PODS=observe\n"), "{settings}");
+    assert_eq!(settings, include_str!("../../systemd/pod-teardown.default"));
     let mode = fs::metadata(root.path(SETTINGS)).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o640);
 }
@@ -127,6 +128,39 @@ fn first_installation_of_a_deb_observes_and_an_upgrade_keeps_the_settings() {
     fs::remove_file(root.path(SETTINGS)).unwrap();
     root.dpkg(&["--install", &built.deb("pod-teardown", "now")]);
     assert_eq!(root.read(SETTINGS), None, "its owner has deleted it");
+}
+
+/// A power cut may empty a file that was not flushed.
+#[test]
+fn settings_are_flushed_before_they_have_their_name_and_empty_ones_are_repaired() {
+    let built = Built::get();
+    let (deb, rpm, tarball) = (Root::for_deb(), Root::for_rpm(), Root::for_tarball());
+    tarball.unpack(&built.tarball("now"));
+    let install: [(&Root, &dyn Fn(&str)); 3] = [
+        (&deb, &|version| {
+            deb.dpkg(&["--install", &built.deb("pod-teardown", version)]);
+        }),
+        (&rpm, &|version| {
+            rpm.rpm(&["--upgrade", &built.rpm("pod-teardown", version)]);
+        }),
+        (&tarball, &|_| tarball.run(&["sh", "/unpacked/install.sh"])),
+    ];
+    let replaced = [
+        "sync /etc/default/pod-teardown.new",
+        "mv -f /etc/default/pod-teardown.new /etc/default/pod-teardown",
+    ];
+    for (root, install) in install {
+        install("now");
+        let first = root.writes_of_settings();
+        assert!(
+            first.last().is_some_and(|last| last.ends_with(" /etc/default")),
+            "{first:?}"
+        );
+        root.write(SETTINGS, "");
+        install("next");
+        assert_first_settings(root);
+        assert_eq!(root.writes_of_settings()[..2], replaced);
+    }
 }
 
 #[test]

@@ -24,6 +24,12 @@ case " $* " in
 esac
 "#;
 
+/// `sync` and `mv` also record their calls.
+const RECORDED: &str = r#"#!/bin/sh
+echo "${0##*/} $*" >>/writes
+exec /bin/busybox "${0##*/}" "$@"
+"#;
+
 pub struct Root {
     dir: TempDir,
 }
@@ -53,8 +59,20 @@ impl Root {
         for applet in output("/bin/busybox", &["--list"]).lines() {
             symlink("busybox", root.path("bin").join(applet)).ok();
         }
-        root.write("usr/bin/systemctl", SYSTEMCTL);
-        fs::set_permissions(root.path("usr/bin/systemctl"), fs::Permissions::from_mode(0o755)).unwrap();
+        // The shell of busybox prefers its own sync and mv.
+        fs::remove_file(root.path("bin/sh")).unwrap();
+        copy_program("/bin/dash", root.path("bin/sh")).unwrap();
+        root.copy_libraries("/bin/dash");
+        for (program, text) in [
+            ("usr/bin/systemctl", SYSTEMCTL),
+            ("bin/sync", RECORDED),
+            ("bin/mv", RECORDED),
+        ] {
+            // In place of a link to busybox.
+            fs::remove_file(root.path(program)).ok();
+            root.write(program, text);
+            fs::set_permissions(root.path(program), fs::Permissions::from_mode(0o755)).unwrap();
+        }
         root
     }
 
@@ -78,13 +96,17 @@ impl Root {
     /// With the libraries of the program.
     pub fn for_tarball() -> Self {
         let root = Self::new();
-        let libraries = output("ldd", &[env!("CARGO_BIN_EXE_pod-teardown")]);
+        root.copy_libraries(env!("CARGO_BIN_EXE_pod-teardown"));
+        root
+    }
+
+    fn copy_libraries(&self, program: &str) {
+        let libraries = output("ldd", &[program]);
         for library in libraries.split_whitespace().filter(|word| word.starts_with('/')) {
-            let copy = root.path(library.trim_start_matches('/'));
+            let copy = self.path(library.trim_start_matches('/'));
             fs::create_dir_all(copy.parent().unwrap()).unwrap();
             fs::copy(library, copy).unwrap();
         }
-        root
     }
 
     pub fn path(&self, path: impl AsRef<Path>) -> PathBuf {
@@ -108,12 +130,22 @@ impl Root {
         calls.lines().map(str::to_owned).collect()
     }
 
-    /// All paths in it, except for what systemctl writes.
+    /// Calls of `sync` and `mv` for `/etc/default` since the last query.
+    pub fn writes_of_settings(&self) -> Vec<String> {
+        let writes = self.read("writes").unwrap_or_default();
+        fs::remove_file(self.path("writes")).ok();
+        let writes = writes.lines().filter(|line| line.contains("/etc/default"));
+        writes.map(str::to_owned).collect()
+    }
+
+    /// All paths in it, except for what the recording programs write.
     pub fn files(&self) -> BTreeSet<String> {
         let root = self.path("").display().to_string();
         let listed = output("find", &[&root]);
         let paths = listed.lines().map(|path| path.trim_start_matches(&root).to_owned());
-        paths.filter(|path| !["calls", "enabled"].contains(&&**path)).collect()
+        paths
+            .filter(|path| !["calls", "enabled", "writes"].contains(&&**path))
+            .collect()
     }
 
     fn chroot(&self, command: &[&str]) -> Command {

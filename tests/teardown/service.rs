@@ -137,7 +137,7 @@ async fn first_installation_observes_until_it_is_enabled_and_an_upgrade_keeps_th
     installed::wait_until_takeover_is_allowed().await?;
     let service = Installed::first_installation()?;
     let settings = fs::read_to_string(installed::SETTINGS)?;
-    ensure!(settings.contains("\nPOD_TEARDOWN_PODS=observe\n"), "{settings}");
+    ensure!(!settings.contains("\nPOD_TEARDOWN_"), "it has the defaults: {settings}");
     service.add(&Installed::of_scene(scene)?)?;
     service.add(&[("TAKE_OVER_AFTER", "5s".to_owned())])?;
     service.systemctl(&["restart", "pod-teardown"])?;
@@ -156,7 +156,7 @@ async fn first_installation_observes_until_it_is_enabled_and_an_upgrade_keeps_th
 
     let done = service.asked(&["enable", "--now", "--kubelet-dropin"])?;
     ensure!(
-        done.contains("It was observe.") && done.contains("was restarted"),
+        done.contains("POD_TEARDOWN_PODS=auto is set") && done.contains("was restarted"),
         "{done}"
     );
     ensure!(fs::read_to_string(installed::SETTINGS)?.contains("\nPOD_TEARDOWN_PODS=auto\n"));

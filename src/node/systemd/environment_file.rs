@@ -2,6 +2,9 @@
 
 use std::{fs, io, iter::Peekable, path::Path, str::Chars};
 
+/// The settings of the agent's service.
+pub const OF_SERVICE: &str = "/etc/default/pod-teardown";
+
 /// Reads the assignments of a file.
 ///
 /// # Errors

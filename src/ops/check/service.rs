@@ -10,8 +10,6 @@ use crate::node::systemd::{Systemd, environment_file, service::ServiceUnit};
 
 /// The unit of the agent.
 const UNIT: &str = "pod-teardown.service";
-/// The environment file that the package installs.
-const ENVIRONMENT_FILE: &str = "/etc/default/pod-teardown";
 
 /// Settings of the service, and the row that says where they were read.
 #[derive(Debug)]
@@ -37,7 +35,7 @@ pub async fn read_service(systemd: &Systemd) -> Result<ServiceConfiguration, Row
             format!("systemd does not know {UNIT}"),
             "run check without --service, and with the agent's own flags; or install the package, which has the unit",
         )),
-        Err(why) => without_systemd(&why, Path::new(ENVIRONMENT_FILE)),
+        Err(why) => without_systemd(&why, Path::new(environment_file::OF_SERVICE)),
     }
 }
 

@@ -65,6 +65,24 @@ async fn enable_changes_one_line_and_restarts_only_with_now() {
     assert_eq!(host.settings(), "# mine\nPOD_TEARDOWN_PODS=observe\nRUST_LOG=debug\n");
 }
 
+/// As a power cut may leave them.
+#[tokio::test]
+async fn empty_or_missing_settings_get_those_of_a_first_installation() {
+    let host = Host::new(&[Behavior::NotLoaded]);
+    for settings in [Some(""), None] {
+        match settings {
+            Some(text) => fs::write(&host.files.settings, text).unwrap(),
+            None => fs::remove_file(&host.files.settings).unwrap(),
+        }
+        host.set(ACTS, false).await.unwrap();
+        let expected = FIRST_SETTINGS.replace(
+            "\n#POD_TEARDOWN_PODS=observe\n",
+            "\n#POD_TEARDOWN_PODS=observe\nPOD_TEARDOWN_PODS=auto\n",
+        );
+        assert_eq!(host.settings(), expected);
+    }
+}
+
 #[tokio::test]
 async fn drop_in_of_the_kubelet_is_added_on_request_and_removed_by_disable() {
     let host = Host::new(&[Behavior::NotLoaded]);

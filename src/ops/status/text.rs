@@ -70,6 +70,12 @@ pub fn text(report: &StatusReport, is_wide: bool, now: Timestamp) -> String {
         );
     }
     out.add("Role", &role(report, now));
+    if report.blocked.as_deref() == Some(ONLY_OBSERVES) {
+        out.add(
+            "",
+            "--pods is observe, its default; to let the service act, run: pod-teardown enable --now",
+        );
+    }
     if report.takes_pods {
         add_node(&mut out, report, now);
     }
