@@ -35,6 +35,7 @@ mod kubelet;
 pub mod last_active;
 mod node_file;
 pub mod observations;
+mod overlay;
 pub mod paused;
 pub mod peek;
 mod pods;

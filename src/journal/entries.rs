@@ -6,7 +6,8 @@ use std::{
 };
 
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 
 use super::{
     header::Header,
@@ -33,7 +34,7 @@ pub struct WatchState {
     #[serde(rename = "held")]
     pub absence_hold_reason: Option<String>,
     /// The kinds of these reasons.
-    #[serde(default, rename = "kinds")]
+    #[serde(default, rename = "kinds", deserialize_with = "known_kinds")]
     pub absence_hold_kinds: BTreeSet<AbsenceHoldKind>,
     /// Since when.
     #[serde(default)]
@@ -123,6 +124,15 @@ pub struct StoredObservation {
     /// The pod was still terminating.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub in_progress: bool,
+    /// Its size in the journal.
+    #[serde(skip)]
+    pub bytes: usize,
+}
+
+/// The kinds that this version knows: the reason has the others, too.
+fn known_kinds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeSet<AbsenceHoldKind>, D::Error> {
+    let kinds = Vec::<Value>::deserialize(deserializer)?.into_iter();
+    Ok(kinds.filter_map(|kind| serde_json::from_value(kind).ok()).collect())
 }
 
 // === impl WatchState ===

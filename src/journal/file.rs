@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     fs::{self, File},
-    io::{self, Read as _},
+    io,
     os::unix::fs::OpenOptionsExt as _,
     panic::{AssertUnwindSafe, catch_unwind},
     path::Path,
@@ -11,8 +11,8 @@ use std::{
 
 use nix::fcntl::OFlag;
 use redb::{
-    Database, ReadTransaction, ReadableDatabase, ReadableTable as _, StorageBackend as _, TableDefinition, TableError,
-    backends::InMemoryBackend,
+    Builder, Database, ReadTransaction, ReadableDatabase, ReadableTable as _, StorageBackend, TableDefinition,
+    TableError,
 };
 use serde::de::DeserializeOwned;
 
@@ -21,6 +21,7 @@ use super::{
     entries::{LastActive, MaybeActive, PauseRecord, SeenPod, StoredObservation, WatchState},
     error::{self, JournalError, Kind, failed},
     header::{Header, Unusable},
+    overlay::Overlay,
     row::{APPROVALS, HEADER, KUBELET, LAST_ACTIVE, NODE_UID, PAUSE, Row, Table, UNSTAGED, WATCH},
 };
 use crate::{
@@ -39,8 +40,6 @@ pub(super) const OBSERVATIONS: TableDefinition<'_, &str, &[u8]> = TableDefinitio
 pub(super) const NODE: TableDefinition<'_, &str, &str> = TableDefinition::new("node-v1");
 /// The journal has a few hundred bytes for each terminating pod. The library's default is a gigabyte.
 const CACHE_BYTES: usize = 256 << 10;
-/// A longer file is not a journal, and is not read.
-const MAX_BYTES: u64 = 256 << 20;
 
 /// Content of the journal's path.
 pub(super) enum JournalFile {
@@ -68,8 +67,8 @@ pub(super) struct Contents {
     pub observations: BTreeMap<PodUid, StoredObservation>,
 }
 
-/// Inspects the path without changes. The whole file is checked in a copy in memory before it is opened: to open it repairs it,
-/// and an unrepairable file must stay unchanged.
+/// Inspects the path without changes. The whole file is checked before it is opened, and what the library writes meanwhile stays in
+/// memory: to open it repairs it, and an unrepairable file must stay unchanged. No length is too long: the agent may have written it.
 pub(super) fn inspect(path: &Path, machine: &Identity) -> Result<JournalFile, JournalError> {
     let file = match fs::metadata(path) {
         Ok(file) => file,
@@ -84,33 +83,28 @@ pub(super) fn inspect(path: &Path, machine: &Identity) -> Result<JournalFile, Jo
     if !file.is_file() {
         return damaged("it is not a regular file");
     }
-    match file.len() {
-        0 => return damaged("it is empty"),
-        len if len > MAX_BYTES => return damaged(&format!("it is {len} bytes long")),
-        _ => {}
+    if file.len() == 0 {
+        return damaged("it is empty");
     }
-    let mut bytes = Vec::new();
     let mut open = File::options();
     // Does not block on a pipe that was created meanwhile.
     let flags = OFlag::O_NONBLOCK.bits();
-    let file = open.read(true).custom_flags(flags).open(path);
-    file.and_then(|file| file.take(MAX_BYTES).read_to_end(&mut bytes))
-        .map_err(error::io("read"))?;
-    let contents = parse(&bytes, machine);
+    let opened = open.read(true).custom_flags(flags).open(path);
+    let (overlay, disk) = Overlay::new(opened.map_err(error::io("read"))?, file.len());
+    let contents = parse(overlay, machine);
+    if let Some(error) = disk.get() {
+        return Err(error::io("read")(error));
+    }
     Ok(contents.map_or_else(JournalFile::Unusable, |contents| {
         JournalFile::Journal(Box::new(contents))
     }))
 }
 
-/// The content of these bytes, if all of them are undamaged.
-pub(super) fn parse(bytes: &[u8], machine: &Identity) -> Result<Contents, Unusable> {
+/// The content of this file, if all of it is undamaged.
+pub(super) fn parse(file: impl StorageBackend, machine: &Identity) -> Result<Contents, Unusable> {
     // The library checks little of what it reads, and may panic. It shares no state.
     let read = AssertUnwindSafe(|| {
-        let copy = InMemoryBackend::new();
-        copy.set_len(bytes.len() as u64)
-            .and_then(|()| copy.write(0, bytes))
-            .map_err(error::io("copy"))?;
-        let mut database = Database::builder().create_with_backend(copy).map_err(failed("open"))?;
+        let mut database = builder().create_with_backend(file).map_err(failed("open"))?;
         // A damaged page would look like a shorter list of pods.
         match database.check_integrity().map_err(failed("read"))? {
             true => read(&database, machine),
@@ -143,9 +137,10 @@ pub(super) fn read(database: &impl ReadableDatabase, machine: &Identity) -> Resu
             contents.maybe_active_file_systems = node_row(UNSTAGED, get(UNSTAGED)?)?;
         }
     }
-    contents.pods = pod_rows(&read, PODS)?;
-    contents.seen = pod_rows(&read, SEEN)?;
-    contents.observations = pod_rows(&read, OBSERVATIONS)?;
+    contents.pods = pod_rows(&read, PODS, Err)?;
+    contents.seen = pod_rows(&read, SEEN, Err)?;
+    // No termination depends on them, and a later version may write other ones.
+    contents.observations = pod_rows(&read, OBSERVATIONS, |_| Ok(()))?;
     Ok(contents)
 }
 
@@ -155,9 +150,11 @@ fn node_row<T: DeserializeOwned + Default>(key: &str, row: Option<String>) -> Re
     Ok(row.unwrap_or_default())
 }
 
+/// The rows of a table. `on_damaged` decides whether a row that cannot be read is left out.
 fn pod_rows<T: DeserializeOwned, Rows: FromIterator<(PodUid, T)>>(
     read: &ReadTransaction,
     table: TableDefinition<'_, &str, &[u8]>,
+    on_damaged: fn(Unusable) -> Result<(), Unusable>,
 ) -> Result<Rows, Unusable> {
     let rows = match read.open_table(table) {
         Err(TableError::TableDoesNotExist(_)) => return Ok(Rows::from_iter([])),
@@ -167,20 +164,23 @@ fn pod_rows<T: DeserializeOwned, Rows: FromIterator<(PodUid, T)>>(
     let read = rows.map(|row| {
         let (uid, bytes) = row.map_err(failed("read"))?;
         let damaged = |error| Unusable::Damaged(format!("its row of the pod with UID {}: {error}", uid.value()));
-        let row = serde_json::from_slice(bytes.value()).map_err(damaged)?;
-        Ok((PodUid::from(uid.value()), row))
+        match serde_json::from_slice(bytes.value()) {
+            Ok(row) => Ok(Some((PodUid::from(uid.value()), row))),
+            Err(error) => on_damaged(damaged(error)).map(|()| None),
+        }
     });
-    read.collect()
+    read.filter_map(Result::transpose).collect()
+}
+
+fn builder() -> Builder {
+    let mut builder = Database::builder();
+    builder.set_cache_size(CACHE_BYTES);
+    builder
 }
 
 /// Opens the existing journal at `path`.
 pub(super) fn open(path: &Path) -> Result<Database, JournalError> {
-    let open = AssertUnwindSafe(|| {
-        Database::builder()
-            .set_cache_size(CACHE_BYTES)
-            .open(path)
-            .map_err(failed("open"))
-    });
+    let open = AssertUnwindSafe(|| builder().open(path).map_err(failed("open")));
     catch_unwind(open).unwrap_or_else(|_| Err(JournalError::damaged()))
 }
 
@@ -192,7 +192,7 @@ pub(super) fn create_journal(new: &Path, rows: &[Row]) -> Result<(), JournalErro
         _ => {}
     }
     let file = create(new).map_err(error::io("create"))?;
-    let made = Database::builder()
+    let made = builder()
         .create_file(file)
         .map_err(failed("create"))
         .and_then(|database| commit(&database, true, rows));

@@ -7,10 +7,12 @@ use std::{
     path::Path,
 };
 
-use serde::{Deserialize, Serialize};
+use jiff::Timestamp;
+use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
+use serde_json::Value;
 
 use super::{
-    entries::{PauseRecord, WatchState},
+    entries::{PauseRecord, Paused, WatchState},
     error::{self, JournalError},
     file, header,
 };
@@ -18,22 +20,63 @@ use crate::node::identity::Identity;
 
 /// Beside the journal.
 pub(super) const FILE: &str = "journal.node";
+/// The reason of a pause or a hold that cannot be read.
+const OTHER_VERSION: &str = "recorded by another version of the agent, whose details cannot be read";
 
-/// Content of the file.
+/// Content of the file. Each field is read by itself: a value of a later version must not lose the others, and a pause or a hold
+/// that cannot be read stays one.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct NodeFile {
     /// UID of the Node.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "known", skip_serializing_if = "Option::is_none")]
     pub node_uid: Option<String>,
     /// The pause.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "pause", skip_serializing_if = "Option::is_none")]
     pub paused: Option<PauseRecord>,
     /// Why absence proves nothing.
-    #[serde(default, rename = "held", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        rename = "held",
+        deserialize_with = "hold",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub absence_hold: Option<WatchState>,
+    #[serde(default, deserialize_with = "known")]
     machine_id: Option<String>,
+    #[serde(default, deserialize_with = "known")]
     system_uuid: Option<String>,
+}
+
+/// The value, or `unknown` in place of one that this version cannot read.
+fn read_or<'de, T: DeserializeOwned, D: Deserializer<'de>>(
+    deserializer: D,
+    unknown: Option<T>,
+) -> Result<Option<T>, D::Error> {
+    let value = Value::deserialize(deserializer)?;
+    Ok(serde_json::from_value(value).unwrap_or(unknown))
+}
+
+fn known<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    read_or(deserializer, None)
+}
+
+fn pause<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PauseRecord>, D::Error> {
+    let paused = Paused {
+        since: Timestamp::now(),
+        by: "an unknown user".to_owned(),
+        reason: Some(OTHER_VERSION.to_owned()),
+        until: None,
+    };
+    read_or(deserializer, Some(PauseRecord { paused, timer: None }))
+}
+
+fn hold<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<WatchState>, D::Error> {
+    let held = WatchState {
+        absence_hold_reason: Some(OTHER_VERSION.to_owned()),
+        ..WatchState::default()
+    };
+    read_or(deserializer, Some(held))
 }
 
 /// The content that this node has recorded.
@@ -86,8 +129,10 @@ impl NodeFile {
 mod tests {
     use std::time::Duration;
 
+    use serde_json::json;
+
     use super::*;
-    use crate::journal::entries::Paused;
+    use crate::journal::entries::AbsenceHoldKind;
 
     fn machine(id: &str) -> Identity {
         Identity {
@@ -111,6 +156,36 @@ mod tests {
         assert_eq!(node_uid(dir.path(), &machine("m2")).as_deref(), Some("n2"));
         fs::write(dir.path().join(FILE), "torn").unwrap();
         assert_eq!(node_uid(dir.path(), &machine("m2")), None);
+    }
+
+    /// As a downgrade may find it.
+    #[test]
+    fn value_of_a_later_version_loses_no_other_field_and_no_pause_or_hold() {
+        let dir = tempfile::tempdir().unwrap();
+        let (dir, ours) = (dir.path(), machine("m1"));
+        let found = |content: &Value| {
+            fs::write(dir.join(FILE), content.to_string()).unwrap();
+            read(dir, &ours)
+        };
+        let paused = json!({ "since": "2026-01-02T03:04:05Z", "by": "root" });
+        let held = json!({ "highest": 7, "held": "the list is empty", "kinds": ["emptyList", "later"] });
+        let all = found(&json!({ "nodeUid": "n1", "machineId": "m1", "paused": paused, "held": held }));
+        assert_eq!(all.node_uid.as_deref(), Some("n1"));
+        assert_eq!(all.paused.map(|it| it.paused.by).as_deref(), Some("root"));
+        let hold = all.absence_hold.unwrap();
+        assert_eq!(hold.absence_hold_reason.as_deref(), Some("the list is empty"));
+        assert_eq!(hold.absence_hold_kinds, [AbsenceHoldKind::EmptyList].into());
+
+        let later = found(&json!({
+            "nodeUid": { "is": "n1" }, "machineId": "m1", "paused": { "since": "Tuesday" }, "held": 7, "more": [],
+        }));
+        assert_eq!(later.node_uid, None);
+        assert!(later.paused.is_some() && later.absence_hold.is_some());
+        change(dir, &ours, |node_file| node_file.node_uid = Some("n1".to_owned())).unwrap();
+        let changed = read(dir, &ours);
+        assert!(changed.paused.is_some() && changed.absence_hold.is_some());
+        let nothing = found(&json!({ "machineId": "m1", "paused": null }));
+        assert!(nothing.paused.is_none() && nothing.absence_hold.is_none());
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! Observations of terminations by the kubelet. Written lazily, and limited in number and age.
 
+use std::cmp::Reverse;
+
 use jiff::{SignedDuration, Timestamp};
+use serde::Serialize;
 
 use super::{
     Journal,
@@ -9,10 +12,16 @@ use super::{
     state::State,
     writer::Write,
 };
-use crate::model::{observation::Observation, pod::PodUid};
+use crate::model::{foreign::cut, observation::Observation, pod::PodUid};
 
 /// Number of observations to keep.
 pub const MAX_OBSERVATIONS: usize = 10_000;
+/// Bytes of all observations, which are also in memory. Most have some hundred, and pods decide what theirs contain.
+const MAX_BYTES: usize = 8 << 20;
+/// Bytes of the differences of one observation, and of its leftovers. One with the longest texts fits.
+const MAX_BYTES_OF_LIST: usize = 8 << 10;
+/// Bytes of each text in it. In JSON they may be six times as many.
+const MAX_BYTES_OF_TEXT: usize = 512;
 /// How long they are kept.
 pub const MAX_AGE: SignedDuration = SignedDuration::from_hours(30 * 24);
 
@@ -24,10 +33,7 @@ impl Journal {
     pub fn record_observation(&self, observation: Observation, in_progress: bool) {
         let mut state = self.lock();
         let now = observation.finished_at;
-        let stored = StoredObservation {
-            observation,
-            in_progress,
-        };
+        let stored = StoredObservation::new(observation, in_progress);
         self.send(Write::Row(stored.row()));
         let uid = PodUid::from(stored.observation.uid.as_str());
         state.observations.insert(uid, stored);
@@ -63,19 +69,68 @@ impl Journal {
     }
 }
 
-/// Observations that are too old, and the oldest ones beyond the limit.
+// === impl StoredObservation ===
+
+impl StoredObservation {
+    pub(super) fn new(observation: Observation, in_progress: bool) -> Self {
+        let observation = shortened(observation);
+        Self {
+            bytes: size(&observation),
+            observation,
+            in_progress,
+        }
+    }
+}
+
+/// The observation with shortened texts, and with as many differences and leftovers as fit. Differences that are not documented come
+/// first.
+fn shortened(mut observation: Observation) -> Observation {
+    let Observation {
+        differences,
+        leftovers,
+        reason,
+        ..
+    } = &mut observation;
+    differences.sort_by_key(|difference| difference.documented.is_some());
+    let texts = differences.iter_mut().flat_map(|it| {
+        let optional = [&mut it.kubelet, &mut it.agent, &mut it.documented];
+        optional.into_iter().flatten().chain([&mut it.field])
+    });
+    let texts = texts.chain(leftovers.iter_mut().flat_map(|it| [&mut it.object, &mut it.detail]));
+    for text in texts.chain(reason) {
+        *text = cut(text, MAX_BYTES_OF_TEXT).into_owned();
+    }
+    truncate(differences);
+    truncate(leftovers);
+    observation
+}
+
+fn truncate<T: Serialize>(list: &mut Vec<T>) {
+    let mut bytes = 0;
+    let fits = |item: &&T| {
+        bytes += size(item);
+        bytes <= MAX_BYTES_OF_LIST
+    };
+    list.truncate(list.iter().take_while(fits).count());
+}
+
+/// Bytes in the journal.
+fn size(item: &impl Serialize) -> usize {
+    serde_json::to_vec(item).map_or(0, |bytes| bytes.len())
+}
+
+/// Observations that are too old, and the oldest ones beyond the limits.
 fn superfluous(state: &State, now: Timestamp) -> Vec<PodUid> {
     let limit = now.checked_sub(MAX_AGE).unwrap_or(Timestamp::MIN);
-    let finished = |stored: &StoredObservation| stored.observation.finished_at;
-    let mut all: Vec<_> = state.observations.iter().map(|(uid, it)| (finished(it), uid)).collect();
-    if all.len() <= MAX_OBSERVATIONS && all.iter().all(|(at, _)| *at >= limit) {
-        return Vec::new();
-    }
-    all.sort();
-    let over = all.len().saturating_sub(MAX_OBSERVATIONS);
-    let is_superfluous = |(index, (at, _)): &(usize, (Timestamp, &PodUid))| *index < over || *at < limit;
+    let mut all: Vec<_> = state.observations.iter().collect();
+    all.sort_by_key(|(_, stored)| Reverse(stored.observation.finished_at));
+    let mut bytes = 0;
+    let is_superfluous = |(index, (_, stored)): &(usize, (&PodUid, &StoredObservation))| {
+        bytes += stored.bytes;
+        *index >= MAX_OBSERVATIONS || bytes > MAX_BYTES || stored.observation.finished_at < limit
+    };
     let superfluous = all.into_iter().enumerate().filter(is_superfluous);
-    superfluous.map(|(_, (_, uid))| uid.clone()).collect()
+    superfluous.map(|(_, (uid, _))| uid.clone()).collect()
 }
 
 #[cfg(test)]

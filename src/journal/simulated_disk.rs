@@ -2,11 +2,12 @@
 
 use std::{io, sync::Arc};
 
-use redb::{Database, DatabaseError};
+use redb::{Database, DatabaseError, StorageBackend as _, backends::InMemoryBackend};
 
 use super::{
     error::{self, JournalError, failed},
     file::{self, Contents},
+    header::Unusable,
     row::Row,
     state::State,
     writer::Store,
@@ -24,6 +25,15 @@ pub struct SimulatedDisk {
 
 /// The store on it.
 pub(super) struct SimulatedStore(pub SimulatedDisk);
+
+/// The content of these bytes, if all of them are undamaged.
+pub(super) fn parse(bytes: &[u8], machine: &Identity) -> Result<Contents, Unusable> {
+    let copy = InMemoryBackend::new();
+    copy.set_len(bytes.len() as u64)
+        .and_then(|()| copy.write(0, bytes))
+        .map_err(|error| error::io("copy")(error).into())
+        .and_then(|()| file::parse(copy, machine))
+}
 
 // === impl SimulatedStore ===
 
@@ -50,7 +60,7 @@ impl SimulatedStore {
 
     fn contents(&self, machine: &Identity) -> Result<Contents, JournalError> {
         let bytes = (self.0.read)().map_err(error::io("read"))?;
-        file::parse(&bytes, machine).map_err(|_| JournalError::damaged())
+        parse(&bytes, machine).map_err(|_| JournalError::damaged())
     }
 }
 

@@ -90,7 +90,11 @@ impl State {
             },
             pods: contents.pods,
             seen: contents.seen,
-            observations: contents.observations,
+            observations: contents
+                .observations
+                .into_iter()
+                .map(|(uid, it)| (uid, StoredObservation::new(it.observation, it.in_progress)))
+                .collect(),
             ..Self::default()
         }
     }

@@ -12,10 +12,6 @@ use crate::{
 /// Values by path. Times, addresses and IDs are left out: they are those of the runtime.
 type Fields = BTreeMap<String, String>;
 
-/// Characters of a value that are kept.
-const MAX_VALUE: usize = 512;
-/// Differences of one pod that are kept.
-const MAX_DIFFERENCES: usize = 32;
 /// Longer termination messages may have been cut.
 const LONG_MESSAGE: usize = 1000;
 
@@ -48,11 +44,11 @@ pub(super) fn differences(kubelet: &PodStatus, agent: &PodStatus) -> Vec<Differe
     let differing = differing.filter(|path| !is_of_older_kubelet(path, &kubelet));
     let difference = |path: &String| Difference {
         field: path.clone(),
-        kubelet: kubelet.get(path).map(|value| shortened(value)),
-        agent: agent.get(path).map(|value| shortened(value)),
+        kubelet: kubelet.get(path).cloned(),
+        agent: agent.get(path).cloned(),
         documented: situation(path, &kubelet, &agent).map(str::to_owned),
     };
-    differing.map(difference).take(MAX_DIFFERENCES).collect()
+    differing.map(difference).collect()
 }
 
 /// Kubelets before 1.37 give neither reason nor message for a sandbox that is not ready.
@@ -162,13 +158,6 @@ fn parts(state: &ContainerState) -> Vec<(&'static str, Option<String>)> {
     }
     let runs = state.running.is_some();
     vec![("", runs.then(|| "running".to_owned()))]
-}
-
-fn shortened(value: &str) -> String {
-    match value.char_indices().nth(MAX_VALUE) {
-        None => value.to_owned(),
-        Some((end, _)) => format!("{}…", &value[..end]),
-    }
 }
 
 #[cfg(test)]

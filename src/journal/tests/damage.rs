@@ -3,10 +3,14 @@
 use std::collections::HashSet;
 
 use proptest::{prelude::*, test_runner::Config};
+use redb::TableDefinition;
 
 use super::*;
 use crate::journal::file::{Contents, JournalFile, inspect};
-use crate::model::pod::PodUid;
+use crate::model::{
+    observation::{Difference, Leftover, LeftoverKind, Observation, Verdict},
+    pod::PodUid,
+};
 
 /// A closed journal, with all entries that it ever had.
 struct Good {
@@ -244,10 +248,10 @@ async fn journal_is_usable_after_a_crash_at_any_write() {
     // Until the first commit it has another name.
     let first = states
         .iter()
-        .position(|bytes| file::parse(bytes, &machine("m1")).is_ok());
+        .position(|bytes| simulated_disk::parse(bytes, &machine("m1")).is_ok());
     let mut last = 0;
     for (number, bytes) in states.iter().enumerate().skip(first.unwrap()) {
-        let contents = file::parse(bytes, &machine("m1"));
+        let contents = simulated_disk::parse(bytes, &machine("m1"));
         last = contents
             .unwrap_or_else(|why| panic!("{why}, after write {number}"))
             .pods
@@ -324,4 +328,107 @@ async fn journal_without_a_header_is_used_without_loss() {
         Some(Header::for_next_write(&machine("m1"), None)),
         "it has one now"
     );
+}
+
+/// An observation of a pod whose owner chose the longest texts, and ones that JSON makes longer.
+fn crafted(uid: &str) -> Observation {
+    let long = "\u{1}".repeat(4096);
+    let difference = Difference {
+        field: "containerStatuses[main].state.message".to_owned(),
+        kubelet: Some(long.clone()),
+        agent: Some(long.clone()),
+        documented: Some("real exit of a container in a crash loop".to_owned()),
+    };
+    let mut differences = vec![difference.clone(); 400];
+    differences.push(Difference {
+        documented: None,
+        ..difference
+    });
+    Observation {
+        namespace: "ns".to_owned(),
+        name: uid.to_owned(),
+        uid: uid.to_owned(),
+        deleted_at: None,
+        finished_at: Timestamp::UNIX_EPOCH,
+        grace_seconds: 30,
+        elapsed_ms: 1,
+        verdict: Verdict::Leftovers,
+        differences,
+        leftovers: vec![Leftover::new(LeftoverKind::Mount, &long, long.clone()); 32],
+        reason: Some(long),
+    }
+}
+
+/// With 256 MiB it was not read, and terminating pods would have got their whole grace period again.
+#[tokio::test]
+async fn crafted_observations_need_bounded_space_and_the_journal_stays_usable() {
+    let dir = tempfile::tempdir().unwrap();
+    let now = BootClock::new().unwrap().now();
+    let journal = reopened(dir.path(), async |journal: &Journal| {
+        journal.record_termination(&pod("a"), now, Duration::from_secs(10), None);
+        for number in 0..1750 {
+            journal.record_observation(crafted(&number.to_string()), false);
+        }
+    })
+    .await;
+    assert_eq!(journal.quarantined(), Vec::<PathBuf>::new());
+    assert_eq!(journal.unfinished().len(), 1);
+    let observations = journal.observations();
+    let bytes = serde_json::to_vec(&observations).unwrap().len();
+    assert!((4 << 20..9 << 20).contains(&bytes), "{bytes} bytes");
+    let file = fs::metadata(dir.path().join(FILE)).unwrap().len();
+    assert!(file < 64 << 20, "{file} bytes");
+    for observation in &observations {
+        assert_eq!(
+            observation.differences[0].documented, None,
+            "the one of interest is kept"
+        );
+        assert!(!observation.leftovers.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn journal_of_any_length_is_used() {
+    let dir = tempfile::tempdir().unwrap();
+    let now = BootClock::new().unwrap().now();
+    drop(
+        reopened(dir.path(), async |journal: &Journal| {
+            journal.record_termination(&pod("a"), now, Duration::from_secs(10), None);
+        })
+        .await,
+    );
+    while Database::open(dir.path().join(FILE)).is_err() {
+        tokio::task::yield_now().await;
+    }
+    tamper(dir.path(), |transaction| {
+        let of_a_later_version = TableDefinition::<&str, &[u8]>::new("later-v1");
+        let mut table = transaction.open_table(of_a_later_version).unwrap();
+        table.insert("a", &*vec![b' '; 257 << 20]).unwrap();
+    });
+    assert!(fs::metadata(dir.path().join(FILE)).unwrap().len() > 256 << 20);
+    let journal = opened(dir.path(), &machine("m1")).await;
+    assert_eq!(journal.quarantined(), Vec::<PathBuf>::new());
+    assert_eq!(journal.unfinished().len(), 1);
+}
+
+/// A later version may write other ones. No termination depends on them.
+#[tokio::test]
+async fn unreadable_observation_is_left_out() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(
+        reopened(dir.path(), async |journal: &Journal| {
+            journal.record_observation(crafted("known"), false);
+        })
+        .await,
+    );
+    while Database::open(dir.path().join(FILE)).is_err() {
+        tokio::task::yield_now().await;
+    }
+    tamper(dir.path(), |transaction| {
+        let mut observations = transaction.open_table(file::OBSERVATIONS).unwrap();
+        observations.insert("other", &br#"{"verdict":"better"}"#[..]).unwrap();
+    });
+    let journal = opened(dir.path(), &machine("m1")).await;
+    assert_eq!(journal.quarantined(), Vec::<PathBuf>::new());
+    assert_eq!(journal.observations().len(), 1);
 }
