@@ -33,7 +33,7 @@ use futures::stream::{Stream, unfold};
 use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Time};
 use serde_json::value::to_raw_value;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument as _;
 
@@ -69,7 +69,6 @@ pub struct Engine {
     has_reporter: bool,
     running: Arc<Running>,
     priority_gate: PriorityGate,
-    large: Arc<Semaphore>,
     _lock: DirLock,
     _gate_poll: AbortOnDropHandle<()>,
 }
@@ -178,7 +177,6 @@ impl Engine {
             priority_gate: self.priority_gate.clone(),
             failed_reads: AtomicU32::new(0),
             runtime_state: RuntimeState::default(),
-            large: Arc::clone(&self.large),
         };
         let teardown = Teardown {
             context: Arc::clone(context),

@@ -49,6 +49,7 @@ use crate::{
     teardown::{
         boundary::Terminating,
         context::{Context, LocalNode},
+        large_object,
         pod_reads::PodReads,
         stop_throttle::StopThrottle,
         volumes::storage::Storage,
@@ -422,6 +423,7 @@ impl PodAgent {
             },
             stop_throttle: StopThrottle::new(host.processors),
             cleanup_throttle: CleanupThrottle::default(),
+            large_objects: large_object::permits(),
             pod_reads: PodReads::default(),
             driver_hold,
             stopping: CancellationToken::new(),

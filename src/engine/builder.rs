@@ -3,10 +3,7 @@
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use futures::future::{FutureExt as _, ready};
-use tokio::{
-    sync::{Notify, Semaphore},
-    time::sleep,
-};
+use tokio::{sync::Notify, time::sleep};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use super::{Engine, Running};
@@ -28,11 +25,11 @@ use crate::{
         boundary::{EventSink, Gate, NoApi, NoEvents, OpenGate, PodApi},
         context::{Context, LocalNode},
         journal::PodJournal,
+        large_object,
         pod_reads::PodReads,
         priority_gate::PriorityGate,
         stop_throttle::StopThrottle,
         volumes::storage::{NoCluster, Storage},
-        worker::MAX_LARGE_KIB,
     },
 };
 
@@ -207,6 +204,7 @@ impl Builder {
             },
             stop_throttle: StopThrottle::new(host.processors),
             cleanup_throttle: CleanupThrottle::default(),
+            large_objects: large_object::permits(),
             pod_reads: PodReads::default(),
             driver_hold: self.driver_hold,
             stopping: CancellationToken::new(),
@@ -216,7 +214,6 @@ impl Builder {
             has_reporter,
             running,
             priority_gate: PriorityGate::default(),
-            large: Arc::new(Semaphore::new(MAX_LARGE_KIB as usize)),
             _lock: lock,
             _gate_poll: AbortOnDropHandle::new(tokio::spawn(poll)),
         })

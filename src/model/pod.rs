@@ -25,6 +25,8 @@ const NODE_CRITICAL: (&str, i32) = ("system-node-critical", 2_000_001_000);
 
 /// Approximate bytes that are kept of one pod at most. About 30 containers fit; a node may have 250 pods.
 const LARGE: usize = 128 << 10;
+/// Approximate bytes of a hook with the ports of its container that are kept of a large object.
+const LARGE_HOOK: usize = 4 << 10;
 
 /// Pods of a full node. Of further ones only an outline is kept.
 pub const FULL_NODE: usize = 250;
@@ -168,8 +170,25 @@ impl PodView {
             claims: Vec::new(),
             host_paths: Vec::new(),
             containers: Vec::new(),
-            abridged: u32::try_from(weight >> 10).unwrap_or(u32::MAX),
+            abridged: kib(weight),
             ..Self::from_object(&object)
+        }
+    }
+
+    /// As [`Self::whole`], but of a large object only what a stop needs: the containers that `exist`, none of their large hooks, and not
+    /// the object itself.
+    pub fn for_stop(object: PodObject, exist: impl Fn(&str) -> bool) -> Self {
+        let weight = object.weight();
+        let view = Self::whole(object, true);
+        if weight <= LARGE {
+            return view;
+        }
+        let existing = view.containers.into_iter().filter(|container| exist(&container.name));
+        Self {
+            containers: existing.map(ContainerView::without_large_hook).collect(),
+            abridged: kib(weight),
+            object: None,
+            ..view
         }
     }
 
@@ -222,7 +241,7 @@ impl PodView {
         Self {
             terminal_phase: true,
             spec_grace,
-            abridged: 1,
+            abridged: kib(LARGE),
             ..Self::identity_only(pod)
         }
     }
@@ -349,6 +368,10 @@ impl PodView {
     }
 }
 
+fn kib(weight: usize) -> u32 {
+    u32::try_from(weight >> 10).unwrap_or(u32::MAX)
+}
+
 /// ResourceClaims: named in the spec, generated from a template, and the one for extended resources.
 fn claims(pod: &Pod) -> Vec<Box<str>> {
     let spec = pod.spec.iter().flat_map(|spec| spec.resource_claims.iter().flatten());
@@ -427,6 +450,23 @@ fn containers(spec: &PodSpec) -> Vec<ContainerView> {
 // === impl ContainerView ===
 
 impl ContainerView {
+    /// Replaces a large hook by [`Hook::Large`], and drops the ports unless the hook may need them.
+    fn without_large_hook(self) -> Self {
+        let ports = self.ports.iter().map(|(name, _)| hook::ELEMENT + name.len());
+        let weight = ports.sum::<usize>() + self.pre_stop.as_ref().map_or(0, Hook::weight);
+        match self.pre_stop {
+            Some(hook) if weight <= LARGE_HOOK => Self {
+                pre_stop: Some(hook),
+                ..self
+            },
+            hook => Self {
+                pre_stop: hook.map(|_| Hook::Large),
+                ports: Vec::new(),
+                ..self
+            },
+        }
+    }
+
     fn from_spec(container: &Container, role: Role) -> Self {
         let pre_stop = container
             .lifecycle

@@ -1,6 +1,6 @@
 //! Stops containers: all hooks at once, then the stop signals in order, all within one deadline.
 
-use std::{convert::Infallible, time::Duration};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use backon::BackoffBuilder as _;
 use futures::{StreamExt as _, future::join_all, stream::FuturesUnordered};
@@ -21,19 +21,20 @@ use crate::{
     model::{
         event::Reason,
         failure::Failure,
-        pod::{ContainerView, Hook},
+        pod::{ContainerView, Hook, PodView},
         trace::{Blocked, Step},
     },
     node::{
         checkpoint::{self, JOURNAL},
         cri::types::{Container, ContainerState},
-        effects::{Effect, EffectsBlocked},
+        effects::Effect,
         grpc::GrpcError,
     },
     teardown::{
         boundary::Counted,
         context::{Context, LocalNode},
         journal::PodJournalExt as _,
+        large_object,
     },
     trace_context,
 };
@@ -169,11 +170,11 @@ impl Stop<'_> {
             &message,
         );
         if let Some((spec, hook)) = hook_of(container, *spec)
-            && let Err(held) = self.hook(container, spec, hook, address).await
+            && let Err(failure) = self.hook(container, spec, hook, address).await
         {
             // The gate may open again, and the hook must run before the stop.
             result.send_replace(StopResult::Skipped);
-            return Err(Failure::new(Step::Hook, &container.name, held));
+            return Err(failure);
         }
         if !self.wait_for_stop_order(stoppable, all).await {
             result.send_replace(StopResult::Skipped);
@@ -188,14 +189,15 @@ impl Stop<'_> {
         stopped
     }
 
-    /// An error means that the hook may not run now, and that nothing was recorded.
+    /// An error means that the hook may not run now or cannot be read, and that nothing was recorded.
     async fn hook(
         &self,
         container: &Container,
         spec: &ContainerView,
         hook: &Hook,
         address: &Address,
-    ) -> Result<(), EffectsBlocked> {
+    ) -> Result<(), Failure> {
+        let blocked_hook = |blocked| Failure::new(Step::Hook, &container.name, blocked);
         let Context {
             journal,
             events,
@@ -210,9 +212,18 @@ impl Stop<'_> {
             tracing::info!(container = container.name, "preStop hook is finished and not rerun");
             return Ok(());
         }
-        if !effects.allow(&Effect::new(HOOK, &container.name))? {
+        if !effects
+            .allow(&Effect::new(HOOK, &container.name))
+            .map_err(blocked_hook)?
+        {
             return Ok(());
         }
+        let (mut spec, hook) = (spec.clone(), hook.clone());
+        let hook = match hook {
+            Hook::Large => self.read_large_hook(&mut spec).await?,
+            hook => hook,
+        };
+        let kind = hook.kind();
         let span = self.recorder.span(Step::Hook, &container.name);
         checkpoint::before(JOURNAL, &("hook started", &container.name));
         let recorded = journal.hook_started(uid, &container.id, clock.now()).await;
@@ -224,9 +235,9 @@ impl Stop<'_> {
         let run = async {
             let target = HookTarget {
                 container_id: container.id.clone(),
-                address: self.address_for(hook, address).await,
+                address: self.address_for(&hook, address).await,
             };
-            hooks::run(&self.context.node.cri, effects, spec, hook, &target, deadline).await
+            hooks::run(&self.context.node.cri, effects, &spec, hook, &target, deadline).await
         };
         let result = tokio::select! {
             biased;
@@ -237,7 +248,7 @@ impl Stop<'_> {
         checkpoint::after(HOOK, &container.name);
         if let Err(HookError::Blocked(blocked) | HookError::Runtime(GrpcError::Blocked { blocked, .. })) = result {
             span.failed(&blocked);
-            return Err(blocked);
+            return Err(blocked_hook(blocked));
         }
         // A hook is interrupted, not finished, if the runtime could not be called or became unreachable.
         let interrupted = matches!(result, Err(HookError::Runtime(GrpcError::Unreachable { .. })));
@@ -250,11 +261,11 @@ impl Stop<'_> {
             }
         }
         if let Err(error) = &result {
-            tracing::warn!(container = container.name, hook = hook.kind(), %error, "preStop hook failed; the stop continues");
+            tracing::warn!(container = container.name, hook = kind, %error, "preStop hook failed; the stop continues");
             events.count(Counted::HookFailed);
             events.event(
                 self.view,
-                Some((spec.role, &spec.name)),
+                Some((spec.role, &*spec.name)),
                 Reason::FailedPreStopHook,
                 match error {
                     HookError::NoTime => "PreStopHook was skipped: the grace period has no time left",
@@ -265,6 +276,26 @@ impl Stop<'_> {
         }
         span.end(&result);
         Ok(())
+    }
+
+    /// Reads a hook that was too large to keep, and completes the `spec` of its container. After the deadline it is not read: it has no
+    /// time to run.
+    async fn read_large_hook(&self, spec: &mut ContainerView) -> Result<Hook, Failure> {
+        let name = Arc::clone(&spec.name);
+        let container = |object| {
+            let mut containers = PodView::whole(object, true).containers.into_iter();
+            containers.find(|container| container.name == name)
+        };
+        let read = tokio::select! {
+            biased;
+            () = wait_for_deadline(self.deadline.clone()) => None,
+            read = large_object::read(self.context, self.view, container) => read?.0,
+        };
+        let hook = read.and_then(|read| {
+            *spec = read;
+            spec.pre_stop.take()
+        });
+        Ok(hook.unwrap_or(Hook::Large))
     }
 
     /// Waits until the container may be stopped. A sidecar waits for main containers and the sidecars after it in the spec, until
@@ -388,7 +419,7 @@ impl Stop<'_> {
         match hook {
             Hook::HttpGet(get) if get.host.is_none() && self.view.host_network => self.view.host_ip.clone(),
             Hook::HttpGet(get) if get.host.is_none() => address.get_or_init(|| self.pod_address()).await.clone(),
-            Hook::HttpGet(_) | Hook::Exec(_) | Hook::Sleep(_) | Hook::Invalid => None,
+            Hook::HttpGet(_) | Hook::Exec(_) | Hook::Sleep(_) | Hook::Invalid | Hook::Large => None,
         }
     }
 

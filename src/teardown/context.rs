@@ -2,6 +2,7 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -34,6 +35,8 @@ pub struct Context {
     pub(crate) stop_throttle: StopThrottle,
     /// Delays cleanups while other pods are being stopped.
     pub(crate) cleanup_throttle: CleanupThrottle,
+    /// Limits the memory for large objects: see [`super::large_object`].
+    pub(crate) large_objects: Arc<Semaphore>,
     /// Bounds the reads of one pod for answers.
     pub(crate) pod_reads: PodReads,
     /// `--driver-hold`: how long a driver or a node service waits for pods that need it.
@@ -87,6 +90,7 @@ impl Context {
             terminating: Arc::clone(&self.terminating),
             stop_throttle: StopThrottle::new(1),
             cleanup_throttle: CleanupThrottle::default(),
+            large_objects: Arc::clone(&self.large_objects),
             pod_reads: PodReads::default(),
             driver_hold: self.driver_hold,
             stopping: self.stopping.clone(),

@@ -67,7 +67,7 @@ pub async fn run(
     cri: &Cri,
     effects: &Effects,
     container: &ContainerView,
-    hook: &Hook,
+    hook: Hook,
     target: &HookTarget,
     deadline: Instant,
 ) -> Result<(), HookError> {
@@ -81,14 +81,16 @@ pub async fn run(
             }
         }
         Hook::HttpGet(get) => {
-            let address = Target::resolve(get, container, target.address.as_deref())?;
-            Ok(http_hook::get(get, &address, effects).await?)
+            let address = Target::resolve(&get, container, target.address.as_deref())?;
+            Ok(http_hook::get(&get, &address, effects).await?)
         }
         Hook::Sleep(seconds) => {
             // Extreme values overflow the clock.
-            let wait = tokio::time::sleep(Duration::from_secs((*seconds).min(u64::from(u32::MAX))));
+            let wait = tokio::time::sleep(Duration::from_secs(seconds.min(u64::from(u32::MAX))));
             effects.run_until_blocked(wait).await.map_err(HookError::Blocked)
         }
         Hook::Invalid => Err(HookError::Invalid),
+        // It was not read before the deadline.
+        Hook::Large => Err(HookError::NoTime),
     }
 }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use backon::BackoffBuilder as _;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
 mod attempt;
 mod cleanup;
@@ -45,9 +45,6 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// Longest wait for the status of a stopped container, which has its exit code.
 const AFTER_STOP: Duration = Duration::from_secs(30);
-
-/// KiB of large objects that workers hold together.
-pub const MAX_LARGE_KIB: u32 = 32 << 10;
 
 /// An update of a pod. A newer update replaces an older one that the worker has not read.
 #[derive(Debug, Clone)]
@@ -123,8 +120,6 @@ pub struct Worker {
     pub failed_reads: AtomicU32,
     /// Whether the runtime's state or the kernel's counts.
     pub runtime_state: RuntimeState,
-    /// Permits for large objects: one for each KiB of [`MAX_LARGE_KIB`].
-    pub large: Arc<Semaphore>,
 }
 
 // === impl AttemptError ===

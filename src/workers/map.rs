@@ -7,7 +7,7 @@ use std::{
 };
 
 use tokio::{
-    sync::{Semaphore, mpsc, watch},
+    sync::{mpsc, watch},
     task::{Id, JoinError, JoinSet},
     time::{Instant, sleep, timeout},
 };
@@ -38,7 +38,7 @@ use crate::{
         journal::PodJournalExt as _,
         period::Period,
         priority_gate::PriorityGate,
-        worker::{MAX_LARGE_KIB, PodUpdate, RuntimeState, Worker, WorkerResult},
+        worker::{PodUpdate, RuntimeState, Worker, WorkerResult},
     },
     trace_context::{self, TraceContext},
     trace_recorder::TraceRecorder,
@@ -90,7 +90,6 @@ pub struct PodWorkers {
     finished: HashMap<PodUid, Instant>,
     workers: JoinSet<WorkerResult>,
     priority_gate: PriorityGate,
-    large: Arc<Semaphore>,
     /// Requests that wait for the disk before they shorten a grace period.
     shortening: JoinSet<()>,
     tasks: HashMap<Id, PodUid>,
@@ -126,7 +125,6 @@ impl PodWorkers {
             finished: HashMap::new(),
             workers: JoinSet::new(),
             priority_gate: PriorityGate::default(),
-            large: Arc::new(Semaphore::new(MAX_LARGE_KIB as usize)),
             shortening: JoinSet::new(),
             tasks: HashMap::new(),
             finished_since: 0,
@@ -303,7 +301,6 @@ impl PodWorkers {
             priority_gate: self.priority_gate.clone(),
             failed_reads: AtomicU32::new(0),
             runtime_state: RuntimeState::default(),
-            large: Arc::clone(&self.large),
         };
         let pod = status.record.pod();
         let span = tracing::info_span!("pod", pod.uid = %pod.uid, pod.namespace = %pod.namespace, pod.name = %pod.name);

@@ -226,9 +226,9 @@ async fn container_names_that_are_paths_are_harmless() {
     other_pods_are_torn_down(&node).await;
 }
 
-/// A termination with a long grace period uses the memory for as long.
+/// The first has objects as large as all that may be in memory. Its grace period is long, and nothing of its object is needed meanwhile.
 #[tokio::test(start_paused = true)]
-async fn large_pod_beyond_the_memory_limit_is_named_and_stopped_when_removed() {
+async fn large_pod_in_its_grace_period_delays_no_other_large_pod() {
     let mut node = Node::new().await;
     let ephemeral = |count: usize| -> Value {
         (0..count)
@@ -248,9 +248,48 @@ async fn large_pod_beyond_the_memory_limit_is_named_and_stopped_when_removed() {
     let stops = |seen: &Seen, name| seen.kind == Kind::StopContainer && seen.pod_uid == uid(name);
     node.calls(1, |seen| stops(seen, "first")).await;
     node.delete("second", None).await;
-    node.wait_blocked("second", "other large pods").await;
-    node.delete("second", Some(0)).await;
     node.calls(1, |seen| stops(seen, "second")).await;
+    node.delete("second", Some(0)).await;
+    node.wait_deleted("second").await;
+}
+
+/// Together their hooks are larger than the memory for large objects. A pod with nothing on the node counts as large, too.
+#[tokio::test(start_paused = true)]
+async fn pods_with_large_hooks_run_them_whole_and_delay_no_other() {
+    const PODS: usize = 40;
+    const BYTES: usize = 1_300_000;
+    let mut node = Node::new().await;
+    let name = |number: usize| format!("large-{number}");
+    for number in 0..PODS {
+        let containers = json!([{
+            "name": "main",
+            "image": "i",
+            "lifecycle": { "preStop": { "exec": { "command": ["x".repeat(BYTES)] } } },
+        }]);
+        let mut object = pod(&name(number), &containers);
+        object["spec"]["terminationGracePeriodSeconds"] = 3_600.into();
+        node.insert(object);
+        node.pod_without_object(&name(number), |pod| {
+            drop(pod.container("main").commands(secs(1_800), 0, b""))
+        });
+    }
+    node.insert(pod("nothing", &plain()));
+    node.cri.allow_everything();
+    node.start().await;
+    for number in 0..PODS {
+        node.delete(&name(number), None).await;
+    }
+    let is_whole = |seen: &Seen| seen.kind == Kind::ExecSync && seen.command.iter().all(|it| it.len() == BYTES);
+    node.calls(PODS, is_whole).await;
+    node.delete("nothing", None).await;
+    node.wait_deleted("nothing").await;
+    let stopped = node
+        .cri
+        .effects()
+        .iter()
+        .filter(|(_, seen)| seen.kind == Kind::StopContainer)
+        .count();
+    assert_eq!(stopped, 0, "all hooks are still running");
 }
 
 /// Quadratic searches would block the agent for seconds.

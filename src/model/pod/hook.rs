@@ -2,6 +2,9 @@
 
 use k8s_openapi::{api::core::v1::LifecycleHandler, apimachinery::pkg::util::intstr::IntOrString};
 
+/// Approximate bytes of an element of a list, besides its text.
+pub(super) const ELEMENT: usize = 128;
+
 /// A preStop handler.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Hook {
@@ -13,6 +16,8 @@ pub enum Hook {
     Sleep(u64),
     /// A handler without an action: its failure is reported.
     Invalid,
+    /// One that is too large to keep. It is read when it runs.
+    Large,
 }
 
 /// The `httpGet` of a handler.
@@ -80,6 +85,20 @@ impl Hook {
             Self::HttpGet(_) => "httpGet",
             Self::Sleep(_) => "sleep",
             Self::Invalid => "invalid",
+            Self::Large => "large",
+        }
+    }
+
+    /// Approximate bytes.
+    pub(super) fn weight(&self) -> usize {
+        match self {
+            Self::Exec(command) => command.iter().map(|text| ELEMENT + text.len()).sum(),
+            Self::HttpGet(get) => {
+                let headers = get.headers.iter();
+                let headers = headers.map(|(name, value)| ELEMENT + name.len() + value.len());
+                get.path.len() + headers.sum::<usize>()
+            }
+            Self::Sleep(_) | Self::Invalid | Self::Large => 0,
         }
     }
 }

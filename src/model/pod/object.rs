@@ -19,15 +19,14 @@ use serde::{
 };
 use serde_json::value::RawValue;
 
-use super::{CONFIG_MIRROR, UNKNOWN_EXIT_CODE};
+use super::{CONFIG_MIRROR, UNKNOWN_EXIT_CODE, hook::ELEMENT};
 
 /// Paths of unreadable fields to keep for one pod.
 const MOST_PATHS: usize = 16;
 /// Bytes of host paths to keep for one pod. All pods of the node need them, and drivers use a few short ones.
 const MOST_HOST_PATHS: usize = 8 << 10;
-/// Approximate bytes of a container, and of an element of another list.
+/// Approximate bytes of a container.
 const CONTAINER: usize = 2048;
-const ELEMENT: usize = 128;
 
 /// Kinds of volumes that are never attached to a node. All other kinds, also future ones, count as attachable.
 const NEVER_ATTACHED: [&str; 13] = [

@@ -32,7 +32,7 @@ impl Cri {
     pub async fn exec_sync(
         &self,
         container_id: &str,
-        command: &[String],
+        command: impl Into<Vec<String>>,
         timeout: Duration,
     ) -> Result<ExecOutcome, GrpcError> {
         const NAME: &str = "ExecSync";
@@ -42,7 +42,7 @@ impl Cri {
         }
         let request = v1::ExecSyncRequest {
             container_id: container_id.to_owned(),
-            cmd: command.to_vec(),
+            cmd: command.into(),
             timeout: i64::try_from(seconds).unwrap_or(i64::MAX),
         };
         let deadline = Duration::from_secs(seconds).saturating_add(EXTRA_TIME);

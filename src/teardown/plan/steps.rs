@@ -246,7 +246,7 @@ fn target_of(view: &PodView, spec: &ContainerView, hook: &Hook) -> String {
             format!("{scheme}://{host}:{port}{slash}{}", get.path)
         }
         Hook::Sleep(seconds) => format!("{seconds}s"),
-        Hook::Invalid => String::new(),
+        Hook::Invalid | Hook::Large => String::new(),
     }
 }
 

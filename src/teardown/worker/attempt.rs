@@ -1,27 +1,29 @@
 //! One attempt: the steps of a termination in their order, each after the gate that it has to pass.
 
+use std::{collections::HashSet, sync::Arc};
+
 use k8s_openapi::api::core::v1::PodStatus;
 
-use super::{
-    AttemptError, MAX_LARGE_KIB, PodUpdate, Worker, WorkerResult, YieldReason, observe::Observed, status::StatusResult,
-};
+use super::{AttemptError, PodUpdate, Worker, WorkerResult, YieldReason, observe::Observed, status::StatusResult};
 use crate::{
     model::{
         failure::{Failure, ok_if_empty},
         pod::PodView,
         trace::{Stage, Step},
     },
+    node::cri::types::RuntimePod,
     teardown::{
         boundary::Counted,
         final_delete,
         journal::PodJournalExt as _,
+        large_object,
         priority_gate::Priority,
         status::{Phase, StatusStage},
     },
 };
 
 impl Worker {
-    /// Makes one attempt. A pod whose object was too large to keep is read first.
+    /// Makes one attempt.
     ///
     /// # Errors
     /// The failures of all steps that failed, or why it yielded. The next attempt may succeed.
@@ -30,29 +32,11 @@ impl Worker {
         update: &PodUpdate,
         priority: Option<Priority>,
     ) -> Result<WorkerResult, AttemptError> {
-        let kib = update.view.abridged.min(MAX_LARGE_KIB);
-        if kib == 0 || update.removed {
-            return self.run_steps(update, priority).await;
-        }
-        // It does not wait for a permit: meanwhile the pod may be deleted, or a kubelet may come.
-        let Ok(_permit) = self.large.try_acquire_many(kib) else {
-            let why = format!(
-                "its object is large ({} KiB), and other large pods that are terminating use the {MAX_LARGE_KIB} KiB for \
-                 these; it is retried",
-                update.view.abridged
-            );
-            return Err(Failure::new(self.first_step(), "", why).into());
-        };
-        let view = self.get_pod(&update.view).await?;
-        let whole = PodUpdate { view, ..update.clone() };
-        Box::pin(self.run_steps(&whole, priority)).await
-    }
-
-    async fn run_steps(&self, update: &PodUpdate, priority: Option<Priority>) -> Result<WorkerResult, AttemptError> {
-        let (view, removed) = (&update.view, update.removed);
         // Cleanups of other pods wait meanwhile.
         let stopping_pod = self.context.cleanup_throttle.stopping_pod();
         let observed = self.observe(update).await?;
+        let update = &self.for_stop(update, &observed.pod).await?;
+        let (view, removed) = (&update.view, update.removed);
         let stopped = self.stop_unless_exited(update, &observed).await?;
         drop(priority);
         self.check_not_canceled()?;
@@ -65,7 +49,7 @@ impl Worker {
         self.check_nothing_runs(view, &stopped.pod).await?;
         self.unprepare_devices(view, &observed.pod).await?;
         if !removed {
-            self.check_exits_are_read(view, &stopped.pod)?;
+            self.check_exits_are_read(view, &stopped.pod).await?;
             self.record_exits(view, &observed.pod, &stopped.pod).await;
         }
         let reported = self.send_stopped_status(view, removed, &stopped.pod).await?;
@@ -95,6 +79,19 @@ impl Worker {
         drop(stopping_pod);
         self.clean_up(view).await?;
         Ok(WorkerResult::Finished)
+    }
+
+    /// The update with what the stop needs of an object that was too large to keep. The object itself is not kept: the grace period may
+    /// be long.
+    async fn for_stop(&self, update: &PodUpdate, observed: &RuntimePod) -> Result<PodUpdate, Vec<Failure>> {
+        let mut update = update.clone();
+        if update.view.abridged > 0 && !update.removed {
+            let names: HashSet<&str> = observed.containers.iter().map(|it| &*it.name).collect();
+            let project = |object| PodView::for_stop(object, |name| names.contains(name));
+            let read = Box::pin(large_object::read(&self.context, &update.view, project)).await;
+            update.view = Arc::new(read.map_err(|failure| vec![failure])?.0);
+        }
+        Ok(update)
     }
 
     /// A kubelet that starts now repeats no work, and does not restart the pod if the API shows that it `terminates`.

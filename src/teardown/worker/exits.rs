@@ -21,11 +21,20 @@ const MAX_READS: u32 = 5;
 impl Worker {
     /// # Errors
     /// As long as the exit code of a container may still be read. After [`MAX_READS`] attempts it is unknown.
-    pub(super) fn check_exits_are_read(&self, view: &PodView, stopped: &RuntimePod) -> Result<(), Vec<Failure>> {
-        let latest = Arc::clone(&self.updates.borrow().view);
-        let object = latest.object.as_ref().or(view.object.as_ref());
+    pub(super) async fn check_exits_are_read(
+        &self,
+        view: &Arc<PodView>,
+        stopped: &RuntimePod,
+    ) -> Result<(), Vec<Failure>> {
         let exits = self.context.journal.exits(&view.pod.uid);
-        let status = object.and_then(|object| object.pod.status.as_ref());
+        if recorded_exits::unread(stopped, &exits, None).is_none() {
+            return Ok(());
+        }
+        // The API may have an exit that the runtime does not.
+        let latest = self.latest(view).await.ok();
+        let status = latest
+            .as_ref()
+            .and_then(|(latest, _)| latest.object.as_ref()?.pod.status.as_ref());
         let Some(name) = recorded_exits::unread(stopped, &exits, status) else {
             return Ok(());
         };

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::PodStatus;
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::Worker;
 use crate::{
     model::{event::Reason, failure::Failure, pod::PodView, termination::Eviction, trace::Step},
     node::cri::types::RuntimePod,
     teardown::{
+        large_object,
         status::{DEADLINE_EXCEEDED, StatusStage},
         status_sender::{self, Sent},
     },
@@ -16,6 +18,9 @@ use crate::{
 
 /// An object that changes more often while its status is sent waits for the next attempt.
 const MAX_SENDS: usize = 5;
+
+/// A pod with its object, and the permit for a large one.
+type ReadPod = (Arc<PodView>, Option<OwnedSemaphorePermit>);
 
 /// Result of sending the status after the stop.
 pub(super) struct StatusResult {
@@ -33,7 +38,7 @@ impl Worker {
         view: &Arc<PodView>,
         runtime_pod: &RuntimePod,
     ) -> Result<(), Vec<Failure>> {
-        let view = self.latest(view).await?;
+        let (view, _permit) = self.latest(view).await?;
         let eviction = self.eviction();
         let facts = status_sender::StatusUpdate {
             view: &view,
@@ -85,7 +90,7 @@ impl Worker {
         if removed {
             return Ok(None);
         }
-        let mut view = self.latest(view).await?;
+        let (mut view, mut permit) = self.latest(view).await?;
         for _ in 0..MAX_SENDS {
             // An eviction may have been requested while the last status was sent.
             let eviction = self.eviction();
@@ -107,7 +112,10 @@ impl Worker {
                     return Ok(Some(status));
                 }
                 Sent::Deleted => return Ok(None),
-                Sent::Overtaken => view = self.get_pod(&view).await?,
+                Sent::Overtaken => {
+                    drop(permit);
+                    (view, permit) = self.read_pod(&view).await?;
+                }
             }
         }
         let what = format!("the object has changed {MAX_SENDS} times while its status was being sent");
@@ -119,31 +127,22 @@ impl Worker {
     }
 
     /// The pod as it was last seen, with its object. It is read from the API if neither has one, such as after a stop request.
-    async fn latest(&self, view: &Arc<PodView>) -> Result<Arc<PodView>, Vec<Failure>> {
+    pub(super) async fn latest(&self, view: &Arc<PodView>) -> Result<ReadPod, Vec<Failure>> {
         let latest = Arc::clone(&self.updates.borrow().view);
         if latest.object.is_some() {
-            return Ok(latest);
+            return Ok((latest, None));
         }
         if view.object.is_some() {
-            return Ok(Arc::clone(view));
+            return Ok((Arc::clone(view), None));
         }
-        self.get_pod(view).await
+        self.read_pod(view).await
     }
 
     /// The pod as the API server has it now.
-    pub(super) async fn get_pod(&self, view: &PodView) -> Result<Arc<PodView>, Vec<Failure>> {
-        let pod = self.context.api.pod(&view.pod).await;
-        let pod = pod.map_err(|error| vec![error.failure(Step::Status)])?;
-        let view = pod.map(|pod| PodView::whole(pod, true));
-        // This does not show that it is deleted: the watch does.
-        let view = view.ok_or_else(|| {
-            vec![Failure::new(
-                Step::Status,
-                "",
-                "a list by the pod's name does not show it",
-            )]
-        })?;
-        Ok(Arc::new(view))
+    async fn read_pod(&self, view: &PodView) -> Result<ReadPod, Vec<Failure>> {
+        let project = |object| Arc::new(PodView::whole(object, true));
+        let read = large_object::read(&self.context, view, project).await;
+        read.map_err(|failure| vec![failure])
     }
 }
 

@@ -203,6 +203,11 @@ fn large_object_is_abridged_until_its_worker_reads_it() {
             whole.abridged == 0 && !whole.containers.is_empty() && whole.object.is_some(),
             "{place}"
         );
+        let for_stop = PodView::for_stop(read(&pod), |_| false);
+        assert!(
+            for_stop.abridged >= 128 && for_stop.containers.is_empty() && for_stop.object.is_none(),
+            "{place}"
+        );
     }
     let mut pod = pod();
     pod["spec"]["containers"][0]["env"] = elements(1_000, &|_| json!({ "name": "V", "value": "x".repeat(1_000) }));
@@ -210,6 +215,37 @@ fn large_object_is_abridged_until_its_worker_reads_it() {
         PodView::project(read(&pod), false).abridged == 0,
         "unused fields have no weight"
     );
+}
+
+#[test]
+fn stop_of_a_large_object_keeps_existing_containers_and_small_hooks() {
+    let exec = |bytes: usize| json!({ "preStop": { "exec": { "command": ["x".repeat(bytes)] } } });
+    let ports: Value = (0..1_000).map(|_| json!({ "name": "p", "containerPort": 1 })).collect();
+    let get = json!({ "preStop": { "httpGet": { "port": "p" } } });
+    let mut pod = pod();
+    pod["spec"]["containers"] = json!([
+        { "name": "gone" },
+        { "name": "large", "lifecycle": exec(1 << 20) },
+        { "name": "small", "lifecycle": exec(10), "ports": [{ "name": "p", "containerPort": 1 }] },
+        { "name": "none", "ports": ports },
+        { "name": "ports", "lifecycle": get, "ports": ports },
+    ]);
+    let view = PodView::for_stop(read(&pod), |name| name != "gone");
+    let kept: Vec<_> = view
+        .containers
+        .iter()
+        .map(|it| (&*it.name, it.pre_stop.as_ref().map(Hook::kind), it.ports.len()))
+        .collect();
+    let expected = [
+        ("large", Some("large"), 0),
+        ("small", Some("exec"), 1),
+        ("none", None, 0),
+        ("ports", Some("large"), 0),
+    ];
+    assert_eq!(kept, expected);
+    pod["spec"]["containers"] = json!([{ "name": "small", "lifecycle": exec(10) }]);
+    let small = PodView::for_stop(read(&pod), |_| false);
+    assert!(small.abridged == 0 && small.containers.len() == 1 && small.object.is_some());
 }
 
 fn any_value() -> impl Strategy<Value = Value> {
