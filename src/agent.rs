@@ -60,6 +60,15 @@ pub async fn run(settings: Settings) -> Result<(), Problem> {
     }
 }
 
+/// Waits for one of the signals that stop the agent.
+///
+/// # Errors
+/// When signals cannot be received.
+pub async fn wait_for_stop_signal() -> Result<(), Problem> {
+    StopSignal::new()?.received().await;
+    Ok(())
+}
+
 /// Runs the agent of `host` until `stop` completes. Dropping the future is like a crash: nothing is cleaned up.
 ///
 /// # Errors

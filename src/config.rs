@@ -387,7 +387,7 @@ fn writable(flag: &str, dir: &Path) -> Result<(), Problem> {
         )
     };
     if !dir.is_absolute() {
-        return Err(Problem::configuration(
+        return Err(Problem::usage(
             format!("{flag} {}: it is not an absolute path", dir.display()),
             "use an absolute path, which begins with /",
         ));
@@ -427,7 +427,7 @@ fn socket(path: &Path) -> Result<(), Problem> {
         ));
     }
     if path.as_os_str().len() > MAX_SOCKET_PATH {
-        return Err(Problem::configuration(
+        return Err(Problem::usage(
             format!(
                 "--socket {}: it is longer than {MAX_SOCKET_PATH} bytes, the maximum for the path of a socket",
                 path.display()
@@ -436,7 +436,7 @@ fn socket(path: &Path) -> Result<(), Problem> {
         ));
     }
     if !path.is_absolute() {
-        return Err(Problem::configuration(
+        return Err(Problem::usage(
             format!("--socket {}: it is not an absolute path", path.display()),
             "use an absolute path, such as /run/pod-teardown/pod-teardown.sock",
         ));

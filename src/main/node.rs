@@ -7,7 +7,7 @@ use pod_teardown::{
     cli::{CheckArgs, Cli, NodeFlags, OutputFormat, Read, ServiceSettings, Verb},
     model::problem::Problem,
     node::systemd::Systemd,
-    ops::{check, logging, service},
+    ops::{check, logging, service::Waiting},
 };
 
 use crate::{
@@ -29,13 +29,25 @@ async fn run_logged(flags: NodeFlags, mistakes: &[Problem], unknown_variables: B
     for name in unknown_variables {
         tracing::warn!(name, "Environment variable is unknown: is its name misspelled?");
     }
-    let settings = match service::wait_for_settings(&flags, mistakes).await {
-        Ok(settings) => settings,
-        Err(problems) => return misconfigured(&problems),
-    };
-    match agent::run(settings).await {
+    match run_until_stopped(&flags, mistakes).await {
         Ok(()) => ExitCode::SUCCESS,
-        Err(problem) => misconfigured(&[problem]),
+        Err(problems) => misconfigured(&problems),
+    }
+}
+
+/// Runs the agent. A service waits for what may be repaired.
+async fn run_until_stopped(flags: &NodeFlags, mistakes: &[Problem]) -> Result<(), Vec<Problem>> {
+    let mut waiting = Waiting::default();
+    loop {
+        let settings = waiting.for_settings(flags, mistakes).await?;
+        let Err(problem) = agent::run(settings).await else {
+            return Ok(());
+        };
+        tokio::select! {
+            waited = waiting.for_repair(vec![problem]) => waited?,
+            // The agent has installed handlers, so that the signals have no default effect.
+            stop = agent::wait_for_stop_signal() => return stop.map_err(|problem| vec![problem]),
+        }
     }
 }
 

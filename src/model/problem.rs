@@ -68,6 +68,14 @@ impl Problem {
         }
     }
 
+    /// Whether it may end without a restart: only the command line of a process stays as it is.
+    pub fn may_be_repaired(&self) -> bool {
+        match self.kind {
+            ProblemKind::NotGiven | ProblemKind::Configuration | ProblemKind::Absent => true,
+            ProblemKind::Usage | ProblemKind::Taken | ProblemKind::Internal => false,
+        }
+    }
+
     /// Changes the kind to [`ProblemKind::Absent`] if `absent`.
     #[must_use]
     pub fn absent(self, absent: bool) -> Self {

@@ -12,10 +12,7 @@ use super::{admin::Admin, status};
 use crate::{
     cli::NodeFlags,
     config::{self, Settings, layout},
-    model::{
-        foreign::ForeignText,
-        problem::{Problem, ProblemKind},
-    },
+    model::{foreign::ForeignText, problem::Problem},
     node::host::PROC,
 };
 
@@ -25,49 +22,62 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 const FIRST_REPORT_INTERVAL: Duration = Duration::from_secs(1);
 /// How long after the start.
 const FIRST_REPORTS: Duration = Duration::from_secs(20);
-/// How often missing files are checked again.
+/// How often what prevents the start is checked again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// Maximum length of a status. systemd ignores a message of more than 4096 bytes.
 const MAX_STATUS: usize = 1024;
 
-/// Validates the flags. A service waits for files that do not exist yet: its package is installed before the node joins a
-/// cluster. A user at a terminal gets the problems at once.
-///
-/// # Errors
-/// All problems.
-pub async fn wait_for_settings(flags: &NodeFlags, mistakes: &[Problem]) -> Result<Settings, Vec<Problem>> {
-    let mut reported = Vec::new();
-    let mut was_incomplete = false;
-    loop {
-        let completed_flags = layout::complete_flags(flags, Path::new("/"), Path::new(PROC));
-        let is_missing = |it: &Problem| matches!(it.kind, ProblemKind::Absent | ProblemKind::NotGiven);
-        match config::validate_all(&completed_flags, mistakes).await {
-            Err(problems) if is_service() && problems.iter().all(is_missing) => {
-                if problems != reported {
-                    report_missing(&problems).await;
-                    reported = problems;
-                }
-                was_incomplete = true;
+/// Problems that a service waits for: its package is installed before the node joins a cluster, a file is just being written, a
+/// disk fails for some time. A user at a terminal gets them at once.
+#[derive(Debug, Default)]
+pub struct Waiting {
+    reported: Vec<Problem>,
+}
+
+// === impl Waiting ===
+
+impl Waiting {
+    /// Validates the flags until no problem is left that may be repaired.
+    ///
+    /// # Errors
+    /// All problems.
+    pub async fn for_settings(&mut self, flags: &NodeFlags, mistakes: &[Problem]) -> Result<Settings, Vec<Problem>> {
+        loop {
+            let completed_flags = layout::complete_flags(flags, Path::new("/"), Path::new(PROC));
+            match config::validate_all(&completed_flags, mistakes).await {
+                Err(problems) => self.for_repair(problems).await?,
+                Ok(settings) => return Ok(settings),
             }
-            // The files may be written at the moment.
-            Err(_) if was_incomplete => was_incomplete = false,
-            result => return result,
+        }
+    }
+
+    /// Reports new problems, and returns when it is time to look at them again.
+    ///
+    /// # Errors
+    /// The problems, if one of them cannot be repaired, or if this is no service.
+    pub async fn for_repair(&mut self, problems: Vec<Problem>) -> Result<(), Vec<Problem>> {
+        if !is_service() || !problems.iter().all(Problem::may_be_repaired) {
+            return Err(problems);
+        }
+        if problems != self.reported {
+            for Problem { what, remedy, .. } in &problems {
+                tracing::warn!(
+                    what,
+                    remedy,
+                    "Agent cannot start yet; it tries again every {RETRY_INTERVAL:?}"
+                );
+            }
+            let first = problems.first().map_or_else(String::new, Problem::to_string);
+            send(&[NotifyState::Ready], Some(&format!("waiting: {first}"))).await;
+            self.reported = problems;
         }
         let watchdog = watchdog_enabled();
         if watchdog.is_some() {
             send(&[NotifyState::Watchdog], None).await;
         }
         sleep(watchdog.map_or(RETRY_INTERVAL, |interval| RETRY_INTERVAL.min(interval / 3))).await;
+        Ok(())
     }
-}
-
-async fn report_missing(problems: &[Problem]) {
-    for problem in problems {
-        let Problem { what, remedy, .. } = problem;
-        tracing::warn!(what, remedy, "Required file or setting is missing; waiting for it");
-    }
-    let first = problems.first().map_or_else(String::new, Problem::to_string);
-    send(&[NotifyState::Ready], Some(&format!("waiting: {first}"))).await;
 }
 
 /// Reports that the agent has started, and then its status until the future is dropped. The watchdog is only notified while

@@ -203,7 +203,7 @@ fn cases() -> Vec<Case> {
         ),
         (
             Flags::valid().with("socket", "agent.sock"),
-            CONFIGURATION,
+            USAGE,
             ["--socket agent.sock", "not an absolute path", "use an absolute path"],
         ),
         (
@@ -218,7 +218,7 @@ fn cases() -> Vec<Case> {
         ),
         (
             Flags::valid().with("state-dir", "state"),
-            CONFIGURATION,
+            USAGE,
             ["--state-dir", "not an absolute path", "begins with /"],
         ),
         (

@@ -201,14 +201,75 @@ async fn invalid_setting_stops_a_service_even_if_files_are_missing() {
         Systemd::with_flags(Flags::valid().with_path("kubeconfig", "later").with("node-name", "N_1"));
     let mut agent = Agent::start(flags);
     assert_eq!(agent.wait_for_exit().await, Some(64));
+}
 
-    let (systemd, flags) = Systemd::with_flags(Flags::valid().with_path("kubeconfig", "later"));
-    let later = flags.path("later");
+/// A kubeconfig that is just being written, a configuration of another kind, and directories that cannot be used yet.
+#[tokio::test(flavor = "multi_thread")]
+async fn service_waits_for_files_that_may_be_repaired_and_names_each_once() {
+    let api = api().await;
+    let cri = ScriptedCri::start(World::new()).await;
+    let flags = Flags::for_server(&api)
+        .with("cri-endpoint", cri.endpoint())
+        .with_path("kubelet-config", "config.yaml");
+    let [kubeconfig, config, state, pods] =
+        ["kubeconfig", "config.yaml", "state", "kubelet/pods"].map(|name| flags.path(name));
+    let whole = fs::read_to_string(&kubeconfig).unwrap();
+    fs::write(&kubeconfig, &whole[..whole.len() / 2]).unwrap();
+    fs::write(&config, "kind: Pod\n").unwrap();
+    fs::write(&state, "no directory").unwrap();
+    fs::remove_dir(&pods).unwrap();
+    fs::write(&pods, "no directory").unwrap();
+    let (systemd, flags) = Systemd::with_flags(flags);
     let mut agent = Agent::start(flags);
-    systemd.until("STATUS=waiting").await;
-    fs::write(later, "no kubeconfig, and it stays so").unwrap();
-    assert_eq!(agent.wait_for_exit().await, Some(78));
-    assert!(agent.log().contains("pod-teardown: --kubeconfig"), "{}", agent.log());
+    systemd.until("STATUS=waiting: --kubeconfig").await;
+    let named = ["--kubeconfig", "--kubelet-root", "--kubelet-config", "--state-dir"];
+    for flag in named {
+        agent.wait_for_log(&format!("\"what\":\"{flag}")).await;
+    }
+    for _ in 0..3 {
+        systemd.until("WATCHDOG=1").await;
+    }
+    for flag in named {
+        assert_eq!(agent.log().matches(&format!("\"what\":\"{flag}")).count(), 1, "{flag}");
+    }
+
+    for file in [&state, &pods] {
+        fs::remove_file(file).unwrap();
+    }
+    fs::create_dir(&pods).unwrap();
+    fs::write(
+        &config,
+        "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n",
+    )
+    .unwrap();
+    fs::write(&kubeconfig, whole).unwrap();
+    agent.wait_for_log("Agent is running").await;
+    systemd.until("STATUS=standby").await;
+    assert_eq!(agent.terminate().await, Some(0));
+}
+
+/// What only the start itself finds: the settings are valid.
+#[tokio::test(flavor = "multi_thread")]
+async fn service_that_cannot_start_yet_tries_again_and_stops_when_it_is_told_to() {
+    let started = async |repairs: bool| {
+        let flags = Flags::valid().with("pods", "always");
+        let socket = flags.path("run/agent.sock");
+        fs::create_dir_all(flags.path("state")).unwrap();
+        std::os::unix::fs::symlink("nowhere", flags.path("state/journal.redb")).unwrap();
+        let journal = flags.path("state/journal.redb");
+        let (systemd, flags) = Systemd::with_flags(flags);
+        let mut agent = Agent::start(flags);
+        systemd.until("STATUS=waiting: --state-dir").await;
+        if repairs {
+            fs::remove_file(journal).unwrap();
+            agent.until("it answers", |_| socket.exists()).await;
+        } else {
+            systemd.until("WATCHDOG=1").await;
+        }
+        agent.terminate().await
+    };
+    assert_eq!(started(true).await, Some(0));
+    assert_eq!(started(false).await, Some(0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
