@@ -25,12 +25,13 @@ mod sockets;
 use arguments::Arguments;
 pub use healthz::is_kubelets_answer;
 use kind::{Kind, has_exited, kind};
+use probe::WalkTime;
 pub use process::{KubeletProcess, LocalKubelet, MatchReason};
 use sockets::Listeners;
 
 /// All kubelets that count, from the files of `proc`, by pid. It reads a file of every process: any of them may have
 /// become a kubelet by exec. Where no kubelet counts by its name, and a kubelet's socket listens, it searches for the process that
-/// has that socket.
+/// has that socket. Walks through root file systems that hang share two seconds.
 ///
 /// # Errors
 /// When none was seen and not all could be read, as without descriptors or memory.
@@ -40,7 +41,8 @@ pub fn find(proc: &Path, local: &LocalKubelet) -> io::Result<Vec<KubeletProcess>
         pids.extend(entry?.file_name().to_str().and_then(|name| name.parse::<i32>().ok()));
     }
     pids.sort_unstable();
-    let named = collect(&pids, |pid| by_name(proc, pid, local));
+    let time = WalkTime::of_search();
+    let named = collect(&pids, |pid| by_name(proc, pid, local, time));
     if named.as_ref().is_ok_and(|found| !found.is_empty()) {
         return named;
     }
@@ -48,7 +50,7 @@ pub fn find(proc: &Path, local: &LocalKubelet) -> io::Result<Vec<KubeletProcess>
     if listeners.is_empty() {
         return named;
     }
-    match collect(&pids, |pid| by_socket(proc, pid, &listeners, local)) {
+    match collect(&pids, |pid| by_socket(proc, pid, &listeners, local, time)) {
         Ok(found) if found.is_empty() => named,
         // A process may be closed even to root. It may be this node's kubelet only if one listens below the kubelet's root directory.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied && !evidence::is_below(&listeners, local) => {
@@ -90,11 +92,11 @@ pub fn with_kubelet_name(proc: &Path, mut pids: Vec<i32>) -> io::Result<Vec<i32>
 /// # Errors
 /// When what one of them is cannot be read.
 pub fn check_started(proc: &Path, pids: &[i32], local: &LocalKubelet) -> io::Result<Started> {
-    let mut started = Started::Other;
+    let (mut started, time) = (Started::Other, WalkTime::of_search());
     for &pid in pids {
         let dir = proc.join(pid.to_string());
         let Some(kind) = candidate(proc, &dir)? else { continue };
-        match match_process(pid, kind, &dir, Vec::new(), local) {
+        match match_process(pid, kind, &dir, Vec::new(), local, time) {
             Some(kubelet) => return Ok(Started::Kubelet(kubelet)),
             None => started = Started::Candidate,
         }
@@ -136,14 +138,21 @@ fn collect(
 /// # Errors
 /// When that is unknown, as without descriptors or memory.
 pub fn with_pid(proc: &Path, pid: i32, local: &LocalKubelet) -> io::Result<Option<KubeletProcess>> {
-    match by_name(proc, pid, local)? {
-        None => by_socket(proc, pid, &evidence::listeners(proc)?, local),
+    let time = WalkTime::of_search();
+    match by_name(proc, pid, local, time)? {
+        None => by_socket(proc, pid, &evidence::listeners(proc)?, local, time),
         found => Ok(found),
     }
 }
 
 /// The process with this pid, if it is a kubelet that counts under any name: it has one of these listening sockets.
-fn by_socket(proc: &Path, pid: i32, listeners: &Listeners, local: &LocalKubelet) -> io::Result<Option<KubeletProcess>> {
+fn by_socket(
+    proc: &Path,
+    pid: i32,
+    listeners: &Listeners,
+    local: &LocalKubelet,
+    time: WalkTime,
+) -> io::Result<Option<KubeletProcess>> {
     let dir = proc.join(pid.to_string());
     if listeners.is_empty() || !capabilities::may_mount(proc, &dir) {
         return Ok(None);
@@ -152,14 +161,14 @@ fn by_socket(proc: &Path, pid: i32, listeners: &Listeners, local: &LocalKubelet)
     if roots.is_empty() {
         return Ok(None);
     }
-    Ok(match_process(pid, Kind::Listener, &dir, roots, local))
+    Ok(match_process(pid, Kind::Listener, &dir, roots, local, time))
 }
 
 /// The process with this pid, if it is a kubelet that counts and has the name of one.
-fn by_name(proc: &Path, pid: i32, local: &LocalKubelet) -> io::Result<Option<KubeletProcess>> {
+fn by_name(proc: &Path, pid: i32, local: &LocalKubelet, time: WalkTime) -> io::Result<Option<KubeletProcess>> {
     let dir = proc.join(pid.to_string());
     let kind = candidate(proc, &dir)?;
-    Ok(kind.and_then(|kind| match_process(pid, kind, &dir, Vec::new(), local)))
+    Ok(kind.and_then(|kind| match_process(pid, kind, &dir, Vec::new(), local, time)))
 }
 
 /// The kind of a process that has a kubelet's name and may be one.
@@ -176,9 +185,10 @@ fn match_process(
     dir: &Path,
     roots: Vec<PathBuf>,
     local: &LocalKubelet,
+    time: WalkTime,
 ) -> Option<KubeletProcess> {
     let arguments = fs::read(dir.join("cmdline"));
-    let why = why(kind, dir, &arguments, roots, local)?;
+    let why = why(kind, dir, &arguments, roots, local, time)?;
     Some(KubeletProcess {
         pid,
         command: readable(arguments.unwrap_or_default()),
@@ -194,9 +204,10 @@ fn why(
     arguments: &io::Result<Vec<u8>>,
     roots: Vec<PathBuf>,
     local: &LocalKubelet,
+    time: WalkTime,
 ) -> Option<MatchReason> {
     let probed = match arguments {
-        Ok(arguments) => probe::probe(kind, dir, &Arguments(arguments), roots, local),
+        Ok(arguments) => probe::probe(kind, dir, &Arguments(arguments), roots, local, time),
         Err(error) => Err(fault::errno(error)),
     };
     match probed {

@@ -159,10 +159,10 @@ impl MountingProcess {
     }
 
     fn read(proc: &Path, pid: u32) -> Self {
-        let command = fs::read_to_string(proc.join(pid.to_string()).join("comm")).unwrap_or_default();
+        let command = fs::read(proc.join(pid.to_string()).join("comm")).unwrap_or_default();
         Self {
             pid,
-            command: command.trim_end().to_owned(),
+            command: String::from_utf8_lossy(command.trim_ascii_end()).into_owned(),
         }
     }
 }

@@ -28,6 +28,7 @@ mod mounts;
 mod mounts_by_id;
 mod node;
 mod pod;
+mod process_events;
 mod servers;
 mod space;
 mod subvolumes;

@@ -66,9 +66,9 @@ impl Survivor {
     /// As [`Self::read`], from this procfs.
     pub fn read_in(proc: &Path, pid: i32) -> Self {
         let process = proc.join(pid.to_string());
-        let name = fs::read_to_string(process.join("comm")).unwrap_or_default();
+        let name = read_text(&process.join("comm"));
         let waits_in = threads(&process).find_map(|thread| {
-            let read = |file| fs::read_to_string(thread.join(file)).unwrap_or_default();
+            let read = |file| read_text(&thread.join(file));
             is_in_state('D', &read("stat")).then(|| kernel_function(&read("wchan"), &read("stack")))
         });
         let stat = fs::read_to_string(process.join("stat")).unwrap_or_default();
@@ -99,7 +99,12 @@ pub(super) fn is_runnable_or_exited(pid: i32) -> bool {
     let process = PathBuf::from(format!("/proc/{pid}"));
     let mut threads = threads(&process).peekable();
     let has_ended = threads.peek().is_none();
-    has_ended || threads.any(|thread| is_in_state('R', &fs::read_to_string(thread.join("stat")).unwrap_or_default()))
+    has_ended || threads.any(|thread| is_in_state('R', &read_text(&thread.join("stat"))))
+}
+
+/// The text of a file; empty if it cannot be read. A process chooses its name, which may be no UTF-8.
+fn read_text(path: &Path) -> String {
+    String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
 }
 
 /// All threads: the first may have exited while another hangs.

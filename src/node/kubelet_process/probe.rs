@@ -14,7 +14,7 @@ use std::{
         mpsc::{RecvTimeoutError, sync_channel},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use nix::errno::Errno;
@@ -34,6 +34,9 @@ const HOST: &str = "/";
 /// Longer walks count as hanging. It is less than the age at which a probe of all processes expires, except in unit tests,
 /// which also run on busy machines.
 const WALK_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 60 } else { 2 });
+/// Time for a walk after others have used up that of the search. The attempts of many processes must not make a search so long that
+/// its result expires.
+const MIN_WALK_TIMEOUT: Duration = Duration::from_millis(50);
 /// Threads that may hang at a time. Unit tests share them.
 const MAX_HANGING: usize = if cfg!(test) { 100 } else { 8 };
 
@@ -42,6 +45,12 @@ type Process = (PathBuf, Vec<u8>);
 
 /// Walks in progress, each with whether it is known to be in the host's root.
 static RUNNING_WALKS: Mutex<BTreeMap<Process, Arc<AtomicBool>>> = Mutex::new(BTreeMap::new());
+
+/// The time that all walks of one search have together.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct WalkTime {
+    until: Instant,
+}
 
 /// Why a probe has no result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,6 +71,27 @@ struct Input {
     local: LocalKubelet,
 }
 
+// === impl WalkTime ===
+
+impl WalkTime {
+    /// The time of a search that begins now.
+    pub fn of_search() -> Self {
+        Self::within(WALK_TIMEOUT)
+    }
+
+    fn within(timeout: Duration) -> Self {
+        Self {
+            until: Instant::now() + timeout,
+        }
+    }
+
+    fn left(self) -> Duration {
+        self.until
+            .saturating_duration_since(Instant::now())
+            .max(MIN_WALK_TIMEOUT)
+    }
+}
+
 /// Why the process counts as a kubelet of this node; `None` if it is none.
 ///
 /// # Errors
@@ -72,6 +102,7 @@ pub(super) fn probe(
     arguments: &Arguments<'_>,
     listens_below: Vec<PathBuf>,
     local: &LocalKubelet,
+    time: WalkTime,
 ) -> Result<Option<MatchReason>, Errno> {
     if let Kind::Wrapper(subcommands) = kind
         && !arguments.runs_kubelet(subcommands)
@@ -86,7 +117,7 @@ pub(super) fn probe(
         local: local.clone(),
     };
     let roots = input.roots();
-    let (why, is_configured) = match on_a_thread(dir, WALK_TIMEOUT, move |flag| input.answer(flag)) {
+    let (why, is_configured) = match on_a_thread(dir, time, move |flag| input.answer(flag)) {
         Ok(None) => return Ok(None),
         Ok(Some((why, is_configured))) => (Ok(why), is_configured),
         Err(WalkError::Host(errno)) => (Err(errno), false),
@@ -101,10 +132,10 @@ pub(super) fn probe(
     why.map(Some)
 }
 
-/// Runs `answer` on a thread and waits for at most `timeout`. A process has at most one such thread.
+/// Runs `answer` on a thread and waits for at most the `time` that is left. A process has at most one such thread.
 fn on_a_thread<T: Send + 'static>(
     dir: &Path,
-    timeout: Duration,
+    time: WalkTime,
     answer: impl FnOnce(&AtomicBool) -> Result<T, WalkError> + Send + 'static,
 ) -> Result<T, WalkError> {
     let hangs = |is_in_host_root: &AtomicBool| match is_in_host_root.load(Ordering::Acquire) {
@@ -142,7 +173,7 @@ fn on_a_thread<T: Send + 'static>(
     if receiver.recv_timeout(WALK_TIMEOUT).is_err() {
         return Err(WalkError::Host(Errno::ETIMEDOUT));
     }
-    match receiver.recv_timeout(timeout) {
+    match receiver.recv_timeout(time.left()) {
         Ok(Some(answer)) => answer,
         Ok(None) | Err(RecvTimeoutError::Disconnected) => Err(WalkError::Host(Errno::ECANCELED)),
         Err(RecvTimeoutError::Timeout) => Err(hangs(&is_in_host_root)),
@@ -305,9 +336,9 @@ mod tests {
     const SHORT: Duration = Duration::from_millis(300);
 
     /// A walk that hangs until the sender is dropped.
-    fn hangs(process: &Path, is_host_root: bool, timeout: Duration) -> (Sender<()>, Result<u8, WalkError>) {
+    fn hangs(process: &Path, is_host_root: bool, time: WalkTime) -> (Sender<()>, Result<u8, WalkError>) {
         let (release, hang) = channel::<()>();
-        let failed = on_a_thread(process, timeout, move |flag| {
+        let failed = on_a_thread(process, time, move |flag| {
             flag.store(is_host_root, Ordering::Release);
             hang.recv().ok();
             Ok(1)
@@ -319,12 +350,12 @@ mod tests {
     fn hanging_walk_is_abandoned_and_counts_only_in_the_hosts_root() {
         let proc = tempfile::tempdir().unwrap();
         let process = |pid: &str| proc.path().join(pid);
-        let (release, failed) = hangs(&process("5"), false, SHORT);
+        let (release, failed) = hangs(&process("5"), false, WalkTime::within(SHORT));
         assert_eq!(failed, Err(WalkError::ForeignRoot));
         // Its thread must store the flag before the timeout, also on a busy machine.
-        let (second_release, failed) = hangs(&process("6"), true, 10 * SHORT);
+        let (second_release, failed) = hangs(&process("6"), true, WalkTime::within(10 * SHORT));
         assert_eq!(failed, Err(WalkError::Host(Errno::ETIMEDOUT)));
-        let again = |pid: &str| on_a_thread(&process(pid), WALK_TIMEOUT, |_| Ok(2));
+        let again = |pid: &str| on_a_thread(&process(pid), WalkTime::of_search(), |_| Ok(2));
         assert_eq!(again("5"), Err(WalkError::ForeignRoot), "no second thread hangs there");
         assert_eq!(again("6"), Err(WalkError::Host(Errno::ETIMEDOUT)));
         assert_eq!(again("7"), Ok(2), "other processes are probed");
@@ -342,6 +373,19 @@ mod tests {
         while again("5").is_err() || again("6").is_err() {
             thread::yield_now();
         }
+    }
+
+    /// Otherwise two processes would make the search longer than its result counts.
+    #[test]
+    fn hanging_walks_of_one_search_share_its_time() {
+        let proc = tempfile::tempdir().unwrap();
+        let time = WalkTime::within(WALK_TIMEOUT / 60);
+        let began = Instant::now();
+        let hanging: Vec<_> = (100..130)
+            .map(|pid| hangs(&proc.path().join(pid.to_string()), false, time))
+            .collect();
+        assert!(began.elapsed() < WALK_TIMEOUT / 4, "{:?}", began.elapsed());
+        assert!(hanging.iter().all(|(_, failed)| *failed == Err(WalkError::ForeignRoot)));
     }
 
     #[test]

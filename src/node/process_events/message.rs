@@ -5,7 +5,7 @@
 
 use nix::{
     errno::Errno,
-    libc::{CN_IDX_PROC, CN_VAL_PROC, PROC_EVENT_EXEC, PROC_EVENT_NONE},
+    libc::{CN_IDX_PROC, CN_VAL_PROC, PROC_EVENT_COMM, PROC_EVENT_EXEC, PROC_EVENT_NONE},
 };
 
 /// Size of a request: both headers and the operation.
@@ -25,6 +25,8 @@ pub(super) const WHAT: u32 = 36;
 const CONTENT: usize = WHAT as usize;
 /// The fields that depend on what has happened. CPU and time come before.
 const DATA: usize = CONTENT + 16;
+/// The process of a renamed thread.
+pub(super) const RENAMED: u32 = 56;
 
 /// What the kernel says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +34,11 @@ pub(super) enum Message {
     /// The process has executed a program.
     Exec {
         /// Its pid in the initial PID namespace.
+        pid: i32,
+    },
+    /// A thread of this process has a new name, which may be the old one.
+    Renamed {
+        /// The process.
         pid: i32,
     },
     /// The answer to the request with this number.
@@ -70,6 +77,9 @@ pub(super) fn parse(bytes: &[u8]) -> Option<Message> {
         PROC_EVENT_EXEC => Some(Message::Exec {
             pid: word(message, DATA)?.cast_signed(),
         }),
+        PROC_EVENT_COMM => Some(Message::Renamed {
+            pid: word(message, RENAMED as usize)?.cast_signed(),
+        }),
         _ => None,
     }
 }
@@ -97,9 +107,11 @@ mod tests {
     #[test]
     fn exec_and_answers_are_parsed_and_other_events_are_not() {
         let exec = Some(Message::Exec { pid: 4711 });
+        let renamed = Some(Message::Renamed { pid: 4711 });
         let answer = |result| Some(Message::Answer { number: 9, result });
         for (fields, expected) in [
             ([0, PROC_EVENT_EXEC, 4711], exec),
+            ([0, PROC_EVENT_COMM, 4711], renamed),
             ([10, PROC_EVENT_NONE, 0], answer(Ok(()))),
             ([10, PROC_EVENT_NONE, 1], answer(Err(Errno::EPERM))),
             // Linux documents the positive number only.

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::{
     peer::Peer,
-    respond::{JSON, agent_stopping, error, json_answer, response},
+    respond::{agent_stopping, error, json_answer, json_response},
     state::PodsAdmin,
 };
 use crate::{
@@ -132,8 +132,7 @@ async fn approve_item(
             now.item, now.digest, now.why
         );
         tracing::warn!(item = name, peer = peer.to_string(), why, "Approval refused");
-        let body = json!({ "error": why, "item": now });
-        response(StatusCode::CONFLICT, JSON, body.to_string())
+        json_response(StatusCode::CONFLICT, &json!({ "error": why, "item": now }))
     };
     if digest.is_some_and(|digest| digest != item.digest) {
         return changed(&item);

@@ -8,12 +8,17 @@ use serde_json::json;
 
 use crate::model::foreign;
 
-pub const JSON: &str = "application/json";
+const JSON: &str = "application/json";
 pub const STOPPING: &str = "the agent is stopping";
 
 pub fn json_answer(body: &impl Serialize) -> Response<Full<Bytes>> {
+    json_response(StatusCode::OK, body)
+}
+
+/// A response with this JSON, escaped.
+pub fn json_response(code: StatusCode, body: &impl Serialize) -> Response<Full<Bytes>> {
     match serde_json::to_string(body) {
-        Ok(body) => response(StatusCode::OK, JSON, foreign::escape_json(body)),
+        Ok(body) => response(code, JSON, foreign::escape_json(body)),
         Err(cause) => error(StatusCode::INTERNAL_SERVER_ERROR, &cause.to_string()),
     }
 }
@@ -30,11 +35,7 @@ pub fn agent_stopping() -> Response<Full<Bytes>> {
 }
 
 pub fn error(code: StatusCode, message: &str) -> Response<Full<Bytes>> {
-    response(
-        code,
-        JSON,
-        foreign::escape_json(json!({ "error": message }).to_string()),
-    )
+    json_response(code, &json!({ "error": message }))
 }
 
 /// A response with a body of this content type.
