@@ -71,7 +71,7 @@ impl Survivor {
             let read = |file| read_text(&thread.join(file));
             is_in_state('D', &read("stat")).then(|| kernel_function(&read("wchan"), &read("stack")))
         });
-        let stat = fs::read_to_string(process.join("stat")).unwrap_or_default();
+        let stat = read_text(&process.join("stat"));
         Self {
             pid,
             name: name.trim_end().to_owned(),
