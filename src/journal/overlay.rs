@@ -1,7 +1,7 @@
 //! A file that is only read: what the database writes to it stays in memory.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, btree_map::Entry},
     fs::File,
     io,
     os::unix::fs::FileExt as _,
@@ -129,15 +129,16 @@ impl StorageBackend for Overlay {
         let mut written = self.lock();
         let of_file = written.of_file;
         for (block, start, size) in parts(offset, data.len()) {
-            if !written.blocks.contains_key(&block) {
-                let mut bytes = Box::new([0; BLOCK]);
-                self.read_file(block * BLOCK as u64, &mut bytes[..], of_file)?;
-                written.blocks.insert(block, bytes);
-            }
+            let bytes = match written.blocks.entry(block) {
+                Entry::Occupied(written) => written.into_mut(),
+                Entry::Vacant(new) => {
+                    let mut bytes = Box::new([0; BLOCK]);
+                    self.read_file(block * BLOCK as u64, &mut bytes[..], of_file)?;
+                    new.insert(bytes)
+                }
+            };
             let (part, rest) = data.split_at(size);
-            if let Some(bytes) = written.blocks.get_mut(&block) {
-                bytes[start..start + size].copy_from_slice(part);
-            }
+            bytes[start..start + size].copy_from_slice(part);
             data = rest;
         }
         Ok(())
@@ -192,7 +193,8 @@ mod tests {
                 }
                 let len = copy.len().unwrap();
                 prop_assert_eq!(overlay.len().unwrap(), len);
-                let (mut ours, mut theirs) = (vec![1; len as usize], vec![2; len as usize]);
+                let size = usize::try_from(len).unwrap();
+                let (mut ours, mut theirs) = (vec![1; size], vec![2; size]);
                 overlay.read(0, &mut ours).unwrap();
                 copy.read(0, &mut theirs).unwrap();
                 prop_assert_eq!(ours, theirs);

@@ -150,7 +150,7 @@ fn hooks(lives: &[Life], acts: &[Act], names: &BTreeMap<String, String>, verdict
                 (Side::Agent, Side::Agent) => {
                     verdict
                         .run_again
-                        .push(format!("{}, and then {}", describe(one, names), describe(again, names)))
+                        .push(format!("{}, and then {}", describe(one, names), describe(again, names)));
                 }
                 (Side::Agent, Side::Kubelet) => {
                     // The kubelet that ran it again, if any. It may have started just before and not be detected yet.

@@ -170,7 +170,7 @@ async fn grace_period_that_spans_ten_gaps_is_counted_from_its_beginning() {
 async fn hook_that_ended_in_a_gap_is_not_run_again() {
     let mut stage = failing().await;
     stage.node.pod("hooked", &hooked(&exec()), |pod| {
-        drop(pod.container("main").ignores_term().commands(secs(3), 0, b""))
+        drop(pod.container("main").ignores_term().commands(secs(3), 0, b""));
     });
     sleep(secs(1)).await;
     stage.node.delete("hooked", Some(60)).await;
@@ -183,7 +183,7 @@ async fn hook_that_ended_in_a_gap_is_not_run_again() {
 async fn hook_that_a_start_cut_off_runs_in_what_is_left_of_the_grace_period() {
     let mut stage = failing().await;
     stage.node.pod("hooked", &hooked(&exec()), |pod| {
-        drop(pod.container("main").ignores_term().commands(secs(11), 0, b""))
+        drop(pod.container("main").ignores_term().commands(secs(11), 0, b""));
     });
     sleep(secs(1)).await;
     let begun = Instant::now();

@@ -270,7 +270,7 @@ async fn pods_with_large_hooks_run_them_whole_and_delay_no_other() {
         object["spec"]["terminationGracePeriodSeconds"] = 3_600.into();
         node.insert(object);
         node.pod_without_object(&name(number), |pod| {
-            drop(pod.container("main").commands(secs(1_800), 0, b""))
+            drop(pod.container("main").commands(secs(1_800), 0, b""));
         });
     }
     node.insert(pod("nothing", &plain()));

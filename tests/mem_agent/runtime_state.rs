@@ -141,7 +141,7 @@ async fn with_running_process(node: &mut Node) -> ShimProcess {
     let process = ShimProcess::start(node, "web");
     set_real_uptime(node);
     node.pod_without_object("web", |pod| {
-        drop(pod.container("main").ignores_term().process(process.pid))
+        drop(pod.container("main").ignores_term().process(process.pid));
     });
     let missing = "exec: \"runc\": executable file not found in $PATH";
     node.cri

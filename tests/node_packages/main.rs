@@ -136,20 +136,16 @@ fn settings_are_flushed_before_they_have_their_name_and_empty_ones_are_repaired(
     let built = Built::get();
     let (deb, rpm, tarball) = (Root::for_deb(), Root::for_rpm(), Root::for_tarball());
     tarball.unpack(&built.tarball("now"));
-    let install: [(&Root, &dyn Fn(&str)); 3] = [
-        (&deb, &|version| {
-            deb.dpkg(&["--install", &built.deb("pod-teardown", version)]);
-        }),
-        (&rpm, &|version| {
-            rpm.rpm(&["--upgrade", &built.rpm("pod-teardown", version)]);
-        }),
-        (&tarball, &|_| tarball.run(&["sh", "/unpacked/install.sh"])),
-    ];
+    let install_deb = |version: &str| deb.dpkg(&["--install", &built.deb("pod-teardown", version)]);
+    let install_rpm = |version: &str| rpm.rpm(&["--upgrade", &built.rpm("pod-teardown", version)]);
+    let install_tarball = |_: &str| tarball.run(&["sh", "/unpacked/install.sh"]);
+    type Install<'a> = &'a dyn Fn(&str);
+    let cases: [(&Root, Install<'_>); 3] = [(&deb, &install_deb), (&rpm, &install_rpm), (&tarball, &install_tarball)];
     let replaced = [
         "sync /etc/default/pod-teardown.new",
         "mv -f /etc/default/pod-teardown.new /etc/default/pod-teardown",
     ];
-    for (root, install) in install {
+    for (root, install) in cases {
         install("now");
         let first = root.writes_of_settings();
         assert!(

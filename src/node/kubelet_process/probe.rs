@@ -14,10 +14,11 @@ use std::{
         mpsc::{RecvTimeoutError, sync_channel},
     },
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use nix::errno::Errno;
+use tokio::time::Instant;
 
 use super::{
     arguments::Arguments,
