@@ -65,8 +65,10 @@ pub struct RuntimeEvidence {
 pub struct StopTimes {
     /// End of the grace period.
     pub deadline: Instant,
-    /// When this agent first requested the stop. It has not succeeded since.
+    /// When this agent requested the stop, or could do so again. It has not succeeded since.
     pub requested: Instant,
+    /// How long stops had failed before, until this agent could not act any more.
+    pub failed_before: Duration,
 }
 
 /// Whether the state of the runtime or of the kernel counts.
@@ -82,10 +84,11 @@ pub enum StateDecision {
     Kernel(String),
 }
 
-/// Since when the kernel shows that nothing runs.
+/// How long the kernel has shown that nothing runs, while this agent could act.
 #[derive(Debug, Default)]
 pub struct Settling {
     since: Option<Instant>,
+    before: Duration,
 }
 
 // === impl StopTimes ===
@@ -93,7 +96,12 @@ pub struct Settling {
 impl StopTimes {
     /// When this agent kills what the runtime has not killed.
     fn kill_at(self) -> Instant {
-        self.deadline.max(self.requested) + SETTLES
+        self.deadline.max(self.requested) + SETTLES.saturating_sub(self.failed_before)
+    }
+
+    /// How long stops have failed after the grace period, up to `now`.
+    pub fn failed_for(self, now: Instant) -> Duration {
+        self.failed_before + now.saturating_duration_since(self.deadline.max(self.requested))
     }
 }
 
@@ -104,9 +112,17 @@ impl Settling {
     pub fn judge(&mut self, facts: &RuntimeEvidence, times: StopTimes, now: Instant) -> StateDecision {
         let verdict = self.verdict(facts, times, now);
         if matches!(verdict, StateDecision::Runtime(_) | StateDecision::Kill(..)) {
-            self.since = None;
+            *self = Self::default();
         }
         verdict
+    }
+
+    /// This agent cannot act from `now` on.
+    pub fn pause(&mut self, now: Instant) {
+        self.before += self
+            .since
+            .take()
+            .map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
     }
 
     fn verdict(&mut self, facts: &RuntimeEvidence, times: StopTimes, now: Instant) -> StateDecision {
@@ -169,7 +185,7 @@ impl Settling {
             "the runtime still reports as running what has exited: {exited}; a restart of the container runtime corrects its state"
         );
         let since = *self.since.get_or_insert(now);
-        if facts.has_settled || now.saturating_duration_since(since) >= SETTLES {
+        if facts.has_settled || self.before + now.saturating_duration_since(since) >= SETTLES {
             StateDecision::Kernel(wrong)
         } else {
             StateDecision::Settling(wrong)
@@ -212,6 +228,7 @@ mod tests {
         StopTimes {
             deadline,
             requested: deadline - SETTLES * 3,
+            failed_before: Duration::ZERO,
         }
     }
 
@@ -231,6 +248,19 @@ mod tests {
         assert!(matches!(at(30), StateDecision::Kernel(_)));
         let before = Settling::default().judge(&exited, times(deadline), deadline - Duration::from_secs(1));
         assert!(matches!(before, StateDecision::Runtime(_)));
+    }
+
+    #[test]
+    fn time_in_which_this_agent_cannot_act_does_not_count_and_what_came_before_does() {
+        let (deadline, exited) = (now(), facts(exited(), Processes::None));
+        let mut settling = Settling::default();
+        for (from, decides) in [(0, false), (100, false), (200, true)] {
+            let from = deadline + Duration::from_secs(from);
+            settling.judge(&exited, times(deadline), from);
+            let verdict = settling.judge(&exited, times(deadline), from + SETTLES / 3);
+            assert_eq!(matches!(verdict, StateDecision::Kernel(_)), decides, "{verdict:?}");
+            settling.pause(from + SETTLES / 3);
+        }
     }
 
     #[test]
@@ -308,11 +338,22 @@ mod tests {
             let before = Settling::default().judge(&facts, times(deadline), deadline - Duration::from_secs(1));
             assert!(matches!(before, StateDecision::Runtime(_)), "{before:?}");
             // A first request after the grace period, such as after a restart of this agent, gets the 30 seconds, too.
-            for (requested, at) in [
-                (deadline - SETTLES, deadline + SETTLES),
-                (deadline + SETTLES * 2, deadline + SETTLES * 3),
+            for (requested, failed_before, at) in [
+                (deadline - SETTLES, Duration::ZERO, deadline + SETTLES),
+                (deadline + SETTLES * 2, Duration::ZERO, deadline + SETTLES * 3),
+                // Between the starts of a kubelet that never works, the time adds up.
+                (
+                    deadline + SETTLES * 2,
+                    SETTLES / 3,
+                    deadline + SETTLES * 3 - SETTLES / 3,
+                ),
+                (deadline + SETTLES * 2, SETTLES * 2, deadline + SETTLES * 2),
             ] {
-                let times = StopTimes { deadline, requested };
+                let times = StopTimes {
+                    deadline,
+                    requested,
+                    failed_before,
+                };
                 let verdict = Settling::default().judge(&facts, times, deadline + SETTLES * 2);
                 assert!(
                     matches!(&verdict, StateDecision::Kill(kill_at, why) if *kill_at == at && why.contains(words)),

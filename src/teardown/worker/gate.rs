@@ -28,7 +28,7 @@ impl Worker {
         let mut next_check = Instant::now();
         let mut updates = self.updates.clone();
         while let Some((reason, why)) = self.context.gate.why_no_new_work() {
-            self.forget_runtime_state();
+            self.pause_runtime_state();
             let update = updates.borrow_and_update().clone();
             // A handover must still report a pod whose stop is in progress, unless the API shows that the pod does not terminate.
             let is_alive = update.view.object.is_some() && !update.terminates_by_api();

@@ -49,8 +49,10 @@ struct CheckState {
     first_seen: BTreeMap<String, Duration>,
     /// When only the network could not be taken down for the first time.
     network_failed_since: Option<Instant>,
-    /// When a stop was first requested. It has not succeeded since.
+    /// When a stop was requested, or could be requested again. It has not succeeded since.
     requested: Option<Instant>,
+    /// How long stops had failed before this agent could not act any more.
+    failed_before: Duration,
     /// When the state must be checked again, in this attempt or the next one.
     next_check: Option<Instant>,
     /// What was killed last, so that a kill that is repeated is reported once.
@@ -90,10 +92,21 @@ impl RuntimeState {
         self.lock().requested.get_or_insert_with(Instant::now);
     }
 
-    /// Forgets since when stops fail and nothing runs. Called while this agent may not act.
-    pub(super) fn reset(&self) {
-        let mut state = self.lock();
-        (state.settling, state.requested, state.next_check) = (Settling::default(), None, None);
+    /// Stops the clocks of failing stops and of the proof that nothing runs. Called while this agent may not act. They go on later:
+    /// between the starts of a kubelet that never works, this agent has only some seconds each time.
+    pub(super) fn pause(&self, deadline: Instant) {
+        let (mut state, now) = (self.lock(), Instant::now());
+        state.settling.pause(now);
+        if let Some(requested) = state.requested.take() {
+            let failed_before = state.failed_before;
+            state.failed_before = StopTimes {
+                deadline,
+                requested,
+                failed_before,
+            }
+            .failed_for(now);
+        }
+        state.next_check = None;
     }
 
     /// Time until the next attempt at the latest, if this agent is about to act.
@@ -141,7 +154,7 @@ impl Worker {
         // The conclusion has effects, so the gate must be open.
         let may_act = matches!(self.context.node.effects.allow_unlogged(), Ok(true)) && !self.is_canceled();
         if !may_act {
-            self.forget_runtime_state();
+            self.pause_runtime_state();
             return false;
         }
         let deadline = self.period.deadline();
@@ -195,16 +208,20 @@ impl Worker {
         }
     }
 
-    /// Forgets everything that needs the gate to be open.
-    pub(super) fn forget_runtime_state(&self) {
-        self.runtime_state.reset();
+    /// Stops everything that needs the gate to be open.
+    pub(super) fn pause_runtime_state(&self) {
+        self.runtime_state.pause(self.period.deadline());
         self.recorder.set_runtime_state(None, None);
     }
 
     fn judge(&self, facts: &RuntimeEvidence, deadline: Instant, now: Instant) -> StateDecision {
         let mut state = self.runtime_state.lock();
-        let requested = *state.requested.get_or_insert(now);
-        let verdict = state.settling.judge(facts, StopTimes { deadline, requested }, now);
+        let times = StopTimes {
+            deadline,
+            requested: *state.requested.get_or_insert(now),
+            failed_before: state.failed_before,
+        };
+        let verdict = state.settling.judge(facts, times, now);
         let soon = now + INTERVAL;
         state.next_check = match &verdict {
             StateDecision::Kill(at, _) if *at > now => Some(soon.min(*at)),
