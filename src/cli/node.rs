@@ -79,10 +79,9 @@ pub struct NodeFlags {
         default_value = "45s"
     )]
     pub take_over_after: String,
-    /// With --pods auto: stop the systemd service of a kubelet that has neither answered at its healthz endpoint nor renewed its
-    /// Lease for all of --take-over-after, while the API server answers: of a process that exists all that time and was healthy
-    /// before, or of a kubelet that starts again and again. The service stays stopped until a user starts it, and the agent takes
-    /// over at once. Without this flag, an unresponsive kubelet is only reported.
+    /// With --pods auto: stop the systemd service of a kubelet that does not work for --take-over-after, while the API server answers.
+    /// This is an unresponsive process that was healthy before, or a kubelet that starts again and again. The service stays stopped
+    /// until a user starts it, and the agent takes over at once. Without this flag, an unresponsive kubelet is only reported.
     #[arg(long, help_heading = TAKEOVER, env = "POD_TEARDOWN_FENCE_KUBELET", value_parser = BoolishValueParser::new())]
     pub fence_kubelet: bool,
     /// Action for a mount whose server (NFS, CIFS, Ceph, FUSE, 9p) is dead.

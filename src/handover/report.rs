@@ -104,11 +104,11 @@ impl RoleReport {
             message: match (role, &failing) {
                 (Role::Active, None) => None,
                 (Role::Active, Some(failing)) => Some(format!(
-                    "between starts of a failing kubelet: {}",
+                    "between the starts of a failing kubelet: {}",
                     failing.starts_in(wall)
                 )),
                 (Role::Standby(StandbyReason::Started | StandbyReason::NotYet(_)), Some(failing)) => Some(format!(
-                    "the kubelet starts again and again and never works: {}; this agent goes on when its process exits",
+                    "the kubelet starts again and again and never works: {}; this agent continues when that process exits",
                     failing.starts_in(wall)
                 )),
                 (Role::Standby(why), _) => Some(why.to_string()),
@@ -209,12 +209,12 @@ impl FailingKubelet {
         }
     }
 
-    /// Such as `14 starts in 3m, none answered`.
+    /// Such as `14 starts in 3m, none worked`.
     pub fn starts_in(&self, now: Timestamp) -> String {
         let Self { starts, since } = self;
         let seconds = now.duration_since(*since).as_secs().max(0).unsigned_abs();
         let time = age(Duration::from_secs(seconds));
-        format!("{starts} starts in {time}, none answered")
+        format!("{starts} starts in {time}, none worked")
     }
 }
 

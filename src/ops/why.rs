@@ -234,7 +234,7 @@ fn conclusion(trace: &Trace, agent_blocked: Option<&str>) -> String {
                 next_attempt(trace)
             ),
             MismatchKind::NetworkNotRemoved => format!(
-                "{} If the network plugin does not return, the pod can go without it",
+                "{} If the network plugin does not return, the pod can terminate without it",
                 next_attempt(trace)
             ),
             MismatchKind::NoCgroup | MismatchKind::NoDirectory | MismatchKind::UnknownProcesses => {

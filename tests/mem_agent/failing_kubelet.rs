@@ -82,7 +82,7 @@ async fn agent_is_active_between_the_starts_once_none_has_worked_for_the_thresho
     let role = stage.node.status().await.role.unwrap();
     let message = role.message.unwrap();
     assert!(
-        message.starts_with("between starts of a failing kubelet: ") && message.ends_with("s, none answered"),
+        message.starts_with("between the starts of a failing kubelet: ") && message.ends_with("s, none worked"),
         "{message}"
     );
 }
@@ -334,7 +334,7 @@ async fn status_and_why_speak_of_the_starts() {
     let text = why(&stage).await;
     assert!(
         text.contains("the kubelet of this node starts again and again and never works: 7 starts in")
-            && text.contains("this agent goes on when its process exits"),
+            && text.contains("this agent continues when that process exits"),
         "{text}"
     );
 }

@@ -81,10 +81,10 @@ fn fixed_remedy(kind: &CauseKind, terminator: Terminator) -> &'static str {
         CauseKind::RuntimeNotReady { .. } => "read the log of the container runtime",
         CauseKind::RuntimeUnreachable { .. } => "start the container runtime, and read its log",
         CauseKind::ShimStopped { .. } => {
-            "continue it: kill -CONT PID; or restart the container runtime, which then gives it up within about 10 seconds"
+            "resume it: kill -CONT PID; or restart the container runtime, which drops the shim after about 10 seconds"
         }
         CauseKind::SandboxNotStopped { process: Some(_), .. } => {
-            "read the runtime's log for why it does not kill it: its program may be missing, or the process is outside of its cgroup"
+            "read the runtime's log: its program may be missing, or the process may be outside of its cgroup"
         }
         CauseKind::SandboxNotStopped { .. } => {
             "read the runtime's log for the error of StopPodSandbox: often the DEL of the network plugin fails"
@@ -93,7 +93,7 @@ fn fixed_remedy(kind: &CauseKind, terminator: Terminator) -> &'static str {
             "find out whose processes they are: /proc/PID/cgroup names the pod; those of this pod exit with its containers"
         }
         CauseKind::MountBusy { holders, .. } if holders.iter().any(|holder| holder.pod.is_some()) => {
-            "stop these processes: delete the pod that they are of, or let them close their files and leave the directory"
+            "delete the pod of these processes, or let them close their files and leave the directory"
         }
         CauseKind::MountBusy { .. } => "stop these processes, or let them close their files and leave the directory",
         CauseKind::ServerMount { .. } => "check that the server answers",

@@ -222,7 +222,7 @@ impl State {
                 kubelet.brief()
             )),
             (Ok(Some(kubelet)), Some(KubeletFault::Failing(starts))) => Some(format!(
-                "the kubelet of this node starts again and again and never works: {starts}; this agent goes on when its process \
+                "the kubelet of this node starts again and again and never works: {starts}; this agent continues when its process \
                  exits {}",
                 kubelet.brief()
             )),
