@@ -118,7 +118,12 @@ impl Process {
 
     /// Whether it is proven to be of this pod: by its cgroup, or because its parent is the shim of the pod.
     pub fn is_of(&self, proc: &Path, owner: &Owner) -> bool {
-        is_valid_pid(&self.pid) && (owner.has_cgroup(&self.cgroups) || is_shim_of(proc, self.parent, owner))
+        is_valid_pid(&self.pid) && (self.is_in_cgroup_of(owner) || is_shim_of(proc, self.parent, owner))
+    }
+
+    /// Whether it is in a cgroup of this pod.
+    pub fn is_in_cgroup_of(&self, owner: &Owner) -> bool {
+        owner.has_cgroup(&self.cgroups)
     }
 
     /// Sends SIGKILL if it is still this process, and still proven to be of this pod.

@@ -122,7 +122,7 @@ impl NamedPids {
                     Err(error) => (unreadable(pid, &error), None),
                 }],
                 Err(why) => match shims.iter().flatten().find(|shim| is_sandbox && shim.id == id) {
-                    Some(shim) => below(shim, &named_pids, runs),
+                    Some(shim) => below(shim, &named_pids, &owner, runs),
                     None => vec![(NamedProcess::Unreadable(why), None)],
                 },
             };
@@ -141,14 +141,32 @@ impl NamedPids {
     }
 }
 
-/// What runs below the shim of a sandbox that hangs: the runtime then names no process of the sandbox. All of it is the pod's.
+/// What runs below the shim of a sandbox that hangs: the runtime then names no process of the sandbox. A child that has left the
+/// pod's cgroups is not killed: in a pod with the host's PIDs, it may be a service that the node needs.
 fn below(
     shim: &Shim,
     named_pids: &[i32],
+    owner: &Owner,
     runs: impl Fn(Process) -> (NamedProcess, Option<Process>),
 ) -> Vec<(NamedProcess, Option<Process>)> {
+    if !shim.is_of_processes() {
+        return vec![(NamedProcess::Virtual(format!("a process of {shim}")), None)];
+    }
     let children = shim.children.iter().filter(|child| !named_pids.contains(&child.pid));
-    let running: Vec<_> = children.cloned().map(runs).collect();
+    let found = children.cloned().map(|child| match child.is_in_cgroup_of(owner) {
+        true => runs(child),
+        false => {
+            let process = child.to_string();
+            (
+                NamedProcess::Runs {
+                    process,
+                    is_proven: false,
+                },
+                None,
+            )
+        }
+    });
+    let running: Vec<_> = found.collect();
     match running.is_empty() {
         true => vec![(NamedProcess::Exited(format!("no child of {shim} runs")), None)],
         false => running,
@@ -161,4 +179,77 @@ fn unreadable(pid: i32, error: &io::Error) -> NamedProcess {
 
 fn text<T, E: ToString>(result: Result<T, E>) -> Result<T, String> {
     result.map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    const UID: &str = "5f0d7f0e-1b1c-4f7e-8d2b-6a9c1c7e0a01";
+
+    /// What is found if the runtime does not answer about a sandbox with this shim, which has a child in this cgroup.
+    fn below_hanging(shim: &str, child: Option<&str>) -> Vec<Named> {
+        let proc = tempfile::tempdir().unwrap();
+        let id = "0123456789abcdef".repeat(4);
+        let add = |pid: i32, name: &str, parent: i32, cgroup: &str, command: &str| {
+            let dir = proc.path().join(pid.to_string());
+            fs::create_dir_all(dir.join("task")).unwrap();
+            let stat = format!("{pid} ({name}) S {parent} 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 100 0 0\n");
+            fs::write(dir.join("stat"), stat).unwrap();
+            fs::write(dir.join("cgroup"), cgroup).unwrap();
+            fs::write(dir.join("cmdline"), command.replace(' ', "\0")).unwrap();
+        };
+        add(500, "containerd-shim", 1, "0::/", &format!("/usr/bin/{shim} -id {id}"));
+        if let Some(cgroup) = child {
+            add(501, "app", 500, cgroup, "app");
+        }
+        let pids = NamedPids {
+            pids: vec![NamedPid {
+                id: id.clone(),
+                what: "sandbox".to_owned(),
+                is_sandbox: true,
+                pid: Err("no answer".to_owned()),
+            }],
+            owner: Owner {
+                uid: UID.to_owned(),
+                ids: vec![id.clone()],
+            },
+            sandboxes: vec![id],
+        };
+        pids.read(proc.path(), |_| Duration::MAX).all
+    }
+
+    #[test]
+    fn child_of_a_hanging_shim_is_killed_only_in_a_cgroup_of_the_pod() {
+        for (cgroup, is_killed) in [
+            (format!("0::/kubepods/pod{UID}/x"), true),
+            ("0::/system.slice/run-upgrade.scope".to_owned(), false),
+        ] {
+            let found = below_hanging("containerd-shim-runc-v2", Some(&cgroup));
+            let [found] = &found[..] else { panic!("one process") };
+            let NamedProcess::Runs { is_proven, .. } = found.process else {
+                panic!("{:?}", found.process)
+            };
+            assert_eq!((is_proven, found.running.is_some()), (is_killed, is_killed), "{cgroup}");
+        }
+    }
+
+    #[test]
+    fn hanging_shim_of_a_virtual_machine_proves_no_exit() {
+        for (shim, child, has_exited) in [
+            ("containerd-shim-runc-v2", None, true),
+            ("containerd-shim-kata-v2", None, false),
+            ("containerd-shim-kata-v2", Some("0::/kata_overhead"), false),
+        ] {
+            let found = below_hanging(shim, child);
+            let is_exit = |it: &Named| matches!(it.process, NamedProcess::Exited(_));
+            let is_virtual = |it: &Named| matches!(it.process, NamedProcess::Virtual(_));
+            assert!(
+                found.iter().all(if has_exited { is_exit } else { is_virtual }),
+                "{shim}"
+            );
+        }
+    }
 }

@@ -222,8 +222,8 @@ impl State {
                 kubelet.brief()
             )),
             (Ok(Some(kubelet)), Some(KubeletFault::Failing(starts))) => Some(format!(
-                "the kubelet of this node starts again and again and never works: {starts}; this agent continues when its process \
-                 exits {}",
+                "the kubelet of this node starts again and again and never works: {starts}; this agent continues when that \
+                 process exits {}",
                 kubelet.brief()
             )),
             (Ok(Some(kubelet)), None) => Some(format!("a kubelet runs on this node {}", kubelet.brief())),

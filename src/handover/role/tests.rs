@@ -575,6 +575,11 @@ async fn kubelet_is_failing_from_its_second_start_without_an_answer_for_the_thre
     probes.add_health(Probe::Down(String::new()), &at(74));
     assert_eq!(failing(&probes, 118), None, "not for the threshold");
     assert_eq!(failing(&probes, 119), Some(2));
+    for second in (120..=170).step_by(5) {
+        probes.add_process(Probe::Alive("stays".to_owned()), &at(second));
+    }
+    assert_eq!(failing(&probes, 164), Some(3));
+    assert_eq!(failing(&probes, 165), None, "it does not start again");
 }
 
 #[tokio::test(start_paused = true)]
