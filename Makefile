@@ -117,7 +117,7 @@ bench-idle: need-root need-node build ## Measure the cost of a standby agent bes
 .PHONY: test
 test: need-root need-build need-node need-metrics need-packages ## Every test that needs no control plane, real pods on a private containerd included
 	$(CARGO) build $(TESTED) --examples
-	SIM_RUNS=6000 $(RUN_TESTS) --lib --bins $(addprefix --test ,$(WITHOUT_CLUSTER)) -- $(NOT_IN_GUEST)
+	SIM_RUNS=1500 $(RUN_TESTS) --lib --bins $(addprefix --test ,$(WITHOUT_CLUSTER)) -- $(NOT_IN_GUEST)
 	RUNTIME_MANNERS=cri-o $(RUN_TESTS) --test mem_agent
 	$(RUN_TESTS) --test node_crash -- --nocapture
 
