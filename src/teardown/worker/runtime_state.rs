@@ -126,8 +126,10 @@ impl Worker {
         wait_for_deadline(self.period.subscribe()).await;
         sleep(AFTER_KILL).await;
         while !self.overrule_runtime_state_if_exited(view).await {
-            let next = self.runtime_state.lock().next_check;
-            sleep_until(next.unwrap_or_else(|| Instant::now() + INTERVAL)).await;
+            let (now, next) = (Instant::now(), self.runtime_state.lock().next_check);
+            // It has passed if the runtime did not answer now.
+            let next = next.filter(|next| *next > now);
+            sleep_until(next.unwrap_or(now + INTERVAL)).await;
         }
     }
 
