@@ -66,6 +66,8 @@ condition_says() {
     kubectl get node "$worker" -o 'jsonpath={.status.conditions[?(@.type=="PodTeardownActive")].message}' | grep -Fq -- "$1"
 }
 status_says() { grep -Fq -- "$1" <<<"$(on_worker pod-teardown status)"; }
+# A unit whose program had exited with an error before it was stopped may be failed.
+status_shows_unit_down() { grep -Eq 'kubelet.service (has failed|is stopped)' <<<"$(on_worker pod-teardown status)"; }
 has_node_event() { kubectl get events --field-selector "involvedObject.kind=Node,reason=$1" -o name | grep -q .; }
 
 # apply FILE NAME=VALUE...
