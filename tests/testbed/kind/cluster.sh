@@ -39,8 +39,15 @@ echo $$ >"$directory/pid"
 room='' network=()
 export KUBECONFIG=$directory/kubeconfig
 
+# The nodes' kubelets set these for the whole machine.
+kernel_settings=$(cd /proc/sys && grep . vm/overcommit_memory kernel/panic kernel/panic_on_oops)
+
 down() {
     trap - EXIT
+    local setting
+    for setting in $kernel_settings; do
+        echo "${setting#*:}" >"/proc/sys/${setting%%:*}" || say "left: $setting in /proc/sys"
+    done
     if [ -n "$room" ]; then
         kill -KILL "$room" 2>/dev/null || true
         wait "$room" 2>/dev/null || true
