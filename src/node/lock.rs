@@ -1,6 +1,6 @@
 //! One process per directory: an exclusive lock on the kubelet's pods directory, or on a journal's.
 //!
-//! Whoever can read a file can lock it, and a pod may mount the kubelet's directories read-only. So the locks are on files
+//! Each process that can read a file can lock it, and a pod may mount the kubelet's directories read-only. So the locks are on files
 //! of our own, which only root can open. No descriptor keeps the locked directory's mount busy.
 
 use std::{
@@ -146,7 +146,7 @@ impl LockFile {
                 Err(TryLockError::WouldBlock) => return Ok(Err(pid_in(&mut file))),
                 Err(TryLockError::Error(error)) => return Err(error),
             }
-            // The last holder may have removed the file before this lock: then it excludes nobody.
+            // The last holder may have removed the file before this lock: then it excludes no other agent.
             if fs::symlink_metadata(&path).is_ok_and(|found| is_same(&found, &file)) {
                 file.set_len(0)?;
                 file.write_all(process::id().to_string().as_bytes())?;
@@ -159,7 +159,7 @@ impl LockFile {
 
 impl Drop for LockFile {
     fn drop(&mut self) {
-        // Still locked: whoever opens it before this sees that it is removed.
+        // Still locked: an agent that opens it before this sees that it is removed.
         fs::remove_file(&self.path).ok();
         // Between fork and exec, a child has a copy of the descriptor: closing this one would not release the lock.
         self.file.unlock().ok();

@@ -209,7 +209,7 @@ pub fn shims(proc: &Path, ids: &[String]) -> io::Result<Vec<Shim>> {
         let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
             continue;
         };
-        // A process that cannot be read is nobody's shim, and hides no other.
+        // A process that cannot be read counts as no shim, and hides no other.
         let stat = fs::read(proc.join(pid.to_string()).join("stat")).unwrap_or_default();
         let Some(stat) = Stat::parse(&String::from_utf8_lossy(&stat)) else {
             continue;
@@ -243,7 +243,7 @@ fn is_shim_of(proc: &Path, pid: i32, owner: &Owner) -> bool {
         .is_some_and(|(_, id)| owner.ids.contains(&id))
 }
 
-/// Program and ID in the command line of a shim. That of another process is not read: its memory may be locked for ever.
+/// Program and ID in the command line of a shim. That of another process is not read: its memory may be locked without end.
 fn shim(proc: &Path, pid: i32, command: &str) -> Option<(String, String)> {
     let (_, options) = SHIMS.iter().find(|(name, _)| command == *name)?;
     let line = fs::read(proc.join(pid.to_string()).join("cmdline")).ok()?;

@@ -35,7 +35,7 @@ impl Worker {
             if self.is_canceled() && (is_alive || !self.context.journal.is_in_progress(&update.view.pod.uid)) {
                 return Some(WorkerResult::Canceled);
             }
-            // Once: a kubelet that starts again and again would begin the wait of all other pods anew.
+            // Once: a kubelet that starts again and again would restart the wait of all other pods.
             if update.removed && !self.period.has_begun() {
                 priority.get_or_insert_with(|| self.priority_gate.enter());
             }

@@ -92,7 +92,7 @@ impl RuntimeState {
         self.lock().requested.get_or_insert_with(Instant::now);
     }
 
-    /// Stops the clocks of failing stops and of the proof that nothing runs. Called while this agent may not act. They go on later:
+    /// Stops the clocks of failing stops and of the proof that nothing runs. Called while this agent may not act. They continue later:
     /// between the starts of a kubelet that never works, this agent has only some seconds each time.
     pub(super) fn pause(&self, deadline: Instant) {
         let (mut state, now) = (self.lock(), Instant::now());
