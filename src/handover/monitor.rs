@@ -142,6 +142,7 @@ impl KubeletMonitor {
                     fence_from = Instant::now() + FENCE_RETRY;
                     if fenced.add_result(stopped) {
                         probes.forget_starts();
+                        unit.read_again();
                     }
                 }
                 () = unit.finish() => {}

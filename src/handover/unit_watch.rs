@@ -48,6 +48,11 @@ impl UnitWatch {
         (self.in_progress, self.last) = (None, None);
     }
 
+    /// Reads the unit again, as it was changed.
+    pub fn read_again(&mut self) {
+        (self.in_progress, self.due) = (None, Instant::now());
+    }
+
     /// Waits for the read in progress; forever if there is none. May be dropped and called again.
     pub async fn finish(&mut self) {
         let Some(read) = &mut self.in_progress else {

@@ -28,6 +28,9 @@ pub struct KubeletUnit {
     pub exit: Option<UnitExit>,
     /// `NRestarts`: how often systemd has restarted it since it was last started by a user.
     pub restarts: u32,
+    /// `InvocationID`: its last run, as the journal names it.
+    #[serde(skip)]
+    pub run: String,
     /// Since when it has its state.
     pub since: Option<Timestamp>,
     /// It was not started because one of its conditions is not met, such as `ConditionPathExists=`.

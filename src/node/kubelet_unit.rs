@@ -67,10 +67,14 @@ async fn with_reason(mut unit: KubeletUnit, journalctl: &Path, proc: &Path) -> K
         });
     }
     if unit.has_reason_in_journal() {
-        // The last run of a unit that is restarted has maybe not failed yet.
-        let runs = if unit.restarts > 0 { 2 } else { 1 };
         match journal::last_entries(journalctl, &unit.unit).await {
-            Ok(entries) => unit.last_error = last_error(&entries, runs),
+            // The current run of a unit that is restarted has maybe not failed yet.
+            Ok(entries) if unit.restarts > 0 => unit.last_error = last_error(&entries, 2),
+            // A user has started it: what it wrote before may be repaired.
+            Ok(mut entries) => {
+                entries.retain(|entry| entry.run == unit.run);
+                unit.last_error = last_error(&entries, 1);
+            }
             Err(why) => unit.journal_unread = Some(why),
         }
     }

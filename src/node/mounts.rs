@@ -34,7 +34,7 @@ use source::Source;
 
 pub use cover::Cover;
 pub use hanging::{Hanging, Mounted};
-pub use mount::{BadLine, Mount};
+pub use mount::{BadLine, Mount, MountedOn};
 use path_order::plain;
 pub use rounds::{StillMounted, UnmountReport, UnmountRounds, UnmountScope, hanging};
 pub use table::MountTable;

@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     fault::{Fault, errno},
-    mounts::Mount,
+    mounts::{Mount, MountedOn},
 };
 use crate::model::waits_for::WaitsFor;
 
@@ -30,15 +30,28 @@ struct Line {
     master: Option<u64>,
 }
 
-/// A process whose mount namespace has one of these devices mounted. Paths prove nothing: a pod's owner chooses those in its
-/// containers. Exited or unreadable processes are skipped.
-pub fn find_mounting_process(proc: &Path, devices: &[(u32, u32)]) -> Result<Option<MountingProcess>, Fault> {
+/// A process whose mount namespace has one of these devices mounted, or anything on the directory `place`. Paths prove nothing: a
+/// pod's owner chooses those in its containers. Exited or unreadable processes are skipped.
+pub fn find_mounting_process(
+    proc: &Path,
+    devices: &[(u32, u32)],
+    place: Option<&MountedOn>,
+) -> Result<Option<MountingProcess>, Fault> {
     let mut holder = None;
-    if devices.is_empty() {
+    if devices.is_empty() && place.is_none() {
         return Ok(holder);
     }
     for_each_namespace(proc, &mut |pid, table| {
-        let found = lines(table).any(|line| devices.contains(&line.mount.device));
+        let lines: Vec<Line> = lines(table).collect();
+        let is_there = |line: &Line| {
+            place.is_some_and(|place| {
+                // Few names are the same, and parents take long to find.
+                line.mount.path.file_name() == place.1.file_name() && line.mounted_on(&lines).as_ref() == Some(place)
+            })
+        };
+        let found = lines
+            .iter()
+            .any(|line| devices.contains(&line.mount.device) || is_there(line));
         if found {
             holder = Some(MountingProcess::read(proc, pid));
         }
@@ -58,8 +71,8 @@ pub fn find_keeping_process(
 ) -> Result<Option<MountingProcess>, Fault> {
     let own: Vec<Line> = lines(own).collect();
     let on = own.iter().rev().find(|line| line.mount.path == mount_point);
+    let mounted_on = on.and_then(|on| on.mounted_on(&own));
     let below = on.and_then(|on| on.parent_in(&own));
-    let mounted_on = on.zip(below).and_then(|(on, below)| on.mount.mounted_on(&below.mount));
     let mut following: BTreeSet<u64> = below.and_then(|below| below.shared).into_iter().collect();
     let is_ours = |line: &Line| own.iter().any(|own| own.mount.id == line.mount.id);
 
@@ -73,7 +86,7 @@ pub fn find_keeping_process(
         {
             let below = copy.parent_in(&lines);
             let groups = below.map(|below| [below.shared, below.master]).unwrap_or_default();
-            let on = below.and_then(|below| copy.mount.mounted_on(&below.mount));
+            let on = copy.mounted_on(&lines);
             let is_there = on.is_some() && on == mounted_on;
             copies.push((pid, is_there, groups));
         }
@@ -101,14 +114,14 @@ fn for_each_namespace(proc: &Path, visit: &mut dyn FnMut(u32, &[u8]) -> bool) ->
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
             continue;
         };
-        let Ok(namespace) = fs::read_link(entry.path().join("ns/mnt")) else {
+        let Some((thread, namespace)) = thread_with_namespace(&entry.path()) else {
             continue;
         };
         if seen.contains(&namespace) {
             continue;
         }
         // If a process is exiting, another one of its namespace is read.
-        let Ok(table) = fs::read(entry.path().join("mountinfo")) else {
+        let Ok(table) = fs::read(thread.join("mountinfo")) else {
             continue;
         };
         seen.insert(namespace);
@@ -117,6 +130,18 @@ fn for_each_namespace(proc: &Path, visit: &mut dyn FnMut(u32, &[u8]) -> bool) ->
         }
     }
     Ok(())
+}
+
+/// The mount namespace of a process, and the directory of the thread that shows it: another one if the first thread has exited.
+fn thread_with_namespace(process: &Path) -> Option<(PathBuf, PathBuf)> {
+    let with_namespace = |thread: PathBuf| {
+        let namespace = fs::read_link(thread.join("ns/mnt")).ok()?;
+        Some((thread, namespace))
+    };
+    with_namespace(process.to_owned()).or_else(|| {
+        let mut threads = fs::read_dir(process.join("task")).ok()?.flatten();
+        threads.find_map(|thread| with_namespace(thread.path()))
+    })
 }
 
 fn lines(table: &[u8]) -> impl Iterator<Item = Line> {
@@ -146,6 +171,11 @@ impl Line {
 
     fn parent_in<'a>(&self, lines: &'a [Self]) -> Option<&'a Self> {
         lines.iter().find(|line| line.mount.id == self.mount.parent)
+    }
+
+    /// The directory or file that it is mounted on.
+    fn mounted_on(&self, lines: &[Self]) -> Option<MountedOn> {
+        self.mount.mounted_on(&self.parent_in(lines)?.mount)
     }
 }
 
@@ -263,20 +293,56 @@ mod tests {
             fs::write(dir.join("mountinfo"), table).unwrap();
             fs::write(dir.join("comm"), "postgres\n").unwrap();
         }
-        let found = find_mounting_process(proc.path(), &[(8, 16)]).unwrap().unwrap();
+        let found = find_mounting_process(proc.path(), &[(8, 16)], None).unwrap().unwrap();
         assert_eq!(found.to_string(), "process 8 (\"postgres\")");
-        assert_eq!(find_mounting_process(proc.path(), &[(8, 17)]), Ok(None));
-        assert_eq!(
-            find_mounting_process(proc.path(), &[]),
-            Ok(None),
-            "a path proves nothing"
-        );
-        assert!(find_mounting_process(Path::new("/no/such/proc"), &[(8, 1)]).is_err());
+        assert_eq!(find_mounting_process(proc.path(), &[(8, 17)], None), Ok(None));
+        assert_eq!(find_mounting_process(proc.path(), &[], None), Ok(None));
+        assert!(find_mounting_process(Path::new("/no/such/proc"), &[(8, 1)], None).is_err());
 
         // If an exiting process has no table, another one of its namespace is read.
         let exited = proc.path().join("6");
         fs::create_dir_all(exited.join("ns")).unwrap();
         symlink("mnt:[2]", exited.join("ns/mnt")).unwrap();
-        assert!(find_mounting_process(proc.path(), &[(8, 16)]).unwrap().is_some());
+        assert!(find_mounting_process(proc.path(), &[(8, 16)], None).unwrap().is_some());
+    }
+
+    #[test]
+    fn mount_on_a_directory_is_found_by_the_directory_and_not_by_its_path() {
+        let place = ((8, 1), PathBuf::from("/kubelet/stage/global"));
+        for (table, is_found) in [
+            (
+                "50 1 8:1 /kubelet /k rw - ext4 /dev/sda1 rw\n51 50 8:16 / /k/stage/global rw - ext4 /dev/sdb rw\n",
+                true,
+            ),
+            (
+                "50 1 8:1 /pods/u /kubelet rw - ext4 /dev/sda1 rw\n51 50 8:16 / /kubelet/stage/global rw - ext4 /dev/sdb rw\n",
+                false,
+            ),
+            (
+                "50 1 8:2 / / rw - ext4 /dev/sda2 rw\n51 50 8:16 / /kubelet/stage/global rw - ext4 /dev/sdb rw\n",
+                false,
+            ),
+        ] {
+            let proc = tempfile::tempdir().unwrap();
+            namespace(proc.path(), "100", table);
+            let found = find_mounting_process(proc.path(), &[], Some(&place)).unwrap();
+            assert_eq!(found.is_some(), is_found, "{table}");
+        }
+    }
+
+    /// The first thread of this process has exited: then its `/proc/PID` has neither namespaces nor mounts.
+    #[test]
+    fn process_whose_first_thread_has_exited_is_read_by_another_thread() {
+        let proc = tempfile::tempdir().unwrap();
+        fs::create_dir_all(proc.path().join("9")).unwrap();
+        namespace(&proc.path().join("9/task"), "9", "");
+        fs::remove_file(proc.path().join("9/task/9/ns/mnt")).unwrap();
+        namespace(
+            &proc.path().join("9/task"),
+            "10",
+            "37 36 8:16 / /data rw - ext4 /dev/sdb rw\n",
+        );
+        let found = find_mounting_process(proc.path(), &[(8, 16)], None).unwrap();
+        assert_eq!(found.map(|process| process.pid), Some(9));
     }
 }

@@ -16,7 +16,7 @@ use pod_teardown::{
 };
 use testbed::drivers::{
     Behavior, CsiCall,
-    csi_volumes::{Pv, stage_and_publish_block, staging},
+    csi_volumes::{Pv, stage_and_publish, stage_and_publish_block, staging},
 };
 use tonic::Code;
 
@@ -147,6 +147,67 @@ fn recorded_device_in_another_namespace_keeps_the_volume_in_use_after_a_restart(
         node.is_torn_down_soon().await;
         node.assert_clean();
         nothing_is_mounted(node);
+    });
+}
+
+/// A driver that does not stage mounts its device where the pod sees it.
+#[test]
+fn device_of_a_driver_that_does_not_stage_keeps_the_volume_in_use_in_another_namespace() {
+    let _crowd = no_forks();
+    const VOLUME: Pv<'_> = Pv {
+        name: "pv-not-staged",
+        handle: "vol/not-staged",
+        staged: false,
+        ..PV
+    };
+    const VOLUME_IN_USE: &str = "kubernetes.io/csi/csi.example.com^vol/not-staged";
+    on_node(Known::with(&[VOLUME_IN_USE]), async |node| {
+        node.driver.stages(false);
+        let disk = LoopDisk::new(&node.space.outside.join("not-staged"));
+        let published = stage_and_publish(&node.space.root, UID, &VOLUME).unwrap();
+        umount(&published.target).unwrap();
+        let mount = Command::new("mount").args([&disk.0, &published.target]).status();
+        assert!(mount.unwrap().success());
+        // Not a copy at the same path: the removal of that directory unmounts it everywhere.
+        let holder_process = mounts_at_chosen_path(node, &disk.0, Path::new("data")).await;
+        let kept = format!("mount namespace of process {}", holder_process.0.id());
+        for _ in 0..2 {
+            let text = node.fails().await;
+            assert!(text.contains(&kept), "{text}");
+            assert_eq!(node.known.has_in_use(), [VOLUME_IN_USE]);
+            node.restart();
+        }
+        drop(holder_process);
+        node.is_torn_down_soon().await;
+        node.assert_clean();
+        nothing_is_mounted(node);
+    });
+}
+
+/// The kubelet died after the driver's call and before it removed the directory: only the other namespace shows the device.
+#[test]
+fn copy_of_a_volume_that_a_kubelet_has_unstaged_keeps_it_in_use() {
+    let _crowd = no_forks();
+    const VOLUME: Pv<'_> = Pv {
+        name: "pv-unstaged",
+        handle: "vol/unstaged",
+        ..PV
+    };
+    const VOLUME_IN_USE: &str = "kubernetes.io/csi/csi.example.com^vol/unstaged";
+    on_node(Known::with(&[VOLUME_IN_USE]), async |node| {
+        let staging = on_device(node, &VOLUME);
+        for path in node.space.mounted() {
+            umount(&path).unwrap();
+        }
+        let holder_process = Killed(unshared("private").await);
+        umount(&staging).unwrap();
+        let kept = format!("mount namespace of process {}", holder_process.0.id());
+        let text = node.fails().await;
+        assert!(text.contains(&kept), "{text}");
+        assert_eq!(node.known.has_in_use(), [VOLUME_IN_USE]);
+        drop(holder_process);
+        node.is_torn_down_soon().await;
+        node.assert_clean();
     });
 }
 

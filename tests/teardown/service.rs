@@ -32,7 +32,7 @@ pub fn cases<S>() -> Vec<Case<S>> {
         service_waits_until_the_node_has_joined_the_cluster,
         policy_rc_d_prevents_the_start_and_a_purge_leaves_nothing,
         pod_is_removed_completely_and_the_log_has_its_uid,
-        hanging_service_is_restarted_and_misconfigured_one_is_not,
+        hanging_service_is_restarted_and_one_with_a_wrong_flag_is_not,
         starting_kubelet_requests_the_handover_and_gets_its_pods,
         kubelet_that_starts_during_a_grace_period_waits_until_it_expires,
         upgrade_reruns_no_hook_and_keeps_all_deadlines,
@@ -67,8 +67,8 @@ async fn service_waits_until_the_node_has_joined_the_cluster(scene: &mut Scene) 
     service.create("/etc/kubernetes/kubelet.conf", |at| {
         fs::write(at, scene.stage.api.node_kubeconfig(&scene.stage.node))
     })?;
-    until("it is standby", || {
-        Ok(service.shown("StatusText")?.starts_with("standby: "))
+    until("it observes", || {
+        Ok(service.shown("StatusText")?.starts_with("observing: "))
     })
     .await?;
     ensure!(
@@ -232,7 +232,7 @@ async fn pod_is_removed_completely_and_the_log_has_its_uid(scene: &mut Scene) ->
     Ok(())
 }
 
-async fn hanging_service_is_restarted_and_misconfigured_one_is_not(scene: &mut Scene) -> Result<()> {
+async fn hanging_service_is_restarted_and_one_with_a_wrong_flag_is_not(scene: &mut Scene) -> Result<()> {
     let service = Installed::at_work(scene).await?;
     service.drop_in("watchdog", "[Service]\nWatchdogSec=6s\nTimeoutAbortSec=1s\n")?;
     service.systemctl(&["restart", "pod-teardown"])?;
@@ -245,11 +245,19 @@ async fn hanging_service_is_restarted_and_misconfigured_one_is_not(scene: &mut S
 
     service.drop_in("own", "[Service]\nPrivateMounts=yes\n")?;
     service.systemctl(&["restart", "pod-teardown"]).ok();
+    until("it touches nothing and says why", || {
+        let status = service.shown("StatusText")?;
+        Ok(status.starts_with("waiting: ") && status.contains("not in the mount namespace of"))
+    })
+    .await?;
+
+    service.drop_in("own", "[Service]\nEnvironment=POD_TEARDOWN_TAKE_OVER_AFTER=soon\n")?;
+    service.systemctl(&["restart", "pod-teardown"]).ok();
     until("it refuses", || Ok(service.shown("ActiveState")? == "failed")).await?;
-    ensure!(service.shown("ExecMainStatus")? == "78");
-    until("it says why", || {
+    ensure!(service.shown("ExecMainStatus")? == "64");
+    until("it names the flag", || {
         let said = installed::output("journalctl", &["-u", "pod-teardown", "-n", "20", "-o", "cat"])?;
-        Ok(said.contains("not in the mount namespace of"))
+        Ok(said.contains("--take-over-after"))
     })
     .await?;
     sleep(Duration::from_secs(3)).await;
@@ -395,7 +403,7 @@ async fn unresponsive_kubelet_is_stopped_through_its_unit_and_stays_stopped(scen
     let output = service.asked(&["status"])?;
     ensure!(
         output.contains("process down")
-            && output.contains("kubelet.service was stopped because its kubelet was unresponsive"),
+            && output.contains("kubelet.service was stopped because its kubelet did not work"),
         "{output}"
     );
     Ok(())

@@ -28,6 +28,8 @@ pub struct EntryInfo {
     pub inode: u64,
     /// Last status change (`ctime`), which a user cannot set.
     pub changed: (i64, u32),
+    /// Major and minor number, if it is a block device.
+    pub block_device: Option<(u32, u32)>,
 }
 
 // === impl Dir ===
@@ -70,6 +72,8 @@ impl Dir {
         match statx(&self.fd, name, flags, StatxFlags::BASIC_STATS) {
             Ok(found) => Ok(Some(EntryInfo {
                 kind: FileType::from_raw_mode(found.stx_mode.into()),
+                block_device: (FileType::from_raw_mode(found.stx_mode.into()) == FileType::BlockDevice)
+                    .then_some((found.stx_rdev_major, found.stx_rdev_minor)),
                 modified: (found.stx_mtime.tv_sec, found.stx_mtime.tv_nsec),
                 inode: found.stx_ino,
                 changed: (found.stx_ctime.tv_sec, found.stx_ctime.tv_nsec),

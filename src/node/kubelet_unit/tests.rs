@@ -1,12 +1,15 @@
 use std::process::Command;
 
+use serde_json::json;
+
 use super::*;
 use crate::node::systemd::double::{Behavior, UnitKind, bus};
 
-/// A program in place of journalctl that prints one entry.
-fn journalctl(dir: &Path) -> std::path::PathBuf {
+/// A program in place of journalctl that prints one entry of this run.
+fn journalctl(dir: &Path, run: &str) -> std::path::PathBuf {
     let path = dir.join("journalctl");
-    let entry = r#"{"MESSAGE":"E1129 01:01:29.482843 1 run.go:72] \"command failed\" err=\"unknown flag: --x\"","_SYSTEMD_INVOCATION_ID":"1"}"#;
+    let message = r#"E1129 01:01:29.482843 1 run.go:72] "command failed" err="unknown flag: --x""#;
+    let entry = json!({ "MESSAGE": message, "_SYSTEMD_INVOCATION_ID": run });
     let script = format!("#!/bin/sh\ncat <<'EOT'\n{entry}\nEOT\n");
     let mut writer = Command::new("sh");
     // Another process writes it: a fork of this one could still have it open at its exec.
@@ -19,9 +22,13 @@ fn journalctl(dir: &Path) -> std::path::PathBuf {
 }
 
 async fn details(behaviors: &'static [Behavior], proc: &Path) -> Option<String> {
+    details_with(behaviors, proc, "b2").await
+}
+
+async fn details_with(behaviors: &'static [Behavior], proc: &Path, run: &str) -> Option<String> {
     let dir = tempfile::tempdir().unwrap();
     let (systemd, _) = bus(dir.path(), behaviors);
-    let unit = read(&systemd, &journalctl(dir.path()), proc, None).await?;
+    let unit = read(&systemd, &journalctl(dir.path(), run), proc, None).await?;
     Some(unit.details())
 }
 
@@ -43,6 +50,20 @@ async fn unit_that_fails_has_its_last_error_and_one_that_a_user_has_stopped_has_
         (&[Behavior::Kubelet(UnitKind::Masked)], "kubelet.service is masked"),
     ] {
         assert_eq!(details(behaviors, Path::new("/proc")).await.as_deref(), Some(text));
+    }
+}
+
+/// A user may have repaired what an earlier run failed of.
+#[tokio::test]
+async fn error_of_an_earlier_run_counts_only_if_systemd_has_restarted_the_unit() {
+    for (kind, has_error) in [
+        (UnitKind::Restarting, true),
+        (UnitKind::Running, false),
+        (UnitKind::Killed, false),
+    ] {
+        let behaviors = Box::leak(Box::new([Behavior::Kubelet(kind)]));
+        let details = details_with(behaviors, Path::new("/proc"), "b1").await.unwrap();
+        assert_eq!(details.contains("last error"), has_error, "{details}");
     }
 }
 

@@ -233,6 +233,13 @@ impl MountTable {
         self.at_id(id).map(|at| &*self.mounts[at])
     }
 
+    /// The directory or file on which a mount at `path` is mounted, or would be.
+    pub fn place_of(&self, path: &Path) -> Option<MountedOn> {
+        let below = self.mount_containing(path.parent()?)?;
+        let within = path.strip_prefix(&below.path).ok()?;
+        Some((below.device, below.root.join(within)))
+    }
+
     /// The mount that hides the one on `path`: a later mount on a directory above it. The table has to contain both.
     pub fn cover_of(&self, path: &Path) -> Option<&Mount> {
         let hidden = self.mounts_on(path).into_iter().next()?;

@@ -217,6 +217,7 @@ fn unit_properties(kind: UnitKind, is_service: bool) -> HashMap<&'static str, Va
         ]);
     }
     HashMap::from([
+        ("InvocationID", Value::from(vec![0xb2u8])),
         ("LoadState", Value::from(load)),
         ("UnitFileState", Value::from("enabled")),
         ("ActiveState", Value::from(active)),

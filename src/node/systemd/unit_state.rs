@@ -71,6 +71,11 @@ fn state(unit: &str, general: &Properties, service: &Properties) -> KubeletUnit 
         result: text(service, "Result"),
         exit,
         restarts: get(service, "NRestarts").unwrap_or_default(),
+        run: get::<Vec<u8>>(general, "InvocationID")
+            .unwrap_or_default()
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect(),
         since: get(general, "StateChangeTimestamp").and_then(time),
         has_unmet_condition: has_checked_conditions && get(general, "ConditionResult") == Some(false),
         main_process: pid.filter(|pid| *pid > 0).map(|pid| MainProcess {

@@ -96,6 +96,10 @@ async fn tear_down(
     let own = Use::new(&pod, Shape::FileSystem, &volume);
     let staged = |identity: &Identity| Staged::for_volume(&storage, identity).map(StagingPath::FileSystem);
     let staged_as = identity.as_ref().filter(|_| !is_ephemeral(&data));
+    let published = match staged_as.and_then(|identity| Some((identity, staged(identity)?))) {
+        Some((identity, staged)) => unstage::record_published(&storage, identity, &target, &staged).await?,
+        None => Vec::new(),
+    };
     let mut report = match publication::unpublish(&storage, identity.as_ref(), &target, &approved).await {
         Ok(report) => report,
         Err(faults) => {
@@ -106,7 +110,7 @@ async fn tear_down(
     };
     if let Some(identity) = staged_as {
         let staged = staged(identity).into_iter().collect();
-        report += unstage::unstage_unless_used(&storage, identity, Some(own), staged, &approved).await?;
+        report += unstage::unstage_unless_used(&storage, identity, Some(own), staged, &published, &approved).await?;
     }
     report += storage
         .run_blocking("remove", &path, move |storage| {

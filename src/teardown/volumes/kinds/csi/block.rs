@@ -84,18 +84,23 @@ async fn tear_down(
         .map_or_else(|| what.display().to_string(), Identity::unique_name);
     let _lock = storage.locks.lock(&name).await;
 
-    let (maps, uid, published) = (paths.maps(), pod.uid().to_owned(), Maps(paths.published()));
-    let target = published.0.join(pod.uid());
+    let (maps, uid, published_paths) = (paths.maps(), pod.uid().to_owned(), Maps(paths.published()));
+    let target = published_paths.0.join(pod.uid());
     let device = [target.clone(), device::link(&pod, &volume)];
     let mut report = storage
         .run_blocking("unmap", &what, move |storage| maps.unmap(storage, &uid, &device))
         .await?;
     let own = Use::new(&pod, Shape::Block, &volume);
+    let staging = StagingPath::Block(paths);
+    let published = match &identity {
+        Some(identity) => unstage::record_published(&storage, identity, &target, &staging).await?,
+        None => Vec::new(),
+    };
     report += match publication::unpublish(&storage, identity.as_ref(), &target, &approved).await {
         Ok(done) => done,
         Err(faults) => {
             let Some(identity) = &identity else { return Err(faults) };
-            let staged = vec![StagingPath::Block(paths)];
+            let staged = vec![staging];
             return Err(unstage::with_staging_mounts(&storage, identity, &own, staged, faults).await);
         }
     };
@@ -104,7 +109,7 @@ async fn tear_down(
         // The driver should have removed it. It does not block the pod, and is removed with the volume's directories.
         match storage
             .run_blocking("remove", &what, move |storage| {
-                published.remove_leftovers_of(storage, &uid)
+                published_paths.remove_leftovers_of(storage, &uid)
             })
             .await
         {
@@ -120,8 +125,8 @@ async fn tear_down(
         }
     }
     if let Some(identity) = &identity {
-        let staged = vec![StagingPath::Block(paths)];
-        report += unstage::unstage_unless_used(&storage, identity, Some(own), staged, &approved).await?;
+        let staged = vec![staging];
+        report += unstage::unstage_unless_used(&storage, identity, Some(own), staged, &published, &approved).await?;
     }
     report += storage
         .run_blocking("remove", &what, move |storage| {

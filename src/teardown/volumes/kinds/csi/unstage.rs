@@ -38,13 +38,57 @@ use crate::{
 /// After this time without writes, a device has no writes left.
 const NO_WRITES_PERIOD: Duration = Duration::from_secs(1);
 
+/// Records the device that is published at `target` before it is unpublished, if no staging path shows it: that of a driver that does
+/// not stage, and a raw block device. Returns what is recorded.
+pub async fn record_published(
+    storage: &Arc<Storage>,
+    identity: &Identity,
+    target: &Path,
+    staging: &StagingPath,
+) -> Result<Vec<FileSystem>, Vec<Fault>> {
+    let (at, staging) = (target.to_owned(), staging.clone());
+    let find = storage.read_blocking(target, move |storage| {
+        let table = storage.all_mounts.read()?;
+        let devices: Vec<_> = match staging {
+            StagingPath::Block(_) => block_device(&at)?.into_iter().collect(),
+            StagingPath::FileSystem(staged) => {
+                let staged_at = staged.global();
+                let published = mounted_alone(&table, &at, &[at.clone(), staged_at.clone()]);
+                let staged = table.mounts_at_or_below(&[staged_at]);
+                let devices = published.iter().map(|mount| mount.device);
+                let is_staged = |device| staged.iter().any(|mount| mount.device == device);
+                devices.filter(|&device| device.0 != 0 && !is_staged(device)).collect()
+            }
+        };
+        let file_systems = devices.iter().map(|&device| FileSystem::on(device, &storage.sys_block));
+        file_systems.collect::<Result<Vec<_>, _>>()
+    });
+    let published = find.await?;
+    record(storage, identity, &published).await;
+    Ok(published)
+}
+
+/// Records file systems before a call: a driver may unmount them and then fail, or the agent may crash.
+async fn record(storage: &Storage, identity: &Identity, file_systems: &[FileSystem]) {
+    if file_systems.is_empty() {
+        return;
+    }
+    let volume = identity.unique_name();
+    let mut recorded = storage.journal.maybe_active_file_systems(&volume);
+    add_missing(&mut recorded, file_systems);
+    storage.journal.set_maybe_active_file_systems(&volume, recorded);
+    // The journal reports its errors. As everywhere, the teardown continues without it.
+    storage.journal.durable().await.ok();
+}
+
 /// Unstages the volume, unless another pod uses it, and allows its detach. `except` is the use that ends now. `known` are paths
-/// where the volume may be staged, regardless of their files. The caller holds the volume's lock.
+/// where the volume may be staged, regardless of their files. `published` was just unpublished. The caller holds the volume's lock.
 pub async fn unstage_unless_used(
     storage: &Arc<Storage>,
     identity: &Identity,
     except: Option<Use>,
     known: Vec<StagingPath>,
+    published: &[FileSystem],
     approved: &Approved,
 ) -> Result<DiskReport, Vec<Fault>> {
     let mut report = DiskReport::default();
@@ -83,10 +127,11 @@ pub async fn unstage_unless_used(
     let volume = identity.unique_name();
     // Unmounted by an earlier call, and may still be active.
     let mut unstaged = storage.journal.maybe_active_file_systems(&volume);
+    unstaged.retain(|it| !published.contains(it));
     drop_replaced(storage, &globals, &mut unstaged).await?;
     let mut faults = Vec::new();
     for stage in &stages {
-        match unstage(storage, identity, stage, &globals, &unstaged, approved).await {
+        match unstage(storage, identity, stage, &globals, (&unstaged, published), approved).await {
             Ok(done) => report += done,
             Err(more) => faults.extend(more),
         }
@@ -172,14 +217,14 @@ fn find_staging_paths(
     Ok(all)
 }
 
-/// Calls the driver to unstage this path, unless neither mount nor directory is left. `paths` are all paths of the volume, and
-/// `unstaged` the file systems that an earlier call has unmounted.
+/// Calls the driver to unstage this path, unless neither mount nor directory is left. `paths` are all paths of the volume,
+/// `unstaged` the file systems that an earlier attempt has unmounted, and `published` those that this one has.
 async fn unstage(
     storage: &Arc<Storage>,
     identity: &Identity,
     stage: &StagingPath,
     paths: &[PathBuf],
-    unstaged: &[FileSystem],
+    (unstaged, published): (&[FileSystem], &[FileSystem]),
     approved: &Approved,
 ) -> Result<DiskReport, Vec<Fault>> {
     let mut report = DiskReport::default();
@@ -190,7 +235,7 @@ async fn unstage(
         let stage = stage.clone();
         storage.read_blocking(global, move |_| stage.may_be_staged())
     };
-    if mounted.is_empty() && unstaged.is_empty() && !may_be_staged.await? {
+    if mounted.is_empty() && unstaged.is_empty() && published.is_empty() && !may_be_staged.await? {
         return Ok(report);
     }
     if let Some(other) = mounted_elsewhere(&before, &storage.root, global, paths) {
@@ -209,15 +254,8 @@ async fn unstage(
     };
     let mut file_systems = storage.read_blocking("file systems", of_device).await?;
     add_missing(&mut file_systems, unstaged);
-    // Before the call: a driver may unmount them and then fail, or the agent may crash.
-    if !file_systems.is_empty() {
-        let volume = identity.unique_name();
-        let mut recorded = storage.journal.maybe_active_file_systems(&volume);
-        add_missing(&mut recorded, &file_systems);
-        storage.journal.set_maybe_active_file_systems(&volume, recorded);
-        // The journal reports its errors. As everywhere, the teardown continues without it.
-        storage.journal.durable().await.ok();
-    }
+    add_missing(&mut file_systems, published);
+    record(storage, identity, &file_systems).await;
     let mut can_stage = true;
     let done = match storage.csi(&identity.driver).await? {
         Err(unavailable) => Err(DriverFailure::Unavailable(unavailable.why)),
@@ -255,8 +293,18 @@ async fn unstage(
         return Err(fault_of(VERB, global, &why));
     }
     report.unmounted += mounted.len();
-    check_inactive(storage, global, file_systems, !unstaged.is_empty()).await?;
+    let staged_at = Some(global.clone());
+    check_inactive(storage, global, staged_at, file_systems, !unstaged.is_empty()).await?;
     Ok(report)
+}
+
+/// The number of the block device at this path.
+fn block_device(path: &Path) -> Result<Option<(u32, u32)>, Fault> {
+    let Some((dir, name)) = path.parent().zip(path.file_name()) else {
+        return Ok(None);
+    };
+    let info = Dir::open(dir)?.map(|dir| dir.stat(name)).transpose()?.flatten();
+    Ok(info.and_then(|info| info.block_device))
 }
 
 fn add_missing(to: &mut Vec<FileSystem>, from: &[FileSystem]) {
@@ -316,10 +364,12 @@ async fn check_no_other_mounts(storage: &Arc<Storage>, global: &Path, mounted: &
 /// Checks that the file systems are active nowhere, so that the volume may be detached. Another mount namespace may still have
 /// one mounted. A detached mount is in no mount table.
 ///
-/// `was_active`: they were active at an earlier attempt, so that their last writes may still be in progress.
+/// `staged_at`: a staging path, where nothing is mounted now. If another program has unmounted it, only another namespace shows
+/// what was there. `was_active`: they were active at an earlier attempt, so that their last writes may still be in progress.
 pub(super) async fn check_inactive(
     storage: &Arc<Storage>,
-    global: &Path,
+    volume: &Path,
+    staged_at: Option<PathBuf>,
     file_systems: Vec<FileSystem>,
     was_active: bool,
 ) -> Result<(), Vec<Fault>> {
@@ -333,7 +383,11 @@ pub(super) async fn check_inactive(
             }
         }
         let devices: Vec<_> = left.iter().map(|it| it.device).collect();
-        if let Some(holder) = namespaces::find_mounting_process(&storage.proc, &devices)? {
+        let place = match &staged_at {
+            Some(staged_at) => storage.all_mounts.read()?.place_of(staged_at),
+            None => None,
+        };
+        if let Some(holder) = namespaces::find_mounting_process(&storage.proc, &devices, place.as_ref())? {
             let why = format!(
                 "its file system is still mounted in the mount namespace of {holder}; it may be detached from the node after \
                  that process has exited or has unmounted it"
@@ -353,10 +407,10 @@ pub(super) async fn check_inactive(
         })
     });
     let left = checked.await?.map_err(|(why, waits_for)| {
-        let fault = Fault::new(VERB, global, Cause::Message(why));
+        let fault = Fault::new(VERB, volume, Cause::Message(why));
         vec![fault.waiting_for(waits_for)]
     })?;
-    check_unwritten(storage, global, &left, was_active).await
+    check_unwritten(storage, volume, &left, was_active).await
 }
 
 /// Checks that the kernel has finished the last writes. Those of a driver's unmount are finished when the driver returns, so that

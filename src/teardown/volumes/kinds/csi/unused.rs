@@ -130,7 +130,7 @@ async fn remove_in_use(storage: &Arc<Storage>, volume: &str) -> Result<(), Vec<F
     // It has no staging path, so that every staged mount is of another volume.
     unstage::drop_replaced(storage, &[], &mut unstaged).await?;
     if !unstaged.is_empty() {
-        unstage::check_inactive(storage, Path::new(volume), unstaged, true).await?;
+        unstage::check_inactive(storage, Path::new(volume), None, unstaged, true).await?;
     }
     storage.remove_in_use(volume.to_owned(), Path::new(volume)).await?;
     storage.journal.set_maybe_active_file_systems(volume, Vec::new());
@@ -144,7 +144,7 @@ async fn unstage_volume(
 ) -> (String, Result<DiskReport, Vec<Fault>>) {
     let name = identity.unique_name();
     let _lock = storage.locks.lock(&name).await;
-    let done = unstage::unstage_unless_used(&storage, &identity, None, stages, &Approved::default()).await;
+    let done = unstage::unstage_unless_used(&storage, &identity, None, stages, &[], &Approved::default()).await;
     (name, done)
 }
 
