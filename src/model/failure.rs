@@ -127,3 +127,9 @@ pub fn ok_if_empty(failures: Vec<Failure>) -> Result<(), Vec<Failure>> {
 pub fn first_message(failures: &[Failure]) -> String {
     failures.first().map(ToString::to_string).unwrap_or_default()
 }
+
+/// Whether the runtime's error is about the pod's network: the CRI has no code for that.
+pub fn names_network(error: &str) -> bool {
+    let error = error.to_ascii_lowercase();
+    ["network", "cni"].iter().any(|word| error.contains(word))
+}

@@ -110,7 +110,7 @@ pub struct Trace {
     /// Milliseconds until this agent kills the processes of that report; `None` if it does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kill_in_ms: Option<u64>,
-    /// Error of the first failed stop of a sandbox: its network may still exist.
+    /// Error of the first failed stop of a sandbox. If it names the network, that may still exist.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox_error: Option<String>,
     /// The bars of its timeline.

@@ -8,6 +8,7 @@ use crate::{
         cause::{Cause, CauseKind, Severity},
     },
     model::{
+        failure::names_network,
         mismatch::MismatchKind,
         pod::PodView,
         termination::Terminator,
@@ -38,9 +39,11 @@ pub fn explain_pod(trace: &Trace, blocked: Option<&str>) -> Explanation {
         facts.push(format!("runtime: {state}"));
     }
     if let Some(error) = &trace.sandbox_error {
-        facts.push(format!(
-            "its network may still exist, since the first stop of its sandbox failed: {error}"
-        ));
+        let network = match names_network(error) {
+            true => "its network may still exist, since ",
+            false => "",
+        };
+        facts.push(format!("{network}the first stop of its sandbox failed: {error}"));
     }
     if !trace.finalizers.is_empty() {
         facts.push(format!("finalizers of its object: {}", trace.finalizers.join(", ")));

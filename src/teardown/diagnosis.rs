@@ -324,6 +324,7 @@ impl Diagnosis<'_> {
                 driver_kind: missing.kind.clone(),
                 driver: missing.driver.clone(),
                 needed_by: missing.needed_by.clone(),
+                pod: format!("{}/{}", facts.view.pod.namespace, facts.view.pod.name),
                 mounted: missing.mounted.clone(),
                 pods: missing.pods.clone(),
                 why: missing.why.clone(),

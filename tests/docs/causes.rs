@@ -27,6 +27,8 @@ const READS: &str = "beside_a_kubelet_why_and_plan_only_read";
 const FACTS: &str = "causes_follow_from_facts";
 const CLUSTER: &str = "causes_follow_from_the_pod_its_node_and_its_events";
 const NO_REPORT: &str = "node_is_unreachable_if_its_kubelet_does_not_report_and_no_agent_is_active";
+const PAUSED: &str = "why_names_what_is_left_of_a_pod_beside_a_paused_agent";
+const WAITS: &str = "why_names_what_a_termination_waits_for";
 const NETWORK: &str = "sandbox_is_retried_until_its_network_configuration_is_back";
 
 /// By variant of `CauseKind`, in its order.
@@ -37,11 +39,11 @@ const CAUSES: [(&str, Parts, &str); 39] = [
         "why_names_the_busy_mount_and_the_container_that_holds_it",
     ),
     ("NotDeleted", Real, BESIDE_KUBELET),
-    ("EndedNotDeleted", Facts, FACTS),
+    ("EndedNotDeleted", Real, PAUSED),
     ("MirrorPod", Facts, FACTS),
     ("KubeletTerminates", Scripted, READS),
     ("AgentBlocked", Facts, FACTS),
-    ("AgentPaused", Facts, FACTS),
+    ("AgentPaused", Real, PAUSED),
     (
         "ApiServerUnreachable",
         Scripted,
@@ -55,9 +57,9 @@ const CAUSES: [(&str, Parts, &str); 39] = [
         Scripted,
         "plugin_shows_nodes_a_node_and_why_a_pod_is_blocked_and_writes_nothing",
     ),
-    ("GracePeriod", Scripted, READS),
-    ("PreStopHook", Scripted, READS),
-    ("SidecarWaits", Scripted, READS),
+    ("GracePeriod", Real, WAITS),
+    ("PreStopHook", Real, WAITS),
+    ("SidecarWaits", Real, WAITS),
     ("SigtermNotHandled", Real, BESIDE_KUBELET),
     ("Frozen", Real, BESIDE_KUBELET),
     (
@@ -82,16 +84,16 @@ const CAUSES: [(&str, Parts, &str); 39] = [
         "container_below_a_stopped_shim_is_killed_and_its_pod_goes",
     ),
     ("ContainerUnknown", Facts, FACTS),
-    ("ProcessesLeft", Facts, FACTS),
+    ("ProcessesLeft", Real, PAUSED),
     ("RuntimeNotReady", Real, NETWORK),
-    ("RuntimeUnreachable", Facts, FACTS),
+    ("RuntimeUnreachable", Real, PAUSED),
     (
         "SandboxNotStopped",
         Real,
         "process_of_a_sandbox_outside_of_its_cgroup_is_killed",
     ),
     ("MountBusy", Real, BESIDE_KUBELET),
-    ("MountLeft", Facts, FACTS),
+    ("MountLeft", Real, PAUSED),
     (
         "MountHidden",
         Real,
@@ -99,10 +101,10 @@ const CAUSES: [(&str, Parts, &str); 39] = [
     ),
     ("ServerMount", Facts, FACTS),
     ("DriverMissing", Real, BESIDE_KUBELET),
-    ("VolumeDirectoriesLeft", Facts, FACTS),
-    ("CgroupsLeft", Facts, FACTS),
-    ("PhaseNotTerminal", Facts, FACTS),
-    ("FinalDeletePending", Facts, FACTS),
+    ("VolumeDirectoriesLeft", Real, PAUSED),
+    ("CgroupsLeft", Real, PAUSED),
+    ("PhaseNotTerminal", Real, PAUSED),
+    ("FinalDeletePending", Real, PAUSED),
     ("Finalizer", Real, BESIDE_KUBELET),
     (
         "Unknown",

@@ -18,6 +18,7 @@ mod hooks;
 mod objects;
 mod requests;
 mod volumes;
+mod why;
 
 use anyhow::Result;
 use futures::future::LocalBoxFuture;
@@ -134,6 +135,12 @@ cases! {
     ],
     csi, Shared: [
         volume_may_be_attached_elsewhere_only_after_its_driver_has_unstaged_it,
+    ],
+    why, Own: [
+        why_names_what_is_left_of_a_pod_beside_a_paused_agent,
+    ],
+    why, Shared: [
+        why_names_what_a_termination_waits_for,
     ],
     volumes, Shared: [
         volumes_of_every_kind_are_unmounted_and_removed,

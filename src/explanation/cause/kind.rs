@@ -287,6 +287,8 @@ pub enum CauseKind {
         driver: String,
         /// The volume or claim.
         needed_by: String,
+        /// Namespace and name of the pod.
+        pod: String,
         /// Mounts of the volume, in the order of their unmount.
         mounted: Vec<String>,
         /// Pods of this node that seem to be the driver, with their states.

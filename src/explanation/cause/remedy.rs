@@ -13,12 +13,15 @@ pub(super) fn remedy(kind: &CauseKind, terminator: Terminator) -> Cow<'static, s
     match (kind, terminator) {
         (
             CauseKind::DriverMissing {
-                driver_kind, mounted, ..
+                driver_kind,
+                mounted,
+                pod,
+                ..
             },
             Terminator::Agent,
         ) if driver_kind == "CSI" => {
             let unmount = mounted.iter().map(|path| format!("umount {path:?}"));
-            let commands: Vec<_> = unmount.chain(["pod-teardown approve POD".to_owned()]).collect();
+            let commands: Vec<_> = unmount.chain([format!("pod-teardown approve pod/{pod}")]).collect();
             let commands = commands.join(" && ");
             format!("start the driver's pod on this node again; if it never returns: {commands}").into()
         }
@@ -198,6 +201,7 @@ mod tests {
                 driver_kind: driver_kind.to_owned(),
                 driver: "d".to_owned(),
                 needed_by: "volume v".to_owned(),
+                pod: "default/web".to_owned(),
                 mounted: mounted.iter().map(|&path| path.to_owned()).collect(),
                 pods: Vec::new(),
                 why: String::new(),
@@ -205,10 +209,14 @@ mod tests {
             remedy(&kind, terminator).into_owned()
         };
         let text = remedy_of("CSI", &["/pods/u/mount", "/csi/globalmount"], Terminator::Agent);
-        let commands = "umount \"/pods/u/mount\" && umount \"/csi/globalmount\" && pod-teardown approve POD";
+        let commands =
+            "umount \"/pods/u/mount\" && umount \"/csi/globalmount\" && pod-teardown approve pod/default/web";
         assert!(text.ends_with(commands), "{text}");
         let text = remedy_of("CSI", &[], Terminator::Agent);
-        assert!(text.ends_with("never returns: pod-teardown approve POD"), "{text}");
+        assert!(
+            text.ends_with("never returns: pod-teardown approve pod/default/web"),
+            "{text}"
+        );
         // Neither has an approval.
         for (kind, terminator) in [("DRA", Terminator::Agent), ("CSI", Terminator::Kubelet)] {
             let text = remedy_of(kind, &["/m"], terminator);

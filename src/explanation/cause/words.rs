@@ -201,6 +201,7 @@ pub(super) fn message(kind: &CauseKind) -> String {
             driver_kind,
             driver,
             needed_by,
+            pod: _,
             mounted: _,
             pods,
             why,

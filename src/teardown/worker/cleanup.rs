@@ -7,7 +7,7 @@ use tokio::time::timeout;
 use super::{AFTER_STOP, AttemptError, PodUpdate, Worker, waits::NETWORK_CONFIGURATION};
 use crate::{
     model::{
-        failure::{Failure, first_message, ok_if_empty},
+        failure::{Failure, first_message, names_network, ok_if_empty},
         mismatch::{Mismatch, MismatchApproval, MismatchKind},
         pod::PodView,
         trace::Step,
@@ -115,11 +115,7 @@ impl Worker {
         stopped: Arc<RuntimePod>,
         mut failures: Vec<Failure>,
     ) -> Result<Arc<RuntimePod>, Vec<Failure>> {
-        let is_of_network = |failure: &Failure| {
-            let text = failure.cause.to_ascii_lowercase();
-            ["network", "cni"].iter().any(|word| text.contains(word))
-        };
-        if !failures.iter().all(is_of_network) {
+        if !failures.iter().all(|failure| names_network(&failure.cause)) {
             return Err(failures);
         }
         let since = self.runtime_state.network_failed_since();

@@ -1,0 +1,172 @@
+//! What `why` shows on a node with a real runtime, real mounts and cgroups, with its remedies.
+
+use std::{
+    fs,
+    process::{Child, Command},
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::{Context, Result, ensure};
+use k8s_cri::v1::StopPodSandboxRequest;
+use nix::mount::umount;
+use serde_json::json;
+use testbed::{cgroups, pods::StartedPod};
+use tokio::time::{Instant, sleep};
+
+use super::{
+    pods::{POLITE, container, exec, hooked, pod, simple},
+    scene::{PATIENCE, Scene},
+};
+
+/// Killed and waited for on drop.
+struct Sleeper(Child);
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        self.0.kill().and_then(|()| self.0.wait()).ok();
+    }
+}
+
+pub async fn why_names_what_a_termination_waits_for(scene: &mut Scene) -> Result<()> {
+    let hook = exec("echo hook >> /out/log; sleep 8");
+    let mut sidecar = container("proxy", POLITE);
+    sidecar["restartPolicy"] = "Always".into();
+    let mut sides = pod("sides", 8, &[container("main", "trap '' TERM")]);
+    sides["spec"]["initContainers"] = json!([sidecar]);
+    let pods = scene.run_all(vec![hooked("hooked", 60, POLITE, &hook), sides]).await?;
+    for pod in &pods {
+        scene.delete(pod, None).await?;
+    }
+    shows(
+        scene,
+        "hooked",
+        &[
+            "the preStop hook (exec) of container main may still run",
+            "wait: the hook ends with the grace period at the latest",
+            "s left of 60s",
+            "wait, or shorten it with pod-teardown stop POD --grace-period SECONDS",
+        ],
+    )
+    .await?;
+    shows(scene, "sides", &["sidecar proxy is stopped after main"]).await?;
+    for pod in &pods {
+        scene.gone_and_clean(pod).await?;
+    }
+    Ok(())
+}
+
+/// A paused agent changes nothing, so that each state stays until the test changes it.
+pub async fn why_names_what_is_left_of_a_pod_beside_a_paused_agent(scene: &mut Scene) -> Result<()> {
+    const NO_PROCESS: &str = "no process does it now: start the kubelet, or resolve what blocks this agent";
+    scene.start_agent().await?;
+    let mut main = container("main", POLITE);
+    main["volumeMounts"] = json!([
+        { "name": "disk", "mountPath": "/disk" },
+        { "name": "memory", "mountPath": "/memory" },
+    ]);
+    let mut left = pod("left", 30, &[main]);
+    left["spec"]["volumes"] = json!([
+        { "name": "disk", "emptyDir": {} },
+        { "name": "memory", "emptyDir": { "medium": "Memory" } },
+    ]);
+    scene.ask(&["pause", "--reason", "disks are replaced"]).await?;
+    let pods = vec![left, simple("ended", 30, POLITE), simple("runs", 30, POLITE)];
+    let [left, ended, runs] = scene.run_all(pods).await?.try_into().ok().context("three pods")?;
+
+    scene
+        .merge(
+            "ended/status",
+            &json!({ "status": { "phase": "Failed", "reason": "Evicted" } }),
+        )
+        .await?;
+    let ended_texts = [
+        "it has terminated as Failed (Evicted), and it is not being deleted",
+        "delete it, or wait for the controller that owns it",
+    ];
+    shows(scene, "ended", &ended_texts).await?;
+
+    scene.delete(&left, None).await?;
+    let paused = "this agent is paused, and no kubelet terminates it";
+    shows(scene, "left", &[paused, "disks are replaced", "pod-teardown resume"]).await?;
+
+    let process = Sleeper(Command::new("sleep").arg("1000").spawn()?);
+    let lost = format!("{}/lost", left.cgroup);
+    cgroups::create(&lost)?;
+    cgroups::set(&lost, "cgroup.procs", &process.0.id().to_string())?;
+    stop_sandbox(scene, &left).await?;
+    let named = format!(
+        "1 process is left in the pod's cgroups: process {} \"sleep\"",
+        process.0.id()
+    );
+    let remedy = "compare them with crictl ps -a; if the runtime has lost the container, kill these processes";
+    shows(scene, "left", &[&named, remedy]).await?;
+
+    drop(process);
+    let memory = left.volumes.get("memory").context("volume memory")?;
+    let mounted = format!("tmpfs is still mounted at {}", memory.display());
+    shows(scene, "left", &[&mounted, NO_PROCESS]).await?;
+    umount(memory)?;
+    shows(
+        scene,
+        "left",
+        &["directories of volumes are left, without mounts: ", NO_PROCESS],
+    )
+    .await?;
+    fs::remove_dir_all(scene.stage.starter.dirs().pod(left.uid()).join("volumes"))?;
+    shows(
+        scene,
+        "left",
+        &["its cgroups are left, without processes: ", NO_PROCESS],
+    )
+    .await?;
+    cgroups::remove(&left.cgroup).await?;
+    let phase = "none of its containers runs, and the API does not show that: its phase is Running";
+    shows(scene, "left", &[phase, NO_PROCESS]).await?;
+    scene
+        .merge("left/status", &json!({ "status": { "phase": "Succeeded" } }))
+        .await?;
+    shows(scene, "left", &["only the final delete is missing", NO_PROCESS]).await?;
+
+    for pod in [&ended, &runs] {
+        scene.delete(pod, None).await?;
+    }
+    let stage = Arc::get_mut(&mut scene.stage).context("the stage serves other claims, too")?;
+    stage.containerd.kill();
+    let unreachable = "the container runtime cannot be reached";
+    shows(
+        scene,
+        "runs",
+        &[unreachable, "start the container runtime, and read its log"],
+    )
+    .await?;
+    let stage = Arc::get_mut(&mut scene.stage).context("the stage serves other claims, too")?;
+    stage.containerd.restart().await?;
+    scene.ask(&["resume"]).await?;
+    for pod in [&left, &ended, &runs] {
+        scene.gone_and_clean(pod).await?;
+    }
+    scene.stop_agent().await
+}
+
+/// Waits until `why` shows all these texts about the pod.
+async fn shows(scene: &Scene, pod: &str, texts: &[&str]) -> Result<()> {
+    let late = Instant::now() + PATIENCE;
+    loop {
+        let shown = scene.ask(&["why", &scene.name(pod)]).await?;
+        let Some(missing) = texts.iter().find(|text| !shown.contains(**text)) else {
+            return Ok(());
+        };
+        ensure!(Instant::now() < late, "why does not show {missing:?}, but:\n{shown}");
+        sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// As another program does: the agent is paused.
+async fn stop_sandbox(scene: &Scene, pod: &StartedPod) -> Result<()> {
+    let request = StopPodSandboxRequest {
+        pod_sandbox_id: pod.sandbox_id.clone(),
+    };
+    scene.stage.containerd.cri().stop_pod_sandbox(request).await?;
+    Ok(())
+}
