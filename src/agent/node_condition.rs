@@ -85,7 +85,9 @@ impl NodeConditionReporter {
         loop {
             ticks.tick().await;
             let role = self.role.as_ref().map(|role| role.borrow().clone());
-            let condition = RoleCondition::new(role.as_ref(), self.guard.why_blocked().as_deref());
+            let blocked = self.guard.why_blocked();
+            let paused = self.guard.paused().map(|paused| paused.why());
+            let condition = RoleCondition::new(role.as_ref(), blocked.as_deref(), paused.as_deref());
             let is_current = |(last, at): &(RoleCondition, Instant)| {
                 let interval = if last.message == condition.message {
                     HEARTBEAT_INTERVAL

@@ -31,14 +31,27 @@ pub struct RoleCondition {
 // === impl RoleCondition ===
 
 impl RoleCondition {
-    /// The condition of an agent with this role (`None` with `--pods always`), and with this reason why it may not act. The message
-    /// says why the kubelet does not work, if its unit shows that.
-    pub fn new(role: Option<&RoleReport>, blocked: Option<&str>) -> Self {
-        let mut condition = Self::of_role(role, blocked);
+    /// The condition of an agent with this role (`None` with `--pods always`), and with this reason why it may not act. A user has
+    /// `paused` it, or not. The message says why the kubelet does not work, if its unit shows that.
+    pub fn new(role: Option<&RoleReport>, blocked: Option<&str>, paused: Option<&str>) -> Self {
+        let may_act = role.is_none_or(|role| role.role == RoleName::Active || role.between_starts_of().is_some());
+        let mut condition = match paused {
+            Some(paused) if may_act => Self::blocked(paused),
+            _ => Self::of_role(role, blocked),
+        };
         if let Some(unit) = role.and_then(|role| role.kubelet_unit.as_ref()) {
             condition.message = format!("{}; {}", condition.message, unit.summary());
         }
         condition
+    }
+
+    fn blocked(why: &str) -> Self {
+        Self {
+            status: "False",
+            reason: "Blocked",
+            message: format!("pod-teardown may not act: {why}"),
+            detail: None,
+        }
     }
 
     fn of_role(role: Option<&RoleReport>, blocked: Option<&str>) -> Self {
@@ -81,7 +94,7 @@ impl RoleCondition {
                     reason.map_or(("KubeletUnknown", "the kubelet was not probed yet"), standby_reason);
                 ("False", reason, message.to_owned())
             }
-            (None, Some(blocked)) => ("False", "Blocked", format!("pod-teardown may not act: {blocked}")),
+            (None, Some(blocked)) => return Self::blocked(blocked),
             (None, None) if role.is_some() => (
                 "True",
                 "KubeletDown",
@@ -236,8 +249,22 @@ mod tests {
             (None, None, "True", "NoKubelet"),
             (None, Some("a kubelet runs"), "False", "Blocked"),
         ] {
-            let condition = RoleCondition::new(role, blocked);
+            let condition = RoleCondition::new(role, blocked, None);
             assert_eq!((condition.status, condition.reason), (status, reason));
+        }
+        for (role, reason) in [
+            (Some(&active), "Blocked"),
+            (Some(&between), "Blocked"),
+            (Some(&ended), "Blocked"),
+            (None, "Blocked"),
+            (Some(&alive), "KubeletAlive"),
+            (Some(&observing), "Observing"),
+        ] {
+            assert_eq!(
+                RoleCondition::new(role, None, Some("paused")).reason,
+                reason,
+                "{role:?}"
+            );
         }
     }
 
@@ -258,7 +285,7 @@ mod tests {
                 }),
                 ..RoleReport::default()
             };
-            RoleCondition::new(Some(&role), None).message
+            RoleCondition::new(Some(&role), None, None).message
         };
         for role in RoleName::ALL {
             let first = message(role, 1, 10);
@@ -297,7 +324,7 @@ mod tests {
             }))
             .unwrap()
         };
-        let active = RoleCondition::new(Some(&role(RoleName::Active, None)), None);
+        let active = RoleCondition::new(Some(&role(RoleName::Active, None)), None, None);
         let now = at("2026-01-02T03:04:05.678Z");
         let changed = active.patch(&node("False"), now);
         assert_eq!(changed["metadata"]["uid"], "n1");
@@ -312,7 +339,7 @@ mod tests {
 
     #[test]
     fn reasons_that_pass_by_themselves_have_no_event() {
-        let event = |reason| RoleCondition::new(Some(&role(RoleName::Standby, Some(reason))), None).event();
+        let event = |reason| RoleCondition::new(Some(&role(RoleName::Standby, Some(reason))), None, None).event();
         assert_eq!(event(StandbyReasonName::TakeoverPending), None);
         assert_eq!(event(StandbyReasonName::KubeletAlive), Some(Reason::TeardownStandby));
         assert_eq!(
@@ -320,6 +347,9 @@ mod tests {
             Some(Reason::KubeletUnresponsive)
         );
         assert_eq!(RoleCondition::stopped().event(), None);
-        assert_eq!(RoleCondition::new(None, None).event(), Some(Reason::TeardownActive));
+        assert_eq!(
+            RoleCondition::new(None, None, None).event(),
+            Some(Reason::TeardownActive)
+        );
     }
 }

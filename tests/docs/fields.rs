@@ -128,6 +128,12 @@ fn variants(schema: &Value, out: &mut String) {
             None => {
                 let value = variant["const"].as_str().into_iter();
                 let values = value.chain(members(variant, "enum").filter_map(Value::as_str));
+                // A variant with data is an object with one field.
+                let field = variant["properties"]
+                    .as_object()
+                    .into_iter()
+                    .flat_map(|fields| fields.keys());
+                let values = values.chain(field.map(String::as_str));
                 (values.collect(), String::new())
             }
         };

@@ -59,7 +59,7 @@ fn role(page: &mut Page<'_>, report: &RoleReport) -> fmt::Result {
     let unit = report.kubelet_unit.as_ref().map(KubeletUnit::state);
     page.gauges(
         "kubelet_unit_state",
-        "1 for the state of the kubelet's systemd unit while the kubelet does not work. All are 0 while it works, and without systemd.",
+        "1 for the state of the kubelet's systemd unit while the kubelet does not work: restarting, failed, starting, running, stopping, masked, unloadable, condition-unmet or stopped. All are 0 while it works, and without systemd.",
         UnitState::ALL.map(|state| ([("state", state.to_string())], u64::from(unit == Some(state)))),
     )?;
     page.seconds(
