@@ -23,7 +23,6 @@ enum Parts {
 use Parts::{Facts, Real, Scripted};
 
 const BESIDE_KUBELET: &str = "why_and_plan_beside_a_living_kubelet_name_what_holds_each_pod_and_touch_nothing";
-const READS: &str = "beside_a_kubelet_why_and_plan_only_read";
 const FACTS: &str = "causes_follow_from_facts";
 const CLUSTER: &str = "causes_follow_from_the_pod_its_node_and_its_events";
 const NO_REPORT: &str = "node_is_unreachable_if_its_kubelet_does_not_report_and_no_agent_is_active";
@@ -41,13 +40,17 @@ const CAUSES: [(&str, Parts, &str); 39] = [
     ("NotDeleted", Real, BESIDE_KUBELET),
     ("EndedNotDeleted", Real, PAUSED),
     ("MirrorPod", Facts, FACTS),
-    ("KubeletTerminates", Scripted, READS),
+    (
+        "KubeletTerminates",
+        Real,
+        "running_kubelet_blocks_all_effects_until_it_exits",
+    ),
     ("AgentBlocked", Facts, FACTS),
     ("AgentPaused", Real, PAUSED),
     (
         "ApiServerUnreachable",
-        Scripted,
-        "silent_runtime_and_api_server_leave_an_answer_with_what_is_unknown",
+        Real,
+        "deletion_during_an_api_outage_is_found_after_it",
     ),
     ("NodeUnreachable", Facts, NO_REPORT),
     ("NodeMissing", Facts, NO_REPORT),
@@ -72,7 +75,7 @@ const CAUSES: [(&str, Parts, &str); 39] = [
         Real,
         "mount_of_another_cgroup_is_named_and_no_process_in_it_is_killed",
     ),
-    ("Uninterruptible", Facts, FACTS),
+    ("Uninterruptible", Real, "why_names_a_process_that_waits_in_the_kernel"),
     (
         "StillRuns",
         Real,

@@ -23,7 +23,7 @@ mod why;
 use anyhow::Result;
 use futures::future::LocalBoxFuture;
 
-pub use self::{runner::main, scene::Scene};
+pub use self::{runner::main, scene::Scene, why::shows};
 
 /// Kind of the stage of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,6 +137,7 @@ cases! {
         volume_may_be_attached_elsewhere_only_after_its_driver_has_unstaged_it,
     ],
     why, Own: [
+        why_names_a_process_that_waits_in_the_kernel,
         why_names_what_is_left_of_a_pod_beside_a_paused_agent,
     ],
     why, Shared: [

@@ -17,6 +17,7 @@ use crate::cases::{
     Case, Scene, StageKind,
     pods::{NOTING, POLITE, simple},
     scene::PATIENCE,
+    shows,
 };
 
 macro_rules! cases {
@@ -119,6 +120,16 @@ async fn deletion_during_an_api_outage_is_found_after_it(scene: &mut Scene, api:
     .await?;
     scene.delete(&graceful, None).await?;
     scene.delete(&forced, Some(0)).await?;
+    let no_answer = "the API server does not answer this agent";
+    shows(
+        scene,
+        "graceful",
+        &[
+            no_answer,
+            "check the API server and the network to it: pod-teardown check",
+        ],
+    )
+    .await?;
     api.faults().clear();
     scene.gone_and_clean(&graceful).await?;
     scene.gone_and_clean(&forced).await?;

@@ -13,6 +13,7 @@ use tokio::{
 use super::{
     pods::{POLITE, exec, hooked, simple},
     scene::{PATIENCE, Scene},
+    shows,
 };
 
 /// All effects of the teardown of a pod with a hook and a volume.
@@ -81,6 +82,8 @@ pub async fn running_kubelet_blocks_all_effects_until_it_exits(scene: &mut Scene
     scene.delete(&pod, None).await?;
     let object = scene.object("kubelets").await?;
     waits(scene, "a kubelet runs").await?;
+    let only_reads = "a kubelet runs and has to terminate the pod; this agent only reads";
+    shows(scene, "kubelets", &[only_reads]).await?;
     scene.untouched(&pod, &object).await?;
     kubelet.kill().await.context("end the kubelet")?;
     scene.gone_and_clean(&pod).await?;

@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    path::{Path, PathBuf},
     process::{Child, Command},
     sync::Arc,
     time::Duration,
@@ -149,8 +150,58 @@ pub async fn why_names_what_is_left_of_a_pod_beside_a_paused_agent(scene: &mut S
     scene.stop_agent().await
 }
 
+/// Its process writes to a frozen file system, and no signal ends that.
+pub async fn why_names_a_process_that_waits_in_the_kernel(scene: &mut Scene) -> Result<()> {
+    scene.start_agent().await?;
+    let dir = scene.stage.containerd.workspace().dir().join("disk");
+    let disk = Disk::mounted(&dir)?;
+    let mut main = container("main", "trap 'echo x > /disk/x; exit 0' TERM");
+    main["volumeMounts"] = json!([{ "name": "disk", "mountPath": "/disk" }]);
+    let mut stuck = pod("stuck", 2, &[main]);
+    stuck["spec"]["volumes"] = json!([{ "name": "disk", "hostPath": { "path": dir.display().to_string() } }]);
+    let stuck = scene.run(stuck).await?;
+    run("fsfreeze", &["-f".as_ref(), &dir])?;
+    scene.delete(&stuck, None).await?;
+    let waits = "of container main is in uninterruptible sleep (state D) in ";
+    let remedy = "repair the disk, server or driver that it waits for (/proc/PID/stack shows it), or restart the node";
+    let shown = shows(scene, "stuck", &[waits, "no signal terminates it", remedy]).await;
+    run("fsfreeze", &["-u".as_ref(), &dir])?;
+    shown?;
+    scene.gone_and_clean(&stuck).await?;
+    drop(disk);
+    scene.stop_agent().await
+}
+
+/// A file system of its own; thawed and unmounted on drop.
+struct Disk(PathBuf);
+
+impl Disk {
+    fn mounted(at: &Path) -> Result<Self> {
+        let image = at.with_extension("img");
+        fs::create_dir(at)?;
+        fs::File::create(&image)?.set_len(16 << 20)?;
+        run("mkfs.ext4", &["-q".as_ref(), &image])?;
+        run("mount", &["-o".as_ref(), "loop".as_ref(), &image, at])?;
+        Ok(Self(at.to_owned()))
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        // After a failure it is still frozen.
+        Command::new("fsfreeze").arg("-u").arg(&self.0).output().ok();
+        run("umount", &[&self.0]).ok();
+    }
+}
+
+fn run(program: &str, arguments: &[&Path]) -> Result<()> {
+    let status = Command::new(program).args(arguments).status()?;
+    ensure!(status.success(), "{program}: {status}");
+    Ok(())
+}
+
 /// Waits until `why` shows all these texts about the pod.
-async fn shows(scene: &Scene, pod: &str, texts: &[&str]) -> Result<()> {
+pub async fn shows(scene: &Scene, pod: &str, texts: &[&str]) -> Result<()> {
     let late = Instant::now() + PATIENCE;
     loop {
         let shown = scene.ask(&["why", &scene.name(pod)]).await?;

@@ -25,7 +25,7 @@ run ./node_fs --color never --test-threads 4 --skip cgroups::v1:: --skip subvolu
 # Twenty pods at once would starve the others.
 only_on_host=(--skip twenty_pods_terminate_at_once --skip breaks::sandbox --skip breaks::why --skip volumes::unmount --skip volumes::content)
 only_on_host+=(--skip requests::stopped --skip requests::evicted --skip requests::orphan)
-only_on_host+=(--skip bystanders:: --skip crashes:: --skip holds:: --skip hooks:: --skip faults:: --skip objects::)
+only_on_host+=(--skip why:: --skip bystanders:: --skip crashes:: --skip holds:: --skip hooks:: --skip faults:: --skip objects::)
 run env TESTBED_CGROUP_DRIVER=systemd ./node_teardown --color never --test-threads 2 --skip guest:: "${only_on_host[@]}"
 # With cgroupfs as driver: only the stop of containers and the removal of their cgroups.
 only_on_host+=(--skip breaks:: --skip requests:: --skip volumes:: --skip csi::)
