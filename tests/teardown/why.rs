@@ -30,12 +30,17 @@ impl Drop for Sleeper {
 }
 
 pub async fn why_names_what_a_termination_waits_for(scene: &mut Scene) -> Result<()> {
-    let hook = exec("echo hook >> /out/log; sleep 8");
+    let until_told = "until [ -e /out/go ]; do sleep 0.1; done";
+    let hook = exec(until_told);
     let mut sidecar = container("proxy", POLITE);
     sidecar["restartPolicy"] = "Always".into();
-    let mut sides = pod("sides", 8, &[container("main", "trap '' TERM")]);
+    let mut sides = pod(
+        "sides",
+        600,
+        &[container("main", &format!("trap '{until_told}; exit 0' TERM"))],
+    );
     sides["spec"]["initContainers"] = json!([sidecar]);
-    let pods = scene.run_all(vec![hooked("hooked", 60, POLITE, &hook), sides]).await?;
+    let pods = scene.run_all(vec![hooked("hooked", 600, POLITE, &hook), sides]).await?;
     for pod in &pods {
         scene.delete(pod, None).await?;
     }
@@ -45,13 +50,14 @@ pub async fn why_names_what_a_termination_waits_for(scene: &mut Scene) -> Result
         &[
             "the preStop hook (exec) of container main may still run",
             "wait: the hook ends with the grace period at the latest",
-            "s left of 60s",
+            "s left of 600s",
             "wait, or shorten it with pod-teardown stop POD --grace-period SECONDS",
         ],
     )
     .await?;
     shows(scene, "sides", &["sidecar proxy is stopped after main"]).await?;
     for pod in &pods {
+        fs::write(scene.out(&pod.identity.name).join("go"), "")?;
         scene.gone_and_clean(pod).await?;
     }
     Ok(())

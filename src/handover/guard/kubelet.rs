@@ -66,6 +66,8 @@ impl Guard {
                 .as_ref()
                 .map(|known| kubelet_process::with_pid(&proc, known.pid, &ours));
             let found = match still {
+                // While it exits, its command line is empty.
+                Some(Ok(Some(still))) if still.command.is_empty() => known.clone(),
                 Some(Ok(Some(still))) => Some(still),
                 Some(Ok(None) | Err(_)) | None => kubelet_process::find(&proc, &ours)?.into_iter().next(),
             };
@@ -331,6 +333,12 @@ pub(super) mod tests {
             let kept = guard.journal.kubelet().unwrap();
             assert_eq!(kept.config.as_deref(), Some(std::path::Path::new(config)));
         }
+        // While it exits.
+        let known = guard.kubelet();
+        std::fs::write(at("77/cmdline"), "").unwrap();
+        guard.probe(&ours).await;
+        assert!(known.is_some());
+        assert_eq!(guard.kubelet(), known, "it is the same process");
         // A short-lived kubelet that serves no node.
         std::fs::write(at("77/comm"), "sleep\n").unwrap();
         guard.probe(&ours).await;
