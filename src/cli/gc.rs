@@ -33,10 +33,9 @@ Exit code: 0; 64 the command line is wrong; 1 no agent answers, or it does not c
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
   # Draw all active objects
-  pod-teardown gc graph -o svg > graph.svg
-  pod-teardown gc graph | dot -Tpng > graph.png
+  pod-teardown gc graph | dot -Tsvg > graph.svg
   # Draw the objects around Deployment web in namespace shop
-  pod-teardown gc graph -n shop deploy web -o svg > web.svg
+  pod-teardown gc graph -n shop deploy web | dot -Tsvg > web.svg
   # List blocked objects
   pod-teardown gc graph -o json | jq '.objects[] | select(.class == \"blocked\")'
 

@@ -102,8 +102,6 @@ pub enum GraphFormat {
     /// For graphviz.
     #[default]
     Dot,
-    /// A picture for a browser.
-    Svg,
     /// The agent's answer, for programs.
     Json,
     /// The same as YAML.

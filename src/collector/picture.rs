@@ -1,12 +1,11 @@
 //! `gc graph`: a picture of objects with their owners and dependents. Its size and the time to make it are limited,
 //! however many objects there are.
 //!
-//! The agent makes a [`Picture`] and sends it as JSON; the client draws it.
+//! The agent makes a [`Picture`] and sends it as JSON; the client writes it in DOT, and Graphviz draws it.
 
 pub mod dot;
 mod object;
 mod selection;
-pub mod svg;
 mod text;
 pub(super) mod words;
 

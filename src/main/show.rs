@@ -12,7 +12,7 @@ use pod_teardown::{
         GcVerb, GcWhyArgs, GraphArgs, GraphFormat, OutputFormat, PlainQueryFlags, QueryFlags, StatusArgs, TimelineArgs,
         TimelineFormat,
     },
-    collector::picture::{Picture, dot::dot, svg::svg},
+    collector::picture::{Picture, dot::dot},
     explanation::Explanation,
     model::trace::Trace,
     object_name::ObjectName,
@@ -88,7 +88,6 @@ pub async fn show_collector(verb: GcVerb) -> ExitCode {
             };
             let output: Output<fn(&Picture) -> String> = match output {
                 GraphFormat::Dot => Output::Text(dot),
-                GraphFormat::Svg => Output::Text(svg),
                 GraphFormat::Json => Output::Json,
                 GraphFormat::Yaml => Output::Yaml,
             };

@@ -501,7 +501,7 @@ fn queries_without_an_agent_have_an_error() {
         &["status", "-ojson", "--socket", &socket],
         &["timeline", "default/web-0", "--socket", &socket],
         &["gc", "graph", "--socket", &socket],
-        &["gc", "graph", "--uid", "a b&c", "-o", "svg", "--socket", &socket],
+        &["gc", "graph", "--uid", "a b&c", "-o", "json", "--socket", &socket],
     ] {
         let output = run_command(arguments);
         assert_eq!(output.code, Some(1), "{output:?}");

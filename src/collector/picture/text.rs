@@ -1,4 +1,4 @@
-//! Texts of a picture, for DOT and SVG.
+//! Texts of a picture.
 
 use super::object::{Appearance, Picture, Pictured, Presence};
 use crate::{
