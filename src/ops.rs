@@ -13,8 +13,6 @@ pub mod journald;
 pub mod logging;
 pub mod manual;
 pub mod metrics;
-#[cfg(test)]
-mod openapi;
 pub mod output;
 pub mod pause;
 mod progress;

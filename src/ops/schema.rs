@@ -57,7 +57,7 @@ fn schemas_in_the_docs_are_those_of_the_answers() {
 }
 
 /// Asserts that the file in the docs has this value.
-pub(super) fn assert_stored(name: &str, value: &impl Serialize) {
+fn assert_stored(name: &str, value: &impl Serialize) {
     let path = Path::new(DIR).join(format!("{name}.json"));
     let text = serde_json::to_string_pretty(value).unwrap() + "\n";
     if env::var_os("UPDATE_DOCS").is_some() {

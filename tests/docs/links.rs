@@ -144,3 +144,13 @@ fn runbook_has_a_section_for_every_alert() {
         .collect();
     assert!(names.len() > 15 && missing.is_empty(), "{missing:?}");
 }
+
+#[test]
+fn each_schema_of_an_answer_is_on_the_page_of_the_admin_api() {
+    let reference = pages::root().join("docs/reference");
+    let page = fs::read_to_string(reference.join("admin-api.md")).unwrap();
+    for entry in fs::read_dir(reference.join("schema")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        assert!(page.contains(&format!("(schema/{name})")), "{name}");
+    }
+}

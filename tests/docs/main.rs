@@ -8,7 +8,6 @@ mod pages;
 
 mod causes;
 mod commands;
-mod fields;
 mod generated;
 mod links;
 mod outputs;

@@ -20,7 +20,6 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// A handover request.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct HandoverRequest {
     /// How long terminating pods have to reach a safe point, in milliseconds.

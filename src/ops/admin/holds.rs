@@ -27,7 +27,6 @@ const MAX_REASON: usize = 1024;
 
 /// An approval request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ApprovalRequest {
     /// The item's name, or the UID of a pod.

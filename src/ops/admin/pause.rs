@@ -24,7 +24,6 @@ const MAX_REASON: usize = 1024;
 
 /// The body of a pause request. An empty body is a pause without a limit.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PauseRequest {
     /// After this time the pause ends by itself, in seconds.

@@ -32,7 +32,6 @@ const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// The body of a stop or eviction request.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct StopRequest {
     /// UID of the pod, as a precondition.
