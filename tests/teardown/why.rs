@@ -127,7 +127,8 @@ pub async fn why_names_what_is_left_of_a_pod_beside_a_paused_agent(scene: &mut S
         &["its cgroups are left, without processes: ", NO_PROCESS],
     )
     .await?;
-    cgroups::remove(&left.cgroup).await?;
+    let dirs = scene.stage.starter.dirs();
+    dirs.cgroup_driver.remove(&left.cgroup).await?;
     let phase = "none of its containers runs, and the API does not show that: its phase is Running";
     shows(scene, "left", &[phase, NO_PROCESS]).await?;
     scene
