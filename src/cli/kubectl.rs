@@ -30,7 +30,6 @@ pub struct KubectlCli {
 #[expect(missing_docs, reason = "their arguments have the help")]
 pub enum KubectlVerb {
     Nodes(NodesArgs),
-    Status(NodeStatusArgs),
     Why(PodWhyArgs),
 }
 
@@ -46,20 +45,6 @@ pub enum KubectlVerb {
   # Names of nodes whose agent is active
   kubectl teardown nodes -o json | jq -r '.[] | select(.agent.state == \"active\") | .name'")]
 pub struct NodesArgs {
-    /// How to reach the cluster, and how to print.
-    #[command(flatten)]
-    pub cluster: ClusterFlags,
-}
-
-/// Show a node: kubelet, agent, terminating pods and what they wait for.
-#[derive(Debug, Args)]
-#[command(after_help = "Examples:
-  kubectl teardown status worker-1
-  kubectl teardown status worker-1 -o wide")]
-pub struct NodeStatusArgs {
-    /// Name of the Node.
-    #[arg(value_name = "NODE", value_parser = parse_name)]
-    pub node: String,
     /// How to reach the cluster, and how to print.
     #[command(flatten)]
     pub cluster: ClusterFlags,

@@ -291,11 +291,6 @@ impl EventObject {
     pub fn is_blocked_pod(&self) -> bool {
         self.source.component == AGENT && self.reason == Reason::TeardownBlocked.as_str()
     }
-
-    /// Whether an agent sent it.
-    pub fn is_of_agent(&self) -> bool {
-        self.source.component == AGENT
-    }
 }
 
 #[cfg(test)]

@@ -119,13 +119,12 @@ impl ClusterReader {
         Ok(lease["spec"]["renewTime"].as_str().and_then(|time| time.parse().ok()))
     }
 
-    /// The pods of all nodes, or of one.
+    /// The pods of all nodes.
     ///
     /// # Errors
     /// When they cannot be read.
-    pub async fn pods(&self, node: Option<&str>) -> Result<Vec<PodObject>, ReadError> {
-        let selector = node.map_or_else(String::new, |node| format!("spec.nodeName={node}"));
-        self.list("pods", "/api/v1/pods", &selector).await
+    pub async fn pods(&self) -> Result<Vec<PodObject>, ReadError> {
+        self.list("pods", "/api/v1/pods", "").await
     }
 
     /// A pod.

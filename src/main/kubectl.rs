@@ -10,7 +10,7 @@ use pod_teardown::{
         kubectl::{ClusterFlags, KubectlCli, KubectlVerb, PLUGIN, PodWhyArgs},
     },
     cluster_view::{
-        node, nodes, pod,
+        nodes, pod,
         read::{ClusterReader, ReadError},
     },
     explanation::Explanation,
@@ -39,7 +39,6 @@ pub async fn run() -> ExitCode {
     };
     let shown = match cli.verb {
         KubectlVerb::Nodes(arguments) => show_nodes(&arguments.cluster).await,
-        KubectlVerb::Status(arguments) => show_node(&arguments.node, &arguments.cluster).await,
         KubectlVerb::Why(arguments) => explain(&arguments).await,
     };
     shown.unwrap_or_else(|error| failed(1, &error.to_string()))
@@ -53,7 +52,7 @@ async fn show_nodes(flags: &ClusterFlags) -> Result<ExitCode, ReadError> {
     let reader = reader(flags).await?;
     let (objects, pods, events) = tokio::join!(
         reader.nodes(),
-        reader.pods(None),
+        reader.pods(),
         reader.events(None, "reason=TeardownBlocked")
     );
     let objects = objects?;
@@ -66,30 +65,6 @@ async fn show_nodes(flags: &ClusterFlags) -> Result<ExitCode, ReadError> {
         print_error(&format!("{why}; counts are shown as ?"));
     }
     Ok(code)
-}
-
-async fn show_node(name: &str, flags: &ClusterFlags) -> Result<ExitCode, ReadError> {
-    let reader = reader(flags).await?;
-    let node_events = format!("involvedObject.kind=Node,involvedObject.name={name}");
-    let (object, lease, pods, of_node, of_pods) = tokio::join!(
-        reader.node(name),
-        reader.lease_renewed(name),
-        reader.pods(Some(name)),
-        reader.events(Some("default"), &node_events),
-        reader.events(None, "reason=TeardownBlocked")
-    );
-    let object = object?;
-    let mut unread = Vec::new();
-    let lease = match lease {
-        Err(ReadError::NotFound(_)) => None,
-        lease => known(lease, &mut unread).flatten(),
-    };
-    let pods = known(pods, &mut unread);
-    let (of_node, of_pods) = (known(of_node, &mut unread), known(of_pods, &mut unread));
-    let now = Timestamp::now();
-    let (pods, of_node, of_pods) = (pods.as_deref(), of_node.as_deref(), of_pods.as_deref());
-    let report = node::report(&object, lease, pods, of_node, of_pods, unread, now);
-    Ok(show(flags, &report, |report, is_wide| node::text(report, is_wide, now)))
 }
 
 async fn explain(arguments: &PodWhyArgs) -> Result<ExitCode, ReadError> {

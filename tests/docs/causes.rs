@@ -58,7 +58,7 @@ const CAUSES: [(&str, Parts, &str); 39] = [
     (
         "Reported",
         Scripted,
-        "plugin_shows_nodes_a_node_and_why_a_pod_is_blocked_and_writes_nothing",
+        "plugin_shows_nodes_and_why_a_pod_is_blocked_and_writes_nothing",
     ),
     ("GracePeriod", Real, WAITS),
     ("PreStopHook", Real, WAITS),

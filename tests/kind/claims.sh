@@ -128,7 +128,6 @@ the_cluster_shows_the_role_of_the_agent_and_why_a_pod_waits() {
     show kubectl get events --field-selector "involvedObject.kind=Node,source=pod-teardown"
     show plugin nodes
     grep -E "^$worker +Unknown +active +KubeletDown " "$scratch/output" >/dev/null || fail "nodes does not show the role"
-    show plugin status "$worker"
     show plugin why stubborn
     grep "is not being deleted" "$scratch/output" >/dev/null || fail "why does not say that it is not being deleted"
 }
