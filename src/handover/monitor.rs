@@ -179,8 +179,9 @@ impl KubeletMonitor {
             self.report_role(&role, &next, &seen, &fenced);
             self.record_role(&next, &probes);
             role = next;
-            // A kubelet that never works is stopped at any time, also between two starts.
-            let does_not_work = role.is_unresponsive() || failing.is_some();
+            // A kubelet that never works is stopped between two starts: one that has just started may be repaired.
+            let is_between_starts = failing.is_some() && matches!(probes.process.result, Probe::Down(_));
+            let does_not_work = role.is_unresponsive() || is_between_starts;
             if does_not_work
                 && let Some(systemd) = &self.fence
                 && fencing.is_empty()

@@ -30,7 +30,7 @@ struct Line {
     master: Option<u64>,
 }
 
-/// A process whose mount namespace has one of these devices mounted, or anything on the directory `place`. Paths prove nothing: a
+/// A process whose mount namespace has one of these block devices mounted, or anything on the directory `place`. Paths prove nothing: a
 /// pod's owner chooses those in its containers. Exited or unreadable processes are skipped.
 pub fn find_mounting_process(
     proc: &Path,
@@ -51,7 +51,7 @@ pub fn find_mounting_process(
         };
         let found = lines
             .iter()
-            .any(|line| devices.contains(&line.mount.device) || is_there(line));
+            .any(|line| line.mount.disk().is_some_and(|disk| devices.contains(&disk)) || is_there(line));
         if found {
             holder = Some(MountingProcess::read(proc, pid));
         }
@@ -108,7 +108,7 @@ pub fn find_keeping_process(
 
 /// Calls `visit` with the mounts of each mount namespace, from one of its processes, until it returns `true`.
 fn for_each_namespace(proc: &Path, visit: &mut dyn FnMut(u32, &[u8]) -> bool) -> Result<(), Fault> {
-    let mut seen: HashSet<PathBuf> = HashSet::new();
+    let mut seen: HashSet<(PathBuf, PathBuf)> = HashSet::new();
     let entries = fs::read_dir(proc).map_err(|error| Fault::new("list", proc, errno(&error)))?;
     for entry in entries.flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
@@ -117,14 +117,17 @@ fn for_each_namespace(proc: &Path, visit: &mut dyn FnMut(u32, &[u8]) -> bool) ->
         let Some((thread, namespace)) = thread_with_namespace(&entry.path()) else {
             continue;
         };
-        if seen.contains(&namespace) {
+        // A process sees only the mounts below its root.
+        let root = fs::read_link(thread.join("root")).unwrap_or_default();
+        let view = (namespace, root);
+        if seen.contains(&view) {
             continue;
         }
         // If a process is exiting, another one of its namespace is read.
         let Ok(table) = fs::read(thread.join("mountinfo")) else {
             continue;
         };
-        seen.insert(namespace);
+        seen.insert(view);
         if visit(pid, &table) {
             break;
         }

@@ -52,7 +52,7 @@ pub struct Process {
     /// The longest of its cgroups' paths.
     pub cgroup: String,
     /// Its start since boot. With another start it is another process.
-    start: Duration,
+    pub start: Duration,
     parent: i32,
     /// Text of `/proc/PID/cgroup`.
     cgroups: String,
@@ -128,13 +128,22 @@ impl Process {
 
     /// Sends SIGKILL if it is still this process, and still proven to be of this pod.
     pub fn kill(&self, proc: &Path, owner: &Owner, effects: &Effects) -> Result<Outcome, Fault> {
+        self.kill_if(proc, &|now| now.is_of(proc, owner), effects)
+    }
+
+    /// Sends SIGKILL if it is still this process, which was proven to be a pod's.
+    pub fn kill_proven(&self, proc: &Path, effects: &Effects) -> Result<Outcome, Fault> {
+        self.kill_if(proc, &|_| true, effects)
+    }
+
+    fn kill_if(&self, proc: &Path, is_victim: &dyn Fn(&Self) -> bool, effects: &Effects) -> Result<Outcome, Fault> {
         let path = proc.join(self.pid.to_string());
         let fault = |error: &io::Error| Fault::new(VERB, &path, fault::errno(error));
         let Some(dir) = open_dir(proc, self.pid).map_err(|error| fault(&error))? else {
             return Ok(Outcome::Nothing);
         };
         let now = Self::read(proc, self.pid, &dir).map_err(|error| fault(&error))?;
-        if !now.is_some_and(|now| now.start == self.start && now.is_of(proc, owner)) {
+        if !now.is_some_and(|now| now.start == self.start && is_victim(&now)) {
             return Ok(Outcome::Nothing);
         }
         let allowed = effects.allow(&Effect::new(VERB, &self.pid));
@@ -246,6 +255,11 @@ fn is_shim_of(proc: &Path, pid: i32, owner: &Owner) -> bool {
 /// Program and ID in the command line of a shim. That of another process is not read: its memory may be locked without end.
 fn shim(proc: &Path, pid: i32, command: &str) -> Option<(String, String)> {
     let (_, options) = SHIMS.iter().find(|(name, _)| command == *name)?;
+    // A process of a container may choose the same name and command line, but has a mount namespace of its own.
+    let namespace = fs::read_link(proc.join(pid.to_string()).join("ns/mnt"));
+    if namespace.is_ok_and(|theirs| fs::read_link("/proc/self/ns/mnt").is_ok_and(|ours| theirs != ours)) {
+        return None;
+    }
     let line = fs::read(proc.join(pid.to_string()).join("cmdline")).ok()?;
     let mut words = line.split(|byte| *byte == 0).map(String::from_utf8_lossy);
     let program = words.next()?.rsplit('/').next()?.to_owned();

@@ -5,8 +5,8 @@
 //! disturb others.
 
 use std::{
+    ffi::OsStr,
     fs, io,
-    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
@@ -27,8 +27,9 @@ pub struct FileSystem {
     /// The kernel's number for this disk, which no other disk gets: `diskseq` (Documentation/ABI/testing/sysfs-block), since
     /// Linux 5.15.
     disk: Option<u64>,
-    /// The directory that lists it in `/sys/fs`, with its inode number. A file system that is mounted later gets another one.
-    listed: Option<(PathBuf, u64)>,
+    /// The entry that lists it in `/sys/fs`.
+    #[serde(default, rename = "entry")]
+    listed: Option<PathBuf>,
 }
 
 // === impl FileSystem ===
@@ -47,13 +48,11 @@ impl FileSystem {
             Err(error) => return Err(Fault::new("read", link, errno(&error))),
         };
         let mut listed = None;
-        for kind in BY_DEVICE {
-            let Some(name) = &name else { break };
-            let dir = sys.join("fs").join(kind).join(name);
-            match fs::symlink_metadata(&dir) {
-                Ok(metadata) => listed = Some((dir, metadata.ino())),
+        for entry in name.iter().flat_map(|name| entries(sys, name)) {
+            match fs::symlink_metadata(&entry) {
+                Ok(_) => listed = Some(entry),
                 Err(error) if matches!(errno(&error), Errno::ENOENT | Errno::ENOTDIR) => {}
-                Err(error) => return Err(Fault::new("look at", dir, errno(&error))),
+                Err(error) => return Err(Fault::new("look at", entry, errno(&error))),
             }
         }
         // A partition's number is that of its disk, one directory up.
@@ -65,7 +64,7 @@ impl FileSystem {
 
     /// The directory in `/sys/fs` that shows it as active. `None` where the kernel does not list its kind.
     pub fn active(&self) -> Option<&Path> {
-        self.listed.as_ref().map(|(dir, _)| dir.as_path())
+        self.listed.as_deref()
     }
 
     /// Completed writes to its device, and requests in flight. `None` if the device is detached.
@@ -80,12 +79,24 @@ impl FileSystem {
         Some((field(4)?, field(8)?))
     }
 
-    /// Whether `now`, read later from the same device number, shows that this file system is no longer active: another disk has
-    /// the number, and the kernel lists another file system or none. False if the kernel does not show it.
+    /// Whether `now`, read later from the same device number, is of another disk. A number is given away only when nothing uses the
+    /// disk any more. False if the kernel does not show it.
     pub fn is_replaced(&self, now: &Self) -> bool {
-        let other_disk = self.disk.zip(now.disk).is_some_and(|(then, now)| then != now);
-        other_disk && self.listed.is_some() && self.listed != now.listed
+        self.disk.zip(now.disk).is_some_and(|(then, now)| then != now)
     }
+}
+
+/// The entries that may list the file system of the device with this name. That of btrfs is named by the file system, and has one for
+/// each of its devices.
+fn entries(sys: &Path, name: &OsStr) -> Vec<PathBuf> {
+    let all = sys.join("fs");
+    let btrfs = fs::read_dir(all.join("btrfs")).into_iter().flatten().flatten();
+    let btrfs = btrfs.map(|one| one.path().join("devices").join(name));
+    BY_DEVICE
+        .iter()
+        .map(|kind| all.join(kind).join(name))
+        .chain(btrfs)
+        .collect()
 }
 
 #[cfg(test)]
@@ -98,39 +109,49 @@ mod tests {
     fn active_file_system_is_found_by_the_number_of_its_device() {
         let sys = tempfile::tempdir().unwrap();
         let block = sys.path().join("block");
-        for dir in ["block", "dev/block", "fs/ext4/sdb", "fs/xfs/dm-3", "fs/xfs/stats"] {
+        for dir in [
+            "block",
+            "dev/block",
+            "fs/ext4/sdb",
+            "fs/xfs/dm-3",
+            "fs/xfs/stats",
+            "fs/btrfs/features",
+            "fs/btrfs/0b9a/devices/sdd",
+        ] {
             fs::create_dir_all(sys.path().join(dir)).unwrap();
         }
-        for (number, device) in [("8:16", "sdb"), ("8:32", "sdc"), ("253:3", "dm-3")] {
+        for (number, device) in [("8:16", "sdb"), ("8:32", "sdc"), ("253:3", "dm-3"), ("8:64", "sdd")] {
             let link = sys.path().join("dev/block").join(number);
             symlink(format!("../../devices/virtual/block/{device}"), link).unwrap();
         }
         let on = |device| FileSystem::on(device, &block).unwrap();
         assert_eq!(on((8, 16)).active(), Some(sys.path().join("fs/ext4/sdb").as_path()));
         assert_eq!(on((253, 3)).active(), Some(sys.path().join("fs/xfs/dm-3").as_path()));
+        let btrfs = sys.path().join("fs/btrfs/0b9a/devices/sdd");
+        assert_eq!(on((8, 64)).active(), Some(btrfs.as_path()));
         assert_eq!(on((8, 32)).active(), None, "a device without a file system");
         assert_eq!(on((8, 48)).active(), None, "a detached device");
     }
 
     #[test]
-    fn file_system_is_replaced_once_both_its_disk_and_its_entry_are_others() {
-        let state = |disk: Option<u64>, inode: Option<u64>| FileSystem {
+    fn file_system_is_replaced_once_another_disk_has_its_number() {
+        let state = |disk: Option<u64>, listed: Option<&str>| FileSystem {
             device: (8, 17),
             disk,
-            listed: inode.map(|inode| ("/sys/fs/ext4/sdb1".into(), inode)),
+            listed: listed.map(PathBuf::from),
         };
-        let then = state(Some(5), Some(100));
-        for (now, is_replaced) in [
-            (state(Some(6), Some(101)), true),
-            (state(Some(6), None), true),
-            (state(Some(5), Some(101)), false),
-            (state(Some(6), Some(100)), false),
-            (state(None, Some(101)), false),
-        ] {
-            assert_eq!(then.is_replaced(&now), is_replaced, "{now:?}");
+        let listed = Some("/sys/fs/ext4/sdb1");
+        // A raw block volume has no file system of its own.
+        for then in [state(Some(5), listed), state(Some(5), None)] {
+            for (now, is_replaced) in [
+                (state(Some(6), listed), true),
+                (state(Some(6), None), true),
+                (state(Some(5), listed), false),
+                (state(None, listed), false),
+            ] {
+                assert_eq!(then.is_replaced(&now), is_replaced, "{now:?}");
+            }
         }
-        for unknown in [state(None, Some(100)), state(Some(5), None)] {
-            assert!(!unknown.is_replaced(&state(Some(6), Some(101))), "{unknown:?}");
-        }
+        assert!(!state(None, listed).is_replaced(&state(Some(6), listed)));
     }
 }

@@ -6,7 +6,11 @@ use std::{
     ffi::{OsStr, OsString},
 };
 
-use super::{locate, runtime_state::Processes};
+use super::{
+    known_processes::{self, RunningProcess},
+    locate,
+    runtime_state::Processes,
+};
 use crate::{
     model::{
         failure::{Failure, RUNNING, STATIC_POD},
@@ -114,8 +118,19 @@ pub fn approved_cgroups(
     }
 }
 
-/// Checks that nothing of the pod runs after its stop.
-pub fn check_nothing_runs(context: &Context, view: &PodView, stopped: &RuntimePod) -> Result<(), Vec<Failure>> {
+/// What runs of a pod although the runtime reports that all has exited.
+pub struct Survivors {
+    /// Processes are in the cgroups of its containers and sandboxes.
+    pub in_cgroups: bool,
+    /// Those that the runtime has named before.
+    pub known: Vec<RunningProcess>,
+}
+
+/// What runs of the pod after its stop.
+///
+/// # Errors
+/// If the runtime still reports something as running, or processes are of none of its containers.
+pub fn survivors(context: &Context, view: &PodView, stopped: &RuntimePod) -> Result<Survivors, Vec<Failure>> {
     let dry_run = context.node.effects.is_dry_run();
     let running = still_running(stopped, Step::Kill);
     let ready = stopped.sandboxes.iter().filter(|sandbox| sandbox.is_ready());
@@ -124,15 +139,23 @@ pub fn check_nothing_runs(context: &Context, view: &PodView, stopped: &RuntimePo
     if !failures.is_empty() {
         return Err(failures);
     }
-    // A runtime that has lost its state also reports an unknown container as stopped.
-    let cgroups = locate::cgroups(context, view)?;
-    match unknown_processes(context, view, &cgroups, stopped, HierarchySearch::All)? {
-        None => Ok(()),
-        Some((mismatch, failure)) => Err(vec![Failure {
-            mismatch: Some(mismatch),
-            ..failure
-        }]),
-    }
+    let in_cgroups = match processes(context, view, stopped)? {
+        Processes::NoCgroup | Processes::None => false,
+        Processes::OfRuntime => true,
+        // A runtime that has lost its state also reports an unknown container as stopped.
+        Processes::Others => {
+            let cgroups = locate::cgroups(context, view)?;
+            if let Some((mismatch, failure)) =
+                unknown_processes(context, view, &cgroups, stopped, HierarchySearch::All)?
+            {
+                let mismatch = Some(mismatch);
+                return Err(vec![Failure { mismatch, ..failure }]);
+            }
+            true
+        }
+    };
+    let known = known_processes::running(context, view)?;
+    Ok(Survivors { in_cgroups, known })
 }
 
 /// Whether the runtime shows that anything of the pod runs, except recorded exits. After the kernel has overruled it, a runtime
@@ -152,7 +175,9 @@ pub fn runs(context: &Context, uid: &PodUid, runtime_pod: &RuntimePod) -> bool {
 /// runtime shows a ready sandbox.
 pub fn is_any_process_left(context: &Context, view: &PodView, stopped: &RuntimePod) -> Result<bool, Vec<Failure>> {
     let nothing = [Processes::None, Processes::NoCgroup];
-    Ok(stopped.may_run() || !nothing.contains(&processes(context, view, stopped)?))
+    Ok(stopped.may_run()
+        || !nothing.contains(&processes(context, view, stopped)?)
+        || !known_processes::running(context, view)?.is_empty())
 }
 
 /// The kinds of processes in the pod's cgroups.

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
-use super::exits::Exits;
+use super::{exits::Exits, known_processes::KnownProcess};
 use crate::{
     clock::Mark,
     model::{
@@ -79,6 +79,9 @@ pub struct PodEntry {
     /// Exited containers.
     #[serde(default, rename = "ends")]
     pub exits: Exits,
+    /// Processes that the runtime has named.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub processes: Vec<KnownProcess>,
     /// The pod as JSON, if no API server has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub manifest: Option<String>,
@@ -139,6 +142,11 @@ pub trait PodJournalExt: PodJournal {
         get(self, uid, |entry| entry.exits.clone()).unwrap_or_default()
     }
 
+    /// Processes that the runtime has named for this pod.
+    fn processes(&self, uid: &PodUid) -> Vec<KnownProcess> {
+        get(self, uid, |entry| entry.processes.clone()).unwrap_or_default()
+    }
+
     /// Mismatches of this pod that a user has approved.
     fn approvals(&self, uid: &PodUid) -> Vec<MismatchApproval> {
         get(self, uid, |entry| entry.approvals.clone()).unwrap_or_default()
@@ -166,6 +174,7 @@ pub trait PodJournalExt: PodJournal {
                     hooks: BTreeMap::new(),
                     stage: Stage::default(),
                     exits: Exits::new(),
+                    processes: Vec::new(),
                     manifest: None,
                     approvals: Vec::new(),
                 });
@@ -276,6 +285,22 @@ pub trait PodJournalExt: PodJournal {
                 entry.exits.entry(id).or_insert(exit);
             }
         });
+    }
+
+    /// Records processes that the runtime names. What has proven one of them stays true.
+    fn record_processes(&self, uid: &PodUid, processes: Vec<KnownProcess>) {
+        let is_same = |a: &KnownProcess, b: &KnownProcess| (a.pid, a.start, &a.boot_id) == (b.pid, b.start, &b.boot_id);
+        let mut all = self.processes(uid);
+        let before = all.clone();
+        for process in processes {
+            match all.iter_mut().find(|known| is_same(known, &process)) {
+                Some(known) => known.is_proven |= process.is_proven,
+                None => all.push(process),
+            }
+        }
+        if all != before {
+            update(self, uid, |entry| entry.processes = all);
+        }
     }
 
     /// Records a stage. An earlier stage than the recorded one changes nothing.

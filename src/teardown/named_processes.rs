@@ -94,9 +94,10 @@ impl NamedPids {
         let shims = shims(proc, &owner.ids);
         let named_pids: Vec<i32> = pids.iter().filter_map(|it| it.pid.clone().ok().flatten()).collect();
         let other_shim = shims.iter().flatten().find(|shim| !shim.is_of_processes());
-        let runs = |found: Process| match other_shim {
-            Some(shim) => (NamedProcess::Virtual(format!("{found} below {shim}")), None),
-            None => {
+        let runs = |found: Process| match (&shims, other_shim) {
+            (Err(error), _) => (unreadable(found.pid, error), None),
+            (Ok(_), Some(shim)) => (NamedProcess::Virtual(format!("{found} below {shim}")), None),
+            (Ok(_), None) => {
                 let process = NamedProcess::Runs {
                     process: found.to_string(),
                     is_proven: found.is_of(proc, &owner),

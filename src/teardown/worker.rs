@@ -19,6 +19,7 @@ mod retry;
 mod runtime_state;
 mod status;
 mod stop;
+mod survivors;
 mod waits;
 
 pub use self::runtime_state::RuntimeState;

@@ -34,6 +34,7 @@ use crate::{
     teardown::{
         begin::{Termination, shorten},
         context::Context,
+        exits::Exits,
         grace::{self, RequestedGrace},
         journal::PodJournalExt as _,
         period::Period,
@@ -88,6 +89,8 @@ pub struct PodWorkers {
     idle_pods: IdlePods,
     /// Finished pods whose objects are deleted, with the time they finished. Later updates are ignored.
     finished: HashMap<PodUid, Instant>,
+    /// Exits that were recorded during stops that were canceled since: an exited container never runs again.
+    exits_of_canceled: HashMap<PodUid, Exits>,
     workers: JoinSet<WorkerResult>,
     priority_gate: PriorityGate,
     /// Requests that wait for the disk before they shorten a grace period.
@@ -123,6 +126,7 @@ impl PodWorkers {
             pods: HashMap::new(),
             idle_pods: IdlePods::default(),
             finished: HashMap::new(),
+            exits_of_canceled: HashMap::new(),
             workers: JoinSet::new(),
             priority_gate: PriorityGate::default(),
             shortening: JoinSet::new(),
@@ -229,6 +233,9 @@ impl PodWorkers {
             recorder: record,
             eviction,
         } = Termination::begin(&self.context, &view, cause, grace, eviction);
+        if let Some(exits) = self.exits_of_canceled.remove(&pod.uid) {
+            self.context.journal.record_exits(&pod.uid, exits);
+        }
         if cause == Cause::PhaseTerminal {
             self.journal.record_seen(&view, true);
         }
@@ -367,7 +374,7 @@ impl PodWorkers {
             Some(WorkerResult::Canceled) => {
                 let update = status.update.borrow().clone();
                 let entry = self.context.journal.pod(&uid);
-                let why = canceled(&status.record, entry.map(|entry| entry.stage));
+                let why = canceled(&status.record, entry.as_ref().map(|entry| entry.stage));
                 tracing::warn!(pod.uid = %uid, pod.namespace = %pod.namespace, pod.name = %pod.name, why = why.as_str(), "Stop request is canceled");
                 self.counters.stop_request_canceled();
                 if !update.terminates_by_api() {
@@ -381,6 +388,9 @@ impl PodWorkers {
                 self.keep_trace(record);
                 self.context.journal.forget(&uid);
                 self.pods.remove(&uid);
+                if let Some(entry) = entry.filter(|entry| !entry.exits.is_empty()) {
+                    self.exits_of_canceled.insert(uid, entry.exits);
+                }
                 // If the API shows that it terminates, that is a new termination with its whole grace period.
                 let kind = if update.removed {
                     PodOperation::Remove

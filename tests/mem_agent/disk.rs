@@ -357,11 +357,15 @@ async fn leftover_processes_are_killed_while_a_volume_blocks_the_pod() {
     let volume = node.pod_dir("web").join("volumes/kubernetes.io~unheard-of/data");
     fs::create_dir_all(&volume).unwrap();
     let id = node.cri.look(|world| world.container("main").unwrap().id.clone());
-    let mut process = Bystander::in_cgroup(&cgroup(&node, "web").join(id));
+    let container = cgroup(&node, "web").join(id);
+    let mut process = Bystander::in_cgroup(&container);
+    let procs = container.join("cgroup.procs");
     node.start().await;
     node.cri.allow_everything();
     node.delete("web", None).await;
     process.wait_killed().await;
+    // As the kernel does.
+    fs::write(procs, "").unwrap();
     node.wait_blocked("web", "unheard-of").await;
     assert!(volume.exists() && cgroup(&node, "web").exists() && deletes(&node) == 0);
 }

@@ -74,6 +74,12 @@ impl ShimProcess {
         fs::write(cgroup.join("cgroup.procs"), format!("{}\n", self.pid)).unwrap();
     }
 
+    fn kill(&mut self) {
+        let pid = self.pid.to_string();
+        assert!(Command::new("kill").args(["-KILL", &pid]).status().unwrap().success());
+        self.parent.wait().unwrap();
+    }
+
     /// Its parent exits after it.
     fn runs(&mut self) -> bool {
         self.parent.try_wait().unwrap().is_none()
@@ -137,17 +143,28 @@ fn set_real_uptime(node: &mut Node) {
 
 /// A pod whose container's process runs, and which the runtime cannot stop.
 async fn with_running_process(node: &mut Node) -> ShimProcess {
+    let missing = "exec: \"runc\": executable file not found in $PATH";
+    node.cri
+        .any_number_of(expect(StopContainer::any()).error(Code::Unknown, missing));
+    node.cri
+        .any_number_of(expect(StopPodSandbox::any()).error(Code::Unknown, missing));
+    with_process(node).await
+}
+
+/// The same with stops that the runtime never answers.
+async fn with_hanging_stops(node: &mut Node) -> ShimProcess {
+    node.cri.any_number_of(expect(StopContainer::any()).hang());
+    node.cri.any_number_of(expect(StopPodSandbox::any()).hang());
+    with_process(node).await
+}
+
+async fn with_process(node: &mut Node) -> ShimProcess {
     node.insert(pod("web", &plain()));
     let process = ShimProcess::start(node, "web");
     set_real_uptime(node);
     node.pod_without_object("web", |pod| {
         drop(pod.container("main").ignores_term().process(process.pid));
     });
-    let missing = "exec: \"runc\": executable file not found in $PATH";
-    node.cri
-        .any_number_of(expect(StopContainer::any()).error(Code::Unknown, missing));
-    node.cri
-        .any_number_of(expect(StopPodSandbox::any()).error(Code::Unknown, missing));
     node.start().await;
     process
 }
@@ -426,6 +443,8 @@ async fn runtime_that_works_again_is_noticed_within_seconds_while_a_kill_is_due(
     node.delete("web", Some(100)).await;
     sleep(secs(112)).await;
     assert!(process.runs());
+    // The runtime kills it.
+    process.kill();
     node.cri
         .in_order([expect(StopContainer::of("main")), expect(StopPodSandbox::of("web"))]);
     node.cri.any_number_of(expect(RemoveContainer::any()));
@@ -458,16 +477,29 @@ async fn nothing_is_killed_while_a_kubelet_runs_and_that_time_does_not_count() {
 
 #[tokio::test(start_paused = true)]
 async fn process_is_killed_and_its_pod_goes_between_the_starts_of_a_kubelet_that_never_works() {
+    for (hangs, pause) in [(false, 10), (true, 10), (true, 5), (true, 2)] {
+        is_killed_between_starts(hangs, secs(pause)).await;
+    }
+}
+
+/// The stops fail or hang, and a kubelet starts after each of these pauses.
+async fn is_killed_between_starts(hangs: bool, pause: Duration) {
     let mut node = Node::new().await;
-    let mut process = with_running_process(&mut node).await;
+    let mut process = match hangs {
+        false => with_running_process(&mut node).await,
+        true => with_hanging_stops(&mut node).await,
+    };
     node.cri.any_number_of(expect(RemoveContainer::any()));
     node.cri.any_number_of(expect(RemovePodSandbox::any()));
     node.delete("web", Some(1)).await;
     let began = Instant::now();
     let mut killed_after = None;
     while node.get("web").await.is_some() {
-        assert!(began.elapsed() < secs(300), "killed after {killed_after:?}");
-        sleep(secs(10)).await;
+        assert!(
+            began.elapsed() < secs(300),
+            "pause {pause:?}, killed after {killed_after:?}"
+        );
+        sleep(pause).await;
         let kubelet = kubelet(&node);
         sleep(secs(1)).await;
         fs::remove_dir_all(kubelet).unwrap();

@@ -2,15 +2,19 @@
 
 use std::{ffi::OsStr, fs, path::Path};
 
-use nix::mount::umount;
+use nix::mount::{MntFlags, umount, umount2};
 use pod_teardown::{
     node::{dirs::Dir, effects::Effects, fault::Cause},
     teardown::volumes::tear_down_volumes,
 };
 
+use testbed::drivers::csi_volumes::{Pv, stage_and_publish};
+
 use crate::{
+    crowd::no_forks,
     images::{run, with_pods_on},
-    space::{Space, bind, block_on, write},
+    node::{Known, PV, on_node},
+    space::{Space, UID, bind, block_on, write},
 };
 
 fn subvolume(path: &Path) {
@@ -67,5 +71,45 @@ fn mount_in_a_subvolume_is_not_entered() {
         assert!(faults[0].path.ends_with("mounted"), "{faults:?}");
         assert_eq!(fs::read_to_string(precious.join("data")).unwrap(), "precious");
         umount(&mounted).unwrap();
+    });
+}
+
+/// The kernel shows it with a device number of its own, and lists it by the number of its disk.
+#[test]
+fn btrfs_of_a_csi_volume_stays_in_use_while_a_file_is_open_on_its_detached_mount() {
+    let _crowd = no_forks();
+    const VOLUME: Pv<'_> = Pv {
+        name: "pv-btrfs",
+        handle: "vol/btrfs",
+        ..PV
+    };
+    const VOLUME_IN_USE: &str = "kubernetes.io/csi/csi.example.com^vol/btrfs";
+    on_node(Known::with(&[VOLUME_IN_USE]), async |node| {
+        let published = stage_and_publish(&node.space.root, UID, &VOLUME).unwrap();
+        let staging = published.staging.unwrap();
+        for path in [&published.target, &staging] {
+            umount(path).unwrap();
+        }
+        let image = node.space.outside.join("btrfs");
+        fs::File::create(&image).unwrap().set_len(128 << 20).unwrap();
+        run("mkfs.btrfs", &["-q".as_ref(), image.as_os_str()]);
+        let arguments = ["-o".as_ref(), "loop".as_ref(), image.as_os_str(), staging.as_os_str()];
+        run("mount", &arguments);
+        bind(&staging, &published.target);
+        let elsewhere = node.space.outside.join("elsewhere");
+        fs::create_dir(&elsewhere).unwrap();
+        bind(&staging, &elsewhere);
+        write(&elsewhere.join("file"), "precious");
+        let open = fs::File::open(elsewhere.join("file")).unwrap();
+        umount2(&elsewhere, MntFlags::MNT_DETACH).unwrap();
+        for _ in 0..2 {
+            let text = node.fails().await;
+            assert!(text.contains("by /sys/fs/btrfs/"), "{text}");
+            assert_eq!(node.known.has_in_use(), [VOLUME_IN_USE]);
+            node.restart();
+        }
+        drop(open);
+        node.is_torn_down_soon().await;
+        node.assert_clean();
     });
 }

@@ -28,8 +28,10 @@ use testbed::{
 use tokio::time::{Instant, sleep};
 
 use super::{
+    drivers::{Drivers, demand},
     pods::{POLITE, STUBBORN, simple},
     scene::{PATIENCE, Scene},
+    shows,
 };
 
 /// Longest time until a pod is deleted that the runtime still reports as running: 30 s after the grace period, and some checks.
@@ -539,4 +541,108 @@ async fn ended_and_clean(scene: &Scene, pod: &StartedPod) -> Result<()> {
         sleep(Duration::from_millis(50)).await;
     }
     Ok(())
+}
+
+/// Without the OCI runtime's program a shim that dies leaves its processes, and the runtime reports them as exited. One of them was
+/// moved out of the pod's cgroup by hand.
+pub async fn process_that_was_named_is_killed_though_the_runtime_reports_its_exit(scene: &mut Scene) -> Result<()> {
+    let drivers = Drivers::start(&scene.stage)?;
+    scene.start_agent().await?;
+    let mut held = simple("named", 1, STUBBORN);
+    demand(&mut held);
+    let (pod, storage) = drivers.run(scene, held, None).await?;
+    let main = first_process(pod.containers.get("main").context("container main")?)?;
+    let outside = format!("/{}-outside", scene.stage.containerd.workspace().id());
+    cgroups::create(&outside)?;
+    cgroups::set(&outside, "cgroup.procs", &main.to_string())?;
+    scene.stage.containerd.set_runc_away(true)?;
+    scene.delete(&pod, None).await?;
+    shows(
+        scene,
+        "named",
+        &[&format!("as process {main} \"sh\""), "this agent kills it with SIGKILL"],
+    )
+    .await?;
+    kill_shim(scene, &pod)?;
+    while runs(main) {
+        ensure!(
+            storage.claims_asked(&drivers).is_empty() && storage.volumes_asked(&drivers).is_empty(),
+            "devices or volumes are taken from a process that runs"
+        );
+        sleep(Duration::from_millis(10)).await;
+    }
+    scene.gone_and_clean(&pod).await?;
+    cgroups::remove(&outside).await?;
+    scene.stage.containerd.set_runc_away(false)?;
+    scene.stop_agent().await
+}
+
+/// The shim died before the stop, and the OCI runtime's program is missing: the processes are in the pod's cgroups.
+pub async fn devices_and_volumes_are_taken_down_after_the_last_process(scene: &mut Scene) -> Result<()> {
+    let drivers = Drivers::start(&scene.stage)?;
+    scene.start_agent().await?;
+    let mut held = simple("survives", 3, STUBBORN);
+    demand(&mut held);
+    let (pod, storage) = drivers.run(scene, held, None).await?;
+    let main = first_process(pod.containers.get("main").context("container main")?)?;
+    scene.stage.containerd.set_runc_away(true)?;
+    kill_shim(scene, &pod)?;
+    scene.delete(&pod, None).await?;
+    while runs(main) {
+        ensure!(
+            storage.claims_asked(&drivers).is_empty() && storage.volumes_asked(&drivers).is_empty(),
+            "devices or volumes are taken from a process that runs"
+        );
+        sleep(Duration::from_millis(10)).await;
+    }
+    scene.gone_and_clean(&pod).await?;
+    scene.stage.containerd.set_runc_away(false)?;
+    scene.stop_agent().await
+}
+
+/// Another pod's process has the name and the command line of a shim of virtual machines.
+pub async fn process_of_a_pod_that_calls_itself_a_shim_delays_no_other_pod(scene: &mut Scene) -> Result<()> {
+    const SHIM: &str = "/tmp/containerd-shim-kata-v2";
+    scene.start_agent().await?;
+    let script = format!(
+        "mkdir -p /tmp; printf '#!/bin/sh\\nwhile :; do sleep 1; done\\n' > {SHIM}; chmod 755 {SHIM}; \
+         (until [ -s /out/id ]; do sleep 0.1; done; exec {SHIM} -id $(cat /out/id)) & {POLITE}"
+    );
+    let tenant = scene.run(simple("tenant", 1, &script)).await?;
+    let victim = scene.run(simple("victim", 1, STUBBORN)).await?;
+    let id = victim.containers.get("main").context("container main")?;
+    fs::write(scene.out("tenant").join("id"), id)?;
+    let is_named =
+        |pid: u32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "containerd-shim\n");
+    let of_tenant = tenant.containers.get("main").context("container main")?.clone();
+    eventually(PATIENCE, "the name of a shim", async || {
+        Ok(processes_of(&of_tenant)?.into_iter().any(is_named).then_some(()))
+    })
+    .await?;
+    scene.stage.containerd.set_runc_away(true)?;
+    scene.delete(&victim, None).await?;
+    scene.gone(&victim).await?;
+    scene.stage.containerd.set_runc_away(false)?;
+    scene.clean(&victim).await?;
+    scene.take_down(&tenant).await?;
+    scene.stop_agent().await
+}
+
+fn processes_of(id: &str) -> Result<Vec<u32>> {
+    let is_named = |name: &OsStr| name.to_string_lossy().contains(id);
+    Ok(cgroups::find(is_named)?
+        .iter()
+        .flat_map(|it| cgroups::processes(it))
+        .collect())
+}
+
+fn first_process(id: &str) -> Result<u32> {
+    processes_of(id)?.first().copied().context("a process")
+}
+
+/// Whether the process has not exited. A zombie has.
+fn runs(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ")
+        .is_some_and(|(_, behind)| !behind.starts_with(['Z', 'X']))
 }

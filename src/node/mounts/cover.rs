@@ -17,6 +17,8 @@ pub struct Cover {
     pub what: Mounted,
     /// Number of mounts on it.
     pub mounts: usize,
+    /// It shows the directory that it is mounted on once more, and no other data.
+    pub is_same: bool,
 }
 
 // === impl Cover ===
@@ -28,6 +30,7 @@ impl Cover {
             path: mount.path.clone(),
             what: mount.into(),
             mounts: table.count_mounts_on(mount),
+            is_same: table.mounted_on(mount) == Some((mount.device, mount.root.clone())),
         }
     }
 
@@ -48,12 +51,18 @@ impl fmt::Display for Cover {
             name(source),
             self.path
         )?;
-        match self.mounts {
-            0 => write!(f, ": remove that mount with {}", self.command()),
-            more => write!(
+        match (self.is_same, self.mounts) {
+            (true, 0) => write!(f, ": remove that mount with {}", self.command()),
+            (true, more) => write!(
                 f,
                 ": remove that mount, and first the {} on it, with umount",
                 format_count(more as u64, "mount")
+            ),
+            (false, _) => write!(
+                f,
+                ": it is another file system, and pods may have data and mounts there. Delete those pods first, and then remove that \
+                 mount with {}",
+                self.command()
             ),
         }
     }
@@ -100,23 +109,27 @@ mod tests {
     }
 
     #[test]
-    fn cover_is_named_with_the_command_unless_something_is_mounted_on_it() {
-        let mut mounts = vec![
-            (1, 0, "/"),
-            (2, 1, "/kubelet"),
-            (3, 2, "/kubelet/v"),
-            (4, 2, "/kubelet"),
-        ];
-        let named = |mounts: &[(u64, u64, &str)]| {
-            let table = table(mounts);
+    fn second_mount_of_the_same_directory_is_named_with_its_command_and_another_disk_with_a_warning() {
+        let named = |cover: &str, more: &str| {
+            let lines = "1 0 8:1 / / rw - ext4 /dev/sda rw\n2 1 8:2 / /kubelet rw - ext4 /dev/sdb rw\n3 2 8:3 / /kubelet/v rw - \
+                         ext4 /dev/sdc rw\n";
+            let table = MountTable::parse(format!("{lines}{cover}{more}").as_bytes(), Path::new("/")).unwrap();
             Cover::new(table.cover_of(Path::new("/kubelet/v")).unwrap(), &table).to_string()
         };
+        let same = "4 2 8:2 / /kubelet rw - ext4 /dev/sdb rw\n";
         assert_eq!(
-            named(&mounts),
-            "ext4 of /dev/s4 is mounted over it at \"/kubelet\", so that \
-             no path leads to it: remove that mount with umount -l /kubelet"
+            named(same, ""),
+            "ext4 of /dev/sdb is mounted over it at \"/kubelet\", so that no path leads to it: remove that mount with umount -l \
+             /kubelet"
         );
-        mounts.push((5, 4, "/kubelet/w"));
-        assert!(named(&mounts).ends_with("remove that mount, and first the 1 mount on it, with umount"));
+        let on_it = "5 4 8:5 / /kubelet/w rw - ext4 /dev/sde rw\n";
+        assert!(named(same, on_it).ends_with("remove that mount, and first the 1 mount on it, with umount"));
+        for more in ["", on_it] {
+            let other = named("4 2 8:4 / /kubelet rw - ext4 /dev/sdd rw\n", more);
+            assert!(
+                other.contains("Delete those pods first, and then remove that mount with umount -l"),
+                "{other}"
+            );
+        }
     }
 }

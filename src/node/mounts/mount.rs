@@ -10,6 +10,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use rustix::fs::{FileType, major, minor, stat};
+
 /// A mount in this mount namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
@@ -77,6 +79,19 @@ impl Mount {
     pub fn mounted_on(&self, parent: &Self) -> Option<MountedOn> {
         let below = self.path.strip_prefix(&parent.path).ok()?;
         (parent.id == self.parent).then(|| (parent.device, parent.root.join(below)))
+    }
+
+    /// The block device of its file system. btrfs has device numbers of its own: there the source counts.
+    pub fn disk(&self) -> Option<(u32, u32)> {
+        if self.device.0 != 0 {
+            return Some(self.device);
+        }
+        if !self.source.as_encoded_bytes().starts_with(b"/dev/") {
+            return None;
+        }
+        let source = stat(Path::new(&self.source)).ok()?;
+        let is_block = FileType::from_raw_mode(source.st_mode) == FileType::BlockDevice;
+        is_block.then(|| (major(source.st_rdev), minor(source.st_rdev)))
     }
 
     /// Parses a line of mountinfo.

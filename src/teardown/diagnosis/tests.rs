@@ -573,6 +573,7 @@ fn causes_follow_from_facts() {
                         source: "/dev/vdb".into(),
                     },
                     mounts: 0,
+                    is_same: true,
                 });
             },
             &["blocking mountHidden", "info kubeletTerminates"],

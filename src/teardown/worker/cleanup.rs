@@ -222,7 +222,7 @@ impl Worker {
     }
 
     /// Kills all processes in the pod's cgroups.
-    async fn kill_survivors(&self, view: &PodView) -> Result<EffectResult, Vec<Failure>> {
+    pub(super) async fn kill_survivors(&self, view: &PodView) -> Result<EffectResult, Vec<Failure>> {
         let mut killed = EffectResult::Nothing;
         for cgroup in locate::find_cgroups(&self.context, view).await? {
             let result = self

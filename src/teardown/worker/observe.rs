@@ -102,19 +102,6 @@ impl Worker {
         result.unwrap_or_else(|why| Err(vec![Failure::new(step, "", why)]))
     }
 
-    /// Whether neither the runtime nor the cgroups show a process of the pod after its stop.
-    pub(super) async fn check_nothing_runs(
-        &self,
-        view: &Arc<PodView>,
-        stopped: &Arc<RuntimePod>,
-    ) -> Result<(), Vec<Failure>> {
-        let runtime_pod = Arc::clone(stopped);
-        self.on_node(view, Step::Cgroup, move |context, view| {
-            evidence::check_nothing_runs(context, view, &runtime_pod)
-        })
-        .await
-    }
-
     /// The step that an attempt begins with. The containers of a terminated pod are not stopped again.
     pub(super) fn first_step(&self) -> Step {
         match self.recorder.stage() {

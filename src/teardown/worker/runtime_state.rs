@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::Worker;
 use crate::{
@@ -25,7 +25,7 @@ use crate::{
         evidence,
         exits::{ContainerExit, Exits},
         journal::PodJournalExt as _,
-        locate,
+        known_processes, locate,
         named_processes::{NamedPids, NamedProcesses},
         runtime_state::{Processes, RuntimeEvidence, SETTLES, Settling, StateDecision, StopTimes},
         stop::{AFTER_KILL, wait_for_deadline},
@@ -124,7 +124,8 @@ impl Worker {
     /// Returns when the kernel's state counts, while a stop is not answered. Kills what the runtime has not killed.
     pub(super) async fn wait_until_runtime_state_overruled(&self, view: &Arc<PodView>) {
         wait_for_deadline(self.period.subscribe()).await;
-        sleep(AFTER_KILL).await;
+        // After a gap between two starts of a kubelet it has passed.
+        sleep_until(self.period.deadline() + AFTER_KILL).await;
         while !self.overrule_runtime_state_if_exited(view).await {
             let (now, next) = (Instant::now(), self.runtime_state.lock().next_check);
             // It has passed if the runtime did not answer now.
@@ -210,6 +211,11 @@ impl Worker {
         }
     }
 
+    /// Remembers the processes that the runtime names, while it names them: a stop has failed.
+    pub(super) async fn record_named_processes(&self, view: &Arc<PodView>) {
+        drop(Box::pin(self.read_runtime_state(view)).await);
+    }
+
     /// Stops everything that needs the gate to be open.
     pub(super) fn pause_runtime_state(&self) {
         self.runtime_state.pause(self.period.deadline());
@@ -253,6 +259,7 @@ impl Worker {
         let read = self.on_node(view, Step::Kill, move |context, view| {
             let started_by = |id: &str| first_seen.get(id).copied().unwrap_or(since_boot);
             let named = pids.read(&context.node.storage.proc, started_by);
+            known_processes::record(context, &view.pod.uid, &named);
             Ok((named, evidence::processes(context, view, &pod_copy)?))
         });
         let (NamedProcesses { all, shims, owner }, processes) = timeout(RUNTIME_TIMEOUT, read).await.ok()?.ok()?;

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use tokio::time::Instant;
+
 use super::{AFTER_STOP, AttemptError, PodUpdate, Worker, observe::Observed};
 use crate::{
     model::{
@@ -45,6 +47,9 @@ impl Worker {
             stopped = self.stop(update, runtime_pod) => stopped,
             () = self.wait_until_runtime_state_overruled(view) => Ok(()),
         };
+        if stopped.is_err() && Instant::now() < self.period.deadline() {
+            self.record_named_processes(view).await;
+        }
         if let Err(failures) = stopped
             && !(runtime_pod.may_run() && self.overrule_runtime_state_if_exited(view).await)
         {

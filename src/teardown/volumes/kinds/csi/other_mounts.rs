@@ -4,19 +4,19 @@ use std::path::{Path, PathBuf};
 
 use super::{identity::is_of, staged::GLOBAL};
 use crate::node::{
-    csi_files::{STAGING, TARGET},
+    csi_files::STAGING,
     kubelet_root::KubeletRoot,
     mounts::{Mount, MountTable},
-    pod_dir::names,
 };
 
 /// A mount of the file system at or below `staged` outside of the volume's own `paths`, which include `staged`. Volumes of one
-/// server may share a file system without a device: then paths and users distinguish them.
+/// server may share a file system without a device: then paths and users distinguish them. What is mounted in a pod's directory is
+/// of another volume: no pod uses this one.
 pub fn mounted_elsewhere(table: &MountTable, root: &KubeletRoot, staged: &Path, paths: &[PathBuf]) -> Option<PathBuf> {
     let here = table.mounts_at_or_below(&[staged]);
     let is_another_volumes = |other: &Mount| {
         let shared = other.device.0 == 0 && !other.source.as_encoded_bytes().starts_with(b"/dev/");
-        shared && (is_staged(root, &other.path) || is_published(root, &other.path))
+        shared && (is_staged(root, &other.path) || other.path.starts_with(root.pods()))
     };
     let is_of_volume = |other: &Mount| here.iter().any(|mount| is_of(other, mount));
     let is_known = |other: &Mount| is_own(paths, other) || is_another_volumes(other);
@@ -70,19 +70,6 @@ fn is_staged(root: &KubeletRoot, path: &Path) -> bool {
     below.is_ok_and(|below| below.components().count() == 3 && below.ends_with(GLOBAL))
 }
 
-/// `pods/UID/volumes/kubernetes.io~csi/VOLUME/mount`, or a part of it. It is of another volume: no pod uses this one.
-fn is_published(root: &KubeletRoot, path: &Path) -> bool {
-    let Ok(below) = path.strip_prefix(root.pods()) else {
-        return false;
-    };
-    let mut below = below.iter().skip(1);
-    match below.next() {
-        Some(dir) if dir == names::VOLUMES => below.next().is_some_and(|it| it == names::CSI) && path.ends_with(TARGET),
-        Some(dir) => dir == names::SUBPATHS,
-        None => false,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -128,6 +115,12 @@ mod tests {
         let paths = [PathBuf::from(STAGED)];
         let known = table(&[&one, &at(11, 2, &view(STAGED)), &other, &at(13, 2, &view(&second))]);
         assert_eq!(mounted_elsewhere(&known, &root(), &paths[0], &paths), None);
+        // Another pod has the same export in a volume of another kind.
+        let in_tree = at(14, 3, "/kubelet/pods/u/volumes/kubernetes.io~nfs/share");
+        assert_eq!(
+            mounted_elsewhere(&table(&[&one, &in_tree]), &root(), &paths[0], &paths),
+            None
+        );
         let elsewhere = table(&[&one, &at(13, 2, &view(&second))]);
         assert!(mounted_elsewhere(&elsewhere, &root(), &paths[0], &paths).is_some());
     }

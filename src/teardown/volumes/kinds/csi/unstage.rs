@@ -55,9 +55,9 @@ pub async fn record_published(
                 let staged_at = staged.global();
                 let published = mounted_alone(&table, &at, &[at.clone(), staged_at.clone()]);
                 let staged = table.mounts_at_or_below(&[staged_at]);
-                let devices = published.iter().map(|mount| mount.device);
-                let is_staged = |device| staged.iter().any(|mount| mount.device == device);
-                devices.filter(|&device| device.0 != 0 && !is_staged(device)).collect()
+                let is_staged = |it: &&Mount| staged.iter().any(|mount| mount.device == it.device);
+                let published = published.iter().filter(|it| !is_staged(it));
+                published.filter_map(Mount::disk).collect()
             }
         };
         let file_systems = devices.iter().map(|&device| FileSystem::on(device, &storage.sys_block));
@@ -246,8 +246,7 @@ async fn unstage(
     }
     let mounted_alone = mounted_alone(&before, global, paths);
     check_no_other_mounts(storage, global, &mounted_alone).await?;
-    let mut devices: Vec<_> = mounted_alone.iter().map(|mount| mount.device).collect();
-    devices.retain(|device| device.0 != 0);
+    let devices: Vec<_> = mounted_alone.iter().filter_map(Mount::disk).collect();
     let of_device = move |storage: &Storage| {
         let file_systems = devices.iter().map(|&device| FileSystem::on(device, &storage.sys_block));
         file_systems.collect::<Result<Vec<_>, _>>()
@@ -328,17 +327,17 @@ pub(super) async fn drop_replaced(
     let (table, staging) = (table(storage).await?, storage.root.path().join(STAGING));
     let of_others =
         |mount: &&Mount| mount.path.starts_with(&staging) && !paths.iter().any(|path| mount.path.starts_with(path));
-    let others: Vec<_> = table.all().filter(of_others).map(|mount| mount.device).collect();
+    let others: Vec<_> = table.all().filter(of_others).filter_map(Mount::disk).collect();
     unstaged.retain(|it| !others.contains(&it.device));
     Ok(())
 }
 
 /// A driver that unstages may detach the device: no other mount namespace may still have these file systems mounted.
 async fn check_no_other_mounts(storage: &Arc<Storage>, global: &Path, mounted: &[Mount]) -> Result<(), Vec<Fault>> {
-    // Only file systems on a device are affected. btrfs has its own device numbers.
+    // Only file systems on a device are affected.
     let on_devices = mounted
         .iter()
-        .filter(|mount| mount.device.0 != 0 || mount.fs_type == "btrfs");
+        .filter(|mount| mount.disk().is_some() || mount.fs_type == "btrfs");
     let devices: Vec<_> = on_devices.map(|mount| mount.device).collect();
     if devices.is_empty() {
         return Ok(());

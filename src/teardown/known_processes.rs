@@ -1,0 +1,109 @@
+//! Processes that the runtime has named for a pod whose stop failed. They are remembered: when a shim dies, the runtime reports its
+//! containers as exited, although their processes may run.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    context::Context, journal::PodJournalExt as _, named_processes::NamedProcesses, runtime_state::NamedProcess,
+};
+use crate::{
+    model::{
+        failure::{Failure, RUNNING},
+        pod::{PodUid, PodView},
+        trace::Step,
+        waits_for::WaitsFor,
+    },
+    node::processes::Process,
+};
+
+/// A process that the runtime has named.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KnownProcess {
+    /// What it is of, such as `container main`.
+    pub what: String,
+    /// Its PID.
+    pub pid: i32,
+    /// Its start since boot. With another start it is another process.
+    pub start: Duration,
+    /// The kernel's ID of the boot.
+    pub boot_id: String,
+    /// It was proven to be the pod's, which it stays.
+    pub is_proven: bool,
+}
+
+/// A known process that runs.
+#[derive(Debug, Clone)]
+pub struct RunningProcess {
+    /// What is known of it.
+    pub known: KnownProcess,
+    /// The process.
+    pub process: Process,
+}
+
+/// Records the running processes that the runtime names.
+pub fn record(context: &Context, uid: &PodUid, named: &NamedProcesses) {
+    let boot_id = context.node.clock.boot_id();
+    let known = named.all.iter().filter_map(|named| {
+        let process = named.running.as_ref()?;
+        Some(KnownProcess {
+            what: named.what.clone(),
+            pid: process.pid,
+            start: process.start,
+            boot_id: boot_id.to_owned(),
+            is_proven: matches!(named.process, NamedProcess::Runs { is_proven: true, .. }),
+        })
+    });
+    context.journal.record_processes(uid, known.collect());
+}
+
+/// The recorded processes of this pod that run. Blocks.
+///
+/// # Errors
+/// When one of them cannot be read.
+pub fn running(context: &Context, view: &PodView) -> Result<Vec<RunningProcess>, Vec<Failure>> {
+    let (proc, boot_id) = (&context.node.storage.proc, context.node.clock.boot_id());
+    let mut running = Vec::new();
+    for known in context.journal.processes(&view.pod.uid) {
+        if known.boot_id != boot_id {
+            continue;
+        }
+        let found = Process::find(proc, known.pid, Duration::MAX).map_err(|error| {
+            let why = format!("process {} of {} cannot be read: {error}", known.pid, known.what);
+            vec![Failure::new(Step::Kill, "", why)]
+        })?;
+        running.extend(
+            found
+                .filter(|process| process.start == known.start)
+                .map(|process| RunningProcess { known, process }),
+        );
+    }
+    Ok(running)
+}
+
+// === impl RunningProcess ===
+
+impl RunningProcess {
+    /// The failure of a stop after which it runs.
+    pub fn failure(&self) -> Failure {
+        let Self { known, process } = self;
+        let next = match known.is_proven {
+            true => "it was killed with SIGKILL, and has not exited".to_owned(),
+            false => format!(
+                "this agent does not kill it, since neither its cgroup nor its parent has proven that it is the pod's. Look at it, \
+                 and then run `kill -9 {}`",
+                known.pid
+            ),
+        };
+        let why = format!(
+            "the runtime reports {} as exited, and its {process} runs; {next}",
+            known.what
+        );
+        let failure = Failure {
+            reason: RUNNING.into(),
+            ..Failure::new(Step::Kill, "", why)
+        };
+        failure.waiting_for([WaitsFor::Exit(known.pid)])
+    }
+}
