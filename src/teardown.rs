@@ -19,7 +19,7 @@ pub(crate) mod grace;
 pub(crate) mod hooks;
 mod http_hook;
 pub mod journal;
-pub mod known_processes;
+pub(crate) mod known_processes;
 pub(crate) mod large_object;
 pub(crate) mod late;
 pub(crate) mod locate;

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
-use super::{exits::Exits, known_processes::KnownProcess};
+use super::exits::Exits;
 use crate::{
     clock::Mark,
     model::{
@@ -99,6 +99,21 @@ pub enum Request {
     Active,
     /// A kubelet was seen since, or may have run: the pod is that kubelet's.
     Canceled,
+}
+
+/// A process that the runtime has named.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KnownProcess {
+    /// What it is of, such as `container main`.
+    pub what: String,
+    /// Its PID.
+    pub pid: i32,
+    /// Its start since boot. With another start it is another process.
+    pub start: Duration,
+    /// The kernel's ID of the boot.
+    pub boot_id: String,
+    /// It was proven to be the pod's, which it stays.
+    pub is_proven: bool,
 }
 
 /// A preStop hook that has started.

@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 use super::{
-    context::Context, journal::PodJournalExt as _, named_processes::NamedProcesses, runtime_state::NamedProcess,
+    context::Context,
+    journal::{KnownProcess, PodJournalExt as _},
+    named_processes::NamedProcesses,
+    runtime_state::NamedProcess,
 };
 use crate::{
     model::{
@@ -17,21 +18,6 @@ use crate::{
     },
     node::processes::Process,
 };
-
-/// A process that the runtime has named.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KnownProcess {
-    /// What it is of, such as `container main`.
-    pub what: String,
-    /// Its PID.
-    pub pid: i32,
-    /// Its start since boot. With another start it is another process.
-    pub start: Duration,
-    /// The kernel's ID of the boot.
-    pub boot_id: String,
-    /// It was proven to be the pod's, which it stays.
-    pub is_proven: bool,
-}
 
 /// A known process that runs.
 #[derive(Debug, Clone)]
