@@ -119,6 +119,7 @@ pub fn approved_cgroups(
 }
 
 /// What runs of a pod although the runtime reports that all has exited.
+#[derive(Default)]
 pub struct Survivors {
     /// Processes are in the cgroups of its containers and sandboxes.
     pub in_cgroups: bool,
@@ -155,7 +156,11 @@ pub fn survivors(context: &Context, view: &PodView, stopped: &RuntimePod) -> Res
         }
     };
     let known = known_processes::running(context, view)?;
-    Ok(Survivors { in_cgroups, known })
+    // A dry run has stopped nothing.
+    Ok(match dry_run {
+        true => Survivors::default(),
+        false => Survivors { in_cgroups, known },
+    })
 }
 
 /// Whether the runtime shows that anything of the pod runs, except recorded exits. After the kernel has overruled it, a runtime

@@ -1,7 +1,7 @@
 //! Facts for a diagnosis. A fact that could not be read has the reason instead.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
 };
 
@@ -70,6 +70,8 @@ pub enum TerminatedBy {
 pub struct NamedFacts {
     /// Those that run, by ID of their container or sandbox.
     pub processes: BTreeMap<String, NamedFact>,
+    /// IDs of containers whose process has exited, whatever the runtime reports.
+    pub exited: BTreeSet<String>,
     /// Shims of its sandboxes that are stopped, by ID of the sandbox.
     pub stopped_shims: BTreeMap<String, ProcessName>,
 }

@@ -29,6 +29,7 @@ use crate::{
         journal::PodJournalExt as _,
         locate,
         named_processes::NamedPids,
+        runtime_state::NamedProcess,
         volumes::{PlannedTeardown, planned},
     },
 };
@@ -140,6 +141,9 @@ async fn named(context: &Arc<Context>, view: &Arc<PodView>, pod: &RuntimePod) ->
     };
     let mut facts = NamedFacts::default();
     for named in found.all {
+        if matches!(named.process, NamedProcess::Exited(_)) {
+            facts.exited.insert(named.id.clone());
+        }
         let fact = named.running.map(|process| NamedFact {
             process: name(process.pid, &process.command),
             cgroup: process.cgroup,

@@ -113,7 +113,7 @@ impl Diagnosis<'_> {
                 let severity = if in_grace { waiting } else { Severity::Blocking };
                 self.add(severity, lost);
             }
-            if !in_grace && !is_explained {
+            if !in_grace && !is_explained && !facts.named.exited.contains(&container.id) {
                 let named = facts.named.processes.get(&container.id);
                 let kind = CauseKind::StillRuns {
                     container: container.name.clone(),
