@@ -98,7 +98,18 @@ impl Run {
         }
         let once = struck.is_none();
         self.storage.is_released(&self.scene.stage, &self.drivers, once).await?;
-        checks::hook_ran(&self.scene.said(POD), &history_end, &self.begun, grace, struck)?;
+        let log = self.scene.stage.containerd.workspace().dir().join("agent/log");
+        let log = fs::read_to_string(log).unwrap_or_default();
+        let of_pod = |line: &&str| line.contains(&self.scene.namespace) && line.contains("preStop hook failed");
+        let has_failed = log.lines().any(|line| of_pod(&line));
+        checks::hook_ran(
+            &self.scene.said(POD),
+            &history_end,
+            &self.begun,
+            grace,
+            struck,
+            has_failed,
+        )?;
         let data = fs::read_to_string(self.kept.join("data")).unwrap_or_default();
         ensure!(data == "precious", "invariant 6: what a link leads to was removed");
         shared.other_pods_are_unchanged(&self.scene.stage).await?;
