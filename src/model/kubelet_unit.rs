@@ -209,7 +209,9 @@ impl KubeletUnit {
             UnitExit::Code(code) => format!("exit code {code}"),
             UnitExit::Signal(signal) => format!("killed by {signal}"),
         });
-        let parts = result.into_iter().chain(exit).filter(|part| !part.is_empty());
+        // While a restarted unit runs, its result is still `success`.
+        let parts = result.into_iter().chain(exit);
+        let parts = parts.filter(|part| !part.is_empty() && part != "success");
         match parts.collect::<Vec<_>>().join(", ") {
             parts if parts.is_empty() => parts,
             parts => format!(": {parts}"),

@@ -17,6 +17,9 @@ use crate::{
     node::superblock::FileSystem,
 };
 
+/// Processes kept of one pod. A container may have many below a shim that hangs; they are in the pod's cgroups, too.
+const MAX_PROCESSES: usize = 64;
+
 /// Keeps an entry for each terminating pod. A restart must find all changes that [`Self::durable`] has confirmed.
 pub trait PodJournal: Send + Sync {
     /// Calls `read` with the entry of this pod, if there is one.
@@ -308,9 +311,10 @@ pub trait PodJournalExt: PodJournal {
         let mut all = self.processes(uid);
         let before = all.clone();
         for process in processes {
-            match all.iter_mut().find(|known| is_same(known, &process)) {
-                Some(known) => known.is_proven |= process.is_proven,
-                None => all.push(process),
+            if let Some(known) = all.iter_mut().find(|known| is_same(known, &process)) {
+                known.is_proven |= process.is_proven;
+            } else if all.len() < MAX_PROCESSES {
+                all.push(process);
             }
         }
         if all != before {
