@@ -178,16 +178,10 @@ impl ObservedPod {
         self.end.is_none()
     }
 
-    /// Whether the kubelet is done by what the object shows: a terminal pod that is not deleted, or that only finalizers keep. The phase of an
-    /// evicted pod is terminal while its containers are still stopped.
+    /// Whether the kubelet is done by what the object shows: a terminal pod that is not deleted, or that only finalizers keep.
     pub fn is_done(&self) -> bool {
         let deletion = self.view.deletion;
-        let status = self.last.as_ref().and_then(|last| last.pod.status.as_ref());
-        let mut containers = status
-            .iter()
-            .flat_map(|status| status.container_statuses.iter().flatten());
-        let runs = containers.any(|it| it.state.as_ref().is_some_and(|state| state.running.is_some()));
-        !runs && self.view.terminal_phase && deletion.is_none_or(|deletion| deletion.grace == Some(0))
+        self.view.terminal_phase && deletion.is_none_or(|deletion| deletion.grace == Some(0))
     }
 
     /// When the node has to be checked.
