@@ -17,7 +17,7 @@ use tonic::Code;
 use crate::{
     crowd::no_forks,
     csi::disk,
-    csi_users::{nothing_is_mounted, on_device},
+    csi_users::{nothing_is_mounted, on_device, stays_in_use_while},
     node::{Known, Node, PV, on_node},
     space::{bind, soon, write},
 };
@@ -46,16 +46,7 @@ fn volume_with_a_file_open_on_a_detached_mount_may_not_be_detached_from_the_node
     on_node(Known::with(&[VOLUME_IN_USE]), async |node| {
         let staging = on_device(node, &VOLUME);
         let open = open_on_detached_mount(node, &staging);
-        for _ in 0..2 {
-            let text = node.fails().await;
-            assert!(text.contains("though no mount table shows it"), "{text}");
-            assert_eq!(node.known.has_in_use(), [VOLUME_IN_USE]);
-            node.restart();
-        }
-        drop(open);
-        node.is_torn_down_soon().await;
-        node.assert_clean();
-        nothing_is_mounted(node);
+        stays_in_use_while(node, VOLUME_IN_USE, open, "though no mount table shows it").await;
     });
 }
 

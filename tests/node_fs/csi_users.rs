@@ -41,6 +41,20 @@ pub fn nothing_is_mounted(node: &Node<'_>) {
     assert_eq!(testbed::mounts::below(&node.space.root).unwrap(), Vec::<PathBuf>::new());
 }
 
+/// The volume stays in use for this reason while `holder` is there, also for an agent that has started again, and is released after it.
+pub async fn stays_in_use_while<H>(node: &mut Node<'_>, volume: &str, holder: H, why: &str) {
+    for _ in 0..2 {
+        let text = node.fails().await;
+        assert!(text.contains(why), "{text}");
+        assert_eq!(node.known.has_in_use(), [volume]);
+        node.restart();
+    }
+    drop(holder);
+    node.is_torn_down_soon().await;
+    node.assert_clean();
+    nothing_is_mounted(node);
+}
+
 #[test]
 fn volume_used_as_file_system_and_block_device_is_unstaged_after_the_last_use() {
     for block_first in [false, true] {

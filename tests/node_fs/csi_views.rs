@@ -23,7 +23,7 @@ use tonic::Code;
 use crate::{
     crowd::no_forks,
     csi::disk,
-    csi_users::{nothing_is_mounted, on_device, unshared},
+    csi_users::{nothing_is_mounted, on_device, stays_in_use_while, unshared},
     node::{IN_USE, Known, Node, PV, on_node},
     space::{UID, bind, tmpfs},
 };
@@ -171,16 +171,7 @@ fn device_of_a_driver_that_does_not_stage_keeps_the_volume_in_use_in_another_nam
         // Not a copy at the same path: the removal of that directory unmounts it everywhere.
         let holder_process = mounts_at_chosen_path(node, &disk.0, Path::new("data")).await;
         let kept = format!("mount namespace of process {}", holder_process.0.id());
-        for _ in 0..2 {
-            let text = node.fails().await;
-            assert!(text.contains(&kept), "{text}");
-            assert_eq!(node.known.has_in_use(), [VOLUME_IN_USE]);
-            node.restart();
-        }
-        drop(holder_process);
-        node.is_torn_down_soon().await;
-        node.assert_clean();
-        nothing_is_mounted(node);
+        stays_in_use_while(node, VOLUME_IN_USE, holder_process, &kept).await;
     });
 }
 
@@ -202,12 +193,7 @@ fn copy_of_a_volume_that_a_kubelet_has_unstaged_keeps_it_in_use() {
         let holder_process = Killed(unshared("private").await);
         umount(&staging).unwrap();
         let kept = format!("mount namespace of process {}", holder_process.0.id());
-        let text = node.fails().await;
-        assert!(text.contains(&kept), "{text}");
-        assert_eq!(node.known.has_in_use(), [VOLUME_IN_USE]);
-        drop(holder_process);
-        node.is_torn_down_soon().await;
-        node.assert_clean();
+        stays_in_use_while(node, VOLUME_IN_USE, holder_process, &kept).await;
     });
 }
 

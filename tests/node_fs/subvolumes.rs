@@ -12,6 +12,7 @@ use testbed::drivers::csi_volumes::{Pv, stage_and_publish};
 
 use crate::{
     crowd::no_forks,
+    csi_users::stays_in_use_while,
     images::{run, with_pods_on},
     node::{Known, PV, on_node},
     space::{Space, UID, bind, block_on, write},
@@ -102,14 +103,6 @@ fn btrfs_of_a_csi_volume_stays_in_use_while_a_file_is_open_on_its_detached_mount
         write(&elsewhere.join("file"), "precious");
         let open = fs::File::open(elsewhere.join("file")).unwrap();
         umount2(&elsewhere, MntFlags::MNT_DETACH).unwrap();
-        for _ in 0..2 {
-            let text = node.fails().await;
-            assert!(text.contains("by /sys/fs/btrfs/"), "{text}");
-            assert_eq!(node.known.has_in_use(), [VOLUME_IN_USE]);
-            node.restart();
-        }
-        drop(open);
-        node.is_torn_down_soon().await;
-        node.assert_clean();
+        stays_in_use_while(node, VOLUME_IN_USE, open, "by /sys/fs/btrfs/").await;
     });
 }

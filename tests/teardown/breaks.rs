@@ -28,7 +28,7 @@ use testbed::{
 use tokio::time::{Instant, sleep};
 
 use super::{
-    drivers::{Drivers, demand},
+    drivers::{Drivers, Storage, demand},
     pods::{POLITE, STUBBORN, simple},
     scene::{PATIENCE, Scene},
     shows,
@@ -564,13 +564,7 @@ pub async fn process_that_was_named_is_killed_though_the_runtime_reports_its_exi
     )
     .await?;
     kill_shim(scene, &pod)?;
-    while runs(main) {
-        ensure!(
-            storage.claims_asked(&drivers).is_empty() && storage.volumes_asked(&drivers).is_empty(),
-            "devices or volumes are taken from a process that runs"
-        );
-        sleep(Duration::from_millis(10)).await;
-    }
+    nothing_is_taken_from(main, &drivers, &storage).await?;
     scene.gone_and_clean(&pod).await?;
     cgroups::remove(&outside).await?;
     scene.stage.containerd.set_runc_away(false)?;
@@ -588,13 +582,7 @@ pub async fn devices_and_volumes_are_taken_down_after_the_last_process(scene: &m
     scene.stage.containerd.set_runc_away(true)?;
     kill_shim(scene, &pod)?;
     scene.delete(&pod, None).await?;
-    while runs(main) {
-        ensure!(
-            storage.claims_asked(&drivers).is_empty() && storage.volumes_asked(&drivers).is_empty(),
-            "devices or volumes are taken from a process that runs"
-        );
-        sleep(Duration::from_millis(10)).await;
-    }
+    nothing_is_taken_from(main, &drivers, &storage).await?;
     scene.gone_and_clean(&pod).await?;
     scene.stage.containerd.set_runc_away(false)?;
     scene.stop_agent().await
@@ -626,6 +614,18 @@ pub async fn process_of_a_pod_that_calls_itself_a_shim_delays_no_other_pod(scene
     scene.clean(&victim).await?;
     scene.take_down(&tenant).await?;
     scene.stop_agent().await
+}
+
+/// Waits for the exit of this process. Until then no driver is called.
+async fn nothing_is_taken_from(pid: u32, drivers: &Drivers, storage: &Storage) -> Result<()> {
+    while runs(pid) {
+        ensure!(
+            storage.claims_asked(drivers).is_empty() && storage.volumes_asked(drivers).is_empty(),
+            "devices or volumes are taken from a process that runs"
+        );
+        sleep(Duration::from_millis(10)).await;
+    }
+    Ok(())
 }
 
 fn processes_of(id: &str) -> Result<Vec<u32>> {

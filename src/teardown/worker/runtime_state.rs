@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    path::Path,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -17,7 +18,7 @@ use crate::{
     },
     node::{
         cri::types::{Container, RuntimePod},
-        effects::Effects,
+        effects::{Effects, Outcome},
         fault::Fault,
         processes::{Owner, Process, Shim},
     },
@@ -302,6 +303,22 @@ impl Worker {
         self.recorder.set_runtime_state(Some(message), None);
     }
 
+    /// Kills each of these processes. Returns what failed.
+    pub(super) async fn kill_each(
+        &self,
+        view: &PodView,
+        processes: Vec<Process>,
+        kill: impl Fn(&Process, &Path, &Effects) -> Result<Outcome, Fault> + Send + 'static,
+    ) -> Vec<Fault> {
+        let proc = self.context.node.storage.proc.clone();
+        let kill_all = move |effects: &Effects| {
+            let killed = processes.iter().map(|process| kill(process, &proc, effects));
+            killed.filter_map(Result::err).collect()
+        };
+        let killed = self.context.node.effects.run_blocking(kill_all).await;
+        killed.unwrap_or_else(|why| vec![Fault::new("kill processes of", view.pod.uid.as_str(), why)])
+    }
+
     /// Kills the processes in the pod's cgroups, and those that the runtime names and that are proven to be the pod's.
     async fn kill_processes(&self, view: &PodView, observation: &Observation) -> Vec<Fault> {
         let mut faults = Vec::new();
@@ -316,16 +333,9 @@ impl Worker {
                 faults.extend(killed.err().into_iter().flatten());
             }
         }
-        let (processes, owner) = (observation.processes.clone(), observation.owner.clone());
-        let proc = self.context.node.storage.proc.clone();
-        let kill = move |effects: &Effects| {
-            let killed = processes.iter().map(|process| process.kill(&proc, &owner, effects));
-            killed.filter_map(Result::err).collect::<Vec<_>>()
-        };
-        match self.context.node.effects.run_blocking(kill).await {
-            Ok(more) => faults.extend(more),
-            Err(why) => faults.push(Fault::new("kill processes of", view.pod.uid.as_str(), why)),
-        }
+        let owner = observation.owner.clone();
+        let kill = move |process: &Process, proc: &Path, effects: &Effects| process.kill(proc, &owner, effects);
+        faults.extend(self.kill_each(view, observation.processes.clone(), kill).await);
         for fault in &faults {
             tracing::warn!(%fault, "Processes of the pod cannot be killed");
         }

@@ -7,8 +7,13 @@ use tokio::time::{Instant, sleep};
 
 use super::Worker;
 use crate::{
-    model::{event::Reason, failure::Failure, pod::PodView, trace::Step},
-    node::{cri::types::RuntimePod, effects::Effects},
+    model::{
+        event::Reason,
+        failure::{Failure, ok_if_empty},
+        pod::PodView,
+        trace::Step,
+    },
+    node::{cri::types::RuntimePod, processes::Process},
     teardown::{
         evidence::{self, Survivors},
         known_processes::RunningProcess,
@@ -67,17 +72,8 @@ impl Worker {
         }
         let proven = left.known.iter().filter(|it| it.known.is_proven);
         let processes: Vec<_> = proven.map(|it| it.process.clone()).collect();
-        let proc = self.context.node.storage.proc.clone();
-        let kill = move |effects: &Effects| {
-            let killed = processes.iter().map(|process| process.kill_proven(&proc, effects));
-            killed.filter_map(Result::err).collect::<Vec<_>>()
-        };
-        let faults = self.context.node.effects.run_blocking(kill).await;
-        let faults = faults.map_err(|why| vec![Failure::new(Step::Kill, "", why)])?;
-        match faults.is_empty() {
-            true => Ok(()),
-            false => Err(faults.iter().map(|fault| fault.failure(Step::Kill)).collect()),
-        }
+        let faults = self.kill_each(view, processes, Process::kill_proven).await;
+        ok_if_empty(faults.iter().map(|fault| fault.failure(Step::Kill)).collect())
     }
 }
 

@@ -100,8 +100,8 @@ impl Run {
         self.storage.is_released(&self.scene.stage, &self.drivers, once).await?;
         let log = self.scene.stage.containerd.workspace().dir().join("agent/log");
         let log = fs::read_to_string(log).unwrap_or_default();
-        let of_pod = |line: &&str| line.contains(&self.scene.namespace) && line.contains("preStop hook failed");
-        let has_failed = log.lines().any(|line| of_pod(&line));
+        let mut of_pod = log.lines().filter(|line| line.contains(&self.scene.namespace));
+        let has_failed = of_pod.any(|line| line.contains("preStop hook failed"));
         checks::hook_ran(
             &self.scene.said(POD),
             &history_end,
