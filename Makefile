@@ -33,6 +33,9 @@ WITHOUT_CLUSTER := $(filter-out node_crash node_traces,$(foreach it,$(PROGRAMS),
 # Tests that need systemd as PID 1: `make test-guest` starts such a guest.
 NOT_IN_GUEST := --skip guest::
 
+# Tests of mem_agent whose course depends on the runtime's manners. `make test OF_MANNERS=` runs all of them as CRI-O, too.
+OF_MANNERS ?= stop cri_o grace hooks runtime_state restart in_progress containers exit_status handover
+
 # Needed packages, as PACKAGE=PROOF (scripts/need.sh).
 BUILD_PACKAGES := protobuf-compiler=protoc gcc=cc libc6-dev=/usr/include/stdio.h
 DEB_PACKAGES := debhelper=dh_installsystemd binutils=readelf
@@ -118,7 +121,7 @@ bench-idle: need-root need-node build ## Measure the cost of a standby agent bes
 test: need-root need-build need-node need-metrics need-packages ## Every test that needs no control plane, real pods on a private containerd included
 	$(CARGO) build $(TESTED) --examples
 	SIM_RUNS=1500 $(RUN_TESTS) --lib --bins $(addprefix --test ,$(WITHOUT_CLUSTER)) -- $(NOT_IN_GUEST)
-	RUNTIME_MANNERS=cri-o $(RUN_TESTS) --test mem_agent
+	RUNTIME_MANNERS=cri-o $(RUN_TESTS) --test mem_agent -- $(OF_MANNERS)
 	$(RUN_TESTS) --test node_crash -- --nocapture
 
 .PHONY: crash-matrix

@@ -14,7 +14,7 @@ const SOCKET_VARIABLE: &str = "POD_TEARDOWN_SOCKET";
 /// `--socket`.
 #[derive(Debug, Clone, Args)]
 pub struct SocketFlag {
-    /// Admin socket of the running agent. One in the settings of the service, /etc/default/pod-teardown, is the default.
+    /// Admin socket of the running agent. The default is POD_TEARDOWN_SOCKET in /etc/default/pod-teardown, if it is set there.
     #[arg(
         long,
         env = SOCKET_VARIABLE,

@@ -250,7 +250,7 @@ impl SyncState {
             .collect();
         let silent = (!silent.is_empty()).then(|| some_of(silent))?;
         Some(format!(
-            "the watch of {silent} has shown no sign of life since the finalizer could be removed"
+            "the watch connection of {silent} has received nothing since the finalizer could be removed"
         ))
     }
 

@@ -81,8 +81,7 @@ impl RoleCondition {
                 status: "False",
                 reason: "KubeletAlive",
                 message: format!(
-                    "the kubelet runs, and its client certificate has expired ({expired:.0}): neither it nor pod-teardown \
-                     terminates pods"
+                    "the kubelet runs, and its client certificate has expired ({expired:.0}): the API server refuses it, and pod-teardown leaves its pods to it"
                 ),
                 detail: None,
             };
@@ -185,7 +184,7 @@ fn standby_reason(reason: StandbyReasonName) -> (&'static str, &'static str) {
         ),
         StandbyReasonName::KubeletUnresponsive => (
             "KubeletUnresponsive",
-            "the kubelet is unresponsive: neither it nor pod-teardown terminates pods; restart the kubelet or stop it",
+            "the kubelet is unresponsive: the API server refuses it, and pod-teardown leaves its pods to it; restart the kubelet or stop it",
         ),
         StandbyReasonName::KubeletElsewhere => (
             "KubeletElsewhere",
@@ -289,7 +288,7 @@ mod tests {
         };
         for role in RoleName::ALL {
             let first = message(role, 1, 10);
-            let reason = "; kubelet.service exits and is restarted each time: exit code 1; last error: failed to parse kubelet flag: unknown flag: --x";
+            let reason = "; kubelet.service fails and is restarted each time: exit code 1; last error: failed to parse kubelet flag: unknown flag: --x";
             assert!(first.ends_with(reason), "{first}");
             assert_eq!(first, message(role, 2, 20));
         }

@@ -27,10 +27,11 @@ pub async fn stop(systemd: &Systemd, kubelet: &KubeletProcess) -> Result<String,
         Ok(None) => systemd.service_that_restarts(kubelet.pid).await,
         unit => unit,
     };
-    let unit = unit.map_err(|error| format!("systemd cannot be asked over D-Bus for the kubelet's unit: {error}"))?;
+    let unit =
+        unit.map_err(|error| format!("systemd does not answer over D-Bus which unit the kubelet is of: {error}"))?;
     let Some(unit) = unit else {
         return Err(format!(
-            "{kubelet} is not the main process of a service of systemd, which could be stopped: stop it by hand"
+            "{kubelet} is not the main process of a systemd service, so this agent cannot stop it: stop it by hand"
         ));
     };
     tracing::warn!(unit, %kubelet, "Kubelet does not work; its unit is stopped (--fence-kubelet)");
@@ -98,13 +99,13 @@ mod tests {
             // A login session, another service that has started a kubelet, a container.
             (
                 &[Behavior::Runs("session-1.scope", 42)][..],
-                "not the main process of a service",
+                "not the main process of a systemd service",
             ),
             (
                 &[Behavior::Runs("nodeadm.service", 7)],
-                "not the main process of a service",
+                "not the main process of a systemd service",
             ),
-            (&[Behavior::NotLoaded], "not the main process of a service"),
+            (&[Behavior::NotLoaded], "not the main process of a systemd service"),
         ] {
             let dir = tempfile::tempdir().unwrap();
             let (systemd, asked) = bus(dir.path(), units);

@@ -134,8 +134,7 @@ impl RoleReport {
             return self;
         };
         let message = format!(
-            "the kubelet runs, and its client certificate has expired ({expired:.0}): the API server refuses it, and no pod \
-             terminates; restart it with a bootstrap kubeconfig, or have a new certificate signed for system:node:NAME of group \
+            "the kubelet runs, and its client certificate has expired ({expired:.0}): the API server refuses it, so that pods stay Terminating; restart it with a bootstrap kubeconfig, or have a new certificate signed for system:node:NAME of group \
              system:nodes"
         );
         Self {

@@ -177,8 +177,7 @@ pub fn failing_starts(probes: &Probes, take_over_after: Duration, now: Instant) 
 pub fn may_fence(probes: &Probes) -> Result<(), &'static str> {
     if !probes.healthz.was_alive {
         return Err(
-            "healthz has not answered at the address of --kubelet-config since this agent has started, so the address may be \
-             wrong: stop it yourself",
+            "healthz has not answered at the address of --kubelet-config since this agent has started, so the address may be wrong, and the kubelet is not stopped: stop it by hand",
         );
     }
     Ok(())
@@ -292,8 +291,7 @@ impl fmt::Display for StandbyReason {
         match self {
             Self::Working => f.write_str("the kubelet works"),
             Self::NotRenewing => f.write_str(
-                "the kubelet answers at healthz, but does not renew its Lease: it does not reach the API server, or is refused; \
-                 its pods stay its own; see journalctl -u kubelet",
+                "the kubelet answers at healthz, but does not renew its Lease: the API server is unreachable or refuses it; this agent leaves its pods to it; see journalctl -u kubelet",
             ),
             Self::Started => {
                 f.write_str("a kubelet process exists, which has neither answered at healthz nor renewed its Lease so far")

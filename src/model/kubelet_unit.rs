@@ -170,7 +170,7 @@ impl KubeletUnit {
                 } else {
                     String::new()
                 };
-                format!("{unit} exits and is restarted each time{restarts}{}", self.end())
+                format!("{unit} fails and is restarted each time{restarts}{}", self.end())
             }
             UnitState::Failed if self.result == "start-limit-hit" => {
                 format!(
@@ -193,7 +193,7 @@ impl KubeletUnit {
                 } else {
                     ""
                 };
-                format!("{unit} is stopped{since}{disabled}: by a user or a program, or it exited with code 0")
+                format!("{unit} is stopped{since}{disabled}, by a user or a program, or it exited with code 0")
             }
         }
     }

@@ -147,6 +147,10 @@ fn attributes(found: EntryInfo) -> Attributes {
 mod tests {
     use std::{os::unix::net::UnixListener, process::Command};
 
+    use nix::{
+        sys::wait::{Id, WaitPidFlag, waitid},
+        unistd::Pid,
+    };
     use tokio::time::{Instant, timeout};
 
     use super::*;
@@ -225,8 +229,13 @@ mod tests {
         let pids = sleeps.each_ref().map(|process| process.id().cast_signed());
         let mut watch = watch(Path::new("/dev/null"));
         let exits = pids.map(WaitsFor::Exit);
-        // A zombie has exited.
-        changed_by(&mut watch, &exits, || sleeps[1].kill().unwrap()).await;
+        // A zombie has exited. The paused clock does not wait for the kill.
+        let exit = || {
+            sleeps[1].kill().unwrap();
+            let zombie = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
+            waitid(Id::Pid(Pid::from_raw(pids[1])), zombie).unwrap();
+        };
+        changed_by(&mut watch, &exits, exit).await;
         for process in &mut sleeps {
             process.kill().ok();
             process.wait().unwrap();

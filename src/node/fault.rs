@@ -167,7 +167,9 @@ fn without_driver(mounted: &[PathBuf]) -> String {
 
 /// The commands that unmount these, in order.
 pub(crate) fn unmount_commands<P: AsRef<Path>>(mounted: &[P]) -> String {
-    let commands = mounted.iter().map(|path| format!("umount {:?}", path.as_ref()));
+    let commands = mounted
+        .iter()
+        .map(|path| format!("umount {}", shell_quoted(path.as_ref())));
     commands.collect::<Vec<_>>().join(" && ")
 }
 

@@ -30,8 +30,9 @@ struct Line {
     master: Option<u64>,
 }
 
-/// A process whose mount namespace has one of these block devices mounted, or anything on the directory `place`. Paths prove nothing: a
-/// pod's owner chooses those in its containers. Exited or unreadable processes are skipped.
+/// A process whose mount namespace has one of these block devices mounted, or any block device on the directory `place`. Paths prove
+/// nothing: a pod's owner chooses those in its containers. A file system without a device stays on no detached disk. Exited or unreadable
+/// processes are skipped.
 pub fn find_mounting_process(
     proc: &Path,
     devices: &[(u32, u32)],
@@ -49,9 +50,11 @@ pub fn find_mounting_process(
                 line.mount.path.file_name() == place.1.file_name() && line.mounted_on(&lines).as_ref() == Some(place)
             })
         };
-        let found = lines
-            .iter()
-            .any(|line| line.mount.disk().is_some_and(|disk| devices.contains(&disk)) || is_there(line));
+        let holds = |line: &Line| match line.mount.disk() {
+            Some(disk) => devices.contains(&disk) || is_there(line),
+            None => false,
+        };
+        let found = lines.iter().any(holds);
         if found {
             holder = Some(MountingProcess::read(proc, pid));
         }

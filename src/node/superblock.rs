@@ -52,7 +52,7 @@ impl FileSystem {
             match fs::symlink_metadata(&entry) {
                 Ok(_) => listed = Some(entry),
                 Err(error) if matches!(errno(&error), Errno::ENOENT | Errno::ENOTDIR) => {}
-                Err(error) => return Err(Fault::new("look at", entry, errno(&error))),
+                Err(error) => return Err(Fault::new("read", entry, errno(&error))),
             }
         }
         // A partition's number is that of its disk, one directory up.

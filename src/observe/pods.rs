@@ -204,12 +204,14 @@ impl ObservedPod {
     /// The observation after a check that found this; `None` if another check follows.
     pub fn conclude(&mut self, left: Left, runtime_name: &str, now: Timestamp) -> Option<Observation> {
         let is_forced = self.is_forced();
+        // A kubelet reports the phase of an evicted pod before it stops the containers.
+        let status_is_due = !is_forced && !self.is_deleted() && self.shows_running();
         let end = self.end.as_mut()?;
         // The object was deleted during the check.
         if end.next_check.is_some() {
             return None;
         }
-        if self.seen.is_reading() && Instant::now() < end.last_check {
+        if (status_is_due || self.seen.is_reading()) && Instant::now() < end.last_check {
             end.next_check = Some(Instant::now() + READING_INTERVAL);
             return None;
         }
@@ -261,6 +263,16 @@ impl ObservedPod {
     fn is_forced(&self) -> bool {
         let is_at_once = self.view.deletion.is_some_and(|deletion| deletion.grace == Some(0));
         self.was_removed || is_at_once && !self.view.terminal_phase
+    }
+
+    /// Whether the last status shows a running container.
+    fn shows_running(&self) -> bool {
+        let status = self.last.as_ref().and_then(|last| last.pod.status.as_ref());
+        status.is_some_and(|status| {
+            let lists = [&status.init_container_statuses, &status.container_statuses];
+            let mut all = lists.into_iter().flatten().flatten();
+            all.any(|it| it.state.as_ref().is_some_and(|state| state.running.is_some()))
+        })
     }
 
     fn facts(&self, left: Left, runtime_name: &str, now: Timestamp) -> Facts {

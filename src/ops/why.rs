@@ -219,8 +219,7 @@ fn conclusion(trace: &Trace, agent_blocked: Option<&str>) -> String {
     }
     if trace.stage == Stage::Finished {
         return format!(
-            "This node has done its part. Its object stays until its controllers remove these finalizers; what is there \
-             now: kubectl get pod {name} -n {namespace} -o jsonpath='{{.metadata.finalizers}}'"
+            "The teardown on this node is complete. The pod's object stays until controllers remove its finalizers. To list them: kubectl get pod {name} -n {namespace} -o jsonpath='{{.metadata.finalizers}}'"
         );
     }
     if trace.waits_for_deletion {
@@ -233,7 +232,7 @@ fn conclusion(trace: &Trace, agent_blocked: Option<&str>) -> String {
     if let Some(mismatch) = &trace.mismatch {
         let until = match mismatch.mismatch.kind {
             MismatchKind::VolumeNotUnpublished => format!(
-                "{} If the volume is gone from this node, the pod can terminate without its driver",
+                "{} If the volume is no longer on this node, the pod can terminate without its driver",
                 next_attempt(trace)
             ),
             MismatchKind::NetworkNotRemoved => format!(
@@ -250,7 +249,7 @@ fn conclusion(trace: &Trace, agent_blocked: Option<&str>) -> String {
     }
     if let Some(left) = trace.kill_in_ms {
         return format!(
-            "This agent kills what runs with SIGKILL in {}, unless the runtime stops it before.",
+            "This agent sends SIGKILL to the pod's processes in {}, unless the runtime stops the pod first.",
             seconds(left)
         );
     }
@@ -394,7 +393,7 @@ mod tests {
             (
                 |it| it.kill_in_ms = Some(12_000),
                 None,
-                "This agent kills what runs with SIGKILL in 12.0s",
+                "This agent sends SIGKILL to the pod's processes in 12.0s",
             ),
             (|it| it.waits_for_deletion = true, None, "it was not deleted"),
             (|it| it.stage = Stage::Finished, None, "Nothing is left"),

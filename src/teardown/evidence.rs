@@ -99,23 +99,7 @@ fn check_evidence(
             check_approved(context, view, mismatch, Failure::new(Step::Volumes, "", why))?;
         }
     }
-    match unknown_processes(context, view, &cgroups, runtime_pod, HierarchySearch::First)? {
-        None => Ok(()),
-        Some((mismatch, failure)) => check_approved(context, view, mismatch, failure),
-    }
-}
-
-/// Cgroups with processes of unknown containers that a user has approved to be killed.
-pub fn approved_cgroups(
-    context: &Context,
-    view: &PodView,
-    stopped: &RuntimePod,
-) -> Result<Vec<PodCgroup>, Vec<Failure>> {
-    let cgroups = locate::cgroups(context, view)?;
-    match unknown_processes(context, view, &cgroups, stopped, HierarchySearch::All)? {
-        Some((mismatch, _)) if is_approved(context, view, &mismatch) => Ok(cgroups),
-        _ => Ok(Vec::new()),
-    }
+    check_processes(context, view, &cgroups, runtime_pod, HierarchySearch::First)
 }
 
 /// What runs of a pod although the runtime reports that all has exited.
@@ -146,12 +130,7 @@ pub fn survivors(context: &Context, view: &PodView, stopped: &RuntimePod) -> Res
         // A runtime that has lost its state also reports an unknown container as stopped.
         Processes::Others => {
             let cgroups = locate::cgroups(context, view)?;
-            if let Some((mismatch, failure)) =
-                unknown_processes(context, view, &cgroups, stopped, HierarchySearch::All)?
-            {
-                let mismatch = Some(mismatch);
-                return Err(vec![Failure { mismatch, ..failure }]);
-            }
+            check_processes(context, view, &cgroups, stopped, HierarchySearch::All)?;
             true
         }
     };
@@ -176,16 +155,7 @@ pub fn runs(context: &Context, uid: &PodUid, runtime_pod: &RuntimePod) -> bool {
     running.next().is_some() || ready.next().is_some()
 }
 
-/// Whether the runtime or the kernel shows a process of a pod whose sandboxes could not be stopped. For a virtual machine, the
-/// runtime shows a ready sandbox.
-pub fn is_any_process_left(context: &Context, view: &PodView, stopped: &RuntimePod) -> Result<bool, Vec<Failure>> {
-    let nothing = [Processes::None, Processes::NoCgroup];
-    Ok(stopped.may_run()
-        || !nothing.contains(&processes(context, view, stopped)?)
-        || !known_processes::running(context, view)?.is_empty())
-}
-
-/// The kinds of processes in the pod's cgroups.
+/// The kinds of processes in the pod's cgroups. Unknown ones that a user has approved to be killed count as the runtime's.
 pub fn processes(context: &Context, view: &PodView, runtime_pod: &RuntimePod) -> Result<Processes, Vec<Failure>> {
     let cgroups = locate::cgroups(context, view)?;
     let mut processes = if cgroups.is_empty() {
@@ -193,10 +163,16 @@ pub fn processes(context: &Context, view: &PodView, runtime_pod: &RuntimePod) ->
     } else {
         Processes::None
     };
+    let is_approved = || {
+        let approvals = context.journal.approvals(&view.pod.uid);
+        let mut kinds = approvals.iter().map(|approval| approval.mismatch.kind);
+        kinds.any(|kind| kind == MismatchKind::UnknownProcesses)
+            && check_processes(context, view, &cgroups, runtime_pod, HierarchySearch::All).is_ok()
+    };
     for cgroup in &cgroups {
         let populated = context.node.cgroups.populated_children(cgroup);
         for child in populated.map_err(|fault| vec![fault.failure(Step::Cgroup)])? {
-            if !is_known(runtime_pod, &child.to_string_lossy()) {
+            if !is_known(runtime_pod, &child.to_string_lossy()) && !is_approved() {
                 return Ok(Processes::Others);
             }
             processes = Processes::OfRuntime;
@@ -216,14 +192,14 @@ pub(super) fn still_running(stopped: &RuntimePod, step: Step) -> impl Iterator<I
     })
 }
 
-/// Processes in the pod's cgroups of which the runtime knows no container.
-fn unknown_processes(
+/// Checks that the pod's cgroups have no process of a container that the runtime does not know, unless a user has approved to kill it.
+fn check_processes(
     context: &Context,
     view: &PodView,
     cgroups: &[PodCgroup],
     runtime_pod: &RuntimePod,
     search: HierarchySearch,
-) -> Result<Option<(Mismatch, Failure)>, Vec<Failure>> {
+) -> Result<(), Vec<Failure>> {
     let (mut facts, mut first) = (BTreeSet::new(), None);
     for cgroup in cgroups {
         let name = cgroup.path().display().to_string();
@@ -260,7 +236,13 @@ fn unknown_processes(
         );
         first.get_or_insert_with(|| Failure::new(Step::Cgroup, &name, why));
     }
-    Ok(first.map(|failure| (Mismatch::new(MismatchKind::UnknownProcesses, facts), failure)))
+    match first {
+        None => Ok(()),
+        Some(failure) => {
+            let mismatch = Mismatch::new(MismatchKind::UnknownProcesses, facts);
+            check_approved(context, view, mismatch, failure)
+        }
+    }
 }
 
 fn ids(runtime_pod: &RuntimePod) -> impl Iterator<Item = String> {
@@ -268,13 +250,9 @@ fn ids(runtime_pod: &RuntimePod) -> impl Iterator<Item = String> {
     containers.chain(runtime_pod.sandboxes.iter().map(|it| format!("sandbox {}", it.id)))
 }
 
-fn is_approved(context: &Context, view: &PodView, mismatch: &Mismatch) -> bool {
-    let approvals = context.journal.approvals(&view.pod.uid);
-    mismatch.is_approved_by(&approvals, context.node.clock.boot_id())
-}
-
 fn check_approved(context: &Context, view: &PodView, mismatch: Mismatch, failure: Failure) -> Result<(), Vec<Failure>> {
-    if is_approved(context, view, &mismatch) {
+    let approvals = context.journal.approvals(&view.pod.uid);
+    if mismatch.is_approved_by(&approvals, context.node.clock.boot_id()) {
         return Ok(());
     }
     let mismatch = Some(mismatch);

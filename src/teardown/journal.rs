@@ -104,7 +104,7 @@ pub enum Request {
     Canceled,
 }
 
-/// A process that the runtime has named.
+/// A process that the runtime has named, and that is proven to be the pod's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KnownProcess {
     /// What it is of, such as `container main`.
@@ -115,8 +115,6 @@ pub struct KnownProcess {
     pub start: Duration,
     /// The kernel's ID of the boot.
     pub boot_id: String,
-    /// It was proven to be the pod's, which it stays.
-    pub is_proven: bool,
 }
 
 /// A preStop hook that has started.
@@ -305,19 +303,16 @@ pub trait PodJournalExt: PodJournal {
         });
     }
 
-    /// Records processes that the runtime names. What has proven one of them stays true.
+    /// Records processes of the pod.
     fn record_processes(&self, uid: &PodUid, processes: Vec<KnownProcess>) {
-        let is_same = |a: &KnownProcess, b: &KnownProcess| (a.pid, a.start, &a.boot_id) == (b.pid, b.start, &b.boot_id);
         let mut all = self.processes(uid);
-        let before = all.clone();
+        let before = all.len();
         for process in processes {
-            if let Some(known) = all.iter_mut().find(|known| is_same(known, &process)) {
-                known.is_proven |= process.is_proven;
-            } else if all.len() < MAX_PROCESSES {
+            if !all.contains(&process) && all.len() < MAX_PROCESSES {
                 all.push(process);
             }
         }
-        if all != before {
+        if all.len() > before {
             update(self, uid, |entry| entry.processes = all);
         }
     }

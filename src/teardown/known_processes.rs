@@ -1,5 +1,5 @@
-//! Processes that the runtime has named for a pod whose stop failed. They are remembered: when a shim dies, the runtime reports its
-//! containers as exited, although their processes may run.
+//! Processes that the runtime has named for a pod whose stop failed, and that were proven to be the pod's. They are remembered: when a
+//! shim dies, the runtime reports its containers as exited, although their processes may run.
 
 use std::time::Duration;
 
@@ -28,17 +28,20 @@ pub struct RunningProcess {
     pub process: Process,
 }
 
-/// Records the running processes that the runtime names.
+/// Records the running processes that the runtime names, with proof. Another one may have got the PID of a process that has exited.
 pub fn record(context: &Context, uid: &PodUid, named: &NamedProcesses) {
     let boot_id = context.node.clock.boot_id();
-    let known = named.all.iter().filter_map(|named| {
+    let proven = named.all.iter().filter(|named| {
+        let is_proven = matches!(named.process, NamedProcess::Runs { is_proven: true, .. });
+        named.is_named && is_proven
+    });
+    let known = proven.filter_map(|named| {
         let process = named.running.as_ref()?;
         Some(KnownProcess {
             what: named.what.clone(),
             pid: process.pid,
             start: process.start,
             boot_id: boot_id.to_owned(),
-            is_proven: matches!(named.process, NamedProcess::Runs { is_proven: true, .. }),
         })
     });
     context.journal.record_processes(uid, known.collect());
@@ -74,16 +77,8 @@ impl RunningProcess {
     /// The failure of a stop after which it runs.
     pub fn failure(&self) -> Failure {
         let Self { known, process } = self;
-        let next = match known.is_proven {
-            true => "it was killed with SIGKILL, and has not exited".to_owned(),
-            false => format!(
-                "this agent does not kill it, since neither its cgroup nor its parent has proven that it is the pod's. Look at it, \
-                 and then run `kill -9 {}`",
-                known.pid
-            ),
-        };
         let why = format!(
-            "the runtime reports {} as exited, and its {process} runs; {next}",
+            "the runtime reports {} as exited, and its {process} runs; it was killed with SIGKILL, and has not exited",
             known.what
         );
         let failure = Failure {

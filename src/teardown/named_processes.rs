@@ -52,6 +52,8 @@ pub struct Named {
     pub process: NamedProcess,
     /// The process, if it runs.
     pub running: Option<Process>,
+    /// The runtime itself names it. Otherwise it is a child of the shim, which may leave the pod.
+    pub is_named: bool,
 }
 
 // === impl NamedPids ===
@@ -113,6 +115,7 @@ impl NamedPids {
             pid,
         } in pids
         {
+            let is_named = pid.is_ok();
             let found = match pid {
                 // A sandbox needs no process: CRI-O has none by default.
                 Ok(None) if is_sandbox => Vec::new(),
@@ -133,6 +136,7 @@ impl NamedPids {
                 what: what.clone(),
                 process,
                 running,
+                is_named,
             }));
         }
         let mut shims = shims.unwrap_or_default();

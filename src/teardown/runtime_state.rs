@@ -1,7 +1,7 @@
 //! Decides, after the grace period, whether to wait for the runtime, to kill what it has not killed, or to believe the kernel that
 //! nothing runs. Pure.
 //!
-//! A shim may hang, die, or lack the program that it calls. Then each stop fails or hangs, and the runtime keeps reporting the
+//! A shim may hang, or lack the program that it calls. Then each stop fails or hangs, and the runtime keeps reporting the
 //! containers as running, also after their exit.
 
 use std::time::Duration;
@@ -162,7 +162,7 @@ impl Settling {
         let exited = exited.join(", ");
         if facts.processes == Processes::Others {
             return StateDecision::Runtime(
-                "processes are in the pod's cgroups that are of none of its containers and sandboxes".to_owned(),
+                "the pod's cgroups have processes of no known container or sandbox".to_owned(),
             );
         }
         if runs.is_empty() && facts.processes == Processes::OfRuntime {
@@ -182,7 +182,7 @@ impl Settling {
             ));
         }
         let wrong = format!(
-            "the runtime still reports as running what has exited: {exited}; a restart of the container runtime corrects its state"
+            "the runtime still reports these as running, and they have exited: {exited}; a restart of the container runtime corrects its state"
         );
         let since = *self.since.get_or_insert(now);
         if facts.has_settled || self.before + now.saturating_duration_since(since) >= SETTLES {
@@ -301,8 +301,8 @@ mod tests {
                 "it hangs",
             ),
             (facts(exited(), Processes::NoCgroup), "no cgroup"),
-            (facts(exited(), Processes::Others), "none of its containers"),
-            (facts(runs(true), Processes::Others), "none of its containers"),
+            (facts(exited(), Processes::Others), "no known container"),
+            (facts(runs(true), Processes::Others), "no known container"),
         ] {
             let mut settling = Settling::default();
             settling.judge(&facts, times(deadline), deadline);

@@ -36,7 +36,7 @@ use crate::{
         context::Context,
         exits::Exits,
         grace::{self, RequestedGrace},
-        journal::PodJournalExt as _,
+        journal::{KnownProcess, PodJournalExt as _},
         period::Period,
         priority_gate::PriorityGate,
         worker::{PodUpdate, RuntimeState, Worker, WorkerResult},
@@ -89,8 +89,9 @@ pub struct PodWorkers {
     idle_pods: IdlePods,
     /// Finished pods whose objects are deleted, with the time they finished. Later updates are ignored.
     finished: HashMap<PodUid, Instant>,
-    /// Exits that were recorded during stops that were canceled since: an exited container never runs again.
-    exits_of_canceled: HashMap<PodUid, Exits>,
+    /// What was recorded during stops that were canceled since, and stays true: an exited container never runs again, and a process of
+    /// the pod stays one.
+    canceled: HashMap<PodUid, (Exits, Vec<KnownProcess>)>,
     workers: JoinSet<WorkerResult>,
     priority_gate: PriorityGate,
     /// Requests that wait for the disk before they shorten a grace period.
@@ -126,7 +127,7 @@ impl PodWorkers {
             pods: HashMap::new(),
             idle_pods: IdlePods::default(),
             finished: HashMap::new(),
-            exits_of_canceled: HashMap::new(),
+            canceled: HashMap::new(),
             workers: JoinSet::new(),
             priority_gate: PriorityGate::default(),
             shortening: JoinSet::new(),
@@ -233,8 +234,9 @@ impl PodWorkers {
             recorder: record,
             eviction,
         } = Termination::begin(&self.context, &view, cause, grace, eviction);
-        if let Some(exits) = self.exits_of_canceled.remove(&pod.uid) {
+        if let Some((exits, processes)) = self.canceled.remove(&pod.uid) {
             self.context.journal.record_exits(&pod.uid, exits);
+            self.context.journal.record_processes(&pod.uid, processes);
         }
         if cause == Cause::PhaseTerminal {
             self.journal.record_seen(&view, true);
@@ -388,8 +390,8 @@ impl PodWorkers {
                 self.keep_trace(record);
                 self.context.journal.forget(&uid);
                 self.pods.remove(&uid);
-                if let Some(entry) = entry.filter(|entry| !entry.exits.is_empty()) {
-                    self.exits_of_canceled.insert(uid, entry.exits);
+                if let Some(entry) = entry {
+                    self.canceled.insert(uid, (entry.exits, entry.processes));
                 }
                 // If the API shows that it terminates, that is a new termination with its whole grace period.
                 let kind = if update.removed {

@@ -176,7 +176,7 @@ async fn approval_for_an_uninstalled_driver_is_offered_at_once_and_counts_once_a
     driver.crash().await;
     node.delete("db", None).await;
     let item = wait_held(&node, "pod/default/db").await;
-    let commands = format!("umount {target:?} && umount {staging:?}");
+    let commands = format!("umount {} && umount {}", target.display(), staging.display());
     assert!(item.why.contains(&commands), "{item:?}");
     approve(&node, "pod/default/db").await.unwrap();
     node.wait_blocked("db", "It is approved").await;
@@ -184,7 +184,7 @@ async fn approval_for_an_uninstalled_driver_is_offered_at_once_and_counts_once_a
     sleep(secs(300)).await;
     assert_attached(&node, "db").await;
     mounts(&node, &[&staging]);
-    node.wait_blocked("db", &format!("unmount it: umount {staging:?}."))
+    node.wait_blocked("db", &format!("unmount it: umount {}.", staging.display()))
         .await;
     sleep(secs(300)).await;
     assert_attached(&node, "db").await;

@@ -58,17 +58,25 @@ async fn container_exits(node: &Node, code: i32) {
     sleep(secs(3)).await;
 }
 
-/// A kubelet reports this exit code, cleans the node up, and deletes the object.
-async fn kubelet_finishes(node: &Node, name: &str, code: i32, leaves_cgroup: bool) {
-    let terminated = json!({ "exitCode": code, "reason": "Error" });
-    let entry = json!({
-        "name": "main", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": { "terminated": terminated },
-    });
+/// A kubelet reports the phase Failed and this state of the container.
+async fn kubelet_reports(node: &Node, name: &str, state: Value) {
+    let entry =
+        json!({ "name": "main", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state });
     let status = json!({ "status": { "phase": "Failed", "containerStatuses": [entry] } });
     let path = format!("/api/v1/namespaces/default/pods/{name}/status");
     let answer = node.admin.patch(&path, Patch::Merge, &status).await.unwrap();
     assert_eq!(answer.code(), 200, "{:?}", answer.body);
     sleep(secs(1)).await;
+}
+
+/// A kubelet reports this exit code, cleans the node up, and deletes the object.
+async fn kubelet_finishes(node: &Node, name: &str, code: i32, leaves_cgroup: bool) {
+    kubelet_reports(
+        node,
+        name,
+        json!({ "terminated": { "exitCode": code, "reason": "Error" } }),
+    )
+    .await;
     node.cri.change(|world| {
         world.containers.retain(|_, it| it.pod_uid != uid(name));
         world.sandboxes.retain(|_, it| it.pod_uid != uid(name));
@@ -144,6 +152,28 @@ async fn another_exit_code_than_that_of_the_runtime_is_a_difference() {
     sleep(secs(700)).await;
     node.stop().await.unwrap();
     assert_eq!(node.seen().await, Vec::<String>::new());
+}
+
+/// A kubelet reports the phase of an evicted pod before it stops the containers.
+#[tokio::test(start_paused = true)]
+async fn terminal_pod_is_compared_by_the_status_that_follows_the_exit_of_its_containers() {
+    let node = observing(&["web"]).await;
+    let started = json!({ "startedAt": "2026-01-01T00:00:00Z" });
+    kubelet_reports(&node, "web", json!({ "running": started })).await;
+    container_exits(&node, 3).await;
+    fs::remove_dir_all(node.pod_dir("web")).unwrap();
+    fs::remove_dir(node.pod_cgroup("web")).unwrap();
+    sleep(secs(60)).await;
+    assert_eq!(report(&node).await.terminations, 0, "its container runs by its status");
+    kubelet_reports(
+        &node,
+        "web",
+        json!({ "terminated": { "exitCode": 3, "reason": "Error" } }),
+    )
+    .await;
+    let found = observation(&node, "web").await;
+    let code = found.differences.iter().find(|it| it.field.ends_with("exitCode"));
+    assert_eq!(code, None, "{found:?}");
 }
 
 #[tokio::test(start_paused = true)]

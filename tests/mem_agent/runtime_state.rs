@@ -408,8 +408,8 @@ async fn process_that_the_runtime_cannot_kill_is_killed_30_seconds_after_the_gra
         &*format!("the runtime has not stopped the pod: container main runs as {name}"),
         "the runtime waits for shim",
         "(containerd-shim-runc-v2), which is stopped (state T)",
-        "this agent kills it with SIGKILL in ",
-        "This agent kills what runs with SIGKILL in ",
+        "this agent sends it SIGKILL in ",
+        "This agent sends SIGKILL to the pod's processes in ",
         "the shim of sandbox sandbox-uid-w, is stopped (state T)",
         "executable file not found in $PATH",
     ] {
@@ -560,7 +560,7 @@ async fn process_of_a_sandbox_is_named_and_killed_when_all_containers_have_exite
         why.contains(&words) && !why.contains("all containers have exited"),
         "{why}"
     );
-    assert!(why.contains("this agent kills it with SIGKILL in "), "{why}");
+    assert!(why.contains("this agent sends it SIGKILL in "), "{why}");
     wait_until("it is killed", async || !pause.runs()).await;
     node.cri.any_number_of(expect(RemoveContainer::any()));
     node.cri.any_number_of(expect(RemovePodSandbox::any()));

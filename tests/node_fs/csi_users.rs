@@ -382,7 +382,7 @@ fn uninstalled_driver_leaves_commands_in_their_order_and_an_approval_that_covers
                 return;
             }
             assert!(
-                text.contains(&format!("umount {target:?} && umount {staging:?}")),
+                text.contains(&format!("umount {} && umount {}", target.display(), staging.display())),
                 "{text}"
             );
             // At once, and it stays valid.

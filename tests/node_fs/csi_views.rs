@@ -31,6 +31,16 @@ use crate::{
 /// A process that is killed and waited for.
 struct Killed(Child);
 
+impl Killed {
+    /// Waits until it runs this program.
+    async fn becomes(&self, program: &str) {
+        let comm = format!("/proc/{}/comm", self.0.id());
+        while fs::read_to_string(&comm).unwrap().trim() != program {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
 impl Drop for Killed {
     fn drop(&mut self) {
         self.0.kill().unwrap();
@@ -49,11 +59,23 @@ async fn mounts_at_chosen_path(node: &Node<'_>, device: &Path, path: &Path) -> K
         .args([&*rootfs, &*at, device])
         .spawn()
         .unwrap();
-    let comm = format!("/proc/{}/comm", process.id());
     let process = Killed(process);
-    while fs::read_to_string(&comm).unwrap().trim() != "sleep" {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    process.becomes("sleep").await;
+    process
+}
+
+/// A pod's process that names the content of this file as the source of a file system in memory, once the file has any.
+async fn names_source(node: &Node<'_>, source: &Path) -> Killed {
+    let at = node.space.outside.join("named");
+    let script = "until [ -s $1 ]; do sleep 0.01; done; mount -n -t tmpfs \"$(cat $1)\" $2 && exec sleep 1000";
+    fs::create_dir_all(&at).unwrap();
+    let process = Command::new("unshare")
+        .args(["--mount", "--propagation", "private", "sh", "-c", script, "sh"])
+        .args([source, &at])
+        .spawn()
+        .unwrap();
+    let process = Killed(process);
+    process.becomes("sh").await;
     process
 }
 
@@ -87,7 +109,7 @@ impl Drop for LoopDisk {
 }
 
 #[test]
-fn path_that_a_tenant_chose_keeps_no_volume_in_use() {
+fn path_or_source_that_a_tenant_chose_keeps_no_volume_in_use() {
     let _crowd = no_forks();
     const VICTIM: Pv<'_> = Pv {
         name: "pv-victim",
@@ -102,7 +124,17 @@ fn path_that_a_tenant_chose_keeps_no_volume_in_use() {
                 let staged = staging(&node.space.root, &VICTIM);
                 let chosen = Path::new("x").join(staged.strip_prefix(&node.space.root).unwrap());
                 let _attacker = mounts_at_chosen_path(node, &of_attacker.0, &chosen).await;
+                let source = node.space.outside.join("source");
+                let names_victim = names_source(node, &source).await;
                 on_device(node, &VICTIM);
+                let found = Command::new("findmnt")
+                    .args(["-no", "SOURCE"])
+                    .arg(&staged)
+                    .output()
+                    .unwrap();
+                assert!(found.stdout.starts_with(b"/dev/"), "{found:?}");
+                fs::write(&source, found.stdout).unwrap();
+                names_victim.becomes("sleep").await;
                 if !is_staged {
                     // A kubelet has unstaged it, so that its device is unknown.
                     for path in node.space.mounted().iter().chain([&staged]) {

@@ -220,7 +220,7 @@ pub async fn container_below_a_stopped_shim_is_killed_and_its_pod_goes(scene: &m
     let history = scene.follow(&pod).await?;
     signal_shim(scene, &pod, Signal::SIGSTOP)?;
     scene.delete(&pod, None).await?;
-    let why = why_with(scene, &pod, "kills it with SIGKILL in").await?;
+    let why = why_with(scene, &pod, "sends it SIGKILL in").await?;
     for words in [
         format!("process {shim} \"containerd-shim-runc-v2\", the shim of sandbox"),
         "is stopped (state T)".to_owned(),
@@ -243,7 +243,7 @@ pub async fn container_is_killed_when_the_program_of_the_runtime_is_missing(scen
     let history = scene.follow(&pod).await?;
     scene.stage.containerd.set_runc_away(true)?;
     scene.delete(&pod, None).await?;
-    let why = why_with(scene, &pod, "kills it with SIGKILL in").await?;
+    let why = why_with(scene, &pod, "sends it SIGKILL in").await?;
     let program = scene.stage.containerd.paths().runc_program.display().to_string();
     for words in ["container main runs as process ", "no such file or directory", &program] {
         ensure!(why.contains(words), "{words:?} is not in {why}");
@@ -265,7 +265,7 @@ pub async fn repaired_runtime_finishes_the_stop_itself(scene: &mut Scene) -> Res
             _ => signal_shim(scene, &pod, Signal::SIGSTOP)?,
         }
         scene.delete(&pod, None).await?;
-        why_with(scene, &pod, "kills it with SIGKILL in").await?;
+        why_with(scene, &pod, "sends it SIGKILL in").await?;
         let repaired = Instant::now();
         match repair {
             "program-is-back" => scene.stage.containerd.set_runc_away(false)?,
@@ -326,7 +326,7 @@ pub async fn process_of_a_sandbox_outside_of_its_cgroup_is_killed(scene: &mut Sc
 
 async fn named_and_killed(scene: &Scene, pod: &StartedPod, pause: u32, outside: &str) -> Result<()> {
     scene.delete(pod, None).await?;
-    let why = why_with(scene, pod, "kills it with SIGKILL in").await?;
+    let why = why_with(scene, pod, "sends it SIGKILL in").await?;
     for words in [
         format!("is not stopped: its process {pause} "),
         format!("in cgroup {outside}"),
@@ -560,7 +560,7 @@ pub async fn process_that_was_named_is_killed_though_the_runtime_reports_its_exi
     shows(
         scene,
         "named",
-        &[&format!("as process {main} \"sh\""), "this agent kills it with SIGKILL"],
+        &[&format!("as process {main} \"sh\""), "this agent sends it SIGKILL"],
     )
     .await?;
     kill_shim(scene, &pod)?;

@@ -90,7 +90,11 @@ pub async fn pod_of_an_uninstalled_driver_terminates_with_the_commands_that_why_
     scene.event(&pod, "FailedUnMount").await?;
     let name = scene.name("uninstalled");
     let why = scene.ask(&["why", &name]).await?;
-    let unmounts = format!("umount {:?} && umount {:?}", storage.target, storage.staging);
+    let unmounts = format!(
+        "umount {} && umount {}",
+        storage.target.display(),
+        storage.staging.display()
+    );
     let commands = format!("{unmounts} && pod-teardown approve pod/{name}");
     ensure!(why.contains(&commands), "{commands} is not in {why}");
     scene.ask(&["approve", &format!("pod/{name}"), "--yes"]).await?;

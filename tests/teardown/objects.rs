@@ -26,7 +26,7 @@ pub async fn finalizer_keeps_the_object_and_nothing_on_the_node(scene: &mut Scen
     ensure!(scene.object("held").await?["metadata"]["uid"] == pod.uid());
     let output = scene.ask(&["why", pod.uid()]).await?;
     ensure!(
-        output.contains(FINALIZER) && output.contains("This node has done its part"),
+        output.contains(FINALIZER) && output.contains("The teardown on this node is complete"),
         "{output}"
     );
     release(scene, "held").await?;

@@ -421,7 +421,7 @@ async fn kubelet_unit_that_fails_is_stopped_masked_or_hangs_is_explained(scene: 
     );
     service.unit("kubelet.service", &unit)?;
     service.systemctl(&["start", "kubelet"])?;
-    status_has("kubelet.service exits and is restarted each time").await?;
+    status_has("kubelet.service fails and is restarted each time").await?;
     status_has("exit code 1; last error: failed to parse kubelet flag: unknown flag: --no-such-flag").await?;
     until("check has the error of the kubelet, too", || {
         let checked = Command::new("pod-teardown").args(["check", "--service"]).output()?;

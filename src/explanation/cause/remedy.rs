@@ -20,7 +20,9 @@ pub(super) fn remedy(kind: &CauseKind, terminator: Terminator) -> Cow<'static, s
             },
             Terminator::Agent,
         ) if driver_kind == "CSI" => {
-            let unmount = mounted.iter().map(|path| format!("umount {path:?}"));
+            let unmount = mounted
+                .iter()
+                .map(|path| format!("umount {}", shell_quoted(Path::new(path))));
             let commands: Vec<_> = unmount.chain([format!("pod-teardown approve pod/{pod}")]).collect();
             let commands = commands.join(" && ");
             format!("start the driver's pod on this node again; if it never returns: {commands}").into()
@@ -59,7 +61,7 @@ fn fixed_remedy(kind: &CauseKind, terminator: Terminator) -> &'static str {
              processes may run"
         }
         CauseKind::NodeMissing { .. } => {
-            "kube-controller-manager deletes such pods after about a minute, even if they run: stop the machine, or start its \
+            "kube-controller-manager deletes such pods after about a minute, even if they run: shut the node down, or start its \
              kubelet, which registers the Node again"
         }
         CauseKind::NodeNotReady { .. } => {
@@ -104,7 +106,7 @@ fn fixed_remedy(kind: &CauseKind, terminator: Terminator) -> &'static str {
             "start the driver's pod on this node again: only the driver can unpublish its volumes and unprepare its claims"
         }
         CauseKind::Finalizer { .. } => {
-            "read the log of that controller; removing it manually skips the work that it protects"
+            "read the log of that controller; if you remove the finalizer by hand, the controller's work is skipped"
         }
         CauseKind::Unknown { .. } => "no conclusion is drawn; repeat the command, or inspect it manually",
         CauseKind::GracePeriod { .. }
@@ -209,8 +211,7 @@ mod tests {
             remedy(&kind, terminator).into_owned()
         };
         let text = remedy_of("CSI", &["/pods/u/mount", "/csi/globalmount"], Terminator::Agent);
-        let commands =
-            "umount \"/pods/u/mount\" && umount \"/csi/globalmount\" && pod-teardown approve pod/default/web";
+        let commands = "umount /pods/u/mount && umount /csi/globalmount && pod-teardown approve pod/default/web";
         assert!(text.ends_with(commands), "{text}");
         let text = remedy_of("CSI", &[], Terminator::Agent);
         assert!(

@@ -39,13 +39,13 @@ pub(super) fn message(kind: &CauseKind) -> String {
         CauseKind::AgentBlocked { why } => format!("no kubelet terminates it, and this agent may not: {why}"),
         CauseKind::AgentPaused { why } => format!("this agent is paused, and no kubelet terminates it: {why}"),
         CauseKind::ApiServerUnreachable { error } => format!(
-            "the API server does not answer this agent, so that its object is known as the watch last showed it: {error}"
+            "the API server does not answer this agent; the pod's object is shown as the watch last reported it: {error}"
         ),
         CauseKind::NodeUnreachable { node, kubelet, agent } => format!(
             "node {node} is unreachable, and no agent reports that it is active there; kubelet: {kubelet}; agent: {agent}"
         ),
         CauseKind::NodeMissing { node } => {
-            format!("its Node {node} does not exist: nothing reports what runs on that machine")
+            format!("its Node {node} does not exist: no component reports what runs on that node")
         }
         CauseKind::NodeNotReady { node, kubelet, agent } => format!(
             "the kubelet of node {node} reports that it is not ready, and no agent reports that it is active there; \
@@ -68,9 +68,9 @@ pub(super) fn message(kind: &CauseKind) -> String {
                     format!("its grace period has {left_seconds}s left{total}, by the API server's clock")
                 }
                 GraceStart::Termination => format!("its grace period has {left_seconds}s left{total}"),
-                GraceStart::NotBegun => format!(
-                    "its grace period of {left_seconds}s has not begun: it runs from the moment when this agent begins to terminate it"
-                ),
+                GraceStart::NotBegun => {
+                    format!("its grace period of {left_seconds}s begins when this agent begins to terminate the pod")
+                }
             }
         }
         CauseKind::PreStopHook { container, handler } => {
@@ -251,7 +251,7 @@ fn name(process: &ProcessName) -> String {
 /// What this agent does, if it does.
 fn kill(in_seconds: Option<u64>) -> String {
     in_seconds.map_or_else(String::new, |seconds| {
-        format!("; this agent kills it with SIGKILL in {seconds}s, unless the runtime does before")
+        format!("; this agent sends it SIGKILL in {seconds}s, unless the runtime stops it first")
     })
 }
 

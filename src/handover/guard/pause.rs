@@ -81,7 +81,7 @@ impl Guard {
         self.journal.paused()
     }
 
-    /// Whether an unresponsive kubelet may be stopped.
+    /// Whether a kubelet may be fenced now.
     ///
     /// # Errors
     /// The reason, during a pause or a handover.

@@ -37,7 +37,7 @@ fn each_state_of_the_unit_is_said_with_a_command_that_helps() {
     for (unit, details, remedy) in [
         (
             unit("activating", "auto-restart", failed),
-            "kubelet.service exits and is restarted each time (7 restarts): exit code 1; last error: failed to parse kubelet flag: unknown \
+            "kubelet.service fails and is restarted each time (7 restarts): exit code 1; last error: failed to parse kubelet flag: unknown \
              flag: --no-such-flag",
             "systemctl restart kubelet.service",
         ),
@@ -65,14 +65,14 @@ fn each_state_of_the_unit_is_said_with_a_command_that_helps() {
         ),
         (
             unit("inactive", "dead", |_| {}),
-            "kubelet.service is stopped since 1970-01-01 00:00:00 UTC: by a user or a program, or it exited with code 0",
+            "kubelet.service is stopped since 1970-01-01 00:00:00 UTC, by a user or a program, or it exited with code 0",
             "systemctl start kubelet.service",
         ),
         (
             unit("inactive", "dead", |it| {
                 (it.unit_file_state, it.since) = ("disabled".to_owned(), None);
             }),
-            "kubelet.service is stopped, and disabled: by a user or a program, or it exited with code 0",
+            "kubelet.service is stopped, and disabled, by a user or a program, or it exited with code 0",
             "systemctl enable --now kubelet.service",
         ),
         (

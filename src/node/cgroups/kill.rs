@@ -48,12 +48,12 @@ impl Group {
         {
             return Ok(Outcome::Withheld);
         }
-        let killed = self.kill_all(state);
+        let killed = self.kill_all(state, effects);
         checkpoint::after(VERB, &self.path);
         killed.map(|()| Outcome::Done)
     }
 
-    fn kill_all(&self, state: VictimState) -> Result<(), Fault> {
+    fn kill_all(&self, state: VictimState, effects: &Effects) -> Result<(), Fault> {
         if self.kind == HierarchyKind::V2 && self.kill_by_file()? {
             return Ok(());
         }
@@ -61,7 +61,9 @@ impl Group {
             VictimState::MayFork => self.freeze(),
             VictimState::Killed => Ok(()),
         };
-        let killed = self.kill_one_by_one();
+        // A kubelet may have started during the freeze, which takes seconds.
+        let allowed = effects.check().map_err(|blocked| Fault::new(VERB, &self.path, blocked));
+        let killed = allowed.and_then(|()| self.kill_one_by_one());
         // Thaw even after an error: nothing else would.
         let thawed = self.thaw_all();
         frozen.and(killed).and(thawed)
@@ -123,13 +125,20 @@ impl Group {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, process::Command, sync::Arc};
+    use std::{
+        fs,
+        process::Command,
+        sync::{
+            Arc,
+            atomic::{AtomicBool, Ordering},
+        },
+    };
 
     use super::*;
     use crate::node::effects::EffectsBlocked;
 
     #[test]
-    fn dry_run_and_shut_gate_freeze_and_kill_nothing_and_a_kill_thaws() {
+    fn dry_run_and_shut_gate_kill_nothing_and_what_is_frozen_is_thawed() {
         let dir = tempfile::tempdir().unwrap();
         let mut process = Command::new("sleep").arg("1000").spawn().unwrap();
         let write = |file, text: &str| fs::write(dir.path().join(file), text).unwrap();
@@ -150,6 +159,15 @@ mod tests {
         let shut = Effects::new(false, Arc::new(move || Err(blocked())));
         assert!(group.kill(VictimState::MayFork, &shut).unwrap_err().is_blocked());
         assert_eq!((switch().as_str(), process.try_wait().unwrap()), ("-", None));
+        // The kubelet starts during the freeze.
+        let is_second = AtomicBool::new(false);
+        let shuts = move || match is_second.swap(true, Ordering::Relaxed) {
+            false => Ok(()),
+            true => Err(blocked()),
+        };
+        let shutting = Effects::new(false, Arc::new(shuts));
+        assert!(group.kill(VictimState::MayFork, &shutting).unwrap_err().is_blocked());
+        assert_eq!((switch().as_str(), process.try_wait().unwrap()), ("0", None));
         assert_eq!(group.kill(VictimState::MayFork, &Effects::ungated()), Ok(Outcome::Done));
         assert!(!process.wait().unwrap().success());
         assert_eq!(switch(), "0");

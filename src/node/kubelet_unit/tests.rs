@@ -37,7 +37,7 @@ async fn unit_that_fails_has_its_last_error_and_one_that_a_user_has_stopped_has_
     for (behaviors, text) in [
         (
             &[Behavior::Kubelet(UnitKind::Restarting)][..],
-            "kubelet.service exits and is restarted each time (7 restarts): exit code 1; last error: unknown flag: --x",
+            "kubelet.service fails and is restarted each time (7 restarts): exit code 1; last error: unknown flag: --x",
         ),
         (
             &[Behavior::Kubelet(UnitKind::Killed)],
@@ -45,7 +45,7 @@ async fn unit_that_fails_has_its_last_error_and_one_that_a_user_has_stopped_has_
         ),
         (
             &[Behavior::Kubelet(UnitKind::Stopped)],
-            "kubelet.service is stopped since 2026-01-02 03:04:05 UTC: by a user or a program, or it exited with code 0",
+            "kubelet.service is stopped since 2026-01-02 03:04:05 UTC, by a user or a program, or it exited with code 0",
         ),
         (&[Behavior::Kubelet(UnitKind::Masked)], "kubelet.service is masked"),
     ] {

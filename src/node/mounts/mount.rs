@@ -81,12 +81,13 @@ impl Mount {
         (parent.id == self.parent).then(|| (parent.device, parent.root.join(below)))
     }
 
-    /// The block device of its file system. btrfs has device numbers of its own: there the source counts.
+    /// The block device of its file system. btrfs has device numbers of its own: there the source counts. Of other file systems, such
+    /// as tmpfs, the source is any text that its owner has chosen, also in a user namespace.
     pub fn disk(&self) -> Option<(u32, u32)> {
         if self.device.0 != 0 {
             return Some(self.device);
         }
-        if !self.source.as_encoded_bytes().starts_with(b"/dev/") {
+        if self.fs_type != "btrfs" {
             return None;
         }
         let source = stat(Path::new(&self.source)).ok()?;

@@ -110,7 +110,7 @@ mod tests {
         for (kind, details) in [
             (
                 UnitKind::Restarting,
-                "kubelet.service exits and is restarted each time (7 restarts): exit code 1",
+                "kubelet.service fails and is restarted each time (7 restarts): exit code 1",
             ),
             (
                 UnitKind::Killed,
@@ -119,7 +119,7 @@ mod tests {
             (UnitKind::Masked, "kubelet.service is masked"),
             (
                 UnitKind::Stopped,
-                "kubelet.service is stopped since 2026-01-02 03:04:05 UTC: by a user or a program, or it exited with code 0",
+                "kubelet.service is stopped since 2026-01-02 03:04:05 UTC, by a user or a program, or it exited with code 0",
             ),
             (
                 UnitKind::Running,

@@ -119,7 +119,7 @@ impl PodsAdmin {
         match timeout(ANSWER_TIMEOUT, query).await {
             Ok(answer) => answer.ok_or_else(|| STOPPING.to_owned()),
             Err(_) => Err(format!(
-                "the agent did not come to it within {ANSWER_TIMEOUT:?}; see its log"
+                "the agent did not answer within {ANSWER_TIMEOUT:?}; see its log"
             )),
         }
     }

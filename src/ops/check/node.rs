@@ -251,7 +251,9 @@ fn kubelet_starts(events: &dyn ProcessEvents) -> Row {
         Ok(_) => Row::ok(WHAT, "reported by the kernel"),
         Err(why) => Row::ok(
             WHAT,
-            format!("found by a search every second, four times a second during a teardown: {why}"),
+            format!(
+                "no process events, so this agent searches all processes every second, and four times a second during a teardown: {why}"
+            ),
         ),
     }
 }
@@ -499,7 +501,7 @@ mod tests {
         let row = kubelet_starts(&NoEvents);
         assert_eq!(row.verdict, Verdict::Ok, "{row:?}");
         assert!(
-            row.seen.contains("search every second") && row.seen.contains("CONFIG_PROC_EVENTS"),
+            row.seen.contains("searches all processes every second") && row.seen.contains("CONFIG_PROC_EVENTS"),
             "{row:?}"
         );
     }

@@ -774,7 +774,7 @@ fn what_still_runs_is_named_with_its_cgroup_and_with_a_kill_that_is_due() {
         "container main still runs 60s after the grace period as process 41 \"app\" in cgroup /kubepods/podu1/main-0";
     assert_eq!(messages(&facts), [runs]);
     facts.kill_in_seconds = Some(12);
-    let kill = "; this agent kills it with SIGKILL in 12s, unless the runtime does before";
+    let kill = "; this agent sends it SIGKILL in 12s, unless the runtime stops it first";
     assert_eq!(messages(&facts), [format!("{runs}{kill}")]);
     let pod = facts.runtime.as_mut().unwrap();
     pod.containers[0].state = ContainerState::Exited;
@@ -843,7 +843,7 @@ fn grace_period_runs_from_the_moment_when_this_agent_begins() {
         (
             paused(),
             None,
-            "its grace period of 30s has not begun: it runs from the moment when this agent begins to terminate it",
+            "its grace period of 30s begins when this agent begins to terminate the pod",
         ),
         (
             kubelet,

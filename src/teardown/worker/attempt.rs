@@ -45,7 +45,6 @@ impl Worker {
             self.record_safe_point(self.terminates_by_api())?;
         }
         self.context.cleanup_throttle.progressed();
-        self.kill_approved_processes(view, &stopped.pod).await?;
         self.check_nothing_runs(view, &stopped.pod).await?;
         self.unprepare_devices(view, &observed.pod).await?;
         if !removed {

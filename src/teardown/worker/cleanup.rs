@@ -35,32 +35,6 @@ const NETWORK_OFFER_AFTER: Duration = Duration::from_secs(60);
 // === impl Worker ===
 
 impl Worker {
-    /// Kills processes that a user has approved to be killed, and waits for their exit.
-    pub(super) async fn kill_approved_processes(
-        &self,
-        view: &Arc<PodView>,
-        stopped: &Arc<RuntimePod>,
-    ) -> Result<(), Vec<Failure>> {
-        if self.context.journal.approvals(&view.pod.uid).is_empty() {
-            return Ok(());
-        }
-        let stopped = Arc::clone(stopped);
-        let approved = self.on_node(view, Step::Cgroup, move |context, view| {
-            evidence::approved_cgroups(context, view, &stopped)
-        });
-        for cgroup in approved.await? {
-            tracing::warn!(cgroup = %cgroup.path().display(), "Killing processes of unknown containers, as a user has approved");
-            let killed = self
-                .context
-                .node
-                .cgroups
-                .destroy(&cgroup, &self.context.node.effects)
-                .await;
-            killed.map(drop).map_err(to_failures(Step::Cgroup))?;
-        }
-        Ok(())
-    }
-
     /// Unprepares the pod's devices before the terminal phase, which allows other pods to reserve the claims. It happens once: the driver
     /// may be deleted after that. A pod that runs again may have prepared them again.
     pub(super) async fn unprepare_devices(&self, view: &PodView, runtime_pod: &RuntimePod) -> Result<(), Vec<Failure>> {
@@ -137,7 +111,7 @@ impl Worker {
         {
             failure.cause += &format!(
                 ". Nothing of the pod runs, and no volume is left. Restore the network plugin and its configuration \
-                 ({NETWORK_CONFIGURATION}), or approve that the object goes without it: pod-teardown approve pod/{}",
+                 ({NETWORK_CONFIGURATION}), or approve that the object is deleted without it: pod-teardown approve pod/{}",
                 view.pod
             );
             failure.mismatch = Some(mismatch);
@@ -152,13 +126,11 @@ impl Worker {
     ) -> Result<Option<Arc<RuntimePod>>, AttemptError> {
         let stopped = Arc::new(self.query(view, Step::Volumes, AFTER_STOP).await?);
         self.check_not_canceled()?;
-        let stopped_pod = Arc::clone(&stopped);
-        let is_left = self.on_node(view, Step::Volumes, move |context, view| {
-            evidence::is_any_process_left(context, view, &stopped_pod)
-        });
-        if is_left.await? {
+        // For a virtual machine, the runtime shows a ready sandbox.
+        if stopped.may_run() {
             return Ok(None);
         }
+        self.check_nothing_runs(view, &stopped).await?;
         self.record_safe_point(true)?;
         if !removed {
             self.record_exits(view, runtime_pod, &stopped).await;

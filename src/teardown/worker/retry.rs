@@ -48,8 +48,7 @@ impl Worker {
             // After the grace period, sidecars no longer wait for main containers.
             () = over, if waits => WakeReason::RetryDue,
             Some(()) = requested => WakeReason::Changed,
-            // A kubelet comes, and must not wait for this pod. What its start has cut off is not paused for: it is due when the gate
-            // opens.
+            // A kubelet starts, and must not wait for this pod. The interrupted attempt is due as soon as the gate opens, without a pause.
             _ = effects.wait_until_blocked() => WakeReason::RetryDue,
             () = changes.wait_for_change(&waits_for) => WakeReason::Changed,
             () = sleep(pause) => WakeReason::RetryDue,

@@ -61,17 +61,13 @@ impl Worker {
 
     async fn kill_survivors_of_stop(&self, view: &PodView, left: &Survivors) -> Result<(), Vec<Failure>> {
         let why = left.text();
-        tracing::warn!(
-            why,
-            "Killing processes that run although the runtime reports that all has exited"
-        );
+        tracing::warn!(why, "Killing processes of exited containers");
         let message = format!("{why}; killed with SIGKILL");
         self.context.events.event(view, None, Reason::ProcessesKilled, &message);
         if left.in_cgroups {
             let _ = self.kill_survivors(view).await?;
         }
-        let proven = left.known.iter().filter(|it| it.known.is_proven);
-        let processes: Vec<_> = proven.map(|it| it.process.clone()).collect();
+        let processes = left.known.iter().map(|it| it.process.clone()).collect();
         let faults = self.kill_each(view, processes, Process::kill_proven).await;
         ok_if_empty(faults.iter().map(|fault| fault.failure(Step::Kill)).collect())
     }
@@ -88,18 +84,18 @@ impl Survivors {
         let known = self
             .known
             .iter()
-            .map(|it| format!("{} runs as {}", it.known.what, it.process));
-        let cgroups = "processes are in the cgroups of its containers and sandboxes".to_owned();
+            .map(|it| format!("{} still runs as {}", it.known.what, it.process));
+        let cgroups = "processes are still in its cgroups".to_owned();
         let all = known.chain(self.in_cgroups.then_some(cgroups));
         format!(
-            "the runtime reports the pod as exited: {}",
+            "the runtime reports the pod as exited, but {}",
             all.collect::<Vec<_>>().join(", ")
         )
     }
 
     fn failures(&self) -> Vec<Failure> {
         let cgroups = self.in_cgroups.then(|| {
-            let why = "processes are in the cgroups of its containers and sandboxes, were killed with SIGKILL, and have not exited";
+            let why = "processes are in the cgroups of the pod, were killed with SIGKILL, and have not exited";
             Failure::new(Step::Kill, "", why)
         });
         let known = self.known.iter().map(RunningProcess::failure);

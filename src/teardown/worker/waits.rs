@@ -34,7 +34,7 @@ impl Worker {
         let complete = |mut failure: Failure| {
             for pid in failure.waits_for.iter().filter_map(WaitsFor::pid) {
                 if let Some(pod) = pods.get(&pid) {
-                    failure.cause += &format!("; process {pid} is of pod {pod}");
+                    failure.cause += &format!("; process {pid} belongs to pod {pod}");
                 }
             }
             let step = failure.step;

@@ -82,8 +82,8 @@ fn processes_are_frozen_before_they_are_killed_one_by_one() {
             pod.bomb("container", bomb);
             hide(&pod.of_kind(HierarchyKind::V2, "cgroup.kill"), &space.outside);
             let cgroups = only(file_system);
-            // One failing attempt to remove it from each hierarchy, and one kill in the first.
-            let effects = at_most(cgroups.hierarchies().len() + 1);
+            // One failing attempt to remove it from each hierarchy, and one kill in the first: before and after the freeze.
+            let effects = at_most(cgroups.hierarchies().len() + 2);
             let held = block_on(cgroups.destroy(&pod.name, &effects)).unwrap_err();
             assert!(held.iter().any(Fault::is_blocked), "{held:?}");
             assert!(

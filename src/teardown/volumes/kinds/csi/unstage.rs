@@ -81,6 +81,13 @@ async fn record(storage: &Storage, identity: &Identity, file_systems: &[FileSyst
     storage.journal.durable().await.ok();
 }
 
+fn forget(storage: &Storage, identity: &Identity, file_systems: &[FileSystem]) {
+    let volume = identity.unique_name();
+    let mut recorded = storage.journal.maybe_active_file_systems(&volume);
+    recorded.retain(|it| !file_systems.contains(it));
+    storage.journal.set_maybe_active_file_systems(&volume, recorded);
+}
+
 /// Unstages the volume, unless another pod uses it, and allows its detach. `except` is the use that ends now. `known` are paths
 /// where the volume may be staged, regardless of their files. `published` was just unpublished. The caller holds the volume's lock.
 pub async fn unstage_unless_used(
@@ -115,6 +122,8 @@ pub async fn unstage_unless_used(
                         user = user.of.pod,
                         "Another pod uses the volume; it stays staged"
                     );
+                    // The last pod that uses it records its device again.
+                    forget(storage, identity, published);
                 }
                 Some(_) => {
                     tracing::warn!(volume, driver, why = %user, "Another pod may use the volume; it stays staged");
