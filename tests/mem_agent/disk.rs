@@ -208,7 +208,7 @@ impl Bystander {
     }
 
     /// Waits until the agent has killed it, which takes virtual time, and until it has exited, which takes real time.
-    async fn wait_killed(&mut self) {
+    pub async fn wait_killed(&mut self) {
         for _ in 0..6000 {
             if !self.is_alive() {
                 return;

@@ -20,9 +20,11 @@ use tokio::time::{Instant, sleep};
 use tonic::Code;
 
 use crate::{
+    disk::Bystander,
     guard::kubelet,
     node::{Node, secs, wait_until},
     pods::{plain, pod, uid},
+    safety_holds::approve,
 };
 
 const PID: i32 = 4242;
@@ -422,7 +424,7 @@ async fn process_that_the_runtime_cannot_kill_is_killed_30_seconds_after_the_gra
     node.cri.any_number_of(expect(RemoveContainer::any()));
     node.cri.any_number_of(expect(RemovePodSandbox::any()));
     let why = node.why("web").await;
-    assert!(!why.contains("his agent kills"), "{why}");
+    assert!(!why.contains("his agent sends"), "{why}");
     node.wait_deleted("web").await;
     let took = began.elapsed();
     assert!(took >= secs(80) && took < secs(120), "{took:?}");
@@ -434,6 +436,41 @@ async fn process_that_the_runtime_cannot_kill_is_killed_30_seconds_after_the_gra
     assert!(killed.len() == 1 && killed[0].1.contains(&name), "{events:?}");
     let how = "killed with SIGKILL, since its stop has failed for 30s";
     assert!(killed[0].1.contains(how), "{events:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn unknown_processes_are_killed_after_an_approval_although_the_runtime_stops_nothing() {
+    let mut node = Node::new().await;
+    let mut process = with_running_process(&mut node).await;
+    let mut unknown = Bystander::in_cgroup(&node.pod_cgroup("web").join("0123456789abcdef"));
+    node.delete("web", Some(1)).await;
+    node.wait_blocked("web", "agent kills them: pod-teardown approve pod/default/web")
+        .await;
+    sleep(secs(100)).await;
+    assert!(process.runs());
+    approve(&node, "pod/default/web").await.unwrap();
+    unknown.wait_killed().await;
+    wait_until("it is killed", async || !process.runs()).await;
+}
+
+/// The PID that a wrong runtime names may be that of any other process. Such a process is neither killed nor waited for.
+#[tokio::test(start_paused = true)]
+async fn process_without_proof_does_not_block_the_pod_once_the_runtime_reports_its_exit() {
+    let mut node = Node::new().await;
+    let mut process = with_running_process(&mut node).await;
+    // Not a shim of the pod.
+    process.set_shim(&node, "sshd", "other");
+    node.delete("web", Some(1)).await;
+    sleep(secs(100)).await;
+    let why = node.why("web").await;
+    assert!(why.contains("this agent does not kill that"), "{why}");
+    // It is restarted, and corrects its state.
+    node.cri.change(|world| world.will_end("main", Instant::now(), 137));
+    node.cri.in_order([expect(StopPodSandbox::of("web"))]);
+    node.cri.any_number_of(expect(RemoveContainer::any()));
+    node.cri.any_number_of(expect(RemovePodSandbox::any()));
+    node.wait_torn_down("web").await;
+    assert!(process.runs());
 }
 
 #[tokio::test(start_paused = true)]
@@ -466,7 +503,7 @@ async fn nothing_is_killed_while_a_kubelet_runs_and_that_time_does_not_count() {
     sleep(secs(600)).await;
     assert!(process.runs());
     let why = node.why("web").await;
-    assert!(!why.contains("his agent kills"), "{why}");
+    assert!(!why.contains("his agent sends"), "{why}");
     fs::remove_dir_all(kubelet).unwrap();
     // Some 19 of the 30 seconds had passed.
     sleep(secs(9)).await;
@@ -522,7 +559,7 @@ async fn process_that_is_not_proven_to_be_the_pods_is_named_and_not_killed() {
     let why = node.why("web").await;
     let words = format!("container main runs as process {} \"sleep\" in cgroup ", process.pid);
     assert!(why.contains(&words) && why.contains("does not kill that"), "{why}");
-    assert!(!why.contains("his agent kills"), "{why}");
+    assert!(!why.contains("his agent sends"), "{why}");
     assert_eq!(node.get("web").await.unwrap()["status"]["phase"], "Running");
     node.crash().await;
 }

@@ -1,6 +1,9 @@
 //! Containers and sandboxes that do not stop properly.
 
-use std::{fs, path::PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use pod_teardown::{handover::guard::holds::SafetyHold, ops::admin::stop::StopRequest};
 use serde_json::json;
@@ -10,6 +13,7 @@ use tokio::time::{Instant, sleep};
 use tonic::Code;
 
 use crate::{
+    disk::Bystander,
     node::{Node, secs, wait_until},
     pods::{plain, uid},
     safety_holds::{approve, hold_items, wait_held},
@@ -381,6 +385,30 @@ async fn failed_network_teardown_blocks_the_object_and_not_the_volumes() {
     assert!(node.count_events("web", "FailedKillPod").await > 0);
 }
 
+/// A process that the kernel does not let exit: the file gets the request to kill, and no process a signal.
+fn process_that_stays(cgroup: &Path) {
+    fs::write(cgroup.join("cgroup.kill"), "").unwrap();
+    fs::write(cgroup.join("cgroup.procs"), "4711\n").unwrap();
+}
+
+/// The runtime reports as exited what runs, and the network is gone.
+#[tokio::test(start_paused = true)]
+async fn process_that_is_left_is_killed_although_the_network_cannot_be_taken_down() {
+    let mut node = Node::new().await;
+    let volume = pod_without_network_plugin(&node, "web");
+    let id = node.cri.look(|world| world.container("main").unwrap().id.clone());
+    let container = node.pod_cgroup("web").join(id);
+    let mut process = Bystander::in_cgroup(&container);
+    node.start().await;
+    network_teardown_fails(&node);
+    node.delete("web", None).await;
+    process.wait_killed().await;
+    // As the kernel does.
+    fs::remove_dir_all(&container).unwrap();
+    wait_until("its volume is removed", async || !volume.exists()).await;
+    assert!(node.get("web").await.is_some(), "its network may still exist");
+}
+
 #[tokio::test(start_paused = true)]
 async fn object_goes_without_its_network_only_after_an_approval() {
     let mut node = Node::new().await;
@@ -417,7 +445,7 @@ async fn no_approval_is_offered_while_a_process_runs_or_for_another_error_than_o
         pod_without_network_plugin(&node, "web");
         node.start().await;
         if what == "process" {
-            fs::write(node.pod_cgroup("web").join("cgroup.procs"), "4711\n").unwrap();
+            process_that_stays(&node.pod_cgroup("web"));
             network_teardown_fails(&node);
         } else {
             let fails = expect(StopPodSandbox::any()).reply_error_but_do_it(Code::Unknown, "no space left on device");
@@ -438,7 +466,7 @@ async fn volumes_stay_while_a_process_may_run_after_a_failed_network_teardown() 
         let mut node = Node::new().await;
         let volume = pod_without_network_plugin(&node, "web");
         if what == "process" {
-            fs::write(node.pod_cgroup("web").join("cgroup.procs"), "4711\n").unwrap();
+            process_that_stays(&node.pod_cgroup("web"));
         }
         node.start().await;
         match what {
