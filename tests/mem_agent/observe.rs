@@ -71,12 +71,13 @@ async fn kubelet_reports(node: &Node, name: &str, state: Value) {
 
 /// A kubelet reports this exit code, cleans the node up, and deletes the object.
 async fn kubelet_finishes(node: &Node, name: &str, code: i32, leaves_cgroup: bool) {
-    kubelet_reports(
-        node,
-        name,
-        json!({ "terminated": { "exitCode": code, "reason": "Error" } }),
-    )
-    .await;
+    let ended = json!({ "terminated": { "exitCode": code, "reason": "Error" } });
+    kubelet_reports(node, name, ended).await;
+    kubelet_cleans_up(node, name, leaves_cgroup);
+    node.delete(name, Some(0)).await;
+}
+
+fn kubelet_cleans_up(node: &Node, name: &str, leaves_cgroup: bool) {
     node.cri.change(|world| {
         world.containers.retain(|_, it| it.pod_uid != uid(name));
         world.sandboxes.retain(|_, it| it.pod_uid != uid(name));
@@ -86,7 +87,6 @@ async fn kubelet_finishes(node: &Node, name: &str, code: i32, leaves_cgroup: boo
     if !leaves_cgroup {
         fs::remove_dir(node.pod_cgroup(name)).unwrap();
     }
-    node.delete(name, Some(0)).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -161,8 +161,7 @@ async fn terminal_pod_is_compared_by_the_status_that_follows_the_exit_of_its_con
     let started = json!({ "startedAt": "2026-01-01T00:00:00Z" });
     kubelet_reports(&node, "web", json!({ "running": started })).await;
     container_exits(&node, 3).await;
-    fs::remove_dir_all(node.pod_dir("web")).unwrap();
-    fs::remove_dir(node.pod_cgroup("web")).unwrap();
+    kubelet_cleans_up(&node, "web", false);
     sleep(secs(60)).await;
     assert_eq!(report(&node).await.terminations, 0, "its container runs by its status");
     kubelet_reports(

@@ -451,22 +451,28 @@ fn unreadable_directory_of_another_pod_is_named_with_a_remedy() {
 
 /// A volume on a device, staged and published: one in memory cannot be attached elsewhere.
 pub fn on_device(node: &Node<'_>, pv: &Pv<'_>) -> PathBuf {
+    let image = disk(node.space);
+    run("mkfs.ext2", &["-q".as_ref(), "-F".as_ref(), image.as_os_str()]);
+    mounted_on(node, pv, &["-o".as_ref(), "loop".as_ref(), image.as_os_str()])
+}
+
+/// A volume that is staged with these arguments of `mount`, and published.
+pub fn mounted_on(node: &Node<'_>, pv: &Pv<'_>, mount: &[&OsStr]) -> PathBuf {
     let published = stage_and_publish(&node.space.root, UID, pv).unwrap();
     let staging = published.staging.unwrap();
     for place in [&published.target, &staging] {
         umount(place).unwrap();
     }
-    let image = disk(node.space);
-    let run = |name: &str, arguments: &[&OsStr]| {
-        assert!(Command::new(name).args(arguments).status().unwrap().success(), "{name}");
-    };
-    run("mkfs.ext2", &["-q".as_ref(), "-F".as_ref(), image.as_os_str()]);
-    run(
-        "mount",
-        &["-o".as_ref(), "loop".as_ref(), image.as_os_str(), staging.as_os_str()],
-    );
+    run("mount", &[mount, &[staging.as_os_str()]].concat());
     bind(&staging, &published.target);
     staging
+}
+
+fn run(program: &str, arguments: &[&OsStr]) {
+    assert!(
+        Command::new(program).args(arguments).status().unwrap().success(),
+        "{program}"
+    );
 }
 
 /// A process in its own mount namespace, with or without propagation from ours.

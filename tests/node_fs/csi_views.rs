@@ -23,23 +23,13 @@ use tonic::Code;
 use crate::{
     crowd::no_forks,
     csi::disk,
-    csi_users::{nothing_is_mounted, on_device, stays_in_use_while, unshared},
+    csi_users::{mounted_on, nothing_is_mounted, on_device, stays_in_use_while, unshared},
     node::{IN_USE, Known, Node, PV, on_node},
     space::{UID, bind, tmpfs},
 };
 
 /// A process that is killed and waited for.
 struct Killed(Child);
-
-impl Killed {
-    /// Waits until it runs this program.
-    async fn becomes(&self, program: &str) {
-        let comm = format!("/proc/{}/comm", self.0.id());
-        while fs::read_to_string(&comm).unwrap().trim() != program {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    }
-}
 
 impl Drop for Killed {
     fn drop(&mut self) {
@@ -48,34 +38,23 @@ impl Drop for Killed {
     }
 }
 
-/// A pod's process that has an own file system at a path that its owner chose, like a mounted emptyDir of the node's disk.
-async fn mounts_at_chosen_path(node: &Node<'_>, device: &Path, path: &Path) -> Killed {
+/// A pod's process that has an own file system at a path that its owner chose, like a mounted emptyDir of the node's disk, in one in
+/// memory with this source.
+async fn mounts_at_chosen_path(node: &Node<'_>, device: &Path, path: &Path, source: &Path) -> Killed {
     let at = node.space.outside.join("rootfs").join(path);
-    let script = "mount -n -t tmpfs none $1 && mkdir -p $2 && mount -n $3 $2 && exec sleep 1000";
+    let script = "mount -n -t tmpfs $4 $1 && mkdir -p $2 && mount -n $3 $2 && exec sleep 1000";
     let rootfs = node.space.outside.join("rootfs");
     fs::create_dir_all(&rootfs).unwrap();
     let process = Command::new("unshare")
         .args(["--mount", "--propagation", "private", "sh", "-c", script, "sh"])
-        .args([&*rootfs, &*at, device])
+        .args([&*rootfs, &*at, device, source])
         .spawn()
         .unwrap();
+    let comm = format!("/proc/{}/comm", process.id());
     let process = Killed(process);
-    process.becomes("sleep").await;
-    process
-}
-
-/// A pod's process that names the content of this file as the source of a file system in memory, once the file has any.
-async fn names_source(node: &Node<'_>, source: &Path) -> Killed {
-    let at = node.space.outside.join("named");
-    let script = "until [ -s $1 ]; do sleep 0.01; done; mount -n -t tmpfs \"$(cat $1)\" $2 && exec sleep 1000";
-    fs::create_dir_all(&at).unwrap();
-    let process = Command::new("unshare")
-        .args(["--mount", "--propagation", "private", "sh", "-c", script, "sh"])
-        .args([source, &at])
-        .spawn()
-        .unwrap();
-    let process = Killed(process);
-    process.becomes("sh").await;
+    while fs::read_to_string(&comm).unwrap().trim() != "sleep" {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
     process
 }
 
@@ -123,18 +102,10 @@ fn path_or_source_that_a_tenant_chose_keeps_no_volume_in_use() {
                 let of_attacker = LoopDisk::new(&node.space.outside.join("attacker"));
                 let staged = staging(&node.space.root, &VICTIM);
                 let chosen = Path::new("x").join(staged.strip_prefix(&node.space.root).unwrap());
-                let _attacker = mounts_at_chosen_path(node, &of_attacker.0, &chosen).await;
-                let source = node.space.outside.join("source");
-                let names_victim = names_source(node, &source).await;
-                on_device(node, &VICTIM);
-                let found = Command::new("findmnt")
-                    .args(["-no", "SOURCE"])
-                    .arg(&staged)
-                    .output()
-                    .unwrap();
-                assert!(found.stdout.starts_with(b"/dev/"), "{found:?}");
-                fs::write(&source, found.stdout).unwrap();
-                names_victim.becomes("sleep").await;
+                // It keeps its device number when it is unmounted.
+                let of_victim = LoopDisk::new(&node.space.outside.join("victim"));
+                let _attacker = mounts_at_chosen_path(node, &of_attacker.0, &chosen, &of_victim.0).await;
+                mounted_on(node, &VICTIM, &[of_victim.0.as_os_str()]);
                 if !is_staged {
                     // A kubelet has unstaged it, so that its device is unknown.
                     for path in node.space.mounted().iter().chain([&staged]) {
@@ -201,7 +172,7 @@ fn device_of_a_driver_that_does_not_stage_keeps_the_volume_in_use_in_another_nam
         let mount = Command::new("mount").args([&disk.0, &published.target]).status();
         assert!(mount.unwrap().success());
         // Not a copy at the same path: the removal of that directory unmounts it everywhere.
-        let holder_process = mounts_at_chosen_path(node, &disk.0, Path::new("data")).await;
+        let holder_process = mounts_at_chosen_path(node, &disk.0, Path::new("data"), Path::new("none")).await;
         let kept = format!("mount namespace of process {}", holder_process.0.id());
         stays_in_use_while(node, VOLUME_IN_USE, holder_process, &kept).await;
     });
