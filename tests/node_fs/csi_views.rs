@@ -200,6 +200,19 @@ fn copy_of_a_volume_that_a_kubelet_has_unstaged_keeps_it_in_use() {
     });
 }
 
+/// As with CephFS, and a pod that has a private copy of the node's mounts. No detach follows.
+#[test]
+fn copy_of_a_volume_without_a_device_keeps_nothing_in_use() {
+    let _crowd = no_forks();
+    on_node(Known::with(&[IN_USE]), async |node| {
+        stage_and_publish(&node.space.root, UID, &PV).unwrap();
+        let _has_copy = Killed(unshared("private").await);
+        node.is_torn_down().await;
+        node.assert_clean();
+        nothing_is_mounted(node);
+    });
+}
+
 #[test]
 fn kubelet_root_behind_a_bind_mount_shows_each_mount_twice_and_delays_nothing() {
     let _crowd = no_forks();
