@@ -141,7 +141,7 @@ test-cluster: need-root need-build need-node ## Teardown, collector and API cont
 	$(RUN_TESTS) --test '*cluster*'
 
 # Tests of features that releases before 1.34 lack, see docs/reference/versions.md.
-OF_NEWER_KUBERNETES := $(if $(filter 1.30,$(KUBERNETES_VERSION)),--skip holds::dry_run_reports --skip csi::volume_may_be_attached)
+OF_NEWER_KUBERNETES := $(if $(filter 1.30,$(KUBERNETES_VERSION)),--skip csi::volume_may_be_attached)
 
 .PHONY: test-containerd
 test-containerd: need-root need-build need-node ## Teardowns, with and beside a real kubelet, on CONTAINERD_VERSION=2.4 (built once: Go, a minute)

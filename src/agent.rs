@@ -88,38 +88,32 @@ pub async fn run_on(
         metrics,
         otlp,
         shutdown_timeout,
-        dry_run,
     } = settings;
     tokio::pin!(stop);
     let dial = outside.dial.clone();
     let pods = match pods {
-        Some(settings) => Some(PodAgent::new(host, outside, settings, &node_name, &state_dir, dry_run).await?),
+        Some(settings) => Some(PodAgent::new(host, outside, settings, &node_name, &state_dir).await?),
         None => None,
     };
     let gc = gc
-        .map(|settings| CollectorThread::new(settings, &node_name, dry_run, dial))
+        .map(|settings| CollectorThread::new(settings, &node_name, dial))
         .transpose()?;
     // Ports are checked before any work starts.
     let metrics = metrics.map(bind).transpose()?;
-    let mut socket_file = None;
     let mut servers = Vec::new();
     let admin = Arc::new(Admin {
         node: node_name.clone(),
         since: Timestamp::now(),
-        dry_run,
         pods: pods.as_ref().map(PodAgent::admin),
         gc: gc.as_ref().map(CollectorThread::admin),
     });
-    if !dry_run {
-        let (listener, file) = admin::socket::listen(&socket).await.map_err(|error| {
-            let is_taken = error.kind() == ErrorKind::AddrInUse;
-            problems::admin_socket(&socket, &error, is_taken)
-        })?;
-        socket_file = Some(file);
-        let (admin, listener) = (Arc::clone(&admin), Arc::new(listener));
-        let serve = move || Arc::clone(&admin).serve(Arc::clone(&listener));
-        servers.push(spawn(run_with_restarts("admin socket", serve)));
-    }
+    let (listener, socket_file) = admin::socket::listen(&socket).await.map_err(|error| {
+        let is_taken = error.kind() == ErrorKind::AddrInUse;
+        problems::admin_socket(&socket, &error, is_taken)
+    })?;
+    let (served, listener) = (Arc::clone(&admin), Arc::new(listener));
+    let serve = move || Arc::clone(&served).serve(Arc::clone(&listener));
+    servers.push(spawn(run_with_restarts("admin socket", serve)));
     let reported = Arc::clone(&admin);
     let report = move || service::report_status(Arc::clone(&reported));
     servers.push(spawn(run_with_restarts("service status", report)));
@@ -144,7 +138,7 @@ pub async fn run_on(
         match pods {
             Some(pods) => pods.run(shutdown_timeout, otlp, &mut stop).await,
             None => {
-                tracing::info!(node = node_name, dry_run, "Agent is running without pod teardown");
+                tracing::info!(node = node_name, "Agent is running without pod teardown");
                 stop.await;
                 service::report_stopping();
                 Ok(())
@@ -165,9 +159,7 @@ pub async fn run_on(
         tracing::warn!("Lease was not released; other collectors wait until it expires");
     }
     drop(servers);
-    if let Some(file) = socket_file {
-        file.remove();
-    }
+    socket_file.remove();
     tracing::info!("Agent has stopped");
     result
 }

@@ -35,6 +35,6 @@ pub use self::{
     escape::escape,
     event::EventWrite,
     http2::LastReceived,
-    metadata::{AnswerStream, Document, Lane, MetadataClient, WriteOutcome},
+    metadata::{AnswerStream, Document, Lane, MetadataClient},
     node_proof::Proof,
 };

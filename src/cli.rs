@@ -71,8 +71,8 @@ pub enum Verb {
   # Run the agent with the kubelet's credentials: it acts while the kubelet is down
   pod-teardown run --pods auto --kubeconfig /etc/kubernetes/kubelet.conf --node-name worker-1 \\
     --kubelet-config /var/lib/kubelet/config.yaml
-  # Log what it would do, on a node without a kubelet
-  pod-teardown run --dry-run --pods always
+  # Only observe the kubelet, and change nothing
+  pod-teardown run --pods observe
 
 Exit code: 0 it was stopped; 64 the command line is wrong; 78 the configuration is wrong; 1 any other error, also that another \
 agent runs on this node.")]

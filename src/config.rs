@@ -69,12 +69,10 @@ pub struct Settings {
     pub socket: PathBuf,
     /// Address of the metrics endpoint.
     pub metrics: Option<SocketAddr>,
-    /// Collector of traces; `None` in a dry run.
+    /// Collector of traces.
     pub otlp: Option<OtlpCollector>,
     /// `--shutdown-timeout`.
     pub shutdown_timeout: Duration,
-    /// Log effects instead of performing them.
-    pub dry_run: bool,
 }
 
 /// Settings for the termination of pods.
@@ -201,7 +199,7 @@ pub async fn validate(flags: &NodeFlags) -> Result<Settings, Vec<Problem>> {
     match (node_name, pods, gc, metrics, shutdown_timeout) {
         (Some(node_name), Some(pods), Some(gc), Some(metrics), Some(shutdown_timeout)) if problems.0.is_empty() => {
             Ok(Settings {
-                otlp: otlp.flatten().filter(|_| !flags.dry_run),
+                otlp: otlp.flatten(),
                 node_name,
                 pods,
                 gc,
@@ -209,7 +207,6 @@ pub async fn validate(flags: &NodeFlags) -> Result<Settings, Vec<Problem>> {
                 socket: flags.socket.socket.clone(),
                 metrics,
                 shutdown_timeout,
-                dry_run: flags.dry_run,
             })
         }
         _ => Err(problems.0),
@@ -248,7 +245,7 @@ async fn pod_settings(flags: &NodeFlags, problems: &mut Problems) -> Option<PodS
     let only_observes = flags.pods == PodsFlag::Observe;
     let takeover = TakeoverSettings {
         take_over_after: take_over_after?,
-        fences_kubelet: flags.fence_kubelet && !flags.dry_run && !only_observes,
+        fences_kubelet: flags.fence_kubelet && !only_observes,
     };
     Some(PodSettings {
         kube,

@@ -156,6 +156,5 @@ fn flags(node: &Node) -> NodeFlags {
             socket: node.path("socket"),
         },
         shutdown_timeout: "20s".to_owned(),
-        dry_run: false,
     }
 }

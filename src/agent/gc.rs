@@ -49,12 +49,12 @@ pub(super) struct CollectorThread {
 // === impl CollectorThread ===
 
 impl CollectorThread {
-    pub fn new(settings: GcSettings, node_name: &str, dry_run: bool, dial: Option<Dial>) -> Result<Self, Problem> {
+    pub fn new(settings: GcSettings, node_name: &str, dial: Option<Dial>) -> Result<Self, Problem> {
         let identity = leader_election::identity(node_name).map_err(|error| {
             Problem::configuration(format!("random numbers: {error}"), "let the agent read /dev/urandom")
         })?;
-        let election = LeaderElection::new(identity, settings.mode, dry_run);
-        let effects = Effects::new(dry_run, election.gate());
+        let election = LeaderElection::new(identity, settings.mode);
+        let effects = Effects::new(election.gate());
         let client = MetadataClient::new(&settings.kube, settings.kubeconfig, effects, dial)
             .map_err(|error| problems::api_client("--gc-kubeconfig", &error))?;
         Ok(Self {

@@ -80,10 +80,8 @@ async fn remove_in_use(
             return Ok(());
         };
         match api.patch_node_status(&patch).await {
-            Ok(sent) => {
-                if sent {
-                    tracing::info!(volume, "Volume is no longer in use on this node: it may be detached");
-                }
+            Ok(()) => {
+                tracing::info!(volume, "Volume is no longer in use on this node: it may be detached");
                 return Ok(());
             }
             // The list has changed meanwhile.

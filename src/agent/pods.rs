@@ -73,9 +73,8 @@ pub struct PodAgent {
     outside: Outside,
     settings: PodSettings,
     node_name: String,
-    dry_run: bool,
-    /// The exclusive lock on this node's pods; `None` in a dry run.
-    _lock: Option<DirLock>,
+    /// The exclusive lock on this node's pods.
+    _lock: DirLock,
     journal: Journal,
     guard: Guard,
     effects: Effects,
@@ -107,22 +106,13 @@ impl PodAgent {
         settings: PodSettings,
         node_name: &str,
         state_dir: &Path,
-        dry_run: bool,
     ) -> Result<Self, Problem> {
-        let lock = if dry_run {
-            None
-        } else {
-            Some(lock(settings.kubelet_root.pods(), &host.root)?)
-        };
+        let lock = lock(settings.kubelet_root.pods(), &host.root)?;
         let machine = Identity {
             boot_id: Some(host.clock.boot_id().to_owned()),
             ..Identity::read(&host.root)
         };
-        let journal = if dry_run {
-            Journal::in_memory()
-        } else {
-            open_journal(state_dir, &machine, &outside)?
-        };
+        let journal = open_journal(state_dir, &machine, &outside)?;
         let expected_kubelet_settings = settings.expected_kubelet_settings(node_name);
         tracing::info!(
             kubeconfig = %expected_kubelet_settings.kubeconfig.display(),
@@ -154,11 +144,10 @@ impl PodAgent {
         Ok(Self {
             host,
             node_name: node_name.to_owned(),
-            dry_run,
             _lock: lock,
             journal,
             effects: guard
-                .effects(dry_run)
+                .effects()
                 .with_threads(Threads::default().with_blocking(outside.blocking))
                 .with_unmount_backend(outside.unmounts.clone())
                 .with_force_unmount(settings.force_unmount),
@@ -225,7 +214,6 @@ impl PodAgent {
             outside,
             settings,
             node_name,
-            dry_run,
             _lock,
             journal,
             guard,
@@ -321,7 +309,7 @@ impl PodAgent {
         .map_err(|error| problems::api_client("--kubeconfig", &error))?;
         api_slot.set(api.clone()).ok();
         let reporter = reports_node_condition.then(|| {
-            let api = api.clone().with_effects(guard.node_effects(dry_run));
+            let api = api.clone().with_effects(guard.node_effects());
             // Events about pods wait while the kubelet works; these do not.
             let (events, sender) = Events::new(send_events(api.clone()), &node_name, Arc::clone(&counters));
             let reporter = NodeConditionReporter {
@@ -466,7 +454,6 @@ impl PodAgent {
             runtime = version.name,
             runtime_version = version.version,
             cgroup_driver = %driver,
-            dry_run,
             only_observes,
             "Agent is running"
         );

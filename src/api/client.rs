@@ -253,13 +253,12 @@ impl ApiClient {
             .map(drop)
     }
 
-    /// JSON patch of this agent's Node's status; its `test` operations are the preconditions. `false` in a dry run, which
-    /// sends nothing.
-    pub async fn patch_node_status(&self, patch: &Value) -> Result<bool, ApiError> {
+    /// JSON patch of this agent's Node's status; its `test` operations are the preconditions.
+    pub async fn patch_node_status(&self, patch: &Value) -> Result<(), ApiError> {
         const TYPE: &str = "application/json-patch+json";
         let path = format!("{}/status", node_path(&self.node_name));
         let answer = self.write(Method::PATCH, "PATCH", &path, Some(TYPE), patch.to_string().into());
-        Ok(!answer.await?.is_empty())
+        answer.await.map(drop)
     }
 
     /// Strategic merge patch of this agent's Node's status, which merges its conditions by type. The patch contains the Node's UID.
@@ -402,9 +401,7 @@ impl ApiClient {
         let _slot = self.connection.write_slot().await;
         // The gate may have closed during the wait.
         let allowed = self.effects.allow(&Effect::new(verb, &path));
-        if !allowed.map_err(|held| ApiError::blocked(verb, path, held.reason))? {
-            return Ok(Bytes::new());
-        }
+        allowed.map_err(|held| ApiError::blocked(verb, path, held.reason))?;
         let sent = self.connection.fetch(verb, path, request);
         let answer = self.effects.run_checked(sent).await;
         checkpoint::after(verb, &path);

@@ -337,7 +337,7 @@ mod tests {
         for (url, expected) in [(url.as_str(), true), ("https://127.0.0.1:1", false)] {
             let mut config = kube::Config::new(url.parse().unwrap());
             config.root_cert = Some(vec![other_authority.der().to_vec()]);
-            let effects = Effects::new(true, Arc::new(|| Ok(())));
+            let effects = Effects::none();
             let pods = ApiClient::new(&config, "none".into(), effects.clone(), None, None, "n1").unwrap();
             let collector = MetadataClient::new(&config, "none".into(), effects, None).unwrap();
             let errors = [

@@ -84,15 +84,6 @@ pub struct AnswerStream {
     body: Incoming,
 }
 
-/// Result of a write.
-#[derive(Debug)]
-pub enum WriteOutcome {
-    /// The server's answer.
-    Done(Bytes),
-    /// Not sent in a dry run.
-    Withheld,
-}
-
 // === impl Lane ===
 
 impl Lane {
@@ -240,7 +231,7 @@ impl MetadataClient {
         read("GET", path, &body)
     }
 
-    /// Sends a write if the gate allows it. The caller logs a dry run.
+    /// Sends a write if the gate allows it. Returns the server's answer.
     pub async fn write(
         &self,
         lane: usize,
@@ -248,15 +239,11 @@ impl MetadataClient {
         path: &str,
         content_type: &'static str,
         body: Bytes,
-    ) -> Result<WriteOutcome, ApiError> {
-        let allowed = self.effects.allow_unlogged();
-        if !allowed.map_err(|held| ApiError::blocked(verb, path, held.reason))? {
-            tracing::debug!(verb, path, "Dry run: not sent");
-            return Ok(WriteOutcome::Withheld);
-        }
+    ) -> Result<Bytes, ApiError> {
+        let allowed = self.effects.check();
+        allowed.map_err(|held| ApiError::blocked(verb, path, held.reason))?;
         self.send_ungated(Lane::Write(lane), verb, path, content_type, body)
             .await
-            .map(WriteOutcome::Done)
     }
 
     /// Creates an event, or updates its count.

@@ -154,7 +154,4 @@ pub struct NodeFlags {
         default_value = "10m"
     )]
     pub driver_hold: String,
-    /// Decide everything, log every effect, and perform none.
-    #[arg(long, help_heading = AGENT, env = "POD_TEARDOWN_DRY_RUN", value_parser = BoolishValueParser::new())]
-    pub dry_run: bool,
 }

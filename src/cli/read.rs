@@ -216,7 +216,7 @@ mod tests {
             "--pods",
             "sometimes",
             "--gc=maybe",
-            "--dry-run",
+            "--fence-kubelet",
             "--cgroup-driver",
             "auto",
         ];
@@ -230,7 +230,7 @@ mod tests {
         let Verb::Run(flags) = read(&wrong).unwrap().cli.verb else {
             panic!()
         };
-        assert!(flags.dry_run, "valid flags apply");
+        assert!(flags.fence_kubelet, "valid flags apply");
         assert_eq!(mistakes(&["run", "--pods"]), ["--pods needs a value"]);
         assert_eq!(mistakes(&["check", "--pods", "never"]), Vec::<String>::new());
     }

@@ -117,14 +117,20 @@ mod tests {
             ("POD_TEARDOWN_NODE_NAME", "variable"),
             ("POD_TEARDOWN_KUBECONFIG", "/k"),
             ("POD_TEARDOWN_SOCKET", ""),
-            ("POD_TEARDOWN_DRY_RUN", "True"),
-            ("POD_TEARDOWN_FENCE_KUBELET", "off"),
+            ("POD_TEARDOWN_FENCE_KUBELET", "True"),
             ("PATH", "/bin"),
         ];
         let flags = merged(&["--pods", "never"], &command, &variables);
         assert_eq!(
             flags,
-            ["--pods", "never", "--node-name", "exec", "--kubeconfig=/k", "--dry-run"]
+            [
+                "--pods",
+                "never",
+                "--node-name",
+                "exec",
+                "--kubeconfig=/k",
+                "--fence-kubelet"
+            ]
         );
     }
 

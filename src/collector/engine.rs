@@ -7,10 +7,9 @@ use tokio::time::{Instant, sleep_until};
 
 use super::{
     core::{Core, GetEffect, NextRequest},
-    decide::Policy,
     graph::WorkItem,
     limit::Limit,
-    names::{escape_control_chars, namespaced_name, qualified_name, truncate},
+    names::qualified_name,
     queue::{Feedback, SLOW},
     request::{Outcome, Request, send},
     shared::Shared,
@@ -170,7 +169,6 @@ fn update_limit(finished: &FinishedRequest, limit: &mut Limit, in_flight_count: 
             }
             ApiError::Unreachable { .. } | ApiError::UnverifiedServer { .. } | ApiError::Blocked { .. } => {}
         },
-        Outcome::DryRun => {}
         _ if finished.duration >= SLOW => {}
         Outcome::Done
         | Outcome::Deleted
@@ -281,10 +279,6 @@ fn apply_outcome(core: &mut Core, request: &Request, outcome: Outcome, now: Inst
             core.no_strategic_patch.insert(target.kind);
             core.queue.requeue(item);
         }
-        Outcome::DryRun => {
-            log_dry_run(request);
-            core.queue.done(item, now);
-        }
         Outcome::Failed(error) => {
             let resource = qualified_name(&target.plural, &target.group);
             core.refusals.record(request.name(), resource, &error, now);
@@ -334,22 +328,4 @@ fn count_write(core: &mut Core, request: &Request) {
         Request::RemoveFinalizer { .. } => &mut core.counts.finalizers_removed,
     };
     *counter += 1;
-}
-
-/// Logs what would have been sent.
-fn log_dry_run(request: &Request) {
-    let target = request.target();
-    let (resource, object) = (
-        qualified_name(&target.plural, &target.group),
-        namespaced_name(&target.namespace_name, &target.name),
-    );
-    tracing::info!(
-        step = request.name(),
-        resource,
-        object = escape_control_chars(&truncate(&object)),
-        uid = escape_control_chars(&truncate(&target.uid)),
-        policy = request.policy().map(Policy::name),
-        why = request.reason(),
-        "Dry run: not done"
-    );
 }

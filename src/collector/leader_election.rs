@@ -62,7 +62,6 @@ pub struct LeaderElection(Arc<Inner>);
 struct Inner {
     identity: String,
     mode: Mode,
-    dry_run: bool,
     conditions: watch::Sender<Conditions>,
     role: watch::Sender<CollectorRole>,
     status: StatusRecord,
@@ -79,23 +78,20 @@ pub fn identity(node_name: &str) -> io::Result<String> {
 // === impl LeaderElection ===
 
 impl LeaderElection {
-    /// Starts as standby; a dry run, which writes nothing, is active at once.
-    pub fn new(identity: String, mode: Mode, dry_run: bool) -> Self {
+    /// Starts as standby.
+    pub fn new(identity: String, mode: Mode) -> Self {
         let validity = Ok(Validity::unlimited(Instant::now()));
         let not_yet = |what: &str| Err(format!("{what} not read yet"));
-        let (lease, manager_idle) = match (mode, dry_run) {
-            (Mode::Never, _) => (Err("--gc never".to_owned()), validity),
-            (Mode::Auto | Mode::Always, true) => (validity.clone(), validity),
-            (Mode::Always, false) => (not_yet("its Lease is"), validity),
-            (Mode::Auto, false) => (not_yet("its Lease is"), not_yet("kube-controller-manager's Lease is")),
+        let (lease, manager_idle) = match mode {
+            Mode::Never => (Err("--gc never".to_owned()), validity),
+            Mode::Always => (not_yet("its Lease is"), validity),
+            Mode::Auto => (not_yet("its Lease is"), not_yet("kube-controller-manager's Lease is")),
         };
         let election = Self(Arc::new(Inner {
             identity,
             mode,
-            dry_run,
             conditions: watch::Sender::new(Conditions {
-                // A dry run has no Lease.
-                lease_shows_active: dry_run,
+                lease_shows_active: false,
                 lease,
                 manager_idle,
                 manager_idle_until: Instant::now(),
@@ -111,19 +107,8 @@ impl LeaderElection {
 
     /// Logs this agent's identity and mode.
     pub fn log_start(&self) {
-        let Inner {
-            identity,
-            mode,
-            dry_run,
-            ..
-        } = &*self.0;
-        tracing::info!(
-            identity,
-            mode = mode.name(),
-            dry_run,
-            lease = LEASE,
-            "Collector started"
-        );
+        let Inner { identity, mode, .. } = &*self.0;
+        tracing::info!(identity, mode = mode.name(), lease = LEASE, "Collector started");
     }
 
     /// Whether the collector may write now.
@@ -157,7 +142,6 @@ impl LeaderElection {
         View {
             identity: self.0.identity.clone(),
             mode: self.0.mode,
-            dry_run: self.0.dry_run,
             active_since: recorded.active_since.filter(|_| standby.is_none()),
             standby,
             lease: recorded.lease,
@@ -172,7 +156,7 @@ impl LeaderElection {
     pub async fn run(&self, client: &MetadataClient, stop: impl Future<Output = ()>) {
         let inner = &*self.0;
         let role_guard = RoleGuard(self);
-        if inner.dry_run || inner.mode == Mode::Never {
+        if inner.mode == Mode::Never {
             return stop.await;
         }
         let leases = Leases(client);
@@ -257,19 +241,8 @@ impl LeaderElection {
             }
             match &role {
                 CollectorRole::Active { .. } => {
-                    let Inner {
-                        identity,
-                        mode,
-                        dry_run,
-                        ..
-                    } = &*self.0;
-                    tracing::info!(
-                        identity,
-                        mode = mode.name(),
-                        dry_run,
-                        lease = LEASE,
-                        "Collector is active"
-                    );
+                    let Inner { identity, mode, .. } = &*self.0;
+                    tracing::info!(identity, mode = mode.name(), lease = LEASE, "Collector is active");
                     self.0.status.set_active_since(Some(Timestamp::now()));
                 }
                 CollectorRole::Standby { why } => {

@@ -11,7 +11,7 @@ use super::{
     uid::Uid,
     wire,
 };
-use crate::api::{self, ApiError, MetadataClient, WriteOutcome};
+use crate::api::{self, ApiError, MetadataClient};
 
 const MERGE_PATCH: &str = "application/merge-patch+json";
 const STRATEGIC_PATCH: &str = "application/strategic-merge-patch+json";
@@ -115,8 +115,6 @@ pub enum Outcome {
     Changed(Observed),
     /// The kind does not support strategic merge patches.
     StrategicPatchUnsupported,
-    /// Not sent: dry run.
-    DryRun,
     /// The request failed.
     Failed(ApiError),
 }
@@ -219,10 +217,9 @@ impl Writes<'_> {
             .client
             .write(self.lane, "DELETE", &target.path, JSON, body.into())
             .await?;
-        Ok(match written {
-            WriteOutcome::Withheld => Outcome::DryRun,
-            WriteOutcome::Done(answer) if is_success(&answer) => Outcome::Deleted,
-            WriteOutcome::Done(_) => Outcome::Done,
+        Ok(match is_success(&written) {
+            true => Outcome::Deleted,
+            false => Outcome::Done,
         })
     }
 
@@ -240,8 +237,7 @@ impl Writes<'_> {
         match self.patch(target, STRATEGIC_PATCH, &body).await {
             Err(error) if error.code() == Some(415) => Ok(Outcome::StrategicPatchUnsupported),
             Err(error) => Err(error),
-            Ok(None) => Ok(Outcome::DryRun),
-            Ok(Some(_)) => Ok(Outcome::Done),
+            Ok(_) => Ok(Outcome::Done),
         }
     }
 
@@ -254,7 +250,7 @@ impl Writes<'_> {
         references.retain(|reference| !owners.iter().any(|owner| refers_to(reference, owner)));
         self.replace_list(target, &object, OWNERS, references)
             .await
-            .map(|written| written.map_or(Outcome::DryRun, |_| Outcome::Done))
+            .map(|_| Outcome::Done)
     }
 
     async fn unblock_and_delete(&self, target: &Target, policy: Policy) -> Result<Outcome, ApiError> {
@@ -267,9 +263,6 @@ impl Writes<'_> {
             reference["blockOwnerDeletion"] = Value::Bool(false);
         }
         let changed = self.replace_list(target, &object, OWNERS, references).await?;
-        let Some(changed) = changed else {
-            return Ok(Outcome::DryRun);
-        };
         let changed = read(target, &changed)?;
         let version = target.contested.is_none().then_some(&*changed.version);
         self.delete(target, policy, version).await
@@ -284,7 +277,7 @@ impl Writes<'_> {
         finalizers.retain(|it| it != finalizer);
         self.replace_list(target, &object, "finalizers", finalizers)
             .await
-            .map(|written| written.map_or(Outcome::DryRun, |_| Outcome::Done))
+            .map(|_| Outcome::Done)
     }
 
     async fn get_unchanged(&self, target: &Target) -> Result<CurrentState, ApiError> {
@@ -307,7 +300,7 @@ impl Writes<'_> {
         object: &Value,
         field: &str,
         list: Vec<Value>,
-    ) -> Result<Option<Value>, ApiError> {
+    ) -> Result<Value, ApiError> {
         let metadata = &object["metadata"];
         if target.contested.is_none() {
             let change = json!({ "metadata": {
@@ -330,19 +323,11 @@ impl Writes<'_> {
         self.patch(target, JSON_PATCH, &change).await
     }
 
-    async fn patch(
-        &self,
-        target: &Target,
-        content_type: &'static str,
-        body: &Value,
-    ) -> Result<Option<Value>, ApiError> {
+    async fn patch(&self, target: &Target, content_type: &'static str, body: &Value) -> Result<Value, ApiError> {
         const VERB: &str = "PATCH";
         let body = Bytes::from(body.to_string());
         let written = self.client.write(self.lane, VERB, &target.path, content_type, body);
-        let WriteOutcome::Done(answer) = written.await? else {
-            return Ok(None);
-        };
-        api::read(VERB, &target.path, &answer).map(Some)
+        api::read(VERB, &target.path, &written.await?)
     }
 }
 

@@ -159,7 +159,7 @@ impl Builder {
             gate.why_blocked()
                 .map_or(Ok(()), |reason| Err(EffectsBlocked { reason }))
         };
-        let effects = Effects::new(false, Arc::new(why_blocked)).with_block_signal(Arc::clone(&gate_poll));
+        let effects = Effects::new(Arc::new(why_blocked)).with_block_signal(Arc::clone(&gate_poll));
         let poll = async move {
             loop {
                 sleep(GATE_POLL_INTERVAL).await;

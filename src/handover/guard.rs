@@ -199,19 +199,19 @@ impl Guard {
     }
 
     /// The effects of this node. Each one passes the guard.
-    pub fn effects(&self, dry_run: bool) -> Effects {
+    pub fn effects(&self) -> Effects {
         let guard = self.clone();
         let gate = move || {
             guard
                 .why_blocked()
                 .map_or(Ok(()), |reason| Err(EffectsBlocked { reason }))
         };
-        Effects::new(dry_run, Arc::new(gate)).with_block_signal(Arc::clone(&self.cancel))
+        Effects::new(Arc::new(gate)).with_block_signal(Arc::clone(&self.cancel))
     }
 
     /// The effects of reports about the Node, which touch no pod: they are also allowed beside a kubelet, once the Node's identity
     /// is proven.
-    pub fn node_effects(&self, dry_run: bool) -> Effects {
+    pub fn node_effects(&self) -> Effects {
         let guard = self.clone();
         let gate = move || match &guard.lock().identity {
             Ok(()) => Ok(()),
@@ -219,7 +219,7 @@ impl Guard {
                 reason: mismatch.why.clone(),
             }),
         };
-        Effects::new(dry_run, Arc::new(gate))
+        Effects::new(Arc::new(gate))
     }
 
     /// Why no effect is allowed now.

@@ -158,15 +158,9 @@ impl Dir {
     fn remove_one(&self, name: &OsStr, kind: UnlinkatFlags, effects: &Effects) -> Result<Outcome, Fault> {
         let path = self.path.join(name);
         let fault = |cause: Cause| Fault::new("remove", &path, cause);
-        if effects.is_dry_run() && !self.has_entry(name) {
-            return Ok(Outcome::Nothing);
-        }
-        if !effects
+        effects
             .allow(&Effect::new("remove", &path))
-            .map_err(|blocked| fault(blocked.into()))?
-        {
-            return Ok(Outcome::Withheld);
-        }
+            .map_err(|blocked| fault(blocked.into()))?;
         let removed = unlinkat(&self.fd, name, kind);
         checkpoint::after("remove", &path);
         match removed {
@@ -175,14 +169,6 @@ impl Dir {
             Err(Errno::ENOENT | Errno::ENAMETOOLONG) => Ok(Outcome::Nothing),
             Err(errno) => Err(fault(why_not_removed(&self.fd, &self.path, name, errno))),
         }
-    }
-
-    fn has_entry(&self, name: &OsStr) -> bool {
-        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
-        !matches!(
-            statx(&self.fd, name, flags, StatxFlags::empty()),
-            Err(rustix::io::Errno::NOENT)
-        )
     }
 
     fn check(&self, name: &OsStr, verb: &'static str) -> Result<(), Fault> {
@@ -364,16 +350,6 @@ mod tests {
     }
 
     #[test]
-    fn dry_run_removes_nothing_and_reports_it() {
-        let (temp, dir) = temp();
-        fs::create_dir_all(temp.path().join("v/x")).unwrap();
-        let effects = Effects::new(true, std::sync::Arc::new(|| Ok(())));
-        assert_eq!(dir.remove_tree(OsStr::new("v"), &effects), Ok(Outcome::Withheld));
-        assert_eq!(dir.remove_tree(OsStr::new("w"), &effects), Ok(Outcome::Nothing));
-        assert!(temp.path().join("v/x").exists());
-    }
-
-    #[test]
     fn gate_stops_a_removal_in_progress() {
         let (temp, dir) = temp();
         for i in 0..50 {
@@ -387,7 +363,7 @@ mod tests {
             }),
         };
         let faults = dir
-            .remove_tree(OsStr::new("v"), &Effects::new(false, std::sync::Arc::new(gate)))
+            .remove_tree(OsStr::new("v"), &Effects::new(std::sync::Arc::new(gate)))
             .unwrap_err();
         assert!(faults.iter().any(Fault::is_blocked), "{faults:?}");
         assert!(fs::read_dir(temp.path().join("v")).unwrap().count() > 30);

@@ -33,20 +33,16 @@ pub struct Effect<'a> {
 
 /// Result of an effect that did not fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[must_use = "an effect that was withheld did not happen"]
 pub enum Outcome {
     /// The change was made.
     Done,
     /// There was nothing to change.
     Nothing,
-    /// The change was suppressed by a dry run.
-    Withheld,
 }
 
-/// Decides whether effects happen: not while the gate is shut, and never in a dry run.
+/// Decides whether effects happen: not while the gate is shut.
 #[derive(Clone)]
 pub struct Effects {
-    dry_run: bool,
     gate: EffectGate,
     /// Notified when the gate may have shut during an effect.
     block_signal: Arc<Notify>,
@@ -70,7 +66,6 @@ impl Outcome {
     pub fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::Done, _) | (_, Self::Done) => Self::Done,
-            (Self::Withheld, _) | (_, Self::Withheld) => Self::Withheld,
             (Self::Nothing, Self::Nothing) => Self::Nothing,
         }
     }
@@ -79,10 +74,9 @@ impl Outcome {
 // === impl Effects ===
 
 impl Effects {
-    /// Effects behind `gate`. In a dry run they are only logged.
-    pub fn new(dry_run: bool, gate: EffectGate) -> Self {
+    /// Effects behind `gate`.
+    pub fn new(gate: EffectGate) -> Self {
         Self {
-            dry_run,
             gate,
             block_signal: Arc::default(),
             threads: Threads::default(),
@@ -143,32 +137,25 @@ impl Effects {
         }
     }
 
+    /// No effects: for what only reads.
+    pub fn none() -> Self {
+        Self::new(Arc::new(|| {
+            Err(EffectsBlocked {
+                reason: "this command changes nothing".to_owned(),
+            })
+        }))
+    }
+
     /// Effects that are always allowed, for tests and tools.
     pub fn ungated() -> Self {
-        Self::new(false, Arc::new(|| Ok(())))
+        Self::new(Arc::new(|| Ok(())))
     }
 
-    /// Whether effects are only logged.
-    pub fn is_dry_run(&self) -> bool {
-        self.dry_run
-    }
-
-    /// Whether `what` may be done now; `false` in a dry run, which logs it. The caller reports its completion to
-    /// [`checkpoint::after`].
-    pub fn allow(&self, what: &Effect<'_>) -> Result<bool, EffectsBlocked> {
-        let allowed = self.allow_unlogged()?;
-        if allowed {
-            checkpoint::before(what.verb, what.target);
-        } else {
-            tracing::info!(effect = what.verb, target_of_effect = ?what.target, "Dry run: not done");
-        }
-        Ok(allowed)
-    }
-
-    /// Like [`Self::allow`], without a log line and a checkpoint, for callers that log more details.
-    pub fn allow_unlogged(&self) -> Result<bool, EffectsBlocked> {
-        (self.gate)()?;
-        Ok(!self.dry_run)
+    /// Allows `what` to be done now. The caller reports its completion to [`checkpoint::after`].
+    pub fn allow(&self, what: &Effect<'_>) -> Result<(), EffectsBlocked> {
+        self.check()?;
+        checkpoint::before(what.verb, what.target);
+        Ok(())
     }
 
     /// How blocking work is executed.
@@ -216,7 +203,7 @@ impl Effects {
         }
     }
 
-    /// Whether an allowed effect may continue. Called between the parts of a long one.
+    /// Whether an effect may begin or continue. Called between the parts of a long one.
     pub fn check(&self) -> Result<(), EffectsBlocked> {
         (self.gate)()
     }
@@ -224,9 +211,7 @@ impl Effects {
 
 impl fmt::Debug for Effects {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Effects")
-            .field("dry_run", &self.dry_run)
-            .finish_non_exhaustive()
+        f.debug_struct("Effects").finish_non_exhaustive()
     }
 }
 
@@ -243,35 +228,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dry_run_allows_nothing() {
-        let effects = Effects::new(true, Arc::new(|| Ok(())));
-        assert_eq!(effects.allow(&Effect::new("unmount", &"/x")), Ok(false));
-    }
-
-    #[test]
-    fn shut_gate_blocks_the_next_effect_even_in_a_dry_run() {
+    fn shut_gate_blocks_the_next_effect() {
         let shut = Arc::new(AtomicBool::new(false));
         let blocked = EffectsBlocked {
             reason: "a kubelet is here".into(),
         };
-        for dry_run in [false, true] {
-            shut.store(false, Ordering::Relaxed);
-            let (seen, answer) = (shut.clone(), blocked.clone());
-            let effects = Effects::new(
-                dry_run,
-                Arc::new(move || {
-                    if seen.load(Ordering::Relaxed) {
-                        Err(answer.clone())
-                    } else {
-                        Ok(())
-                    }
-                }),
-            );
-            assert_eq!(effects.allow(&Effect::new("kill", &7)), Ok(!dry_run));
-            shut.store(true, Ordering::Relaxed);
-            assert_eq!(effects.allow(&Effect::new("kill", &7)), Err(blocked.clone()));
-            assert_eq!(effects.check(), Err(blocked.clone()));
-        }
+        let (seen, answer) = (shut.clone(), blocked.clone());
+        let effects = Effects::new(Arc::new(move || match seen.load(Ordering::Relaxed) {
+            true => Err(answer.clone()),
+            false => Ok(()),
+        }));
+        assert_eq!(effects.allow(&Effect::new("kill", &7)), Ok(()));
+        shut.store(true, Ordering::Relaxed);
+        assert_eq!(effects.allow(&Effect::new("kill", &7)), Err(blocked.clone()));
+        assert_eq!(effects.check(), Err(blocked));
     }
 
     #[tokio::test]
@@ -286,7 +256,7 @@ mod tests {
                 Ok(())
             }
         };
-        let effects = Effects::new(false, Arc::new(gate)).with_block_signal(Arc::clone(&block_signal));
+        let effects = Effects::new(Arc::new(gate)).with_block_signal(Arc::clone(&block_signal));
         assert_eq!(effects.run_until_blocked(async { 7 }).await, Ok(7));
         let tell = async {
             block_signal.notify_waiters();

@@ -146,12 +146,9 @@ pub fn detach(device: &LoopDevice, sys_block: &Path, effects: &Effects) -> Resul
     if !is_attached()? || device.id.is_some() && attached_file(&open) != device.id {
         return Ok(Outcome::Nothing);
     }
-    if !effects
+    effects
         .allow(&Effect::new(VERB, &node))
-        .map_err(|blocked| fault(blocked.into()))?
-    {
-        return Ok(Outcome::Withheld);
-    }
+        .map_err(|blocked| fault(blocked.into()))?;
     // SAFETY: the request takes no argument and changes nothing but the device behind the open descriptor.
     let cleared = unsafe { ioctl::loop_clr_fd(open.as_raw_fd()) };
     drop(open);

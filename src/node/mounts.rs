@@ -204,9 +204,7 @@ impl Mounts {
     /// The table may be outdated because of other unmounts, and still be right about this scope.
     pub fn start_unmount(&self, what: UnmountScope, effects: &Effects) -> UnmountRounds {
         let mut rounds = UnmountRounds::new(what);
-        if !effects.is_dry_run() {
-            rounds.unmount(&self.read_recent(), effects);
-        }
+        rounds.unmount(&self.read_recent(), effects);
         rounds
     }
 }

@@ -147,9 +147,7 @@ impl Process {
             return Ok(Outcome::Nothing);
         }
         let allowed = effects.allow(&Effect::new(VERB, &self.pid));
-        if !allowed.map_err(|blocked| Fault::new(VERB, &path, blocked))? {
-            return Ok(Outcome::Withheld);
-        }
+        allowed.map_err(|blocked| Fault::new(VERB, &path, blocked))?;
         let killed = pidfd_send_signal(&dir, Signal::KILL);
         checkpoint::after(VERB, &self.pid);
         match killed {

@@ -62,15 +62,12 @@ async fn run(settings: Settings) -> Vec<Row> {
     let mut rows = vec![Row::ok(Item::SETTINGS, summary(&settings))];
     match &settings.pods {
         Some(pods) => rows.extend(for_pods(&settings, pods).await),
-        // A dry run has no socket.
         None => {
             rows.push(Row::skipped(
                 Item::RUNTIME,
                 "this agent takes no pods down: --pods never",
             ));
-            if !settings.dry_run {
-                rows.push(socket(&settings.socket, false).await);
-            }
+            rows.push(socket(&settings.socket, false).await);
         }
     }
     rows.push(match settings.metrics {
@@ -130,21 +127,16 @@ fn metrics_addr(addr: SocketAddr) -> Row {
 }
 
 async fn for_pods(settings: &Settings, pods: &PodSettings) -> Vec<Row> {
-    // A dry run has no effects.
-    let effects = Effects::new(true, Arc::new(|| Ok(())));
+    let effects = Effects::none();
     let machine = Identity::read(Path::new("/"));
     let lock = DirLock::acquire(pods.kubelet_root.pods(), Path::new("/")).map(drop);
     let agent_runs = matches!(lock, Err(LockError::Taken { .. }));
-    // A dry run has neither journal nor socket.
-    let (mut state_rows, mut recorded) = (Vec::new(), None);
-    if !settings.dry_run {
-        (state_rows, recorded) = journal(&settings.state_dir, &machine, agent_runs);
-        state_rows.push(socket(&settings.socket, agent_runs).await);
-        if agent_runs {
-            state_rows.extend(holds::safety_holds(&settings.socket).await);
-        } else {
-            state_rows.push(Row::skipped(Item::SAFETY_HOLDS, "no agent runs"));
-        }
+    let (mut state_rows, recorded) = journal(&settings.state_dir, &machine, agent_runs);
+    state_rows.push(socket(&settings.socket, agent_runs).await);
+    if agent_runs {
+        state_rows.extend(holds::safety_holds(&settings.socket).await);
+    } else {
+        state_rows.push(Row::skipped(Item::SAFETY_HOLDS, "no agent runs"));
     }
     let mut rows = Vec::from_iter(credentials(
         Item::CREDENTIALS,

@@ -53,7 +53,6 @@ fn credentials(end: Timestamp, now: Timestamp) -> String {
 
 fn leader_election(view: &View, now: Timestamp) -> String {
     let mut out = String::new();
-    let dry_run = if view.dry_run { ", dry run" } else { "" };
     let state = match (&view.standby, view.active_since) {
         (Some(why), _) => format!("standby: {why}"),
         (None, Some(since)) => format!("active for {}", ago(since, now)),
@@ -61,7 +60,7 @@ fn leader_election(view: &View, now: Timestamp) -> String {
     };
     // Writing to a String cannot fail.
     let _ = writeln!(out, "collector  {state}");
-    let _ = writeln!(out, "identity   {} (--gc {}{dry_run})", view.identity, view.mode.name());
+    let _ = writeln!(out, "identity   {} (--gc {})", view.identity, view.mode.name());
     if let Some(lease) = &view.lease {
         let _ = writeln!(out, "Lease      {}", lease_holder(view, lease, now));
     }
@@ -152,7 +151,6 @@ mod tests {
         View {
             identity: "one".to_owned(),
             mode: Mode::Always,
-            dry_run: false,
             active_since: None,
             standby: None,
             lease: Some(LeaseView {

@@ -33,8 +33,6 @@ pub struct StatusReport {
     pub since: Timestamp,
     /// Its node.
     pub node: String,
-    /// Whether it only logs what it would do.
-    pub dry_run: bool,
     /// Number of panics since the start.
     #[serde(default)]
     pub panics: u64,

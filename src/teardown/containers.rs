@@ -212,12 +212,9 @@ impl Stop<'_> {
             tracing::info!(container = container.name, "preStop hook is finished and not rerun");
             return Ok(());
         }
-        if !effects
+        effects
             .allow(&Effect::new(HOOK, &container.name))
-            .map_err(blocked_hook)?
-        {
-            return Ok(());
-        }
+            .map_err(blocked_hook)?;
         let (mut spec, hook) = (spec.clone(), hook.clone());
         let hook = match hook {
             Hook::Large => self.read_large_hook(&mut spec).await?,

@@ -151,9 +151,7 @@ async fn call_drivers(context: &Context, by_driver: BTreeMap<&str, Vec<ClaimRef>
             Err(unavailable) => return vec![failure(&unavailable)],
         };
         match plugin.unprepare(claims, &context.node.effects).await {
-            // Dry run.
-            Ok(None) => Vec::new(),
-            Ok(Some(done)) => {
+            Ok(done) => {
                 let unknown: BTreeSet<_> = done.unknown.iter().collect();
                 if !unknown.is_empty() {
                     tracing::warn!(

@@ -103,7 +103,6 @@ fn check_evidence(
 }
 
 /// What runs of a pod although the runtime reports that all has exited.
-#[derive(Default)]
 pub struct Survivors {
     /// Processes are in the cgroups of its containers and sandboxes.
     pub in_cgroups: bool,
@@ -116,11 +115,10 @@ pub struct Survivors {
 /// # Errors
 /// If the runtime still reports something as running, or processes are of none of its containers.
 pub fn survivors(context: &Context, view: &PodView, stopped: &RuntimePod) -> Result<Survivors, Vec<Failure>> {
-    let dry_run = context.node.effects.is_dry_run();
     let running = still_running(stopped, Step::Kill);
     let ready = stopped.sandboxes.iter().filter(|sandbox| sandbox.is_ready());
     let ready = ready.map(|sandbox| Failure::new(Step::Sandbox, &sandbox.id, "still ready after its stop"));
-    let failures: Vec<_> = running.chain(ready).filter(|_| !dry_run).collect();
+    let failures: Vec<_> = running.chain(ready).collect();
     if !failures.is_empty() {
         return Err(failures);
     }
@@ -135,11 +133,7 @@ pub fn survivors(context: &Context, view: &PodView, stopped: &RuntimePod) -> Res
         }
     };
     let known = known_processes::running(context, view)?;
-    // A dry run has stopped nothing.
-    Ok(match dry_run {
-        true => Survivors::default(),
-        false => Survivors { in_cgroups, known },
-    })
+    Ok(Survivors { in_cgroups, known })
 }
 
 /// Whether the runtime shows that anything of the pod runs, except recorded exits. After the kernel has overruled it, a runtime

@@ -13,8 +13,7 @@ use crate::{
 
 /// Deletes the pod's object. Returns the finalizers that keep it. `shown` is the status in the API.
 pub async fn send(context: &Context, view: &PodView, shown: &PodStatus) -> Result<Vec<String>, Failure> {
-    let dry_run = context.node.effects.is_dry_run();
-    may_be_deleted(view, shown, dry_run).map_err(|why| Failure::new(Step::Delete, "", why))?;
+    may_be_deleted(view, shown).map_err(|why| Failure::new(Step::Delete, "", why))?;
     match context.api.delete(&view.pod).await {
         Ok(finalizers) => {
             if !finalizers.is_empty() {
@@ -22,7 +21,7 @@ pub async fn send(context: &Context, view: &PodView, shown: &PodStatus) -> Resul
                     finalizers = finalizers.join(","),
                     "Pod is deleted on this node; finalizers keep its object"
                 );
-            } else if !dry_run {
+            } else {
                 tracing::info!("Pod is deleted");
             }
             Ok(finalizers)
@@ -41,9 +40,8 @@ pub async fn send(context: &Context, view: &PodView, shown: &PodStatus) -> Resul
     }
 }
 
-/// In a dry run nothing was stopped, so that no phase is terminal. The gate withholds its delete.
-fn may_be_deleted(view: &PodView, shown: &PodStatus, dry_run: bool) -> Result<(), &'static str> {
-    let terminal = dry_run || shown.phase.as_deref().is_some_and(is_terminal_phase);
+fn may_be_deleted(view: &PodView, shown: &PodStatus) -> Result<(), &'static str> {
+    let terminal = shown.phase.as_deref().is_some_and(is_terminal_phase);
     match (view.mirror, view.deletion.is_some(), terminal) {
         (true, _, _) => Err("it is the mirror of a static pod"),
         (false, false, _) => Err("it has no deletionTimestamp"),
@@ -83,14 +81,12 @@ mod tests {
                         ..PodStatus::default()
                     };
                     let expected = !mirror && deleted && matches!(phase, "Failed" | "Succeeded");
-                    let may = may_be_deleted(&view(mirror, deleted), &shown, false);
+                    let may = may_be_deleted(&view(mirror, deleted), &shown);
                     assert_eq!(
                         may.is_ok(),
                         expected,
                         "mirror {mirror}, deleted {deleted}, phase {phase:?}"
                     );
-                    let result = may_be_deleted(&view(mirror, deleted), &shown, true);
-                    assert_eq!(result.is_ok(), !mirror && deleted, "dry run");
                 }
             }
         }

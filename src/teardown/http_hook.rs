@@ -296,7 +296,7 @@ mod tests {
             authority: at.to_string(),
             path: path.to_owned(),
         };
-        let effects = Effects::new(false, Arc::new(|| Ok(())));
+        let effects = Effects::new(Arc::new(|| Ok(())));
         let got = timeout(Duration::from_secs(30), get(&hook, &target, &effects))
             .await
             .unwrap();
@@ -348,7 +348,7 @@ mod tests {
                 reason: "a kubelet works here".to_owned(),
             })
         };
-        let effects = Effects::new(false, Arc::new(held));
+        let effects = Effects::new(Arc::new(held));
         // The request is never answered.
         let answer = timeout(Duration::from_secs(10), get(&hook, &target, &effects)).await;
         assert!(matches!(answer, Ok(Err(HttpHookError::Blocked(_)))), "{answer:?}");

@@ -12,16 +12,13 @@ use crate::node::{
     pod_dir::{PodDir, VolumeDir, names},
 };
 
-/// Results of work on the disk. Everything was removed, unless a dry run withheld effects.
+/// Results of work on the disk: everything was removed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[must_use = "a dry run may have withheld everything"]
 pub struct DiskReport {
     /// Own unmounts. Propagation may have removed other mounts.
     pub unmounted: usize,
     /// Removed trees, files and directories.
     pub removed: usize,
-    /// Effects that a dry run withheld.
-    pub withheld: usize,
 }
 
 /// Work on one directory.
@@ -50,7 +47,6 @@ impl AddAssign for DiskReport {
     fn add_assign(&mut self, more: Self) {
         self.unmounted += more.unmounted;
         self.removed += more.removed;
-        self.withheld += more.withheld;
     }
 }
 
@@ -78,7 +74,6 @@ impl<'a> Work<'a> {
         match done {
             Ok(done) => {
                 self.report.unmounted += done.unmounted;
-                self.report.withheld += done.withheld;
                 Some(done.table)
             }
             Err(still) => {
@@ -154,7 +149,6 @@ impl<'a> Work<'a> {
     pub fn count(&mut self, outcome: Outcome) {
         match outcome {
             Outcome::Done => self.report.removed += 1,
-            Outcome::Withheld => self.report.withheld += 1,
             Outcome::Nothing => {}
         }
     }

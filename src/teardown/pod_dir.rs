@@ -26,12 +26,7 @@ pub async fn remove_pod_dir(pod: &PodDir, mounts: &Arc<Mounts>, effects: &Effect
 
 fn remove(pod: &PodDir, mounts: &Mounts, request: TableRequest, effects: &Effects) -> Result<DiskReport, Vec<Fault>> {
     let one = |fault| vec![fault];
-    // A dry run has removed no volume, and reports what it would remove.
-    let left = if effects.is_dry_run() {
-        Vec::new()
-    } else {
-        pod.leftovers_in(mounts, request).map_err(one)?
-    };
+    let left = pod.leftovers_in(mounts, request).map_err(one)?;
     if !left.is_empty() {
         return Err(left
             .into_iter()

@@ -89,7 +89,7 @@ impl Stop<'_> {
     /// stopped, which kills containers without a grace period.
     async fn still_running(&self) -> Vec<Failure> {
         let over = *self.deadline.borrow() <= Instant::now();
-        if over || self.observed.possibly_running().next().is_none() || self.context.node.effects.is_dry_run() {
+        if over || self.observed.possibly_running().next().is_none() {
             return Vec::new();
         }
         match self.context.node.cri.pod_brief(self.view.pod.uid.as_str()).await {

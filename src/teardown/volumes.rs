@@ -83,7 +83,7 @@ async fn tear_down_all(pod: &PodDir, storage: &Arc<Storage>, approved: Approved)
                 Err(more) => faults.extend(more),
             }
         }
-        if report.withheld == 0 && faults.is_empty() {
+        if faults.is_empty() {
             let (again, request) = (Arc::clone(storage), storage.mounts.request());
             blocking(pod, &storage.effects, move |pod, _| check_removed(pod, &again, request)).await?;
         }
@@ -206,12 +206,11 @@ impl Teardown {
 /// Removes volumes without mounts.
 fn remove(mut work: Work<'_>, pod: &PodDir, found: PodVolumes, table: &MountTable) -> Result<GroupResult, Vec<Fault>> {
     let effects = work.effects;
-    // A dry run has unmounted nothing, and reports what it would remove. During an unmount that hangs, data may still be written:
-    // the volume stays.
+    // During an unmount that hangs, data may still be written: the volume stays.
     let mut left = pod.mounted(table);
     left.extend(work.faults.iter().map(|fault| fault.path.clone()));
     let holds_any = |dir: &&Path| left.iter().any(|path| path.starts_with(dir));
-    let busy = |paths: &[&Path]| !effects.is_dry_run() && paths.iter().any(holds_any);
+    let busy = |paths: &[&Path]| paths.iter().any(holds_any);
     for subpaths in found.subpaths().filter(|path| !busy(&[path])) {
         work.remove_tree(names::SUBPATHS, subpaths.file_name().unwrap_or_default());
     }
@@ -224,17 +223,15 @@ fn remove(mut work: Work<'_>, pod: &PodDir, found: PodVolumes, table: &MountTabl
     let (ready, busy): (Vec<_>, Vec<_>) = one_by_one
         .into_iter()
         .partition(|it| it.subpaths.as_ref().is_none_or(|subpaths| !busy(&[subpaths])));
-    if work.report.withheld == 0 {
-        let explained = work.faults.iter().map(|fault| &fault.path).chain(&kept);
-        let explained = explained.chain(ready.iter().chain(&busy).map(|it| &it.path));
-        let explained: Vec<&Path> = explained.map(PathBuf::as_path).collect();
-        let more = find_leftovers(pod, table, &explained, effects).map_err(|fault| vec![fault])?;
-        work.faults.extend(more);
-        // Until drivers have unpublished their volumes, these may be other views of those.
-        if ready.is_empty() && busy.is_empty() {
-            work.faults.extend(mounted_elsewhere(pod, table));
-            work.faults.extend(devices(pod, table));
-        }
+    let explained = work.faults.iter().map(|fault| &fault.path).chain(&kept);
+    let explained = explained.chain(ready.iter().chain(&busy).map(|it| &it.path));
+    let explained: Vec<&Path> = explained.map(PathBuf::as_path).collect();
+    let more = find_leftovers(pod, table, &explained, effects).map_err(|fault| vec![fault])?;
+    work.faults.extend(more);
+    // Until drivers have unpublished their volumes, these may be other views of those.
+    if ready.is_empty() && busy.is_empty() {
+        work.faults.extend(mounted_elsewhere(pod, table));
+        work.faults.extend(devices(pod, table));
     }
     Ok(GroupResult {
         report: work.report,

@@ -189,10 +189,8 @@ impl Worker {
             in_progress = Some(permit)
                 .filter(|_| is_in_progress)
                 .inspect(|attempt| attempt.set_failed());
-            let is_dry_run = self.context.node.effects.is_dry_run();
             let mut pause = pauses.next().unwrap_or(LONGEST_PAUSE);
             let failures = match attempt {
-                Ok(_) if is_dry_run => Vec::new(),
                 Ok(outcome) => {
                     self.clear_blocked();
                     self.recorder.set_stage(match outcome {
@@ -218,10 +216,6 @@ impl Worker {
                     Vec::new()
                 }
             };
-            if is_dry_run {
-                tracing::info!("Dry run is complete after one attempt");
-                return WorkerResult::Finished;
-            }
             match self
                 .wait_for_retry(&update, &failures, &mut changes, in_progress.as_deref(), pause)
                 .await

@@ -354,7 +354,7 @@ impl PodWorkers {
                 checkpoint::after(JOURNAL, &"forget");
                 status.state = State::Finished;
                 self.counters.teardown_finished(&status.record);
-                tracing::info!(pod.uid = %uid, pod.namespace = %pod.namespace, pod.name = %pod.name, took = ?rounded(status.record.elapsed()), "{}", if self.context.node.effects.is_dry_run() { "Dry run of a teardown finished" } else { "Teardown finished" });
+                tracing::info!(pod.uid = %uid, pod.namespace = %pod.namespace, pod.name = %pod.name, took = ?rounded(status.record.elapsed()), "Teardown finished");
                 let removed = status.update.borrow().removed;
                 let record = Arc::clone(&status.record);
                 self.export(&record, Outcome::Finished);

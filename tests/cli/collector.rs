@@ -175,38 +175,3 @@ async fn metrics_address_in_use_is_an_error_and_check_reports_it() {
     let output = flags.with("metrics-addr", "192.0.2.1:9464").run("check");
     assert_eq!(output.code, Some(78), "{output:?}");
 }
-
-#[tokio::test(flavor = "multi_thread")]
-async fn dry_run_logs_what_it_would_delete_and_why_and_deletes_nothing() {
-    let api = MemApiServer::start(Config::default()).await.unwrap();
-    let admin = api.admin().unwrap();
-    let owner = map(&admin, "owner", &[], None).await;
-    map(&admin, "child", &[], Some(&owner)).await;
-    admin
-        .delete(&format!("{MAPS}/owner"), None)
-        .await
-        .unwrap()
-        .ok()
-        .unwrap();
-    let (flags, addr) = collector_flags(&api);
-    let mut agent = Agent::start(flags.by_variable("POD_TEARDOWN_DRY_RUN", "true"));
-    agent.wait_for_log("Dry run: not done").await;
-    let log = agent.log();
-    let line = log.lines().find(|line| line.contains("Dry run: not done")).unwrap();
-    for words in [
-        "delete",
-        "configmaps",
-        "default/child",
-        "Background",
-        "none of its owners exists",
-    ] {
-        assert!(line.contains(words), "{words} is not in {line}");
-    }
-    assert!(!line.contains("\\\""), "quoted twice: {line}");
-    let answer = http(&addr, "GET /metrics");
-    assert!(answer.contains("pod_teardown_gc_active 0"), "{answer}");
-    assert!(answer.contains("pod_teardown_gc_dry_run 1"), "{answer}");
-    assert_eq!(agent.terminate().await, Some(0));
-    let child = admin.get(&format!("{MAPS}/child")).await.unwrap();
-    assert_eq!(child.code(), 200);
-}

@@ -37,7 +37,6 @@ const EXAMPLES: [(&str, &str); 14] = [
     ("POD_TEARDOWN_OTLP_CA_FILE", "/etc/ssl/otel-ca.pem"),
     ("POD_TEARDOWN_OTLP_HEADERS", "authorization=Bearer%20TOKEN"),
     ("POD_TEARDOWN_FENCE_KUBELET", "true"),
-    ("POD_TEARDOWN_DRY_RUN", "true"),
 ];
 
 fn run() -> Command {

@@ -370,7 +370,6 @@ fn help_of_each_verb_has_its_arguments_and_exit_codes() {
         "otlp-ca-file",
         "otlp-headers",
         "shutdown-timeout",
-        "dry-run",
     ];
     for verb in ["run", "check"] {
         let help = run_command(&[verb, "--help"]);
@@ -473,10 +472,10 @@ fn empty_variable_counts_as_unset_and_a_switch_accepts_common_values() {
     for (variable, value) in [
         ("POD_TEARDOWN_SHUTDOWN_TIMEOUT", ""),
         ("POD_TEARDOWN_CGROUP_DRIVER", ""),
-        ("POD_TEARDOWN_DRY_RUN", ""),
-        ("POD_TEARDOWN_DRY_RUN", "1"),
-        ("POD_TEARDOWN_DRY_RUN", "no"),
-        ("POD_TEARDOWN_DRY_RUN", "true"),
+        ("POD_TEARDOWN_FENCE_KUBELET", ""),
+        ("POD_TEARDOWN_FENCE_KUBELET", "1"),
+        ("POD_TEARDOWN_FENCE_KUBELET", "no"),
+        ("POD_TEARDOWN_FENCE_KUBELET", "true"),
     ] {
         let err = with(variable, value);
         assert!(
@@ -484,7 +483,7 @@ fn empty_variable_counts_as_unset_and_a_switch_accepts_common_values() {
             "{variable}={value}: {err}"
         );
     }
-    assert!(with("POD_TEARDOWN_DRY_RUN", "maybe").contains("maybe"));
+    assert!(with("POD_TEARDOWN_FENCE_KUBELET", "maybe").contains("maybe"));
     for verb in [&["status"][..], &["gc", "status"]] {
         let output = command().args(verb).env("POD_TEARDOWN_SOCKET", "").output().unwrap();
         let err = String::from_utf8(output.stderr).unwrap();

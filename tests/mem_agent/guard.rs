@@ -1,4 +1,4 @@
-//! When the agent must not act: identity mismatch, a kubelet, mirror pods, a dry run.
+//! When the agent must not act: identity mismatch, a kubelet, mirror pods.
 
 use std::{
     fs,
@@ -364,17 +364,6 @@ async fn interrupted_sleep_hook_does_not_count_as_finished() {
     assert!(began.elapsed() >= secs(8), "{:?}", began.elapsed());
 }
 
-#[tokio::test(start_paused = true)]
-async fn dry_run_sends_no_http_hook() {
-    let mut node = Node::new().await;
-    let (listener, hook) = request();
-    node.pod("web", &hooked(&hook), |pod| drop(pod.container("main")));
-    node.flags.dry_run = true;
-    node.launch().await;
-    assert_no_effect(&node, "web").await;
-    assert!(listener.accept().is_err());
-}
-
 async fn why(node: &Node, name: &str) -> Result<String, String> {
     let asked = request_path(name);
     let report = client::get::<Explanation>(&node.flags.socket.socket, &asked).await;
@@ -417,22 +406,6 @@ async fn mirror_pod_is_never_touched() {
     sleep(secs(400)).await;
     assert!(node.cri.effects().is_empty() && node.pod_dir("mirror").exists());
     assert_eq!(node.status().await.counters.started, 0);
-}
-
-#[tokio::test(start_paused = true)]
-async fn dry_run_has_no_effect() {
-    let mut node = Node::new().await;
-    node.pod("web", &hooked(&exec()), |pod| drop(pod.container("main")));
-    let volume = node.pod_dir("web").join("volumes/kubernetes.io~empty-dir/data");
-    fs::create_dir_all(&volume).unwrap();
-    let cgroup = node.path("cgroup/kubepods").join(format!("pod{}", uid("web")));
-    fs::create_dir_all(&cgroup).unwrap();
-    node.flags.dry_run = true;
-    node.launch().await;
-    assert_no_effect(&node, "web").await;
-    assert!(volume.exists() && cgroup.exists() && node.path("logs").read_dir().unwrap().count() == 1);
-    assert!(!node.flags.state_dir.exists() && !node.flags.socket.socket.exists());
-    assert_eq!(node.stop().await, Ok(()));
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,8 +1,7 @@
 //! Calls that change something.
 
-use std::io::Write;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -217,7 +216,7 @@ async fn shut_gate_blocks_changes_but_not_reads() {
             open.load(Ordering::Relaxed).then_some(()).ok_or_else(held)
         }
     };
-    let cri = client(&runtime, Effects::new(false, Arc::new(gate)));
+    let cri = client(&runtime, Effects::new(Arc::new(gate)));
     for result in every_effect(&cri).await {
         let error = result.unwrap_err();
         assert!(
@@ -235,43 +234,4 @@ async fn shut_gate_blocks_changes_but_not_reads() {
     runtime.in_order([expect(StopContainer::of("main"))]);
     cri.stop_container(MAIN, secs(30)).await.unwrap();
     runtime.finished().await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn dry_run_reports_effects_and_has_none() {
-    #[derive(Clone, Default)]
-    struct Lines(Arc<Mutex<Vec<u8>>>);
-    impl Write for Lines {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().expect("no poison").write(bytes)
-        }
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-
-    let lines = Lines::default();
-    let writer = lines.clone();
-    let subscriber = tracing_subscriber::fmt()
-        .with_writer(move || writer.clone())
-        .with_ansi(false)
-        .finish();
-    let _guard = tracing::subscriber::set_default(subscriber);
-    let runtime = ScriptedCri::start(one_container()).await;
-    let cri = client(&runtime, Effects::new(true, Arc::new(|| Ok(()))));
-    for result in every_effect(&cri).await {
-        result.unwrap();
-    }
-    assert_eq!(runtime.effects(), []);
-
-    let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
-    let logged: Vec<_> = text
-        .lines()
-        .filter_map(|line| line.split_once("Dry run: not done "))
-        .collect();
-    assert_eq!(logged.len(), 5, "{text}");
-    assert_eq!(
-        logged[1].1,
-        format!("effect=\"StopContainer\" target_of_effect=\"{MAIN}\"")
-    );
 }

@@ -127,7 +127,7 @@ impl Cluster {
     }
 
     pub async fn agent(&self, name: &str, mode: Mode) -> Agent {
-        self.start_agent(name, mode, false).await
+        self.start_agent(name, mode).await
     }
 
     /// An agent that works within this many seconds.
@@ -137,7 +137,7 @@ impl Cluster {
         agent
     }
 
-    pub async fn start_agent(&self, name: &str, mode: Mode, dry_run: bool) -> Agent {
+    pub async fn start_agent(&self, name: &str, mode: Mode) -> Agent {
         let (entry, incoming) = network::listen();
         let route = Route::new(entry);
         let url = format!("http://{}", route.address());
@@ -145,8 +145,8 @@ impl Cluster {
         let forwarder = tokio::spawn(forward_all(incoming, self.api.connector().clone(), network_state));
         let (config, path) = self.credentials_at(name, &url).await;
         // Not random: the agent's interval depends on it.
-        let election = LeaderElection::new(name.to_owned(), mode, dry_run);
-        let client = MetadataClient::new(&config, path, Effects::new(dry_run, election.gate()), Some(dial())).unwrap();
+        let election = LeaderElection::new(name.to_owned(), mode);
+        let client = MetadataClient::new(&config, path, Effects::new(election.gate()), Some(dial())).unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
         let running = election.clone();
         let task = tokio::spawn(async move {

@@ -26,8 +26,8 @@ use crate::cluster::{Cluster, dial, secs, wait_until};
 async fn slow_answers_of_a_kind_do_not_end_leadership() {
     let cluster = Cluster::new().await;
     let (config, path) = cluster.credentials("one").await;
-    let election = LeaderElection::new("one".to_owned(), Mode::Always, false);
-    let client = MetadataClient::new(&config, path, Effects::new(false, election.gate()), Some(dial())).unwrap();
+    let election = LeaderElection::new("one".to_owned(), Mode::Always);
+    let client = MetadataClient::new(&config, path, Effects::new(election.gate()), Some(dial())).unwrap();
     let (running, same) = (election.clone(), client.clone());
     tokio::spawn(async move { running.run(&same, std::future::pending()).await });
     wait_until(secs(30), || election.may_write().is_ok()).await;

@@ -216,20 +216,9 @@ async fn labels_and_annotations_of_others_stay_on_the_lease() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dry_run_works_at_once_without_a_lease() {
-    let cluster = Cluster::new().await;
-    let one = cluster.start_agent("one", Mode::Auto, true).await;
-    assert!(one.works());
-    sleep(secs(60)).await;
-    assert!(cluster.api.requests().is_empty());
-    let view = one.election.view();
-    assert!(view.dry_run && view.active_since.is_some() && view.lease.is_none());
-}
-
-#[tokio::test(start_paused = true)]
 async fn mode_never_waits_without_requests() {
     let cluster = Cluster::new().await;
-    let one = cluster.start_agent("one", Mode::Never, false).await;
+    let one = cluster.start_agent("one", Mode::Never).await;
     sleep(secs(60)).await;
     assert!(cluster.api.requests().is_empty() && !one.works());
     assert_eq!(one.why(), "--gc never");

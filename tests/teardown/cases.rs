@@ -72,7 +72,6 @@ cases! {
         running_kubelet_blocks_all_effects_until_it_exits,
         node_with_another_machine_id_blocks_all_effects,
         node_that_was_registered_again_blocks_all_effects,
-        dry_run_reports_effects_and_has_none,
         second_agent_exits_and_names_the_first,
     ],
     breaks, Own: [

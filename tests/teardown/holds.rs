@@ -1,4 +1,4 @@
-//! What blocks the agent: a kubelet, another agent, a node identity mismatch, a dry run.
+//! What blocks the agent: a kubelet, another agent, a node identity mismatch.
 
 use std::{fs, os::unix::fs::symlink, process::Stdio, time::Duration};
 
@@ -11,23 +11,10 @@ use tokio::{
 };
 
 use super::{
-    pods::{POLITE, exec, hooked, simple},
+    pods::{POLITE, simple},
     scene::{PATIENCE, Scene},
     shows,
 };
-
-/// All effects of the teardown of a pod with a hook and a volume.
-const EFFECTS: [&str; 9] = [
-    "run the preStop hook",
-    "StopContainer",
-    "StopPodSandbox",
-    "unmount",
-    "remove cgroup",
-    "PATCH",
-    "DELETE",
-    "RemoveContainer",
-    "RemovePodSandbox",
-];
 
 pub async fn second_agent_exits_and_names_the_first(scene: &mut Scene) -> Result<()> {
     scene.start_agent().await?;
@@ -40,37 +27,6 @@ pub async fn second_agent_exits_and_names_the_first(scene: &mut Scene) -> Result
     ensure!(lines.len() == 1 && lines[0].contains(&first.to_string()), "{lines:?}");
     // The first one is not affected.
     scene.fence().await?;
-    scene.stop_agent().await
-}
-
-pub async fn dry_run_reports_effects_and_has_none(scene: &mut Scene) -> Result<()> {
-    let mut pod = hooked("dry", 10, POLITE, &exec("echo hook >> /out/log"));
-    pod["spec"]["volumes"] = json!([{ "name": "memory", "emptyDir": { "medium": "Memory" } }]);
-    let pod = scene.run(pod).await?;
-    scene.delete(&pod, None).await?;
-    let object = scene.object("dry").await?;
-    let before = scene.stage.leftovers(std::slice::from_ref(&pod)).await?;
-    let dry = scene.spawn_agent(&["--dry-run"])?;
-    logged(scene, "complete after one attempt").await?;
-    let code = dry.stop().await?;
-    ensure!(code == Some(0), "{code:?}");
-    let after = scene.stage.leftovers(std::slice::from_ref(&pod)).await?;
-    ensure!(before == after, "before:\n{before}\nafter:\n{after}");
-    scene.untouched(&pod, &object).await?;
-    ensure!(scene.said("dry").is_empty(), "{:?}", scene.said("dry"));
-    ensure!(scene.events(&pod).await?.is_empty());
-    let log = log(scene);
-    let logged: Vec<_> = log.lines().filter(|line| line.contains("Dry run: not done")).collect();
-    for effect in EFFECTS {
-        ensure!(
-            logged.iter().any(|line| line.contains(effect)),
-            "no {effect} in\n{}",
-            logged.join("\n")
-        );
-    }
-    // The same agent without the flag finds everything to do.
-    scene.start_agent().await?;
-    scene.gone_and_clean(&pod).await?;
     scene.stop_agent().await
 }
 
@@ -200,15 +156,6 @@ async fn waits(scene: &Scene, reason: &str) -> Result<()> {
         ensure!(Instant::now() < late, "nothing waits for {reason}: {status}");
         sleep(Duration::from_millis(50)).await;
     }
-}
-
-async fn logged(scene: &Scene, part: &str) -> Result<()> {
-    let late = Instant::now() + PATIENCE;
-    while !log(scene).contains(part) {
-        ensure!(Instant::now() < late, "{part:?} is not logged");
-        sleep(Duration::from_millis(50)).await;
-    }
-    Ok(())
 }
 
 fn log(scene: &Scene) -> String {

@@ -157,7 +157,11 @@ pub async fn why_names_the_busy_mount_and_the_container_that_holds_it(scene: &mu
         sleep(Duration::from_millis(50)).await;
     };
     holder.kill().and_then(|()| holder.wait())?;
-    let of_pod = format!("process {} belongs to pod {}", holder.id(), scene.name(&other.identity.name));
+    let of_pod = format!(
+        "process {} belongs to pod {}",
+        holder.id(),
+        scene.name(&other.identity.name)
+    );
     for words in [path, &named, &of_pod, "done: term, sandbox"] {
         ensure!(output.contains(words), "{words:?} is not in {output}");
     }

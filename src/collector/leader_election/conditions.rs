@@ -8,7 +8,7 @@ use super::lease::{DURATION, RENEW_DEADLINE};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Validity {
     pub since: Instant,
-    /// `None`: unlimited (a dry run, or a condition that the mode does not need).
+    /// `None`: unlimited, since the mode does not need the condition.
     pub until: Option<Instant>,
 }
 

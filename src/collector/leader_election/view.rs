@@ -18,8 +18,6 @@ pub struct View {
     pub identity: String,
     /// `--gc`.
     pub mode: Mode,
-    /// A dry run takes no part in the election.
-    pub dry_run: bool,
     /// Start of the active role, if it is active.
     pub active_since: Option<Timestamp>,
     /// Why it is standby, if it is.

@@ -95,12 +95,9 @@ impl Group {
         if self.frozen_cgroups()?.is_empty() {
             return Ok(Outcome::Nothing);
         }
-        if !effects
+        effects
             .allow(&Effect::new(THAW, &self.path))
-            .map_err(|held| Fault::new(THAW, &self.path, held))?
-        {
-            return Ok(Outcome::Withheld);
-        }
+            .map_err(|held| Fault::new(THAW, &self.path, held))?;
         let thawed = self.thaw_all();
         checkpoint::after(THAW, &self.path);
         thawed.map(|()| Outcome::Done)

@@ -283,15 +283,9 @@ fn shows_own_cgroup(table: &MountTable, hierarchy: &Path, cgroup: &Path, mount: 
 
 fn remove(path: &Path, effects: &Effects) -> Result<Outcome, Fault> {
     const VERB: &str = "remove cgroup";
-    if effects.is_dry_run() && !path.exists() {
-        return Ok(Outcome::Nothing);
-    }
-    if !effects
+    effects
         .allow(&Effect::new(VERB, &path))
-        .map_err(|held| Fault::new(VERB, path, held))?
-    {
-        return Ok(Outcome::Withheld);
-    }
+        .map_err(|held| Fault::new(VERB, path, held))?;
     let removed = fs::remove_dir(path).map_err(|error| errno(&error));
     checkpoint::after(VERB, &path);
     match removed {

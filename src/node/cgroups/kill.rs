@@ -42,12 +42,9 @@ impl Group {
         if self.processes()?.is_empty() {
             return Ok(Outcome::Nothing);
         }
-        if !effects
+        effects
             .allow(&Effect::new(VERB, &self.path))
-            .map_err(|blocked| fault(blocked.into()))?
-        {
-            return Ok(Outcome::Withheld);
-        }
+            .map_err(|blocked| fault(blocked.into()))?;
         let killed = self.kill_all(state, effects);
         checkpoint::after(VERB, &self.path);
         killed.map(|()| Outcome::Done)
@@ -138,7 +135,7 @@ mod tests {
     use crate::node::effects::EffectsBlocked;
 
     #[test]
-    fn dry_run_and_shut_gate_kill_nothing_and_what_is_frozen_is_thawed() {
+    fn shut_gate_kills_nothing_and_what_is_frozen_is_thawed() {
         let dir = tempfile::tempdir().unwrap();
         let mut process = Command::new("sleep").arg("1000").spawn().unwrap();
         let write = |file, text: &str| fs::write(dir.path().join(file), text).unwrap();
@@ -151,12 +148,10 @@ mod tests {
             kind: HierarchyKind::V2,
         };
         let switch = || fs::read_to_string(dir.path().join("cgroup.freeze")).unwrap();
-        let dry = Effects::new(true, Arc::new(|| Ok(())));
-        assert_eq!(group.kill(VictimState::MayFork, &dry), Ok(Outcome::Withheld));
         let blocked = || EffectsBlocked {
             reason: "a kubelet is here".to_owned(),
         };
-        let shut = Effects::new(false, Arc::new(move || Err(blocked())));
+        let shut = Effects::new(Arc::new(move || Err(blocked())));
         assert!(group.kill(VictimState::MayFork, &shut).unwrap_err().is_blocked());
         assert_eq!((switch().as_str(), process.try_wait().unwrap()), ("-", None));
         // The kubelet starts during the freeze.
@@ -165,7 +160,7 @@ mod tests {
             false => Ok(()),
             true => Err(blocked()),
         };
-        let shutting = Effects::new(false, Arc::new(shuts));
+        let shutting = Effects::new(Arc::new(shuts));
         assert!(group.kill(VictimState::MayFork, &shutting).unwrap_err().is_blocked());
         assert_eq!((switch().as_str(), process.try_wait().unwrap()), ("0", None));
         assert_eq!(group.kill(VictimState::MayFork, &Effects::ungated()), Ok(Outcome::Done));

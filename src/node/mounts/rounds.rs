@@ -52,8 +52,6 @@ pub struct UnmountRounds {
 pub struct UnmountReport {
     /// Number of unmounts; propagation may have removed more.
     pub unmounted: usize,
-    /// Number of unmounts suppressed by a dry run.
-    pub withheld: usize,
     /// The last mount table.
     pub table: Arc<MountTable>,
 }
@@ -146,9 +144,6 @@ impl UnmountRounds {
             return ControlFlow::Break(self.still_mounted(faults));
         }
         self.unmount_each(remaining, &table, effects);
-        if self.report.withheld > 0 {
-            return ControlFlow::Break(Ok(self.report));
-        }
         ControlFlow::Continue(self)
     }
 
@@ -159,7 +154,6 @@ impl UnmountRounds {
             match unmount_seen(mount, table, effects) {
                 Ok(Outcome::Done) => self.report.unmounted += 1,
                 Ok(Outcome::Nothing) => {}
-                Ok(Outcome::Withheld) => self.report.withheld += 1,
                 Err(mut fault) => {
                     if let Cause::Hangs(hanging) = &mut fault.cause {
                         hanging.what.get_or_insert_with(|| mount.into());

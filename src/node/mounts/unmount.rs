@@ -78,12 +78,9 @@ fn unmount_point(
         (Ok(None), UnmountBackend::Kernel) | (Err(Errno::ENOENT | Errno::ENOTDIR), _) => return Ok(Outcome::Nothing),
         (Err(errno), _) => return Err(fault(errno.into())),
     };
-    if !effects
+    effects
         .allow(&Effect::new(VERB, &path))
-        .map_err(|blocked| fault(blocked.into()))?
-    {
-        return Ok(Outcome::Withheld);
-    }
+        .map_err(|blocked| fault(blocked.into()))?;
     let done = match (&point, &unmounting.backend) {
         (Some(point), _) => unmounting.unmount(path, point),
         (None, UnmountBackend::Simulated(unmount)) => Ok(unmount(path)),

@@ -38,30 +38,26 @@ impl CallRequest<'_> {
         self.answer(message, send, None).await
     }
 
-    /// Sends a call that changes something. Every such call goes through here. `None` in a dry run.
+    /// Sends a call that changes something. Every such call goes through here.
     pub(super) async fn change<M, A, F>(
         self,
         message: M,
         effects: &Effects,
         send: impl FnOnce(Channel, Request<M>) -> F,
-    ) -> Result<Option<A>, GrpcError>
+    ) -> Result<A, GrpcError>
     where
         F: Future<Output = Result<Response<A>, Status>>,
     {
         let Call { name, target, .. } = self.call.clone();
-        match effects.allow(&Effect::new(name, &target)) {
-            Ok(true) => {}
-            Ok(false) => return Ok(None),
-            Err(blocked) => {
-                return Err(GrpcError::Blocked {
-                    call: self.call,
-                    blocked,
-                });
-            }
+        if let Err(blocked) = effects.allow(&Effect::new(name, &target)) {
+            return Err(GrpcError::Blocked {
+                call: self.call,
+                blocked,
+            });
         }
         let answer = self.answer(message, send, Some(effects)).await;
         checkpoint::after(name, &target);
-        answer.map(Some)
+        answer
     }
 
     async fn answer<M, A, F>(

@@ -18,7 +18,7 @@ use super::{
     },
 };
 use crate::node::{
-    effects::{Effects, Outcome},
+    effects::Effects,
     grpc::{Call, GrpcError},
 };
 
@@ -60,12 +60,7 @@ impl Csi {
     ///
     /// # Errors
     /// When the call fails, is blocked, or is not answered.
-    pub async fn unpublish(
-        &self,
-        volume_id: &str,
-        target_path: &Path,
-        effects: &Effects,
-    ) -> Result<Outcome, GrpcError> {
+    pub async fn unpublish(&self, volume_id: &str, target_path: &Path, effects: &Effects) -> Result<(), GrpcError> {
         let (call, target_path) = self.volume_request("NodeUnpublishVolume", volume_id, target_path)?;
         let request = NodeUnpublishVolumeRequest {
             volume_id: volume_id.to_owned(),
@@ -74,7 +69,7 @@ impl Csi {
         let answer = call.change(request, effects, async |channel, request| {
             NodeClient::new(channel).node_unpublish_volume(request).await
         });
-        Ok(outcome(answer.await?.as_ref()))
+        answer.await.map(drop)
     }
 
     /// Calls `NodeUnstageVolume` for a volume that no pod of the node uses. The caller checks the mount table.
@@ -86,7 +81,7 @@ impl Csi {
         volume_id: &str,
         staging_target_path: &Path,
         effects: &Effects,
-    ) -> Result<Outcome, GrpcError> {
+    ) -> Result<(), GrpcError> {
         let (call, staging_target_path) = self.volume_request("NodeUnstageVolume", volume_id, staging_target_path)?;
         let request = NodeUnstageVolumeRequest {
             volume_id: volume_id.to_owned(),
@@ -95,7 +90,7 @@ impl Csi {
         let answer = call.change(request, effects, async |channel, request| {
             NodeClient::new(channel).node_unstage_volume(request).await
         });
-        Ok(outcome(answer.await?.as_ref()))
+        answer.await.map(drop)
     }
 
     /// Whether the driver stages volumes, so that they must be unstaged. Called each time: an update of the driver may
@@ -134,12 +129,5 @@ impl Csi {
             socket: &self.endpoint,
             deadline: self.deadline,
         }
-    }
-}
-
-fn outcome<T>(answer: Option<&T>) -> Outcome {
-    match answer {
-        Some(_) => Outcome::Done,
-        None => Outcome::Withheld,
     }
 }

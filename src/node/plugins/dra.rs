@@ -96,12 +96,11 @@ impl Dra {
         self.service
     }
 
-    /// Calls `NodeUnprepareResources` for these claims. A claim that the answer lacks counts as failed. `None` in a dry
-    /// run.
+    /// Calls `NodeUnprepareResources` for these claims. A claim that the answer lacks counts as failed.
     ///
     /// # Errors
     /// When the call as a whole fails, is blocked, or is not answered.
-    pub async fn unprepare(&self, claims: &[ClaimRef], effects: &Effects) -> Result<Option<Unprepared>, GrpcError> {
+    pub async fn unprepare(&self, claims: &[ClaimRef], effects: &Effects) -> Result<Unprepared, GrpcError> {
         let target = claims.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         let call = CallRequest {
             call: Call::to_driver("NodeUnprepareResources", &self.driver, target),
@@ -115,9 +114,7 @@ impl Dra {
             Service::V1 => V1::new(channel).node_unprepare_resources(request).await,
             Service::V1beta1 => V1beta1::new(channel).node_unprepare_resources(request).await,
         });
-        let Some(answer) = answer.await.map_err(|error| self.with_service_hint(error))? else {
-            return Ok(None);
-        };
+        let answer = answer.await.map_err(|error| self.with_service_hint(error))?;
         let mut errors: BTreeMap<_, _> = answer.claims.into_iter().map(|(uid, it)| (uid, it.error)).collect();
         let claims = claims
             .iter()
@@ -130,10 +127,10 @@ impl Dra {
                 (claim.uid.clone(), result)
             })
             .collect();
-        Ok(Some(Unprepared {
+        Ok(Unprepared {
             claims,
             unknown: errors.into_keys().collect(),
-        }))
+        })
     }
 
     /// Adds the service's name to an error: plugins often do not mention it.

@@ -211,10 +211,9 @@ fn process_that_was_named_is_killed_unless_the_gate_is_shut() {
     let blocked = || EffectsBlocked {
         reason: "a kubelet is here".to_owned(),
     };
-    let shut = Effects::new(false, Arc::new(move || Err(blocked())));
+    let shut = Effects::new(Arc::new(move || Err(blocked())));
     let kill = |effects: &Effects| process.kill(proc.path(), &owner(), effects);
     assert!(kill(&shut).unwrap_err().is_blocked());
-    assert_eq!(kill(&Effects::new(true, Arc::new(|| Ok(())))), Ok(Outcome::Withheld));
     let other = Owner {
         ids: vec!["f".repeat(64)],
         ..owner()

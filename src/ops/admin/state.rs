@@ -37,8 +37,6 @@ pub struct Admin {
     pub node: String,
     /// When the agent was started.
     pub since: Timestamp,
-    /// Whether effects are only logged.
-    pub dry_run: bool,
     /// For requests about pods; `None` with `--pods never`.
     pub pods: Option<PodsAdmin>,
     /// For requests about the collector; `None` if this agent has none.
@@ -86,7 +84,6 @@ impl Admin {
             pid: std::process::id(),
             since: self.since,
             node: self.node.clone(),
-            dry_run: self.dry_run,
             log_lines_dropped: logging::dropped(),
             panics: logging::panics(),
             takes_pods: self.pods.is_some(),

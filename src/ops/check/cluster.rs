@@ -1,7 +1,5 @@
 //! Checks the collector's credentials, server and rights.
 
-use std::sync::Arc;
-
 use jiff::Timestamp;
 
 use super::{
@@ -29,8 +27,7 @@ pub(super) async fn for_collector(settings: &GcSettings) -> Vec<Row> {
         &settings.kube,
         Timestamp::now(),
     ));
-    // A dry run has no effects.
-    let effects = Effects::new(true, Arc::new(|| Ok(())));
+    let effects = Effects::none();
     let client = match MetadataClient::new(&settings.kube, settings.kubeconfig.clone(), effects, None) {
         Ok(client) => client,
         Err(error) => {

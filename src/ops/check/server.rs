@@ -231,7 +231,7 @@ pub(super) async fn in_time<T>(request: impl Future<Output = Result<T, ApiError>
 
 #[cfg(test)]
 pub(super) mod tests {
-    use std::{sync::Arc, time::Duration};
+    use std::time::Duration;
 
     use super::*;
     use crate::node::effects::Effects;
@@ -291,7 +291,7 @@ pub(super) mod tests {
     #[tokio::test]
     async fn every_error_of_the_server_has_a_remedy() {
         let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
-        let effects = Effects::new(true, Arc::new(|| Ok(())));
+        let effects = Effects::none();
         let api = ApiClient::new(&config, "none".into(), effects, None, None, "n1").unwrap();
         for credentials_of in [None, Some("n2".to_owned())] {
             let server = Server {

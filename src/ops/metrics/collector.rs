@@ -18,10 +18,8 @@ use crate::{
 /// The data of one scrape of the collector.
 #[derive(Debug, Clone, Default)]
 pub struct CollectorMetrics {
-    /// It is active, and not in a dry run.
+    /// It is active.
     pub is_active: bool,
-    /// It only logs what it would do.
-    pub dry_run: bool,
     /// This agent certainly holds the Lease.
     pub holds_lease: bool,
     /// When its credentials expire, if known.
@@ -45,8 +43,7 @@ impl CollectorMetrics {
             (earlier.clone(), admin.query(MetricsSnapshot::new))
         };
         Self {
-            is_active: view.standby.is_none() && !view.dry_run,
-            dry_run: view.dry_run,
+            is_active: view.standby.is_none(),
             holds_lease: view.holds_lease,
             credentials_expire: admin.client.credentials_expiry(),
             events_dropped: admin.counters.counts().events_dropped,
@@ -58,13 +55,8 @@ impl CollectorMetrics {
     pub(super) fn write(&self, page: &mut Page<'_>) -> fmt::Result {
         page.boolean(
             "gc_active",
-            "1 while this agent's collector is active, 0 while it is on standby or in a dry run.",
+            "1 while this agent's collector is active, 0 while it is on standby.",
             self.is_active,
-        )?;
-        page.boolean(
-            "gc_dry_run",
-            "1 if this agent's collector only logs what it would do.",
-            self.dry_run,
         )?;
         page.boolean(
             "gc_lease_held",

@@ -296,7 +296,6 @@ async fn served() -> (SocketAddr, tokio::task::JoinHandle<()>) {
     let admin = Admin {
         node: "n1".to_owned(),
         since: Timestamp::UNIX_EPOCH,
-        dry_run: false,
         pods: None,
         gc: None,
     };

@@ -136,10 +136,9 @@ impl Lines {
 }
 
 fn role(report: &StatusReport, now: Timestamp) -> String {
-    let dry_run = if report.dry_run { " (dry run)" } else { "" };
     match &report.role {
-        _ if !report.takes_pods => format!("collector only (--pods never){dry_run}"),
-        None => format!("active (--pods always){dry_run}"),
+        _ if !report.takes_pods => "collector only (--pods never)".to_owned(),
+        None => "active (--pods always)".to_owned(),
         Some(RoleReport {
             role,
             reason,
@@ -148,15 +147,15 @@ fn role(report: &StatusReport, now: Timestamp) -> String {
             ..
         }) => {
             if reason.is_none() && message.is_none() && *role == RoleName::Standby {
-                return format!("{role}: the kubelet is not probed yet{dry_run}");
+                return format!("{role}: the kubelet is not probed yet");
             }
             if let (RoleName::Active, Some(message)) = (role, message) {
-                return format!("{role} {message}{dry_run}");
+                return format!("{role} {message}");
             }
             let reason = reason.map_or_else(String::new, |reason| format!(" ({reason})"));
             let since = since.map_or_else(String::new, |since| format!(" for {}", age_since(since, now)));
             let message = message.as_ref().map_or_else(String::new, |why| format!(": {why}"));
-            format!("{role}{reason}{since}{message}{dry_run}")
+            format!("{role}{reason}{since}{message}")
         }
     }
 }

@@ -176,7 +176,7 @@ impl Worker {
         if let Err(failures) = &mut result {
             match self.kill_survivors(view).await {
                 Ok(EffectResult::Done) => result = volumes().await,
-                Ok(EffectResult::Nothing | EffectResult::Withheld) => {}
+                Ok(EffectResult::Nothing) => {}
                 Err(more) => failures.extend(more),
             }
         }

@@ -39,7 +39,7 @@ impl Worker {
         runtime_pod: &RuntimePod,
     ) -> Result<(), YieldReason> {
         // Without a running container it serves no other pod. A termination that has begun is not interrupted.
-        if !runtime_pod.may_run() || self.period.has_begun() || self.context.node.effects.is_dry_run() {
+        if !runtime_pod.may_run() || self.period.has_begun() {
             return Ok(());
         }
         let began = Instant::now();

@@ -39,7 +39,7 @@ impl Worker {
             return Ok(());
         };
         let reads = self.failed_reads.fetch_add(1, Ordering::Relaxed) + 1;
-        if reads >= MAX_READS || self.context.node.effects.is_dry_run() {
+        if reads >= MAX_READS {
             tracing::warn!(
                 container = name,
                 reads,

@@ -156,7 +156,7 @@ impl Worker {
     /// it does. Kills what runs if the runtime has had its time to do so.
     pub(super) async fn overrule_runtime_state_if_exited(&self, view: &Arc<PodView>) -> bool {
         // The conclusion has effects, so the gate must be open.
-        let may_act = matches!(self.context.node.effects.allow_unlogged(), Ok(true)) && !self.is_canceled();
+        let may_act = self.context.node.effects.check().is_ok() && !self.is_canceled();
         if !may_act {
             self.pause_runtime_state();
             return false;

@@ -65,7 +65,7 @@ fn at_most(allowed: usize) -> Effects {
             reason: "enough".to_owned(),
         })
     };
-    Effects::new(false, Arc::new(gate))
+    Effects::new(Arc::new(gate))
 }
 
 /// Without freezing, some processes are always left: they forked while the others were killed.
@@ -135,8 +135,6 @@ fn frozen_processes_are_thawed() {
             fs::read_to_string(file).unwrap()
         })
     };
-    let dry = Effects::new(true, std::sync::Arc::new(|| Ok(())));
-    assert_eq!(pod.cgroups.thaw(&pod.name, &dry), (Outcome::Withheld, vec![]));
     assert_eq!(states(), ["FROZEN\n"; 2]);
     assert_eq!(
         pod.cgroups.thaw(&pod.name, &Effects::ungated()),

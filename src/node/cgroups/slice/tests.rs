@@ -107,15 +107,13 @@ async fn missing_or_unresponsive_bus_fails_with_a_remedy() {
 }
 
 #[tokio::test]
-async fn dry_run_and_shut_gate_do_not_connect() {
+async fn shut_gate_does_not_connect() {
     let dir = tempfile::tempdir().unwrap();
     let (systemd, calls) = bus(dir.path(), &[Behavior::Succeeds]);
-    let dry = Effects::new(true, Arc::new(|| Ok(())));
-    assert_eq!(stop(&systemd, &pod(), &dry).await, Ok(Outcome::Withheld));
     let held = || crate::node::effects::EffectsBlocked {
         reason: "a kubelet is here".to_owned(),
     };
-    let shut = Effects::new(false, Arc::new(move || Err(held())));
+    let shut = Effects::new(Arc::new(move || Err(held())));
     assert!(stop(&systemd, &pod(), &shut).await.unwrap_err().is_blocked());
     assert!(calls.lock().unwrap().is_empty());
 }

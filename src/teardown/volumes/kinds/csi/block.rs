@@ -104,24 +104,22 @@ async fn tear_down(
             return Err(unstage::with_staging_mounts(&storage, identity, &own, staged, faults).await);
         }
     };
-    if report.withheld == 0 {
-        let uid = pod.uid().to_owned();
-        // The driver should have removed it. It does not block the pod, and is removed with the volume's directories.
-        match storage
-            .run_blocking("remove", &what, move |storage| {
-                published_paths.remove_leftovers_of(storage, &uid)
-            })
-            .await
-        {
-            Ok(done) => report += done,
-            Err(faults) if faults.iter().any(Fault::is_blocked) => return Err(faults),
-            Err(faults) => {
-                tracing::warn!(
-                    pod.uid = pod.uid(),
-                    fault = faults.first().map(ToString::to_string),
-                    "Driver has unpublished a raw block volume and left its mount point"
-                );
-            }
+    let uid = pod.uid().to_owned();
+    // The driver should have removed it. It does not block the pod, and is removed with the volume's directories.
+    match storage
+        .run_blocking("remove", &what, move |storage| {
+            published_paths.remove_leftovers_of(storage, &uid)
+        })
+        .await
+    {
+        Ok(done) => report += done,
+        Err(faults) if faults.iter().any(Fault::is_blocked) => return Err(faults),
+        Err(faults) => {
+            tracing::warn!(
+                pod.uid = pod.uid(),
+                fault = faults.first().map(ToString::to_string),
+                "Driver has unpublished a raw block volume and left its mount point"
+            );
         }
     }
     if let Some(identity) = &identity {

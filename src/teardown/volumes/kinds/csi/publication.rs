@@ -15,7 +15,6 @@ use crate::{
     model::failure::Reasoned as _,
     node::{
         dirs::Dir,
-        effects::Outcome,
         fault::{Cause, Fault},
         grpc::GrpcError,
         holders::{Holders, holders},
@@ -88,11 +87,7 @@ pub async fn unpublish(
             Err(unavailable) => Err(DriverFailure::Unavailable(unavailable.why)),
         };
         match done {
-            Ok(Outcome::Withheld) => {
-                report.withheld += 1;
-                return Ok(report);
-            }
-            Ok(Outcome::Done | Outcome::Nothing) => {}
+            Ok(()) => {}
             Err(not_done) => {
                 if mounted == 0 && !not_done.is_blocked() {
                     check_empty(storage, VERB, target).await?;
@@ -198,7 +193,6 @@ async fn unmount_inside(storage: &Arc<Storage>, target: &Path) -> Result<DiskRep
             match storage.all_mounts.unmount_all_below(&within, &storage.effects) {
                 Ok(done) => Ok(DiskReport {
                     unmounted: done.unmounted,
-                    withheld: done.withheld,
                     removed: 0,
                 }),
                 Err(still) => Err(still.faults),

@@ -26,7 +26,6 @@ use crate::{
     node::{
         csi_files::STAGING,
         dirs::Dir,
-        effects::Outcome,
         fault::{Cause, Fault},
         mounts::Mount,
         namespaces,
@@ -147,9 +146,6 @@ pub async fn unstage_unless_used(
     }
     if !faults.is_empty() {
         return Err(faults);
-    }
-    if report.withheld > 0 {
-        return Ok(report);
     }
     storage.remove_in_use(volume.clone(), &mounted_at).await?;
     storage.journal.set_maybe_active_file_systems(&volume, Vec::new());
@@ -275,17 +271,13 @@ async fn unstage(
             }
             Ok(false) => {
                 can_stage = false;
-                Ok(Outcome::Nothing)
+                Ok(())
             }
             Err(error) => Err(DriverFailure::Refused(error)),
         },
     };
     match done {
-        Ok(Outcome::Withheld) => {
-            report.withheld += 1;
-            return Ok(report);
-        }
-        Ok(Outcome::Done | Outcome::Nothing) => {}
+        Ok(()) => {}
         Err(not_done) => {
             not_done
                 .unless_unpublished(storage, VERB, identity, global, approved)
