@@ -23,7 +23,7 @@ const TAIL: &str = "
 ";
 
 /// Examples for flags without a default.
-const EXAMPLES: [(&str, &str); 14] = [
+const EXAMPLES: [(&str, &str); 13] = [
     ("POD_TEARDOWN_KUBECONFIG", "/etc/kubernetes/kubelet.conf"),
     ("POD_TEARDOWN_CRI_ENDPOINT", "unix:///run/containerd/containerd.sock"),
     ("POD_TEARDOWN_KUBELET_ROOT", "/var/lib/kubelet"),
