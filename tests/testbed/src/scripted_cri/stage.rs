@@ -145,14 +145,22 @@ impl Stage {
         look: impl FnOnce(&World) -> Result<T, Status>,
     ) -> Result<T, Status> {
         let place = self.came(Logged::Read(name, id.to_owned()));
-        let fault = match &self.director {
-            Some(director) => director.read(read, id, &self.now().world),
+        let directed = || {
+            let director = self.director.as_ref()?;
+            director.read(read, id, &self.now().world)
+        };
+        let mut fault = match &self.director {
+            Some(_) => directed(),
             None => self.now().fault(read, id),
         };
+        if let Some(Fault::Late(delay)) = fault {
+            sleep(delay).await;
+            // The container may have exited meanwhile, so that its status cannot be read any more.
+            fault = directed().filter(|fault| matches!(fault, Fault::Error(..)));
+        }
         match fault {
-            None => {}
+            None | Some(Fault::Late(_)) => {}
             Some(Fault::Hang) => pending().await,
-            Some(Fault::Late(delay)) => sleep(delay).await,
             Some(Fault::Error(code, message)) => return self.answered(place, Err(Status::new(code, message))),
         }
         let answer = look(&self.now().world);
