@@ -81,7 +81,8 @@ impl RoleCondition {
                 status: "False",
                 reason: "KubeletAlive",
                 message: format!(
-                    "the kubelet runs, and its client certificate has expired ({expired:.0}): the API server refuses it, and pod-teardown leaves its pods to it"
+                    "the kubelet runs, and its client certificate has expired ({expired:.0}): the API server refuses it, and \
+                     pod-teardown leaves its pods to it"
                 ),
                 detail: None,
             };
@@ -184,7 +185,7 @@ fn standby_reason(reason: StandbyReasonName) -> (&'static str, &'static str) {
         ),
         StandbyReasonName::KubeletUnresponsive => (
             "KubeletUnresponsive",
-            "the kubelet is unresponsive: the API server refuses it, and pod-teardown leaves its pods to it; restart the kubelet or stop it",
+            "the kubelet is unresponsive: neither it nor pod-teardown terminates pods; restart the kubelet or stop it",
         ),
         StandbyReasonName::KubeletElsewhere => (
             "KubeletElsewhere",
