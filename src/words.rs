@@ -38,6 +38,14 @@ pub fn shell_quoted(path: &Path) -> String {
     }
 }
 
+/// The commands that unmount these, in order.
+pub fn unmount_commands<P: AsRef<Path>>(mounted: &[P]) -> String {
+    let commands = mounted
+        .iter()
+        .map(|path| format!("umount {}", shell_quoted(path.as_ref())));
+    commands.collect::<Vec<_>>().join(" && ")
+}
+
 /// Escapes control characters and line separators; quotes and backslashes stay.
 pub fn escape_control_chars(text: &str) -> String {
     let mut out = String::with_capacity(text.len());

@@ -23,7 +23,7 @@ use crate::{
         trace::Step,
         waits_for::{self, WaitsFor},
     },
-    words::{shell_quoted, without_error_codes},
+    words::{shell_quoted, unmount_commands, without_error_codes},
 };
 
 /// Why an operation failed.
@@ -163,14 +163,6 @@ fn without_driver(mounted: &[PathBuf]) -> String {
         commands if commands.is_empty() => "the mount table shows nothing of it".to_owned(),
         commands => format!("if its driver never returns, unmount it: {commands}"),
     }
-}
-
-/// The commands that unmount these, in order.
-pub(crate) fn unmount_commands<P: AsRef<Path>>(mounted: &[P]) -> String {
-    let commands = mounted
-        .iter()
-        .map(|path| format!("umount {}", shell_quoted(path.as_ref())));
-    commands.collect::<Vec<_>>().join(" && ")
 }
 
 /// A file attribute that protects from removal, see chattr(1).

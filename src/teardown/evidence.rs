@@ -1,7 +1,7 @@
 //! Checks what runtime, cgroups and directories show of a pod.
 
 use std::{
-    cell::RefCell,
+    cell::{LazyCell, RefCell},
     collections::BTreeSet,
     ffi::{OsStr, OsString},
 };
@@ -157,16 +157,17 @@ pub fn processes(context: &Context, view: &PodView, runtime_pod: &RuntimePod) ->
     } else {
         Processes::None
     };
-    let is_approved = || {
+    // At most once: it searches all hierarchies.
+    let is_approved = LazyCell::new(|| {
         let approvals = context.journal.approvals(&view.pod.uid);
         let mut kinds = approvals.iter().map(|approval| approval.mismatch.kind);
         kinds.any(|kind| kind == MismatchKind::UnknownProcesses)
             && check_processes(context, view, &cgroups, runtime_pod, HierarchySearch::All).is_ok()
-    };
+    });
     for cgroup in &cgroups {
         let populated = context.node.cgroups.populated_children(cgroup);
         for child in populated.map_err(|fault| vec![fault.failure(Step::Cgroup)])? {
-            if !is_known(runtime_pod, &child.to_string_lossy()) && !is_approved() {
+            if !is_known(runtime_pod, &child.to_string_lossy()) && !*is_approved {
                 return Ok(Processes::Others);
             }
             processes = Processes::OfRuntime;

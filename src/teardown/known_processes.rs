@@ -7,7 +7,6 @@ use super::{
     context::Context,
     journal::{KnownProcess, PodJournalExt as _},
     named_processes::NamedProcesses,
-    runtime_state::NamedProcess,
 };
 use crate::{
     model::{
@@ -28,15 +27,11 @@ pub struct RunningProcess {
     pub process: Process,
 }
 
-/// Records the running processes that the runtime names, with proof. Another one may have got the PID of a process that has exited.
+/// Records the running processes that the runtime names, with proof.
 pub fn record(context: &Context, uid: &PodUid, named: &NamedProcesses) {
     let boot_id = context.node.clock.boot_id();
-    let proven = named.all.iter().filter(|named| {
-        let is_proven = matches!(named.process, NamedProcess::Runs { is_proven: true, .. });
-        named.is_named && is_proven
-    });
-    let known = proven.filter_map(|named| {
-        let process = named.running.as_ref()?;
+    let known = named.all.iter().filter(|named| named.is_named).filter_map(|named| {
+        let process = named.proven()?;
         Some(KnownProcess {
             what: named.what.clone(),
             pid: process.pid,

@@ -56,6 +56,16 @@ pub struct Named {
     pub is_named: bool,
 }
 
+// === impl Named ===
+
+impl Named {
+    /// The process, if it runs and is proven to be the pod's. Another one may have got the PID of a process that has exited.
+    pub fn proven(&self) -> Option<&Process> {
+        let is_proven = matches!(self.process, NamedProcess::Runs { is_proven: true, .. });
+        self.running.as_ref().filter(|_| is_proven)
+    }
+}
+
 // === impl NamedPids ===
 
 impl NamedPids {

@@ -390,7 +390,7 @@ impl PodWorkers {
                 self.keep_trace(record);
                 self.context.journal.forget(&uid);
                 self.pods.remove(&uid);
-                if let Some(entry) = entry {
+                if let Some(entry) = entry.filter(|entry| !entry.exits.is_empty() || !entry.processes.is_empty()) {
                     self.canceled.insert(uid, (entry.exits, entry.processes));
                 }
                 // If the API shows that it terminates, that is a new termination with its whole grace period.

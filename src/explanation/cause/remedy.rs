@@ -5,7 +5,7 @@ use std::{borrow::Cow, path::Path};
 use super::kind::CauseKind;
 use crate::{
     model::{step::Step, termination::Terminator},
-    words::shell_quoted,
+    words::{shell_quoted, unmount_commands},
 };
 
 /// An instruction without a period at its end; empty if there is nothing to do.
@@ -20,11 +20,11 @@ pub(super) fn remedy(kind: &CauseKind, terminator: Terminator) -> Cow<'static, s
             },
             Terminator::Agent,
         ) if driver_kind == "CSI" => {
-            let unmount = mounted
-                .iter()
-                .map(|path| format!("umount {}", shell_quoted(Path::new(path))));
-            let commands: Vec<_> = unmount.chain([format!("pod-teardown approve pod/{pod}")]).collect();
-            let commands = commands.join(" && ");
+            let approve = format!("pod-teardown approve pod/{pod}");
+            let commands = match unmount_commands(mounted) {
+                unmounts if unmounts.is_empty() => approve,
+                unmounts => format!("{unmounts} && {approve}"),
+            };
             format!("start the driver's pod on this node again; if it never returns: {commands}").into()
         }
         (CauseKind::FileSystemFrozen { command, .. }, _) => {

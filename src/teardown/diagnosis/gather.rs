@@ -144,11 +144,9 @@ async fn named(context: &Arc<Context>, view: &Arc<PodView>, pod: &RuntimePod) ->
         if matches!(named.process, NamedProcess::Exited(_)) {
             facts.exited.insert(named.id.clone());
         }
-        // Any other process may have got the PID of one that has exited.
-        let is_proven = matches!(named.process, NamedProcess::Runs { is_proven: true, .. });
-        let fact = named.running.filter(|_| is_proven).map(|process| NamedFact {
+        let fact = named.proven().map(|process| NamedFact {
             process: name(process.pid, &process.command),
-            cgroup: process.cgroup,
+            cgroup: process.cgroup.clone(),
         });
         if let Some(fact) = fact {
             facts.processes.entry(named.id).or_insert(fact);

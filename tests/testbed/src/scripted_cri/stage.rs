@@ -145,18 +145,15 @@ impl Stage {
         look: impl FnOnce(&World) -> Result<T, Status>,
     ) -> Result<T, Status> {
         let place = self.came(Logged::Read(name, id.to_owned()));
-        let directed = || {
-            let director = self.director.as_ref()?;
-            director.read(read, id, &self.now().world)
-        };
-        let mut fault = match &self.director {
-            Some(_) => directed(),
+        let fault_now = || match &self.director {
+            Some(director) => director.read(read, id, &self.now().world),
             None => self.now().fault(read, id),
         };
+        let mut fault = fault_now();
         if let Some(Fault::Late(delay)) = fault {
             sleep(delay).await;
             // The container may have exited meanwhile, so that its status cannot be read any more.
-            fault = directed().filter(|fault| matches!(fault, Fault::Error(..)));
+            fault = fault_now().filter(|fault| matches!(fault, Fault::Error(..)));
         }
         match fault {
             None | Some(Fault::Late(_)) => {}

@@ -86,17 +86,14 @@ pub async fn unpublish(
             }
             Err(unavailable) => Err(DriverFailure::Unavailable(unavailable.why)),
         };
-        match done {
-            Ok(()) => {}
-            Err(not_done) => {
-                if mounted == 0 && !not_done.is_blocked() {
-                    check_empty(storage, VERB, target).await?;
-                }
-                not_done
-                    .unless_unpublished(storage, VERB, identity, target, approved)
-                    .await?;
-                return Ok(report);
+        if let Err(not_done) = done {
+            if mounted == 0 && !not_done.is_blocked() {
+                check_empty(storage, VERB, target).await?;
             }
+            not_done
+                .unless_unpublished(storage, VERB, identity, target, approved)
+                .await?;
+            return Ok(report);
         }
         match count(storage, target).await? {
             0 => {

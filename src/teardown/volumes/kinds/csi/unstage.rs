@@ -276,13 +276,10 @@ async fn unstage(
             Err(error) => Err(DriverFailure::Refused(error)),
         },
     };
-    match done {
-        Ok(()) => {}
-        Err(not_done) => {
-            not_done
-                .unless_unpublished(storage, VERB, identity, global, approved)
-                .await?;
-        }
+    if let Err(not_done) = done {
+        not_done
+            .unless_unpublished(storage, VERB, identity, global, approved)
+            .await?;
     }
     if !table(storage).await?.mounts_at_or_below(&[global]).is_empty() {
         let driver = &identity.driver;
