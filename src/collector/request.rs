@@ -434,14 +434,6 @@ impl Request {
             Self::RemoveFinalizer { .. } => "no known dependent blocks its deletion",
         }
     }
-
-    /// The propagation policy of a DELETE.
-    pub fn policy(&self) -> Option<Policy> {
-        match self {
-            Self::Delete { policy, .. } => Some(*policy),
-            Self::GetOwner(_) | Self::DropReferences { .. } | Self::RemoveFinalizer { .. } => None,
-        }
-    }
 }
 
 // === impl Policy ===

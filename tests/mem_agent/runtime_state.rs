@@ -453,26 +453,6 @@ async fn unknown_processes_are_killed_after_an_approval_although_the_runtime_sto
     wait_until("it is killed", async || !process.runs()).await;
 }
 
-/// The PID that a wrong runtime names may be that of any other process. Such a process is neither killed nor waited for.
-#[tokio::test(start_paused = true)]
-async fn process_without_proof_does_not_block_the_pod_once_the_runtime_reports_its_exit() {
-    let mut node = Node::new().await;
-    let mut process = with_running_process(&mut node).await;
-    // Not a shim of the pod.
-    process.set_shim(&node, "sshd", "other");
-    node.delete("web", Some(1)).await;
-    sleep(secs(100)).await;
-    let why = node.why("web").await;
-    assert!(why.contains("this agent does not kill that"), "{why}");
-    // It is restarted, and corrects its state.
-    node.cri.change(|world| world.will_end("main", Instant::now(), 137));
-    node.cri.in_order([expect(StopPodSandbox::of("web"))]);
-    node.cri.any_number_of(expect(RemoveContainer::any()));
-    node.cri.any_number_of(expect(RemovePodSandbox::any()));
-    node.wait_torn_down("web").await;
-    assert!(process.runs());
-}
-
 #[tokio::test(start_paused = true)]
 async fn runtime_that_works_again_is_noticed_within_seconds_while_a_kill_is_due() {
     let mut node = Node::new().await;
@@ -548,7 +528,7 @@ async fn is_killed_between_starts(hangs: bool, pause: Duration) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn process_that_is_not_proven_to_be_the_pods_is_named_and_not_killed() {
+async fn process_that_is_not_proven_to_be_the_pods_is_named_and_neither_killed_nor_waited_for() {
     let mut node = Node::new().await;
     let mut process = with_running_process(&mut node).await;
     // As if its PID were reused.
@@ -561,7 +541,13 @@ async fn process_that_is_not_proven_to_be_the_pods_is_named_and_not_killed() {
     assert!(why.contains(&words) && why.contains("does not kill that"), "{why}");
     assert!(!why.contains("his agent sends"), "{why}");
     assert_eq!(node.get("web").await.unwrap()["status"]["phase"], "Running");
-    node.crash().await;
+    // The runtime is restarted, and corrects its state.
+    node.cri.change(|world| world.will_end("main", Instant::now(), 137));
+    node.cri.in_order([expect(StopPodSandbox::of("web"))]);
+    node.cri.any_number_of(expect(RemoveContainer::any()));
+    node.cri.any_number_of(expect(RemovePodSandbox::any()));
+    node.wait_torn_down("web").await;
+    assert!(process.runs());
 }
 
 #[tokio::test(start_paused = true)]
