@@ -133,12 +133,19 @@ soak: need-build ## Random pods, faults and crashes in memory for SOAK=1h, or un
 	SOAK=$(SOAK) $(CARGO) test --locked --profile sim --test sim no_plan_breaks_an_invariant -- --nocapture
 
 .PHONY: test-cluster
-test-cluster: need-root need-build need-node ## Teardown, collector and API contract on a real control plane, and beside a real kubelet (built once: Go, 7 minutes)
+test-cluster: need-root need-build need-node built-for-cluster ## Teardown, collector and API contract on a real control plane, and beside a real kubelet (built once: Go, 7 minutes)
+	$(RUN_TESTS) --test '*cluster*'
+
+.PHONY: built-for-cluster built-once
+built-for-cluster:
 	tests/testbed/control-plane/build.sh
 	tests/testbed/control-plane/build.sh kube-controller-manager
 	tests/testbed/control-plane/build.sh kubelet
 	tests/testbed/go-program.sh crictl
-	$(RUN_TESTS) --test '*cluster*'
+
+built-once: need-guest need-kind built-for-cluster deb image ## Build what other targets build once: Go programs, the guest, the kind node image; and the packages
+	tests/testbed/guest/build.sh
+	tests/testbed/kind/build.sh
 
 # Tests of features that releases before 1.34 lack, see docs/reference/versions.md.
 OF_NEWER_KUBERNETES := $(if $(filter 1.30,$(KUBERNETES_VERSION)),--skip csi::volume_may_be_attached)
