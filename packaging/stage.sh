@@ -43,7 +43,7 @@ pod-teardown)
         fish) file=fish/vendor_completions.d/pod-teardown.fish ;;
         esac
         mkdir -p "$root/$share/${file%/*}"
-        "$native" completions "$shell" >"$root/$share/$file"
+        "$native" completion "$shell" >"$root/$share/$file"
     done
     put 644 "$share/pod-teardown" systemd/pod-teardown.default
 

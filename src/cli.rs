@@ -7,7 +7,6 @@ use clap_complete::Shell;
 
 mod check;
 mod control;
-mod enable;
 mod gc;
 pub mod kubectl;
 mod node;
@@ -23,7 +22,6 @@ mod values;
 
 pub use check::CheckArgs;
 pub use control::{ApproveArgs, HandoverArgs, PauseArgs, ResumeArgs};
-pub use enable::{DisableArgs, EnableArgs};
 pub use gc::{GcVerb, GcWhyArgs, GraphArgs};
 pub use node::NodeFlags;
 pub use object::{ObjectArg, OptionalPodArg, PodArg, PodId, PodName};
@@ -35,9 +33,9 @@ pub use read::Read;
 pub use report::ReportArgs;
 pub use service::ServiceSettings;
 pub use status::StatusArgs;
-pub use stop::{EvictArgs, StopArgs, StopFlags};
+pub use stop::StopArgs;
 pub use values::MAX_PAUSE;
-pub use values::{CgroupDriverFlag, ForceUnmountFlag, GcFlag, PodsFlag, UnsyncedFlag};
+pub use values::{CgroupDriverFlag, ForceUnmountFlag, GcFlag, ModeFlag, UnsyncedFlag};
 
 /// Terminates Kubernetes pods as the kubelet does, directly against the container runtime, and collects garbage.
 ///
@@ -69,10 +67,10 @@ pub enum Verb {
     /// reports the reason. It waits for an API server or runtime that cannot be reached.
     #[command(after_help = "Examples:
   # Run the agent with the kubelet's credentials: it acts while the kubelet is down
-  pod-teardown run --pods auto --kubeconfig /etc/kubernetes/kubelet.conf --node-name worker-1 \\
+  pod-teardown run --mode auto --kubeconfig /etc/kubernetes/kubelet.conf --node-name worker-1 \\
     --kubelet-config /var/lib/kubelet/config.yaml
   # Only observe the kubelet, and change nothing
-  pod-teardown run --pods observe
+  pod-teardown run --mode observe
 
 Exit code: 0 it was stopped; 64 the command line is wrong; 78 the configuration is wrong; 1 any other error, also that another \
 agent runs on this node.")]
@@ -84,7 +82,6 @@ agent runs on this node.")]
     Plan(PlanArgs),
     Report(ReportArgs),
     Stop(StopArgs),
-    Evict(EvictArgs),
     /// Show the safety holds: what the agent does only after an approval, since when, why, and the effect of an approval.
     ///
     /// node-uid blocks everything: the Node has another UID than the recorded one. absence blocks what would follow from pods
@@ -97,7 +94,7 @@ agent runs on this node.")]
 
 What no approval can change, such as a living kubelet, is shown first.
 
-Exit code: 0; 64 the command line is wrong; 1 no agent answers, or it runs with --pods never.")]
+Exit code: 0; 64 the command line is wrong; 1 no agent answers, or it runs with --mode never.")]
     Holds(QueryFlags),
     Approve(ApproveArgs),
     Handover(HandoverArgs),
@@ -114,8 +111,6 @@ Exit code: 0; 64 the command line is wrong; 1 no agent answers, or it runs with 
 
 Exit code: 0, also if no agent answers; 64 the command line is wrong.")]
     Version(PlainQueryFlags),
-    Enable(EnableArgs),
-    Disable(DisableArgs),
     /// Show the garbage collector of owner references.
     Gc {
         /// What to show.
@@ -125,14 +120,14 @@ Exit code: 0, also if no agent answers; 64 the command line is wrong.")]
     /// Print the completion script for a shell.
     #[command(after_help = "Examples:
   # Install it for bash, zsh or fish
-  pod-teardown completions bash > /etc/bash_completion.d/pod-teardown
-  pod-teardown completions zsh > /usr/local/share/zsh/site-functions/_pod-teardown
-  pod-teardown completions fish > ~/.config/fish/completions/pod-teardown.fish
+  pod-teardown completion bash > /etc/bash_completion.d/pod-teardown
+  pod-teardown completion zsh > /usr/local/share/zsh/site-functions/_pod-teardown
+  pod-teardown completion fish > ~/.config/fish/completions/pod-teardown.fish
 
 The packages contain these files.
 
 Exit code: 0; 64 the command line is wrong.")]
-    Completions {
+    Completion {
         /// The shell.
         #[arg(value_name = "SHELL")]
         shell: Shell,

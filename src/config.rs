@@ -15,7 +15,7 @@ use nix::{
 
 use self::files::is_absent;
 use crate::{
-    cli::{ForceUnmountFlag, GcFlag, NodeFlags, PodsFlag},
+    cli::{ForceUnmountFlag, GcFlag, ModeFlag, NodeFlags},
     collector::{Mode, Unsynced},
     model::problem::Problem,
     node::{
@@ -59,7 +59,7 @@ const MIN_TAKE_OVER_AFTER: Duration = Duration::from_secs(2);
 pub struct Settings {
     /// Name of this node's Node object.
     pub node_name: String,
-    /// For the termination of pods; `None` with `--pods never`.
+    /// For the termination of pods; `None` with `--mode never`.
     pub pods: Option<PodSettings>,
     /// For the garbage collector; `None` without its credentials, or with `--gc never`.
     pub gc: Option<GcSettings>,
@@ -108,10 +108,10 @@ pub struct PodSettings {
     pub force_unmount: ForceUnmount,
     /// Whether the role is reported in the cluster.
     pub reports_node_condition: bool,
-    /// When to take over from the kubelet; `None` if the node has none (`--pods always`). If the agent only observes, when it would
+    /// When to take over from the kubelet; `None` if the node has none (`--mode always`). If the agent only observes, when it would
     /// take over.
     pub takeover: Option<TakeoverSettings>,
-    /// The agent only observes, and touches nothing (`--pods observe`).
+    /// The agent only observes, and touches nothing (`--mode observe`).
     pub only_observes: bool,
 }
 
@@ -180,14 +180,14 @@ impl PodSettings {
 pub async fn validate(flags: &NodeFlags) -> Result<Settings, Vec<Problem>> {
     let mut problems = Problems::default();
     let node_name = problems.ok_or_record(node_name(flags.node_name.as_deref()));
-    let pods = match flags.pods {
-        PodsFlag::Observe | PodsFlag::Auto | PodsFlag::Always => pod_settings(flags, &mut problems).await.map(Some),
-        PodsFlag::Never => Some(None),
+    let pods = match flags.mode {
+        ModeFlag::Observe | ModeFlag::Auto | ModeFlag::Always => pod_settings(flags, &mut problems).await.map(Some),
+        ModeFlag::Never => Some(None),
     };
     let gc = problems.ok_or_record(gc_settings(flags).await);
     if let (Some(None), Some(None)) = (&pods, &gc) {
         problems.0.push(Problem::usage(
-            "--pods never without the collector leaves the agent no task",
+            "--mode never without the collector leaves the agent no task",
             "set --gc-kubeconfig to the collector's credentials, and remove --gc never",
         ));
     }
@@ -242,7 +242,7 @@ async fn pod_settings(flags: &NodeFlags, problems: &mut Problems) -> Option<PodS
     let take_over_after = problems.ok_or_record(take_over_after(&flags.take_over_after));
     let (kube, kubeconfig) = kube?;
     let kubelet = kubelet?;
-    let only_observes = flags.pods == PodsFlag::Observe;
+    let only_observes = flags.mode == ModeFlag::Observe;
     let takeover = TakeoverSettings {
         take_over_after: take_over_after?,
         fences_kubelet: flags.fence_kubelet && !only_observes,
@@ -266,7 +266,7 @@ async fn pod_settings(flags: &NodeFlags, problems: &mut Problems) -> Option<PodS
             ForceUnmountFlag::DeadServer => ForceUnmount::DeadServer,
         },
         reports_node_condition: flags.node_condition,
-        takeover: (flags.pods != PodsFlag::Always).then_some(takeover),
+        takeover: (flags.mode != ModeFlag::Always).then_some(takeover),
         only_observes,
     })
 }

@@ -1,4 +1,4 @@
-//! Compares the kubelet's terminations with what the agent would have done (`--pods observe`). Only reads.
+//! Compares the kubelet's terminations with what the agent would have done (`--mode observe`). Only reads.
 //!
 //! `watch → observer {plan, runtime, leftovers} → judge → journal`
 //!

@@ -5,7 +5,6 @@ pub mod approve;
 pub mod check;
 pub mod client;
 pub mod colors;
-pub mod enable;
 pub mod gc_status;
 pub mod handover;
 pub mod holds;

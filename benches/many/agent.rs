@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc, thread, time::Duration};
 
 use pod_teardown::{
     agent,
-    cli::{CgroupDriverFlag, ForceUnmountFlag, GcFlag, NodeFlags, PodsFlag, SocketFlag, UnsyncedFlag},
+    cli::{CgroupDriverFlag, ForceUnmountFlag, GcFlag, ModeFlag, NodeFlags, SocketFlag, UnsyncedFlag},
     clock::BootClock,
     config,
     node::{
@@ -129,7 +129,7 @@ fn cpu() -> Duration {
 fn flags(node: &Node) -> NodeFlags {
     NodeFlags {
         driver_hold: "10m".to_owned(),
-        pods: PodsFlag::Always,
+        mode: ModeFlag::Always,
         take_over_after: "45s".to_owned(),
         fence_kubelet: false,
         gc: GcFlag::Never,

@@ -45,9 +45,6 @@ if [ -e "$list" ]; then
         *) rm -f "$path" ;;
         esac
     done
-    # Made by: pod-teardown enable --kubelet-dropin
-    rm -f /etc/systemd/system/kubelet.service.d/10-pod-teardown.conf
-    rmdir /etc/systemd/system/kubelet.service.d 2>/dev/null || true
     if [ -d /run/systemd/system ]; then
         systemctl daemon-reload
     fi

@@ -42,7 +42,7 @@ pub struct NodeConditionReporter {
     pub guard: Guard,
     /// Records events about the Node.
     pub events: Events,
-    /// The role; `None` with `--pods always`.
+    /// The role; `None` with `--mode always`.
     pub role: Option<watch::Receiver<RoleReport>>,
     /// For timestamps.
     pub wall: WallClock,

@@ -64,7 +64,7 @@ const MAX_CHANGES: usize = 64;
 const EVENT_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum time to send the last traces when the agent stops.
 const TRACE_FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long a handover is valid without a kubelet, with `--pods always`.
+/// How long a handover is valid without a kubelet, with `--mode always`.
 const DEFAULT_HANDOVER_VALIDITY: Duration = Duration::from_secs(45);
 
 /// The teardown of this node's pods, before its tasks start.
@@ -83,7 +83,7 @@ pub struct PodAgent {
     runtime_report: watch::Sender<RuntimeReport>,
     watch_report: watch::Sender<WatchReport>,
     leftover_report: watch::Sender<LeftoverReport>,
-    /// `None` without `--pods auto`.
+    /// `None` without `--mode auto`.
     role_report: Option<watch::Sender<RoleReport>>,
     handle: WorkersHandle,
     requests: RequestReceiver,

@@ -44,7 +44,7 @@ pub struct ApproveArgs {
 /// Start no work on this node until `resume`, or for a limited time. A restart or a reboot does not end the pause.
 ///
 /// Terminating pods reach a safe point, where no call is in progress and all their containers are stopped, and stay there; a
-/// grace period continues to run. Deleted pods are noticed, and wait. `stop` and `evict` are refused. The garbage collector
+/// grace period continues to run. Deleted pods are noticed, and wait. `stop` is refused. The garbage collector
 /// continues, because it works for the whole cluster.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
@@ -85,7 +85,7 @@ pub struct ResumeArgs {
 /// Hand this node's pods over to a kubelet that is about to start.
 ///
 /// For ExecStartPre= of kubelet.service. No work starts any more. Terminating pods reach a safe point: all their containers
-/// are stopped, no call is in progress, and requests of `stop` and `evict` are finished in the API. A failed stop is repeated once.
+/// are stopped, no call is in progress, and requests of `stop` are finished in the API. A failed stop is repeated once.
 /// Then, or after the timeout, the agent touches nothing until that kubelet is down again, or has not started within
 /// --take-over-after.
 #[derive(Debug, Clone, Args)]

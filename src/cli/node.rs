@@ -6,7 +6,7 @@ use clap::{ArgAction, Args, builder::BoolishValueParser};
 
 use super::{
     output::SocketFlag,
-    values::{CgroupDriverFlag, ForceUnmountFlag, GcFlag, PodsFlag, UnsyncedFlag},
+    values::{CgroupDriverFlag, ForceUnmountFlag, GcFlag, ModeFlag, UnsyncedFlag},
 };
 use crate::node::kubelet_process::flags::KubeletFlags;
 
@@ -21,7 +21,7 @@ const MONITORING: &str = "Monitoring";
 #[derive(Debug, Clone, Args)]
 pub struct NodeFlags {
     /// Kubeconfig with the kubelet's own credentials, such as /etc/kubernetes/kubelet.conf, or with others of user system:node:NAME
-    /// in group system:nodes. It is read again when the file, or a file that it names, has changed. Not needed with --pods never,
+    /// in group system:nodes. It is read again when the file, or a file that it names, has changed. Not needed with --mode never,
     /// while a kubelet runs here or has run before, or if the files of a known distribution exist (kubeadm, EKS, GKE, OpenShift,
     /// k3s, RKE2).
     #[arg(long, help_heading = NODE, env = "POD_TEARDOWN_KUBECONFIG", value_name = "FILE")]
@@ -65,10 +65,10 @@ pub struct NodeFlags {
     #[command(flatten)]
     pub socket: SocketFlag,
     /// Whether the agent tears down this node's pods, or only observes how the kubelet does it. The default touches nothing, so that
-    /// lost settings do no harm. To let the service act, run: pod-teardown enable --now.
-    #[arg(long, help_heading = AGENT, env = "POD_TEARDOWN_PODS", value_enum, default_value_t = PodsFlag::Observe)]
-    pub pods: PodsFlag,
-    /// With --pods auto: time after which the agent takes over. Until then it must have observed, without a gap, that no kubelet
+    /// lost settings do no harm.
+    #[arg(long, help_heading = AGENT, env = "POD_TEARDOWN_MODE", value_enum, default_value_t = ModeFlag::Observe)]
+    pub mode: ModeFlag,
+    /// With --mode auto: time after which the agent takes over. Until then it must have observed, without a gap, that no kubelet
     /// answers at its healthz endpoint or renews its Lease. Then it is active while no kubelet process exists. A restart of the
     /// kubelet should take less; a Lease is valid for 40 s. At least 2s.
     #[arg(
@@ -79,7 +79,7 @@ pub struct NodeFlags {
         default_value = "45s"
     )]
     pub take_over_after: String,
-    /// With --pods auto: stop the systemd service of a kubelet that does not work for --take-over-after, while the API server answers.
+    /// With --mode auto: stop the systemd service of a kubelet that does not work for --take-over-after, while the API server answers.
     /// This is an unresponsive process that was healthy before, or a kubelet that starts again and again. The service stays stopped
     /// until a user starts it, and the agent takes over at once. Without this flag, an unresponsive kubelet is only reported.
     #[arg(long, help_heading = TAKEOVER, env = "POD_TEARDOWN_FENCE_KUBELET", value_parser = BoolishValueParser::new())]

@@ -213,7 +213,7 @@ mod tests {
     fn all_invalid_choices_are_reported() {
         let wrong = [
             "run",
-            "--pods",
+            "--mode",
             "sometimes",
             "--gc=maybe",
             "--fence-kubelet",
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(
             mistakes(&wrong),
             [
-                "--pods sometimes: there is no such choice",
+                "--mode sometimes: there is no such choice",
                 "--gc maybe: there is no such choice"
             ]
         );
@@ -231,14 +231,14 @@ mod tests {
             panic!()
         };
         assert!(flags.fence_kubelet, "valid flags apply");
-        assert_eq!(mistakes(&["run", "--pods"]), ["--pods needs a value"]);
-        assert_eq!(mistakes(&["check", "--pods", "never"]), Vec::<String>::new());
+        assert_eq!(mistakes(&["run", "--mode"]), ["--mode needs a value"]);
+        assert_eq!(mistakes(&["check", "--mode", "never"]), Vec::<String>::new());
     }
 
     #[test]
     fn other_mistakes_are_errors_of_clap() {
         for arguments in [
-            &["run", "--pods", "sometimes", "--colour"][..],
+            &["run", "--mode", "sometimes", "--colour"][..],
             &["run", "--colour"],
             &["timeline", "a/b", "-o", "png"],
             &["check", "-o", "png"],
@@ -255,7 +255,7 @@ mod tests {
     #[test]
     fn value_of_wait_may_follow_a_space_and_is_no_pod() {
         let wait = |arguments: &[&str]| match read(arguments).unwrap().cli.verb {
-            Verb::Stop(stop) => (stop.flags.wait, stop.flags.pod.id().unwrap().to_string()),
+            Verb::Stop(stop) => (stop.wait, stop.pod.id().unwrap().to_string()),
             _ => panic!("{arguments:?}"),
         };
         for (arguments, waits) in [
@@ -275,7 +275,7 @@ mod tests {
     #[test]
     fn unknown_variable_with_the_prefix_is_reported() {
         let names = [
-            "POD_TEARDOWN_PODS",
+            "POD_TEARDOWN_MODE",
             "POD_TEARDOWN_POD",
             "POD_TEARDOWN_SOCKET",
             "PATH",

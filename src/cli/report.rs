@@ -9,7 +9,7 @@ use crate::model::observation::Verdict;
 
 /// Report how the kubelet terminated the pods of this node, compared with what the agent would have done.
 ///
-/// An agent that runs with --pods observe touches nothing. It plans each termination when it begins. When the kubelet is done, it
+/// An agent that runs with --mode observe touches nothing. It plans each termination when it begins. When the kubelet is done, it
 /// compares the last status field by field, and what is left on the node. It shows the duration beside the grace period.
 /// The first line counts the verdicts. The table lists all terminations that are not the same.
 ///
@@ -27,7 +27,7 @@ use crate::model::observation::Verdict;
   # For scripts
   pod-teardown report -o json | jq .verdicts
 
-Exit code: 0; 64 the command line is wrong; 1 no agent answers, or it runs with --pods never.")]
+Exit code: 0; 64 the command line is wrong; 1 no agent answers, or it runs with --mode never.")]
 pub struct ReportArgs {
     /// The time to report, such as 7d or 12h.
     #[arg(long, value_name = "DURATION", default_value = "7d", value_parser = since)]

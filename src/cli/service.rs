@@ -109,7 +109,7 @@ mod tests {
             "run",
             "--node-name",
             "exec",
-            "--pods=always",
+            "--mode=always",
             "--unknown",
             "x",
         ];
@@ -120,11 +120,11 @@ mod tests {
             ("POD_TEARDOWN_FENCE_KUBELET", "True"),
             ("PATH", "/bin"),
         ];
-        let flags = merged(&["--pods", "never"], &command, &variables);
+        let flags = merged(&["--mode", "never"], &command, &variables);
         assert_eq!(
             flags,
             [
-                "--pods",
+                "--mode",
                 "never",
                 "--node-name",
                 "exec",

@@ -1,4 +1,4 @@
-//! `stop` and `evict`.
+//! `stop`.
 
 use std::time::Duration;
 
@@ -29,48 +29,28 @@ use super::{
   pod-teardown stop 0b9a8230-aace-4480-91d0-db24e46eb609
   # Do not wait for the result
   pod-teardown stop web-0 --wait=false
-
-Exit code: 0 it has terminated, now or before, or with --wait=false the request is accepted; 64 the command line is wrong; 1 \
-any other failure. That is a refused or canceled request, an expired --timeout, or no agent that answers.")]
-pub struct StopArgs {
-    /// Which pod, and how.
-    #[command(flatten)]
-    pub flags: StopFlags,
-}
-
-/// Stop a pod of this node as Failed, with a reason and a message that its status shows.
-///
-/// As stop, but the pod counts as failed, whatever its containers' exit codes are, with the condition DisruptionTarget
-/// (reason TerminationByKubelet), as when a kubelet evicts a pod. If it is repeated before the termination is finished, the
-/// last reason and message apply. A pod that has terminated before keeps its phase and reason. PodDisruptionBudgets are not
-/// checked; kubectl drain checks them.
-#[derive(Debug, Clone, Args)]
-#[command(after_help = "Examples:
-  # Evict pod web-0 in namespace default
-  pod-teardown evict web-0 --reason Evicted --message 'The node runs out of disk.'
+  # Stop it as Failed, as when a kubelet evicts a pod
+  pod-teardown stop web-0 --failed --reason Evicted --message 'The node runs out of disk.'
 
 The output says how the pod has terminated.
 
 Exit code: 0 it has terminated, now or before, or with --wait=false the request is accepted; 64 the command line is wrong; 1 \
 any other failure. That is a refused or canceled request, an expired --timeout, or no agent that answers.")]
-pub struct EvictArgs {
-    /// Which pod, and how.
-    #[command(flatten)]
-    pub flags: StopFlags,
-    /// Reason in its status: one word, such as Evicted.
-    #[arg(long, value_name = "WORD", value_parser = reason)]
-    pub reason: String,
-    /// Message in its status.
-    #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
-    pub message: String,
-}
-
-/// Flags of `stop` and `evict`.
-#[derive(Debug, Clone, Args)]
-pub struct StopFlags {
+pub struct StopArgs {
     /// The pod.
     #[command(flatten)]
     pub pod: PodArg,
+    /// The pod counts as failed, whatever its containers' exit codes are, with the condition DisruptionTarget (reason
+    /// TerminationByKubelet), as when a kubelet evicts a pod. If this is repeated before the termination is finished, the last
+    /// reason and message apply.
+    #[arg(long, requires = "reason", requires = "message")]
+    pub failed: bool,
+    /// With --failed: reason in its status, one word such as Evicted.
+    #[arg(long, value_name = "WORD", value_parser = reason, requires = "failed")]
+    pub reason: Option<String>,
+    /// With --failed: message in its status.
+    #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new(), requires = "failed")]
+    pub message: Option<String>,
     /// Only if this is its UID.
     #[arg(long)]
     pub uid: Option<String>,

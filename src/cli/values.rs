@@ -24,9 +24,9 @@ pub enum CgroupDriverFlag {
     Systemd,
 }
 
-/// `--pods`.
+/// `--mode`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum PodsFlag {
+pub enum ModeFlag {
     /// Only compare: the agent touches nothing, whatever the kubelet does. It plans each termination, and compares the kubelet's
     /// result with its own plan: pod-teardown report.
     Observe,

@@ -31,7 +31,7 @@ pub struct RoleCondition {
 // === impl RoleCondition ===
 
 impl RoleCondition {
-    /// The condition of an agent with this role (`None` with `--pods always`), and with this reason why it may not act. A user has
+    /// The condition of an agent with this role (`None` with `--mode always`), and with this reason why it may not act. A user has
     /// `paused` it, or not. The message says why the kubelet does not work, if its unit shows that.
     pub fn new(role: Option<&RoleReport>, blocked: Option<&str>, paused: Option<&str>) -> Self {
         let may_act = role.is_none_or(|role| role.role == RoleName::Active || role.between_starts_of().is_some());

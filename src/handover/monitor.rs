@@ -300,7 +300,7 @@ impl KubeletMonitor {
         if self.only_observes {
             if is_news {
                 let would_be = report.role;
-                tracing::info!(seen, reason = ?report.reason, starts, %would_be, "Only observing: with --pods auto the agent would have this role");
+                tracing::info!(seen, reason = ?report.reason, starts, %would_be, "Only observing: with --mode auto the agent would have this role");
             }
             let report = report.observing(&self.report.borrow(), wall);
             self.report.send_replace(report);

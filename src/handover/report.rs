@@ -175,7 +175,7 @@ impl RoleReport {
             Some(reason) => format!("{} ({reason})", self.role),
             None => self.role.to_string(),
         };
-        let message = Some(format!("it touches nothing; with --pods auto it would be {would_be}"));
+        let message = Some(format!("it touches nothing; with --mode auto it would be {would_be}"));
         let since = before.since.filter(|_| before.message == message);
         Self {
             role: RoleName::Observing,

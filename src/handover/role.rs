@@ -33,7 +33,7 @@ pub enum RoleName {
     /// It does not.
     #[default]
     Standby,
-    /// It never does: it only compares its plans with the kubelet's results (`--pods observe`).
+    /// It never does: it only compares its plans with the kubelet's results (`--mode observe`).
     Observing,
 }
 

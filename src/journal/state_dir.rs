@@ -219,7 +219,7 @@ impl StateDir {
             };
             tracing::error!(
                 quarantined = %quarantined.display(), %reason,
-                "Journal cannot be used: it is quarantined, and a new one is created from the API server and the runtime. Terminating pods get their whole grace period again. Finished preStop hooks may run again. Requests to stop or evict pods are lost. Leftovers of pods deleted before are reported and not removed. A CSI volume whose file system is active without a mount may count as unused; {recorded}"
+                "Journal cannot be used: it is quarantined, and a new one is created from the API server and the runtime. Terminating pods get their whole grace period again. Finished preStop hooks may run again. Requests to stop pods are lost. Leftovers of pods deleted before are reported and not removed. A CSI volume whose file system is active without a mount may count as unused; {recorded}"
             );
         }
         Ok(())

@@ -6,23 +6,20 @@ use std::{
 };
 
 use pod_teardown::{
-    cli::{ApproveArgs, PauseArgs, StopFlags},
+    cli::{ApproveArgs, PauseArgs, StopArgs},
     handover::guard::holds::SafetyHold,
-    node::systemd::Systemd,
     ops::{
         admin::{
             pause::{PAUSE, PauseRequest},
             stop::StopRequest,
         },
-        approve,
-        enable::{self, Mode},
-        holds, pause,
+        approve, holds, pause,
         stop::{self, Wait},
     },
 };
 
 use crate::{
-    print::{CONFIGURATION, USAGE, failed, print, print_error},
+    print::{USAGE, failed, print, print_error},
     query::post,
 };
 
@@ -68,33 +65,24 @@ pub async fn approve(args: ApproveArgs) -> ExitCode {
     }
 }
 
-/// Lets the installed service act or observe.
-pub async fn set_mode(mode: Mode, now: bool) -> ExitCode {
-    match enable::set(&enable::Files::of_host(), &Systemd::of_host(), mode, now).await {
-        Ok(done) => print(&done, 0),
-        Err(error) if error.is_configuration() => failed(CONFIGURATION, &error.to_string()),
-        Err(error) => failed(1, &error.to_string()),
-    }
-}
-
 /// Stops a pod and waits. Progress goes to standard error, the result to standard output.
-pub async fn stop_pod(flags: &StopFlags, verb: &str, reason: Option<String>, message: Option<String>) -> ExitCode {
+pub async fn stop_pod(arguments: StopArgs) -> ExitCode {
     let request = StopRequest {
-        uid: flags.uid.clone(),
-        grace_period_seconds: flags.grace_period,
-        reason,
-        message,
+        uid: arguments.uid,
+        grace_period_seconds: arguments.grace_period,
+        reason: arguments.reason,
+        message: arguments.message,
     };
-    let pod = match flags.pod.id() {
+    let pod = match arguments.pod.id() {
         Ok(pod) => pod,
         Err(why) => return failed(USAGE, &why),
     };
-    let wait = match (flags.wait, flags.timeout) {
+    let wait = match (arguments.wait, arguments.timeout) {
         (false, _) => Wait::No,
         (true, Some(limit)) => Wait::AtMost(limit),
         (true, None) => Wait::Unlimited,
     };
-    match stop::stop(&flags.socket.socket, &pod, verb, &request, wait, print_error).await {
+    match stop::stop(&arguments.socket.socket, &pod, &request, wait, print_error).await {
         Ok(result) => print(&stop::text(&result), 0),
         Err(error) => failed(1, &error.to_string()),
     }

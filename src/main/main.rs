@@ -11,17 +11,13 @@ use std::process::ExitCode;
 
 use jiff::Timestamp;
 use pod_teardown::{
-    cli::{
-        Cli, DisableArgs, EnableArgs, EvictArgs, HandoverArgs, OutputFormat, PlanArgs, QueryFlags, Read, ReportArgs,
-        ResumeArgs, StopArgs, Verb, WhyArgs,
-    },
+    cli::{Cli, HandoverArgs, OutputFormat, PlanArgs, QueryFlags, Read, ReportArgs, ResumeArgs, Verb, WhyArgs},
     handover::guard::holds::SafetyHolds,
     memory,
     model::observation::Verdict,
     node::threads::THREADS,
     ops::{
         admin::{self, pause::RESUME},
-        enable::Mode,
         handover, holds, manual, pause,
         report::{self, Report},
     },
@@ -29,7 +25,7 @@ use pod_teardown::{
 };
 
 use self::{
-    control::{approve, pause_agent, set_mode, stop_pod},
+    control::{approve, pause_agent, stop_pod},
     node::{run, run_check},
     print::{USAGE, failed, print, print_clap_error, print_error},
     query::{post, query, while_read, with_text},
@@ -119,10 +115,7 @@ async fn dispatch(
             let path = admin::report::request_path(since);
             query(&flags.socket, &path, with_text(flags.output, text)).await
         }
-        Verb::Stop(StopArgs { flags }) => stop_pod(&flags, "stop", None, None).await,
-        Verb::Evict(EvictArgs { flags, reason, message }) => {
-            stop_pod(&flags, "evict", Some(reason), Some(message)).await
-        }
+        Verb::Stop(arguments) => stop_pod(arguments).await,
         Verb::Holds(QueryFlags { socket, output }) => {
             let is_wide = output == OutputFormat::Wide;
             let text = |report: &SafetyHolds| holds::text(report, is_wide, Timestamp::now());
@@ -139,16 +132,9 @@ async fn dispatch(
         }
         Verb::Pause(arguments) => pause_agent(arguments).await,
         Verb::Resume(ResumeArgs { socket }) => post(&socket, RESUME, &(), pause::resumed).await,
-        Verb::Enable(EnableArgs { now, kubelet_dropin }) => {
-            let mode = Mode::Acts {
-                kubelet_drop_in: kubelet_dropin,
-            };
-            set_mode(mode, now).await
-        }
-        Verb::Disable(DisableArgs { now }) => set_mode(Mode::Observes, now).await,
         Verb::Gc { verb } => show_collector(verb).await,
         Verb::Version(arguments) => show_version(&arguments).await,
-        Verb::Completions { shell } => print(&manual::completions(shell), 0),
+        Verb::Completion { shell } => print(&manual::completion(shell), 0),
         Verb::Man { dir } => match manual::write(&dir) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => failed(1, &error.to_string()),

@@ -29,7 +29,7 @@ pub enum Reason {
     KubeletUnresponsive,
     /// The termination of a driver pod no longer waits for the pods that need it.
     DriverHoldExceeded,
-    /// A user has stopped or evicted the pod.
+    /// A user has stopped the pod.
     Evicted,
     /// A stop request was canceled: a kubelet may run the pod again.
     StopRequestCanceled,

@@ -17,7 +17,7 @@ pub enum Cause {
     PhaseTerminal,
     /// Its object is proven to be deleted while it may still run here.
     Removed,
-    /// A user of this node has stopped or evicted it.
+    /// A user of this node has stopped it.
     Requested,
     /// An earlier run of this agent has begun it.
     Begun,

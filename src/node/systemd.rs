@@ -32,7 +32,6 @@ const NO_SUCH_UNIT: &str = "org.freedesktop.systemd1.NoSuchUnit";
 /// systemd answers immediately.
 const LIMIT: Duration = Duration::from_secs(30);
 /// Longer than a service's `TimeoutStopSec=` and `TimeoutStartSec=` together, which are 40 and 90 seconds for the agent.
-const RESTART_LIMIT: Duration = Duration::from_secs(180);
 /// The bus accepts connections immediately.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
@@ -150,31 +149,6 @@ impl Systemd {
             }
             result => result,
         }
-    }
-
-    /// Restarts a unit, or starts it, and waits for the job to finish.
-    ///
-    /// # Errors
-    /// A message if systemd does not answer, or if the job fails.
-    pub async fn restart_unit(&self, unit: &str) -> Result<(), String> {
-        let restart = async { run_job(&self.connection().await?, "RestartUnit", unit, "replace").await };
-        match timeout(RESTART_LIMIT, restart).await {
-            Err(_) => Err(format!("its job has not finished within {RESTART_LIMIT:?}")),
-            Ok(Err(error)) => Err(ForeignText::new(&error.to_string()).into()),
-            Ok(Ok(result)) if result != "done" => {
-                Err(format!("the result of its job is {}", ForeignText::new(&result)))
-            }
-            Ok(Ok(_)) => Ok(()),
-        }
-    }
-
-    /// Has systemd load changed unit files.
-    ///
-    /// # Errors
-    /// A message if systemd does not answer.
-    pub async fn reload(&self) -> Result<(), String> {
-        self.with_timeout(async { call(&self.connection().await?, "Reload", &()).await.map(drop) })
-            .await
     }
 
     /// Drops the connection. The next call opens a new one.

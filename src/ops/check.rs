@@ -65,7 +65,7 @@ async fn run(settings: Settings) -> Vec<Row> {
         None => {
             rows.push(Row::skipped(
                 Item::RUNTIME,
-                "this agent takes no pods down: --pods never",
+                "this agent takes no pods down: --mode never",
             ));
             rows.push(socket(&settings.socket, false).await);
         }
@@ -103,7 +103,7 @@ fn summary(settings: &Settings) -> String {
         parts.push(format!("runtime {}", pods.cri_endpoint));
         parts.push(format!("kubelet root {}", pods.kubelet_root.given().display()));
         if pods.only_observes {
-            parts.push("only observing (--pods observe)".to_owned());
+            parts.push("only observing (--mode observe)".to_owned());
         }
     }
     if let Some(gc) = &settings.gc {

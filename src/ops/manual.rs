@@ -31,7 +31,7 @@ const FILES: [(&str, &str); 4] = [
     ),
     (
         "/etc/systemd/system/kubelet.service.d/10-pod-teardown.conf",
-        "A kubelet that is about to start requests a handover; see enable --kubelet-dropin.",
+        "A kubelet that is about to start requests a handover, if this file was copied from the documentation.",
     ),
 ];
 
@@ -44,7 +44,7 @@ pub struct PageError {
 }
 
 /// The completion script for a shell.
-pub fn completions(shell: Shell) -> String {
+pub fn completion(shell: Shell) -> String {
     let all = Cli::command();
     let shown = all.get_subcommands().filter(|verb| !verb.is_hide_set()).cloned();
     let mut program = Command::new("pod-teardown")
@@ -159,7 +159,7 @@ mod tests {
             "-handover",
             "-gc",
             "-gc-graph",
-            "-completions",
+            "-completion",
         ] {
             let page = page(verb).unwrap();
             assert!(page.contains(".SH NAME\n") && page.contains(".SH SYNOPSIS\n"), "{page}");

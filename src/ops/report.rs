@@ -81,7 +81,7 @@ impl Report {
 pub fn text(report: &Report, verdict: Option<Verdict>, is_wide: bool) -> String {
     let mut out = summary(report) + "\n";
     if !report.is_observing {
-        out += "The agent does not observe now: it runs without --pods observe.\n";
+        out += "The agent does not observe now: it runs without --mode observe.\n";
     }
     let shown: Vec<_> = report
         .observations

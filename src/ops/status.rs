@@ -44,7 +44,7 @@ pub struct StatusReport {
     /// The garbage collector; `None` if this agent has none.
     #[serde(default)]
     pub collector: Option<CollectorReport>,
-    /// The role; `None` without `--pods auto`.
+    /// The role; `None` without `--mode auto`.
     #[serde(default)]
     pub role: Option<RoleReport>,
     /// Why the agent may not act at the moment.

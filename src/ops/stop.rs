@@ -1,4 +1,4 @@
-//! `stop` and `evict`: sends the stop request to the agent, shows its progress and prints the result.
+//! `stop`: sends the stop request to the agent, shows its progress and prints the result.
 
 use std::{path::Path, time::Duration};
 
@@ -50,12 +50,11 @@ pub enum StopResult {
 pub async fn stop(
     socket: &Path,
     pod: &PodId,
-    verb: &str,
     request: &StopRequest,
     wait: Wait,
     mut print: impl FnMut(&str),
 ) -> Result<StopResult, ClientError> {
-    let granted: StopAccepted = client::post(socket, &format!("{PODS}/{pod}/{verb}"), request).await?;
+    let granted: StopAccepted = client::post(socket, &format!("{PODS}/{pod}/stop"), request).await?;
     if wait == Wait::No {
         return Ok(StopResult::Accepted(granted));
     }

@@ -365,7 +365,7 @@ fn service_without_systemd_is_reported_with_what_was_read() {
 
 /// Flags of an agent that only collects.
 fn collector_flags(api: &MemApiServer) -> Flags {
-    let flags = Flags::valid().with("pods", "never").with_path("gc-kubeconfig", "gc");
+    let flags = Flags::valid().with("mode", "never").with_path("gc-kubeconfig", "gc");
     std::fs::write(flags.path("gc"), api.collector_kubeconfig()).unwrap();
     flags
 }

@@ -30,7 +30,7 @@ fn collector_flags(api: &MemApiServer) -> (Flags, String) {
 fn collector_flags_at(api: &MemApiServer, metrics: &TcpListener) -> (Flags, String) {
     let addr = metrics.local_addr().unwrap().to_string();
     let flags = Flags::valid()
-        .with("pods", "never")
+        .with("mode", "never")
         .with("gc", "always")
         .with("metrics-addr", addr.clone())
         .with_path("gc-kubeconfig", "gc");

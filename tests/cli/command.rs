@@ -123,7 +123,7 @@ impl Flags {
         let values = [
             ("kubeconfig", path("kubeconfig")),
             ("node-name", NODE.to_owned()),
-            ("pods", "auto".to_owned()),
+            ("mode", "auto".to_owned()),
             ("cri-endpoint", format!("unix://{}", path("cri.sock"))),
             ("kubelet-root", path("kubelet")),
             ("state-dir", path("state")),

@@ -435,11 +435,11 @@ fn invalid_choice_does_not_hide_other_errors() {
     for verb in ["run", "check"] {
         let flags = Flags::valid()
             .with_path("kubelet-root", "absent")
-            .with("pods", "sometimes");
+            .with("mode", "sometimes");
         let output = flags.command(verb).env("POD_TEARDOWN_GC", "maybe").output().unwrap();
         let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
         for mistake in [
-            "--pods sometimes",
+            "--mode sometimes",
             "auto, always, never",
             "--gc maybe",
             "--kubelet-root",

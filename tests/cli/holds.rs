@@ -28,7 +28,7 @@ async fn safety_hold_is_listed_and_approved_by_name_and_the_user_is_logged() {
     let mut agent = Agent::start(
         Flags::for_server(&api)
             .with("cri-endpoint", cri.endpoint())
-            .with("pods", "always"),
+            .with("mode", "always"),
     );
     agent.until("it watches", watches).await;
     let nothing = run(&agent, &["holds"]);

@@ -262,7 +262,7 @@ async fn arguments_of_a_kubelet_control_neither_systemd_nor_the_terminal_nor_the
     let cri = ScriptedCri::start(World::new()).await;
     let flags = Flags::for_server(&api)
         .with("cri-endpoint", cri.endpoint())
-        .with("pods", "always");
+        .with("mode", "always");
     let (systemd, flags) = Systemd::with_flags(flags);
     let injected = "-x\nMAINPID=1\nWATCHDOG=trigger\u{1b}]0;owned\u{7}\u{1b}[2J\u{9b}2J\u{202e}";
     let _kubelet = kubelet(&flags, &[injected, &"long".repeat(10_000)]);

@@ -90,7 +90,7 @@ fn large(count: usize) -> impl Iterator<Item = Value> {
 /// Starts an agent, and waits until it watches the pods.
 async fn watching(api: &MemApiServer, cri: &ScriptedCri, pods: usize) -> Agent {
     let flags = Flags::for_server(api).with("cri-endpoint", cri.endpoint());
-    let mut agent = Agent::start(flags.with("pods", "always"));
+    let mut agent = Agent::start(flags.with("mode", "always"));
     agent
         .until("it watches all pods", |agent| {
             let watch = &agent.status()["watch"];

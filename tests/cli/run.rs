@@ -148,7 +148,7 @@ async fn agent_waits_for_the_runtime_and_then_works() {
 async fn agent_without_settings_only_observes_and_status_says_how_it_may_act() {
     let api = api().await;
     let cri = ScriptedCri::start(World::new()).await;
-    let flags = Flags::for_server(&api).without("pods");
+    let flags = Flags::for_server(&api).without("mode");
     let mut agent = Agent::start(flags.with("cri-endpoint", cri.endpoint()));
     agent
         .until("it watches", |agent| agent.status()["watch"]["state"] == "watching")
@@ -156,7 +156,10 @@ async fn agent_without_settings_only_observes_and_status_says_how_it_may_act() {
     let socket = agent.flags.socket().to_str().unwrap();
     let status = crate::command::run_command(&["status", "--socket", socket]).out;
     assert!(status.starts_with("Role      observing"), "{status}");
-    assert!(status.contains("run: pod-teardown enable --now"), "{status}");
+    assert!(
+        status.contains("add POD_TEARDOWN_MODE=auto to /etc/default/pod-teardown"),
+        "{status}"
+    );
     assert_eq!(agent.terminate().await, Some(0));
 }
 

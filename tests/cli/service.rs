@@ -77,7 +77,7 @@ async fn systemd_gets_readiness_status_watchdog_and_stop_notifications() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn missing_runtime_does_not_trigger_the_watchdog() {
-    let (systemd, flags) = Systemd::with_flags(Flags::valid().with("pods", "always"));
+    let (systemd, flags) = Systemd::with_flags(Flags::valid().with("mode", "always"));
     let mut agent = Agent::start(flags);
     systemd.until("STATUS=").await;
     for _ in 0..3 {
@@ -252,7 +252,7 @@ async fn service_waits_for_files_that_may_be_repaired_and_names_each_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn service_that_cannot_start_yet_tries_again_and_stops_when_it_is_told_to() {
     let started = async |repairs: bool| {
-        let flags = Flags::valid().with("pods", "always");
+        let flags = Flags::valid().with("mode", "always");
         let socket = flags.path("run/agent.sock");
         fs::create_dir_all(flags.path("state")).unwrap();
         std::os::unix::fs::symlink("nowhere", flags.path("state/journal.redb")).unwrap();

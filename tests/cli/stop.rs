@@ -1,4 +1,4 @@
-//! `stop` and `evict` if the agent exits before the pod has terminated.
+//! `stop` if the agent exits before the pod has terminated.
 
 use crate::{
     command::{CommandOutput, Flags, run_command, run_with_answers},

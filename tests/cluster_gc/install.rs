@@ -187,7 +187,7 @@ impl Operator {
     /// Output of `check` with these credentials, which must succeed.
     async fn check(&self, file: &Path) -> Result<String> {
         let mut command = self.command(Path::new(BINARY));
-        command.args(["check", "--pods", "never", "--gc-kubeconfig"]).arg(file);
+        command.args(["check", "--mode", "never", "--gc-kubeconfig"]).arg(file);
         command.arg("--state-dir").arg(self.path("state"));
         printed(command.arg("--socket").arg(self.path("socket"))).await
     }

@@ -260,7 +260,7 @@ fn touches_nothing(run: &Run) -> Result<()> {
     let others: Vec<_> = run.writes.iter().filter(|event| !is_of_node(event)).collect();
     ensure!(others.is_empty(), "{others:#?}");
     ensure!(run.status.contains("observing"), "{}", run.status);
-    ensure!(run.refused.contains("--pods observe"), "{}", run.refused);
+    ensure!(run.refused.contains("--mode observe"), "{}", run.refused);
     Ok(())
 }
 

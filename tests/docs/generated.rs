@@ -18,7 +18,7 @@ For users of the commands `pod-teardown` and `kubectl teardown`: every verb, arg
 - `-o json` prints the agent's answer unchanged, with fields that this program does not know. [Admin API](admin-api.md) describes it. `-o yaml` prints the same.
 - Colors appear only on a terminal, and never with `NO_COLOR` or `TERM=dumb`.
 - `kubectl teardown` is the same program under the name `kubectl-teardown`: see [See it from the cluster](../how-to/see-from-the-cluster.md).
-- All verbs except `help`, `version` and `completions` are for root.
+- All verbs except `help`, `version` and `completion` are for root.
 
 | exit code | meaning |
 |---|---|

@@ -182,7 +182,7 @@ async fn settings(dir: &Path, endpoint: &str) -> config::Settings {
         ("--cgroup-driver", "cgroupfs".to_owned()),
         ("--state-dir", path("state")),
         ("--socket", path("socket")),
-        ("--pods", "auto".to_owned()),
+        ("--mode", "auto".to_owned()),
         ("--take-over-after", "2s".to_owned()),
     ];
     let arguments = flags.iter().flat_map(|(flag, value)| [*flag, value]);

@@ -12,9 +12,13 @@ set -euo pipefail
 package=${1:?usage: claims.sh PACKAGE IMAGE} image=${2:?usage: claims.sh PACKAGE IMAGE}
 policies='background foreground orphan'
 
+# As the how-to about the installation has it.
+let_it_act='echo POD_TEARDOWN_MODE=auto >>/etc/default/pod-teardown && systemctl restart pod-teardown'
+request_a_handover='cp -r /usr/share/doc/pod-teardown/kubelet.service.d /etc/systemd/system/ && systemctl daemon-reload'
+
 # === the kubelet runs ===
 
-package_installs_and_its_service_only_observes_until_it_is_enabled() {
+package_installs_and_its_service_only_observes_until_its_mode_is_set() {
     local node
     for node in $control $worker; do
         docker exec -i "$node" cp /dev/stdin /root/pod-teardown.deb <"$package"
@@ -23,8 +27,10 @@ package_installs_and_its_service_only_observes_until_it_is_enabled() {
     done
     wait_until 30 "the agent observes" role observing
     show on_worker pod-teardown status
-    show on_worker pod-teardown enable --now --kubelet-dropin
-    show docker exec "$control" pod-teardown enable --now
+    for node in $control $worker; do
+        show docker exec "$node" sh -c "$let_it_act"
+    done
+    show on_worker sh -c "$request_a_handover"
     wait_until 30 "the agent is standby" role kubelet-alive
     show on_worker pod-teardown status
 }
@@ -279,7 +285,7 @@ installing_daemonset_installs_the_service_on_every_node() {
 
 restarted_installer_changes_nothing_and_a_new_image_upgrades() {
     local before
-    show on_worker pod-teardown enable --now
+    show on_worker sh -c "$let_it_act"
     before=$(service_pid)
     kubectl -n kube-system delete pods -l app=pod-teardown-installer --wait >/dev/null
     show kubectl -n kube-system rollout status daemonset/pod-teardown-installer --timeout=120s

@@ -88,7 +88,7 @@ async fn request_is_canceled_when_a_kubelet_starts_first() {
 #[tokio::test(start_paused = true)]
 async fn request_is_canceled_without_an_api_server_and_a_later_one_is_accepted() {
     let node = with_stubborn_pod().await;
-    granted(&node, "web/evict", &eviction("Evicted")).await;
+    granted(&node, "web/stop", &eviction("Evicted")).await;
     node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
     inject_fault(&node, Fault::new(Action::Refuse).resource("pods"));
     let process = kubelet(&node);
@@ -170,7 +170,7 @@ async fn pod_deleted_after_a_canceled_request_gets_its_hook_and_full_grace() {
             grace_period_seconds: Some(5),
             ..eviction("Evicted")
         };
-        granted(&stage.node, "stubborn/evict", &ask).await;
+        granted(&stage.node, "stubborn/stop", &ask).await;
         stage.node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
         if is_away {
             stage.node.crash().await;

@@ -97,7 +97,7 @@ async fn succeeded_pod_never_becomes_failed() {
         node.get("web").await.unwrap()["status"]["phase"] == "Succeeded"
     })
     .await;
-    ask(&node, "web/evict", &eviction("Evicted")).await.unwrap();
+    ask(&node, "web/stop", &eviction("Evicted")).await.unwrap();
     assert!(outcome(&node, "web", 60).await.terminated);
     sleep(secs(30)).await;
     assert_eq!(node.get("web").await.unwrap()["status"]["phase"], "Succeeded");
@@ -192,7 +192,7 @@ async fn eviction_during_a_status_update_is_in_the_final_status() {
     node.calls(1, |seen| seen.kind == Kind::StopPodSandbox).await;
     let before = refused();
     wait_until("its last status is refused", async || refused() > before).await;
-    ask(&node, "web/evict", &eviction("Evicted")).await.unwrap();
+    ask(&node, "web/stop", &eviction("Evicted")).await.unwrap();
     node.api.faults().clear();
     assert!(outcome(&node, "web", 60).await.terminated);
     let status = node.get("web").await.unwrap()["status"].take();
@@ -227,7 +227,7 @@ async fn status_of_an_evicted_pod_is_sent_before_its_containers_are_stopped() {
     node.pod("web", &plain(), |pod| drop(pod.container("main").ignores_term()));
     node.start().await;
     node.cri.allow_everything();
-    ask(&node, "web/evict", &eviction("Evicted")).await.unwrap();
+    ask(&node, "web/stop", &eviction("Evicted")).await.unwrap();
     node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
     sleep(secs(20)).await;
     let patched = node.api.requests().iter().filter(|it| it.asked.verb == "patch").count();

@@ -4,7 +4,7 @@ use std::{fs, path::PathBuf, sync::Arc, time::Duration};
 
 use pod_teardown::{
     agent,
-    cli::{CgroupDriverFlag, ForceUnmountFlag, GcFlag, NodeFlags, PodsFlag, SocketFlag, UnsyncedFlag},
+    cli::{CgroupDriverFlag, ForceUnmountFlag, GcFlag, ModeFlag, NodeFlags, SocketFlag, UnsyncedFlag},
     clock::BootClock,
     config::{self},
     journal,
@@ -122,7 +122,7 @@ impl Node {
         fs::write(path("kubeconfig"), api.node_kubeconfig(NODE)).unwrap();
         let cri = ScriptedCri::start(World::with(manners())).await;
         let flags = NodeFlags {
-            pods: PodsFlag::Always,
+            mode: ModeFlag::Always,
             take_over_after: "45s".to_owned(),
             fence_kubelet: false,
             gc: GcFlag::Never,

@@ -3,7 +3,7 @@
 use std::{fs, time::Duration};
 
 use pod_teardown::{
-    cli::PodsFlag,
+    cli::ModeFlag,
     handover::guard::{ONLY_OBSERVES, holds::SafetyHolds},
     model::observation::{Difference, LeftoverKind, Observation, Verdict},
     ops::{
@@ -33,7 +33,7 @@ use crate::{
 /// With a simple pod that runs, and an agent that has seen it.
 async fn observing(names: &[&str]) -> Node {
     let mut node = Node::with_pods(names).await;
-    node.flags.pods = PodsFlag::Observe;
+    node.flags.mode = ModeFlag::Observe;
     node.start().await;
     node
 }
@@ -113,8 +113,7 @@ async fn nothing_is_touched_without_a_kubelet_and_every_request_is_refused() {
         assert_eq!(answer.unwrap_err().to_string(), ONLY_OBSERVES, "{path}");
     };
     let stop = serde_json::to_value(StopRequest::default()).unwrap();
-    refused("/v1/pods/default/web/stop", stop.clone()).await;
-    refused("/v1/pods/default/web/evict", stop).await;
+    refused("/v1/pods/default/web/stop", stop).await;
     let handover = HandoverRequest { timeout_ms: 1 };
     refused(HANDOVER, serde_json::to_value(handover).unwrap()).await;
     refused("/v1/approve", json!({ "item": "absence" })).await;
@@ -226,7 +225,7 @@ async fn volume_of_a_deleted_pod(is_unstaged: bool) -> (Node, Observation) {
     let mut node = Node::new().await;
     storing_pod(&node, "db", &in_use::PV, 1);
     set_in_use(&node, &[IN_USE]).await;
-    node.flags.pods = PodsFlag::Observe;
+    node.flags.mode = ModeFlag::Observe;
     node.start().await;
     node.delete("db", None).await;
     container_exits(&node, 0).await;
@@ -321,7 +320,7 @@ async fn agent_that_may_act_later_terminates_an_observed_pod_from_the_beginning(
     sleep(secs(600)).await;
     node.stop().await.unwrap();
     assert_eq!(node.cri.effects(), Vec::new());
-    node.flags.pods = PodsFlag::Always;
+    node.flags.mode = ModeFlag::Always;
     node.allow_all_but_hooks();
     node.start().await;
     wait_until("it is deleted", async || node.get("db").await.is_none()).await;

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, fs};
 
 use pod_teardown::{
-    cli::PodsFlag,
+    cli::ModeFlag,
     explanation::{
         Explanation,
         cause::{Cause, CauseKind},
@@ -253,7 +253,7 @@ async fn claims_and_drivers_are_planned_and_a_missing_driver_is_a_cause() {
 async fn beside_a_kubelet_why_and_plan_only_read() {
     let stage = NodeWithKubelet::new().await;
     let node = &stage.node;
-    assert_eq!(node.flags.pods, PodsFlag::Auto);
+    assert_eq!(node.flags.mode, ModeFlag::Auto);
     full(node, "db");
     sleep(secs(2)).await;
     node.delete("db", None).await;

@@ -3,7 +3,7 @@
 use std::{fs, path::PathBuf, pin::Pin, time::Duration};
 
 use pod_teardown::{
-    cli::PodsFlag,
+    cli::ModeFlag,
     explanation::Explanation,
     handover::probes::ProbeState,
     model::trace::BlockedReason,
@@ -49,7 +49,7 @@ impl NodeWithKubelet {
     /// With a simple pod and an agent that has seen the kubelet.
     pub async fn new() -> Self {
         let mut node = Node::with_pods(&["web"]).await;
-        node.flags.pods = PodsFlag::Auto;
+        node.flags.mode = ModeFlag::Auto;
         let process = Some(kubelet(&node));
         let mut stage = Self {
             node,
@@ -526,7 +526,7 @@ async fn standby_agent_refuses_requests_without_a_kubelet() {
 #[tokio::test(start_paused = true)]
 async fn missing_lease_shows_no_kubelet() {
     let mut node = Node::with_pods(&["web"]).await;
-    node.flags.pods = PodsFlag::Auto;
+    node.flags.mode = ModeFlag::Auto;
     node.delete("web", None).await;
     node.start().await;
     node.cri.allow_everything();

@@ -1,4 +1,4 @@
-//! Answers to the callers of stop and evict requests.
+//! Answers to the callers of stop requests.
 
 use std::{fs, path::PathBuf};
 
@@ -35,23 +35,22 @@ use crate::{
 };
 
 /// Output of the command; the last line is the outcome or the error.
-async fn output_of(socket: PathBuf, path: &str, what: &StopRequest) -> Vec<String> {
-    output_within(socket, path, what, Wait::Unlimited).await
+async fn output_of(socket: PathBuf, name: &str, what: &StopRequest) -> Vec<String> {
+    output_within(socket, name, what, Wait::Unlimited).await
 }
 
-async fn output_within(socket: PathBuf, path: &str, what: &StopRequest, wait: Wait) -> Vec<String> {
-    let (name, verb) = path.split_once('/').unwrap();
+async fn output_within(socket: PathBuf, name: &str, what: &StopRequest, wait: Wait) -> Vec<String> {
     let pod = PodId::Name(PodName {
         namespace: "default".to_owned(),
         name: name.to_owned(),
     });
-    output_for(socket, &pod, verb, what, wait).await
+    output_for(socket, &pod, what, wait).await
 }
 
-async fn output_for(socket: PathBuf, pod: &PodId, verb: &str, what: &StopRequest, wait: Wait) -> Vec<String> {
+async fn output_for(socket: PathBuf, pod: &PodId, what: &StopRequest, wait: Wait) -> Vec<String> {
     let mut output = Vec::new();
     let print = |line: &str| output.push(line.to_owned());
-    let end = stop::stop(&socket, pod, verb, what, wait, print).await;
+    let end = stop::stop(&socket, pod, what, wait, print).await;
     output.push(end.map_or_else(|error| error.to_string(), |end| stop::text(&end)));
     output
 }
@@ -62,7 +61,7 @@ async fn pod_is_stopped_by_its_uid_and_no_other_pod_is() {
     let stop = async |uid: &str| {
         let socket = node.flags.socket.socket.clone();
         let pod = PodId::Uid(uid.to_owned());
-        output_for(socket, &pod, "stop", &StopRequest::default(), Wait::Unlimited).await
+        output_for(socket, &pod, &StopRequest::default(), Wait::Unlimited).await
     };
     assert_eq!(
         stop("uid-other").await,
@@ -86,7 +85,7 @@ async fn eviction_of_a_succeeded_pod_reports_that_it_is_not_evicted() {
     })
     .await;
     let socket = node.flags.socket.socket.clone();
-    let path = format!("{PODS}/default/web/evict");
+    let path = format!("{PODS}/default/web/stop");
     let granted: Value = client::post(&socket, &path, &eviction("Evicted")).await.unwrap();
     assert_eq!(
         (&granted["alreadyTerminated"], &granted["phase"], &granted["reason"]),
@@ -98,7 +97,7 @@ async fn eviction_of_a_succeeded_pod_reports_that_it_is_not_evicted() {
         (true, Some("Succeeded"), None)
     );
     assert_eq!(
-        output_of(socket, "web/evict", &eviction("Evicted")).await,
+        output_of(socket, "web", &eviction("Evicted")).await,
         [
             "default/web had terminated before as Succeeded: the request changes nothing; its object, containers and logs are kept \
              until it is deleted"
@@ -121,7 +120,7 @@ async fn stop_of_a_pod_without_a_worker_reports_that_it_has_ended() {
     .await;
     let socket = node.flags.socket.socket.clone();
     assert_eq!(
-        output_of(socket, "web/stop", &StopRequest::default()).await,
+        output_of(socket, "web", &StopRequest::default()).await,
         ["default/web had terminated before: the request changes nothing; nothing of it runs on this node"]
     );
 }
@@ -130,13 +129,13 @@ async fn stop_of_a_pod_without_a_worker_reports_that_it_has_ended() {
 async fn stop_of_an_evicted_pod_reports_why_it_failed() {
     let node = node_with("web", &plain(), false).await;
     let socket = || node.flags.socket.socket.clone();
-    let output = output_of(socket(), "web/evict", &eviction("Evicted")).await;
+    let output = output_of(socket(), "web", &eviction("Evicted")).await;
     assert_eq!(output[0], "default/web (UID uid-web) is terminating, grace period 30s");
     assert!(
         output[1].starts_with("default/web has terminated as Failed (Evicted): none"),
         "{output:?}"
     );
-    let output = output_of(socket(), "web/stop", &StopRequest::default()).await;
+    let output = output_of(socket(), "web", &StopRequest::default()).await;
     assert!(
         output[0].contains("had terminated before as Failed (Evicted): the request changes nothing"),
         "{output:?}"
@@ -150,7 +149,7 @@ async fn eviction_reports_what_it_waits_for_until_the_api_server_shows_it() {
     let volume = node.pod_dir("web").join("volumes/kubernetes.io~rbd/pvc-1");
     fs::create_dir_all(volume.join("mount")).unwrap();
     let socket = node.flags.socket.socket.clone();
-    let waits = tokio::spawn(async move { output_of(socket, "web/evict", &eviction("Evicted")).await });
+    let waits = tokio::spawn(async move { output_of(socket, "web", &eviction("Evicted")).await });
     node.wait_blocked("web", "kubernetes.io~rbd/pvc-1").await;
     sleep(secs(300)).await;
     assert!(!waits.is_finished());
@@ -176,10 +175,10 @@ async fn timeout_ends_the_wait_and_not_the_stop() {
     fs::create_dir_all(volume.join("mount")).unwrap();
     let socket = || node.flags.socket.socket.clone();
     let request = StopRequest::default();
-    let accepted = output_within(socket(), "web/stop", &request, Wait::No).await;
+    let accepted = output_within(socket(), "web", &request, Wait::No).await;
     assert_eq!(accepted, ["default/web (UID uid-web) is terminating, grace period 30s"]);
     node.wait_blocked("web", "kubernetes.io~rbd/pvc-1").await;
-    let output = output_within(socket(), "web/stop", &request, Wait::AtMost(secs(20))).await;
+    let output = output_within(socket(), "web", &request, Wait::AtMost(secs(20))).await;
     let last = output.last().unwrap();
     for words in [
         "has not terminated within 20s",
@@ -271,7 +270,7 @@ async fn requests_before_the_runtime_is_reached_are_refused_and_not_done_later()
     let began = Instant::now();
     for answer in [
         refused(&node, "web/stop", &StopRequest::default()).await,
-        refused(&node, "web/evict", &eviction("Evicted")).await,
+        refused(&node, "web/stop", &eviction("Evicted")).await,
     ] {
         assert!(
             answer.contains(
@@ -307,7 +306,7 @@ async fn stopping_agent_refuses_requests() {
     node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
     let late = tokio::spawn(async move {
         sleep(secs(1)).await;
-        output_of(socket, "late/stop", &StopRequest::default()).await
+        output_of(socket, "late", &StopRequest::default()).await
     });
     assert_eq!(node.stop().await, Ok(()));
     let answer = late.await.unwrap();
@@ -321,7 +320,7 @@ async fn stopping_agent_refuses_requests() {
 async fn stopping_agent_reports_when_the_termination_continues() {
     let mut node = node_with("web", &plain(), true).await;
     let socket = node.flags.socket.socket.clone();
-    let waits = tokio::spawn(async move { output_of(socket, "web/stop", &StopRequest::default()).await });
+    let waits = tokio::spawn(async move { output_of(socket, "web", &StopRequest::default()).await });
     node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
     assert_eq!(node.stop().await, Ok(()));
     let output = waits.await.unwrap();

@@ -1,4 +1,4 @@
-//! Stop and evict requests of the admin API.
+//! Stop requests of the admin API.
 
 use pod_teardown::ops::{
     admin::stop::{OUTCOMES, PODS, StopOutcome, StopRequest},
@@ -109,7 +109,7 @@ async fn stopped_pod_with_exit_code_zero_has_succeeded() {
 #[tokio::test(start_paused = true)]
 async fn evicted_pod_fails_with_reason_message_and_disruption_target_for_any_exit_code() {
     let node = node_with("web", &plain(), false).await;
-    granted(&node, "web/evict", &eviction("Evicted")).await;
+    granted(&node, "web/stop", &eviction("Evicted")).await;
     let status = ended(&node, "web").await;
     assert_eq!(
         (&status["phase"], &status["reason"], &status["message"]),
@@ -133,8 +133,8 @@ async fn eviction_overrides_earlier_and_later_stops_and_earlier_evictions() {
     let node = node_with("web", &plain(), true).await;
     granted(&node, "web/stop", &StopRequest::default()).await;
     sleep(secs(1)).await;
-    granted(&node, "web/evict", &eviction("First")).await;
-    granted(&node, "web/evict", &eviction("Second")).await;
+    granted(&node, "web/stop", &eviction("First")).await;
+    granted(&node, "web/stop", &eviction("Second")).await;
     sleep(secs(1)).await;
     assert_eq!(granted(&node, "web/stop", &within(5)).await, 5);
     let status = ended(&node, "web").await;
@@ -157,7 +157,7 @@ async fn eviction_of_a_terminating_pod_is_in_its_final_status() {
     node.insert(held);
     node.delete("web", Some(20)).await;
     node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
-    granted(&node, "web/evict", &eviction("Evicted")).await;
+    granted(&node, "web/stop", &eviction("Evicted")).await;
     let status = ended(&node, "web").await;
     assert_eq!(
         (&status["phase"], &status["reason"]),
@@ -196,7 +196,7 @@ async fn stop_of_a_terminated_pod_finishes_at_once() {
     })
     .await;
     let (calls, began) = (node.cri.effects().len(), Instant::now());
-    granted(&node, "web/evict", &eviction("TooLate")).await;
+    granted(&node, "web/stop", &eviction("TooLate")).await;
     assert_eq!(ended(&node, "web").await, status);
     assert_eq!((node.cri.effects().len(), began.elapsed()), (calls, secs(0)));
 }
@@ -206,7 +206,7 @@ async fn stop_continues_after_a_crash_with_its_deadline_and_reason() {
     let mut node = node_with("web", &plain(), true).await;
     granted(
         &node,
-        "web/evict",
+        "web/stop",
         &StopRequest {
             grace_period_seconds: Some(20),
             ..eviction("Evicted")
@@ -262,14 +262,9 @@ async fn requests_that_must_not_be_done_are_refused_with_a_reason() {
             .contains("mirror of a static pod")
     );
     assert!(
-        refused(&node, "static-n1/evict", &eviction("Evicted"))
+        refused(&node, "static-n1/stop", &eviction("Evicted"))
             .await
             .contains("mirror")
-    );
-    assert!(
-        refused(&node, "web/evict", &StopRequest::default())
-            .await
-            .contains("needs a reason")
     );
     kubelet(&node);
     wait_until("the hold is reported", async || node.status().await.blocked.is_some()).await;

@@ -1,4 +1,4 @@
-//! Starts a pod's termination: by its deletion, or by `pod-teardown evict`.
+//! Starts a pod's termination: by its deletion, or by `pod-teardown stop --failed`.
 
 use std::{
     fs::{self, File},
@@ -21,7 +21,7 @@ pub enum Cause {
 /// `status.reason` of an evicted pod.
 pub const REASON: &str = "Evicted";
 
-/// An eviction by `pod-teardown evict`. The command is killed on drop.
+/// An eviction by `pod-teardown stop --failed`. The command is killed on drop.
 pub struct Eviction {
     command: Child,
     said: PathBuf,
@@ -32,16 +32,25 @@ pub struct Eviction {
 impl Eviction {
     /// Requests the eviction; `dir` is the agent's directory.
     pub fn ask(agent: &Path, dir: &Path, pod: &str) -> Result<Self> {
-        let said = dir.join("evict.log");
+        let said = dir.join("stop.log");
         let output = File::create(&said).with_context(|| format!("create {}", said.display()))?;
         let command = Command::new(agent)
-            .args(["evict", pod, "--reason", REASON, "--message", "no room", "--socket"])
+            .args([
+                "stop",
+                pod,
+                "--failed",
+                "--reason",
+                REASON,
+                "--message",
+                "no room",
+                "--socket",
+            ])
             .arg(dir.join("admin.sock"))
             .stdout(Stdio::null())
             .stderr(output)
             .kill_on_drop(true)
             .spawn();
-        let command = command.context("start pod-teardown evict")?;
+        let command = command.context("start pod-teardown stop --failed")?;
         Ok(Self { command, said })
     }
 
@@ -57,7 +66,10 @@ impl Eviction {
 
     /// Whether the command has failed, so that it has to be repeated.
     pub fn is_refused(&mut self) -> Result<bool> {
-        let ended = self.command.try_wait().context("look after pod-teardown evict")?;
+        let ended = self
+            .command
+            .try_wait()
+            .context("look after pod-teardown stop --failed")?;
         Ok(ended.is_some() && !self.is_granted())
     }
 }

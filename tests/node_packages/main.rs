@@ -13,10 +13,9 @@ use built::{Built, output};
 use root::Root;
 
 const SETTINGS: &str = "etc/default/pod-teardown";
-const DROP_IN: &str = "etc/systemd/system/kubelet.service.d/10-pod-teardown.conf";
 const STATE: &str = "var/lib/pod-teardown/journal";
 /// What a user has in the settings.
-const EDITED: &str = "# mine\nPOD_TEARDOWN_PODS=auto\n";
+const EDITED: &str = "# mine\nPOD_TEARDOWN_MODE=auto\n";
 
 /// Paths that only one family has, or has elsewhere.
 fn is_of_one_family(path: &str) -> bool {
@@ -36,7 +35,6 @@ fn is_of_one_family(path: &str) -> bool {
 fn edit(root: &Root) {
     root.write(SETTINGS, EDITED);
     root.write(STATE, "kept");
-    root.write(DROP_IN, "[Service]\n");
 }
 
 /// A first installation has the defaults, which observe. Only root can read the settings: they may get a token for the
@@ -166,10 +164,10 @@ fn removal_of_a_deb_keeps_settings_and_state_and_a_purge_removes_them() {
     edit(&root);
     root.dpkg(&["--remove", "pod-teardown"]);
     assert_eq!(root.read(SETTINGS).as_deref(), Some(EDITED));
-    assert!(root.path(STATE).exists() && root.path(DROP_IN).exists());
+    assert!(root.path(STATE).exists());
     assert!(!root.path("usr/bin/pod-teardown").exists());
     root.dpkg(&["--purge", "pod-teardown"]);
-    for gone in [SETTINGS, DROP_IN, "var/lib/pod-teardown"] {
+    for gone in [SETTINGS, "var/lib/pod-teardown"] {
         assert!(!root.path(gone).exists(), "{gone}");
     }
 }
@@ -205,7 +203,7 @@ fn upgrade_of_an_rpm_keeps_the_settings_and_restarts() {
     root.calls();
     root.rpm(&["--upgrade", &built.rpm("pod-teardown", "next")]);
     assert_eq!(root.read(SETTINGS).as_deref(), Some(EDITED));
-    assert!(root.path(STATE).exists() && root.path(DROP_IN).exists());
+    assert!(root.path(STATE).exists());
     assert_eq!(
         root.calls(),
         ["daemon-reload", "daemon-reload", "try-restart pod-teardown.service"]
@@ -225,9 +223,7 @@ fn removal_of_an_rpm_stops_the_service_and_keeps_state_and_changed_settings() {
     );
     assert!(root.path(STATE).exists());
     assert_eq!(root.read(&format!("{SETTINGS}.rpmsave")).as_deref(), Some(EDITED));
-    for gone in ["usr/bin/pod-teardown", DROP_IN] {
-        assert!(!root.path(gone).exists(), "{gone}");
-    }
+    assert!(!root.path("usr/bin/pod-teardown").exists());
 }
 
 #[test]
@@ -272,7 +268,7 @@ fn tarball_is_installed_once_upgraded_and_removed() {
         ]
     );
     assert_eq!(root.read(SETTINGS).as_deref(), Some(EDITED));
-    assert!(root.path(STATE).exists() && !root.path(DROP_IN).exists());
+    assert!(root.path(STATE).exists());
     root.run(&["sh", "/unpacked/uninstall.sh", "--purge"]);
     root.run(&["rm", "-r", "/unpacked"]);
     let left = root.files();

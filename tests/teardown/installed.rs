@@ -22,8 +22,8 @@ use crate::cases::Scene;
 const PACKAGES: &str = "/payload/packages";
 /// The settings of the service.
 pub const SETTINGS: &str = "/etc/default/pod-teardown";
-/// The drop-in of the kubelet, if it is enabled.
-pub const DROP_IN: &str = "/etc/systemd/system/kubelet.service.d/10-pod-teardown.conf";
+/// The drop-in of the kubelet.
+const DROP_IN: &str = "/etc/systemd/system/kubelet.service.d/10-pod-teardown.conf";
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 const UNITS: &str = "/run/systemd/system";
 /// State directory of the service.
@@ -169,7 +169,7 @@ impl Installed {
 
     /// The package with settings to take down the scene's pods.
     pub async fn at_work(scene: &Scene) -> Result<Self> {
-        Self::at_work_with(scene, &[("PODS", "always")]).await
+        Self::at_work_with(scene, &[("MODE", "always")]).await
     }
 
     /// As [`Self::at_work`], with more settings.
@@ -236,7 +236,7 @@ impl Installed {
         Ok(())
     }
 
-    /// Puts the drop-in of the documentation where `enable --kubelet-dropin` writes it.
+    /// Puts the drop-in of the documentation where systemd reads it.
     pub fn add_drop_in_of_kubelet(&self) -> Result<()> {
         let shipped = "/usr/share/doc/pod-teardown/kubelet.service.d/10-pod-teardown.conf";
         self.create(DROP_IN, |at| fs::copy(shipped, at).map(drop))?;
@@ -302,7 +302,6 @@ impl Drop for Installed {
         *LAST_OUTPUT.lock().unwrap_or_else(PoisonError::into_inner) = outputs.join("\n");
         output("systemctl", &["stop", "kubelet", "pod-teardown"]).ok();
         fs::remove_dir_all(STATE).ok();
-        fs::remove_file(DROP_IN).ok();
         for path in self.made.borrow().iter() {
             fs::remove_file(path).ok();
         }

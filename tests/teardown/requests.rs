@@ -37,7 +37,7 @@ pub async fn evicted_pod_has_failed_although_its_container_succeeded(scene: &mut
     let pod = scene.run(simple("evicted", 30, POLITE)).await?;
     let (name, message) = (scene.name("evicted"), "The node runs out of disk.");
     scene
-        .ask(&["evict", &name, "--reason", "Evicted", "--message", message])
+        .ask(&["stop", &name, "--failed", "--reason", "Evicted", "--message", message])
         .await?;
     let status = scene.object("evicted").await?["status"].clone();
     ensure!(

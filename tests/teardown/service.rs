@@ -42,7 +42,7 @@ pub fn cases<S>() -> Vec<Case<S>> {
         upgrade_reruns_no_hook_and_keeps_all_deadlines,
         kubelet_unit_that_fails_is_stopped_masked_or_hangs_is_explained,
         // Last: they wait until the node has been up for five minutes.
-        first_installation_observes_until_it_is_enabled_and_an_upgrade_keeps_that,
+        first_installation_observes_until_its_mode_is_set_and_an_upgrade_keeps_that,
         unresponsive_kubelet_is_stopped_through_its_unit_and_stays_stopped,
     ]
 }
@@ -123,7 +123,7 @@ async fn policy_rc_d_prevents_the_start_and_a_purge_leaves_nothing(_: &mut Scene
         .lines()
         .find(|line| line.contains("pod-teardown.service:") && line.contains("ignoring"));
     ensure!(unknown.is_none(), "systemd does not know a directive: {unknown:?}");
-    service.set(&[("PODS", "always")])?;
+    service.set(&[("MODE", "always")])?;
     let state = Path::new("/var/lib/pod-teardown");
     ensure!(state.is_dir());
     fs::write(state.join("kept"), "")?;
@@ -137,7 +137,7 @@ async fn policy_rc_d_prevents_the_start_and_a_purge_leaves_nothing(_: &mut Scene
 }
 
 /// Without a kubelet: a service that acts would terminate the pod.
-async fn first_installation_observes_until_it_is_enabled_and_an_upgrade_keeps_that(scene: &mut Scene) -> Result<()> {
+async fn first_installation_observes_until_its_mode_is_set_and_an_upgrade_keeps_that(scene: &mut Scene) -> Result<()> {
     installed::wait_until_takeover_is_allowed().await?;
     let service = Installed::first_installation()?;
     let settings = fs::read_to_string(installed::SETTINGS)?;
@@ -158,22 +158,16 @@ async fn first_installation_observes_until_it_is_enabled_and_an_upgrade_keeps_th
     let now = scene.object("web").await?;
     ensure!(now["status"] == before["status"], "it touches nothing: {now}");
 
-    let done = service.asked(&["enable", "--now", "--kubelet-dropin"])?;
-    ensure!(
-        done.contains("POD_TEARDOWN_PODS=auto is set") && done.contains("was restarted"),
-        "{done}"
-    );
-    ensure!(fs::read_to_string(installed::SETTINGS)?.contains("\nPOD_TEARDOWN_PODS=auto\n"));
-    ensure!(Path::new(installed::DROP_IN).is_file());
+    service.add(&[("MODE", "auto".to_owned())])?;
+    service.systemctl(&["restart", "pod-teardown"])?;
     scene.gone_and_clean(&web).await?;
     service.upgrade("now")?;
-    ensure!(fs::read_to_string(installed::SETTINGS)?.contains("\nPOD_TEARDOWN_PODS=auto\n"));
+    ensure!(fs::read_to_string(installed::SETTINGS)?.contains("\nPOD_TEARDOWN_MODE=auto\n"));
 
-    service.asked(&["disable", "--now"])?;
+    service.add(&[("MODE", "observe".to_owned())])?;
+    service.systemctl(&["restart", "pod-teardown"])?;
     service.works().await?;
-    until("it observes again", is_observing).await?;
-    ensure!(!Path::new(installed::DROP_IN).exists());
-    Ok(())
+    until("it observes again", is_observing).await
 }
 
 async fn pod_is_removed_completely_and_the_log_has_its_uid(scene: &mut Scene) -> Result<()> {
@@ -369,7 +363,7 @@ fn kubelet_with_health(service: &Installed, scene: &Scene, more: &str) -> Result
 /// It answers at healthz for a while and renews no Lease. systemd would restart it if it were only killed.
 async fn unresponsive_kubelet_is_stopped_through_its_unit_and_stays_stopped(scene: &mut Scene) -> Result<()> {
     installed::wait_until_takeover_is_allowed().await?;
-    let settings = [("PODS", "auto"), ("TAKE_OVER_AFTER", "5s"), ("FENCE_KUBELET", "true")];
+    let settings = [("MODE", "auto"), ("TAKE_OVER_AFTER", "5s"), ("FENCE_KUBELET", "true")];
     let service = Installed::at_work_with(scene, &settings).await?;
     kubelet_with_health(&service, scene, "Restart=always\nRestartSec=100ms\n")?;
     service.systemctl(&["start", "kubelet"])?;
@@ -417,7 +411,7 @@ async fn unresponsive_kubelet_is_stopped_through_its_unit_and_stays_stopped(scen
 async fn kubelet_unit_that_fails_is_stopped_masked_or_hangs_is_explained(scene: &mut Scene) -> Result<()> {
     const FAILS: &str = "/run/kubelet-of-test/fails";
     const LINE: &str = r#"E1129 01:01:29.482843    8719 run.go:72] "command failed" err="failed to parse kubelet flag: unknown flag: --no-such-flag""#;
-    let service = Installed::at_work_with(scene, &[("PODS", "auto"), ("TAKE_OVER_AFTER", "5s")]).await?;
+    let service = Installed::at_work_with(scene, &[("MODE", "auto"), ("TAKE_OVER_AFTER", "5s")]).await?;
     let status_has = async |text: &str| until(text, || Ok(service.asked(&["status"])?.contains(text))).await;
     service.create(FAILS, |at| fs::write(at, format!("echo '{LINE}' >&2; exit 1\n")))?;
     let unit = format!(
@@ -492,8 +486,13 @@ async fn upgrade_reruns_no_hook_and_keeps_all_deadlines(scene: &mut Scene) -> Re
     ensure!(scene.said("hooked") == ["hook", "done"], "{:?}", scene.said("hooked"));
     // An upgrade that takes longer than the grace period ends it.
     let (end_now, resumed) = end_of_grace_period(&service, scene, "stubborn")?;
-    let latest = resumed.context("the new version resumes the termination")?.max(grace_end);
-    ensure!(end_now >= grace_end - SECOND && end_now <= latest + SECOND, "{grace_end}, then {end_now}");
+    let latest = resumed
+        .context("the new version resumes the termination")?
+        .max(grace_end);
+    ensure!(
+        end_now >= grace_end - SECOND && end_now <= latest + SECOND,
+        "{grace_end}, then {end_now}"
+    );
     scene.gone_and_clean(stubborn).await?;
     ensure!(begun.elapsed() >= grace, "{:?}", begun.elapsed());
     let code = service.systemctl(&["is-failed", "pod-teardown"]);

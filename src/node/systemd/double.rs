@@ -144,7 +144,7 @@ async fn serve(stream: UnixStream, behavior: Behavior, calls: Calls) -> zbus::Re
             ("StopUnit", Behavior::Restarts(..)) if call.body().deserialize::<(String, String)>()?.1 == "fail" => {
                 bus.reply_error(&header, DESTRUCTIVE, &"its restart is queued").await?;
             }
-            ("StopUnit" | "RestartUnit", behavior) => {
+            ("StopUnit", behavior) => {
                 let job = ObjectPath::try_from(JOB)?;
                 let result = if behavior == Behavior::Fails { "timeout" } else { "done" };
                 let (unit, _): (String, String) = call.body().deserialize()?;

@@ -26,7 +26,7 @@ pub fn json_response(code: StatusCode, body: &impl Serialize) -> Response<Full<B
 pub fn pods_disabled() -> Response<Full<Bytes>> {
     error(
         StatusCode::NOT_FOUND,
-        "this agent takes no pods down: it runs with --pods never",
+        "this agent takes no pods down: it runs with --mode never",
     )
 }
 

@@ -37,7 +37,7 @@ pub struct Admin {
     pub node: String,
     /// When the agent was started.
     pub since: Timestamp,
-    /// For requests about pods; `None` with `--pods never`.
+    /// For requests about pods; `None` with `--mode never`.
     pub pods: Option<PodsAdmin>,
     /// For requests about the collector; `None` if this agent has none.
     pub gc: Option<CollectorAdmin>,
@@ -56,7 +56,7 @@ pub struct PodsAdmin {
     pub watch: watch::Receiver<WatchReport>,
     /// Leftovers of deleted pods on this node.
     pub leftovers: watch::Receiver<LeftoverReport>,
-    /// The role; `None` without `--pods auto`.
+    /// The role; `None` without `--mode auto`.
     pub role: Option<watch::Receiver<RoleReport>>,
     /// How long a handover is valid while no kubelet is seen.
     pub handover_validity: Duration,

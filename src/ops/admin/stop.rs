@@ -1,4 +1,4 @@
-//! Stop and eviction requests, and their outcomes.
+//! Requests to stop a pod, and their outcomes.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,14 +23,14 @@ use crate::{
     workers::stop::{PodStop, StopAccepted, StopRejected},
 };
 
-/// Path of requests, followed by the namespace and the name or by the UID, and by the verb.
+/// Path of requests, followed by the namespace and the name or by the UID, and by `/stop`.
 pub const PODS: &str = "/v1/pods";
 /// Path of outcomes, followed by the UID.
 pub const OUTCOMES: &str = "/v1/outcomes";
 /// Maximum wait for an outcome.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
-/// The body of a stop or eviction request.
+/// The body of a request. With a reason and a message, the pod counts as failed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct StopRequest {
@@ -40,10 +40,10 @@ pub struct StopRequest {
     /// Overrides the pod's grace period, in seconds. For a terminating pod it can only shorten it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grace_period_seconds: Option<i64>,
-    /// `reason` of the evicted pod's status, in one word.
+    /// `reason` of the failed pod's status, in one word.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// `message` of the evicted pod's status.
+    /// `message` of the failed pod's status.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }
@@ -68,31 +68,26 @@ pub(super) enum Target<'a> {
     Uid(&'a str),
 }
 
-/// Parses the path of a request: the pod, and whether it is an eviction.
-pub(super) fn target(path: &str) -> Option<(Target<'_>, bool)> {
-    let (pod, verb) = path.strip_prefix(PODS)?.strip_prefix('/')?.rsplit_once('/')?;
-    let target = match pod.split_once('/') {
-        Some((_, name)) if name.contains('/') => return None,
-        Some((namespace, name)) => Target::Name(namespace, name),
-        None => Target::Uid(pod),
-    };
-    match verb {
-        "stop" => Some((target, false)),
-        "evict" => Some((target, true)),
-        _ => None,
+/// The pod of a request, by its path.
+pub(super) fn target(path: &str) -> Option<Target<'_>> {
+    let pod = path.strip_prefix(PODS)?.strip_prefix('/')?.strip_suffix("/stop")?;
+    match pod.split_once('/') {
+        Some((_, name)) if name.contains('/') => None,
+        Some((namespace, name)) => Some(Target::Name(namespace, name)),
+        None => Some(Target::Uid(pod)),
     }
 }
 
-/// Performs a stop or eviction request.
+/// Performs a request.
 pub(super) async fn request(pods: &PodsAdmin, path: &str, body: &[u8], peer: Peer) -> Response<Full<Bytes>> {
-    let Some((target, evict)) = target(path) else {
+    let Some(target) = target(path) else {
         return error(
             StatusCode::NOT_FOUND,
-            "POST is answered at /v1/pods/NAMESPACE/NAME/stop, /v1/pods/NAMESPACE/NAME/evict, /v1/pods/UID/stop, \
-             /v1/pods/UID/evict, /v1/approve, /v1/handover, /v1/pause and /v1/resume",
+            "POST is answered at /v1/pods/NAMESPACE/NAME/stop, /v1/pods/UID/stop, /v1/approve, /v1/handover, /v1/pause and \
+             /v1/resume",
         );
     };
-    let request = match parse(evict, body) {
+    let request = match parse(body) {
         Ok(request) => request,
         Err(why) => return error(StatusCode::BAD_REQUEST, &why),
     };
@@ -113,7 +108,6 @@ pub(super) async fn request(pods: &PodsAdmin, path: &str, body: &[u8], peer: Pee
         pod.namespace = stop.namespace,
         pod.name = stop.name,
         peer = peer.to_string(),
-        evict,
         reason = stop.eviction.as_ref().map(|eviction| eviction.reason.as_str()),
         grace_period_seconds = stop.grace,
         "Pod stop requested"
@@ -151,9 +145,9 @@ async fn find(pods: &PodsAdmin, uid: &str, request: PodStop) -> Result<PodStop, 
 }
 
 async fn grant(pods: PodsAdmin, stop: PodStop, peer: Peer) -> Response<Full<Bytes>> {
-    let (namespace, name, evict) = (stop.namespace.clone(), stop.name.clone(), stop.eviction.is_some());
+    let (namespace, name) = (stop.namespace.clone(), stop.name.clone());
     let refused = |code, why: String| {
-        tracing::warn!(pod.namespace = namespace, pod.name = name, peer = peer.to_string(), evict, %why, "Pod stop request refused");
+        tracing::warn!(pod.namespace = namespace, pod.name = name, peer = peer.to_string(), %why, "Pod stop request refused");
         error(code, &why)
     };
     match pods.in_time(pods.workers.stop_pod(stop)).await {
@@ -171,7 +165,6 @@ async fn grant(pods: PodsAdmin, stop: PodStop, peer: Peer) -> Response<Full<Byte
                 pod.namespace = namespace,
                 pod.name = name,
                 peer = peer.to_string(),
-                evict,
                 grace_period_seconds = granted.grace_period_seconds,
                 already_terminated = granted.already_terminated,
                 "Pod stop request granted"
@@ -201,7 +194,7 @@ async fn grant(pods: PodsAdmin, stop: PodStop, peer: Peer) -> Response<Full<Byte
 }
 
 /// Parses the body of a request. The name of the pod is missing.
-fn parse(evict: bool, body: &[u8]) -> Result<PodStop, String> {
+fn parse(body: &[u8]) -> Result<PodStop, String> {
     let request: StopRequest = match body {
         [] => StopRequest::default(),
         body => serde_json::from_slice(body).map_err(|error| format!("the body is no request: {error}"))?,
@@ -209,14 +202,14 @@ fn parse(evict: bool, body: &[u8]) -> Result<PodStop, String> {
     if request.grace_period_seconds.is_some_and(|grace| grace < 0) {
         return Err("gracePeriodSeconds must not be negative".to_owned());
     }
-    let eviction = match (evict, request.reason, request.message) {
-        (false, None, None) => None,
-        (false, ..) => return Err("reason and message are for an eviction: send them to …/evict".to_owned()),
-        (true, reason, message) => {
+    let eviction = match (request.reason, request.message) {
+        (None, None) => None,
+        (reason, message) => {
             let reason = reason.filter(|reason| is_reason(reason));
-            let reason = reason.ok_or("an eviction needs a reason: one word of letters and digits, such as Evicted")?;
+            let reason =
+                reason.ok_or("a failed pod needs a reason: one word of letters and digits, such as Evicted")?;
             let message = message.filter(|message| !message.is_empty());
-            let message = message.ok_or("an eviction needs a message that says why")?;
+            let message = message.ok_or("a failed pod needs a message that says why")?;
             Some(Eviction {
                 reason,
                 disruption: Some(message.clone()),
@@ -262,38 +255,32 @@ fn outcome_of(record: &Arc<TraceRecorder>) -> StopOutcome {
 mod tests {
     use super::*;
 
-    fn parsed(path: &str, body: &str) -> Result<PodStop, String> {
-        let (_, evict) = target(path).unwrap();
-        parse(evict, body.as_bytes())
-    }
-
     #[test]
     fn valid_requests_are_parsed_and_others_refused() {
-        let plain = parsed("/v1/pods/ns/web/stop", r#"{"uid":"u","gracePeriodSeconds":5}"#).unwrap();
+        let plain = parse(br#"{"uid":"u","gracePeriodSeconds":5}"#).unwrap();
         assert_eq!(
             (plain.uid.as_deref(), plain.grace, plain.eviction),
             (Some("u"), Some(5), None)
         );
-        assert_eq!(parsed("/v1/pods/ns/web/stop", "").unwrap().grace, None);
-        let evict = parsed("/v1/pods/ns/web/evict", r#"{"reason":"Evicted","message":"disk full"}"#).unwrap();
-        let eviction = evict.eviction.unwrap();
+        assert_eq!(parse(b"").unwrap().grace, None);
+        let failed = parse(br#"{"reason":"Evicted","message":"disk full"}"#).unwrap();
+        let eviction = failed.eviction.unwrap();
         assert_eq!(
             (&*eviction.reason, eviction.disruption.as_deref()),
             ("Evicted", Some("disk full"))
         );
-        for (path, body) in [
-            ("/v1/pods/ns/web/stop", "no json"),
-            ("/v1/pods/ns/web/stop", r#"{"gracePeriodSeconds":-1}"#),
-            ("/v1/pods/ns/web/stop", r#"{"graceperiod":1}"#),
-            ("/v1/pods/ns/web/stop", r#"{"reason":"Evicted","message":"disk full"}"#),
-            ("/v1/pods/ns/web/evict", "{}"),
-            ("/v1/pods/ns/web/evict", r#"{"reason":"no word","message":"m"}"#),
-            ("/v1/pods/ns/web/evict", r#"{"reason":"Evicted"}"#),
+        for body in [
+            "no json",
+            r#"{"gracePeriodSeconds":-1}"#,
+            r#"{"graceperiod":1}"#,
+            r#"{"reason":"no word","message":"m"}"#,
+            r#"{"reason":"Evicted"}"#,
+            r#"{"message":"disk full"}"#,
         ] {
-            assert!(parsed(path, body).is_err(), "{path} {body}");
+            assert!(parse(body.as_bytes()).is_err(), "{body}");
         }
-        assert_eq!(target("/v1/pods/ns/web/evict"), Some((Target::Name("ns", "web"), true)));
-        assert_eq!(target("/v1/pods/1-2/stop"), Some((Target::Uid("1-2"), false)));
+        assert_eq!(target("/v1/pods/ns/web/stop"), Some(Target::Name("ns", "web")));
+        assert_eq!(target("/v1/pods/1-2/stop"), Some(Target::Uid("1-2")));
         for path in [
             "/v1/pods/ns/web",
             "/v1/pods/stop",

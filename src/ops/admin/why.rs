@@ -52,7 +52,7 @@ pub(super) async fn answer(admin: &Admin, query: Option<&str>) -> Response<Full<
     let collector = super::collector::why(admin.gc.as_ref(), &name).map_err(|not_found| match &admin.pods {
         None if name.pod().is_some() => (
             StatusCode::NOT_FOUND,
-            format!("this agent takes no pods down: it runs with --pods never; {not_found}"),
+            format!("this agent takes no pods down: it runs with --mode never; {not_found}"),
         ),
         None => (StatusCode::NOT_FOUND, not_found),
         Some(pods) => match begun_before(pods, &name) {

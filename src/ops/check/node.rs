@@ -295,7 +295,7 @@ fn k3s_dependencies(runtime: &Path, server: &http::Uri) -> Vec<Row> {
     rows
 }
 
-/// The row for a node without a kubelet process, with the state of its unit. With `--pods always` none is expected.
+/// The row for a node without a kubelet process, with the state of its unit. With `--mode always` none is expected.
 fn missing_kubelet(unit: Option<&KubeletUnit>, is_standby: bool) -> Row {
     const WHAT: Item = Item::KUBELET;
     let Some(unit) = unit else {
@@ -339,7 +339,7 @@ fn silent_kubelet(kubelet: &KubeletProcess, why: &str, unit: Option<&KubeletUnit
     Row::new(Item::KUBELET, Verdict::Warning, seen + &state, &remedy)
 }
 
-/// The row for a running kubelet. It is not expected with `--pods always`.
+/// The row for a running kubelet. It is not expected with `--mode always`.
 fn kubelet_row(kubelet: &KubeletProcess, is_standby: bool, only_observes: bool) -> Row {
     const WHAT: Item = Item::KUBELET;
     let beside = match only_observes {
@@ -350,7 +350,7 @@ fn kubelet_row(kubelet: &KubeletProcess, is_standby: bool, only_observes: bool) 
     match (&kubelet.why, is_standby) {
         (MatchReason::SameDirectory, true) => Row::ok(WHAT, format!("{seen}; {beside}")),
         (MatchReason::SameDirectory | MatchReason::Unreadable(_) | MatchReason::UnknownDirectory, false) => {
-            let remedy = "stop it, or set --pods auto to stay on standby for it: with --pods always the agent changes nothing \
+            let remedy = "stop it, or set --mode auto to stay on standby for it: with --mode always the agent changes nothing \
                           while it runs";
             Row::new(WHAT, Verdict::Warning, seen, remedy)
         }
@@ -424,9 +424,9 @@ mod tests {
     fn running_kubelet_is_expected_only_with_pods_auto() {
         for (why, is_standby, verdict, words) in [
             (MatchReason::SameDirectory, true, Verdict::Ok, ""),
-            (MatchReason::SameDirectory, false, Verdict::Warning, "--pods auto"),
+            (MatchReason::SameDirectory, false, Verdict::Warning, "--mode auto"),
             (MatchReason::UnknownDirectory, true, Verdict::Ok, ""),
-            (MatchReason::UnknownDirectory, false, Verdict::Warning, "--pods auto"),
+            (MatchReason::UnknownDirectory, false, Verdict::Warning, "--mode auto"),
             (MatchReason::SameNode, true, Verdict::Warning, "--kubelet-root"),
             (MatchReason::SameNode, false, Verdict::Warning, "--kubelet-root"),
         ] {

@@ -98,7 +98,7 @@ mod tests {
     fn row_names_all_files_and_warns_of_a_missing_reload() {
         let dir = tempfile::tempdir().unwrap();
         let environment = dir.path().join("default");
-        fs::write(&environment, "POD_TEARDOWN_PODS=never\n").unwrap();
+        fs::write(&environment, "POD_TEARDOWN_MODE=never\n").unwrap();
         for (needs_reload, verdict) in [(false, Verdict::Ok), (true, Verdict::Warning)] {
             let unit = ServiceUnit {
                 fragment: "/lib/systemd/system/pod-teardown.service".into(),
@@ -117,7 +117,7 @@ mod tests {
             ] {
                 assert!(service.row.seen.contains(file), "{file}: {:?}", service.row);
             }
-            assert_eq!(service.variables["POD_TEARDOWN_PODS"], "never");
+            assert_eq!(service.variables["POD_TEARDOWN_MODE"], "never");
         }
     }
 

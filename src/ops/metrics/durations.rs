@@ -14,7 +14,7 @@ use crate::{
 /// The histograms of one scrape.
 #[derive(Debug, Default)]
 pub struct Durations {
-    /// Those about pods; `None` with `--pods never`.
+    /// Those about pods; `None` with `--mode never`.
     pub pods: Option<PodDurations>,
     /// Requests of both clients; `None` if the agent has none.
     pub api: Option<Snapshot<RequestLabels>>,

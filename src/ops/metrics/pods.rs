@@ -43,7 +43,7 @@ pub(super) fn write(page: &mut Page<'_>, status: &StatusReport) -> fmt::Result {
 fn role(page: &mut Page<'_>, report: &RoleReport) -> fmt::Result {
     page.gauges(
         "role",
-        "1 for the role of this agent: active if it takes pods down, observing with --pods observe, else standby. None with --pods always.",
+        "1 for the role of this agent: active if it takes pods down, observing with --mode observe, else standby. None with --mode always.",
         RoleName::ALL.map(|role| ([("role", role.to_string())], u64::from(report.role == role))),
     )?;
     page.gauges(
@@ -248,7 +248,7 @@ fn counters(page: &mut Page<'_>, counts: &Counts) -> fmt::Result {
         ),
         (
             "stop_requests_canceled",
-            "Requests by pod-teardown stop and evict that were canceled because a kubelet was, or may have been, present.",
+            "Requests by pod-teardown stop that were canceled because a kubelet was, or may have been, present.",
             stop_requests_canceled,
         ),
         (
@@ -282,7 +282,7 @@ fn counters(page: &mut Page<'_>, counts: &Counts) -> fmt::Result {
     page.counters(
         "observations",
         "Terminations by the kubelet that were observed, by verdict. A terminal pod of which something is left when it is deleted \
-         counts again. Only with --pods observe.",
+         counts again. Only with --mode observe.",
         observations
             .iter()
             .map(|(verdict, count)| ([("verdict", verdict.to_string())], *count)),

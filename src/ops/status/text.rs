@@ -73,7 +73,7 @@ pub fn text(report: &StatusReport, is_wide: bool, now: Timestamp) -> String {
     if report.blocked.as_deref() == Some(ONLY_OBSERVES) {
         out.add(
             "",
-            "--pods is observe, its default; to let the service act, run: pod-teardown enable --now",
+            "--mode is observe, its default; to let the service act, add POD_TEARDOWN_MODE=auto to /etc/default/pod-teardown, and restart it",
         );
     }
     if report.takes_pods {
@@ -137,8 +137,8 @@ impl Lines {
 
 fn role(report: &StatusReport, now: Timestamp) -> String {
     match &report.role {
-        _ if !report.takes_pods => "collector only (--pods never)".to_owned(),
-        None => "active (--pods always)".to_owned(),
+        _ if !report.takes_pods => "collector only (--mode never)".to_owned(),
+        None => "active (--mode always)".to_owned(),
         Some(RoleReport {
             role,
             reason,

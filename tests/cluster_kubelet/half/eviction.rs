@@ -36,9 +36,9 @@ impl Half<'_> {
             }
             Power::Agent(agent) => {
                 let pod = format!("{}/{}", identity.namespace, identity.name);
-                let why = ["--reason", "Evicted", "--message", eviction.message];
+                let why = ["--failed", "--reason", "Evicted", "--message", eviction.message];
                 agent
-                    .ask(&[["evict", &pod].as_slice(), &why, &["--grace-period", "1s"]].concat())
+                    .ask(&[["stop", &pod].as_slice(), &why, &["--grace-period", "1s"]].concat())
                     .await?;
             }
         }

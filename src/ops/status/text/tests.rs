@@ -199,7 +199,7 @@ fn agent_that_only_observes_says_so_once() {
         "{unprobed}"
     );
     report.role = Some(role.observing(&RoleReport::default(), Timestamp::UNIX_EPOCH));
-    let why = "it touches nothing; with --pods auto it would be standby (kubelet-alive)";
+    let why = "it touches nothing; with --mode auto it would be standby (kubelet-alive)";
     assert_eq!(line(&report), format!("observing: {why}"));
     let text = text(&report, false);
     assert!(

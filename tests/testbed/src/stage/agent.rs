@@ -45,7 +45,7 @@ fn flags(stage: &Stage, dir: &Path) -> Result<Vec<OsString>> {
         ("--kubelet-root", dirs.kubelet_root.clone().into()),
         ("--kubelet-config", dirs.config_file().into()),
         // Tests of standby set it explicitly.
-        ("--pods", "always".into()),
+        ("--mode", "always".into()),
     ];
     Ok(flags
         .into_iter()
@@ -56,7 +56,7 @@ fn flags(stage: &Stage, dir: &Path) -> Result<Vec<OsString>> {
 /// The same for an agent in standby for a kubelet, with another runtime endpoint.
 fn auto_flags(stage: &Stage, dir: &Path, endpoint: &str) -> Result<Vec<OsString>> {
     let mut flags = flags(stage, dir)?;
-    for (flag, value) in [("--cri-endpoint", endpoint), ("--pods", "auto")] {
+    for (flag, value) in [("--cri-endpoint", endpoint), ("--mode", "auto")] {
         set(&mut flags, flag, value.into())?;
     }
     Ok(flags)
@@ -120,7 +120,7 @@ impl AgentProcess {
     pub async fn start_observing(stage: &Stage, binary: &Path, endpoint: &str) -> Result<Self> {
         let dir = stage.containerd.workspace().dir().join("agent");
         let mut flags = auto_flags(stage, &dir, endpoint)?;
-        set(&mut flags, "--pods", "observe".into())?;
+        set(&mut flags, "--mode", "observe".into())?;
         Self::start_with(binary, &dir, &flags).await
     }
 
@@ -179,7 +179,7 @@ impl AgentProcess {
         fs::write(&kubeconfig, access.kubeconfig()).with_context(|| format!("write {}", kubeconfig.display()))?;
         Self::launch(binary, dir, |command| {
             command
-                .args(["--pods", "never", "--gc", gc, "--gc-kubeconfig"])
+                .args(["--mode", "never", "--gc", gc, "--gc-kubeconfig"])
                 .arg(&kubeconfig);
         })
     }
